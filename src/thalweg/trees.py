@@ -1,0 +1,61 @@
+"""Arithmetic on pytrees of arrays."""
+
+import operator
+from functools import reduce
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, PyTree, Scalar
+
+
+def add(a: PyTree[Array], b: PyTree[Array]) -> PyTree[Array]:
+    """a + b, leaf by leaf."""
+    return jax.tree.map(operator.add, a, b)
+
+
+def subtract(a: PyTree[Array], b: PyTree[Array]) -> PyTree[Array]:
+    """a − b, leaf by leaf."""
+    return jax.tree.map(operator.sub, a, b)
+
+
+def scale(factor: Any, a: PyTree[Array]) -> PyTree[Array]:
+    """factor · a; the factor is cast to each leaf's dtype, so that no leaf is promoted."""
+    return jax.tree.map(lambda leaf: jnp.asarray(factor, leaf.dtype) * leaf, a)
+
+
+def add_scaled(a: PyTree[Array], factor: Any, b: PyTree[Array]) -> PyTree[Array]:
+    """a + factor · b, in the dtype of ``a``."""
+    return jax.tree.map(lambda u, v: u + jnp.asarray(factor, u.dtype) * v, a, b)
+
+
+def inner(a: PyTree[Array], b: PyTree[Array]) -> Scalar:
+    """⟨a, b⟩, summed over all leaves."""
+    products = jax.tree.leaves(jax.tree.map(lambda u, v: jnp.sum(u * v), a, b))
+    return reduce(operator.add, products)
+
+
+def norm(a: PyTree[Array]) -> Scalar:
+    """The Euclidean norm of all leaves together."""
+    return jnp.sqrt(inner(a, a))
+
+
+def where(condition: Any, a: PyTree[Array], b: PyTree[Array]) -> PyTree[Array]:
+    """``a`` if the scalar condition holds, else ``b``."""
+    return jax.tree.map(lambda u, v: jnp.where(condition, u, v), a, b)
+
+
+def all_finite(a: PyTree[Array]) -> Scalar:
+    """Whether no leaf holds NaN or infinity."""
+    return reduce(jnp.logical_and, [jnp.all(jnp.isfinite(leaf)) for leaf in jax.tree.leaves(a)])
+
+
+def dtype(a: PyTree[Array]) -> np.dtype:
+    """The widest floating dtype among the leaves: the one in which scalars about the tree are kept."""
+    return jnp.result_type(*jax.tree.leaves(a))
+
+
+def path_name(path: tuple) -> str:
+    """Name a leaf as a user would write it, e.g. ``['weights'][0]``; the empty path is ``""``."""
+    return jax.tree_util.keystr(path)

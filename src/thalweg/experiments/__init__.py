@@ -1,0 +1,1 @@
+"""One file per figure or table, and the report they are shown in."""

@@ -1,0 +1,1 @@
+"""Oracles ĝ: ways to estimate a gradient without bias."""

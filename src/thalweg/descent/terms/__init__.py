@@ -1,0 +1,1 @@
+"""Terms h: functions with a proximal step in closed form."""

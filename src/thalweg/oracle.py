@@ -11,7 +11,7 @@ reproducibility and the tests rest on it.
 """
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import equinox as eqx
 import jax
@@ -39,9 +39,9 @@ class Oracle(eqx.Module):
     number of steps between two calls of :meth:`renew`, or ``None`` if the oracle has no outer loop.
     """
 
-    value = None
-    full = None
-    period = None
+    value: ClassVar[Any] = None
+    full: ClassVar[Any] = None
+    period: ClassVar[Any] = None
 
     @property
     def deterministic(self) -> bool:

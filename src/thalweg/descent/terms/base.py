@@ -42,7 +42,7 @@ class Term(eqx.Module):
         raise NotImplementedError(f"{type(self).__name__} must define prox(x, step)")
 
     def check(self, x: PyTree[Array]) -> None:
-        """Raise ``ValueError`` if the parameters of the term do not fit ``x``; called before the first step."""
+        """Raise ``ValueError`` if the term's parameters do not fit ``x``; called before the first step."""
 
 
 class Zero(Term):

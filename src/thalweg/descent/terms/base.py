@@ -1,10 +1,12 @@
-"""The simple term h of the iteration: its contract, and the two ways terms combine with numbers."""
+"""The simple term h of the iteration: its contract, and how it is multiplied by a number."""
 
-from typing import Any
+from typing import Any, ClassVar
 
 import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, PyTree, Scalar
+
+from thalweg import trees
 
 
 class Term(eqx.Module):
@@ -13,7 +15,13 @@ class Term(eqx.Module):
     A subclass defines :meth:`value` and :meth:`prox`, for any pytree ``x``, and overrides the traits that do
     not hold for it. A term without ``prox`` sets ``prox = None``: it is then only usable with a divergence
     that knows it.
+
+    A term is a pytree whose numbers are leaves, so a change of a weight or a bound does not recompile
+    anything. Multiplication by a number scales the term: ``2.0 * L1(1.0)``.
     """
+
+    # NumPy scalars would otherwise try to make an array of the term: with None they leave it to __rmul__.
+    __array_ufunc__: ClassVar[Any] = None
 
     @property
     def convex(self) -> bool:
@@ -30,6 +38,11 @@ class Term(eqx.Module):
         """Whether h is 0 on a set and infinite off it, so that ``prox`` is the projection."""
         return False
 
+    @property
+    def proximable(self) -> bool:
+        """Whether ``prox`` can be called; false for ``prox = None`` and for what is built on such a term."""
+        return self.prox is not None
+
     def value(self, x: PyTree[Array]) -> Scalar:
         """h(x); for an indicator 0 or infinity, with a tolerance of rounding error."""
         raise NotImplementedError(f"{type(self).__name__} must define value(x)")
@@ -44,18 +57,31 @@ class Term(eqx.Module):
     def check(self, x: PyTree[Array]) -> None:
         """Raise ``ValueError`` if the term's parameters do not fit ``x``; called before the first step."""
 
+    def __rmul__(self, factor: Any) -> "Term":
+        from thalweg.descent.terms.combinators import Scaled  # late: combinators are terms themselves
+
+        return Scaled(self, factor)
+
+    def __mul__(self, factor: Any) -> "Term":
+        return self.__rmul__(factor)
+
 
 class Zero(Term):
-    """h = 0."""
+    """h = 0, which is also the indicator of the whole space."""
 
     @property
     def separable(self) -> bool:
         """True."""
         return True
 
+    @property
+    def indicator(self) -> bool:
+        """True: every point is feasible and its own projection."""
+        return True
+
     def value(self, x: PyTree[Array]) -> Scalar:
         """0."""
-        return jnp.zeros(())
+        return jnp.zeros((), trees.dtype(x))
 
     def prox(self, x: PyTree[Array], step: Any) -> PyTree[Array]:
         """Return ``x`` itself."""

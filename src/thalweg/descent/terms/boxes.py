@@ -1,0 +1,114 @@
+"""Sets that bound each coordinate on its own: box, non-negative orthant, L∞ ball."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, PyTree
+
+from thalweg.descent.terms import _arrays
+from thalweg.descent.terms.indicator import Indicator
+
+
+class Box(Indicator):
+    """The set lower_i ≤ x_i ≤ upper_i; the projection clips.
+
+    Parameters
+    ----------
+    lower, upper
+        Numbers, arrays that broadcast to each leaf of x, or trees of such (prefixes of x's tree). Infinite
+        bounds are allowed.
+
+    Examples
+    --------
+    >>> import jax.numpy as jnp
+    >>> Box(-1.0, jnp.inf).prox(jnp.array([-3.0, 5.0]), 1.0)
+    Array([-1.,  5.], dtype=float...)
+    """
+
+    lower: PyTree[Array]
+    upper: PyTree[Array]
+
+    def __init__(self, lower: PyTree, upper: PyTree) -> None:
+        self.lower = _arrays.parameter("Box", "lower", lower, finite=False)
+        self.upper = _arrays.parameter("Box", "upper", upper, finite=False)
+        check_order("Box", self.lower, self.upper)
+
+    @property
+    def separable(self) -> bool:
+        """True."""
+        return True
+
+    def project(self, x: PyTree[Array]) -> PyTree[Array]:
+        """Clip."""
+        return jax.tree.map(jnp.clip, x, _arrays.spread(self.lower, x), _arrays.spread(self.upper, x))
+
+    def check(self, x: PyTree[Array]) -> None:
+        """Refuse bounds that do not fit ``x``."""
+        _arrays.fit("Box", "lower", self.lower, x)
+        _arrays.fit("Box", "upper", self.upper, x)
+
+
+class NonNegative(Indicator):
+    """The set x_i ≥ 0; the projection is max(x_i, 0)."""
+
+    @property
+    def separable(self) -> bool:
+        """True."""
+        return True
+
+    def project(self, x: PyTree[Array]) -> PyTree[Array]:
+        """max(x, 0)."""
+        return jax.tree.map(lambda leaf: jnp.maximum(leaf, 0), x)
+
+
+class LInfBall(Indicator):
+    """The set |x_i| ≤ radius for every coordinate of every leaf; the projection clips.
+
+    Parameters
+    ----------
+    radius
+        A positive number.
+    """
+
+    radius: Array
+
+    def __init__(self, radius: Any = 1.0) -> None:
+        self.radius = _arrays.scalar("LInfBall", "radius", radius, minimum=0.0, strict=True)
+
+    @property
+    def separable(self) -> bool:
+        """True."""
+        return True
+
+    def project(self, x: PyTree[Array]) -> PyTree[Array]:
+        """Clip to ±radius."""
+        return jax.tree.map(lambda leaf, r: jnp.clip(leaf, -r, r), x, _arrays.spread(self.radius, x))
+
+
+def check_order(owner: str, lower: PyTree[Array], upper: PyTree[Array]) -> None:
+    """Raise ``ValueError`` if a concrete lower bound exceeds its upper bound or if no number lies between."""
+    if any(_arrays.is_traced(leaf) for leaf in jax.tree.leaves((lower, upper))):
+        return
+    # Either may be a prefix of the other, as both are of x.
+    whole = lower if jax.tree.structure(lower).num_leaves > jax.tree.structure(upper).num_leaves else upper
+    spread = lambda part: jax.tree.map(lambda one, below: jax.tree.map(lambda _: one, below), part, whole)
+    try:
+        lows, highs = jax.tree.leaves(spread(lower)), jax.tree.leaves(spread(upper))
+    except (ValueError, TypeError, KeyError):
+        raise ValueError(
+            f"{owner}: lower and upper must be trees of one structure, found {jax.tree.structure(lower)} "
+            f"and {jax.tree.structure(upper)}"
+        ) from None
+    for low, high in zip(lows, highs, strict=True):
+        low, high = np.asarray(low), np.asarray(high)
+        try:
+            wrong = (low > high) | (low == np.inf) | (high == -np.inf)
+        except ValueError:
+            raise ValueError(
+                f"{owner}: lower and upper must have matching shapes, found {low.shape} and {high.shape}"
+            ) from None
+        if wrong.any():
+            low, high = (np.broadcast_to(bound, wrong.shape)[wrong][0] for bound in (low, high))
+            raise ValueError(f"{owner}: lower must be ≤ upper, found lower = {low:g} and upper = {high:g}")

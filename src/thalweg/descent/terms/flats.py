@@ -1,0 +1,137 @@
+"""Flat sets: the half-space and the affine set."""
+
+from typing import Any, ClassVar
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, PyTree
+
+from thalweg import trees
+from thalweg.descent.terms import _arrays
+from thalweg.descent.terms.indicator import Indicator
+
+
+class HalfSpace(Indicator):
+    """The set ⟨normal, x⟩ ≤ bound.
+
+    The projection is x − max(0, ⟨normal, x⟩ − bound)·normal / ‖normal‖².
+
+    Parameters
+    ----------
+    normal
+        An array or a tree like x (or a prefix whose arrays broadcast to x's leaves), not zero.
+    bound
+        A number.
+
+    Examples
+    --------
+    >>> import jax.numpy as jnp
+    >>> HalfSpace(jnp.array([1.0, 1.0]), 1.0).prox(jnp.array([2.0, 1.0]), 1.0).round(3)
+    Array([1., 0.], dtype=float...)
+    """
+
+    normal: PyTree[Array]
+    bound: Array
+    _together: ClassVar[bool] = True
+
+    def __init__(self, normal: PyTree, bound: Any) -> None:
+        self.normal = _arrays.parameter("HalfSpace", "normal", normal)
+        self.bound = _arrays.scalar("HalfSpace", "bound", bound)
+        leaves = jax.tree.leaves(self.normal)
+        if not any(_arrays.is_traced(leaf) or np.asarray(leaf).any() for leaf in leaves):
+            raise ValueError("HalfSpace: normal must not be zero, found only zeros")
+
+    def project(self, x: PyTree[Array]) -> PyTree[Array]:
+        """Move back along the normal what is outside."""
+        parts = _arrays.spread(self.normal, x)
+        normal = jax.tree.map(lambda part, leaf: jnp.broadcast_to(part, leaf.shape), parts, x)
+        length = _arrays.norm(normal)
+        unit = jax.tree.map(lambda leaf: leaf / length.astype(leaf.dtype), normal)
+        bound = self.bound.astype(length.dtype) / length
+        # The second pass removes the rounding error that the first makes on a far point.
+        for _ in range(2):
+            x = trees.add_scaled(x, -jnp.maximum(trees.inner(unit, x) - bound, 0), unit)
+        return x
+
+    def check(self, x: PyTree[Array]) -> None:
+        """Refuse a normal that does not fit ``x``."""
+        _arrays.fit("HalfSpace", "normal", self.normal, x)
+
+
+class Affine(Indicator):
+    """The set {x : matrix·x = rhs}, x's leaves laid end to end (in the order of ``jax.tree.leaves``).
+
+    The projection is x − V(Vᵀx − c), with V an orthonormal basis of the rows and c the coordinates in it of
+    the smallest solution: both from one singular value decomposition, in float64 on the host, at
+    construction. A rank-deficient matrix is allowed; then rhs must be consistent.
+
+    Parameters
+    ----------
+    matrix
+        An (m, n) array, n the number of coordinates of x. It must be concrete.
+    rhs
+        m numbers. Where they are traced, their consistency is not checked.
+
+    Examples
+    --------
+    >>> import jax.numpy as jnp
+    >>> Affine([[1.0, 1.0]], [1.0]).prox(jnp.array([2.0, 1.0]), 1.0).round(3)
+    Array([1., 0.], dtype=float...)
+    """
+
+    basis: Array
+    coordinates: Array
+    _together: ClassVar[bool] = True
+
+    def __init__(self, matrix: Any, rhs: Any) -> None:
+        if _arrays.is_traced(matrix):
+            raise TypeError(
+                "Affine: matrix must be concrete, found a traced array; make the term outside of jit"
+            )
+        matrix = np.asarray(matrix, dtype=np.float64)
+        if matrix.ndim != 2 or 0 in matrix.shape:
+            raise ValueError(
+                f"Affine: matrix must be a matrix of shape (m, n), found the shape {matrix.shape}"
+            )
+        if not np.isfinite(matrix).all():
+            raise ValueError("Affine: matrix must be finite, found NaN or infinity")
+        rhs = rhs if _arrays.is_traced(rhs) else np.asarray(rhs, dtype=np.float64)
+        if rhs.shape != matrix.shape[:1]:
+            raise ValueError(f"Affine: rhs must have the shape {matrix.shape[:1]}, found {rhs.shape}")
+        left, sizes, right = np.linalg.svd(matrix, full_matrices=False)
+        tolerance = max(matrix.shape) * np.finfo(np.float64).eps
+        rank = int(np.sum(sizes > tolerance * sizes[0]))
+        left, sizes = left[:, :rank], sizes[:rank]
+        self.basis = jnp.asarray(right[:rank], dtype=float)
+        if _arrays.is_traced(rhs):
+            self.coordinates = jnp.asarray(left.T / sizes[:, None], dtype=rhs.dtype) @ rhs
+            return
+        if not np.isfinite(rhs).all():
+            raise ValueError(f"Affine: rhs must be finite, found {rhs}")
+        residual = np.linalg.norm(rhs - left @ (left.T @ rhs))
+        if residual > 1e-6 * np.linalg.norm(rhs):
+            raise ValueError(
+                f"Affine: rhs must be consistent with matrix (rank {rank} of {matrix.shape[0]} rows), found "
+                f"one at the distance {residual:.3g} from its range: no x solves the equations"
+            )
+        self.coordinates = jnp.asarray((left.T @ rhs) / sizes, dtype=float)
+
+    def project(self, x: PyTree[Array]) -> PyTree[Array]:
+        """Remove what the equations do not allow."""
+        flat = _arrays.flatten(x)
+        basis, target = self.basis.astype(flat.dtype), self.coordinates.astype(flat.dtype)
+        # The second pass removes the rounding error that the first makes on a far point.
+        for _ in range(2):
+            excess = jnp.matmul(basis, flat, precision="highest") - target
+            flat = flat - jnp.matmul(excess, basis, precision="highest")
+        return _arrays.unflatten(flat, x)
+
+    def check(self, x: PyTree[Array]) -> None:
+        """Refuse a matrix whose number of columns is not the number of coordinates of ``x``."""
+        size = sum(jnp.size(leaf) for leaf in jax.tree.leaves(x))
+        if size != self.basis.shape[-1]:
+            raise ValueError(
+                f"Affine: matrix must have one column for each of the {size} coordinates of x, "
+                f"found {self.basis.shape[-1]} columns"
+            )

@@ -1,0 +1,174 @@
+"""Terms on matrices: PSD cone, spectral box, nuclear norm, rank. Leading axes hold independent matrices."""
+
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, PyTree, Scalar
+
+from thalweg import trees
+from thalweg.descent.terms import _arrays
+from thalweg.descent.terms.base import Term
+from thalweg.descent.terms.boxes import check_order
+from thalweg.descent.terms.indicator import Indicator
+
+
+def _transpose(x: Array) -> Array:
+    return jnp.swapaxes(x, -1, -2)
+
+
+def _clip_eigenvalues(x: Array, lower: Array | float, upper: Array | float) -> Array:
+    """Clip the eigenvalues of the symmetric part of x; the result is symmetric to the last bit."""
+    values, vectors = jnp.linalg.eigh(x / 2 + _transpose(x) / 2, symmetrize_input=False)
+    clipped = vectors * jnp.clip(values, lower, upper)[..., None, :]
+    # GPUs would otherwise multiply in reduced precision, which is not feasible to rounding.
+    product = jnp.matmul(clipped, _transpose(vectors), precision="highest")
+    return product / 2 + _transpose(product) / 2
+
+
+def _map_singular_values(x: Array, change: Any) -> Array:
+    left, values, right = jnp.linalg.svd(x, full_matrices=False)
+    return jnp.matmul(left * change(values)[..., None, :], right, precision="highest")
+
+
+def _check_matrices(owner: str, x: PyTree[Array], square: bool) -> None:
+    wanted = "a square matrix" if square else "a matrix"
+    for path, leaf in jax.tree_util.tree_leaves_with_path(x):
+        shape = jnp.shape(leaf)
+        if len(shape) < 2 or (square and shape[-1] != shape[-2]):
+            raise ValueError(f"{owner}: x{trees.path_name(path)} must be {wanted}, found the shape {shape}")
+
+
+class PSDCone(Indicator):
+    """The symmetric positive semi-definite matrices, for each leaf.
+
+    The projection takes the symmetric part and sets its negative eigenvalues to 0.
+
+    Examples
+    --------
+    >>> import jax.numpy as jnp
+    >>> PSDCone().prox(jnp.diag(jnp.array([2.0, -1.0])), 1.0)
+    Array([[2., 0.],
+           [0., 0.]], dtype=float...)
+    """
+
+    def project(self, x: PyTree[Array]) -> PyTree[Array]:
+        """Set the negative eigenvalues to 0."""
+        return jax.tree.map(lambda leaf: _clip_eigenvalues(leaf, 0.0, jnp.inf), x)
+
+    def check(self, x: PyTree[Array]) -> None:
+        """Refuse leaves that are not square matrices."""
+        _check_matrices("PSDCone", x, square=True)
+
+
+class SpectralBox(Indicator):
+    """The symmetric matrices with all eigenvalues in [lower, upper], for each leaf.
+
+    The projection takes the symmetric part and clips its eigenvalues.
+
+    Parameters
+    ----------
+    lower, upper
+        Numbers, possibly infinite.
+    """
+
+    lower: Array
+    upper: Array
+
+    def __init__(self, lower: Any, upper: Any) -> None:
+        self.lower = _arrays.scalar("SpectralBox", "lower", lower, finite=False)
+        self.upper = _arrays.scalar("SpectralBox", "upper", upper, finite=False)
+        check_order("SpectralBox", self.lower, self.upper)
+
+    def project(self, x: PyTree[Array]) -> PyTree[Array]:
+        """Clip the eigenvalues."""
+        return jax.tree.map(
+            _clip_eigenvalues, x, _arrays.spread(self.lower, x), _arrays.spread(self.upper, x)
+        )
+
+    def check(self, x: PyTree[Array]) -> None:
+        """Refuse leaves that are not square matrices."""
+        _check_matrices("SpectralBox", x, square=True)
+
+
+class NuclearNorm(Term):
+    """h(x) = weight·Σσ(x), the sum of the singular values of each leaf, summed over the leaves.
+
+    The prox soft-thresholds the singular values at step·weight.
+
+    Parameters
+    ----------
+    weight
+        A number.
+
+    Examples
+    --------
+    >>> import jax.numpy as jnp
+    >>> NuclearNorm(1.0).prox(jnp.diag(jnp.array([3.0, 0.5])), 1.0)
+    Array([[2., 0.],
+           [0., 0.]], dtype=float...)
+    """
+
+    weight: Array
+
+    def __init__(self, weight: Any = 1.0) -> None:
+        self.weight = _arrays.scalar("NuclearNorm", "weight", weight, minimum=0.0)
+
+    def value(self, x: PyTree[Array]) -> Scalar:
+        """weight·Σσ(x)."""
+        sums = jax.tree.map(
+            lambda leaf, w: w * jnp.linalg.svd(leaf, compute_uv=False), x, _arrays.spread(self.weight, x)
+        )
+        return _arrays.sum_leaves(sums)
+
+    def prox(self, x: PyTree[Array], step: Any) -> PyTree[Array]:
+        """Soft-threshold the singular values."""
+        step = _arrays.scalar_step("NuclearNorm", step, x)
+
+        def soften(leaf: Array, w: Array, t: Array) -> Array:
+            return _map_singular_values(leaf, lambda values: jnp.maximum(values - t * w, 0))
+
+        return jax.tree.map(soften, x, _arrays.spread(self.weight, x), _arrays.steps(step, x))
+
+    def check(self, x: PyTree[Array]) -> None:
+        """Refuse leaves that are not matrices."""
+        _check_matrices("NuclearNorm", x, square=False)
+
+
+class Rank(Indicator):
+    """The matrices of rank at most k, for each leaf. The set is not convex.
+
+    The projection keeps the k largest singular values; where the k-th and the next are equal it is one of
+    several nearest points.
+
+    Parameters
+    ----------
+    rank
+        k, a positive integer. A leaf with fewer rows or columns than k is left as it is.
+    """
+
+    rank: int = eqx.field(static=True)
+
+    def __init__(self, rank: int) -> None:
+        if isinstance(rank, bool) or not isinstance(rank, int | np.integer):
+            raise TypeError(f"Rank: rank must be an integer, found {rank!r}")
+        if rank < 1:
+            raise ValueError(f"Rank: rank must be ≥ 1, found {rank}")
+        self.rank = int(rank)
+
+    @property
+    def convex(self) -> bool:
+        """False: the mean of two matrices of rank k may have rank 2k."""
+        return False
+
+    def project(self, x: PyTree[Array]) -> PyTree[Array]:
+        """Keep the largest singular values."""
+        keep = lambda values: jnp.where(jnp.arange(values.shape[-1]) < self.rank, values, 0)
+        whole = lambda leaf: self.rank >= min(leaf.shape[-2:])
+        return jax.tree.map(lambda leaf: leaf if whole(leaf) else _map_singular_values(leaf, keep), x)
+
+    def check(self, x: PyTree[Array]) -> None:
+        """Refuse leaves that are not matrices."""
+        _check_matrices("Rank", x, square=False)

@@ -61,9 +61,9 @@ class Oracle(eqx.Module):
         """Estimate the gradient at ``x``; the same ``(state, key)`` gives the same noise, whatever ``x``."""
         raise NotImplementedError(f"{type(self).__name__} must define estimate(x, state, key)")
 
-    def renew(self, x: PyTree[Array], state: PyTree) -> tuple[PyTree[Array], PyTree, Scalar]:
-        """Close an outer iteration (every ``period`` steps): return the new iterate, state, and work done."""
-        return x, state, jnp.zeros(())
+    def renew(self, x: PyTree[Array], state: PyTree) -> tuple[PyTree[Array], PyTree]:
+        """Close an outer iteration (every ``period`` steps): return the iterate and state to go on from."""
+        return x, state
 
 
 class Exact(Oracle):

@@ -56,6 +56,11 @@ def dtype(a: PyTree[Array]) -> np.dtype:
     return jnp.result_type(*jax.tree.leaves(a))
 
 
+def strongly_typed(a: PyTree) -> PyTree:
+    """Strip weak types, which would make a compiled loop compile again when its output is fed back to it."""
+    return jax.tree.map(lambda leaf: jax.lax.convert_element_type(leaf, jnp.asarray(leaf).dtype), a)
+
+
 def path_name(path: tuple) -> str:
     """Name a leaf as a user would write it, e.g. ``['weights'][0]``; the empty path is ``""``."""
     return jax.tree_util.keystr(path)

@@ -1,1 +1,19 @@
-"""Oracles ĝ: ways to estimate a gradient without bias."""
+"""Oracles ĝ: ways to estimate a gradient without bias, and what each costs."""
+
+from thalweg.oracle import Exact, Oracle, Out
+from thalweg.oracles.finite import FiniteDifferences
+from thalweg.oracles.minibatch import MiniBatch
+from thalweg.oracles.montecarlo import Reparameterised, ScoreFunction
+from thalweg.oracles.svrg import SVRG, LooplessSVRG
+
+__all__ = [
+    "SVRG",
+    "Exact",
+    "FiniteDifferences",
+    "LooplessSVRG",
+    "MiniBatch",
+    "Oracle",
+    "Out",
+    "Reparameterised",
+    "ScoreFunction",
+]

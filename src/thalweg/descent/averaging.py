@@ -1,0 +1,144 @@
+"""Averages of the iterates, for stochastic gradients: all in the coordinates of x and in O(1) memory."""
+
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Int, PyTree
+
+from thalweg import trees
+
+
+class Averaging(eqx.Module):
+    """What the solution is, given all iterates."""
+
+    def init(self, x: PyTree[Array]) -> PyTree:
+        """Return the state before any step."""
+        return ()
+
+    def update(self, x: PyTree[Array], state: PyTree) -> PyTree:
+        """Take in one more iterate."""
+        return ()
+
+    def solution(self, x: PyTree[Array], state: PyTree) -> PyTree[Array]:
+        """Return the average; ``x`` is the last iterate."""
+        raise NotImplementedError
+
+
+class Last(Averaging):
+    """The last iterate: no averaging."""
+
+    def solution(self, x: PyTree[Array], state: PyTree) -> PyTree[Array]:
+        """Return ``x``."""
+        return x
+
+
+class Mean(NamedTuple):
+    """A running mean and how many iterates it has seen."""
+
+    mean: PyTree[Array]
+    count: Int[Array, ""]
+
+
+def _start(x: PyTree[Array]) -> Mean:
+    return Mean(x, jnp.zeros((), jnp.int32))
+
+
+def _take_in(x: PyTree[Array], state: Mean, weight: Any) -> Mean:
+    """Move the mean towards ``x`` by ``weight``, which is 1 for the first iterate."""
+    return Mean(trees.add_scaled(state.mean, weight, trees.subtract(x, state.mean)), state.count + 1)
+
+
+class PolyakRuppert(Averaging):
+    """The mean of all iterates x_1 … x_k."""
+
+    def init(self, x: PyTree[Array]) -> PyTree:
+        """The mean of nothing yet."""
+        return _start(x)
+
+    def update(self, x: PyTree[Array], state: PyTree) -> PyTree:
+        """Give the k-th iterate the weight 1/k."""
+        return _take_in(x, state, 1 / (state.count + 1))
+
+    def solution(self, x: PyTree[Array], state: PyTree) -> PyTree[Array]:
+        """Return the mean."""
+        return state.mean
+
+
+class Weighted(Averaging):
+    """The mean with weights that grow: the k-th iterate weighs k(k+1)…(k+power−1), about k^power.
+
+    With power 1 and a 1/t step, strongly convex problems lose the log factor of the plain mean.
+    """
+
+    power: int = eqx.field(static=True)
+
+    def __init__(self, power: int = 1) -> None:
+        if not isinstance(power, int) or power < 1:
+            raise ValueError(f"power of Weighted must be a positive whole number, found {power!r}")
+        self.power = power
+
+    def init(self, x: PyTree[Array]) -> PyTree:
+        """The mean of nothing yet."""
+        return _start(x)
+
+    def update(self, x: PyTree[Array], state: PyTree) -> PyTree:
+        """Give the k-th iterate the share (power+1)/(k+power) of all weights up to it."""
+        return _take_in(x, state, (self.power + 1) / (state.count + 1 + self.power))
+
+    def solution(self, x: PyTree[Array], state: PyTree) -> PyTree[Array]:
+        """Return the weighted mean."""
+        return state.mean
+
+
+class Blocks(NamedTuple):
+    """Means over the last complete block of iterates and over the one being filled."""
+
+    complete: PyTree[Array]
+    current: PyTree[Array]
+    count: Int[Array, ""]
+
+
+class Suffix(Averaging):
+    """The mean of the last iterates, between a half and three quarters of them, whenever one stops.
+
+    Blocks end at the powers of two, so the number of steps need not be known: the mean is over the last complete
+    block and the one being filled.
+    """
+
+    def init(self, x: PyTree[Array]) -> PyTree:
+        """No block yet."""
+        return Blocks(x, x, jnp.zeros((), jnp.int32))
+
+    def update(self, x: PyTree[Array], state: PyTree) -> PyTree:
+        """Add to the current block; begin a new one after 1, 2, 4, 8, … iterates."""
+        count = state.count + 1
+        begins = count & (count - 1) == 0
+        place = count - _block_start(count) + 1
+        moved = trees.add_scaled(state.current, 1 / place, trees.subtract(x, state.current))
+        complete = trees.where(begins, state.current, state.complete)
+        return Blocks(complete, trees.where(begins, x, moved), count)
+
+    def solution(self, x: PyTree[Array], state: PyTree) -> PyTree[Array]:
+        """Return the mean over both blocks."""
+        start = _block_start(jnp.maximum(state.count, 1))
+        # The current block holds the iterates start … count, the complete one start/2 … start − 1.
+        share = (state.count - start + 1) / (state.count - start + 1 + start // 2)
+        mean = trees.add_scaled(state.complete, share, trees.subtract(state.current, state.complete))
+        return trees.where(state.count == 0, x, mean)
+
+
+def _block_start(count: Int[Array, ""]) -> Int[Array, ""]:
+    """The largest power of two that is at most ``count``."""
+    return jnp.left_shift(1, 31 - jax.lax.clz(count)).astype(jnp.int32)
+
+
+def as_averaging(average: Averaging | None) -> Averaging:
+    """Return ``average`` itself, or the last iterate for ``None``."""
+    if average is None:
+        return Last()
+    if isinstance(average, Averaging):
+        return average
+    known = "Last(), PolyakRuppert(), Suffix() or Weighted()"
+    raise TypeError(f"average must be None, {known}, found {average!r}")

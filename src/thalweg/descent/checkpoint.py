@@ -1,0 +1,129 @@
+"""Checkpoints of a run: written between chunks, atomically, so that they survive ``kill -9``."""
+
+import os
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import PyTree
+
+from thalweg import files
+from thalweg.descent.iteration import Descent
+from thalweg.descent.result import History
+from thalweg.errors import FileFormatError
+
+KIND = "checkpoint"
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """Where a run keeps its state, and how often it writes it.
+
+    If the file exists when the run starts, the run goes on from it, and ends exactly where it would have ended
+    without the interruption.
+    """
+
+    path: str | os.PathLike
+    every: float = 30.0
+    """Seconds between two writes; the last state is always written."""
+
+    def __post_init__(self) -> None:
+        if not self.every >= 0:
+            raise ValueError(
+                f"every of Checkpoint must be a number of seconds of at least 0, found {self.every!r}"
+            )
+        folder = Path(self.path).resolve().parent
+        if not folder.is_dir():
+            raise FileNotFoundError(f"checkpoint: the folder {folder} does not exist")
+
+
+def as_checkpoint(checkpoint: Any) -> Checkpoint | None:
+    """Return a checkpoint for a path, or what was given."""
+    if checkpoint is None or isinstance(checkpoint, Checkpoint):
+        return checkpoint
+    if isinstance(checkpoint, (str, os.PathLike)):
+        return Checkpoint(checkpoint)
+    raise TypeError(f"checkpoint must be a path or a Checkpoint, found {type(checkpoint).__name__}")
+
+
+@dataclass
+class Progress:
+    """Where a run stands between two chunks."""
+
+    state: PyTree
+    rule_state: PyTree
+    history: History
+    work: float = 0.0
+    seconds: float = 0.0
+
+    @property
+    def steps(self) -> int:
+        """Steps taken."""
+        return int(self.state.count)
+
+
+def describe(descent: Descent, key: Any) -> dict[str, str]:
+    """Name the parts of a run, so that a checkpoint is not taken up by a different one."""
+    parts = {
+        name: type(getattr(descent, name)).__name__
+        for name in ("oracle", "term", "divergence", "step", "momentum", "average")
+    }
+    data = jax.random.key_data(key) if jnp.issubdtype(key.dtype, jax.dtypes.prng_key) else key
+    parts["key"] = str(np.asarray(data).tolist())
+    return parts
+
+
+class Keeper:
+    """Writes the progress of one run to its checkpoint, and finds it again."""
+
+    def __init__(self, checkpoint: Checkpoint, parts: dict[str, str]) -> None:
+        self.checkpoint = checkpoint
+        self.parts = parts
+        self.last_written = time.monotonic()
+
+    def find(self, fresh: Progress) -> Progress:
+        """Return the progress on file, or ``fresh`` if there is no file."""
+        path = Path(self.checkpoint.path)
+        if not path.exists():
+            return fresh
+        plain, metadata = files.load(path, kind=KIND)
+        if metadata.get("parts") != self.parts:
+            found = metadata.get("parts") or {}
+            names = [name for name in self.parts if found.get(name) != self.parts[name]]
+            was = ", ".join(f"{name}={found.get(name)}" for name in names)
+            now = ", ".join(f"{name}={self.parts[name]}" for name in names)
+            raise FileFormatError(
+                f"checkpoint {path} belongs to another run: it has {was}, this run has {now}. Choose another path, or "
+                f"delete the file."
+            )
+        records = np.shape(plain["history"]["step"])
+        columns = {name: jax.ShapeDtypeStruct(records, np.float64) for name in History.names}
+        like = {"state": fresh.state, "rule": fresh.rule_state, "history": columns}
+        tree, _ = files.load(path, kind=KIND, like=like)
+        put = lambda part: jax.tree.map(
+            lambda leaf: jnp.asarray(leaf) if eqx.is_array_like(leaf) else leaf, part
+        )
+        return Progress(
+            put(tree["state"]),
+            put(tree["rule"]),
+            History(tree["history"]),
+            metadata["work"],
+            metadata["seconds"],
+        )
+
+    def write(self, progress: Progress) -> None:
+        """Write now."""
+        tree = {"state": progress.state, "rule": progress.rule_state, "history": dict(progress.history)}
+        metadata = {"parts": self.parts, "work": progress.work, "seconds": progress.seconds}
+        files.save(self.checkpoint.path, tree, metadata, kind=KIND)
+        self.last_written = time.monotonic()
+
+    def write_if_due(self, progress: Progress) -> None:
+        """Write if the last time is long enough ago."""
+        if time.monotonic() - self.last_written >= self.checkpoint.every:
+            self.write(progress)

@@ -1,0 +1,40 @@
+"""The progress bar of a run."""
+
+from types import TracebackType
+
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from thalweg.descent.result import History
+
+
+class Bar:
+    """Steps done, rate, time left, and the last objective and residual; removed from the screen at no cost."""
+
+    def __init__(self, last_step: int, first_step: int) -> None:
+        self._first = first_step
+        self._bar = Progress(
+            TextColumn("descent"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[rate]}"),
+            TimeRemainingColumn(),
+            TextColumn("{task.fields[note]}"),
+        )
+        self._task = self._bar.add_task("descent", total=last_step, completed=first_step, rate="", note="")
+
+    def __enter__(self) -> "Bar":
+        self._bar.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._bar.stop()
+
+    def show(self, history: History) -> None:
+        """Show the last record."""
+        step, value, residual = (history[name][-1] for name in ("step", "value", "residual"))
+        elapsed = self._bar.tasks[0].elapsed or 0.0
+        rate = f"{(step - self._first) / elapsed:,.0f} steps/s" if elapsed else ""
+        note = f"value {value:.6g}  ‖G‖ {residual:.2e}"
+        self._bar.update(self._task, completed=int(step), rate=rate, note=note)

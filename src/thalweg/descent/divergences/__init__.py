@@ -1,0 +1,36 @@
+"""Divergences D: the geometry of a step."""
+
+from thalweg.descent.divergences.base import Divergence, closed_form, find_closed_form
+from thalweg.descent.divergences.bregman import Bregman, BurgEntropy, NegativeEntropy
+from thalweg.descent.divergences.euclidean import DiagonalMetric, Euclidean, MatrixMetric
+from thalweg.descent.divergences.exponential import KLFromCentre, KLToCentre, KLToPrior, NaturalGradient
+from thalweg.descent.divergences.families import (
+    Bernoulli,
+    Categorical,
+    ExponentialFamily,
+    Gaussian,
+    Moments,
+    Poisson,
+)
+
+__all__ = [
+    "Bernoulli",
+    "Bregman",
+    "BurgEntropy",
+    "Categorical",
+    "DiagonalMetric",
+    "Divergence",
+    "Euclidean",
+    "ExponentialFamily",
+    "Gaussian",
+    "KLFromCentre",
+    "KLToCentre",
+    "KLToPrior",
+    "MatrixMetric",
+    "Moments",
+    "NaturalGradient",
+    "NegativeEntropy",
+    "Poisson",
+    "closed_form",
+    "find_closed_form",
+]

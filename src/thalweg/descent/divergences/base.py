@@ -1,0 +1,150 @@
+"""The divergence D of the iteration, and the table of pairs (D, h) whose step has a closed form.
+
+A divergence owns the step: ``step(centre, gradient, size, term)`` is the exact minimiser of
+
+    ⟨gradient, x⟩ + h(x) + D(x ‖ centre) / size
+
+for the pairs in the table. A pair that is not in it is refused when the method is put together, never
+approximated. Pairs are added, from inside the package or outside it, with :func:`closed_form`.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax.numpy as jnp
+from jaxtyping import Array, PyTree, Scalar
+
+from thalweg import trees
+from thalweg.descent.terms import Term
+from thalweg.errors import IncompatiblePartsError
+
+
+class Divergence(eqx.Module):
+    """A distance-like function D(x ‖ y), convex in x, zero where x = y.
+
+    A subclass defines :meth:`value` and :meth:`residual`, registers the pairs it can step with, and overrides
+    the rest where the defaults do not hold for it.
+    """
+
+    @property
+    def linear(self) -> bool:
+        """Whether points may be extrapolated, as momentum does, without leaving the space."""
+        return False
+
+    def value(self, x: PyTree[Array], y: PyTree[Array]) -> Scalar:
+        """D(x ‖ y)."""
+        raise NotImplementedError(f"{type(self).__name__} must define value(x, y)")
+
+    def residual(self, centre: PyTree[Array], x: PyTree[Array], size: Scalar) -> PyTree[Array]:
+        """G = (∇φ(centre) − ∇φ(x)) / size: the gradient itself when h = 0."""
+        raise NotImplementedError(f"{type(self).__name__} must define residual(centre, x, size)")
+
+    def displacement(self, x: PyTree[Array], y: PyTree[Array]) -> PyTree[Array]:
+        """x − y in the coordinates in which the linear model of f is taken (those dual to the gradient)."""
+        return trees.subtract(x, y)
+
+    def residual_norm(self, centre: PyTree[Array], x: PyTree[Array], size: Scalar) -> Scalar:
+        """‖G‖ in the local norm: √(⟨G, centre − x⟩ / size), which is the Euclidean norm for the Euclidean D.
+
+        It needs no Hessian and vanishes where the iteration stands still, also at the boundary, where single
+        entries of G do not vanish.
+        """
+        pairing = trees.inner(self.residual(centre, x, size), self.displacement(centre, x))
+        return jnp.sqrt(jnp.maximum(pairing, 0) / size)
+
+    def admissible(self, centre: PyTree[Array], gradient: PyTree[Array], size: Scalar, term: Term) -> Scalar:
+        """Return the largest of size, size/2, size/4, … for which the step has a minimiser."""
+        return size
+
+    def check(self, x: PyTree[Array]) -> None:
+        """Raise ``ValueError`` if ``x`` is not a point of this geometry; called before the first step."""
+
+    def step(self, centre: PyTree[Array], gradient: PyTree[Array], size: Scalar, term: Term) -> PyTree[Array]:
+        """Return the exact minimiser of ⟨gradient, x⟩ + h(x) + D(x ‖ centre) / size."""
+        return find_closed_form(self, term)(self, term, centre, gradient, size)
+
+
+Rule = Callable[[Any, Any, PyTree, PyTree, Any], PyTree]
+Condition = Callable[[Any, Any], bool]
+
+
+class _Entry(NamedTuple):
+    divergence: type[Divergence]
+    term: type[Term]
+    rule: Rule
+    when: Condition
+    note: str
+
+
+_table: list[_Entry] = []
+
+
+def closed_form(
+    divergence: type[Divergence],
+    term: type[Term],
+    *,
+    when: Condition = lambda divergence, term: True,
+    note: str = "",
+) -> Callable[[Rule], Rule]:
+    """Register the closed-form step of a pair (D, h).
+
+    Parameters
+    ----------
+    divergence, term
+        The classes of the pair; subclasses are covered too, the most specific entry wins.
+    when
+        ``when(divergence, term) -> bool``, a further condition on the instances.
+    note
+        The condition in words, for the message that lists what would work.
+
+    Examples
+    --------
+    A user's own term, stepped with the negative entropy:
+
+    >>> from thalweg.descent import NegativeEntropy, Term, closed_form
+    >>> class Cost(Term):
+    ...     price: float
+    >>> @closed_form(NegativeEntropy, Cost)
+    ... def _(divergence, term, centre, gradient, size):
+    ...     return centre * jnp.exp(-size * (gradient + term.price))
+    >>> NegativeEntropy().step(jnp.array([1.0]), jnp.array([0.5]), 1.0, Cost(-0.5))
+    Array([1.], dtype=float...)
+    """
+
+    def decorate(rule: Rule) -> Rule:
+        _table.append(_Entry(divergence, term, rule, when, note))
+        return rule
+
+    return decorate
+
+
+def find_closed_form(divergence: Divergence, term: Term) -> Rule:
+    """Return the step of the pair, or raise :class:`IncompatiblePartsError` listing the pairs that exist."""
+    matches = [
+        entry
+        for entry in _table
+        if isinstance(divergence, entry.divergence)
+        and isinstance(term, entry.term)
+        and entry.when(divergence, term)
+    ]
+    if not matches:
+        raise IncompatiblePartsError(_refusal(divergence, term))
+    # Most specific first; among equals the one registered last, so that users can override ours.
+    depth = [(len(e.divergence.__mro__), len(e.term.__mro__), i) for i, e in enumerate(matches)]
+    return matches[depth.index(max(depth))].rule
+
+
+def _refusal(divergence: Divergence, term: Term) -> str:
+    name = type(divergence).__name__
+    found = [
+        entry.term.__name__ + (f" ({entry.note})" if entry.note else "")
+        for entry in _table
+        if isinstance(divergence, entry.divergence)
+    ]
+    works = ", ".join(dict.fromkeys(found)) or "no term yet"
+    return (
+        f"divergence={name} has no closed-form step with term={type(term).__name__}. "
+        f"{name} works with: {works}. Euclidean works with every term that has a prox; "
+        f"a new pair can be added with thalweg.descent.closed_form({name}, {type(term).__name__})."
+    )

@@ -1,0 +1,216 @@
+"""Bregman divergences D_φ(x ‖ y) = φ(x) − φ(y) − ⟨∇φ(y), x − y⟩: entropy, Burg entropy, and one's own φ."""
+
+from collections.abc import Callable
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, PyTree, Scalar
+
+from thalweg import trees
+from thalweg.descent.divergences.base import Divergence, closed_form, find_closed_form
+from thalweg.descent.terms import L1, Box, L1Ball, LogBarrier, NonNegative, PerLeaf, Simplex, Zero
+
+
+def _require_positive(x: PyTree[Array], name: str, *, zero_allowed: bool) -> None:
+    for path, leaf in jax.tree_util.tree_leaves_with_path(x):
+        if isinstance(leaf, jax.core.Tracer) or leaf.size == 0:
+            continue
+        smallest = float(jnp.min(leaf))
+        if not (smallest >= 0 if zero_allowed else smallest > 0):
+            need = "non-negative" if zero_allowed else "positive"
+            raise ValueError(
+                f"x0{trees.path_name(path)} must be {need} for divergence={name}, found {smallest:.6g}"
+            )
+
+
+class NegativeEntropy(Divergence):
+    """D(x ‖ y) = Σ xᵢ log(xᵢ/yᵢ) − xᵢ + yᵢ on x ≥ 0: the geometry of probabilities and of counts.
+
+    The step is multiplicative, xᵢ exp(−β gᵢ), and on the simplex it is the exponentiated gradient. Terms:
+    Zero, NonNegative, Simplex, L1, L1Ball, Box.
+    """
+
+    def check(self, x: PyTree[Array]) -> None:
+        """Refuse negative entries."""
+        _require_positive(x, "NegativeEntropy", zero_allowed=True)
+
+    def value(self, x: PyTree[Array], y: PyTree[Array]) -> Scalar:
+        """Σ xᵢ log(xᵢ/yᵢ) − xᵢ + yᵢ."""
+        return sum(jax.tree.leaves(jax.tree.map(lambda u, v: jnp.sum(_kl(u, v)), x, y)))
+
+    def residual(self, centre: PyTree[Array], x: PyTree[Array], size: Scalar) -> PyTree[Array]:
+        """(log centre − log x) / size, and 0 where both are 0."""
+        return jax.tree.map(lambda c, u: _log_ratio(c, u) / jnp.asarray(size, c.dtype), centre, x)
+
+
+def _log_ratio(c: Array, u: Array) -> Array:
+    positive = (c > 0) & (u > 0)
+    return jnp.where(positive, jnp.log(jnp.where(positive, c, 1)) - jnp.log(jnp.where(positive, u, 1)), 0)
+
+
+def _kl(u: Array, v: Array) -> Array:
+    return jnp.where(u > 0, u * _log_ratio(u, v), 0) - u + v
+
+
+def _multiplicative(centre: PyTree[Array], gradient: PyTree[Array], size: Scalar) -> PyTree[Array]:
+    return jax.tree.map(lambda c, g: c * jnp.exp(-jnp.asarray(size, c.dtype) * g), centre, gradient)
+
+
+@closed_form(NegativeEntropy, Zero)
+@closed_form(NegativeEntropy, NonNegative)
+def _entropy_step(divergence, term, centre, gradient, size):
+    return _multiplicative(centre, gradient, size)
+
+
+@closed_form(NegativeEntropy, Simplex)
+def _exponentiated_gradient(divergence, term, centre, gradient, size):
+    def leaf(c, g):
+        # In the log domain, so that a large gradient neither overflows nor empties the simplex.
+        return jnp.asarray(term.total, c.dtype) * jax.nn.softmax(
+            jnp.log(c) - jnp.asarray(size, c.dtype) * g, axis=-1
+        )
+
+    return jax.tree.map(leaf, centre, gradient)
+
+
+@closed_form(NegativeEntropy, L1Ball)
+def _entropy_l1_ball(divergence, term, centre, gradient, size):
+    free = _multiplicative(centre, gradient, size)
+    total = sum(jnp.sum(leaf) for leaf in jax.tree.leaves(free))
+    return trees.scale(jnp.minimum(1, term.radius / jnp.maximum(total, term.radius)), free)
+
+
+def _plus_weight(gradient: PyTree[Array], weight: Any) -> PyTree[Array]:
+    """On x ≥ 0, weight·‖x‖₁ is linear, so it is added to the gradient."""
+    if jax.tree.structure(weight) == jax.tree.structure(gradient):
+        return jax.tree.map(lambda g, w: g + jnp.asarray(w, g.dtype), gradient, weight)
+    return jax.tree.map(lambda g: g + jnp.asarray(weight, g.dtype), gradient)
+
+
+def _clip(x: PyTree[Array], box: Box) -> PyTree[Array]:
+    """The minimiser over an interval of a separable convex function is its free minimiser, clipped."""
+    return box.prox(x, 1.0)
+
+
+@closed_form(NegativeEntropy, L1)
+def _entropy_l1(divergence, term, centre, gradient, size):
+    return _multiplicative(centre, _plus_weight(gradient, term.weight), size)
+
+
+@closed_form(NegativeEntropy, Box)
+def _entropy_box(divergence, term, centre, gradient, size):
+    return _clip(_multiplicative(centre, gradient, size), term)
+
+
+class BurgEntropy(Divergence):
+    """D(x ‖ y) = Σ xᵢ/yᵢ − log(xᵢ/yᵢ) − 1 on x > 0 (Itakura–Saito): the geometry of scales and spectra.
+
+    Terms: Zero, NonNegative, L1, Box, LogBarrier. A step so long that there is no minimiser is halved until
+    there is one.
+    """
+
+    def check(self, x: PyTree[Array]) -> None:
+        """Refuse entries that are not positive."""
+        _require_positive(x, "BurgEntropy", zero_allowed=False)
+
+    def value(self, x: PyTree[Array], y: PyTree[Array]) -> Scalar:
+        """Σ xᵢ/yᵢ − log(xᵢ/yᵢ) − 1."""
+        terms = jax.tree.map(lambda u, v: jnp.sum(u / v - jnp.log(u / v) - 1), x, y)
+        return sum(jax.tree.leaves(terms))
+
+    def residual(self, centre: PyTree[Array], x: PyTree[Array], size: Scalar) -> PyTree[Array]:
+        """(1/x − 1/centre) / size."""
+        return jax.tree.map(lambda c, u: (1 / u - 1 / c) / jnp.asarray(size, c.dtype), centre, x)
+
+    def admissible(self, centre: PyTree[Array], gradient: PyTree[Array], size: Scalar, term: Any) -> Scalar:
+        """Halve ``size`` until 1 + size·gᵢ·xᵢ > 0 for every entry that no upper bound holds."""
+        if isinstance(term, L1):
+            gradient = _plus_weight(gradient, term.weight)
+        if isinstance(term, Box):
+            return size  # clipping handles a denominator that is not positive
+        slopes = jax.tree.map(lambda c, g: jnp.min(c * g, initial=0.0), centre, gradient)
+        steepest = jnp.min(jnp.stack(jax.tree.leaves(slopes)))
+        # 1 + size·steepest ≥ 1/16 keeps the step off the pole, where rounding decides the sign.
+        halvings = jnp.ceil(jnp.log2(jnp.maximum(size * -steepest / (15 / 16), 1)))
+        return size * jnp.exp2(-halvings).astype(jnp.result_type(size))
+
+
+def _burg(centre, gradient, size, numerator=1.0):
+    def leaf(c, g):
+        denominator = 1 + jnp.asarray(size, c.dtype) * g * c
+        # No free minimiser where the denominator is not positive: the objective falls for ever, hence ∞.
+        return jnp.where(denominator > 0, jnp.asarray(numerator, c.dtype) * c / denominator, jnp.inf)
+
+    return jax.tree.map(leaf, centre, gradient)
+
+
+@closed_form(BurgEntropy, Zero)
+@closed_form(BurgEntropy, NonNegative)
+def _burg_step(divergence, term, centre, gradient, size):
+    return _burg(centre, gradient, size)
+
+
+@closed_form(BurgEntropy, L1)
+def _burg_l1(divergence, term, centre, gradient, size):
+    return _burg(centre, _plus_weight(gradient, term.weight), size)
+
+
+@closed_form(BurgEntropy, Box)
+def _burg_box(divergence, term, centre, gradient, size):
+    return _clip(_burg(centre, gradient, size), term)
+
+
+@closed_form(BurgEntropy, LogBarrier)
+def _burg_log_barrier(divergence, term, centre, gradient, size):
+    return _burg(centre, gradient, size, numerator=1 + size * term.weight)
+
+
+@closed_form(NegativeEntropy, PerLeaf)
+@closed_form(BurgEntropy, PerLeaf)
+def _leaf_by_leaf(divergence, term, centre, gradient, size):
+    return term._map(
+        lambda part, c, g: find_closed_form(divergence, part)(divergence, part, c, g, size), centre, gradient
+    )
+
+
+class Bregman(Divergence):
+    """The Bregman divergence of a potential of one's own. Works with Zero.
+
+    Parameters
+    ----------
+    potential
+        ``potential(x) -> scalar``, strictly convex and differentiable.
+    inverse
+        ``inverse(z) -> x``, the inverse of the gradient map x ↦ ∇φ(x).
+
+    Examples
+    --------
+    The geometry of ½‖x‖_p², here with p = 3/2, whose inverse map is the gradient of ½‖z‖_q², q = 3:
+
+    >>> import jax, jax.numpy as jnp
+    >>> half_square = lambda p: lambda x: 0.5 * jnp.sum(jnp.abs(x) ** p) ** (2 / p)
+    >>> geometry = Bregman(half_square(1.5), inverse=jax.grad(half_square(3.0)))
+    >>> x = jnp.array([1.0, 2.0])
+    >>> bool(jnp.allclose(geometry.step(x, jnp.zeros(2), 0.1, Zero()), x, rtol=1e-5))
+    True
+    """
+
+    potential: Callable[[PyTree], Any] = eqx.field(static=True)
+    inverse: Callable[[PyTree], Any] = eqx.field(static=True)
+
+    def value(self, x: PyTree[Array], y: PyTree[Array]) -> Scalar:
+        """φ(x) − φ(y) − ⟨∇φ(y), x − y⟩."""
+        at_y, slope = jax.value_and_grad(self.potential)(y)
+        return self.potential(x) - at_y - trees.inner(slope, trees.subtract(x, y))
+
+    def residual(self, centre: PyTree[Array], x: PyTree[Array], size: Scalar) -> PyTree[Array]:
+        """(∇φ(centre) − ∇φ(x)) / size."""
+        gradient = jax.grad(self.potential)
+        return trees.scale(1 / size, trees.subtract(gradient(centre), gradient(x)))
+
+
+@closed_form(Bregman, Zero)
+def _mirror_step(divergence, term, centre, gradient, size):
+    return divergence.inverse(trees.add_scaled(jax.grad(divergence.potential)(centre), -size, gradient))

@@ -1,0 +1,171 @@
+"""Euclidean geometries: the plain one, a diagonal metric, a matrix metric."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.flatten_util import ravel_pytree
+from jaxtyping import Array, Float, PyTree, Scalar
+
+from thalweg import trees
+from thalweg.descent.divergences.base import Divergence, closed_form
+from thalweg.descent.terms import SquaredL2, Term, Zero
+
+
+class Euclidean(Divergence):
+    """D(x ‖ y) = ½‖x − y‖². Works with every term that has a prox."""
+
+    @property
+    def linear(self) -> bool:
+        """True."""
+        return True
+
+    def value(self, x: PyTree[Array], y: PyTree[Array]) -> Scalar:
+        """½‖x − y‖²."""
+        difference = trees.subtract(x, y)
+        return trees.inner(difference, difference) / 2
+
+    def residual(self, centre: PyTree[Array], x: PyTree[Array], size: Scalar) -> PyTree[Array]:
+        """(centre − x) / size."""
+        return trees.scale(1 / size, trees.subtract(centre, x))
+
+    def residual_norm(self, centre: PyTree[Array], x: PyTree[Array], size: Scalar) -> Scalar:
+        """‖centre − x‖ / size."""
+        return trees.norm(trees.subtract(centre, x)) / size
+
+
+@closed_form(Euclidean, Term, when=lambda d, t: t.proximable, note="every term with a prox")
+def _proximal_step(divergence, term, centre, gradient, size):
+    return term.prox(trees.add_scaled(centre, -size, gradient), size)
+
+
+class DiagonalMetric(Divergence):
+    """D(x ‖ y) = ½ Σ wᵢ (xᵢ − yᵢ)², a step scaled coordinate by coordinate. Works with separable terms.
+
+    Parameters
+    ----------
+    weights
+        A pytree like x of positive arrays (or one positive number).
+    """
+
+    weights: PyTree[Array]
+
+    def __init__(self, weights: PyTree) -> None:
+        self.weights = jax.tree.map(jnp.asarray, weights)
+        for leaf in jax.tree.leaves(self.weights):
+            if not isinstance(leaf, jax.core.Tracer) and not bool(jnp.all(leaf > 0)):
+                raise ValueError(f"weights of DiagonalMetric must be positive, found {float(jnp.min(leaf))}")
+
+    @property
+    def linear(self) -> bool:
+        """True."""
+        return True
+
+    def _like(self, x: PyTree[Array]) -> PyTree[Array]:
+        if jax.tree.structure(self.weights) == jax.tree.structure(0):
+            return jax.tree.map(lambda leaf: jnp.asarray(self.weights, leaf.dtype), x)
+        return jax.tree.map(lambda leaf, w: w.astype(leaf.dtype), x, self.weights)
+
+    def check(self, x: PyTree[Array]) -> None:
+        """Refuse weights whose tree or shapes differ from those of ``x``."""
+        if jax.tree.structure(self.weights) == jax.tree.structure(0) and jnp.ndim(self.weights) == 0:
+            return
+        if jax.tree.structure(self.weights) != jax.tree.structure(x):
+            raise ValueError(
+                f"weights of DiagonalMetric have the tree {jax.tree.structure(self.weights)}, "
+                f"x0 has {jax.tree.structure(x)}"
+            )
+        for leaf, weight in zip(jax.tree.leaves(x), jax.tree.leaves(self.weights), strict=True):
+            if jnp.shape(weight) not in ((), jnp.shape(leaf)):
+                raise ValueError(
+                    f"weights of DiagonalMetric have shape {jnp.shape(weight)}, x0 has {jnp.shape(leaf)}"
+                )
+
+    def value(self, x: PyTree[Array], y: PyTree[Array]) -> Scalar:
+        """½ Σ wᵢ (xᵢ − yᵢ)²."""
+        difference = trees.subtract(x, y)
+        return trees.inner(jax.tree.map(jnp.multiply, self._like(x), difference), difference) / 2
+
+    def residual(self, centre: PyTree[Array], x: PyTree[Array], size: Scalar) -> PyTree[Array]:
+        """W (centre − x) / size."""
+        return jax.tree.map(
+            lambda w, c, u: w * (c - u) / jnp.asarray(size, c.dtype), self._like(x), centre, x
+        )
+
+
+@closed_form(DiagonalMetric, Term, when=lambda d, t: t.proximable and t.separable, note="separable")
+def _scaled_proximal_step(divergence, term, centre, gradient, size):
+    sizes = jax.tree.map(
+        lambda w, c: jnp.broadcast_to(jnp.asarray(size, c.dtype) / w, c.shape),
+        divergence._like(centre),
+        centre,
+    )
+    return term.prox(jax.tree.map(lambda c, s, g: c - s * g, centre, sizes, gradient), sizes)
+
+
+class MatrixMetric(Divergence):
+    """D(x ‖ y) = ½ (x − y)ᵀM(x − y), on all leaves of x laid end to end. Works with Zero and SquaredL2.
+
+    Parameters
+    ----------
+    matrix
+        Symmetric positive definite; factorised once, when the metric is made.
+    """
+
+    eigenvalues: Float[Array, " n"]
+    eigenvectors: Float[Array, "n n"]
+
+    def __init__(self, matrix: Any) -> None:
+        shape = np.shape(matrix)
+        if len(shape) != 2 or shape[0] != shape[1]:
+            raise ValueError(f"matrix of MatrixMetric must be square, found shape {shape}")
+        concrete = not isinstance(matrix, jax.core.Tracer)
+        if concrete and not np.allclose(matrix, np.transpose(matrix), rtol=1e-5, atol=0):
+            raise ValueError("matrix of MatrixMetric must be symmetric; found M different from its transpose")
+        self.eigenvalues, self.eigenvectors = jnp.linalg.eigh(jnp.asarray(matrix))
+        if concrete and not bool(self.eigenvalues[0] > 0):
+            raise ValueError(
+                f"matrix of MatrixMetric must be positive definite, found the eigenvalue "
+                f"{float(self.eigenvalues[0]):.3g}"
+            )
+
+    @property
+    def linear(self) -> bool:
+        """True."""
+        return True
+
+    def check(self, x: PyTree[Array]) -> None:
+        """Refuse a matrix whose side is not the number of entries of ``x``."""
+        size = sum(jnp.size(leaf) for leaf in jax.tree.leaves(x))
+        if size != self.eigenvalues.size:
+            raise ValueError(
+                f"matrix of MatrixMetric has side {self.eigenvalues.size}, x0 has {size} entries"
+            )
+
+    def _apply(self, function: Any, x: PyTree[Array]) -> PyTree[Array]:
+        """Apply the matrix with M's eigenvectors and the eigenvalues ``function(eigenvalues)``."""
+        flat, unravel = ravel_pytree(x)
+        vectors = self.eigenvectors.astype(flat.dtype)
+        scaled = function(self.eigenvalues.astype(flat.dtype)) * (vectors.T @ flat)
+        return unravel(vectors @ scaled)
+
+    def value(self, x: PyTree[Array], y: PyTree[Array]) -> Scalar:
+        """½ (x − y)ᵀM(x − y)."""
+        difference = trees.subtract(x, y)
+        return trees.inner(self._apply(lambda m: m, difference), difference) / 2
+
+    def residual(self, centre: PyTree[Array], x: PyTree[Array], size: Scalar) -> PyTree[Array]:
+        """M (centre − x) / size."""
+        return trees.scale(1 / size, self._apply(lambda m: m, trees.subtract(centre, x)))
+
+
+@closed_form(MatrixMetric, Zero)
+def _newton_like_step(divergence, term, centre, gradient, size):
+    return trees.add_scaled(centre, -size, divergence._apply(lambda m: 1 / m, gradient))
+
+
+@closed_form(MatrixMetric, SquaredL2)
+def _ridge_step(divergence, term, centre, gradient, size):
+    target = trees.add_scaled(divergence._apply(lambda m: m, centre), -size, gradient)
+    return divergence._apply(lambda m: 1 / (m + jnp.asarray(size * term.weight, m.dtype)), target)

@@ -1,0 +1,268 @@
+"""One iteration covers every method here:
+
+    x⁺ = argmin_x  ⟨ĝ(y_k), x⟩ + h(x) + D(x ‖ c_k) / β_k                    (equations.md, 1)
+
+Four interchangeable parts: the oracle ĝ, the term h, the divergence D, the step β. Momentum picks two points
+from the past, y, where the gradient is taken, and c, where the step is centred; averaging says what the
+solution is. Gradient descent, ISTA and FISTA, projected and mirror descent, natural gradient, SGD and SVRG are
+choices of these parts and nothing else.
+
+:class:`Descent` is the iteration alone: ``init`` and ``update(state, key) -> (state, info)``, pure functions of
+pytrees that can be jit-compiled, scanned and vmapped. State is carried; info is only looked at, and what nobody
+looks at is not computed. When and why to stop, what to record and what to show belong to the loop around it,
+:func:`~thalweg.descent.minimize`.
+"""
+
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Int, Key, PyTree, Scalar
+
+from thalweg import trees
+from thalweg.descent.averaging import Averaging, Last, as_averaging
+from thalweg.descent.divergences import Divergence, Euclidean, find_closed_form
+from thalweg.descent.momentum import Momentum, NoMomentum, as_momentum
+from thalweg.descent.steps import Backtracking, Move, StepRule, as_step
+from thalweg.descent.terms import Term, Zero
+from thalweg.errors import IncompatiblePartsError
+from thalweg.oracle import Oracle, Out, as_oracle
+
+
+class State(NamedTuple):
+    """What is carried from step to step."""
+
+    x: PyTree[Array]
+    count: Int[Array, ""]
+    oracle: PyTree
+    step: PyTree
+    momentum: PyTree
+    average: PyTree
+
+
+class Info(NamedTuple):
+    """What can be looked at after a step."""
+
+    value: Scalar
+    """f + h: at the new iterate for an exact oracle; else the oracle's estimate at the old one; NaN if unknown."""
+    residual: Scalar
+    """‖G_k‖."""
+    size: Scalar
+    """β_k, as it was taken."""
+    work: Scalar
+    """The oracle's work in this step."""
+
+
+class Descent(eqx.Module):
+    """The iteration as a pure ``init`` and ``update``; parts that do not fit are refused here.
+
+    Parameters
+    ----------
+    oracle
+        An :class:`~thalweg.oracle.Oracle`, or a plain function x -> scalar whose exact gradient is taken.
+    term
+        h; none by default.
+    divergence
+        D; Euclidean by default.
+    step
+        β: a number, a schedule, a rule, or an Optax optimiser. For an exact oracle the default is
+        :class:`~thalweg.descent.Backtracking`; a stochastic one has no safe default.
+    momentum, average
+        None by default.
+
+    Examples
+    --------
+    Ten steps of gradient descent, as one compiled scan:
+
+    >>> import jax, jax.numpy as jnp
+    >>> descent = Descent(lambda x: 0.5 * jnp.sum(x**2), step=0.5)
+    >>> keys = jax.random.split(jax.random.key(0), 10)
+    >>> state, info = jax.lax.scan(descent.update, descent.init(jnp.ones(2)), keys)
+    >>> state.x * 2**10
+    Array([1., 1.], dtype=float...)
+    """
+
+    oracle: Oracle
+    term: Term
+    divergence: Divergence
+    step: StepRule
+    momentum: Momentum
+    average: Averaging
+
+    def __init__(
+        self,
+        oracle: Any,
+        *,
+        term: Term | None = None,
+        divergence: Divergence | None = None,
+        step: Any = None,
+        momentum: Momentum | None = None,
+        average: Averaging | None = None,
+    ) -> None:
+        self.oracle = as_oracle(oracle)
+        self.term = _part("term", Term, Zero() if term is None else term)
+        self.divergence = _part("divergence", Divergence, Euclidean() if divergence is None else divergence)
+        self.step = as_step(_default_step(self.oracle) if step is None else step)
+        self.momentum = as_momentum(momentum)
+        self.average = as_averaging(average)
+        self._refuse_what_does_not_fit()
+
+    def _refuse_what_does_not_fit(self) -> None:
+        step, oracle = type(self.step).__name__, type(self.oracle).__name__
+        find_closed_form(self.divergence, self.term)
+        if self.step.needs_exact and not (self.oracle.deterministic and self.oracle.value is not None):
+            raise IncompatiblePartsError(
+                f"step={step} needs exact gradients and a function that can be evaluated; oracle={oracle} has not "
+                f"both. Use a constant, a schedule or an Optax optimiser."
+            )
+        if self.step.additive and not (
+            isinstance(self.divergence, Euclidean) and isinstance(self.term, Zero)
+        ):
+            raise IncompatiblePartsError(
+                f"step={step} adds an update of its own, which is no minimiser of (1) with "
+                f"term={type(self.term).__name__} and divergence={type(self.divergence).__name__}. It works with "
+                f"Zero and Euclidean; for the others use a number, a schedule or Backtracking."
+            )
+        if self.momentum.extrapolates and not self.divergence.linear:
+            raise IncompatiblePartsError(
+                f"momentum={type(self.momentum).__name__} extrapolates, which can leave the space of "
+                f"divergence={type(self.divergence).__name__}. Use momentum=None, or a linear geometry: Euclidean, "
+                f"DiagonalMetric, MatrixMetric."
+            )
+        if self.oracle.period is not None and not isinstance(self.momentum, NoMomentum):
+            raise IncompatiblePartsError(
+                f"momentum={type(self.momentum).__name__} does not survive the outer loop of oracle={oracle}, which "
+                f"replaces the iterate. Use momentum=None, or LooplessSVRG."
+            )
+        if not isinstance(self.average, Last) and not self.term.convex:
+            raise IncompatiblePartsError(
+                f"average={type(self.average).__name__} can leave the domain of term={type(self.term).__name__}, "
+                f"which is not convex. Use average=None."
+            )
+
+    def init(self, x: PyTree) -> State:
+        """Return the state at the starting point, after checking that it fits all the parts."""
+        x = as_point(x)
+        self.divergence.check(x)
+        self.term.check(x)
+        state = State(
+            x=x,
+            count=jnp.zeros((), jnp.int32),
+            oracle=self.oracle.init(x),
+            step=self.step.init(x),
+            momentum=self.momentum.init(x),
+            average=self.average.init(x),
+        )
+        _check_gradient(self.oracle, x, state.oracle)
+        return state
+
+    def update(self, state: State, key: Key[Array, ""]) -> tuple[State, Info]:
+        """Take one step."""
+        point, centre = self.momentum.points(state.x, state.momentum)
+        out, oracle_state = self.oracle.estimate(point, state.oracle, key)
+        return self.advance(state, point, centre, out, oracle_state)
+
+    def advance(
+        self, state: State, point: PyTree[Array], centre: PyTree[Array], out: Out, oracle_state: PyTree
+    ) -> tuple[State, Info]:
+        """Take the step of :meth:`update` with a gradient that is already there."""
+        gradient = jax.tree.map(lambda g, c: g.astype(c.dtype), out.gradient, centre)
+        out = out._replace(gradient=gradient)
+
+        def reach(size: Scalar) -> PyTree[Array]:
+            return self.divergence.step(centre, gradient, size, self.term)
+
+        def admit(size: Scalar) -> Scalar:
+            return self.divergence.admissible(centre, gradient, size, self.term)
+
+        move = Move(state.count, point, centre, out, reach, admit, self.oracle.value, self.divergence)
+        taken = self.step.take(move, state.step)
+        exact = self.oracle.deterministic and self.oracle.value is not None
+        value = (
+            self.oracle.value(taken.x) + self.term.value(taken.x)
+            if exact
+            else out.value + self.term.value(state.x)
+        )
+        dtype = trees.dtype(state.x)
+        info = Info(
+            value=jnp.asarray(value, dtype),
+            residual=jnp.asarray(self.step.residual_norm(move, taken), dtype),
+            size=jnp.asarray(taken.size, dtype),
+            work=out.work * (1 + taken.evaluations),
+        )
+        return State(
+            x=taken.x,
+            count=state.count + 1,
+            oracle=oracle_state,
+            step=taken.state,
+            momentum=self.momentum.remember(state.x, taken.x, centre, state.momentum),
+            average=self.average.update(taken.x, state.average),
+        ), info
+
+    def renew(self, state: State) -> State:
+        """Close an outer iteration of the oracle: for SVRG, a new snapshot. Every ``oracle.period`` steps."""
+        x, oracle_state = self.oracle.renew(state.x, state.oracle)
+        return state._replace(x=x, oracle=oracle_state)
+
+    def solution(self, state: State) -> PyTree[Array]:
+        """Return the average that was asked for, or the iterate."""
+        return self.average.solution(state.x, state.average)
+
+
+def _part(name: str, kind: type, part: Any) -> Any:
+    if isinstance(part, kind):
+        return part
+    hint = f"; call it first: {part.__name__}()" if isinstance(part, type) else ""
+    raise TypeError(f"{name} must be a {kind.__name__}, found {part!r}{hint}")
+
+
+def _default_step(oracle: Oracle) -> StepRule:
+    if oracle.deterministic and oracle.value is not None:
+        return Backtracking()
+    raise IncompatiblePartsError(
+        f"step must be given: oracle={type(oracle).__name__} is noisy or cannot be evaluated, so no rule can find "
+        f"the step size. Pass a number (about 1/L), a schedule, or an Optax optimiser such as optax.adam(1e-2)."
+    )
+
+
+def as_point(x: PyTree) -> PyTree[Array]:
+    """Return ``x`` with floating JAX arrays as leaves, or say which leaf cannot be a point to start from."""
+    if not jax.tree.leaves(x):
+        raise ValueError("x0 holds no array: there is nothing to minimise over")
+
+    def leaf(path: tuple, value: Any) -> Array:
+        name = "x0" + trees.path_name(path)
+        try:
+            array = jnp.asarray(value)
+        except (TypeError, ValueError) as error:
+            raise TypeError(f"{name} must be an array of numbers, found {type(value).__name__}") from error
+        if jnp.issubdtype(array.dtype, jnp.integer):
+            array = array.astype(jnp.result_type(float))
+        if not jnp.issubdtype(array.dtype, jnp.floating):
+            raise TypeError(f"{name} must hold real numbers, found dtype {array.dtype}")
+        if not isinstance(array, jax.core.Tracer) and not bool(jnp.all(jnp.isfinite(array))):
+            index = tuple(int(i) for i in np.argwhere(~np.isfinite(np.asarray(array)))[0])
+            raise ValueError(f"{name} must be finite, found {array[index]} at index {index}")
+        return array
+
+    return jax.tree_util.tree_map_with_path(leaf, x)
+
+
+def _check_gradient(oracle: Oracle, x: PyTree[Array], state: PyTree) -> None:
+    """Refuse an oracle whose gradient does not look like x, without evaluating it."""
+    key = jax.eval_shape(lambda: jax.random.key(0))
+    out, _ = jax.eval_shape(oracle.estimate, x, state, key)
+    name = type(oracle).__name__
+    found, wanted = jax.tree.structure(out.gradient), jax.tree.structure(x)
+    if found != wanted:
+        raise ValueError(f"oracle={name} returned a gradient with the tree {found}, but x0 has {wanted}")
+    for (path, leaf), g in zip(
+        jax.tree_util.tree_leaves_with_path(x), jax.tree.leaves(out.gradient), strict=True
+    ):
+        if g.shape != leaf.shape:
+            raise ValueError(
+                f"oracle={name} returned a gradient of shape {g.shape} for x0{trees.path_name(path)}, "
+                f"which has shape {leaf.shape}"
+            )

@@ -1,0 +1,278 @@
+"""The loop around the iteration: chunks, history, stopping, progress, callbacks, checkpoints."""
+
+import time
+from collections.abc import Callable
+from contextlib import nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Key, PyTree
+
+from thalweg import trees
+from thalweg.descent.averaging import Averaging
+from thalweg.descent.checkpoint import Checkpoint, Keeper, Progress, as_checkpoint, describe
+from thalweg.descent.chunks import CAPACITY, Bounds, Chunk, last_finite, run_chunk
+from thalweg.descent.display import Bar
+from thalweg.descent.divergences import Divergence
+from thalweg.descent.iteration import Descent
+from thalweg.descent.momentum import Momentum
+from thalweg.descent.result import History, Result, Status
+from thalweg.descent.stopping import Record, Stagnation, Steps, StoppingRule, Tolerance
+from thalweg.descent.terms import Term
+from thalweg.errors import IncompatiblePartsError
+
+_CHUNK_SECONDS = 0.5
+"""A chunk is about this long: short enough for a progress bar and Ctrl-C, long enough to cost nothing."""
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """What a callback is shown."""
+
+    step: int
+    x: PyTree[Array]
+    """The solution so far: the average if one was asked for, else the iterate."""
+    value: float
+    residual: float
+    size: float
+    work: float
+    seconds: float
+
+
+def minimize(
+    oracle: Any,
+    x0: PyTree | Result,
+    *,
+    term: Term | None = None,
+    divergence: Divergence | None = None,
+    step: Any = None,
+    momentum: Momentum | None = None,
+    average: Averaging | None = None,
+    steps: int = 10_000,
+    key: Key[Array, ""] | None = None,
+    tol: float | StoppingRule | None = None,
+    stride: int | None = None,
+    callback: Callable[[Snapshot], bool | None] | None = None,
+    progress: bool = False,
+    checkpoint: Any = None,
+) -> Result:
+    """Minimise f + h by the iteration x⁺ = argmin ⟨ĝ, x⟩ + h(x) + D(x ‖ x_k)/β_k.
+
+    Parameters
+    ----------
+    oracle
+        ĝ: an oracle, or a plain function x -> scalar whose exact gradient is taken.
+    x0
+        Where to start, any pytree of arrays; or a :class:`Result` to go on from.
+    term, divergence, step, momentum, average
+        The parts, as in :class:`Descent`. With none of them given, an exact oracle is minimised by gradient
+        descent with backtracking.
+    steps
+        The most steps to take (in this call).
+    key
+        Randomness of a stochastic oracle, e.g. ``jax.random.key(0)``. The same key gives the same run.
+    tol
+        When to stop: a number, relative to the largest ‖G_k‖ seen; a rule, e.g. ``Plateau() | Seconds(60)``; or
+        None, which for an exact oracle follows the dtype and for a stochastic one runs all ``steps``.
+    stride
+        Steps between two records. By default every step at first, then ever fewer, a few hundred in all.
+        Stopping rules look at records.
+    callback
+        Called with a :class:`Snapshot` after each record; a true return value stops the run.
+    progress
+        Show a progress bar with rate and estimated time left.
+    checkpoint
+        A path, or a :class:`Checkpoint`: write the state there now and then, and go on from it if it exists.
+
+    Returns
+    -------
+    Result
+        Never raises for want of convergence: look at ``result.status`` and ``result.message``.
+
+    Examples
+    --------
+    The lasso, by FISTA:
+
+    >>> import jax.numpy as jnp
+    >>> from thalweg.descent import FISTA, L1, minimize
+    >>> A, b = jnp.array([[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]]), jnp.array([1.0, 0.0, 0.0])
+    >>> result = minimize(
+    ...     lambda x: 0.5 * jnp.sum((A @ x - b) ** 2), jnp.zeros(2), term=L1(0.1), momentum=FISTA())
+    >>> result.status
+    <Status.CONVERGED: 1>
+    """
+    descent = Descent(oracle, term=term, divergence=divergence, step=step, momentum=momentum, average=average)
+    steps, stride = _whole("steps", steps), _whole("stride", stride) if stride is not None else 0
+    rule = _as_rule(tol, descent)
+    key = _as_key(key, descent)
+    if isinstance(x0, Result):
+        start = Progress(x0.state, trees.strongly_typed(rule.init()), x0.history, x0.work, x0.seconds)
+    else:
+        state, rule_state = trees.strongly_typed((descent.init(x0), rule.init()))
+        start = Progress(state, rule_state, History())
+    keeper = None
+    last_step = start.steps + steps
+    if (kept := as_checkpoint(checkpoint)) is not None:
+        keeper = Keeper(kept, describe(descent, key))
+        start = keeper.find(start)
+    run = _Run(descent, rule, key, start, last_step, stride, callback, keeper)
+    with Bar(last_step, run.progress.steps) if progress else nullcontext() as bar:
+        status = run.until_stopped(bar)
+    return run.result(status)
+
+
+class _Run:
+    """One call of :func:`minimize`: the host's side, between chunks."""
+
+    def __init__(
+        self,
+        descent: Descent,
+        rule: StoppingRule,
+        key: Key[Array, ""],
+        start: Progress,
+        last_step: int,
+        stride: int,
+        callback: Callable[[Snapshot], bool | None] | None,
+        keeper: Keeper | None,
+    ) -> None:
+        self.descent, self.rule, self.key = descent, rule, key
+        self.progress = start
+        self.last_step, self.stride = last_step, stride
+        self.callback, self.keeper = callback, keeper
+        self.records = 1
+        self.note = ""
+        self.before = start.seconds
+        self.started = time.perf_counter()
+
+    def until_stopped(self, bar: Bar | None) -> Status:
+        """Run chunk after chunk; return why it ended."""
+        status = Status.RUNNING
+        try:
+            while status is Status.RUNNING and self.progress.steps < self.last_step:
+                status = self._chunk()
+                if bar is not None:
+                    bar.show(self.progress.history)
+                if status is Status.RUNNING and self.callback is not None and self.callback(self._snapshot()):
+                    status = Status.STOPPED_BY_CALLBACK
+                if self.keeper is not None:
+                    self.keeper.write_if_due(self.progress)
+        except KeyboardInterrupt:
+            status = Status.INTERRUPTED
+        if self.keeper is not None:
+            self.keeper.write(self.progress)
+        return Status.STEPS_SPENT if status is Status.RUNNING else status
+
+    def _chunk(self) -> Status:
+        before = self.progress
+        begun = time.perf_counter()
+        bounds = Bounds(*(jnp.asarray(n, jnp.int32) for n in (self.records, self.last_step, self.stride)))
+        chunk = jax.block_until_ready(
+            run_chunk(
+                self.descent,
+                self.rule,
+                before.state,
+                before.rule_state,
+                self.key,
+                bounds,
+                jnp.asarray(before.work, jnp.float32),
+                jnp.asarray(before.seconds, jnp.float32),
+            )
+        )
+        ended = time.perf_counter()
+        status = Status(int(chunk.code))
+        seconds = self.before + ended - self.started
+        rows = self._rows(chunk, seconds)
+        state = chunk.state
+        if status is Status.DIVERGED:
+            state = last_finite(self.descent, before.state, self.key, chunk.state.count)
+            self.note = f"Step {int(state.count) + 1} was the first to be NaN or infinite. "
+        self.progress = Progress(
+            state, chunk.rule_state, before.history.extended(rows), float(rows["work"][-1]), seconds
+        )
+        if self.callback is None:
+            self._adapt(int(chunk.count), ended - begun)
+        return status
+
+    def _rows(self, chunk: Chunk, seconds: float) -> dict[str, np.ndarray]:
+        count = int(chunk.count)
+        rows = Record(*(np.asarray(column)[:count] for column in chunk.rows))
+        begun, first = self.progress.seconds, self.progress.steps
+        share = (rows.step - first) / (rows.step[-1] - first)
+        columns = rows._asdict()
+        columns["work"] = self.progress.work + rows.work.astype(np.float64)
+        # Time is known at the ends of a chunk; within it steps are taken to be equally long.
+        columns["seconds"] = begun + share * (seconds - begun)
+        return columns
+
+    def _adapt(self, records: int, seconds: float) -> None:
+        """Choose how many records make a chunk of the wanted length; the first chunk holds the compilation."""
+        wanted = int(records * _CHUNK_SECONDS / max(seconds, 1e-9))
+        self.records = int(np.clip(wanted, 1, min(8 * self.records, CAPACITY)))
+
+    def _snapshot(self) -> Snapshot:
+        row = {name: float(column[-1]) for name, column in self.progress.history.items()}
+        row["step"] = self.progress.steps
+        return Snapshot(x=self.descent.solution(self.progress.state), **row)
+
+    def result(self, status: Status) -> Result:
+        """Gather what the run has to show."""
+        progress = self.progress
+        return Result(
+            x=self.descent.solution(progress.state),
+            status=status,
+            message=f"{status.name} after {progress.steps} steps. {self.note}{status.advice}",
+            steps=progress.steps,
+            work=progress.work,
+            seconds=progress.seconds,
+            history=progress.history,
+            state=progress.state,
+            rule_state=progress.rule_state,
+        )
+
+
+def _whole(name: str, number: Any) -> int:
+    if isinstance(number, bool) or not isinstance(number, (int, np.integer)):
+        raise TypeError(f"{name} must be a whole number, found {number!r}")
+    if number < 1:
+        raise ValueError(f"{name} must be at least 1, found {number}")
+    return int(number)
+
+
+def _as_rule(tol: Any, descent: Descent) -> StoppingRule:
+    oracle = descent.oracle
+    if isinstance(tol, StoppingRule):
+        return tol
+    if tol is None:
+        # Stochastic oracles have no tolerance that fits all; they run their steps.
+        return Tolerance() | Stagnation() if oracle.deterministic else Steps(np.inf)
+    if isinstance(tol, (int, float, np.floating)) and not isinstance(tol, bool):
+        if not oracle.vanishing_noise:
+            raise IncompatiblePartsError(
+                f"tol={tol!r} is compared with ‖G_k‖, which the noise of oracle={type(oracle).__name__} keeps from "
+                f"vanishing. Pass tol=Plateau(), or a budget: Work(…), Seconds(…)."
+            )
+        if not 0 <= tol < np.inf:
+            raise ValueError(f"tol must be at least 0 and finite, found {tol!r}")
+        return Tolerance(tol) | Stagnation() if oracle.deterministic else Tolerance(tol)
+    raise TypeError(f"tol must be None, a number or a StoppingRule, found {tol!r}")
+
+
+def _as_key(key: Any, descent: Descent) -> Key[Array, ""]:
+    if key is None:
+        if not descent.oracle.deterministic:
+            raise ValueError(
+                f"key must be given: oracle={type(descent.oracle).__name__} is random. "
+                f"Pass key=jax.random.key(0), or another seed."
+            )
+        return jax.random.key(0)
+    if isinstance(key, jax.Array) and (
+        jnp.issubdtype(key.dtype, jax.dtypes.prng_key) or (key.dtype == jnp.uint32 and key.ndim == 1)
+    ):
+        return key
+    raise TypeError(f"key must be a JAX random key such as jax.random.key(0), found {key!r}")
+
+
+__all__ = ["Checkpoint", "Snapshot", "minimize"]

@@ -1,0 +1,206 @@
+"""Momentum: chooses from the past where the gradient is taken (y) and where the step is centred (c)."""
+
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Int, PyTree
+
+from thalweg import trees
+
+
+class Momentum(eqx.Module):
+    """The two points of a step, and what is remembered for the next."""
+
+    @property
+    def extrapolates(self) -> bool:
+        """Whether points leave the segment between iterates, which needs a linear geometry."""
+        return True
+
+    @property
+    def looks_ahead(self) -> bool:
+        """Whether the gradient is taken away from the iterate."""
+        return True
+
+    def init(self, x: PyTree[Array]) -> PyTree:
+        """Return the memory at the start."""
+        return ()
+
+    def points(self, x: PyTree[Array], memory: PyTree) -> tuple[PyTree[Array], PyTree[Array]]:
+        """Return (y, c)."""
+        raise NotImplementedError
+
+    def remember(
+        self, x: PyTree[Array], x_next: PyTree[Array], centre: PyTree[Array], memory: PyTree
+    ) -> PyTree:
+        """Return the memory after the step from ``x`` to ``x_next`` centred at ``centre``."""
+        raise NotImplementedError
+
+
+class NoMomentum(Momentum):
+    """y = c = x_k."""
+
+    @property
+    def extrapolates(self) -> bool:
+        """False."""
+        return False
+
+    @property
+    def looks_ahead(self) -> bool:
+        """False."""
+        return False
+
+    def points(self, x: PyTree[Array], memory: PyTree) -> tuple[PyTree[Array], PyTree[Array]]:
+        """Return (x, x)."""
+        return x, x
+
+    def remember(
+        self, x: PyTree[Array], x_next: PyTree[Array], centre: PyTree[Array], memory: PyTree
+    ) -> PyTree:
+        """Nothing."""
+        return ()
+
+
+def _coefficient(name: str, value: Any) -> Array:
+    array = jnp.asarray(value, dtype=jnp.result_type(float))
+    if not isinstance(array, jax.core.Tracer) and not (array.ndim == 0 and 0 <= float(array) < 1):
+        raise ValueError(f"{name} must be at least 0 and below 1, found {value!r}")
+    return array
+
+
+class HeavyBall(Momentum):
+    """Polyak: y = x_k, c = x_k + μ(x_k − x_{k−1})."""
+
+    coefficient: Array
+
+    def __init__(self, coefficient: Any = 0.9) -> None:
+        self.coefficient = _coefficient("coefficient of HeavyBall", coefficient)
+
+    @property
+    def looks_ahead(self) -> bool:
+        """False."""
+        return False
+
+    def init(self, x: PyTree[Array]) -> PyTree:
+        """x_{−1} = x_0."""
+        return x
+
+    def points(self, x: PyTree[Array], memory: PyTree) -> tuple[PyTree[Array], PyTree[Array]]:
+        """Return (x_k, x_k + μ(x_k − x_{k−1}))."""
+        return x, trees.add_scaled(x, self.coefficient, trees.subtract(x, memory))
+
+    def remember(
+        self, x: PyTree[Array], x_next: PyTree[Array], centre: PyTree[Array], memory: PyTree
+    ) -> PyTree:
+        """x_k."""
+        return x
+
+
+class Ahead(NamedTuple):
+    """Memory of the look-ahead methods: the next point y, and how far the sequence of coefficients has come."""
+
+    point: PyTree[Array]
+    count: Int[Array, ""]
+    t: Array
+
+
+class _LookAhead(Momentum):
+    """y = c = x_k + μ_k(x_k − x_{k−1})."""
+
+    def _next(self, count: Int[Array, ""], t: Array) -> tuple[Array, Array]:
+        """Return (μ for the next point, t for the one after)."""
+        raise NotImplementedError
+
+    def init(self, x: PyTree[Array]) -> PyTree:
+        """The first step is a plain one."""
+        return Ahead(x, jnp.zeros((), jnp.int32), jnp.ones((), trees.dtype(x)))
+
+    def points(self, x: PyTree[Array], memory: PyTree) -> tuple[PyTree[Array], PyTree[Array]]:
+        """Return (y, y)."""
+        return memory.point, memory.point
+
+    def remember(
+        self, x: PyTree[Array], x_next: PyTree[Array], centre: PyTree[Array], memory: PyTree
+    ) -> PyTree:
+        """The next point, x_{k+1} + μ(x_{k+1} − x_k)."""
+        mu, t = self._next(memory.count + 1, memory.t)
+        ahead = trees.add_scaled(x_next, mu, trees.subtract(x_next, x))
+        return Ahead(ahead, memory.count + 1, t.astype(memory.t.dtype))
+
+
+class Nesterov(_LookAhead):
+    """Nesterov: y = c = x_k + μ_k(x_k − x_{k−1}), with μ_k = k/(k+3), or a constant.
+
+    Parameters
+    ----------
+    coefficient
+        ``None`` for the sequence k/(k+3), which has the 1/k² bound on smooth convex functions; a constant, best
+        (√κ−1)/(√κ+1), for strongly convex ones.
+    """
+
+    coefficient: Array | None
+
+    def __init__(self, coefficient: Any = None) -> None:
+        self.coefficient = (
+            None if coefficient is None else _coefficient("coefficient of Nesterov", coefficient)
+        )
+
+    def _next(self, count: Int[Array, ""], t: Array) -> tuple[Array, Array]:
+        if self.coefficient is None:
+            return count / (count + 3.0), t
+        return self.coefficient, t
+
+
+class FISTA(_LookAhead):
+    """Beck and Teboulle: t_{k+1} = (1 + √(1 + 4t_k²))/2, μ = (t_k − 1)/t_{k+1}."""
+
+    def _next(self, count: Int[Array, ""], t: Array) -> tuple[Array, Array]:
+        t_next = (1 + jnp.sqrt(1 + 4 * t**2)) / 2
+        return (t - 1) / t_next, t_next
+
+
+class AdaptiveRestart(Momentum):
+    """Forget the past whenever it points uphill: ⟨c_k − x_{k+1}, x_{k+1} − x_k⟩ > 0.
+
+    Turns FISTA's and Nesterov's 1/k² into a linear rate on strongly convex functions without knowing κ, and
+    removes their ripples. (The gradient scheme of O'Donoghue and Candès; no function value is needed.)
+    """
+
+    momentum: Momentum
+
+    def __init__(self, momentum: Momentum | None = None) -> None:
+        if momentum is not None and not isinstance(momentum, Momentum):
+            raise TypeError(f"momentum of AdaptiveRestart must be a Momentum, found {momentum!r}")
+        self.momentum = FISTA() if momentum is None else momentum
+
+    @property
+    def looks_ahead(self) -> bool:
+        """As the momentum it restarts."""
+        return self.momentum.looks_ahead
+
+    def init(self, x: PyTree[Array]) -> PyTree:
+        """As the momentum it restarts."""
+        return self.momentum.init(x)
+
+    def points(self, x: PyTree[Array], memory: PyTree) -> tuple[PyTree[Array], PyTree[Array]]:
+        """As the momentum it restarts."""
+        return self.momentum.points(x, memory)
+
+    def remember(
+        self, x: PyTree[Array], x_next: PyTree[Array], centre: PyTree[Array], memory: PyTree
+    ) -> PyTree:
+        """Start anew at ``x_next`` if the last move went against the residual."""
+        uphill = trees.inner(trees.subtract(centre, x_next), trees.subtract(x_next, x)) > 0
+        onwards = self.momentum.remember(x, x_next, centre, memory)
+        return trees.where(uphill, self.momentum.init(x_next), onwards)
+
+
+def as_momentum(momentum: Momentum | None) -> Momentum:
+    """Return ``momentum`` itself, or none for ``None``."""
+    if momentum is None:
+        return NoMomentum()
+    if isinstance(momentum, Momentum):
+        return momentum
+    known = "HeavyBall(), Nesterov(), FISTA() or AdaptiveRestart()"
+    raise TypeError(f"momentum must be None, {known}, found {momentum!r}")

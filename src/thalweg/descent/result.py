@@ -1,0 +1,142 @@
+"""What a run returns: the solution, why it stopped and what to do about it, the history, and the state."""
+
+import enum
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from jaxtyping import Array, PyTree
+
+
+class Status(enum.IntEnum):
+    """Why a run stopped; ``status.advice`` says what to do next, ``status.success`` if nothing."""
+
+    RUNNING = 0
+    CONVERGED = 1
+    STAGNATED = 2
+    PLATEAU = 3
+    STEPS_SPENT = 4
+    WORK_SPENT = 5
+    SECONDS_SPENT = 6
+    STOPPED_BY_CALLBACK = 7
+    INTERRUPTED = 8
+    DIVERGED = 9
+
+    def __str__(self) -> str:
+        return self.name
+
+    @property
+    def success(self) -> bool:
+        """Whether the run ended because there was nothing more to gain."""
+        return self in (Status.CONVERGED, Status.STAGNATED, Status.PLATEAU)
+
+    @property
+    def advice(self) -> str:
+        """What the status means and what to do next."""
+        return _ADVICE[self]
+
+
+_ADVICE = {
+    Status.RUNNING: "The run has not stopped.",
+    Status.CONVERGED: "The tolerance on ‖G_k‖ was met; nothing to do.",
+    Status.STAGNATED: (
+        "Neither ‖G_k‖ nor the objective improves any more: rounding error is reached. For a smaller residual use "
+        "float64 (JAX_ENABLE_X64=1) or scale the problem."
+    ),
+    Status.PLATEAU: (
+        "The averaged objective no longer improves beyond its own standard error: noise is reached. For more, use a "
+        "smaller or decreasing step, larger batches, averaging, or a variance-reduced oracle (SVRG)."
+    ),
+    Status.STEPS_SPENT: (
+        "The budget of steps is spent before a stopping rule was met. Pass the result as x0 to go on, or look at "
+        "result.history: if ‖G_k‖ still falls, raise steps; if not, change the step size."
+    ),
+    Status.WORK_SPENT: "The budget of work is spent. Pass the result as x0 to go on.",
+    Status.SECONDS_SPENT: "The budget of seconds is spent. Pass the result as x0 to go on.",
+    Status.STOPPED_BY_CALLBACK: "The callback asked to stop. Pass the result as x0 to go on.",
+    Status.INTERRUPTED: "Interrupted from the keyboard; nothing is lost. Pass the result as x0 to go on.",
+    Status.DIVERGED: (
+        "The iterates became NaN or infinite. Use a smaller step (for exact gradients step=Backtracking() finds one), "
+        "and check that the objective is finite around x0. result.x is the last finite iterate."
+    ),
+}
+
+
+class History(Mapping):
+    """Columns of equal length, one row per record: step, value, residual, size, work, seconds.
+
+    A mapping from column name to NumPy array, so that ``pandas.DataFrame(dict(history))`` is a data frame.
+    ``value`` is the objective at the recorded iterate for an exact oracle, the mean of the oracle's estimates
+    since the last record for a stochastic one, NaN where the oracle has none. ``residual`` is ‖G_k‖.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> history = History({name: np.arange(3.0) for name in History.names})
+    >>> history["residual"][-1], len(history)
+    (np.float64(2.0), 6)
+    >>> print(history.table(rows=2))
+          step      value   residual       size       work    seconds
+             0          0          0          0          0          0
+             2          2          2          2          2          2
+    """
+
+    names = ("step", "value", "residual", "size", "work", "seconds")
+
+    def __init__(self, columns: Mapping[str, Any] | None = None) -> None:
+        columns = columns or {name: [] for name in self.names}
+        self._columns = {name: np.asarray(columns[name], dtype=np.float64) for name in self.names}
+
+    def __getitem__(self, name: str) -> np.ndarray:
+        return self._columns[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.names)
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    def extended(self, columns: Mapping[str, Any]) -> "History":
+        """Return a history with the rows of ``columns`` appended."""
+        return History({name: np.concatenate([self[name], columns[name]]) for name in self.names})
+
+    def table(self, rows: int = 10) -> str:
+        """Return ``rows`` rows, evenly spaced, as text."""
+        count = self["step"].size
+        chosen = np.unique(np.linspace(0, count - 1, min(rows, count)).round().astype(int))
+        lines = ["".join(f"{name:>11}" for name in self.names)[1:]]
+        lines += ["".join(f"{self[name][i]:>11.5g}" for name in self.names)[1:] for i in chosen]
+        return "\n".join(lines)
+
+    def __repr__(self) -> str:
+        return f"History of {self['step'].size} records\n{self.table()}"
+
+
+@dataclass(frozen=True)
+class Result:
+    """The outcome of :func:`~thalweg.descent.minimize`. Pass it as ``x0`` to go on from where it stopped."""
+
+    x: PyTree[Array]
+    """The solution: the average if one was asked for, else the last iterate."""
+    status: Status
+    """Why the run stopped."""
+    message: str
+    """The status in words, with figures and advice."""
+    steps: int
+    """Steps taken in all."""
+    work: float
+    """Work done in all, in the oracle's own units."""
+    seconds: float
+    """Time spent in all, compilation included."""
+    history: History = field(repr=False)
+    """One row per record."""
+    state: PyTree = field(repr=False)
+    """The state to resume from."""
+    rule_state: PyTree = field(repr=False)
+    """What the stopping rule remembers."""
+
+    @property
+    def success(self) -> bool:
+        """Whether the run ended because there was nothing more to gain."""
+        return self.status.success

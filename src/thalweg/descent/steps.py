@@ -1,0 +1,301 @@
+"""The step β: numbers, schedules, and rules that look at the function."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import optax
+from jaxtyping import Array, Int, PyTree, Scalar
+
+from thalweg import trees
+from thalweg.descent.divergences import Divergence
+from thalweg.oracle import Out
+
+
+class Move(NamedTuple):
+    """All that a step rule may look at when it takes one step."""
+
+    count: Int[Array, ""]
+    """How many steps were taken before this one."""
+    point: PyTree[Array]
+    """y, where the gradient was taken."""
+    centre: PyTree[Array]
+    """c, the centre of the step."""
+    out: Out
+    """What the oracle returned at ``point``."""
+    reach: Callable[[Scalar], PyTree[Array]]
+    """``reach(size)`` is the minimiser of the iteration for that step size."""
+    admit: Callable[[Scalar], Scalar]
+    """``admit(size)`` is ``size``, shortened where there would be no minimiser."""
+    f: Callable[[PyTree[Array]], Scalar] | None
+    """The smooth part of the objective, where the oracle can evaluate it."""
+    divergence: Divergence
+
+
+class Taken(NamedTuple):
+    """A step that was taken: where it led, how long it was, and what it cost beside the gradient."""
+
+    x: PyTree[Array]
+    size: Scalar
+    state: PyTree
+    evaluations: Scalar
+
+
+class StepRule(eqx.Module):
+    """Chooses the size of each step and takes it."""
+
+    @property
+    def needs_exact(self) -> bool:
+        """Whether the rule only makes sense with exact gradients and a function that can be evaluated."""
+        return False
+
+    @property
+    def additive(self) -> bool:
+        """Whether the rule replaces x⁺ = argmin … by an addition of its own, so that no other D or h fits."""
+        return False
+
+    def init(self, x: PyTree[Array]) -> PyTree:
+        """Return the state the rule carries."""
+        return ()
+
+    def take(self, move: Move, state: PyTree) -> Taken:
+        """Take one step."""
+        raise NotImplementedError(f"{type(self).__name__} must define take(move, state)")
+
+    def residual_norm(self, move: Move, taken: Taken) -> Scalar:
+        """‖G_k‖ of the step taken."""
+        return move.divergence.residual_norm(move.centre, taken.x, taken.size)
+
+
+def _positive(name: str, value: Any) -> Array:
+    array = jnp.asarray(value, dtype=jnp.result_type(float))
+    if not isinstance(array, jax.core.Tracer) and not (array.ndim == 0 and 0 < float(array) < jnp.inf):
+        raise ValueError(f"{name} must be a positive finite number, found {value!r}")
+    return array
+
+
+class _Scheduled(StepRule):
+    """A rule whose size depends on the count alone."""
+
+    def size(self, count: Int[Array, ""]) -> Scalar:
+        """The step size at step ``count``, counted from 0."""
+        raise NotImplementedError
+
+    def take(self, move: Move, state: PyTree) -> Taken:
+        """Step by ``size(count)``."""
+        size = move.admit(jnp.asarray(self.size(move.count), trees.dtype(move.centre)))
+        return Taken(move.reach(size), size, state, jnp.zeros(()))
+
+
+class Constant(_Scheduled):
+    """β_k = size."""
+
+    constant: Array
+
+    def __init__(self, size: Any) -> None:
+        self.constant = _positive("step", size)
+
+    def size(self, count: Int[Array, ""]) -> Scalar:
+        """The constant."""
+        return self.constant
+
+
+class InverseLipschitz(Constant):
+    """β_k = 1/L, for a gradient that is Lipschitz with constant L (relative to D)."""
+
+    def __init__(self, bound: Any) -> None:
+        self.constant = 1 / _positive("bound of InverseLipschitz", bound)
+
+
+class Polynomial(_Scheduled):
+    """β_k = initial · (1 + k/scale)^(−power), k counted from 0."""
+
+    initial: Array
+    power: Array
+    scale: Array
+
+    def __init__(self, initial: Any, power: float = 0.5, scale: float = 1.0) -> None:
+        self.initial = _positive("initial of Polynomial", initial)
+        self.power = _positive("power of Polynomial", power)
+        self.scale = _positive("scale of Polynomial", scale)
+
+    def size(self, count: Int[Array, ""]) -> Scalar:
+        """initial · (1 + k/scale)^(−power)."""
+        return self.initial * (1 + count / self.scale) ** -self.power
+
+
+class InverseTime(Polynomial):
+    """β_k = initial / (1 + k/scale): the 1/t schedule of stochastic approximation."""
+
+    def __init__(self, initial: Any, scale: float = 1.0) -> None:
+        super().__init__(initial, 1.0, scale)
+
+
+class Schedule(_Scheduled):
+    """β_k = function(k), any function of the count that JAX can trace: every Optax schedule is one."""
+
+    function: Callable[[Any], Any] = eqx.field(static=True)
+
+    def size(self, count: Int[Array, ""]) -> Scalar:
+        """function(k)."""
+        return self.function(count)
+
+
+class Backtracking(StepRule):
+    """The largest β in a geometric sequence for which the quadratic model lies above f.
+
+    Accepts β when f(x⁺) ≤ f(y) + ⟨∇f(y), x⁺ − y⟩ + D(x⁺‖y)/β. The first step grows β by 1/shrink until the
+    test fails, so the initial size need not be guessed; afterwards β never grows, as FISTA's theorem wants.
+    """
+
+    initial: Array
+    shrink: Array
+
+    def __init__(self, initial: Any = 1.0, shrink: float = 0.5) -> None:
+        self.initial = _positive("initial of Backtracking", initial)
+        self.shrink = _positive("shrink of Backtracking", shrink)
+        if not isinstance(self.shrink, jax.core.Tracer) and not self.shrink < 1:
+            raise ValueError(f"shrink of Backtracking must be between 0 and 1, found {shrink!r}")
+
+    @property
+    def needs_exact(self) -> bool:
+        """True: a noisy test accepts any step."""
+        return True
+
+    def init(self, x: PyTree[Array]) -> PyTree:
+        """Carry the last size accepted."""
+        return self.initial.astype(trees.dtype(x))
+
+    def take(self, move: Move, state: PyTree) -> Taken:
+        """Search, then step."""
+        dtype = trees.dtype(move.centre)
+        tiny, huge = jnp.finfo(dtype).tiny ** 0.5, jnp.finfo(dtype).max ** 0.5
+        shrink = self.shrink.astype(dtype)
+        slack = 10 * jnp.finfo(dtype).eps * jnp.abs(move.out.value)
+        f = move.f
+        assert f is not None  # Descent refuses an oracle without value when parts are put together
+
+        def accepted(size: Scalar) -> Array:
+            x = move.reach(size)
+            ahead = move.divergence.displacement(x, move.point)
+            model = trees.inner(move.out.gradient, ahead) + move.divergence.value(x, move.point) / size
+            return f(x) <= move.out.value + model + slack
+
+        def grow(carry):
+            size, evaluations = carry
+            return size / shrink, evaluations + 1
+
+        def cut(carry):
+            size, evaluations = carry
+            return size * shrink, evaluations + 1
+
+        grown, tried = jax.lax.while_loop(
+            lambda carry: (move.count == 0) & (carry[0] < huge) & accepted(carry[0]),
+            grow,
+            (move.admit(state), 0),
+        )
+        size, tried = jax.lax.while_loop(
+            lambda carry: (carry[0] > tiny) & ~accepted(carry[0]), cut, (grown, tried)
+        )
+        return Taken(move.reach(size), size, size, tried + 1.0)
+
+
+class BarzilaiBorwein(StepRule):
+    """β_k = ⟨s,s⟩/⟨s,z⟩ ("long") or ⟨s,z⟩/⟨z,z⟩ ("short"), s and z the last changes of y and of the gradient.
+
+    The first step is a small probe. Where the curvature ⟨s,z⟩ is not positive the last size is kept. The rule is
+    not monotone; on a function far from quadratic it can diverge, where :class:`Backtracking` cannot.
+    """
+
+    kind: str = eqx.field(static=True)
+
+    def __init__(self, kind: str = "long") -> None:
+        if kind not in ("long", "short"):
+            raise ValueError(f"kind of BarzilaiBorwein must be 'long' or 'short', found {kind!r}")
+        self.kind = kind
+
+    @property
+    def needs_exact(self) -> bool:
+        """True: differences of noisy gradients are noise."""
+        return True
+
+    def init(self, x: PyTree[Array]) -> PyTree:
+        """Carry the last point, gradient and size."""
+        return x, jax.tree.map(jnp.zeros_like, x), jnp.zeros((), trees.dtype(x))
+
+    def take(self, move: Move, state: PyTree) -> Taken:
+        """Step by the secant size."""
+        last_point, last_gradient, last_size = state
+        s = trees.subtract(move.point, last_point)
+        z = trees.subtract(move.out.gradient, last_gradient)
+        curvature = trees.inner(s, z)
+        long = self.kind == "long"
+        top, bottom = (trees.inner(s, s), curvature) if long else (curvature, trees.inner(z, z))
+        usable = (curvature > 0) & (bottom > 0)
+        secant = jnp.where(usable, top / jnp.where(usable, bottom, 1), last_size)
+        slope = jnp.maximum(trees.norm(move.out.gradient), jnp.finfo(secant.dtype).tiny)
+        probe = 1e-3 * jnp.maximum(1, trees.norm(move.point)) / slope
+        size = move.admit(jnp.where(move.count == 0, probe, secant).astype(last_size.dtype))
+        return Taken(move.reach(size), size, (move.point, move.out.gradient, size), jnp.zeros(()))
+
+
+class OptaxStep(StepRule):
+    """An Optax optimiser as the step: AdaGrad, RMSprop, Adadelta, Adam, L-BFGS … come from there.
+
+    The optimiser adds its own update to x, so only D = Euclidean and h = Zero fit. The size reported is NaN,
+    and G_k is the gradient.
+    """
+
+    transformation: optax.GradientTransformationExtraArgs = eqx.field(static=True)
+
+    def __init__(self, transformation: optax.GradientTransformation) -> None:
+        self.transformation = optax.with_extra_args_support(transformation)
+
+    @property
+    def additive(self) -> bool:
+        """True."""
+        return True
+
+    def init(self, x: PyTree[Array]) -> PyTree:
+        """Return the optimiser's own state."""
+        return self.transformation.init(x)
+
+    def take(self, move: Move, state: PyTree) -> Taken:
+        """Add the optimiser's update."""
+        extra = {"value": move.out.value, "grad": move.out.gradient, "value_fn": move.f}
+        updates, state = self.transformation.update(move.out.gradient, state, move.point, **extra)
+        size = jnp.full((), jnp.nan, trees.dtype(move.centre))
+        return Taken(optax.apply_updates(move.centre, updates), size, state, jnp.zeros(()))
+
+    def residual_norm(self, move: Move, taken: Taken) -> Scalar:
+        """‖gradient‖."""
+        return trees.norm(move.out.gradient)
+
+
+def as_step(step: Any) -> StepRule:
+    """Return a rule: a number is a constant, a function a schedule, an Optax optimiser itself.
+
+    Examples
+    --------
+    >>> as_step(0.1)
+    Constant(constant=...)
+    >>> as_step(-0.1)
+    Traceback (most recent call last):
+        ...
+    ValueError: step must be a positive finite number, found -0.1
+    """
+    if isinstance(step, StepRule):
+        return step
+    if isinstance(step, optax.GradientTransformation):
+        return OptaxStep(step)
+    if isinstance(step, (int, float, jax.Array)) or hasattr(step, "__float__"):
+        return Constant(step)
+    if isinstance(step, type):
+        raise TypeError(f"step must be an instance, found the class {step.__name__}; call it first")
+    if callable(step):
+        return Schedule(step)
+    raise TypeError(
+        f"step must be a number, a schedule count -> size, a StepRule or an Optax optimiser, found {step!r}"
+    )

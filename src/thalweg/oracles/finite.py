@@ -1,0 +1,57 @@
+"""Gradients by finite differences: slow and approximate, for tests of the others."""
+
+from collections.abc import Callable
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jax.flatten_util import ravel_pytree
+from jaxtyping import Array, Key, PyTree, Scalar
+
+from thalweg import trees
+from thalweg.oracle import Oracle, Out
+
+
+class FiniteDifferences(Oracle):
+    """Central differences (f(x + δeᵢ) − f(x − δeᵢ))/2δ, for functions that cannot be differentiated otherwise.
+
+    Parameters
+    ----------
+    function
+        ``function(x) -> scalar``.
+    spacing
+        δ, relative to max(1, |xᵢ|); by default the cube root of the dtype's rounding unit, which balances
+        truncation and rounding.
+    """
+
+    function: Callable[[PyTree], Any] = eqx.field(static=True)
+    spacing: float | None = eqx.field(static=True)
+
+    def __init__(self, function: Callable[[PyTree], Any], spacing: float | None = None) -> None:
+        if spacing is not None and not spacing > 0:
+            raise ValueError(f"spacing must be positive, found {spacing!r}")
+        self.function, self.spacing = function, spacing
+
+    @property
+    def deterministic(self) -> bool:
+        """True: the key is ignored."""
+        return True
+
+    def value(self, x: PyTree[Array]) -> Scalar:
+        """Evaluate the function at ``x``."""
+        return self.function(x)
+
+    def estimate(self, x: PyTree[Array], state: PyTree, key: Key[Array, ""]) -> tuple[Out, PyTree]:
+        """Evaluate at 2d points, one pair per entry of x."""
+        flat, unravel = ravel_pytree(x)
+        spacing = float(jnp.finfo(trees.dtype(x)).eps) ** (1 / 3) if self.spacing is None else self.spacing
+        offsets = spacing * jnp.maximum(1, jnp.abs(flat))
+        at = lambda point: jnp.asarray(self.function(unravel(point)))
+
+        def slope(i: Array) -> Array:
+            ahead, behind = flat.at[i].add(offsets[i]), flat.at[i].add(-offsets[i])
+            return (at(ahead) - at(behind)) / (ahead[i] - behind[i])
+
+        gradient = jax.lax.map(slope, jnp.arange(flat.size))
+        return Out(unravel(gradient.astype(flat.dtype)), at(flat), jnp.asarray(2.0 * flat.size)), state

@@ -1,0 +1,141 @@
+"""Mini-batches: the mean over a random part of the examples instead of all of them."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int, Key, PyTree, Scalar
+
+from thalweg.oracle import Oracle, Out
+
+
+class Epoch(NamedTuple):
+    """The order of the examples in the current epoch, and how many of its batches were used."""
+
+    order: Int[Array, " n"]
+    used: Int[Array, ""]
+
+
+class MiniBatch(Oracle):
+    """The gradient of Σ wᵢ ℓᵢ(x) / Σ wᵢ, estimated from a random batch.
+
+    Parameters
+    ----------
+    losses
+        ``losses(x, batch) -> (B,)``: the loss of each example of a batch.
+    data
+        A pytree of arrays whose first axis runs over the n examples; ``batch`` has the same tree, B long.
+    batch_size
+        B. Work is counted in examples, B an estimate and n a full gradient.
+    replacement
+        True (default): every batch is drawn afresh from all examples. False: by epochs, each a new random order
+        of the examples cut into batches; n mod B examples, others each time, are left out of an epoch.
+    weights
+        Non-negative weights wᵢ of the examples; equal by default.
+
+    Examples
+    --------
+    >>> import jax, jax.numpy as jnp
+    >>> data = (jnp.arange(8.0)[:, None], jnp.arange(8.0))
+    >>> oracle = MiniBatch(lambda x, batch: (batch[0] @ x - batch[1]) ** 2, data, batch_size=4)
+    >>> out, _ = oracle.estimate(jnp.zeros(1), oracle.init(jnp.zeros(1)), jax.random.key(0))
+    >>> out.gradient.shape, float(out.work)
+    ((1,), 4.0)
+    """
+
+    losses: Callable[[PyTree, PyTree], Float[Array, " b"]] = eqx.field(static=True)
+    data: PyTree[Array]
+    weights: Float[Array, " n"] | None
+    batch_size: int = eqx.field(static=True)
+    replacement: bool = eqx.field(static=True)
+
+    def __init__(
+        self,
+        losses: Callable[[PyTree, PyTree], Any],
+        data: PyTree,
+        batch_size: int,
+        *,
+        replacement: bool = True,
+        weights: Any = None,
+    ) -> None:
+        self.losses = losses
+        self.data = jax.tree.map(jnp.asarray, data)
+        count = _count_examples(self.data)
+        if not isinstance(batch_size, int) or not 1 <= batch_size <= count:
+            raise ValueError(f"batch_size must be a whole number from 1 to {count}, found {batch_size!r}")
+        self.batch_size = batch_size
+        self.replacement = replacement
+        self.weights = None if weights is None else _normalised(weights, count)
+
+    @property
+    def examples(self) -> int:
+        """How many examples there are."""
+        return jax.tree.leaves(self.data)[0].shape[0]
+
+    @property
+    def deterministic(self) -> bool:
+        """False: the batch is random."""
+        return False
+
+    def init(self, x: PyTree[Array]) -> PyTree:
+        """Nothing with replacement; else an epoch that is about to begin."""
+        if self.replacement:
+            return ()
+        return Epoch(jnp.arange(self.examples), jnp.zeros((), jnp.int32))
+
+    def _indices(self, state: PyTree, key: Key[Array, ""]) -> tuple[Int[Array, " b"], PyTree]:
+        if self.replacement:
+            return jax.random.randint(key, (self.batch_size,), 0, self.examples), state
+        order = jax.lax.cond(
+            state.used == 0,
+            lambda: jax.random.permutation(key, self.examples).astype(state.order.dtype),
+            lambda: state.order,
+        )
+        batch = jax.lax.dynamic_slice(order, (state.used * self.batch_size,), (self.batch_size,))
+        return batch, Epoch(order, (state.used + 1) % (self.examples // self.batch_size))
+
+    def _mean(self, x: PyTree[Array], data: PyTree[Array], weights: Array | None) -> Scalar:
+        losses = self.losses(x, data)
+        return jnp.mean(losses if weights is None else weights.astype(losses.dtype) * losses)
+
+    def estimate(self, x: PyTree[Array], state: PyTree, key: Key[Array, ""]) -> tuple[Out, PyTree]:
+        """Return mean loss and gradient over one batch."""
+        indices, state = self._indices(state, key)
+        batch = jax.tree.map(lambda leaf: leaf[indices], self.data)
+        weights = None if self.weights is None else self.weights[indices]
+        value, gradient = jax.value_and_grad(self._mean)(x, batch, weights)
+        return Out(gradient, value, jnp.asarray(float(self.batch_size))), state
+
+    def value(self, x: PyTree[Array]) -> Scalar:
+        """The mean loss over all examples."""
+        return self._mean(x, self.data, self.weights)
+
+    def full(self, x: PyTree[Array]) -> Out:
+        """Return mean loss and exact gradient over all examples."""
+        value, gradient = jax.value_and_grad(self._mean)(x, self.data, self.weights)
+        return Out(gradient, value, jnp.asarray(float(self.examples)))
+
+
+def _count_examples(data: PyTree[Array]) -> int:
+    leaves = jax.tree_util.tree_leaves_with_path(data)
+    lengths = {jax.tree_util.keystr(path): leaf.shape[0] if leaf.ndim else None for path, leaf in leaves}
+    if not lengths or None in lengths.values() or len(set(lengths.values())) != 1:
+        raise ValueError(f"data must hold arrays of one common length along the first axis, found {lengths}")
+    count = next(iter(lengths.values()))
+    if not count:
+        raise ValueError("data must hold at least one example, found none")
+    return count
+
+
+def _normalised(weights: Any, count: int) -> Float[Array, " n"]:
+    """Scale to mean 1, so that the mean of wᵢℓᵢ is the weighted mean."""
+    array = jnp.asarray(weights, dtype=jnp.result_type(float))
+    if array.shape != (count,):
+        raise ValueError(f"weights must have shape ({count},), one per example, found {array.shape}")
+    if not isinstance(array, jax.core.Tracer) and not bool(jnp.all(array >= 0) & (jnp.sum(array) > 0)):
+        raise ValueError(
+            f"weights must be non-negative and not all 0, found a minimum of {float(array.min())}"
+        )
+    return array / jnp.mean(array)

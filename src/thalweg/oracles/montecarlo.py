@@ -1,0 +1,99 @@
+"""Monte Carlo gradients of an expectation under a distribution that depends on x."""
+
+from collections.abc import Callable
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Key, PyTree
+
+from thalweg.oracle import Oracle, Out
+
+
+def _at_least(least: int, samples: Any) -> int:
+    if not isinstance(samples, int) or samples < least:
+        raise ValueError(f"samples must be a whole number of at least {least}, found {samples!r}")
+    return samples
+
+
+class Reparameterised(Oracle):
+    """The gradient of E_ε[F(x, ε)], differentiating through the samples.
+
+    Parameters
+    ----------
+    integrand
+        ``integrand(x, key) -> scalar``: draws its own noise from ``key``, e.g.
+        ``F(mean + scale * jax.random.normal(key, ...))``.
+    samples
+        How many draws an estimate averages; counted as its work.
+    """
+
+    integrand: Callable[[PyTree, Key[Array, ""]], Any] = eqx.field(static=True)
+    samples: int = eqx.field(static=True)
+
+    def __init__(self, integrand: Callable[..., Any], samples: int = 1) -> None:
+        self.integrand = integrand
+        self.samples = _at_least(1, samples)
+
+    def estimate(self, x: PyTree[Array], state: PyTree, key: Key[Array, ""]) -> tuple[Out, PyTree]:
+        """Average over the samples."""
+        keys = jax.random.split(key, self.samples)
+        mean = lambda x: jnp.mean(jax.vmap(lambda k: self.integrand(x, k))(keys))
+        value, gradient = jax.value_and_grad(mean)(x)
+        return Out(gradient, value, jnp.asarray(float(self.samples))), state
+
+
+class ScoreFunction(Oracle):
+    """The gradient of E_{z∼q_x}[F(x, z)] by the score function: mean of (F − b) ∇_x log q_x(z), plus ∇_x F.
+
+    The baseline b of a sample is the mean of F over the *other* samples, which leaves the estimate unbiased.
+
+    Parameters
+    ----------
+    integrand
+        ``integrand(x, z) -> scalar``; need not be differentiable in z.
+    sample
+        ``sample(x, key) -> z``.
+    log_prob
+        ``log_prob(x, z) -> scalar``, differentiable in x.
+    samples
+        How many draws an estimate averages, at least 2 with a baseline; counted as its work.
+    baseline
+        Whether to subtract the baseline.
+    """
+
+    integrand: Callable[[PyTree, Any], Any] = eqx.field(static=True)
+    sample: Callable[[PyTree, Key[Array, ""]], Any] = eqx.field(static=True)
+    log_prob: Callable[[PyTree, Any], Any] = eqx.field(static=True)
+    samples: int = eqx.field(static=True)
+    baseline: bool = eqx.field(static=True)
+
+    def __init__(
+        self,
+        integrand: Callable[..., Any],
+        sample: Callable[..., Any],
+        log_prob: Callable[..., Any],
+        samples: int = 16,
+        *,
+        baseline: bool = True,
+    ) -> None:
+        self.integrand, self.sample, self.log_prob = integrand, sample, log_prob
+        self.samples = _at_least(2 if baseline else 1, samples)
+        self.baseline = baseline
+
+    def estimate(self, x: PyTree[Array], state: PyTree, key: Key[Array, ""]) -> tuple[Out, PyTree]:
+        """Average over the samples."""
+        keys = jax.random.split(key, self.samples)
+        draws = jax.lax.stop_gradient(jax.vmap(lambda k: self.sample(x, k))(keys))
+
+        def surrogate(x):
+            values = jax.vmap(lambda z: self.integrand(x, z))(draws)
+            fixed = jax.lax.stop_gradient(values)
+            others = (jnp.sum(fixed) - fixed) / (self.samples - 1) if self.baseline else 0.0
+            scores = jax.vmap(lambda z: self.log_prob(x, z))(draws)
+            # Its gradient is the estimate; its value, with the scores cancelled, is the mean of F.
+            return jnp.mean((fixed - others) * (scores - jax.lax.stop_gradient(scores)) + values)
+
+        value, gradient = jax.value_and_grad(surrogate)(x)
+        return Out(gradient, value, jnp.asarray(float(self.samples))), state

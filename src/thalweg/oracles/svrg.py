@@ -1,0 +1,146 @@
+"""Variance reduction by a snapshot: ψ(x;ξ) − ψ(x̃;ξ) + μ̃, the same noise ξ in both, μ̃ the full gradient at x̃."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Int, Key, PyTree, Scalar
+
+from thalweg import trees
+from thalweg.oracle import Oracle, Out
+
+
+class Anchor(NamedTuple):
+    """A snapshot, and the full gradient there."""
+
+    x: PyTree[Array]
+    full: Out
+
+
+class Memory(NamedTuple):
+    """What a variance-reduced oracle carries."""
+
+    anchor: Anchor
+    inner: PyTree
+    """The state of the oracle it wraps."""
+    seen: Int[Array, ""]
+    """Estimates since the snapshot."""
+    total: PyTree[Array]
+    """The sum of the iterates since the snapshot, the snapshot itself left out."""
+
+
+class _Snapshots(Oracle):
+    oracle: Oracle
+
+    def __check_init__(self) -> None:
+        if not isinstance(self.oracle, Oracle):
+            raise TypeError(f"oracle must be an Oracle, found {self.oracle!r}")
+        if self.oracle.full is None:
+            raise TypeError(
+                f"oracle={type(self.oracle).__name__} has no full(x): variance reduction needs the full gradient at "
+                f"the snapshot"
+            )
+
+    @property
+    def vanishing_noise(self) -> bool:
+        """True: as x and the snapshot converge the two noisy gradients cancel."""
+        return True
+
+    @property
+    def value(self) -> Callable[[PyTree[Array]], Scalar] | None:  # type: ignore[override]
+        """The value of the oracle it wraps, if it has one."""
+        return self.oracle.value
+
+    def init(self, x: PyTree[Array]) -> PyTree:
+        """Take the first snapshot at ``x``."""
+        return self._memory(x, self.oracle.init(x))
+
+    def _memory(self, x: PyTree[Array], inner: PyTree) -> Memory:
+        anchor = Anchor(x, self.oracle.full(x))
+        return Memory(anchor, inner, jnp.zeros((), jnp.int32), jax.tree.map(jnp.zeros_like, x))
+
+    def _corrected(self, x: PyTree[Array], memory: Memory, key: Key[Array, ""]) -> tuple[Out, PyTree]:
+        here, inner = self.oracle.estimate(x, memory.inner, key)
+        there, _ = self.oracle.estimate(memory.anchor.x, memory.inner, key)
+        full = memory.anchor.full
+        gradient = trees.add(trees.subtract(here.gradient, there.gradient), full.gradient)
+        # The snapshot's own work is counted with the first estimate that uses it.
+        work = here.work + there.work + jnp.where(memory.seen == 0, full.work, 0.0)
+        return Out(gradient, here.value - there.value + full.value, work), inner
+
+
+class SVRG(_Snapshots):
+    """Stochastic variance-reduced gradient: Algorithm 2 of the spectral paper, for any oracle.
+
+    Every ``period`` steps the iterate is replaced by the mean of the iterates since the last snapshot, and the new
+    snapshot is taken there.
+
+    Parameters
+    ----------
+    oracle
+        An oracle that has ``full(x)``, e.g. :class:`~thalweg.oracles.MiniBatch`.
+    period
+        Steps between snapshots (the paper's T); about two passes over the data are usual.
+    restart
+        ``"mean"`` as above; ``"last"`` leaves the iterate where it is and takes the snapshot there.
+    """
+
+    period: int = eqx.field(static=True)
+    restart: str = eqx.field(static=True)
+
+    def __init__(self, oracle: Oracle, period: int, *, restart: str = "mean") -> None:
+        self.oracle = oracle
+        if not isinstance(period, int) or period < 1:
+            raise ValueError(f"period of SVRG must be a whole number of at least 1, found {period!r}")
+        if restart not in ("mean", "last"):
+            raise ValueError(f"restart of SVRG must be 'mean' or 'last', found {restart!r}")
+        self.period = period
+        self.restart = restart
+
+    def estimate(self, x: PyTree[Array], state: PyTree, key: Key[Array, ""]) -> tuple[Out, PyTree]:
+        """Return the corrected gradient, and remember ``x`` for the mean."""
+        out, inner = self._corrected(x, state, key)
+        total = trees.where(state.seen == 0, state.total, trees.add(state.total, x))
+        return out, Memory(state.anchor, inner, state.seen + 1, total)
+
+    def renew(self, x: PyTree[Array], state: PyTree) -> tuple[PyTree[Array], PyTree]:
+        """Take the snapshot, and the iterate with it, to the mean of the last inner loop."""
+        if self.restart == "mean":
+            x = trees.scale(1 / state.seen, trees.add(state.total, x))
+        return x, self._memory(x, state.inner)
+
+
+class LooplessSVRG(_Snapshots):
+    """SVRG without an outer loop: after each estimate the snapshot moves to x with a small probability.
+
+    Parameters
+    ----------
+    oracle
+        An oracle that has ``full(x)``.
+    probability
+        Of a new snapshot at each step; about B/n is usual. Under ``vmap`` every step pays for a full gradient: use
+        :class:`SVRG` there.
+    """
+
+    probability: Array
+
+    def __init__(self, oracle: Oracle, probability: Any) -> None:
+        self.oracle = oracle
+        self.probability = jnp.asarray(probability, dtype=jnp.result_type(float))
+        if not isinstance(self.probability, jax.core.Tracer) and not 0 < float(self.probability) <= 1:
+            raise ValueError(
+                f"probability of LooplessSVRG must be above 0 and at most 1, found {probability!r}"
+            )
+
+    def estimate(self, x: PyTree[Array], state: PyTree, key: Key[Array, ""]) -> tuple[Out, PyTree]:
+        """Return the corrected gradient; move the snapshot if the coin says so."""
+        coin, noise = jax.random.split(key)
+        out, inner = self._corrected(x, state, noise)
+        moved = jax.lax.cond(
+            jax.random.bernoulli(coin, self.probability),
+            lambda: self._memory(x, inner),
+            lambda: Memory(state.anchor, inner, state.seen + 1, state.total),
+        )
+        return out, moved

@@ -1,0 +1,203 @@
+"""Finding, verifying, downloading and reading data sets."""
+
+import difflib
+import hashlib
+import io
+import os
+import tempfile
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import platformdirs
+import pooch
+from requests import RequestException
+from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
+
+from thalweg.data.catalogue import CATALOGUE
+from thalweg.data.dataset import Dataset
+from thalweg.data.registry import Arrays, Entry, Raw
+from thalweg.errors import DataNotFoundError, FileFormatError
+from thalweg.files import write_atomically
+
+Fetch = Callable[[Raw, Path], Path]  # download a file into a folder, verify it, return its path
+
+
+def load(name: str) -> Dataset:
+    """Load a data set by name, downloading it where it is not at hand.
+
+    Raises
+    ------
+    DataNotFoundError
+        The name is unknown, the download failed, or the set has no public home; the message says what to do.
+    FileFormatError
+        A file does not have the checksum or the content it should have.
+    """
+    return obtain(_entry(name), folders(), download)
+
+
+def names() -> list[str]:
+    """Return the names that :func:`load` knows.
+
+    >>> names()[:3]
+    ['a9a', 'ap', 'chicago_assault']
+    """
+    return sorted(CATALOGUE)
+
+
+def describe(name: str) -> str:
+    """Say in a few lines what a data set is, which arrays it has, and where it is.
+
+    >>> print(describe("w8a"))
+    w8a: Web pages in 300 binary keywords, training part.
+      arrays   X uint8[49749, 300], y int8[49749]
+      source   LIBSVM collection; J. Platt 1998
+      licence  no explicit licence
+      ...
+    """
+    entry, path = _entry(name), locate(name)
+    arrays = ", ".join(f"{array} {dtype}{list(shape)}" for array, (shape, dtype) in entry.shapes.items())
+    elsewhere = "not here; load() downloads it" if entry.home else "not here; " + _by_hand(entry, folders()[0])
+    lines = {"arrays": arrays, "source": entry.source, "licence": entry.licence, "where": path or elsewhere}
+    return "\n".join([f"{name}: {entry.description}", *(f"  {key:<8} {text}" for key, text in lines.items())])
+
+
+def locate(name: str) -> Path | None:
+    """Return the file of a data set, or None if it is in none of the :func:`folders`."""
+    return _find(_entry(name), folders())
+
+
+def folders() -> list[Path]:
+    """Return where data sets are looked for: ``$THALWEG_DATA`` if set, then the user's cache folder.
+
+    Downloads go to the last, the cache.
+    """
+    given = os.environ.get("THALWEG_DATA")
+    cache = Path(platformdirs.user_cache_dir("thalweg")) / "data"
+    return [Path(given).expanduser(), cache] if given else [cache]
+
+
+def obtain(entry: Entry, where: list[Path], fetch: Fetch) -> Dataset:
+    """Read the set from the first folder that has it, else download it into the last."""
+    path = _find(entry, where)
+    description = entry.description
+    if path is None:
+        if entry.home is None:
+            raise DataNotFoundError(f"{entry.name}: has no public home; {_by_hand(entry, where[0])}")
+        path = _download(entry, where, fetch)
+    data = path.read_bytes()
+    if _verify(entry, path, data) == "download" and entry.home and entry.home.note:
+        description += f" This copy was downloaded: {entry.home.note}."
+    return Dataset(entry.name, _read(path, data), description, entry.licence, entry.source)
+
+
+def download(raw: Raw, folder: Path) -> Path:
+    """Download one file with a progress bar; a file with another checksum is an error."""
+    columns = (TextColumn(raw.name), BarColumn(), DownloadColumn(), TimeRemainingColumn())
+    pooch.get_logger().setLevel("WARNING")
+    with Progress(*columns) as progress:
+        downloader = pooch.HTTPDownloader(progressbar=_Bar(progress), chunk_size=2**16)
+        return Path(
+            pooch.retrieve(raw.url, known_hash=raw.checksum, fname=raw.name, path=folder, downloader=downloader)
+        )
+
+
+class _Bar:
+    """What pooch expects of a progress bar, on rich's."""
+
+    def __init__(self, progress: Progress) -> None:
+        self.progress = progress
+        self.task = progress.add_task("download", total=None)
+
+    @property
+    def total(self) -> float | None:
+        return self.progress.tasks[self.task].total
+
+    @total.setter
+    def total(self, total: int) -> None:
+        self.progress.update(self.task, total=total or None)
+
+    def update(self, amount: int) -> None:
+        self.progress.update(self.task, advance=amount)
+
+    def reset(self) -> None:
+        self.progress.update(self.task, completed=0)
+
+    def close(self) -> None:
+        self.progress.stop()
+
+
+def _entry(name: str) -> Entry:
+    if name in CATALOGUE:
+        return CATALOGUE[name]
+    close = difflib.get_close_matches(str(name), CATALOGUE, n=3, cutoff=0.5)
+    hint = f"did you mean {' or '.join(map(repr, close))}?" if close else "thalweg.data.list() gives the names"
+    raise DataNotFoundError(f"name: no data set is called {name!r}; {hint}")
+
+
+def _find(entry: Entry, where: list[Path]) -> Path | None:
+    return next((folder / entry.file for folder in where if (folder / entry.file).is_file()), None)
+
+
+def _by_hand(entry: Entry, folder: Path) -> str:
+    return f"put the file {folder / entry.file} in place (sha256 {entry.sha256}; it comes from: {entry.source})"
+
+
+def _recorded(path: Path) -> Path:
+    """Where the checksum of a converted download is kept."""
+    return path.with_name(path.name + ".sha256")
+
+
+def _verify(entry: Entry, path: Path, data: bytes) -> str:
+    """Return whether the file is the reference ``file`` or a converted ``download``; else raise."""
+    found = hashlib.sha256(data).hexdigest()
+    if found == entry.sha256:
+        return "file"
+    record = _recorded(path)
+    if record.is_file():
+        expected = record.read_text(encoding="ascii", errors="replace").strip()
+        if found == expected:
+            return "download"
+        remedy = "delete it, and load() will download it again"
+    else:
+        expected, remedy = entry.sha256, "replace it by an undamaged copy, or delete it"
+    raise FileFormatError(f"{path}: wrong checksum (sha256): expected {expected}, found {found}; {remedy}")
+
+
+def _download(entry: Entry, where: list[Path], fetch: Fetch) -> Path:
+    """Fetch the published files, convert and check them, and keep the arrays with a checksum of their own."""
+    assert entry.home is not None
+    with tempfile.TemporaryDirectory() as scratch:
+        paths = []
+        for raw in entry.home.files:
+            try:
+                paths.append(fetch(raw, Path(scratch)))
+            except (RequestException, OSError) as error:
+                advice = f"try again, or {_by_hand(entry, where[0])}"
+                message = f"{entry.name}: the download of {raw.url} failed ({error}); {advice}"
+                raise DataNotFoundError(message) from error
+            except ValueError as error:  # pooch's answer to a wrong checksum
+                raise FileFormatError(f"{entry.name}: {raw.url} is not the file we know ({error})") from error
+        try:
+            arrays = entry.home.convert(paths)
+        except (ValueError, LookupError, OSError, EOFError, zipfile.BadZipFile) as error:
+            urls = ", ".join(raw.url for raw in entry.home.files)
+            raise FileFormatError(f"{entry.name}: {urls} is not in the format we know ({error})") from error
+    entry.check_converted(arrays)
+    buffer = io.BytesIO()
+    np.savez_compressed(buffer, **arrays)  # type: ignore[arg-type]
+    path = where[-1] / entry.file
+    path.parent.mkdir(parents=True, exist_ok=True)
+    # The checksum first: alone it does no harm, while a file without it would be refused.
+    write_atomically(_recorded(path), hashlib.sha256(buffer.getvalue()).hexdigest().encode())
+    write_atomically(path, buffer.getvalue())
+    return path
+
+
+def _read(path: Path, data: bytes) -> Arrays:
+    try:
+        with np.load(io.BytesIO(data), allow_pickle=False) as archive:
+            return dict(archive)
+    except (ValueError, OSError, EOFError, zipfile.BadZipFile) as error:
+        raise FileFormatError(f"{path}: not an npz file of plain arrays ({error})") from None

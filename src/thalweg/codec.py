@@ -167,9 +167,7 @@ def fill(like: Any, node: Any, path: Path, arrays: Arrays) -> Any:
     found, children = _parse(node, path)
     names, wanted_names = [name for name, *_ in children], [name for name, *_ in wanted]
     if found != expected or set(names) != set(wanted_names):
-        raise FileFormatError(
-            f"{_label(path)}: {found} of {names} in the file, {expected} of {wanted_names} expected"
-        )
+        raise FileFormatError(f"{_label(path)}: {found} of {names} in the file, {expected} of {wanted_names} expected")
     by_name = {name: child for name, _, child in children}
     filled = [fill(child, by_name[name], place, arrays) for name, place, child in wanted]
     return jax.tree.unflatten(structure, filled)

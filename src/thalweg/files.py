@@ -164,7 +164,5 @@ def _open(data: bytes) -> tuple[dict, codec.Arrays]:
         raise FileFormatError("its description lacks kind, metadata or tree")
     for name, expected in types.items():
         if not isinstance(content[name], expected):
-            raise FileFormatError(
-                f"{name}: {type(content[name]).__name__} found, {expected.__name__} expected"
-            )
+            raise FileFormatError(f"{name}: {type(content[name]).__name__} found, {expected.__name__} expected")
     return content, arrays

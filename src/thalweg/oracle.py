@@ -49,6 +49,11 @@ class Oracle(eqx.Module):
         return False
 
     @property
+    def fixed_work(self) -> float | None:
+        """The work of every estimate, if it is always the same: loops then need not add it up step by step."""
+        return None
+
+    @property
     def vanishing_noise(self) -> bool:
         """Whether the noise goes to zero as the iterates converge, as in variance-reduced methods."""
         return self.deterministic
@@ -101,6 +106,11 @@ class Exact(Oracle):
     def deterministic(self) -> bool:
         """True: the key is ignored."""
         return True
+
+    @property
+    def fixed_work(self) -> float:
+        """As given."""
+        return self.work
 
     def value(self, x: PyTree[Array]) -> Scalar:
         """Evaluate the function at ``x``."""

@@ -58,7 +58,12 @@ def dtype(a: PyTree[Array]) -> np.dtype:
 
 def strongly_typed(a: PyTree) -> PyTree:
     """Strip weak types, which would make a compiled loop compile again when its output is fed back to it."""
-    return jax.tree.map(lambda leaf: jax.lax.convert_element_type(leaf, jnp.asarray(leaf).dtype), a)
+
+    def leaf(value: Any) -> Array:
+        array = jnp.asarray(value)
+        return jax.lax.convert_element_type(array, array.dtype) if array.weak_type else array
+
+    return jax.tree.map(leaf, a)
 
 
 def path_name(path: tuple) -> str:

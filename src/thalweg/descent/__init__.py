@@ -35,7 +35,7 @@ from thalweg.descent.stopping import (
 from thalweg.descent.terms import *  # noqa: F403
 from thalweg.descent.terms import __all__ as _terms
 
-__all__ = [  # noqa: PLE0604
+__all__ = [
     "FISTA",
     "AdaptiveRestart",
     "AllOf",

@@ -1,6 +1,6 @@
 """Averages of the iterates, for stochastic gradients: all in the coordinates of x and in O(1) memory."""
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import equinox as eqx
 import jax
@@ -8,6 +8,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Int, PyTree
 
 from thalweg import trees
+from thalweg.arguments import whole
 
 
 class Averaging(eqx.Module):
@@ -45,9 +46,11 @@ def _start(x: PyTree[Array]) -> Mean:
     return Mean(x, jnp.zeros((), jnp.int32))
 
 
-def _take_in(x: PyTree[Array], state: Mean, weight: Any) -> Mean:
-    """Move the mean towards ``x`` by ``weight``, which is 1 for the first iterate."""
-    return Mean(trees.add_scaled(state.mean, weight, trees.subtract(x, state.mean)), state.count + 1)
+def _take_in(x: PyTree[Array], state: Mean, top: int, offset: int) -> Mean:
+    """Give the k-th iterate the share top/(k + offset), which is 1 for the first."""
+    count = state.count + 1
+    share = top / (count + offset).astype(trees.dtype(x))
+    return Mean(trees.add_scaled(state.mean, share, trees.subtract(x, state.mean)), count)
 
 
 class PolyakRuppert(Averaging):
@@ -59,7 +62,7 @@ class PolyakRuppert(Averaging):
 
     def update(self, x: PyTree[Array], state: PyTree) -> PyTree:
         """Give the k-th iterate the weight 1/k."""
-        return _take_in(x, state, 1 / (state.count + 1))
+        return _take_in(x, state, 1, 0)
 
     def solution(self, x: PyTree[Array], state: PyTree) -> PyTree[Array]:
         """Return the mean."""
@@ -75,9 +78,7 @@ class Weighted(Averaging):
     power: int = eqx.field(static=True)
 
     def __init__(self, power: int = 1) -> None:
-        if not isinstance(power, int) or power < 1:
-            raise ValueError(f"power of Weighted must be a positive whole number, found {power!r}")
-        self.power = power
+        self.power = whole("power of Weighted", power)
 
     def init(self, x: PyTree[Array]) -> PyTree:
         """The mean of nothing yet."""
@@ -85,7 +86,7 @@ class Weighted(Averaging):
 
     def update(self, x: PyTree[Array], state: PyTree) -> PyTree:
         """Give the k-th iterate the share (power+1)/(k+power) of all weights up to it."""
-        return _take_in(x, state, (self.power + 1) / (state.count + 1 + self.power))
+        return _take_in(x, state, self.power + 1, self.power)
 
     def solution(self, x: PyTree[Array], state: PyTree) -> PyTree[Array]:
         """Return the weighted mean."""
@@ -115,7 +116,7 @@ class Suffix(Averaging):
         """Add to the current block; begin a new one after 1, 2, 4, 8, … iterates."""
         count = state.count + 1
         begins = count & (count - 1) == 0
-        place = count - _block_start(count) + 1
+        place = (count - _block_start(count) + 1).astype(trees.dtype(x))
         moved = trees.add_scaled(state.current, 1 / place, trees.subtract(x, state.current))
         complete = trees.where(begins, state.current, state.complete)
         return Blocks(complete, trees.where(begins, x, moved), count)
@@ -124,7 +125,8 @@ class Suffix(Averaging):
         """Return the mean over both blocks."""
         start = _block_start(jnp.maximum(state.count, 1))
         # The current block holds the iterates start … count, the complete one start/2 … start − 1.
-        share = (state.count - start + 1) / (state.count - start + 1 + start // 2)
+        filled = (state.count - start + 1).astype(trees.dtype(x))
+        share = filled / (filled + start // 2)
         mean = trees.add_scaled(state.complete, share, trees.subtract(state.current, state.complete))
         return trees.where(state.count == 0, x, mean)
 

@@ -3,6 +3,7 @@
 import os
 import time
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -34,9 +35,7 @@ class Checkpoint:
 
     def __post_init__(self) -> None:
         if not self.every >= 0:
-            raise ValueError(
-                f"every of Checkpoint must be a number of seconds of at least 0, found {self.every!r}"
-            )
+            raise ValueError(f"every of Checkpoint must be a number of seconds of at least 0, found {self.every!r}")
         folder = Path(self.path).resolve().parent
         if not folder.is_dir():
             raise FileNotFoundError(f"checkpoint: the folder {folder} does not exist")
@@ -61,7 +60,7 @@ class Progress:
     work: float = 0.0
     seconds: float = 0.0
 
-    @property
+    @cached_property
     def steps(self) -> int:
         """Steps taken."""
         return int(self.state.count)
@@ -105,9 +104,7 @@ class Keeper:
         columns = {name: jax.ShapeDtypeStruct(records, np.float64) for name in History.names}
         like = {"state": fresh.state, "rule": fresh.rule_state, "history": columns}
         tree, _ = files.load(path, kind=KIND, like=like)
-        put = lambda part: jax.tree.map(
-            lambda leaf: jnp.asarray(leaf) if eqx.is_array_like(leaf) else leaf, part
-        )
+        put = lambda part: jax.tree.map(lambda leaf: jnp.asarray(leaf) if eqx.is_array_like(leaf) else leaf, part)
         return Progress(
             put(tree["state"]),
             put(tree["rule"]),

@@ -109,6 +109,12 @@ class Descent(eqx.Module):
         self.average = as_averaging(average)
         self._refuse_what_does_not_fit()
 
+    # By identity, so that ``jax.jit(descent.update)`` works: a module is hashed by its arrays otherwise, and fails.
+    __hash__ = object.__hash__
+
+    def __eq__(self, other: object) -> bool:
+        return self is other
+
     def _refuse_what_does_not_fit(self) -> None:
         step, oracle = type(self.step).__name__, type(self.oracle).__name__
         find_closed_form(self.divergence, self.term)
@@ -117,9 +123,7 @@ class Descent(eqx.Module):
                 f"step={step} needs exact gradients and a function that can be evaluated; oracle={oracle} has not "
                 f"both. Use a constant, a schedule or an Optax optimiser."
             )
-        if self.step.additive and not (
-            isinstance(self.divergence, Euclidean) and isinstance(self.term, Zero)
-        ):
+        if self.step.additive and not (isinstance(self.divergence, Euclidean) and isinstance(self.term, Zero)):
             raise IncompatiblePartsError(
                 f"step={step} adds an update of its own, which is no minimiser of (1) with "
                 f"term={type(self.term).__name__} and divergence={type(self.divergence).__name__}. It works with "
@@ -147,7 +151,7 @@ class Descent(eqx.Module):
         x = as_point(x)
         self.divergence.check(x)
         self.term.check(x)
-        state = State(
+        return State(
             x=x,
             count=jnp.zeros((), jnp.int32),
             oracle=self.oracle.init(x),
@@ -155,8 +159,6 @@ class Descent(eqx.Module):
             momentum=self.momentum.init(x),
             average=self.average.init(x),
         )
-        _check_gradient(self.oracle, x, state.oracle)
-        return state
 
     def update(self, state: State, key: Key[Array, ""]) -> tuple[State, Info]:
         """Take one step."""
@@ -168,6 +170,7 @@ class Descent(eqx.Module):
         self, state: State, point: PyTree[Array], centre: PyTree[Array], out: Out, oracle_state: PyTree
     ) -> tuple[State, Info]:
         """Take the step of :meth:`update` with a gradient that is already there."""
+        _check_gradient(type(self.oracle).__name__, out.gradient, centre)
         gradient = jax.tree.map(lambda g, c: g.astype(c.dtype), out.gradient, centre)
         out = out._replace(gradient=gradient)
 
@@ -180,11 +183,7 @@ class Descent(eqx.Module):
         move = Move(state.count, point, centre, out, reach, admit, self.oracle.value, self.divergence)
         taken = self.step.take(move, state.step)
         exact = self.oracle.deterministic and self.oracle.value is not None
-        value = (
-            self.oracle.value(taken.x) + self.term.value(taken.x)
-            if exact
-            else out.value + self.term.value(state.x)
-        )
+        value = self.oracle.value(taken.x) + self.term.value(taken.x) if exact else out.value + self.term.value(state.x)
         dtype = trees.dtype(state.x)
         info = Info(
             value=jnp.asarray(value, dtype),
@@ -242,27 +241,22 @@ def as_point(x: PyTree) -> PyTree[Array]:
             array = array.astype(jnp.result_type(float))
         if not jnp.issubdtype(array.dtype, jnp.floating):
             raise TypeError(f"{name} must hold real numbers, found dtype {array.dtype}")
-        if not isinstance(array, jax.core.Tracer) and not bool(jnp.all(jnp.isfinite(array))):
-            index = tuple(int(i) for i in np.argwhere(~np.isfinite(np.asarray(array)))[0])
+        if not isinstance(array, jax.core.Tracer) and not np.all(finite := np.isfinite(np.asarray(array))):
+            index = tuple(int(i) for i in np.argwhere(~finite)[0])
             raise ValueError(f"{name} must be finite, found {array[index]} at index {index}")
         return array
 
     return jax.tree_util.tree_map_with_path(leaf, x)
 
 
-def _check_gradient(oracle: Oracle, x: PyTree[Array], state: PyTree) -> None:
-    """Refuse an oracle whose gradient does not look like x, without evaluating it."""
-    key = jax.eval_shape(lambda: jax.random.key(0))
-    out, _ = jax.eval_shape(oracle.estimate, x, state, key)
-    name = type(oracle).__name__
-    found, wanted = jax.tree.structure(out.gradient), jax.tree.structure(x)
+def _check_gradient(oracle: str, gradient: PyTree[Array], x: PyTree[Array]) -> None:
+    """Refuse a gradient that does not look like x; costs nothing, since shapes are known when a step is traced."""
+    found, wanted = jax.tree.structure(gradient), jax.tree.structure(x)
     if found != wanted:
-        raise ValueError(f"oracle={name} returned a gradient with the tree {found}, but x0 has {wanted}")
-    for (path, leaf), g in zip(
-        jax.tree_util.tree_leaves_with_path(x), jax.tree.leaves(out.gradient), strict=True
-    ):
-        if g.shape != leaf.shape:
+        raise ValueError(f"oracle={oracle} returned a gradient with the tree {found}, but x0 has {wanted}")
+    for (path, leaf), g in zip(jax.tree_util.tree_leaves_with_path(x), jax.tree.leaves(gradient), strict=True):
+        if jnp.shape(g) != leaf.shape:
             raise ValueError(
-                f"oracle={name} returned a gradient of shape {g.shape} for x0{trees.path_name(path)}, "
+                f"oracle={oracle} returned a gradient of shape {jnp.shape(g)} for x0{trees.path_name(path)}, "
                 f"which has shape {leaf.shape}"
             )

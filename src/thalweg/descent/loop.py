@@ -4,6 +4,7 @@ import time
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import jax
@@ -12,15 +13,16 @@ import numpy as np
 from jaxtyping import Array, Key, PyTree
 
 from thalweg import trees
+from thalweg.arguments import whole
 from thalweg.descent.averaging import Averaging
 from thalweg.descent.checkpoint import Checkpoint, Keeper, Progress, as_checkpoint, describe
-from thalweg.descent.chunks import CAPACITY, Bounds, Chunk, last_finite, run_chunk
+from thalweg.descent.chunks import Bounds, Chunk, Split, last_finite, run_chunk
 from thalweg.descent.display import Bar
 from thalweg.descent.divergences import Divergence
 from thalweg.descent.iteration import Descent
 from thalweg.descent.momentum import Momentum
 from thalweg.descent.result import History, Result, Status
-from thalweg.descent.stopping import Record, Stagnation, Steps, StoppingRule, Tolerance
+from thalweg.descent.stopping import Stagnation, Steps, StoppingRule, Tolerance
 from thalweg.descent.terms import Term
 from thalweg.errors import IncompatiblePartsError
 
@@ -105,7 +107,7 @@ def minimize(
     <Status.CONVERGED: 1>
     """
     descent = Descent(oracle, term=term, divergence=divergence, step=step, momentum=momentum, average=average)
-    steps, stride = _whole("steps", steps), _whole("stride", stride) if stride is not None else 0
+    steps, stride = whole("steps", steps), whole("stride", stride) if stride is not None else 0
     rule = _as_rule(tol, descent)
     key = _as_key(key, descent)
     if isinstance(x0, Result):
@@ -138,11 +140,12 @@ class _Run:
         callback: Callable[[Snapshot], bool | None] | None,
         keeper: Keeper | None,
     ) -> None:
-        self.descent, self.rule, self.key = descent, rule, key
+        self.descent, self.key = descent, key
+        self.method = Split((descent, rule))
         self.progress = start
         self.last_step, self.stride = last_step, stride
         self.callback, self.keeper = callback, keeper
-        self.records = 1
+        self.chunk_steps = 1
         self.note = ""
         self.before = start.seconds
         self.started = time.perf_counter()
@@ -168,49 +171,40 @@ class _Run:
     def _chunk(self) -> Status:
         before = self.progress
         begun = time.perf_counter()
-        bounds = Bounds(*(jnp.asarray(n, jnp.int32) for n in (self.records, self.last_step, self.stride)))
-        chunk = jax.block_until_ready(
-            run_chunk(
-                self.descent,
-                self.rule,
-                before.state,
-                before.rule_state,
-                self.key,
-                bounds,
-                jnp.asarray(before.work, jnp.float32),
-                jnp.asarray(before.seconds, jnp.float32),
-            )
-        )
-        ended = time.perf_counter()
+        until = min(before.steps + self.chunk_steps, self.last_step)
+        bounds = Bounds(until, self.last_step, self.stride)
+        chunk = run_chunk(self.method, before.state, before.rule_state, self.key, bounds, before.work, before.seconds)
         status = Status(int(chunk.code))
+        ended = time.perf_counter()
         seconds = self.before + ended - self.started
         rows = self._rows(chunk, seconds)
         state = chunk.state
         if status is Status.DIVERGED:
-            state = last_finite(self.descent, before.state, self.key, chunk.state.count)
+            state = last_finite(self.method, before.state, self.key, chunk.state.count)
             self.note = f"Step {int(state.count) + 1} was the first to be NaN or infinite. "
         self.progress = Progress(
             state, chunk.rule_state, before.history.extended(rows), float(rows["work"][-1]), seconds
         )
         if self.callback is None:
-            self._adapt(int(chunk.count), ended - begun)
+            self._adapt(self.progress.steps - before.steps, ended - begun)
         return status
 
     def _rows(self, chunk: Chunk, seconds: float) -> dict[str, np.ndarray]:
         count = int(chunk.count)
-        rows = Record(*(np.asarray(column)[:count] for column in chunk.rows))
+        steps = np.asarray(chunk.rows.steps)[:count]
+        numbers = np.asarray(chunk.rows.numbers)[:count].astype(np.float64).T
         begun, first = self.progress.seconds, self.progress.steps
-        share = (rows.step - first) / (rows.step[-1] - first)
-        columns = rows._asdict()
-        columns["work"] = self.progress.work + rows.work.astype(np.float64)
+        columns = dict(zip(("value", "residual", "size", "work"), numbers, strict=True))
+        columns["step"] = steps
+        columns["work"] = self.progress.work + columns["work"]
         # Time is known at the ends of a chunk; within it steps are taken to be equally long.
-        columns["seconds"] = begun + share * (seconds - begun)
+        columns["seconds"] = begun + (steps - first) / (steps[-1] - first) * (seconds - begun)
         return columns
 
-    def _adapt(self, records: int, seconds: float) -> None:
-        """Choose how many records make a chunk of the wanted length; the first chunk holds the compilation."""
-        wanted = int(records * _CHUNK_SECONDS / max(seconds, 1e-9))
-        self.records = int(np.clip(wanted, 1, min(8 * self.records, CAPACITY)))
+    def _adapt(self, steps: int, seconds: float) -> None:
+        """Choose how many steps make a chunk of the wanted length; the first chunk holds the compilation."""
+        wanted = int(max(steps, 1) * _CHUNK_SECONDS / max(seconds, 1e-9))
+        self.chunk_steps = min(max(wanted, 1), 1000 * max(steps, 1))
 
     def _snapshot(self) -> Snapshot:
         row = {name: float(column[-1]) for name, column in self.progress.history.items()}
@@ -233,14 +227,6 @@ class _Run:
         )
 
 
-def _whole(name: str, number: Any) -> int:
-    if isinstance(number, bool) or not isinstance(number, (int, np.integer)):
-        raise TypeError(f"{name} must be a whole number, found {number!r}")
-    if number < 1:
-        raise ValueError(f"{name} must be at least 1, found {number}")
-    return int(number)
-
-
 def _as_rule(tol: Any, descent: Descent) -> StoppingRule:
     oracle = descent.oracle
     if isinstance(tol, StoppingRule):
@@ -260,6 +246,12 @@ def _as_rule(tol: Any, descent: Descent) -> StoppingRule:
     raise TypeError(f"tol must be None, a number or a StoppingRule, found {tol!r}")
 
 
+@cache
+def _unused_key() -> Key[Array, ""]:
+    """What an exact oracle is handed in place of randomness."""
+    return jax.random.key(0)
+
+
 def _as_key(key: Any, descent: Descent) -> Key[Array, ""]:
     if key is None:
         if not descent.oracle.deterministic:
@@ -267,7 +259,7 @@ def _as_key(key: Any, descent: Descent) -> Key[Array, ""]:
                 f"key must be given: oracle={type(descent.oracle).__name__} is random. "
                 f"Pass key=jax.random.key(0), or another seed."
             )
-        return jax.random.key(0)
+        return _unused_key()
     if isinstance(key, jax.Array) and (
         jnp.issubdtype(key.dtype, jax.dtypes.prng_key) or (key.dtype == jnp.uint32 and key.ndim == 1)
     ):

@@ -3,11 +3,11 @@
 from typing import Any, NamedTuple
 
 import equinox as eqx
-import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Int, PyTree
 
 from thalweg import trees
+from thalweg.arguments import number
 
 
 class Momentum(eqx.Module):
@@ -31,9 +31,7 @@ class Momentum(eqx.Module):
         """Return (y, c)."""
         raise NotImplementedError
 
-    def remember(
-        self, x: PyTree[Array], x_next: PyTree[Array], centre: PyTree[Array], memory: PyTree
-    ) -> PyTree:
+    def remember(self, x: PyTree[Array], x_next: PyTree[Array], centre: PyTree[Array], memory: PyTree) -> PyTree:
         """Return the memory after the step from ``x`` to ``x_next`` centred at ``centre``."""
         raise NotImplementedError
 
@@ -55,18 +53,9 @@ class NoMomentum(Momentum):
         """Return (x, x)."""
         return x, x
 
-    def remember(
-        self, x: PyTree[Array], x_next: PyTree[Array], centre: PyTree[Array], memory: PyTree
-    ) -> PyTree:
+    def remember(self, x: PyTree[Array], x_next: PyTree[Array], centre: PyTree[Array], memory: PyTree) -> PyTree:
         """Nothing."""
         return ()
-
-
-def _coefficient(name: str, value: Any) -> Array:
-    array = jnp.asarray(value, dtype=jnp.result_type(float))
-    if not isinstance(array, jax.core.Tracer) and not (array.ndim == 0 and 0 <= float(array) < 1):
-        raise ValueError(f"{name} must be at least 0 and below 1, found {value!r}")
-    return array
 
 
 class HeavyBall(Momentum):
@@ -75,7 +64,7 @@ class HeavyBall(Momentum):
     coefficient: Array
 
     def __init__(self, coefficient: Any = 0.9) -> None:
-        self.coefficient = _coefficient("coefficient of HeavyBall", coefficient)
+        self.coefficient = number("coefficient of HeavyBall", coefficient, least=0, below=1)
 
     @property
     def looks_ahead(self) -> bool:
@@ -90,9 +79,7 @@ class HeavyBall(Momentum):
         """Return (x_k, x_k + μ(x_k − x_{k−1}))."""
         return x, trees.add_scaled(x, self.coefficient, trees.subtract(x, memory))
 
-    def remember(
-        self, x: PyTree[Array], x_next: PyTree[Array], centre: PyTree[Array], memory: PyTree
-    ) -> PyTree:
+    def remember(self, x: PyTree[Array], x_next: PyTree[Array], centre: PyTree[Array], memory: PyTree) -> PyTree:
         """x_k."""
         return x
 
@@ -120,9 +107,7 @@ class _LookAhead(Momentum):
         """Return (y, y)."""
         return memory.point, memory.point
 
-    def remember(
-        self, x: PyTree[Array], x_next: PyTree[Array], centre: PyTree[Array], memory: PyTree
-    ) -> PyTree:
+    def remember(self, x: PyTree[Array], x_next: PyTree[Array], centre: PyTree[Array], memory: PyTree) -> PyTree:
         """The next point, x_{k+1} + μ(x_{k+1} − x_k)."""
         mu, t = self._next(memory.count + 1, memory.t)
         ahead = trees.add_scaled(x_next, mu, trees.subtract(x_next, x))
@@ -143,12 +128,13 @@ class Nesterov(_LookAhead):
 
     def __init__(self, coefficient: Any = None) -> None:
         self.coefficient = (
-            None if coefficient is None else _coefficient("coefficient of Nesterov", coefficient)
+            None if coefficient is None else number("coefficient of Nesterov", coefficient, least=0, below=1)
         )
 
     def _next(self, count: Int[Array, ""], t: Array) -> tuple[Array, Array]:
         if self.coefficient is None:
-            return count / (count + 3.0), t
+            k = count.astype(t.dtype)
+            return k / (k + 3), t
         return self.coefficient, t
 
 
@@ -187,9 +173,7 @@ class AdaptiveRestart(Momentum):
         """As the momentum it restarts."""
         return self.momentum.points(x, memory)
 
-    def remember(
-        self, x: PyTree[Array], x_next: PyTree[Array], centre: PyTree[Array], memory: PyTree
-    ) -> PyTree:
+    def remember(self, x: PyTree[Array], x_next: PyTree[Array], centre: PyTree[Array], memory: PyTree) -> PyTree:
         """Start anew at ``x_next`` if the last move went against the residual."""
         uphill = trees.inner(trees.subtract(centre, x_next), trees.subtract(x_next, x)) > 0
         onwards = self.momentum.remember(x, x_next, centre, memory)

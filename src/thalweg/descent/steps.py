@@ -10,6 +10,7 @@ import optax
 from jaxtyping import Array, Int, PyTree, Scalar
 
 from thalweg import trees
+from thalweg.arguments import number
 from thalweg.descent.divergences import Divergence
 from thalweg.oracle import Out
 
@@ -52,6 +53,11 @@ class StepRule(eqx.Module):
         return False
 
     @property
+    def searches(self) -> bool:
+        """Whether a step may evaluate the function beside the gradient."""
+        return False
+
+    @property
     def additive(self) -> bool:
         """Whether the rule replaces x⁺ = argmin … by an addition of its own, so that no other D or h fits."""
         return False
@@ -67,13 +73,6 @@ class StepRule(eqx.Module):
     def residual_norm(self, move: Move, taken: Taken) -> Scalar:
         """‖G_k‖ of the step taken."""
         return move.divergence.residual_norm(move.centre, taken.x, taken.size)
-
-
-def _positive(name: str, value: Any) -> Array:
-    array = jnp.asarray(value, dtype=jnp.result_type(float))
-    if not isinstance(array, jax.core.Tracer) and not (array.ndim == 0 and 0 < float(array) < jnp.inf):
-        raise ValueError(f"{name} must be a positive finite number, found {value!r}")
-    return array
 
 
 class _Scheduled(StepRule):
@@ -95,7 +94,7 @@ class Constant(_Scheduled):
     constant: Array
 
     def __init__(self, size: Any) -> None:
-        self.constant = _positive("step", size)
+        self.constant = number("step", size, above=0)
 
     def size(self, count: Int[Array, ""]) -> Scalar:
         """The constant."""
@@ -106,7 +105,7 @@ class InverseLipschitz(Constant):
     """β_k = 1/L, for a gradient that is Lipschitz with constant L (relative to D)."""
 
     def __init__(self, bound: Any) -> None:
-        self.constant = 1 / _positive("bound of InverseLipschitz", bound)
+        self.constant = 1 / number("bound of InverseLipschitz", bound, above=0)
 
 
 class Polynomial(_Scheduled):
@@ -117,9 +116,9 @@ class Polynomial(_Scheduled):
     scale: Array
 
     def __init__(self, initial: Any, power: float = 0.5, scale: float = 1.0) -> None:
-        self.initial = _positive("initial of Polynomial", initial)
-        self.power = _positive("power of Polynomial", power)
-        self.scale = _positive("scale of Polynomial", scale)
+        self.initial = number("initial of Polynomial", initial, above=0)
+        self.power = number("power of Polynomial", power, above=0)
+        self.scale = number("scale of Polynomial", scale, above=0)
 
     def size(self, count: Int[Array, ""]) -> Scalar:
         """initial · (1 + k/scale)^(−power)."""
@@ -154,14 +153,17 @@ class Backtracking(StepRule):
     shrink: Array
 
     def __init__(self, initial: Any = 1.0, shrink: float = 0.5) -> None:
-        self.initial = _positive("initial of Backtracking", initial)
-        self.shrink = _positive("shrink of Backtracking", shrink)
-        if not isinstance(self.shrink, jax.core.Tracer) and not self.shrink < 1:
-            raise ValueError(f"shrink of Backtracking must be between 0 and 1, found {shrink!r}")
+        self.initial = number("initial of Backtracking", initial, above=0)
+        self.shrink = number("shrink of Backtracking", shrink, above=0, below=1)
 
     @property
     def needs_exact(self) -> bool:
         """True: a noisy test accepts any step."""
+        return True
+
+    @property
+    def searches(self) -> bool:
+        """True."""
         return True
 
     def init(self, x: PyTree[Array]) -> PyTree:
@@ -196,9 +198,7 @@ class Backtracking(StepRule):
             grow,
             (move.admit(state), 0),
         )
-        size, tried = jax.lax.while_loop(
-            lambda carry: (carry[0] > tiny) & ~accepted(carry[0]), cut, (grown, tried)
-        )
+        size, tried = jax.lax.while_loop(lambda carry: (carry[0] > tiny) & ~accepted(carry[0]), cut, (grown, tried))
         return Taken(move.reach(size), size, size, tried + 1.0)
 
 
@@ -284,7 +284,7 @@ def as_step(step: Any) -> StepRule:
     >>> as_step(-0.1)
     Traceback (most recent call last):
         ...
-    ValueError: step must be a positive finite number, found -0.1
+    ValueError: step must be a finite number above 0, found -0.1
     """
     if isinstance(step, StepRule):
         return step

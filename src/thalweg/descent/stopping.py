@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Int, PyTree, Scalar
 
+from thalweg.arguments import number
 from thalweg.descent.result import Status
 
 Code = Int[Array, ""]
@@ -83,13 +84,6 @@ def _when(condition: Array, status: Status) -> Code:
     return jnp.where(condition, int(status), 0).astype(jnp.int32)
 
 
-def _bound(name: str, value: Any, *, least: float = 0.0) -> Array:
-    array = jnp.asarray(value, dtype=jnp.result_type(float))
-    if not isinstance(array, jax.core.Tracer) and not (array.ndim == 0 and float(array) >= least):
-        raise ValueError(f"{name} must be a number of at least {least:g}, found {value!r}")
-    return array
-
-
 class Tolerance(StoppingRule):
     """Converged: ‖G_k‖ ≤ atol + rtol · (the largest ‖G_j‖ so far).
 
@@ -100,8 +94,8 @@ class Tolerance(StoppingRule):
     atol: Array
 
     def __init__(self, rtol: Any = None, atol: Any = 0.0) -> None:
-        self.rtol = None if rtol is None else _bound("rtol of Tolerance", rtol)
-        self.atol = _bound("atol of Tolerance", atol)
+        self.rtol = None if rtol is None else number("rtol of Tolerance", rtol, least=0)
+        self.atol = number("atol of Tolerance", atol, least=0)
 
     def init(self) -> PyTree:
         """The largest residual so far."""
@@ -134,7 +128,7 @@ class Stagnation(StoppingRule):
     patience: Array
 
     def __init__(self, patience: int = 100) -> None:
-        self.patience = _bound("patience of Stagnation", patience, least=1)
+        self.patience = number("patience of Stagnation", patience, least=1)
 
     def init(self) -> PyTree:
         """Nothing seen yet."""
@@ -188,9 +182,9 @@ class Plateau(StoppingRule):
     errors: Array
 
     def __init__(self, window: int = 20, patience: int = 2, errors: float = 1.0) -> None:
-        self.window = _bound("window of Plateau", window, least=2)
-        self.patience = _bound("patience of Plateau", patience, least=1)
-        self.errors = _bound("errors of Plateau", errors)
+        self.window = number("window of Plateau", window, least=2)
+        self.patience = number("patience of Plateau", patience, least=1)
+        self.errors = number("errors of Plateau", errors, least=0)
 
     def init(self) -> PyTree:
         """An empty first window."""
@@ -229,7 +223,7 @@ class _Budget(StoppingRule):
     limit: Array
 
     def __init__(self, limit: Any) -> None:
-        self.limit = _bound(f"limit of {type(self).__name__}", limit)
+        self.limit = number(f"limit of {type(self).__name__}", limit, least=0, finite=False)
 
 
 class Steps(_Budget):

@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, Key, PyTree, Scalar
 
+from thalweg.arguments import whole
 from thalweg.oracle import Oracle, Out
 
 
@@ -63,9 +64,7 @@ class MiniBatch(Oracle):
         self.losses = losses
         self.data = jax.tree.map(jnp.asarray, data)
         count = _count_examples(self.data)
-        if not isinstance(batch_size, int) or not 1 <= batch_size <= count:
-            raise ValueError(f"batch_size must be a whole number from 1 to {count}, found {batch_size!r}")
-        self.batch_size = batch_size
+        self.batch_size = whole("batch_size", batch_size, most=count)
         self.replacement = replacement
         self.weights = None if weights is None else _normalised(weights, count)
 
@@ -78,6 +77,11 @@ class MiniBatch(Oracle):
     def deterministic(self) -> bool:
         """False: the batch is random."""
         return False
+
+    @property
+    def fixed_work(self) -> float:
+        """The batch size."""
+        return float(self.batch_size)
 
     def init(self, x: PyTree[Array]) -> PyTree:
         """Nothing with replacement; else an epoch that is about to begin."""
@@ -106,7 +110,7 @@ class MiniBatch(Oracle):
         batch = jax.tree.map(lambda leaf: leaf[indices], self.data)
         weights = None if self.weights is None else self.weights[indices]
         value, gradient = jax.value_and_grad(self._mean)(x, batch, weights)
-        return Out(gradient, value, jnp.asarray(float(self.batch_size))), state
+        return Out(gradient, value, jnp.asarray(self.fixed_work)), state
 
     def value(self, x: PyTree[Array]) -> Scalar:
         """The mean loss over all examples."""
@@ -135,7 +139,5 @@ def _normalised(weights: Any, count: int) -> Float[Array, " n"]:
     if array.shape != (count,):
         raise ValueError(f"weights must have shape ({count},), one per example, found {array.shape}")
     if not isinstance(array, jax.core.Tracer) and not bool(jnp.all(array >= 0) & (jnp.sum(array) > 0)):
-        raise ValueError(
-            f"weights must be non-negative and not all 0, found a minimum of {float(array.min())}"
-        )
+        raise ValueError(f"weights must be non-negative and not all 0, found a minimum of {float(array.min())}")
     return array / jnp.mean(array)

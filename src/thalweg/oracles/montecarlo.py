@@ -8,16 +8,20 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Key, PyTree
 
+from thalweg.arguments import whole
 from thalweg.oracle import Oracle, Out
 
 
-def _at_least(least: int, samples: Any) -> int:
-    if not isinstance(samples, int) or samples < least:
-        raise ValueError(f"samples must be a whole number of at least {least}, found {samples!r}")
-    return samples
+class _Sampled(Oracle):
+    samples: eqx.AbstractVar[int]
+
+    @property
+    def fixed_work(self) -> float:
+        """The number of samples."""
+        return float(self.samples)
 
 
-class Reparameterised(Oracle):
+class Reparameterised(_Sampled):
     """The gradient of E_ε[F(x, ε)], differentiating through the samples.
 
     Parameters
@@ -34,17 +38,17 @@ class Reparameterised(Oracle):
 
     def __init__(self, integrand: Callable[..., Any], samples: int = 1) -> None:
         self.integrand = integrand
-        self.samples = _at_least(1, samples)
+        self.samples = whole("samples", samples)
 
     def estimate(self, x: PyTree[Array], state: PyTree, key: Key[Array, ""]) -> tuple[Out, PyTree]:
         """Average over the samples."""
         keys = jax.random.split(key, self.samples)
         mean = lambda x: jnp.mean(jax.vmap(lambda k: self.integrand(x, k))(keys))
         value, gradient = jax.value_and_grad(mean)(x)
-        return Out(gradient, value, jnp.asarray(float(self.samples))), state
+        return Out(gradient, value, jnp.asarray(self.fixed_work)), state
 
 
-class ScoreFunction(Oracle):
+class ScoreFunction(_Sampled):
     """The gradient of E_{z∼q_x}[F(x, z)] by the score function: mean of (F − b) ∇_x log q_x(z), plus ∇_x F.
 
     The baseline b of a sample is the mean of F over the *other* samples, which leaves the estimate unbiased.
@@ -79,7 +83,7 @@ class ScoreFunction(Oracle):
         baseline: bool = True,
     ) -> None:
         self.integrand, self.sample, self.log_prob = integrand, sample, log_prob
-        self.samples = _at_least(2 if baseline else 1, samples)
+        self.samples = whole("samples", samples, least=2 if baseline else 1)
         self.baseline = baseline
 
     def estimate(self, x: PyTree[Array], state: PyTree, key: Key[Array, ""]) -> tuple[Out, PyTree]:
@@ -96,4 +100,4 @@ class ScoreFunction(Oracle):
             return jnp.mean((fixed - others) * (scores - jax.lax.stop_gradient(scores)) + values)
 
         value, gradient = jax.value_and_grad(surrogate)(x)
-        return Out(gradient, value, jnp.asarray(float(self.samples))), state
+        return Out(gradient, value, jnp.asarray(self.fixed_work)), state

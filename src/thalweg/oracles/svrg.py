@@ -9,6 +9,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Int, Key, PyTree, Scalar
 
 from thalweg import trees
+from thalweg.arguments import number, whole
 from thalweg.oracle import Oracle, Out
 
 
@@ -92,11 +93,9 @@ class SVRG(_Snapshots):
 
     def __init__(self, oracle: Oracle, period: int, *, restart: str = "mean") -> None:
         self.oracle = oracle
-        if not isinstance(period, int) or period < 1:
-            raise ValueError(f"period of SVRG must be a whole number of at least 1, found {period!r}")
         if restart not in ("mean", "last"):
             raise ValueError(f"restart of SVRG must be 'mean' or 'last', found {restart!r}")
-        self.period = period
+        self.period = whole("period of SVRG", period)
         self.restart = restart
 
     def estimate(self, x: PyTree[Array], state: PyTree, key: Key[Array, ""]) -> tuple[Out, PyTree]:
@@ -108,7 +107,7 @@ class SVRG(_Snapshots):
     def renew(self, x: PyTree[Array], state: PyTree) -> tuple[PyTree[Array], PyTree]:
         """Take the snapshot, and the iterate with it, to the mean of the last inner loop."""
         if self.restart == "mean":
-            x = trees.scale(1 / state.seen, trees.add(state.total, x))
+            x = trees.scale(1 / state.seen.astype(trees.dtype(x)), trees.add(state.total, x))
         return x, self._memory(x, state.inner)
 
 
@@ -128,11 +127,7 @@ class LooplessSVRG(_Snapshots):
 
     def __init__(self, oracle: Oracle, probability: Any) -> None:
         self.oracle = oracle
-        self.probability = jnp.asarray(probability, dtype=jnp.result_type(float))
-        if not isinstance(self.probability, jax.core.Tracer) and not 0 < float(self.probability) <= 1:
-            raise ValueError(
-                f"probability of LooplessSVRG must be above 0 and at most 1, found {probability!r}"
-            )
+        self.probability = number("probability of LooplessSVRG", probability, above=0, most=1)
 
     def estimate(self, x: PyTree[Array], state: PyTree, key: Key[Array, ""]) -> tuple[Out, PyTree]:
         """Return the corrected gradient; move the snapshot if the coin says so."""

@@ -124,9 +124,7 @@ def find_closed_form(divergence: Divergence, term: Term) -> Rule:
     matches = [
         entry
         for entry in _table
-        if isinstance(divergence, entry.divergence)
-        and isinstance(term, entry.term)
-        and entry.when(divergence, term)
+        if isinstance(divergence, entry.divergence) and isinstance(term, entry.term) and entry.when(divergence, term)
     ]
     if not matches:
         raise IncompatiblePartsError(_refusal(divergence, term))

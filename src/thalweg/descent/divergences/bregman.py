@@ -20,9 +20,7 @@ def _require_positive(x: PyTree[Array], name: str, *, zero_allowed: bool) -> Non
         smallest = float(jnp.min(leaf))
         if not (smallest >= 0 if zero_allowed else smallest > 0):
             need = "non-negative" if zero_allowed else "positive"
-            raise ValueError(
-                f"x0{trees.path_name(path)} must be {need} for divergence={name}, found {smallest:.6g}"
-            )
+            raise ValueError(f"x0{trees.path_name(path)} must be {need} for divergence={name}, found {smallest:.6g}")
 
 
 class NegativeEntropy(Divergence):
@@ -68,9 +66,7 @@ def _entropy_step(divergence, term, centre, gradient, size):
 def _exponentiated_gradient(divergence, term, centre, gradient, size):
     def leaf(c, g):
         # In the log domain, so that a large gradient neither overflows nor empties the simplex.
-        return jnp.asarray(term.total, c.dtype) * jax.nn.softmax(
-            jnp.log(c) - jnp.asarray(size, c.dtype) * g, axis=-1
-        )
+        return jnp.asarray(term.total, c.dtype) * jax.nn.softmax(jnp.log(c) - jnp.asarray(size, c.dtype) * g, axis=-1)
 
     return jax.tree.map(leaf, centre, gradient)
 

@@ -78,9 +78,7 @@ class DiagonalMetric(Divergence):
             )
         for leaf, weight in zip(jax.tree.leaves(x), jax.tree.leaves(self.weights), strict=True):
             if jnp.shape(weight) not in ((), jnp.shape(leaf)):
-                raise ValueError(
-                    f"weights of DiagonalMetric have shape {jnp.shape(weight)}, x0 has {jnp.shape(leaf)}"
-                )
+                raise ValueError(f"weights of DiagonalMetric have shape {jnp.shape(weight)}, x0 has {jnp.shape(leaf)}")
 
     def value(self, x: PyTree[Array], y: PyTree[Array]) -> Scalar:
         """½ Σ wᵢ (xᵢ − yᵢ)²."""
@@ -89,9 +87,7 @@ class DiagonalMetric(Divergence):
 
     def residual(self, centre: PyTree[Array], x: PyTree[Array], size: Scalar) -> PyTree[Array]:
         """W (centre − x) / size."""
-        return jax.tree.map(
-            lambda w, c, u: w * (c - u) / jnp.asarray(size, c.dtype), self._like(x), centre, x
-        )
+        return jax.tree.map(lambda w, c, u: w * (c - u) / jnp.asarray(size, c.dtype), self._like(x), centre, x)
 
 
 @closed_form(DiagonalMetric, Term, when=lambda d, t: t.proximable and t.separable, note="separable")
@@ -139,9 +135,7 @@ class MatrixMetric(Divergence):
         """Refuse a matrix whose side is not the number of entries of ``x``."""
         size = sum(jnp.size(leaf) for leaf in jax.tree.leaves(x))
         if size != self.eigenvalues.size:
-            raise ValueError(
-                f"matrix of MatrixMetric has side {self.eigenvalues.size}, x0 has {size} entries"
-            )
+            raise ValueError(f"matrix of MatrixMetric has side {self.eigenvalues.size}, x0 has {size} entries")
 
     def _apply(self, function: Any, x: PyTree[Array]) -> PyTree[Array]:
         """Apply the matrix with M's eigenvectors and the eigenvalues ``function(eigenvalues)``."""

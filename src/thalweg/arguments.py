@@ -1,0 +1,65 @@
+"""Checks of numeric arguments, in one wording: the name, what it must be, what was found."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array
+
+
+def number(
+    name: str,
+    value: Any,
+    *,
+    above: float = -np.inf,
+    least: float = -np.inf,
+    below: float = np.inf,
+    most: float = np.inf,
+    finite: bool = True,
+) -> Array:
+    """Return ``value`` as a scalar array of JAX's default float, or say what it must be.
+
+    Under ``jit`` or ``vmap`` the value is not known, and is taken as it is.
+
+    Examples
+    --------
+    >>> number("step", 0.5, above=0)
+    Array(0.5, dtype=float...)
+    >>> number("momentum", 1.5, least=0, below=1)
+    Traceback (most recent call last):
+        ...
+    ValueError: momentum must be a finite number of at least 0 below 1, found 1.5
+    """
+    if isinstance(value, jax.core.Tracer):
+        return value.astype(jnp.result_type(float))
+    limits = {"above": above, "of at least": least, "below": below, "of at most": most}
+    wanted = "a finite number" if finite else "a number"
+    wanted += "".join(f" {words} {limit:g}" for words, limit in limits.items() if np.isfinite(limit))
+    try:
+        found = np.asarray(value, dtype=np.float64)
+    except (TypeError, ValueError):
+        raise TypeError(f"{name} must be {wanted}, found {value!r}") from None
+    inside = found.ndim == 0 and least <= found <= most
+    inside = inside and (above < found < below or (not finite and np.isinf(found)))
+    if not inside:
+        raise ValueError(f"{name} must be {wanted}, found {value!r}")
+    return jnp.asarray(found, dtype=jnp.result_type(float))
+
+
+def whole(name: str, value: Any, *, least: int = 1, most: int | None = None) -> int:
+    """Return ``value`` as an int, or say what it must be.
+
+    Examples
+    --------
+    >>> whole("steps", 0)
+    Traceback (most recent call last):
+        ...
+    ValueError: steps must be a whole number of at least 1, found 0
+    """
+    wanted = f"a whole number of at least {least}" if most is None else f"a whole number from {least} to {most}"
+    if isinstance(value, bool) or not isinstance(value, (int, np.integer)):
+        raise TypeError(f"{name} must be {wanted}, found {value!r}")
+    if value < least or (most is not None and value > most):
+        raise ValueError(f"{name} must be {wanted}, found {value}")
+    return int(value)

@@ -68,9 +68,7 @@ def scalar(owner: str, name: str, value: Any, **limits: Any) -> Array:
     return array
 
 
-def _check_range(
-    owner: str, name: str, host: np.ndarray, minimum: float | None, strict: bool, finite: bool
-) -> None:
+def _check_range(owner: str, name: str, host: np.ndarray, minimum: float | None, strict: bool, finite: bool) -> None:
     if np.isnan(host).any():
         raise ValueError(f"{owner}: {name} must not be NaN, found {_show(host)}")
     if finite and np.isinf(host).any():
@@ -97,11 +95,10 @@ def fit(owner: str, name: str, value: PyTree, x: PyTree[Array]) -> None:
     except (ValueError, TypeError, KeyError) as error:
         raise ValueError(
             f"{owner}: {name} must be one array or a tree like x, with the structure "
-            f"{jax.tree.structure(x)}; found the structure {jax.tree.structure(value)}"
+            f"{jax.tree.structure(x)}; found the structure "
+            f"{jax.tree.structure(value)} (a list is a tree: pass numbers as one jnp.asarray([...]))"
         ) from error
-    for (path, leaf), part in zip(
-        jax.tree_util.tree_leaves_with_path(x), jax.tree.leaves(parts), strict=True
-    ):
+    for (path, leaf), part in zip(jax.tree_util.tree_leaves_with_path(x), jax.tree.leaves(parts), strict=True):
         shape, target = jnp.shape(part), jnp.shape(leaf)
         try:
             fits = np.broadcast_shapes(shape, target) == target
@@ -130,9 +127,7 @@ def steps(step: Any, x: PyTree[Array]) -> PyTree[Array]:
 def scalar_step(owner: str, step: Any, x: PyTree[Array]) -> Array:
     """Return the step of a term that is not separable, a scalar, in the widest dtype of ``x``."""
     if not jax.tree_util.all_leaves([step]) or jnp.ndim(step):
-        raise ValueError(
-            f"{owner} is not separable: step must be a scalar, found {jax.tree.map(jnp.shape, step)}"
-        )
+        raise ValueError(f"{owner} is not separable: step must be a scalar, found {jax.tree.map(jnp.shape, step)}")
     return steps(step, jnp.zeros((), trees.dtype(x)))
 
 

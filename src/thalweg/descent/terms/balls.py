@@ -19,7 +19,7 @@ def project_simplex(x: Array, total: Array) -> Array:
     the huge entries of a badly scaled x cannot drown ``total``.
     """
     below = jnp.maximum(x - jnp.max(x, axis=-1, keepdims=True), -total)
-    descending = -jnp.sort(-below, axis=-1)
+    descending = jnp.sort(below, axis=-1, descending=True)
     ranks = jnp.arange(1, x.shape[-1] + 1, dtype=x.dtype)
     thresholds = (jnp.cumsum(descending, axis=-1) - total) / ranks
     # The threshold that uses the k largest entries is right for the last k whose entry is above it.
@@ -125,5 +125,6 @@ class L2Ball(Indicator):
         length = _arrays.norm(x)
         radius = self.radius.astype(length.dtype)
         # Direction first: radius/‖x‖ alone would underflow for a huge x.
-        shorten = lambda leaf: (leaf / length.astype(leaf.dtype)) * radius.astype(leaf.dtype)
+        longest = jnp.maximum(length, radius)
+        shorten = lambda leaf: (leaf / longest.astype(leaf.dtype)) * radius.astype(leaf.dtype)
         return jax.tree.map(lambda leaf: jnp.where(length <= radius, leaf, shorten(leaf)), x)

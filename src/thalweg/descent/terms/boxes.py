@@ -92,7 +92,7 @@ def check_order(owner: str, lower: PyTree[Array], upper: PyTree[Array]) -> None:
     if any(_arrays.is_traced(leaf) for leaf in jax.tree.leaves((lower, upper))):
         return
     # Either may be a prefix of the other, as both are of x.
-    whole = lower if jax.tree.structure(lower).num_leaves > jax.tree.structure(upper).num_leaves else upper
+    whole = lower if len(jax.tree.leaves(lower)) > len(jax.tree.leaves(upper)) else upper
     spread = lambda part: jax.tree.map(lambda one, below: jax.tree.map(lambda _: one, below), part, whole)
     try:
         lows, highs = jax.tree.leaves(spread(lower)), jax.tree.leaves(spread(upper))

@@ -86,21 +86,19 @@ class Affine(Indicator):
 
     def __init__(self, matrix: Any, rhs: Any) -> None:
         if _arrays.is_traced(matrix):
-            raise TypeError(
-                "Affine: matrix must be concrete, found a traced array; make the term outside of jit"
-            )
+            raise TypeError("Affine: matrix must be concrete, found a traced array; make the term outside of jit")
+        # Rows that are dependent in float32 are so only to float32's rounding error.
+        given = np.asarray(matrix).dtype
         matrix = np.asarray(matrix, dtype=np.float64)
         if matrix.ndim != 2 or 0 in matrix.shape:
-            raise ValueError(
-                f"Affine: matrix must be a matrix of shape (m, n), found the shape {matrix.shape}"
-            )
+            raise ValueError(f"Affine: matrix must be a matrix of shape (m, n), found the shape {matrix.shape}")
         if not np.isfinite(matrix).all():
             raise ValueError("Affine: matrix must be finite, found NaN or infinity")
         rhs = rhs if _arrays.is_traced(rhs) else np.asarray(rhs, dtype=np.float64)
         if rhs.shape != matrix.shape[:1]:
             raise ValueError(f"Affine: rhs must have the shape {matrix.shape[:1]}, found {rhs.shape}")
         left, sizes, right = np.linalg.svd(matrix, full_matrices=False)
-        tolerance = max(matrix.shape) * np.finfo(np.float64).eps
+        tolerance = max(matrix.shape) * np.finfo(given if given.kind == "f" else np.float64).eps
         rank = int(np.sum(sizes > tolerance * sizes[0]))
         left, sizes = left[:, :rank], sizes[:rank]
         self.basis = jnp.asarray(right[:rank], dtype=float)

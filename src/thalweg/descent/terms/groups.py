@@ -22,8 +22,8 @@ class GroupLasso(Term):
     ----------
     groups
         Integer labels 0, …, G − 1 that broadcast to x: labels of the shape of x, or
-        ``jnp.arange(n)[:, None]`` to make each row of an n-row matrix a group. For a tree, labels for each leaf; equal labels in two
-        leaves are one group.
+        ``jnp.arange(n)[:, None]`` to make each row of an n-row matrix a group. For a tree, labels for each
+        leaf; equal labels in two leaves are one group.
     weight
         One number for all groups, or an array of G numbers.
     count

@@ -84,9 +84,7 @@ class SpectralBox(Indicator):
 
     def project(self, x: PyTree[Array]) -> PyTree[Array]:
         """Clip the eigenvalues."""
-        return jax.tree.map(
-            _clip_eigenvalues, x, _arrays.spread(self.lower, x), _arrays.spread(self.upper, x)
-        )
+        return jax.tree.map(_clip_eigenvalues, x, _arrays.spread(self.lower, x), _arrays.spread(self.upper, x))
 
     def check(self, x: PyTree[Array]) -> None:
         """Refuse leaves that are not square matrices."""

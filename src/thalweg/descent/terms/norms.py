@@ -44,9 +44,7 @@ class L1(Term):
 
     def value(self, x: PyTree[Array]) -> Scalar:
         """Σ weight_i·|x_i|."""
-        return _arrays.sum_leaves(
-            jax.tree.map(lambda leaf, w: w * jnp.abs(leaf), x, _arrays.spread(self.weight, x))
-        )
+        return _arrays.sum_leaves(jax.tree.map(lambda leaf, w: w * jnp.abs(leaf), x, _arrays.spread(self.weight, x)))
 
     def prox(self, x: PyTree[Array], step: Any) -> PyTree[Array]:
         """Soft-threshold at step·weight."""
@@ -161,9 +159,7 @@ class ElasticNet(Term):
     def value(self, x: PyTree[Array]) -> Scalar:
         """Σ l1_i·|x_i| + ½·Σ l2_i·x_i²."""
         both = lambda leaf, a, b: a * jnp.abs(leaf) + b * jnp.square(leaf) / 2
-        return _arrays.sum_leaves(
-            jax.tree.map(both, x, _arrays.spread(self.l1, x), _arrays.spread(self.l2, x))
-        )
+        return _arrays.sum_leaves(jax.tree.map(both, x, _arrays.spread(self.l1, x), _arrays.spread(self.l2, x)))
 
     def prox(self, x: PyTree[Array], step: Any) -> PyTree[Array]:
         """Soft-threshold at step·l1, then divide by 1 + step·l2."""

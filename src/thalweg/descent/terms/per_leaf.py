@@ -39,9 +39,7 @@ class PerLeaf(Term):
             raise TypeError(f"PerLeaf: terms must hold at least one Term, found {terms!r}")
         for leaf in leaves:
             if not isinstance(leaf, Term):
-                raise TypeError(
-                    f"PerLeaf: terms must hold only Term instances, found {leaf!r}; use Zero() for none"
-                )
+                raise TypeError(f"PerLeaf: terms must hold only Term instances, found {leaf!r}; use Zero() for none")
         self.terms = terms
 
     @property

@@ -1,0 +1,53 @@
+"""Spectral sums tr f(A): values and gradients without eigenvalues.
+
+A spectral sum adds up a function of the eigenvalues of a symmetric operator that is known by its products with vectors.
+Three random choices make an unbiased estimate of it: probes v with E[vvᵀ] = I turn the trace into quadratic forms
+vᵀf(A)v; a Chebyshev series turns f(A)v into products with A; and a random degree truncates the series without bias.
+All the rest makes the estimate cheap (a law of degrees that suits the coefficients, half the products, a
+preconditioner) and honest (an error bar that covers, a watch on the spectrum).
+
+The way of one estimate through the files: ``operators`` → ``plan`` (``bounds``, ``chebyshev``, ``degrees``, ``tuning``,
+``precondition``) → ``estimate`` (``probes``, ``recurrence``, ``gradients``) → ``sums``.
+"""
+
+from thalweg.spectral.bounds import NotPositiveDefiniteError
+from thalweg.spectral.degrees import InfiniteVarianceWarning
+from thalweg.spectral.estimate import Estimate, estimate
+from thalweg.spectral.operators import Operator, as_operator, gram_operator, kernel_operator
+from thalweg.spectral.plan import Plan, plan
+from thalweg.spectral.precondition import Diagonal, Nystrom, Own, PivotedCholesky
+from thalweg.spectral.sums import (
+    entropy,
+    estrada,
+    logdet,
+    nuclear_norm,
+    schatten_norm,
+    spectral_sum,
+    trace_exp,
+    trace_inverse,
+)
+
+__all__ = [
+    "Diagonal",
+    "Estimate",
+    "InfiniteVarianceWarning",
+    "NotPositiveDefiniteError",
+    "Nystrom",
+    "Operator",
+    "Own",
+    "PivotedCholesky",
+    "Plan",
+    "as_operator",
+    "entropy",
+    "estimate",
+    "estrada",
+    "gram_operator",
+    "kernel_operator",
+    "logdet",
+    "nuclear_norm",
+    "plan",
+    "schatten_norm",
+    "spectral_sum",
+    "trace_exp",
+    "trace_inverse",
+]

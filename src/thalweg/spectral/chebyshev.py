@@ -1,0 +1,241 @@
+"""Chebyshev series of a function on an interval, to rounding, in float64 on the host.
+
+The coefficients are those of the *series*, b_j of section 2.1 of the paper. Interpolation coefficients differ from
+them by aliasing, which would bias the randomly truncated series; here the function is sampled on a grid twice as
+fine as it takes to resolve it, so that the aliasing error of every coefficient kept is below rounding.
+"""
+
+from collections.abc import Callable
+from contextlib import contextmanager
+from typing import Any
+
+import jax
+import numpy as np
+import scipy.fft
+
+EPS = float(np.finfo(np.float64).eps)
+MAX_DEGREE = 2**20
+
+
+@contextmanager
+def host_float64() -> Any:
+    """Evaluate in float64, on the CPU and at once, without touching the user's settings.
+
+    What leaves the scope must be turned into NumPy first: a float64 JAX array that leaves it becomes float32
+    where the user works in float32.
+    """
+    cpu = jax.local_devices(backend="cpu")[0]
+    with jax.enable_x64(True), jax.default_device(cpu), jax.ensure_compile_time_eval():
+        yield
+
+
+def evaluate(f: Callable[[Any], Any], x: Any, *, derivative: bool = False) -> np.ndarray:
+    """Evaluate ``f`` (or f′, by automatic differentiation) at the points ``x`` in float64.
+
+    Examples
+    --------
+    >>> import jax.numpy as jnp
+    >>> evaluate(jnp.log, [1.0, 2.0], derivative=True)
+    array([1. , 0.5])
+    """
+    points = np.asarray(x, np.float64)
+    # In pieces of two sizes only: JAX compiles every operation anew for every shape it meets.
+    piece = 2**11 if points.size <= 2**13 else 2**16
+    padded = np.resize(points, (-(-points.size // piece), piece))
+    with host_float64():
+        function = jax.vmap(jax.grad(f) if derivative else f)
+        values = [np.asarray(function(jax.numpy.asarray(row)), np.float64) for row in padded]
+    flat = np.concatenate([np.broadcast_to(value, (piece,)) for value in values])
+    return flat[: points.size].reshape(points.shape)
+
+
+def to_unit(x: Any, lower: float, upper: float) -> Any:
+    """Map [lower, upper] onto [−1, 1]."""
+    return (2.0 * x - (upper + lower)) / (upper - lower)
+
+
+def from_unit(t: Any, lower: float, upper: float) -> Any:
+    """Map [−1, 1] onto [lower, upper]."""
+    # Measured from the nearer end, so that points close to a tiny positive lower end do not lose their digits.
+    width = upper - lower
+    return np.where(np.asarray(t) < 0, lower + 0.5 * width * (1.0 + t), upper - 0.5 * width * (1.0 - t))
+
+
+def series(
+    f: Callable[[Any], Any],
+    lower: float,
+    upper: float,
+    *,
+    derivative: bool = False,
+    max_degree: int = MAX_DEGREE,
+) -> np.ndarray:
+    """Return the Chebyshev coefficients b_0 … b_J of ``f`` (or f′) on [lower, upper] (section 2.1 of the paper).
+
+    J is the last coefficient above rounding: coefficients beyond it are noise, and are not returned.
+
+    Parameters
+    ----------
+    f
+        An elementwise function written in :mod:`jax.numpy`.
+    lower, upper
+        The ends of the interval.
+    derivative
+        Expand f′ instead.
+    max_degree
+        Give up beyond this degree.
+
+    Raises
+    ------
+    ValueError
+        If the function is undefined or singular inside the interval (the message says where), or if the interval
+        is so close to a singularity that more than ``max_degree`` coefficients would be needed.
+
+    Examples
+    --------
+    For the logarithm |b_j| = 2ρ^(−j)/j with ρ = (√κ + 1)/(√κ − 1), κ = upper/lower:
+
+    >>> import jax.numpy as jnp
+    >>> b = series(jnp.log, 1.0, 9.0)
+    >>> bool(np.allclose(np.abs(b[1:6]), [2 * 2.0**-j / j for j in range(1, 6)]))
+    True
+    """
+    lower, upper = float(lower), float(upper)
+    if not (np.isfinite(lower) and np.isfinite(upper) and lower < upper):
+        raise ValueError(f"interval must be two finite numbers, lower < upper; found [{lower}, {upper}]")
+    name = "the derivative of f" if derivative else "f"
+    size = 32
+    while size <= 2 * max_degree:
+        values = _sample(f, lower, upper, size, derivative)
+        if not np.all(np.isfinite(values)):
+            where = _first_undefined(f, lower, upper, values, derivative)
+            raise ValueError(
+                f"{name} is not finite on the interval [{lower:.6g}, {upper:.6g}]: it is undefined or singular near "
+                f"x = {where:.6g}. Pass an interval that avoids it, or shift the operator (A + εI)."
+            )
+        coefficients = _coefficients(values)
+        floor = 16 * EPS * np.max(np.abs(values)) * np.sqrt(np.log2(size))
+        if np.max(np.abs(coefficients[size // 2 :])) <= floor and _agrees(
+            f, lower, upper, coefficients, derivative, np.max(np.abs(values))
+        ):
+            return _chop(coefficients, values)
+        size *= 2
+    where = _worst_point(f, lower, upper, derivative)
+    raise ValueError(
+        f"{name} could not be expanded on the interval [{lower:.6g}, {upper:.6g}] with {max_degree} coefficients: it "
+        f"is singular at or very near x = {where:.6g}. Pass an interval that keeps away from it, shift the operator "
+        "(A + εI), or use a preconditioner."
+    )
+
+
+def decay(coefficients: np.ndarray) -> tuple[float, bool]:
+    """Return ρ with |b_j| ≈ c j^p ρ^(−j), and whether the decay is faster than that (an entire function).
+
+    The fit is over the non-increasing envelope of |b_j|, j ≥ 1, so that even and odd functions do no harm; the
+    power j^p takes the algebraic factor of branch points (1/j for the logarithm) out of ρ.
+
+    Examples
+    --------
+    >>> import jax.numpy as jnp
+    >>> rho, entire = decay(series(jnp.log, 1.0, 9.0))
+    >>> round(rho, 2), entire
+    (2.0, False)
+    >>> decay(series(jnp.exp, -1.0, 1.0))[1]
+    True
+    """
+    size = np.abs(np.asarray(coefficients, np.float64))[1:]
+    if size.size < 4 or not np.any(size > 0):
+        return np.inf, True
+    envelope = np.maximum.accumulate(size[::-1])[::-1]
+    degrees = np.arange(1, size.size + 1, dtype=np.float64)
+    # The last coefficients are partly rounding.
+    keep = envelope > 1e3 * EPS * envelope[0]
+    if keep.sum() < 4:
+        keep[:4] = envelope[:4] > 0
+    logs, degrees = np.log(envelope[keep]), degrees[keep]
+    half = logs.size // 2
+    first = -np.polyfit(degrees[:half], logs[:half], 1)[0] if half >= 2 else 0.0
+    second = -np.polyfit(degrees[half:], logs[half:], 1)[0]
+    design = np.stack([np.ones_like(degrees), degrees, np.log(degrees)], axis=1)
+    slope = np.linalg.lstsq(design, logs, rcond=None)[0][1]
+    # Decay like ρ^(−j)/j^p slows down; only an entire function speeds up, as r^j/j! does.
+    entire = bool(second > 1.05 * first)
+    rate = second if entire else -slope
+    return float(np.exp(max(rate, 1e-12))), entire
+
+
+def clenshaw(coefficients: np.ndarray, t: Any) -> np.ndarray:
+    """Evaluate Σ_j b_j T_j(t) at points t of [−1, 1]."""
+    return np.polynomial.chebyshev.chebval(np.asarray(t, np.float64), coefficients)
+
+
+def _sample(f: Callable[[Any], Any], lower: float, upper: float, size: int, derivative: bool) -> np.ndarray:
+    points = np.cos(np.pi * np.arange(size + 1) / size)
+    return evaluate(f, from_unit(points, lower, upper), derivative=derivative)
+
+
+def _coefficients(values: np.ndarray) -> np.ndarray:
+    size = values.size - 1
+    coefficients = scipy.fft.dct(values, type=1) / size
+    coefficients[0] *= 0.5
+    coefficients[-1] *= 0.5
+    return coefficients
+
+
+def _agrees(
+    f: Callable[[Any], Any],
+    lower: float,
+    upper: float,
+    coefficients: np.ndarray,
+    derivative: bool,
+    scale: float,
+) -> bool:
+    """Check off the grid, so that a function which oscillates between its points is not taken for resolved."""
+    points = np.cos(np.sqrt(2.0) * np.arange(1, 12))
+    exact = evaluate(f, from_unit(points, lower, upper), derivative=derivative)
+    # Rounding of the argument near a singularity is amplified by f′ (by f″ for the derivative): allow 1e-9.
+    return bool(np.max(np.abs(clenshaw(coefficients, points) - exact)) <= 1e-9 * scale)
+
+
+def _chop(coefficients: np.ndarray, values: np.ndarray) -> np.ndarray:
+    size = np.abs(coefficients)
+    # The upper half of the grid's coefficients holds nothing but rounding: it measures the floor.
+    floor = max(4 * EPS * np.max(size), 2.0 * np.max(size[coefficients.size // 2 :]))
+    floor = min(floor, 64 * EPS * np.max(np.abs(values)))
+    above = np.nonzero(size > floor)[0]
+    last = int(above[-1]) if above.size else 0
+    return coefficients[: last + 1].copy()
+
+
+def _first_undefined(
+    f: Callable[[Any], Any], lower: float, upper: float, values: np.ndarray, derivative: bool
+) -> float:
+    points = from_unit(np.cos(np.pi * np.arange(values.size) / (values.size - 1)), lower, upper)
+    bad, good = ~np.isfinite(values), np.isfinite(values)
+    if not np.any(good):
+        return float(points[np.argmax(bad)])
+    # Bisect between a defined point and its undefined neighbour: that is where the domain ends.
+    index = int(np.nonzero(bad[1:] != bad[:-1])[0][0])
+    inside, outside = (points[index], points[index + 1]) if good[index] else (points[index + 1], points[index])
+    for _ in range(60):
+        middle = 0.5 * (inside + outside)
+        if np.isfinite(evaluate(f, [middle], derivative=derivative))[0]:
+            inside = middle
+        else:
+            outside = middle
+    return float(outside)
+
+
+def _worst_point(f: Callable[[Any], Any], lower: float, upper: float, derivative: bool) -> float:
+    """Bisect towards the half whose local expansion decays more slowly: it holds the singularity."""
+    for _ in range(48):
+        middle = 0.5 * (lower + upper)
+        if not lower < middle < upper:
+            break
+        tails = []
+        for ends in ((lower, middle), (middle, upper)):
+            size = np.abs(_coefficients(_sample(f, *ends, 64, derivative)))
+            tails.append(np.max(size[32:]) / max(np.max(size[1:]), np.finfo(np.float64).tiny))
+        if not np.all(np.isfinite(tails)):
+            return middle
+        lower, upper = (lower, middle) if tails[0] >= tails[1] else (middle, upper)
+    return 0.5 * (lower + upper)

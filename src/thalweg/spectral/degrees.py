@@ -1,0 +1,224 @@
+"""Laws of the random degree n, in survival form S_j = Pr(n ≥ j) and in log space.
+
+The randomly truncated series Σ_{j≤n} (b_j / S_j) T_j is unbiased for any law with S_j > 0 wherever b_j ≠ 0
+(Lemma 1 of the paper). What a law decides is the variance, Lemma 2: (π/2) Σ_{j≥1} b_j² (1/S_j − 1).
+"""
+
+import warnings
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+import scipy.optimize
+import scipy.special
+
+from thalweg.spectral.chebyshev import decay
+
+# No degree up to the last is rarer than this: a weight b_j/S_j is then never drawn from beyond the reach of the
+# uniform numbers, at the cost of J·2⁻³⁰ in the mean degree.
+FLOOR = 2.0**-30
+
+
+class InfiniteVarianceWarning(UserWarning):
+    """A degree law whose survival falls faster than b_j²: the estimate is unbiased, its variance infinite."""
+
+
+class Law(NamedTuple):
+    """A law of the degree: log S_j for j = 0 … J, with S_0 = 1.
+
+    ``rate`` is the exponential rate at which S_j falls for large j (∞ if it falls faster than any exponential, 0
+    if it ends at J with the coefficients); ``biased`` marks a law that leaves coefficients out.
+    """
+
+    name: str
+    log_survival: np.ndarray
+    rate: float = 0.0
+    biased: bool = False
+
+    @property
+    def survival(self) -> np.ndarray:
+        """S_0 … S_J."""
+        return np.exp(self.log_survival)
+
+    @property
+    def masses(self) -> np.ndarray:
+        """Pr(n = j) for j = 0 … J; the last one holds everything from J on."""
+        survival = self.survival
+        return survival - np.append(survival[1:], 0.0)
+
+    @property
+    def mean(self) -> float:
+        """E n = Σ_{j≥1} S_j."""
+        return float(np.sum(self.survival[1:]))
+
+
+def variance(coefficients: np.ndarray, law: Law) -> float:
+    """Return the Chebyshev-weighted variance of the randomly truncated series, Lemma 2 (0/0 counts as 0).
+
+    Examples
+    --------
+    >>> variance(np.array([1.0, 0.5, 0.25]), Law("certain", np.zeros(3)))
+    0.0
+    """
+    b = np.abs(np.asarray(coefficients, np.float64))[1:]
+    log_survival = law.log_survival[1 : b.size + 1]
+    if log_survival.size < b.size:
+        log_survival = np.append(log_survival, np.full(b.size - log_survival.size, -np.inf))
+    some = b > 0
+    if np.any(np.isneginf(log_survival[some])):
+        return np.inf
+    with np.errstate(over="ignore", divide="ignore"):
+        logs = 2.0 * np.log(b[some]) - log_survival[some] + np.log(-np.expm1(log_survival[some]))
+        return float(0.5 * np.pi * np.sum(np.exp(logs)))
+
+
+def optimal(coefficients: np.ndarray, mean: float) -> Law:
+    """Return the law of least variance for the actual coefficients (equations.md §2).
+
+    min Σ b_j²/S_j subject to Σ_{j≥1} S_j = N and 1 ≥ S_1 ≥ S_2 ≥ … is solved by S_j = min(1, c √y_j), y the
+    non-increasing isotonic regression of b_j². With N ≥ J the series is not truncated at all.
+
+    Examples
+    --------
+    >>> law = optimal(2.0 ** -np.arange(10.0), 3.0)
+    >>> round(law.mean, 12), bool(np.all(np.diff(law.log_survival) <= 0))
+    (3.0, True)
+    """
+    b = np.asarray(coefficients, np.float64)
+    return _from_weights("optimal", b[1:] ** 2, mean)
+
+
+def joint(coefficients: np.ndarray, derivative: np.ndarray, mean: float) -> Law:
+    """Return the optimal law for a recurrence that serves a value and a gradient, from b_j² and b′_j² together."""
+    size = max(coefficients.size, derivative.size) - 1
+    weights = np.zeros(size)
+    for b in (coefficients, derivative):
+        squares = np.asarray(b[1:], np.float64) ** 2
+        total = np.sum(squares)
+        if total > 0:
+            weights[: squares.size] += squares / total
+    return _from_weights("optimal", weights, mean)
+
+
+def theorem3(coefficients: np.ndarray, mean: float, rho: float | None = None) -> Law:
+    """Return the law of Theorem 3, corrected: S_j = 1 for j ≤ K, (N−K)(ρ−1)ρ^(K−j) beyond (equations.md §2).
+
+    ρ is the sum of the semi-axes of the ellipse in which f is analytic; by default it is fitted to the
+    coefficients.
+    """
+    rho = decay(coefficients)[0] if rho is None else float(rho)
+    if not rho > 1:
+        raise ValueError(f"rho must be greater than 1, found {rho}")
+    degrees = np.arange(coefficients.size, dtype=np.float64)
+    # An entire function has no finite ρ: the law is then all but certain, one degree either side of N.
+    log_rho = min(np.log(rho), 700.0)
+    start = max(0.0, np.ceil(mean - 1.0 / -np.expm1(-log_rho)))
+    logs = np.full(degrees.size, 0.0)
+    beyond = degrees > start
+    scale = mean - start
+    # log((N−K)(ρ−1)) + (K−j) log ρ, with ρ − 1 = ρ(1 − 1/ρ) so that a huge ρ does not overflow.
+    if scale > 0:
+        logs[beyond] = np.log(scale) + np.log(-np.expm1(-log_rho)) + log_rho * (start + 1 - degrees[beyond])
+    else:
+        logs[beyond] = -np.inf
+    return Law("theorem3", np.minimum(logs, 0.0), rate=float(log_rho))
+
+
+def geometric(coefficients: np.ndarray, mean: float) -> Law:
+    """Return the geometric law of mean N: S_j = (N/(N+1))^j."""
+    ratio = np.log(mean) - np.log1p(mean)
+    return Law("geometric", ratio * np.arange(coefficients.size), rate=float(-ratio))
+
+
+def poisson(coefficients: np.ndarray, mean: float) -> Law:
+    """Return the Poisson law of mean N."""
+    log_mass = lambda j: j * np.log(mean) - mean - scipy.special.gammaln(j + 1)
+    return Law("poisson", _survival(log_mass, coefficients.size, mean), rate=np.inf)
+
+
+def negative_binomial(coefficients: np.ndarray, mean: float, shape: float = 5.0) -> Law:
+    """Return the negative binomial law of mean N: the number of failures before ``shape`` successes."""
+    log_success, log_failure = np.log(shape / (shape + mean)), np.log(mean / (shape + mean))
+    log_mass = lambda j: (
+        scipy.special.gammaln(j + shape)
+        - scipy.special.gammaln(shape)
+        - scipy.special.gammaln(j + 1)
+        + shape * log_success
+        + j * log_failure
+    )
+    logs = _survival(log_mass, coefficients.size, mean)
+    return Law("negative_binomial", logs, rate=float(-log_failure))
+
+
+def fixed(coefficients: np.ndarray, mean: float) -> Law:
+    """Return the degree ⌊N⌋ with certainty: biased wherever the series goes on, and here for comparison only."""
+    degrees = np.arange(coefficients.size)
+    biased = bool(np.any(np.asarray(coefficients)[degrees > mean] != 0))
+    return Law("fixed", np.where(degrees <= mean, 0.0, -np.inf), biased=biased)
+
+
+LAWS: dict[str, Callable[..., Law]] = {
+    "optimal": optimal,
+    "theorem3": theorem3,
+    "geometric": geometric,
+    "poisson": poisson,
+    "negative_binomial": negative_binomial,
+    "fixed": fixed,
+}
+
+
+def has_finite_variance(coefficients: np.ndarray, law: Law) -> bool:
+    """Whether Σ b_j²/S_j converges for the whole series, judged by the rates at which both fall.
+
+    Examples
+    --------
+    >>> import jax.numpy as jnp
+    >>> from thalweg.spectral.chebyshev import series
+    >>> b = series(jnp.log, 1.0, 100.0)
+    >>> has_finite_variance(b, poisson(b, 30.0)), has_finite_variance(b, geometric(b, 30.0))
+    (False, True)
+    """
+    if law.biased:
+        return True
+    rho, entire = decay(coefficients)
+    return bool(entire or law.rate < 2.0 * np.log(rho))
+
+
+def warn_if_infinite(coefficients: np.ndarray, law: Law) -> None:
+    """Say so if the law has infinite variance for these coefficients."""
+    if not has_finite_variance(coefficients, law):
+        warnings.warn(
+            f"the {law.name} law of mean {law.mean:.3g} has infinite variance for this function on this interval: its "
+            f"survival falls like e^(−{law.rate:.3g} j), b_j² like e^(−{2 * np.log(decay(coefficients)[0]):.3g} j). "
+            "Use law='optimal', or a larger degree where the law is geometric.",
+            InfiniteVarianceWarning,
+            stacklevel=3,
+        )
+
+
+def _from_weights(name: str, weights: np.ndarray, mean: float) -> Law:
+    if not mean > 0:
+        raise ValueError(f"degree (the mean of the law) must be positive, found {mean}")
+    size = weights.size
+    if mean >= size:
+        return Law(name, np.zeros(size + 1))
+    root = np.sqrt(scipy.optimize.isotonic_regression(weights, increasing=False).x)
+    logs = np.log(np.maximum(root, np.finfo(np.float64).tiny))
+    floor = np.log(min(FLOOR, 0.5 * mean / size))
+    survival = lambda log_c: np.clip(log_c + logs, floor, 0.0)
+    # Bisection on log c: Σ_j S_j rises with it from J·floor to J.
+    low, high = floor - logs[0] - 1.0, -logs[-1] + 1.0
+    for _ in range(200):
+        middle = 0.5 * (low + high)
+        if np.sum(np.exp(survival(middle))) < mean:
+            low = middle
+        else:
+            high = middle
+    return Law(name, np.append(0.0, survival(0.5 * (low + high))))
+
+
+def _survival(log_mass: Callable[[np.ndarray], np.ndarray], size: int, mean: float) -> np.ndarray:
+    """Sum masses from the far end in log space, so that no survival underflows."""
+    far = np.arange(size + int(20 * mean) + 200, dtype=np.float64)
+    logs = np.logaddexp.accumulate(log_mass(far)[::-1])[::-1]
+    return np.minimum(logs[:size] - max(logs[0], 0.0), 0.0)

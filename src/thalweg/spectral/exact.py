@@ -1,0 +1,58 @@
+"""Factorisations, where they are cheaper: log det by Cholesky's, everything else by eigenvalues."""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+
+from thalweg.spectral.bounds import NotPositiveDefiniteError
+from thalweg.spectral.estimate import OK, Estimate
+from thalweg.spectral.operators import Operator
+from thalweg.spectral.plan import Plan
+
+# Multiplications of a factorisation, in units of d³, weighted by how much slower than a product they run.
+_CHOLESKY, _EIGENVALUES = 0.5, 5.0
+_SMALL = 200
+
+
+def factorisation_is_cheaper(f: Any, operator: Operator, plan: Plan | None) -> bool:
+    """Whether a factorisation is predicted to cost less than the estimate the plan describes.
+
+    Without a plan: whether the matrix is so small that even making one would cost more.
+    """
+    if operator.kind != "dense":
+        return False
+    size = operator.dimension
+    if plan is None:
+        return size <= _SMALL
+    factor = _CHOLESKY if f == "log" else _EIGENVALUES
+    return factor * size < 0.5 * plan.probes * float(plan.mean_degree)
+
+
+def exact_sum(f: Callable[[Any], Any] | str, operator: Operator) -> Estimate:
+    """Compute tr f(A) by a factorisation of the dense matrix; differentiable."""
+    dense = operator.to_dense()
+    if f == "log":
+        root = jnp.linalg.cholesky(dense)
+        value = 2.0 * jnp.sum(jnp.log(jnp.diagonal(root)))
+        lower = upper = jnp.asarray(np.nan, dense.dtype)
+    else:
+        eigenvalues = jnp.linalg.eigvalsh(dense)
+        function = (lambda x: 1.0 / x) if f == "inverse" else f
+        value = jnp.sum(function(eigenvalues))  # type: ignore[operator]
+        lower, upper = eigenvalues[0], eigenvalues[-1]
+    if operator.concrete() and not bool(jnp.isfinite(value)):
+        raise NotPositiveDefiniteError(
+            "f is not finite on the spectrum of A: A is not positive definite, or holds NaN or infinity"
+        )
+    return Estimate(
+        value=value,
+        standard_error=jnp.zeros((), dense.dtype),
+        products=jnp.asarray(0.0, dense.dtype),
+        lower=lower,
+        upper=upper,
+        status=jnp.asarray(OK),
+        degrees_of_freedom=np.inf,
+        advice="Computed by a factorisation.",
+    )

@@ -1,0 +1,427 @@
+"""The plan: everything about an estimate that must be concrete, made on the host.
+
+Interval, coefficients, law and preconditioner are numbers that decide shapes, or that Python must look at. They are
+gathered here once; the compiled estimate takes the plan as an argument.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Key
+
+from thalweg.spectral import degrees as laws
+from thalweg.spectral.bounds import Spectrum, spectrum
+from thalweg.spectral.chebyshev import MAX_DEGREE, clenshaw, evaluate, series, to_unit
+from thalweg.spectral.gradients import GRADIENTS
+from thalweg.spectral.operators import Operator, as_operator, entries_bounds
+from thalweg.spectral.precondition import LowRank, Preconditioner
+from thalweg.spectral.probes import KINDS
+from thalweg.spectral.recurrence import Tables
+from thalweg.spectral.setup import make_preconditioner
+from thalweg.spectral.tuning import predict, thin
+
+
+class Plan(eqx.Module):
+    """A concrete plan for estimates of tr f(A); made by :func:`plan`, and reused for other keys and nearby parameters.
+
+    Attributes
+    ----------
+    lower, upper
+        The interval.
+    mean_degree
+        The mean N of the degree law.
+    log_survival
+        log S_j of the degree law (padded with −∞).
+    rounding
+        What rounding is expected to cost in the value, as one standard deviation.
+    products
+        Products with A spent on making the plan.
+    """
+
+    tables: Tables
+    log_survival: Float[Array, " n"]
+    control: Float[Array, " n"]
+    preconditioner: Preconditioner | None
+    offset: Float[Array, ""]
+    rounding: Float[Array, ""]
+    lower: np.ndarray
+    upper: np.ndarray
+    mean_degree: np.ndarray
+    products: np.ndarray
+    dimension: int = eqx.field(static=True)
+    units: int = eqx.field(static=True)
+    group: int = eqx.field(static=True)
+    probe: str = eqx.field(static=True)
+    form: str = eqx.field(static=True)
+    gradient: str = eqx.field(static=True)
+    precision: str = eqx.field(static=True)
+    law: str = eqx.field(static=True)
+
+    @property
+    def probes(self) -> int:
+        """How many probes one estimate draws."""
+        return self.units * self.group
+
+
+def plan(
+    f: Callable[[Any], Any] | str,
+    A: Any,
+    key: Key[Array, ""],
+    *,
+    dimension: int | None = None,
+    probes: int = 16,
+    degree: float | None = None,
+    law: str = "optimal",
+    rho: float | None = None,
+    interval: tuple[float | None, float | None] | None = None,
+    slack: float = 1.0,
+    preconditioner: Any = None,
+    probe: str = "rademacher",
+    group: int | None = None,
+    gradient: str | None = None,
+    precision: str = "highest",
+) -> Plan:
+    """Make a plan for tr f(A).
+
+    Parameters
+    ----------
+    f
+        An elementwise function written in :mod:`jax.numpy`, analytic on the interval; or ``"log"`` or ``"inverse"``,
+        the two that can be preconditioned.
+    A
+        See :func:`thalweg.spectral.as_operator`.
+    key
+        For the search of the interval and of the preconditioner: independent of the keys of the estimates.
+    dimension
+        The length of the vectors, if ``A`` is a plain function.
+    probes
+        How many probes one estimate draws: an even number (pairs make the error bar).
+    degree
+        The mean degree N; chosen by variance × work if None.
+    law
+        One of ``"optimal"``, ``"theorem3"``, ``"geometric"``, ``"poisson"``, ``"negative_binomial"``, ``"fixed"``
+        (biased).
+    rho
+        The ρ of Theorem 3; fitted to the coefficients if None.
+    interval
+        ``(lower, upper)``, either of them None to be found.
+    slack
+        Widen the interval by this factor, so that the plan stays valid while parameters move.
+    preconditioner
+        A :class:`PivotedCholesky`, :class:`Nystrom`, :class:`Diagonal` or :class:`Own`.
+    probe
+        ``"rademacher"``, ``"gaussian"``, ``"sphere"`` or ``"orthogonal"``.
+    group
+        How many probes share a degree (the paper shares one among all). Groups are independent, and the error bar is
+        made from them. Orthogonal probes are orthogonal within a group; 1 by default, 4 for them.
+    gradient
+        ``"series"`` or ``"paper"``: make the law suit this gradient too. None: a law for the value (the gradient is
+        then ``"series"``, with a little more variance).
+    precision
+        The precision of matrix products on accelerators; ``"default"`` allows TF32.
+    """
+    operator = as_operator(A, dimension)
+    if not operator.concrete():
+        raise TypeError(
+            "a plan needs concrete arrays, and A is being traced by jit or vmap: make the plan outside, "
+            "plan = thalweg.spectral.plan(f, A, key), and pass it in, logdet(A, key, plan=plan)"
+        )
+    operator = operator.frozen()
+    units, group = _check_counts(probes, group, probe, operator.dimension)
+    _check_names(law, gradient, slack, preconditioner, f)
+    bounds_key, preconditioner_key, symmetry_key = jax.random.split(key, 3)
+    check_symmetric(operator, symmetry_key)
+    function, form = _function(f, preconditioner)
+    if preconditioner is None:
+        built, spent = None, 0
+    else:
+        built, spent = make_preconditioner(preconditioner, operator, preconditioner_key, probes)
+    bounds = find_interval(function, operator, built, bounds_key, interval)
+    lower, upper = _widen(bounds.lower, bounds.upper, slack, needs_positive(function))
+    dtype = operator.dtype
+    # Ã = scale·A − shift is applied in the operator's precision: take as the interval what the rounded numbers mean.
+    scale = float(np.asarray(2.0 / (upper - lower), dtype))
+    shift = float(np.asarray((upper + lower) / (upper - lower), dtype))
+    lower, upper = (shift - 1.0) / scale, (shift + 1.0) / scale
+    value = series(function, lower, upper)
+    slope = series((lambda x: 1.0 / x) if form == "inverse" else function, lower, upper, derivative=form != "inverse")
+    nodes, weights = _density(bounds, lower, upper, value.size)
+    centre = float(to_unit(1.0, lower, upper)) if isinstance(built, LowRank) else -1.0
+    chosen, coefficient = _choose_law(
+        law, value, slope, degree, gradient, rho, nodes, weights, operator.dimension, units // 2, centre
+    )
+    laws.warn_if_infinite(value, chosen)
+    return Plan(
+        **_tables(chosen, value, slope, centre, coefficient, scale, shift, dtype),
+        preconditioner=built,
+        offset=_offset(form, built, dtype),
+        rounding=jnp.asarray(_rounding(function, nodes, weights, lower, upper, operator), dtype),
+        lower=np.asarray(lower),
+        upper=np.asarray(upper),
+        mean_degree=np.asarray(chosen.mean),
+        products=np.asarray(spent + bounds.products),
+        dimension=operator.dimension,
+        units=units,
+        group=group,
+        probe=probe,
+        form=form,
+        gradient=gradient or "series",
+        precision=precision,
+        law=law,
+    )
+
+
+def needs_positive(function: Callable[[Any], Any]) -> bool:
+    """Whether f or f′ is undefined at or below zero, so that the spectrum must be positive."""
+    points = [-1.0, -1e-3, 0.0]
+    values = np.append(evaluate(function, points), evaluate(function, points, derivative=True))
+    return not bool(np.all(np.isfinite(values)))
+
+
+def check_symmetric(operator: Operator, key: Key[Array, ""]) -> None:
+    """Refuse an operator that changes the shape of vectors, is not finite, or not symmetric: uᵀAv ≠ vᵀAu."""
+    finite, gap = _probe_symmetry(operator, key)
+    if not bool(finite):
+        raise ValueError("A holds NaN or infinity: a product with a finite vector is not finite")
+    if float(gap) > 1e3 * float(jnp.finfo(operator.dtype).eps):
+        raise ValueError(
+            f"A must be symmetric: uᵀAv and vᵀAu differ by {float(gap):.2g} of ‖u‖‖Av‖ for random u, v. "
+            "Symmetrise it, (A + Aᵀ)/2, or for singular values use nuclear_norm or schatten_norm."
+        )
+
+
+@eqx.filter_jit
+def _probe_symmetry(operator: Operator, key: Key[Array, ""]) -> tuple[Array, Array]:
+    size = operator.dimension
+    u, v = jax.random.normal(key, (2, size, 2), operator.dtype)
+    with jax.default_matmul_precision("highest"):
+        both = operator @ jnp.concatenate([u, v], axis=1)
+    if both.shape != (size, 4):
+        raise ValueError(f"A must map a block of shape {(size, 4)} to the same shape, found {both.shape}")
+    left, right = both[:, :2], both[:, 2:]
+    gap = jnp.abs(jnp.sum(v * left, axis=0) - jnp.sum(u * right, axis=0))
+    norms = jnp.linalg.norm(u, axis=0) * jnp.linalg.norm(right, axis=0)
+    return jnp.all(jnp.isfinite(both)), jnp.max(gap / jnp.where(norms > 0, norms, 1.0))
+
+
+def find_interval(
+    function: Callable[[Any], Any],
+    operator: Operator,
+    built: Preconditioner | None,
+    key: Key[Array, ""],
+    interval: tuple[float | None, float | None] | None,
+) -> Spectrum:
+    """Find the interval, or check the user's."""
+    lower, upper = (None, None) if interval is None else interval
+    if lower is not None and upper is not None and not lower < upper:
+        raise ValueError(f"interval must be (lower, upper) with lower < upper, found ({lower}, {upper})")
+    positive = needs_positive(function)
+    if built is not None:
+        positive = True
+        if isinstance(built, LowRank) and lower is None:
+            lower = _below_one(operator, built)
+    proven = entries_bounds(operator) if built is None else None
+    found = spectrum(operator, built, key, positive=positive, lower=lower, upper=upper, proven=proven)
+    tolerance = 1e-6 * (found.upper - found.lower)
+    for node in (found.nodes[0], found.nodes[-1]):
+        if not found.lower - tolerance <= node <= found.upper + tolerance:
+            if interval is None and built is not None:
+                low = min(found.lower, 0.9 * found.nodes[0])
+                return found._replace(lower=low, upper=max(found.upper, found.nodes[-1]))
+            raise ValueError(
+                f"interval ({found.lower:.6g}, {found.upper:.6g}) does not hold the spectrum: a vector v was found "
+                f"with vᵀAv/vᵀv = {node:.6g}. Widen it, or leave it out to have it found."
+            )
+    return found
+
+
+def _below_one(operator: Operator, built: LowRank) -> float:
+    """1 less what rounding can do: P ≼ A holds to a few eps·κ(A)."""
+    ends = jnp.max(built.eigenvalues) / built.noise
+    lost = 8.0 * float(jnp.finfo(operator.dtype).eps) * (1.0 + float(ends))
+    if lost > 0.5:
+        raise ValueError(
+            f"A is too ill-conditioned for {operator.dtype} with this preconditioner: κ is about {float(ends):.2g}. "
+            "Use float64, or a larger noise."
+        )
+    return 1.0 - max(lost, 1e-6)
+
+
+def _function(f: Any, preconditioner: Any) -> tuple[Callable[[Any], Any], str]:
+    if f == "log":
+        return jnp.log, "log" if preconditioner is not None else "plain"
+    if f == "inverse":
+        if preconditioner is not None:
+            # tr A⁻¹ = tr P⁻¹ + tr P^(−½)(B⁻¹ − I)P^(−½): the first term is known, the second vanishes as P → A.
+            return lambda x: 1.0 / x - 1.0, "inverse"
+        return lambda x: 1.0 / x, "plain"
+    if preconditioner is not None:
+        raise ValueError("a preconditioner works for log and 1/x only: f must be 'log' or 'inverse'")
+    if not callable(f):
+        raise TypeError(f"f must be a function written in jax.numpy, 'log' or 'inverse'; found {f!r}")
+    return f, "plain"
+
+
+def _offset(form: str, built: Preconditioner | None, dtype: Any) -> Array:
+    if built is None:
+        return jnp.zeros((), dtype)
+    known = built.log_determinant if form == "log" else built.inverse_trace
+    if not bool(jnp.isfinite(known)):
+        name = "log_determinant" if form == "log" else "inverse_trace"
+        raise ValueError(f"the preconditioner's {name} must be finite for this sum, found {float(known)}: pass {name}=")
+    return jnp.asarray(known, dtype)
+
+
+def _check_counts(probes: int, group: int | None, probe: str, dimension: int) -> tuple[int, int]:
+    if probe not in KINDS:
+        raise ValueError(f"probe must be one of {', '.join(KINDS)}; found {probe!r}")
+    group = (min(4, dimension) if probe == "orthogonal" else 1) if group is None else int(group)
+    if group < 1:
+        raise ValueError(f"group must be at least 1, found {group}")
+    if probe == "orthogonal" and group > dimension:
+        raise ValueError(
+            f"group: at most {dimension} probes can be orthogonal in {dimension} dimensions, found {group}"
+        )
+    if not isinstance(probes, int | np.integer) or probes < 2 * group or probes % (2 * group):
+        raise ValueError(
+            f"probes must be a positive multiple of {2 * group} (pairs of groups of {group} make the error bar), "
+            f"found {probes!r}"
+        )
+    return int(probes) // group, group
+
+
+def _check_names(law: str, gradient: str | None, slack: float, preconditioner: Any, f: Any) -> None:
+    if law not in laws.LAWS:
+        raise ValueError(f"law must be one of {', '.join(laws.LAWS)}; found {law!r}")
+    if gradient is not None and gradient not in GRADIENTS:
+        raise ValueError(f"gradient must be None or one of {', '.join(GRADIENTS)}; found {gradient!r}")
+    if not slack >= 1:
+        raise ValueError(f"slack must be at least 1, found {slack}")
+
+
+def _widen(lower: float, upper: float, slack: float, positive: bool) -> tuple[float, float]:
+    if positive:
+        return lower / slack, upper * slack
+    extra = 0.5 * (slack - 1.0) * (upper - lower)
+    return lower - extra, upper + extra
+
+
+def _density(bounds: Spectrum, lower: float, upper: float, size: int) -> tuple[np.ndarray, np.ndarray]:
+    """Ritz values on [−1, 1] and their weights, few enough for the tables of all degrees."""
+    nodes = np.clip(to_unit(bounds.nodes, lower, upper), -1.0, 1.0)
+    return thin(nodes, bounds.weights, max(8, min(400, 10_000_000 // max(size, 1))))
+
+
+def _choose_law(
+    name: str,
+    value: np.ndarray,
+    slope: np.ndarray,
+    degree: float | None,
+    gradient: str | None,
+    rho: float | None,
+    nodes: np.ndarray,
+    weights: np.ndarray,
+    dimension: int,
+    strata: int,
+    centre: float,
+) -> tuple[laws.Law, float]:
+    size = max(value.size, slope.size)
+    padded = np.append(value, np.zeros(size - value.size))
+    last = size - 1 if gradient else value.size - 1
+    # What (12) truncates are the coefficients of the derivative of the polynomial: j b_j.
+    other = slope if gradient != "paper" else np.arange(value.size) * value
+
+    def best(mean: float) -> laws.Law:
+        mean = min(mean, float(max(last, 1)))
+        return laws.joint(padded, other, mean) if gradient else laws.optimal(padded, mean)
+
+    predicted = lambda law: predict(padded, law, nodes, weights, dimension, strata, centre)
+    if degree is None:
+        grid = np.unique(np.minimum(np.geomspace(4.0, max(4.0, last), 16), max(last, 1)))
+        figures = [predicted(best(mean)) for mean in grid]
+        degree = float(grid[int(np.argmin([p.variance * p.work for p in figures]))])
+    if not degree > 0:
+        raise ValueError(f"degree (the mean of the law) must be positive, found {degree}")
+    if name == "optimal":
+        law = best(degree)
+    elif name == "theorem3":
+        law = laws.theorem3(padded, degree, rho)
+    else:
+        law = laws.LAWS[name](padded, degree)
+    # The control variate has mean zero only under a law that leaves nothing out.
+    return law, 0.0 if law.biased else predicted(_floored(law)).coefficient
+
+
+def _floored(law: laws.Law) -> laws.Law:
+    """The law as it is sampled: no degree rarer than the uniform numbers can draw."""
+    if law.name == "fixed":
+        return law
+    return law._replace(log_survival=np.maximum(law.log_survival, np.log(laws.FLOOR)))
+
+
+def _tables(
+    law: laws.Law,
+    value: np.ndarray,
+    slope: np.ndarray,
+    centre: float,
+    coefficient: float,
+    scale: float,
+    shift: float,
+    dtype: Any,
+) -> dict[str, Any]:
+    """Weights b_j/S_j and the control variate of every degree, padded to a power of two: few shapes to compile for."""
+    size = law.log_survival.size
+    logs = _floored(law).log_survival
+    length = max(8, 1 << (size - 1).bit_length())
+    if length > 2 * MAX_DEGREE:
+        raise ValueError(f"the series has {size} coefficients: the interval is too wide; use a preconditioner")
+
+    def weigh(b: np.ndarray) -> np.ndarray:
+        padded = np.zeros(length)
+        inverse = np.where(np.isneginf(logs), 0.0, np.exp(-np.maximum(logs, -700.0)))
+        padded[: b.size] = b * inverse[: b.size]
+        return padded
+
+    weights = weigh(value)
+    if not np.all(np.isfinite(np.asarray(weights, dtype))):
+        raise ValueError(
+            f"f is too large for {dtype} on the interval: a coefficient is {np.max(np.abs(weights)):.3g}. "
+            "Use float64, or scale f."
+        )
+    signs = np.cos(np.arange(length) * np.arccos(np.clip(centre, -1.0, 1.0)))
+    control = np.cumsum(weights * signs) - clenshaw(value, centre)
+    padded_logs = np.full(length, -np.inf)
+    padded_logs[:size] = logs
+    tables = Tables(
+        jnp.asarray(scale, dtype),
+        jnp.asarray(shift, dtype),
+        jnp.asarray(weights, dtype),
+        jnp.asarray(weigh(slope), dtype),
+    )
+    return {
+        "tables": tables,
+        "log_survival": jnp.asarray(padded_logs, dtype),
+        "control": jnp.asarray(coefficient * control, dtype),
+    }
+
+
+def _rounding(
+    function: Callable[[Any], Any],
+    nodes: np.ndarray,
+    weights: np.ndarray,
+    lower: float,
+    upper: float,
+    operator: Operator,
+) -> float:
+    """What rounding is expected to cost: a product moves an eigenvalue by a fraction of eps·‖A‖, f by f′ times that."""
+    points = 0.5 * (upper - lower) * nodes + 0.5 * (upper + lower)
+    points = np.clip(points, lower, upper)
+    slopes = np.abs(evaluate(function, points, derivative=True))
+    values = np.abs(evaluate(function, points))
+    eps = float(jnp.finfo(operator.dtype).eps)
+    moved = 0.1 * (upper - lower) * float(weights @ slopes) + float(weights @ values)
+    return eps * operator.dimension * moved

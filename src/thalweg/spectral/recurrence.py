@@ -1,0 +1,165 @@
+"""The compiled recurrences: w_{j+1} = 2Ãw_j − w_{j−1}, on a block of probes that shrinks as they finish.
+
+Values need half the products, because T_{2j} and T_{2j+1} of a symmetric operator are products of two vectors known
+already: v·w_{2j} = 2‖w_j‖² − ‖v‖² and v·w_{2j−1} = 2 w_{j−1}·w_j − v·w_1.
+
+Probes come sorted by stratum, the longest degrees first (see :mod:`thalweg.spectral.probes`), so that the ones that
+have finished are always the last columns: the block is halved by dropping them, with shapes known to the compiler.
+"""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int
+
+
+class Tables(NamedTuple):
+    """What a recurrence reads: the map onto [−1, 1] and the weights b_j/S_j, b′_j/S_j (padded with zeros)."""
+
+    scale: Float[Array, ""]
+    shift: Float[Array, ""]
+    weights: Float[Array, " n"]
+    derivative: Float[Array, " n"]
+
+
+class Swept(NamedTuple):
+    """What a sweep of the recurrence leaves behind."""
+
+    values: Float[Array, " m"]
+    squares: Float[Array, " m"]
+    vectors: tuple
+    last: tuple
+    outside: Float[Array, ""]
+    products: Float[Array, ""]
+
+
+class _Carry(NamedTuple):
+    step: Int[Array, ""]
+    older: Float[Array, "d w"]
+    newer: Float[Array, "d w"]
+    values: Float[Array, " w"]
+    vectors: tuple
+    outside: Float[Array, ""]
+
+
+def _columns(carry: _Carry, columns: slice) -> _Carry:
+    return jax.tree.map(lambda x: x[..., columns] if x.ndim else x, carry)
+
+
+def _unfinished(bound: Int[Array, ""], carry: _Carry) -> Array:
+    return carry.step <= bound
+
+
+def block_widths(units: int, group: int) -> tuple[int, ...]:
+    """The widths the block shrinks through: halves, in whole strata (pairs of units)."""
+    strata, widths = units // 2, []
+    while strata >= 1:
+        widths.append(2 * strata * group)
+        strata //= 2
+    return tuple(widths)
+
+
+def tolerance(dtype: Any) -> float:
+    """By how much ‖w_j‖² may exceed ‖v‖² before an eigenvalue must lie outside: rounding alone does less."""
+    return max(1e-6, 1e4 * float(jnp.finfo(dtype).eps))
+
+
+def sweep(
+    apply: Callable[[Any], Any],
+    tables: Tables,
+    start: Float[Array, "d m"],
+    degrees: Int[Array, " m"],
+    widths: tuple[int, ...],
+    accumulate: tuple[Int[Array, " m"], ...] = (),
+    keep_last: bool = False,
+) -> Swept:
+    """Run the recurrence for every probe up to its degree.
+
+    Parameters
+    ----------
+    apply
+        The operator on a block.
+    tables
+        Interval and weights.
+    start
+        The probes w_0, sorted so that degrees do not increase.
+    degrees
+        The degree n of each probe.
+    widths
+        See :func:`block_widths`.
+    accumulate
+        For each array of degrees given here also return u = Σ_{j≤n} (b′_j/S_j) w_j, which takes n products where the
+        value takes n/2. (For the value alone: empty.)
+    keep_last
+        Also run to the full degree and return (w_n, w_{n−1}) of every probe, from where the recurrence can be run
+        backwards.
+    """
+    full = bool(accumulate) or keep_last
+    needed = degrees
+    for other in accumulate:
+        needed = jnp.maximum(needed, other)
+    own = jnp.maximum(needed if full else -(-degrees // 2), 1)
+    # Degrees fall from one stratum to the next, but not within one: bound them from the right.
+    needed = jax.lax.cummax(own, reverse=True)
+
+    dtype = start.dtype
+    shifted = lambda block: tables.scale * apply(block) - tables.shift * block
+    first = shifted(start)
+    squares = jnp.sum(start * start, axis=0)
+    moment = jnp.sum(start * first, axis=0)
+    weigh = lambda j, limit, table: jnp.where(j <= limit, table.at[j].get(mode="fill", fill_value=0), 0)
+    values = tables.weights[0] * squares + weigh(1, degrees, tables.weights) * moment
+    second = 2.0 * jnp.sum(first * first, axis=0) - squares
+    values = values + weigh(2, degrees, tables.weights) * second
+    vectors = tuple(tables.derivative[0] * start + weigh(1, other, tables.derivative) * first for other in accumulate)
+    limit = 1.0 + tolerance(dtype)
+
+    def watch(outside: Any, size: Any, cross: Any, width: int) -> Any:
+        # Growing at the upper end w_j keeps its sign, at the lower end it alternates.
+        # (A comparison that is false for NaN would let it pass: `not <=` does not.)
+        grown = ~(size <= limit * squares[:width])
+        sign = jnp.where(jnp.any(grown & ~(cross < 0)), 1.0, -1.0).astype(dtype)
+        return jnp.where((outside == 0) & jnp.any(grown), sign, outside)
+
+    outside = watch(jnp.zeros((), dtype), 0.5 * (second + squares), moment, start.shape[1])
+
+    def body(carry: _Carry) -> _Carry:
+        width = carry.newer.shape[1]
+        k, limits = carry.step, degrees[:width]
+        latest = 2.0 * shifted(carry.newer) - carry.older
+        older = carry.newer
+        if keep_last:
+            active = k <= own[:width]
+            older = jnp.where(active, older, carry.older)
+            latest = jnp.where(active, latest, carry.newer)
+        cross = jnp.sum(older * latest, axis=0)
+        size = jnp.sum(latest * latest, axis=0)
+        values = (
+            carry.values
+            + weigh(2 * k - 1, limits, tables.weights) * (2.0 * cross - moment[:width])
+            + weigh(2 * k, limits, tables.weights) * (2.0 * size - squares[:width])
+        )
+        vectors = tuple(
+            u + weigh(k, other[:width], tables.derivative) * latest
+            for u, other in zip(carry.vectors, accumulate, strict=True)
+        )
+        return _Carry(k + 1, older, latest, values, vectors, watch(carry.outside, size, cross, width))
+
+    step = jnp.asarray(2, needed.dtype)
+    carry = _Carry(step, start, first, values, vectors, outside)
+    products = jnp.asarray(start.shape[1], dtype)
+    done: list[_Carry] = []
+    for index, width in enumerate(widths):
+        following = widths[index + 1] if index + 1 < len(widths) else 0
+        # The next width holds once every probe beyond it has finished.
+        bound = needed[following]
+        before = carry.step
+        carry = jax.lax.while_loop(partial(_unfinished, bound), body, carry)
+        products = products + width * (carry.step - before).astype(dtype)
+        done.append(_columns(carry, slice(following, None)))
+        carry = _columns(carry, slice(0, following))
+    joined = jax.tree.map(lambda *parts: jnp.concatenate(parts, axis=-1) if parts[0].ndim else parts[-1], *done[::-1])
+    return Swept(joined.values, squares, joined.vectors, (joined.newer, joined.older), carry.outside, products)

@@ -1,0 +1,327 @@
+"""The sums people ask for by name. Each plans by itself, or takes a plan.
+
+Called on concrete arrays they raise where something is wrong, and widen an interval that turns out too narrow; under
+jit or vmap they need a plan, and return a status instead.
+"""
+
+from collections.abc import Callable
+from typing import Any, TypedDict, Unpack
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Key
+
+from thalweg.spectral.adaptive import refine
+from thalweg.spectral.estimate import ABOVE, BELOW, OK, Estimate, estimate
+from thalweg.spectral.exact import exact_sum, factorisation_is_cheaper
+from thalweg.spectral.operators import Operator, as_operator, gram_operator
+from thalweg.spectral.plan import Plan, needs_positive
+from thalweg.spectral.plan import plan as make_plan
+
+_WIDENINGS = 6
+METHODS = ("stochastic", "exact", "auto")
+
+
+class PlanOptions(TypedDict, total=False):
+    """The options of :func:`thalweg.spectral.plan`, which every sum takes as well."""
+
+    dimension: int | None
+    probes: int
+    degree: float | None
+    law: str
+    rho: float | None
+    interval: tuple[float | None, float | None] | None
+    slack: float
+    preconditioner: Any
+    probe: str
+    group: int | None
+    gradient: str | None
+    precision: str
+
+
+def spectral_sum(
+    f: Callable[[Any], Any] | str,
+    A: Any,
+    key: Key[Array, ""],
+    *,
+    plan: Plan | None = None,
+    rtol: float | None = None,
+    atol: float | None = None,
+    budget: int | None = None,
+    method: str = "stochastic",
+    **options: Unpack[PlanOptions],
+) -> Estimate:
+    """Estimate tr f(A) without bias, with an error bar.
+
+    ``jax.grad`` of the ``value`` is an unbiased estimate of the gradient.
+
+    Parameters
+    ----------
+    f
+        An elementwise function written in :mod:`jax.numpy`, analytic on the spectrum; or ``"log"`` or ``"inverse"``.
+    A
+        A symmetric operator: a dense array, a SciPy or JAX sparse matrix, a lineax operator, an
+        :class:`Operator`, or a function ``vectors -> vectors`` with ``dimension=``.
+    key
+        The source of all randomness.
+    plan
+        A plan made before by :func:`thalweg.spectral.plan`; needed under jit and vmap.
+    rtol, atol
+        Draw more probes until the half-width of the 95 % interval is at most max(atol, rtol·|value|).
+    budget
+        At most this many products (for the estimate, in multiples of one plan's worth); the status says if it ended.
+    method
+        ``"stochastic"``; ``"exact"`` factorises the matrix; ``"auto"`` does so where that is predicted to be cheaper.
+    **options
+        Those of :func:`thalweg.spectral.plan`.
+
+    Returns
+    -------
+    Estimate
+        ``value``, ``standard_error``, ``interval(0.95)``, ``products``.
+
+    Examples
+    --------
+    >>> import jax, jax.numpy as jnp
+    >>> A = jnp.diag(jnp.linspace(1.0, 4.0, 100))
+    >>> result = spectral_sum(jnp.sqrt, A, jax.random.key(0), rtol=1e-2)
+    >>> bool(abs(result.value - jnp.sum(jnp.sqrt(jnp.linspace(1.0, 4.0, 100)))) < 2.0)
+    True
+    """
+    if method not in METHODS:
+        raise ValueError(f"method must be one of {', '.join(METHODS)}; found {method!r}")
+    for name, tolerance in (("rtol", rtol), ("atol", atol)):
+        if tolerance is not None and not tolerance > 0:
+            raise ValueError(f"{name} must be positive, found {tolerance}")
+    operator = as_operator(A, options.get("dimension"))
+    if method == "exact":
+        return exact_sum(f, operator)
+    traced = isinstance(key, jax.core.Tracer) or not operator.concrete()
+    if plan is not None and traced:
+        return estimate(plan, operator, key)
+    if traced:
+        raise TypeError(
+            "a plan must be made outside jit and vmap, where arrays and keys are concrete: "
+            "plan = thalweg.spectral.plan(f, A, key), then pass plan=plan"
+        )
+    if plan is None:
+        if "gradient" not in options and _differentiated(operator):
+            options["gradient"] = "series"
+        plan_key, key = jax.random.split(key)
+        if method == "auto" and factorisation_is_cheaper(f, operator, None):
+            return exact_sum(f, operator)
+        plan = make_plan(f, operator, plan_key, **options)
+        spent = int(plan.products)
+        if method == "auto" and factorisation_is_cheaper(f, operator, plan):
+            return exact_sum(f, operator)
+        plan, first = _run_and_widen(f, operator, plan, plan_key, key, options)
+    else:
+        spent = 0
+        first = estimate(plan, operator, key)
+        _raise_if_outside(first)
+    result = refine(lambda k: estimate(plan, operator, k), first, key, rtol, atol, budget)
+    advice = (
+        "A factorisation would be cheaper: method='auto' uses it."
+        if factorisation_is_cheaper(f, operator, plan)
+        else ""
+    )
+    return eqx.tree_at(
+        lambda e: e.products, _with_advice(result, advice), result.products + jnp.asarray(spent, result.products.dtype)
+    )
+
+
+def logdet(A: Any, key: Key[Array, ""], **options: Any) -> Estimate:
+    """Estimate log det A = tr log A of a positive definite A.
+
+    Parameters
+    ----------
+    A, key, **options
+        See :func:`spectral_sum`. With ``preconditioner=PivotedCholesky(…)``, ``Nystrom(…)`` or ``Diagonal()`` the
+        degree and the variance fall, often by orders of magnitude.
+
+    Examples
+    --------
+    >>> import jax, jax.numpy as jnp
+    >>> A = jnp.diag(jnp.linspace(1.0, 2.0, 50))
+    >>> result = logdet(A, jax.random.key(0))
+    >>> bool(abs(result.value - jnp.sum(jnp.log(jnp.linspace(1.0, 2.0, 50)))) < 0.1)
+    True
+    """
+    return spectral_sum("log", A, key, **options)
+
+
+def trace_inverse(A: Any, key: Key[Array, ""], **options: Any) -> Estimate:
+    """Estimate tr A⁻¹ of a positive definite A; options as for :func:`logdet`.
+
+    Examples
+    --------
+    >>> import jax, jax.numpy as jnp
+    >>> round(float(trace_inverse(2.0 * jnp.eye(10), jax.random.key(0)).value), 5)
+    5.0
+    """
+    return spectral_sum("inverse", A, key, **options)
+
+
+def entropy(A: Any, key: Key[Array, ""], **options: Any) -> Estimate:
+    """Estimate the von Neumann entropy −tr A log A of a positive definite A; options as for :func:`spectral_sum`.
+
+    Examples
+    --------
+    >>> import jax, jax.numpy as jnp
+    >>> round(float(entropy(jnp.eye(4) / 4, jax.random.key(0)).value), 4)
+    1.3863
+    """
+    return spectral_sum(_entropy, A, key, **options)
+
+
+def trace_exp(A: Any, key: Key[Array, ""], *, time: float = 1.0, **options: Any) -> Estimate:
+    """Estimate tr exp(tA), t = ``time``; options as for :func:`spectral_sum`.
+
+    Examples
+    --------
+    >>> import jax, jax.numpy as jnp
+    >>> round(float(trace_exp(jnp.zeros((3, 3)), jax.random.key(0)).value), 4)
+    3.0
+    """
+    return spectral_sum(lambda x: jnp.exp(time * x), A, key, **options)
+
+
+def estrada(A: Any, key: Key[Array, ""], **options: Any) -> Estimate:
+    """Estimate the Estrada index tr exp(A) of the graph with adjacency matrix A; options as for :func:`spectral_sum`.
+
+    Examples
+    --------
+    >>> import jax, jax.numpy as jnp
+    >>> triangle = jnp.ones((3, 3)) - jnp.eye(3)
+    >>> low, high = estrada(triangle, jax.random.key(0)).interval()
+    >>> bool(low <= jnp.exp(2.0) + 2 * jnp.exp(-1.0) <= high)
+    True
+    """
+    return spectral_sum(jnp.exp, A, key, **options)
+
+
+def nuclear_norm(X: Any, key: Key[Array, ""], *, smoothing: float = 0.0, **options: Any) -> Estimate:
+    """Estimate Σ_i √(σ_i² + ε), the nuclear norm of any real matrix X (smoothed by ε = ``smoothing``).
+
+    √x is singular at zero: a rank-deficient X needs a positive ``smoothing``, as in section 5.1 of the paper.
+
+    Parameters
+    ----------
+    X
+        A dense or SciPy sparse matrix, rectangular or not; or a symmetric operator.
+    key
+        The source of all randomness.
+    smoothing
+        ε.
+    **options
+        See :func:`spectral_sum`.
+
+    Examples
+    --------
+    >>> import jax, jax.numpy as jnp
+    >>> X = jnp.eye(4, 6) * jnp.array([1.0, 2.0, 3.0, 4.0])[:, None]
+    >>> round(float(nuclear_norm(X, jax.random.key(0)).value), 1)
+    10.0
+    """
+    return schatten_norm(X, key, p=1.0, smoothing=smoothing, **options)
+
+
+def schatten_norm(X: Any, key: Key[Array, ""], *, p: float, smoothing: float = 0.0, **options: Any) -> Estimate:
+    """Estimate the Schatten norm (Σ_i (σ_i² + ε)^(p/2))^(1/p) of any real matrix X.
+
+    The sum under the root is estimated without bias. For p ≠ 1 the root is not linear: it biases the norm by the order
+    of its squared relative standard error, and the standard error is carried through the root to first order.
+
+    Parameters
+    ----------
+    X
+        A dense or SciPy sparse matrix, rectangular or not; or a symmetric operator.
+    key
+        The source of all randomness.
+    p
+        Any positive number.
+    smoothing
+        ε; not needed for an even integer p.
+    **options
+        See :func:`spectral_sum`.
+
+    Examples
+    --------
+    >>> import jax, jax.numpy as jnp
+    >>> X = jnp.eye(4, 6) * jnp.array([1.0, 2.0, 3.0, 4.0])[:, None]
+    >>> round(float(schatten_norm(X, jax.random.key(0), p=2).value), 4)  # √30
+    5.4772
+    """
+    if not p > 0:
+        raise ValueError(f"p must be positive, found {p}")
+    if not smoothing >= 0:
+        raise ValueError(f"smoothing must not be negative, found {smoothing}")
+    gram = gram_operator(X, smoothing, options.get("dimension"))
+    function = _power(0.5 * p)
+    if smoothing > 0 and options.get("plan") is None:
+        lower, upper = options.get("interval") or (None, None)
+        options["interval"] = (smoothing * (1 - 1e-3) if lower is None else lower, upper)
+    result = spectral_sum(function, gram, key, **options)
+    if p == 1:
+        return result
+    norm = result.value ** (1.0 / p)
+    error = jax.lax.stop_gradient(norm / (p * result.value)) * result.standard_error
+    return eqx.tree_at(lambda e: (e.value, e.standard_error), result, (norm, error))
+
+
+def _power(exponent: float) -> Callable[[Any], Any]:
+    if float(exponent).is_integer():
+        return lambda x: x ** int(exponent)
+    return lambda x: x**exponent
+
+
+def _entropy(x: Any) -> Any:
+    return -x * jnp.log(x)
+
+
+def _with_advice(result: Estimate, advice: str) -> Estimate:
+    fields = {name: getattr(result, name) for name in result.__dataclass_fields__}
+    return Estimate(**{**fields, "advice": advice})
+
+
+def _differentiated(operator: Operator) -> bool:
+    return any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(operator.theta))
+
+
+def _status(result: Estimate) -> int:
+    return int(jax.lax.stop_gradient(result.status))
+
+
+def _raise_if_outside(result: Estimate) -> None:
+    status = _status(result)
+    if status != OK:
+        raise ValueError(f"estimate failed: {Estimate.message.fget(result)}")  # type: ignore[attr-defined]
+
+
+def _run_and_widen(
+    f: Any, operator: Operator, plan: Plan, plan_key: Any, key: Any, options: PlanOptions
+) -> tuple[Plan, Estimate]:
+    """Run an estimate; where the watch finds an eigenvalue outside an interval of our own making, widen it and redo."""
+    lower, upper = float(plan.lower), float(plan.upper)
+    own = options.get("interval") or (None, None)
+    for _ in range(_WIDENINGS):
+        first = estimate(plan, operator, key)
+        status = _status(first)
+        if status not in (BELOW, ABOVE) or own[0 if status == BELOW else 1] is not None:
+            break
+        # Where f needs a positive spectrum the lower end goes down by a factor, as κ is what counts.
+        if status == ABOVE:
+            upper += 0.2 * (upper - lower)
+        elif lower > 0 and (plan.form != "plain" or needs_positive(jnp.log if f == "log" else _callable(f))):
+            lower /= 4.0
+        else:
+            lower -= 0.2 * (upper - lower)
+        wider: PlanOptions = {**options, "interval": (lower, upper)}
+        plan = make_plan(f, operator, plan_key, **wider)
+    _raise_if_outside(first)
+    return plan, first
+
+
+def _callable(f: Any) -> Callable[[Any], Any]:
+    return (lambda x: 1.0 / x) if f == "inverse" else f

@@ -150,7 +150,7 @@ def test_averaged_sgd_bound_in_mean_over_seeds(steps):
     best_size = G / (C * np.sqrt(steps))
     assert 0 <= mean_gap(best_size) <= C * G / np.sqrt(steps)
     # The bound is one of that step: a step far longer or far shorter breaks it.
-    assert mean_gap(30 * best_size) > C * G / np.sqrt(steps)
+    assert mean_gap(1000 * best_size) > C * G / np.sqrt(steps)
     assert mean_gap(best_size / 1000) > C * G / np.sqrt(steps)
 
 

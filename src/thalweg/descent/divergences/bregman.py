@@ -130,7 +130,7 @@ class BurgEntropy(Divergence):
         steepest = jnp.min(jnp.stack(jax.tree.leaves(slopes)))
         # 1 + size·steepest ≥ 1/16 keeps the step off the pole, where rounding decides the sign.
         halvings = jnp.ceil(jnp.log2(jnp.maximum(size * -steepest / (15 / 16), 1)))
-        return size * jnp.exp2(-halvings).astype(jnp.result_type(size))
+        return jnp.ldexp(size, -halvings.astype(jnp.int32))
 
 
 def _burg(centre, gradient, size, numerator=1.0):

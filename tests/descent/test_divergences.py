@@ -1,0 +1,344 @@
+"""Divergences: each closed-form step against brute force, residuals, domains, and the refusal of other pairs."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import scipy.optimize
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from thalweg import trees
+from thalweg.descent import (
+    L1,
+    L2,
+    Bernoulli,
+    Box,
+    Bregman,
+    BurgEntropy,
+    Categorical,
+    Descent,
+    DiagonalMetric,
+    Euclidean,
+    Gaussian,
+    KLFromCentre,
+    KLToCentre,
+    KLToPrior,
+    L1Ball,
+    LogBarrier,
+    MatrixMetric,
+    Moments,
+    NaturalGradient,
+    NegativeEntropy,
+    NonNegative,
+    NuclearNorm,
+    PerLeaf,
+    Poisson,
+    Simplex,
+    SquaredL2,
+    Term,
+    Zero,
+    closed_form,
+)
+from thalweg.errors import IncompatiblePartsError
+
+D = 4
+SIZE = 0.7
+
+
+def positive(rng):
+    return jnp.asarray(rng.uniform(0.2, 2.0, size=D))
+
+
+def free(rng):
+    return jnp.asarray(rng.normal(size=D))
+
+
+def simplex(rng):
+    return jnp.asarray(rng.dirichlet(np.ones(D)))
+
+
+def metric(rng):
+    root = rng.normal(size=(D, D))
+    return root @ root.T + np.eye(D)
+
+
+half_square = lambda p: lambda x: 0.5 * jnp.sum(jnp.abs(x) ** p) ** (2 / p)
+p_norm = Bregman(half_square(1.5), inverse=jax.grad(half_square(3.0)))
+weights = np.array([0.5, 1.0, 2.0, 4.0])
+METRIC = metric(np.random.default_rng(0))
+
+PAIRS = [
+    (Euclidean(), L1(0.3), free, None),
+    (DiagonalMetric(weights), Zero(), free, None),
+    (DiagonalMetric(weights), L1(0.3), free, None),
+    (DiagonalMetric(2.0), Box(-0.2, 0.4), free, (-0.2, 0.4)),
+    (MatrixMetric(METRIC), Zero(), free, None),
+    (MatrixMetric(METRIC), SquaredL2(0.6), free, None),
+    (NegativeEntropy(), Zero(), positive, (1e-9, None)),
+    (NegativeEntropy(), NonNegative(), positive, (1e-9, None)),
+    (NegativeEntropy(), L1(0.4), positive, (1e-9, None)),
+    (NegativeEntropy(), L1(jnp.asarray(weights)), positive, (1e-9, None)),
+    (NegativeEntropy(), Box(0.3, 0.9), positive, (0.3, 0.9)),
+    (NegativeEntropy(), Simplex(), simplex, "simplex"),
+    (NegativeEntropy(), L1Ball(0.8), positive, "ball"),
+    (BurgEntropy(), Zero(), positive, (1e-9, None)),
+    (BurgEntropy(), NonNegative(), positive, (1e-9, None)),
+    (BurgEntropy(), L1(0.4), positive, (1e-9, None)),
+    (BurgEntropy(), Box(0.3, 0.9), positive, (0.3, 0.9)),
+    (BurgEntropy(), LogBarrier(0.5), positive, (1e-9, None)),
+    (p_norm, Zero(), free, None),
+]
+
+
+def objective(divergence, term):
+    """(1) and its gradient, with an indicator left to the brute-force minimiser's own constraints."""
+
+    def value(x, centre, gradient, size):
+        h = 0.0 if term.indicator else term.value(x)
+        return gradient @ x + h + divergence.value(x, centre) / size
+
+    return jax.jit(jax.value_and_grad(value))
+
+
+@pytest.mark.parametrize(
+    ("divergence", "term", "point", "domain"), PAIRS, ids=lambda part: type(part).__name__ if part else ""
+)
+def test_step_is_the_minimiser(divergence, term, point, domain):
+    compiled = objective(divergence, term)
+    for seed in range(3):
+        rng = np.random.default_rng(seed)
+        centre, gradient = point(rng), 0.4 * free(rng)
+        size = divergence.admissible(centre, gradient, jnp.asarray(SIZE), term)
+        step = divergence.step(centre, gradient, size, term)
+        value = lambda x: compiled(jnp.asarray(x), centre, gradient, size)  # noqa: B023
+        constraints, bounds = (), None
+        if domain == "simplex":
+            constraints, bounds = {"type": "eq", "fun": lambda x: np.sum(x) - 1}, [(1e-9, None)] * D
+        elif domain == "ball":
+            constraints, bounds = {"type": "ineq", "fun": lambda x: 0.8 - np.sum(x)}, [(1e-9, None)] * D
+        elif domain is not None:
+            bounds = [domain] * D
+        best = scipy.optimize.minimize(
+            value,
+            np.asarray(centre if bounds is None else np.clip(centre, bounds[0][0], bounds[0][1])),
+            jac=True,
+            method="SLSQP",
+            bounds=bounds,
+            constraints=constraints,
+            options={"ftol": 1e-15, "maxiter": 500},
+        )
+        assert value(step)[0] <= best.fun + 1e-10
+        np.testing.assert_allclose(step, best.x, atol=2e-5)
+
+
+FAMILIES = [
+    (Bernoulli(), lambda rng: jnp.asarray(rng.normal(size=3))),
+    (Categorical(), lambda rng: jnp.asarray(rng.normal(size=(2, 3)))),
+    (Poisson(), lambda rng: jnp.asarray(rng.normal(size=3))),
+    (
+        Gaussian(),
+        lambda rng: Gaussian().from_moments(jnp.asarray(rng.normal(size=2)), jnp.asarray(metric(rng)[:2, :2])),
+    ),
+]
+named = pytest.mark.parametrize(("family", "draw"), FAMILIES, ids=lambda part: type(part).__name__)
+
+
+def symmetric(tree):
+    return jax.tree.map(
+        lambda leaf: (leaf + leaf.T) / 2 if leaf.ndim == 2 and leaf.shape[0] == leaf.shape[1] else leaf, tree
+    )
+
+
+@named
+def test_families_invert_their_maps_and_agree_with_autodiff(family, draw):
+    for seed in range(3):
+        natural = draw(np.random.default_rng(seed))
+        mean = family.mean(natural)
+        for ours, exact in zip(
+            jax.tree.leaves(mean), jax.tree.leaves(jax.grad(family.log_partition)(natural)), strict=True
+        ):
+            np.testing.assert_allclose(ours, exact, rtol=1e-10, atol=1e-12)
+        for back, there in zip(jax.tree.leaves(family.natural(mean)), jax.tree.leaves(natural), strict=True):
+            np.testing.assert_allclose(back, there, rtol=1e-8, atol=1e-10)
+        assert bool(family.is_natural(natural))
+        assert bool(family.is_mean(mean))
+        tangent = symmetric(draw(np.random.default_rng(seed + 10)))
+        round_trip = family.inverse_fisher(natural, family.fisher(natural, tangent))
+        for back, there in zip(jax.tree.leaves(round_trip), jax.tree.leaves(tangent), strict=True):
+            np.testing.assert_allclose(back, there, rtol=1e-7, atol=1e-9)
+
+
+def test_kl_of_gaussians_is_the_textbook_one():
+    rng = np.random.default_rng(0)
+    m0, m1 = rng.normal(size=2), rng.normal(size=2)
+    V0, V1 = metric(rng)[:2, :2], metric(rng)[:2, :2]
+    family = Gaussian()
+    ours = family.kl(*(family.from_moments(jnp.asarray(m), jnp.asarray(V)) for m, V in ((m0, V0), (m1, V1))))
+    P = np.linalg.inv(V1)
+    exact = 0.5 * (np.trace(P @ V0) - 2 + (m1 - m0) @ P @ (m1 - m0) + np.log(np.linalg.det(V1) / np.linalg.det(V0)))
+    assert ours == pytest.approx(exact, rel=1e-10)
+
+
+@named
+@pytest.mark.parametrize("kind", [KLToCentre, KLFromCentre, NaturalGradient, "prior"])
+def test_family_step_is_the_minimiser(family, draw, kind):
+    """Gradient of (1) with respect to λ vanishes at the step, and random moves do not lower it."""
+    rng = np.random.default_rng(5)
+    centre, prior = draw(rng), draw(rng)
+    gradient = trees.scale(0.1, symmetric(draw(rng)))
+    divergence = KLToCentre(family) if kind == "prior" else kind(family)
+    term = KLToPrior(family, prior) if kind == "prior" else Zero()
+    size = divergence.admissible(centre, gradient, jnp.asarray(0.5), term)
+    step = divergence.step(centre, gradient, size, term)
+    to_centre = isinstance(divergence, KLToCentre)
+
+    def value(x):
+        coordinates = family.mean(x) if to_centre else x
+        return trees.inner(gradient, coordinates) + term.value(x) + divergence.value(x, centre) / size
+
+    slope = jax.grad(value)(step)
+    assert trees.norm(symmetric(slope)) < 1e-9
+    best = value(step)
+    for seed in range(20):
+        move = trees.scale(1e-3, symmetric(draw(np.random.default_rng(seed))))
+        if bool(family.is_natural(trees.add(step, move))):
+            assert value(trees.add(step, move)) >= best - 1e-13
+
+
+@pytest.mark.parametrize(("divergence", "term", "point", "domain"), PAIRS, ids=lambda p: type(p).__name__ if p else "")
+def test_residual_is_the_gradient_when_nothing_else_acts(divergence, term, point, domain):
+    rng = np.random.default_rng(1)
+    centre, gradient = point(rng), 0.3 * free(rng)
+    size = divergence.admissible(centre, gradient, jnp.asarray(0.5), Zero())
+    x = divergence.step(centre, gradient, size, Zero())
+    np.testing.assert_allclose(divergence.residual(centre, x, size), gradient, rtol=1e-8, atol=1e-10)
+    assert divergence.residual_norm(centre, x, size) > 0
+    assert float(divergence.residual_norm(centre, centre, size)) == pytest.approx(0, abs=1e-12)
+
+
+@settings(max_examples=40, deadline=None, derandomize=True)
+@given(st.integers(0, 10_000))
+def test_divergences_are_non_negative_and_zero_at_equality(seed):
+    rng = np.random.default_rng(seed)
+    x, y = positive(rng), positive(rng)
+    for divergence in (NegativeEntropy(), BurgEntropy(), DiagonalMetric(weights), MatrixMetric(METRIC), p_norm):
+        assert divergence.value(x, y) >= -1e-12
+        assert abs(divergence.value(x, x)) < 1e-12
+
+
+def test_exponentiated_gradient_survives_huge_gradients_and_zeros():
+    centre = jnp.array([0.5, 0.5, 0.0])
+    step = NegativeEntropy().step(centre, jnp.array([1e6, -1e6, -1e9]), 1.0, Simplex())
+    np.testing.assert_allclose(step, [0.0, 1.0, 0.0])
+
+
+@pytest.mark.parametrize(
+    ("divergence", "centre", "gradient"),
+    [
+        (BurgEntropy(), jnp.array([1.0, 2.0]), jnp.array([-5.0, 0.1])),
+        (KLFromCentre(Poisson()), jnp.array([0.0, 1.0]), jnp.array([7.0, 0.1])),
+        (KLFromCentre(Bernoulli()), jnp.array([0.0, 1.0]), jnp.array([3.0, -2.0])),
+    ],
+)
+def test_a_step_without_minimiser_is_shortened(divergence, centre, gradient):
+    size = divergence.admissible(centre, gradient, jnp.asarray(1.0), Zero())
+    assert 0 < size < 1
+    assert np.log2(size) == int(np.log2(size))
+    assert jnp.all(jnp.isfinite(divergence.step(centre, gradient, size, Zero())))
+    descent = Descent(lambda x: gradient @ x, divergence=divergence, step=1.0)
+    _, info = descent.update(descent.init(centre), jax.random.key(0))
+    assert info.size == size
+
+
+def test_a_gaussian_step_keeps_a_positive_definite_precision():
+    family = Gaussian()
+    centre = family.from_moments(jnp.zeros(2), jnp.eye(2))
+    gradient = Moments(jnp.zeros(2), -3.0 * jnp.eye(2))
+    for divergence in (KLToCentre(family), NaturalGradient(family), KLFromCentre(family)):
+        size = divergence.admissible(centre, gradient, jnp.asarray(1.0), Zero())
+        assert bool(family.is_natural(divergence.step(centre, gradient, size, Zero())))
+
+
+def test_leaf_by_leaf_in_an_entropic_geometry():
+    x = {"p": jnp.array([0.2, 0.8]), "rate": jnp.array([2.0])}
+    g = {"p": jnp.array([1.0, 0.0]), "rate": jnp.array([0.5])}
+    term = PerLeaf({"p": Simplex(), "rate": L1(0.1)})
+    step = NegativeEntropy().step(x, g, 0.3, term)
+    np.testing.assert_allclose(step["p"], NegativeEntropy().step(x["p"], g["p"], 0.3, Simplex()))
+    np.testing.assert_allclose(step["rate"], 2.0 * np.exp(-0.3 * 0.6))
+
+
+def test_pairs_without_a_closed_form_are_refused_with_what_works():
+    with pytest.raises(IncompatiblePartsError) as refused:
+        Descent(lambda x: jnp.sum(x), term=NuclearNorm(1.0), divergence=NegativeEntropy(), step=0.1)
+    message = str(refused.value)
+    assert "divergence=NegativeEntropy" in message
+    assert "term=NuclearNorm" in message
+    for name in ("Simplex", "Box", "L1", "Euclidean"):
+        assert name in message
+    with pytest.raises(IncompatiblePartsError, match="separable"):
+        Descent(lambda x: jnp.sum(x), term=L2(1.0), divergence=DiagonalMetric(weights), step=0.1)
+    with pytest.raises(IncompatiblePartsError, match="KLToPrior"):
+        prior = jnp.zeros(3)
+        Descent(lambda x: jnp.sum(x), term=KLToPrior(Bernoulli(), prior), step=0.1)
+
+
+def test_a_pair_can_be_registered_from_outside_and_the_specific_one_wins():
+    class Hill(Term):
+        def value(self, x):
+            return jnp.sum(x)
+
+    with pytest.raises(IncompatiblePartsError):
+        Descent(lambda x: jnp.sum(x), term=Hill(), divergence=BurgEntropy(), step=0.1)
+
+    @closed_form(BurgEntropy, Hill)
+    def _(divergence, term, centre, gradient, size):
+        return divergence.step(centre, gradient + 1, size, Zero())
+
+    descent = Descent(lambda x: jnp.sum(x), term=Hill(), divergence=BurgEntropy(), step=0.1)
+    state, _ = descent.update(descent.init(jnp.ones(2)), jax.random.key(0))
+    np.testing.assert_allclose(state.x, 1 / 1.2)
+
+    class Flat(NegativeEntropy):
+        pass
+
+    @closed_form(Flat, Zero)
+    def _(divergence, term, centre, gradient, size):
+        return centre
+
+    np.testing.assert_array_equal(Flat().step(jnp.ones(2), jnp.ones(2), 1.0, Zero()), jnp.ones(2))
+
+
+@pytest.mark.parametrize(
+    ("divergence", "x0", "message"),
+    [
+        (NegativeEntropy(), jnp.array([1.0, -0.5]), r"x0 must be non-negative for divergence=NegativeEntropy"),
+        (BurgEntropy(), jnp.array([1.0, 0.0]), r"x0 must be positive for divergence=BurgEntropy, found 0"),
+        (DiagonalMetric(weights), jnp.ones(3), r"weights of DiagonalMetric have shape \(4,\), x0 has \(3,\)"),
+        (DiagonalMetric(weights), {"a": jnp.ones(4)}, "weights of DiagonalMetric have the tree"),
+        (MatrixMetric(METRIC), jnp.ones(3), "side 4, x0 has 3 entries"),
+        (
+            KLToCentre(Gaussian()),
+            Moments(jnp.zeros(2), jnp.eye(2)),
+            "x0 must be natural parameters of Gaussian",
+        ),
+    ],
+)
+def test_a_start_outside_the_geometry_is_refused(divergence, x0, message):
+    with pytest.raises(ValueError, match=message):
+        Descent(lambda x: jnp.zeros(()), divergence=divergence, step=0.1).init(x0)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: DiagonalMetric([1.0, -1.0]), "weights of DiagonalMetric must be positive, found -1"),
+        (lambda: MatrixMetric(np.ones((2, 3))), r"must be square, found shape \(2, 3\)"),
+        (lambda: MatrixMetric(np.array([[1.0, 2.0], [0.0, 1.0]])), "must be symmetric"),
+        (lambda: MatrixMetric(np.diag([1.0, -1.0])), "must be positive definite, found the eigenvalue -1"),
+    ],
+)
+def test_wrong_constructors(make, message):
+    with pytest.raises(ValueError, match=message):
+        make()

@@ -42,13 +42,14 @@ class GroupLasso(Term):
 
     def __init__(self, groups: PyTree, weight: Any = 1.0, count: int | None = None) -> None:
         # A list of plain numbers is one array of labels, not a tree of scalars.
-        if isinstance(groups, list | tuple) and all(isinstance(label, int | np.integer) for label in groups):
+        if isinstance(groups, list | tuple) and groups and all(isinstance(label, int | np.integer) for label in groups):
             groups = np.asarray(groups)
         labels = [_labels(leaf) for leaf in jax.tree.leaves(groups)]
         if not labels or any(label.size == 0 for label in labels):
             raise ValueError(f"GroupLasso: groups must hold at least one label, found {groups!r}")
         self.groups = jax.tree.map(_labels, groups)
         self.count = _count(labels, count)
+        weight = np.asarray(weight) if isinstance(weight, list | tuple) else weight
         self.weight = _arrays.parameter("GroupLasso", "weight", weight, minimum=0.0)
         if not isinstance(self.weight, jax.Array) or self.weight.shape not in ((), (self.count,)):
             raise ValueError(

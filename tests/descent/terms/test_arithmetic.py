@@ -1,0 +1,157 @@
+"""Traits, dtypes, transformations, and inputs at the edge of what floating point can hold."""
+
+import itertools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.flatten_util import ravel_pytree
+
+PROX = jax.jit(lambda term, x, step: term.prox(x, step))
+VALUE = jax.jit(lambda term, x: term.value(x))
+ROWS = jax.jit(jax.vmap(lambda term, x, step: term.prox(x, step), in_axes=(None, 0, 0)))
+
+
+def flatten(tree):
+    return np.concatenate([np.ravel(leaf) for leaf in jax.tree.leaves(tree)])
+
+
+def test_separable_takes_a_step_for_each_coordinate(separable_case):
+    case, rng = separable_case, np.random.default_rng(0)
+    x, steps = 2 * rng.normal(size=case.size), rng.uniform(0.1, 3.0, case.size)
+    together = flatten(PROX(case.term, case.tree(x), case.tree(steps)))
+    alone = [case.prox(x, step)[i] for i, step in enumerate(steps)]
+    np.testing.assert_allclose(together, alone, rtol=1e-13, atol=1e-14)
+
+
+def test_separable_means_that_coordinates_do_not_meet(separable_case):
+    case, rng = separable_case, np.random.default_rng(1)
+    x = 2 * rng.normal(size=case.size)
+    moved = x.copy()
+    moved[0] += 1.0
+    np.testing.assert_array_equal(case.prox(x, 0.5)[1:], case.prox(moved, 0.5)[1:])
+
+
+def test_coupled_refuses_a_tree_of_steps(coupled_case):
+    x = coupled_case.tree(np.ones(coupled_case.size))
+    with pytest.raises(ValueError, match="is not separable: step must be a scalar, found"):
+        coupled_case.term.prox(x, jax.tree.map(jnp.ones_like, x))
+
+
+def test_float32_stays_float32_and_agrees(case):
+    x = np.random.default_rng(2).normal(size=case.size).astype(np.float32)
+    single = PROX(case.term, case.tree(x, jnp.float32), jnp.asarray(0.5))
+    assert {leaf.dtype for leaf in jax.tree.leaves(single)} == {jnp.dtype(jnp.float32)}
+    np.testing.assert_allclose(flatten(single), case.prox(x, 0.5), rtol=0, atol=1e-5)
+    value = VALUE(case.term, single)
+    assert value.dtype == jnp.float32
+    np.testing.assert_allclose(value, case.h(case.prox(x, 0.5)), rtol=1e-5, atol=1e-5)
+
+
+def test_mixed_dtypes_are_kept():
+    from thalweg.descent import terms as T
+
+    x = {"a": jnp.ones((2, 2), jnp.float32), "b": jnp.ones(3)}
+    whole = T.Affine(np.ones((1, 7)), [1.0]), T.L1Ball(1.0), T.L2Ball(1.0), T.L2(1.0), T.GroupLasso({"a": 0, "b": 0})
+    for term in (*whole, T.L1(0.1), T.HalfSpace(1.0, 1.0), T.LInfBall(0.5)):
+        out = term.prox(x, 1.0)
+        assert (out["a"].dtype, out["b"].dtype) == (jnp.float32, jnp.float64), term
+
+
+def test_jit_vmap_and_eager_agree(case):
+    rng = np.random.default_rng(4)
+    batch, steps = rng.normal(size=(3, case.size)), jnp.asarray([0.2, 1.0, 4.0])
+    stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *[case.tree(x) for x in batch])
+    rows = ROWS(case.term, stacked, steps)
+    for i, (x, step) in enumerate(zip(batch, steps, strict=True)):
+        row = flatten(jax.tree.map(lambda leaf, i=i: leaf[i], rows))
+        np.testing.assert_allclose(row, case.prox(x, step), rtol=0, atol=1e-13)
+    eager = flatten(case.term.prox(case.tree(batch[1]), 1.0))
+    np.testing.assert_allclose(eager, case.prox(batch[1], 1.0), rtol=0, atol=1e-13)
+
+
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.float64], ids=["float32", "float64"])
+def test_extremes_make_no_nan(case, dtype):
+    rng = np.random.default_rng(6)
+    noise = rng.normal(size=case.size)
+    mixed = noise * 10.0 ** np.linspace(-30, 30, case.size)
+    entries = [0 * noise, 0 * noise + 1, 1e30 * noise, 0 * noise + 1e30, 0 * noise - 1e30, 1e-30 * noise, mixed]
+    for x, step in itertools.product(entries, [0.0, 1e-30, 1.0, 1e30]):
+        p = PROX(case.term, case.tree(x, dtype), jnp.asarray(step))
+        assert np.isfinite(flatten(p)).all(), (x, step)
+        value = VALUE(case.term, p)
+        assert not np.isnan(value), (x, step)
+        if case.term.indicator:
+            assert value == 0.0, (x, step, p)
+
+
+def test_parameters_are_leaves(case):
+    """A change of a weight, a bound or a radius must not recompile: no number may hide in the structure."""
+    assert all(isinstance(leaf, jax.Array) for leaf in jax.tree.leaves(case.term))
+    if case.name not in ("Zero", "NonNegative", "PSDCone", "Rank"):
+        assert jax.tree.leaves(case.term)
+
+
+def test_a_path_of_weights_compiles_once():
+    from thalweg.descent.terms import L1, Box, PerLeaf
+
+    count = 0
+
+    @jax.jit
+    def prox(term, x):
+        nonlocal count
+        count += 1
+        return term.prox(x, 1.0)
+
+    for weight in (0.1, 1, np.float64(2.0)):
+        prox(PerLeaf((L1(weight), Box(-weight, weight))), (jnp.ones(3), jnp.ones(3)))
+    assert count == 1
+
+
+def test_parameters_may_be_traced():
+    from thalweg.descent import terms as T
+
+    x = jnp.asarray([3.0, -1.0, 0.2])
+    make = {
+        "L1": lambda s: T.L1(s),
+        "ElasticNet": lambda s: T.ElasticNet(s, s),
+        "Box": lambda s: T.Box(-s, s),
+        "Simplex": lambda s: T.Simplex(s),
+        "L2Ball": lambda s: T.L2Ball(s),
+        "HalfSpace": lambda s: T.HalfSpace(s, s),
+        "Affine": lambda s: T.Affine(np.ones((1, 3)), s[None]),
+        "Scaled": lambda s: s * T.L1(1.0),
+        "Dilated": lambda s: T.Dilated(T.L1(1.0), s),
+        "Translated": lambda s: T.Translated(T.L1(1.0), s),
+        "TotalVariation1D": lambda s: T.TotalVariation1D(s),
+    }
+    for name, build in make.items():
+        run = lambda s, build=build: build(s).prox(x, 1.0)
+        weights = jnp.asarray([0.5, 1.5])
+        expected = [run(weight) for weight in weights]
+        np.testing.assert_allclose(jax.jit(jax.vmap(run))(weights), jnp.stack(expected), atol=1e-14, err_msg=name)
+    slope = jax.grad(lambda w: T.L1(w).prox(x, 1.0).sum())(0.5)
+    np.testing.assert_allclose(slope, 0.0)  # one coordinate falls, one rises, one is 0
+
+
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.float64], ids=["float32", "float64"])
+def test_simplex_and_l1_ball_are_feasible_at_size(dtype):
+    """A hundred thousand coordinates of any magnitude: the sum is right to a few ulps."""
+    from thalweg.descent.terms import L1Ball, Simplex
+
+    eps = float(jnp.finfo(dtype).eps)
+    for magnitude in (1e-6, 1.0, 1e6):
+        x = jnp.asarray(magnitude * np.random.default_rng(0).normal(size=100_000), dtype)
+        p = np.asarray(Simplex().prox(x, 1.0))
+        assert p.min() >= 0
+        assert abs(p.sum(dtype=np.float64) - 1) <= 50 * eps
+        assert np.abs(L1Ball(0.5).prox(x, 1.0)).sum(dtype=np.float64) <= 0.5 * (1 + 50 * eps)
+
+
+def test_works_in_a_scan():
+    from thalweg.descent.terms import L1
+
+    final, _ = jax.lax.scan(lambda x, _: (L1(0.1).prox(x, 1.0), None), jnp.asarray([1.0, -0.25]), None, length=5)
+    np.testing.assert_allclose(final, [0.5, 0.0], atol=1e-15)
+    assert ravel_pytree(final)[0].dtype == jnp.float64

@@ -1,0 +1,76 @@
+"""Terms made of terms: traits, conventions at infinity, and the parts of a tree."""
+
+from typing import ClassVar
+
+import jax.numpy as jnp
+import numpy as np
+
+from thalweg.descent import terms as T
+
+
+class WithoutProx(T.Term):
+    prox: ClassVar = None
+
+    def value(self, x):
+        return jnp.sum(x)
+
+
+def test_traits_follow_the_parts():
+    for wrap in (lambda h: 2.0 * h, lambda h: T.Translated(h, 1.0), lambda h: T.Dilated(h, 2.0)):
+        for h in (T.L1(1.0), T.L2(1.0), T.Rank(1), T.Box(0.0, 1.0)):
+            wrapped = wrap(h)
+            for trait in ("convex", "separable", "indicator", "proximable"):
+                assert getattr(wrapped, trait) == getattr(h, trait)
+    parts = T.PerLeaf({"a": T.Box(0.0, 1.0), "b": T.Zero()})
+    assert (parts.convex, parts.separable, parts.indicator) == (True, True, True)
+    parts = T.PerLeaf({"a": T.L1(1.0), "b": T.Rank(1)})
+    assert (parts.convex, parts.separable, parts.indicator) == (False, False, False)
+
+
+def test_a_term_without_prox_shows_through():
+    bare = WithoutProx()
+    assert not bare.proximable
+    assert not (2.0 * bare).proximable
+    assert not T.PerLeaf((T.Zero(), bare)).proximable
+    assert (2.0 * bare).value(jnp.ones(3)) == 6.0
+
+
+def test_scaled_by_zero_keeps_the_domain():
+    outside = jnp.asarray([-1.0, 1.0])
+    for h in (T.NonNegative(), T.LogBarrier(1.0)):
+        assert (0.0 * h).value(outside) == np.inf
+        assert h.value((0.0 * h).prox(outside, 1.0)) < np.inf
+    np.testing.assert_array_equal((0.0 * T.L1(1.0)).prox(outside, 1.0), outside)
+
+
+def test_translated_set_far_from_the_origin():
+    """x − shift cancels ten digits; the point is feasible all the same, and a point off the set is not."""
+    far = 1e10 + np.arange(4.0)
+    ball = T.Translated(T.L2Ball(1e-3), far)
+    p = ball.prox(jnp.asarray(far + 1.0), 1.0)
+    assert ball.value(p) == 0.0
+    assert ball.value(p + 0.1) == np.inf
+
+
+def test_per_leaf_takes_a_prefix():
+    """One term may cover a whole subtree, as one vector."""
+    x = {"net": {"a": jnp.asarray([3.0]), "b": jnp.asarray([4.0])}, "bias": jnp.asarray(9.0)}
+    out = T.PerLeaf({"net": T.L2Ball(1.0), "bias": T.Zero()}).prox(x, 1.0)
+    np.testing.assert_allclose(out["net"]["a"], [0.6], atol=1e-15)
+    np.testing.assert_allclose(out["net"]["b"], [0.8], atol=1e-15)
+    assert out["bias"] == 9.0
+
+
+def test_per_leaf_divides_a_tree_of_steps():
+    x = (jnp.asarray([3.0, 3.0]), jnp.asarray(3.0))
+    steps = (jnp.asarray([1.0, 2.0]), jnp.asarray(0.5))
+    first, second = T.PerLeaf((T.L1(1.0), T.L1(2.0))).prox(x, steps)
+    np.testing.assert_allclose(first, [2.0, 1.0])
+    np.testing.assert_allclose(second, 2.0)
+
+
+def test_groups_reach_across_leaves():
+    x = {"a": jnp.asarray([3.0, 0.1]), "b": jnp.asarray([4.0])}
+    out = T.GroupLasso({"a": np.array([0, 1]), "b": np.array([0])}, 2.5).prox(x, 1.0)
+    np.testing.assert_allclose(out["a"], [1.5, 0.0], atol=1e-15)
+    np.testing.assert_allclose(out["b"], [2.0], atol=1e-15)

@@ -1,0 +1,174 @@
+"""The law of oracles: the same (state, key) gives the same noise, whatever x; and what every oracle owes."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from thalweg.oracles import (
+    SVRG,
+    Exact,
+    FiniteDifferences,
+    LooplessSVRG,
+    MiniBatch,
+    Reparameterised,
+    ScoreFunction,
+)
+
+rng = np.random.default_rng(0)
+N, D = 24, 3
+A = jnp.asarray(rng.normal(size=(N, D)))
+b = jnp.asarray(rng.normal(size=N))
+WEIGHTS = rng.uniform(0.5, 2.0, size=N)
+
+
+def losses(x, batch):
+    return 0.5 * (batch[0] @ x - batch[1]) ** 2
+
+
+def mini(**options):
+    return MiniBatch(losses, (A, b), batch_size=4, **options)
+
+
+def least_squares(x):
+    return 0.5 * jnp.mean((A @ x - b) ** 2)
+
+
+def gaussian_sample(x, key):
+    return x + jax.random.normal(key, x.shape)
+
+
+def gaussian_log_prob(x, z):
+    return -0.5 * jnp.sum((z - x) ** 2)
+
+
+# Each oracle, and the exact objective whose gradient it estimates.
+ORACLES = {
+    "exact": (Exact(least_squares), least_squares),
+    "finite differences": (FiniteDifferences(least_squares), least_squares),
+    "mini-batch": (mini(), least_squares),
+    "mini-batch by epochs": (mini(replacement=False), least_squares),
+    "mini-batch weighted": (mini(weights=WEIGHTS), lambda x: jnp.average(losses(x, (A, b)), weights=WEIGHTS)),
+    "mini-batch by epochs, weighted": (
+        mini(weights=WEIGHTS, replacement=False),
+        lambda x: jnp.average(losses(x, (A, b)), weights=WEIGHTS),
+    ),
+    # E[(z − 1)²] under N(x, I) is ‖x − 1‖² + D.
+    "reparameterised": (
+        Reparameterised(lambda x, key: jnp.sum((gaussian_sample(x, key) - 1) ** 2), samples=4),
+        lambda x: jnp.sum((x - 1) ** 2) + D,
+    ),
+    "score function": (
+        ScoreFunction(lambda x, z: jnp.sum((z - 1) ** 2), gaussian_sample, gaussian_log_prob, samples=8),
+        lambda x: jnp.sum((x - 1) ** 2) + D,
+    ),
+    "score function of an integrand that knows x": (
+        ScoreFunction(lambda x, z: jnp.sum(x * z), gaussian_sample, gaussian_log_prob, samples=8),
+        lambda x: jnp.sum(x**2),
+    ),
+    "score function without baseline": (
+        ScoreFunction(lambda x, z: jnp.sum((z - 1) ** 2), gaussian_sample, gaussian_log_prob, baseline=False),
+        lambda x: jnp.sum((x - 1) ** 2) + D,
+    ),
+    "svrg": (SVRG(mini(), period=10), least_squares),
+    "svrg by epochs": (SVRG(mini(replacement=False), period=10), least_squares),
+    "loopless svrg": (LooplessSVRG(mini(), probability=0.3), least_squares),
+    "svrg of monte carlo": (
+        SVRG(mini(weights=WEIGHTS), period=5),
+        lambda x: jnp.average(losses(x, (A, b)), weights=WEIGHTS),
+    ),
+}
+STOCHASTIC = [name for name, (oracle, _) in ORACLES.items() if not oracle.deterministic]
+every = pytest.mark.parametrize("name", ORACLES)
+compiled = {name: jax.jit(lambda x, s, k, o=oracle: o.estimate(x, s, k)) for name, (oracle, _) in ORACLES.items()}
+
+
+def state_after(name, steps, seed):
+    """A state such as a run would have: some estimates at moving points after the start."""
+    oracle, _ = ORACLES[name]
+    x = jnp.zeros(D)
+    state = oracle.init(x)
+    for k in range(steps):
+        _, state = compiled[name](x, state, jax.random.key(seed + k))
+        x = x + 0.1
+    return state
+
+
+@every
+@settings(max_examples=4, deadline=None, derandomize=True)
+@given(seed=st.integers(0, 2**30), steps=st.integers(0, 4))
+def test_same_state_and_key_give_the_same_noise_whatever_x(name, seed, steps):
+    """Noise that does not depend on x: asked twice, the oracle answers alike, and what differs between two
+    points is a function of the points, the same after other points were asked in between."""
+    state = state_after(name, steps, seed)
+    key = jax.random.key(seed)
+    x, y = (jnp.asarray(np.random.default_rng(seed + i).normal(size=D)) for i in (0, 1))
+    first, _ = compiled[name](x, state, key)
+    compiled[name](y, state, key)
+    again, _ = compiled[name](x, state, key)
+    np.testing.assert_array_equal(first.gradient, again.gradient)
+    np.testing.assert_array_equal(first.value, again.value)
+
+
+LINEAR = ["mini-batch", "mini-batch by epochs", "mini-batch weighted", "reparameterised", "svrg", "svrg by epochs"]
+
+
+@pytest.mark.parametrize("name", LINEAR)
+def test_the_noise_is_shared_between_points(name):
+    """For a quadratic the noisy gradient is affine in x under one key, so three points on a line say if it was one."""
+    state = state_after(name, 3, 5)
+    for seed in range(20):
+        key = jax.random.key(seed)
+        x, step = jnp.zeros(D), jnp.asarray([1.0, -2.0, 0.5])
+        g = [compiled[name](x + t * step, state, key)[0].gradient for t in (0.0, 1.0, 2.0)]
+        np.testing.assert_allclose(g[2] - g[1], g[1] - g[0], rtol=1e-9, atol=1e-10)
+
+
+@pytest.mark.parametrize("name", STOCHASTIC)
+def test_unbiased_over_keys(name):
+    """Mean over keys within five standard errors, value and every component; and the noise is really there."""
+    oracle, objective = ORACLES[name]
+    x = jnp.asarray([0.3, -0.7, 1.1])
+    state = oracle.init(jnp.zeros(D))
+    keys = jax.random.split(jax.random.key(11), 20_000)
+    out = jax.jit(jax.vmap(lambda key: oracle.estimate(x, state, key)[0]))(keys)
+    value, gradient = jax.value_and_grad(objective)(x)
+    for estimate, exact in ((out.gradient, gradient), (out.value[:, None], value[None])):
+        error = jnp.std(estimate, axis=0, ddof=1) / np.sqrt(len(keys))
+        assert jnp.all(error > 0)
+        assert jnp.all(jnp.abs(jnp.mean(estimate, axis=0) - exact) <= 5 * error)
+
+
+def test_the_unbiasedness_test_can_fail():
+    """A gradient that forgets the weights is caught by the same measure."""
+    wrong = mini()
+    objective = ORACLES["mini-batch weighted"][1]
+    x = jnp.asarray([0.3, -0.7, 1.1])
+    keys = jax.random.split(jax.random.key(11), 20_000)
+    gradients = jax.vmap(lambda key: wrong.estimate(x, (), key)[0].gradient)(keys)
+    error = jnp.std(gradients, axis=0, ddof=1) / np.sqrt(len(keys))
+    assert jnp.any(jnp.abs(jnp.mean(gradients, axis=0) - jax.grad(objective)(x)) > 5 * error)
+
+
+@every
+def test_jit_and_eager_agree_and_the_gradient_keeps_the_tree(name):
+    oracle, _ = ORACLES[name]
+    x = jnp.asarray([0.3, -0.7, 1.1])
+    state, key = oracle.init(x), jax.random.key(2)
+    eager, _ = oracle.estimate(x, state, key)
+    fast, _ = compiled[name](x, state, key)
+    np.testing.assert_allclose(eager.gradient, fast.gradient, rtol=1e-10, atol=1e-12)
+    assert eager.gradient.shape == x.shape
+
+
+@every
+def test_exactness_is_declared_truly(name):
+    oracle, objective = ORACLES[name]
+    x = jnp.asarray([0.3, -0.7, 1.1])
+    gradients = [oracle.estimate(x, oracle.init(jnp.zeros(D)), jax.random.key(k))[0].gradient for k in (0, 1)]
+    if oracle.deterministic:
+        np.testing.assert_allclose(gradients[0], jax.grad(objective)(x), rtol=1e-6)
+    else:
+        assert not jnp.array_equal(*gradients)

@@ -1,0 +1,172 @@
+"""What each oracle does beside the common law: epochs, work, baselines, snapshots, bad input."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from thalweg.descent import Descent
+from thalweg.oracle import Oracle, as_oracle
+from thalweg.oracles import (
+    SVRG,
+    Exact,
+    FiniteDifferences,
+    LooplessSVRG,
+    MiniBatch,
+    Reparameterised,
+    ScoreFunction,
+)
+
+N = 10
+data = (jnp.arange(N, dtype=float), jnp.ones(N))
+
+
+def mini(batch_size=3, **options):
+    return MiniBatch(lambda x, batch: batch[0] * x[0] + batch[1] * x[1] ** 2, data, batch_size, **options)
+
+
+def test_an_epoch_sees_no_example_twice_and_orders_differ():
+    oracle = MiniBatch(lambda x, batch: batch * x, jnp.arange(N, dtype=float), 3, replacement=False)
+    state = oracle.init(jnp.ones(()))
+    epochs = []
+    for epoch in range(3):
+        seen = []
+        for k in range(3):
+            indices, state = oracle._indices(state, jax.random.key(10 * epoch + k))
+            seen += indices.tolist()
+        assert len(set(seen)) == 9
+        epochs.append(tuple(seen))
+    assert len(set(epochs)) == 3
+
+
+def test_every_example_is_left_out_now_and_then():
+    oracle = MiniBatch(lambda x, batch: batch * x, jnp.arange(N, dtype=float), 3, replacement=False)
+    seen, state = set(), oracle.init(jnp.ones(()))
+    for k in range(60):
+        indices, state = oracle._indices(state, jax.random.key(k))
+        seen |= set(indices.tolist())
+    assert seen == set(range(N))
+
+
+def test_work_is_counted():
+    x = jnp.ones(2)
+    key = jax.random.key(0)
+    oracle = mini()
+    assert float(oracle.estimate(x, oracle.init(x), key)[0].work) == oracle.fixed_work == 3
+    assert float(oracle.full(x).work) == N
+    svrg = SVRG(oracle, period=4)
+    state = svrg.init(x)
+    first, state = svrg.estimate(x, state, key)
+    second, state = svrg.estimate(x, state, key)
+    assert (float(first.work), float(second.work)) == (N + 6, 6)
+    monte_carlo = Reparameterised(lambda x, key: jnp.sum(x), samples=7)
+    assert float(monte_carlo.estimate(x, (), key)[0].work) == 7
+    assert float(FiniteDifferences(lambda x: jnp.sum(x)).estimate(x, (), key)[0].work) == 4
+    assert float(Exact(lambda x: jnp.sum(x), work=50.0).estimate(x, (), key)[0].work) == 50
+
+
+def test_svrg_has_no_noise_at_its_snapshot_and_less_near_it():
+    oracle = mini(weights=np.linspace(0.1, 1, N))
+    svrg = SVRG(oracle, period=5)
+    snapshot = jnp.array([0.5, -1.0])
+    state = svrg.init(snapshot)
+    keys = jax.random.split(jax.random.key(0), 500)
+
+    def spread(oracle, state, x):
+        gradients = jax.vmap(lambda key: oracle.estimate(x, state, key)[0].gradient)(keys)
+        return float(jnp.max(jnp.std(gradients, axis=0)))
+
+    np.testing.assert_allclose(spread(svrg, state, snapshot), 0, atol=1e-12)
+    near = snapshot + 0.01
+    assert 0 < spread(svrg, state, near) < 0.05 * spread(oracle, (), near)
+
+
+def test_svrg_last_restart_leaves_the_iterate_alone():
+    svrg = SVRG(mini(), period=2, restart="last")
+    x = jnp.array([1.0, 2.0])
+    _, state = svrg.estimate(jnp.zeros(2), svrg.init(jnp.zeros(2)), jax.random.key(0))
+    kept, state = svrg.renew(x, state)
+    np.testing.assert_array_equal(kept, x)
+    np.testing.assert_array_equal(state.anchor.x, x)
+
+
+def test_loopless_snapshots_move_with_the_stated_probability():
+    oracle = LooplessSVRG(mini(), probability=0.25)
+    state = oracle.init(jnp.zeros(2))
+    x = jnp.ones(2)
+    moved = jax.vmap(lambda key: oracle.estimate(x, state, key)[1].anchor.x[0] == 1)(
+        jax.random.split(jax.random.key(0), 4000)
+    )
+    assert float(jnp.mean(moved)) == pytest.approx(0.25, abs=5 * np.sqrt(0.25 * 0.75 / 4000))
+
+
+def test_the_baseline_lowers_the_variance():
+    sample = lambda x, key: x + jax.random.normal(key, x.shape)
+    log_prob = lambda x, z: -0.5 * jnp.sum((z - x) ** 2)
+    integrand = lambda x, z: 100 + jnp.sum(z)
+    spread = {}
+    for baseline in (True, False):
+        oracle = ScoreFunction(integrand, sample, log_prob, samples=8, baseline=baseline)
+        gradients = jax.vmap(lambda key, o=oracle: o.estimate(jnp.zeros(2), (), key)[0].gradient)(
+            jax.random.split(jax.random.key(0), 2000)
+        )
+        spread[baseline] = float(jnp.std(gradients))
+    assert spread[True] < spread[False] / 20
+
+
+def test_finite_differences_match_autodiff_on_a_tree():
+    f = lambda x: jnp.sum(jnp.sin(x["a"])) * x["b"] ** 2
+    x = {"a": jnp.array([0.3, 1.2]), "b": jnp.array(0.7)}
+    out, _ = FiniteDifferences(f).estimate(x, (), jax.random.key(0))
+    exact = jax.grad(f)(x)
+    for name in x:
+        np.testing.assert_allclose(out.gradient[name], exact[name], rtol=1e-8)
+
+
+def test_data_travel_as_arguments_and_are_not_baked_in():
+    oracle = mini()
+    leaves = jax.tree.leaves(oracle)
+    assert any(leaf is data[0] for leaf in leaves)
+    traced = jax.make_jaxpr(lambda o, x: o.estimate(x, (), jax.random.key(0))[0].gradient)(oracle, jnp.ones(2))
+    assert all(np.size(constant) < N for constant in traced.consts)
+
+
+def test_a_plain_function_becomes_an_exact_oracle():
+    assert isinstance(as_oracle(lambda x: jnp.sum(x)), Exact)
+    oracle = mini()
+    assert as_oracle(oracle) is oracle
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: mini(0), "batch_size must be a whole number from 1 to 10, found 0"),
+        (lambda: mini(11), "batch_size must be a whole number from 1 to 10, found 11"),
+        (lambda: mini(2.5), "batch_size must be a whole number from 1 to 10, found 2.5"),
+        (lambda: mini(weights=np.ones(3)), r"weights must have shape \(10,\), one per example, found \(3,\)"),
+        (lambda: mini(weights=-np.ones(N)), "weights must be non-negative and not all 0"),
+        (lambda: mini(weights=np.full(N, np.nan)), "weights must be non-negative and not all 0"),
+        (lambda: MiniBatch(lambda x, b: x, (jnp.ones(3), jnp.ones(4)), 1), "arrays of one common length"),
+        (lambda: MiniBatch(lambda x, b: x, jnp.ones((0, 2)), 1), "at least one example"),
+        (lambda: MiniBatch(lambda x, b: x, (), 1), "arrays of one common length"),
+        (lambda: SVRG(mini(), 0), "period of SVRG must be a whole number of at least 1, found 0"),
+        (lambda: SVRG(mini(), 5, restart="first"), "restart of SVRG must be 'mean' or 'last', found 'first'"),
+        (lambda: SVRG(Reparameterised(lambda x, k: x), 5), r"oracle=Reparameterised has no full\(x\)"),
+        (lambda: SVRG(lambda x: x, 5), "oracle must be an Oracle"),
+        (lambda: LooplessSVRG(mini(), 0.0), "probability of LooplessSVRG must be a finite number above 0 of at most 1"),
+        (lambda: LooplessSVRG(mini(), 1.5), "found 1.5"),
+        (lambda: Reparameterised(lambda x, k: x, samples=0), "samples must be a whole number of at least 1, found 0"),
+        (lambda: ScoreFunction(max, max, max, samples=1), "samples must be a whole number of at least 2, found 1"),
+        (lambda: FiniteDifferences(max, spacing=0.0), "spacing must be positive, found 0.0"),
+        (lambda: as_oracle(3), "oracle must be an Oracle or a function x -> scalar, found int"),
+        (lambda: as_oracle(MiniBatch), "oracle must be an instance, found the class MiniBatch"),
+    ],
+)
+def test_wrong_input(make, message):
+    with pytest.raises((ValueError, TypeError), match=message):
+        make()
+
+
+def test_an_oracle_must_define_estimate():
+    with pytest.raises(NotImplementedError, match=r"Oracle must define estimate\(x, state, key\)"):
+        Descent(Oracle(), step=0.1).update(Descent(Oracle(), step=0.1).init(jnp.ones(2)), jax.random.key(0))

@@ -1,7 +1,6 @@
 """Brute force: minimise h(u) + ‖u − x‖²/(2t) on flat NumPy vectors, knowing nothing of Thalweg's formulas."""
 
 import numpy as np
-from scipy.linalg import expm
 from scipy.optimize import lsq_linear, minimize
 
 
@@ -82,7 +81,7 @@ def by_rotations(low, high):
 
     def matrix(z):
         skew = np.array([[0, z[0], z[1]], [-z[0], 0, z[2]], [-z[1], -z[2], 0]])
-        rotation = expm(skew)
+        rotation = np.linalg.solve(np.eye(3) + skew, np.eye(3) - skew)
         return rotation @ np.diag(z[3:]) @ rotation.T
 
     def solve(x, step):

@@ -6,15 +6,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax.flatten_util import ravel_pytree
 
-PROX = jax.jit(lambda term, x, step: term.prox(x, step))
-VALUE = jax.jit(lambda term, x: term.value(x))
-ROWS = jax.jit(jax.vmap(lambda term, x, step: term.prox(x, step), in_axes=(None, 0, 0)))
+from thalweg.descent import terms as T
 
-
-def flatten(tree):
-    return np.concatenate([np.ravel(leaf) for leaf in jax.tree.leaves(tree)])
+from .cases import PROX, ROWS, VALUE, flatten
 
 
 def test_separable_takes_a_step_for_each_coordinate(separable_case):
@@ -50,12 +45,10 @@ def test_float32_stays_float32_and_agrees(case):
 
 
 def test_mixed_dtypes_are_kept():
-    from thalweg.descent import terms as T
-
     x = {"a": jnp.ones((2, 2), jnp.float32), "b": jnp.ones(3)}
     whole = T.Affine(np.ones((1, 7)), [1.0]), T.L1Ball(1.0), T.L2Ball(1.0), T.L2(1.0), T.GroupLasso({"a": 0, "b": 0})
     for term in (*whole, T.L1(0.1), T.HalfSpace(1.0, 1.0), T.LInfBall(0.5)):
-        out = term.prox(x, 1.0)
+        out = PROX(term, x, 1.0)
         assert (out["a"].dtype, out["b"].dtype) == (jnp.float32, jnp.float64), term
 
 
@@ -94,8 +87,6 @@ def test_parameters_are_leaves(case):
 
 
 def test_a_path_of_weights_compiles_once():
-    from thalweg.descent.terms import L1, Box, PerLeaf
-
     count = 0
 
     @jax.jit
@@ -105,13 +96,11 @@ def test_a_path_of_weights_compiles_once():
         return term.prox(x, 1.0)
 
     for weight in (0.1, 1, np.float64(2.0)):
-        prox(PerLeaf((L1(weight), Box(-weight, weight))), (jnp.ones(3), jnp.ones(3)))
+        prox(T.PerLeaf((T.L1(weight), T.Box(-weight, weight))), (jnp.ones(3), jnp.ones(3)))
     assert count == 1
 
 
 def test_parameters_may_be_traced():
-    from thalweg.descent import terms as T
-
     x = jnp.asarray([3.0, -1.0, 0.2])
     make = {
         "L1": lambda s: T.L1(s),
@@ -129,7 +118,7 @@ def test_parameters_may_be_traced():
     for name, build in make.items():
         run = lambda s, build=build: build(s).prox(x, 1.0)
         weights = jnp.asarray([0.5, 1.5])
-        expected = [run(weight) for weight in weights]
+        expected = [PROX(build(weight), x, 1.0) for weight in weights]
         np.testing.assert_allclose(jax.jit(jax.vmap(run))(weights), jnp.stack(expected), atol=1e-14, err_msg=name)
     slope = jax.grad(lambda w: T.L1(w).prox(x, 1.0).sum())(0.5)
     np.testing.assert_allclose(slope, 0.0)  # one coordinate falls, one rises, one is 0
@@ -138,20 +127,16 @@ def test_parameters_may_be_traced():
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.float64], ids=["float32", "float64"])
 def test_simplex_and_l1_ball_are_feasible_at_size(dtype):
     """A hundred thousand coordinates of any magnitude: the sum is right to a few ulps."""
-    from thalweg.descent.terms import L1Ball, Simplex
-
     eps = float(jnp.finfo(dtype).eps)
     for magnitude in (1e-6, 1.0, 1e6):
         x = jnp.asarray(magnitude * np.random.default_rng(0).normal(size=100_000), dtype)
-        p = np.asarray(Simplex().prox(x, 1.0))
+        p = np.asarray(PROX(T.Simplex(), x, 1.0))
         assert p.min() >= 0
         assert abs(p.sum(dtype=np.float64) - 1) <= 50 * eps
-        assert np.abs(L1Ball(0.5).prox(x, 1.0)).sum(dtype=np.float64) <= 0.5 * (1 + 50 * eps)
+        assert np.abs(PROX(T.L1Ball(0.5), x, 1.0)).sum(dtype=np.float64) <= 0.5 * (1 + 50 * eps)
 
 
 def test_works_in_a_scan():
-    from thalweg.descent.terms import L1
-
-    final, _ = jax.lax.scan(lambda x, _: (L1(0.1).prox(x, 1.0), None), jnp.asarray([1.0, -0.25]), None, length=5)
+    final, _ = jax.lax.scan(lambda x, _: (T.L1(0.1).prox(x, 1.0), None), jnp.asarray([1.0, -0.25]), None, length=5)
     np.testing.assert_allclose(final, [0.5, 0.0], atol=1e-15)
-    assert ravel_pytree(final)[0].dtype == jnp.float64
+    assert final.dtype == jnp.float64

@@ -1,10 +1,13 @@
 """Every term against brute force, and against what convex analysis says of a prox."""
 
 import hypothesis.extra.numpy as hnp
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
+from thalweg.descent.terms import Rank
 
 SETTINGS = settings(max_examples=20, deadline=None, derandomize=True, database=None)
 # Whole numbers make ties and zeros, which random reals would never hit.
@@ -82,7 +85,7 @@ def test_indicator_is_infinite_off_the_set(indicator_case):
         away = np.abs(x - case.solve(x, 1.0)).max() > 1e-3
         seen += away
         assert case.h(x) == (np.inf if away else 0.0)
-        if seen == 3:
+        if seen == 2:
             break
     assert seen or case.name == "Zero"
 
@@ -101,10 +104,6 @@ def test_indicator_tolerance_is_of_rounding_size(indicator_case):
 
 def test_rank_is_eckart_young():
     """The squared distance is the sum of the squares of the dropped singular values."""
-    import jax.numpy as jnp
-
-    from thalweg.descent.terms import Rank
-
     x = np.random.default_rng(0).normal(size=(6, 5))
     for k in (1, 3, 5):
         p = np.asarray(Rank(k).prox(jnp.asarray(x), 1.0))

@@ -46,7 +46,7 @@ def dual_gap(x, u, weight):
 
 @pytest.mark.parametrize("weight", [0.5, 30.0, 1e4])
 def test_optimality_of_long_signals(weight):
-    for signal in (RNG.normal(size=20_000), np.cumsum(RNG.normal(size=20_000))):
+    for signal in (RNG.normal(size=25_000), np.cumsum(RNG.normal(size=25_000))):
         found = np.asarray(PROX(jnp.asarray(signal), weight))
         assert dual_gap(signal, found, weight) < 1e-8 * (1 + weight)
 
@@ -66,7 +66,7 @@ def test_leading_axes_are_independent_signals():
     x = RNG.normal(size=(2, 3, N))
     rows = np.stack([[PROX(jnp.asarray(row), 0.8) for row in block] for block in x])
     np.testing.assert_allclose(PROX(jnp.asarray(x), 0.8), rows, rtol=0, atol=1e-14)
-    nested = jax.vmap(jax.vmap(lambda row: TERM.prox(row, 0.8)))(jnp.asarray(x))
+    nested = jax.vmap(jax.vmap(PROX, in_axes=(0, None)), in_axes=(0, None))(jnp.asarray(x), 0.8)
     np.testing.assert_allclose(nested, rows, rtol=0, atol=1e-14)
 
 
@@ -81,7 +81,7 @@ def seconds(n, signal):
     x = jnp.asarray(signal(n))
     PROX(x, 2.0).block_until_ready()
     times = []
-    for _ in range(3):
+    for _ in range(2):
         start = time.perf_counter()
         PROX(x, 2.0).block_until_ready()
         times.append(time.perf_counter() - start)

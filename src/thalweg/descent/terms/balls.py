@@ -11,6 +11,7 @@ from thalweg.descent.terms import _arrays
 from thalweg.descent.terms.indicator import Indicator
 
 
+@jax.jit
 def project_simplex(x: Array, total: Array) -> Array:
     """Project the last axis on {p ≥ 0, Σp = total} by sorting.
 

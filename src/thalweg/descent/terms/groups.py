@@ -64,8 +64,8 @@ class GroupLasso(Term):
 
     def prox(self, x: PyTree[Array], step: Any) -> PyTree[Array]:
         """Shorten each group by step·weight_g."""
-        lengths = self._lengths(x)
-        threshold = _arrays.scalar_step("GroupLasso", step, x) * self.weight.astype(lengths.dtype)
+        step = _arrays.scalar_step("GroupLasso", step, x)
+        lengths, threshold = self._lengths(x), step * self.weight.astype(step.dtype)
         factors = _arrays.shrinkage(lengths, threshold)
         return jax.tree.map(lambda leaf, label: factors[label].astype(leaf.dtype) * leaf, x, self._spread(x))
 

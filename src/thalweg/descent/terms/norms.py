@@ -85,9 +85,8 @@ class L2(Term):
 
     def prox(self, x: PyTree[Array], step: Any) -> PyTree[Array]:
         """Shorten ``x`` by step·weight."""
-        length = _arrays.norm(x)
-        threshold = _arrays.scalar_step("L2", step, x) * self.weight.astype(length.dtype)
-        factor = _arrays.shrinkage(length, threshold)
+        step = _arrays.scalar_step("L2", step, x)
+        factor = _arrays.shrinkage(_arrays.norm(x), step * self.weight.astype(step.dtype))
         return jax.tree.map(lambda leaf: factor.astype(leaf.dtype) * leaf, x)
 
 

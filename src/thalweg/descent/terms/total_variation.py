@@ -93,6 +93,7 @@ def _turn(signal: Array, level: Array, sweep: _Sweep) -> _Sweep:
     return _Sweep(i, first, last, left, right, knots[first], knots[last], knots, bounds)
 
 
+@jax.jit  # a call outside of jit would otherwise compile the loop anew each time
 def _denoise(signal: Float[Array, " n"], weight: Scalar) -> Float[Array, " n"]:
     """The exact prox for one signal of at least two samples."""
     n, kind = signal.shape[0], signal.dtype

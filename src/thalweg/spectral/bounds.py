@@ -10,7 +10,7 @@ less its residual, and at least a tenth of it, and the watch on ‖w_j‖ in the
 is a Rayleigh quotient: one below zero *proves* that A is not positive definite.
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
@@ -71,9 +71,7 @@ def spectrum(
         At most this many products.
     """
     size, dtype = operator.dimension, operator.dtype
-    start = jax.random.normal(key, (size, 1), dtype)
-    start = start / jnp.linalg.norm(start)
-    state = (start, jnp.zeros_like(start), jnp.zeros((), dtype))
+    state = _start(key, size, dtype)
     alphas: list[float] = []
     betas: list[float] = []
     limit = min(steps, size)
@@ -147,6 +145,12 @@ def _ends(
 def _check_finite(alphas: list[float], betas: list[float]) -> None:
     if not (np.all(np.isfinite(alphas)) and np.all(np.isfinite(betas))):
         raise ValueError("A holds NaN or infinity: a product with a finite vector is not finite")
+
+
+@eqx.filter_jit
+def _start(key: Key[Array, ""], size: int, dtype: Any) -> tuple[Array, Array, Array]:
+    start = jax.random.normal(key, (size, 1), dtype)
+    return start / jnp.linalg.norm(start), jnp.zeros_like(start), jnp.zeros((), dtype)
 
 
 @eqx.filter_jit

@@ -59,7 +59,6 @@ class Plan(eqx.Module):
     form: str = eqx.field(static=True)
     gradient: str = eqx.field(static=True)
     precision: str = eqx.field(static=True)
-    law: str = eqx.field(static=True)
 
     @property
     def probes(self) -> int:
@@ -171,7 +170,6 @@ def plan(
         form=form,
         gradient=gradient or "series",
         precision=precision,
-        law=law,
     )
 
 

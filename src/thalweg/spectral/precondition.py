@@ -55,14 +55,9 @@ class LowRank(Preconditioner):
     parametric = True
 
     def __init__(self, build: Callable[..., Any], theta: PyTree, data: PyTree, sketch: Array) -> None:
-        factor, noise = build(theta, data, sketch)
-        size, rank = factor.shape
-        # The Gram matrix's eigenvectors would lose half the digits of the small ones: L is tall, its SVD is cheap.
-        basis, singular, _ = jnp.linalg.svd(factor, full_matrices=False)
-        self.build, self.sketch, self.noise = build, sketch, noise
-        self.basis, self.eigenvalues = basis, singular**2
-        self.log_determinant = (size - rank) * jnp.log(noise) + jnp.sum(jnp.log(self.eigenvalues + noise))
-        self.inverse_trace = (size - rank) / noise + jnp.sum(1.0 / (self.eigenvalues + noise))
+        self.build, self.sketch = build, sketch
+        parts = _low_rank_parts(build, theta, data, sketch)
+        self.basis, self.eigenvalues, self.noise, self.log_determinant, self.inverse_trace = parts
 
     def inverse_root(self, block: Array) -> Array:
         """P^(−½) V = σ⁻¹ (V − U (1 − σ/√(s² + σ²)) UᵀV)."""
@@ -81,6 +76,18 @@ class LowRank(Preconditioner):
         exact = jnp.sum(whitened**2) + noise * trace
         sampled = jnp.sum((factor.T @ vectors) ** 2) + noise * jnp.sum(vectors**2)
         return exact - sampled / vectors.shape[1]
+
+
+@eqx.filter_jit
+def _low_rank_parts(build: Callable[..., Any], theta: PyTree, data: PyTree, sketch: Array) -> tuple:
+    factor, noise = build(theta, data, sketch)
+    size, rank = factor.shape
+    # The Gram matrix's eigenvectors would lose half the digits of the small ones: L is tall, its SVD is cheap.
+    basis, singular, _ = jnp.linalg.svd(factor, full_matrices=False)
+    eigenvalues = singular**2
+    log_determinant = (size - rank) * jnp.log(noise) + jnp.sum(jnp.log(eigenvalues + noise))
+    inverse_trace = (size - rank) / noise + jnp.sum(1.0 / (eigenvalues + noise))
+    return basis, eigenvalues, noise, log_determinant, inverse_trace
 
 
 class DiagonalScaling(Preconditioner):

@@ -1,0 +1,212 @@
+"""Value and gradient over thousands of keys, within five standard errors of exact; and the test can fail."""
+
+import warnings
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from spectral_matrices import FUNCTIONS, rbf, with_spectrum
+
+from thalweg.spectral import (
+    Diagonal,
+    InfiniteVarianceWarning,
+    Nystrom,
+    Operator,
+    Own,
+    PivotedCholesky,
+    estimate,
+    kernel_operator,
+    plan,
+)
+
+KEYS = 3000
+D = 10
+PARTS = np.stack([with_spectrum(np.linspace(0.3, 3.0, D), 1), with_spectrum(np.linspace(0.2, 1.0, D), 2)])
+THETA = jnp.array([1.0, 0.7, 0.5])
+INTERVAL = (0.35, 5.0)
+
+
+def multiply(theta, parts, block):
+    return theta[0] * (parts[0] @ block) + theta[1] * (parts[1] @ block) + theta[2] ** 2 * block
+
+
+def affine(theta):
+    return Operator(multiply, theta, dimension=D, data=jnp.asarray(PARTS))
+
+
+@jax.jit
+def sample(p, theta, keys):
+    return jax.vmap(lambda key: jax.value_and_grad(lambda t: estimate(p, affine(t), key).value)(theta))(keys)
+
+
+def exact_value_and_gradient(f, operator_of, theta):
+    value = lambda t: jnp.sum(f(jnp.linalg.eigvalsh(operator_of(t).to_dense())))
+    return jax.value_and_grad(value)(theta)
+
+
+def deviations(samples, exact):
+    """Distance of the mean from the exact answer in standard errors, value first."""
+    values, gradients = samples
+    table = np.concatenate([np.asarray(values)[:, None], np.asarray(gradients)], axis=1)
+    truth = np.append(float(exact[0]), np.asarray(exact[1]))
+    return (table.mean(0) - truth) / (table.std(0, ddof=1) / np.sqrt(len(table)))
+
+
+slow = pytest.mark.slow
+# (law, mean degree): geometric and negative binomial at a mean where their variance is finite; Poisson's is for the
+# exponential only.
+CASES = [("optimal", 8.0), ("theorem3", 8.0), ("geometric", 8.0), ("negative_binomial", 12.0), ("poisson", 8.0)]
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+@pytest.mark.parametrize(("law", "degree"), CASES)
+@pytest.mark.parametrize("gradient", ["series", "paper"])
+def test_value_and_gradient_are_unbiased(name, law, degree, gradient):
+    if law == "poisson" and name != "exp":
+        pytest.skip("infinite variance")
+    f = FUNCTIONS[name]
+    p = plan(
+        f, affine(THETA), jax.random.key(1), probes=2, degree=degree, law=law, interval=INTERVAL, gradient=gradient
+    )
+    found = deviations(
+        sample(p, THETA, jax.random.split(jax.random.key(2), KEYS)), exact_value_and_gradient(f, affine, THETA)
+    )
+    assert np.all(np.abs(found) < 5), found
+
+
+@pytest.mark.parametrize("name", ["log", "inverse"])
+def test_the_same_test_catches_the_fixed_law(name):
+    f = FUNCTIONS[name]
+    p = plan(f, affine(THETA), jax.random.key(1), probes=2, degree=2, law="fixed", interval=INTERVAL)
+    found = deviations(
+        sample(p, THETA, jax.random.split(jax.random.key(2), KEYS)), exact_value_and_gradient(f, affine, THETA)
+    )
+    assert np.abs(found[0]) > 5
+    assert np.max(np.abs(found[1:])) > 5
+
+
+def test_the_plan_says_when_the_variance_is_infinite():
+    with pytest.warns(InfiniteVarianceWarning, match="poisson law"):
+        plan(jnp.log, affine(THETA), jax.random.key(1), degree=8, law="poisson", interval=INTERVAL)
+
+
+@pytest.mark.parametrize("probe", ["rademacher", "gaussian", "sphere", "orthogonal"])
+def test_every_kind_of_probe_is_unbiased(probe):
+    p = plan(jnp.log, affine(THETA), jax.random.key(1), probes=8, degree=8, probe=probe, interval=INTERVAL)
+    values = jax.jit(jax.vmap(lambda key: estimate(p, affine(THETA), key).value))(
+        jax.random.split(jax.random.key(3), KEYS)
+    )
+    exact = exact_value_and_gradient(jnp.log, affine, THETA)[0]
+    assert abs(values.mean() - exact) < 5 * values.std() / np.sqrt(KEYS)
+
+
+def test_a_shared_degree_is_unbiased_and_its_error_bar_true():
+    p = plan(jnp.log, affine(THETA), jax.random.key(1), probes=12, group=3, degree=5, interval=INTERVAL)
+    run = jax.jit(jax.vmap(lambda key: estimate(p, affine(THETA), key)))
+    e = run(jax.random.split(jax.random.key(4), KEYS))
+    exact = exact_value_and_gradient(jnp.log, affine, THETA)[0]
+    assert abs(e.value.mean() - exact) < 5 * e.value.std() / np.sqrt(KEYS)
+    assert float(jnp.mean(e.standard_error**2)) == pytest.approx(float(jnp.var(e.value)), rel=0.1)
+
+
+# Preconditioned: a kernel matrix with parameters (scale, lengthscale, noise).
+POINTS = jnp.asarray(np.random.default_rng(0).uniform(size=(14, 2)))
+KERNEL_THETA = jnp.array([1.2, 0.4, 0.3])
+
+
+def kernel(theta, X, Y):
+    return theta[0] * jnp.exp(-0.5 * jnp.sum((X[:, None] - Y[None]) ** 2, -1) / theta[1] ** 2)
+
+
+def noise(theta):
+    return theta[2] ** 2
+
+
+def kernel_of(theta):
+    return kernel_operator(kernel, theta, POINTS, noise)
+
+
+@jax.jit
+def sample_kernel(p, theta, keys):
+    def value(t, key):
+        e = estimate(p, kernel_of(t), key)
+        return e.value, e.status
+
+    (values, status), gradients = jax.vmap(jax.value_and_grad(value, has_aux=True), (None, 0))(theta, keys)
+    return values, gradients, status
+
+
+def _own():
+    rough = np.asarray(kernel_of(KERNEL_THETA).to_dense()) + 0.1 * np.eye(14)
+    values, vectors = np.linalg.eigh(rough)
+    root = jnp.asarray((vectors / np.sqrt(values)) @ vectors.T)
+    return Own(lambda v: root @ v, np.sum(np.log(values)), np.sum(1 / values))
+
+
+@pytest.mark.parametrize("gradient", ["series", "paper"])
+@pytest.mark.parametrize("name", ["log", "inverse"])
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "cholesky",
+        pytest.param("nystrom", marks=slow),
+        pytest.param("diagonal", marks=slow),
+        pytest.param("own", marks=slow),
+    ],
+)
+@pytest.mark.parametrize("moved", [False, True])
+def test_preconditioned_value_and_gradient_are_unbiased(kind, name, gradient, moved):
+    """At the parameters of the plan, and at others (an optimisation reuses its plan)."""
+    if moved and kind in ("diagonal", "own"):
+        pytest.skip("covered by the low-rank ones")
+    wanted = {
+        "cholesky": PivotedCholesky(rank=5),
+        "nystrom": Nystrom(rank=5, noise=0.09),
+        "diagonal": Diagonal(),
+        "own": _own(),
+    }[kind]
+    p = plan(
+        name,
+        kernel_of(KERNEL_THETA),
+        jax.random.key(5),
+        probes=2,
+        preconditioner=wanted,
+        gradient=gradient,
+        slack=1.6,
+        degree=8,
+    )
+    theta = KERNEL_THETA * jnp.array([1.1, 0.9, 1.05]) if moved else KERNEL_THETA
+    *samples, status = sample_kernel(p, theta, jax.random.split(jax.random.key(6), KEYS))
+    assert not np.any(status)
+    found = deviations(samples, exact_value_and_gradient(FUNCTIONS[name], kernel_of, theta))
+    assert np.all(np.abs(found) < 5), found
+
+
+@pytest.mark.parametrize("name", ["log", pytest.param("inverse", marks=slow)])
+def test_the_gradient_variance_vanishes_as_the_preconditioner_approaches(name):
+    deviation = []
+    for rank in (2, 14):
+        p = plan(
+            name,
+            kernel_of(KERNEL_THETA),
+            jax.random.key(5),
+            probes=2,
+            degree=8,
+            preconditioner=PivotedCholesky(rank=rank),
+        )
+        _, gradients, _ = sample_kernel(p, KERNEL_THETA, jax.random.split(jax.random.key(6), 400))
+        scale = np.abs(exact_value_and_gradient(FUNCTIONS[name], kernel_of, KERNEL_THETA)[1])
+        deviation.append(np.max(np.std(gradients, axis=0) / scale))
+    assert deviation[1] < 1e-6 * deviation[0]
+
+
+def test_float32_is_unbiased_too():
+    with jax.enable_x64(False), warnings.catch_warnings():
+        A = jnp.asarray(rbf(30, noise=0.3), jnp.float32)
+        p = plan("log", A, jax.random.key(0), probes=4)
+        e = jax.jit(jax.vmap(lambda key: estimate(p, A, key)))(jax.random.split(jax.random.key(1), KEYS))
+        assert e.value.dtype == jnp.float32
+        values = np.asarray(e.value, np.float64)
+    exact = np.linalg.slogdet(np.asarray(A, np.float64))[1]
+    assert abs(values.mean() - exact) < 5 * values.std() / np.sqrt(KEYS)

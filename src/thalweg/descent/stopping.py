@@ -144,8 +144,10 @@ class Stagnation(StoppingRule):
             jnp.where(lower, record.value, state.value).astype(state.value.dtype),
             jnp.where(closer | lower, record.step, state.step),
         )
-        idle = record.step - state.step
-        return state, _when(idle > jnp.maximum(self.patience, record.step / 2), Status.STAGNATED)
+        idle = record.step - state.step > jnp.maximum(self.patience, record.step / 2)
+        # Iterates that run away do not improve either; rounding error keeps them near the best.
+        near = record.residual <= 10 * state.residual
+        return state, _when(idle & near, Status.STAGNATED)
 
 
 class Windows(NamedTuple):
@@ -163,7 +165,7 @@ class Windows(NamedTuple):
 class Plateau(StoppingRule):
     """Noise is reached: the averaged criterion does not improve beyond its own standard error.
 
-    Records are averaged over windows, each half as long again as the last. When ``patience`` windows in a row fail
+    Records are averaged over windows, each a quarter longer than the last. When ``patience`` windows in a row fail
     to lower the best mean by more than ``errors`` standard errors of the difference, noise hides whatever progress
     is left. The criterion is the value, or ‖G_k‖ for an oracle that has no value.
 
@@ -209,7 +211,7 @@ class Plateau(StoppingRule):
             jnp.where(full, 0, count),
             jnp.where(full, 0, mean),
             jnp.where(full, 0, squares),
-            jnp.where(full, state.length + state.length // 2, state.length),
+            jnp.where(full, state.length + state.length // 4, state.length),
             jnp.where(better, mean, state.best),
             jnp.where(better, variance, state.best_variance),
             idle,

@@ -1,0 +1,117 @@
+"""Checkpoints: a run that was killed goes on and ends exactly where it would have ended."""
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from thalweg.descent import FISTA, L1, Checkpoint, Plateau, PolyakRuppert, Status, Steps, minimize
+from thalweg.errors import FileFormatError
+from thalweg.oracles import SVRG, MiniBatch
+
+A = jnp.asarray(np.random.default_rng(0).normal(size=(40, 6)))
+b = A @ jnp.ones(6)
+
+
+def oracle():
+    return MiniBatch(lambda x, batch: 0.5 * (batch[0] @ x - batch[1]) ** 2, (A, b), 4, replacement=False)
+
+
+OPTIONS = {"term": L1(0.01), "step": 0.01, "average": PolyakRuppert(), "key": jax.random.key(5), "tol": Plateau()}
+
+
+def test_a_run_in_two_parts_equals_a_run_in_one(tmp_path):
+    path = tmp_path / "run.thalweg"
+    make = lambda: SVRG(oracle(), 9)
+    whole = minimize(make(), jnp.zeros(6), steps=60, **OPTIONS)
+    stop = lambda snapshot: snapshot.step >= 25
+    first = minimize(make(), jnp.zeros(6), steps=60, callback=stop, checkpoint=path, **OPTIONS)
+    assert first.status is Status.STOPPED_BY_CALLBACK
+    second = minimize(make(), jnp.zeros(6), steps=60, checkpoint=path, **OPTIONS)
+    np.testing.assert_array_equal(whole.x, second.x)
+    assert (second.steps, second.work, second.status) == (whole.steps, whole.work, whole.status)
+    for name in ("step", "value", "residual", "size", "work"):
+        np.testing.assert_array_equal(whole.history[name], second.history[name])
+
+
+def test_a_finished_run_is_not_run_again(tmp_path):
+    path = tmp_path / "run.thalweg"
+    first = minimize(oracle(), jnp.zeros(6), steps=30, checkpoint=path, **OPTIONS)
+    seen = []
+    again = minimize(oracle(), jnp.zeros(6), steps=30, checkpoint=path, callback=seen.append, **OPTIONS)
+    assert seen == []
+    np.testing.assert_array_equal(first.x, again.x)
+
+
+def test_another_run_does_not_take_up_the_checkpoint(tmp_path):
+    path = tmp_path / "run.thalweg"
+    minimize(oracle(), jnp.zeros(6), steps=10, checkpoint=path, **OPTIONS)
+    with pytest.raises(FileFormatError, match=r"belongs to another run: it has term=L1.* this run has term=Zero"):
+        minimize(oracle(), jnp.zeros(6), steps=10, checkpoint=path, **{**OPTIONS, "term": None})
+    with pytest.raises(FileFormatError, match=r"float64\[6\]|x"):
+        minimize(oracle(), jnp.zeros(5), steps=10, checkpoint=path, **OPTIONS)
+    with pytest.raises(FileFormatError, match="key"):
+        minimize(oracle(), jnp.zeros(6), steps=10, checkpoint=path, **{**OPTIONS, "key": jax.random.key(6)})
+
+
+def test_a_damaged_checkpoint_is_a_clear_error(tmp_path):
+    path = tmp_path / "run.thalweg"
+    minimize(oracle(), jnp.zeros(6), steps=10, checkpoint=path, **OPTIONS)
+    data = path.read_bytes()
+    path.write_bytes(data[: len(data) // 2])
+    with pytest.raises(FileFormatError, match="damaged"):
+        minimize(oracle(), jnp.zeros(6), steps=10, checkpoint=path, **OPTIONS)
+
+
+def test_a_missing_folder_is_found_out_before_the_run(tmp_path):
+    with pytest.raises(FileNotFoundError, match="the folder .* does not exist"):
+        minimize(oracle(), jnp.zeros(6), checkpoint=tmp_path / "no" / "run.thalweg", **OPTIONS)
+    with pytest.raises(ValueError, match="every of Checkpoint must be a number of seconds of at least 0, found -1"):
+        Checkpoint(tmp_path / "run.thalweg", every=-1)
+
+
+SCRIPT = """
+    import sys, jax, jax.numpy as jnp, numpy as np
+    jax.config.update("jax_enable_x64", True)
+    from thalweg.descent import FISTA, L1, Checkpoint, Steps, minimize
+    A = jnp.asarray(np.random.default_rng(0).normal(size=(40, 6)))
+    b = A @ jnp.ones(6)
+    f = lambda x: 0.5 * jnp.sum((A @ x - b) ** 2)
+    minimize(f, jnp.zeros(6), term=L1(0.1), step=1e-6, momentum=FISTA(), steps=int(sys.argv[2]), stride=100,
+             tol=Steps(1e12), callback=lambda snapshot: None, checkpoint=Checkpoint(sys.argv[1], every=0.0))
+"""
+
+
+def test_a_run_survives_kill_9(tmp_path):
+    path = tmp_path / "run.thalweg"
+    steps = 400_000
+    command = [sys.executable, "-c", textwrap.dedent(SCRIPT), str(path), str(steps)]
+    kills = 0
+    for _ in range(2):
+        written = path.stat().st_mtime_ns if path.exists() else None
+        process = subprocess.Popen(command, env={**os.environ, "JAX_PLATFORMS": "cpu"})
+        deadline = time.monotonic() + 120
+        while time.monotonic() < deadline and process.poll() is None:
+            if path.exists() and path.stat().st_mtime_ns != written:
+                break
+            time.sleep(0.05)
+        time.sleep(0.2)
+        if process.poll() is None:
+            process.send_signal(signal.SIGKILL)
+            kills += 1
+        process.wait()
+    assert kills == 2
+    f = lambda x: 0.5 * jnp.sum((A @ x - b) ** 2)
+    options = {"term": L1(0.1), "step": 1e-6, "momentum": FISTA(), "stride": 100, "tol": Steps(1e12)}
+    resumed = minimize(f, jnp.zeros(6), steps=steps, checkpoint=path, **options)
+    whole = minimize(f, jnp.zeros(6), steps=steps, **options)
+    assert resumed.steps == whole.steps == steps
+    np.testing.assert_array_equal(resumed.x, whole.x)
+    np.testing.assert_array_equal(resumed.history["value"], whole.history["value"])

@@ -1,0 +1,412 @@
+"""The loop: history, stopping, callbacks, resuming, divergence, interruption, precision, and bad input."""
+
+import contextlib
+import io
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from thalweg.descent import (
+    FISTA,
+    L1,
+    Backtracking,
+    Box,
+    Descent,
+    Euclidean,
+    HeavyBall,
+    NegativeEntropy,
+    Nesterov,
+    PerLeaf,
+    Plateau,
+    PolyakRuppert,
+    Rank,
+    Seconds,
+    Status,
+    Steps,
+    Tolerance,
+    Work,
+    Zero,
+    as_optax,
+    minimize,
+)
+from thalweg.descent.chunks import _run
+from thalweg.errors import IncompatiblePartsError
+from thalweg.oracles import SVRG, Exact, MiniBatch
+
+rng = np.random.default_rng(0)
+A = jnp.asarray(rng.normal(size=(40, 6)))
+b = jnp.asarray(rng.normal(size=40))
+BOUND = float(jnp.linalg.norm(A, 2) ** 2)
+SOLUTION = jnp.linalg.lstsq(A, b)[0]
+
+
+def loss(x):
+    return 0.5 * jnp.sum((A @ x - b) ** 2)
+
+
+def batches(batch_size=4):
+    return MiniBatch(lambda x, batch: 0.5 * (batch[0] @ x - batch[1]) ** 2, (A, b), batch_size)
+
+
+def test_the_default_finds_the_minimum_by_itself():
+    result = minimize(loss, jnp.zeros(6))
+    assert result.status is Status.CONVERGED
+    assert result.success
+    np.testing.assert_allclose(result.x, SOLUTION, rtol=1e-6)
+    assert result.message.startswith(f"CONVERGED after {result.steps} steps.")
+    assert result.work == result.history["work"][-1]
+
+
+def test_any_pytree_and_per_leaf_terms():
+    f = lambda x: 0.5 * jnp.sum((A @ x["w"] + x["c"][0] - b) ** 2)
+    x0 = {"w": jnp.zeros(6), "c": (jnp.zeros(()),)}
+    term = PerLeaf({"w": L1(8.0), "c": Zero()})
+    result = minimize(f, x0, term=term, momentum=FISTA())
+    assert result.success
+    gradient = jax.grad(f)(result.x)
+    assert abs(float(gradient["c"][0])) < 1e-5
+    assert jnp.all(jnp.abs(gradient["w"]) <= 8.0 + 1e-5)
+    assert 0 < int(jnp.sum(result.x["w"] == 0)) < 6
+
+
+def test_history_at_a_stride_and_as_a_table():
+    result = minimize(loss, jnp.zeros(6), step=0.5 / BOUND, steps=100, stride=7, tol=Steps(1e9))
+    steps = result.history["step"]
+    np.testing.assert_array_equal(steps, [*range(7, 100, 7), 100])
+    columns = dict(result.history)
+    assert set(columns) == {"step", "value", "residual", "size", "work", "seconds"}
+    assert all(len(column) == len(steps) for column in columns.values())
+    assert np.all(np.diff(columns["value"]) <= 0)
+    assert np.all(np.diff(columns["seconds"]) >= 0)
+    np.testing.assert_array_equal(columns["work"], steps)
+    text = result.history.table(rows=4)
+    assert len(text.splitlines()) == 5
+    # The value is that of the recorded iterate, and the residual that of the step that led there.
+    x = jnp.zeros(6)
+    for k in range(1, 101):
+        g = jax.grad(loss)(x)
+        x = x - 0.5 / BOUND * g
+        if k in steps:
+            i = list(steps).index(k)
+            assert columns["value"][i] == pytest.approx(float(loss(x)), rel=1e-10)
+            assert columns["residual"][i] == pytest.approx(float(jnp.linalg.norm(g)), rel=1e-8)
+
+
+def test_records_thin_out_by_default():
+    result = minimize(loss, jnp.zeros(6), step=0.1 / BOUND, steps=20_000, tol=Steps(1e9))
+    steps = result.history["step"]
+    np.testing.assert_array_equal(steps[:20], np.arange(1, 21))
+    assert len(steps) < 300
+    assert np.all(np.diff(steps)[:-1] <= 1 + steps[:-2] / 32)
+
+
+def test_history_of_a_stochastic_oracle_averages_its_estimates():
+    oracle = batches()
+    result = minimize(oracle, jnp.zeros(6), step=0.01, steps=60, stride=20, key=jax.random.key(1))
+    descent = Descent(oracle, step=0.01)
+    state = descent.init(jnp.zeros(6))
+    values = []
+    for k in range(60):
+        state, info = descent.update(state, jax.random.fold_in(jax.random.key(1), k))
+        values.append(float(info.value))
+    np.testing.assert_allclose(result.history["value"], np.reshape(values, (3, 20)).mean(axis=1), rtol=1e-10)
+    np.testing.assert_allclose(result.x, state.x, rtol=1e-12)
+    np.testing.assert_array_equal(result.history["work"], [80, 160, 240])
+
+
+def test_the_same_key_gives_the_same_run_and_another_does_not():
+    run = lambda seed: minimize(batches(), jnp.zeros(6), step=0.01, steps=200, key=jax.random.key(seed)).x
+    np.testing.assert_array_equal(run(1), run(1))
+    assert not jnp.array_equal(run(1), run(2))
+
+
+def test_nothing_is_compiled_twice_in_a_run_or_between_runs():
+    f = lambda x, a: 0.5 * jnp.sum((a * x) ** 2)
+    run = lambda a, beta: minimize(Exact(f, a), jnp.ones(5), step=beta, steps=3000, stride=1, tol=Steps(1e9))
+    run(jnp.ones(5), 0.1)
+    before = _run._cache_size()
+    run(2 * jnp.ones(5), 0.05)
+    assert _run._cache_size() == before
+
+
+def test_resuming_from_a_result_is_as_if_it_had_not_stopped():
+    options = {"step": 0.01, "key": jax.random.key(3), "average": PolyakRuppert()}
+    whole = minimize(SVRG(batches(), 7), jnp.zeros(6), steps=50, **options)
+    half = minimize(SVRG(batches(), 7), jnp.zeros(6), steps=20, **options)
+    assert half.status is Status.STEPS_SPENT
+    rest = minimize(SVRG(batches(), 7), half, steps=30, **options)
+    np.testing.assert_array_equal(whole.x, rest.x)
+    assert rest.steps == 50
+    assert rest.work == whole.work
+    assert rest.history["step"][-1] == 50
+    assert np.all(np.diff(rest.history["step"]) > 0)
+
+
+def test_divergence_is_caught_with_its_step_and_the_last_finite_iterate():
+    beta = 40 / BOUND
+    result = minimize(loss, jnp.zeros(6), step=beta, steps=5000)
+    assert result.status is Status.DIVERGED
+    assert not result.success
+    assert jnp.all(jnp.isfinite(result.x))
+    x, k = jnp.zeros(6), 0
+    while True:
+        following = x - beta * jax.grad(loss)(x)
+        k += 1
+        if not jnp.all(jnp.isfinite(following)):
+            break
+        x = following
+    assert result.steps == k - 1
+    assert f"Step {k} was the first to be NaN or infinite" in result.message
+    np.testing.assert_allclose(result.x, x, rtol=1e-6)
+
+
+def test_nan_from_the_function_itself_is_caught():
+    result = minimize(lambda x: jnp.sum(jnp.sqrt(x)), jnp.ones(2), step=0.3, steps=100, stride=50)
+    assert result.status is Status.DIVERGED
+    assert jnp.all(jnp.isfinite(result.x))
+
+
+def test_float32_stops_by_itself_at_a_tolerance_it_cannot_reach():
+    with jax.enable_x64(False):
+        a, y = jnp.asarray(A, jnp.float32), jnp.asarray(b, jnp.float32)
+        f = lambda x: 0.5 * jnp.sum((a @ x - y) ** 2)
+        result = minimize(f, jnp.zeros(6, jnp.float32), step=1 / BOUND, momentum=FISTA(), tol=1e-14, steps=1_000_000)
+    assert result.status is Status.STAGNATED
+    assert result.steps < 20_000
+    assert result.x.dtype == jnp.float32
+    np.testing.assert_allclose(result.x, SOLUTION, rtol=1e-4)
+
+
+def test_float32_leaves_stay_float32_among_float64():
+    x0 = {"a": jnp.zeros(3, jnp.float32), "b": jnp.zeros(3)}
+    f = lambda x: jnp.sum((x["a"] - 1) ** 2) + jnp.sum((x["b"] - 2) ** 2)
+    for momentum in (None, HeavyBall(0.5), Nesterov(), FISTA()):
+        result = minimize(f, x0, step=0.1, momentum=momentum, term=L1(0.1), steps=50, average=PolyakRuppert())
+        assert result.x["a"].dtype == jnp.float32
+        assert result.x["b"].dtype == jnp.float64
+
+
+def test_callback_sees_every_record_and_can_stop():
+    seen = []
+
+    def watch(snapshot):
+        seen.append((snapshot.step, float(loss(snapshot.x)), snapshot.value))
+        return snapshot.step >= 12
+
+    result = minimize(loss, jnp.zeros(6), step=0.5 / BOUND, steps=100, stride=4, callback=watch)
+    assert result.status is Status.STOPPED_BY_CALLBACK
+    assert [step for step, _, _ in seen] == [4, 8, 12]
+    for _, value, reported in seen:
+        assert value == pytest.approx(reported, rel=1e-10)
+
+
+def test_interruption_loses_nothing():
+    def interrupt(snapshot):
+        if snapshot.step == 6:
+            raise KeyboardInterrupt
+
+    options = {"step": 0.5 / BOUND, "stride": 3, "tol": Steps(1e9)}
+    result = minimize(loss, jnp.zeros(6), steps=30, callback=interrupt, **options)
+    assert result.status is Status.INTERRUPTED
+    assert result.steps == 6
+    whole = minimize(loss, jnp.zeros(6), steps=30, **options)
+    np.testing.assert_array_equal(minimize(loss, result, steps=24, **options).x, whole.x)
+
+
+def test_progress_bar_shows_steps_rate_and_time_left():
+    screen = io.StringIO()
+    with contextlib.redirect_stdout(screen):
+        minimize(loss, jnp.zeros(6), step=0.1 / BOUND, steps=500, tol=Steps(1e9), progress=True)
+    assert "500/500" in screen.getvalue()
+    assert "steps/s" in screen.getvalue()
+
+
+def test_budgets_of_work_and_seconds():
+    spent = minimize(batches(), jnp.zeros(6), step=0.01, tol=Work(400), stride=5, key=jax.random.key(0))
+    assert spent.status is Status.WORK_SPENT
+    assert 400 <= spent.work < 400 + 5 * 4
+    timed = minimize(batches(), jnp.zeros(6), step=0.01, tol=Seconds(0.5), steps=10**8, key=jax.random.key(0))
+    assert timed.status is Status.SECONDS_SPENT
+    assert timed.seconds < 20
+
+
+def test_a_noisy_run_ends_at_its_noise():
+    target = A @ jnp.arange(6.0) + b
+    oracle = MiniBatch(lambda x, batch: 0.5 * (batch[0] @ x - batch[1]) ** 2, (A, target), 4)
+    options = {"step": 0.02, "steps": 100_000, "stride": 10, "tol": Plateau(), "key": jax.random.key(0)}
+    result = minimize(oracle, jnp.zeros(6), **options)
+    assert result.status is Status.PLATEAU
+    assert result.steps < 50_000
+    best = float(oracle.value(jnp.linalg.lstsq(A, target)[0]))
+    assert float(oracle.value(result.x)) < best + 0.01 * (float(oracle.value(jnp.zeros(6))) - best)
+
+
+def test_update_is_pure_and_can_be_scanned_vmapped_and_differentiated():
+    descent = Descent(loss, step=0.5 / BOUND, momentum=Nesterov(), term=Box(-1.0, 1.0))
+    starts = jnp.asarray(rng.normal(size=(4, 6)))
+
+    def run(x):
+        keys = jax.random.split(jax.random.key(0), 20)
+        return jax.lax.scan(descent.update, descent.init(x), keys)[0].x
+
+    together = jax.jit(jax.vmap(run))(starts)
+    for x, alone in zip(starts, together, strict=True):
+        np.testing.assert_allclose(run(x), alone, rtol=1e-12)
+    slope = jax.grad(lambda x: jnp.sum(run(x)))(starts[0])
+    assert jnp.all(jnp.isfinite(slope))
+    assert jnp.any(slope != 0)
+
+
+def test_a_sweep_over_step_sizes_is_one_vmap():
+    def final(beta):
+        descent = Descent(loss, step=beta)
+        keys = jax.random.split(jax.random.key(0), 30)
+        return loss(jax.lax.scan(descent.update, descent.init(jnp.zeros(6)), keys)[0].x)
+
+    values = jax.jit(jax.vmap(final))(jnp.array([0.1, 0.5, 1.0]) / BOUND)
+    assert jnp.all(jnp.diff(values) < 0)
+
+
+class OtherTree(Exact):
+    def estimate(self, x, state, key):
+        out, state = super().estimate(x, state, key)
+        return out._replace(gradient={"x": out.gradient}), state
+
+
+class OtherShape(Exact):
+    def estimate(self, x, state, key):
+        out, state = super().estimate(x, state, key)
+        return out._replace(gradient=out.gradient[:3]), state
+
+
+NOISY = {"step": 0.1, "key": jax.random.key(0)}
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: minimize(loss, jnp.zeros(7)), "dot_general|shape"),
+        (lambda: minimize(loss, jnp.array([0, 1, np.nan, 0, 0, 0])), r"x0 must be finite, found nan at index \(2,\)"),
+        (
+            lambda: minimize(loss, {"w": np.full((2, 2), np.inf)}),
+            r"x0\['w'\] must be finite, found inf at index \(0, 0\)",
+        ),
+        (lambda: minimize(loss, {}), "x0 holds no array"),
+        (lambda: minimize(loss, "zero"), "x0 must be an array of numbers, found str"),
+        (lambda: minimize(loss, jnp.zeros(6, complex)), "x0 must hold real numbers, found dtype complex128"),
+        (lambda: minimize(loss, jnp.zeros(6), step=-0.1), "step must be a finite number above 0, found -0.1"),
+        (lambda: minimize(loss, jnp.zeros(6), step="fast"), "step must be a number, a schedule .* found 'fast'"),
+        (
+            lambda: minimize(loss, jnp.zeros(6), step=Backtracking),
+            "step must be an instance, found the class Backtracking",
+        ),
+        (
+            lambda: minimize(loss, jnp.zeros(6), momentum="nesterof"),
+            r"momentum must be None, HeavyBall\(\), .* found 'nesterof'",
+        ),
+        (lambda: minimize(loss, jnp.zeros(6), average="mean"), "average must be None, .* found 'mean'"),
+        (lambda: minimize(loss, jnp.zeros(6), term="l1"), "term must be a Term, found 'l1'"),
+        (lambda: minimize(loss, jnp.zeros(6), term=Zero), r"term must be a Term, found .* call it first: Zero\(\)"),
+        (lambda: minimize(loss, jnp.zeros(6), divergence="kl"), "divergence must be a Divergence, found 'kl'"),
+        (lambda: minimize(loss, jnp.zeros(6), term=Box(np.zeros(3), np.ones(3))), "Box"),
+        (lambda: minimize(3.0, jnp.zeros(6)), "oracle must be an Oracle or a function x -> scalar, found float"),
+        (lambda: minimize(OtherTree(loss), jnp.zeros(6)), "oracle=OtherTree returned a gradient with the tree"),
+        (
+            lambda: minimize(OtherShape(loss), jnp.zeros(6)),
+            r"oracle=OtherShape returned a gradient of shape \(3,\) for x0, which has shape \(6,\)",
+        ),
+        (lambda: minimize(loss, jnp.zeros(6), steps=0), "steps must be a whole number of at least 1, found 0"),
+        (lambda: minimize(loss, jnp.zeros(6), steps=1.5), "steps must be a whole number of at least 1, found 1.5"),
+        (lambda: minimize(loss, jnp.zeros(6), stride=-1), "stride must be a whole number of at least 1, found -1"),
+        (lambda: minimize(loss, jnp.zeros(6), tol=-1.0), "tol must be at least 0 and finite, found -1.0"),
+        (
+            lambda: minimize(loss, jnp.zeros(6), tol="tight"),
+            "tol must be None, a number or a StoppingRule, found 'tight'",
+        ),
+        (lambda: minimize(loss, jnp.zeros(6), key=3), "key must be a JAX random key such as"),
+        (lambda: minimize(batches(), jnp.zeros(6), step=0.1), "key must be given: oracle=MiniBatch is random"),
+        (lambda: minimize(loss, jnp.zeros(6), checkpoint=3), "checkpoint must be a path or a Checkpoint, found int"),
+    ],
+)
+def test_bad_input_is_named_before_the_first_step(call, message):
+    with pytest.raises((ValueError, TypeError), match=message):
+        call()
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: minimize(batches(), jnp.zeros(6), key=jax.random.key(0)), "step must be given: oracle=MiniBatch"),
+        (
+            lambda: minimize(batches(), jnp.zeros(6), key=jax.random.key(0), step=Backtracking()),
+            "step=Backtracking needs exact gradients",
+        ),
+        (lambda: minimize(batches(), jnp.zeros(6), tol=1e-6, **NOISY), "tol=1e-06 is compared with ‖G_k‖.*Plateau"),
+        (
+            lambda: minimize(loss, jnp.zeros(6), step=optax.adam(0.1), term=L1(1.0)),
+            "step=OptaxStep adds an update of its own",
+        ),
+        (
+            lambda: minimize(loss, jnp.ones(6), step=0.1, divergence=NegativeEntropy(), momentum=FISTA()),
+            "momentum=FISTA extrapolates",
+        ),
+        (lambda: minimize(SVRG(batches(), 5), jnp.zeros(6), momentum=FISTA(), **NOISY), "LooplessSVRG"),
+        (
+            lambda: minimize(loss, jnp.zeros((2, 3)), step=0.1, term=Rank(1), average=PolyakRuppert()),
+            "average=PolyakRuppert can leave the domain",
+        ),
+    ],
+)
+def test_parts_that_do_not_fit_are_refused_with_what_would(call, message):
+    with pytest.raises(IncompatiblePartsError, match=message):
+        call()
+
+
+@pytest.mark.parametrize("name", ["adagrad", "rmsprop", "adadelta", "adam"])
+def test_optax_optimisers_are_steps_iterate_by_iterate(name):
+    optimiser = getattr(optax, name)(0.1)
+    ours = minimize(loss, jnp.zeros(6), step=optimiser, steps=30, tol=Steps(1e9))
+    params, state = jnp.zeros(6), optimiser.init(jnp.zeros(6))
+    for _ in range(30):
+        updates, state = optimiser.update(jax.grad(loss)(params), state, params)
+        params = optax.apply_updates(params, updates)
+    np.testing.assert_allclose(ours.x, params, rtol=1e-9)
+    assert np.all(np.isnan(ours.history["size"]))
+
+
+def test_optax_line_search_gets_the_function_it_needs():
+    result = minimize(loss, jnp.zeros(6), step=optax.lbfgs())
+    assert result.status is Status.CONVERGED
+    np.testing.assert_allclose(result.x, SOLUTION, rtol=1e-5)
+
+
+def test_a_descent_inside_an_optax_loop_takes_the_same_steps():
+    parts = {"step": 0.5 / BOUND, "term": L1(2.0), "momentum": HeavyBall(0.4)}
+    transformation = optax.chain(optax.clip(1e6), as_optax(**parts))
+    params = jnp.zeros(6)
+    state = transformation.init(params)
+    for _ in range(25):
+        updates, state = transformation.update(jax.grad(loss)(params), state, params)
+        params = optax.apply_updates(params, updates)
+    ours = minimize(loss, jnp.zeros(6), steps=25, tol=Steps(1e9), **parts)
+    np.testing.assert_allclose(params, ours.x, rtol=1e-10, atol=1e-12)
+
+
+def test_as_optax_refuses_what_optax_cannot_do():
+    with pytest.raises(IncompatiblePartsError, match="momentum=FISTA takes the gradient away from the parameters"):
+        as_optax(step=0.1, momentum=FISTA())
+    with pytest.raises(IncompatiblePartsError, match="divergence=NegativeEntropy has no additive steps"):
+        as_optax(step=0.1, divergence=NegativeEntropy())
+    with pytest.raises(IncompatiblePartsError, match="step=Backtracking needs exact gradients"):
+        as_optax(step=Backtracking(), divergence=Euclidean())
+    transformation = as_optax(step=0.1)
+    with pytest.raises(ValueError, match="params must be passed"):
+        transformation.update(jnp.ones(2), transformation.init(jnp.ones(2)))
+
+
+def test_tolerance_rules_can_be_passed_as_tol():
+    result = minimize(loss, jnp.zeros(6), tol=Tolerance(1e-3) | Steps(5), stride=1)
+    assert result.steps <= 5

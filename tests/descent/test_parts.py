@@ -1,0 +1,302 @@
+"""Steps, momentum, averaging and stopping rules, each on its own."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from thalweg.descent import (
+    FISTA,
+    L1,
+    AdaptiveRestart,
+    Backtracking,
+    BarzilaiBorwein,
+    Constant,
+    Descent,
+    HeavyBall,
+    InverseLipschitz,
+    InverseTime,
+    Last,
+    NegativeEntropy,
+    Nesterov,
+    Plateau,
+    PolyakRuppert,
+    Polynomial,
+    Record,
+    Schedule,
+    Seconds,
+    Simplex,
+    Stagnation,
+    Status,
+    Steps,
+    Suffix,
+    Tolerance,
+    Weighted,
+    Work,
+    minimize,
+)
+
+CURVATURES = jnp.array([1.0, 10.0, 100.0])
+
+
+def quadratic(x):
+    return 0.5 * jnp.sum(CURVATURES * x**2)
+
+
+def sizes(step, steps=6, f=quadratic, x=None):
+    descent = Descent(f, step=step)
+    state = descent.init(jnp.ones(3) if x is None else x)
+    out = []
+    for _ in range(steps):
+        state, info = descent.update(state, jax.random.key(0))
+        out.append(float(info.size))
+    return np.array(out), state
+
+
+@pytest.mark.parametrize(
+    ("step", "expected"),
+    [
+        (0.01, lambda k: 0.01),
+        (Constant(0.01), lambda k: 0.01),
+        (InverseLipschitz(100.0), lambda k: 0.01),
+        (InverseTime(0.01), lambda k: 0.01 / (1 + k)),
+        (InverseTime(0.01, scale=5.0), lambda k: 0.01 / (1 + k / 5)),
+        (Polynomial(0.01, power=0.5), lambda k: 0.01 / np.sqrt(1 + k)),
+        (Schedule(lambda k: 0.01 * 0.9**k), lambda k: 0.01 * 0.9**k),
+    ],
+)
+def test_schedules(step, expected):
+    found, _ = sizes(step)
+    np.testing.assert_allclose(found, [expected(k) for k in range(6)], rtol=1e-12)
+
+
+def test_an_optax_schedule_is_a_schedule():
+    found, _ = sizes(optax.exponential_decay(0.01, 1, 0.5))
+    # Optax computes its schedules in float32.
+    np.testing.assert_allclose(found, 0.01 * 0.5 ** np.arange(6), rtol=1e-6)
+
+
+@pytest.mark.parametrize("initial", [1e-6, 1.0, 1e6])
+def test_backtracking_finds_its_size_from_any_guess_and_never_grows(initial):
+    found, state = sizes(Backtracking(initial), steps=100)
+    assert np.all(np.diff(found) <= 0)
+    assert 0.5 / 100 <= found[-1] <= 2 / 1.0
+    result = minimize(quadratic, jnp.ones(3), step=Backtracking(initial))
+    assert result.status is Status.CONVERGED
+    assert float(jnp.linalg.norm(result.x)) < 1e-5
+
+
+def test_backtracking_satisfies_its_inequality_in_a_bregman_geometry():
+    cost = jnp.array([1.0, 0.2, 0.5])
+    f = lambda x: cost @ x + 5 * jnp.sum(x**2)
+    descent = Descent(f, term=Simplex(), divergence=NegativeEntropy(), step=Backtracking())
+    state = descent.init(jnp.full(3, 1 / 3))
+    for _ in range(10):
+        before = state.x
+        state, info = descent.update(state, jax.random.key(0))
+        model = f(before) + jax.grad(f)(before) @ (state.x - before)
+        model += NegativeEntropy().value(state.x, before) / info.size
+        assert f(state.x) <= model + 1e-12
+
+
+@pytest.mark.parametrize("kind", ["long", "short"])
+def test_barzilai_borwein_is_the_secant_formula_and_beats_gradient_descent(kind):
+    xs, gs, descent = [], [], Descent(quadratic, step=BarzilaiBorwein(kind))
+    state = descent.init(jnp.ones(3))
+    found = []
+    for _ in range(8):
+        xs.append(state.x)
+        gs.append(jax.grad(quadratic)(state.x))
+        state, info = descent.update(state, jax.random.key(0))
+        found.append(float(info.size))
+    for k in range(1, 8):
+        s, z = xs[k] - xs[k - 1], gs[k] - gs[k - 1]
+        expected = s @ s / (s @ z) if kind == "long" else s @ z / (z @ z)
+        assert found[k] == pytest.approx(float(expected), rel=1e-10)
+    ours = minimize(quadratic, jnp.ones(3), step=BarzilaiBorwein(kind), tol=1e-10)
+    plain = minimize(quadratic, jnp.ones(3), step=2 / 101, tol=1e-10)
+    assert ours.success
+    assert plain.success
+    assert ours.steps < plain.steps / 5
+
+
+def test_adaptive_restart_turns_a_sublinear_rate_into_a_linear_one():
+    f = lambda x: 0.5 * jnp.sum(jnp.linspace(1e-3, 1, 50) * x**2)
+    steps = {
+        name: minimize(f, jnp.ones(50), step=1.0, momentum=momentum, tol=1e-9, steps=20_000, stride=1).steps
+        for name, momentum in {"none": None, "fista": FISTA(), "restart": AdaptiveRestart()}.items()
+    }
+    assert steps["restart"] < steps["fista"] / 2
+    assert steps["restart"] < steps["none"] / 10
+
+
+@pytest.mark.parametrize("momentum", [HeavyBall(0.5), Nesterov(), FISTA(), AdaptiveRestart(Nesterov(0.9))])
+def test_momentum_needs_a_linear_geometry(momentum):
+    with pytest.raises(TypeError, match=r"momentum=\w+ extrapolates.*Euclidean, DiagonalMetric, MatrixMetric"):
+        Descent(quadratic, divergence=NegativeEntropy(), step=0.1, momentum=momentum)
+
+
+def averaged(average, count):
+    """Feed the numbers 1 … count; return the average."""
+    x = jnp.zeros(1)
+    state = average.init(x)
+    update = jax.jit(average.update)
+    for k in range(1, count + 1):
+        x = jnp.full(1, float(k))
+        state = update(x, state)
+    return float(average.solution(x, state)[0])
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 7, 8, 9, 31, 50])
+def test_averages_are_the_stated_means(count):
+    k = np.arange(1, count + 1.0)
+    assert averaged(Last(), count) == count
+    assert averaged(PolyakRuppert(), count) == pytest.approx(k.mean(), rel=1e-12)
+    assert averaged(Weighted(1), count) == pytest.approx(np.average(k, weights=k), rel=1e-12)
+    assert averaged(Weighted(3), count) == pytest.approx(np.average(k, weights=k * (k + 1) * (k + 2)), rel=1e-12)
+    first = max(1, 2 ** int(np.log2(count)) // 2)
+    assert averaged(Suffix(), count) == pytest.approx(k[first - 1 :].mean(), rel=1e-12)
+    if count > 8:
+        assert 0.5 <= (count - first + 1) / count <= 0.8
+
+
+@pytest.mark.parametrize("average", [PolyakRuppert(), Weighted(), Suffix()])
+def test_an_average_of_nothing_is_the_start(average):
+    x = jnp.array([2.0])
+    assert float(average.solution(x, average.init(x))[0]) == 2.0
+
+
+def run_rule(rule, residuals=None, values=None, work=None, seconds=None, steps=None):
+    """Feed records; return (index, status) of the first that stops, or None."""
+    count = next(len(column) for column in (residuals, values, work, seconds, steps) if column is not None)
+    pick = lambda column, default: default if column is None else np.asarray(column, float)
+    columns = [
+        pick(steps, np.arange(1, count + 1)).astype(np.int32),
+        pick(values, np.full(count, np.nan)),
+        pick(residuals, np.ones(count)),
+        np.ones(count),
+        pick(work, np.zeros(count)),
+        pick(seconds, np.zeros(count)),
+    ]
+    state = rule.init()
+    update = jax.jit(lambda state, record: rule.update(state, record))
+    for i, row in enumerate(zip(*columns, strict=True)):
+        state, code = update(state, Record(*map(jnp.asarray, row)))
+        if int(code):
+            return i, Status(int(code))
+    return None
+
+
+def test_tolerance_is_relative_to_the_largest_residual():
+    residuals = [1.0, 100.0, 1.0, 0.11, 0.09]
+    assert run_rule(Tolerance(1e-3), residuals) == (4, Status.CONVERGED)
+    assert run_rule(Tolerance(0.0, atol=0.5), residuals) == (3, Status.CONVERGED)
+    assert run_rule(Tolerance(0.0), [1.0, 0.0]) == (1, Status.CONVERGED)
+    assert run_rule(Tolerance(0.5), [np.inf, np.inf, np.nan]) is None
+
+
+def test_tolerance_follows_the_dtype():
+    wanted = {np.float32: 3.5e-4, np.float64: 1.5e-8}
+    for dtype, tolerance in wanted.items():
+        rule = Tolerance()
+        state = rule.init()
+        record = lambda r, dtype=dtype: Record(1, dtype(0), jnp.asarray(r, dtype), dtype(1), 0.0, 0.0)
+        state, code = rule.update(state, record(1.0))
+        assert int(code) == 0
+        assert int(rule.update(state, record(1.1 * tolerance))[1]) == 0
+        assert int(rule.update(state, record(0.9 * tolerance))[1]) == Status.CONVERGED
+
+
+def test_stagnation_waits_for_half_the_run():
+    falling = 0.95 ** np.arange(2000)
+    assert run_rule(Stagnation(), falling, falling) is None
+    stuck = np.maximum(falling, 1e-3)
+    index, status = run_rule(Stagnation(), stuck, np.maximum(falling, 1e-6))
+    assert status is Status.STAGNATED
+    assert 2 * 100 < index < 2 * 300
+    slow = 1 / np.arange(1, 3000)
+    assert run_rule(Stagnation(), slow, slow) is None
+
+
+def test_plateau_stops_at_the_noise_and_not_before():
+    rng = np.random.default_rng(0)
+    n = 2000
+    noise = 0.1 * rng.normal(size=n)
+    falling = 5.0 - 0.005 * np.arange(n)
+    assert run_rule(Plateau(), values=falling + noise) is None
+    levelled = np.maximum(falling, 2.5)
+    index, status = run_rule(Plateau(), values=levelled + noise)
+    assert status is Status.PLATEAU
+    assert index >= 500
+    # Without a value the residual is the criterion.
+    assert run_rule(Plateau(), residuals=levelled + noise)[1] is Status.PLATEAU
+
+
+def test_plateau_seldom_stops_a_run_that_improves_by_its_noise():
+    """Improvement of one standard deviation per first window: false stops stay rare over many seeds."""
+    stops = 0
+    for seed in range(40):
+        noise = np.random.default_rng(seed).normal(size=400)
+        stops += run_rule(Plateau(), values=noise - np.arange(400) / 20) is not None
+    assert stops <= 2
+
+
+def test_budgets_and_their_combinations():
+    assert run_rule(Steps(3), residuals=np.ones(5)) == (2, Status.STEPS_SPENT)
+    assert run_rule(Work(10), work=[4, 8, 12]) == (2, Status.WORK_SPENT)
+    assert run_rule(Seconds(1.5), seconds=[1, 2, 3]) == (1, Status.SECONDS_SPENT)
+    either = Steps(4) | Tolerance(0.1)
+    assert run_rule(either, [1, 0.05, 1, 1]) == (1, Status.CONVERGED)
+    assert run_rule(either, [1, 1, 1, 1]) == (3, Status.STEPS_SPENT)
+    both = Tolerance(0.1) & Steps(3)
+    assert run_rule(both, [1, 0.05, 0.05, 1]) == (2, Status.CONVERGED)
+    assert run_rule(both, [1, 0.05, 1, 1]) is None
+    assert run_rule(Steps(2) & Work(1) | Seconds(9), residuals=np.ones(4), work=[0, 0, 1, 1]) == (
+        2,
+        Status.STEPS_SPENT,
+    )
+
+
+@pytest.mark.parametrize("status", list(Status))
+def test_every_status_gives_advice(status):
+    assert len(status.advice) > 20
+    assert str(status) == status.name
+    assert status.success == (status in (Status.CONVERGED, Status.STAGNATED, Status.PLATEAU))
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: Constant(0.0), "step must be a finite number above 0, found 0.0"),
+        (lambda: Constant(np.nan), "step must be a finite number above 0, found nan"),
+        (lambda: Constant(np.ones(2)), "step must be a finite number above 0, found array"),
+        (lambda: InverseLipschitz(-1), "bound of InverseLipschitz must be a finite number above 0, found -1"),
+        (lambda: Backtracking(shrink=1.5), "shrink of Backtracking must be a finite number above 0 below 1, found 1.5"),
+        (lambda: BarzilaiBorwein("middling"), "kind of BarzilaiBorwein must be 'long' or 'short', found 'middling'"),
+        (lambda: HeavyBall(1.0), "coefficient of HeavyBall must be a finite number of at least 0 below 1, found 1.0"),
+        (lambda: Nesterov(-0.1), "coefficient of Nesterov must be"),
+        (lambda: AdaptiveRestart("fista"), "momentum of AdaptiveRestart must be a Momentum, found 'fista'"),
+        (lambda: Weighted(0), "power of Weighted must be a whole number of at least 1, found 0"),
+        (lambda: Tolerance(-1e-3), "rtol of Tolerance must be a finite number of at least 0, found -0.001"),
+        (lambda: Plateau(window=1), "window of Plateau must be a finite number of at least 2, found 1"),
+        (lambda: Seconds("long"), "limit of Seconds must be a number of at least 0, found 'long'"),
+    ],
+)
+def test_wrong_constructors(make, message):
+    with pytest.raises((ValueError, TypeError), match=message):
+        make()
+
+
+def test_parameters_are_leaves_so_that_a_change_compiles_nothing():
+    traces = 0
+
+    @jax.jit
+    def once(descent_parts):
+        nonlocal traces
+        traces += 1
+        return descent_parts
+
+    for weight in (0.1, 0.2):
+        once((Constant(weight), HeavyBall(weight), L1(weight), Tolerance(weight)))
+    assert traces == 1

@@ -6,6 +6,8 @@ import pytest
 
 from thalweg.descent import terms as T
 
+from .cases import PROX
+
 RNG = np.random.default_rng(8)
 MATRIX, INSIDE, NORMAL = RNG.normal(size=(2, 6)), RNG.normal(size=6), RNG.normal(size=6)
 LABELS = np.array([0, 1, 1, 0, 2, 2])
@@ -13,7 +15,14 @@ LABELS = np.array([0, 1, 1, 0, 2, 2])
 
 def term(h):
     """The prox of h/t, for a conjugate that is a term itself."""
-    return lambda z, t: np.asarray(h.prox(jnp.asarray(z), 1 / t))
+    return lambda z, t: np.asarray(PROX(h, jnp.asarray(z), 1 / t))
+
+
+def decompose(h, conjugate, x, step):
+    """The two parts of x, which must add up to it."""
+    eager = np.asarray(h.prox(jnp.asarray(x), step))
+    np.testing.assert_allclose(PROX(h, jnp.asarray(x), step), eager, rtol=0, atol=1e-13 * max(1, np.abs(x).max()))
+    return eager + step * conjugate(x / step, step)
 
 
 def bisect(function, low, high):
@@ -118,8 +127,7 @@ MATRICES = {
 @pytest.mark.parametrize(("h", "conjugate"), PAIRS.values(), ids=PAIRS)
 def test_moreau(h, conjugate, step):
     for x in (RNG.normal(size=6), 5 * RNG.normal(size=6), np.array([1.0, 1.0, 0.0, -2.0, -2.0, 0.7])):
-        parts = np.asarray(h.prox(jnp.asarray(x), step)), step * conjugate(x / step, step)
-        np.testing.assert_allclose(parts[0] + parts[1], x, rtol=0, atol=1e-12 * max(1, np.abs(x).max()))
+        np.testing.assert_allclose(decompose(h, conjugate, x, step), x, rtol=0, atol=1e-12 * max(1, np.abs(x).max()))
 
 
 @pytest.mark.parametrize("step", [0.1, 1.0, 7.0])
@@ -128,5 +136,4 @@ def test_moreau_on_symmetric_matrices(h, conjugate, step):
     for _ in range(3):
         x = 2 * RNG.normal(size=(4, 4))
         x = x + x.T
-        parts = np.asarray(h.prox(jnp.asarray(x), step)), step * conjugate(x / step, step)
-        np.testing.assert_allclose(parts[0] + parts[1], x, rtol=0, atol=1e-12)
+        np.testing.assert_allclose(decompose(h, conjugate, x, step), x, rtol=0, atol=1e-12)

@@ -28,22 +28,16 @@ from thalweg.descent.terms.base import Term
 
 
 def _plus(line: Array, other: Array) -> Array:
-    """Add two lines (slope, intercept, rounding error of the intercept).
+    """Add two lines (slope, intercept, rounding error of the intercept), kept along the last axis.
 
     Intercepts are running sums of the signal. What rounding takes from them is carried along and given back:
     otherwise the error would grow with n, to three digits in float32 at n = 100,000.
     """
-    total = line[1] + other[1]
-    part = total - line[1]
-    lost = (line[1] - (total - part)) + (other[1] - part) + (line[2] + other[2])
+    slope, total, lost = jnp.moveaxis(line + other, -1, 0)
+    part = total - line[..., 1]
+    lost += (line[..., 1] - (total - part)) + (other[..., 1] - part)
     kept = total + lost
-    return jnp.stack([line[0] + other[0], kept, lost - (kept - total)])
-
-
-def _line(slope: Array | float, first: Array, second: Array) -> Array:
-    """The line with this slope and the intercept ``first + second``."""
-    zero = jnp.zeros_like(first)
-    return _plus(jnp.stack([zero + slope, first, zero]), jnp.stack([zero, second, zero]))
+    return jnp.stack([slope, kept, lost - (kept - total)], axis=-1)
 
 
 class _Sweep(NamedTuple):
@@ -60,16 +54,17 @@ class _Sweep(NamedTuple):
     bounds: Float[Array, "n+1 2"]  # a_i and b_i
 
 
-def _turn(signal: Array, level: Array, sweep: _Sweep) -> _Sweep:
+def _turn(lefts: Array, rights: Array, lift: Array, sweep: _Sweep) -> _Sweep:
     """Drop a knot at each end that has one to drop; where none has, close sample i and go to the next.
 
-    Nothing branches: what must not change is written back, or written where nobody reads. So the loop has no
-    condition that vmap would turn into a copy of the whole queue at each turn.
+    ``lefts`` and ``rights`` are the lines at the two ends with which each sample begins, ``lift`` the constant
+    line λ. Nothing branches: what must not change is written back, or written where nobody reads. So the loop
+    has no condition that vmap would turn into a copy of the whole queue at each turn.
     """
-    n = signal.shape[0]
+    n = lefts.shape[0]
     i, first, last, left, right, low, high, knots, bounds = sweep
     # The last sample is the root of g_n: both ends then look for 0 instead of ±λ.
-    target = jnp.where(i == n - 1, 0, level).astype(signal.dtype)
+    target = jnp.where(i == n - 1, 0, lift[1])
     some = first <= last
     drop_low = some & ((left[0] * low[0] + left[1]) + left[2] < -target)
     drop_high = some & ((right[0] * high[0] + right[1]) + right[2] > target)
@@ -80,13 +75,12 @@ def _turn(signal: Array, level: Array, sweep: _Sweep) -> _Sweep:
     b = ((target - right[1]) - right[2]) / right[0]
     bounds = bounds.at[i].set(jnp.stack([a, b]))
     # The neighbours of the queue are free slots: what is written there counts only if the sample is closed.
-    rise, flat = _plus(left, _line(0.0, level, 0 * level)), _plus(_line(0.0, level, 0 * level), -right)
-    knots = knots.at[first - 1].set(jnp.concatenate([a[None], rise]))
-    knots = knots.at[last + 1].set(jnp.concatenate([b[None], flat]))
+    knots = knots.at[first - 1].set(jnp.append(a, _plus(left, lift)))
+    knots = knots.at[last + 1].set(jnp.append(b, _plus(lift, -right)))
 
-    fresh = -signal[jnp.minimum(i + 1, n - 1)]
-    left = jnp.where(close, _line(1.0, fresh, -level), jnp.where(drop_low, _plus(left, low[1:]), left))
-    right = jnp.where(close, _line(1.0, fresh, level), jnp.where(drop_high, _plus(right, -high[1:]), right))
+    after = jnp.minimum(i + 1, n - 1)
+    left = jnp.where(close, lefts[after], jnp.where(drop_low, _plus(left, low[1:]), left))
+    right = jnp.where(close, rights[after], jnp.where(drop_high, _plus(right, -high[1:]), right))
     i, first, last = i + close, first + drop_low - close, last - drop_high + close
     # The knots are read after they are written, for the next turn: a read of the old queue would make the
     # compiler copy all of it at each turn.
@@ -105,11 +99,13 @@ def _denoise(signal: Float[Array, " n"], weight: Scalar) -> Float[Array, " n"]:
     level = jnp.minimum(weight / unit, jnp.asarray(n, kind))
     scaled = (signal - centre) / unit
 
-    line = _line(1.0, -scaled[0], jnp.zeros((), kind))
+    lift = jnp.stack([jnp.zeros_like(level), level, jnp.zeros_like(level)])
+    fresh = jnp.stack([jnp.ones_like(scaled), -scaled, jnp.zeros_like(scaled)], axis=-1)  # u − x_i
+    lefts, rights = _plus(fresh, -lift), _plus(fresh, lift)
     i, first, last = (jnp.asarray(index, jnp.int32) for index in (0, n, n - 1))  # the queue is empty
     knots, bounds = jnp.zeros((2 * n, 4), kind), jnp.zeros((n + 1, 2), kind)
-    start = _Sweep(i, first, last, line, line, knots[0], knots[0], knots, bounds)
-    bounds = lax.fori_loop(0, 3 * n, lambda _, sweep: _turn(scaled, level, sweep), start).bounds[:n]
+    start = _Sweep(i, first, last, fresh[0], fresh[0], knots[0], knots[0], knots, bounds)
+    bounds = lax.fori_loop(0, 3 * n, lambda _, sweep: _turn(lefts, rights, lift, sweep), start).bounds[:n]
 
     def back(after: Array, bound: Array) -> tuple[Array, Array]:
         here = jnp.clip(after, bound[0], bound[1])

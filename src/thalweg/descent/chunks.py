@@ -1,7 +1,7 @@
-"""The compiled part of the loop: many steps, a record at a stride, the stopping rule; no Python inside.
+"""The compiled part of the loop: many steps, the stopping rule and a record now and then; no Python inside.
 
-One compiled function serves a whole run. How many records a chunk holds and how many steps lie between two
-records are arguments, not constants, so nothing is compiled twice.
+One compiled function serves a whole run. How many steps a chunk holds and how many lie between two records are
+arguments, not constants, so nothing is compiled twice.
 """
 
 from functools import partial
@@ -22,19 +22,36 @@ CAPACITY = 4096
 """The most records a chunk can hold."""
 
 _GROWTH = 32
-"""With no stride given, records come at every step at first and then at about every 1/32 of the way so far: a few
-hundred records whatever the length of the run, and at most 3 % of the steps after a rule could have stopped."""
+"""With no stride given, the rule looks at every step at first and then at about every 1/32 of the way so far: a few
+hundred looks whatever the length of the run, and at most 3 % of the steps after it could have stopped."""
+
+_APART = 10
+"""With no stride given, records of an exact oracle lie at least this many steps apart. A record evaluates the objective,
+which costs about half a step: about 5 % of a short run, and nothing of a long one."""
 
 
 class Bounds(NamedTuple):
     """What bounds a chunk."""
 
     until: Int[Array, ""] | int
-    """The chunk ends with the first record at or after this step."""
+    """The chunk ends with the first look at or after this step."""
+    rows: Int[Array, ""] | int
+    """The chunk ends after so many records, at most ``CAPACITY``."""
     last_step: Int[Array, ""] | int
     """No step is taken after this one."""
     stride: Int[Array, ""] | int
     """Steps between two records; 0 for a stride that grows with the run."""
+
+
+class Before(NamedTuple):
+    """What was spent, and recorded last, before a chunk."""
+
+    work: Scalar | float
+    seconds: Scalar | float
+    row: Int[Array, ""] | int
+    """The step of the last record; 0 if there is none."""
+    value: Scalar | float
+    """The objective there; NaN if there is none."""
 
 
 class Rows(NamedTuple):
@@ -53,6 +70,19 @@ class Chunk(NamedTuple):
     rows: Rows
     count: Int[Array, ""]
     """How many rows are filled."""
+    work: Scalar
+    """Work done in this chunk."""
+
+
+class _Carry(NamedTuple):
+    state: State
+    rule_state: PyTree
+    code: Int[Array, ""]
+    rows: Rows
+    count: Int[Array, ""]
+    work: Scalar
+    last_row: Int[Array, ""]
+    value: Scalar
 
 
 def _one_step(descent: Descent, state: State, key: Key[Array, ""]) -> tuple[State, Info]:
@@ -94,8 +124,7 @@ def _run(
     rule_state: PyTree,
     key: Key[Array, ""],
     bounds: Bounds,
-    work: Scalar,
-    seconds: Scalar,
+    before: Before,
 ) -> Chunk:
     descent, rule = eqx.combine(arrays, rest.tree)
     dtype = trees.dtype(state.x)
@@ -103,59 +132,60 @@ def _run(
     fixed_work = None if descent.step.searches else descent.oracle.fixed_work
 
     def inner(_, carry):
-        state, spent, total = carry
+        state, work, total = carry
         state, info = _one_step(descent, state, key)
         if fixed_work is None:
-            spent = spent + info.work.astype(work.dtype)
-        # An exact value would be a function evaluation at every step; it is computed for records alone.
-        return state, spent, total + info.value if noisy else total
+            work = work + info.work.astype(work.dtype)
+        # The estimates of a noisy oracle are free, and averaged; an exact value is computed for records alone.
+        return state, work, total + info.value if noisy else total
 
-    def record(carry):
-        state, rule_state, _, rows, i, spent = carry
-        free = jnp.where(bounds.stride > 0, bounds.stride, 1 + state.count // _GROWTH)
-        steps = jnp.minimum(free, bounds.last_step - state.count)
-        state, spent, total = jax.lax.fori_loop(0, steps - 1, inner, (state, spent, jnp.zeros((), dtype)))
+    def look(carry: _Carry) -> _Carry:
+        growing = 1 + carry.state.count // _GROWTH
+        free = jnp.where(bounds.stride > 0, bounds.stride, growing)
+        steps = jnp.minimum(free, bounds.last_step - carry.state.count)
+        start = (carry.state, carry.work, jnp.zeros((), dtype))
+        state, work, total = jax.lax.fori_loop(0, steps - 1, inner, start)
         state, info = _one_step(descent, state, key)
-        spent = spent + (info.work if fixed_work is None else steps * fixed_work).astype(work.dtype)
-        value = (total + info.value) / steps if noisy else info.value
-        row = Record(state.count, value, info.residual, info.size, work + spent, seconds)
-        rule_state, code = rule.update(rule_state, row)
-        code = jnp.where(trees.all_finite(state.x), code, int(Status.DIVERGED)).astype(jnp.int32)
-        numbers = jnp.stack([value, info.residual, info.size, spent.astype(dtype)])
-        # Two small writes, unchecked: they are what a record costs beside its own arithmetic.
-        rows = Rows(
-            rows.steps.at[i].set(state.count, mode="promise_in_bounds"),
-            rows.numbers.at[i].set(numbers, mode="promise_in_bounds"),
-        )
-        return state, rule_state, code, rows, i + 1, spent
+        work = work + (info.work if fixed_work is None else steps * fixed_work).astype(work.dtype)
 
-    def unfinished(carry):
-        state, _, code, _, i, _ = carry
-        return (code == 0) & (i < CAPACITY) & (state.count < bounds.until)
+        value = (total + info.value) / steps if noisy else carry.value
+        seen = Record(state.count, value, info.residual, info.size, before.work + work, before.seconds)
+        rule_state, code = rule.update(carry.rule_state, seen)
+        code = jnp.where(trees.all_finite(state.x), code, int(Status.DIVERGED)).astype(jnp.int32)
+
+        apart = jnp.where(bounds.stride > 0, bounds.stride, jnp.maximum(growing, _APART))
+        first = carry.last_row == 0
+        due = noisy | first | (state.count >= carry.last_row + apart)
+        due = due | (code != 0) | (state.count == bounds.last_step)
+        if not noisy:
+            value = jax.lax.cond(due, lambda: descent.objective(state.x), lambda: carry.value)
+        numbers = jnp.stack([value, info.residual, info.size, work.astype(dtype)])
+        # Written always and counted when due: two small unchecked writes cost less than a branch.
+        rows = Rows(
+            carry.rows.steps.at[carry.count].set(state.count, mode="promise_in_bounds"),
+            carry.rows.numbers.at[carry.count].set(numbers, mode="promise_in_bounds"),
+        )
+        last_row = jnp.where(due, state.count, carry.last_row)
+        return _Carry(state, rule_state, code, rows, carry.count + due, work, last_row, value)
+
+    def unfinished(carry: _Carry) -> Array:
+        return (carry.code == 0) & (carry.count < bounds.rows) & (carry.state.count < bounds.until)
 
     rows = Rows(jnp.zeros(CAPACITY, jnp.int32), jnp.zeros((CAPACITY, 4), dtype))
     none = jnp.zeros((), jnp.int32)
-    start = (state, rule_state, none, rows, none, jnp.zeros_like(work))
-    state, rule_state, code, rows, count, _ = jax.lax.while_loop(unfinished, record, start)
-    return Chunk(state, rule_state, code, rows, count)
+    value = before.value.astype(dtype)
+    start = _Carry(state, rule_state, none, rows, none, jnp.zeros_like(before.work), before.row, value)
+    end = jax.lax.while_loop(unfinished, look, start)
+    return Chunk(end.state, end.rule_state, end.code, end.rows, end.count, end.work)
 
 
 def run_chunk(
-    method: Split,
-    state: State,
-    rule_state: PyTree,
-    key: Key[Array, ""],
-    bounds: Bounds,
-    work: float,
-    seconds: float,
+    method: Split, state: State, rule_state: PyTree, key: Key[Array, ""], bounds: Bounds, before: Before
 ) -> Chunk:
-    """Run until the bounds are met or the rule stops; ``work`` and ``seconds`` are those spent before.
-
-    ``method`` is the pair (descent, rule).
-    """
+    """Run until the bounds are met or the rule stops. ``method`` is the pair (descent, rule)."""
     bounds = Bounds(*(np.asarray(n, np.int32) for n in bounds))
-    spent = np.asarray(work, np.float32), np.asarray(seconds, np.float32)
-    return _run(method.rest, method.arrays, state, rule_state, key, bounds, *spent)
+    before = Before(*(np.asarray(n, np.int32 if isinstance(n, int) else np.float32) for n in before))
+    return _run(method.rest, method.arrays, state, rule_state, key, bounds, before)
 
 
 def last_finite(method: Split, state: State, key: Key[Array, ""], steps: Int[Array, ""]) -> State:

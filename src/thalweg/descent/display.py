@@ -31,10 +31,10 @@ class Bar:
     ) -> None:
         self._bar.stop()
 
-    def show(self, history: History) -> None:
-        """Show the last record."""
-        step, value, residual = (history[name][-1] for name in ("step", "value", "residual"))
+    def show(self, step: int, history: History) -> None:
+        """Show the step reached and the last record."""
+        value, residual = history["value"][-1], history["residual"][-1]
         elapsed = self._bar.tasks[0].elapsed or 0.0
         rate = f"{(step - self._first) / elapsed:,.0f} steps/s" if elapsed else ""
         note = f"value {value:.6g}  ‖G‖ {residual:.2e}"
-        self._bar.update(self._task, completed=int(step), rate=rate, note=note)
+        self._bar.update(self._task, completed=step, rate=rate, note=note)

@@ -205,6 +205,11 @@ class Descent(eqx.Module):
         x, oracle_state = self.oracle.renew(state.x, state.oracle)
         return state._replace(x=x, oracle=oracle_state)
 
+    def objective(self, x: PyTree[Array]) -> Scalar:
+        """f(x) + h(x) where the oracle can evaluate f, else NaN."""
+        value = jnp.nan if self.oracle.value is None else self.oracle.value(x) + self.term.value(x)
+        return jnp.asarray(value, trees.dtype(x))
+
     def solution(self, state: State) -> PyTree[Array]:
         """Return the average that was asked for, or the iterate."""
         return self.average.solution(state.x, state.average)

@@ -16,7 +16,7 @@ from thalweg import trees
 from thalweg.arguments import whole
 from thalweg.descent.averaging import Averaging
 from thalweg.descent.checkpoint import Checkpoint, Keeper, Progress, as_checkpoint, describe
-from thalweg.descent.chunks import Bounds, Chunk, Split, last_finite, run_chunk
+from thalweg.descent.chunks import CAPACITY, Before, Bounds, Chunk, Split, last_finite, run_chunk
 from thalweg.descent.display import Bar
 from thalweg.descent.divergences import Divergence
 from thalweg.descent.iteration import Descent
@@ -80,8 +80,8 @@ def minimize(
         When to stop: a number, relative to the largest ‖G_k‖ seen; a rule, e.g. ``Plateau() | Seconds(60)``; or
         None, which for an exact oracle follows the dtype and for a stochastic one runs all ``steps``.
     stride
-        Steps between two records. By default every step at first, then ever fewer, a few hundred in all.
-        Stopping rules look at records.
+        Steps between two records, at which the stopping rule looks. By default records are about ten steps apart at
+        first, then ever further, a few hundred in all, and the rule looks more often, at every step at first.
     callback
         Called with a :class:`Snapshot` after each record; a true return value stops the run.
     progress
@@ -157,7 +157,7 @@ class _Run:
             while status is Status.RUNNING and self.progress.steps < self.last_step:
                 status = self._chunk()
                 if bar is not None:
-                    bar.show(self.progress.history)
+                    bar.show(self.progress.steps, self.progress.history)
                 if status is Status.RUNNING and self.callback is not None and self.callback(self._snapshot()):
                     status = Status.STOPPED_BY_CALLBACK
                 if self.keeper is not None:
@@ -169,24 +169,27 @@ class _Run:
         return Status.STEPS_SPENT if status is Status.RUNNING else status
 
     def _chunk(self) -> Status:
-        before = self.progress
+        last = self.progress
         begun = time.perf_counter()
-        until = min(before.steps + self.chunk_steps, self.last_step)
-        bounds = Bounds(until, self.last_step, self.stride)
-        chunk = run_chunk(self.method, before.state, before.rule_state, self.key, bounds, before.work, before.seconds)
+        # With a callback a chunk ends at the next record; else after the wanted time.
+        until = self.last_step if self.callback else min(last.steps + self.chunk_steps, self.last_step)
+        bounds = Bounds(until, 1 if self.callback else CAPACITY, self.last_step, self.stride)
+        history = last.history
+        recorded = history["step"].size > 0
+        row = (int(history["step"][-1]), float(history["value"][-1])) if recorded else (0, np.nan)
+        before = Before(last.work, last.seconds, *row)
+        chunk = run_chunk(self.method, last.state, last.rule_state, self.key, bounds, before)
         status = Status(int(chunk.code))
         ended = time.perf_counter()
         seconds = self.before + ended - self.started
-        rows = self._rows(chunk, seconds)
         state = chunk.state
+        if int(chunk.count):
+            history = history.extended(self._rows(chunk, seconds))
         if status is Status.DIVERGED:
-            state = last_finite(self.method, before.state, self.key, chunk.state.count)
+            state = last_finite(self.method, last.state, self.key, chunk.state.count)
             self.note = f"Step {int(state.count) + 1} was the first to be NaN or infinite. "
-        self.progress = Progress(
-            state, chunk.rule_state, before.history.extended(rows), float(rows["work"][-1]), seconds
-        )
-        if self.callback is None:
-            self._adapt(self.progress.steps - before.steps, ended - begun)
+        self.progress = Progress(state, chunk.rule_state, history, last.work + float(chunk.work), seconds)
+        self._adapt(self.progress.steps - last.steps, ended - begun)
         return status
 
     def _rows(self, chunk: Chunk, seconds: float) -> dict[str, np.ndarray]:
@@ -198,7 +201,8 @@ class _Run:
         columns["step"] = steps
         columns["work"] = self.progress.work + columns["work"]
         # Time is known at the ends of a chunk; within it steps are taken to be equally long.
-        columns["seconds"] = begun + (steps - first) / (steps[-1] - first) * (seconds - begun)
+        share = (steps - first) / (int(chunk.state.count) - first)
+        columns["seconds"] = begun + share * (seconds - begun)
         return columns
 
     def _adapt(self, steps: int, seconds: float) -> None:

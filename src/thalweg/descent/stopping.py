@@ -14,7 +14,7 @@ Code = Int[Array, ""]
 
 
 class Record(NamedTuple):
-    """One row of the history, and what a rule may look at."""
+    """What a rule looks at. For an exact oracle ``value`` is that of the last record of the history."""
 
     step: Int[Array, ""]
     value: Scalar

@@ -1,0 +1,23 @@
+"""Run every benchmark, each in a process of its own: ``python -m benchmarks`` (or ``make bench``)."""
+
+import pkgutil
+import subprocess
+import sys
+
+import benchmarks
+
+
+def main() -> int:
+    names = [module.name for module in pkgutil.iter_modules(benchmarks.__path__) if not module.name.startswith("_")]
+    failed = []
+    for name in sorted(names):
+        print(f"\n== {name}", flush=True)
+        if subprocess.run([sys.executable, "-m", f"benchmarks.{name}"], check=False).returncode:
+            failed.append(name)
+    if failed:
+        print(f"\nfailed: {', '.join(failed)}")
+    return len(failed)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -139,14 +139,6 @@ def make_cases():
     rows = np.repeat(np.arange(2), 3)
     return [
         Case("Zero", T.Zero(), tree, nothing, anywhere(7), lambda x, t: x),
-        Case(
-            "L1",
-            T.L1(0.7),
-            vector,
-            total(lambda u: 0.7 * np.abs(u)),
-            anywhere(n),
-            by_coordinate(lambda u: 0.7 * np.abs(u)),
-        ),
         Case("L1-weighted", T.L1(w), vector, total(abs_w), anywhere(n), by_coordinate(abs_w)),
         Case(
             "L1-tree",
@@ -229,7 +221,6 @@ def make_cases():
             lambda rng: rng.uniform(-1.2, 1.2, 7),
             by_coordinate(np.zeros_like, -1.2, 1.2),
         ),
-        Case("Simplex", T.Simplex(2.0), vector, nothing, lambda rng: 2 * rng.dirichlet(np.ones(n)), simplex),
         Case(
             "Simplex-rows",
             T.Simplex(2.0),

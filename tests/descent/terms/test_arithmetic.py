@@ -144,3 +144,13 @@ def test_works_in_a_scan():
     final, _ = jax.lax.scan(lambda x, _: (T.L1(0.1).prox(x, 1.0), None), jnp.asarray([1.0, -0.25]), None, length=5)
     np.testing.assert_allclose(final, [0.5, 0.0], atol=1e-15)
     assert final.dtype == jnp.float64
+
+
+def test_flat_sets_are_feasible_from_afar():
+    """The projection of a point ten orders of magnitude away is as feasible as that of a near one."""
+    rng = np.random.default_rng(9)
+    matrix, normal = rng.normal(size=(2, 6)), rng.normal(size=6)
+    p = np.asarray(PROX(T.HalfSpace(normal, 0.3), jnp.asarray(1e10 * normal), 1.0))
+    np.testing.assert_allclose(normal @ p, 0.3, atol=1e-14)
+    p = np.asarray(PROX(T.Affine(matrix, [1.0, 2.0]), jnp.asarray(1e10 * matrix.sum(axis=0)), 1.0))
+    np.testing.assert_allclose(matrix @ p, [1.0, 2.0], atol=1e-14)

@@ -27,8 +27,8 @@ class HalfSpace(Indicator):
     Examples
     --------
     >>> import jax.numpy as jnp
-    >>> HalfSpace(jnp.array([1.0, 1.0]), 1.0).prox(jnp.array([2.0, 1.0]), 1.0).round(3)
-    Array([1., 0.], dtype=float...)
+    >>> HalfSpace(jnp.array([1.0, 1.0]), 1.0).prox(jnp.array([3.0, 0.0]), 1.0).round(3)
+    Array([ 2., -1.], dtype=float...)
     """
 
     normal: PyTree[Array]
@@ -49,9 +49,10 @@ class HalfSpace(Indicator):
         length = _arrays.norm(normal)
         unit = jax.tree.map(lambda leaf: leaf / length.astype(leaf.dtype), normal)
         bound = self.bound.astype(length.dtype) / length
-        # The second pass removes the rounding error that the first makes on a far point.
+        outside = trees.inner(unit, x) > bound
+        # The second pass removes the rounding error that the first makes on a far point, to either side.
         for _ in range(2):
-            x = trees.add_scaled(x, -jnp.maximum(trees.inner(unit, x) - bound, 0), unit)
+            x = trees.add_scaled(x, jnp.where(outside, bound - trees.inner(unit, x), 0), unit)
         return x
 
     def check(self, x: PyTree[Array]) -> None:
@@ -76,8 +77,8 @@ class Affine(Indicator):
     Examples
     --------
     >>> import jax.numpy as jnp
-    >>> Affine([[1.0, 1.0]], [1.0]).prox(jnp.array([2.0, 1.0]), 1.0).round(3)
-    Array([1., 0.], dtype=float...)
+    >>> Affine([[1.0, 1.0]], [1.0]).prox(jnp.array([3.0, 0.0]), 1.0).round(3)
+    Array([ 2., -1.], dtype=float...)
     """
 
     basis: Array

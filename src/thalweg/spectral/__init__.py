@@ -14,6 +14,7 @@ from thalweg.spectral.bounds import NotPositiveDefiniteError
 from thalweg.spectral.degrees import InfiniteVarianceWarning
 from thalweg.spectral.estimate import Estimate, estimate
 from thalweg.spectral.operators import Operator, as_operator, gram_operator, kernel_operator
+from thalweg.spectral.oracle import SpectralOracle
 from thalweg.spectral.plan import Plan, plan
 from thalweg.spectral.precondition import Diagonal, Nystrom, Own, PivotedCholesky
 from thalweg.spectral.sums import (
@@ -37,6 +38,7 @@ __all__ = [
     "Own",
     "PivotedCholesky",
     "Plan",
+    "SpectralOracle",
     "as_operator",
     "entropy",
     "estimate",

@@ -208,7 +208,7 @@ def _from_weights(name: str, weights: np.ndarray, mean: float) -> Law:
     survival = lambda log_c: np.clip(log_c + logs, floor, 0.0)
     # Bisection on log c: Σ_j S_j rises with it from J·floor to J.
     low, high = floor - logs[0] - 1.0, -logs[-1] + 1.0
-    for _ in range(200):
+    for _ in range(80):
         middle = 0.5 * (low + high)
         if np.sum(np.exp(survival(middle))) < mean:
             low = middle

@@ -127,7 +127,10 @@ def _estimate(plan: Plan, operator: Operator, key: Key[Array, ""]) -> Estimate:
     degrees = _draw_degrees(plan, degree_key, dtype)
     second = _draw_degrees(plan, second_key, dtype) if plan.form == "inverse" else degrees
     spread = lambda n: jnp.repeat(n, plan.group)
-    spec = Spec(operator.multiply, block_widths(plan.units, plan.group), plan.form, plan.gradient, plan.precision)
+    stride = 2 if operator.kind == "sparse" else 1
+    spec = Spec(
+        operator.multiply, block_widths(plan.units, plan.group), plan.form, plan.gradient, plan.precision, stride
+    )
     constants = jax.lax.stop_gradient((operator.data, plan.tables, plan.preconditioner))
     forms = quadratic_forms(spec, operator.theta, Inputs(*constants, probes, spread(degrees), spread(second)))
     control = plan.control[degrees]

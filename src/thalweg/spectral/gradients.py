@@ -36,6 +36,7 @@ class Spec(NamedTuple):
     form: str
     gradient: str
     precision: str
+    stride: int
 
 
 class Forms(NamedTuple):
@@ -68,7 +69,9 @@ def quadratic_forms(spec: Spec, theta: PyTree[Array], inputs: Inputs) -> Forms:
     """Return the randomly truncated quadratic forms at θ; their mean has an unbiased derivative with respect to θ."""
     with jax.default_matmul_precision(spec.precision):
         start = _start(spec, inputs)
-        swept = sweep(_apply(spec, theta, inputs), inputs.tables, start, inputs.degrees, spec.widths)
+        swept = sweep(
+            _apply(spec, theta, inputs), inputs.tables, start, inputs.degrees, spec.widths, stride=spec.stride
+        )
     return _forms(swept)
 
 

@@ -385,7 +385,7 @@ def _tables(
         return padded
 
     weights = weigh(value)
-    if not np.all(np.isfinite(np.asarray(weights, dtype))):
+    if not np.max(np.abs(weights)) < float(jnp.finfo(dtype).max):
         raise ValueError(
             f"f is too large for {dtype} on the interval: a coefficient is {np.max(np.abs(weights)):.3g}. "
             "Use float64, or scale f."

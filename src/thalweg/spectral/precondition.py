@@ -226,7 +226,7 @@ class ColumnBuild(_Build):
             columns = self.multiply.kernel(theta, data, data[pivots])
             return self.factor(columns, columns[pivots]), self.shift(theta, columns.dtype)
         noise = self.shift(theta, theta.dtype)
-        columns = theta[:, pivots].at[pivots, jnp.arange(pivots.size)].add(-noise)
+        columns = theta[pivots].T.at[pivots, jnp.arange(pivots.size)].add(-noise)
         return self.factor(columns, columns[pivots]), noise
 
 
@@ -261,45 +261,47 @@ class DiagonalBuild:
 
 
 @eqx.filter_jit
-def pivots_of(operator: Operator, noise: Array, rank: int) -> tuple[Array, Array, Array]:
+def pivots_of(operator: Operator, noise: Array, enough: Array, rank: int) -> tuple[Array, Array, Array]:
     """Choose pivots greedily: the largest diagonal entry of what is left of K.
 
     Returns
     -------
     pivots, traces, factor
-        The pivots; the trace of what is left after each; and the factor itself. A pivot that is down to rounding
-        ends the factorisation: the traces stay as they are from there on.
+        The pivots (−1 where there are fewer than ``rank``); the trace of what is left after each; and the factor
+        itself. The factorisation ends at a pivot that is down to rounding, or when the trace of what is left is
+        at most ``enough``.
     """
     theta, data = operator.theta, operator.data
     size = operator.dimension
     if operator.kind == "kernel":
         column = lambda p: operator.multiply.kernel(theta, data, data[p][None])[:, 0]
     else:
-        column = lambda p: theta[:, p].at[p].add(-noise)
+        # A row is a column, and lies in one piece.
+        column = lambda p: theta[p].at[p].add(-noise)
     entries = diagonal(operator, theta)
     assert entries is not None, "only dense and kernel operators come here"
     left = entries - noise
     floor = 8 * jnp.finfo(left.dtype).eps * jnp.max(left)
 
-    def step(index: Any, carry: tuple) -> tuple:
-        factor, left, pivots, traces, active = carry
+    def step(carry: tuple) -> tuple:
+        index, factor, left, pivots, traces = carry
         pivot = jnp.argmax(left)
-        active = active & (left[pivot] > floor)
-        new = (column(pivot) - factor @ factor[pivot]) / jnp.sqrt(jnp.maximum(left[pivot], floor))
-        new = jnp.where(active, new, 0.0)
-        left = jnp.where(active, jnp.maximum(left - new**2, 0.0).at[pivot].set(0.0), left)
-        factor = factor.at[:, index].set(new)
-        pivots = pivots.at[index].set(jnp.where(active, pivot, -1))
-        return factor, left, pivots, traces.at[index].set(jnp.sum(left)), active
+        new = (column(pivot) - factor @ factor[pivot]) / jnp.sqrt(left[pivot])
+        left = jnp.maximum(left - new**2, 0.0).at[pivot].set(0.0)
+        return (
+            index + 1,
+            factor.at[:, index].set(new),
+            left,
+            pivots.at[index].set(pivot),
+            traces.at[index].set(jnp.sum(left)),
+        )
 
-    start = (
-        jnp.zeros((size, rank), left.dtype),
-        left,
-        jnp.full(rank, -1),
-        jnp.full(rank, jnp.sum(left)),
-        jnp.asarray(True),
-    )
-    factor, _, pivots, traces, _ = jax.lax.fori_loop(0, rank, step, start)
+    def unfinished(carry: tuple) -> Array:
+        index, _, left, _, _ = carry
+        return (index < rank) & (jnp.max(left) > floor) & (jnp.sum(left) > enough)
+
+    start = (jnp.asarray(0), jnp.zeros((size, rank), left.dtype), left, jnp.full(rank, -1), jnp.zeros(rank, left.dtype))
+    _, factor, _, pivots, traces = jax.lax.while_loop(unfinished, step, start)
     return pivots, traces, factor
 
 
@@ -327,7 +329,7 @@ def choose_rank(
         part = factor[:, :rank]
         rest = whole - part @ (part.T @ omega)
         frobenius = float(jnp.sqrt(jnp.sum(rest**2) / 4))
-        trace = max(float(traces[rank - 1]) if rank else float(traces[0]), 1e-300)
+        trace = max(float(traces[rank - 1]), 1e-300)
         largest = min(np.sqrt(frobenius * min(frobenius**2 / trace, frobenius)), trace)
         kappa = 1.0 + largest / noise
         degree = 4.0 + 2.5 * np.sqrt(kappa)

@@ -75,6 +75,7 @@ def sweep(
     widths: tuple[int, ...],
     accumulate: tuple[Int[Array, " m"], ...] = (),
     keep_last: bool = False,
+    stride: int = 1,
 ) -> Swept:
     """Run the recurrence for every probe up to its degree.
 
@@ -96,6 +97,9 @@ def sweep(
     keep_last
         Also run to the full degree and return (w_n, w_{n−1}) of every probe, from where the recurrence can be run
         backwards.
+    stride
+        Steps per turn of the loop. With two the newer vector overwrites the older in place; with one the compiler
+        copies a block every step, which counts where a product is as cheap as a copy. At most one step is wasted.
     """
     full = bool(accumulate) or keep_last
     needed = degrees
@@ -148,6 +152,11 @@ def sweep(
         )
         return _Carry(k + 1, older, latest, values, vectors, watch(carry.outside, size, cross, width))
 
+    def turn(carry: _Carry) -> _Carry:
+        for _ in range(stride):
+            carry = body(carry)
+        return carry
+
     step = jnp.asarray(2, needed.dtype)
     carry = _Carry(step, start, first, values, vectors, outside)
     products = jnp.asarray(start.shape[1], dtype)
@@ -157,7 +166,7 @@ def sweep(
         # The next width holds once every probe beyond it has finished.
         bound = needed[following]
         before = carry.step
-        carry = jax.lax.while_loop(partial(_unfinished, bound), body, carry)
+        carry = jax.lax.while_loop(partial(_unfinished, bound), turn, carry)
         products = products + width * (carry.step - before).astype(dtype)
         done.append(_columns(carry, slice(following, None)))
         carry = _columns(carry, slice(0, following))

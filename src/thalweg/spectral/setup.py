@@ -70,10 +70,14 @@ def _low_rank(
     largest = min(_LARGEST_RANK, size)
     shift = jnp.asarray(level, operator.dtype)
     if isinstance(request, PivotedCholesky):
-        rank = request.rank or largest
-        found_pivots, traces, factor = pivots_of(operator, shift, rank)
-        pivots = np.asarray(found_pivots)
-        full = int(np.sum(pivots >= 0))
+        # A remainder so small that its share of log det A is below a thousandth of d needs no more pivots.
+        enough = jnp.asarray(1e-3 * size * level if request.rank is None else 0.0, operator.dtype)
+        for rank in [request.rank] if request.rank else _capacities(largest):
+            found_pivots, traces, factor = pivots_of(operator, shift, enough, rank)
+            pivots = np.asarray(found_pivots)
+            full = int(np.sum(pivots >= 0))
+            if full < rank:
+                break
         if request.rank is None:
             rank = choose_rank(operator, level, factor, np.asarray(traces), _candidates(full), rank_key, probes)
             spent += 4
@@ -90,6 +94,11 @@ def _low_rank(
         rank = choose_rank(operator, level, factor, np.asarray(lost), candidates, rank_key, probes)
         sketch, spent = sketch[:, : max(rank, 1)], spent + 4
     return LowRank(build, operator.theta, operator.data, sketch), spent
+
+
+def _capacities(largest: int) -> list[int]:
+    """Grow by doubling: a step of the factorisation costs as much as its table is wide."""
+    return [rank for rank in (_LARGEST_RANK // 4, _LARGEST_RANK // 2) if rank < largest] + [largest]
 
 
 def _candidates(largest: int) -> list[int]:

@@ -1,0 +1,97 @@
+"""A spectral sum as a gradient oracle: SGD and SVRG (Algorithms 1 and 2 of the paper) need no more code."""
+
+from collections.abc import Callable
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Key, PyTree, Scalar
+
+from thalweg.oracle import Oracle, Out
+from thalweg.spectral.estimate import estimate
+from thalweg.spectral.exact import exact_sum
+from thalweg.spectral.operators import Operator
+from thalweg.spectral.plan import Plan
+from thalweg.spectral.plan import plan as make_plan
+from thalweg.spectral.sums import PlanOptions
+
+
+class SpectralOracle(Oracle):
+    """Unbiased gradients of tr f(A(θ)) + g(θ), problem (4) of the paper.
+
+    The plan is part of the oracle: interval, coefficients, law and preconditioner are the same for every θ, and the same
+    key gives the same probes and degrees, so that SVRG's two gradients share all their randomness. The interval must hold
+    the spectrum wherever θ goes: make it with ``slack``, or make a new oracle with :meth:`replanned` now and then. Where
+    an eigenvalue is found outside, the gradient is NaN: never a number.
+
+    Parameters
+    ----------
+    f
+        See :func:`thalweg.spectral.spectral_sum`.
+    operator
+        ``operator(theta) -> Operator``.
+    theta
+        Where the plan is made.
+    key
+        For the plan.
+    g
+        The rest of the objective, ``g(theta) -> scalar``, differentiated exactly.
+    **options
+        Those of :func:`thalweg.spectral.plan`; ``slack`` is 1.5 and ``gradient`` is ``"series"`` unless given.
+
+    Examples
+    --------
+    >>> import jax, jax.numpy as jnp
+    >>> from thalweg.spectral import Operator
+    >>> scaled = lambda theta: Operator(lambda t, v: t[:, None] * v, theta, dimension=3)
+    >>> oracle = SpectralOracle("log", scaled, jnp.array([1.0, 2.0, 4.0]), jax.random.key(0), probes=64)
+    >>> out, _ = oracle.estimate(jnp.array([1.0, 2.0, 4.0]), (), jax.random.key(1))
+    >>> bool(jnp.allclose(out.gradient, jnp.array([1.0, 0.5, 0.25]), atol=0.1))
+    True
+    """
+
+    plan: Plan
+    f: Any = eqx.field(static=True)
+    operator: Callable[[Any], Operator] = eqx.field(static=True)
+    g: Callable[[Any], Any] | None = eqx.field(static=True)
+
+    def __init__(
+        self,
+        f: Any,
+        operator: Callable[[Any], Operator],
+        theta: PyTree[Array],
+        key: Key[Array, ""],
+        *,
+        g: Callable[[Any], Any] | None = None,
+        **options: Any,
+    ) -> None:
+        settings: PlanOptions = {"slack": 1.5, "gradient": "series", **options}  # type: ignore[typeddict-item]
+        self.plan = make_plan(f, operator(theta), key, **settings)
+        self.f, self.operator, self.g = f, operator, g
+
+    def replanned(self, theta: PyTree[Array], key: Key[Array, ""], **options: Any) -> "SpectralOracle":
+        """Return the same oracle with a plan made at another θ."""
+        return SpectralOracle(self.f, self.operator, theta, key, g=self.g, **options)
+
+    def estimate(self, x: PyTree[Array], state: PyTree, key: Key[Array, ""]) -> tuple[Out, PyTree]:
+        """Estimate value and gradient at ``x``; work counts products with A."""
+
+        def objective(theta: PyTree[Array]) -> tuple[Array, Any]:
+            result = estimate(self.plan, self.operator(theta), key)
+            rest = 0.0 if self.g is None else self.g(theta)
+            return result.value + rest, (result.status, result.products)
+
+        (value, (status, products)), gradient = jax.value_and_grad(objective, has_aux=True)(x)
+        void = lambda leaf: jnp.where(status == 0, leaf, jnp.nan)
+        return Out(jax.tree.map(void, gradient), void(value), products), state
+
+    def value(self, x: PyTree[Array]) -> Scalar:
+        """Evaluate the objective exactly, by a factorisation of the dense matrix."""
+        rest = 0.0 if self.g is None else self.g(x)
+        return exact_sum(self.f, self.operator(x)).value + rest
+
+    def full(self, x: PyTree[Array]) -> Out:
+        """Return value and exact gradient at ``x``, by a factorisation of the dense matrix; work is its dimension."""
+        value, gradient = jax.value_and_grad(self.value)(x)
+        return Out(gradient, value, jnp.asarray(float(self.plan.dimension)))

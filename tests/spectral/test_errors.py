@@ -1,0 +1,76 @@
+"""Bad input gets an error that names the argument, says what was found, and what would work."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import scipy.sparse
+from spectral_matrices import rbf, with_spectrum
+
+import thalweg.spectral as sp
+
+KEY = jax.random.key(0)
+A = rbf(12, noise=0.5)
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "message"),
+    [
+        (lambda: sp.logdet(np.ones((3, 4)), KEY), ValueError, r"square, found shape \(3, 4\)"),
+        (lambda: sp.logdet(np.ones(3), KEY), ValueError, r"square, found shape \(3,\)"),
+        (lambda: sp.logdet(scipy.sparse.eye(3, 4), KEY), ValueError, r"square, found shape \(3, 4\)"),
+        (lambda: sp.logdet(np.zeros((0, 0)), KEY), ValueError, "empty"),
+        (lambda: sp.nuclear_norm(np.zeros((0, 3)), KEY), ValueError, "empty"),
+        (lambda: sp.logdet(np.triu(A), KEY), ValueError, "symmetric"),
+        (lambda: sp.logdet(lambda v: v[:-1], KEY, dimension=5), ValueError, "same shape"),
+        (lambda: sp.logdet(with_spectrum([-1.0, 1.0, 2.0, 3.0]), KEY), ValueError, "positive definite"),
+        (lambda: sp.trace_inverse(-A, KEY), ValueError, "positive definite"),
+        (lambda: sp.entropy(np.zeros((4, 4)), KEY), ValueError, "positive definite"),
+        (lambda: sp.logdet(np.where(A > 1.4, np.nan, A), KEY), ValueError, "NaN or infinity"),
+        (lambda: sp.logdet(1j * A, KEY), TypeError, "real"),
+        (lambda: sp.logdet("matrix", KEY), TypeError, "found str"),
+        (lambda: sp.logdet(A, KEY, probes=0), ValueError, "probes must be a positive multiple of 2.*found 0"),
+        (lambda: sp.logdet(A, KEY, probes=3), ValueError, "probes must be a positive multiple of 2.*found 3"),
+        (lambda: sp.logdet(A, KEY, probes=6, group=2), ValueError, "multiple of 4"),
+        (lambda: sp.logdet(A, KEY, probe="dirac"), ValueError, "rademacher"),
+        (lambda: sp.logdet(A, KEY, law="cauchy"), ValueError, "poisson"),
+        (lambda: sp.logdet(A, KEY, gradient="finite"), ValueError, "series, paper"),
+        (lambda: sp.logdet(A, KEY, method="magic"), ValueError, "stochastic, exact, auto"),
+        (lambda: sp.logdet(A, KEY, degree=-1.0), ValueError, "degree"),
+        (lambda: sp.logdet(A, KEY, rtol=0.0), ValueError, "rtol must be positive"),
+        (lambda: sp.logdet(A, KEY, slack=0.5), ValueError, "slack"),
+        (lambda: sp.logdet(A, KEY, interval=(2.0, 1.0)), ValueError, "lower < upper"),
+        (lambda: sp.logdet(A, KEY, interval=(3.0, 4.0)), ValueError, "does not hold the spectrum"),
+        (lambda: sp.logdet(A, KEY, interval=(-1.0, 20.0)), ValueError, "not finite on the interval"),
+        (lambda: sp.spectral_sum(jnp.abs, A - 3 * np.eye(12), KEY), ValueError, "singular at or very near x = "),
+        (lambda: sp.spectral_sum(3.0, A, KEY), TypeError, "f must be a function"),
+        (lambda: sp.spectral_sum(jnp.exp, A, KEY, preconditioner=sp.Diagonal()), ValueError, "log and 1/x only"),
+        (lambda: sp.logdet(A, KEY, preconditioner="cholesky"), TypeError, "PivotedCholesky"),
+        (lambda: sp.logdet(A, KEY, preconditioner=sp.PivotedCholesky(rank=13)), ValueError, "rank must be between"),
+        (lambda: sp.logdet(A, KEY, preconditioner=sp.PivotedCholesky(noise=-1.0)), ValueError, "noise must be positive"),
+        (lambda: sp.logdet(scipy.sparse.eye(5).tocsr(), KEY, preconditioner=sp.PivotedCholesky()), ValueError, "Nystrom"),
+        (lambda: sp.trace_inverse(A, KEY, preconditioner=sp.Own(lambda v: v, 0.0)), ValueError, "inverse_trace"),
+        (lambda: sp.schatten_norm(A, KEY, p=0.0), ValueError, "p must be positive"),
+        (lambda: sp.nuclear_norm(A, KEY, smoothing=-1.0), ValueError, "smoothing"),
+        (lambda: sp.logdet(A, KEY).interval(1.5), ValueError, "level"),
+        (lambda: sp.logdet(-A, KEY, method="exact"), ValueError, "not positive definite"),
+        (lambda: sp.estimate(sp.plan("log", A, KEY), rbf(9), KEY), ValueError, "dimension 9"),
+        (lambda: sp.Operator(3, (), dimension=2), TypeError, "callable"),
+        (lambda: sp.Operator(lambda t, v: v, (), dimension=0), ValueError, "positive integer"),
+    ],
+)
+def test_bad_input(call, error, message):
+    with pytest.raises(error, match=message):
+        call()
+
+
+def test_a_plan_inside_jit_is_refused_with_the_way_out():
+    with pytest.raises(TypeError, match="plan=plan"):
+        jax.jit(lambda a: sp.logdet(a, KEY).value)(jnp.asarray(A))
+    with pytest.raises(TypeError, match="plan=plan"):
+        jax.vmap(lambda key: sp.logdet(A, key).value)(jax.random.split(KEY, 2))
+
+
+def test_a_coefficient_too_large_for_float32_is_refused():
+    with jax.enable_x64(False), pytest.raises(ValueError, match="too large for float32"):
+        sp.trace_exp(jnp.asarray(with_spectrum(np.linspace(1.0, 120.0, 8)), jnp.float32), KEY)

@@ -47,6 +47,7 @@ intersphinx_mapping: dict[str, tuple[str, None]] = {}
 sphinx_gallery_conf = {
     "examples_dirs": "../examples",
     "gallery_dirs": "gallery",
+    "within_subsection_order": "FileNameSortKey",
     "filename_pattern": r"/plot_",
     "download_all_examples": False,
     "show_memory": False,

@@ -20,12 +20,13 @@ from thalweg.oracles import Exact
 keys = jax.random.split(jax.random.key(0), 3)
 A = jax.random.normal(keys[0], (200, 100))
 A = (A + 2 * jax.random.normal(keys[1], (200, 1))) / 2
-truth = jnp.zeros(100).at[jnp.array([3, 20, 41, 60, 88])].set(jnp.array([1.0, -2.0, 1.5, -1.0, 2.0]))
+support, values = jnp.array([3, 20, 41, 60, 88]), jnp.array([1.0, -2.0, 1.5, -1.0, 2.0])
+truth = jnp.zeros(100).at[support].set(values)
 b = A @ truth + 0.1 * jax.random.normal(keys[2], (200,))
 
 
 def misfit(x, A, b):
-    """Half the mean squared error; arrays are arguments, so that they are not baked into compiled code."""
+    """Half the mean squared error."""
     return jnp.mean((A @ x - b) ** 2) / 2
 
 
@@ -33,13 +34,17 @@ def misfit(x, A, b):
 # The step is 1/L, with L the largest eigenvalue of AᵀA/n. The run stops by itself at the precision of float32.
 
 step = len(b) / jnp.linalg.norm(A, 2) ** 2
-methods = {"proximal gradient": None, "FISTA": FISTA(), "FISTA, restarted": AdaptiveRestart(FISTA())}
-results = {
-    name: minimize(Exact(misfit, A, b), jnp.zeros(100), term=L1(0.01), step=step, momentum=momentum, stride=1)
-    for name, momentum in methods.items()
+oracle = Exact(misfit, A, b)
+methods = {
+    "proximal gradient": None,
+    "FISTA": FISTA(),
+    "FISTA, restarted": AdaptiveRestart(FISTA()),
 }
-for name, result in results.items():
-    print(f"{name:18} {result.message}")
+results = {}
+for name, momentum in methods.items():
+    result = minimize(oracle, jnp.zeros(100), term=L1(0.01), step=step, momentum=momentum, stride=1)
+    results[name] = result
+    print(f"{name:18} {result.status} after {result.steps} steps")
 
 # %%
 # On the left the residual ‖G_k‖, which is zero at the optimum and nowhere else; on the right the solution.

@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import matplotlib.pyplot as plt
 
-from thalweg.descent import InverseLipschitz, NegativeEntropy, Simplex, minimize
+from thalweg.descent import Euclidean, InverseLipschitz, NegativeEntropy, Simplex, minimize
 from thalweg.oracles import Exact
 
 strategies, smoothing = 1000, 0.1
@@ -32,14 +32,15 @@ oracle = Exact(worst_case, losses)
 start = jnp.full(strategies, 1 / strategies)
 entropic = InverseLipschitz(jnp.max(jnp.abs(losses)) ** 2 / smoothing)
 euclidean = InverseLipschitz(jnp.linalg.norm(losses, 2) ** 2 / smoothing)
-results = {
-    "mirror descent (entropy)": minimize(
-        oracle, start, term=Simplex(), divergence=NegativeEntropy(), step=entropic, steps=2000
-    ),
-    "projected descent (Euclidean)": minimize(oracle, start, term=Simplex(), step=euclidean, steps=2000),
+methods = {
+    "mirror descent (entropy)": (NegativeEntropy(), entropic),
+    "projected descent (Euclidean)": (Euclidean(), euclidean),
 }
-for name, result in results.items():
-    print(f"{name:30} {float(worst_case(result.x, losses)):.4f} after {result.steps} steps")
+results = {}
+for name, (divergence, step) in methods.items():
+    result = minimize(oracle, start, term=Simplex(), divergence=divergence, step=step, steps=2000)
+    results[name] = result
+    print(f"{name:30} {result.history['value'][-1]:.4f} after {result.steps} steps")
 
 # %%
 # Both stay on the simplex. The Euclidean steps are ahead at first, while all strategies still matter; the entropy

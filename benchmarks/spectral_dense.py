@@ -28,7 +28,9 @@ def main() -> None:
     results: dict[str, list[float]] = {"thalweg": [], "matfree": [], "Cholesky": []}
 
     def ours():
-        results["thalweg"].append(float(logdet(A, next(keys), probes=PROBES, preconditioner=PivotedCholesky(noise=NOISE)).value))
+        results["thalweg"].append(
+            float(logdet(A, next(keys), probes=PROBES, preconditioner=PivotedCholesky(noise=NOISE)).value)
+        )
 
     def cholesky():
         root = scipy.linalg.cholesky(dense, lower=True, check_finite=False)
@@ -47,9 +49,7 @@ def main() -> None:
         contenders["matfree"] = matfree
     seconds = side_by_side(contenders, repeats=5 if d <= 5000 else 1)
     truth = results["Cholesky"][0]
-    errors = {
-        name: float(np.sqrt(np.mean((np.asarray(results[name]) / truth - 1) ** 2))) for name in contenders
-    }
+    errors = {name: float(np.sqrt(np.mean((np.asarray(results[name]) / truth - 1) ** 2))) for name in contenders}
     table(
         {
             "method": list(contenders),

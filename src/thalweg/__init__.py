@@ -1,3 +1,77 @@
-"""Thalweg: descent with cheap unbiased gradients and steps that respect the geometry of the parameters."""
+"""Thalweg: descent with cheap unbiased gradients and steps that respect the geometry of the parameters.
+
+The names people type most are here; the rest is in the rooms: ``thalweg.descent`` (the iteration and its parts),
+``thalweg.oracles`` (gradients), ``thalweg.spectral`` (tr f(A) and its gradient), ``thalweg.data``, ``thalweg.files``.
+"""
 
 __version__ = "0.1.0.dev0"
+
+from thalweg import data, descent, files, oracles, spectral
+from thalweg.descent import (
+    FISTA,
+    L1,
+    AdaptiveRestart,
+    Backtracking,
+    Box,
+    Descent,
+    HeavyBall,
+    NegativeEntropy,
+    Nesterov,
+    PerLeaf,
+    Plateau,
+    PolyakRuppert,
+    Result,
+    Simplex,
+    Status,
+    Suffix,
+    minimize,
+)
+from thalweg.oracles import SVRG, Exact, MiniBatch
+from thalweg.spectral import (
+    Estimate,
+    entropy,
+    estrada,
+    logdet,
+    nuclear_norm,
+    schatten_norm,
+    spectral_sum,
+    trace_exp,
+    trace_inverse,
+)
+
+__all__ = [
+    "FISTA",
+    "L1",
+    "SVRG",
+    "AdaptiveRestart",
+    "Backtracking",
+    "Box",
+    "Descent",
+    "Estimate",
+    "Exact",
+    "HeavyBall",
+    "MiniBatch",
+    "NegativeEntropy",
+    "Nesterov",
+    "PerLeaf",
+    "Plateau",
+    "PolyakRuppert",
+    "Result",
+    "Simplex",
+    "Status",
+    "Suffix",
+    "data",
+    "descent",
+    "entropy",
+    "estrada",
+    "files",
+    "logdet",
+    "minimize",
+    "nuclear_norm",
+    "oracles",
+    "schatten_norm",
+    "spectral",
+    "spectral_sum",
+    "trace_exp",
+    "trace_inverse",
+]

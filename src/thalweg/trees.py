@@ -32,8 +32,22 @@ def add_scaled(a: PyTree[Array], factor: Any, b: PyTree[Array]) -> PyTree[Array]
 
 def inner(a: PyTree[Array], b: PyTree[Array]) -> Scalar:
     """⟨a, b⟩, summed over all leaves."""
-    products = jax.tree.leaves(jax.tree.map(lambda u, v: jnp.sum(u * v), a, b))
-    return reduce(operator.add, products)
+    return total(jax.tree.map(lambda u, v: jnp.sum(u * v), a, b))
+
+
+def total(a: PyTree[Array]) -> Scalar:
+    """The sum of leaves that are scalars."""
+    return reduce(operator.add, jax.tree.leaves(a))
+
+
+def same_structure(a: PyTree, b: PyTree) -> bool:
+    """Whether two trees differ in their leaves at most."""
+    return bool(jax.tree.structure(a) == jax.tree.structure(b))  # type: ignore[operator]
+
+
+def is_leaf(a: PyTree) -> bool:
+    """Whether a tree is a single leaf."""
+    return bool(jax.tree_util.all_leaves([a]))
 
 
 def norm(a: PyTree[Array]) -> Scalar:

@@ -108,7 +108,7 @@ def test_records_thin_out_by_default():
 
 def test_where_a_run_is_cut_into_chunks_does_not_show(monkeypatch):
     """Chunks end by the clock; records and stops must not depend on it."""
-    options = {"step": 0.1 / BOUND, "steps": 3000, "tol": 1e-9}
+    options = {"momentum": FISTA(), "term": L1(0.1), "steps": 3000, "tol": 1e-15}
     results = []
     for seconds in (1e-9, 10.0):
         monkeypatch.setattr("thalweg.descent.loop._CHUNK_SECONDS", seconds)

@@ -208,15 +208,23 @@ def test_tolerance_follows_the_dtype():
         assert int(rule.update(state, record(0.9 * tolerance))[1]) == Status.CONVERGED
 
 
-def test_stagnation_waits_for_half_the_run():
-    falling = 0.95 ** np.arange(2000)
-    assert run_rule(Stagnation(), falling, falling) is None
-    stuck = np.maximum(falling, 1e-3)
-    index, status = run_rule(Stagnation(), stuck, np.maximum(falling, 1e-6))
+def test_stagnation_tells_rounding_from_progress():
+    k = np.arange(3000)
+    falling = 0.98**k
+    assert run_rule(Stagnation(), falling, falling**2) is None
+    # Rounding: the residual levels off and the value, relative to its size, is flat.
+    index, status = run_rule(Stagnation(), np.maximum(falling, 1e-7), 1 + np.maximum(falling**2, 1e-15))
     assert status is Status.STAGNATED
-    assert 2 * 100 < index < 2 * 300
-    slow = 1 / np.arange(1, 3000)
+    assert 800 < index < 3.5 * 800
+    # Slow progress, ripples with a lucky dip, and divergence are none of it.
+    slow = 1 / (k + 1.0)
     assert run_rule(Stagnation(), slow, slow) is None
+    ripples = 0.999**k * (1e-6 + np.abs(np.sin(k / 200)))
+    assert run_rule(Stagnation(), ripples, 1 + ripples**2) is None
+    growing = 1.01**k
+    assert run_rule(Stagnation(), growing, growing) is None
+    # Without a value the residual alone decides.
+    assert run_rule(Stagnation(), np.maximum(falling, 1e-7))[1] is Status.STAGNATED
 
 
 def test_plateau_stops_at_the_noise_and_not_before():

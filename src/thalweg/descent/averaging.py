@@ -39,7 +39,7 @@ class Mean(NamedTuple):
     """A running mean and how many iterates it has seen."""
 
     mean: PyTree[Array]
-    count: Int[Array, ""]
+    seen: Int[Array, ""]
 
 
 def _start(x: PyTree[Array]) -> Mean:
@@ -48,7 +48,7 @@ def _start(x: PyTree[Array]) -> Mean:
 
 def _take_in(x: PyTree[Array], state: Mean, top: int, offset: int) -> Mean:
     """Give the k-th iterate the share top/(k + offset), which is 1 for the first."""
-    count = state.count + 1
+    count = state.seen + 1
     share = top / (count + offset).astype(trees.dtype(x))
     return Mean(trees.add_scaled(state.mean, share, trees.subtract(x, state.mean)), count)
 
@@ -98,7 +98,7 @@ class Blocks(NamedTuple):
 
     complete: PyTree[Array]
     current: PyTree[Array]
-    count: Int[Array, ""]
+    seen: Int[Array, ""]
 
 
 class Suffix(Averaging):
@@ -114,7 +114,7 @@ class Suffix(Averaging):
 
     def update(self, x: PyTree[Array], state: PyTree) -> PyTree:
         """Add to the current block; begin a new one after 1, 2, 4, 8, … iterates."""
-        count = state.count + 1
+        count = state.seen + 1
         begins = count & (count - 1) == 0
         place = (count - _block_start(count) + 1).astype(trees.dtype(x))
         moved = trees.add_scaled(state.current, 1 / place, trees.subtract(x, state.current))
@@ -123,12 +123,12 @@ class Suffix(Averaging):
 
     def solution(self, x: PyTree[Array], state: PyTree) -> PyTree[Array]:
         """Return the mean over both blocks."""
-        start = _block_start(jnp.maximum(state.count, 1))
+        start = _block_start(jnp.maximum(state.seen, 1))
         # The current block holds the iterates start … count, the complete one start/2 … start − 1.
-        filled = (state.count - start + 1).astype(trees.dtype(x))
+        filled = (state.seen - start + 1).astype(trees.dtype(x))
         share = filled / (filled + start // 2)
         mean = trees.add_scaled(state.complete, share, trees.subtract(state.current, state.complete))
-        return trees.where(state.count == 0, x, mean)
+        return trees.where(state.seen == 0, x, mean)
 
 
 def _block_start(count: Int[Array, ""]) -> Int[Array, ""]:
@@ -136,10 +136,13 @@ def _block_start(count: Int[Array, ""]) -> Int[Array, ""]:
     return jnp.left_shift(1, 31 - jax.lax.clz(count)).astype(jnp.int32)
 
 
+_LAST = Last()
+
+
 def as_averaging(average: Averaging | None) -> Averaging:
     """Return ``average`` itself, or the last iterate for ``None``."""
     if average is None:
-        return Last()
+        return _LAST
     if isinstance(average, Averaging):
         return average
     known = "Last(), PolyakRuppert(), Suffix() or Weighted()"

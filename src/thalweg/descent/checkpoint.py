@@ -63,7 +63,7 @@ class Progress:
     @cached_property
     def steps(self) -> int:
         """Steps taken."""
-        return int(self.state.count)
+        return int(self.state.steps)
 
 
 def describe(descent: Descent, key: Any) -> dict[str, str]:

@@ -5,7 +5,7 @@ arguments, not constants, so nothing is compiled twice.
 """
 
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
@@ -26,31 +26,31 @@ _GROWTH = 32
 hundred looks whatever the length of the run, and at most 3 % of the steps after it could have stopped."""
 
 _APART = 10
-"""With no stride given, records of an exact oracle lie at least this many steps apart. A record evaluates the objective,
-which costs about half a step: about 5 % of a short run, and nothing of a long one."""
+"""With no stride given, records of an exact oracle lie at least this many steps apart. A record evaluates the
+objective, which costs about half a step: about 5 % of a short run, and nothing of a long one."""
 
 
 class Bounds(NamedTuple):
-    """What bounds a chunk."""
+    """What bounds a chunk; whole numbers, on the host or traced."""
 
-    until: Int[Array, ""] | int
+    until: Any
     """The chunk ends with the first look at or after this step."""
-    rows: Int[Array, ""] | int
+    rows: Any
     """The chunk ends after so many records, at most ``CAPACITY``."""
-    last_step: Int[Array, ""] | int
+    last_step: Any
     """No step is taken after this one."""
-    stride: Int[Array, ""] | int
+    stride: Any
     """Steps between two records; 0 for a stride that grows with the run."""
 
 
 class Before(NamedTuple):
-    """What was spent, and recorded last, before a chunk."""
+    """What was spent, and recorded last, before a chunk; numbers, on the host or traced."""
 
-    work: Scalar | float
-    seconds: Scalar | float
-    row: Int[Array, ""] | int
+    work: Any
+    seconds: Any
+    row: Any
     """The step of the last record; 0 if there is none."""
-    value: Scalar | float
+    value: Any
     """The objective there; NaN if there is none."""
 
 
@@ -68,8 +68,8 @@ class Chunk(NamedTuple):
     rule_state: PyTree
     code: Int[Array, ""]
     rows: Rows
-    count: Int[Array, ""]
-    """How many rows are filled."""
+    filled: Int[Array, ""]
+    """How many rows are."""
     work: Scalar
     """Work done in this chunk."""
 
@@ -79,7 +79,7 @@ class _Carry(NamedTuple):
     rule_state: PyTree
     code: Int[Array, ""]
     rows: Rows
-    count: Int[Array, ""]
+    filled: Int[Array, ""]
     work: Scalar
     last_row: Int[Array, ""]
     value: Scalar
@@ -88,9 +88,9 @@ class _Carry(NamedTuple):
 def _one_step(descent: Descent, state: State, key: Key[Array, ""]) -> tuple[State, Info]:
     period = descent.oracle.period
     if period is not None:
-        due = (state.count > 0) & (state.count % period == 0)
+        due = (state.steps > 0) & (state.steps % period == 0)
         state = jax.lax.cond(due, lambda state: descent.renew(state), lambda state: state, state)
-    return descent.update(state, jax.random.fold_in(key, state.count))
+    return descent.update(state, jax.random.fold_in(key, state.steps))
 
 
 class Split:
@@ -116,9 +116,10 @@ class _Rest:
         return self is other or (isinstance(other, _Rest) and self._identity == other._identity)
 
 
-@partial(jax.jit, static_argnums=0)
+@partial(jax.jit, static_argnums=(0, 1))
 def _run(
     rest: _Rest,
+    whole_stride: int | None,
     arrays: PyTree,
     state: State,
     rule_state: PyTree,
@@ -140,52 +141,61 @@ def _run(
         return state, work, total + info.value if noisy else total
 
     def look(carry: _Carry) -> _Carry:
-        growing = 1 + carry.state.count // _GROWTH
+        growing = 1 + carry.state.steps // _GROWTH
         free = jnp.where(bounds.stride > 0, bounds.stride, growing)
-        steps = jnp.minimum(free, bounds.last_step - carry.state.count)
+        # A loop whose length is known when it is compiled is faster by a test a step.
+        steps = whole_stride or jnp.minimum(free, bounds.last_step - carry.state.steps)
         start = (carry.state, carry.work, jnp.zeros((), dtype))
         state, work, total = jax.lax.fori_loop(0, steps - 1, inner, start)
         state, info = _one_step(descent, state, key)
-        work = work + (info.work if fixed_work is None else steps * fixed_work).astype(work.dtype)
+        work = work + jnp.asarray(info.work if fixed_work is None else steps * fixed_work, work.dtype)
 
         value = (total + info.value) / steps if noisy else carry.value
-        seen = Record(state.count, value, info.residual, info.size, before.work + work, before.seconds)
+        seen = Record(state.steps, value, info.residual, info.size, before.work + work, before.seconds)
         rule_state, code = rule.update(carry.rule_state, seen)
         code = jnp.where(trees.all_finite(state.x), code, int(Status.DIVERGED)).astype(jnp.int32)
 
         apart = jnp.where(bounds.stride > 0, bounds.stride, jnp.maximum(growing, _APART))
         first = carry.last_row == 0
-        due = noisy | first | (state.count >= carry.last_row + apart)
-        due = due | (code != 0) | (state.count == bounds.last_step)
+        due = noisy | first | (state.steps >= carry.last_row + apart)
+        due = due | (code != 0) | (state.steps == bounds.last_step)
         if not noisy:
             value = jax.lax.cond(due, lambda: descent.objective(state.x), lambda: carry.value)
         numbers = jnp.stack([value, info.residual, info.size, work.astype(dtype)])
         # Written always and counted when due: two small unchecked writes cost less than a branch.
         rows = Rows(
-            carry.rows.steps.at[carry.count].set(state.count, mode="promise_in_bounds"),
-            carry.rows.numbers.at[carry.count].set(numbers, mode="promise_in_bounds"),
+            carry.rows.steps.at[carry.filled].set(state.steps, mode="promise_in_bounds"),
+            carry.rows.numbers.at[carry.filled].set(numbers, mode="promise_in_bounds"),
         )
-        last_row = jnp.where(due, state.count, carry.last_row)
-        return _Carry(state, rule_state, code, rows, carry.count + due, work, last_row, value)
+        last_row = jnp.where(due, state.steps, carry.last_row)
+        return _Carry(state, rule_state, code, rows, carry.filled + due, work, last_row, value)
 
     def unfinished(carry: _Carry) -> Array:
-        return (carry.code == 0) & (carry.count < bounds.rows) & (carry.state.count < bounds.until)
+        return (carry.code == 0) & (carry.filled < bounds.rows) & (carry.state.steps < bounds.until)
 
     rows = Rows(jnp.zeros(CAPACITY, jnp.int32), jnp.zeros((CAPACITY, 4), dtype))
     none = jnp.zeros((), jnp.int32)
     value = before.value.astype(dtype)
     start = _Carry(state, rule_state, none, rows, none, jnp.zeros_like(before.work), before.row, value)
     end = jax.lax.while_loop(unfinished, look, start)
-    return Chunk(end.state, end.rule_state, end.code, end.rows, end.count, end.work)
+    return Chunk(end.state, end.rule_state, end.code, end.rows, end.filled, end.work)
 
 
 def run_chunk(
-    method: Split, state: State, rule_state: PyTree, key: Key[Array, ""], bounds: Bounds, before: Before
+    method: Split,
+    state: State,
+    rule_state: PyTree,
+    key: Key[Array, ""],
+    bounds: Bounds,
+    before: Before,
+    steps_taken: int,
 ) -> Chunk:
     """Run until the bounds are met or the rule stops. ``method`` is the pair (descent, rule)."""
+    left = int(bounds.last_step) - steps_taken
+    whole_stride = int(bounds.stride) if bounds.stride and left % bounds.stride == 0 else None
     bounds = Bounds(*(np.asarray(n, np.int32) for n in bounds))
-    before = Before(*(np.asarray(n, np.int32 if isinstance(n, int) else np.float32) for n in before))
-    return _run(method.rest, method.arrays, state, rule_state, key, bounds, before)
+    before = Before(*(np.asarray(n, np.int32 if isinstance(n, int) else np.float64) for n in before))
+    return _run(method.rest, whole_stride, method.arrays, state, rule_state, key, bounds, before)
 
 
 def last_finite(method: Split, state: State, key: Key[Array, ""], steps: Int[Array, ""]) -> State:
@@ -205,6 +215,6 @@ def _replay(rest: _Rest, arrays: PyTree, state: State, key: Key[Array, ""], step
 
     def finite(carry):
         state, following = carry
-        return trees.all_finite(following.x) & (state.count < steps)
+        return trees.all_finite(following.x) & (state.steps < steps)
 
     return jax.lax.while_loop(finite, lambda carry: (carry[1], ahead(carry[1])), (state, ahead(state)))[0]

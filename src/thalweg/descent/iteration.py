@@ -35,7 +35,8 @@ class State(NamedTuple):
     """What is carried from step to step."""
 
     x: PyTree[Array]
-    count: Int[Array, ""]
+    steps: Int[Array, ""]
+    """How many were taken."""
     oracle: PyTree
     step: PyTree
     momentum: PyTree
@@ -53,6 +54,9 @@ class Info(NamedTuple):
     """β_k, as it was taken."""
     work: Scalar
     """The oracle's work in this step."""
+
+
+_NO_TERM, _EUCLIDEAN = Zero(), Euclidean()
 
 
 class Descent(eqx.Module):
@@ -102,8 +106,8 @@ class Descent(eqx.Module):
         average: Averaging | None = None,
     ) -> None:
         self.oracle = as_oracle(oracle)
-        self.term = _part("term", Term, Zero() if term is None else term)
-        self.divergence = _part("divergence", Divergence, Euclidean() if divergence is None else divergence)
+        self.term = _part("term", Term, _NO_TERM if term is None else term)
+        self.divergence = _part("divergence", Divergence, _EUCLIDEAN if divergence is None else divergence)
         self.step = as_step(_default_step(self.oracle) if step is None else step)
         self.momentum = as_momentum(momentum)
         self.average = as_averaging(average)
@@ -153,7 +157,7 @@ class Descent(eqx.Module):
         self.term.check(x)
         return State(
             x=x,
-            count=jnp.zeros((), jnp.int32),
+            steps=jnp.zeros((), jnp.int32),
             oracle=self.oracle.init(x),
             step=self.step.init(x),
             momentum=self.momentum.init(x),
@@ -180,7 +184,7 @@ class Descent(eqx.Module):
         def admit(size: Scalar) -> Scalar:
             return self.divergence.admissible(centre, gradient, size, self.term)
 
-        move = Move(state.count, point, centre, out, reach, admit, self.oracle.value, self.divergence)
+        move = Move(state.steps, point, centre, out, reach, admit, self.oracle.value, self.divergence)
         taken = self.step.take(move, state.step)
         exact = self.oracle.deterministic and self.oracle.value is not None
         value = self.oracle.value(taken.x) + self.term.value(taken.x) if exact else out.value + self.term.value(state.x)
@@ -193,7 +197,7 @@ class Descent(eqx.Module):
         )
         return State(
             x=taken.x,
-            count=state.count + 1,
+            steps=state.steps + 1,
             oracle=oracle_state,
             step=taken.state,
             momentum=self.momentum.remember(state.x, taken.x, centre, state.momentum),
@@ -256,8 +260,8 @@ def as_point(x: PyTree) -> PyTree[Array]:
 
 def _check_gradient(oracle: str, gradient: PyTree[Array], x: PyTree[Array]) -> None:
     """Refuse a gradient that does not look like x; costs nothing, since shapes are known when a step is traced."""
-    found, wanted = jax.tree.structure(gradient), jax.tree.structure(x)
-    if found != wanted:
+    if not trees.same_structure(gradient, x):
+        found, wanted = jax.tree.structure(gradient), jax.tree.structure(x)
         raise ValueError(f"oracle={oracle} returned a gradient with the tree {found}, but x0 has {wanted}")
     for (path, leaf), g in zip(jax.tree_util.tree_leaves_with_path(x), jax.tree.leaves(gradient), strict=True):
         if jnp.shape(g) != leaf.shape:

@@ -178,22 +178,22 @@ class _Run:
         recorded = history["step"].size > 0
         row = (int(history["step"][-1]), float(history["value"][-1])) if recorded else (0, np.nan)
         before = Before(last.work, last.seconds, *row)
-        chunk = run_chunk(self.method, last.state, last.rule_state, self.key, bounds, before)
+        chunk = run_chunk(self.method, last.state, last.rule_state, self.key, bounds, before, last.steps)
         status = Status(int(chunk.code))
         ended = time.perf_counter()
         seconds = self.before + ended - self.started
         state = chunk.state
-        if int(chunk.count):
+        if int(chunk.filled):
             history = history.extended(self._rows(chunk, seconds))
         if status is Status.DIVERGED:
-            state = last_finite(self.method, last.state, self.key, chunk.state.count)
-            self.note = f"Step {int(state.count) + 1} was the first to be NaN or infinite. "
+            state = last_finite(self.method, last.state, self.key, chunk.state.steps)
+            self.note = f"Step {int(state.steps) + 1} was the first to be NaN or infinite. "
         self.progress = Progress(state, chunk.rule_state, history, last.work + float(chunk.work), seconds)
         self._adapt(self.progress.steps - last.steps, ended - begun)
         return status
 
     def _rows(self, chunk: Chunk, seconds: float) -> dict[str, np.ndarray]:
-        count = int(chunk.count)
+        count = int(chunk.filled)
         steps = np.asarray(chunk.rows.steps)[:count]
         numbers = np.asarray(chunk.rows.numbers)[:count].astype(np.float64).T
         begun, first = self.progress.seconds, self.progress.steps
@@ -201,7 +201,7 @@ class _Run:
         columns["step"] = steps
         columns["work"] = self.progress.work + columns["work"]
         # Time is known at the ends of a chunk; within it steps are taken to be equally long.
-        share = (steps - first) / (int(chunk.state.count) - first)
+        share = (steps - first) / (int(chunk.state.steps) - first)
         columns["seconds"] = begun + share * (seconds - begun)
         return columns
 
@@ -211,9 +211,8 @@ class _Run:
         self.chunk_steps = min(max(wanted, 1), 1000 * max(steps, 1))
 
     def _snapshot(self) -> Snapshot:
-        row = {name: float(column[-1]) for name, column in self.progress.history.items()}
-        row["step"] = self.progress.steps
-        return Snapshot(x=self.descent.solution(self.progress.state), **row)
+        row = {name: float(column[-1]) for name, column in self.progress.history.items() if name != "step"}
+        return Snapshot(self.progress.steps, self.descent.solution(self.progress.state), **row)
 
     def result(self, status: Status) -> Result:
         """Gather what the run has to show."""

@@ -88,7 +88,7 @@ class Ahead(NamedTuple):
     """Memory of the look-ahead methods: the next point y, and how far the sequence of coefficients has come."""
 
     point: PyTree[Array]
-    count: Int[Array, ""]
+    steps: Int[Array, ""]
     t: Array
 
 
@@ -109,9 +109,9 @@ class _LookAhead(Momentum):
 
     def remember(self, x: PyTree[Array], x_next: PyTree[Array], centre: PyTree[Array], memory: PyTree) -> PyTree:
         """The next point, x_{k+1} + μ(x_{k+1} − x_k)."""
-        mu, t = self._next(memory.count + 1, memory.t)
+        mu, t = self._next(memory.steps + 1, memory.t)
         ahead = trees.add_scaled(x_next, mu, trees.subtract(x_next, x))
-        return Ahead(ahead, memory.count + 1, t.astype(memory.t.dtype))
+        return Ahead(ahead, memory.steps + 1, t.astype(memory.t.dtype))
 
 
 class Nesterov(_LookAhead):
@@ -180,10 +180,13 @@ class AdaptiveRestart(Momentum):
         return trees.where(uphill, self.momentum.init(x_next), onwards)
 
 
+_NONE = NoMomentum()
+
+
 def as_momentum(momentum: Momentum | None) -> Momentum:
     """Return ``momentum`` itself, or none for ``None``."""
     if momentum is None:
-        return NoMomentum()
+        return _NONE
     if isinstance(momentum, Momentum):
         return momentum
     known = "HeavyBall(), Nesterov(), FISTA() or AdaptiveRestart()"

@@ -18,8 +18,8 @@ from thalweg.oracle import Out
 class Move(NamedTuple):
     """All that a step rule may look at when it takes one step."""
 
-    count: Int[Array, ""]
-    """How many steps were taken before this one."""
+    steps: Int[Array, ""]
+    """How many were taken before this one."""
     point: PyTree[Array]
     """y, where the gradient was taken."""
     centre: PyTree[Array]
@@ -41,7 +41,7 @@ class Taken(NamedTuple):
     x: PyTree[Array]
     size: Scalar
     state: PyTree
-    evaluations: Scalar
+    evaluations: Any
 
 
 class StepRule(eqx.Module):
@@ -84,7 +84,7 @@ class _Scheduled(StepRule):
 
     def take(self, move: Move, state: PyTree) -> Taken:
         """Step by ``size(count)``."""
-        size = move.admit(jnp.asarray(self.size(move.count), trees.dtype(move.centre)))
+        size = move.admit(jnp.asarray(self.size(move.steps), trees.dtype(move.centre)))
         return Taken(move.reach(size), size, state, jnp.zeros(()))
 
 
@@ -194,7 +194,7 @@ class Backtracking(StepRule):
             return size * shrink, evaluations + 1
 
         grown, tried = jax.lax.while_loop(
-            lambda carry: (move.count == 0) & (carry[0] < huge) & accepted(carry[0]),
+            lambda carry: (move.steps == 0) & (carry[0] < huge) & accepted(carry[0]),
             grow,
             (move.admit(state), 0),
         )
@@ -237,7 +237,7 @@ class BarzilaiBorwein(StepRule):
         secant = jnp.where(usable, top / jnp.where(usable, bottom, 1), last_size)
         slope = jnp.maximum(trees.norm(move.out.gradient), jnp.finfo(secant.dtype).tiny)
         probe = 1e-3 * jnp.maximum(1, trees.norm(move.point)) / slope
-        size = move.admit(jnp.where(move.count == 0, probe, secant).astype(last_size.dtype))
+        size = move.admit(jnp.where(move.steps == 0, probe, secant).astype(last_size.dtype))
         return Taken(move.reach(size), size, (move.point, move.out.gradient, size), jnp.zeros(()))
 
 

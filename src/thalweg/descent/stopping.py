@@ -110,50 +110,63 @@ class Tolerance(StoppingRule):
         return largest, _when(small & jnp.isfinite(record.residual), Status.CONVERGED)
 
 
-class Best(NamedTuple):
-    """The best residual and value so far, and the step at which either last improved."""
+class Envelope(NamedTuple):
+    """The largest residual and the range of the value in the window, and the largest residual of the one before."""
 
+    end: Int[Array, ""]
     residual: Scalar
-    value: Scalar
-    step: Int[Array, ""]
+    highest: Scalar
+    lowest: Scalar
+    before: Scalar
 
 
 class Stagnation(StoppingRule):
-    """Stagnated: for the second half of the run neither ‖G_k‖ fell by a tenth nor the value beyond rounding.
+    """Stagnated: over a third of the run the largest ‖G_k‖ no longer falls and the value is flat to rounding.
 
-    That is what rounding error looks like when it is reached; so a float32 run against a tolerance that float32
-    cannot reach ends by itself. For exact oracles: noise looks the same.
+    That is what rounding error looks like when it is reached, so a float32 run against a tolerance that float32
+    cannot reach ends by itself. The largest ‖G_k‖ of a window is compared with that of the window before: momentum
+    makes ‖G_k‖ ripple, but its envelope falls as long as there is progress. For exact oracles: noise looks the same.
+
+    Parameters
+    ----------
+    patience
+        Steps in the first windows; later ones are half as long as the run so far.
     """
 
     patience: Array
 
-    def __init__(self, patience: int = 100) -> None:
+    def __init__(self, patience: int = 50) -> None:
         self.patience = number("patience of Stagnation", patience, least=1)
 
     def init(self) -> PyTree:
         """Nothing seen yet."""
-        return Best(jnp.array(jnp.inf), jnp.array(jnp.inf), jnp.zeros((), jnp.int32))
+        nothing = jnp.array(0.0), jnp.array(-jnp.inf), jnp.array(jnp.inf), jnp.array(jnp.inf)
+        return Envelope(self.patience.astype(jnp.int32), *nothing)
 
     def update(self, state: PyTree, record: Record) -> tuple[PyTree, Code]:
-        """Note an improvement, or its absence."""
-        rounding = 2 * jnp.finfo(record.value.dtype).eps * jnp.abs(record.value)
-        closer = record.residual < 0.9 * state.residual
-        lower = record.value < state.value - rounding
-        state = Best(
-            jnp.where(closer, record.residual, state.residual).astype(state.residual.dtype),
-            jnp.where(lower, record.value, state.value).astype(state.value.dtype),
-            jnp.where(closer | lower, record.step, state.step),
+        """Widen the envelope; at the end of a window compare it with the one before."""
+        residual = jnp.maximum(state.residual, record.residual)
+        highest = jnp.fmax(state.highest, record.value)
+        lowest = jnp.fmin(state.lowest, record.value)
+        rounding = 100 * jnp.finfo(record.value.dtype).eps * jnp.abs(record.value)
+        flat = jnp.isnan(record.value) | (highest - lowest <= rounding)
+        # A run that diverges does not improve either, but it leaves the level of the window before.
+        level = (residual > 0.9 * state.before) & (residual < 10 * state.before)
+        over = record.step >= state.end
+        following = record.step + jnp.maximum(self.patience.astype(jnp.int32), record.step // 2)
+        fresh = Envelope(following, *(jnp.asarray(n) for n in (0.0, -jnp.inf, jnp.inf)), residual)
+        widened = Envelope(state.end, residual, highest, lowest, state.before)
+        # A loop wants the dtypes it was given, whatever the precision of the record.
+        state = jax.tree.map(
+            lambda a, b, old: jnp.where(over, a, b).astype(jnp.asarray(old).dtype), fresh, widened, state
         )
-        idle = record.step - state.step > jnp.maximum(self.patience, record.step / 2)
-        # Iterates that run away do not improve either; rounding error keeps them near the best.
-        near = record.residual <= 10 * state.residual
-        return state, _when(idle & near, Status.STAGNATED)
+        return state, _when(over & level & flat, Status.STAGNATED)
 
 
 class Windows(NamedTuple):
     """Running mean and squared deviations of the window being filled; best mean and its error so far."""
 
-    count: Int[Array, ""]
+    filled: Int[Array, ""]
     mean: Scalar
     squares: Scalar
     length: Int[Array, ""]
@@ -197,7 +210,7 @@ class Plateau(StoppingRule):
     def update(self, state: PyTree, record: Record) -> tuple[PyTree, Code]:
         """Fill the window; at its end compare its mean with the best."""
         criterion = jnp.where(jnp.isnan(record.value), record.residual, record.value)
-        count = state.count + 1
+        count = state.filled + 1
         delta = criterion - state.mean
         mean = state.mean + delta / count
         squares = state.squares + delta * (criterion - mean)
@@ -216,13 +229,12 @@ class Plateau(StoppingRule):
             jnp.where(better, variance, state.best_variance),
             idle,
         )
-        # A scan wants the dtypes it was given, whatever the precision of the record.
         state = jax.tree.map(lambda new, old: new.astype(old.dtype), filled, state)
         return state, _when(idle >= self.patience, Status.PLATEAU)
 
 
 class _Budget(StoppingRule):
-    limit: Array
+    limit: Any
 
     def __init__(self, limit: Any) -> None:
         self.limit = number(f"limit of {type(self).__name__}", limit, least=0, finite=False)

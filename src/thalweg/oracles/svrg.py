@@ -50,7 +50,7 @@ class _Snapshots(Oracle):
         return True
 
     @property
-    def value(self) -> Callable[[PyTree[Array]], Scalar] | None:  # type: ignore[override]
+    def value(self) -> Callable[[PyTree[Array]], Scalar] | None:
         """The value of the oracle it wraps, if it has one."""
         return self.oracle.value
 
@@ -88,7 +88,7 @@ class SVRG(_Snapshots):
         ``"mean"`` as above; ``"last"`` leaves the iterate where it is and takes the snapshot there.
     """
 
-    period: int = eqx.field(static=True)
+    period: int = eqx.field(static=True)  # type: ignore[misc]
     restart: str = eqx.field(static=True)
 
     def __init__(self, oracle: Oracle, period: int, *, restart: str = "mean") -> None:

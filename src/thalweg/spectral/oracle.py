@@ -20,10 +20,10 @@ from thalweg.spectral.sums import PlanOptions
 class SpectralOracle(Oracle):
     """Unbiased gradients of tr f(A(θ)) + g(θ), problem (4) of the paper.
 
-    The plan is part of the oracle: interval, coefficients, law and preconditioner are the same for every θ, and the same
-    key gives the same probes and degrees, so that SVRG's two gradients share all their randomness. The interval must hold
-    the spectrum wherever θ goes: make it with ``slack``, or make a new oracle with :meth:`replanned` now and then. Where
-    an eigenvalue is found outside, the gradient is NaN: never a number.
+    The plan is part of the oracle: interval, coefficients, law and preconditioner are the same for every θ, and the
+    same key gives the same probes and degrees, so that SVRG's two gradients share all their randomness. The interval
+    must hold the spectrum wherever θ goes: make it with ``slack``, or make a new oracle with :meth:`replanned` now and
+    then. Where an eigenvalue is found outside, the gradient is NaN: never a number.
 
     Parameters
     ----------

@@ -18,7 +18,10 @@ def draw_probes(
     """
     count = units * group
     if kind == "rademacher":
-        return jax.random.rademacher(key, (dimension, count), dtype)
+        # Thirty-two signs from every random word: the generator is not free beside a sparse product.
+        words = jax.random.bits(key, (dimension, -(-count // 32)), jnp.uint32)
+        bits = (words[:, :, None] >> jnp.arange(32, dtype=jnp.uint32)) & 1
+        return (2.0 * bits.reshape(dimension, -1)[:, :count].astype(dtype) - 1.0).astype(dtype)
     normal = jax.random.normal(key, (dimension, count), dtype)
     if kind == "gaussian":
         return normal

@@ -70,8 +70,8 @@ def _low_rank(
     largest = min(_LARGEST_RANK, size)
     shift = jnp.asarray(level, operator.dtype)
     if isinstance(request, PivotedCholesky):
-        # A remainder so small that its share of log det A is below a thousandth of d needs no more pivots.
-        enough = jnp.asarray(1e-3 * size * level if request.rank is None else 0.0, operator.dtype)
+        # A remainder so small that its share of log det A is below a hundredth of d needs no more pivots.
+        enough = jnp.asarray(1e-2 * size * level if request.rank is None else 0.0, operator.dtype)
         for rank in [request.rank] if request.rank else _capacities(largest):
             found_pivots, traces, factor = pivots_of(operator, shift, enough, rank)
             pivots = np.asarray(found_pivots)

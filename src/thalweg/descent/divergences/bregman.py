@@ -36,7 +36,7 @@ class NegativeEntropy(Divergence):
 
     def value(self, x: PyTree[Array], y: PyTree[Array]) -> Scalar:
         """Σ xᵢ log(xᵢ/yᵢ) − xᵢ + yᵢ."""
-        return sum(jax.tree.leaves(jax.tree.map(lambda u, v: jnp.sum(_kl(u, v)), x, y)))
+        return trees.total(jax.tree.map(lambda u, v: jnp.sum(_kl(u, v)), x, y))
 
     def residual(self, centre: PyTree[Array], x: PyTree[Array], size: Scalar) -> PyTree[Array]:
         """(log centre − log x) / size, and 0 where both are 0."""
@@ -80,7 +80,7 @@ def _entropy_l1_ball(divergence, term, centre, gradient, size):
 
 def _plus_weight(gradient: PyTree[Array], weight: Any) -> PyTree[Array]:
     """On x ≥ 0, weight·‖x‖₁ is linear, so it is added to the gradient."""
-    if jax.tree.structure(weight) == jax.tree.structure(gradient):
+    if trees.same_structure(weight, gradient):
         return jax.tree.map(lambda g, w: g + jnp.asarray(w, g.dtype), gradient, weight)
     return jax.tree.map(lambda g: g + jnp.asarray(weight, g.dtype), gradient)
 
@@ -114,7 +114,7 @@ class BurgEntropy(Divergence):
     def value(self, x: PyTree[Array], y: PyTree[Array]) -> Scalar:
         """Σ xᵢ/yᵢ − log(xᵢ/yᵢ) − 1."""
         terms = jax.tree.map(lambda u, v: jnp.sum(u / v - jnp.log(u / v) - 1), x, y)
-        return sum(jax.tree.leaves(terms))
+        return trees.total(terms)
 
     def residual(self, centre: PyTree[Array], x: PyTree[Array], size: Scalar) -> PyTree[Array]:
         """(1/x − 1/centre) / size."""

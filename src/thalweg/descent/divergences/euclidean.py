@@ -63,15 +63,15 @@ class DiagonalMetric(Divergence):
         return True
 
     def _like(self, x: PyTree[Array]) -> PyTree[Array]:
-        if jax.tree.structure(self.weights) == jax.tree.structure(0):
+        if trees.is_leaf(self.weights):
             return jax.tree.map(lambda leaf: jnp.asarray(self.weights, leaf.dtype), x)
         return jax.tree.map(lambda leaf, w: w.astype(leaf.dtype), x, self.weights)
 
     def check(self, x: PyTree[Array]) -> None:
         """Refuse weights whose tree or shapes differ from those of ``x``."""
-        if jax.tree.structure(self.weights) == jax.tree.structure(0) and jnp.ndim(self.weights) == 0:
+        if trees.is_leaf(self.weights) and jnp.ndim(self.weights) == 0:
             return
-        if jax.tree.structure(self.weights) != jax.tree.structure(x):
+        if not trees.same_structure(self.weights, x):
             raise ValueError(
                 f"weights of DiagonalMetric have the tree {jax.tree.structure(self.weights)}, "
                 f"x0 has {jax.tree.structure(x)}"

@@ -1,4 +1,4 @@
-"""Tests run in float64 and treat warnings as errors; what must work in float32 says so itself."""
+"""Tests and doctests run in float64 and treat warnings as errors; what must work in float32 says so itself."""
 
 import os
 

@@ -18,7 +18,7 @@ from benchmarks._common import report
 from benchmarks._matrices import families
 from thalweg.spectral import estimate, logdet, plan
 
-RUNS, PROBES, STEPS = 1000, 16, 4
+RUNS, PROBES, STEPS = 1000, 32, 4
 
 
 def covered(values, errors, truth, quantile):

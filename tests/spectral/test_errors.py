@@ -47,8 +47,16 @@ A = rbf(12, noise=0.5)
         (lambda: sp.spectral_sum(jnp.exp, A, KEY, preconditioner=sp.Diagonal()), ValueError, "log and 1/x only"),
         (lambda: sp.logdet(A, KEY, preconditioner="cholesky"), TypeError, "PivotedCholesky"),
         (lambda: sp.logdet(A, KEY, preconditioner=sp.PivotedCholesky(rank=13)), ValueError, "rank must be between"),
-        (lambda: sp.logdet(A, KEY, preconditioner=sp.PivotedCholesky(noise=-1.0)), ValueError, "noise must be positive"),
-        (lambda: sp.logdet(scipy.sparse.eye(5).tocsr(), KEY, preconditioner=sp.PivotedCholesky()), ValueError, "Nystrom"),
+        (
+            lambda: sp.logdet(A, KEY, preconditioner=sp.PivotedCholesky(noise=-1.0)),
+            ValueError,
+            "noise must be positive",
+        ),
+        (
+            lambda: sp.logdet(scipy.sparse.eye(5).tocsr(), KEY, preconditioner=sp.PivotedCholesky()),
+            ValueError,
+            "Nystrom",
+        ),
         (lambda: sp.trace_inverse(A, KEY, preconditioner=sp.Own(lambda v: v, 0.0)), ValueError, "inverse_trace"),
         (lambda: sp.schatten_norm(A, KEY, p=0.0), ValueError, "p must be positive"),
         (lambda: sp.nuclear_norm(A, KEY, smoothing=-1.0), ValueError, "smoothing"),

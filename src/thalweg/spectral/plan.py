@@ -72,7 +72,7 @@ def plan(
     key: Key[Array, ""],
     *,
     dimension: int | None = None,
-    probes: int = 16,
+    probes: int = 32,
     degree: float | None = None,
     law: str = "optimal",
     rho: float | None = None,

@@ -54,11 +54,14 @@ def _unfinished(bound: Int[Array, ""], carry: _Carry) -> Array:
 
 
 def block_widths(units: int, group: int) -> tuple[int, ...]:
-    """The widths the block shrinks through: halves, in whole strata (pairs of units)."""
-    strata, widths = units // 2, []
-    while strata >= 1:
-        widths.append(2 * strata * group)
+    """The widths the block shrinks through: halves, in whole strata (pairs of units), down to two or three strata.
+
+    Every width is a loop of its own to compile; the last one would save a pair of probes and is not worth it.
+    """
+    strata, widths = units // 2, [units * group]
+    while strata >= 4:
         strata //= 2
+        widths.append(2 * strata * group)
     return tuple(widths)
 
 

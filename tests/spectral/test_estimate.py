@@ -1,0 +1,254 @@
+"""Estimates under transformations, their status, their error bars, and the sums by name."""
+
+import sys
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import scipy.stats
+from spectral_matrices import FUNCTIONS, exact, families, low_rank, rbf, wishart, with_spectrum
+
+import thalweg.spectral as sp
+from thalweg.spectral.adaptive import refine
+from thalweg.spectral.bounds import margin, spectrum
+from thalweg.spectral.estimate import ABOVE, BELOW, BUDGET, Estimate
+from thalweg.spectral.operators import as_operator
+from thalweg.spectral.probes import draw_log_uniforms, draw_probes
+from thalweg.spectral.recurrence import block_widths
+
+A = jnp.asarray(rbf(30, noise=0.3))
+KEY = jax.random.key(0)
+
+
+@pytest.fixture(scope="module")
+def plan():
+    return sp.plan("log", A, KEY, probes=4, gradient="series")
+
+
+@pytest.fixture(scope="module")
+def paper():
+    return sp.plan("log", A, KEY, probes=4, gradient="paper", degree=12)
+
+
+def test_transformations_agree(plan):
+    value = lambda a, key: sp.estimate(plan, a, key).value
+    tangent = jnp.asarray(with_spectrum(np.linspace(-1, 1, 30), 7))
+    gradient = jax.grad(value)(A, KEY)
+    assert jax.jit(value)(A, KEY) == pytest.approx(float(value(A, KEY)), rel=1e-12)
+    assert jax.vmap(value, (None, 0))(A, KEY[None])[0] == pytest.approx(float(value(A, KEY)), rel=1e-12)
+    forward = jax.jvp(lambda a: value(a, KEY), (A,), (tangent,))[1]
+    assert forward == pytest.approx(float(jnp.sum(gradient * tangent)), rel=1e-9)
+    assert np.asarray(jax.jit(jax.grad(value))(A, KEY)) == pytest.approx(np.asarray(gradient), rel=1e-9)
+
+
+def test_the_papers_gradient_is_the_derivative_of_the_value(paper):
+    """Equation (12) differentiates the value at a fixed key: finite differences reproduce it (the series' do not)."""
+    value = jax.jit(lambda t: sp.estimate(paper, A + t * jnp.eye(30), KEY).value)
+    step = 1e-5
+    difference = (value(step) - value(-step)) / (2 * step)
+    assert jax.grad(value)(0.0) == pytest.approx(float(difference), rel=1e-6)
+    assert jax.jvp(value, (0.0,), (1.0,))[1] == pytest.approx(float(difference), rel=1e-6)
+
+
+def test_the_same_key_gives_the_same_noise_whatever_the_operator(plan):
+    probes = draw_probes("rademacher", KEY, 30, 4, 1, jnp.float64)
+    assert np.all(np.abs(probes) == 1)
+    both = [sp.estimate(plan, s * A, KEY) for s in (1.0, 1.001)]
+    assert both[0].products == both[1].products
+    assert both[1].value - both[0].value == pytest.approx(30 * np.log(1.001), rel=0.2)
+
+
+@pytest.mark.parametrize(("factor", "status"), [(3.0, ABOVE), (0.1, BELOW)])
+def test_an_eigenvalue_outside_is_reported_never_a_number(plan, factor, status):
+    e = jax.jit(lambda a, key: sp.estimate(plan, a, key))(factor * A, KEY)
+    assert int(e.status) == status
+    assert "interval" in e.message
+    with pytest.raises(ValueError, match="eigenvalue lies"):
+        sp.logdet(factor * A, KEY, plan=plan)
+
+
+def test_an_interval_found_too_narrow_is_widened(monkeypatch):
+    """Start from a Lanczos interval whose upper end is far too low."""
+
+    # By its module: in the package `plan` is the function.
+    module = sys.modules["thalweg.spectral.plan"]
+    found = module.find_interval
+
+    def narrow(function, operator, built, key, interval):
+        bounds = found(function, operator, built, key, interval)
+        return bounds if interval is not None else bounds._replace(upper=0.7 * bounds.upper)
+
+    monkeypatch.setattr(module, "find_interval", narrow)
+    e = sp.logdet(A, KEY, probes=4, degree=60)
+    assert e.upper >= np.linalg.eigvalsh(A)[-1]
+    assert abs(e.value - exact(jnp.log, A)) < 6 * e.standard_error
+
+
+def test_error_bars_are_true():
+    p = sp.plan("log", A, KEY, probes=8)
+    e = jax.jit(jax.vmap(lambda key: sp.estimate(p, A, key)))(jax.random.split(KEY, 3000))
+    assert float(jnp.mean(e.standard_error**2)) == pytest.approx(float(jnp.var(e.value)), rel=0.1)
+
+
+@pytest.mark.parametrize("name", ["dense RBF", "sparse Laplacian", "low-rank + noise"])
+def test_intervals_cover(name):
+    """Eight families, a thousand runs and rtol mode: `benchmarks/spectral_coverage.py` and the slow test below."""
+    B = families()[name]
+    B = jnp.asarray(B.toarray() if hasattr(B, "toarray") else B)
+    p = sp.plan("log", B, KEY)
+    e = jax.jit(jax.vmap(lambda key: sp.estimate(p, B, key)))(jax.random.split(KEY, 1000))
+    low, high = e.interval(0.95)
+    truth = exact(jnp.log, B)
+    assert 0.93 <= float(jnp.mean((low <= truth) & (truth <= high))) <= 0.98
+
+
+def test_steins_rule_covers_where_naive_stopping_does_not():
+    """On normal batches: the rule in `refine` has its nominal coverage at any tolerance."""
+    rng = np.random.default_rng(0)
+    units, covered, runs = 8, 0, 1500
+
+    def batch():
+        x = rng.standard_normal((units // 2, 2))
+        error = np.sqrt(np.sum((x[:, 0] - x[:, 1]) ** 2) / units**2)
+        zero = jnp.zeros(())
+        return Estimate(
+            value=np.float64(x.mean()),
+            standard_error=np.float64(error),
+            products=np.float64(1.0),
+            lower=zero,
+            upper=zero,
+            status=jnp.asarray(0),
+            degrees_of_freedom=units / 2,
+        )
+
+    for _ in range(runs):
+        e = refine(lambda key: batch(), batch(), KEY, None, 0.35, None)
+        low, high = e.interval(0.95)
+        assert high - low <= 0.7 * (1 + 1e-12)
+        covered += bool(low <= 0.0 <= high)
+    assert 0.935 <= covered / runs <= 0.975
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", families())
+def test_intervals_cover_in_rtol_mode(name):
+    B = families()[name]
+    B = jnp.asarray(B.toarray() if hasattr(B, "toarray") else B)
+    truth = exact(jnp.log, B)
+    p = sp.plan("log", B, KEY)
+    rtol = float(1.0 * sp.logdet(B, KEY, plan=p).standard_error) / abs(truth)
+    hits = 0
+    for key in jax.random.split(jax.random.key(11), 500):
+        low, high = sp.logdet(B, key, plan=p, rtol=rtol).interval(0.95)
+        hits += bool(low <= truth <= high)
+    # 500 runs have a standard error of one per cent.
+    assert 0.92 <= hits / 500 <= 0.985
+
+
+def test_rtol_and_budget():
+    tight = sp.logdet(A, KEY, probes=4, rtol=0.02)
+    low, high = tight.interval(0.95)
+    assert int(tight.status) == 0
+    assert high - low <= 2 * 0.021 * abs(tight.value)
+    short = sp.logdet(A, KEY, probes=4, rtol=1e-4, budget=200)
+    assert int(short.status) == BUDGET
+    assert "budget" in short.message
+
+
+def test_named_sums():
+    X = np.random.default_rng(0).standard_normal((20, 40))
+    singular = np.linalg.svd(X, compute_uv=False)
+    W = wishart(20) / 20
+    cases = {
+        "trace_inverse": (sp.trace_inverse(W, KEY), exact(FUNCTIONS["inverse"], W)),
+        "entropy": (sp.entropy(W, KEY), -exact(FUNCTIONS["xlogx"], W)),
+        "trace_exp": (sp.trace_exp(W, KEY, time=-2.0), exact(lambda x: jnp.exp(-2.0 * x), W)),
+        "estrada": (sp.estrada(W, KEY), exact(jnp.exp, W)),
+        "nuclear": (sp.nuclear_norm(X, KEY), singular.sum()),
+        "smoothed": (sp.nuclear_norm(X.T, KEY, smoothing=2.0), np.sqrt(singular**2 + 2.0).sum()),
+        "schatten": (sp.schatten_norm(X, KEY, p=3.0), np.sum(singular**3) ** (1 / 3)),
+    }
+    for name, (found, truth) in cases.items():
+        assert abs(float(found.value) - truth) < 5 * float(found.standard_error), name
+        assert float(found.standard_error) < 0.2 * abs(truth), name
+
+
+def test_exact_and_auto():
+    for f in ("log", "inverse", jnp.sqrt):
+        truth = exact({"log": jnp.log, "inverse": FUNCTIONS["inverse"]}.get(f, f), A)
+        for method in ("exact", "auto"):
+            e = sp.spectral_sum(f, A, KEY, method=method)
+            assert e.value == pytest.approx(truth, rel=1e-9)
+            assert float(e.standard_error) == 0
+    assert "method='auto'" in sp.logdet(A, KEY, probes=4).advice
+    gradient = jax.grad(lambda a: sp.logdet(a, KEY, method="exact").value)(A)
+    assert np.asarray(gradient) == pytest.approx(np.linalg.inv(A), rel=1e-6)
+
+
+def test_gradient_without_a_plan_and_through_a_preconditioner():
+    value = lambda s: sp.logdet(s * A, KEY, probes=4).value
+    assert jax.grad(value)(1.0) == pytest.approx(30.0, rel=0.2)
+    better = lambda s: sp.logdet(s * A, KEY, probes=4, preconditioner=sp.PivotedCholesky(rank=20, noise=0.29)).value
+    assert jax.grad(better)(1.0) == pytest.approx(30.0, rel=0.05)
+
+
+def test_float32_says_what_rounding_costs():
+    values = np.geomspace(1e-5, 10.0, 60)
+    B = with_spectrum(values, 3)
+    with jax.enable_x64(False):
+        p = sp.plan("log", jnp.asarray(B, jnp.float32), KEY, interval=(5e-6, 10.5), probes=8)
+        assert float(p.rounding) > 1e-3
+    assert float(sp.plan("log", jnp.asarray(B), KEY, interval=(5e-6, 10.5), probes=8).rounding) < 1e-6
+
+
+def test_lanczos_intervals_hold():
+    for name, B in families().items():
+        values = np.linalg.eigvalsh(B.toarray() if hasattr(B, "toarray") else B)
+        for positive in (True, False):
+            found = spectrum(as_operator(B), None, KEY, positive=positive)
+            assert found.lower <= values[0], name
+            assert found.upper >= values[-1], name
+            assert found.upper - found.lower < 1.6 * (values[-1] - values[0]) + 0.1 * values[-1], name
+            assert np.sum(found.weights) == pytest.approx(1.0)
+    assert margin(10**6, 60) < 0.02
+
+
+def test_degrees_are_stratified_in_pairs_with_all_their_bits():
+    logs = jax.vmap(lambda key: draw_log_uniforms(key, 8, jnp.float32))(jax.random.split(KEY, 20000))
+    u = np.exp(np.asarray(logs, np.float64))
+    stratum = np.floor(u * 4 * (1 - 1e-6))
+    assert np.all(stratum == np.arange(8) // 2)
+    assert scipy.stats.kstest(u[:, 0] * 4, "uniform").pvalue > 1e-3
+    assert scipy.stats.kstest(u[:, 7] * 4 - 3, "uniform").pvalue > 1e-3
+    assert len(np.unique(np.asarray(logs[:, 0]))) > 19000
+
+
+def test_block_widths():
+    assert block_widths(16, 1) == (16, 8, 4)
+    assert block_widths(2, 3) == (6,)
+    assert block_widths(4, 1) == (4,)
+
+
+def test_the_oracle_obeys_its_law_and_is_exact_where_asked():
+    B = jnp.asarray(low_rank(12, rank=3))
+    operator = lambda t: sp.Operator(_scaled, t, dimension=12, data=B)
+    theta = jnp.array([0.5, 1.0])
+    oracle = sp.SpectralOracle("log", operator, theta, KEY, probes=4, g=lambda t: jnp.sum(t**2))
+    full = oracle.full(theta)
+    assert full.value == pytest.approx(float(oracle.value(theta)))
+    outs = jax.jit(jax.vmap(lambda key: oracle.estimate(theta, (), key)[0]))(jax.random.split(KEY, 2000))
+    error = outs.gradient.std(0) / np.sqrt(2000)
+    assert np.all(np.abs(outs.gradient.mean(0) - full.gradient) < 5 * error)
+    assert np.all(outs.work > 0)
+    # The same key, another θ: the same noise, so the difference is far less noisy than either.
+    near = jax.jit(jax.vmap(lambda key: oracle.estimate(theta * 1.01, (), key)[0].gradient))(jax.random.split(KEY, 200))
+    assert np.all((near - outs.gradient[:200]).std(0) < 0.1 * near.std(0))
+    void = oracle.estimate(theta * 30.0, (), KEY)[0]
+    assert np.all(np.isnan(void.gradient))
+    moved = oracle.replanned(theta * 30.0, KEY, probes=4)
+    assert np.all(np.isfinite(moved.estimate(theta * 30.0, (), KEY)[0].gradient))
+
+
+def _scaled(theta, matrix, block):
+    return theta[0] * (matrix @ block) + theta[1] * block

@@ -49,6 +49,7 @@ sphinx_gallery_conf = {
     "gallery_dirs": "gallery",
     "within_subsection_order": "FileNameSortKey",
     "filename_pattern": r"/plot_",
+    "ignore_pattern": r"(^|/)(?!plot_)[^/]*\.py$",  # other programs there are for reading, not for the gallery
     "download_all_examples": False,
     "show_memory": False,
     "show_signature": False,

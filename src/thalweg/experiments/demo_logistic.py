@@ -43,7 +43,7 @@ def demo_logistic(run: Run) -> None:
 
 
 _SEEN = (
-    "What one sees: the same order as for the lasso, on a function that is not quadratic. Gradient descent needs "
+    "What one sees: much the same as for the lasso, on a function that is not quadratic. Gradient descent needs "
     "several times the passes of the accelerated methods; heavy ball starts slowly and ends well; the restart takes "
     "the ripples out of FISTA. SGD is first to a rough solution and far from sparse; SVRG goes on to the last digit."
 )

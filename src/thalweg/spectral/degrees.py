@@ -218,7 +218,9 @@ def _from_weights(name: str, weights: np.ndarray, mean: float) -> Law:
 
 
 def _survival(log_mass: Callable[[np.ndarray], np.ndarray], size: int, mean: float) -> np.ndarray:
-    """Sum masses from the far end in log space, so that no survival underflows."""
+    """Sum masses in log space, from the far end where S_j is small and from the near end where 1 − S_j is."""
     far = np.arange(size + int(20 * mean) + 200, dtype=np.float64)
-    logs = np.logaddexp.accumulate(log_mass(far)[::-1])[::-1]
-    return np.minimum(logs[:size] - max(logs[0], 0.0), 0.0)
+    logs = log_mass(far)
+    above = np.logaddexp.accumulate(logs[::-1])[::-1][:size]
+    below = np.append(-np.inf, np.logaddexp.accumulate(logs)[: size - 1])
+    return np.where(below < np.log(0.5), np.log1p(-np.exp(np.minimum(below, np.log(0.5)))), np.minimum(above, 0.0))

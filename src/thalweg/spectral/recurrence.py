@@ -125,11 +125,14 @@ def sweep(
     limit = 1.0 + tolerance(dtype)
 
     def watch(outside: Any, size: Any, cross: Any, width: int) -> Any:
-        # Growing at the upper end w_j keeps its sign, at the lower end it alternates.
-        # (A comparison that is false for NaN would let it pass: `not <=` does not.)
-        grown = ~(size <= limit * squares[:width])
-        sign = jnp.where(jnp.any(grown & ~(cross < 0)), 1.0, -1.0).astype(dtype)
-        return jnp.where((outside == 0) & jnp.any(grown), sign, outside)
+        # The component that has grown most dominates w_j ever more: at the upper end it keeps its sign from step to
+        # step, at the lower end it alternates. (`not ≤` also holds for NaN, where `>` would let it pass.)
+        share = size / squares[:width]
+        largest = jnp.argmax(share)
+        grown = ~(share[largest] <= limit)
+        side = jnp.where(cross[largest] < 0, -1.0, 1.0).astype(dtype)
+        known = (outside != 0) & ~jnp.isfinite(cross[largest])
+        return jnp.where(grown & ~known, side, outside)
 
     outside = watch(jnp.zeros((), dtype), 0.5 * (second + squares), moment, start.shape[1])
 

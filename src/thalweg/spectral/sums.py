@@ -16,7 +16,7 @@ from thalweg.spectral.adaptive import refine
 from thalweg.spectral.estimate import ABOVE, BELOW, OK, Estimate, estimate
 from thalweg.spectral.exact import exact_sum, factorisation_is_cheaper
 from thalweg.spectral.operators import Operator, as_operator, gram_operator
-from thalweg.spectral.plan import Plan, needs_positive
+from thalweg.spectral.plan import Plan
 from thalweg.spectral.plan import plan as make_plan
 
 _WIDENINGS = 6
@@ -303,25 +303,13 @@ def _run_and_widen(
     f: Any, operator: Operator, plan: Plan, plan_key: Any, key: Any, options: PlanOptions
 ) -> tuple[Plan, Estimate]:
     """Run an estimate; where the watch finds an eigenvalue outside an interval of our own making, widen it and redo."""
-    lower, upper = float(plan.lower), float(plan.upper)
     own = options.get("interval") or (None, None)
-    for _ in range(_WIDENINGS):
+    for attempt in range(1, _WIDENINGS + 1):
         first = estimate(plan, operator, key)
         status = _status(first)
         if status not in (BELOW, ABOVE) or own[0 if status == BELOW else 1] is not None:
             break
-        # Where f needs a positive spectrum the lower end goes down by a factor, as κ is what counts.
-        if status == ABOVE:
-            upper += 0.2 * (upper - lower)
-        elif lower > 0 and (plan.form != "plain" or needs_positive(jnp.log if f == "log" else _callable(f))):
-            lower /= 4.0
-        else:
-            lower -= 0.2 * (upper - lower)
-        wider: PlanOptions = {**options, "interval": (lower, upper)}
+        wider: PlanOptions = {**options, "slack": options.get("slack", 1.0) * 1.5**attempt}
         plan = make_plan(f, operator, plan_key, **wider)
     _raise_if_outside(first)
     return plan, first
-
-
-def _callable(f: Any) -> Callable[[Any], Any]:
-    return (lambda x: 1.0 / x) if f == "inverse" else f

@@ -1,8 +1,8 @@
 """The gradient of a nuclear norm in an Optax loop: denoise a low-rank matrix.
 
-Minimise ½‖X − Y‖² + λ Σ_i √(σ_i(X)² + ε) over X (the smoothed nuclear norm of section 5.1 of the paper) by Adam, with a
-fresh unbiased gradient of the norm at every step. The plan is made once: its interval holds as long as the largest
-singular value does not grow beyond that of the data.
+Minimise ½‖X − Y‖² + λ Σ_i √(σ_i(X)² + ε) over X (the smoothed nuclear norm of section 5.1 of the paper) by stochastic
+gradient descent, with a fresh unbiased gradient of the norm at every step. The plan is made once: its interval holds
+as long as the largest singular value does not grow beyond that of the data.
 """
 
 import jax
@@ -13,11 +13,11 @@ import optax
 from thalweg.spectral import estimate, gram_operator, plan
 
 
-def main(rows: int = 120, columns: int = 60, rank: int = 3, steps: int = 150) -> None:
+def main(rows: int = 120, columns: int = 60, rank: int = 3, steps: int = 400) -> None:
     rng = np.random.default_rng(0)
     truth = rng.standard_normal((rows, rank)) @ rng.standard_normal((rank, columns)) / np.sqrt(rank)
     noisy = jnp.asarray(truth + 0.3 * rng.standard_normal((rows, columns)))
-    weight, smoothing = 5.0, 0.1
+    weight, smoothing = 5.0, 1.0
 
     largest = float(jnp.linalg.norm(noisy, 2)) ** 2
     p = plan(
@@ -32,7 +32,7 @@ def main(rows: int = 120, columns: int = 60, rank: int = 3, steps: int = 150) ->
         norm = estimate(p, gram_operator(x, smoothing), key).value
         return 0.5 * jnp.sum((x - noisy) ** 2) + weight * norm
 
-    optimiser = optax.adam(optax.exponential_decay(0.1, steps // 3, 0.3))
+    optimiser = optax.sgd(optax.exponential_decay(0.05, steps // 4, 0.4))
 
     @jax.jit
     def step(x, state, key):
@@ -45,7 +45,7 @@ def main(rows: int = 120, columns: int = 60, rank: int = 3, steps: int = 150) ->
         x, state = step(x, state, key)
     before, after = (float(jnp.sqrt(jnp.mean((y - truth) ** 2))) for y in (noisy, x))
     print(f"root mean squared error: {before:.3f} before, {after:.3f} after")
-    assert after < 0.6 * before
+    assert after < 0.75 * before
 
 
 if __name__ == "__main__":

@@ -86,3 +86,11 @@ def test_gram_operators_square_the_singular_values(shape, sparse):
     assert gram.dimension == min(shape)
     expected = np.sort(np.linalg.svd(X, compute_uv=False) ** 2 + 0.5)
     assert np.linalg.eigvalsh(gram.to_dense()) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("matrix", [A.astype(int) + scipy.sparse.eye(36, dtype=int), A.astype(np.float32)])
+def test_integer_and_float32_matrices_keep_a_floating_precision(matrix):
+    operator = as_operator(matrix)
+    assert operator.dtype == (jnp.float32 if matrix.dtype == np.float32 else jnp.float64)
+    with jax.enable_x64(False):  # no warning about a dtype nobody asked for
+        assert as_operator(A).dtype == jnp.float32

@@ -24,7 +24,7 @@ def factorisation_is_cheaper(f: Any, operator: Operator, plan: Plan | None) -> b
     if operator.kind != "dense":
         return False
     size = operator.dimension
-    if plan is None:
+    if size <= _SMALL or plan is None:
         return size <= _SMALL
     factor = _CHOLESKY if f == "log" else _EIGENVALUES
     return factor * size < 0.5 * plan.probes * float(plan.mean_degree)

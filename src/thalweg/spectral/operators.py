@@ -321,9 +321,8 @@ def sparse_parts(A: Any) -> tuple[tuple[np.ndarray, np.ndarray], tuple[np.ndarra
 def _sparse(A: Any) -> Operator:
     if np.issubdtype(A.dtype, np.complexfloating):
         raise TypeError(f"A must be real and symmetric, found dtype {A.dtype}")
-    dtype = A.dtype if np.issubdtype(A.dtype, np.floating) else jnp.result_type(float)
-    (values, columns), (rest, positions) = sparse_parts(A)
-    theta = (jnp.asarray(values, dtype), jnp.asarray(rest, dtype))
+    (values, columns), (rest, positions) = sparse_parts(A if np.issubdtype(A.dtype, np.floating) else A.astype(float))
+    theta = (jnp.asarray(values), jnp.asarray(rest))
     data = (jnp.asarray(columns), jnp.asarray(positions))
     return Operator(_sparse_product, theta, dimension=A.shape[0], data=data, kind="sparse")
 
@@ -393,12 +392,12 @@ def gram_operator(X: Any, smoothing: float, dimension: int | None = None) -> Ope
         if np.issubdtype(X.dtype, np.complexfloating):
             raise TypeError(f"X must be real, found dtype {X.dtype}")
         X = X.T.tocoo() if X.shape[1] > X.shape[0] else X
-        dtype = X.dtype if np.issubdtype(X.dtype, np.floating) else jnp.result_type(float)
+        X = X if np.issubdtype(X.dtype, np.floating) else X.astype(float)
         positions = (jnp.asarray(X.row, jnp.int32), jnp.asarray(X.col, jnp.int32))
         _check_nonempty(X.shape)
         return Operator(
             _SparseGram(X.shape[0], epsilon),
-            jnp.asarray(X.data, dtype),
+            jnp.asarray(X.data),
             dimension=X.shape[1],
             data=positions,
             kind="gram",

@@ -340,8 +340,15 @@ def _choose_law(
     predicted = lambda law: predict(padded, law, nodes, weights, dimension, strata, centre)
     if degree is None:
         grid = np.unique(np.minimum(np.geomspace(4.0, max(4.0, last), 16), max(last, 1)))
-        figures = [predicted(best(mean)) for mean in grid]
-        degree = float(grid[int(np.argmin([p.variance * p.work for p in figures]))])
+        candidates = [best(mean) for mean in grid]
+        values = [predicted(law) for law in candidates]
+        scores = [figure.variance * figure.work for figure in values]
+        if gradient:
+            # Value and gradient each in units of what their probes alone would vary by.
+            slopes = [predict(slope, law, nodes, weights, dimension, strata, centre) for law in candidates]
+            excess = lambda figure: figure.variance / max(figure.probe, np.finfo(np.float64).tiny)
+            scores = [(excess(v) + excess(s)) * v.work for v, s in zip(values, slopes, strict=True)]
+        degree = float(grid[int(np.argmin(scores))])
     if not degree > 0:
         raise ValueError(f"degree (the mean of the law) must be positive, found {degree}")
     if name == "optimal":

@@ -17,9 +17,10 @@ _STEP_COLUMNS = 4.0
 
 
 class Prediction(NamedTuple):
-    """What a law is predicted to do: variance of one probe, work per probe, and the best control coefficient."""
+    """What a law is predicted to do, per probe: variance (also that of the probe alone), work, control coefficient."""
 
     variance: float
+    probe: float
     work: float
     coefficient: float
 
@@ -60,7 +61,7 @@ def predict(
     probe = 2.0 * dimension * (weights @ (values - mean) ** 2)
     truncation = within(rest, rest) + float(length @ squares[degree])
     work = float(length @ degree) + _STEP_COLUMNS * float(degree.max()) / (2 * strata)
-    return Prediction(float(probe + truncation), work, float(coefficient))
+    return Prediction(float(probe + truncation), float(probe), work, float(coefficient))
 
 
 def thin(nodes: np.ndarray, weights: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:

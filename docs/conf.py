@@ -60,14 +60,11 @@ sphinx_gallery_conf = {
 
 def write_pairs(app) -> None:
     """Write the table of pairs (D, h) with a closed form, from the register that the library itself uses."""
-    from thalweg.descent.divergences.base import _table
+    from thalweg.descent import closed_forms
 
     terms = defaultdict(list)
-    for entry in _table:
-        name = f"`{entry.term.__name__}`"
-        if name == "`Term`":
-            name = entry.note if entry.note.startswith("every") else f"every {entry.note} term"
-        terms[entry.divergence.__name__].append(name)
+    for divergence, term, note in closed_forms():
+        terms[divergence].append(note or f"`{term}`")
     rows = [f"| `{divergence}` | {', '.join(dict.fromkeys(names))} |" for divergence, names in terms.items()]
     folder = Path(app.srcdir) / "api"
     folder.mkdir(exist_ok=True)

@@ -48,7 +48,7 @@ def demo(output: Path, show: bool) -> None:
     from thalweg.experiments.registry import experiments
 
     chosen = [found for found in experiments() if found.demo]
-    introduction = "What the library does, on small data, in about two minutes: each section is one experiment."
+    introduction = "What the library does, on small data, in about a minute: each section is one experiment."
     page = _run(chosen, output, output / "index.html", "Thalweg: a demonstration", introduction, quick=True, seed=0)
     if show:
         click.launch(str(page))

@@ -39,6 +39,7 @@ from thalweg.descent import (
     Term,
     Zero,
     closed_form,
+    closed_forms,
 )
 from thalweg.errors import IncompatiblePartsError
 
@@ -279,9 +280,10 @@ def test_pairs_without_a_closed_form_are_refused_with_what_works():
         assert name in message
     with pytest.raises(IncompatiblePartsError, match="separable"):
         Descent(lambda x: jnp.sum(x), term=L2(1.0), divergence=DiagonalMetric(weights), step=0.1)
+    prior = KLToPrior(Bernoulli(), jnp.zeros(3))
     with pytest.raises(IncompatiblePartsError, match="KLToPrior"):
-        prior = jnp.zeros(3)
-        Descent(lambda x: jnp.sum(x), term=KLToPrior(Bernoulli(), prior), step=0.1)
+        Descent(lambda x: jnp.sum(x), term=prior, step=0.1)
+    assert ("NegativeEntropy", "Simplex", "") in closed_forms()
 
 
 def test_a_pair_can_be_registered_from_outside_and_the_specific_one_wins():

@@ -60,6 +60,14 @@ def test_the_default_finds_the_minimum_by_itself():
     assert result.work == result.history["work"][-1]
 
 
+@pytest.mark.parametrize("momentum", [None, HeavyBall(0.5), Nesterov(0.5), FISTA()])
+def test_a_ball_that_rolls_through_the_minimum_has_not_converged(momentum):
+    """In one dimension the gradient vanishes as the ball passes; the residual must not."""
+    result = minimize(lambda x: 0.5 * jnp.sum((x - 2.0) ** 2), jnp.zeros(1), term=L1(1.0), momentum=momentum, step=1.0)
+    assert result.status is Status.CONVERGED
+    np.testing.assert_allclose(result.x, 1.0, atol=1e-7)
+
+
 def test_any_pytree_and_per_leaf_terms():
     f = lambda x: 0.5 * jnp.sum((A @ x["w"] + x["c"][0] - b) ** 2)
     x0 = {"w": jnp.zeros(6), "c": (jnp.zeros(()),)}
@@ -187,7 +195,7 @@ def test_nan_from_the_function_itself_is_caught():
 def test_float32_stops_by_itself_at_a_tolerance_it_cannot_reach():
     with jax.enable_x64(False):
         a, y = jnp.asarray(A, jnp.float32), jnp.asarray(b, jnp.float32)
-        f = lambda x: 0.5 * jnp.sum((a @ x - y) ** 2)
+        f = lambda x: 0.5 * jnp.sum((jnp.matmul(a, x, precision="highest") - y) ** 2)
         result = minimize(f, jnp.zeros(6, jnp.float32), step=1 / BOUND, momentum=FISTA(), tol=1e-14, steps=1_000_000)
     assert result.status is Status.STAGNATED
     assert result.steps < 20_000
@@ -214,6 +222,10 @@ def test_callback_sees_every_record_and_can_stop():
     result = minimize(loss, jnp.zeros(6), step=0.5 / BOUND, steps=100, stride=4, callback=watch)
     assert result.status is Status.STOPPED_BY_CALLBACK
     assert [step for step, _, _ in seen] == [4, 8, 12]
+    seen.clear()
+    stopped = minimize(loss, jnp.zeros(6), step=0.5 / BOUND, tol=Steps(6), stride=3, callback=watch)
+    assert [step for step, _, _ in seen] == [3, 6]
+    assert stopped.status is Status.STEPS_SPENT
     for _, value, reported in seen:
         assert value == pytest.approx(reported, rel=1e-10)
 

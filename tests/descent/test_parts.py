@@ -79,7 +79,7 @@ def test_an_optax_schedule_is_a_schedule():
 
 @pytest.mark.parametrize("initial", [1e-6, 1.0, 1e6])
 def test_backtracking_finds_its_size_from_any_guess_and_never_grows(initial):
-    found, state = sizes(Backtracking(initial), steps=100)
+    found, _ = sizes(Backtracking(initial), steps=100)
     assert np.all(np.diff(found) <= 0)
     assert 0.5 / 100 <= found[-1] <= 2 / 1.0
     result = minimize(quadratic, jnp.ones(3), step=Backtracking(initial))

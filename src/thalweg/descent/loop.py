@@ -158,7 +158,7 @@ class _Run:
                 status = self._chunk()
                 if bar is not None:
                     bar.show(self.progress.steps, self.progress.history)
-                if status is Status.RUNNING and self.callback is not None and self.callback(self._snapshot()):
+                if self.callback is not None and self.callback(self._snapshot()) and status is Status.RUNNING:
                     status = Status.STOPPED_BY_CALLBACK
                 if self.keeper is not None:
                     self.keeper.write_if_due(self.progress)

@@ -1,6 +1,7 @@
 """The step β: numbers, schedules, and rules that look at the function."""
 
 from collections.abc import Callable
+from functools import reduce
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -71,8 +72,15 @@ class StepRule(eqx.Module):
         raise NotImplementedError(f"{type(self).__name__} must define take(move, state)")
 
     def residual_norm(self, move: Move, taken: Taken) -> Scalar:
-        """‖G_k‖ of the step taken."""
-        return move.divergence.residual_norm(move.centre, taken.x, taken.size)
+        """‖G_k‖ of the step taken; where y and c differ, the larger of the residuals from either.
+
+        A heavy ball that rolls through the minimum has no gradient there, and yet it has not arrived.
+        """
+        norms = [
+            move.divergence.residual_norm(origin, taken.x, taken.size)
+            for origin in ([move.centre] if move.point is move.centre else [move.centre, move.point])
+        ]
+        return reduce(jnp.maximum, norms)
 
 
 class _Scheduled(StepRule):

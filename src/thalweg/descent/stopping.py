@@ -154,7 +154,7 @@ class Stagnation(StoppingRule):
         level = (residual > 0.9 * state.before) & (residual < 10 * state.before)
         over = record.step >= state.end
         following = record.step + jnp.maximum(self.patience.astype(jnp.int32), record.step // 2)
-        fresh = Envelope(following, *(jnp.asarray(n) for n in (0.0, -jnp.inf, jnp.inf)), residual)
+        fresh = self.init()._replace(end=following, before=residual)
         widened = Envelope(state.end, residual, highest, lowest, state.before)
         # A loop wants the dtypes it was given, whatever the precision of the record.
         state = jax.tree.map(

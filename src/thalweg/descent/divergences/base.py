@@ -96,7 +96,7 @@ def closed_form(
     when
         ``when(divergence, term) -> bool``, a further condition on the instances.
     note
-        The condition in words, for the message that lists what would work.
+        The terms in words, for lists of what works, where the class's name does not say it.
 
     Examples
     --------
@@ -119,6 +119,11 @@ def closed_form(
     return decorate
 
 
+def closed_forms() -> list[tuple[str, str, str]]:
+    """List the pairs that have a closed form: names of divergence and term, and the note on the terms if any."""
+    return [(entry.divergence.__name__, entry.term.__name__, entry.note) for entry in _table]
+
+
 def find_closed_form(divergence: Divergence, term: Term) -> Rule:
     """Return the step of the pair, or raise :class:`IncompatiblePartsError` listing the pairs that exist."""
     matches = [
@@ -135,11 +140,7 @@ def find_closed_form(divergence: Divergence, term: Term) -> Rule:
 
 def _refusal(divergence: Divergence, term: Term) -> str:
     name = type(divergence).__name__
-    found = [
-        entry.term.__name__ + (f" ({entry.note})" if entry.note else "")
-        for entry in _table
-        if isinstance(divergence, entry.divergence)
-    ]
+    found = [entry.note or entry.term.__name__ for entry in _table if isinstance(divergence, entry.divergence)]
     works = ", ".join(dict.fromkeys(found)) or "no term yet"
     return (
         f"divergence={name} has no closed-form step with term={type(term).__name__}. "

@@ -166,7 +166,7 @@ def _burg_log_barrier(divergence, term, centre, gradient, size):
 @closed_form(NegativeEntropy, PerLeaf)
 @closed_form(BurgEntropy, PerLeaf)
 def _leaf_by_leaf(divergence, term, centre, gradient, size):
-    return term._map(
+    return term.map(
         lambda part, c, g: find_closed_form(divergence, part)(divergence, part, c, g, size), centre, gradient
     )
 

@@ -90,7 +90,7 @@ class DiagonalMetric(Divergence):
         return jax.tree.map(lambda w, c, u: w * (c - u) / jnp.asarray(size, c.dtype), self._like(x), centre, x)
 
 
-@closed_form(DiagonalMetric, Term, when=lambda d, t: t.proximable and t.separable, note="separable")
+@closed_form(DiagonalMetric, Term, when=lambda d, t: t.proximable and t.separable, note="every separable term")
 def _scaled_proximal_step(divergence, term, centre, gradient, size):
     sizes = jax.tree.map(
         lambda w, c: jnp.broadcast_to(jnp.asarray(size, c.dtype) / w, c.shape),

@@ -64,29 +64,30 @@ class PerLeaf(Term):
 
     def value(self, x: PyTree[Array]) -> Scalar:
         """The sum of the terms' values."""
-        return reduce(operator.add, jax.tree.leaves(self._map(lambda term, part: term.value(part), x)))
+        return reduce(operator.add, jax.tree.leaves(self.map(lambda term, part: term.value(part), x)))
 
     def prox(self, x: PyTree[Array], step: Any) -> PyTree[Array]:
         """Each term's prox of its own part; a tree of steps is divided as ``x`` is."""
         if jax.tree_util.all_leaves([step]):
-            return self._map(lambda term, part: term.prox(part, step), x)
-        return self._map(lambda term, part, steps: term.prox(part, steps), x, step)
+            return self.map(lambda term, part: term.prox(part, step), x)
+        return self.map(lambda term, part, steps: term.prox(part, steps), x, step)
 
     def check(self, x: PyTree[Array]) -> None:
         """Refuse a tree that does not begin as the tree of terms does, and what the terms refuse."""
         try:
-            self._map(lambda term, part: None, x)
+            self.map(lambda term, part: None, x)
         except (ValueError, TypeError, KeyError) as error:
             expected = jax.tree.structure(self.terms, is_leaf=_is_term)
             raise ValueError(
                 f"PerLeaf: terms must be a prefix of the tree x, with the structure {jax.tree.structure(x)}; "
                 f"found the structure {expected}"
             ) from error
-        self._map(lambda term, part: term.check(part), x)
+        self.map(lambda term, part: term.check(part), x)
 
     @property
     def _leaves(self) -> list[Term]:
         return jax.tree.leaves(self.terms, is_leaf=_is_term)
 
-    def _map(self, function: Any, *parts: PyTree) -> PyTree:
+    def map(self, function: Any, *parts: PyTree) -> PyTree:
+        """Apply ``function(term, *parts)`` to each term and its own part of each tree."""
         return jax.tree.map(function, self.terms, *parts, is_leaf=_is_term)

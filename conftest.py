@@ -8,11 +8,6 @@ import pytest
 jax.config.update("jax_enable_x64", True)
 
 
-@pytest.fixture
-def key():
-    return jax.random.key(0)
-
-
 def pytest_collection_modifyitems(config, items):
     """Skip what needs the shared data sets where the environment does not say where they are."""
     if os.environ.get("THALWEG_DATA"):

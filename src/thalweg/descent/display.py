@@ -33,7 +33,7 @@ class Bar:
 
     def show(self, step: int, history: History) -> None:
         """Show the step reached and the last record."""
-        value, residual = history["value"][-1], history["residual"][-1]
+        value, residual = history.last["value"], history.last["residual"]
         elapsed = self._bar.tasks[0].elapsed or 0.0
         rate = f"{(step - self._first) / elapsed:,.0f} steps/s" if elapsed else ""
         note = f"value {value:.6g}  ‖G‖ {residual:.2e}"

@@ -111,7 +111,7 @@ def minimize(
     rule = _as_rule(tol, descent)
     key = _as_key(key, descent)
     if isinstance(x0, Result):
-        start = Progress(x0.state, trees.strongly_typed(rule.init()), x0.history, x0.work, x0.seconds)
+        start = Progress(x0.state, trees.strongly_typed(rule.init()), History(x0.history), x0.work, x0.seconds)
     else:
         state, rule_state = trees.strongly_typed((descent.init(x0), rule.init()))
         start = Progress(state, rule_state, History())
@@ -174,21 +174,19 @@ class _Run:
         # With a callback a chunk ends at the next record; else after the wanted time.
         until = self.last_step if self.callback else min(last.steps + self.chunk_steps, self.last_step)
         bounds = Bounds(until, 1 if self.callback else CAPACITY, self.last_step, self.stride)
-        history = last.history
-        recorded = history["step"].size > 0
-        row = (int(history["step"][-1]), float(history["value"][-1])) if recorded else (0, np.nan)
-        before = Before(last.work, last.seconds, *row)
+        row = last.history.last
+        before = Before(last.work, last.seconds, 0 if np.isnan(row["step"]) else int(row["step"]), row["value"])
         chunk = run_chunk(self.method, last.state, last.rule_state, self.key, bounds, before, last.steps)
         status = Status(int(chunk.code))
         ended = time.perf_counter()
         seconds = self.before + ended - self.started
         state = chunk.state
         if int(chunk.filled):
-            history = history.extended(self._rows(chunk, seconds))
+            last.history.append(self._rows(chunk, seconds))
         if status is Status.DIVERGED:
             state = last_finite(self.method, last.state, self.key, chunk.state.steps)
             self.note = f"Step {int(state.steps) + 1} was the first to be NaN or infinite. "
-        self.progress = Progress(state, chunk.rule_state, history, last.work + float(chunk.work), seconds)
+        self.progress = Progress(state, chunk.rule_state, last.history, last.work + float(chunk.work), seconds)
         self._adapt(self.progress.steps - last.steps, ended - begun)
         return status
 
@@ -211,7 +209,8 @@ class _Run:
         self.chunk_steps = min(max(wanted, 1), 1000 * max(steps, 1))
 
     def _snapshot(self) -> Snapshot:
-        row = {name: float(column[-1]) for name, column in self.progress.history.items() if name != "step"}
+        row = self.progress.history.last
+        row.pop("step")
         return Snapshot(self.progress.steps, self.descent.solution(self.progress.state), **row)
 
     def result(self, status: Status) -> Result:

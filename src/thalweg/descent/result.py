@@ -85,11 +85,13 @@ class History(Mapping):
     names = ("step", "value", "residual", "size", "work", "seconds")
 
     def __init__(self, columns: Mapping[str, Any] | None = None) -> None:
-        columns = columns or {name: [] for name in self.names}
-        self._columns = {name: np.asarray(columns[name], dtype=np.float64) for name in self.names}
+        self._blocks: list[dict[str, np.ndarray]] = []
+        self.append(columns or {name: [] for name in self.names})
 
     def __getitem__(self, name: str) -> np.ndarray:
-        return self._columns[name]
+        if len(self._blocks) > 1:
+            self._blocks = [{key: np.concatenate([block[key] for block in self._blocks]) for key in self.names}]
+        return self._blocks[0][name]
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.names)
@@ -97,9 +99,15 @@ class History(Mapping):
     def __len__(self) -> int:
         return len(self.names)
 
-    def extended(self, columns: Mapping[str, Any]) -> "History":
-        """Return a history with the rows of ``columns`` appended."""
-        return History({name: np.concatenate([self[name], columns[name]]) for name in self.names})
+    def append(self, columns: Mapping[str, Any]) -> None:
+        """Add rows; they are joined to the others when somebody looks, so that a long run costs no copying."""
+        self._blocks.append({name: np.asarray(columns[name], dtype=np.float64) for name in self.names})
+
+    @property
+    def last(self) -> dict[str, float]:
+        """The last row; of an empty history all NaN."""
+        newest = self._blocks[-1]
+        return {name: float(newest[name][-1]) if newest[name].size else np.nan for name in self.names}
 
     def table(self, rows: int = 10) -> str:
         """Return ``rows`` rows, evenly spaced, as text."""

@@ -37,14 +37,19 @@ def number(
     wanted = "a finite number" if finite else "a number"
     wanted += "".join(f" {words} {limit:g}" for words, limit in limits.items() if np.isfinite(limit))
     try:
+        if isinstance(value, bool | str | bytes):
+            raise TypeError
         found = np.asarray(value, dtype=np.float64)
     except (TypeError, ValueError):
         raise TypeError(f"{name} must be {wanted}, found {value!r}") from None
-    inside = found.ndim == 0 and least <= found <= most
-    inside = inside and (above < found < below or (not finite and np.isinf(found)))
+    array = jnp.asarray(found, dtype=jnp.result_type(float))
+    # Checked as it is kept: a number too small for float32 has become 0.
+    kept = np.asarray(array)
+    inside = kept.ndim == 0 and least <= kept <= most
+    inside = inside and (above < kept < below or (not finite and np.isinf(kept)))
     if not inside:
         raise ValueError(f"{name} must be {wanted}, found {value!r}")
-    return jnp.asarray(found, dtype=jnp.result_type(float))
+    return array
 
 
 def whole(name: str, value: Any, *, least: int = 1, most: int | None = None) -> int:

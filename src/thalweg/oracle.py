@@ -118,8 +118,14 @@ class Exact(Oracle):
 
     def full(self, x: PyTree[Array]) -> Out:
         """Return value and exact gradient at ``x``."""
-        value, gradient = jax.value_and_grad(self.function)(x, *self.args)
+        value, gradient = jax.value_and_grad(self._scalar)(x)
         return Out(gradient, value, jnp.asarray(self.work))
+
+    def _scalar(self, x: PyTree[Array]) -> Scalar:
+        value = self.function(x, *self.args)
+        if jnp.shape(value) != ():
+            raise ValueError(f"the function must return a scalar, found an array of shape {jnp.shape(value)}")
+        return value
 
     def estimate(self, x: PyTree[Array], state: PyTree, key: Key[Array, ""]) -> tuple[Out, PyTree]:
         """Return the exact gradient; ``state`` and ``key`` are not used."""

@@ -51,8 +51,11 @@ def is_leaf(a: PyTree) -> bool:
 
 
 def norm(a: PyTree[Array]) -> Scalar:
-    """The Euclidean norm of all leaves together."""
-    return jnp.sqrt(inner(a, a))
+    """The Euclidean norm of all leaves together, without overflow or underflow of the squares."""
+    largest = reduce(jnp.maximum, [jnp.max(jnp.abs(leaf), initial=0) for leaf in jax.tree.leaves(a)])
+    unit = jnp.where((largest > 0) & jnp.isfinite(largest), largest, 1)
+    scaled = jax.tree.map(lambda leaf: leaf / unit.astype(leaf.dtype), a)
+    return unit * jnp.sqrt(inner(scaled, scaled))
 
 
 def where(condition: Any, a: PyTree[Array], b: PyTree[Array]) -> PyTree[Array]:
@@ -75,7 +78,8 @@ def strongly_typed(a: PyTree) -> PyTree:
 
     def leaf(value: Any) -> Array:
         array = jnp.asarray(value)
-        return jax.lax.convert_element_type(array, array.dtype) if array.weak_type else array
+        # Random keys have no weak type to strip.
+        return jax.lax.convert_element_type(array, array.dtype) if getattr(array, "weak_type", False) else array
 
     return jax.tree.map(leaf, a)
 

@@ -14,8 +14,7 @@ import numpy as np
 from jaxtyping import PyTree
 
 from thalweg import files
-from thalweg.descent.iteration import Descent
-from thalweg.descent.result import History
+from thalweg.descent.result import History, Status
 from thalweg.errors import FileFormatError
 
 KIND = "checkpoint"
@@ -59,6 +58,7 @@ class Progress:
     history: History
     work: float = 0.0
     seconds: float = 0.0
+    status: Status = Status.RUNNING
 
     @cached_property
     def steps(self) -> int:
@@ -66,57 +66,58 @@ class Progress:
         return int(self.state.steps)
 
 
-def describe(descent: Descent, key: Any) -> dict[str, str]:
-    """Name the parts of a run, so that a checkpoint is not taken up by a different one."""
-    parts = {
-        name: type(getattr(descent, name)).__name__
-        for name in ("oracle", "term", "divergence", "step", "momentum", "average")
-    }
-    data = jax.random.key_data(key) if jnp.issubdtype(key.dtype, jax.dtypes.prng_key) else key
-    parts["key"] = str(np.asarray(data).tolist())
-    return parts
-
-
 class Keeper:
     """Writes the progress of one run to its checkpoint, and finds it again."""
 
-    def __init__(self, checkpoint: Checkpoint, parts: dict[str, str]) -> None:
+    def __init__(self, checkpoint: Checkpoint, parts: dict[str, str], rule: str) -> None:
         self.checkpoint = checkpoint
         self.parts = parts
+        self.rule = rule
         self.last_written = time.monotonic()
 
-    def find(self, fresh: Progress) -> Progress:
-        """Return the progress on file, or ``fresh`` if there is no file."""
+    def find_or_write(self, fresh: Progress) -> Progress:
+        """Return the progress on file; if there is no file, write ``fresh``, so that one is told now if one cannot."""
         path = Path(self.checkpoint.path)
         if not path.exists():
+            self.write(fresh)
             return fresh
         plain, metadata = files.load(path, kind=KIND)
-        if metadata.get("parts") != self.parts:
-            found = metadata.get("parts") or {}
-            names = [name for name in self.parts if found.get(name) != self.parts[name]]
-            was = ", ".join(f"{name}={found.get(name)}" for name in names)
-            now = ", ".join(f"{name}={self.parts[name]}" for name in names)
-            raise FileFormatError(
-                f"checkpoint {path} belongs to another run: it has {was}, this run has {now}. Choose another path, or "
-                f"delete the file."
-            )
+        self._refuse_another_run(metadata.get("parts") or {})
+        same_rule = metadata.get("rule") == self.rule
         records = np.shape(plain["history"]["step"])
         columns = {name: jax.ShapeDtypeStruct(records, np.float64) for name in History.names}
-        like = {"state": fresh.state, "rule": fresh.rule_state, "history": columns}
+        like = {"state": fresh.state, "history": columns}
+        like["rule"] = fresh.rule_state if same_rule else plain["rule"]
         tree, _ = files.load(path, kind=KIND, like=like)
-        put = lambda part: jax.tree.map(lambda leaf: jnp.asarray(leaf) if eqx.is_array_like(leaf) else leaf, part)
         return Progress(
-            put(tree["state"]),
-            put(tree["rule"]),
+            _on_device(tree["state"]),
+            _on_device(tree["rule"]) if same_rule else fresh.rule_state,
             History(tree["history"]),
             metadata["work"],
             metadata["seconds"],
+            Status(metadata["status"]) if same_rule else Status.RUNNING,
         )
+
+    def _refuse_another_run(self, found: dict[str, str]) -> None:
+        names = [name for name in self.parts if found.get(name) != self.parts[name]]
+        if names:
+            was = ", ".join(f"{name}={found.get(name)}" for name in names)
+            now = ", ".join(f"{name}={self.parts[name]}" for name in names)
+            raise FileFormatError(
+                f"checkpoint {self.checkpoint.path} belongs to another run: it has {was}; this run has {now}. (The "
+                f"digits are fingerprints of the values.) Choose another path, or delete the file."
+            )
 
     def write(self, progress: Progress) -> None:
         """Write now."""
         tree = {"state": progress.state, "rule": progress.rule_state, "history": dict(progress.history)}
-        metadata = {"parts": self.parts, "work": progress.work, "seconds": progress.seconds}
+        metadata = {
+            "parts": self.parts,
+            "rule": self.rule,
+            "work": progress.work,
+            "seconds": progress.seconds,
+            "status": int(progress.status),
+        }
         files.save(self.checkpoint.path, tree, metadata, kind=KIND)
         self.last_written = time.monotonic()
 
@@ -124,3 +125,7 @@ class Keeper:
         """Write if the last time is long enough ago."""
         if time.monotonic() - self.last_written >= self.checkpoint.every:
             self.write(progress)
+
+
+def _on_device(tree: PyTree) -> PyTree:
+    return jax.tree.map(lambda leaf: jnp.asarray(leaf) if eqx.is_array_like(leaf) else leaf, tree)

@@ -4,7 +4,8 @@ One compiled function serves a whole run. How many steps a chunk holds and how m
 arguments, not constants, so nothing is compiled twice.
 """
 
-from functools import partial
+from collections.abc import Callable
+from functools import lru_cache, partial
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -116,7 +117,12 @@ class _Rest:
         return self is other or (isinstance(other, _Rest) and self._identity == other._identity)
 
 
-@partial(jax.jit, static_argnums=(0, 1))
+@lru_cache(maxsize=32)
+def _compiled(rest: _Rest, whole_stride: int | None) -> Callable[..., Chunk]:
+    """One compiled function a method; only the last few are kept, with the data their functions close over."""
+    return jax.jit(partial(_run, rest, whole_stride))
+
+
 def _run(
     rest: _Rest,
     whole_stride: int | None,
@@ -128,7 +134,8 @@ def _run(
     before: Before,
 ) -> Chunk:
     descent, rule = eqx.combine(arrays, rest.tree)
-    dtype = trees.dtype(state.x)
+    # Half precision is too coarse to keep books in.
+    dtype = jnp.promote_types(trees.dtype(state.x), jnp.float32)
     noisy = not descent.oracle.deterministic
     fixed_work = None if descent.step.searches else descent.oracle.fixed_work
 
@@ -138,7 +145,7 @@ def _run(
         if fixed_work is None:
             work = work + info.work.astype(work.dtype)
         # The estimates of a noisy oracle are free, and averaged; an exact value is computed for records alone.
-        return state, work, total + info.value if noisy else total
+        return state, work, total + info.value.astype(dtype) if noisy else total
 
     def look(carry: _Carry) -> _Carry:
         growing = 1 + carry.state.steps // _GROWTH
@@ -150,8 +157,9 @@ def _run(
         state, info = _one_step(descent, state, key)
         work = work + jnp.asarray(info.work if fixed_work is None else steps * fixed_work, work.dtype)
 
-        value = (total + info.value) / steps if noisy else carry.value
-        seen = Record(state.steps, value, info.residual, info.size, before.work + work, before.seconds)
+        value = (total + info.value.astype(dtype)) / steps if noisy else carry.value
+        residual, size = info.residual.astype(dtype), info.size.astype(dtype)
+        seen = Record(state.steps, value, residual, size, before.work + work, before.seconds)
         rule_state, code = rule.update(carry.rule_state, seen)
         code = jnp.where(trees.all_finite(state.x), code, int(Status.DIVERGED)).astype(jnp.int32)
 
@@ -160,8 +168,8 @@ def _run(
         due = noisy | first | (state.steps >= carry.last_row + apart)
         due = due | (code != 0) | (state.steps == bounds.last_step)
         if not noisy:
-            value = jax.lax.cond(due, lambda: descent.objective(state.x), lambda: carry.value)
-        numbers = jnp.stack([value, info.residual, info.size, work.astype(dtype)])
+            value = jax.lax.cond(due, lambda: descent.objective(state.x).astype(dtype), lambda: carry.value)
+        numbers = jnp.stack([value, residual, size, work.astype(dtype)])
         # Written always and counted when due: two small unchecked writes cost less than a branch.
         rows = Rows(
             carry.rows.steps.at[carry.filled].set(state.steps, mode="promise_in_bounds"),
@@ -195,7 +203,7 @@ def run_chunk(
     whole_stride = int(bounds.stride) if bounds.stride and left % bounds.stride == 0 else None
     bounds = Bounds(*(np.asarray(n, np.int32) for n in bounds))
     before = Before(*(np.asarray(n, np.int32 if isinstance(n, int) else np.float64) for n in before))
-    return _run(method.rest, whole_stride, method.arrays, state, rule_state, key, bounds, before)
+    return _compiled(method.rest, whole_stride)(method.arrays, state, rule_state, key, bounds, before)
 
 
 def last_finite(method: Split, state: State, key: Key[Array, ""], steps: Int[Array, ""]) -> State:

@@ -47,7 +47,8 @@ class Info(NamedTuple):
     """What can be looked at after a step."""
 
     value: Scalar
-    """f + h: at the new iterate for an exact oracle; else the oracle's estimate at the old one; NaN if unknown."""
+    """f + h: at the new iterate for an exact oracle; else the estimate of f where the gradient was taken, plus h at
+    the old iterate; NaN if unknown."""
     residual: Scalar
     """‖G_k‖."""
     size: Scalar
@@ -122,10 +123,18 @@ class Descent(eqx.Module):
     def _refuse_what_does_not_fit(self) -> None:
         step, oracle = type(self.step).__name__, type(self.oracle).__name__
         find_closed_form(self.divergence, self.term)
-        if self.step.needs_exact and not (self.oracle.deterministic and self.oracle.value is not None):
+        if (self.step.needs_exact and not self.oracle.deterministic) or (
+            self.step.needs_value and self.oracle.value is None
+        ):
+            needs = " and a function that can be evaluated" if self.step.needs_value else ""
             raise IncompatiblePartsError(
-                f"step={step} needs exact gradients and a function that can be evaluated; oracle={oracle} has not "
-                f"both. Use a constant, a schedule or an Optax optimiser."
+                f"step={step} needs exact gradients{needs}, which oracle={oracle} has not. Use a constant, a "
+                f"schedule or an Optax optimiser."
+            )
+        if self.step.needs_euclidean and not isinstance(self.divergence, Euclidean):
+            raise IncompatiblePartsError(
+                f"step={step} measures in the Euclidean norm, which is not that of "
+                f"divergence={type(self.divergence).__name__}. Use Euclidean, or Backtracking."
             )
         if self.step.additive and not (isinstance(self.divergence, Euclidean) and isinstance(self.term, Zero)):
             raise IncompatiblePartsError(
@@ -165,9 +174,19 @@ class Descent(eqx.Module):
         )
 
     def update(self, state: State, key: Key[Array, ""]) -> tuple[State, Info]:
-        """Take one step."""
+        """Take one step.
+
+        An oracle with an outer loop (:class:`~thalweg.oracles.SVRG`) also wants :meth:`renew` every
+        ``oracle.period`` steps; :func:`minimize` sees to it, a loop of one's own must.
+        """
         point, centre = self.momentum.points(state.x, state.momentum)
-        out, oracle_state = self.oracle.estimate(point, state.oracle, key)
+        try:
+            out, oracle_state = self.oracle.estimate(point, state.oracle, key)
+        except (TypeError, ValueError) as error:
+            shapes = jax.tree.map(jnp.shape, point)
+            raise type(error)(
+                f"oracle={type(self.oracle).__name__} failed at a point of x0's shape {shapes}: {error}"
+            ) from error
         return self.advance(state, point, centre, out, oracle_state)
 
     def advance(
@@ -184,7 +203,8 @@ class Descent(eqx.Module):
         def admit(size: Scalar) -> Scalar:
             return self.divergence.admissible(centre, gradient, size, self.term)
 
-        move = Move(state.steps, point, centre, out, reach, admit, self.oracle.value, self.divergence)
+        f = self.oracle.value if self.oracle.deterministic else None
+        move = Move(state.steps, point, centre, out, reach, admit, f, self.divergence)
         taken = self.step.take(move, state.step)
         exact = self.oracle.deterministic and self.oracle.value is not None
         value = self.oracle.value(taken.x) + self.term.value(taken.x) if exact else out.value + self.term.value(state.x)

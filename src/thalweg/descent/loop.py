@@ -15,16 +15,20 @@ from jaxtyping import Array, Key, PyTree
 from thalweg import trees
 from thalweg.arguments import whole
 from thalweg.descent.averaging import Averaging
-from thalweg.descent.checkpoint import Checkpoint, Keeper, Progress, as_checkpoint, describe
+from thalweg.descent.checkpoint import Checkpoint, Keeper, Progress, as_checkpoint
 from thalweg.descent.chunks import CAPACITY, Before, Bounds, Chunk, Split, last_finite, run_chunk
 from thalweg.descent.display import Bar
 from thalweg.descent.divergences import Divergence
+from thalweg.descent.fingerprint import describe, describe_rule
 from thalweg.descent.iteration import Descent
 from thalweg.descent.momentum import Momentum
 from thalweg.descent.result import History, Result, Status
 from thalweg.descent.stopping import Stagnation, Steps, StoppingRule, Tolerance
 from thalweg.descent.terms import Term
 from thalweg.errors import IncompatiblePartsError
+
+_MOST_STEPS = 2**31 - 1
+"""Steps are counted in int32."""
 
 _CHUNK_SECONDS = 0.5
 """A chunk is about this long: short enough for a progress bar and Ctrl-C, long enough to cost nothing."""
@@ -107,19 +111,22 @@ def minimize(
     <Status.CONVERGED: 1>
     """
     descent = Descent(oracle, term=term, divergence=divergence, step=step, momentum=momentum, average=average)
-    steps, stride = whole("steps", steps), whole("stride", stride) if stride is not None else 0
+    if callback is not None and not callable(callback):
+        raise TypeError(f"callback must be a function of a Snapshot, found {callback!r}")
+    steps = whole("steps", steps, most=_MOST_STEPS)
+    stride = 0 if stride is None else whole("stride", stride, most=_MOST_STEPS)
     rule = _as_rule(tol, descent)
     key = _as_key(key, descent)
     if isinstance(x0, Result):
-        start = Progress(x0.state, trees.strongly_typed(rule.init()), History(x0.history), x0.work, x0.seconds)
+        start = _resumed(x0, descent, rule)
     else:
         state, rule_state = trees.strongly_typed((descent.init(x0), rule.init()))
         start = Progress(state, rule_state, History())
     keeper = None
-    last_step = start.steps + steps
+    last_step = whole("steps, with those already taken,", start.steps + steps, most=_MOST_STEPS)
     if (kept := as_checkpoint(checkpoint)) is not None:
-        keeper = Keeper(kept, describe(descent, key))
-        start = keeper.find(start)
+        keeper = Keeper(kept, describe(descent, key, start.state.x), describe_rule(rule))
+        start = keeper.find_or_write(start)
     run = _Run(descent, rule, key, start, last_step, stride, callback, keeper)
     with Bar(last_step, run.progress.steps) if progress else nullcontext() as bar:
         status = run.until_stopped(bar)
@@ -152,21 +159,26 @@ class _Run:
 
     def until_stopped(self, bar: Bar | None) -> Status:
         """Run chunk after chunk; return why it ended."""
-        status = Status.RUNNING
+        status = self.progress.status
         try:
             while status is Status.RUNNING and self.progress.steps < self.last_step:
                 status = self._chunk()
                 if bar is not None:
                     bar.show(self.progress.steps, self.progress.history)
+                if status is Status.DIVERGED:
+                    break
                 if self.callback is not None and self.callback(self._snapshot()) and status is Status.RUNNING:
                     status = Status.STOPPED_BY_CALLBACK
                 if self.keeper is not None:
                     self.keeper.write_if_due(self.progress)
         except KeyboardInterrupt:
             status = Status.INTERRUPTED
+        status = Status.STEPS_SPENT if status is Status.RUNNING else status
         if self.keeper is not None:
+            # What ended for want of anything to gain is not taken up again; all else goes on.
+            self.progress.status = status if status.success else Status.RUNNING
             self.keeper.write(self.progress)
-        return Status.STEPS_SPENT if status is Status.RUNNING else status
+        return status
 
     def _chunk(self) -> Status:
         last = self.progress
@@ -181,11 +193,13 @@ class _Run:
         ended = time.perf_counter()
         seconds = self.before + ended - self.started
         state = chunk.state
-        if int(chunk.filled):
-            last.history.append(self._rows(chunk, seconds))
         if status is Status.DIVERGED:
             state = last_finite(self.method, last.state, self.key, chunk.state.steps)
             self.note = f"Step {int(state.steps) + 1} was the first to be NaN or infinite. "
+        if int(chunk.filled):
+            rows = self._rows(chunk, seconds)
+            finite = rows["step"] <= int(state.steps)
+            last.history.append({name: column[finite] for name, column in rows.items()})
         self.progress = Progress(state, chunk.rule_state, last.history, last.work + float(chunk.work), seconds)
         self._adapt(self.progress.steps - last.steps, ended - begun)
         return status
@@ -244,7 +258,8 @@ def _as_rule(tol: Any, descent: Descent) -> StoppingRule:
             )
         if not 0 <= tol < np.inf:
             raise ValueError(f"tol must be at least 0 and finite, found {tol!r}")
-        return Tolerance(tol) | Stagnation() if oracle.deterministic else Tolerance(tol)
+        # One noisy residual can be small by luck; ten in a row are not.
+        return Tolerance(tol) | Stagnation() if oracle.deterministic else Tolerance(tol, in_a_row=10)
     raise TypeError(f"tol must be None, a number or a StoppingRule, found {tol!r}")
 
 
@@ -262,11 +277,26 @@ def _as_key(key: Any, descent: Descent) -> Key[Array, ""]:
                 f"Pass key=jax.random.key(0), or another seed."
             )
         return _unused_key()
-    if isinstance(key, jax.Array) and (
-        jnp.issubdtype(key.dtype, jax.dtypes.prng_key) or (key.dtype == jnp.uint32 and key.ndim == 1)
-    ):
-        return key
-    raise TypeError(f"key must be a JAX random key such as jax.random.key(0), found {key!r}")
+    if isinstance(key, jax.Array):
+        typed = jnp.issubdtype(key.dtype, jax.dtypes.prng_key) and key.ndim == 0
+        if typed or (key.dtype == jnp.uint32 and key.shape == jax.random.PRNGKey(0).shape):
+            return key
+    raise TypeError(f"key must be one JAX random key such as jax.random.key(0), found {key!r}")
+
+
+def _resumed(result: Result, descent: Descent, rule: StoppingRule) -> Progress:
+    """Where a run stands that goes on from a result, after checking that its state is one of this method."""
+    fresh = descent.init(result.state.x)
+    shapes = lambda tree: [jnp.shape(leaf) for leaf in jax.tree.leaves(tree)]
+    if not trees.same_structure(fresh, result.state) or shapes(fresh) != shapes(result.state):
+        raise ValueError(
+            "x0 is the Result of a run with another oracle, step, momentum or average, whose state this run cannot "
+            "take up; pass x0=result.x to start afresh from its solution"
+        )
+    rule_state = trees.strongly_typed(rule.init())
+    if trees.same_structure(rule_state, result.rule_state):
+        rule_state = result.rule_state
+    return Progress(result.state, rule_state, History(result.history), result.work, result.seconds)
 
 
 __all__ = ["Checkpoint", "Snapshot", "minimize"]

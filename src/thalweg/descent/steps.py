@@ -13,6 +13,7 @@ from jaxtyping import Array, Int, PyTree, Scalar
 from thalweg import trees
 from thalweg.arguments import number
 from thalweg.descent.divergences import Divergence
+from thalweg.errors import IncompatiblePartsError
 from thalweg.oracle import Out
 
 
@@ -50,7 +51,17 @@ class StepRule(eqx.Module):
 
     @property
     def needs_exact(self) -> bool:
-        """Whether the rule only makes sense with exact gradients and a function that can be evaluated."""
+        """Whether the rule only makes sense with exact gradients."""
+        return False
+
+    @property
+    def needs_value(self) -> bool:
+        """Whether the rule evaluates the function."""
+        return self.needs_exact
+
+    @property
+    def needs_euclidean(self) -> bool:
+        """Whether the rule only makes sense in the plain Euclidean geometry."""
         return False
 
     @property
@@ -80,7 +91,13 @@ class StepRule(eqx.Module):
             move.divergence.residual_norm(origin, taken.x, taken.size)
             for origin in ([move.centre] if move.point is move.centre else [move.centre, move.point])
         ]
-        return reduce(jnp.maximum, norms)
+        if not move.divergence.linear:
+            return reduce(jnp.maximum, norms)
+        # A step so short that rounding loses it moves nothing, but has not arrived either.
+        moved = trees.add_scaled(move.centre, -taken.size, move.out.gradient)
+        lost = reduce(jnp.logical_and, map(jnp.array_equal, *map(jax.tree.leaves, (moved, move.centre))))
+        slope = trees.norm(move.out.gradient)
+        return jnp.where(lost, jnp.maximum(slope, reduce(jnp.maximum, norms)), reduce(jnp.maximum, norms))
 
 
 class _Scheduled(StepRule):
@@ -92,7 +109,9 @@ class _Scheduled(StepRule):
 
     def take(self, move: Move, state: PyTree) -> Taken:
         """Step by ``size(count)``."""
-        size = move.admit(jnp.asarray(self.size(move.steps), trees.dtype(move.centre)))
+        size = jnp.asarray(self.size(move.steps), trees.dtype(move.centre))
+        # A schedule that has become negative would climb: NaN ends the run as diverged.
+        size = move.admit(jnp.where(size >= 0, size, jnp.nan))
         return Taken(move.reach(size), size, state, jnp.zeros(()))
 
 
@@ -175,15 +194,20 @@ class Backtracking(StepRule):
         return True
 
     def init(self, x: PyTree[Array]) -> PyTree:
-        """Carry the last size accepted."""
-        return self.initial.astype(trees.dtype(x))
+        """Carry the last size accepted and the largest |f| seen."""
+        dtype = trees.dtype(x)
+        return self.initial.astype(dtype), jnp.zeros((), dtype)
 
     def take(self, move: Move, state: PyTree) -> Taken:
-        """Search, then step."""
+        """Search, then step; where no size is accepted, as for a function that is NaN here, the step is NaN."""
         dtype = trees.dtype(move.centre)
         tiny, huge = jnp.finfo(dtype).tiny ** 0.5, jnp.finfo(dtype).max ** 0.5
         shrink = self.shrink.astype(dtype)
-        slack = 10 * jnp.finfo(dtype).eps * jnp.abs(move.out.value)
+        last, largest = state
+        # f may be a difference of large numbers, and its rounding error that of the largest of them: without this
+        # allowance rounding fails the test near the minimum, and the size is cut to nothing.
+        largest = jnp.maximum(largest, jnp.abs(move.out.value).astype(dtype))
+        slack = 10 * jnp.finfo(dtype).eps * largest
         f = move.f
         assert f is not None  # Descent refuses an oracle without value when parts are put together
 
@@ -194,20 +218,21 @@ class Backtracking(StepRule):
             return f(x) <= move.out.value + model + slack
 
         def grow(carry):
-            size, evaluations = carry
-            return size / shrink, evaluations + 1
+            size, tried, _ = carry
+            fits = accepted(size / shrink)
+            return jnp.where(fits, size / shrink, size), tried + 1, fits & (size < huge)
 
         def cut(carry):
-            size, evaluations = carry
-            return size * shrink, evaluations + 1
+            size, tried, _ = carry
+            return size * shrink, tried + 1, accepted(size * shrink)
 
-        grown, tried = jax.lax.while_loop(
-            lambda carry: (move.steps == 0) & (carry[0] < huge) & accepted(carry[0]),
-            grow,
-            (move.admit(state), 0),
-        )
-        size, tried = jax.lax.while_loop(lambda carry: (carry[0] > tiny) & ~accepted(carry[0]), cut, (grown, tried))
-        return Taken(move.reach(size), size, size, tried + 1.0)
+        first = move.admit(last)
+        fits = accepted(first)
+        grown = jax.lax.while_loop(lambda carry: carry[2], grow, (first, 1.0, fits & (move.steps == 0)))
+        start = (grown[0], grown[1], fits)
+        size, tried, fits = jax.lax.while_loop(lambda carry: ~carry[2] & (carry[0] > tiny), cut, start)
+        x = jax.tree.map(lambda leaf: jnp.where(fits, leaf, jnp.nan), move.reach(size))
+        return Taken(x, size, (size, largest), tried)
 
 
 class BarzilaiBorwein(StepRule):
@@ -229,6 +254,16 @@ class BarzilaiBorwein(StepRule):
         """True: differences of noisy gradients are noise."""
         return True
 
+    @property
+    def needs_value(self) -> bool:
+        """False: gradients suffice."""
+        return False
+
+    @property
+    def needs_euclidean(self) -> bool:
+        """True: the secant formula measures in the Euclidean norm."""
+        return True
+
     def init(self, x: PyTree[Array]) -> PyTree:
         """Carry the last point, gradient and size."""
         return x, jax.tree.map(jnp.zeros_like, x), jnp.zeros((), trees.dtype(x))
@@ -244,7 +279,7 @@ class BarzilaiBorwein(StepRule):
         usable = (curvature > 0) & (bottom > 0)
         secant = jnp.where(usable, top / jnp.where(usable, bottom, 1), last_size)
         slope = jnp.maximum(trees.norm(move.out.gradient), jnp.finfo(secant.dtype).tiny)
-        probe = 1e-3 * jnp.maximum(1, trees.norm(move.point)) / slope
+        probe = jnp.minimum(1e-3 * jnp.maximum(1, trees.norm(move.point)) / slope, jnp.finfo(secant.dtype).max ** 0.5)
         size = move.admit(jnp.where(move.steps == 0, probe, secant).astype(last_size.dtype))
         return Taken(move.reach(size), size, (move.point, move.out.gradient, size), jnp.zeros(()))
 
@@ -272,7 +307,7 @@ class OptaxStep(StepRule):
 
     def take(self, move: Move, state: PyTree) -> Taken:
         """Add the optimiser's update."""
-        extra = {"value": move.out.value, "grad": move.out.gradient, "value_fn": move.f}
+        extra = {"value": move.out.value, "grad": move.out.gradient, "value_fn": move.f or _no_line_search}
         updates, state = self.transformation.update(move.out.gradient, state, move.point, **extra)
         size = jnp.full((), jnp.nan, trees.dtype(move.centre))
         return Taken(optax.apply_updates(move.centre, updates), size, state, jnp.zeros(()))
@@ -280,6 +315,23 @@ class OptaxStep(StepRule):
     def residual_norm(self, move: Move, taken: Taken) -> Scalar:
         """‖gradient‖."""
         return trees.norm(move.out.gradient)
+
+
+def _no_line_search(x: PyTree) -> Any:
+    raise IncompatiblePartsError(
+        "step=OptaxStep: this optimiser searches along a line, which needs an exact oracle that can be evaluated"
+    )
+
+
+def _checked(schedule: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """Refuse a function that is no schedule, before the first step."""
+    try:
+        first = jax.eval_shape(schedule, jax.ShapeDtypeStruct((), jnp.int32))
+    except Exception as error:
+        raise TypeError(f"step must be a schedule count -> size; calling it with a count failed: {error}") from error
+    if jnp.shape(first) != ():
+        raise TypeError(f"step must be a schedule count -> size; it returned {first!r}")
+    return schedule
 
 
 def as_step(step: Any) -> StepRule:
@@ -303,7 +355,7 @@ def as_step(step: Any) -> StepRule:
     if isinstance(step, type):
         raise TypeError(f"step must be an instance, found the class {step.__name__}; call it first")
     if callable(step):
-        return Schedule(step)
+        return Schedule(_checked(step))
     raise TypeError(
         f"step must be a number, a schedule count -> size, a StepRule or an Optax optimiser, found {step!r}"
     )

@@ -29,8 +29,9 @@ class StoppingRule(eqx.Module):
 
     Examples
     --------
-    >>> Tolerance(1e-6) | Steps(100) & Work(1e9)
-    AnyOf(first=Tolerance(...), second=AllOf(first=Steps(...), second=Work(...)))
+    >>> rule = Tolerance(1e-6) | Steps(100) & Work(1e9)
+    >>> type(rule).__name__, type(rule.second).__name__
+    ('AnyOf', 'AllOf')
     """
 
     def init(self) -> PyTree:
@@ -85,35 +86,47 @@ def _when(condition: Array, status: Status) -> Code:
 
 
 class Tolerance(StoppingRule):
-    """Converged: ‖G_k‖ ≤ atol + rtol · (the largest ‖G_j‖ so far).
+    """Converged: ‖G_k‖ ≤ atol + rtol · (the largest ‖G_j‖ so far), at so many looks in a row.
 
-    ``rtol=None`` follows the dtype: the square root of its rounding unit, 1.5e-8 in float64, 3.5e-4 in float32.
+    Parameters
+    ----------
+    rtol
+        None follows the dtype: the square root of its rounding unit, 1.5e-8 in float64, 3.5e-4 in float32.
+    atol
+        Absolute tolerance.
+    in_a_row
+        Looks that must agree. One will do for exact gradients; a noisy one can be small by luck.
     """
 
     rtol: Array | None
     atol: Array
+    in_a_row: Array
 
-    def __init__(self, rtol: Any = None, atol: Any = 0.0) -> None:
+    def __init__(self, rtol: Any = None, atol: Any = 0.0, in_a_row: int = 1) -> None:
         self.rtol = None if rtol is None else number("rtol of Tolerance", rtol, least=0)
         self.atol = number("atol of Tolerance", atol, least=0)
+        self.in_a_row = number("in_a_row of Tolerance", in_a_row, least=1)
 
     def init(self) -> PyTree:
-        """The largest residual so far."""
-        return jnp.zeros(())
+        """The largest residual so far, and the looks in a row that agreed."""
+        return jnp.zeros(()), jnp.zeros((), jnp.int32)
 
     def update(self, state: PyTree, record: Record) -> tuple[PyTree, Code]:
         """Compare."""
-        largest = jnp.maximum(state, record.residual).astype(state.dtype)
+        largest, agreed = state
+        # A residual that overflows, or that a step of size 0 leaves undefined, says nothing.
+        known = jnp.isfinite(record.residual) & (record.residual >= 0)
+        largest = jnp.where(known, jnp.maximum(largest, record.residual), largest).astype(largest.dtype)
         rtol = jnp.finfo(record.residual.dtype).eps ** 0.5 if self.rtol is None else self.rtol
-        small = record.residual <= self.atol + rtol * largest
-        # A norm that overflows is as large as the largest so far, but nothing has converged.
-        return largest, _when(small & jnp.isfinite(record.residual), Status.CONVERGED)
+        agreed = jnp.where(known & (record.residual <= self.atol + rtol * largest), agreed + 1, 0)
+        return (largest, agreed), _when(agreed >= self.in_a_row, Status.CONVERGED)
 
 
 class Envelope(NamedTuple):
     """The largest residual and the range of the value in the window, and the largest residual of the one before."""
 
     end: Int[Array, ""]
+    looks: Int[Array, ""]
     residual: Scalar
     highest: Scalar
     lowest: Scalar
@@ -121,11 +134,13 @@ class Envelope(NamedTuple):
 
 
 class Stagnation(StoppingRule):
-    """Stagnated: over a third of the run the largest ‖G_k‖ no longer falls and the value is flat to rounding.
+    """Stagnated: over a third of the run the largest ‖G_k‖ no longer falls, and all that steps promise is rounding.
 
     That is what rounding error looks like when it is reached, so a float32 run against a tolerance that float32
-    cannot reach ends by itself. The largest ‖G_k‖ of a window is compared with that of the window before: momentum
-    makes ‖G_k‖ ripple, but its envelope falls as long as there is progress. For exact oracles: noise looks the same.
+    cannot reach ends by itself. Three things must come together: the largest ‖G_k‖ of a window is no smaller than that
+    of the window before (its envelope, since momentum makes ‖G_k‖ ripple); the value is flat to rounding; and the
+    decrease that a step of this size and residual promises, β‖G_k‖², is below the rounding of the value. Needs the
+    value; for exact oracles, since noise looks the same.
 
     Parameters
     ----------
@@ -141,31 +156,36 @@ class Stagnation(StoppingRule):
     def init(self) -> PyTree:
         """Nothing seen yet."""
         nothing = jnp.array(0.0), jnp.array(-jnp.inf), jnp.array(jnp.inf), jnp.array(jnp.inf)
-        return Envelope(self.patience.astype(jnp.int32), *nothing)
+        return Envelope(self.patience.astype(jnp.int32), jnp.zeros((), jnp.int32), *nothing)
 
     def update(self, state: PyTree, record: Record) -> tuple[PyTree, Code]:
         """Widen the envelope; at the end of a window compare it with the one before."""
+        looks = state.looks + 1
         residual = jnp.maximum(state.residual, record.residual)
         highest = jnp.fmax(state.highest, record.value)
         lowest = jnp.fmin(state.lowest, record.value)
         rounding = 100 * jnp.finfo(record.value.dtype).eps * jnp.abs(record.value)
-        flat = jnp.isnan(record.value) | (highest - lowest <= rounding)
-        # A run that diverges does not improve either, but it leaves the level of the window before.
+        flat = highest - lowest <= rounding
+        spent = ~(record.size * record.residual**2 > rounding)
         level = (residual > 0.9 * state.before) & (residual < 10 * state.before)
-        over = record.step >= state.end
+        over = (record.step >= state.end) & (looks >= 3)
         following = record.step + jnp.maximum(self.patience.astype(jnp.int32), record.step // 2)
-        fresh = self.init()._replace(end=following, before=residual)
-        widened = Envelope(state.end, residual, highest, lowest, state.before)
+        # The next window begins with this value, so that a slow fall from window to window is seen as one.
+        fresh = self.init()._replace(end=following, highest=record.value, lowest=record.value, before=residual)
+        widened = Envelope(state.end, looks, residual, highest, lowest, state.before)
         # A loop wants the dtypes it was given, whatever the precision of the record.
         state = jax.tree.map(
             lambda a, b, old: jnp.where(over, a, b).astype(jnp.asarray(old).dtype), fresh, widened, state
         )
-        return state, _when(over & level & flat, Status.STAGNATED)
+        known = jnp.isfinite(record.value)
+        return state, _when(over & level & flat & spent & known, Status.STAGNATED)
 
 
 class Windows(NamedTuple):
     """Running mean and squared deviations of the window being filled; best mean and its error so far."""
 
+    valued: Int[Array, ""]
+    """1 once a value was seen; until then the residual is the criterion."""
     filled: Int[Array, ""]
     mean: Scalar
     squares: Scalar
@@ -205,32 +225,41 @@ class Plateau(StoppingRule):
         """An empty first window."""
         zero, none = jnp.zeros(()), jnp.zeros((), jnp.int32)
         length = self.window.astype(jnp.int32)
-        return Windows(none, zero, zero, length, jnp.array(jnp.inf), zero, none)
+        return Windows(none, none, zero, zero, length, jnp.array(jnp.inf), zero, none)
 
     def update(self, state: PyTree, record: Record) -> tuple[PyTree, Code]:
         """Fill the window; at its end compare its mean with the best."""
-        criterion = jnp.where(jnp.isnan(record.value), record.residual, record.value)
-        count = state.filled + 1
+        has_value = jnp.isfinite(record.value)
+        # The first value ends a prelude of residuals: means of the two cannot be compared.
+        begins = has_value & (state.valued == 0)
+        state = jax.tree.map(lambda new, old: jnp.where(begins, new, old), self.init(), state)
+        valued = jnp.where(has_value, 1, state.valued)
+        criterion = jnp.where(valued == 1, record.value, record.residual)
+        counts = jnp.isfinite(criterion)
+        criterion = jnp.where(counts, criterion, 0)
+
+        filled = state.filled + 1
         delta = criterion - state.mean
-        mean = state.mean + delta / count
+        mean = state.mean + delta / filled
         squares = state.squares + delta * (criterion - mean)
-        full = count >= state.length
-        variance = squares / jnp.maximum(count - 1, 1) / count
+        full = filled >= state.length
+        variance = squares / jnp.maximum(filled - 1, 1) / filled
         noise = self.errors * jnp.sqrt(variance + state.best_variance)
-        improved = mean < state.best - noise
-        idle = jnp.where(full, jnp.where(improved, 0, state.idle + 1), state.idle)
+        idle = jnp.where(full, jnp.where(mean < state.best - noise, 0, state.idle + 1), state.idle)
         better = full & (mean < state.best)
-        filled = Windows(
-            jnp.where(full, 0, count),
+        following = Windows(
+            valued,
+            jnp.where(full, 0, filled),
             jnp.where(full, 0, mean),
             jnp.where(full, 0, squares),
-            jnp.where(full, state.length + state.length // 4, state.length),
+            jnp.where(full, state.length + jnp.maximum(state.length // 4, 1), state.length),
             jnp.where(better, mean, state.best),
             jnp.where(better, variance, state.best_variance),
             idle,
         )
-        state = jax.tree.map(lambda new, old: new.astype(old.dtype), filled, state)
-        return state, _when(idle >= self.patience, Status.PLATEAU)
+        # A record without the criterion leaves everything as it was, and every dtype stays what it was.
+        state = jax.tree.map(lambda new, old: jnp.where(counts, new, old).astype(old.dtype), following, state)
+        return state, _when(state.idle >= self.patience, Status.PLATEAU)
 
 
 class _Budget(StoppingRule):

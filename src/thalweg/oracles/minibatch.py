@@ -102,6 +102,9 @@ class MiniBatch(Oracle):
 
     def _mean(self, x: PyTree[Array], data: PyTree[Array], weights: Array | None) -> Scalar:
         losses = self.losses(x, data)
+        wanted = (jax.tree.leaves(data)[0].shape[0],)
+        if jnp.shape(losses) != wanted:
+            raise ValueError(f"losses must return one loss per example, shape {wanted}, found {jnp.shape(losses)}")
         return jnp.mean(losses if weights is None else weights.astype(losses.dtype) * losses)
 
     def estimate(self, x: PyTree[Array], state: PyTree, key: Key[Array, ""]) -> tuple[Out, PyTree]:
@@ -138,6 +141,8 @@ def _normalised(weights: Any, count: int) -> Float[Array, " n"]:
     array = jnp.asarray(weights, dtype=jnp.result_type(float))
     if array.shape != (count,):
         raise ValueError(f"weights must have shape ({count},), one per example, found {array.shape}")
-    if not isinstance(array, jax.core.Tracer) and not bool(jnp.all(array >= 0) & (jnp.sum(array) > 0)):
-        raise ValueError(f"weights must be non-negative and not all 0, found a minimum of {float(array.min())}")
+    if not isinstance(array, jax.core.Tracer) and not bool(
+        jnp.all((array >= 0) & jnp.isfinite(array)) & (jnp.sum(array) > 0)
+    ):
+        raise ValueError(f"weights must be finite, non-negative and not all 0, found {array}")
     return array / jnp.mean(array)

@@ -60,7 +60,9 @@ class _Snapshots(Oracle):
 
     def _memory(self, x: PyTree[Array], inner: PyTree) -> Memory:
         anchor = Anchor(x, self.oracle.full(x))
-        return Memory(anchor, inner, jnp.zeros((), jnp.int32), jax.tree.map(jnp.zeros_like, x))
+        # A long sum of half-precision numbers would stand still: it is kept in float32 at least.
+        nothing = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, jnp.promote_types(leaf.dtype, jnp.float32)), x)
+        return Memory(anchor, inner, jnp.zeros((), jnp.int32), nothing)
 
     def _corrected(self, x: PyTree[Array], memory: Memory, key: Key[Array, ""]) -> tuple[Out, PyTree]:
         here, inner = self.oracle.estimate(x, memory.inner, key)
@@ -76,7 +78,8 @@ class SVRG(_Snapshots):
     """Stochastic variance-reduced gradient: Algorithm 2 of the spectral paper, for any oracle.
 
     Every ``period`` steps the iterate is replaced by the mean of the iterates since the last snapshot, and the new
-    snapshot is taken there.
+    snapshot is taken there. :func:`~thalweg.descent.minimize` does so by itself; a loop of one's own around
+    ``Descent.update`` must call ``Descent.renew``.
 
     Parameters
     ----------
@@ -107,7 +110,8 @@ class SVRG(_Snapshots):
     def renew(self, x: PyTree[Array], state: PyTree) -> tuple[PyTree[Array], PyTree]:
         """Take the snapshot, and the iterate with it, to the mean of the last inner loop."""
         if self.restart == "mean":
-            x = trees.scale(1 / state.seen.astype(trees.dtype(x)), trees.add(state.total, x))
+            total = trees.add(state.total, x)
+            x = jax.tree.map(lambda t, leaf: (t / state.seen.astype(t.dtype)).astype(leaf.dtype), total, x)
         return x, self._memory(x, state.inner)
 
 

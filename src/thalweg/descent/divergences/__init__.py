@@ -1,6 +1,6 @@
 """Divergences D: the geometry of a step."""
 
-from thalweg.descent.divergences.base import Divergence, closed_form, closed_forms, find_closed_form
+from thalweg.descent.divergences.base import Divergence, closed_form, closed_forms, find_closed_form, has_closed_form
 from thalweg.descent.divergences.bregman import Bregman, BurgEntropy, NegativeEntropy
 from thalweg.descent.divergences.euclidean import DiagonalMetric, Euclidean, MatrixMetric
 from thalweg.descent.divergences.exponential import KLFromCentre, KLToCentre, KLToPrior, NaturalGradient
@@ -34,4 +34,5 @@ __all__ = [
     "closed_form",
     "closed_forms",
     "find_closed_form",
+    "has_closed_form",
 ]

@@ -124,13 +124,22 @@ def closed_forms() -> list[tuple[str, str, str]]:
     return [(entry.divergence.__name__, entry.term.__name__, entry.note) for entry in _table]
 
 
-def find_closed_form(divergence: Divergence, term: Term) -> Rule:
-    """Return the step of the pair, or raise :class:`IncompatiblePartsError` listing the pairs that exist."""
-    matches = [
+def _matches(divergence: Divergence, term: Term) -> list[_Entry]:
+    return [
         entry
         for entry in _table
         if isinstance(divergence, entry.divergence) and isinstance(term, entry.term) and entry.when(divergence, term)
     ]
+
+
+def has_closed_form(divergence: Divergence, term: Term) -> bool:
+    """Whether the pair can be stepped."""
+    return bool(_matches(divergence, term))
+
+
+def find_closed_form(divergence: Divergence, term: Term) -> Rule:
+    """Return the step of the pair, or raise :class:`IncompatiblePartsError` listing the pairs that exist."""
+    matches = _matches(divergence, term)
     if not matches:
         raise IncompatiblePartsError(_refusal(divergence, term))
     # Most specific first; among equals the one registered last, so that users can override ours.

@@ -1,6 +1,7 @@
 """Bregman divergences D_φ(x ‖ y) = φ(x) − φ(y) − ⟨∇φ(y), x − y⟩: entropy, Burg entropy, and one's own φ."""
 
 from collections.abc import Callable
+from functools import reduce
 from typing import Any
 
 import equinox as eqx
@@ -9,8 +10,9 @@ import jax.numpy as jnp
 from jaxtyping import Array, PyTree, Scalar
 
 from thalweg import trees
-from thalweg.descent.divergences.base import Divergence, closed_form, find_closed_form
+from thalweg.descent.divergences.base import Divergence, closed_form, find_closed_form, has_closed_form
 from thalweg.descent.terms import L1, Box, L1Ball, LogBarrier, NonNegative, PerLeaf, Simplex, Zero
+from thalweg.descent.terms._arrays import spread
 
 
 def _require_positive(x: PyTree[Array], name: str, *, zero_allowed: bool) -> None:
@@ -44,16 +46,22 @@ class NegativeEntropy(Divergence):
 
 
 def _log_ratio(c: Array, u: Array) -> Array:
-    positive = (c > 0) & (u > 0)
-    return jnp.where(positive, jnp.log(jnp.where(positive, c, 1)) - jnp.log(jnp.where(positive, u, 1)), 0)
+    """log c − log u, and 0 where both are 0."""
+    alike = (c == 0) & (u == 0)
+    return jnp.where(alike, 0, jnp.log(jnp.where(alike, 1, c)) - jnp.log(jnp.where(alike, 1, u)))
 
 
 def _kl(u: Array, v: Array) -> Array:
     return jnp.where(u > 0, u * _log_ratio(u, v), 0) - u + v
 
 
+def _kept_positive(x: Array, centre: Array) -> Array:
+    """An entry that underflows to 0 could never come back: it stays at the smallest positive number."""
+    return jnp.where(centre > 0, jnp.maximum(x, jnp.finfo(x.dtype).tiny), x)
+
+
 def _multiplicative(centre: PyTree[Array], gradient: PyTree[Array], size: Scalar) -> PyTree[Array]:
-    return jax.tree.map(lambda c, g: c * jnp.exp(-jnp.asarray(size, c.dtype) * g), centre, gradient)
+    return jax.tree.map(lambda c, g: _kept_positive(c * jnp.exp(-jnp.asarray(size, c.dtype) * g), c), centre, gradient)
 
 
 @closed_form(NegativeEntropy, Zero)
@@ -80,9 +88,7 @@ def _entropy_l1_ball(divergence, term, centre, gradient, size):
 
 def _plus_weight(gradient: PyTree[Array], weight: Any) -> PyTree[Array]:
     """On x ≥ 0, weight·‖x‖₁ is linear, so it is added to the gradient."""
-    if trees.same_structure(weight, gradient):
-        return jax.tree.map(lambda g, w: g + jnp.asarray(w, g.dtype), gradient, weight)
-    return jax.tree.map(lambda g: g + jnp.asarray(weight, g.dtype), gradient)
+    return trees.add(gradient, spread(weight, gradient))
 
 
 def _clip(x: PyTree[Array], box: Box) -> PyTree[Array]:
@@ -122,24 +128,29 @@ class BurgEntropy(Divergence):
 
     def admissible(self, centre: PyTree[Array], gradient: PyTree[Array], size: Scalar, term: Any) -> Scalar:
         """Halve ``size`` until 1 + size·gᵢ·xᵢ > 0 for every entry that no upper bound holds."""
+        if isinstance(term, PerLeaf):
+            sizes = term.map(lambda part, c, g: self.admissible(c, g, size, part), centre, gradient)
+            return reduce(jnp.minimum, jax.tree.leaves(sizes))
         if isinstance(term, L1):
             gradient = _plus_weight(gradient, term.weight)
+        slopes = jax.tree.map(jnp.multiply, centre, gradient)
         if isinstance(term, Box):
-            return size  # clipping handles a denominator that is not positive
-        slopes = jax.tree.map(lambda c, g: jnp.min(c * g, initial=0.0), centre, gradient)
-        steepest = jnp.min(jnp.stack(jax.tree.leaves(slopes)))
+            # Where there is an upper bound, clipping takes the place of a minimiser.
+            slopes = jax.tree.map(lambda s, upper: jnp.where(upper < jnp.inf, 0, s), slopes, spread(term.upper, centre))
+        steepest = reduce(jnp.minimum, [jnp.min(slope, initial=0.0) for slope in jax.tree.leaves(slopes)])
         # 1 + size·steepest ≥ 1/16 keeps the step off the pole, where rounding decides the sign.
         halvings = jnp.ceil(jnp.log2(jnp.maximum(size * -steepest / (15 / 16), 1)))
         return jnp.ldexp(size, -halvings.astype(jnp.int32))
 
 
-def _burg(centre, gradient, size, numerator=1.0):
-    def leaf(c, g):
-        denominator = 1 + jnp.asarray(size, c.dtype) * g * c
+def _burg(centre, gradient, size, weight=0.0):
+    def leaf(c, g, w):
+        beta = jnp.asarray(size, c.dtype)
+        denominator = 1 + beta * g * c
         # No free minimiser where the denominator is not positive: the objective falls for ever, hence ∞.
-        return jnp.where(denominator > 0, jnp.asarray(numerator, c.dtype) * c / denominator, jnp.inf)
+        return jnp.where(denominator > 0, (1 + beta * w) * c / denominator, jnp.inf)
 
-    return jax.tree.map(leaf, centre, gradient)
+    return jax.tree.map(leaf, centre, gradient, spread(weight, centre))
 
 
 @closed_form(BurgEntropy, Zero)
@@ -160,11 +171,15 @@ def _burg_box(divergence, term, centre, gradient, size):
 
 @closed_form(BurgEntropy, LogBarrier)
 def _burg_log_barrier(divergence, term, centre, gradient, size):
-    return _burg(centre, gradient, size, numerator=1 + size * term.weight)
+    return _burg(centre, gradient, size, term.weight)
 
 
-@closed_form(NegativeEntropy, PerLeaf)
-@closed_form(BurgEntropy, PerLeaf)
+def _every_part_fits(divergence: Divergence, term: PerLeaf) -> bool:
+    return all(has_closed_form(divergence, part) for part in term.parts)
+
+
+@closed_form(NegativeEntropy, PerLeaf, when=_every_part_fits, note="PerLeaf of these")
+@closed_form(BurgEntropy, PerLeaf, when=_every_part_fits, note="PerLeaf of these")
 def _leaf_by_leaf(divergence, term, centre, gradient, size):
     return term.map(
         lambda part, c, g: find_closed_form(divergence, part)(divergence, part, c, g, size), centre, gradient

@@ -117,7 +117,8 @@ class MatrixMetric(Divergence):
         if len(shape) != 2 or shape[0] != shape[1]:
             raise ValueError(f"matrix of MatrixMetric must be square, found shape {shape}")
         concrete = not isinstance(matrix, jax.core.Tracer)
-        if concrete and not np.allclose(matrix, np.transpose(matrix), rtol=1e-5, atol=0):
+        rounding = 1e-6 * np.max(np.abs(matrix), initial=0) if concrete else 0.0
+        if concrete and not np.allclose(matrix, np.transpose(matrix), rtol=0, atol=rounding):
             raise ValueError("matrix of MatrixMetric must be symmetric; found M different from its transpose")
         self.eigenvalues, self.eigenvectors = jnp.linalg.eigh(jnp.asarray(matrix))
         if concrete and not bool(self.eigenvalues[0] > 0):
@@ -159,7 +160,11 @@ def _newton_like_step(divergence, term, centre, gradient, size):
     return trees.add_scaled(centre, -size, divergence._apply(lambda m: 1 / m, gradient))
 
 
-@closed_form(MatrixMetric, SquaredL2)
+def _one_weight(divergence: MatrixMetric, term: SquaredL2) -> bool:
+    return trees.is_leaf(term.weight) and jnp.ndim(term.weight) == 0
+
+
+@closed_form(MatrixMetric, SquaredL2, when=_one_weight, note="SquaredL2 with one weight")
 def _ridge_step(divergence, term, centre, gradient, size):
     target = trees.add_scaled(divergence._apply(lambda m: m, centre), -size, gradient)
     return divergence._apply(lambda m: 1 / (m + jnp.asarray(size * term.weight, m.dtype)), target)

@@ -42,7 +42,14 @@ class _BetweenMembers(Divergence):
 
     def check(self, x: PyTree[Array]) -> None:
         """Refuse natural parameters that name no member of the family."""
-        if not bool(self.family.is_natural(x)):
+        try:
+            natural = self.family.is_natural(x)
+        except AttributeError as error:
+            raise TypeError(
+                f"x0 must be the natural parameters of {type(self.family).__name__} (for a Gaussian: Moments), "
+                f"found {type(x).__name__}"
+            ) from error
+        if not isinstance(natural, jax.core.Tracer) and not bool(natural):
             raise ValueError(
                 f"x0 must be natural parameters of {type(self.family).__name__}; the ones given name no "
                 f"distribution (for a Gaussian: −2·second must be positive definite)"
@@ -110,7 +117,11 @@ def _natural_gradient_step(divergence, term, centre, gradient, size):
     return trees.add_scaled(centre, -size, gradient)
 
 
-@closed_form(KLToCentre, KLToPrior)
+def _same_family(divergence: KLToCentre, term: KLToPrior) -> bool:
+    return type(divergence.family) is type(term.family)
+
+
+@closed_form(KLToCentre, KLToPrior, when=_same_family, note="KLToPrior of the same family")
 def _conjugate_step(divergence, term, centre, gradient, size):
     keep = 1 / (1 + size)
     target = trees.subtract(term.prior, gradient)

@@ -45,22 +45,22 @@ class PerLeaf(Term):
     @property
     def convex(self) -> bool:
         """Whether all terms are."""
-        return all(term.convex for term in self._leaves)
+        return all(term.convex for term in self.parts)
 
     @property
     def separable(self) -> bool:
         """Whether all terms are."""
-        return all(term.separable for term in self._leaves)
+        return all(term.separable for term in self.parts)
 
     @property
     def indicator(self) -> bool:
         """Whether all terms are."""
-        return all(term.indicator for term in self._leaves)
+        return all(term.indicator for term in self.parts)
 
     @property
     def proximable(self) -> bool:
         """Whether all terms are."""
-        return all(term.proximable for term in self._leaves)
+        return all(term.proximable for term in self.parts)
 
     def value(self, x: PyTree[Array]) -> Scalar:
         """The sum of the terms' values."""
@@ -85,7 +85,8 @@ class PerLeaf(Term):
         self.map(lambda term, part: term.check(part), x)
 
     @property
-    def _leaves(self) -> list[Term]:
+    def parts(self) -> list[Term]:
+        """The terms, one after the other."""
         return jax.tree.leaves(self.terms, is_leaf=_is_term)
 
     def map(self, function: Any, *parts: PyTree) -> PyTree:

@@ -49,13 +49,33 @@ def test_a_finished_run_is_not_run_again(tmp_path):
     np.testing.assert_array_equal(first.x, again.x)
 
 
+def test_a_converged_run_is_taken_up_only_by_a_stricter_rule(tmp_path):
+    path = tmp_path / "run.thalweg"
+    run = lambda tol: minimize(lambda x: jnp.sum((A @ x - b) ** 2), jnp.zeros(6), tol=tol, checkpoint=path)
+    first, again, further = run(1e-3), run(1e-3), run(1e-8)
+    assert first.status is again.status is further.status is Status.CONVERGED
+    assert first.steps == again.steps < further.steps
+
+
+def test_a_checkpoint_that_cannot_be_written_is_found_out_before_the_run(tmp_path):
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    with pytest.raises((OSError, FileFormatError)):
+        minimize(oracle(), jnp.zeros(6), checkpoint=folder, **OPTIONS)
+
+
 def test_another_run_does_not_take_up_the_checkpoint(tmp_path):
     path = tmp_path / "run.thalweg"
     minimize(oracle(), jnp.zeros(6), steps=10, checkpoint=path, **OPTIONS)
     with pytest.raises(FileFormatError, match=r"belongs to another run: it has term=L1.* this run has term=Zero"):
         minimize(oracle(), jnp.zeros(6), steps=10, checkpoint=path, **{**OPTIONS, "term": None})
-    with pytest.raises(FileFormatError, match=r"float64\[6\]|x"):
-        minimize(oracle(), jnp.zeros(5), steps=10, checkpoint=path, **OPTIONS)
+    with pytest.raises(FileFormatError, match=r"belongs to another run: it has x0="):
+        minimize(oracle(), jnp.ones(6), steps=10, checkpoint=path, **OPTIONS)
+    with pytest.raises(FileFormatError, match=r"belongs to another run: it has term=L1"):
+        minimize(oracle(), jnp.zeros(6), steps=10, checkpoint=path, **{**OPTIONS, "term": L1(0.5)})
+    other = MiniBatch(lambda x, batch: 0.7 * (batch[0] @ x - batch[1]) ** 2, (A, b), 4, replacement=False)
+    with pytest.raises(FileFormatError, match=r"belongs to another run: it has oracle=MiniBatch"):
+        minimize(other, jnp.zeros(6), steps=10, checkpoint=path, **OPTIONS)
     with pytest.raises(FileFormatError, match="key"):
         minimize(oracle(), jnp.zeros(6), steps=10, checkpoint=path, **{**OPTIONS, "key": jax.random.key(6)})
 

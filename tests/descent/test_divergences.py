@@ -76,6 +76,10 @@ PAIRS = [
     (DiagonalMetric(2.0), Box(-0.2, 0.4), free, (-0.2, 0.4)),
     (MatrixMetric(METRIC), Zero(), free, None),
     (MatrixMetric(METRIC), SquaredL2(0.6), free, None),
+    (NegativeEntropy(), PerLeaf(L1(0.2)), positive, (1e-9, None)),
+    (BurgEntropy(), PerLeaf(Box(0.3, 0.9)), positive, (0.3, 0.9)),
+    (BurgEntropy(), LogBarrier(jnp.asarray([0.1, 0.2, 0.3, 0.4])), positive, (1e-9, None)),
+    (BurgEntropy(), Box(0.1, np.inf), positive, (0.1, None)),
     (NegativeEntropy(), Zero(), positive, (1e-9, None)),
     (NegativeEntropy(), NonNegative(), positive, (1e-9, None)),
     (NegativeEntropy(), L1(0.4), positive, (1e-9, None)),
@@ -198,7 +202,8 @@ def test_family_step_is_the_minimiser(family, draw, kind):
         coordinates = family.mean(x) if to_centre else x
         return trees.inner(gradient, coordinates) + term.value(x) + divergence.value(x, centre) / size
 
-    slope = jax.grad(value)(step)
+    value = jax.jit(value)
+    slope = jax.jit(jax.grad(value))(step)
     assert trees.norm(symmetric(slope)) < 1e-9
     best = value(step)
     for seed in range(20):
@@ -285,6 +290,12 @@ def test_pairs_without_a_closed_form_are_refused_with_what_works():
     with pytest.raises(IncompatiblePartsError, match="KLToPrior"):
         Descent(lambda x: jnp.sum(x), term=prior, step=0.1)
     assert ("NegativeEntropy", "Simplex", "") in closed_forms()
+    with pytest.raises(IncompatiblePartsError, match="SquaredL2 with one weight"):
+        Descent(lambda x: jnp.sum(x), term=SquaredL2(jnp.ones(D)), divergence=MatrixMetric(METRIC), step=0.1)
+    with pytest.raises(IncompatiblePartsError, match="PerLeaf of these"):
+        Descent(lambda x: jnp.sum(x), term=PerLeaf(L2(1.0)), divergence=NegativeEntropy(), step=0.1)
+    with pytest.raises(IncompatiblePartsError, match="KLToPrior of the same family"):
+        Descent(lambda x: jnp.sum(x), term=prior, divergence=KLToCentre(Poisson()), step=0.1)
 
 
 def test_a_pair_can_be_registered_from_outside_and_the_specific_one_wins():
@@ -345,3 +356,12 @@ def test_a_start_outside_the_geometry_is_refused(divergence, x0, message):
 def test_wrong_constructors(make, message):
     with pytest.raises(ValueError, match=message):
         make()
+
+
+def test_entropy_at_the_boundary():
+    divergence = NegativeEntropy()
+    assert divergence.value(jnp.ones(1), jnp.zeros(1)) == jnp.inf
+    assert divergence.value(jnp.zeros(1), jnp.ones(1)) == 1
+    # An entry driven towards 0 stays positive, so that it can come back.
+    far = divergence.step(jnp.array([3.0]), jnp.array([1e4]), 1.0, Zero())
+    assert 0 < far[0] < 1e-300

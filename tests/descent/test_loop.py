@@ -319,7 +319,21 @@ NOISY = {"step": 0.1, "key": jax.random.key(0)}
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: minimize(loss, jnp.zeros(7)), "dot_general|shape"),
+        (lambda: minimize(loss, jnp.zeros(7)), r"oracle=Exact failed at a point of x0's shape \(7,\)"),
+        (
+            lambda: minimize(lambda x: x, jnp.zeros(3)),
+            r"the function must return a scalar, found an array of shape \(3,\)",
+        ),
+        (lambda: minimize(loss, jnp.zeros(6), callback=3), "callback must be a function of a Snapshot, found 3"),
+        (lambda: minimize(loss, jnp.zeros(6), steps=10**10), "steps must be a whole number from 1 to 2147483647"),
+        (
+            lambda: minimize(loss, jnp.zeros(6), key=jax.random.split(jax.random.key(0))),
+            "key must be one JAX random key",
+        ),
+        (
+            lambda: minimize(loss, minimize(loss, jnp.zeros(6), steps=2), momentum=FISTA()),
+            "x0 is the Result of a run with another",
+        ),
         (lambda: minimize(loss, jnp.array([0, 1, np.nan, 0, 0, 0])), r"x0 must be finite, found nan at index \(2,\)"),
         (
             lambda: minimize(loss, {"w": np.full((2, 2), np.inf)}),
@@ -349,15 +363,21 @@ NOISY = {"step": 0.1, "key": jax.random.key(0)}
             lambda: minimize(OtherShape(loss), jnp.zeros(6)),
             r"oracle=OtherShape returned a gradient of shape \(3,\) for x0, which has shape \(6,\)",
         ),
-        (lambda: minimize(loss, jnp.zeros(6), steps=0), "steps must be a whole number of at least 1, found 0"),
-        (lambda: minimize(loss, jnp.zeros(6), steps=1.5), "steps must be a whole number of at least 1, found 1.5"),
-        (lambda: minimize(loss, jnp.zeros(6), stride=-1), "stride must be a whole number of at least 1, found -1"),
+        (lambda: minimize(loss, jnp.zeros(6), steps=0), "steps must be a whole number from 1 to 2147483647, found 0"),
+        (
+            lambda: minimize(loss, jnp.zeros(6), steps=1.5),
+            "steps must be a whole number from 1 to 2147483647, found 1.5",
+        ),
+        (
+            lambda: minimize(loss, jnp.zeros(6), stride=-1),
+            "stride must be a whole number from 1 to 2147483647, found -1",
+        ),
         (lambda: minimize(loss, jnp.zeros(6), tol=-1.0), "tol must be at least 0 and finite, found -1.0"),
         (
             lambda: minimize(loss, jnp.zeros(6), tol="tight"),
             "tol must be None, a number or a StoppingRule, found 'tight'",
         ),
-        (lambda: minimize(loss, jnp.zeros(6), key=3), "key must be a JAX random key such as"),
+        (lambda: minimize(loss, jnp.zeros(6), key=3), "key must be one JAX random key such as"),
         (lambda: minimize(batches(), jnp.zeros(6), step=0.1), "key must be given: oracle=MiniBatch is random"),
         (lambda: minimize(loss, jnp.zeros(6), checkpoint=3), "checkpoint must be a path or a Checkpoint, found int"),
     ],
@@ -441,3 +461,47 @@ def test_as_optax_refuses_what_optax_cannot_do():
 def test_tolerance_rules_can_be_passed_as_tol():
     result = minimize(loss, jnp.zeros(6), tol=Tolerance(1e-3) | Steps(5), stride=1)
     assert result.steps <= 5
+
+
+def test_resuming_takes_the_rule_along():
+    options = {"step": 0.5 / BOUND, "tol": 1e-6, "stride": 1}
+    whole = minimize(loss, jnp.zeros(6), **options)
+    rest = minimize(loss, minimize(loss, jnp.zeros(6), steps=10, **options), **options)
+    assert whole.status is rest.status is Status.CONVERGED
+    assert whole.steps == rest.steps
+
+
+def test_books_are_kept_in_more_than_half_precision():
+    ones = jnp.ones(64, jnp.bfloat16)
+    oracle = MiniBatch(lambda x, batch: 0 * batch * x + 1, ones, 4)
+    result = minimize(oracle, jnp.ones((), jnp.bfloat16), step=0.1, steps=1000, stride=1000, key=jax.random.key(0))
+    assert result.history["value"][-1] == pytest.approx(1.0, rel=1e-3)
+    assert result.history["work"][-1] == 4000
+    svrg = minimize(SVRG(oracle, 1000), jnp.ones((), jnp.bfloat16), step=0.1, steps=1001, key=jax.random.key(0))
+    assert float(svrg.x) == 1.0
+
+
+def test_an_optimiser_may_carry_a_random_key():
+    optimiser = optax.noisy_sgd(0.01, key=jax.random.key(0))
+    assert minimize(loss, jnp.zeros(6), step=optimiser, steps=20, tol=Steps(1e9)).steps == 20
+
+
+def test_a_line_search_without_a_function_is_refused():
+    with pytest.raises(IncompatiblePartsError, match="searches along a line"):
+        minimize(batches(), jnp.zeros(6), step=optax.lbfgs(), key=jax.random.key(0))
+
+
+def test_history_ends_where_a_diverging_run_was_last_finite():
+    result = minimize(loss, jnp.zeros(6), step=40 / BOUND, steps=5000, stride=50)
+    assert result.status is Status.DIVERGED
+    assert result.history["step"][-1] <= result.steps
+
+
+def test_svrg_does_not_converge_by_luck():
+    a = jnp.asarray(rng.normal(size=40))
+    oracle = MiniBatch(lambda x, batch: 0.5 * (batch[0] * x - batch[1]) ** 2, (a, 3 * a + b), 1)
+    best = float(jnp.sum(a * (3 * a + b)) / jnp.sum(a**2))
+    for seed in range(6):
+        result = minimize(SVRG(oracle, 80), jnp.zeros(()), step=0.05, tol=1e-4, key=jax.random.key(seed))
+        assert result.status is Status.CONVERGED
+        assert abs(float(result.x) - best) < 0.01 * abs(best)

@@ -1,11 +1,13 @@
 """Steps, momentum, averaging and stopping rules, each on its own."""
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
 
+from thalweg import trees
 from thalweg.descent import (
     FISTA,
     L1,
@@ -46,12 +48,9 @@ def quadratic(x):
 
 def sizes(step, steps=6, f=quadratic, x=None):
     descent = Descent(f, step=step)
-    state = descent.init(jnp.ones(3) if x is None else x)
-    out = []
-    for _ in range(steps):
-        state, info = descent.update(state, jax.random.key(0))
-        out.append(float(info.size))
-    return np.array(out), state
+    keys = jax.random.split(jax.random.key(0), steps)
+    state, info = jax.lax.scan(descent.update, descent.init(jnp.ones(3) if x is None else x), keys)
+    return np.asarray(info.size), state
 
 
 @pytest.mark.parametrize(
@@ -92,9 +91,10 @@ def test_backtracking_satisfies_its_inequality_in_a_bregman_geometry():
     f = lambda x: cost @ x + 5 * jnp.sum(x**2)
     descent = Descent(f, term=Simplex(), divergence=NegativeEntropy(), step=Backtracking())
     state = descent.init(jnp.full(3, 1 / 3))
+    update = jax.jit(descent.update)
     for _ in range(10):
         before = state.x
-        state, info = descent.update(state, jax.random.key(0))
+        state, info = update(state, jax.random.key(0))
         model = f(before) + jax.grad(f)(before) @ (state.x - before)
         model += NegativeEntropy().value(state.x, before) / info.size
         assert f(state.x) <= model + 1e-12
@@ -104,11 +104,12 @@ def test_backtracking_satisfies_its_inequality_in_a_bregman_geometry():
 def test_barzilai_borwein_is_the_secant_formula_and_beats_gradient_descent(kind):
     xs, gs, descent = [], [], Descent(quadratic, step=BarzilaiBorwein(kind))
     state = descent.init(jnp.ones(3))
+    update = jax.jit(descent.update)
     found = []
     for _ in range(8):
         xs.append(state.x)
         gs.append(jax.grad(quadratic)(state.x))
-        state, info = descent.update(state, jax.random.key(0))
+        state, info = update(state, jax.random.key(0))
         found.append(float(info.size))
     for k in range(1, 8):
         s, z = xs[k] - xs[k - 1], gs[k] - gs[k - 1]
@@ -179,13 +180,16 @@ def run_rule(rule, residuals=None, values=None, work=None, seconds=None, steps=N
         pick(work, np.zeros(count)),
         pick(seconds, np.zeros(count)),
     ]
-    state = rule.init()
-    update = jax.jit(lambda state, record: rule.update(state, record))
-    for i, row in enumerate(zip(*columns, strict=True)):
-        state, code = update(state, Record(*map(jnp.asarray, row)))
-        if int(code):
-            return i, Status(int(code))
-    return None
+    codes = np.asarray(all_codes(rule, Record(*map(jnp.asarray, columns))))
+    stopped = np.flatnonzero(codes)
+    return (int(stopped[0]), Status(int(codes[stopped[0]]))) if stopped.size else None
+
+
+@eqx.filter_jit
+def all_codes(rule, records):
+    """What a rule says at each record."""
+    state = trees.strongly_typed(rule.init())
+    return jax.lax.scan(lambda state, record: rule.update(state, record), state, records)[1]
 
 
 def test_tolerance_is_relative_to_the_largest_residual():
@@ -194,6 +198,9 @@ def test_tolerance_is_relative_to_the_largest_residual():
     assert run_rule(Tolerance(0.0, atol=0.5), residuals) == (3, Status.CONVERGED)
     assert run_rule(Tolerance(0.0), [1.0, 0.0]) == (1, Status.CONVERGED)
     assert run_rule(Tolerance(0.5), [np.inf, np.inf, np.nan]) is None
+    # What overflowed or was undefined once does not count for ever, and a residual is never negative.
+    assert run_rule(Tolerance(1e-3), [np.nan, np.inf, 1.0, -1.0, 5e-4]) == (4, Status.CONVERGED)
+    assert run_rule(Tolerance(1e-3, in_a_row=3), [1.0, 0.0, 1.0, 0.0, 0.0, 0.0]) == (5, Status.CONVERGED)
 
 
 def test_tolerance_follows_the_dtype():
@@ -223,8 +230,12 @@ def test_stagnation_tells_rounding_from_progress():
     assert run_rule(Stagnation(), ripples, 1 + ripples**2) is None
     growing = 1.01**k
     assert run_rule(Stagnation(), growing, growing) is None
-    # Without a value the residual alone decides.
-    assert run_rule(Stagnation(), np.maximum(falling, 1e-7))[1] is Status.STAGNATED
+    # A cycle does not move on either, but its steps promise more than rounding; and without a value nothing is known.
+    assert run_rule(Stagnation(), np.ones(3000), np.full(3000, 0.5)) is None
+    assert run_rule(Stagnation(), np.maximum(falling, 1e-7)) is None
+    # One record a window cannot tell a slow fall from a flat line.
+    sparse = 1 + 1 / (k[::500] + 1.0)
+    assert run_rule(Stagnation(), np.full(6, 1e-9), sparse, steps=k[::500] + 1) is None
 
 
 def test_plateau_stops_at_the_noise_and_not_before():
@@ -308,3 +319,43 @@ def test_parameters_are_leaves_so_that_a_change_compiles_nothing():
     for weight in (0.1, 0.2):
         once((Constant(weight), HeavyBall(weight), L1(weight), Tolerance(weight)))
     assert traces == 1
+
+
+def test_backtracking_does_not_collapse_in_rounding():
+    """f falls to 0, so that rounding relative to f itself would fail the test at every size."""
+    rng = np.random.default_rng(0)
+    X = jnp.asarray(rng.normal(size=(50, 200)), jnp.float32)
+    y = X @ jnp.asarray(rng.normal(size=200) * (rng.uniform(size=200) < 0.05), jnp.float32)
+    f = lambda w: 0.5 * jnp.sum((X @ w - y) ** 2)
+    start = jnp.zeros(200, jnp.float32)
+    result = minimize(f, start, term=L1(0.01), momentum=FISTA(), tol=1e-5, steps=20_000)
+    assert result.success
+    assert result.history["size"][-1] > 0.1 / float(jnp.linalg.norm(X, 2) ** 2)
+
+
+def test_backtracking_where_the_function_is_nan_diverges_instead_of_standing_still():
+    result = minimize(lambda x: jnp.sum(x**2) - jnp.sum(jnp.log(x)), -jnp.ones(2))
+    assert result.status is Status.DIVERGED
+    np.testing.assert_array_equal(result.x, -jnp.ones(2))
+
+
+def test_a_step_lost_to_rounding_is_not_convergence():
+    result = minimize(lambda x: 0.5 * jnp.sum(x**2), jnp.ones(3), step=1e-17, steps=50)
+    assert result.status is Status.STEPS_SPENT
+    half = minimize(lambda x: 0.5 * jnp.sum(x**2), jnp.full(3, 0.01, jnp.float16), step=0.01, steps=5)
+    assert half.status is Status.STEPS_SPENT
+
+
+def test_schedules_that_are_none_are_refused_and_negative_ones_end_the_run():
+    with pytest.raises(TypeError, match="step must be a schedule count -> size; calling it with a count failed"):
+        Descent(quadratic, step=optax.adam)
+    with pytest.raises(TypeError, match="step must be a schedule count -> size; it returned"):
+        Descent(quadratic, step=lambda k: jnp.ones(3))
+    assert minimize(quadratic, jnp.ones(3), step=lambda k: -0.01, steps=20).status is Status.DIVERGED
+    warmed = minimize(quadratic, jnp.ones(3), step=optax.linear_schedule(0.0, 0.01, 10), steps=5000)
+    assert warmed.status is Status.CONVERGED
+
+
+def test_barzilai_borwein_is_refused_in_other_geometries():
+    with pytest.raises(TypeError, match="step=BarzilaiBorwein measures in the Euclidean norm"):
+        Descent(quadratic, divergence=NegativeEntropy(), step=BarzilaiBorwein())

@@ -75,7 +75,7 @@ ORACLES = {
     "svrg": (SVRG(mini(), period=10), least_squares),
     "svrg by epochs": (SVRG(mini(replacement=False), period=10), least_squares),
     "loopless svrg": (LooplessSVRG(mini(), probability=0.3), least_squares),
-    "svrg of monte carlo": (
+    "svrg weighted": (
         SVRG(mini(weights=WEIGHTS), period=5),
         lambda x: jnp.average(losses(x, (A, b)), weights=WEIGHTS),
     ),
@@ -99,9 +99,8 @@ def state_after(name, steps, seed):
 @every
 @settings(max_examples=4, deadline=None, derandomize=True)
 @given(seed=st.integers(0, 2**30), steps=st.integers(0, 4))
-def test_same_state_and_key_give_the_same_noise_whatever_x(name, seed, steps):
-    """Noise that does not depend on x: asked twice, the oracle answers alike, and what differs between two
-    points is a function of the points, the same after other points were asked in between."""
+def test_same_state_and_key_give_the_same_answer(name, seed, steps):
+    """Asked twice, also with another point in between, the oracle answers alike: it keeps no hidden state."""
     state = state_after(name, steps, seed)
     key = jax.random.key(seed)
     x, y = (jnp.asarray(np.random.default_rng(seed + i).normal(size=D)) for i in (0, 1))
@@ -110,6 +109,42 @@ def test_same_state_and_key_give_the_same_noise_whatever_x(name, seed, steps):
     again, _ = compiled[name](x, state, key)
     np.testing.assert_array_equal(first.gradient, again.gradient)
     np.testing.assert_array_equal(first.value, again.value)
+
+
+IDS = jnp.arange(float(N))
+NOISE_ALONE = {
+    "mini-batch": MiniBatch(lambda x, batch: batch + 0 * x[0], IDS, 4),
+    "mini-batch by epochs": MiniBatch(lambda x, batch: batch + 0 * x[0], IDS, 4, replacement=False),
+    "mini-batch weighted": MiniBatch(lambda x, batch: batch + 0 * x[0], IDS, 4, weights=WEIGHTS),
+    "reparameterised": Reparameterised(lambda x, key: jnp.sum(jax.random.normal(key, (D,))) + 0 * x[0], samples=4),
+    "score function": ScoreFunction(lambda x, z: jnp.sum(z - x), gaussian_sample, gaussian_log_prob, samples=8),
+}
+
+
+@pytest.mark.parametrize("name", NOISE_ALONE)
+def test_what_is_drawn_does_not_depend_on_x(name):
+    """The value of these oracles is their noise alone: the ids of the batch, the normals of the samples."""
+    oracle = NOISE_ALONE[name]
+    state = oracle.init(jnp.zeros(D))
+    value = jax.jit(lambda x, key: oracle.estimate(x, state, key)[0].value)
+    draws = set()
+    for seed in range(10):
+        drawn = [
+            float(value(x, jax.random.key(seed)))
+            for x in (jnp.zeros(D), jnp.full(D, 0.7), jnp.asarray([5.0, -3.0, 100.0]))
+        ]
+        np.testing.assert_allclose(drawn, drawn[0], rtol=1e-9, atol=1e-9)
+        draws.add(round(drawn[0], 6))
+    assert len(draws) > 5
+
+
+def test_the_coin_of_loopless_svrg_does_not_depend_on_x():
+    oracle = LooplessSVRG(mini(), probability=0.5)
+    state = oracle.init(jnp.zeros(D))
+    anchor = jax.jit(lambda x, key: oracle.estimate(x, state, key)[1].anchor.x)
+    for seed in range(10):
+        moved = [bool(jnp.array_equal(anchor(x, jax.random.key(seed)), x)) for x in (jnp.ones(D), jnp.full(D, -2.0))]
+        assert moved[0] == moved[1]
 
 
 LINEAR = ["mini-batch", "mini-batch by epochs", "mini-batch weighted", "reparameterised", "svrg", "svrg by epochs"]

@@ -28,11 +28,12 @@ def mini(batch_size=3, **options):
 def test_an_epoch_sees_no_example_twice_and_orders_differ():
     oracle = MiniBatch(lambda x, batch: batch * x, jnp.arange(N, dtype=float), 3, replacement=False)
     state = oracle.init(jnp.ones(()))
+    draw = jax.jit(lambda state, key: oracle._indices(state, key))
     epochs = []
     for epoch in range(3):
         seen = []
         for k in range(3):
-            indices, state = oracle._indices(state, jax.random.key(10 * epoch + k))
+            indices, state = draw(state, jax.random.key(10 * epoch + k))
             seen += indices.tolist()
         assert len(set(seen)) == 9
         epochs.append(tuple(seen))
@@ -41,11 +42,9 @@ def test_an_epoch_sees_no_example_twice_and_orders_differ():
 
 def test_every_example_is_left_out_now_and_then():
     oracle = MiniBatch(lambda x, batch: batch * x, jnp.arange(N, dtype=float), 3, replacement=False)
-    seen, state = set(), oracle.init(jnp.ones(()))
-    for k in range(60):
-        indices, state = oracle._indices(state, jax.random.key(k))
-        seen |= set(indices.tolist())
-    assert seen == set(range(N))
+    draw = lambda state, key: oracle._indices(state, key)[::-1]
+    _, seen = jax.lax.scan(draw, oracle.init(jnp.ones(())), jax.random.split(jax.random.key(0), 60))
+    assert set(np.ravel(seen).tolist()) == set(range(N))
 
 
 def test_work_is_counted():
@@ -149,6 +148,11 @@ def test_a_plain_function_becomes_an_exact_oracle():
         (lambda: MiniBatch(lambda x, b: x, (jnp.ones(3), jnp.ones(4)), 1), "arrays of one common length"),
         (lambda: MiniBatch(lambda x, b: x, jnp.ones((0, 2)), 1), "at least one example"),
         (lambda: MiniBatch(lambda x, b: x, (), 1), "arrays of one common length"),
+        (lambda: mini(weights=np.r_[np.inf, np.ones(N - 1)]), "weights must be finite"),
+        (
+            lambda: MiniBatch(lambda x, b: jnp.mean(b), jnp.ones(N), 2).value(jnp.ones(2)),
+            r"losses must return one loss per example, shape \(10,\), found \(\)",
+        ),
         (lambda: SVRG(mini(), 0), "period of SVRG must be a whole number of at least 1, found 0"),
         (lambda: SVRG(mini(), 5, restart="first"), "restart of SVRG must be 'mean' or 'last', found 'first'"),
         (lambda: SVRG(Reparameterised(lambda x, k: x), 5), r"oracle=Reparameterised has no full\(x\)"),

@@ -87,11 +87,12 @@ class Keeper:
         records = np.shape(plain["history"]["step"])
         columns = {name: jax.ShapeDtypeStruct(records, np.float64) for name in History.names}
         like = {"state": fresh.state, "history": columns}
-        like["rule"] = fresh.rule_state if same_rule else plain["rule"]
+        rule_leaves, rule_structure = jax.tree.flatten(fresh.rule_state)
+        like["rule"] = rule_leaves if same_rule else plain["rule"]
         tree, _ = files.load(path, kind=KIND, like=like)
         return Progress(
             _on_device(tree["state"]),
-            _on_device(tree["rule"]) if same_rule else fresh.rule_state,
+            jax.tree.unflatten(rule_structure, _on_device(tree["rule"])) if same_rule else fresh.rule_state,
             History(tree["history"]),
             metadata["work"],
             metadata["seconds"],
@@ -110,7 +111,9 @@ class Keeper:
 
     def write(self, progress: Progress) -> None:
         """Write now."""
-        tree = {"state": progress.state, "rule": progress.rule_state, "history": dict(progress.history)}
+        # The leaves alone, so that a run under another rule can read past them.
+        rule = jax.tree.leaves(progress.rule_state)
+        tree = {"state": progress.state, "rule": rule, "history": dict(progress.history)}
         metadata = {
             "parts": self.parts,
             "rule": self.rule,

@@ -48,7 +48,7 @@ def _absorb(digest: Any, value: Any, depth: int) -> None:
         digest.update(f"{array.dtype}{array.shape}".encode() + array.tobytes())
     elif isinstance(value, types.FunctionType):
         code = value.__code__
-        digest.update(value.__qualname__.encode() + code.co_code)
+        digest.update(code.co_code)
         enclosed = [cell.cell_contents for cell in value.__closure__ or ()]
         constants = [constant for constant in code.co_consts if isinstance(constant, int | float | str)]
         used = [value.__globals__.get(name) for name in code.co_names]

@@ -74,7 +74,8 @@ def _entropy_step(divergence, term, centre, gradient, size):
 def _exponentiated_gradient(divergence, term, centre, gradient, size):
     def leaf(c, g):
         # In the log domain, so that a large gradient neither overflows nor empties the simplex.
-        return jnp.asarray(term.total, c.dtype) * jax.nn.softmax(jnp.log(c) - jnp.asarray(size, c.dtype) * g, axis=-1)
+        shares = jax.nn.softmax(jnp.log(c) - jnp.asarray(size, c.dtype) * g, axis=-1)
+        return _kept_positive(jnp.asarray(term.total, c.dtype) * shares, c)
 
     return jax.tree.map(leaf, centre, gradient)
 

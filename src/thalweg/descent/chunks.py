@@ -5,6 +5,7 @@ arguments, not constants, so nothing is compiled twice.
 """
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import lru_cache, partial
 from typing import Any, NamedTuple
 
@@ -17,7 +18,7 @@ from jaxtyping import Array, Float, Int, Key, PyTree, Scalar
 from thalweg import trees
 from thalweg.descent.iteration import Descent, Info, State
 from thalweg.descent.result import Status
-from thalweg.descent.stopping import Record
+from thalweg.descent.stopping import Record, StoppingRule
 
 CAPACITY = 4096
 """The most records a chunk can hold."""
@@ -95,20 +96,21 @@ def _one_step(descent: Descent, state: State, key: Key[Array, ""]) -> tuple[Stat
 
 
 class Split:
-    """A pytree as arrays, which travel through ``jit``, and the rest, hashed once instead of at every chunk."""
+    """A pytree as arrays, which travel through ``jit``, and the rest, which is hashed once instead of at every chunk.
+
+    The arrays are a plain tuple, which costs far less to take apart at every call than the modules they came from.
+    """
 
     def __init__(self, tree: PyTree) -> None:
-        arrays, rest = eqx.partition(tree, eqx.is_array)
-        self.arrays = arrays
-        leaves, structure = jax.tree.flatten(rest)
-        self.rest = _Rest(rest, (tuple(leaves), structure))
+        leaves, structure = jax.tree.flatten(tree)
+        self.arrays = tuple(leaf for leaf in leaves if eqx.is_array(leaf))
+        self.rest = _Rest(structure, tuple(None if eqx.is_array(leaf) else leaf for leaf in leaves))
 
 
 class _Rest:
-    def __init__(self, tree: PyTree, identity: tuple) -> None:
-        self.tree = tree
-        self._identity = identity
-        self._hash = hash(identity)
+    def __init__(self, structure: Any, others: tuple) -> None:
+        self._identity = (structure, others)
+        self._hash = hash(self._identity)
 
     def __hash__(self) -> int:
         return self._hash
@@ -116,24 +118,38 @@ class _Rest:
     def __eq__(self, other: object) -> bool:
         return self is other or (isinstance(other, _Rest) and self._identity == other._identity)
 
+    def joined(self, arrays: tuple) -> PyTree:
+        """Put the arrays back where they were."""
+        structure, others = self._identity
+        rest = iter(arrays)
+        return jax.tree.unflatten(structure, [next(rest) if leaf is None else leaf for leaf in others])
+
+
+@dataclass
+class _Compiled:
+    """A compiled method, and how many steps a second it was last seen to take on arrays of these shapes."""
+
+    run: Callable[..., Chunk]
+    paces: dict[tuple, float]
+
 
 @lru_cache(maxsize=32)
-def _compiled(rest: _Rest, whole_stride: int | None) -> Callable[..., Chunk]:
+def _compiled(rest: _Rest, whole_stride: int | None) -> _Compiled:
     """One compiled function a method; only the last few are kept, with the data their functions close over."""
-    return jax.jit(partial(_run, rest, whole_stride))
+    return _Compiled(jax.jit(partial(_run, rest, whole_stride)), {})
 
 
 def _run(
     rest: _Rest,
     whole_stride: int | None,
-    arrays: PyTree,
+    arrays: tuple,
     state: State,
     rule_state: PyTree,
     key: Key[Array, ""],
     bounds: Bounds,
     before: Before,
 ) -> Chunk:
-    descent, rule = eqx.combine(arrays, rest.tree)
+    descent, rule = rest.joined(arrays)
     # Half precision is too coarse to keep books in.
     dtype = jnp.promote_types(trees.dtype(state.x), jnp.float32)
     noisy = not descent.oracle.deterministic
@@ -189,34 +205,42 @@ def _run(
     return Chunk(end.state, end.rule_state, end.code, end.rows, end.filled, end.work)
 
 
-def run_chunk(
-    method: Split,
-    state: State,
-    rule_state: PyTree,
-    key: Key[Array, ""],
-    bounds: Bounds,
-    before: Before,
-    steps_taken: int,
-) -> Chunk:
-    """Run until the bounds are met or the rule stops. ``method`` is the pair (descent, rule)."""
-    left = int(bounds.last_step) - steps_taken
-    whole_stride = int(bounds.stride) if bounds.stride and left % bounds.stride == 0 else None
-    bounds = Bounds(*(np.asarray(n, np.int32) for n in bounds))
-    before = Before(*(np.asarray(n, np.int32 if isinstance(n, int) else np.float64) for n in before))
-    return _compiled(method.rest, whole_stride)(method.arrays, state, rule_state, key, bounds, before)
+class Runner:
+    """Runs the chunks of one run of a method, the pair (descent, rule)."""
 
+    def __init__(self, method: tuple[Descent, StoppingRule], state: State, stride: int, steps: int) -> None:
+        split = Split(method)
+        self._rest, self._arrays = split.rest, split.arrays
+        # A stride that divides the steps is known to the compiler.
+        self._compiled = _compiled(split.rest, stride if stride and steps % stride == 0 else None)
+        self._shapes = tuple((jnp.shape(leaf), str(leaf.dtype)) for leaf in [*split.arrays, *jax.tree.leaves(state)])
 
-def last_finite(method: Split, state: State, key: Key[Array, ""], steps: Int[Array, ""]) -> State:
-    """Replay a chunk that ended in NaN or infinity, step by step; return the last state with a finite x.
+    @property
+    def pace(self) -> float | None:
+        """Steps a second, if this method was run on arrays of these shapes before."""
+        return self._compiled.paces.get(self._shapes)
 
-    Steps are pure, so replaying finds the very step; looking at every step the first time would cost every run.
-    """
-    return _replay(method.rest, method.arrays, state, key, steps)
+    @pace.setter
+    def pace(self, steps_a_second: float) -> None:
+        self._compiled.paces[self._shapes] = steps_a_second
+
+    def run(self, state: State, rule_state: PyTree, key: Key[Array, ""], bounds: Bounds, before: Before) -> Chunk:
+        """Run until the bounds are met or the rule stops."""
+        bounds = Bounds(*(np.asarray(n, np.int32) for n in bounds))
+        before = Before(*(np.asarray(n, np.int32 if isinstance(n, int) else np.float64) for n in before))
+        return self._compiled.run(self._arrays, state, rule_state, key, bounds, before)
+
+    def last_finite(self, state: State, key: Key[Array, ""], steps: Int[Array, ""]) -> State:
+        """Replay a chunk that ended in NaN or infinity, step by step; return the last state with a finite x.
+
+        Steps are pure, so replaying finds the very step; looking at every step the first time would cost every run.
+        """
+        return _replay(self._rest, self._arrays, state, key, steps)
 
 
 @partial(jax.jit, static_argnums=0)
-def _replay(rest: _Rest, arrays: PyTree, state: State, key: Key[Array, ""], steps: Int[Array, ""]) -> State:
-    descent, _ = eqx.combine(arrays, rest.tree)
+def _replay(rest: _Rest, arrays: tuple, state: State, key: Key[Array, ""], steps: Int[Array, ""]) -> State:
+    descent, _ = rest.joined(arrays)
 
     def ahead(state):
         return _one_step(descent, state, key)[0]

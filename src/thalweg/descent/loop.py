@@ -16,7 +16,7 @@ from thalweg import trees
 from thalweg.arguments import whole
 from thalweg.descent.averaging import Averaging
 from thalweg.descent.checkpoint import Checkpoint, Keeper, Progress, as_checkpoint
-from thalweg.descent.chunks import CAPACITY, Before, Bounds, Chunk, Split, last_finite, run_chunk
+from thalweg.descent.chunks import CAPACITY, Before, Bounds, Chunk, Runner
 from thalweg.descent.display import Bar
 from thalweg.descent.divergences import Divergence
 from thalweg.descent.fingerprint import describe, describe_rule
@@ -148,11 +148,12 @@ class _Run:
         keeper: Keeper | None,
     ) -> None:
         self.descent, self.key = descent, key
-        self.method = Split((descent, rule))
+        self.runner = Runner((descent, rule), start.state, stride, last_step - start.steps)
         self.progress = start
         self.last_step, self.stride = last_step, stride
         self.callback, self.keeper = callback, keeper
-        self.chunk_steps = 1
+        # The first chunk of a method that was never run is one record; it holds the compilation.
+        self.chunk_steps = 1 if self.runner.pace is None else self._wanted(self.runner.pace)
         self.note = ""
         self.before = start.seconds
         self.started = time.perf_counter()
@@ -188,13 +189,13 @@ class _Run:
         bounds = Bounds(until, 1 if self.callback else CAPACITY, self.last_step, self.stride)
         row = last.history.last
         before = Before(last.work, last.seconds, 0 if np.isnan(row["step"]) else int(row["step"]), row["value"])
-        chunk = run_chunk(self.method, last.state, last.rule_state, self.key, bounds, before, last.steps)
+        chunk = self.runner.run(last.state, last.rule_state, self.key, bounds, before)
         status = Status(int(chunk.code))
         ended = time.perf_counter()
         seconds = self.before + ended - self.started
         state = chunk.state
         if status is Status.DIVERGED:
-            state = last_finite(self.method, last.state, self.key, chunk.state.steps)
+            state = self.runner.last_finite(last.state, self.key, chunk.state.steps)
             self.note = f"Step {int(state.steps) + 1} was the first to be NaN or infinite. "
         if int(chunk.filled):
             rows = self._rows(chunk, seconds)
@@ -218,9 +219,16 @@ class _Run:
         return columns
 
     def _adapt(self, steps: int, seconds: float) -> None:
-        """Choose how many steps make a chunk of the wanted length; the first chunk holds the compilation."""
-        wanted = int(max(steps, 1) * _CHUNK_SECONDS / max(seconds, 1e-9))
-        self.chunk_steps = min(max(wanted, 1), 1000 * max(steps, 1))
+        """Choose how many steps make a chunk of the wanted length."""
+        pace = max(steps, 1) / max(seconds, 1e-9)
+        first = self.runner.pace is None and self.chunk_steps == 1
+        self.chunk_steps = min(self._wanted(pace), 1000 * max(steps, 1))
+        if not first:
+            self.runner.pace = pace
+
+    @staticmethod
+    def _wanted(pace: float) -> int:
+        return max(int(pace * _CHUNK_SECONDS), 1)
 
     def _snapshot(self) -> Snapshot:
         row = self.progress.history.last

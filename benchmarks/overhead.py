@@ -14,7 +14,7 @@ from benchmarks._common import ratio, report, side_by_side, table
 from thalweg.descent import Steps, minimize
 from thalweg.oracles import Exact
 
-STEPS, STRIDE, DIMENSION = 100_000, 500, 1_000
+STEPS, STRIDE, DIMENSION = 100_000, 1_000, 1_000
 LIMIT = 1.3
 
 

@@ -51,11 +51,9 @@ def is_leaf(a: PyTree) -> bool:
 
 
 def norm(a: PyTree[Array]) -> Scalar:
-    """The Euclidean norm of all leaves together, without overflow or underflow of the squares."""
-    largest = reduce(jnp.maximum, [jnp.max(jnp.abs(leaf), initial=0) for leaf in jax.tree.leaves(a)])
-    unit = jnp.where((largest > 0) & jnp.isfinite(largest), largest, 1)
-    scaled = jax.tree.map(lambda leaf: leaf / unit.astype(leaf.dtype), a)
-    return unit * jnp.sqrt(inner(scaled, scaled))
+    """The Euclidean norm of all leaves together, in float32 at least: squares of half-precision numbers underflow."""
+    wide = jax.tree.map(lambda leaf: leaf.astype(jnp.promote_types(leaf.dtype, jnp.float32)), a)
+    return jnp.sqrt(inner(wide, wide))
 
 
 def where(condition: Any, a: PyTree[Array], b: PyTree[Array]) -> PyTree[Array]:

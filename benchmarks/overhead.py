@@ -2,7 +2,8 @@
 
 The problem is a quadratic with a diagonal Hessian, so a step is one fused multiply-add of 1,000 numbers and overhead
 shows. The bare version is what one would write by hand for this problem alone: same arithmetic, same stride, and
-the same record (value, ‖G‖, and whether x is finite).
+the same record (value, ‖G‖, and whether x is finite). A record costs more here than by hand, so the shorter stride
+shows that cost beside the one the claim is made for.
 """
 
 from functools import partial
@@ -14,7 +15,9 @@ from benchmarks._common import ratio, report, side_by_side, table
 from thalweg.descent import Steps, minimize
 from thalweg.oracles import Exact
 
-STEPS, STRIDE, DIMENSION = 100_000, 1_000, 1_000
+STEPS, DIMENSION = 100_000, 1_000
+STRIDES = (100, 1_000)
+CLAIMED = 1_000
 LIMIT = 1.3
 
 
@@ -36,7 +39,7 @@ def bare(x, curvatures, beta, records, stride):
     return jax.lax.scan(record, x, None, length=records)
 
 
-def measure(dtype) -> tuple[float, dict]:
+def measure(dtype, stride: int) -> tuple[float, dict]:
     curvatures = jnp.linspace(0.01, 1, DIMENSION, dtype=dtype)
     start = jnp.ones(DIMENSION, dtype)
     beta = jnp.asarray(2 / 1.01, dtype)
@@ -44,8 +47,8 @@ def measure(dtype) -> tuple[float, dict]:
     rule = Steps(10 * STEPS)
     seconds = side_by_side(
         {
-            "bare": lambda: bare(start, curvatures, beta, STEPS // STRIDE, STRIDE),
-            "thalweg": lambda: minimize(oracle, start, step=beta, steps=STEPS, stride=STRIDE, tol=rule).x,
+            "bare": lambda: bare(start, curvatures, beta, STEPS // stride, stride),
+            "thalweg": lambda: minimize(oracle, start, step=beta, steps=STEPS, stride=stride, tol=rule).x,
         },
         repeats=41,
     )
@@ -53,20 +56,24 @@ def measure(dtype) -> tuple[float, dict]:
 
 
 def main() -> None:
-    ratios, rows = {}, {"dtype": [], "bare ms": [], "thalweg ms": [], "ratio": []}
+    ratios, rows = {}, {"dtype": [], "stride": [], "bare ms": [], "thalweg ms": [], "ratio": []}
     for name in ("float32", "float64"):
-        with jax.enable_x64(name == "float64"):
-            ratios[name], seconds = measure(jnp.dtype(name))
-        rows["dtype"].append(name)
-        rows["bare ms"].append(1e3 * float(min(seconds["bare"])))
-        rows["thalweg ms"].append(1e3 * float(min(seconds["thalweg"])))
-        rows["ratio"].append(ratios[name])
+        for stride in STRIDES:
+            with jax.enable_x64(name == "float64"):
+                figure, seconds = measure(jnp.dtype(name), stride)
+            ratios[f"{name}, stride {stride}"] = figure
+            rows["dtype"].append(name)
+            rows["stride"].append(stride)
+            rows["bare ms"].append(1e3 * float(min(seconds["bare"])))
+            rows["thalweg ms"].append(1e3 * float(min(seconds["thalweg"])))
+            rows["ratio"].append(figure)
     table(rows)
+    claimed = [figure for name, figure in ratios.items() if name.endswith(f"stride {CLAIMED}")]
     report(
-        f"{STEPS} steps on a {DIMENSION}-dimensional diagonal quadratic cost at most {LIMIT} × a bare lax.scan that "
-        f"records at the same stride, in float32 and float64",
+        f"{STEPS} steps on a {DIMENSION}-dimensional diagonal quadratic cost at most {LIMIT} × a bare lax.scan of the "
+        f"same arithmetic that records at the same stride, claimed for a stride of {CLAIMED}, in float32 and float64",
         ratios,
-        max(ratios.values()) <= LIMIT,
+        max(claimed) <= LIMIT,
         **rows,
     )
 

@@ -42,7 +42,8 @@ def number(
         found = np.asarray(value, dtype=np.float64)
     except (TypeError, ValueError):
         raise TypeError(f"{name} must be {wanted}, found {value!r}") from None
-    array = jnp.asarray(found, dtype=jnp.result_type(float))
+    default = jnp.result_type(float)
+    array = value if isinstance(value, jax.Array) and value.dtype == default else jnp.asarray(found, dtype=default)
     # Checked as it is kept: a number too small for float32 has become 0.
     kept = np.asarray(array)
     inside = kept.ndim == 0 and least <= kept <= most

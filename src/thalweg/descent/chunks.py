@@ -179,17 +179,20 @@ def _run(
         rule_state, code = rule.update(carry.rule_state, seen)
         code = jnp.where(trees.all_finite(state.x), code, int(Status.DIVERGED)).astype(jnp.int32)
 
-        apart = jnp.where(bounds.stride > 0, bounds.stride, jnp.maximum(growing, _APART))
-        first = carry.last_row == 0
-        due = noisy | first | (state.steps >= carry.last_row + apart)
-        due = due | (code != 0) | (state.steps == bounds.last_step)
-        if not noisy:
-            value = jax.lax.cond(due, lambda: descent.objective(state.x).astype(dtype), lambda: carry.value)
+        if whole_stride:
+            due = jnp.ones((), bool)
+            value = value if noisy else descent.objective(state.x).astype(dtype)
+        else:
+            apart = jnp.where(bounds.stride > 0, bounds.stride, jnp.maximum(growing, _APART))
+            due = noisy | (carry.last_row == 0) | (state.steps >= carry.last_row + apart)
+            due = due | (code != 0) | (state.steps == bounds.last_step)
+            if not noisy:
+                value = jax.lax.cond(due, lambda: descent.objective(state.x).astype(dtype), lambda: carry.value)
         numbers = jnp.stack([value, residual, size, work.astype(dtype)])
-        # Written always and counted when due: two small unchecked writes cost less than a branch.
+        # Written always and counted when due: two small writes cost less than a branch.
         rows = Rows(
-            carry.rows.steps.at[carry.filled].set(state.steps, mode="promise_in_bounds"),
-            carry.rows.numbers.at[carry.filled].set(numbers, mode="promise_in_bounds"),
+            jax.lax.dynamic_update_index_in_dim(carry.rows.steps, state.steps, carry.filled, 0),
+            jax.lax.dynamic_update_index_in_dim(carry.rows.numbers, numbers, carry.filled, 0),
         )
         last_row = jnp.where(due, state.steps, carry.last_row)
         return _Carry(state, rule_state, code, rows, carry.filled + due, work, last_row, value)

@@ -162,15 +162,15 @@ class Descent(eqx.Module):
     def init(self, x: PyTree) -> State:
         """Return the state at the starting point, after checking that it fits all the parts."""
         x = as_point(x)
-        _call(self.divergence, "check", x)
-        _call(self.term, "check", x)
+        call(self.divergence, "check", x)
+        call(self.term, "check", x)
         return State(
             x=x,
             steps=jnp.zeros((), jnp.int32),
-            oracle=_call(self.oracle, "init", x),
-            step=_call(self.step, "init", x),
-            momentum=_call(self.momentum, "init", x),
-            average=_call(self.average, "init", x),
+            oracle=call(self.oracle, "init", x),
+            step=call(self.step, "init", x),
+            momentum=call(self.momentum, "init", x),
+            average=call(self.average, "init", x),
         )
 
     def update(self, state: State, key: Key[Array, ""]) -> tuple[State, Info]:
@@ -204,7 +204,7 @@ class Descent(eqx.Module):
             return self.divergence.admissible(centre, gradient, size, self.term)
 
         f = self.oracle.value if self.oracle.deterministic else None
-        move = Move(state.steps, point, centre, out, reach, admit, f, self.divergence)
+        move = Move(state.steps, point, centre, out, reach, admit, f, self.divergence, self.term)
         taken = self.step.take(move, state.step)
         exact = self.oracle.deterministic and self.oracle.value is not None
         value = self.oracle.value(taken.x) + self.term.value(taken.x) if exact else out.value + self.term.value(state.x)
@@ -236,10 +236,10 @@ class Descent(eqx.Module):
 
     def solution(self, state: State) -> PyTree[Array]:
         """Return the average that was asked for, or the iterate."""
-        return _call(self.average, "solution", state.x, state.average)
+        return call(self.average, "solution", state.x, state.average)
 
 
-def _call(part: eqx.Module, method: str, *args: Any) -> Any:
+def call(part: eqx.Module, method: str, *args: Any) -> Any:
     """Call a method of a part on the host: Equinox would make a module of the bound method first, at 50 µs each."""
     return getattr(type(part), method)(part, *args)
 

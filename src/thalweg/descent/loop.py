@@ -20,7 +20,7 @@ from thalweg.descent.chunks import CAPACITY, Before, Bounds, Chunk, Runner
 from thalweg.descent.display import Bar
 from thalweg.descent.divergences import Divergence
 from thalweg.descent.fingerprint import describe, describe_rule
-from thalweg.descent.iteration import Descent
+from thalweg.descent.iteration import Descent, call
 from thalweg.descent.momentum import Momentum
 from thalweg.descent.result import History, Result, Status
 from thalweg.descent.stopping import Stagnation, Steps, StoppingRule, Tolerance
@@ -120,7 +120,7 @@ def minimize(
     if isinstance(x0, Result):
         start = _resumed(x0, descent, rule)
     else:
-        state, rule_state = trees.strongly_typed((descent.init(x0), rule.init()))
+        state, rule_state = trees.strongly_typed((call(descent, "init", x0), call(rule, "init")))
         start = Progress(state, rule_state, History())
     keeper = None
     last_step = whole("steps, with those already taken,", start.steps + steps, most=_MOST_STEPS)
@@ -239,7 +239,7 @@ class _Run:
         """Gather what the run has to show."""
         progress = self.progress
         return Result(
-            x=self.descent.solution(progress.state),
+            x=call(self.descent, "solution", progress.state),
             status=status,
             message=f"{status.name} after {progress.steps} steps. {self.note}{status.advice}",
             steps=progress.steps,

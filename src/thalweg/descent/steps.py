@@ -13,6 +13,7 @@ from jaxtyping import Array, Int, PyTree, Scalar
 from thalweg import trees
 from thalweg.arguments import number
 from thalweg.descent.divergences import Divergence
+from thalweg.descent.terms import Term, Zero
 from thalweg.errors import IncompatiblePartsError
 from thalweg.oracle import Out
 
@@ -35,6 +36,7 @@ class Move(NamedTuple):
     f: Callable[[PyTree[Array]], Scalar] | None
     """The smooth part of the objective, where the oracle can evaluate it."""
     divergence: Divergence
+    term: Term
 
 
 class Taken(NamedTuple):
@@ -93,11 +95,13 @@ class StepRule(eqx.Module):
         ]
         if not move.divergence.linear:
             return reduce(jnp.maximum, norms)
-        # A step so short that rounding loses it moves nothing, but has not arrived either.
+        # A step so short that rounding loses it moves nothing, but has not arrived either: its slope tells.
+        norm = reduce(jnp.maximum, norms)
+        if isinstance(move.term, Zero):
+            return jax.lax.cond(norm == 0, lambda: trees.norm(move.out.gradient).astype(norm.dtype), lambda: norm)
         moved = trees.add_scaled(move.centre, -taken.size, move.out.gradient)
         lost = reduce(jnp.logical_and, map(jnp.array_equal, *map(jax.tree.leaves, (moved, move.centre))))
-        slope = trees.norm(move.out.gradient)
-        return jnp.where(lost, jnp.maximum(slope, reduce(jnp.maximum, norms)), reduce(jnp.maximum, norms))
+        return jnp.where(lost, jnp.maximum(trees.norm(move.out.gradient), norm), norm)
 
 
 class _Scheduled(StepRule):

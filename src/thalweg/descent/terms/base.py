@@ -41,7 +41,7 @@ class Term(eqx.Module):
     @property
     def proximable(self) -> bool:
         """Whether ``prox`` can be called; false for ``prox = None`` and for what is built on such a term."""
-        return self.prox is not None
+        return type(self).prox is not None
 
     def value(self, x: PyTree[Array]) -> Scalar:
         """h(x); for an indicator 0 or infinity, with a tolerance of rounding error."""

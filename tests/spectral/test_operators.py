@@ -8,7 +8,8 @@ from jax.experimental import sparse as jsparse
 from spectral_matrices import laplacian, rbf
 
 from thalweg.spectral import Operator, as_operator, gram_operator, kernel_operator, logdet
-from thalweg.spectral.operators import diagonal, entries_bounds, sparse_parts
+from thalweg.spectral.operators import diagonal, entries_bounds
+from thalweg.spectral.sparse import sparse_parts
 
 A = laplacian(6)
 DENSE = A.toarray()

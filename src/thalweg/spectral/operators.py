@@ -17,8 +17,7 @@ import numpy as np
 import scipy.sparse
 from jaxtyping import Array, Float, PyTree
 
-# Rows of a sparse matrix longer than this many times the mean go into a remainder, see `sparse_parts`.
-_LONG_ROW = 2.0
+from thalweg.spectral.sparse import SparseProduct, sparse_parts
 
 
 class Operator(eqx.Module):
@@ -289,54 +288,13 @@ class _LineaxProduct:
         return hash(self.structure)
 
 
-def sparse_parts(A: Any) -> tuple[tuple[np.ndarray, np.ndarray], tuple[np.ndarray, np.ndarray]]:
-    """Split a sparse matrix into a padded part, gathered, and the remainder of its long rows, scattered.
-
-    A product by gathering reads k neighbours of every row and writes once: several times as fast on a CPU as
-    scattering every entry, which is what JAX's own sparse formats do. Padding to the longest row would waste all of
-    it on a graph with hubs, so rows are cut at about twice the mean length and the rest of the hubs is scattered.
-
-    Returns
-    -------
-    (values, columns), (values, positions)
-        The padded part, k × d each (a row a neighbour), and the remainder with an e × 2 array of positions.
-    """
-    A = scipy.sparse.csr_matrix(A)
-    A.sum_duplicates()
-    rows = np.repeat(np.arange(A.shape[0]), np.diff(A.indptr))
-    place = np.arange(A.nnz) - A.indptr[rows]
-    lengths = np.diff(A.indptr)
-    longest = int(lengths.max(initial=1))
-    width = min(longest, max(4, int(np.ceil(_LONG_ROW * lengths.mean()))))
-    values = np.zeros((width, A.shape[0]), A.data.dtype)
-    # A padded place points at its own row: always a valid index, and already in cache.
-    columns = np.tile(np.arange(A.shape[0], dtype=np.int32), (width, 1))
-    short = place < width
-    values[place[short], rows[short]] = A.data[short]
-    columns[place[short], rows[short]] = A.indices[short]
-    rest = np.stack([rows[~short], A.indices[~short]], axis=1).astype(np.int32)
-    return (values, columns), (A.data[~short], rest)
-
-
 def _sparse(A: Any) -> Operator:
     if np.issubdtype(A.dtype, np.complexfloating):
         raise TypeError(f"A must be real and symmetric, found dtype {A.dtype}")
     (values, columns), (rest, positions) = sparse_parts(A if np.issubdtype(A.dtype, np.floating) else A.astype(float))
     theta = (jnp.asarray(values), jnp.asarray(rest))
     data = (jnp.asarray(columns), jnp.asarray(positions))
-    return Operator(_sparse_product, theta, dimension=A.shape[0], data=data, kind="sparse")
-
-
-def _sparse_product(theta: Any, data: Any, block: Any) -> Any:
-    (values, rest), (columns, positions) = theta, data
-    terms = [
-        value[:, None] * block.at[column].get(mode="promise_in_bounds")
-        for value, column in zip(values, columns, strict=True)
-    ]
-    product = sum(terms)
-    if rest.size:
-        product = product.at[positions[:, 0]].add(rest[:, None] * block[positions[:, 1]])
-    return product
+    return Operator(SparseProduct(), theta, dimension=A.shape[0], data=data, kind="sparse")
 
 
 def _is_float(leaf: Any) -> bool:

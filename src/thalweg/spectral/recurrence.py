@@ -79,6 +79,7 @@ def sweep(
     accumulate: tuple[Int[Array, " m"], ...] = (),
     keep_last: bool = False,
     stride: int = 1,
+    advance: Callable[[float, Any, Any], tuple[Any, Any, Any]] | None = None,
 ) -> Swept:
     """Run the recurrence for every probe up to its degree.
 
@@ -103,6 +104,9 @@ def sweep(
     stride
         Steps per turn of the loop. With two the newer vector overwrites the older in place; with one the compiler
         copies a block every step, which counts where a product is as cheap as a copy. At most one step is wasted.
+    advance
+        ``advance(c, u, w) -> (w⁺, w·w⁺, ‖w⁺‖²)`` with w⁺ = cÃw − u, for the value alone, where the operator knows a way
+        to take all three in one pass.
     """
     full = bool(accumulate) or keep_last
     needed = degrees
@@ -114,12 +118,15 @@ def sweep(
 
     dtype = start.dtype
     shifted = lambda block: tables.scale * apply(block) - tables.shift * block
-    first = shifted(start)
     squares = jnp.sum(start * start, axis=0)
-    moment = jnp.sum(start * first, axis=0)
+    if advance is None:
+        first = shifted(start)
+        moment, length = jnp.sum(start * first, axis=0), jnp.sum(first * first, axis=0)
+    else:
+        first, moment, length = advance(1.0, jnp.zeros_like(start), start)
     weigh = lambda j, limit, table: jnp.where(j <= limit, table.at[j].get(mode="fill", fill_value=0), 0)
     values = tables.weights[0] * squares + weigh(1, degrees, tables.weights) * moment
-    second = 2.0 * jnp.sum(first * first, axis=0) - squares
+    second = 2.0 * length - squares
     values = values + weigh(2, degrees, tables.weights) * second
     vectors = tuple(tables.derivative[0] * start + weigh(1, other, tables.derivative) * first for other in accumulate)
     limit = 1.0 + tolerance(dtype)
@@ -139,14 +146,17 @@ def sweep(
     def body(carry: _Carry) -> _Carry:
         width = carry.newer.shape[1]
         k, limits = carry.step, degrees[:width]
-        latest = 2.0 * shifted(carry.newer) - carry.older
         older = carry.newer
-        if keep_last:
-            active = k <= own[:width]
-            older = jnp.where(active, older, carry.older)
-            latest = jnp.where(active, latest, carry.newer)
-        cross = jnp.sum(older * latest, axis=0)
-        size = jnp.sum(latest * latest, axis=0)
+        if advance is None:
+            latest = 2.0 * shifted(carry.newer) - carry.older
+            if keep_last:
+                active = k <= own[:width]
+                older = jnp.where(active, older, carry.older)
+                latest = jnp.where(active, latest, carry.newer)
+            cross = jnp.sum(older * latest, axis=0)
+            size = jnp.sum(latest * latest, axis=0)
+        else:
+            latest, cross, size = advance(2.0, carry.older, carry.newer)
         values = (
             carry.values
             + weigh(2 * k - 1, limits, tables.weights) * (2.0 * cross - moment[:width])

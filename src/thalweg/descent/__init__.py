@@ -9,8 +9,8 @@ from thalweg.descent.iteration import Descent, Info, State
 from thalweg.descent.loop import Snapshot, minimize
 from thalweg.descent.momentum import FISTA, AdaptiveRestart, HeavyBall, Momentum, Nesterov, NoMomentum
 from thalweg.descent.result import History, Result, Status
+from thalweg.descent.searches import Backtracking, Monotone
 from thalweg.descent.steps import (
-    Backtracking,
     BarzilaiBorwein,
     Constant,
     InverseLipschitz,
@@ -53,6 +53,7 @@ __all__ = [
     "InverseTime",
     "Last",
     "Momentum",
+    "Monotone",
     "Nesterov",
     "NoMomentum",
     "OptaxStep",

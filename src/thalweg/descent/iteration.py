@@ -25,7 +25,8 @@ from thalweg import trees
 from thalweg.descent.averaging import Averaging, Last, as_averaging
 from thalweg.descent.divergences import Divergence, Euclidean, find_closed_form
 from thalweg.descent.momentum import Momentum, NoMomentum, as_momentum
-from thalweg.descent.steps import Backtracking, Move, StepRule, as_step
+from thalweg.descent.searches import Backtracking
+from thalweg.descent.steps import Move, StepRule, as_step
 from thalweg.descent.terms import Term, Zero
 from thalweg.errors import IncompatiblePartsError
 from thalweg.oracle import Oracle, Out, as_oracle

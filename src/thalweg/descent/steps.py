@@ -173,77 +173,11 @@ class Schedule(_Scheduled):
         return self.function(count)
 
 
-class Backtracking(StepRule):
-    """The largest β in a geometric sequence for which the quadratic model lies above f.
-
-    Accepts β when f(x⁺) ≤ f(y) + ⟨∇f(y), x⁺ − y⟩ + D(x⁺‖y)/β. The first step grows β by 1/shrink until the
-    test fails, so the initial size need not be guessed; afterwards β never grows, as FISTA's theorem wants.
-    """
-
-    initial: Array
-    shrink: Array
-
-    def __init__(self, initial: Any = 1.0, shrink: float = 0.5) -> None:
-        self.initial = number("initial of Backtracking", initial, above=0)
-        self.shrink = number("shrink of Backtracking", shrink, above=0, below=1)
-
-    @property
-    def needs_exact(self) -> bool:
-        """True: a noisy test accepts any step."""
-        return True
-
-    @property
-    def searches(self) -> bool:
-        """True."""
-        return True
-
-    def init(self, x: PyTree[Array]) -> PyTree:
-        """Carry the last size accepted and the largest |f| seen."""
-        dtype = trees.dtype(x)
-        return self.initial.astype(dtype), jnp.zeros((), dtype)
-
-    def take(self, move: Move, state: PyTree) -> Taken:
-        """Search, then step; where no size is accepted, as for a function that is NaN here, the step is NaN."""
-        dtype = trees.dtype(move.centre)
-        tiny, huge = jnp.finfo(dtype).tiny ** 0.5, jnp.finfo(dtype).max ** 0.5
-        shrink = self.shrink.astype(dtype)
-        last, largest = state
-        # f may be a difference of large numbers, and its rounding error that of the largest of them: without this
-        # allowance rounding fails the test near the minimum, and the size is cut to nothing.
-        largest = jnp.maximum(largest, jnp.abs(move.out.value).astype(dtype))
-        slack = 10 * jnp.finfo(dtype).eps * largest
-        f = move.f
-        assert f is not None  # Descent refuses an oracle without value when parts are put together
-
-        def accepted(size: Scalar) -> Array:
-            x = move.reach(size)
-            ahead = move.divergence.displacement(x, move.point)
-            model = trees.inner(move.out.gradient, ahead) + move.divergence.value(x, move.point) / size
-            return f(x) <= move.out.value + model + slack
-
-        def grow(carry):
-            size, tried, _ = carry
-            fits = accepted(size / shrink)
-            return jnp.where(fits, size / shrink, size), tried + 1, fits & (size < huge)
-
-        def cut(carry):
-            size, tried, _ = carry
-            return size * shrink, tried + 1, accepted(size * shrink)
-
-        first = move.admit(last)
-        fits = accepted(first)
-        grown = jax.lax.while_loop(lambda carry: carry[2], grow, (first, 1.0, fits & (move.steps == 0)))
-        start = (grown[0], grown[1], fits)
-        size, tried, fits = jax.lax.while_loop(lambda carry: ~carry[2] & (carry[0] > tiny), cut, start)
-        x = jax.tree.map(lambda leaf: jnp.where(fits, leaf, jnp.nan), move.reach(size))
-        return Taken(x, size, (size, largest), tried)
-
-
 class BarzilaiBorwein(StepRule):
     """β_k = ⟨s,s⟩/⟨s,z⟩ ("long") or ⟨s,z⟩/⟨z,z⟩ ("short"), s and z the last changes of y and of the gradient.
 
     The first step is a small probe. Where the curvature ⟨s,z⟩ is not positive the last size is kept. The rule is
-    not monotone; on a function far from quadratic it can diverge, where :class:`Backtracking` cannot.
+    not monotone; on a function far from quadratic it can diverge, where :class:`~thalweg.descent.Backtracking` cannot.
     """
 
     kind: str = eqx.field(static=True)

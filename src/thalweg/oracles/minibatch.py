@@ -1,7 +1,7 @@
 """Mini-batches: the mean over a random part of the examples instead of all of them."""
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -10,13 +10,7 @@ from jaxtyping import Array, Float, Int, Key, PyTree, Scalar
 
 from thalweg.arguments import whole
 from thalweg.oracle import Oracle, Out
-
-
-class Epoch(NamedTuple):
-    """The order of the examples in the current epoch, and how many of its batches were used."""
-
-    order: Int[Array, " n"]
-    used: Int[Array, ""]
+from thalweg.oracles.epochs import draw_batch, start_epoch
 
 
 class MiniBatch(Oracle):
@@ -87,18 +81,12 @@ class MiniBatch(Oracle):
         """Nothing with replacement; else an epoch that is about to begin."""
         if self.replacement:
             return ()
-        return Epoch(jnp.arange(self.examples), jnp.zeros((), jnp.int32))
+        return start_epoch(self.examples)
 
     def _indices(self, state: PyTree, key: Key[Array, ""]) -> tuple[Int[Array, " b"], PyTree]:
         if self.replacement:
             return jax.random.randint(key, (self.batch_size,), 0, self.examples), state
-        order = jax.lax.cond(
-            state.used == 0,
-            lambda: jax.random.permutation(key, self.examples).astype(state.order.dtype),
-            lambda: state.order,
-        )
-        batch = jax.lax.dynamic_slice(order, (state.used * self.batch_size,), (self.batch_size,))
-        return batch, Epoch(order, (state.used + 1) % (self.examples // self.batch_size))
+        return draw_batch(state, key, self.batch_size)
 
     def _mean(self, x: PyTree[Array], data: PyTree[Array], weights: Array | None) -> Scalar:
         losses = self.losses(x, data)

@@ -1,0 +1,135 @@
+"""The likelihood as an oracle: f(q) = −Σ w_n E_q log p(y_n|z_n) and its gradient, exact or from a batch and samples."""
+
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int, Key, PyTree, Scalar
+
+from thalweg.arguments import whole
+from thalweg.gaussian.expectations import Expectation, Quadrature
+from thalweg.gaussian.likelihood import Likelihood
+from thalweg.gaussian.posteriors import Implicit, Marginals
+from thalweg.oracle import Oracle, Out
+from thalweg.oracles.epochs import draw_batch, start_epoch
+
+
+class ExpectedLikelihood(Oracle):
+    """∇f for a posterior q, f(q) = −Σ_n w_n E_q log p(y_n|z_n): α_n = −E[(log p)′] and γ_n = −E[(log p)″].
+
+    Parameters
+    ----------
+    likelihood
+        p(y|z).
+    targets
+        The n targets y.
+    design
+        For posteriors over weights (:class:`Full`, :class:`Diagonal`): the design X, z = Xw. None for an
+        :class:`Implicit` posterior, whose latent numbers are the z_n themselves.
+    expectation
+        How E log p is computed: :class:`Quadrature` (exact, the default), :class:`MonteCarlo`, :class:`ScoreFunction`.
+    batch_size
+        Examples an estimate, drawn without replacement, by epochs; None for all of them. Sums are scaled by n/B.
+    weights
+        Non-negative weights w of the examples; 1 by default.
+
+    Examples
+    --------
+    >>> import jax, jax.numpy as jnp
+    >>> from thalweg.gaussian import BernoulliLogit, Implicit
+    >>> oracle = ExpectedLikelihood(BernoulliLogit(), jnp.array([0.0, 1.0]))
+    >>> out = oracle.full(Implicit.prior(jnp.eye(2)))
+    >>> out.gradient.mean
+    Array([ 0.5, -0.5], dtype=float...)
+    """
+
+    likelihood: Likelihood
+    targets: Float[Array, " n"]
+    design: Float[Array, "n d"] | None
+    expectation: Expectation
+    weights: Float[Array, " n"] | None
+    batch_size: int | None = eqx.field(static=True)
+
+    def __init__(
+        self,
+        likelihood: Likelihood,
+        targets: Any,
+        design: Any = None,
+        *,
+        expectation: Expectation | None = None,
+        batch_size: int | None = None,
+        weights: Any = None,
+    ) -> None:
+        if not isinstance(likelihood, Likelihood):
+            raise TypeError(f"likelihood must be a Likelihood such as BernoulliLogit(), found {likelihood!r}")
+        likelihood.check(targets)
+        self.likelihood = likelihood
+        self.targets = jnp.asarray(targets, jnp.result_type(float))
+        if self.targets.ndim != 1 or not self.targets.size:
+            raise ValueError(f"targets must be a non-empty vector, found shape {self.targets.shape}")
+        count = self.targets.shape[0]
+        self.design = None if design is None else _rows("design", design, count)
+        self.weights = None if weights is None else _rows("weights", weights, count)
+        self.expectation = Quadrature() if expectation is None else expectation
+        self.batch_size = None if batch_size is None else whole("batch_size", batch_size, most=count)
+
+    @property
+    def examples(self) -> int:
+        """How many there are."""
+        return self.targets.shape[0]
+
+    @property
+    def deterministic(self) -> bool:
+        """Whether all examples are used, and no samples."""
+        return self.batch_size is None and self.expectation.deterministic
+
+    @property
+    def fixed_work(self) -> float:
+        """Examples an estimate."""
+        return float(self.batch_size or self.examples)
+
+    def init(self, x: PyTree[Array]) -> PyTree:
+        """An epoch that is about to begin; nothing where all examples are used."""
+        return () if self.batch_size is None else start_epoch(self.examples)
+
+    def value(self, x: PyTree[Array]) -> Scalar:
+        """f by quadrature over all examples, whatever the estimates use."""
+        mean, variance = self._marginals(x, None)
+        expected = Quadrature()(self.likelihood, self.targets, mean, variance).value
+        return -jnp.sum(expected if self.weights is None else self.weights * expected)
+
+    def full(self, x: PyTree[Array]) -> Out:
+        """Value and gradient over all examples, by quadrature."""
+        return self._out(x, None, Quadrature(), None)
+
+    def estimate(self, x: PyTree[Array], state: PyTree, key: Key[Array, ""]) -> tuple[Out, PyTree]:
+        """Value and gradient, from a batch and from samples as asked for."""
+        if self.batch_size is None:
+            return self._out(x, None, self.expectation, key), state
+        batch_key, sample_key = jax.random.split(key)
+        indices, state = draw_batch(state, batch_key, self.batch_size)
+        return self._out(x, indices, self.expectation, sample_key), state
+
+    def _marginals(self, x: Any, indices: Int[Array, " b"] | None) -> Marginals:
+        if isinstance(x, Implicit):
+            return x.marginals(indices)
+        if self.design is None:
+            raise ValueError(f"design must be given for a {type(x).__name__} posterior over weights")
+        return x.marginals(self.design if indices is None else self.design[indices])
+
+    def _out(self, x: Any, indices: Any, expectation: Expectation, key: Any) -> Out:
+        marginals, pull = jax.vjp(lambda x: self._marginals(x, indices), x)
+        pick = (lambda array: array) if indices is None else (lambda array: array[indices])
+        factor = self.examples / self.fixed_work
+        scale = factor if self.weights is None else factor * pick(self.weights)
+        expected = expectation(self.likelihood, pick(self.targets), marginals.mean, marginals.variance, key)
+        (gradient,) = pull(Marginals(-scale * expected.first, -scale * expected.second / 2))
+        return Out(gradient, -jnp.sum(scale * expected.value), jnp.asarray(self.fixed_work))
+
+
+def _rows(name: str, array: Any, count: int) -> Array:
+    array = jnp.asarray(array, jnp.result_type(float))
+    if array.shape[:1] != (count,):
+        raise ValueError(f"{name} must have {count} rows, one for each target, found shape {array.shape}")
+    return array

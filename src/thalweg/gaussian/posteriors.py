@@ -1,0 +1,208 @@
+"""Gaussian variational families: what a step moves, with what the likelihood sees of it already worked out.
+
+A point holds the mean and the (co)variance, in which f is linear in the model of the iteration, beside the natural
+parameters that the step adds up. They are two descriptions of one distribution, kept together so that a step
+factorises once and everything else is cheap: the gradient of f with respect to a point has the entries α = ∂f/∂m and
+Γ/2 = ∂f/∂V, and zeros elsewhere, which is what ``jax.grad`` of a function of mean and covariance returns.
+
+=================  =============================  ===================================================================
+:class:`Full`      V any                          weights of a linear model, topics of a document
+:class:`Diagonal`  V diagonal                     the same, many of them
+:class:`Implicit`  V⁻¹ = K⁻¹ + diag(γ̃)            a Gaussian process at its n inputs: O(n) numbers, V is never stored
+=================  =============================  ===================================================================
+"""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax.scipy.linalg import cho_solve, solve_triangular
+from jaxtyping import Array, Float, Int, Key, Scalar
+
+
+class Marginals(NamedTuple):
+    """The means and variances of single latent numbers, all that a likelihood of single targets sees."""
+
+    mean: Float[Array, " n"]
+    variance: Float[Array, " n"]
+
+
+def symmetric(matrix: Float[Array, "d d"]) -> Float[Array, "d d"]:
+    """½(A + Aᵀ): rounding makes sums and products of symmetric matrices asymmetric."""
+    return (matrix + matrix.T) / 2
+
+
+class Full(NamedTuple):
+    """N(mean, covariance), with its precision.
+
+    Examples
+    --------
+    >>> import jax.numpy as jnp
+    >>> q = Full.from_moments(jnp.zeros(2), 2.0 * jnp.eye(2))
+    >>> p = Full.from_moments(jnp.zeros(2), jnp.eye(2))
+    >>> float(q.kl(p).round(4))
+    0.3069
+    """
+
+    mean: Float[Array, " d"]
+    covariance: Float[Array, "d d"]
+    precision: Float[Array, "d d"]
+
+    @classmethod
+    def from_moments(cls, mean: Float[Array, " d"], covariance: Float[Array, "d d"]) -> "Full":
+        """N(mean, covariance)."""
+        return cls(mean, covariance, inverse(covariance))
+
+    @classmethod
+    def from_precision(cls, mean: Float[Array, " d"], precision: Float[Array, "d d"]) -> "Full":
+        """N(mean, precision⁻¹)."""
+        return cls(mean, inverse(precision), precision)
+
+    def kl(self, other: "Full") -> Scalar:
+        """KL[self ‖ other]."""
+        ahead = self.mean - other.mean
+        trace = jnp.sum(other.precision * self.covariance)
+        ratio = _log_determinant(self.precision) - _log_determinant(other.precision)
+        return (trace + ahead @ (other.precision @ ahead) - ahead.shape[0] + ratio) / 2
+
+    def marginals(self, design: Float[Array, "n d"]) -> Marginals:
+        """Of Xz for the rows of a design X."""
+        return Marginals(design @ self.mean, jnp.sum((design @ self.covariance) * design, axis=1))
+
+    def sample(self, key: Key[Array, ""], count: int) -> Float[Array, "count d"]:
+        """Draw ``count`` vectors."""
+        normals = jax.random.normal(key, (count, self.mean.shape[0]), self.mean.dtype)
+        return self.mean + normals @ jnp.linalg.cholesky(self.covariance).T
+
+    @property
+    def proper(self) -> Array:
+        """Whether the precision is positive definite."""
+        return jnp.all(jnp.isfinite(self.covariance))
+
+
+class Diagonal(NamedTuple):
+    """N(mean, diag(variance)), with the precisions 1/variance."""
+
+    mean: Float[Array, " d"]
+    variance: Float[Array, " d"]
+    precision: Float[Array, " d"]
+
+    @classmethod
+    def from_moments(cls, mean: Float[Array, " d"], variance: Float[Array, " d"]) -> "Diagonal":
+        """N(mean, diag(variance))."""
+        return cls(mean, variance, 1 / variance)
+
+    @classmethod
+    def from_precision(cls, mean: Float[Array, " d"], precision: Float[Array, " d"]) -> "Diagonal":
+        """N(mean, diag(1/precision))."""
+        return cls(mean, 1 / precision, precision)
+
+    def kl(self, other: "Diagonal") -> Scalar:
+        """KL[self ‖ other]."""
+        ahead, ratio = self.mean - other.mean, other.precision * self.variance
+        return jnp.sum(ratio + other.precision * ahead**2 - 1 - jnp.log(ratio)) / 2
+
+    def marginals(self, design: Float[Array, "n d"]) -> Marginals:
+        """Of Xz for the rows of a design X."""
+        return Marginals(design @ self.mean, design**2 @ self.variance)
+
+    def sample(self, key: Key[Array, ""], count: int) -> Float[Array, "count d"]:
+        """Draw ``count`` vectors."""
+        normals = jax.random.normal(key, (count, self.mean.shape[0]), self.mean.dtype)
+        return self.mean + jnp.sqrt(self.variance) * normals
+
+    @property
+    def proper(self) -> Array:
+        """Whether every precision is positive."""
+        return jnp.all((self.precision > 0) & jnp.isfinite(self.variance))
+
+
+class Implicit(NamedTuple):
+    """A Gaussian process at its n inputs: m = Ka and V⁻¹ = K⁻¹ + diag(γ̃), K the prior covariance.
+
+    ``weights`` a and ``sites`` γ̃ are the natural parameters (a = K⁻¹m, so that predictions need no solve); ``mean``
+    and ``variance`` are m and diag(V), ``log_determinant`` is log|B|, B = I + diag(√γ̃) K diag(√γ̃).
+    """
+
+    mean: Float[Array, " n"]
+    variance: Float[Array, " n"]
+    weights: Float[Array, " n"]
+    sites: Float[Array, " n"]
+    log_determinant: Float[Array, ""]
+
+    @classmethod
+    def prior(cls, covariance: Float[Array, "n n"]) -> "Implicit":
+        """The prior itself, N(0, K): no sites."""
+        zeros = jnp.zeros(covariance.shape[0], covariance.dtype)
+        return cls(zeros, jnp.diagonal(covariance), zeros, zeros, jnp.zeros((), covariance.dtype))
+
+    @classmethod
+    def from_sites(
+        cls, covariance: Float[Array, "n n"], weights: Float[Array, " n"], sites: Float[Array, " n"]
+    ) -> "Implicit":
+        """The posterior with m = K·weights and V⁻¹ = K⁻¹ + diag(sites), by one factorisation of B."""
+        factor = site_factor(covariance, sites)
+        return cls.from_factor(covariance, weights, sites, factor)
+
+    @classmethod
+    def from_factor(
+        cls,
+        covariance: Float[Array, "n n"],
+        weights: Float[Array, " n"],
+        sites: Float[Array, " n"],
+        factor: Float[Array, "n n"],
+    ) -> "Implicit":
+        """The same, with the Cholesky factor of B at hand."""
+        spread = solve_triangular(factor, jnp.sqrt(sites)[:, None] * covariance, lower=True)
+        diagonal = jnp.diagonal(covariance)
+        # Where the sites leave next to nothing of the prior, rounding could leave less.
+        variance = jnp.maximum(diagonal - jnp.sum(spread**2, axis=0), jnp.finfo(diagonal.dtype).eps * diagonal)
+        log_determinant = 2 * jnp.sum(jnp.log(jnp.diagonal(factor)))
+        return cls(covariance @ weights, variance, weights, sites, log_determinant)
+
+    def kl(self, other: "Implicit") -> Scalar:
+        """KL[self ‖ other] of two posteriors with the same K, which it does not need.
+
+        With V⁻¹ = K⁻¹ + Γ̃: tr(V_y⁻¹V_x) = n + (γ̃_y − γ̃_x)·v_x, and K cancels in |V_y|/|V_x| = |B_x|/|B_y|.
+        """
+        ahead = self.mean - other.mean
+        trace = jnp.sum((other.sites - self.sites) * self.variance)
+        distance = ahead @ (self.weights - other.weights) + jnp.sum(other.sites * ahead**2)
+        return (trace + distance + self.log_determinant - other.log_determinant) / 2
+
+    def kl_to_prior(self) -> Scalar:
+        """KL[self ‖ N(0, K)] = ½(log|B| − γ̃·v + m·a)."""
+        return (self.log_determinant - self.sites @ self.variance + self.mean @ self.weights) / 2
+
+    def marginals(self, indices: Int[Array, " b"] | None = None) -> Marginals:
+        """Of all inputs, or of those with the given indices."""
+        if indices is None:
+            return Marginals(self.mean, self.variance)
+        return Marginals(self.mean[indices], self.variance[indices])
+
+    def sample(self, key: Key[Array, ""], count: int, covariance: Float[Array, "n n"]) -> Float[Array, "count n"]:
+        """Draw ``count`` vectors of latent values; ``covariance`` is K."""
+        scaled = jnp.sqrt(self.sites)[:, None] * covariance
+        spread = solve_triangular(site_factor(covariance, self.sites), scaled, lower=True)
+        return Full(self.mean, symmetric(covariance - spread.T @ spread), covariance).sample(key, count)
+
+    @property
+    def proper(self) -> Array:
+        """Whether V is a covariance."""
+        return jnp.all((self.sites >= 0) & (self.variance > 0)) & jnp.isfinite(self.log_determinant)
+
+
+def site_factor(covariance: Float[Array, "n n"], sites: Float[Array, " n"]) -> Float[Array, "n n"]:
+    """The lower Cholesky factor of B = I + diag(√γ̃) K diag(√γ̃), whose eigenvalues are at least 1 whatever K."""
+    root = jnp.sqrt(sites)
+    return jnp.linalg.cholesky(root[:, None] * covariance * root + jnp.eye(root.shape[0], dtype=root.dtype))
+
+
+def inverse(matrix: Float[Array, "d d"]) -> Float[Array, "d d"]:
+    """The inverse of a positive definite matrix; NaN for one that is not."""
+    identity = jnp.eye(matrix.shape[0], dtype=matrix.dtype)
+    return symmetric(cho_solve((jnp.linalg.cholesky(symmetric(matrix)), True), identity))
+
+
+def _log_determinant(matrix: Float[Array, "d d"]) -> Scalar:
+    return 2 * jnp.sum(jnp.log(jnp.diagonal(jnp.linalg.cholesky(matrix))))

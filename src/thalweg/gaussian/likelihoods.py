@@ -1,0 +1,297 @@
+"""The likelihoods that come with the library."""
+
+import math
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.scipy.special import gammaln
+from jaxtyping import Array
+
+from thalweg.arguments import number
+from thalweg.gaussian.likelihood import Expected, Likelihood, Prediction, Reals, check_targets
+from thalweg.gaussian.special import expected_softplus, log_normal_cdf, normal_cdf
+
+
+class _Bernoulli(Likelihood):
+    """Labels 0 and 1, with a symmetric link."""
+
+    @property
+    def log_concave(self) -> bool:
+        """True."""
+        return True
+
+    def check(self, y: Any) -> None:
+        """Refuse labels other than 0 and 1."""
+        check_targets(
+            self, y, "labels 0 or 1 (labels −1 and 1 become so by (y + 1) / 2)", lambda y: (y == 0) | (y == 1)
+        )
+
+
+class BernoulliLogit(_Bernoulli):
+    """Labels 0 and 1 with p(1|z) = σ(z) = 1/(1 + e⁻ᶻ): logistic regression.
+
+    Examples
+    --------
+    >>> import jax.numpy as jnp
+    >>> BernoulliLogit().predict(jnp.array(0.0), jnp.array(1.0)).mean.round(4)
+    Array(0.5, dtype=float...)
+    >>> BernoulliLogit().check([1, -1])
+    Traceback (most recent call last):
+        ...
+    ValueError: BernoulliLogit: y must be labels 0 or 1 (labels −1 and 1 become so by (y + 1) / 2), found -1 ...
+    """
+
+    def log_prob(self, y: Reals, z: Reals) -> Reals:
+        """−log(1 + e⁻ᶻ) for y = 1, −log(1 + eᶻ) for y = 0."""
+        return -jax.nn.softplus((1 - 2 * y) * z)
+
+    def bend(self, y: Reals) -> tuple[float, float]:
+        """At 0; the poles of σ are at ±iπ."""
+        return 0.0, math.pi
+
+    def expected(self, y: Reals, m: Reals, v: Reals) -> Expected:
+        """In closed form, by writing σ as a mixture of normal cdfs; see :func:`expected_softplus`."""
+        sign = 1 - 2 * y
+        value, first, second = expected_softplus(sign * m, v)
+        return Expected(-value, -sign * first, -second)
+
+    def predict(self, m: Reals, v: Reals) -> Prediction:
+        """E σ(z), and the variance of a label with this mean."""
+        return _of_label(expected_softplus(m, v).first)
+
+
+class BernoulliProbit(_Bernoulli):
+    """Labels 0 and 1 with p(1|z) = Φ(z), the normal cdf.
+
+    Examples
+    --------
+    >>> import jax.numpy as jnp
+    >>> BernoulliProbit().predict(jnp.array(2.0), jnp.array(3.0)).mean.round(4)  # Φ(1)
+    Array(0.8413, dtype=float...)
+    """
+
+    def log_prob(self, y: Reals, z: Reals) -> Reals:
+        """log Φ(z) for y = 1, log Φ(−z) for y = 0."""
+        return log_normal_cdf((2 * y - 1) * z)
+
+    def bend(self, y: Reals) -> tuple[float, float]:
+        """At 0; the zeros of Φ nearest to it are at 1.9 ± 2.8i."""
+        return 0.0, 2.0
+
+    def log_predictive(self, y: Reals, m: Reals, v: Reals) -> Reals:
+        """log Φ(±m/√(1 + v))."""
+        return log_normal_cdf((2 * y - 1) * m / jnp.sqrt(1 + v))
+
+    def predict(self, m: Reals, v: Reals) -> Prediction:
+        """Φ(m/√(1 + v)), and the variance of a label with this mean."""
+        return _of_label(normal_cdf(m / jnp.sqrt(1 + v)))
+
+
+def _of_label(probability: Reals) -> Prediction:
+    return Prediction(probability, probability * (1 - probability))
+
+
+class _Counts(Likelihood):
+    """Counts 0, 1, 2, … with a mean of eᶻ."""
+
+    @property
+    def log_concave(self) -> bool:
+        """True."""
+        return True
+
+    def bend(self, y: Reals) -> tuple[Reals, Reals]:
+        """At the most likely z, log y, with the width of the likelihood there; at 0 for y = 0."""
+        count = jnp.maximum(y, 1)
+        return jnp.log(count), 1 / jnp.sqrt(count)
+
+    def check(self, y: Any) -> None:
+        """Refuse what is negative or not whole."""
+        check_targets(self, y, "whole numbers of at least 0", lambda y: (y >= 0) & (y == np.floor(y)) & np.isfinite(y))
+
+
+class Poisson(_Counts):
+    """Counts with the Poisson distribution of mean eᶻ (the log link).
+
+    E eᶻ = exp(m + v/2) is infinite in floating point where m + v/2 exceeds 709 (88 in float32), and so are then the
+    expectations.
+
+    Examples
+    --------
+    >>> import jax.numpy as jnp
+    >>> Poisson().predict(jnp.array(0.0), jnp.array(2.0)).mean.round(4)  # e
+    Array(2.7183, dtype=float...)
+    >>> Poisson().check(jnp.array([2.0, 0.5]))
+    Traceback (most recent call last):
+        ...
+    ValueError: Poisson: y must be whole numbers of at least 0, found 0.5 at index 1 (1 of 2 wrong)
+    """
+
+    def log_prob(self, y: Reals, z: Reals) -> Reals:
+        """y·z − eᶻ − log y!."""
+        return y * z - jnp.exp(z) - _log_factorial(y, z)
+
+    def expected(self, y: Reals, m: Reals, v: Reals) -> Expected:
+        """In closed form, from E eᶻ = exp(m + v/2)."""
+        rate = jnp.exp(m + v / 2)
+        return Expected(y * m - rate - _log_factorial(y, m), y - rate, -rate)
+
+    def predict(self, m: Reals, v: Reals) -> Prediction:
+        """exp(m + v/2), and the variance of the counts plus that of their rate."""
+        rate = jnp.exp(m + v / 2)
+        return Prediction(rate, rate + _variance_of_rate(m, v))
+
+
+class NegativeBinomial(_Counts):
+    """Counts of mean μ = eᶻ and variance μ + dispersion·μ² (NB2: the size r of other texts is 1/dispersion).
+
+    As the dispersion goes to 0 this becomes the Poisson distribution, and rounding errors grow to 1e-15/dispersion.
+
+    Parameters
+    ----------
+    dispersion
+        A positive number.
+
+    Examples
+    --------
+    >>> import jax.numpy as jnp
+    >>> NegativeBinomial(0.5).predict(jnp.array(0.0), jnp.array(0.0))
+    Prediction(mean=Array(1., dtype=float...), variance=Array(1.5, dtype=float...))
+    """
+
+    dispersion: Array
+
+    def __init__(self, dispersion: Any) -> None:
+        self.dispersion = number("dispersion", dispersion, above=0)
+
+    def log_prob(self, y: Reals, z: Reals) -> Reals:
+        """y·ζ − (y + r)·log(1 + e^ζ) + log Γ(y + r) − log Γ(r) − log y!, with ζ = z − log r."""
+        size, shifted = self._size_and_shifted(z)
+        return y * shifted - (y + size) * jax.nn.softplus(shifted) + self._constant(y, z)
+
+    def expected(self, y: Reals, m: Reals, v: Reals) -> Expected:
+        """In closed form, by writing σ as a mixture of normal cdfs; see :func:`expected_softplus`."""
+        size, shifted = self._size_and_shifted(m)
+        # A small dispersion multiplies the errors by a large r: take the mixture to full precision.
+        softplus = expected_softplus(shifted, v, terms=32)
+        value = y * shifted - (y + size) * softplus.value + self._constant(y, m)
+        return Expected(value, y - (y + size) * softplus.first, -(y + size) * softplus.second)
+
+    def predict(self, m: Reals, v: Reals) -> Prediction:
+        """exp(m + v/2), and the variance of the counts plus that of their rate."""
+        rate = jnp.exp(m + v / 2)
+        extra = self.dispersion.astype(rate.dtype) * jnp.exp(2 * (m + v))
+        return Prediction(rate, rate + extra + _variance_of_rate(m, v))
+
+    def _size_and_shifted(self, z: Reals) -> tuple[Reals, Reals]:
+        dispersion = self.dispersion.astype(z.dtype)
+        return 1 / dispersion, z + jnp.log(dispersion)
+
+    def _constant(self, y: Reals, z: Reals) -> Reals:
+        size = 1 / self.dispersion.astype(z.dtype)
+        return gammaln(y + size) - gammaln(size) - _log_factorial(y, z)
+
+
+def _log_factorial(y: Reals, z: Reals) -> Reals:
+    return gammaln(jnp.asarray(y, z.dtype) + 1)
+
+
+def _variance_of_rate(m: Reals, v: Reals) -> Reals:
+    """The variance of eᶻ, e^(2m + 2v) − e^(2m + v)."""
+    return -jnp.exp(2 * (m + v)) * jnp.expm1(-v)
+
+
+class GaussianNoise(Likelihood):
+    """Real targets y = z + noise, the noise being N(0, variance).
+
+    Parameters
+    ----------
+    variance
+        A positive number.
+
+    Examples
+    --------
+    >>> import jax.numpy as jnp
+    >>> GaussianNoise(0.5).predict(jnp.array(1.0), jnp.array(2.0))
+    Prediction(mean=Array(1., dtype=float...), variance=Array(2.5, dtype=float...))
+    """
+
+    variance: Array
+
+    def __init__(self, variance: Any) -> None:
+        self.variance = number("variance", variance, above=0)
+
+    @property
+    def log_concave(self) -> bool:
+        """True."""
+        return True
+
+    def log_prob(self, y: Reals, z: Reals) -> Reals:
+        """log N(y; z, variance)."""
+        return _log_normal(y - z, self.variance.astype(z.dtype))
+
+    def bend(self, y: Reals) -> tuple[Reals, Reals]:
+        """At y, as wide as the noise."""
+        return y, jnp.sqrt(self.variance)
+
+    def expected(self, y: Reals, m: Reals, v: Reals) -> Expected:
+        """In closed form: log p is quadratic."""
+        variance = self.variance.astype(m.dtype)
+        value = _log_normal(y - m, variance) - v / (2 * variance)
+        return Expected(value, (y - m) / variance, jnp.broadcast_to(-1 / variance, value.shape))
+
+    def log_predictive(self, y: Reals, m: Reals, v: Reals) -> Reals:
+        """log N(y; m, v + variance)."""
+        return _log_normal(y - m, v + self.variance.astype(m.dtype))
+
+    def predict(self, m: Reals, v: Reals) -> Prediction:
+        """The mean m and the variance v + variance."""
+        return Prediction(m, v + self.variance.astype(m.dtype))
+
+
+def _log_normal(x: Reals, variance: Reals) -> Reals:
+    return -0.5 * (jnp.square(x) / variance + jnp.log(2 * math.pi * variance))
+
+
+class StudentT(Likelihood):
+    """Real targets y = z + scale·t, with t from Student's distribution: outliers pull little. Not log-concave.
+
+    Parameters
+    ----------
+    degrees
+        The degrees of freedom, a positive number.
+    scale
+        A positive number.
+
+    Examples
+    --------
+    >>> import jax.numpy as jnp
+    >>> StudentT(4.0, 0.5).predict(jnp.array(1.0), jnp.array(2.0))
+    Prediction(mean=Array(1., dtype=float...), variance=Array(2.5, dtype=float...))
+    """
+
+    degrees: Array
+    scale: Array
+
+    def __init__(self, degrees: Any, scale: Any) -> None:
+        self.degrees = number("degrees", degrees, above=0)
+        self.scale = number("scale", scale, above=0)
+
+    def log_prob(self, y: Reals, z: Reals) -> Reals:
+        """The log-density of Student's distribution at (y − z)/scale, less log scale."""
+        degrees, scale = self.degrees.astype(z.dtype), self.scale.astype(z.dtype)
+        half = (degrees + 1) / 2
+        constant = gammaln(half) - gammaln(degrees / 2) - 0.5 * jnp.log(math.pi * degrees) - jnp.log(scale)
+        return constant - half * jnp.log1p(jnp.square((y - z) / scale) / degrees)
+
+    def bend(self, y: Reals) -> tuple[Reals, Reals]:
+        """At y; the singularities are √degrees scales away, and for many degrees the bump is one scale wide."""
+        return y, self.scale * jnp.sqrt(jnp.minimum(self.degrees, 64))
+
+    def predict(self, m: Reals, v: Reals) -> Prediction:
+        """The mean exists for more than one degree of freedom, and is NaN otherwise; the variance for more than two."""
+        degrees, scale = self.degrees.astype(m.dtype), self.scale.astype(m.dtype)
+        noise = jnp.where(degrees > 2, degrees * jnp.square(scale) / jnp.maximum(degrees - 2, 0), jnp.inf)
+        exists = lambda moment: jnp.where(degrees > 1, moment, jnp.nan)
+        return Prediction(exists(m), exists(v + noise))

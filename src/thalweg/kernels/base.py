@@ -1,0 +1,123 @@
+"""What every stationary kernel shares: its parameters, their checks, its matrix and its description."""
+
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import scipy.sparse
+from jaxtyping import Array, Float
+
+
+class Kernel(eqx.Module):
+    """A stationary kernel k(x, y) = variance · ρ((x − y) / lengthscale) with ρ(0) = 1.
+
+    A subclass defines :meth:`correlation`. The parameters are leaves: a change of them compiles nothing
+    again, and ``jax.grad`` with respect to a kernel is a kernel that holds the derivatives.
+
+    Parameters
+    ----------
+    lengthscale
+        A positive number, or one for each feature.
+    variance
+        A positive number, k(x, x).
+    """
+
+    lengthscale: Float[Array, "*features"]
+    variance: Float[Array, ""]
+
+    def __init__(self, lengthscale: Any = 1.0, variance: Any = 1.0) -> None:
+        self.lengthscale = _positive("lengthscale", lengthscale, "a positive number, or one for each feature", ndim=1)
+        self.variance = _positive("variance", variance, "a positive number", ndim=0)
+
+    def correlation(self, x: Float[Array, "n d"], y: Float[Array, "m d"] | None) -> Float[Array, "n m"]:
+        """ρ((x_i − y_j) / lengthscale) for rows of one dtype; no ``y`` means ``x`` again."""
+        raise NotImplementedError(f"{type(self).__name__} must define correlation(x, y)")
+
+    def __call__(self, x: Float[Array, "n d"], y: Float[Array, "m d"] | None = None) -> Float[Array, "n m"]:
+        """Return the matrix of k(x_i, y_j), in the dtype of the points.
+
+        Without ``y`` it is the matrix of ``x`` with itself: exactly symmetric, and with the variance on its diagonal.
+        """
+        other = None if y is None or y is x else self._rows("y", y)
+        x = self._rows("x", x)
+        if other is not None and other.shape[1] != x.shape[1]:
+            raise ValueError(f"x and y must have as many features, found {x.shape[1]} and {other.shape[1]}")
+        dtype = x.dtype if other is None else jnp.result_type(x, other)
+        return _matrix(self, x.astype(dtype), None if other is None else other.astype(dtype))
+
+    def diagonal(self, x: Float[Array, "n d"]) -> Float[Array, " n"]:
+        """k(x_i, x_i), which is the variance."""
+        x = self._rows("x", x)
+        return jnp.broadcast_to(self.variance.astype(x.dtype), x.shape[:1])
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}(lengthscale={_shown(self.lengthscale)}, variance={_shown(self.variance)})"
+
+    def _rows(self, name: str, points: Any) -> Float[Array, "n d"]:
+        """Return points as a float array with a point a row, or say what is wrong with them."""
+        if scipy.sparse.issparse(points):
+            raise TypeError(f"{name} must be a dense matrix, found a sparse one: take rows of it and call .toarray()")
+        points = jnp.asarray(points)
+        if points.ndim != 2 or 0 in points.shape:
+            hint = "; write points on a line as a column, x[:, None]" if points.ndim == 1 else ""
+            raise ValueError(f"{name} must be a matrix with a point a row, found shape {points.shape}{hint}")
+        if jnp.issubdtype(points.dtype, jnp.integer) or points.dtype == bool:
+            points = points.astype(jnp.result_type(float))
+        if points.dtype not in (jnp.float32, jnp.float64):
+            raise TypeError(f"{name} must be float32 or float64, found {points.dtype}")
+        self.check_dimension(name, points.shape[1])
+        return points
+
+    def check_dimension(self, name: str, dimension: int) -> None:
+        """Refuse a number of features that is not that of the lengthscales; ``name`` is what has the features."""
+        if self.lengthscale.ndim and self.lengthscale.shape != (dimension,):
+            raise ValueError(
+                f"{name} has {dimension} features and the kernel {self.lengthscale.size} lengthscales: "
+                "give it one number, or one for each feature"
+            )
+
+
+@jax.jit
+def _matrix(kernel: Kernel, x: Float[Array, "n d"], y: Float[Array, "m d"] | None) -> Float[Array, "n m"]:
+    # Compiled here, so that a call outside of jit compiles once and not each time.
+    return kernel.variance.astype(x.dtype) * kernel.correlation(x, y)
+
+
+def _positive(name: str, value: Any, wanted: str, ndim: int) -> Float[Array, "..."]:
+    """Return positive finite numbers as an array of JAX's default float, or say what was found.
+
+    Under ``jit`` or ``vmap`` the value is not known, and only its shape is checked.
+    """
+    wanted = f"{name} must be {wanted}"
+    dtype = jnp.result_type(float)
+    if isinstance(value, jax.core.Tracer):
+        if value.ndim > ndim:
+            raise ValueError(f"{wanted}, found shape {value.shape}")
+        return value.astype(dtype)
+    try:
+        if isinstance(value, bool | str | bytes):
+            raise TypeError
+        # Checked as it is kept: a number too small for float32 has become 0.
+        kept = np.asarray(value, dtype=dtype)
+    except (TypeError, ValueError):
+        raise TypeError(f"{wanted}, found {value!r}") from None
+    if kept.ndim > ndim or kept.size == 0:
+        raise ValueError(f"{wanted}, found shape {kept.shape}")
+    bad = ~((kept > 0) & np.isfinite(kept))
+    if bad.any():
+        shown = f"{kept[bad][0]:g} for feature {int(np.argmax(bad))}" if kept.ndim else repr(value)
+        raise ValueError(f"{wanted}, found {shown}")
+    return jnp.asarray(kept)
+
+
+def _shown(value: Any) -> str:
+    """Write a parameter as a user would; one that is not known, as under ``jit``, as it describes itself."""
+    if isinstance(value, jax.core.Tracer) or not isinstance(value, jax.Array | np.ndarray):
+        return str(value)
+    if value.ndim == 0:
+        return f"{float(value):.6g}"
+    return np.array2string(
+        np.asarray(value), precision=6, separator=", ", threshold=8, edgeitems=3, floatmode="maxprec"
+    )

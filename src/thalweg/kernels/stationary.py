@@ -1,0 +1,169 @@
+"""The kernels: functions of the distance (Gaussian, Matérn), and products over features (Laplacian, Cauchy)."""
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from thalweg.kernels import distances
+from thalweg.kernels.base import Kernel
+
+
+def _matern12(s: Array) -> Array:
+    """exp(−√s); the derivative is taken as 0 at s = 0, where it is infinite."""
+    positive = s > 0
+    return jnp.exp(-jnp.where(positive, jnp.sqrt(jnp.where(positive, s, 1)), 0))
+
+
+# √s has no derivative at 0, but these functions have one: it is written down.
+@jax.custom_jvp
+def _matern32(s: Array) -> Array:
+    """(1 + √s)·exp(−√s)."""
+    root = jnp.sqrt(s)
+    return (1 + root) * jnp.exp(-root)
+
+
+@jax.custom_jvp
+def _matern52(s: Array) -> Array:
+    """(1 + √s + s/3)·exp(−√s)."""
+    root = jnp.sqrt(s)
+    return (1 + root + s / 3) * jnp.exp(-root)
+
+
+_matern32.defjvps(lambda tangent, _, s: -_matern12(s) / 2 * tangent)
+_matern52.defjvps(lambda tangent, _, s: -_matern32(s) / 6 * tangent)
+
+
+class Radial(Kernel):
+    """A kernel of the distance r = ‖(x − y) / lengthscale‖ alone; a subclass defines :meth:`profile`."""
+
+    def profile(self, squared: Array) -> Array:
+        """ρ as a function of r²."""
+        raise NotImplementedError(f"{type(self).__name__} must define profile(squared)")
+
+    def correlation(self, x: Float[Array, "n d"], y: Float[Array, "m d"] | None) -> Float[Array, "n m"]:
+        """ρ at the distances between the rows."""
+        return self.profile(distances.squared_distances(x, y, self.lengthscale.astype(x.dtype)))
+
+
+class Product(Kernel):
+    """A product over features, ρ = exp(−Σ_k term((x_k − y_k) / lengthscale_k)); a subclass defines :meth:`term`."""
+
+    def term(self, difference: Array) -> Array:
+        """−log ρ in one feature."""
+        raise NotImplementedError(f"{type(self).__name__} must define term(difference)")
+
+    def correlation(self, x: Float[Array, "n d"], y: Float[Array, "m d"] | None) -> Float[Array, "n m"]:
+        """ρ at the differences between the rows."""
+        return jnp.exp(-distances.sum_over_features(self.term, x, y, self.lengthscale.astype(x.dtype)))
+
+
+class Gaussian(Radial):
+    """k(x, y) = variance · exp(−r²/2), r = ‖(x − y) / lengthscale‖.
+
+    Parameters
+    ----------
+    lengthscale
+        A positive number, or one for each feature.
+    variance
+        A positive number, k(x, x).
+
+    Examples
+    --------
+    >>> import jax.numpy as jnp
+    >>> kernel = Gaussian(lengthscale=2.0)
+    >>> kernel
+    Gaussian(lengthscale=2, variance=1)
+    >>> x = jnp.array([[0.0], [2.0]])
+    >>> kernel(x).round(3)
+    Array([[1.   , 0.607],
+           [0.607, 1.   ]], dtype=float...)
+    """
+
+    def profile(self, squared: Array) -> Array:
+        """exp(−r²/2)."""
+        return jnp.exp(-squared / 2)
+
+
+class Matern12(Radial):
+    """k(x, y) = variance · exp(−r), r = ‖(x − y) / lengthscale‖: continuous functions without a derivative.
+
+    Parameters
+    ----------
+    lengthscale
+        A positive number, or one for each feature.
+    variance
+        A positive number, k(x, x).
+    """
+
+    def profile(self, squared: Array) -> Array:
+        """exp(−r)."""
+        return _matern12(squared)
+
+
+class Matern32(Radial):
+    """k(x, y) = variance · (1 + √3·r)·exp(−√3·r), r = ‖(x − y) / lengthscale‖: functions with one derivative.
+
+    Parameters
+    ----------
+    lengthscale
+        A positive number, or one for each feature.
+    variance
+        A positive number, k(x, x).
+    """
+
+    def profile(self, squared: Array) -> Array:
+        """(1 + √3·r)·exp(−√3·r)."""
+        return _matern32(3 * squared)
+
+
+class Matern52(Radial):
+    """k(x, y) = variance · (1 + √5·r + 5r²/3)·exp(−√5·r), r = ‖(x − y) / lengthscale‖: functions with two derivatives.
+
+    Parameters
+    ----------
+    lengthscale
+        A positive number, or one for each feature.
+    variance
+        A positive number, k(x, x).
+    """
+
+    def profile(self, squared: Array) -> Array:
+        """(1 + √5·r + 5r²/3)·exp(−√5·r)."""
+        return _matern52(5 * squared)
+
+
+class Laplacian(Product):
+    """k(x, y) = variance · exp(−Σ_k |x_k − y_k| / lengthscale_k), of the distance in the L1 norm.
+
+    The kernel exp(−r) of the Euclidean distance is :class:`Matern12`.
+
+    Parameters
+    ----------
+    lengthscale
+        A positive number, or one for each feature.
+    variance
+        A positive number, k(x, x).
+    """
+
+    def term(self, difference: Array) -> Array:
+        """|difference|, with the slope 0 at 0; that of jnp.abs is 1 there."""
+        return difference * jnp.sign(difference)
+
+
+class Cauchy(Product):
+    """k(x, y) = variance · Π_k 1 / (1 + (x_k − y_k)² / lengthscale_k²).
+
+    It is the product over features, as in Rahimi and Recht (2007), whose frequencies are independent Laplace variables,
+    and not 1 / (1 + r²): the two agree for one feature.
+
+    Parameters
+    ----------
+    lengthscale
+        A positive number, or one for each feature.
+    variance
+        A positive number, k(x, x).
+    """
+
+    def term(self, difference: Array) -> Array:
+        """log(1 + difference²)."""
+        return jnp.log(1 + difference**2)

@@ -1,0 +1,209 @@
+"""Kernel matrices: the formulas, exact symmetry, offsets, precision, derivatives, and errors."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from thalweg.kernels import Cauchy, Gaussian, Laplacian, Matern12, Matern32, Matern52
+
+KERNELS = [Gaussian, Matern12, Matern32, Matern52, Laplacian, Cauchy]
+LENGTHS = np.array([0.7, 1.3, 2.9])
+# More features, whose distances go through a product of matrices and not through differences.
+MANY = np.array([0.7, 1.3, 2.9, 1.1, 0.9, 1.9])
+
+
+def euclidean(u):
+    return np.sqrt((u**2).sum(-1))
+
+
+FORMULAS = {
+    Gaussian: lambda u: np.exp(-(euclidean(u) ** 2) / 2),
+    Matern12: lambda u: np.exp(-euclidean(u)),
+    Matern32: lambda u: (1 + np.sqrt(3) * euclidean(u)) * np.exp(-np.sqrt(3) * euclidean(u)),
+    Matern52: lambda u: (
+        (1 + np.sqrt(5) * euclidean(u) + 5 * euclidean(u) ** 2 / 3) * np.exp(-np.sqrt(5) * euclidean(u))
+    ),
+    Laplacian: lambda u: np.exp(-np.abs(u).sum(-1)),
+    Cauchy: lambda u: np.prod(1 / (1 + u**2), axis=-1),
+}
+
+
+def plain(kind, x, y, lengthscale=LENGTHS, variance=1.7):
+    differences = np.asarray(x, float)[:, None] - np.asarray(y, float)[None]
+    return variance * FORMULAS[kind](differences / lengthscale)
+
+
+def points(seed, rows, dimension=3):
+    return np.random.default_rng(seed).normal(size=(rows, dimension))
+
+
+@jax.jit
+def evaluate(kernels, x, y=None):
+    return [kernel(x, y) for kernel in kernels]
+
+
+def every(*arguments):
+    return [kind(*arguments) for kind in KERNELS]
+
+
+@pytest.fixture(params=KERNELS, ids=lambda kind: kind.__name__)
+def kind(request):
+    return request.param
+
+
+@pytest.mark.parametrize("lengths", [LENGTHS, MANY], ids=["differences", "product"])
+def test_matrices_equal_the_formulas(lengths):
+    x, y = points(0, 9, len(lengths)), points(1, 5, len(lengths))
+    own, between = evaluate(every(lengths, 1.7), x), evaluate(every(lengths, 1.7), x, y)
+    isotropic = evaluate(every(2.0), x, y)
+    for kind, *found in zip(KERNELS, own, between, isotropic, strict=True):
+        np.testing.assert_allclose(found[0], plain(kind, x, x, lengths), rtol=1e-12, err_msg=kind.__name__)
+        np.testing.assert_allclose(found[1], plain(kind, x, y, lengths), rtol=1e-12, err_msg=kind.__name__)
+        np.testing.assert_allclose(found[2], plain(kind, x, y, 2.0, 1.0), rtol=1e-12, err_msg=kind.__name__)
+        np.testing.assert_array_equal(kind(lengths, 1.7).diagonal(x), np.diag(found[0]))
+
+
+@settings(deadline=None, max_examples=12)
+@given(st.integers(0, 2**32 - 1), st.sampled_from([1, 3, 6]), st.sampled_from(["float32", "float64"]))
+def test_a_matrix_is_symmetric_to_the_last_digit_and_positive_semidefinite(seed, dimension, dtype):
+    rows = 131
+    x = jnp.asarray(10 * points(seed, rows, dimension) - 3, dtype)
+    for matrix in map(np.asarray, evaluate(every(MANY[:dimension], 1.7), x)):
+        assert matrix.dtype == dtype
+        np.testing.assert_array_equal(matrix, matrix.T)
+        np.testing.assert_array_equal(np.diag(matrix), np.asarray(1.7, dtype))
+        assert np.linalg.eigvalsh(matrix.astype(float)).min() > -100 * rows * jnp.finfo(dtype).eps
+
+
+@pytest.mark.parametrize("lengths", [LENGTHS, MANY], ids=["differences", "product"])
+def test_a_large_offset_costs_no_digits(lengths):
+    # Multiples of 1/8 stay exact beside the offset, so the kernels must not notice it.
+    x, y = (np.round(8 * points(seed, 20, len(lengths))).astype(np.float32) / 8 for seed in (2, 3))
+    offset = np.float32(2**18)
+    for other, shifted in [(None, None), (y, y + offset)]:
+        near, far = evaluate(every(lengths), x, other), evaluate(every(lengths), x + offset, shifted)
+        for kind, a, b in zip(KERNELS, near, far, strict=True):
+            np.testing.assert_allclose(a, b, atol=2e-6, err_msg=kind.__name__)
+
+
+def test_the_matrix_of_x_with_x(kind):
+    x = np.repeat(points(4, 3), 2, axis=0)
+    kernel = kind(LENGTHS)
+    np.testing.assert_array_equal(kernel(x, x), kernel(x))
+    np.testing.assert_allclose(kernel(x)[0, 1], 1.0, rtol=1e-7)
+
+
+def test_the_dtype_of_the_points_is_that_of_the_matrix():
+    single = points(5, 4).astype(np.float32)
+    kernel = Gaussian(LENGTHS)
+    assert kernel(single).dtype == kernel.diagonal(single).dtype == jnp.float32
+    assert kernel(single, points(5, 4)).dtype == jnp.float64
+    assert kernel(np.arange(6).reshape(2, 3)).dtype == jnp.float64
+
+
+@jax.jit
+def parameter_gradients(kernels, weights, x, y=None):
+    return jax.grad(lambda ks: sum(jnp.sum(weights * k(x, y)) for k in ks))(kernels)
+
+
+def test_derivatives_in_the_parameters():
+    x, y = points(6, 6), points(7, 4)
+    weights = np.cos(np.arange(24)).reshape(6, 4)
+    step = 1e-6 * np.eye(3)
+    for kind, found in zip(KERNELS, parameter_gradients(every(LENGTHS, 1.7), weights, x, y), strict=True):
+        value = lambda lengths, kind=kind: np.sum(weights * plain(kind, x, y, lengths))
+        slopes = [(value(LENGTHS + e) - value(LENGTHS - e)) / 2e-6 for e in step]
+        np.testing.assert_allclose(found.lengthscale, slopes, rtol=1e-6, atol=1e-8, err_msg=kind.__name__)
+        np.testing.assert_allclose(found.variance, value(LENGTHS) / 1.7, rtol=1e-10, err_msg=kind.__name__)
+
+
+@pytest.mark.parametrize(("dtype", "precision"), [("float32", 1e-2), ("float64", 1e-6)])
+def test_derivatives_on_duplicated_rows(dtype, precision):
+    distinct = jnp.asarray(points(8, 4, 6), dtype)
+    doubled = jnp.repeat(distinct, 2, axis=0)
+    weights = jnp.cos(jnp.arange(16.0, dtype=dtype)).reshape(4, 4)
+    # Pairs that coincide do not depend on the lengthscale, whatever weight they get.
+    spread = jnp.kron(weights, jnp.array([[1.0, 3.0], [0.0, -2.0]], dtype))
+    expected = parameter_gradients(every(MANY), weights, distinct)
+    found = parameter_gradients(every(MANY), spread, doubled)
+    between = parameter_gradients(every(MANY), spread, doubled, doubled + 0)
+    for kind, a, b, c in zip(KERNELS, expected, found, between, strict=True):
+        np.testing.assert_allclose(b.lengthscale, 2 * a.lengthscale, atol=precision, err_msg=kind.__name__)
+        np.testing.assert_allclose(c.lengthscale, 2 * a.lengthscale, atol=precision, err_msg=kind.__name__)
+
+
+def test_derivatives_in_points_that_coincide():
+    in_points = jax.jit(lambda kernels, x: [jax.grad(lambda x, k=k: jnp.sum(k(x, y)))(x) for k in kernels])
+    for lengths in (LENGTHS, MANY):
+        y = points(10, 2, len(lengths))
+        for gradient in in_points(every(lengths), jnp.asarray(y)):
+            # Each point pulls at the other, and not at itself.
+            np.testing.assert_allclose(gradient[0], -gradient[1], atol=1e-6)
+            assert np.isfinite(gradient).all()
+
+
+@pytest.mark.parametrize(("kind", "curvature"), [(Gaussian, 1.0), (Matern32, 3.0), (Matern52, 5 / 3), (Cauchy, 2.0)])
+def test_second_derivatives_where_points_meet(kind, curvature):
+    # ∂²k/∂x∂y = −ρ''(0)/lengthscale² is the covariance of the derivatives of the process.
+    value = lambda x, y: kind(2.0)(x[None], y[None])[0, 0]
+    x = jnp.array([0.3, -0.1])
+    mixed = jax.jit(jax.jacobian(jax.grad(value, 0), 1))
+    np.testing.assert_allclose(mixed(x, x), curvature / 4 * np.eye(2), atol=1e-12)
+
+
+def test_parameters_are_leaves_that_compile_nothing_again(kind):
+    compiled = jax.jit(lambda kernel, x: kernel(x))
+    singles = [compiled(kind(length), points(9, 3)) for length in (0.5, 2.0)]
+    assert compiled._cache_size() == 1
+    stacked = jax.jit(jax.vmap(lambda length: kind(length)(points(9, 3))))(jnp.array([0.5, 2.0]))
+    np.testing.assert_allclose(stacked, singles, rtol=1e-12)
+
+
+def test_the_derivative_of_a_product_kernel_keeps_no_matrix_for_each_feature():
+    rows, dimension = 200, 128
+    gradient = jax.jit(jax.grad(lambda kernel, x: jnp.sum(kernel(x))))
+    compiled = gradient.lower(Laplacian(np.ones(dimension)), jnp.zeros((rows, dimension))).compile()
+    assert compiled.memory_analysis().temp_size_in_bytes < dimension / 8 * (8 * rows**2)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"lengthscale": 0.0}, "lengthscale must be a positive number, or one for each feature, found 0"),
+        ({"lengthscale": [1.0, -2.0]}, "found -2 for feature 1"),
+        ({"lengthscale": np.nan}, "found nan"),
+        ({"lengthscale": [1.0, np.inf]}, "found inf for feature 1"),
+        ({"lengthscale": np.ones((2, 2))}, r"found shape \(2, 2\)"),
+        ({"lengthscale": []}, r"found shape \(0,\)"),
+        ({"lengthscale": "wide"}, "found 'wide'"),
+        ({"lengthscale": None}, "found None"),
+        ({"variance": -1.0}, "variance must be a positive number, found -1.0"),
+    ],
+)
+def test_bad_parameters(arguments, message):
+    with pytest.raises((TypeError, ValueError), match=message):
+        Gaussian(**arguments)
+
+
+@pytest.mark.parametrize(
+    ("x", "y", "message"),
+    [
+        (np.zeros((4, 2)), None, "x has 2 features and the kernel 3 lengthscales"),
+        (np.zeros((4, 3)), np.zeros((4, 2)), "y has 2 features and the kernel 3 lengthscales"),
+        (np.zeros(4), None, r"x must be a matrix with a point a row, found shape \(4,\); write points on a line"),
+        (np.zeros((4, 3), complex), None, "x must be float32 or float64, found complex128"),
+        (np.zeros((4, 3), np.float16), None, "x must be float32 or float64, found float16"),
+        (np.zeros((0, 3)), None, r"found shape \(0, 3\)"),
+    ],
+)
+def test_bad_points(x, y, message):
+    with pytest.raises((TypeError, ValueError), match=message):
+        Gaussian(LENGTHS)(x, y)
+
+
+def test_points_of_different_dimension():
+    with pytest.raises(ValueError, match="x and y must have as many features, found 2 and 3"):
+        Gaussian()(np.zeros((4, 2)), np.zeros((4, 3)))

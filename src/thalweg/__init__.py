@@ -1,12 +1,13 @@
 """Thalweg: descent with cheap unbiased gradients and steps that respect the geometry of the parameters.
 
 The names people type most are here; the rest is in the rooms: ``thalweg.descent`` (the iteration and its parts),
-``thalweg.oracles`` (gradients), ``thalweg.spectral`` (tr f(A) and its gradient), ``thalweg.data``, ``thalweg.files``.
+``thalweg.oracles`` (gradients), ``thalweg.spectral`` (tr f(A) and its gradient), ``thalweg.kernels``,
+``thalweg.gaussian`` (Gaussian posteriors), ``thalweg.models`` (estimators), ``thalweg.data``, ``thalweg.files``.
 """
 
 __version__ = "0.1.0.dev0"
 
-from thalweg import data, descent, files, oracles, spectral
+from thalweg import data, descent, files, gaussian, kernels, models, oracles, spectral
 from thalweg.descent import (
     FISTA,
     L1,
@@ -26,6 +27,7 @@ from thalweg.descent import (
     Suffix,
     minimize,
 )
+from thalweg.models import GPClassifier
 from thalweg.oracles import SVRG, Exact, MiniBatch
 from thalweg.spectral import (
     Estimate,
@@ -49,6 +51,7 @@ __all__ = [
     "Descent",
     "Estimate",
     "Exact",
+    "GPClassifier",
     "HeavyBall",
     "MiniBatch",
     "NegativeEntropy",
@@ -65,8 +68,11 @@ __all__ = [
     "entropy",
     "estrada",
     "files",
+    "gaussian",
+    "kernels",
     "logdet",
     "minimize",
+    "models",
     "nuclear_norm",
     "oracles",
     "schatten_norm",

@@ -181,7 +181,7 @@ def _run(
 
         if whole_stride:
             due = jnp.ones((), bool)
-            value = value if noisy else descent.objective(state.x).astype(dtype)
+            value = value if noisy else info.value.astype(dtype)
         else:
             apart = jnp.where(bounds.stride > 0, bounds.stride, jnp.maximum(growing, _APART))
             due = noisy | (carry.last_row == 0) | (state.steps >= carry.last_row + apart)

@@ -208,7 +208,11 @@ class Descent(eqx.Module):
         move = Move(state.steps, point, centre, out, reach, admit, f, self.divergence, self.term)
         taken = self.step.take(move, state.step)
         exact = self.oracle.deterministic and self.oracle.value is not None
-        value = self.oracle.value(taken.x) + self.term.value(taken.x) if exact else out.value + self.term.value(state.x)
+        if exact:
+            f_value = self.oracle.value(taken.x) if taken.value is None else taken.value
+            value = f_value + self.term.value(taken.x)
+        else:
+            value = out.value + self.term.value(state.x)
         dtype = trees.dtype(state.x)
         info = Info(
             value=jnp.asarray(value, dtype),

@@ -42,14 +42,17 @@ class _Search(StepRule):
         return largest, 10 * jnp.finfo(largest.dtype).eps * largest
 
     def _cut(self, attempt: Any, first: tuple) -> tuple:
-        """Shorten the step until it passes; ``attempt(size) -> (x, passed)``, ``first`` is (size, tried, x, passed)."""
+        """Shorten the step until it passes.
+
+        ``attempt(size)`` returns (x, f(x), whether it passed); ``first`` is (size, tried, x, f(x), passed).
+        """
         tiny = jnp.finfo(first[0].dtype).tiny ** 0.5
 
         def shorter(carry: tuple) -> tuple:
             size = carry[0] * self.shrink.astype(carry[0].dtype)
             return size, carry[1] + 1, *attempt(size)
 
-        return jax.lax.while_loop(lambda carry: ~carry[3] & (carry[0] > tiny), shorter, first)
+        return jax.lax.while_loop(lambda carry: ~carry[4] & (carry[0] > tiny), shorter, first)
 
 
 def _or_nan(passed: Array, x: PyTree[Array]) -> PyTree[Array]:
@@ -77,22 +80,28 @@ class Backtracking(_Search):
         f = move.f
         assert f is not None  # Descent refuses an oracle without value when parts are put together
 
-        def attempt(size: Scalar) -> tuple[PyTree, Array]:
+        def attempt(size: Scalar) -> tuple[PyTree, Scalar, Array]:
             x = move.reach(size)
+            value = jnp.asarray(f(x), last.dtype)
             ahead = move.divergence.displacement(x, move.point)
             model = trees.inner(move.out.gradient, ahead) + move.divergence.value(x, move.point) / size
-            return x, f(x) <= move.out.value + model + slack
+            return x, value, value <= move.out.value + model + slack
 
         def longer(carry: tuple) -> tuple:
-            size, tried, x, _ = carry
-            further, fits = attempt(size / shrink)
-            return jnp.where(fits, size / shrink, size), tried + 1, trees.where(fits, further, x), fits & (size < huge)
+            size, tried, *now, _ = carry
+            *further, fits = attempt(size / shrink)
+            return (
+                jnp.where(fits, size / shrink, size),
+                tried + 1,
+                *trees.where(fits, further, now),
+                fits & (size < huge),
+            )
 
         size = move.admit(last)
-        x, fits = attempt(size)
-        grown = jax.lax.while_loop(lambda carry: carry[3], longer, (size, 1.0, x, fits & (move.steps == 0)))
-        size, tried, x, fits = self._cut(attempt, (*grown[:3], fits))
-        return Taken(_or_nan(fits, x), size, (size, largest), tried)
+        *reached, fits = attempt(size)
+        grown = jax.lax.while_loop(lambda carry: carry[4], longer, (size, 1.0, *reached, fits & (move.steps == 0)))
+        size, tried, x, value, fits = self._cut(attempt, (*grown[:4], fits))
+        return Taken(_or_nan(fits, x), size, (size, largest), tried, value)
 
 
 class Monotone(_Search):
@@ -117,12 +126,15 @@ class Monotone(_Search):
         assert f is not None  # Descent refuses an oracle without value when parts are put together
         now = move.out.value + h(move.point)
 
-        def attempt(size: Scalar) -> tuple[PyTree, Array]:
+        def attempt(size: Scalar) -> tuple[PyTree, Scalar, Array]:
             x = move.reach(size)
-            return x, f(x) + h(x) <= now + slack
+            value = jnp.asarray(f(x), last.dtype)
+            return x, value, value + h(x) <= now + slack
 
-        size = move.admit(last)
-        size, tried, x, fits = self._cut(attempt, (size, 1.0, *attempt(size)))
+        # The first size is tried inside the loop too: one copy of the step to compile instead of two.
+        before = move.admit(last) / self.shrink.astype(last.dtype)
+        nothing = (before, 0.0, move.centre, jnp.zeros((), last.dtype), jnp.zeros((), bool))
+        size, tried, x, value, fits = self._cut(attempt, nothing)
         following = jnp.where(tried == 1, size * self.grow.astype(size.dtype), size)
         following = jnp.minimum(following, jnp.finfo(size.dtype).max ** 0.25)
-        return Taken(_or_nan(fits, x), size, (following, largest), tried)
+        return Taken(_or_nan(fits, x), size, (following, largest), tried, value)

@@ -46,6 +46,8 @@ class Taken(NamedTuple):
     size: Scalar
     state: PyTree
     evaluations: Any
+    value: Scalar | None = None
+    """f(x), if the rule has evaluated it."""
 
 
 class StepRule(eqx.Module):

@@ -34,6 +34,11 @@ _MOST_HALVINGS = 60
 Posterior = Full | Diagonal | Implicit
 
 
+@jax.jit
+def _proper(x: Posterior) -> Array:
+    return x.proper
+
+
 class GaussianKL(Divergence):
     """D(x ‖ c) = KL[q_x ‖ q_c] between Gaussians: points are :class:`Full`, :class:`Diagonal` or :class:`Implicit`.
 
@@ -65,7 +70,7 @@ class GaussianKL(Divergence):
                 f"x0 must be a Gaussian for divergence=GaussianKL: gaussian.Full, Diagonal or Implicit, found "
                 f"{type(x).__name__}"
             )
-        proper = x.proper
+        proper = _proper(x)
         if not isinstance(proper, jax.core.Tracer) and not bool(proper):
             raise ValueError("x0 must be a Gaussian with a positive definite covariance; the one given has none")
 

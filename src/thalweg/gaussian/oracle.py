@@ -33,6 +33,8 @@ class ExpectedLikelihood(Oracle):
         Examples an estimate, drawn without replacement, by epochs; None for all of them. Sums are scaled by n/B.
     weights
         Non-negative weights w of the examples; 1 by default.
+    examples
+        How many of the rows, from the first, batches are drawn from; the rest is padding of weight 0. All by default.
 
     Examples
     --------
@@ -50,6 +52,7 @@ class ExpectedLikelihood(Oracle):
     expectation: Expectation
     weights: Float[Array, " n"] | None
     batch_size: int | None = eqx.field(static=True)
+    examples: int = eqx.field(static=True)
 
     def __init__(
         self,
@@ -60,6 +63,7 @@ class ExpectedLikelihood(Oracle):
         expectation: Expectation | None = None,
         batch_size: int | None = None,
         weights: Any = None,
+        examples: int | None = None,
     ) -> None:
         if not isinstance(likelihood, Likelihood):
             raise TypeError(f"likelihood must be a Likelihood such as BernoulliLogit(), found {likelihood!r}")
@@ -69,15 +73,13 @@ class ExpectedLikelihood(Oracle):
         if self.targets.ndim != 1 or not self.targets.size:
             raise ValueError(f"targets must be a non-empty vector, found shape {self.targets.shape}")
         count = self.targets.shape[0]
-        self.design = None if design is None else _rows("design", design, count)
-        self.weights = None if weights is None else _rows("weights", weights, count)
+        self.design = None if design is None else _design(design, count)
+        self.weights = None if weights is None else _weights(weights, count)
         self.expectation = Quadrature() if expectation is None else expectation
-        self.batch_size = None if batch_size is None else whole("batch_size", batch_size, most=count)
-
-    @property
-    def examples(self) -> int:
-        """How many there are."""
-        return self.targets.shape[0]
+        if not isinstance(self.expectation, Expectation):
+            raise TypeError(f"expectation must be an Expectation such as Quadrature(), found {expectation!r}")
+        self.examples = count if examples is None else whole("examples", examples, most=count)
+        self.batch_size = None if batch_size is None else whole("batch_size", batch_size, most=self.examples)
 
     @property
     def deterministic(self) -> bool:
@@ -112,24 +114,45 @@ class ExpectedLikelihood(Oracle):
         return self._out(x, indices, self.expectation, sample_key), state
 
     def _marginals(self, x: Any, indices: Int[Array, " b"] | None) -> Marginals:
+        dimension = x.mean.shape[0]
         if isinstance(x, Implicit):
+            if self.design is not None:
+                raise ValueError("design must be None for an Implicit posterior, which is over the examples themselves")
+            count = self.targets.shape[0]
+            if dimension != count:
+                raise ValueError(f"there are {count} targets, and the Implicit posterior is over {dimension}")
             return x.marginals(indices)
+        family = type(x).__name__
         if self.design is None:
-            raise ValueError(f"design must be given for a {type(x).__name__} posterior over weights")
+            raise ValueError(f"design must be given for a {family} posterior over weights")
+        if dimension != self.design.shape[1]:
+            raise ValueError(
+                f"design has {self.design.shape[1]} columns, and the {family} posterior is over {dimension}"
+            )
         return x.marginals(self.design if indices is None else self.design[indices])
 
     def _out(self, x: Any, indices: Any, expectation: Expectation, key: Any) -> Out:
         marginals, pull = jax.vjp(lambda x: self._marginals(x, indices), x)
         pick = (lambda array: array) if indices is None else (lambda array: array[indices])
-        factor = self.examples / self.fixed_work
+        used = self.examples if indices is None else indices.shape[0]
+        factor = self.examples / used
         scale = factor if self.weights is None else factor * pick(self.weights)
         expected = expectation(self.likelihood, pick(self.targets), marginals.mean, marginals.variance, key)
         (gradient,) = pull(Marginals(-scale * expected.first, -scale * expected.second / 2))
-        return Out(gradient, -jnp.sum(scale * expected.value), jnp.asarray(self.fixed_work))
+        return Out(gradient, -jnp.sum(scale * expected.value), jnp.asarray(float(used)))
 
 
-def _rows(name: str, array: Any, count: int) -> Array:
-    array = jnp.asarray(array, jnp.result_type(float))
-    if array.shape[:1] != (count,):
-        raise ValueError(f"{name} must have {count} rows, one for each target, found shape {array.shape}")
-    return array
+def _design(design: Any, count: int) -> Array:
+    design = jnp.asarray(design, jnp.result_type(float))
+    if design.ndim != 2 or design.shape[0] != count:
+        raise ValueError(f"design must be a matrix of {count} rows, one for each target, found shape {design.shape}")
+    return design
+
+
+def _weights(weights: Any, count: int) -> Array:
+    weights = jnp.asarray(weights, jnp.result_type(float))
+    if weights.shape != (count,):
+        raise ValueError(f"weights must be a vector of {count}, one for each target, found shape {weights.shape}")
+    if not isinstance(weights, jax.core.Tracer) and not bool(jnp.all(weights >= 0)):
+        raise ValueError(f"weights must not be negative, found {float(jnp.min(weights))}")
+    return weights

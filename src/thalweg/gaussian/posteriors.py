@@ -76,8 +76,8 @@ class Full(NamedTuple):
 
     @property
     def proper(self) -> Array:
-        """Whether the precision is positive definite."""
-        return jnp.all(jnp.isfinite(self.covariance))
+        """Whether covariance and precision are positive definite: the inverse of what is not is NaN."""
+        return jnp.all(jnp.isfinite(self.covariance)) & jnp.all(jnp.isfinite(self.precision))
 
 
 class Diagonal(NamedTuple):
@@ -184,7 +184,10 @@ class Implicit(NamedTuple):
         """Draw ``count`` vectors of latent values; ``covariance`` is K."""
         scaled = jnp.sqrt(self.sites)[:, None] * covariance
         spread = solve_triangular(site_factor(covariance, self.sites), scaled, lower=True)
-        return Full(self.mean, symmetric(covariance - spread.T @ spread), covariance).sample(key, count)
+        # V is singular where inputs repeat, and has no Cholesky factor then.
+        values, vectors = jnp.linalg.eigh(symmetric(covariance - spread.T @ spread))
+        normals = jax.random.normal(key, (count, self.mean.shape[0]), self.mean.dtype)
+        return self.mean + (normals * jnp.sqrt(jnp.maximum(values, 0))) @ vectors.T
 
     @property
     def proper(self) -> Array:

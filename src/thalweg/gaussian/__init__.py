@@ -1,6 +1,9 @@
-"""Gaussian posteriors: likelihoods and the expectations of their logarithms under a Gaussian.
+"""Gaussian posteriors: families, likelihoods, and the KL-proximal steps between them (equations.md §3).
 
 =========================  ========================================================================================
+posteriors q = N(m, V)     :class:`Full`, :class:`Diagonal`, :class:`Implicit` (a process, V never stored)
+divergence D, terms h      :class:`GaussianKL`, :class:`KLToNormal`, :class:`KLToProcess`
+oracle ĝ                   :class:`ExpectedLikelihood`
 likelihoods p(y|z)         :class:`BernoulliLogit`, :class:`BernoulliProbit`, :class:`Poisson`,
                            :class:`NegativeBinomial`, :class:`GaussianNoise`, :class:`StudentT`; or one's own
                            :class:`Likelihood`
@@ -8,6 +11,7 @@ E log p under N(m, v)      :class:`Quadrature`, :class:`MonteCarlo`, :class:`Sco
 =========================  ========================================================================================
 """
 
+from thalweg.gaussian.divergence import GaussianKL, KLToNormal, KLToProcess
 from thalweg.gaussian.expectations import Expectation, MonteCarlo, Quadrature, ScoreFunction
 from thalweg.gaussian.likelihood import Expected, Likelihood, Prediction
 from thalweg.gaussian.likelihoods import (
@@ -18,14 +22,24 @@ from thalweg.gaussian.likelihoods import (
     Poisson,
     StudentT,
 )
+from thalweg.gaussian.oracle import ExpectedLikelihood
+from thalweg.gaussian.posteriors import Diagonal, Full, Implicit, Marginals
 
 __all__ = [
     "BernoulliLogit",
     "BernoulliProbit",
+    "Diagonal",
     "Expectation",
     "Expected",
+    "ExpectedLikelihood",
+    "Full",
+    "GaussianKL",
     "GaussianNoise",
+    "Implicit",
+    "KLToNormal",
+    "KLToProcess",
     "Likelihood",
+    "Marginals",
     "MonteCarlo",
     "NegativeBinomial",
     "Poisson",

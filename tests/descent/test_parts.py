@@ -20,6 +20,7 @@ from thalweg.descent import (
     InverseLipschitz,
     InverseTime,
     Last,
+    Monotone,
     NegativeEntropy,
     Nesterov,
     Plateau,
@@ -98,6 +99,33 @@ def test_backtracking_satisfies_its_inequality_in_a_bregman_geometry():
         model = f(before) + jax.grad(f)(before) @ (state.x - before)
         model += NegativeEntropy().value(state.x, before) / info.size
         assert f(state.x) <= model + 1e-12
+
+
+@pytest.mark.parametrize("initial", [1e-6, 1.0, 1e6])
+def test_monotone_lowers_the_objective_from_any_guess_and_grows_again(initial):
+    term, x = L1(0.5), jnp.array([1.0, -2.0, 3.0])
+    descent = Descent(quadratic, term=term, step=Monotone(initial, grow=1.5, shrink=0.5))
+    keys = jax.random.split(jax.random.key(0), 60)
+    _, info = jax.lax.scan(descent.update, descent.init(x), keys)
+    values = np.asarray([quadratic(x) + term.value(x), *info.value])
+    assert np.all(np.diff(values) <= 1e-12)
+    assert values[-1] < 1e-10
+    # With 1/L = 0.01 the objective still falls up to 2/L along the stiffest direction, and further once that is flat.
+    assert np.max(info.size) > 0.01
+    ratios = np.asarray(info.size)[1:] / np.asarray(info.size)[:-1]
+    cuts = np.log(ratios / 1.5) / np.log(0.5)
+    grown = np.isclose(ratios, 1.5)
+    assert np.all(grown | np.isclose(cuts, np.round(cuts)) | np.isclose(np.log2(ratios), np.round(np.log2(ratios))))
+    assert grown.any()
+
+
+def test_monotone_counts_what_it_evaluates_and_gives_up_on_nan():
+    result = minimize(quadratic, jnp.ones(3), step=Monotone(1e3), steps=1, stride=1)
+    # One gradient, and one evaluation for every size tried on the way down.
+    tried = 1 + np.log2(1e3 / float(result.history["size"][0]))
+    assert result.work == pytest.approx(1 + tried)
+    broken = minimize(lambda x: jnp.nan * jnp.sum(x), jnp.ones(3), step=Monotone())
+    assert broken.status is Status.DIVERGED
 
 
 @pytest.mark.parametrize("kind", ["long", "short"])

@@ -1,3 +1,4 @@
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import lineax as lx
@@ -7,7 +8,7 @@ import scipy.sparse
 from jax.experimental import sparse as jsparse
 from spectral_matrices import laplacian, rbf
 
-from thalweg.spectral import Operator, as_operator, gram_operator, kernel_operator, logdet
+from thalweg.spectral import Operator, as_operator, estimate, gram_operator, kernel_operator, logdet, plan, sparse
 from thalweg.spectral.operators import diagonal, entries_bounds
 from thalweg.spectral.sparse import sparse_parts
 
@@ -59,6 +60,41 @@ def test_hubs_of_a_graph_are_scattered():
     block = np.random.default_rng(0).standard_normal((50, 3))
     assert as_operator(star) @ jnp.asarray(block) == pytest.approx(star @ block)
     assert diagonal(as_operator(star), as_operator(star).theta) == pytest.approx(np.zeros(50))
+
+
+@pytest.mark.parametrize("width", [3, 16])
+def test_a_step_in_strips_is_the_step(monkeypatch, width):
+    monkeypatch.setattr(sparse, "_MOST_ROWS", 64)
+    monkeypatch.setattr(sparse, "_STRIP_BYTES", 2**12)
+    A = laplacian(13)
+    operator = as_operator(A)
+    older, newer = np.random.default_rng(0).standard_normal((2, A.shape[0], width))
+    product = operator.multiply
+    theta, data, padded = product.padded(operator.theta, operator.data, jnp.asarray(newer))
+    assert padded.shape[0] % 64 == 0
+    extra = padded.shape[0] - A.shape[0]
+    before = jnp.pad(jnp.asarray(older), ((0, extra), (0, 0)))
+    latest, cross, size = product.advance(theta, data, 0.7, 0.3, before, padded)
+    expected = 0.7 * (A @ newer) - 0.3 * newer - older
+    assert latest[: A.shape[0]] == pytest.approx(expected)
+    assert latest[A.shape[0] :] == pytest.approx(0)
+    assert cross == pytest.approx(np.sum(newer * expected, axis=0))
+    assert size == pytest.approx(np.sum(expected**2, axis=0))
+
+
+def test_values_do_not_depend_on_the_strips(monkeypatch):
+    A = laplacian(13)
+    operator = as_operator(A)
+    p = plan("log", operator, jax.random.key(0), probes=8)
+    whole = estimate(p, operator, jax.random.key(1))
+    monkeypatch.setattr(sparse, "_STRIPS_FROM", 1)
+    jax.clear_caches()
+    strips = estimate(p, operator, jax.random.key(1))
+    assert float(strips.value) == pytest.approx(float(whole.value), rel=1e-12)
+    assert float(strips.standard_error) == pytest.approx(float(whole.standard_error), rel=1e-9)
+    gradient = jax.grad(lambda t: estimate(p, eqx.tree_at(lambda o: o.theta, operator, t), jax.random.key(1)).value)
+    assert bool(jnp.all(jnp.isfinite(gradient(operator.theta)[0])))
+    jax.clear_caches()
 
 
 def test_kernel_products_do_not_depend_on_the_strips():

@@ -45,7 +45,7 @@ def number(
     default = jnp.result_type(float)
     array = value if isinstance(value, jax.Array) and value.dtype == default else jnp.asarray(found, dtype=default)
     # Checked as it is kept: a number too small for float32 has become 0.
-    kept = np.asarray(array)
+    kept = found.astype(default)
     inside = kept.ndim == 0 and least <= kept <= most
     inside = inside and (above < kept < below or (not finite and np.isinf(kept)))
     if not inside:

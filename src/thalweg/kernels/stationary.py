@@ -1,11 +1,13 @@
 """The kernels: functions of the distance (Gaussian, Matérn), and products over features (Laplacian, Cauchy)."""
 
+from typing import ClassVar
+
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+import numpy as np
+from jaxtyping import Array
 
-from thalweg.kernels import distances
-from thalweg.kernels.base import Kernel
+from thalweg.kernels.forms import Product, Radial
 
 
 def _matern12(s: Array) -> Array:
@@ -31,30 +33,6 @@ def _matern52(s: Array) -> Array:
 
 _matern32.defjvps(lambda tangent, _, s: -_matern12(s) / 2 * tangent)
 _matern52.defjvps(lambda tangent, _, s: -_matern32(s) / 6 * tangent)
-
-
-class Radial(Kernel):
-    """A kernel of the distance r = ‖(x − y) / lengthscale‖ alone; a subclass defines :meth:`profile`."""
-
-    def profile(self, squared: Array) -> Array:
-        """ρ as a function of r²."""
-        raise NotImplementedError(f"{type(self).__name__} must define profile(squared)")
-
-    def correlation(self, x: Float[Array, "n d"], y: Float[Array, "m d"] | None) -> Float[Array, "n m"]:
-        """ρ at the distances between the rows."""
-        return self.profile(distances.squared_distances(x, y, self.lengthscale.astype(x.dtype)))
-
-
-class Product(Kernel):
-    """A product over features, ρ = exp(−Σ_k term((x_k − y_k) / lengthscale_k)); a subclass defines :meth:`term`."""
-
-    def term(self, difference: Array) -> Array:
-        """−log ρ in one feature."""
-        raise NotImplementedError(f"{type(self).__name__} must define term(difference)")
-
-    def correlation(self, x: Float[Array, "n d"], y: Float[Array, "m d"] | None) -> Float[Array, "n m"]:
-        """ρ at the differences between the rows."""
-        return jnp.exp(-distances.sum_over_features(self.term, x, y, self.lengthscale.astype(x.dtype)))
 
 
 class Gaussian(Radial):
@@ -95,6 +73,8 @@ class Matern12(Radial):
         A positive number, k(x, x).
     """
 
+    degrees: ClassVar[int | None] = 1
+
     def profile(self, squared: Array) -> Array:
         """exp(−r)."""
         return _matern12(squared)
@@ -111,6 +91,8 @@ class Matern32(Radial):
         A positive number, k(x, x).
     """
 
+    degrees: ClassVar[int | None] = 3
+
     def profile(self, squared: Array) -> Array:
         """(1 + √3·r)·exp(−√3·r)."""
         return _matern32(3 * squared)
@@ -126,6 +108,8 @@ class Matern52(Radial):
     variance
         A positive number, k(x, x).
     """
+
+    degrees: ClassVar[int | None] = 5
 
     def profile(self, squared: Array) -> Array:
         """(1 + √5·r + 5r²/3)·exp(−√5·r)."""
@@ -149,6 +133,14 @@ class Laplacian(Product):
         """|difference|, with the slope 0 at 0; that of jnp.abs is 1 there."""
         return difference * jnp.sign(difference)
 
+    def log_marginal(self, omega: Array) -> Array:
+        """log 1/(π(1 + ω²)), the Cauchy law."""
+        return -jnp.log1p(omega**2) - np.log(np.pi)
+
+    def quantile(self, probability: Array) -> Array:
+        """tan(π(p − ½))."""
+        return jnp.tan(np.pi * (probability - 0.5))
+
 
 class Cauchy(Product):
     """k(x, y) = variance · Π_k 1 / (1 + (x_k − y_k)² / lengthscale_k²).
@@ -167,3 +159,12 @@ class Cauchy(Product):
     def term(self, difference: Array) -> Array:
         """log(1 + difference²)."""
         return jnp.log(1 + difference**2)
+
+    def log_marginal(self, omega: Array) -> Array:
+        """log ½·exp(−|ω|), the Laplace law."""
+        return -jnp.abs(omega) - np.log(2)
+
+    def quantile(self, probability: Array) -> Array:
+        """log 2p below the median, and the same with the other sign above it."""
+        tail = jnp.minimum(probability, 1 - probability)
+        return jnp.sign(probability - 0.5) * -jnp.log(2 * tail)

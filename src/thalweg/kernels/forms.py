@@ -1,0 +1,96 @@
+"""The two forms of stationary kernels: functions of the Euclidean distance, and products over features."""
+
+from typing import ClassVar
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Key
+from scipy.special import gammaln
+
+from thalweg.kernels import distances, draws
+from thalweg.kernels.base import Kernel
+
+# A draw of the mixing variable below this, which float32 can make 0, would be an infinite frequency.
+_LEAST_MIXING = 1e-14
+
+
+class Radial(Kernel):
+    """A kernel of the distance r = ‖(x − y) / lengthscale‖ alone; a subclass defines :meth:`profile`.
+
+    Its frequencies have a multivariate t law with ``degrees`` of freedom, z·√(degrees/χ²) for a normal z; None means
+    that they are normal.
+    """
+
+    degrees: ClassVar[int | None] = None
+
+    def profile(self, squared: Array) -> Array:
+        """ρ as a function of r²."""
+        raise NotImplementedError(f"{type(self).__name__} must define profile(squared)")
+
+    def correlation(self, x: Float[Array, "n d"], y: Float[Array, "m d"] | None) -> Float[Array, "n m"]:
+        """ρ at the distances between the rows."""
+        return self.profile(distances.squared_distances(x, y, self.lengthscale.astype(x.dtype)))
+
+    def standard_log_density(self, omega: Float[Array, "n d"]) -> Float[Array, " n"]:
+        """The log-density of the normal or t law."""
+        dimension = omega.shape[1]
+        squares = jnp.sum(omega**2, axis=1)
+        if self.degrees is None:
+            return -squares / 2 - dimension / 2 * np.log(2 * np.pi)
+        q = self.degrees
+        constant = gammaln((q + dimension) / 2) - gammaln(q / 2) - dimension / 2 * np.log(q * np.pi)
+        return constant - (q + dimension) / 2 * jnp.log1p(squares / q)
+
+    def standard_frequencies(
+        self, kind: str, key: Key[Array, ""], block: Array, count: int, dimension: int
+    ) -> Float[Array, "count dimension"]:
+        """z·√(degrees/χ²), with the χ² as a sum of squares, so that all comes from normal numbers."""
+        degrees = self.degrees or 0
+        key, key_of_directions = jax.random.split(key)
+        normal, mixing = jnp.split(draws.normals(kind, key, block, count, dimension + degrees), [dimension], axis=1)
+        if kind == "orthogonal":
+            lengths = jnp.linalg.norm(normal, axis=1, keepdims=True)
+            normal = lengths * draws.orthogonal_directions(key_of_directions, block, count, dimension)
+        if self.degrees is None:
+            return normal
+        return normal * jnp.sqrt(degrees / jnp.maximum(jnp.sum(mixing**2, axis=1, keepdims=True), _LEAST_MIXING))
+
+
+class Product(Kernel):
+    """A product over features, ρ = exp(−Σ_k term((x_k − y_k) / lengthscale_k)); a subclass defines :meth:`term`.
+
+    Its frequencies are independent between features, with the density exp(:meth:`log_marginal`) and the inverse
+    distribution function :meth:`quantile`.
+    """
+
+    def term(self, difference: Array) -> Array:
+        """−log ρ in one feature."""
+        raise NotImplementedError(f"{type(self).__name__} must define term(difference)")
+
+    def log_marginal(self, omega: Array) -> Array:
+        """The log-density of one feature's frequencies."""
+        raise NotImplementedError(f"{type(self).__name__} must define log_marginal(omega)")
+
+    def quantile(self, probability: Array) -> Array:
+        """The frequency below which lies a probability."""
+        raise NotImplementedError(f"{type(self).__name__} must define quantile(probability)")
+
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        """The kinds of frequencies that the kernel has: orthogonal ones would not be independent between features."""
+        return "random", "quasi"
+
+    def correlation(self, x: Float[Array, "n d"], y: Float[Array, "m d"] | None) -> Float[Array, "n m"]:
+        """ρ at the differences between the rows."""
+        return jnp.exp(-distances.sum_over_features(self.term, x, y, self.lengthscale.astype(x.dtype)))
+
+    def standard_log_density(self, omega: Float[Array, "n d"]) -> Float[Array, " n"]:
+        """The sum over features."""
+        return jnp.sum(self.log_marginal(omega), axis=1)
+
+    def standard_frequencies(
+        self, kind: str, key: Key[Array, ""], block: Array, count: int, dimension: int
+    ) -> Float[Array, "count dimension"]:
+        """Quantiles of uniform numbers."""
+        return self.quantile(draws.uniforms(kind, key, block, count, dimension))

@@ -1,0 +1,120 @@
+"""Spectral densities against Fourier integrals, and frequencies against their laws."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from scipy import stats
+
+from thalweg.errors import IncompatiblePartsError
+from thalweg.kernels import Cauchy, Gaussian, Laplacian, Matern12, Matern32, Matern52
+
+KERNELS = [Gaussian, Matern12, Matern32, Matern52, Laplacian, Cauchy]
+
+
+def cosine_integral(values, frequencies, panels=800, end=80.0):
+    """2·∫₀^end values(t)·cos(frequency·t) dt, by Gauss–Legendre on panels."""
+    nodes, weights = np.polynomial.legendre.leggauss(12)
+    width = end / panels
+    t = (width * (np.arange(panels)[:, None] + (nodes + 1) / 2)).ravel()
+    weights = np.tile(weights * width / 2, panels)
+    return 2 * np.cos(np.outer(frequencies, t)) @ (weights * np.asarray(values(jnp.asarray(t)[:, None])))
+
+
+@pytest.mark.parametrize("kind", [Gaussian, Matern12, Matern32, Matern52, Laplacian])
+def test_the_density_is_the_fourier_transform_on_a_line(kind):
+    # p(ω) = ∫ρ(r)·cos(ωr) dr / 2π: the direction in which the integrand falls off exponentially.
+    kernel = kind(1.3)
+    omega = np.array([0.0, 0.2, 1.0, 3.7])
+    expected = cosine_integral(lambda r: kernel(r, jnp.zeros((1, 1)))[:, 0], omega) / (2 * np.pi)
+    np.testing.assert_allclose(kernel.spectral_density(omega[:, None]), expected, rtol=1e-8)
+
+
+def test_the_kernel_is_the_fourier_transform_of_the_density_on_a_line():
+    kernel = Cauchy(1.3)
+    r = np.array([0.0, 0.4, 1.0, 2.5])
+    found = cosine_integral(kernel.spectral_density, r)
+    np.testing.assert_allclose(found, kernel(r[:, None], np.zeros((1, 1)))[:, 0], rtol=1e-8)
+
+
+def test_kernels_are_the_means_of_cosines_under_their_densities():
+    # Importance sampling from a mixture whose tails are heavier than those of any of the laws.
+    draws, dimension = 200_000, 2
+    lengths = np.array([0.7, 1.3])
+    rng = np.random.default_rng(0)
+    product = rng.standard_cauchy((draws // 2, dimension))
+    radial = rng.normal(size=(draws // 2, dimension)) / np.abs(rng.normal(size=(draws // 2, 1)))
+    omega = np.concatenate([product, radial])
+    law = (stats.cauchy.pdf(omega).prod(1) + stats.multivariate_t.pdf(omega, df=1, shape=np.eye(dimension))) / 2
+    differences = np.array([[0.0, 0.0], [0.5, 0.0], [0.3, -0.9], [1.5, 1.0]])
+    cosines = np.cos((omega / lengths) @ differences.T)
+    for kind in KERNELS:
+        kernel = kind(lengths)
+        ratio = np.asarray(kernel.spectral_density(omega / lengths)) / (law * lengths.prod())
+        terms = ratio[:, None] * cosines
+        error = terms.std(0) / np.sqrt(draws)
+        deviation = (terms.mean(0) - np.asarray(kernel(differences, np.zeros((1, dimension))))[:, 0]) / error
+        assert np.abs(deviation).max() < 5, kind.__name__
+        assert error.max() < 0.01, kind.__name__
+
+
+LAWS = {
+    Gaussian: lambda length: stats.norm(scale=1 / length),
+    Matern12: lambda length: stats.t(1, scale=1 / length),
+    Matern32: lambda length: stats.t(3, scale=1 / length),
+    Matern52: lambda length: stats.t(5, scale=1 / length),
+    Laplacian: lambda length: stats.cauchy(scale=1 / length),
+    Cauchy: lambda length: stats.laplace(scale=1 / length),
+}
+
+
+@pytest.mark.parametrize("mode", ["random", "orthogonal", "quasi"])
+def test_each_feature_has_its_law(mode):
+    lengths = np.array([0.5, 2.0, 1.0])
+    kernels = [kernel for kind in LAWS if mode in (kernel := kind(lengths)).kinds]
+    draw = jax.jit(lambda kernels, key: [kernel.frequencies(key, 3000, 3, mode) for kernel in kernels])
+    for kernel, omega in zip(kernels, draw(kernels, jax.random.key(3)), strict=True):
+        laws = [LAWS[type(kernel)](length) for length in lengths]
+        levels = [stats.kstest(column, law.cdf).pvalue for column, law in zip(np.asarray(omega).T, laws, strict=True)]
+        assert min(levels) > 1e-4, kernel
+
+
+def test_orthogonal_frequencies_are_orthogonal_in_groups_and_independent_in_length():
+    omega = np.asarray(Gaussian().frequencies(jax.random.key(0), 4000, 4, "orthogonal")).reshape(1000, 4, 4)
+    products = np.einsum("gik,gjk->gij", omega, omega)
+    lengths = np.sqrt(np.einsum("gii->gi", products))
+    cosines = products / (lengths[:, :, None] * lengths[:, None, :])
+    np.testing.assert_allclose(cosines, np.broadcast_to(np.eye(4), cosines.shape), atol=1e-4)
+    assert stats.kstest(lengths.ravel() ** 2, stats.chi2(4).cdf).pvalue > 1e-4
+    assert np.abs(np.corrcoef(lengths.T)[~np.eye(4, dtype=bool)]).max() < 5 / np.sqrt(1000)
+
+
+def test_fewer_orthogonal_frequencies_than_features():
+    omega = np.asarray(Gaussian().frequencies(jax.random.key(0), 3, 50, "orthogonal"))
+    products = omega @ omega.T
+    np.testing.assert_allclose(products - np.diag(np.diag(products)), 0, atol=1e-3)
+
+
+def test_quasi_random_blocks_continue_one_another():
+    for kernel in (Matern32([0.5, 2.0]), Laplacian()):
+        draw = lambda count, block, kernel=kernel: kernel.frequencies(jax.random.key(1), count, 2, "quasi", block)
+        np.testing.assert_array_equal(jnp.concatenate([draw(8, 4), draw(8, 5)]), draw(16, 2))
+
+
+@pytest.mark.parametrize("kind", [Laplacian, Cauchy])
+def test_products_have_no_orthogonal_frequencies(kind):
+    with pytest.raises(IncompatiblePartsError, match=f"{kind.__name__} has no orthogonal .* use kind='random' or 'qu"):
+        kind().frequencies(jax.random.key(0), 4, 2, "orthogonal")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"count": 0}, "count must be a whole number of at least 1, found 0"),
+        ({"dimension": 3}, "the data has 3 features and the kernel 2 lengthscales"),
+        ({"kind": "sobol"}, "kind must be one of 'random', 'orthogonal', 'quasi', found 'sobol'"),
+    ],
+)
+def test_bad_arguments(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        Gaussian([1.0, 2.0]).frequencies(jax.random.key(0), **{"count": 4, "dimension": 2, **arguments})

@@ -1,0 +1,111 @@
+"""What connects kernels with data: the median distance, descriptions, and how kernels are shown."""
+
+import json
+
+import jax
+import numpy as np
+import pytest
+import scipy.sparse
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.spatial.distance import pdist
+
+from thalweg.kernels import (
+    Cauchy,
+    Gaussian,
+    Laplacian,
+    Matern12,
+    Matern32,
+    Matern52,
+    from_description,
+    median_distance,
+)
+
+KEY = jax.random.key(0)
+positive = st.floats(1e-3, 1e3)
+
+
+def test_the_median_of_all_pairs():
+    x = np.random.default_rng(0).normal(size=(40, 3))
+    np.testing.assert_allclose(median_distance(x, KEY, sample=1000), np.median(pdist(x)), rtol=1e-12)
+
+
+def test_a_sample_of_pairs_comes_close():
+    x = np.random.default_rng(1).normal(size=(700, 3))
+    exact = pdist(x)
+    # The standard error of a median is 1/(2·f·√n), with f the density there; f·spread is about 0.4 as for a normal law.
+    error = 1.25 * exact.std() / np.sqrt(2000)
+    assert abs(median_distance(x, KEY) - np.median(exact)) < 5 * error
+    assert median_distance(x, KEY) == median_distance(x, KEY)
+
+
+def test_sparse_points_have_the_distances_of_dense_ones():
+    x = scipy.sparse.random_array((300, 50), density=0.1, rng=np.random.default_rng(2))
+    np.testing.assert_allclose(median_distance(x, KEY), median_distance(x.toarray(), KEY), rtol=1e-12)
+    np.testing.assert_allclose(median_distance(x.tocoo(), KEY), median_distance(x.toarray(), KEY), rtol=1e-12)
+
+
+def test_equal_points_do_not_count():
+    x = np.array([[0.0]] * 20 + [[3.0]])
+    assert median_distance(x, KEY) == 3.0
+
+
+@pytest.mark.parametrize(
+    ("x", "message"),
+    [
+        (np.ones((5, 2)), "x must have points that differ, found 10 pairs of equal rows"),
+        (np.array([[0.0], [np.nan], [1.0]]), "x must be finite"),
+        (np.ones((1, 2)), r"at least two points, one a row, found shape \(1, 2\)"),
+        (np.ones(4), r"found shape \(4,\)"),
+    ],
+)
+def test_bad_points(x, message):
+    with pytest.raises(ValueError, match=message):
+        median_distance(x, KEY)
+
+
+@settings(deadline=None)
+@given(
+    st.sampled_from([Gaussian, Matern12, Matern32, Matern52, Laplacian, Cauchy]),
+    positive | st.lists(positive, min_size=1, max_size=4),
+    positive,
+)
+def test_a_kernel_survives_its_description(kind, lengthscale, variance):
+    kernel = kind(lengthscale, variance)
+    again = from_description(json.loads(json.dumps(kernel.describe())))
+    assert type(again) is kind
+    np.testing.assert_array_equal(again.lengthscale, kernel.lengthscale)
+    np.testing.assert_array_equal(again.variance, kernel.variance)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"name": "__import__"}, "unknown kernel '__import__'; known are Gaussian, Matern12"),
+        ({"name": ["Gaussian"]}, "unknown kernel"),
+        ({"power": 2}, "must be a dict of name, lengthscale, variance, found .*'power'"),
+        ({"lengthscale": "1.0"}, "must hold numbers, found lengthscale='1.0'"),
+        ({"lengthscale": ["1.0"]}, "must hold numbers"),
+        ({"lengthscale": [[1.0]]}, "must hold numbers"),
+        ({"lengthscale": []}, r"lengthscale must be a positive number, or one for each feature, found shape \(0,\)"),
+        ({"variance": True}, "must hold numbers"),
+        ({"variance": -1.0}, "variance must be a positive number, found -1.0"),
+    ],
+)
+def test_bad_descriptions(change, message):
+    with pytest.raises(ValueError, match=message):
+        from_description({"name": "Gaussian", "lengthscale": 1.0, "variance": 1.0, **change})
+
+
+def test_a_description_is_a_dict():
+    with pytest.raises(ValueError, match="description must be a dict of name, lengthscale, variance, found 'Gaussian'"):
+        from_description("Gaussian")
+
+
+def test_kernels_are_shown_as_they_are_written():
+    assert repr(Gaussian(0.5, 2.0)) == "Gaussian(lengthscale=0.5, variance=2)"
+    assert repr(Matern32([0.5, 1.25])) == "Matern32(lengthscale=[0.5, 1.25], variance=1)"
+    assert repr(Cauchy(np.linspace(1, 2, 101))) == "Cauchy(lengthscale=[1, 1.01, 1.02, 1.03, …, 2], variance=1)"
+    shown = []
+    jax.jit(lambda kernel: shown.append(repr(kernel)))(Gaussian())
+    assert shown[0].startswith("Gaussian(lengthscale=")

@@ -16,7 +16,7 @@ import scipy.optimize
 from jax.scipy.linalg import solve_triangular
 from jaxtyping import Array, Float
 
-from thalweg.descent import History, Monotone, Polynomial, Status, Tolerance, minimize
+from thalweg.descent import History, Monotone, Polynomial, Stagnation, Status, Tolerance, minimize
 from thalweg.gaussian.divergence import GaussianKL, KLToProcess
 from thalweg.gaussian.likelihood import Likelihood
 from thalweg.gaussian.oracle import ExpectedLikelihood
@@ -148,7 +148,7 @@ def infer(kernel: Kernel, problem: Problem, settings: Settings, seed: int, start
         examples=None if batch_size is None else rows,
     )
     if batch_size is None:
-        step, tol, steps = Monotone(settings.step), Tolerance(0.0, settings.tol), settings.max_iter
+        step, tol, steps = Monotone(settings.step), Tolerance(0.0, settings.tol) | Stagnation(), settings.max_iter
     else:
         share = batch_size / rows
         step = Polynomial(settings.step * share, power=0.7, scale=2 / share)

@@ -49,25 +49,18 @@ def every(*arguments):
     return [kind(*arguments) for kind in KERNELS]
 
 
-@pytest.fixture(params=KERNELS, ids=lambda kind: kind.__name__)
-def kind(request):
-    return request.param
-
-
 @pytest.mark.parametrize("lengths", [LENGTHS, MANY], ids=["differences", "product"])
 def test_matrices_equal_the_formulas(lengths):
     x, y = points(0, 9, len(lengths)), points(1, 5, len(lengths))
     own, between = evaluate(every(lengths, 1.7), x), evaluate(every(lengths, 1.7), x, y)
-    isotropic = evaluate(every(2.0), x, y)
-    for kind, *found in zip(KERNELS, own, between, isotropic, strict=True):
+    for kind, *found in zip(KERNELS, own, between, strict=True):
         np.testing.assert_allclose(found[0], plain(kind, x, x, lengths), rtol=1e-12, err_msg=kind.__name__)
         np.testing.assert_allclose(found[1], plain(kind, x, y, lengths), rtol=1e-12, err_msg=kind.__name__)
-        np.testing.assert_allclose(found[2], plain(kind, x, y, 2.0, 1.0), rtol=1e-12, err_msg=kind.__name__)
         np.testing.assert_array_equal(kind(lengths, 1.7).diagonal(x), np.diag(found[0]))
 
 
 @settings(deadline=None, max_examples=12)
-@given(st.integers(0, 2**32 - 1), st.sampled_from([1, 3, 6]), st.sampled_from(["float32", "float64"]))
+@given(st.integers(0, 2**32 - 1), st.sampled_from([1, 6]), st.sampled_from(["float32", "float64"]))
 def test_a_matrix_is_symmetric_to_the_last_digit_and_positive_semidefinite(seed, dimension, dtype):
     rows = 131
     x = jnp.asarray(10 * points(seed, rows, dimension) - 3, dtype)
@@ -78,17 +71,17 @@ def test_a_matrix_is_symmetric_to_the_last_digit_and_positive_semidefinite(seed,
         assert np.linalg.eigvalsh(matrix.astype(float)).min() > -100 * rows * jnp.finfo(dtype).eps
 
 
-@pytest.mark.parametrize("lengths", [LENGTHS, MANY], ids=["differences", "product"])
-def test_a_large_offset_costs_no_digits(lengths):
+def test_a_large_offset_costs_no_digits():
     # Multiples of 1/8 stay exact beside the offset, so the kernels must not notice it.
-    x, y = (np.round(8 * points(seed, 20, len(lengths))).astype(np.float32) / 8 for seed in (2, 3))
+    x, y = (np.round(8 * points(seed, 20, 6)).astype(np.float32) / 8 for seed in (2, 3))
     offset = np.float32(2**18)
     for other, shifted in [(None, None), (y, y + offset)]:
-        near, far = evaluate(every(lengths), x, other), evaluate(every(lengths), x + offset, shifted)
+        near, far = evaluate(every(MANY), x, other), evaluate(every(MANY), x + offset, shifted)
         for kind, a, b in zip(KERNELS, near, far, strict=True):
             np.testing.assert_allclose(a, b, atol=2e-6, err_msg=kind.__name__)
 
 
+@pytest.mark.parametrize("kind", [Gaussian, Laplacian])
 def test_the_matrix_of_x_with_x(kind):
     x = np.repeat(points(4, 3), 2, axis=0)
     kernel = kind(LENGTHS)
@@ -140,19 +133,22 @@ def test_derivatives_in_points_that_coincide():
             assert np.isfinite(gradient).all()
 
 
-@pytest.mark.parametrize(("kind", "curvature"), [(Gaussian, 1.0), (Matern32, 3.0), (Matern52, 5 / 3), (Cauchy, 2.0)])
-def test_second_derivatives_where_points_meet(kind, curvature):
+def test_second_derivatives_where_points_meet():
     # ∂²k/∂x∂y = −ρ''(0)/lengthscale² is the covariance of the derivatives of the process.
-    value = lambda x, y: kind(2.0)(x[None], y[None])[0, 0]
-    x = jnp.array([0.3, -0.1])
-    mixed = jax.jit(jax.jacobian(jax.grad(value, 0), 1))
-    np.testing.assert_allclose(mixed(x, x), curvature / 4 * np.eye(2), atol=1e-12)
+    curvatures = {Gaussian: 1.0, Matern32: 3.0, Matern52: 5 / 3, Cauchy: 2.0}
+    value = lambda x, y, kernel: kernel(x[None], y[None])[0, 0]
+    mixed = jax.jit(lambda x, kernels: [jax.jacfwd(jax.grad(value), 1)(x, x, kernel) for kernel in kernels])
+    found = mixed(jnp.array([0.3, -0.1]), [kind(2.0) for kind in curvatures])
+    for kind, matrix in zip(curvatures, found, strict=True):
+        np.testing.assert_allclose(matrix, curvatures[kind] / 4 * np.eye(2), atol=1e-12, err_msg=kind.__name__)
 
 
+@pytest.mark.parametrize("kind", [Gaussian, Laplacian])
 def test_parameters_are_leaves_that_compile_nothing_again(kind):
     compiled = jax.jit(lambda kernel, x: kernel(x))
     singles = [compiled(kind(length), points(9, 3)) for length in (0.5, 2.0)]
     assert compiled._cache_size() == 1
+    np.testing.assert_allclose(singles[1], plain(kind, points(9, 3), points(9, 3), 2.0, 1.0), rtol=1e-12)
     stacked = jax.jit(jax.vmap(lambda length: kind(length)(points(9, 3))))(jnp.array([0.5, 2.0]))
     np.testing.assert_allclose(stacked, singles, rtol=1e-12)
 

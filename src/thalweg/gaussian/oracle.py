@@ -10,7 +10,7 @@ from jaxtyping import Array, Float, Int, Key, PyTree, Scalar
 from thalweg.arguments import whole
 from thalweg.gaussian.expectations import Expectation, Quadrature
 from thalweg.gaussian.likelihood import Likelihood
-from thalweg.gaussian.posteriors import Implicit, Marginals
+from thalweg.gaussian.posteriors import Diagonal, Full, Marginals
 from thalweg.oracle import Oracle, Out
 from thalweg.oracles.epochs import draw_batch, start_epoch
 
@@ -26,7 +26,7 @@ class ExpectedLikelihood(Oracle):
         The n targets y.
     design
         For posteriors over weights (:class:`Full`, :class:`Diagonal`): the design X, z = Xw. None for an
-        :class:`Implicit` posterior, whose latent numbers are the z_n themselves.
+        :class:`Implicit` or :class:`Factored` posterior, whose latent numbers are the z_n themselves.
     expectation
         How E log p is computed: :class:`Quadrature` (exact, the default), :class:`MonteCarlo`, :class:`ScoreFunction`.
     batch_size
@@ -114,15 +114,16 @@ class ExpectedLikelihood(Oracle):
         return self._out(x, indices, self.expectation, sample_key), state
 
     def _marginals(self, x: Any, indices: Int[Array, " b"] | None) -> Marginals:
-        dimension = x.mean.shape[0]
-        if isinstance(x, Implicit):
+        dimension, family = x.mean.shape[0], type(x).__name__
+        if not isinstance(x, Full | Diagonal):
             if self.design is not None:
-                raise ValueError("design must be None for an Implicit posterior, which is over the examples themselves")
+                raise ValueError(
+                    f"design must be None for the {family} posterior, which is over the examples themselves"
+                )
             count = self.targets.shape[0]
             if dimension != count:
-                raise ValueError(f"there are {count} targets, and the Implicit posterior is over {dimension}")
+                raise ValueError(f"there are {count} targets, and the {family} posterior is over {dimension}")
             return x.marginals(indices)
-        family = type(x).__name__
         if self.design is None:
             raise ValueError(f"design must be given for a {family} posterior over weights")
         if dimension != self.design.shape[1]:

@@ -1,6 +1,6 @@
 """Two moons by a Gaussian process: PG-SVI against Adam on the bound, and a map of what the classifier knows."""
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -36,7 +36,8 @@ def demo_gp(run: Run) -> None:
     )
     passes = 20 if run.quick else 100
     with jax.enable_x64(True):
-        covariance = model.kernel_(jnp.asarray(X)) + _JITTER * jnp.eye(_ROWS)
+        kernel: Any = model.kernel_
+        covariance = kernel(jnp.asarray(X)) + _JITTER * jnp.eye(_ROWS)
         curves = _race(covariance, jnp.asarray(y, float), passes, run.seed)
     fig, axes = plots.figure()
     for curve in curves:
@@ -99,7 +100,7 @@ def _race(covariance: Array, targets: Array, passes: int, seed: int) -> list[_Cu
     return curves
 
 
-def _climb(name, oracle, start, loss, passes: int, seed: int, **parts) -> _Curve:
+def _climb(name: str, oracle: Any, start: Any, loss: Any, passes: int, seed: int, **parts: Any) -> _Curve:
     """Run a method pass by pass, and evaluate the bound after each."""
     steps = _ROWS // _BATCH
     key = jax.random.key(seed)

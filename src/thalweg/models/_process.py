@@ -147,21 +147,18 @@ def infer(kernel: Kernel, problem: Problem, settings: Settings, seed: int, start
         # Padding would be wasted work in a batch. (Where all rows are used their number is not compiled in.)
         examples=None if batch_size is None else rows,
     )
-    if batch_size is None:
-        step, tol, steps = Monotone(settings.step), Tolerance(0.0, settings.tol) | Stagnation(), settings.max_iter
-    else:
-        share = batch_size / rows
-        step = Polynomial(settings.step * share, power=0.7, scale=2 / share)
-        tol, steps = None, max(int(settings.max_iter / share), 1)
+    share = 1.0 if batch_size is None else batch_size / rows
+    exact = batch_size is None
+    step = Monotone(settings.step) if exact else Polynomial(settings.step * share, power=0.7, scale=2 / share)
     result = minimize(
         oracle,
         q,
         term=KLToProcess(covariance),
         divergence=GaussianKL(),
         step=step,
-        steps=steps,
-        stride=1 if batch_size is None else None,
-        tol=tol,
+        steps=max(int(settings.max_iter / share), 1),
+        stride=1 if exact else None,
+        tol=Tolerance(0.0, settings.tol) | Stagnation() if exact else None,
         key=jax.random.key(seed),
         progress=settings.verbose,
     )
@@ -170,7 +167,7 @@ def infer(kernel: Kernel, problem: Problem, settings: Settings, seed: int, start
         kernel=kernel,
         weights=np.asarray(found.weights)[:rows],
         sites=np.asarray(found.sites)[:rows],
-        bound=-float(_loss(oracle, found) if batch_size else result.history["value"][-1]),
+        bound=-float(result.history["value"][-1] if exact else _loss(oracle, found)),
         steps=result.steps,
         history=result.history,
         status=result.status,
@@ -235,14 +232,15 @@ def _predict(kernel: Kernel, inputs: Array, new: Array, weights: Array, sites: A
     return Marginals(weights @ cross, variance)
 
 
-def predict(fitted: Fitted, inputs: np.ndarray, factor: np.ndarray, new: np.ndarray) -> Marginals:
+def predict(fitted: Fitted, inputs: np.ndarray, factor: np.ndarray, new: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """The latent means and variances at new inputs, a strip of rows at a time."""
     arrays = [jnp.asarray(array) for array in (fitted.weights, fitted.sites, factor)]
-    parts = []
+    means, variances = [], []
     for first in range(0, len(new), _ROWS):
         strip = new[first : first + _ROWS]
         extra = min(padded_length(len(strip)), _ROWS) - len(strip)
         padded = jnp.asarray(np.pad(strip, ((0, extra), (0, 0)), mode="edge"))
         mean, variance = _predict(fitted.kernel, jnp.asarray(inputs), padded, *arrays)
-        parts.append(Marginals(np.asarray(mean)[: len(strip)], np.asarray(variance)[: len(strip)]))
-    return Marginals(*(np.concatenate(column) for column in zip(*parts, strict=True)))
+        means.append(np.asarray(mean)[: len(strip)])
+        variances.append(np.asarray(variance)[: len(strip)])
+    return np.concatenate(means), np.concatenate(variances)

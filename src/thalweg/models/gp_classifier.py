@@ -4,8 +4,9 @@ import warnings
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
-from scipy.spatial.distance import pdist
+from scipy.special import logit
 from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import check_random_state
@@ -15,11 +16,10 @@ from sklearn.utils.validation import _check_sample_weight, check_is_fitted, vali
 from thalweg.arguments import number, whole
 from thalweg.gaussian.likelihood import Likelihood
 from thalweg.gaussian.likelihoods import BernoulliLogit, BernoulliProbit
-from thalweg.kernels import Gaussian, Kernel
+from thalweg.kernels import Gaussian, Kernel, median_distance
 from thalweg.models import _process
 
 _LINKS = {"logit": BernoulliLogit, "probit": BernoulliProbit}
-_SAMPLE = 1000
 
 
 class GPClassifier(ClassifierMixin, BaseEstimator):
@@ -138,7 +138,7 @@ class GPClassifier(ClassifierMixin, BaseEstimator):
         restarts = whole("restarts", self.restarts, least=0)
         with jax.enable_x64(True):
             settings = self._settings()
-            kernel = self._kernel(X)
+            kernel = self._kernel(X if weights is None else X[weights > 0])
             positives = range(1, 2) if len(self.classes_) == 2 else range(len(self.classes_))
             self._fitted, self._factors = [], []
             for positive in positives:
@@ -171,28 +171,32 @@ class GPClassifier(ClassifierMixin, BaseEstimator):
         return (mean[:, 0], variance[:, 0]) if len(found) == 1 else (mean, variance)
 
     def decision_function(self, X: Any) -> np.ndarray:
-        """The latent means."""
-        return self.latent(X)[0]
+        """Log-odds of the predicted probability; of each class against the rest if there are more than two."""
+        return logit(self._positive(X))
 
     def predict_proba(self, X: Any) -> np.ndarray:
         """Probabilities of the classes, averaged over the posterior."""
-        mean, variance = self.latent(X)
-        with jax.enable_x64(True):
-            positive = np.asarray(self._settings().likelihood.predict(mean, variance).mean)
+        positive = self._positive(X)
         if positive.ndim == 1:
             return np.stack([1 - positive, positive], axis=1)
         return positive / positive.sum(axis=1, keepdims=True)
 
+    def _positive(self, X: Any) -> np.ndarray:
+        """The probability of the second class, or of each class against the rest."""
+        mean, variance = self.latent(X)
+        with jax.enable_x64(True):
+            likelihood = self._settings().likelihood
+            return np.asarray(likelihood.predict(jnp.asarray(mean), jnp.asarray(variance)).mean)
+
     def predict(self, X: Any) -> np.ndarray:
         """The most probable classes."""
-        return self.classes_[np.argmax(self.predict_proba(X), axis=1)]
+        best = np.argmax(self.predict_proba(X), axis=1)
+        return self.classes_[best]
 
     def _settings(self) -> _process.Settings:
-        if isinstance(self.likelihood, str) and self.likelihood in _LINKS:
-            likelihood = _LINKS[self.likelihood]()
-        elif isinstance(self.likelihood, Likelihood):
-            likelihood = self.likelihood
-        else:
+        link = _LINKS.get(self.likelihood) if isinstance(self.likelihood, str) else None
+        likelihood = self.likelihood if link is None else link()
+        if not isinstance(likelihood, Likelihood):
             raise ValueError(f"likelihood must be 'logit', 'probit' or a Likelihood, found {self.likelihood!r}")
         return _process.Settings(
             likelihood=likelihood,
@@ -206,9 +210,10 @@ class GPClassifier(ClassifierMixin, BaseEstimator):
 
     def _kernel(self, X: np.ndarray) -> Kernel:
         if self.kernel is None:
-            rows = np.random.default_rng(0).permutation(len(X))[:_SAMPLE]
-            distance = float(np.median(pdist(X[rows]))) if len(X) > 1 else 0.0
-            return Gaussian(lengthscale=distance or 1.0, variance=10.0)
+            # Of rows that differ, so that a row given twice and a row of weight two lead to the same kernel.
+            rows = np.unique(X, axis=0)
+            distance = median_distance(rows, jax.random.key(0)) if len(rows) > 1 else 1.0
+            return Gaussian(lengthscale=jnp.asarray(distance), variance=jnp.asarray(10.0))
         if not isinstance(self.kernel, Kernel):
             raise TypeError(f"kernel must be a kernel from thalweg.kernels or None, found {self.kernel!r}")
         # In the precision of the scope: kernels made outside it may hold float32.

@@ -72,8 +72,7 @@ def quadratic_forms(spec: Spec, theta: PyTree[Array], inputs: Inputs) -> Forms:
         start = _start(spec, inputs)
         product, advance = spec.multiply, None
         if isinstance(product, SparseProduct) and product.in_strips(theta) and inputs.preconditioner is None:
-            theta, data, start = product.padded(theta, inputs.data, start)
-            inputs = inputs._replace(data=data)
+            start = product.padded(theta, start)
             advance = _in_strips(product, theta, inputs)
         apply = _apply(spec, theta, inputs)
         swept = sweep(apply, inputs.tables, start, inputs.degrees, spec.widths, stride=spec.stride, advance=advance)

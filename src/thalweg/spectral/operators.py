@@ -297,6 +297,12 @@ def _sparse(A: Any) -> Operator:
     return Operator(SparseProduct(), theta, dimension=A.shape[0], data=data, kind="sparse")
 
 
+def _sparse_entries(operator: Operator, theta: Any) -> tuple[Array, Array, Array, Array]:
+    """Values and places of a sparse operator, without the padding."""
+    (values, rest), (columns, positions) = theta, operator.data
+    return values[:, : operator.dimension], rest, columns[:, : operator.dimension], positions
+
+
 def _is_float(leaf: Any) -> bool:
     return jnp.issubdtype(jnp.result_type(leaf), jnp.floating)
 
@@ -308,8 +314,7 @@ def entries_bounds(operator: Operator) -> tuple[float, float] | None:
         diagonal = jnp.diagonal(theta)
         radius = jnp.sum(jnp.abs(theta), axis=1) - jnp.abs(diagonal)
     elif operator.kind == "sparse":
-        values, rest = theta
-        columns, positions = operator.data
+        values, rest, columns, positions = _sparse_entries(operator, theta)
         own = columns == jnp.arange(operator.dimension)
         total = jnp.sum(jnp.abs(values), axis=0).at[positions[:, 0]].add(jnp.abs(rest))
         loop = positions[:, 0] == positions[:, 1]
@@ -326,8 +331,7 @@ def diagonal(operator: Operator, theta: Any) -> Array | None:
     if operator.kind == "dense":
         return jnp.diagonal(theta)
     if operator.kind == "sparse":
-        values, rest = theta
-        columns, positions = operator.data
+        values, rest, columns, positions = _sparse_entries(operator, theta)
         own = jnp.where(columns == jnp.arange(operator.dimension), values, 0)
         loop = jnp.where(positions[:, 0] == positions[:, 1], rest, 0)
         return jnp.sum(own, axis=0).at[positions[:, 0]].add(loop)

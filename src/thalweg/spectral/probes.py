@@ -20,8 +20,9 @@ def draw_probes(
     if kind == "rademacher":
         # Thirty-two signs from every random word: the generator is not free beside a sparse product.
         words = jax.random.bits(key, (dimension, -(-count // 32)), jnp.uint32)
-        bits = (words[:, :, None] >> jnp.arange(32, dtype=jnp.uint32)) & 1
-        return (2.0 * bits.reshape(dimension, -1)[:, :count].astype(dtype) - 1.0).astype(dtype)
+        word, bit = np.divmod(np.arange(count), 32)
+        set_bits = words[:, word] & jnp.asarray(2**bit, jnp.uint32)
+        return jnp.where(set_bits == 0, -1.0, 1.0).astype(dtype)
     normal = jax.random.normal(key, (dimension, count), dtype)
     if kind == "gaussian":
         return normal

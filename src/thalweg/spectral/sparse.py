@@ -32,7 +32,8 @@ def sparse_parts(A: Any) -> tuple[tuple[np.ndarray, np.ndarray], tuple[np.ndarra
     Returns
     -------
     (values, columns), (values, positions)
-        The padded part, k × d each (a row a neighbour), and the remainder with an e × 2 array of positions.
+        The padded part, k × d each (a row a neighbour), and the remainder with an e × 2 array of positions. A large
+        matrix has columns of zeros added, so that strips of every width (:class:`SparseProduct`) come out even.
     """
     A = scipy.sparse.csr_matrix(A)
     A.sum_duplicates()
@@ -48,6 +49,8 @@ def sparse_parts(A: Any) -> tuple[tuple[np.ndarray, np.ndarray], tuple[np.ndarra
     values[place[short], rows[short]] = A.data[short]
     columns[place[short], rows[short]] = A.indices[short]
     rest = np.stack([rows[~short], A.indices[~short]], axis=1).astype(np.int32)
+    extra = -A.shape[0] % _MOST_ROWS if A.shape[0] >= _STRIPS_FROM else 0
+    values, columns = (np.pad(array, ((0, 0), (0, extra))) for array in (values, columns))
     return (values, columns), (A.data[~short], rest)
 
 
@@ -64,30 +67,29 @@ class SparseProduct:
     def __call__(self, theta: Any, data: Any, block: Any) -> Any:
         """Multiply a block."""
         (values, rest), (columns, positions) = theta, data
-        product = _gathered(values, columns, block)
+        rows = block.shape[0]
+        product = _gathered(values[:, :rows], columns[:, :rows], block)
         if rest.size:
             product = product.at[positions[:, 0]].add(rest[:, None] * block[positions[:, 1]])
         return product
 
     def in_strips(self, theta: Any) -> bool:
-        """Whether strips pay: a large matrix of which no row is left over for scattering."""
+        """Whether :meth:`advance` can be used: a large matrix of which no row is left over for scattering."""
         values, rest = theta
-        return not rest.size and values.shape[1] >= _STRIPS_FROM
+        rows = values.shape[1]
+        return not rest.size and rows >= _STRIPS_FROM and rows % _MOST_ROWS == 0
 
-    def padded(self, theta: Any, data: Any, start: Array) -> tuple[Any, Any, Array]:
-        """The same with rows of zeros added, so that strips of every width come out even.
+    def padded(self, theta: Any, start: Array) -> Array:
+        """A block with as many rows as the padded matrix; those added are zero and stay so.
 
         A shorter strip at the end would make the compiler copy the whole block.
         """
-        (values, rest), (columns, positions) = theta, data
-        extra = -values.shape[1] % _MOST_ROWS
-        values, columns = (jnp.pad(array, ((0, 0), (0, extra))) for array in (values, columns))
-        return (values, rest), (columns, positions), jnp.pad(start, ((0, extra), (0, 0)))
+        return jnp.pad(start, ((0, theta[0].shape[1] - start.shape[0]), (0, 0)))
 
     def advance(
         self, theta: Any, data: Any, scale: Any, shift: Any, older: Float[Array, "d w"], newer: Float[Array, "d w"]
     ) -> tuple[Float[Array, "d w"], Float[Array, " w"], Float[Array, " w"]]:
-        """w⁺ = (scale·A − shift)w − w⁻, with w·w⁺ and ‖w⁺‖², a strip of rows at a time, on what is :meth:`padded`.
+        """w⁺ = (scale·A − shift)w − w⁻, with w·w⁺ and ‖w⁺‖², a strip of rows at a time; blocks are :meth:`padded`.
 
         A product with a sparse matrix is as cheap as reading its blocks, and so is an inner product: taken by
         themselves the two inner products would make a step half as long again. Strip by strip they are taken of rows

@@ -1,0 +1,65 @@
+"""A table of coefficients, as statisticians read it."""
+
+from dataclasses import dataclass
+from html import escape
+
+import numpy as np
+from scipy.special import ndtr, ndtri
+
+_HEADER = ("", "mean", "sd", "2.5 %", "97.5 %", "P(> 0)")
+
+
+@dataclass(frozen=True, repr=False)
+class Summary:
+    """The posterior of each coefficient: one entry a row, the intercept's first if there is one.
+
+    It prints as a table, and is an HTML table in a notebook.
+
+    Examples
+    --------
+    >>> Summary(["intercept", "age"], np.array([-1.0, 0.25]), np.array([0.5, 0.1]))
+                   mean      sd    2.5 %   97.5 %  P(> 0)
+    intercept        -1     0.5    -1.98 -0.02002   0.023
+    age            0.25     0.1    0.054    0.446   0.994
+    """
+
+    names: list[str]
+    means: np.ndarray
+    deviations: np.ndarray
+
+    @property
+    def interval(self) -> np.ndarray:
+        """The 2.5 % and the 97.5 % quantile of each coefficient."""
+        return intervals(self.means, self.deviations, 0.95)
+
+    @property
+    def probability_positive(self) -> np.ndarray:
+        """P(coefficient > 0)."""
+        return ndtr(self.means / self.deviations)
+
+    def _cells(self) -> list[list[str]]:
+        numbers = np.column_stack([self.means, self.deviations, self.interval])
+        return [
+            [name, *(f"{number:.4g}" for number in row), f"{probability:.3f}"]
+            for name, row, probability in zip(self.names, numbers, self.probability_positive, strict=True)
+        ]
+
+    def __repr__(self) -> str:
+        cells = [list(_HEADER), *self._cells()]
+        widths = [max(len(row[column]) for row in cells) for column in range(len(_HEADER))]
+        line = lambda row: "  ".join(
+            text.ljust(width) if column == 0 else text.rjust(width)
+            for column, (text, width) in enumerate(zip(row, widths, strict=True))
+        )
+        return "\n".join(line(row).rstrip() for row in cells)
+
+    def _repr_html_(self) -> str:
+        row = lambda tag, cells: "<tr>" + "".join(f"<{tag}>{escape(cell)}</{tag}>" for cell in cells) + "</tr>"
+        body = "".join(row("td", cells) for cells in self._cells())
+        return f"<table><thead>{row('th', _HEADER)}</thead><tbody>{body}</tbody></table>"
+
+
+def intervals(means: np.ndarray, deviations: np.ndarray, level: float) -> np.ndarray:
+    """The central intervals that hold the probability ``level``, one a row: lower and upper end."""
+    reach = ndtri((1 + level) / 2) * deviations
+    return np.column_stack([means - reach, means + reach])

@@ -27,7 +27,7 @@ from thalweg.descent import (
     Suffix,
     minimize,
 )
-from thalweg.models import GPClassifier
+from thalweg.models import BernoulliGLM, GaussianGLM, GPClassifier, NegativeBinomialGLM, PoissonGLM
 from thalweg.oracles import SVRG, Exact, MiniBatch
 from thalweg.spectral import (
     Estimate,
@@ -47,17 +47,21 @@ __all__ = [
     "SVRG",
     "AdaptiveRestart",
     "Backtracking",
+    "BernoulliGLM",
     "Box",
     "Descent",
     "Estimate",
     "Exact",
     "GPClassifier",
+    "GaussianGLM",
     "HeavyBall",
     "MiniBatch",
+    "NegativeBinomialGLM",
     "NegativeEntropy",
     "Nesterov",
     "PerLeaf",
     "Plateau",
+    "PoissonGLM",
     "PolyakRuppert",
     "Result",
     "Simplex",

@@ -116,7 +116,8 @@ class GeneralisedLinearModel(BaseEstimator):
         means, deviations = solution.weights.coefficients()
         first = int(self.fit_intercept)
         self.coef_, self.coef_sd_ = means[first:], deviations[first:]
-        self.intercept_, self.intercept_sd_ = (means[0], deviations[0]) if self.fit_intercept else (0.0, 0.0)
+        self.intercept_ = float(means[0]) if self.fit_intercept else 0.0
+        self.intercept_sd_ = float(deviations[0]) if self.fit_intercept else 0.0
         self.covariance_ = solution.weights.covariance_of_coefficients()
         self.elbo_, self.n_iter_, self.history_ = solution.elbo, solution.steps, solution.result.history
         for name, value in solution.learned.items():

@@ -12,7 +12,7 @@ compiled function. The posterior of a padded weight is its prior: neither poster
 """
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
@@ -111,7 +111,7 @@ class Weights:
     """The posterior N(mean, V) in the coordinates of a frame; V is that of ``spread``."""
 
     frame: Frame
-    mean: np.ndarray
+    mean: Any
     spread: Full | Examples
 
     def latent(self, columns: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -147,8 +147,9 @@ class Weights:
         """The prior of the examples that come next."""
         if isinstance(self.spread, Full):
             return self.spread
-        precision = np.eye(len(self.mean)) + self.spread.root.T @ self.spread.root
-        return Full(self.mean, np.linalg.inv(precision), precision)
+        precision: Any = np.eye(len(self.mean)) + self.spread.root.T @ self.spread.root
+        covariance: Any = np.linalg.inv(precision)
+        return Full(self.mean, covariance, precision)
 
 
 def find_weights(
@@ -176,7 +177,8 @@ def _over_weights(
 ) -> tuple[Weights, Result]:
     count, dimension = design.shape
     size, kept = padded_size(dimension, _COLUMNS), slice(dimension)
-    initial = Full(np.zeros(size), np.eye(size), np.eye(size))
+    initial: Any = [np.zeros(size), np.eye(size), np.eye(size)]
+    initial = Full(*initial)
     if prior is not None:
         initial.mean[kept], initial.covariance[kept, kept], initial.precision[kept, kept] = prior
     design = np.pad(design, ((0, padded_size(count, _ROWS) - count), (0, size - dimension)))
@@ -192,7 +194,8 @@ def _over_weights(
         term=KLToNormal(Full(*(jnp.asarray(part) for part in initial))),
         **_method(search),
     )
-    mean, covariance, precision = (np.asarray(part) for part in result.x)
+    arrays: Any = [np.asarray(part) for part in result.x]
+    mean, covariance, precision = arrays
     found = Full(mean[kept], covariance[kept, kept], precision[kept, kept])
     return Weights(frame, found.mean, found), result
 
@@ -252,7 +255,7 @@ def joined(first: Rows, second: Rows) -> Rows:
     return Rows(*(np.concatenate(parts) for parts in zip(first, second, strict=True)))
 
 
-def padded(*vectors: np.ndarray) -> list[np.ndarray]:
+def padded(*vectors: np.ndarray) -> list[Any]:
     """The vectors with zeros up to the next size."""
     return [np.pad(vector, (0, padded_size(len(vector), _ROWS) - len(vector))) for vector in vectors]
 

@@ -118,7 +118,7 @@ class BernoulliGLM(ClassifierMixin, GeneralisedLinearModel):
         start = Pseudo(4 * rows.targets - 2, rows.weights / 4)
         return self._maximise(rows, before, self._likelihood(), start)
 
-    def _targets(self, y: np.ndarray, first: bool, classes: Any = None) -> np.ndarray:
+    def _targets(self, y: np.ndarray, first: bool, classes: Any = None, **known: Any) -> np.ndarray:
         check_classification_targets(y)
         if first:
             self.classes_ = _two_classes(np.unique(y if classes is None else classes))
@@ -204,7 +204,7 @@ class GaussianGLM(Regressor):
     def _likelihood(self) -> Likelihood:
         return GaussianNoise(self.noise_variance_)
 
-    def _targets(self, y: np.ndarray, first: bool) -> np.ndarray:
+    def _targets(self, y: np.ndarray, first: bool, **known: Any) -> np.ndarray:
         return y.astype(np.float64)
 
     def _solve(self, rows: Rows, before: Weights | None) -> Solution:
@@ -225,5 +225,6 @@ class GaussianGLM(Regressor):
         examples = root * np.column_stack([units.design(rows.columns), rows.targets])
         prior = np.eye(len(units.scales), examples.shape[1])
         # The last entry of the triangular factor is the distance of the targets from the span of the features.
-        distance = np.linalg.qr(np.vstack([examples, prior]), mode="r")[-1, -1]
+        triangle: Any = np.linalg.qr(np.vstack([examples, prior]), mode="r")
+        distance = triangle[-1, -1]
         return float(max(distance**2 / np.sum(rows.weights), _SMALLEST_VARIANCE))

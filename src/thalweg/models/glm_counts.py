@@ -3,6 +3,7 @@
 from typing import Any
 
 import equinox as eqx
+import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Scalar
 from scipy.optimize import minimize_scalar
@@ -26,7 +27,7 @@ _MOST_ROUNDS = 100
 class _Counts(Regressor):
     """Models of counts with the mean eᶻ."""
 
-    def _targets(self, y: np.ndarray, first: bool) -> np.ndarray:
+    def _targets(self, y: np.ndarray, first: bool, **known: Any) -> np.ndarray:
         if np.any(y < 0):
             raise ValueError(f"y must hold counts, numbers of at least 0, found {y[y < 0][0]}")
         return y.astype(np.float64)
@@ -154,7 +155,7 @@ class NegativeBinomialGLM(_Counts):
         return solution._replace(steps=steps)
 
     def _solve_given(self, dispersion: float, rows: Rows, before: Weights | None) -> Solution:
-        likelihood, start = _NegativeBinomialRate(dispersion), _count_start(rows, dispersion)
+        likelihood, start = _NegativeBinomialRate(jnp.asarray(dispersion)), _count_start(rows, dispersion)
         return self._maximise(rows, before, likelihood, start)._replace(learned={"dispersion_": dispersion})
 
 

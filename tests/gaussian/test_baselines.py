@@ -46,7 +46,7 @@ def test_the_gradient_is_that_of_the_bound_and_stays_lower_triangular():
     out = bound.full(x)
     wanted = jax.grad(bound.value)(x)
     jax.tree.map(lambda g, w: np.testing.assert_allclose(g, w, rtol=1e-9, atol=1e-10), out.gradient, wanted)
-    np.testing.assert_array_equal(np.triu(out.gradient.lower, 1), 0)
+    np.testing.assert_array_equal(np.triu(out.gradient.factor, 1), 0)
     np.testing.assert_allclose(out.value, bound.value(x), rtol=1e-12)
 
 

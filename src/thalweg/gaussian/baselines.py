@@ -30,9 +30,7 @@ from thalweg.oracle import Oracle, Out
 
 
 class Factored(NamedTuple):
-    """N(mean, LLᵀ): ``lower`` holds L below its diagonal, and on it the logarithms of L's.
-
-    With the logarithms every matrix is a covariance, so that no step of any optimiser leaves the space.
+    """N(mean, LLᵀ), ``factor`` the lower triangular L; what is above its diagonal is ignored, and has gradient zero.
 
     Examples
     --------
@@ -44,30 +42,26 @@ class Factored(NamedTuple):
     """
 
     mean: Float[Array, " n"]
-    lower: Float[Array, "n n"]
+    factor: Float[Array, "n n"]
 
     @classmethod
     def prior(cls, covariance: Float[Array, "n n"]) -> "Factored":
         """N(0, covariance)."""
         factor = jnp.linalg.cholesky(covariance)
-        mean = jnp.zeros(factor.shape[0], factor.dtype)
-        return cls(mean, jnp.tril(factor, -1) + jnp.diag(jnp.log(jnp.diagonal(factor))))
-
-    @property
-    def factor(self) -> Float[Array, "n n"]:
-        """L."""
-        return jnp.tril(self.lower, -1) + jnp.diag(jnp.exp(jnp.diagonal(self.lower)))
+        return cls(jnp.zeros(factor.shape[0], factor.dtype), factor)
 
     def marginals(self, indices: Int[Array, " b"] | None = None) -> Marginals:
         """Of all inputs, or of those with the given indices."""
-        rows = self.factor if indices is None else self.factor[indices]
+        factor = jnp.tril(self.factor)
+        rows = factor if indices is None else factor[indices]
         return Marginals(self.mean if indices is None else self.mean[indices], jnp.sum(rows**2, axis=1))
 
     def kl_to_prior(self, prior_factor: Float[Array, "n n"]) -> Scalar:
         """KL[self ‖ N(0, K)] = ½(‖R⁻¹L‖² + ‖R⁻¹m‖² − n) + log|R| − log|L|, R the Cholesky factor of K."""
-        both = jnp.concatenate([self.factor, self.mean[:, None]], axis=1)
+        both = jnp.concatenate([jnp.tril(self.factor), self.mean[:, None]], axis=1)
         whitened = solve_triangular(prior_factor, both, lower=True)
-        log_ratio = jnp.sum(jnp.log(jnp.diagonal(prior_factor))) - jnp.trace(self.lower)
+        # The sign of a column of L does not matter, and a long step may change it.
+        log_ratio = jnp.sum(jnp.log(jnp.abs(jnp.diagonal(prior_factor) / jnp.diagonal(self.factor))))
         return (jnp.sum(whitened**2) - self.mean.shape[0]) / 2 + log_ratio
 
 

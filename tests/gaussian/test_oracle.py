@@ -80,6 +80,7 @@ STOCHASTIC = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "noise"),
     [*(("implicit", name) for name in STOCHASTIC), ("full", "weighted batches")],

@@ -81,6 +81,7 @@ def brute_force(coordinates, alpha, Gamma, centre, prior, beta, prior_weight=1.0
     return from_flat(flat)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("coordinates", COORDINATES)
 @pytest.mark.parametrize(("seed", "beta"), [(0, 0.05), (1, 1.0), (2, 20.0)])
 def test_the_full_step_minimises_the_iteration(coordinates, seed, beta):
@@ -96,6 +97,7 @@ def test_the_full_step_minimises_the_iteration(coordinates, seed, beta):
     np.testing.assert_allclose(step.precision @ step.covariance, np.eye(D), atol=1e-12)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("coordinates", COORDINATES)
 @pytest.mark.parametrize(("seed", "beta"), [(3, 0.1), (4, 5.0)])
 def test_the_diagonal_step_minimises_the_iteration(coordinates, seed, beta):
@@ -111,6 +113,7 @@ def test_the_diagonal_step_minimises_the_iteration(coordinates, seed, beta):
     np.testing.assert_allclose(np.diag(step.variance), V, atol=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("coordinates", COORDINATES)
 @pytest.mark.parametrize(("seed", "beta"), [(5, 0.1), (6, 5.0)])
 def test_the_implicit_step_minimises_the_iteration_over_all_covariances(coordinates, seed, beta):
@@ -125,6 +128,7 @@ def test_the_implicit_step_minimises_the_iteration_over_all_covariances(coordina
     np.testing.assert_allclose(dense(step, K).covariance, V, atol=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("coordinates", COORDINATES)
 @pytest.mark.parametrize("beta", [0.05, 0.3])
 def test_without_a_term_the_step_minimises_the_iteration_too(coordinates, beta):

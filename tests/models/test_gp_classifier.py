@@ -103,6 +103,7 @@ def test_kernels_made_in_single_precision_are_used_in_double(moons, fixed):
     assert probabilities.dtype == np.float64
 
 
+@pytest.mark.slow
 def test_learning_raises_the_bound_to_where_it_is_flat(moons):
     X, y = moons
     given = GPClassifier(KERNEL, learn=False).fit(X, y)
@@ -117,6 +118,7 @@ def test_learning_raises_the_bound_to_where_it_is_flat(moons):
             assert GPClassifier(kernel, learn=False, tol=1e-4).fit(X, y).elbo_ <= learned.elbo_ + 1e-4
 
 
+@pytest.mark.slow
 def test_batches_come_close_to_the_optimum(moons, fixed):
     model = GPClassifier(KERNEL, jitter=1e-3, learn=False, batch_size=6, max_iter=60, random_state=0).fit(*moons)
     assert fixed.elbo_ - 0.5 < model.elbo_ <= fixed.elbo_
@@ -143,6 +145,7 @@ def test_duplicates_and_a_singular_kernel_are_no_trouble(moons):
     assert np.all(model.latent(X)[1] > 0)
 
 
+@pytest.mark.slow
 def test_wildly_scaled_features(moons):
     X, y = moons
     scaled = X * np.array([1e6, 1e-6])
@@ -152,6 +155,7 @@ def test_wildly_scaled_features(moons):
     assert np.isfinite(GPClassifier(restarts=0, random_state=0).fit(scaled, y).elbo_)
 
 
+@pytest.mark.slow
 def test_likelihood_that_is_not_log_concave_keeps_a_covariance(moons):
     X, y = moons
     model = GPClassifier(KERNEL, likelihood=StudentT(3.0, 0.3), learn=False).fit(X, y)
@@ -235,6 +239,7 @@ def test_ionosphere_reaches_the_known_optimum():
     assert abs(bits[0] - bits[1]) < 1e-3
 
 
+@pytest.mark.slow
 def test_other_kernels_learn_too(moons):
     model = GPClassifier(Matern32(1.0, 5.0), restarts=0, random_state=0).fit(*moons)
     assert isinstance(model.kernel_, Matern32)

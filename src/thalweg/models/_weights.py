@@ -225,10 +225,11 @@ def _over_examples(
 
 
 def _method(search: Search) -> dict:
-    # β = 10 is nearly the whole natural-gradient step, which the start is close enough for; the rule finds what is not.
+    # β = 10 is nearly the whole natural-gradient step, and the start is close enough for it. A size that grew again
+    # after it was cut would end at the edge of stability, where steps neither raise the objective nor converge.
     return {
         "divergence": GaussianKL(),
-        "step": Monotone(10.0),
+        "step": Monotone(10.0, grow=1.0),
         "tol": Tolerance(0, search.tol),
         "steps": search.max_iter,
         "progress": search.progress,

@@ -183,9 +183,9 @@ class GaussianGLM(Regressor):
     >>> import numpy as np
     >>> X = np.array([[0.0], [1.0], [2.0], [3.0]])
     >>> model = GaussianGLM(noise_variance=0.01).fit(X, [1.0, 3.0, 5.0, 7.0])
-    >>> model.interval(0.9).round(1)
-    array([[0.9, 1.2],
-           [1.9, 2. ]])
+    >>> model.interval(0.9).round(2)
+    array([[0.96, 1.23],
+           [1.87, 2.01]])
     """
 
     def __init__(

@@ -5,12 +5,12 @@ from typing import Any
 import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Scalar
+from jaxtyping import Array, Float
 from scipy.optimize import minimize_scalar
 from sklearn.utils import Tags
 
 from thalweg.arguments import number
-from thalweg.gaussian.likelihood import Likelihood
+from thalweg.gaussian.likelihood import Expected, Likelihood
 from thalweg.gaussian.likelihoods import NegativeBinomial, Poisson
 from thalweg.models._glm import Regressor, Solution
 from thalweg.models._weights import Pseudo, Rows, Weights, padded
@@ -161,20 +161,26 @@ class NegativeBinomialGLM(_Counts):
 
 def _best_dispersion(rows: Rows, weights: Weights) -> float:
     """The dispersion at which the bound is highest for this posterior."""
-    arrays = padded(rows.targets, rows.weights, *weights.latent(rows.columns))
-    loss = lambda log: -float(_expected(_NegativeBinomialRate(np.exp(log)), *arrays))
+    targets, counts, *latent = padded(rows.targets, rows.weights, *weights.latent(rows.columns))
+    expected = lambda log: _expected(_NegativeBinomialRate(np.exp(log)), targets, *latent).value
+    loss = lambda log: -counts @ np.asarray(expected(log))
     lowest, highest = np.log(_DISPERSIONS)
     found = minimize_scalar(loss, bounds=(lowest, highest), options={"xatol": 1e-7}).x
     # Next to the lower end the bound is flat but for rounding: without this the search would never settle.
     return float(np.exp(found)) if found > lowest + 0.1 else _DISPERSIONS[0]
 
 
+def _warm_start(rows: Rows, weights: Weights, dispersion: float) -> Pseudo:
+    """The likelihood as it looks from this posterior."""
+    targets, mean, variance = padded(rows.targets, *weights.latent(rows.columns))
+    _, first, second = _expected(_NegativeBinomialRate(dispersion), targets, mean, variance)
+    real = slice(len(rows.targets))
+    values = mean - np.asarray(first) / np.asarray(second)
+    return Pseudo(values[real], -np.asarray(second)[real] * rows.weights, reach=_FURTHEST_START)
+
+
 @eqx.filter_jit
 def _expected(
-    likelihood: Likelihood,
-    targets: Float[Array, " n"],
-    weights: Float[Array, " n"],
-    mean: Float[Array, " n"],
-    variance: Float[Array, " n"],
-) -> Scalar:
-    return weights @ likelihood.expected(targets, mean, variance).value
+    likelihood: Likelihood, targets: Float[Array, " n"], mean: Float[Array, " n"], variance: Float[Array, " n"]
+) -> Expected:
+    return likelihood.expected(targets, mean, variance)

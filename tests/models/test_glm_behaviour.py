@@ -1,0 +1,211 @@
+"""Generalised linear models in use: predictions, intervals, scaling, weights, precision, scikit-learn's contract."""
+
+import warnings
+
+import jax
+import numpy as np
+import pytest
+from sklearn.base import clone
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.utils.estimator_checks import estimator_checks_generator
+
+from thalweg.models import BernoulliGLM, GaussianGLM, NegativeBinomialGLM, PoissonGLM, Summary
+
+# Minutes of compiling: with the others of make test-all.
+pytestmark = pytest.mark.slow
+
+MODELS = [BernoulliGLM(), GaussianGLM(), PoissonGLM(), NegativeBinomialGLM(0.5)]
+by_name = lambda model: type(model).__name__
+
+
+def simulated(model, X, coefficients, rng):
+    z = X @ coefficients
+    if isinstance(model, BernoulliGLM):
+        return (rng.uniform(size=len(z)) < 1 / (1 + np.exp(-z))).astype(int)
+    if isinstance(model, GaussianGLM):
+        return z + rng.normal(size=len(z))
+    rate = np.exp(z)
+    return rng.poisson(rate * rng.gamma(2, 0.5, size=len(z)) if isinstance(model, NegativeBinomialGLM) else rate)
+
+
+@pytest.mark.parametrize("model", MODELS, ids=by_name)
+def test_predictions_are_averages_over_the_posterior(model):
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(12, 2))
+    y = simulated(model, X, [0.5, -0.5], rng)
+    model = clone(model).fit(X, y)
+    draws = rng.multivariate_normal(np.append(model.intercept_, model.coef_), model.covariance_, size=200_000)
+    new = 0.5 * rng.normal(size=(3, 2))
+    z = draws[:, :1] + draws[:, 1:] @ new.T
+    if isinstance(model, BernoulliGLM):
+        means, predicted = 1 / (1 + np.exp(-z)), model.predict_proba(new)[:, 1]
+        plug_in = 1 / (1 + np.exp(-model.intercept_ - new @ model.coef_))
+        assert np.all(np.abs(predicted - 0.5) < np.abs(plug_in - 0.5))
+    else:
+        means, predicted = (z if isinstance(model, GaussianGLM) else np.exp(z)), model.predict(new)
+    error = means.std(axis=0) / np.sqrt(len(draws))
+    assert np.all(np.abs(predicted - means.mean(axis=0)) < 5 * error)
+
+
+@pytest.mark.parametrize("model", MODELS, ids=by_name)
+def test_intervals_cover_as_often_as_they_say(model):
+    """With coefficients drawn from the prior a 90 % interval of the exact posterior covers 90 % of the time."""
+    level, repeats, d = 0.9, 150, 3
+    rng = np.random.default_rng(7)
+    covered = []
+    for _ in range(repeats):
+        X, coefficients = rng.normal(size=(120, d)), 0.5 * rng.normal(size=d)
+        fitted = clone(model).set_params(prior_scale=0.5, fit_intercept=False, tol=1e-3)
+        if isinstance(fitted, GaussianGLM):
+            fitted.set_params(noise_variance=1.0)
+        low, high = fitted.fit(X, simulated(model, X, coefficients, rng)).interval(level).T
+        covered.append((low < coefficients) & (coefficients < high))
+    assert abs(np.mean(covered) - level) < 5 * np.sqrt(level * (1 - level) / (repeats * d))
+
+
+@pytest.mark.parametrize("shape", [(60, 5), (4, 30)], ids=["features", "examples"])
+@pytest.mark.parametrize("model", MODELS, ids=by_name)
+def test_wild_scales_and_offsets_converge(model, shape):
+    """Warnings are errors here: every one of these converges."""
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=shape) * 10.0 ** np.linspace(-6, 6, shape[1])
+    y = simulated(model, X / np.abs(X).mean(axis=0), rng.normal(size=shape[1]) / np.sqrt(shape[1]), rng)
+    y[:2] = 0, 1
+    fitted = clone(model).fit(X, y)
+    assert np.all(np.isfinite(fitted.coef_))
+    assert np.all(
+        (fitted.coef_sd_ >= 0) & (fitted.coef_sd_ <= 2.5 * np.sqrt(getattr(fitted, "noise_variance_", 1)) + 1e-9)
+    )
+    shifted = clone(model).fit(X / X.std(axis=0) + 1e6, y)
+    plain = clone(model).fit(X / X.std(axis=0), y)
+    assert shifted.coef_ == pytest.approx(plain.coef_, abs=1e-6)
+    assert shifted.intercept_ == pytest.approx(plain.intercept_ - 1e6 * plain.coef_.sum(), rel=1e-4, abs=1e-2)
+
+
+@pytest.mark.parametrize("model", MODELS, ids=by_name)
+def test_prior_scales_undo_the_scales_of_features(model):
+    rng = np.random.default_rng(0)
+    X, units = rng.normal(size=(50, 3)), np.array([1e-5, 1.0, 1e4])
+    y = simulated(model, X, [0.5, -0.5, 0.2], rng)
+    plain = clone(model).fit(X, y)
+    scaled = clone(model).set_params(prior_scale=2.5 / units).fit(X * units, y)
+    assert scaled.coef_ * units == pytest.approx(plain.coef_, abs=1e-8)
+    assert scaled.elbo_ == pytest.approx(plain.elbo_, abs=1e-8)
+
+
+@pytest.mark.parametrize("model", [*MODELS, NegativeBinomialGLM()], ids=by_name)
+def test_weights_are_repetitions(model):
+    rng = np.random.default_rng(0)
+    X, weights = rng.normal(size=(40, 3)), rng.integers(0, 3, size=40)
+    y = simulated(model, X, [0.5, -0.5, 0.2], rng)
+    weighted = clone(model).fit(X, y, sample_weight=weights)
+    repeated = clone(model).fit(np.repeat(X, weights, axis=0), np.repeat(y, weights))
+    assert weighted.coef_ == pytest.approx(repeated.coef_, abs=1e-7)
+    assert weighted.elbo_ == pytest.approx(repeated.elbo_, abs=1e-7)
+
+
+def test_rates_with_exposures_are_counts():
+    rng = np.random.default_rng(0)
+    X, exposure = rng.normal(size=(80, 2)), rng.integers(1, 9, size=80)
+    rows = np.repeat(np.arange(80), exposure)
+    counts = rng.poisson(np.exp(X[rows] @ [0.5, -0.5]))
+    totals = np.bincount(rows, weights=counts)
+    split = PoissonGLM().fit(X[rows], counts)
+    rates = PoissonGLM().fit(X, totals / exposure, sample_weight=exposure)
+    assert rates.coef_ == pytest.approx(split.coef_, abs=1e-6)
+    assert rates.coef_sd_ == pytest.approx(split.coef_sd_, abs=1e-6)
+
+
+@pytest.mark.parametrize("model", [PoissonGLM(), NegativeBinomialGLM()], ids=by_name)
+def test_extreme_counts_and_tiny_weights_converge(model):
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(50, 2))
+    y = rng.poisson(np.exp(X @ [3.0, -2.0]))
+    y[0], X[0] = 10_000_000, [20.0, -20.0]
+    fitted = clone(model).fit(X, y, sample_weight=rng.uniform(1e-6, 1, size=50))
+    assert np.all(np.isfinite(fitted.coef_))
+
+
+def test_separable_classes_converge():
+    X = np.linspace(-1, 1, 20)[:, None]
+    model = BernoulliGLM(prior_scale=100).fit(X, X[:, 0] > 0)
+    assert model.score(X, X[:, 0] > 0) == 1
+    assert np.isfinite(model.elbo_)
+
+
+def test_rows_of_zeros_and_equal_rows_are_no_trouble_over_examples():
+    X = np.zeros((4, 10))
+    X[2:] = 1.0
+    for model in MODELS:
+        fitted = clone(model).set_params(fit_intercept=False).fit(X, [0, 1, 0, 1])
+        assert np.all(np.isfinite(fitted.coef_sd_))
+
+
+def test_results_do_not_depend_on_the_precision_switched_on():
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(30, 2))
+    y = simulated(BernoulliGLM(), X, [1.0, -1.0], rng)
+    wide = BernoulliGLM().fit(X, y)
+    with jax.enable_x64(False):
+        narrow = BernoulliGLM().fit(X, y)
+        probabilities = narrow.predict_proba(X)
+    assert np.array_equal(narrow.coef_, wide.coef_)
+    assert np.array_equal(probabilities, wide.predict_proba(X))
+    assert probabilities.dtype == np.float64
+
+
+def test_want_of_convergence_is_said():
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(30, 2))
+    with pytest.warns(ConvergenceWarning, match="BernoulliGLM took max_iter=1 steps without reaching tol=1e-05"):
+        BernoulliGLM(max_iter=1).fit(X, simulated(BernoulliGLM(), X, [1.0, -1.0], rng))
+
+
+def test_summary_is_a_table():
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(100, 2))
+    model = GaussianGLM().fit(X, 1 + X @ [2.0, 0.0] + rng.normal(size=100))
+    table = model.summary()
+    assert isinstance(table, Summary)
+    assert table.names == ["intercept", "x0", "x1"]
+    assert table.interval == pytest.approx(model.interval())
+    assert table.means == pytest.approx(np.append(model.intercept_, model.coef_))
+    assert table.probability_positive[1] == pytest.approx(1)
+    lines = repr(table).splitlines()
+    assert lines[0].split() == ["mean", "sd", "2.5", "%", "97.5", "%", "P(>", "0)"]
+    assert [line.split()[0] for line in lines[1:]] == ["intercept", "x0", "x1"]
+    model.feature_names_in_ = np.array(["dose", "<b>"], dtype=object)
+    assert "<td>dose</td>" in model.summary()._repr_html_()
+    assert "<b>" not in model.summary()._repr_html_()
+
+
+@pytest.mark.parametrize("model", MODELS, ids=by_name)
+def test_without_intercept(model):
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(30, 2)) + 3
+    fitted = clone(model).set_params(fit_intercept=False).fit(X, simulated(model, X, [0.3, -0.2], rng))
+    assert fitted.intercept_ == 0
+    assert fitted.interval().shape == (2, 2)
+    assert fitted.summary().names == ["x0", "x1"]
+
+
+QUICK = {"check_sample_weight_equivalence_on_dense_data", "check_fit2d_1sample", "check_estimators_pickle"}
+
+
+def run_checks(model, wanted):
+    for estimator, check in estimator_checks_generator(model):
+        if wanted(check.func.__name__):
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                check(estimator)
+
+
+@pytest.mark.parametrize("model", [*MODELS[:3], NegativeBinomialGLM()], ids=by_name)
+def test_scikit_learns_quick_checks(model):
+    run_checks(model, QUICK.__contains__)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("model", [*MODELS[:3], NegativeBinomialGLM()], ids=by_name)
+def test_all_of_scikit_learns_checks(model):
+    run_checks(model, lambda name: name not in QUICK)

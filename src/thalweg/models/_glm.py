@@ -108,7 +108,8 @@ class GeneralisedLinearModel(BaseEstimator):
         if not status.success:
             warnings.warn(
                 f"{type(self).__name__} took max_iter={self.max_iter} steps without reaching tol={self.tol}; the "
-                f"natural gradient is {solution.result.history.last['residual']:.1e} long",
+                f"natural gradient is {solution.result.history.last['residual']:.1e} long. If that is not small, "
+                f"standardise the features or lower prior_scale; else raise max_iter or tol",
                 ConvergenceWarning,
                 stacklevel=4,
             )

@@ -114,8 +114,11 @@ class BernoulliGLM(ClassifierMixin, GeneralisedLinearModel):
         return BernoulliLogit()
 
     def _solve(self, rows: Rows, before: Weights | None) -> Solution:
-        # The likelihood at z = 0, where its slope is ±1/2 and its curvature 1/4.
-        start = Pseudo(4 * rows.targets - 2, rows.weights / 4)
+        # The likelihood averaged over the prior N(0, v) of z: its slope is ±1/2, its curvature about 1/√(16 + 2πv). In
+        # a stream v is small.
+        variance = 0.0 if before is not None else np.sum(self._frame(rows).design(rows.columns) ** 2, axis=1)
+        curvature = 1 / np.sqrt(16 + 2 * np.pi * variance)
+        start = Pseudo((rows.targets - 0.5) / curvature, rows.weights * curvature)
         return self._maximise(rows, before, self._likelihood(), start)
 
     def _targets(self, y: np.ndarray, first: bool, classes: Any = None, **known: Any) -> np.ndarray:

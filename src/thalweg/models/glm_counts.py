@@ -145,18 +145,23 @@ class NegativeBinomialGLM(_Counts):
             return self._solve_given(self.dispersion_, rows, before)
         if self.dispersion is not None:
             return self._solve_given(float(number("dispersion", self.dispersion, above=0)), rows, None)
-        solution, steps = self._solve_given(1.0, rows, None), 0
+        dispersion = 1.0
+        solution = self._solve_given(dispersion, rows, None)
+        steps = solution.steps
         for _ in range(_MOST_ROUNDS):
-            last = solution.learned["dispersion_"]
-            solution = self._solve_given(_best_dispersion(rows, solution.weights), rows, None)
+            last, dispersion = dispersion, _best_dispersion(rows, solution.weights)
+            solution = self._solve_given(dispersion, rows, None, _warm_start(rows, solution.weights, dispersion))
             steps += solution.steps
-            if abs(np.log(solution.learned["dispersion_"] / last)) < self.tol:
+            if abs(np.log(dispersion / last)) < self.tol:
                 break
         return solution._replace(steps=steps)
 
-    def _solve_given(self, dispersion: float, rows: Rows, before: Weights | None) -> Solution:
-        likelihood, start = _NegativeBinomialRate(jnp.asarray(dispersion)), _count_start(rows, dispersion)
-        return self._maximise(rows, before, likelihood, start)._replace(learned={"dispersion_": dispersion})
+    def _solve_given(
+        self, dispersion: float, rows: Rows, before: Weights | None, start: Pseudo | None = None
+    ) -> Solution:
+        start = _count_start(rows, dispersion) if start is None else start
+        solution = self._maximise(rows, before, _NegativeBinomialRate(jnp.asarray(dispersion)), start)
+        return solution._replace(learned={"dispersion_": dispersion})
 
 
 def _best_dispersion(rows: Rows, weights: Weights) -> float:
@@ -173,7 +178,7 @@ def _best_dispersion(rows: Rows, weights: Weights) -> float:
 def _warm_start(rows: Rows, weights: Weights, dispersion: float) -> Pseudo:
     """The likelihood as it looks from this posterior."""
     targets, mean, variance = padded(rows.targets, *weights.latent(rows.columns))
-    _, first, second = _expected(_NegativeBinomialRate(dispersion), targets, mean, variance)
+    _, first, second = _expected(_NegativeBinomialRate(jnp.asarray(dispersion)), targets, mean, variance)
     real = slice(len(rows.targets))
     values = mean - np.asarray(first) / np.asarray(second)
     return Pseudo(values[real], -np.asarray(second)[real] * rows.weights, reach=_FURTHEST_START)

@@ -1,19 +1,24 @@
 """Oracles ĝ: ways to estimate a gradient without bias, and what each costs."""
 
 from thalweg.oracle import Exact, Oracle, Out
+from thalweg.oracles import losses
 from thalweg.oracles.finite import FiniteDifferences
+from thalweg.oracles.functional import Batch, FunctionalGradient
 from thalweg.oracles.minibatch import MiniBatch
 from thalweg.oracles.montecarlo import Reparameterised, ScoreFunction
 from thalweg.oracles.svrg import SVRG, LooplessSVRG
 
 __all__ = [
     "SVRG",
+    "Batch",
     "Exact",
     "FiniteDifferences",
+    "FunctionalGradient",
     "LooplessSVRG",
     "MiniBatch",
     "Oracle",
     "Out",
     "Reparameterised",
     "ScoreFunction",
+    "losses",
 ]

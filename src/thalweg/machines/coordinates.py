@@ -1,0 +1,149 @@
+"""Coordinates of a kernel machine: blocks of random frequencies or of training points, under one interface."""
+
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Scalar
+
+from thalweg.kernels import Kernel, RandomFeatures
+
+# Rows that the noise of the features is estimated from.
+_SAMPLE = 256
+
+
+class Coordinates(eqx.Module):
+    """Features φ_i(x) block by block; what a block is made from is a matrix with one feature of x a column."""
+
+    kernel: eqx.AbstractVar[Kernel]
+
+    @property
+    def width(self) -> int:
+        """The number of features in a block."""
+        raise NotImplementedError
+
+    @property
+    def kept(self) -> int:
+        """The rows of a block that the machine keeps; 0 where blocks are made anew each time."""
+        raise NotImplementedError
+
+    @property
+    def largest(self) -> Array:
+        """The largest ‖φ_i(x)‖² there can be."""
+        raise NotImplementedError
+
+    def fresh(self, i: Array, x: Float[Array, "b d"]) -> Float[Array, "rows d"]:
+        """Make block i, which the batch ``x`` leads to."""
+        raise NotImplementedError
+
+    def block(self, i: Array, kept: Float[Array, "blocks rows d"]) -> Float[Array, "rows d"]:
+        """Return block i, from what was kept of all blocks."""
+        return jax.lax.dynamic_index_in_dim(kept, i, keepdims=False)
+
+    def evaluate(self, x: Float[Array, "b d"], block: Float[Array, "rows d"]) -> Float[Array, "b width"]:
+        """φ(x) for a block."""
+        raise NotImplementedError
+
+    def metric(self, block: Float[Array, "rows d"]) -> Float[Array, "width width"]:
+        """The inner products of the features as functions."""
+        raise NotImplementedError
+
+    def noise(self, x: Float[Array, "b d"], block: Float[Array, "rows d"]) -> Scalar:
+        """σ², the variance of φ(x)ᵀφ(y) − k(x, y) over y, averaged over x, in units of k(x, x)."""
+        x = x[:_SAMPLE]
+        features = self.evaluate(x, block) / jnp.sqrt(self.largest).astype(x.dtype)
+        return jnp.mean(jnp.var(features @ features.T - self.kernel(x) / self.kernel.variance.astype(x.dtype), axis=1))
+
+
+class Frequencies(Coordinates):
+    """Random Fourier features, regenerated from (key, i), or kept."""
+
+    features: RandomFeatures
+    keep: bool = eqx.field(static=True, default=False)
+
+    @property
+    def kernel(self) -> Kernel:
+        """The kernel of the features."""
+        return self.features.kernel
+
+    @property
+    def width(self) -> int:
+        """A cosine and a sine for each frequency."""
+        return self.features.width
+
+    @property
+    def kept(self) -> int:
+        """The frequencies, if they are kept."""
+        return self.features.block_size if self.keep else 0
+
+    @property
+    def largest(self) -> Array:
+        """k(x, x): cos² + sin² = 1."""
+        return self.features.kernel.variance
+
+    def fresh(self, i: Array, x: Float[Array, "b d"]) -> Float[Array, "rows d"]:
+        """The frequencies of block i, whatever the batch."""
+        return self.features.block(i).astype(x.dtype)
+
+    def block(self, i: Array, kept: Float[Array, "blocks rows d"]) -> Float[Array, "rows d"]:
+        """The frequencies of block i."""
+        return super().block(i, kept) if self.keep else self.features.block(i)
+
+    def evaluate(self, x: Float[Array, "b d"], block: Float[Array, "rows d"]) -> Float[Array, "b width"]:
+        """Cosines and sines."""
+        return self.features.evaluate(x, block)
+
+    def metric(self, block: Float[Array, "rows d"]) -> Float[Array, "width width"]:
+        """The identity: features are orthonormal coordinates."""
+        return jnp.eye(self.width, dtype=block.dtype)
+
+
+class Points(Coordinates):
+    """k(·, x_j) for training points x_j, which are kept: landmarks."""
+
+    kernel: Kernel
+    block_size: int = eqx.field(static=True)
+
+    @property
+    def width(self) -> int:
+        """A feature for each point."""
+        return self.block_size
+
+    @property
+    def kept(self) -> int:
+        """All points."""
+        return self.block_size
+
+    @property
+    def largest(self) -> Array:
+        """k(x, x_j)² ≤ k(x, x)² for each point."""
+        return self.block_size * self.kernel.variance**2
+
+    def fresh(self, i: Array, x: Float[Array, "b d"]) -> Float[Array, "rows d"]:
+        """The first rows of the batch."""
+        return x[: self.block_size]
+
+    def evaluate(self, x: Float[Array, "b d"], block: Float[Array, "rows d"]) -> Float[Array, "b width"]:
+        """The kernel at the points."""
+        return self.kernel(x, block.astype(x.dtype))
+
+    def metric(self, block: Float[Array, "rows d"]) -> Float[Array, "width width"]:
+        """The kernel matrix of the points."""
+        return self.kernel(block)
+
+
+def coordinates(
+    kernel: Kernel, kind: str, key: Any, dimension: int, block_size: int, keep_frequencies: bool
+) -> Coordinates:
+    """Return coordinates by name: "landmarks", or a kind of frequencies ("random", "orthogonal", "quasi").
+
+    Examples
+    --------
+    >>> from thalweg.kernels import Gaussian
+    >>> coordinates(Gaussian(), "landmarks", None, dimension=2, block_size=8, keep_frequencies=False).width
+    8
+    """
+    if kind == "landmarks":
+        return Points(kernel, block_size)
+    return Frequencies(RandomFeatures(kernel, key, dimension, block_size, kind), keep_frequencies)

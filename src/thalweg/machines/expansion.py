@@ -1,0 +1,89 @@
+"""A function that grows, f(x) = scale · Σ_i φ_i(x) W_i, and its values."""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Int, Scalar
+
+from thalweg.machines.coordinates import Coordinates
+
+
+class Expansion(NamedTuple):
+    """The weights of the blocks so far, in arrays with room for more: one compiled step serves them all."""
+
+    weights: Float[Array, "capacity width c"]
+    blocks: Float[Array, "capacity rows d"]
+    """What the features of each block are made from; no rows where it is made anew each time."""
+    drift: Float[Array, "capacity c"]
+    """β_i, the sum of the steps taken along block i: what the checked rule looks at."""
+    count: Int[Array, ""]
+    scale: Scalar
+    """Shrinkage of all weights and drifts, applied when they are read."""
+    steps: Int[Array, ""]
+    mean_square: Scalar
+    """The running mean of ‖g_b‖²."""
+    noise: Scalar
+    """σ², the variance of φ(x)ᵀφ(y) − k(x, y) over y, from the first batch."""
+
+    @property
+    def capacity(self) -> int:
+        """The number of blocks there is room for."""
+        return len(self.weights)
+
+
+def empty(coordinates: Coordinates, dimension: int, outputs: int, capacity: int, dtype: jnp.dtype) -> Expansion:
+    """Return the function 0, with room for ``capacity`` blocks."""
+    zero = jnp.zeros((), dtype)
+    return Expansion(
+        weights=jnp.zeros((capacity, coordinates.width, outputs), dtype),
+        blocks=jnp.zeros((capacity, coordinates.kept, dimension), dtype),
+        drift=jnp.zeros((capacity, outputs), dtype),
+        count=jnp.zeros((), jnp.int32),
+        scale=zero + 1,
+        steps=jnp.zeros((), jnp.int32),
+        mean_square=zero,
+        noise=zero - 1,
+    )
+
+
+def with_room(expansion: Expansion, blocks: int, limit: int | None) -> Expansion:
+    """Return it with room for as many blocks in all: capacity doubles, so that few programs are compiled."""
+    blocks = blocks if limit is None else min(blocks, limit)
+    capacity = expansion.capacity
+    if blocks <= capacity:
+        return expansion
+    grown = max(blocks, 2 * capacity)
+    grown = grown if limit is None else min(grown, limit)
+    pad = lambda array: jnp.pad(array, [(0, grown - capacity)] + [(0, 0)] * (array.ndim - 1))
+    return expansion._replace(
+        weights=pad(expansion.weights), blocks=pad(expansion.blocks), drift=pad(expansion.drift)
+    )
+
+
+def evaluate(coordinates: Coordinates, expansion: Expansion, x: Float[Array, "n d"]) -> Float[Array, "n c"]:
+    """f at the rows of ``x``, block by block: memory for one block of features at a time."""
+
+    def add(i: Array, total: Float[Array, "n c"]) -> Float[Array, "n c"]:
+        features = coordinates.evaluate(x, coordinates.block(i, expansion.blocks).astype(x.dtype))
+        return total + jnp.matmul(features, expansion.weights[i], precision="highest")
+
+    start = jnp.zeros((len(x), expansion.weights.shape[2]), x.dtype)
+    return expansion.scale * jax.lax.fori_loop(0, expansion.count, add, start)
+
+
+@jax.jit
+def _evaluate(coordinates: Coordinates, expansion: Expansion, x: Float[Array, "n d"]) -> Float[Array, "n c"]:
+    return evaluate(coordinates, expansion, x)
+
+
+def predict(coordinates: Coordinates, expansion: Expansion, x: np.ndarray, rows: int) -> np.ndarray:
+    """f at the rows of ``x``, ``rows`` of them at a time, so that few programs are compiled."""
+    rows = min(rows, 1 << max(5, (len(x) - 1).bit_length()))
+    found = []
+    for start in range(0, len(x), rows):
+        part = x[start : start + rows]
+        padded = np.pad(part, [(0, rows - len(part)), (0, 0)])
+        found.append(np.asarray(_evaluate(coordinates, expansion, padded))[: len(part)])
+    return np.concatenate(found)

@@ -1,0 +1,153 @@
+"""Coordinate rules: which block a step goes along, an old one or a new one, and how far."""
+
+from typing import NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int, Key, Scalar
+
+from thalweg.arguments import number, whole
+from thalweg.machines.expansion import Expansion
+
+
+class Choice(NamedTuple):
+    """A block, the size of the step along it, and whether the block is new."""
+
+    block: Int[Array, ""]
+    size: Scalar
+    new: Bool[Array, ""]
+
+
+class Look(NamedTuple):
+    """All that a rule may look at."""
+
+    mean: Float[Array, " c"]
+    """ḡ, the mean gradient of the batch."""
+    noise: Scalar
+    """v = 2M²σ²/((κ + φ)²B), with κ + φ = 2."""
+    size: Scalar
+    """γ, the step of the schedule."""
+    ridge: Scalar
+    """λ."""
+
+
+class Rule(eqx.Module):
+    """Chooses a block for each step; a subclass defines :meth:`choose`."""
+
+    @property
+    def limit(self) -> int | None:
+        """The most blocks there will be; None where there is no end."""
+        return None
+
+    @property
+    def checks(self) -> bool:
+        """Whether the rule looks at the noise, which must be estimated first."""
+        return False
+
+    def choose(self, expansion: Expansion, look: Look, key: Key[Array, ""]) -> Choice:
+        """Choose the block of one step."""
+        raise NotImplementedError(f"{type(self).__name__} must define choose(expansion, look, key)")
+
+
+class New(Rule):
+    """Always a new block: DSG, the paper's Algorithm 1."""
+
+    def choose(self, expansion: Expansion, look: Look, key: Key[Array, ""]) -> Choice:
+        """The next block."""
+        return Choice(expansion.count, look.size, jnp.array(True))
+
+
+class Uniform(Rule):
+    """New blocks for G steps, then for U steps old ones, drawn uniformly: UDSG, Algorithm 3 with (i − 1) mod (G + U).
+
+    Parameters
+    ----------
+    new
+        G.
+    old
+        U.
+    """
+
+    new: int = eqx.field(static=True, default=1)
+    old: int = eqx.field(static=True, default=1)
+
+    def __check_init__(self) -> None:
+        whole("new of Uniform", self.new)
+        whole("old of Uniform", self.old, least=0)
+
+    def choose(self, expansion: Expansion, look: Look, key: Key[Array, ""]) -> Choice:
+        """New or old by the count of steps."""
+        new = expansion.steps % (self.new + self.old) < self.new
+        return Choice(jnp.where(new, expansion.count, _any(expansion, key)), look.size, new)
+
+
+class Checked(Rule):
+    """The old block with the longest safe step, if that is longer than γ, else a new one: CDSG, Algorithm 4 corrected.
+
+    With A = ‖ḡ‖² + v and Δ_k = ⟨β_k, ḡ⟩² − A(‖β_k‖² − γ²‖ḡ‖²)/2 the step is s_k = (⟨β_k, ḡ⟩ + √Δ_k)/A where Δ_k ≥ 0
+    (equations.md §4). That k is chosen by the data makes it a heuristic: the gradient is no longer unbiased.
+
+    Parameters
+    ----------
+    stretch
+        c: no step is longer than cγ.
+    """
+
+    stretch: float = eqx.field(static=True, default=10.0)
+
+    def __check_init__(self) -> None:
+        number("stretch of Checked", self.stretch, least=1)
+
+    @property
+    def checks(self) -> bool:
+        """True."""
+        return True
+
+    def choose(self, expansion: Expansion, look: Look, key: Key[Array, ""]) -> Choice:
+        """The longest safe step of (9)."""
+        sizes = self.safe_sizes(expansion, look)
+        best = jnp.argmax(sizes)
+        new = sizes[best] <= look.size
+        longest = jnp.minimum(self.stretch * look.size, 1 / jnp.maximum(look.ridge, jnp.finfo(sizes.dtype).tiny))
+        old_size = jnp.minimum(sizes[best], longest)
+        return Choice(jnp.where(new, expansion.count, best), jnp.where(new, look.size, old_size), new)
+
+    def safe_sizes(self, expansion: Expansion, look: Look) -> Float[Array, " capacity"]:
+        """s_k for each block, 0 where there is none."""
+        drift = expansion.scale * expansion.drift
+        square = jnp.vdot(look.mean, look.mean)
+        along = drift @ look.mean
+        a = square + look.noise
+        discriminant = along**2 - a * (jnp.sum(drift**2, axis=1) - look.size**2 * square) / 2
+        there = (jnp.arange(expansion.capacity) < expansion.count) & (discriminant >= 0) & (a > 0)
+        return jnp.where(there, (along + jnp.sqrt(jnp.maximum(discriminant, 0))) / jnp.where(a > 0, a, 1), 0)
+
+
+class Capped(Rule):
+    """New blocks until there are ``blocks`` of them, then old ones, drawn uniformly.
+
+    Parameters
+    ----------
+    blocks
+        The cap.
+    """
+
+    blocks: int = eqx.field(static=True)
+
+    def __check_init__(self) -> None:
+        whole("blocks of Capped", self.blocks)
+
+    @property
+    def limit(self) -> int:
+        """The cap."""
+        return self.blocks
+
+    def choose(self, expansion: Expansion, look: Look, key: Key[Array, ""]) -> Choice:
+        """New while there is room."""
+        new = expansion.count < self.blocks
+        return Choice(jnp.where(new, expansion.count, _any(expansion, key)), look.size, new)
+
+
+def _any(expansion: Expansion, key: Key[Array, ""]) -> Int[Array, ""]:
+    return jax.random.randint(key, (), 0, jnp.maximum(expansion.count, 1))

@@ -1,0 +1,139 @@
+"""One step of a doubly stochastic kernel machine, and many of them in one compiled scan."""
+
+from typing import NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int, Key, Scalar
+
+from thalweg.descent.steps import StepRule
+from thalweg.machines.coordinates import Coordinates
+from thalweg.machines.expansion import Expansion, evaluate
+from thalweg.machines.rules import Choice, Look, Rule
+from thalweg.oracles.functional import Batch, FunctionalGradient, Slopes
+from thalweg.oracles.losses import Loss
+
+# The preconditioner's damping, as a part of the mean of its diagonal: enough for a factorisation in float32.
+_DAMPING = 1e-4
+# All weights are rescaled when the lazy shrinkage falls below this, long before it could underflow.
+_LEAST_SCALE = 1e-6
+
+
+class Machine(eqx.Module):
+    """The parts of a method: coordinates, loss, rule, step, ridge, and whether blocks are preconditioned."""
+
+    coordinates: Coordinates
+    loss: Loss
+    rule: Rule
+    step: StepRule
+    ridge: Array
+    """λ of E ℓ(f(x), y) + λ/2·‖f‖²."""
+    precondition: bool = eqx.field(static=True, default=True)
+
+
+class Record(NamedTuple):
+    """What a step did."""
+
+    value: Scalar
+    """The mean loss of the batch before the step."""
+    block: Int[Array, ""]
+    size: Scalar
+
+
+@jax.jit
+def run(machine: Machine, expansion: Expansion, batches: Batch, keys: Key[Array, " steps"]) -> tuple[Expansion, Record]:
+    """Take a step for each batch; the arrays of ``batches`` have the steps as their first axis.
+
+    There must be room for the blocks that the rule may add.
+    """
+
+    def body(carry: Expansion, step: tuple[Batch, Key[Array, ""]]) -> tuple[Expansion, Record]:
+        return take(machine, carry, *step)
+
+    return jax.lax.scan(body, expansion, (batches, keys))
+
+
+def take(machine: Machine, expansion: Expansion, batch: Batch, key: Key[Array, ""]) -> tuple[Expansion, Record]:
+    """Take one step (equations.md §4)."""
+    oracle = FunctionalGradient(machine.coordinates.evaluate, machine.loss)
+    slopes = oracle.slopes(evaluate(machine.coordinates, expansion, batch.x), batch)
+    fresh = machine.coordinates.fresh(expansion.count, batch.x)
+    expansion = _observe(machine, expansion, batch, slopes, fresh)
+    look = _look(machine, expansion, slopes)
+    choice = machine.rule.choose(expansion, look, key)
+    # Where no block has room the index would be clamped to the last one, which the caller prevents.
+    old = machine.coordinates.block(choice.block, expansion.blocks).astype(batch.x.dtype)
+    block = jnp.where(choice.new, fresh, old)
+    features, gradient = oracle.along(block, batch, slopes)
+    direction = _direction(machine, block, features, gradient, batch, slopes)
+    expansion = _moved(machine, expansion, choice, look, block, direction)
+    return expansion, Record(slopes.value, choice.block, choice.size)
+
+
+def _direction(
+    machine: Machine,
+    block: Float[Array, "rows d"],
+    features: Float[Array, "b width"],
+    gradient: Float[Array, "width c"],
+    batch: Batch,
+    slopes: Slopes,
+) -> Float[Array, "width c"]:
+    """P_k times the gradient: P_k = (L·ZᵀZ/B + λR + εI)⁻¹, or 1/‖φ‖² where blocks are not preconditioned."""
+    if not machine.precondition:
+        return gradient * (machine.coordinates.kernel.variance / machine.coordinates.largest).astype(gradient.dtype)
+    curvature = features.T @ (batch.weights[:, None] * features) * (machine.loss.curvature / slopes.total)
+    curvature += machine.ridge.astype(gradient.dtype) * machine.coordinates.metric(block)
+    damping = _DAMPING * jnp.mean(jnp.diagonal(curvature))
+    factor = jax.scipy.linalg.cho_factor(curvature + damping * jnp.eye(len(curvature), dtype=curvature.dtype))
+    return jax.scipy.linalg.cho_solve(factor, gradient)
+
+
+def _observe(machine: Machine, expansion: Expansion, batch: Batch, slopes: Slopes, fresh: Array) -> Expansion:
+    """Keep up what the checked rule must know: σ² and the mean of ‖g_b‖²."""
+    if not machine.rule.checks:
+        return expansion
+    noise = jax.lax.cond(
+        expansion.noise < 0, lambda: machine.coordinates.noise(batch.x, fresh), lambda: expansion.noise
+    )
+    squares = jnp.sum(slopes.rows**2) / slopes.total
+    mean_square = expansion.mean_square + (squares - expansion.mean_square) / (expansion.steps + 1)
+    return expansion._replace(noise=noise, mean_square=mean_square)
+
+
+def _look(machine: Machine, expansion: Expansion, slopes: Slopes) -> Look:
+    dtype = expansion.weights.dtype
+    size = jnp.asarray(machine.step.size(expansion.steps), dtype)
+    largest = expansion.mean_square if machine.loss.slope is None else machine.loss.slope**2
+    noise = largest * expansion.noise / (2 * slopes.total)
+    return Look(slopes.mean, noise, size, machine.ridge.astype(dtype))
+
+
+def _moved(
+    machine: Machine,
+    expansion: Expansion,
+    choice: Choice,
+    look: Look,
+    block: Float[Array, "rows d"],
+    direction: Float[Array, "width c"],
+) -> Expansion:
+    """Shrink everything, lazily, and step along the block."""
+    scale = expansion.scale * jnp.maximum(1 - choice.size * look.ridge, 0)
+    fold = scale < _LEAST_SCALE
+    kept = jnp.where(fold, scale, 1)
+    scale = jnp.where(fold, 1, scale)
+    weights, drift = jax.lax.cond(
+        fold,
+        lambda: (kept * expansion.weights, kept * expansion.drift),
+        lambda: (expansion.weights, expansion.drift),
+    )
+    k = choice.block
+    blocks = expansion.blocks.at[k].set(block.astype(expansion.blocks.dtype)) if machine.coordinates.kept else None
+    return expansion._replace(
+        weights=weights.at[k].add(-choice.size / scale * direction),
+        drift=drift.at[k].add(-choice.size / scale * look.mean),
+        blocks=expansion.blocks if blocks is None else blocks,
+        count=expansion.count + choice.new,
+        scale=scale,
+        steps=expansion.steps + 1,
+    )

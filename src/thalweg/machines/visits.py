@@ -1,0 +1,134 @@
+"""Landmarks that learn from their own rows: dual block ascent, with no preconditioner to estimate.
+
+A block of training points is at once a batch and a block of coordinates. With the objective Σ w ℓ(f(x), y) + α/2·‖f‖²
+the optimal weight of a point is −w·∂ℓ/α, whatever the other points; a visit solves for the weights of a block with all
+others held fixed. For the squared loss that is one linear system,
+
+    δ = −(K_kk + α/w)⁻¹ (f(X_k) − y_k + α W_k / w),
+
+and for others the same with α/(L·w) for the curvature bound L, a few times over, accelerated.
+"""
+
+from functools import partial
+from typing import NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int, Scalar
+
+from thalweg.machines.coordinates import Points
+from thalweg.machines.expansion import Expansion, evaluate
+from thalweg.oracles.functional import Batch
+from thalweg.oracles.losses import Loss
+
+# Below this float32 could not factorise a kernel matrix; a longer diagonal only makes for shorter steps.
+_LEAST_DIAGONAL = {jnp.dtype("float32"): 1e-3, jnp.dtype("float64"): 1e-10}
+
+
+class Examples(NamedTuple):
+    """Targets and weights of the landmarks; a weight of 0 is an empty place."""
+
+    targets: Float[Array, "capacity rows c"]
+    weights: Float[Array, "capacity rows"]
+
+
+class Visitor(eqx.Module):
+    """How blocks of landmarks are visited."""
+
+    coordinates: Points
+    loss: Loss
+    ridge: Array
+    """α of Σ w ℓ + α/2·‖f‖²."""
+    tol: Array
+    """A visit ends when no row's ∂ℓ + αW/w is larger."""
+    rounds: int = eqx.field(static=True)
+    """The most rounds of a visit."""
+
+
+@partial(jax.jit, donate_argnames=("expansion", "examples"))
+def absorb(
+    visitor: Visitor, expansion: Expansion, examples: Examples, batches: Batch
+) -> tuple[Expansion, Examples, Float[Array, " blocks"]]:
+    """Make each batch a block of landmarks, visit it, and return the mean losses of the batches before they were seen.
+
+    The arrays of ``batches`` have the blocks as their first axis, and there must be room for them.
+    """
+
+    def body(carry: tuple[Expansion, Examples], batch: Batch) -> tuple[tuple[Expansion, Examples], Scalar]:
+        expansion, examples = carry
+        k = expansion.count
+        f = evaluate(visitor.coordinates, expansion, batch.x)
+        expansion = expansion._replace(blocks=expansion.blocks.at[k].set(batch.x), count=k + 1)
+        examples = Examples(examples.targets.at[k].set(batch.y), examples.weights.at[k].set(batch.weights))
+        before = jnp.vdot(batch.weights, visitor.loss.value(f, batch.y)) / jnp.sum(batch.weights)
+        return (_visited(visitor, expansion, batch, f, k)[0], examples), before
+
+    (expansion, examples), losses = jax.lax.scan(body, (expansion, examples), batches)
+    return expansion, examples, losses
+
+
+@partial(jax.jit, donate_argnames=("expansion",))
+def revisit(
+    visitor: Visitor, expansion: Expansion, examples: Examples, order: Int[Array, " visits"]
+) -> tuple[Expansion, Float[Array, " visits"]]:
+    """Visit old blocks again, and return how far from optimal each was left."""
+
+    def body(expansion: Expansion, k: Int[Array, ""]) -> tuple[Expansion, Scalar]:
+        batch = Batch(expansion.blocks[k], examples.targets[k], examples.weights[k])
+        f = evaluate(visitor.coordinates, expansion, batch.x)
+        return _visited(visitor, expansion, batch, f, k)
+
+    return jax.lax.scan(body, expansion, order)
+
+
+class _Round(NamedTuple):
+    weights: Float[Array, "rows c"]
+    f: Float[Array, "rows c"]
+    last_weights: Float[Array, "rows c"]
+    last_f: Float[Array, "rows c"]
+    momentum: Scalar
+    residual: Scalar
+    rounds: Int[Array, ""]
+
+
+def _visited(
+    visitor: Visitor, expansion: Expansion, batch: Batch, f: Float[Array, "rows c"], k: Int[Array, ""]
+) -> tuple[Expansion, Scalar]:
+    """Solve for the weights of block k, whose rows have the predictions ``f``; also return the residual."""
+    there = batch.weights > 0
+    row_weights = jnp.where(there, batch.weights, 1)[:, None]
+    alpha, curvature = visitor.ridge.astype(f.dtype), visitor.loss.curvature
+    kernel = visitor.coordinates.metric(batch.x) * (there[:, None] & there[None, :])
+    diagonal = jnp.maximum(alpha / (curvature * row_weights[:, 0]), _LEAST_DIAGONAL[f.dtype])
+    factor = jax.scipy.linalg.cho_factor(kernel + jnp.diag(jnp.where(there, diagonal, 1)))
+    scale = expansion.scale
+    start = scale * expansion.weights[k]
+
+    def short_of_optimal(weights: Array, f: Array) -> Array:
+        dual = -alpha * weights / row_weights
+        return jnp.where(there[:, None], visitor.loss.smoothed_gradient(f, batch.y, dual) - dual, 0)
+
+    def go_on(now: _Round) -> Bool[Array, ""]:
+        return (now.rounds < visitor.rounds) & (now.residual > visitor.tol.astype(f.dtype))
+
+    def go(now: _Round) -> _Round:
+        # Accelerated, as in FISTA; the momentum is dropped where it points uphill.
+        momentum = (1 + jnp.sqrt(1 + 4 * now.momentum**2)) / 2
+        ahead = (now.momentum - 1) / momentum
+        weights = now.weights + ahead * (now.weights - now.last_weights)
+        values = now.f + ahead * (now.f - now.last_f)
+        residual = short_of_optimal(weights, values)
+        change = -jax.scipy.linalg.cho_solve(factor, residual / curvature)
+        moved = values + jnp.matmul(kernel, change, precision="highest")
+        uphill = jnp.vdot(row_weights * residual, moved - now.f) > 0
+        largest = jnp.max(jnp.abs(residual))
+        return _Round(
+            weights + change, moved, now.weights, now.f, jnp.where(uphill, 1, momentum), largest, now.rounds + 1
+        )
+
+    one = jnp.ones((), f.dtype)
+    found = jax.lax.while_loop(
+        go_on, go, _Round(start, f, start, f, one, jnp.inf * one, jnp.zeros((), jnp.int32))
+    )
+    return expansion._replace(weights=expansion.weights.at[k].set(found.weights / scale)), found.residual

@@ -1,0 +1,168 @@
+"""Losses of a prediction f against a target y, row by row, with what methods need to know of them.
+
+Predictions and targets are matrices, a row for each example. Labels are one-hot rows (0 and 1) for
+:class:`Softmax`, a column of 0 and 1 for :class:`Logistic`, and −1 and 1 for the hinges.
+"""
+
+from typing import ClassVar
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from thalweg.arguments import number
+
+Rows = Float[Array, "n c"]
+
+
+class Loss(eqx.Module):
+    """A convex loss; a subclass defines :meth:`value` and :meth:`gradient`."""
+
+    curvature: ClassVar[float] = 1.0
+    """L with ℓ(f + u) ≤ ℓ(f) + ⟨∇ℓ(f), u⟩ + L/2·‖u‖²; of a loss with kinks, that of :meth:`smoothed_gradient`."""
+    slope: ClassVar[float | None] = None
+    """M, the largest length of a gradient; None where there is none."""
+
+    def value(self, f: Rows, y: Rows) -> Float[Array, " n"]:
+        """The loss of each row."""
+        raise NotImplementedError(f"{type(self).__name__} must define value(f, y)")
+
+    def gradient(self, f: Rows, y: Rows) -> Rows:
+        """The gradient in f, or a subgradient at a kink."""
+        raise NotImplementedError(f"{type(self).__name__} must define gradient(f, y)")
+
+    def smoothed_gradient(self, f: Rows, y: Rows, dual: Rows) -> Rows:
+        """argmax_a ⟨a, f⟩ − ℓ*(a) − ‖a − dual‖²/2, for a loss with kinks; the gradient itself for a smooth one.
+
+        At a solution, where ``dual`` is a subgradient, it is that subgradient: smoothing does not move the solution.
+        """
+        return self.gradient(f, y)
+
+
+class Squared(Loss):
+    """‖f − y‖²/2.
+
+    Examples
+    --------
+    >>> Squared().value(jnp.array([[3.0]]), jnp.array([[1.0]]))
+    Array([2.], dtype=float...)
+    """
+
+    def value(self, f: Rows, y: Rows) -> Float[Array, " n"]:
+        """Half the squared distance."""
+        return jnp.sum((f - y) ** 2, axis=1) / 2
+
+    def gradient(self, f: Rows, y: Rows) -> Rows:
+        """The residual."""
+        return f - y
+
+
+class Logistic(Loss):
+    """log(1 + eᶠ) − y·f for y of 0 or 1, summed over columns."""
+
+    curvature = 0.25
+    slope = 1.0
+
+    def value(self, f: Rows, y: Rows) -> Float[Array, " n"]:
+        """The negative log-likelihood."""
+        return jnp.sum(jax.nn.softplus(f) - y * f, axis=1)
+
+    def gradient(self, f: Rows, y: Rows) -> Rows:
+        """The probability less the label."""
+        return jax.nn.sigmoid(f) - y
+
+
+class Softmax(Loss):
+    """log Σ_c exp(f_c) − ⟨y, f⟩ for one-hot y: multi-class logistic regression."""
+
+    curvature = 0.5
+    slope = float(np.sqrt(2))
+
+    def value(self, f: Rows, y: Rows) -> Float[Array, " n"]:
+        """The negative log-likelihood."""
+        return jax.nn.logsumexp(f, axis=1) - jnp.sum(y * f, axis=1)
+
+    def gradient(self, f: Rows, y: Rows) -> Rows:
+        """The probabilities less the label."""
+        return jax.nn.softmax(f, axis=1) - y
+
+
+class Hinge(Loss):
+    """max(0, 1 − y·f) for y of −1 or 1, summed over columns: one class against the rest."""
+
+    slope = 1.0
+
+    def value(self, f: Rows, y: Rows) -> Float[Array, " n"]:
+        """What is missing of a margin of 1."""
+        return jnp.sum(jnp.maximum(0, 1 - y * f), axis=1)
+
+    def gradient(self, f: Rows, y: Rows) -> Rows:
+        """−y within the margin."""
+        return jnp.where(y * f < 1, -y, 0)
+
+    def smoothed_gradient(self, f: Rows, y: Rows, dual: Rows) -> Rows:
+        """−y·clip(−y·dual + 1 − y·f, 0, 1)."""
+        return -y * jnp.clip(-y * dual + 1 - y * f, 0, 1)
+
+
+class SquaredHinge(Loss):
+    """max(0, 1 − y·f)²/2 for y of −1 or 1, summed over columns."""
+
+    def value(self, f: Rows, y: Rows) -> Float[Array, " n"]:
+        """Half the square of what is missing of a margin of 1."""
+        return jnp.sum(jnp.maximum(0, 1 - y * f) ** 2, axis=1) / 2
+
+    def gradient(self, f: Rows, y: Rows) -> Rows:
+        """−y times what is missing."""
+        return -y * jnp.maximum(0, 1 - y * f)
+
+
+class Huber(Loss):
+    """r²/2 of the residual up to ``width``, and linear beyond it, summed over columns."""
+
+    width: Array
+
+    def __init__(self, width: float = 1.35) -> None:
+        self.width = number("width of Huber", width, above=0)
+
+    def value(self, f: Rows, y: Rows) -> Float[Array, " n"]:
+        """A square that becomes a line."""
+        size = jnp.abs(f - y)
+        near = jnp.minimum(size, self.width.astype(f.dtype))
+        return jnp.sum(near * (size - near / 2), axis=1)
+
+    def gradient(self, f: Rows, y: Rows) -> Rows:
+        """The residual, clipped."""
+        width = self.width.astype(f.dtype)
+        return jnp.clip(f - y, -width, width)
+
+
+class Quantile(Loss):
+    """The pinball loss max(q·(y − f), (1 − q)·(f − y)), summed over columns, whose minimiser is the q-quantile.
+
+    Examples
+    --------
+    >>> Quantile(0.9).value(jnp.array([[0.0], [2.0]]), jnp.array([[1.0], [1.0]]))
+    Array([0.9, 0.1], dtype=float...)
+    """
+
+    q: Array
+
+    def __init__(self, q: float = 0.5) -> None:
+        self.q = number("q of Quantile", q, above=0, below=1)
+
+    def value(self, f: Rows, y: Rows) -> Float[Array, " n"]:
+        """The residual, weighted by its sign."""
+        q = self.q.astype(f.dtype)
+        return jnp.sum(jnp.maximum(q * (y - f), (1 - q) * (f - y)), axis=1)
+
+    def gradient(self, f: Rows, y: Rows) -> Rows:
+        """−q below the target, 1 − q above it."""
+        return jnp.where(f < y, 0, jnp.where(f > y, 1, self.q.astype(f.dtype))) - self.q.astype(f.dtype)
+
+    def smoothed_gradient(self, f: Rows, y: Rows, dual: Rows) -> Rows:
+        """clip(dual + f − y, −q, 1 − q)."""
+        q = self.q.astype(f.dtype)
+        return jnp.clip(dual + f - y, -q, 1 - q)

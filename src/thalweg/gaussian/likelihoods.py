@@ -166,17 +166,18 @@ class NegativeBinomial(_Counts):
         self.dispersion = number("dispersion", dispersion, above=0)
 
     def log_prob(self, y: Reals, z: Reals) -> Reals:
-        """y·ζ − (y + r)·log(1 + e^ζ) + log Γ(y + r) − log Γ(r) − log y!, with ζ = z − log r."""
+        """−y·log(1 + e^−ζ) − r·log(1 + e^ζ) + log Γ(y + r) − log Γ(r) − log y!, with ζ = z − log r."""
         size, shifted = self._size_and_shifted(z)
-        return y * shifted - (y + size) * jax.nn.softplus(shifted) + self._constant(y, z)
+        return -y * jax.nn.softplus(-shifted) - size * jax.nn.softplus(shifted) + self._constant(y, z)
 
     def expected(self, y: Reals, m: Reals, v: Reals) -> Expected:
         """In closed form, by writing σ as a mixture of normal cdfs; see :func:`expected_softplus`."""
         size, shifted = self._size_and_shifted(m)
         # A small dispersion multiplies the errors by a large r: take the mixture to full precision.
-        softplus = expected_softplus(shifted, v, terms=32)
-        value = y * shifted - (y + size) * softplus.value + self._constant(y, m)
-        return Expected(value, y - (y + size) * softplus.first, -(y + size) * softplus.second)
+        up, down = (expected_softplus(sign * shifted, v, terms=32) for sign in (1, -1))
+        # A large y is only multiplied by what is small there: y·ζ less the same would leave its rounding errors.
+        value = -y * down.value - size * up.value + self._constant(y, m)
+        return Expected(value, y * down.first - size * up.first, -(y + size) * up.second)
 
     def predict(self, m: Reals, v: Reals) -> Prediction:
         """exp(m + v/2), and the variance of the counts plus that of their rate."""

@@ -60,7 +60,7 @@ def test_gaussian_is_bayesian_linear_regression(shape):
 @pytest.mark.parametrize("shape", [(30, 4), (5, 12)], ids=["features", "examples"])
 def test_learned_noise_maximises_the_evidence(shape):
     X, y = problem(GaussianGLM, *shape)
-    model = GaussianGLM(intercept_scale=20).fit(X, y)
+    model = GaussianGLM(prior_scale=2.5, intercept_scale=20).fit(X, y)
     A = np.column_stack([np.ones(len(X)), X])
     unit = A @ prior_covariance(X, np.full(shape[1], 2.5), 20) @ A.T + np.eye(len(y))
     loss = lambda log: -stats.multivariate_normal(cov=np.exp(log) * unit).logpdf(y)
@@ -132,8 +132,8 @@ def test_the_bound_is_highest_there_by_brute_force(model, shape):
 
 def test_learned_dispersion_maximises_the_bound():
     X, y = problem(NegativeBinomialGLM, n=200)
-    learned = NegativeBinomialGLM(tol=1e-7).fit(X, y)
-    bound = lambda dispersion: NegativeBinomialGLM(dispersion, tol=1e-7).fit(X, y).elbo_
+    learned = NegativeBinomialGLM(prior_scale=1, tol=1e-7).fit(X, y)
+    bound = lambda dispersion: NegativeBinomialGLM(dispersion, prior_scale=1, tol=1e-7).fit(X, y).elbo_
     assert learned.elbo_ == pytest.approx(bound(learned.dispersion_), abs=1e-9)
     slope = (bound(1.01 * learned.dispersion_) - bound(learned.dispersion_ / 1.01)) / (2 * np.log(1.01))
     assert abs(slope) < 0.01
@@ -143,7 +143,7 @@ def test_learned_dispersion_maximises_the_bound():
 def test_counts_without_overdispersion_are_poisson():
     X, _ = problem(PoissonGLM, n=50)
     y = np.full(50, 3)
-    poisson, negative_binomial = PoissonGLM().fit(X, y), NegativeBinomialGLM().fit(X, y)
+    poisson, negative_binomial = PoissonGLM(2.5).fit(X, y), NegativeBinomialGLM(prior_scale=2.5).fit(X, y)
     assert negative_binomial.dispersion_ == 1e-6
     assert negative_binomial.coef_ == pytest.approx(poisson.coef_, abs=1e-4)
 
@@ -160,7 +160,7 @@ def test_a_gaussian_stream_is_exact(noise):
 
 
 @pytest.mark.parametrize(
-    "model", [BernoulliGLM(), PoissonGLM(), NegativeBinomialGLM(0.5)], ids=lambda m: type(m).__name__
+    "model", [BernoulliGLM(2.5), PoissonGLM(2.5), NegativeBinomialGLM(0.5, 2.5)], ids=lambda m: type(m).__name__
 )
 def test_streams_come_close_and_compile_once(model):
     X, y = problem(type(model), n=3000, d=3)
@@ -184,11 +184,11 @@ def test_streams_come_close_and_compile_once(model):
 
 def test_a_stream_goes_on_from_a_fit_over_examples():
     X, y = problem(BernoulliGLM, n=60, d=10)
-    stream = BernoulliGLM().fit(X[:6], y[:6])
+    stream = BernoulliGLM(2.5).fit(X[:6], y[:6])
     assert stream.covariance_ is None
     stream.partial_fit(X[6:], y[6:])
     assert stream.covariance_.shape == (11, 11)
-    whole = BernoulliGLM().fit(X, y)
+    whole = BernoulliGLM(2.5).fit(X, y)
     assert np.max(np.abs(stream.coef_ - whole.coef_) / whole.coef_sd_) < 1
 
 
@@ -229,7 +229,7 @@ BAD = [
     (BernoulliGLM(), {"y": [0.5, 1.5, 2.5, 0.1]}, ValueError, "Unknown label type"),
     (BernoulliGLM(prior_scale=[1.0, 2.0, 3.0]), {}, ValueError, r"prior_scale .* shape \(2,\).* found shape \(3,\)"),
     (BernoulliGLM(prior_scale=0), {}, ValueError, "prior_scale must be finite and above 0, found 0"),
-    (BernoulliGLM(prior_scale="wide"), {}, TypeError, "prior_scale must be a number, or one a feature, found 'wide'"),
+    (BernoulliGLM(prior_scale="wide"), {}, TypeError, "prior_scale must be 'auto', a number, or one a feat"),
     (BernoulliGLM(intercept_scale=-1), {}, ValueError, "intercept_scale must be a finite number above 0, found -1"),
     (BernoulliGLM(max_iter=0), {}, ValueError, "max_iter must be a whole number of at least 1"),
     (BernoulliGLM(tol=0), {}, ValueError, "tol must be a finite number above 0"),

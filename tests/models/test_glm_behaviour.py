@@ -14,7 +14,7 @@ from thalweg.models import BernoulliGLM, GaussianGLM, NegativeBinomialGLM, Poiss
 # Minutes of compiling: with the others of make test-all.
 pytestmark = pytest.mark.slow
 
-MODELS = [BernoulliGLM(), GaussianGLM(), PoissonGLM(), NegativeBinomialGLM(0.5)]
+MODELS = [BernoulliGLM(2.5), GaussianGLM(None, 2.5), PoissonGLM(2.5), NegativeBinomialGLM(0.5, 2.5)]
 by_name = lambda model: type(model).__name__
 
 
@@ -64,18 +64,21 @@ def test_intervals_cover_as_often_as_they_say(model):
 
 
 @pytest.mark.parametrize(("shape", "decades"), [((60, 5), 6), ((4, 30), 2)], ids=["features", "examples"])
+@pytest.mark.parametrize("scale", [2.5, "auto"])
 @pytest.mark.parametrize("model", MODELS, ids=by_name)
-def test_wild_scales_and_offsets_converge(model, shape, decades):
+def test_wild_scales_and_offsets_converge(model, scale, shape, decades):
     """Warnings are errors here: every one of these converges."""
+    model = clone(model).set_params(prior_scale=scale)
+    if isinstance(model, PoissonGLM) and scale == 2.5:
+        model.set_params(max_iter=5000)  # eᶻ, with a prior standard deviation of z in the hundreds, is stiff
     rng = np.random.default_rng(0)
     X = rng.normal(size=shape) * 10.0 ** np.linspace(-decades, decades, shape[1])
     y = simulated(model, X / np.abs(X).mean(axis=0), rng.normal(size=shape[1]) / np.sqrt(shape[1]), rng)
     y[:2] = 0, 1
     fitted = clone(model).fit(X, y)
     assert np.all(np.isfinite(fitted.coef_))
-    assert np.all(
-        (fitted.coef_sd_ >= 0) & (fitted.coef_sd_ <= 2.5 * np.sqrt(getattr(fitted, "noise_variance_", 1)) + 1e-9)
-    )
+    prior = fitted.prior_scale_ * np.sqrt(getattr(fitted, "noise_variance_", 1))
+    assert np.all((fitted.coef_sd_ >= 0) & (fitted.coef_sd_ <= prior * (1 + 1e-9)))
     shifted = clone(model).fit(X / X.std(axis=0) + 1e6, y)
     plain = clone(model).fit(X / X.std(axis=0), y)
     assert shifted.coef_ == pytest.approx(plain.coef_, abs=1e-6)
@@ -93,7 +96,7 @@ def test_prior_scales_undo_the_scales_of_features(model):
     assert scaled.elbo_ == pytest.approx(plain.elbo_, abs=1e-8)
 
 
-@pytest.mark.parametrize("model", [*MODELS, NegativeBinomialGLM()], ids=by_name)
+@pytest.mark.parametrize("model", [*MODELS, NegativeBinomialGLM(prior_scale=2.5)], ids=by_name)
 def test_weights_are_repetitions(model):
     rng = np.random.default_rng(0)
     X, weights = rng.normal(size=(40, 3)), rng.integers(0, 3, size=40)
@@ -110,8 +113,8 @@ def test_rates_with_exposures_are_counts():
     rows = np.repeat(np.arange(80), exposure)
     counts = rng.poisson(np.exp(X[rows] @ [0.5, -0.5]))
     totals = np.bincount(rows, weights=counts)
-    split = PoissonGLM().fit(X[rows], counts)
-    rates = PoissonGLM().fit(X, totals / exposure, sample_weight=exposure)
+    split = PoissonGLM(tol=1e-7).fit(X[rows], counts)
+    rates = PoissonGLM(tol=1e-7).fit(X, totals / exposure, sample_weight=exposure)
     assert rates.coef_ == pytest.approx(split.coef_, abs=1e-6)
     assert rates.coef_sd_ == pytest.approx(split.coef_sd_, abs=1e-6)
 
@@ -157,8 +160,15 @@ def test_results_do_not_depend_on_the_precision_switched_on():
 def test_want_of_convergence_is_said():
     rng = np.random.default_rng(0)
     X = rng.normal(size=(30, 2))
-    with pytest.warns(ConvergenceWarning, match="BernoulliGLM took max_iter=1 steps without reaching tol=1e-05"):
-        BernoulliGLM(max_iter=1).fit(X, simulated(BernoulliGLM(), X, [1.0, -1.0], rng))
+    with pytest.warns(ConvergenceWarning, match="BernoulliGLM took 1 steps without reaching tol=1e-05"):
+        BernoulliGLM(prior_scale=2.5, max_iter=1).fit(X, simulated(BernoulliGLM(), X, [1.0, -1.0], rng))
+
+
+def test_hopeless_scales_are_said():
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(4, 30)) * 10.0 ** np.linspace(-6, 6, 30)
+    with pytest.warns(ConvergenceWarning, match="Standardise the features or lower prior_scale"):
+        PoissonGLM(prior_scale=2.5).fit(X, [0, 1, 2, 0])
 
 
 def test_summary_is_a_table():
@@ -189,23 +199,15 @@ def test_without_intercept(model):
     assert fitted.summary().names == ["x0", "x1"]
 
 
-QUICK = {"check_sample_weight_equivalence_on_dense_data", "check_fit2d_1sample", "check_estimators_pickle"}
+CHECKS = [
+    pytest.param(estimator, check, id=f"{model.__name__}-{number}-{check.func.__name__}")
+    for model in (BernoulliGLM, GaussianGLM, PoissonGLM, NegativeBinomialGLM)
+    for number, (estimator, check) in enumerate(estimator_checks_generator(model()))
+]
 
 
-def run_checks(model, wanted):
-    for estimator, check in estimator_checks_generator(model):
-        if wanted(check.func.__name__):
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")
-                check(estimator)
-
-
-@pytest.mark.parametrize("model", [*MODELS[:3], NegativeBinomialGLM()], ids=by_name)
-def test_scikit_learns_quick_checks(model):
-    run_checks(model, QUICK.__contains__)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("model", [*MODELS[:3], NegativeBinomialGLM()], ids=by_name)
-def test_all_of_scikit_learns_checks(model):
-    run_checks(model, lambda name: name not in QUICK)
+@pytest.mark.parametrize(("estimator", "check"), CHECKS)
+def test_scikit_learn_contract(estimator, check):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        check(estimator)

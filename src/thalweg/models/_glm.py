@@ -1,9 +1,9 @@
 """What the generalised linear models have in common: everything but the likelihood."""
 
 import warnings
-from collections.abc import Mapping
-from types import MappingProxyType
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from functools import partial
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -14,25 +14,21 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
 
 from thalweg.arguments import number, whole
-from thalweg.descent import Result
 from thalweg.descent.result import Status
 from thalweg.gaussian.likelihood import Likelihood
+from thalweg.models._scale import Solution, with_best_scale
 from thalweg.models._summary import Summary, intervals
-from thalweg.models._weights import Frame, Pseudo, Rows, Search, Weights, find_weights, padded
+from thalweg.models._weights import Frame, Pseudo, Rows, Search, Weights, find_weights, padded, seen_from
 
 _LARGEST = 1e100
 """The squares of larger numbers could overflow."""
 
+_SHORTEST_MOVE = 1e-15
+"""Rounding hides moves shorter than this."""
 
-class Solution(NamedTuple):
-    """What a fit or a batch leads to, kept when all of it has succeeded."""
 
-    weights: Weights
-    result: Result
-    steps: int
-    elbo: float
-    learned: Mapping[str, Any] = MappingProxyType({})
-    """Further attributes."""
+_PLAIN_SCALE = 2.5
+"""The prior scale where none is given and none can be learned."""
 
 
 class GeneralisedLinearModel(BaseEstimator):
@@ -41,9 +37,12 @@ class GeneralisedLinearModel(BaseEstimator):
     A subclass says what the likelihood is, where to start, and how targets are checked and predicted.
     """
 
+    _reach = np.inf
+    """The search starts at 0 instead of at a linear predictor beyond this."""
+
     def __init__(
         self,
-        prior_scale: Any = 2.5,
+        prior_scale: Any = "auto",
         fit_intercept: bool = True,
         intercept_scale: float = 10.0,
         max_iter: int = 1000,
@@ -61,8 +60,8 @@ class GeneralisedLinearModel(BaseEstimator):
         """p(y|z), with the parameters that were given or learned; called with float64 switched on."""
         raise NotImplementedError
 
-    def _solve(self, rows: Rows, before: Weights | None) -> Solution:
-        """The posterior given these rows and, in a stream, that of the rows before."""
+    def _start(self, rows: Rows, frame: Frame, before: Weights | None) -> Pseudo:
+        """Where the search starts if nothing better is known."""
         raise NotImplementedError
 
     def _targets(self, y: np.ndarray, first: bool, **known: Any) -> np.ndarray:
@@ -81,19 +80,51 @@ class GeneralisedLinearModel(BaseEstimator):
         sample_weight
             How often each example counts; 1 by default. A weight of 2 is the same as giving the example twice.
         """
-        rows = self._rows(X, y, sample_weight, first=True)
-        with jax.enable_x64(True):
-            self._keep(self._solve(rows, None))
+        self._take_in(self._rows(X, y, sample_weight, first=True), self._solve)
         return self
 
-    def _take_in(self, rows: Rows) -> None:
-        """A further batch of a stream."""
+    def _take_in(self, rows: Rows, solve: Callable[[Rows], Solution]) -> None:
         with jax.enable_x64(True):
-            self._keep(self._solve(rows, getattr(self, "_weights", None)))
+            self._keep(solve(rows))
 
-    def _maximise(self, rows: Rows, before: Weights | None, likelihood: Likelihood, start: Pseudo) -> Solution:
+    def _solve_further(self, rows: Rows) -> Solution:
+        """The posterior given these rows and all before, if there were any."""
+        if hasattr(self, "_weights"):
+            return self._posterior(rows, self._weights.frame, before=self._weights)
+        return self._at_scale(rows, _PLAIN_SCALE if self._learns_scale() else self.prior_scale)
+
+    def _learns_scale(self) -> bool:
+        return isinstance(self.prior_scale, str) and self.prior_scale == "auto"
+
+    def _solve(self, rows: Rows) -> Solution:
+        """The posterior given these rows and no others."""
+        if not self._learns_scale():
+            return self._at_scale(rows, self.prior_scale)
+        spread = Frame.of(rows, self._prior_scales(1.0), self.fit_intercept).spread(rows)
+        if spread == 0:
+            return self._at_scale(rows, _PLAIN_SCALE)
+        return with_best_scale(partial(self._at_scale, rows), 1 / spread, self._search().tol)
+
+    def _at_scale(self, rows: Rows, prior_scale: Any, nearby: Solution | None = None) -> Solution:
+        """The same with this prior; ``nearby`` is that with another one, to start from."""
+        frame = Frame.of(rows, self._prior_scales(prior_scale), self.fit_intercept)
+        solution = self._posterior(rows, frame, nearby=nearby)
+        kept = float(prior_scale) if np.ndim(prior_scale) == 0 else np.array(prior_scale, dtype=np.float64)
+        return solution._replace(learned={**solution.learned, "prior_scale_": kept})
+
+    def _posterior(
+        self, rows: Rows, frame: Frame, before: Weights | None = None, nearby: Solution | None = None
+    ) -> Solution:
+        """The posterior in these coordinates given the rows and, in a stream, that of the rows before."""
+        likelihood = self._likelihood()
+        start = self._start(rows, frame, before) if nearby is None else seen_from(nearby.weights, likelihood, rows)
+        return self._maximise(rows, frame, before, likelihood, start)
+
+    def _maximise(
+        self, rows: Rows, frame: Frame, before: Weights | None, likelihood: Likelihood, start: Pseudo
+    ) -> Solution:
         """The posterior with the highest bound, its prior being the posterior of the rows before, if there were any."""
-        frame, prior = (self._frame(rows), None) if before is None else (before.frame, before.as_prior())
+        prior = None if before is None else before.as_prior()
         weights, result = find_weights(frame, rows, likelihood, start, self._search(), prior)
         elbo = -result.history.last["value"] + (0.0 if before is None else self.elbo_)
         return Solution(weights, result, result.steps, elbo)
@@ -105,11 +136,13 @@ class GeneralisedLinearModel(BaseEstimator):
                 "X and y lead to a bound beyond the range of numbers: look for features or targets of extreme size, or "
                 "lower prior_scale. The model is as it was before"
             )
-        if not status.success:
+        last = solution.result.history.last
+        # Where rounding hides what a step gains it is cut to nothing; the gradient that it shows is then 0 anyhow.
+        if not status.success or self.tol * last["size"] < _SHORTEST_MOVE:
             warnings.warn(
-                f"{type(self).__name__} took max_iter={self.max_iter} steps without reaching tol={self.tol}; the "
-                f"natural gradient is {solution.result.history.last['residual']:.1e} long. If that is not small, "
-                f"standardise the features or lower prior_scale; else raise max_iter or tol",
+                f"{type(self).__name__} took {solution.steps} steps without reaching tol={self.tol}: natural gradient "
+                f"{last['residual']:.1e}, step size {last['size']:.1e}. Standardise the features or lower prior_scale; "
+                f"where the gradient is small and the step is not, raise max_iter or tol",
                 ConvergenceWarning,
                 stacklevel=4,
             )
@@ -140,15 +173,14 @@ class GeneralisedLinearModel(BaseEstimator):
     def _columns(self, X: np.ndarray) -> np.ndarray:
         return np.hstack([np.ones((len(X), 1)), X]) if self.fit_intercept else X
 
-    def _frame(self, rows: Rows) -> Frame:
-        return Frame.of(rows, self._prior_scales(), self.fit_intercept)
-
-    def _prior_scales(self) -> np.ndarray:
+    def _prior_scales(self, prior_scale: Any) -> np.ndarray:
         """The prior standard deviations, that of the intercept first."""
         try:
-            scales = np.asarray(self.prior_scale, dtype=np.float64)
+            scales = np.asarray(prior_scale, dtype=np.float64)
         except (TypeError, ValueError):
-            raise TypeError(f"prior_scale must be a number, or one a feature, found {self.prior_scale!r}") from None
+            raise TypeError(
+                f"prior_scale must be 'auto', a number, or one a feature, found {self.prior_scale!r}"
+            ) from None
         if scales.ndim and scales.shape != (self.n_features_in_,):
             raise ValueError(
                 f"prior_scale must be a number or have shape ({self.n_features_in_},), one entry for each feature, "
@@ -163,7 +195,7 @@ class GeneralisedLinearModel(BaseEstimator):
 
     def _search(self) -> Search:
         tol = float(number("tol", self.tol, above=0))
-        return Search(tol, whole("max_iter", self.max_iter), bool(self.verbose))
+        return Search(tol, whole("max_iter", self.max_iter), bool(self.verbose), self._reach)
 
     def _latent(self, X: Any) -> tuple[np.ndarray, np.ndarray]:
         check_is_fitted(self, "coef_")
@@ -205,14 +237,15 @@ class Regressor(RegressorMixin, GeneralisedLinearModel):
         of the batches a little, and differs from one fit to all of them, the less the larger the batches; for a
         :class:`GaussianGLM` it is exact. It is always over the coefficients, for streams with many more examples than
         features; batches of about the same size share one compiled function. A batch that is refused leaves the model
-        as it was.
+        as it was. With ``prior_scale="auto"`` the scale is 2.5 in a stream, or that of a :meth:`fit` before it, since
+        a first batch can be too small to learn it from; a :class:`GaussianGLM` learns it from all batches.
 
         Parameters
         ----------
         X, y, sample_weight
             As in :meth:`fit`.
         """
-        self._take_in(self._rows(X, y, sample_weight, first=not hasattr(self, "coef_")))
+        self._take_in(self._rows(X, y, sample_weight, first=not hasattr(self, "coef_")), self._solve_further)
         return self
 
     def predict(self, X: Any) -> np.ndarray:

@@ -14,18 +14,24 @@ compiled function. The posterior of a padded weight is its prior: neither poster
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Array, Float
 from scipy.linalg import cho_factor, cho_solve, cholesky, solve_triangular
 
 from thalweg.descent import Monotone, Result, Tolerance, minimize
+from thalweg.descent.steps import Move, Taken
 from thalweg.gaussian.divergence import GaussianKL, KLToNormal, KLToProcess
-from thalweg.gaussian.likelihood import Likelihood
+from thalweg.gaussian.likelihood import Expected, Likelihood
 from thalweg.gaussian.oracle import ExpectedLikelihood
 from thalweg.gaussian.posteriors import Full, Implicit
 
 _ROWS, _COLUMNS = 256, 16
 """The smallest sizes that data are padded to."""
+
+_ROUNDING = 1e-24
+"""Centred columns with squares smaller than this, beside those of the columns, are rounding errors."""
 
 _SMALLEST_VARIANCE = 1e-30
 """Prior variance at least given to the linear predictor of an example, which a row of zeros would leave at 0."""
@@ -40,14 +46,11 @@ class Rows(NamedTuple):
 
 
 class Pseudo(NamedTuple):
-    """A Gaussian observation of the linear predictor in place of each example, to start from.
+    """A Gaussian observation of the linear predictor in place of each example, to start from."""
 
-    Where the fit to them leads to a linear predictor beyond ``reach``, the start is 0 instead.
-    """
-
-    values: np.ndarray
+    pulls: np.ndarray
+    """What is observed, times its precision."""
     precisions: np.ndarray
-    reach: float = np.inf
 
 
 class Search(NamedTuple):
@@ -56,6 +59,8 @@ class Search(NamedTuple):
     tol: float
     max_iter: int
     progress: bool
+    reach: float
+    """Where a start leads to a linear predictor beyond this, it is 0 instead."""
 
 
 @dataclass(frozen=True)
@@ -73,6 +78,20 @@ class Frame:
         ones = rows.columns[:, 0]
         pull = rows.weights * ones
         return cls(pull @ rows.columns[:, 1:] / (pull @ ones), scales)
+
+    def spread(self, rows: Rows) -> float:
+        """The prior standard deviation of a typical example's linear predictor, less the part of the intercept.
+
+        It is 0 where the columns are all constant, but for rounding.
+        """
+        squares = lambda columns: rows.weights @ np.sum(columns[:, self.intercepts :] ** 2, axis=1)
+        centred, plain = squares(self.design(rows.columns)), squares(rows.columns * self.scales)
+        return float(np.sqrt(centred / np.sum(rows.weights))) if centred > _ROUNDING * plain else 0.0
+
+    @property
+    def intercepts(self) -> int:
+        """1 with an intercept, 0 without: where the other weights begin."""
+        return int(self.centre is not None)
 
     def design(self, columns: np.ndarray) -> np.ndarray:
         """The columns in these coordinates."""
@@ -123,16 +142,30 @@ class Weights:
             variance = np.sum(design**2, axis=1) - self.spread.explained(design)
         return design @ self.mean, np.maximum(variance, 0)
 
+    def _variances(self) -> np.ndarray:
+        """The diagonal of V."""
+        spread = self.spread
+        return np.diagonal(spread.covariance) if isinstance(spread, Full) else 1 - spread.explained_of_each()
+
     def coefficients(self) -> tuple[np.ndarray, np.ndarray]:
         """Means and standard deviations in the units of the data, the intercept's first if there is one."""
-        scales, spread = self.frame.scales, self.spread
-        variances = np.diagonal(spread.covariance) if isinstance(spread, Full) else 1 - spread.explained_of_each()
-        means, deviations = scales * self.mean, scales * np.sqrt(np.maximum(variances, 0))
+        scales = self.frame.scales
+        means, deviations = scales * self.mean, scales * np.sqrt(np.maximum(self._variances(), 0))
         if self.frame.centre is not None:
             # The intercept is the linear predictor where all features are 0.
             (means[0],), (variance,) = self.latent(np.eye(1, len(scales)))
             deviations[0] = np.sqrt(variance)
         return means, deviations
+
+    def slope_in_scale(self) -> float:
+        """How the bound changes with the logarithm of a factor common to the scales of all weights but the intercept's.
+
+        At the best posterior only the prior's change counts, Σ(m² + V − 1); given is its share of Σ(m² + 1 − V), which
+        is between −1 and 1.
+        """
+        learned = slice(self.frame.intercepts, None)
+        squares, explained = np.sum(self.mean[learned] ** 2), np.sum(1 - self._variances()[learned])
+        return float((squares - explained) / max(squares + explained, np.finfo(float).tiny))
 
     def covariance_of_coefficients(self) -> np.ndarray | None:
         """Over all pairs, the intercept first; None where it was not formed."""
@@ -182,11 +215,11 @@ def _over_weights(
     if prior is not None:
         initial.mean[kept], initial.covariance[kept, kept], initial.precision[kept, kept] = prior
     design = np.pad(design, ((0, padded_size(count, _ROWS) - count), (0, size - dimension)))
-    values, precisions, targets, weights = padded(start.values, start.precisions, rows.targets, rows.weights)
+    pulls, precisions, targets, weights = padded(start.pulls, start.precisions, rows.targets, rows.weights)
     precision = initial.precision + (design.T * precisions) @ design
     factor = cho_factor(precision, lower=True)
-    mean = cho_solve(factor, initial.precision @ initial.mean + design.T @ (precisions * values))
-    if np.max(np.abs(design @ mean)) > start.reach:
+    mean = cho_solve(factor, initial.precision @ initial.mean + design.T @ pulls)
+    if np.max(np.abs(design @ mean)) > search.reach:
         mean = np.zeros(size)
     result = minimize(
         ExpectedLikelihood(likelihood, targets, design, weights=weights),
@@ -204,14 +237,14 @@ def _over_examples(
     frame: Frame, design: np.ndarray, rows: Rows, likelihood: Likelihood, start: Pseudo, search: Search
 ) -> tuple[Weights, Result]:
     count = len(design)
-    values, precisions, targets, weights = padded(start.values, start.precisions, rows.targets, rows.weights)
-    kernel = np.eye(len(values))
+    pulls, precisions, targets, weights = padded(start.pulls, start.precisions, rows.targets, rows.weights)
+    kernel = np.eye(len(pulls))
     kernel[:count, :count] = design @ design.T
     np.fill_diagonal(kernel, np.maximum(np.diagonal(kernel), _SMALLEST_VARIANCE))
     root = np.sqrt(precisions)
     factor = cholesky(np.eye(len(root)) + root[:, None] * kernel * root, lower=True)
-    dual = root * cho_solve((factor, True), root * values)
-    if np.max(np.abs(kernel @ dual)) > start.reach:
+    dual = pulls - root * cho_solve((factor, True), root * (kernel @ pulls))
+    if np.max(np.abs(kernel @ dual)) > search.reach:
         dual = np.zeros_like(dual)
     covariance = jnp.asarray(kernel)
     result = minimize(
@@ -224,16 +257,53 @@ def _over_examples(
     return Weights(frame, design.T @ dual, Examples.of(design, sites)), result
 
 
+class _Settling(Monotone):
+    """Monotone steps that are never longer than the first, and shorter after one that lengthened the natural gradient.
+
+    Steps too long can circle around the optimum, so near to it that the objective does not tell.
+    """
+
+    def __init__(self, longest: float) -> None:
+        super().__init__(longest, grow=1.1)
+
+    def init(self, x: Full | Implicit) -> tuple:
+        """Carry the length of the last natural gradient too."""
+        return *super().init(x), jnp.asarray(jnp.inf, x.mean.dtype)
+
+    def take(self, move: Move, state: tuple) -> Taken:
+        """Search, then step."""
+        *searched, before = state
+        taken = super().take(move, tuple(searched))
+        size, largest = taken.state
+        length = jnp.asarray(self.residual_norm(move, taken), size.dtype)
+        longest, shrink = (number.astype(size.dtype) for number in (self.initial, self.shrink))
+        size = jnp.where(length > before, taken.size * shrink, jnp.minimum(size, longest))
+        return taken._replace(state=(size, largest, length))
+
+
 def _method(search: Search) -> dict:
-    # β = 10 is nearly the whole natural-gradient step, and the start is close enough for it. A size that grew again
-    # after it was cut would end at the edge of stability, where steps neither raise the objective nor converge.
     return {
         "divergence": GaussianKL(),
-        "step": Monotone(10.0, grow=1.0),
+        "step": _Settling(4.0),
         "tol": Tolerance(0, search.tol),
         "steps": search.max_iter,
         "progress": search.progress,
     }
+
+
+def seen_from(weights: Weights, likelihood: Likelihood, rows: Rows) -> Pseudo:
+    """The likelihood as it looks from a posterior: what a whole natural-gradient step puts in its place."""
+    targets, mean, variance = padded(rows.targets, *weights.latent(rows.columns))
+    _, first, second = (np.asarray(part)[: len(rows.targets)] for part in expected(likelihood, targets, mean, variance))
+    return Pseudo(rows.weights * (first - second * mean[: len(first)]), -second * rows.weights)
+
+
+@eqx.filter_jit
+def expected(
+    likelihood: Likelihood, targets: Float[Array, " n"], mean: Float[Array, " n"], variance: Float[Array, " n"]
+) -> Expected:
+    """E log p(y|z) and its derivatives, of padded vectors."""
+    return likelihood.expected(targets, mean, variance)
 
 
 def compressed(rows: Rows) -> Rows:

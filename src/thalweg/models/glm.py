@@ -15,8 +15,9 @@ from sklearn.utils.multiclass import check_classification_targets
 from thalweg.arguments import number
 from thalweg.gaussian.likelihood import Likelihood
 from thalweg.gaussian.likelihoods import BernoulliLogit, GaussianNoise
-from thalweg.models._glm import GeneralisedLinearModel, Regressor, Solution
-from thalweg.models._weights import Frame, Pseudo, Rows, Weights, compressed, find_weights, joined
+from thalweg.models._glm import GeneralisedLinearModel, Regressor
+from thalweg.models._scale import Solution
+from thalweg.models._weights import Frame, Pseudo, Rows, Weights, compressed, joined
 
 _SMALLEST_VARIANCE = 1e-100
 """The variance of the noise where all targets are 0."""
@@ -32,10 +33,11 @@ class BernoulliGLM(ClassifierMixin, GeneralisedLinearModel):
     Parameters
     ----------
     prior_scale
-        Prior standard deviations of the coefficients, a number or one for each feature. Features are used as they are:
-        a coefficient is the change of z for one unit of its feature, and with the default of 2.5 a change of 5 is
-        at the edge of what is expected. So a feature measured in thousandths is all but ignored and one measured in
-        millions all but free; standardise them, or pass ``prior_scale=2.5 / X.std(axis=0)``.
+        Prior standard deviations of the coefficients, a number or one for each feature; by default, ``"auto"``, one for
+        all, at which the bound is highest: small where the features say little, large where they say much (empirical
+        Bayes). Intervals take it as known. Features are used as they are, a coefficient being the change of z for one
+        unit of its feature, so one scale suits features of about the same spread: standardise them, or pass a scale for
+        each, such as ``prior_scale=2.5 / X.std(axis=0)``. In a stream ``"auto"`` is 2.5: see :meth:`partial_fit`.
     fit_intercept
         Whether to have an intercept.
     intercept_scale
@@ -43,7 +45,7 @@ class BernoulliGLM(ClassifierMixin, GeneralisedLinearModel):
         features were centred (as in R's rstanarm and brms): shifting a feature changes nothing but ``intercept_``. In
         a stream the mean is that of the first batch.
     max_iter
-        The most steps.
+        The most steps for one prior.
     tol
         Stop when the natural gradient is this short: coefficients are then right to about ``tol`` of their posterior
         standard deviations, and the bound to ``tol``²/2 nats.
@@ -61,12 +63,22 @@ class BernoulliGLM(ClassifierMixin, GeneralisedLinearModel):
         the examples, where it is never formed.
     elbo_ : float
         The evidence lower bound, in nats; for a stream the sum over batches.
+    prior_scale_ : float or array
+        As given or learned.
     n_iter_ : int
-        Steps taken.
+        Steps taken, for all the priors tried.
     history_ : History
         Objective (minus the bound), length of the natural gradient and step size, now and then.
     classes_ : array
         The two classes.
+
+    Notes
+    -----
+    With the weights u counted in units of their prior scales s, the derivative of the highest bound in log s is
+    Σ(m² + V − 1), over the means and variances of u without the intercept's, since the derivative in m and V vanishes
+    there. ``"auto"`` follows it from the scale at which z has a prior standard deviation of 1 at a typical example, by
+    factors of 4, at most five of them, until it changes its sign, and finds its zero in between. Each scale starts from
+    the posterior for the last.
 
     Examples
     --------
@@ -87,7 +99,8 @@ class BernoulliGLM(ClassifierMixin, GeneralisedLinearModel):
         That is Bayes' rule with a Gaussian in place of each intermediate posterior, so the outcome depends on the order
         of the batches a little, and differs from one fit to all of them, the less the larger the batches. It is always
         over the coefficients, for streams with many more examples than features; batches of about the same size share
-        one compiled function. A batch that is refused leaves the model as it was.
+        one compiled function. A batch that is refused leaves the model as it was. With ``prior_scale="auto"`` the scale
+        is 2.5 in a stream, or that of a :meth:`fit` before it, since a first batch can be too small to learn it from.
 
         Parameters
         ----------
@@ -96,7 +109,8 @@ class BernoulliGLM(ClassifierMixin, GeneralisedLinearModel):
         classes
             The two classes, if the first batch does not hold both.
         """
-        self._take_in(self._rows(X, y, sample_weight, first=not hasattr(self, "coef_"), classes=classes))
+        rows = self._rows(X, y, sample_weight, first=not hasattr(self, "coef_"), classes=classes)
+        self._take_in(rows, self._solve_further)
         return self
 
     def predict_proba(self, X: Any) -> np.ndarray:
@@ -113,13 +127,12 @@ class BernoulliGLM(ClassifierMixin, GeneralisedLinearModel):
     def _likelihood(self) -> Likelihood:
         return BernoulliLogit()
 
-    def _solve(self, rows: Rows, before: Weights | None) -> Solution:
-        # The likelihood averaged over the prior N(0, v) of z: its slope is ±1/2, its curvature about 1/√(16 + 2πv). In
-        # a stream v is small.
-        variance = 0.0 if before is not None else np.sum(self._frame(rows).design(rows.columns) ** 2, axis=1)
-        curvature = 1 / np.sqrt(16 + 2 * np.pi * variance)
-        start = Pseudo((rows.targets - 0.5) / curvature, rows.weights * curvature)
-        return self._maximise(rows, before, self._likelihood(), start)
+    def _start(self, rows: Rows, frame: Frame, before: Weights | None) -> Pseudo:
+        # The likelihood averaged over N(0, v): its slope is ±1/2, its curvature about 1/√(16 + 2πv). Where there are
+        # fewer examples than weights v is that of the prior, else examples leave little of it.
+        fewer = before is None and len(rows.targets) < rows.columns.shape[1]
+        variance = np.sum(frame.design(rows.columns) ** 2, axis=1) if fewer else 0.0
+        return Pseudo(rows.weights * (rows.targets - 0.5), rows.weights / np.sqrt(16 + 2 * np.pi * variance))
 
     def _targets(self, y: np.ndarray, first: bool, classes: Any = None, **known: Any) -> np.ndarray:
         check_classification_targets(y)
@@ -161,7 +174,8 @@ class GaussianGLM(Regressor):
     prior_scale
         Prior standard deviations of the coefficients, in units of the standard deviation of the noise: the conjugate
         prior, so that another unit of y changes the unit of the coefficients and nothing else. The posterior mean is
-        that of ridge regression with ``alpha = 1 / prior_scale**2``.
+        that of ridge regression with ``alpha = 1 / prior_scale**2``. The default is as in :class:`BernoulliGLM`; in a
+        stream it is learned from all batches.
     intercept_scale
         That of y where every feature is at its mean, in the same units.
     fit_intercept, max_iter, tol, verbose
@@ -170,6 +184,8 @@ class GaussianGLM(Regressor):
     Attributes
     ----------
     noise_variance_ : float
+        As given or learned.
+    prior_scale_ : float or array
         As given or learned.
 
     Notes
@@ -187,14 +203,14 @@ class GaussianGLM(Regressor):
     >>> X = np.array([[0.0], [1.0], [2.0], [3.0]])
     >>> model = GaussianGLM(noise_variance=0.01).fit(X, [1.0, 3.0, 5.0, 7.0])
     >>> model.interval(0.9).round(2)
-    array([[0.96, 1.23],
-           [1.87, 2.01]])
+    array([[0.86, 1.14],
+           [1.93, 2.07]])
     """
 
     def __init__(
         self,
         noise_variance: float | None = None,
-        prior_scale: Any = 2.5,
+        prior_scale: Any = "auto",
         fit_intercept: bool = True,
         intercept_scale: float = 1000.0,
         max_iter: int = 1000,
@@ -210,16 +226,24 @@ class GaussianGLM(Regressor):
     def _targets(self, y: np.ndarray, first: bool, **known: Any) -> np.ndarray:
         return y.astype(np.float64)
 
-    def _solve(self, rows: Rows, before: Weights | None) -> Solution:
-        rows = compressed(rows if before is None else joined(self._stream, rows))
-        units = self._frame(rows)
-        variance = self._noise_variance(units, rows)
-        frame = Frame(units.centre, units.scales * np.sqrt(variance))
+    def _solve_further(self, rows: Rows) -> Solution:
+        return self._solve(joined(self._stream, rows) if hasattr(self, "_stream") else rows)
+
+    def _solve(self, rows: Rows) -> Solution:
+        rows = compressed(rows)
+        solution = super()._solve(rows)
+        return solution._replace(learned={**solution.learned, "_stream": rows})
+
+    def _posterior(
+        self, rows: Rows, frame: Frame, before: Weights | None = None, nearby: Solution | None = None
+    ) -> Solution:
+        variance = self._noise_variance(frame, rows)
+        frame = Frame(frame.centre, frame.scales * np.sqrt(variance))
         # A Gaussian observation of each example is what the likelihood is.
-        start = Pseudo(rows.targets, rows.weights / variance)
-        weights, result = find_weights(frame, rows, GaussianNoise(variance), start, self._search())
-        learned = {"noise_variance_": variance, "_stream": rows}
-        return Solution(weights, result, result.steps, -result.history.last["value"], learned)
+        precisions = rows.weights / variance
+        start = Pseudo(precisions * rows.targets, precisions)
+        solution = self._maximise(rows, frame, None, GaussianNoise(variance), start)
+        return solution._replace(learned={"noise_variance_": variance})
 
     def _noise_variance(self, units: Frame, rows: Rows) -> float:
         if self.noise_variance is not None:

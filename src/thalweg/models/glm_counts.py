@@ -2,21 +2,17 @@
 
 from typing import Any
 
-import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
 from scipy.optimize import minimize_scalar
 from sklearn.utils import Tags
 
 from thalweg.arguments import number
-from thalweg.gaussian.likelihood import Expected, Likelihood
+from thalweg.gaussian.likelihood import Likelihood
 from thalweg.gaussian.likelihoods import NegativeBinomial, Poisson
-from thalweg.models._glm import Regressor, Solution
-from thalweg.models._weights import Pseudo, Rows, Weights, padded
-
-_FURTHEST_START = 300.0
-"""The exponential of a linear predictor beyond this could overflow."""
+from thalweg.models._glm import Regressor
+from thalweg.models._scale import Solution
+from thalweg.models._weights import Frame, Pseudo, Rows, Weights, expected, padded, seen_from
 
 _DISPERSIONS = (1e-6, 1e4)
 """Between these the dispersion is learned. At the lower end the counts are Poisson for all that data can tell."""
@@ -26,6 +22,8 @@ _MOST_ROUNDS = 100
 
 class _Counts(Regressor):
     """Models of counts with the mean eᶻ."""
+
+    _reach = 300.0  # beyond it the exponential could overflow
 
     def _targets(self, y: np.ndarray, first: bool, **known: Any) -> np.ndarray:
         if np.any(y < 0):
@@ -74,8 +72,8 @@ class PoissonGLM(_Counts):
     def _likelihood(self) -> Likelihood:
         return _PoissonRate()
 
-    def _solve(self, rows: Rows, before: Weights | None) -> Solution:
-        return self._maximise(rows, before, self._likelihood(), _count_start(rows, dispersion=0.0))
+    def _start(self, rows: Rows, frame: Frame, before: Weights | None) -> Pseudo:
+        return _count_start(rows, dispersion=0.0)
 
 
 def _count_start(rows: Rows, dispersion: float) -> Pseudo:
@@ -83,7 +81,7 @@ def _count_start(rows: Rows, dispersion: float) -> Pseudo:
     means = rows.targets + 0.5
     # At least as precise as an example of weight 1: otherwise the average of the exponential could overflow.
     precisions = np.maximum(rows.weights, 1) * means / (1 + dispersion * means)
-    return Pseudo(np.log(means), precisions, reach=_FURTHEST_START)
+    return Pseudo(precisions * np.log(means), precisions)
 
 
 class _NegativeBinomialRate(NegativeBinomial):
@@ -112,6 +110,8 @@ class NegativeBinomialGLM(_Counts):
     ----------
     dispersion_ : float
         As given or learned.
+    prior_scale_ : float or array
+        As given or learned.
 
     Examples
     --------
@@ -127,7 +127,7 @@ class NegativeBinomialGLM(_Counts):
     def __init__(
         self,
         dispersion: float | None = None,
-        prior_scale: Any = 2.5,
+        prior_scale: Any = "auto",
         fit_intercept: bool = True,
         intercept_scale: float = 10.0,
         max_iter: int = 1000,
@@ -140,52 +140,45 @@ class NegativeBinomialGLM(_Counts):
     def _likelihood(self) -> Likelihood:
         return _NegativeBinomialRate(self.dispersion_)
 
-    def _solve(self, rows: Rows, before: Weights | None) -> Solution:
+    def _posterior(
+        self, rows: Rows, frame: Frame, before: Weights | None = None, nearby: Solution | None = None
+    ) -> Solution:
         if before is not None:
-            return self._solve_given(self.dispersion_, rows, before)
+            return self._at_dispersion(self.dispersion_, rows, frame, before)
         if self.dispersion is not None:
-            return self._solve_given(float(number("dispersion", self.dispersion, above=0)), rows, None)
-        dispersion = 1.0
-        solution = self._solve_given(dispersion, rows, None)
+            given = float(number("dispersion", self.dispersion, above=0))
+            return self._at_dispersion(given, rows, frame, nearby=nearby)
+        dispersion = 1.0 if nearby is None else nearby.learned["dispersion_"]
+        solution = self._at_dispersion(dispersion, rows, frame, nearby=nearby)
         steps = solution.steps
         for _ in range(_MOST_ROUNDS):
             last, dispersion = dispersion, _best_dispersion(rows, solution.weights)
-            solution = self._solve_given(dispersion, rows, None, _warm_start(rows, solution.weights, dispersion))
+            solution = self._at_dispersion(dispersion, rows, frame, nearby=solution)
             steps += solution.steps
             if abs(np.log(dispersion / last)) < self.tol:
                 break
         return solution._replace(steps=steps)
 
-    def _solve_given(
-        self, dispersion: float, rows: Rows, before: Weights | None, start: Pseudo | None = None
+    def _at_dispersion(
+        self,
+        dispersion: float,
+        rows: Rows,
+        frame: Frame,
+        before: Weights | None = None,
+        nearby: Solution | None = None,
     ) -> Solution:
-        start = _count_start(rows, dispersion) if start is None else start
-        solution = self._maximise(rows, before, _NegativeBinomialRate(jnp.asarray(dispersion)), start)
+        likelihood = _NegativeBinomialRate(jnp.asarray(dispersion))
+        start = _count_start(rows, dispersion) if nearby is None else seen_from(nearby.weights, likelihood, rows)
+        solution = self._maximise(rows, frame, before, likelihood, start)
         return solution._replace(learned={"dispersion_": dispersion})
 
 
 def _best_dispersion(rows: Rows, weights: Weights) -> float:
     """The dispersion at which the bound is highest for this posterior."""
     targets, counts, *latent = padded(rows.targets, rows.weights, *weights.latent(rows.columns))
-    expected = lambda log: _expected(_NegativeBinomialRate(np.exp(log)), targets, *latent).value
-    loss = lambda log: -counts @ np.asarray(expected(log))
+    value = lambda log: expected(_NegativeBinomialRate(np.exp(log)), targets, *latent).value
+    loss = lambda log: -counts @ np.asarray(value(log))
     lowest, highest = np.log(_DISPERSIONS)
     found = minimize_scalar(loss, bounds=(lowest, highest), options={"xatol": 1e-7}).x
     # Next to the lower end the bound is flat but for rounding: without this the search would never settle.
     return float(np.exp(found)) if found > lowest + 0.1 else _DISPERSIONS[0]
-
-
-def _warm_start(rows: Rows, weights: Weights, dispersion: float) -> Pseudo:
-    """The likelihood as it looks from this posterior."""
-    targets, mean, variance = padded(rows.targets, *weights.latent(rows.columns))
-    _, first, second = _expected(_NegativeBinomialRate(jnp.asarray(dispersion)), targets, mean, variance)
-    real = slice(len(rows.targets))
-    values = mean - np.asarray(first) / np.asarray(second)
-    return Pseudo(values[real], -np.asarray(second)[real] * rows.weights, reach=_FURTHEST_START)
-
-
-@eqx.filter_jit
-def _expected(
-    likelihood: Likelihood, targets: Float[Array, " n"], mean: Float[Array, " n"], variance: Float[Array, " n"]
-) -> Expected:
-    return likelihood.expected(targets, mean, variance)

@@ -13,7 +13,9 @@ OTHERS = [
     for model in (GaussianGLM(1.0), PoissonGLM(), NegativeBinomialGLM(0.5))
 ]
 MODELS = [pytest.param(BernoulliGLM(), id="BernoulliGLM"), *OTHERS]
-SPACES = pytest.mark.parametrize("shape", [(60, 4), (12, 30)], ids=["features", "examples"])
+SPACES = pytest.mark.parametrize(
+    "shape", [pytest.param((60, 4), id="features"), pytest.param((12, 30), id="examples", marks=pytest.mark.slow)]
+)
 
 
 def problem(model, n, d, strength=1.0, seed=0):
@@ -60,7 +62,7 @@ def test_the_slope_is_that_of_the_prior(model, shape):
 
 @pytest.mark.parametrize("model", MODELS)
 def test_signal_widens_the_prior_and_noise_narrows_it(model):
-    scale = lambda strength: clone(model).fit(*problem(model, 300, 10, strength)).prior_scale_
+    scale = lambda strength: clone(model).fit(*problem(model, 250, 10, strength)).prior_scale_
     strong, weak, none = scale(3.0), scale(0.3), scale(0.0)
     assert 0.5 < strong < 2  # The coefficients have standard deviations of strength/√10.
     assert weak < strong / 4

@@ -35,9 +35,11 @@ class BernoulliGLM(ClassifierMixin, GeneralisedLinearModel):
     prior_scale
         Prior standard deviations of the coefficients, a number or one for each feature; by default, ``"auto"``, one for
         all, at which the bound is highest: small where the features say little, large where they say much (empirical
-        Bayes). Intervals take it as known. Features are used as they are, a coefficient being the change of z for one
-        unit of its feature, so one scale suits features of about the same spread: standardise them, or pass a scale for
-        each, such as ``prior_scale=2.5 / X.std(axis=0)``. In a stream ``"auto"`` is 2.5: see :meth:`partial_fit`.
+        Bayes). Intervals take it as known. Where a few features separate the classes it grows to hundreds, and the
+        model is as sure as that: give a number if you know better. Features are used as they are, a coefficient being
+        the change of z for one unit of its feature, so one scale suits features of about the same spread: standardise
+        them, or pass a scale for each, such as ``prior_scale=2.5 / X.std(axis=0)``. In a stream ``"auto"`` is 2.5: see
+        :meth:`partial_fit`.
     fit_intercept
         Whether to have an intercept.
     intercept_scale

@@ -2,12 +2,12 @@
 
 The names people type most are here; the rest is in the rooms: ``thalweg.descent`` (the iteration and its parts),
 ``thalweg.oracles`` (gradients), ``thalweg.spectral`` (tr f(A) and its gradient), ``thalweg.kernels``,
-``thalweg.gaussian`` (Gaussian posteriors), ``thalweg.models`` (estimators), ``thalweg.data``, ``thalweg.files``.
+``thalweg.gaussian`` (Gaussian posteriors), ``thalweg.machines`` (kernel machines), ``thalweg.models`` (estimators), ``thalweg.data``, ``thalweg.files``.
 """
 
 __version__ = "0.1.0.dev0"
 
-from thalweg import data, descent, files, gaussian, kernels, models, oracles, spectral
+from thalweg import data, descent, files, gaussian, kernels, machines, models, oracles, spectral
 from thalweg.descent import (
     FISTA,
     L1,
@@ -27,7 +27,15 @@ from thalweg.descent import (
     Suffix,
     minimize,
 )
-from thalweg.models import BernoulliGLM, GaussianGLM, GPClassifier, NegativeBinomialGLM, PoissonGLM
+from thalweg.models import (
+    BernoulliGLM,
+    GaussianGLM,
+    GPClassifier,
+    KernelClassifier,
+    KernelRegressor,
+    NegativeBinomialGLM,
+    PoissonGLM,
+)
 from thalweg.oracles import SVRG, Exact, MiniBatch
 from thalweg.spectral import (
     Estimate,
@@ -55,6 +63,8 @@ __all__ = [
     "GPClassifier",
     "GaussianGLM",
     "HeavyBall",
+    "KernelClassifier",
+    "KernelRegressor",
     "MiniBatch",
     "NegativeBinomialGLM",
     "NegativeEntropy",
@@ -75,6 +85,7 @@ __all__ = [
     "gaussian",
     "kernels",
     "logdet",
+    "machines",
     "minimize",
     "models",
     "nuclear_norm",

@@ -32,9 +32,21 @@ def from_description(description: dict[str, Any]) -> Kernel:
         found = sorted(map(str, description)) if isinstance(description, dict) else description
         raise ValueError(f"description must be a dict of {', '.join(_FIELDS)}, found {found!r}")
     name, lengthscale, variance = (description[field] for field in _FIELDS)
-    if not isinstance(name, str) or name not in _KNOWN:
-        raise ValueError(f"description names the unknown kernel {name!r}; known are {', '.join(_KNOWN)}")
+    kind = kind_of(name)
     numbers = [*lengthscale, variance] if isinstance(lengthscale, list) else [lengthscale, variance]
     if not all(type(number) in (int, float) for number in numbers):
         raise ValueError(f"description must hold numbers, found lengthscale={lengthscale!r}, variance={variance!r}")
-    return _KNOWN[name](lengthscale, variance)
+    return kind(lengthscale, variance)
+
+
+def kind_of(name: Any) -> type[Kernel]:
+    """Return the class of kernels of this name.
+
+    Examples
+    --------
+    >>> kind_of("Matern32").__name__
+    'Matern32'
+    """
+    if not isinstance(name, str) or name not in _KNOWN:
+        raise ValueError(f"description names the unknown kernel {name!r}; known are {', '.join(_KNOWN)}")
+    return _KNOWN[name]

@@ -9,7 +9,6 @@ others held fixed. For the squared loss that is one linear system,
 and for others the same with α/(L·w) for the curvature bound L, a few times over, accelerated.
 """
 
-from functools import partial
 from typing import NamedTuple
 
 import equinox as eqx
@@ -46,7 +45,7 @@ class Visitor(eqx.Module):
     """The most rounds of a visit."""
 
 
-@partial(jax.jit, donate_argnames=("expansion", "examples"))
+@jax.jit
 def absorb(
     visitor: Visitor, expansion: Expansion, examples: Examples, batches: Batch
 ) -> tuple[Expansion, Examples, Float[Array, " blocks"]]:
@@ -68,7 +67,7 @@ def absorb(
     return expansion, examples, losses
 
 
-@partial(jax.jit, donate_argnames=("expansion",))
+@jax.jit
 def revisit(
     visitor: Visitor, expansion: Expansion, examples: Examples, order: Int[Array, " visits"]
 ) -> tuple[Expansion, Float[Array, " visits"]]:

@@ -4,5 +4,16 @@ from thalweg.models._summary import Summary
 from thalweg.models.glm import BernoulliGLM, GaussianGLM
 from thalweg.models.glm_counts import NegativeBinomialGLM, PoissonGLM
 from thalweg.models.gp_classifier import GPClassifier
+from thalweg.models.kernel_classifier import KernelClassifier
+from thalweg.models.kernel_regressor import KernelRegressor
 
-__all__ = ["BernoulliGLM", "GPClassifier", "GaussianGLM", "NegativeBinomialGLM", "PoissonGLM", "Summary"]
+__all__ = [
+    "BernoulliGLM",
+    "GPClassifier",
+    "GaussianGLM",
+    "KernelClassifier",
+    "KernelRegressor",
+    "NegativeBinomialGLM",
+    "PoissonGLM",
+    "Summary",
+]

@@ -1,0 +1,190 @@
+"""Learners: the state of a kernel machine on the host, and the passes it makes over examples."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any, Self
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from thalweg.machines.expansion import Expansion, empty, predict, with_room
+from thalweg.machines.rows import Rows
+from thalweg.machines.rules import Capped
+from thalweg.machines.steps import Machine, run
+from thalweg.machines.visits import Examples, Visitor, absorb, revisit
+
+# Steps in one compiled scan; what is left of them at the end of a pass goes one by one.
+_CHUNK = 8
+# Rows of a prediction that have features at a time.
+_ROWS_AT_ONCE = 4096
+
+
+@dataclass
+class Learner:
+    """Learns along the blocks that a rule chooses, one batch a step.
+
+    Parameters
+    ----------
+    machine
+        The parts of the method.
+    expansion
+        The function so far.
+    batch_size
+        Rows a step.
+    seed
+        Seeds the choice of blocks; with the number of steps taken it gives the key of a step.
+    """
+
+    machine: Machine
+    expansion: Expansion
+    batch_size: int
+    seed: int
+
+    @property
+    def dtype(self) -> Any:
+        """The precision that it works in."""
+        return self.expansion.weights.dtype
+
+    @property
+    def features(self) -> int:
+        """The number of features in use."""
+        return int(self.expansion.count) * self.machine.coordinates.width
+
+    def learn(self, rows: Rows, order: np.ndarray, alpha: float, total: int) -> Iterator[int]:
+        """Learn from new rows in this order; yield the numbers of rows as they are done.
+
+        ``total`` rows, with weights, make up the sum of losses that ``alpha`` regularises.
+        """
+        yield from self._steps(rows, order, self.batch_size, alpha / max(total, 1))
+
+    def again(self, rows: Rows, order: np.ndarray, alpha: float, total: int) -> Iterator[int]:
+        """Learn from rows that were seen before."""
+        yield from self.learn(rows, order, alpha, total)
+
+    def predict(self, x: np.ndarray) -> np.ndarray:
+        """f at the rows of ``x``."""
+        return predict(self.machine.coordinates, self.expansion, x, _ROWS_AT_ONCE)
+
+    def mapped(self, convert: Callable[[Any], Any]) -> Self:
+        """Return the same learner with its arrays, but not random keys, converted."""
+        parts = {name: value for name, value in vars(self).items() if name not in ("batch_size", "seed", "filled")}
+        is_number = lambda leaf: eqx.is_array(leaf) and not jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
+        return replace(self, **jax.tree.map(lambda leaf: convert(leaf) if is_number(leaf) else leaf, parts))
+
+    def _steps(self, rows: Rows, order: np.ndarray, size: int, ridge: float) -> Iterator[int]:
+        machine = eqx.tree_at(lambda m: m.ridge, self.machine, jnp.asarray(ridge))
+        for part in _chunks(order, size):
+            batches = rows.stack(part, size, self.dtype)
+            steps, taken = len(batches.weights), int(self.expansion.steps)
+            self.expansion = with_room(self.expansion, int(self.expansion.count) + steps, machine.rule.limit)
+            keys = jax.vmap(lambda i: jax.random.fold_in(jax.random.key(self.seed), i))(jnp.arange(taken, taken + steps))
+            self.expansion, _ = run(machine, self.expansion, batches, keys)
+            yield len(part)
+
+
+@dataclass
+class LandmarkLearner(Learner):
+    """Makes rows landmarks up to the rule's cap and visits them; further rows step along old blocks.
+
+    ``visitor`` and ``examples`` belong to the visits; ``filled`` rows of the last block are in use.
+    """
+
+    visitor: Visitor
+    examples: Examples
+    filled: int = 0
+
+    @property
+    def features(self) -> int:
+        """The number of landmarks."""
+        return max(int(self.expansion.count) - 1, 0) * self._rows_a_block + self.filled
+
+    @property
+    def _rows_a_block(self) -> int:
+        return self.visitor.coordinates.block_size
+
+    def learn(self, rows: Rows, order: np.ndarray, alpha: float, total: int) -> Iterator[int]:
+        """Fill the last block, make new ones while there is room, and step with the rest."""
+        visitor = eqx.tree_at(lambda v: v.ridge, self.visitor, jnp.asarray(alpha))
+        size = self._rows_a_block
+        if 0 < self.filled < size:
+            part, order = np.split(order, [size - self.filled])
+            self._fill(visitor, rows, part)
+            yield len(part)
+        room = (self._limit - int(self.expansion.count)) * size
+        new, order = np.split(order, [room])
+        for part in _chunks(new, size):
+            batches = rows.stack(part, size, self.dtype)
+            self._make_room(len(batches.weights))
+            self.expansion, self.examples, _ = absorb(visitor, self.expansion, self.examples, batches)
+            self.filled = (len(part) - 1) % size + 1
+            yield len(part)
+        yield from self._steps(rows, order, self.batch_size, alpha / max(total, 1))
+
+    def again(self, rows: Rows, order: np.ndarray, alpha: float, total: int) -> Iterator[int]:
+        """Visit all blocks once more, and step with the rows that are no landmarks: those after them in ``order``."""
+        visitor = eqx.tree_at(lambda v: v.ridge, self.visitor, jnp.asarray(alpha))
+        count = int(self.expansion.count)
+        shuffle = np.random.default_rng([self.seed, int(self.expansion.steps), count])
+        landmarks = self.features
+        for part in _chunks(shuffle.permutation(count).astype(np.int32), 1):
+            self.expansion, _ = revisit(visitor, self.expansion, self.examples, part)
+            yield len(part) * landmarks // count
+        yield from self._steps(rows, shuffle.permutation(order[landmarks:]), self.batch_size, alpha / max(total, 1))
+
+    @property
+    def _limit(self) -> int:
+        assert isinstance(self.machine.rule, Capped)
+        return self.machine.rule.limit
+
+    def _make_room(self, blocks: int) -> None:
+        self.expansion = with_room(self.expansion, int(self.expansion.count) + blocks, self._limit)
+        missing = self.expansion.capacity - len(self.examples.weights)
+        self.examples = Examples(
+            *(jnp.pad(array, [(0, missing)] + [(0, 0)] * (array.ndim - 1)) for array in self.examples)
+        )
+
+    def _fill(self, visitor: Visitor, rows: Rows, part: np.ndarray) -> None:
+        """Put rows in the empty places of the last block, and visit it."""
+        last = int(self.expansion.count) - 1
+        batch = rows.batch(part, len(part), self.dtype)
+        places = slice(self.filled, self.filled + len(part))
+        blocks = self.expansion.blocks.at[last, places].set(batch.x)
+        examples = Examples(
+            self.examples.targets.at[last, places].set(batch.y), self.examples.weights.at[last, places].set(batch.weights)
+        )
+        expansion, _ = revisit(visitor, self.expansion._replace(blocks=blocks), examples, np.array([last], np.int32))
+        self.expansion, self.examples, self.filled = expansion, examples, self.filled + len(part)
+
+
+def start(machine: Machine, dimension: int, outputs: int, capacity: int, batch_size: int, seed: int, dtype: Any) -> Learner:
+    """Return a learner that knows nothing."""
+    expansion = empty(machine.coordinates, dimension, outputs, capacity, dtype)
+    return Learner(machine, expansion, batch_size, seed)
+
+
+def start_landmarks(
+    machine: Machine,
+    visitor: Visitor,
+    dimension: int,
+    outputs: int,
+    capacity: int,
+    batch_size: int,
+    seed: int,
+    dtype: Any,
+) -> LandmarkLearner:
+    """Return a learner with landmarks that knows nothing."""
+    expansion = empty(machine.coordinates, dimension, outputs, capacity, dtype)
+    size = visitor.coordinates.block_size
+    examples = Examples(jnp.zeros((capacity, size, outputs), dtype), jnp.zeros((capacity, size), dtype))
+    return LandmarkLearner(machine, expansion, batch_size, seed, visitor, examples)
+
+
+def _chunks(order: np.ndarray, size: int) -> Iterator[np.ndarray]:
+    """Split rows into chunks of ``_CHUNK`` whole batches, and the rest into single ones."""
+    whole = len(order) // (size * _CHUNK) * size * _CHUNK
+    for begin in range(0, whole, size * _CHUNK):
+        yield order[begin : begin + size * _CHUNK]
+    for begin in range(whole, len(order), size):
+        yield order[begin : begin + size]

@@ -1,0 +1,295 @@
+"""What the kernel estimators have in common: everything but what targets mean."""
+
+import time
+import warnings
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from rich.progress import Progress
+from sklearn.base import BaseEstimator
+from sklearn.utils import check_random_state
+from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
+
+from thalweg.arguments import number, whole
+from thalweg.kernels import Kernel
+from thalweg.machines.learners import Learner
+from thalweg.machines.rows import Rows
+from thalweg.models import _machine_file
+from thalweg.models._machine_choice import ENOUGH_ROWS, Chosen, Trial, choose
+from thalweg.models._machine_parts import Words, checked_words, make_learner
+from thalweg.oracles.losses import Loss
+
+# Passes over the data where none are given: a pass over many rows is worth several over few.
+_PASSES, _FEW_ROWS = 10, 20_000
+# Held out to stop early, at most.
+_MOST_HELD_OUT = 5000
+_ROWS_AT_ONCE = 4096
+
+
+class KernelMachine(BaseEstimator):
+    """Base of the kernel estimators: a subclass says what targets are, which loss they have, and how it predicts."""
+
+    _plain_multiplier: float
+
+    def _loss(self) -> Loss:
+        """The loss, for the targets seen."""
+        raise NotImplementedError
+
+    def _targets(
+        self, y: np.ndarray, weights: np.ndarray, first: bool, classes: Any
+    ) -> tuple[np.ndarray, np.ndarray | None, int]:
+        """Return targets, the table of labels if they are labels, and the number of outputs; ``first`` if new."""
+        raise NotImplementedError
+
+    def _misses(self, found: np.ndarray, rows: Rows) -> float:
+        """How far predictions are from the targets, in the units users know."""
+        raise NotImplementedError
+
+    def _class_weights(self, y: np.ndarray) -> np.ndarray | float:
+        return 1.0
+
+    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> "KernelMachine":
+        """Learn from all rows; what was learned before is forgotten unless ``warm_start``.
+
+        Parameters
+        ----------
+        X
+            Features: an array, a memory map (which is read batch by batch) or a SciPy sparse matrix.
+        y
+            Targets.
+        sample_weight
+            Weights of the rows; a weight of 2 is the row twice.
+        """
+        words = checked_words(self)
+        passes = None if self.max_iter is None else whole("max_iter", self.max_iter)
+        warm = bool(self.warm_start) and hasattr(self, "_learner")
+        rows, outputs = self._rows(X, y, sample_weight, first=not warm, classes=None)
+        seed = int(check_random_state(self.random_state).randint(2**31 - 1))
+        self._double = self._double if warm else len(rows) <= words.block_size
+        with jax.enable_x64(self._double):
+            if not warm:
+                self._begin(words, rows, outputs, len(rows), seed)
+            passes = self._passes(words, len(rows)) if passes is None else passes
+            self._pass_over(rows, passes, seed)
+        return self
+
+    def partial_fit(self, X: Any, y: Any, sample_weight: Any = None) -> "KernelMachine":
+        """Learn from more rows, each seen once; the first call decides on the kernel and the ridge.
+
+        Parameters
+        ----------
+        X, y, sample_weight
+            As in :meth:`fit`.
+        """
+        return self._learn_more(X, y, sample_weight, None)
+
+    def fit_stream(self, batches: Iterable[tuple[Any, Any]], **first: Any) -> "KernelMachine":
+        """Learn from an iterable of (X, y) that need not fit in memory, each seen once.
+
+        Parameters
+        ----------
+        batches
+            Pairs of features and targets; the first should be large enough to choose a lengthscale by, 2,000 rows say.
+        **first
+            Passed to the first :meth:`partial_fit`, such as ``classes``.
+        """
+        self.__dict__.pop("_learner", None)
+        self.__dict__.pop("history_", None)
+        with Progress(disable=not self.verbose) as bar:
+            task = bar.add_task("rows", total=None)
+            for X, y in batches:
+                self.partial_fit(X, y, **first)
+                first = {}
+                bar.update(task, advance=len(y))
+        if not hasattr(self, "_learner"):
+            raise ValueError("batches must yield at least one pair (X, y), found none")
+        return self
+
+    def save(self, path: Any) -> None:
+        """Write the fitted model to one file, from which :meth:`load` reads it without running any code."""
+        check_is_fitted(self)
+        _machine_file.save(self, path)
+
+    @classmethod
+    def load(cls, path: Any) -> "KernelMachine":
+        """Read a model that :meth:`save` wrote; it predicts and goes on learning as the original would."""
+        return _machine_file.load(cls, path)
+
+    def __sklearn_is_fitted__(self) -> bool:
+        return hasattr(self, "_learner")
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.sparse = True
+        return tags
+
+    def __getstate__(self) -> dict[str, Any]:
+        # As NumPy arrays: JAX would make float64 arrays float32 when they are read outside of a scope.
+        return jax.tree.map(_as_numpy, super().__getstate__(), is_leaf=lambda node: isinstance(node, Learner))
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        if hasattr(self, "_learner"):
+            with jax.enable_x64(self._double):
+                self._learner = self._learner.mapped(jnp.asarray)
+
+    def _learn_more(self, X: Any, y: Any, sample_weight: Any, classes: Any) -> "KernelMachine":
+        words = checked_words(self)
+        first = not hasattr(self, "_learner")
+        rows, outputs = self._rows(X, y, sample_weight, first=first, classes=classes)
+        if first:
+            self._double = False
+        with jax.enable_x64(self._double):
+            if first:
+                seed = int(check_random_state(self.random_state).randint(2**31 - 1))
+                self._begin(words, rows, outputs, None, seed)
+            began = time.perf_counter()
+            self._seen += float(np.sum(rows.weights))
+            for _ in self._learner.learn(rows, np.arange(len(rows)), self.alpha_, int(self._seen)):
+                pass
+        self._record(self.n_iter_, len(rows), began, None)
+        return self
+
+    def _rows(self, X: Any, y: Any, sample_weight: Any, first: bool, classes: Any) -> tuple[Rows, int]:
+        """Check examples and return those of positive weight, or raise and leave the model as it was."""
+        before = {name: value for name, value in vars(self).items() if name.endswith("_")}
+        try:
+            X, y = validate_data(
+                self, X, y, accept_sparse="csr", dtype="numeric", multi_output=True, ensure_min_samples=1, reset=first
+            )
+            weights = _weights(sample_weight, X)
+            targets, table, outputs = self._targets(y, weights, first, classes)
+            weights = weights * self._class_weights(y)
+        except Exception:
+            for name in [name for name in vars(self) if name.endswith("_")]:
+                delattr(self, name)
+            vars(self).update(before)
+            raise
+        if not np.all(weights > 0):
+            kept = np.flatnonzero(weights > 0)
+            X, targets, weights = X[kept], targets[kept], weights[kept]
+        return Rows(X, targets, weights, table), outputs
+
+    def _begin(self, words: Words, rows: Rows, outputs: int, total: int | None, seed: int) -> None:
+        """Choose a kernel and a ridge, and start with the function 0."""
+        dtype = np.float64 if self._double else np.float32
+        loss, dimension = self._loss(), self.n_features_in_
+        learner = lambda kernel, total: make_learner(words, kernel, loss, dimension, outputs, total, seed, dtype)
+        trial = Trial(learner, lambda found, held: self._mean_loss(found, held))
+        chosen = self._choose(rows, trial, seed, dtype)
+        self.kernel_, self.alpha_ = chosen
+        self._learner: Learner = learner(chosen.kernel, total)
+        self._seen, self.n_iter_ = 0.0, 0
+        self._shape = outputs, total
+        self.history_: list[dict[str, float]] = []
+
+    def _choose(self, rows: Rows, trial: Trial, seed: int, dtype: Any) -> Chosen:
+        kernel = self.kernel
+        if not (kernel is None or isinstance(kernel, Kernel) or (isinstance(kernel, type) and issubclass(kernel, Kernel))):
+            raise TypeError(
+                f"kernel must be a kernel such as Gaussian(2.0), a class of kernels such as Matern32, or None, "
+                f"found {kernel!r}"
+            )
+        for name, value in (("bandwidth", self.bandwidth), ("alpha", self.alpha)):
+            if isinstance(value, str) and value != "auto":
+                raise ValueError(f"{name} must be a positive number or 'auto', found {value!r}")
+        return choose(kernel, self.bandwidth, self.alpha, self._plain_multiplier, rows, trial, seed, dtype)
+
+    def _passes(self, words: Words, rows: int) -> int:
+        """One pass where landmarks see many rows, or where there is one block of them, which one visit solves."""
+        return 1 if words.visits and (rows > _FEW_ROWS or rows <= words.block_size) else _PASSES
+
+    def _pass_over(self, rows: Rows, passes: int, seed: int) -> None:
+        """Make passes until the held-out slice says that they no longer help."""
+        order = np.random.default_rng([seed, 2]).permutation(len(rows))
+        held = self._held_out(rows, passes)
+        held_rows = None if held is None else rows.subset(np.sort(order[:held]))
+        order = order if held is None else order[held:]
+        total = self._seen = float(np.sum(rows.weights))
+        best, best_loss, stale = self._learner.expansion, np.inf, 0
+        try:
+            with Progress(disable=not self.verbose) as bar:
+                for number_of_pass in range(passes):
+                    began = time.perf_counter()
+                    task = bar.add_task(f"pass {number_of_pass + 1}", total=len(order))
+                    learn = self._learner.learn if number_of_pass == 0 else self._learner.again
+                    for done in learn(rows, order, self.alpha_, int(total)):
+                        bar.update(task, advance=done)
+                    loss = self._record(self.n_iter_ + 1, len(order), began, held_rows)
+                    self.n_iter_ += 1
+                    if held_rows is None:
+                        continue
+                    stale = 0 if loss < best_loss * (1 - self._improvement) else stale + 1
+                    if loss < best_loss:
+                        best, best_loss = self._learner.expansion, loss
+                    if stale == 2:
+                        break
+        except KeyboardInterrupt:
+            warnings.warn(
+                f"interrupted in pass {self.n_iter_ + 1} of {passes}: the model keeps what it has learned so far",
+                stacklevel=3,
+            )
+            return
+        if held_rows is not None:
+            self._learner.expansion = best
+
+    _improvement = 0.01
+    """A pass that lowers the held-out loss by less, twice in a row, is the last one."""
+
+    def _held_out(self, rows: Rows, passes: int) -> int | None:
+        wanted = self.early_stopping
+        if not (isinstance(wanted, bool | np.bool_) or wanted == "auto"):
+            raise ValueError(f"early_stopping must be True, False or 'auto', found {wanted!r}")
+        fraction = float(number("validation_fraction", self.validation_fraction, above=0, below=1))
+        if wanted == "auto":
+            wanted = passes > 1 and len(rows) >= ENOUGH_ROWS
+        held = min(int(fraction * len(rows)), _MOST_HELD_OUT)
+        return held if wanted and held > 0 else None
+
+    def _record(self, passes: int, rows: int, began: float, held: Rows | None) -> float:
+        """Write a line of the history, and return the loss on the rows held out."""
+        jax.block_until_ready(self._learner.expansion)
+        seconds = time.perf_counter() - began
+        line = {"pass": passes, "rows": rows, "seconds": seconds, "features": self._learner.features}
+        if held is not None:
+            found = self._learner.predict(held.features(slice(None), self._learner.dtype))
+            line |= {"held_out_loss": self._mean_loss(found, held), "held_out_score": self._misses(found, held)}
+        self.history_.append(line)
+        self.n_features_used_ = self._learner.features
+        return line.get("held_out_loss", np.nan)
+
+    def _mean_loss(self, found: np.ndarray, rows: Rows) -> float:
+        targets = rows.targets if rows.table is None else rows.table[rows.targets]
+        values = self._loss().value(jnp.asarray(found), jnp.asarray(targets, found.dtype))
+        return float(np.average(np.asarray(values), weights=rows.weights))
+
+    def _values(self, X: Any) -> np.ndarray:
+        """f at the rows of X, some thousand rows at a time."""
+        check_is_fitted(self)
+        X = validate_data(self, X, accept_sparse="csr", dtype="numeric", reset=False)
+        rows = Rows(X, np.empty(0), np.ones(X.shape[0]))
+        with jax.enable_x64(self._double):
+            return np.concatenate(
+                [self._learner.predict(rows.features(part, self._learner.dtype)) for part in _parts(len(rows))]
+            )
+
+
+def _as_numpy(node: Any) -> Any:
+    if isinstance(node, Learner):
+        return node.mapped(np.asarray)
+    return np.asarray(node) if isinstance(node, jax.Array) else node
+
+
+def _parts(rows: int) -> Iterator[slice]:
+    for begin in range(0, rows, _ROWS_AT_ONCE):
+        yield slice(begin, min(begin + _ROWS_AT_ONCE, rows))
+
+
+def _weights(sample_weight: Any, X: Any) -> np.ndarray:
+    weights = _check_sample_weight(sample_weight, X, dtype=np.float64)
+    if not (np.all(weights >= 0) and np.any(weights > 0)):
+        raise ValueError(f"sample_weight must be non-negative and not all 0, found a minimum of {weights.min():g}")
+    return weights

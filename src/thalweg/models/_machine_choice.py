@@ -1,0 +1,91 @@
+"""A lengthscale and a ridge for data at hand: from the median distance, and by trial on a held-out slice."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from thalweg.arguments import number
+from thalweg.kernels import Gaussian, Kernel, median_distance
+from thalweg.machines.learners import Learner
+from thalweg.machines.rows import Rows
+
+ENOUGH_ROWS = 2000
+"""Fewer rows than this are not worth holding out a slice of: the multiplier and the ridge are the plain ones."""
+
+PLAIN_ALPHA = 0.01
+_ALPHAS = (0.001, 0.01, 0.1, 1.0)
+_MULTIPLIERS = (1.0, 0.5, 0.25, 0.125)
+# Rows of a trial, and of the slice that it is judged on.
+_TRIAL_ROWS, _SLICE_ROWS = 4096, 2048
+# Rows among which distances are measured.
+_DISTANCE_ROWS = 2000
+
+
+class Chosen(NamedTuple):
+    """What was chosen."""
+
+    kernel: Kernel
+    alpha: float
+
+
+class Trial(NamedTuple):
+    """How a choice is tried: a new learner for a kernel, and the mean loss of predictions on rows."""
+
+    learner: Callable[[Kernel, int], Learner]
+    loss: Callable[[np.ndarray, Rows], float]
+
+
+def choose(
+    kernel: Any, multiplier: Any, alpha: Any, plain_multiplier: float, rows: Rows, trial: Trial, seed: int, dtype: Any
+) -> Chosen:
+    """Return a kernel and a ridge: those given, the plain ones for few rows, else the best of a few on a held-out slice.
+
+    First the multipliers of the median distance are tried with the plain ridge, then ridges with the best of them. A
+    trial learns from a few thousand rows, which is cheap and ranks as all rows would, nearly.
+    """
+    given_kernel = isinstance(kernel, Kernel)
+    search_kernel = not given_kernel and isinstance(multiplier, str)
+    search_alpha = isinstance(alpha, str)
+    alpha = PLAIN_ALPHA if search_alpha else float(number("alpha", alpha, above=0))
+    if given_kernel:
+        make = lambda times: _cast(kernel, dtype)
+        times = 1.0
+    else:
+        median = _median(rows, seed)
+        make = lambda times: _cast((kernel or Gaussian)(lengthscale=times * median), dtype)
+        times = plain_multiplier if search_kernel else float(number("bandwidth", multiplier, above=0))
+    if len(rows) < ENOUGH_ROWS or not (search_kernel or search_alpha):
+        return Chosen(make(times), alpha)
+    order = np.random.default_rng([seed, 1]).permutation(len(rows))
+    held = rows.subset(np.sort(order[: min(_SLICE_ROWS, len(rows) // 4)]))
+    order = order[len(held) :][:_TRIAL_ROWS]
+
+    def loss(times: float, alpha: float) -> float:
+        learner = trial.learner(make(times), len(order))
+        for _ in learner.learn(rows, order, alpha, len(order)):
+            pass
+        found = trial.loss(learner.predict(held.features(slice(None), dtype)), held)
+        return found if np.isfinite(found) else np.inf
+
+    if search_kernel:
+        times = min(_MULTIPLIERS, key=lambda candidate: loss(candidate, alpha))
+    if search_alpha:
+        alpha = min(_ALPHAS, key=lambda candidate: loss(times, candidate))
+    return Chosen(make(times), alpha)
+
+
+def _median(rows: Rows, seed: int) -> float:
+    """The median distance between rows that differ, so that a row given twice counts as one of weight two does."""
+    chosen = np.arange(len(rows))
+    if len(rows) > _DISTANCE_ROWS:
+        chosen = np.sort(np.random.default_rng([seed, 0]).permutation(len(rows))[:_DISTANCE_ROWS])
+    different = np.unique(rows.features(chosen, np.float64), axis=0)
+    return median_distance(different, jax.random.key(0)) if len(different) > 1 else 1.0
+
+
+def _cast(kernel: Kernel, dtype: Any) -> Kernel:
+    """In the precision of the machine: kernels made outside its scope may hold another."""
+    return jax.tree.map(lambda leaf: jnp.asarray(np.asarray(leaf), dtype), kernel)

@@ -1,0 +1,135 @@
+"""A kernel estimator in one file: arrays and JSON, nothing that could run."""
+
+from typing import Any
+
+import jax
+import numpy as np
+
+from thalweg import files
+from thalweg.errors import FileFormatError
+from thalweg.kernels import Kernel, from_description
+from thalweg.kernels.description import kind_of
+from thalweg.machines.learners import LandmarkLearner
+from thalweg.models._machine_parts import checked_words, make_learner
+
+
+def save(model: Any, path: Any) -> None:
+    """Write a fitted estimator."""
+    learner = model._learner
+    visits = isinstance(learner, LandmarkLearner)
+    tree = {
+        "expansion": dict(learner.expansion._asdict()),
+        "examples": dict(learner.examples._asdict()) if visits else {},
+        "classes": getattr(model, "classes_", np.empty(0)),
+        "target_mean": getattr(model, "_target_mean", np.empty(0)),
+        "target_scale": getattr(model, "_target_scale", np.empty(0)),
+    }
+    if tree["classes"].dtype == object:
+        tree["classes"] = np.asarray(tree["classes"], dtype=str)
+    metadata = {
+        "parameters": {name: _plain(name, value) for name, value in model.get_params(deep=False).items()},
+        "kernel": model.kernel_.describe(),
+        "alpha": model.alpha_,
+        "dimension": model.n_features_in_,
+        "names": list(getattr(model, "feature_names_in_", [])),
+        "outputs": model._shape[0],
+        "rows": model._shape[1],
+        "double": bool(model._double),
+        "seed": learner.seed,
+        "filled": learner.filled if visits else 0,
+        "seen": model._seen,
+        "passes": model.n_iter_,
+        "history": model.history_,
+        "flat": getattr(model, "_flat", True),
+    }
+    files.save(path, tree, metadata, kind=type(model).__name__)
+
+
+def load(kind: type, path: Any) -> Any:
+    """Read an estimator; what is not as it was written is refused."""
+    tree, metadata = files.load(path, kind=kind.__name__)
+    try:
+        return _rebuilt(kind, tree, metadata)
+    except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
+        raise FileFormatError(f"{path}: not a {kind.__name__} that this release wrote ({error})") from error
+
+
+def _rebuilt(kind: type, tree: dict, metadata: dict) -> Any:
+    model = kind(**{name: _live(name, value) for name, value in metadata["parameters"].items()})
+    words = checked_words(model)
+    dimension, outputs, rows, seed = (_whole(metadata[name]) for name in ("dimension", "outputs", "rows", "seed"))
+    model.n_features_in_ = dimension
+    if metadata["names"]:
+        model.feature_names_in_ = np.array([str(name) for name in metadata["names"]], dtype=object)
+    if len(tree["classes"]):
+        model.classes_ = tree["classes"]
+    else:
+        model._flat, model._target_mean, model._target_scale = bool(metadata["flat"]), *_moments(tree, outputs)
+    model._double = bool(metadata["double"])
+    with jax.enable_x64(model._double):
+        dtype = np.float64 if model._double else np.float32
+        model.kernel_ = jax.tree.map(lambda leaf: np.asarray(leaf, dtype), from_description(metadata["kernel"]))
+        model.alpha_ = float(metadata["alpha"])
+        learner = make_learner(words, model.kernel_, model._loss(), dimension, outputs, rows, seed, dtype)
+        learner.expansion = _like(learner.expansion, tree["expansion"])
+        if isinstance(learner, LandmarkLearner):
+            learner.examples = _like(learner.examples, tree["examples"])
+            learner.filled = _whole(metadata["filled"])
+    if not 0 <= int(learner.expansion.count) <= learner.expansion.capacity:
+        raise ValueError(f"{int(learner.expansion.count)} blocks in room for {learner.expansion.capacity}")
+    model._learner, model._shape, model._seen = learner, (outputs, rows), float(metadata["seen"])
+    model.n_iter_, model.history_ = _whole(metadata["passes"]), list(metadata["history"])
+    model.n_features_used_ = learner.features
+    return model
+
+
+def _like(template: Any, arrays: dict) -> Any:
+    """Put arrays into the named tuple, checked against the template in all but the number of blocks."""
+    found = {}
+    for name, wanted in template._asdict().items():
+        array = np.asarray(arrays[name])
+        if array.dtype != wanted.dtype or array.ndim != wanted.ndim or array.shape[1:] != wanted.shape[1:]:
+            raise ValueError(f"{name} is {array.dtype}{array.shape}, expected {wanted.dtype}{wanted.shape}")
+        found[name] = jax.numpy.asarray(array)
+    if len({len(array) for array in found.values() if array.ndim}) != 1:
+        raise ValueError("arrays of one expansion differ in their number of blocks")
+    return type(template)(**found)
+
+
+def _moments(tree: dict, outputs: int) -> tuple[np.ndarray, np.ndarray]:
+    mean, scale = np.asarray(tree["target_mean"], float), np.asarray(tree["target_scale"], float)
+    if mean.shape != (outputs,) or scale.shape != (outputs,):
+        raise ValueError(f"moments of {mean.shape} and {scale.shape} for {outputs} targets")
+    return mean, scale
+
+
+def _plain(name: str, value: Any) -> Any:
+    """A parameter as JSON can hold it."""
+    if isinstance(value, Kernel):
+        return value.describe()
+    if isinstance(value, type) and issubclass(value, Kernel):
+        return {"class": value.__name__}
+    if isinstance(value, np.generic):
+        return value.item()
+    if value is None or isinstance(value, bool | int | float | str) or name == "periods":
+        return value
+    if name == "class_weight" and isinstance(value, dict):
+        return {"weights": [[_plain("", label), float(weight)] for label, weight in value.items()]}
+    if name == "random_state":
+        return None
+    raise TypeError(f"{name} must be a number, a word or None to be saved, found {value!r}")
+
+
+def _live(name: str, value: Any) -> Any:
+    """A parameter from what JSON held."""
+    if name == "kernel" and isinstance(value, dict):
+        return kind_of(value["class"]) if set(value) == {"class"} else from_description(value)
+    if name == "class_weight" and isinstance(value, dict):
+        return dict(map(tuple, value["weights"]))
+    return tuple(value) if name == "periods" else value
+
+
+def _whole(value: Any) -> Any:
+    if value is not None and type(value) is not int:
+        raise TypeError(f"expected a whole number, found {value!r}")
+    return value

@@ -1,0 +1,232 @@
+"""Kernel classification that streams."""
+
+from typing import Any
+
+import numpy as np
+from scipy.special import expit, softmax
+from sklearn.base import ClassifierMixin
+from sklearn.utils import compute_sample_weight
+from sklearn.utils.metaestimators import available_if
+from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import column_or_1d
+
+from thalweg.kernels import Kernel
+from thalweg.machines.rows import Rows
+from thalweg.models._kernel_machine import KernelMachine
+from thalweg.oracles import losses
+
+_LOSSES = ("logistic", "hinge", "squared_hinge", "squared")
+
+
+class KernelClassifier(ClassifierMixin, KernelMachine):
+    """Classification by a kernel machine that learns block by block, in memory for its features and one batch.
+
+    By default each block of rows becomes a block of landmarks and is solved for, with all other blocks held fixed: the
+    exact solution after many passes, and close to it after one. With ``method`` "dsg", "udsg" or "cdsg" it is the
+    doubly stochastic method of the papers on random features, with new coordinates in each step, uniformly drawn old
+    ones, or checked ones.
+
+    Parameters
+    ----------
+    kernel
+        A kernel from :mod:`thalweg.kernels`, or a class of them, or None for :class:`~thalweg.kernels.Gaussian`. A
+        class's lengthscale is ``bandwidth`` times the median distance between rows: scale the features alike.
+    bandwidth
+        That multiplier. "auto" tries 1, 1/2, 1/4 and 1/8 on a held-out slice; with fewer than 2,000 rows it is 1/2.
+    loss
+        "logistic" (of several classes: softmax), "hinge", "squared_hinge" or "squared"; the last three are one class
+        against the rest and have no probabilities.
+    alpha
+        The ridge of Σ ℓ + alpha/2·‖f‖². "auto" tries 0.001 to 1 on a held-out slice; with fewer than 2,000 rows it
+        is 0.01.
+    method
+        "auto", "dsg", "udsg" or "cdsg".
+    features
+        "landmarks" (training rows), or a kind of random frequencies: "random", "orthogonal", "quasi". "auto" means
+        landmarks for the method "auto", random frequencies for the others.
+    block_size
+        Landmarks or frequencies in a block.
+    max_features
+        The most features of the method "auto"; further rows refine those there are.
+    batch_size
+        Rows of a step along a block; by default four for each feature of the block.
+    step
+        A number or a schedule, for steps along blocks. By default it falls as 1/√t.
+    precondition
+        Whether steps along blocks are preconditioned.
+    periods
+        (G, U) of "udsg": steps along new blocks, then along old ones.
+    keep_frequencies
+        Keep random frequencies in memory instead of making them anew for every batch.
+    class_weight
+        None, "balanced", or a dict of weights of classes. For ``partial_fit``, a dict.
+    max_iter
+        Passes over the data. By default one for more than 20,000 rows, else up to ten.
+    tol
+        A block's own rows are solved to this accuracy, where the number of rounds allows it.
+    early_stopping
+        Stop when further passes do not lower the loss on a held-out slice, and return to the best. "auto" does so for
+        2,000 rows or more, if there is more than one pass.
+    validation_fraction
+        The part held out, of at most 5,000 rows.
+    warm_start
+        Whether ``fit`` goes on from what was learned before.
+    random_state
+        Seeds the order of the rows, the features and the slices held out.
+    verbose
+        Show a progress bar.
+
+    Attributes
+    ----------
+    classes_, n_features_in_, feature_names_in_
+        As in scikit-learn.
+    kernel_ : Kernel
+        The kernel in use.
+    alpha_ : float
+        The ridge in use.
+    n_iter_ : int
+        Passes made.
+    n_features_used_ : int
+        Features in use.
+    history_ : list of dict
+        A line for each pass: rows, seconds, features, and the loss and score on the rows held out.
+
+    Notes
+    -----
+    Up to ``block_size`` rows are solved in float64, more of them, and streams, in float32.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_digits
+    >>> from thalweg import KernelClassifier
+    >>> X, y = load_digits(return_X_y=True)
+    >>> model = KernelClassifier(random_state=0).fit(X[:1000], y[:1000])
+    >>> bool(model.score(X[1000:], y[1000:]) > 0.95)
+    True
+    """
+
+    _plain_multiplier = 0.5
+
+    def __init__(
+        self,
+        kernel: Kernel | type[Kernel] | None = None,
+        *,
+        bandwidth: float | str = "auto",
+        loss: str = "logistic",
+        alpha: float | str = "auto",
+        method: str = "auto",
+        features: str = "auto",
+        block_size: int = 1024,
+        max_features: int = 65_536,
+        batch_size: int | None = None,
+        step: Any = None,
+        precondition: bool = True,
+        periods: tuple[int, int] = (1, 1),
+        keep_frequencies: bool = False,
+        class_weight: Any = None,
+        max_iter: int | None = None,
+        tol: float = 1e-4,
+        early_stopping: bool | str = "auto",
+        validation_fraction: float = 0.1,
+        warm_start: bool = False,
+        random_state: Any = None,
+        verbose: bool = False,
+    ) -> None:
+        self.kernel = kernel
+        self.bandwidth = bandwidth
+        self.loss = loss
+        self.alpha = alpha
+        self.method = method
+        self.features = features
+        self.block_size = block_size
+        self.max_features = max_features
+        self.batch_size = batch_size
+        self.step = step
+        self.precondition = precondition
+        self.periods = periods
+        self.keep_frequencies = keep_frequencies
+        self.class_weight = class_weight
+        self.max_iter = max_iter
+        self.tol = tol
+        self.early_stopping = early_stopping
+        self.validation_fraction = validation_fraction
+        self.warm_start = warm_start
+        self.random_state = random_state
+        self.verbose = verbose
+
+    def partial_fit(self, X: Any, y: Any, classes: Any = None, sample_weight: Any = None) -> "KernelClassifier":
+        """Learn from more rows, each seen once.
+
+        Parameters
+        ----------
+        X, y, sample_weight
+            As in ``fit``.
+        classes
+            All classes there will be; needed in the first call unless its ``y`` holds them all.
+        """
+        self._learn_more(X, y, sample_weight, classes)
+        return self
+
+    def decision_function(self, X: Any) -> np.ndarray:
+        """The values of the classes' functions; with two classes, that of the second one."""
+        found = self._values(X)
+        return found[:, 0] if found.shape[1] == 1 else found
+
+    def predict(self, X: Any) -> np.ndarray:
+        """The classes of the largest values."""
+        found = self.decision_function(X)
+        return self.classes_[(found > 0).astype(int) if found.ndim == 1 else np.argmax(found, axis=1)]
+
+    @available_if(lambda self: _has_probabilities(self))
+    def predict_proba(self, X: Any) -> np.ndarray:
+        """Probabilities of the classes, for the logistic loss."""
+        found = self.decision_function(X)
+        if found.ndim == 1:
+            return np.stack([expit(-found), expit(found)], axis=1)
+        return softmax(found, axis=1)
+
+    def _loss(self) -> losses.Loss:
+        several = len(self.classes_) > 2
+        return {
+            "logistic": losses.Softmax if several else losses.Logistic,
+            "hinge": losses.Hinge,
+            "squared_hinge": losses.SquaredHinge,
+            "squared": losses.Squared,
+        }[self.loss]()
+
+    def _targets(
+        self, y: np.ndarray, weights: np.ndarray, first: bool, classes: Any
+    ) -> tuple[np.ndarray, np.ndarray | None, int]:
+        if not isinstance(self.loss, str) or self.loss not in _LOSSES:
+            raise ValueError(f"loss must be one of {', '.join(map(repr, _LOSSES))}, found {self.loss!r}")
+        y = column_or_1d(y, warn=True)
+        check_classification_targets(y)
+        if first:
+            self.classes_ = np.unique(y if classes is None else np.asarray(classes))
+            if len(self.classes_) < 2:
+                hint = "; name them all by classes" if classes is None else ""
+                raise ValueError(f"y must hold at least two classes, found one class: {self.classes_[0]!r}{hint}")
+        elif classes is not None and not np.array_equal(np.unique(classes), self.classes_):
+            raise ValueError(f"classes must be those of the first call, {self.classes_}, found {classes!r}")
+        unseen = np.setdiff1d(y, self.classes_)
+        if len(unseen):
+            raise ValueError(f"y must hold known classes, found {unseen[0]!r}; known are {self.classes_}")
+        several = len(self.classes_) > 2
+        table = np.eye(len(self.classes_)) if several else np.array([[0.0], [1.0]])
+        if self.loss != "logistic":
+            table = 2 * table - 1
+        return np.searchsorted(self.classes_, y), table, table.shape[1]
+
+    def _class_weights(self, y: np.ndarray) -> np.ndarray | float:
+        return 1.0 if self.class_weight is None else compute_sample_weight(self.class_weight, np.ravel(y))
+
+    def _misses(self, found: np.ndarray, rows: Rows) -> float:
+        """The part of labels missed."""
+        labels = (found[:, 0] > 0).astype(int) if found.shape[1] == 1 else np.argmax(found, axis=1)
+        return float(np.average(labels != rows.targets, weights=rows.weights))
+
+
+def _has_probabilities(model: KernelClassifier) -> bool:
+    if model.loss != "logistic":
+        raise AttributeError(f"probabilities need loss='logistic', found loss={model.loss!r}")
+    return True

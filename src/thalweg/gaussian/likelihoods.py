@@ -135,7 +135,12 @@ class Poisson(_Counts):
     def expected(self, y: Reals, m: Reals, v: Reals) -> Expected:
         """In closed form, from E eᶻ = exp(m + v/2)."""
         rate = jnp.exp(m + v / 2)
-        return Expected(y * m - rate - _log_factorial(y, m), y - rate, -rate)
+        # With m counted from log y, large counts do not leave the rounding errors of y·m.
+        near = jnp.maximum(jnp.asarray(y, m.dtype), 1)
+        beyond = m - jnp.log(near)
+        highest = near * (jnp.log(near) - 1) - _log_factorial(y, m)
+        shifted = near * (beyond - jnp.expm1(beyond + v / 2)) + highest
+        return Expected(jnp.where(y < 1, y * m - rate - _log_factorial(y, m), shifted), y - rate, -rate)
 
     def predict(self, m: Reals, v: Reals) -> Prediction:
         """exp(m + v/2), and the variance of the counts plus that of their rate."""

@@ -57,9 +57,7 @@ def with_room(expansion: Expansion, blocks: int, limit: int | None) -> Expansion
     grown = max(blocks, 2 * capacity)
     grown = grown if limit is None else min(grown, limit)
     pad = lambda array: jnp.pad(array, [(0, grown - capacity)] + [(0, 0)] * (array.ndim - 1))
-    return expansion._replace(
-        weights=pad(expansion.weights), blocks=pad(expansion.blocks), drift=pad(expansion.drift)
-    )
+    return expansion._replace(weights=pad(expansion.weights), blocks=pad(expansion.blocks), drift=pad(expansion.drift))
 
 
 def evaluate(coordinates: Coordinates, expansion: Expansion, x: Float[Array, "n d"]) -> Float[Array, "n c"]:

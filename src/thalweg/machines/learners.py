@@ -79,7 +79,9 @@ class Learner:
             batches = rows.stack(part, size, self.dtype)
             steps, taken = len(batches.weights), int(self.expansion.steps)
             self.expansion = with_room(self.expansion, int(self.expansion.count) + steps, machine.rule.limit)
-            keys = jax.vmap(lambda i: jax.random.fold_in(jax.random.key(self.seed), i))(jnp.arange(taken, taken + steps))
+            keys = jax.vmap(lambda i: jax.random.fold_in(jax.random.key(self.seed), i))(
+                jnp.arange(taken, taken + steps)
+            )
             self.expansion, _ = run(machine, self.expansion, batches, keys)
             yield len(part)
 
@@ -152,13 +154,16 @@ class LandmarkLearner(Learner):
         places = slice(self.filled, self.filled + len(part))
         blocks = self.expansion.blocks.at[last, places].set(batch.x)
         examples = Examples(
-            self.examples.targets.at[last, places].set(batch.y), self.examples.weights.at[last, places].set(batch.weights)
+            self.examples.targets.at[last, places].set(batch.y),
+            self.examples.weights.at[last, places].set(batch.weights),
         )
         expansion, _ = revisit(visitor, self.expansion._replace(blocks=blocks), examples, np.array([last], np.int32))
         self.expansion, self.examples, self.filled = expansion, examples, self.filled + len(part)
 
 
-def start(machine: Machine, dimension: int, outputs: int, capacity: int, batch_size: int, seed: int, dtype: Any) -> Learner:
+def start(
+    machine: Machine, dimension: int, outputs: int, capacity: int, batch_size: int, seed: int, dtype: Any
+) -> Learner:
     """Return a learner that knows nothing."""
     expansion = empty(machine.coordinates, dimension, outputs, capacity, dtype)
     return Learner(machine, expansion, batch_size, seed)

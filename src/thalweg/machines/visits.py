@@ -127,7 +127,5 @@ def _visited(
         )
 
     one = jnp.ones((), f.dtype)
-    found = jax.lax.while_loop(
-        go_on, go, _Round(start, f, start, f, one, jnp.inf * one, jnp.zeros((), jnp.int32))
-    )
+    found = jax.lax.while_loop(go_on, go, _Round(start, f, start, f, one, jnp.inf * one, jnp.zeros((), jnp.int32)))
     return expansion._replace(weights=expansion.weights.at[k].set(found.weights / scale)), found.residual

@@ -179,16 +179,18 @@ class KernelMachine(BaseEstimator):
         loss, dimension = self._loss(), self.n_features_in_
         learner = lambda kernel, total: make_learner(words, kernel, loss, dimension, outputs, total, seed, dtype)
         trial = Trial(learner, lambda found, held: self._mean_loss(found, held))
-        chosen = self._choose(rows, trial, seed, dtype)
+        chosen = self._choose(rows, words.max_features, trial, seed, dtype)
         self.kernel_, self.alpha_ = chosen
         self._learner: Learner = learner(chosen.kernel, total)
         self._seen, self.n_iter_ = 0.0, 0
         self._shape = outputs, total
         self.history_: list[dict[str, float]] = []
 
-    def _choose(self, rows: Rows, trial: Trial, seed: int, dtype: Any) -> Chosen:
+    def _choose(self, rows: Rows, features: int, trial: Trial, seed: int, dtype: Any) -> Chosen:
         kernel = self.kernel
-        if not (kernel is None or isinstance(kernel, Kernel) or (isinstance(kernel, type) and issubclass(kernel, Kernel))):
+        if not (
+            kernel is None or isinstance(kernel, Kernel) or (isinstance(kernel, type) and issubclass(kernel, Kernel))
+        ):
             raise TypeError(
                 f"kernel must be a kernel such as Gaussian(2.0), a class of kernels such as Matern32, or None, "
                 f"found {kernel!r}"
@@ -196,7 +198,7 @@ class KernelMachine(BaseEstimator):
         for name, value in (("bandwidth", self.bandwidth), ("alpha", self.alpha)):
             if isinstance(value, str) and value != "auto":
                 raise ValueError(f"{name} must be a positive number or 'auto', found {value!r}")
-        return choose(kernel, self.bandwidth, self.alpha, self._plain_multiplier, rows, trial, seed, dtype)
+        return choose(kernel, self.bandwidth, self.alpha, self._plain_multiplier, rows, features, trial, seed, dtype)
 
     def _passes(self, words: Words, rows: int) -> int:
         """One pass where landmarks see many rows, or where there is one block of them, which one visit solves."""

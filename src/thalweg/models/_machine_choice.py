@@ -1,6 +1,7 @@
 """A lengthscale and a ridge for data at hand: from the median distance, and by trial on a held-out slice."""
 
 from collections.abc import Callable
+from functools import cache
 from typing import Any, NamedTuple
 
 import jax
@@ -18,8 +19,10 @@ ENOUGH_ROWS = 2000
 PLAIN_ALPHA = 0.01
 _ALPHAS = (0.001, 0.01, 0.1, 1.0)
 _MULTIPLIERS = (1.0, 0.5, 0.25, 0.125)
-# Rows of a trial, and of the slice that it is judged on.
-_TRIAL_ROWS, _SLICE_ROWS = 4096, 2048
+_BESIDE = 2**0.5
+# All trials together may cost this part of what learning costs, which is the product of rows and features.
+_PART_OF_COST, _TRIALS = 0.1, 9
+_FEWEST_TRIAL_ROWS, _MOST_TRIAL_ROWS, _SLICE_ROWS = 4096, 32_768, 2048
 # Rows among which distances are measured.
 _DISTANCE_ROWS = 2000
 
@@ -39,12 +42,21 @@ class Trial(NamedTuple):
 
 
 def choose(
-    kernel: Any, multiplier: Any, alpha: Any, plain_multiplier: float, rows: Rows, trial: Trial, seed: int, dtype: Any
+    kernel: Any,
+    multiplier: Any,
+    alpha: Any,
+    plain_multiplier: float,
+    rows: Rows,
+    features: int,
+    trial: Trial,
+    seed: int,
+    dtype: Any,
 ) -> Chosen:
     """Return a kernel and a ridge: those given, the plain ones for few rows, else the best of a few on a held-out slice.
 
-    First the multipliers of the median distance are tried with the plain ridge, then ridges with the best of them. A
-    trial learns from a few thousand rows, which is cheap and ranks as all rows would, nearly.
+    First the multipliers of the median distance are tried with the plain ridge, then two beside the best, then ridges
+    with the best of all. A trial learns from as many rows as a small part of the cost of learning from all allows: the
+    best lengthscale falls with the number of rows.
     """
     given_kernel = isinstance(kernel, Kernel)
     search_kernel = not given_kernel and isinstance(multiplier, str)
@@ -61,8 +73,9 @@ def choose(
         return Chosen(make(times), alpha)
     order = np.random.default_rng([seed, 1]).permutation(len(rows))
     held = rows.subset(np.sort(order[: min(_SLICE_ROWS, len(rows) // 4)]))
-    order = order[len(held) :][:_TRIAL_ROWS]
+    order = order[len(held) :][: _trial_rows(len(rows), features)]
 
+    @cache
     def loss(times: float, alpha: float) -> float:
         learner = trial.learner(make(times), len(order))
         for _ in learner.learn(rows, order, alpha, len(order)):
@@ -71,10 +84,19 @@ def choose(
         return found if np.isfinite(found) else np.inf
 
     if search_kernel:
-        times = min(_MULTIPLIERS, key=lambda candidate: loss(candidate, alpha))
+        at_plain_ridge = lambda candidate: loss(candidate, alpha)
+        times = min(_MULTIPLIERS, key=at_plain_ridge)
+        times = min((times, times * _BESIDE, times / _BESIDE), key=at_plain_ridge)
     if search_alpha:
         alpha = min(_ALPHAS, key=lambda candidate: loss(times, candidate))
     return Chosen(make(times), alpha)
+
+
+def _trial_rows(rows: int, features: int) -> int:
+    """Rows m of a trial, whose cost is about m²/2."""
+    cost = rows * min(rows, features) / (2 if rows <= features else 1)
+    share = int((2 * _PART_OF_COST * cost / _TRIALS) ** 0.5)
+    return min(max(share, _FEWEST_TRIAL_ROWS), _MOST_TRIAL_ROWS)
 
 
 def _median(rows: Rows, seed: int) -> float:

@@ -23,7 +23,7 @@ FEATURES = ("auto", "landmarks", "random", "orthogonal", "quasi")
 # Batches of a preconditioned step, in features of a block: fewer rows than features would fit the batch alone.
 _ROWS_A_FEATURE = 4
 # Rounds of a visit. More of them in a stream fit each block as if it were the last one; a lone block is solved.
-_ROUNDS, _ROUNDS_OF_ONE_BLOCK = 5, 5000
+_ROUNDS, _ROUNDS_OF_ONE_BLOCK = 5, 1000
 
 
 @dataclass(frozen=True)

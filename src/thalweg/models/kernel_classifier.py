@@ -32,7 +32,7 @@ class KernelClassifier(ClassifierMixin, KernelMachine):
         A kernel from :mod:`thalweg.kernels`, or a class of them, or None for :class:`~thalweg.kernels.Gaussian`. A
         class's lengthscale is ``bandwidth`` times the median distance between rows: scale the features alike.
     bandwidth
-        That multiplier. "auto" tries 1, 1/2, 1/4 and 1/8 on a held-out slice; with fewer than 2,000 rows it is 1/2.
+        That multiplier. "auto" tries some from 1 to 1/11 on a held-out slice; with fewer than 2,000 rows it is 1/2.
     loss
         "logistic" (of several classes: softmax), "hinge", "squared_hinge" or "squared"; the last three are one class
         against the rest and have no probabilities.
@@ -116,7 +116,7 @@ class KernelClassifier(ClassifierMixin, KernelMachine):
         alpha: float | str = "auto",
         method: str = "auto",
         features: str = "auto",
-        block_size: int = 1024,
+        block_size: int = 2048,
         max_features: int = 65_536,
         batch_size: int | None = None,
         step: Any = None,

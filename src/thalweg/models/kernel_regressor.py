@@ -27,8 +27,8 @@ class KernelRegressor(RegressorMixin, KernelMachine):
     keep_frequencies, max_iter, tol, early_stopping, validation_fraction, warm_start, random_state, verbose
         As in :class:`~thalweg.KernelClassifier`.
     bandwidth
-        The lengthscale, in median distances. "auto" tries 1, 1/2, 1/4 and 1/8 on a held-out slice; with fewer than
-        2,000 rows it is 1.
+        The lengthscale, in median distances. "auto" tries some from 1.4 to 1/11 on a held-out slice; with fewer
+        than 2,000 rows it is 1.
     loss
         "squared", "huber" or "quantile".
     width
@@ -64,7 +64,7 @@ class KernelRegressor(RegressorMixin, KernelMachine):
         alpha: float | str = "auto",
         method: str = "auto",
         features: str = "auto",
-        block_size: int = 1024,
+        block_size: int = 2048,
         max_features: int = 65_536,
         batch_size: int | None = None,
         step: Any = None,

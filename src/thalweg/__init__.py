@@ -2,7 +2,8 @@
 
 The names people type most are here; the rest is in the rooms: ``thalweg.descent`` (the iteration and its parts),
 ``thalweg.oracles`` (gradients), ``thalweg.spectral`` (tr f(A) and its gradient), ``thalweg.kernels``,
-``thalweg.gaussian`` (Gaussian posteriors), ``thalweg.machines`` (kernel machines), ``thalweg.models`` (estimators), ``thalweg.data``, ``thalweg.files``.
+``thalweg.gaussian`` (Gaussian posteriors), ``thalweg.machines`` (kernel machines), ``thalweg.models`` (estimators),
+``thalweg.data``, ``thalweg.files``.
 """
 
 __version__ = "0.1.0.dev0"

@@ -16,7 +16,10 @@ _SAMPLE = 256
 class Coordinates(eqx.Module):
     """Features φ_i(x) block by block; what a block is made from is a matrix with one feature of x a column."""
 
-    kernel: eqx.AbstractVar[Kernel]
+    @property
+    def kernel(self) -> Kernel:
+        """The kernel that the features make up."""
+        raise NotImplementedError
 
     @property
     def width(self) -> int:
@@ -102,8 +105,13 @@ class Frequencies(Coordinates):
 class Points(Coordinates):
     """k(·, x_j) for training points x_j, which are kept: landmarks."""
 
-    kernel: Kernel
+    sections: Kernel
     block_size: int = eqx.field(static=True)
+
+    @property
+    def kernel(self) -> Kernel:
+        """The kernel of the points."""
+        return self.sections
 
     @property
     def width(self) -> int:
@@ -118,7 +126,7 @@ class Points(Coordinates):
     @property
     def largest(self) -> Array:
         """k(x, x_j)² ≤ k(x, x)² for each point."""
-        return self.block_size * self.kernel.variance**2
+        return self.block_size * self.sections.variance**2
 
     def fresh(self, i: Array, x: Float[Array, "b d"]) -> Float[Array, "rows d"]:
         """The first rows of the batch."""
@@ -126,11 +134,11 @@ class Points(Coordinates):
 
     def evaluate(self, x: Float[Array, "b d"], block: Float[Array, "rows d"]) -> Float[Array, "b width"]:
         """The kernel at the points."""
-        return self.kernel(x, block.astype(x.dtype))
+        return self.sections(x, block.astype(x.dtype))
 
     def metric(self, block: Float[Array, "rows d"]) -> Float[Array, "width width"]:
         """The kernel matrix of the points."""
-        return self.kernel(block)
+        return self.sections(block)
 
 
 def coordinates(

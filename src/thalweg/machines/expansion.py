@@ -18,7 +18,8 @@ class Expansion(NamedTuple):
     """What the features of each block are made from; no rows where it is made anew each time."""
     drift: Float[Array, "capacity c"]
     """β_i, the sum of the steps taken along block i: what the checked rule looks at."""
-    count: Int[Array, ""]
+    used: Int[Array, ""]
+    """The number of blocks so far."""
     scale: Scalar
     """Shrinkage of all weights and drifts, applied when they are read."""
     steps: Int[Array, ""]
@@ -40,7 +41,7 @@ def empty(coordinates: Coordinates, dimension: int, outputs: int, capacity: int,
         weights=jnp.zeros((capacity, coordinates.width, outputs), dtype),
         blocks=jnp.zeros((capacity, coordinates.kept, dimension), dtype),
         drift=jnp.zeros((capacity, outputs), dtype),
-        count=jnp.zeros((), jnp.int32),
+        used=jnp.zeros((), jnp.int32),
         scale=zero + 1,
         steps=jnp.zeros((), jnp.int32),
         mean_square=zero,
@@ -68,7 +69,7 @@ def evaluate(coordinates: Coordinates, expansion: Expansion, x: Float[Array, "n 
         return total + jnp.matmul(features, expansion.weights[i], precision="highest")
 
     start = jnp.zeros((len(x), expansion.weights.shape[2]), x.dtype)
-    return expansion.scale * jax.lax.fori_loop(0, expansion.count, add, start)
+    return expansion.scale * jax.lax.fori_loop(0, expansion.used, add, start)
 
 
 @jax.jit

@@ -50,7 +50,7 @@ class Learner:
     @property
     def features(self) -> int:
         """The number of features in use."""
-        return int(self.expansion.count) * self.machine.coordinates.width
+        return int(self.expansion.used) * self.machine.coordinates.width
 
     def learn(self, rows: Rows, order: np.ndarray, alpha: float, total: int) -> Iterator[int]:
         """Learn from new rows in this order; yield the numbers of rows as they are done.
@@ -78,7 +78,7 @@ class Learner:
         for part in _chunks(order, size):
             batches = rows.stack(part, size, self.dtype)
             steps, taken = len(batches.weights), int(self.expansion.steps)
-            self.expansion = with_room(self.expansion, int(self.expansion.count) + steps, machine.rule.limit)
+            self.expansion = with_room(self.expansion, int(self.expansion.used) + steps, machine.rule.limit)
             keys = jax.vmap(lambda i: jax.random.fold_in(jax.random.key(self.seed), i))(
                 jnp.arange(taken, taken + steps)
             )
@@ -100,7 +100,7 @@ class LandmarkLearner(Learner):
     @property
     def features(self) -> int:
         """The number of landmarks."""
-        return max(int(self.expansion.count) - 1, 0) * self._rows_a_block + self.filled
+        return max(int(self.expansion.used) - 1, 0) * self._rows_a_block + self.filled
 
     @property
     def _rows_a_block(self) -> int:
@@ -114,7 +114,7 @@ class LandmarkLearner(Learner):
             part, order = np.split(order, [size - self.filled])
             self._fill(visitor, rows, part)
             yield len(part)
-        room = (self._limit - int(self.expansion.count)) * size
+        room = (self._limit - int(self.expansion.used)) * size
         new, order = np.split(order, [room])
         for part in _chunks(new, size):
             batches = rows.stack(part, size, self.dtype)
@@ -127,7 +127,7 @@ class LandmarkLearner(Learner):
     def again(self, rows: Rows, order: np.ndarray, alpha: float, total: int) -> Iterator[int]:
         """Visit all blocks once more, and step with the rows that are no landmarks: those after them in ``order``."""
         visitor = eqx.tree_at(lambda v: v.ridge, self.visitor, jnp.asarray(alpha))
-        count = int(self.expansion.count)
+        count = int(self.expansion.used)
         shuffle = np.random.default_rng([self.seed, int(self.expansion.steps), count])
         landmarks = self.features
         for part in _chunks(shuffle.permutation(count).astype(np.int32), 1):
@@ -141,7 +141,7 @@ class LandmarkLearner(Learner):
         return self.machine.rule.limit
 
     def _make_room(self, blocks: int) -> None:
-        self.expansion = with_room(self.expansion, int(self.expansion.count) + blocks, self._limit)
+        self.expansion = with_room(self.expansion, int(self.expansion.used) + blocks, self._limit)
         missing = self.expansion.capacity - len(self.examples.weights)
         self.examples = Examples(
             *(jnp.pad(array, [(0, missing)] + [(0, 0)] * (array.ndim - 1)) for array in self.examples)
@@ -149,7 +149,7 @@ class LandmarkLearner(Learner):
 
     def _fill(self, visitor: Visitor, rows: Rows, part: np.ndarray) -> None:
         """Put rows in the empty places of the last block, and visit it."""
-        last = int(self.expansion.count) - 1
+        last = int(self.expansion.used) - 1
         batch = rows.batch(part, len(part), self.dtype)
         places = slice(self.filled, self.filled + len(part))
         blocks = self.expansion.blocks.at[last, places].set(batch.x)

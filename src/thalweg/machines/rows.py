@@ -48,16 +48,19 @@ class Rows:
         missing = size - len(indices)
         targets = self.targets[indices]
         targets = targets if self.table is None else self.table[targets]
-        x = np.pad(self.features(indices, dtype), [(0, missing), (0, 0)])
+        x: Any = np.pad(self.features(indices, dtype), [(0, missing), (0, 0)])
         # A padding row needs a target that its loss is defined at.
-        y = np.concatenate([targets, np.repeat(targets[:0] if not missing else self._any_target(), missing, axis=0)])
-        weights = np.pad(self.weights[indices], (0, missing))
+        y: Any = np.concatenate(
+            [targets, np.repeat(targets[:0] if not missing else self._any_target(), missing, axis=0)]
+        )
+        weights: Any = np.pad(self.weights[indices], (0, missing))
         return Batch(x, y.astype(dtype), weights.astype(dtype))
 
     def stack(self, indices: np.ndarray, size: int, dtype: Any) -> Batch:
         """Return batches of ``size`` rows in one, with the batches as the first axis; the last one may be padded."""
         batches = [self.batch(indices[i : i + size], size, dtype) for i in range(0, len(indices), size)]
-        return Batch(*(np.stack(parts) for parts in zip(*batches, strict=True)))
+        x, y, weights = (np.stack(parts) for parts in zip(*batches, strict=True))
+        return Batch(x, y, weights)  # type: ignore[arg-type]
 
     def _any_target(self) -> np.ndarray:
         return (self.targets if self.table is None else self.table)[:1]

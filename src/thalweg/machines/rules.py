@@ -55,7 +55,7 @@ class New(Rule):
 
     def choose(self, expansion: Expansion, look: Look, key: Key[Array, ""]) -> Choice:
         """The next block."""
-        return Choice(expansion.count, look.size, jnp.array(True))
+        return Choice(expansion.used, look.size, jnp.array(True))
 
 
 class Uniform(Rule):
@@ -79,7 +79,7 @@ class Uniform(Rule):
     def choose(self, expansion: Expansion, look: Look, key: Key[Array, ""]) -> Choice:
         """New or old by the count of steps."""
         new = expansion.steps % (self.new + self.old) < self.new
-        return Choice(jnp.where(new, expansion.count, _any(expansion, key)), look.size, new)
+        return Choice(jnp.where(new, expansion.used, _any(expansion, key)), look.size, new)
 
 
 class Checked(Rule):
@@ -111,7 +111,7 @@ class Checked(Rule):
         new = sizes[best] <= look.size
         longest = jnp.minimum(self.stretch * look.size, 1 / jnp.maximum(look.ridge, jnp.finfo(sizes.dtype).tiny))
         old_size = jnp.minimum(sizes[best], longest)
-        return Choice(jnp.where(new, expansion.count, best), jnp.where(new, look.size, old_size), new)
+        return Choice(jnp.where(new, expansion.used, best), jnp.where(new, look.size, old_size), new)
 
     def safe_sizes(self, expansion: Expansion, look: Look) -> Float[Array, " capacity"]:
         """s_k for each block, 0 where there is none."""
@@ -120,7 +120,7 @@ class Checked(Rule):
         along = drift @ look.mean
         a = square + look.noise
         discriminant = along**2 - a * (jnp.sum(drift**2, axis=1) - look.size**2 * square) / 2
-        there = (jnp.arange(expansion.capacity) < expansion.count) & (discriminant >= 0) & (a > 0)
+        there = (jnp.arange(expansion.capacity) < expansion.used) & (discriminant >= 0) & (a > 0)
         return jnp.where(there, (along + jnp.sqrt(jnp.maximum(discriminant, 0))) / jnp.where(a > 0, a, 1), 0)
 
 
@@ -145,9 +145,9 @@ class Capped(Rule):
 
     def choose(self, expansion: Expansion, look: Look, key: Key[Array, ""]) -> Choice:
         """New while there is room."""
-        new = expansion.count < self.blocks
-        return Choice(jnp.where(new, expansion.count, _any(expansion, key)), look.size, new)
+        new = expansion.used < self.blocks
+        return Choice(jnp.where(new, expansion.used, _any(expansion, key)), look.size, new)
 
 
 def _any(expansion: Expansion, key: Key[Array, ""]) -> Int[Array, ""]:
-    return jax.random.randint(key, (), 0, jnp.maximum(expansion.count, 1))
+    return jax.random.randint(key, (), 0, jnp.maximum(expansion.used, 1))

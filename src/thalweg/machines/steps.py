@@ -1,13 +1,12 @@
 """One step of a doubly stochastic kernel machine, and many of them in one compiled scan."""
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, Key, Scalar
 
-from thalweg.descent.steps import StepRule
 from thalweg.machines.coordinates import Coordinates
 from thalweg.machines.expansion import Expansion, evaluate
 from thalweg.machines.rules import Choice, Look, Rule
@@ -26,7 +25,8 @@ class Machine(eqx.Module):
     coordinates: Coordinates
     loss: Loss
     rule: Rule
-    step: StepRule
+    step: Any
+    """A step rule of :mod:`thalweg.descent` whose size depends on the count alone."""
     ridge: Array
     """λ of E ℓ(f(x), y) + λ/2·‖f‖²."""
     precondition: bool = eqx.field(static=True, default=True)
@@ -58,7 +58,7 @@ def take(machine: Machine, expansion: Expansion, batch: Batch, key: Key[Array, "
     """Take one step (equations.md §4)."""
     oracle = FunctionalGradient(machine.coordinates.evaluate, machine.loss)
     slopes = oracle.slopes(evaluate(machine.coordinates, expansion, batch.x), batch)
-    fresh = machine.coordinates.fresh(expansion.count, batch.x)
+    fresh = machine.coordinates.fresh(expansion.used, batch.x)
     expansion = _observe(machine, expansion, batch, slopes, fresh)
     look = _look(machine, expansion, slopes)
     choice = machine.rule.choose(expansion, look, key)
@@ -133,7 +133,7 @@ def _moved(
         weights=weights.at[k].add(-choice.size / scale * direction),
         drift=drift.at[k].add(-choice.size / scale * look.mean),
         blocks=expansion.blocks if blocks is None else blocks,
-        count=expansion.count + choice.new,
+        used=expansion.used + choice.new,
         scale=scale,
         steps=expansion.steps + 1,
     )

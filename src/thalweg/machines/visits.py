@@ -56,9 +56,9 @@ def absorb(
 
     def body(carry: tuple[Expansion, Examples], batch: Batch) -> tuple[tuple[Expansion, Examples], Scalar]:
         expansion, examples = carry
-        k = expansion.count
+        k = expansion.used
         f = evaluate(visitor.coordinates, expansion, batch.x)
-        expansion = expansion._replace(blocks=expansion.blocks.at[k].set(batch.x), count=k + 1)
+        expansion = expansion._replace(blocks=expansion.blocks.at[k].set(batch.x), used=k + 1)
         examples = Examples(examples.targets.at[k].set(batch.y), examples.weights.at[k].set(batch.weights))
         before = jnp.vdot(batch.weights, visitor.loss.value(f, batch.y)) / jnp.sum(batch.weights)
         return (_visited(visitor, expansion, batch, f, k)[0], examples), before

@@ -33,6 +33,8 @@ class KernelMachine(BaseEstimator):
     """Base of the kernel estimators: a subclass says what targets are, which loss they have, and how it predicts."""
 
     _plain_multiplier: float
+    _double: bool
+    _learner: Learner
 
     def _loss(self) -> Loss:
         """The loss, for the targets seen."""
@@ -76,24 +78,18 @@ class KernelMachine(BaseEstimator):
             self._pass_over(rows, passes, seed)
         return self
 
-    def partial_fit(self, X: Any, y: Any, sample_weight: Any = None) -> "KernelMachine":
-        """Learn from more rows, each seen once; the first call decides on the kernel and the ridge.
+    def partial_fit(self, X: Any, y: Any, **options: Any) -> "KernelMachine":
+        """Learn from more rows."""
+        raise NotImplementedError
 
-        Parameters
-        ----------
-        X, y, sample_weight
-            As in :meth:`fit`.
-        """
-        return self._learn_more(X, y, sample_weight, None)
-
-    def fit_stream(self, batches: Iterable[tuple[Any, Any]], **first: Any) -> "KernelMachine":
+    def fit_stream(self, batches: Iterable[tuple[Any, Any]], **options: Any) -> "KernelMachine":
         """Learn from an iterable of (X, y) that need not fit in memory, each seen once.
 
         Parameters
         ----------
         batches
             Pairs of features and targets; the first should be large enough to choose a lengthscale by, 2,000 rows say.
-        **first
+        **options
             Passed to the first :meth:`partial_fit`, such as ``classes``.
         """
         self.__dict__.pop("_learner", None)
@@ -101,8 +97,8 @@ class KernelMachine(BaseEstimator):
         with Progress(disable=not self.verbose) as bar:
             task = bar.add_task("rows", total=None)
             for X, y in batches:
-                self.partial_fit(X, y, **first)
-                first = {}
+                self.partial_fit(X, y, **options)
+                options = {}
                 bar.update(task, advance=len(y))
         if not hasattr(self, "_learner"):
             raise ValueError("batches must yield at least one pair (X, y), found none")
@@ -166,7 +162,7 @@ class KernelMachine(BaseEstimator):
         except Exception:
             for name in [name for name in vars(self) if name.endswith("_")]:
                 delattr(self, name)
-            vars(self).update(before)
+            self.__dict__.update(before)
             raise
         if not np.all(weights > 0):
             kept = np.flatnonzero(weights > 0)
@@ -181,7 +177,7 @@ class KernelMachine(BaseEstimator):
         trial = Trial(learner, lambda found, held: self._mean_loss(found, held))
         chosen = self._choose(rows, words.max_features, trial, seed, dtype)
         self.kernel_, self.alpha_ = chosen
-        self._learner: Learner = learner(chosen.kernel, total)
+        self._learner = learner(chosen.kernel, total)
         self._seen, self.n_iter_ = 0.0, 0
         self._shape = outputs, total
         self.history_: list[dict[str, float]] = []

@@ -52,7 +52,7 @@ def choose(
     seed: int,
     dtype: Any,
 ) -> Chosen:
-    """Return a kernel and a ridge: those given, the plain ones for few rows, else the best of a few on a held-out slice.
+    """Return a kernel and a ridge: those given, the plain ones for few rows, else the best on a held-out slice.
 
     First the multipliers of the median distance are tried with the plain ridge, then two beside the best, then ridges
     with the best of all. A trial learns from as many rows as a small part of the cost of learning from all allows: the
@@ -67,7 +67,8 @@ def choose(
         times = 1.0
     else:
         median = _median(rows, seed)
-        make = lambda times: _cast((kernel or Gaussian)(lengthscale=times * median), dtype)
+        kind: Any = kernel or Gaussian
+        make = lambda times: _cast(kind(lengthscale=times * median), dtype)
         times = plain_multiplier if search_kernel else float(number("bandwidth", multiplier, above=0))
     if len(rows) < ENOUGH_ROWS or not (search_kernel or search_alpha):
         return Chosen(make(times), alpha)

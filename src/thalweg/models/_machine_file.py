@@ -17,15 +17,14 @@ def save(model: Any, path: Any) -> None:
     """Write a fitted estimator."""
     learner = model._learner
     visits = isinstance(learner, LandmarkLearner)
+    classes = getattr(model, "classes_", np.empty(0))
     tree = {
         "expansion": dict(learner.expansion._asdict()),
         "examples": dict(learner.examples._asdict()) if visits else {},
-        "classes": getattr(model, "classes_", np.empty(0)),
+        "classes": np.asarray(classes, dtype=str) if classes.dtype == object else classes,
         "target_mean": getattr(model, "_target_mean", np.empty(0)),
         "target_scale": getattr(model, "_target_scale", np.empty(0)),
     }
-    if tree["classes"].dtype == object:
-        tree["classes"] = np.asarray(tree["classes"], dtype=str)
     metadata = {
         "parameters": {name: _plain(name, value) for name, value in model.get_params(deep=False).items()},
         "kernel": model.kernel_.describe(),
@@ -75,8 +74,8 @@ def _rebuilt(kind: type, tree: dict, metadata: dict) -> Any:
         if isinstance(learner, LandmarkLearner):
             learner.examples = _like(learner.examples, tree["examples"])
             learner.filled = _whole(metadata["filled"])
-    if not 0 <= int(learner.expansion.count) <= learner.expansion.capacity:
-        raise ValueError(f"{int(learner.expansion.count)} blocks in room for {learner.expansion.capacity}")
+    if not 0 <= int(learner.expansion.used) <= learner.expansion.capacity:
+        raise ValueError(f"{int(learner.expansion.used)} blocks in room for {learner.expansion.capacity}")
     model._learner, model._shape, model._seen = learner, (outputs, rows), float(metadata["seen"])
     model.n_iter_, model.history_ = _whole(metadata["passes"]), list(metadata["history"])
     model.n_features_used_ = learner.features

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from thalweg.arguments import number, whole
-from thalweg.descent.steps import Polynomial, StepRule, as_step
+from thalweg.descent.steps import Polynomial, as_step
 from thalweg.kernels import Kernel
 from thalweg.machines import learners
 from thalweg.machines.coordinates import Points, coordinates
@@ -110,7 +110,7 @@ def _rule(words: Words, limit: int) -> Rule:
             return Capped(limit)
 
 
-def _step(words: Words, loss: Loss) -> StepRule:
+def _step(words: Words, loss: Loss) -> Any:
     if words.step is not None:
         step = as_step(words.step)
         if not hasattr(step, "size"):

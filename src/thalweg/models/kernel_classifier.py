@@ -154,8 +154,10 @@ class KernelClassifier(ClassifierMixin, KernelMachine):
         self.random_state = random_state
         self.verbose = verbose
 
-    def partial_fit(self, X: Any, y: Any, classes: Any = None, sample_weight: Any = None) -> "KernelClassifier":
-        """Learn from more rows, each seen once.
+    def partial_fit(  # type: ignore[override]
+        self, X: Any, y: Any, classes: Any = None, sample_weight: Any = None
+    ) -> "KernelClassifier":
+        """Learn from more rows, each seen once; the first call decides on the kernel and the ridge.
 
         Parameters
         ----------

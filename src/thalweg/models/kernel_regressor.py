@@ -102,6 +102,19 @@ class KernelRegressor(RegressorMixin, KernelMachine):
         self.random_state = random_state
         self.verbose = verbose
 
+    def partial_fit(  # type: ignore[override]
+        self, X: Any, y: Any, sample_weight: Any = None
+    ) -> "KernelRegressor":
+        """Learn from more rows, each seen once; the first call decides on the kernel, the ridge and the targets' scale.
+
+        Parameters
+        ----------
+        X, y, sample_weight
+            As in ``fit``.
+        """
+        self._learn_more(X, y, sample_weight, None)
+        return self
+
     def predict(self, X: Any) -> np.ndarray:
         """The function's values; a column for each target if there are several."""
         found = self._values(X) * self._target_scale + self._target_mean

@@ -4,7 +4,7 @@ One compiled function serves a whole run. How many steps a chunk holds and how m
 arguments, not constants, so nothing is compiled twice.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from typing import Any, NamedTuple
@@ -92,7 +92,9 @@ def _one_step(descent: Descent, state: State, key: Key[Array, ""]) -> tuple[Stat
     if period is not None:
         due = (state.steps > 0) & (state.steps % period == 0)
         state = jax.lax.cond(due, lambda state: descent.renew(state), lambda state: state, state)
-    return descent.update(state, jax.random.fold_in(key, state.steps))
+    if not descent.oracle.deterministic:
+        key = jax.random.fold_in(key, state.steps)
+    return descent.update(state, key)
 
 
 class Split:
@@ -134,9 +136,9 @@ class _Compiled:
 
 
 @lru_cache(maxsize=32)
-def _compiled(rest: _Rest, whole_stride: int | None) -> _Compiled:
+def _compiled(rest: _Rest, whole_stride: int | None, options: tuple) -> _Compiled:
     """One compiled function a method; only the last few are kept, with the data their functions close over."""
-    return _Compiled(jax.jit(partial(_run, rest, whole_stride)), {})
+    return _Compiled(jax.jit(partial(_run, rest, whole_stride), compiler_options=dict(options)), {})
 
 
 def _run(
@@ -168,8 +170,11 @@ def _run(
         free = jnp.where(bounds.stride > 0, bounds.stride, growing)
         # A loop whose length is known when it is compiled is faster by a test a step.
         steps = whole_stride or jnp.minimum(free, bounds.last_step - carry.state.steps)
-        start = (carry.state, carry.work, jnp.zeros((), dtype))
-        state, work, total = jax.lax.fori_loop(0, steps - 1, inner, start)
+        before_last = (carry.state, carry.work, jnp.zeros((), dtype))
+        # A loop that never runs would still be traced, and a step is the larger part of what there is to trace.
+        if whole_stride != 1:
+            before_last = jax.lax.fori_loop(0, steps - 1, inner, before_last)
+        state, work, total = before_last
         state, info = _one_step(descent, state, key)
         work = work + jnp.asarray(info.work if fixed_work is None else steps * fixed_work, work.dtype)
 
@@ -211,11 +216,19 @@ def _run(
 class Runner:
     """Runs the chunks of one run of a method, the pair (descent, rule)."""
 
-    def __init__(self, method: tuple[Descent, StoppingRule], state: State, stride: int, steps: int) -> None:
+    def __init__(
+        self,
+        method: tuple[Descent, StoppingRule],
+        state: State,
+        stride: int,
+        steps: int,
+        compiler_options: Mapping[str, Any] | None,
+    ) -> None:
         split = Split(method)
         self._rest, self._arrays = split.rest, split.arrays
         # A stride that divides the steps is known to the compiler.
-        self._compiled = _compiled(split.rest, stride if stride and steps % stride == 0 else None)
+        whole_stride = stride if stride and steps % stride == 0 else None
+        self._compiled = _compiled(split.rest, whole_stride, tuple(sorted((compiler_options or {}).items())))
         self._shapes = tuple((jnp.shape(leaf), str(leaf.dtype)) for leaf in [*split.arrays, *jax.tree.leaves(state)])
 
     @property

@@ -1,7 +1,7 @@
 """The loop around the iteration: chunks, history, stopping, progress, callbacks, checkpoints."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import cache
@@ -64,6 +64,7 @@ def minimize(
     callback: Callable[[Snapshot], bool | None] | None = None,
     progress: bool = False,
     checkpoint: Any = None,
+    compiler_options: Mapping[str, Any] | None = None,
 ) -> Result:
     """Minimise f + h by the iteration x⁺ = argmin ⟨ĝ, x⟩ + h(x) + D(x ‖ x_k)/β_k.
 
@@ -92,6 +93,9 @@ def minimize(
         Show a progress bar with rate and estimated time left.
     checkpoint
         A path, or a :class:`Checkpoint`: write the state there now and then, and go on from it if it exists.
+    compiler_options
+        Passed on to ``jax.jit``. A short run on a CPU can gain from ``thalweg.compiling.quick_options()``, with which
+        compiling takes a fraction of its time.
 
     Returns
     -------
@@ -127,7 +131,8 @@ def minimize(
     if (kept := as_checkpoint(checkpoint)) is not None:
         keeper = Keeper(kept, describe(descent, key, start.state.x), describe_rule(rule))
         start = keeper.find_or_write(start)
-    run = _Run(descent, rule, key, start, last_step, stride, callback, keeper)
+    runner = Runner((descent, rule), start.state, stride, last_step - start.steps, compiler_options)
+    run = _Run(descent, runner, key, start, last_step, stride, callback, keeper)
     with Bar(last_step, run.progress.steps) if progress else nullcontext() as bar:
         status = run.until_stopped(bar)
     return run.result(status)
@@ -139,7 +144,7 @@ class _Run:
     def __init__(
         self,
         descent: Descent,
-        rule: StoppingRule,
+        runner: Runner,
         key: Key[Array, ""],
         start: Progress,
         last_step: int,
@@ -147,8 +152,7 @@ class _Run:
         callback: Callable[[Snapshot], bool | None] | None,
         keeper: Keeper | None,
     ) -> None:
-        self.descent, self.key = descent, key
-        self.runner = Runner((descent, rule), start.state, stride, last_step - start.steps)
+        self.descent, self.runner, self.key = descent, runner, key
         self.progress = start
         self.last_step, self.stride = last_step, stride
         self.callback, self.keeper = callback, keeper
@@ -274,7 +278,7 @@ def _as_rule(tol: Any, descent: Descent) -> StoppingRule:
 @cache
 def _unused_key() -> Key[Array, ""]:
     """What an exact oracle is handed in place of randomness."""
-    return jax.random.key(0)
+    return jax.random.wrap_key_data(jax.device_put(np.zeros(2, np.uint32)), impl="threefry2x32")
 
 
 def _as_key(key: Any, descent: Descent) -> Key[Array, ""]:

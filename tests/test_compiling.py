@@ -1,0 +1,43 @@
+"""Compiling quickly: the same numbers, and no harm where XLA has other options."""
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from thalweg import compiling
+from thalweg.descent import minimize
+
+
+@pytest.fixture
+def fresh_options():
+    compiling.quick_options.cache_clear()
+    yield
+    compiling.quick_options.cache_clear()
+
+
+def test_options_that_xla_does_not_know_are_left_out(monkeypatch, fresh_options):
+    monkeypatch.setattr(compiling, "_QUICK", {"xla_option_of_another_day": 1})
+    assert compiling.quick_options() == {}
+
+
+def test_a_quick_function_is_the_same_function():
+    wide = []
+
+    def function(x):
+        wide.append(x.shape)
+        return jnp.linalg.cholesky(x @ x.T + jnp.eye(len(x)))
+
+    quick = compiling.quick_jit(lambda x: len(x) < 10)(function)
+    for rows in (5, 20, 5):
+        x = np.random.default_rng(rows).normal(size=(rows, 3))
+        np.testing.assert_allclose(quick(x), np.linalg.cholesky(x @ x.T + np.eye(rows)), rtol=1e-12, atol=1e-12)
+    assert wide == [(5, 3), (20, 3)]
+
+
+def test_minimize_hands_compiler_options_on():
+    loss = lambda x: jnp.sum((x - 1.0) ** 4)
+    plain = minimize(loss, jnp.zeros(3), steps=50)
+    quick = minimize(loss, jnp.zeros(3), steps=50, compiler_options=compiling.quick_options())
+    np.testing.assert_allclose(quick.x, plain.x, rtol=1e-10)
+    with pytest.raises(RuntimeError, match="xla_option_of_another_day"):
+        minimize(loss, jnp.zeros(3), steps=50, compiler_options={"xla_option_of_another_day": 1})

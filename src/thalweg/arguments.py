@@ -7,6 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
+from thalweg import trees
+
 
 def number(
     name: str,
@@ -17,8 +19,9 @@ def number(
     below: float = np.inf,
     most: float = np.inf,
     finite: bool = True,
+    dtype: Any = float,
 ) -> Array:
-    """Return ``value`` as a scalar array of JAX's default float, or say what it must be.
+    """Return ``value`` as a scalar array, of JAX's default float unless told, or say what it must be.
 
     Under ``jit`` or ``vmap`` the value is not known, and is taken as it is.
 
@@ -32,7 +35,7 @@ def number(
     ValueError: momentum must be a finite number of at least 0 below 1, found 1.5
     """
     if isinstance(value, jax.core.Tracer):
-        return value.astype(jnp.result_type(float))
+        return value.astype(jnp.result_type(dtype))
     limits = {"above": above, "of at least": least, "below": below, "of at most": most}
     wanted = "a finite number" if finite else "a number"
     wanted += "".join(f" {words} {limit:g}" for words, limit in limits.items() if np.isfinite(limit))
@@ -42,15 +45,17 @@ def number(
         found = np.asarray(value, dtype=np.float64)
     except (TypeError, ValueError):
         raise TypeError(f"{name} must be {wanted}, found {value!r}") from None
-    default = jnp.result_type(float)
-    array = value if isinstance(value, jax.Array) and value.dtype == default else jnp.asarray(found, dtype=default)
     # Checked as it is kept: a number too small for float32 has become 0.
-    kept = found.astype(default)
+    kept = found.astype(jnp.result_type(float))
     inside = kept.ndim == 0 and least <= kept <= most
     inside = inside and (above < kept < below or (not finite and np.isinf(kept)))
     if not inside:
         raise ValueError(f"{name} must be {wanted}, found {value!r}")
-    return array
+    dtype = jnp.result_type(dtype)
+    if isinstance(value, jax.Array) and value.dtype == dtype:
+        return value
+    # A count too large for its dtype stands for "never".
+    return trees.scalar(min(found, np.iinfo(dtype).max) if dtype.kind == "i" else found, dtype)
 
 
 def whole(name: str, value: Any, *, least: int = 1, most: int | None = None) -> int:

@@ -63,12 +63,22 @@ def where(condition: Any, a: PyTree[Array], b: PyTree[Array]) -> PyTree[Array]:
 
 def all_finite(a: PyTree[Array]) -> Scalar:
     """Whether no leaf holds NaN or infinity."""
-    return reduce(jnp.logical_and, [jnp.all(jnp.isfinite(leaf)) for leaf in jax.tree.leaves(a)])
+    finite: dict[tuple, Array] = {}
+    # Leaves of one shape are looked at in one pass.
+    for leaf in jax.tree.leaves(a):
+        shape, here = jnp.shape(leaf), jnp.isfinite(leaf)
+        finite[shape] = finite[shape] & here if shape in finite else here
+    return reduce(jnp.logical_and, map(jnp.all, finite.values()))
 
 
 def dtype(a: PyTree[Array]) -> np.dtype:
     """The widest floating dtype among the leaves: the one in which scalars about the tree are kept."""
     return jnp.result_type(*jax.tree.leaves(a))
+
+
+def scalar(value: Any, dtype: Any = float) -> Scalar:
+    """A number as an array, of JAX's default float unless told: ``jnp.asarray`` would compile a program to copy it."""
+    return jax.device_put(np.asarray(value, jnp.result_type(dtype)))
 
 
 def strongly_typed(a: PyTree) -> PyTree:

@@ -43,7 +43,7 @@ class Mean(NamedTuple):
 
 
 def _start(x: PyTree[Array]) -> Mean:
-    return Mean(x, jnp.zeros((), jnp.int32))
+    return Mean(x, trees.scalar(0, jnp.int32))
 
 
 def _take_in(x: PyTree[Array], state: Mean, top: int, offset: int) -> Mean:
@@ -110,7 +110,7 @@ class Suffix(Averaging):
 
     def init(self, x: PyTree[Array]) -> PyTree:
         """No block yet."""
-        return Blocks(x, x, jnp.zeros((), jnp.int32))
+        return Blocks(x, x, trees.scalar(0, jnp.int32))
 
     def update(self, x: PyTree[Array], state: PyTree) -> PyTree:
         """Add to the current block; begin a new one after 1, 2, 4, 8, … iterates."""

@@ -167,7 +167,7 @@ class Descent(eqx.Module):
         call(self.term, "check", x)
         return State(
             x=x,
-            steps=jnp.zeros((), jnp.int32),
+            steps=trees.scalar(0, jnp.int32),
             oracle=call(self.oracle, "init", x),
             step=call(self.step, "init", x),
             momentum=call(self.momentum, "init", x),

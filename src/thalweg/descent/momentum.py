@@ -101,7 +101,7 @@ class _LookAhead(Momentum):
 
     def init(self, x: PyTree[Array]) -> PyTree:
         """The first step is a plain one."""
-        return Ahead(x, jnp.zeros((), jnp.int32), jnp.ones((), trees.dtype(x)))
+        return Ahead(x, trees.scalar(0, jnp.int32), trees.scalar(1, trees.dtype(x)))
 
     def points(self, x: PyTree[Array], memory: PyTree) -> tuple[PyTree[Array], PyTree[Array]]:
         """Return (y, y)."""

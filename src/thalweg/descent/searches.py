@@ -30,7 +30,7 @@ class _Search(StepRule):
     def init(self, x: PyTree[Array]) -> PyTree:
         """Carry the last size accepted and the largest |f| seen."""
         dtype = trees.dtype(x)
-        return self.initial.astype(dtype), jnp.zeros((), dtype)
+        return self.initial.astype(dtype), trees.scalar(0, dtype)
 
     def _slack(self, move: Move, largest: Scalar) -> tuple[Scalar, Scalar]:
         """Return the largest |f| seen, and an allowance for its rounding.
@@ -56,8 +56,12 @@ class _Search(StepRule):
 
 
 def _or_nan(passed: Array, x: PyTree[Array]) -> PyTree[Array]:
-    """The step, or NaN where no size was accepted, as for a function that is NaN here."""
-    return jax.tree.map(lambda leaf: jnp.where(passed, leaf, jnp.nan), x)
+    """The step, or one that ends the run where no size was accepted, as for a function that is NaN here."""
+    leaves, structure = jax.tree.flatten(x)
+    # NaN in one leaf does that: the smallest.
+    smallest = min(range(len(leaves)), key=lambda i: leaves[i].size)
+    leaves[smallest] = jnp.where(passed, leaves[smallest], jnp.nan)
+    return jax.tree.unflatten(structure, leaves)
 
 
 class Backtracking(_Search):

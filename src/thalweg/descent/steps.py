@@ -206,7 +206,7 @@ class BarzilaiBorwein(StepRule):
 
     def init(self, x: PyTree[Array]) -> PyTree:
         """Carry the last point, gradient and size."""
-        return x, jax.tree.map(jnp.zeros_like, x), jnp.zeros((), trees.dtype(x))
+        return x, jax.tree.map(jnp.zeros_like, x), trees.scalar(0, trees.dtype(x))
 
     def take(self, move: Move, state: PyTree) -> Taken:
         """Step by the secant size."""

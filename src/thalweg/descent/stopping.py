@@ -5,8 +5,10 @@ from typing import Any, NamedTuple
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Int, PyTree, Scalar
 
+from thalweg import trees
 from thalweg.arguments import number
 from thalweg.descent.result import Status
 
@@ -109,7 +111,7 @@ class Tolerance(StoppingRule):
 
     def init(self) -> PyTree:
         """The largest residual so far, and the looks in a row that agreed."""
-        return jnp.zeros(()), jnp.zeros((), jnp.int32)
+        return trees.scalar(0), trees.scalar(0, jnp.int32)
 
     def update(self, state: PyTree, record: Record) -> tuple[PyTree, Code]:
         """Compare."""
@@ -151,12 +153,12 @@ class Stagnation(StoppingRule):
     patience: Array
 
     def __init__(self, patience: int = 50) -> None:
-        self.patience = number("patience of Stagnation", patience, least=1)
+        self.patience = number("patience of Stagnation", patience, least=1, dtype=jnp.int32)
 
     def init(self) -> PyTree:
         """Nothing seen yet."""
-        nothing = jnp.array(0.0), jnp.array(-jnp.inf), jnp.array(jnp.inf), jnp.array(jnp.inf)
-        return Envelope(self.patience.astype(jnp.int32), jnp.zeros((), jnp.int32), *nothing)
+        nothing = (trees.scalar(value) for value in (0, -np.inf, np.inf, np.inf))
+        return Envelope(self.patience, trees.scalar(0, jnp.int32), *nothing)
 
     def update(self, state: PyTree, record: Record) -> tuple[PyTree, Code]:
         """Widen the envelope; at the end of a window compare it with the one before."""
@@ -169,7 +171,7 @@ class Stagnation(StoppingRule):
         spent = ~(record.size * record.residual**2 > rounding)
         level = (residual > 0.9 * state.before) & (residual < 10 * state.before)
         over = (record.step >= state.end) & (looks >= 3)
-        following = record.step + jnp.maximum(self.patience.astype(jnp.int32), record.step // 2)
+        following = record.step + jnp.maximum(self.patience, record.step // 2)
         # The next window begins with this value, so that a slow fall from window to window is seen as one.
         fresh = self.init()._replace(end=following, highest=record.value, lowest=record.value, before=residual)
         widened = Envelope(state.end, looks, residual, highest, lowest, state.before)
@@ -217,15 +219,14 @@ class Plateau(StoppingRule):
     errors: Array
 
     def __init__(self, window: int = 20, patience: int = 2, errors: float = 1.0) -> None:
-        self.window = number("window of Plateau", window, least=2)
+        self.window = number("window of Plateau", window, least=2, dtype=jnp.int32)
         self.patience = number("patience of Plateau", patience, least=1)
         self.errors = number("errors of Plateau", errors, least=0)
 
     def init(self) -> PyTree:
         """An empty first window."""
-        zero, none = jnp.zeros(()), jnp.zeros((), jnp.int32)
-        length = self.window.astype(jnp.int32)
-        return Windows(none, none, zero, zero, length, jnp.array(jnp.inf), zero, none)
+        zero, none = trees.scalar(0), trees.scalar(0, jnp.int32)
+        return Windows(none, none, zero, zero, self.window, trees.scalar(np.inf), zero, none)
 
     def update(self, state: PyTree, record: Record) -> tuple[PyTree, Code]:
         """Fill the window; at its end compare its mean with the best."""

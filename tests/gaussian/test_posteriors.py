@@ -66,6 +66,8 @@ def test_kl_is_that_of_the_textbook(kind):
     np.testing.assert_allclose(x.kl(y), textbook_kl(*moments, *others), rtol=1e-11)
     np.testing.assert_allclose(y.kl(x), textbook_kl(*others, *moments), rtol=1e-11)
     np.testing.assert_allclose(x.kl(x), 0, atol=1e-13)
+    np.testing.assert_allclose(x.symmetric_kl(y), x.kl(y) + y.kl(x), rtol=1e-11)
+    assert x.symmetric_kl(x) == 0
 
 
 @every

@@ -20,6 +20,7 @@ from typing import Any
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.scipy.linalg import cho_solve, solve
 from jaxtyping import Array, Float, PyTree, Scalar
 
@@ -32,11 +33,6 @@ _GUARDS = ("clip", "absolute")
 _MOST_HALVINGS = 60
 
 Posterior = Full | Diagonal | Implicit
-
-
-@jax.jit
-def _proper(x: Posterior) -> Array:
-    return x.proper
 
 
 class GaussianKL(Divergence):
@@ -70,8 +66,9 @@ class GaussianKL(Divergence):
                 f"x0 must be a Gaussian for divergence=GaussianKL: gaussian.Full, Diagonal or Implicit, found "
                 f"{type(x).__name__}"
             )
-        proper = _proper(x)
-        if not isinstance(proper, jax.core.Tracer) and not bool(proper):
+        traced = any(isinstance(leaf, jax.core.Tracer) for leaf in x)
+        # In NumPy: one look is not worth compiling a program for.
+        if not traced and not jax.tree.map(np.asarray, x).proper:
             raise ValueError("x0 must be a Gaussian with a positive definite covariance; the one given has none")
 
     def value(self, x: Any, y: Any) -> Scalar:
@@ -95,8 +92,7 @@ class GaussianKL(Divergence):
         optimal the point is whatever β; dividing by β would let a long step pass for a short distance. About half its
         square is what is left to gain, in nats.
         """
-        both = jnp.maximum(x.kl(centre) + centre.kl(x), 0)
-        return jnp.sqrt(both) * (1 + 1 / size)
+        return jnp.sqrt(jnp.maximum(x.symmetric_kl(centre), 0)) * (1 + 1 / size)
 
     def admissible(self, centre: Any, gradient: Any, size: Scalar, term: Term) -> Scalar:
         """Halve ``size`` until V⁺ is a covariance; sites are guarded instead."""

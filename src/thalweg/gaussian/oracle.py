@@ -5,6 +5,7 @@ from typing import Any
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float, Int, Key, PyTree, Scalar
 
 from thalweg.arguments import whole
@@ -154,6 +155,6 @@ def _weights(weights: Any, count: int) -> Array:
     weights = jnp.asarray(weights, jnp.result_type(float))
     if weights.shape != (count,):
         raise ValueError(f"weights must be a vector of {count}, one for each target, found shape {weights.shape}")
-    if not isinstance(weights, jax.core.Tracer) and not bool(jnp.all(weights >= 0)):
+    if not isinstance(weights, jax.core.Tracer) and not np.all(np.asarray(weights) >= 0):
         raise ValueError(f"weights must not be negative, found {float(jnp.min(weights))}")
     return weights

@@ -244,3 +244,14 @@ def test_other_kernels_learn_too(moons):
     model = GPClassifier(Matern32(1.0, 5.0), restarts=0, random_state=0).fit(*moons)
     assert isinstance(model.kernel_, Matern32)
     assert model.score(*moons) > 0.85
+
+
+def test_a_first_fit_compiles_four_programs_at_most():
+    compiled = []
+    note = lambda event, seconds, **_: compiled.append(event) if event.endswith("backend_compile_duration") else None
+    jax.monitoring.register_event_duration_secs_listener(note)
+    # No other test has this many rows and features.
+    X = np.random.default_rng(0).normal(size=(97, 7))
+    GPClassifier(Gaussian(2.0, 5.0), learn=False).fit(X, X[:, 0] > 0)
+    jax.monitoring.unregister_event_duration_listener(note)
+    assert 0 < len(compiled) <= 4

@@ -5,8 +5,9 @@ weight zero that are independent of all others under the prior, so that data set
 compiled function; they change neither the posterior of the others nor the bound.
 """
 
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
@@ -15,19 +16,29 @@ import numpy as np
 import scipy.optimize
 from jax.scipy.linalg import solve_triangular
 from jaxtyping import Array, Float
+from threadpoolctl import threadpool_limits
 
-from thalweg.descent import History, Monotone, Polynomial, Stagnation, Status, Tolerance, minimize
+from thalweg import trees
+from thalweg.compiling import quick_jit, quick_options
+from thalweg.descent import Descent, History, Monotone, Polynomial, Result, Status, minimize
 from thalweg.gaussian.divergence import GaussianKL, KLToProcess
 from thalweg.gaussian.likelihood import Likelihood
 from thalweg.gaussian.oracle import ExpectedLikelihood
 from thalweg.gaussian.posteriors import Implicit, Marginals, site_factor
 from thalweg.kernels import Kernel
+from thalweg.models._search import Found, search
 
 _FURTHEST = np.log(1e4)
 """How far learning may take a parameter of the kernel from where it starts, as a logarithm."""
 
 _RESTART_SPREAD = np.log(4.0)
 """Standard deviation of the logarithm of the parameters at a restart."""
+
+_ONE_THREAD = 512
+"""Rows up to which a factorisation is not worth a second thread."""
+
+_FEW = 2048
+"""Rows up to which a posterior is found in less time than XLA would take to make that fast."""
 
 _ROWS = 1024
 """Rows of a prediction that exist at a time."""
@@ -69,6 +80,14 @@ class Fitted:
     residual: float
 
 
+def enough_threads(rows: int) -> AbstractContextManager:
+    """One thread of BLAS for small matrices, within a scope.
+
+    More gain nothing, and on a busy machine they wait for one another a hundred times longer than they work.
+    """
+    return threadpool_limits(1 if rows <= _ONE_THREAD else None, user_api="blas")
+
+
 def padded_length(rows: int) -> int:
     """The next of the lengths that arrays are padded to, at most an eighth more than ``rows`` (and at least 64).
 
@@ -85,24 +104,24 @@ def padded_problem(inputs: np.ndarray, targets: np.ndarray, weights: np.ndarray 
     """Pad the data."""
     rows = len(targets)
     extra = padded_length(rows) - rows
-    fill = lambda array: jnp.asarray(np.pad(array, [(0, extra)] + [(0, 0)] * (array.ndim - 1)))
+    fill = lambda array: jax.device_put(np.pad(array, [(0, extra)] + [(0, 0)] * (array.ndim - 1)))
     ones = np.ones(rows)
     return Problem(fill(inputs), fill(targets), fill(ones if weights is None else weights), fill(ones))
 
 
-@eqx.filter_jit
-def _covariance(kernel: Kernel, inputs: Array, real: Array, jitter: Array) -> Float[Array, "n n"]:
-    """K + jitter·I, with padding independent of everything."""
+def _few(*arguments: Any) -> bool:
+    return max(np.shape(leaf)[0] for leaf in jax.tree.leaves(arguments) if np.ndim(leaf)) <= _FEW
+
+
+@quick_jit(_few)
+def _prior(kernel: Kernel, inputs: Array, real: Array, jitter: Array) -> tuple[Float[Array, "n n"], Implicit]:
+    """K + jitter·I, with padding independent of everything, and the process that has it as its covariance."""
     among = kernel(inputs) * real[:, None] * real
-    return among + jnp.diag(jnp.where(real > 0, jitter, 1.0))
+    covariance = among + jnp.diag(jnp.where(real > 0, jitter, 1.0))
+    return covariance, Implicit.prior(covariance)
 
 
-_prior = jax.jit(Implicit.prior)
-
-
-@eqx.filter_jit
-def _resumed(covariance: Array, weights: Array, sites: Array) -> Implicit:
-    return Implicit.from_sites(covariance, weights, sites)
+_resumed = quick_jit(_few)(Implicit.from_sites)
 
 
 @eqx.filter_jit
@@ -120,7 +139,7 @@ def _slope(
     """
 
     def loss(kernel: Kernel) -> Array:
-        covariance = _covariance(kernel, problem.inputs, problem.real, jitter)
+        covariance, _ = _prior(kernel, problem.inputs, problem.real, jitter)
         moved = Implicit.from_sites(covariance, weights, sites)
         return _loss(ExpectedLikelihood(likelihood, problem.targets, weights=problem.weights), moved)
 
@@ -130,14 +149,15 @@ def _slope(
 def _natural(fitted: Fitted, problem: Problem) -> tuple[Array, Array]:
     """Weights and sites, padded like the problem."""
     extra = problem.real.shape[0] - len(fitted.weights)
-    return jnp.asarray(np.pad(fitted.weights, (0, extra))), jnp.asarray(np.pad(fitted.sites, (0, extra)))
+    return jax.device_put(np.pad(fitted.weights, (0, extra))), jax.device_put(np.pad(fitted.sites, (0, extra)))
 
 
 def infer(kernel: Kernel, problem: Problem, settings: Settings, seed: int, start: Fitted | None = None) -> Fitted:
     """Find the posterior for a kernel: exact natural-gradient steps, or steps from mini-batches."""
-    covariance = _covariance(kernel, problem.inputs, problem.real, jnp.asarray(settings.jitter))
+    covariance, q = _prior(kernel, problem.inputs, problem.real, settings.jitter)
     rows = int(np.sum(np.asarray(problem.real)))
-    q = _prior(covariance) if start is None else _resumed(covariance, *_natural(start, problem))
+    if start is not None:
+        q = _resumed(covariance, *_natural(start, problem))
     batch_size = None if settings.batch_size is None else min(settings.batch_size, rows)
     oracle = ExpectedLikelihood(
         settings.likelihood,
@@ -147,31 +167,42 @@ def infer(kernel: Kernel, problem: Problem, settings: Settings, seed: int, start
         # Padding would be wasted work in a batch. (Where all rows are used their number is not compiled in.)
         examples=None if batch_size is None else rows,
     )
-    share = 1.0 if batch_size is None else batch_size / rows
-    exact = batch_size is None
-    step = Monotone(settings.step) if exact else Polynomial(settings.step * share, power=0.7, scale=2 / share)
-    result = minimize(
-        oracle,
-        q,
-        term=KLToProcess(covariance),
-        divergence=GaussianKL(),
-        step=step,
-        steps=max(int(settings.max_iter / share), 1),
-        stride=1 if exact else None,
-        tol=Tolerance(0.0, settings.tol) | Stagnation() if exact else None,
-        key=jax.random.key(seed),
-        progress=settings.verbose,
-    )
-    found = result.x
+    term, divergence = KLToProcess(covariance), GaussianKL()
+    options = quick_options() if _few(problem) else None
+    result: Found | Result
+    if batch_size is None:
+        result = search(
+            Descent(oracle, term=term, divergence=divergence, step=Monotone(settings.step)),
+            q,
+            steps=settings.max_iter,
+            tol=settings.tol,
+            progress=settings.verbose,
+            compiler_options=options,
+        )
+        q, loss, residual = result.last.x, result.last.objective, result.last.residual
+    else:
+        share = batch_size / rows
+        result = minimize(
+            oracle,
+            q,
+            term=term,
+            divergence=divergence,
+            step=Polynomial(settings.step * share, power=0.7, scale=2 / share),
+            steps=max(int(settings.max_iter / share), 1),
+            key=jax.random.key(seed),
+            progress=settings.verbose,
+            compiler_options=options,
+        )
+        q, loss, residual = result.x, _loss(oracle, result.x), result.history["residual"][-1]
     return Fitted(
         kernel=kernel,
-        weights=np.asarray(found.weights)[:rows],
-        sites=np.asarray(found.sites)[:rows],
-        bound=-float(result.history["value"][-1] if exact else _loss(oracle, found)),
+        weights=np.asarray(q.weights)[:rows],
+        sites=np.asarray(q.sites)[:rows],
+        bound=-float(loss),
         steps=result.steps,
         history=result.history,
         status=result.status,
-        residual=float(result.history["residual"][-1]),
+        residual=float(residual),
     )
 
 
@@ -180,7 +211,7 @@ def learn(kernel: Kernel, problem: Problem, settings: Settings, seed: int, resta
     leaves, structure = jax.tree.flatten(kernel)
     shapes = [leaf.shape for leaf in leaves]
     first = np.concatenate([np.log(np.asarray(leaf, float)).ravel() for leaf in leaves])
-    jitter = jnp.asarray(settings.jitter)
+    jitter = trees.scalar(settings.jitter)
     best: Fitted | None = None
     rng = np.random.default_rng(seed)
 
@@ -212,12 +243,12 @@ def learn(kernel: Kernel, problem: Problem, settings: Settings, seed: int, resta
     return best
 
 
-_site_factor = jax.jit(site_factor)
+_site_factor = quick_jit(_few)(site_factor)
 
 
 def factor(fitted: Fitted, problem: Problem, settings: Settings) -> np.ndarray:
     """The Cholesky factor of B, which variances of predictions need."""
-    covariance = _covariance(fitted.kernel, problem.inputs, problem.real, jnp.asarray(settings.jitter))
+    covariance, _ = _prior(fitted.kernel, problem.inputs, problem.real, settings.jitter)
     rows = len(fitted.sites)
     # Padding comes last, and leaves the rows of the factor before it alone.
     return np.asarray(_site_factor(covariance, _natural(fitted, problem)[1]))[:rows, :rows]

@@ -13,6 +13,7 @@ from sklearn.utils import check_random_state
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
 
+from thalweg import trees
 from thalweg.arguments import number, whole
 from thalweg.gaussian.likelihood import Likelihood
 from thalweg.gaussian.likelihoods import BernoulliLogit, BernoulliProbit
@@ -136,7 +137,7 @@ class GPClassifier(ClassifierMixin, BaseEstimator):
             raise ValueError(f"y must hold at least two classes, found one class: {self.classes_[0]!r}")
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
         restarts = whole("restarts", self.restarts, least=0)
-        with jax.enable_x64(True):
+        with jax.enable_x64(True), _process.enough_threads(len(X)):
             settings = self._settings()
             kernel = self._kernel(X if weights is None else X[weights > 0])
             positives = range(1, 2) if len(self.classes_) == 2 else range(len(self.classes_))
@@ -213,7 +214,7 @@ class GPClassifier(ClassifierMixin, BaseEstimator):
             # Of rows that differ, so that a row given twice and a row of weight two lead to the same kernel.
             rows = np.unique(X, axis=0)
             distance = median_distance(rows, jax.random.key(0)) if len(rows) > 1 else 1.0
-            return Gaussian(lengthscale=jnp.asarray(distance), variance=jnp.asarray(10.0))
+            return Gaussian(lengthscale=trees.scalar(distance), variance=trees.scalar(10.0))
         if not isinstance(self.kernel, Kernel):
             raise TypeError(f"kernel must be a kernel from thalweg.kernels or None, found {self.kernel!r}")
         # In the precision of the scope: kernels made outside it may hold float32.

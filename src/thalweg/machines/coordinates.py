@@ -5,7 +5,7 @@ from typing import Any
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Scalar
+from jaxtyping import Array, Bool, Float, Scalar
 
 from thalweg.kernels import Kernel, RandomFeatures
 
@@ -52,11 +52,15 @@ class Coordinates(eqx.Module):
         """The inner products of the features as functions."""
         raise NotImplementedError
 
-    def noise(self, x: Float[Array, "b d"], block: Float[Array, "rows d"]) -> Scalar:
-        """σ², the variance of φ(x)ᵀφ(y) − k(x, y) over y, averaged over x, in units of k(x, x)."""
-        x = x[:_SAMPLE]
+    def noise(self, x: Float[Array, "b d"], there: Bool[Array, " b"], block: Float[Array, "rows d"]) -> Scalar:
+        """σ², the variance of φ(x)ᵀφ(y) − k(x, y) over y, averaged over x, in units of k(x, x).
+
+        Rows that are not ``there`` are padding.
+        """
+        x, there = x[:_SAMPLE], there[:_SAMPLE]
         features = self.evaluate(x, block) / jnp.sqrt(self.largest).astype(x.dtype)
-        return jnp.mean(jnp.var(features @ features.T - self.kernel(x) / self.kernel.variance.astype(x.dtype), axis=1))
+        errors = features @ features.T - self.kernel(x) / self.kernel.variance.astype(x.dtype)
+        return jnp.mean(jnp.var(errors, axis=1, where=there), where=there)
 
 
 class Frequencies(Coordinates):

@@ -94,9 +94,12 @@ def _observe(machine: Machine, expansion: Expansion, batch: Batch, slopes: Slope
     if not machine.rule.checks:
         return expansion
     noise = jax.lax.cond(
-        expansion.noise < 0, lambda: machine.coordinates.noise(batch.x, fresh), lambda: expansion.noise
+        expansion.noise < 0,
+        lambda: machine.coordinates.noise(batch.x, batch.weights > 0, fresh),
+        lambda: expansion.noise,
     )
-    squares = jnp.sum(slopes.rows**2) / slopes.total
+    # Rows are w·g, and the mean is that of w·‖g‖²: a row of weight 2 counts as two rows.
+    squares = jnp.sum(slopes.rows**2 / jnp.where(batch.weights > 0, batch.weights, 1)[:, None]) / slopes.total
     mean_square = expansion.mean_square + (squares - expansion.mean_square) / (expansion.steps + 1)
     return expansion._replace(noise=noise, mean_square=mean_square)
 

@@ -107,8 +107,8 @@ def _observe(machine: Machine, expansion: Expansion, batch: Batch, slopes: Slope
 def _look(machine: Machine, expansion: Expansion, slopes: Slopes) -> Look:
     dtype = expansion.weights.dtype
     size = jnp.asarray(machine.step.size(expansion.steps), dtype)
-    largest = expansion.mean_square if machine.loss.slope is None else machine.loss.slope**2
-    noise = largest * expansion.noise / (2 * slopes.total)
+    longest = machine.loss.longest(len(slopes.mean))
+    noise = (expansion.mean_square if longest is None else longest**2) * expansion.noise / (2 * slopes.total)
     return Look(slopes.mean, noise, size, machine.ridge.astype(dtype))
 
 

@@ -23,7 +23,7 @@ class Loss(eqx.Module):
     curvature: ClassVar[float] = 1.0
     """L with ℓ(f + u) ≤ ℓ(f) + ⟨∇ℓ(f), u⟩ + L/2·‖u‖²; of a loss with kinks, that of :meth:`smoothed_gradient`."""
     slope: ClassVar[float | None] = None
-    """M, the largest length of a gradient; None where there is none."""
+    """The largest length of a gradient, of one output where the losses of outputs are summed; None if there is none."""
 
     def value(self, f: Rows, y: Rows) -> Float[Array, " n"]:
         """The loss of each row."""
@@ -32,6 +32,10 @@ class Loss(eqx.Module):
     def gradient(self, f: Rows, y: Rows) -> Rows:
         """The gradient in f, or a subgradient at a kink."""
         raise NotImplementedError(f"{type(self).__name__} must define gradient(f, y)")
+
+    def longest(self, outputs: int) -> float | None:
+        """M, the largest length of a gradient for so many outputs; None if there is none."""
+        return None if self.slope is None else self.slope * float(np.sqrt(outputs))
 
     def smoothed_gradient(self, f: Rows, y: Rows, dual: Rows) -> Rows:
         """argmax_a ⟨a, f⟩ − ℓ*(a) − ‖a − dual‖²/2, for a loss with kinks; the gradient itself for a smooth one.
@@ -87,6 +91,10 @@ class Softmax(Loss):
     def gradient(self, f: Rows, y: Rows) -> Rows:
         """The probabilities less the label."""
         return jax.nn.softmax(f, axis=1) - y
+
+    def longest(self, outputs: int) -> float | None:
+        """√2, however many classes."""
+        return self.slope
 
 
 class Hinge(Loss):

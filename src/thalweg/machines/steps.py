@@ -13,8 +13,8 @@ from thalweg.machines.rules import Choice, Look, Rule
 from thalweg.oracles.functional import Batch, FunctionalGradient, Slopes
 from thalweg.oracles.losses import Loss
 
-# The preconditioner's damping, as a part of the mean of its diagonal: enough for a factorisation in float32.
-_DAMPING = 1e-4
+# The preconditioner's damping, as a part of its trace: enough for a factorisation in float32.
+_DAMPING = 1e-6
 # All weights are rescaled when the lazy shrinkage falls below this, long before it could underflow.
 _LEAST_SCALE = 1e-6
 
@@ -26,7 +26,9 @@ class Machine(eqx.Module):
     loss: Loss
     rule: Rule
     step: Any
-    """A step rule of :mod:`thalweg.descent` whose size depends on the count alone."""
+    """A step rule of :mod:`thalweg.descent` whose size depends on the count alone. With None, every other row of a
+    batch proposes a direction and the rest judge how far to go along it: the minimiser of their losses' quadratic
+    bound, at most 1. What is only noise of the proposers is not followed."""
     ridge: Array
     """λ of E ℓ(f(x), y) + λ/2·‖f‖²."""
     precondition: bool = eqx.field(static=True, default=True)
@@ -65,8 +67,14 @@ def take(machine: Machine, expansion: Expansion, batch: Batch, key: Key[Array, "
     # Where no block has room the index would be clamped to the last one, which the caller prevents.
     old = machine.coordinates.block(choice.block, expansion.blocks).astype(batch.x.dtype)
     block = jnp.where(choice.new, fresh, old)
-    features, gradient = oracle.along(block, batch, slopes)
-    direction = _direction(machine, block, features, gradient, batch, slopes)
+    if machine.step is None:
+        proposing = _every_other(batch, slopes)
+        features, gradient = oracle.along(block, *proposing)
+        direction = _direction(machine, block, features, gradient, *proposing)
+        choice = choice._replace(size=_judged(machine, features @ direction, batch, slopes))
+    else:
+        features, gradient = oracle.along(block, batch, slopes)
+        direction = _direction(machine, block, features, gradient, batch, slopes)
     expansion = _moved(machine, expansion, choice, look, block, direction)
     return expansion, Record(slopes.value, choice.block, choice.size)
 
@@ -84,9 +92,26 @@ def _direction(
         return gradient * (machine.coordinates.kernel.variance / machine.coordinates.largest).astype(gradient.dtype)
     curvature = features.T @ (batch.weights[:, None] * features) * (machine.loss.curvature / slopes.total)
     curvature += machine.ridge.astype(gradient.dtype) * machine.coordinates.metric(block)
-    damping = _DAMPING * jnp.mean(jnp.diagonal(curvature))
+    damping = _DAMPING * jnp.trace(curvature)
     factor = jax.scipy.linalg.cho_factor(curvature + damping * jnp.eye(len(curvature), dtype=curvature.dtype))
     return jax.scipy.linalg.cho_solve(factor, gradient)
+
+
+def _every_other(batch: Batch, slopes: Slopes) -> tuple[Batch, Slopes]:
+    """Return the batch with no weight on the rows of odd number."""
+    proposes = jnp.arange(len(batch.weights)) % 2 == 0
+    weights = jnp.where(proposes, batch.weights, 0)
+    return batch._replace(weights=weights), slopes._replace(
+        rows=jnp.where(proposes[:, None], slopes.rows, 0), total=jnp.sum(weights)
+    )
+
+
+def _judged(machine: Machine, change: Float[Array, "b c"], batch: Batch, slopes: Slopes) -> Scalar:
+    """The step along −``change`` at which the rows of odd number bound their losses lowest, from 0 to 1."""
+    judges = jnp.arange(len(batch.weights)) % 2 == 1
+    gain = jnp.sum(jnp.where(judges[:, None], slopes.rows * change, 0))
+    curvature = machine.loss.curvature * jnp.sum(jnp.where(judges, batch.weights * jnp.sum(change**2, axis=1), 0))
+    return jnp.clip(gain / jnp.where(curvature > 0, curvature, 1), 0, 1)
 
 
 def _observe(machine: Machine, expansion: Expansion, batch: Batch, slopes: Slopes, fresh: Array) -> Expansion:
@@ -106,7 +131,7 @@ def _observe(machine: Machine, expansion: Expansion, batch: Batch, slopes: Slope
 
 def _look(machine: Machine, expansion: Expansion, slopes: Slopes) -> Look:
     dtype = expansion.weights.dtype
-    size = jnp.asarray(machine.step.size(expansion.steps), dtype)
+    size = jnp.ones((), dtype) if machine.step is None else jnp.asarray(machine.step.size(expansion.steps), dtype)
     longest = machine.loss.longest(len(slopes.mean))
     noise = (expansion.mean_square if longest is None else longest**2) * expansion.noise / (2 * slopes.total)
     return Look(slopes.mean, noise, size, machine.ridge.astype(dtype))

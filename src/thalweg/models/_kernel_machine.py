@@ -3,6 +3,7 @@
 import time
 import warnings
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import jax
@@ -27,6 +28,7 @@ _PASSES, _FEW_ROWS = 10, 20_000
 # Held out to stop early, at most.
 _MOST_HELD_OUT = 5000
 _ROWS_AT_ONCE = 4096
+_TOO_LARGE = "X or y leads to values beyond the range of numbers: look for features or targets of extreme size"
 
 
 class KernelMachine(BaseEstimator):
@@ -142,10 +144,14 @@ class KernelMachine(BaseEstimator):
             if first:
                 seed = int(check_random_state(self.random_state).randint(2**31 - 1))
                 self._begin(words, rows, outputs, None, seed)
-            began = time.perf_counter()
-            self._seen += float(np.sum(rows.weights))
-            for _ in self._learner.learn(rows, np.arange(len(rows)), self.alpha_, int(self._seen)):
+            began, before = time.perf_counter(), replace(self._learner)
+            seen = self._seen + float(np.sum(rows.weights))
+            for _ in self._learner.learn(rows, np.arange(len(rows)), self.alpha_, int(seen)):
                 pass
+            if not _finite(self._learner):
+                self._learner = before
+                raise ValueError(f"{_TOO_LARGE}. The model is as it was before")
+        self._seen = seen
         self._record(self.n_iter_, len(rows), began, None)
         return self
 
@@ -174,7 +180,7 @@ class KernelMachine(BaseEstimator):
         dtype = np.float64 if self._double else np.float32
         loss, dimension = self._loss(), self.n_features_in_
         learner = lambda kernel, total: make_learner(words, kernel, loss, dimension, outputs, total, seed, dtype)
-        trial = Trial(learner, lambda found, held: self._mean_loss(found, held))
+        trial = Trial(learner, self._mean_loss, loss.curvature)
         chosen = self._choose(rows, words.max_features, trial, seed, dtype)
         self.kernel_, self.alpha_ = chosen
         self._learner = learner(chosen.kernel, total)
@@ -233,6 +239,8 @@ class KernelMachine(BaseEstimator):
             return
         if held_rows is not None:
             self._learner.expansion = best
+        if not _finite(self._learner):
+            raise ValueError(_TOO_LARGE)
 
     _improvement = 0.01
     """A pass that lowers the held-out loss by less, twice in a row, is the last one."""
@@ -273,6 +281,10 @@ class KernelMachine(BaseEstimator):
             return np.concatenate(
                 [self._learner.predict(rows.features(part, self._learner.dtype)) for part in _parts(len(rows))]
             )
+
+
+def _finite(learner: Learner) -> bool:
+    return bool(jnp.isfinite(jnp.sum(learner.expansion.weights)))
 
 
 def _as_numpy(node: Any) -> Any:

@@ -17,12 +17,14 @@ ENOUGH_ROWS = 2000
 """Fewer rows than this are not worth holding out a slice of: the multiplier and the ridge are the plain ones."""
 
 PLAIN_ALPHA = 0.01
-_ALPHAS = (0.001, 0.01, 0.1, 1.0)
-_MULTIPLIERS = (1.0, 0.5, 0.25, 0.125)
-_BESIDE = 2**0.5
-# All trials together may cost this part of what learning costs, which is the product of rows and features.
-_PART_OF_COST, _TRIALS = 0.1, 9
-_FEWEST_TRIAL_ROWS, _MOST_TRIAL_ROWS, _SLICE_ROWS = 4096, 32_768, 2048
+# Where the search begins and the directions it tries in turn, as factors of the multiplier and of the ridge; it goes on
+# in a direction as long as that helps. A narrower kernel often needs a larger ridge.
+_FIRST_MULTIPLIER = 0.5
+_DIRECTIONS = ((0.5, 1.0), (0.5, 10.0), (2.0, 1.0), (1.0, 10.0), (1.0, 0.1), (0.5**0.5, 1.0), (2**0.5, 1.0))
+_LIMITS = (1 / 32, 4.0), (1e-3, 100.0)
+# All trials together may cost about this part of what learning costs, which is the product of rows and features.
+_PART_OF_COST, _TRIALS = 0.05, 9
+_FEWEST_TRIAL_ROWS, _MOST_TRIAL_ROWS, _SLICE_ROWS = 4096, 16_384, 2048
 # Rows among which distances are measured.
 _DISTANCE_ROWS = 2000
 
@@ -35,10 +37,11 @@ class Chosen(NamedTuple):
 
 
 class Trial(NamedTuple):
-    """How a choice is tried: a new learner for a kernel, and the mean loss of predictions on rows."""
+    """How a choice is tried: a new learner for a kernel, the mean loss of predictions on rows, its curvature bound."""
 
     learner: Callable[[Kernel, int], Learner]
     loss: Callable[[np.ndarray, Rows], float]
+    curvature: float
 
 
 def choose(
@@ -54,23 +57,25 @@ def choose(
 ) -> Chosen:
     """Return a kernel and a ridge: those given, the plain ones for few rows, else the best on a held-out slice.
 
-    First the multipliers of the median distance are tried with the plain ridge, then two beside the best, then ridges
-    with the best of all. A trial learns from as many rows as a small part of the cost of learning from all allows: the
-    best lengthscale falls with the number of rows.
+    The search goes from one pair of a multiplier of the median distance and a ridge to a better one. A trial learns
+    from as many rows as a small part of the cost of learning from all allows: the best lengthscale falls with the
+    number of rows.
     """
-    given_kernel = isinstance(kernel, Kernel)
-    search_kernel = not given_kernel and isinstance(multiplier, str)
+    search_kernel = not isinstance(kernel, Kernel) and isinstance(multiplier, str)
     search_alpha = isinstance(alpha, str)
-    alpha = PLAIN_ALPHA if search_alpha else float(number("alpha", alpha, above=0))
-    if given_kernel:
+    search = len(rows) >= ENOUGH_ROWS and (search_kernel or search_alpha)
+    plain_alpha = 10 * PLAIN_ALPHA if search and trial.curvature >= 1 else PLAIN_ALPHA
+    alpha = plain_alpha if search_alpha else float(number("alpha", alpha, above=0))
+    if isinstance(kernel, Kernel):
         make = lambda times: _cast(kernel, dtype)
         times = 1.0
     else:
-        median = _median(rows, seed)
         kind: Any = kernel or Gaussian
+        median = _median(rows, seed)
         make = lambda times: _cast(kind(lengthscale=times * median), dtype)
-        times = plain_multiplier if search_kernel else float(number("bandwidth", multiplier, above=0))
-    if len(rows) < ENOUGH_ROWS or not (search_kernel or search_alpha):
+        plain = _FIRST_MULTIPLIER if search else plain_multiplier
+        times = plain if search_kernel else float(number("bandwidth", multiplier, above=0))
+    if not search:
         return Chosen(make(times), alpha)
     order = np.random.default_rng([seed, 1]).permutation(len(rows))
     held = rows.subset(np.sort(order[: min(_SLICE_ROWS, len(rows) // 4)]))
@@ -84,12 +89,15 @@ def choose(
         found = trial.loss(learner.predict(held.features(slice(None), dtype)), held)
         return found if np.isfinite(found) else np.inf
 
-    if search_kernel:
-        at_plain_ridge = lambda candidate: loss(candidate, alpha)
-        times = min(_MULTIPLIERS, key=at_plain_ridge)
-        times = min((times, times * _BESIDE, times / _BESIDE), key=at_plain_ridge)
-    if search_alpha:
-        alpha = min(_ALPHAS, key=lambda candidate: loss(times, candidate))
+    for narrower, stronger in _DIRECTIONS:
+        if (narrower != 1 and not search_kernel) or (stronger != 1 and not search_alpha):
+            continue
+        while True:
+            next_times, next_alpha = times * narrower, alpha * stronger
+            inside = all(low <= x <= high for x, (low, high) in zip((next_times, next_alpha), _LIMITS, strict=True))
+            if not inside or not loss(next_times, next_alpha) < loss(times, alpha):
+                break
+            times, alpha = next_times, next_alpha
     return Chosen(make(times), alpha)
 
 

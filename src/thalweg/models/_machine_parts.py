@@ -116,6 +116,8 @@ def _step(words: Words, loss: Loss) -> Any:
         if not hasattr(step, "size"):
             raise TypeError(f"step must be a number or a schedule count -> size, found {words.step!r}")
         return step
+    if words.method == "auto":
+        return None
     # A preconditioned step of size 1 would solve for the block on this batch; steps that fall as 1/√t average batches.
     # Without a preconditioner 1/L is the longest step that does not overshoot.
     return Polynomial(0.5 if words.precondition else 1 / loss.curvature, power=0.5, scale=10.0)

@@ -32,13 +32,13 @@ class KernelClassifier(ClassifierMixin, KernelMachine):
         A kernel from :mod:`thalweg.kernels`, or a class of them, or None for :class:`~thalweg.kernels.Gaussian`. A
         class's lengthscale is ``bandwidth`` times the median distance between rows: scale the features alike.
     bandwidth
-        That multiplier. "auto" tries some from 1 to 1/11 on a held-out slice; with fewer than 2,000 rows it is 1/2.
+        That multiplier. "auto" searches for it on a held-out slice; with fewer than 2,000 rows it is 1/2.
     loss
         "logistic" (of several classes: softmax), "hinge", "squared_hinge" or "squared"; the last three are one class
         against the rest and have no probabilities.
     alpha
-        The ridge of Σ ℓ + alpha/2·‖f‖². "auto" tries 0.001 to 1 on a held-out slice; with fewer than 2,000 rows it
-        is 0.01.
+        The ridge of Σ ℓ + alpha/2·‖f‖². "auto" searches for it on a held-out slice; with fewer than 2,000 rows it is
+        0.01.
     method
         "auto", "dsg", "udsg" or "cdsg".
     features
@@ -51,7 +51,8 @@ class KernelClassifier(ClassifierMixin, KernelMachine):
     batch_size
         Rows of a step along a block; by default four for each feature of the block.
     step
-        A number or a schedule, for steps along blocks. By default it falls as 1/√t.
+        A number or a schedule, for steps along blocks. By default it falls as 1/√t; with the method "auto" half of the
+        rows of a batch propose a direction and the others judge how far to go.
     precondition
         Whether steps along blocks are preconditioned.
     periods

@@ -27,8 +27,8 @@ class KernelRegressor(RegressorMixin, KernelMachine):
     keep_frequencies, max_iter, tol, early_stopping, validation_fraction, warm_start, random_state, verbose
         As in :class:`~thalweg.KernelClassifier`.
     bandwidth
-        The lengthscale, in median distances. "auto" tries some from 1.4 to 1/11 on a held-out slice; with fewer
-        than 2,000 rows it is 1.
+        The lengthscale, in median distances. "auto" searches for it on a held-out slice; with fewer than 2,000
+        rows it is 1.
     loss
         "squared", "huber" or "quantile".
     width

@@ -69,7 +69,7 @@ class Learner:
 
     def mapped(self, convert: Callable[[Any], Any]) -> Self:
         """Return the same learner with its arrays, but not random keys, converted."""
-        parts = {name: value for name, value in vars(self).items() if name not in ("batch_size", "seed", "filled")}
+        parts = vars(self)
         is_number = lambda leaf: eqx.is_array(leaf) and not jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
         return replace(self, **jax.tree.map(lambda leaf: convert(leaf) if is_number(leaf) else leaf, parts))
 
@@ -90,12 +90,14 @@ class Learner:
 class LandmarkLearner(Learner):
     """Makes rows landmarks up to the rule's cap and visits them; further rows step along old blocks.
 
-    ``visitor`` and ``examples`` belong to the visits; ``filled`` rows of the last block are in use.
+    ``visitor`` and ``examples`` belong to the visits; ``filled`` rows of the last block are in use; ``taken`` rows of the
+    last call of :meth:`learn` have become landmarks.
     """
 
     visitor: Visitor
     examples: Examples
     filled: int = 0
+    taken: int = 0
 
     @property
     def features(self) -> int:
@@ -109,10 +111,11 @@ class LandmarkLearner(Learner):
     def learn(self, rows: Rows, order: np.ndarray, alpha: float, total: int) -> Iterator[int]:
         """Fill the last block, make new ones while there is room, and step with the rest."""
         visitor = eqx.tree_at(lambda v: v.ridge, self.visitor, jnp.asarray(alpha))
-        size = self._rows_a_block
+        size, self.taken = self._rows_a_block, 0
         if 0 < self.filled < size:
             part, order = np.split(order, [size - self.filled])
             self._fill(visitor, rows, part)
+            self.taken = len(part)
             yield len(part)
         room = (self._limit - int(self.expansion.used)) * size
         new, order = np.split(order, [room])
@@ -121,11 +124,12 @@ class LandmarkLearner(Learner):
             self._make_room(len(batches.weights))
             self.expansion, self.examples, _ = absorb(visitor, self.expansion, self.examples, batches)
             self.filled = (len(part) - 1) % size + 1
+            self.taken += len(part)
             yield len(part)
         yield from self._steps(rows, order, self.batch_size, alpha / max(total, 1))
 
     def again(self, rows: Rows, order: np.ndarray, alpha: float, total: int) -> Iterator[int]:
-        """Visit all blocks once more, and step with the rows that are no landmarks: those after them in ``order``."""
+        """Visit all blocks once more, and step with the rows of ``order`` that :meth:`learn` made no landmarks of."""
         visitor = eqx.tree_at(lambda v: v.ridge, self.visitor, jnp.asarray(alpha))
         count = int(self.expansion.used)
         shuffle = np.random.default_rng([self.seed, int(self.expansion.steps), count])
@@ -133,7 +137,7 @@ class LandmarkLearner(Learner):
         for part in _chunks(shuffle.permutation(count).astype(np.int32), 1):
             self.expansion, _ = revisit(visitor, self.expansion, self.examples, part)
             yield len(part) * landmarks // count
-        yield from self._steps(rows, shuffle.permutation(order[landmarks:]), self.batch_size, alpha / max(total, 1))
+        yield from self._steps(rows, shuffle.permutation(order[self.taken :]), self.batch_size, alpha / max(total, 1))
 
     @property
     def _limit(self) -> int:

@@ -1,0 +1,50 @@
+"""Examples that are read batch by batch: dense, sparse, from a file, with labels or numbers, with padding."""
+
+import numpy as np
+import pytest
+import scipy.sparse
+
+from thalweg.machines.rows import Rows
+
+X = np.arange(14.0).reshape(7, 2) * (np.arange(14).reshape(7, 2) % 3 > 0)
+Y = np.arange(7.0)[:, None]
+W = np.arange(1.0, 8.0)
+
+
+@pytest.mark.parametrize(
+    "kind", [np.asarray, scipy.sparse.csr_matrix, scipy.sparse.csr_array], ids=lambda k: k.__name__
+)
+def test_batches_are_rows_and_padding(kind):
+    rows = Rows(kind(X), Y, W)
+    batch = rows.batch(np.array([5, 0]), size=4, dtype=np.float32)
+    np.testing.assert_array_equal(batch.x, [X[5], X[0], [0, 0], [0, 0]])
+    np.testing.assert_array_equal(batch.y[:2], Y[[5, 0]])
+    np.testing.assert_array_equal(batch.weights, [6, 1, 0, 0])
+    assert {part.dtype for part in batch} == {np.dtype(np.float32)}
+    stacked = rows.stack(np.arange(7), size=3, dtype=np.float64)
+    assert stacked.x.shape == (3, 3, 2)
+    np.testing.assert_array_equal(stacked.x.reshape(9, 2)[:7], X)
+    np.testing.assert_array_equal(stacked.weights, [[1, 2, 3], [4, 5, 6], [7, 0, 0]])
+    part = rows.subset(np.array([1, 6]))
+    np.testing.assert_array_equal(part.features(slice(None), float), X[[1, 6]])
+    np.testing.assert_array_equal(part.weights, [2, 7])
+
+
+def test_labels_become_rows_of_the_table_and_padding_has_a_target_of_it():
+    table = 2 * np.eye(3) - 1
+    batch = Rows(X, np.array([2, 0, 1, 1, 0, 2, 2]), W, table).batch(np.array([1, 3]), size=3, dtype=float)
+    np.testing.assert_array_equal(batch.y[:2], table[[0, 1]])
+    assert batch.y[2].tolist() in table.tolist()
+
+
+def test_only_the_rows_of_a_batch_are_read():
+    class Watched(np.ndarray):
+        def __getitem__(self, index):
+            if not isinstance(index, np.ndarray) or len(index) > 2:
+                raise AssertionError(f"read {index}")
+            return np.asarray(self)[index]
+
+    rows = Rows(X.view(Watched), Y, W)
+    np.testing.assert_array_equal(rows.stack(np.arange(6), size=2, dtype=float).x.reshape(6, 2), X[:6])
+    with pytest.raises(AssertionError, match="read slice"):
+        rows.features(slice(None), float)

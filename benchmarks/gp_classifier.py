@@ -5,6 +5,7 @@ runs in a process of its own; imports, loading and the start of the runtime are 
 way to a thousandth of a nat below the optimum, which we stop at by ourselves and the peers are stopped at by the
 optimum, known from us. The peers get the best fixed step of a sweep, a likelihood and a quadrature that work here
 (with their own they do not reach this bound on USPS), and GPflow runs eagerly or compiled, whichever is the faster.
+OpenBLAS has one thread, for all: on matrices of this size two are hardly faster, and on a busy machine far slower.
 
 GPflow needs NumPy 1: name a Python that has it in the environment variable THALWEG_GPFLOW_PYTHON, or it is left out,
 and THALWEG_GPJAX_PYTHON one that has GPJax if this one does not. Needs the data sets (THALWEG_DATA).
@@ -69,7 +70,8 @@ def fit(path: str, tol: float, max_iter: int) -> dict:
 
 
 def run(*command: str) -> dict:
-    done = subprocess.run(command, capture_output=True, text=True)
+    environment = os.environ | {"OPENBLAS_NUM_THREADS": "1"}
+    done = subprocess.run(command, capture_output=True, text=True, env=environment)
     if done.returncode:
         raise SystemExit(f"{' '.join(command)} failed:\n{done.stderr[-2000:]}")
     return json.loads(done.stdout.strip().splitlines()[-1])

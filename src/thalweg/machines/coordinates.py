@@ -156,6 +156,7 @@ def coordinates(
     >>> coordinates(Gaussian(), "landmarks", None, dimension=2, block_size=8, keep_frequencies=False).width
     8
     """
+    kernel.check_dimension("X", dimension)
     if kind == "landmarks":
         return Points(kernel, block_size)
     return Frequencies(RandomFeatures(kernel, key, dimension, block_size, kind), keep_frequencies)

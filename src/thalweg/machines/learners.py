@@ -90,8 +90,8 @@ class Learner:
 class LandmarkLearner(Learner):
     """Makes rows landmarks up to the rule's cap and visits them; further rows step along old blocks.
 
-    ``visitor`` and ``examples`` belong to the visits; ``filled`` rows of the last block are in use; ``taken`` rows of the
-    last call of :meth:`learn` have become landmarks.
+    ``visitor`` and ``examples`` belong to the visits; ``filled`` rows of the last block are in use; of the last call of
+    :meth:`learn`, ``taken`` rows have become landmarks.
     """
 
     visitor: Visitor

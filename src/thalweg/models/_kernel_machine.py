@@ -3,7 +3,8 @@
 import time
 import warnings
 from collections.abc import Iterable, Iterator
-from dataclasses import replace
+from contextlib import contextmanager
+from copy import copy
 from typing import Any
 
 import jax
@@ -52,6 +53,9 @@ class KernelMachine(BaseEstimator):
         """How far predictions are from the targets, in the units users know."""
         raise NotImplementedError
 
+    def _check_kinds(self, y: Any, classes: Any) -> None:
+        """Check targets as they came, before they are an array of one type."""
+
     def _class_weights(self, y: np.ndarray) -> np.ndarray | float:
         return 1.0
 
@@ -70,14 +74,15 @@ class KernelMachine(BaseEstimator):
         words = checked_words(self)
         passes = None if self.max_iter is None else whole("max_iter", self.max_iter)
         warm = bool(self.warm_start) and hasattr(self, "_learner")
-        rows, outputs = self._rows(X, y, sample_weight, first=not warm, classes=None)
-        seed = int(check_random_state(self.random_state).randint(2**31 - 1))
-        self._double = self._double if warm else len(rows) <= words.block_size
-        with jax.enable_x64(self._double):
-            if not warm:
-                self._begin(words, rows, outputs, len(rows), seed)
-            passes = self._passes(words, len(rows)) if passes is None else passes
-            self._pass_over(rows, passes, seed)
+        with self._unharmed():
+            rows, outputs = self._rows(X, y, sample_weight, first=not warm, classes=None)
+            seed = int(check_random_state(self.random_state).randint(2**31 - 1))
+            self._double = self._double if warm else len(rows) <= words.block_size
+            with jax.enable_x64(self._double):
+                if not warm:
+                    self._begin(words, rows, outputs, len(rows), seed)
+                passes = self._passes(words, len(rows)) if passes is None else passes
+                self._pass_over(rows, passes, seed)
         return self
 
     def partial_fit(self, X: Any, y: Any, **options: Any) -> "KernelMachine":
@@ -94,16 +99,22 @@ class KernelMachine(BaseEstimator):
         **options
             Passed to the first :meth:`partial_fit`, such as ``classes``.
         """
-        self.__dict__.pop("_learner", None)
-        self.__dict__.pop("history_", None)
+        if not isinstance(batches, Iterable):
+            raise TypeError(f"batches must be an iterable of pairs (X, y), found {batches!r}")
+        pairs = iter(batches)
         with Progress(disable=not self.verbose) as bar:
             task = bar.add_task("rows", total=None)
-            for X, y in batches:
+            with self._unharmed():
+                first = next(pairs, None)
+                if first is None:
+                    raise ValueError("batches must yield at least one pair (X, y), found none")
+                self.__dict__.pop("_learner", None)
+                X, y = _pair(first)
                 self.partial_fit(X, y, **options)
-                options = {}
                 bar.update(task, advance=len(y))
-        if not hasattr(self, "_learner"):
-            raise ValueError("batches must yield at least one pair (X, y), found none")
+            for X, y in map(_pair, pairs):
+                self.partial_fit(X, y)
+                bar.update(task, advance=len(y))
         return self
 
     def save(self, path: Any) -> None:
@@ -137,43 +148,53 @@ class KernelMachine(BaseEstimator):
     def _learn_more(self, X: Any, y: Any, sample_weight: Any, classes: Any) -> "KernelMachine":
         words = checked_words(self)
         first = not hasattr(self, "_learner")
-        rows, outputs = self._rows(X, y, sample_weight, first=first, classes=classes)
-        if first:
-            self._double = False
-        with jax.enable_x64(self._double):
+        with self._unharmed():
+            rows, outputs = self._rows(X, y, sample_weight, first=first, classes=classes)
             if first:
-                seed = int(check_random_state(self.random_state).randint(2**31 - 1))
-                self._begin(words, rows, outputs, None, seed)
-            began, before = time.perf_counter(), replace(self._learner)
-            seen = self._seen + float(np.sum(rows.weights))
-            for _ in self._learner.learn(rows, np.arange(len(rows)), self.alpha_, int(seen)):
-                pass
-            if not _finite(self._learner):
-                self._learner = before
-                raise ValueError(f"{_TOO_LARGE}. The model is as it was before")
-        self._seen = seen
-        self._record(self.n_iter_, len(rows), began, None)
+                self._double = False
+            with jax.enable_x64(self._double):
+                if first:
+                    seed = int(check_random_state(self.random_state).randint(2**31 - 1))
+                    self._begin(words, rows, outputs, None, seed)
+                began = time.perf_counter()
+                self._seen += float(np.sum(rows.weights))
+                for _ in self._learner.learn(rows, np.arange(len(rows)), self.alpha_, int(self._seen)):
+                    pass
+                if not _finite(self._learner):
+                    raise ValueError(f"{_TOO_LARGE}. The model is as it was before")
+            self._record(self.n_iter_, len(rows), began, None)
         return self
 
-    def _rows(self, X: Any, y: Any, sample_weight: Any, first: bool, classes: Any) -> tuple[Rows, int]:
-        """Check examples and return those of positive weight, or raise and leave the model as it was."""
-        before = {name: value for name, value in vars(self).items() if name.endswith("_")}
+    @contextmanager
+    def _unharmed(self) -> Iterator[None]:
+        """Leave the model as it was where what is done in this scope raises an error."""
+        # What changes in place, the learner and the history, is copied; arrays never do.
+        before = {
+            name: copy(value) if name in ("_learner", "history_") else value for name, value in vars(self).items()
+        }
         try:
-            X, y = validate_data(
-                self, X, y, accept_sparse="csr", dtype="numeric", multi_output=True, ensure_min_samples=1, reset=first
-            )
-            weights = _weights(sample_weight, X)
-            targets, table, outputs = self._targets(y, weights, first, classes)
-            weights = weights * self._class_weights(y)
+            yield
         except Exception:
-            for name in [name for name in vars(self) if name.endswith("_")]:
-                delattr(self, name)
+            self.__dict__.clear()
             self.__dict__.update(before)
             raise
-        if not np.all(weights > 0):
-            kept = np.flatnonzero(weights > 0)
-            X, targets, weights = X[kept], targets[kept], weights[kept]
-        return Rows(X, targets, weights, table), outputs
+
+    def _rows(self, X: Any, y: Any, sample_weight: Any, first: bool, classes: Any) -> tuple[Rows, int]:
+        """Check examples and return those of positive weight."""
+        self._check_kinds(y, classes)
+        X, y = validate_data(
+            self, X, y, accept_sparse="csr", dtype="numeric", multi_output=True, ensure_min_samples=1, reset=first
+        )
+        weights = _weights(sample_weight, X)
+        targets, table, outputs = self._targets(y, weights, first, classes)
+        weights = weights * self._class_weights(y)
+        if not np.any(weights > 0):
+            raise ValueError("class_weight must leave a row of positive weight, found none")
+        if np.all(weights > 0):
+            return Rows(X, targets, weights, table), outputs
+        # Chosen when they are read: a memory map stays where it is.
+        kept = np.flatnonzero(weights > 0)
+        return Rows(X, targets[kept], weights[kept], table, kept), outputs
 
     def _begin(self, words: Words, rows: Rows, outputs: int, total: int | None, seed: int) -> None:
         """Choose a kernel and a ridge, and start with the function 0."""
@@ -198,8 +219,11 @@ class KernelMachine(BaseEstimator):
                 f"found {kernel!r}"
             )
         for name, value in (("bandwidth", self.bandwidth), ("alpha", self.alpha)):
-            if isinstance(value, str) and value != "auto":
-                raise ValueError(f"{name} must be a positive number or 'auto', found {value!r}")
+            if not (isinstance(value, str) and value == "auto"):
+                try:
+                    number(name, value, above=0)
+                except (TypeError, ValueError) as error:
+                    raise type(error)(f"{name} must be a positive number or 'auto', found {value!r}") from None
         return choose(kernel, self.bandwidth, self.alpha, self._plain_multiplier, rows, features, trial, seed, dtype)
 
     def _passes(self, words: Words, rows: int) -> int:
@@ -296,6 +320,12 @@ def _as_numpy(node: Any) -> Any:
 def _parts(rows: int) -> Iterator[slice]:
     for begin in range(0, rows, _ROWS_AT_ONCE):
         yield slice(begin, min(begin + _ROWS_AT_ONCE, rows))
+
+
+def _pair(batch: Any) -> tuple[Any, Any]:
+    if not isinstance(batch, tuple | list) or len(batch) != 2:
+        raise TypeError(f"batches must yield pairs (X, y), found {type(batch).__name__}")
+    return batch[0], batch[1]
 
 
 def _weights(sample_weight: Any, X: Any) -> np.ndarray:

@@ -114,7 +114,8 @@ def _median(rows: Rows, seed: int) -> float:
     if len(rows) > _DISTANCE_ROWS:
         chosen = np.sort(np.random.default_rng([seed, 0]).permutation(len(rows))[:_DISTANCE_ROWS])
     different = np.unique(rows.features(chosen, np.float64), axis=0)
-    return median_distance(different, jax.random.key(0)) if len(different) > 1 else 1.0
+    with np.errstate(over="ignore"):
+        return median_distance(different, jax.random.key(0)) if len(different) > 1 else 1.0
 
 
 def _cast(kernel: Kernel, dtype: Any) -> Kernel:

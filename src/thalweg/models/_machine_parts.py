@@ -53,9 +53,12 @@ def checked_words(estimator: Any) -> Words:
     features = _one_of("features", estimator.features, FEATURES)
     if features == "auto":
         features = "landmarks" if method == "auto" else "random"
+    for name in ("precondition", "keep_frequencies", "warm_start"):
+        if not isinstance(getattr(estimator, name), bool | np.bool_):
+            raise TypeError(f"{name} must be True or False, found {getattr(estimator, name)!r}")
+    if not isinstance(estimator.verbose, int | np.bool_):
+        raise TypeError(f"verbose must be True or False, found {estimator.verbose!r}")
     precondition = estimator.precondition
-    if not isinstance(precondition, bool | np.bool_):
-        raise TypeError(f"precondition must be True or False, found {precondition!r}")
     if method == "auto" and not precondition:
         raise ValueError("precondition must be True with method='auto', whose steps are solutions of block problems")
     periods = estimator.periods

@@ -1,5 +1,6 @@
 """Kernel classification that streams."""
 
+import numbers
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ from sklearn.utils.metaestimators import available_if
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import column_or_1d
 
+from thalweg.arguments import number
 from thalweg.kernels import Kernel
 from thalweg.machines.rows import Rows
 from thalweg.models._kernel_machine import KernelMachine
@@ -167,6 +169,11 @@ class KernelClassifier(ClassifierMixin, KernelMachine):
         classes
             All classes there will be; needed in the first call unless its ``y`` holds them all.
         """
+        if isinstance(self.class_weight, str):
+            raise ValueError(
+                f"class_weight must be None or a dict for partial_fit, which does not see all rows at once, "
+                f"found {self.class_weight!r}"
+            )
         self._learn_more(X, y, sample_weight, classes)
         return self
 
@@ -207,21 +214,46 @@ class KernelClassifier(ClassifierMixin, KernelMachine):
         if first:
             self.classes_ = np.unique(y if classes is None else np.asarray(classes))
             if len(self.classes_) < 2:
-                hint = "; name them all by classes" if classes is None else ""
-                raise ValueError(f"y must hold at least two classes, found one class: {self.classes_[0]!r}{hint}")
+                hint = "; partial_fit takes all there will be as classes" if classes is None else ""
+                raise ValueError(
+                    f"y must hold at least two classes, found one class: {self.classes_.tolist()[0]!r}{hint}"
+                )
         elif classes is not None and not np.array_equal(np.unique(classes), self.classes_):
-            raise ValueError(f"classes must be those of the first call, {self.classes_}, found {classes!r}")
-        unseen = np.setdiff1d(y, self.classes_)
+            raise ValueError(f"classes must be those of the first call, {_shown(self.classes_)}, found {classes!r}")
+        alike = (y.dtype.kind in "OSU") == (self.classes_.dtype.kind in "OSU")
+        unseen = np.setdiff1d(y, self.classes_) if alike else y
         if len(unseen):
-            raise ValueError(f"y must hold known classes, found {unseen[0]!r}; known are {self.classes_}")
+            raise ValueError(f"y must hold known classes, {_shown(self.classes_)}, found {unseen.tolist()[0]!r}")
         several = len(self.classes_) > 2
         table = np.eye(len(self.classes_)) if several else np.array([[0.0], [1.0]])
         if self.loss != "logistic":
             table = 2 * table - 1
         return np.searchsorted(self.classes_, y), table, table.shape[1]
 
+    def _check_kinds(self, y: Any, classes: Any) -> None:
+        for name, labels in (("y", y), ("classes", classes)):
+            # Of numbers and words NumPy would make words: lists are looked at as they are.
+            labels = labels if isinstance(labels, list | tuple) else np.asarray(labels)
+            if isinstance(labels, np.ndarray) and (labels.dtype != object or labels.ndim != 1):
+                continue
+            kinds = {_kind(label) for label in labels}
+            if len(kinds) > 1:
+                raise ValueError(f"{name} must hold labels of one type, found {' and '.join(sorted(kinds))}")
+
     def _class_weights(self, y: np.ndarray) -> np.ndarray | float:
-        return 1.0 if self.class_weight is None else compute_sample_weight(self.class_weight, np.ravel(y))
+        given, labels = self.class_weight, np.ravel(y)
+        if given is None:
+            return 1.0
+        if isinstance(given, str) and given == "balanced":
+            return compute_sample_weight(given, labels)
+        if not isinstance(given, dict):
+            raise ValueError(f"class_weight must be None, 'balanced' or a dict of weights of classes, found {given!r}")
+        known = self.classes_.tolist()
+        for label, weight in given.items():
+            if label not in known:
+                raise ValueError(f"class_weight must name known classes, {_shown(self.classes_)}, found {label!r}")
+            number(f"class_weight[{label!r}]", weight, least=0)
+        return np.array([float(given.get(label, 1.0)) for label in known])[np.searchsorted(self.classes_, labels)]
 
     def _misses(self, found: np.ndarray, rows: Rows) -> float:
         """The part of labels missed."""
@@ -233,3 +265,12 @@ def _has_probabilities(model: KernelClassifier) -> bool:
     if model.loss != "logistic":
         raise AttributeError(f"probabilities need loss='logistic', found loss={model.loss!r}")
     return True
+
+
+def _kind(label: Any) -> str:
+    return "numbers" if isinstance(label, numbers.Number | np.bool_) else type(label).__name__.rstrip("_")
+
+
+def _shown(classes: np.ndarray) -> str:
+    most = 8
+    return f"[{', '.join(map(repr, classes[:most].tolist()))}{', …' if len(classes) > most else ''}]"

@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 from sklearn.base import RegressorMixin
 
+from thalweg.arguments import number
 from thalweg.kernels import Kernel
 from thalweg.machines.rows import Rows
 from thalweg.models._kernel_machine import KernelMachine
@@ -139,12 +140,20 @@ class KernelRegressor(RegressorMixin, KernelMachine):
     ) -> tuple[np.ndarray, np.ndarray | None, int]:
         if not isinstance(self.loss, str) or self.loss not in _LOSSES:
             raise ValueError(f"loss must be one of {', '.join(map(repr, _LOSSES))}, found {self.loss!r}")
-        y = np.asarray(y, dtype=np.float64)
+        number("width", self.width, above=0)
+        number("quantile", self.quantile, above=0, below=1)
+        try:
+            y = np.asarray(y, dtype=np.float64)
+        except (TypeError, ValueError) as error:
+            raise ValueError(f"y must hold numbers: {error}") from None
         columns = y[:, None] if y.ndim == 1 else y
         if first:
             self._flat = y.ndim == 1
-            self._target_mean = np.average(columns, axis=0, weights=weights)
-            spread = np.sqrt(np.average((columns - self._target_mean) ** 2, axis=0, weights=weights))
+            with np.errstate(over="ignore", invalid="ignore"):
+                self._target_mean = np.average(columns, axis=0, weights=weights)
+                spread = np.sqrt(np.average((columns - self._target_mean) ** 2, axis=0, weights=weights))
+            if not np.all(np.isfinite(spread)):
+                raise ValueError(f"y must have a finite variance, found values up to {np.max(np.abs(columns)):g}")
             self._target_scale = np.where(spread > 0, spread, 1.0)
         elif columns.shape[1] != len(self._target_mean):
             raise ValueError(f"y must have {len(self._target_mean)} columns as before, found {columns.shape[1]}")

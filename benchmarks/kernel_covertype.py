@@ -1,9 +1,9 @@
 """KernelClassifier against RBFSampler and Nystroem on Covertype (581,012 × 54, a tenth held out), five minutes each.
 
 Each method has a process of its own, so that its peak of memory is its own, two cores, and 300 seconds for fit and
-prediction of 58,101 rows. On a machine with cores for all, the three run at the same time. The peers' bandwidth is the best of six on a validation part, found outside the clock; ours is found
-within it. RBFSampler's features do not fit in memory: SGDClassifier sees them batch by batch, as many passes as fit in
-the time. Needs the data sets (THALWEG_DATA).
+prediction of 58,101 rows. On a machine with cores for all, the three run at the same time. The peers' bandwidth is the
+best of six on a validation part, found outside the clock; ours is found within it. RBFSampler's features do not fit in
+memory: SGDClassifier sees them batch by batch, as many passes as fit in the time. Needs the data sets (THALWEG_DATA).
 """
 
 import multiprocessing

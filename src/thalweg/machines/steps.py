@@ -71,7 +71,9 @@ def take(machine: Machine, expansion: Expansion, batch: Batch, key: Key[Array, "
         proposing = _every_other(batch, slopes)
         features, gradient = oracle.along(block, *proposing)
         direction = _direction(machine, block, features, gradient, *proposing)
-        choice = choice._replace(size=_judged(machine, features @ direction, batch, slopes))
+        choice = choice._replace(
+            size=_judged(machine, jnp.matmul(features, direction, precision="highest"), batch, slopes)
+        )
     else:
         features, gradient = oracle.along(block, batch, slopes)
         direction = _direction(machine, block, features, gradient, batch, slopes)
@@ -90,7 +92,9 @@ def _direction(
     """P_k times the gradient: P_k = (L·ZᵀZ/B + λR + εI)⁻¹, or 1/‖φ‖² where blocks are not preconditioned."""
     if not machine.precondition:
         return gradient * (machine.coordinates.kernel.variance / machine.coordinates.largest).astype(gradient.dtype)
-    curvature = features.T @ (batch.weights[:, None] * features) * (machine.loss.curvature / slopes.total)
+    # At full precision: TF32, which GPUs use unless told, would leave the matrix indefinite.
+    curvature = jnp.matmul(features.T, batch.weights[:, None] * features, precision="highest")
+    curvature *= machine.loss.curvature / slopes.total
     curvature += machine.ridge.astype(gradient.dtype) * machine.coordinates.metric(block)
     damping = _DAMPING * jnp.trace(curvature)
     factor = jax.scipy.linalg.cho_factor(curvature + damping * jnp.eye(len(curvature), dtype=curvature.dtype))

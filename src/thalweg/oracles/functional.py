@@ -73,4 +73,4 @@ class FunctionalGradient(eqx.Module):
     ) -> tuple[Float[Array, "b width"], Float[Array, "width c"]]:
         """Return the features of the batch in a block, and mean_b φ(x_b) g_bᵀ."""
         features = self.evaluate(batch.x, block)
-        return features, features.T @ slopes.rows / slopes.total
+        return features, jnp.matmul(features.T, slopes.rows, precision="highest") / slopes.total

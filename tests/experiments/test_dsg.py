@@ -115,7 +115,7 @@ def made_up(dsg, udsg, cdsg, svrg, landmarks):
 
     three = [curve(*named) for named in (("DSG", "published", dsg), ("UDSG", "published", udsg))]
     rest = [curve("CDSG", "published", cdsg), curve("SVRG, 4F", "", svrg), curve("landmarks", "", landmarks)]
-    return dsg_figure1.Found(make_problem(), 1.0, three + rest, {"published": 1.0, "SVRG, 4F": 1.0}, [])
+    return dsg_figure1.Found("mnist", "MNIST", 192, 1.0, "cpu", three + rest, {"published": 1.0, "SVRG, 4F": 1.0})
 
 
 def test_verdicts_follow_the_numbers():
@@ -135,7 +135,7 @@ def test_verdicts_follow_the_numbers():
 
 def test_the_search_for_a_step_climbs_until_it_gets_worse():
     setting = dsg_figure1._SETTINGS[0]
-    found = dsg_figure1.Found(make_problem(), 1.0, [], {}, [])
+    found = dsg_figure1.Found("mnist", "MNIST", 192, 1.0, "cpu")
     tried = []
 
     def go(initial):
@@ -143,10 +143,10 @@ def test_the_search_for_a_step_climbs_until_it_gets_worse():
         end = abs(np.log(initial / 6.25)) if initial < 1000 else np.nan
         return Curve("DSG", "", 0, [0.0, 1.0], [Score(1, 1, 1), Score(end, end, 0)])
 
-    best = dsg_figure1._best(found, setting, go, tries=9)
+    best = dsg_figure1._best(found, setting, 100, go, tries=9)
     assert tried == [100, 400, 25, 6.25, 1.5625]
     assert (found.initial[setting.name], best.at(1.0).objective, found.at_edge) == (6.25, 0, [])
-    dsg_figure1._best(found, setting, go, tries=3)
+    dsg_figure1._best(found, setting, 100, go, tries=3)
     assert found.at_edge == [setting.name]
 
 

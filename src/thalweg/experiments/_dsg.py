@@ -20,7 +20,6 @@ from jaxtyping import Array, Float
 
 from thalweg import KernelClassifier, KernelRegressor, data
 from thalweg.descent import Constant, Polynomial, SquaredL2, minimize
-from thalweg.experiments import plots
 from thalweg.kernels import Gaussian, Kernel, RandomFeatures, median_distance
 from thalweg.machines import (
     Checked,
@@ -42,7 +41,6 @@ from thalweg.oracles.functional import Batch
 from thalweg.oracles.losses import Hinge, Loss, Softmax, Squared
 
 RIDGE = 1e-5
-COLOURS = dict(zip(("DSG", "UDSG", "CDSG", "SVRG, 4F", "landmarks"), plots.PALETTE, strict=False))
 
 # Steps in one compiled scan.
 _CHUNK = 4

@@ -1,7 +1,7 @@
 """Figure 1 of "Utilize old coordinates: faster doubly stochastic gradients": training objective by time."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import jax
@@ -14,8 +14,9 @@ from thalweg.experiments._dsg import Curve, Problem, Score, Standing, holds
 from thalweg.experiments.registry import experiment
 from thalweg.experiments.section import Run
 
-_DATA_SETS = ("cifar10", "mnist", "protein")
+DATA_SETS = ("cifar10", "mnist", "protein")
 _THREE = ("DSG", "UDSG", "CDSG")
+_COLOURS = dict(zip((*_THREE, "SVRG, 4F", "landmarks"), plots.PALETTE, strict=False))
 _EARLY = 0.1
 """The part of the time that counts as early."""
 _LATE = 1.1
@@ -55,6 +56,10 @@ class Setting:
         """Its name above a plot."""
         return "the same steps for all three" if self.matched else "steps as published, θ/t"
 
+    def start(self, problem: Problem) -> float:
+        """Where the search begins."""
+        return self.middle_of_squares if problem.labels is None else self.middle
+
     def step(self, initial: float) -> Polynomial:
         """θ/t, or a schedule that falls as 1/√t."""
         return Polynomial(initial, power=0.5, scale=10.0) if self.matched else Polynomial(initial, power=1.0)
@@ -74,13 +79,19 @@ _FACTOR = 4.0
 
 @dataclass
 class Found:
-    """The runs on one data set; ``initial`` are the sizes that were best, by setting."""
+    """The runs on one data set; ``initial`` are the sizes of steps that were best, by setting.
 
-    problem: Problem
+    ``at_edge`` names the settings in which the search for a size ended for want of tries.
+    """
+
+    name: str
+    title: str
+    rows: int
     seconds: float
-    curves: list[Curve]
-    initial: dict[str, float]
-    at_edge: list[str]
+    device: str
+    curves: list[Curve] = field(default_factory=list)
+    initial: dict[str, float] = field(default_factory=dict)
+    at_edge: list[str] = field(default_factory=list)
 
     def of(self, method: str, setting: str = "") -> list[Curve]:
         """The runs of a method, one for each seed."""
@@ -105,43 +116,49 @@ class Found:
 )
 def dsg_figure1(run: Run) -> None:
     """Follow the training objective of DSG, UDSG, CDSG, SVRG and our default on three data sets."""
-    size = _quick() if run.quick else _full()
-    parts = {"batch": size.batch, "block": size.block, "sample": size.sample, "seed": run.seed}
-    show(run, size, [race(_dsg.load(name, size.rows, **parts), size, run.seed) for name in _DATA_SETS])
+    size = _quick() if run.quick else full()
+    show(run, size, [measure(name, size, run.seed) for name in DATA_SETS])
 
 
 def _quick() -> Size:
-    return Size(8000, 512, 64, 2000, seconds=0.5, seeds=1, tries=3, capacity=64, preconditioned=("cifar10",))
+    return Size(8000, 512, 64, 2000, seconds=0.5, seeds=1, tries=3, capacity=128, preconditioned=("cifar10",))
 
 
-def _full() -> Size:
-    # What two cores do in a minute an accelerator does in seconds.
+def full() -> Size:
+    """The paper's size. What two cores do in a minute an accelerator does in seconds."""
     seconds = 60.0 if jax.default_backend() == "cpu" else 4.0
-    return Size(None, 4096, 256, 8192, seconds, seeds=2, tries=5, capacity=512, preconditioned=_DATA_SETS)
+    return Size(None, 4096, 256, 8192, seconds, seeds=2, tries=5, capacity=512, preconditioned=DATA_SETS)
+
+
+def measure(name: str, size: Size, seed: int) -> Found:
+    """Run every method on a data set."""
+    problem = _dsg.load(name, size.rows, batch=size.batch, block=size.block, sample=size.sample, seed=seed)
+    return race(problem, size, seed)
 
 
 def race(problem: Problem, size: Size, seed: int) -> Found:
     """Run every method for the same time."""
-    found = Found(problem, size.seconds, [], {}, [])
+    device = jax.devices()[0].device_kind
+    found = Found(problem.name, problem.title, len(problem.x), size.seconds, device)
     for setting in _SETTINGS:
         if not setting.precondition or problem.name in size.preconditioned:
-            _three(found, setting, size, seed)
+            _three(found, problem, setting, size, seed)
 
     def svrg(initial: float) -> Curve:
         curve = Curve("SVRG, 4F", seed=seed)
         return _dsg.svrg(problem, initial, batch=_SVRG_BATCH, seconds=size.seconds, curve=curve)
 
-    found.curves.append(_best(found, _SVRG, svrg, size.tries))
+    found.curves.append(_best(found, _SVRG, _SVRG.start(problem), svrg, size.tries))
     found.curves.append(_dsg.landmarks(problem, seconds=size.seconds, curve=Curve("landmarks", seed=seed)))
     return found
 
 
-def _three(found: Found, setting: Setting, size: Size, seed: int) -> None:
+def _three(found: Found, problem: Problem, setting: Setting, size: Size, seed: int) -> None:
     rules = _dsg.MATCHED_RULES if setting.matched else _dsg.RULES
 
     def go(method: str, initial: float, seed: int) -> Curve:
         return _dsg.machine(
-            found.problem,
+            problem,
             rules[method],
             setting.step(initial),
             precondition=setting.precondition,
@@ -150,22 +167,20 @@ def _three(found: Found, setting: Setting, size: Size, seed: int) -> None:
             curve=Curve(method, setting.name, seed),
         )
 
-    found.curves.append(_best(found, setting, lambda initial: go("DSG", initial, seed), size.tries))
+    found.curves.append(
+        _best(found, setting, setting.start(problem), lambda initial: go("DSG", initial, seed), size.tries)
+    )
     best = found.initial[setting.name]
     for method in _THREE:
         seeds = range(seed, seed + size.seeds)
         found.curves += [go(method, best, one) for one in seeds if method != "DSG" or one != seed]
 
 
-def _best(found: Found, setting: Setting, go: Callable[[float], Curve], tries: int) -> Curve:
-    """Climb from the middle, up or else down, while that lowers the objective; keep the best run.
-
-    ``at_edge`` remembers where the number of tries ended the search.
-    """
-    middle = setting.middle_of_squares if found.problem.labels is None else setting.middle
-    curves = {middle: go(middle)}
+def _best(found: Found, setting: Setting, start: float, go: Callable[[float], Curve], tries: int) -> Curve:
+    """Climb from the start, up or else down, while that lowers the objective; keep the best run."""
+    curves = {start: go(start)}
     late = lambda initial: curves[initial].at(_LATE * found.seconds).objective
-    best = middle
+    best = start
     for factor in (_FACTOR, 1 / _FACTOR):
         while len(curves) < tries and factor * best not in curves:
             curves[factor * best] = go(factor * best)
@@ -183,10 +198,10 @@ def show(run: Run, size: Size, all_found: list[Found]) -> None:
     run.note(_describe(size, all_found))
     for found in all_found:
         _draw(run, found)
-        run.table(found.problem.name, _columns(found), _TABLE.format(title=found.problem.title))
+        run.table(found.name, _columns(found), _TABLE.format(title=found.title))
     run.note("\n\n".join(verdicts(all_found)))
     run.note(_REMARKS)
-    run.numbers("curves", {found.problem.name: _numbers(found) for found in all_found})
+    run.numbers("curves", {found.name: _numbers(found) for found in all_found})
 
 
 def _numbers(found: Found) -> dict[str, Any]:
@@ -207,7 +222,7 @@ def _draw(run: Run, found: Found) -> None:
             continue
         fig, panels = plots.figure(2)
         for axes, setting in zip(panels, settings, strict=True):
-            for method, colour in _dsg.COLOURS.items():
+            for method, colour in _COLOURS.items():
                 for curve in found.of(method, setting.name if method in _THREE else ""):
                     label = method if curve.seed == found.curves[0].seed else "_again"
                     axes.plot(curve.seconds[1:], curve.column("objective")[1:], ".-", color=colour, label=label)
@@ -219,7 +234,7 @@ def _draw(run: Run, found: Found) -> None:
         plots.label_lines(panels[1])
         suffix = "-preconditioned" if precondition else ""
         how = "with" if precondition else "without"
-        run.figure(f"{found.problem.name}{suffix}", fig, _FIGURE.format(title=found.problem.title, how=how))
+        run.figure(f"{found.name}{suffix}", fig, _FIGURE.format(title=found.title, how=how))
 
 
 def _share_heights(panels: Any, found: Found) -> None:
@@ -266,7 +281,7 @@ def verdicts(all_found: list[Found]) -> list[str]:
 
 def _about_three(all_found: list[Found], setting: Setting) -> str:
     def standing(one: str, other: str, what: str = "objective") -> Standing:
-        of = lambda method: {found.problem.title: found.scores(method, setting.name, what) for found in all_found}
+        of = lambda method: {found.title: found.scores(method, setting.name, what) for found in all_found}
         return Standing.of(of(one), of(other))
 
     pairs = (("CDSG", "DSG"), ("CDSG", "UDSG"), ("UDSG", "DSG"))
@@ -294,8 +309,8 @@ def _about_svrg(all_found: list[Found]) -> str:
     plain = [(method, _SETTINGS[0].name) for method in _THREE]
     early, late = (
         Standing.of(
-            {found.problem.title: found.scores("SVRG, 4F", part=part) for found in all_found},
-            {found.problem.title: _best_of(found, plain, part) for found in all_found},
+            {found.title: found.scores("SVRG, 4F", part=part) for found in all_found},
+            {found.title: _best_of(found, plain, part) for found in all_found},
         )
         for part in (_EARLY, 1.0)
     )
@@ -307,11 +322,11 @@ def _about_svrg(all_found: list[Found]) -> str:
 
 
 def _about_landmarks(all_found: list[Found]) -> str:
-    ours = {found.problem.title: found.scores("landmarks") for found in all_found}
+    ours = {found.title: found.scores("landmarks") for found in all_found}
     others = {}
     for found in all_found:
         runs = [("SVRG, 4F", ""), *((method, name) for name in found.settings for method in _THREE)]
-        others[found.problem.title] = _best_of(found, runs, 1.0)
+        others[found.title] = _best_of(found, runs, 1.0)
     return (
         "Our default, landmarks visited block by block, with the same kernel and the same λ, is, against the best of "
         f"all other runs at the end of the time, {Standing.of(ours, others)}."
@@ -323,8 +338,8 @@ def _best_of(found: Found, runs: list[tuple[str, str]], part: float) -> np.ndarr
 
 
 def _describe(size: Size, all_found: list[Found]) -> str:
-    rows = ", ".join(f"{found.problem.title} {len(found.problem.x):,}" for found in all_found)
-    edges = [f"{found.problem.title} ({', '.join(found.at_edge)})" for found in all_found if found.at_edge]
+    rows = ", ".join(f"{found.title} {found.rows:,}" for found in all_found)
+    edges = [f"{found.title} ({', '.join(found.at_edge)})" for found in all_found if found.at_edge]
     return _SETTING.format(
         rows=rows,
         batch=size.batch,
@@ -333,7 +348,7 @@ def _describe(size: Size, all_found: list[Found]) -> str:
         theory=1 / _dsg.RIDGE,
         sample=size.sample,
         seconds=size.seconds,
-        device=jax.devices()[0].device_kind,
+        device=all_found[0].device,
         seeds=size.seeds,
         svrg_batch=_SVRG_BATCH,
         factor=_FACTOR,

@@ -1,0 +1,355 @@
+"""Kernel classification: every method and loss learns digits, and is the same again from any source of rows."""
+
+import pickle
+import tracemalloc
+from copy import deepcopy
+
+import jax
+import numpy as np
+import pytest
+import scipy.sparse
+from scipy.special import expit, softmax
+from sklearn.datasets import load_digits, make_moons
+
+from thalweg import KernelClassifier
+from thalweg.kernels import Gaussian, Matern32
+from thalweg.machines.learners import LandmarkLearner, Learner
+from thalweg.models import _kernel_machine
+
+# A small machine: five blocks of landmarks, or of frequencies, in float32.
+SMALL = {"kernel": Gaussian(0.5), "alpha": 0.1, "block_size": 16, "random_state": 0}
+slow = lambda *values: pytest.param(*values, marks=pytest.mark.slow)
+
+
+@pytest.fixture(scope="module")
+def digits():
+    X, y = load_digits(return_X_y=True)
+    return X[:1000] / 16, y[:1000], X[1000:] / 16, y[1000:]
+
+
+@pytest.fixture(scope="module")
+def moons():
+    X, y = make_moons(80, noise=0.2, random_state=0)
+    return X, y
+
+
+# The docstring of the class learns digits in the quick suite.
+METHODS = [
+    ("auto", "landmarks", 0.95),
+    ("auto", "random", 0.93),
+    ("auto", "orthogonal", 0.93),
+    ("auto", "quasi", 0.93),
+    ("dsg", "landmarks", 0.93),
+    ("dsg", "random", 0.93),
+    ("dsg", "orthogonal", 0.93),
+    ("dsg", "quasi", 0.93),
+    ("udsg", "landmarks", 0.93),
+    ("udsg", "random", 0.93),
+    ("udsg", "orthogonal", 0.93),
+    ("udsg", "quasi", 0.93),
+    ("cdsg", "landmarks", 0.92),
+    ("cdsg", "random", 0.92),
+    ("cdsg", "orthogonal", 0.92),
+    ("cdsg", "quasi", 0.92),
+]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("method", "features", "accuracy"), METHODS)
+def test_every_method_learns_digits(digits, method, features, accuracy):
+    X, y, new, labels = digits
+    model = KernelClassifier(method=method, features=features, block_size=128, random_state=0, max_iter=5)
+    assert model.fit(X, y).score(new, labels) > accuracy
+    assert model.n_iter_ == len(model.history_) == 5
+    probabilities = model.predict_proba(new)
+    np.testing.assert_allclose(probabilities.sum(axis=1), 1, rtol=1e-5)
+    np.testing.assert_array_equal(model.classes_[probabilities.argmax(axis=1)], model.predict(new))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("loss", ["logistic", "hinge", "squared_hinge", "squared"])
+@pytest.mark.parametrize("method", ["auto", "dsg"])
+def test_every_loss_learns_digits(digits, loss, method):
+    X, y, new, labels = digits
+    model = KernelClassifier(loss=loss, method=method, block_size=128, random_state=0).fit(X, y)
+    assert model.score(new, labels) > (0.955 if method == "auto" else 0.93)
+    assert model.decision_function(new).shape == (len(new), 10)
+
+
+@pytest.mark.slow
+def test_the_default_beats_plain_steps(digits):
+    X, y, new, labels = digits
+    default = KernelClassifier(random_state=0).fit(X, y)
+    plain = KernelClassifier(method="dsg", precondition=False, block_size=128, random_state=0).fit(X, y)
+    assert default.score(new, labels) > 0.955
+    assert 0.7 < plain.score(new, labels) < default.score(new, labels)
+
+
+def test_one_block_of_squares_is_the_exact_solution(moons):
+    """(K + α/w)⁻¹ of labels −1 and 1, in float64."""
+    X, y = moons
+    weights = np.random.default_rng(0).uniform(0.5, 2.0, size=len(y))
+    model = KernelClassifier(Gaussian(0.5), alpha=0.1, loss="squared", tol=1e-10).fit(X, y, sample_weight=weights)
+    K = np.exp(-((X[:, None] - X[None]) ** 2).sum(-1) / 0.5)
+    exact = K @ np.linalg.solve(K + np.diag(0.1 / weights), 2.0 * y - 1)
+    np.testing.assert_allclose(model.decision_function(X), exact, atol=1e-9)
+    np.testing.assert_array_equal(model.predict(X), (exact > 0).astype(int))
+    assert (model.n_features_used_, model.n_iter_) == (80, 1)
+
+
+@pytest.mark.slow
+def test_one_block_of_logistic_losses_is_solved(moons):
+    """∂ℓ = −αW for every row: f is its own kernel expansion in the residuals."""
+    X, y = moons
+    model = KernelClassifier(Gaussian(0.5), alpha=0.1, tol=1e-8).fit(X, y)
+    K = np.exp(-((X[:, None] - X[None]) ** 2).sum(-1) / 0.5)
+    f = model.decision_function(X)
+    np.testing.assert_allclose(f, K @ (y - expit(f)) / 0.1, atol=1e-5)
+    np.testing.assert_allclose(model.predict_proba(X), np.stack([expit(-f), expit(f)], axis=1), rtol=1e-12)
+
+
+def test_labels_of_any_kind(moons):
+    X, y = moons
+    plain = KernelClassifier(**SMALL).fit(X, y)
+    words = KernelClassifier(**SMALL).fit(X, np.array(["no", "yes"])[y])
+    assert words.classes_.tolist() == ["no", "yes"]
+    np.testing.assert_array_equal(words.predict(X) == "yes", plain.predict(X) == 1)
+    np.testing.assert_array_equal(words.decision_function(X), plain.decision_function(X))
+
+
+def test_the_same_seed_gives_the_same_model(moons):
+    X, y = moons
+    options = SMALL | {"method": "udsg", "batch_size": 32, "max_iter": 2}
+    first, again = (KernelClassifier(**options).fit(X, y).decision_function(X) for _ in range(2))
+    other = KernelClassifier(**options | {"random_state": 1}).fit(X, y).decision_function(X)
+    np.testing.assert_array_equal(first, again)
+    assert np.abs(first - other).max() > 1e-3
+    with jax.enable_x64(False):
+        np.testing.assert_array_equal(KernelClassifier(**options).fit(X, y).decision_function(X), first)
+
+
+@pytest.mark.slow
+def test_kept_frequencies_are_those_made_anew(moons):
+    X, y = moons
+    options = SMALL | {"method": "udsg", "batch_size": 32, "max_iter": 2}
+    anew = KernelClassifier(**options).fit(X, y).decision_function(X)
+    kept = KernelClassifier(**options, keep_frequencies=True).fit(X, y)
+    assert kept._learner.expansion.blocks.shape[1:] == (16, 2)
+    np.testing.assert_allclose(kept.decision_function(X), anew, atol=1e-5)
+
+
+def test_weights_of_classes_are_weights_of_rows(moons):
+    X, y = moons
+    by_class = KernelClassifier(**SMALL, class_weight={1: 3.0}).fit(X, y).decision_function(X)
+    by_row = KernelClassifier(**SMALL).fit(X, y, sample_weight=np.where(y == 1, 3.0, 1.0)).decision_function(X)
+    plain = KernelClassifier(**SMALL).fit(X, y).decision_function(X)
+    np.testing.assert_array_equal(by_class, by_row)
+    assert np.mean(by_class - plain) > 0.2
+    few = np.concatenate([np.flatnonzero(y == 0), np.flatnonzero(y == 1)[:8]])
+    balanced = KernelClassifier(**SMALL, class_weight="balanced").fit(X[few], y[few]).decision_function(X)
+    weights = np.where(y[few] == 1, 48 / 16, 48 / 80)
+    np.testing.assert_array_equal(
+        balanced, KernelClassifier(**SMALL).fit(X[few], y[few], sample_weight=weights).decision_function(X)
+    )
+
+
+@pytest.mark.slow
+def test_rows_without_weight_are_not_there(moons):
+    X, y = moons
+    weights = np.arange(80) % 3 > 0
+    without = KernelClassifier(**SMALL).fit(X[weights], y[weights]).decision_function(X)
+    found = KernelClassifier(**SMALL).fit(X, y, sample_weight=weights.astype(float)).decision_function(X)
+    np.testing.assert_array_equal(found, without)
+
+
+@pytest.mark.parametrize("kind", [scipy.sparse.csr_matrix, scipy.sparse.csc_array, np.float32, np.asfortranarray])
+def test_rows_of_any_kind_are_the_same_rows(moons, kind):
+    X, y = moons
+    X = X.astype(np.float32) * (X > 0)
+    dense = KernelClassifier(**SMALL).fit(X, y)
+    found = KernelClassifier(**SMALL).fit(kind(X), y)
+    np.testing.assert_array_equal(found.decision_function(kind(X)), dense.decision_function(X))
+
+
+@pytest.mark.slow
+def test_a_memory_map_is_read_batch_by_batch(tmp_path):
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(30_000, 40))
+    y = (X[:, 0] > 0).astype(int)
+    np.save(tmp_path / "X.npy", X)
+    options = {"kernel": Gaussian(6.0), "alpha": 0.1, "block_size": 32, "max_features": 64, "random_state": 0}
+    weights = np.ones(len(y))
+    weights[::100] = 0
+    expected = KernelClassifier(**options).fit(X, y, sample_weight=weights).decision_function(X[:2000])
+    rows = np.load(tmp_path / "X.npy", mmap_mode="r")
+    tracemalloc.start()
+    try:
+        model = KernelClassifier(**options).fit(rows, y, sample_weight=weights)
+        found = model.decision_function(rows[:2000])
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    np.testing.assert_array_equal(found, expected)
+    assert peak < X.nbytes / 2
+
+
+def test_a_stream_is_its_batches_one_after_the_other(moons):
+    X, y = moons
+    parts = [(X[:40], y[:40]), (X[40:50], y[40:50]), (X[50:], y[50:])]
+    stream = KernelClassifier(**SMALL).fit(X[::2], y[::2]).fit_stream(iter(parts), classes=[0, 1])
+    calls = KernelClassifier(**SMALL)
+    for part in parts:
+        calls.partial_fit(*part, classes=[0, 1])
+    np.testing.assert_array_equal(stream.decision_function(X), calls.decision_function(X))
+    assert (stream.n_features_used_, [line["rows"] for line in stream.history_]) == (80, [40, 10, 30])
+    # Blocks fill up, so that the landmarks are the rows in order whatever the batches.
+    once = KernelClassifier(**SMALL).partial_fit(X, y)
+    np.testing.assert_array_equal(stream._learner.expansion.blocks[:5], once._learner.expansion.blocks[:5])
+    assert np.mean(stream.predict(X) == once.predict(X)) > 0.95
+
+
+@pytest.mark.slow
+def test_a_class_may_come_late():
+    rng = np.random.default_rng(0)
+    X = np.concatenate([rng.normal(size=(40, 2)), rng.normal(size=(40, 2)) + 6, rng.normal(size=(40, 2)) - 6])
+    y = np.repeat([0, 1, 2], 40)
+    model = KernelClassifier(**SMALL | {"kernel": Gaussian(2.0)}).partial_fit(X[:80], y[:80], classes=[0, 1, 2])
+    assert 2 not in model.predict(X[:80])
+    model.partial_fit(X[80:], y[80:])
+    assert model.score(X, y) > 0.95
+    np.testing.assert_allclose(model.predict_proba(X), softmax(model.decision_function(X), axis=1), rtol=1e-6)
+
+
+@pytest.mark.slow
+def test_a_fit_forgets_unless_it_starts_warm(moons):
+    X, y = moons
+    options = SMALL | {"method": "dsg", "batch_size": 32, "max_iter": 2}
+    once = KernelClassifier(**options).fit(X, y)
+    first = once.decision_function(X)
+    np.testing.assert_array_equal(once.fit(X, y).decision_function(X), first)
+    assert once.n_iter_ == 2
+    warm = KernelClassifier(**options, warm_start=True).fit(X, y)
+    np.testing.assert_array_equal(warm.decision_function(X), first)
+    used = warm.n_features_used_
+    warm.fit(X, y)
+    assert (warm.n_iter_, len(warm.history_), warm.n_features_used_) == (4, 4, 2 * used)
+    loss = lambda model: -np.mean(np.log(model.predict_proba(X)[np.arange(80), y]))
+    assert loss(warm) < loss(once)
+
+
+def spoil_later_passes(monkeypatch, kind):
+    """Let each pass but the first make the function worse than it was."""
+
+    def again(self, rows, order, alpha, total):
+        self.expansion = self.expansion._replace(weights=-2 * abs(self.expansion.weights))
+        yield len(order)
+
+    monkeypatch.setattr(kind, "again", again)
+
+
+def test_early_stopping_returns_to_the_best_pass(moons, monkeypatch):
+    X, y = moons
+    options = SMALL | {"early_stopping": True, "validation_fraction": 0.2}
+    best = KernelClassifier(**options, max_iter=1).fit(X, y)
+    spoil_later_passes(monkeypatch, LandmarkLearner)
+    model = KernelClassifier(**options, max_iter=9).fit(X, y)
+    losses = [line["held_out_loss"] for line in model.history_]
+    assert losses[0] < min(losses[1:])
+    assert model.n_iter_ == len(losses) == 3
+    np.testing.assert_array_equal(model.decision_function(X), best.decision_function(X))
+    assert 0 <= model.history_[0]["held_out_score"] < 0.3
+    # Without it the last pass stays.
+    last = KernelClassifier(**SMALL, early_stopping=False, max_iter=3).fit(X, y)
+    assert last.n_iter_ == 3
+    assert "held_out_loss" not in last.history_[0]
+    assert np.mean(last.predict(X) == y) != np.mean(best.predict(X) == y)
+
+
+@pytest.mark.parametrize("when", ["in the first pass", slow("in the second pass")])
+def test_an_interrupted_fit_keeps_what_it_has_learned(moons, monkeypatch, when):
+    X, y = moons
+    options = SMALL | {"method": "dsg", "batch_size": 16}
+    whole = KernelClassifier(**options, max_iter=1).fit(X, y).decision_function(X)
+    steps = Learner._steps
+
+    def interrupted(self, rows, order, size, ridge):
+        taken = int(self.expansion.steps)
+        for done in steps(self, rows, order, size, ridge):
+            yield done
+            if when == "in the first pass" and int(self.expansion.steps) == 2:
+                raise KeyboardInterrupt
+            if when == "in the second pass" and taken > 0:
+                raise KeyboardInterrupt
+
+    monkeypatch.setattr(Learner, "_steps", interrupted)
+    model = KernelClassifier(**options, max_iter=4)
+    number = 1 if when == "in the first pass" else 2
+    with pytest.warns(UserWarning, match=f"interrupted in pass {number} of 4: the model keeps what it has learned"):
+        model.fit(X, y)
+    monkeypatch.undo()
+    assert model.n_iter_ == number - 1
+    assert np.isfinite(model.decision_function(X)).all()
+    assert model.score(X, y) > 0.6
+    assert int(model._learner.expansion.steps) == (2 if number == 1 else 6)
+    assert np.abs(model.decision_function(X) - whole).max() > 1e-4
+    pickle.loads(pickle.dumps(model)).partial_fit(X, y)
+
+
+@pytest.mark.parametrize("rows", [80, slow(12)])
+def test_copies_predict_the_same_and_learn_on_alike(moons, rows):
+    """In float32 and, for one block of rows, in float64."""
+    X, y = moons
+    model = KernelClassifier(**SMALL).fit(X[:rows], y[:rows])
+    before = model.decision_function(X)
+    copies = [pickle.loads(pickle.dumps(model)), deepcopy(model)]
+    with jax.enable_x64(False):
+        copies.append(pickle.loads(pickle.dumps(model)))
+    model.partial_fit(X[::-1], y[::-1])
+    for copied in copies:
+        np.testing.assert_array_equal(copied.decision_function(X), before)
+        np.testing.assert_array_equal(
+            copied.partial_fit(X[::-1], y[::-1]).decision_function(X), model.decision_function(X)
+        )
+        assert copied._learner.dtype == (np.float64 if rows == 12 else np.float32)
+
+
+@pytest.mark.slow
+def test_a_class_of_kernels_gets_the_median_distance_times_the_bandwidth(moons):
+    X, y = moons
+    median = np.median(np.sqrt(((X[:, None] - X[None]) ** 2).sum(-1))[np.triu_indices(80, 1)])
+    for options, times in (({}, 0.5), ({"bandwidth": 0.3}, 0.3), ({"kernel": Matern32, "bandwidth": 2.0}, 2.0)):
+        model = KernelClassifier(**options).fit(X, y)
+        assert float(model.kernel_.lengthscale) == pytest.approx(times * median, rel=0.1)
+        assert isinstance(model.kernel_, options.get("kernel", Gaussian))
+    assert model.alpha_ == 0.01
+
+
+@pytest.mark.slow
+def test_lengthscale_and_ridge_are_searched_where_there_are_rows_enough(digits):
+    """Noisy labels ask for a larger ridge than clean ones."""
+    X, y, new, labels = digits
+    rng = np.random.default_rng(0)
+    rows = rng.integers(0, 1000, size=3000)
+    jittered = X[rows] + 0.1 * rng.normal(size=(3000, 64))
+    noisy = np.where(rng.uniform(size=3000) < 0.3, rng.integers(0, 10, size=3000), y[rows])
+    clean_model, noisy_model = (
+        KernelClassifier(block_size=512, random_state=0).fit(jittered, labels) for labels in (y[rows], noisy)
+    )
+    assert noisy_model.alpha_ > clean_model.alpha_
+    assert noisy_model.score(new, labels) > 0.8
+
+
+def test_a_pass_is_enough_for_one_block_and_for_many_rows():
+    model = KernelClassifier()
+    words = _kernel_machine.checked_words(model)
+    assert [model._passes(words, rows) for rows in (100, 2048, 2049, 20_000, 20_001)] == [1, 1, 10, 10, 1]
+    words = _kernel_machine.checked_words(model.set_params(method="dsg"))
+    assert model._passes(words, 100_000) == 10
+
+
+def test_progress_is_shown_on_demand(moons, capsys):
+    X, y = moons
+    KernelClassifier(**SMALL, max_iter=2, verbose=True).fit(X, y)
+    assert "pass 2" in capsys.readouterr().out
+    KernelClassifier(**SMALL, max_iter=2).fit(X, y)
+    assert capsys.readouterr().out == ""

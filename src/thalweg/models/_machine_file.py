@@ -4,8 +4,10 @@ from typing import Any
 
 import jax
 import numpy as np
+from sklearn.base import is_classifier
 
 from thalweg import files
+from thalweg.arguments import number, whole
 from thalweg.errors import FileFormatError
 from thalweg.kernels import Kernel, from_description
 from thalweg.kernels.description import kind_of
@@ -49,35 +51,44 @@ def load(kind: type, path: Any) -> Any:
     tree, metadata = files.load(path, kind=kind.__name__)
     try:
         return _rebuilt(kind, tree, metadata)
-    except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError, IndexError, OverflowError) as error:
         raise FileFormatError(f"{path}: not a {kind.__name__} that this release wrote ({error})") from error
 
 
 def _rebuilt(kind: type, tree: dict, metadata: dict) -> Any:
     model = kind(**{name: _live(name, value) for name, value in metadata["parameters"].items()})
     words = checked_words(model)
-    dimension, outputs, rows, seed = (_whole(metadata[name]) for name in ("dimension", "outputs", "rows", "seed"))
+    dimension, outputs = whole("dimension", metadata["dimension"]), whole("outputs", metadata["outputs"])
+    rows = None if metadata["rows"] is None else whole("rows", metadata["rows"])
+    seed = whole("seed", metadata["seed"], least=0, most=2**31 - 1)
     model.n_features_in_ = dimension
     if metadata["names"]:
+        if len(metadata["names"]) != dimension:
+            raise ValueError(f"{len(metadata['names'])} names for {dimension} features")
         model.feature_names_in_ = np.array([str(name) for name in metadata["names"]], dtype=object)
-    if len(tree["classes"]):
-        model.classes_ = tree["classes"]
+    if is_classifier(model):
+        model.classes_ = _classes(tree["classes"], outputs)
     else:
         model._flat, model._target_mean, model._target_scale = bool(metadata["flat"]), *_moments(tree, outputs)
     model._double = bool(metadata["double"])
     with jax.enable_x64(model._double):
         dtype = np.float64 if model._double else np.float32
         model.kernel_ = jax.tree.map(lambda leaf: np.asarray(leaf, dtype), from_description(metadata["kernel"]))
-        model.alpha_ = float(metadata["alpha"])
-        learner = make_learner(words, model.kernel_, model._loss(), dimension, outputs, rows, seed, dtype)
+        model.alpha_ = float(number("alpha", metadata["alpha"], above=0))
+        # Without room nothing is allocated by the word of a file.
+        learner = make_learner(words, model.kernel_, model._loss(), dimension, outputs, rows, seed, dtype, room=False)
         learner.expansion = _like(learner.expansion, tree["expansion"])
+        used, capacity = int(learner.expansion.used), learner.expansion.capacity
+        if not 0 <= used <= capacity:
+            raise ValueError(f"{used} blocks in room for {capacity}")
         if isinstance(learner, LandmarkLearner):
             learner.examples = _like(learner.examples, tree["examples"])
-            learner.filled = _whole(metadata["filled"])
-    if not 0 <= int(learner.expansion.used) <= learner.expansion.capacity:
-        raise ValueError(f"{int(learner.expansion.used)} blocks in room for {learner.expansion.capacity}")
+            if len(learner.examples.weights) != capacity:
+                raise ValueError(f"examples of {len(learner.examples.weights)} blocks in room for {capacity}")
+            size = learner.visitor.coordinates.block_size
+            learner.filled = whole("filled", metadata["filled"], least=min(used, 1), most=size if used else 0)
     model._learner, model._shape, model._seen = learner, (outputs, rows), float(metadata["seen"])
-    model.n_iter_, model.history_ = _whole(metadata["passes"]), list(metadata["history"])
+    model.n_iter_, model.history_ = whole("passes", metadata["passes"], least=0), list(metadata["history"])
     model.n_features_used_ = learner.features
     return model
 
@@ -93,6 +104,15 @@ def _like(template: Any, arrays: dict) -> Any:
     if len({len(array) for array in found.values() if array.ndim}) != 1:
         raise ValueError("arrays of one expansion differ in their number of blocks")
     return type(template)(**found)
+
+
+def _classes(classes: Any, outputs: int) -> np.ndarray:
+    classes = np.asarray(classes)
+    if classes.ndim != 1 or len(classes) < 2 or not np.array_equal(np.unique(classes), classes):
+        raise ValueError("classes are not two or more in order")
+    if outputs != (1 if len(classes) == 2 else len(classes)):
+        raise ValueError(f"{outputs} outputs for {len(classes)} classes")
+    return classes
 
 
 def _moments(tree: dict, outputs: int) -> tuple[np.ndarray, np.ndarray]:
@@ -126,9 +146,3 @@ def _live(name: str, value: Any) -> Any:
     if name == "class_weight" and isinstance(value, dict):
         return dict(map(tuple, value["weights"]))
     return tuple(value) if name == "periods" else value
-
-
-def _whole(value: Any) -> Any:
-    if value is not None and type(value) is not int:
-        raise TypeError(f"expected a whole number, found {value!r}")
-    return value

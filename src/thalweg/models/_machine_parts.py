@@ -79,9 +79,20 @@ def checked_words(estimator: Any) -> Words:
 
 
 def make_learner(
-    words: Words, kernel: Kernel, loss: Loss, dimension: int, outputs: int, rows: int | None, seed: int, dtype: Any
+    words: Words,
+    kernel: Kernel,
+    loss: Loss,
+    dimension: int,
+    outputs: int,
+    rows: int | None,
+    seed: int,
+    dtype: Any,
+    room: bool = True,
 ) -> learners.Learner:
-    """Return a learner that knows nothing, for so many rows; None means a stream without an end."""
+    """Return a learner that knows nothing, for so many rows; None means a stream without an end.
+
+    Without ``room`` it has no place for blocks: it will be given arrays that have.
+    """
     size = words.block_size if rows is None else min(words.block_size, _power_of_two(rows))
     key = jax.random.key(seed)
     parts = coordinates(kernel, words.features, key, dimension, size, words.keep_frequencies)
@@ -93,7 +104,7 @@ def make_learner(
             f"found {batch_size}"
         )
     machine = Machine(parts, loss, _rule(words, limit), _step(words, loss), jnp.asarray(0.0), words.precondition)
-    capacity = 1 if rows is None else min(-(-rows // size), limit)
+    capacity = (1 if rows is None else min(-(-rows // size), limit)) if room else 0
     if not (words.visits and isinstance(parts, Points)):
         return learners.start(machine, dimension, outputs, min(capacity, 8), batch_size, seed, dtype)
     rounds = _ROUNDS_OF_ONE_BLOCK if rows is not None and rows <= size else _ROUNDS

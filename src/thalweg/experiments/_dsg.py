@@ -2,9 +2,9 @@
 
 The objective is mean ℓ(f(x), y) + λ/2·‖f‖² over a fixed sample of the training rows, the same for all methods. A sum
 of random features is in no RKHS of its kernel k but in those of Σ pᵢ φᵢᵀφᵢ, which estimate k for any weights p of the
-blocks that sum to 1. Its norm is taken to be the least of them, ‖f‖ = Σ‖Wᵢ‖, which also bounds the norm in k of the
-function that DSG estimates. For one block it is ‖w‖ of the paper's (2). Landmarks have f = Σ k(·, xⱼ)Wⱼ and
-‖f‖² = Σ ⟨Wⱼ, f(xⱼ)⟩.
+blocks that sum to 1. Its norm is taken to be the least of them, ‖f‖ = Σ‖Wᵢ‖, which, but for noise, also bounds the
+norm in k of the function that DSG, without a preconditioner, estimates. For one block it is ‖w‖
+of the paper's (2). Landmarks have f = Σ k(·, xⱼ)Wⱼ and ‖f‖² = Σ ⟨Wⱼ, f(xⱼ)⟩.
 """
 
 import time

@@ -385,6 +385,7 @@ _REMARKS = (
     "The three algorithms are the paper's with their misprints corrected; the step of CDSG along an old block is "
     "bounded by ten times γ, without which it grows without limit. Choosing the block by the data makes its gradient "
     "biased: the paper's rate for it has no proof. A sum of random features is in no RKHS of the kernel; its ‖f‖ is "
-    "taken to be Σ‖W‖ over its blocks, the least norm that any weighting of the blocks gives it, which bounds the norm "
-    "of the function it estimates. Preconditioned blocks are what the first DSG code has, and neither paper mentions."
+    "taken to be Σ‖W‖ over its blocks, the least norm that any weighting of the blocks gives it; without a "
+    "preconditioner this bounds, but for noise, the norm of the function that is estimated. Preconditioned blocks are "
+    "what the first DSG code has, and neither paper mentions."
 )

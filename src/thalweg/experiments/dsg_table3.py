@@ -177,8 +177,8 @@ def verdicts(all_found: list[Found]) -> list[str]:
         checked = [standing(of("CDSG", setting), of(other, setting)) for other in ("DSG", "UDSG")]
         said.append(
             f"{how}: that exact optimisation is preferable if there is memory for it {holds(*exact)}: LIBSVM is "
-            f"{against}. CDSG is, against DSG, {checked[0]}; against UDSG {checked[1]}: in the paper it is level with "
-            f"UDSG, and both are ahead of DSG."
+            f"{against}. CDSG is, against DSG, {checked[0]}; against UDSG {checked[1]}: in the paper DSG, UDSG "
+            f"and CDSG have 0.407, 0.402 and 0.402 on CIFAR-10, where LIBSVM has 0.386."
         )
     ours = standing(of("landmarks", "–"), of("LIBSVM", "–"))
     said.append(f"Our default, landmarks visited block by block with the same loss, is, against LIBSVM, {ours}.")

@@ -15,10 +15,11 @@ from thalweg.machines.rules import Capped
 from thalweg.machines.steps import Machine, run
 from thalweg.machines.visits import Examples, Visitor, absorb, revisit
 
-# Steps in one compiled scan; what is left of them at the end of a pass goes one by one.
-_CHUNK = 8
+# Steps in one compiled scan, where a step has few rows; what is left at the end of a pass goes one by one. Where
+# it has many, the call costs nothing beside the step, and one program less is compiled.
+_CHUNK, _MANY_ROWS = 8, 1024
 # Rows of a prediction that have features at a time.
-_ROWS_AT_ONCE = 4096
+_ROWS_AT_ONCE = 2048
 
 
 @dataclass
@@ -75,7 +76,7 @@ class Learner:
 
     def _steps(self, rows: Rows, order: np.ndarray, size: int, ridge: float) -> Iterator[int]:
         machine = eqx.tree_at(lambda m: m.ridge, self.machine, jnp.asarray(ridge))
-        for part in _chunks(order, size):
+        for part in _chunks(order, size, _steps_at_once(size)):
             batches = rows.stack(part, size, self.dtype)
             steps, taken = len(batches.weights), int(self.expansion.steps)
             self.expansion = with_room(self.expansion, int(self.expansion.used) + steps, machine.rule.limit)
@@ -119,7 +120,7 @@ class LandmarkLearner(Learner):
             yield len(part)
         room = (self._limit - int(self.expansion.used)) * size
         new, order = np.split(order, [room])
-        for part in _chunks(new, size):
+        for part in _chunks(new, size, _steps_at_once(size)):
             batches = rows.stack(part, size, self.dtype)
             self._make_room(len(batches.weights))
             self.expansion, self.examples, _ = absorb(visitor, self.expansion, self.examples, batches)
@@ -134,7 +135,7 @@ class LandmarkLearner(Learner):
         count = int(self.expansion.used)
         shuffle = np.random.default_rng([self.seed, int(self.expansion.steps), count])
         landmarks = self.features
-        for part in _chunks(shuffle.permutation(count).astype(np.int32), 1):
+        for part in _chunks(shuffle.permutation(count).astype(np.int32), 1, _steps_at_once(self._rows_a_block)):
             self.expansion, _ = revisit(visitor, self.expansion, self.examples, part)
             yield len(part) * landmarks // count
         yield from self._steps(rows, shuffle.permutation(order[self.taken :]), self.batch_size, alpha / max(total, 1))
@@ -190,10 +191,14 @@ def start_landmarks(
     return LandmarkLearner(machine, expansion, batch_size, seed, visitor, examples)
 
 
-def _chunks(order: np.ndarray, size: int) -> Iterator[np.ndarray]:
-    """Split rows into chunks of ``_CHUNK`` whole batches, and the rest into single ones."""
-    whole = len(order) // (size * _CHUNK) * size * _CHUNK
-    for begin in range(0, whole, size * _CHUNK):
-        yield order[begin : begin + size * _CHUNK]
+def _steps_at_once(rows: int) -> int:
+    return 1 if rows >= _MANY_ROWS else _CHUNK
+
+
+def _chunks(order: np.ndarray, size: int, steps: int) -> Iterator[np.ndarray]:
+    """Split rows into chunks of so many whole batches, and the rest into single ones."""
+    whole = len(order) // (size * steps) * size * steps
+    for begin in range(0, whole, size * steps):
+        yield order[begin : begin + size * steps]
     for begin in range(whole, len(order), size):
         yield order[begin : begin + size]

@@ -28,7 +28,7 @@ from thalweg.oracles.losses import Loss
 _PASSES, _FEW_ROWS = 10, 20_000
 # Held out to stop early, at most.
 _MOST_HELD_OUT = 5000
-_ROWS_AT_ONCE = 4096
+_ROWS_AT_ONCE = 2048
 _TOO_LARGE = "X or y leads to values beyond the range of numbers: look for features or targets of extreme size"
 
 

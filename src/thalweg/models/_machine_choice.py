@@ -83,7 +83,8 @@ def choose(
 
     @cache
     def loss(times: float, alpha: float) -> float:
-        learner = trial.learner(make(times), len(order))
+        # With room for all rows, so that the program which learns from them is compiled once.
+        learner = trial.learner(make(times), len(rows))
         for _ in learner.learn(rows, order, alpha, len(order)):
             pass
         found = trial.loss(learner.predict(held.features(slice(None), dtype)), held)

@@ -42,6 +42,8 @@ def quick_options() -> Mapping[str, Any]:
 def quick_jit(quick: Callable[..., bool]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """A decorator: ``jax.jit``, with :func:`quick_options` for those arguments for which ``quick(*arguments)`` holds.
 
+    JAX allows no options within another ``jit``, so the function is to be called from the host.
+
     Examples
     --------
     >>> import jax.numpy as jnp

@@ -113,11 +113,16 @@ def _few(*arguments: Any) -> bool:
     return max(np.shape(leaf)[0] for leaf in jax.tree.leaves(arguments) if np.ndim(leaf)) <= _FEW
 
 
+def _covariance(kernel: Kernel, inputs: Array, real: Array, jitter: Array) -> Float[Array, "n n"]:
+    """K + jitter·I, with padding independent of everything."""
+    among = kernel(inputs) * real[:, None] * real
+    return among + jnp.diag(jnp.where(real > 0, jitter, 1.0))
+
+
 @quick_jit(_few)
 def _prior(kernel: Kernel, inputs: Array, real: Array, jitter: Array) -> tuple[Float[Array, "n n"], Implicit]:
-    """K + jitter·I, with padding independent of everything, and the process that has it as its covariance."""
-    among = kernel(inputs) * real[:, None] * real
-    covariance = among + jnp.diag(jnp.where(real > 0, jitter, 1.0))
+    """The covariance, and the process that has it."""
+    covariance = _covariance(kernel, inputs, real, jitter)
     return covariance, Implicit.prior(covariance)
 
 
@@ -139,7 +144,7 @@ def _slope(
     """
 
     def loss(kernel: Kernel) -> Array:
-        covariance, _ = _prior(kernel, problem.inputs, problem.real, jitter)
+        covariance = _covariance(kernel, problem.inputs, problem.real, jitter)
         moved = Implicit.from_sites(covariance, weights, sites)
         return _loss(ExpectedLikelihood(likelihood, problem.targets, weights=problem.weights), moved)
 

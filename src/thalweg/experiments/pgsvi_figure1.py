@@ -116,7 +116,7 @@ def _methods(problem: _pgsvi.Problem, quick: bool) -> dict[str, Method]:
 
 def _sweep(problem: _pgsvi.Problem, method: Method, best: float, run: Run) -> Sweep:
     """Try the sizes one by one, each from all seeds at once."""
-    per_decade, seeds = (1, 1) if run.quick else (4, 3)
+    per_decade, seeds = (1, 1) if run.quick else (4, 10)
     low, high = method.powers
     sizes = 10 ** np.linspace(low, high, round((high - low) * per_decade) + 1)
     keys = jax.random.split(jax.random.key(run.seed), 1 if method.oracle.deterministic else seeds)

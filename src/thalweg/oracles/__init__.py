@@ -1,7 +1,6 @@
 """Oracles ĝ: ways to estimate a gradient without bias, and what each costs."""
 
 from thalweg.oracle import Exact, Oracle, Out
-from thalweg.oracles import losses
 from thalweg.oracles.finite import FiniteDifferences
 from thalweg.oracles.functional import Batch, FunctionalGradient
 from thalweg.oracles.minibatch import MiniBatch
@@ -20,5 +19,4 @@ __all__ = [
     "Out",
     "Reparameterised",
     "ScoreFunction",
-    "losses",
 ]

@@ -25,6 +25,9 @@ class Loss(eqx.Module):
     slope: ClassVar[float | None] = None
     """The largest length of a gradient, of one output where the losses of outputs are summed; None if there is none."""
 
+    smooth: ClassVar[bool] = True
+    """Whether there is a gradient everywhere."""
+
     def value(self, f: Rows, y: Rows) -> Float[Array, " n"]:
         """The loss of each row."""
         raise NotImplementedError(f"{type(self).__name__} must define value(f, y)")
@@ -101,6 +104,7 @@ class Hinge(Loss):
     """max(0, 1 − y·f) for y of −1 or 1, summed over columns: one class against the rest."""
 
     slope = 1.0
+    smooth = False
 
     def value(self, f: Rows, y: Rows) -> Float[Array, " n"]:
         """What is missing of a margin of 1."""
@@ -156,6 +160,7 @@ class Quantile(Loss):
     Array([0.9, 0.1], dtype=float...)
     """
 
+    smooth = False
     q: Array
 
     def __init__(self, q: float = 0.5) -> None:

@@ -6,7 +6,9 @@ others held fixed. For the squared loss that is one linear system,
 
     δ = −(K_kk + α/w)⁻¹ (f(X_k) − y_k + α W_k / w),
 
-and for others the same with α/(L·w) for the curvature bound L, a few times over, accelerated.
+and for others the same with α/(L·w) for the curvature bound L, a few times over: accelerated where the loss is smooth.
+Where it has kinks, with the gradient smoothed about the dual −αW/w, the rounds are those of Douglas–Rachford splitting,
+which converge when over-relaxed, but may circle for ever when accelerated: only the first ones are.
 """
 
 from typing import NamedTuple
@@ -21,6 +23,8 @@ from thalweg.machines.expansion import Expansion, evaluate
 from thalweg.oracles.functional import Batch
 from thalweg.oracles.losses import Loss
 
+# For losses with kinks so many rounds are accelerated. Then they are over-relaxed: any number below 2 converges.
+_ACCELERATED, _RELAXATION = 200, 1.6
 # Below this float32 could not factorise a kernel matrix; a longer diagonal only makes for shorter steps.
 _LEAST_DIAGONAL = {jnp.dtype("float32"): 1e-3, jnp.dtype("float64"): 1e-10}
 
@@ -114,11 +118,13 @@ def _visited(
     def go(now: _Round) -> _Round:
         # Accelerated, as in FISTA; the momentum is dropped where it points uphill.
         momentum = (1 + jnp.sqrt(1 + 4 * now.momentum**2)) / 2
-        ahead = (now.momentum - 1) / momentum
+        accelerated = visitor.loss.smooth | (now.rounds < _ACCELERATED)
+        ahead = jnp.where(accelerated, (now.momentum - 1) / momentum, 0)
         weights = now.weights + ahead * (now.weights - now.last_weights)
         values = now.f + ahead * (now.f - now.last_f)
         residual = short_of_optimal(weights, values)
         change = -jax.scipy.linalg.cho_solve(factor, residual / curvature)
+        change = jnp.where(accelerated, 1, _RELAXATION) * change
         moved = values + jnp.matmul(kernel, change, precision="highest")
         uphill = jnp.vdot(row_weights * residual, moved - now.f) > 0
         largest = jnp.max(jnp.abs(residual))

@@ -108,6 +108,22 @@ def test_one_block_of_logistic_losses_is_solved(moons):
     np.testing.assert_allclose(model.predict_proba(X), np.stack([expit(-f), expit(f)], axis=1), rtol=1e-12)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("alpha", [0.01, 1.0])
+def test_one_block_of_hinge_losses_is_solved(digits, alpha):
+    """αW·y is the part of the margin's slope: 1 within the margin, 0 beyond it, anything between on it."""
+    X, y, _, _ = digits
+    X, signs = X[:300], np.where(y[:300] < 5, -1.0, 1.0)
+    model = KernelClassifier(loss="hinge", alpha=alpha, tol=1e-6, random_state=0).fit(X, signs)
+    learner = model._learner
+    points = np.asarray(learner.expansion.blocks[0, :300])
+    part = alpha * np.asarray(learner.expansion.weights[0, :300, 0]) * np.asarray(learner.examples.targets[0, :300, 0])
+    margin = model.decision_function(points) * np.asarray(learner.examples.targets[0, :300, 0])
+    assert (np.abs(part - 0.5) < 0.5 + 1e-4).all()
+    np.testing.assert_allclose(part[margin < 1 - 1e-3], 1, atol=1e-4)
+    np.testing.assert_allclose(part[margin > 1 + 1e-3], 0, atol=1e-4)
+
+
 def test_labels_of_any_kind(moons):
     X, y = moons
     plain = KernelClassifier(**SMALL).fit(X, y)

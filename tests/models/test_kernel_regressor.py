@@ -1,0 +1,153 @@
+"""Kernel regression: scikit-learn's kernel ridge where there is one block, quantiles, robustness, several targets."""
+
+import numpy as np
+import pytest
+from scipy.optimize import minimize
+from sklearn.datasets import make_friedman1
+from sklearn.kernel_ridge import KernelRidge
+
+from thalweg import KernelRegressor
+from thalweg.kernels import Gaussian, Matern32
+
+GAMMA = 1 / (2 * 0.7**2)
+
+
+@pytest.fixture(scope="module")
+def curve():
+    rng = np.random.default_rng(0)
+    X = rng.uniform(-3, 3, size=(60, 1))
+    return X, 100 + 20 * np.sin(2 * X[:, 0]) + 3 * rng.normal(size=60)
+
+
+def test_one_block_is_kernel_ridge_of_standardised_targets(curve):
+    X, y = curve
+    weights = np.random.default_rng(1).uniform(0.5, 2.0, size=len(y))
+    for w in (None, weights):
+        mean = np.average(y, weights=w)
+        scale = np.sqrt(np.average((y - mean) ** 2, weights=w))
+        ridge = KernelRidge(alpha=0.3, kernel="rbf", gamma=GAMMA).fit(X, (y - mean) / scale, sample_weight=w)
+        model = KernelRegressor(Gaussian(0.7), alpha=0.3, tol=1e-10).fit(X, y, sample_weight=w)
+        new = np.linspace(-4, 4, 31)[:, None]
+        np.testing.assert_allclose(model.predict(new), mean + scale * ridge.predict(new), rtol=1e-9)
+        assert model.score(X, y) > 0.9
+
+
+def test_one_block_of_other_kernels_is_kernel_ridge_too(curve):
+    X, y = curve
+    kernel = Matern32(0.7, 2.5)
+    mean, scale = y.mean(), y.std()
+    ridge = KernelRidge(alpha=0.3, kernel="precomputed").fit(np.asarray(kernel(X)), (y - mean) / scale)
+    model = KernelRegressor(kernel, alpha=0.3, tol=1e-10).fit(X, y)
+    np.testing.assert_allclose(model.predict(X), mean + scale * ridge.predict(np.asarray(kernel(X))), rtol=1e-9)
+
+
+@pytest.mark.slow
+def test_blocks_converge_to_kernel_ridge(curve):
+    """Passes over blocks in float32, to the digits that float32 has."""
+    X, y = curve
+    exact = KernelRegressor(Gaussian(0.7), alpha=0.3).fit(X, y).predict(X)
+    model = KernelRegressor(Gaussian(0.7), alpha=0.3, block_size=16, max_iter=300, random_state=0).fit(X, y)
+    assert model.n_features_used_ == 60
+    np.testing.assert_allclose(model.predict(X), exact, atol=0.02)
+
+
+def test_a_block_filled_by_calls_is_one_block(curve):
+    """The first call sets the scale of the targets; after that, calls that fill one block are one call."""
+    X, y = curve
+    options = {"kernel": Gaussian(0.7), "alpha": 0.3, "block_size": 64, "tol": 1e-6}
+    calls = KernelRegressor(**options).partial_fit(X[:20], y[:20])
+    calls.partial_fit(X[20:30], y[20:30]).partial_fit(X[30:], y[30:])
+    scale, mean = y[:20].std(), y[:20].mean()
+    ridge = KernelRidge(alpha=0.3, kernel="rbf", gamma=GAMMA).fit(X, (y - mean) / scale)
+    np.testing.assert_allclose(calls.predict(X), mean + scale * ridge.predict(X), rtol=1e-4)
+    assert (calls.n_features_used_, [line["features"] for line in calls.history_]) == (60, [20, 30, 60])
+
+
+def test_several_targets_are_each_its_own(curve):
+    X, y = curve
+    both = np.stack([y, -5 * y + X[:, 0]], axis=1)
+    model = KernelRegressor(Gaussian(0.7), alpha=0.3, tol=1e-10).fit(X, both)
+    assert model.predict(X).shape == (60, 2)
+    for column in range(2):
+        alone = KernelRegressor(Gaussian(0.7), alpha=0.3, tol=1e-10).fit(X, both[:, column])
+        np.testing.assert_allclose(model.predict(X)[:, column], alone.predict(X), rtol=1e-9)
+    # A matrix of one column stays a matrix.
+    assert model.fit(X, both[:, :1]).predict(X).shape == (60, 1)
+
+
+@pytest.mark.slow
+def test_predictions_follow_the_units_of_the_targets(curve):
+    X, y = curve
+    for loss in ("squared", "huber", "quantile"):
+        model = KernelRegressor(Gaussian(0.7), alpha=0.3, loss=loss, tol=1e-9)
+        plain = model.fit(X, y).predict(X)
+        np.testing.assert_allclose(model.fit(X, 1e-3 * y - 7).predict(X), 1e-3 * plain - 7, rtol=1e-7)
+
+
+def test_constant_targets_are_predicted(curve):
+    X, _ = curve
+    np.testing.assert_allclose(KernelRegressor(Gaussian(0.7)).fit(X, np.full(60, 4.2)).predict(X), 4.2, rtol=1e-12)
+
+
+def quantile_by_its_dual(X, y, quantile, alpha):
+    """min ½aᵀKa/α − ⟨y, a⟩ over the box (q − 1) ≤ a ≤ q, which the coefficients αW solve."""
+    K = np.exp(-GAMMA * (X - X.T) ** 2)
+    found = minimize(
+        lambda a: (a @ K @ a / (2 * alpha) - a @ y, K @ a / alpha - y),
+        np.zeros(len(y)),
+        jac=True,
+        bounds=[(quantile - 1, quantile)] * len(y),
+        method="L-BFGS-B",
+        options={"maxiter": 50_000, "maxfun": 100_000, "ftol": 1e-16, "gtol": 1e-11},
+    )
+    return K @ found.x / alpha
+
+
+@pytest.mark.parametrize("quantile", [0.2, 0.5])
+def test_one_block_of_quantile_losses_is_solved(curve, quantile):
+    """Accelerated for ever, the rounds of a visit would circle about the solution."""
+    X, y = curve
+    model = KernelRegressor(Gaussian(0.7), alpha=0.3, loss="quantile", quantile=quantile, tol=1e-8).fit(X, y)
+    exact = quantile_by_its_dual(X, (y - y.mean()) / y.std(), quantile, 0.3)
+    np.testing.assert_allclose((model.predict(X) - y.mean()) / y.std(), exact, atol=1e-4)
+
+
+@pytest.mark.parametrize("quantile", [0.1, 0.5, 0.9])
+def test_quantiles_cover_as_often_as_they_say(quantile):
+    """Within three standard deviations of the coverage by a sample quantile of 500 rows."""
+    rng = np.random.default_rng(0)
+
+    def sample(rows):
+        X = rng.uniform(-3, 3, size=(rows, 1))
+        spread = 0.3 + 0.2 * np.abs(X[:, 0])
+        return X, np.sin(X[:, 0]) + spread * rng.exponential(size=rows), np.sin(X[:, 0]) - spread * np.log(1 - quantile)
+
+    X, y, _ = sample(500)
+    model = KernelRegressor(Gaussian(1.5), loss="quantile", quantile=quantile, alpha=1.0, random_state=0).fit(X, y)
+    new, targets, exact = sample(4000)
+    assert abs(np.mean(targets <= model.predict(new)) - quantile) < 3 * np.sqrt(quantile * (1 - quantile) / 500)
+    assert np.mean(np.abs(model.predict(new) - exact)) < {0.1: 0.06, 0.5: 0.12, 0.9: 0.3}[quantile]
+
+
+def test_huber_losses_shrug_at_outliers(curve):
+    X, y = curve
+    wild = y.copy()
+    wild[::10] += 500
+    new = np.linspace(-3, 3, 31)[:, None]
+    truth = 100 + 20 * np.sin(2 * new[:, 0])
+    error = lambda **options: np.median(
+        np.abs(KernelRegressor(Gaussian(0.7), alpha=0.3, **options).fit(X, wild).predict(new) - truth)
+    )
+    assert error(loss="huber", width=0.05) < 0.3 * error(loss="squared")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("method", "features"), [("auto", "landmarks"), ("auto", "quasi"), ("dsg", "random")])
+@pytest.mark.parametrize("loss", ["squared", "huber", "quantile"])
+def test_every_loss_learns_by_every_kind_of_step(method, features, loss):
+    X, y = make_friedman1(1500, noise=0.5, random_state=0)
+    model = KernelRegressor(
+        loss=loss, method=method, features=features, block_size=128, bandwidth=1.0, alpha=0.1, random_state=0
+    )
+    model.fit(X[:1000], y[:1000])
+    assert model.score(X[1000:], y[1000:]) > 0.85

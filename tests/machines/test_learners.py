@@ -66,6 +66,7 @@ def test_rows_are_landmarks_up_to_the_cap_and_steps_beyond_it(monkeypatch):
     assert [order for order, _, _ in steps] == [list(range(30, 50))] * 2
 
 
+@pytest.mark.slow
 def test_later_passes_visit_every_block_and_converge():
     model = learner(10)
     learn(model, range(21))
@@ -87,6 +88,7 @@ def test_conversion_touches_arrays_only():
     assert isinstance(model.expansion.weights, jax.Array)
 
 
+@pytest.mark.slow
 def test_steps_along_old_blocks_lower_the_loss_on_their_rows():
     model = learner(2)
     learn(model, range(16))

@@ -99,7 +99,7 @@ def objective(loss, y, c):
     return jnp.vdot(WEIGHTS, loss.value(f, jnp.asarray(y))) + ALPHA / 2 * jnp.vdot(c, f)
 
 
-@pytest.mark.parametrize("name", ["logistic", slow("softmax"), "squared_hinge", slow("huber")])
+@pytest.mark.parametrize("name", [slow("logistic"), slow("softmax"), "squared_hinge", slow("huber")])
 def test_smooth_losses_converge_to_the_minimiser(name):
     """∂ℓ·w + αW = 0 for each row; and L-BFGS on the same convex objective finds no lower value."""
     loss, y = TARGETS[name]
@@ -120,7 +120,7 @@ def test_smooth_losses_converge_to_the_minimiser(name):
     np.testing.assert_allclose(K @ found, K @ best.x.reshape(y.shape), atol=1e-4)
 
 
-@pytest.mark.parametrize("name", ["hinge", "quantile"])
+@pytest.mark.parametrize("name", [slow("hinge"), "quantile"])
 def test_losses_with_kinks_converge_to_the_minimiser(name):
     """The dual −αW/w lies in the subdifferential: at an end of it off the kink, anywhere in it on the kink.
 
@@ -166,6 +166,7 @@ def test_padded_rows_change_nothing():
     assert (np.asarray(plain.weights[-1, -3:]) == 0).all()
 
 
+@pytest.mark.slow
 def test_a_visit_ends_at_its_tolerance_or_after_its_rounds():
     loss, y = TARGETS["logistic"]
     batches = blocks(y, WEIGHTS)
@@ -198,6 +199,7 @@ def test_weights_are_repetitions():
     )
 
 
+@pytest.mark.slow
 def test_single_precision_is_solved_as_far_as_it_goes():
     loss, y = TARGETS["squared"]
     with jax.enable_x64(False):

@@ -18,7 +18,6 @@ from thalweg.models import _kernel_machine
 
 # A small machine: five blocks of landmarks, or of frequencies, in float32.
 SMALL = {"kernel": Gaussian(0.5), "alpha": 0.1, "block_size": 16, "random_state": 0}
-slow = lambda *values: pytest.param(*values, marks=pytest.mark.slow)
 
 
 @pytest.fixture(scope="module")
@@ -209,6 +208,7 @@ def test_a_memory_map_is_read_batch_by_batch(tmp_path):
     assert peak < X.nbytes / 2
 
 
+@pytest.mark.slow
 def test_a_stream_is_its_batches_one_after_the_other(moons):
     X, y = moons
     parts = [(X[:40], y[:40]), (X[40:50], y[40:50]), (X[50:], y[50:])]
@@ -281,7 +281,24 @@ def test_early_stopping_returns_to_the_best_pass(moons, monkeypatch):
     assert np.mean(last.predict(X) == y) != np.mean(best.predict(X) == y)
 
 
-@pytest.mark.parametrize("when", ["in the first pass", slow("in the second pass")])
+def test_an_interrupted_fit_keeps_the_passes_it_made(moons, monkeypatch):
+    X, y = moons
+    once = KernelClassifier(**SMALL, max_iter=1).fit(X, y).decision_function(X)
+
+    def again(self, rows, order, alpha, total):
+        yield 1
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(LandmarkLearner, "again", again)
+    model = KernelClassifier(**SMALL, max_iter=4)
+    with pytest.warns(UserWarning, match="interrupted in pass 2 of 4: the model keeps what it has learned so far"):
+        model.fit(X, y)
+    assert model.n_iter_ == len(model.history_) == 1
+    np.testing.assert_array_equal(model.decision_function(X), once)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("when", ["in the first pass", "in the second pass"])
 def test_an_interrupted_fit_keeps_what_it_has_learned(moons, monkeypatch, when):
     X, y = moons
     options = SMALL | {"method": "dsg", "batch_size": 16}
@@ -311,7 +328,8 @@ def test_an_interrupted_fit_keeps_what_it_has_learned(moons, monkeypatch, when):
     pickle.loads(pickle.dumps(model)).partial_fit(X, y)
 
 
-@pytest.mark.parametrize("rows", [80, slow(12)])
+@pytest.mark.slow
+@pytest.mark.parametrize("rows", [80, 12])
 def test_copies_predict_the_same_and_learn_on_alike(moons, rows):
     """In float32 and, for one block of rows, in float64."""
     X, y = moons

@@ -51,6 +51,7 @@ def test_blocks_converge_to_kernel_ridge(curve):
     np.testing.assert_allclose(model.predict(X), exact, atol=0.02)
 
 
+@pytest.mark.slow
 def test_a_block_filled_by_calls_is_one_block(curve):
     """The first call sets the scale of the targets; after that, calls that fill one block are one call."""
     X, y = curve
@@ -63,6 +64,7 @@ def test_a_block_filled_by_calls_is_one_block(curve):
     assert (calls.n_features_used_, [line["features"] for line in calls.history_]) == (60, [20, 30, 60])
 
 
+@pytest.mark.slow
 def test_several_targets_are_each_its_own(curve):
     X, y = curve
     both = np.stack([y, -5 * y + X[:, 0]], axis=1)
@@ -103,7 +105,7 @@ def quantile_by_its_dual(X, y, quantile, alpha):
     return K @ found.x / alpha
 
 
-@pytest.mark.parametrize("quantile", [0.2, 0.5])
+@pytest.mark.parametrize("quantile", [pytest.param(0.2, marks=pytest.mark.slow), 0.5])
 def test_one_block_of_quantile_losses_is_solved(curve, quantile):
     """Accelerated for ever, the rounds of a visit would circle about the solution."""
     X, y = curve
@@ -112,6 +114,7 @@ def test_one_block_of_quantile_losses_is_solved(curve, quantile):
     np.testing.assert_allclose((model.predict(X) - y.mean()) / y.std(), exact, atol=1e-4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("quantile", [0.1, 0.5, 0.9])
 def test_quantiles_cover_as_often_as_they_say(quantile):
     """Within three standard deviations of the coverage by a sample quantile of 500 rows."""

@@ -16,7 +16,9 @@ POINTS = rng.normal(size=(5, D))
 KERNEL = Gaussian(0.9, 1.6)
 
 
-@pytest.mark.parametrize("loss", [Squared(), Logistic()], ids=lambda loss: type(loss).__name__)
+@pytest.mark.parametrize(
+    "loss", [Squared(), pytest.param(Logistic(), marks=pytest.mark.slow)], ids=["squared", "logistic"]
+)
 def test_the_functional_gradient_is_unbiased(loss):
     """E over batches and features of φ(x)ᵀ mean_b φ(x_b) g_b is the mean over examples of g·k(x_b, x)."""
     y = rng.normal(size=(N, 1)) if isinstance(loss, Squared) else rng.integers(0, 2, size=(N, 1)).astype(float)

@@ -256,6 +256,7 @@ class KernelMachine(BaseEstimator):
                     if stale == 2:
                         break
         except KeyboardInterrupt:
+            self.n_features_used_ = self._learner.features
             warnings.warn(
                 f"interrupted in pass {self.n_iter_ + 1} of {passes}: the model keeps what it has learned so far",
                 stacklevel=3,

@@ -50,7 +50,7 @@ class BernoulliGLM(ClassifierMixin, GeneralisedLinearModel):
         The most steps for one prior.
     tol
         Stop when the natural gradient is this short: coefficients are then right to about ``tol`` of their posterior
-        standard deviations, and the bound to ``tol``²/2 nats.
+        standard deviations, and the bound to half the square of it, in nats.
     verbose
         Whether to show a progress bar.
 

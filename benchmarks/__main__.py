@@ -1,8 +1,13 @@
-"""Run every benchmark, each in a process of its own: ``python -m benchmarks`` (or ``make bench``)."""
+"""Run every benchmark, each in a process of its own: ``python -m benchmarks`` (or ``make bench``).
+
+Those that are named for a GPU are left out where there is none.
+"""
 
 import pkgutil
 import subprocess
 import sys
+
+import jax
 
 import benchmarks
 
@@ -11,6 +16,9 @@ def main() -> int:
     names = [module.name for module in pkgutil.iter_modules(benchmarks.__path__) if not module.name.startswith("_")]
     failed = []
     for name in sorted(names):
+        if name.endswith("_gpu") and jax.default_backend() == "cpu":
+            print(f"\n== {name}: left out, there is no GPU", flush=True)
+            continue
         print(f"\n== {name}", flush=True)
         if subprocess.run([sys.executable, "-m", f"benchmarks.{name}"], check=False).returncode:
             failed.append(name)

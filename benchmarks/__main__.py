@@ -3,6 +3,7 @@
 Those that are named for a GPU are left out where there is none.
 """
 
+import os
 import pkgutil
 import subprocess
 import sys
@@ -10,6 +11,9 @@ import sys
 import jax
 
 import benchmarks
+
+# This process only asks whether there is a GPU: its memory is for the benchmarks.
+os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
 
 
 def main() -> int:

@@ -11,6 +11,7 @@ from thalweg.kernels import Gaussian, RandomFeatures
 from thalweg.machines import Capped, Checked, Frequencies, Machine, New, Points, Uniform, empty, evaluate, run
 from thalweg.machines.learners import start
 from thalweg.machines.rows import Rows
+from thalweg.machines.steps import scanned
 from thalweg.oracles.functional import Batch
 from thalweg.oracles.losses import Logistic, Softmax, Squared
 
@@ -152,9 +153,24 @@ def test_a_growing_model_is_compiled_once_for_each_doubling():
         assert done == [48] * 3
         return learner
 
-    before = run._cache_size()
+    before = scanned._cache_size()
     learner = learned()
     assert (int(learner.expansion.used), learner.expansion.capacity, learner.features) == (24, 32, 96)
-    assert run._cache_size() - before == 3
+    assert scanned._cache_size() - before == 3
     np.testing.assert_array_equal(learned().expansion.weights, learner.expansion.weights)
-    assert run._cache_size() - before == 3
+    assert scanned._cache_size() - before == 3
+
+
+def test_run_makes_room_and_says_what_does_not_fit():
+    coordinates = Points(Gaussian(1.0), block_size=4)
+    machine = Machine(coordinates, Squared(), New(), Polynomial(0.5), jnp.asarray(0.0))
+    keys = jax.random.split(jax.random.key(0), 3)
+    batches = Batch(*(jnp.ones(shape) for shape in ((3, 4, 1), (3, 4, 1), (3, 4))))
+    start = empty(coordinates, dimension=1, outputs=1, capacity=1, dtype=batches.x.dtype)
+    grown, _ = run(machine, start, batches, keys)
+    assert int(grown.used) == 3
+    assert grown.capacity >= 3
+    with pytest.raises(ValueError, match=r"keys must be as many as the batches, 3, found 2"):
+        run(machine, start, batches, keys[:2])
+    with pytest.raises(ValueError, match=r"batches must have at least block_size=4 rows, .* found 3"):
+        run(machine, start, Batch(batches.x[:, :3], batches.y[:, :3], batches.weights[:, :3]), keys)

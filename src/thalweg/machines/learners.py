@@ -79,7 +79,6 @@ class Learner:
         for part in _chunks(order, size, _steps_at_once(size)):
             batches = rows.stack(part, size, self.dtype)
             steps, taken = len(batches.weights), int(self.expansion.steps)
-            self.expansion = with_room(self.expansion, int(self.expansion.used) + steps, machine.rule.limit)
             keys = jax.vmap(lambda i: jax.random.fold_in(jax.random.key(self.seed), i))(
                 jnp.arange(taken, taken + steps)
             )

@@ -7,8 +7,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, Key, Scalar
 
-from thalweg.machines.coordinates import Coordinates
-from thalweg.machines.expansion import Expansion, evaluate
+from thalweg.machines.coordinates import Coordinates, Points
+from thalweg.machines.expansion import Expansion, evaluate, with_room
 from thalweg.machines.rules import Choice, Look, Rule
 from thalweg.oracles.functional import Batch, FunctionalGradient, Slopes
 from thalweg.oracles.losses import Loss
@@ -43,12 +43,27 @@ class Record(NamedTuple):
     size: Scalar
 
 
-@jax.jit
 def run(machine: Machine, expansion: Expansion, batches: Batch, keys: Key[Array, " steps"]) -> tuple[Expansion, Record]:
-    """Take a step for each batch; the arrays of ``batches`` have the steps as their first axis.
+    """Take a step for each batch, after making room for the blocks that the rule may add.
 
-    There must be room for the blocks that the rule may add.
+    The arrays of ``batches`` have the steps as their first axis, and there is a key for each step.
     """
+    steps, rows = batches.weights.shape
+    if len(keys) != steps:
+        raise ValueError(f"keys must be as many as the batches, {steps}, found {len(keys)}")
+    if isinstance(machine.coordinates, Points) and rows < machine.coordinates.block_size:
+        raise ValueError(
+            f"batches must have at least block_size={machine.coordinates.block_size} rows, of which landmarks are "
+            f"made, found {rows}"
+        )
+    return scanned(machine, with_room(expansion, int(expansion.used) + steps, machine.rule.limit), batches, keys)
+
+
+@jax.jit
+def scanned(
+    machine: Machine, expansion: Expansion, batches: Batch, keys: Key[Array, " steps"]
+) -> tuple[Expansion, Record]:
+    """Do what :func:`run` does, for an expansion that has room."""
 
     def body(carry: Expansion, step: tuple[Batch, Key[Array, ""]]) -> tuple[Expansion, Record]:
         return take(machine, carry, *step)
@@ -57,14 +72,13 @@ def run(machine: Machine, expansion: Expansion, batches: Batch, keys: Key[Array,
 
 
 def take(machine: Machine, expansion: Expansion, batch: Batch, key: Key[Array, ""]) -> tuple[Expansion, Record]:
-    """Take one step (equations.md §4)."""
+    """Take one step (equations.md §4); there must be room for a new block."""
     oracle = FunctionalGradient(machine.coordinates.evaluate, machine.loss)
     slopes = oracle.slopes(evaluate(machine.coordinates, expansion, batch.x), batch)
     fresh = machine.coordinates.fresh(expansion.used, batch.x)
     expansion = _observe(machine, expansion, batch, slopes, fresh)
     look = _look(machine, expansion, slopes)
     choice = machine.rule.choose(expansion, look, key)
-    # Where no block has room the index would be clamped to the last one, which the caller prevents.
     old = machine.coordinates.block(choice.block, expansion.blocks).astype(batch.x.dtype)
     block = jnp.where(choice.new, fresh, old)
     if machine.step is None:

@@ -115,7 +115,7 @@ def _methods(problem: _pgsvi.Problem, quick: bool) -> dict[str, Method]:
 
 
 def _sweep(problem: _pgsvi.Problem, method: Method, best: float, run: Run) -> Sweep:
-    """Try the sizes one by one, each from all seeds at once."""
+    """Try the sizes one by one, each from all seeds."""
     per_decade, seeds = (1, 1) if run.quick else (4, 10)
     low, high = method.powers
     sizes = 10 ** np.linspace(low, high, round((high - low) * per_decade) + 1)
@@ -159,7 +159,7 @@ def _until(
         state, objective = jax.lax.while_loop(going, advance, (descent.init(start), jnp.asarray(jnp.inf)))
         return jnp.where(objective <= target, state.steps, jnp.nan), objective
 
-    return jax.vmap(one)(keys)
+    return _pgsvi.for_each_seed(one, keys)
 
 
 def _columns(problem: _pgsvi.Problem, found: dict[str, Sweep]) -> dict[str, list]:

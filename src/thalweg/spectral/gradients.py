@@ -109,19 +109,15 @@ def _apply(spec: Spec, theta: PyTree[Array], inputs: Inputs) -> Callable[[Array]
 
 def _in_strips(product: SparseProduct, theta: PyTree[Array], inputs: Inputs) -> Callable[..., tuple]:
     """A step of the recurrence and its inner products in one pass, where that is the faster way."""
-    scale, shift = inputs.tables.scale, inputs.tables.shift
+    scale, shift = 2.0 * inputs.tables.scale, 2.0 * inputs.tables.shift
 
-    def whole(factor: float, older: Array, newer: Array) -> tuple[Array, Array, Array]:
-        latest = factor * (scale * product(theta, inputs.data, newer) - shift * newer) - older
+    def whole(older: Array, newer: Array) -> tuple[Array, Array, Array]:
+        latest = scale * product(theta, inputs.data, newer) - shift * newer - older
         return latest, jnp.sum(newer * latest, axis=0), jnp.sum(latest * latest, axis=0)
 
-    def strips(factor: float, older: Array, newer: Array) -> tuple[Array, Array, Array]:
-        return product.advance(theta, inputs.data, factor * scale, factor * shift, older, newer)
-
     # Strips are taken one after another: right for a core and its cache, wrong for a GPU.
-    return lambda factor, older, newer: jax.lax.platform_dependent(
-        older, newer, cpu=partial(strips, factor), default=partial(whole, factor)
-    )
+    strips = partial(product.advance, theta, inputs.data, scale, shift)
+    return lambda older, newer: jax.lax.platform_dependent(older, newer, cpu=strips, default=whole)
 
 
 def _series(spec: Spec, theta: PyTree[Array], inputs: Inputs, tangent: PyTree) -> tuple[Forms, Array]:

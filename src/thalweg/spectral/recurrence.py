@@ -79,7 +79,7 @@ def sweep(
     accumulate: tuple[Int[Array, " m"], ...] = (),
     keep_last: bool = False,
     stride: int = 1,
-    advance: Callable[[float, Any, Any], tuple[Any, Any, Any]] | None = None,
+    advance: Callable[[Any, Any], tuple[Any, Any, Any]] | None = None,
 ) -> Swept:
     """Run the recurrence for every probe up to its degree.
 
@@ -105,8 +105,8 @@ def sweep(
         Steps per turn of the loop. With two the newer vector overwrites the older in place; with one the compiler
         copies a block every step, which counts where a product is as cheap as a copy. At most one step is wasted.
     advance
-        ``advance(c, u, w) -> (w⁺, w·w⁺, ‖w⁺‖²)`` with w⁺ = cÃw − u, for the value alone, where the operator knows a way
-        to take all three in one pass.
+        ``advance(u, w) -> (w⁺, w·w⁺, ‖w⁺‖²)`` with w⁺ = 2Ãw − u, for the value alone, where the operator knows a way to
+        take all three in one pass.
     """
     full = bool(accumulate) or keep_last
     needed = degrees
@@ -119,11 +119,8 @@ def sweep(
     dtype = start.dtype
     shifted = lambda block: tables.scale * apply(block) - tables.shift * block
     squares = jnp.sum(start * start, axis=0)
-    if advance is None:
-        first = shifted(start)
-        moment, length = jnp.sum(start * first, axis=0), jnp.sum(first * first, axis=0)
-    else:
-        first, moment, length = advance(1.0, jnp.zeros_like(start), start)
+    first = shifted(start)
+    moment, length = jnp.sum(start * first, axis=0), jnp.sum(first * first, axis=0)
     weigh = lambda j, limit, table: jnp.where(j <= limit, table.at[j].get(mode="fill", fill_value=0), 0)
     values = tables.weights[0] * squares + weigh(1, degrees, tables.weights) * moment
     second = 2.0 * length - squares
@@ -156,7 +153,7 @@ def sweep(
             cross = jnp.sum(older * latest, axis=0)
             size = jnp.sum(latest * latest, axis=0)
         else:
-            latest, cross, size = advance(2.0, carry.older, carry.newer)
+            latest, cross, size = advance(carry.older, carry.newer)
         values = (
             carry.values
             + weigh(2 * k - 1, limits, tables.weights) * (2.0 * cross - moment[:width])

@@ -18,6 +18,9 @@ _STRIP_BYTES = 2**17
 _MOST_ROWS = 4096
 """Rows of the longest strip, a power of two."""
 
+_LANES = 32
+"""Numbers that are added at a time."""
+
 _STRIPS_FROM = 2**16
 """The dimension from which strips pay: a smaller block is in the cache as a whole."""
 
@@ -101,19 +104,27 @@ class SparseProduct:
         while rows > 1 and rows * width * newer.dtype.itemsize > _STRIP_BYTES:
             rows //= 2
 
+        # Several rows of a narrow block, side by side, fill the processor's registers.
+        fold = 1
+        while fold * width < _LANES:
+            fold *= 2
+        sums = lambda terms: jnp.sum(terms.reshape(rows // fold, fold * width), axis=0)
+
         def strip(index: Any, carry: tuple[Any, Any, Any]) -> tuple[Any, Any, Any]:
             latest, cross, size = carry
             part = lambda array, axis: jax.lax.dynamic_slice_in_dim(array, index * rows, rows, axis)
             mine = part(newer, 0)
             product = _gathered(part(values, 1), part(columns, 1), newer)
             ahead = scale * product - shift * mine - part(latest, 0)
-            cross = cross + jnp.sum(mine * ahead, axis=0)
-            size = size + jnp.sum(ahead * ahead, axis=0)
+            cross = cross + sums(mine * ahead)
+            size = size + sums(ahead * ahead)
             return jax.lax.dynamic_update_slice_in_dim(latest, ahead, index * rows, 0), cross, size
 
         # The strips of w⁻ are overwritten one by one: nothing reads them again.
-        zero = jnp.zeros(width, newer.dtype)
-        return jax.lax.fori_loop(0, dimension // rows, strip, (older, zero, zero))
+        zero = jnp.zeros(fold * width, newer.dtype)
+        latest, cross, size = jax.lax.fori_loop(0, dimension // rows, strip, (older, zero, zero))
+        unfold = lambda total: jnp.sum(total.reshape(fold, width), axis=0)
+        return latest, unfold(cross), unfold(size)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, SparseProduct)

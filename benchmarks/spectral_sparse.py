@@ -67,7 +67,7 @@ def main() -> None:
         # imate reports the half-width of a 95 % interval.
         variances["imate"].append((info["error"]["absolute_error"] / 1.96) ** 2)
 
-    seconds = side_by_side({"thalweg": ours, "bare": bare, "matfree": matfree, "imate": slq}, repeats=5)
+    seconds = side_by_side({"thalweg": ours, "bare": bare, "matfree": matfree, "imate": slq}, repeats=11)
     variance = {name: float(np.mean(variances[name])) for name in found}
     same_error = lambda name: ratio(seconds, name, "thalweg") * variance[name] / variance["thalweg"]
     figure = {

@@ -13,7 +13,8 @@ The way of one estimate through the files: ``operators`` → ``plan`` (``bounds`
 from thalweg.spectral.bounds import NotPositiveDefiniteError
 from thalweg.spectral.degrees import InfiniteVarianceWarning
 from thalweg.spectral.estimate import Estimate, estimate
-from thalweg.spectral.operators import Operator, as_operator, gram_operator, kernel_operator
+from thalweg.spectral.gram import gram_operator
+from thalweg.spectral.operators import Operator, as_operator, kernel_operator
 from thalweg.spectral.oracle import SpectralOracle
 from thalweg.spectral.plan import Plan, plan
 from thalweg.spectral.precondition import Diagonal, Nystrom, Own, PivotedCholesky

@@ -15,7 +15,8 @@ from jaxtyping import Array, Key
 from thalweg.spectral.adaptive import refine
 from thalweg.spectral.estimate import ABOVE, BELOW, OK, Estimate, estimate
 from thalweg.spectral.exact import exact_sum, factorisation_is_cheaper
-from thalweg.spectral.operators import Operator, as_operator, gram_operator
+from thalweg.spectral.gram import gram_operator
+from thalweg.spectral.operators import Operator, as_operator
 from thalweg.spectral.plan import Plan
 from thalweg.spectral.plan import plan as make_plan
 

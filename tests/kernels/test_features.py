@@ -1,4 +1,4 @@
-"""Blocks of coordinates: unbiased for the kernel, the same again, compiled once; landmarks; errors."""
+"""Blocks of coordinates: unbiased for the kernel, the same again, compiled once; errors."""
 
 import jax
 import jax.numpy as jnp
@@ -9,7 +9,6 @@ from thalweg.errors import IncompatiblePartsError
 from thalweg.kernels import (
     Cauchy,
     Gaussian,
-    Landmarks,
     Laplacian,
     Matern12,
     Matern32,
@@ -95,27 +94,12 @@ def test_features_are_cosines_and_sines_in_the_dtype_of_the_points():
     np.testing.assert_allclose(single, expected, atol=1e-5)
 
 
-@pytest.mark.parametrize("coordinates", ["random", "landmarks"])
-def test_one_compiled_function_serves_all_blocks(coordinates):
-    if coordinates == "random":
-        features = RandomFeatures(Gaussian(), KEY, dimension=3, block_size=4)
-    else:
-        features = Landmarks(Gaussian(), np.random.default_rng(1).normal(size=(12, 3)), block_size=4)
+def test_one_compiled_function_serves_all_blocks():
+    features = RandomFeatures(Gaussian(), KEY, dimension=3, block_size=4)
     compiled = jax.jit(lambda features, x, i: features(x, i))
     for i in range(3):
         np.testing.assert_allclose(compiled(features, POINTS, i), features(POINTS, i), rtol=1e-10, atol=1e-12)
     assert compiled._cache_size() == 1
-
-
-def test_landmarks_are_columns_of_the_kernel_matrix():
-    points = np.random.default_rng(1).normal(size=(12, 3))
-    landmarks = Landmarks(Matern52(LENGTHS), points, block_size=4)
-    assert (landmarks.blocks, landmarks.width, landmarks.dimension) == (3, 4, 3)
-    np.testing.assert_array_equal(landmarks.block(1), points[4:8])
-    np.testing.assert_allclose(
-        np.hstack([landmarks(POINTS, i) for i in range(3)]), Matern52(LENGTHS)(POINTS, points), rtol=1e-12
-    )
-    assert landmarks(POINTS.astype(np.float32), 0).dtype == jnp.float32
 
 
 @pytest.mark.parametrize(
@@ -135,13 +119,9 @@ def test_bad_random_features(change, error, message):
         RandomFeatures(**arguments)
 
 
-def test_bad_blocks_and_points():
+def test_bad_blocks_and_rows():
     features = RandomFeatures(Gaussian(), KEY, dimension=3, block_size=4)
     with pytest.raises(ValueError, match="i must be a whole number of at least 0, found -1"):
         features(POINTS, -1)
     with pytest.raises(ValueError, match="x must have the 3 features of the blocks, found 2"):
         features(POINTS[:, :2], 0)
-    with pytest.raises(ValueError, match="points must be a multiple of block_size=4 in number, found 5: leave out 1"):
-        Landmarks(Gaussian(), POINTS, block_size=4)
-    with pytest.raises(ValueError, match="i must be a whole number from 0 to 0, found 1"):
-        Landmarks(Gaussian(), POINTS, block_size=5).block(1)

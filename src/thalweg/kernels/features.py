@@ -1,8 +1,8 @@
-"""Coordinates of a kernel in blocks: random Fourier features, regenerated from (key, block), or landmarks.
+"""Random Fourier features of a kernel in blocks, regenerated from (key, block).
 
-Both have one interface. ``features(x, i)`` are the features of block i, ``width`` of them; ``features.block(i)`` is
-what they are made from, and ``features.evaluate(x, block)`` makes them of a block that was kept. The number of the
-block may be traced: one compiled step serves all blocks.
+``features(x, i)`` are the features of block i, ``width`` of them; ``features.block(i)`` are the frequencies that they
+are made from, and ``features.evaluate(x, block)`` makes them of a block that was kept. The number of the block may be
+traced: one compiled step serves all blocks.
 """
 
 from typing import Any
@@ -70,14 +70,9 @@ class RandomFeatures(eqx.Module):
         """The number of features in a block: a cosine and a sine for each frequency."""
         return 2 * self.block_size
 
-    @property
-    def blocks(self) -> int | None:
-        """The number of blocks; None means that there is no end."""
-        return None
-
     def block(self, i: Any) -> Float[Array, "block_size dimension"]:
         """Frequencies of block i."""
-        return self.kernel.frequencies(self.key, self.block_size, self.dimension, self.kind, _index(i, None))
+        return self.kernel.frequencies(self.key, self.block_size, self.dimension, self.kind, _index(i))
 
     def evaluate(self, x: Float[Array, "n d"], block: Float[Array, "f d"]) -> Float[Array, "n 2*f"]:
         """Features of the rows of ``x`` at the frequencies of a block."""
@@ -88,72 +83,6 @@ class RandomFeatures(eqx.Module):
 
     def __call__(self, x: Float[Array, "n d"], i: Any) -> Float[Array, "n 2*block_size"]:
         """Features of the rows of ``x`` in block i."""
-        return self.evaluate(x, self.block(i))
-
-
-class Landmarks(eqx.Module):
-    """The kernel at given points, k(x, x_j), in blocks of points.
-
-    Parameters
-    ----------
-    kernel
-        A kernel.
-    points
-        The points, one a row; their number is a multiple of ``block_size``.
-    block_size
-        The number of points in a block.
-
-    Examples
-    --------
-    >>> from thalweg.kernels import Gaussian
-    >>> landmarks = Landmarks(Gaussian(), jnp.array([[0.0], [1.0], [2.0], [3.0]]), block_size=2)
-    >>> landmarks.blocks
-    2
-    >>> landmarks(jnp.array([[2.0]]), 1).round(3)
-    Array([[1.   , 0.607]], dtype=float...)
-    """
-
-    kernel: Kernel
-    points: Float[Array, "p d"]
-    block_size: int = eqx.field(static=True)
-
-    def __init__(self, kernel: Kernel, points: Float[Array, "p d"], block_size: int) -> None:
-        self.kernel = _as_kernel(kernel)
-        self.points = kernel.rows("points", points)
-        self.block_size = arguments.whole("block_size", block_size)
-        if len(self.points) % block_size:
-            raise ValueError(
-                f"points must be a multiple of block_size={block_size} in number, found {len(self.points)}: "
-                f"leave out {len(self.points) % block_size}, or choose another block_size"
-            )
-
-    @property
-    def dimension(self) -> int:
-        """The number of features of x."""
-        return int(self.points.shape[1])
-
-    @property
-    def width(self) -> int:
-        """The number of features in a block: one for each point."""
-        return self.block_size
-
-    @property
-    def blocks(self) -> int:
-        """The number of blocks."""
-        return len(self.points) // self.block_size
-
-    def block(self, i: Any) -> Float[Array, "block_size dimension"]:
-        """Points of block i."""
-        start = _index(i, self.blocks) * self.block_size
-        return jax.lax.dynamic_slice_in_dim(self.points, start, self.block_size)
-
-    def evaluate(self, x: Float[Array, "n d"], block: Float[Array, "f d"]) -> Float[Array, "n f"]:
-        """k(x, ·) at the points of a block, in the dtype of ``x``."""
-        x = _fitting(self.kernel, x, self.dimension)
-        return self.kernel(x, block.astype(x.dtype))
-
-    def __call__(self, x: Float[Array, "n d"], i: Any) -> Float[Array, "n block_size"]:
-        """k(x, ·) at the points of block i."""
         return self.evaluate(x, self.block(i))
 
 
@@ -176,8 +105,8 @@ def _fitting(kernel: Kernel, x: Any, dimension: int) -> Float[Array, "n d"]:
     return x
 
 
-def _index(i: Any, blocks: int | None) -> Any:
+def _index(i: Any) -> Any:
     """Check the number of a block where it is known; a traced one is taken as it is."""
     if isinstance(i, int | np.integer):
-        return arguments.whole("i", i, least=0, most=None if blocks is None else blocks - 1)
+        return arguments.whole("i", i, least=0)
     return i

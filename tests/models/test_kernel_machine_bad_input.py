@@ -288,3 +288,20 @@ def test_probabilities_need_the_logistic_loss():
     with pytest.raises(AttributeError) as error:
         model.fit(X, Y).predict_proba(X)
     assert "probabilities need loss='logistic', found loss='hinge'" in str(error.value.__cause__)
+
+
+@pytest.mark.parametrize(
+    ("model", "targets", "change"),
+    [
+        (KernelClassifier(**PARTS), Y, {"loss": "squared"}),
+        (KernelRegressor(**PARTS), T, {"loss": "quantile"}),
+        (KernelRegressor(loss="quantile", **PARTS), T, {"quantile": 0.9}),
+    ],
+)
+def test_another_loss_between_batches(model, targets, change):
+    model.partial_fit(X, targets)
+    before = model.get_params()
+    message = "loss and its parameters must stay what the model has learned with .*: set them back, or fit anew"
+    refused(model.set_params(**change), ValueError, message, lambda: model.partial_fit(X, targets))
+    model.set_params(**before).partial_fit(X, targets)
+    model.set_params(**change).fit(X, targets)

@@ -156,6 +156,11 @@ class KernelMachine(BaseEstimator):
                 if first:
                     seed = int(check_random_state(self.random_state).randint(2**31 - 1))
                     self._begin(words, rows, outputs, None, seed)
+                elif self._loss() != (known := self._learner.machine.loss):
+                    raise ValueError(
+                        f"loss and its parameters must stay what the model has learned with ({type(known).__name__}), "
+                        f"found loss={self.loss!r} or parameters that differ: set them back, or fit anew"
+                    )
                 began = time.perf_counter()
                 self._seen += float(np.sum(rows.weights))
                 for _ in self._learner.learn(rows, np.arange(len(rows)), self.alpha_, int(self._seen)):

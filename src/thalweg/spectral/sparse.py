@@ -58,6 +58,8 @@ def sparse_parts(A: Any) -> tuple[tuple[np.ndarray, np.ndarray], tuple[np.ndarra
 
 
 def _gathered(values: Any, columns: Any, block: Any) -> Any:
+    # Unsigned, or JAX adds a look for negative indices to every read.
+    columns = columns.astype(jnp.uint32)
     return sum(
         value[:, None] * block.at[column].get(mode="promise_in_bounds")
         for value, column in zip(values, columns, strict=True)

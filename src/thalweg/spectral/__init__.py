@@ -6,8 +6,9 @@ vᵀf(A)v; a Chebyshev series turns f(A)v into products with A; and a random deg
 All the rest makes the estimate cheap (a law of degrees that suits the coefficients, half the products, a
 preconditioner) and honest (an error bar that covers, a watch on the spectrum).
 
-The way of one estimate through the files: ``operators`` → ``plan`` (``bounds``, ``chebyshev``, ``degrees``, ``tuning``,
-``precondition``) → ``estimate`` (``probes``, ``recurrence``, ``gradients``) → ``sums``.
+The way of one estimate through the files: ``operators`` (``sparse``, ``gram``) → ``plan`` (``intervals``, ``bounds``,
+``chebyshev``, ``degrees``, ``tuning``, ``precondition``) → ``estimate`` (``probes``, ``recurrence``, ``gradients``) →
+``sums``.
 """
 
 from thalweg.spectral.bounds import NotPositiveDefiniteError

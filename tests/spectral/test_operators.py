@@ -66,6 +66,7 @@ def test_hubs_of_a_graph_are_scattered():
 def test_a_step_in_strips_is_the_step(monkeypatch, width):
     monkeypatch.setattr(sparse, "_MOST_ROWS", 64)
     monkeypatch.setattr(sparse, "_STRIP_BYTES", 2**12)
+    monkeypatch.setattr(sparse, "_PARTIAL_SUMS", 100)
     monkeypatch.setattr(sparse, "_STRIPS_FROM", 1)
     A = laplacian(13)
     operator = as_operator(A)

@@ -18,8 +18,8 @@ _STRIP_BYTES = 2**17
 _MOST_ROWS = 4096
 """Rows of the longest strip, a power of two."""
 
-_LANES = 32
-"""Numbers that are added at a time."""
+_PARTIAL_SUMS = 4096
+"""How many partial sums an inner product is added up in, for the numbers of a strip side by side."""
 
 _STRIPS_FROM = 2**16
 """The dimension from which strips pay: a smaller block is in the cache as a whole."""
@@ -105,28 +105,30 @@ class SparseProduct:
         rows = _MOST_ROWS
         while rows > 1 and rows * width * newer.dtype.itemsize > _STRIP_BYTES:
             rows //= 2
-
-        # Several rows of a narrow block, side by side, fill the processor's registers.
-        fold = 1
-        while fold * width < _LANES:
-            fold *= 2
-        sums = lambda terms: jnp.sum(terms.reshape(rows // fold, fold * width), axis=0)
+        lines = 1
+        while lines < rows and rows // lines * width > _PARTIAL_SUMS:
+            lines *= 2
+        count = rows // lines * width
+        # Always 0, which the compiler does not know. Told to read a strip just written it would compute it again.
+        zero = jnp.minimum(columns[0, 0], 0)
 
         def strip(index: Any, carry: tuple[Any, Any, Any]) -> tuple[Any, Any, Any]:
             latest, cross, size = carry
             part = lambda array, axis: jax.lax.dynamic_slice_in_dim(array, index * rows, rows, axis)
-            mine = part(newer, 0)
             product = _gathered(part(values, 1), part(columns, 1), newer)
-            ahead = scale * product - shift * mine - part(latest, 0)
-            cross = cross + sums(mine * ahead)
-            size = size + sums(ahead * ahead)
-            return jax.lax.dynamic_update_slice_in_dim(latest, ahead, index * rows, 0), cross, size
+            ahead = scale * product - shift * part(newer, 0) - part(latest, 0)
+            latest = jax.lax.dynamic_update_slice_in_dim(latest, ahead, index * rows, 0)
+            for line in range(lines):
+                place = index * lines + line + zero
+                mine, ahead = (block.reshape(-1, count)[place] for block in (newer, latest))
+                cross, size = cross + mine * ahead, size + ahead * ahead
+            return latest, cross, size
 
         # The strips of w⁻ are overwritten one by one: nothing reads them again.
-        zero = jnp.zeros(fold * width, newer.dtype)
-        latest, cross, size = jax.lax.fori_loop(0, dimension // rows, strip, (older, zero, zero))
-        unfold = lambda total: jnp.sum(total.reshape(fold, width), axis=0)
-        return latest, unfold(cross), unfold(size)
+        nothing = jnp.zeros(count, newer.dtype)
+        latest, cross, size = jax.lax.fori_loop(0, dimension // rows, strip, (older, nothing, nothing))
+        total = lambda partial: jnp.sum(partial.reshape(-1, width), axis=0)
+        return latest, total(cross), total(size)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, SparseProduct)

@@ -255,8 +255,10 @@ def factor(fitted: Fitted, problem: Problem, settings: Settings) -> np.ndarray:
     """The Cholesky factor of B, which variances of predictions need."""
     covariance, _ = _prior(fitted.kernel, problem.inputs, problem.real, settings.jitter)
     rows = len(fitted.sites)
-    # Padding comes last, and leaves the rows of the factor before it alone.
-    return np.asarray(_site_factor(covariance, _natural(fitted, problem)[1]))[:rows, :rows]
+    whole = _site_factor(covariance, _natural(fitted, problem)[1])
+    # Padding comes last, and leaves the rows of the factor before it alone. A large factor is cut where it is: on the
+    # host it would be copied at each prediction. For a small one that is cheaper than to compile the cut.
+    return np.asarray((np.asarray(whole) if rows <= _FEW else whole)[:rows, :rows])
 
 
 @jax.jit

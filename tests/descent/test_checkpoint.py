@@ -5,6 +5,7 @@ import subprocess
 import sys
 import textwrap
 import time
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -12,6 +13,7 @@ import numpy as np
 import pytest
 
 from thalweg.descent import FISTA, L1, Checkpoint, Plateau, PolyakRuppert, Status, Steps, minimize
+from thalweg.descent.fingerprint import fingerprint
 from thalweg.errors import FileFormatError
 from thalweg.oracles import SVRG, MiniBatch
 
@@ -62,6 +64,40 @@ def test_a_checkpoint_that_cannot_be_written_is_found_out_before_the_run(tmp_pat
     folder.mkdir()
     with pytest.raises((OSError, FileFormatError)):
         minimize(oracle(), jnp.zeros(6), checkpoint=folder, **OPTIONS)
+
+
+def _power(x, p):
+    return jnp.sum(x**p)
+
+
+def _nested(factor):
+    return lambda x: jnp.sum((lambda y: factor * y)(x))
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (partial(_power, p=2), partial(_power, p=3)),
+        (_nested(2.0), _nested(3.0)),
+        (lambda x: (lambda y: y + 1)(x), lambda x: (lambda y: y + 2)(x)),
+        (
+            (lambda options: lambda x: options["a"] * x)({"a": 1}),
+            (lambda options: lambda x: options["a"] * x)({"a": 2}),
+        ),
+        (L1(1.0).value, L1(2.0).value),
+        (jax.jit(lambda x: 2 * x), jax.jit(lambda x: 3 * x)),
+        (lambda x, a=1: a * x, lambda x, a=2: a * x),
+        (jnp.sin, jnp.cos),
+    ],
+)
+def test_functions_that_differ_have_fingerprints_that_differ(one, other):
+    assert fingerprint(one) == fingerprint(one)
+    assert fingerprint(one) != fingerprint(other)
+
+
+def test_the_same_function_made_twice_has_one_fingerprint():
+    assert fingerprint(_nested(2.0)) == fingerprint(_nested(2.0))
+    assert fingerprint(partial(_power, p=2)) == fingerprint(partial(_power, p=2))
 
 
 def test_another_run_does_not_take_up_the_checkpoint(tmp_path):

@@ -322,6 +322,10 @@ NOISY = {"step": 0.1, "key": jax.random.key(0)}
     [
         (lambda: minimize(loss, jnp.zeros(7)), r"oracle=Exact failed at a point of x0's shape \(7,\)"),
         (
+            lambda: minimize(lambda x: x if x > 0 else -x, 1.0),
+            r"oracle=Exact failed at a point of x0's shape \(\): .*boolean conversion",
+        ),
+        (
             lambda: minimize(lambda x: x, jnp.zeros(3)),
             r"the function must return a scalar, found an array of shape \(3,\)",
         ),

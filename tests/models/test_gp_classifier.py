@@ -1,5 +1,6 @@
 """GP classification: the optimum of the bound, its kernel, predictions, and what happens to bad input."""
 
+import pickle
 import warnings
 
 import jax
@@ -104,6 +105,19 @@ def test_kernels_made_in_single_precision_are_used_in_double(moons, fixed):
 
 
 @pytest.mark.slow
+def test_predictions_belong_to_the_fit_whatever_is_set_after_it(moons, fixed):
+    model = GPClassifier(KERNEL, jitter=1e-3, learn=False, tol=1e-4).fit(*moons)
+    model.set_params(likelihood="probit")
+    np.testing.assert_array_equal(model.predict_proba(moons[0]), fixed.predict_proba(moons[0]))
+
+
+def test_a_pickled_model_predicts_the_same_to_the_last_digit(moons):
+    with jax.enable_x64(False):
+        model = GPClassifier(restarts=0, max_iter=20, tol=1.0).fit(*moons)
+        again = pickle.loads(pickle.dumps(model))
+        np.testing.assert_array_equal(again.predict_proba(moons[0]), model.predict_proba(moons[0]))
+
+
 def test_learning_raises_the_bound_to_where_it_is_flat(moons):
     X, y = moons
     given = GPClassifier(KERNEL, learn=False).fit(X, y)

@@ -32,6 +32,15 @@ def test_one_block_is_kernel_ridge_of_standardised_targets(curve):
         assert model.score(X, y) > 0.9
 
 
+@pytest.mark.parametrize("method", ["auto", "dsg"])
+def test_weights_and_alpha_can_be_scaled_together(curve, method):
+    X, y = curve
+    options = {"kernel": Gaussian(0.7), "method": method, "random_state": 0, "max_iter": 2}
+    one = KernelRegressor(alpha=0.3, **options).fit(X, y, sample_weight=np.ones(60))
+    small = KernelRegressor(alpha=0.3e-3, **options).fit(X, y, sample_weight=np.full(60, 1e-3))
+    np.testing.assert_allclose(small.predict(X), one.predict(X), rtol=1e-3)
+
+
 def test_one_block_of_other_kernels_is_kernel_ridge_too(curve):
     X, y = curve
     kernel = Matern32(0.7, 2.5)

@@ -97,16 +97,18 @@ def state_after(name, steps, seed):
 
 
 @every
-@settings(max_examples=4, deadline=None, derandomize=True)
+@settings(max_examples=2, deadline=None, derandomize=True)
 @given(seed=st.integers(0, 2**30), steps=st.integers(0, 4))
 def test_same_state_and_key_give_the_same_answer(name, seed, steps):
     """Asked twice, also with another point in between, the oracle answers alike: it keeps no hidden state."""
     state = state_after(name, steps, seed)
     key = jax.random.key(seed)
     x, y = (jnp.asarray(np.random.default_rng(seed + i).normal(size=D)) for i in (0, 1))
-    first, _ = compiled[name](x, state, key)
-    compiled[name](y, state, key)
-    again, _ = compiled[name](x, state, key)
+    # Uncompiled: what was compiled could not see a hidden state change.
+    oracle, _ = ORACLES[name]
+    first, _ = oracle.estimate(x, state, key)
+    oracle.estimate(y, state, key)
+    again, _ = oracle.estimate(x, state, key)
     np.testing.assert_array_equal(first.gradient, again.gradient)
     np.testing.assert_array_equal(first.value, again.value)
 

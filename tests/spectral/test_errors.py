@@ -11,6 +11,7 @@ import thalweg.spectral as sp
 
 KEY = jax.random.key(0)
 A = rbf(12, noise=0.5)
+PLAN = sp.plan("log", A, KEY)
 
 
 @pytest.mark.parametrize(
@@ -62,6 +63,10 @@ A = rbf(12, noise=0.5)
         (lambda: sp.nuclear_norm(A, KEY, smoothing=-1.0), ValueError, "smoothing"),
         (lambda: sp.logdet(A, KEY).interval(1.5), ValueError, "level"),
         (lambda: sp.logdet(-A, KEY, method="exact"), ValueError, "not positive definite"),
+        (lambda: sp.logdet(A, KEY, budget=10), ValueError, "budget limits.*found budget=10"),
+        (lambda: sp.trace_inverse(A, KEY, plan=PLAN), ValueError, "plan was made for another function"),
+        (lambda: sp.logdet(A, KEY, plan=PLAN, probes=64), ValueError, "probes belongs to the plan.*found probes=64"),
+        (lambda: sp.logdet(A, KEY, plan=PLAN, method="auto"), ValueError, "method='auto' makes no use of a plan"),
         (lambda: sp.estimate(sp.plan("log", A, KEY), rbf(9), KEY), ValueError, "dimension 9"),
         (lambda: sp.Operator(3, (), dimension=2), TypeError, "callable"),
         (lambda: sp.Operator(lambda t, v: v, (), dimension=0), ValueError, "positive integer"),
@@ -77,6 +82,11 @@ def test_a_plan_inside_jit_is_refused_with_the_way_out():
         jax.jit(lambda a: sp.logdet(a, KEY).value)(jnp.asarray(A))
     with pytest.raises(TypeError, match="plan=plan"):
         jax.vmap(lambda key: sp.logdet(A, key).value)(jax.random.split(KEY, 2))
+
+
+def test_tolerances_inside_jit_and_vmap_are_refused():
+    with pytest.raises(ValueError, match=r"rtol and atol.*found rtol=0.1, atol=None"):
+        jax.vmap(lambda key: sp.logdet(A, key, plan=PLAN, rtol=0.1).value)(jax.random.split(KEY, 2))
 
 
 def test_a_coefficient_too_large_for_float32_is_refused():

@@ -8,8 +8,21 @@ import scipy.sparse
 from jax.experimental import sparse as jsparse
 from spectral_matrices import laplacian, rbf
 
-from thalweg.spectral import Operator, as_operator, estimate, gram_operator, kernel_operator, logdet, plan, sparse
+from thalweg.spectral import (
+    Nystrom,
+    Operator,
+    PivotedCholesky,
+    as_operator,
+    estimate,
+    gram_operator,
+    kernel_operator,
+    logdet,
+    plan,
+    sparse,
+)
 from thalweg.spectral.operators import diagonal, entries_bounds
+from thalweg.spectral.precondition import _low_rank_parts
+from thalweg.spectral.setup import make_preconditioner
 from thalweg.spectral.sparse import sparse_parts
 
 A = laplacian(6)
@@ -136,3 +149,21 @@ def test_integer_and_float32_matrices_keep_a_floating_precision(matrix):
     assert operator.dtype == (jnp.float32 if matrix.dtype == np.float32 else jnp.float64)
     with jax.enable_x64(False):  # no warning about a dtype nobody asked for
         assert as_operator(A).dtype == jnp.float32
+
+
+def test_the_matrix_given_is_left_as_it_is():
+    """Also where an entry is given in parts, which SciPy would add up in place."""
+    twice = scipy.sparse.csr_matrix((np.array([1.0, 2.0, 3.0]), np.array([0, 0, 1]), np.array([0, 2, 3])), (2, 2))
+    operator = as_operator(twice)
+    assert np.asarray(operator.to_dense()) == pytest.approx(np.diag([3.0, 3.0]))
+    assert twice.data.tolist() == [1.0, 2.0, 3.0]
+
+
+@pytest.mark.parametrize("request_", [PivotedCholesky(rank=4), Nystrom(rank=4)])
+def test_another_matrix_of_the_same_size_compiles_nothing(request_):
+    """Also where the preconditioner's σ² is found from the matrix."""
+    matrix = jnp.asarray(A.toarray() + np.eye(36))
+    for factor in (1.0, 1.1, 1.2):
+        before = _low_rank_parts._cached._cache_size()
+        make_preconditioner(request_, as_operator(factor * matrix), jax.random.key(0), 16)
+    assert _low_rank_parts._cached._cache_size() == before

@@ -185,7 +185,9 @@ class Descent(eqx.Module):
             out, oracle_state = self.oracle.estimate(point, state.oracle, key)
         except (TypeError, ValueError) as error:
             shapes = jax.tree.map(jnp.shape, point)
-            raise type(error)(
+            # Not of the error's own type: JAX has some that cannot be made from a message.
+            kind = TypeError if isinstance(error, TypeError) else ValueError
+            raise kind(
                 f"oracle={type(self.oracle).__name__} failed at a point of x0's shape {shapes}: {error}"
             ) from error
         return self.advance(state, point, centre, out, oracle_state)

@@ -53,14 +53,14 @@ class Learner:
         """The number of features in use."""
         return int(self.expansion.used) * self.machine.coordinates.width
 
-    def learn(self, rows: Rows, order: np.ndarray, alpha: float, total: int) -> Iterator[int]:
+    def learn(self, rows: Rows, order: np.ndarray, alpha: float, total: float) -> Iterator[int]:
         """Learn from new rows in this order; yield the numbers of rows as they are done.
 
-        ``total`` rows, with weights, make up the sum of losses that ``alpha`` regularises.
+        ``total`` is the weight of all rows in the sum of losses that ``alpha`` regularises.
         """
-        yield from self._steps(rows, order, self.batch_size, alpha / max(total, 1))
+        yield from self._steps(rows, order, self.batch_size, alpha / total)
 
-    def again(self, rows: Rows, order: np.ndarray, alpha: float, total: int) -> Iterator[int]:
+    def again(self, rows: Rows, order: np.ndarray, alpha: float, total: float) -> Iterator[int]:
         """Learn from rows that were seen before."""
         yield from self.learn(rows, order, alpha, total)
 
@@ -108,7 +108,7 @@ class LandmarkLearner(Learner):
     def _rows_a_block(self) -> int:
         return self.visitor.coordinates.block_size
 
-    def learn(self, rows: Rows, order: np.ndarray, alpha: float, total: int) -> Iterator[int]:
+    def learn(self, rows: Rows, order: np.ndarray, alpha: float, total: float) -> Iterator[int]:
         """Fill the last block, make new ones while there is room, and step with the rest."""
         visitor = eqx.tree_at(lambda v: v.ridge, self.visitor, jnp.asarray(alpha))
         size, self.taken = self._rows_a_block, 0
@@ -126,9 +126,9 @@ class LandmarkLearner(Learner):
             self.filled = (len(part) - 1) % size + 1
             self.taken += len(part)
             yield len(part)
-        yield from self._steps(rows, order, self.batch_size, alpha / max(total, 1))
+        yield from self._steps(rows, order, self.batch_size, alpha / total)
 
-    def again(self, rows: Rows, order: np.ndarray, alpha: float, total: int) -> Iterator[int]:
+    def again(self, rows: Rows, order: np.ndarray, alpha: float, total: float) -> Iterator[int]:
         """Visit all blocks once more, and step with the rows of ``order`` that :meth:`learn` made no landmarks of."""
         visitor = eqx.tree_at(lambda v: v.ridge, self.visitor, jnp.asarray(alpha))
         count = int(self.expansion.used)
@@ -137,7 +137,7 @@ class LandmarkLearner(Learner):
         for part in _chunks(shuffle.permutation(count).astype(np.int32), 1, _steps_at_once(self._rows_a_block)):
             self.expansion, _ = revisit(visitor, self.expansion, self.examples, part)
             yield len(part) * landmarks // count
-        yield from self._steps(rows, shuffle.permutation(order[self.taken :]), self.batch_size, alpha / max(total, 1))
+        yield from self._steps(rows, shuffle.permutation(order[self.taken :]), self.batch_size, alpha / total)
 
     @property
     def _limit(self) -> int:

@@ -13,7 +13,7 @@ import numpy as np
 from rich.progress import Progress
 from sklearn.base import BaseEstimator
 from sklearn.utils import check_random_state
-from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
+from sklearn.utils.validation import check_is_fitted, validate_data
 
 from thalweg.arguments import number, whole
 from thalweg.kernels import Kernel
@@ -22,6 +22,7 @@ from thalweg.machines.rows import Rows
 from thalweg.models import _machine_file
 from thalweg.models._machine_choice import ENOUGH_ROWS, Chosen, Trial, choose
 from thalweg.models._machine_parts import Words, checked_words, make_learner
+from thalweg.models._sample_weight import row_weights
 from thalweg.oracles.losses import Loss
 
 # Passes over the data where none are given: a pass over many rows is worth several over few.
@@ -163,7 +164,7 @@ class KernelMachine(BaseEstimator):
                     )
                 began = time.perf_counter()
                 self._seen += float(np.sum(rows.weights))
-                for _ in self._learner.learn(rows, np.arange(len(rows)), self.alpha_, int(self._seen)):
+                for _ in self._learner.learn(rows, np.arange(len(rows)), self.alpha_, self._seen):
                     pass
                 if not _finite(self._learner):
                     raise ValueError(f"{_TOO_LARGE}. The model is as it was before")
@@ -190,7 +191,7 @@ class KernelMachine(BaseEstimator):
         X, y = validate_data(
             self, X, y, accept_sparse="csr", dtype="numeric", multi_output=True, ensure_min_samples=1, reset=first
         )
-        weights = _weights(sample_weight, X)
+        weights = row_weights(sample_weight, X)
         targets, table, outputs = self._targets(y, weights, first, classes)
         weights = weights * self._class_weights(y)
         if not np.any(weights > 0):
@@ -249,7 +250,7 @@ class KernelMachine(BaseEstimator):
                     began = time.perf_counter()
                     task = bar.add_task(f"pass {number_of_pass + 1}", total=len(order))
                     learn = self._learner.learn if number_of_pass == 0 else self._learner.again
-                    for done in learn(rows, order, self.alpha_, int(total)):
+                    for done in learn(rows, order, self.alpha_, total):
                         bar.update(task, advance=done)
                     loss = self._record(self.n_iter_ + 1, len(order), began, held_rows)
                     self.n_iter_ += 1
@@ -332,10 +333,3 @@ def _pair(batch: Any) -> tuple[Any, Any]:
     if not isinstance(batch, tuple | list) or len(batch) != 2:
         raise TypeError(f"batches must yield pairs (X, y), found {type(batch).__name__}")
     return batch[0], batch[1]
-
-
-def _weights(sample_weight: Any, X: Any) -> np.ndarray:
-    weights = _check_sample_weight(sample_weight, X, dtype=np.float64)
-    if not (np.all(weights >= 0) and np.any(weights > 0)):
-        raise ValueError(f"sample_weight must be non-negative and not all 0, found a minimum of {weights.min():g}")
-    return weights

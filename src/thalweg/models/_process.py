@@ -200,7 +200,7 @@ def infer(kernel: Kernel, problem: Problem, settings: Settings, seed: int, start
         )
         q, loss, residual = result.x, _loss(oracle, result.x), result.history["residual"][-1]
     return Fitted(
-        kernel=kernel,
+        kernel=jax.tree.map(np.asarray, kernel),
         weights=np.asarray(q.weights)[:rows],
         sites=np.asarray(q.sites)[:rows],
         bound=-float(loss),

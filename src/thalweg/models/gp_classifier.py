@@ -11,7 +11,7 @@ from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import check_random_state
 from sklearn.utils.multiclass import check_classification_targets
-from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
+from sklearn.utils.validation import check_is_fitted, validate_data
 
 from thalweg import trees
 from thalweg.arguments import number, whole
@@ -19,6 +19,7 @@ from thalweg.gaussian.likelihood import Likelihood
 from thalweg.gaussian.likelihoods import BernoulliLogit, BernoulliProbit
 from thalweg.kernels import Gaussian, Kernel, median_distance
 from thalweg.models import _process
+from thalweg.models._sample_weight import row_weights
 
 _LINKS = {"logit": BernoulliLogit, "probit": BernoulliProbit}
 
@@ -131,7 +132,7 @@ class GPClassifier(ClassifierMixin, BaseEstimator):
         """
         X, y = validate_data(self, X, y, dtype=np.float64)
         check_classification_targets(y)
-        weights = None if sample_weight is None else _weights(sample_weight, X)
+        weights = None if sample_weight is None else row_weights(sample_weight, X)
         self.classes_, labels = np.unique(y, return_inverse=True)
         if len(self.classes_) < 2:
             raise ValueError(f"y must hold at least two classes, found one class: {self.classes_[0]!r}")
@@ -150,7 +151,7 @@ class GPClassifier(ClassifierMixin, BaseEstimator):
                     fitted = _process.infer(kernel, problem, settings, seed)
                 self._fitted.append(fitted)
                 self._factors.append(_process.factor(fitted, problem, settings))
-        self._inputs = X
+        self._inputs, self._likelihood = X, settings.likelihood
         self._warn_if_unfinished(settings)
         self.elbo_ = self.log_marginal_likelihood_bound_ = float(sum(fitted.bound for fitted in self._fitted))
         self.n_iter_ = max(fitted.steps for fitted in self._fitted)
@@ -186,8 +187,7 @@ class GPClassifier(ClassifierMixin, BaseEstimator):
         """The probability of the second class, or of each class against the rest."""
         mean, variance = self.latent(X)
         with jax.enable_x64(True):
-            likelihood = self._settings().likelihood
-            return np.asarray(likelihood.predict(jnp.asarray(mean), jnp.asarray(variance)).mean)
+            return np.asarray(self._likelihood.predict(jnp.asarray(mean), jnp.asarray(variance)).mean)
 
     def predict(self, X: Any) -> np.ndarray:
         """The most probable classes."""
@@ -233,10 +233,3 @@ class GPClassifier(ClassifierMixin, BaseEstimator):
                 ConvergenceWarning,
                 stacklevel=3,
             )
-
-
-def _weights(sample_weight: Any, X: np.ndarray) -> np.ndarray:
-    weights = _check_sample_weight(sample_weight, X, dtype=np.float64)
-    if not (np.all(weights >= 0) and np.any(weights > 0)):
-        raise ValueError(f"sample_weight must be non-negative and not all 0, found a minimum of {weights.min():g}")
-    return weights

@@ -55,6 +55,7 @@ class SpectralOracle(Oracle):
     f: Any = eqx.field(static=True)
     operator: Callable[[Any], Operator] = eqx.field(static=True)
     g: Callable[[Any], Any] | None = eqx.field(static=True)
+    options: tuple[tuple[str, Any], ...] = eqx.field(static=True)
 
     def __init__(
         self,
@@ -69,10 +70,11 @@ class SpectralOracle(Oracle):
         settings: PlanOptions = {"slack": 1.5, "gradient": "series", **options}  # type: ignore[typeddict-item]
         self.plan = make_plan(f, operator(theta), key, **settings)
         self.f, self.operator, self.g = f, operator, g
+        self.options = tuple(sorted(options.items()))
 
-    def replanned(self, theta: PyTree[Array], key: Key[Array, ""], **options: Any) -> "SpectralOracle":
-        """Return the same oracle with a plan made at another θ."""
-        return SpectralOracle(self.f, self.operator, theta, key, g=self.g, **options)
+    def replanned(self, theta: PyTree[Array], key: Key[Array, ""], **changes: Any) -> "SpectralOracle":
+        """Return the same oracle with a plan made at another θ, by the same options but for the ``changes``."""
+        return SpectralOracle(self.f, self.operator, theta, key, g=self.g, **{**dict(self.options), **changes})
 
     def estimate(self, x: PyTree[Array], state: PyTree, key: Key[Array, ""]) -> tuple[Out, PyTree]:
         """Estimate value and gradient at ``x``; work counts products with A."""

@@ -30,6 +30,10 @@ class Preconditioner(eqx.Module):
     # Whether P(θ) is known, so that it serves as a control variate for the gradient.
     parametric: eqx.AbstractClassVar[bool]
 
+    # Known by identity, as a function is: what is an option must be hashable, and this holds arrays.
+    __hash__ = object.__hash__
+    __eq__ = object.__eq__
+
     def inverse_root(self, block: Array) -> Array:
         """P^(−½) applied to a block of vectors."""
         raise NotImplementedError
@@ -49,14 +53,17 @@ class LowRank(Preconditioner):
     eigenvalues: Float[Array, " k"]
     noise: Float[Array, ""]
     sketch: Array
+    shift: Float[Array, ""] | None
     log_determinant: Float[Array, ""]
     inverse_trace: Float[Array, ""]
     build: Callable[..., Any] = eqx.field(static=True)
     parametric = True
 
-    def __init__(self, build: Callable[..., Any], theta: PyTree, data: PyTree, sketch: Array) -> None:
-        self.build, self.sketch = build, sketch
-        parts = _low_rank_parts(build, theta, data, sketch)
+    def __init__(
+        self, build: Callable[..., Any], theta: PyTree, data: PyTree, sketch: Array, shift: Array | None
+    ) -> None:
+        self.build, self.sketch, self.shift = build, sketch, shift
+        parts = _low_rank_parts(build, theta, data, sketch, shift)
         self.basis, self.eigenvalues, self.noise, self.log_determinant, self.inverse_trace = parts
 
     def inverse_root(self, block: Array) -> Array:
@@ -67,7 +74,7 @@ class LowRank(Preconditioner):
 
     def control(self, theta: PyTree, data: PyTree, vectors: Array, power: int) -> Array:
         """See :meth:`Preconditioner.control`."""
-        factor, noise = self.build(theta, data, self.sketch)
+        factor, noise = self.build(theta, data, self.sketch, self.shift)
         whitened = factor
         for _ in range(power):
             whitened = self.inverse_root(whitened)
@@ -79,8 +86,10 @@ class LowRank(Preconditioner):
 
 
 @eqx.filter_jit
-def _low_rank_parts(build: Callable[..., Any], theta: PyTree, data: PyTree, sketch: Array) -> tuple:
-    factor, noise = build(theta, data, sketch)
+def _low_rank_parts(
+    build: Callable[..., Any], theta: PyTree, data: PyTree, sketch: Array, shift: Array | None
+) -> tuple:
+    factor, noise = build(theta, data, sketch, shift)
     size, rank = factor.shape
     # The Gram matrix's eigenvectors would lose half the digits of the small ones: L is tall, its SVD is cheap.
     basis, singular, _ = jnp.linalg.svd(factor, full_matrices=False)
@@ -190,23 +199,24 @@ class Diagonal(eqx.Module):
 
 
 class _Build:
-    """Base of the functions θ ↦ L(θ), σ²(θ): compared by what they hold, so that they are static in compiled code."""
+    """Base of the functions θ ↦ L(θ), σ²(θ): compared by what they hold, so that they are static in compiled code.
 
-    def __init__(self, operator: Operator, noise: float | None) -> None:
+    σ² is the ``shift`` they are called with, or else the kernel operator's own.
+    """
+
+    def __init__(self, operator: Operator) -> None:
         self.multiply: Any = operator.multiply
-        self.kind, self.noise = operator.kind, noise
+        self.kind = operator.kind
 
     def __eq__(self, other: object) -> bool:
         return type(self) is type(other) and vars(self) == vars(other)
 
     def __hash__(self) -> int:
-        return hash((type(self), self.multiply, self.kind, self.noise))
+        return hash((type(self), self.multiply, self.kind))
 
-    def shift(self, theta: Any, dtype: Any) -> Array:
+    def noise(self, theta: Any, shift: Array | None, dtype: Any) -> Array:
         """σ²(θ)."""
-        if self.noise is None:
-            return jnp.asarray(self.multiply.noise(theta), dtype)
-        return jnp.asarray(self.noise, dtype)
+        return jnp.asarray(self.multiply.noise(theta) if shift is None else shift, dtype)
 
     def factor(self, columns: Array, core: Array) -> Array:
         """L = C chol(ΩᵀC)^(−ᵀ), with a breath of jitter against rounding (it only makes LLᵀ smaller)."""
@@ -220,12 +230,12 @@ class _Build:
 class ColumnBuild(_Build):
     """L(θ) from chosen columns of K(θ)."""
 
-    def __call__(self, theta: Any, data: Any, pivots: Array) -> tuple[Array, Array]:
+    def __call__(self, theta: Any, data: Any, pivots: Array, shift: Array | None) -> tuple[Array, Array]:
         """L(θ) and σ²(θ)."""
         if self.kind == "kernel":
             columns = self.multiply.kernel(theta, data, data[pivots])
-            return self.factor(columns, columns[pivots]), self.shift(theta, columns.dtype)
-        noise = self.shift(theta, theta.dtype)
+            return self.factor(columns, columns[pivots]), self.noise(theta, shift, columns.dtype)
+        noise = self.noise(theta, shift, theta.dtype)
         columns = theta[pivots].T.at[pivots, jnp.arange(pivots.size)].add(-noise)
         return self.factor(columns, columns[pivots]), noise
 
@@ -233,9 +243,9 @@ class ColumnBuild(_Build):
 class SketchBuild(_Build):
     """L(θ) from products of K(θ) with a random block."""
 
-    def __call__(self, theta: Any, data: Any, sketch: Array) -> tuple[Array, Array]:
+    def __call__(self, theta: Any, data: Any, sketch: Array, shift: Array | None) -> tuple[Array, Array]:
         """L(θ) and σ²(θ)."""
-        noise = self.shift(theta, sketch.dtype)
+        noise = self.noise(theta, shift, sketch.dtype)
         columns = self.multiply(theta, data, sketch) - noise * sketch
         return self.factor(columns, sketch.T @ columns), noise
 

@@ -64,11 +64,11 @@ def _low_rank(
     elif noise is None:
         found = spectrum(operator, None, bounds_key, positive=True)
         level, spent = found.lower, found.products
-        noise = level
     else:
         level = float(noise)
     largest = min(_LARGEST_RANK, size)
     shift = jnp.asarray(level, operator.dtype)
+    given = None if own else shift
     if isinstance(request, PivotedCholesky):
         # A remainder so small that its share of log det A is below a hundredth of d needs no more pivots.
         enough = jnp.asarray(1e-2 * size * level if request.rank is None else 0.0, operator.dtype)
@@ -82,18 +82,18 @@ def _low_rank(
             rank = choose_rank(operator, level, factor, np.asarray(traces), _candidates(full), rank_key, probes)
             spent += 4
         chosen = jnp.asarray(pivots[: max(1, min(rank, full))])
-        return LowRank(ColumnBuild(operator, noise), operator.theta, operator.data, chosen), spent
+        return LowRank(ColumnBuild(operator), operator.theta, operator.data, chosen, given), spent
     rank = request.rank or largest
     sketch, _ = jnp.linalg.qr(jax.random.normal(sketch_key, (size, rank), operator.dtype))
-    build = SketchBuild(operator, noise)
+    build = SketchBuild(operator)
     spent += rank
     if request.rank is None:
-        factor, _ = build(operator.theta, operator.data, sketch)
+        factor, _ = build(operator.theta, operator.data, sketch, given)
         lost = jnp.sum(factor**2) - jnp.cumsum(jnp.sum(factor**2, axis=0))
         candidates = _candidates(rank)
         rank = choose_rank(operator, level, factor, np.asarray(lost), candidates, rank_key, probes)
         sketch, spent = sketch[:, : max(rank, 1)], spent + 4
-    return LowRank(build, operator.theta, operator.data, sketch), spent
+    return LowRank(build, operator.theta, operator.data, sketch, given), spent
 
 
 def _capacities(largest: int) -> list[int]:

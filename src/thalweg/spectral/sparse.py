@@ -39,7 +39,10 @@ def sparse_parts(A: Any) -> tuple[tuple[np.ndarray, np.ndarray], tuple[np.ndarra
         matrix has columns of zeros added, so that strips of every width (:class:`SparseProduct`) come out even.
     """
     A = scipy.sparse.csr_matrix(A)
-    A.sum_duplicates()
+    if not A.has_canonical_format:
+        # What is given may share its arrays with us, and is not ours to tidy up.
+        A = A.copy()
+        A.sum_duplicates()
     rows = np.repeat(np.arange(A.shape[0]), np.diff(A.indptr))
     place = np.arange(A.nnz) - A.indptr[rows]
     lengths = np.diff(A.indptr)

@@ -17,7 +17,7 @@ from thalweg.spectral.estimate import ABOVE, BELOW, OK, Estimate, estimate
 from thalweg.spectral.exact import exact_sum, factorisation_is_cheaper
 from thalweg.spectral.gram import gram_operator
 from thalweg.spectral.operators import Operator, as_operator
-from thalweg.spectral.plan import Plan
+from thalweg.spectral.plan import Plan, check_planned
 from thalweg.spectral.plan import plan as make_plan
 
 _WIDENINGS = 6
@@ -71,7 +71,8 @@ def spectral_sum(
     rtol, atol
         Draw more probes until the half-width of the 95 % interval is at most max(atol, rtol·|value|).
     budget
-        At most this many products (for the estimate, in multiples of one plan's worth); the status says if it ended.
+        With ``rtol`` or ``atol``: at most this many products (for the estimate, in multiples of one plan's worth); the
+        status says if it ended.
     method
         ``"stochastic"``; ``"exact"`` factorises the matrix; ``"auto"`` does so where that is predicted to be cheaper.
     **options
@@ -95,11 +96,21 @@ def spectral_sum(
     for name, tolerance in (("rtol", rtol), ("atol", atol)):
         if tolerance is not None and not tolerance > 0:
             raise ValueError(f"{name} must be positive, found {tolerance}")
+    if budget is not None and rtol is None and atol is None:
+        raise ValueError(f"budget limits what rtol or atol may spend, and neither is given; found budget={budget}")
     operator = as_operator(A, options.get("dimension"))
+    if plan is not None:
+        _check_beside_plan(method, options)
+        check_planned(plan, f)
     if method == "exact":
         return exact_sum(f, operator)
     traced = isinstance(key, jax.core.Tracer) or not operator.concrete()
     if plan is not None and traced:
+        if rtol is not None or atol is not None:
+            raise ValueError(
+                "rtol and atol decide by the first numbers how many more are drawn, which jit and vmap cannot do: "
+                f"leave them out there, found rtol={rtol}, atol={atol}"
+            )
         return estimate(plan, operator, key)
     if traced:
         raise TypeError(
@@ -113,10 +124,9 @@ def spectral_sum(
         if method == "auto" and factorisation_is_cheaper(f, operator, None):
             return exact_sum(f, operator)
         plan = make_plan(f, operator, plan_key, **options)
-        spent = int(plan.products)
         if method == "auto" and factorisation_is_cheaper(f, operator, plan):
             return exact_sum(f, operator)
-        plan, first = _run_and_widen(f, operator, plan, plan_key, key, options)
+        plan, first, spent = _run_and_widen(f, operator, plan, plan_key, key, options)
     else:
         spent = 0
         first = estimate(plan, operator, key)
@@ -300,17 +310,33 @@ def _raise_if_outside(result: Estimate) -> None:
         raise ValueError(f"estimate failed: {Estimate.message.fget(result)}")  # type: ignore[attr-defined]
 
 
+def _check_beside_plan(method: str, options: PlanOptions) -> None:
+    if method != "stochastic":
+        raise ValueError(f"method={method!r} makes no use of a plan: leave one of the two out")
+    for name, value in options.items():
+        if name != "dimension":
+            raise ValueError(
+                f"{name} belongs to the plan, and a plan is given: pass it to thalweg.spectral.plan, "
+                f"found {name}={value!r}"
+            )
+
+
 def _run_and_widen(
     f: Any, operator: Operator, plan: Plan, plan_key: Any, key: Any, options: PlanOptions
-) -> tuple[Plan, Estimate]:
-    """Run an estimate; where the watch finds an eigenvalue outside an interval of our own making, widen it and redo."""
+) -> tuple[Plan, Estimate, int]:
+    """Run an estimate; where the watch finds an eigenvalue outside an interval of our own making, widen it and redo.
+
+    Returns the plan that held, its estimate, and the products spent before that estimate.
+    """
     own = options.get("interval") or (None, None)
-    for attempt in range(1, _WIDENINGS + 1):
-        first = estimate(plan, operator, key)
+    first, spent = estimate(plan, operator, key), int(plan.products)
+    for attempt in range(1, _WIDENINGS):
         status = _status(first)
         if status not in (BELOW, ABOVE) or own[0 if status == BELOW else 1] is not None:
             break
         wider: PlanOptions = {**options, "slack": options.get("slack", 1.0) * 1.5**attempt}
         plan = make_plan(f, operator, plan_key, **wider)
+        spent += int(jax.lax.stop_gradient(first.products)) + int(plan.products)
+        first = estimate(plan, operator, key)
     _raise_if_outside(first)
-    return plan, first
+    return plan, first, spent

@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import scipy.sparse
+from jax.experimental.sparse import BCOO, BCSR
 from spectral_matrices import rbf, with_spectrum
 
 import thalweg.spectral as sp
@@ -63,6 +64,16 @@ PLAN = sp.plan("log", A, KEY)
         (lambda: sp.nuclear_norm(A, KEY, smoothing=-1.0), ValueError, "smoothing"),
         (lambda: sp.logdet(A, KEY).interval(1.5), ValueError, "level"),
         (lambda: sp.logdet(-A, KEY, method="exact"), ValueError, "not positive definite"),
+        (lambda: sp.logdet(A, KEY, interval=5), ValueError, r"interval must be \(lower, upper\).*found 5"),
+        (lambda: sp.logdet(A, KEY, interval=(1.0, np.inf)), ValueError, "finite ends"),
+        (lambda: sp.logdet(A, KEY, dimension=7), ValueError, "dimension must be that of A, 12.*found 7"),
+        (lambda: sp.logdet(A, KEY, rtol=0.1, budget=0), ValueError, "budget must be a whole number.*found 0"),
+        (lambda: sp.estrada(np.triu(A), KEY, method="exact"), ValueError, "symmetric"),
+        (lambda: sp.trace_inverse(np.ones((3, 3)), KEY, method="exact"), ValueError, "positive definite"),
+        (lambda: sp.trace_inverse(np.diag([1.0, -1.0, 3.0]), KEY, method="auto"), ValueError, "positive definite"),
+        (lambda: sp.logdet(BCOO.fromdense(1j * jnp.eye(3)), KEY), TypeError, "real and symmetric, found dtype complex"),
+        (lambda: sp.logdet(BCSR.fromdense(jnp.eye(3)), KEY), TypeError, "a BCOO matrix of JAX.*found BCSR"),
+        (lambda: sp.logdet(BCOO.fromdense(jnp.eye(3), n_batch=1), KEY), ValueError, "plain, found n_batch=1"),
         (lambda: sp.logdet(A, KEY, budget=10), ValueError, "budget limits.*found budget=10"),
         (lambda: sp.trace_inverse(A, KEY, plan=PLAN), ValueError, "plan was made for another function"),
         (lambda: sp.logdet(A, KEY, plan=PLAN, probes=64), ValueError, "probes belongs to the plan.*found probes=64"),
@@ -84,8 +95,17 @@ def test_a_plan_inside_jit_is_refused_with_the_way_out():
         jax.vmap(lambda key: sp.logdet(A, key).value)(jax.random.split(KEY, 2))
 
 
+def test_a_function_that_closes_over_what_is_differentiated_is_refused():
+    p = sp.plan("log", lambda v: 2.0 * v, KEY, dimension=5)
+    value = lambda s: sp.estimate(p, lambda v: s * v, KEY).value
+    square = lambda s: sp.nuclear_norm(sp.Operator(lambda theta, v: s * v, (), dimension=5), KEY).value
+    for function in (jax.jit(jax.grad(value)), jax.grad(value), jax.grad(square), jax.jit(value)):
+        with pytest.raises(TypeError, match=r"closes over a value being traced.*pass that value as theta"):
+            function(2.0)
+
+
 def test_tolerances_inside_jit_and_vmap_are_refused():
-    with pytest.raises(ValueError, match=r"rtol and atol.*found rtol=0.1, atol=None"):
+    with pytest.raises(ValueError, match=r"rtol and atol.*leave them out there"):
         jax.vmap(lambda key: sp.logdet(A, key, plan=PLAN, rtol=0.1).value)(jax.random.split(KEY, 2))
 
 

@@ -143,6 +143,12 @@ def test_gram_operators_square_the_singular_values(shape, sparse):
     assert np.linalg.eigvalsh(gram.to_dense()) == pytest.approx(expected)
 
 
+def test_the_square_of_a_function_has_its_squared_eigenvalues():
+    scaled = Operator(lambda theta, v: theta[:, None] * v, jnp.array([1.0, -2.0, 3.0]), dimension=3)
+    assert np.diagonal(gram_operator(scaled, 0.5).to_dense()) == pytest.approx([1.5, 4.5, 9.5])
+    assert np.diagonal(gram_operator(lambda v: 2 * v, 0.0, 3).to_dense()) == pytest.approx([4.0] * 3)
+
+
 @pytest.mark.parametrize("matrix", [A.astype(int) + scipy.sparse.eye(36, dtype=int), A.astype(np.float32)])
 def test_integer_and_float32_matrices_keep_a_floating_precision(matrix):
     operator = as_operator(matrix)

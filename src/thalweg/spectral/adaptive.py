@@ -15,28 +15,48 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Key
 
-from thalweg.spectral.estimate import BUDGET, OK, Estimate, quantile
+from thalweg.spectral.estimate import BUDGET, OK, ROUNDING, Estimate, quantile
 
 _LEVEL = 0.95
+_MOST_BATCHES = 10_000
+"""Where no budget is given: a sum near zero may never meet a relative tolerance."""
+
+Target = Callable[[float], float]
+"""The half-width of the interval that is wanted, for a value."""
+
+
+def batches_wanted(first: Estimate, target: Target | None, rounding: float) -> tuple[int, int]:
+    """How many batches bring the error bar down to the target, and the status that the estimate then has.
+
+    Only what probes and degrees make of the error averages out; where rounding alone is more than the target, as many
+    as make the rest no larger than it.
+    """
+    if target is None:
+        return 1, OK
+    value, error = (float(jax.lax.stop_gradient(x)) for x in (first.value, first.standard_error))
+    allowed = (target(value) / quantile(_LEVEL, first.degrees_of_freedom)) ** 2
+    if error**2 <= allowed:
+        return 1, OK
+    sampled, room = max(error**2 - rounding**2, 0.0), allowed - rounding**2
+    status = OK if room > 0 else ROUNDING
+    ratio = sampled / max(room if room > 0 else rounding**2, np.finfo(float).tiny)
+    return int(np.ceil(np.clip(ratio, 1.0, 1e12))), status
 
 
 def refine(
     draw: Callable[[Any], Estimate],
     first: Estimate,
     key: Key[Array, ""],
-    rtol: float | None,
-    atol: float | None,
+    target: Target | None,
     budget: int | None,
+    rounding: float = 0.0,
 ) -> Estimate:
     """Average as many batches as the first one says it takes."""
-    if rtol is None and atol is None:
+    wanted, status = batches_wanted(first, target, rounding)
+    if wanted == 1 and status == OK:
         return first
-    value, error = (float(jax.lax.stop_gradient(x)) for x in (first.value, first.standard_error))
-    target = max(atol or 0.0, (rtol or 0.0) * abs(value))
-    half = quantile(_LEVEL, first.degrees_of_freedom) * error
-    wanted = int(np.ceil((half / target) ** 2)) if half > target else 1
     per_batch = max(float(first.products), 1.0)
-    allowed = wanted if budget is None else max(1, int(budget // per_batch))
+    allowed = _MOST_BATCHES if budget is None else max(1, int(budget // per_batch))
     batches = min(wanted, allowed)
     total, products = first.value, first.products
     for index in range(1, batches):
@@ -44,11 +64,12 @@ def refine(
         if int(batch.status) != OK:
             raise ValueError(f"estimate failed in batch {index}: {batch.message}")
         total, products = total + batch.value, products + batch.products
-    status = OK if batches == wanted else BUDGET
+    variance = float(jax.lax.stop_gradient(first.standard_error)) ** 2
+    error = np.sqrt(max(variance - rounding**2, 0.0) / batches + rounding**2)
     replacements = (
         total / batches,
-        first.standard_error / np.sqrt(batches),
+        jnp.asarray(error, first.value.dtype),
         products,
-        jnp.asarray(status, first.status.dtype),
+        jnp.asarray(status if batches == wanted else BUDGET, first.status.dtype),
     )
     return eqx.tree_at(lambda e: (e.value, e.standard_error, e.products, e.status), first, replacements)

@@ -3,7 +3,8 @@
 Error bars come from pairs. Degrees are stratified, so that probes in different strata differ systematically and the
 plain sample variance is too wide; two units (a probe, or a group of probes that share a degree) in the same stratum are
 independent and alike, and their differences estimate the variance of the mean, probes and degrees together:
-SE² = Σ (X_a − X_b)² / M², Student's t with M/2 degrees of freedom for M units.
+SE² = Σ (X_a − X_b)² / M², Student's t with M/2 degrees of freedom for M units; and never less than what the degrees
+alone are predicted to make of it.
 """
 
 from typing import Any
@@ -21,7 +22,7 @@ from thalweg.spectral.plan import Plan
 from thalweg.spectral.probes import draw_log_uniforms, draw_probes
 from thalweg.spectral.recurrence import block_widths
 
-OK, BELOW, ABOVE, NOT_FINITE, BUDGET = 0, 1, 2, 3, 4
+OK, BELOW, ABOVE, NOT_FINITE, BUDGET, ROUNDING = 0, 1, 2, 3, 4, 5
 
 _MEANING = {
     OK: "ok",
@@ -29,6 +30,7 @@ _MEANING = {
     ABOVE: "an eigenvalue lies above the interval: the value is void; make a plan with a higher upper end",
     NOT_FINITE: "the value is not finite: a product with A was not",
     BUDGET: "the budget of products ended before the tolerance was met; the error bar says how far it got",
+    ROUNDING: "the tolerance is below what rounding costs in this precision; the error bar says how far it got",
 }
 
 
@@ -116,6 +118,7 @@ def estimate(plan: Plan, A: Any, key: Key[Array, ""]) -> Estimate:
     operator = as_operator(A, plan.dimension)
     if operator.dimension != plan.dimension:
         raise ValueError(f"A has dimension {operator.dimension}, the plan was made for {plan.dimension}")
+    operator.check_closed()
     return _estimate(plan, operator, key)
 
 
@@ -140,6 +143,8 @@ def _estimate(plan: Plan, operator: Operator, key: Key[Array, ""]) -> Estimate:
     value = plan.offset + forms.mean + jax.lax.stop_gradient(jnp.mean(units) - forms.mean)
     pairs = jax.lax.stop_gradient(units).reshape(plan.units // 2, 2)
     variance = jnp.sum((pairs[:, 0] - pairs[:, 1]) ** 2) / plan.units**2
+    # Where probes hardly vary (A is nearly diagonal) a pair differs only if its degrees do, which is rare.
+    variance = jnp.maximum(variance, jax.lax.stop_gradient(plan.least_variance))
     error = jnp.sqrt(variance + jax.lax.stop_gradient(plan.rounding) ** 2)
     status = jnp.where(forms.outside > 0, ABOVE, jnp.where(forms.outside < 0, BELOW, OK))
     status = jnp.where(jnp.isfinite(value), status, jnp.where(status == OK, NOT_FINITE, status))

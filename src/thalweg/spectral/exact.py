@@ -3,10 +3,13 @@
 from collections.abc import Callable
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Array
 
 from thalweg.spectral.bounds import NotPositiveDefiniteError
+from thalweg.spectral.chebyshev import evaluate
 from thalweg.spectral.estimate import OK, Estimate
 from thalweg.spectral.operators import Operator
 from thalweg.spectral.plan import Plan
@@ -16,8 +19,8 @@ _CHOLESKY, _EIGENVALUES = 0.5, 5.0
 _SMALL = 200
 
 
-def factorisation_is_cheaper(f: Any, operator: Operator, plan: Plan | None) -> bool:
-    """Whether a factorisation is predicted to cost less than the estimate the plan describes.
+def factorisation_is_cheaper(f: Any, operator: Operator, plan: Plan | None, estimates: int = 1) -> bool:
+    """Whether a factorisation is predicted to cost less than so many estimates of the kind the plan describes.
 
     Without a plan: whether the matrix is so small that even making one would cost more.
     """
@@ -27,7 +30,7 @@ def factorisation_is_cheaper(f: Any, operator: Operator, plan: Plan | None) -> b
     if size <= _SMALL or plan is None:
         return size <= _SMALL
     factor = _CHOLESKY if f == "log" else _EIGENVALUES
-    return factor * size < 0.5 * plan.probes * float(plan.mean_degree)
+    return factor * size < 0.5 * plan.probes * float(plan.mean_degree) * estimates
 
 
 def exact_sum(f: Callable[[Any], Any] | str, operator: Operator) -> Estimate:
@@ -42,6 +45,8 @@ def exact_sum(f: Callable[[Any], Any] | str, operator: Operator) -> Estimate:
         function = (lambda x: 1.0 / x) if f == "inverse" else f
         value = jnp.sum(function(eigenvalues))  # type: ignore[operator]
         lower, upper = eigenvalues[0], eigenvalues[-1]
+        if operator.concrete():
+            _check_away_from_zero(function, jax.lax.stop_gradient(eigenvalues))
     if operator.concrete() and not bool(jnp.isfinite(value)):
         raise NotPositiveDefiniteError(
             "f is not finite on the spectrum of A: A is not positive definite, or holds NaN or infinity"
@@ -56,3 +61,14 @@ def exact_sum(f: Callable[[Any], Any] | str, operator: Operator) -> Estimate:
         degrees_of_freedom=np.inf,
         advice="Computed by a factorisation.",
     )
+
+
+def _check_away_from_zero(function: Any, eigenvalues: Array) -> None:
+    """Refuse a matrix that is singular up to rounding, or indefinite, where f has a pole at zero."""
+    if np.isfinite(evaluate(function, 0.0)):
+        return
+    least = eigenvalues.size * float(jnp.finfo(eigenvalues.dtype).eps) * float(jnp.max(jnp.abs(eigenvalues)))
+    if not float(eigenvalues[0]) > least:
+        raise NotPositiveDefiniteError(
+            f"A must be positive definite for this function: its smallest eigenvalue is {float(eigenvalues[0]):.4g}"
+        )

@@ -9,7 +9,7 @@ import lineax as lx
 import numpy as np
 import scipy.sparse
 
-from thalweg.spectral.operators import Operator, as_array, as_operator
+from thalweg.spectral.operators import Operator, as_array, as_operator, is_bcoo
 
 
 def gram_operator(X: Any, smoothing: float, dimension: int | None = None) -> Operator:
@@ -33,10 +33,16 @@ def gram_operator(X: Any, smoothing: float, dimension: int | None = None) -> Ope
             data=positions,
             kind="gram",
         )
+    if is_bcoo(X):
+        rows, columns = (X.indices[:, axis] for axis in ((0, 1) if X.shape[0] >= X.shape[1] else (1, 0)))
+        _check_nonempty(X.shape)
+        product = _SparseGram(max(X.shape), epsilon)
+        return Operator(product, as_array(X.data), dimension=min(X.shape), data=(rows, columns), kind="gram")
     if isinstance(X, Operator | lx.AbstractLinearOperator) or (callable(X) and not hasattr(X, "shape")):
         inner = as_operator(X, dimension)
+        data = () if inner.data is None else inner.data
         return Operator(
-            _Squared(inner.multiply, epsilon), inner.theta, dimension=inner.dimension, data=inner.data, kind="gram"
+            _Squared(inner.multiply, epsilon), inner.theta, dimension=inner.dimension, data=data, kind="gram"
         )
     array = as_array(X)
     if array.ndim != 2:

@@ -56,7 +56,11 @@ def find_interval(
     interval: tuple[float | None, float | None] | None,
 ) -> Spectrum:
     """Find the interval, or check the user's."""
+    if interval is not None and not (isinstance(interval, tuple | list) and len(interval) == 2):
+        raise ValueError(f"interval must be (lower, upper), either of them None to be found; found {interval!r}")
     lower, upper = (None, None) if interval is None else interval
+    if not all(end is None or np.isfinite(end) for end in (lower, upper)):
+        raise ValueError(f"interval must have finite ends, or None for one to be found; found ({lower}, {upper})")
     if lower is not None and upper is not None and not lower < upper:
         raise ValueError(f"interval must be (lower, upper) with lower < upper, found ({lower}, {upper})")
     positive = needs_positive(function)

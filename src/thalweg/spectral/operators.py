@@ -78,7 +78,8 @@ class Operator(eqx.Module):
     def dtype(self) -> np.dtype:
         """The floating dtype in which products are made."""
         leaves = [leaf for leaf in jax.tree.leaves((self.theta, self.data)) if _is_float(leaf)]
-        return jnp.result_type(*leaves) if leaves else jnp.result_type(float)
+        # At least float32: a recurrence in half precision is all rounding.
+        return jnp.promote_types(jnp.result_type(*leaves), jnp.float32) if leaves else jnp.result_type(float)
 
     def frozen(self) -> "Operator":
         """The same operator with its parameters held constant under differentiation."""
@@ -88,6 +89,18 @@ class Operator(eqx.Module):
         """Whether every array is known now, so that a plan can be made."""
         leaves = jax.tree.leaves((jax.lax.stop_gradient(self.theta), self.data))
         return not any(isinstance(leaf, jax.core.Tracer) for leaf in leaves)
+
+    def check_closed(self) -> None:
+        """Refuse a function that reaches for a value being differentiated or traced: it would count as a constant."""
+        if self.kind in ("dense", "sparse", "bcoo"):
+            return
+        block = jax.ShapeDtypeStruct((self.dimension, 2), self.dtype)
+        constants = jax.make_jaxpr(self.multiply)(self.theta, self.data, block).consts
+        if any(isinstance(constant, jax.core.Tracer) for constant in constants):
+            raise TypeError(
+                "A is a function that closes over a value being traced by grad, jit or vmap: pass that value as "
+                "theta, Operator(lambda theta, vectors: ..., theta, dimension=...)"
+            )
 
     def to_dense(self) -> Float[Array, "d d"]:
         """All d² entries, by a product with the identity."""
@@ -183,8 +196,7 @@ class KernelProduct:
         return products.reshape(strips * self.rows, -1)[:count] + shift
 
     def __eq__(self, other: object) -> bool:
-        mine, theirs = vars(self), vars(other)
-        return type(self) is type(other) and mine == theirs
+        return type(self) is type(other) and vars(self) == vars(other)
 
     def __hash__(self) -> int:
         return hash((self.kernel, self.noise, self.rows))
@@ -201,13 +213,14 @@ def as_operator(A: Any, dimension: int | None = None) -> Operator:
     if scipy.sparse.issparse(A):
         _check_square(A.shape)
         return _sparse(A)
-    # By name, so that JAX's experimental module is not imported for those who do not use it.
-    if type(A).__name__ == "BCOO" and hasattr(A, "indices"):
+    if is_bcoo(A):
         _check_square(A.shape)
-        return Operator(_bcoo_product, A.data, dimension=A.shape[0], data=A.indices, kind="bcoo")
+        return Operator(_bcoo_product, as_array(A.data), dimension=A.shape[0], data=A.indices, kind="bcoo")
     if isinstance(A, lx.AbstractLinearOperator):
         _check_square((A.out_size(), A.in_size()))
         theta, rest = eqx.partition(A, eqx.is_inexact_array)
+        for leaf in jax.tree.leaves(theta):
+            _check_real(leaf.dtype)
         arrays, static = eqx.partition(rest, eqx.is_array)
         return Operator(_LineaxProduct(static), theta, dimension=A.in_size(), data=arrays, kind="lineax")
     if callable(A) and not hasattr(A, "shape"):
@@ -219,18 +232,32 @@ def as_operator(A: Any, dimension: int | None = None) -> Operator:
     return Operator(_dense_product, array, dimension=array.shape[0], data=(), kind="dense")
 
 
+def is_bcoo(A: Any) -> bool:
+    """Whether ``A`` is a BCOO matrix of JAX; one with dimensions for batches or dense parts is refused."""
+    # By name, so that JAX's experimental module is not imported for those who do not use it.
+    if type(A).__name__ != "BCOO" or not hasattr(A, "indices"):
+        return False
+    if A.n_batch or A.n_dense:
+        raise ValueError(f"a BCOO matrix must be plain, found n_batch={A.n_batch} and n_dense={A.n_dense}")
+    return True
+
+
 def as_array(A: Any) -> Array:
     """Coerce a dense matrix into a real floating array."""
     try:
         array = jnp.asarray(A)
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, NotImplementedError) as error:
         raise TypeError(
-            f"A must be a dense array, a SciPy or JAX sparse matrix, a lineax operator, an Operator, or a function "
-            f"with dimension=; found {type(A).__name__}"
+            f"A must be a dense array, a SciPy sparse matrix, a BCOO matrix of JAX, a lineax operator, an Operator, or "
+            f"a function with dimension=; found {type(A).__name__}"
         ) from error
-    if jnp.issubdtype(array.dtype, jnp.complexfloating):
-        raise TypeError(f"A must be real and symmetric, found dtype {array.dtype}")
+    _check_real(array.dtype)
     return array if jnp.issubdtype(array.dtype, jnp.floating) else array.astype(jnp.result_type(float))
+
+
+def _check_real(dtype: Any) -> None:
+    if jnp.issubdtype(dtype, jnp.complexfloating):
+        raise TypeError(f"A must be real and symmetric, found dtype {dtype}")
 
 
 def _check_square(shape: tuple[int, ...]) -> None:
@@ -289,8 +316,7 @@ class _LineaxProduct:
 
 
 def _sparse(A: Any) -> Operator:
-    if np.issubdtype(A.dtype, np.complexfloating):
-        raise TypeError(f"A must be real and symmetric, found dtype {A.dtype}")
+    _check_real(A.dtype)
     (values, columns), (rest, positions) = sparse_parts(A if np.issubdtype(A.dtype, np.floating) else A.astype(float))
     theta = (jnp.asarray(values), jnp.asarray(rest))
     data = (jnp.asarray(columns), jnp.asarray(positions))

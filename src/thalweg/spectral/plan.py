@@ -23,7 +23,7 @@ from thalweg.spectral.precondition import LowRank, Preconditioner
 from thalweg.spectral.probes import KINDS
 from thalweg.spectral.recurrence import Tables
 from thalweg.spectral.setup import make_preconditioner
-from thalweg.spectral.tuning import predict, thin
+from thalweg.spectral.tuning import Prediction, predict, thin
 
 
 class Plan(eqx.Module):
@@ -39,6 +39,8 @@ class Plan(eqx.Module):
         log S_j of the degree law (padded with −∞).
     rounding
         What rounding is expected to cost in the value, as one standard deviation.
+    least_variance
+        What degrees alone are predicted to make the value vary by.
     products
         Products with A spent on making the plan.
     samples
@@ -51,6 +53,7 @@ class Plan(eqx.Module):
     preconditioner: Preconditioner | None
     offset: Float[Array, ""]
     rounding: Float[Array, ""]
+    least_variance: Float[Array, ""]
     lower: np.ndarray
     upper: np.ndarray
     mean_degree: np.ndarray
@@ -128,11 +131,14 @@ def plan(
         The precision of matrix products on accelerators; ``"default"`` allows TF32.
     """
     operator = as_operator(A, dimension)
+    if dimension is not None and dimension != operator.dimension:
+        raise ValueError(f"dimension must be that of A, {operator.dimension}, or left out; found {dimension}")
     if not operator.concrete():
         raise TypeError(
             "a plan needs concrete arrays, and A is being traced by jit or vmap: make the plan outside, "
             "plan = thalweg.spectral.plan(f, A, key), and pass it in, logdet(A, key, plan=plan)"
         )
+    operator.check_closed()
     operator = operator.frozen()
     units, group = _check_counts(probes, group, probe, operator.dimension)
     _check_names(law, gradient, slack)
@@ -154,15 +160,16 @@ def plan(
     slope = series((lambda x: 1.0 / x) if form == "inverse" else function, lower, upper, derivative=form != "inverse")
     nodes, weights = _density(bounds, lower, upper, value.size)
     centre = float(to_unit(1.0, lower, upper)) if isinstance(built, LowRank) else -1.0
-    chosen, coefficient = _choose_law(
+    chosen, predicted = _choose_law(
         law, value, slope, degree, gradient, rho, nodes, weights, operator.dimension, units // 2, centre
     )
     laws.warn_if_infinite(value, chosen)
     return Plan(
-        **_tables(chosen, value, slope, centre, coefficient, scale, shift, dtype),
+        **_tables(chosen, value, slope, centre, predicted.coefficient, scale, shift, dtype),
         preconditioner=built,
         offset=_offset(form, built, dtype),
         rounding=jnp.asarray(_rounding(function, nodes, weights, lower, upper, operator), dtype),
+        least_variance=jnp.asarray(predicted.degree / units, dtype),
         lower=np.asarray(lower),
         upper=np.asarray(upper),
         mean_degree=np.asarray(chosen.mean),
@@ -225,7 +232,10 @@ def _offset(form: str, built: Preconditioner | None, dtype: Any) -> Array:
 def _check_counts(probes: int, group: int | None, probe: str, dimension: int) -> tuple[int, int]:
     if probe not in KINDS:
         raise ValueError(f"probe must be one of {', '.join(KINDS)}; found {probe!r}")
-    group = (min(4, dimension) if probe == "orthogonal" else 1) if group is None else int(group)
+    if group is None:
+        wide = probe == "orthogonal" and isinstance(probes, int | np.integer)
+        group = next((g for g in range(min(4, dimension), 1, -1) if wide and probes % (2 * g) == 0), 1)
+    group = int(group)
     if group < 1:
         raise ValueError(f"group must be at least 1, found {group}")
     if probe == "orthogonal" and group > dimension:
@@ -267,7 +277,7 @@ def _choose_law(
     dimension: int,
     strata: int,
     centre: float,
-) -> tuple[laws.Law, float]:
+) -> tuple[laws.Law, Prediction]:
     size = max(value.size, slope.size)
     padded = np.append(value, np.zeros(size - value.size))
     last = size - 1 if gradient else value.size - 1
@@ -298,8 +308,9 @@ def _choose_law(
         law = laws.theorem3(padded, degree, rho)
     else:
         law = laws.LAWS[name](padded, degree)
+    found = predicted(_floored(law))
     # The control variate has mean zero only under a law that leaves nothing out.
-    return law, 0.0 if law.biased else predicted(_floored(law)).coefficient
+    return law, found._replace(coefficient=0.0) if law.biased else found
 
 
 def _floored(law: laws.Law) -> laws.Law:

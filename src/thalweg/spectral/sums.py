@@ -5,23 +5,27 @@ jit or vmap they need a plan, and return a status instead.
 """
 
 from collections.abc import Callable
-from typing import Any, TypedDict, Unpack
+from functools import partial
+from typing import Any, TypedDict, Unpack, cast
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Key
 
-from thalweg.spectral.adaptive import refine
+from thalweg.arguments import whole
+from thalweg.spectral.adaptive import Target, batches_wanted, refine
 from thalweg.spectral.estimate import ABOVE, BELOW, OK, Estimate, estimate
 from thalweg.spectral.exact import exact_sum, factorisation_is_cheaper
 from thalweg.spectral.gram import gram_operator
+from thalweg.spectral.intervals import check_symmetric
 from thalweg.spectral.operators import Operator, as_operator
 from thalweg.spectral.plan import Plan, check_planned
 from thalweg.spectral.plan import plan as make_plan
 
 _WIDENINGS = 6
 METHODS = ("stochastic", "exact", "auto")
+_NAMED: dict[str, Any] = {"plan": None, "budget": None, "method": "stochastic"}
 
 
 class PlanOptions(TypedDict, total=False):
@@ -71,8 +75,8 @@ def spectral_sum(
     rtol, atol
         Draw more probes until the half-width of the 95 % interval is at most max(atol, rtol·|value|).
     budget
-        With ``rtol`` or ``atol``: at most this many products (for the estimate, in multiples of one plan's worth); the
-        status says if it ended.
+        With ``rtol`` or ``atol``: at most this many products (those of the plan apart, in multiples of one estimate's
+        worth); ten thousand estimates' worth by default. The status says if it ended.
     method
         ``"stochastic"``; ``"exact"`` factorises the matrix; ``"auto"`` does so where that is predicted to be cheaper.
     **options
@@ -91,25 +95,48 @@ def spectral_sum(
     >>> bool(abs(result.value - jnp.sum(jnp.sqrt(jnp.linspace(1.0, 4.0, 100)))) < 2.0)
     True
     """
-    if method not in METHODS:
-        raise ValueError(f"method must be one of {', '.join(METHODS)}; found {method!r}")
+    return _summed(f, A, key, _target(rtol, atol), plan, budget, method, options)
+
+
+def _target(rtol: float | None, atol: float | None) -> Target | None:
     for name, tolerance in (("rtol", rtol), ("atol", atol)):
         if tolerance is not None and not tolerance > 0:
             raise ValueError(f"{name} must be positive, found {tolerance}")
-    if budget is not None and rtol is None and atol is None:
-        raise ValueError(f"budget limits what rtol or atol may spend, and neither is given; found budget={budget}")
+    if rtol is None and atol is None:
+        return None
+    return lambda value: max(atol or 0.0, (rtol or 0.0) * abs(value))
+
+
+def _summed(
+    f: Any,
+    A: Any,
+    key: Key[Array, ""],
+    target: Target | None,
+    plan: Plan | None,
+    budget: int | None,
+    method: str,
+    options: PlanOptions,
+) -> Estimate:
+    """The sum; ``target`` is the half-width that is wanted, for a value of the sum."""
+    if method not in METHODS:
+        raise ValueError(f"method must be one of {', '.join(METHODS)}; found {method!r}")
+    if budget is not None:
+        budget = whole("budget", budget)
+        if target is None:
+            raise ValueError(f"budget limits what rtol or atol may spend, and neither is given; found budget={budget}")
     operator = as_operator(A, options.get("dimension"))
     if plan is not None:
         _check_beside_plan(method, options)
         check_planned(plan, f)
+    exact = partial(_exact, f, operator, key)
     if method == "exact":
-        return exact_sum(f, operator)
+        return exact()
     traced = isinstance(key, jax.core.Tracer) or not operator.concrete()
     if plan is not None and traced:
-        if rtol is not None or atol is not None:
+        if target is not None:
             raise ValueError(
                 "rtol and atol decide by the first numbers how many more are drawn, which jit and vmap cannot do: "
-                f"leave them out there, found rtol={rtol}, atol={atol}"
+                "leave them out there"
             )
         return estimate(plan, operator, key)
     if traced:
@@ -122,21 +149,21 @@ def spectral_sum(
             options["gradient"] = "series"
         plan_key, key = jax.random.split(key)
         if method == "auto" and factorisation_is_cheaper(f, operator, None):
-            return exact_sum(f, operator)
+            return exact()
         plan = make_plan(f, operator, plan_key, **options)
         if method == "auto" and factorisation_is_cheaper(f, operator, plan):
-            return exact_sum(f, operator)
+            return exact()
         plan, first, spent = _run_and_widen(f, operator, plan, plan_key, key, options)
     else:
         spent = 0
         first = estimate(plan, operator, key)
         _raise_if_outside(first)
-    result = refine(lambda k: estimate(plan, operator, k), first, key, rtol, atol, budget)
-    advice = (
-        "A factorisation would be cheaper: method='auto' uses it."
-        if factorisation_is_cheaper(f, operator, plan)
-        else ""
-    )
+    rounding = float(plan.rounding)
+    cheaper = factorisation_is_cheaper(f, operator, plan, batches_wanted(first, target, rounding)[0])
+    if method == "auto" and cheaper:
+        return exact()
+    result = refine(lambda k: estimate(plan, operator, k), first, key, target, budget, rounding)
+    advice = "A factorisation would be cheaper: method='auto' uses it." if cheaper else ""
     return eqx.tree_at(
         lambda e: e.products, _with_advice(result, advice), result.products + jnp.asarray(spent, result.products.dtype)
     )
@@ -273,12 +300,22 @@ def schatten_norm(X: Any, key: Key[Array, ""], *, p: float, smoothing: float = 0
     if smoothing > 0 and options.get("plan") is None:
         lower, upper = options.get("interval") or (None, None)
         options["interval"] = (smoothing * (1 - 1e-3) if lower is None else lower, upper)
-    result = spectral_sum(function, gram, key, **options)
+    wanted = _target(options.pop("rtol", None), options.pop("atol", None))
+    # The norm is (sum)^(1/p): what is wanted of the norm, carried back to the sum.
+    target = None if wanted is None else lambda total: wanted(total ** (1 / p)) * p * total ** (1 - 1 / p)
+    named = {name: options.pop(name, default) for name, default in _NAMED.items()}
+    result = _summed(function, gram, key, target, **named, options=cast(PlanOptions, options))
     if p == 1:
         return result
     norm = result.value ** (1.0 / p)
     error = jax.lax.stop_gradient(norm / (p * result.value)) * result.standard_error
     return eqx.tree_at(lambda e: (e.value, e.standard_error), result, (norm, error))
+
+
+def _exact(f: Any, operator: Operator, key: Key[Array, ""]) -> Estimate:
+    if operator.concrete() and not isinstance(key, jax.core.Tracer):
+        check_symmetric(operator.frozen(), key)
+    return exact_sum(f, operator)
 
 
 def _power(exponent: float) -> Callable[[Any], Any]:

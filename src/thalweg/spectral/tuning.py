@@ -17,10 +17,14 @@ _STEP_COLUMNS = 4.0
 
 
 class Prediction(NamedTuple):
-    """What a law is predicted to do, per probe: variance (also that of the probe alone), work, control coefficient."""
+    """What a law is predicted to do, per probe.
+
+    The variance, that of the probe alone and that of the degree alone; the work; the control coefficient.
+    """
 
     variance: float
     probe: float
+    degree: float
     work: float
     coefficient: float
 
@@ -59,9 +63,10 @@ def predict(
     values = clenshaw(coefficients, nodes)
     mean = weights @ values
     probe = 2.0 * dimension * (weights @ (values - mean) ** 2)
-    truncation = within(rest, rest) + float(length @ squares[degree])
+    alone = within(rest, rest)
+    truncation = alone + float(length @ squares[degree])
     work = float(length @ degree) + _STEP_COLUMNS * float(degree.max()) / (2 * strata)
-    return Prediction(float(probe + truncation), float(probe), work, float(coefficient))
+    return Prediction(float(probe + truncation), float(probe), alone, work, float(coefficient))
 
 
 def thin(nodes: np.ndarray, weights: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:

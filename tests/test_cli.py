@@ -98,11 +98,11 @@ def test_mistakes_in_the_command_end_with_code_2(runs, invoke, arguments, messag
     assert "Traceback" not in result.output
 
 
-@pytest.mark.parametrize("error", [DataNotFoundError("put the file there"), FileNotFoundError("put the file there")])
-def test_errors_of_the_user_are_sentences(runs, invoke, error):
+@pytest.mark.parametrize("kind", [DataNotFoundError, FileNotFoundError, PermissionError])
+def test_errors_of_the_user_are_sentences(runs, invoke, kind):
     @registry.experiment("failing", title="Failing", paper="")
     def failing(run):
-        raise error
+        raise kind("put the file there")
 
     result = invoke("reproduce", "failing")
     assert result.exit_code == 1

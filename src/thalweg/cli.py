@@ -24,7 +24,7 @@ class _Commands(click.Group):
     def invoke(self, ctx: click.Context) -> Any:
         try:
             return super().invoke(ctx)
-        except (ThalwegError, FileNotFoundError) as error:
+        except (ThalwegError, OSError) as error:
             raise click.ClickException(str(error)) from error
 
 

@@ -327,8 +327,12 @@ def test_a_pair_can_be_registered_from_outside_and_the_specific_one_wins():
 @pytest.mark.parametrize(
     ("divergence", "x0", "message"),
     [
-        (NegativeEntropy(), jnp.array([1.0, -0.5]), r"x0 must be non-negative for divergence=NegativeEntropy"),
-        (BurgEntropy(), jnp.array([1.0, 0.0]), r"x0 must be positive for divergence=BurgEntropy, found 0"),
+        (NegativeEntropy(), jnp.array([1.0, 0.0]), r"x0 must be positive for divergence=NegativeEntropy.*found 0"),
+        (
+            BurgEntropy(),
+            jnp.array([1.0, 0.0]),
+            r"x0 must be positive for divergence=BurgEntropy, which is infinite at zero; found 0",
+        ),
         (DiagonalMetric(weights), jnp.ones(3), r"weights of DiagonalMetric have shape \(4,\), x0 has \(3,\)"),
         (DiagonalMetric(weights), {"a": jnp.ones(4)}, "weights of DiagonalMetric have the tree"),
         (MatrixMetric(METRIC), jnp.ones(3), "side 4, x0 has 3 entries"),

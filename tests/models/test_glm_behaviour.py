@@ -211,3 +211,40 @@ def test_scikit_learn_contract(estimator, check):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         check(estimator)
+
+
+def test_a_refused_fit_leaves_the_model_as_it_was():
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((40, 3))
+    y = np.where(X[:, 0] + 0.5 * rng.standard_normal(40) > 0, "b", "a")
+    model = BernoulliGLM().fit(X, y)
+    before = model.predict_proba(X)
+    with pytest.raises(ValueError, match="class"):
+        model.fit(X[:, :2], np.ones(40))
+    np.testing.assert_array_equal(model.predict_proba(X), before)
+    assert set(model.predict(X)) == {"a", "b"}
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_the_intercept_is_that_of_the_fit(first):
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((40, 3))
+    y = X[:, 0] + 1.0
+    model = GaussianGLM(fit_intercept=first).fit(X, y)
+    before = model.predict(X)
+    model.set_params(fit_intercept=not first)
+    np.testing.assert_array_equal(model.predict(X), before)
+    with pytest.raises(ValueError, match=f"fit_intercept must stay what it was in the first fit, {first}"):
+        model.partial_fit(X, y)
+
+
+def test_words_are_no_counts():
+    with pytest.raises(ValueError, match="y must hold numbers, found"):
+        PoissonGLM().fit(np.ones((2, 1)), np.array(["a", "b"]))
+
+
+def test_predictions_refuse_what_a_fit_would():
+    X = np.random.default_rng(0).standard_normal((20, 2))
+    model = BernoulliGLM().fit(X, np.arange(20) % 2)
+    with pytest.raises(ValueError, match=r"X must hold numbers of at most 1e\+100"):
+        model.predict_proba(X * 1e155)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import scipy.optimize
 from sklearn.datasets import make_moons
-from sklearn.exceptions import ConvergenceWarning
+from sklearn.exceptions import ConvergenceWarning, NotFittedError
 from sklearn.metrics import log_loss
 from sklearn.utils.estimator_checks import estimator_checks_generator
 
@@ -109,6 +109,24 @@ def test_predictions_belong_to_the_fit_whatever_is_set_after_it(moons, fixed):
     model = GPClassifier(KERNEL, jitter=1e-3, learn=False, tol=1e-4).fit(*moons)
     model.set_params(likelihood="probit")
     np.testing.assert_array_equal(model.predict_proba(moons[0]), fixed.predict_proba(moons[0]))
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, ValueError])
+def test_a_fit_that_fails_or_is_interrupted_leaves_the_model_as_it_was(moons, fixed, monkeypatch, error):
+    def interrupted(*arguments):
+        raise error
+
+    X, y = moons
+    model = GPClassifier(KERNEL, jitter=1e-3, learn=False, tol=1e-4).fit(X, y)
+    monkeypatch.setattr("thalweg.models._process.infer", interrupted)
+    with pytest.raises(error):
+        model.fit(X[:, :1], np.arange(60) % 3)
+    np.testing.assert_array_equal(model.predict(X), fixed.predict(X))
+    new = GPClassifier(learn=False)
+    with pytest.raises(error):
+        new.fit(X, y)
+    with pytest.raises(NotFittedError):
+        new.predict(X)
 
 
 def test_a_pickled_model_predicts_the_same_to_the_last_digit(moons):

@@ -387,3 +387,25 @@ def test_progress_is_shown_on_demand(moons, capsys):
     assert "pass 2" in capsys.readouterr().out
     KernelClassifier(**SMALL, max_iter=2).fit(X, y)
     assert capsys.readouterr().out == ""
+
+
+@pytest.mark.parametrize("features", ["landmarks", "random"])
+@pytest.mark.parametrize("limit", [6, 10, 40])
+def test_no_more_features_than_asked_for(features, limit):
+    X, y = make_moons(60, noise=0.2, random_state=0)
+    model = KernelClassifier(Gaussian(0.5), max_features=limit, features=features, block_size=32, random_state=0)
+    assert 0 < model.fit(X, y).n_features_used_ <= limit
+    assert 0 < model.partial_fit(X, y).n_features_used_ <= limit
+
+
+def test_an_interrupted_search_leaves_the_model_as_it_was(monkeypatch):
+    def interrupted(*arguments, **options):
+        raise KeyboardInterrupt
+
+    X, y = make_moons(60, noise=0.2, random_state=0)
+    model = KernelClassifier(random_state=0).fit(X, np.arange(60) % 3)
+    before = model.predict_proba(X)
+    monkeypatch.setattr("thalweg.models._kernel_machine.choose", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        model.fit(X, y)
+    np.testing.assert_array_equal(model.predict_proba(X), before)

@@ -18,6 +18,7 @@ from thalweg.descent.result import Status
 from thalweg.gaussian.likelihood import Likelihood
 from thalweg.models._scale import Solution, with_best_scale
 from thalweg.models._summary import Summary, intervals
+from thalweg.models._unharmed import unharmed
 from thalweg.models._weights import Frame, Pseudo, Rows, Search, Weights, find_weights, padded, seen_from
 
 _LARGEST = 1e100
@@ -80,7 +81,8 @@ class GeneralisedLinearModel(BaseEstimator):
         sample_weight
             How often each example counts; 1 by default. A weight of 2 is the same as giving the example twice.
         """
-        self._take_in(self._rows(X, y, sample_weight, first=True), self._solve)
+        with unharmed(self):
+            self._take_in(self._rows(X, y, sample_weight, first=True), self._solve)
         return self
 
     def _take_in(self, rows: Rows, solve: Callable[[Rows], Solution]) -> None:
@@ -146,7 +148,7 @@ class GeneralisedLinearModel(BaseEstimator):
                 ConvergenceWarning,
                 stacklevel=4,
             )
-        self._weights = solution.weights
+        self._weights, self._has_intercept = solution.weights, bool(self.fit_intercept)
         means, deviations = solution.weights.coefficients()
         first = int(self.fit_intercept)
         self.coef_, self.coef_sd_ = means[first:], deviations[first:]
@@ -161,17 +163,20 @@ class GeneralisedLinearModel(BaseEstimator):
         if sample_weight is not None:
             sample_weight = _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
         X, y = validate_data(self, X, y, reset=first, dtype=np.float64, y_numeric=is_regressor(self))
-        for name, array in (("X", X), ("y", y)):
-            if array.dtype.kind == "f" and np.max(np.abs(array)) > _LARGEST:
-                raise ValueError(f"{name} must hold numbers of at most {_LARGEST:g}, found {np.max(np.abs(array)):g}")
+        if is_regressor(self) and y.dtype.kind not in "biuf":
+            raise ValueError(f"y must hold numbers, found {y[0]!r}")
+        _check_size("X", X)
+        _check_size("y", y)
+        if not first and bool(self.fit_intercept) != self._has_intercept:
+            raise ValueError(
+                f"fit_intercept must stay what it was in the first fit, {self._has_intercept}, found "
+                f"{self.fit_intercept!r}: set it back, or fit anew"
+            )
         weights = np.ones(len(X)) if sample_weight is None else sample_weight
         counts = weights > 0
         if not counts.any():
             raise ValueError("sample_weight must be above zero for one example at least; all weights are zero")
-        return Rows(self._columns(X[counts]), self._targets(y[counts], first, **known), weights[counts])
-
-    def _columns(self, X: np.ndarray) -> np.ndarray:
-        return np.hstack([np.ones((len(X), 1)), X]) if self.fit_intercept else X
+        return Rows(_columns(X[counts], self.fit_intercept), self._targets(y[counts], first, **known), weights[counts])
 
     def _prior_scales(self, prior_scale: Any) -> np.ndarray:
         """The prior standard deviations, that of the intercept first."""
@@ -200,7 +205,8 @@ class GeneralisedLinearModel(BaseEstimator):
     def _latent(self, X: Any) -> tuple[np.ndarray, np.ndarray]:
         check_is_fitted(self, "coef_")
         X = validate_data(self, X, reset=False, dtype=np.float64)
-        return self._weights.latent(self._columns(X))
+        _check_size("X", X)
+        return self._weights.latent(_columns(X, self._has_intercept))
 
     def _mean_target(self, X: Any) -> np.ndarray:
         """The mean of a target, averaged over the posterior of the coefficients."""
@@ -224,7 +230,16 @@ class GeneralisedLinearModel(BaseEstimator):
         """A table: mean, standard deviation, 2.5 % and 97.5 % quantile and P(coefficient > 0) of each coefficient."""
         check_is_fitted(self, "coef_")
         names = getattr(self, "feature_names_in_", [f"x{index}" for index in range(self.n_features_in_)])
-        return Summary([*(["intercept"] if self.fit_intercept else []), *names], *self._weights.coefficients())
+        return Summary([*(["intercept"] if self._has_intercept else []), *names], *self._weights.coefficients())
+
+
+def _columns(X: np.ndarray, intercept: bool) -> np.ndarray:
+    return np.hstack([np.ones((len(X), 1)), X]) if intercept else X
+
+
+def _check_size(name: str, array: np.ndarray) -> None:
+    if array.dtype.kind == "f" and np.max(np.abs(array)) > _LARGEST:
+        raise ValueError(f"{name} must hold numbers of at most {_LARGEST:g}, found {np.max(np.abs(array)):g}")
 
 
 class Regressor(RegressorMixin, GeneralisedLinearModel):
@@ -245,7 +260,8 @@ class Regressor(RegressorMixin, GeneralisedLinearModel):
         X, y, sample_weight
             As in :meth:`fit`.
         """
-        self._take_in(self._rows(X, y, sample_weight, first=not hasattr(self, "coef_")), self._solve_further)
+        with unharmed(self):
+            self._take_in(self._rows(X, y, sample_weight, first=not hasattr(self, "coef_")), self._solve_further)
         return self
 
     def predict(self, X: Any) -> np.ndarray:

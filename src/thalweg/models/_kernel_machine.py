@@ -3,8 +3,6 @@
 import time
 import warnings
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
-from copy import copy
 from typing import Any
 
 import jax
@@ -23,6 +21,7 @@ from thalweg.models import _machine_file
 from thalweg.models._machine_choice import ENOUGH_ROWS, Chosen, Trial, choose
 from thalweg.models._machine_parts import Words, checked_words, make_learner
 from thalweg.models._sample_weight import row_weights
+from thalweg.models._unharmed import unharmed
 from thalweg.oracles.losses import Loss
 
 # Passes over the data where none are given: a pass over many rows is worth several over few.
@@ -75,7 +74,7 @@ class KernelMachine(BaseEstimator):
         words = checked_words(self)
         passes = None if self.max_iter is None else whole("max_iter", self.max_iter)
         warm = bool(self.warm_start) and hasattr(self, "_learner")
-        with self._unharmed():
+        with unharmed(self):
             rows, outputs = self._rows(X, y, sample_weight, first=not warm, classes=None)
             seed = int(check_random_state(self.random_state).randint(2**31 - 1))
             self._double = self._double if warm else len(rows) <= words.block_size
@@ -105,7 +104,7 @@ class KernelMachine(BaseEstimator):
         pairs = iter(batches)
         with Progress(disable=not self.verbose) as bar:
             task = bar.add_task("rows", total=None)
-            with self._unharmed():
+            with unharmed(self):
                 first = next(pairs, None)
                 if first is None:
                     raise ValueError("batches must yield at least one pair (X, y), found none")
@@ -149,7 +148,7 @@ class KernelMachine(BaseEstimator):
     def _learn_more(self, X: Any, y: Any, sample_weight: Any, classes: Any) -> "KernelMachine":
         words = checked_words(self)
         first = not hasattr(self, "_learner")
-        with self._unharmed():
+        with unharmed(self):
             rows, outputs = self._rows(X, y, sample_weight, first=first, classes=classes)
             if first:
                 self._double = False
@@ -170,20 +169,6 @@ class KernelMachine(BaseEstimator):
                     raise ValueError(f"{_TOO_LARGE}. The model is as it was before")
             self._record(self.n_iter_, len(rows), began, None)
         return self
-
-    @contextmanager
-    def _unharmed(self) -> Iterator[None]:
-        """Leave the model as it was where what is done in this scope raises an error."""
-        # What changes in place, the learner and the history, is copied; arrays never do.
-        before = {
-            name: copy(value) if name in ("_learner", "history_") else value for name, value in vars(self).items()
-        }
-        try:
-            yield
-        except Exception:
-            self.__dict__.clear()
-            self.__dict__.update(before)
-            raise
 
     def _rows(self, X: Any, y: Any, sample_weight: Any, first: bool, classes: Any) -> tuple[Rows, int]:
         """Check examples and return those of positive weight."""
@@ -234,7 +219,8 @@ class KernelMachine(BaseEstimator):
 
     def _passes(self, words: Words, rows: int) -> int:
         """One pass where landmarks see many rows, or where there is one block of them, which one visit solves."""
-        return 1 if words.visits and (rows > _FEW_ROWS or rows <= words.block_size) else _PASSES
+        one_block = rows <= min(words.block_size, words.max_features)
+        return 1 if words.visits and (rows > _FEW_ROWS or one_block) else _PASSES
 
     def _pass_over(self, rows: Rows, passes: int, seed: int) -> None:
         """Make passes until the held-out slice says that they no longer help."""

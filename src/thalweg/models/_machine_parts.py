@@ -96,6 +96,9 @@ def make_learner(
     size = words.block_size if rows is None else min(words.block_size, _power_of_two(rows))
     key = jax.random.key(seed)
     parts = coordinates(kernel, words.features, key, dimension, size, words.keep_frequencies)
+    if words.method == "auto" and parts.width > words.max_features:
+        size = max(size * words.max_features // parts.width, 1)
+        parts = coordinates(kernel, words.features, key, dimension, size, words.keep_frequencies)
     limit = max(words.max_features // parts.width, 1)
     batch_size = words.batch_size or _ROWS_A_FEATURE * parts.width
     if isinstance(parts, Points) and not words.visits and batch_size < size:

@@ -17,6 +17,7 @@ from thalweg.gaussian.likelihood import Likelihood
 from thalweg.gaussian.likelihoods import BernoulliLogit, GaussianNoise
 from thalweg.models._glm import GeneralisedLinearModel, Regressor
 from thalweg.models._scale import Solution
+from thalweg.models._unharmed import unharmed
 from thalweg.models._weights import Frame, Pseudo, Rows, Weights, compressed, joined
 
 _SMALLEST_VARIANCE = 1e-100
@@ -111,8 +112,9 @@ class BernoulliGLM(ClassifierMixin, GeneralisedLinearModel):
         classes
             The two classes, if the first batch does not hold both.
         """
-        rows = self._rows(X, y, sample_weight, first=not hasattr(self, "coef_"), classes=classes)
-        self._take_in(rows, self._solve_further)
+        with unharmed(self):
+            rows = self._rows(X, y, sample_weight, first=not hasattr(self, "coef_"), classes=classes)
+            self._take_in(rows, self._solve_further)
         return self
 
     def predict_proba(self, X: Any) -> np.ndarray:

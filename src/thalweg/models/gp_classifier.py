@@ -20,6 +20,7 @@ from thalweg.gaussian.likelihoods import BernoulliLogit, BernoulliProbit
 from thalweg.kernels import Gaussian, Kernel, median_distance
 from thalweg.models import _process
 from thalweg.models._sample_weight import row_weights
+from thalweg.models._unharmed import unharmed
 
 _LINKS = {"logit": BernoulliLogit, "probit": BernoulliProbit}
 
@@ -130,6 +131,11 @@ class GPClassifier(ClassifierMixin, BaseEstimator):
         sample_weight
             Weights of the rows in the likelihood; a weight of 2 is the row twice.
         """
+        with unharmed(self):
+            self._fit(X, y, sample_weight)
+        return self
+
+    def _fit(self, X: Any, y: Any, sample_weight: Any) -> None:
         X, y = validate_data(self, X, y, dtype=np.float64)
         check_classification_targets(y)
         weights = None if sample_weight is None else row_weights(sample_weight, X)
@@ -158,7 +164,6 @@ class GPClassifier(ClassifierMixin, BaseEstimator):
         single = len(self._fitted) == 1
         self.kernel_ = self._fitted[0].kernel if single else [fitted.kernel for fitted in self._fitted]
         self.history_ = self._fitted[0].history if single else [fitted.history for fitted in self._fitted]
-        return self
 
     def latent(self, X: Any) -> tuple[np.ndarray, np.ndarray]:
         """Means and variances of the latent function; a column for each class if there are more than two."""
@@ -231,5 +236,5 @@ class GPClassifier(ClassifierMixin, BaseEstimator):
                 f"the natural gradient is {worst:.2g} long after {settings.max_iter} steps, tol is {settings.tol:g}; "
                 f"about {worst**2 / 2:.1g} nat are left to gain. Raise max_iter.",
                 ConvergenceWarning,
-                stacklevel=3,
+                stacklevel=4,
             )

@@ -15,14 +15,15 @@ from thalweg.descent.terms import L1, Box, L1Ball, LogBarrier, NonNegative, PerL
 from thalweg.descent.terms._arrays import spread
 
 
-def _require_positive(x: PyTree[Array], name: str, *, zero_allowed: bool) -> None:
+def _require_positive(x: PyTree[Array], name: str, why: str) -> None:
     for path, leaf in jax.tree_util.tree_leaves_with_path(x):
         if isinstance(leaf, jax.core.Tracer) or leaf.size == 0:
             continue
         smallest = float(jnp.min(leaf))
-        if not (smallest >= 0 if zero_allowed else smallest > 0):
-            need = "non-negative" if zero_allowed else "positive"
-            raise ValueError(f"x0{trees.path_name(path)} must be {need} for divergence={name}, found {smallest:.6g}")
+        if not smallest > 0:
+            raise ValueError(
+                f"x0{trees.path_name(path)} must be positive for divergence={name}, {why}; found {smallest:.6g}"
+            )
 
 
 class NegativeEntropy(Divergence):
@@ -33,8 +34,8 @@ class NegativeEntropy(Divergence):
     """
 
     def check(self, x: PyTree[Array]) -> None:
-        """Refuse negative entries."""
-        _require_positive(x, "NegativeEntropy", zero_allowed=True)
+        """Refuse entries that are not positive: an entry at zero stays there, wherever the minimum is."""
+        _require_positive(x, "NegativeEntropy", "whose steps multiply and never leave zero")
 
     def value(self, x: PyTree[Array], y: PyTree[Array]) -> Scalar:
         """Σ xᵢ log(xᵢ/yᵢ) − xᵢ + yᵢ."""
@@ -116,7 +117,7 @@ class BurgEntropy(Divergence):
 
     def check(self, x: PyTree[Array]) -> None:
         """Refuse entries that are not positive."""
-        _require_positive(x, "BurgEntropy", zero_allowed=False)
+        _require_positive(x, "BurgEntropy", "which is infinite at zero")
 
     def value(self, x: PyTree[Array], y: PyTree[Array]) -> Scalar:
         """Σ xᵢ/yᵢ − log(xᵢ/yᵢ) − 1."""

@@ -331,7 +331,7 @@ def test_a_pair_can_be_registered_from_outside_and_the_specific_one_wins():
         (
             BurgEntropy(),
             jnp.array([1.0, 0.0]),
-            r"x0 must be positive for divergence=BurgEntropy, which is infinite at zero; found 0",
+            "divergence=BurgEntropy, which is infinite at zero; found 0",
         ),
         (DiagonalMetric(weights), jnp.ones(3), r"weights of DiagonalMetric have shape \(4,\), x0 has \(3,\)"),
         (DiagonalMetric(weights), {"a": jnp.ones(4)}, "weights of DiagonalMetric have the tree"),

@@ -4,8 +4,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from thalweg.oracles import (
     SVRG,
@@ -97,11 +95,10 @@ def state_after(name, steps, seed):
 
 
 @every
-@settings(max_examples=2, deadline=None, derandomize=True)
-@given(seed=st.integers(0, 2**30), steps=st.integers(0, 4))
-def test_same_state_and_key_give_the_same_answer(name, seed, steps):
+def test_same_state_and_key_give_the_same_answer(name):
     """Asked twice, also with another point in between, the oracle answers alike: it keeps no hidden state."""
-    state = state_after(name, steps, seed)
+    seed = 3
+    state = state_after(name, 3, seed)
     key = jax.random.key(seed)
     x, y = (jnp.asarray(np.random.default_rng(seed + i).normal(size=D)) for i in (0, 1))
     # Uncompiled: what was compiled could not see a hidden state change.

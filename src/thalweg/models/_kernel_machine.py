@@ -29,6 +29,8 @@ _PASSES, _FEW_ROWS = 10, 20_000
 # Held out to stop early, at most.
 _MOST_HELD_OUT = 5000
 _ROWS_AT_ONCE = 2048
+# What a learner learns and a history records changes in place.
+_CHANGING = ("_learner", "history_")
 _TOO_LARGE = "X or y leads to values beyond the range of numbers: look for features or targets of extreme size"
 
 
@@ -74,7 +76,7 @@ class KernelMachine(BaseEstimator):
         words = checked_words(self)
         passes = None if self.max_iter is None else whole("max_iter", self.max_iter)
         warm = bool(self.warm_start) and hasattr(self, "_learner")
-        with unharmed(self):
+        with unharmed(self, _CHANGING):
             rows, outputs = self._rows(X, y, sample_weight, first=not warm, classes=None)
             seed = int(check_random_state(self.random_state).randint(2**31 - 1))
             self._double = self._double if warm else len(rows) <= words.block_size
@@ -104,7 +106,7 @@ class KernelMachine(BaseEstimator):
         pairs = iter(batches)
         with Progress(disable=not self.verbose) as bar:
             task = bar.add_task("rows", total=None)
-            with unharmed(self):
+            with unharmed(self, _CHANGING):
                 first = next(pairs, None)
                 if first is None:
                     raise ValueError("batches must yield at least one pair (X, y), found none")
@@ -148,7 +150,7 @@ class KernelMachine(BaseEstimator):
     def _learn_more(self, X: Any, y: Any, sample_weight: Any, classes: Any) -> "KernelMachine":
         words = checked_words(self)
         first = not hasattr(self, "_learner")
-        with unharmed(self):
+        with unharmed(self, _CHANGING):
             rows, outputs = self._rows(X, y, sample_weight, first=first, classes=classes)
             if first:
                 self._double = False

@@ -7,10 +7,12 @@ from typing import Any
 
 
 @contextmanager
-def unharmed(model: Any) -> Iterator[None]:
-    """Leave the model as it was where what is done in this scope fails or is interrupted."""
-    # What changes in place, a learner and a history, is copied; arrays never do.
-    before = {name: copy(value) if name in ("_learner", "history_") else value for name, value in vars(model).items()}
+def unharmed(model: Any, changing: tuple[str, ...] = ()) -> Iterator[None]:
+    """Leave the model as it was where what is done in this scope fails or is interrupted.
+
+    What the attributes named in ``changing`` hold is changed in place, and so is copied; arrays never are.
+    """
+    before = {name: copy(value) if name in changing else value for name, value in vars(model).items()}
     try:
         yield
     except BaseException:

@@ -6,7 +6,7 @@ jit or vmap they need a plan, and return a status instead.
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any, TypedDict, Unpack, cast
+from typing import Any, TypedDict, Unpack
 
 import equinox as eqx
 import jax
@@ -25,7 +25,6 @@ from thalweg.spectral.plan import plan as make_plan
 
 _WIDENINGS = 6
 METHODS = ("stochastic", "exact", "auto")
-_NAMED: dict[str, Any] = {"plan": None, "budget": None, "method": "stochastic"}
 
 
 class PlanOptions(TypedDict, total=False):
@@ -95,7 +94,7 @@ def spectral_sum(
     >>> bool(abs(result.value - jnp.sum(jnp.sqrt(jnp.linspace(1.0, 4.0, 100)))) < 2.0)
     True
     """
-    return _summed(f, A, key, _target(rtol, atol), plan, budget, method, options)
+    return _summed(f, A, key, _target(rtol, atol), plan=plan, budget=budget, method=method, **options)
 
 
 def _target(rtol: float | None, atol: float | None) -> Target | None:
@@ -112,10 +111,11 @@ def _summed(
     A: Any,
     key: Key[Array, ""],
     target: Target | None,
-    plan: Plan | None,
-    budget: int | None,
-    method: str,
-    options: PlanOptions,
+    *,
+    plan: Plan | None = None,
+    budget: int | None = None,
+    method: str = "stochastic",
+    **options: Unpack[PlanOptions],
 ) -> Estimate:
     """The sum; ``target`` is the half-width that is wanted, for a value of the sum."""
     if method not in METHODS:
@@ -303,8 +303,7 @@ def schatten_norm(X: Any, key: Key[Array, ""], *, p: float, smoothing: float = 0
     wanted = _target(options.pop("rtol", None), options.pop("atol", None))
     # The norm is (sum)^(1/p): what is wanted of the norm, carried back to the sum.
     target = None if wanted is None else lambda total: wanted(total ** (1 / p)) * p * total ** (1 - 1 / p)
-    named = {name: options.pop(name, default) for name, default in _NAMED.items()}
-    result = _summed(function, gram, key, target, **named, options=cast(PlanOptions, options))
+    result = _summed(function, gram, key, target, **options)
     if p == 1:
         return result
     norm = result.value ** (1.0 / p)

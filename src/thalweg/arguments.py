@@ -1,13 +1,21 @@
-"""Checks of numeric arguments, in one wording: the name, what it must be, what was found."""
+"""Checks of arguments, in one wording: the name, what it must be, what was found.
 
-from typing import Any
+Every check returns the argument in the form in which it is used, so that nothing is checked twice, and raises
+``TypeError`` for a thing of the wrong kind, ``ValueError`` for one that is out of range. A parameter of a part is named
+with its owner: ``"weight of L1"``.
+"""
+
+from collections.abc import Iterable
+from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array
+from jaxtyping import Array, Float, Key, PyTree
 
 from thalweg import trees
+
+T = TypeVar("T")
 
 
 def number(
@@ -34,28 +42,75 @@ def number(
         ...
     ValueError: momentum must be a finite number of at least 0 below 1, found 1.5
     """
+    wanted = _wanted("number", above, least, below, most, finite)
     if isinstance(value, jax.core.Tracer):
+        if value.ndim:
+            raise ValueError(f"{name} must be {wanted}, found an array of shape {value.shape}")
         return value.astype(jnp.result_type(dtype))
-    limits = {"above": above, "of at least": least, "below": below, "of at most": most}
-    wanted = "a finite number" if finite else "a number"
-    wanted += "".join(f" {words} {limit:g}" for words, limit in limits.items() if np.isfinite(limit))
-    try:
-        if isinstance(value, bool | str | bytes):
-            raise TypeError
-        found = np.asarray(value, dtype=np.float64)
-    except (TypeError, ValueError):
-        raise TypeError(f"{name} must be {wanted}, found {value!r}") from None
+    found = _real(name, value, wanted)
     # Checked as it is kept: a number too small for float32 has become 0.
-    kept = found.astype(jnp.result_type(float))
-    inside = kept.ndim == 0 and least <= kept <= most
-    inside = inside and (above < kept < below or (not finite and np.isinf(kept)))
-    if not inside:
+    if found.ndim or not _inside(found.astype(jnp.result_type(float)), above, least, below, most, finite).all():
         raise ValueError(f"{name} must be {wanted}, found {value!r}")
     dtype = jnp.result_type(dtype)
     if isinstance(value, jax.Array) and value.dtype == dtype:
         return value
     # A count too large for its dtype stands for "never".
     return trees.scalar(min(found, np.iinfo(dtype).max) if dtype.kind == "i" else found, dtype)
+
+
+def numbers(
+    name: str,
+    value: PyTree,
+    *,
+    above: float = -np.inf,
+    least: float = -np.inf,
+    below: float = np.inf,
+    most: float = np.inf,
+    finite: bool = True,
+    ndim: int | None = None,
+) -> PyTree[Float[Array, "..."]]:
+    """Return a number, an array or a pytree of them as floating arrays, or say what they must be.
+
+    Arrays keep their precision; Python's numbers get JAX's default. ``ndim`` is the most axes allowed.
+
+    Examples
+    --------
+    >>> numbers("weight of L1", [1.0, 2.0], least=0)
+    [Array(1., dtype=float...), Array(2., dtype=float...)]
+    >>> numbers("lengthscale", np.array([1.0, -2.0]), above=0)
+    Traceback (most recent call last):
+        ...
+    ValueError: lengthscale must hold finite numbers above 0, found -2 at index 1
+    """
+    wanted = _wanted("number", above, least, below, most, finite)
+
+    def leaf(part: Any) -> Array:
+        if isinstance(part, jax.core.Tracer):
+            array = part
+        else:
+            host = _real(name, part, wanted)
+            array = jnp.asarray(part)
+            definite = jnp.issubdtype(array.dtype, jnp.floating) and not array.weak_type
+            kept = host if definite else host.astype(jnp.result_type(float))
+            outside = ~_inside(kept, above, least, below, most, finite)
+            if outside.any() and not host.ndim:
+                raise ValueError(f"{name} must be {wanted}, found {part!r}")
+            if outside.any():
+                index = tuple(int(i) for i in np.argwhere(outside)[0])
+                place = index[0] if len(index) == 1 else index
+                raise ValueError(
+                    f"{name} must hold {wanted.removeprefix('a ').replace('number', 'numbers')}, "
+                    f"found {host[index]:g} at index {place}"
+                )
+        if ndim is not None and (array.ndim > ndim or array.size == 0):
+            raise ValueError(f"{name} must have at most {ndim} axes and an entry, found shape {array.shape}")
+        # Python's numbers are weakly typed: every parameter gets a definite floating dtype.
+        definite = jnp.issubdtype(array.dtype, jnp.floating) and not getattr(array, "weak_type", False)
+        return array if definite else array.astype(jnp.result_type(float))
+
+    if not jax.tree.leaves(value, is_leaf=_is_none):
+        raise TypeError(f"{name} must be {wanted} or an array of them, found {value!r}")
+    return jax.tree.map(leaf, value, is_leaf=_is_none)
 
 
 def whole(name: str, value: Any, *, least: int = 1, most: int | None = None) -> int:
@@ -69,8 +124,106 @@ def whole(name: str, value: Any, *, least: int = 1, most: int | None = None) -> 
     ValueError: steps must be a whole number of at least 1, found 0
     """
     wanted = f"a whole number of at least {least}" if most is None else f"a whole number from {least} to {most}"
-    if isinstance(value, bool) or not isinstance(value, (int, np.integer)):
+    if isinstance(value, bool | np.bool_) or not isinstance(value, int | np.integer):
         raise TypeError(f"{name} must be {wanted}, found {value!r}")
     if value < least or (most is not None and value > most):
         raise ValueError(f"{name} must be {wanted}, found {value}")
     return int(value)
+
+
+def flag(name: str, value: Any) -> bool:
+    """Return ``value`` as a bool, or say that it is none.
+
+    Examples
+    --------
+    >>> flag("learn", "no")
+    Traceback (most recent call last):
+        ...
+    TypeError: learn must be True or False, found 'no'
+    """
+    if not isinstance(value, bool | np.bool_):
+        raise TypeError(f"{name} must be True or False, found {value!r}")
+    return bool(value)
+
+
+def one_of(name: str, value: Any, known: Iterable[str]) -> str:
+    """Return ``value`` if it is one of the words known, or list them.
+
+    Examples
+    --------
+    >>> one_of("law", "best", ("optimal", "theorem3"))
+    Traceback (most recent call last):
+        ...
+    ValueError: law must be one of 'optimal', 'theorem3', found 'best'
+    """
+    known = tuple(known)
+    if not isinstance(value, str) or value not in known:
+        raise ValueError(f"{name} must be one of {', '.join(map(repr, known))}, found {value!r}")
+    return value
+
+
+def instance(name: str, value: Any, kind: type[T], example: str = "") -> T:
+    """Return ``value`` if it is of a class, or say what would be; ``example`` shows one.
+
+    Examples
+    --------
+    >>> instance("rate", "fast", float, "0.5")
+    Traceback (most recent call last):
+        ...
+    TypeError: rate must be a float such as 0.5, found 'fast'
+    """
+    if isinstance(value, kind):
+        return value
+    article = "an" if kind.__name__[0] in "AEIOU" else "a"
+    such = f" such as {example}" if example else ""
+    if isinstance(value, type):
+        raise TypeError(
+            f"{name} must be {article} {kind.__name__}{such}, found the class {value.__name__}; call it first: "
+            f"{value.__name__}(...)"
+        )
+    raise TypeError(f"{name} must be {article} {kind.__name__}{such}, found {value!r}")
+
+
+def random_key(name: str, value: Any) -> Key[Array, ""]:
+    """Return ``value`` if it is one random key of JAX, traced or not, or say how to make one.
+
+    Examples
+    --------
+    >>> random_key("key", 0)
+    Traceback (most recent call last):
+        ...
+    TypeError: key must be one JAX random key such as jax.random.key(0), found 0
+    """
+    if isinstance(value, jax.Array):
+        typed = jnp.issubdtype(value.dtype, jax.dtypes.prng_key) and value.ndim == 0
+        if typed or (value.dtype == jnp.uint32 and value.ndim == 1 and value.shape == jax.random.PRNGKey(0).shape):
+            return value
+    raise TypeError(f"{name} must be one JAX random key such as jax.random.key(0), found {value!r}")
+
+
+def _is_none(node: Any) -> bool:
+    return node is None
+
+
+def _wanted(noun: str, above: float, least: float, below: float, most: float, finite: bool) -> str:
+    limits = {"above": above, "of at least": least, "below": below, "of at most": most}
+    wanted = f"a finite {noun}" if finite else f"a {noun}"
+    return wanted + "".join(f" {words} {limit:g}" for words, limit in limits.items() if np.isfinite(limit))
+
+
+def _real(name: str, value: Any, wanted: str) -> np.ndarray:
+    """The value as float64, refused if it is not made of real numbers."""
+    try:
+        if value is None or isinstance(value, bool | str | bytes):
+            raise TypeError
+        host = np.asarray(value)
+        if host.dtype.kind not in "iuf" and not jnp.issubdtype(host.dtype, jnp.floating):
+            raise TypeError
+        return host.astype(np.float64)
+    except (TypeError, ValueError):
+        raise TypeError(f"{name} must be {wanted}, found {value!r}") from None
+
+
+def _inside(kept: np.ndarray, above: float, least: float, below: float, most: float, finite: bool) -> np.ndarray:
+    inside = (least <= kept) & (kept <= most)
+    return inside & (((above < kept) & (kept < below)) | (np.isinf(kept) & (not finite)))

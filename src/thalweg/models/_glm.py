@@ -16,9 +16,9 @@ from sklearn.utils.validation import _check_sample_weight, check_is_fitted, vali
 from thalweg.arguments import number, whole
 from thalweg.descent.result import Status
 from thalweg.gaussian.likelihood import Likelihood
+from thalweg.models._common import unharmed
 from thalweg.models._scale import Solution, with_best_scale
 from thalweg.models._summary import Summary, intervals
-from thalweg.models._unharmed import unharmed
 from thalweg.models._weights import Frame, Pseudo, Rows, Search, Weights, find_weights, padded, seen_from
 
 _LARGEST = 1e100

@@ -18,10 +18,9 @@ from thalweg.kernels import Kernel
 from thalweg.machines.learners import Learner
 from thalweg.machines.rows import Rows
 from thalweg.models import _machine_file
+from thalweg.models._common import row_weights, unharmed
 from thalweg.models._machine_choice import ENOUGH_ROWS, Chosen, Trial, choose
 from thalweg.models._machine_parts import Words, checked_words, make_learner
-from thalweg.models._sample_weight import row_weights
-from thalweg.models._unharmed import unharmed
 from thalweg.oracles.losses import Loss
 
 # Passes over the data where none are given: a pass over many rows is worth several over few.

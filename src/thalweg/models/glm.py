@@ -15,9 +15,9 @@ from sklearn.utils.multiclass import check_classification_targets
 from thalweg.arguments import number
 from thalweg.gaussian.likelihood import Likelihood
 from thalweg.gaussian.likelihoods import BernoulliLogit, GaussianNoise
+from thalweg.models._common import unharmed
 from thalweg.models._glm import GeneralisedLinearModel, Regressor
 from thalweg.models._scale import Solution
-from thalweg.models._unharmed import unharmed
 from thalweg.models._weights import Frame, Pseudo, Rows, Weights, compressed, joined
 
 _SMALLEST_VARIANCE = 1e-100

@@ -19,8 +19,7 @@ from thalweg.gaussian.likelihood import Likelihood
 from thalweg.gaussian.likelihoods import BernoulliLogit, BernoulliProbit
 from thalweg.kernels import Gaussian, Kernel, median_distance
 from thalweg.models import _process
-from thalweg.models._sample_weight import row_weights
-from thalweg.models._unharmed import unharmed
+from thalweg.models._common import row_weights, unharmed
 
 _LINKS = {"logit": BernoulliLogit, "probit": BernoulliProbit}
 

@@ -1,5 +1,8 @@
-"""The weights of rows."""
+"""What all estimators share: the weights of rows, and work that is undone if it fails."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from copy import copy
 from typing import Any
 
 import numpy as np
@@ -20,3 +23,18 @@ def row_weights(sample_weight: Any, X: Any) -> np.ndarray:
     if not (np.all(weights >= 0) and np.any(weights > 0)):
         raise ValueError(f"sample_weight must be non-negative and not all 0, found a minimum of {weights.min():g}")
     return weights
+
+
+@contextmanager
+def unharmed(model: Any, changing: tuple[str, ...] = ()) -> Iterator[None]:
+    """Leave the model as it was where what is done in this scope fails or is interrupted.
+
+    What the attributes named in ``changing`` hold is changed in place, and so is copied; arrays never are.
+    """
+    before = {name: copy(value) if name in changing else value for name, value in vars(model).items()}
+    try:
+        yield
+    except BaseException:
+        vars(model).clear()
+        vars(model).update(before)
+        raise

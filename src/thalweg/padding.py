@@ -1,0 +1,31 @@
+"""Sizes that arrays are padded to, so that data sets of about the same size share one compiled program."""
+
+from typing import Any
+
+import numpy as np
+
+
+def padded_size(size: int, grain: int) -> int:
+    """The next of a few sizes: a multiple of ``grain``, or of a power of two, at most an eighth larger.
+
+    Examples
+    --------
+    >>> [padded_size(size, 64) for size in (1, 64, 65, 1000, 1025, 10_000)]
+    [64, 64, 128, 1024, 1152, 10240]
+    """
+    grain = max(grain, 2 ** (int(size).bit_length() - 4))
+    return -(-size // grain) * grain
+
+
+def padded(array: Any, size: int, axis: int = 0) -> np.ndarray:
+    """The array with zeros at the end of an axis, up to ``size``.
+
+    Examples
+    --------
+    >>> padded([1.0, 2.0], 4)
+    array([1., 2., 0., 0.])
+    """
+    array = np.asarray(array)
+    widths = [(0, 0)] * array.ndim
+    widths[axis] = (0, size - array.shape[axis])
+    return np.pad(array, widths)

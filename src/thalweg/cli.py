@@ -5,9 +5,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
 from thalweg import __version__
 from thalweg.errors import ThalwegError
@@ -15,7 +12,7 @@ from thalweg.errors import ThalwegError
 if TYPE_CHECKING:
     from thalweg.experiments.registry import Experiment
 
-# What only one command needs (JAX, Matplotlib, the experiments) is imported by that command: --help is instant.
+# What only one command needs (JAX, Matplotlib, rich, the experiments) is imported by that command: --help is instant.
 
 
 class _Commands(click.Group):
@@ -68,6 +65,10 @@ def demo(output: Path, show: bool) -> None:
 )
 def reproduce(name: str | None, listing: bool, quick: bool, seed: int, output: Path) -> None:
     """Reproduce the figure or table NAME of a paper."""
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
     from thalweg.experiments.registry import UnknownExperimentError, experiments, find
 
     if listing:
@@ -90,6 +91,9 @@ def info() -> None:
     """Show versions, devices, precision, and which data sets are here."""
     import jax
     import jaxlib
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
 
     from thalweg import data
 
@@ -115,6 +119,9 @@ def _run(
     chosen: "list[Experiment]", output: Path, page: Path, title: str, introduction: str, *, quick: bool, seed: int
 ) -> Path:
     """Run experiments one by one, show their tables, write the page, and say where it is."""
+    from rich.console import Console
+    from rich.text import Text
+
     from thalweg.experiments import report
     from thalweg.experiments.registry import execute
 
@@ -134,7 +141,10 @@ def _run(
     return page
 
 
-def _terminal_table(item: dict[str, Any]) -> Table:
+def _terminal_table(item: dict[str, Any]) -> Any:
+    from rich.table import Table
+    from rich.text import Text
+
     table = Table(title=Text(item["caption"]), title_justify="left")  # as text: brackets are not markup
     for header, numeric in zip(item["header"], item["numeric"], strict=True):
         table.add_column(Text(header), justify="right" if numeric else "left")

@@ -1,13 +1,16 @@
-"""Pytrees described in JSON, their arrays kept apart: how :mod:`thalweg.files` writes a tree down.
+"""Trees described in JSON, their arrays kept apart: how :mod:`thalweg.files` writes a tree down.
 
-A node of the description is a scalar, an array by its name, a random key, or a container: ``dict``, ``list``,
-``tuple``, or ``record`` (any other pytree node, by the names of its fields). What is read is not trusted:
-anything that :func:`encode` would not have written is a :class:`~thalweg.errors.FileFormatError`.
+A node of the description is a scalar, an array by its name, a random key, a container, or an object of a class that
+was declared :func:`storable`. What is read is not trusted: anything that :func:`encode` would not have written is a
+:class:`~thalweg.errors.FileFormatError`, and an object is made by its constructor, from what its constructor takes.
 """
 
+import dataclasses
+import inspect
 import math
 import re
-from typing import Any
+from collections.abc import Iterator
+from typing import Any, TypeVar
 
 import jax
 import numpy as np
@@ -18,20 +21,51 @@ from thalweg.errors import FileFormatError
 _NATIVE = {"bool"} | {f"{kind}{bits}" for kind in ("int", "uint") for bits in (8, 16, 32, 64)}
 _NATIVE |= {"float16", "float32", "float64"}
 _DTYPE_NAME = re.compile(r"(bool|u?int|b?float|complex|datetime|timedelta)\w*(\[\w+\])?|<U\d+|\|S\d+")
-_NAMED = ("dict", "record")  # containers whose children have names
 _MAX_DEPTH = 100  # far from Python's limit of recursion
-_PLAIN: dict[type, str] = {dict: "dict", list: "list", tuple: "tuple"}
 
 Arrays = dict[str, np.ndarray]
 Path = tuple[str, ...]  # from the root, as in ("['w']", "[0]", ".field")
-Child = tuple[str | int, Path, Any]  # name, path, node
+C = TypeVar("C", bound=type)
+
+_STORABLE: dict[str, type] = {}
 
 
-def _is_key(leaf: Any) -> bool:
+def storable(cls: C) -> C:
+    """Declare, as a decorator, that files may hold objects of a class: a dataclass, a module or a named tuple.
+
+    Its constructor takes its fields by their names, and so refuses what it always refuses; a class whose constructor
+    takes something else defines ``stored(self)``, which returns those arguments.
+
+    Examples
+    --------
+    >>> from typing import NamedTuple
+    >>> @storable
+    ... class Pair(NamedTuple):
+    ...     left: int
+    ...     right: int
+    >>> decode(encode(Pair(1, 2), (), {}), (), {})
+    Pair(left=1, right=2)
+    """
+    if cls.__name__ in _STORABLE and _STORABLE[cls.__name__].__qualname__ != cls.__qualname__:
+        raise ValueError(f"two storable classes are called {cls.__name__}")
+    _STORABLE[cls.__name__] = cls
+    return cls
+
+
+def _stored(node: Any) -> dict[str, Any]:
+    """The arguments that an object of a storable class is made from."""
+    if hasattr(node, "stored"):
+        return node.stored()
+    names = [entry.name for entry in dataclasses.fields(node)] if dataclasses.is_dataclass(node) else node._fields
+    return {name: getattr(node, name) for name in names}
+
+
+def is_key(leaf: Any) -> bool:
+    """Whether an array holds random keys of JAX."""
     return jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key)
 
 
-def _spec(leaf: Any) -> str:
+def spec(leaf: Any) -> str:
     """Describe a leaf as ``float64[5]``, a scalar by its type."""
     if hasattr(leaf, "dtype") and hasattr(leaf, "shape"):
         return f"{leaf.dtype.name}{list(leaf.shape)}".replace(" ", "")
@@ -49,20 +83,21 @@ def encode(node: Any, path: Path, arrays: Arrays) -> Any:
         return node
     if type(node) is float:
         return node if math.isfinite(node) else {"float": str(node)}
-    if isinstance(node, jax.Array) and _is_key(node):
-        return {
-            "key": str(jax.random.key_impl(node)),
-            "data": encode(jax.random.key_data(node), path, arrays),
-        }
-    if isinstance(node, (jax.Array, np.ndarray, np.generic)):
+    if isinstance(node, jax.Array) and is_key(node):
+        return {"key": str(jax.random.key_impl(node)), "data": encode(jax.random.key_data(node), path, arrays)}
+    if isinstance(node, jax.Array | np.ndarray | np.generic):
         return _encode_array(np.asarray(node), _label(path), arrays)
     if len(path) > _MAX_DEPTH:
         raise ValueError(f"tree: nested more than {_MAX_DEPTH} levels deep, or contains itself")
-    container, children, _ = _flatten(node, path)
-    if container is None:
-        raise TypeError(f"{_label(path)}: cannot store {type(node).__name__}")
-    encoded = [(name, encode(child, place, arrays)) for name, place, child in children]
-    return {container: encoded if container in _NAMED else [child for _, child in encoded]}
+    if isinstance(node, type) and _STORABLE.get(node.__name__) is node:
+        return {"class": node.__name__}
+    if _STORABLE.get(type(node).__name__) is type(node):
+        parts = _stored(node).items()
+        return {"object": type(node).__name__, "from": [[n, encode(v, (*path, f".{n}"), arrays)] for n, v in parts]}
+    children = [[name, encode(child, place, arrays)] for name, place, child in _opened(node, path)]
+    if type(node) in (list, tuple):
+        return {type(node).__name__: [child for _, child in children]}
+    return {"dict": children}
 
 
 def _encode_array(array: np.ndarray, name: str, arrays: Arrays) -> dict:
@@ -74,54 +109,41 @@ def _encode_array(array: np.ndarray, name: str, arrays: Arrays) -> dict:
     return {"array": name, "dtype": dtype, "shape": list(array.shape)}
 
 
-def _flatten(node: Any, path: Path) -> tuple[str | None, list[Child], Any]:
-    """Open one level of a pytree: the kind of container (None: a leaf), its children, its JAX structure."""
+def _opened(node: Any, path: Path) -> Iterator[tuple[str | int, Path, Any]]:
+    """Open one level of a pytree: name, path and node of each child."""
     root = iter([True])  # the first node JAX asks about; all it asks about afterwards are its children
     try:
-        pairs, structure = jax.tree_util.tree_flatten_with_path(node, is_leaf=lambda _: not next(root, False))
+        pairs, _ = jax.tree_util.tree_flatten_with_path(node, is_leaf=lambda _: not next(root, False))
     except ValueError:
         if not isinstance(node, dict):
             raise
         # JAX sorts the keys of a dict
         raise TypeError(f"{_label(path)}: keys must be all str or all int, found {list(node)}") from None
     if any(not entries for entries, _ in pairs):
-        return None, [], structure
-    container = _PLAIN.get(type(node), "record")
-    children = []
+        raise TypeError(f"{_label(path)}: cannot store {type(node).__name__}")
     for (entry,), child in pairs:
-        name = next(getattr(entry, field) for field in ("name", "key", "idx") if hasattr(entry, field))
+        name = key_name(entry)
         if type(name) not in (str, int):
             raise TypeError(f"{_label(path)}: keys must be all str or all int, found {name!r}")
-        children.append((name, (*path, str(entry)), child))
-    return container, children, structure
+        yield name, (*path, str(entry)), child
 
 
-def _parse(node: Any, path: Path) -> tuple[str, list[Child]]:
-    """Do for a node of a file what :func:`_flatten` does for one in memory, trusting nothing."""
-    if len(path) > _MAX_DEPTH:
-        raise FileFormatError("nested too deeply to be one of ours")
-    container, items = next(iter(node.items())) if isinstance(node, dict) and len(node) == 1 else (None, None)
-    if container in ("list", "tuple") and isinstance(items, list):
-        return container, [(i, (*path, f"[{i}]"), child) for i, child in enumerate(items)]
-    if container not in _NAMED or not isinstance(items, list):
-        raise FileFormatError(f"{_label(path)}: neither a leaf nor a container")
-    children: dict[Any, tuple] = {}
-    for item in items:
-        if not (isinstance(item, list) and len(item) == 2 and type(item[0]) in (str, int)):
-            raise FileFormatError(f"{_label(path)}: has a child without a name")
-        entry = f".{item[0]}" if container == "record" else f"[{item[0]!r}]"
-        children[item[0]] = (item[0], (*path, entry), item[1])
-    if len(children) < len(items):
-        raise FileFormatError(f"{_label(path)}: has two children of one name")
-    return container, list(children.values())
+def key_name(entry: Any) -> Any:
+    """The name in an entry of JAX's key paths: of a field, a key of a dict, or a place in a list."""
+    return next(getattr(entry, field) for field in ("name", "key", "idx") if hasattr(entry, field))
 
 
 def decode(node: Any, path: Path, arrays: Arrays) -> Any:
-    """Build plain containers from the description; each array is taken out of ``arrays``."""
+    """Build what the description says; each array is taken out of ``arrays``.
+
+    Dicts stand in for pytree nodes whose classes are not storable: a dict of their fields.
+    """
     if node is None or type(node) in (bool, int, float, str):
         return node
+    if len(path) > _MAX_DEPTH:
+        raise FileFormatError("nested too deeply to be one of ours")
     match node:
-        case {"float": "nan" | "inf" | "-inf" as text}:
+        case {"float": "nan" | "inf" | "-inf" as text, **rest} if not rest:
             return float(text)
         case {"array": str(name), "dtype": str(dtype), "shape": list(shape)}:
             return _decode_array(name, dtype, shape, path, arrays)
@@ -131,11 +153,45 @@ def decode(node: Any, path: Path, arrays: Arrays) -> Any:
                 return jax.random.wrap_key_data(words, impl=implementation)
             except (TypeError, ValueError) as error:
                 raise FileFormatError(f"{_label(path)}: not a random key ({error})") from None
-    container, children = _parse(node, path)
-    decoded = {name: decode(child, place, arrays) for name, place, child in children}
-    if container in _NAMED:
-        return decoded
-    return list(decoded.values()) if container == "list" else tuple(decoded.values())
+        case {"list": list(items), **rest} if not rest:
+            return [decode(child, (*path, f"[{i}]"), arrays) for i, child in enumerate(items)]
+        case {"tuple": list(items), **rest} if not rest:
+            return tuple(decode(child, (*path, f"[{i}]"), arrays) for i, child in enumerate(items))
+        case {"dict": list(items), **rest} if not rest:
+            return _decode_named(items, path, arrays)
+        case {"class": str(name), **rest} if not rest:
+            return _known(name, path)
+        case {"object": str(name), "from": list(items), **rest} if not rest:
+            return _decode_object(_known(name, path), _decode_named(items, path, arrays), path)
+    raise FileFormatError(f"{_label(path)}: neither a leaf nor a container")
+
+
+def _decode_named(items: list, path: Path, arrays: Arrays) -> dict:
+    children: dict[Any, Any] = {}
+    for item in items:
+        if not (isinstance(item, list) and len(item) == 2 and type(item[0]) in (str, int)):
+            raise FileFormatError(f"{_label(path)}: has a child without a name")
+        if item[0] in children:
+            raise FileFormatError(f"{_label(path)}: has two children of one name")
+        children[item[0]] = decode(item[1], (*path, f"[{item[0]!r}]"), arrays)
+    return children
+
+
+def _known(name: str, path: Path) -> type:
+    if name not in _STORABLE:
+        raise FileFormatError(f"{_label(path)}: an object of the unknown class {name[:80]!r}")
+    return _STORABLE[name]
+
+
+def _decode_object(cls: type, parts: dict, path: Path) -> Any:
+    try:
+        inspect.signature(cls).bind(**parts)
+        made = cls(**parts)
+        if hasattr(made, "check_stored"):
+            made.check_stored()
+        return made
+    except Exception as error:  # whatever the constructor says of what it was given
+        raise FileFormatError(f"{_label(path)}: not a {cls.__name__} ({error})") from error
 
 
 def _decode_array(name: str, dtype: str, shape: list, path: Path, arrays: Arrays) -> np.ndarray:
@@ -147,27 +203,10 @@ def _decode_array(name: str, dtype: str, shape: list, path: Path, arrays: Arrays
             raise TypeError(f"dtype {dtype[:40]!r}")
         kept = np.dtype(dtype).newbyteorder("<")
         if dtype in _NATIVE and (stored.dtype, list(stored.shape)) != (kept, shape):
-            raise TypeError(f"{_spec(stored)} stored as {dtype}{shape}")
+            raise TypeError(f"{spec(stored)} stored as {dtype}{shape}")
         array = np.ndarray(shape, kept, buffer=bytearray(stored.tobytes()))  # writable, as bytes are not
         if array.nbytes != stored.nbytes:
-            raise TypeError(f"{stored.nbytes} bytes stored for {_spec(array)}")
+            raise TypeError(f"{stored.nbytes} bytes stored for {spec(array)}")
         return array
     except (TypeError, ValueError, OverflowError) as error:
         raise FileFormatError(f"{_label(path)}: not a valid array ({error})") from None
-
-
-def fill(like: Any, node: Any, path: Path, arrays: Arrays) -> Any:
-    """Put the leaves of the description into the structure of ``like``, checking each."""
-    expected, wanted, structure = _flatten(like, path)
-    if expected is None or like is None:
-        leaf = decode(node, path, arrays)
-        if _spec(leaf) != _spec(like):
-            raise FileFormatError(f"{_label(path)}: {_spec(leaf)} in the file, {_spec(like)} expected")
-        return leaf
-    found, children = _parse(node, path)
-    names, wanted_names = [name for name, *_ in children], [name for name, *_ in wanted]
-    if found != expected or set(names) != set(wanted_names):
-        raise FileFormatError(f"{_label(path)}: {found} of {names} in the file, {expected} of {wanted_names} expected")
-    by_name = {name: child for name, _, child in children}
-    filled = [fill(child, by_name[name], place, arrays) for name, place, child in wanted]
-    return jax.tree.unflatten(structure, filled)

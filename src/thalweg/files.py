@@ -14,15 +14,17 @@ import uuid
 from pathlib import Path
 from typing import Any
 
+import jax
 import numpy as np
 import safetensors.numpy
 from safetensors import SafetensorError
 
 from thalweg import codec
+from thalweg.codec import storable
 from thalweg.errors import FileFormatError
 
 FORMAT = "thalweg"
-VERSION = 1
+VERSION = 2
 
 
 def save(path: str | os.PathLike, tree: Any, metadata: dict | None = None, *, kind: str) -> None:
@@ -34,8 +36,8 @@ def save(path: str | os.PathLike, tree: Any, metadata: dict | None = None, *, ki
         Where to write; an older file there is replaced once the new one is safely on the disk.
     tree
         Dicts (keys all str or all int), lists, tuples, None, int, float, bool, str, NumPy and JAX arrays (of
-        any dtype but objects and structures), JAX random keys, and any pytree node registered with JAX (named
-        tuples, Equinox modules).
+        any dtype but objects and structures), JAX random keys, objects and classes declared :func:`storable`, and
+        any other pytree node registered with JAX (named tuples, Equinox modules).
     metadata
         A dict that JSON can express.
     kind
@@ -78,8 +80,8 @@ def load(path: str | os.PathLike, *, kind: str | None = None, like: Any = None) 
         The kind the file must be of; None accepts any.
     like
         A pytree of the expected structure, shapes and dtypes (:class:`jax.ShapeDtypeStruct` will do for an
-        array). The leaves are put back into it. Without it, named tuples and modules come back as dicts of
-        their fields.
+        array). The leaves are put back into it. Without it, named tuples and modules that are not
+        :func:`storable` come back as dicts of their fields.
 
     Raises
     ------
@@ -94,13 +96,42 @@ def load(path: str | os.PathLike, *, kind: str | None = None, like: Any = None) 
         content, arrays = _open(data)
         if kind is not None and content["kind"] != kind:
             raise FileFormatError(f"holds a {content['kind']!r}, expected a {kind!r}")
-        node = content["tree"]
-        tree = codec.decode(node, (), arrays) if like is None else codec.fill(like, node, (), arrays)
+        tree = codec.decode(content["tree"], (), arrays)
         if arrays:
             raise FileFormatError(f"holds arrays that its tree does not name: {sorted(arrays)[:3]}")
+        tree = tree if like is None else _filled(like, tree)
     except FileFormatError as error:
         raise FileFormatError(f"{path}: {error}") from None
     return tree, content["metadata"]
+
+
+def _filled(like: Any, tree: Any) -> Any:
+    """Put the leaves of ``tree`` into the structure of ``like``, checking each."""
+    structure = jax.tree.structure(like, is_leaf=_is_none)
+    found = dict(_named(tree))
+    leaves = []
+    for name, leaf in _named(like):
+        if name not in found:
+            raise FileFormatError(f"{_title(name)}: expected, and not in the file")
+        leaves.append(found.pop(name))
+        if codec.spec(leaves[-1]) != codec.spec(leaf):
+            raise FileFormatError(f"{_title(name)}: {codec.spec(leaves[-1])} in the file, {codec.spec(leaf)} expected")
+    if found:
+        raise FileFormatError(f"{_title(next(iter(found)))}: in the file, and not expected")
+    return jax.tree.unflatten(structure, leaves)
+
+
+def _named(tree: Any) -> list[tuple[tuple, Any]]:
+    pairs, _ = jax.tree_util.tree_flatten_with_path(tree, is_leaf=_is_none)
+    return [(tuple(codec.key_name(entry) for entry in path), leaf) for path, leaf in pairs]
+
+
+def _is_none(node: Any) -> bool:
+    return node is None
+
+
+def _title(name: tuple) -> str:
+    return ".".join(map(str, name)) or "tree"
 
 
 def write_atomically(path: str | os.PathLike, data: bytes) -> None:
@@ -166,3 +197,6 @@ def _open(data: bytes) -> tuple[dict, codec.Arrays]:
         if not isinstance(content[name], expected):
             raise FileFormatError(f"{name}: {type(content[name]).__name__} found, {expected.__name__} expected")
     return content, arrays
+
+
+__all__ = ["load", "save", "storable", "write_atomically"]

@@ -3,11 +3,11 @@
 import csv
 import tomllib
 from functools import partial
+from importlib import import_module
 from importlib.resources import files
 from typing import Any
 
-from thalweg.data import converters
-from thalweg.data.registry import Entry, Home, Raw, shapes
+from thalweg.data.registry import Arrays, Entry, Home, Raw, shapes
 
 # Pinned to a commit, so that its files cannot change.
 _UCI_REGRESSION = (
@@ -15,10 +15,15 @@ _UCI_REGRESSION = (
 )
 
 
+def _convert(converter: str, *arguments: Any, **options: Any) -> Arrays:
+    """Call a converter by name; what converters need (SciPy, scikit-learn) is loaded for a download only."""
+    return getattr(import_module("thalweg.data.converters"), converter)(*arguments, **options)
+
+
 def _home(facts: dict[str, Any]) -> Home | None:
     if "convert" not in facts:
         return None
-    convert = partial(getattr(converters, facts["convert"]), **facts.get("options", {}))
+    convert = partial(_convert, facts["convert"], **facts.get("options", {}))
     raw = [Raw(file["url"], file.get("checksum")) for file in facts["files"]]
     return Home(raw, convert, facts.get("without", ()), facts.get("note", ""))
 
@@ -59,7 +64,7 @@ def _uci_entry(row: dict[str, str]) -> Entry:
                 Raw(f"{_UCI_REGRESSION}/{name}/data.csv.gz", f"sha256:{row['data_sha256']}"),
                 Raw(f"{_UCI_REGRESSION}/{name}/test_mask.csv.gz", f"sha256:{row['mask_sha256']}"),
             ],
-            converters.regression_with_masks,
+            partial(_convert, "regression_with_masks"),
         ),
     )
 

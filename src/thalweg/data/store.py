@@ -11,9 +11,6 @@ from pathlib import Path
 
 import numpy as np
 import platformdirs
-import pooch
-from requests import RequestException
-from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 
 from thalweg.data.catalogue import CATALOGUE
 from thalweg.data.dataset import Dataset
@@ -94,38 +91,9 @@ def obtain(entry: Entry, where: list[Path], fetch: Fetch) -> Dataset:
 
 def download(raw: Raw, folder: Path) -> Path:
     """Download one file with a progress bar; a file with another checksum is an error."""
-    columns = (TextColumn(raw.name), BarColumn(), DownloadColumn(), TimeRemainingColumn())
-    pooch.get_logger().setLevel("WARNING")
-    with Progress(*columns) as progress:
-        downloader = pooch.HTTPDownloader(progressbar=_Bar(progress), chunk_size=2**16)
-        return Path(
-            pooch.retrieve(raw.url, known_hash=raw.checksum, fname=raw.name, path=folder, downloader=downloader)
-        )
+    from thalweg.data.download import retrieve  # what a download needs is loaded for a download only
 
-
-class _Bar:
-    """What pooch expects of a progress bar, on rich's."""
-
-    def __init__(self, progress: Progress) -> None:
-        self.progress = progress
-        self.task = progress.add_task("download", total=None)
-
-    @property
-    def total(self) -> float | None:
-        return self.progress.tasks[self.task].total
-
-    @total.setter
-    def total(self, total: int) -> None:
-        self.progress.update(self.task, total=total or None)
-
-    def update(self, amount: int) -> None:
-        self.progress.update(self.task, advance=amount)
-
-    def reset(self) -> None:
-        self.progress.update(self.task, completed=0)
-
-    def close(self) -> None:
-        self.progress.stop()
+    return retrieve(raw, folder)
 
 
 def _entry(name: str) -> Entry:
@@ -173,7 +141,7 @@ def _download(entry: Entry, where: list[Path], fetch: Fetch) -> Path:
         for raw in entry.home.files:
             try:
                 paths.append(fetch(raw, Path(scratch)))
-            except (RequestException, OSError) as error:
+            except OSError as error:  # those of requests too
                 advice = f"try again, or {_by_hand(entry, where[0])}"
                 message = f"{entry.name}: the download of {raw.url} failed ({error}); {advice}"
                 raise DataNotFoundError(message) from error

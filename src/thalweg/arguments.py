@@ -85,6 +85,7 @@ def numbers(
     wanted = _wanted("number", above, least, below, most, finite)
 
     def leaf(part: Any) -> Array:
+        array: Array
         if isinstance(part, jax.core.Tracer):
             array = part
         else:

@@ -6,7 +6,6 @@ was declared :func:`storable`. What is read is not trusted: anything that :func:
 """
 
 import dataclasses
-import inspect
 import math
 import re
 from collections.abc import Iterator
@@ -85,6 +84,8 @@ def encode(node: Any, path: Path, arrays: Arrays) -> Any:
         return node if math.isfinite(node) else {"float": str(node)}
     if isinstance(node, jax.Array) and is_key(node):
         return {"key": str(jax.random.key_impl(node)), "data": encode(jax.random.key_data(node), path, arrays)}
+    if isinstance(node, np.ndarray) and node.dtype == object and node.ndim == 1 and {*map(type, node)} <= {str}:
+        return {"words": node.tolist()}
     if isinstance(node, jax.Array | np.ndarray | np.generic):
         return _encode_array(np.asarray(node), _label(path), arrays)
     if len(path) > _MAX_DEPTH:
@@ -153,6 +154,8 @@ def decode(node: Any, path: Path, arrays: Arrays) -> Any:
                 return jax.random.wrap_key_data(words, impl=implementation)
             except (TypeError, ValueError) as error:
                 raise FileFormatError(f"{_label(path)}: not a random key ({error})") from None
+        case {"words": list(words), **rest} if not rest and {*map(type, words)} <= {str}:
+            return np.array(words, dtype=object)
         case {"list": list(items), **rest} if not rest:
             return [decode(child, (*path, f"[{i}]"), arrays) for i, child in enumerate(items)]
         case {"tuple": list(items), **rest} if not rest:
@@ -185,7 +188,6 @@ def _known(name: str, path: Path) -> type:
 
 def _decode_object(cls: type, parts: dict, path: Path) -> Any:
     try:
-        inspect.signature(cls).bind(**parts)
         made = cls(**parts)
         if hasattr(made, "check_stored"):
             made.check_stored()

@@ -88,21 +88,29 @@ def load(path: str | os.PathLike, *, kind: str | None = None, like: Any = None) 
     FileFormatError
         The file is damaged, foreign, newer than this release, of another kind, or does not match ``like``.
     """
+    tree, metadata, found = read(path)
+    if kind is not None and found != kind:
+        raise FileFormatError(f"{path}: holds a {found!r}, expected a {kind!r}")
+    try:
+        return tree if like is None else _filled(like, tree), metadata
+    except FileFormatError as error:
+        raise FileFormatError(f"{path}: {error}") from None
+
+
+def read(path: str | os.PathLike) -> tuple[Any, dict, str]:
+    """Read what :func:`save` wrote; return the tree, the metadata and the kind."""
     try:
         data = Path(path).read_bytes()
     except IsADirectoryError:
         raise FileFormatError(f"{path}: is a folder, not a file") from None
     try:
         content, arrays = _open(data)
-        if kind is not None and content["kind"] != kind:
-            raise FileFormatError(f"holds a {content['kind']!r}, expected a {kind!r}")
         tree = codec.decode(content["tree"], (), arrays)
         if arrays:
             raise FileFormatError(f"holds arrays that its tree does not name: {sorted(arrays)[:3]}")
-        tree = tree if like is None else _filled(like, tree)
     except FileFormatError as error:
         raise FileFormatError(f"{path}: {error}") from None
-    return tree, content["metadata"]
+    return tree, content["metadata"], content["kind"]
 
 
 def _filled(like: Any, tree: Any) -> Any:
@@ -199,4 +207,4 @@ def _open(data: bytes) -> tuple[dict, codec.Arrays]:
     return content, arrays
 
 
-__all__ = ["load", "save", "storable", "write_atomically"]
+__all__ = ["load", "read", "save", "storable", "write_atomically"]

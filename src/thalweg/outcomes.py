@@ -26,3 +26,7 @@ class Outcome(enum.IntEnum):
 
     def __str__(self) -> str:
         return self.name
+
+    def stored(self) -> dict[str, int]:
+        """What a file keeps of it."""
+        return {"value": int(self)}

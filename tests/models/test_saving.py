@@ -1,0 +1,124 @@
+"""Every estimator in a file: the same to the last bit, going on from there, and no file that is not one of ours."""
+
+import inspect
+
+import numpy as np
+import pytest
+from sklearn.base import BaseEstimator
+from sklearn.datasets import make_moons
+
+import thalweg
+from thalweg import files, models
+from thalweg.errors import FileFormatError
+
+X, LABELS = make_moons(60, noise=0.2, random_state=0)
+WORDS = np.array(["no", "yes"])[LABELS]
+COUNTS = np.random.default_rng(0).poisson(np.exp(X[:, 0]))
+FITTED = {
+    "KernelClassifier": lambda: thalweg.KernelClassifier(random_state=0).fit(X, WORDS.astype(object)),
+    "KernelRegressor": lambda: thalweg.KernelRegressor(random_state=0).fit(X, np.sin(X)),
+    "GPClassifier": lambda: thalweg.GPClassifier(learn=False).fit(X, LABELS),
+    "BernoulliGLM": lambda: thalweg.BernoulliGLM(prior_scale=1.0).fit(X, WORDS),
+    "GaussianGLM": lambda: thalweg.GaussianGLM(prior_scale=1.0).fit(X, X[:, 0] + np.sin(X[:, 1])),
+    "PoissonGLM": lambda: thalweg.PoissonGLM(prior_scale=1.0).fit(X, COUNTS),
+    "NegativeBinomialGLM": lambda: thalweg.NegativeBinomialGLM(dispersion=0.5, prior_scale=1.0).fit(X, COUNTS),
+}
+ESTIMATORS = [name for name in models.__all__ if inspect.isclass(getattr(models, name))]
+ESTIMATORS = [name for name in ESTIMATORS if issubclass(getattr(models, name), BaseEstimator)]
+
+
+@pytest.fixture(scope="module")
+def fitted():
+    """Each estimator fitted once, when it is asked for."""
+    found = {}
+    return lambda name: found[name] if name in found else found.setdefault(name, FITTED[name]())
+
+
+def answers(model):
+    """All that it predicts."""
+    methods = [name for name in ("predict", "predict_proba", "decision_function", "latent") if hasattr(model, name)]
+    return [part for name in methods for part in np.atleast_1d(getattr(model, name)(X)).tolist()]
+
+
+@pytest.mark.parametrize("name", ESTIMATORS)
+def test_an_estimator_has_at_most_a_dozen_parameters(name):
+    assert len(getattr(models, name)().get_params(deep=False)) <= 12
+
+
+@pytest.mark.parametrize("name", ESTIMATORS)
+def test_save_and_load_and_predict_is_equal_to_the_last_bit(fitted, tmp_path, name):
+    model = fitted(name)
+    model.save(tmp_path / "model")
+    again = thalweg.load(tmp_path / "model")
+    assert type(again) is type(model)
+    assert answers(again) == answers(model)
+    assert repr(again.get_params()) == repr(model.get_params())
+    public = lambda found: {key for key in vars(found) if key.endswith("_") and not key.startswith("_")}
+    assert public(again) == public(model)
+    # A file of what was read is as good.
+    again.save(tmp_path / "again")
+    assert answers(thalweg.load(tmp_path / "again")) == answers(model)
+
+
+@pytest.fixture(scope="module")
+def saved(fitted, tmp_path_factory):
+    path = tmp_path_factory.mktemp("files") / "model"
+    fitted("GaussianGLM").save(path)
+    return path
+
+
+def forged(saved, path, change):
+    tree, metadata, kind = files.read(saved)
+    kind = change(tree) or kind
+    files.save(path, tree, metadata, kind=kind)
+    return path
+
+
+def put(*keys_and_value):
+    *keys, last, value = keys_and_value
+
+    def change(tree):
+        for key in keys:
+            tree = tree[key]
+        tree[last] = value
+
+    return change
+
+
+HOSTILE = {
+    "no parameters": lambda tree: tree.pop("parameters") and None,
+    "no attributes": lambda tree: tree["fitted"].clear(),
+    "an unknown parameter": put("parameters", "depth", 3),
+    "a parameter that is wrong": put("parameters", "tol", -1.0),
+    "a parameter of another type": put("parameters", "max_iter", "many"),
+    "a method": put("fitted", "predict", 3),
+    "a name that is none": put("fitted", "coef", np.ones(2)),
+    "the class": put("fitted", "__class__", "KernelClassifier"),
+    "an absurd dimension": put("fitted", "n_features_in_", 10**15),
+    "a negative dimension": put("fitted", "n_features_in_", -2),
+    "a dimension that is a word": put("fitted", "n_features_in_", "two"),
+    "another dimension": put("fitted", "n_features_in_", 3),
+    "names of other features": put("fitted", "feature_names_in_", np.array(["a"], dtype=object)),
+}
+
+
+@pytest.mark.parametrize("case", HOSTILE)
+def test_forged_files_are_refused(saved, tmp_path, case):
+    path = forged(saved, tmp_path / "forged", HOSTILE[case])
+    with pytest.raises(FileFormatError, match="forged: not a GaussianGLM that this release wrote"):
+        thalweg.load(path)
+
+
+def test_a_file_of_another_kind_is_refused(saved, tmp_path):
+    with pytest.raises(FileFormatError, match="holds a 'checkpoint', and no estimator of this release"):
+        thalweg.load(forged(saved, tmp_path / "other", lambda tree: "checkpoint"))
+    with pytest.raises(FileNotFoundError):
+        thalweg.load(tmp_path / "nothing")
+
+
+def test_what_no_file_can_hold_is_said(fitted, tmp_path):
+    model = fitted("GaussianGLM").__class__().fit(X, X[:, 0])
+    model.note_ = print
+    with pytest.raises(TypeError, match=r"note_.*cannot store builtin_function_or_method"):
+        model.save(tmp_path / "model")
+    assert not list(tmp_path.iterdir())

@@ -1,0 +1,93 @@
+"""The house as it is built: who may know whom, no circles, small files, and a face that loads nothing it need not."""
+
+import ast
+import subprocess
+import sys
+from graphlib import CycleError, TopologicalSorter
+from pathlib import Path
+
+import pytest
+
+SOURCE = Path(__file__).parents[1] / "src" / "thalweg"
+FILES = sorted(SOURCE.rglob("*.py"))
+SMALL_ROOMS = {"arguments", "codec", "compiling", "errors", "files", "outcomes", "padding", "trees", "data"}
+# Each room and the rooms it may know, beside itself and the small rooms, which everybody may enter.
+MAY_KNOW = {
+    "oracles": set(),
+    "descent": {"oracles.base"},
+    "kernels": set(),
+    "spectral": {"oracles.base"},
+    "gaussian": {"descent", "oracles.base"},
+    "machines": {"descent", "kernels"},
+    "processes": {"descent", "gaussian", "kernels", "spectral"},
+    "models": {"descent", "gaussian", "kernels", "machines", "processes", "spectral"},
+    "experiments": {"descent", "gaussian", "kernels", "machines", "models", "oracles", "processes", "spectral"},
+    "cli": {"experiments"},
+}
+
+
+def name_of(path):
+    parts = path.relative_to(SOURCE.parent).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+MODULES = {name_of(path): path for path in FILES}
+
+
+def imported(path):
+    """The modules of Thalweg that a file imports, with the names it takes from each."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.ImportFrom) and node.module and node.module.split(".")[0] == "thalweg":
+            for alias in node.names:
+                inner = f"{node.module}.{alias.name}"
+                yield (inner, "") if inner in MODULES else (node.module, alias.name)
+        elif isinstance(node, ast.Import):
+            yield from ((alias.name, "") for alias in node.names if alias.name.split(".")[0] == "thalweg")
+
+
+def room(module):
+    return module.split(".")[1] if "." in module else ""
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_a_room_knows_only_what_is_below_it(module):
+    mine = room(module)
+    for other, _ in imported(MODULES[module]):
+        theirs = room(other)
+        if mine in ("", theirs) or theirs in {"", mine} | SMALL_ROOMS:
+            continue
+        below = MAY_KNOW.get(mine, set())
+        assert theirs in below or other.removeprefix("thalweg.") in below, f"{module} knows {other}"
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_no_private_name_crosses_packages(module):
+    for other, name in imported(MODULES[module]):
+        private = [part for part in [*other.split("."), name] if part.startswith("_") and not part.startswith("__")]
+        assert not private or room(other) == room(module), f"{module} takes {private} from {other}"
+
+
+def test_imports_run_in_no_circle():
+    graph = {module: {other for other, _ in imported(path)} for module, path in MODULES.items()}
+    try:
+        TopologicalSorter(graph).prepare()
+    except CycleError as error:
+        pytest.fail(" → ".join(error.args[1]))
+
+
+@pytest.mark.parametrize("path", FILES, ids=name_of)
+def test_a_file_fits_in_a_readers_head(path):
+    assert len(path.read_text(encoding="utf-8").splitlines()) <= 400
+
+
+def loaded_by(statement):
+    program = f"import sys; {statement}; print(*sys.modules)"
+    run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    return set(run.stdout.split())
+
+
+def test_the_face_loads_nothing_before_it_is_used():
+    others = {"sklearn", "matplotlib", "rich", "optax", "pooch", "pandas"}
+    assert not loaded_by("import thalweg, thalweg.cli") & {"jax", "numpy", "scipy", *others}
+    assert not loaded_by("from thalweg import minimize, L1, Exact") & {"scipy.stats", *others}
+    assert not loaded_by("from thalweg import logdet") & {"scipy.stats", *others}

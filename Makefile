@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed
 DOCS_STAMP := $(VENV)/.installed-docs
 BENCH_STAMP := $(VENV)/.installed-bench
 
-.PHONY: install demo test test-all lint docs bench clean
+.PHONY: install demo test test-slow test-all lint docs bench clean
 
 install: $(STAMP)
 
@@ -27,11 +27,16 @@ $(BENCH_STAMP): $(STAMP)
 demo: $(STAMP)
 	$(BIN)/thalweg demo
 
-test: $(STAMP)
-	$(BIN)/python -m pytest --numprocesses 2
+# A file stays with one worker, which compiles its programs once.
+PYTEST := $(BIN)/python -m pytest --numprocesses 2 --dist loadfile
 
-test-all: $(STAMP)
-	$(BIN)/python -m pytest --numprocesses 2 -m "slow or not slow"
+test: $(STAMP)
+	$(PYTEST)
+
+test-slow: $(STAMP)
+	$(PYTEST) -m slow
+
+test-all: test test-slow
 
 lint: $(STAMP)
 	$(BIN)/ruff check .

@@ -3,9 +3,11 @@
 What must work in float32 says so itself.
 """
 
+import gc
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 _QUICK = (
     "--xla_backend_optimization_level=0 --xla_cpu_parallel_codegen_split_count=1 --xla_cpu_use_fusion_emitters=false"
@@ -32,6 +34,19 @@ import pytest  # noqa: E402
 jax.config.update("jax_enable_x64", True)
 jax.config.update("jax_numpy_rank_promotion", "raise")
 jax.config.update("jax_numpy_dtype_promotion", "strict")
+
+
+def _resident() -> float:
+    """GiB of memory in use; 0 where the system does not tell."""
+    status = Path("/proc/self/statm")
+    return int(status.read_text().split()[1]) * 4096 / 2**30 if status.exists() else 0.0
+
+
+def pytest_runtest_teardown(item, nextitem):
+    """Forget compiled programs between files once they take up much memory: a worker stays below 2 GB."""
+    if (nextitem is None or nextitem.path != item.path) and _resident() > 1.2:
+        jax.clear_caches()
+        gc.collect()
 
 
 def pytest_collection_modifyitems(config, items):

@@ -75,6 +75,7 @@ class Search(StepRule):
 
     # A noisy test accepts any step.
     needs_exact: ClassVar[bool] = True
+    needs_value: ClassVar[bool] = True
     searches: ClassVar[bool] = True
     compares_objective: ClassVar[bool]
     """Whether the test compares with f + h where the step begins, or with f."""

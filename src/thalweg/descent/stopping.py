@@ -1,7 +1,7 @@
 """Stopping rules: they look at records, and combine with ``|`` and ``&``.
 
-The compiled engine traces a rule into its loop, with records of JAX's arrays; the host engine hands it records of NumPy's
-numbers. The rules here do their arithmetic in whichever it is; one that is written in ``jax.numpy`` serves both too.
+The compiled engine traces a rule into its loop, with records of JAX's arrays; the host engine hands it records of
+numbers of NumPy. The rules here do their arithmetic in whichever it is; one written in ``jax.numpy`` serves both too.
 """
 
 from typing import Any, ClassVar, NamedTuple

@@ -1,9 +1,10 @@
 """Arithmetic on pytrees of arrays."""
 
 import operator
-from functools import reduce
+from functools import cache, reduce
 from typing import Any
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -36,8 +37,8 @@ def inner(a: PyTree[Array], b: PyTree[Array]) -> Scalar:
 
 
 def total(a: PyTree[Array]) -> Scalar:
-    """The sum of leaves that are scalars."""
-    return reduce(operator.add, jax.tree.leaves(a))
+    """The sum of leaves that are scalars, in the widest of their dtypes."""
+    return reduce(operator.add, [leaf.astype(dtype(a)) for leaf in jax.tree.leaves(a)])
 
 
 def same_structure(a: PyTree, b: PyTree) -> bool:
@@ -52,13 +53,18 @@ def is_leaf(a: PyTree) -> bool:
 
 def norm(a: PyTree[Array]) -> Scalar:
     """The Euclidean norm of all leaves together, in float32 at least: squares of half-precision numbers underflow."""
-    wide = jax.tree.map(lambda leaf: leaf.astype(jnp.promote_types(leaf.dtype, jnp.float32)), a)
+    wide = jax.tree.map(lambda leaf: leaf.astype(single(leaf.dtype)), a)
     return jnp.sqrt(inner(wide, wide))
 
 
 def where(condition: Any, a: PyTree[Array], b: PyTree[Array]) -> PyTree[Array]:
     """``a`` if the scalar condition holds, else ``b``."""
-    return jax.tree.map(lambda u, v: jnp.where(condition, u, v), a, b)
+    return jax.tree.map(lambda u, v: numpy_of(condition).where(condition, u, v), a, b)
+
+
+def numpy_of(a: Any) -> Any:
+    """``jax.numpy`` for an array of JAX, traced or not, else ``numpy``: for arithmetic of numbers that serves both."""
+    return jnp if isinstance(a, jax.Array) else np
 
 
 def all_finite(a: PyTree[Array]) -> Scalar:
@@ -73,7 +79,19 @@ def all_finite(a: PyTree[Array]) -> Scalar:
 
 def dtype(a: PyTree[Array]) -> np.dtype:
     """The widest floating dtype among the leaves: the one in which scalars about the tree are kept."""
-    return jnp.result_type(*jax.tree.leaves(a))
+    return _joint(*jax.tree.leaves(a))
+
+
+@cache
+def single(kind: Any) -> np.dtype:
+    """A dtype, or float32 if that is wider: half precision is too coarse to keep books in."""
+    return _joint(jnp.dtype(kind), jnp.dtype(jnp.float32))
+
+
+def _joint(*kinds: Any) -> np.dtype:
+    # Asked for by name, so that it works where JAX is told to promote nothing by itself.
+    with jax.numpy_dtype_promotion("standard"):
+        return jnp.result_type(*kinds)
 
 
 def scalar(value: Any, dtype: Any = float) -> Scalar:
@@ -84,7 +102,9 @@ def scalar(value: Any, dtype: Any = float) -> Scalar:
 def strongly_typed(a: PyTree) -> PyTree:
     """Strip weak types, which would make a compiled loop compile again when its output is fed back to it."""
 
-    def leaf(value: Any) -> Array:
+    def leaf(value: Any) -> Any:
+        if isinstance(value, np.ndarray | np.generic):
+            return value
         array = jnp.asarray(value)
         # Random keys have no weak type to strip.
         return jax.lax.convert_element_type(array, array.dtype) if getattr(array, "weak_type", False) else array
@@ -95,3 +115,8 @@ def strongly_typed(a: PyTree) -> PyTree:
 def path_name(path: tuple) -> str:
     """Name a leaf as a user would write it, e.g. ``['weights'][0]``; the empty path is ``""``."""
     return jax.tree_util.keystr(path)
+
+
+def call(part: eqx.Module, method: str, *args: Any) -> Any:
+    """Call a method of a module on the host: Equinox would make a module of the bound method first, at 50 µs each."""
+    return getattr(type(part), method)(part, *args)

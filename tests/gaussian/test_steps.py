@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy.optimize import minimize as scipy_minimize
 
-from thalweg.descent import Descent, Gaussian, KLToCentre, KLToPrior, Moments, NaturalGradient, Zero
+from thalweg.descent import Descent, GaussianFamily, KLToCentre, KLToPrior, Moments, NaturalGradient, Zero
 from thalweg.gaussian.divergence import GaussianKL, KLToNormal, KLToProcess
 from thalweg.gaussian.likelihoods import BernoulliLogit, GaussianNoise, Poisson
 from thalweg.gaussian.oracle import ExpectedLikelihood
@@ -179,7 +179,7 @@ def test_the_implicit_form_is_the_dense_one(coordinates):
 @pytest.mark.parametrize("beta", [0.01, 1.0, 50.0])
 def test_the_mean_step_is_the_conjugate_and_the_natural_gradient_step(beta):
     rng = np.random.default_rng(9)
-    family = Gaussian()
+    family = GaussianFamily()
     centre, prior = random_full(rng, D), random_full(rng, D)
     oracle = ExpectedLikelihood(Poisson(), rng.poisson(2.0, size=6), rng.normal(size=(6, D)) / 2)
     natural = lambda q: Moments(q.precision @ q.mean, -q.precision / 2)

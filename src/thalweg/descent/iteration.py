@@ -1,6 +1,6 @@
 """One iteration covers every method here:
 
-    x⁺ = argmin_x  ⟨ĝ(y_k), x⟩ + h(x) + D(x ‖ c_k) / β_k                    (equations.md, 1)
+    x⁺ = argmin_x  ⟨ĝ(y_k), x⟩ + h(x) + D(x ‖ c_k) / β_k                                    (1)
 
 Four interchangeable parts: the oracle ĝ, the term h, the divergence D, the step β. Momentum picks two points
 from the past, y, where the gradient is taken, and c, where the step is centred; averaging says what the
@@ -22,14 +22,15 @@ import numpy as np
 from jaxtyping import Array, Int, Key, PyTree, Scalar
 
 from thalweg import trees
-from thalweg.descent.averaging import Averaging, Last, as_averaging
+from thalweg.arguments import instance
+from thalweg.descent.averaging import Averaging, Last
 from thalweg.descent.divergences import Divergence, Euclidean, find_closed_form
-from thalweg.descent.momentum import Momentum, NoMomentum, as_momentum
+from thalweg.descent.momentum import Momentum, NoMomentum
 from thalweg.descent.searches import Backtracking
-from thalweg.descent.steps import Move, StepRule, as_step
+from thalweg.descent.steps import Move, StepRule, Taken, as_step
 from thalweg.descent.terms import Term, Zero
 from thalweg.errors import IncompatiblePartsError
-from thalweg.oracle import Oracle, Out, as_oracle
+from thalweg.oracles.base import Oracle, Out, as_oracle
 
 
 class State(NamedTuple):
@@ -58,7 +59,7 @@ class Info(NamedTuple):
     """The oracle's work in this step."""
 
 
-_NO_TERM, _EUCLIDEAN = Zero(), Euclidean()
+_NO_TERM, _EUCLIDEAN, _NO_MOMENTUM, _LAST = Zero(), Euclidean(), NoMomentum(), Last()
 
 
 class Descent(eqx.Module):
@@ -67,7 +68,7 @@ class Descent(eqx.Module):
     Parameters
     ----------
     oracle
-        An :class:`~thalweg.oracle.Oracle`, or a plain function x -> scalar whose exact gradient is taken.
+        An :class:`~thalweg.oracles.base.Oracle`, or a plain function x -> scalar whose exact gradient is taken.
     term
         h; none by default.
     divergence
@@ -108,11 +109,11 @@ class Descent(eqx.Module):
         average: Averaging | None = None,
     ) -> None:
         self.oracle = as_oracle(oracle)
-        self.term = _part("term", Term, _NO_TERM if term is None else term)
-        self.divergence = _part("divergence", Divergence, _EUCLIDEAN if divergence is None else divergence)
+        self.term = instance("term", _NO_TERM if term is None else term, Term)
+        self.divergence = instance("divergence", _EUCLIDEAN if divergence is None else divergence, Divergence)
         self.step = as_step(_default_step(self.oracle) if step is None else step)
-        self.momentum = as_momentum(momentum)
-        self.average = as_averaging(average)
+        self.momentum = instance("momentum", _NO_MOMENTUM if momentum is None else momentum, Momentum, "FISTA()")
+        self.average = instance("average", _LAST if average is None else average, Averaging, "PolyakRuppert()")
         self._refuse_what_does_not_fit()
 
     # By identity, so that ``jax.jit(descent.update)`` works: a module is hashed by its arrays otherwise, and fails.
@@ -163,15 +164,15 @@ class Descent(eqx.Module):
     def init(self, x: PyTree) -> State:
         """Return the state at the starting point, after checking that it fits all the parts."""
         x = as_point(x)
-        call(self.divergence, "check", x)
-        call(self.term, "check", x)
+        trees.call(self.divergence, "check", x)
+        trees.call(self.term, "check", x)
         return State(
             x=x,
             steps=trees.scalar(0, jnp.int32),
-            oracle=call(self.oracle, "init", x),
-            step=call(self.step, "init", x),
-            momentum=call(self.momentum, "init", x),
-            average=call(self.average, "init", x),
+            oracle=trees.call(self.oracle, "init", x),
+            step=trees.call(self.step, "init", x),
+            momentum=trees.call(self.momentum, "init", x),
+            average=trees.call(self.average, "init", x),
         )
 
     def update(self, state: State, key: Key[Array, ""]) -> tuple[State, Info]:
@@ -196,38 +197,58 @@ class Descent(eqx.Module):
         self, state: State, point: PyTree[Array], centre: PyTree[Array], out: Out, oracle_state: PyTree
     ) -> tuple[State, Info]:
         """Take the step of :meth:`update` with a gradient that is already there."""
+        move = self.move(state, point, centre, out)
+        return self.arrive(state, move, self.step.take(move, state.step), oracle_state)
+
+    def move(self, state: State, point: PyTree[Array], centre: PyTree[Array], out: Out) -> Move:
+        """Gather what a step rule may look at, after checking the gradient."""
         _check_gradient(type(self.oracle).__name__, out.gradient, centre)
         gradient = jax.tree.map(lambda g, c: g.astype(c.dtype), out.gradient, centre)
-        out = out._replace(gradient=gradient)
+        return Move(
+            steps=state.steps,
+            point=point,
+            centre=centre,
+            out=out._replace(gradient=gradient),
+            reach=lambda size: self.divergence.step(centre, gradient, size, self.term),
+            admit=lambda size: self.divergence.admissible(centre, gradient, size, self.term),
+            f=self._f,
+            divergence=self.divergence,
+            term=self.term,
+        )
 
-        def reach(size: Scalar) -> PyTree[Array]:
-            return self.divergence.step(centre, gradient, size, self.term)
+    def _f(self, x: PyTree[Array]) -> Scalar:
+        if not self.exact:
+            raise IncompatiblePartsError(
+                f"step={type(self.step).__name__} searches along a line, which needs an exact oracle that can be "
+                f"evaluated; oracle={type(self.oracle).__name__} is none"
+            )
+        return self.oracle.value(x)
 
-        def admit(size: Scalar) -> Scalar:
-            return self.divergence.admissible(centre, gradient, size, self.term)
+    @property
+    def exact(self) -> bool:
+        """Whether gradients are exact and the function can be evaluated."""
+        return self.oracle.deterministic and self.oracle.value is not None
 
-        f = self.oracle.value if self.oracle.deterministic else None
-        move = Move(state.steps, point, centre, out, reach, admit, f, self.divergence, self.term)
-        taken = self.step.take(move, state.step)
-        exact = self.oracle.deterministic and self.oracle.value is not None
-        if exact:
+    def arrive(self, state: State, move: Move, taken: Taken, oracle_state: PyTree) -> tuple[State, Info]:
+        """The state and the info after a step that was taken."""
+        if self.exact:
             f_value = self.oracle.value(taken.x) if taken.value is None else taken.value
             value = f_value + self.term.value(taken.x)
         else:
-            value = out.value + self.term.value(state.x)
+            value = move.out.value + self.term.value(state.x)
         dtype = trees.dtype(state.x)
         info = Info(
             value=jnp.asarray(value, dtype),
             residual=jnp.asarray(self.step.residual_norm(move, taken), dtype),
             size=jnp.asarray(taken.size, dtype),
-            work=out.work * (1 + taken.evaluations),
+            work=move.out.work * (1 + taken.evaluations),
         )
         return State(
             x=taken.x,
             steps=state.steps + 1,
             oracle=oracle_state,
             step=taken.state,
-            momentum=self.momentum.remember(state.x, taken.x, centre, state.momentum),
+            momentum=self.momentum.remember(state.x, taken.x, move.centre, state.momentum),
             average=self.average.update(taken.x, state.average),
         ), info
 
@@ -243,19 +264,7 @@ class Descent(eqx.Module):
 
     def solution(self, state: State) -> PyTree[Array]:
         """Return the average that was asked for, or the iterate."""
-        return call(self.average, "solution", state.x, state.average)
-
-
-def call(part: eqx.Module, method: str, *args: Any) -> Any:
-    """Call a method of a part on the host: Equinox would make a module of the bound method first, at 50 µs each."""
-    return getattr(type(part), method)(part, *args)
-
-
-def _part(name: str, kind: type, part: Any) -> Any:
-    if isinstance(part, kind):
-        return part
-    hint = f"; call it first: {part.__name__}()" if isinstance(part, type) else ""
-    raise TypeError(f"{name} must be a {kind.__name__}, found {part!r}{hint}")
+        return trees.call(self.average, "solution", state.x, state.average)
 
 
 def _default_step(oracle: Oracle) -> StepRule:

@@ -1,9 +1,15 @@
-"""Step sizes found by looking at the function: longer while it goes well, shorter where it does not."""
+"""Step sizes found by looking at the function: longer while it goes well, shorter where it does not.
 
-from typing import Any
+A search is written in small pieces: what a size is worth (:meth:`Search.merit`, of arrays), and arithmetic of a few
+numbers, which the compiled engine traces into a loop inside the step and the host engine does in NumPy between two
+attempts. Either way the sizes, the tests and the constants are these.
+"""
+
+from typing import Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, PyTree, Scalar
 
 from thalweg import trees
@@ -11,48 +17,103 @@ from thalweg.arguments import number
 from thalweg.descent.steps import Move, StepRule, Taken
 
 
-class _Search(StepRule):
-    """A rule that tries sizes until one passes its test; the state is the last size and the largest |f| seen."""
+class Trial(NamedTuple):
+    """Where a search stands between two attempts; numbers, traced or of the host."""
+
+    size: Scalar
+    """What to try next."""
+    tried: Scalar
+    """How many sizes were tried."""
+    last: Scalar
+    """The last of them."""
+    passes: Array
+    """Whether that one passed the test."""
+    failed: Array
+    """Whether any has failed."""
+    over: Array
+    """Whether nothing is left to try."""
+
+
+def first_trial(size: Scalar) -> Trial:
+    """A search that has tried nothing."""
+    no = np.zeros((), bool)
+    return Trial(size, np.zeros((), trees.single(size.dtype)), size, no, no, no)
+
+
+def with_slack(level: Scalar, value: Scalar, largest: Scalar) -> tuple[Scalar, Scalar]:
+    """A level with an allowance for rounding, and the largest |f| seen, now that f is ``value``.
+
+    f may be a difference of large numbers, and its rounding error that of the largest of them: without the allowance
+    rounding fails the test near the minimum, and the size is cut to nothing.
+    """
+    largest = trees.numpy_of(value).maximum(largest, abs(value))
+    return level + 10 * jnp.finfo(largest.dtype).eps * largest, largest
+
+
+def next_trial(trial: Trial, passes: Array, shrink: Scalar, expand: Array) -> Trial:
+    """What to try after the size of a trial has passed the test or not; ``expand`` says if the longest is looked for.
+
+    A size that passes ends the search, unless the longest is looked for and none has failed yet. After one that fails
+    the next is shorter; coming from a size that has passed, that is this one again.
+    """
+    size, limits = trial.size, jnp.finfo(trial.size.dtype)
+    failed = trial.failed | ~passes
+    longer = expand & ~failed & (size < limits.max**0.5)
+    over = (passes & ~longer) | ~(size > limits.tiny**0.5)
+    following = trees.numpy_of(size).where(passes, size / shrink, size * shrink)
+    return Trial(following, trial.tried + 1, size, passes, failed, over)
+
+
+def next_size(trial: Trial, grow: Scalar) -> Scalar:
+    """The size that the step after a search begins with: the one found, longer if it passed at once."""
+    xp, size = trees.numpy_of(trial.last), trial.last
+    return xp.minimum(xp.where(trial.tried == 1, size * grow, size), jnp.finfo(size.dtype).max ** 0.25)
+
+
+class Search(StepRule):
+    """A rule that tries sizes until one passes its test; the state is the next size and the largest |f| seen."""
+
+    # A noisy test accepts any step.
+    needs_exact: ClassVar[bool] = True
+    needs_value: ClassVar[bool] = True
+    searches: ClassVar[bool] = True
+    compares_objective: ClassVar[bool]
+    """Whether the test compares with f + h where the step begins, or with f."""
+    expands: ClassVar[bool]
+    """Whether the first step looks for the longest size that passes."""
 
     initial: Array
     shrink: Array
-
-    @property
-    def needs_exact(self) -> bool:
-        """True: a noisy test accepts any step."""
-        return True
-
-    @property
-    def searches(self) -> bool:
-        """True."""
-        return True
+    grow: Array
 
     def init(self, x: PyTree[Array]) -> PyTree:
-        """Carry the last size accepted and the largest |f| seen."""
+        """Carry the size to begin with and the largest |f| seen."""
         dtype = trees.dtype(x)
         return self.initial.astype(dtype), trees.scalar(0, dtype)
 
-    def _slack(self, move: Move, largest: Scalar) -> tuple[Scalar, Scalar]:
-        """Return the largest |f| seen, and an allowance for its rounding.
+    def merit(self, move: Move, size: Scalar, x: PyTree[Array], value: Scalar) -> Scalar:
+        """What the test compares, for a size that leads to ``x``, where f is ``value``."""
+        raise NotImplementedError
 
-        f may be a difference of large numbers, and its rounding error that of the largest of them: without the
-        allowance rounding fails the test near the minimum, and the size is cut to nothing.
-        """
-        largest = jnp.maximum(largest, jnp.abs(move.out.value).astype(largest.dtype))
-        return largest, 10 * jnp.finfo(largest.dtype).eps * largest
+    def take(self, move: Move, state: PyTree) -> Taken:
+        """Search, then step."""
+        last, largest = state
+        shrink, grow = self.shrink.astype(last.dtype), self.grow.astype(last.dtype)
+        value = level = move.out.value.astype(last.dtype)
+        if self.compares_objective:
+            level = value + move.term.value(move.point).astype(last.dtype)
+        allowed, largest = with_slack(level, value, largest)
 
-    def _cut(self, attempt: Any, first: tuple) -> tuple:
-        """Shorten the step until it passes.
+        def attempt(carry: tuple) -> tuple:
+            trial = carry[0]
+            x = move.reach(trial.size)
+            value = jnp.asarray(move.f(x), last.dtype)
+            passes = self.merit(move, trial.size, x, value) <= allowed
+            return next_trial(trial, passes, shrink, (move.steps == 0) & self.expands), x, value
 
-        ``attempt(size)`` returns (x, f(x), whether it passed); ``first`` is (size, tried, x, f(x), passed).
-        """
-        tiny = jnp.finfo(first[0].dtype).tiny ** 0.5
-
-        def shorter(carry: tuple) -> tuple:
-            size = carry[0] * self.shrink.astype(carry[0].dtype)
-            return size, carry[1] + 1, *attempt(size)
-
-        return jax.lax.while_loop(lambda carry: ~carry[4] & (carry[0] > tiny), shorter, first)
+        start = first_trial(move.admit(last)), move.centre, value
+        trial, x, value = jax.lax.while_loop(lambda carry: ~carry[0].over, attempt, start)
+        return Taken(_or_nan(trial.passes, x), trial.last, (next_size(trial, grow), largest), trial.tried, value)
 
 
 def _or_nan(passed: Array, x: PyTree[Array]) -> PyTree[Array]:
@@ -64,81 +125,58 @@ def _or_nan(passed: Array, x: PyTree[Array]) -> PyTree[Array]:
     return jax.tree.unflatten(structure, leaves)
 
 
-class Backtracking(_Search):
+class Backtracking(Search):
     """The largest β in a geometric sequence for which the quadratic model lies above f.
 
     Accepts β when f(x⁺) ≤ f(y) + ⟨∇f(y), x⁺ − y⟩ + D(x⁺‖y)/β. The first step grows β by 1/shrink until the
     test fails, so the initial size need not be guessed; afterwards β never grows, as FISTA's theorem wants.
+
+    Examples
+    --------
+    >>> import jax.numpy as jnp
+    >>> from thalweg.descent import minimize
+    >>> float(minimize(lambda x: jnp.sum((x - 3.0) ** 2), jnp.zeros(1), step=Backtracking(), steps=50).x[0])
+    3.0
     """
+
+    compares_objective: ClassVar[bool] = False
+    expands: ClassVar[bool] = True
 
     def __init__(self, initial: Any = 1.0, shrink: float = 0.5) -> None:
         self.initial = number("initial of Backtracking", initial, above=0)
         self.shrink = number("shrink of Backtracking", shrink, above=0, below=1)
+        self.grow = trees.scalar(1)
 
-    def take(self, move: Move, state: PyTree) -> Taken:
-        """Search, then step."""
-        last, largest = state
-        huge = jnp.finfo(last.dtype).max ** 0.5
-        shrink = self.shrink.astype(last.dtype)
-        largest, slack = self._slack(move, largest)
-        f = move.f
-        assert f is not None  # Descent refuses an oracle without value when parts are put together
-
-        def attempt(size: Scalar) -> tuple[PyTree, Scalar, Array]:
-            x = move.reach(size)
-            value = jnp.asarray(f(x), last.dtype)
-            ahead = move.divergence.displacement(x, move.point)
-            model = trees.inner(move.out.gradient, ahead) + move.divergence.value(x, move.point) / size
-            return x, value, value <= move.out.value + model + slack
-
-        def longer(carry: tuple) -> tuple:
-            size, tried, *now, _ = carry
-            *further, fits = attempt(size / shrink)
-            return (
-                jnp.where(fits, size / shrink, size),
-                tried + 1,
-                *trees.where(fits, further, now),
-                fits & (size < huge),
-            )
-
-        size = move.admit(last)
-        *reached, fits = attempt(size)
-        grown = jax.lax.while_loop(lambda carry: carry[4], longer, (size, 1.0, *reached, fits & (move.steps == 0)))
-        size, tried, x, value, fits = self._cut(attempt, (*grown[:4], fits))
-        return Taken(_or_nan(fits, x), size, (size, largest), tried, value)
+    def merit(self, move: Move, size: Scalar, x: PyTree[Array], value: Scalar) -> Scalar:
+        """f(x) less what the model adds to f(y)."""
+        ahead = move.divergence.displacement(x, move.point)
+        model = trees.inner(move.out.gradient, ahead) + move.divergence.value(x, move.point) / size
+        return value - model.astype(value.dtype)
 
 
-class Monotone(_Search):
+class Monotone(Search):
     """The size that last lowered f + h, longer by ``grow`` if it did so at once; shortened until it does.
 
     For geometries in which no bound on the curvature is known, or where the bound is far too careful: it only asks
     that the objective does not rise, and so recovers from an initial size that is too long or too short.
+
+    Examples
+    --------
+    >>> import jax.numpy as jnp
+    >>> from thalweg.descent import minimize
+    >>> result = minimize(lambda x: jnp.sum((x - 3.0) ** 2), jnp.zeros(1), step=Monotone(100.0), steps=50)
+    >>> bool(abs(result.x[0] - 3.0) < 1e-3)
+    True
     """
 
-    grow: Array
+    compares_objective: ClassVar[bool] = True
+    expands: ClassVar[bool] = False
 
     def __init__(self, initial: Any = 1.0, grow: float = 1.25, shrink: float = 0.5) -> None:
         self.initial = number("initial of Monotone", initial, above=0)
         self.grow = number("grow of Monotone", grow, least=1)
         self.shrink = number("shrink of Monotone", shrink, above=0, below=1)
 
-    def take(self, move: Move, state: PyTree) -> Taken:
-        """Search, then step."""
-        last, largest = state
-        largest, slack = self._slack(move, largest)
-        f, h = move.f, move.term.value
-        assert f is not None  # Descent refuses an oracle without value when parts are put together
-        now = move.out.value + h(move.point)
-
-        def attempt(size: Scalar) -> tuple[PyTree, Scalar, Array]:
-            x = move.reach(size)
-            value = jnp.asarray(f(x), last.dtype)
-            return x, value, value + h(x) <= now + slack
-
-        # The first size is tried inside the loop too: one copy of the step to compile instead of two.
-        before = move.admit(last) / self.shrink.astype(last.dtype)
-        nothing = (before, 0.0, move.centre, jnp.zeros((), last.dtype), jnp.zeros((), bool))
-        size, tried, x, value, fits = self._cut(attempt, nothing)
-        following = jnp.where(tried == 1, size * self.grow.astype(size.dtype), size)
-        following = jnp.minimum(following, jnp.finfo(size.dtype).max ** 0.25)
-        return Taken(_or_nan(fits, x), size, (following, largest), tried, value)
+    def merit(self, move: Move, size: Scalar, x: PyTree[Array], value: Scalar) -> Scalar:
+        """f + h."""
+        return value + move.term.value(x).astype(value.dtype)

@@ -19,7 +19,7 @@ from jaxtyping import Array, PyTree, Scalar
 
 from thalweg import trees
 from thalweg.descent import Descent, History, Status
-from thalweg.descent.chunks import Split
+from thalweg.descent.engines import join, split
 from thalweg.descent.display import Bar
 
 _PATIENCE = 50
@@ -50,7 +50,7 @@ class Found(NamedTuple):
 
 
 def _attempt(rest: Any, arrays: tuple, centre: PyTree[Array], gradient: PyTree[Array], size: Scalar) -> Attempt:
-    descent: Descent = rest.joined(arrays)
+    descent: Descent = join(rest, arrays)
     term, divergence = descent.term, descent.divergence
     size = divergence.admissible(centre, gradient, size, term)
     x = divergence.step(centre, gradient, size, term)
@@ -116,8 +116,8 @@ def search(
     """
     started = time.perf_counter()
     x = descent.init(x0).x
-    split = Split(descent)
-    attempt = partial(_compiled(split.rest, tuple(sorted((compiler_options or {}).items()))), split.arrays)
+    arrays, rest = split(descent)
+    attempt = partial(_compiled(rest, tuple(sorted((compiler_options or {}).items()))), arrays)
     # A step of size 0 stays where it is, and so evaluates the start by what is compiled for all steps.
     nothing = jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), x)
     here = attempt(x, nothing, np.zeros((), trees.dtype(x)))._replace(x=x)

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, Key, PyTree, Scalar
 
 from thalweg.arguments import whole
-from thalweg.oracle import Oracle, Out
+from thalweg.oracles.base import Oracle, Out
 from thalweg.oracles.epochs import draw_batch, start_epoch
 
 
@@ -66,11 +66,6 @@ class MiniBatch(Oracle):
     def examples(self) -> int:
         """How many examples there are."""
         return jax.tree.leaves(self.data)[0].shape[0]
-
-    @property
-    def deterministic(self) -> bool:
-        """False: the batch is random."""
-        return False
 
     @property
     def fixed_work(self) -> float:

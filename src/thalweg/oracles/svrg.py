@@ -1,7 +1,7 @@
 """Variance reduction by a snapshot: ψ(x;ξ) − ψ(x̃;ξ) + μ̃, the same noise ξ in both, μ̃ the full gradient at x̃."""
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import equinox as eqx
 import jax
@@ -10,7 +10,7 @@ from jaxtyping import Array, Int, Key, PyTree, Scalar
 
 from thalweg import trees
 from thalweg.arguments import number, whole
-from thalweg.oracle import Oracle, Out
+from thalweg.oracles.base import Oracle, Out
 
 
 class Anchor(NamedTuple):
@@ -33,6 +33,9 @@ class Memory(NamedTuple):
 
 
 class _Snapshots(Oracle):
+    # As x and the snapshot converge the two noisy gradients cancel.
+    vanishing_noise: ClassVar[bool] = True
+
     oracle: Oracle
 
     def __check_init__(self) -> None:
@@ -43,11 +46,6 @@ class _Snapshots(Oracle):
                 f"oracle={type(self.oracle).__name__} has no full(x): variance reduction needs the full gradient at "
                 f"the snapshot"
             )
-
-    @property
-    def vanishing_noise(self) -> bool:
-        """True: as x and the snapshot converge the two noisy gradients cancel."""
-        return True
 
     @property
     def value(self) -> Callable[[PyTree[Array]], Scalar] | None:
@@ -61,7 +59,7 @@ class _Snapshots(Oracle):
     def _memory(self, x: PyTree[Array], inner: PyTree) -> Memory:
         anchor = Anchor(x, self.oracle.full(x))
         # A long sum of half-precision numbers would stand still: it is kept in float32 at least.
-        nothing = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, jnp.promote_types(leaf.dtype, jnp.float32)), x)
+        nothing = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, trees.single(leaf.dtype)), x)
         return Memory(anchor, inner, jnp.zeros((), jnp.int32), nothing)
 
     def _corrected(self, x: PyTree[Array], memory: Memory, key: Key[Array, ""]) -> tuple[Out, PyTree]:

@@ -23,6 +23,7 @@ from jax import lax
 from jaxtyping import Array, Float, Int, PyTree, Scalar
 
 from thalweg import trees
+from thalweg.arguments import number
 from thalweg.descent.terms import _arrays
 from thalweg.descent.terms.base import Term
 
@@ -135,7 +136,7 @@ class TotalVariation1D(Term):
     weight: Array
 
     def __init__(self, weight: Any = 1.0) -> None:
-        self.weight = _arrays.scalar("TotalVariation1D", "weight", weight, minimum=0.0)
+        self.weight = number("weight of TotalVariation1D", weight, least=0)
 
     def value(self, x: PyTree[Array]) -> Scalar:
         """weight·Σ|x_{i+1} − x_i|."""

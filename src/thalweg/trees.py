@@ -36,8 +36,8 @@ def inner(a: PyTree[Array], b: PyTree[Array]) -> Scalar:
 
 
 def total(a: PyTree[Array]) -> Scalar:
-    """The sum of leaves that are scalars."""
-    return reduce(operator.add, jax.tree.leaves(a))
+    """The sum of leaves that are scalars, in the widest of their dtypes."""
+    return reduce(operator.add, [leaf.astype(dtype(a)) for leaf in jax.tree.leaves(a)])
 
 
 def same_structure(a: PyTree, b: PyTree) -> bool:
@@ -52,7 +52,7 @@ def is_leaf(a: PyTree) -> bool:
 
 def norm(a: PyTree[Array]) -> Scalar:
     """The Euclidean norm of all leaves together, in float32 at least: squares of half-precision numbers underflow."""
-    wide = jax.tree.map(lambda leaf: leaf.astype(jnp.promote_types(leaf.dtype, jnp.float32)), a)
+    wide = jax.tree.map(lambda leaf: leaf.astype(single(leaf.dtype)), a)
     return jnp.sqrt(inner(wide, wide))
 
 
@@ -73,7 +73,18 @@ def all_finite(a: PyTree[Array]) -> Scalar:
 
 def dtype(a: PyTree[Array]) -> np.dtype:
     """The widest floating dtype among the leaves: the one in which scalars about the tree are kept."""
-    return jnp.result_type(*jax.tree.leaves(a))
+    return _joint(*jax.tree.leaves(a))
+
+
+def single(kind: Any) -> np.dtype:
+    """A dtype, or float32 if that is wider: half precision is too coarse to keep books in."""
+    return _joint(jnp.dtype(kind), jnp.dtype(jnp.float32))
+
+
+def _joint(*kinds: Any) -> np.dtype:
+    # Asked for by name, so that it works where JAX is told to promote nothing by itself.
+    with jax.numpy_dtype_promotion("standard"):
+        return jnp.result_type(*kinds)
 
 
 def scalar(value: Any, dtype: Any = float) -> Scalar:

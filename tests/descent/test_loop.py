@@ -119,7 +119,7 @@ def test_where_a_run_is_cut_into_chunks_does_not_show(monkeypatch):
     options = {"momentum": FISTA(), "term": L1(0.1), "steps": 3000, "tol": 1e-15}
     results = []
     for seconds in (1e-9, 10.0):
-        monkeypatch.setattr("thalweg.descent.loop._CHUNK_SECONDS", seconds)
+        monkeypatch.setattr("thalweg.descent.chunks._CHUNK_SECONDS", seconds)
         results.append(minimize(loss, jnp.zeros(6), **options))
     for name in ("step", "value", "residual", "work"):
         np.testing.assert_array_equal(results[0].history[name], results[1].history[name])

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from thalweg.descent import Descent
-from thalweg.oracle import Oracle, as_oracle
+from thalweg.oracles.base import Oracle, as_oracle
 from thalweg.oracles import (
     SVRG,
     Exact,

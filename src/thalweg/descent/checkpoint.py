@@ -3,7 +3,6 @@
 import os
 import time
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +13,7 @@ import numpy as np
 from jaxtyping import PyTree
 
 from thalweg import files
+from thalweg.descent.engines import Progress
 from thalweg.descent.result import History, Status
 from thalweg.errors import FileFormatError
 
@@ -47,23 +47,6 @@ def as_checkpoint(checkpoint: Any) -> Checkpoint | None:
     if isinstance(checkpoint, (str, os.PathLike)):
         return Checkpoint(checkpoint)
     raise TypeError(f"checkpoint must be a path or a Checkpoint, found {type(checkpoint).__name__}")
-
-
-@dataclass
-class Progress:
-    """Where a run stands between two chunks."""
-
-    state: PyTree
-    rule_state: PyTree
-    history: History
-    work: float = 0.0
-    seconds: float = 0.0
-    status: Status = Status.RUNNING
-
-    @cached_property
-    def steps(self) -> int:
-        """Steps taken."""
-        return int(self.state.steps)
 
 
 class Keeper:

@@ -12,7 +12,7 @@ from thalweg.descent.iteration import Descent
 from thalweg.descent.momentum import Momentum
 from thalweg.descent.terms import Term
 from thalweg.errors import IncompatiblePartsError
-from thalweg.oracle import Oracle, Out
+from thalweg.oracles.base import Oracle, Out
 
 
 class _Given(Oracle):

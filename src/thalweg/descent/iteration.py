@@ -26,10 +26,10 @@ from thalweg.descent.averaging import Averaging, Last, as_averaging
 from thalweg.descent.divergences import Divergence, Euclidean, find_closed_form
 from thalweg.descent.momentum import Momentum, NoMomentum, as_momentum
 from thalweg.descent.searches import Backtracking
-from thalweg.descent.steps import Move, StepRule, as_step
+from thalweg.descent.steps import Move, StepRule, Taken, as_step
 from thalweg.descent.terms import Term, Zero
 from thalweg.errors import IncompatiblePartsError
-from thalweg.oracle import Oracle, Out, as_oracle
+from thalweg.oracles.base import Oracle, Out, as_oracle
 
 
 class State(NamedTuple):
@@ -67,7 +67,7 @@ class Descent(eqx.Module):
     Parameters
     ----------
     oracle
-        An :class:`~thalweg.oracle.Oracle`, or a plain function x -> scalar whose exact gradient is taken.
+        An :class:`~thalweg.oracles.base.Oracle`, or a plain function x -> scalar whose exact gradient is taken.
     term
         h; none by default.
     divergence
@@ -196,38 +196,58 @@ class Descent(eqx.Module):
         self, state: State, point: PyTree[Array], centre: PyTree[Array], out: Out, oracle_state: PyTree
     ) -> tuple[State, Info]:
         """Take the step of :meth:`update` with a gradient that is already there."""
+        move = self.move(state, point, centre, out)
+        return self.arrive(state, move, self.step.take(move, state.step), oracle_state)
+
+    def move(self, state: State, point: PyTree[Array], centre: PyTree[Array], out: Out) -> Move:
+        """Gather what a step rule may look at, after checking the gradient."""
         _check_gradient(type(self.oracle).__name__, out.gradient, centre)
         gradient = jax.tree.map(lambda g, c: g.astype(c.dtype), out.gradient, centre)
-        out = out._replace(gradient=gradient)
+        return Move(
+            steps=state.steps,
+            point=point,
+            centre=centre,
+            out=out._replace(gradient=gradient),
+            reach=lambda size: self.divergence.step(centre, gradient, size, self.term),
+            admit=lambda size: self.divergence.admissible(centre, gradient, size, self.term),
+            evaluate=self._evaluate,
+            divergence=self.divergence,
+            term=self.term,
+        )
 
-        def reach(size: Scalar) -> PyTree[Array]:
-            return self.divergence.step(centre, gradient, size, self.term)
+    def _evaluate(self, x: PyTree[Array]) -> Out:
+        if not self.exact:
+            raise IncompatiblePartsError(
+                f"step={type(self.step).__name__} searches along a line, which needs an exact oracle that can be "
+                f"evaluated; oracle={type(self.oracle).__name__} is none"
+            )
+        return Out((), self.oracle.value(x), ())
 
-        def admit(size: Scalar) -> Scalar:
-            return self.divergence.admissible(centre, gradient, size, self.term)
+    @property
+    def exact(self) -> bool:
+        """Whether gradients are exact and the function can be evaluated."""
+        return self.oracle.deterministic and self.oracle.value is not None
 
-        f = self.oracle.value if self.oracle.deterministic else None
-        move = Move(state.steps, point, centre, out, reach, admit, f, self.divergence, self.term)
-        taken = self.step.take(move, state.step)
-        exact = self.oracle.deterministic and self.oracle.value is not None
-        if exact:
+    def arrive(self, state: State, move: Move, taken: Taken, oracle_state: PyTree) -> tuple[State, Info]:
+        """The state and the info after a step that was taken."""
+        if self.exact:
             f_value = self.oracle.value(taken.x) if taken.value is None else taken.value
             value = f_value + self.term.value(taken.x)
         else:
-            value = out.value + self.term.value(state.x)
+            value = move.out.value + self.term.value(state.x)
         dtype = trees.dtype(state.x)
         info = Info(
             value=jnp.asarray(value, dtype),
             residual=jnp.asarray(self.step.residual_norm(move, taken), dtype),
             size=jnp.asarray(taken.size, dtype),
-            work=out.work * (1 + taken.evaluations),
+            work=move.out.work * (1 + taken.evaluations),
         )
         return State(
             x=taken.x,
             steps=state.steps + 1,
             oracle=oracle_state,
             step=taken.state,
-            momentum=self.momentum.remember(state.x, taken.x, centre, state.momentum),
+            momentum=self.momentum.remember(state.x, taken.x, move.centre, state.momentum),
             average=self.average.update(taken.x, state.average),
         ), info
 

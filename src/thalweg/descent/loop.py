@@ -13,13 +13,15 @@ import numpy as np
 from jaxtyping import Array, Key, PyTree
 
 from thalweg import trees
-from thalweg.arguments import whole
+from thalweg.arguments import one_of, whole
 from thalweg.descent.averaging import Averaging
-from thalweg.descent.checkpoint import Checkpoint, Keeper, Progress, as_checkpoint
-from thalweg.descent.chunks import CAPACITY, Before, Bounds, Chunk, Runner
+from thalweg.descent.checkpoint import Checkpoint, Keeper, as_checkpoint
+from thalweg.descent.chunks import CompiledEngine
 from thalweg.descent.display import Bar
 from thalweg.descent.divergences import Divergence
+from thalweg.descent.engines import Plan, Progress
 from thalweg.descent.fingerprint import describe, describe_rule
+from thalweg.descent.host import HostEngine
 from thalweg.descent.iteration import Descent, call
 from thalweg.descent.momentum import Momentum
 from thalweg.descent.result import History, Result, Status
@@ -30,8 +32,8 @@ from thalweg.errors import IncompatiblePartsError
 _MOST_STEPS = 2**31 - 1
 """Steps are counted in int32."""
 
-_CHUNK_SECONDS = 0.5
-"""A chunk is about this long: short enough for a progress bar and Ctrl-C, long enough to cost nothing."""
+_LARGE = 200
+"""The side of a matrix from which factorising it takes far longer than a visit to the host, a fifth of a millisecond."""
 
 
 @dataclass(frozen=True)
@@ -64,6 +66,7 @@ def minimize(
     callback: Callable[[Snapshot], bool | None] | None = None,
     progress: bool = False,
     checkpoint: Any = None,
+    engine: str | None = None,
     compiler_options: Mapping[str, Any] | None = None,
 ) -> Result:
     """Minimise f + h by the iteration x⁺ = argmin ⟨ĝ, x⟩ + h(x) + D(x ‖ x_k)/β_k.
@@ -93,6 +96,11 @@ def minimize(
         Show a progress bar with rate and estimated time left.
     checkpoint
         A path, or a :class:`Checkpoint`: write the state there now and then, and go on from it if it exists.
+    engine
+        ``"compiled"``: many steps in one program, for cheap ones. ``"host"``: a program per step, driven from Python,
+        for a few dear ones, since it compiles faster and a search takes value and gradient together. The iterates and
+        the records are the same. None takes the host for an exact oracle whose steps factorise large matrices
+        (``term.factorises`` or ``divergence.factorises``).
     compiler_options
         Passed on to ``jax.jit``. A short run on a CPU can gain from ``thalweg.compiling.quick_options()``, with which
         compiling takes a fraction of its time.
@@ -131,49 +139,45 @@ def minimize(
     if (kept := as_checkpoint(checkpoint)) is not None:
         keeper = Keeper(kept, describe(descent, key, start.state.x), describe_rule(rule))
         start = keeper.find_or_write(start)
-    runner = Runner((descent, rule), start.state, stride, last_step - start.steps, compiler_options)
-    run = _Run(descent, runner, key, start, last_step, stride, callback, keeper)
+    plan = Plan(descent, rule, key, last_step, stride, callback is not None, compiler_options)
+    run = _Run(plan, _engine(engine, plan, start), start, callback, keeper)
     with Bar(last_step, run.progress.steps) if progress else nullcontext() as bar:
         status = run.until_stopped(bar)
     return run.result(status)
 
 
 class _Run:
-    """One call of :func:`minimize`: the host's side, between chunks."""
+    """One call of :func:`minimize`: what happens between chunks."""
 
     def __init__(
         self,
-        descent: Descent,
-        runner: Runner,
-        key: Key[Array, ""],
+        plan: Plan,
+        engine: CompiledEngine | HostEngine,
         start: Progress,
-        last_step: int,
-        stride: int,
         callback: Callable[[Snapshot], bool | None] | None,
         keeper: Keeper | None,
     ) -> None:
-        self.descent, self.runner, self.key = descent, runner, key
+        self.plan, self.engine = plan, engine
         self.progress = start
-        self.last_step, self.stride = last_step, stride
         self.callback, self.keeper = callback, keeper
-        # The first chunk of a method that was never run is one record; it holds the compilation.
-        self.chunk_steps = 1 if self.runner.pace is None else self._wanted(self.runner.pace)
         self.note = ""
         self.before = start.seconds
         self.started = time.perf_counter()
 
     def until_stopped(self, bar: Bar | None) -> Status:
         """Run chunk after chunk; return why it ended."""
-        status = self.progress.status
+        status, recorded = self.progress.status, self._recorded()
         try:
-            while status is Status.RUNNING and self.progress.steps < self.last_step:
+            while status is Status.RUNNING and self.progress.steps < self.plan.last_step:
                 status = self._chunk()
                 if bar is not None:
                     bar.show(self.progress.steps, self.progress.history)
                 if status is Status.DIVERGED:
                     break
-                if self.callback is not None and self.callback(self._snapshot()) and status is Status.RUNNING:
-                    status = Status.STOPPED_BY_CALLBACK
+                if self.callback is not None and self._recorded() != recorded:
+                    recorded = self._recorded()
+                    if self.callback(self._snapshot()) and status is Status.RUNNING:
+                        status = Status.STOPPED_BY_CALLBACK
                 if self.keeper is not None:
                     self.keeper.write_if_due(self.progress)
         except KeyboardInterrupt:
@@ -185,65 +189,37 @@ class _Run:
             self.keeper.write(self.progress)
         return status
 
+    def _recorded(self) -> float:
+        """The step of the last record."""
+        return self.progress.history.last["step"]
+
     def _chunk(self) -> Status:
         last = self.progress
-        begun = time.perf_counter()
-        # With a callback a chunk ends at the next record; else after the wanted time.
-        until = self.last_step if self.callback else min(last.steps + self.chunk_steps, self.last_step)
-        bounds = Bounds(until, 1 if self.callback else CAPACITY, self.last_step, self.stride)
-        row = last.history.last
-        before = Before(last.work, last.seconds, 0 if np.isnan(row["step"]) else int(row["step"]), row["value"])
-        chunk = self.runner.run(last.state, last.rule_state, self.key, bounds, before)
-        status = Status(int(chunk.code))
-        ended = time.perf_counter()
-        seconds = self.before + ended - self.started
-        state = chunk.state
-        if status is Status.DIVERGED:
-            state = self.runner.last_finite(last.state, self.key, chunk.state.steps)
-            self.note = f"Step {int(state.steps) + 1} was the first to be NaN or infinite. "
-        if int(chunk.filled):
-            rows = self._rows(chunk, seconds)
-            finite = rows["step"] <= int(state.steps)
-            last.history.append({name: column[finite] for name, column in rows.items()})
-        self.progress = Progress(state, chunk.rule_state, last.history, last.work + float(chunk.work), seconds)
-        self._adapt(self.progress.steps - last.steps, ended - begun)
-        return status
-
-    def _rows(self, chunk: Chunk, seconds: float) -> dict[str, np.ndarray]:
-        count = int(chunk.filled)
-        steps = np.asarray(chunk.rows.steps)[:count]
-        numbers = np.asarray(chunk.rows.numbers)[:count].astype(np.float64).T
-        begun, first = self.progress.seconds, self.progress.steps
-        columns = dict(zip(("value", "residual", "size", "work"), numbers, strict=True))
-        columns["step"] = steps
-        columns["work"] = self.progress.work + columns["work"]
-        # Time is known at the ends of a chunk; within it steps are taken to be equally long.
-        share = (steps - first) / (int(chunk.state.steps) - first)
-        columns["seconds"] = begun + share * (seconds - begun)
-        return columns
-
-    def _adapt(self, steps: int, seconds: float) -> None:
-        """Choose how many steps make a chunk of the wanted length."""
-        pace = max(steps, 1) / max(seconds, 1e-9)
-        first = self.runner.pace is None and self.chunk_steps == 1
-        self.chunk_steps = min(self._wanted(pace), 1000 * max(steps, 1))
-        if not first:
-            self.runner.pace = pace
-
-    @staticmethod
-    def _wanted(pace: float) -> int:
-        return max(int(pace * _CHUNK_SECONDS), 1)
+        chunk = self.engine.run(last)
+        seconds = self.before + time.perf_counter() - self.started
+        if chunk.status is Status.DIVERGED:
+            self.note = f"Step {int(chunk.state.steps) + 1} was the first to be NaN or infinite. "
+        if chunk.steps.size:
+            value, residual, size, work = chunk.numbers.T
+            # Time is known at the ends of a chunk; within it steps are taken to be equally long.
+            share = (chunk.steps - last.steps) / chunk.taken
+            columns = (chunk.steps, value, residual, size, last.work + work)
+            last.history.append(
+                dict(zip(History.names, (*columns, last.seconds + share * (seconds - last.seconds)), strict=True))
+            )
+        self.progress = Progress(chunk.state, chunk.rule_state, last.history, last.work + chunk.work, seconds)
+        return chunk.status
 
     def _snapshot(self) -> Snapshot:
         row = self.progress.history.last
         row.pop("step")
-        return Snapshot(self.progress.steps, self.descent.solution(self.progress.state), **row)
+        return Snapshot(self.progress.steps, self.plan.descent.solution(self.progress.state), **row)
 
     def result(self, status: Status) -> Result:
         """Gather what the run has to show."""
         progress = self.progress
         return Result(
-            x=call(self.descent, "solution", progress.state),
+            x=call(self.plan.descent, "solution", progress.state),
             status=status,
             message=f"{status.name} after {progress.steps} steps. {self.note}{status.advice}",
             steps=progress.steps,
@@ -253,6 +229,19 @@ class _Run:
             state=progress.state,
             rule_state=progress.rule_state,
         )
+
+
+def _engine(name: str | None, plan: Plan, start: Progress) -> CompiledEngine | HostEngine:
+    """The engine that was asked for, or the one that suits the cost of a step."""
+    if name is None:
+        descent = plan.descent
+        factorises = descent.term.factorises or descent.divergence.factorises
+        side = max(max(leaf.shape, default=0) for leaf in jax.tree.leaves(start.state.x))
+        name = "host" if descent.oracle.deterministic and factorises and side >= _LARGE else "compiled"
+    return _ENGINES[one_of("engine", name, _ENGINES)](plan, start)
+
+
+_ENGINES = {"compiled": CompiledEngine, "host": HostEngine}
 
 
 def _as_rule(tol: Any, descent: Descent) -> StoppingRule:

@@ -1,6 +1,11 @@
-"""Step sizes found by looking at the function: longer while it goes well, shorter where it does not."""
+"""Step sizes found by looking at the function: longer while it goes well, shorter where it does not.
 
-from typing import Any
+A search is written as one attempt, :meth:`Search.attempt`, which tries a size and says what to try next. The compiled
+engine repeats it in a loop of its own inside the step; the host engine compiles the attempt alone and repeats it from
+Python. Either way the sizes, the tests and the constants are these.
+"""
+
+from typing import Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -9,50 +14,107 @@ from jaxtyping import Array, PyTree, Scalar
 from thalweg import trees
 from thalweg.arguments import number
 from thalweg.descent.steps import Move, StepRule, Taken
+from thalweg.oracles.base import Out
 
 
-class _Search(StepRule):
-    """A rule that tries sizes until one passes its test; the state is the last size and the largest |f| seen."""
+class Candidate(NamedTuple):
+    """Where a step of some size leads."""
+
+    size: Scalar
+    x: PyTree[Array]
+    out: Out
+    """What ``move.evaluate`` says of x."""
+
+
+class Trial(NamedTuple):
+    """Where a search stands between two attempts."""
+
+    size: Scalar
+    """What to try next."""
+    tried: Scalar
+    """How many sizes were tried."""
+    best: Candidate
+    """The last that passed the test; before one has, the centre of the step."""
+    passed: Array
+    """Whether any has."""
+    failed: Array
+    """Whether any has not."""
+    over: Array
+    """Whether nothing is left to try."""
+
+
+class Search(StepRule):
+    """A rule that tries sizes until one passes its test; the state is the next size and the largest |f| seen."""
+
+    # A noisy test accepts any step.
+    needs_exact: ClassVar[bool] = True
+    searches: ClassVar[bool] = True
 
     initial: Array
     shrink: Array
 
-    @property
-    def needs_exact(self) -> bool:
-        """True: a noisy test accepts any step."""
-        return True
-
-    @property
-    def searches(self) -> bool:
-        """True."""
-        return True
-
     def init(self, x: PyTree[Array]) -> PyTree:
-        """Carry the last size accepted and the largest |f| seen."""
+        """Carry the size to begin with and the largest |f| seen."""
         dtype = trees.dtype(x)
         return self.initial.astype(dtype), trees.scalar(0, dtype)
 
-    def _slack(self, move: Move, largest: Scalar) -> tuple[Scalar, Scalar]:
-        """Return the largest |f| seen, and an allowance for its rounding.
+    def take(self, move: Move, state: PyTree) -> Taken:
+        """Search, then step."""
+        allowed, largest = self.allowance(move, state)
+        start = self.start(move, move.admit(state[0]), Out((), move.out.value.astype(largest.dtype), ()))
+        end = jax.lax.while_loop(lambda trial: ~trial.over, lambda trial: self.attempt(move, allowed, trial), start)
+        return self.taken(end, largest)
+
+    def allowance(self, move: Move, state: PyTree) -> tuple[Scalar, Scalar]:
+        """The level that the test compares with, an allowance for rounding in it, and the largest |f| seen.
 
         f may be a difference of large numbers, and its rounding error that of the largest of them: without the
         allowance rounding fails the test near the minimum, and the size is cut to nothing.
         """
-        largest = jnp.maximum(largest, jnp.abs(move.out.value).astype(largest.dtype))
-        return largest, 10 * jnp.finfo(largest.dtype).eps * largest
+        largest = jnp.maximum(state[1], jnp.abs(move.out.value).astype(state[1].dtype))
+        return self._level(move) + 10 * jnp.finfo(largest.dtype).eps * largest, largest
 
-    def _cut(self, attempt: Any, first: tuple) -> tuple:
-        """Shorten the step until it passes.
+    def start(self, move: Move, size: Scalar, out: Out) -> Trial:
+        """A search that has tried nothing; ``out`` is what is known of the centre, as ``move.evaluate`` says it."""
+        no = jnp.zeros((), bool)
+        return Trial(size, jnp.zeros((), trees.single(size.dtype)), Candidate(size, move.centre, out), no, no, no)
 
-        ``attempt(size)`` returns (x, f(x), whether it passed); ``first`` is (size, tried, x, f(x), passed).
-        """
-        tiny = jnp.finfo(first[0].dtype).tiny ** 0.5
+    def attempt(self, move: Move, allowed: Scalar, trial: Trial) -> Trial:
+        """Try one size. A search is over when it knows one that passes, and one that fails if it wants the largest."""
+        size = trial.size
+        x = move.reach(size)
+        out = move.evaluate(x)
+        out = out._replace(value=jnp.asarray(out.value, size.dtype))
+        # A step of size 0 stays where it is, and so does nothing wrong: engines use it to evaluate the centre.
+        passes = (size == 0) | self._passes(move, size, x, out.value, allowed)
+        best = trees.where(passes, Candidate(size, x, out), trial.best)
+        passed, failed = trial.passed | passes, trial.failed | ~passes
+        enough = ~failed & ~self._grows(move, size)
+        hopeless = ~passed & ~(size > jnp.finfo(size.dtype).tiny ** 0.5)
+        following = jnp.where(passes, size / self.shrink.astype(size.dtype), size * self.shrink.astype(size.dtype))
+        return Trial(following, trial.tried + 1, best, passed, failed, (passed & failed) | enough | hopeless)
 
-        def shorter(carry: tuple) -> tuple:
-            size = carry[0] * self.shrink.astype(carry[0].dtype)
-            return size, carry[1] + 1, *attempt(size)
+    def taken(self, trial: Trial, largest: Scalar) -> Taken:
+        """The step that a search has ended with."""
+        best = trial.best
+        state = self._following(best.size, trial.tried), largest
+        return Taken(_or_nan(trial.passed, best.x), best.size, state, trial.tried, best.out.value)
 
-        return jax.lax.while_loop(lambda carry: ~carry[4] & (carry[0] > tiny), shorter, first)
+    def _level(self, move: Move) -> Scalar:
+        """What the test compares with, but for rounding."""
+        raise NotImplementedError
+
+    def _passes(self, move: Move, size: Scalar, x: PyTree[Array], value: Scalar, allowed: Scalar) -> Array:
+        """The test of a size that leads to ``x``, where f is ``value``."""
+        raise NotImplementedError
+
+    def _grows(self, move: Move, size: Scalar) -> Array:
+        """Whether a longer step is to be tried after one that passed."""
+        return jnp.zeros((), bool)
+
+    def _following(self, size: Scalar, tried: Scalar) -> Scalar:
+        """The size that the next step begins with."""
+        return size
 
 
 def _or_nan(passed: Array, x: PyTree[Array]) -> PyTree[Array]:
@@ -64,55 +126,49 @@ def _or_nan(passed: Array, x: PyTree[Array]) -> PyTree[Array]:
     return jax.tree.unflatten(structure, leaves)
 
 
-class Backtracking(_Search):
+class Backtracking(Search):
     """The largest β in a geometric sequence for which the quadratic model lies above f.
 
     Accepts β when f(x⁺) ≤ f(y) + ⟨∇f(y), x⁺ − y⟩ + D(x⁺‖y)/β. The first step grows β by 1/shrink until the
     test fails, so the initial size need not be guessed; afterwards β never grows, as FISTA's theorem wants.
+
+    Examples
+    --------
+    >>> import jax.numpy as jnp
+    >>> from thalweg.descent import minimize
+    >>> float(minimize(lambda x: jnp.sum((x - 3.0) ** 2), jnp.zeros(1), step=Backtracking(), steps=50).x[0])
+    3.0
     """
 
     def __init__(self, initial: Any = 1.0, shrink: float = 0.5) -> None:
         self.initial = number("initial of Backtracking", initial, above=0)
         self.shrink = number("shrink of Backtracking", shrink, above=0, below=1)
 
-    def take(self, move: Move, state: PyTree) -> Taken:
-        """Search, then step."""
-        last, largest = state
-        huge = jnp.finfo(last.dtype).max ** 0.5
-        shrink = self.shrink.astype(last.dtype)
-        largest, slack = self._slack(move, largest)
-        f = move.f
-        assert f is not None  # Descent refuses an oracle without value when parts are put together
+    def _level(self, move: Move) -> Scalar:
+        return move.out.value
 
-        def attempt(size: Scalar) -> tuple[PyTree, Scalar, Array]:
-            x = move.reach(size)
-            value = jnp.asarray(f(x), last.dtype)
-            ahead = move.divergence.displacement(x, move.point)
-            model = trees.inner(move.out.gradient, ahead) + move.divergence.value(x, move.point) / size
-            return x, value, value <= move.out.value + model + slack
+    def _passes(self, move: Move, size: Scalar, x: PyTree[Array], value: Scalar, allowed: Scalar) -> Array:
+        ahead = move.divergence.displacement(x, move.point)
+        model = trees.inner(move.out.gradient, ahead) + move.divergence.value(x, move.point) / size
+        return value <= allowed + model
 
-        def longer(carry: tuple) -> tuple:
-            size, tried, *now, _ = carry
-            *further, fits = attempt(size / shrink)
-            return (
-                jnp.where(fits, size / shrink, size),
-                tried + 1,
-                *trees.where(fits, further, now),
-                fits & (size < huge),
-            )
-
-        size = move.admit(last)
-        *reached, fits = attempt(size)
-        grown = jax.lax.while_loop(lambda carry: carry[4], longer, (size, 1.0, *reached, fits & (move.steps == 0)))
-        size, tried, x, value, fits = self._cut(attempt, (*grown[:4], fits))
-        return Taken(_or_nan(fits, x), size, (size, largest), tried, value)
+    def _grows(self, move: Move, size: Scalar) -> Array:
+        return (move.steps == 0) & (size < jnp.finfo(size.dtype).max ** 0.5)
 
 
-class Monotone(_Search):
+class Monotone(Search):
     """The size that last lowered f + h, longer by ``grow`` if it did so at once; shortened until it does.
 
     For geometries in which no bound on the curvature is known, or where the bound is far too careful: it only asks
     that the objective does not rise, and so recovers from an initial size that is too long or too short.
+
+    Examples
+    --------
+    >>> import jax.numpy as jnp
+    >>> from thalweg.descent import minimize
+    >>> result = minimize(lambda x: jnp.sum((x - 3.0) ** 2), jnp.zeros(1), step=Monotone(100.0), steps=50)
+    >>> bool(abs(result.x[0] - 3.0) < 1e-3)
+    True
     """
 
     grow: Array
@@ -122,23 +178,12 @@ class Monotone(_Search):
         self.grow = number("grow of Monotone", grow, least=1)
         self.shrink = number("shrink of Monotone", shrink, above=0, below=1)
 
-    def take(self, move: Move, state: PyTree) -> Taken:
-        """Search, then step."""
-        last, largest = state
-        largest, slack = self._slack(move, largest)
-        f, h = move.f, move.term.value
-        assert f is not None  # Descent refuses an oracle without value when parts are put together
-        now = move.out.value + h(move.point)
+    def _level(self, move: Move) -> Scalar:
+        return move.out.value + move.term.value(move.point)
 
-        def attempt(size: Scalar) -> tuple[PyTree, Scalar, Array]:
-            x = move.reach(size)
-            value = jnp.asarray(f(x), last.dtype)
-            return x, value, value + h(x) <= now + slack
+    def _passes(self, move: Move, size: Scalar, x: PyTree[Array], value: Scalar, allowed: Scalar) -> Array:
+        return value + move.term.value(x) <= allowed
 
-        # The first size is tried inside the loop too: one copy of the step to compile instead of two.
-        before = move.admit(last) / self.shrink.astype(last.dtype)
-        nothing = (before, 0.0, move.centre, jnp.zeros((), last.dtype), jnp.zeros((), bool))
-        size, tried, x, value, fits = self._cut(attempt, nothing)
-        following = jnp.where(tried == 1, size * self.grow.astype(size.dtype), size)
-        following = jnp.minimum(following, jnp.finfo(size.dtype).max ** 0.25)
-        return Taken(_or_nan(fits, x), size, (following, largest), tried, value)
+    def _following(self, size: Scalar, tried: Scalar) -> Scalar:
+        longer = jnp.where(tried == 1, size * self.grow.astype(size.dtype), size)
+        return jnp.minimum(longer, jnp.finfo(size.dtype).max ** 0.25)

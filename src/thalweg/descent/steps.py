@@ -15,7 +15,7 @@ from thalweg.arguments import number
 from thalweg.descent.divergences import Divergence
 from thalweg.descent.terms import Term, Zero
 from thalweg.errors import IncompatiblePartsError
-from thalweg.oracle import Out
+from thalweg.oracles.base import Out
 
 
 class Move(NamedTuple):
@@ -33,8 +33,8 @@ class Move(NamedTuple):
     """``reach(size)`` is the minimiser of the iteration for that step size."""
     admit: Callable[[Scalar], Scalar]
     """``admit(size)`` is ``size``, shortened where there would be no minimiser."""
-    f: Callable[[PyTree[Array]], Scalar] | None
-    """The smooth part of the objective, where the oracle can evaluate it."""
+    evaluate: Callable[[PyTree[Array]], Out]
+    """f at a point, where the oracle is exact and can evaluate it; its gradient too, or ``()`` in its place."""
     divergence: Divergence
     term: Term
 
@@ -155,7 +155,7 @@ class Polynomial(_Scheduled):
 
     def size(self, count: Int[Array, ""]) -> Scalar:
         """initial · (1 + k/scale)^(−power)."""
-        return self.initial * (1 + count / self.scale) ** -self.power
+        return self.initial * (1 + count.astype(self.scale.dtype) / self.scale) ** -self.power
 
 
 class InverseTime(Polynomial):
@@ -247,7 +247,8 @@ class OptaxStep(StepRule):
 
     def take(self, move: Move, state: PyTree) -> Taken:
         """Add the optimiser's update."""
-        extra = {"value": move.out.value, "grad": move.out.gradient, "value_fn": move.f or _no_line_search}
+        value_fn = lambda x: move.evaluate(x).value
+        extra = {"value": move.out.value, "grad": move.out.gradient, "value_fn": value_fn}
         updates, state = self.transformation.update(move.out.gradient, state, move.point, **extra)
         size = jnp.full((), jnp.nan, trees.dtype(move.centre))
         return Taken(optax.apply_updates(move.centre, updates), size, state, jnp.zeros(()))
@@ -255,12 +256,6 @@ class OptaxStep(StepRule):
     def residual_norm(self, move: Move, taken: Taken) -> Scalar:
         """‖gradient‖."""
         return trees.norm(move.out.gradient)
-
-
-def _no_line_search(x: PyTree) -> Any:
-    raise IncompatiblePartsError(
-        "step=OptaxStep: this optimiser searches along a line, which needs an exact oracle that can be evaluated"
-    )
 
 
 def _checked(schedule: Callable[[Any], Any]) -> Callable[[Any], Any]:

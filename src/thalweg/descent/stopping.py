@@ -1,9 +1,8 @@
 """Stopping rules: they look at records, run inside the compiled chunk, and combine with ``|`` and ``&``."""
 
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import equinox as eqx
-import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Int, PyTree, Scalar
@@ -107,7 +106,7 @@ class Tolerance(StoppingRule):
     def __init__(self, rtol: Any = None, atol: Any = 0.0, in_a_row: int = 1) -> None:
         self.rtol = None if rtol is None else number("rtol of Tolerance", rtol, least=0)
         self.atol = number("atol of Tolerance", atol, least=0)
-        self.in_a_row = number("in_a_row of Tolerance", in_a_row, least=1)
+        self.in_a_row = number("in_a_row of Tolerance", in_a_row, least=1, dtype=jnp.int32)
 
     def init(self) -> PyTree:
         """The largest residual so far, and the looks in a row that agreed."""
@@ -118,9 +117,10 @@ class Tolerance(StoppingRule):
         largest, agreed = state
         # A residual that overflows, or that a step of size 0 leaves undefined, says nothing.
         known = jnp.isfinite(record.residual) & (record.residual >= 0)
-        largest = jnp.where(known, jnp.maximum(largest, record.residual), largest).astype(largest.dtype)
-        rtol = jnp.finfo(record.residual.dtype).eps ** 0.5 if self.rtol is None else self.rtol
-        agreed = jnp.where(known & (record.residual <= self.atol + rtol * largest), agreed + 1, 0)
+        residual = record.residual.astype(largest.dtype)
+        largest = jnp.where(known, jnp.maximum(largest, residual), largest)
+        rtol = jnp.finfo(record.residual.dtype).eps ** 0.5 if self.rtol is None else self.rtol.astype(largest.dtype)
+        agreed = jnp.where(known & (residual <= self.atol.astype(largest.dtype) + rtol * largest), agreed + 1, 0)
         return (largest, agreed), _when(agreed >= self.in_a_row, Status.CONVERGED)
 
 
@@ -163,23 +163,21 @@ class Stagnation(StoppingRule):
     def update(self, state: PyTree, record: Record) -> tuple[PyTree, Code]:
         """Widen the envelope; at the end of a window compare it with the one before."""
         looks = state.looks + 1
-        residual = jnp.maximum(state.residual, record.residual)
-        highest = jnp.fmax(state.highest, record.value)
-        lowest = jnp.fmin(state.lowest, record.value)
-        rounding = 100 * jnp.finfo(record.value.dtype).eps * jnp.abs(record.value)
+        eps = jnp.finfo(record.value.dtype).eps
+        value, last, size = (n.astype(state.before.dtype) for n in (record.value, record.residual, record.size))
+        residual = jnp.maximum(state.residual, last)
+        highest, lowest = jnp.fmax(state.highest, value), jnp.fmin(state.lowest, value)
+        rounding = 100 * eps * jnp.abs(value)
         flat = highest - lowest <= rounding
-        spent = ~(record.size * record.residual**2 > rounding)
+        spent = ~(size * last**2 > rounding)
         level = (residual > 0.9 * state.before) & (residual < 10 * state.before)
         over = (record.step >= state.end) & (looks >= 3)
         following = record.step + jnp.maximum(self.patience, record.step // 2)
         # The next window begins with this value, so that a slow fall from window to window is seen as one.
-        fresh = self.init()._replace(end=following, highest=record.value, lowest=record.value, before=residual)
+        fresh = self.init()._replace(end=following, highest=value, lowest=value, before=residual)
         widened = Envelope(state.end, looks, residual, highest, lowest, state.before)
-        # A loop wants the dtypes it was given, whatever the precision of the record.
-        state = jax.tree.map(
-            lambda a, b, old: jnp.where(over, a, b).astype(jnp.asarray(old).dtype), fresh, widened, state
-        )
-        known = jnp.isfinite(record.value)
+        state = trees.where(over, fresh, widened)
+        known = jnp.isfinite(value)
         return state, _when(over & level & flat & spent & known, Status.STAGNATED)
 
 
@@ -220,7 +218,7 @@ class Plateau(StoppingRule):
 
     def __init__(self, window: int = 20, patience: int = 2, errors: float = 1.0) -> None:
         self.window = number("window of Plateau", window, least=2, dtype=jnp.int32)
-        self.patience = number("patience of Plateau", patience, least=1)
+        self.patience = number("patience of Plateau", patience, least=1, dtype=jnp.int32)
         self.errors = number("errors of Plateau", errors, least=0)
 
     def init(self) -> PyTree:
@@ -233,19 +231,20 @@ class Plateau(StoppingRule):
         has_value = jnp.isfinite(record.value)
         # The first value ends a prelude of residuals: means of the two cannot be compared.
         begins = has_value & (state.valued == 0)
-        state = jax.tree.map(lambda new, old: jnp.where(begins, new, old), self.init(), state)
+        state = trees.where(begins, self.init(), state)
         valued = jnp.where(has_value, 1, state.valued)
-        criterion = jnp.where(valued == 1, record.value, record.residual)
+        criterion = jnp.where(valued == 1, record.value, record.residual).astype(state.mean.dtype)
         counts = jnp.isfinite(criterion)
         criterion = jnp.where(counts, criterion, 0)
 
         filled = state.filled + 1
+        count = filled.astype(criterion.dtype)
         delta = criterion - state.mean
-        mean = state.mean + delta / filled
+        mean = state.mean + delta / count
         squares = state.squares + delta * (criterion - mean)
         full = filled >= state.length
-        variance = squares / jnp.maximum(filled - 1, 1) / filled
-        noise = self.errors * jnp.sqrt(variance + state.best_variance)
+        variance = squares / jnp.maximum(count - 1, 1) / count
+        noise = self.errors.astype(count.dtype) * jnp.sqrt(variance + state.best_variance)
         idle = jnp.where(full, jnp.where(mean < state.best - noise, 0, state.idle + 1), state.idle)
         better = full & (mean < state.best)
         following = Windows(
@@ -258,37 +257,56 @@ class Plateau(StoppingRule):
             jnp.where(better, variance, state.best_variance),
             idle,
         )
-        # A record without the criterion leaves everything as it was, and every dtype stays what it was.
-        state = jax.tree.map(lambda new, old: jnp.where(counts, new, old).astype(old.dtype), following, state)
+        # A record without the criterion leaves everything as it was.
+        state = trees.where(counts, following, state)
         return state, _when(state.idle >= self.patience, Status.PLATEAU)
 
 
 class _Budget(StoppingRule):
-    limit: Any
+    limit: Array
+    _spent: ClassVar[tuple[str, Status]]
+    """The column of the record that counts, and the status when it is spent."""
 
     def __init__(self, limit: Any) -> None:
         self.limit = number(f"limit of {type(self).__name__}", limit, least=0, finite=False)
 
+    def update(self, state: PyTree, record: Record) -> tuple[PyTree, Code]:
+        """Compare what was spent with the limit."""
+        column, status = self._spent
+        return state, _when(getattr(record, column).astype(self.limit.dtype) >= self.limit, status)
+
 
 class Steps(_Budget):
-    """Stop after so many steps."""
+    """Stop after so many steps.
 
-    def update(self, state: PyTree, record: Record) -> tuple[PyTree, Code]:
-        """Compare."""
-        return state, _when(record.step >= self.limit, Status.STEPS_SPENT)
+    Examples
+    --------
+    >>> Steps(100)
+    Steps(limit=...)
+    """
+
+    _spent = "step", Status.STEPS_SPENT
 
 
 class Work(_Budget):
-    """Stop after so much work, in the oracle's own units."""
+    """Stop after so much work, in the oracle's own units.
 
-    def update(self, state: PyTree, record: Record) -> tuple[PyTree, Code]:
-        """Compare."""
-        return state, _when(record.work >= self.limit, Status.WORK_SPENT)
+    Examples
+    --------
+    >>> Work(1e6) | Seconds(60)
+    AnyOf(...)
+    """
+
+    _spent = "work", Status.WORK_SPENT
 
 
 class Seconds(_Budget):
-    """Stop after so many seconds of wall time; looked at between chunks."""
+    """Stop after so many seconds of wall time; looked at between chunks.
 
-    def update(self, state: PyTree, record: Record) -> tuple[PyTree, Code]:
-        """Compare."""
-        return state, _when(record.seconds >= self.limit, Status.SECONDS_SPENT)
+    Examples
+    --------
+    >>> Seconds(60)
+    Seconds(limit=...)
+    """
+
+    _spent = "seconds", Status.SECONDS_SPENT

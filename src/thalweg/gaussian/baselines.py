@@ -26,7 +26,7 @@ from thalweg.descent.terms import Term
 from thalweg.gaussian.divergence import GaussianKL
 from thalweg.gaussian.oracle import ExpectedLikelihood
 from thalweg.gaussian.posteriors import Full, Marginals
-from thalweg.oracle import Oracle, Out
+from thalweg.oracles.base import Oracle, Out
 
 
 class Factored(NamedTuple):

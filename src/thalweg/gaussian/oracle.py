@@ -11,7 +11,7 @@ from thalweg.arguments import instance, numbers, whole
 from thalweg.gaussian.expectations import Expectation, Quadrature
 from thalweg.gaussian.likelihood import Likelihood
 from thalweg.gaussian.posteriors import Diagonal, Full, Marginals
-from thalweg.oracle import Oracle, Out
+from thalweg.oracles.base import Oracle, Out
 from thalweg.oracles.epochs import draw_batch, start_epoch
 
 

@@ -1,6 +1,6 @@
 """Oracles ĝ: ways to estimate a gradient without bias, and what each costs."""
 
-from thalweg.oracle import Exact, Oracle, Out
+from thalweg.oracles.base import Exact, Oracle, Out
 from thalweg.oracles.finite import FiniteDifferences
 from thalweg.oracles.functional import Batch, FunctionalGradient
 from thalweg.oracles.minibatch import MiniBatch

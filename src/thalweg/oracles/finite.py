@@ -10,7 +10,7 @@ from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Key, PyTree, Scalar
 
 from thalweg import trees
-from thalweg.oracle import Oracle, Out
+from thalweg.oracles.base import Oracle, Out
 
 
 class FiniteDifferences(Oracle):

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, Key, PyTree, Scalar
 
 from thalweg.arguments import whole
-from thalweg.oracle import Oracle, Out
+from thalweg.oracles.base import Oracle, Out
 from thalweg.oracles.epochs import draw_batch, start_epoch
 
 

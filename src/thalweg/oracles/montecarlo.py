@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Key, PyTree
 
 from thalweg.arguments import whole
-from thalweg.oracle import Oracle, Out
+from thalweg.oracles.base import Oracle, Out
 
 
 class _Sampled(Oracle):

@@ -10,7 +10,7 @@ from jaxtyping import Array, Int, Key, PyTree, Scalar
 
 from thalweg import trees
 from thalweg.arguments import number, whole
-from thalweg.oracle import Oracle, Out
+from thalweg.oracles.base import Oracle, Out
 
 
 class Anchor(NamedTuple):
@@ -61,7 +61,7 @@ class _Snapshots(Oracle):
     def _memory(self, x: PyTree[Array], inner: PyTree) -> Memory:
         anchor = Anchor(x, self.oracle.full(x))
         # A long sum of half-precision numbers would stand still: it is kept in float32 at least.
-        nothing = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, jnp.promote_types(leaf.dtype, jnp.float32)), x)
+        nothing = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, trees.single(leaf.dtype)), x)
         return Memory(anchor, inner, jnp.zeros((), jnp.int32), nothing)
 
     def _corrected(self, x: PyTree[Array], memory: Memory, key: Key[Array, ""]) -> tuple[Out, PyTree]:

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Key, PyTree, Scalar
 
-from thalweg.oracle import Oracle, Out
+from thalweg.oracles.base import Oracle, Out
 from thalweg.spectral.estimate import estimate
 from thalweg.spectral.exact import exact_sum
 from thalweg.spectral.operators import Operator

@@ -9,7 +9,7 @@ approximated. Pairs are added, from inside the package or outside it, with :func
 """
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -27,10 +27,10 @@ class Divergence(eqx.Module):
     the rest where the defaults do not hold for it.
     """
 
-    @property
-    def linear(self) -> bool:
-        """Whether points may be extrapolated, as momentum does, without leaving the space."""
-        return False
+    linear: ClassVar[bool] = False
+    """Whether points may be extrapolated, as momentum does, without leaving the space."""
+    factorises: ClassVar[bool] = False
+    """Whether a step factorises a matrix as large as x, so that few dear steps are to be expected."""
 
     def value(self, x: PyTree[Array], y: PyTree[Array]) -> Scalar:
         """D(x ‖ y)."""

@@ -32,7 +32,8 @@ class Euclidean(Divergence):
 
     def residual_norm(self, centre: PyTree[Array], x: PyTree[Array], size: Scalar) -> Scalar:
         """‖centre − x‖ / size."""
-        return trees.norm(trees.subtract(centre, x)) / size
+        norm = trees.norm(trees.subtract(centre, x))
+        return norm / jnp.asarray(size, norm.dtype)
 
 
 @closed_form(Euclidean, Term, when=lambda d, t: t.proximable, note="every term with a prox")

@@ -23,20 +23,14 @@ class Term(eqx.Module):
     # NumPy scalars would otherwise try to make an array of the term: with None they leave it to __rmul__.
     __array_ufunc__: ClassVar[Any] = None
 
-    @property
-    def convex(self) -> bool:
-        """Whether h is convex; averaging and the convergence theorems need it."""
-        return True
-
-    @property
-    def separable(self) -> bool:
-        """Whether h is a sum over coordinates; ``prox`` then also takes one step size per coordinate."""
-        return False
-
-    @property
-    def indicator(self) -> bool:
-        """Whether h is 0 on a set and infinite off it, so that ``prox`` is the projection."""
-        return False
+    convex: ClassVar[bool] = True
+    """Whether h is convex; averaging and the convergence theorems need it."""
+    separable: ClassVar[bool] = False
+    """Whether h is a sum over coordinates; ``prox`` then also takes one step size per coordinate."""
+    indicator: ClassVar[bool] = False
+    """Whether h is 0 on a set and infinite off it, so that ``prox`` is the projection."""
+    factorises: ClassVar[bool] = False
+    """Whether a step factorises a matrix as large as x, so that few dear steps are to be expected."""
 
     @property
     def proximable(self) -> bool:

@@ -15,7 +15,7 @@ from thalweg.gaussian import (
     Implicit,
     KLToNormal,
     KLToProcess,
-    ScoreFunction,
+    ScoreSamples,
 )
 from thalweg.gaussian.baselines import Factored, NegativeBound, ProximalPoint
 
@@ -51,7 +51,7 @@ def test_the_gradient_is_that_of_the_bound_and_stays_lower_triangular():
 
 
 def test_noisy_gradients_of_the_bound_are_unbiased():
-    noisy = ExpectedLikelihood(BernoulliLogit(), LABELS, expectation=ScoreFunction(4, shared=True), batch_size=3)
+    noisy = ExpectedLikelihood(BernoulliLogit(), LABELS, expectation=ScoreSamples(4, shared=True), batch_size=3)
     bound, x, runs = NegativeBound(noisy, K), factored(IMPLICIT), 4000
     draw = jax.jit(jax.vmap(lambda key: bound.estimate(x, bound.init(x), key)[0].gradient))
     found, wanted = draw(jax.random.split(jax.random.key(1), runs)), bound.full(x).gradient

@@ -21,7 +21,7 @@ from thalweg.gaussian import (
     NegativeBinomial,
     Poisson,
     Quadrature,
-    ScoreFunction,
+    ScoreSamples,
     StudentT,
 )
 
@@ -282,8 +282,8 @@ def test_log_predictive_of_a_great_surprise():
 SAMPLED = {
     "derivatives": MonteCarlo(3),
     "derivatives, shared": MonteCarlo(3, shared=True),
-    "score": ScoreFunction(3),
-    "score, shared": ScoreFunction(3, shared=True),
+    "score": ScoreSamples(3),
+    "score, shared": ScoreSamples(3, shared=True),
 }
 
 

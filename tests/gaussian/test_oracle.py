@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from thalweg.gaussian.expectations import MonteCarlo, Quadrature, ScoreFunction
+from thalweg.gaussian.expectations import MonteCarlo, Quadrature, ScoreSamples
 from thalweg.gaussian.likelihoods import BernoulliLogit, GaussianNoise, Poisson, StudentT
 from thalweg.gaussian.oracle import ExpectedLikelihood
 from thalweg.gaussian.posteriors import Diagonal, Full, Implicit
@@ -75,8 +75,8 @@ STOCHASTIC = {
     "batches": {"batch_size": 5},
     "weighted batches": {"batch_size": 5, "weights": IMPORTANCE},
     "Monte Carlo": {"expectation": MonteCarlo(3)},
-    "score function": {"expectation": ScoreFunction(3)},
-    "score function with shared normals, batches": {"expectation": ScoreFunction(3, shared=True), "batch_size": 5},
+    "score function": {"expectation": ScoreSamples(3)},
+    "score function with shared normals, batches": {"expectation": ScoreSamples(3, shared=True), "batch_size": 5},
 }
 
 

@@ -132,6 +132,7 @@ class KLToProcess(Term):
     covariance: Float[Array, "n n"]
 
     proximable: ClassVar[bool] = False
+    factorises: ClassVar[bool] = True
 
     def value(self, x: Any) -> Scalar:
         """½(log|B| − γ̃·v + m·a)."""

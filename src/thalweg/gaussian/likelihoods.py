@@ -169,7 +169,7 @@ class NegativeBinomial(_Counts):
     Prediction(mean=Array(1., dtype=float...), variance=Array(1.5, dtype=float...))
     """
 
-    dispersion: Array
+    dispersion: Array  # type: ignore[misc]
 
     def __init__(self, dispersion: Any, whole: bool = True) -> None:
         self.dispersion = number("dispersion of NegativeBinomial", dispersion, above=0)

@@ -168,9 +168,9 @@ class GPClassifier(ClassifierMixin, BaseEstimator):
         self._warn_if_unfinished()
         self.elbo_ = self.log_marginal_likelihood_bound_ = float(sum(fitted.bound for fitted in self._processes))
         self.n_iter_ = max(fitted.steps for fitted in self._processes)
-        kernels, histories = ([getattr(fitted, name) for fitted in self._processes] for name in ("kernel", "history"))
         single = len(self._processes) == 1
-        self.kernel_, self.history_ = (kernels[0], histories[0]) if single else (kernels, histories)
+        self.kernel_ = self._processes[0].kernel if single else [fitted.kernel for fitted in self._processes]
+        self.history_ = self._processes[0].history if single else [fitted.history for fitted in self._processes]
 
     def latent(self, X: Any) -> tuple[np.ndarray, np.ndarray]:
         """Means and variances of the latent function; a column for each class if there are more than two."""

@@ -13,6 +13,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+import scipy.linalg
 import scipy.optimize
 from jax.scipy.linalg import solve_triangular
 from jaxtyping import Array, Float
@@ -20,7 +21,7 @@ from threadpoolctl import threadpool_limits
 
 from thalweg import trees
 from thalweg.compiling import quick_jit, quick_options
-from thalweg.descent import History, Monotone, Polynomial, Stagnation, Status, Tolerance, minimize
+from thalweg.descent import History, Monotone, Polynomial, Status, Tolerance, minimize
 from thalweg.gaussian.divergence import GaussianKL, KLToProcess
 from thalweg.gaussian.likelihood import Likelihood
 from thalweg.gaussian.oracle import ExpectedLikelihood
@@ -269,9 +270,11 @@ def _infer(kernel: Kernel, problem: _Problem, settings: Settings, seed: int, sta
     if batch_size is None:
         # Few and dear steps: a program for each of them compiles sooner than one for all.
         method = {
+            "engine": "host",
+            "stride": 1,
             "step": Monotone(settings.step),
             "steps": settings.max_iter,
-            "tol": Tolerance(0, settings.tol) | Stagnation(),
+            "tol": Tolerance(0, settings.tol),
         }
     else:
         share = batch_size / rows
@@ -291,8 +294,9 @@ def _infer(kernel: Kernel, problem: _Problem, settings: Settings, seed: int, sta
     )
     if result.status is Status.INTERRUPTED and not result.steps:
         raise KeyboardInterrupt
-    recorded = batch_size is None and result.steps > 0
-    loss = result.history.last["value"] if recorded else float(_loss(oracle, result.x))
+    last = result.history.last
+    recorded = batch_size is None and last["step"] == result.steps
+    loss = last["value"] if recorded else float(_loss(oracle, result.x))
     return _Found(result.x.weights, result.x.sites, -loss, result.steps, result.history, result.status)
 
 
@@ -341,17 +345,17 @@ def _learn(kernel: Kernel, problem: _Problem, settings: Settings, seed: int) -> 
     return best
 
 
-_site_factor = quick_jit(_few)(site_factor)
-
-
 def _factor(kernel: Kernel, problem: _Problem, settings: Settings, found: _Found) -> np.ndarray:
-    """The Cholesky factor of B."""
+    """The Cholesky factor of B, without padding, which comes last and leaves the rows before it alone."""
     covariance, _ = _prior(kernel, problem.inputs, problem.real, settings.jitter)
     rows = int(np.sum(np.asarray(problem.real)))
-    whole = _site_factor(covariance, found.sites)
-    # Padding comes last, and leaves the rows of the factor before it alone. A large factor is cut where it is: on the
-    # host it would be copied at each prediction. For a small one that is cheaper than to compile the cut.
-    return np.asarray((np.asarray(whole) if rows <= _FEW else whole)[:rows, :rows])
+    if rows > _FEW:
+        return np.asarray(site_factor(covariance, found.sites)[:rows, :rows])
+    # The same on the host, where nothing is compiled for it.
+    root = np.sqrt(np.asarray(found.sites)[:rows])
+    scaled = root[:, None] * np.asarray(covariance)[:rows, :rows] * root
+    scaled[np.diag_indices(rows)] += 1
+    return scipy.linalg.cholesky(scaled, lower=True, overwrite_a=True, check_finite=False)
 
 
 @jax.jit

@@ -197,6 +197,7 @@ class _Settling(Monotone):
 
 def _method(search: Search) -> dict:
     return {
+        "engine": "compiled",
         "divergence": GaussianKL(),
         "step": _Settling(4.0),
         "tol": Tolerance(0, search.tol),
@@ -208,6 +209,8 @@ def _method(search: Search) -> dict:
 def seen_from(weights: Weights, likelihood: Likelihood, rows: Observations, reach: float) -> Pseudo:
     """The likelihood as it looks from a posterior: what a whole natural-gradient step puts in its place."""
     mean, variance = weights.latent(rows.columns)
+    first: Any
+    second: Any
     _, first, second = expected(likelihood, rows.targets, mean, variance)
     return Pseudo(rows.weights * (first - second * mean), -second * rows.weights, reach)
 
@@ -215,7 +218,7 @@ def seen_from(weights: Weights, likelihood: Likelihood, rows: Observations, reac
 def expected(likelihood: Likelihood, targets: np.ndarray, mean: np.ndarray, variance: np.ndarray) -> Expected:
     """E log p(y|z) and its derivatives."""
     found = _expected(likelihood, *_padded(targets, mean, variance))
-    return Expected(*(np.asarray(part)[: len(targets)] for part in found))
+    return jax.tree.map(lambda part: np.asarray(part)[: len(targets)], found)
 
 
 @eqx.filter_jit

@@ -96,6 +96,7 @@ def expected_softplus(m: Float[Array, "..."], v: Float[Array, "..."], terms: int
     >>> [round(float(part), 4) for part in expected]
     [0.6931, 0.5, 0.25]
     """
+    m, v = jnp.broadcast_arrays(m, v)
     scales, weights = (
         jnp.asarray(part.reshape((1,) * m.ndim + part.shape), m.dtype) for part in logistic_mixture(terms)
     )

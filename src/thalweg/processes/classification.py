@@ -5,7 +5,6 @@ independent of all others under the prior, so that data sets of about the same s
 change neither the posterior of the others nor the bound.
 """
 
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -17,7 +16,6 @@ import scipy.linalg
 import scipy.optimize
 from jax.scipy.linalg import solve_triangular
 from jaxtyping import Array, Float
-from threadpoolctl import threadpool_limits
 
 from thalweg import trees
 from thalweg.compiling import quick_jit, quick_options
@@ -28,15 +26,13 @@ from thalweg.gaussian.oracle import ExpectedLikelihood
 from thalweg.gaussian.posteriors import Implicit, Marginals, site_factor
 from thalweg.kernels import Gaussian, Kernel, median_distance
 from thalweg.padding import padded, padded_size
+from thalweg.threads import enough_threads
 
 _FURTHEST = np.log(1e4)
 """How far learning may take a parameter of the kernel from where it starts, as a logarithm."""
 
 _RESTART_SPREAD = np.log(4.0)
 """Standard deviation of the logarithm of the parameters at a restart."""
-
-_ONE_THREAD = 1024
-"""Rows up to which a factorisation gains little from a second thread: a fifth of its time, on an idle machine."""
 
 _FEW = 2048
 """Rows up to which a posterior is found in less time than XLA would take to make that fast."""
@@ -149,7 +145,7 @@ def fit(
     """
     if kernel is None:
         kernel = default_kernel(inputs if weights is None else inputs[weights > 0])
-    with jax.enable_x64(True), _enough_threads(len(inputs)):
+    with jax.enable_x64(True), enough_threads(len(inputs)):
         # In the precision of the scope: kernels made outside it may hold float32.
         kernel = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), kernel)
         problem = _Problem.padded(inputs, targets, weights)
@@ -158,14 +154,6 @@ def fit(
         else:
             found = _infer(kernel, problem, settings, seed)
         return found.fitted(kernel, inputs, _factor(kernel, problem, settings, found))
-
-
-def _enough_threads(rows: int) -> AbstractContextManager:
-    """One thread of BLAS for small matrices, within a scope.
-
-    More gain little, and on a busy machine they wait for one another many times longer than they work.
-    """
-    return threadpool_limits(1 if rows <= _ONE_THREAD else None, user_api="blas")
 
 
 def _length(rows: int) -> int:

@@ -13,6 +13,7 @@ from thalweg.gaussian.linear.observations import Observations
 from thalweg.gaussian.linear.search import Search, Solution
 from thalweg.gaussian.linear.targets import Targets
 from thalweg.gaussian.linear.weights import Frame
+from thalweg.threads import enough_threads
 
 _FACTOR, _MOST_FACTORS = 4.0, 5
 """The search moves by this factor, and at most so often: to 1024 times the scale it starts from, or to 1/1024."""
@@ -56,7 +57,7 @@ def fit(targets: Targets, rows: Observations, prior: Prior, search: Search) -> S
     >>> found.weights.coefficients()[0].round(4)  # (1 + 3)/(2 + 1)
     array([1.3333])
     """
-    with jax.enable_x64(True):
+    with jax.enable_x64(True), enough_threads(min(rows.columns.shape)):
         rows = rows.compressed() if targets.remembers else rows
         at_scale = partial(_at_scale, targets, rows, prior, search)
         spread = prior.frame(rows, 1.0).spread(rows) if prior.scale is None else 0.0
@@ -89,7 +90,7 @@ def fit_further(
         return fit(targets, rows, prior, search)
     if before is None:
         return fit(targets, rows, prior._replace(scale=_PLAIN_SCALE) if prior.scale is None else prior, search)
-    with jax.enable_x64(True):
+    with jax.enable_x64(True), enough_threads(rows.columns.shape[1]):
         return targets.at(before.likelihood, rows, before.weights.frame, search, before)
 
 

@@ -19,7 +19,7 @@ from jaxtyping import Array, Float
 
 from thalweg import trees
 from thalweg.compiling import quick_jit, quick_options
-from thalweg.descent import History, Monotone, Polynomial, Status, Tolerance, minimize
+from thalweg.descent import History, Monotone, Polynomial, Stagnation, Status, Tolerance, minimize
 from thalweg.gaussian.divergence import GaussianKL, KLToProcess
 from thalweg.gaussian.likelihood import Likelihood
 from thalweg.gaussian.oracle import ExpectedLikelihood
@@ -262,7 +262,7 @@ def _infer(kernel: Kernel, problem: _Problem, settings: Settings, seed: int, sta
             "stride": 1,
             "step": Monotone(settings.step),
             "steps": settings.max_iter,
-            "tol": Tolerance(0, settings.tol),
+            "tol": Tolerance(0, settings.tol) | Stagnation(),
         }
     else:
         share = batch_size / rows

@@ -1,9 +1,10 @@
 """Arithmetic on pytrees of arrays."""
 
 import operator
-from functools import reduce
+from functools import cache, reduce
 from typing import Any
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -58,7 +59,12 @@ def norm(a: PyTree[Array]) -> Scalar:
 
 def where(condition: Any, a: PyTree[Array], b: PyTree[Array]) -> PyTree[Array]:
     """``a`` if the scalar condition holds, else ``b``."""
-    return jax.tree.map(lambda u, v: jnp.where(condition, u, v), a, b)
+    return jax.tree.map(lambda u, v: numpy_of(condition).where(condition, u, v), a, b)
+
+
+def numpy_of(a: Any) -> Any:
+    """``jax.numpy`` for an array of JAX, traced or not, else ``numpy``: for arithmetic of numbers that serves both."""
+    return jnp if isinstance(a, jax.Array) else np
 
 
 def all_finite(a: PyTree[Array]) -> Scalar:
@@ -76,6 +82,7 @@ def dtype(a: PyTree[Array]) -> np.dtype:
     return _joint(*jax.tree.leaves(a))
 
 
+@cache
 def single(kind: Any) -> np.dtype:
     """A dtype, or float32 if that is wider: half precision is too coarse to keep books in."""
     return _joint(jnp.dtype(kind), jnp.dtype(jnp.float32))
@@ -95,7 +102,9 @@ def scalar(value: Any, dtype: Any = float) -> Scalar:
 def strongly_typed(a: PyTree) -> PyTree:
     """Strip weak types, which would make a compiled loop compile again when its output is fed back to it."""
 
-    def leaf(value: Any) -> Array:
+    def leaf(value: Any) -> Any:
+        if isinstance(value, np.ndarray | np.generic):
+            return value
         array = jnp.asarray(value)
         # Random keys have no weak type to strip.
         return jax.lax.convert_element_type(array, array.dtype) if getattr(array, "weak_type", False) else array
@@ -106,3 +115,8 @@ def strongly_typed(a: PyTree) -> PyTree:
 def path_name(path: tuple) -> str:
     """Name a leaf as a user would write it, e.g. ``['weights'][0]``; the empty path is ``""``."""
     return jax.tree_util.keystr(path)
+
+
+def call(part: eqx.Module, method: str, *args: Any) -> Any:
+    """Call a method of a module on the host: Equinox would make a module of the bound method first, at 50 µs each."""
+    return getattr(type(part), method)(part, *args)

@@ -14,10 +14,10 @@ import numpy as np
 from jaxtyping import Array, Float, Int, Key, PyTree, Scalar
 
 from thalweg import trees
-from thalweg.descent.engines import APART, GROWTH, Chunk, Plan, Progress, book_dtype, join, look, one_step, split
+from thalweg.descent.engines import APART, GROWTH, Chunk, Plan, Progress, book_dtype, join, one_step, split
 from thalweg.descent.iteration import Descent, State
 from thalweg.descent.result import Status
-from thalweg.descent.stopping import StoppingRule
+from thalweg.descent.stopping import Record, StoppingRule
 
 _CAPACITY = 4096
 """The most records a chunk can hold."""
@@ -146,7 +146,10 @@ def _to_the_next_look(
     work = work + (info.work.astype(work.dtype) if fixed_work is None else jnp.asarray(steps, work.dtype) * fixed_work)
 
     value = (total + info.value.astype(kind)) / jnp.asarray(steps, kind) if noisy else carry.value
-    rule_state, code = look(rule, carry.rule_state, state, info, value, before.work + work, before.seconds)
+    residual, size = info.residual.astype(kind), info.size.astype(kind)
+    seen = Record(state.steps, value, residual, size, before.work + work, before.seconds)
+    rule_state, code = rule.update(carry.rule_state, seen)
+    code = jnp.where(trees.all_finite(state.x), code, int(Status.DIVERGED)).astype(jnp.int32)
     apart = jnp.where(bounds.stride > 0, bounds.stride, jnp.maximum(growing, APART))
     due = noisy | (carry.recorded == 0) | (state.steps >= carry.recorded + apart)
     due = due | (code != 0) | (state.steps == bounds.last_step)
@@ -155,7 +158,7 @@ def _to_the_next_look(
         value = value if noisy else info.value.astype(kind)
     elif not noisy:
         value = jax.lax.cond(due, lambda: descent.objective(state.x).astype(kind), lambda: carry.value)
-    numbers = jnp.stack([value, info.residual.astype(kind), info.size.astype(kind), work.astype(kind)])
+    numbers = jnp.stack([value, residual, size, work.astype(kind)])
     records = _recorded(carry.records, state.steps, numbers, due)
     return _Carry(state, rule_state, code, records, work, jnp.where(due, state.steps, carry.recorded), value)
 
@@ -179,7 +182,9 @@ class CompiledEngine:
         # A stride that divides the steps is known to the compiler.
         whole = plan.stride and (plan.last_step - start.steps) % plan.stride == 0
         self._program = _program(rest, plan.stride if whole else None, plan.options)
-        self._shapes = tuple((np.shape(leaf), str(leaf.dtype)) for leaf in (*self._arrays, *jax.tree.leaves(start.state)))
+        self._shapes = tuple(
+            (np.shape(leaf), str(leaf.dtype)) for leaf in (*self._arrays, *jax.tree.leaves(start.state))
+        )
         self._pace = self._program.paces.get(self._shapes)
         # The first chunk of a method that was never run is one look; it holds the compilation.
         self._chunk_steps = 1 if self._pace is None else _chunk_steps(self._pace)
@@ -197,7 +202,9 @@ class CompiledEngine:
             progress.rule_state,
             plan.key,
             Bounds(*map(np.int32, bounds)),
-            Before(np.float64(progress.work), np.float64(progress.seconds), np.int32(recorded), np.float64(row["value"])),
+            Before(
+                np.float64(progress.work), np.float64(progress.seconds), np.int32(recorded), np.float64(row["value"])
+            ),
         )
         status, count = Status(int(end.code)), int(end.records.count)
         taken = int(end.state.steps) - progress.steps

@@ -114,16 +114,6 @@ def one_step(descent: Descent, state: State, key: Key[Array, ""]) -> tuple[State
     return descent.update(state, key)
 
 
-def look(
-    rule: StoppingRule, rule_state: PyTree, state: State, info: Info, value: Scalar, work: Scalar, seconds: Scalar
-) -> tuple[PyTree, Int[Array, ""]]:
-    """Show the rule what a step led to; return its state and the status, as a number."""
-    kind = value.dtype
-    seen = Record(state.steps, value, info.residual.astype(kind), info.size.astype(kind), work, seconds)
-    rule_state, code = rule.update(rule_state, seen)
-    return rule_state, jnp.where(trees.all_finite(state.x), code, int(Status.DIVERGED)).astype(jnp.int32)
-
-
 def book_dtype(state: State) -> np.dtype:
     """The dtype in which values and residuals are kept."""
     return trees.single(trees.dtype(state.x))

@@ -2,11 +2,11 @@
 
 The compiled engine puts steps, search, records and stopping rule into one loop, which is right for many cheap steps.
 Where a step factorises a matrix, and a few dozen of them are enough, that program takes longer to compile than to run,
-and between two milliseconds of LAPACK a visit to the host costs nothing.
+and between two milliseconds of LAPACK a visit to the host costs nothing. What is arithmetic of a few numbers, the
+stopping rule and the decisions of a search, is done in NumPy here, by the code that the compiled engine traces.
 
 A step that searches for its size is compiled as one *attempt*: it goes to where a size leads and takes value and
-gradient there together, so that the step after it begins with what the last attempt has found. Whether an attempt is
-accepted, and what is tried next, is what :class:`~thalweg.descent.searches.Search` says in either engine.
+gradient there together, so that the step after it begins with what the last attempt has found.
 """
 
 import time
@@ -15,78 +15,64 @@ from functools import lru_cache, partial
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Int, Key, PyTree
+from jaxtyping import Array, Key, PyTree, Scalar
 
 from thalweg import trees
-from thalweg.descent.engines import APART, GROWTH, Chunk, Plan, Progress, book_dtype, join, look, one_step, split
+from thalweg.descent.engines import APART, GROWTH, Chunk, Plan, Progress, book_dtype, join, one_step, split
 from thalweg.descent.iteration import Descent, Info, State
 from thalweg.descent.momentum import NoMomentum
 from thalweg.descent.result import Status
-from thalweg.descent.searches import Candidate, Search, Trial
-from thalweg.descent.stopping import StoppingRule
+from thalweg.descent.searches import Search, first_trial, next_size, next_trial, with_slack
+from thalweg.descent.steps import Taken
+from thalweg.descent.stopping import Record, StoppingRule
 from thalweg.oracles.base import Out
 
 
-class Before(NamedTuple):
-    """What the rule is told beside the step; numbers of the host."""
+class Reached(NamedTuple):
+    """Where an attempt led: what the next step begins with, and the numbers by which it is judged."""
 
-    work: Any
-    seconds: Any
-    value: Any
-    """For an exact oracle the value of the last record, else the sum of the estimates since."""
-    steps: Any
-    """Steps since the last look, this one included."""
-
-
-class Step(NamedTuple):
-    """One step, and what the rule says of it."""
-
-    state: State
-    info: Info
-    rule_state: PyTree
-    code: Int[Array, ""]
+    x: PyTree[Array]
+    average: PyTree
+    out: Out
+    size: Scalar
+    merit: Scalar
+    objective: Scalar
+    residual: Scalar
+    finite: Array
 
 
-def _judged(
-    method: tuple[Descent, StoppingRule], rule_state: PyTree, state: State, info: Info, before: Before
-) -> Step:
-    descent, rule = method
-    value = before.value.astype(book_dtype(state))
-    if not descent.oracle.deterministic:
-        value = (value + info.value.astype(value.dtype)) / before.steps.astype(value.dtype)
-    work = before.work + info.work.astype(before.work.dtype)
-    return Step(state, info, *look(rule, rule_state, state, info, value, work, before.seconds))
+def _step(rest: tuple, arrays: tuple, state: State, key: Key[Array, ""]) -> tuple[State, Info, Array]:
+    """Take one step; tell if it is finite."""
+    state, info = one_step(join(rest, arrays), state, key)
+    return state, info, trees.all_finite(state.x)
 
 
-def _stepped(
-    rest: tuple, arrays: tuple, state: State, rule_state: PyTree, before: Before, key: Key[Array, ""]
-) -> Step:
-    method = join(rest, arrays)
-    return _judged(method, rule_state, *one_step(method[0], state, key), before)
+def _attempt(rest: tuple, arrays: tuple, state: State, out: Out, size: Scalar, admit: Array) -> Reached:
+    """Take a step of some size from a point of which ``out`` tells; ``admit`` says if the size may be shortened.
 
-
-def _attempted(
-    rest: tuple, arrays: tuple, state: State, rule_state: PyTree, before: Before, out: Out, trial: Trial
-) -> tuple[Trial, Step]:
-    """Try one size from ``state.x``, of which ``out`` tells; the step is the one taken if the search is over."""
-    method = join(rest, arrays)
-    descent: Descent = method[0]
+    A step of size 0 stays where it is, by which the start is evaluated by what is compiled for all steps.
+    """
+    descent: Descent = join(rest, arrays)
     move = descent.move(state, state.x, state.x, out)
-    reach = move.reach
-
-    def evaluate(x: PyTree[Array]) -> Out:
-        found = descent.oracle.full(x)
-        gradient = jax.tree.map(lambda g, leaf: g.astype(leaf.dtype), found.gradient, x)
-        return Out(gradient, found.value, found.work.astype(trial.size.dtype))
-
-    # A step of size 0 stays where it is: the start is evaluated by what is compiled for all steps.
-    move = move._replace(reach=lambda size: trees.where(size > 0, reach(size), state.x), evaluate=evaluate)
-    size = jax.lax.cond(trial.tried == 0, move.admit, lambda size: size, trial.size)
-    search: Search = descent.step
-    allowed, largest = search.allowance(move, state.step)
-    trial = search.attempt(move, allowed, trial._replace(size=size))
-    return trial, _judged(method, rule_state, *descent.arrive(state, move, search.taken(trial, largest), ()), before)
+    size = jnp.where(admit, move.admit(size), size)
+    x = trees.where(size > 0, move.reach(size), state.x)
+    found = descent.oracle.full(x)
+    value = found.value.astype(size.dtype)
+    taken = Taken(x, size, (), (), value)
+    return Reached(
+        x=x,
+        average=descent.average.update(x, state.average),
+        out=Out(
+            jax.tree.map(lambda g, leaf: g.astype(leaf.dtype), found.gradient, x), value, found.work.astype(size.dtype)
+        ),
+        size=size,
+        merit=descent.step.merit(move, size, x, value),
+        objective=value + descent.term.value(x).astype(size.dtype),
+        residual=descent.step.residual_norm(move, taken),
+        finite=trees.all_finite(x),
+    )
 
 
 @lru_cache(maxsize=32)
@@ -101,67 +87,80 @@ class HostEngine:
     def __init__(self, plan: Plan, start: Progress) -> None:
         self.plan = plan
         descent = plan.descent
+        # Without momentum the next gradient is wanted where the search ends.
         by_attempts = (
             isinstance(descent.step, Search)
             and isinstance(descent.momentum, NoMomentum)
             and descent.oracle.full is not None
             and not jax.tree.leaves(start.state.oracle)
         )
-        arrays, rest = split((descent, plan.rule))
-        self._program = partial(_compiled(_attempted if by_attempts else _stepped, rest, plan.options), arrays)
-        self._step = self._by_attempts if by_attempts else self._at_once
-        self._known: tuple[State, Out] | None = None
+        arrays, rest = split(descent)
+        self._program = partial(_compiled(_attempt if by_attempts else _step, rest, plan.options), arrays)
+        self._take = self._searched if by_attempts else self._stepped
+        # Numbers of NumPy, whose arithmetic needs no compiling.
+        self._rule: StoppingRule = jax.tree.map(np.asarray, plan.rule)
+        self._kind = book_dtype(start.state)
+        self._known: tuple[State, Out, np.ndarray] | None = None
 
     def run(self, progress: Progress) -> Chunk:
-        """Take the steps up to the next look."""
+        """Take the steps up to the next look, and look."""
         plan, state, row = self.plan, progress.state, progress.history.last
-        exact = plan.descent.oracle.deterministic
-        first = progress.steps
+        exact, kind = plan.descent.oracle.deterministic, self._kind
+        first, begun = progress.steps, time.perf_counter()
         growing = 1 + first // GROWTH
         until = min(first + (plan.stride or growing), plan.last_step)
-        value = row["value"] if exact else 0.0
-        work, status, begun = 0.0, Status.RUNNING, time.perf_counter()
-        for count in range(1, until - first + 1):
-            seconds = progress.seconds + time.perf_counter() - begun
-            before = Before(*(np.float64(n) for n in (progress.work + work, seconds, value, count)))
-            step = self._step(state, progress.rule_state, before)
-            info, code = jax.device_get((step.info, step.code))
+        total = work = 0.0
+        for step in range(first + 1, until + 1):
+            following, info, finite = self._take(state)
             work += float(info.work)
-            status = Status(int(code))
-            if status is Status.DIVERGED:
-                return Chunk(state, step.rule_state, status, *_no_rows, count, work)
-            state = step.state
-            if not exact:
-                value += float(info.value)
-        mean = float(info.value) if exact else value / count
+            if not finite:
+                return Chunk(state, progress.rule_state, Status.DIVERGED, *_NO_ROWS, step - first, work)
+            state, total = following, total + float(info.value)
+        value = total / (until - first)
+        seconds = progress.seconds + time.perf_counter() - begun
+        shown = (row["value"] if exact else value, info.residual, info.size)
+        spent = np.asarray(progress.work + work), np.asarray(seconds)
+        record = Record(np.asarray(until, np.int32), *(np.asarray(n, kind) for n in shown), *spent)
+        rule_state = jax.tree.map(np.asarray, progress.rule_state)
+        rule_state, code = trees.call(self._rule, "update", rule_state, record)
+        status = Status(int(code))
         apart = plan.stride or max(growing, APART)
         due = not exact or np.isnan(row["step"]) or until >= row["step"] + apart or status or until == plan.last_step
-        numbers = np.array([[mean, info.residual, info.size, work]], np.float64)
-        rows = (np.array([until]), numbers) if due else _no_rows
-        return Chunk(state, step.rule_state, status, *rows, count, work)
+        numbers = [[float(info.value) if exact else value, info.residual, info.size, work]]
+        rows = (np.array([until]), np.array(numbers, np.float64)) if due else _NO_ROWS
+        return Chunk(state, rule_state, status, *rows, until - first, work)
 
-    def _at_once(self, state: State, rule_state: PyTree, before: Before) -> Step:
-        return self._program(state, rule_state, before, self.plan.key)
+    def _stepped(self, state: State) -> tuple[State, Info, bool]:
+        following, info, finite = self._program(state, self.plan.key)
+        return following, Info(*map(np.asarray, info)), bool(finite)
 
-    def _by_attempts(self, state: State, rule_state: PyTree, before: Before) -> Step:
-        attempt = partial(self._program, state, rule_state, before)
+    def _searched(self, state: State) -> tuple[State, Info, bool]:
+        """Search for the size of a step, attempt by attempt."""
+        search = self.plan.descent.step
+        steps, size, largest = map(np.asarray, (state.steps, *state.step))
+        shrink, grow = np.asarray(search.shrink, size.dtype), np.asarray(search.grow, size.dtype)
         if self._known is None or self._known[0] is not state:
-            zero = np.zeros((), state.step[0].dtype)
-            blank = Out(jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), state.x), zero, zero)
-            at_rest, _ = attempt(blank, _nothing_tried(state, blank, zero))
-            self._known = state, at_rest.best.out
-        out = self._known[1]
-        trial = _nothing_tried(state, out, state.step[0])
+            self._known = state, *self._at_rest(state)
+        _, out, objective = self._known
+        value = np.asarray(out.value)
+        allowed, largest = with_slack(objective if search.compares_objective else value, value, largest)
+        trial = first_trial(size)
         while not trial.over:
-            trial, step = attempt(out, trial)
-        self._known = step.state, trial.best.out
-        return step
+            reached = self._program(state, out, trial.size, trial.tried == 0)
+            size, merit, objective, residual, finite = map(np.asarray, reached[3:])
+            trial = next_trial(trial._replace(size=size), merit <= allowed, shrink, (steps == 0) & search.expands)
+        carried = np.asarray(next_size(trial, grow)), np.asarray(largest)
+        following = State(reached.x, np.asarray(steps + 1), state.oracle, carried, state.momentum, reached.average)
+        self._known = following, reached.out, objective
+        work = np.asarray(out.work) * (1 + trial.tried)
+        return following, Info(objective, residual, size, work), bool(finite & trial.passes)
+
+    def _at_rest(self, state: State) -> tuple[Out, np.ndarray]:
+        """Value and gradient where a run begins."""
+        zero, no = np.zeros((), state.step[0].dtype), np.zeros((), bool)
+        blank = jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), state.x)
+        reached = self._program(state, Out(blank, zero, zero), zero, no)
+        return reached.out, np.asarray(reached.objective)
 
 
-_no_rows = np.zeros(0, int), np.zeros((0, 4))
-
-
-def _nothing_tried(state: State, out: Out, size: Array) -> Trial:
-    """Where a search begins; made of arrays that are there, so that nothing is compiled for it."""
-    no = np.zeros((), bool)
-    return Trial(size, np.zeros((), trees.single(size.dtype)), Candidate(size, state.x, out), no, no, no)
+_NO_ROWS = np.zeros(0, int), np.zeros((0, 4))

@@ -163,15 +163,15 @@ class Descent(eqx.Module):
     def init(self, x: PyTree) -> State:
         """Return the state at the starting point, after checking that it fits all the parts."""
         x = as_point(x)
-        call(self.divergence, "check", x)
-        call(self.term, "check", x)
+        trees.call(self.divergence, "check", x)
+        trees.call(self.term, "check", x)
         return State(
             x=x,
             steps=trees.scalar(0, jnp.int32),
-            oracle=call(self.oracle, "init", x),
-            step=call(self.step, "init", x),
-            momentum=call(self.momentum, "init", x),
-            average=call(self.average, "init", x),
+            oracle=trees.call(self.oracle, "init", x),
+            step=trees.call(self.step, "init", x),
+            momentum=trees.call(self.momentum, "init", x),
+            average=trees.call(self.average, "init", x),
         )
 
     def update(self, state: State, key: Key[Array, ""]) -> tuple[State, Info]:
@@ -210,18 +210,18 @@ class Descent(eqx.Module):
             out=out._replace(gradient=gradient),
             reach=lambda size: self.divergence.step(centre, gradient, size, self.term),
             admit=lambda size: self.divergence.admissible(centre, gradient, size, self.term),
-            evaluate=self._evaluate,
+            f=self._f,
             divergence=self.divergence,
             term=self.term,
         )
 
-    def _evaluate(self, x: PyTree[Array]) -> Out:
+    def _f(self, x: PyTree[Array]) -> Scalar:
         if not self.exact:
             raise IncompatiblePartsError(
                 f"step={type(self.step).__name__} searches along a line, which needs an exact oracle that can be "
                 f"evaluated; oracle={type(self.oracle).__name__} is none"
             )
-        return Out((), self.oracle.value(x), ())
+        return self.oracle.value(x)
 
     @property
     def exact(self) -> bool:
@@ -263,12 +263,7 @@ class Descent(eqx.Module):
 
     def solution(self, state: State) -> PyTree[Array]:
         """Return the average that was asked for, or the iterate."""
-        return call(self.average, "solution", state.x, state.average)
-
-
-def call(part: eqx.Module, method: str, *args: Any) -> Any:
-    """Call a method of a part on the host: Equinox would make a module of the bound method first, at 50 µs each."""
-    return getattr(type(part), method)(part, *args)
+        return trees.call(self.average, "solution", state.x, state.average)
 
 
 def _part(name: str, kind: type, part: Any) -> Any:

@@ -22,7 +22,7 @@ from thalweg.descent.divergences import Divergence
 from thalweg.descent.engines import Plan, Progress
 from thalweg.descent.fingerprint import describe, describe_rule
 from thalweg.descent.host import HostEngine
-from thalweg.descent.iteration import Descent, call
+from thalweg.descent.iteration import Descent
 from thalweg.descent.momentum import Momentum
 from thalweg.descent.result import History, Result, Status
 from thalweg.descent.stopping import Stagnation, Steps, StoppingRule, Tolerance
@@ -132,7 +132,7 @@ def minimize(
     if isinstance(x0, Result):
         start = _resumed(x0, descent, rule)
     else:
-        state, rule_state = trees.strongly_typed((call(descent, "init", x0), call(rule, "init")))
+        state, rule_state = trees.strongly_typed((trees.call(descent, "init", x0), trees.call(rule, "init")))
         start = Progress(state, rule_state, History())
     keeper = None
     last_step = whole("steps, with those already taken,", start.steps + steps, most=_MOST_STEPS)
@@ -219,7 +219,7 @@ class _Run:
         """Gather what the run has to show."""
         progress = self.progress
         return Result(
-            x=call(self.plan.descent, "solution", progress.state),
+            x=trees.call(self.plan.descent, "solution", progress.state),
             status=status,
             message=f"{status.name} after {progress.steps} steps. {self.note}{status.advice}",
             steps=progress.steps,

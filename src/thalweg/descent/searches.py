@@ -1,46 +1,73 @@
 """Step sizes found by looking at the function: longer while it goes well, shorter where it does not.
 
-A search is written as one attempt, :meth:`Search.attempt`, which tries a size and says what to try next. The compiled
-engine repeats it in a loop of its own inside the step; the host engine compiles the attempt alone and repeats it from
-Python. Either way the sizes, the tests and the constants are these.
+A search is written in small pieces: what a size is worth (:meth:`Search.merit`, of arrays), and arithmetic of a few
+numbers, which the compiled engine traces into a loop inside the step and the host engine does in NumPy between two
+attempts. Either way the sizes, the tests and the constants are these.
 """
 
 from typing import Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, PyTree, Scalar
 
 from thalweg import trees
 from thalweg.arguments import number
 from thalweg.descent.steps import Move, StepRule, Taken
-from thalweg.oracles.base import Out
-
-
-class Candidate(NamedTuple):
-    """Where a step of some size leads."""
-
-    size: Scalar
-    x: PyTree[Array]
-    out: Out
-    """What ``move.evaluate`` says of x."""
 
 
 class Trial(NamedTuple):
-    """Where a search stands between two attempts."""
+    """Where a search stands between two attempts; numbers, traced or of the host."""
 
     size: Scalar
     """What to try next."""
     tried: Scalar
     """How many sizes were tried."""
-    best: Candidate
-    """The last that passed the test; before one has, the centre of the step."""
-    passed: Array
-    """Whether any has."""
+    last: Scalar
+    """The last of them."""
+    passes: Array
+    """Whether that one passed the test."""
     failed: Array
-    """Whether any has not."""
+    """Whether any has failed."""
     over: Array
     """Whether nothing is left to try."""
+
+
+def first_trial(size: Scalar) -> Trial:
+    """A search that has tried nothing."""
+    no = np.zeros((), bool)
+    return Trial(size, np.zeros((), trees.single(size.dtype)), size, no, no, no)
+
+
+def with_slack(level: Scalar, value: Scalar, largest: Scalar) -> tuple[Scalar, Scalar]:
+    """A level with an allowance for rounding, and the largest |f| seen, now that f is ``value``.
+
+    f may be a difference of large numbers, and its rounding error that of the largest of them: without the allowance
+    rounding fails the test near the minimum, and the size is cut to nothing.
+    """
+    largest = trees.numpy_of(value).maximum(largest, abs(value))
+    return level + 10 * jnp.finfo(largest.dtype).eps * largest, largest
+
+
+def next_trial(trial: Trial, passes: Array, shrink: Scalar, expand: Array) -> Trial:
+    """What to try after the size of a trial has passed the test or not; ``expand`` says if the longest is looked for.
+
+    A size that passes ends the search, unless the longest is looked for and none has failed yet. After one that fails
+    the next is shorter; coming from a size that has passed, that is this one again.
+    """
+    size, limits = trial.size, jnp.finfo(trial.size.dtype)
+    failed = trial.failed | ~passes
+    longer = expand & ~failed & (size < limits.max**0.5)
+    over = (passes & ~longer) | ~(size > limits.tiny**0.5)
+    following = trees.numpy_of(size).where(passes, size / shrink, size * shrink)
+    return Trial(following, trial.tried + 1, size, passes, failed, over)
+
+
+def next_size(trial: Trial, grow: Scalar) -> Scalar:
+    """The size that the step after a search begins with: the one found, longer if it passed at once."""
+    xp, size = trees.numpy_of(trial.last), trial.last
+    return xp.minimum(xp.where(trial.tried == 1, size * grow, size), jnp.finfo(size.dtype).max ** 0.25)
 
 
 class Search(StepRule):
@@ -49,72 +76,43 @@ class Search(StepRule):
     # A noisy test accepts any step.
     needs_exact: ClassVar[bool] = True
     searches: ClassVar[bool] = True
+    compares_objective: ClassVar[bool]
+    """Whether the test compares with f + h where the step begins, or with f."""
+    expands: ClassVar[bool]
+    """Whether the first step looks for the longest size that passes."""
 
     initial: Array
     shrink: Array
+    grow: Array
 
     def init(self, x: PyTree[Array]) -> PyTree:
         """Carry the size to begin with and the largest |f| seen."""
         dtype = trees.dtype(x)
         return self.initial.astype(dtype), trees.scalar(0, dtype)
 
+    def merit(self, move: Move, size: Scalar, x: PyTree[Array], value: Scalar) -> Scalar:
+        """What the test compares, for a size that leads to ``x``, where f is ``value``."""
+        raise NotImplementedError
+
     def take(self, move: Move, state: PyTree) -> Taken:
         """Search, then step."""
-        allowed, largest = self.allowance(move, state)
-        start = self.start(move, move.admit(state[0]), Out((), move.out.value.astype(largest.dtype), ()))
-        end = jax.lax.while_loop(lambda trial: ~trial.over, lambda trial: self.attempt(move, allowed, trial), start)
-        return self.taken(end, largest)
+        last, largest = state
+        shrink, grow = self.shrink.astype(last.dtype), self.grow.astype(last.dtype)
+        value = level = move.out.value.astype(last.dtype)
+        if self.compares_objective:
+            level = value + move.term.value(move.point).astype(last.dtype)
+        allowed, largest = with_slack(level, value, largest)
 
-    def allowance(self, move: Move, state: PyTree) -> tuple[Scalar, Scalar]:
-        """The level that the test compares with, an allowance for rounding in it, and the largest |f| seen.
+        def attempt(carry: tuple) -> tuple:
+            trial = carry[0]
+            x = move.reach(trial.size)
+            value = jnp.asarray(move.f(x), last.dtype)
+            passes = self.merit(move, trial.size, x, value) <= allowed
+            return next_trial(trial, passes, shrink, (move.steps == 0) & self.expands), x, value
 
-        f may be a difference of large numbers, and its rounding error that of the largest of them: without the
-        allowance rounding fails the test near the minimum, and the size is cut to nothing.
-        """
-        largest = jnp.maximum(state[1], jnp.abs(move.out.value).astype(state[1].dtype))
-        return self._level(move) + 10 * jnp.finfo(largest.dtype).eps * largest, largest
-
-    def start(self, move: Move, size: Scalar, out: Out) -> Trial:
-        """A search that has tried nothing; ``out`` is what is known of the centre, as ``move.evaluate`` says it."""
-        no = jnp.zeros((), bool)
-        return Trial(size, jnp.zeros((), trees.single(size.dtype)), Candidate(size, move.centre, out), no, no, no)
-
-    def attempt(self, move: Move, allowed: Scalar, trial: Trial) -> Trial:
-        """Try one size. A search is over when it knows one that passes, and one that fails if it wants the largest."""
-        size = trial.size
-        x = move.reach(size)
-        out = move.evaluate(x)
-        out = out._replace(value=jnp.asarray(out.value, size.dtype))
-        # A step of size 0 stays where it is, and so does nothing wrong: engines use it to evaluate the centre.
-        passes = (size == 0) | self._passes(move, size, x, out.value, allowed)
-        best = trees.where(passes, Candidate(size, x, out), trial.best)
-        passed, failed = trial.passed | passes, trial.failed | ~passes
-        enough = ~failed & ~self._grows(move, size)
-        hopeless = ~passed & ~(size > jnp.finfo(size.dtype).tiny ** 0.5)
-        following = jnp.where(passes, size / self.shrink.astype(size.dtype), size * self.shrink.astype(size.dtype))
-        return Trial(following, trial.tried + 1, best, passed, failed, (passed & failed) | enough | hopeless)
-
-    def taken(self, trial: Trial, largest: Scalar) -> Taken:
-        """The step that a search has ended with."""
-        best = trial.best
-        state = self._following(best.size, trial.tried), largest
-        return Taken(_or_nan(trial.passed, best.x), best.size, state, trial.tried, best.out.value)
-
-    def _level(self, move: Move) -> Scalar:
-        """What the test compares with, but for rounding."""
-        raise NotImplementedError
-
-    def _passes(self, move: Move, size: Scalar, x: PyTree[Array], value: Scalar, allowed: Scalar) -> Array:
-        """The test of a size that leads to ``x``, where f is ``value``."""
-        raise NotImplementedError
-
-    def _grows(self, move: Move, size: Scalar) -> Array:
-        """Whether a longer step is to be tried after one that passed."""
-        return jnp.zeros((), bool)
-
-    def _following(self, size: Scalar, tried: Scalar) -> Scalar:
-        """The size that the next step begins with."""
-        return size
+        start = first_trial(move.admit(last)), move.centre, value
+        trial, x, value = jax.lax.while_loop(lambda carry: ~carry[0].over, attempt, start)
+        return Taken(_or_nan(trial.passes, x), trial.last, (next_size(trial, grow), largest), trial.tried, value)
 
 
 def _or_nan(passed: Array, x: PyTree[Array]) -> PyTree[Array]:
@@ -140,20 +138,19 @@ class Backtracking(Search):
     3.0
     """
 
+    compares_objective: ClassVar[bool] = False
+    expands: ClassVar[bool] = True
+
     def __init__(self, initial: Any = 1.0, shrink: float = 0.5) -> None:
         self.initial = number("initial of Backtracking", initial, above=0)
         self.shrink = number("shrink of Backtracking", shrink, above=0, below=1)
+        self.grow = trees.scalar(1)
 
-    def _level(self, move: Move) -> Scalar:
-        return move.out.value
-
-    def _passes(self, move: Move, size: Scalar, x: PyTree[Array], value: Scalar, allowed: Scalar) -> Array:
+    def merit(self, move: Move, size: Scalar, x: PyTree[Array], value: Scalar) -> Scalar:
+        """f(x) less what the model adds to f(y)."""
         ahead = move.divergence.displacement(x, move.point)
         model = trees.inner(move.out.gradient, ahead) + move.divergence.value(x, move.point) / size
-        return value <= allowed + model
-
-    def _grows(self, move: Move, size: Scalar) -> Array:
-        return (move.steps == 0) & (size < jnp.finfo(size.dtype).max ** 0.5)
+        return value - model.astype(value.dtype)
 
 
 class Monotone(Search):
@@ -171,19 +168,14 @@ class Monotone(Search):
     True
     """
 
-    grow: Array
+    compares_objective: ClassVar[bool] = True
+    expands: ClassVar[bool] = False
 
     def __init__(self, initial: Any = 1.0, grow: float = 1.25, shrink: float = 0.5) -> None:
         self.initial = number("initial of Monotone", initial, above=0)
         self.grow = number("grow of Monotone", grow, least=1)
         self.shrink = number("shrink of Monotone", shrink, above=0, below=1)
 
-    def _level(self, move: Move) -> Scalar:
-        return move.out.value + move.term.value(move.point)
-
-    def _passes(self, move: Move, size: Scalar, x: PyTree[Array], value: Scalar, allowed: Scalar) -> Array:
-        return value + move.term.value(x) <= allowed
-
-    def _following(self, size: Scalar, tried: Scalar) -> Scalar:
-        longer = jnp.where(tried == 1, size * self.grow.astype(size.dtype), size)
-        return jnp.minimum(longer, jnp.finfo(size.dtype).max ** 0.25)
+    def merit(self, move: Move, size: Scalar, x: PyTree[Array], value: Scalar) -> Scalar:
+        """f + h."""
+        return value + move.term.value(x).astype(value.dtype)

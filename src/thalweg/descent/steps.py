@@ -33,8 +33,8 @@ class Move(NamedTuple):
     """``reach(size)`` is the minimiser of the iteration for that step size."""
     admit: Callable[[Scalar], Scalar]
     """``admit(size)`` is ``size``, shortened where there would be no minimiser."""
-    evaluate: Callable[[PyTree[Array]], Out]
-    """f at a point, where the oracle is exact and can evaluate it; its gradient too, or ``()`` in its place."""
+    f: Callable[[PyTree[Array]], Scalar]
+    """The smooth part of the objective; refuses where the oracle cannot evaluate it exactly."""
     divergence: Divergence
     term: Term
 
@@ -247,8 +247,7 @@ class OptaxStep(StepRule):
 
     def take(self, move: Move, state: PyTree) -> Taken:
         """Add the optimiser's update."""
-        value_fn = lambda x: move.evaluate(x).value
-        extra = {"value": move.out.value, "grad": move.out.gradient, "value_fn": value_fn}
+        extra = {"value": move.out.value, "grad": move.out.gradient, "value_fn": move.f}
         updates, state = self.transformation.update(move.out.gradient, state, move.point, **extra)
         size = jnp.full((), jnp.nan, trees.dtype(move.centre))
         return Taken(optax.apply_updates(move.centre, updates), size, state, jnp.zeros(()))

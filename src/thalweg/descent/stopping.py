@@ -1,4 +1,8 @@
-"""Stopping rules: they look at records, run inside the compiled chunk, and combine with ``|`` and ``&``."""
+"""Stopping rules: they look at records, and combine with ``|`` and ``&``.
+
+The compiled engine traces a rule into its loop, with records of JAX's arrays; the host engine hands it records of NumPy's
+numbers. The rules here do their arithmetic in whichever it is; one that is written in ``jax.numpy`` serves both too.
+"""
 
 from typing import Any, ClassVar, NamedTuple
 
@@ -59,8 +63,8 @@ class _Pair(StoppingRule):
         return self.first.init(), self.second.init()
 
     def _both(self, state: PyTree, record: Record) -> tuple[PyTree, Code, Code]:
-        first, a = self.first.update(state[0], record)
-        second, b = self.second.update(state[1], record)
+        first, a = trees.call(self.first, "update", state[0], record)
+        second, b = trees.call(self.second, "update", state[1], record)
         return (first, second), a, b
 
 
@@ -69,8 +73,8 @@ class AnyOf(_Pair):
 
     def update(self, state: PyTree, record: Record) -> tuple[PyTree, Code]:
         """The first status that is not 0."""
-        state, a, b = self._both(state, record)
-        return state, jnp.where(a != 0, a, b)
+        state, a, b = trees.call(self, "_both", state, record)
+        return state, trees.where(a != 0, a, b)
 
 
 class AllOf(_Pair):
@@ -78,12 +82,17 @@ class AllOf(_Pair):
 
     def update(self, state: PyTree, record: Record) -> tuple[PyTree, Code]:
         """The first rule's status if both have one."""
-        state, a, b = self._both(state, record)
-        return state, jnp.where(b != 0, a, 0)
+        state, a, b = trees.call(self, "_both", state, record)
+        return state, trees.where(b != 0, a, b)
 
 
 def _when(condition: Array, status: Status) -> Code:
-    return jnp.where(condition, int(status), 0).astype(jnp.int32)
+    return condition.astype(jnp.int32) * int(status)
+
+
+def _scalar(value: Any, dtype: Any = float) -> np.ndarray:
+    """A number of a state at the start, of JAX's default float unless told."""
+    return np.asarray(value, jnp.result_type(dtype))
 
 
 class Tolerance(StoppingRule):
@@ -110,17 +119,18 @@ class Tolerance(StoppingRule):
 
     def init(self) -> PyTree:
         """The largest residual so far, and the looks in a row that agreed."""
-        return trees.scalar(0), trees.scalar(0, jnp.int32)
+        return _scalar(0), _scalar(0, jnp.int32)
 
     def update(self, state: PyTree, record: Record) -> tuple[PyTree, Code]:
         """Compare."""
         largest, agreed = state
         # A residual that overflows, or that a step of size 0 leaves undefined, says nothing.
-        known = jnp.isfinite(record.residual) & (record.residual >= 0)
+        known = (record.residual >= 0) & (record.residual < np.inf)
         residual = record.residual.astype(largest.dtype)
-        largest = jnp.where(known, jnp.maximum(largest, residual), largest)
+        largest = trees.where(known & (residual > largest), residual, largest)
         rtol = jnp.finfo(record.residual.dtype).eps ** 0.5 if self.rtol is None else self.rtol.astype(largest.dtype)
-        agreed = jnp.where(known & (residual <= self.atol.astype(largest.dtype) + rtol * largest), agreed + 1, 0)
+        small = known & (residual <= self.atol.astype(largest.dtype) + rtol * largest)
+        agreed = (agreed + 1) * small.astype(agreed.dtype)
         return (largest, agreed), _when(agreed >= self.in_a_row, Status.CONVERGED)
 
 
@@ -157,27 +167,28 @@ class Stagnation(StoppingRule):
 
     def init(self) -> PyTree:
         """Nothing seen yet."""
-        nothing = (trees.scalar(value) for value in (0, -np.inf, np.inf, np.inf))
-        return Envelope(self.patience, trees.scalar(0, jnp.int32), *nothing)
+        nothing = (_scalar(value) for value in (0, -np.inf, np.inf, np.inf))
+        return Envelope(self.patience, _scalar(0, jnp.int32), *nothing)
 
     def update(self, state: PyTree, record: Record) -> tuple[PyTree, Code]:
         """Widen the envelope; at the end of a window compare it with the one before."""
+        xp = trees.numpy_of(record.value)
         looks = state.looks + 1
         eps = jnp.finfo(record.value.dtype).eps
         value, last, size = (n.astype(state.before.dtype) for n in (record.value, record.residual, record.size))
-        residual = jnp.maximum(state.residual, last)
-        highest, lowest = jnp.fmax(state.highest, value), jnp.fmin(state.lowest, value)
-        rounding = 100 * eps * jnp.abs(value)
+        residual = xp.maximum(state.residual, last)
+        highest, lowest = xp.fmax(state.highest, value), xp.fmin(state.lowest, value)
+        rounding = 100 * eps * abs(value)
         flat = highest - lowest <= rounding
         spent = ~(size * last**2 > rounding)
         level = (residual > 0.9 * state.before) & (residual < 10 * state.before)
         over = (record.step >= state.end) & (looks >= 3)
-        following = record.step + jnp.maximum(self.patience, record.step // 2)
+        following = record.step + xp.maximum(self.patience, record.step // 2)
         # The next window begins with this value, so that a slow fall from window to window is seen as one.
-        fresh = self.init()._replace(end=following, highest=value, lowest=value, before=residual)
+        fresh = Envelope(following, looks * 0, residual * 0, value, value, residual)
         widened = Envelope(state.end, looks, residual, highest, lowest, state.before)
         state = trees.where(over, fresh, widened)
-        known = jnp.isfinite(value)
+        known = xp.isfinite(value)
         return state, _when(over & level & flat & spent & known, Status.STAGNATED)
 
 
@@ -223,19 +234,20 @@ class Plateau(StoppingRule):
 
     def init(self) -> PyTree:
         """An empty first window."""
-        zero, none = trees.scalar(0), trees.scalar(0, jnp.int32)
-        return Windows(none, none, zero, zero, self.window, trees.scalar(np.inf), zero, none)
+        zero, none = _scalar(0), _scalar(0, jnp.int32)
+        return Windows(none, none, zero, zero, self.window, _scalar(np.inf), zero, none)
 
     def update(self, state: PyTree, record: Record) -> tuple[PyTree, Code]:
         """Fill the window; at its end compare its mean with the best."""
-        has_value = jnp.isfinite(record.value)
+        xp = trees.numpy_of(record.value)
+        has_value = xp.isfinite(record.value)
         # The first value ends a prelude of residuals: means of the two cannot be compared.
         begins = has_value & (state.valued == 0)
         state = trees.where(begins, self.init(), state)
-        valued = jnp.where(has_value, 1, state.valued)
-        criterion = jnp.where(valued == 1, record.value, record.residual).astype(state.mean.dtype)
-        counts = jnp.isfinite(criterion)
-        criterion = jnp.where(counts, criterion, 0)
+        valued = xp.where(has_value, 1, state.valued)
+        criterion = xp.where(valued == 1, record.value, record.residual).astype(state.mean.dtype)
+        counts = xp.isfinite(criterion)
+        criterion = xp.where(counts, criterion, 0)
 
         filled = state.filled + 1
         count = filled.astype(criterion.dtype)
@@ -243,18 +255,18 @@ class Plateau(StoppingRule):
         mean = state.mean + delta / count
         squares = state.squares + delta * (criterion - mean)
         full = filled >= state.length
-        variance = squares / jnp.maximum(count - 1, 1) / count
-        noise = self.errors.astype(count.dtype) * jnp.sqrt(variance + state.best_variance)
-        idle = jnp.where(full, jnp.where(mean < state.best - noise, 0, state.idle + 1), state.idle)
+        variance = squares / xp.maximum(count - 1, 1) / count
+        noise = self.errors.astype(count.dtype) * xp.sqrt(variance + state.best_variance)
+        idle = xp.where(full, xp.where(mean < state.best - noise, 0, state.idle + 1), state.idle)
         better = full & (mean < state.best)
         following = Windows(
             valued,
-            jnp.where(full, 0, filled),
-            jnp.where(full, 0, mean),
-            jnp.where(full, 0, squares),
-            jnp.where(full, state.length + jnp.maximum(state.length // 4, 1), state.length),
-            jnp.where(better, mean, state.best),
-            jnp.where(better, variance, state.best_variance),
+            xp.where(full, 0, filled),
+            xp.where(full, 0, mean),
+            xp.where(full, 0, squares),
+            xp.where(full, state.length + xp.maximum(state.length // 4, 1), state.length),
+            xp.where(better, mean, state.best),
+            xp.where(better, variance, state.best_variance),
             idle,
         )
         # A record without the criterion leaves everything as it was.

@@ -21,7 +21,7 @@ from thalweg.gaussian import (
     NegativeBinomial,
     Poisson,
     Quadrature,
-    ScoreFunction,
+    ScoreSamples,
     StudentT,
 )
 
@@ -282,8 +282,8 @@ def test_log_predictive_of_a_great_surprise():
 SAMPLED = {
     "derivatives": MonteCarlo(3),
     "derivatives, shared": MonteCarlo(3, shared=True),
-    "score": ScoreFunction(3),
-    "score, shared": ScoreFunction(3, shared=True),
+    "score": ScoreSamples(3),
+    "score, shared": ScoreSamples(3, shared=True),
 }
 
 
@@ -324,7 +324,7 @@ def test_what_needs_a_key_says_so():
     assert Quadrature().deterministic
     for sampled in SAMPLED.values():
         assert not sampled.deterministic
-        with pytest.raises(TypeError, match="needs a key, found None"):
+        with pytest.raises(TypeError, match="key of .* must be one JAX random key .* found None"):
             sampled(BernoulliLogit(), jnp.ones(1), jnp.ones(1), jnp.ones(1))
     with pytest.raises(ValueError, match="samples must be a whole number of at least 1, found 0"):
         MonteCarlo(0)

@@ -120,8 +120,17 @@ def test_float32_stays_float32_whatever_the_targets(name, kind):
         expected, log_predictive = Quadrature()(likelihood, y, m, v), likelihood.log_predictive(y, m, v)
         return likelihood.log_prob(y, m), log_predictive, likelihood.predict(m, v), expected
 
-    shapes = jax.eval_shape(everything, y.astype(kind), np.float32(0.5), np.float32(2.0))
+    # Labels and counts may be integers: users have JAX's own promotion.
+    with jax.numpy_dtype_promotion("standard"):
+        shapes = jax.eval_shape(everything, y.astype(kind), np.float32(0.5), np.float32(2.0))
     assert {part.dtype for part in jax.tree.leaves(shapes)} == {jnp.dtype(jnp.float32)}
+
+
+def test_rates_are_taken_where_they_are_meant():
+    for likelihood in (Poisson(whole=False), NegativeBinomial(0.5, whole=False)):
+        likelihood.check([0.0, 1.5])
+        with pytest.raises(ValueError, match="y must be finite numbers of at least 0, found -0.5"):
+            likelihood.check([-0.5])
 
 
 @pytest.mark.parametrize(
@@ -167,7 +176,7 @@ def test_traced_targets_are_not_looked_at():
     ],
 )
 def test_parameters_outside_their_range_are_refused(make, argument):
-    with pytest.raises(ValueError, match=f"{argument} must be a finite number above 0, found"):
+    with pytest.raises(ValueError, match=f"{argument} of .* must be a finite number above 0, found"):
         make()
 
 

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from thalweg.gaussian.expectations import MonteCarlo, Quadrature, ScoreFunction
+from thalweg.gaussian.expectations import MonteCarlo, Quadrature, ScoreSamples
 from thalweg.gaussian.likelihoods import BernoulliLogit, GaussianNoise, Poisson, StudentT
 from thalweg.gaussian.oracle import ExpectedLikelihood
 from thalweg.gaussian.posteriors import Diagonal, Full, Implicit
@@ -75,8 +75,8 @@ STOCHASTIC = {
     "batches": {"batch_size": 5},
     "weighted batches": {"batch_size": 5, "weights": IMPORTANCE},
     "Monte Carlo": {"expectation": MonteCarlo(3)},
-    "score function": {"expectation": ScoreFunction(3)},
-    "score function with shared normals, batches": {"expectation": ScoreFunction(3, shared=True), "batch_size": 5},
+    "score function": {"expectation": ScoreSamples(3)},
+    "score function with shared normals, batches": {"expectation": ScoreSamples(3, shared=True), "batch_size": 5},
 }
 
 
@@ -154,7 +154,7 @@ def test_an_epoch_sees_every_example_once():
         ((BernoulliLogit(), LABELS, X[:, 0]), {}, ValueError, r"design must be a matrix of 12 rows.* shape \(12,\)"),
         ((BernoulliLogit(), LABELS), {"weights": IMPORTANCE[:3]}, ValueError, "weights must be a vector of 12"),
         ((BernoulliLogit(), LABELS), {"weights": X}, ValueError, "weights must be a vector of 12"),
-        ((BernoulliLogit(), LABELS), {"weights": -IMPORTANCE}, ValueError, "weights must not be negative, found -"),
+        ((BernoulliLogit(), LABELS), {"weights": -IMPORTANCE}, ValueError, "weights must hold finite numbers of at least 0, found -"),
         ((BernoulliLogit(), LABELS), {"batch_size": 0}, ValueError, "batch_size must be"),
         ((BernoulliLogit(), LABELS), {"batch_size": N + 1}, ValueError, "batch_size must be"),
         ((BernoulliLogit(), LABELS), {"expectation": Quadrature}, TypeError, r"expectation must be an Expectation"),

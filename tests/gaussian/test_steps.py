@@ -1,4 +1,4 @@
-"""The closed-form steps against brute force, against each other, and against exact posteriors (equations.md §3)."""
+"""The closed-form steps against brute force, against each other, and against exact posteriors."""
 
 from functools import partial
 
@@ -18,13 +18,25 @@ COORDINATES = ("mean", "moments")
 D = 3
 
 
+# Compiled once for all tests with the same shapes.
+take = jax.jit(lambda divergence, term, centre, gradient, size: divergence.step(centre, gradient, size, term))
+full = jax.jit(lambda oracle, x: oracle.full(x))
+value = jax.jit(lambda oracle, x: oracle.value(x))
+from_sites = jax.jit(Implicit.from_sites)
+
+
+def gaussian(mean, covariance):
+    """What Full.from_moments makes, by NumPy."""
+    return Full(*(jnp.asarray(part) for part in (mean, covariance, np.linalg.inv(covariance))))
+
+
 def random_covariance(rng, d):
     factor = rng.normal(size=(d, d))
     return factor @ factor.T / d + 0.3 * np.eye(d)
 
 
 def random_full(rng, d):
-    return Full.from_moments(jnp.asarray(rng.normal(size=d)), jnp.asarray(random_covariance(rng, d)))
+    return gaussian(rng.normal(size=d), random_covariance(rng, d))
 
 
 def random_diagonal(rng, d):
@@ -34,13 +46,13 @@ def random_diagonal(rng, d):
 def random_implicit(rng, covariance):
     n = len(covariance)
     weights, sites = rng.normal(size=n), rng.uniform(0, 2, size=n)
-    return Implicit.from_sites(jnp.asarray(covariance), jnp.asarray(weights), jnp.asarray(sites))
+    return from_sites(jnp.asarray(covariance), jnp.asarray(weights), jnp.asarray(sites))
 
 
 def dense(implicit, covariance):
     """The same distribution, with V by inverting K."""
     precision = np.linalg.inv(covariance) + np.diag(implicit.sites)
-    return Full.from_moments(jnp.asarray(covariance @ implicit.weights), jnp.asarray(np.linalg.inv(precision)))
+    return gaussian(covariance @ np.asarray(implicit.weights), np.linalg.inv(precision))
 
 
 def kl(m, V, mean, covariance):
@@ -81,7 +93,6 @@ def brute_force(coordinates, alpha, Gamma, centre, prior, beta, prior_weight=1.0
     return from_flat(flat)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("coordinates", COORDINATES)
 @pytest.mark.parametrize(("seed", "beta"), [(0, 0.05), (1, 1.0), (2, 20.0)])
 def test_the_full_step_minimises_the_iteration(coordinates, seed, beta):
@@ -90,14 +101,13 @@ def test_the_full_step_minimises_the_iteration(coordinates, seed, beta):
     alpha, low_rank = rng.normal(size=D), rng.normal(size=(D, 2))
     Gamma = low_rank @ low_rank.T - 0.5 * np.asarray(prior.precision)  # not positive semi-definite
     gradient = Full(jnp.asarray(alpha), jnp.asarray(Gamma / 2), jnp.zeros((D, D)))
-    step = GaussianKL(coordinates).step(centre, gradient, beta, KLToNormal(prior))
+    step = take(GaussianKL(coordinates), KLToNormal(prior), centre, gradient, beta)
     m, V = brute_force(coordinates, alpha, Gamma, centre[:2], prior[:2], beta)
     np.testing.assert_allclose(step.mean, m, atol=1e-6)
     np.testing.assert_allclose(step.covariance, V, atol=1e-6)
     np.testing.assert_allclose(step.precision @ step.covariance, np.eye(D), atol=1e-12)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("coordinates", COORDINATES)
 @pytest.mark.parametrize(("seed", "beta"), [(3, 0.1), (4, 5.0)])
 def test_the_diagonal_step_minimises_the_iteration(coordinates, seed, beta):
@@ -105,7 +115,7 @@ def test_the_diagonal_step_minimises_the_iteration(coordinates, seed, beta):
     centre, prior = random_diagonal(rng, D), random_diagonal(rng, D)
     alpha, gamma = rng.normal(size=D), rng.uniform(-0.3, 2, size=D)
     gradient = Diagonal(jnp.asarray(alpha), jnp.asarray(gamma / 2), jnp.zeros(D))
-    step = GaussianKL(coordinates).step(centre, gradient, beta, KLToNormal(prior))
+    step = take(GaussianKL(coordinates), KLToNormal(prior), centre, gradient, beta)
     spread = lambda q: (q.mean, jnp.diag(q.variance))
     # Nothing couples the entries: the best of all covariances is diagonal.
     m, V = brute_force(coordinates, alpha, np.diag(gamma), spread(centre), spread(prior), beta)
@@ -113,7 +123,6 @@ def test_the_diagonal_step_minimises_the_iteration(coordinates, seed, beta):
     np.testing.assert_allclose(np.diag(step.variance), V, atol=1e-6)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("coordinates", COORDINATES)
 @pytest.mark.parametrize(("seed", "beta"), [(5, 0.1), (6, 5.0)])
 def test_the_implicit_step_minimises_the_iteration_over_all_covariances(coordinates, seed, beta):
@@ -122,13 +131,12 @@ def test_the_implicit_step_minimises_the_iteration_over_all_covariances(coordina
     centre = random_implicit(rng, K)
     alpha, gamma = rng.normal(size=D), rng.uniform(0, 2, size=D)
     gradient = jax.tree.map(jnp.zeros_like, centre)._replace(mean=jnp.asarray(alpha), variance=jnp.asarray(gamma / 2))
-    step = GaussianKL(coordinates).step(centre, gradient, beta, KLToProcess(jnp.asarray(K)))
+    step = take(GaussianKL(coordinates), KLToProcess(jnp.asarray(K)), centre, gradient, beta)
     m, V = brute_force(coordinates, alpha, np.diag(gamma), dense(centre, K)[:2], (np.zeros(D), K), beta)
     np.testing.assert_allclose(step.mean, m, atol=1e-6)
     np.testing.assert_allclose(dense(step, K).covariance, V, atol=1e-6)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("coordinates", COORDINATES)
 @pytest.mark.parametrize("beta", [0.05, 0.3])
 def test_without_a_term_the_step_minimises_the_iteration_too(coordinates, beta):
@@ -139,7 +147,7 @@ def test_without_a_term_the_step_minimises_the_iteration_too(coordinates, beta):
     gradient = Full(jnp.asarray(alpha), jnp.asarray(Gamma / 2), jnp.zeros((D, D)))
     divergence = GaussianKL(coordinates)
     size = divergence.admissible(centre, gradient, jnp.asarray(beta), Zero())
-    step = divergence.step(centre, gradient, size, Zero())
+    step = take(divergence, Zero(), centre, gradient, size)
     m, V = brute_force(coordinates, alpha, Gamma, centre[:2], centre[:2], size, prior_weight=0.0)
     np.testing.assert_allclose(step.mean, m, atol=1e-6)
     np.testing.assert_allclose(step.covariance, V, atol=1e-6)
@@ -152,36 +160,40 @@ def test_the_implicit_form_is_the_dense_one(coordinates):
     K = random_covariance(rng, n)
     y = jnp.asarray(rng.integers(0, 2, size=n))
     divergence, process = GaussianKL(coordinates), KLToProcess(jnp.asarray(K))
-    normal = KLToNormal(Full.from_moments(jnp.zeros(n), jnp.asarray(K)))
+    normal = KLToNormal(gaussian(np.zeros(n), K))
     thin = Descent(ExpectedLikelihood(BernoulliLogit(), y), term=process, divergence=divergence, step=beta)
     thick = Descent(ExpectedLikelihood(BernoulliLogit(), y, jnp.eye(n)), term=normal, divergence=divergence, step=beta)
     start = random_implicit(rng, K)
     states = thin.init(start), thick.init(dense(start, K))
-    step_thin, step_thick, value_thin, value_thick = map(
-        jax.jit, (thin.update, thick.update, thin.objective, thick.objective)
-    )
-    close = partial(np.testing.assert_allclose, rtol=1e-10, atol=1e-11)
+
+    @jax.jit
+    def ahead(states):
+        """Both forms a step further, and what must be equal there."""
+        following = thin.update(states[0], jax.random.key(0))[0], thick.update(states[1], jax.random.key(0))[0]
+        (x, full), (last, last_full) = ((state[0].x, state[1].x) for state in (following, states))
+        of_prior = jnp.linalg.slogdet(jnp.asarray(K) @ full.precision)[1]
+        return following, [
+            (x.mean, full.mean),
+            (jnp.asarray(K) @ x.weights, full.mean),
+            (x.variance, jnp.diagonal(full.covariance)),
+            (x.log_determinant, of_prior),
+            (x.kl_to_prior(), full.kl(normal.prior)),
+            (process.value(x), normal.value(full)),
+            (divergence.value(x, last), divergence.value(full, last_full)),
+            (divergence.value(last, x), divergence.value(last_full, full)),
+            (thin.objective(x), thick.objective(full)),
+        ]
+
     for _ in range(5):
-        before = states
-        states = step_thin(states[0], jax.random.key(0))[0], step_thick(states[1], jax.random.key(0))[0]
-        x, full = states[0].x, states[1].x
-        close(x.mean, full.mean)
-        close(K @ x.weights, full.mean)
-        close(x.variance, jnp.diagonal(full.covariance))
-        close(x.log_determinant, np.linalg.slogdet(K @ np.asarray(full.precision))[1])
-        close(x.kl_to_prior(), full.kl(normal.prior))
-        close(process.value(x), normal.value(full))
-        close(divergence.value(x, before[0].x), divergence.value(full, before[1].x))
-        close(divergence.value(before[0].x, x), divergence.value(before[1].x, full))
-        close(value_thin(x), value_thick(full))
+        states, pairs = ahead(states)
+        for ours, theirs in pairs:
+            np.testing.assert_allclose(ours, theirs, rtol=1e-10, atol=1e-11)
 
 
-@pytest.mark.parametrize("beta", [0.01, 1.0, 50.0])
-def test_the_mean_step_is_the_conjugate_and_the_natural_gradient_step(beta):
-    rng = np.random.default_rng(9)
+@jax.jit
+def three_steps(oracle, centre, prior, beta):
+    """The natural parameters after a step of ours, of natural gradients, and of the conjugate computation."""
     family = GaussianFamily()
-    centre, prior = random_full(rng, D), random_full(rng, D)
-    oracle = ExpectedLikelihood(Poisson(), rng.poisson(2.0, size=6), rng.normal(size=(6, D)) / 2)
     natural = lambda q: Moments(q.precision @ q.mean, -q.precision / 2)
     gradient = oracle.full(centre).gradient
     ours = natural(GaussianKL().step(centre, gradient, beta, KLToNormal(prior)))
@@ -192,10 +204,18 @@ def test_the_mean_step_is_the_conjugate_and_the_natural_gradient_step(beta):
         return oracle.value(q) + family.kl(parameters, natural(prior))
 
     start = natural(centre)
-    whole = NaturalGradient(family).step(start, jax.jit(jax.grad(objective))(start), beta / (1 + beta), Zero())
+    whole = NaturalGradient(family).step(start, jax.grad(objective)(start), beta / (1 + beta), Zero())
     in_mean = Moments(gradient.mean - 2 * gradient.covariance @ centre.mean, gradient.covariance)
-    conjugate = KLToCentre(family).step(start, in_mean, beta, KLToPrior(family, natural(prior)))
-    for other in (whole, conjugate):
+    return ours, whole, KLToCentre(family).step(start, in_mean, beta, KLToPrior(family, natural(prior)))
+
+
+@pytest.mark.parametrize("beta", [0.01, 1.0, 50.0])
+def test_the_mean_step_is_the_conjugate_and_the_natural_gradient_step(beta):
+    rng = np.random.default_rng(9)
+    centre, prior = random_full(rng, D), random_full(rng, D)
+    oracle = ExpectedLikelihood(Poisson(), rng.poisson(2.0, size=6), rng.normal(size=(6, D)) / 2)
+    ours, *others = three_steps(oracle, centre, prior, beta)
+    for other in others:
         jax.tree.map(partial(np.testing.assert_allclose, rtol=1e-12, atol=1e-12), ours, other)
 
 
@@ -212,11 +232,11 @@ def test_on_gaussian_noise_one_long_mean_step_is_the_exact_posterior_from_anywhe
     m, V = exact_regression(K, y, noise)
     oracle = ExpectedLikelihood(GaussianNoise(noise), y)
     start = random_implicit(rng, K)
-    step = GaussianKL().step(start, oracle.full(start).gradient, 1e12, KLToProcess(jnp.asarray(K)))
+    step = take(GaussianKL(), KLToProcess(jnp.asarray(K)), start, full(oracle, start).gradient, 1e12)
     np.testing.assert_allclose(step.mean, m, rtol=1e-9, atol=1e-10)
     np.testing.assert_allclose(step.variance, np.diag(V), rtol=1e-9)
     # −ELBO is then −log p(y), the marginal likelihood.
-    bound = oracle.value(step) + step.kl_to_prior()
+    bound = value(oracle, step) + step.kl_to_prior()
     covariance = K + noise * np.eye(n)
     evidence = -(y @ np.linalg.solve(covariance, y) + np.linalg.slogdet(2 * np.pi * covariance)[1]) / 2
     np.testing.assert_allclose(bound, -evidence, rtol=1e-10)
@@ -229,8 +249,8 @@ def test_on_gaussian_noise_a_long_moments_step_tends_to_minus_K_alpha(seed):
     K, y = random_covariance(rng, n), rng.normal(size=n)
     oracle = ExpectedLikelihood(GaussianNoise(noise), y)
     start = random_implicit(rng, K)
-    gradient = oracle.full(start).gradient
-    step = GaussianKL("moments").step(start, gradient, 1e12, KLToProcess(jnp.asarray(K)))
+    gradient = full(oracle, start).gradient
+    step = take(GaussianKL("moments"), KLToProcess(jnp.asarray(K)), start, gradient, 1e12)
     alpha = (np.asarray(start.mean) - y) / noise
     np.testing.assert_allclose(step.mean, -K @ alpha, rtol=1e-9, atol=1e-9)
     m, V = exact_regression(K, y, noise)
@@ -243,7 +263,7 @@ def test_in_weights_one_long_mean_step_is_bayesian_linear_regression():
     X, y, noise = rng.normal(size=(20, D)), rng.normal(size=20), 0.5
     prior, start = random_full(rng, D), random_full(rng, D)
     oracle = ExpectedLikelihood(GaussianNoise(noise), y, X)
-    step = GaussianKL().step(start, oracle.full(start).gradient, 1e12, KLToNormal(prior))
+    step = take(GaussianKL(), KLToNormal(prior), start, full(oracle, start).gradient, 1e12)
     precision = np.asarray(prior.precision) + X.T @ X / noise
     mean = np.linalg.solve(precision, prior.precision @ prior.mean + X.T @ y / noise)
     np.testing.assert_allclose(step.mean, mean, rtol=1e-9)
@@ -257,22 +277,27 @@ def test_a_linear_model_is_the_same_in_weights_and_in_examples(coordinates, n):
     d = 7
     X, S = rng.normal(size=(n, d)), random_covariance(rng, d)
     y = jnp.asarray(rng.integers(0, 2, size=n))
-    prior, K = Full.from_moments(jnp.zeros(d), jnp.asarray(S)), jnp.asarray(X @ S @ X.T)
+    prior, K = gaussian(np.zeros(d), S), jnp.asarray(X @ S @ X.T)
     divergence = GaussianKL(coordinates)
     weights = Descent(
         ExpectedLikelihood(BernoulliLogit(), y, X), term=KLToNormal(prior), divergence=divergence, step=0.4
     )
     examples = Descent(ExpectedLikelihood(BernoulliLogit(), y), term=KLToProcess(K), divergence=divergence, step=0.4)
     states = weights.init(prior), examples.init(Implicit.prior(K))
-    step_weights, step_examples, value_weights, value_examples = map(
-        jax.jit, (weights.update, examples.update, weights.objective, examples.objective)
-    )
-    close = partial(np.testing.assert_allclose, rtol=1e-8, atol=1e-9)
-    for _ in range(6):
-        states = step_weights(states[0], jax.random.key(0))[0], step_examples(states[1], jax.random.key(0))[0]
-        w, z = states[0].x, states[1].x
+
+    @jax.jit
+    def ahead(states):
+        following = weights.update(states[0], jax.random.key(0))[0], examples.update(states[1], jax.random.key(0))[0]
+        w, z = following[0].x, following[1].x
         of_examples = w.marginals(jnp.asarray(X))
-        close(z.mean, of_examples.mean)
-        close(z.variance, of_examples.variance)
-        close(S @ X.T @ z.weights, w.mean)
-        close(value_examples(z), value_weights(w))
+        return following, [
+            (z.mean, of_examples.mean),
+            (z.variance, of_examples.variance),
+            (jnp.asarray(S @ X.T) @ z.weights, w.mean),
+            (examples.objective(z), weights.objective(w)),
+        ]
+
+    for _ in range(6):
+        states, pairs = ahead(states)
+        for ours, theirs in pairs:
+            np.testing.assert_allclose(ours, theirs, rtol=1e-8, atol=1e-9)

@@ -30,7 +30,7 @@ from thalweg.gaussian import (
     KLToProcess,
     Marginals,
     NegativeBound,
-    ScoreFunction,
+    ScoreSamples,
 )
 from thalweg.gaussian.posteriors import site_factor
 from thalweg.kernels import Gaussian
@@ -127,7 +127,7 @@ class Problem:
     @property
     def noisy(self) -> ExpectedLikelihood:
         """The doubly stochastic oracle of the paper: batches, and score-function gradients with shared normals."""
-        return self.oracle(ScoreFunction(self.settings.samples, shared=True), self.settings.batch_size)
+        return self.oracle(ScoreSamples(self.settings.samples, shared=True), self.settings.batch_size)
 
     def proximal(self, oracle: ExpectedLikelihood, step: Any) -> Descent:
         """PG with that oracle, by (83); negative precisions are replaced by their absolute value."""

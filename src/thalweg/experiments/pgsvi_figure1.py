@@ -13,7 +13,7 @@ from thalweg.descent import Constant, Descent
 from thalweg.experiments import _pgsvi, plots
 from thalweg.experiments.registry import experiment
 from thalweg.experiments.section import Run
-from thalweg.gaussian import Factored, Implicit, NegativeBound, ScoreFunction
+from thalweg.gaussian import Factored, Implicit, NegativeBound, ScoreSamples
 
 _CLOSE = 1.0
 """Nats above the optimum that count as converged."""
@@ -104,7 +104,7 @@ _SEEN = (
 def _methods(problem: _pgsvi.Problem, quick: bool) -> dict[str, Method]:
     exact, process = problem.oracle(), Implicit.prior(problem.covariance)
     gradient = NegativeBound(exact, problem.covariance)
-    sampled = problem.oracle(ScoreFunction(_SAMPLES, shared=True))
+    sampled = problem.oracle(ScoreSamples(_SAMPLES, shared=True))
     few = 20 if quick else 1
     return {
         "GD": Method(gradient, Factored.prior(problem.covariance), (-2.5, -1.5), 20_000 // few**2, stride=10),

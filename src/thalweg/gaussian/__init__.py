@@ -1,4 +1,4 @@
-"""Gaussian posteriors: families, likelihoods, and the KL-proximal steps between them (equations.md §3).
+"""Gaussian posteriors: families, likelihoods, and the KL-proximal steps between them (Khan et al. 2016, PG-SVI).
 
 =========================  ========================================================================================
 posteriors q = N(m, V)     :class:`Full`, :class:`Diagonal`, :class:`Implicit` (a process, V never stored)
@@ -7,7 +7,7 @@ oracle ĝ                   :class:`ExpectedLikelihood`
 likelihoods p(y|z)         :class:`BernoulliLogit`, :class:`BernoulliProbit`, :class:`Poisson`,
                            :class:`NegativeBinomial`, :class:`GaussianNoise`, :class:`StudentT`; or one's own
                            :class:`Likelihood`
-E log p under N(m, v)      :class:`Quadrature`, :class:`MonteCarlo`, :class:`ScoreFunction`
+E log p under N(m, v)      :class:`Quadrature`, :class:`MonteCarlo`, :class:`ScoreSamples`
 to compare with            :class:`Factored`, :class:`NegativeBound` (gradients in m and L, V = LLᵀ),
                            :class:`ProximalPoint`
 =========================  ========================================================================================
@@ -15,7 +15,7 @@ to compare with            :class:`Factored`, :class:`NegativeBound` (gradients 
 
 from thalweg.gaussian.baselines import Factored, NegativeBound, ProximalPoint
 from thalweg.gaussian.divergence import GaussianKL, KLToNormal, KLToProcess
-from thalweg.gaussian.expectations import Expectation, MonteCarlo, Quadrature, ScoreFunction
+from thalweg.gaussian.expectations import Expectation, MonteCarlo, Quadrature, ScoreSamples
 from thalweg.gaussian.likelihood import Expected, Likelihood, Prediction
 from thalweg.gaussian.likelihoods import (
     BernoulliLogit,
@@ -51,6 +51,6 @@ __all__ = [
     "Prediction",
     "ProximalPoint",
     "Quadrature",
-    "ScoreFunction",
+    "ScoreSamples",
     "StudentT",
 ]

@@ -90,7 +90,7 @@ class NegativeBound(Oracle):
 
     @property
     def fixed_work(self) -> float:
-        """Examples an estimate."""
+        """Examples per estimate."""
         return self.likelihood.fixed_work
 
     def init(self, x: PyTree[Array]) -> PyTree:

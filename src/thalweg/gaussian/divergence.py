@@ -1,5 +1,6 @@
-"""The KL divergence between Gaussians as D, the KL to a prior as h, and their steps in closed form (equations.md §3).
+"""The KL divergence between Gaussians as D, the KL to a prior as h, and their steps in closed form.
 
+The steps are those of Khan et al. (2016), "Faster stochastic variational inference using proximal-gradient methods".
 With h = KL to the prior N(μ, Σ), r = 1/(1+β), α = ∇_m f and Γ = 2∇_V f, both steps have
 
     V⁺⁻¹ = r V⁻¹ + (1−r)(Σ⁻¹ + Γ)
@@ -15,7 +16,7 @@ With h = 0, and the prior a part of f, the same divergences are mirror descent a
 one argument of :func:`thalweg.minimize` for another and one method becomes the other.
 """
 
-from typing import Any
+from typing import Any, ClassVar
 
 import equinox as eqx
 import jax
@@ -24,12 +25,11 @@ import numpy as np
 from jax.scipy.linalg import cho_solve, solve
 from jaxtyping import Array, Float, PyTree, Scalar
 
+from thalweg.arguments import one_of
 from thalweg.descent.divergences import Divergence, closed_form
 from thalweg.descent.terms import Term, Zero
 from thalweg.gaussian.posteriors import Diagonal, Full, Implicit, site_factor, symmetric
 
-_COORDINATES = ("mean", "moments")
-_GUARDS = ("clip", "absolute")
 _MOST_HALVINGS = 60
 
 Posterior = Full | Diagonal | Implicit
@@ -53,11 +53,8 @@ class GaussianKL(Divergence):
     guard: str = eqx.field(static=True)
 
     def __init__(self, coordinates: str = "mean", guard: str = "clip") -> None:
-        if coordinates not in _COORDINATES:
-            raise ValueError(f"coordinates of GaussianKL must be one of {_COORDINATES}, found {coordinates!r}")
-        if guard not in _GUARDS:
-            raise ValueError(f"guard of GaussianKL must be one of {_GUARDS}, found {guard!r}")
-        self.coordinates, self.guard = coordinates, guard
+        self.coordinates = one_of("coordinates of GaussianKL", coordinates, ("mean", "moments"))
+        self.guard = one_of("guard of GaussianKL", guard, ("clip", "absolute"))
 
     def check(self, x: PyTree[Array]) -> None:
         """Refuse what is no posterior, or no distribution."""
@@ -114,10 +111,7 @@ class KLToNormal(Term):
 
     prior: Full | Diagonal
 
-    @property
-    def proximable(self) -> bool:
-        """False."""
-        return False
+    proximable: ClassVar[bool] = False
 
     def value(self, x: Any) -> Scalar:
         """KL[q_x ‖ prior]."""
@@ -137,10 +131,8 @@ class KLToProcess(Term):
 
     covariance: Float[Array, "n n"]
 
-    @property
-    def proximable(self) -> bool:
-        """False."""
-        return False
+    proximable: ClassVar[bool] = False
+    factorises: ClassVar[bool] = True
 
     def value(self, x: Any) -> Scalar:
         """½(log|B| − γ̃·v + m·a)."""

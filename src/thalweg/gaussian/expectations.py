@@ -1,4 +1,4 @@
-"""E log p(y|z) under z ~ N(m, v), with the gradients that a variational step needs (equations.md, section 3).
+"""E log p(y|z) under z ~ N(m, v), with the gradients that a variational step needs.
 
 All of them are called as ``expectation(likelihood, y, m, v, key)`` and return :class:`Expected`. For f = −E log p, the
 gradients are α = ∇_m f = −``first`` and γ = 2∇_v f = −``second``.
@@ -6,26 +6,26 @@ gradients are α = ∇_m f = −``first`` and γ = 2∇_v f = −``second``.
 =========================  ========================================================================================
 :class:`Quadrature`        deterministic and accurate to about 1e-9 in float64; the default choice
 :class:`MonteCarlo`        unbiased, from derivatives of log p at samples
-:class:`ScoreFunction`     unbiased, from values of log p alone, and noisier; what the paper on PG-SVI uses
+:class:`ScoreSamples`     unbiased, from values of log p alone, and noisier; what the paper on PG-SVI uses
 =========================  ========================================================================================
 """
+
+from typing import ClassVar
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Key
 
-from thalweg.arguments import whole
+from thalweg.arguments import flag, random_key, whole
 from thalweg.gaussian.likelihood import Expected, Likelihood, Reals, aligned
 
 
 class Expectation(eqx.Module):
     """Base class of the ways to compute E log p; a subclass must define ``__call__``."""
 
-    @property
-    def deterministic(self) -> bool:
-        """Whether the key is ignored."""
-        return False
+    deterministic: ClassVar[bool] = False
+    """Whether the key is ignored."""
 
     def __call__(
         self, likelihood: Likelihood, y: Reals, m: Reals, v: Reals, key: Key[Array, ""] | None = None
@@ -55,10 +55,7 @@ class Quadrature(Expectation):
     [-1.0, -2583.29]
     """
 
-    @property
-    def deterministic(self) -> bool:
-        """True."""
-        return True
+    deterministic: ClassVar[bool] = True
 
     def __call__(
         self, likelihood: Likelihood, y: Reals, m: Reals, v: Reals, key: Key[Array, ""] | None = None
@@ -102,11 +99,10 @@ class _Sampled(Expectation):
 
     def __init__(self, samples: int, *, shared: bool = False) -> None:
         self.samples = whole("samples", samples)
-        self.shared = shared
+        self.shared = flag("shared", shared)
 
     def _normals(self, key: Key[Array, ""] | None, m: Reals) -> Float[Array, "samples ..."]:
-        if key is None:
-            raise TypeError(f"{type(self).__name__} needs a key, found None; pass key=jax.random.key(...)")
+        key = random_key(f"key of {type(self).__name__}", key)
         shape = (1,) * m.ndim if self.shared else m.shape
         return jax.random.normal(key, (self.samples, *shape), m.dtype)
 
@@ -136,11 +132,11 @@ class MonteCarlo(_Sampled):
     ) -> Expected:
         """E log p(y|z) and its derivatives, estimated."""
         y, m, v = aligned(y, m, v)
-        z = m + jnp.sqrt(v) * self._normals(key, m)
-        return Expected(*(jnp.mean(part, axis=0) for part in likelihood.derivatives(y, z)))
+        z = m[None] + jnp.sqrt(v)[None] * self._normals(key, m)
+        return Expected(*(jnp.mean(part, axis=0) for part in likelihood.derivatives(y[None], z)))
 
 
-class ScoreFunction(_Sampled):
+class ScoreSamples(_Sampled):
     """Means of log p(y|z), of log p·ε/√v and of log p·(ε² − 1)/v: unbiased, from values of log p alone.
 
     These are the estimates of Khan et al. (2016), section 3.2. They need no derivatives, and are much noisier than
@@ -159,7 +155,7 @@ class ScoreFunction(_Sampled):
     >>> import jax
     >>> import jax.numpy as jnp
     >>> from thalweg.gaussian.likelihoods import BernoulliLogit
-    >>> score = ScoreFunction(1000, shared=True)
+    >>> score = ScoreSamples(1000, shared=True)
     >>> expected = score(BernoulliLogit(), jnp.ones(2), jnp.zeros(2), jnp.ones(2), jax.random.key(0))
     >>> bool(jnp.all(abs(expected.first - 0.5) < 0.2))
     True
@@ -171,6 +167,6 @@ class ScoreFunction(_Sampled):
         """E log p(y|z) and its derivatives, estimated."""
         y, m, v = aligned(y, m, v)
         normals = self._normals(key, m)
-        log_prob = likelihood.log_prob(y, m + jnp.sqrt(v) * normals)
+        log_prob = likelihood.log_prob(y[None], m[None] + jnp.sqrt(v)[None] * normals)
         mean = lambda factor: jnp.mean(log_prob * factor, axis=0)
         return Expected(jnp.mean(log_prob, axis=0), mean(normals) / jnp.sqrt(v), mean(jnp.square(normals) - 1) / v)

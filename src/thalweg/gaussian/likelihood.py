@@ -4,7 +4,7 @@ A likelihood of one's own needs ``log_prob`` alone: derivatives, expectations an
 """
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import equinox as eqx
 import jax
@@ -57,10 +57,8 @@ class Likelihood(eqx.Module):
     True
     """
 
-    @property
-    def log_concave(self) -> bool:
-        """Whether log p is concave in z for every y, so that E[(log p)″] ≤ 0."""
-        return False
+    log_concave: ClassVar[bool] = False
+    """Whether log p is concave in z for every y, so that E[(log p)″] ≤ 0."""
 
     def log_prob(self, y: Reals, z: Reals) -> Reals:
         """log p(y|z)."""

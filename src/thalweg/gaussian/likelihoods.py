@@ -1,15 +1,16 @@
 """The likelihoods that come with the library."""
 
 import math
-from typing import Any
+from typing import Any, ClassVar
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.scipy.special import gammaln
 from jaxtyping import Array
 
-from thalweg.arguments import number
+from thalweg.arguments import flag, number
 from thalweg.gaussian.likelihood import Expected, Likelihood, Prediction, Reals, check_targets
 from thalweg.gaussian.special import expected_softplus, log_normal_cdf, normal_cdf
 
@@ -17,10 +18,7 @@ from thalweg.gaussian.special import expected_softplus, log_normal_cdf, normal_c
 class _Bernoulli(Likelihood):
     """Labels 0 and 1, with a symmetric link."""
 
-    @property
-    def log_concave(self) -> bool:
-        """True."""
-        return True
+    log_concave: ClassVar[bool] = True
 
     def check(self, y: Any) -> None:
         """Refuse labels other than 0 and 1."""
@@ -96,10 +94,8 @@ def _of_label(probability: Reals) -> Prediction:
 class _Counts(Likelihood):
     """Counts 0, 1, 2, … with a mean of eᶻ."""
 
-    @property
-    def log_concave(self) -> bool:
-        """True."""
-        return True
+    log_concave: ClassVar[bool] = True
+    whole: bool = eqx.field(static=True, default=True)
 
     def bend(self, y: Reals) -> tuple[Reals, Reals]:
         """At the most likely z, log y, with the width of the likelihood there; at 0 for y = 0."""
@@ -107,8 +103,9 @@ class _Counts(Likelihood):
         return jnp.log(count), 1 / jnp.sqrt(count)
 
     def check(self, y: Any) -> None:
-        """Refuse what is negative or not whole."""
-        check_targets(self, y, "whole numbers of at least 0", lambda y: (y >= 0) & (y == np.floor(y)) & np.isfinite(y))
+        """Refuse what is negative, and what is not whole unless rates are meant."""
+        allowed = lambda y: (y >= 0) & np.isfinite(y) & ((not self.whole) | (y == np.floor(y)))
+        check_targets(self, y, f"{'whole' if self.whole else 'finite'} numbers of at least 0", allowed)
 
 
 class Poisson(_Counts):
@@ -116,6 +113,11 @@ class Poisson(_Counts):
 
     E eᶻ = exp(m + v/2) is infinite in floating point where m + v/2 exceeds 709 (88 in float32), and so are then the
     expectations.
+
+    Parameters
+    ----------
+    whole
+        Whether to insist on whole numbers; rates, counts divided by an exposure that is their weight, are not whole.
 
     Examples
     --------
@@ -157,6 +159,8 @@ class NegativeBinomial(_Counts):
     ----------
     dispersion
         A positive number.
+    whole
+        As in :class:`Poisson`.
 
     Examples
     --------
@@ -165,10 +169,11 @@ class NegativeBinomial(_Counts):
     Prediction(mean=Array(1., dtype=float...), variance=Array(1.5, dtype=float...))
     """
 
-    dispersion: Array
+    dispersion: Array  # type: ignore[misc]
 
-    def __init__(self, dispersion: Any) -> None:
-        self.dispersion = number("dispersion", dispersion, above=0)
+    def __init__(self, dispersion: Any, whole: bool = True) -> None:
+        self.dispersion = number("dispersion of NegativeBinomial", dispersion, above=0)
+        self.whole = flag("whole of NegativeBinomial", whole)
 
     def log_prob(self, y: Reals, z: Reals) -> Reals:
         """−y·log(1 + e^−ζ) − r·log(1 + e^ζ) + log Γ(y + r) − log Γ(r) − log y!, with ζ = z − log r."""
@@ -226,12 +231,9 @@ class GaussianNoise(Likelihood):
     variance: Array
 
     def __init__(self, variance: Any) -> None:
-        self.variance = number("variance", variance, above=0)
+        self.variance = number("variance of GaussianNoise", variance, above=0)
 
-    @property
-    def log_concave(self) -> bool:
-        """True."""
-        return True
+    log_concave: ClassVar[bool] = True
 
     def log_prob(self, y: Reals, z: Reals) -> Reals:
         """log N(y; z, variance)."""
@@ -281,8 +283,8 @@ class StudentT(Likelihood):
     scale: Array
 
     def __init__(self, degrees: Any, scale: Any) -> None:
-        self.degrees = number("degrees", degrees, above=0)
-        self.scale = number("scale", scale, above=0)
+        self.degrees = number("degrees of StudentT", degrees, above=0)
+        self.scale = number("scale of StudentT", scale, above=0)
 
     def log_prob(self, y: Reals, z: Reals) -> Reals:
         """The log-density of Student's distribution at (y − z)/scale, less log scale."""

@@ -5,10 +5,9 @@ from typing import Any
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jaxtyping import Array, Float, Int, Key, PyTree, Scalar
 
-from thalweg.arguments import whole
+from thalweg.arguments import instance, numbers, whole
 from thalweg.gaussian.expectations import Expectation, Quadrature
 from thalweg.gaussian.likelihood import Likelihood
 from thalweg.gaussian.posteriors import Diagonal, Full, Marginals
@@ -29,9 +28,9 @@ class ExpectedLikelihood(Oracle):
         For posteriors over weights (:class:`Full`, :class:`Diagonal`): the design X, z = Xw. None for an
         :class:`Implicit` or :class:`Factored` posterior, whose latent numbers are the z_n themselves.
     expectation
-        How E log p is computed: :class:`Quadrature` (exact, the default), :class:`MonteCarlo`, :class:`ScoreFunction`.
+        How E log p is computed: :class:`Quadrature` (exact, the default), :class:`MonteCarlo`, :class:`ScoreSamples`.
     batch_size
-        Examples an estimate, drawn without replacement, by epochs; None for all of them. Sums are scaled by n/B.
+        Examples per estimate, drawn without replacement, by epochs; None for all of them. Sums are scaled by n/B.
     weights
         Non-negative weights w of the examples; 1 by default.
     examples
@@ -66,19 +65,15 @@ class ExpectedLikelihood(Oracle):
         weights: Any = None,
         examples: int | None = None,
     ) -> None:
-        if not isinstance(likelihood, Likelihood):
-            raise TypeError(f"likelihood must be a Likelihood such as BernoulliLogit(), found {likelihood!r}")
+        self.likelihood = instance("likelihood", likelihood, Likelihood, "BernoulliLogit()")
         likelihood.check(targets)
-        self.likelihood = likelihood
         self.targets = jnp.asarray(targets, jnp.result_type(float))
         if self.targets.ndim != 1 or not self.targets.size:
             raise ValueError(f"targets must be a non-empty vector, found shape {self.targets.shape}")
         count = self.targets.shape[0]
         self.design = None if design is None else _design(design, count)
         self.weights = None if weights is None else _weights(weights, count)
-        self.expectation = Quadrature() if expectation is None else expectation
-        if not isinstance(self.expectation, Expectation):
-            raise TypeError(f"expectation must be an Expectation such as Quadrature(), found {expectation!r}")
+        self.expectation = instance("expectation", expectation or Quadrature(), Expectation, "Quadrature()")
         self.examples = count if examples is None else whole("examples", examples, most=count)
         self.batch_size = None if batch_size is None else whole("batch_size", batch_size, most=self.examples)
 
@@ -89,7 +84,7 @@ class ExpectedLikelihood(Oracle):
 
     @property
     def fixed_work(self) -> float:
-        """Examples an estimate."""
+        """Examples per estimate."""
         return float(self.batch_size or self.examples)
 
     def init(self, x: PyTree[Array]) -> PyTree:
@@ -155,6 +150,4 @@ def _weights(weights: Any, count: int) -> Array:
     weights = jnp.asarray(weights, jnp.result_type(float))
     if weights.shape != (count,):
         raise ValueError(f"weights must be a vector of {count}, one for each target, found shape {weights.shape}")
-    if not isinstance(weights, jax.core.Tracer) and not np.all(np.asarray(weights) >= 0):
-        raise ValueError(f"weights must not be negative, found {float(jnp.min(weights))}")
-    return weights
+    return numbers("weights", weights, least=0)

@@ -78,7 +78,7 @@ class Full(NamedTuple):
     def sample(self, key: Key[Array, ""], count: int) -> Float[Array, "count d"]:
         """Draw ``count`` vectors."""
         normals = jax.random.normal(key, (count, self.mean.shape[0]), self.mean.dtype)
-        return self.mean + normals @ jnp.linalg.cholesky(self.covariance).T
+        return self.mean[None] + normals @ jnp.linalg.cholesky(self.covariance).T
 
     @property
     def proper(self) -> Array:
@@ -120,7 +120,7 @@ class Diagonal(NamedTuple):
     def sample(self, key: Key[Array, ""], count: int) -> Float[Array, "count d"]:
         """Draw ``count`` vectors."""
         normals = jax.random.normal(key, (count, self.mean.shape[0]), self.mean.dtype)
-        return self.mean + jnp.sqrt(self.variance) * normals
+        return self.mean[None] + jnp.sqrt(self.variance)[None] * normals
 
     @property
     def proper(self) -> Array:
@@ -204,7 +204,7 @@ class Implicit(NamedTuple):
         # V is singular where inputs repeat, and has no Cholesky factor then.
         values, vectors = jnp.linalg.eigh(symmetric(covariance - spread.T @ spread))
         normals = jax.random.normal(key, (count, self.mean.shape[0]), self.mean.dtype)
-        return self.mean + (normals * jnp.sqrt(jnp.maximum(values, 0))) @ vectors.T
+        return self.mean[None] + (normals * jnp.sqrt(jnp.maximum(values, 0))[None]) @ vectors.T
 
     @property
     def proper(self) -> Array:
@@ -215,7 +215,7 @@ class Implicit(NamedTuple):
 def site_factor(covariance: Float[Array, "n n"], sites: Float[Array, " n"]) -> Float[Array, "n n"]:
     """The lower Cholesky factor of B = I + diag(√γ̃) K diag(√γ̃), whose eigenvalues are at least 1 whatever K."""
     root = jnp.sqrt(sites)
-    scaled = root[:, None] * covariance * root + jnp.eye(root.shape[0], dtype=root.dtype)
+    scaled = root[:, None] * covariance * root[None] + jnp.eye(root.shape[0], dtype=root.dtype)
     return jnp.linalg.cholesky(scaled, symmetrize_input=False)
 
 

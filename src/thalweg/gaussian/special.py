@@ -96,7 +96,10 @@ def expected_softplus(m: Float[Array, "..."], v: Float[Array, "..."], terms: int
     >>> [round(float(part), 4) for part in expected]
     [0.6931, 0.5, 0.25]
     """
-    scales, weights = (jnp.asarray(part, m.dtype) for part in logistic_mixture(terms))
+    m, v = jnp.broadcast_arrays(m, v)
+    scales, weights = (
+        jnp.asarray(part.reshape((1,) * m.ndim + part.shape), m.dtype) for part in logistic_mixture(terms)
+    )
     deviation = jnp.sqrt(jnp.square(scales) + v[..., None])
     x = m[..., None] / deviation
     cdf, pdf = normal_cdf(x), normal_pdf(x)

@@ -11,7 +11,7 @@ _HEADER = ("", "mean", "sd", "2.5 %", "97.5 %", "P(> 0)")
 
 @dataclass(frozen=True, repr=False)
 class Summary:
-    """The posterior of each coefficient: one entry a row, the intercept's first if there is one.
+    """The posterior of each coefficient: one entry per row, the intercept's first if there is one.
 
     It prints as a table, and is an HTML table in a notebook.
 
@@ -60,6 +60,6 @@ class Summary:
 
 
 def intervals(means: np.ndarray, deviations: np.ndarray, level: float) -> np.ndarray:
-    """The central intervals that hold the probability ``level``, one a row: lower and upper end."""
+    """The central intervals that hold the probability ``level``, one per row: lower and upper end."""
     reach = ndtri((1 + level) / 2) * deviations
     return np.column_stack([means - reach, means + reach])

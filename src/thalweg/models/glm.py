@@ -5,23 +5,15 @@ normal priors. The posterior is the Gaussian q over intercept and coefficients t
 E_q log p(y|z) − KL[q ‖ prior].
 """
 
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
-from sklearn.base import ClassifierMixin
+from sklearn.base import ClassifierMixin, _fit_context
 from sklearn.utils import Tags
 from sklearn.utils.multiclass import check_classification_targets
 
-from thalweg.arguments import number
-from thalweg.gaussian.likelihood import Likelihood
-from thalweg.gaussian.likelihoods import BernoulliLogit, GaussianNoise
-from thalweg.models._common import unharmed
-from thalweg.models._glm import GeneralisedLinearModel, Regressor
-from thalweg.models._scale import Solution
-from thalweg.models._weights import Frame, Pseudo, Rows, Weights, compressed, joined
-
-_SMALLEST_VARIANCE = 1e-100
-"""The variance of the noise where all targets are 0."""
+from thalweg.gaussian import linear
+from thalweg.models._glm import POSITIVE, GeneralisedLinearModel, Regressor
 
 
 class BernoulliGLM(ClassifierMixin, GeneralisedLinearModel):
@@ -96,6 +88,7 @@ class BernoulliGLM(ClassifierMixin, GeneralisedLinearModel):
     x0         ...
     """
 
+    @_fit_context(prefer_skip_nested_validation=True)
     def partial_fit(self, X: Any, y: Any, classes: Any = None, sample_weight: Any = None) -> "BernoulliGLM":
         """Take in a further batch: the posterior so far is the prior of the batch.
 
@@ -112,31 +105,24 @@ class BernoulliGLM(ClassifierMixin, GeneralisedLinearModel):
         classes
             The two classes, if the first batch does not hold both.
         """
-        with unharmed(self):
-            rows = self._rows(X, y, sample_weight, first=not hasattr(self, "coef_"), classes=classes)
-            self._take_in(rows, self._solve_further)
+        self._fit_further(X, y, sample_weight, classes=classes)
         return self
 
     def predict_proba(self, X: Any) -> np.ndarray:
         """Probabilities of the two classes, averaged over the posterior of the coefficients."""
-        second = self._mean_target(X)
+        X = self._rows(X)
+        second = self._posterior.predict(X)
         return np.column_stack([1 - second, second])
 
     def predict(self, X: Any) -> np.ndarray:
         """The more probable class."""
+        X = self._rows(X)
         # σ is symmetric: the average over the posterior is on the side of the mean.
-        mean, _ = self._latent(X)
+        mean, _ = self._posterior.latent(X)
         return self.classes_[(mean > 0).astype(int)]
 
-    def _likelihood(self) -> Likelihood:
-        return BernoulliLogit()
-
-    def _start(self, rows: Rows, frame: Frame, before: Weights | None) -> Pseudo:
-        # The likelihood averaged over N(0, v): its slope is ±1/2, its curvature about 1/√(16 + 2πv). Where there are
-        # fewer examples than weights v is that of the prior, else examples leave little of it.
-        fewer = before is None and len(rows.targets) < rows.columns.shape[1]
-        variance = np.sum(frame.design(rows.columns) ** 2, axis=1) if fewer else 0.0
-        return Pseudo(rows.weights * (rows.targets - 0.5), rows.weights / np.sqrt(16 + 2 * np.pi * variance))
+    def _kind(self) -> linear.Targets:
+        return linear.Labels()
 
     def _targets(self, y: np.ndarray, first: bool, classes: Any = None, **known: Any) -> np.ndarray:
         check_classification_targets(y)
@@ -211,6 +197,11 @@ class GaussianGLM(Regressor):
            [1.93, 2.07]])
     """
 
+    _parameter_constraints: ClassVar[dict] = {
+        **GeneralisedLinearModel._parameter_constraints,
+        "noise_variance": [POSITIVE, None],
+    }
+
     def __init__(
         self,
         noise_variance: float | None = None,
@@ -224,38 +215,12 @@ class GaussianGLM(Regressor):
         super().__init__(prior_scale, fit_intercept, intercept_scale, max_iter, tol, verbose)
         self.noise_variance = noise_variance
 
-    def _likelihood(self) -> Likelihood:
-        return GaussianNoise(self.noise_variance_)
+    def _kind(self) -> linear.Targets:
+        return linear.Measurements(self.noise_variance)
 
     def _targets(self, y: np.ndarray, first: bool, **known: Any) -> np.ndarray:
         return y.astype(np.float64)
 
-    def _solve_further(self, rows: Rows) -> Solution:
-        return self._solve(joined(self._stream, rows) if hasattr(self, "_stream") else rows)
-
-    def _solve(self, rows: Rows) -> Solution:
-        rows = compressed(rows)
-        solution = super()._solve(rows)
-        return solution._replace(learned={**solution.learned, "_stream": rows})
-
-    def _posterior(
-        self, rows: Rows, frame: Frame, before: Weights | None = None, nearby: Solution | None = None
-    ) -> Solution:
-        variance = self._noise_variance(frame, rows)
-        frame = Frame(frame.centre, frame.scales * np.sqrt(variance))
-        # A Gaussian observation of each example is what the likelihood is.
-        precisions = rows.weights / variance
-        start = Pseudo(precisions * rows.targets, precisions)
-        solution = self._maximise(rows, frame, None, GaussianNoise(variance), start)
-        return solution._replace(learned={"noise_variance_": variance})
-
-    def _noise_variance(self, units: Frame, rows: Rows) -> float:
-        if self.noise_variance is not None:
-            return float(number("noise_variance", self.noise_variance, above=0))
-        root = np.sqrt(rows.weights)[:, None]
-        examples = root * np.column_stack([units.design(rows.columns), rows.targets])
-        prior = np.eye(len(units.scales), examples.shape[1])
-        # The last entry of the triangular factor is the distance of the targets from the span of the features.
-        triangle: Any = np.linalg.qr(np.vstack([examples, prior]), mode="r")
-        distance = triangle[-1, -1]
-        return float(max(distance**2 / np.sum(rows.weights), _SMALLEST_VARIANCE))
+    def _keep(self, solution: linear.Solution) -> None:
+        super()._keep(solution)
+        self.noise_variance_ = float(solution.likelihood.variance)  # type: ignore[attr-defined]

@@ -1,25 +1,26 @@
 """Gaussian process classification by PG-SVI."""
 
 import warnings
-from typing import Any
+from numbers import Integral, Real
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from scipy.special import logit
-from sklearn.base import BaseEstimator, ClassifierMixin
+from sklearn.base import BaseEstimator, ClassifierMixin, _fit_context
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import check_random_state
+from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from thalweg import trees
-from thalweg.arguments import number, whole
+from thalweg.descent import Status
 from thalweg.gaussian.likelihood import Likelihood
 from thalweg.gaussian.likelihoods import BernoulliLogit, BernoulliProbit
-from thalweg.kernels import Gaussian, Kernel, median_distance
-from thalweg.models import _process
+from thalweg.kernels import Kernel
 from thalweg.models._common import row_weights, unharmed
+from thalweg.processes import classification
 
 _LINKS = {"logit": BernoulliLogit, "probit": BernoulliProbit}
 
@@ -28,7 +29,7 @@ class GPClassifier(ClassifierMixin, BaseEstimator):
     """Gaussian process classification with a Gaussian posterior, found by KL-proximal steps (PG-SVI).
 
     The posterior over the latent values is N(m, V) with V⁻¹ = K⁻¹ + diag(γ̃); each step is the exact minimiser of
-    the bound with the likelihood made linear, which is a natural-gradient step (equations.md §3, the paper's (83)).
+    the bound with the likelihood made linear, which is a natural-gradient step: eq. (83) of Khan et al. (2016).
     One step costs a Cholesky factorisation of an n × n matrix: a few thousand rows in minutes on a laptop.
 
     Parameters
@@ -46,7 +47,7 @@ class GPClassifier(ClassifierMixin, BaseEstimator):
     restarts
         How many more starting points to learn from, drawn around the kernel given.
     batch_size
-        Rows a step. By default all, with exact gradients, which is also the fastest: a step's cost hardly depends on
+        Rows per step. By default all, with exact gradients, which is also the fastest: a step's cost hardly depends on
         it. With a number, the stochastic method of the paper.
     step
         The initial β, for all rows; it is shortened where the bound would fall and made longer where it rises, so that
@@ -91,6 +92,20 @@ class GPClassifier(ClassifierMixin, BaseEstimator):
     array([False,  True])
     """
 
+    _parameter_constraints: ClassVar[dict] = {
+        "kernel": [Kernel, None],
+        "likelihood": [StrOptions(set(_LINKS)), Likelihood],
+        "jitter": [Interval(Real, 0, None, closed="left")],
+        "learn": ["boolean"],
+        "restarts": [Interval(Integral, 0, None, closed="left")],
+        "batch_size": [Interval(Integral, 1, None, closed="left"), None],
+        "step": [Interval(Real, 0, None, closed="neither")],
+        "tol": [Interval(Real, 0, None, closed="left")],
+        "max_iter": [Interval(Integral, 1, None, closed="left")],
+        "random_state": ["random_state"],
+        "verbose": ["verbose"],
+    }
+
     def __init__(
         self,
         kernel: Kernel | None = None,
@@ -118,6 +133,7 @@ class GPClassifier(ClassifierMixin, BaseEstimator):
         self.random_state = random_state
         self.verbose = verbose
 
+    @_fit_context(prefer_skip_nested_validation=True)
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> "GPClassifier":
         """Find the posterior, and the kernel if ``learn``.
 
@@ -142,37 +158,25 @@ class GPClassifier(ClassifierMixin, BaseEstimator):
         if len(self.classes_) < 2:
             raise ValueError(f"y must hold at least two classes, found one class: {self.classes_[0]!r}")
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
-        restarts = whole("restarts", self.restarts, least=0)
-        with jax.enable_x64(True), _process.enough_threads(len(X)):
-            settings = self._settings()
-            kernel = self._kernel(X if weights is None else X[weights > 0])
-            positives = range(1, 2) if len(self.classes_) == 2 else range(len(self.classes_))
-            self._fitted, self._factors = [], []
-            for positive in positives:
-                problem = _process.padded_problem(X, (labels == positive).astype(float), weights)
-                if self.learn:
-                    fitted = _process.learn(kernel, problem, settings, seed, restarts)
-                else:
-                    fitted = _process.infer(kernel, problem, settings, seed)
-                self._fitted.append(fitted)
-                self._factors.append(_process.factor(fitted, problem, settings))
-        self._inputs, self._likelihood = X, settings.likelihood
-        self._warn_if_unfinished(settings)
-        self.elbo_ = self.log_marginal_likelihood_bound_ = float(sum(fitted.bound for fitted in self._fitted))
-        self.n_iter_ = max(fitted.steps for fitted in self._fitted)
-        single = len(self._fitted) == 1
-        self.kernel_ = self._fitted[0].kernel if single else [fitted.kernel for fitted in self._fitted]
-        self.history_ = self._fitted[0].history if single else [fitted.history for fitted in self._fitted]
+        settings = self._settings()
+        positives = range(1, 2) if len(self.classes_) == 2 else range(len(self.classes_))
+        self._processes = [
+            classification.fit(X, (labels == positive).astype(float), settings, self.kernel, weights, seed)
+            for positive in positives
+        ]
+        self._likelihood = settings.likelihood
+        self._warn_if_unfinished()
+        self.elbo_ = self.log_marginal_likelihood_bound_ = float(sum(fitted.bound for fitted in self._processes))
+        self.n_iter_ = max(fitted.steps for fitted in self._processes)
+        single = len(self._processes) == 1
+        self.kernel_ = self._processes[0].kernel if single else [fitted.kernel for fitted in self._processes]
+        self.history_ = self._processes[0].history if single else [fitted.history for fitted in self._processes]
 
     def latent(self, X: Any) -> tuple[np.ndarray, np.ndarray]:
         """Means and variances of the latent function; a column for each class if there are more than two."""
         check_is_fitted(self)
         X = validate_data(self, X, dtype=np.float64, reset=False)
-        with jax.enable_x64(True):
-            found = [
-                _process.predict(fitted, self._inputs, factor, X)
-                for fitted, factor in zip(self._fitted, self._factors, strict=True)
-            ]
+        found = [fitted.predict(X) for fitted in self._processes]
         mean, variance = (np.stack(column, axis=1) for column in zip(*found, strict=True))
         return (mean[:, 0], variance[:, 0]) if len(found) == 1 else (mean, variance)
 
@@ -198,42 +202,29 @@ class GPClassifier(ClassifierMixin, BaseEstimator):
         best = np.argmax(self.predict_proba(X), axis=1)
         return self.classes_[best]
 
-    def _settings(self) -> _process.Settings:
-        link = _LINKS.get(self.likelihood) if isinstance(self.likelihood, str) else None
-        likelihood = self.likelihood if link is None else link()
-        if not isinstance(likelihood, Likelihood):
-            raise ValueError(f"likelihood must be 'logit', 'probit' or a Likelihood, found {self.likelihood!r}")
-        return _process.Settings(
-            likelihood=likelihood,
-            jitter=float(number("jitter", self.jitter, least=0)),
-            step=float(number("step", self.step, above=0)),
-            tol=float(number("tol", self.tol, least=0)),
-            max_iter=whole("max_iter", self.max_iter),
-            batch_size=None if self.batch_size is None else whole("batch_size", self.batch_size),
+    def _settings(self) -> classification.Settings:
+        named = isinstance(self.likelihood, str)
+        return classification.Settings(
+            likelihood=_LINKS[self.likelihood]() if named else self.likelihood,  # type: ignore[index, arg-type]
+            jitter=float(self.jitter),
+            learn=bool(self.learn),
+            restarts=int(self.restarts),
+            batch_size=None if self.batch_size is None else int(self.batch_size),
+            step=float(self.step),
+            tol=float(self.tol),
+            max_iter=int(self.max_iter),
             verbose=bool(self.verbose),
         )
 
-    def _kernel(self, X: np.ndarray) -> Kernel:
-        if self.kernel is None:
-            # Of rows that differ, so that a row given twice and a row of weight two lead to the same kernel.
-            rows = np.unique(X, axis=0)
-            distance = median_distance(rows, jax.random.key(0)) if len(rows) > 1 else 1.0
-            return Gaussian(lengthscale=trees.scalar(distance), variance=trees.scalar(10.0))
-        if not isinstance(self.kernel, Kernel):
-            raise TypeError(f"kernel must be a kernel from thalweg.kernels or None, found {self.kernel!r}")
-        # In the precision of the scope: kernels made outside it may hold float32.
-        return jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), self.kernel)
-
-    def _warn_if_unfinished(self, settings: _process.Settings) -> None:
-        worst = max(fitted.residual for fitted in self._fitted)
-        if (
-            settings.batch_size is None
-            and not worst <= settings.tol
-            and not all(f.status.success for f in self._fitted)
-        ):
+    def _warn_if_unfinished(self) -> None:
+        worst = max(fitted.residual for fitted in self._processes)
+        left = f"the natural gradient is {worst:.2g} long"
+        if any(fitted.status is Status.INTERRUPTED for fitted in self._processes):
+            warnings.warn(f"interrupted: the model is the best found so far; {left}", ConvergenceWarning, stacklevel=5)
+        elif self.batch_size is None and worst > self.tol and not all(f.status.success for f in self._processes):
             warnings.warn(
-                f"the natural gradient is {worst:.2g} long after {settings.max_iter} steps, tol is {settings.tol:g}; "
-                f"about {worst**2 / 2:.1g} nat are left to gain. Raise max_iter.",
+                f"{left} after {self.max_iter} steps, tol is {self.tol:g}; about {worst**2 / 2:.1g} nat are left to "
+                f"gain. Raise max_iter.",
                 ConvergenceWarning,
-                stacklevel=4,
+                stacklevel=5,
             )

@@ -1,0 +1,142 @@
+"""The fit of a linear model, to some observations or to a stream of them, with a prior scale given or learned."""
+
+from collections.abc import Callable
+from functools import cache, partial
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+from scipy.optimize import brentq
+
+from thalweg.descent import Status
+from thalweg.gaussian.linear.observations import Observations
+from thalweg.gaussian.linear.search import Search, Solution
+from thalweg.gaussian.linear.targets import Targets
+from thalweg.gaussian.linear.weights import Frame
+from thalweg.threads import enough_threads
+
+_FACTOR, _MOST_FACTORS = 4.0, 5
+"""The search moves by this factor, and at most so often: to 1024 times the scale it starts from, or to 1/1024."""
+
+_PLAIN_SCALE = 2.5
+"""The prior scale where none is given and none can be learned."""
+
+
+class Prior(NamedTuple):
+    """Prior standard deviations: one for all weights, or one per weight, or None, and it is learned; the intercept's.
+
+    Examples
+    --------
+    >>> Prior(2.0, intercept=10.0).scales(2.0, features=2)
+    array([10.,  2.,  2.])
+    """
+
+    scale: float | np.ndarray | None = None
+    intercept: float | None = 10.0
+    """Of the linear predictor where every feature is at its mean; None for no intercept."""
+
+    def scales(self, scale: Any, features: int) -> np.ndarray:
+        """That of each weight, the intercept's first."""
+        scales = np.array(np.broadcast_to(scale, features), dtype=np.float64)
+        return scales if self.intercept is None else np.append(self.intercept, scales)
+
+    def frame(self, rows: Observations, scale: Any) -> Frame:
+        """The coordinates in which this prior is N(0, I)."""
+        intercept = self.intercept is not None
+        return Frame.of(rows, self.scales(scale, rows.columns.shape[1] - intercept), intercept)
+
+
+def fit(targets: Targets, rows: Observations, prior: Prior, search: Search) -> Solution:
+    """The posterior given these observations and no others, at the prior scale given or where the bound is highest.
+
+    Examples
+    --------
+    >>> from thalweg.gaussian.linear import Measurements
+    >>> rows = Observations(np.ones((2, 1)), np.array([1.0, 3.0]), np.ones(2))
+    >>> found = fit(Measurements(1.0), rows, Prior(scale=1.0, intercept=None), Search(1e-6, 10))
+    >>> found.weights.coefficients()[0].round(4)  # (1 + 3)/(2 + 1)
+    array([1.3333])
+    """
+    with jax.enable_x64(True), enough_threads(min(rows.columns.shape)):
+        rows = rows.compressed() if targets.remembers else rows
+        at_scale = partial(_at_scale, targets, rows, prior, search)
+        spread = prior.frame(rows, 1.0).spread(rows) if prior.scale is None else 0.0
+        if spread:
+            solution = _with_best_scale(at_scale, 1 / spread, search.tol)
+        else:
+            solution = at_scale(_PLAIN_SCALE if prior.scale is None else prior.scale)
+    return solution._replace(stream=rows if targets.remembers else None)
+
+
+def fit_further(
+    targets: Targets, rows: Observations, prior: Prior, search: Search, before: Solution | None
+) -> Solution:
+    """The posterior given these observations and all ``before``: the posterior so far is the prior of what comes next.
+
+    That is Bayes' rule with a Gaussian in place of each intermediate posterior; for :class:`Measurements` it is exact,
+    and the prior scale is learned from all batches. Elsewhere the scale is that of the start, 2.5 if none is given.
+
+    Examples
+    --------
+    >>> from thalweg.gaussian.linear import Measurements
+    >>> parts = Prior(scale=1.0, intercept=None), Search(1e-6, 10)
+    >>> batch = lambda y: Observations(np.ones((1, 1)), np.array([y]), np.ones(1))
+    >>> first = fit_further(Measurements(1.0), batch(1.0), *parts, before=None)
+    >>> fit_further(Measurements(1.0), batch(3.0), *parts, before=first).weights.coefficients()[0].round(4)
+    array([1.3333])
+    """
+    if targets.remembers:
+        rows = rows if before is None or before.stream is None else before.stream.joined(rows)
+        return fit(targets, rows, prior, search)
+    if before is None:
+        return fit(targets, rows, prior._replace(scale=_PLAIN_SCALE) if prior.scale is None else prior, search)
+    with jax.enable_x64(True), enough_threads(rows.columns.shape[1]):
+        return targets.at(before.likelihood, rows, before.weights.frame, search, before)
+
+
+def _at_scale(
+    targets: Targets, rows: Observations, prior: Prior, search: Search, scale: Any, nearby: Solution | None = None
+) -> Solution:
+    """The posterior for one prior scale; ``nearby`` is that for another, to start from."""
+    return targets.posterior(rows, prior.frame(rows, scale), search, nearby)._replace(prior_scale=scale)
+
+
+def _with_best_scale(solve: Callable[[float, Solution | None], Solution], start: float, tol: float) -> Solution:
+    """The solution at the scale where the bound is highest, to ``tol`` of the logarithm of the scale.
+
+    From ``start`` the scale follows the slope of the bound, by factors, until the slope changes its sign, and the
+    zero between is found by Brent's method. Where it does not change, the scale is the last one. ``solve`` finds the
+    posterior for a scale, given one for another scale to start from. An interruption keeps the last posterior found.
+    """
+    latest: Solution | None = None
+    steps = 0
+
+    def solution(log: float) -> Solution:
+        nonlocal latest, steps
+        latest = solve(float(np.exp(log)), latest)
+        steps += latest.steps
+        if latest.status is Status.INTERRUPTED:
+            raise KeyboardInterrupt
+        return latest
+
+    @cache
+    def slope(log: float) -> float:
+        return solution(log).weights.slope_in_scale()
+
+    def search() -> Solution:
+        log = np.log(start)
+        direction = np.sign(slope(log))
+        for _ in range(_MOST_FACTORS):
+            last, log = log, log + direction * np.log(_FACTOR)
+            if direction * slope(log) <= 0:
+                log = brentq(slope, last, log, xtol=tol)
+                break
+        return solution(log)
+
+    try:
+        found = search()
+    except KeyboardInterrupt:
+        if latest is None:
+            raise
+        found = latest._replace(status=Status.INTERRUPTED)
+    return found._replace(steps=steps)

@@ -1,0 +1,49 @@
+"""What a linear model is fitted to: columns of features, targets, and how often each example counts."""
+
+from typing import NamedTuple
+
+import numpy as np
+
+
+class Observations(NamedTuple):
+    """Examples: the columns (that of the intercept first, if there is one), targets, and positive weights.
+
+    Examples
+    --------
+    >>> rows = Observations.of(np.array([[2.0], [3.0]]), np.array([1.0, 0.0]), np.array([1.0, 0.0]), intercept=True)
+    >>> rows.columns
+    array([[1., 2.]])
+    """
+
+    columns: np.ndarray
+    targets: np.ndarray
+    weights: np.ndarray
+
+    @classmethod
+    def of(cls, X: np.ndarray, y: np.ndarray, weights: np.ndarray, intercept: bool) -> "Observations":
+        """Those of positive weight."""
+        counts = weights > 0
+        return cls(with_intercept(X[counts], intercept), y[counts], weights[counts])
+
+    def joined(self, further: "Observations") -> "Observations":
+        """These, and others after them."""
+        return Observations(*(np.concatenate(parts) for parts in zip(self, further, strict=True)))
+
+    def compressed(self) -> "Observations":
+        """Observations that say the same to a Gaussian likelihood, for any noise: at most one more than columns.
+
+        They have the same products of columns and targets, by a QR factorisation, and the same total weight.
+        """
+        most = self.columns.shape[1] + 1
+        if len(self.targets) <= most:
+            return self
+        total = np.sum(self.weights)
+        scaled = np.sqrt(self.weights)[:, None] * np.column_stack([self.columns, self.targets])
+        # Equal weights that add up to the total; what they multiply is divided by them.
+        factor = np.linalg.qr(scaled, mode="r") / np.sqrt(total / most)
+        return Observations(factor[:, :-1], factor[:, -1], np.full(most, total / most))
+
+
+def with_intercept(X: np.ndarray, intercept: bool) -> np.ndarray:
+    """The features with a column of ones before them, if there is an intercept."""
+    return np.hstack([np.ones((len(X), 1)), X]) if intercept else X

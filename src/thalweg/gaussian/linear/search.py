@@ -1,0 +1,233 @@
+"""The search for the posterior over weights with the highest bound, in the smaller of two spaces.
+
+With A the design in the coordinates of a :class:`~thalweg.gaussian.linear.weights.Frame`, it works
+
+- over the weights, V⁻¹ = I + Aᵀdiag(γ̃)A, where there are no more of them than examples, or
+- over the linear predictor at the examples, whose prior covariance is K = AAᵀ.
+
+Rows and columns are padded with zeros to a few sizes, rows with weight 0, so that fits of about the same size share one
+compiled function. The posterior of a padded weight is its prior: neither posterior nor bound changes.
+"""
+
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+from scipy.linalg import cho_factor, cho_solve, cholesky
+
+from thalweg.descent import History, Monotone, Result, Status, Tolerance, minimize
+from thalweg.descent.steps import Move, Taken
+from thalweg.gaussian.divergence import GaussianKL, KLToNormal, KLToProcess
+from thalweg.gaussian.likelihood import Expected, Likelihood
+from thalweg.gaussian.linear.observations import Observations, with_intercept
+from thalweg.gaussian.linear.weights import Frame, LowRank, Weights
+from thalweg.gaussian.oracle import ExpectedLikelihood
+from thalweg.gaussian.posteriors import Full, Implicit
+from thalweg.padding import padded, padded_size
+
+_ROWS, _COLUMNS = 256, 16
+"""The smallest sizes that data are padded to."""
+
+_SMALLEST_VARIANCE = 1e-30
+"""Prior variance at least given to the linear predictor of an example, which a row of zeros would leave at 0."""
+
+
+class Pseudo(NamedTuple):
+    """A Gaussian observation of the linear predictor in place of each example, to start from."""
+
+    pulls: np.ndarray
+    """What is observed, times its precision."""
+    precisions: np.ndarray
+    reach: float = np.inf
+    """Where this leads to a linear predictor beyond it, the search starts at 0 instead."""
+
+
+class Search(NamedTuple):
+    """How to look for a posterior: until the natural gradient is as short as ``tol``, in ``max_iter`` steps at most.
+
+    Examples
+    --------
+    >>> Search(tol=1e-5, max_iter=1000)
+    Search(tol=1e-05, max_iter=1000, progress=False)
+    """
+
+    tol: float
+    max_iter: int
+    progress: bool = False
+
+
+class Solution(NamedTuple):
+    """The posterior that a search has led to, and how; arrays are NumPy's."""
+
+    weights: Weights
+    likelihood: Likelihood
+    """With its parameters as given or learned."""
+    elbo: float
+    """The bound, in nats; for a stream the sum over batches."""
+    steps: int
+    status: Status
+    history: History
+    prior_scale: Any = None
+    """As given or learned."""
+    stream: Observations | None = None
+    """All observations so far in short, where a stream needs them."""
+
+    def latent(self, X: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Mean and variance of the linear predictor of rows of features."""
+        return self.weights.latent(with_intercept(X, self.weights.frame.centre is not None))
+
+    def predict(self, X: np.ndarray) -> np.ndarray:
+        """The mean of the targets of rows of features, averaged over the posterior."""
+        with jax.enable_x64(True):
+            return np.asarray(_mean_target(self.likelihood, *_padded(*self.latent(X))))[: len(X)]
+
+
+@eqx.filter_jit
+def _mean_target(likelihood: Likelihood, mean: Float[Array, " n"], variance: Float[Array, " n"]) -> Float[Array, " n"]:
+    return likelihood.predict(mean, variance).mean
+
+
+def find_weights(
+    frame: Frame, rows: Observations, likelihood: Likelihood, start: Pseudo, search: Search, before: Solution | None
+) -> Solution:
+    """The posterior with the highest bound; call it with float64 switched on.
+
+    The search starts where each example is replaced by a Gaussian observation, so that the posterior is a linear
+    solve: for a Gaussian likelihood that is the answer, for the others about a step of Fisher scoring. In a stream the
+    prior is the posterior of the observations ``before``.
+    """
+    design = frame.design(rows.columns)
+    if before is None and design.shape[0] < design.shape[1]:
+        weights, result = _over_examples(frame, design, rows, likelihood, start, search)
+    else:
+        prior = None if before is None else before.weights.as_prior()
+        weights, result = _over_weights(frame, design, rows, likelihood, start, search, prior)
+    if result.status is Status.INTERRUPTED and not result.steps:
+        raise KeyboardInterrupt
+    elbo = -result.history.last["value"] + (0.0 if before is None else before.elbo)
+    likelihood = jax.tree.map(np.asarray, likelihood)
+    scale = None if before is None else before.prior_scale
+    return Solution(weights, likelihood, elbo, result.steps, result.status, result.history, scale)
+
+
+def _over_weights(
+    frame: Frame,
+    design: np.ndarray,
+    rows: Observations,
+    likelihood: Likelihood,
+    start: Pseudo,
+    search: Search,
+    prior: Full | None,
+) -> tuple[Weights, Result]:
+    dimension = design.shape[1]
+    size, kept = padded_size(dimension, _COLUMNS), slice(dimension)
+    initial: Any = [np.zeros(size), np.eye(size), np.eye(size)]
+    initial = Full(*initial)
+    if prior is not None:
+        initial.mean[kept], initial.covariance[kept, kept], initial.precision[kept, kept] = prior
+    design, pulls, precisions, targets, weights = _padded(design, start.pulls, start.precisions, *rows[1:])
+    design = padded(design, size, axis=1)
+    precision = initial.precision + (design.T * precisions) @ design
+    factor = cho_factor(precision, lower=True)
+    mean = cho_solve(factor, initial.precision @ initial.mean + design.T @ pulls)
+    if np.max(np.abs(design @ mean)) > start.reach:
+        mean = np.zeros(size)
+    result = minimize(
+        ExpectedLikelihood(likelihood, targets, design, weights=weights),
+        Full(mean, cho_solve(factor, np.eye(size)), precision),
+        term=KLToNormal(Full(*(jnp.asarray(part) for part in initial))),
+        **_method(search),
+    )
+    arrays: Any = [np.asarray(part) for part in result.x]
+    mean, covariance, precision = arrays
+    found = Full(mean[kept], covariance[kept, kept], precision[kept, kept])
+    return Weights(frame, found.mean, found), result
+
+
+def _over_examples(
+    frame: Frame, design: np.ndarray, rows: Observations, likelihood: Likelihood, start: Pseudo, search: Search
+) -> tuple[Weights, Result]:
+    count = len(design)
+    pulls, precisions, targets, weights = _padded(start.pulls, start.precisions, *rows[1:])
+    kernel = np.eye(len(pulls))
+    kernel[:count, :count] = design @ design.T
+    np.fill_diagonal(kernel, np.maximum(np.diagonal(kernel), _SMALLEST_VARIANCE))
+    root = np.sqrt(precisions)
+    factor = cholesky(np.eye(len(root)) + root[:, None] * kernel * root, lower=True)
+    dual = pulls - root * cho_solve((factor, True), root * (kernel @ pulls))
+    if np.max(np.abs(kernel @ dual)) > start.reach:
+        dual = np.zeros_like(dual)
+    covariance = jnp.asarray(kernel)
+    result = minimize(
+        ExpectedLikelihood(likelihood, targets, weights=weights),
+        Implicit.from_factor(covariance, *(jnp.asarray(part) for part in (dual, precisions, factor))),
+        term=KLToProcess(covariance),
+        **_method(search),
+    )
+    dual, sites = (np.asarray(part)[:count] for part in (result.x.weights, result.x.sites))
+    return Weights(frame, design.T @ dual, LowRank.of(design, sites)), result
+
+
+class _Settling(Monotone):
+    """Monotone steps that are never longer than the first, and shorter after one that lengthened the natural gradient.
+
+    Steps too long can circle around the optimum, so near to it that the objective does not tell.
+    """
+
+    def __init__(self, longest: float) -> None:
+        super().__init__(longest, grow=1.1)
+
+    def init(self, x: Full | Implicit) -> tuple:
+        """Carry the length of the last natural gradient too."""
+        return *super().init(x), jnp.asarray(jnp.inf, x.mean.dtype)
+
+    def take(self, move: Move, state: tuple) -> Taken:
+        """Search, then step."""
+        *searched, before = state
+        taken = super().take(move, tuple(searched))
+        size, largest = taken.state
+        length = jnp.asarray(self.residual_norm(move, taken), size.dtype)
+        longest, shrink = (number.astype(size.dtype) for number in (self.initial, self.shrink))
+        size = jnp.where(length > before, taken.size * shrink, jnp.minimum(size, longest))
+        return taken._replace(state=(size, largest, length))
+
+
+def _method(search: Search) -> dict:
+    return {
+        "engine": "compiled",
+        "divergence": GaussianKL(),
+        "step": _Settling(4.0),
+        "tol": Tolerance(0, search.tol),
+        "steps": search.max_iter,
+        "progress": search.progress,
+    }
+
+
+def seen_from(weights: Weights, likelihood: Likelihood, rows: Observations, reach: float) -> Pseudo:
+    """The likelihood as it looks from a posterior: what a whole natural-gradient step puts in its place."""
+    mean, variance = weights.latent(rows.columns)
+    first: Any
+    second: Any
+    _, first, second = expected(likelihood, rows.targets, mean, variance)
+    return Pseudo(rows.weights * (first - second * mean), -second * rows.weights, reach)
+
+
+def expected(likelihood: Likelihood, targets: np.ndarray, mean: np.ndarray, variance: np.ndarray) -> Expected:
+    """E log p(y|z) and its derivatives."""
+    found = _expected(likelihood, *_padded(targets, mean, variance))
+    return jax.tree.map(lambda part: np.asarray(part)[: len(targets)], found)
+
+
+@eqx.filter_jit
+def _expected(
+    likelihood: Likelihood, targets: Float[Array, " n"], mean: Float[Array, " n"], variance: Float[Array, " n"]
+) -> Expected:
+    return likelihood.expected(targets, mean, variance)
+
+
+def _padded(*arrays: np.ndarray) -> list[Any]:
+    """The arrays with rows of zeros up to the next size."""
+    return [padded(array, padded_size(len(array), _ROWS)) for array in arrays]

@@ -1,0 +1,140 @@
+"""The posterior N(m, V) over the weights of a linear predictor, and what follows from it.
+
+Weights are counted in prior standard deviations, so that the prior is N(0, I), and the features are centred if there is
+an intercept: :class:`Frame` holds these coordinates. V is a matrix, or, where there are more weights than examples,
+V = I − RᵀR with a matrix R that has a row per example, and no matrix over pairs of weights is formed.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from scipy.linalg import cholesky, solve_triangular
+
+from thalweg.gaussian.linear.observations import Observations
+from thalweg.gaussian.posteriors import Full
+
+_ROUNDING = 1e-24
+"""Centred columns with squares smaller than this, beside those of the columns, are rounding errors."""
+
+
+@dataclass(frozen=True)
+class Frame:
+    """The coordinates of the weights: centre of the features (None without intercept), prior standard deviations."""
+
+    centre: np.ndarray | None
+    scales: np.ndarray
+
+    @classmethod
+    def of(cls, rows: Observations, scales: np.ndarray, intercept: bool) -> "Frame":
+        """Centred at the weighted mean of the rows, if there is an intercept."""
+        if not intercept:
+            return cls(None, scales)
+        ones = rows.columns[:, 0]
+        pull = rows.weights * ones
+        return cls(pull @ rows.columns[:, 1:] / (pull @ ones), scales)
+
+    def spread(self, rows: Observations) -> float:
+        """The prior standard deviation of a typical example's linear predictor, less the part of the intercept.
+
+        It is 0 where the columns are all constant, but for rounding.
+        """
+        squares = lambda columns: rows.weights @ np.sum(columns[:, self.intercepts :] ** 2, axis=1)
+        centred, plain = squares(self.design(rows.columns)), squares(rows.columns * self.scales)
+        return float(np.sqrt(centred / np.sum(rows.weights))) if centred > _ROUNDING * plain else 0.0
+
+    @property
+    def intercepts(self) -> int:
+        """1 with an intercept, 0 without: where the other weights begin."""
+        return int(self.centre is not None)
+
+    def design(self, columns: np.ndarray) -> np.ndarray:
+        """The columns in these coordinates."""
+        if self.centre is None:
+            return columns * self.scales
+        ones = columns[:, :1]
+        return np.hstack([ones, columns[:, 1:] - ones * self.centre]) * self.scales
+
+
+@dataclass(frozen=True)
+class LowRank:
+    """What the examples say of more weights than there are examples: V⁻¹ = I + GᵀG, V = I − RᵀR, R = L⁻¹G."""
+
+    root: np.ndarray
+    """G."""
+    factor: np.ndarray
+    """L, the lower Cholesky factor of I + GGᵀ."""
+
+    @classmethod
+    def of(cls, design: np.ndarray, sites: np.ndarray) -> "LowRank":
+        """With V⁻¹ = I + Aᵀdiag(γ̃)A, for a design A and sites γ̃."""
+        root = np.sqrt(sites)[:, None] * design
+        return cls(root, cholesky(np.eye(len(root)) + root @ root.T, lower=True))
+
+    def explained(self, design: np.ndarray) -> np.ndarray:
+        """The part ‖Rx‖² of the prior variance ‖x‖² that each row x loses."""
+        return np.sum(solve_triangular(self.factor, self.root @ design.T, lower=True) ** 2, axis=0)
+
+    def explained_of_each(self) -> np.ndarray:
+        """The same of each weight by itself."""
+        return np.sum(solve_triangular(self.factor, self.root, lower=True) ** 2, axis=0)
+
+
+@dataclass(frozen=True)
+class Weights:
+    """The posterior N(mean, V) in the coordinates of a frame; V is that of ``spread``."""
+
+    frame: Frame
+    mean: Any
+    spread: Full | LowRank
+
+    def latent(self, columns: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Mean and variance of the linear predictor."""
+        design = self.frame.design(columns)
+        if isinstance(self.spread, Full):
+            variance = np.sum((design @ self.spread.covariance) * design, axis=1)
+        else:
+            variance = np.sum(design**2, axis=1) - self.spread.explained(design)
+        return design @ self.mean, np.maximum(variance, 0)
+
+    def _variances(self) -> np.ndarray:
+        """The diagonal of V."""
+        spread = self.spread
+        return np.diagonal(spread.covariance) if isinstance(spread, Full) else 1 - spread.explained_of_each()
+
+    def coefficients(self) -> tuple[np.ndarray, np.ndarray]:
+        """Means and standard deviations in the units of the data, the intercept's first if there is one."""
+        scales = self.frame.scales
+        means, deviations = scales * self.mean, scales * np.sqrt(np.maximum(self._variances(), 0))
+        if self.frame.centre is not None:
+            # The intercept is the linear predictor where all features are 0.
+            (means[0],), (variance,) = self.latent(np.eye(1, len(scales)))
+            deviations[0] = np.sqrt(variance)
+        return means, deviations
+
+    def slope_in_scale(self) -> float:
+        """How the bound changes with the logarithm of a factor common to the scales of all weights but the intercept's.
+
+        At the best posterior only the prior's change counts, Σ(m² + V − 1); given is its share of Σ(m² + 1 − V), which
+        is between −1 and 1.
+        """
+        learned = slice(self.frame.intercepts, None)
+        squares, explained = np.sum(self.mean[learned] ** 2), np.sum(1 - self._variances()[learned])
+        return float((squares - explained) / max(squares + explained, np.finfo(float).tiny))
+
+    def covariance_of_coefficients(self) -> np.ndarray | None:
+        """Over all pairs, the intercept first; None where it was not formed."""
+        if not isinstance(self.spread, Full):
+            return None
+        back = np.diag(self.frame.scales)
+        if self.frame.centre is not None:
+            back[0, 1:] = -self.frame.centre * self.frame.scales[1:]
+        return back @ self.spread.covariance @ back.T
+
+    def as_prior(self) -> Full:
+        """The prior of the examples that come next."""
+        if isinstance(self.spread, Full):
+            return self.spread
+        precision: Any = np.eye(len(self.mean)) + self.spread.root.T @ self.spread.root
+        covariance: Any = np.linalg.inv(precision)
+        return Full(self.mean, covariance, precision)

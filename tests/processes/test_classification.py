@@ -1,0 +1,217 @@
+"""Labels by a latent process: the optimum of the bound, its kernel, weights, batches, and interruptions."""
+
+from dataclasses import replace
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import scipy.optimize
+from sklearn.datasets import make_moons
+
+from thalweg.descent import Status
+from thalweg.gaussian import BernoulliLogit, StudentT
+from thalweg.kernels import Gaussian, Matern32
+from thalweg.processes import classification
+from thalweg.processes.classification import Settings, default_kernel, fit
+
+KERNEL = Gaussian(lengthscale=0.7, variance=20.0)
+X, LABELS = make_moons(60, noise=0.25, random_state=0)
+Y = LABELS.astype(float)
+FIXED = Settings(BernoulliLogit(), jitter=1e-3, learn=False, tol=1e-4)
+
+
+@pytest.fixture(scope="module")
+def fixed():
+    return fit(X, Y, FIXED, KERNEL)
+
+
+def exact_bound(kernel, jitter):
+    """The optimum of the bound by another road: L-BFGS over the mean and a full covariance's factor, whitened."""
+    count = len(Y)
+    root = jnp.linalg.cholesky(kernel(jnp.asarray(X)) + jitter * jnp.eye(count))
+    lower = np.tril_indices(count)
+    targets = jnp.asarray(Y)
+
+    @jax.jit
+    @jax.value_and_grad
+    def loss(flat):
+        u = flat[:count]
+        factor = jnp.zeros((count, count)).at[lower].set(flat[count:])
+        logs = jnp.diagonal(factor)
+        factor = factor - jnp.diag(logs) + jnp.diag(jnp.exp(logs))
+        m, spread = root @ u, root @ factor
+        expected = BernoulliLogit().expected(targets, m, jnp.sum(spread**2, axis=1))
+        kl = (u @ u + jnp.sum(factor**2) - count) / 2 - jnp.sum(logs)
+        return kl - jnp.sum(expected.value)
+
+    found = scipy.optimize.minimize(
+        lambda flat: tuple(np.asarray(part) for part in loss(flat)),
+        np.zeros(count + len(lower[0])),
+        jac=True,
+        method="L-BFGS-B",
+        options={"maxiter": 4000, "maxfun": 5000, "ftol": 1e-13, "gtol": 1e-7},
+    )
+    return -found.fun
+
+
+def test_the_bound_is_the_optimum_over_all_gaussians(fixed):
+    assert fixed.bound == pytest.approx(exact_bound(KERNEL, 1e-3), abs=1e-4)
+    assert fixed.status is Status.CONVERGED
+    assert fixed.residual <= 1e-4
+    assert fixed.history.last["value"] == -fixed.bound
+    assert len(fixed.history["step"]) == fixed.steps
+
+
+def test_a_loose_tolerance_leaves_less_than_a_thousandth_of_a_nat(fixed):
+    loose = fit(X, Y, replace(FIXED, tol=1e-2), KERNEL)
+    assert loose.steps < fixed.steps
+    assert 0 <= fixed.bound - loose.bound < 1e-3
+
+
+@pytest.mark.parametrize("step", [1e-4, 1e4])
+def test_recovers_from_a_bad_step(fixed, step):
+    assert fit(X, Y, replace(FIXED, step=step), KERNEL).bound == pytest.approx(fixed.bound, abs=1e-5)
+
+
+def test_the_latent_process_is_exact_at_the_data_and_the_prior_far_away(fixed):
+    """At the inputs V = (K⁻¹ + diag γ̃)⁻¹; without the jitter, which is part of K there only."""
+    mean, variance = fixed.predict(np.concatenate([X, [[100.0, 100.0]]]))
+    K = np.asarray(KERNEL(jnp.asarray(X)))
+    np.testing.assert_allclose(mean[:-1], K @ fixed.weights, atol=1e-10)
+    B = np.eye(60) + np.sqrt(fixed.sites)[:, None] * (K + 1e-3 * np.eye(60)) * np.sqrt(fixed.sites)
+    np.testing.assert_allclose(fixed.factor @ fixed.factor.T, B, atol=1e-10)
+    spread = np.linalg.solve(fixed.factor, np.sqrt(fixed.sites)[:, None] * K)
+    np.testing.assert_allclose(variance[:-1], np.diag(K) - np.sum(spread**2, axis=0), atol=1e-9)
+    assert mean[-1] == pytest.approx(0, abs=1e-8)
+    assert variance[-1] == pytest.approx(20.0)
+
+
+def test_a_long_prediction_goes_by_strips(fixed):
+    many = np.resize(X, (1500, 2))
+    np.testing.assert_allclose(fixed.predict(many).variance, np.resize(fixed.predict(X).variance, 1500), rtol=1e-12)
+
+
+def test_learning_raises_the_bound_to_where_it_is_flat():
+    settings = Settings(BernoulliLogit(), restarts=0, tol=1e-4)
+    given = lambda kernel: fit(X, Y, replace(settings, learn=False), kernel).bound
+    learned = fit(X, Y, settings, KERNEL)
+    assert learned.bound > given(KERNEL)
+    lengthscale, variance = float(learned.kernel.lengthscale), float(learned.kernel.variance)
+    assert given(Gaussian(lengthscale, variance)) == pytest.approx(learned.bound, abs=1e-5)
+    for factor in (0.9, 1.1):
+        for kernel in (Gaussian(lengthscale * factor, variance), Gaussian(lengthscale, variance * factor)):
+            assert given(kernel) <= learned.bound + 1e-4
+
+
+@pytest.mark.slow
+def test_other_kernels_learn_too():
+    learned = fit(X, Y, Settings(BernoulliLogit(), restarts=0), Matern32(1.0, 5.0))
+    assert isinstance(learned.kernel, Matern32)
+    assert np.mean((learned.predict(X).mean > 0) == LABELS) > 0.85
+
+
+@pytest.mark.slow
+def test_batches_come_close_to_the_optimum(fixed):
+    settings = replace(FIXED, batch_size=6, max_iter=60)
+    found = fit(X, Y, settings, KERNEL)
+    assert fixed.bound - 0.5 < found.bound <= fixed.bound
+    assert fit(X, Y, settings, KERNEL).bound == found.bound
+
+
+def test_weight_two_is_the_row_twice():
+    weights = np.ones(60)
+    weights[:10] = 2
+    settings = replace(FIXED, jitter=0.0)
+    # 50 rows and 10 of them twice are 60: nothing is compiled again.
+    weighted = fit(X[:50], Y[:50], settings, KERNEL, weights[:50])
+    twice = np.concatenate([np.arange(50), np.arange(10)])
+    repeated = fit(X[twice], Y[twice], settings, KERNEL)
+    assert weighted.bound == pytest.approx(repeated.bound, abs=1e-5)
+    np.testing.assert_allclose(weighted.predict(X).mean, repeated.predict(X).mean, atol=1e-4)
+
+
+def test_duplicates_and_a_singular_kernel_are_no_trouble():
+    rows = np.repeat(np.arange(30), 2)
+    found = fit(X[rows], Y[rows], replace(FIXED, jitter=0.0), Gaussian(100.0, 1e4))
+    assert np.isfinite(found.bound)
+    assert np.all(found.predict(X).variance > 0)
+
+
+@pytest.mark.slow
+def test_a_likelihood_that_is_not_log_concave_keeps_a_covariance():
+    found = fit(X, Y, replace(FIXED, likelihood=StudentT(3.0, 0.3)), KERNEL)
+    assert np.isfinite(found.bound)
+    assert np.all(found.predict(X).variance > 0)
+
+
+def test_the_default_kernel_counts_equal_rows_once():
+    once, twice = default_kernel(X), default_kernel(np.repeat(X, 2, axis=0))
+    assert once == twice
+    assert float(default_kernel(np.ones((3, 2))).lengthscale) == 1.0
+
+
+def test_precision_is_double_whatever_is_switched_on(fixed):
+    with jax.enable_x64(False):
+        found = fit(X, Y, FIXED, Gaussian(0.7, 20.0))
+        predicted = found.predict(X)
+    assert found.bound == pytest.approx(fixed.bound, abs=1e-5)
+    assert predicted.mean.dtype == np.float64
+
+
+def test_fitted_is_plain_data(fixed):
+    assert all(isinstance(leaf, np.ndarray) for leaf in jax.tree.leaves(fixed.kernel))
+    for array in (fixed.inputs, fixed.weights, fixed.sites, fixed.factor):
+        assert type(array) is np.ndarray
+        assert len(array) == 60
+
+
+def interrupted_at(call, monkeypatch):
+    """Let the given inference of a fit be interrupted from the keyboard after two steps."""
+    whole, calls = classification.minimize, []
+
+    def impatient(*arguments, **options):
+        calls.append(None)
+        if len(calls) != call:
+            return whole(*arguments, **options)
+        result = whole(*arguments, **{**options, "steps": 2, "tol": 1e-30})
+        return replace(result, status=Status.INTERRUPTED)
+
+    monkeypatch.setattr(classification, "minimize", impatient)
+
+
+def test_an_interrupted_fit_keeps_what_was_found(monkeypatch):
+    interrupted_at(1, monkeypatch)
+    found = fit(X, Y, FIXED, KERNEL)
+    assert found.status is Status.INTERRUPTED
+    assert found.steps == 2
+    assert np.isfinite(found.bound)
+
+
+def test_interrupted_learning_keeps_the_best_kernel(monkeypatch, fixed):
+    interrupted_at(4, monkeypatch)
+    found = fit(X, Y, replace(FIXED, learn=True), KERNEL)
+    assert found.status is Status.INTERRUPTED
+    assert found.bound >= fixed.bound - 1e-6
+    monkeypatch.undo()
+    assert fit(X, Y, FIXED, found.kernel).bound == pytest.approx(found.bound, abs=0.1)
+
+
+def test_before_anything_was_found_an_interruption_is_passed_on(monkeypatch):
+    def interrupted(*_, **__):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(classification, "minimize", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        fit(X, Y, replace(FIXED, learn=True), KERNEL)
+
+
+def test_a_first_fit_compiles_four_programs_at_most():
+    compiled = []
+    note = lambda event, seconds, **_: compiled.append(event) if event.endswith("backend_compile_duration") else None
+    jax.monitoring.register_event_duration_secs_listener(note)
+    # No other test has this many rows and features.
+    rows = np.random.default_rng(0).normal(size=(97, 7))
+    fit(rows, (rows[:, 0] > 0).astype(float), Settings(BernoulliLogit(), learn=False), Gaussian(2.0, 5.0))
+    jax.monitoring.unregister_event_duration_listener(note)
+    assert 0 < len(compiled) <= 4

@@ -17,7 +17,7 @@ from jaxtyping import Array, Float, Int
 
 
 class Tables(NamedTuple):
-    """What a recurrence reads: the map onto [−1, 1] and the weights b_j/S_j, b′_j/S_j (padded with zeros)."""
+    """What a recurrence reads: the map Ã = scale·A − shift onto [−1, 1] and the weights b_j/S_j, b′_j/S_j."""
 
     scale: Float[Array, ""]
     shift: Float[Array, ""]
@@ -102,8 +102,7 @@ def sweep(
         Also run to the full degree and return (w_n, w_{n−1}) of every probe, from where the recurrence can be run
         backwards.
     stride
-        Steps per turn of the loop. With two the newer vector overwrites the older in place; with one the compiler
-        copies a block every step, which counts where a product is as cheap as a copy. At most one step is wasted.
+        Steps per turn of the loop, see :attr:`Operator.stride`. At most one step is wasted.
     advance
         ``advance(u, w) -> (w⁺, w·w⁺, ‖w⁺‖²)`` with w⁺ = 2Ãw − u, for the value alone, where the operator knows a way to
         take all three in one pass.

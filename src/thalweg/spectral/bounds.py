@@ -1,4 +1,4 @@
-"""Where the spectrum lies, and that the operator is symmetric: Lanczos' method from a random start, with a stated safety.
+"""Where the spectrum lies, by Lanczos' method from a random start, with a stated safety.
 
 Upper end (and lower end where f is entire): after k steps from a random vector, λ_max − θ_max exceeds
 ε (λ_max − λ_min) with probability at most 1.648 √d exp(−√ε (2k−1)) (Kuczyński and Woźniakowski, 1992); the interval

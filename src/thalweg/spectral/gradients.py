@@ -149,9 +149,9 @@ def _paper(operator: Operator, inputs: Inputs, tangent: PyTree) -> tuple[Forms, 
     def body(carry: tuple) -> tuple:
         # Holds w_j, w_{j−1} and y_{j+1}, y_{j+2}; adds the term y_jᵀ dÃ w_{j−1}.
         j, state, before, adjoint, after, total = carry
-        active = j <= degrees
+        active = (j <= degrees)[None, :]
         both = shifted(jnp.concatenate([adjoint, before], axis=1))
-        latest = weigh(j) * start + 2.0 * both[:, :count] - after
+        latest = weigh(j)[None, :] * start + 2.0 * both[:, :count] - after
         total = accumulate(total, jnp.where(active, latest, 0), before, jnp.where(j == 1, 1.0, 2.0))
         back = 2.0 * both[:, count:] - state
         state, before = jnp.where(active, before, state), jnp.where(active, back, before)

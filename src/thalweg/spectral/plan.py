@@ -208,7 +208,7 @@ def _density(bounds: Spectrum, lower: float, upper: float, size: int) -> tuple[n
 def _tables(tuner: Tuner, law: laws.Law, dtype: Any) -> tuple[Array, Array, Array, Array]:
     """b_j/S_j, b′_j/S_j, log S_j and the control variate, padded to a power of two: few shapes to compile for."""
     logs = law.floored.log_survival
-    length = max(8, 1 << (logs.size - 1).bit_length())
+    length = max(64, 1 << (logs.size - 1).bit_length())
     if length > 2 * MAX_DEGREE:
         raise ValueError(f"the series has {logs.size} coefficients: the interval is too wide; use a preconditioner")
     inverse = np.where(np.isneginf(logs), 0.0, np.exp(-np.maximum(logs, -700.0)))

@@ -124,7 +124,9 @@ def sweep(
     values = tables.weights[0] * squares + weigh(1, degrees, tables.weights) * moment
     second = 2.0 * length - squares
     values = values + weigh(2, degrees, tables.weights) * second
-    vectors = tuple(tables.derivative[0] * start + weigh(1, other, tables.derivative) * first for other in accumulate)
+    vectors = tuple(
+        tables.derivative[0] * start + weigh(1, other, tables.derivative)[None, :] * first for other in accumulate
+    )
     limit = 1.0 + tolerance(dtype)
 
     def watch(outside: Any, size: Any, cross: Any, width: int) -> Any:
@@ -146,7 +148,7 @@ def sweep(
         if advance is None:
             latest = 2.0 * shifted(carry.newer) - carry.older
             if keep_last:
-                active = k <= own[:width]
+                active = (k <= own[:width])[None, :]
                 older = jnp.where(active, older, carry.older)
                 latest = jnp.where(active, latest, carry.newer)
             cross = jnp.sum(older * latest, axis=0)
@@ -159,7 +161,7 @@ def sweep(
             + weigh(2 * k, limits, tables.weights) * (2.0 * size - squares[:width])
         )
         vectors = tuple(
-            u + weigh(k, other[:width], tables.derivative) * latest
+            u + weigh(k, other[:width], tables.derivative)[None, :] * latest
             for u, other in zip(carry.vectors, accumulate, strict=True)
         )
         return _Carry(k + 1, older, latest, values, vectors, watch(carry.outside, size, cross, width))

@@ -145,7 +145,8 @@ def _summed(
 def _check_beside_plan(plan: Plan, f: Callable[[Any], Any], method: str, options: dict[str, Any]) -> None:
     if plan.f != f:
         raise ValueError(
-            f"plan was made for another function, {plan.f!r}: make one for this sum, {f!r}, or call plan.estimate(A, key)"
+            f"plan was made for another function, {plan.f!r}: make one for {f!r}, the function of this sum, or call "
+            "plan.estimate(A, key)"
         )
     if method != "stochastic":
         raise ValueError(f"method={method!r} makes no use of a plan: leave one of the two out")

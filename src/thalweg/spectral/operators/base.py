@@ -72,7 +72,7 @@ class Operator(eqx.Module):
     def columns(self, indices: Int[Array, " k"]) -> Float[Array, "d k"]:
         """Columns of A: products with unit vectors, unless an operator knows better."""
         size = self.shape[0]
-        return self.mv((jnp.arange(size)[:, None] == indices[None, :]).astype(self.dtype))
+        return self.mv((jnp.arange(size, dtype=indices.dtype)[:, None] == indices[None, :]).astype(self.dtype))
 
     def bounds(self) -> tuple[float, float]:
         """Proven bounds of the spectrum, (−∞, ∞) if there are none."""
@@ -94,9 +94,7 @@ class Operator(eqx.Module):
     @property
     def dtype(self) -> np.dtype:
         """The floating dtype in which products are made."""
-        dtypes = [leaf.dtype for leaf in jax.tree.leaves(self) if eqx.is_inexact_array(leaf)]
-        # At least float32: a recurrence in half precision is all rounding.
-        return jnp.result_type(float) if not dtypes else _widest([*dtypes, jnp.float32])
+        return working_dtype(*(leaf.dtype for leaf in jax.tree.leaves(self) if eqx.is_inexact_array(leaf)))
 
     def __matmul__(self, vectors: Float[Array, " d *m"]) -> Float[Array, " d *m"]:
         """A v for one vector, or for a block with one vector per column."""
@@ -241,8 +239,8 @@ def gershgorin(diagonal: Array, radius: Array) -> tuple[float, float]:
     return float(jnp.min(diagonal - radius)) - slack, float(jnp.max(diagonal + radius)) + slack
 
 
-def _widest(dtypes: list) -> np.dtype:
-    widest = dtypes[0]
-    for dtype in dtypes[1:]:
-        widest = jnp.promote_types(widest, dtype)
-    return widest
+def working_dtype(*dtypes: Any) -> np.dtype:
+    """The widest floating dtype, at least float32 (a recurrence in half precision is all rounding); JAX's if none."""
+    floating = [jnp.dtype(dtype) for dtype in dtypes if jnp.issubdtype(dtype, jnp.floating)]
+    widest = max(floating, key=lambda dtype: dtype.itemsize, default=jnp.result_type(float))
+    return jnp.result_type(widest if widest.itemsize >= 4 else jnp.float32)

@@ -30,7 +30,7 @@ class DenseOperator(Operator):
 
     def mv(self, block: Array) -> Array:
         """AV."""
-        return self.matrix.astype(jnp.promote_types(self.matrix.dtype, block.dtype)) @ block
+        return self.matrix.astype(self.dtype) @ block
 
     def diagonal(self) -> Array:
         """The diagonal."""

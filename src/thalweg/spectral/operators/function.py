@@ -10,7 +10,7 @@ import numpy as np
 from jaxtyping import Array, PyTree
 
 from thalweg.arguments import whole
-from thalweg.spectral.operators.base import Operator, is_traced
+from thalweg.spectral.operators.base import Operator, is_traced, working_dtype
 
 
 class FunctionOperator(Operator):
@@ -104,8 +104,7 @@ class SciPyOperator(Operator):
     @property
     def dtype(self) -> np.dtype:
         """SciPy's, if it is a floating one."""
-        dtype = self.operator.dtype
-        return jnp.promote_types(jnp.result_type(dtype if np.issubdtype(dtype, np.floating) else float), jnp.float32)
+        return working_dtype(self.operator.dtype)
 
     def mv(self, block: Array) -> Array:
         """SciPy's product."""

@@ -113,7 +113,7 @@ class SparseOperator(Operator):
     def diagonal(self) -> Array:
         """The entries that lie on the diagonal."""
         values, neighbours = self.values[:, : self.size], self.neighbours[:, : self.size]
-        own = jnp.where(neighbours == jnp.arange(self.size)[None, :], values, 0)
+        own = jnp.where(neighbours == jnp.arange(self.size, dtype=neighbours.dtype)[None, :], values, 0)
         loop = jnp.where(self.positions[:, 0] == self.positions[:, 1], self.rest, 0)
         return jnp.sum(own, axis=0).at[self.positions[:, 0]].add(loop)
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from benchmarks._common import report, table
 from benchmarks._matrices import rbf
-from thalweg.spectral import Operator, PivotedCholesky, estimate, kernel_operator, plan, spectral_sum
+from thalweg.spectral import FunctionOperator, PivotedCholesky, kernel_operator, plan, spectral_sum
 
 KEYS, PROBES = 2000, 16
 
@@ -41,7 +41,7 @@ def unbiased(dtype) -> float:
     for options in ({}, {"preconditioner": PivotedCholesky(rank=8)}):
         for gradient in ("series", "paper"):
             p = plan("log", operator(theta), jax.random.key(1), probes=4, gradient=gradient, **options)
-            run = jax.value_and_grad(lambda t, key, p=p: estimate(p, operator(t), key).value)
+            run = jax.value_and_grad(lambda t, key, p=p: p.estimate(operator(t), key).value)
             values, gradients = jax.jit(jax.vmap(run, (None, 0)))(theta, jax.random.split(jax.random.key(2), KEYS))
             found = np.concatenate([np.asarray(values)[:, None], np.asarray(gradients)], axis=1).astype(np.float64)
             error = np.sqrt(found.var(0) / KEYS + (1e-5 * np.abs(truth)) ** 2 * (dtype == jnp.float32))
@@ -55,7 +55,7 @@ def covered(dtype) -> float:
     truth = np.linalg.slogdet(A)[1]
     B = jnp.asarray(A, dtype)
     p = plan("log", B, jax.random.key(0), probes=PROBES)
-    e = jax.jit(jax.vmap(lambda key: estimate(p, B, key)))(jax.random.split(jax.random.key(3), 1000))
+    e = jax.jit(jax.vmap(lambda key: p.estimate(B, key)))(jax.random.split(jax.random.key(3), 1000))
     low, high = e.interval(0.95)
     for f in (jnp.sqrt, jnp.exp, lambda x: x * jnp.log(x), lambda x: 1.0 / x):
         with jax.enable_x64(True):
@@ -69,11 +69,11 @@ def products(d, dtype) -> tuple[float, float]:
     """Block products a second of one estimate, and of the bare product."""
     A = jax.random.normal(jax.random.key(0), (d, d), dtype) / jnp.asarray(np.sqrt(d), dtype)
     A = jax.jit(lambda a: 0.25 * (a + a.T) + 3.0 * jnp.eye(d, dtype=dtype), donate_argnums=0)(A)
-    operator = Operator(lambda a, block: a @ block, A, dimension=d)
+    operator = FunctionOperator(lambda a, block: a @ block, A, dimension=d)
     p = plan("log", operator, jax.random.key(1), probes=PROBES, degree=200, law="fixed", interval=(0.5, 6.0))
-    jax.block_until_ready(estimate(p, operator, jax.random.key(2)).value)
+    jax.block_until_ready(p.estimate(operator, jax.random.key(2)).value)
     began = time.perf_counter()
-    result = jax.block_until_ready(estimate(p, operator, jax.random.key(3)))
+    result = jax.block_until_ready(p.estimate(operator, jax.random.key(3)))
     ours = float(result.products) / PROBES / (time.perf_counter() - began)
     with jax.default_matmul_precision("highest"):
         chain = jax.jit(lambda a, v: jax.lax.fori_loop(0, 100, lambda i, w: 0.1 * (a @ w), v))

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from benchmarks._common import report, table
-from thalweg.spectral import Operator, estimate, plan
+from thalweg.spectral import FunctionOperator, plan
 
 D, DEGREES = 200_000, (20, 80, 320)
 
@@ -23,7 +23,7 @@ def multiply(theta, diagonal, block):
 def gradient_of(gradient, degree):
     diagonal = jnp.linspace(1.0, 1000.0, D)
     theta = jnp.array([1.0, 1.0])
-    operator = lambda t: Operator(multiply, t, dimension=D, data=diagonal)
+    operator = lambda t: FunctionOperator(multiply, t, diagonal, dimension=D)
     p = plan(
         "log",
         operator(theta),
@@ -34,7 +34,7 @@ def gradient_of(gradient, degree):
         gradient=gradient,
         interval=(1.0, 1100.0),
     )
-    return jax.jit(jax.grad(lambda t, key: estimate(p, operator(t), key).value)), theta
+    return jax.jit(jax.grad(lambda t, key: p.estimate(operator(t), key).value)), theta
 
 
 def child(gradient, degree):

@@ -8,7 +8,7 @@ import numpy as np
 
 from benchmarks._common import ratio, report, side_by_side, table
 from benchmarks._matrices import rbf
-from thalweg.spectral import Operator, estimate, plan
+from thalweg.spectral import FunctionOperator, plan
 
 D = 1500
 
@@ -24,9 +24,9 @@ def main() -> None:
 
     def contender(count):
         theta = jnp.zeros(count)
-        operator = lambda t: Operator(multiply, t, dimension=D, data=kernel)
+        operator = lambda t: FunctionOperator(multiply, t, kernel, dimension=D)
         p = plan("log", operator(theta), jax.random.key(0), degree=40, gradient="series", interval=(0.99, None))
-        gradient = jax.jit(jax.grad(lambda t, key: estimate(p, operator(t), key).value))
+        gradient = jax.jit(jax.grad(lambda t, key: p.estimate(operator(t), key).value))
         return lambda: gradient(theta, jax.random.key(1))
 
     seconds = side_by_side({"3": contender(3), "300": contender(300)}, repeats=9)

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from thalweg.spectral import estimate, gram_operator, plan
+from thalweg.spectral import gram_operator, plan
 
 
 def main(rows: int = 120, columns: int = 60, rank: int = 3, steps: int = 400) -> None:
@@ -29,7 +29,7 @@ def main(rows: int = 120, columns: int = 60, rank: int = 3, steps: int = 400) ->
     )
 
     def objective(x, key):
-        norm = estimate(p, gram_operator(x, smoothing), key).value
+        norm = p.estimate(gram_operator(x, smoothing), key).value
         return 0.5 * jnp.sum((x - noisy) ** 2) + weight * norm
 
     optimiser = optax.sgd(optax.exponential_decay(0.05, steps // 4, 0.4))

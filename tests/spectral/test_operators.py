@@ -1,3 +1,5 @@
+from typing import ClassVar
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -5,28 +7,30 @@ import lineax as lx
 import numpy as np
 import pytest
 import scipy.sparse
+import scipy.sparse.linalg
 from jax.experimental import sparse as jsparse
 from spectral_matrices import laplacian, rbf
 
 from thalweg.spectral import (
+    FunctionOperator,
+    KernelOperator,
     Nystrom,
-    Operator,
     PivotedCholesky,
+    ShiftedOperator,
     as_operator,
-    estimate,
     gram_operator,
     kernel_operator,
     logdet,
     plan,
-    sparse,
+    spectral_sum,
+    trace_exp,
 )
-from thalweg.spectral.operators import diagonal, entries_bounds
-from thalweg.spectral.precondition import _low_rank_parts
-from thalweg.spectral.setup import make_preconditioner
-from thalweg.spectral.sparse import sparse_parts
+from thalweg.spectral.operators import DenseOperator, sparse
+from thalweg.spectral.operators.sparse import sparse_parts
 
 A = laplacian(6)
 DENSE = A.toarray()
+KEY = jax.random.key(0)
 
 
 def kinds():
@@ -37,7 +41,10 @@ def kinds():
         "coo": A.tocoo(),
         "bcoo": jsparse.BCOO.from_scipy_sparse(A),
         "lineax": lx.MatrixLinearOperator(jnp.asarray(DENSE), lx.symmetric_tag),
-        "function": Operator(lambda theta, v: theta @ v, jnp.asarray(DENSE), dimension=36),
+        "scipy": scipy.sparse.linalg.aslinearoperator(A),
+        "shifted": ShiftedOperator(as_operator(A - 0.5 * scipy.sparse.eye(36)), 0.5),
+        "sum": as_operator(0.25 * A) + as_operator(0.75 * DENSE),
+        "function": FunctionOperator(lambda theta, v: theta @ v, jnp.asarray(DENSE), dimension=36),
     }
 
 
@@ -72,7 +79,7 @@ def test_hubs_of_a_graph_are_scattered():
     assert rest.size == positions.shape[0] == 49 - values.shape[0]
     block = np.random.default_rng(0).standard_normal((50, 3))
     assert as_operator(star) @ jnp.asarray(block) == pytest.approx(star @ block)
-    assert diagonal(as_operator(star), as_operator(star).theta) == pytest.approx(np.zeros(50))
+    assert as_operator(star).diagonal() == pytest.approx(np.zeros(50))
 
 
 @pytest.mark.parametrize("width", [3, 16])
@@ -83,14 +90,11 @@ def test_a_step_in_strips_is_the_step(monkeypatch, width):
     monkeypatch.setattr(sparse, "_STRIPS_FROM", 1)
     A = laplacian(13)
     operator = as_operator(A)
-    assert operator.multiply.in_strips(operator.theta)
+    strips = operator.strips(0.7, 0.3)
+    assert strips.rows % 64 == 0
     older, newer = np.random.default_rng(0).standard_normal((2, A.shape[0], width))
-    product = operator.multiply
-    padded = product.padded(operator.theta, jnp.asarray(newer))
-    assert padded.shape[0] % 64 == 0
-    extra = padded.shape[0] - A.shape[0]
-    before = jnp.pad(jnp.asarray(older), ((0, extra), (0, 0)))
-    latest, cross, size = product.advance(operator.theta, operator.data, 0.7, 0.3, before, padded)
+    before, padded = (jnp.pad(jnp.asarray(w), ((0, strips.rows - A.shape[0]), (0, 0))) for w in (older, newer))
+    latest, cross, size = strips.advance(before, padded)
     expected = 0.7 * (A @ newer) - 0.3 * newer - older
     assert latest[: A.shape[0]] == pytest.approx(expected)
     assert latest[A.shape[0] :] == pytest.approx(0)
@@ -102,17 +106,17 @@ def test_values_do_not_depend_on_the_strips(monkeypatch):
     A = laplacian(13)
     operator = as_operator(A)
     p = plan("log", operator, jax.random.key(0), probes=8)
-    whole = estimate(p, operator, jax.random.key(1))
+    whole = p.estimate(operator, jax.random.key(1))
     monkeypatch.setattr(sparse, "_STRIPS_FROM", 1)
     monkeypatch.setattr(sparse, "_MOST_ROWS", 64)
     operator = as_operator(A)
-    assert operator.multiply.in_strips(operator.theta)
-    assert diagonal(operator, operator.theta) == pytest.approx(A.diagonal())
-    strips = estimate(p, operator, jax.random.key(1))
+    assert operator.strips(1.0, 0.0) is not None
+    assert operator.diagonal() == pytest.approx(A.diagonal())
+    strips = p.estimate(operator, jax.random.key(1))
     assert float(strips.value) == pytest.approx(float(whole.value), rel=1e-12)
     assert float(strips.standard_error) == pytest.approx(float(whole.standard_error), rel=1e-9)
-    gradient = jax.grad(lambda t: estimate(p, eqx.tree_at(lambda o: o.theta, operator, t), jax.random.key(1)).value)
-    assert bool(jnp.all(jnp.isfinite(gradient(operator.theta)[0])))
+    gradient = eqx.filter_grad(lambda moving: p.estimate(moving, jax.random.key(1)).value)(operator)
+    assert bool(jnp.all(jnp.isfinite(gradient.values)))
 
 
 def test_kernel_products_do_not_depend_on_the_strips():
@@ -121,13 +125,13 @@ def test_kernel_products_do_not_depend_on_the_strips():
     whole = kernel_operator(rbf_kernel, jnp.array(0.2), points, 0.05)
     strips = kernel_operator(rbf_kernel, jnp.array(0.2), points, 0.05, rows=5)
     assert strips.to_dense() == pytest.approx(whole.to_dense())
-    assert diagonal(strips, strips.theta) == pytest.approx(jnp.diagonal(whole.to_dense()))
+    assert strips.diagonal() == pytest.approx(jnp.diagonal(whole.to_dense()))
 
 
 @pytest.mark.parametrize("matrix", [rbf(20), laplacian(5)])
 def test_bounds_from_entries_hold(matrix):
     dense = matrix.toarray() if scipy.sparse.issparse(matrix) else matrix
-    low, high = entries_bounds(as_operator(matrix))
+    low, high = as_operator(matrix).bounds()
     values = np.linalg.eigvalsh(dense)
     assert low <= values[0]
     assert values[-1] <= high
@@ -144,7 +148,7 @@ def test_gram_operators_square_the_singular_values(shape, sparse):
 
 
 def test_the_square_of_a_function_has_its_squared_eigenvalues():
-    scaled = Operator(lambda theta, v: theta[:, None] * v, jnp.array([1.0, -2.0, 3.0]), dimension=3)
+    scaled = FunctionOperator(lambda theta, v: theta[:, None] * v, jnp.array([1.0, -2.0, 3.0]), dimension=3)
     assert np.diagonal(gram_operator(scaled, 0.5).to_dense()) == pytest.approx([1.5, 4.5, 9.5])
     assert np.diagonal(gram_operator(lambda v: 2 * v, 0.0, 3).to_dense()) == pytest.approx([4.0] * 3)
 
@@ -165,11 +169,33 @@ def test_the_matrix_given_is_left_as_it_is():
     assert twice.data.tolist() == [1.0, 2.0, 3.0]
 
 
-@pytest.mark.parametrize("request_", [PivotedCholesky(rank=4), Nystrom(rank=4)])
-def test_another_matrix_of_the_same_size_compiles_nothing(request_):
-    """Also where the preconditioner's σ² is found from the matrix."""
-    matrix = jnp.asarray(A.toarray() + np.eye(36))
-    for factor in (1.0, 1.1, 1.2):
-        before = _low_rank_parts._cached._cache_size()
-        make_preconditioner(request_, as_operator(factor * matrix), jax.random.key(0), 16)
-    assert _low_rank_parts._cached._cache_size() == before
+class Counted(DenseOperator):
+    """Counts how often its products and columns are traced."""
+
+    traced: ClassVar[list] = []
+
+    def mv(self, block):
+        self.traced.append("mv")
+        return super().mv(block)
+
+    def columns(self, indices):
+        self.traced.append("columns")
+        return super().columns(indices)
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda operator: PivotedCholesky(rank=4).build(operator, KEY, 16),
+        lambda operator: Nystrom(rank=4).build(operator, KEY, 16),
+        lambda operator: trace_exp(operator, KEY, time=0.5, probes=4),
+        lambda operator: spectral_sum(lambda x: x**3, operator, KEY, probes=4),
+    ],
+)
+def test_another_matrix_of_the_same_size_compiles_nothing(use):
+    """Also where σ² is found from the matrix, and where the function is new but alike."""
+    matrix = jnp.asarray(DENSE + np.eye(36))
+    use(Counted(matrix))
+    before = len(Counted.traced)
+    use(Counted(1.1 * matrix))
+    assert len(Counted.traced) == before > 0

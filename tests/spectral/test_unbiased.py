@@ -9,13 +9,12 @@ import pytest
 from spectral_matrices import FUNCTIONS, rbf, with_spectrum
 
 from thalweg.spectral import (
-    Diagonal,
+    FunctionOperator,
     InfiniteVarianceWarning,
+    Jacobi,
     Nystrom,
-    Operator,
     Own,
     PivotedCholesky,
-    estimate,
     kernel_operator,
     plan,
 )
@@ -32,12 +31,12 @@ def multiply(theta, parts, block):
 
 
 def affine(theta):
-    return Operator(multiply, theta, dimension=D, data=jnp.asarray(PARTS))
+    return FunctionOperator(multiply, theta, jnp.asarray(PARTS), dimension=D)
 
 
 @jax.jit
 def sample(p, theta, keys):
-    return jax.vmap(lambda key: jax.value_and_grad(lambda t: estimate(p, affine(t), key).value)(theta))(keys)
+    return jax.vmap(lambda key: jax.value_and_grad(lambda t: p.estimate(affine(t), key).value)(theta))(keys)
 
 
 def exact_value_and_gradient(f, operator_of, theta):
@@ -103,7 +102,7 @@ def test_the_plan_says_when_the_variance_is_infinite():
 )
 def test_the_other_kinds_of_probe_are_unbiased(probe):
     p = plan(jnp.log, affine(THETA), jax.random.key(1), probes=8, degree=8, probe=probe, interval=INTERVAL)
-    values = jax.jit(jax.vmap(lambda key: estimate(p, affine(THETA), key).value))(
+    values = jax.jit(jax.vmap(lambda key: p.estimate(affine(THETA), key).value))(
         jax.random.split(jax.random.key(3), KEYS)
     )
     exact = exact_value_and_gradient(jnp.log, affine, THETA)[0]
@@ -112,7 +111,7 @@ def test_the_other_kinds_of_probe_are_unbiased(probe):
 
 def test_a_shared_degree_is_unbiased_and_its_error_bar_true():
     p = plan(jnp.log, affine(THETA), jax.random.key(1), probes=12, group=3, degree=5, interval=INTERVAL)
-    run = jax.jit(jax.vmap(lambda key: estimate(p, affine(THETA), key)))
+    run = jax.jit(jax.vmap(lambda key: p.estimate(affine(THETA), key)))
     e = run(jax.random.split(jax.random.key(4), KEYS))
     exact = exact_value_and_gradient(jnp.log, affine, THETA)[0]
     assert abs(e.value.mean() - exact) < 5 * e.value.std() / np.sqrt(KEYS)
@@ -139,7 +138,7 @@ def kernel_of(theta):
 @jax.jit
 def sample_kernel(p, theta, keys):
     def value(t, key):
-        e = estimate(p, kernel_of(t), key)
+        e = p.estimate(kernel_of(t), key)
         return e.value, e.status
 
     (values, status), gradients = jax.vmap(jax.value_and_grad(value, has_aux=True), (None, 0))(theta, keys)
@@ -173,7 +172,7 @@ def test_preconditioned_value_and_gradient_are_unbiased(kind, name, gradient, mo
     wanted = {
         "cholesky": PivotedCholesky(rank=5),
         "nystrom": Nystrom(rank=5, noise=0.09),
-        "diagonal": Diagonal(),
+        "diagonal": Jacobi(),
         "own": _own(),
     }[kind]
     p = plan(
@@ -215,7 +214,7 @@ def test_float32_is_unbiased_too():
     with jax.enable_x64(False):
         A = jnp.asarray(rbf(30, noise=0.3), jnp.float32)
         p = plan("log", A, jax.random.key(0), probes=4)
-        e = jax.jit(jax.vmap(lambda key: estimate(p, A, key)))(jax.random.split(jax.random.key(1), KEYS))
+        e = jax.jit(jax.vmap(lambda key: p.estimate(A, key)))(jax.random.split(jax.random.key(1), KEYS))
         assert e.value.dtype == jnp.float32
         values = np.asarray(e.value, np.float64)
     exact = np.linalg.slogdet(np.asarray(A, np.float64))[1]

@@ -6,19 +6,26 @@ vᵀf(A)v; a Chebyshev series turns f(A)v into products with A; and a random deg
 All the rest makes the estimate cheap (a law of degrees that suits the coefficients, half the products, a
 preconditioner) and honest (an error bar that covers, a watch on the spectrum).
 
-The way of one estimate through the files: ``operators`` (``sparse``, ``gram``) → ``plan`` (``intervals``, ``bounds``,
-``chebyshev``, ``degrees``, ``tuning``, ``precondition``) → ``estimate`` (``probes``, ``recurrence``, ``gradients``) →
-``sums``.
+The way of one estimate through the files: ``operators`` → ``plan`` (``bounds``, ``chebyshev``, ``degrees``, ``tuning``,
+``precondition``, ``lowrank``) → ``estimate`` (``probes``, ``recurrence``, ``gradients``) → ``sums``.
 """
 
 from thalweg.spectral.bounds import NotPositiveDefiniteError
 from thalweg.spectral.degrees import InfiniteVarianceWarning
-from thalweg.spectral.estimate import Estimate, estimate
-from thalweg.spectral.gram import gram_operator
-from thalweg.spectral.operators import Operator, as_operator, kernel_operator
+from thalweg.spectral.estimate import Estimate, Plan, Status
+from thalweg.spectral.lowrank import Nystrom, PivotedCholesky
+from thalweg.spectral.operators import (
+    FunctionOperator,
+    KernelOperator,
+    Operator,
+    ShiftedOperator,
+    as_operator,
+    gram_operator,
+    kernel_operator,
+)
 from thalweg.spectral.oracle import SpectralOracle
-from thalweg.spectral.plan import Plan, plan
-from thalweg.spectral.precondition import Diagonal, Nystrom, Own, PivotedCholesky
+from thalweg.spectral.plan import plan
+from thalweg.spectral.precondition import Jacobi, Own
 from thalweg.spectral.sums import (
     entropy,
     estrada,
@@ -31,19 +38,22 @@ from thalweg.spectral.sums import (
 )
 
 __all__ = [
-    "Diagonal",
     "Estimate",
+    "FunctionOperator",
     "InfiniteVarianceWarning",
+    "Jacobi",
+    "KernelOperator",
     "NotPositiveDefiniteError",
     "Nystrom",
     "Operator",
     "Own",
     "PivotedCholesky",
     "Plan",
+    "ShiftedOperator",
     "SpectralOracle",
+    "Status",
     "as_operator",
     "entropy",
-    "estimate",
     "estrada",
     "gram_operator",
     "kernel_operator",

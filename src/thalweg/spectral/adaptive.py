@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Key
 
-from thalweg.spectral.estimate import BUDGET, OK, ROUNDING, Estimate, quantile
+from thalweg.spectral.estimate import Estimate, Status, quantile
 
 _LEVEL = 0.95
 _MOST_BATCHES = 10_000
@@ -25,20 +25,20 @@ Target = Callable[[float], float]
 """The half-width of the interval that is wanted, for a value."""
 
 
-def batches_wanted(first: Estimate, target: Target | None, rounding: float) -> tuple[int, int]:
+def batches_wanted(first: Estimate, target: Target | None, rounding: float) -> tuple[int, Status]:
     """How many batches bring the error bar down to the target, and the status that the estimate then has.
 
     Only what probes and degrees make of the error averages out; where rounding alone is more than the target, as many
     as make the rest no larger than it.
     """
     if target is None:
-        return 1, OK
+        return 1, Status.OK
     value, error = (float(jax.lax.stop_gradient(x)) for x in (first.value, first.standard_error))
     allowed = (target(value) / quantile(_LEVEL, first.degrees_of_freedom)) ** 2
     if error**2 <= allowed:
-        return 1, OK
+        return 1, Status.OK
     sampled, room = max(error**2 - rounding**2, 0.0), allowed - rounding**2
-    status = OK if room > 0 else ROUNDING
+    status = Status.OK if room > 0 else Status.ROUNDING
     ratio = sampled / max(room if room > 0 else rounding**2, np.finfo(float).tiny)
     return int(np.ceil(np.clip(ratio, 1.0, 1e12))), status
 
@@ -53,7 +53,7 @@ def refine(
 ) -> Estimate:
     """Average as many batches as the first one says it takes."""
     wanted, status = batches_wanted(first, target, rounding)
-    if wanted == 1 and status == OK:
+    if wanted == 1 and status == Status.OK:
         return first
     per_batch = max(float(first.products), 1.0)
     allowed = _MOST_BATCHES if budget is None else max(1, int(budget // per_batch))
@@ -61,7 +61,7 @@ def refine(
     total, products = first.value, first.products
     for index in range(1, batches):
         batch = draw(jax.random.fold_in(key, index))
-        if int(batch.status) != OK:
+        if batch.outcome != Status.OK:
             raise ValueError(f"estimate failed in batch {index}: {batch.message}")
         total, products = total + batch.value, products + batch.products
     variance = float(jax.lax.stop_gradient(first.standard_error)) ** 2
@@ -70,6 +70,6 @@ def refine(
         total / batches,
         jnp.asarray(error, first.value.dtype),
         products,
-        jnp.asarray(status if batches == wanted else BUDGET, first.status.dtype),
+        jnp.asarray(status if batches == wanted else Status.BUDGET, first.status.dtype),
     )
     return eqx.tree_at(lambda e: (e.value, e.standard_error, e.products, e.status), first, replacements)

@@ -1,4 +1,4 @@
-"""Intervals that hold the spectrum: Lanczos' method from a random start, with a stated safety.
+"""Where the spectrum lies, by Lanczos' method from a random start, with a stated safety.
 
 Upper end (and lower end where f is entire): after k steps from a random vector, λ_max − θ_max exceeds
 ε (λ_max − λ_min) with probability at most 1.648 √d exp(−√ε (2k−1)) (Kuczyński and Woźniakowski, 1992); the interval
@@ -10,6 +10,7 @@ less its residual, and at least a tenth of it, and the watch on ‖w_j‖ in the
 is a Rayleigh quotient: one below zero *proves* that A is not positive definite.
 """
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -19,8 +20,8 @@ import numpy as np
 import scipy.linalg
 from jaxtyping import Array, Key
 
+from thalweg.spectral.chebyshev import evaluate
 from thalweg.spectral.operators import Operator
-from thalweg.spectral.precondition import Preconditioner
 
 _CHUNK = 20
 _FAILURE = 1e-3
@@ -42,13 +43,13 @@ class NotPositiveDefiniteError(ValueError):
 
 def spectrum(
     operator: Operator,
-    preconditioner: Preconditioner | None,
+    preconditioner: Any,
     key: Key[Array, ""],
     *,
     positive: bool,
     lower: float | None = None,
     upper: float | None = None,
-    proven: tuple[float, float] | None = None,
+    proven: tuple[float, float] = (-np.inf, np.inf),
     steps: int = 200,
 ) -> Spectrum:
     """Bound the spectrum of a symmetric operator and sketch its density.
@@ -58,7 +59,7 @@ def spectrum(
     operator
         The operator A.
     preconditioner
-        Bound the spectrum of P^(−½)AP^(−½) instead.
+        Bound the spectrum of P^(−½)AP^(−½) instead; or None.
     key
         For the starting vector.
     positive
@@ -106,8 +107,7 @@ def spectrum(
         low = max(0.9 * nodes[0] - gap, 0.25 * nodes[0]) if positive else nodes[0] - gap
     if high is None:
         high = nodes[-1] + residuals[-1]
-    if proven is not None:
-        low, high = max(low, proven[0]), min(high, proven[1])
+    low, high = max(low, proven[0]), min(high, proven[1])
     low = low if lower is None else float(lower)
     high = high if upper is None else float(upper)
     # A multiple of the identity, nearly, has an interval of no width: give it some, the degree stays tiny.
@@ -154,7 +154,7 @@ def _start(key: Key[Array, ""], size: int, dtype: Any) -> tuple[Array, Array, Ar
 
 
 @eqx.filter_jit
-def _lanczos(operator: Operator, preconditioner: Preconditioner | None, state: tuple, count: int) -> tuple:
+def _lanczos(operator: Operator, preconditioner: Any, state: tuple, count: int) -> tuple:
     """Run ``count`` steps of Lanczos' method without reorthogonalisation: extreme Ritz values do not need it."""
     half = (lambda block: block) if preconditioner is None else preconditioner.inverse_root
 
@@ -171,3 +171,77 @@ def _lanczos(operator: Operator, preconditioner: Preconditioner | None, state: t
     pairs: tuple
     state, pairs = jax.lax.scan(step, state, None, length=count)
     return state, *pairs
+
+
+def needs_positive(function: Callable[[Any], Any]) -> bool:
+    """Whether f or f′ is undefined at or below zero, so that the spectrum must be positive."""
+    points = [-1.0, -1e-3, 0.0]
+    values = np.append(evaluate(function, points), evaluate(function, points, derivative=True))
+    return not bool(np.all(np.isfinite(values)))
+
+
+def check_symmetric(operator: Operator, key: Key[Array, ""]) -> None:
+    """Refuse an operator that changes the shape of vectors, is not finite, or not symmetric: uᵀAv ≠ vᵀAu."""
+    finite, gap = _probe_symmetry(operator, key)
+    if not bool(finite):
+        raise ValueError("A holds NaN or infinity: a product with a finite vector is not finite")
+    if float(gap) > 1e3 * float(jnp.finfo(operator.dtype).eps):
+        raise ValueError(
+            f"A must be symmetric: uᵀAv and vᵀAu differ by {float(gap):.2g} of ‖u‖‖Av‖ for random u, v. "
+            "Symmetrise it, (A + Aᵀ)/2, or for singular values use nuclear_norm or schatten_norm."
+        )
+
+
+@eqx.filter_jit
+def _probe_symmetry(operator: Operator, key: Key[Array, ""]) -> tuple[Array, Array]:
+    size = operator.dimension
+    u, v = jax.random.normal(key, (2, size, 2), operator.dtype)
+    with jax.default_matmul_precision("highest"):
+        both = operator @ jnp.concatenate([u, v], axis=1)
+    if both.shape != (size, 4):
+        raise ValueError(f"A must map a block of shape {(size, 4)} to the same shape, found {both.shape}")
+    left, right = both[:, :2], both[:, 2:]
+    gap = jnp.abs(jnp.sum(v * left, axis=0) - jnp.sum(u * right, axis=0))
+    norms = jnp.linalg.norm(u, axis=0) * jnp.linalg.norm(right, axis=0)
+    return jnp.all(jnp.isfinite(both)), jnp.max(gap / jnp.where(norms > 0, norms, 1.0))
+
+
+def find_interval(
+    function: Callable[[Any], Any],
+    operator: Operator,
+    built: Any,
+    key: Key[Array, ""],
+    interval: tuple[float | None, float | None] | None,
+) -> Spectrum:
+    """Find the interval, or check the user's."""
+    if interval is not None and not (isinstance(interval, tuple | list) and len(interval) == 2):
+        raise ValueError(f"interval must be (lower, upper), either of them None to be found; found {interval!r}")
+    lower, upper = (None, None) if interval is None else interval
+    if not all(end is None or np.isfinite(end) for end in (lower, upper)):
+        raise ValueError(f"interval must have finite ends, or None for one to be found; found ({lower}, {upper})")
+    if lower is not None and upper is not None and not lower < upper:
+        raise ValueError(f"interval must be (lower, upper) with lower < upper, found ({lower}, {upper})")
+    positive = built is not None or needs_positive(function)
+    proven = operator.bounds() if built is None else (-np.inf, np.inf)
+    if built is not None and lower is None:
+        lower = built.least()
+    found = spectrum(operator, built, key, positive=positive, lower=lower, upper=upper, proven=proven)
+    tolerance = 1e-6 * (found.upper - found.lower)
+    for node in (found.nodes[0], found.nodes[-1]):
+        if not found.lower - tolerance <= node <= found.upper + tolerance:
+            if interval is None and built is not None:
+                low = min(found.lower, 0.9 * found.nodes[0])
+                return found._replace(lower=low, upper=max(found.upper, found.nodes[-1]))
+            raise ValueError(
+                f"interval ({found.lower:.6g}, {found.upper:.6g}) does not hold the spectrum: a vector v was found "
+                f"with vᵀAv/vᵀv = {node:.6g}. Widen it, or leave it out to have it found."
+            )
+    return found
+
+
+def widen(lower: float, upper: float, slack: float, positive: bool) -> tuple[float, float]:
+    """Make room on both sides for spectra of other parameters: a factor where the spectrum must be positive."""
+    if positive:
+        return lower / slack, upper * slack
+    extra = 0.5 * (slack - 1.0) * (upper - lower)
+    return lower - extra, upper + extra

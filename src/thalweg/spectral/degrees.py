@@ -12,6 +12,7 @@ import numpy as np
 import scipy.optimize
 import scipy.special
 
+from thalweg.arguments import number
 from thalweg.spectral.chebyshev import decay
 
 # No degree up to the last is rarer than this: a weight b_j/S_j is then never drawn from beyond the reach of the
@@ -39,6 +40,13 @@ class Law(NamedTuple):
     def survival(self) -> np.ndarray:
         """S_0 … S_J."""
         return np.exp(self.log_survival)
+
+    @property
+    def floored(self) -> "Law":
+        """The law as it is sampled: no degree rarer than the uniform numbers can draw."""
+        if self.name == "fixed":
+            return self
+        return self._replace(log_survival=np.maximum(self.log_survival, np.log(FLOOR)))
 
     @property
     def masses(self) -> np.ndarray:
@@ -73,7 +81,7 @@ def variance(coefficients: np.ndarray, law: Law) -> float:
 
 
 def optimal(coefficients: np.ndarray, mean: float) -> Law:
-    """Return the law of least variance for the actual coefficients (equations.md §2).
+    """Return the law of least variance for the actual coefficients.
 
     min Σ b_j²/S_j subject to Σ_{j≥1} S_j = N and 1 ≥ S_1 ≥ S_2 ≥ … is solved by S_j = min(1, c √y_j), y the
     non-increasing isotonic regression of b_j². With N ≥ J the series is not truncated at all.
@@ -101,14 +109,12 @@ def joint(coefficients: np.ndarray, derivative: np.ndarray, mean: float) -> Law:
 
 
 def theorem3(coefficients: np.ndarray, mean: float, rho: float | None = None) -> Law:
-    """Return the law of Theorem 3, corrected: S_j = 1 for j ≤ K, (N−K)(ρ−1)ρ^(K−j) beyond (equations.md §2).
+    """Return the law of Theorem 3, corrected: S_j = 1 for j ≤ K, (N−K)(ρ−1)ρ^(K−j) beyond.
 
     ρ is the sum of the semi-axes of the ellipse in which f is analytic; by default it is fitted to the
     coefficients.
     """
-    rho = decay(coefficients)[0] if rho is None else float(rho)
-    if not rho > 1:
-        raise ValueError(f"rho must be greater than 1, found {rho}")
+    rho = decay(coefficients)[0] if rho is None else float(number("rho", rho, above=1))
     degrees = np.arange(coefficients.size, dtype=np.float64)
     # An entire function has no finite ρ: the law is then all but certain, one degree either side of N.
     log_rho = min(np.log(rho), 700.0)
@@ -197,8 +203,7 @@ def warn_if_infinite(coefficients: np.ndarray, law: Law) -> None:
 
 
 def _from_weights(name: str, weights: np.ndarray, mean: float) -> Law:
-    if not mean > 0:
-        raise ValueError(f"degree (the mean of the law) must be positive, found {mean}")
+    number("degree", mean, above=0)
     size = weights.size
     if mean >= size:
         return Law(name, np.zeros(size + 1))

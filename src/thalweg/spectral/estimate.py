@@ -7,31 +7,41 @@ SE² = Σ (X_a − X_b)² / M², Student's t with M/2 degrees of freedom for M u
 alone are predicted to make of it.
 """
 
+import dataclasses
+from collections.abc import Callable
 from typing import Any
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-import scipy.stats
+import scipy.special
 from jaxtyping import Array, Float, Int, Key
 
-from thalweg.spectral.gradients import Inputs, Spec, quadratic_forms
+from thalweg import arguments
+from thalweg.outcomes import Outcome
+from thalweg.spectral.gradients import Inputs, quadratic_forms
 from thalweg.spectral.operators import Operator, as_operator
-from thalweg.spectral.plan import Plan
+from thalweg.spectral.precondition import Preconditioner
 from thalweg.spectral.probes import draw_log_uniforms, draw_probes
-from thalweg.spectral.recurrence import block_widths
+from thalweg.spectral.recurrence import Tables, block_widths
 
-OK, BELOW, ABOVE, NOT_FINITE, BUDGET, ROUNDING = 0, 1, 2, 3, 4, 5
 
-_MEANING = {
-    OK: "ok",
-    BELOW: "an eigenvalue lies below the interval: the value is void; make a plan with a lower lower end",
-    ABOVE: "an eigenvalue lies above the interval: the value is void; make a plan with a higher upper end",
-    NOT_FINITE: "the value is not finite: a product with A was not",
-    BUDGET: "the budget of products ended before the tolerance was met; the error bar says how far it got",
-    ROUNDING: "the tolerance is below what rounding costs in this precision; the error bar says how far it got",
-}
+class Status(Outcome):
+    """How an estimate ended.
+
+    Examples
+    --------
+    >>> Status(1).name, Status.BUDGET.advice
+    ('BELOW', 'the budget of products ended before the tolerance was met; the error bar says how far it got')
+    """
+
+    OK = 0, "ok"
+    BELOW = 1, "an eigenvalue lies below the interval: the value is void; make a plan with a lower lower end"
+    ABOVE = 2, "an eigenvalue lies above the interval: the value is void; make a plan with a higher upper end"
+    NOT_FINITE = 3, "the value is not finite: a product with A was not"
+    BUDGET = 4, "the budget of products ended before the tolerance was met; the error bar says how far it got"
+    ROUNDING = 5, "the tolerance is below what rounding costs in this precision; the error bar says how far it got"
 
 
 class Estimate(eqx.Module):
@@ -50,7 +60,15 @@ class Estimate(eqx.Module):
     lower, upper
         The interval used.
     status
-        0 if all is well; :attr:`message` says what it means.
+        A :class:`Status`, as an integer; 0 if all is well, and :attr:`message` says what it means.
+
+    Examples
+    --------
+    >>> import jax.numpy as jnp
+    >>> one = jnp.array(1.0)
+    >>> low, high = Estimate(one, one, one, one, one, jnp.array(0), degrees_of_freedom=8.0).interval(0.95)
+    >>> round(float(high - low), 3)
+    4.612
     """
 
     value: Float[Array, ""]
@@ -63,63 +81,115 @@ class Estimate(eqx.Module):
     advice: str = eqx.field(static=True, default="")
 
     def interval(self, level: float = 0.95) -> tuple[Array, Array]:
-        """Return a confidence interval of the given level, by Student's t.
-
-        Examples
-        --------
-        >>> import jax, jax.numpy as jnp
-        >>> from thalweg.spectral import logdet
-        >>> low, high = logdet(jnp.diag(jnp.linspace(1.0, 2.0, 50)), jax.random.key(0)).interval(0.95)
-        >>> bool(low <= high)
-        True
-        """
-        if not 0 < level < 1:
-            raise ValueError(f"level must be between 0 and 1, found {level}")
-        half = quantile(level, self.degrees_of_freedom) * self.standard_error
-        return self.value - half, self.value + half
+        """Return a confidence interval of the given level, by Student's t."""
+        half = quantile(float(arguments.number("level", level, above=0, below=1)), self.degrees_of_freedom)
+        return self.value - half * self.standard_error, self.value + half * self.standard_error
 
     @property
     def message(self) -> str:
         """What the status means, and what to do about it."""
-        return " ".join(part for part in (_MEANING[int(self.status)], self.advice) if part)
+        return " ".join(part for part in (self.outcome.advice, self.advice) if part)
+
+    @property
+    def outcome(self) -> Status:
+        """The status as a :class:`Status`, outside of compiled code."""
+        return Status(int(jax.lax.stop_gradient(self.status)))
 
 
 def quantile(level: float, degrees_of_freedom: float) -> float:
     """The half-width of a two-sided interval, in standard errors."""
     if np.isinf(degrees_of_freedom):
-        return float(scipy.stats.norm.ppf(0.5 + 0.5 * level))
-    return float(scipy.stats.t.ppf(0.5 + 0.5 * level, degrees_of_freedom))
+        return float(scipy.special.ndtri(0.5 + 0.5 * level))
+    return float(scipy.special.stdtrit(degrees_of_freedom, 0.5 + 0.5 * level))
 
 
-def estimate(plan: Plan, A: Any, key: Key[Array, ""]) -> Estimate:
-    """Estimate tr f(A) by a plan: pure, for use under jit, vmap, grad and jvp.
+class Plan(eqx.Module):
+    """A concrete plan for estimates of tr f(A); made by :func:`plan`, and reused for other keys and nearby parameters.
 
-    Nothing is raised here; look at ``status``. Gradients are those of ``value``: the standard error is held constant.
-
-    Parameters
+    Attributes
     ----------
-    plan
-        From :func:`thalweg.spectral.plan`.
-    A
-        The operator: the one planned for, or one with other parameters whose spectrum the plan's interval still holds.
-    key
-        The same key gives the same probes and degrees, whatever A.
+    f
+        The function.
+    lower, upper
+        The interval.
+    mean_degree
+        The mean N of the degree law.
+    log_survival
+        log S_j of the degree law (padded with −∞).
+    control
+        The control variate of every degree.
+    preconditioner
+        The preconditioner, built.
+    offset
+        What the preconditioner knows of the sum.
+    rounding
+        What rounding is expected to cost in the value, as one standard deviation.
+    least_variance
+        What degrees alone are predicted to make the value vary by.
+    products
+        Products with A spent on making the plan.
 
     Examples
     --------
     >>> import jax, jax.numpy as jnp
-    >>> from thalweg.spectral import estimate, plan
-    >>> A = jnp.diag(jnp.linspace(1.0, 2.0, 50))
-    >>> p = plan("log", A, jax.random.key(0))
-    >>> values = jax.vmap(lambda key: estimate(p, A, key).value)(jax.random.split(jax.random.key(1), 3))
-    >>> bool(jnp.allclose(values, jnp.sum(jnp.log(jnp.linspace(1.0, 2.0, 50))), rtol=1e-2))
-    True
+    >>> from thalweg.spectral import plan
+    >>> plan("log", 2.0 * jnp.eye(3), jax.random.key(0), probes=4).probes
+    4
     """
-    operator = as_operator(A, plan.dimension)
-    if operator.dimension != plan.dimension:
-        raise ValueError(f"A has dimension {operator.dimension}, the plan was made for {plan.dimension}")
-    operator.check_closed()
-    return _estimate(plan, operator, key)
+
+    tables: Tables
+    log_survival: Float[Array, " n"]
+    control: Float[Array, " n"]
+    preconditioner: Preconditioner | None
+    offset: Float[Array, ""]
+    rounding: Float[Array, ""]
+    least_variance: Float[Array, ""]
+    lower: np.ndarray
+    upper: np.ndarray
+    mean_degree: np.ndarray
+    products: np.ndarray
+    f: Callable[[Any], Any] = eqx.field(static=True)
+    dimension: int = eqx.field(static=True)
+    units: int = eqx.field(static=True)
+    group: int = eqx.field(static=True)
+    probe: str = eqx.field(static=True)
+    form: str = eqx.field(static=True)
+    gradient: str = eqx.field(static=True)
+    precision: str = eqx.field(static=True)
+
+    @property
+    def probes(self) -> int:
+        """How many probes one estimate draws."""
+        return self.units * self.group
+
+    def estimate(self, A: Any, key: Key[Array, ""]) -> Estimate:
+        """Estimate tr f(A): pure, for use under jit, vmap, grad and jvp.
+
+        Nothing is raised for what A holds; look at ``status``. Gradients are those of ``value``: the standard error is
+        held constant.
+
+        Parameters
+        ----------
+        A
+            The operator planned for, or one with other parameters whose spectrum the plan's interval still holds.
+        key
+            The same key gives the same probes and degrees, whatever A.
+
+        Examples
+        --------
+        >>> import jax, jax.numpy as jnp
+        >>> from thalweg.spectral import plan
+        >>> A = jnp.diag(jnp.linspace(1.0, 2.0, 50))
+        >>> p = plan("log", A, jax.random.key(0))
+        >>> values = jax.vmap(lambda key: p.estimate(A, key).value)(jax.random.split(jax.random.key(1), 3))
+        >>> bool(jnp.allclose(values, jnp.sum(jnp.log(jnp.linspace(1.0, 2.0, 50))), rtol=1e-2))
+        True
+        """
+        operator = as_operator(A, self.dimension)
+        if operator.dimension != self.dimension:
+            raise ValueError(f"A must have the plan's dimension {self.dimension}, found dimension {operator.dimension}")
+        # The coefficients say what f is: any function in its place, so that all share the same compiled code.
+        return _estimate(dataclasses.replace(self, f=abs), operator, arguments.random_key("key", key))
 
 
 @eqx.filter_jit
@@ -129,16 +199,19 @@ def _estimate(plan: Plan, operator: Operator, key: Key[Array, ""]) -> Estimate:
     probes = draw_probes(plan.probe, probe_key, plan.dimension, plan.units, plan.group, dtype)
     degrees = _draw_degrees(plan, degree_key, dtype)
     second = _draw_degrees(plan, second_key, dtype) if plan.form == "inverse" else degrees
-    spread = lambda n: jnp.repeat(n, plan.group)
-    stride = 2 if operator.kind == "sparse" else 1
-    spec = Spec(
-        operator.multiply, block_widths(plan.units, plan.group), plan.form, plan.gradient, plan.precision, stride
+    inputs = Inputs(
+        *jax.lax.stop_gradient((plan.tables, plan.preconditioner)),
+        probes,
+        jnp.repeat(degrees, plan.group),
+        jnp.repeat(second, plan.group),
+        widths=block_widths(plan.units, plan.group),
+        form=plan.form,
+        gradient=plan.gradient,
+        precision=plan.precision,
     )
-    constants = jax.lax.stop_gradient((operator.data, plan.tables, plan.preconditioner))
-    forms = quadratic_forms(spec, operator.theta, Inputs(*constants, probes, spread(degrees), spread(second)))
-    control = plan.control[degrees]
-    squares = forms.squares.reshape(plan.units, plan.group)
-    units = jnp.mean(forms.values.reshape(plan.units, plan.group), axis=1) - control * jnp.mean(squares, axis=1)
+    forms = quadratic_forms(operator, inputs)
+    by_unit = lambda array: jnp.mean(array.reshape(plan.units, plan.group), axis=1)
+    units = by_unit(forms.values) - plan.control[degrees] * by_unit(forms.squares)
     # The control variate does not depend on θ: it shifts the value and leaves the derivative alone.
     value = plan.offset + forms.mean + jax.lax.stop_gradient(jnp.mean(units) - forms.mean)
     pairs = jax.lax.stop_gradient(units).reshape(plan.units // 2, 2)
@@ -146,8 +219,8 @@ def _estimate(plan: Plan, operator: Operator, key: Key[Array, ""]) -> Estimate:
     # Where probes hardly vary (A is nearly diagonal) a pair differs only if its degrees do, which is rare.
     variance = jnp.maximum(variance, jax.lax.stop_gradient(plan.least_variance))
     error = jnp.sqrt(variance + jax.lax.stop_gradient(plan.rounding) ** 2)
-    status = jnp.where(forms.outside > 0, ABOVE, jnp.where(forms.outside < 0, BELOW, OK))
-    status = jnp.where(jnp.isfinite(value), status, jnp.where(status == OK, NOT_FINITE, status))
+    status = jnp.where(forms.outside > 0, Status.ABOVE, jnp.where(forms.outside < 0, Status.BELOW, Status.OK))
+    status = jnp.where((status == Status.OK) & ~jnp.isfinite(value), Status.NOT_FINITE, status)
     return Estimate(
         value=value,
         standard_error=error,

@@ -15,29 +15,18 @@ Both are `custom_jvp` rules whose loops run on primals only, so that grad, jvp, 
 """
 
 from collections.abc import Callable
-from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, PyTree
+from jaxtyping import Array, Float, Int, PyTree
 
+from thalweg.spectral.operators import Operator
 from thalweg.spectral.precondition import Preconditioner
 from thalweg.spectral.recurrence import Swept, Tables, sweep
-from thalweg.spectral.sparse import SparseProduct
 
 GRADIENTS = ("series", "paper")
-
-
-class Spec(NamedTuple):
-    """What the compiler must know: everything that is not an array."""
-
-    multiply: Callable[..., Any]
-    widths: tuple[int, ...]
-    form: str
-    gradient: str
-    precision: str
-    stride: int
 
 
 class Forms(NamedTuple):
@@ -50,138 +39,142 @@ class Forms(NamedTuple):
     products: Float[Array, ""]
 
 
-class Inputs(NamedTuple):
-    """Arrays that are held constant under differentiation.
+class Inputs(eqx.Module):
+    """What is held constant under differentiation.
 
     ``probes`` are the v; ``degrees`` their degrees, and ``second`` a second, independent draw of them (used by the
     gradient of the preconditioned inverse, a product of two truncated series).
     """
 
-    data: PyTree
     tables: Tables
     preconditioner: Preconditioner | None
-    probes: Array
-    degrees: Array
-    second: Array
+    probes: Float[Array, "d m"]
+    degrees: Int[Array, " m"]
+    second: Int[Array, " m"]
+    widths: tuple[int, ...] = eqx.field(static=True)
+    form: str = eqx.field(static=True)
+    gradient: str = eqx.field(static=True)
+    precision: str = eqx.field(static=True)
+
+    @property
+    def start(self) -> Array:
+        """w_0: the probe, or P^(−½) v for the trace of the inverse, tr A⁻¹ = tr P^(−½) B⁻¹ P^(−½)."""
+        return self.half(self.probes) if self.form == "inverse" else self.probes
+
+    def half(self, block: Array) -> Array:
+        """P^(−½) V."""
+        return block if self.preconditioner is None else self.preconditioner.inverse_root(block)
+
+    def apply(self, operator: Operator) -> Callable[[Array], Array]:
+        """V ↦ P^(−½) A P^(−½) V."""
+        return lambda block: self.half(operator.mv(self.half(block)))
 
 
-@partial(jax.custom_jvp, nondiff_argnums=(0,))
-def quadratic_forms(spec: Spec, theta: PyTree[Array], inputs: Inputs) -> Forms:
-    """Return the randomly truncated quadratic forms at θ; their mean has an unbiased derivative with respect to θ."""
-    with jax.default_matmul_precision(spec.precision):
-        start = _start(spec, inputs)
-        product, advance = spec.multiply, None
-        if isinstance(product, SparseProduct) and product.in_strips(theta) and inputs.preconditioner is None:
-            start = product.padded(theta, start)
-            advance = _in_strips(product, theta, inputs)
-        apply = _apply(spec, theta, inputs)
-        swept = sweep(apply, inputs.tables, start, inputs.degrees, spec.widths, stride=spec.stride, advance=advance)
+@eqx.filter_custom_jvp
+def quadratic_forms(operator: Operator, inputs: Inputs) -> Forms:
+    """Return the randomly truncated quadratic forms of A; their mean has an unbiased derivative."""
+    tables, start, advance = inputs.tables, inputs.start, None
+    with jax.default_matmul_precision(inputs.precision):
+        if inputs.preconditioner is None:
+            strips = operator.strips(2.0 * tables.scale, 2.0 * tables.shift)
+            if strips is not None:
+                start = jnp.pad(start, ((0, strips.rows - start.shape[0]), (0, 0)))
+                advance = strips.advance
+        swept = sweep(
+            inputs.apply(operator),
+            tables,
+            start,
+            inputs.degrees,
+            inputs.widths,
+            stride=operator.stride,
+            advance=advance,
+        )
     return _forms(swept)
 
 
-@quadratic_forms.defjvp
-def _quadratic_forms_jvp(spec: Spec, primals: tuple, tangents: tuple) -> tuple[Forms, Forms]:
-    theta, inputs = primals
-    with jax.default_matmul_precision(spec.precision):
-        rule = _paper if spec.gradient == "paper" else _series
-        forms, derivative = rule(spec, theta, inputs, tangents[0])
-        control = _control(spec, theta, inputs, tangents[0])
-    zeros = jax.tree.map(jnp.zeros_like, forms)
-    return forms, zeros._replace(mean=(derivative + control).astype(forms.mean.dtype))
+@quadratic_forms.def_jvp
+def _quadratic_forms_jvp(primals: tuple, tangents: tuple) -> tuple[Forms, Forms]:
+    (operator, inputs), (tangent, _) = primals, tangents
+    rule = _paper if inputs.gradient == "paper" else _series
+    with jax.default_matmul_precision(inputs.precision):
+        forms, derivative = rule(operator, inputs, tangent)
+        derivative = derivative + _control(operator, inputs, tangent)
+    return forms, Forms(derivative.astype(forms.mean.dtype), None, None, None, None)  # type: ignore[arg-type]
+
+
+def _moved(function: Callable[[Operator], Array], operator: Operator, tangent: PyTree) -> Array:
+    """The derivative of a function of the operator along a tangent; what is not differentiated has the tangent None."""
+    moving, rest = _split(operator, tangent)
+    return jax.jvp(lambda part: function(eqx.combine(part, rest)), (moving,), (tangent,))[1]
+
+
+def _split(operator: Operator, tangent: PyTree) -> tuple[Operator, Operator]:
+    return eqx.partition(operator, jax.tree.map(lambda leaf: leaf is not None, tangent, is_leaf=lambda x: x is None))
 
 
 def _forms(swept: Swept) -> Forms:
     return Forms(jnp.mean(swept.values), swept.values, swept.squares, swept.outside, swept.products)
 
 
-def _start(spec: Spec, inputs: Inputs) -> Array:
-    """w_0: the probe, or P^(−½) v for the trace of the inverse, tr A⁻¹ = tr P^(−½) B⁻¹ P^(−½)."""
-    return _half(inputs, inputs.probes) if spec.form == "inverse" else inputs.probes
-
-
-def _half(inputs: Inputs, block: Array) -> Array:
-    return block if inputs.preconditioner is None else inputs.preconditioner.inverse_root(block)
-
-
-def _apply(spec: Spec, theta: PyTree[Array], inputs: Inputs) -> Callable[[Array], Array]:
-    return lambda block: _half(inputs, spec.multiply(theta, inputs.data, _half(inputs, block)))
-
-
-def _in_strips(product: SparseProduct, theta: PyTree[Array], inputs: Inputs) -> Callable[..., tuple]:
-    """A step of the recurrence and its inner products in one pass, where that is the faster way."""
-    scale, shift = 2.0 * inputs.tables.scale, 2.0 * inputs.tables.shift
-
-    def whole(older: Array, newer: Array) -> tuple[Array, Array, Array]:
-        latest = scale * product(theta, inputs.data, newer) - shift * newer - older
-        return latest, jnp.sum(newer * latest, axis=0), jnp.sum(latest * latest, axis=0)
-
-    # Strips are taken one after another: right for a core and its cache, wrong for a GPU.
-    strips = partial(product.advance, theta, inputs.data, scale, shift)
-    return lambda older, newer: jax.lax.platform_dependent(older, newer, cpu=strips, default=whole)
-
-
-def _series(spec: Spec, theta: PyTree[Array], inputs: Inputs, tangent: PyTree) -> tuple[Forms, Array]:
-    start = _start(spec, inputs)
-    draws = (inputs.degrees, inputs.second) if spec.form == "inverse" else (inputs.degrees,)
-    apply = _apply(spec, theta, inputs)
-    swept = sweep(apply, inputs.tables, start, inputs.degrees, spec.widths, draws)
-    left = _half(inputs, swept.vectors[0])
-    if spec.form == "inverse":
+def _series(operator: Operator, inputs: Inputs, tangent: PyTree) -> tuple[Forms, Array]:
+    start = inputs.start
+    draws = (inputs.degrees, inputs.second) if inputs.form == "inverse" else (inputs.degrees,)
+    swept = sweep(inputs.apply(operator), inputs.tables, start, inputs.degrees, inputs.widths, draws)
+    left = inputs.half(swept.vectors[0])
+    if inputs.form == "inverse":
         # ∂ tr A⁻¹ = −tr(A⁻¹ ∂A A⁻¹): two independent truncations of B⁻¹ around ∂A.
-        left, right = -left, _half(inputs, swept.vectors[1])
+        left, right = -left, inputs.half(swept.vectors[1])
     else:
-        right = _half(inputs, start)
-    product = lambda parameters: spec.multiply(parameters, inputs.data, right)
-    _, moved = jax.jvp(product, (theta,), (tangent,))
+        right = inputs.half(start)
+    moved = _moved(lambda moving: moving.mv(right), operator, tangent)
     return _forms(swept), jnp.sum(left * moved) / start.shape[1]
 
 
-def _paper(spec: Spec, theta: PyTree[Array], inputs: Inputs, tangent: PyTree) -> tuple[Forms, Array]:
-    start = _start(spec, inputs)
-    tables, degrees = inputs.tables, jnp.maximum(inputs.degrees, 1)
-    apply = _apply(spec, theta, inputs)
-    swept = sweep(apply, tables, start, inputs.degrees, spec.widths, keep_last=True)
+def _paper(operator: Operator, inputs: Inputs, tangent: PyTree) -> tuple[Forms, Array]:
+    start, tables = inputs.start, inputs.tables
+    degrees = jnp.maximum(inputs.degrees, 1)
+    apply = inputs.apply(operator)
+    swept = sweep(apply, tables, start, inputs.degrees, inputs.widths, keep_last=True)
     count = start.shape[1]
+    moving, rest = _split(operator, tangent)
     shifted = lambda block: tables.scale * apply(block) - tables.shift * block
     weigh = lambda j: jnp.where(j <= inputs.degrees, tables.weights.at[j].get(mode="fill", fill_value=0), 0)
 
     def accumulate(total: PyTree, adjoint: Array, state: Array, factor: Array) -> PyTree:
-        right = _half(inputs, state)
-        _, pull = jax.vjp(lambda parameters: spec.multiply(parameters, inputs.data, right), theta)
-        (part,) = pull(_half(inputs, factor * tables.scale / count * adjoint))
+        right = inputs.half(state)
+        _, pull = jax.vjp(lambda part: eqx.combine(part, rest).mv(right), moving)
+        (part,) = pull(inputs.half(factor * tables.scale / count * adjoint))
         return jax.tree.map(jnp.add, total, part)
 
     def body(carry: tuple) -> tuple:
         # Holds w_j, w_{j−1} and y_{j+1}, y_{j+2}; adds the term y_jᵀ dÃ w_{j−1}.
         j, state, before, adjoint, after, total = carry
-        active = j <= degrees
+        active = (j <= degrees)[None, :]
         both = shifted(jnp.concatenate([adjoint, before], axis=1))
-        latest = weigh(j) * start + 2.0 * both[:, :count] - after
+        latest = weigh(j)[None, :] * start + 2.0 * both[:, :count] - after
         total = accumulate(total, jnp.where(active, latest, 0), before, jnp.where(j == 1, 1.0, 2.0))
         back = 2.0 * both[:, count:] - state
         state, before = jnp.where(active, before, state), jnp.where(active, back, before)
         return j - 1, state, before, latest, adjoint, total
 
     zero = jnp.zeros_like(start)
-    carry = (jnp.max(degrees), *swept.last, zero, zero, jax.tree.map(jnp.zeros_like, theta))
+    carry = (jnp.max(degrees), *swept.last, zero, zero, jax.tree.map(jnp.zeros_like, moving))
     gradient = jax.lax.while_loop(lambda c: c[0] >= 1, body, carry)[-1]
     pairs = zip(jax.tree.leaves(gradient), jax.tree.leaves(tangent), strict=True)
     return _forms(swept), sum((jnp.sum(g * t) for g, t in pairs), jnp.zeros((), start.dtype))
 
 
-def _control(spec: Spec, theta: PyTree[Array], inputs: Inputs, tangent: PyTree) -> Array:
-    """The preconditioner as a control variate (equations.md §2): mean zero, and it takes the variance away as P → A.
+def _control(operator: Operator, inputs: Inputs, tangent: PyTree) -> Array:
+    """The preconditioner as a control variate: mean zero, and it takes the variance away as P → A.
 
     For log det: tr(P₀⁻¹∂P) − (P₀^(−½)v)ᵀ ∂P (P₀^(−½)v), where P₀ is the preconditioner of the plan and P(θ) the same
     construction at θ with its pivots frozen; for P₀ = P(θ) the first term is ∂ log det P. With P₀ in both terms it
     has mean zero also where the plan was made at another θ.
     """
     preconditioner = inputs.preconditioner
-    if preconditioner is None or not preconditioner.parametric:
+    if preconditioner is None:
         return jnp.zeros((), inputs.probes.dtype)
-    vectors, sign, power = _half(inputs, inputs.probes), 1.0, 1
-    if spec.form == "inverse":
-        vectors, sign, power = _half(inputs, vectors), -1.0, 2
-    difference = lambda parameters: preconditioner.control(parameters, inputs.data, vectors, power)
-    _, moved = jax.jvp(difference, (theta,), (tangent,))
-    return sign * moved
+    vectors, sign, power = inputs.half(inputs.probes), 1.0, 1
+    if inputs.form == "inverse":
+        vectors, sign, power = inputs.half(vectors), -1.0, 2
+    return sign * _moved(lambda moving: preconditioner.control(moving, vectors, power), operator, tangent)

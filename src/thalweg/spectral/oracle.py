@@ -9,12 +9,10 @@ import jax.numpy as jnp
 from jaxtyping import Array, Key, PyTree, Scalar
 
 from thalweg.oracles.base import Oracle, Out
-from thalweg.spectral.estimate import estimate
+from thalweg.spectral.estimate import Plan
 from thalweg.spectral.exact import exact_sum
 from thalweg.spectral.operators import Operator
-from thalweg.spectral.plan import Plan
 from thalweg.spectral.plan import plan as make_plan
-from thalweg.spectral.sums import PlanOptions
 
 
 class SpectralOracle(Oracle):
@@ -43,8 +41,8 @@ class SpectralOracle(Oracle):
     Examples
     --------
     >>> import jax, jax.numpy as jnp
-    >>> from thalweg.spectral import Operator
-    >>> scaled = lambda theta: Operator(lambda t, v: t[:, None] * v, theta, dimension=3)
+    >>> from thalweg.spectral import FunctionOperator
+    >>> scaled = lambda theta: FunctionOperator(lambda t, v: t[:, None] * v, theta, dimension=3)
     >>> oracle = SpectralOracle("log", scaled, jnp.array([1.0, 2.0, 4.0]), jax.random.key(0), probes=64)
     >>> out, _ = oracle.estimate(jnp.array([1.0, 2.0, 4.0]), (), jax.random.key(1))
     >>> bool(jnp.allclose(out.gradient, jnp.array([1.0, 0.5, 0.25]), atol=0.1))
@@ -52,14 +50,13 @@ class SpectralOracle(Oracle):
     """
 
     plan: Plan
-    f: Any = eqx.field(static=True)
     operator: Callable[[Any], Operator] = eqx.field(static=True)
     g: Callable[[Any], Any] | None = eqx.field(static=True)
     options: tuple[tuple[str, Any], ...] = eqx.field(static=True)
 
     def __init__(
         self,
-        f: Any,
+        f: Callable[[Any], Any] | str,
         operator: Callable[[Any], Operator],
         theta: PyTree[Array],
         key: Key[Array, ""],
@@ -67,20 +64,20 @@ class SpectralOracle(Oracle):
         g: Callable[[Any], Any] | None = None,
         **options: Any,
     ) -> None:
-        settings: PlanOptions = {"slack": 1.5, "gradient": "series", **options}  # type: ignore[typeddict-item]
+        settings: dict[str, Any] = {"slack": 1.5, "gradient": "series", **options}
         self.plan = make_plan(f, operator(theta), key, **settings)
-        self.f, self.operator, self.g = f, operator, g
+        self.operator, self.g = operator, g
         self.options = tuple(sorted(options.items()))
 
     def replanned(self, theta: PyTree[Array], key: Key[Array, ""], **changes: Any) -> "SpectralOracle":
         """Return the same oracle with a plan made at another θ, by the same options but for the ``changes``."""
-        return SpectralOracle(self.f, self.operator, theta, key, g=self.g, **{**dict(self.options), **changes})
+        return SpectralOracle(self.plan.f, self.operator, theta, key, g=self.g, **{**dict(self.options), **changes})
 
     def estimate(self, x: PyTree[Array], state: PyTree, key: Key[Array, ""]) -> tuple[Out, PyTree]:
         """Estimate value and gradient at ``x``; work counts products with A."""
 
         def objective(theta: PyTree[Array]) -> tuple[Array, Any]:
-            result = estimate(self.plan, self.operator(theta), key)
+            result = self.plan.estimate(self.operator(theta), key)
             rest = 0.0 if self.g is None else self.g(theta)
             return result.value + rest, (result.status, result.products)
 
@@ -91,7 +88,7 @@ class SpectralOracle(Oracle):
     def value(self, x: PyTree[Array]) -> Scalar:
         """Evaluate the objective exactly, by a factorisation of the dense matrix."""
         rest = 0.0 if self.g is None else self.g(x)
-        return exact_sum(self.f, self.operator(x)).value + rest
+        return exact_sum(self.plan.f, self.operator(x)).value + rest
 
     def full(self, x: PyTree[Array]) -> Out:
         """Return value and exact gradient at ``x``, by a factorisation of the dense matrix; work is its dimension."""

@@ -1,5 +1,7 @@
 """Random probes v with E[v vᵀ] = I, and the uniform numbers their degrees are drawn with."""
 
+import math
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -21,14 +23,14 @@ def draw_probes(
         # Thirty-two signs from every random word: the generator is not free beside a sparse product.
         words = jax.random.bits(key, (dimension, -(-count // 32)), jnp.uint32)
         word, bit = np.divmod(np.arange(count), 32)
-        set_bits = words[:, word] & jnp.asarray(2**bit, jnp.uint32)
+        set_bits = words[:, word] & jnp.asarray(2**bit, jnp.uint32)[None, :]
         return jnp.where(set_bits == 0, -1.0, 1.0).astype(dtype)
     normal = jax.random.normal(key, (dimension, count), dtype)
     if kind == "gaussian":
         return normal
     length = jnp.sqrt(jnp.asarray(dimension, dtype))
     if kind == "sphere":
-        return normal * (length / jnp.linalg.norm(normal, axis=0))
+        return normal * (length / jnp.linalg.norm(normal, axis=0, keepdims=True))
     frames, triangles = jnp.linalg.qr(normal.reshape(dimension, units, group).transpose(1, 0, 2))
     # The signs of R's diagonal make the frame uniform (Haar): without them QR's own convention shows.
     frames = frames * jnp.sign(jnp.diagonal(triangles, axis1=1, axis2=2))[:, None, :]
@@ -46,7 +48,7 @@ def draw_log_uniforms(key: Key[Array, ""], units: int, dtype: np.dtype) -> Float
     bits = 23
     coarse = jnp.floor(coarse * 2**bits) * 2.0**-bits
     fine = jnp.maximum(fine, 2.0**-bits)
-    within = jnp.where(coarse > 0, jnp.log(coarse + fine * 2.0**-bits), jnp.log(fine) - bits * np.log(2.0))
+    within = jnp.where(coarse > 0, jnp.log(coarse + fine * 2.0**-bits), jnp.log(fine) - bits * math.log(2.0))
     stratum = jnp.arange(units) // 2
-    rest = jnp.log((stratum + jnp.exp(within)) / strata)
-    return jnp.where(stratum == 0, within - np.log(strata), rest)
+    rest = jnp.log((stratum.astype(dtype) + jnp.exp(within)) / strata)
+    return jnp.where(stratum == 0, within - math.log(strata), rest)

@@ -17,7 +17,7 @@ from jaxtyping import Array, Float, Int
 
 
 class Tables(NamedTuple):
-    """What a recurrence reads: the map onto [−1, 1] and the weights b_j/S_j, b′_j/S_j (padded with zeros)."""
+    """What a recurrence reads: the map Ã = scale·A − shift onto [−1, 1] and the weights b_j/S_j, b′_j/S_j."""
 
     scale: Float[Array, ""]
     shift: Float[Array, ""]
@@ -102,8 +102,7 @@ def sweep(
         Also run to the full degree and return (w_n, w_{n−1}) of every probe, from where the recurrence can be run
         backwards.
     stride
-        Steps per turn of the loop. With two the newer vector overwrites the older in place; with one the compiler
-        copies a block every step, which counts where a product is as cheap as a copy. At most one step is wasted.
+        Steps per turn of the loop, see :attr:`Operator.stride`. At most one step is wasted.
     advance
         ``advance(u, w) -> (w⁺, w·w⁺, ‖w⁺‖²)`` with w⁺ = 2Ãw − u, for the value alone, where the operator knows a way to
         take all three in one pass.
@@ -125,7 +124,9 @@ def sweep(
     values = tables.weights[0] * squares + weigh(1, degrees, tables.weights) * moment
     second = 2.0 * length - squares
     values = values + weigh(2, degrees, tables.weights) * second
-    vectors = tuple(tables.derivative[0] * start + weigh(1, other, tables.derivative) * first for other in accumulate)
+    vectors = tuple(
+        tables.derivative[0] * start + weigh(1, other, tables.derivative)[None, :] * first for other in accumulate
+    )
     limit = 1.0 + tolerance(dtype)
 
     def watch(outside: Any, size: Any, cross: Any, width: int) -> Any:
@@ -147,7 +148,7 @@ def sweep(
         if advance is None:
             latest = 2.0 * shifted(carry.newer) - carry.older
             if keep_last:
-                active = k <= own[:width]
+                active = (k <= own[:width])[None, :]
                 older = jnp.where(active, older, carry.older)
                 latest = jnp.where(active, latest, carry.newer)
             cross = jnp.sum(older * latest, axis=0)
@@ -160,7 +161,7 @@ def sweep(
             + weigh(2 * k, limits, tables.weights) * (2.0 * size - squares[:width])
         )
         vectors = tuple(
-            u + weigh(k, other[:width], tables.derivative) * latest
+            u + weigh(k, other[:width], tables.derivative)[None, :] * latest
             for u, other in zip(carry.vectors, accumulate, strict=True)
         )
         return _Carry(k + 1, older, latest, values, vectors, watch(carry.outside, size, cross, width))

@@ -4,44 +4,27 @@ Called on concrete arrays they raise where something is wrong, and widen an inte
 jit or vmap they need a plan, and return a status instead.
 """
 
+import dataclasses
 from collections.abc import Callable
-from functools import partial
-from typing import Any, TypedDict, Unpack
+from typing import Any
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Key
 
-from thalweg.arguments import whole
+from thalweg import arguments
 from thalweg.spectral.adaptive import Target, batches_wanted, refine
-from thalweg.spectral.estimate import ABOVE, BELOW, OK, Estimate, estimate
+from thalweg.spectral.bounds import check_symmetric
+from thalweg.spectral.estimate import Estimate, Plan, Status
 from thalweg.spectral.exact import exact_sum, factorisation_is_cheaper
-from thalweg.spectral.gram import gram_operator
-from thalweg.spectral.intervals import check_symmetric
-from thalweg.spectral.operators import Operator, as_operator
-from thalweg.spectral.plan import Plan, check_planned
+from thalweg.spectral.functions import Exponential, Power, entropy_density, named, reciprocal
+from thalweg.spectral.operators import Operator, as_operator, gram_operator
+from thalweg.spectral.operators.base import frozen, is_concrete, is_traced
 from thalweg.spectral.plan import plan as make_plan
 
 _WIDENINGS = 6
 METHODS = ("stochastic", "exact", "auto")
-
-
-class PlanOptions(TypedDict, total=False):
-    """The options of :func:`thalweg.spectral.plan`, which every sum takes as well."""
-
-    dimension: int | None
-    probes: int
-    degree: float | None
-    law: str
-    rho: float | None
-    interval: tuple[float | None, float | None] | None
-    slack: float
-    preconditioner: Any
-    probe: str
-    group: int | None
-    gradient: str | None
-    precision: str
 
 
 def spectral_sum(
@@ -54,7 +37,7 @@ def spectral_sum(
     atol: float | None = None,
     budget: int | None = None,
     method: str = "stochastic",
-    **options: Unpack[PlanOptions],
+    **options: Any,
 ) -> Estimate:
     """Estimate tr f(A) without bias, with an error bar.
 
@@ -65,12 +48,12 @@ def spectral_sum(
     f
         An elementwise function written in :mod:`jax.numpy`, analytic on the spectrum; or ``"log"`` or ``"inverse"``.
     A
-        A symmetric operator: a dense array, a SciPy or JAX sparse matrix, a lineax operator, an
+        A symmetric operator: a dense array, a SciPy or JAX sparse matrix, a SciPy or lineax operator, an
         :class:`Operator`, or a function ``vectors -> vectors`` with ``dimension=``.
     key
         The source of all randomness.
     plan
-        A plan made before by :func:`thalweg.spectral.plan`; needed under jit and vmap.
+        A plan made before by :func:`thalweg.spectral.plan` for the same ``f``; needed under jit and vmap.
     rtol, atol
         Draw more probes until the half-width of the 95 % interval is at most max(atol, rtol·|value|).
     budget
@@ -94,20 +77,21 @@ def spectral_sum(
     >>> bool(abs(result.value - jnp.sum(jnp.sqrt(jnp.linspace(1.0, 4.0, 100)))) < 2.0)
     True
     """
-    return _summed(f, A, key, _target(rtol, atol), plan=plan, budget=budget, method=method, **options)
+    return _summed(named(f), A, key, _target(rtol, atol), plan=plan, budget=budget, method=method, **options)
 
 
 def _target(rtol: float | None, atol: float | None) -> Target | None:
-    for name, tolerance in (("rtol", rtol), ("atol", atol)):
-        if tolerance is not None and not tolerance > 0:
-            raise ValueError(f"{name} must be positive, found {tolerance}")
     if rtol is None and atol is None:
         return None
-    return lambda value: max(atol or 0.0, (rtol or 0.0) * abs(value))
+    relative, absolute = (
+        0.0 if tolerance is None else float(arguments.number(name, tolerance, above=0))
+        for name, tolerance in (("rtol", rtol), ("atol", atol))
+    )
+    return lambda value: max(absolute, relative * abs(value))
 
 
 def _summed(
-    f: Any,
+    f: Callable[[Any], Any],
     A: Any,
     key: Key[Array, ""],
     target: Target | None,
@@ -115,58 +99,103 @@ def _summed(
     plan: Plan | None = None,
     budget: int | None = None,
     method: str = "stochastic",
-    **options: Unpack[PlanOptions],
+    **options: Any,
 ) -> Estimate:
     """The sum; ``target`` is the half-width that is wanted, for a value of the sum."""
-    if method not in METHODS:
-        raise ValueError(f"method must be one of {', '.join(METHODS)}; found {method!r}")
+    arguments.one_of("method", method, METHODS)
+    key = arguments.random_key("key", key)
     if budget is not None:
-        budget = whole("budget", budget)
+        budget = arguments.whole("budget", budget)
         if target is None:
             raise ValueError(f"budget limits what rtol or atol may spend, and neither is given; found budget={budget}")
-    operator = as_operator(A, options.get("dimension"))
     if plan is not None:
-        _check_beside_plan(method, options)
-        check_planned(plan, f)
-    exact = partial(_exact, f, operator, key)
+        _check_beside_plan(arguments.instance("plan", plan, Plan), f, method, options)
+    operator = as_operator(A, options.get("dimension"))
     if method == "exact":
-        return exact()
-    traced = isinstance(key, jax.core.Tracer) or not operator.concrete()
-    if plan is not None and traced:
-        if target is not None:
+        return _exact(f, operator, key)
+    if is_traced(key) or not is_concrete(operator):
+        return _traced(plan, operator, key, target)
+    spent = 0
+    if plan is None:
+        if "gradient" not in options and is_traced(operator):
+            options["gradient"] = "series"
+        plan_key, key = jax.random.split(key)
+        if method == "auto" and factorisation_is_cheaper(f, operator, None):
+            return _exact(f, operator, key)
+        plan = make_plan(f, operator, plan_key, **options)
+        if method == "auto" and factorisation_is_cheaper(f, operator, plan):
+            return _exact(f, operator, key)
+        plan, first, spent = _run_and_widen(plan, operator, plan_key, key, options)
+    else:
+        first = plan.estimate(operator, key)
+    if first.outcome != Status.OK:
+        raise ValueError(f"estimate failed: {first.message}")
+    rounding = float(plan.rounding)
+    cheaper = factorisation_is_cheaper(f, operator, plan, batches_wanted(first, target, rounding)[0])
+    if method == "auto" and cheaper:
+        return _exact(f, operator, key)
+    result = refine(lambda k: plan.estimate(operator, k), first, key, target, budget, rounding)
+    return dataclasses.replace(
+        result,
+        products=result.products + jnp.asarray(spent, result.products.dtype),
+        advice="A factorisation would be cheaper: method='auto' uses it." if cheaper else "",
+    )
+
+
+def _check_beside_plan(plan: Plan, f: Callable[[Any], Any], method: str, options: dict[str, Any]) -> None:
+    if plan.f != f:
+        raise ValueError(
+            f"plan was made for another function, {plan.f!r}: make one for {f!r}, the function of this sum, or call "
+            "plan.estimate(A, key)"
+        )
+    if method != "stochastic":
+        raise ValueError(f"method={method!r} makes no use of a plan: leave one of the two out")
+    for name, value in options.items():
+        if name != "dimension":
             raise ValueError(
-                "rtol and atol decide by the first numbers how many more are drawn, which jit and vmap cannot do: "
-                "leave them out there"
+                f"{name} belongs to the plan, and a plan is given: pass it to thalweg.spectral.plan, "
+                f"found {name}={value!r}"
             )
-        return estimate(plan, operator, key)
-    if traced:
+
+
+def _traced(plan: Plan | None, operator: Operator, key: Key[Array, ""], target: Target | None) -> Estimate:
+    if plan is None:
         raise TypeError(
             "a plan must be made outside jit and vmap, where arrays and keys are concrete: "
             "plan = thalweg.spectral.plan(f, A, key), then pass plan=plan"
         )
-    if plan is None:
-        if "gradient" not in options and _differentiated(operator):
-            options["gradient"] = "series"
-        plan_key, key = jax.random.split(key)
-        if method == "auto" and factorisation_is_cheaper(f, operator, None):
-            return exact()
-        plan = make_plan(f, operator, plan_key, **options)
-        if method == "auto" and factorisation_is_cheaper(f, operator, plan):
-            return exact()
-        plan, first, spent = _run_and_widen(f, operator, plan, plan_key, key, options)
-    else:
-        spent = 0
-        first = estimate(plan, operator, key)
-        _raise_if_outside(first)
-    rounding = float(plan.rounding)
-    cheaper = factorisation_is_cheaper(f, operator, plan, batches_wanted(first, target, rounding)[0])
-    if method == "auto" and cheaper:
-        return exact()
-    result = refine(lambda k: estimate(plan, operator, k), first, key, target, budget, rounding)
-    advice = "A factorisation would be cheaper: method='auto' uses it." if cheaper else ""
-    return eqx.tree_at(
-        lambda e: e.products, _with_advice(result, advice), result.products + jnp.asarray(spent, result.products.dtype)
-    )
+    if target is not None:
+        raise ValueError(
+            "rtol and atol decide by the first numbers how many more are drawn, which jit and vmap cannot do: "
+            "leave them out there"
+        )
+    return plan.estimate(operator, key)
+
+
+def _exact(f: Callable[[Any], Any], operator: Operator, key: Key[Array, ""]) -> Estimate:
+    if is_concrete(operator) and not is_traced(key):
+        check_symmetric(frozen(operator), key)
+    return exact_sum(f, operator)
+
+
+def _run_and_widen(
+    plan: Plan, operator: Operator, plan_key: Any, key: Any, options: dict[str, Any]
+) -> tuple[Plan, Estimate, int]:
+    """Run an estimate; where the watch finds an eigenvalue outside an interval of our own making, widen it and redo.
+
+    Returns the plan that held, its estimate, and the products spent before that estimate.
+    """
+    lower, upper = options.get("interval") or (None, None)
+    own = {Status.BELOW: lower is None, Status.ABOVE: upper is None}
+    first, spent = plan.estimate(operator, key), int(plan.products)
+    for attempt in range(1, _WIDENINGS):
+        if not own.get(first.outcome):
+            break
+        wider = {**options, "slack": options.get("slack", 1.0) * 1.5**attempt}
+        plan = make_plan(plan.f, operator, plan_key, **wider)
+        spent += int(jax.lax.stop_gradient(first.products)) + int(plan.products)
+        first = plan.estimate(operator, key)
+    return plan, first, spent
 
 
 def logdet(A: Any, key: Key[Array, ""], **options: Any) -> Estimate:
@@ -175,7 +204,7 @@ def logdet(A: Any, key: Key[Array, ""], **options: Any) -> Estimate:
     Parameters
     ----------
     A, key, **options
-        See :func:`spectral_sum`. With ``preconditioner=PivotedCholesky(…)``, ``Nystrom(…)`` or ``Diagonal()`` the
+        See :func:`spectral_sum`. With ``preconditioner=PivotedCholesky(…)``, ``Nystrom(…)`` or ``Jacobi()`` the
         degree and the variance fall, often by orders of magnitude.
 
     Examples
@@ -186,7 +215,7 @@ def logdet(A: Any, key: Key[Array, ""], **options: Any) -> Estimate:
     >>> bool(abs(result.value - jnp.sum(jnp.log(jnp.linspace(1.0, 2.0, 50)))) < 0.1)
     True
     """
-    return spectral_sum("log", A, key, **options)
+    return spectral_sum(jnp.log, A, key, **options)
 
 
 def trace_inverse(A: Any, key: Key[Array, ""], **options: Any) -> Estimate:
@@ -198,7 +227,7 @@ def trace_inverse(A: Any, key: Key[Array, ""], **options: Any) -> Estimate:
     >>> round(float(trace_inverse(2.0 * jnp.eye(10), jax.random.key(0)).value), 5)
     5.0
     """
-    return spectral_sum("inverse", A, key, **options)
+    return spectral_sum(reciprocal, A, key, **options)
 
 
 def entropy(A: Any, key: Key[Array, ""], **options: Any) -> Estimate:
@@ -210,7 +239,7 @@ def entropy(A: Any, key: Key[Array, ""], **options: Any) -> Estimate:
     >>> round(float(entropy(jnp.eye(4) / 4, jax.random.key(0)).value), 4)
     1.3863
     """
-    return spectral_sum(_entropy, A, key, **options)
+    return spectral_sum(entropy_density, A, key, **options)
 
 
 def trace_exp(A: Any, key: Key[Array, ""], *, time: float = 1.0, **options: Any) -> Estimate:
@@ -222,7 +251,8 @@ def trace_exp(A: Any, key: Key[Array, ""], *, time: float = 1.0, **options: Any)
     >>> round(float(trace_exp(jnp.zeros((3, 3)), jax.random.key(0)).value), 4)
     3.0
     """
-    return spectral_sum(lambda x: jnp.exp(time * x), A, key, **options)
+    time = float(arguments.number("time", time))
+    return spectral_sum(jnp.exp if time == 1 else Exponential(time), A, key, **options)
 
 
 def estrada(A: Any, key: Key[Array, ""], **options: Any) -> Estimate:
@@ -291,12 +321,9 @@ def schatten_norm(X: Any, key: Key[Array, ""], *, p: float, smoothing: float = 0
     >>> round(float(schatten_norm(X, jax.random.key(0), p=2).value), 4)  # √30
     5.4772
     """
-    if not p > 0:
-        raise ValueError(f"p must be positive, found {p}")
-    if not smoothing >= 0:
-        raise ValueError(f"smoothing must not be negative, found {smoothing}")
+    p, smoothing = float(arguments.number("p", p, above=0)), float(arguments.number("smoothing", smoothing, least=0))
     gram = gram_operator(X, smoothing, options.get("dimension"))
-    function = _power(0.5 * p)
+    function = jnp.sqrt if p == 1 else Power(0.5 * p)
     if smoothing > 0 and options.get("plan") is None:
         lower, upper = options.get("interval") or (None, None)
         options["interval"] = (smoothing * (1 - 1e-3) if lower is None else lower, upper)
@@ -309,70 +336,3 @@ def schatten_norm(X: Any, key: Key[Array, ""], *, p: float, smoothing: float = 0
     norm = result.value ** (1.0 / p)
     error = jax.lax.stop_gradient(norm / (p * result.value)) * result.standard_error
     return eqx.tree_at(lambda e: (e.value, e.standard_error), result, (norm, error))
-
-
-def _exact(f: Any, operator: Operator, key: Key[Array, ""]) -> Estimate:
-    if operator.concrete() and not isinstance(key, jax.core.Tracer):
-        check_symmetric(operator.frozen(), key)
-    return exact_sum(f, operator)
-
-
-def _power(exponent: float) -> Callable[[Any], Any]:
-    if float(exponent).is_integer():
-        return lambda x: x ** int(exponent)
-    return lambda x: x**exponent
-
-
-def _entropy(x: Any) -> Any:
-    return -x * jnp.log(x)
-
-
-def _with_advice(result: Estimate, advice: str) -> Estimate:
-    fields = {name: getattr(result, name) for name in result.__dataclass_fields__}
-    return Estimate(**{**fields, "advice": advice})
-
-
-def _differentiated(operator: Operator) -> bool:
-    return any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(operator.theta))
-
-
-def _status(result: Estimate) -> int:
-    return int(jax.lax.stop_gradient(result.status))
-
-
-def _raise_if_outside(result: Estimate) -> None:
-    status = _status(result)
-    if status != OK:
-        raise ValueError(f"estimate failed: {Estimate.message.fget(result)}")  # type: ignore[attr-defined]
-
-
-def _check_beside_plan(method: str, options: PlanOptions) -> None:
-    if method != "stochastic":
-        raise ValueError(f"method={method!r} makes no use of a plan: leave one of the two out")
-    for name, value in options.items():
-        if name != "dimension":
-            raise ValueError(
-                f"{name} belongs to the plan, and a plan is given: pass it to thalweg.spectral.plan, "
-                f"found {name}={value!r}"
-            )
-
-
-def _run_and_widen(
-    f: Any, operator: Operator, plan: Plan, plan_key: Any, key: Any, options: PlanOptions
-) -> tuple[Plan, Estimate, int]:
-    """Run an estimate; where the watch finds an eigenvalue outside an interval of our own making, widen it and redo.
-
-    Returns the plan that held, its estimate, and the products spent before that estimate.
-    """
-    own = options.get("interval") or (None, None)
-    first, spent = estimate(plan, operator, key), int(plan.products)
-    for attempt in range(1, _WIDENINGS):
-        status = _status(first)
-        if status not in (BELOW, ABOVE) or own[0 if status == BELOW else 1] is not None:
-            break
-        wider: PlanOptions = {**options, "slack": options.get("slack", 1.0) * 1.5**attempt}
-        plan = make_plan(f, operator, plan_key, **wider)
-        spent += int(jax.lax.stop_gradient(first.products)) + int(plan.products)
-        first = estimate(plan, operator, key)
-    _raise_if_outside(first)
-    return plan, first, spent

@@ -1,4 +1,4 @@
-"""The mean degree and the control variate, chosen from a sketch of the spectral density.
+"""The law of degrees and the control variate, chosen from a sketch of the spectral density.
 
 Lanczos' method, run for the interval, leaves a quadrature (x_k, τ_k) with tr g(A) ≈ d Σ τ_k g(x_k). With it the
 variance of the estimate is predicted before it is made: that of the probes, 2d Var(f) over the density, and that of the
@@ -9,6 +9,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from thalweg import arguments
+from thalweg.spectral import degrees as laws
 from thalweg.spectral.chebyshev import clenshaw
 from thalweg.spectral.degrees import Law
 
@@ -29,44 +31,79 @@ class Prediction(NamedTuple):
     coefficient: float
 
 
-def truncations(coefficients: np.ndarray, law: Law, points: np.ndarray) -> np.ndarray:
-    """Return e_n(t) = p̂_n(t) − f(t) at points t of [−1, 1], for n = 0 … J: an array of shape (J+1, len(points))."""
-    degrees = np.arange(law.log_survival.size)
-    b = np.zeros(degrees.size)
-    b[: coefficients.size] = coefficients[: degrees.size]
-    with np.errstate(over="ignore", divide="ignore", invalid="ignore"):
-        weights = np.where(b != 0, b * np.exp(-law.log_survival), 0.0)
-    polynomials = np.cos(degrees[:, None] * np.arccos(np.clip(points, -1.0, 1.0))[None, :])
-    terms = np.where(np.isfinite(weights), weights, 0.0)[:, None] * polynomials
-    return np.cumsum(terms, axis=0) - clenshaw(coefficients, points)[None, :]
+class Tuner(NamedTuple):
+    """What laws are judged by.
 
+    The coefficients of f and of f′; the density, as ``nodes`` on [−1, 1] and ``weights``; the dimension; the number
+    of ``strata`` of degrees; and ``centre``, the point of the control variate on [−1, 1].
+    """
 
-def predict(
-    coefficients: np.ndarray,
-    law: Law,
-    nodes: np.ndarray,
-    weights: np.ndarray,
-    dimension: int,
-    strata: int,
-    centre: float,
-) -> Prediction:
-    """Predict the variance and work of one probe; ``centre`` is the point c of the control variate, on [−1, 1]."""
-    errors = truncations(coefficients, law, np.append(nodes, centre))
-    spread, control = errors[:, :-1], dimension * errors[:, -1]
-    trace = dimension * (spread @ weights)
-    squares = 2.0 * dimension * (spread**2 @ weights)
-    length, stratum, degree = _cells(law, strata)
-    within = lambda g, h: _within(length, stratum, g[degree], h[degree], strata)
-    denominator = within(control, control)
-    coefficient = within(trace, control) / denominator if denominator > 0 else 0.0
-    rest = trace - coefficient * control
-    values = clenshaw(coefficients, nodes)
-    mean = weights @ values
-    probe = 2.0 * dimension * (weights @ (values - mean) ** 2)
-    alone = within(rest, rest)
-    truncation = alone + float(length @ squares[degree])
-    work = float(length @ degree) + _STEP_COLUMNS * float(degree.max()) / (2 * strata)
-    return Prediction(float(probe + truncation), float(probe), alone, work, float(coefficient))
+    value: np.ndarray
+    slope: np.ndarray
+    nodes: np.ndarray
+    weights: np.ndarray
+    dimension: int
+    strata: int
+    centre: float
+
+    def choose(self, name: str, degree: float | None, gradient: str | None, rho: float | None) -> Law:
+        """The law of that name and mean degree; the best mean degree for the ``gradient``, if None is given."""
+        given = None if degree is None else float(arguments.number("degree", degree, above=0))
+        degree = given or self._best_degree(gradient)
+        if name == "optimal":
+            return self._optimal(degree, gradient)
+        if name == "theorem3":
+            return laws.theorem3(self._padded, degree, rho)
+        return laws.LAWS[name](self._padded, degree)
+
+    def predict(self, coefficients: np.ndarray, law: Law) -> Prediction:
+        """Predict the variance and work of one probe."""
+        errors = _truncations(coefficients, law, np.append(self.nodes, self.centre))
+        spread, control = errors[:, :-1], self.dimension * errors[:, -1]
+        trace = self.dimension * (spread @ self.weights)
+        squares = 2.0 * self.dimension * (spread**2 @ self.weights)
+        length, stratum, degree = _cells(law, self.strata)
+        within = lambda g, h: _within(length, stratum, g[degree], h[degree], self.strata)
+        denominator = within(control, control)
+        # The control variate has mean zero only under a law that leaves nothing out.
+        useful = denominator > 0 and not law.biased
+        coefficient = within(trace, control) / denominator if useful else 0.0
+        rest = trace - coefficient * control
+        values = clenshaw(coefficients, self.nodes)
+        mean = self.weights @ values
+        probe = 2.0 * self.dimension * (self.weights @ (values - mean) ** 2)
+        alone = within(rest, rest)
+        truncation = alone + float(length @ squares[degree])
+        work = float(length @ degree) + _STEP_COLUMNS * float(degree.max()) / (2 * self.strata)
+        return Prediction(float(probe + truncation), float(probe), alone, work, float(coefficient))
+
+    @property
+    def _padded(self) -> np.ndarray:
+        return np.append(self.value, np.zeros(max(self.slope.size - self.value.size, 0)))
+
+    def _last(self, gradient: str | None) -> int:
+        return max(self._padded.size - 1 if gradient else self.value.size - 1, 1)
+
+    def _optimal(self, mean: float, gradient: str | None) -> Law:
+        mean = min(mean, float(self._last(gradient)))
+        if not gradient:
+            return laws.optimal(self._padded, mean)
+        # What (12) truncates are the coefficients of the derivative of the polynomial: j b_j.
+        other = self.slope if gradient != "paper" else np.arange(self.value.size) * self.value
+        return laws.joint(self._padded, other, mean)
+
+    def _best_degree(self, gradient: str | None) -> float:
+        last = self._last(gradient)
+        grid = np.unique(np.minimum(np.geomspace(4.0, max(4.0, last), 16), last))
+        candidates = [self._optimal(mean, gradient) for mean in grid]
+        values = [self.predict(self._padded, law) for law in candidates]
+        scores = [figure.variance * figure.work for figure in values]
+        if gradient:
+            # Value and gradient each in units of what their probes alone would vary by.
+            slopes = [self.predict(self.slope, law) for law in candidates]
+            excess = lambda figure: figure.variance / max(figure.probe, np.finfo(np.float64).tiny)
+            scores = [(excess(v) + excess(s)) * v.work for v, s in zip(values, slopes, strict=True)]
+        return float(grid[int(np.argmin(scores))])
 
 
 def thin(nodes: np.ndarray, weights: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
@@ -79,6 +116,18 @@ def thin(nodes: np.ndarray, weights: np.ndarray, count: int) -> tuple[np.ndarray
     # The ends matter: the control variate sits there.
     centres[0], centres[-1] = nodes[0], nodes[-1]
     return centres, merged
+
+
+def _truncations(coefficients: np.ndarray, law: Law, points: np.ndarray) -> np.ndarray:
+    """Return e_n(t) = p̂_n(t) − f(t) at points t of [−1, 1], for n = 0 … J: an array of shape (J+1, len(points))."""
+    degrees = np.arange(law.log_survival.size)
+    b = np.zeros(degrees.size)
+    b[: coefficients.size] = coefficients[: degrees.size]
+    with np.errstate(over="ignore", divide="ignore", invalid="ignore"):
+        weights = np.where(b != 0, b * np.exp(-law.log_survival), 0.0)
+    polynomials = np.cos(degrees[:, None] * np.arccos(np.clip(points, -1.0, 1.0))[None, :])
+    terms = np.where(np.isfinite(weights), weights, 0.0)[:, None] * polynomials
+    return np.cumsum(terms, axis=0) - clenshaw(coefficients, points)[None, :]
 
 
 def _cells(law: Law, strata: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

@@ -1,12 +1,16 @@
 """Sparse matrices as an operator on blocks: products by gathering, and the recurrence a strip of rows at a time."""
 
-from typing import Any
+from functools import partial
+from typing import Any, ClassVar
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 import scipy.sparse
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Int
+
+from thalweg.spectral.operators.base import Operator, Strips, gershgorin
 
 _LONG_ROW = 2.0
 """Rows longer than this many times the mean go into a remainder, see :func:`sparse_parts`."""
@@ -35,8 +39,8 @@ def sparse_parts(A: Any) -> tuple[tuple[np.ndarray, np.ndarray], tuple[np.ndarra
     Returns
     -------
     (values, columns), (values, positions)
-        The padded part, k × d each (a row a neighbour), and the remainder with an e × 2 array of positions. A large
-        matrix has columns of zeros added, so that strips of every width (:class:`SparseProduct`) come out even.
+        The padded part, k × d each (one neighbour per row), and the remainder with an e × 2 array of positions. A large
+        matrix has columns of zeros added, so that strips of every width (:meth:`SparseOperator.advance`) come out even.
     """
     A = scipy.sparse.csr_matrix(A)
     if not A.has_canonical_format:
@@ -69,41 +73,79 @@ def _gathered(values: Any, columns: Any, block: Any) -> Any:
     )
 
 
-class SparseProduct:
-    """A V for the parts of :func:`sparse_parts`: θ holds the values, ``data`` the places."""
+class SparseOperator(Operator):
+    """A SciPy sparse matrix, in the parts of :func:`sparse_parts`.
 
-    def __call__(self, theta: Any, data: Any, block: Any) -> Any:
-        """Multiply a block."""
-        (values, rest), (columns, positions) = theta, data
+    Examples
+    --------
+    >>> import jax.numpy as jnp
+    >>> A = SparseOperator(scipy.sparse.diags([1.0, 2.0, 3.0]))
+    >>> A @ jnp.ones(3), A.diagonal()
+    (Array([1., 2., 3.], dtype=float...), Array([1., 2., 3.], dtype=float...))
+    """
+
+    values: Float[Array, "k p"]
+    rest: Float[Array, " e"]
+    neighbours: Int[Array, "k p"]
+    positions: Int[Array, "e 2"]
+    size: int = eqx.field(static=True)
+    stride: ClassVar[int] = 2
+
+    def __init__(self, A: Any) -> None:
+        (values, neighbours), (rest, positions) = sparse_parts(A)
+        self.values, self.neighbours = jnp.asarray(values), jnp.asarray(neighbours)
+        self.rest, self.positions = jnp.asarray(rest), jnp.asarray(positions)
+        self.size = A.shape[0]
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """(d, d)."""
+        return self.size, self.size
+
+    def mv(self, block: Array) -> Array:
+        """AV; a block may have the rows of zeros of the padded matrix."""
         rows = block.shape[0]
-        product = _gathered(values[:, :rows], columns[:, :rows], block)
-        if rest.size:
-            product = product.at[positions[:, 0]].add(rest[:, None] * block[positions[:, 1]])
+        product = _gathered(self.values[:, :rows], self.neighbours[:, :rows], block)
+        if self.rest.size:
+            product = product.at[self.positions[:, 0]].add(self.rest[:, None] * block[self.positions[:, 1]])
         return product
 
-    def in_strips(self, theta: Any) -> bool:
-        """Whether :meth:`advance` can be used: a large matrix of which no row is left over for scattering."""
-        values, rest = theta
-        rows = values.shape[1]
-        return not rest.size and rows >= _STRIPS_FROM and rows % _MOST_ROWS == 0
+    def diagonal(self) -> Array:
+        """The entries that lie on the diagonal."""
+        values, neighbours = self.values[:, : self.size], self.neighbours[:, : self.size]
+        own = jnp.where(neighbours == jnp.arange(self.size, dtype=neighbours.dtype)[None, :], values, 0)
+        loop = jnp.where(self.positions[:, 0] == self.positions[:, 1], self.rest, 0)
+        return jnp.sum(own, axis=0).at[self.positions[:, 0]].add(loop)
 
-    def padded(self, theta: Any, start: Array) -> Array:
-        """A block with as many rows as the padded matrix; those added are zero and stay so.
+    def bounds(self) -> tuple[float, float]:
+        """By Gershgorin's discs."""
+        total = jnp.sum(jnp.abs(self.values[:, : self.size]), axis=0).at[self.positions[:, 0]].add(jnp.abs(self.rest))
+        diagonal = self.diagonal()
+        return gershgorin(diagonal, total - jnp.abs(diagonal))
 
-        A shorter strip at the end would make the compiler copy the whole block.
-        """
-        return jnp.pad(start, ((0, theta[0].shape[1] - start.shape[0]), (0, 0)))
+    def strips(self, scale: Array, shift: Array) -> Strips | None:
+        """A strip of rows at a time, for a large matrix of which no row is left over for scattering."""
+        rows = self.values.shape[1]
+        if self.rest.size or rows < _STRIPS_FROM or rows % _MOST_ROWS:
+            return None
+
+        def whole(older: Array, newer: Array) -> tuple[Array, Array, Array]:
+            latest = scale * self.mv(newer) - shift * newer - older
+            return latest, jnp.sum(newer * latest, axis=0), jnp.sum(latest * latest, axis=0)
+
+        # Strips are taken one after another: right for a core and its cache, wrong for a GPU.
+        strips = partial(self.advance, scale, shift)
+        return Strips(rows, lambda *blocks: jax.lax.platform_dependent(*blocks, cpu=strips, default=whole))
 
     def advance(
-        self, theta: Any, data: Any, scale: Any, shift: Any, older: Float[Array, "d w"], newer: Float[Array, "d w"]
-    ) -> tuple[Float[Array, "d w"], Float[Array, " w"], Float[Array, " w"]]:
-        """w⁺ = (scale·A − shift)w − w⁻, with w·w⁺ and ‖w⁺‖², a strip of rows at a time; blocks are :meth:`padded`.
+        self, scale: Any, shift: Any, older: Float[Array, "p w"], newer: Float[Array, "p w"]
+    ) -> tuple[Float[Array, "p w"], Float[Array, " w"], Float[Array, " w"]]:
+        """w⁺ = (scale·A − shift)w − w⁻, with w·w⁺ and ‖w⁺‖², a strip of rows at a time; blocks are padded.
 
         A product with a sparse matrix is as cheap as reading its blocks, and so is an inner product: taken by
         themselves the two inner products would make a step half as long again. Strip by strip they are taken of rows
-        that are still in the cache.
+        that are still in the cache. (A shorter strip at the end would make the compiler copy the whole block.)
         """
-        (values, _), (columns, _) = theta, data
         dimension, width = newer.shape
         rows = _MOST_ROWS
         while rows > 1 and rows * width * newer.dtype.itemsize > _STRIP_BYTES:
@@ -113,12 +155,12 @@ class SparseProduct:
             lines *= 2
         count = rows // lines * width
         # Always 0, which the compiler does not know. Told to read a strip just written it would compute it again.
-        zero = jnp.minimum(columns[0, 0], 0)
+        zero = jnp.minimum(self.neighbours[0, 0], 0)
 
         def strip(index: Any, carry: tuple[Any, Any, Any]) -> tuple[Any, Any, Any]:
             latest, cross, size = carry
             part = lambda array, axis: jax.lax.dynamic_slice_in_dim(array, index * rows, rows, axis)
-            product = _gathered(part(values, 1), part(columns, 1), newer)
+            product = _gathered(part(self.values, 1), part(self.neighbours, 1), newer)
             ahead = scale * product - shift * part(newer, 0) - part(latest, 0)
             latest = jax.lax.dynamic_update_slice_in_dim(latest, ahead, index * rows, 0)
             for line in range(lines):
@@ -132,9 +174,3 @@ class SparseProduct:
         latest, cross, size = jax.lax.fori_loop(0, dimension // rows, strip, (older, nothing, nothing))
         total = lambda partial: jnp.sum(partial.reshape(-1, width), axis=0)
         return latest, total(cross), total(size)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, SparseProduct)
-
-    def __hash__(self) -> int:
-        return hash(SparseProduct)

@@ -1,0 +1,246 @@
+"""What every operator knows of itself.
+
+An operator is a module: its arrays are leaves, so that they are arguments of what is compiled and not constants in it,
+and any of them that is differentiated is a parameter. The rest of the floor asks an operator for its products and,
+where that helps, for its diagonal, its columns and bounds of its spectrum; nobody asks what kind of operator it is.
+"""
+
+from abc import abstractmethod
+from collections.abc import Callable
+from typing import Any, ClassVar, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Int
+
+
+class Strips(NamedTuple):
+    """A faster way through the recurrence: ``advance(u, w) -> (w⁺, w·w⁺, ‖w⁺‖²)`` on blocks padded to ``rows``."""
+
+    rows: int
+    advance: Callable[[Array, Array], tuple[Array, Array, Array]]
+
+
+class Operator(eqx.Module):
+    """A symmetric operator A, known by its products with blocks of vectors.
+
+    A subclass says its ``shape`` and its products, :meth:`mv`. It may say more: its :meth:`diagonal`, its
+    :meth:`columns`, :meth:`bounds` of its spectrum. Its arrays are fields; gradients are taken with respect to those
+    that depend on what is differentiated.
+
+    Examples
+    --------
+    >>> import jax.numpy as jnp
+    >>> class Scaled(Operator):
+    ...     scales: jax.Array
+    ...
+    ...     @property
+    ...     def shape(self):
+    ...         return (self.scales.size, self.scales.size)
+    ...
+    ...     def mv(self, block):
+    ...         return self.scales[:, None] * block
+    >>> Scaled(jnp.array([1.0, 2.0])) @ jnp.ones(2)
+    Array([1., 2.], dtype=float...)
+    """
+
+    materialised: ClassVar[bool] = False
+    """Whether all entries lie in memory, so that a factorisation needs no more."""
+
+    stride: ClassVar[int] = 1
+    """Steps of the recurrence per turn of its loop. With two the newer vector overwrites the older in place; with one
+    the compiler copies a block every step, which counts where a product is as cheap as a copy."""
+
+    @property
+    @abstractmethod
+    def shape(self) -> tuple[int, int]:
+        """(d, d)."""
+
+    @abstractmethod
+    def mv(self, block: Float[Array, "d m"]) -> Float[Array, "d m"]:
+        """A times a block with one vector per column."""
+
+    def diagonal(self) -> Float[Array, " d"]:
+        """The diagonal of A."""
+        raise NotImplementedError(
+            f"{type(self).__name__} knows its products only, not its diagonal: give it a method diagonal(), or use "
+            "what needs products only (of the preconditioners, Nystrom())"
+        )
+
+    def columns(self, indices: Int[Array, " k"]) -> Float[Array, "d k"]:
+        """Columns of A: products with unit vectors, unless an operator knows better."""
+        size = self.shape[0]
+        return self.mv((jnp.arange(size, dtype=indices.dtype)[:, None] == indices[None, :]).astype(self.dtype))
+
+    def bounds(self) -> tuple[float, float]:
+        """Proven bounds of the spectrum, (−∞, ∞) if there are none."""
+        return -np.inf, np.inf
+
+    def split(self) -> "tuple[Operator, Array | None]":
+        """K and σ² of A = K + σ²I, where A is known in that form; A itself and None where it is not."""
+        return self, None
+
+    def strips(self, scale: Array, shift: Array) -> Strips | None:
+        """A faster way to w⁺ = (scale·A − shift)w − w⁻ and its inner products, or None."""
+        return None
+
+    @property
+    def dimension(self) -> int:
+        """The number of rows d."""
+        return self.shape[0]
+
+    @property
+    def dtype(self) -> np.dtype:
+        """The floating dtype in which products are made."""
+        return working_dtype(*(leaf.dtype for leaf in jax.tree.leaves(self) if eqx.is_inexact_array(leaf)))
+
+    def __matmul__(self, vectors: Float[Array, " d *m"]) -> Float[Array, " d *m"]:
+        """A v for one vector, or for a block with one vector per column."""
+        vectors = jnp.asarray(vectors)
+        return self.mv(vectors[:, None])[:, 0] if vectors.ndim == 1 else self.mv(vectors)
+
+    def __add__(self, other: Any) -> "Operator":
+        """The sum of two operators of the same shape."""
+        return SumOperator((self, other)) if isinstance(other, Operator) else NotImplemented
+
+    def to_dense(self) -> Float[Array, "d d"]:
+        """All d² entries, by a product with the identity."""
+        return self.mv(jnp.eye(self.shape[0], dtype=self.dtype))
+
+
+class SumOperator(Operator):
+    """A + B + …: what each term knows, added up.
+
+    Examples
+    --------
+    >>> import jax.numpy as jnp
+    >>> from thalweg.spectral import as_operator
+    >>> total = as_operator(jnp.eye(2)) + as_operator(2.0 * jnp.eye(2))
+    >>> total @ jnp.ones(2), total.diagonal()
+    (Array([3., 3.], dtype=float...), Array([3., 3.], dtype=float...))
+    """
+
+    terms: tuple[Operator, ...]
+
+    def __check_init__(self) -> None:
+        shapes = {term.shape for term in self.terms}
+        if len(shapes) != 1:
+            raise ValueError(f"terms of SumOperator must have one shape, found {sorted(shapes)}")
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """(d, d)."""
+        return self.terms[0].shape
+
+    def mv(self, block: Array) -> Array:
+        """AV + BV + …"""
+        return sum(term.mv(block) for term in self.terms)  # type: ignore[return-value]
+
+    def diagonal(self) -> Array:
+        """The sum of the diagonals."""
+        return sum(term.diagonal() for term in self.terms)  # type: ignore[return-value]
+
+    def columns(self, indices: Array) -> Array:
+        """The sum of the columns."""
+        return sum(term.columns(indices) for term in self.terms)  # type: ignore[return-value]
+
+    def bounds(self) -> tuple[float, float]:
+        """The sums of the bounds."""
+        lower, upper = zip(*(term.bounds() for term in self.terms), strict=True)
+        return sum(lower), sum(upper)
+
+
+class ShiftedOperator(Operator):
+    """K + σ²I.
+
+    Parameters
+    ----------
+    operator
+        K.
+    noise
+        σ², a number or a scalar array.
+
+    Examples
+    --------
+    >>> import jax.numpy as jnp
+    >>> from thalweg.spectral import as_operator
+    >>> A = ShiftedOperator(as_operator(jnp.ones((2, 2))), 0.5)
+    >>> A.diagonal(), A.bounds()
+    (Array([1.5, 1.5], dtype=float...), (0.49..., 2.50...))
+    """
+
+    operator: Operator
+    noise: Float[Array, ""]
+
+    def __init__(self, operator: Operator, noise: Any) -> None:
+        self.operator = operator
+        self.noise = jnp.asarray(noise, operator.dtype)
+        if self.noise.ndim:
+            raise ValueError(f"noise of ShiftedOperator must be one number, found an array of shape {self.noise.shape}")
+
+    @property
+    def stride(self) -> int:  # type: ignore[override]
+        """That of K."""
+        return self.operator.stride
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """(d, d)."""
+        return self.operator.shape
+
+    def mv(self, block: Array) -> Array:
+        """KV + σ²V."""
+        return self.operator.mv(block) + self.noise.astype(block.dtype) * block
+
+    def diagonal(self) -> Array:
+        """That of K, and σ²."""
+        return self.operator.diagonal() + self.noise
+
+    def columns(self, indices: Array) -> Array:
+        """Those of K, and σ² on the diagonal."""
+        return self.operator.columns(indices).at[indices, jnp.arange(indices.size)].add(self.noise)
+
+    def bounds(self) -> tuple[float, float]:
+        """Those of K, and σ²."""
+        lower, upper = self.operator.bounds()
+        return lower + float(self.noise), upper + float(self.noise)
+
+    def split(self) -> tuple[Operator, Array | None]:
+        """K and σ²."""
+        return self.operator, self.noise
+
+    def strips(self, scale: Array, shift: Array) -> Strips | None:
+        """Those of K: scale·(K + σ²) − shift = scale·K − (shift − scale·σ²)."""
+        return self.operator.strips(scale, shift - scale * self.noise)
+
+
+def frozen(operator: Operator) -> Operator:
+    """The same operator with its arrays held constant under differentiation."""
+    arrays, rest = eqx.partition(operator, eqx.is_array)
+    return eqx.combine(jax.lax.stop_gradient(arrays), rest)
+
+
+def is_concrete(operator: Operator) -> bool:
+    """Whether every array is known now, so that a plan can be made."""
+    return not is_traced(frozen(operator))
+
+
+def is_traced(tree: Any) -> bool:
+    """Whether an array in the tree is traced."""
+    return any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(tree))
+
+
+def gershgorin(diagonal: Array, radius: Array) -> tuple[float, float]:
+    """Bounds of the spectrum by discs of the given centres and radii, with room for rounding."""
+    diagonal, radius = jax.lax.stop_gradient((diagonal, radius))
+    slack = 4 * float(jnp.finfo(diagonal.dtype).eps) * float(jnp.max(jnp.abs(diagonal) + radius))
+    return float(jnp.min(diagonal - radius)) - slack, float(jnp.max(diagonal + radius)) + slack
+
+
+def working_dtype(*dtypes: Any) -> np.dtype:
+    """The widest floating dtype, at least float32 (a recurrence in half precision is all rounding); JAX's if none."""
+    floating = [jnp.dtype(dtype) for dtype in dtypes if jnp.issubdtype(dtype, jnp.floating)]
+    widest = max(floating, key=lambda dtype: dtype.itemsize, default=jnp.result_type(float))
+    return jnp.result_type(widest if widest.itemsize >= 4 else jnp.float32)

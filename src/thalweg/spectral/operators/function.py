@@ -1,0 +1,126 @@
+"""Operators of others: functions of the user's, lineax operators, and SciPy's ``LinearOperator``."""
+
+from collections.abc import Callable
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, PyTree
+
+from thalweg.arguments import whole
+from thalweg.spectral.operators.base import Operator, is_traced, working_dtype
+
+
+class FunctionOperator(Operator):
+    """A symmetric operator A(θ) given by a function.
+
+    Parameters
+    ----------
+    function
+        ``function(*arguments, vectors) -> vectors``, linear in ``vectors``, an array with one vector per column.
+    *arguments
+        What the function needs besides: any pytrees of arrays. Gradients are taken with respect to those that depend
+        on what is differentiated. Pass arrays here rather than closing over them: they are then arguments of what is
+        compiled and not constants in it.
+    dimension
+        The number of rows.
+
+    Examples
+    --------
+    >>> import jax, jax.numpy as jnp
+    >>> A = FunctionOperator(lambda theta, v: theta * v, jnp.full((3, 1), 2.0), dimension=3)
+    >>> A @ jnp.ones(3)
+    Array([2., 2., 2.], dtype=float...)
+    """
+
+    function: Callable[..., Any] = eqx.field(static=True)
+    arguments: tuple[PyTree[Array], ...]
+    size: int = eqx.field(static=True)
+
+    def __init__(self, function: Callable[..., Any], *arguments: PyTree[Array], dimension: int) -> None:
+        if not callable(function):
+            raise TypeError(f"function must be callable as (*arguments, vectors), found {function!r}")
+        self.function = function
+        self.arguments = jax.tree.map(jnp.asarray, arguments)
+        self.size = whole("dimension", dimension)
+        check_closed(self)
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """(d, d)."""
+        return self.size, self.size
+
+    def mv(self, block: Array) -> Array:
+        """What the function says."""
+        return self.function(*self.arguments, block)
+
+
+class LineaxOperator(Operator):
+    """A lineax operator.
+
+    Examples
+    --------
+    >>> import jax.numpy as jnp, lineax
+    >>> LineaxOperator(lineax.DiagonalLinearOperator(jnp.array([1.0, 2.0]))) @ jnp.ones(2)
+    Array([1., 2.], dtype=float...)
+    """
+
+    operator: Any
+
+    def __check_init__(self) -> None:
+        check_closed(self)
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """(d, d)."""
+        return self.operator.out_size(), self.operator.in_size()
+
+    def mv(self, block: Array) -> Array:
+        """The operator on every column."""
+        return jax.vmap(self.operator.mv, in_axes=1, out_axes=1)(block)
+
+
+class SciPyOperator(Operator):
+    """A ``LinearOperator`` of SciPy: products are made by SciPy on the host, also from compiled code.
+
+    Nothing of it can be differentiated, and every product waits for Python: right for products that are dear.
+
+    Examples
+    --------
+    >>> import jax.numpy as jnp, scipy.sparse.linalg
+    >>> SciPyOperator(scipy.sparse.linalg.aslinearoperator(2.0 * np.eye(2))) @ jnp.ones(2)
+    Array([2., 2.], dtype=float...)
+    """
+
+    operator: Any = eqx.field(static=True)
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """(d, d)."""
+        return self.operator.shape
+
+    @property
+    def dtype(self) -> np.dtype:
+        """SciPy's, if it is a floating one."""
+        return working_dtype(self.operator.dtype)
+
+    def mv(self, block: Array) -> Array:
+        """SciPy's product."""
+        product = lambda given: np.asarray(self.operator.matmat(np.asarray(given)), block.dtype)
+        return jax.pure_callback(
+            product, jax.ShapeDtypeStruct(block.shape, block.dtype), block, vmap_method="sequential"
+        )
+
+
+def check_closed(operator: Operator) -> None:
+    """Refuse a function that reaches for a value being differentiated or traced: it would count as a constant."""
+    arrays, rest = eqx.partition(operator, eqx.is_array)
+    block = jax.ShapeDtypeStruct((operator.dimension, 2), operator.dtype)
+    constants = jax.make_jaxpr(lambda arrays, block: eqx.combine(arrays, rest).mv(block))(arrays, block).consts
+    if is_traced(constants):
+        raise TypeError(
+            "A is a function that closes over a value being traced by grad, jit or vmap: pass that value as an "
+            "argument, FunctionOperator(lambda theta, vectors: ..., theta, dimension=...)"
+        )

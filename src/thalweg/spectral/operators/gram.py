@@ -1,0 +1,98 @@
+"""Squares: XᵀX or XXᵀ of a rectangular matrix X, whichever is smaller, and A² of a symmetric operator."""
+
+
+import equinox as eqx
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int
+
+from thalweg.spectral.operators.base import Operator
+
+
+class GramOperator(Operator):
+    """XᵀX, or XXᵀ if X is wide: its eigenvalues are the squared singular values of X.
+
+    Examples
+    --------
+    >>> import jax.numpy as jnp
+    >>> A = GramOperator(jnp.array([[1.0, 2.0, 2.0]]))
+    >>> A.shape, A.diagonal()
+    ((1, 1), Array([9.], dtype=float...))
+    """
+
+    matrix: Float[Array, "n m"]
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """(d, d), d the smaller of the two sides."""
+        return min(self.matrix.shape), min(self.matrix.shape)
+
+    @property
+    def tall(self) -> Array:
+        """X with its longer side first."""
+        rows, columns = self.matrix.shape
+        return self.matrix if rows >= columns else self.matrix.T
+
+    def mv(self, block: Array) -> Array:
+        """Xᵀ(XV)."""
+        tall = self.tall.astype(block.dtype)
+        return tall.T @ (tall @ block)
+
+    def diagonal(self) -> Array:
+        """The squared lengths of the columns."""
+        return jnp.sum(self.tall.astype(self.dtype) ** 2, axis=0)
+
+
+class SparseGramOperator(Operator):
+    """XᵀX for the entries of a sparse X with ``height`` rows and ``width`` columns, no wider than high.
+
+    Examples
+    --------
+    >>> import jax.numpy as jnp
+    >>> A = SparseGramOperator(jnp.array([3.0, 4.0]), jnp.array([0, 2]), jnp.array([1, 1]), 3, 2)
+    >>> A.diagonal()
+    Array([ 0., 25.], dtype=float...)
+    """
+
+    entries: Float[Array, " e"]
+    rows: Int[Array, " e"]
+    places: Int[Array, " e"]
+    height: int = eqx.field(static=True)
+    width: int = eqx.field(static=True)
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """(d, d), d the number of columns."""
+        return self.width, self.width
+
+    def mv(self, block: Array) -> Array:
+        """Xᵀ(XV), entry by entry."""
+        entries = self.entries.astype(block.dtype)[:, None]
+        inner = jnp.zeros((self.height, block.shape[1]), block.dtype).at[self.rows].add(entries * block[self.places])
+        return jnp.zeros_like(block).at[self.places].add(entries * inner[self.rows])
+
+    def diagonal(self) -> Array:
+        """The squared lengths of the columns."""
+        return jnp.zeros(self.width, self.dtype).at[self.places].add(self.entries.astype(self.dtype) ** 2)
+
+
+class SquaredOperator(Operator):
+    """A² of a symmetric operator.
+
+    Examples
+    --------
+    >>> import jax.numpy as jnp
+    >>> from thalweg.spectral import as_operator
+    >>> SquaredOperator(as_operator(3.0 * jnp.eye(2))) @ jnp.ones(2)
+    Array([9., 9.], dtype=float...)
+    """
+
+    operator: Operator
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """(d, d)."""
+        return self.operator.shape
+
+    def mv(self, block: Array) -> Array:
+        """A(AV)."""
+        return self.operator.mv(self.operator.mv(block))

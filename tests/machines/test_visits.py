@@ -9,9 +9,17 @@ from scipy.optimize import minimize
 
 from thalweg.kernels import Gaussian
 from thalweg.machines import Points, empty, predict
+from thalweg.machines.functional import Batch
+from thalweg.machines.losses import (
+    HingeLoss,
+    HuberLoss,
+    LogisticLoss,
+    QuantileLoss,
+    SoftmaxLoss,
+    SquaredHingeLoss,
+    SquaredLoss,
+)
 from thalweg.machines.visits import Examples, Visitor, absorb, revisit
-from thalweg.oracles.functional import Batch
-from thalweg.oracles.losses import Hinge, Huber, Logistic, Quantile, Softmax, Squared, SquaredHinge
 
 SIZE, BLOCKS, D = 8, 3, 2
 N = SIZE * BLOCKS - 3  # the last block has three empty places
@@ -24,13 +32,13 @@ K = reference.gaussian(X, X, 0.8, 1.5)
 KERNEL = Gaussian(0.8, 1.5)
 SIGNS = np.where(NOISY > 0, 1.0, -1.0)[:, None]
 TARGETS = {
-    "squared": (Squared(), np.stack([NOISY, NOISY**2], axis=1)),
-    "logistic": (Logistic(), (SIGNS + 1) / 2),
-    "softmax": (Softmax(), np.eye(3)[np.digitize(NOISY, [-0.5, 0.5])]),
-    "hinge": (Hinge(), SIGNS),
-    "squared_hinge": (SquaredHinge(), SIGNS),
-    "huber": (Huber(0.4), NOISY[:, None]),
-    "quantile": (Quantile(0.7), NOISY[:, None]),
+    "squared": (SquaredLoss(), np.stack([NOISY, NOISY**2], axis=1)),
+    "logistic": (LogisticLoss(), (SIGNS + 1) / 2),
+    "softmax": (SoftmaxLoss(), np.eye(3)[np.digitize(NOISY, [-0.5, 0.5])]),
+    "hinge": (HingeLoss(), SIGNS),
+    "squared_hinge": (SquaredHingeLoss(), SIGNS),
+    "huber": (HuberLoss(0.4), NOISY[:, None]),
+    "quantile": (QuantileLoss(0.7), NOISY[:, None]),
 }
 
 
@@ -74,7 +82,7 @@ def test_visits_to_several_blocks_converge_to_kernel_ridge(weights):
     np.testing.assert_allclose(found[:N], exact, rtol=1e-6, atol=1e-8)
     assert (found[N:] == 0).all()
     assert residuals[-1] < 1e-8
-    np.testing.assert_allclose(predict(visitor.coordinates, expansion, X, rows=16), K @ exact, rtol=1e-6, atol=1e-8)
+    np.testing.assert_allclose(predict(visitor.coordinates, expansion, X), K @ exact, rtol=1e-6, atol=1e-8)
 
 
 def test_one_visit_solves_for_a_block_with_the_others_held_fixed():
@@ -193,8 +201,8 @@ def test_weights_are_repetitions():
     _, repeated, _ = converged(loss, full)
     new = rng.normal(size=(5, D))
     np.testing.assert_allclose(
-        predict(visitor.coordinates, weighted, new, rows=16),
-        predict(visitor.coordinates, repeated, new, rows=16),
+        predict(visitor.coordinates, weighted, new),
+        predict(visitor.coordinates, repeated, new),
         atol=1e-6,
     )
 

@@ -8,18 +8,27 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import minimize_scalar
 
-from thalweg.oracles.losses import Hinge, Huber, Logistic, Loss, Quantile, Softmax, Squared, SquaredHinge
+from thalweg.machines.losses import (
+    HingeLoss,
+    HuberLoss,
+    LogisticLoss,
+    Loss,
+    QuantileLoss,
+    SoftmaxLoss,
+    SquaredHingeLoss,
+    SquaredLoss,
+)
 
 C = 3
 LABELS = {"zero_one": [0.0, 1.0], "signs": [-1.0, 1.0]}
 LOSSES = {
-    "squared": (Squared(), "real"),
-    "logistic": (Logistic(), "zero_one"),
-    "softmax": (Softmax(), "one_hot"),
-    "hinge": (Hinge(), "signs"),
-    "squared_hinge": (SquaredHinge(), "signs"),
-    "huber": (Huber(0.7), "real"),
-    "quantile": (Quantile(0.8), "real"),
+    "squared": (SquaredLoss(), "real"),
+    "logistic": (LogisticLoss(), "zero_one"),
+    "softmax": (SoftmaxLoss(), "one_hot"),
+    "hinge": (HingeLoss(), "signs"),
+    "squared_hinge": (SquaredHingeLoss(), "signs"),
+    "huber": (HuberLoss(0.7), "real"),
+    "quantile": (QuantileLoss(0.8), "real"),
 }
 KINKED = ("hinge", "quantile")
 numbers = st.floats(-30, 30, allow_subnormal=False)
@@ -117,10 +126,16 @@ def test_gradients_are_no_longer_than_the_slope(point):
 
 def test_slopes_are_attained():
     far = np.array([60.0, -60.0, -60.0])
-    assert jnp.linalg.norm(gradient(Softmax(), far, np.eye(C)[1])) == pytest.approx(Softmax().longest(C))
-    assert jnp.linalg.norm(gradient(Logistic(), far, np.array([0.0, 1.0, 1.0]))) == pytest.approx(Logistic().longest(C))
-    assert jnp.linalg.norm(gradient(Hinge(), 0 * far, np.ones(C))) == pytest.approx(Hinge().longest(C))
-    assert (Logistic().longest(1), Hinge().longest(1), Softmax().longest(7)) == (1, 1, pytest.approx(np.sqrt(2)))
+    assert jnp.linalg.norm(gradient(SoftmaxLoss(), far, np.eye(C)[1])) == pytest.approx(SoftmaxLoss().longest(C))
+    assert jnp.linalg.norm(gradient(LogisticLoss(), far, np.array([0.0, 1.0, 1.0]))) == pytest.approx(
+        LogisticLoss().longest(C)
+    )
+    assert jnp.linalg.norm(gradient(HingeLoss(), 0 * far, np.ones(C))) == pytest.approx(HingeLoss().longest(C))
+    assert (LogisticLoss().longest(1), HingeLoss().longest(1), SoftmaxLoss().longest(7)) == (
+        1,
+        1,
+        pytest.approx(np.sqrt(2)),
+    )
     assert {LOSSES[name][0].longest(C) for name in ("squared", "squared_hinge", "huber", "quantile")} == {None}
 
 
@@ -178,16 +193,16 @@ def test_single_precision_stays_single_and_extremes_stay_finite(name):
 def test_the_mean_pinball_loss_is_least_at_the_quantile(q):
     y = np.random.default_rng(0).exponential(size=(401, 1))
     grid = np.linspace(0, 5, 2001)
-    means = jax.vmap(lambda at: jnp.mean(Quantile(q).value(jnp.full_like(y, at), y)))(grid)
+    means = jax.vmap(lambda at: jnp.mean(QuantileLoss(q).value(jnp.full_like(y, at), y)))(grid)
     assert grid[np.argmin(means)] == pytest.approx(np.quantile(y, q), abs=0.03)
 
 
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: Huber(0.0), "width of Huber must be a finite number above 0, found 0.0"),
-        (lambda: Quantile(1.0), "q of Quantile must be a finite number above 0 below 1, found 1.0"),
-        (lambda: Quantile("half"), "q of Quantile must be a finite number above 0 below 1, found 'half'"),
+        (lambda: HuberLoss(0.0), "width of HuberLoss must be a finite number above 0, found 0.0"),
+        (lambda: QuantileLoss(1.0), "q of QuantileLoss must be a finite number above 0 below 1, found 1.0"),
+        (lambda: QuantileLoss("half"), "q of QuantileLoss must be a finite number above 0 below 1, found 'half'"),
     ],
 )
 def test_wrong_parameters_are_named(make, message):

@@ -15,7 +15,7 @@ N = 60
 X = rng.normal(size=(N, 3))
 Y = (X[:, 0] > 0).astype(int)
 T = np.sin(X[:, 0])
-PARTS = {"kernel": Gaussian(1.0), "alpha": 0.1, "random_state": 0}
+PARTS = {"kernel": Gaussian(1.0), "alpha": 0.1, "block_size": 64, "random_state": 0}
 
 
 def broken(value):
@@ -232,7 +232,7 @@ def test_every_parameter_is_checked():
     ("options", "message"),
     [
         (
-            {"method": DSG(features="landmarks", batch_size=8), "block_size": 64},
+            {"method": DSG(features="landmarks", batch_size=8)},
             "batch_size must be at least block_size=64 with features='landmarks', .* found 8",
         ),
         ({"kernel": Gaussian(np.ones(2))}, "X has 3 features and the kernel 2 lengthscales"),

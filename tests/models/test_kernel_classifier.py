@@ -392,8 +392,11 @@ def test_progress_is_shown_on_demand(moons, capsys):
     assert capsys.readouterr().out == ""
 
 
-@pytest.mark.parametrize("features", ["landmarks", "random"])
-@pytest.mark.parametrize("limit", [6, 10, 40])
+@pytest.mark.parametrize(
+    ("features", "limit"),
+    [("landmarks", 6), ("random", 40)]
+    + [pytest.param(*case, marks=pytest.mark.slow) for case in [("landmarks", 40), ("random", 6), ("random", 10)]],
+)
 def test_no_more_features_than_asked_for(features, limit):
     X, y = make_moons(60, noise=0.2, random_state=0)
     model = KernelClassifier(

@@ -168,9 +168,9 @@ class LandmarkLearner(Learner):
     def _make_room(self, blocks: int) -> None:
         self.expansion = with_room(self.expansion, int(self.expansion.used) + blocks, self._limit)
         missing = self.expansion.capacity - len(self.examples.weights)
-        self.examples = Examples(
-            *(jnp.pad(array, [(0, missing)] + [(0, 0)] * (array.ndim - 1)) for array in self.examples)
-        )
+        if missing:
+            pad = lambda array: jnp.pad(array, [(0, missing)] + [(0, 0)] * (array.ndim - 1))
+            self.examples = Examples(*map(pad, self.examples))
 
     def _fill(self, visitor: Visitor, rows: Rows, part: np.ndarray) -> None:
         """Put rows in the empty places of the last block, and visit it."""

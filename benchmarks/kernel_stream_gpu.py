@@ -19,6 +19,7 @@ from benchmarks._common import report, table
 from benchmarks._deformed_digits import DeformedDigits
 from benchmarks._digits import images
 from thalweg import KernelClassifier
+from thalweg.machines import Auto
 
 ROWS, BATCH, COMPONENTS = 8_100_000, 65_536, 100
 FEATURES, SHORT = 2_097_152, 524_288
@@ -31,8 +32,8 @@ def machine(bandwidth: float, features: int) -> KernelClassifier:
         bandwidth=bandwidth,
         loss="squared",
         alpha=0.1,
+        method=Auto(batch_size=16_384),
         block_size=4096,
-        batch_size=16_384,
         max_features=features,
         random_state=0,
     )

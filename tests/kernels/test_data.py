@@ -55,7 +55,7 @@ def test_equal_points_do_not_count():
     [
         (np.ones((5, 2)), "x must have points that differ, found 10 pairs of equal rows"),
         (np.array([[0.0], [np.nan], [1.0]]), "x must be finite"),
-        (np.ones((1, 2)), r"at least two points, one a row, found shape \(1, 2\)"),
+        (np.ones((1, 2)), r"at least two points, one per row, found shape \(1, 2\)"),
         (np.ones(4), r"found shape \(4,\)"),
     ],
 )
@@ -87,9 +87,9 @@ def test_a_kernel_survives_its_description(kind, lengthscale, variance):
         ({"lengthscale": "1.0"}, "must hold numbers, found lengthscale='1.0'"),
         ({"lengthscale": ["1.0"]}, "must hold numbers"),
         ({"lengthscale": [[1.0]]}, "must hold numbers"),
-        ({"lengthscale": []}, r"lengthscale must be a positive number, or one for each feature, found shape \(0,\)"),
+        ({"lengthscale": []}, r"lengthscale of .* must have at most 1 axes and an entry, found shape \(0,\)"),
         ({"variance": True}, "must hold numbers"),
-        ({"variance": -1.0}, "variance must be a positive number, found -1.0"),
+        ({"variance": -1.0}, "variance of .* must be a finite number above 0, found -1.0"),
     ],
 )
 def test_bad_descriptions(change, message):

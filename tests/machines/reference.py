@@ -1,4 +1,4 @@
-"""DSG, UDSG and CDSG in plain NumPy, written from the corrected pseudo-code (equations.md §4), not from the source.
+"""DSG, UDSG and CDSG in plain NumPy, written from the papers' pseudo-code, corrected, not from the source.
 
 Blocks are kept in lists, every shrinkage is applied at once to every weight, and nothing is compiled.
 """
@@ -63,7 +63,7 @@ SLOPES = {"Squared": None, "Logistic": 1.0, "Softmax": np.sqrt(2)}
 
 
 class Machine:
-    """f = Σ_i φ_i W_i, one step a call of :meth:`step`."""
+    """f = Σ_i φ_i W_i, one step per call of :meth:`step`."""
 
     def __init__(self, coordinates, loss, ridge, precondition, outputs):
         self.coordinates, self.loss, self.ridge, self.precondition = coordinates, loss, ridge, precondition
@@ -155,7 +155,7 @@ def capped(most):
 
 
 def checked(stretch):
-    """CDSG, in the notation of equations.md."""
+    """CDSG."""
 
     def rule(machine, x, g, w, mean, fresh, gamma, draw):
         v = machine.noise(x, g, w, fresh)

@@ -6,13 +6,9 @@ import numpy as np
 import pytest
 import reference
 
-from thalweg.descent.steps import Constant
 from thalweg.kernels import Gaussian
-from thalweg.machines import Capped, Machine, Points
-from thalweg.machines.learners import start_landmarks
-from thalweg.machines.rows import Rows
-from thalweg.machines.visits import Visitor
-from thalweg.oracles.losses import Squared
+from thalweg.machines import Auto, Rows, Settings, SquaredLoss
+from thalweg.machines.learners import start
 
 SIZE, D, ALPHA = 8, 2, 0.3
 rng = np.random.default_rng(0)
@@ -21,10 +17,9 @@ ROWS = Rows(X, np.sin(2 * X[:, :1]) + X[:, 1:], rng.uniform(0.5, 2.0, size=80))
 
 
 def learner(limit):
-    parts = Points(Gaussian(0.8), SIZE)
-    machine = Machine(parts, Squared(), Capped(limit), Constant(0.5), jnp.asarray(0.0), True)
-    visitor = Visitor(parts, Squared(), jnp.asarray(0.0), jnp.asarray(1e-12), 50)
-    return start_landmarks(machine, visitor, D, 1, 1, 16, 0, jnp.float64)
+    method = Auto(tol=1e-12, batch_size=16, step=0.5)
+    settings = Settings(loss=SquaredLoss(), method=method, block_size=SIZE, max_features=limit * SIZE)
+    return start(settings, Gaussian(0.8), D, 1, None, 0, jnp.float64)
 
 
 def learn(model, order):

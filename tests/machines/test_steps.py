@@ -8,12 +8,12 @@ import reference
 
 from thalweg.descent.steps import Polynomial
 from thalweg.kernels import Gaussian, RandomFeatures
-from thalweg.machines import Capped, Checked, Frequencies, Machine, New, Points, Uniform, empty, evaluate, run
-from thalweg.machines.learners import start
+from thalweg.machines import Capped, Checked, Frequencies, Judged, Machine, New, Points, Uniform, empty, evaluate, run
+from thalweg.machines.functional import Batch
+from thalweg.machines.learners import Learner
+from thalweg.machines.losses import LogisticLoss, SoftmaxLoss, SquaredLoss
 from thalweg.machines.rows import Rows
 from thalweg.machines.steps import scanned
-from thalweg.oracles.functional import Batch
-from thalweg.oracles.losses import Logistic, Softmax, Squared
 
 D, B, SIZE, STEPS = 3, 24, 5, 20
 LENGTHSCALE, VARIANCE = 1.3, 1.7
@@ -25,7 +25,7 @@ RULES = {
     "judged": (Capped(4), reference.capped(4)),
 }
 OUTPUTS = {"Squared": 2, "Logistic": 1, "Softmax": 3}
-LOSSES = {"Squared": Squared, "Logistic": Logistic, "Softmax": Softmax}
+LOSSES = {"Squared": SquaredLoss, "Logistic": LogisticLoss, "Softmax": SoftmaxLoss}
 STEP = Polynomial(0.8, power=0.5, scale=5.0)
 
 
@@ -92,7 +92,7 @@ def test_methods_equal_plain_numpy_iterate_by_iterate(name, kind, precondition, 
     data, keys = batches(loss), jax.random.split(jax.random.key(5), STEPS)
     found = empty(parts, D, OUTPUTS[loss], STEPS, jnp.float64)
     plain = reference.Machine(plain_parts, loss, ridge, precondition, OUTPUTS[loss])
-    method = machine(parts, loss, rule, ridge, precondition, None if name == "judged" else STEP)
+    method = machine(parts, loss, rule, ridge, precondition, Judged() if name == "judged" else STEP)
     taken = []
     for i in range(STEPS):
         batch = Batch(*(part[i : i + 1] for part in data))
@@ -148,7 +148,8 @@ def test_a_growing_model_is_compiled_once_for_each_doubling():
     parts = Points(Gaussian(LENGTHSCALE), 4)
 
     def learned():
-        learner = start(machine(parts, "Squared", New(), 0.1, False), D, 1, 1, 6, 0, jnp.float64)
+        method = machine(parts, "Squared", New(), 0.1, False)
+        learner = Learner(method, empty(parts, D, 1, 1, jnp.float64), 6, 0)
         done = list(learner.learn(rows, np.arange(len(rows)), 0.1, len(rows)))
         assert done == [48] * 3
         return learner
@@ -163,7 +164,7 @@ def test_a_growing_model_is_compiled_once_for_each_doubling():
 
 def test_run_makes_room_and_says_what_does_not_fit():
     coordinates = Points(Gaussian(1.0), block_size=4)
-    machine = Machine(coordinates, Squared(), New(), Polynomial(0.5), jnp.asarray(0.0))
+    machine = Machine(coordinates, SquaredLoss(), New(), Polynomial(0.5), jnp.asarray(0.0))
     keys = jax.random.split(jax.random.key(0), 3)
     batches = Batch(*(jnp.ones(shape) for shape in ((3, 4, 1), (3, 4, 1), (3, 4))))
     start = empty(coordinates, dimension=1, outputs=1, capacity=1, dtype=batches.x.dtype)

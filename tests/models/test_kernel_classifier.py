@@ -13,8 +13,9 @@ from sklearn.datasets import load_digits, make_moons
 
 from thalweg import KernelClassifier
 from thalweg.kernels import Gaussian, Matern32
+from thalweg.machines import CDSG, DSG, UDSG, Auto, Settings, SoftmaxLoss
+from thalweg.machines.fitting import default_passes
 from thalweg.machines.learners import LandmarkLearner, Learner
-from thalweg.models import _kernel_machine
 
 # A small machine: five blocks of landmarks, or of frequencies, in float32.
 SMALL = {"kernel": Gaussian(0.5), "alpha": 0.1, "block_size": 16, "random_state": 0}
@@ -34,22 +35,22 @@ def moons():
 
 # The docstring of the class learns digits in the quick suite.
 METHODS = [
-    ("auto", "landmarks", 0.95),
-    ("auto", "random", 0.93),
-    ("auto", "orthogonal", 0.93),
-    ("auto", "quasi", 0.93),
-    ("dsg", "landmarks", 0.93),
-    ("dsg", "random", 0.93),
-    ("dsg", "orthogonal", 0.93),
-    ("dsg", "quasi", 0.93),
-    ("udsg", "landmarks", 0.93),
-    ("udsg", "random", 0.93),
-    ("udsg", "orthogonal", 0.93),
-    ("udsg", "quasi", 0.93),
-    ("cdsg", "landmarks", 0.92),
-    ("cdsg", "random", 0.92),
-    ("cdsg", "orthogonal", 0.92),
-    ("cdsg", "quasi", 0.92),
+    (Auto, "landmarks", 0.95),
+    (Auto, "random", 0.93),
+    (Auto, "orthogonal", 0.93),
+    (Auto, "quasi", 0.93),
+    (DSG, "landmarks", 0.93),
+    (DSG, "random", 0.93),
+    (DSG, "orthogonal", 0.93),
+    (DSG, "quasi", 0.93),
+    (UDSG, "landmarks", 0.93),
+    (UDSG, "random", 0.93),
+    (UDSG, "orthogonal", 0.93),
+    (UDSG, "quasi", 0.93),
+    (CDSG, "landmarks", 0.92),
+    (CDSG, "random", 0.92),
+    (CDSG, "orthogonal", 0.92),
+    (CDSG, "quasi", 0.92),
 ]
 
 
@@ -57,7 +58,7 @@ METHODS = [
 @pytest.mark.parametrize(("method", "features", "accuracy"), METHODS)
 def test_every_method_learns_digits(digits, method, features, accuracy):
     X, y, new, labels = digits
-    model = KernelClassifier(method=method, features=features, block_size=128, random_state=0, max_iter=5)
+    model = KernelClassifier(method=method(features=features), block_size=128, random_state=0, max_iter=5)
     assert model.fit(X, y).score(new, labels) > accuracy
     assert model.n_iter_ == len(model.history_) == 5
     probabilities = model.predict_proba(new)
@@ -79,7 +80,7 @@ def test_every_loss_learns_digits(digits, loss, method):
 def test_the_default_beats_plain_steps(digits):
     X, y, new, labels = digits
     default = KernelClassifier(random_state=0).fit(X, y)
-    plain = KernelClassifier(method="dsg", precondition=False, block_size=128, random_state=0).fit(X, y)
+    plain = KernelClassifier(method=DSG(precondition=False), block_size=128, random_state=0).fit(X, y)
     assert default.score(new, labels) > 0.955
     assert 0.7 < plain.score(new, labels) < default.score(new, labels)
 
@@ -88,7 +89,9 @@ def test_one_block_of_squares_is_the_exact_solution(moons):
     """(K + α/w)⁻¹ of labels −1 and 1, in float64."""
     X, y = moons
     weights = np.random.default_rng(0).uniform(0.5, 2.0, size=len(y))
-    model = KernelClassifier(Gaussian(0.5), alpha=0.1, loss="squared", tol=1e-10).fit(X, y, sample_weight=weights)
+    model = KernelClassifier(Gaussian(0.5), alpha=0.1, loss="squared", method=Auto(tol=1e-10)).fit(
+        X, y, sample_weight=weights
+    )
     K = np.exp(-((X[:, None] - X[None]) ** 2).sum(-1) / 0.5)
     exact = K @ np.linalg.solve(K + np.diag(0.1 / weights), 2.0 * y - 1)
     np.testing.assert_allclose(model.decision_function(X), exact, atol=1e-9)
@@ -100,7 +103,7 @@ def test_one_block_of_squares_is_the_exact_solution(moons):
 def test_one_block_of_logistic_losses_is_solved(moons):
     """∂ℓ = −αW for every row: f is its own kernel expansion in the residuals."""
     X, y = moons
-    model = KernelClassifier(Gaussian(0.5), alpha=0.1, tol=1e-8).fit(X, y)
+    model = KernelClassifier(Gaussian(0.5), alpha=0.1, method=Auto(tol=1e-8)).fit(X, y)
     K = np.exp(-((X[:, None] - X[None]) ** 2).sum(-1) / 0.5)
     f = model.decision_function(X)
     np.testing.assert_allclose(f, K @ (y - expit(f)) / 0.1, atol=1e-5)
@@ -113,8 +116,8 @@ def test_one_block_of_hinge_losses_is_solved(digits, alpha):
     """αW·y is the part of the margin's slope: 1 within the margin, 0 beyond it, anything between on it."""
     X, y, _, _ = digits
     X, signs = X[:300], np.where(y[:300] < 5, -1.0, 1.0)
-    model = KernelClassifier(loss="hinge", alpha=alpha, tol=1e-6, random_state=0).fit(X, signs)
-    learner = model._learner
+    model = KernelClassifier(loss="hinge", alpha=alpha, method=Auto(tol=1e-6), random_state=0).fit(X, signs)
+    learner = model._machine.learner
     points = np.asarray(learner.expansion.blocks[0, :300])
     part = alpha * np.asarray(learner.expansion.weights[0, :300, 0]) * np.asarray(learner.examples.targets[0, :300, 0])
     margin = model.decision_function(points) * np.asarray(learner.examples.targets[0, :300, 0])
@@ -134,7 +137,7 @@ def test_labels_of_any_kind(moons):
 
 def test_the_same_seed_gives_the_same_model(moons):
     X, y = moons
-    options = SMALL | {"method": "udsg", "batch_size": 32, "max_iter": 2}
+    options = SMALL | {"method": UDSG(batch_size=32), "max_iter": 2}
     first, again = (KernelClassifier(**options).fit(X, y).decision_function(X) for _ in range(2))
     other = KernelClassifier(**options | {"random_state": 1}).fit(X, y).decision_function(X)
     np.testing.assert_array_equal(first, again)
@@ -146,10 +149,10 @@ def test_the_same_seed_gives_the_same_model(moons):
 @pytest.mark.slow
 def test_kept_frequencies_are_those_made_anew(moons):
     X, y = moons
-    options = SMALL | {"method": "udsg", "batch_size": 32, "max_iter": 2}
-    anew = KernelClassifier(**options).fit(X, y).decision_function(X)
-    kept = KernelClassifier(**options, keep_frequencies=True).fit(X, y)
-    assert kept._learner.expansion.blocks.shape[1:] == (16, 2)
+    options = SMALL | {"max_iter": 2}
+    anew = KernelClassifier(**options, method=UDSG(batch_size=32)).fit(X, y).decision_function(X)
+    kept = KernelClassifier(**options, method=UDSG(batch_size=32, keep_frequencies=True)).fit(X, y)
+    assert kept._machine.learner.expansion.blocks.shape[1:] == (16, 2)
     np.testing.assert_allclose(kept.decision_function(X), anew, atol=1e-5)
 
 
@@ -220,7 +223,9 @@ def test_a_stream_is_its_batches_one_after_the_other(moons):
     assert (stream.n_features_used_, [line["rows"] for line in stream.history_]) == (80, [40, 10, 30])
     # Blocks fill up, so that the landmarks are the rows in order whatever the batches.
     once = KernelClassifier(**SMALL).partial_fit(X, y)
-    np.testing.assert_array_equal(stream._learner.expansion.blocks[:5], once._learner.expansion.blocks[:5])
+    np.testing.assert_array_equal(
+        stream._machine.learner.expansion.blocks[:5], once._machine.learner.expansion.blocks[:5]
+    )
     assert np.mean(stream.predict(X) == once.predict(X)) > 0.95
 
 
@@ -239,7 +244,7 @@ def test_a_class_may_come_late():
 @pytest.mark.slow
 def test_a_fit_forgets_unless_it_starts_warm(moons):
     X, y = moons
-    options = SMALL | {"method": "dsg", "batch_size": 32, "max_iter": 2}
+    options = SMALL | {"method": DSG(batch_size=32), "max_iter": 2}
     once = KernelClassifier(**options).fit(X, y)
     first = once.decision_function(X)
     np.testing.assert_array_equal(once.fit(X, y).decision_function(X), first)
@@ -265,7 +270,7 @@ def spoil_later_passes(monkeypatch, kind):
 
 def test_early_stopping_returns_to_the_best_pass(moons, monkeypatch):
     X, y = moons
-    options = SMALL | {"early_stopping": True, "validation_fraction": 0.2}
+    options = SMALL | {"method": Auto(early_stopping=True, validation_fraction=0.2)}
     best = KernelClassifier(**options, max_iter=1).fit(X, y)
     spoil_later_passes(monkeypatch, LandmarkLearner)
     model = KernelClassifier(**options, max_iter=9).fit(X, y)
@@ -275,7 +280,7 @@ def test_early_stopping_returns_to_the_best_pass(moons, monkeypatch):
     np.testing.assert_array_equal(model.decision_function(X), best.decision_function(X))
     assert 0 <= model.history_[0]["held_out_score"] < 0.3
     # Without it the last pass stays.
-    last = KernelClassifier(**SMALL, early_stopping=False, max_iter=3).fit(X, y)
+    last = KernelClassifier(**SMALL, method=Auto(early_stopping=False), max_iter=3).fit(X, y)
     assert last.n_iter_ == 3
     assert "held_out_loss" not in last.history_[0]
     assert np.mean(last.predict(X) == y) != np.mean(best.predict(X) == y)
@@ -301,7 +306,7 @@ def test_an_interrupted_fit_keeps_the_passes_it_made(moons, monkeypatch):
 @pytest.mark.parametrize("when", ["in the first pass", "in the second pass"])
 def test_an_interrupted_fit_keeps_what_it_has_learned(moons, monkeypatch, when):
     X, y = moons
-    options = SMALL | {"method": "dsg", "batch_size": 16}
+    options = SMALL | {"method": DSG(batch_size=16)}
     whole = KernelClassifier(**options, max_iter=1).fit(X, y).decision_function(X)
     steps = Learner._steps
 
@@ -323,7 +328,7 @@ def test_an_interrupted_fit_keeps_what_it_has_learned(moons, monkeypatch, when):
     assert model.n_iter_ == number - 1
     assert np.isfinite(model.decision_function(X)).all()
     assert model.score(X, y) > 0.6
-    assert int(model._learner.expansion.steps) == (2 if number == 1 else 6)
+    assert int(model._machine.learner.expansion.steps) == (2 if number == 1 else 6)
     assert np.abs(model.decision_function(X) - whole).max() > 1e-4
     pickle.loads(pickle.dumps(model)).partial_fit(X, y)
 
@@ -344,7 +349,7 @@ def test_copies_predict_the_same_and_learn_on_alike(moons, rows):
         np.testing.assert_array_equal(
             copied.partial_fit(X[::-1], y[::-1]).decision_function(X), model.decision_function(X)
         )
-        assert copied._learner.dtype == (np.float64 if rows == 12 else np.float32)
+        assert copied._machine.learner.dtype == (np.float64 if rows == 12 else np.float32)
 
 
 @pytest.mark.slow
@@ -374,11 +379,9 @@ def test_lengthscale_and_ridge_are_searched_where_there_are_rows_enough(digits):
 
 
 def test_a_pass_is_enough_for_one_block_and_for_many_rows():
-    model = KernelClassifier()
-    words = _kernel_machine.checked_words(model)
-    assert [model._passes(words, rows) for rows in (100, 2048, 2049, 20_000, 20_001)] == [1, 1, 10, 10, 1]
-    words = _kernel_machine.checked_words(model.set_params(method="dsg"))
-    assert model._passes(words, 100_000) == 10
+    settings = Settings(loss=SoftmaxLoss())
+    assert [default_passes(rows, settings) for rows in (100, 2048, 2049, 20_000, 20_001)] == [1, 1, 10, 10, 1]
+    assert default_passes(100_000, Settings(loss=SoftmaxLoss(), method="dsg")) == 10
 
 
 def test_progress_is_shown_on_demand(moons, capsys):
@@ -389,11 +392,16 @@ def test_progress_is_shown_on_demand(moons, capsys):
     assert capsys.readouterr().out == ""
 
 
-@pytest.mark.parametrize("features", ["landmarks", "random"])
-@pytest.mark.parametrize("limit", [6, 10, 40])
+@pytest.mark.parametrize(
+    ("features", "limit"),
+    [("landmarks", 6), ("random", 40)]
+    + [pytest.param(*case, marks=pytest.mark.slow) for case in [("landmarks", 40), ("random", 6), ("random", 10)]],
+)
 def test_no_more_features_than_asked_for(features, limit):
     X, y = make_moons(60, noise=0.2, random_state=0)
-    model = KernelClassifier(Gaussian(0.5), max_features=limit, features=features, block_size=32, random_state=0)
+    model = KernelClassifier(
+        Gaussian(0.5), max_features=limit, method=Auto(features=features), block_size=32, random_state=0
+    )
     assert 0 < model.fit(X, y).n_features_used_ <= limit
     assert 0 < model.partial_fit(X, y).n_features_used_ <= limit
 
@@ -405,7 +413,7 @@ def test_an_interrupted_search_leaves_the_model_as_it_was(monkeypatch):
     X, y = make_moons(60, noise=0.2, random_state=0)
     model = KernelClassifier(random_state=0).fit(X, np.arange(60) % 3)
     before = model.predict_proba(X)
-    monkeypatch.setattr("thalweg.models._kernel_machine.choose", interrupted)
+    monkeypatch.setattr("thalweg.machines.fitting.choose", interrupted)
     with pytest.raises(KeyboardInterrupt):
         model.fit(X, y)
     np.testing.assert_array_equal(model.predict_proba(X), before)

@@ -9,6 +9,7 @@ from sklearn.datasets import make_moons
 from thalweg import KernelClassifier, KernelRegressor, files
 from thalweg.errors import FileFormatError
 from thalweg.kernels import Gaussian, Matern32
+from thalweg.machines import CDSG, DSG, UDSG, Auto, QuantileLoss
 
 X, Y = make_moons(80, noise=0.2, random_state=0)
 T = np.stack([np.sin(X[:, 0]), X[:, 1]], axis=1)
@@ -18,14 +19,16 @@ WORDS = np.array(["no", "yes"])[Y]
 FITTED = {
     "landmarks": lambda: KernelClassifier(**SMALL).fit(X, Y),
     "one block": lambda: KernelClassifier(Matern32, class_weight={"no": 2.0}, bandwidth=0.7).fit(X, WORDS),
-    "stream": lambda: KernelRegressor(**SMALL, loss="quantile", quantile=0.7).partial_fit(X[:40], T[:40, 0]),
+    "stream": lambda: KernelRegressor(**SMALL, loss=QuantileLoss(0.7)).partial_fit(X[:40], T[:40, 0]),
     "several targets": lambda: KernelRegressor(**SMALL).fit(X, T),
-    "dsg": lambda: KernelClassifier(**SMALL, method="dsg", batch_size=32).fit(X, Y),
-    "udsg": lambda: KernelClassifier(**SMALL, method="udsg", periods=(2, 1), batch_size=32).fit(X, Y),
-    "kept": lambda: KernelClassifier(**SMALL, method="udsg", keep_frequencies=True, batch_size=32).fit(X, Y),
-    "cdsg": lambda: KernelClassifier(**SMALL, method="cdsg", step=0.3, loss="hinge", batch_size=32).fit(X, Y),
-    "cdsg landmarks": lambda: KernelRegressor(**SMALL, method="cdsg", features="landmarks", batch_size=32).fit(X, T),
-    "capped": lambda: KernelClassifier(**SMALL, features="quasi", max_features=64, batch_size=32).fit(X, Y),
+    "dsg": lambda: KernelClassifier(**SMALL, method=DSG(batch_size=32)).fit(X, Y),
+    "udsg": lambda: KernelClassifier(**SMALL, method=UDSG(periods=(2, 1), batch_size=32)).fit(X, Y),
+    "kept": lambda: KernelClassifier(**SMALL, method=UDSG(keep_frequencies=True, batch_size=32)).fit(X, Y),
+    "cdsg": lambda: KernelClassifier(**SMALL, method=CDSG(step=0.3, batch_size=32), loss="hinge").fit(X, Y),
+    "cdsg landmarks": lambda: KernelRegressor(**SMALL, method=CDSG(features="landmarks", batch_size=32)).fit(X, T),
+    "capped": lambda: KernelClassifier(**SMALL, max_features=64, method=Auto(features="quasi", batch_size=32)).fit(
+        X, Y
+    ),
 }
 QUICK = ("landmarks",)
 
@@ -112,6 +115,8 @@ HOSTILE = {
     "unsorted classes": put("tree", "classes", np.array([1, 0])),
     "no parameters": put("metadata", "parameters", None),
     "an unknown parameter": put("metadata", "parameters", "depth", 3),
+    "an object that is none": put("metadata", "parameters", "method", {"object": "os.system", "fields": {}}),
+    "an object that is wrong": put("metadata", "parameters", "method", {"object": "DSG", "fields": {"step": -1.0}}),
     "a parameter that is wrong": put("metadata", "parameters", "method", "sgd"),
     "an absurd block": put("metadata", "parameters", "block_size", 10**15),
     "a loss of another estimator": put("metadata", "parameters", "loss", "huber"),
@@ -171,9 +176,9 @@ def test_an_unchanged_file_can_be_read(saved, tmp_path):
 
 
 def test_what_no_file_can_hold_is_said(tmp_path):
-    model = KernelClassifier(**SMALL).fit(X, Y).set_params(step=lambda count: 0.1)
-    with pytest.raises(TypeError, match="step must be a number, a word or None to be saved, found <function"):
+    model = KernelClassifier(**SMALL).fit(X, Y).set_params(method=DSG(step=lambda count: 0.1))
+    with pytest.raises(TypeError, match="step of method must be a number, a word or None to be saved, found <function"):
         model.save(tmp_path / "model")
     with pytest.raises(FileNotFoundError, match=r"folder .* does not exist"):
-        model.set_params(step=None).save(tmp_path / "nowhere" / "model")
+        model.set_params(method="auto").save(tmp_path / "nowhere" / "model")
     assert not list(tmp_path.iterdir())

@@ -8,6 +8,7 @@ from sklearn.kernel_ridge import KernelRidge
 
 from thalweg import KernelRegressor
 from thalweg.kernels import Gaussian, Matern32
+from thalweg.machines import DSG, Auto, HuberLoss, QuantileLoss
 
 GAMMA = 1 / (2 * 0.7**2)
 
@@ -26,7 +27,7 @@ def test_one_block_is_kernel_ridge_of_standardised_targets(curve):
         mean = np.average(y, weights=w)
         scale = np.sqrt(np.average((y - mean) ** 2, weights=w))
         ridge = KernelRidge(alpha=0.3, kernel="rbf", gamma=GAMMA).fit(X, (y - mean) / scale, sample_weight=w)
-        model = KernelRegressor(Gaussian(0.7), alpha=0.3, tol=1e-10).fit(X, y, sample_weight=w)
+        model = KernelRegressor(Gaussian(0.7), alpha=0.3, method=Auto(tol=1e-10)).fit(X, y, sample_weight=w)
         new = np.linspace(-4, 4, 31)[:, None]
         np.testing.assert_allclose(model.predict(new), mean + scale * ridge.predict(new), rtol=1e-9)
         assert model.score(X, y) > 0.9
@@ -46,7 +47,7 @@ def test_one_block_of_other_kernels_is_kernel_ridge_too(curve):
     kernel = Matern32(0.7, 2.5)
     mean, scale = y.mean(), y.std()
     ridge = KernelRidge(alpha=0.3, kernel="precomputed").fit(np.asarray(kernel(X)), (y - mean) / scale)
-    model = KernelRegressor(kernel, alpha=0.3, tol=1e-10).fit(X, y)
+    model = KernelRegressor(kernel, alpha=0.3, method=Auto(tol=1e-10)).fit(X, y)
     np.testing.assert_allclose(model.predict(X), mean + scale * ridge.predict(np.asarray(kernel(X))), rtol=1e-9)
 
 
@@ -64,7 +65,7 @@ def test_blocks_converge_to_kernel_ridge(curve):
 def test_a_block_filled_by_calls_is_one_block(curve):
     """The first call sets the scale of the targets; after that, calls that fill one block are one call."""
     X, y = curve
-    options = {"kernel": Gaussian(0.7), "alpha": 0.3, "block_size": 64, "tol": 1e-6}
+    options = {"kernel": Gaussian(0.7), "alpha": 0.3, "block_size": 64, "method": Auto(tol=1e-6)}
     calls = KernelRegressor(**options).partial_fit(X[:20], y[:20])
     calls.partial_fit(X[20:30], y[20:30]).partial_fit(X[30:], y[30:])
     scale, mean = y[:20].std(), y[:20].mean()
@@ -77,10 +78,10 @@ def test_a_block_filled_by_calls_is_one_block(curve):
 def test_several_targets_are_each_its_own(curve):
     X, y = curve
     both = np.stack([y, -5 * y + X[:, 0]], axis=1)
-    model = KernelRegressor(Gaussian(0.7), alpha=0.3, tol=1e-10).fit(X, both)
+    model = KernelRegressor(Gaussian(0.7), alpha=0.3, method=Auto(tol=1e-10)).fit(X, both)
     assert model.predict(X).shape == (60, 2)
     for column in range(2):
-        alone = KernelRegressor(Gaussian(0.7), alpha=0.3, tol=1e-10).fit(X, both[:, column])
+        alone = KernelRegressor(Gaussian(0.7), alpha=0.3, method=Auto(tol=1e-10)).fit(X, both[:, column])
         np.testing.assert_allclose(model.predict(X)[:, column], alone.predict(X), rtol=1e-9)
     # A matrix of one column stays a matrix.
     assert model.fit(X, both[:, :1]).predict(X).shape == (60, 1)
@@ -90,7 +91,7 @@ def test_several_targets_are_each_its_own(curve):
 def test_predictions_follow_the_units_of_the_targets(curve):
     X, y = curve
     for loss in ("squared", "huber", "quantile"):
-        model = KernelRegressor(Gaussian(0.7), alpha=0.3, loss=loss, tol=1e-9)
+        model = KernelRegressor(Gaussian(0.7), alpha=0.3, loss=loss, method=Auto(tol=1e-9))
         plain = model.fit(X, y).predict(X)
         np.testing.assert_allclose(model.fit(X, 1e-3 * y - 7).predict(X), 1e-3 * plain - 7, rtol=1e-7)
 
@@ -118,7 +119,7 @@ def quantile_by_its_dual(X, y, quantile, alpha):
 def test_one_block_of_quantile_losses_is_solved(curve, quantile):
     """Accelerated for ever, the rounds of a visit would circle about the solution."""
     X, y = curve
-    model = KernelRegressor(Gaussian(0.7), alpha=0.3, loss="quantile", quantile=quantile, tol=1e-8).fit(X, y)
+    model = KernelRegressor(Gaussian(0.7), alpha=0.3, loss=QuantileLoss(quantile), method=Auto(tol=1e-8)).fit(X, y)
     exact = quantile_by_its_dual(X, (y - y.mean()) / y.std(), quantile, 0.3)
     np.testing.assert_allclose((model.predict(X) - y.mean()) / y.std(), exact, atol=1e-4)
 
@@ -135,7 +136,7 @@ def test_quantiles_cover_as_often_as_they_say(quantile):
         return X, np.sin(X[:, 0]) + spread * rng.exponential(size=rows), np.sin(X[:, 0]) - spread * np.log(1 - quantile)
 
     X, y, _ = sample(500)
-    model = KernelRegressor(Gaussian(1.5), loss="quantile", quantile=quantile, alpha=1.0, random_state=0).fit(X, y)
+    model = KernelRegressor(Gaussian(1.5), loss=QuantileLoss(quantile), alpha=1.0, random_state=0).fit(X, y)
     new, targets, exact = sample(4000)
     assert abs(np.mean(targets <= model.predict(new)) - quantile) < 3 * np.sqrt(quantile * (1 - quantile) / 500)
     assert np.mean(np.abs(model.predict(new) - exact)) < {0.1: 0.06, 0.5: 0.12, 0.9: 0.3}[quantile]
@@ -150,16 +151,16 @@ def test_huber_losses_shrug_at_outliers(curve):
     error = lambda **options: np.median(
         np.abs(KernelRegressor(Gaussian(0.7), alpha=0.3, **options).fit(X, wild).predict(new) - truth)
     )
-    assert error(loss="huber", width=0.05) < 0.3 * error(loss="squared")
+    assert error(loss=HuberLoss(0.05)) < 0.3 * error(loss="squared")
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("method", "features"), [("auto", "landmarks"), ("auto", "quasi"), ("dsg", "random")])
+@pytest.mark.parametrize(("method", "features"), [(Auto, "landmarks"), (Auto, "quasi"), (DSG, "random")])
 @pytest.mark.parametrize("loss", ["squared", "huber", "quantile"])
 def test_every_loss_learns_by_every_kind_of_step(method, features, loss):
     X, y = make_friedman1(1500, noise=0.5, random_state=0)
     model = KernelRegressor(
-        loss=loss, method=method, features=features, block_size=128, bandwidth=1.0, alpha=0.1, random_state=0
+        loss=loss, method=method(features=features), block_size=128, bandwidth=1.0, alpha=0.1, random_state=0
     )
     model.fit(X[:1000], y[:1000])
     assert model.score(X[1000:], y[1000:]) > 0.85

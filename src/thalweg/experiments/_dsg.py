@@ -18,27 +18,31 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from thalweg import KernelClassifier, KernelRegressor, data
+from thalweg import data
 from thalweg.descent import Constant, Polynomial, SquaredL2, minimize
 from thalweg.kernels import Gaussian, Kernel, RandomFeatures, median_distance
 from thalweg.machines import (
+    Batch,
     Checked,
     Expansion,
     Frequencies,
+    HingeLoss,
+    Loss,
     Machine,
     New,
+    Rows,
     Rule,
+    Settings,
+    SoftmaxLoss,
+    SquaredLoss,
     Uniform,
     empty,
     predict,
     run,
     with_room,
 )
-from thalweg.machines.rows import Rows
-from thalweg.models._machine_parts import checked_words, make_learner
+from thalweg.machines.learners import start
 from thalweg.oracles import SVRG, MiniBatch
-from thalweg.oracles.functional import Batch
-from thalweg.oracles.losses import Hinge, Loss, Softmax, Squared
 
 RIDGE = 1e-5
 
@@ -46,7 +50,6 @@ RIDGE = 1e-5
 _CHUNK = 4
 # A record whenever the time of training has grown by so much.
 _GROWTH = 1.15
-_ROWS_AT_ONCE = 4096
 
 
 @dataclass(frozen=True)
@@ -111,7 +114,7 @@ def problem(
     kernel = Gaussian(jnp.asarray(median_distance(x, jax.random.key(seed))), jnp.ones(()))
     labels = None if regression else np.unique(targets, return_inverse=True)[1]
     y = targets[:, None] if labels is None else np.eye(labels.max() + 1)[labels]
-    loss = Squared() if regression else Softmax()
+    loss = SquaredLoss() if regression else SoftmaxLoss()
     return Problem(name, x, y.astype(np.float32), loss, kernel, min(batch, len(x)), block, min(sample, len(x)), labels)
 
 
@@ -215,7 +218,7 @@ def machine(
 
     def score(expansion: Expansion) -> Score:
         norm = expansion.scale * jnp.sum(jnp.sqrt(jnp.sum(expansion.weights**2, axis=(1, 2))))
-        return of.judge(predict(features, expansion, sample, _ROWS_AT_ONCE), float(norm**2))
+        return of.judge(predict(features, expansion, sample), float(norm**2))
 
     x, y = of.on_device
     watch, compiled = Watch(of, curve, seconds, score), 0
@@ -285,26 +288,22 @@ def _linear(loss: Loss) -> Callable[[Array, tuple[Array, Array]], Array]:
 
 def landmarks(of: Problem, *, seconds: float, curve: Curve) -> Curve:
     """Run what the estimators do by default, with this kernel and ridge: blocks of landmarks, visited one by one."""
-    estimator = KernelRegressor() if of.labels is None else KernelClassifier()
+    settings = Settings(loss=of.loss)
     rows = Rows(of.x, of.y, np.ones(len(of.x)))
     order = np.random.default_rng([curve.seed, 2]).permutation(len(rows))
     alpha = of.ridge * len(rows)
-    fresh = lambda: make_learner(
-        checked_words(estimator), of.kernel, of.loss, of.x.shape[1], of.y.shape[1], len(rows), curve.seed, np.float32
-    )
+    fresh = lambda: start(settings, of.kernel, of.x.shape[1], of.y.shape[1], len(rows), curve.seed, np.float32)
 
     def score(expansion: Expansion) -> Score:
         inside = learner.machine.coordinates
-        at_landmarks = predict(
-            inside, expansion, np.asarray(expansion.blocks).reshape(-1, of.x.shape[1]), _ROWS_AT_ONCE
-        )
+        at_landmarks = predict(inside, expansion, np.asarray(expansion.blocks).reshape(-1, of.x.shape[1]))
         weights = np.asarray(expansion.scale * expansion.weights).reshape(at_landmarks.shape)
         square = float(np.vdot(weights.astype(np.float64), at_landmarks))
-        return of.judge(predict(inside, expansion, of.x[: of.sample], _ROWS_AT_ONCE), square)
+        return of.judge(predict(inside, expansion, of.x[: of.sample]), square)
 
     learner = fresh()
     # To compile it: the learner scans eight blocks at a time, and one at a time at the end.
-    for _ in learner.learn(rows, order[: 9 * checked_words(estimator).block_size], alpha, len(rows)):
+    for _ in learner.learn(rows, order[: 9 * settings.block_size], alpha, len(rows)):
         pass
     for _ in learner.again(rows, order, alpha, len(rows)):
         jax.block_until_ready(learner.expansion)
@@ -333,7 +332,7 @@ def one_vs_one(of: Problem) -> Problem:
     return replace(of, y=y, loss=PairwiseHinge(), decide=decide)
 
 
-class PairwiseHinge(Hinge):
+class PairwiseHinge(HingeLoss):
     """max(0, 1 − y·f) in the columns where y is −1 or 1, and nothing where it is 0: a row is in some pairs only."""
 
     # Of ten classes each is in nine pairs.

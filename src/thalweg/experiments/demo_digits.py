@@ -10,6 +10,7 @@ from sklearn.metrics import confusion_matrix
 from thalweg.experiments import plots
 from thalweg.experiments.registry import experiment
 from thalweg.experiments.section import Run
+from thalweg.machines import DSG
 from thalweg.models import KernelClassifier
 
 _TRAIN, _BLOCK, _BINS = 1200, 64, 8
@@ -43,11 +44,13 @@ def _growth(run: Run, X: np.ndarray, y: np.ndarray, new: np.ndarray, labels: np.
     once = [np.arange(i, min(i + _BLOCK, len(X))) for i in range(0, len(X), _BLOCK)]
     often = [shuffle.permutation(len(X))[: 4 * _BLOCK] for _ in range(steps)]
     common: dict[str, Any] = {"bandwidth": 0.5, "alpha": 0.01, "random_state": run.seed}
-    dsg = {"method": "dsg", "block_size": _BLOCK // 2, "batch_size": 4 * _BLOCK, **common}
+    dsg = lambda precondition: KernelClassifier(
+        method=DSG(batch_size=4 * _BLOCK, precondition=precondition), block_size=_BLOCK // 2, **common
+    )
     machines = {
         "landmarks, each seen once": (KernelClassifier(block_size=_BLOCK, **common), once),
-        "DSG, preconditioned": (KernelClassifier(**dsg), often),
-        "DSG": (KernelClassifier(precondition=False, **dsg), often),
+        "DSG, preconditioned": (dsg(True), often),
+        "DSG": (dsg(False), often),
     }
     fig, axes = plots.figure()
     ends: dict[str, list[Any]] = {"machine": [], "features": [], "error on test images": []}

@@ -18,7 +18,7 @@ def median_distance(x: Any, key: Key[Array, ""], sample: int = 2000) -> float:
     Parameters
     ----------
     x
-        Points, one a row: an array (a memory map is not read as a whole) or a SciPy sparse matrix.
+        Points, one per row: an array (a memory map is not read as a whole) or a SciPy sparse matrix.
     key
         A random key that chooses the pairs.
     sample
@@ -30,9 +30,10 @@ def median_distance(x: Any, key: Key[Array, ""], sample: int = 2000) -> float:
     4.0
     """
     sample = arguments.whole("sample", sample)
+    key = arguments.random_key("key", key)
     x = x.tocsr() if scipy.sparse.issparse(x) else x if isinstance(x, np.ndarray) else np.asarray(x)
     if x.ndim != 2 or x.shape[0] < 2 or x.shape[1] == 0:
-        raise ValueError(f"x must be a matrix with at least two points, one a row, found shape {x.shape}")
+        raise ValueError(f"x must be a matrix with at least two points, one per row, found shape {x.shape}")
     first, second = _pairs(x.shape[0], key, sample)
     difference = x[first].astype(np.float64) - x[second].astype(np.float64)
     squares = difference.multiply(difference) if scipy.sparse.issparse(x) else difference**2

@@ -1,7 +1,7 @@
 """What every stationary kernel shares: its parameters, their checks, its matrix and its description."""
 
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 import equinox as eqx
 import jax
@@ -39,9 +39,14 @@ class Kernel(eqx.Module):
     lengthscale: Float[Array, "*features"]
     variance: Float[Array, ""]
 
+    kinds: ClassVar[tuple[str, ...]] = draws.KINDS
+    """The kinds of frequencies that the kernel has."""
+
     def __init__(self, lengthscale: Any = 1.0, variance: Any = 1.0) -> None:
-        self.lengthscale = _positive("lengthscale", lengthscale, "a positive number, or one for each feature", ndim=1)
-        self.variance = _positive("variance", variance, "a positive number", ndim=0)
+        name = type(self).__name__
+        lengthscale = arguments.numbers(f"lengthscale of {name}", _as_array(lengthscale), above=0, ndim=1)
+        self.lengthscale = lengthscale.astype(jnp.result_type(float))
+        self.variance = arguments.number(f"variance of {name}", variance, above=0)
 
     def correlation(self, x: Float[Array, "n d"], y: Float[Array, "m d"] | None) -> Float[Array, "n m"]:
         """ρ((x_i − y_j) / lengthscale) for rows of one dtype; no ``y`` means ``x`` again."""
@@ -54,13 +59,8 @@ class Kernel(eqx.Module):
     def standard_frequencies(
         self, kind: str, key: Key[Array, ""], block: Array, count: int, dimension: int
     ) -> Float[Array, "count dimension"]:
-        """Frequencies of lengthscale 1 in float32, one a row: the ``block``-th ``count`` of them."""
+        """Frequencies of lengthscale 1 in float32, one per row: the ``block``-th ``count`` of them."""
         raise NotImplementedError(f"{type(self).__name__} must define standard_frequencies(...)")
-
-    @property
-    def kinds(self) -> tuple[str, ...]:
-        """The kinds of frequencies that the kernel has."""
-        return draws.KINDS
 
     def __call__(self, x: Float[Array, "n d"], y: Float[Array, "m d"] | None = None) -> Float[Array, "n m"]:
         """Return the matrix of k(x_i, y_j), in the dtype of the points.
@@ -71,7 +71,7 @@ class Kernel(eqx.Module):
         x = self.rows("x", x)
         if other is not None and other.shape[1] != x.shape[1]:
             raise ValueError(f"x and y must have as many features, found {x.shape[1]} and {other.shape[1]}")
-        dtype = x.dtype if other is None else jnp.result_type(x, other)
+        dtype = x.dtype if other is None else np.promote_types(x.dtype, other.dtype)
         return _matrix(self, x.astype(dtype), None if other is None else other.astype(dtype))
 
     def diagonal(self, x: Float[Array, "n d"]) -> Float[Array, " n"]:
@@ -90,19 +90,19 @@ class Kernel(eqx.Module):
         """
         omega = self.rows("omega", omega)
         lengthscale = jnp.broadcast_to(self.lengthscale.astype(omega.dtype), omega.shape[1:])
-        return jnp.exp(self.standard_log_density(omega * lengthscale) + jnp.sum(jnp.log(lengthscale)))
+        return jnp.exp(self.standard_log_density(omega * lengthscale[None, :]) + jnp.sum(jnp.log(lengthscale)))
 
     def frequencies(
         self, key: Key[Array, ""], count: int, dimension: int, kind: str = "random", block: Any = 0
     ) -> Float[Array, "count dimension"]:
-        """Draw frequencies ω from the spectral density, one a row.
+        """Draw frequencies ω from the spectral density, one per row.
 
         Parameters
         ----------
         key
             A random key: the same key and block give the same frequencies, on every device, up to rounding.
         count
-            How many.
+            The number of frequencies.
         dimension
             The number of features of the points.
         kind
@@ -139,13 +139,13 @@ class Kernel(eqx.Module):
         return f"{type(self).__name__}(lengthscale={_shown(self.lengthscale)}, variance={_shown(self.variance)})"
 
     def rows(self, name: str, points: Any) -> Float[Array, "n d"]:
-        """Return points as a float array with a point a row, or say what is wrong with them."""
+        """Return points as a float array with one point per row, or say what is wrong with them."""
         if scipy.sparse.issparse(points):
             raise TypeError(f"{name} must be a dense matrix, found a sparse one: take rows of it and call .toarray()")
         points = jnp.asarray(points)
         if points.ndim != 2 or 0 in points.shape:
             hint = "; write points on a line as a column, x[:, None]" if points.ndim == 1 else ""
-            raise ValueError(f"{name} must be a matrix with a point a row, found shape {points.shape}{hint}")
+            raise ValueError(f"{name} must be a matrix with one point per row, found shape {points.shape}{hint}")
         if jnp.issubdtype(points.dtype, jnp.integer) or points.dtype == bool:
             points = points.astype(jnp.result_type(float))
         if points.dtype not in (jnp.float32, jnp.float64):
@@ -155,9 +155,7 @@ class Kernel(eqx.Module):
 
     def check_kind(self, kind: str) -> None:
         """Refuse a kind of frequencies that is unknown, or that this kernel does not have."""
-        if kind not in draws.KINDS:
-            raise ValueError(f"kind must be one of {', '.join(map(repr, draws.KINDS))}, found {kind!r}")
-        if kind not in self.kinds:
+        if arguments.one_of("kind", kind, draws.KINDS) not in self.kinds:
             raise IncompatiblePartsError(
                 f"{type(self).__name__} has no {kind} frequencies, for it is no function of the Euclidean distance: "
                 f"use kind={' or '.join(map(repr, self.kinds))}"
@@ -182,34 +180,13 @@ def _matrix(kernel: Kernel, x: Float[Array, "n d"], y: Float[Array, "m d"] | Non
 def _frequencies(
     kernel: Kernel, kind: str, key: Key[Array, ""], block: Array, count: int, dimension: int
 ) -> Float[Array, "count dimension"]:
-    return kernel.standard_frequencies(kind, key, block, count, dimension) / kernel.lengthscale
+    standard = kernel.standard_frequencies(kind, key, block, count, dimension).astype(kernel.lengthscale.dtype)
+    return standard / jnp.broadcast_to(kernel.lengthscale, standard.shape)
 
 
-def _positive(name: str, value: Any, wanted: str, ndim: int) -> Float[Array, "..."]:
-    """Return positive finite numbers as an array of JAX's default float, or say what was found.
-
-    Under ``jit`` or ``vmap`` the value is not known, and only its shape is checked.
-    """
-    wanted = f"{name} must be {wanted}"
-    dtype = jnp.result_type(float)
-    if isinstance(value, jax.core.Tracer):
-        if value.ndim > ndim:
-            raise ValueError(f"{wanted}, found shape {value.shape}")
-        return value.astype(dtype)
-    try:
-        if isinstance(value, bool | str | bytes):
-            raise TypeError
-        # Checked as it is kept: a number too small for float32 has become 0.
-        kept = np.asarray(value, dtype=dtype)
-    except (TypeError, ValueError):
-        raise TypeError(f"{wanted}, found {value!r}") from None
-    if kept.ndim > ndim or kept.size == 0:
-        raise ValueError(f"{wanted}, found shape {kept.shape}")
-    bad = ~((kept > 0) & np.isfinite(kept))
-    if bad.any():
-        shown = f"{kept[bad][0]:g} for feature {int(np.argmax(bad))}" if kept.ndim else repr(value)
-        raise ValueError(f"{wanted}, found {shown}")
-    return jnp.asarray(kept)
+def _as_array(value: Any) -> Any:
+    """Make a list of numbers, one per feature, an array: to the check of arguments it would be a tree of them."""
+    return np.asarray(value) if isinstance(value, list | tuple) else value
 
 
 def _shown(value: Any) -> str:

@@ -29,14 +29,15 @@ def squared_distances(
         return sum_over_features(jnp.square, x, y, lengthscale)
     origin = _centre(x if y is None else y)
     # Centred before the division, which would round off what differs behind a large offset.
-    x = (x - origin) / lengthscale
+    scaled = lambda rows: (rows - origin) / jnp.broadcast_to(lengthscale, rows.shape)
+    x = scaled(x)
     squares = jnp.sum(x * x, axis=1)
     if y is None:
         products = jnp.matmul(x, x.T, precision="highest")
         # Sums of what is symmetric, and no product: compilers fuse 2·xᵀy with one side of a sum.
         found = _not_negative(squares[:, None] + squares[None, :] - (products + products.T))
         return jnp.where(jnp.eye(len(x), dtype=bool), 0, found)
-    y = (y - origin) / lengthscale
+    y = scaled(y)
     products = jnp.matmul(x, y.T, precision="highest")
     return _not_negative(squares[:, None] + jnp.sum(y * y, axis=1)[None, :] - 2 * products)
 

@@ -56,7 +56,7 @@ def _kronecker(key: Key[Array, ""], block: Array, count: int, columns: int) -> U
     shift = jax.random.bits(key, (columns,), jnp.uint32)
     start = jnp.asarray(block).astype(jnp.uint32) * np.uint32(count)
     index = start + jnp.arange(count, dtype=jnp.uint32)
-    return index[:, None] * jnp.asarray(_roots_of_primes(columns)) + shift
+    return index[:, None] * jnp.asarray(_roots_of_primes(columns))[None, :] + shift[None, :]
 
 
 @cache

@@ -8,7 +8,6 @@ traced: one compiled step serves all blocks.
 from typing import Any
 
 import equinox as eqx
-import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Key
@@ -38,6 +37,7 @@ class RandomFeatures(eqx.Module):
 
     Examples
     --------
+    >>> import jax
     >>> from thalweg.kernels import Gaussian
     >>> features = RandomFeatures(Gaussian(), jax.random.key(0), dimension=2, block_size=2048)
     >>> x = jnp.array([[0.0, 0.0], [1.0, 0.0]])
@@ -57,8 +57,8 @@ class RandomFeatures(eqx.Module):
     def __init__(
         self, kernel: Kernel, key: Key[Array, ""], dimension: int, block_size: int, kind: str = "random"
     ) -> None:
-        self.kernel = _as_kernel(kernel)
-        self.key = _as_key(key)
+        self.kernel = arguments.instance("kernel", kernel, Kernel, "Gaussian(1.0)")
+        self.key = arguments.random_key("key", key)
         self.dimension = arguments.whole("dimension", dimension)
         self.block_size = arguments.whole("block_size", block_size)
         self.kind = kind
@@ -84,18 +84,6 @@ class RandomFeatures(eqx.Module):
     def __call__(self, x: Float[Array, "n d"], i: Any) -> Float[Array, "n 2*block_size"]:
         """Features of the rows of ``x`` in block i."""
         return self.evaluate(x, self.block(i))
-
-
-def _as_kernel(kernel: Any) -> Kernel:
-    if not isinstance(kernel, Kernel):
-        raise TypeError(f"kernel must be a Kernel such as Gaussian(1.0), found {kernel!r}")
-    return kernel
-
-
-def _as_key(key: Any) -> Key[Array, ""]:
-    if isinstance(key, jax.Array) and jnp.issubdtype(key.dtype, jax.dtypes.prng_key) and key.ndim == 0:
-        return key
-    raise TypeError(f"key must be one JAX random key such as jax.random.key(0), found {key!r}")
 
 
 def _fitting(kernel: Kernel, x: Any, dimension: int) -> Float[Array, "n d"]:

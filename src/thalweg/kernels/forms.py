@@ -1,10 +1,10 @@
 """The two forms of stationary kernels: functions of the Euclidean distance, and products over features."""
 
+import math
 from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jaxtyping import Array, Float, Key
 from scipy.special import gammaln
 
@@ -37,9 +37,9 @@ class Radial(Kernel):
         dimension = omega.shape[1]
         squares = jnp.sum(omega**2, axis=1)
         if self.degrees is None:
-            return -squares / 2 - dimension / 2 * np.log(2 * np.pi)
+            return -squares / 2 - dimension / 2 * math.log(2 * math.pi)
         q = self.degrees
-        constant = gammaln((q + dimension) / 2) - gammaln(q / 2) - dimension / 2 * np.log(q * np.pi)
+        constant = float(gammaln((q + dimension) / 2) - gammaln(q / 2)) - dimension / 2 * math.log(q * math.pi)
         return constant - (q + dimension) / 2 * jnp.log1p(squares / q)
 
     def standard_frequencies(
@@ -64,6 +64,9 @@ class Product(Kernel):
     distribution function :meth:`quantile`.
     """
 
+    kinds: ClassVar[tuple[str, ...]] = ("random", "quasi")
+    """No orthogonal ones, which would not be independent between features."""
+
     def term(self, difference: Array) -> Array:
         """−log ρ in one feature."""
         raise NotImplementedError(f"{type(self).__name__} must define term(difference)")
@@ -75,11 +78,6 @@ class Product(Kernel):
     def quantile(self, probability: Array) -> Array:
         """The frequency below which lies a probability."""
         raise NotImplementedError(f"{type(self).__name__} must define quantile(probability)")
-
-    @property
-    def kinds(self) -> tuple[str, ...]:
-        """The kinds of frequencies that the kernel has: orthogonal ones would not be independent between features."""
-        return "random", "quasi"
 
     def correlation(self, x: Float[Array, "n d"], y: Float[Array, "m d"] | None) -> Float[Array, "n m"]:
         """ρ at the differences between the rows."""

@@ -1,10 +1,10 @@
 """The kernels: functions of the distance (Gaussian, Matérn), and products over features (Laplacian, Cauchy)."""
 
+import math
 from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jaxtyping import Array
 
 from thalweg.kernels.forms import Product, Radial
@@ -135,11 +135,11 @@ class Laplacian(Product):
 
     def log_marginal(self, omega: Array) -> Array:
         """log 1/(π(1 + ω²)), the Cauchy law."""
-        return -jnp.log1p(omega**2) - np.log(np.pi)
+        return -jnp.log1p(omega**2) - math.log(math.pi)
 
     def quantile(self, probability: Array) -> Array:
         """tan(π(p − ½))."""
-        return jnp.tan(np.pi * (probability - 0.5))
+        return jnp.tan(math.pi * (probability - 0.5))
 
 
 class Cauchy(Product):
@@ -162,7 +162,7 @@ class Cauchy(Product):
 
     def log_marginal(self, omega: Array) -> Array:
         """log ½·exp(−|ω|), the Laplace law."""
-        return -jnp.abs(omega) - np.log(2)
+        return -jnp.abs(omega) - math.log(2)
 
     def quantile(self, probability: Array) -> Array:
         """log 2p below the median, and the same with the other sign above it."""

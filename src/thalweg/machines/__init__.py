@@ -1,29 +1,66 @@
 """Kernel machines: functions expanded in blocks of coordinates that learn from batches.
 
-The way through the files: ``coordinates`` (blocks of frequencies or points) → ``expansion`` (the function and its
-values) → ``rules`` (which block a step goes along) → ``steps`` (one step, and a scan of them); ``visits`` solves for a
-block of landmarks from its own rows.
+The way through the files: ``losses`` → ``functional`` (their gradient along a block) and ``coordinates`` (blocks of
+frequencies or points) → ``expansion`` (the function and its values) → ``rules`` (which block a step goes along) →
+``steps`` (one step, and a scan of them); ``visits`` solves for a block of landmarks from its own rows. Above them,
+``methods`` (what to use of all this, and how much) → ``learners`` (passes over ``rows``) → ``choice`` (of a lengthscale
+and a ridge) → ``fitting``: rows and settings in, a fitted machine out.
 """
 
 from thalweg.machines.coordinates import Coordinates, Frequencies, Points, coordinates
 from thalweg.machines.expansion import Expansion, empty, evaluate, predict, with_room
+from thalweg.machines.fitting import Fitted, fit, learn
+from thalweg.machines.functional import Batch, FunctionalGradient
+from thalweg.machines.losses import (
+    HingeLoss,
+    HuberLoss,
+    LogisticLoss,
+    Loss,
+    QuantileLoss,
+    SoftmaxLoss,
+    SquaredHingeLoss,
+    SquaredLoss,
+)
+from thalweg.machines.methods import CDSG, DSG, UDSG, Auto, Method, Settings
+from thalweg.machines.rows import Rows
 from thalweg.machines.rules import Capped, Checked, New, Rule, Uniform
-from thalweg.machines.steps import Machine, run, take
+from thalweg.machines.steps import Judged, Machine, run, take
 
 __all__ = [
+    "CDSG",
+    "DSG",
+    "UDSG",
+    "Auto",
+    "Batch",
     "Capped",
     "Checked",
     "Coordinates",
     "Expansion",
+    "Fitted",
     "Frequencies",
+    "FunctionalGradient",
+    "HingeLoss",
+    "HuberLoss",
+    "Judged",
+    "LogisticLoss",
+    "Loss",
     "Machine",
+    "Method",
     "New",
     "Points",
+    "QuantileLoss",
+    "Rows",
     "Rule",
+    "Settings",
+    "SoftmaxLoss",
+    "SquaredHingeLoss",
+    "SquaredLoss",
     "Uniform",
     "coordinates",
     "empty",
     "evaluate",
+    "fit",
+    "learn",
     "predict",
     "run",
     "take",

@@ -8,13 +8,17 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Scalar
 
 from thalweg.kernels import Kernel, RandomFeatures
+from thalweg.kernels.draws import KINDS
+
+FEATURES = ("landmarks", *KINDS)
+"""Kinds of coordinates."""
 
 # Rows that the noise of the features is estimated from.
 _SAMPLE = 256
 
 
 class Coordinates(eqx.Module):
-    """Features φ_i(x) block by block; what a block is made from is a matrix with one feature of x a column."""
+    """Features φ_i(x) block by block; what a block is made from is a matrix with one column per feature of x."""
 
     @property
     def kernel(self) -> Kernel:
@@ -60,7 +64,7 @@ class Coordinates(eqx.Module):
         x, there = x[:_SAMPLE], there[:_SAMPLE]
         features = self.evaluate(x, block) / jnp.sqrt(self.largest).astype(x.dtype)
         errors = features @ features.T - self.kernel(x) / self.kernel.variance.astype(x.dtype)
-        return jnp.mean(jnp.var(errors, axis=1, where=there), where=there)
+        return jnp.mean(jnp.var(errors, axis=1, where=there[None, :]), where=there)
 
 
 class Frequencies(Coordinates):

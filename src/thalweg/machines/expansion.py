@@ -1,6 +1,6 @@
 """A function that grows, f(x) = scale · Σ_i φ_i(x) W_i, and its values."""
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -8,6 +8,11 @@ import numpy as np
 from jaxtyping import Array, Float, Int, Scalar
 
 from thalweg.machines.coordinates import Coordinates
+from thalweg.machines.rows import dense
+from thalweg.padding import padded, padded_size
+
+# Rows of a prediction that have features at a time; fewer are padded to a multiple of the grain.
+_ROWS_AT_ONCE, _GRAIN = 2048, 64
 
 
 class Expansion(NamedTuple):
@@ -77,12 +82,14 @@ def _evaluate(coordinates: Coordinates, expansion: Expansion, x: Float[Array, "n
     return evaluate(coordinates, expansion, x)
 
 
-def predict(coordinates: Coordinates, expansion: Expansion, x: np.ndarray, rows: int) -> np.ndarray:
-    """f at the rows of ``x``, ``rows`` of them at a time, so that few programs are compiled."""
-    rows = min(rows, 1 << max(5, (len(x) - 1).bit_length()))
+def predict(coordinates: Coordinates, expansion: Expansion, x: Any) -> np.ndarray:
+    """f at the rows of ``x``, some thousand rows at a time.
+
+    They may be an array, a memory map or a sparse matrix, of which only those rows are read or made dense.
+    """
+    size = min(_ROWS_AT_ONCE, padded_size(x.shape[0], _GRAIN))
     found = []
-    for start in range(0, len(x), rows):
-        part = x[start : start + rows]
-        padded = np.pad(part, [(0, rows - len(part)), (0, 0)])
-        found.append(np.asarray(_evaluate(coordinates, expansion, padded))[: len(part)])
+    for start in range(0, x.shape[0], size):
+        part = dense("X", x[start : start + size], expansion.weights.dtype)
+        found.append(np.asarray(_evaluate(coordinates, expansion, padded(part, size)))[: len(part)])
     return np.concatenate(found)

@@ -9,22 +9,30 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from thalweg.kernels import Kernel
+from thalweg.machines.coordinates import Points, coordinates
 from thalweg.machines.expansion import Expansion, empty, predict, with_room
+from thalweg.machines.methods import Settings
 from thalweg.machines.rows import Rows
 from thalweg.machines.rules import Capped
 from thalweg.machines.steps import Machine, run
 from thalweg.machines.visits import Examples, Visitor, absorb, revisit
+from thalweg.padding import padded_size
 
 # Steps in one compiled scan, where a step has few rows; what is left at the end of a pass goes one by one. Where
 # it has many, the call costs nothing beside the step, and one program less is compiled.
 _CHUNK, _MANY_ROWS = 8, 1024
-# Rows of a prediction that have features at a time.
-_ROWS_AT_ONCE = 2048
+# Batches of a preconditioned step, in features of a block: fewer rows than features would fit the batch alone.
+_ROWS_PER_FEATURE = 4
+# Rounds of a visit. More of them in a stream fit each block as if it were the last one; a lone block is solved.
+_ROUNDS, _ROUNDS_OF_ONE_BLOCK = 5, 1000
+# The size of a lone block of landmarks is a multiple of this, or of a power of two.
+_GRAIN = 64
 
 
 @dataclass
 class Learner:
-    """Learns along the blocks that a rule chooses, one batch a step.
+    """Learns along the blocks that a rule chooses, one batch per step.
 
     Parameters
     ----------
@@ -33,7 +41,7 @@ class Learner:
     expansion
         The function so far.
     batch_size
-        Rows a step.
+        Rows per step.
     seed
         Seeds the choice of blocks; with the number of steps taken it gives the key of a step.
     """
@@ -64,9 +72,15 @@ class Learner:
         """Learn from rows that were seen before."""
         yield from self.learn(rows, order, alpha, total)
 
-    def predict(self, x: np.ndarray) -> np.ndarray:
-        """f at the rows of ``x``."""
-        return predict(self.machine.coordinates, self.expansion, x, _ROWS_AT_ONCE)
+    def predict(self, x: Any) -> np.ndarray:
+        """f at the rows of ``x``: an array, a memory map or a sparse matrix."""
+        return predict(self.machine.coordinates, self.expansion, x)
+
+    def judged(self, rows: Rows) -> tuple[float, float]:
+        """The mean loss on rows, and how far predictions are from their targets in the units users know."""
+        found = self.predict(rows.x)
+        values = self.machine.loss.value(jnp.asarray(found), jnp.asarray(rows.targets_of(slice(None)), self.dtype))
+        return float(np.average(np.asarray(values), weights=rows.weights)), rows.misses(found)
 
     def mapped(self, convert: Callable[[Any], Any]) -> Self:
         """Return the same learner with its arrays, but not random keys, converted."""
@@ -90,28 +104,30 @@ class Learner:
 class LandmarkLearner(Learner):
     """Makes rows landmarks up to the rule's cap and visits them; further rows step along old blocks.
 
-    ``visitor`` and ``examples`` belong to the visits; ``filled`` rows of the last block are in use; of the last call of
-    :meth:`learn`, ``taken`` rows have become landmarks.
+    A visit takes ``rounds`` at most, and fewer where ``tol`` is reached. ``examples`` are the targets and weights of
+    landmarks; ``filled`` rows of the last block are in use; of the last call of :meth:`learn`, ``taken`` rows have
+    become landmarks.
     """
 
-    visitor: Visitor
     examples: Examples
+    tol: float
+    rounds: int
     filled: int = 0
     taken: int = 0
 
     @property
     def features(self) -> int:
         """The number of landmarks."""
-        return max(int(self.expansion.used) - 1, 0) * self._rows_a_block + self.filled
+        return max(int(self.expansion.used) - 1, 0) * self._block_size + self.filled
 
     @property
-    def _rows_a_block(self) -> int:
-        return self.visitor.coordinates.block_size
+    def _block_size(self) -> int:
+        return self.machine.coordinates.width
 
     def learn(self, rows: Rows, order: np.ndarray, alpha: float, total: float) -> Iterator[int]:
         """Fill the last block, make new ones while there is room, and step with the rest."""
-        visitor = eqx.tree_at(lambda v: v.ridge, self.visitor, jnp.asarray(alpha))
-        size, self.taken = self._rows_a_block, 0
+        visitor = self._visitor(alpha)
+        size, self.taken = self._block_size, 0
         if 0 < self.filled < size:
             part, order = np.split(order, [size - self.filled])
             self._fill(visitor, rows, part)
@@ -130,14 +146,19 @@ class LandmarkLearner(Learner):
 
     def again(self, rows: Rows, order: np.ndarray, alpha: float, total: float) -> Iterator[int]:
         """Visit all blocks once more, and step with the rows of ``order`` that :meth:`learn` made no landmarks of."""
-        visitor = eqx.tree_at(lambda v: v.ridge, self.visitor, jnp.asarray(alpha))
+        visitor = self._visitor(alpha)
         count = int(self.expansion.used)
         shuffle = np.random.default_rng([self.seed, int(self.expansion.steps), count])
         landmarks = self.features
-        for part in _chunks(shuffle.permutation(count).astype(np.int32), 1, _steps_at_once(self._rows_a_block)):
+        for part in _chunks(shuffle.permutation(count).astype(np.int32), 1, _steps_at_once(self._block_size)):
             self.expansion, _ = revisit(visitor, self.expansion, self.examples, part)
             yield len(part) * landmarks // count
         yield from self._steps(rows, shuffle.permutation(order[self.taken :]), self.batch_size, alpha / total)
+
+    def _visitor(self, alpha: float) -> Visitor:
+        points = self.machine.coordinates
+        assert isinstance(points, Points)
+        return Visitor(points, self.machine.loss, jnp.asarray(alpha), jnp.asarray(self.tol), self.rounds)
 
     @property
     def _limit(self) -> int:
@@ -147,9 +168,9 @@ class LandmarkLearner(Learner):
     def _make_room(self, blocks: int) -> None:
         self.expansion = with_room(self.expansion, int(self.expansion.used) + blocks, self._limit)
         missing = self.expansion.capacity - len(self.examples.weights)
-        self.examples = Examples(
-            *(jnp.pad(array, [(0, missing)] + [(0, 0)] * (array.ndim - 1)) for array in self.examples)
-        )
+        if missing:
+            pad = lambda array: jnp.pad(array, [(0, missing)] + [(0, 0)] * (array.ndim - 1))
+            self.examples = Examples(*map(pad, self.examples))
 
     def _fill(self, visitor: Visitor, rows: Rows, part: np.ndarray) -> None:
         """Put rows in the empty places of the last block, and visit it."""
@@ -166,28 +187,51 @@ class LandmarkLearner(Learner):
 
 
 def start(
-    machine: Machine, dimension: int, outputs: int, capacity: int, batch_size: int, seed: int, dtype: Any
-) -> Learner:
-    """Return a learner that knows nothing."""
-    expansion = empty(machine.coordinates, dimension, outputs, capacity, dtype)
-    return Learner(machine, expansion, batch_size, seed)
-
-
-def start_landmarks(
-    machine: Machine,
-    visitor: Visitor,
+    settings: Settings,
+    kernel: Kernel,
     dimension: int,
     outputs: int,
-    capacity: int,
-    batch_size: int,
+    rows: int | None,
     seed: int,
     dtype: Any,
-) -> LandmarkLearner:
-    """Return a learner with landmarks that knows nothing."""
-    expansion = empty(machine.coordinates, dimension, outputs, capacity, dtype)
-    size = visitor.coordinates.block_size
+    room: bool = True,
+) -> Learner:
+    """Return a learner that knows nothing, for so many rows; None means a stream without an end.
+
+    Without ``room`` it has no place for blocks: it will be given arrays that have.
+    """
+    method, loss = settings.method, in_precision(settings.loss, dtype)
+    size = settings.block_size
+    if rows is not None:
+        # A lone block of landmarks is padded, as little as may be; of frequencies it has about as many as rows.
+        size = min(size, padded_size(rows, _GRAIN) if method.visits else max(32, 1 << (rows - 1).bit_length()))
+    of_size = lambda size: coordinates(
+        kernel, method.features, jax.random.key(seed), dimension, size, method.keep_frequencies
+    )
+    parts = of_size(size)
+    if method.capped and parts.width > settings.max_features:
+        size = max(size * settings.max_features // parts.width, 1)
+        parts = of_size(size)
+    limit = max(settings.max_features // parts.width, 1)
+    batch_size = method.batch_size or _ROWS_PER_FEATURE * parts.width
+    if method.features == "landmarks" and not method.visits and batch_size < size:
+        raise ValueError(
+            f"batch_size must be at least block_size={size} with features='landmarks', which are rows of the batch; "
+            f"found {batch_size}"
+        )
+    machine = method.machine(parts, loss, limit)
+    capacity = (1 if rows is None else min(-(-rows // size), limit)) if room else 0
+    if not method.visits:
+        return Learner(machine, empty(parts, dimension, outputs, min(capacity, 8), dtype), batch_size, seed)
     examples = Examples(jnp.zeros((capacity, size, outputs), dtype), jnp.zeros((capacity, size), dtype))
-    return LandmarkLearner(machine, expansion, batch_size, seed, visitor, examples)
+    rounds = _ROUNDS_OF_ONE_BLOCK if rows is not None and rows <= size else _ROUNDS
+    expansion = empty(parts, dimension, outputs, capacity, dtype)
+    return LandmarkLearner(machine, expansion, batch_size, seed, examples, method.tol, rounds)
+
+
+def in_precision(parts: Any, dtype: Any) -> Any:
+    """Return a kernel or a loss in the precision of the machine: made outside its scope it may hold another."""
+    return jax.tree.map(lambda leaf: jnp.asarray(np.asarray(leaf), dtype), parts)
 
 
 def _steps_at_once(rows: int) -> int:

@@ -6,7 +6,8 @@ from typing import Any
 import numpy as np
 import scipy.sparse
 
-from thalweg.oracles.functional import Batch
+from thalweg.machines.functional import Batch
+from thalweg.padding import padded
 
 
 @dataclass(frozen=True)
@@ -14,7 +15,8 @@ class Rows:
     """Features, targets and weights of examples.
 
     ``targets`` are rows of numbers, or, where ``table`` is given, labels: the target of label c is row c of the table.
-    Where ``places`` are given, example i has the features of row places[i] of ``x``.
+    Where ``places`` are given, example i has the features of row places[i] of ``x``. Targets that are numbers are in
+    units of ``scale``.
 
     Examples
     --------
@@ -32,31 +34,43 @@ class Rows:
     weights: np.ndarray
     table: np.ndarray | None = None
     places: np.ndarray | None = None
+    scale: Any = 1.0
 
     def __len__(self) -> int:
         return len(self.weights)
 
+    @property
+    def outputs(self) -> int:
+        """The number of columns of a target."""
+        return self._any_target().shape[1]
+
     def features(self, indices: Any, dtype: Any) -> np.ndarray:
         """Features of chosen rows, dense."""
-        rows = self._read(indices)
-        return _cast("X", rows.toarray() if scipy.sparse.issparse(rows) else rows, dtype)
+        return dense("X", self._read(indices), dtype)
+
+    def targets_of(self, indices: Any) -> np.ndarray:
+        """Targets of chosen rows."""
+        targets = self.targets[indices]
+        return targets if self.table is None else self.table[targets]
 
     def subset(self, indices: np.ndarray) -> "Rows":
         """Chosen rows, as they are."""
-        return Rows(self._read(indices), self.targets[indices], self.weights[indices], self.table)
+        return Rows(self._read(indices), self.targets[indices], self.weights[indices], self.table, scale=self.scale)
+
+    def misses(self, found: np.ndarray) -> float:
+        """The part of labels that predictions miss, or the root of their mean squared error in units of users."""
+        if self.table is not None:
+            return float(np.average(labels(found) != self.targets, weights=self.weights))
+        errors = (found - self.targets) * self.scale
+        return float(np.sqrt(np.average(np.sum(errors**2, axis=1), weights=self.weights)))
 
     def batch(self, indices: np.ndarray, size: int, dtype: Any) -> Batch:
         """Return chosen rows as a batch of ``size`` rows: those too many are padding of weight 0."""
-        missing = size - len(indices)
-        targets = self.targets[indices]
-        targets = targets if self.table is None else self.table[targets]
-        x: Any = np.pad(self.features(indices, dtype), [(0, missing), (0, 0)])
+        x: Any = padded(self.features(indices, dtype), size)
         # A padding row needs a target that its loss is defined at.
-        y: Any = np.concatenate(
-            [targets, np.repeat(targets[:0] if not missing else self._any_target(), missing, axis=0)]
-        )
-        weights: Any = np.pad(self.weights[indices], (0, missing))
-        return Batch(x, _cast("y", y, dtype), _cast("sample_weight", weights, dtype))
+        y = np.concatenate([self.targets_of(indices), np.repeat(self._any_target(), size - len(indices), axis=0)])
+        weights = padded(self.weights[indices], size)
+        return Batch(x, dense("y", y, dtype), dense("sample_weight", weights, dtype))
 
     def stack(self, indices: np.ndarray, size: int, dtype: Any) -> Batch:
         """Return batches of ``size`` rows in one, with the batches as the first axis; the last one may be padded."""
@@ -71,7 +85,28 @@ class Rows:
         return (self.targets if self.table is None else self.table)[:1]
 
 
-def _cast(name: str, array: Any, dtype: Any) -> Any:
+def labels(found: np.ndarray) -> np.ndarray:
+    """The labels of predictions: of two the second where the only column is positive, else the largest column's.
+
+    Examples
+    --------
+    >>> labels(np.array([[-1.0], [2.0]])), labels(np.array([[0.1, 0.3, 0.2]]))
+    (array([0, 1]), array([1]))
+    """
+    return (found[:, 0] > 0).astype(int) if found.shape[1] == 1 else np.argmax(found, axis=1)
+
+
+def dense(name: str, array: Any, dtype: Any) -> Any:
+    """Return an array, or a sparse matrix, as a dense array of a dtype, or say what does not fit in it.
+
+    Examples
+    --------
+    >>> dense("X", [[1e300]], np.float32)
+    Traceback (most recent call last):
+        ...
+    ValueError: X must fit in float32, found values of size 1e+300
+    """
+    array = array.toarray() if scipy.sparse.issparse(array) else array
     try:
         with np.errstate(over="raise"):
             return np.asarray(array, dtype=dtype)

@@ -1,6 +1,6 @@
 """Coordinate rules: which block a step goes along, an old one or a new one, and how far."""
 
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import equinox as eqx
 import jax
@@ -35,15 +35,13 @@ class Look(NamedTuple):
 class Rule(eqx.Module):
     """Chooses a block for each step; a subclass defines :meth:`choose`."""
 
+    checks: ClassVar[bool] = False
+    """Whether the rule looks at the noise, which must be estimated first."""
+
     @property
     def limit(self) -> int | None:
         """The most blocks there will be; None where there is no end."""
         return None
-
-    @property
-    def checks(self) -> bool:
-        """Whether the rule looks at the noise, which must be estimated first."""
-        return False
 
     def choose(self, expansion: Expansion, look: Look, key: Key[Array, ""]) -> Choice:
         """Choose the block of one step."""
@@ -85,8 +83,9 @@ class Uniform(Rule):
 class Checked(Rule):
     """The old block with the longest safe step, if that is longer than γ, else a new one: CDSG, Algorithm 4 corrected.
 
-    With A = ‖ḡ‖² + v and Δ_k = ⟨β_k, ḡ⟩² − A(‖β_k‖² − γ²‖ḡ‖²)/2 the step is s_k = (⟨β_k, ḡ⟩ + √Δ_k)/A where Δ_k ≥ 0
-    (equations.md §4). That k is chosen by the data makes it a heuristic: the gradient is no longer unbiased.
+    With A = ‖ḡ‖² + v and Δ_k = ⟨β_k, ḡ⟩² − A(‖β_k‖² − γ²‖ḡ‖²)/2 the step is s_k = (⟨β_k, ḡ⟩ + √Δ_k)/A where Δ_k ≥ 0,
+    the longest s with 2‖β_k − sḡ‖² + 2s²v ≤ ‖β_k‖² + γ²‖ḡ‖², which is (9) of Li and Póczos (2017), corrected. That k is
+    chosen by the data makes it a heuristic: the gradient is no longer unbiased.
 
     Parameters
     ----------
@@ -99,15 +98,12 @@ class Checked(Rule):
     def __check_init__(self) -> None:
         number("stretch of Checked", self.stretch, least=1)
 
-    @property
-    def checks(self) -> bool:
-        """True."""
-        return True
+    checks: ClassVar[bool] = True
 
     def choose(self, expansion: Expansion, look: Look, key: Key[Array, ""]) -> Choice:
         """The longest safe step of (9)."""
         sizes = self.safe_sizes(expansion, look)
-        best = jnp.argmax(sizes)
+        best = jnp.argmax(sizes).astype(expansion.used.dtype)
         new = sizes[best] <= look.size
         longest = jnp.minimum(self.stretch * look.size, 1 / jnp.maximum(look.ridge, jnp.finfo(sizes.dtype).tiny))
         old_size = jnp.minimum(sizes[best], longest)
@@ -120,7 +116,11 @@ class Checked(Rule):
         along = drift @ look.mean
         a = square + look.noise
         discriminant = along**2 - a * (jnp.sum(drift**2, axis=1) - look.size**2 * square) / 2
-        there = (jnp.arange(expansion.capacity) < expansion.used) & (discriminant >= 0) & (a > 0)
+        there = (
+            (jnp.arange(expansion.capacity, dtype=expansion.used.dtype) < expansion.used)
+            & (discriminant >= 0)
+            & (a > 0)
+        )
         return jnp.where(there, (along + jnp.sqrt(jnp.maximum(discriminant, 0))) / jnp.where(a > 0, a, 1), 0)
 
 
@@ -150,4 +150,4 @@ class Capped(Rule):
 
 
 def _any(expansion: Expansion, key: Key[Array, ""]) -> Int[Array, ""]:
-    return jax.random.randint(key, (), 0, jnp.maximum(expansion.used, 1))
+    return jax.random.randint(key, (), 0, jnp.maximum(expansion.used, 1)).astype(expansion.used.dtype)

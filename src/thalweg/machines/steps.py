@@ -9,14 +9,31 @@ from jaxtyping import Array, Float, Int, Key, Scalar
 
 from thalweg.machines.coordinates import Coordinates, Points
 from thalweg.machines.expansion import Expansion, evaluate, with_room
+from thalweg.machines.functional import Batch, FunctionalGradient, Slopes
+from thalweg.machines.losses import Loss
 from thalweg.machines.rules import Choice, Look, Rule
-from thalweg.oracles.functional import Batch, FunctionalGradient, Slopes
-from thalweg.oracles.losses import Loss
 
 # The preconditioner's damping, as a part of its trace: enough for a factorisation in float32.
 _DAMPING = 1e-6
 # All weights are rescaled when the lazy shrinkage falls below this, long before it could underflow.
 _LEAST_SCALE = 1e-6
+
+
+class Judged(eqx.Module):
+    """A step as long as it pays on rows that did not propose it.
+
+    Every other row of a batch proposes a direction and the rest judge how far to go along it: to the minimiser of their
+    losses' quadratic bound, at most 1. What is only noise of the proposers is not followed.
+
+    Examples
+    --------
+    >>> float(Judged().size(jnp.array(3)))  # the longest there may be
+    1.0
+    """
+
+    def size(self, count: Int[Array, ""]) -> Scalar:
+        """1, the size of a step that solves for its block on the batch."""
+        return jnp.ones(())
 
 
 class Machine(eqx.Module):
@@ -26,15 +43,13 @@ class Machine(eqx.Module):
     loss: Loss
     rule: Rule
     step: Any
-    """A step rule of :mod:`thalweg.descent` whose size depends on the count alone. With None, every other row of a
-    batch proposes a direction and the rest judge how far to go along it: the minimiser of their losses' quadratic
-    bound, at most 1. What is only noise of the proposers is not followed."""
+    """:class:`Judged`, or a step rule of :mod:`thalweg.descent` whose size depends on the count alone."""
     ridge: Array
     """λ of E ℓ(f(x), y) + λ/2·‖f‖²."""
     precondition: bool = eqx.field(static=True, default=True)
 
 
-class Record(NamedTuple):
+class StepReport(NamedTuple):
     """What a step did."""
 
     value: Scalar
@@ -43,7 +58,9 @@ class Record(NamedTuple):
     size: Scalar
 
 
-def run(machine: Machine, expansion: Expansion, batches: Batch, keys: Key[Array, " steps"]) -> tuple[Expansion, Record]:
+def run(
+    machine: Machine, expansion: Expansion, batches: Batch, keys: Key[Array, " steps"]
+) -> tuple[Expansion, StepReport]:
     """Take a step for each batch, after making room for the blocks that the rule may add.
 
     The arrays of ``batches`` have the steps as their first axis, and there is a key for each step.
@@ -62,17 +79,17 @@ def run(machine: Machine, expansion: Expansion, batches: Batch, keys: Key[Array,
 @jax.jit
 def scanned(
     machine: Machine, expansion: Expansion, batches: Batch, keys: Key[Array, " steps"]
-) -> tuple[Expansion, Record]:
+) -> tuple[Expansion, StepReport]:
     """Do what :func:`run` does, for an expansion that has room."""
 
-    def body(carry: Expansion, step: tuple[Batch, Key[Array, ""]]) -> tuple[Expansion, Record]:
+    def body(carry: Expansion, step: tuple[Batch, Key[Array, ""]]) -> tuple[Expansion, StepReport]:
         return take(machine, carry, *step)
 
     return jax.lax.scan(body, expansion, (batches, keys))
 
 
-def take(machine: Machine, expansion: Expansion, batch: Batch, key: Key[Array, ""]) -> tuple[Expansion, Record]:
-    """Take one step (equations.md §4); there must be room for a new block."""
+def take(machine: Machine, expansion: Expansion, batch: Batch, key: Key[Array, ""]) -> tuple[Expansion, StepReport]:
+    """Take one step of the algorithms of Li and Póczos (2017), corrected; there must be room for a new block."""
     oracle = FunctionalGradient(machine.coordinates.evaluate, machine.loss)
     slopes = oracle.slopes(evaluate(machine.coordinates, expansion, batch.x), batch)
     fresh = machine.coordinates.fresh(expansion.used, batch.x)
@@ -81,7 +98,7 @@ def take(machine: Machine, expansion: Expansion, batch: Batch, key: Key[Array, "
     choice = machine.rule.choose(expansion, look, key)
     old = machine.coordinates.block(choice.block, expansion.blocks).astype(batch.x.dtype)
     block = jnp.where(choice.new, fresh, old)
-    if machine.step is None:
+    if isinstance(machine.step, Judged):
         proposing = _every_other(batch, slopes)
         features, gradient = oracle.along(block, *proposing)
         direction = _direction(machine, block, features, gradient, *proposing)
@@ -92,7 +109,7 @@ def take(machine: Machine, expansion: Expansion, batch: Batch, key: Key[Array, "
         features, gradient = oracle.along(block, batch, slopes)
         direction = _direction(machine, block, features, gradient, batch, slopes)
     expansion = _moved(machine, expansion, choice, look, block, direction)
-    return expansion, Record(slopes.value, choice.block, choice.size)
+    return expansion, StepReport(slopes.value, choice.block, choice.size)
 
 
 def _direction(
@@ -143,13 +160,15 @@ def _observe(machine: Machine, expansion: Expansion, batch: Batch, slopes: Slope
     )
     # Rows are w·g, and the mean is that of w·‖g‖²: a row of weight 2 counts as two rows.
     squares = jnp.sum(slopes.rows**2 / jnp.where(batch.weights > 0, batch.weights, 1)[:, None]) / slopes.total
-    mean_square = expansion.mean_square + (squares - expansion.mean_square) / (expansion.steps + 1)
+    mean_square = expansion.mean_square + (squares - expansion.mean_square) / (expansion.steps + 1).astype(
+        squares.dtype
+    )
     return expansion._replace(noise=noise, mean_square=mean_square)
 
 
 def _look(machine: Machine, expansion: Expansion, slopes: Slopes) -> Look:
     dtype = expansion.weights.dtype
-    size = jnp.ones((), dtype) if machine.step is None else jnp.asarray(machine.step.size(expansion.steps), dtype)
+    size = jnp.asarray(machine.step.size(expansion.steps), dtype)
     longest = machine.loss.longest(len(slopes.mean))
     noise = (expansion.mean_square if longest is None else longest**2) * expansion.noise / (2 * slopes.total)
     return Look(slopes.mean, noise, size, machine.ridge.astype(dtype))
@@ -179,7 +198,7 @@ def _moved(
         weights=weights.at[k].add(-choice.size / scale * direction),
         drift=drift.at[k].add(-choice.size / scale * look.mean),
         blocks=expansion.blocks if blocks is None else blocks,
-        used=expansion.used + choice.new,
+        used=expansion.used + choice.new.astype(expansion.used.dtype),
         scale=scale,
         steps=expansion.steps + 1,
     )

@@ -11,18 +11,21 @@ Where it has kinks, with the gradient smoothed about the dual −αW/w, the roun
 which converge when over-relaxed, but may circle for ever when accelerated: only the first ones are.
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, Scalar
 
+from thalweg import trees
+from thalweg.descent.momentum import FISTA
 from thalweg.machines.coordinates import Points
 from thalweg.machines.expansion import Expansion, evaluate
-from thalweg.oracles.functional import Batch
-from thalweg.oracles.losses import Loss
+from thalweg.machines.functional import Batch
+from thalweg.machines.losses import Loss
 
+_MOMENTUM = FISTA()
 # For losses with kinks so many rounds are accelerated. Then they are over-relaxed: any number below 2 converges.
 _ACCELERATED, _RELAXATION = 200, 1.6
 # Below this float32 could not factorise a kernel matrix; a longer diagonal only makes for shorter steps.
@@ -86,11 +89,10 @@ def revisit(
 
 
 class _Round(NamedTuple):
-    weights: Float[Array, "rows c"]
-    f: Float[Array, "rows c"]
-    last_weights: Float[Array, "rows c"]
-    last_f: Float[Array, "rows c"]
-    momentum: Scalar
+    at: tuple[Float[Array, "rows c"], Float[Array, "rows c"]]
+    """The weights of the block and the values of f at its rows."""
+    memory: Any
+    """Where the momentum looks for the gradient."""
     residual: Scalar
     rounds: Int[Array, ""]
 
@@ -102,11 +104,10 @@ def _visited(
     there = batch.weights > 0
     row_weights = jnp.where(there, batch.weights, 1)[:, None]
     alpha, curvature = visitor.ridge.astype(f.dtype), visitor.loss.curvature
-    kernel = visitor.coordinates.metric(batch.x) * (there[:, None] & there[None, :])
+    kernel = jnp.where(there[:, None] & there[None, :], visitor.coordinates.metric(batch.x), 0)
     diagonal = jnp.maximum(alpha / (curvature * row_weights[:, 0]), _LEAST_DIAGONAL[f.dtype])
     factor = jax.scipy.linalg.cho_factor(kernel + jnp.diag(jnp.where(there, diagonal, 1)))
     scale = expansion.scale
-    start = scale * expansion.weights[k]
 
     def short_of_optimal(weights: Array, f: Array) -> Array:
         dual = -alpha * weights / row_weights
@@ -116,22 +117,23 @@ def _visited(
         return (now.rounds < visitor.rounds) & (now.residual > visitor.tol.astype(f.dtype))
 
     def go(now: _Round) -> _Round:
-        # Accelerated, as in FISTA; the momentum is dropped where it points uphill.
-        momentum = (1 + jnp.sqrt(1 + 4 * now.momentum**2)) / 2
         accelerated = visitor.loss.smooth | (now.rounds < _ACCELERATED)
-        ahead = jnp.where(accelerated, (now.momentum - 1) / momentum, 0)
-        weights = now.weights + ahead * (now.weights - now.last_weights)
-        values = now.f + ahead * (now.f - now.last_f)
+        weights, values = trees.where(accelerated, now.memory.point, now.at)
         residual = short_of_optimal(weights, values)
         change = -jax.scipy.linalg.cho_solve(factor, residual / curvature)
         change = jnp.where(accelerated, 1, _RELAXATION) * change
-        moved = values + jnp.matmul(kernel, change, precision="highest")
-        uphill = jnp.vdot(row_weights * residual, moved - now.f) > 0
-        largest = jnp.max(jnp.abs(residual))
-        return _Round(
-            weights + change, moved, now.weights, now.f, jnp.where(uphill, 1, momentum), largest, now.rounds + 1
-        )
+        at = weights + change, values + jnp.matmul(kernel, change, precision="highest")
+        # The momentum is dropped where it points uphill, by the gradient of the objective as a function.
+        uphill = jnp.vdot(row_weights * residual, at[1] - now.at[1]) > 0
+        memory = trees.where(uphill, _at_rest(at), _MOMENTUM.remember(now.at, at, now.at, now.memory))
+        return _Round(at, memory, jnp.max(jnp.abs(residual)), now.rounds + 1)
 
-    one = jnp.ones((), f.dtype)
-    found = jax.lax.while_loop(go_on, go, _Round(start, f, start, f, one, jnp.inf * one, jnp.zeros((), jnp.int32)))
-    return expansion._replace(weights=expansion.weights.at[k].set(found.weights / scale)), found.residual
+    start = scale * expansion.weights[k], f
+    infinity = jnp.full((), jnp.inf, f.dtype)
+    found = jax.lax.while_loop(go_on, go, _Round(start, _at_rest(start), infinity, jnp.zeros((), jnp.int32)))
+    return expansion._replace(weights=expansion.weights.at[k].set(found.at[0] / scale)), found.residual
+
+
+def _at_rest(at: tuple[Array, Array]) -> Any:
+    """The momentum's memory after a step that led nowhere: so it looks ahead in the second round already."""
+    return _MOMENTUM.remember(at, at, at, _MOMENTUM.init(at))

@@ -1,23 +1,37 @@
 """A kernel estimator in one file: arrays and JSON, nothing that could run."""
 
+from dataclasses import fields, is_dataclass
 from typing import Any
 
 import jax
 import numpy as np
 from sklearn.base import is_classifier
 
-from thalweg import files
+from thalweg import files, machines
 from thalweg.arguments import number, whole
 from thalweg.errors import FileFormatError
 from thalweg.kernels import Kernel, from_description
 from thalweg.kernels.description import kind_of
-from thalweg.machines.learners import LandmarkLearner
-from thalweg.models._machine_parts import checked_words, make_learner
+from thalweg.machines.learners import LandmarkLearner, start
+
+# Objects that a parameter may be, by name: their fields are numbers and words.
+_OBJECTS: dict[str, Any] = {
+    kind.__name__: kind
+    for kind in (
+        machines.Auto,
+        machines.DSG,
+        machines.UDSG,
+        machines.CDSG,
+        machines.SquaredLoss,
+        machines.HuberLoss,
+        machines.QuantileLoss,
+    )
+}
 
 
 def save(model: Any, path: Any) -> None:
     """Write a fitted estimator."""
-    learner = model._learner
+    machine, learner = model._machine, model._machine.learner
     visits = isinstance(learner, LandmarkLearner)
     classes = getattr(model, "classes_", np.empty(0))
     tree = {
@@ -29,18 +43,18 @@ def save(model: Any, path: Any) -> None:
     }
     metadata = {
         "parameters": {name: _plain(name, value) for name, value in model.get_params(deep=False).items()},
-        "kernel": model.kernel_.describe(),
-        "alpha": model.alpha_,
+        "kernel": machine.kernel.describe(),
+        "alpha": machine.alpha,
         "dimension": model.n_features_in_,
         "names": list(getattr(model, "feature_names_in_", [])),
-        "outputs": model._shape[0],
-        "rows": model._shape[1],
-        "double": bool(model._double),
+        "outputs": learner.expansion.weights.shape[2],
+        "rows": machine.rows,
+        "double": bool(machine.double),
         "seed": learner.seed,
         "filled": learner.filled if visits else 0,
-        "seen": model._seen,
-        "passes": model.n_iter_,
-        "history": model.history_,
+        "seen": machine.seen,
+        "passes": machine.passes,
+        "history": machine.history,
         "flat": getattr(model, "_flat", True),
     }
     files.save(path, tree, metadata, kind=type(model).__name__)
@@ -57,7 +71,7 @@ def load(kind: type, path: Any) -> Any:
 
 def _rebuilt(kind: type, tree: dict, metadata: dict) -> Any:
     model = kind(**{name: _live(name, value) for name, value in metadata["parameters"].items()})
-    words = checked_words(model)
+    model._validate_params()
     dimension, outputs = whole("dimension", metadata["dimension"]), whole("outputs", metadata["outputs"])
     rows = None if metadata["rows"] is None else whole("rows", metadata["rows"])
     seed = whole("seed", metadata["seed"], least=0, most=2**31 - 1)
@@ -70,13 +84,12 @@ def _rebuilt(kind: type, tree: dict, metadata: dict) -> Any:
         model.classes_ = _classes(tree["classes"], outputs)
     else:
         model._flat, model._target_mean, model._target_scale = bool(metadata["flat"]), *_moments(tree, outputs)
-    model._double = bool(metadata["double"])
-    with jax.enable_x64(model._double):
-        dtype = np.float64 if model._double else np.float32
-        model.kernel_ = jax.tree.map(lambda leaf: np.asarray(leaf, dtype), from_description(metadata["kernel"]))
-        model.alpha_ = float(number("alpha", metadata["alpha"], above=0))
+    double = bool(metadata["double"])
+    with jax.enable_x64(double):
+        dtype = np.float64 if double else np.float32
+        kernel = jax.tree.map(lambda leaf: np.asarray(leaf, dtype), from_description(metadata["kernel"]))
         # Without room nothing is allocated by the word of a file.
-        learner = make_learner(words, model.kernel_, model._loss(), dimension, outputs, rows, seed, dtype, room=False)
+        learner = start(model._settings(), kernel, dimension, outputs, rows, seed, dtype, room=False)
         learner.expansion = _like(learner.expansion, tree["expansion"])
         used, capacity = int(learner.expansion.used), learner.expansion.capacity
         if not 0 <= used <= capacity:
@@ -85,11 +98,11 @@ def _rebuilt(kind: type, tree: dict, metadata: dict) -> Any:
             learner.examples = _like(learner.examples, tree["examples"])
             if len(learner.examples.weights) != capacity:
                 raise ValueError(f"examples of {len(learner.examples.weights)} blocks in room for {capacity}")
-            size = learner.visitor.coordinates.block_size
+            size = learner.machine.coordinates.width
             learner.filled = whole("filled", metadata["filled"], least=min(used, 1), most=size if used else 0)
-    model._learner, model._shape, model._seen = learner, (outputs, rows), float(metadata["seen"])
-    model.n_iter_, model.history_ = whole("passes", metadata["passes"], least=0), list(metadata["history"])
-    model.n_features_used_ = learner.features
+    alpha, seen = float(number("alpha", metadata["alpha"], above=0)), float(metadata["seen"])
+    passes = whole("passes", metadata["passes"], least=0)
+    model._store(machines.Fitted(learner, alpha, rows, seen, passes, tuple(metadata["history"])))
     return model
 
 
@@ -128,9 +141,12 @@ def _plain(name: str, value: Any) -> Any:
         return value.describe()
     if isinstance(value, type) and issubclass(value, Kernel):
         return {"class": value.__name__}
-    if isinstance(value, np.generic):
+    if type(value).__name__ in _OBJECTS and is_dataclass(value):
+        parts = {field.name: _plain(f"{field.name} of {name}", getattr(value, field.name)) for field in fields(value)}
+        return {"object": type(value).__name__, "fields": parts}
+    if isinstance(value, np.generic) or (isinstance(value, np.ndarray | jax.Array) and value.ndim == 0):
         return value.item()
-    if value is None or isinstance(value, bool | int | float | str) or name == "periods":
+    if value is None or isinstance(value, bool | int | float | str | tuple | list):
         return value
     if name == "class_weight" and isinstance(value, dict):
         return {"weights": [[_plain("", label), float(weight)] for label, weight in value.items()]}
@@ -141,8 +157,11 @@ def _plain(name: str, value: Any) -> Any:
 
 def _live(name: str, value: Any) -> Any:
     """A parameter from what JSON held."""
+    if isinstance(value, dict) and "object" in value:
+        parts = {field: tuple(part) if isinstance(part, list) else part for field, part in value["fields"].items()}
+        return _OBJECTS[value["object"]](**parts)
     if name == "kernel" and isinstance(value, dict):
         return kind_of(value["class"]) if set(value) == {"class"} else from_description(value)
     if name == "class_weight" and isinstance(value, dict):
         return dict(map(tuple, value["weights"]))
-    return tuple(value) if name == "periods" else value
+    return value

@@ -1,23 +1,31 @@
 """Kernel classification that streams."""
 
 import numbers
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from scipy.special import expit, softmax
 from sklearn.base import ClassifierMixin
 from sklearn.utils import compute_sample_weight
+from sklearn.utils._param_validation import StrOptions
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import column_or_1d
 
+from thalweg import machines
 from thalweg.arguments import number
 from thalweg.kernels import Kernel
-from thalweg.machines.rows import Rows
+from thalweg.machines.losses import Loss
+from thalweg.machines.methods import Method
+from thalweg.machines.rows import labels
 from thalweg.models._kernel_machine import KernelMachine
-from thalweg.oracles import losses
 
-_LOSSES = ("logistic", "hinge", "squared_hinge", "squared")
+_LOSSES: dict[str, type[Loss]] = {
+    "logistic": machines.LogisticLoss,
+    "hinge": machines.HingeLoss,
+    "squared_hinge": machines.SquaredHingeLoss,
+    "squared": machines.SquaredLoss,
+}
 
 
 class KernelClassifier(ClassifierMixin, KernelMachine):
@@ -42,36 +50,17 @@ class KernelClassifier(ClassifierMixin, KernelMachine):
         The ridge of Σ ℓ + alpha/2·‖f‖². "auto" searches for it on a held-out slice; with fewer than 2,000 rows it is
         0.01.
     method
-        "auto", "dsg", "udsg" or "cdsg".
-    features
-        "landmarks" (training rows), or a kind of random frequencies: "random", "orthogonal", "quasi". "auto" means
-        landmarks for the method "auto", random frequencies for the others.
+        "auto", "dsg", "udsg" or "cdsg", or an object that says more: :class:`~thalweg.machines.Auto`,
+        :class:`~thalweg.machines.DSG`, :class:`~thalweg.machines.UDSG`, :class:`~thalweg.machines.CDSG` take the step,
+        the batch size, the kind of features, the tolerance and how to stop early.
     block_size
         Landmarks or frequencies in a block.
     max_features
         The most features of the method "auto"; further rows refine those there are.
-    batch_size
-        Rows of a step along a block; by default four for each feature of the block.
-    step
-        A number or a schedule, for steps along blocks. By default it falls as 1/√t; with the method "auto" half of the
-        rows of a batch propose a direction and the others judge how far to go.
-    precondition
-        Whether steps along blocks are preconditioned.
-    periods
-        (G, U) of "udsg": steps along new blocks, then along old ones.
-    keep_frequencies
-        Keep random frequencies in memory instead of making them anew for every batch.
     class_weight
         None, "balanced", or a dict of weights of classes. For ``partial_fit``, a dict.
     max_iter
         Passes over the data. By default one for more than 20,000 rows, else up to ten.
-    tol
-        A block's own rows are solved to this accuracy, where the number of rounds allows it.
-    early_stopping
-        Stop when further passes do not lower the loss on a held-out slice, and return to the best. "auto" does so for
-        2,000 rows or more, if there is more than one pass.
-    validation_fraction
-        The part held out, of at most 5,000 rows.
     warm_start
         Whether ``fit`` goes on from what was learned before.
     random_state
@@ -100,15 +89,19 @@ class KernelClassifier(ClassifierMixin, KernelMachine):
 
     Examples
     --------
-    >>> from sklearn.datasets import load_digits
+    >>> import numpy as np
     >>> from thalweg import KernelClassifier
-    >>> X, y = load_digits(return_X_y=True)
-    >>> model = KernelClassifier(random_state=0).fit(X[:1000], y[:1000])
-    >>> bool(model.score(X[1000:], y[1000:]) > 0.95)
-    True
+    >>> X = np.linspace(-1, 1, 20)[:, None]
+    >>> model = KernelClassifier().fit(X, X[:, 0] > 0)
+    >>> model.predict([[-0.5], [0.5]])
+    array([False,  True])
     """
 
-    _plain_multiplier = 0.5
+    _plain_bandwidth = 0.5
+    _parameter_constraints: ClassVar[dict[str, list]] = KernelMachine._parameter_constraints | {
+        "loss": [StrOptions(set(_LOSSES))],
+        "class_weight": [None, dict, StrOptions({"balanced"})],
+    }
 
     def __init__(
         self,
@@ -117,20 +110,11 @@ class KernelClassifier(ClassifierMixin, KernelMachine):
         bandwidth: float | str = "auto",
         loss: str = "logistic",
         alpha: float | str = "auto",
-        method: str = "auto",
-        features: str = "auto",
+        method: str | Method = "auto",
         block_size: int = 2048,
         max_features: int = 65_536,
-        batch_size: int | None = None,
-        step: Any = None,
-        precondition: bool = True,
-        periods: tuple[int, int] = (1, 1),
-        keep_frequencies: bool = False,
         class_weight: Any = None,
         max_iter: int | None = None,
-        tol: float = 1e-4,
-        early_stopping: bool | str = "auto",
-        validation_fraction: float = 0.1,
         warm_start: bool = False,
         random_state: Any = None,
         verbose: bool = False,
@@ -140,19 +124,10 @@ class KernelClassifier(ClassifierMixin, KernelMachine):
         self.loss = loss
         self.alpha = alpha
         self.method = method
-        self.features = features
         self.block_size = block_size
         self.max_features = max_features
-        self.batch_size = batch_size
-        self.step = step
-        self.precondition = precondition
-        self.periods = periods
-        self.keep_frequencies = keep_frequencies
         self.class_weight = class_weight
         self.max_iter = max_iter
-        self.tol = tol
-        self.early_stopping = early_stopping
-        self.validation_fraction = validation_fraction
         self.warm_start = warm_start
         self.random_state = random_state
         self.verbose = verbose
@@ -174,7 +149,7 @@ class KernelClassifier(ClassifierMixin, KernelMachine):
                 f"class_weight must be None or a dict for partial_fit, which does not see all rows at once, "
                 f"found {self.class_weight!r}"
             )
-        self._learn_more(X, y, sample_weight, classes)
+        self._learn(machines.learn, X, y, sample_weight, classes, anew=False)
         return self
 
     def decision_function(self, X: Any) -> np.ndarray:
@@ -184,8 +159,8 @@ class KernelClassifier(ClassifierMixin, KernelMachine):
 
     def predict(self, X: Any) -> np.ndarray:
         """The classes of the largest values."""
-        found = self.decision_function(X)
-        return self.classes_[(found > 0).astype(int) if found.ndim == 1 else np.argmax(found, axis=1)]
+        found = labels(self._values(X))
+        return self.classes_[found]
 
     @available_if(lambda self: _has_probabilities(self))
     def predict_proba(self, X: Any) -> np.ndarray:
@@ -195,20 +170,12 @@ class KernelClassifier(ClassifierMixin, KernelMachine):
             return np.stack([expit(-found), expit(found)], axis=1)
         return softmax(found, axis=1)
 
-    def _loss(self) -> losses.Loss:
-        several = len(self.classes_) > 2
-        return {
-            "logistic": losses.Softmax if several else losses.Logistic,
-            "hinge": losses.Hinge,
-            "squared_hinge": losses.SquaredHinge,
-            "squared": losses.Squared,
-        }[self.loss]()
+    def _loss(self) -> Loss:
+        if self.loss == "logistic" and len(self.classes_) > 2:
+            return machines.SoftmaxLoss()
+        return _LOSSES[self.loss]()
 
-    def _targets(
-        self, y: np.ndarray, weights: np.ndarray, first: bool, classes: Any
-    ) -> tuple[np.ndarray, np.ndarray | None, int]:
-        if not isinstance(self.loss, str) or self.loss not in _LOSSES:
-            raise ValueError(f"loss must be one of {', '.join(map(repr, _LOSSES))}, found {self.loss!r}")
+    def _targets(self, y: np.ndarray, weights: np.ndarray, first: bool, classes: Any) -> dict[str, Any]:
         y = column_or_1d(y, warn=True)
         check_classification_targets(y)
         if first:
@@ -228,37 +195,30 @@ class KernelClassifier(ClassifierMixin, KernelMachine):
         table = np.eye(len(self.classes_)) if several else np.array([[0.0], [1.0]])
         if self.loss != "logistic":
             table = 2 * table - 1
-        return np.searchsorted(self.classes_, y), table, table.shape[1]
+        return {"targets": np.searchsorted(self.classes_, y), "table": table}
 
     def _check_kinds(self, y: Any, classes: Any) -> None:
-        for name, labels in (("y", y), ("classes", classes)):
+        for name, given in (("y", y), ("classes", classes)):
             # Of numbers and words NumPy would make words: lists are looked at as they are.
-            labels = labels if isinstance(labels, list | tuple) else np.asarray(labels)
-            if isinstance(labels, np.ndarray) and (labels.dtype != object or labels.ndim != 1):
+            given = given if isinstance(given, list | tuple) else np.asarray(given)
+            if isinstance(given, np.ndarray) and (given.dtype != object or given.ndim != 1):
                 continue
-            kinds = {_kind(label) for label in labels}
+            kinds = {_kind(label) for label in given}
             if len(kinds) > 1:
                 raise ValueError(f"{name} must hold labels of one type, found {' and '.join(sorted(kinds))}")
 
     def _class_weights(self, y: np.ndarray) -> np.ndarray | float:
-        given, labels = self.class_weight, np.ravel(y)
+        given = self.class_weight
         if given is None:
             return 1.0
-        if isinstance(given, str) and given == "balanced":
-            return compute_sample_weight(given, labels)
-        if not isinstance(given, dict):
-            raise ValueError(f"class_weight must be None, 'balanced' or a dict of weights of classes, found {given!r}")
+        if isinstance(given, str):
+            return compute_sample_weight(given, np.ravel(y))
         known = self.classes_.tolist()
         for label, weight in given.items():
             if label not in known:
                 raise ValueError(f"class_weight must name known classes, {_shown(self.classes_)}, found {label!r}")
             number(f"class_weight[{label!r}]", weight, least=0)
-        return np.array([float(given.get(label, 1.0)) for label in known])[np.searchsorted(self.classes_, labels)]
-
-    def _misses(self, found: np.ndarray, rows: Rows) -> float:
-        """The part of labels missed."""
-        labels = (found[:, 0] > 0).astype(int) if found.shape[1] == 1 else np.argmax(found, axis=1)
-        return float(np.average(labels != rows.targets, weights=rows.weights))
+        return np.array([float(given.get(label, 1.0)) for label in known])[np.searchsorted(self.classes_, np.ravel(y))]
 
 
 def _has_probabilities(model: KernelClassifier) -> bool:

@@ -2,17 +2,14 @@
 
 from thalweg.oracles.base import Exact, Oracle, Out
 from thalweg.oracles.finite import FiniteDifferences
-from thalweg.oracles.functional import Batch, FunctionalGradient
 from thalweg.oracles.minibatch import MiniBatch
 from thalweg.oracles.montecarlo import Reparameterised, ScoreFunction
 from thalweg.oracles.svrg import SVRG, LooplessSVRG
 
 __all__ = [
     "SVRG",
-    "Batch",
     "Exact",
     "FiniteDifferences",
-    "FunctionalGradient",
     "LooplessSVRG",
     "MiniBatch",
     "Oracle",

@@ -6,11 +6,11 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Scalar
 
-from thalweg.oracles.losses import Loss
+from thalweg.machines.losses import Loss
 
 
 class Batch(NamedTuple):
-    """Examples, a row each. A row of weight 0 is padding."""
+    """Examples, one per row. A row of weight 0 is padding."""
 
     x: Float[Array, "b d"]
     y: Float[Array, "b c"]
@@ -34,7 +34,7 @@ class Slopes(NamedTuple):
 
 
 class FunctionalGradient(eqx.Module):
-    """The doubly stochastic gradient (equations.md §4).
+    """The doubly stochastic gradient of Dai et al. (2014).
 
     The gradient of E ℓ(f(x), y) in the function f is E g·k(x, ·) with g = ∂ℓ. For a batch and a block i of features
     with E φ_i(x)ᵀφ_i(x′) = k(x, x′) the function φ_i(·)ᵀ mean_b φ_i(x_b) g_bᵀ estimates it without bias.
@@ -50,9 +50,9 @@ class FunctionalGradient(eqx.Module):
     --------
     >>> import jax
     >>> from thalweg.kernels import Gaussian, RandomFeatures
-    >>> from thalweg.oracles.losses import Squared
+    >>> from thalweg.machines.losses import SquaredLoss
     >>> features = RandomFeatures(Gaussian(), jax.random.key(0), dimension=1, block_size=2)
-    >>> oracle = FunctionalGradient(features.evaluate, Squared())
+    >>> oracle = FunctionalGradient(features.evaluate, SquaredLoss())
     >>> batch = Batch(jnp.array([[0.0], [1.0]]), jnp.array([[1.0], [0.0]]), jnp.ones(2))
     >>> slopes = oracle.slopes(jnp.zeros((2, 1)), batch)
     >>> oracle.along(features.block(0), batch, slopes)[1].shape

@@ -1,7 +1,7 @@
 """Losses of a prediction f against a target y, row by row, with what methods need to know of them.
 
 Predictions and targets are matrices, a row for each example. Labels are one-hot rows (0 and 1) for
-:class:`Softmax`, a column of 0 and 1 for :class:`Logistic`, and −1 and 1 for the hinges.
+:class:`SoftmaxLoss`, a column of 0 and 1 for :class:`LogisticLoss`, and −1 and 1 for the hinges.
 """
 
 from typing import ClassVar
@@ -14,7 +14,7 @@ from jaxtyping import Array, Float
 
 from thalweg.arguments import number
 
-Rows = Float[Array, "n c"]
+Outputs = Float[Array, "n c"]
 
 
 class Loss(eqx.Module):
@@ -28,11 +28,11 @@ class Loss(eqx.Module):
     smooth: ClassVar[bool] = True
     """Whether there is a gradient everywhere."""
 
-    def value(self, f: Rows, y: Rows) -> Float[Array, " n"]:
+    def value(self, f: Outputs, y: Outputs) -> Float[Array, " n"]:
         """The loss of each row."""
         raise NotImplementedError(f"{type(self).__name__} must define value(f, y)")
 
-    def gradient(self, f: Rows, y: Rows) -> Rows:
+    def gradient(self, f: Outputs, y: Outputs) -> Outputs:
         """The gradient in f, or a subgradient at a kink."""
         raise NotImplementedError(f"{type(self).__name__} must define gradient(f, y)")
 
@@ -40,7 +40,7 @@ class Loss(eqx.Module):
         """M, the largest length of a gradient for so many outputs; None if there is none."""
         return None if self.slope is None else self.slope * float(np.sqrt(outputs))
 
-    def smoothed_gradient(self, f: Rows, y: Rows, dual: Rows) -> Rows:
+    def smoothed_gradient(self, f: Outputs, y: Outputs, dual: Outputs) -> Outputs:
         """argmax_a ⟨a, f⟩ − ℓ*(a) − ‖a − dual‖²/2, for a loss with kinks; the gradient itself for a smooth one.
 
         At a solution, where ``dual`` is a subgradient, it is that subgradient: smoothing does not move the solution.
@@ -48,50 +48,50 @@ class Loss(eqx.Module):
         return self.gradient(f, y)
 
 
-class Squared(Loss):
+class SquaredLoss(Loss):
     """‖f − y‖²/2.
 
     Examples
     --------
-    >>> Squared().value(jnp.array([[3.0]]), jnp.array([[1.0]]))
+    >>> SquaredLoss().value(jnp.array([[3.0]]), jnp.array([[1.0]]))
     Array([2.], dtype=float...)
     """
 
-    def value(self, f: Rows, y: Rows) -> Float[Array, " n"]:
+    def value(self, f: Outputs, y: Outputs) -> Float[Array, " n"]:
         """Half the squared distance."""
         return jnp.sum((f - y) ** 2, axis=1) / 2
 
-    def gradient(self, f: Rows, y: Rows) -> Rows:
+    def gradient(self, f: Outputs, y: Outputs) -> Outputs:
         """The residual."""
         return f - y
 
 
-class Logistic(Loss):
+class LogisticLoss(Loss):
     """log(1 + eᶠ) − y·f for y of 0 or 1, summed over columns."""
 
     curvature = 0.25
     slope = 1.0
 
-    def value(self, f: Rows, y: Rows) -> Float[Array, " n"]:
+    def value(self, f: Outputs, y: Outputs) -> Float[Array, " n"]:
         """The negative log-likelihood."""
         return jnp.sum(jax.nn.softplus(f) - y * f, axis=1)
 
-    def gradient(self, f: Rows, y: Rows) -> Rows:
+    def gradient(self, f: Outputs, y: Outputs) -> Outputs:
         """The probability less the label."""
         return jax.nn.sigmoid(f) - y
 
 
-class Softmax(Loss):
+class SoftmaxLoss(Loss):
     """log Σ_c exp(f_c) − ⟨y, f⟩ for one-hot y: multi-class logistic regression."""
 
     curvature = 0.5
     slope = float(np.sqrt(2))
 
-    def value(self, f: Rows, y: Rows) -> Float[Array, " n"]:
+    def value(self, f: Outputs, y: Outputs) -> Float[Array, " n"]:
         """The negative log-likelihood."""
         return jax.nn.logsumexp(f, axis=1) - jnp.sum(y * f, axis=1)
 
-    def gradient(self, f: Rows, y: Rows) -> Rows:
+    def gradient(self, f: Outputs, y: Outputs) -> Outputs:
         """The probabilities less the label."""
         return jax.nn.softmax(f, axis=1) - y
 
@@ -100,63 +100,63 @@ class Softmax(Loss):
         return self.slope
 
 
-class Hinge(Loss):
+class HingeLoss(Loss):
     """max(0, 1 − y·f) for y of −1 or 1, summed over columns: one class against the rest."""
 
     slope = 1.0
     smooth = False
 
-    def value(self, f: Rows, y: Rows) -> Float[Array, " n"]:
+    def value(self, f: Outputs, y: Outputs) -> Float[Array, " n"]:
         """What is missing of a margin of 1."""
         return jnp.sum(jnp.maximum(0, 1 - y * f), axis=1)
 
-    def gradient(self, f: Rows, y: Rows) -> Rows:
+    def gradient(self, f: Outputs, y: Outputs) -> Outputs:
         """−y within the margin."""
         return jnp.where(y * f < 1, -y, 0)
 
-    def smoothed_gradient(self, f: Rows, y: Rows, dual: Rows) -> Rows:
+    def smoothed_gradient(self, f: Outputs, y: Outputs, dual: Outputs) -> Outputs:
         """−y·clip(−y·dual + 1 − y·f, 0, 1)."""
         return -y * jnp.clip(-y * dual + 1 - y * f, 0, 1)
 
 
-class SquaredHinge(Loss):
+class SquaredHingeLoss(Loss):
     """max(0, 1 − y·f)²/2 for y of −1 or 1, summed over columns."""
 
-    def value(self, f: Rows, y: Rows) -> Float[Array, " n"]:
+    def value(self, f: Outputs, y: Outputs) -> Float[Array, " n"]:
         """Half the square of what is missing of a margin of 1."""
         return jnp.sum(jnp.maximum(0, 1 - y * f) ** 2, axis=1) / 2
 
-    def gradient(self, f: Rows, y: Rows) -> Rows:
+    def gradient(self, f: Outputs, y: Outputs) -> Outputs:
         """−y times what is missing."""
         return -y * jnp.maximum(0, 1 - y * f)
 
 
-class Huber(Loss):
+class HuberLoss(Loss):
     """r²/2 of the residual up to ``width``, and linear beyond it, summed over columns."""
 
     width: Array
 
     def __init__(self, width: float = 1.35) -> None:
-        self.width = number("width of Huber", width, above=0)
+        self.width = number("width of HuberLoss", width, above=0)
 
-    def value(self, f: Rows, y: Rows) -> Float[Array, " n"]:
+    def value(self, f: Outputs, y: Outputs) -> Float[Array, " n"]:
         """A square that becomes a line."""
         size = jnp.abs(f - y)
         near = jnp.minimum(size, self.width.astype(f.dtype))
         return jnp.sum(near * (size - near / 2), axis=1)
 
-    def gradient(self, f: Rows, y: Rows) -> Rows:
+    def gradient(self, f: Outputs, y: Outputs) -> Outputs:
         """The residual, clipped."""
         width = self.width.astype(f.dtype)
         return jnp.clip(f - y, -width, width)
 
 
-class Quantile(Loss):
+class QuantileLoss(Loss):
     """The pinball loss max(q·(y − f), (1 − q)·(f − y)), summed over columns, whose minimiser is the q-quantile.
 
     Examples
     --------
-    >>> Quantile(0.9).value(jnp.array([[0.0], [2.0]]), jnp.array([[1.0], [1.0]]))
+    >>> QuantileLoss(0.9).value(jnp.array([[0.0], [2.0]]), jnp.array([[1.0], [1.0]]))
     Array([0.9, 0.1], dtype=float...)
     """
 
@@ -164,18 +164,18 @@ class Quantile(Loss):
     q: Array
 
     def __init__(self, q: float = 0.5) -> None:
-        self.q = number("q of Quantile", q, above=0, below=1)
+        self.q = number("q of QuantileLoss", q, above=0, below=1)
 
-    def value(self, f: Rows, y: Rows) -> Float[Array, " n"]:
+    def value(self, f: Outputs, y: Outputs) -> Float[Array, " n"]:
         """The residual, weighted by its sign."""
         q = self.q.astype(f.dtype)
         return jnp.sum(jnp.maximum(q * (y - f), (1 - q) * (f - y)), axis=1)
 
-    def gradient(self, f: Rows, y: Rows) -> Rows:
+    def gradient(self, f: Outputs, y: Outputs) -> Outputs:
         """−q below the target, 1 − q above it."""
         return jnp.where(f < y, 0, jnp.where(f > y, 1, self.q.astype(f.dtype))) - self.q.astype(f.dtype)
 
-    def smoothed_gradient(self, f: Rows, y: Rows, dual: Rows) -> Rows:
+    def smoothed_gradient(self, f: Outputs, y: Outputs, dual: Outputs) -> Outputs:
         """clip(dual + f − y, −q, 1 − q)."""
         q = self.q.astype(f.dtype)
         return jnp.clip(dual + f - y, -q, 1 - q)

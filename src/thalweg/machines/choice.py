@@ -1,22 +1,20 @@
 """A lengthscale and a ridge for data at hand: from the median distance, and by trial on a held-out slice."""
 
-from collections.abc import Callable
 from functools import cache
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
-from thalweg.arguments import number
-from thalweg.kernels import Gaussian, Kernel, median_distance
-from thalweg.machines.learners import Learner
+from thalweg.kernels import Kernel, median_distance
+from thalweg.machines.learners import in_precision, start
+from thalweg.machines.methods import Settings
 from thalweg.machines.rows import Rows
 
 ENOUGH_ROWS = 2000
 """Fewer rows than this are not worth holding out a slice of: the multiplier and the ridge are the plain ones."""
 
-PLAIN_ALPHA = 0.01
+_PLAIN_ALPHA = 0.01
 # Where the search begins and the directions it tries in turn, as factors of the multiplier and of the ridge; it goes on
 # in a direction as long as that helps. A narrower kernel often needs a larger ridge.
 _FIRST_MULTIPLIER = 0.5
@@ -29,65 +27,39 @@ _FEWEST_TRIAL_ROWS, _MOST_TRIAL_ROWS, _SLICE_ROWS = 4096, 16_384, 2048
 _DISTANCE_ROWS = 2000
 
 
-class Chosen(NamedTuple):
-    """What was chosen."""
-
-    kernel: Kernel
-    alpha: float
-
-
-class Trial(NamedTuple):
-    """How a choice is tried: a new learner for a kernel, the mean loss of predictions on rows, its curvature bound."""
-
-    learner: Callable[[Kernel, int], Learner]
-    loss: Callable[[np.ndarray, Rows], float]
-    curvature: float
-
-
-def choose(
-    kernel: Any,
-    multiplier: Any,
-    alpha: Any,
-    plain_multiplier: float,
-    rows: Rows,
-    features: int,
-    trial: Trial,
-    seed: int,
-    dtype: Any,
-) -> Chosen:
+def choose(rows: Rows, settings: Settings, seed: int, dtype: Any) -> tuple[Kernel, float]:
     """Return a kernel and a ridge: those given, the plain ones for few rows, else the best on a held-out slice.
 
     The search goes from one pair of a multiplier of the median distance and a ridge to a better one. A trial learns
     from as many rows as a small part of the cost of learning from all allows: the best lengthscale falls with the
     number of rows.
     """
-    search_kernel = not isinstance(kernel, Kernel) and isinstance(multiplier, str)
-    search_alpha = isinstance(alpha, str)
+    given, kernel = isinstance(settings.kernel, Kernel), settings.kernel
+    search_kernel = not given and settings.bandwidth == "auto"
+    search_alpha = settings.alpha == "auto"
     search = len(rows) >= ENOUGH_ROWS and (search_kernel or search_alpha)
-    plain_alpha = 10 * PLAIN_ALPHA if search and trial.curvature >= 1 else PLAIN_ALPHA
-    alpha = plain_alpha if search_alpha else float(number("alpha", alpha, above=0))
-    if isinstance(kernel, Kernel):
-        make = lambda times: _cast(kernel, dtype)
-        times = 1.0
-    else:
-        kind: Any = kernel or Gaussian
-        median = _median(rows, seed)
-        make = lambda times: _cast(kind(lengthscale=times * median), dtype)
-        plain = _FIRST_MULTIPLIER if search else plain_multiplier
-        times = plain if search_kernel else float(number("bandwidth", multiplier, above=0))
+    plain_alpha = 10 * _PLAIN_ALPHA if search and settings.loss.curvature >= 1 else _PLAIN_ALPHA
+    alpha = plain_alpha if search_alpha else float(settings.alpha)
+    plain = _FIRST_MULTIPLIER if search else settings.plain_bandwidth
+    times = plain if search_kernel else 1.0 if given else float(settings.bandwidth)
+    median = 1.0 if given else _median(rows, seed)
+
+    def scaled(times: float) -> Kernel:
+        return in_precision(kernel if isinstance(kernel, Kernel) else kernel(lengthscale=times * median), dtype)
+
     if not search:
-        return Chosen(make(times), alpha)
+        return scaled(times), alpha
     order = np.random.default_rng([seed, 1]).permutation(len(rows))
     held = rows.subset(np.sort(order[: min(_SLICE_ROWS, len(rows) // 4)]))
-    order = order[len(held) :][: _trial_rows(len(rows), features)]
+    order = order[len(held) :][: _trial_rows(len(rows), settings.max_features)]
 
     @cache
     def loss(times: float, alpha: float) -> float:
         # With room for all rows, so that the program which learns from them is compiled once.
-        learner = trial.learner(make(times), len(rows))
+        learner = start(settings, scaled(times), rows.x.shape[1], rows.outputs, len(rows), seed, dtype)
         for _ in learner.learn(rows, order, alpha, len(order)):
             pass
-        found = trial.loss(learner.predict(held.features(slice(None), dtype)), held)
+        found, _ = learner.judged(held)
         return found if np.isfinite(found) else np.inf
 
     for narrower, stronger in _DIRECTIONS:
@@ -99,7 +71,7 @@ def choose(
             if not inside or not loss(next_times, next_alpha) < loss(times, alpha):
                 break
             times, alpha = next_times, next_alpha
-    return Chosen(make(times), alpha)
+    return scaled(times), alpha
 
 
 def _trial_rows(rows: int, features: int) -> int:
@@ -117,8 +89,3 @@ def _median(rows: Rows, seed: int) -> float:
     different = np.unique(rows.features(chosen, np.float64), axis=0)
     with np.errstate(over="ignore"):
         return median_distance(different, jax.random.key(0)) if len(different) > 1 else 1.0
-
-
-def _cast(kernel: Kernel, dtype: Any) -> Kernel:
-    """In the precision of the machine: kernels made outside its scope may hold another."""
-    return jax.tree.map(lambda leaf: jnp.asarray(np.asarray(leaf), dtype), kernel)

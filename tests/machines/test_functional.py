@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from thalweg.kernels import Gaussian, RandomFeatures
-from thalweg.oracles.functional import Batch, FunctionalGradient
-from thalweg.oracles.losses import Logistic, Squared
+from thalweg.machines.functional import Batch, FunctionalGradient
+from thalweg.machines.losses import LogisticLoss, SquaredLoss
 
 rng = np.random.default_rng(0)
 N, D, B, KEYS = 12, 2, 4, 4000
@@ -17,11 +17,11 @@ KERNEL = Gaussian(0.9, 1.6)
 
 
 @pytest.mark.parametrize(
-    "loss", [Squared(), pytest.param(Logistic(), marks=pytest.mark.slow)], ids=["squared", "logistic"]
+    "loss", [SquaredLoss(), pytest.param(LogisticLoss(), marks=pytest.mark.slow)], ids=["squared", "logistic"]
 )
 def test_the_functional_gradient_is_unbiased(loss):
     """E over batches and features of φ(x)ᵀ mean_b φ(x_b) g_b is the mean over examples of g·k(x_b, x)."""
-    y = rng.normal(size=(N, 1)) if isinstance(loss, Squared) else rng.integers(0, 2, size=(N, 1)).astype(float)
+    y = rng.normal(size=(N, 1)) if isinstance(loss, SquaredLoss) else rng.integers(0, 2, size=(N, 1)).astype(float)
     f = rng.normal(size=(N, 1))
 
     @jax.jit
@@ -48,7 +48,7 @@ def test_the_functional_gradient_is_unbiased(loss):
 
 def test_weights_are_repetitions_and_padding_is_nothing():
     features = RandomFeatures(KERNEL, jax.random.key(1), D, block_size=3)
-    oracle = FunctionalGradient(features.evaluate, Squared())
+    oracle = FunctionalGradient(features.evaluate, SquaredLoss())
     x, y, f = X[:5], rng.normal(size=(5, 2)), rng.normal(size=(5, 2))
     times = np.array([1, 3, 2, 0, 1])
     weighted = Batch(x, y, times.astype(float))

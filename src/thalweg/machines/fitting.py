@@ -1,0 +1,227 @@
+"""The one entry to kernel machines: rows and settings in, a fitted machine out.
+
+:func:`fit` makes passes over rows, :func:`learn` sees each once. Both choose a kernel and a ridge at the start, or go
+on from a machine that was fitted before, which they leave as it is.
+"""
+
+import time
+import warnings
+from collections.abc import Callable
+from copy import copy
+from dataclasses import dataclass, replace
+from typing import Any, Self
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from rich.progress import Progress
+
+from thalweg.kernels import Kernel
+from thalweg.machines.choice import ENOUGH_ROWS, choose
+from thalweg.machines.learners import Learner, in_precision, start
+from thalweg.machines.methods import Settings
+from thalweg.machines.rows import Rows
+
+# Passes over the data where none are given: a pass over many rows is worth several over few.
+_PASSES, _FEW_ROWS = 10, 20_000
+# Held out to stop early, at most.
+_MOST_HELD_OUT = 5000
+# A pass that lowers the held-out loss by less, twice in a row, is the last one.
+_IMPROVEMENT = 0.01
+_TOO_LARGE = "X or y leads to values beyond the range of numbers: look for features or targets of extreme size"
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """A machine that has learned something: arrays, numbers and words.
+
+    Parameters
+    ----------
+    learner
+        The function, and what it goes on learning with.
+    alpha
+        The ridge.
+    rows
+        The number of rows that it was made for; None means a stream.
+    seen
+        The weight of the rows in the sum of losses.
+    passes
+        How many were made.
+    history
+        A line for each pass or batch: rows, seconds, features, and the loss and score on rows held out.
+    """
+
+    learner: Learner
+    alpha: float
+    rows: int | None
+    seen: float = 0.0
+    passes: int = 0
+    history: tuple[dict[str, float], ...] = ()
+
+    @property
+    def kernel(self) -> Kernel:
+        """The kernel in use."""
+        return self.learner.machine.coordinates.kernel
+
+    @property
+    def features(self) -> int:
+        """The number of features in use."""
+        return self.learner.features
+
+    @property
+    def double(self) -> bool:
+        """Whether it works in float64."""
+        return self.learner.dtype == np.float64
+
+    def mapped(self, convert: Callable[[Any], Any]) -> Self:
+        """Return the same machine with its arrays, but not random keys, converted."""
+        return replace(self, learner=self.learner.mapped(convert))
+
+    def predict(self, x: Any) -> np.ndarray:
+        """f at the rows of an array, a memory map or a sparse matrix (CSR), a column for each output."""
+        with jax.enable_x64(self.double):
+            return self.learner.predict(x)
+
+
+def fit(rows: Rows, settings: Settings, seed: int, onto: Fitted | None = None) -> Fitted:
+    """Make passes over rows until there are as many as wanted, or a held-out slice says that they no longer help.
+
+    Up to ``block_size`` rows are solved in float64, more of them in float32. An interrupt (Ctrl-C) ends the passes with
+    a warning, and what was learned is returned.
+
+    Parameters
+    ----------
+    rows
+        Examples.
+    settings
+        The loss, the kernel, the method and how much of all.
+    seed
+        Seeds the order of the rows, the features and the slices held out.
+    onto
+        What to go on from.
+
+    Examples
+    --------
+    >>> from thalweg.kernels import Gaussian
+    >>> from thalweg.machines import SquaredLoss
+    >>> x = np.linspace(0, 3, 20)[:, None]
+    >>> rows = Rows(x, np.sin(x), np.ones(20))
+    >>> fitted = fit(rows, Settings(loss=SquaredLoss(), kernel=Gaussian(1.0), alpha=1e-6), seed=0)
+    >>> bool(abs(fitted.predict(x) - np.sin(x)).max() < 1e-3)
+    True
+    """
+    double = len(rows) <= settings.block_size if onto is None else onto.double
+    with jax.enable_x64(double):
+        begun = _begun(rows, settings, len(rows), seed, np.float64 if double else np.float32, onto)
+        return _passed_over(begun, rows, settings, seed)
+
+
+def learn(rows: Rows, settings: Settings, seed: int, onto: Fitted | None = None) -> Fitted:
+    """Learn from rows of a stream, each seen once, in float32 unless ``onto`` is in float64; arguments as in ``fit``.
+
+    Examples
+    --------
+    >>> from thalweg.kernels import Gaussian
+    >>> from thalweg.machines import SquaredLoss
+    >>> x = np.linspace(0, 3, 20)[:, None]
+    >>> settings = Settings(loss=SquaredLoss(), kernel=Gaussian(1.0), alpha=0.1, block_size=32)
+    >>> first = learn(Rows(x[::2], np.sin(x[::2]), np.ones(10)), settings, seed=0)
+    >>> second = learn(Rows(x[1::2], np.sin(x[1::2]), np.ones(10)), settings, seed=0, onto=first)
+    >>> first.features, second.features
+    (10, 20)
+    """
+    with jax.enable_x64(onto is not None and onto.double):
+        begun = _begun(rows, settings, None, seed, np.float32, onto)
+        began = time.perf_counter()
+        learner, seen = copy(begun.learner), begun.seen + float(np.sum(rows.weights))
+        for _ in learner.learn(rows, np.arange(len(rows)), begun.alpha, seen):
+            pass
+        if not _finite(learner):
+            raise ValueError(f"{_TOO_LARGE}. The model is as it was before")
+        line = _line(learner, begun.passes, len(rows), began, None)
+        return replace(begun, learner=learner, seen=seen, history=(*begun.history, line))
+
+
+def default_passes(rows: int, settings: Settings) -> int:
+    """One pass where landmarks see many rows, or where there is one block of them, which one visit solves; else ten.
+
+    Examples
+    --------
+    >>> from thalweg.machines import SquaredLoss
+    >>> [default_passes(rows, Settings(loss=SquaredLoss())) for rows in (100, 10_000, 100_000)]
+    [1, 10, 1]
+    """
+    one_block = rows <= min(settings.block_size, settings.max_features)
+    return 1 if settings.method.visits and (rows > _FEW_ROWS or one_block) else _PASSES
+
+
+def _begun(rows: Rows, settings: Settings, total: int | None, seed: int, dtype: Any, onto: Fitted | None) -> Fitted:
+    """What was fitted before, if it fits the settings; else choose a kernel and a ridge, and start with f = 0."""
+    if onto is None:
+        kernel, alpha = choose(rows, settings, seed, dtype)
+        return Fitted(start(settings, kernel, rows.x.shape[1], rows.outputs, total, seed, dtype), alpha, total)
+    known = onto.learner.machine.loss
+    if in_precision(settings.loss, onto.learner.dtype) != known:
+        raise ValueError(
+            f"loss and its parameters must stay what the model has learned with ({type(known).__name__}), "
+            f"found {settings.loss}: set them back, or fit anew"
+        )
+    return onto
+
+
+def _passed_over(begun: Fitted, rows: Rows, settings: Settings, seed: int) -> Fitted:
+    passes = settings.passes or default_passes(len(rows), settings)
+    order = np.random.default_rng([seed, 2]).permutation(len(rows))
+    held, count = None, _held_out(len(rows), passes, settings)
+    if count:
+        held, order = rows.subset(np.sort(order[:count])), order[count:]
+    total = float(np.sum(rows.weights))
+    learner, history = copy(begun.learner), list[dict[str, float]]()
+    best, best_loss, stale = learner.expansion, np.inf, 0
+    try:
+        with Progress(disable=not settings.progress) as bar:
+            while len(history) < passes and stale < 2:
+                began = time.perf_counter()
+                task = bar.add_task(f"pass {len(history) + 1}", total=len(order))
+                learn_from = learner.again if history else learner.learn
+                for done in learn_from(rows, order, begun.alpha, total):
+                    bar.update(task, advance=done)
+                history.append(_line(learner, begun.passes + len(history) + 1, len(order), began, held))
+                if held is not None:
+                    loss = history[-1]["held_out_loss"]
+                    stale = 0 if loss < best_loss * (1 - _IMPROVEMENT) else stale + 1
+                    if loss < best_loss:
+                        best, best_loss = learner.expansion, loss
+        if held is not None:
+            learner.expansion = best
+        if not _finite(learner):
+            raise ValueError(_TOO_LARGE)
+    except KeyboardInterrupt:
+        number = begun.passes + len(history) + 1
+        warnings.warn(
+            f"interrupted in pass {number} of {passes}: the model keeps what it has learned so far", stacklevel=4
+        )
+    made = begun.passes + len(history)
+    return replace(begun, learner=learner, seen=total, passes=made, history=(*begun.history, *history))
+
+
+def _held_out(rows: int, passes: int, settings: Settings) -> int:
+    """The number of rows held out."""
+    wanted = settings.method.early_stopping
+    if wanted == "auto":
+        wanted = passes > 1 and rows >= ENOUGH_ROWS
+    return min(int(settings.method.validation_fraction * rows), _MOST_HELD_OUT) if wanted else 0
+
+
+def _line(learner: Learner, passes: int, rows: int, began: float, held: Rows | None) -> dict[str, float]:
+    """A line of the history."""
+    jax.block_until_ready(learner.expansion)
+    seconds = time.perf_counter() - began
+    line = {"pass": passes, "rows": rows, "seconds": seconds, "features": learner.features}
+    if held is not None:
+        line["held_out_loss"], line["held_out_score"] = learner.judged(held)
+    return line
+
+
+def _finite(learner: Learner) -> bool:
+    return bool(jnp.isfinite(jnp.sum(learner.expansion.weights)))

@@ -1,0 +1,281 @@
+"""Methods by which a kernel machine learns, and the settings of a fit.
+
+A method is what ``method=`` of the estimators takes: the word "auto", "dsg", "udsg" or "cdsg", or an object that also
+says what only this method uses, such as ``UDSG(periods=(2, 1), step=0.5)``.
+"""
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import jax.numpy as jnp
+import numpy as np
+
+from thalweg.arguments import flag, instance, number, one_of, whole
+from thalweg.descent.steps import Polynomial, as_step
+from thalweg.kernels import Gaussian, Kernel
+from thalweg.machines.coordinates import FEATURES, Coordinates
+from thalweg.machines.losses import Loss
+from thalweg.machines.rules import Capped, Checked, New, Rule, Uniform
+from thalweg.machines.steps import Judged, Machine
+
+
+@dataclass(frozen=True, kw_only=True)
+class Method:
+    """What all methods are told; a subclass says along which blocks steps go, and how far.
+
+    Parameters
+    ----------
+    features
+        "landmarks" (training rows), or a kind of random frequencies: "random", "orthogonal", "quasi".
+    batch_size
+        Rows of a step along a block; by default four for each feature of the block.
+    step
+        A number or a schedule, for steps along blocks.
+    keep_frequencies
+        Keep random frequencies in memory instead of making them anew for every batch.
+    early_stopping
+        Stop when further passes do not lower the loss on a held-out slice, and return to the best. "auto" does so for
+        2,000 rows or more, if there is more than one pass.
+    validation_fraction
+        The part held out, of at most 5,000 rows.
+    """
+
+    features: str = "random"
+    batch_size: int | None = None
+    step: Any = None
+    keep_frequencies: bool = False
+    early_stopping: bool | str = "auto"
+    validation_fraction: float = 0.1
+
+    capped: ClassVar[bool] = False
+    """Whether the number of features has a limit."""
+
+    def __post_init__(self) -> None:
+        one_of(self._name("features"), self.features, FEATURES)
+        if self.batch_size is not None:
+            whole(self._name("batch_size"), self.batch_size)
+        if self.step is not None:
+            self._schedule()
+        flag(self._name("keep_frequencies"), self.keep_frequencies)
+        if not (isinstance(self.early_stopping, bool | np.bool_) or self.early_stopping == "auto"):
+            raise ValueError(
+                f"{self._name('early_stopping')} must be True, False or 'auto', found {self.early_stopping!r}"
+            )
+        number(self._name("validation_fraction"), self.validation_fraction, above=0, below=1)
+
+    @property
+    def visits(self) -> bool:
+        """Whether landmarks learn from their own rows, instead of by steps along blocks."""
+        return False
+
+    def machine(self, coordinates: Coordinates, loss: Loss, limit: int) -> Machine:
+        """Return the parts of a step; ``limit`` is the most blocks, where the method is capped."""
+        raise NotImplementedError(f"{type(self).__name__} must define machine(coordinates, loss, limit)")
+
+    def _name(self, parameter: str) -> str:
+        return f"{parameter} of {type(self).__name__}"
+
+    def _schedule(self) -> Any:
+        step = as_step(self.step)
+        if not hasattr(step, "size"):
+            raise TypeError(f"{self._name('step')} must be a number or a schedule count -> size, found {self.step!r}")
+        return step
+
+
+@dataclass(frozen=True, kw_only=True)
+class Auto(Method):
+    """Landmarks, each block of them solved for from its own rows; when there is room for no more, rows refine them.
+
+    With random frequencies instead of landmarks, new blocks are stepped along until there is room for no more.
+    Without a ``step`` half of the rows of a batch propose a direction and the others judge how far to go.
+
+    Parameters
+    ----------
+    tol
+        A block's own rows are solved to this accuracy, where the number of rounds allows it.
+    features, batch_size, step, keep_frequencies, early_stopping, validation_fraction
+        As in :class:`Method`.
+
+    Examples
+    --------
+    >>> Auto(tol=1e-6).visits
+    True
+    """
+
+    features: str = "landmarks"
+    tol: float = 1e-4
+
+    capped: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        number(self._name("tol"), self.tol, least=0)
+
+    @property
+    def visits(self) -> bool:
+        """Landmarks do."""
+        return self.features == "landmarks"
+
+    def machine(self, coordinates: Coordinates, loss: Loss, limit: int) -> Machine:
+        """Steps along new blocks up to the limit, then along old ones."""
+        step = Judged() if self.step is None else self._schedule()
+        return Machine(coordinates, loss, Capped(limit), step, jnp.asarray(0.0))
+
+
+@dataclass(frozen=True, kw_only=True)
+class DSG(Method):
+    """Doubly stochastic gradients: steps along new random features, Algorithm 1 of Li and Póczos (2017).
+
+    Parameters
+    ----------
+    precondition
+        Whether steps are preconditioned by the curvature of their block on the batch. Without a ``step`` theirs fall as
+        1/√t.
+    features, batch_size, step, keep_frequencies, early_stopping, validation_fraction
+        As in :class:`Method`.
+
+    Examples
+    --------
+    >>> DSG(step=0.5, precondition=False).rule()
+    New()
+    >>> DSG(features="waves")
+    Traceback (most recent call last):
+        ...
+    ValueError: features of DSG must be one of 'landmarks', 'random', 'orthogonal', 'quasi', found 'waves'
+    """
+
+    precondition: bool = True
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        flag(self._name("precondition"), self.precondition)
+        self.rule()
+
+    def rule(self) -> Rule:
+        """Which block a step goes along."""
+        return New()
+
+    def machine(self, coordinates: Coordinates, loss: Loss, limit: int) -> Machine:
+        """Steps along the blocks of the rule, however many."""
+        if self.step is not None:
+            step = self._schedule()
+        else:
+            # A preconditioned step of size 1 would solve for the block on this batch; steps that fall as 1/√t average
+            # batches. Without a preconditioner 1/L is the longest step that does not overshoot.
+            step = Polynomial(0.5 if self.precondition else 1 / loss.curvature, power=0.5, scale=10.0)
+        return Machine(coordinates, loss, self.rule(), step, jnp.asarray(0.0), bool(self.precondition))
+
+
+@dataclass(frozen=True, kw_only=True)
+class UDSG(DSG):
+    """DSG that also steps along old blocks, drawn uniformly: Algorithm 3 of Li and Póczos (2017).
+
+    Parameters
+    ----------
+    periods
+        (G, U): G steps along new blocks, then U along old ones.
+    precondition, features, batch_size, step, keep_frequencies, early_stopping, validation_fraction
+        As in :class:`DSG`.
+
+    Examples
+    --------
+    >>> UDSG(periods=(2, 3)).rule()
+    Uniform(new=2, old=3)
+    """
+
+    periods: tuple[int, int] = (1, 1)
+
+    def rule(self) -> Rule:
+        """New blocks and old ones by turns."""
+        if not isinstance(self.periods, tuple | list) or len(self.periods) != 2:
+            raise TypeError(f"periods of UDSG must be a pair (G, U) of whole numbers, found {self.periods!r}")
+        return Uniform(*self.periods)
+
+
+@dataclass(frozen=True, kw_only=True)
+class CDSG(DSG):
+    """DSG that takes an old block where a longer step along it is safe: Algorithm 4 of Li and Póczos (2017), corrected.
+
+    Parameters
+    ----------
+    stretch
+        How many times longer than a plain step the step along an old block may be.
+    precondition, features, batch_size, step, keep_frequencies, early_stopping, validation_fraction
+        As in :class:`DSG`.
+
+    Examples
+    --------
+    >>> CDSG(stretch=3.0).rule()
+    Checked(stretch=3.0)
+    """
+
+    stretch: float = 10.0
+
+    def rule(self) -> Rule:
+        """The old block with the longest safe step, or a new one."""
+        return Checked(self.stretch)
+
+
+METHODS: dict[str, type[Method]] = {"auto": Auto, "dsg": DSG, "udsg": UDSG, "cdsg": CDSG}
+"""The methods that have a word."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """All that :func:`thalweg.machines.fit` must know besides the rows.
+
+    Parameters
+    ----------
+    loss
+        A loss from :mod:`thalweg.machines.losses` that fits the targets.
+    kernel
+        A kernel, or a class of them whose lengthscale is ``bandwidth`` times the median distance between rows.
+    bandwidth
+        That multiplier. "auto" searches for it on a held-out slice; with fewer than 2,000 rows it is
+        ``plain_bandwidth``.
+    alpha
+        The ridge of Σ ℓ + alpha/2·‖f‖². "auto" searches for it on a held-out slice; with fewer than 2,000 rows it is
+        0.01.
+    method
+        A method or its word.
+    block_size
+        Landmarks or frequencies in a block.
+    max_features
+        The most features of :class:`Auto`; further rows refine those there are.
+    passes
+        Passes over the data. None means one for more than 20,000 rows, else up to ten.
+    progress
+        Whether to show a progress bar.
+
+    Examples
+    --------
+    >>> from thalweg.machines import SquaredLoss
+    >>> Settings(loss=SquaredLoss(), method="udsg").method.periods
+    (1, 1)
+    """
+
+    loss: Loss
+    kernel: Kernel | type[Kernel] = Gaussian
+    bandwidth: float | str = "auto"
+    alpha: float | str = "auto"
+    method: Any = "auto"
+    block_size: int = 2048
+    max_features: int = 65_536
+    passes: int | None = None
+    plain_bandwidth: float = 1.0
+    progress: bool = False
+
+    def __post_init__(self) -> None:
+        instance("loss", self.loss, Loss, "SquaredLoss()")
+        if not (isinstance(self.kernel, type) and issubclass(self.kernel, Kernel)):
+            instance("kernel", self.kernel, Kernel, "Gaussian(2.0), or a class of kernels such as Matern32")
+        for name in ("bandwidth", "alpha"):
+            value = getattr(self, name)
+            if not (isinstance(value, str) and value == "auto"):
+                number(name, value, above=0)
+        whole("block_size", self.block_size)
+        whole("max_features", self.max_features)
+        if self.passes is not None:
+            whole("passes", self.passes)
+        if not isinstance(self.method, Method):
+            object.__setattr__(self, "method", METHODS[one_of("method", self.method, METHODS)]())

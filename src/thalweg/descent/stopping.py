@@ -128,7 +128,9 @@ class Tolerance(StoppingRule):
         known = (record.residual >= 0) & (record.residual < np.inf)
         residual = record.residual.astype(largest.dtype)
         largest = trees.where(known & (residual > largest), residual, largest)
-        rtol = jnp.finfo(record.residual.dtype).eps ** 0.5 if self.rtol is None else self.rtol.astype(largest.dtype)
+        rtol = (
+            float(jnp.finfo(record.residual.dtype).eps) ** 0.5 if self.rtol is None else self.rtol.astype(largest.dtype)
+        )
         small = known & (residual <= self.atol.astype(largest.dtype) + rtol * largest)
         agreed = (agreed + 1) * small.astype(agreed.dtype)
         return (largest, agreed), _when(agreed >= self.in_a_row, Status.CONVERGED)
@@ -174,7 +176,7 @@ class Stagnation(StoppingRule):
         """Widen the envelope; at the end of a window compare it with the one before."""
         xp = trees.numpy_of(record.value)
         looks = state.looks + 1
-        eps = jnp.finfo(record.value.dtype).eps
+        eps = float(jnp.finfo(record.value.dtype).eps)
         value, last, size = (n.astype(state.before.dtype) for n in (record.value, record.residual, record.size))
         residual = xp.maximum(state.residual, last)
         highest, lowest = xp.fmax(state.highest, value), xp.fmin(state.lowest, value)

@@ -364,7 +364,7 @@ NOISY = {"step": 0.1, "key": jax.random.key(0)}
             lambda: minimize(loss, jnp.zeros(6), momentum="nesterof"),
             r"momentum must be None, HeavyBall\(\), .* found 'nesterof'",
         ),
-        (lambda: minimize(loss, jnp.zeros(6), average="mean"), "average must be None, .* found 'mean'"),
+        (lambda: minimize(loss, jnp.zeros(6), average="mean"), "average must be an Averaging such as .*, found 'mean'"),
         (lambda: minimize(loss, jnp.zeros(6), term="l1"), "term must be a Term, found 'l1'"),
         (lambda: minimize(loss, jnp.zeros(6), term=Zero), r"term must be a Term, found .* call it first: Zero\(\)"),
         (lambda: minimize(loss, jnp.zeros(6), divergence="kl"), "divergence must be a Divergence, found 'kl'"),
@@ -384,7 +384,7 @@ NOISY = {"step": 0.1, "key": jax.random.key(0)}
             lambda: minimize(loss, jnp.zeros(6), stride=-1),
             "stride must be a whole number from 1 to 2147483647, found -1",
         ),
-        (lambda: minimize(loss, jnp.zeros(6), tol=-1.0), "tol must be at least 0 and finite, found -1.0"),
+        (lambda: minimize(loss, jnp.zeros(6), tol=-1.0), "tol must be a finite number of at least 0, found -1.0"),
         (
             lambda: minimize(loss, jnp.zeros(6), tol="tight"),
             "tol must be None, a number or a StoppingRule, found 'tight'",

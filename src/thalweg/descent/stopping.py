@@ -90,7 +90,7 @@ def _when(condition: Array, status: Status) -> Code:
     return condition.astype(jnp.int32) * int(status)
 
 
-def _scalar(value: Any, dtype: Any = float) -> np.ndarray:
+def _scalar(value: Any, dtype: Any = float) -> Any:
     """A number of a state at the start, of JAX's default float unless told."""
     return np.asarray(value, jnp.result_type(dtype))
 
@@ -128,10 +128,9 @@ class Tolerance(StoppingRule):
         known = (record.residual >= 0) & (record.residual < np.inf)
         residual = record.residual.astype(largest.dtype)
         largest = trees.where(known & (residual > largest), residual, largest)
-        rtol = (
-            float(jnp.finfo(record.residual.dtype).eps) ** 0.5 if self.rtol is None else self.rtol.astype(largest.dtype)
-        )
-        small = known & (residual <= self.atol.astype(largest.dtype) + rtol * largest)
+        default = float(jnp.finfo(record.residual.dtype).eps) ** 0.5
+        relative = (default if self.rtol is None else self.rtol.astype(largest.dtype)) * largest
+        small = known & (residual <= self.atol.astype(largest.dtype) + relative)
         agreed = (agreed + 1) * small.astype(agreed.dtype)
         return (largest, agreed), _when(agreed >= self.in_a_row, Status.CONVERGED)
 
@@ -277,7 +276,7 @@ class Plateau(StoppingRule):
 
 
 class _Budget(StoppingRule):
-    limit: Array
+    limit: Any
     _spent: ClassVar[tuple[str, Status]]
     """The column of the record that counts, and the status when it is spent."""
 

@@ -12,15 +12,15 @@ from thalweg import trees
 from thalweg.descent import (
     L1,
     L2,
-    Bernoulli,
+    BernoulliFamily,
     Box,
     Bregman,
     BurgEntropy,
-    Categorical,
+    CategoricalFamily,
     Descent,
     DiagonalMetric,
     Euclidean,
-    Gaussian,
+    GaussianFamily,
     KLFromCentre,
     KLToCentre,
     KLToPrior,
@@ -33,7 +33,7 @@ from thalweg.descent import (
     NonNegative,
     NuclearNorm,
     PerLeaf,
-    Poisson,
+    PoissonFamily,
     Simplex,
     SquaredL2,
     Term,
@@ -138,12 +138,12 @@ def test_step_is_the_minimiser(divergence, term, point, domain):
 
 
 FAMILIES = [
-    (Bernoulli(), lambda rng: jnp.asarray(rng.normal(size=3))),
-    (Categorical(), lambda rng: jnp.asarray(rng.normal(size=(2, 3)))),
-    (Poisson(), lambda rng: jnp.asarray(rng.normal(size=3))),
+    (BernoulliFamily(), lambda rng: jnp.asarray(rng.normal(size=3))),
+    (CategoricalFamily(), lambda rng: jnp.asarray(rng.normal(size=(2, 3)))),
+    (PoissonFamily(), lambda rng: jnp.asarray(rng.normal(size=3))),
     (
-        Gaussian(),
-        lambda rng: Gaussian().from_moments(jnp.asarray(rng.normal(size=2)), jnp.asarray(metric(rng)[:2, :2])),
+        GaussianFamily(),
+        lambda rng: GaussianFamily().from_moments(jnp.asarray(rng.normal(size=2)), jnp.asarray(metric(rng)[:2, :2])),
     ),
 ]
 named = pytest.mark.parametrize(("family", "draw"), FAMILIES, ids=lambda part: type(part).__name__)
@@ -178,7 +178,7 @@ def test_kl_of_gaussians_is_the_textbook_one():
     rng = np.random.default_rng(0)
     m0, m1 = rng.normal(size=2), rng.normal(size=2)
     V0, V1 = metric(rng)[:2, :2], metric(rng)[:2, :2]
-    family = Gaussian()
+    family = GaussianFamily()
     ours = family.kl(*(family.from_moments(jnp.asarray(m), jnp.asarray(V)) for m, V in ((m0, V0), (m1, V1))))
     P = np.linalg.inv(V1)
     exact = 0.5 * (np.trace(P @ V0) - 2 + (m1 - m0) @ P @ (m1 - m0) + np.log(np.linalg.det(V1) / np.linalg.det(V0)))
@@ -244,8 +244,8 @@ def test_exponentiated_gradient_survives_huge_gradients_and_zeros():
     ("divergence", "centre", "gradient"),
     [
         (BurgEntropy(), jnp.array([1.0, 2.0]), jnp.array([-5.0, 0.1])),
-        (KLFromCentre(Poisson()), jnp.array([0.0, 1.0]), jnp.array([7.0, 0.1])),
-        (KLFromCentre(Bernoulli()), jnp.array([0.0, 1.0]), jnp.array([3.0, -2.0])),
+        (KLFromCentre(PoissonFamily()), jnp.array([0.0, 1.0]), jnp.array([7.0, 0.1])),
+        (KLFromCentre(BernoulliFamily()), jnp.array([0.0, 1.0]), jnp.array([3.0, -2.0])),
     ],
 )
 def test_a_step_without_minimiser_is_shortened(divergence, centre, gradient):
@@ -259,7 +259,7 @@ def test_a_step_without_minimiser_is_shortened(divergence, centre, gradient):
 
 
 def test_a_gaussian_step_keeps_a_positive_definite_precision():
-    family = Gaussian()
+    family = GaussianFamily()
     centre = family.from_moments(jnp.zeros(2), jnp.eye(2))
     gradient = Moments(jnp.zeros(2), -3.0 * jnp.eye(2))
     for divergence in (KLToCentre(family), NaturalGradient(family), KLFromCentre(family)):
@@ -286,7 +286,7 @@ def test_pairs_without_a_closed_form_are_refused_with_what_works():
         assert name in message
     with pytest.raises(IncompatiblePartsError, match="separable"):
         Descent(lambda x: jnp.sum(x), term=L2(1.0), divergence=DiagonalMetric(weights), step=0.1)
-    prior = KLToPrior(Bernoulli(), jnp.zeros(3))
+    prior = KLToPrior(BernoulliFamily(), jnp.zeros(3))
     with pytest.raises(IncompatiblePartsError, match="KLToPrior"):
         Descent(lambda x: jnp.sum(x), term=prior, step=0.1)
     assert ("NegativeEntropy", "Simplex", "") in closed_forms()
@@ -295,7 +295,7 @@ def test_pairs_without_a_closed_form_are_refused_with_what_works():
     with pytest.raises(IncompatiblePartsError, match="PerLeaf of these"):
         Descent(lambda x: jnp.sum(x), term=PerLeaf(L2(1.0)), divergence=NegativeEntropy(), step=0.1)
     with pytest.raises(IncompatiblePartsError, match="KLToPrior of the same family"):
-        Descent(lambda x: jnp.sum(x), term=prior, divergence=KLToCentre(Poisson()), step=0.1)
+        Descent(lambda x: jnp.sum(x), term=prior, divergence=KLToCentre(PoissonFamily()), step=0.1)
 
 
 def test_a_pair_can_be_registered_from_outside_and_the_specific_one_wins():
@@ -337,7 +337,7 @@ def test_a_pair_can_be_registered_from_outside_and_the_specific_one_wins():
         (DiagonalMetric(weights), {"a": jnp.ones(4)}, "weights of DiagonalMetric have the tree"),
         (MatrixMetric(METRIC), jnp.ones(3), "side 4, x0 has 3 entries"),
         (
-            KLToCentre(Gaussian()),
+            KLToCentre(GaussianFamily()),
             Moments(jnp.zeros(2), jnp.eye(2)),
             "x0 must be natural parameters of Gaussian",
         ),

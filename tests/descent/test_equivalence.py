@@ -11,11 +11,11 @@ import pytest
 from thalweg.descent import (
     FISTA,
     L1,
-    Bernoulli,
+    BernoulliFamily,
     Box,
     Descent,
     Euclidean,
-    Gaussian,
+    GaussianFamily,
     HeavyBall,
     KLFromCentre,
     KLToCentre,
@@ -200,27 +200,29 @@ def test_natural_gradient_and_the_two_kl_steps():
         mean = sigmoid(x)
         x = x - 0.05 * (x - target) / (mean * (1 - mean))
         natural_plain.append(x)
-    assert_same(iterates(Descent(f, divergence=NaturalGradient(Bernoulli()), step=0.05), start), natural_plain)
+    assert_same(iterates(Descent(f, divergence=NaturalGradient(BernoulliFamily()), step=0.05), start), natural_plain)
 
     x, mirror_plain = start, []
     for _ in range(STEPS):
         mean = sigmoid(x) - 0.05 * (x - target)
         x = np.log(mean / (1 - mean))
         mirror_plain.append(x)
-    assert_same(iterates(Descent(f, divergence=KLFromCentre(Bernoulli()), step=0.05), start), mirror_plain)
+    assert_same(iterates(Descent(f, divergence=KLFromCentre(BernoulliFamily()), step=0.05), start), mirror_plain)
 
     # KL[q‖q_k] with the gradient in mean parameters is the natural gradient step itself.
     class MeanGradient(Exact):
         def estimate(self, x, state, key):
             out, state = super().estimate(x, state, key)
-            return out._replace(gradient=Bernoulli().inverse_fisher(x, out.gradient)), state
+            return out._replace(gradient=BernoulliFamily().inverse_fisher(x, out.gradient)), state
 
-    assert_same(iterates(Descent(MeanGradient(f), divergence=KLToCentre(Bernoulli()), step=0.05), start), natural_plain)
+    assert_same(
+        iterates(Descent(MeanGradient(f), divergence=KLToCentre(BernoulliFamily()), step=0.05), start), natural_plain
+    )
 
 
 def test_kl_proximal_step_to_a_gaussian_prior():
     """PG-SVI's step (83) in natural parameters: λ⁺ = rλ + (1−r)(λ_p − ∇_μ f)."""
-    family = Gaussian()
+    family = GaussianFamily()
     prior = family.from_moments(jnp.zeros(3), 2 * jnp.eye(3))
     site = Moments(jnp.asarray(rng.normal(size=3)), -0.5 * jnp.diag(jnp.asarray([1.0, 2.0, 3.0])))
 

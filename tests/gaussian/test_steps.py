@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy.optimize import minimize as scipy_minimize
 
-from thalweg.descent import Descent, Gaussian, KLToCentre, KLToPrior, Moments, NaturalGradient, Zero
+from thalweg.descent import Descent, GaussianFamily, KLToCentre, KLToPrior, Moments, NaturalGradient, Zero
 from thalweg.gaussian.divergence import GaussianKL, KLToNormal, KLToProcess
 from thalweg.gaussian.likelihoods import BernoulliLogit, GaussianNoise, Poisson
 from thalweg.gaussian.oracle import ExpectedLikelihood
@@ -193,7 +193,7 @@ def test_the_implicit_form_is_the_dense_one(coordinates):
 @jax.jit
 def three_steps(oracle, centre, prior, beta):
     """The natural parameters after a step of ours, of natural gradients, and of the conjugate computation."""
-    family = Gaussian()
+    family = GaussianFamily()
     natural = lambda q: Moments(q.precision @ q.mean, -q.precision / 2)
     gradient = oracle.full(centre).gradient
     ours = natural(GaussianKL().step(centre, gradient, beta, KLToNormal(prior)))

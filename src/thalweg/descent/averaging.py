@@ -126,7 +126,7 @@ class Suffix(Averaging):
         start = _block_start(jnp.maximum(state.seen, 1))
         # The current block holds the iterates start … count, the complete one start/2 … start − 1.
         filled = (state.seen - start + 1).astype(trees.dtype(x))
-        share = filled / (filled + start // 2)
+        share = filled / (filled + (start // 2).astype(filled.dtype))
         mean = trees.add_scaled(state.complete, share, trees.subtract(state.current, state.complete))
         return trees.where(state.seen == 0, x, mean)
 
@@ -134,16 +134,3 @@ class Suffix(Averaging):
 def _block_start(count: Int[Array, ""]) -> Int[Array, ""]:
     """The largest power of two that is at most ``count``."""
     return jnp.left_shift(1, 31 - jax.lax.clz(count)).astype(jnp.int32)
-
-
-_LAST = Last()
-
-
-def as_averaging(average: Averaging | None) -> Averaging:
-    """Return ``average`` itself, or the last iterate for ``None``."""
-    if average is None:
-        return _LAST
-    if isinstance(average, Averaging):
-        return average
-    known = "Last(), PolyakRuppert(), Suffix() or Weighted()"
-    raise TypeError(f"average must be None, {known}, found {average!r}")

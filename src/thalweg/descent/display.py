@@ -2,8 +2,6 @@
 
 from types import TracebackType
 
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
 from thalweg.descent.result import History
 
 
@@ -11,6 +9,9 @@ class Bar:
     """Steps done, rate, time left, and the last objective and residual; removed from the screen at no cost."""
 
     def __init__(self, last_step: int, first_step: int) -> None:
+        # Here, since most runs show no bar.
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
         self._first = first_step
         self._bar = Progress(
             TextColumn("descent"),

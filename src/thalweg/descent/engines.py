@@ -12,14 +12,13 @@ from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
-import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Int, Key, PyTree, Scalar
+from jaxtyping import Array, Key, PyTree
 
 from thalweg import trees
 from thalweg.descent.iteration import Descent, Info, State
 from thalweg.descent.result import History, Status
-from thalweg.descent.stopping import Record, StoppingRule
+from thalweg.descent.stopping import StoppingRule
 
 GROWTH = 32
 """With no stride given, the rule looks at every step at first and then at about every 1/32 of the way so far: a few

@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import hashlib
+import inspect
 import types
 from collections.abc import Iterable
 from typing import Any
@@ -14,7 +15,6 @@ import numpy as np
 from jaxtyping import PyTree
 
 from thalweg.descent.iteration import Descent
-from thalweg.descent.stopping import StoppingRule
 
 _DEPTH = 3
 """How far functions are followed into the functions they use."""
@@ -22,27 +22,33 @@ _DEPTH = 3
 
 def describe(descent: Descent, key: Any, start: PyTree) -> dict[str, str]:
     """Name the parts of a run, each with its fingerprint."""
-    parts = {}
-    for name in ("oracle", "term", "divergence", "step", "momentum", "average"):
-        part = getattr(descent, name)
-        parts[name] = f"{type(part).__name__} {fingerprint(part)}"
+    parts = {name: describe_part(getattr(descent, name)) for name in Descent.__dataclass_fields__}
     return parts | {"key": fingerprint(key), "x0": fingerprint(start)}
 
 
-def describe_rule(rule: StoppingRule) -> str:
-    """Name the stopping rule: a run that ended by it is taken up again under another."""
-    return f"{type(rule).__name__} {fingerprint(rule)}"
+def describe_part(part: eqx.Module) -> str:
+    """Name one part, with its fingerprint."""
+    return f"{type(part).__name__} {fingerprint(part)}"
 
 
 def fingerprint(tree: PyTree) -> str:
-    """Digest what a tree holds: arrays by their bytes, functions by their code and what it refers to.
+    """Digest what a tree holds: arrays by their bytes, functions by their text and by what they capture.
 
-    Objects of other kinds than arrays, numbers, strings, containers, modules of Equinox and functions count by their
-    type alone.
+    A function counts by its qualified name, its source text where that can be found, its defaults, the variables it
+    encloses, and those globals it names that are numbers, arrays or functions, followed a few levels. Nothing of it
+    depends on the version of Python. Objects of other kinds than these, strings, containers and modules of Equinox
+    count by their type alone.
+
+    Examples
+    --------
+    >>> scale = 2.0
+    >>> before = fingerprint(lambda x: scale * x)
+    >>> scale = 3.0
+    >>> fingerprint(lambda x: scale * x) == before
+    False
     """
-    digest, seen = hashlib.sha256(), dict[int, Any]()
-    for leaf in [*jax.tree.leaves(tree), *_static_fields(tree)]:
-        _absorb(digest, leaf, _DEPTH, seen)
+    digest = hashlib.sha256()
+    _absorb(digest, tree, _DEPTH, {})
     return digest.hexdigest()[:12]
 
 
@@ -66,11 +72,8 @@ def _absorb(digest: Any, value: Any, depth: int, seen: dict[int, Any]) -> None:
 def _parts(value: Any) -> Iterable[Any]:
     """What a container, a function or a module is made of."""
     if isinstance(value, types.FunctionType):
-        used = [value.__globals__.get(name) for name in value.__code__.co_names]
         enclosed = [cell.cell_contents for cell in value.__closure__ or ()]
-        return [value.__code__, value.__defaults__, value.__kwdefaults__, *enclosed, *used]
-    if isinstance(value, types.CodeType):
-        return [value.co_code, *value.co_names, *value.co_consts]
+        return [value.__qualname__, _source(value), value.__defaults__, value.__kwdefaults__, *enclosed, *_named(value)]
     if isinstance(value, types.MethodType):
         return [value.__func__, value.__self__]
     if isinstance(value, functools.partial):
@@ -86,14 +89,25 @@ def _parts(value: Any) -> Iterable[Any]:
     return [value.__wrapped__] if hasattr(value, "__wrapped__") else []
 
 
-def _static_fields(tree: Any) -> list[Any]:
-    """The fields of modules that are no leaves: functions, names, sizes."""
-    found: list[Any] = []
-    if isinstance(tree, eqx.Module):
-        for entry in dataclasses.fields(tree):
-            value = getattr(tree, entry.name)
-            found += [value] if entry.metadata.get("static") else _static_fields(value)
-    elif isinstance(tree, tuple | list):
-        for value in tree:
-            found += _static_fields(value)
-    return found
+def _source(function: types.FunctionType) -> tuple:
+    """The text of a function, and where in it the function ends: a line may hold several lambdas."""
+    try:
+        lines, _ = inspect.getsourcelines(function)
+    except (OSError, TypeError):
+        return ()
+    code = function.__code__
+    ends = [(line or 0, column or 0) for _, line, _, column in code.co_positions()]
+    line, column = max(ends, default=(code.co_firstlineno, 0))
+    return "".join(lines), line - code.co_firstlineno, column
+
+
+def _named(function: types.FunctionType) -> list[Any]:
+    """The globals that a function names, itself or within functions that it makes, if they can be followed."""
+    codes, names = [function.__code__], set[str]()
+    while codes:
+        code = codes.pop()
+        names.update(code.co_names)
+        codes += [constant for constant in code.co_consts if isinstance(constant, types.CodeType)]
+    found = [(name, function.__globals__.get(name)) for name in sorted(names)]
+    counts = (bool, int, float, complex, np.generic, np.ndarray, jax.Array, types.FunctionType, functools.partial)
+    return [entry for entry in found if isinstance(entry[1], counts) or hasattr(entry[1], "__wrapped__")]

@@ -3,7 +3,6 @@
 from typing import Any
 
 import jax.numpy as jnp
-import optax
 from jaxtyping import Array, Key, PyTree
 
 from thalweg import trees
@@ -28,7 +27,7 @@ def as_optax(
     term: Term | None = None,
     divergence: Divergence | None = None,
     momentum: Momentum | None = None,
-) -> optax.GradientTransformation:
+) -> Any:
     """Return a descent as an Optax gradient transformation, updates being x⁺ − x.
 
     Optax's caller computes the gradient at the parameters, so the gradient cannot be taken elsewhere: Nesterov and
@@ -48,6 +47,8 @@ def as_optax(
     >>> optax.apply_updates(params, updates)
     Array([0.85, 0.  ], dtype=float...)
     """
+    import optax  # here, so that those who do not use it need not import it
+
     descent = Descent(_Given(), term=term, divergence=divergence, step=step, momentum=momentum)
     if not descent.divergence.linear:
         raise IncompatiblePartsError(

@@ -1,6 +1,6 @@
 """One iteration covers every method here:
 
-    x⁺ = argmin_x  ⟨ĝ(y_k), x⟩ + h(x) + D(x ‖ c_k) / β_k                    (equations.md, 1)
+    x⁺ = argmin_x  ⟨ĝ(y_k), x⟩ + h(x) + D(x ‖ c_k) / β_k                                    (1)
 
 Four interchangeable parts: the oracle ĝ, the term h, the divergence D, the step β. Momentum picks two points
 from the past, y, where the gradient is taken, and c, where the step is centred; averaging says what the
@@ -22,9 +22,10 @@ import numpy as np
 from jaxtyping import Array, Int, Key, PyTree, Scalar
 
 from thalweg import trees
-from thalweg.descent.averaging import Averaging, Last, as_averaging
+from thalweg.arguments import instance
+from thalweg.descent.averaging import Averaging, Last
 from thalweg.descent.divergences import Divergence, Euclidean, find_closed_form
-from thalweg.descent.momentum import Momentum, NoMomentum, as_momentum
+from thalweg.descent.momentum import Momentum, NoMomentum
 from thalweg.descent.searches import Backtracking
 from thalweg.descent.steps import Move, StepRule, Taken, as_step
 from thalweg.descent.terms import Term, Zero
@@ -58,7 +59,7 @@ class Info(NamedTuple):
     """The oracle's work in this step."""
 
 
-_NO_TERM, _EUCLIDEAN = Zero(), Euclidean()
+_NO_TERM, _EUCLIDEAN, _NO_MOMENTUM, _LAST = Zero(), Euclidean(), NoMomentum(), Last()
 
 
 class Descent(eqx.Module):
@@ -108,11 +109,11 @@ class Descent(eqx.Module):
         average: Averaging | None = None,
     ) -> None:
         self.oracle = as_oracle(oracle)
-        self.term = _part("term", Term, _NO_TERM if term is None else term)
-        self.divergence = _part("divergence", Divergence, _EUCLIDEAN if divergence is None else divergence)
+        self.term = instance("term", _NO_TERM if term is None else term, Term)
+        self.divergence = instance("divergence", _EUCLIDEAN if divergence is None else divergence, Divergence)
         self.step = as_step(_default_step(self.oracle) if step is None else step)
-        self.momentum = as_momentum(momentum)
-        self.average = as_averaging(average)
+        self.momentum = instance("momentum", _NO_MOMENTUM if momentum is None else momentum, Momentum, "FISTA()")
+        self.average = instance("average", _LAST if average is None else average, Averaging, "PolyakRuppert()")
         self._refuse_what_does_not_fit()
 
     # By identity, so that ``jax.jit(descent.update)`` works: a module is hashed by its arrays otherwise, and fails.
@@ -264,13 +265,6 @@ class Descent(eqx.Module):
     def solution(self, state: State) -> PyTree[Array]:
         """Return the average that was asked for, or the iterate."""
         return trees.call(self.average, "solution", state.x, state.average)
-
-
-def _part(name: str, kind: type, part: Any) -> Any:
-    if isinstance(part, kind):
-        return part
-    hint = f"; call it first: {part.__name__}()" if isinstance(part, type) else ""
-    raise TypeError(f"{name} must be a {kind.__name__}, found {part!r}{hint}")
 
 
 def _default_step(oracle: Oracle) -> StepRule:

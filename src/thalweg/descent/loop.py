@@ -13,14 +13,14 @@ import numpy as np
 from jaxtyping import Array, Key, PyTree
 
 from thalweg import trees
-from thalweg.arguments import one_of, whole
+from thalweg.arguments import number, one_of, random_key, whole
 from thalweg.descent.averaging import Averaging
 from thalweg.descent.checkpoint import Checkpoint, Keeper, as_checkpoint
 from thalweg.descent.chunks import CompiledEngine
 from thalweg.descent.display import Bar
 from thalweg.descent.divergences import Divergence
 from thalweg.descent.engines import Plan, Progress
-from thalweg.descent.fingerprint import describe, describe_rule
+from thalweg.descent.fingerprint import describe, describe_part
 from thalweg.descent.host import HostEngine
 from thalweg.descent.iteration import Descent
 from thalweg.descent.momentum import Momentum
@@ -33,7 +33,7 @@ _MOST_STEPS = 2**31 - 1
 """Steps are counted in int32."""
 
 _LARGE = 200
-"""The side of a matrix from which factorising it takes far longer than a visit to the host, a fifth of a millisecond."""
+"""The side of a matrix from which factorising it takes far longer than a visit to the host."""
 
 
 @dataclass(frozen=True)
@@ -137,7 +137,7 @@ def minimize(
     keeper = None
     last_step = whole("steps, with those already taken,", start.steps + steps, most=_MOST_STEPS)
     if (kept := as_checkpoint(checkpoint)) is not None:
-        keeper = Keeper(kept, describe(descent, key, start.state.x), describe_rule(rule))
+        keeper = Keeper(kept, describe(descent, key, start.state.x), describe_part(rule))
         start = keeper.find_or_write(start)
     plan = Plan(descent, rule, key, last_step, stride, callback is not None, compiler_options)
     run = _Run(plan, _engine(engine, plan, start), start, callback, keeper)
@@ -241,7 +241,7 @@ def _engine(name: str | None, plan: Plan, start: Progress) -> CompiledEngine | H
     return _ENGINES[one_of("engine", name, _ENGINES)](plan, start)
 
 
-_ENGINES = {"compiled": CompiledEngine, "host": HostEngine}
+_ENGINES: dict[str, Any] = {"compiled": CompiledEngine, "host": HostEngine}
 
 
 def _as_rule(tol: Any, descent: Descent) -> StoppingRule:
@@ -257,8 +257,7 @@ def _as_rule(tol: Any, descent: Descent) -> StoppingRule:
                 f"tol={tol!r} is compared with ‖G_k‖, which the noise of oracle={type(oracle).__name__} keeps from "
                 f"vanishing. Pass tol=Plateau(), or a budget: Work(…), Seconds(…)."
             )
-        if not 0 <= tol < np.inf:
-            raise ValueError(f"tol must be at least 0 and finite, found {tol!r}")
+        number("tol", tol, least=0)
         # One noisy residual can be small by luck; ten in a row are not.
         return Tolerance(tol) | Stagnation() if oracle.deterministic else Tolerance(tol, in_a_row=10)
     raise TypeError(f"tol must be None, a number or a StoppingRule, found {tol!r}")
@@ -271,18 +270,14 @@ def _unused_key() -> Key[Array, ""]:
 
 
 def _as_key(key: Any, descent: Descent) -> Key[Array, ""]:
-    if key is None:
-        if not descent.oracle.deterministic:
-            raise ValueError(
-                f"key must be given: oracle={type(descent.oracle).__name__} is random. "
-                f"Pass key=jax.random.key(0), or another seed."
-            )
+    if key is not None:
+        return random_key("key", key)
+    if descent.oracle.deterministic:
         return _unused_key()
-    if isinstance(key, jax.Array):
-        typed = jnp.issubdtype(key.dtype, jax.dtypes.prng_key) and key.ndim == 0
-        if typed or (key.dtype == jnp.uint32 and key.shape == jax.random.PRNGKey(0).shape):
-            return key
-    raise TypeError(f"key must be one JAX random key such as jax.random.key(0), found {key!r}")
+    raise ValueError(
+        f"key must be given: oracle={type(descent.oracle).__name__} is random. "
+        f"Pass key=jax.random.key(0), or another seed."
+    )
 
 
 def _resumed(result: Result, descent: Descent, rule: StoppingRule) -> Progress:

@@ -1,27 +1,22 @@
 """Momentum: chooses from the past where the gradient is taken (y) and where the step is centred (c)."""
 
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Int, PyTree
 
 from thalweg import trees
-from thalweg.arguments import number
+from thalweg.arguments import instance, number
 
 
 class Momentum(eqx.Module):
     """The two points of a step, and what is remembered for the next."""
 
-    @property
-    def extrapolates(self) -> bool:
-        """Whether points leave the segment between iterates, which needs a linear geometry."""
-        return True
-
-    @property
-    def looks_ahead(self) -> bool:
-        """Whether the gradient is taken away from the iterate."""
-        return True
+    extrapolates: ClassVar[bool] = True
+    """Whether points leave the segment between iterates, which needs a linear geometry."""
+    looks_ahead: ClassVar[bool] = True
+    """Whether the gradient is taken away from the iterate."""
 
     def init(self, x: PyTree[Array]) -> PyTree:
         """Return the memory at the start."""
@@ -39,15 +34,8 @@ class Momentum(eqx.Module):
 class NoMomentum(Momentum):
     """y = c = x_k."""
 
-    @property
-    def extrapolates(self) -> bool:
-        """False."""
-        return False
-
-    @property
-    def looks_ahead(self) -> bool:
-        """False."""
-        return False
+    extrapolates: ClassVar[bool] = False
+    looks_ahead: ClassVar[bool] = False
 
     def points(self, x: PyTree[Array], memory: PyTree) -> tuple[PyTree[Array], PyTree[Array]]:
         """Return (x, x)."""
@@ -61,15 +49,12 @@ class NoMomentum(Momentum):
 class HeavyBall(Momentum):
     """Polyak: y = x_k, c = x_k + μ(x_k − x_{k−1})."""
 
+    looks_ahead: ClassVar[bool] = False
+
     coefficient: Array
 
     def __init__(self, coefficient: Any = 0.9) -> None:
         self.coefficient = number("coefficient of HeavyBall", coefficient, least=0, below=1)
-
-    @property
-    def looks_ahead(self) -> bool:
-        """False."""
-        return False
 
     def init(self, x: PyTree[Array]) -> PyTree:
         """x_{−1} = x_0."""
@@ -156,12 +141,10 @@ class AdaptiveRestart(Momentum):
     momentum: Momentum
 
     def __init__(self, momentum: Momentum | None = None) -> None:
-        if momentum is not None and not isinstance(momentum, Momentum):
-            raise TypeError(f"momentum of AdaptiveRestart must be a Momentum, found {momentum!r}")
-        self.momentum = FISTA() if momentum is None else momentum
+        self.momentum = FISTA() if momentum is None else instance("momentum of AdaptiveRestart", momentum, Momentum)
 
     @property
-    def looks_ahead(self) -> bool:
+    def looks_ahead(self) -> bool:  # type: ignore[override]
         """As the momentum it restarts."""
         return self.momentum.looks_ahead
 
@@ -178,16 +161,3 @@ class AdaptiveRestart(Momentum):
         uphill = trees.inner(trees.subtract(centre, x_next), trees.subtract(x_next, x)) > 0
         onwards = self.momentum.remember(x, x_next, centre, memory)
         return trees.where(uphill, self.momentum.init(x_next), onwards)
-
-
-_NONE = NoMomentum()
-
-
-def as_momentum(momentum: Momentum | None) -> Momentum:
-    """Return ``momentum`` itself, or none for ``None``."""
-    if momentum is None:
-        return _NONE
-    if isinstance(momentum, Momentum):
-        return momentum
-    known = "HeavyBall(), Nesterov(), FISTA() or AdaptiveRestart()"
-    raise TypeError(f"momentum must be None, {known}, found {momentum!r}")

@@ -1,6 +1,5 @@
 """What a run returns: the solution, why it stopped and what to do about it, the history, and the state."""
 
-import enum
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -8,59 +7,49 @@ from typing import Any
 import numpy as np
 from jaxtyping import Array, PyTree
 
+from thalweg.outcomes import Outcome
 
-class Status(enum.IntEnum):
-    """Why a run stopped; ``status.advice`` says what to do next, ``status.success`` if nothing."""
 
-    RUNNING = 0
-    CONVERGED = 1
-    STAGNATED = 2
-    PLATEAU = 3
-    STEPS_SPENT = 4
-    WORK_SPENT = 5
-    SECONDS_SPENT = 6
-    STOPPED_BY_CALLBACK = 7
-    INTERRUPTED = 8
-    DIVERGED = 9
+class Status(Outcome):
+    """Why a run stopped; ``status.advice`` says what to do next, ``status.success`` if nothing.
 
-    def __str__(self) -> str:
-        return self.name
+    Examples
+    --------
+    >>> Status.CONVERGED.success, Status.WORK_SPENT.advice
+    (True, 'The budget of work is spent. Pass the result as x0 to go on.')
+    """
+
+    RUNNING = 0, "The run has not stopped."
+    CONVERGED = 1, "The tolerance on ‖G_k‖ was met; nothing to do."
+    STAGNATED = (
+        2,
+        "Neither ‖G_k‖ nor the objective improves any more: rounding error is reached. For a smaller residual use "
+        "float64 (JAX_ENABLE_X64=1) or scale the problem.",
+    )
+    PLATEAU = (
+        3,
+        "The averaged objective no longer improves beyond its own standard error: noise is reached. For more, use a "
+        "smaller or decreasing step, larger batches, averaging, or a variance-reduced oracle (SVRG).",
+    )
+    STEPS_SPENT = (
+        4,
+        "The budget of steps is spent before a stopping rule was met. Pass the result as x0 to go on, or look at "
+        "result.history: if ‖G_k‖ still falls, raise steps; if not, change the step size.",
+    )
+    WORK_SPENT = 5, "The budget of work is spent. Pass the result as x0 to go on."
+    SECONDS_SPENT = 6, "The budget of seconds is spent. Pass the result as x0 to go on."
+    STOPPED_BY_CALLBACK = 7, "The callback asked to stop. Pass the result as x0 to go on."
+    INTERRUPTED = 8, "Interrupted from the keyboard; nothing is lost. Pass the result as x0 to go on."
+    DIVERGED = (
+        9,
+        "The iterates became NaN or infinite. Use a smaller step (for exact gradients step=Backtracking() finds one), "
+        "and check that the objective is finite around x0. result.x is the last finite iterate.",
+    )
 
     @property
     def success(self) -> bool:
         """Whether the run ended because there was nothing more to gain."""
         return self in (Status.CONVERGED, Status.STAGNATED, Status.PLATEAU)
-
-    @property
-    def advice(self) -> str:
-        """What the status means and what to do next."""
-        return _ADVICE[self]
-
-
-_ADVICE = {
-    Status.RUNNING: "The run has not stopped.",
-    Status.CONVERGED: "The tolerance on ‖G_k‖ was met; nothing to do.",
-    Status.STAGNATED: (
-        "Neither ‖G_k‖ nor the objective improves any more: rounding error is reached. For a smaller residual use "
-        "float64 (JAX_ENABLE_X64=1) or scale the problem."
-    ),
-    Status.PLATEAU: (
-        "The averaged objective no longer improves beyond its own standard error: noise is reached. For more, use a "
-        "smaller or decreasing step, larger batches, averaging, or a variance-reduced oracle (SVRG)."
-    ),
-    Status.STEPS_SPENT: (
-        "The budget of steps is spent before a stopping rule was met. Pass the result as x0 to go on, or look at "
-        "result.history: if ‖G_k‖ still falls, raise steps; if not, change the step size."
-    ),
-    Status.WORK_SPENT: "The budget of work is spent. Pass the result as x0 to go on.",
-    Status.SECONDS_SPENT: "The budget of seconds is spent. Pass the result as x0 to go on.",
-    Status.STOPPED_BY_CALLBACK: "The callback asked to stop. Pass the result as x0 to go on.",
-    Status.INTERRUPTED: "Interrupted from the keyboard; nothing is lost. Pass the result as x0 to go on.",
-    Status.DIVERGED: (
-        "The iterates became NaN or infinite. Use a smaller step (for exact gradients step=Backtracking() finds one), "
-        "and check that the objective is finite around x0. result.x is the last finite iterate."
-    ),
-}
 
 
 class History(Mapping):

@@ -2,19 +2,17 @@
 
 from collections.abc import Callable
 from functools import reduce
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-import optax
 from jaxtyping import Array, Int, PyTree, Scalar
 
 from thalweg import trees
-from thalweg.arguments import number
+from thalweg.arguments import number, one_of
 from thalweg.descent.divergences import Divergence
 from thalweg.descent.terms import Term, Zero
-from thalweg.errors import IncompatiblePartsError
 from thalweg.oracles.base import Out
 
 
@@ -53,30 +51,16 @@ class Taken(NamedTuple):
 class StepRule(eqx.Module):
     """Chooses the size of each step and takes it."""
 
-    @property
-    def needs_exact(self) -> bool:
-        """Whether the rule only makes sense with exact gradients."""
-        return False
-
-    @property
-    def needs_value(self) -> bool:
-        """Whether the rule evaluates the function."""
-        return self.needs_exact
-
-    @property
-    def needs_euclidean(self) -> bool:
-        """Whether the rule only makes sense in the plain Euclidean geometry."""
-        return False
-
-    @property
-    def searches(self) -> bool:
-        """Whether a step may evaluate the function beside the gradient."""
-        return False
-
-    @property
-    def additive(self) -> bool:
-        """Whether the rule replaces x⁺ = argmin … by an addition of its own, so that no other D or h fits."""
-        return False
+    needs_exact: ClassVar[bool] = False
+    """Whether the rule only makes sense with exact gradients."""
+    needs_value: ClassVar[bool] = False
+    """Whether the rule evaluates the function."""
+    needs_euclidean: ClassVar[bool] = False
+    """Whether the rule only makes sense in the plain Euclidean geometry."""
+    searches: ClassVar[bool] = False
+    """Whether a step may evaluate the function beside the gradient."""
+    additive: ClassVar[bool] = False
+    """Whether the rule replaces x⁺ = argmin … by an addition of its own, so that no other D or h fits."""
 
     def init(self, x: PyTree[Array]) -> PyTree:
         """Return the state the rule carries."""
@@ -182,27 +166,15 @@ class BarzilaiBorwein(StepRule):
     not monotone; on a function far from quadratic it can diverge, where :class:`~thalweg.descent.Backtracking` cannot.
     """
 
+    # Differences of noisy gradients are noise.
+    needs_exact: ClassVar[bool] = True
+    # The secant formula measures in the Euclidean norm.
+    needs_euclidean: ClassVar[bool] = True
+
     kind: str = eqx.field(static=True)
 
     def __init__(self, kind: str = "long") -> None:
-        if kind not in ("long", "short"):
-            raise ValueError(f"kind of BarzilaiBorwein must be 'long' or 'short', found {kind!r}")
-        self.kind = kind
-
-    @property
-    def needs_exact(self) -> bool:
-        """True: differences of noisy gradients are noise."""
-        return True
-
-    @property
-    def needs_value(self) -> bool:
-        """False: gradients suffice."""
-        return False
-
-    @property
-    def needs_euclidean(self) -> bool:
-        """True: the secant formula measures in the Euclidean norm."""
-        return True
+        self.kind = one_of("kind of BarzilaiBorwein", kind, ("long", "short"))
 
     def init(self, x: PyTree[Array]) -> PyTree:
         """Carry the last point, gradient and size."""
@@ -231,15 +203,14 @@ class OptaxStep(StepRule):
     and G_k is the gradient.
     """
 
-    transformation: optax.GradientTransformationExtraArgs = eqx.field(static=True)
+    additive: ClassVar[bool] = True
 
-    def __init__(self, transformation: optax.GradientTransformation) -> None:
+    transformation: Any = eqx.field(static=True)
+
+    def __init__(self, transformation: Any) -> None:
+        import optax  # here, since whoever has an optimiser has imported it, and nobody else needs to
+
         self.transformation = optax.with_extra_args_support(transformation)
-
-    @property
-    def additive(self) -> bool:
-        """True."""
-        return True
 
     def init(self, x: PyTree[Array]) -> PyTree:
         """Return the optimiser's own state."""
@@ -250,7 +221,7 @@ class OptaxStep(StepRule):
         extra = {"value": move.out.value, "grad": move.out.gradient, "value_fn": move.f}
         updates, state = self.transformation.update(move.out.gradient, state, move.point, **extra)
         size = jnp.full((), jnp.nan, trees.dtype(move.centre))
-        return Taken(optax.apply_updates(move.centre, updates), size, state, jnp.zeros(()))
+        return Taken(trees.add_scaled(move.centre, 1, updates), size, state, jnp.zeros(()))
 
     def residual_norm(self, move: Move, taken: Taken) -> Scalar:
         """‖gradient‖."""
@@ -282,7 +253,8 @@ def as_step(step: Any) -> StepRule:
     """
     if isinstance(step, StepRule):
         return step
-    if isinstance(step, optax.GradientTransformation):
+    # By its shape, so that Optax is imported by those alone who use it.
+    if isinstance(step, tuple) and hasattr(step, "init") and hasattr(step, "update"):
         return OptaxStep(step)
     if isinstance(step, (int, float, jax.Array)) or hasattr(step, "__float__"):
         return Constant(step)

@@ -39,14 +39,12 @@ class Oracle(eqx.Module):
     number of steps between two calls of :meth:`renew`, or ``None`` if the oracle has no outer loop.
     """
 
+    deterministic: ClassVar[Any] = False
+    """Whether the key is ignored, so that the gradient is exact."""
+
     value: ClassVar[Any] = None
     full: ClassVar[Any] = None
     period: ClassVar[Any] = None
-
-    @property
-    def deterministic(self) -> bool:
-        """Whether the key is ignored, so that the gradient is exact."""
-        return False
 
     @property
     def fixed_work(self) -> float | None:
@@ -93,6 +91,9 @@ class Exact(Oracle):
     Array([2., 6.], dtype=float...)
     """
 
+    # The key is ignored.
+    deterministic: ClassVar[bool] = True
+
     function: Callable[..., Any] = eqx.field(static=True)
     args: tuple
     work: float = eqx.field(static=True)
@@ -101,11 +102,6 @@ class Exact(Oracle):
         self.function = function
         self.args = args
         self.work = work
-
-    @property
-    def deterministic(self) -> bool:
-        """True: the key is ignored."""
-        return True
 
     @property
     def fixed_work(self) -> float:

@@ -1,7 +1,7 @@
 """Gradients by finite differences: slow and approximate, for tests of the others."""
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 import equinox as eqx
 import jax
@@ -25,6 +25,9 @@ class FiniteDifferences(Oracle):
         truncation and rounding.
     """
 
+    # The key is ignored.
+    deterministic: ClassVar[bool] = True
+
     function: Callable[[PyTree], Any] = eqx.field(static=True)
     spacing: float | None = eqx.field(static=True)
 
@@ -32,11 +35,6 @@ class FiniteDifferences(Oracle):
         if spacing is not None and not spacing > 0:
             raise ValueError(f"spacing must be positive, found {spacing!r}")
         self.function, self.spacing = function, spacing
-
-    @property
-    def deterministic(self) -> bool:
-        """True: the key is ignored."""
-        return True
 
     def value(self, x: PyTree[Array]) -> Scalar:
         """Evaluate the function at ``x``."""

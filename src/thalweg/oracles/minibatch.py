@@ -68,11 +68,6 @@ class MiniBatch(Oracle):
         return jax.tree.leaves(self.data)[0].shape[0]
 
     @property
-    def deterministic(self) -> bool:
-        """False: the batch is random."""
-        return False
-
-    @property
     def fixed_work(self) -> float:
         """The batch size."""
         return float(self.batch_size)

@@ -1,7 +1,7 @@
 """Variance reduction by a snapshot: ψ(x;ξ) − ψ(x̃;ξ) + μ̃, the same noise ξ in both, μ̃ the full gradient at x̃."""
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import equinox as eqx
 import jax
@@ -33,6 +33,9 @@ class Memory(NamedTuple):
 
 
 class _Snapshots(Oracle):
+    # As x and the snapshot converge the two noisy gradients cancel.
+    vanishing_noise: ClassVar[bool] = True
+
     oracle: Oracle
 
     def __check_init__(self) -> None:
@@ -43,11 +46,6 @@ class _Snapshots(Oracle):
                 f"oracle={type(self.oracle).__name__} has no full(x): variance reduction needs the full gradient at "
                 f"the snapshot"
             )
-
-    @property
-    def vanishing_noise(self) -> bool:
-        """True: as x and the snapshot converge the two noisy gradients cancel."""
-        return True
 
     @property
     def value(self) -> Callable[[PyTree[Array]], Scalar] | None:
@@ -104,13 +102,13 @@ class SVRG(_Snapshots):
     def estimate(self, x: PyTree[Array], state: PyTree, key: Key[Array, ""]) -> tuple[Out, PyTree]:
         """Return the corrected gradient, and remember ``x`` for the mean."""
         out, inner = self._corrected(x, state, key)
-        total = trees.where(state.seen == 0, state.total, trees.add(state.total, x))
+        total = trees.where(state.seen == 0, state.total, trees.add_scaled(state.total, 1, x))
         return out, Memory(state.anchor, inner, state.seen + 1, total)
 
     def renew(self, x: PyTree[Array], state: PyTree) -> tuple[PyTree[Array], PyTree]:
         """Take the snapshot, and the iterate with it, to the mean of the last inner loop."""
         if self.restart == "mean":
-            total = trees.add(state.total, x)
+            total = trees.add_scaled(state.total, 1, x)
             x = jax.tree.map(lambda t, leaf: (t / state.seen.astype(t.dtype)).astype(leaf.dtype), total, x)
         return x, self._memory(x, state.inner)
 

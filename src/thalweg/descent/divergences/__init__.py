@@ -5,24 +5,24 @@ from thalweg.descent.divergences.bregman import Bregman, BurgEntropy, NegativeEn
 from thalweg.descent.divergences.euclidean import DiagonalMetric, Euclidean, MatrixMetric
 from thalweg.descent.divergences.exponential import KLFromCentre, KLToCentre, KLToPrior, NaturalGradient
 from thalweg.descent.divergences.families import (
-    Bernoulli,
-    Categorical,
+    BernoulliFamily,
+    CategoricalFamily,
     ExponentialFamily,
-    Gaussian,
+    GaussianFamily,
     Moments,
-    Poisson,
+    PoissonFamily,
 )
 
 __all__ = [
-    "Bernoulli",
+    "BernoulliFamily",
     "Bregman",
     "BurgEntropy",
-    "Categorical",
+    "CategoricalFamily",
     "DiagonalMetric",
     "Divergence",
     "Euclidean",
     "ExponentialFamily",
-    "Gaussian",
+    "GaussianFamily",
     "KLFromCentre",
     "KLToCentre",
     "KLToPrior",
@@ -30,7 +30,7 @@ __all__ = [
     "Moments",
     "NaturalGradient",
     "NegativeEntropy",
-    "Poisson",
+    "PoissonFamily",
     "closed_form",
     "closed_forms",
     "find_closed_form",

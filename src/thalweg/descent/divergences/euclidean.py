@@ -1,6 +1,6 @@
 """Euclidean geometries: the plain one, a diagonal metric, a matrix metric."""
 
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -16,10 +16,7 @@ from thalweg.descent.terms import SquaredL2, Term, Zero
 class Euclidean(Divergence):
     """D(x ‖ y) = ½‖x − y‖². Works with every term that has a prox."""
 
-    @property
-    def linear(self) -> bool:
-        """True."""
-        return True
+    linear: ClassVar[bool] = True
 
     def value(self, x: PyTree[Array], y: PyTree[Array]) -> Scalar:
         """½‖x − y‖²."""
@@ -50,6 +47,8 @@ class DiagonalMetric(Divergence):
         A pytree like x of positive arrays (or one positive number).
     """
 
+    linear: ClassVar[bool] = True
+
     weights: PyTree[Array]
 
     def __init__(self, weights: PyTree) -> None:
@@ -57,11 +56,6 @@ class DiagonalMetric(Divergence):
         for leaf in jax.tree.leaves(self.weights):
             if not isinstance(leaf, jax.core.Tracer) and not bool(jnp.all(leaf > 0)):
                 raise ValueError(f"weights of DiagonalMetric must be positive, found {float(jnp.min(leaf))}")
-
-    @property
-    def linear(self) -> bool:
-        """True."""
-        return True
 
     def _like(self, x: PyTree[Array]) -> PyTree[Array]:
         if trees.is_leaf(self.weights):
@@ -110,6 +104,8 @@ class MatrixMetric(Divergence):
         Symmetric positive definite; factorised once, when the metric is made.
     """
 
+    linear: ClassVar[bool] = True
+
     eigenvalues: Float[Array, " n"]
     eigenvectors: Float[Array, "n n"]
 
@@ -127,11 +123,6 @@ class MatrixMetric(Divergence):
                 f"matrix of MatrixMetric must be positive definite, found the eigenvalue "
                 f"{float(self.eigenvalues[0]):.3g}"
             )
-
-    @property
-    def linear(self) -> bool:
-        """True."""
-        return True
 
     def check(self, x: PyTree[Array]) -> None:
         """Refuse a matrix whose side is not the number of entries of ``x``."""

@@ -1,6 +1,6 @@
 """Divergences between members of an exponential family; x holds natural parameters λ throughout.
 
-Which step is closed depends on the coordinates in which f is made linear (equations.md §0):
+Which step is closed depends on the coordinates in which f is made linear:
 
 =================== ===================== ============== ==============================
 divergence          D(x ‖ c)              gradient in    step with h = 0
@@ -14,6 +14,7 @@ An oracle must return its gradient in those coordinates; ``family.inverse_fisher
 """
 
 from collections.abc import Callable
+from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -91,13 +92,10 @@ class KLToPrior(Term):
         Natural parameters of the prior.
     """
 
+    proximable: ClassVar[bool] = False
+
     family: ExponentialFamily
     prior: PyTree[Array]
-
-    @property
-    def proximable(self) -> bool:
-        """False."""
-        return False
 
     def value(self, x: PyTree[Array]) -> Scalar:
         """KL[q_x ‖ q_prior]."""

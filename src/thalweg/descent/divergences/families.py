@@ -51,7 +51,7 @@ class ExponentialFamily(eqx.Module):
         return jax.jvp(self.natural, (self.mean(natural),), (gradient,))[1]
 
 
-class Bernoulli(ExponentialFamily):
+class BernoulliFamily(ExponentialFamily):
     """Independent Bernoulli variables; λ is the log-odds, μ the probability."""
 
     def log_partition(self, natural: Float[Array, "*n"]) -> Scalar:
@@ -71,7 +71,7 @@ class Bernoulli(ExponentialFamily):
         return jnp.all((mean > 0) & (mean < 1))
 
 
-class Categorical(ExponentialFamily):
+class CategoricalFamily(ExponentialFamily):
     """Independent categorical variables over K outcomes, in minimal form along the last axis of length K − 1.
 
     λ_k is the log-odds of outcome k against outcome 0, μ_k its probability, k = 1 … K − 1.
@@ -97,7 +97,7 @@ class Categorical(ExponentialFamily):
         return jnp.all(mean > 0) & jnp.all(jnp.sum(mean, axis=-1) < 1)
 
 
-class Poisson(ExponentialFamily):
+class PoissonFamily(ExponentialFamily):
     """Independent Poisson variables; λ is the log-rate, μ the rate."""
 
     def log_partition(self, natural: Float[Array, "*n"]) -> Scalar:
@@ -124,13 +124,13 @@ class Moments(NamedTuple):
     second: Float[Array, "d d"]
 
 
-class Gaussian(ExponentialFamily):
+class GaussianFamily(ExponentialFamily):
     """A Gaussian N(m, V) with full covariance; parameters are :class:`Moments`.
 
     Examples
     --------
     >>> import jax.numpy as jnp
-    >>> family = Gaussian()
+    >>> family = GaussianFamily()
     >>> natural = family.from_moments(jnp.array([1.0, 2.0]), jnp.eye(2))
     >>> family.mean(natural).first
     Array([1., 2.], dtype=float...)

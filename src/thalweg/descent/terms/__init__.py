@@ -17,9 +17,9 @@ nothing                                              :class:`Zero`
 """
 
 from thalweg.descent.terms.balls import L1Ball, L2Ball, Simplex
-from thalweg.descent.terms.base import Term, Zero
+from thalweg.descent.terms.base import Scaled, Term, Zero
 from thalweg.descent.terms.boxes import Box, LInfBall, NonNegative
-from thalweg.descent.terms.combinators import Dilated, Scaled, Translated
+from thalweg.descent.terms.combinators import Dilated, Translated
 from thalweg.descent.terms.flats import Affine, HalfSpace
 from thalweg.descent.terms.groups import GroupLasso
 from thalweg.descent.terms.indicator import Indicator

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, PyTree
 
 from thalweg import trees
+from thalweg.arguments import number
 from thalweg.descent.terms import _arrays
 from thalweg.descent.terms.indicator import Indicator
 
@@ -21,7 +22,7 @@ def project_simplex(x: Array, total: Array) -> Array:
     """
     below = jnp.maximum(x - jnp.max(x, axis=-1, keepdims=True), -total)
     descending = jnp.sort(below, axis=-1, descending=True)
-    ranks = jnp.arange(1, x.shape[-1] + 1, dtype=x.dtype)
+    ranks = jnp.broadcast_to(jnp.arange(1, x.shape[-1] + 1, dtype=x.dtype), x.shape)
     thresholds = (jnp.cumsum(descending, axis=-1) - total) / ranks
     # The threshold that uses the k largest entries is right for the last k whose entry is above it.
     above = jnp.sum(descending > thresholds, axis=-1, keepdims=True)
@@ -52,7 +53,7 @@ class Simplex(Indicator):
     total: Array
 
     def __init__(self, total: Any = 1.0) -> None:
-        self.total = _arrays.scalar("Simplex", "total", total, minimum=0.0, strict=True)
+        self.total = number("total of Simplex", total, above=0)
 
     def project(self, x: PyTree[Array]) -> PyTree[Array]:
         """max(x − τ, 0) along the last axis."""
@@ -89,7 +90,7 @@ class L1Ball(Indicator):
     _together: ClassVar[bool] = True
 
     def __init__(self, radius: Any = 1.0) -> None:
-        self.radius = _arrays.scalar("L1Ball", "radius", radius, minimum=0.0, strict=True)
+        self.radius = number("radius of L1Ball", radius, above=0)
 
     def project(self, x: PyTree[Array]) -> PyTree[Array]:
         """Soft-threshold what is outside."""
@@ -119,7 +120,7 @@ class L2Ball(Indicator):
     _together: ClassVar[bool] = True
 
     def __init__(self, radius: Any = 1.0) -> None:
-        self.radius = _arrays.scalar("L2Ball", "radius", radius, minimum=0.0, strict=True)
+        self.radius = number("radius of L2Ball", radius, above=0)
 
     def project(self, x: PyTree[Array]) -> PyTree[Array]:
         """Shorten what is outside."""

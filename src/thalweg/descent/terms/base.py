@@ -7,6 +7,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, PyTree, Scalar
 
 from thalweg import trees
+from thalweg.arguments import instance, number
+from thalweg.descent.terms import _arrays
 
 
 class Term(eqx.Module):
@@ -52,26 +54,72 @@ class Term(eqx.Module):
         """Raise ``ValueError`` if the term's parameters do not fit ``x``; called before the first step."""
 
     def __rmul__(self, factor: Any) -> "Term":
-        from thalweg.descent.terms.combinators import Scaled  # late: combinators are terms themselves
-
         return Scaled(self, factor)
 
     def __mul__(self, factor: Any) -> "Term":
         return self.__rmul__(factor)
 
 
+def _as_wrapped(trait: str) -> Any:
+    return property(lambda self: getattr(self.term, trait))
+
+
+class Wrapper(Term):
+    """A term with the traits of the term it wraps."""
+
+    term: Term
+
+    convex = _as_wrapped("convex")
+    separable = _as_wrapped("separable")
+    indicator = _as_wrapped("indicator")
+    factorises = _as_wrapped("factorises")
+    proximable = _as_wrapped("proximable")
+
+    def check(self, x: PyTree[Array]) -> None:
+        """Refuse what the term refuses."""
+        self.term.check(x)
+
+
+class Scaled(Wrapper):
+    """factor·h, with the prox of h at factor times the step; also written ``factor * h``.
+
+    Parameters
+    ----------
+    term
+        h.
+    factor
+        A number ≥ 0. At 0 the domain of h remains: 0 times infinity is infinity.
+
+    Examples
+    --------
+    >>> import jax.numpy as jnp
+    >>> from thalweg.descent.terms import L1
+    >>> (2.0 * L1(1.0)).prox(jnp.array([3.0, -1.0]), 1.0)
+    Array([1., 0.], dtype=float...)
+    """
+
+    factor: Array
+
+    def __init__(self, term: Term, factor: Any) -> None:
+        self.term = instance("term of Scaled", term, Term)
+        self.factor = number("factor of Scaled", factor, least=0)
+
+    def value(self, x: PyTree[Array]) -> Scalar:
+        """factor·h(x)."""
+        value = self.term.value(x)
+        return jnp.where(jnp.isinf(value), value, self.factor.astype(value.dtype) * value)
+
+    def prox(self, x: PyTree[Array], step: Any) -> PyTree[Array]:
+        """prox_h(x, factor·step)."""
+        return self.term.prox(x, _arrays.multiplied(step, self.factor, x))
+
+
 class Zero(Term):
     """h = 0, which is also the indicator of the whole space."""
 
-    @property
-    def separable(self) -> bool:
-        """True."""
-        return True
-
-    @property
-    def indicator(self) -> bool:
-        """True: every point is feasible and its own projection."""
-        return True
+    separable: ClassVar[bool] = True
+    # Every point is feasible and its own projection.
+    indicator: ClassVar[bool] = True
 
     def value(self, x: PyTree[Array]) -> Scalar:
         """0."""

@@ -1,12 +1,13 @@
 """Sets that bound each coordinate on its own: box, non-negative orthant, L∞ ball."""
 
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, PyTree
 
+from thalweg.arguments import number, numbers
 from thalweg.descent.terms import _arrays
 from thalweg.descent.terms.indicator import Indicator
 
@@ -27,18 +28,15 @@ class Box(Indicator):
     Array([-1.,  5.], dtype=float...)
     """
 
+    separable: ClassVar[bool] = True
+
     lower: PyTree[Array]
     upper: PyTree[Array]
 
     def __init__(self, lower: PyTree, upper: PyTree) -> None:
-        self.lower = _arrays.parameter("Box", "lower", lower, finite=False)
-        self.upper = _arrays.parameter("Box", "upper", upper, finite=False)
+        self.lower = numbers("lower of Box", lower, finite=False)
+        self.upper = numbers("upper of Box", upper, finite=False)
         check_order("Box", self.lower, self.upper)
-
-    @property
-    def separable(self) -> bool:
-        """True."""
-        return True
 
     def project(self, x: PyTree[Array]) -> PyTree[Array]:
         """Clip."""
@@ -53,10 +51,7 @@ class Box(Indicator):
 class NonNegative(Indicator):
     """The set x_i ≥ 0; the projection is max(x_i, 0)."""
 
-    @property
-    def separable(self) -> bool:
-        """True."""
-        return True
+    separable: ClassVar[bool] = True
 
     def project(self, x: PyTree[Array]) -> PyTree[Array]:
         """max(x, 0)."""
@@ -72,15 +67,12 @@ class LInfBall(Indicator):
         A positive number.
     """
 
+    separable: ClassVar[bool] = True
+
     radius: Array
 
     def __init__(self, radius: Any = 1.0) -> None:
-        self.radius = _arrays.scalar("LInfBall", "radius", radius, minimum=0.0, strict=True)
-
-    @property
-    def separable(self) -> bool:
-        """True."""
-        return True
+        self.radius = number("radius of LInfBall", radius, above=0)
 
     def project(self, x: PyTree[Array]) -> PyTree[Array]:
         """Clip to ±radius."""
@@ -98,7 +90,7 @@ def check_order(owner: str, lower: PyTree[Array], upper: PyTree[Array]) -> None:
         lows, highs = jax.tree.leaves(spread(lower)), jax.tree.leaves(spread(upper))
     except (ValueError, TypeError, KeyError):
         raise ValueError(
-            f"{owner}: lower and upper must be trees of one structure, found {jax.tree.structure(lower)} "
+            f"lower and upper of {owner} must be trees of one structure, found {jax.tree.structure(lower)} "
             f"and {jax.tree.structure(upper)}"
         ) from None
     for low, high in zip(lows, highs, strict=True):
@@ -107,8 +99,8 @@ def check_order(owner: str, lower: PyTree[Array], upper: PyTree[Array]) -> None:
             wrong = (low > high) | (low == np.inf) | (high == -np.inf)
         except ValueError:
             raise ValueError(
-                f"{owner}: lower and upper must have matching shapes, found {low.shape} and {high.shape}"
+                f"lower and upper of {owner} must have matching shapes, found {low.shape} and {high.shape}"
             ) from None
         if wrong.any():
             low, high = (np.broadcast_to(bound, wrong.shape)[wrong][0] for bound in (low, high))
-            raise ValueError(f"{owner}: lower must be ≤ upper, found lower = {low:g} and upper = {high:g}")
+            raise ValueError(f"lower of {owner} must be ≤ upper, found lower = {low:g} and upper = {high:g}")

@@ -8,6 +8,7 @@ import numpy as np
 from jaxtyping import Array, PyTree
 
 from thalweg import trees
+from thalweg.arguments import number, numbers
 from thalweg.descent.terms import _arrays
 from thalweg.descent.terms.indicator import Indicator
 
@@ -36,11 +37,11 @@ class HalfSpace(Indicator):
     _together: ClassVar[bool] = True
 
     def __init__(self, normal: PyTree, bound: Any) -> None:
-        self.normal = _arrays.parameter("HalfSpace", "normal", normal)
-        self.bound = _arrays.scalar("HalfSpace", "bound", bound)
+        self.normal = numbers("normal of HalfSpace", normal)
+        self.bound = number("bound of HalfSpace", bound)
         leaves = jax.tree.leaves(self.normal)
         if not any(_arrays.is_traced(leaf) or np.asarray(leaf).any() for leaf in leaves):
-            raise ValueError("HalfSpace: normal must not be zero, found only zeros")
+            raise ValueError("normal of HalfSpace must not be zero, found only zeros")
 
     def project(self, x: PyTree[Array]) -> PyTree[Array]:
         """Move back along the normal what is outside."""
@@ -87,17 +88,17 @@ class Affine(Indicator):
 
     def __init__(self, matrix: Any, rhs: Any) -> None:
         if _arrays.is_traced(matrix):
-            raise TypeError("Affine: matrix must be concrete, found a traced array; make the term outside of jit")
+            raise TypeError("matrix of Affine must be concrete, found a traced array; make the term outside of jit")
         # Rows that are dependent in float32 are so only to float32's rounding error.
         given = np.asarray(matrix).dtype
         matrix = np.asarray(matrix, dtype=np.float64)
         if matrix.ndim != 2 or 0 in matrix.shape:
-            raise ValueError(f"Affine: matrix must be a matrix of shape (m, n), found the shape {matrix.shape}")
+            raise ValueError(f"matrix of Affine must be a matrix of shape (m, n), found the shape {matrix.shape}")
         if not np.isfinite(matrix).all():
-            raise ValueError("Affine: matrix must be finite, found NaN or infinity")
+            raise ValueError("matrix of Affine must be finite, found NaN or infinity")
         rhs = rhs if _arrays.is_traced(rhs) else np.asarray(rhs, dtype=np.float64)
         if rhs.shape != matrix.shape[:1]:
-            raise ValueError(f"Affine: rhs must have the shape {matrix.shape[:1]}, found {rhs.shape}")
+            raise ValueError(f"rhs of Affine must have the shape {matrix.shape[:1]}, found {rhs.shape}")
         left, sizes, right = np.linalg.svd(matrix, full_matrices=False)
         tolerance = max(matrix.shape) * np.finfo(given if given.kind == "f" else np.float64).eps
         rank = int(np.sum(sizes > tolerance * sizes[0]))
@@ -107,11 +108,11 @@ class Affine(Indicator):
             self.coordinates = jnp.asarray(left.T / sizes[:, None], dtype=rhs.dtype) @ rhs
             return
         if not np.isfinite(rhs).all():
-            raise ValueError(f"Affine: rhs must be finite, found {rhs}")
+            raise ValueError(f"rhs of Affine must be finite, found {rhs}")
         residual = np.linalg.norm(rhs - left @ (left.T @ rhs))
         if residual > 1e-6 * np.linalg.norm(rhs):
             raise ValueError(
-                f"Affine: rhs must be consistent with matrix (rank {rank} of {matrix.shape[0]} rows), found "
+                f"rhs of Affine must be consistent with matrix (rank {rank} of {matrix.shape[0]} rows), found "
                 f"one at the distance {residual:.3g} from its range: no x solves the equations"
             )
         self.coordinates = jnp.asarray((left.T @ rhs) / sizes, dtype=float)
@@ -131,6 +132,6 @@ class Affine(Indicator):
         size = sum(jnp.size(leaf) for leaf in jax.tree.leaves(x))
         if size != self.basis.shape[-1]:
             raise ValueError(
-                f"Affine: matrix must have one column for each of the {size} coordinates of x, "
+                f"matrix of Affine must have one column for each of the {size} coordinates of x, "
                 f"found {self.basis.shape[-1]} columns"
             )

@@ -9,6 +9,7 @@ import numpy as np
 from jaxtyping import Array, PyTree, Scalar
 
 from thalweg import trees
+from thalweg.arguments import numbers
 from thalweg.descent.terms import _arrays
 from thalweg.descent.terms.base import Term
 
@@ -46,14 +47,14 @@ class GroupLasso(Term):
             groups = np.asarray(groups)
         labels = [_labels(leaf) for leaf in jax.tree.leaves(groups)]
         if not labels or any(label.size == 0 for label in labels):
-            raise ValueError(f"GroupLasso: groups must hold at least one label, found {groups!r}")
+            raise ValueError(f"groups of GroupLasso must hold at least one label, found {groups!r}")
         self.groups = jax.tree.map(_labels, groups)
         self.count = _count(labels, count)
         weight = np.asarray(weight) if isinstance(weight, list | tuple) else weight
-        self.weight = _arrays.parameter("GroupLasso", "weight", weight, minimum=0.0)
+        self.weight = numbers("weight of GroupLasso", weight, least=0)
         if not isinstance(self.weight, jax.Array) or self.weight.shape not in ((), (self.count,)):
             raise ValueError(
-                f"GroupLasso: weight must be a number or an array of shape ({self.count},), one for each "
+                f"weight of GroupLasso must be a number or an array of shape ({self.count},), one for each "
                 f"group, found {jax.tree.map(jnp.shape, self.weight)}"
             )
 
@@ -90,20 +91,20 @@ def _labels(leaf: Any) -> Array:
     if not _arrays.is_traced(leaf):
         leaf = np.asarray(leaf)
     if not jnp.issubdtype(leaf.dtype, jnp.integer):
-        raise TypeError(f"GroupLasso: groups must be integer labels, found the dtype {leaf.dtype}")
+        raise TypeError(f"groups of GroupLasso must be integer labels, found the dtype {leaf.dtype}")
     return jnp.asarray(leaf)
 
 
 def _count(labels: list[Array], count: int | None) -> int:
     if any(_arrays.is_traced(label) for label in labels):
         if count is None:
-            raise ValueError("GroupLasso: count must be given where groups is traced, found None")
+            raise ValueError("count of GroupLasso must be given where groups is traced, found None")
         return int(count)
     lowest, highest = min(int(label.min()) for label in labels), max(int(label.max()) for label in labels)
     if lowest < 0:
-        raise ValueError(f"GroupLasso: groups must be labels ≥ 0, found {lowest}")
+        raise ValueError(f"groups of GroupLasso must be labels ≥ 0, found {lowest}")
     if count is None:
         return highest + 1
     if count <= highest:
-        raise ValueError(f"GroupLasso: count must exceed the largest label {highest}, found {count}")
+        raise ValueError(f"count of GroupLasso must exceed the largest label {highest}, found {count}")
     return int(count)

@@ -38,13 +38,10 @@ def feasible(
 class Indicator(Term):
     """h(x) = 0 if x is in a set, else infinity. A subclass defines :meth:`project`."""
 
+    indicator: ClassVar[bool] = True
+
     # Whether the set joins the leaves of a tree (a ball) or holds for each leaf on its own (a box).
     _together: ClassVar[bool] = False
-
-    @property
-    def indicator(self) -> bool:
-        """True."""
-        return True
 
     def project(self, x: PyTree[Array]) -> PyTree[Array]:
         """Return the point of the set nearest to ``x``."""

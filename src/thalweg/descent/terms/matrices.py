@@ -1,14 +1,14 @@
 """Terms on matrices: PSD cone, spectral box, nuclear norm, rank. Leading axes hold independent matrices."""
 
-from typing import Any
+from typing import Any, ClassVar
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jaxtyping import Array, PyTree, Scalar
 
 from thalweg import trees
+from thalweg.arguments import number, whole
 from thalweg.descent.terms import _arrays
 from thalweg.descent.terms.base import Term
 from thalweg.descent.terms.boxes import check_order
@@ -78,8 +78,8 @@ class SpectralBox(Indicator):
     upper: Array
 
     def __init__(self, lower: Any, upper: Any) -> None:
-        self.lower = _arrays.scalar("SpectralBox", "lower", lower, finite=False)
-        self.upper = _arrays.scalar("SpectralBox", "upper", upper, finite=False)
+        self.lower = number("lower of SpectralBox", lower, finite=False)
+        self.upper = number("upper of SpectralBox", upper, finite=False)
         check_order("SpectralBox", self.lower, self.upper)
 
     def project(self, x: PyTree[Array]) -> PyTree[Array]:
@@ -112,7 +112,7 @@ class NuclearNorm(Term):
     weight: Array
 
     def __init__(self, weight: Any = 1.0) -> None:
-        self.weight = _arrays.scalar("NuclearNorm", "weight", weight, minimum=0.0)
+        self.weight = number("weight of NuclearNorm", weight, least=0)
 
     def value(self, x: PyTree[Array]) -> Scalar:
         """weight·Σσ(x)."""
@@ -147,19 +147,13 @@ class Rank(Indicator):
         k, a positive integer. A leaf with fewer rows or columns than k is left as it is.
     """
 
+    # The mean of two matrices of rank k may have rank 2k.
+    convex: ClassVar[bool] = False
+
     rank: int = eqx.field(static=True)
 
     def __init__(self, rank: int) -> None:
-        if isinstance(rank, bool) or not isinstance(rank, int | np.integer):
-            raise TypeError(f"Rank: rank must be an integer, found {rank!r}")
-        if rank < 1:
-            raise ValueError(f"Rank: rank must be ≥ 1, found {rank}")
-        self.rank = int(rank)
-
-    @property
-    def convex(self) -> bool:
-        """False: the mean of two matrices of rank k may have rank 2k."""
-        return False
+        self.rank = whole("rank of Rank", rank)
 
     def project(self, x: PyTree[Array]) -> PyTree[Array]:
         """Keep the largest singular values."""

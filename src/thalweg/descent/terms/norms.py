@@ -1,11 +1,12 @@
 """Norms and squares: L1, L2, squared L2, elastic net."""
 
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, PyTree, Scalar
 
+from thalweg.arguments import number, numbers
 from thalweg.descent.terms import _arrays
 from thalweg.descent.terms.base import Term
 
@@ -32,15 +33,12 @@ class L1(Term):
     Array([ 2.,  0., -1.], dtype=float...)
     """
 
+    separable: ClassVar[bool] = True
+
     weight: PyTree[Array]
 
     def __init__(self, weight: PyTree = 1.0) -> None:
-        self.weight = _arrays.parameter("L1", "weight", weight, minimum=0.0)
-
-    @property
-    def separable(self) -> bool:
-        """True."""
-        return True
+        self.weight = numbers("weight of L1", weight, least=0)
 
     def value(self, x: PyTree[Array]) -> Scalar:
         """Σ weight_i·|x_i|."""
@@ -76,7 +74,7 @@ class L2(Term):
     weight: Array
 
     def __init__(self, weight: Any = 1.0) -> None:
-        self.weight = _arrays.scalar("L2", "weight", weight, minimum=0.0)
+        self.weight = number("weight of L2", weight, least=0)
 
     def value(self, x: PyTree[Array]) -> Scalar:
         """weight·‖x‖."""
@@ -101,15 +99,12 @@ class SquaredL2(Term):
         A number, an array that broadcasts to each leaf of x, or a tree of such (a prefix of x's tree).
     """
 
+    separable: ClassVar[bool] = True
+
     weight: PyTree[Array]
 
     def __init__(self, weight: PyTree = 1.0) -> None:
-        self.weight = _arrays.parameter("SquaredL2", "weight", weight, minimum=0.0)
-
-    @property
-    def separable(self) -> bool:
-        """True."""
-        return True
+        self.weight = numbers("weight of SquaredL2", weight, least=0)
 
     def value(self, x: PyTree[Array]) -> Scalar:
         """½·Σ weight_i·x_i²."""
@@ -143,17 +138,14 @@ class ElasticNet(Term):
     Array([0.5, 0. ], dtype=float...)
     """
 
+    separable: ClassVar[bool] = True
+
     l1: PyTree[Array]
     l2: PyTree[Array]
 
     def __init__(self, l1: PyTree = 1.0, l2: PyTree = 1.0) -> None:
-        self.l1 = _arrays.parameter("ElasticNet", "l1", l1, minimum=0.0)
-        self.l2 = _arrays.parameter("ElasticNet", "l2", l2, minimum=0.0)
-
-    @property
-    def separable(self) -> bool:
-        """True."""
-        return True
+        self.l1 = numbers("l1 of ElasticNet", l1, least=0)
+        self.l2 = numbers("l2 of ElasticNet", l2, least=0)
 
     def value(self, x: PyTree[Array]) -> Scalar:
         """Σ l1_i·|x_i| + ½·Σ l2_i·x_i²."""

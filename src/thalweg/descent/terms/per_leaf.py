@@ -14,6 +14,11 @@ def _is_term(node: Any) -> bool:
     return isinstance(node, Term)
 
 
+def _all(trait: str) -> Any:
+    """Whether all terms have a trait."""
+    return property(lambda self: all(getattr(term, trait) for term in self.parts))
+
+
 class PerLeaf(Term):
     """A sum of terms, each of its own part of the tree x.
 
@@ -36,31 +41,17 @@ class PerLeaf(Term):
     def __init__(self, terms: PyTree) -> None:
         leaves = jax.tree.leaves(terms, is_leaf=lambda node: isinstance(node, Term) or node is None)
         if not leaves:
-            raise TypeError(f"PerLeaf: terms must hold at least one Term, found {terms!r}")
+            raise TypeError(f"terms of PerLeaf must hold at least one Term, found {terms!r}")
         for leaf in leaves:
             if not isinstance(leaf, Term):
-                raise TypeError(f"PerLeaf: terms must hold only Term instances, found {leaf!r}; use Zero() for none")
+                raise TypeError(f"terms of PerLeaf must hold only Term instances, found {leaf!r}; use Zero() for none")
         self.terms = terms
 
-    @property
-    def convex(self) -> bool:
-        """Whether all terms are."""
-        return all(term.convex for term in self.parts)
-
-    @property
-    def separable(self) -> bool:
-        """Whether all terms are."""
-        return all(term.separable for term in self.parts)
-
-    @property
-    def indicator(self) -> bool:
-        """Whether all terms are."""
-        return all(term.indicator for term in self.parts)
-
-    @property
-    def proximable(self) -> bool:
-        """Whether all terms are."""
-        return all(term.proximable for term in self.parts)
+    convex = _all("convex")
+    separable = _all("separable")
+    indicator = _all("indicator")
+    proximable = _all("proximable")
+    factorises = property(lambda self: any(term.factorises for term in self.parts))
 
     def value(self, x: PyTree[Array]) -> Scalar:
         """The sum of the terms' values."""
@@ -79,7 +70,7 @@ class PerLeaf(Term):
         except (ValueError, TypeError, KeyError) as error:
             expected = jax.tree.structure(self.terms, is_leaf=_is_term)
             raise ValueError(
-                f"PerLeaf: terms must be a prefix of the tree x, with the structure {jax.tree.structure(x)}; "
+                f"terms of PerLeaf must be a prefix of the tree x, with the structure {jax.tree.structure(x)}; "
                 f"found the structure {expected}"
             ) from error
         self.map(lambda term, part: term.check(part), x)

@@ -1,11 +1,12 @@
 """Smooth terms: Huber's function and the logarithmic barrier."""
 
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, PyTree, Scalar
 
+from thalweg.arguments import numbers
 from thalweg.descent.terms import _arrays
 from thalweg.descent.terms.base import Term
 
@@ -27,17 +28,14 @@ class Huber(Term):
     Array([0.5, 4. ], dtype=float...)
     """
 
+    separable: ClassVar[bool] = True
+
     weight: PyTree[Array]
     delta: PyTree[Array]
 
     def __init__(self, weight: PyTree = 1.0, delta: PyTree = 1.0) -> None:
-        self.weight = _arrays.parameter("Huber", "weight", weight, minimum=0.0)
-        self.delta = _arrays.parameter("Huber", "delta", delta, minimum=0.0, strict=True)
-
-    @property
-    def separable(self) -> bool:
-        """True."""
-        return True
+        self.weight = numbers("weight of Huber", weight, least=0)
+        self.delta = numbers("delta of Huber", delta, above=0)
 
     def value(self, x: PyTree[Array]) -> Scalar:
         """Σ weight_i·φ(x_i)."""
@@ -84,15 +82,12 @@ class LogBarrier(Term):
     Array([2., 1.], dtype=float...)
     """
 
+    separable: ClassVar[bool] = True
+
     weight: PyTree[Array]
 
     def __init__(self, weight: PyTree = 1.0) -> None:
-        self.weight = _arrays.parameter("LogBarrier", "weight", weight, minimum=0.0)
-
-    @property
-    def separable(self) -> bool:
-        """True."""
-        return True
+        self.weight = numbers("weight of LogBarrier", weight, least=0)
 
     def value(self, x: PyTree[Array]) -> Scalar:
         """−Σ weight_i·log x_i, or infinity if any x_i ≤ 0."""

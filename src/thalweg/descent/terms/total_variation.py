@@ -23,6 +23,7 @@ from jax import lax
 from jaxtyping import Array, Float, Int, PyTree, Scalar
 
 from thalweg import trees
+from thalweg.arguments import number
 from thalweg.descent.terms import _arrays
 from thalweg.descent.terms.base import Term
 
@@ -33,6 +34,7 @@ def _plus(line: Array, other: Array) -> Array:
     Intercepts are running sums of the signal. What rounding takes from them is carried along and given back:
     otherwise the error would grow with n, to three digits in float32 at n = 100,000.
     """
+    line, other = jnp.broadcast_arrays(line, other)
     slope, total, lost = jnp.moveaxis(line + other, -1, 0)
     part = total - line[..., 1]
     lost += (line[..., 1] - (total - part)) + (other[..., 1] - part)
@@ -81,7 +83,8 @@ def _turn(lefts: Array, rights: Array, lift: Array, sweep: _Sweep) -> _Sweep:
     after = jnp.minimum(i + 1, n - 1)
     left = jnp.where(close, lefts[after], jnp.where(drop_low, _plus(left, low[1:]), left))
     right = jnp.where(close, rights[after], jnp.where(drop_high, _plus(right, -high[1:]), right))
-    i, first, last = i + close, first + drop_low - close, last - drop_high + close
+    closed, dropped_low, dropped_high = (taken.astype(i.dtype) for taken in (close, drop_low, drop_high))
+    i, first, last = i + closed, first + dropped_low - closed, last - dropped_high + closed
     # The knots are read after they are written, for the next turn: a read of the old queue would make the
     # compiler copy all of it at each turn.
     return _Sweep(i, first, last, left, right, knots[first], knots[last], knots, bounds)
@@ -135,7 +138,7 @@ class TotalVariation1D(Term):
     weight: Array
 
     def __init__(self, weight: Any = 1.0) -> None:
-        self.weight = _arrays.scalar("TotalVariation1D", "weight", weight, minimum=0.0)
+        self.weight = number("weight of TotalVariation1D", weight, least=0)
 
     def value(self, x: PyTree[Array]) -> Scalar:
         """weight·Σ|x_{i+1} − x_i|."""

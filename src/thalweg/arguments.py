@@ -52,7 +52,7 @@ def number(
     if found.ndim or not _inside(found.astype(jnp.result_type(float)), above, least, below, most, finite).all():
         raise ValueError(f"{name} must be {wanted}, found {value!r}")
     dtype = jnp.result_type(dtype)
-    if isinstance(value, jax.Array) and value.dtype == dtype:
+    if isinstance(value, jax.Array) and value.dtype == dtype and not value.weak_type:
         return value
     # A count too large for its dtype stands for "never".
     return trees.scalar(min(found, np.iinfo(dtype).max) if dtype.kind == "i" else found, dtype)

@@ -17,7 +17,7 @@ class Outcome(enum.IntEnum):
 
     advice: str
 
-    def __new__(cls, number: int, advice: str) -> "Outcome":
+    def __new__(cls, number: int, advice: str = "") -> "Outcome":
         """Make a member from its number and its advice."""
         member = int.__new__(cls, number)
         member._value_ = number

@@ -28,7 +28,7 @@ def scale(factor: Any, a: PyTree[Array]) -> PyTree[Array]:
 
 def add_scaled(a: PyTree[Array], factor: Any, b: PyTree[Array]) -> PyTree[Array]:
     """a + factor · b, in the dtype of ``a``."""
-    return jax.tree.map(lambda u, v: u + jnp.asarray(factor, u.dtype) * v, a, b)
+    return jax.tree.map(lambda u, v: u + jnp.asarray(factor, u.dtype) * v.astype(u.dtype), a, b)
 
 
 def inner(a: PyTree[Array], b: PyTree[Array]) -> Scalar:

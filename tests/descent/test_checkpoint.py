@@ -1,5 +1,6 @@
 """Checkpoints: a run that was killed goes on and ends exactly where it would have ended."""
 
+import importlib
 import signal
 import subprocess
 import sys
@@ -132,22 +133,30 @@ def test_a_missing_folder_is_found_out_before_the_run(tmp_path):
         Checkpoint(tmp_path / "run.thalweg", every=-1)
 
 
-SCRIPT = """
-    import sys, jax, jax.numpy as jnp, numpy as np
-    jax.config.update("jax_enable_x64", True)
-    from thalweg.descent import FISTA, L1, Checkpoint, Steps, minimize
-    A = jnp.asarray(np.random.default_rng(0).normal(size=(40, 6)))
-    b = A @ jnp.ones(6)
+PROBLEM = """
+    import jax, jax.numpy as jnp, numpy as np
+    A = np.random.default_rng(0).normal(size=(40, 6))
+    b = A @ np.ones(6)
     f = lambda x: 0.5 * jnp.sum((A @ x - b) ** 2)
+"""
+SCRIPT = """
+    import sys, jax
+    jax.config.update("jax_enable_x64", True)
+    import jax.numpy as jnp
+    from problem import f
+    from thalweg.descent import FISTA, L1, Checkpoint, Steps, minimize
     minimize(f, jnp.zeros(6), term=L1(0.1), step=1e-6, momentum=FISTA(), steps=int(sys.argv[2]), stride=100,
              tol=Steps(1e12), callback=lambda snapshot: None, checkpoint=Checkpoint(sys.argv[1], every=0.0))
 """
 
 
-def test_a_run_survives_kill_9(tmp_path):
+def test_a_run_survives_kill_9(tmp_path, monkeypatch):
     path = tmp_path / "run.thalweg"
+    (tmp_path / "problem.py").write_text(textwrap.dedent(PROBLEM))
+    (tmp_path / "run.py").write_text(textwrap.dedent(SCRIPT))
+    monkeypatch.syspath_prepend(tmp_path)
     steps = 400_000
-    command = [sys.executable, "-c", textwrap.dedent(SCRIPT), str(path), str(steps)]
+    command = [sys.executable, str(tmp_path / "run.py"), str(path), str(steps)]
     kills = 0
     for _ in range(2):
         written = path.stat().st_mtime_ns if path.exists() else None
@@ -163,7 +172,7 @@ def test_a_run_survives_kill_9(tmp_path):
             kills += 1
         process.wait()
     assert kills == 2
-    f = lambda x: 0.5 * jnp.sum((A @ x - b) ** 2)
+    f = importlib.import_module("problem").f
     options = {"term": L1(0.1), "step": 1e-6, "momentum": FISTA(), "stride": 100, "tol": Steps(1e12)}
     resumed = minimize(f, jnp.zeros(6), steps=steps, checkpoint=path, **options)
     whole = minimize(f, jnp.zeros(6), steps=steps, **options)

@@ -215,7 +215,9 @@ def test_natural_gradient_and_the_two_kl_steps():
             out, state = super().estimate(x, state, key)
             return out._replace(gradient=BernoulliFamily().inverse_fisher(x, out.gradient)), state
 
-    assert_same(iterates(Descent(MeanGradient(f), divergence=KLToCentre(BernoulliFamily()), step=0.05), start), natural_plain)
+    assert_same(
+        iterates(Descent(MeanGradient(f), divergence=KLToCentre(BernoulliFamily()), step=0.05), start), natural_plain
+    )
 
 
 def test_kl_proximal_step_to_a_gaussian_prior():

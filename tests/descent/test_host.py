@@ -12,10 +12,6 @@ from thalweg.descent import (
     Monotone,
     Plateau,
     PolyakRuppert,
-    Stagnation,
-    Status,
-    Tolerance,
-    Work,
     minimize,
 )
 from thalweg.oracles import SVRG, Exact, MiniBatch

@@ -78,7 +78,7 @@ def hardest(dimension):
 def test_accelerated_bound_on_the_hardest_smooth_function(momentum):
     f, solution = hardest(100)
     best, distance = f(solution), jnp.sum(solution**2)
-    k = jnp.arange(1, 501)
+    k = jnp.arange(1, 501, dtype=float)
     bound = 2 * 4 * distance / (k + 1) ** 2
     _, info = trajectory(Descent(f, step=1 / 4, momentum=momentum), jnp.zeros(100), 500)
     assert jnp.all(info.value - best <= bound)
@@ -107,14 +107,14 @@ def lasso():
 def test_fista_keeps_the_rate_with_a_prox(lasso):
     f, bound, solution, best = lasso
     _, info = trajectory(Descent(f, term=L1(3.0), step=1 / bound, momentum=FISTA()), jnp.zeros(100), 400)
-    k = jnp.arange(1, 401)
+    k = jnp.arange(1, 401, dtype=float)
     assert jnp.all(info.value - best <= 2 * bound * jnp.sum(solution**2) / (k + 1) ** 2 + 1e-10)
 
 
 def test_proximal_gradient_bound(lasso):
     f, bound, solution, best = lasso
     _, info = trajectory(Descent(f, term=L1(3.0), step=1 / bound), jnp.zeros(100), 400)
-    k = jnp.arange(1, 401)
+    k = jnp.arange(1, 401, dtype=float)
     assert jnp.all(info.value - best <= bound * jnp.sum(solution**2) / (2 * k) + 1e-10)
     assert jnp.all(jnp.diff(info.value) <= 1e-12)
 
@@ -189,7 +189,7 @@ def test_svrg_converges_linearly_where_sgd_stalls():
     gaps, stalled = jax.vmap(one_run)(jax.random.split(jax.random.key(1), 20))
     mean = jnp.mean(gaps, axis=0)
     first = oracle.value(jnp.zeros(d)) - best
-    assert jnp.all(mean <= first * rho ** jnp.arange(1, 13))
+    assert jnp.all(mean <= first * rho ** jnp.arange(1.0, 13.0))
     assert mean[-1] < 1e-4 * jnp.mean(stalled)
 
 

@@ -76,7 +76,9 @@ def test_figure1_counts_examples_for_four_methods(tmp_path):
 
 @pytest.mark.slow
 def test_figure2_shows_every_method_beside_the_optimum(tmp_path):
-    section = execute(find("pgsvi-figure2"), tmp_path, quick=True, seed=0)
+    # Optax promotes counts to floats.
+    with jax.numpy_dtype_promotion("standard"):
+        section = execute(find("pgsvi-figure2"), tmp_path, quick=True, seed=0)
     assert {item["name"] for item in section.items if item["kind"] == "figure"} == {"tumours"}
     found = json.loads((tmp_path / "curves.json").read_text())["tumours"]
     assert set(found["bound"]) == METHODS
@@ -91,7 +93,7 @@ def test_figure2_shows_every_method_beside_the_optimum(tmp_path):
 @pytest.mark.shared_data
 def test_pg_svi_is_within_a_nat_of_the_optimum_on_ionosphere_after_ten_passes():
     problem = _pgsvi.load("ionosphere")
-    found = curves(problem, jax.random.split(jax.random.key(0), 10), 10, only="PG-SVI")
+    found = curves(problem, jax.random.split(jax.random.key(0), 3), 10, only="PG-SVI")
     gap = found.gap("PG-SVI")
     assert gap.min() > 0
     assert gap[:, -1].mean() < 1.0

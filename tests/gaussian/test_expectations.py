@@ -324,7 +324,7 @@ def test_what_needs_a_key_says_so():
     assert Quadrature().deterministic
     for sampled in SAMPLED.values():
         assert not sampled.deterministic
-        with pytest.raises(TypeError, match="key of .* must be one JAX random key .* found None"):
+        with pytest.raises(TypeError, match=r"key of .* must be one JAX random key .* found None"):
             sampled(BernoulliLogit(), jnp.ones(1), jnp.ones(1), jnp.ones(1))
     with pytest.raises(ValueError, match="samples must be a whole number of at least 1, found 0"):
         MonteCarlo(0)

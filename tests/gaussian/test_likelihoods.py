@@ -129,7 +129,7 @@ def test_float32_stays_float32_whatever_the_targets(name, kind):
 def test_rates_are_taken_where_they_are_meant():
     for likelihood in (Poisson(whole=False), NegativeBinomial(0.5, whole=False)):
         likelihood.check([0.0, 1.5])
-        with pytest.raises(ValueError, match="y must be finite numbers of at least 0, found -0.5"):
+        with pytest.raises(ValueError, match=r"y must be finite numbers of at least 0, found -0\.5"):
             likelihood.check([-0.5])
 
 

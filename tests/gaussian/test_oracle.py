@@ -154,7 +154,12 @@ def test_an_epoch_sees_every_example_once():
         ((BernoulliLogit(), LABELS, X[:, 0]), {}, ValueError, r"design must be a matrix of 12 rows.* shape \(12,\)"),
         ((BernoulliLogit(), LABELS), {"weights": IMPORTANCE[:3]}, ValueError, "weights must be a vector of 12"),
         ((BernoulliLogit(), LABELS), {"weights": X}, ValueError, "weights must be a vector of 12"),
-        ((BernoulliLogit(), LABELS), {"weights": -IMPORTANCE}, ValueError, "weights must hold finite numbers of at least 0, found -"),
+        (
+            (BernoulliLogit(), LABELS),
+            {"weights": -IMPORTANCE},
+            ValueError,
+            "weights must hold finite numbers of at least 0, found -",
+        ),
         ((BernoulliLogit(), LABELS), {"batch_size": 0}, ValueError, "batch_size must be"),
         ((BernoulliLogit(), LABELS), {"batch_size": N + 1}, ValueError, "batch_size must be"),
         ((BernoulliLogit(), LABELS), {"expectation": Quadrature}, TypeError, r"expectation must be an Expectation"),

@@ -11,9 +11,6 @@ from sklearn.utils.estimator_checks import estimator_checks_generator
 
 from thalweg.models import BernoulliGLM, GaussianGLM, NegativeBinomialGLM, PoissonGLM, Summary
 
-# Minutes of compiling: with the others of make test-all.
-pytestmark = pytest.mark.slow
-
 MODELS = [BernoulliGLM(2.5), GaussianGLM(None, 2.5), PoissonGLM(2.5), NegativeBinomialGLM(0.5, 2.5)]
 by_name = lambda model: type(model).__name__
 
@@ -47,6 +44,7 @@ def test_predictions_are_averages_over_the_posterior(model):
     assert np.all(np.abs(predicted - means.mean(axis=0)) < 5 * error)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("model", MODELS, ids=by_name)
 def test_intervals_cover_as_often_as_they_say(model):
     """With coefficients drawn from the prior a 90 % interval of the exact posterior covers 90 % of the time."""
@@ -63,6 +61,7 @@ def test_intervals_cover_as_often_as_they_say(model):
     assert abs(np.mean(covered) - level) < 5 * np.sqrt(level * (1 - level) / (repeats * d))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("shape", "decades"), [((60, 5), 6), ((4, 30), 2)], ids=["features", "examples"])
 @pytest.mark.parametrize("scale", [2.5, "auto"])
 @pytest.mark.parametrize("model", MODELS, ids=by_name)
@@ -85,6 +84,7 @@ def test_wild_scales_and_offsets_converge(model, scale, shape, decades):
     assert shifted.intercept_ == pytest.approx(plain.intercept_ - 1e6 * plain.coef_.sum(), rel=1e-4, abs=1e-2)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("model", MODELS, ids=by_name)
 def test_prior_scales_undo_the_scales_of_features(model):
     rng = np.random.default_rng(0)
@@ -96,6 +96,7 @@ def test_prior_scales_undo_the_scales_of_features(model):
     assert scaled.elbo_ == pytest.approx(plain.elbo_, abs=1e-8)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("model", [*MODELS, NegativeBinomialGLM(prior_scale=2.5)], ids=by_name)
 def test_weights_are_repetitions(model):
     rng = np.random.default_rng(0)
@@ -107,6 +108,7 @@ def test_weights_are_repetitions(model):
     assert weighted.elbo_ == pytest.approx(repeated.elbo_, abs=1e-7)
 
 
+@pytest.mark.slow
 def test_rates_with_exposures_are_counts():
     rng = np.random.default_rng(0)
     X, exposure = rng.normal(size=(80, 2)), rng.integers(1, 9, size=80)
@@ -119,6 +121,7 @@ def test_rates_with_exposures_are_counts():
     assert rates.coef_sd_ == pytest.approx(split.coef_sd_, abs=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("model", [PoissonGLM(), NegativeBinomialGLM()], ids=by_name)
 def test_extreme_counts_and_tiny_weights_converge(model):
     rng = np.random.default_rng(0)
@@ -129,6 +132,7 @@ def test_extreme_counts_and_tiny_weights_converge(model):
     assert np.all(np.isfinite(fitted.coef_))
 
 
+@pytest.mark.slow
 def test_separable_classes_converge():
     X = np.linspace(-1, 1, 20)[:, None]
     model = BernoulliGLM(prior_scale=100).fit(X, X[:, 0] > 0)
@@ -136,6 +140,7 @@ def test_separable_classes_converge():
     assert np.isfinite(model.elbo_)
 
 
+@pytest.mark.slow
 def test_rows_of_zeros_and_equal_rows_are_no_trouble_over_examples():
     X = np.zeros((4, 10))
     X[2:] = 1.0
@@ -164,6 +169,7 @@ def test_want_of_convergence_is_said():
         BernoulliGLM(prior_scale=2.5, max_iter=1).fit(X, simulated(BernoulliGLM(), X, [1.0, -1.0], rng))
 
 
+@pytest.mark.slow
 def test_hopeless_scales_are_said():
     rng = np.random.default_rng(0)
     X = rng.normal(size=(4, 30)) * 10.0 ** np.linspace(-6, 6, 30)
@@ -189,6 +195,7 @@ def test_summary_is_a_table():
     assert "<b>" not in model.summary()._repr_html_()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("model", MODELS, ids=by_name)
 def test_without_intercept(model):
     rng = np.random.default_rng(0)
@@ -199,8 +206,14 @@ def test_without_intercept(model):
     assert fitted.summary().names == ["x0", "x1"]
 
 
+# The others, which compile more, are with make test-all.
 CHECKS = [
-    pytest.param(estimator, check, id=f"{model.__name__}-{number}-{check.func.__name__}")
+    pytest.param(
+        estimator,
+        check,
+        id=f"{model.__name__}-{number}-{check.func.__name__}",
+        marks=[] if model is GaussianGLM else pytest.mark.slow,
+    )
     for model in (BernoulliGLM, GaussianGLM, PoissonGLM, NegativeBinomialGLM)
     for number, (estimator, check) in enumerate(estimator_checks_generator(model()))
 ]

@@ -12,10 +12,10 @@ from sklearn.metrics import log_loss
 from sklearn.utils.estimator_checks import estimator_checks_generator
 
 import thalweg
+from thalweg import processes
 from thalweg.descent import Status
 from thalweg.kernels import Gaussian
 from thalweg.models import GPClassifier
-from thalweg.processes import classification
 
 KERNEL = Gaussian(lengthscale=0.7, variance=20.0)
 
@@ -56,7 +56,7 @@ def test_a_fit_that_fails_or_is_interrupted_leaves_the_model_as_it_was(moons, fi
 
     X, y = moons
     model = GPClassifier(KERNEL, jitter=1e-3, learn=False, tol=1e-4).fit(X, y)
-    monkeypatch.setattr(classification, "fit", interrupted)
+    monkeypatch.setattr(processes, "fit_classifier", interrupted)
     with pytest.raises(error):
         model.fit(X[:, :1], np.arange(60) % 3)
     np.testing.assert_array_equal(model.predict(X), fixed.predict(X))
@@ -69,7 +69,7 @@ def test_a_fit_that_fails_or_is_interrupted_leaves_the_model_as_it_was(moons, fi
 
 def test_an_interruption_that_leaves_something_is_said(moons, fixed, monkeypatch):
     cut = fixed._processes[0].__class__(**{**vars(fixed._processes[0]), "status": Status.INTERRUPTED})
-    monkeypatch.setattr(classification, "fit", lambda *_: cut)
+    monkeypatch.setattr(processes, "fit_classifier", lambda *_: cut)
     with pytest.warns(ConvergenceWarning, match="interrupted: the model is the best found so far"):
         model = GPClassifier(KERNEL, learn=False).fit(*moons)
     np.testing.assert_array_equal(model.predict(moons[0]), fixed.predict(moons[0]))

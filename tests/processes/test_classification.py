@@ -12,18 +12,17 @@ from sklearn.datasets import make_moons
 from thalweg.descent import Status
 from thalweg.gaussian import BernoulliLogit, StudentT
 from thalweg.kernels import Gaussian, Matern32
-from thalweg.processes import classification
-from thalweg.processes.classification import Settings, default_kernel, fit
+from thalweg.processes import ClassifierSettings, classification, default_kernel, fit_classifier
 
 KERNEL = Gaussian(lengthscale=0.7, variance=20.0)
 X, LABELS = make_moons(60, noise=0.25, random_state=0)
 Y = LABELS.astype(float)
-FIXED = Settings(BernoulliLogit(), jitter=1e-3, learn=False, tol=1e-4)
+FIXED = ClassifierSettings(BernoulliLogit(), jitter=1e-3, learn=False, tol=1e-4)
 
 
 @pytest.fixture(scope="module")
 def fixed():
-    return fit(X, Y, FIXED, KERNEL)
+    return fit_classifier(X, Y, FIXED, KERNEL)
 
 
 def exact_bound(kernel, jitter):
@@ -64,14 +63,14 @@ def test_the_bound_is_the_optimum_over_all_gaussians(fixed):
 
 
 def test_a_loose_tolerance_leaves_less_than_a_thousandth_of_a_nat(fixed):
-    loose = fit(X, Y, replace(FIXED, tol=1e-2), KERNEL)
+    loose = fit_classifier(X, Y, replace(FIXED, tol=1e-2), KERNEL)
     assert loose.steps < fixed.steps
     assert 0 <= fixed.bound - loose.bound < 1e-3
 
 
 @pytest.mark.parametrize("step", [1e-4, 1e4])
 def test_recovers_from_a_bad_step(fixed, step):
-    assert fit(X, Y, replace(FIXED, step=step), KERNEL).bound == pytest.approx(fixed.bound, abs=1e-5)
+    assert fit_classifier(X, Y, replace(FIXED, step=step), KERNEL).bound == pytest.approx(fixed.bound, abs=1e-5)
 
 
 def test_the_latent_process_is_exact_at_the_data_and_the_prior_far_away(fixed):
@@ -93,9 +92,9 @@ def test_a_long_prediction_goes_by_strips(fixed):
 
 
 def test_learning_raises_the_bound_to_where_it_is_flat():
-    settings = Settings(BernoulliLogit(), restarts=0, tol=1e-4)
-    given = lambda kernel: fit(X, Y, replace(settings, learn=False), kernel).bound
-    learned = fit(X, Y, settings, KERNEL)
+    settings = ClassifierSettings(BernoulliLogit(), restarts=0, tol=1e-4)
+    given = lambda kernel: fit_classifier(X, Y, replace(settings, learn=False), kernel).bound
+    learned = fit_classifier(X, Y, settings, KERNEL)
     assert learned.bound > given(KERNEL)
     lengthscale, variance = float(learned.kernel.lengthscale), float(learned.kernel.variance)
     assert given(Gaussian(lengthscale, variance)) == pytest.approx(learned.bound, abs=1e-5)
@@ -106,7 +105,7 @@ def test_learning_raises_the_bound_to_where_it_is_flat():
 
 @pytest.mark.slow
 def test_other_kernels_learn_too():
-    learned = fit(X, Y, Settings(BernoulliLogit(), restarts=0), Matern32(1.0, 5.0))
+    learned = fit_classifier(X, Y, ClassifierSettings(BernoulliLogit(), restarts=0), Matern32(1.0, 5.0))
     assert isinstance(learned.kernel, Matern32)
     assert np.mean((learned.predict(X).mean > 0) == LABELS) > 0.85
 
@@ -114,9 +113,9 @@ def test_other_kernels_learn_too():
 @pytest.mark.slow
 def test_batches_come_close_to_the_optimum(fixed):
     settings = replace(FIXED, batch_size=6, max_iter=60)
-    found = fit(X, Y, settings, KERNEL)
+    found = fit_classifier(X, Y, settings, KERNEL)
     assert fixed.bound - 0.5 < found.bound <= fixed.bound
-    assert fit(X, Y, settings, KERNEL).bound == found.bound
+    assert fit_classifier(X, Y, settings, KERNEL).bound == found.bound
 
 
 def test_weight_two_is_the_row_twice():
@@ -124,23 +123,23 @@ def test_weight_two_is_the_row_twice():
     weights[:10] = 2
     settings = replace(FIXED, jitter=0.0)
     # 50 rows and 10 of them twice are 60: nothing is compiled again.
-    weighted = fit(X[:50], Y[:50], settings, KERNEL, weights[:50])
+    weighted = fit_classifier(X[:50], Y[:50], settings, KERNEL, weights[:50])
     twice = np.concatenate([np.arange(50), np.arange(10)])
-    repeated = fit(X[twice], Y[twice], settings, KERNEL)
+    repeated = fit_classifier(X[twice], Y[twice], settings, KERNEL)
     assert weighted.bound == pytest.approx(repeated.bound, abs=1e-5)
     np.testing.assert_allclose(weighted.predict(X).mean, repeated.predict(X).mean, atol=1e-4)
 
 
 def test_duplicates_and_a_singular_kernel_are_no_trouble():
     rows = np.repeat(np.arange(30), 2)
-    found = fit(X[rows], Y[rows], replace(FIXED, jitter=0.0), Gaussian(100.0, 1e4))
+    found = fit_classifier(X[rows], Y[rows], replace(FIXED, jitter=0.0), Gaussian(100.0, 1e4))
     assert np.isfinite(found.bound)
     assert np.all(found.predict(X).variance > 0)
 
 
 @pytest.mark.slow
 def test_a_likelihood_that_is_not_log_concave_keeps_a_covariance():
-    found = fit(X, Y, replace(FIXED, likelihood=StudentT(3.0, 0.3)), KERNEL)
+    found = fit_classifier(X, Y, replace(FIXED, likelihood=StudentT(3.0, 0.3)), KERNEL)
     assert np.isfinite(found.bound)
     assert np.all(found.predict(X).variance > 0)
 
@@ -153,7 +152,7 @@ def test_the_default_kernel_counts_equal_rows_once():
 
 def test_precision_is_double_whatever_is_switched_on(fixed):
     with jax.enable_x64(False):
-        found = fit(X, Y, FIXED, Gaussian(0.7, 20.0))
+        found = fit_classifier(X, Y, FIXED, Gaussian(0.7, 20.0))
         predicted = found.predict(X)
     assert found.bound == pytest.approx(fixed.bound, abs=1e-5)
     assert predicted.mean.dtype == np.float64
@@ -182,7 +181,7 @@ def interrupted_at(call, monkeypatch):
 
 def test_an_interrupted_fit_keeps_what_was_found(monkeypatch):
     interrupted_at(1, monkeypatch)
-    found = fit(X, Y, FIXED, KERNEL)
+    found = fit_classifier(X, Y, FIXED, KERNEL)
     assert found.status is Status.INTERRUPTED
     assert found.steps == 2
     assert np.isfinite(found.bound)
@@ -190,11 +189,11 @@ def test_an_interrupted_fit_keeps_what_was_found(monkeypatch):
 
 def test_interrupted_learning_keeps_the_best_kernel(monkeypatch, fixed):
     interrupted_at(4, monkeypatch)
-    found = fit(X, Y, replace(FIXED, learn=True), KERNEL)
+    found = fit_classifier(X, Y, replace(FIXED, learn=True), KERNEL)
     assert found.status is Status.INTERRUPTED
     assert found.bound >= fixed.bound - 1e-6
     monkeypatch.undo()
-    assert fit(X, Y, FIXED, found.kernel).bound == pytest.approx(found.bound, abs=0.1)
+    assert fit_classifier(X, Y, FIXED, found.kernel).bound == pytest.approx(found.bound, abs=0.1)
 
 
 def test_before_anything_was_found_an_interruption_is_passed_on(monkeypatch):
@@ -203,7 +202,7 @@ def test_before_anything_was_found_an_interruption_is_passed_on(monkeypatch):
 
     monkeypatch.setattr(classification, "minimize", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        fit(X, Y, replace(FIXED, learn=True), KERNEL)
+        fit_classifier(X, Y, replace(FIXED, learn=True), KERNEL)
 
 
 def test_a_first_fit_compiles_four_programs_at_most():
@@ -212,6 +211,8 @@ def test_a_first_fit_compiles_four_programs_at_most():
     jax.monitoring.register_event_duration_secs_listener(note)
     # No other test has this many rows and features.
     rows = np.random.default_rng(0).normal(size=(97, 7))
-    fit(rows, (rows[:, 0] > 0).astype(float), Settings(BernoulliLogit(), learn=False), Gaussian(2.0, 5.0))
+    fit_classifier(
+        rows, (rows[:, 0] > 0).astype(float), ClassifierSettings(BernoulliLogit(), learn=False), Gaussian(2.0, 5.0)
+    )
     jax.monitoring.unregister_event_duration_listener(note)
     assert 0 < len(compiled) <= 4

@@ -126,7 +126,7 @@ class Suffix(Averaging):
         start = _block_start(jnp.maximum(state.seen, 1))
         # The current block holds the iterates start … count, the complete one start/2 … start − 1.
         filled = (state.seen - start + 1).astype(trees.dtype(x))
-        share = filled / (filled + start // 2)
+        share = filled / (filled + (start // 2).astype(filled.dtype))
         mean = trees.add_scaled(state.complete, share, trees.subtract(state.current, state.complete))
         return trees.where(state.seen == 0, x, mean)
 

@@ -54,7 +54,7 @@ class _Records(NamedTuple):
     steps: Int[Array, " capacity"]
     numbers: Float[Array, "capacity 4"]
     """Value, residual, size, and the work since the start of the chunk."""
-    count: Int[Array, ""]
+    filled: Int[Array, ""]
 
 
 class _Carry(NamedTuple):
@@ -95,7 +95,7 @@ class _Program:
         )
 
         def unfinished(carry: _Carry) -> Array:
-            return (carry.code == 0) & (carry.records.count < bounds.records) & (carry.state.steps < bounds.until)
+            return (carry.code == 0) & (carry.records.filled < bounds.records) & (carry.state.steps < bounds.until)
 
         ahead = partial(_to_the_next_look, method, self._whole_stride, key, bounds, before)
         return jax.lax.while_loop(unfinished, ahead, start)
@@ -165,8 +165,8 @@ def _to_the_next_look(
 
 def _recorded(records: _Records, step: Int[Array, ""], numbers: Float[Array, "4"], due: Array) -> _Records:
     """Write always and count when due: two small writes cost less than a branch."""
-    write = partial(jax.lax.dynamic_update_index_in_dim, index=records.count, axis=0)
-    return _Records(write(records.steps, step), write(records.numbers, numbers), records.count + due.astype(jnp.int32))
+    write = partial(jax.lax.dynamic_update_index_in_dim, index=records.filled, axis=0)
+    return _Records(write(records.steps, step), write(records.numbers, numbers), records.filled + due.astype(jnp.int32))
 
 
 _program = lru_cache(maxsize=32)(_Program)
@@ -206,7 +206,7 @@ class CompiledEngine:
                 np.float64(progress.work), np.float64(progress.seconds), np.int32(recorded), np.float64(row["value"])
             ),
         )
-        status, count = Status(int(end.code)), int(end.records.count)
+        status, count = Status(int(end.code)), int(end.records.filled)
         taken = int(end.state.steps) - progress.steps
         self._adapt(taken, time.perf_counter() - begun)
         state = end.state

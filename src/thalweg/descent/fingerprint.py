@@ -95,9 +95,10 @@ def _source(function: types.FunctionType) -> tuple:
         lines, _ = inspect.getsourcelines(function)
     except (OSError, TypeError):
         return ()
-    ends = [place[1::2] for place in function.__code__.co_positions() if None not in place[1::2]]
-    line, column = max(ends, default=(function.__code__.co_firstlineno, 0))  # type: ignore[type-var]
-    return "".join(lines), line - function.__code__.co_firstlineno, column
+    code = function.__code__
+    ends = [(line or 0, column or 0) for _, line, _, column in code.co_positions()]
+    line, column = max(ends, default=(code.co_firstlineno, 0))
+    return "".join(lines), line - code.co_firstlineno, column
 
 
 def _named(function: types.FunctionType) -> list[Any]:

@@ -55,6 +55,7 @@ def _attempt(rest: tuple, arrays: tuple, state: State, out: Out, size: Scalar, a
     A step of size 0 stays where it is, by which the start is evaluated by what is compiled for all steps.
     """
     descent: Descent = join(rest, arrays)
+    search: Any = descent.step
     move = descent.move(state, state.x, state.x, out)
     size = jnp.where(admit, move.admit(size), size)
     x = trees.where(size > 0, move.reach(size), state.x)
@@ -68,11 +69,16 @@ def _attempt(rest: tuple, arrays: tuple, state: State, out: Out, size: Scalar, a
             jax.tree.map(lambda g, leaf: g.astype(leaf.dtype), found.gradient, x), value, found.work.astype(size.dtype)
         ),
         size=size,
-        merit=descent.step.merit(move, size, x, value),
+        merit=search.merit(move, size, x, value),
         objective=value + descent.term.value(x).astype(size.dtype),
-        residual=descent.step.residual_norm(move, taken),
+        residual=search.residual_norm(move, taken),
         finite=trees.all_finite(x),
     )
+
+
+def _number(value: Any, kind: Any = None) -> Any:
+    """A number of NumPy, which the types take for one of JAX."""
+    return np.asarray(value, kind)
 
 
 @lru_cache(maxsize=32)
@@ -98,9 +104,9 @@ class HostEngine:
         self._program = partial(_compiled(_attempt if by_attempts else _step, rest, plan.options), arrays)
         self._take = self._searched if by_attempts else self._stepped
         # Numbers of NumPy, whose arithmetic needs no compiling.
-        self._rule: StoppingRule = jax.tree.map(np.asarray, plan.rule)
+        self._rule: StoppingRule = jax.tree.map(_number, plan.rule)
         self._kind = book_dtype(start.state)
-        self._known: tuple[State, Out, np.ndarray] | None = None
+        self._known: tuple[State, Out, Any] | None = None
 
     def run(self, progress: Progress) -> Chunk:
         """Take the steps up to the next look, and look."""
@@ -118,10 +124,15 @@ class HostEngine:
             state, total = following, total + float(info.value)
         value = total / (until - first)
         seconds = progress.seconds + time.perf_counter() - begun
-        shown = (row["value"] if exact else value, info.residual, info.size)
-        spent = np.asarray(progress.work + work), np.asarray(seconds)
-        record = Record(np.asarray(until, np.int32), *(np.asarray(n, kind) for n in shown), *spent)
-        rule_state = jax.tree.map(np.asarray, progress.rule_state)
+        record = Record(
+            step=_number(until, np.int32),
+            value=_number(row["value"] if exact else value, kind),
+            residual=_number(info.residual, kind),
+            size=_number(info.size, kind),
+            work=_number(progress.work + work),
+            seconds=_number(seconds),
+        )
+        rule_state = jax.tree.map(_number, progress.rule_state)
         rule_state, code = trees.call(self._rule, "update", rule_state, record)
         status = Status(int(code))
         apart = plan.stride or max(growing, APART)
@@ -132,35 +143,35 @@ class HostEngine:
 
     def _stepped(self, state: State) -> tuple[State, Info, bool]:
         following, info, finite = self._program(state, self.plan.key)
-        return following, Info(*map(np.asarray, info)), bool(finite)
+        return following, Info(*map(_number, info)), bool(finite)
 
     def _searched(self, state: State) -> tuple[State, Info, bool]:
         """Search for the size of a step, attempt by attempt."""
-        search = self.plan.descent.step
-        steps, size, largest = map(np.asarray, (state.steps, *state.step))
-        shrink, grow = np.asarray(search.shrink, size.dtype), np.asarray(search.grow, size.dtype)
+        search: Any = self.plan.descent.step
+        steps, size, largest = map(_number, (state.steps, *state.step))
+        shrink, grow = _number(search.shrink, size.dtype), _number(search.grow, size.dtype)
         if self._known is None or self._known[0] is not state:
             self._known = state, *self._at_rest(state)
         _, out, objective = self._known
-        value = np.asarray(out.value)
+        value = _number(out.value)
         allowed, largest = with_slack(objective if search.compares_objective else value, value, largest)
         trial = first_trial(size)
         while not trial.over:
             reached = self._program(state, out, trial.size, trial.tried == 0)
-            size, merit, objective, residual, finite = map(np.asarray, reached[3:])
+            size, merit, objective, residual, finite = map(_number, reached[3:])
             trial = next_trial(trial._replace(size=size), merit <= allowed, shrink, (steps == 0) & search.expands)
-        carried = np.asarray(next_size(trial, grow)), np.asarray(largest)
-        following = State(reached.x, np.asarray(steps + 1), state.oracle, carried, state.momentum, reached.average)
+        carried = _number(next_size(trial, grow)), _number(largest)
+        following = State(reached.x, _number(steps + 1), state.oracle, carried, state.momentum, reached.average)
         self._known = following, reached.out, objective
-        work = np.asarray(out.work) * (1 + trial.tried)
+        work = _number(out.work) * (1 + trial.tried)
         return following, Info(objective, residual, size, work), bool(finite & trial.passes)
 
-    def _at_rest(self, state: State) -> tuple[Out, np.ndarray]:
+    def _at_rest(self, state: State) -> tuple[Out, Any]:
         """Value and gradient where a run begins."""
-        zero, no = np.zeros((), state.step[0].dtype), np.zeros((), bool)
+        zero, no = _number(0, state.step[0].dtype), _number(False)
         blank = jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), state.x)
         reached = self._program(state, Out(blank, zero, zero), zero, no)
-        return reached.out, np.asarray(reached.objective)
+        return reached.out, _number(reached.objective)
 
 
 _NO_ROWS = np.zeros(0, int), np.zeros((0, 4))

@@ -241,7 +241,7 @@ def _engine(name: str | None, plan: Plan, start: Progress) -> CompiledEngine | H
     return _ENGINES[one_of("engine", name, _ENGINES)](plan, start)
 
 
-_ENGINES = {"compiled": CompiledEngine, "host": HostEngine}
+_ENGINES: dict[str, Any] = {"compiled": CompiledEngine, "host": HostEngine}
 
 
 def _as_rule(tol: Any, descent: Descent) -> StoppingRule:

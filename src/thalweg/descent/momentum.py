@@ -144,7 +144,7 @@ class AdaptiveRestart(Momentum):
         self.momentum = FISTA() if momentum is None else instance("momentum of AdaptiveRestart", momentum, Momentum)
 
     @property
-    def looks_ahead(self) -> bool:
+    def looks_ahead(self) -> bool:  # type: ignore[override]
         """As the momentum it restarts."""
         return self.momentum.looks_ahead
 

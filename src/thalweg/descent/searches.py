@@ -16,31 +16,34 @@ from thalweg import trees
 from thalweg.arguments import number
 from thalweg.descent.steps import Move, StepRule, Taken
 
+Number = Any
+"""A scalar array, traced or of the host."""
+
 
 class Trial(NamedTuple):
-    """Where a search stands between two attempts; numbers, traced or of the host."""
+    """Where a search stands between two attempts."""
 
-    size: Scalar
+    size: Number
     """What to try next."""
-    tried: Scalar
+    tried: Number
     """How many sizes were tried."""
-    last: Scalar
+    last: Number
     """The last of them."""
-    passes: Array
+    passes: Number
     """Whether that one passed the test."""
-    failed: Array
+    failed: Number
     """Whether any has failed."""
-    over: Array
+    over: Number
     """Whether nothing is left to try."""
 
 
-def first_trial(size: Scalar) -> Trial:
+def first_trial(size: Number) -> Trial:
     """A search that has tried nothing."""
     no = np.zeros((), bool)
     return Trial(size, np.zeros((), trees.single(size.dtype)), size, no, no, no)
 
 
-def with_slack(level: Scalar, value: Scalar, largest: Scalar) -> tuple[Scalar, Scalar]:
+def with_slack(level: Number, value: Number, largest: Number) -> tuple[Number, Number]:
     """A level with an allowance for rounding, and the largest |f| seen, now that f is ``value``.
 
     f may be a difference of large numbers, and its rounding error that of the largest of them: without the allowance
@@ -50,7 +53,7 @@ def with_slack(level: Scalar, value: Scalar, largest: Scalar) -> tuple[Scalar, S
     return level + 10 * jnp.finfo(largest.dtype).eps * largest, largest
 
 
-def next_trial(trial: Trial, passes: Array, shrink: Scalar, expand: Array) -> Trial:
+def next_trial(trial: Trial, passes: Number, shrink: Number, expand: Number) -> Trial:
     """What to try after the size of a trial has passed the test or not; ``expand`` says if the longest is looked for.
 
     A size that passes ends the search, unless the longest is looked for and none has failed yet. After one that fails
@@ -64,7 +67,7 @@ def next_trial(trial: Trial, passes: Array, shrink: Scalar, expand: Array) -> Tr
     return Trial(following, trial.tried + 1, size, passes, failed, over)
 
 
-def next_size(trial: Trial, grow: Scalar) -> Scalar:
+def next_size(trial: Trial, grow: Number) -> Number:
     """The size that the step after a search begins with: the one found, longer if it passed at once."""
     xp, size = trees.numpy_of(trial.last), trial.last
     return xp.minimum(xp.where(trial.tried == 1, size * grow, size), jnp.finfo(size.dtype).max ** 0.25)

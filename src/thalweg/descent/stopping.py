@@ -90,7 +90,7 @@ def _when(condition: Array, status: Status) -> Code:
     return condition.astype(jnp.int32) * int(status)
 
 
-def _scalar(value: Any, dtype: Any = float) -> np.ndarray:
+def _scalar(value: Any, dtype: Any = float) -> Any:
     """A number of a state at the start, of JAX's default float unless told."""
     return np.asarray(value, jnp.result_type(dtype))
 
@@ -128,8 +128,9 @@ class Tolerance(StoppingRule):
         known = (record.residual >= 0) & (record.residual < np.inf)
         residual = record.residual.astype(largest.dtype)
         largest = trees.where(known & (residual > largest), residual, largest)
-        rtol = jnp.finfo(record.residual.dtype).eps ** 0.5 if self.rtol is None else self.rtol.astype(largest.dtype)
-        small = known & (residual <= self.atol.astype(largest.dtype) + rtol * largest)
+        default = float(jnp.finfo(record.residual.dtype).eps) ** 0.5
+        relative = (default if self.rtol is None else self.rtol.astype(largest.dtype)) * largest
+        small = known & (residual <= self.atol.astype(largest.dtype) + relative)
         agreed = (agreed + 1) * small.astype(agreed.dtype)
         return (largest, agreed), _when(agreed >= self.in_a_row, Status.CONVERGED)
 
@@ -174,7 +175,7 @@ class Stagnation(StoppingRule):
         """Widen the envelope; at the end of a window compare it with the one before."""
         xp = trees.numpy_of(record.value)
         looks = state.looks + 1
-        eps = jnp.finfo(record.value.dtype).eps
+        eps = float(jnp.finfo(record.value.dtype).eps)
         value, last, size = (n.astype(state.before.dtype) for n in (record.value, record.residual, record.size))
         residual = xp.maximum(state.residual, last)
         highest, lowest = xp.fmax(state.highest, value), xp.fmin(state.lowest, value)
@@ -275,7 +276,7 @@ class Plateau(StoppingRule):
 
 
 class _Budget(StoppingRule):
-    limit: Array
+    limit: Any
     _spent: ClassVar[tuple[str, Status]]
     """The column of the record that counts, and the status when it is spent."""
 

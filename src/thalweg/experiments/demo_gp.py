@@ -6,16 +6,23 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-from jaxtyping import Array, Float
+from jaxtyping import Array
 from sklearn.datasets import make_moons
 
 from thalweg.descent import Polynomial, minimize
 from thalweg.experiments import plots
 from thalweg.experiments.registry import experiment
 from thalweg.experiments.section import Run
-from thalweg.gaussian import BernoulliLogit, ExpectedLikelihood, GaussianKL, Implicit, KLToProcess, Quadrature
+from thalweg.gaussian import (
+    BernoulliLogit,
+    ExpectedLikelihood,
+    Factored,
+    GaussianKL,
+    Implicit,
+    KLToProcess,
+    NegativeBound,
+)
 from thalweg.models import GPClassifier
-from thalweg.oracles import MiniBatch
 
 _ROWS, _BATCH, _JITTER = 120, 10, 1e-3
 _RATES = (0.01, 0.03, 0.1)
@@ -65,38 +72,20 @@ class _Curve(NamedTuple):
     losses: np.ndarray
 
 
-class _Factored(NamedTuple):
-    """What Adam moves: the mean, and a lower factor of V with the logarithm of its diagonal."""
-
-    mean: Float[Array, " n"]
-    factor: Float[Array, "n n"]
-
-
 def _race(covariance: Array, targets: Array, passes: int, seed: int) -> list[_Curve]:
     oracle = ExpectedLikelihood(BernoulliLogit(), targets, batch_size=_BATCH)
-    term = KLToProcess(covariance)
     share = _BATCH / _ROWS
+    proximal = {
+        "step": Polynomial(share, power=0.7, scale=2 / share),
+        "term": KLToProcess(covariance),
+        "divergence": GaussianKL(),
+    }
     loss = jax.jit(lambda q: oracle.value(q) + q.kl_to_prior())
-    step = Polynomial(share, power=0.7, scale=2 / share)
-    parts = {"step": step, "term": term, "divergence": GaussianKL()}
-    curves = [_climb("PG-SVI", oracle, Implicit.prior(covariance), loss, passes, seed, **parts)]
-    lower = jnp.linalg.cholesky(covariance)
-    inverse = jnp.linalg.inv(covariance)
-    start = _Factored(jnp.zeros(_ROWS), jnp.tril(lower, -1) + jnp.diag(jnp.log(jnp.diagonal(lower))))
-    half = jnp.sum(jnp.log(jnp.diagonal(lower)))
-
-    def losses(q: _Factored, batch: tuple) -> Array:
-        index, y = batch
-        spread = jnp.tril(q.factor, -1) + jnp.diag(jnp.exp(jnp.diagonal(q.factor)))
-        trace = jnp.sum((inverse @ spread) * spread) + q.mean @ (inverse @ q.mean)
-        kl = (trace - _ROWS) / 2 + half - jnp.sum(jnp.diagonal(q.factor))
-        variance = jnp.sum(spread[index] ** 2, axis=1)
-        return kl - _ROWS * Quadrature()(BernoulliLogit(), y, q.mean[index], variance).value
-
-    batches = MiniBatch(losses, (jnp.arange(_ROWS), targets), _BATCH, replacement=False)
-    whole = jax.jit(lambda q: batches.value(q))
+    curves = [_climb("PG-SVI", oracle, Implicit.prior(covariance), loss, passes, seed, **proximal)]
+    bound, start = NegativeBound(oracle, covariance), Factored.prior(covariance)
+    whole = jax.jit(lambda q: bound.value(q))
     for rate in _RATES:
-        curves.append(_climb(f"Adam, rate {rate:g}", batches, start, whole, passes, seed, step=optax.adam(rate)))
+        curves.append(_climb(f"Adam, rate {rate:g}", bound, start, whole, passes, seed, step=optax.adam(rate)))
     return curves
 
 

@@ -157,7 +157,7 @@ def _until(
             return state, descent.objective(state.x)
 
         state, objective = jax.lax.while_loop(going, advance, (descent.init(start), jnp.asarray(jnp.inf)))
-        return jnp.where(objective <= target, state.steps, jnp.nan), objective
+        return jnp.where(objective <= target, state.steps.astype(objective.dtype), jnp.nan), objective
 
     return _pgsvi.for_each_seed(one, keys)
 

@@ -12,7 +12,7 @@ linear (their section 4)::
              step=size)
 """
 
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import equinox as eqx
 import jax
@@ -74,6 +74,13 @@ class NegativeBound(Oracle):
         The first sum, without a design; its batches and samples are the noise here, the KL is exact.
     covariance
         K.
+
+    Examples
+    --------
+    >>> from thalweg.gaussian import ExpectedLikelihood, GaussianNoise
+    >>> bound = NegativeBound(ExpectedLikelihood(GaussianNoise(1.0), jnp.zeros(1)), jnp.eye(1))
+    >>> round(float(bound.value(Factored.prior(jnp.eye(1)))), 4)  # (1 + log 2π)/2
+    1.4189
     """
 
     likelihood: ExpectedLikelihood
@@ -130,6 +137,13 @@ class ProximalPoint(Oracle):
         h, D and β, as they are given to the iteration.
     inner
         How many iterations; 1 is the proximal-gradient method.
+
+    Examples
+    --------
+    >>> from thalweg.gaussian import GaussianNoise, KLToProcess
+    >>> f, h = ExpectedLikelihood(GaussianNoise(1.0), jnp.zeros(1)), KLToProcess(jnp.eye(1))
+    >>> ProximalPoint(f, h, GaussianKL(), 0.5, inner=3).deterministic
+    True
     """
 
     oracle: Oracle
@@ -144,10 +158,7 @@ class ProximalPoint(Oracle):
         self.oracle, self.term, self.divergence = oracle, term, divergence
         self.size, self.inner = number("size of ProximalPoint", size, above=0), whole("inner", inner)
 
-    @property
-    def deterministic(self) -> bool:
-        """True."""
-        return True
+    deterministic: ClassVar[bool] = True
 
     def value(self, x: PyTree[Array]) -> Scalar:
         """f(x)."""

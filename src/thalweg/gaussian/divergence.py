@@ -47,6 +47,13 @@ class GaussianKL(Divergence):
         What :class:`Implicit` does with a site that a non-concave log-likelihood or noise would make negative: "clip"
         takes 0, "absolute" its absolute value, as the code of the paper does. Either way V stays a covariance. A
         :class:`Full` or :class:`Diagonal` shortens the step instead.
+
+    Examples
+    --------
+    >>> from thalweg.gaussian import Diagonal, GaussianKL
+    >>> x, centre = (Diagonal.from_moments(jnp.array([m]), jnp.ones(1)) for m in (1.0, 0.0))
+    >>> float(GaussianKL().value(x, centre))
+    0.5
     """
 
     coordinates: str = eqx.field(static=True)
@@ -107,6 +114,13 @@ class KLToNormal(Term):
     """h(x) = KL[q_x ‖ N(μ, Σ)], for :class:`Full` or :class:`Diagonal` posteriors and a prior of the same kind.
 
     It has no prox: it is simple only together with :class:`GaussianKL`.
+
+    Examples
+    --------
+    >>> from thalweg.gaussian import Diagonal, KLToNormal
+    >>> prior = Diagonal.from_moments(jnp.zeros(1), jnp.ones(1))
+    >>> float(KLToNormal(prior).value(prior))
+    0.0
     """
 
     prior: Full | Diagonal
@@ -127,7 +141,14 @@ class KLToNormal(Term):
 
 
 class KLToProcess(Term):
-    """h(x) = KL[q_x ‖ N(0, K)], for :class:`Implicit` posteriors; K is an array of the term, never inverted."""
+    """h(x) = KL[q_x ‖ N(0, K)], for :class:`Implicit` posteriors; K is an array of the term, never inverted.
+
+    Examples
+    --------
+    >>> from thalweg.gaussian import Implicit, KLToProcess
+    >>> float(KLToProcess(jnp.eye(2)).value(Implicit.prior(jnp.eye(2))))
+    0.0
+    """
 
     covariance: Float[Array, "n n"]
 

@@ -22,7 +22,13 @@ from thalweg.gaussian.likelihood import Expected, Likelihood, Reals, aligned
 
 
 class Expectation(eqx.Module):
-    """Base class of the ways to compute E log p; a subclass must define ``__call__``."""
+    """Base class of the ways to compute E log p; a subclass must define ``__call__``.
+
+    Examples
+    --------
+    >>> [way.deterministic for way in (Quadrature(), MonteCarlo(10))]
+    [True, False]
+    """
 
     deterministic: ClassVar[bool] = False
     """Whether the key is ignored."""

@@ -24,6 +24,13 @@ class Expected(NamedTuple):
     """E log p(y|z) under N(m, v), and the expectations of the first and second derivative of log p in z.
 
     By Bonnet and Price the derivative of ``value`` in m is ``first``, and in v it is ``second``/2.
+
+    Examples
+    --------
+    >>> from thalweg.gaussian import GaussianNoise
+    >>> expected = GaussianNoise(1.0).expected(jnp.array(2.0), jnp.array(0.0), jnp.array(1.0))
+    >>> float(expected.first), float(expected.second)
+    (2.0, -1.0)
     """
 
     value: Reals
@@ -32,7 +39,14 @@ class Expected(NamedTuple):
 
 
 class Prediction(NamedTuple):
-    """The mean and the variance of a target (for labels 0 and 1 the mean is the probability of a 1)."""
+    """The mean and the variance of a target (for labels 0 and 1 the mean is the probability of a 1).
+
+    Examples
+    --------
+    >>> from thalweg.gaussian import GaussianNoise
+    >>> GaussianNoise(1.0).predict(jnp.array(2.0), jnp.array(3.0))
+    Prediction(mean=Array(2., dtype=float...), variance=Array(4., dtype=float...))
+    """
 
     mean: Reals
     variance: Reals

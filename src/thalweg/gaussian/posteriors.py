@@ -21,7 +21,13 @@ from jaxtyping import Array, Float, Int, Key, Scalar
 
 
 class Marginals(NamedTuple):
-    """The means and variances of single latent numbers, all that a likelihood of single targets sees."""
+    """The means and variances of single latent numbers, all that a likelihood of single targets sees.
+
+    Examples
+    --------
+    >>> Implicit.prior(jnp.eye(2)).marginals()
+    Marginals(mean=Array([0., 0.], dtype=float...), variance=Array([1., 1.], dtype=float...))
+    """
 
     mean: Float[Array, " n"]
     variance: Float[Array, " n"]
@@ -87,7 +93,14 @@ class Full(NamedTuple):
 
 
 class Diagonal(NamedTuple):
-    """N(mean, diag(variance)), with the precisions 1/variance."""
+    """N(mean, diag(variance)), with the precisions 1/variance.
+
+    Examples
+    --------
+    >>> q = Diagonal.from_moments(jnp.zeros(2), jnp.array([1.0, 4.0]))
+    >>> q.marginals(jnp.array([[1.0, 1.0]])).variance
+    Array([5.], dtype=float...)
+    """
 
     mean: Float[Array, " d"]
     variance: Float[Array, " d"]
@@ -133,6 +146,12 @@ class Implicit(NamedTuple):
 
     ``weights`` a and ``sites`` γ̃ are the natural parameters (a = K⁻¹m, so that predictions need no solve); ``mean``
     and ``variance`` are m and diag(V), ``log_determinant`` is log|B|, B = I + diag(√γ̃) K diag(√γ̃).
+
+    Examples
+    --------
+    >>> q = Implicit.from_sites(jnp.eye(2), weights=jnp.array([1.0, 0.0]), sites=jnp.array([3.0, 0.0]))
+    >>> q.variance
+    Array([0.25, 1.  ], dtype=float...)
     """
 
     mean: Float[Array, " n"]

@@ -15,12 +15,12 @@ from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
 
+from thalweg import processes
 from thalweg.descent import Status
 from thalweg.gaussian.likelihood import Likelihood
 from thalweg.gaussian.likelihoods import BernoulliLogit, BernoulliProbit
 from thalweg.kernels import Kernel
 from thalweg.models._common import row_weights, unharmed
-from thalweg.processes import classification
 
 _LINKS = {"logit": BernoulliLogit, "probit": BernoulliProbit}
 
@@ -87,7 +87,7 @@ class GPClassifier(ClassifierMixin, BaseEstimator):
     >>> import numpy as np
     >>> from thalweg import GPClassifier
     >>> X = np.linspace(-3, 3, 20)[:, None]
-    >>> model = GPClassifier().fit(X, X[:, 0] > 0)
+    >>> model = GPClassifier(learn=False).fit(X, X[:, 0] > 0)
     >>> model.predict([[-1.0], [2.0]])
     array([False,  True])
     """
@@ -161,7 +161,7 @@ class GPClassifier(ClassifierMixin, BaseEstimator):
         settings = self._settings()
         positives = range(1, 2) if len(self.classes_) == 2 else range(len(self.classes_))
         self._processes = [
-            classification.fit(X, (labels == positive).astype(float), settings, self.kernel, weights, seed)
+            processes.fit_classifier(X, (labels == positive).astype(float), settings, self.kernel, weights, seed)
             for positive in positives
         ]
         self._likelihood = settings.likelihood
@@ -202,9 +202,9 @@ class GPClassifier(ClassifierMixin, BaseEstimator):
         best = np.argmax(self.predict_proba(X), axis=1)
         return self.classes_[best]
 
-    def _settings(self) -> classification.Settings:
+    def _settings(self) -> processes.ClassifierSettings:
         named = isinstance(self.likelihood, str)
-        return classification.Settings(
+        return processes.ClassifierSettings(
             likelihood=_LINKS[self.likelihood]() if named else self.likelihood,  # type: ignore[index, arg-type]
             jitter=float(self.jitter),
             learn=bool(self.learn),

@@ -39,7 +39,7 @@ class Oracle(eqx.Module):
     number of steps between two calls of :meth:`renew`, or ``None`` if the oracle has no outer loop.
     """
 
-    deterministic: ClassVar[bool] = False
+    deterministic: ClassVar[Any] = False
     """Whether the key is ignored, so that the gradient is exact."""
 
     value: ClassVar[Any] = None

@@ -102,13 +102,13 @@ class SVRG(_Snapshots):
     def estimate(self, x: PyTree[Array], state: PyTree, key: Key[Array, ""]) -> tuple[Out, PyTree]:
         """Return the corrected gradient, and remember ``x`` for the mean."""
         out, inner = self._corrected(x, state, key)
-        total = trees.where(state.seen == 0, state.total, trees.add(state.total, x))
+        total = trees.where(state.seen == 0, state.total, trees.add_scaled(state.total, 1, x))
         return out, Memory(state.anchor, inner, state.seen + 1, total)
 
     def renew(self, x: PyTree[Array], state: PyTree) -> tuple[PyTree[Array], PyTree]:
         """Take the snapshot, and the iterate with it, to the mean of the last inner loop."""
         if self.restart == "mean":
-            total = trees.add(state.total, x)
+            total = trees.add_scaled(state.total, 1, x)
             x = jax.tree.map(lambda t, leaf: (t / state.seen.astype(t.dtype)).astype(leaf.dtype), total, x)
         return x, self._memory(x, state.inner)
 

@@ -1,10 +1,13 @@
 """Gaussian processes: posteriors, bounds, the learning of kernels, and predictions.
 
-==========================  =======================================================================================
-:mod:`classification`       labels by a latent process, its Gaussian posterior found by PG-SVI
-==========================  =======================================================================================
+==============================  ===================================================================================
+:func:`fit_classifier`          labels by a latent process, its Gaussian posterior found by PG-SVI
+:class:`ClassifierSettings`     how to look for it
+:class:`ProcessPosterior`       what was found, and predictions from it
+:func:`default_kernel`          a kernel to start from
+==============================  ===================================================================================
 """
 
-from thalweg.processes import classification
+from thalweg.processes.classification import ClassifierSettings, ProcessPosterior, default_kernel, fit_classifier
 
-__all__ = ["classification"]
+__all__ = ["ClassifierSettings", "ProcessPosterior", "default_kernel", "fit_classifier"]

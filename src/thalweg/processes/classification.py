@@ -45,13 +45,13 @@ _STRIP = 1024
 
 
 @dataclass(frozen=True)
-class Settings:
+class ClassifierSettings:
     """How to look for a posterior, and for the kernel.
 
     Examples
     --------
     >>> from thalweg.gaussian import BernoulliLogit
-    >>> Settings(BernoulliLogit(), learn=False).restarts
+    >>> ClassifierSettings(BernoulliLogit(), learn=False).restarts
     1
     """
 
@@ -70,8 +70,17 @@ class Settings:
 
 
 @dataclass(frozen=True)
-class Fitted:
-    """The posterior of a process, its kernel and its bound; arrays of NumPy, without padding."""
+class ProcessPosterior:
+    """The posterior of a process, its kernel and its bound; arrays of NumPy, without padding.
+
+    Examples
+    --------
+    >>> from thalweg.gaussian import BernoulliLogit
+    >>> inputs, labels = np.array([[-1.0], [1.0]]), np.array([0.0, 1.0])
+    >>> posterior = fit_classifier(inputs, labels, ClassifierSettings(BernoulliLogit(), learn=False))
+    >>> posterior.predict(np.array([[100.0]])).variance.round(4)  # that of the prior, far away
+    array([10.])
+    """
 
     kernel: Kernel
     inputs: np.ndarray
@@ -114,14 +123,14 @@ def default_kernel(inputs: np.ndarray) -> Kernel:
         return Gaussian(lengthscale=trees.scalar(distance), variance=trees.scalar(10.0))
 
 
-def fit(
+def fit_classifier(
     inputs: np.ndarray,
     targets: np.ndarray,
-    settings: Settings,
+    settings: ClassifierSettings,
     kernel: Kernel | None = None,
     weights: np.ndarray | None = None,
     seed: int = 0,
-) -> Fitted:
+) -> ProcessPosterior:
     """The posterior given targets of the likelihood at the inputs, and the kernel if it is to be learned.
 
     Parameters
@@ -139,7 +148,7 @@ def fit(
     --------
     >>> from thalweg.gaussian import BernoulliLogit
     >>> inputs = np.array([[-1.0], [1.0]])
-    >>> found = fit(inputs, np.array([0.0, 1.0]), Settings(BernoulliLogit(), learn=False))
+    >>> found = fit_classifier(inputs, np.array([0.0, 1.0]), ClassifierSettings(BernoulliLogit(), learn=False))
     >>> np.sign(found.predict(inputs).mean)
     array([-1.,  1.])
     """
@@ -190,11 +199,13 @@ class _Found:
     history: History
     status: Status
 
-    def fitted(self, kernel: Kernel, inputs: np.ndarray, factor: np.ndarray) -> Fitted:
+    def fitted(self, kernel: Kernel, inputs: np.ndarray, factor: np.ndarray) -> ProcessPosterior:
         """Without padding, together with what predictions need."""
         weights, sites = (np.asarray(part)[: len(inputs)] for part in (self.weights, self.sites))
         kernel = jax.tree.map(np.asarray, kernel)
-        return Fitted(kernel, inputs, weights, sites, factor, self.bound, self.steps, self.history, self.status)
+        return ProcessPosterior(
+            kernel, inputs, weights, sites, factor, self.bound, self.steps, self.history, self.status
+        )
 
 
 def _few(*arguments: Any) -> bool:
@@ -239,7 +250,9 @@ def _slope(
     return eqx.filter_grad(loss)(kernel)
 
 
-def _infer(kernel: Kernel, problem: _Problem, settings: Settings, seed: int, start: _Found | None = None) -> _Found:
+def _infer(
+    kernel: Kernel, problem: _Problem, settings: ClassifierSettings, seed: int, start: _Found | None = None
+) -> _Found:
     """Find the posterior for a kernel: exact natural-gradient steps, or steps from mini-batches."""
     covariance, q = _prior(kernel, problem.inputs, problem.real, settings.jitter)
     rows = int(np.sum(np.asarray(problem.real)))
@@ -288,7 +301,7 @@ def _infer(kernel: Kernel, problem: _Problem, settings: Settings, seed: int, sta
     return _Found(result.x.weights, result.x.sites, -loss, result.steps, result.history, result.status)
 
 
-def _learn(kernel: Kernel, problem: _Problem, settings: Settings, seed: int) -> tuple[Kernel, _Found]:
+def _learn(kernel: Kernel, problem: _Problem, settings: ClassifierSettings, seed: int) -> tuple[Kernel, _Found]:
     """Maximise the bound over the logarithms of the kernel's parameters too, from several starting points.
 
     An interruption keeps the best that was found before.
@@ -333,7 +346,7 @@ def _learn(kernel: Kernel, problem: _Problem, settings: Settings, seed: int) -> 
     return best
 
 
-def _factor(kernel: Kernel, problem: _Problem, settings: Settings, found: _Found) -> np.ndarray:
+def _factor(kernel: Kernel, problem: _Problem, settings: ClassifierSettings, found: _Found) -> np.ndarray:
     """The Cholesky factor of B, without padding, which comes last and leaves the rows before it alone."""
     covariance, _ = _prior(kernel, problem.inputs, problem.real, settings.jitter)
     rows = int(np.sum(np.asarray(problem.real)))

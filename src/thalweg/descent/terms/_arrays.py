@@ -5,7 +5,6 @@ stays float32 even if the parameter was made in float64.
 """
 
 import math
-import operator
 from functools import reduce
 from typing import Any
 
@@ -73,12 +72,13 @@ def scalar_step(owner: str, step: Any, x: PyTree[Array]) -> Array:
 
 def sum_leaves(terms: PyTree[Array]) -> Scalar:
     """The sum of all entries of all leaves."""
-    return reduce(operator.add, [jnp.sum(leaf) for leaf in jax.tree.leaves(terms)])
+    return trees.total(jax.tree.map(jnp.sum, terms))
 
 
 def largest(x: PyTree[Array]) -> Scalar:
     """max |x_i| over all leaves; 0 for an empty tree."""
-    return reduce(jnp.maximum, [jnp.max(jnp.abs(leaf), initial=0) for leaf in jax.tree.leaves(x)])
+    kind = trees.dtype(x)
+    return reduce(jnp.maximum, [jnp.max(jnp.abs(leaf), initial=0).astype(kind) for leaf in jax.tree.leaves(x)])
 
 
 def norm(x: PyTree[Array]) -> Scalar:

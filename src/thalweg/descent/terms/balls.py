@@ -22,7 +22,7 @@ def project_simplex(x: Array, total: Array) -> Array:
     """
     below = jnp.maximum(x - jnp.max(x, axis=-1, keepdims=True), -total)
     descending = jnp.sort(below, axis=-1, descending=True)
-    ranks = jnp.arange(1, x.shape[-1] + 1, dtype=x.dtype)
+    ranks = jnp.broadcast_to(jnp.arange(1, x.shape[-1] + 1, dtype=x.dtype), x.shape)
     thresholds = (jnp.cumsum(descending, axis=-1) - total) / ranks
     # The threshold that uses the k largest entries is right for the last k whose entry is above it.
     above = jnp.sum(descending > thresholds, axis=-1, keepdims=True)

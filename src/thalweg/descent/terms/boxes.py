@@ -90,7 +90,7 @@ def check_order(owner: str, lower: PyTree[Array], upper: PyTree[Array]) -> None:
         lows, highs = jax.tree.leaves(spread(lower)), jax.tree.leaves(spread(upper))
     except (ValueError, TypeError, KeyError):
         raise ValueError(
-            f"{owner}: lower and upper must be trees of one structure, found {jax.tree.structure(lower)} "
+            f"lower and upper of {owner} must be trees of one structure, found {jax.tree.structure(lower)} "
             f"and {jax.tree.structure(upper)}"
         ) from None
     for low, high in zip(lows, highs, strict=True):
@@ -99,8 +99,8 @@ def check_order(owner: str, lower: PyTree[Array], upper: PyTree[Array]) -> None:
             wrong = (low > high) | (low == np.inf) | (high == -np.inf)
         except ValueError:
             raise ValueError(
-                f"{owner}: lower and upper must have matching shapes, found {low.shape} and {high.shape}"
+                f"lower and upper of {owner} must have matching shapes, found {low.shape} and {high.shape}"
             ) from None
         if wrong.any():
             low, high = (np.broadcast_to(bound, wrong.shape)[wrong][0] for bound in (low, high))
-            raise ValueError(f"{owner}: lower must be ≤ upper, found lower = {low:g} and upper = {high:g}")
+            raise ValueError(f"lower of {owner} must be ≤ upper, found lower = {low:g} and upper = {high:g}")

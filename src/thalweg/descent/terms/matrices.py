@@ -5,11 +5,10 @@ from typing import Any, ClassVar
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jaxtyping import Array, PyTree, Scalar
 
 from thalweg import trees
-from thalweg.arguments import number
+from thalweg.arguments import number, whole
 from thalweg.descent.terms import _arrays
 from thalweg.descent.terms.base import Term
 from thalweg.descent.terms.boxes import check_order
@@ -154,11 +153,7 @@ class Rank(Indicator):
     rank: int = eqx.field(static=True)
 
     def __init__(self, rank: int) -> None:
-        if isinstance(rank, bool) or not isinstance(rank, int | np.integer):
-            raise TypeError(f"rank of Rank must be an integer, found {rank!r}")
-        if rank < 1:
-            raise ValueError(f"rank of Rank must be ≥ 1, found {rank}")
-        self.rank = int(rank)
+        self.rank = whole("rank of Rank", rank)
 
     def project(self, x: PyTree[Array]) -> PyTree[Array]:
         """Keep the largest singular values."""

@@ -51,7 +51,7 @@ class PerLeaf(Term):
     separable = _all("separable")
     indicator = _all("indicator")
     proximable = _all("proximable")
-    factorises = property(lambda self: any(term.factorises for term in self.parts))  # type: ignore[assignment]
+    factorises = property(lambda self: any(term.factorises for term in self.parts))
 
     def value(self, x: PyTree[Array]) -> Scalar:
         """The sum of the terms' values."""

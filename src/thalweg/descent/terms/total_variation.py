@@ -34,6 +34,7 @@ def _plus(line: Array, other: Array) -> Array:
     Intercepts are running sums of the signal. What rounding takes from them is carried along and given back:
     otherwise the error would grow with n, to three digits in float32 at n = 100,000.
     """
+    line, other = jnp.broadcast_arrays(line, other)
     slope, total, lost = jnp.moveaxis(line + other, -1, 0)
     part = total - line[..., 1]
     lost += (line[..., 1] - (total - part)) + (other[..., 1] - part)
@@ -82,7 +83,8 @@ def _turn(lefts: Array, rights: Array, lift: Array, sweep: _Sweep) -> _Sweep:
     after = jnp.minimum(i + 1, n - 1)
     left = jnp.where(close, lefts[after], jnp.where(drop_low, _plus(left, low[1:]), left))
     right = jnp.where(close, rights[after], jnp.where(drop_high, _plus(right, -high[1:]), right))
-    i, first, last = i + close, first + drop_low - close, last - drop_high + close
+    closed, dropped_low, dropped_high = (taken.astype(i.dtype) for taken in (close, drop_low, drop_high))
+    i, first, last = i + closed, first + dropped_low - closed, last - dropped_high + closed
     # The knots are read after they are written, for the next turn: a read of the old queue would make the
     # compiler copy all of it at each turn.
     return _Sweep(i, first, last, left, right, knots[first], knots[last], knots, bounds)

@@ -60,7 +60,15 @@ class Search(NamedTuple):
 
 
 class Solution(NamedTuple):
-    """The posterior that a search has led to, and how; arrays are NumPy's."""
+    """The posterior that a search has led to, and how; arrays are NumPy's.
+
+    Examples
+    --------
+    >>> from thalweg.gaussian.linear import Measurements, Observations, Prior, Search, fit
+    >>> rows = Observations(np.ones((2, 1)), np.array([1.0, 3.0]), np.ones(2))
+    >>> fit(Measurements(1.0), rows, Prior(1.0, intercept=None), Search(1e-6, 10)).predict(np.ones((1, 1))).round(4)
+    array([1.3333])
+    """
 
     weights: Weights
     likelihood: Likelihood

@@ -20,7 +20,13 @@ _ROUNDING = 1e-24
 
 @dataclass(frozen=True)
 class Frame:
-    """The coordinates of the weights: centre of the features (None without intercept), prior standard deviations."""
+    """The coordinates of the weights: centre of the features (None without intercept), prior standard deviations.
+
+    Examples
+    --------
+    >>> Frame(centre=np.array([2.0]), scales=np.array([10.0, 0.5])).design(np.array([[1.0, 4.0]]))
+    array([[10.,  1.]])
+    """
 
     centre: np.ndarray | None
     scales: np.ndarray
@@ -82,7 +88,14 @@ class LowRank:
 
 @dataclass(frozen=True)
 class Weights:
-    """The posterior N(mean, V) in the coordinates of a frame; V is that of ``spread``."""
+    """The posterior N(mean, V) in the coordinates of a frame; V is that of ``spread``.
+
+    Examples
+    --------
+    >>> spread = Full(np.ones(1), np.array([[0.25]]), np.array([[4.0]]))
+    >>> Weights(Frame(None, np.array([2.0])), np.ones(1), spread).coefficients()
+    (array([2.]), array([1.]))
+    """
 
     frame: Frame
     mean: Any

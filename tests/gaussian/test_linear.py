@@ -1,0 +1,76 @@
+"""The fit of linear models below the estimators: observations in short, coordinates, and interruptions."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from thalweg.descent import Status
+from thalweg.gaussian import linear
+from thalweg.gaussian.linear import search as searching
+
+rng = np.random.default_rng(0)
+X = rng.normal(size=(60, 3))
+LABELS = (X[:, 0] + rng.logistic(size=60) > 0).astype(float)
+ROWS = linear.Observations.of(X, LABELS, np.ones(60), intercept=True)
+SEARCH = linear.Search(1e-6, 1000)
+
+
+def test_compressed_observations_have_the_same_products():
+    weights = rng.uniform(0, 2, size=60)
+    rows = linear.Observations.of(X, rng.normal(size=60), weights, intercept=True)
+    short = rows.compressed()
+    assert len(short.targets) == 5
+    both = [np.column_stack([part.columns, part.targets]) for part in (rows, short)]
+    np.testing.assert_allclose(
+        *((part.T * wide.weights) @ part for part, wide in zip(both, (rows, short), strict=True)), atol=1e-12
+    )
+    assert short.weights.sum() == pytest.approx(weights.sum())
+
+
+def test_a_frame_makes_the_prior_standard():
+    """With weights u of N(0, I) the linear predictor is that of coefficients of N(0, s²) on centred features."""
+    frame = linear.Prior(2.0, intercept=10.0).frame(ROWS, 2.0)
+    np.testing.assert_allclose(frame.design(ROWS.columns)[:, 0], 10.0)
+    np.testing.assert_allclose(frame.design(ROWS.columns)[:, 1:], 2 * (X - X.mean(axis=0)))
+    assert linear.Frame(None, np.ones(2)).spread(linear.Observations(np.ones((3, 2)), np.ones(3), np.ones(3))) > 0
+    constant = linear.Observations.of(np.full((3, 2), 0.1), np.ones(3), np.ones(3), intercept=True)
+    assert linear.Prior().frame(constant, 1.0).spread(constant) == 0
+
+
+def interrupted_at(call, monkeypatch):
+    """Let the given search of a fit be interrupted from the keyboard after a step."""
+    whole, calls = searching.minimize, []
+
+    def impatient(*arguments, **options):
+        calls.append(None)
+        result = whole(*arguments, **options)
+        return replace(result, status=Status.INTERRUPTED) if len(calls) == call else result
+
+    monkeypatch.setattr(searching, "minimize", impatient)
+
+
+@pytest.mark.parametrize("call", [1, 3])
+@pytest.mark.parametrize("scale", [2.0, None], ids=["given", "learned"])
+def test_an_interrupted_fit_keeps_what_was_found(monkeypatch, call, scale):
+    interrupted_at(call, monkeypatch)
+    found = linear.fit(linear.Labels(), ROWS, linear.Prior(scale), SEARCH)
+    assert (found.status is Status.INTERRUPTED) == (scale is None or call == 1)
+    assert np.isfinite(found.elbo)
+    assert np.all(np.isfinite(found.predict(X)))
+
+
+def test_before_anything_was_found_an_interruption_is_passed_on(monkeypatch):
+    whole = searching.minimize
+    spent = lambda *arguments, **options: replace(whole(*arguments, **options), status=Status.INTERRUPTED, steps=0)
+    monkeypatch.setattr(searching, "minimize", spent)
+    with pytest.raises(KeyboardInterrupt):
+        linear.fit(linear.Labels(), ROWS, linear.Prior(), SEARCH)
+
+
+def test_a_solution_is_plain_data():
+    found = linear.fit(linear.Measurements(), ROWS, linear.Prior(), SEARCH)
+    assert type(found.weights.mean) is np.ndarray
+    assert all(type(part) is np.ndarray for part in (*found.weights.spread, *found.stream))
+    assert type(found.likelihood.variance) is np.ndarray
+    assert isinstance(found.prior_scale, float)

@@ -37,20 +37,15 @@ class FunctionOperator(Operator):
 
     function: Callable[..., Any] = eqx.field(static=True)
     arguments: tuple[PyTree[Array], ...]
-    size: int = eqx.field(static=True)
+    dimension: int = eqx.field(static=True)
 
     def __init__(self, function: Callable[..., Any], *arguments: PyTree[Array], dimension: int) -> None:
         if not callable(function):
             raise TypeError(f"function must be callable as (*arguments, vectors), found {function!r}")
         self.function = function
         self.arguments = jax.tree.map(jnp.asarray, arguments)
-        self.size = whole("dimension", dimension)
+        self.dimension = whole("dimension", dimension)
         check_closed(self)
-
-    @property
-    def shape(self) -> tuple[int, int]:
-        """(d, d)."""
-        return self.size, self.size
 
     def mv(self, block: Array) -> Array:
         """What the function says."""
@@ -73,9 +68,9 @@ class LineaxOperator(Operator):
         check_closed(self)
 
     @property
-    def shape(self) -> tuple[int, int]:
-        """(d, d)."""
-        return self.operator.out_size(), self.operator.in_size()
+    def dimension(self) -> int:
+        """The number of rows."""
+        return self.operator.out_size()
 
     def mv(self, block: Array) -> Array:
         """The operator on every column."""
@@ -97,9 +92,9 @@ class SciPyOperator(Operator):
     operator: Any = eqx.field(static=True)
 
     @property
-    def shape(self) -> tuple[int, int]:
-        """(d, d)."""
-        return self.operator.shape
+    def dimension(self) -> int:
+        """The number of rows."""
+        return self.operator.shape[0]
 
     @property
     def dtype(self) -> np.dtype:

@@ -88,19 +88,14 @@ class SparseOperator(Operator):
     rest: Float[Array, " e"]
     neighbours: Int[Array, "k p"]
     positions: Int[Array, "e 2"]
-    size: int = eqx.field(static=True)
+    dimension: int = eqx.field(static=True)
     stride: ClassVar[int] = 2
 
     def __init__(self, A: Any) -> None:
         (values, neighbours), (rest, positions) = sparse_parts(A)
         self.values, self.neighbours = jnp.asarray(values), jnp.asarray(neighbours)
         self.rest, self.positions = jnp.asarray(rest), jnp.asarray(positions)
-        self.size = A.shape[0]
-
-    @property
-    def shape(self) -> tuple[int, int]:
-        """(d, d)."""
-        return self.size, self.size
+        self.dimension = A.shape[0]
 
     def mv(self, block: Array) -> Array:
         """AV; a block may have the rows of zeros of the padded matrix."""
@@ -112,14 +107,15 @@ class SparseOperator(Operator):
 
     def diagonal(self) -> Array:
         """The entries that lie on the diagonal."""
-        values, neighbours = self.values[:, : self.size], self.neighbours[:, : self.size]
-        own = jnp.where(neighbours == jnp.arange(self.size, dtype=neighbours.dtype)[None, :], values, 0)
+        values, neighbours = self.values[:, : self.dimension], self.neighbours[:, : self.dimension]
+        own = jnp.where(neighbours == jnp.arange(self.dimension, dtype=neighbours.dtype)[None, :], values, 0)
         loop = jnp.where(self.positions[:, 0] == self.positions[:, 1], self.rest, 0)
         return jnp.sum(own, axis=0).at[self.positions[:, 0]].add(loop)
 
     def bounds(self) -> tuple[float, float]:
         """By Gershgorin's discs."""
-        total = jnp.sum(jnp.abs(self.values[:, : self.size]), axis=0).at[self.positions[:, 0]].add(jnp.abs(self.rest))
+        total = jnp.sum(jnp.abs(self.values[:, : self.dimension]), axis=0)
+        total = total.at[self.positions[:, 0]].add(jnp.abs(self.rest))
         diagonal = self.diagonal()
         return gershgorin(diagonal, total - jnp.abs(diagonal))
 

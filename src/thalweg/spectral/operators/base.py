@@ -53,8 +53,10 @@ class Operator(eqx.Module):
     """Steps of the recurrence per turn of its loop. With two the newer vector overwrites the older in place; with one
     the compiler copies a block every step, which counts where a product is as cheap as a copy."""
 
-    dimension: eqx.AbstractVar[int]
-    """The number of rows d."""
+    @property
+    @abstractmethod
+    def dimension(self) -> int:
+        """The number of rows d."""
 
     @abstractmethod
     def mv(self, block: Float[Array, "d m"]) -> Float[Array, "d m"]:

@@ -58,7 +58,12 @@ class BCOOOperator(Operator):
 
     entries: Float[Array, " e"]
     places: Int[Array, "e 2"]
-    dimension: int = eqx.field(static=True)
+    size: int = eqx.field(static=True)
+
+    @property
+    def dimension(self) -> int:
+        """The number of rows."""
+        return self.size
 
     def mv(self, block: Array) -> Array:
         """AV, entry by entry."""

@@ -37,15 +37,20 @@ class FunctionOperator(Operator):
 
     function: Callable[..., Any] = eqx.field(static=True)
     arguments: tuple[PyTree[Array], ...]
-    dimension: int = eqx.field(static=True)
+    size: int = eqx.field(static=True)
 
     def __init__(self, function: Callable[..., Any], *arguments: PyTree[Array], dimension: int) -> None:
         if not callable(function):
             raise TypeError(f"function must be callable as (*arguments, vectors), found {function!r}")
         self.function = function
         self.arguments = jax.tree.map(jnp.asarray, arguments)
-        self.dimension = whole("dimension", dimension)
+        self.size = whole("dimension", dimension)
         check_closed(self)
+
+    @property
+    def dimension(self) -> int:
+        """The number of rows."""
+        return self.size
 
     def mv(self, block: Array) -> Array:
         """What the function says."""

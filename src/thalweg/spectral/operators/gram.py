@@ -42,7 +42,7 @@ class GramOperator(Operator):
 
 
 class SparseGramOperator(Operator):
-    """XᵀX for the entries of a sparse X with ``height`` rows and ``dimension`` columns, no wider than high.
+    """XᵀX for the entries of a sparse X with ``height`` rows and ``size`` columns, no wider than high.
 
     Examples
     --------
@@ -56,7 +56,12 @@ class SparseGramOperator(Operator):
     rows: Int[Array, " e"]
     places: Int[Array, " e"]
     height: int = eqx.field(static=True)
-    dimension: int = eqx.field(static=True)
+    size: int = eqx.field(static=True)
+
+    @property
+    def dimension(self) -> int:
+        """The number of rows."""
+        return self.size
 
     def mv(self, block: Array) -> Array:
         """Xᵀ(XV), entry by entry."""

@@ -88,14 +88,19 @@ class SparseOperator(Operator):
     rest: Float[Array, " e"]
     neighbours: Int[Array, "k p"]
     positions: Int[Array, "e 2"]
-    dimension: int = eqx.field(static=True)
+    size: int = eqx.field(static=True)
     stride: ClassVar[int] = 2
 
     def __init__(self, A: Any) -> None:
         (values, neighbours), (rest, positions) = sparse_parts(A)
         self.values, self.neighbours = jnp.asarray(values), jnp.asarray(neighbours)
         self.rest, self.positions = jnp.asarray(rest), jnp.asarray(positions)
-        self.dimension = A.shape[0]
+        self.size = A.shape[0]
+
+    @property
+    def dimension(self) -> int:
+        """The number of rows."""
+        return self.size
 
     def mv(self, block: Array) -> Array:
         """AV; a block may have the rows of zeros of the padded matrix."""

@@ -51,7 +51,11 @@ PLAN = sp.plan("log", A, KEY)
         (lambda: sp.spectral_sum(3.0, A, KEY), TypeError, "f must be a function"),
         (lambda: sp.spectral_sum(jnp.exp, A, KEY, preconditioner=sp.Jacobi()), ValueError, "log and 1/x only"),
         (lambda: sp.logdet(A, KEY, preconditioner="cholesky"), TypeError, "PivotedCholesky"),
-        (lambda: sp.logdet(A, KEY, preconditioner=sp.PivotedCholesky(rank=13)), ValueError, "rank of PivotedCholesky must be a whole number from 1 to 12, found 13"),
+        (
+            lambda: sp.logdet(A, KEY, preconditioner=sp.PivotedCholesky(rank=13)),
+            ValueError,
+            "rank of PivotedCholesky must be a whole number from 1 to 12, found 13",
+        ),
         (
             lambda: sp.logdet(A, KEY, preconditioner=sp.PivotedCholesky(noise=-1.0)),
             ValueError,
@@ -74,7 +78,11 @@ PLAN = sp.plan("log", A, KEY)
         (lambda: sp.estrada(np.triu(A), KEY, method="exact"), ValueError, "symmetric"),
         (lambda: sp.trace_inverse(np.ones((3, 3)), KEY, method="exact"), ValueError, "positive definite"),
         (lambda: sp.trace_inverse(np.diag([1.0, -1.0, 3.0]), KEY, method="auto"), ValueError, "positive definite"),
-        (lambda: sp.logdet(BCOO.fromdense(jnp.eye(3, dtype=complex)), KEY), TypeError, "real and symmetric, found dtype complex"),
+        (
+            lambda: sp.logdet(BCOO.fromdense(jnp.eye(3, dtype=complex)), KEY),
+            TypeError,
+            "real and symmetric, found dtype complex",
+        ),
         (lambda: sp.logdet(BCSR.fromdense(jnp.eye(3)), KEY), TypeError, "a BCOO matrix of JAX.*found BCSR"),
         (lambda: sp.logdet(BCOO.fromdense(jnp.eye(3), n_batch=1), KEY), ValueError, "plain, found n_batch=1"),
         (lambda: sp.logdet(A, KEY, budget=10), ValueError, "budget limits.*found budget=10"),

@@ -86,39 +86,35 @@ def test_an_interval_found_too_narrow_is_widened(monkeypatch):
     assert abs(e.value - exact(jnp.log, A)) < 6 * e.standard_error
 
 
-def test_error_bars_are_true():
-    p = sp.plan("log", A, KEY, probes=8)
-    e = jax.jit(jax.vmap(lambda key: p.estimate(A, key)))(jax.random.split(KEY, 3000))
-    assert float(jnp.mean(e.standard_error**2)) == pytest.approx(float(jnp.var(e.value)), rel=0.1)
+@jax.jit
+def many(p, matrix, keys):
+    return jax.vmap(lambda key: p.estimate(matrix, key))(keys)
 
 
-@pytest.mark.parametrize("name", ["dense RBF", "sparse Laplacian", "low-rank + noise"])
-def test_intervals_cover(name):
-    """Eight families, a thousand runs and rtol mode: `benchmarks/spectral_coverage.py` and the slow test below."""
-    B = families()[name]
+@pytest.mark.parametrize("name", ["dense RBF", "sparse Laplacian", "low-rank + noise", "diagonal"])
+def test_intervals_cover_and_error_bars_are_true(name):
+    """Eight families, a thousand runs and rtol mode: `benchmarks/spectral_coverage.py` and the slow test below.
+
+    Rademacher probes know a diagonal matrix exactly: all error is the degrees', and pairs rarely show it.
+    """
+    B = {**families(), "diagonal": np.diag(np.linspace(1.0, 5.0, 64))}[name]
     B = jnp.asarray(B.toarray() if hasattr(B, "toarray") else B)
-    p = sp.plan("log", B, KEY)
-    e = jax.jit(jax.vmap(lambda key: p.estimate(B, key)))(jax.random.split(KEY, 1000))
+    e = many(sp.plan("log", B, KEY), B, jax.random.split(KEY, 1000))
     low, high = e.interval(0.95)
     truth = exact(jnp.log, B)
-    assert 0.93 <= float(jnp.mean((low <= truth) & (truth <= high))) <= 0.98
-
-
-def test_intervals_cover_where_probes_do_not_vary():
-    """Rademacher probes know a diagonal matrix exactly: all error is the degrees', and pairs rarely show it."""
-    B = jnp.diag(jnp.linspace(1.0, 5.0, 40))
-    p = sp.plan("log", B, KEY)
-    e = jax.jit(jax.vmap(lambda key: p.estimate(B, key)))(jax.random.split(KEY, 1000))
-    low, high = e.interval(0.95)
-    truth = float(jnp.sum(jnp.log(jnp.diagonal(B))))
-    assert float(jnp.mean((low <= truth) & (truth <= high))) >= 0.93
+    covered = float(jnp.mean((low <= truth) & (truth <= high)))
+    if name == "diagonal":
+        assert covered >= 0.93
+    else:
+        assert 0.93 <= covered <= 0.98
+        assert float(jnp.mean(e.standard_error**2)) == pytest.approx(float(jnp.var(e.value)), rel=0.15)
 
 
 def test_rounding_does_not_average_out():
     with jax.enable_x64(False):
         B = 3.0 * jnp.eye(200, dtype=jnp.float32)
-        first = sp.logdet(B, KEY)
-        e = sp.logdet(B, KEY, atol=float(first.standard_error) / 8)
+        first = sp.logdet(B, KEY, probes=4)
+        e = sp.logdet(B, KEY, probes=4, atol=float(first.standard_error) / 8)
         assert e.status == Status.ROUNDING
         assert "rounding" in e.message
         assert abs(float(e.value) - 200 * np.log(3.0)) < 5 * float(e.standard_error)
@@ -126,46 +122,46 @@ def test_rounding_does_not_average_out():
 
 def test_a_relative_tolerance_ends_at_a_sum_near_zero(monkeypatch):
     monkeypatch.setattr("thalweg.spectral.adaptive._MOST_BATCHES", 20)
-    e = sp.logdet(with_spectrum([0.5, 2.0] * 10), KEY, rtol=1e-9)
+    e = sp.logdet(with_spectrum([0.5, 2.0] * 15), KEY, probes=4, rtol=1e-9)
     assert e.status == Status.BUDGET
 
 
 @pytest.mark.parametrize("p", [0.5, 3.0])
 def test_tolerances_of_a_schatten_norm_are_those_of_the_norm(p):
-    X = np.random.default_rng(0).standard_normal((30, 12))
+    X = np.random.default_rng(0).standard_normal((60, 30))
     norm = np.sum(np.linalg.svd(X, compute_uv=False) ** p) ** (1 / p)
     for tolerance in ({"rtol": 0.02}, {"atol": 0.02 * norm}):
-        low, high = sp.schatten_norm(X, KEY, p=p, **tolerance).interval(0.95)
+        low, high = sp.schatten_norm(X, KEY, p=p, probes=4, **tolerance).interval(0.95)
         assert (high - low) / 2 <= 0.021 * norm
         assert abs(0.5 * (low + high) - norm) <= 0.05 * norm
 
 
 def test_auto_counts_what_a_tolerance_takes():
     B = wishart(250)
-    assert sp.logdet(B, KEY, method="auto", rtol=1e-5).standard_error == 0
-    assert "cheaper" in sp.logdet(B, KEY, rtol=1e-5, budget=2000).message
+    assert sp.logdet(B, KEY, method="auto", probes=4, rtol=1e-5).standard_error == 0
+    assert "cheaper" in sp.logdet(B, KEY, probes=4, rtol=1e-5, budget=2000).message
 
 
 def test_half_precision_is_computed_in_single():
-    B = np.diag(np.arange(2.0, 22.0)) + 0.5 * (np.eye(20, k=1) + np.eye(20, k=-1))
-    e = sp.logdet(jnp.asarray(B, jnp.bfloat16), KEY)
+    B = np.diag(np.arange(2.0, 32.0)) + 0.5 * (np.eye(30, k=1) + np.eye(30, k=-1))
+    e = sp.logdet(jnp.asarray(B, jnp.bfloat16), KEY, probes=4)
     assert e.value.dtype == jnp.float32
     low, high = e.interval(0.999)
-    assert low <= np.linalg.slogdet(B)[1] <= high
+    assert float(low) <= np.linalg.slogdet(B)[1] <= float(high)
 
 
 def test_nuclear_norm_of_a_sparse_matrix_of_jax():
     X = np.random.default_rng(0).standard_normal((9, 6)) * (np.random.default_rng(1).random((9, 6)) < 0.5)
     X = X + np.eye(9, 6)
     # Wide, and with room for more entries than there are.
-    low, high = sp.nuclear_norm(BCOO.fromdense(jnp.asarray(X.T), nse=40), KEY).interval(0.999)
+    low, high = sp.nuclear_norm(BCOO.fromdense(jnp.asarray(X.T), nse=40), KEY, probes=4).interval(0.999)
     assert low <= np.sum(np.linalg.svd(X, compute_uv=False)) <= high
 
 
-@pytest.mark.parametrize("dimension", [1, 2, 3, 5])
+@pytest.mark.parametrize("dimension", [1, 3])
 def test_orthogonal_probes_in_few_dimensions(dimension):
     B = np.diag(np.arange(1.0, dimension + 1))
-    e = sp.logdet(B, KEY, probe="orthogonal")
+    e = sp.logdet(B, KEY, probe="orthogonal", probes=6)
     assert float(e.value) == pytest.approx(np.sum(np.log(np.arange(1.0, dimension + 1))), abs=0.5)
 
 
@@ -193,7 +189,7 @@ def test_steins_rule_covers_where_naive_stopping_does_not():
         )
 
     def stein():
-        e = refine(lambda key: batch(), batch(), KEY, lambda value: tolerance, None)
+        e = refine(lambda index: batch(), batch(), lambda value: tolerance, None)
         low, high = e.interval(0.95)
         assert high - low <= 2 * tolerance * (1 + 1e-12)
         return low <= 0.0 <= high
@@ -207,8 +203,8 @@ def test_steins_rule_covers_where_naive_stopping_does_not():
             half = quantiles[len(drawn) - 1] * np.sqrt(variance / len(drawn))
         return abs(mean) <= half
 
-    assert 0.935 <= np.mean([stein() for _ in range(800)]) <= 0.975
-    many = 4000
+    assert 0.92 <= np.mean([stein() for _ in range(400)]) <= 0.985
+    many = 2000
     assert np.mean([naive() for _ in range(many)]) < 0.95 - 5 * np.sqrt(0.95 * 0.05 / many)
 
 
@@ -229,28 +225,29 @@ def test_intervals_cover_in_rtol_mode(name):
 
 
 def test_rtol_and_budget():
-    tight = sp.logdet(A, KEY, probes=4, rtol=0.02)
+    tight = sp.logdet(A, KEY, probes=4, rtol=0.1)
     low, high = tight.interval(0.95)
     assert int(tight.status) == 0
     # The tolerance is relative to the value of the first batch.
-    assert high - low <= 2 * 0.025 * abs(tight.value)
+    assert high - low <= 2 * 0.125 * abs(tight.value)
     short = sp.logdet(A, KEY, probes=4, rtol=1e-4, budget=200)
     assert int(short.status) == Status.BUDGET
     assert "budget" in short.message
 
 
 def test_named_sums():
-    X = np.random.default_rng(0).standard_normal((20, 40))
+    X = np.random.default_rng(0).standard_normal((30, 60))
     singular = np.linalg.svd(X, compute_uv=False)
-    W = wishart(20) / 20
+    W = wishart(30) / 30
+    few = {"probes": 4}
     cases = {
-        "trace_inverse": (sp.trace_inverse(W, KEY), exact(FUNCTIONS["inverse"], W)),
-        "entropy": (sp.entropy(W, KEY), -exact(FUNCTIONS["xlogx"], W)),
-        "trace_exp": (sp.trace_exp(W, KEY, time=-2.0), exact(lambda x: jnp.exp(-2.0 * x), W)),
-        "estrada": (sp.estrada(W, KEY), exact(jnp.exp, W)),
-        "nuclear": (sp.nuclear_norm(X, KEY), singular.sum()),
-        "smoothed": (sp.nuclear_norm(X.T, KEY, smoothing=2.0), np.sqrt(singular**2 + 2.0).sum()),
-        "schatten": (sp.schatten_norm(X, KEY, p=3.0), np.sum(singular**3) ** (1 / 3)),
+        "trace_inverse": (sp.trace_inverse(W, KEY, **few), exact(FUNCTIONS["inverse"], W)),
+        "entropy": (sp.entropy(W, KEY, **few), -exact(FUNCTIONS["xlogx"], W)),
+        "trace_exp": (sp.trace_exp(W, KEY, time=-2.0, **few), exact(lambda x: jnp.exp(-2.0 * x), W)),
+        "estrada": (sp.estrada(W, KEY, **few), exact(jnp.exp, W)),
+        "nuclear": (sp.nuclear_norm(X, KEY, **few), singular.sum()),
+        "smoothed": (sp.nuclear_norm(X.T, KEY, smoothing=2.0, **few), np.sqrt(singular**2 + 2.0).sum()),
+        "schatten": (sp.schatten_norm(X, KEY, p=3.0, **few), np.sum(singular**3) ** (1 / 3)),
     }
     for name, (found, truth) in cases.items():
         assert abs(float(found.value) - truth) < 5 * float(found.standard_error), name
@@ -277,12 +274,11 @@ def test_gradient_without_a_plan_and_through_a_preconditioner():
 
 
 def test_float32_says_what_rounding_costs():
-    values = np.geomspace(1e-5, 10.0, 60)
-    B = with_spectrum(values, 3)
+    B = with_spectrum(np.geomspace(1e-4, 10.0, 30), 3)
+    options = {"interval": (5e-5, 10.5), "probes": 4, "degree": 100}
     with jax.enable_x64(False):
-        p = sp.plan("log", jnp.asarray(B, jnp.float32), KEY, interval=(5e-6, 10.5), probes=8)
-        assert float(p.rounding) > 1e-3
-    assert float(sp.plan("log", jnp.asarray(B), KEY, interval=(5e-6, 10.5), probes=8).rounding) < 1e-6
+        assert float(sp.plan("log", jnp.asarray(B, jnp.float32), KEY, **options).rounding) > 1e-3
+    assert float(sp.plan("log", jnp.asarray(B), KEY, **options).rounding) < 1e-6
 
 
 def test_lanczos_intervals_hold():
@@ -320,19 +316,20 @@ def test_the_oracle_obeys_its_law_and_is_exact_where_asked():
     oracle = sp.SpectralOracle("log", operator, theta, KEY, probes=4, g=lambda t: jnp.sum(t**2))
     full = oracle.full(theta)
     assert full.value == pytest.approx(float(oracle.value(theta)))
-    outs = jax.jit(jax.vmap(lambda key: oracle.estimate(theta, (), key)[0]))(jax.random.split(KEY, 2000))
+    run = jax.jit(jax.vmap(lambda o, t, key: o.estimate(t, (), key)[0], (None, None, 0)))
+    keys = jax.random.split(KEY, 2000)
+    outs = run(oracle, theta, keys)
     error = outs.gradient.std(0) / np.sqrt(2000)
     assert np.all(np.abs(outs.gradient.mean(0) - full.gradient) < 5 * error)
     assert np.all(outs.work > 0)
     # The same key, another θ: the same noise, so the difference is far less noisy than either.
-    near = jax.jit(jax.vmap(lambda key: oracle.estimate(theta * 1.01, (), key)[0].gradient))(jax.random.split(KEY, 200))
-    assert np.all((near - outs.gradient[:200]).std(0) < 0.1 * near.std(0))
-    void = oracle.estimate(theta * 30.0, (), KEY)[0]
-    assert np.all(np.isnan(void.gradient))
+    near = run(oracle, theta * 1.01, keys).gradient
+    assert np.all((near - outs.gradient).std(0) < 0.1 * near.std(0))
+    assert np.all(np.isnan(run(oracle, theta * 30.0, keys).gradient))
     moved = oracle.replanned(theta * 30.0, KEY)
     assert moved.plan.probes == 4
     assert oracle.replanned(theta, KEY, probes=8).plan.probes == 8
-    assert np.all(np.isfinite(moved.estimate(theta * 30.0, (), KEY)[0].gradient))
+    assert np.all(np.isfinite(run(moved, theta * 30.0, keys).gradient))
 
 
 def _scaled(theta, matrix, block):

@@ -11,6 +11,7 @@ import scipy.sparse.linalg
 from jax.experimental import sparse as jsparse
 from spectral_matrices import laplacian, rbf
 
+from thalweg.kernels import Gaussian
 from thalweg.spectral import (
     FunctionOperator,
     KernelOperator,
@@ -31,6 +32,7 @@ from thalweg.spectral.operators.sparse import sparse_parts
 A = laplacian(6)
 DENSE = A.toarray()
 KEY = jax.random.key(0)
+slow = pytest.mark.slow
 
 
 def kinds():
@@ -55,11 +57,23 @@ def test_every_kind_multiplies_a_block(kind):
     assert operator @ jnp.asarray(block) == pytest.approx(DENSE @ block)
     assert operator @ jnp.asarray(block[:, 0]) == pytest.approx(DENSE @ block[:, 0])
     assert operator.to_dense() == pytest.approx(DENSE)
+    assert operator.columns(jnp.array([3, 0])) == pytest.approx(DENSE[:, [3, 0]])
+    assert operator.shape == (36, 36)
+    lower, upper = operator.bounds()
+    assert lower <= np.linalg.eigvalsh(DENSE)[0]
+    assert upper >= np.linalg.eigvalsh(DENSE)[-1]
+    if kind in ("lineax", "scipy", "function"):
+        with pytest.raises(NotImplementedError, match="products only, not its diagonal"):
+            operator.diagonal()
+    else:
+        assert operator.diagonal() == pytest.approx(np.diagonal(DENSE))
 
 
-@pytest.mark.parametrize("kind", ["csr", "bcoo", "lineax", "function"])
+@pytest.mark.parametrize(
+    "kind", ["csr", "scipy", *(pytest.param(k, marks=slow) for k in ("bcoo", "lineax", "function", "shifted", "sum"))]
+)
 def test_every_kind_has_a_log_determinant(kind):
-    e = logdet(kinds()[kind], jax.random.key(0), probes=4)
+    e = logdet(kinds()[kind], KEY, probes=4, degree=12, interval=(0.09, 8.2))
     assert abs(e.value - np.linalg.slogdet(DENSE)[1]) < 6 * e.standard_error
 
 
@@ -126,6 +140,31 @@ def test_kernel_products_do_not_depend_on_the_strips():
     strips = kernel_operator(rbf_kernel, jnp.array(0.2), points, 0.05, rows=5)
     assert strips.to_dense() == pytest.approx(whole.to_dense())
     assert strips.diagonal() == pytest.approx(jnp.diagonal(whole.to_dense()))
+    assert strips.columns(jnp.array([7, 2])) == pytest.approx(whole.to_dense()[:, [7, 2]])
+
+
+def test_kernels_of_the_library_are_kernels():
+    points = jnp.asarray(np.random.default_rng(0).uniform(size=(23, 2)))
+    kernel = Gaussian(lengthscale=0.2)
+    A = ShiftedOperator(KernelOperator(kernel, points), 0.1)
+    assert A.to_dense() == pytest.approx(kernel(points) + 0.1 * jnp.eye(23))
+    gradient = jax.grad(lambda k: jnp.sum(KernelOperator(k, points).mv(points)))(kernel)
+    assert float(gradient.lengthscale) != 0
+
+
+@pytest.mark.parametrize("rule", ["series", pytest.param("paper", marks=slow)])
+def test_gradients_reach_whatever_is_differentiated(rule):
+    """Parameters, noise and points alike, against the exact derivative."""
+    points = jnp.asarray(np.random.default_rng(0).uniform(size=(6, 2)))
+    rbf_kernel = lambda t, X, Y: jnp.exp(-0.5 * jnp.sum((X[:, None] - Y[None]) ** 2, -1) / t**2)
+    operator = lambda t: kernel_operator(rbf_kernel, t[0], t[1], lambda _: t[2])
+    theta = (jnp.array(0.3), points, jnp.array(0.5))
+    exact = jax.grad(lambda t: jnp.linalg.slogdet(operator(t).to_dense())[1])(theta)
+    keys = jax.random.split(KEY, 2000)
+    p = plan("log", operator(theta), KEY, probes=2, gradient=rule)
+    run = jax.jit(jax.vmap(jax.grad(lambda t, key: p.estimate(operator(t), key).value), (None, 0)))
+    for found, truth in zip(jax.tree.leaves(run(theta, keys)), jax.tree.leaves(exact), strict=True):
+        assert np.all(np.abs(found.mean(0) - truth) < 5 * found.std(0) / np.sqrt(2000) + 1e-9)
 
 
 @pytest.mark.parametrize("matrix", [rbf(20), laplacian(5)])

@@ -6,14 +6,12 @@ first batch; it decides how many batches are drawn in all; and the final interva
 freedom, not a new one. For normal batch means the coverage is then exact whatever the number of batches.
 """
 
+import dataclasses
 from collections.abc import Callable
-from typing import Any
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Key
 
 from thalweg.spectral.estimate import Estimate, Status, quantile
 
@@ -44,14 +42,13 @@ def batches_wanted(first: Estimate, target: Target | None, rounding: float) -> t
 
 
 def refine(
-    draw: Callable[[Any], Estimate],
+    draw: Callable[[int], Estimate],
     first: Estimate,
-    key: Key[Array, ""],
     target: Target | None,
     budget: int | None,
     rounding: float = 0.0,
 ) -> Estimate:
-    """Average as many batches as the first one says it takes."""
+    """Average as many batches as the first one says it takes; ``draw(i)`` makes the i-th."""
     wanted, status = batches_wanted(first, target, rounding)
     if wanted == 1 and status == Status.OK:
         return first
@@ -60,16 +57,17 @@ def refine(
     batches = min(wanted, allowed)
     total, products = first.value, first.products
     for index in range(1, batches):
-        batch = draw(jax.random.fold_in(key, index))
-        if batch.outcome != Status.OK:
+        batch = draw(index)
+        if batch.outcome is not Status.OK:
             raise ValueError(f"estimate failed in batch {index}: {batch.message}")
         total, products = total + batch.value, products + batch.products
     variance = float(jax.lax.stop_gradient(first.standard_error)) ** 2
     error = np.sqrt(max(variance - rounding**2, 0.0) / batches + rounding**2)
-    replacements = (
-        total / batches,
-        jnp.asarray(error, first.value.dtype),
-        products,
-        jnp.asarray(status if batches == wanted else Status.BUDGET, first.status.dtype),
+    status = status if batches == wanted else Status.BUDGET
+    return dataclasses.replace(
+        first,
+        value=total / batches,
+        standard_error=jnp.asarray(error, first.value.dtype),
+        products=products,
+        status=jnp.asarray(int(status), first.status.dtype),
     )
-    return eqx.tree_at(lambda e: (e.value, e.standard_error, e.products, e.status), first, replacements)

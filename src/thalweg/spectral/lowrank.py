@@ -146,15 +146,14 @@ class _LowRankRequest(Request):
         bounds_key, sketch_key, rank_key = jax.random.split(key, 3)
         if self.rank is not None:
             arguments.whole(f"rank of {type(self).__name__}", self.rank, most=operator.dimension)
-        shift, products = self.noise, 0
-        level = operator.split()[1] if shift is None else shift
-        if level is None:
+        level, products = self.noise, 0
+        own = None if level is not None else operator.split()[1]
+        if own is not None:
+            level = float(arguments.number("noise of the operator", own, above=0))
+        elif level is None:
             found = spectrum(operator, None, bounds_key, positive=True)
-            level = shift = found.lower
-            products = found.products
-        elif not float(level) > 0:
-            raise ValueError(f"noise of the operator must be positive, found {float(level)}")
-        shift = None if shift is None else jnp.asarray(shift, operator.dtype)
+            level, products = found.lower, found.products
+        shift = None if own is not None else jnp.asarray(level, operator.dtype)
         sample, spent = self._sample(operator, shift, float(level), sketch_key, rank_key, probes)
         return LowRank(operator, sample, shift, products + spent)
 

@@ -161,7 +161,12 @@ def _form(f: Callable[[Any], Any], preconditioner: Any) -> tuple[Callable[[Any],
     """The function that is expanded, and what its sum is of tr f(A)."""
     if preconditioner is None:
         return f, "plain"
-    arguments.instance("preconditioner", preconditioner, Request, "PivotedCholesky(), Nystrom(), Jacobi() or Own(...)")
+    arguments.instance(
+        "preconditioner",
+        preconditioner,
+        Request,  # type: ignore[type-abstract]
+        "PivotedCholesky(), Nystrom(), Jacobi() or Own(...)",
+    )
     if f is jnp.log:
         return f, "log"
     if f is reciprocal:
@@ -205,7 +210,7 @@ def _density(bounds: Spectrum, lower: float, upper: float, size: int) -> tuple[n
     return thin(nodes, bounds.weights, max(8, min(400, 10_000_000 // max(size, 1))))
 
 
-def _tables(tuner: Tuner, law: laws.Law, dtype: Any) -> tuple[Array, Array, Array, Array]:
+def _tables(tuner: Tuner, law: laws.Law, dtype: Any) -> list[Array]:
     """b_j/S_j, b′_j/S_j, log S_j and the control variate, padded to a power of two: few shapes to compile for."""
     logs = law.floored.log_survival
     length = max(64, 1 << (logs.size - 1).bit_length())
@@ -222,7 +227,7 @@ def _tables(tuner: Tuner, law: laws.Law, dtype: Any) -> tuple[Array, Array, Arra
     signs = np.cos(np.arange(length) * np.arccos(np.clip(tuner.centre, -1.0, 1.0)))
     control = np.cumsum(weights * signs) - clenshaw(tuner.value, tuner.centre)
     padded = np.append(logs, np.full(length - logs.size, -np.inf))
-    return tuple(jnp.asarray(table, dtype) for table in (weights, weigh(tuner.slope), padded, control))
+    return [jnp.asarray(table, dtype) for table in (weights, weigh(tuner.slope), padded, control)]
 
 
 def _rounding(function: Callable[[Any], Any], tuner: Tuner, lower: float, upper: float, dtype: Any) -> float:

@@ -29,7 +29,7 @@ class Preconditioner(Request):
 
     log_determinant: eqx.AbstractVar[Array]
     inverse_trace: eqx.AbstractVar[Array]
-    products: eqx.AbstractVar[Array]
+    products: eqx.AbstractVar[np.ndarray]
 
     # Known by identity, as a function is: what is an option must be hashable, and this holds arrays.
     __hash__ = object.__hash__
@@ -95,7 +95,12 @@ class Jacobi(Request):
                 f"A must be positive definite for a diagonal preconditioner: its diagonal has the entry "
                 f"{float(jnp.min(scale)):.4g}"
             )
-        return Scaling(scale, jnp.sum(jnp.log(scale)), jnp.sum(1.0 / scale), np.asarray(0))
+        return Scaling(
+            log_determinant=jnp.sum(jnp.log(scale)),
+            inverse_trace=jnp.sum(1.0 / scale),
+            products=np.asarray(0),
+            scale=scale,
+        )
 
 
 class Own(Preconditioner):

@@ -72,10 +72,10 @@ def spectral_sum(
     Examples
     --------
     >>> import jax, jax.numpy as jnp
-    >>> A = jnp.diag(jnp.linspace(1.0, 4.0, 100))
-    >>> result = spectral_sum(jnp.sqrt, A, jax.random.key(0), rtol=1e-2)
-    >>> bool(abs(result.value - jnp.sum(jnp.sqrt(jnp.linspace(1.0, 4.0, 100)))) < 2.0)
-    True
+    >>> A = jnp.diag(jnp.array([1.0, 4.0, 9.0]))
+    >>> result = spectral_sum(jnp.sqrt, A, jax.random.key(0), probes=4, rtol=0.05)
+    >>> round(float(result.value), 0), result.message
+    (6.0, "ok A factorisation would be cheaper: method='auto' uses it.")
     """
     return _summed(named(f), A, key, _target(rtol, atol), plan=plan, budget=budget, method=method, **options)
 
@@ -134,7 +134,8 @@ def _summed(
     cheaper = factorisation_is_cheaper(f, operator, plan, batches_wanted(first, target, rounding)[0])
     if method == "auto" and cheaper:
         return _exact(f, operator, key)
-    result = refine(lambda k: plan.estimate(operator, k), first, key, target, budget, rounding)
+    draw = lambda index: plan.estimate(operator, jax.random.fold_in(key, index))
+    result = refine(draw, first, target, budget, rounding)
     return dataclasses.replace(
         result,
         products=result.products + jnp.asarray(spent, result.products.dtype),
@@ -210,10 +211,9 @@ def logdet(A: Any, key: Key[Array, ""], **options: Any) -> Estimate:
     Examples
     --------
     >>> import jax, jax.numpy as jnp
-    >>> A = jnp.diag(jnp.linspace(1.0, 2.0, 50))
-    >>> result = logdet(A, jax.random.key(0))
-    >>> bool(abs(result.value - jnp.sum(jnp.log(jnp.linspace(1.0, 2.0, 50)))) < 0.1)
-    True
+    >>> result = logdet(2.0 * jnp.eye(3), jax.random.key(0), probes=4)
+    >>> round(float(result.value / jnp.log(2.0)), 4)
+    3.0
     """
     return spectral_sum(jnp.log, A, key, **options)
 
@@ -224,8 +224,8 @@ def trace_inverse(A: Any, key: Key[Array, ""], **options: Any) -> Estimate:
     Examples
     --------
     >>> import jax, jax.numpy as jnp
-    >>> round(float(trace_inverse(2.0 * jnp.eye(10), jax.random.key(0)).value), 5)
-    5.0
+    >>> round(float(trace_inverse(2.0 * jnp.eye(3), jax.random.key(0), probes=4).value), 4)
+    1.5
     """
     return spectral_sum(reciprocal, A, key, **options)
 
@@ -236,8 +236,8 @@ def entropy(A: Any, key: Key[Array, ""], **options: Any) -> Estimate:
     Examples
     --------
     >>> import jax, jax.numpy as jnp
-    >>> round(float(entropy(jnp.eye(4) / 4, jax.random.key(0)).value), 4)
-    1.3863
+    >>> round(float(entropy(jnp.eye(3) / 3, jax.random.key(0), probes=4).value), 4)
+    1.0986
     """
     return spectral_sum(entropy_density, A, key, **options)
 
@@ -248,7 +248,7 @@ def trace_exp(A: Any, key: Key[Array, ""], *, time: float = 1.0, **options: Any)
     Examples
     --------
     >>> import jax, jax.numpy as jnp
-    >>> round(float(trace_exp(jnp.zeros((3, 3)), jax.random.key(0)).value), 4)
+    >>> round(float(trace_exp(jnp.zeros((3, 3)), jax.random.key(0), probes=4).value), 4)
     3.0
     """
     time = float(arguments.number("time", time))
@@ -262,9 +262,8 @@ def estrada(A: Any, key: Key[Array, ""], **options: Any) -> Estimate:
     --------
     >>> import jax, jax.numpy as jnp
     >>> triangle = jnp.ones((3, 3)) - jnp.eye(3)
-    >>> low, high = estrada(triangle, jax.random.key(0)).interval()
-    >>> bool(low <= jnp.exp(2.0) + 2 * jnp.exp(-1.0) <= high)
-    True
+    >>> round(float(estrada(triangle, jax.random.key(0), method="exact").value), 4)  # e² + 2/e
+    8.1248
     """
     return spectral_sum(jnp.exp, A, key, **options)
 
@@ -288,9 +287,8 @@ def nuclear_norm(X: Any, key: Key[Array, ""], *, smoothing: float = 0.0, **optio
     Examples
     --------
     >>> import jax, jax.numpy as jnp
-    >>> X = jnp.eye(4, 6) * jnp.array([1.0, 2.0, 3.0, 4.0])[:, None]
-    >>> round(float(nuclear_norm(X, jax.random.key(0)).value), 1)
-    10.0
+    >>> round(float(nuclear_norm(2.0 * jnp.eye(3, 4), jax.random.key(0), probes=4).value), 4)
+    6.0
     """
     return schatten_norm(X, key, p=1.0, smoothing=smoothing, **options)
 
@@ -317,9 +315,8 @@ def schatten_norm(X: Any, key: Key[Array, ""], *, p: float, smoothing: float = 0
     Examples
     --------
     >>> import jax, jax.numpy as jnp
-    >>> X = jnp.eye(4, 6) * jnp.array([1.0, 2.0, 3.0, 4.0])[:, None]
-    >>> round(float(schatten_norm(X, jax.random.key(0), p=2).value), 4)  # √30
-    5.4772
+    >>> round(float(schatten_norm(2.0 * jnp.eye(3, 4), jax.random.key(0), p=2, probes=4).value), 4)  # √12
+    3.4641
     """
     p, smoothing = float(arguments.number("p", p, above=0)), float(arguments.number("smoothing", smoothing, least=0))
     gram = gram_operator(X, smoothing, options.get("dimension"))

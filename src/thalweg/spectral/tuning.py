@@ -5,13 +5,14 @@ variance of the estimate is predicted before it is made: that of the probes, 2d 
 degrees, through the truncation error e_n = p̂_n − f of every degree n. The mean degree minimises variance × work.
 """
 
+from dataclasses import dataclass
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
 
 from thalweg import arguments
 from thalweg.spectral import degrees as laws
-from thalweg.spectral.chebyshev import clenshaw
 from thalweg.spectral.degrees import Law
 
 # One step of the block costs about as much again as this many more columns would.
@@ -31,7 +32,8 @@ class Prediction(NamedTuple):
     coefficient: float
 
 
-class Tuner(NamedTuple):
+@dataclass(frozen=True)
+class Tuner:
     """What laws are judged by.
 
     The coefficients of f and of f′; the density, as ``nodes`` on [−1, 1] and ``weights``; the dimension; the number
@@ -58,7 +60,7 @@ class Tuner(NamedTuple):
 
     def predict(self, coefficients: np.ndarray, law: Law) -> Prediction:
         """Predict the variance and work of one probe."""
-        errors = _truncations(coefficients, law, np.append(self.nodes, self.centre))
+        errors, values = self._truncations(coefficients, law)
         spread, control = errors[:, :-1], self.dimension * errors[:, -1]
         trace = self.dimension * (spread @ self.weights)
         squares = 2.0 * self.dimension * (spread**2 @ self.weights)
@@ -69,7 +71,6 @@ class Tuner(NamedTuple):
         useful = denominator > 0 and not law.biased
         coefficient = within(trace, control) / denominator if useful else 0.0
         rest = trace - coefficient * control
-        values = clenshaw(coefficients, self.nodes)
         mean = self.weights @ values
         probe = 2.0 * self.dimension * (self.weights @ (values - mean) ** 2)
         alone = within(rest, rest)
@@ -77,8 +78,24 @@ class Tuner(NamedTuple):
         work = float(length @ degree) + _STEP_COLUMNS * float(degree.max()) / (2 * self.strata)
         return Prediction(float(probe + truncation), float(probe), alone, work, float(coefficient))
 
-    @property
+    def _truncations(self, coefficients: np.ndarray, law: Law) -> tuple[np.ndarray, np.ndarray]:
+        """e_n(t) = p̂_n(t) − f(t) for n = 0 … J (one per row) at the nodes and the centre; and f at the nodes."""
+        b = np.append(coefficients, np.zeros(law.log_survival.size - coefficients.size))
+        with np.errstate(over="ignore", divide="ignore", invalid="ignore"):
+            weights = np.where(b != 0, b * np.exp(-law.log_survival), 0.0)
+        terms = np.where(np.isfinite(weights), weights, 0.0)[:, None] * self._polynomials[: b.size]
+        values = coefficients @ self._polynomials[: coefficients.size]
+        return np.cumsum(terms, axis=0) - values[None, :], values[:-1]
+
+    @cached_property
+    def _polynomials(self) -> np.ndarray:
+        """T_j at the nodes and the centre, one degree per row: all laws that are tried share them."""
+        points = np.clip(np.append(self.nodes, self.centre), -1.0, 1.0)
+        return np.cos(np.arange(self._padded.size)[:, None] * np.arccos(points)[None, :])
+
+    @cached_property
     def _padded(self) -> np.ndarray:
+        """The coefficients of f, as many as the longer of the two series has."""
         return np.append(self.value, np.zeros(max(self.slope.size - self.value.size, 0)))
 
     def _last(self, gradient: str | None) -> int:
@@ -116,18 +133,6 @@ def thin(nodes: np.ndarray, weights: np.ndarray, count: int) -> tuple[np.ndarray
     # The ends matter: the control variate sits there.
     centres[0], centres[-1] = nodes[0], nodes[-1]
     return centres, merged
-
-
-def _truncations(coefficients: np.ndarray, law: Law, points: np.ndarray) -> np.ndarray:
-    """Return e_n(t) = p̂_n(t) − f(t) at points t of [−1, 1], for n = 0 … J: an array of shape (J+1, len(points))."""
-    degrees = np.arange(law.log_survival.size)
-    b = np.zeros(degrees.size)
-    b[: coefficients.size] = coefficients[: degrees.size]
-    with np.errstate(over="ignore", divide="ignore", invalid="ignore"):
-        weights = np.where(b != 0, b * np.exp(-law.log_survival), 0.0)
-    polynomials = np.cos(degrees[:, None] * np.arccos(np.clip(points, -1.0, 1.0))[None, :])
-    terms = np.where(np.isfinite(weights), weights, 0.0)[:, None] * polynomials
-    return np.cumsum(terms, axis=0) - clenshaw(coefficients, points)[None, :]
 
 
 def _cells(law: Law, strata: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

@@ -26,7 +26,7 @@ class Strips(NamedTuple):
 class Operator(eqx.Module):
     """A symmetric operator A, known by its products with blocks of vectors.
 
-    A subclass says its ``shape`` and its products, :meth:`mv`. It may say more: its :meth:`diagonal`, its
+    A subclass says its ``dimension`` and its products, :meth:`mv`. It may say more: its :meth:`diagonal`, its
     :meth:`columns`, :meth:`bounds` of its spectrum. Its arrays are fields; gradients are taken with respect to those
     that depend on what is differentiated.
 
@@ -37,8 +37,8 @@ class Operator(eqx.Module):
     ...     scales: jax.Array
     ...
     ...     @property
-    ...     def shape(self):
-    ...         return (self.scales.size, self.scales.size)
+    ...     def dimension(self):
+    ...         return self.scales.size
     ...
     ...     def mv(self, block):
     ...         return self.scales[:, None] * block
@@ -55,8 +55,8 @@ class Operator(eqx.Module):
 
     @property
     @abstractmethod
-    def shape(self) -> tuple[int, int]:
-        """(d, d)."""
+    def dimension(self) -> int:
+        """The number of rows d."""
 
     @abstractmethod
     def mv(self, block: Float[Array, "d m"]) -> Float[Array, "d m"]:
@@ -71,8 +71,9 @@ class Operator(eqx.Module):
 
     def columns(self, indices: Int[Array, " k"]) -> Float[Array, "d k"]:
         """Columns of A: products with unit vectors, unless an operator knows better."""
-        size = self.shape[0]
-        return self.mv((jnp.arange(size, dtype=indices.dtype)[:, None] == indices[None, :]).astype(self.dtype))
+        return self.mv(
+            (jnp.arange(self.dimension, dtype=indices.dtype)[:, None] == indices[None, :]).astype(self.dtype)
+        )
 
     def bounds(self) -> tuple[float, float]:
         """Proven bounds of the spectrum, (−∞, ∞) if there are none."""
@@ -87,9 +88,9 @@ class Operator(eqx.Module):
         return None
 
     @property
-    def dimension(self) -> int:
-        """The number of rows d."""
-        return self.shape[0]
+    def shape(self) -> tuple[int, int]:
+        """(d, d)."""
+        return self.dimension, self.dimension
 
     @property
     def dtype(self) -> np.dtype:
@@ -107,7 +108,7 @@ class Operator(eqx.Module):
 
     def to_dense(self) -> Float[Array, "d d"]:
         """All d² entries, by a product with the identity."""
-        return self.mv(jnp.eye(self.shape[0], dtype=self.dtype))
+        return self.mv(jnp.eye(self.dimension, dtype=self.dtype))
 
 
 class SumOperator(Operator):
@@ -130,9 +131,9 @@ class SumOperator(Operator):
             raise ValueError(f"terms of SumOperator must have one shape, found {sorted(shapes)}")
 
     @property
-    def shape(self) -> tuple[int, int]:
-        """(d, d)."""
-        return self.terms[0].shape
+    def dimension(self) -> int:
+        """That of every term."""
+        return self.terms[0].dimension
 
     def mv(self, block: Array) -> Array:
         """AV + BV + …"""
@@ -186,9 +187,9 @@ class ShiftedOperator(Operator):
         return self.operator.stride
 
     @property
-    def shape(self) -> tuple[int, int]:
-        """(d, d)."""
-        return self.operator.shape
+    def dimension(self) -> int:
+        """That of K."""
+        return self.operator.dimension
 
     def mv(self, block: Array) -> Array:
         """KV + σ²V."""

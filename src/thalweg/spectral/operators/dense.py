@@ -24,9 +24,9 @@ class DenseOperator(Operator):
     materialised: ClassVar[bool] = True
 
     @property
-    def shape(self) -> tuple[int, int]:
-        """(d, d)."""
-        return self.matrix.shape
+    def dimension(self) -> int:
+        """The number of rows."""
+        return self.matrix.shape[0]
 
     def mv(self, block: Array) -> Array:
         """AV."""
@@ -61,9 +61,9 @@ class BCOOOperator(Operator):
     size: int = eqx.field(static=True)
 
     @property
-    def shape(self) -> tuple[int, int]:
-        """(d, d)."""
-        return self.size, self.size
+    def dimension(self) -> int:
+        """The number of rows."""
+        return self.size
 
     def mv(self, block: Array) -> Array:
         """AV, entry by entry."""
@@ -75,4 +75,4 @@ class BCOOOperator(Operator):
     def diagonal(self) -> Array:
         """The entries that lie on the diagonal."""
         own = jnp.where(self.places[:, 0] == self.places[:, 1], self.entries, 0).astype(self.dtype)
-        return jnp.zeros(self.size, self.dtype).at[self.places[:, 0]].add(own, mode="drop")
+        return jnp.zeros(self.dimension, self.dtype).at[self.places[:, 0]].add(own, mode="drop")

@@ -48,9 +48,9 @@ class FunctionOperator(Operator):
         check_closed(self)
 
     @property
-    def shape(self) -> tuple[int, int]:
-        """(d, d)."""
-        return self.size, self.size
+    def dimension(self) -> int:
+        """The number of rows."""
+        return self.size
 
     def mv(self, block: Array) -> Array:
         """What the function says."""
@@ -73,9 +73,9 @@ class LineaxOperator(Operator):
         check_closed(self)
 
     @property
-    def shape(self) -> tuple[int, int]:
-        """(d, d)."""
-        return self.operator.out_size(), self.operator.in_size()
+    def dimension(self) -> int:
+        """The number of rows."""
+        return self.operator.out_size()
 
     def mv(self, block: Array) -> Array:
         """The operator on every column."""
@@ -97,9 +97,9 @@ class SciPyOperator(Operator):
     operator: Any = eqx.field(static=True)
 
     @property
-    def shape(self) -> tuple[int, int]:
-        """(d, d)."""
-        return self.operator.shape
+    def dimension(self) -> int:
+        """The number of rows."""
+        return self.operator.shape[0]
 
     @property
     def dtype(self) -> np.dtype:

@@ -1,6 +1,5 @@
 """Squares: XᵀX or XXᵀ of a rectangular matrix X, whichever is smaller, and A² of a symmetric operator."""
 
-
 import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
@@ -22,9 +21,9 @@ class GramOperator(Operator):
     matrix: Float[Array, "n m"]
 
     @property
-    def shape(self) -> tuple[int, int]:
-        """(d, d), d the smaller of the two sides."""
-        return min(self.matrix.shape), min(self.matrix.shape)
+    def dimension(self) -> int:
+        """The smaller of the two sides."""
+        return min(self.matrix.shape)
 
     @property
     def tall(self) -> Array:
@@ -43,7 +42,7 @@ class GramOperator(Operator):
 
 
 class SparseGramOperator(Operator):
-    """XᵀX for the entries of a sparse X with ``height`` rows and ``width`` columns, no wider than high.
+    """XᵀX for the entries of a sparse X with ``height`` rows and ``size`` columns, no wider than high.
 
     Examples
     --------
@@ -57,12 +56,12 @@ class SparseGramOperator(Operator):
     rows: Int[Array, " e"]
     places: Int[Array, " e"]
     height: int = eqx.field(static=True)
-    width: int = eqx.field(static=True)
+    size: int = eqx.field(static=True)
 
     @property
-    def shape(self) -> tuple[int, int]:
-        """(d, d), d the number of columns."""
-        return self.width, self.width
+    def dimension(self) -> int:
+        """The number of rows."""
+        return self.size
 
     def mv(self, block: Array) -> Array:
         """Xᵀ(XV), entry by entry."""
@@ -72,7 +71,7 @@ class SparseGramOperator(Operator):
 
     def diagonal(self) -> Array:
         """The squared lengths of the columns."""
-        return jnp.zeros(self.width, self.dtype).at[self.places].add(self.entries.astype(self.dtype) ** 2)
+        return jnp.zeros(self.dimension, self.dtype).at[self.places].add(self.entries.astype(self.dtype) ** 2)
 
 
 class SquaredOperator(Operator):
@@ -89,9 +88,9 @@ class SquaredOperator(Operator):
     operator: Operator
 
     @property
-    def shape(self) -> tuple[int, int]:
-        """(d, d)."""
-        return self.operator.shape
+    def dimension(self) -> int:
+        """That of A."""
+        return self.operator.dimension
 
     def mv(self, block: Array) -> Array:
         """A(AV)."""

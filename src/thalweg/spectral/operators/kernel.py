@@ -48,9 +48,9 @@ class KernelOperator(Operator):
         check_closed(self)
 
     @property
-    def shape(self) -> tuple[int, int]:
-        """(n, n)."""
-        return self.points.shape[0], self.points.shape[0]
+    def dimension(self) -> int:
+        """The number of points."""
+        return self.points.shape[0]
 
     def mv(self, block: Array) -> Array:
         """KV, a strip of rows at a time."""

@@ -98,9 +98,9 @@ class SparseOperator(Operator):
         self.size = A.shape[0]
 
     @property
-    def shape(self) -> tuple[int, int]:
-        """(d, d)."""
-        return self.size, self.size
+    def dimension(self) -> int:
+        """The number of rows."""
+        return self.size
 
     def mv(self, block: Array) -> Array:
         """AV; a block may have the rows of zeros of the padded matrix."""
@@ -112,14 +112,15 @@ class SparseOperator(Operator):
 
     def diagonal(self) -> Array:
         """The entries that lie on the diagonal."""
-        values, neighbours = self.values[:, : self.size], self.neighbours[:, : self.size]
-        own = jnp.where(neighbours == jnp.arange(self.size, dtype=neighbours.dtype)[None, :], values, 0)
+        values, neighbours = self.values[:, : self.dimension], self.neighbours[:, : self.dimension]
+        own = jnp.where(neighbours == jnp.arange(self.dimension, dtype=neighbours.dtype)[None, :], values, 0)
         loop = jnp.where(self.positions[:, 0] == self.positions[:, 1], self.rest, 0)
         return jnp.sum(own, axis=0).at[self.positions[:, 0]].add(loop)
 
     def bounds(self) -> tuple[float, float]:
         """By Gershgorin's discs."""
-        total = jnp.sum(jnp.abs(self.values[:, : self.size]), axis=0).at[self.positions[:, 0]].add(jnp.abs(self.rest))
+        total = jnp.sum(jnp.abs(self.values[:, : self.dimension]), axis=0)
+        total = total.at[self.positions[:, 0]].add(jnp.abs(self.rest))
         diagonal = self.diagonal()
         return gershgorin(diagonal, total - jnp.abs(diagonal))
 

@@ -49,6 +49,14 @@ class Fitted:
         How many were made.
     history
         A line for each pass or batch: rows, seconds, features, and the loss and score on rows held out.
+
+    Examples
+    --------
+    >>> from thalweg.machines import Rows, Settings, SquaredLoss
+    >>> x = np.arange(4.0)[:, None]
+    >>> fitted = fit(Rows(x, np.sin(x), np.ones(4)), Settings(loss=SquaredLoss()), seed=0)
+    >>> fitted.features, fitted.passes, fitted.double
+    (4, 1, True)
     """
 
     learner: Learner

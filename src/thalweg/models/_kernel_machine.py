@@ -139,17 +139,14 @@ class KernelMachine(BaseEstimator):
         return self
 
     def _settings(self) -> Settings:
+        alike = ("bandwidth", "alpha", "method", "block_size", "max_features")
         return Settings(
             loss=self._loss(),
             kernel=self.kernel or Gaussian,
-            bandwidth=self.bandwidth,
-            alpha=self.alpha,
-            method=self.method,
-            block_size=self.block_size,
-            max_features=self.max_features,
             passes=self.max_iter,
             plain_bandwidth=self._plain_bandwidth,
             progress=bool(self.verbose),
+            **{name: getattr(self, name) for name in alike},
         )
 
     def _store(self, found: machines.Fitted) -> None:

@@ -232,21 +232,14 @@ class Settings:
     Parameters
     ----------
     loss
-        A loss from :mod:`thalweg.machines.losses` that fits the targets.
+        A loss that fits the targets.
     kernel
         A kernel, or a class of them whose lengthscale is ``bandwidth`` times the median distance between rows.
-    bandwidth
-        That multiplier. "auto" searches for it on a held-out slice; with fewer than 2,000 rows it is
-        ``plain_bandwidth``.
-    alpha
-        The ridge of Σ ℓ + alpha/2·‖f‖². "auto" searches for it on a held-out slice; with fewer than 2,000 rows it is
-        0.01.
-    method
-        A method or its word.
-    block_size
-        Landmarks or frequencies in a block.
-    max_features
-        The most features of :class:`Auto`; further rows refine those there are.
+    bandwidth, alpha
+        That multiplier, and the ridge of Σ ℓ + alpha/2·‖f‖². "auto" searches for them on a held-out slice; with fewer
+        than 2,000 rows they are ``plain_bandwidth`` and 0.01.
+    method, block_size, max_features
+        A method or its word, the landmarks or frequencies in a block, and the most features of :class:`Auto`.
     passes
         Passes over the data. None means one for more than 20,000 rows, else up to ten.
     progress

@@ -207,7 +207,7 @@ def _passed_over(begun: Fitted, rows: Rows, settings: Settings, seed: int) -> Fi
     except KeyboardInterrupt:
         number = begun.passes + len(history) + 1
         warnings.warn(
-            f"interrupted in pass {number} of {passes}: the model keeps what it has learned so far", stacklevel=4
+            f"interrupted in pass {number} of {passes}: the model keeps what it has learned so far", stacklevel=5
         )
     made = begun.passes + len(history)
     return replace(begun, learner=learner, seen=total, passes=made, history=(*begun.history, *history))

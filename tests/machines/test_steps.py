@@ -8,7 +8,8 @@ import reference
 
 from thalweg.descent.steps import Polynomial
 from thalweg.kernels import Gaussian, RandomFeatures
-from thalweg.machines import Capped, Checked, Frequencies, Judged, Machine, New, Points, Uniform, empty, evaluate, run
+from thalweg.machines import Capped, Checked, Frequencies, Judged, Machine, New, Points, Uniform, empty, run
+from thalweg.machines.expansion import evaluate
 from thalweg.machines.functional import Batch
 from thalweg.machines.learners import Learner
 from thalweg.machines.losses import LogisticLoss, SoftmaxLoss, SquaredLoss

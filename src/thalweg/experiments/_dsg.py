@@ -24,7 +24,6 @@ from thalweg.kernels import Gaussian, Kernel, RandomFeatures, median_distance
 from thalweg.machines import (
     Batch,
     Checked,
-    Expansion,
     Frequencies,
     HingeLoss,
     Loss,
@@ -39,8 +38,8 @@ from thalweg.machines import (
     empty,
     predict,
     run,
-    with_room,
 )
+from thalweg.machines.expansion import Expansion, with_room
 from thalweg.machines.learners import start
 from thalweg.oracles import SVRG, MiniBatch
 

@@ -34,6 +34,12 @@ class Kernel(eqx.Module):
         A positive number, or one for each feature.
     variance
         A positive number, k(x, x).
+
+    Examples
+    --------
+    >>> from thalweg.kernels import Matern32
+    >>> isinstance(Matern32(lengthscale=[1.0, 2.0]), Kernel)
+    True
     """
 
     lengthscale: Float[Array, "*features"]

@@ -1,4 +1,7 @@
-"""The kernels: functions of the distance (Gaussian, Matérn), and products over features (Laplacian, Cauchy)."""
+"""The kernels: functions of the distance (Gaussian, Matérn), and products over features (Laplacian, Cauchy).
+
+Parameters are those of :class:`~thalweg.kernels.Kernel`, a lengthscale and a variance.
+"""
 
 import math
 from typing import ClassVar
@@ -65,12 +68,11 @@ class Gaussian(Radial):
 class Matern12(Radial):
     """k(x, y) = variance · exp(−r), r = ‖(x − y) / lengthscale‖: continuous functions without a derivative.
 
-    Parameters
-    ----------
-    lengthscale
-        A positive number, or one for each feature.
-    variance
-        A positive number, k(x, x).
+    Examples
+    --------
+    >>> import jax.numpy as jnp
+    >>> Matern12(lengthscale=2.0)(jnp.zeros((1, 1)), jnp.full((1, 1), 2.0)).round(3)
+    Array([[0.368]], dtype=float...)
     """
 
     degrees: ClassVar[int | None] = 1
@@ -83,12 +85,11 @@ class Matern12(Radial):
 class Matern32(Radial):
     """k(x, y) = variance · (1 + √3·r)·exp(−√3·r), r = ‖(x − y) / lengthscale‖: functions with one derivative.
 
-    Parameters
-    ----------
-    lengthscale
-        A positive number, or one for each feature.
-    variance
-        A positive number, k(x, x).
+    Examples
+    --------
+    >>> import jax.numpy as jnp
+    >>> Matern32(lengthscale=2.0)(jnp.zeros((1, 1)), jnp.full((1, 1), 2.0)).round(3)
+    Array([[0.483]], dtype=float...)
     """
 
     degrees: ClassVar[int | None] = 3
@@ -101,12 +102,11 @@ class Matern32(Radial):
 class Matern52(Radial):
     """k(x, y) = variance · (1 + √5·r + 5r²/3)·exp(−√5·r), r = ‖(x − y) / lengthscale‖: functions with two derivatives.
 
-    Parameters
-    ----------
-    lengthscale
-        A positive number, or one for each feature.
-    variance
-        A positive number, k(x, x).
+    Examples
+    --------
+    >>> import jax.numpy as jnp
+    >>> Matern52(lengthscale=2.0)(jnp.zeros((1, 1)), jnp.full((1, 1), 2.0)).round(3)
+    Array([[0.524]], dtype=float...)
     """
 
     degrees: ClassVar[int | None] = 5
@@ -121,12 +121,11 @@ class Laplacian(Product):
 
     The kernel exp(−r) of the Euclidean distance is :class:`Matern12`.
 
-    Parameters
-    ----------
-    lengthscale
-        A positive number, or one for each feature.
-    variance
-        A positive number, k(x, x).
+    Examples
+    --------
+    >>> import jax.numpy as jnp
+    >>> Laplacian(lengthscale=2.0)(jnp.zeros((1, 1)), jnp.full((1, 1), 2.0)).round(3)
+    Array([[0.368]], dtype=float...)
     """
 
     def term(self, difference: Array) -> Array:
@@ -148,12 +147,11 @@ class Cauchy(Product):
     It is the product over features, as in Rahimi and Recht (2007), whose frequencies are independent Laplace variables,
     and not 1 / (1 + r²): the two agree for one feature.
 
-    Parameters
-    ----------
-    lengthscale
-        A positive number, or one for each feature.
-    variance
-        A positive number, k(x, x).
+    Examples
+    --------
+    >>> import jax.numpy as jnp
+    >>> Cauchy(lengthscale=2.0)(jnp.zeros((1, 1)), jnp.full((1, 1), 2.0)).round(3)
+    Array([[0.5]], dtype=float...)
     """
 
     def term(self, difference: Array) -> Array:

@@ -7,8 +7,8 @@ frequencies or points) → ``expansion`` (the function and its values) → ``rul
 and a ridge) → ``fitting``: rows and settings in, a fitted machine out.
 """
 
-from thalweg.machines.coordinates import Coordinates, Frequencies, Points, coordinates
-from thalweg.machines.expansion import Expansion, empty, evaluate, predict, with_room
+from thalweg.machines.coordinates import Coordinates, Frequencies, Points
+from thalweg.machines.expansion import empty, predict
 from thalweg.machines.fitting import Fitted, fit, learn
 from thalweg.machines.functional import Batch, FunctionalGradient
 from thalweg.machines.losses import (
@@ -24,7 +24,7 @@ from thalweg.machines.losses import (
 from thalweg.machines.methods import CDSG, DSG, UDSG, Auto, Method, Settings
 from thalweg.machines.rows import Rows
 from thalweg.machines.rules import Capped, Checked, New, Rule, Uniform
-from thalweg.machines.steps import Judged, Machine, run, take
+from thalweg.machines.steps import Judged, Machine, run
 
 __all__ = [
     "CDSG",
@@ -35,7 +35,6 @@ __all__ = [
     "Capped",
     "Checked",
     "Coordinates",
-    "Expansion",
     "Fitted",
     "Frequencies",
     "FunctionalGradient",
@@ -56,13 +55,9 @@ __all__ = [
     "SquaredHingeLoss",
     "SquaredLoss",
     "Uniform",
-    "coordinates",
     "empty",
-    "evaluate",
     "fit",
     "learn",
     "predict",
     "run",
-    "take",
-    "with_room",
 ]

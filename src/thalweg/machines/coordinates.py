@@ -1,7 +1,5 @@
 """Coordinates of a kernel machine: blocks of random frequencies or of training points, under one interface."""
 
-from typing import Any
-
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -18,7 +16,14 @@ _SAMPLE = 256
 
 
 class Coordinates(eqx.Module):
-    """Features φ_i(x) block by block; what a block is made from is a matrix with one column per feature of x."""
+    """Features φ_i(x) block by block; what a block is made from is a matrix with one column per feature of x.
+
+    Examples
+    --------
+    >>> from thalweg.kernels import Gaussian
+    >>> issubclass(Points, Coordinates), Points(Gaussian(), block_size=8).width
+    (True, 8)
+    """
 
     @property
     def kernel(self) -> Kernel:
@@ -68,7 +73,14 @@ class Coordinates(eqx.Module):
 
 
 class Frequencies(Coordinates):
-    """Random Fourier features, regenerated from (key, i), or kept."""
+    """Random Fourier features, regenerated from (key, i), or kept.
+
+    Examples
+    --------
+    >>> from thalweg.kernels import Gaussian
+    >>> Frequencies(RandomFeatures(Gaussian(), jax.random.key(0), dimension=2, block_size=8)).width
+    16
+    """
 
     features: RandomFeatures
     keep: bool = eqx.field(static=True, default=False)
@@ -111,7 +123,14 @@ class Frequencies(Coordinates):
 
 
 class Points(Coordinates):
-    """k(·, x_j) for training points x_j, which are kept: landmarks."""
+    """k(·, x_j) for training points x_j, which are kept: landmarks.
+
+    Examples
+    --------
+    >>> from thalweg.kernels import Gaussian
+    >>> Points(Gaussian(), block_size=8).kept
+    8
+    """
 
     sections: Kernel
     block_size: int = eqx.field(static=True)
@@ -147,20 +166,3 @@ class Points(Coordinates):
     def metric(self, block: Float[Array, "rows d"]) -> Float[Array, "width width"]:
         """The kernel matrix of the points."""
         return self.sections(block)
-
-
-def coordinates(
-    kernel: Kernel, kind: str, key: Any, dimension: int, block_size: int, keep_frequencies: bool
-) -> Coordinates:
-    """Return coordinates by name: "landmarks", or a kind of frequencies ("random", "orthogonal", "quasi").
-
-    Examples
-    --------
-    >>> from thalweg.kernels import Gaussian
-    >>> coordinates(Gaussian(), "landmarks", None, dimension=2, block_size=8, keep_frequencies=False).width
-    8
-    """
-    kernel.check_dimension("X", dimension)
-    if kind == "landmarks":
-        return Points(kernel, block_size)
-    return Frequencies(RandomFeatures(kernel, key, dimension, block_size, kind), keep_frequencies)

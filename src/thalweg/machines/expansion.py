@@ -40,7 +40,15 @@ class Expansion(NamedTuple):
 
 
 def empty(coordinates: Coordinates, dimension: int, outputs: int, capacity: int, dtype: jnp.dtype) -> Expansion:
-    """Return the function 0, with room for ``capacity`` blocks."""
+    """Return the function 0, with room for ``capacity`` blocks.
+
+    Examples
+    --------
+    >>> from thalweg.kernels import Gaussian
+    >>> from thalweg.machines import Points
+    >>> empty(Points(Gaussian(), block_size=8), dimension=2, outputs=1, capacity=4, dtype=float).weights.shape
+    (4, 8, 1)
+    """
     zero = jnp.zeros((), dtype)
     return Expansion(
         weights=jnp.zeros((capacity, coordinates.width, outputs), dtype),
@@ -86,6 +94,14 @@ def predict(coordinates: Coordinates, expansion: Expansion, x: Any) -> np.ndarra
     """f at the rows of ``x``, some thousand rows at a time.
 
     They may be an array, a memory map or a sparse matrix, of which only those rows are read or made dense.
+
+    Examples
+    --------
+    >>> from thalweg.kernels import Gaussian
+    >>> from thalweg.machines import Points
+    >>> points = Points(Gaussian(), block_size=2)
+    >>> predict(points, empty(points, dimension=1, outputs=1, capacity=1, dtype=float), np.ones((3, 1))).shape
+    (3, 1)
     """
     size = min(_ROWS_AT_ONCE, padded_size(x.shape[0], _GRAIN))
     found = []

@@ -49,6 +49,14 @@ class Fitted:
         How many were made.
     history
         A line for each pass or batch: rows, seconds, features, and the loss and score on rows held out.
+
+    Examples
+    --------
+    >>> from thalweg.machines import Rows, Settings, SquaredLoss
+    >>> x = np.arange(4.0)[:, None]
+    >>> fitted = fit(Rows(x, np.sin(x), np.ones(4)), Settings(loss=SquaredLoss()), seed=0)
+    >>> fitted.features, fitted.passes, fitted.double
+    (4, 1, True)
     """
 
     learner: Learner
@@ -199,7 +207,7 @@ def _passed_over(begun: Fitted, rows: Rows, settings: Settings, seed: int) -> Fi
     except KeyboardInterrupt:
         number = begun.passes + len(history) + 1
         warnings.warn(
-            f"interrupted in pass {number} of {passes}: the model keeps what it has learned so far", stacklevel=4
+            f"interrupted in pass {number} of {passes}: the model keeps what it has learned so far", stacklevel=5
         )
     made = begun.passes + len(history)
     return replace(begun, learner=learner, seen=total, passes=made, history=(*begun.history, *history))

@@ -9,8 +9,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from thalweg.kernels import Kernel
-from thalweg.machines.coordinates import Points, coordinates
+from thalweg.kernels import Kernel, RandomFeatures
+from thalweg.machines.coordinates import Coordinates, Frequencies, Points
 from thalweg.machines.expansion import Expansion, empty, predict, with_room
 from thalweg.machines.methods import Settings
 from thalweg.machines.rows import Rows
@@ -205,9 +205,14 @@ def start(
     if rows is not None:
         # A lone block of landmarks is padded, as little as may be; of frequencies it has about as many as rows.
         size = min(size, padded_size(rows, _GRAIN) if method.visits else max(32, 1 << (rows - 1).bit_length()))
-    of_size = lambda size: coordinates(
-        kernel, method.features, jax.random.key(seed), dimension, size, method.keep_frequencies
-    )
+    kernel.check_dimension("X", dimension)
+
+    def of_size(size: int) -> Coordinates:
+        if method.features == "landmarks":
+            return Points(kernel, size)
+        features = RandomFeatures(kernel, jax.random.key(seed), dimension, size, method.features)
+        return Frequencies(features, method.keep_frequencies)
+
     parts = of_size(size)
     if method.capped and parts.width > settings.max_features:
         size = max(size * settings.max_features // parts.width, 1)

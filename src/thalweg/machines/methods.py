@@ -38,6 +38,11 @@ class Method:
         2,000 rows or more, if there is more than one pass.
     validation_fraction
         The part held out, of at most 5,000 rows.
+
+    Examples
+    --------
+    >>> isinstance(Auto(), Method), isinstance(DSG(), Method)
+    (True, True)
     """
 
     features: str = "random"
@@ -93,7 +98,7 @@ class Auto(Method):
     ----------
     tol
         A block's own rows are solved to this accuracy, where the number of rounds allows it.
-    features, batch_size, step, keep_frequencies, early_stopping, validation_fraction
+    **others
         As in :class:`Method`.
 
     Examples
@@ -131,7 +136,7 @@ class DSG(Method):
     precondition
         Whether steps are preconditioned by the curvature of their block on the batch. Without a ``step`` theirs fall as
         1/√t.
-    features, batch_size, step, keep_frequencies, early_stopping, validation_fraction
+    **others
         As in :class:`Method`.
 
     Examples
@@ -174,7 +179,7 @@ class UDSG(DSG):
     ----------
     periods
         (G, U): G steps along new blocks, then U along old ones.
-    precondition, features, batch_size, step, keep_frequencies, early_stopping, validation_fraction
+    **others
         As in :class:`DSG`.
 
     Examples
@@ -200,7 +205,7 @@ class CDSG(DSG):
     ----------
     stretch
         How many times longer than a plain step the step along an old block may be.
-    precondition, features, batch_size, step, keep_frequencies, early_stopping, validation_fraction
+    **others
         As in :class:`DSG`.
 
     Examples
@@ -227,21 +232,14 @@ class Settings:
     Parameters
     ----------
     loss
-        A loss from :mod:`thalweg.machines.losses` that fits the targets.
+        A loss that fits the targets.
     kernel
         A kernel, or a class of them whose lengthscale is ``bandwidth`` times the median distance between rows.
-    bandwidth
-        That multiplier. "auto" searches for it on a held-out slice; with fewer than 2,000 rows it is
-        ``plain_bandwidth``.
-    alpha
-        The ridge of Σ ℓ + alpha/2·‖f‖². "auto" searches for it on a held-out slice; with fewer than 2,000 rows it is
-        0.01.
-    method
-        A method or its word.
-    block_size
-        Landmarks or frequencies in a block.
-    max_features
-        The most features of :class:`Auto`; further rows refine those there are.
+    bandwidth, alpha
+        That multiplier, and the ridge of Σ ℓ + alpha/2·‖f‖². "auto" searches for them on a held-out slice; with fewer
+        than 2,000 rows they are ``plain_bandwidth`` and 0.01.
+    method, block_size, max_features
+        A method or its word, the landmarks or frequencies in a block, and the most features of :class:`Auto`.
     passes
         Passes over the data. None means one for more than 20,000 rows, else up to ten.
     progress

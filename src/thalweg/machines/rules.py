@@ -33,7 +33,13 @@ class Look(NamedTuple):
 
 
 class Rule(eqx.Module):
-    """Chooses a block for each step; a subclass defines :meth:`choose`."""
+    """Chooses a block for each step; a subclass defines :meth:`choose`.
+
+    Examples
+    --------
+    >>> New().limit, Capped(4).limit
+    (None, 4)
+    """
 
     checks: ClassVar[bool] = False
     """Whether the rule looks at the noise, which must be estimated first."""
@@ -49,7 +55,13 @@ class Rule(eqx.Module):
 
 
 class New(Rule):
-    """Always a new block: DSG, the paper's Algorithm 1."""
+    """Always a new block: DSG, Algorithm 1 of Li and Póczos (2017).
+
+    Examples
+    --------
+    >>> New().checks
+    False
+    """
 
     def choose(self, expansion: Expansion, look: Look, key: Key[Array, ""]) -> Choice:
         """The next block."""
@@ -65,6 +77,11 @@ class Uniform(Rule):
         G.
     old
         U.
+
+    Examples
+    --------
+    >>> Uniform(new=2, old=3)
+    Uniform(new=2, old=3)
     """
 
     new: int = eqx.field(static=True, default=1)
@@ -91,6 +108,11 @@ class Checked(Rule):
     ----------
     stretch
         c: no step is longer than cγ.
+
+    Examples
+    --------
+    >>> Checked(stretch=3.0).checks
+    True
     """
 
     stretch: float = eqx.field(static=True, default=10.0)
@@ -131,6 +153,11 @@ class Capped(Rule):
     ----------
     blocks
         The cap.
+
+    Examples
+    --------
+    >>> Capped(4).limit
+    4
     """
 
     blocks: int = eqx.field(static=True)

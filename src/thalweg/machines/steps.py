@@ -37,7 +37,15 @@ class Judged(eqx.Module):
 
 
 class Machine(eqx.Module):
-    """The parts of a method: coordinates, loss, rule, step, ridge, and whether blocks are preconditioned."""
+    """The parts of a method: coordinates, loss, rule, step, ridge, and whether blocks are preconditioned.
+
+    Examples
+    --------
+    >>> from thalweg.kernels import Gaussian
+    >>> from thalweg.machines import Capped, Points, SquaredLoss
+    >>> Machine(Points(Gaussian(), 8), SquaredLoss(), Capped(4), Judged(), jnp.array(0.1)).precondition
+    True
+    """
 
     coordinates: Coordinates
     loss: Loss
@@ -64,6 +72,18 @@ def run(
     """Take a step for each batch, after making room for the blocks that the rule may add.
 
     The arrays of ``batches`` have the steps as their first axis, and there is a key for each step.
+
+    Examples
+    --------
+    >>> from thalweg.kernels import Gaussian
+    >>> from thalweg.machines import Capped, Points, SquaredLoss, empty
+    >>> points = Points(Gaussian(), block_size=2)
+    >>> machine = Machine(points, SquaredLoss(), Capped(4), Judged(), jnp.array(0.1))
+    >>> x = jnp.arange(8.0).reshape(2, 4, 1)
+    >>> start = empty(points, dimension=1, outputs=1, capacity=1, dtype=x.dtype)
+    >>> found, report = run(machine, start, Batch(x, jnp.sin(x), jnp.ones((2, 4))), jax.random.split(jax.random.key(0)))
+    >>> int(found.used), report.value.shape
+    (2, (2,))
     """
     steps, rows = batches.weights.shape
     if len(keys) != steps:

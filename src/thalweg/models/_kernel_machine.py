@@ -128,28 +128,28 @@ class KernelMachine(BaseEstimator):
             with jax.enable_x64(self._machine.double):
                 self._machine = self._machine.mapped(jnp.asarray)
 
-    def _learn(self, how: Any, X: Any, y: Any, sample_weight: Any, classes: Any, anew: bool) -> "KernelMachine":
-        """Check arguments, learn, and store what came back; if it fails, all is as it was."""
+    def _learn(self, entry: Any, X: Any, y: Any, sample_weight: Any, classes: Any, anew: bool) -> "KernelMachine":
+        """Check arguments, go down by one of the entries of ``machines``, and store what comes back.
+
+        If that fails, all is as it was.
+        """
         self._validate_params()
         known = None if anew else getattr(self, "_machine", None)
         with unharmed(self):
             rows = self._rows(X, y, sample_weight, known is None, classes)
             seed = int(check_random_state(self.random_state).randint(2**31 - 1))
-            self._store(how(rows, self._settings(), seed, known))
+            self._store(entry(rows, self._settings(), seed, known))
         return self
 
     def _settings(self) -> Settings:
+        alike = ("bandwidth", "alpha", "method", "block_size", "max_features")
         return Settings(
             loss=self._loss(),
             kernel=self.kernel or Gaussian,
-            bandwidth=self.bandwidth,
-            alpha=self.alpha,
-            method=self.method,
-            block_size=self.block_size,
-            max_features=self.max_features,
             passes=self.max_iter,
             plain_bandwidth=self._plain_bandwidth,
             progress=bool(self.verbose),
+            **{name: getattr(self, name) for name in alike},
         )
 
     def _store(self, found: machines.Fitted) -> None:

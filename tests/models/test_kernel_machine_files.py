@@ -1,12 +1,12 @@
 """Kernel estimators in files: the same to the last bit, going on from there, and no file that is not one of ours."""
 
-import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from sklearn.datasets import make_moons
 
-from thalweg import KernelClassifier, KernelRegressor, files
+from thalweg import KernelClassifier, KernelRegressor, files, load
 from thalweg.errors import FileFormatError
 from thalweg.kernels import Gaussian, Matern32
 from thalweg.machines import CDSG, DSG, UDSG, Auto, QuantileLoss
@@ -48,19 +48,19 @@ def more(model):
 def test_a_file_holds_the_model_to_the_last_bit(tmp_path, name):
     model = FITTED[name]()
     model.save(tmp_path / "model")
-    found = type(model).load(tmp_path / "model")
+    found = load(tmp_path / "model")
     np.testing.assert_array_equal(values(found), values(model))
     for attribute in ("n_iter_", "alpha_", "n_features_in_", "n_features_used_", "history_"):
         assert getattr(found, attribute) == getattr(model, attribute)
     assert repr(found.get_params()) == repr(model.get_params())
-    assert found.kernel_.describe() == model.kernel_.describe()
+    assert repr(found.kernel_) == repr(model.kernel_)
     if isinstance(model, KernelClassifier):
         np.testing.assert_array_equal(found.predict(X), model.predict(X))
         assert found.classes_.dtype.kind == model.classes_.dtype.kind
     # Both go on as one, and a second file of the second one is as good.
     np.testing.assert_array_equal(more(found), more(model))
     found.save(tmp_path / "again")
-    np.testing.assert_array_equal(values(type(model).load(tmp_path / "again")), values(model))
+    np.testing.assert_array_equal(values(load(tmp_path / "again")), values(model))
 
 
 @pytest.fixture(scope="module")
@@ -71,113 +71,100 @@ def saved(tmp_path_factory):
 
 
 def changed(saved, tmp_path, change):
-    """A file with a good checksum, in which ``change(tree, metadata)`` changed something."""
-    tree, metadata = files.load(saved)
-    change(tree, metadata)
+    """A file with a good checksum, in which ``change(tree)`` changed something."""
+    tree, metadata, kind = files.read(saved)
+    change(tree)
     path = tmp_path / "changed"
-    files.save(path, tree, metadata, kind="KernelClassifier")
+    files.save(path, tree, metadata, kind=kind)
     return path
 
 
-def put(*keys_and_value):
-    *keys, last, value = keys_and_value
+def attribute(name, value):
+    return lambda tree: tree["fitted"].update({name: value})
 
-    def change(tree, metadata):
-        place = {"tree": tree, "metadata": metadata}
-        for key in keys:
-            place = place[key]
-        if value is None:
-            del place[last]
-        else:
-            place[last] = value(place[last]) if callable(value) else value
 
-    return change
+def parameter(name, value):
+    return lambda tree: tree["parameters"].update({name: value})
+
+
+def machine(change):
+    """Change the machine: ``change(machine) -> machine``."""
+    return lambda tree: tree["fitted"].update(_machine=change(tree["fitted"]["_machine"]))
+
+
+def learner(change):
+    return machine(lambda found: replace(found, learner=change(found.learner)))
+
+
+def expansion(**changes):
+    """Change arrays of the function: each is a value, or a function of what is there."""
+
+    def change(found):
+        now = found.expansion
+        new = {name: value(getattr(now, name)) if callable(value) else value for name, value in changes.items()}
+        return replace(found, expansion=now._replace(**new))
+
+    return learner(change)
+
+
+def examples(change):
+    return learner(lambda found: replace(found, examples=type(found.examples)(*map(change, found.examples))))
 
 
 HOSTILE = {
-    "no expansion": put("tree", "expansion", None),
-    "no weights": put("tree", "expansion", "weights", None),
-    "weights of another shape": put("tree", "expansion", "weights", lambda w: w[:, :3]),
-    "weights of another rank": put("tree", "expansion", "weights", lambda w: w[0]),
-    "weights of another type": put("tree", "expansion", "weights", lambda w: w.astype(np.float64)),
-    "fewer weights than blocks": put("tree", "expansion", "weights", lambda w: w[:-1]),
-    "points of another dimension": put("tree", "expansion", "blocks", lambda b: b[:, :, :1]),
-    "more blocks than there are": put("tree", "expansion", "used", np.int32(99)),
-    "fewer blocks than none": put("tree", "expansion", "used", np.int32(-1)),
-    "fewer examples than blocks": put("tree", "examples", lambda e: {name: a[:-1] for name, a in e.items()}),
-    "no examples": put("tree", "examples", {}),
-    "more rows in a block than fit": put("metadata", "filled", 17),
-    "fewer rows in a block than none": put("metadata", "filled", -1),
-    "labels as numbers": put("tree", "classes", "two"),
-    "three classes": put("tree", "classes", np.arange(3)),
-    "one class": put("tree", "classes", np.arange(1)),
-    "no classes": put("tree", "classes", np.empty(0)),
-    "unsorted classes": put("tree", "classes", np.array([1, 0])),
-    "no parameters": put("metadata", "parameters", None),
-    "an unknown parameter": put("metadata", "parameters", "depth", 3),
-    "an object that is none": put("metadata", "parameters", "method", {"object": "os.system", "fields": {}}),
-    "an object that is wrong": put("metadata", "parameters", "method", {"object": "DSG", "fields": {"step": -1.0}}),
-    "a parameter that is wrong": put("metadata", "parameters", "method", "sgd"),
-    "an absurd block": put("metadata", "parameters", "block_size", 10**15),
-    "a loss of another estimator": put("metadata", "parameters", "loss", "huber"),
-    "an unknown kernel": put("metadata", "kernel", "name", "Sinc"),
-    "a kernel that is a list": put("metadata", "kernel", [1, 2]),
-    "a negative lengthscale": put("metadata", "kernel", "lengthscale", -1.0),
-    "an unknown class of kernels": put("metadata", "parameters", "kernel", {"class": "os.system"}),
-    "an absurd dimension": put("metadata", "dimension", 10**15),
-    "a negative dimension": put("metadata", "dimension", -2),
-    "a dimension that is a word": put("metadata", "dimension", "two"),
-    "absurd outputs": put("metadata", "outputs", 10**15),
-    "other outputs": put("metadata", "outputs", 2),
-    "negative rows": put("metadata", "rows", -5),
-    "a seed that is none": put("metadata", "seed", "x"),
-    "a negative seed": put("metadata", "seed", -1),
-    "an absurd seed": put("metadata", "seed", 10**30),
-    "a ridge that is a word": put("metadata", "alpha", "x"),
-    "a negative ridge": put("metadata", "alpha", -1.0),
-    "names for other features": put("metadata", "names", ["a"]),
-    "precision as a word": put("metadata", "double", "yes"),
-    "history that is a number": put("metadata", "history", 3),
-    "passes that are a word": put("metadata", "passes", "many"),
-    "rows seen that are a word": put("metadata", "seen", "all"),
+    "no machine": attribute("_machine", None),
+    "weights of another shape": expansion(weights=lambda w: w[:, :3]),
+    "weights of another rank": expansion(weights=lambda w: w[0]),
+    "fewer weights than blocks": expansion(weights=lambda w: w[:-1]),
+    "points of another dimension": expansion(blocks=lambda b: b[:, :, :1]),
+    "more blocks than there are": expansion(used=np.int32(99)),
+    "fewer blocks than none": expansion(used=np.int32(-1)),
+    "fewer examples than blocks": examples(lambda array: array[:-1]),
+    "more rows in a block than fit": learner(lambda found: replace(found, filled=17)),
+    "fewer rows in a block than none": learner(lambda found: replace(found, filled=-1)),
+    "three classes": attribute("classes_", np.arange(3)),
+    "one class": attribute("classes_", np.arange(1)),
+    "no classes": attribute("classes_", np.empty(0)),
+    "unsorted classes": attribute("classes_", np.array([1, 0])),
+    "an unknown parameter": parameter("depth", 3),
+    "a parameter that is wrong": parameter("method", "sgd"),
+    "a loss of another estimator": parameter("loss", "huber"),
+    "an absurd dimension": attribute("n_features_in_", 10**15),
+    "another dimension": attribute("n_features_in_", 3),
+    "a negative seed": learner(lambda found: replace(found, seed=-1)),
+    "an absurd seed": learner(lambda found: replace(found, seed=10**30)),
+    "a ridge that is a word": machine(lambda found: replace(found, alpha="x")),
+    "a negative ridge": machine(lambda found: replace(found, alpha=-1.0)),
+    "passes that are a word": machine(lambda found: replace(found, passes="many")),
+    "rows seen that are a word": machine(lambda found: replace(found, seen="all")),
 }
 
 
 @pytest.mark.parametrize("name", HOSTILE)
 def test_hostile_files_are_refused(saved, tmp_path, name):
     path = changed(saved, tmp_path, HOSTILE[name])
-    with pytest.raises(FileFormatError, match="changed: not a KernelClassifier that this release wrote"):
-        KernelClassifier.load(path)
+    with pytest.raises(FileFormatError, match="changed: "):
+        load(path)
 
 
-def test_files_of_another_kind_and_damaged_files_are_refused(saved, tmp_path):
-    with pytest.raises(FileFormatError, match="holds a 'KernelClassifier', expected a 'KernelRegressor'"):
-        KernelRegressor.load(saved)
+def test_damaged_files_are_refused(saved, tmp_path):
     data = saved.read_bytes()
     path = tmp_path / "damaged"
     for broken in (b"", data[: len(data) // 2], data[:-1], data[:-1] + bytes([data[-1] ^ 1]), b"pickle" * 50):
         path.write_bytes(broken)
         with pytest.raises(FileFormatError, match="damaged"):
-            KernelClassifier.load(path)
-    with pytest.raises(FileNotFoundError):
-        KernelClassifier.load(tmp_path / "nothing")
-
-
-def test_a_file_is_arrays_and_json(saved):
-    data = saved.read_bytes()
-    header = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])
-    assert json.loads(header["__metadata__"]["content"])["kind"] == "KernelClassifier"
+            load(path)
 
 
 def test_an_unchanged_file_can_be_read(saved, tmp_path):
     """What the hostile ones are changed from."""
-    path = changed(saved, tmp_path, lambda tree, metadata: None)
-    np.testing.assert_array_equal(values(KernelClassifier.load(path)), values(KernelClassifier.load(saved)))
+    path = changed(saved, tmp_path, lambda tree: None)
+    np.testing.assert_array_equal(values(load(path)), values(load(saved)))
 
 
 def test_what_no_file_can_hold_is_said(tmp_path):
     model = KernelClassifier(**SMALL).fit(X, Y).set_params(method=DSG(step=lambda count: 0.1))
-    with pytest.raises(TypeError, match="step of method must be a number, a word or None to be saved, found <function"):
+    with pytest.raises(TypeError, match=r"method.*step: cannot store function"):
         model.save(tmp_path / "model")
     with pytest.raises(FileNotFoundError, match=r"folder .* does not exist"):
         model.set_params(method="auto").save(tmp_path / "nowhere" / "model")

@@ -7,9 +7,11 @@ from typing import Any
 import numpy as np
 from jaxtyping import Array, PyTree
 
+from thalweg.codec import storable
 from thalweg.outcomes import Outcome
 
 
+@storable
 class Status(Outcome):
     """Why a run stopped; ``status.advice`` says what to do next, ``status.success`` if nothing.
 
@@ -52,6 +54,7 @@ class Status(Outcome):
         return self in (Status.CONVERGED, Status.STAGNATED, Status.PLATEAU)
 
 
+@storable
 class History(Mapping):
     """Columns of equal length, one row per record: step, value, residual, size, work, seconds.
 
@@ -81,6 +84,10 @@ class History(Mapping):
         if len(self._blocks) > 1:
             self._blocks = [{key: np.concatenate([block[key] for block in self._blocks]) for key in self.names}]
         return self._blocks[0][name]
+
+    def stored(self) -> dict[str, Any]:
+        """What a file keeps of it."""
+        return {"columns": dict(self)}
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.names)

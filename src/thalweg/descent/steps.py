@@ -11,6 +11,7 @@ from jaxtyping import Array, Int, PyTree, Scalar
 
 from thalweg import trees
 from thalweg.arguments import number, one_of
+from thalweg.codec import storable
 from thalweg.descent.divergences import Divergence
 from thalweg.descent.terms import Term, Zero
 from thalweg.oracles.base import Out
@@ -105,6 +106,7 @@ class _Scheduled(StepRule):
         return Taken(move.reach(size), size, state, jnp.zeros(()))
 
 
+@storable
 class Constant(_Scheduled):
     """β_k = size."""
 
@@ -112,6 +114,10 @@ class Constant(_Scheduled):
 
     def __init__(self, size: Any) -> None:
         self.constant = number("step", size, above=0)
+
+    def stored(self) -> dict[str, Array]:
+        """What a file keeps of it."""
+        return {"size": self.constant}
 
     def size(self, count: Int[Array, ""]) -> Scalar:
         """The constant."""
@@ -125,6 +131,7 @@ class InverseLipschitz(Constant):
         self.constant = 1 / number("bound of InverseLipschitz", bound, above=0)
 
 
+@storable
 class Polynomial(_Scheduled):
     """β_k = initial · (1 + k/scale)^(−power), k counted from 0."""
 

@@ -11,6 +11,7 @@ from jax.scipy.special import gammaln
 from jaxtyping import Array
 
 from thalweg.arguments import flag, number
+from thalweg.codec import storable
 from thalweg.gaussian.likelihood import Expected, Likelihood, Prediction, Reals, check_targets
 from thalweg.gaussian.special import expected_softplus, log_normal_cdf, normal_cdf
 
@@ -27,6 +28,7 @@ class _Bernoulli(Likelihood):
         )
 
 
+@storable
 class BernoulliLogit(_Bernoulli):
     """Labels 0 and 1 with p(1|z) = σ(z) = 1/(1 + e⁻ᶻ): logistic regression.
 
@@ -60,6 +62,7 @@ class BernoulliLogit(_Bernoulli):
         return _of_label(expected_softplus(m, v).first)
 
 
+@storable
 class BernoulliProbit(_Bernoulli):
     """Labels 0 and 1 with p(1|z) = Φ(z), the normal cdf.
 
@@ -108,6 +111,7 @@ class _Counts(Likelihood):
         check_targets(self, y, f"{'whole' if self.whole else 'finite'} numbers of at least 0", allowed)
 
 
+@storable
 class Poisson(_Counts):
     """Counts with the Poisson distribution of mean eᶻ (the log link).
 
@@ -150,6 +154,7 @@ class Poisson(_Counts):
         return Prediction(rate, rate + _variance_of_rate(m, v))
 
 
+@storable
 class NegativeBinomial(_Counts):
     """Counts of mean μ = eᶻ and variance μ + dispersion·μ² (NB2: the size r of other texts is 1/dispersion).
 
@@ -213,6 +218,7 @@ def _variance_of_rate(m: Reals, v: Reals) -> Reals:
     return -jnp.exp(2 * (m + v)) * jnp.expm1(-v)
 
 
+@storable
 class GaussianNoise(Likelihood):
     """Real targets y = z + noise, the noise being N(0, variance).
 
@@ -262,6 +268,7 @@ def _log_normal(x: Reals, variance: Reals) -> Reals:
     return -0.5 * (jnp.square(x) / variance + jnp.log(2 * math.pi * variance))
 
 
+@storable
 class StudentT(Likelihood):
     """Real targets y = z + scale·t, with t from Student's distribution: outliers pull little. Not log-concave.
 

@@ -19,6 +19,8 @@ import jax.numpy as jnp
 from jax.scipy.linalg import cho_solve, solve_triangular
 from jaxtyping import Array, Float, Int, Key, Scalar
 
+from thalweg.codec import storable
+
 
 class Marginals(NamedTuple):
     """The means and variances of single latent numbers, all that a likelihood of single targets sees.
@@ -38,6 +40,7 @@ def symmetric(matrix: Float[Array, "d d"]) -> Float[Array, "d d"]:
     return (matrix + matrix.T) / 2
 
 
+@storable
 class Full(NamedTuple):
     """N(mean, covariance), with its precision.
 

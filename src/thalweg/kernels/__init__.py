@@ -7,7 +7,6 @@ with ``distances`` and ``draws`` below them) â†’ ``stationary`` (the kernels) â†
 
 from thalweg.kernels.bandwidth import median_distance
 from thalweg.kernels.base import Kernel
-from thalweg.kernels.description import from_description
 from thalweg.kernels.features import RandomFeatures
 from thalweg.kernels.stationary import Cauchy, Gaussian, Laplacian, Matern12, Matern32, Matern52
 
@@ -20,6 +19,5 @@ __all__ = [
     "Matern32",
     "Matern52",
     "RandomFeatures",
-    "from_description",
     "median_distance",
 ]

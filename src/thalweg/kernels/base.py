@@ -129,18 +129,6 @@ class Kernel(eqx.Module):
         self.check_kind(kind)
         return _frequencies(self, kind, key, jnp.asarray(block), count, dimension)
 
-    def describe(self) -> dict[str, Any]:
-        """Return name, lengthscale and variance as plain data; :func:`from_description` turns it back into a kernel.
-
-        Examples
-        --------
-        >>> from thalweg.kernels import Gaussian
-        >>> Gaussian(lengthscale=[1.0, 2.0]).describe()
-        {'name': 'Gaussian', 'lengthscale': [1.0, 2.0], 'variance': 1.0}
-        """
-        parameters = {name: np.asarray(getattr(self, name)).tolist() for name in ("lengthscale", "variance")}
-        return {"name": type(self).__name__, **parameters}
-
     def __repr__(self) -> str:
         return f"{type(self).__name__}(lengthscale={_shown(self.lengthscale)}, variance={_shown(self.variance)})"
 

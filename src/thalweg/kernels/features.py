@@ -13,9 +13,11 @@ import numpy as np
 from jaxtyping import Array, Float, Key
 
 from thalweg import arguments
+from thalweg.codec import storable
 from thalweg.kernels.base import Kernel
 
 
+@storable
 class RandomFeatures(eqx.Module):
     """Random Fourier features φ_i with E φ_i(x)ᵀφ_i(y) = k(x, y), block by block, without an end.
 

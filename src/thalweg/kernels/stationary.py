@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array
 
+from thalweg.codec import storable
 from thalweg.kernels.forms import Product, Radial
 
 
@@ -38,6 +39,7 @@ _matern32.defjvps(lambda tangent, _, s: -_matern12(s) / 2 * tangent)
 _matern52.defjvps(lambda tangent, _, s: -_matern32(s) / 6 * tangent)
 
 
+@storable
 class Gaussian(Radial):
     """k(x, y) = variance · exp(−r²/2), r = ‖(x − y) / lengthscale‖.
 
@@ -65,6 +67,7 @@ class Gaussian(Radial):
         return jnp.exp(-squared / 2)
 
 
+@storable
 class Matern12(Radial):
     """k(x, y) = variance · exp(−r), r = ‖(x − y) / lengthscale‖: continuous functions without a derivative.
 
@@ -82,6 +85,7 @@ class Matern12(Radial):
         return _matern12(squared)
 
 
+@storable
 class Matern32(Radial):
     """k(x, y) = variance · (1 + √3·r)·exp(−√3·r), r = ‖(x − y) / lengthscale‖: functions with one derivative.
 
@@ -99,6 +103,7 @@ class Matern32(Radial):
         return _matern32(3 * squared)
 
 
+@storable
 class Matern52(Radial):
     """k(x, y) = variance · (1 + √5·r + 5r²/3)·exp(−√5·r), r = ‖(x − y) / lengthscale‖: functions with two derivatives.
 
@@ -116,6 +121,7 @@ class Matern52(Radial):
         return _matern52(5 * squared)
 
 
+@storable
 class Laplacian(Product):
     """k(x, y) = variance · exp(−Σ_k |x_k − y_k| / lengthscale_k), of the distance in the L1 norm.
 
@@ -141,6 +147,7 @@ class Laplacian(Product):
         return jnp.tan(math.pi * (probability - 0.5))
 
 
+@storable
 class Cauchy(Product):
     """k(x, y) = variance · Π_k 1 / (1 + (x_k − y_k)² / lengthscale_k²).
 

@@ -5,6 +5,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Scalar
 
+from thalweg.codec import storable
 from thalweg.kernels import Kernel, RandomFeatures
 from thalweg.kernels.draws import KINDS
 
@@ -72,6 +73,7 @@ class Coordinates(eqx.Module):
         return jnp.mean(jnp.var(errors, axis=1, where=there[None, :]), where=there)
 
 
+@storable
 class Frequencies(Coordinates):
     """Random Fourier features, regenerated from (key, i), or kept.
 
@@ -122,6 +124,7 @@ class Frequencies(Coordinates):
         return jnp.eye(self.width, dtype=block.dtype)
 
 
+@storable
 class Points(Coordinates):
     """k(·, x_j) for training points x_j, which are kept: landmarks.
 

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, Scalar
 
+from thalweg.codec import storable
 from thalweg.machines.coordinates import Coordinates
 from thalweg.machines.rows import dense
 from thalweg.padding import padded, padded_size
@@ -15,6 +16,7 @@ from thalweg.padding import padded, padded_size
 _ROWS_AT_ONCE, _GRAIN = 2048, 64
 
 
+@storable
 class Expansion(NamedTuple):
     """The weights of the blocks so far, in arrays with room for more: one compiled step serves them all."""
 
@@ -32,6 +34,15 @@ class Expansion(NamedTuple):
     """The running mean of ‖g_b‖²."""
     noise: Scalar
     """σ², the variance of φ(x)ᵀφ(y) − k(x, y) over y, from the first batch."""
+
+    def check_stored(self) -> None:
+        """Refuse arrays that do not belong together, as a file could hold them."""
+        lengths = {len(part) for part in (self.weights, self.blocks, self.drift)}
+        outputs = self.weights.shape[2], self.drift.shape[1]
+        if len(lengths) != 1 or outputs[0] != outputs[1] or self.blocks.ndim != 3:
+            raise ValueError("arrays of one expansion differ in their sizes")
+        if not 0 <= int(self.used) <= self.capacity:
+            raise ValueError(f"{int(self.used)} blocks in room for {self.capacity}")
 
     @property
     def capacity(self) -> int:

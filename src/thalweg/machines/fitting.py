@@ -16,6 +16,8 @@ import jax.numpy as jnp
 import numpy as np
 from rich.progress import Progress
 
+from thalweg.arguments import number, whole
+from thalweg.codec import storable
 from thalweg.kernels import Kernel
 from thalweg.machines.choice import ENOUGH_ROWS, choose
 from thalweg.machines.learners import Learner, in_precision, start
@@ -31,6 +33,7 @@ _IMPROVEMENT = 0.01
 _TOO_LARGE = "X or y leads to values beyond the range of numbers: look for features or targets of extreme size"
 
 
+@storable
 @dataclass(frozen=True)
 class Fitted:
     """A machine that has learned something: arrays, numbers and words.
@@ -65,6 +68,13 @@ class Fitted:
     seen: float = 0.0
     passes: int = 0
     history: tuple[dict[str, float], ...] = ()
+
+    def check_stored(self) -> None:
+        """Refuse numbers that a fit would not leave behind, as a file could hold them."""
+        number("alpha", self.alpha, above=0)
+        number("seen", self.seen, least=0)
+        whole("passes", self.passes, least=0)
+        whole("seed", self.learner.seed, least=0, most=2**31 - 1)
 
     @property
     def kernel(self) -> Kernel:

@@ -9,6 +9,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from thalweg.arguments import whole
+from thalweg.codec import storable
 from thalweg.kernels import Kernel, RandomFeatures
 from thalweg.machines.coordinates import Coordinates, Frequencies, Points
 from thalweg.machines.expansion import Expansion, empty, predict, with_room
@@ -30,6 +32,7 @@ _ROUNDS, _ROUNDS_OF_ONE_BLOCK = 5, 1000
 _GRAIN = 64
 
 
+@storable
 @dataclass
 class Learner:
     """Learns along the blocks that a rule chooses, one batch per step.
@@ -100,6 +103,7 @@ class Learner:
             yield len(part)
 
 
+@storable
 @dataclass
 class LandmarkLearner(Learner):
     """Makes rows landmarks up to the rule's cap and visits them; further rows step along old blocks.
@@ -114,6 +118,13 @@ class LandmarkLearner(Learner):
     rounds: int
     filled: int = 0
     taken: int = 0
+
+    def check_stored(self) -> None:
+        """Refuse targets and counts that do not belong to the landmarks, as a file could hold them."""
+        blocks, used = self.expansion.blocks, int(self.expansion.used)
+        if self.examples.weights.shape != blocks.shape[:2] or len(self.examples.targets) != len(blocks):
+            raise ValueError(f"examples of {self.examples.weights.shape} for landmarks of {blocks.shape[:2]}")
+        whole("filled", self.filled, least=min(used, 1), most=self._block_size if used else 0)
 
     @property
     def features(self) -> int:

@@ -13,6 +13,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from thalweg.arguments import number
+from thalweg.codec import storable
 
 Outputs = Float[Array, "n c"]
 
@@ -57,6 +58,7 @@ class Loss(eqx.Module):
         return self.gradient(f, y)
 
 
+@storable
 class SquaredLoss(Loss):
     """‖f − y‖²/2.
 
@@ -75,6 +77,7 @@ class SquaredLoss(Loss):
         return f - y
 
 
+@storable
 class LogisticLoss(Loss):
     """log(1 + eᶠ) − y·f for y of 0 or 1, summed over columns.
 
@@ -96,6 +99,7 @@ class LogisticLoss(Loss):
         return jax.nn.sigmoid(f) - y
 
 
+@storable
 class SoftmaxLoss(Loss):
     """log Σ_c exp(f_c) − ⟨y, f⟩ for one-hot y: multi-class logistic regression.
 
@@ -121,6 +125,7 @@ class SoftmaxLoss(Loss):
         return self.slope
 
 
+@storable
 class HingeLoss(Loss):
     """max(0, 1 − y·f) for y of −1 or 1, summed over columns: one class against the rest.
 
@@ -146,6 +151,7 @@ class HingeLoss(Loss):
         return -y * jnp.clip(-y * dual + 1 - y * f, 0, 1)
 
 
+@storable
 class SquaredHingeLoss(Loss):
     """max(0, 1 − y·f)²/2 for y of −1 or 1, summed over columns.
 
@@ -164,6 +170,7 @@ class SquaredHingeLoss(Loss):
         return -y * jnp.maximum(0, 1 - y * f)
 
 
+@storable
 class HuberLoss(Loss):
     """r²/2 of the residual up to ``width``, and linear beyond it, summed over columns.
 
@@ -190,6 +197,7 @@ class HuberLoss(Loss):
         return jnp.clip(f - y, -width, width)
 
 
+@storable
 class QuantileLoss(Loss):
     """The pinball loss max(q·(y − f), (1 − q)·(f − y)), summed over columns, whose minimiser is the q-quantile.
 

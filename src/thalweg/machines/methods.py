@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from thalweg.arguments import flag, instance, number, one_of, whole
+from thalweg.codec import storable
 from thalweg.descent.steps import Polynomial, as_step
 from thalweg.kernels import Gaussian, Kernel
 from thalweg.machines.coordinates import FEATURES, Coordinates
@@ -87,6 +88,7 @@ class Method:
         return step
 
 
+@storable
 @dataclass(frozen=True, kw_only=True)
 class Auto(Method):
     """Landmarks, each block of them solved for from its own rows; when there is room for no more, rows refine them.
@@ -127,6 +129,7 @@ class Auto(Method):
         return Machine(coordinates, loss, Capped(limit), step, jnp.asarray(0.0))
 
 
+@storable
 @dataclass(frozen=True, kw_only=True)
 class DSG(Method):
     """Doubly stochastic gradients: steps along new random features, Algorithm 1 of Li and Póczos (2017).
@@ -171,6 +174,7 @@ class DSG(Method):
         return Machine(coordinates, loss, self.rule(), step, jnp.asarray(0.0), bool(self.precondition))
 
 
+@storable
 @dataclass(frozen=True, kw_only=True)
 class UDSG(DSG):
     """DSG that also steps along old blocks, drawn uniformly: Algorithm 3 of Li and Póczos (2017).
@@ -197,6 +201,7 @@ class UDSG(DSG):
         return Uniform(*self.periods)
 
 
+@storable
 @dataclass(frozen=True, kw_only=True)
 class CDSG(DSG):
     """DSG that takes an old block where a longer step along it is safe: Algorithm 4 of Li and Póczos (2017), corrected.

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, Key, Scalar
 
 from thalweg.arguments import number, whole
+from thalweg.codec import storable
 from thalweg.machines.expansion import Expansion
 
 
@@ -54,6 +55,7 @@ class Rule(eqx.Module):
         raise NotImplementedError(f"{type(self).__name__} must define choose(expansion, look, key)")
 
 
+@storable
 class New(Rule):
     """Always a new block: DSG, Algorithm 1 of Li and Póczos (2017).
 
@@ -68,6 +70,7 @@ class New(Rule):
         return Choice(expansion.used, look.size, jnp.array(True))
 
 
+@storable
 class Uniform(Rule):
     """New blocks for G steps, then for U steps old ones, drawn uniformly: UDSG, Algorithm 3 with (i − 1) mod (G + U).
 
@@ -97,6 +100,7 @@ class Uniform(Rule):
         return Choice(jnp.where(new, expansion.used, _any(expansion, key)), look.size, new)
 
 
+@storable
 class Checked(Rule):
     """The old block with the longest safe step, if that is longer than γ, else a new one: CDSG, Algorithm 4 corrected.
 
@@ -146,6 +150,7 @@ class Checked(Rule):
         return jnp.where(there, (along + jnp.sqrt(jnp.maximum(discriminant, 0))) / jnp.where(a > 0, a, 1), 0)
 
 
+@storable
 class Capped(Rule):
     """New blocks until there are ``blocks`` of them, then old ones, drawn uniformly.
 

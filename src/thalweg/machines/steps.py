@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, Key, Scalar
 
+from thalweg.codec import storable
 from thalweg.machines.coordinates import Coordinates, Points
 from thalweg.machines.expansion import Expansion, evaluate, with_room
 from thalweg.machines.functional import Batch, FunctionalGradient, Slopes
@@ -19,6 +20,7 @@ _DAMPING = 1e-6
 _LEAST_SCALE = 1e-6
 
 
+@storable
 class Judged(eqx.Module):
     """A step as long as it pays on rows that did not propose it.
 
@@ -36,6 +38,7 @@ class Judged(eqx.Module):
         return jnp.ones(())
 
 
+@storable
 class Machine(eqx.Module):
     """The parts of a method: coordinates, loss, rule, step, ridge, and whether blocks are preconditioned.
 

@@ -19,6 +19,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, Scalar
 
 from thalweg import trees
+from thalweg.codec import storable
 from thalweg.descent.momentum import FISTA
 from thalweg.machines.coordinates import Points
 from thalweg.machines.expansion import Expansion, evaluate
@@ -32,6 +33,7 @@ _ACCELERATED, _RELAXATION = 200, 1.6
 _LEAST_DIAGONAL = {jnp.dtype("float32"): 1e-3, jnp.dtype("float64"): 1e-10}
 
 
+@storable
 class Examples(NamedTuple):
     """Targets and weights of the landmarks; a weight of 0 is an empty place."""
 

@@ -1,5 +1,6 @@
 """Estimators: scikit-learn's contract on top of the parts."""
 
+from thalweg.models._common import load
 from thalweg.models._summary import Summary
 from thalweg.models.glm import BernoulliGLM, GaussianGLM
 from thalweg.models.glm_counts import NegativeBinomialGLM, PoissonGLM
@@ -16,4 +17,5 @@ __all__ = [
     "NegativeBinomialGLM",
     "PoissonGLM",
     "Summary",
+    "load",
 ]

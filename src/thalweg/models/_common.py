@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 import jax
 import numpy as np
-from sklearn.base import BaseEstimator
+from sklearn.base import BaseEstimator, is_classifier
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted
 
 from thalweg import __version__, files
@@ -93,10 +93,21 @@ def _rebuilt(kind: type[Storable], tree: Any) -> Storable:
     # Arrays that do not fit one another would fail, or worse not fail, at the first prediction: so this is it.
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the row has no names
-        found = model.predict(np.zeros((1, features)))
-    if len(found) != 1:
-        raise ValueError(f"one row has {len(found)} predictions")
+        found = model.predict(row := np.zeros((1, features)))
+        if len(found) != 1:
+            raise ValueError(f"one row has {len(found)} predictions")
+        if is_classifier(model):
+            method = "predict_proba" if hasattr(model, "predict_proba") else "decision_function"
+            _check_classes(model.classes_, np.shape(getattr(model, method)(row)))
     return model
+
+
+def _check_classes(classes: Any, values: tuple[int, ...]) -> None:
+    """Refuse classes that are not in order, or not as many as there are values of one row."""
+    if not np.array_equal(np.unique(classes), classes) or len(classes) < 2:
+        raise ValueError("classes_ are not two or more in order")
+    if values != (1, len(classes)) and not (values == (1,) and len(classes) == 2):
+        raise ValueError(f"values of {values} for {len(classes)} classes")
 
 
 def row_weights(sample_weight: Any, X: Any) -> np.ndarray:

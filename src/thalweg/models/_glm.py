@@ -5,7 +5,7 @@ from numbers import Integral, Real
 from typing import Any, ClassVar
 
 import numpy as np
-from sklearn.base import BaseEstimator, RegressorMixin, _fit_context, is_regressor
+from sklearn.base import RegressorMixin, _fit_context, is_regressor
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.validation import check_is_fitted, validate_data
@@ -13,7 +13,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from thalweg.arguments import number
 from thalweg.descent import Status
 from thalweg.gaussian import linear
-from thalweg.models._common import row_weights, unharmed
+from thalweg.models._common import Storable, row_weights, unharmed
 from thalweg.models._summary import Summary, intervals
 
 _LARGEST = 1e100
@@ -25,7 +25,7 @@ _SHORTEST_MOVE = 1e-15
 POSITIVE = Interval(Real, 0, None, closed="neither")
 
 
-class GeneralisedLinearModel(BaseEstimator):
+class GeneralisedLinearModel(Storable):
     """Base of the generalised linear models: a Gaussian posterior over coefficients by natural-gradient steps.
 
     A subclass says what kind of targets it has, and how they are checked.

@@ -8,7 +8,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from rich.progress import Progress
-from sklearn.base import BaseEstimator
 from sklearn.utils import check_random_state
 from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.validation import check_is_fitted, validate_data
@@ -18,11 +17,10 @@ from thalweg.kernels import Gaussian, Kernel
 from thalweg.machines.losses import Loss
 from thalweg.machines.methods import METHODS, Method, Settings
 from thalweg.machines.rows import Rows
-from thalweg.models import _machine_file
-from thalweg.models._common import row_weights, unharmed
+from thalweg.models._common import Storable, row_weights, unharmed
 
 
-class KernelMachine(BaseEstimator):
+class KernelMachine(Storable):
     """Base of the kernel estimators: a subclass says what targets are, which loss they have, and how it predicts."""
 
     _plain_bandwidth: ClassVar[float]
@@ -99,16 +97,6 @@ class KernelMachine(BaseEstimator):
                 self.partial_fit(X, y)
                 bar.update(task, advance=len(y))
         return self
-
-    def save(self, path: Any) -> None:
-        """Write the fitted model to one file, from which :meth:`load` reads it without running any code."""
-        check_is_fitted(self)
-        _machine_file.save(self, path)
-
-    @classmethod
-    def load(cls, path: Any) -> "KernelMachine":
-        """Read a model that :meth:`save` wrote; it predicts and goes on learning as the original would."""
-        return _machine_file.load(cls, path)
 
     def __sklearn_is_fitted__(self) -> bool:
         return hasattr(self, "_machine")

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from scipy.special import logit
-from sklearn.base import BaseEstimator, ClassifierMixin, _fit_context
+from sklearn.base import ClassifierMixin, _fit_context
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import check_random_state
 from sklearn.utils._param_validation import Interval, StrOptions
@@ -20,12 +20,12 @@ from thalweg.descent import Status
 from thalweg.gaussian.likelihood import Likelihood
 from thalweg.gaussian.likelihoods import BernoulliLogit, BernoulliProbit
 from thalweg.kernels import Kernel
-from thalweg.models._common import row_weights, unharmed
+from thalweg.models._common import Storable, row_weights, unharmed
 
 _LINKS = {"logit": BernoulliLogit, "probit": BernoulliProbit}
 
 
-class GPClassifier(ClassifierMixin, BaseEstimator):
+class GPClassifier(ClassifierMixin, Storable):
     """Gaussian process classification with a Gaussian posterior, found by KL-proximal steps (PG-SVI).
 
     The posterior over the latent values is N(m, V) with V⁻¹ = K⁻¹ + diag(γ̃); each step is the exact minimiser of

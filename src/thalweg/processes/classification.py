@@ -18,6 +18,7 @@ from jax.scipy.linalg import solve_triangular
 from jaxtyping import Array, Float
 
 from thalweg import trees
+from thalweg.codec import storable
 from thalweg.compiling import quick_jit, quick_options
 from thalweg.descent import History, Monotone, Polynomial, Stagnation, Status, Tolerance, minimize
 from thalweg.gaussian.divergence import GaussianKL, KLToProcess
@@ -69,6 +70,7 @@ class ClassifierSettings:
     verbose: bool = False
 
 
+@storable
 @dataclass(frozen=True)
 class ProcessPosterior:
     """The posterior of a process, its kernel and its bound; arrays of NumPy, without padding.

@@ -4,7 +4,10 @@ from typing import NamedTuple
 
 import numpy as np
 
+from thalweg.codec import storable
 
+
+@storable
 class Observations(NamedTuple):
     """Examples: the columns (that of the intercept first, if there is one), targets, and positive weights.
 

@@ -18,6 +18,7 @@ import numpy as np
 from jaxtyping import Array, Float
 from scipy.linalg import cho_factor, cho_solve, cholesky
 
+from thalweg.codec import storable
 from thalweg.descent import History, Monotone, Result, Status, Tolerance, minimize
 from thalweg.descent.steps import Move, Taken
 from thalweg.gaussian.divergence import GaussianKL, KLToNormal, KLToProcess
@@ -59,6 +60,7 @@ class Search(NamedTuple):
     progress: bool = False
 
 
+@storable
 class Solution(NamedTuple):
     """The posterior that a search has led to, and how; arrays are NumPy's.
 

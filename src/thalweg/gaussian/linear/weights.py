@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from scipy.linalg import cholesky, solve_triangular
 
+from thalweg.codec import storable
 from thalweg.gaussian.linear.observations import Observations
 from thalweg.gaussian.posteriors import Full
 
@@ -18,6 +19,7 @@ _ROUNDING = 1e-24
 """Centred columns with squares smaller than this, beside those of the columns, are rounding errors."""
 
 
+@storable
 @dataclass(frozen=True)
 class Frame:
     """The coordinates of the weights: centre of the features (None without intercept), prior standard deviations.
@@ -62,6 +64,7 @@ class Frame:
         return np.hstack([ones, columns[:, 1:] - ones * self.centre]) * self.scales
 
 
+@storable
 @dataclass(frozen=True)
 class LowRank:
     """What the examples say of more weights than there are examples: V⁻¹ = I + GᵀG, V = I − RᵀR, R = L⁻¹G."""
@@ -86,6 +89,7 @@ class LowRank:
         return np.sum(solve_triangular(self.factor, self.root, lower=True) ** 2, axis=0)
 
 
+@storable
 @dataclass(frozen=True)
 class Weights:
     """The posterior N(mean, V) in the coordinates of a frame; V is that of ``spread``.

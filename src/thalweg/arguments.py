@@ -31,7 +31,7 @@ def number(
 ) -> Array:
     """Return ``value`` as a scalar array, of JAX's default float unless told, or say what it must be.
 
-    Under ``jit`` or ``vmap`` the value is not known, and is taken as it is.
+    An array of floating numbers keeps its precision. Under ``jit`` or ``vmap`` the value is not known, and is taken as it is.
 
     Examples
     --------
@@ -52,8 +52,9 @@ def number(
     if found.ndim or not _inside(found.astype(jnp.result_type(float)), above, least, below, most, finite).all():
         raise ValueError(f"{name} must be {wanted}, found {value!r}")
     dtype = jnp.result_type(dtype)
-    if isinstance(value, jax.Array) and value.dtype == dtype and not value.weak_type:
-        return value
+    if isinstance(value, jax.Array | np.ndarray) and dtype.kind == "f" and jnp.issubdtype(value.dtype, jnp.floating):
+        strong = isinstance(value, jax.Array) and not value.weak_type
+        return value if strong else jax.device_put(np.asarray(value))
     # A count too large for its dtype stands for "never".
     return trees.scalar(min(found, np.iinfo(dtype).max) if dtype.kind == "i" else found, dtype)
 

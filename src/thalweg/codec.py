@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from typing import Any, TypeVar
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from thalweg.errors import FileFormatError
@@ -93,12 +94,21 @@ def encode(node: Any, path: Path, arrays: Arrays) -> Any:
     if isinstance(node, type) and _STORABLE.get(node.__name__) is node:
         return {"class": node.__name__}
     if _STORABLE.get(type(node).__name__) is type(node):
-        parts = _stored(node).items()
-        return {"object": type(node).__name__, "from": [[n, encode(v, (*path, f".{n}"), arrays)] for n, v in parts]}
+        return _encode_object(node, path, arrays)
     children = [[name, encode(child, place, arrays)] for name, place, child in _opened(node, path)]
     if type(node) in (list, tuple):
         return {type(node).__name__: [child for _, child in children]}
     return {"dict": children}
+
+
+def _encode_object(node: Any, path: Path, arrays: Arrays) -> dict:
+    parts = _stored(node)
+    return {
+        "object": type(node).__name__,
+        "from": [[name, encode(part, (*path, f".{name}"), arrays)] for name, part in parts.items()],
+        # Those that were arrays of JAX and not of NumPy.
+        "jax": [name for name, part in parts.items() if isinstance(part, jax.Array) and not is_key(part)],
+    }
 
 
 def _encode_array(array: np.ndarray, name: str, arrays: Arrays) -> dict:
@@ -164,8 +174,8 @@ def decode(node: Any, path: Path, arrays: Arrays) -> Any:
             return _decode_named(items, path, arrays)
         case {"class": str(name), **rest} if not rest:
             return _known(name, path)
-        case {"object": str(name), "from": list(items), **rest} if not rest:
-            return _decode_object(_known(name, path), _decode_named(items, path, arrays), path)
+        case {"object": str(name), "from": list(items), "jax": list(on_device), **rest} if not rest:
+            return _decode_object(_known(name, path), _decode_named(items, path, arrays), on_device, path)
     raise FileFormatError(f"{_label(path)}: neither a leaf nor a container")
 
 
@@ -186,9 +196,9 @@ def _known(name: str, path: Path) -> type:
     return _STORABLE[name]
 
 
-def _decode_object(cls: type, parts: dict, path: Path) -> Any:
+def _decode_object(cls: type, parts: dict, on_device: list, path: Path) -> Any:
     try:
-        made = cls(**parts)
+        made = cls(**{name: jnp.asarray(part) if name in on_device else part for name, part in parts.items()})
         if hasattr(made, "check_stored"):
             made.check_stored()
         return made

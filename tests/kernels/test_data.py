@@ -79,11 +79,9 @@ def test_a_kernel_survives_a_file(kind, lengthscale, variance):
     np.testing.assert_array_equal(again.variance, kernel.variance)
 
 
-@pytest.mark.parametrize(
-    "parameters", [{"lengthscale": "1"}, {"lengthscale": -1.0}, {"variance": True}, {"power": 2}]
-)
+@pytest.mark.parametrize("parameters", [{"lengthscale": "1"}, {"lengthscale": -1.0}, {"variance": True}, {"power": 2}])
 def test_a_kernel_that_could_not_be_made_is_not_read(parameters):
-    stored = {"object": "Gaussian", "from": [list(item) for item in parameters.items()]}
+    stored = {"object": "Gaussian", "from": [list(item) for item in parameters.items()], "jax": []}
     with pytest.raises(FileFormatError, match="not a Gaussian"):
         codec.decode(stored, (), {})
 

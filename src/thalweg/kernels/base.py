@@ -50,8 +50,7 @@ class Kernel(eqx.Module):
 
     def __init__(self, lengthscale: Any = 1.0, variance: Any = 1.0) -> None:
         name = type(self).__name__
-        lengthscale = arguments.numbers(f"lengthscale of {name}", _as_array(lengthscale), above=0, ndim=1)
-        self.lengthscale = lengthscale.astype(jnp.result_type(float))
+        self.lengthscale = arguments.numbers(f"lengthscale of {name}", _as_array(lengthscale), above=0, ndim=1)
         self.variance = arguments.number(f"variance of {name}", variance, above=0)
 
     def correlation(self, x: Float[Array, "n d"], y: Float[Array, "m d"] | None) -> Float[Array, "n m"]:

@@ -16,7 +16,6 @@ from thalweg import trees
 from thalweg.arguments import number
 from thalweg.descent.steps import Move, StepRule, Taken
 
-
 Number = Any
 """A scalar array, traced or of the host."""
 

@@ -19,8 +19,8 @@ from jaxtyping import Array, PyTree, Scalar
 
 from thalweg import trees
 from thalweg.descent import Descent, History, Status
-from thalweg.descent.engines import join, split
 from thalweg.descent.display import Bar
+from thalweg.descent.engines import join, split
 
 _PATIENCE = 50
 """Steps without a gain above rounding after which a search has stagnated."""

@@ -214,7 +214,7 @@ class Stagnation(StoppingRule):
         over = (record.step >= state.end) & (looks >= 3)
         following = record.step + xp.maximum(self.patience, record.step // 2)
         # The next window begins with this value, so that a slow fall from window to window is seen as one.
-        fresh = Envelope(following, looks * 0, residual * 0, value, value, residual)
+        fresh = Envelope(following, xp.zeros_like(looks), xp.zeros_like(residual), value, value, residual)
         widened = Envelope(state.end, looks, residual, highest, lowest, state.before)
         state = trees.where(over, fresh, widened)
         known = xp.isfinite(value)

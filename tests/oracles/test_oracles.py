@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from thalweg.descent import Descent
-from thalweg.oracles.base import Oracle, as_oracle
 from thalweg.oracles import (
     SVRG,
     Exact,
@@ -16,6 +15,7 @@ from thalweg.oracles import (
     Reparameterised,
     ScoreFunction,
 )
+from thalweg.oracles.base import Oracle, as_oracle
 
 N = 10
 data = (jnp.arange(N, dtype=float), jnp.ones(N))

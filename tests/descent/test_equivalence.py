@@ -132,7 +132,7 @@ def test_subgradient_method():
         x = x - 0.1 / np.sqrt(k + 1) * (A.T @ np.sign(A @ x - b))
         plain.append(x)
     absolute = lambda x: jnp.sum(jnp.abs(jnp.asarray(A) @ x - jnp.asarray(b)))
-    assert_same(iterates(Descent(absolute, step=lambda k: 0.1 / jnp.sqrt(k + 1.0)), x0), plain)
+    assert_same(iterates(Descent(absolute, step=lambda k: 0.1 / jnp.sqrt(k.astype(float) + 1.0)), x0), plain)
 
 
 def batches():

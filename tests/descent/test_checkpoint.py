@@ -150,6 +150,7 @@ SCRIPT = """
 """
 
 
+@pytest.mark.slow
 def test_a_run_survives_kill_9(tmp_path, monkeypatch):
     path = tmp_path / "run.thalweg"
     (tmp_path / "problem.py").write_text(textwrap.dedent(PROBLEM))

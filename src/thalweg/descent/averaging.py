@@ -12,7 +12,13 @@ from thalweg.arguments import whole
 
 
 class Averaging(eqx.Module):
-    """What the solution is, given all iterates."""
+    """What the solution is, given all iterates.
+
+    Examples
+    --------
+    >>> Last().solution(1.0, ())
+    1.0
+    """
 
     def init(self, x: PyTree[Array]) -> PyTree:
         """Return the state before any step."""
@@ -28,7 +34,13 @@ class Averaging(eqx.Module):
 
 
 class Last(Averaging):
-    """The last iterate: no averaging."""
+    """The last iterate: no averaging.
+
+    Examples
+    --------
+    >>> Last().solution(1.0, ())
+    1.0
+    """
 
     def solution(self, x: PyTree[Array], state: PyTree) -> PyTree[Array]:
         """Return ``x``."""
@@ -54,7 +66,16 @@ def _take_in(x: PyTree[Array], state: Mean, top: int, offset: int) -> Mean:
 
 
 class PolyakRuppert(Averaging):
-    """The mean of all iterates x_1 … x_k."""
+    """The mean of all iterates x_1 … x_k.
+
+    Examples
+    --------
+    >>> import jax.numpy as jnp
+    >>> average, x = PolyakRuppert(), jnp.ones(1)
+    >>> state = average.update(3 * x, average.update(x, average.init(x)))
+    >>> average.solution(x, state)
+    Array([2.], dtype=float...)
+    """
 
     def init(self, x: PyTree[Array]) -> PyTree:
         """The mean of nothing yet."""
@@ -73,6 +94,11 @@ class Weighted(Averaging):
     """The mean with weights that grow: the k-th iterate weighs k(k+1)…(k+power−1), about k^power.
 
     With power 1 and a 1/t step, strongly convex problems lose the log factor of the plain mean.
+
+    Examples
+    --------
+    >>> Weighted(power=2)
+    Weighted(power=2)
     """
 
     power: int = eqx.field(static=True)
@@ -106,6 +132,13 @@ class Suffix(Averaging):
 
     Blocks end at the powers of two, so the number of steps need not be known: the mean is over the last complete
     block and the one being filled.
+
+    Examples
+    --------
+    >>> import jax.numpy as jnp
+    >>> average, x = Suffix(), jnp.ones(1)
+    >>> average.solution(x, average.init(x))
+    Array([1.], dtype=float...)
     """
 
     def init(self, x: PyTree[Array]) -> PyTree:

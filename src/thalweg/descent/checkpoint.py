@@ -26,6 +26,11 @@ class Checkpoint:
 
     If the file exists when the run starts, the run goes on from it, and ends exactly where it would have ended
     without the interruption.
+
+    Examples
+    --------
+    >>> Checkpoint("run.thalweg", every=60.0).every
+    60.0
     """
 
     path: str | os.PathLike

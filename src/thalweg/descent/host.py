@@ -108,6 +108,8 @@ class HostEngine:
         self._kind = book_dtype(start.state)
         self._known: tuple[State, Out, Any] | None = None
 
+    # What overflows is told by the status, as in compiled code, and not by a warning.
+    @np.errstate(all="ignore")
     def run(self, progress: Progress) -> Chunk:
         """Take the steps up to the next look, and look."""
         plan, state, row = self.plan, progress.state, progress.history.last

@@ -8,8 +8,8 @@ solution is. Gradient descent, ISTA and FISTA, projected and mirror descent, nat
 choices of these parts and nothing else.
 
 :class:`Descent` is the iteration alone: ``init`` and ``update(state, key) -> (state, info)``, pure functions of
-pytrees that can be jit-compiled, scanned and vmapped. State is carried; info is only looked at, and what nobody
-looks at is not computed. When and why to stop, what to record and what to show belong to the loop around it,
+pytrees that can be jit-compiled, scanned and vmapped. State is carried; info is only looked at, and what is not
+looked at is not computed. When and why to stop, what to record and what to show belong to the loop around it,
 :func:`~thalweg.descent.minimize`.
 """
 
@@ -34,7 +34,14 @@ from thalweg.oracles.base import Oracle, Out, as_oracle
 
 
 class State(NamedTuple):
-    """What is carried from step to step."""
+    """What is carried from step to step.
+
+    Examples
+    --------
+    >>> import jax.numpy as jnp
+    >>> Descent(jnp.sum, step=0.1).init(jnp.ones(1)).steps
+    Array(0, dtype=int32)
+    """
 
     x: PyTree[Array]
     steps: Int[Array, ""]
@@ -46,7 +53,13 @@ class State(NamedTuple):
 
 
 class Info(NamedTuple):
-    """What can be looked at after a step."""
+    """What can be looked at after a step.
+
+    Examples
+    --------
+    >>> Info(value=1.0, residual=0.5, size=0.1, work=1.0).size
+    0.1
+    """
 
     value: Scalar
     """f + h: at the new iterate for an exact oracle; else the estimate of f where the gradient was taken, plus h at

@@ -38,7 +38,13 @@ _LARGE = 200
 
 @dataclass(frozen=True)
 class Snapshot:
-    """What a callback is shown."""
+    """What a callback is shown.
+
+    Examples
+    --------
+    >>> Snapshot(step=1, x=0.0, value=2.0, residual=0.1, size=0.5, work=1.0, seconds=0.0).value
+    2.0
+    """
 
     step: int
     x: PyTree[Array]

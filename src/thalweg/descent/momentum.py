@@ -11,7 +11,14 @@ from thalweg.arguments import instance, number
 
 
 class Momentum(eqx.Module):
-    """The two points of a step, and what is remembered for the next."""
+    """The two points of a step, and what is remembered for the next.
+
+    Examples
+    --------
+    >>> from thalweg.descent import FISTA, NoMomentum
+    >>> (FISTA().extrapolates, NoMomentum().extrapolates)
+    (True, False)
+    """
 
     extrapolates: ClassVar[bool] = True
     """Whether points leave the segment between iterates, which needs a linear geometry."""
@@ -32,7 +39,13 @@ class Momentum(eqx.Module):
 
 
 class NoMomentum(Momentum):
-    """y = c = x_k."""
+    """y = c = x_k.
+
+    Examples
+    --------
+    >>> NoMomentum().points(1.0, ())
+    (1.0, 1.0)
+    """
 
     extrapolates: ClassVar[bool] = False
     looks_ahead: ClassVar[bool] = False
@@ -47,7 +60,14 @@ class NoMomentum(Momentum):
 
 
 class HeavyBall(Momentum):
-    """Polyak: y = x_k, c = x_k + μ(x_k − x_{k−1})."""
+    """Polyak: y = x_k, c = x_k + μ(x_k − x_{k−1}).
+
+    Examples
+    --------
+    >>> import jax.numpy as jnp
+    >>> HeavyBall(0.5).points(jnp.ones(1), jnp.zeros(1))
+    (Array([1.], dtype=float...), Array([1.5], dtype=float...))
+    """
 
     looks_ahead: ClassVar[bool] = False
 
@@ -107,6 +127,11 @@ class Nesterov(_LookAhead):
     coefficient
         ``None`` for the sequence k/(k+3), which has the 1/k² bound on smooth convex functions; a constant, best
         (√κ−1)/(√κ+1), for strongly convex ones.
+
+    Examples
+    --------
+    >>> Nesterov()
+    Nesterov(coefficient=None)
     """
 
     coefficient: Array | None
@@ -124,7 +149,15 @@ class Nesterov(_LookAhead):
 
 
 class FISTA(_LookAhead):
-    """Beck and Teboulle: t_{k+1} = (1 + √(1 + 4t_k²))/2, μ = (t_k − 1)/t_{k+1}."""
+    """Beck and Teboulle: t_{k+1} = (1 + √(1 + 4t_k²))/2, μ = (t_k − 1)/t_{k+1}.
+
+    Examples
+    --------
+    >>> import jax.numpy as jnp
+    >>> x = jnp.zeros(1)
+    >>> FISTA().init(x).t
+    Array(1., dtype=float...)
+    """
 
     def _next(self, count: Int[Array, ""], t: Array) -> tuple[Array, Array]:
         t_next = (1 + jnp.sqrt(1 + 4 * t**2)) / 2
@@ -136,6 +169,11 @@ class AdaptiveRestart(Momentum):
 
     Turns FISTA's and Nesterov's 1/k² into a linear rate on strongly convex functions without knowing κ, and
     removes their ripples. (The gradient scheme of O'Donoghue and Candès; no function value is needed.)
+
+    Examples
+    --------
+    >>> AdaptiveRestart().momentum
+    FISTA()
     """
 
     momentum: Momentum

@@ -112,7 +112,16 @@ class History(Mapping):
 
 @dataclass(frozen=True)
 class Result:
-    """The outcome of :func:`~thalweg.descent.minimize`. Pass it as ``x0`` to go on from where it stopped."""
+    """The outcome of :func:`~thalweg.descent.minimize`. Pass it as ``x0`` to go on from where it stopped.
+
+    Examples
+    --------
+    >>> import jax.numpy as jnp
+    >>> from thalweg.descent import minimize
+    >>> result = minimize(lambda x: jnp.sum(x**2), jnp.ones(1), step=0.5, steps=3)
+    >>> result.steps, result.success
+    (2, True)
+    """
 
     x: PyTree[Array]
     """The solution: the average if one was asked for, else the last iterate."""

@@ -49,7 +49,13 @@ class Taken(NamedTuple):
 
 
 class StepRule(eqx.Module):
-    """Chooses the size of each step and takes it."""
+    """Chooses the size of each step and takes it.
+
+    Examples
+    --------
+    >>> Constant(0.1).searches, Constant(0.1).needs_exact
+    (False, False)
+    """
 
     needs_exact: ClassVar[bool] = False
     """Whether the rule only makes sense with exact gradients."""
@@ -106,7 +112,13 @@ class _Scheduled(StepRule):
 
 
 class Constant(_Scheduled):
-    """β_k = size."""
+    """β_k = size.
+
+    Examples
+    --------
+    >>> Constant(0.1).size(0)
+    Array(0.1, dtype=float...)
+    """
 
     constant: Array
 
@@ -119,14 +131,27 @@ class Constant(_Scheduled):
 
 
 class InverseLipschitz(Constant):
-    """β_k = 1/L, for a gradient that is Lipschitz with constant L (relative to D)."""
+    """β_k = 1/L, for a gradient that is Lipschitz with constant L (relative to D).
+
+    Examples
+    --------
+    >>> InverseLipschitz(4.0).size(0)
+    Array(0.25, dtype=float...)
+    """
 
     def __init__(self, bound: Any) -> None:
         self.constant = 1 / number("bound of InverseLipschitz", bound, above=0)
 
 
 class Polynomial(_Scheduled):
-    """β_k = initial · (1 + k/scale)^(−power), k counted from 0."""
+    """β_k = initial · (1 + k/scale)^(−power), k counted from 0.
+
+    Examples
+    --------
+    >>> import jax.numpy as jnp
+    >>> Polynomial(1.0, power=0.5).size(jnp.asarray(3))
+    Array(0.5, dtype=float...)
+    """
 
     initial: Array
     power: Array
@@ -143,14 +168,27 @@ class Polynomial(_Scheduled):
 
 
 class InverseTime(Polynomial):
-    """β_k = initial / (1 + k/scale): the 1/t schedule of stochastic approximation."""
+    """β_k = initial / (1 + k/scale): the 1/t schedule of stochastic approximation.
+
+    Examples
+    --------
+    >>> import jax.numpy as jnp
+    >>> InverseTime(1.0).size(jnp.asarray(3))
+    Array(0.25, dtype=float...)
+    """
 
     def __init__(self, initial: Any, scale: float = 1.0) -> None:
         super().__init__(initial, 1.0, scale)
 
 
 class Schedule(_Scheduled):
-    """β_k = function(k), any function of the count that JAX can trace: every Optax schedule is one."""
+    """β_k = function(k), any function of the count that JAX can trace: every Optax schedule is one.
+
+    Examples
+    --------
+    >>> Schedule(lambda count: 0.5**count).size(2)
+    0.25
+    """
 
     function: Callable[[Any], Any] = eqx.field(static=True)
 
@@ -164,6 +202,11 @@ class BarzilaiBorwein(StepRule):
 
     The first step is a small probe. Where the curvature ⟨s,z⟩ is not positive the last size is kept. The rule is
     not monotone; on a function far from quadratic it can diverge, where :class:`~thalweg.descent.Backtracking` cannot.
+
+    Examples
+    --------
+    >>> BarzilaiBorwein("short")
+    BarzilaiBorwein(kind='short')
     """
 
     # Differences of noisy gradients are noise.
@@ -201,6 +244,12 @@ class OptaxStep(StepRule):
 
     The optimiser adds its own update to x, so only D = Euclidean and h = Zero fit. The size reported is NaN,
     and G_k is the gradient.
+
+    Examples
+    --------
+    >>> import optax
+    >>> OptaxStep(optax.sgd(0.1)).additive
+    True
     """
 
     additive: ClassVar[bool] = True

@@ -19,7 +19,13 @@ Code = Int[Array, ""]
 
 
 class Record(NamedTuple):
-    """What a rule looks at. For an exact oracle ``value`` is that of the last record of the history."""
+    """What a rule looks at. For an exact oracle ``value`` is that of the last record of the history.
+
+    Examples
+    --------
+    >>> Record(step=1, value=2.0, residual=0.5, size=0.1, work=1.0, seconds=0.0).residual
+    0.5
+    """
 
     step: Int[Array, ""]
     value: Scalar
@@ -69,7 +75,13 @@ class _Pair(StoppingRule):
 
 
 class AnyOf(_Pair):
-    """Stop when either rule says so: ``first | second``."""
+    """Stop when either rule says so: ``first | second``.
+
+    Examples
+    --------
+    >>> AnyOf(Steps(10), Seconds(60)).second
+    Seconds(limit=...)
+    """
 
     def update(self, state: PyTree, record: Record) -> tuple[PyTree, Code]:
         """The first status that is not 0."""
@@ -78,7 +90,13 @@ class AnyOf(_Pair):
 
 
 class AllOf(_Pair):
-    """Stop when both rules say so at the same record: ``first & second``."""
+    """Stop when both rules say so at the same record: ``first & second``.
+
+    Examples
+    --------
+    >>> AllOf(Tolerance(1e-3), Steps(10)).second
+    Steps(limit=...)
+    """
 
     def update(self, state: PyTree, record: Record) -> tuple[PyTree, Code]:
         """The first rule's status if both have one."""
@@ -106,6 +124,11 @@ class Tolerance(StoppingRule):
         Absolute tolerance.
     in_a_row
         Looks that must agree. One will do for exact gradients; a noisy one can be small by luck.
+
+    Examples
+    --------
+    >>> Tolerance(atol=1e-6).rtol is None
+    True
     """
 
     rtol: Array | None
@@ -159,6 +182,11 @@ class Stagnation(StoppingRule):
     ----------
     patience
         Steps in the first windows; later ones are half as long as the run so far.
+
+    Examples
+    --------
+    >>> Stagnation(patience=100).patience
+    Array(100, dtype=int32)
     """
 
     patience: Array
@@ -186,7 +214,7 @@ class Stagnation(StoppingRule):
         over = (record.step >= state.end) & (looks >= 3)
         following = record.step + xp.maximum(self.patience, record.step // 2)
         # The next window begins with this value, so that a slow fall from window to window is seen as one.
-        fresh = Envelope(following, looks * 0, residual * 0, value, value, residual)
+        fresh = Envelope(following, xp.zeros_like(looks), xp.zeros_like(residual), value, value, residual)
         widened = Envelope(state.end, looks, residual, highest, lowest, state.before)
         state = trees.where(over, fresh, widened)
         known = xp.isfinite(value)
@@ -222,6 +250,11 @@ class Plateau(StoppingRule):
         Windows without improvement before stopping.
     errors
         How many standard errors count as an improvement.
+
+    Examples
+    --------
+    >>> (Plateau() | Seconds(60)).first.window
+    Array(20, dtype=int32)
     """
 
     window: Array

@@ -24,6 +24,11 @@ class Out(NamedTuple):
 
     ``value`` is NaN where the oracle has none. ``work`` counts examples, matrix products or features, so that
     histories can be plotted against it.
+
+    Examples
+    --------
+    >>> Out(gradient=1.0, value=2.0, work=3.0).work
+    3.0
     """
 
     gradient: PyTree[Array]
@@ -37,6 +42,11 @@ class Oracle(eqx.Module):
     ``value(x)`` and ``full(x)`` are optional: an oracle that can afford them defines them, the others leave
     them ``None``. Backtracking needs ``value``; SVRG needs ``full`` of the oracle it wraps. ``period`` is the
     number of steps between two calls of :meth:`renew`, or ``None`` if the oracle has no outer loop.
+
+    Examples
+    --------
+    >>> Exact(lambda x: x**2).deterministic
+    True
     """
 
     deterministic: ClassVar[Any] = False
@@ -77,7 +87,7 @@ class Exact(Oracle):
     function
         ``function(x, *args) -> scalar``.
     *args
-        Further arguments, differentiated by nobody. Pass arrays here rather than closing over them: they are
+        Further arguments, never differentiated. Pass arrays here rather than closing over them: they are
         then arguments of the compiled step and not constants in it.
     work
         What one evaluation counts for in the history (for a sum over n examples, n).

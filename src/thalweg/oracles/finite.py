@@ -23,6 +23,13 @@ class FiniteDifferences(Oracle):
     spacing
         δ, relative to max(1, |xᵢ|); by default the cube root of the dtype's rounding unit, which balances
         truncation and rounding.
+
+    Examples
+    --------
+    >>> import jax.numpy as jnp
+    >>> oracle = FiniteDifferences(lambda x: jnp.sum(x**2))
+    >>> bool(abs(oracle.estimate(jnp.ones(1), (), None)[0].gradient[0] - 2) < 1e-2)
+    True
     """
 
     # The key is ignored.

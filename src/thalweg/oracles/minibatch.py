@@ -23,7 +23,7 @@ class MiniBatch(Oracle):
     data
         A pytree of arrays whose first axis runs over the n examples; ``batch`` has the same tree, B long.
     batch_size
-        B. Work is counted in examples, B an estimate and n a full gradient.
+        B. Work is counted in examples: B for an estimate, n for a full gradient.
     replacement
         True (default): every batch is drawn afresh from all examples. False: by epochs, each a new random order
         of the examples cut into batches; n mod B examples, others each time, are left out of an epoch.

@@ -31,6 +31,12 @@ class Reparameterised(_Sampled):
         ``F(mean + scale * jax.random.normal(key, ...))``.
     samples
         How many draws an estimate averages; counted as its work.
+
+    Examples
+    --------
+    >>> import jax
+    >>> Reparameterised(lambda x, key: x * jax.random.normal(key), samples=4).fixed_work
+    4.0
     """
 
     integrand: Callable[[PyTree, Key[Array, ""]], Any] = eqx.field(static=True)
@@ -65,6 +71,12 @@ class ScoreFunction(_Sampled):
         How many draws an estimate averages, at least 2 with a baseline; counted as its work.
     baseline
         Whether to subtract the baseline.
+
+    Examples
+    --------
+    >>> oracle = ScoreFunction(lambda x, z: z, lambda x, key: x, lambda x, z: x, samples=8)
+    >>> oracle.fixed_work
+    8.0
     """
 
     integrand: Callable[[PyTree, Any], Any] = eqx.field(static=True)

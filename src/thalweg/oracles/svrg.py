@@ -87,6 +87,12 @@ class SVRG(_Snapshots):
         Steps between snapshots (the paper's T); about two passes over the data are usual.
     restart
         ``"mean"`` as above; ``"last"`` leaves the iterate where it is and takes the snapshot there.
+
+    Examples
+    --------
+    >>> from thalweg.oracles import Exact
+    >>> SVRG(Exact(lambda x: x**2), period=10).period
+    10
     """
 
     period: int = eqx.field(static=True)  # type: ignore[misc]
@@ -123,6 +129,12 @@ class LooplessSVRG(_Snapshots):
     probability
         Of a new snapshot at each step; about B/n is usual. Under ``vmap`` every step pays for a full gradient: use
         :class:`SVRG` there.
+
+    Examples
+    --------
+    >>> from thalweg.oracles import Exact
+    >>> LooplessSVRG(Exact(lambda x: x**2), 0.5).vanishing_noise
+    True
     """
 
     probability: Array

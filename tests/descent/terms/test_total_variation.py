@@ -86,6 +86,7 @@ def seconds(n, signal):
     return min(times)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "signal",
     [lambda n: np.random.default_rng(0).normal(size=n), lambda n: n * np.linspace(-1, 1, n) ** 2],
@@ -96,6 +97,7 @@ def test_linear_time(signal):
     assert seconds(100_000, signal) < 8 * seconds(25_000, signal)
 
 
+@pytest.mark.slow
 def test_float32_does_not_lose_digits_with_length():
     for x in (RNG.normal(size=100_000), np.cumsum(RNG.normal(size=100_000))):
         single = jnp.asarray(x, jnp.float32)

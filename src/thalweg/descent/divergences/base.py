@@ -25,6 +25,12 @@ class Divergence(eqx.Module):
 
     A subclass defines :meth:`value` and :meth:`residual`, registers the pairs it can step with, and overrides
     the rest where the defaults do not hold for it.
+
+    Examples
+    --------
+    >>> from thalweg.descent import Euclidean, NegativeEntropy
+    >>> Euclidean().linear, NegativeEntropy().linear
+    (True, False)
     """
 
     linear: ClassVar[bool] = False
@@ -120,7 +126,13 @@ def closed_form(
 
 
 def closed_forms() -> list[tuple[str, str, str]]:
-    """List the pairs that have a closed form: names of divergence and term, and the note on the terms if any."""
+    """List the pairs that have a closed form: names of divergence and term, and the note on the terms if any.
+
+    Examples
+    --------
+    >>> ("NegativeEntropy", "Simplex", "") in closed_forms()
+    True
+    """
     return [(entry.divergence.__name__, entry.term.__name__, entry.note) for entry in _table]
 
 
@@ -133,12 +145,26 @@ def _matches(divergence: Divergence, term: Term) -> list[_Entry]:
 
 
 def has_closed_form(divergence: Divergence, term: Term) -> bool:
-    """Whether the pair can be stepped."""
+    """Whether the pair can be stepped.
+
+    Examples
+    --------
+    >>> from thalweg.descent import NegativeEntropy, NuclearNorm
+    >>> has_closed_form(NegativeEntropy(), NuclearNorm())
+    False
+    """
     return bool(_matches(divergence, term))
 
 
 def find_closed_form(divergence: Divergence, term: Term) -> Rule:
-    """Return the step of the pair, or raise :class:`IncompatiblePartsError` listing the pairs that exist."""
+    """Return the step of the pair, or raise :class:`IncompatiblePartsError` listing the pairs that exist.
+
+    Examples
+    --------
+    >>> from thalweg.descent import NegativeEntropy, Simplex
+    >>> callable(find_closed_form(NegativeEntropy(), Simplex()))
+    True
+    """
     matches = _matches(divergence, term)
     if not matches:
         raise IncompatiblePartsError(_refusal(divergence, term))

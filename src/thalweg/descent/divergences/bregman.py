@@ -31,6 +31,12 @@ class NegativeEntropy(Divergence):
 
     The step is multiplicative, xᵢ exp(−β gᵢ), and on the simplex it is the exponentiated gradient. Terms:
     Zero, NonNegative, Simplex, L1, L1Ball, Box.
+
+    Examples
+    --------
+    >>> import jax.numpy as jnp
+    >>> NegativeEntropy().step(jnp.ones(2), jnp.zeros(2), 0.1, Simplex())
+    Array([0.5, 0.5], dtype=float...)
     """
 
     def check(self, x: PyTree[Array]) -> None:
@@ -113,6 +119,12 @@ class BurgEntropy(Divergence):
 
     Terms: Zero, NonNegative, L1, Box, LogBarrier. A step so long that there is no minimiser is halved until
     there is one.
+
+    Examples
+    --------
+    >>> import jax.numpy as jnp
+    >>> BurgEntropy().step(jnp.ones(1), jnp.ones(1), 1.0, Zero())
+    Array([0.5], dtype=float...)
     """
 
     def check(self, x: PyTree[Array]) -> None:

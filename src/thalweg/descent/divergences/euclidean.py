@@ -14,7 +14,14 @@ from thalweg.descent.terms import SquaredL2, Term, Zero
 
 
 class Euclidean(Divergence):
-    """D(x ‖ y) = ½‖x − y‖². Works with every term that has a prox."""
+    """D(x ‖ y) = ½‖x − y‖². Works with every term that has a prox.
+
+    Examples
+    --------
+    >>> import jax.numpy as jnp
+    >>> Euclidean().step(jnp.ones(1), jnp.ones(1), 0.25, Zero())
+    Array([0.75], dtype=float...)
+    """
 
     linear: ClassVar[bool] = True
 
@@ -45,6 +52,12 @@ class DiagonalMetric(Divergence):
     ----------
     weights
         A pytree like x of positive arrays (or one positive number).
+
+    Examples
+    --------
+    >>> import jax.numpy as jnp
+    >>> DiagonalMetric(2.0).step(jnp.ones(1), jnp.ones(1), 0.5, Zero())
+    Array([0.75], dtype=float...)
     """
 
     linear: ClassVar[bool] = True
@@ -102,6 +115,12 @@ class MatrixMetric(Divergence):
     ----------
     matrix
         Symmetric positive definite; factorised once, when the metric is made.
+
+    Examples
+    --------
+    >>> import jax.numpy as jnp
+    >>> MatrixMetric(2 * jnp.eye(2)).value(jnp.ones(2), jnp.zeros(2))
+    Array(2., dtype=float...)
     """
 
     linear: ClassVar[bool] = True

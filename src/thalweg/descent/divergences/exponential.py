@@ -62,6 +62,13 @@ class KLToCentre(_BetweenMembers):
 
     With h = 0 its step is the natural-gradient step exactly; with h = :class:`KLToPrior` it is the
     conjugate-computation step λ⁺ = rλ + (1−r)(λ_p − ∇_μ f), r = 1/(1+β).
+
+    Examples
+    --------
+    >>> import jax.numpy as jnp
+    >>> from thalweg.descent import BernoulliFamily
+    >>> KLToCentre(BernoulliFamily()).step(jnp.zeros(1), jnp.ones(1), 0.5, Zero())
+    Array([-0.5], dtype=float...)
     """
 
     def value(self, x: PyTree[Array], y: PyTree[Array]) -> Scalar:
@@ -90,6 +97,13 @@ class KLToPrior(Term):
         The exponential family.
     prior
         Natural parameters of the prior.
+
+    Examples
+    --------
+    >>> import jax.numpy as jnp
+    >>> from thalweg.descent import PoissonFamily
+    >>> KLToPrior(PoissonFamily(), jnp.zeros(1)).value(jnp.zeros(1))
+    Array(0., dtype=float...)
     """
 
     proximable: ClassVar[bool] = False
@@ -133,6 +147,13 @@ class KLFromCentre(_BetweenMembers):
 
     μ⁺ = μ_c − β ∇_λ f, then the inverse of ∇A. A μ⁺ outside the domain means that there is no minimiser: the
     step is halved until there is one.
+
+    Examples
+    --------
+    >>> import jax.numpy as jnp
+    >>> from thalweg.descent import PoissonFamily
+    >>> KLFromCentre(PoissonFamily()).value(jnp.zeros(1), jnp.zeros(1))
+    Array(0., dtype=float...)
     """
 
     def value(self, x: PyTree[Array], y: PyTree[Array]) -> Scalar:
@@ -160,6 +181,13 @@ class NaturalGradient(_BetweenMembers):
 
     The symmetric KL here is the mean of the two directions, ½KL[q_x‖q_c] + ½KL[q_c‖q_x] (their sum would halve
     the step). It has no step in closed form itself; its model's step is λ⁺ = λ − β F⁻¹∇_λ f.
+
+    Examples
+    --------
+    >>> import jax.numpy as jnp
+    >>> from thalweg.descent import PoissonFamily
+    >>> NaturalGradient(PoissonFamily()).step(jnp.zeros(1), jnp.ones(1), 0.5, Zero())
+    Array([-0.5], dtype=float...)
     """
 
     def value(self, x: PyTree[Array], y: PyTree[Array]) -> Scalar:

@@ -15,7 +15,15 @@ from thalweg import trees
 
 
 class ExponentialFamily(eqx.Module):
-    """An exponential family in its minimal form, with both maps between natural and mean parameters."""
+    """An exponential family in its minimal form, with both maps between natural and mean parameters.
+
+    Examples
+    --------
+    >>> import jax.numpy as jnp
+    >>> family = BernoulliFamily()
+    >>> family.kl(jnp.zeros(1), jnp.zeros(1))
+    Array(0., dtype=float...)
+    """
 
     def log_partition(self, natural: PyTree[Array]) -> Scalar:
         """A(λ), summed over independent entries."""
@@ -52,7 +60,14 @@ class ExponentialFamily(eqx.Module):
 
 
 class BernoulliFamily(ExponentialFamily):
-    """Independent Bernoulli variables; λ is the log-odds, μ the probability."""
+    """Independent Bernoulli variables; λ is the log-odds, μ the probability.
+
+    Examples
+    --------
+    >>> import jax.numpy as jnp
+    >>> BernoulliFamily().mean(jnp.zeros(2))
+    Array([0.5, 0.5], dtype=float...)
+    """
 
     def log_partition(self, natural: Float[Array, "*n"]) -> Scalar:
         """Σ log(1 + e^λ)."""
@@ -75,6 +90,12 @@ class CategoricalFamily(ExponentialFamily):
     """Independent categorical variables over K outcomes, in minimal form along the last axis of length K − 1.
 
     λ_k is the log-odds of outcome k against outcome 0, μ_k its probability, k = 1 … K − 1.
+
+    Examples
+    --------
+    >>> import jax.numpy as jnp
+    >>> CategoricalFamily().mean(jnp.zeros(3))
+    Array([0.25, 0.25, 0.25], dtype=float...)
     """
 
     def _with_reference(self, natural: Float[Array, "*n k"]) -> Float[Array, "*n k+1"]:
@@ -98,7 +119,14 @@ class CategoricalFamily(ExponentialFamily):
 
 
 class PoissonFamily(ExponentialFamily):
-    """Independent Poisson variables; λ is the log-rate, μ the rate."""
+    """Independent Poisson variables; λ is the log-rate, μ the rate.
+
+    Examples
+    --------
+    >>> import jax.numpy as jnp
+    >>> PoissonFamily().mean(jnp.zeros(2))
+    Array([1., 1.], dtype=float...)
+    """
 
     def log_partition(self, natural: Float[Array, "*n"]) -> Scalar:
         """Σ e^λ."""
@@ -118,7 +146,14 @@ class PoissonFamily(ExponentialFamily):
 
 
 class Moments(NamedTuple):
-    """A vector and a symmetric matrix: (V⁻¹m, −½V⁻¹) as natural, (m, V + mmᵀ) as mean parameters."""
+    """A vector and a symmetric matrix: (V⁻¹m, −½V⁻¹) as natural, (m, V + mmᵀ) as mean parameters.
+
+    Examples
+    --------
+    >>> import jax.numpy as jnp
+    >>> Moments(jnp.zeros(2), jnp.eye(2)).second.shape
+    (2, 2)
+    """
 
     first: Float[Array, " d"]
     second: Float[Array, "d d"]

@@ -20,6 +20,12 @@ class Term(eqx.Module):
 
     A term is a pytree whose numbers are leaves, so a change of a weight or a bound does not recompile
     anything. Multiplication by a number scales the term: ``2.0 * L1(1.0)``.
+
+    Examples
+    --------
+    >>> from thalweg.descent.terms import L1, L2
+    >>> L1().separable, L2().separable
+    (True, False)
     """
 
     # NumPy scalars would otherwise try to make an array of the term: with None they leave it to __rmul__.
@@ -115,7 +121,14 @@ class Scaled(Wrapper):
 
 
 class Zero(Term):
-    """h = 0, which is also the indicator of the whole space."""
+    """h = 0, which is also the indicator of the whole space.
+
+    Examples
+    --------
+    >>> import jax.numpy as jnp
+    >>> Zero().prox(jnp.ones(1), 0.5)
+    Array([1.], dtype=float...)
+    """
 
     separable: ClassVar[bool] = True
     # Every point is feasible and its own projection.

@@ -49,7 +49,14 @@ class Box(Indicator):
 
 
 class NonNegative(Indicator):
-    """The set x_i ≥ 0; the projection is max(x_i, 0)."""
+    """The set x_i ≥ 0; the projection is max(x_i, 0).
+
+    Examples
+    --------
+    >>> import jax.numpy as jnp
+    >>> NonNegative().prox(jnp.array([-1.0, 2.0]), 1.0)
+    Array([0., 2.], dtype=float...)
+    """
 
     separable: ClassVar[bool] = True
 
@@ -65,6 +72,12 @@ class LInfBall(Indicator):
     ----------
     radius
         A positive number.
+
+    Examples
+    --------
+    >>> import jax.numpy as jnp
+    >>> LInfBall(1.0).prox(jnp.array([3.0, 0.5]), 1.0)
+    Array([1. , 0.5], dtype=float...)
     """
 
     separable: ClassVar[bool] = True

@@ -36,7 +36,14 @@ def feasible(
 
 
 class Indicator(Term):
-    """h(x) = 0 if x is in a set, else infinity. A subclass defines :meth:`project`."""
+    """h(x) = 0 if x is in a set, else infinity. A subclass defines :meth:`project`.
+
+    Examples
+    --------
+    >>> from thalweg.descent.terms import NonNegative
+    >>> isinstance(NonNegative(), Indicator)
+    True
+    """
 
     indicator: ClassVar[bool] = True
 

@@ -54,6 +54,8 @@ class PSDCone(Indicator):
            [0., 0.]], dtype=float...)
     """
 
+    factorises: ClassVar[bool] = True
+
     def project(self, x: PyTree[Array]) -> PyTree[Array]:
         """Set the negative eigenvalues to 0."""
         return jax.tree.map(lambda leaf: _clip_eigenvalues(leaf, 0.0, jnp.inf), x)
@@ -72,7 +74,14 @@ class SpectralBox(Indicator):
     ----------
     lower, upper
         Numbers, possibly infinite.
+
+    Examples
+    --------
+    >>> SpectralBox(0.0, 1.0).indicator
+    True
     """
+
+    factorises: ClassVar[bool] = True
 
     lower: Array
     upper: Array
@@ -108,6 +117,8 @@ class NuclearNorm(Term):
     Array([[2., 0.],
            [0., 0.]], dtype=float...)
     """
+
+    factorises: ClassVar[bool] = True
 
     weight: Array
 
@@ -145,8 +156,14 @@ class Rank(Indicator):
     ----------
     rank
         k, a positive integer. A leaf with fewer rows or columns than k is left as it is.
+
+    Examples
+    --------
+    >>> Rank(2).convex, Rank(2).factorises
+    (False, True)
     """
 
+    factorises: ClassVar[bool] = True
     # The mean of two matrices of rank k may have rank 2k.
     convex: ClassVar[bool] = False
 

@@ -97,6 +97,12 @@ class SquaredL2(Term):
     ----------
     weight
         A number, an array that broadcasts to each leaf of x, or a tree of such (a prefix of x's tree).
+
+    Examples
+    --------
+    >>> import jax.numpy as jnp
+    >>> SquaredL2(1.0).prox(jnp.ones(1), 1.0)
+    Array([0.5], dtype=float...)
     """
 
     separable: ClassVar[bool] = True

@@ -60,7 +60,7 @@ def _turn(lefts: Array, rights: Array, lift: Array, sweep: _Sweep) -> _Sweep:
     """Drop a knot at each end that has one to drop; where none has, close sample i and go to the next.
 
     ``lefts`` and ``rights`` are the lines at the two ends with which each sample begins, ``lift`` the constant
-    line λ. Nothing branches: what must not change is written back, or written where nobody reads. So the loop
+    line λ. Nothing branches: what must not change is written back, or written where it is never read. So the loop
     has no condition that vmap would turn into a copy of the whole queue at each turn.
     """
     n = lefts.shape[0]

@@ -44,14 +44,14 @@ def test_both_descriptions_of_a_posterior_have_the_same_bound_and_log_loss():
 
 def test_the_prior_predicts_like_a_coin():
     problem = _pgsvi.load_small()
-    _, loss = _pgsvi.measures(problem)(Implicit.prior(problem.covariance))
+    _, loss = jax.jit(_pgsvi.measures(problem))(Implicit.prior(problem.covariance))
     np.testing.assert_allclose(loss, 1.0, rtol=1e-9)
 
 
 def test_following_is_the_iteration_itself():
     problem = _pgsvi.load_small()
     descent, start = problem.proximal(problem.oracle(), 0.5), Implicit.prior(problem.covariance)
-    measure = _pgsvi.measures(problem)
+    measure = jax.jit(_pgsvi.measures(problem))
     bounds, losses = _pgsvi.follow(descent, start, jax.random.split(jax.random.key(0), 2), 3, 2, measure)
     assert bounds.shape == losses.shape == (2, 4)
     state, step, seen = descent.init(start), jax.jit(descent.update), [measure(start)]

@@ -56,47 +56,11 @@ class Settings:
     pg_svi: float
 
 
-SETTINGS = {
-    "sonar": Settings(
-        log_lengthscale=-1.0,
-        log_deviation=6.0,
-        jitter=1e-4,
-        batch_size=5,
-        samples=2000,
-        sgd=(1200 / 165, 0.8),
-        adagrad=4.5,
-        rmsprop=(0.1, 0.9),
-        adadelta=(1.0, 1 - 5e-10),
-        adam=0.04,
-        pg_svi=0.2,
-    ),
-    "ionosphere": Settings(
-        log_lengthscale=1.0,
-        log_deviation=2.5,
-        jitter=1e-2,
-        batch_size=5,
-        samples=500,
-        sgd=(25 / 280, 0.51),
-        adagrad=4.0,
-        rmsprop=(0.04, 0.9999),
-        adadelta=(0.1, 1 - 1e-11),
-        adam=0.25,
-        pg_svi=2.0,
-    ),
-    "usps": Settings(
-        log_lengthscale=2.5,
-        log_deviation=5.0,
-        jitter=1e-4,
-        batch_size=20,
-        samples=2000,
-        sgd=(800 / 884, 0.6),
-        adagrad=8.0,
-        rmsprop=(0.1, 0.9),
-        adadelta=(1.0, 1 - 1e-12),
-        adam=2.5,
-        pg_svi=2.5,
-    ),
-}
+# lengthscale, deviation (logarithms), jitter, batch, samples; SGD, AdaGrad, RMSprop, Adadelta, Adam, PG-SVI
+_SONAR = (-1.0, 6.0, 1e-4, 5, 2000, (1200 / 165, 0.8), 4.5, (0.1, 0.9), (1.0, 1 - 5e-10), 0.04, 0.2)
+_IONOSPHERE = (1.0, 2.5, 1e-2, 5, 500, (25 / 280, 0.51), 4.0, (0.04, 0.9999), (0.1, 1 - 1e-11), 0.25, 2.0)
+_USPS = (2.5, 5.0, 1e-4, 20, 2000, (800 / 884, 0.6), 8.0, (0.1, 0.9), (1.0, 1 - 1e-12), 2.5, 2.5)
+SETTINGS = {"sonar": Settings(*_SONAR), "ionosphere": Settings(*_IONOSPHERE), "usps": Settings(*_USPS)}
 
 
 @dataclass(frozen=True)

@@ -92,11 +92,8 @@ class BernoulliGLM(ClassifierMixin, GeneralisedLinearModel):
     def partial_fit(self, X: Any, y: Any, classes: Any = None, sample_weight: Any = None) -> "BernoulliGLM":
         """Take in a further batch: the posterior so far is the prior of the batch.
 
-        That is Bayes' rule with a Gaussian in place of each intermediate posterior, so the outcome depends on the order
-        of the batches a little, and differs from one fit to all of them, the less the larger the batches. It is always
-        over the coefficients, for streams with many more examples than features; batches of about the same size share
-        one compiled function. A batch that is refused leaves the model as it was. With ``prior_scale="auto"`` the scale
-        is 2.5 in a stream, or that of a :meth:`fit` before it, since a first batch can be too small to learn it from.
+        See :meth:`PoissonGLM.partial_fit`. With ``prior_scale="auto"`` the scale is 2.5 in a stream, or that of a
+        :meth:`fit` before it, since a first batch can be too small to learn it from.
 
         Parameters
         ----------

@@ -20,7 +20,7 @@ from jaxtyping import Array, Float
 from thalweg import trees
 from thalweg.codec import storable
 from thalweg.compiling import quick_jit, quick_options
-from thalweg.descent import History, Monotone, Polynomial, Stagnation, Status, Tolerance, minimize
+from thalweg.descent import History, Monotone, Polynomial, Result, Stagnation, Status, Tolerance, minimize
 from thalweg.gaussian.divergence import GaussianKL, KLToProcess
 from thalweg.gaussian.likelihood import Likelihood
 from thalweg.gaussian.oracle import ExpectedLikelihood
@@ -161,10 +161,14 @@ def fit_classifier(
         kernel = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), kernel)
         problem = _Problem.padded(inputs, targets, weights)
         if settings.learn:
-            kernel, found = _learn(kernel, problem, settings, seed)
+            kernel, (bound, result) = _learn(kernel, problem, settings, seed)
         else:
-            found = _infer(kernel, problem, settings, seed)
-        return found.fitted(kernel, inputs, _factor(kernel, problem, settings, found))
+            bound, result = _infer(kernel, problem, settings, seed)
+        weights, sites = (np.asarray(part)[: len(inputs)] for part in (result.x.weights, result.x.sites))
+        factor = _factor(kernel, problem, settings, result.x.sites)
+        kernel = jax.tree.map(np.asarray, kernel)
+        how = result.steps, result.history, result.status
+        return ProcessPosterior(kernel, inputs, weights, sites, factor, bound, *how)
 
 
 def _length(rows: int) -> int:
@@ -190,24 +194,11 @@ class _Problem(NamedTuple):
         return cls(*(_device(array, _length(len(targets))) for array in arrays))
 
 
-@dataclass(frozen=True)
-class _Found:
-    """A posterior, padded as the problem is."""
+class _Found(NamedTuple):
+    """A posterior, padded as the problem is, and its bound."""
 
-    weights: Array
-    sites: Array
     bound: float
-    steps: int
-    history: History
-    status: Status
-
-    def fitted(self, kernel: Kernel, inputs: np.ndarray, factor: np.ndarray) -> ProcessPosterior:
-        """Without padding, together with what predictions need."""
-        weights, sites = (np.asarray(part)[: len(inputs)] for part in (self.weights, self.sites))
-        kernel = jax.tree.map(np.asarray, kernel)
-        return ProcessPosterior(
-            kernel, inputs, weights, sites, factor, self.bound, self.steps, self.history, self.status
-        )
+    result: Result
 
 
 def _few(*arguments: Any) -> bool:
@@ -259,7 +250,7 @@ def _infer(
     covariance, q = _prior(kernel, problem.inputs, problem.real, settings.jitter)
     rows = int(np.sum(np.asarray(problem.real)))
     if start is not None:
-        q = _resumed(covariance, start.weights, start.sites)
+        q = _resumed(covariance, start.result.x.weights, start.result.x.sites)
     batch_size = None if settings.batch_size is None else min(settings.batch_size, rows)
     oracle = ExpectedLikelihood(
         settings.likelihood,
@@ -300,7 +291,7 @@ def _infer(
     last = result.history.last
     recorded = batch_size is None and last["step"] == result.steps
     loss = last["value"] if recorded else float(_loss(oracle, result.x))
-    return _Found(result.x.weights, result.x.sites, -loss, result.steps, result.history, result.status)
+    return _Found(-loss, result)
 
 
 def _learn(kernel: Kernel, problem: _Problem, settings: ClassifierSettings, seed: int) -> tuple[Kernel, _Found]:
@@ -326,9 +317,10 @@ def _learn(kernel: Kernel, problem: _Problem, settings: ClassifierSettings, seed
         latest = _infer(proposed, problem, settings, seed, latest)
         if best is None or latest.bound > best[1].bound:
             best = proposed, latest
-        if latest.status is Status.INTERRUPTED:
+        if latest.result.status is Status.INTERRUPTED:
             raise KeyboardInterrupt
-        slope = _slope(proposed, problem, settings.likelihood, jitter, latest.weights, latest.sites)
+        x = latest.result.x
+        slope = _slope(proposed, problem, settings.likelihood, jitter, x.weights, x.sites)
         flat = np.concatenate([np.asarray(leaf).ravel() for leaf in jax.tree.leaves(slope)])
         return -latest.bound, flat * np.exp(logs)
 
@@ -343,19 +335,20 @@ def _learn(kernel: Kernel, problem: _Problem, settings: ClassifierSettings, seed
     except KeyboardInterrupt:
         if best is None:
             raise
-        return best[0], replace(best[1], status=Status.INTERRUPTED)
+        kernel, (bound, result) = best
+        return kernel, _Found(bound, replace(result, status=Status.INTERRUPTED))
     assert best is not None
     return best
 
 
-def _factor(kernel: Kernel, problem: _Problem, settings: ClassifierSettings, found: _Found) -> np.ndarray:
+def _factor(kernel: Kernel, problem: _Problem, settings: ClassifierSettings, sites: Array) -> np.ndarray:
     """The Cholesky factor of B, without padding, which comes last and leaves the rows before it alone."""
     covariance, _ = _prior(kernel, problem.inputs, problem.real, settings.jitter)
     rows = int(np.sum(np.asarray(problem.real)))
     if rows > _FEW:
-        return np.asarray(site_factor(covariance, found.sites)[:rows, :rows])
+        return np.asarray(site_factor(covariance, sites)[:rows, :rows])
     # The same on the host, where nothing is compiled for it.
-    root = np.sqrt(np.asarray(found.sites)[:rows])
+    root = np.sqrt(np.asarray(sites)[:rows])
     scaled = root[:, None] * np.asarray(covariance)[:rows, :rows] * root
     scaled[np.diag_indices(rows)] += 1
     return scipy.linalg.cholesky(scaled, lower=True, overwrite_a=True, check_finite=False)

@@ -126,7 +126,7 @@ def test_a_relative_tolerance_ends_at_a_sum_near_zero(monkeypatch):
     assert e.status == Status.BUDGET
 
 
-@pytest.mark.parametrize("p", [0.5, 3.0])
+@pytest.mark.parametrize("p", [pytest.param(0.5, marks=pytest.mark.slow), 3.0])
 def test_tolerances_of_a_schatten_norm_are_those_of_the_norm(p):
     X = np.random.default_rng(0).standard_normal((60, 30))
     norm = np.sum(np.linalg.svd(X, compute_uv=False) ** p) ** (1 / p)
@@ -158,7 +158,7 @@ def test_nuclear_norm_of_a_sparse_matrix_of_jax():
     assert low <= np.sum(np.linalg.svd(X, compute_uv=False)) <= high
 
 
-@pytest.mark.parametrize("dimension", [1, 3])
+@pytest.mark.parametrize("dimension", [pytest.param(1, marks=pytest.mark.slow), 3])
 def test_orthogonal_probes_in_few_dimensions(dimension):
     B = np.diag(np.arange(1.0, dimension + 1))
     e = sp.logdet(B, KEY, probe="orthogonal", probes=6)

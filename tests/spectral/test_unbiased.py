@@ -1,5 +1,6 @@
 """Value and gradient over thousands of keys, within five standard errors of exact; and the test can fail."""
 
+import dataclasses
 import itertools
 
 import jax
@@ -34,8 +35,13 @@ def affine(theta):
     return FunctionOperator(multiply, theta, jnp.asarray(PARTS), dimension=D)
 
 
-@jax.jit
 def sample(p, theta, keys):
+    # Whatever the function is called, it is in the coefficients: one program for all of them.
+    return _sample(dataclasses.replace(p, f=abs), theta, keys)
+
+
+@jax.jit
+def _sample(p, theta, keys):
     return jax.vmap(lambda key: jax.value_and_grad(lambda t: p.estimate(affine(t), key).value)(theta))(keys)
 
 
@@ -196,7 +202,7 @@ def test_preconditioned_value_and_gradient_are_unbiased(kind, name, gradient, mo
 @pytest.mark.parametrize("name", ["log", pytest.param("inverse", marks=slow)])
 def test_the_gradient_variance_vanishes_as_the_preconditioner_approaches(name):
     deviation = []
-    for rank in (2, 14):
+    for rank in (5, 14):
         p = plan(
             name,
             kernel_of(KERNEL_THETA),
@@ -205,7 +211,7 @@ def test_the_gradient_variance_vanishes_as_the_preconditioner_approaches(name):
             degree=8,
             preconditioner=PivotedCholesky(rank=rank),
         )
-        _, gradients, _ = sample_kernel(p, KERNEL_THETA, jax.random.split(jax.random.key(6), 400))
+        _, gradients, _ = sample_kernel(p, KERNEL_THETA, jax.random.split(jax.random.key(6), KEYS))
         scale = np.abs(exact_value_and_gradient(FUNCTIONS[name], kernel_of, KERNEL_THETA)[1])
         deviation.append(np.max(np.std(gradients, axis=0) / scale))
     assert deviation[1] < 1e-6 * deviation[0]

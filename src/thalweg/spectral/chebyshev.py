@@ -57,8 +57,8 @@ def to_unit(x: Any, lower: float, upper: float) -> Any:
 def from_unit(t: Any, lower: float, upper: float) -> Any:
     """Map [−1, 1] onto [lower, upper]."""
     # Measured from the nearer end, so that points close to a tiny positive lower end do not lose their digits.
-    width = upper - lower
-    return np.where(np.asarray(t) < 0, lower + 0.5 * width * (1.0 + t), upper - 0.5 * width * (1.0 - t))
+    width, t = upper - lower, np.asarray(t)
+    return np.where(t < 0, lower + 0.5 * width * (1.0 + t), upper - 0.5 * width * (1.0 - t))
 
 
 def series(
@@ -102,28 +102,31 @@ def series(
     lower, upper = float(lower), float(upper)
     if not (np.isfinite(lower) and np.isfinite(upper) and lower < upper):
         raise ValueError(f"interval must be two finite numbers, lower < upper; found [{lower}, {upper}]")
+    on_unit = lambda t: evaluate(f, from_unit(t, lower, upper), derivative=derivative)
     name = "the derivative of f" if derivative else "f"
     size = 32
     while size <= 2 * max_degree:
-        values = _sample(f, lower, upper, size, derivative)
+        values = on_unit(_grid(size))
         if not np.all(np.isfinite(values)):
-            where = _first_undefined(f, lower, upper, values, derivative)
+            where = from_unit(_first_undefined(on_unit, values), lower, upper)
             raise ValueError(
                 f"{name} is not finite on the interval [{lower:.6g}, {upper:.6g}]: it is undefined or singular near "
                 f"x = {where:.6g}. Pass an interval that avoids it, or shift the operator (A + εI)."
             )
         coefficients = _coefficients(values)
-        floor = 16 * EPS * np.max(np.abs(values)) * np.sqrt(np.log2(size))
-        if np.max(np.abs(coefficients[size // 2 :])) <= floor and _agrees(
-            f, lower, upper, coefficients, derivative, np.max(np.abs(values))
-        ):
-            return _chop(coefficients, values)
+        scale = np.max(np.abs(values))
+        floor = 16 * EPS * scale * np.sqrt(np.log2(size))
+        if np.max(np.abs(coefficients[size // 2 :])) <= floor:
+            # Checked off the grid too, so that a function which oscillates between its points is not taken for
+            # resolved. Rounding of the argument near a singularity is amplified by f′: allow 1e-9.
+            points = np.cos(np.sqrt(2.0) * np.arange(1, 12))
+            if np.max(np.abs(clenshaw(coefficients, points) - on_unit(points))) <= 1e-9 * scale:
+                return _chop(coefficients, scale)
         size *= 2
-    where = _worst_point(f, lower, upper, derivative)
     raise ValueError(
         f"{name} could not be expanded on the interval [{lower:.6g}, {upper:.6g}] with {max_degree} coefficients: it "
-        f"is singular at or very near x = {where:.6g}. Pass an interval that keeps away from it, shift the operator "
-        "(A + εI), or use a preconditioner."
+        f"is singular at or very near x = {from_unit(_worst_point(on_unit), lower, upper):.6g}. Pass an interval that "
+        "keeps away from it, shift the operator (A + εI), or use a preconditioner."
     )
 
 
@@ -168,72 +171,49 @@ def clenshaw(coefficients: np.ndarray, t: Any) -> np.ndarray:
     return np.polynomial.chebyshev.chebval(np.asarray(t, np.float64), coefficients)
 
 
-def _sample(f: Callable[[Any], Any], lower: float, upper: float, size: int, derivative: bool) -> np.ndarray:
-    points = np.cos(np.pi * np.arange(size + 1) / size)
-    return evaluate(f, from_unit(points, lower, upper), derivative=derivative)
+def _grid(size: int) -> np.ndarray:
+    return np.cos(np.pi * np.arange(size + 1) / size)
 
 
 def _coefficients(values: np.ndarray) -> np.ndarray:
-    size = values.size - 1
-    coefficients = scipy.fft.dct(values, type=1) / size
-    coefficients[0] *= 0.5
-    coefficients[-1] *= 0.5
+    coefficients = scipy.fft.dct(values, type=1) / (values.size - 1)
+    coefficients[[0, -1]] *= 0.5
     return coefficients
 
 
-def _agrees(
-    f: Callable[[Any], Any],
-    lower: float,
-    upper: float,
-    coefficients: np.ndarray,
-    derivative: bool,
-    scale: float,
-) -> bool:
-    """Check off the grid, so that a function which oscillates between its points is not taken for resolved."""
-    points = np.cos(np.sqrt(2.0) * np.arange(1, 12))
-    exact = evaluate(f, from_unit(points, lower, upper), derivative=derivative)
-    # Rounding of the argument near a singularity is amplified by f′ (by f″ for the derivative): allow 1e-9.
-    return bool(np.max(np.abs(clenshaw(coefficients, points) - exact)) <= 1e-9 * scale)
-
-
-def _chop(coefficients: np.ndarray, values: np.ndarray) -> np.ndarray:
+def _chop(coefficients: np.ndarray, scale: float) -> np.ndarray:
     size = np.abs(coefficients)
     # The upper half of the grid's coefficients holds nothing but rounding: it measures the floor.
     floor = max(4 * EPS * np.max(size), 2.0 * np.max(size[coefficients.size // 2 :]))
-    floor = min(floor, 64 * EPS * np.max(np.abs(values)))
-    above = np.nonzero(size > floor)[0]
+    above = np.nonzero(size > min(floor, 64 * EPS * scale))[0]
     last = int(above[-1]) if above.size else 0
     return coefficients[: last + 1].copy()
 
 
-def _first_undefined(
-    f: Callable[[Any], Any], lower: float, upper: float, values: np.ndarray, derivative: bool
-) -> float:
-    points = from_unit(np.cos(np.pi * np.arange(values.size) / (values.size - 1)), lower, upper)
-    bad, good = ~np.isfinite(values), np.isfinite(values)
+def _first_undefined(on_unit: Callable[[Any], np.ndarray], values: np.ndarray) -> float:
+    """Bisect between a defined point and its undefined neighbour: that is where the domain ends."""
+    points, good = _grid(values.size - 1), np.isfinite(values)
     if not np.any(good):
-        return float(points[np.argmax(bad)])
-    # Bisect between a defined point and its undefined neighbour: that is where the domain ends.
-    index = int(np.nonzero(bad[1:] != bad[:-1])[0][0])
+        return float(points[0])
+    index = int(np.nonzero(good[1:] != good[:-1])[0][0])
     inside, outside = (points[index], points[index + 1]) if good[index] else (points[index + 1], points[index])
     for _ in range(60):
         middle = 0.5 * (inside + outside)
-        if np.isfinite(evaluate(f, [middle], derivative=derivative))[0]:
+        if np.isfinite(on_unit([middle]))[0]:
             inside = middle
         else:
             outside = middle
     return float(outside)
 
 
-def _worst_point(f: Callable[[Any], Any], lower: float, upper: float, derivative: bool) -> float:
+def _worst_point(on_unit: Callable[[Any], np.ndarray]) -> float:
     """Bisect towards the half whose local expansion decays more slowly: it holds the singularity."""
+    lower, upper = -1.0, 1.0
     for _ in range(48):
         middle = 0.5 * (lower + upper)
-        if not lower < middle < upper:
-            break
         tails = []
         for ends in ((lower, middle), (middle, upper)):
-            size = np.abs(_coefficients(_sample(f, *ends, 64, derivative)))
+            size = np.abs(_coefficients(on_unit(from_unit(_grid(64), *ends))))
             tails.append(np.max(size[32:]) / max(np.max(size[1:]), np.finfo(np.float64).tiny))
         if not np.all(np.isfinite(tails)):
             return middle

@@ -9,7 +9,6 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
-import scipy.optimize
 import scipy.special
 
 from thalweg.arguments import number
@@ -203,11 +202,14 @@ def warn_if_infinite(coefficients: np.ndarray, law: Law) -> None:
 
 
 def _from_weights(name: str, weights: np.ndarray, mean: float) -> Law:
+    # Slow to import, and needed only when a plan is made.
+    from scipy.optimize import isotonic_regression
+
     number("degree", mean, above=0)
     size = weights.size
     if mean >= size:
         return Law(name, np.zeros(size + 1))
-    root = np.sqrt(scipy.optimize.isotonic_regression(weights, increasing=False).x)
+    root = np.sqrt(isotonic_regression(weights, increasing=False).x)
     logs = np.log(np.maximum(root, np.finfo(np.float64).tiny))
     floor = np.log(min(FLOOR, 0.5 * mean / size))
     survival = lambda log_c: np.clip(log_c + logs, floor, 0.0)

@@ -11,25 +11,25 @@ KINDS = ("rademacher", "gaussian", "sphere", "orthogonal")
 
 
 def draw_probes(
-    kind: str, key: Key[Array, ""], dimension: int, units: int, group: int, dtype: np.dtype
+    probe: str, key: Key[Array, ""], dimension: int, units: int, group: int, dtype: np.dtype
 ) -> Float[Array, "d m"]:
-    """Draw ``units`` independent groups of ``group`` probes, one probe a column.
+    """Draw ``units`` independent groups of ``group`` probes, one probe per column.
 
     Rademacher probes have the least variance for the diagonal part; Gaussian and sphere probes are rotation
     invariant; orthogonal probes are orthogonal within a group (and uniform on the sphere), independent between groups.
     """
     count = units * group
-    if kind == "rademacher":
+    if probe == "rademacher":
         # Thirty-two signs from every random word: the generator is not free beside a sparse product.
         words = jax.random.bits(key, (dimension, -(-count // 32)), jnp.uint32)
         word, bit = np.divmod(np.arange(count), 32)
         set_bits = words[:, word] & jnp.asarray(2**bit, jnp.uint32)[None, :]
         return jnp.where(set_bits == 0, -1.0, 1.0).astype(dtype)
     normal = jax.random.normal(key, (dimension, count), dtype)
-    if kind == "gaussian":
+    if probe == "gaussian":
         return normal
     length = jnp.sqrt(jnp.asarray(dimension, dtype))
-    if kind == "sphere":
+    if probe == "sphere":
         return normal * (length / jnp.linalg.norm(normal, axis=0, keepdims=True))
     frames, triangles = jnp.linalg.qr(normal.reshape(dimension, units, group).transpose(1, 0, 2))
     # The signs of R's diagonal make the frame uniform (Haar): without them QR's own convention shows.

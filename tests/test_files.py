@@ -260,6 +260,10 @@ def tree_of(node, arrays=None):
     return forged({"kind": "test", "metadata": {}, "tree": node}, arrays)
 
 
+def made(name, **parts):
+    return tree_of({"object": name, "from": [list(item) for item in parts.items()], "jax": []})
+
+
 def array(name="a", dtype="float64", shape=(2,)):
     return {"array": name, "dtype": dtype, "shape": list(shape)}
 
@@ -304,7 +308,7 @@ hostile = {
     "negative": (tree_of(array(dtype="bfloat16", shape=[-2]), two), "not a valid array"),
     "vast": (tree_of(array(dtype="bfloat16", shape=[10**30]), two), "not a valid array"),
     "odd shape": (tree_of(array(dtype="bfloat16", shape=["a"]), two), "not a valid array"),
-    "unknown object": (tree_of({"object": "os.system", "from": [], "jax": []}), "unknown class 'os.system'"),
+    "unknown object": (made("os.system"), "unknown class 'os.system'"),
     "unknown class": (tree_of({"class": "Popen"}), "unknown class 'Popen'"),
     "object of other fields": (
         tree_of({"object": "Span", "from": [["low", 1.0], ["top", 2.0]], "jax": []}),

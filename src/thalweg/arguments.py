@@ -31,7 +31,8 @@ def number(
 ) -> Array:
     """Return ``value`` as a scalar array, of JAX's default float unless told, or say what it must be.
 
-    An array of floating numbers keeps its precision. Under ``jit`` or ``vmap`` the value is not known, and is taken as it is.
+    An array of floating numbers keeps its precision. Under ``jit`` or ``vmap`` the value is not known, and is taken as
+    it is.
 
     Examples
     --------

@@ -55,7 +55,7 @@ def number(
     dtype = jnp.result_type(dtype)
     if isinstance(value, jax.Array | np.ndarray) and dtype.kind == "f" and jnp.issubdtype(value.dtype, jnp.floating):
         strong = isinstance(value, jax.Array) and not value.weak_type
-        return value if strong else jax.device_put(np.asarray(value))
+        return jnp.asarray(value) if strong else jax.device_put(np.asarray(value))
     # A count too large for its dtype stands for "never".
     return trees.scalar(min(found, np.iinfo(dtype).max) if dtype.kind == "i" else found, dtype)
 

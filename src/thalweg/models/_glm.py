@@ -22,7 +22,7 @@ _LARGEST = 1e100
 _SHORTEST_MOVE = 1e-15
 """Rounding hides moves shorter than this."""
 
-POSITIVE = Interval(Real, 0, None, closed="neither")
+POSITIVE: Interval = Interval(Real, 0, None, closed="neither")
 
 
 class GeneralisedLinearModel(Storable):

@@ -93,7 +93,7 @@ class Estimate(eqx.Module):
     @property
     def outcome(self) -> Status:
         """The status as a :class:`Status`, outside of compiled code."""
-        return Status(int(jax.lax.stop_gradient(self.status)))  # type: ignore[call-arg]
+        return Status(int(jax.lax.stop_gradient(self.status)))
 
 
 def quantile(level: float, degrees_of_freedom: float) -> float:

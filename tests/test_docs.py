@@ -7,6 +7,7 @@ import re
 import runpy
 from pathlib import Path
 
+import jax
 import pytest
 
 import thalweg
@@ -63,6 +64,7 @@ def test_examples_run(example, monkeypatch):
     import matplotlib.pyplot as plt
 
     monkeypatch.setattr(plt, "show", lambda: None)
-    runpy.run_path(str(example))
+    with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):  # as users run them
+        runpy.run_path(str(example))
     assert plt.get_fignums()
     plt.close("all")

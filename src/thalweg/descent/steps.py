@@ -275,7 +275,8 @@ class OptaxStep(StepRule):
     def take(self, move: Move, state: PyTree) -> Taken:
         """Add the optimiser's update."""
         extra = {"value": move.out.value, "grad": move.out.gradient, "value_fn": move.f}
-        updates, state = self.transformation.update(move.out.gradient, state, move.point, **extra)
+        with jax.numpy_dtype_promotion("standard"):  # Optax multiplies counts by numbers, whatever the user's setting
+            updates, state = self.transformation.update(move.out.gradient, state, move.point, **extra)
         size = jnp.full((), jnp.nan, trees.dtype(move.centre))
         return Taken(trees.add_scaled(move.centre, 1, updates), size, state, jnp.zeros(()))
 

@@ -84,6 +84,7 @@ def test_pairs_of_classes_are_what_libsvm_votes_by():
     assert float(np.linalg.norm(gradient, axis=1).max()) <= pairs.loss.slope
 
 
+@pytest.mark.slow
 def test_the_training_error_is_libsvm_s_where_blocks_are_solved():
     problem = replace(make_problem(), sample=192)
     _, wanted = dsg_table3._libsvm(problem)

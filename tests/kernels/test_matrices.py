@@ -113,7 +113,9 @@ def test_derivatives_in_the_parameters():
         np.testing.assert_allclose(found.variance, value(LENGTHS) / 1.7, rtol=1e-10, err_msg=kind.__name__)
 
 
-@pytest.mark.parametrize(("dtype", "precision"), [("float32", 1e-2), ("float64", 1e-6)])
+@pytest.mark.parametrize(
+    ("dtype", "precision"), [("float32", 1e-2), pytest.param("float64", 1e-6, marks=pytest.mark.slow)]
+)
 def test_pairs_that_coincide_have_no_derivative_in_the_lengthscales(dtype, precision):
     x = jnp.asarray(np.repeat(points(8, 4, 6), 2, axis=0), dtype)
     weights = jnp.kron(jnp.eye(4, dtype=dtype), jnp.array([[1.0, 3.0], [-0.5, -2.0]], dtype))

@@ -91,7 +91,7 @@ def test_the_checked_rule_takes_the_longest_safe_step_or_a_new_block(cases):
 
 
 def test_no_gradient_and_no_noise_is_no_safe_step():
-    choice = Checked().choose(expansion(), look(mean=(0.0, 0.0, 0.0), noise=0.0), jax.random.key(0))
+    choice = jax.jit(Checked().choose)(expansion(), look(mean=(0.0, 0.0, 0.0), noise=0.0), jax.random.key(0))
     assert bool(choice.new)
     assert float(choice.size) == 0.5
 

@@ -94,6 +94,8 @@ def test_methods_equal_plain_numpy_iterate_by_iterate(name, kind, precondition, 
     found = empty(parts, D, OUTPUTS[loss], STEPS, jnp.float64)
     plain = reference.Machine(plain_parts, loss, ridge, precondition, OUTPUTS[loss])
     method = machine(parts, loss, rule, ridge, precondition, Judged() if name == "judged" else STEP)
+    # Frequencies made anew are float32 numbers, the same up to rounding in programs that are compiled apart.
+    close = {"rtol": 1e-5, "atol": 1e-6} if kind == "random" else {"rtol": 1e-8, "atol": 1e-9}
     taken = []
     for i in range(STEPS):
         batch = Batch(*(part[i : i + 1] for part in data))
@@ -101,13 +103,13 @@ def test_methods_equal_plain_numpy_iterate_by_iterate(name, kind, precondition, 
         size = None if name == "judged" else sizes(i)
         k, s = plain.step(*(part[i] for part in data), plain_rule, size, draw_with(keys[i]))
         assert (int(record.block[0]), int(found.used)) == (k, len(plain.blocks))
-        assert float(record.size[0]) == pytest.approx(s, rel=1e-9, abs=1e-12)
+        assert float(record.size[0]) == pytest.approx(s, rel=close["rtol"], abs=close["atol"])
         m = len(plain.blocks)
-        np.testing.assert_allclose(found.scale * found.weights[:m], plain.weights, rtol=1e-8, atol=1e-9)
-        np.testing.assert_allclose(found.scale * found.drift[:m], plain.drifts, rtol=1e-8, atol=1e-9)
+        np.testing.assert_allclose(found.scale * found.weights[:m], plain.weights, **close)
+        np.testing.assert_allclose(found.scale * found.drift[:m], plain.drifts, **close)
         taken.append(k)
     new_points = np.random.default_rng(1).normal(size=(7, D))
-    np.testing.assert_allclose(evaluate(parts, found, new_points), plain.predict(new_points), rtol=1e-8, atol=1e-9)
+    np.testing.assert_allclose(evaluate(parts, found, new_points), plain.predict(new_points), **close)
     again = len(taken) - len(set(taken))
     assert again == {"dsg": 0, "udsg": 12, "capped": STEPS - 4, "judged": STEPS - 4}.get(name, again)
     assert again > 0 or name == "dsg"

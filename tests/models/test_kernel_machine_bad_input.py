@@ -276,7 +276,7 @@ def test_probabilities_need_the_logistic_loss():
     ("model", "targets", "change"),
     [
         (KernelClassifier(**PARTS), Y, {"loss": "squared"}),
-        (KernelRegressor(**PARTS), T, {"loss": "quantile"}),
+        pytest.param(KernelRegressor(**PARTS), T, {"loss": "quantile"}, marks=pytest.mark.slow),
         (KernelRegressor(loss="quantile", **PARTS), T, {"loss": QuantileLoss(0.9)}),
     ],
 )

@@ -33,7 +33,7 @@ def test_one_block_is_kernel_ridge_of_standardised_targets(curve):
         assert model.score(X, y) > 0.9
 
 
-@pytest.mark.parametrize("method", ["auto", "dsg"])
+@pytest.mark.parametrize("method", ["auto", pytest.param("dsg", marks=pytest.mark.slow)])
 def test_weights_and_alpha_can_be_scaled_together(curve, method):
     X, y = curve
     options = {"kernel": Gaussian(0.7), "method": method, "random_state": 0, "max_iter": 2}

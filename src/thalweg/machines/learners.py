@@ -18,7 +18,7 @@ from thalweg.machines.methods import Settings
 from thalweg.machines.rows import Rows
 from thalweg.machines.rules import Capped
 from thalweg.machines.steps import Machine, run
-from thalweg.machines.visits import Examples, Visitor, absorb, revisit
+from thalweg.machines.visits import Examples, Visitor, absorb, fill, revisit
 from thalweg.padding import padded_size
 
 # Steps in one compiled scan, where a step has few rows; what is left at the end of a pass goes one by one. Where
@@ -185,16 +185,9 @@ class LandmarkLearner(Learner):
 
     def _fill(self, visitor: Visitor, rows: Rows, part: np.ndarray) -> None:
         """Put rows in the empty places of the last block, and visit it."""
-        last = int(self.expansion.used) - 1
-        batch = rows.batch(part, len(part), self.dtype)
-        places = slice(self.filled, self.filled + len(part))
-        blocks = self.expansion.blocks.at[last, places].set(batch.x)
-        examples = Examples(
-            self.examples.targets.at[last, places].set(batch.y),
-            self.examples.weights.at[last, places].set(batch.weights),
-        )
-        expansion, _ = revisit(visitor, self.expansion._replace(blocks=blocks), examples, np.array([last], np.int32))
-        self.expansion, self.examples, self.filled = expansion, examples, self.filled + len(part)
+        batch = rows.batch(part, self._block_size, self.dtype)
+        self.expansion, self.examples = fill(visitor, self.expansion, self.examples, batch, np.int32(self.filled))
+        self.filled += len(part)
 
 
 def start(

@@ -77,6 +77,27 @@ def absorb(
 
 
 @jax.jit
+def fill(
+    visitor: Visitor, expansion: Expansion, examples: Examples, batch: Batch, filled: Int[Array, ""]
+) -> tuple[Expansion, Examples]:
+    """Put a batch behind the ``filled`` rows of the last block, and visit it.
+
+    The batch has the size of a block, and padding at its end: one program serves batches of all lengths.
+    """
+    k = expansion.used - 1
+    old = Batch(expansion.blocks[k], examples.targets[k], examples.weights[k])
+    places = jnp.arange(len(batch.weights), dtype=filled.dtype)
+    behind = lambda new, old: jnp.where(
+        jnp.expand_dims(places >= filled, tuple(range(1, new.ndim))), jnp.roll(new, filled, axis=0), old
+    )
+    batch = Batch(*map(behind, batch, old))
+    expansion = expansion._replace(blocks=expansion.blocks.at[k].set(batch.x))
+    examples = Examples(examples.targets.at[k].set(batch.y), examples.weights.at[k].set(batch.weights))
+    f = evaluate(visitor.coordinates, expansion, batch.x)
+    return _visited(visitor, expansion, batch, f, k)[0], examples
+
+
+@jax.jit
 def revisit(
     visitor: Visitor, expansion: Expansion, examples: Examples, order: Int[Array, " visits"]
 ) -> tuple[Expansion, Float[Array, " visits"]]:

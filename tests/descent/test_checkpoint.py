@@ -129,7 +129,7 @@ def test_a_damaged_checkpoint_is_a_clear_error(tmp_path):
 def test_a_missing_folder_is_found_out_before_the_run(tmp_path):
     with pytest.raises(FileNotFoundError, match=r"the folder .* does not exist"):
         minimize(oracle(), jnp.zeros(6), checkpoint=tmp_path / "no" / "run.thalweg", **OPTIONS)
-    with pytest.raises(ValueError, match="every of Checkpoint must be a number of seconds of at least 0, found -1"):
+    with pytest.raises(ValueError, match="every of Checkpoint must be a number of at least 0, found -1"):
         Checkpoint(tmp_path / "run.thalweg", every=-1)
 
 

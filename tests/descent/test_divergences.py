@@ -351,7 +351,7 @@ def test_a_start_outside_the_geometry_is_refused(divergence, x0, message):
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: DiagonalMetric([1.0, -1.0]), "weights of DiagonalMetric must be positive, found -1"),
+        (lambda: DiagonalMetric([1.0, -1.0]), "weights of DiagonalMetric must be a finite number above 0, found -1"),
         (lambda: MatrixMetric(np.ones((2, 3))), r"must be square, found shape \(2, 3\)"),
         (lambda: MatrixMetric(np.array([[1.0, 2.0], [0.0, 1.0]])), "must be symmetric"),
         (lambda: MatrixMetric(np.diag([1.0, -1.0])), "must be positive definite, found the eigenvalue -1"),

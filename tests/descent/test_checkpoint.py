@@ -22,8 +22,12 @@ A = jnp.asarray(np.random.default_rng(0).normal(size=(40, 6)))
 b = A @ jnp.ones(6)
 
 
+def squares(x, batch):
+    return 0.5 * (batch[0] @ x - batch[1]) ** 2
+
+
 def oracle():
-    return MiniBatch(lambda x, batch: 0.5 * (batch[0] @ x - batch[1]) ** 2, (A, b), 4, replacement=False)
+    return MiniBatch(squares, (A, b), 4, replacement=False)
 
 
 OPTIONS = {"term": L1(0.01), "step": 0.01, "average": PolyakRuppert(), "key": jax.random.key(5), "tol": Plateau()}

@@ -150,7 +150,7 @@ UNFIT = [
     (
         T.TotalVariation1D(1.0),
         TREE,
-        r"TotalVariation1D: x\['b'\] must be a vector or an array of them, found the shape \(\)",
+        r"TotalVariation1D: x.* must be a vector or an array of them, found",
     ),
     (T.Translated(ONE, np.ones(3)), VECTOR, "shift of Translated must broadcast"),
     (T.Translated(T.L1(np.ones(3)), 0.0), VECTOR, "weight of L1 must broadcast"),

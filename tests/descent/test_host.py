@@ -47,10 +47,8 @@ METHODS = {
     ],
 )
 def test_iterates_records_and_verdict_are_those_of_the_compiled_engine(method, stride):
-    both = [
-        minimize(x0=START, **METHODS[method], steps=90, stride=stride, engine=engine) for engine in ("compiled", "host")
-    ]
-    compiled, host = both
+    run = lambda engine: minimize(x0=START, **METHODS[method], steps=90, stride=stride, engine=engine)
+    compiled, host = run("compiled"), run("host")
     assert host.status is compiled.status
     assert (host.steps, host.work, host.message) == (compiled.steps, compiled.work, compiled.message)
     np.testing.assert_allclose(host.x, compiled.x, rtol=1e-9, atol=1e-12)

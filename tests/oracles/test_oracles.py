@@ -50,7 +50,7 @@ def test_work_is_counted():
     work = jax.jit(lambda x: (oracle.estimate(x, oracle.init(x), key)[0].work, oracle.full(x).work))
     assert tuple(map(float, work(x))) == (oracle.fixed_work, N) == (3, N)
     svrg = SVRG(oracle, period=4)
-    state = jax.jit(svrg.init)(x)
+    state = jax.jit(lambda x: svrg.init(x))(x)
     estimate = jax.jit(lambda state: svrg.estimate(x, state, key))
     first, state = estimate(state)
     second, state = estimate(state)

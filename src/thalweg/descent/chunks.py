@@ -22,7 +22,7 @@ from thalweg.descent.stopping import Record, StoppingRule
 _CAPACITY = 4096
 """The most records a chunk can hold."""
 
-_CHUNK_SECONDS = 0.5
+CHUNK_SECONDS = 0.5
 """A chunk is about this long: short enough for a progress bar and Ctrl-C, long enough to cost nothing."""
 
 
@@ -227,4 +227,4 @@ class CompiledEngine:
 
 
 def _chunk_steps(pace: float) -> int:
-    return max(int(pace * _CHUNK_SECONDS), 1)
+    return max(int(pace * CHUNK_SECONDS), 1)

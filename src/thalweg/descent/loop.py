@@ -244,10 +244,10 @@ def _engine(name: str | None, plan: Plan, start: Progress) -> CompiledEngine | H
         factorises = descent.term.factorises or descent.divergence.factorises
         side = max(max(leaf.shape, default=0) for leaf in jax.tree.leaves(start.state.x))
         name = "host" if descent.oracle.deterministic and factorises and side >= _LARGE else "compiled"
-    return _ENGINES[one_of("engine", name, _ENGINES)](plan, start)
+    return ENGINES[one_of("engine", name, ENGINES)](plan, start)
 
 
-_ENGINES: dict[str, Any] = {"compiled": CompiledEngine, "host": HostEngine}
+ENGINES: dict[str, Any] = {"compiled": CompiledEngine, "host": HostEngine}
 
 
 def _as_rule(tol: Any, descent: Descent) -> StoppingRule:

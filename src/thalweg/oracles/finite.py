@@ -10,6 +10,7 @@ from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Key, PyTree, Scalar
 
 from thalweg import trees
+from thalweg.arguments import number
 from thalweg.oracles.base import Oracle, Out
 
 
@@ -39,9 +40,8 @@ class FiniteDifferences(Oracle):
     spacing: float | None = eqx.field(static=True)
 
     def __init__(self, function: Callable[[PyTree], Any], spacing: float | None = None) -> None:
-        if spacing is not None and not spacing > 0:
-            raise ValueError(f"spacing must be positive, found {spacing!r}")
-        self.function, self.spacing = function, spacing
+        self.function = function
+        self.spacing = None if spacing is None else float(number("spacing of FiniteDifferences", spacing, above=0))
 
     def value(self, x: PyTree[Array]) -> Scalar:
         """Evaluate the function at ``x``."""

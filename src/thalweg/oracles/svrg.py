@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Int, Key, PyTree, Scalar
 
 from thalweg import trees
-from thalweg.arguments import number, whole
+from thalweg.arguments import instance, number, one_of, whole
 from thalweg.oracles.base import Oracle, Out
 
 
@@ -39,9 +39,7 @@ class _Snapshots(Oracle):
     oracle: Oracle
 
     def __check_init__(self) -> None:
-        if not isinstance(self.oracle, Oracle):
-            raise TypeError(f"oracle must be an Oracle, found {self.oracle!r}")
-        if self.oracle.full is None:
+        if instance("oracle", self.oracle, Oracle).full is None:
             raise TypeError(
                 f"oracle={type(self.oracle).__name__} has no full(x): variance reduction needs the full gradient at "
                 f"the snapshot"
@@ -100,10 +98,8 @@ class SVRG(_Snapshots):
 
     def __init__(self, oracle: Oracle, period: int, *, restart: str = "mean") -> None:
         self.oracle = oracle
-        if restart not in ("mean", "last"):
-            raise ValueError(f"restart of SVRG must be 'mean' or 'last', found {restart!r}")
         self.period = whole("period of SVRG", period)
-        self.restart = restart
+        self.restart = one_of("restart of SVRG", restart, ("mean", "last"))
 
     def estimate(self, x: PyTree[Array], state: PyTree, key: Key[Array, ""]) -> tuple[Out, PyTree]:
         """Return the corrected gradient, and remember ``x`` for the mean."""

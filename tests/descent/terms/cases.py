@@ -13,7 +13,6 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.flatten_util import ravel_pytree
 
 from thalweg.descent import terms as T
 
@@ -46,14 +45,18 @@ class Case:
 
     @cached_property
     def size(self):
-        return ravel_pytree(self.like)[0].size
+        return sum(leaf.size for leaf in jax.tree.leaves(self.like))
 
-    def tree(self, flat, dtype=None):
-        x = ravel_pytree(self.like)[1](jnp.asarray(flat, jnp.float64))
-        return x if dtype is None else jax.tree.map(lambda leaf: leaf.astype(dtype), x)
+    def tree(self, flat, dtype=np.float64):
+        """The vector, or a stack of vectors, as a tree of NumPy's arrays: nothing is compiled to make it."""
+        leaves, structure = jax.tree.flatten(self.like)
+        flat = np.asarray(flat, dtype)
+        parts = np.split(flat, np.cumsum([leaf.size for leaf in leaves])[:-1], axis=-1)
+        shaped = [part.reshape(flat.shape[:-1] + leaf.shape) for part, leaf in zip(parts, leaves, strict=True)]
+        return jax.tree.unflatten(structure, shaped)
 
     def prox(self, flat, step):
-        return flatten(PROX(self.term, self.tree(flat), jnp.asarray(step, float)))
+        return flatten(PROX(self.term, self.tree(flat), np.float64(step)))
 
     def h(self, flat):
         return float(VALUE(self.term, self.tree(flat)))

@@ -7,6 +7,8 @@ import numpy as np
 
 from thalweg.descent import terms as T
 
+from .cases import PROX
+
 
 class WithoutProx(T.Term):
     prox: ClassVar = None
@@ -71,6 +73,7 @@ def test_per_leaf_divides_a_tree_of_steps():
 
 def test_groups_reach_across_leaves():
     x = {"a": jnp.asarray([3.0, 0.1]), "b": jnp.asarray([4.0])}
-    out = T.GroupLasso({"a": np.array([0, 1]), "b": np.array([0])}, 2.5).prox(x, 1.0)
+    term = T.GroupLasso({"a": np.array([0, 1]), "b": np.array([0])}, 2.5)
+    out = PROX(term, x, 1.0)
     np.testing.assert_allclose(out["a"], [1.5, 0.0], atol=1e-15)
     np.testing.assert_allclose(out["b"], [2.0], atol=1e-15)

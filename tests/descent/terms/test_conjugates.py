@@ -1,6 +1,5 @@
 """Moreau's decomposition: x = prox_{th}(x) + t·prox_{h*/t}(x/t), with the conjugate h* known on its own."""
 
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -15,14 +14,12 @@ LABELS = np.array([0, 1, 1, 0, 2, 2])
 
 def term(h):
     """The prox of h/t, for a conjugate that is a term itself."""
-    return lambda z, t: np.asarray(PROX(h, jnp.asarray(z), 1 / t))
+    return lambda z, t: np.asarray(PROX(h, z, 1 / t))
 
 
 def decompose(h, conjugate, x, step):
     """The two parts of x, which must add up to it."""
-    eager = np.asarray(h.prox(jnp.asarray(x), step))
-    np.testing.assert_allclose(PROX(h, jnp.asarray(x), step), eager, rtol=0, atol=1e-13 * max(1, np.abs(x).max()))
-    return eager + step * conjugate(x / step, step)
+    return np.asarray(PROX(h, x, step)) + step * conjugate(x / step, step)
 
 
 def bisect(function, low, high):

@@ -147,7 +147,11 @@ UNFIT = [
     (T.SpectralBox(0, 1), {"a": VECTOR}, r"SpectralBox: x\['a'\] must be a square matrix, found the shape \(4,\)"),
     (T.NuclearNorm(1.0), VECTOR, r"NuclearNorm: x must be a matrix, found the shape \(4,\)"),
     (T.Rank(1), VECTOR, r"Rank: x must be a matrix, found the shape \(4,\)"),
-    (T.TotalVariation1D(1.0), TREE, r"TotalVariation1D: x\['b'\] must have at least one axis, found a scalar"),
+    (
+        T.TotalVariation1D(1.0),
+        TREE,
+        r"TotalVariation1D: x.* must be a vector or an array of them, found",
+    ),
     (T.Translated(ONE, np.ones(3)), VECTOR, "shift of Translated must broadcast"),
     (T.Translated(T.L1(np.ones(3)), 0.0), VECTOR, "weight of L1 must broadcast"),
     (2.0 * T.PSDCone(), VECTOR, "PSDCone: x must be a square matrix"),

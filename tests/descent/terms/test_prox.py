@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from thalweg.descent.terms import Rank
 
-SETTINGS = settings(max_examples=20, deadline=None, derandomize=True, database=None)
+SETTINGS = settings(max_examples=10, deadline=None, derandomize=True, database=None)
 # Whole numbers make ties and zeros, which random reals would never hit.
 ENTRIES = st.one_of(st.integers(-4, 4).map(float), st.floats(-20, 20, width=32))
 
@@ -85,7 +85,7 @@ def test_indicator_is_infinite_off_the_set(indicator_case):
         away = np.abs(x - case.solve(x, 1.0)).max() > 1e-3
         seen += away
         assert case.h(x) == (np.inf if away else 0.0)
-        if seen == 2:
+        if seen:
             break
     assert seen or case.name == "Zero"
 

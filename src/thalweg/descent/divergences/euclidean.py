@@ -9,6 +9,7 @@ from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, PyTree, Scalar
 
 from thalweg import trees
+from thalweg.arguments import numbers
 from thalweg.descent.divergences.base import Divergence, closed_form
 from thalweg.descent.terms import SquaredL2, Term, Zero
 
@@ -65,10 +66,7 @@ class DiagonalMetric(Divergence):
     weights: PyTree[Array]
 
     def __init__(self, weights: PyTree) -> None:
-        self.weights = jax.tree.map(jnp.asarray, weights)
-        for leaf in jax.tree.leaves(self.weights):
-            if not isinstance(leaf, jax.core.Tracer) and not bool(jnp.all(leaf > 0)):
-                raise ValueError(f"weights of DiagonalMetric must be positive, found {float(jnp.min(leaf))}")
+        self.weights = numbers("weights of DiagonalMetric", weights, above=0)
 
     def _like(self, x: PyTree[Array]) -> PyTree[Array]:
         if trees.is_leaf(self.weights):
@@ -132,11 +130,12 @@ class MatrixMetric(Divergence):
         shape = np.shape(matrix)
         if len(shape) != 2 or shape[0] != shape[1]:
             raise ValueError(f"matrix of MatrixMetric must be square, found shape {shape}")
+        matrix = numbers("matrix of MatrixMetric", matrix)
         concrete = not isinstance(matrix, jax.core.Tracer)
         rounding = 1e-6 * np.max(np.abs(matrix), initial=0) if concrete else 0.0
         if concrete and not np.allclose(matrix, np.transpose(matrix), rtol=0, atol=rounding):
             raise ValueError("matrix of MatrixMetric must be symmetric; found M different from its transpose")
-        self.eigenvalues, self.eigenvectors = jnp.linalg.eigh(jnp.asarray(matrix))
+        self.eigenvalues, self.eigenvectors = jnp.linalg.eigh(matrix)
         if concrete and not bool(self.eigenvalues[0] > 0):
             raise ValueError(
                 f"matrix of MatrixMetric must be positive definite, found the eigenvalue "

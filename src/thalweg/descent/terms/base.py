@@ -3,6 +3,7 @@
 from typing import Any, ClassVar
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 from jaxtyping import Array, PyTree, Scalar
 
@@ -39,6 +40,10 @@ class Term(eqx.Module):
     """Whether h is 0 on a set and infinite off it, so that ``prox`` is the projection."""
     factorises: ClassVar[bool] = False
     """Whether a step factorises a matrix as large as x, so that few dear steps are to be expected."""
+    fitting: ClassVar[tuple[str, ...]] = ()
+    """The parameters that must broadcast to x: arrays, or trees of them that are prefixes of x's tree."""
+    axes: ClassVar[int] = 0
+    """The least number of axes that each leaf of x must have."""
 
     @property
     def proximable(self) -> bool:
@@ -57,7 +62,14 @@ class Term(eqx.Module):
         raise NotImplementedError(f"{type(self).__name__} must define prox(x, step)")
 
     def check(self, x: PyTree[Array]) -> None:
-        """Raise ``ValueError`` if the term's parameters do not fit ``x``; called before the first step."""
+        """Raise ``ValueError`` if ``x`` and the term's parameters do not fit; called before the first step."""
+        owner = type(self).__name__
+        for name in self.fitting:
+            _arrays.fit(owner, name, getattr(self, name), x)
+        for path, leaf in jax.tree_util.tree_leaves_with_path(x):
+            if jnp.ndim(leaf) < self.axes:
+                kind = "a matrix" if self.axes == 2 else "a vector or an array of them"
+                raise ValueError(f"{owner}: x{trees.path_name(path)} must be {kind}, found the shape {leaf.shape}")
 
     def __rmul__(self, factor: Any) -> "Term":
         return Scaled(self, factor)
@@ -82,7 +94,8 @@ class Wrapper(Term):
     proximable = _as_wrapped("proximable")
 
     def check(self, x: PyTree[Array]) -> None:
-        """Refuse what the term refuses."""
+        """Refuse what does not fit, and what the term refuses."""
+        super().check(x)
         self.term.check(x)
 
 

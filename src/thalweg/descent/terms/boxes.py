@@ -29,6 +29,7 @@ class Box(Indicator):
     """
 
     separable: ClassVar[bool] = True
+    fitting: ClassVar[tuple[str, ...]] = ("lower", "upper")
 
     lower: PyTree[Array]
     upper: PyTree[Array]
@@ -41,11 +42,6 @@ class Box(Indicator):
     def project(self, x: PyTree[Array]) -> PyTree[Array]:
         """Clip."""
         return jax.tree.map(jnp.clip, x, _arrays.spread(self.lower, x), _arrays.spread(self.upper, x))
-
-    def check(self, x: PyTree[Array]) -> None:
-        """Refuse bounds that do not fit ``x``."""
-        _arrays.fit("Box", "lower", self.lower, x)
-        _arrays.fit("Box", "upper", self.upper, x)
 
 
 class NonNegative(Indicator):

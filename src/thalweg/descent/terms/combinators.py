@@ -1,6 +1,6 @@
 """Terms made of one term: translated, dilated. (The scaled one is with the base: terms know how to be multiplied.)"""
 
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -31,6 +31,8 @@ class Translated(Wrapper):
     Array([10., 12.], dtype=float...)
     """
 
+    fitting: ClassVar[tuple[str, ...]] = ("shift",)
+
     shift: PyTree[Array]
 
     def __init__(self, term: Term, shift: PyTree) -> None:
@@ -50,11 +52,6 @@ class Translated(Wrapper):
         """shift + prox_h(x − shift)."""
         shift = _arrays.spread(self.shift, x)
         return trees.add(self.term.prox(trees.subtract(x, shift), step), shift)
-
-    def check(self, x: PyTree[Array]) -> None:
-        """Refuse a shift that does not fit ``x``, and what the term refuses."""
-        _arrays.fit("Translated", "shift", self.shift, x)
-        super().check(x)
 
 
 class Dilated(Wrapper):

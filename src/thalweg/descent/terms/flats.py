@@ -32,6 +32,8 @@ class HalfSpace(Indicator):
     Array([ 2., -1.], dtype=float...)
     """
 
+    fitting: ClassVar[tuple[str, ...]] = ("normal",)
+
     normal: PyTree[Array]
     bound: Array
     _together: ClassVar[bool] = True
@@ -55,10 +57,6 @@ class HalfSpace(Indicator):
         for _ in range(2):
             x = trees.add_scaled(x, jnp.where(outside, bound - trees.inner(unit, x), 0), unit)
         return x
-
-    def check(self, x: PyTree[Array]) -> None:
-        """Refuse a normal that does not fit ``x``."""
-        _arrays.fit("HalfSpace", "normal", self.normal, x)
 
 
 class Affine(Indicator):

@@ -1,6 +1,6 @@
 """Group lasso: a Euclidean norm for each group of coordinates."""
 
-from typing import Any
+from typing import Any, ClassVar
 
 import equinox as eqx
 import jax
@@ -37,6 +37,8 @@ class GroupLasso(Term):
     Array([1.5, 2. , 0. ], dtype=float...)
     """
 
+    fitting: ClassVar[tuple[str, ...]] = ("groups",)
+
     groups: PyTree[Array]
     weight: Array
     count: int = eqx.field(static=True)
@@ -69,10 +71,6 @@ class GroupLasso(Term):
         lengths, threshold = self._lengths(x), step * self.weight.astype(step.dtype)
         factors = _arrays.shrinkage(lengths, threshold)
         return jax.tree.map(lambda leaf, label: factors[label].astype(leaf.dtype) * leaf, x, self._spread(x))
-
-    def check(self, x: PyTree[Array]) -> None:
-        """Refuse labels that do not fit ``x``."""
-        _arrays.fit("GroupLasso", "groups", self.groups, x)
 
     def _spread(self, x: PyTree[Array]) -> PyTree[Array]:
         broadcast = lambda label, below: jax.tree.map(lambda leaf: jnp.broadcast_to(label, leaf.shape), below)

@@ -33,15 +33,20 @@ def _map_singular_values(x: Array, change: Any) -> Array:
     return jnp.matmul(left * change(values)[..., None, :], right, precision="highest")
 
 
-def _check_matrices(owner: str, x: PyTree[Array], square: bool) -> None:
-    wanted = "a square matrix" if square else "a matrix"
-    for path, leaf in jax.tree_util.tree_leaves_with_path(x):
-        shape = jnp.shape(leaf)
-        if len(shape) < 2 or (square and shape[-1] != shape[-2]):
-            raise ValueError(f"{owner}: x{trees.path_name(path)} must be {wanted}, found the shape {shape}")
+class _Spectral(Indicator):
+    """A set of symmetric matrices, given by their eigenvalues."""
+
+    factorises: ClassVar[bool] = True
+
+    def check(self, x: PyTree[Array]) -> None:
+        """Refuse leaves that are not square matrices."""
+        for path, leaf in jax.tree_util.tree_leaves_with_path(x):
+            if leaf.ndim < 2 or leaf.shape[-1] != leaf.shape[-2]:
+                name = f"{type(self).__name__}: x{trees.path_name(path)}"
+                raise ValueError(f"{name} must be a square matrix, found the shape {leaf.shape}")
 
 
-class PSDCone(Indicator):
+class PSDCone(_Spectral):
     """The symmetric positive semi-definite matrices, for each leaf.
 
     The projection takes the symmetric part and sets its negative eigenvalues to 0.
@@ -54,18 +59,12 @@ class PSDCone(Indicator):
            [0., 0.]], dtype=float...)
     """
 
-    factorises: ClassVar[bool] = True
-
     def project(self, x: PyTree[Array]) -> PyTree[Array]:
         """Set the negative eigenvalues to 0."""
         return jax.tree.map(lambda leaf: _clip_eigenvalues(leaf, 0.0, jnp.inf), x)
 
-    def check(self, x: PyTree[Array]) -> None:
-        """Refuse leaves that are not square matrices."""
-        _check_matrices("PSDCone", x, square=True)
 
-
-class SpectralBox(Indicator):
+class SpectralBox(_Spectral):
     """The symmetric matrices with all eigenvalues in [lower, upper], for each leaf.
 
     The projection takes the symmetric part and clips its eigenvalues.
@@ -81,8 +80,6 @@ class SpectralBox(Indicator):
     True
     """
 
-    factorises: ClassVar[bool] = True
-
     lower: Array
     upper: Array
 
@@ -94,10 +91,6 @@ class SpectralBox(Indicator):
     def project(self, x: PyTree[Array]) -> PyTree[Array]:
         """Clip the eigenvalues."""
         return jax.tree.map(_clip_eigenvalues, x, _arrays.spread(self.lower, x), _arrays.spread(self.upper, x))
-
-    def check(self, x: PyTree[Array]) -> None:
-        """Refuse leaves that are not square matrices."""
-        _check_matrices("SpectralBox", x, square=True)
 
 
 class NuclearNorm(Term):
@@ -118,6 +111,7 @@ class NuclearNorm(Term):
            [0., 0.]], dtype=float...)
     """
 
+    axes: ClassVar[int] = 2
     factorises: ClassVar[bool] = True
 
     weight: Array
@@ -141,10 +135,6 @@ class NuclearNorm(Term):
 
         return jax.tree.map(soften, x, _arrays.spread(self.weight, x), _arrays.steps(step, x))
 
-    def check(self, x: PyTree[Array]) -> None:
-        """Refuse leaves that are not matrices."""
-        _check_matrices("NuclearNorm", x, square=False)
-
 
 class Rank(Indicator):
     """The matrices of rank at most k, for each leaf. The set is not convex.
@@ -163,6 +153,7 @@ class Rank(Indicator):
     (False, True)
     """
 
+    axes: ClassVar[int] = 2
     factorises: ClassVar[bool] = True
     # The mean of two matrices of rank k may have rank 2k.
     convex: ClassVar[bool] = False
@@ -177,7 +168,3 @@ class Rank(Indicator):
         keep = lambda values: jnp.where(jnp.arange(values.shape[-1]) < self.rank, values, 0)
         whole = lambda leaf: self.rank >= min(leaf.shape[-2:])
         return jax.tree.map(lambda leaf: leaf if whole(leaf) else _map_singular_values(leaf, keep), x)
-
-    def check(self, x: PyTree[Array]) -> None:
-        """Refuse leaves that are not matrices."""
-        _check_matrices("Rank", x, square=False)

@@ -34,6 +34,7 @@ class L1(Term):
     """
 
     separable: ClassVar[bool] = True
+    fitting: ClassVar[tuple[str, ...]] = ("weight",)
 
     weight: PyTree[Array]
 
@@ -48,10 +49,6 @@ class L1(Term):
         """Soft-threshold at step·weight."""
         soften = lambda leaf, w, t: soft_threshold(leaf, t * w)
         return jax.tree.map(soften, x, _arrays.spread(self.weight, x), _arrays.steps(step, x))
-
-    def check(self, x: PyTree[Array]) -> None:
-        """Refuse a weight that does not fit ``x``."""
-        _arrays.fit("L1", "weight", self.weight, x)
 
 
 class L2(Term):
@@ -106,6 +103,7 @@ class SquaredL2(Term):
     """
 
     separable: ClassVar[bool] = True
+    fitting: ClassVar[tuple[str, ...]] = ("weight",)
 
     weight: PyTree[Array]
 
@@ -121,10 +119,6 @@ class SquaredL2(Term):
         """Divide by 1 + step·weight."""
         shrink = lambda leaf, w, t: leaf / (1 + t * w)
         return jax.tree.map(shrink, x, _arrays.spread(self.weight, x), _arrays.steps(step, x))
-
-    def check(self, x: PyTree[Array]) -> None:
-        """Refuse a weight that does not fit ``x``."""
-        _arrays.fit("SquaredL2", "weight", self.weight, x)
 
 
 class ElasticNet(Term):
@@ -145,6 +139,7 @@ class ElasticNet(Term):
     """
 
     separable: ClassVar[bool] = True
+    fitting: ClassVar[tuple[str, ...]] = ("l1", "l2")
 
     l1: PyTree[Array]
     l2: PyTree[Array]
@@ -163,8 +158,3 @@ class ElasticNet(Term):
         shrink = lambda leaf, a, b, t: soft_threshold(leaf, t * a) / (1 + t * b)
         weights = _arrays.spread(self.l1, x), _arrays.spread(self.l2, x)
         return jax.tree.map(shrink, x, *weights, _arrays.steps(step, x))
-
-    def check(self, x: PyTree[Array]) -> None:
-        """Refuse weights that do not fit ``x``."""
-        _arrays.fit("ElasticNet", "l1", self.l1, x)
-        _arrays.fit("ElasticNet", "l2", self.l2, x)

@@ -29,6 +29,7 @@ class Huber(Term):
     """
 
     separable: ClassVar[bool] = True
+    fitting: ClassVar[tuple[str, ...]] = ("weight", "delta")
 
     weight: PyTree[Array]
     delta: PyTree[Array]
@@ -56,11 +57,6 @@ class Huber(Term):
 
         return jax.tree.map(shrink, x, *self._parameters(x), _arrays.steps(step, x))
 
-    def check(self, x: PyTree[Array]) -> None:
-        """Refuse parameters that do not fit ``x``."""
-        _arrays.fit("Huber", "weight", self.weight, x)
-        _arrays.fit("Huber", "delta", self.delta, x)
-
     def _parameters(self, x: PyTree[Array]) -> tuple[PyTree[Array], PyTree[Array]]:
         return _arrays.spread(self.weight, x), _arrays.spread(self.delta, x)
 
@@ -83,6 +79,7 @@ class LogBarrier(Term):
     """
 
     separable: ClassVar[bool] = True
+    fitting: ClassVar[tuple[str, ...]] = ("weight",)
 
     weight: PyTree[Array]
 
@@ -111,7 +108,3 @@ class LogBarrier(Term):
             return jnp.maximum(jnp.where(leaf >= 0, leaf / 2 + half, other), jnp.finfo(leaf.dtype).tiny)
 
         return jax.tree.map(push, x, _arrays.spread(self.weight, x), _arrays.steps(step, x))
-
-    def check(self, x: PyTree[Array]) -> None:
-        """Refuse a weight that does not fit ``x``."""
-        _arrays.fit("LogBarrier", "weight", self.weight, x)

@@ -15,14 +15,13 @@ once, so the n samples take at most 3n turns, whatever the signal.
 (N. A. Johnson, "A dynamic programming algorithm for the fused lasso and L0-segmentation", 2013.)
 """
 
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float, Int, PyTree, Scalar
 
-from thalweg import trees
 from thalweg.arguments import number
 from thalweg.descent.terms import _arrays
 from thalweg.descent.terms.base import Term
@@ -135,6 +134,8 @@ class TotalVariation1D(Term):
     Array([0.5, 0.5, 0.5, 8. , 9. , 9.5], dtype=float...)
     """
 
+    axes: ClassVar[int] = 1
+
     weight: Array
 
     def __init__(self, weight: Any = 1.0) -> None:
@@ -158,11 +159,3 @@ class TotalVariation1D(Term):
             return jax.vmap(_denoise, in_axes=(0, None))(rows, t * w).reshape(leaf.shape)
 
         return jax.tree.map(denoise, x, _arrays.spread(self.weight, x), _arrays.steps(step, x))
-
-    def check(self, x: PyTree[Array]) -> None:
-        """Refuse a leaf without a last axis."""
-        for path, leaf in jax.tree_util.tree_leaves_with_path(x):
-            if jnp.ndim(leaf) == 0:
-                raise ValueError(
-                    f"TotalVariation1D: x{trees.path_name(path)} must have at least one axis, found a scalar"
-                )

@@ -31,6 +31,8 @@ _compile_quickly()
 import jax  # noqa: E402
 import pytest  # noqa: E402
 
+_DEAR_PAGES = {"gaussian", "machines", "spectral"}
+
 jax.config.update("jax_enable_x64", True)
 jax.config.update("jax_numpy_rank_promotion", "raise")
 jax.config.update("jax_numpy_dtype_promotion", "strict")
@@ -49,8 +51,12 @@ def pytest_runtest_teardown(item, nextitem):
         gc.collect()
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config, items):
-    """Skip what needs the shared data sets where the environment does not say where they are."""
+    """Leave pages that fit models to the slow tests; skip what needs the data sets where nobody says where they are."""
+    for item in items:
+        if item.path.parent.name == "docs" and item.path.stem in _DEAR_PAGES:
+            item.add_marker(pytest.mark.slow)
     if os.environ.get("THALWEG_DATA"):
         return
     skip = pytest.mark.skip(reason="set THALWEG_DATA to the folder of data sets")

@@ -30,6 +30,7 @@ def test_the_problems_have_the_paper_s_sizes(name, train, test, positive):
     np.testing.assert_allclose(jnp.diagonal(problem.covariance), deviation**2 + settings.jitter, rtol=1e-12)
 
 
+@pytest.mark.slow
 def test_both_descriptions_of_a_posterior_have_the_same_bound_and_log_loss():
     problem = _pgsvi.load_small()
     rng = np.random.default_rng(0)

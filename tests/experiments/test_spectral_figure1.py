@@ -1,10 +1,12 @@
 import json
 
 import numpy as np
+import pytest
 
 from thalweg.experiments.registry import execute, find
 
 
+@pytest.mark.slow
 def test_figure1_has_four_curves_and_ours_is_lowest(tmp_path):
     section = execute(find("spectral-figure1"), tmp_path, quick=True, seed=0)
     assert {item["name"] for item in section.items if item["kind"] == "figure"} == {

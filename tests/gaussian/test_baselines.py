@@ -67,6 +67,7 @@ def test_noisy_gradients_of_the_bound_are_unbiased():
         assert np.all(np.abs(np.mean(leaf, axis=0) - truth) <= 5 * error + 1e-12)
 
 
+@pytest.mark.slow
 def test_adam_on_the_factor_and_proximal_steps_find_the_same_bound():
     ours = minimize(
         LIKELIHOOD,

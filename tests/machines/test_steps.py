@@ -69,7 +69,6 @@ def draw_with(key):
 
 
 FAST = [
-    ("dsg", "random", False, "Logistic"),
     ("cdsg", "landmarks", True, "Squared"),
     ("cdsg", "random", False, "Logistic"),
     ("judged", "kept", True, "Softmax"),

@@ -69,6 +69,7 @@ def test_learned_noise_maximises_the_evidence(shape):
     assert model.elbo_ == pytest.approx(-best.fun, abs=1e-8)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("model", MODELS)
 def test_the_two_spaces_agree(model):
     X, y = problem(model, n=8, d=20)

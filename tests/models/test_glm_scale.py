@@ -34,6 +34,7 @@ def bound(model, X, y, log):
     return clone(model).set_params(prior_scale=np.exp(log)).fit(X, y).elbo_
 
 
+@pytest.mark.slow
 @SPACES
 @pytest.mark.parametrize("model", MODELS)
 def test_the_bound_is_highest_there(model, shape):

@@ -8,8 +8,8 @@ from sklearn.utils.estimator_checks import estimator_checks_generator
 from thalweg import KernelClassifier, KernelRegressor
 
 CHECKS = [
-    pytest.param(estimator, check, id=f"{kind.__name__}-{number}-{check.func.__name__}")
-    for kind in (KernelClassifier, KernelRegressor)
+    pytest.param(estimator, check, id=f"{kind.__name__}-{number}-{check.func.__name__}", marks=marks)
+    for kind, marks in ((KernelClassifier, ()), (KernelRegressor, pytest.mark.slow))
     for number, (estimator, check) in enumerate(estimator_checks_generator(kind()))
 ]
 

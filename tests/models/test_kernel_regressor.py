@@ -115,7 +115,8 @@ def quantile_by_its_dual(X, y, quantile, alpha):
     return K @ found.x / alpha
 
 
-@pytest.mark.parametrize("quantile", [pytest.param(0.2, marks=pytest.mark.slow), 0.5])
+@pytest.mark.slow
+@pytest.mark.parametrize("quantile", [0.2, 0.5])
 def test_one_block_of_quantile_losses_is_solved(curve, quantile):
     """Accelerated for ever, the rounds of a visit would circle about the solution."""
     X, y = curve

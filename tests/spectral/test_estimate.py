@@ -110,6 +110,7 @@ def test_intervals_cover_and_error_bars_are_true(name):
         assert float(jnp.mean(e.standard_error**2)) == pytest.approx(float(jnp.var(e.value)), rel=0.15)
 
 
+@pytest.mark.slow
 def test_rounding_does_not_average_out():
     with jax.enable_x64(False):
         B = 3.0 * jnp.eye(200, dtype=jnp.float32)
@@ -136,6 +137,7 @@ def test_tolerances_of_a_schatten_norm_are_those_of_the_norm(p):
         assert abs(0.5 * (low + high) - norm) <= 0.05 * norm
 
 
+@pytest.mark.slow
 def test_auto_counts_what_a_tolerance_takes():
     B = wishart(250)
     assert sp.logdet(B, KEY, method="auto", probes=4, rtol=1e-5).standard_error == 0
@@ -150,6 +152,7 @@ def test_half_precision_is_computed_in_single():
     assert float(low) <= np.linalg.slogdet(B)[1] <= float(high)
 
 
+@pytest.mark.slow
 def test_nuclear_norm_of_a_sparse_matrix_of_jax():
     X = np.random.default_rng(0).standard_normal((9, 6)) * (np.random.default_rng(1).random((9, 6)) < 0.5)
     X = X + np.eye(9, 6)
@@ -165,6 +168,7 @@ def test_orthogonal_probes_in_few_dimensions(dimension):
     assert float(e.value) == pytest.approx(np.sum(np.log(np.arange(1.0, dimension + 1))), abs=0.5)
 
 
+@pytest.mark.slow
 def test_steins_rule_covers_where_naive_stopping_does_not():
     """On normal batches: the rule in `refine` has its nominal coverage at any tolerance."""
     rng = np.random.default_rng(0)

@@ -116,6 +116,7 @@ def test_a_step_in_strips_is_the_step(monkeypatch, width):
     assert size == pytest.approx(np.sum(expected**2, axis=0))
 
 
+@pytest.mark.slow
 def test_values_do_not_depend_on_the_strips(monkeypatch):
     A = laplacian(13)
     operator = as_operator(A)

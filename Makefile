@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed
 DOCS_STAMP := $(VENV)/.installed-docs
 BENCH_STAMP := $(VENV)/.installed-bench
 
-.PHONY: install demo test test-slow test-all lint docs bench clean
+.PHONY: install demo test test-slow test-all proofs lint docs bench clean
 
 install: $(STAMP)
 
@@ -35,6 +35,10 @@ test: $(STAMP)
 
 test-slow: $(STAMP)
 	$(PYTEST) -m slow
+
+# The slow tests of the mathematics, without those of the estimators.
+proofs: $(STAMP)
+	$(PYTEST) -m slow $(addprefix tests/,descent oracles kernels spectral gaussian machines processes)
 
 test-all: test test-slow
 

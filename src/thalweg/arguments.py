@@ -53,11 +53,12 @@ def number(
     if found.ndim or not _inside(found.astype(jnp.result_type(float)), above, least, below, most, finite).all():
         raise ValueError(f"{name} must be {wanted}, found {value!r}")
     dtype = jnp.result_type(dtype)
-    if isinstance(value, jax.Array | np.ndarray) and dtype.kind == "f" and jnp.issubdtype(value.dtype, jnp.floating):
+    floating = jnp.issubdtype(dtype, jnp.floating)
+    if floating and isinstance(value, jax.Array | np.ndarray) and jnp.issubdtype(value.dtype, jnp.floating):
         strong = isinstance(value, jax.Array) and not value.weak_type
         return jnp.asarray(value) if strong else jax.device_put(np.asarray(value))
     # A count too large for its dtype stands for "never".
-    return trees.scalar(min(found, np.iinfo(dtype).max) if dtype.kind == "i" else found, dtype)
+    return trees.scalar(found if floating else min(found, np.iinfo(dtype).max), dtype)
 
 
 def numbers(

@@ -14,7 +14,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int, Key, PyTree, Scalar
 
 from thalweg import trees
-from thalweg.descent.engines import APART, GROWTH, Chunk, Plan, Progress, book_dtype, join, one_step, split
+from thalweg.descent.engines import APART, GROWTH, Chunk, Course, Progress, book_dtype, join, one_step, split
 from thalweg.descent.iteration import Descent, State
 from thalweg.descent.result import Status
 from thalweg.descent.stopping import Record, StoppingRule
@@ -176,7 +176,7 @@ _program = lru_cache(maxsize=32)(_Program)
 class CompiledEngine:
     """Runs a method in chunks of about half a second."""
 
-    def __init__(self, plan: Plan, start: Progress) -> None:
+    def __init__(self, plan: Course, start: Progress) -> None:
         self.plan = plan
         self._arrays, rest = split((plan.descent, plan.rule))
         # A stride that divides the steps is known to the compiler.

@@ -47,7 +47,7 @@ class Progress:
 
 
 @dataclass(frozen=True)
-class Plan:
+class Course:
     """What an engine is to run, and how far."""
 
     descent: Descent

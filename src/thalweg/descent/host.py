@@ -20,7 +20,7 @@ import numpy as np
 from jaxtyping import Array, Key, PyTree, Scalar
 
 from thalweg import trees
-from thalweg.descent.engines import APART, GROWTH, Chunk, Plan, Progress, book_dtype, join, one_step, split
+from thalweg.descent.engines import APART, GROWTH, Chunk, Course, Progress, book_dtype, join, one_step, split
 from thalweg.descent.iteration import Descent, Info, State
 from thalweg.descent.momentum import NoMomentum
 from thalweg.descent.result import Status
@@ -90,7 +90,7 @@ def _compiled(program: Callable[..., Any], rest: tuple, options: tuple) -> Calla
 class HostEngine:
     """Runs a method step by step; a chunk is what lies between two looks of the stopping rule."""
 
-    def __init__(self, plan: Plan, start: Progress) -> None:
+    def __init__(self, plan: Course, start: Progress) -> None:
         self.plan = plan
         descent = plan.descent
         # Without momentum the next gradient is wanted where the search ends.

@@ -19,7 +19,7 @@ from thalweg.descent.checkpoint import Checkpoint, Keeper, as_checkpoint
 from thalweg.descent.chunks import CompiledEngine
 from thalweg.descent.display import Bar
 from thalweg.descent.divergences import Divergence
-from thalweg.descent.engines import Plan, Progress
+from thalweg.descent.engines import Course, Progress
 from thalweg.descent.fingerprint import describe, describe_part
 from thalweg.descent.host import HostEngine
 from thalweg.descent.iteration import Descent
@@ -145,7 +145,7 @@ def minimize(
     if (kept := as_checkpoint(checkpoint)) is not None:
         keeper = Keeper(kept, describe(descent, key, start.state.x), describe_part(rule))
         start = keeper.find_or_write(start)
-    plan = Plan(descent, rule, key, last_step, stride, callback is not None, compiler_options)
+    plan = Course(descent, rule, key, last_step, stride, callback is not None, compiler_options)
     run = _Run(plan, _engine(engine, plan, start), start, callback, keeper)
     with Bar(last_step, run.progress.steps) if progress else nullcontext() as bar:
         status = run.until_stopped(bar)
@@ -157,7 +157,7 @@ class _Run:
 
     def __init__(
         self,
-        plan: Plan,
+        plan: Course,
         engine: CompiledEngine | HostEngine,
         start: Progress,
         callback: Callable[[Snapshot], bool | None] | None,
@@ -237,7 +237,7 @@ class _Run:
         )
 
 
-def _engine(name: str | None, plan: Plan, start: Progress) -> CompiledEngine | HostEngine:
+def _engine(name: str | None, plan: Course, start: Progress) -> CompiledEngine | HostEngine:
     """The engine that was asked for, or the one that suits the cost of a step."""
     if name is None:
         descent = plan.descent

@@ -236,8 +236,8 @@ class BarzilaiBorwein(StepRule):
         s = trees.subtract(move.point, last_point)
         z = trees.subtract(move.out.gradient, last_gradient)
         curvature = trees.inner(s, z)
-        long = self.kind == "long"
-        top, bottom = (trees.inner(s, s), curvature) if long else (curvature, trees.inner(z, z))
+        quotients = {"long": (trees.inner(s, s), curvature), "short": (curvature, trees.inner(z, z))}
+        top, bottom = quotients[self.kind]
         usable = (curvature > 0) & (bottom > 0)
         secant = jnp.where(usable, top / jnp.where(usable, bottom, 1), last_size)
         slope = jnp.maximum(trees.norm(move.out.gradient), jnp.finfo(secant.dtype).tiny)

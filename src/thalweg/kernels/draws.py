@@ -16,19 +16,22 @@ KINDS = ("random", "orthogonal", "quasi")
 
 def uniforms(kind: str, key: Key[Array, ""], block: Array, count: int, columns: int) -> Float[Array, "count columns"]:
     """Draw numbers in the open interval (0, 1), independent or low-discrepancy."""
-    if kind == "quasi":
-        words = _kronecker(key, block, count, columns)
-    else:
-        words = jax.random.bits(jax.random.fold_in(key, block), (count, columns), jnp.uint32)
+    match kind:
+        case "quasi":
+            words = _kronecker(key, block, count, columns)
+        case _:
+            words = jax.random.bits(jax.random.fold_in(key, block), (count, columns), jnp.uint32)
     # The middle of one of 2²³ cells: float32 holds it exactly, and it is neither 0 nor 1.
     return ((words >> 9).astype(jnp.float32) + 0.5) * np.float32(2.0**-23)
 
 
 def normals(kind: str, key: Key[Array, ""], block: Array, count: int, columns: int) -> Float[Array, "count columns"]:
     """Draw standard normal numbers, independent or low-discrepancy."""
-    if kind == "quasi":
-        return jax.scipy.special.ndtri(uniforms(kind, key, block, count, columns))
-    return jax.random.normal(jax.random.fold_in(key, block), (count, columns), jnp.float32)
+    match kind:
+        case "quasi":
+            return jax.scipy.special.ndtri(uniforms(kind, key, block, count, columns))
+        case _:
+            return jax.random.normal(jax.random.fold_in(key, block), (count, columns), jnp.float32)
 
 
 def orthogonal_directions(

@@ -49,9 +49,10 @@ class Radial(Kernel):
         degrees = self.degrees or 0
         key, key_of_directions = jax.random.split(key)
         normal, mixing = jnp.split(draws.normals(kind, key, block, count, dimension + degrees), [dimension], axis=1)
-        if kind == "orthogonal":
-            lengths = jnp.linalg.norm(normal, axis=1, keepdims=True)
-            normal = lengths * draws.orthogonal_directions(key_of_directions, block, count, dimension)
+        match kind:
+            case "orthogonal":
+                lengths = jnp.linalg.norm(normal, axis=1, keepdims=True)
+                normal = lengths * draws.orthogonal_directions(key_of_directions, block, count, dimension)
         if self.degrees is None:
             return normal
         return normal * jnp.sqrt(degrees / jnp.maximum(jnp.sum(mixing**2, axis=1, keepdims=True), _LEAST_MIXING))

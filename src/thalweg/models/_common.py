@@ -4,7 +4,6 @@ import os
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
-from copy import copy
 from typing import Any, ClassVar
 
 import jax
@@ -127,12 +126,9 @@ def row_weights(sample_weight: Any, X: Any) -> np.ndarray:
 
 
 @contextmanager
-def unharmed(model: Any, changing: tuple[str, ...] = ()) -> Iterator[None]:
-    """Leave the model as it was where what is done in this scope fails or is interrupted.
-
-    What the attributes named in ``changing`` hold is changed in place, and so is copied; arrays never are.
-    """
-    before = {name: copy(value) if name in changing else value for name, value in vars(model).items()}
+def unharmed(model: Any) -> Iterator[None]:
+    """Leave the model as it was where what is done in this scope fails or is interrupted; nothing it holds is copied."""
+    before = dict(vars(model))
     try:
         yield
     except BaseException:

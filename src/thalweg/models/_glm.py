@@ -184,7 +184,7 @@ class GeneralisedLinearModel(Storable):
 
 
 def _check_size(name: str, array: np.ndarray) -> None:
-    if array.dtype.kind == "f" and np.max(np.abs(array)) > _LARGEST:
+    if np.issubdtype(array.dtype, np.floating) and np.max(np.abs(array)) > _LARGEST:
         raise ValueError(f"{name} must hold numbers of at most {_LARGEST:g}, found {np.max(np.abs(array)):g}")
 
 

@@ -19,7 +19,7 @@ from thalweg.spectral.degrees import Law
 _STEP_COLUMNS = 4.0
 
 
-class Prediction(NamedTuple):
+class Forecast(NamedTuple):
     """What a law is predicted to do, per probe.
 
     The variance, that of the probe alone and that of the degree alone; the work; the control coefficient.
@@ -58,7 +58,7 @@ class Tuner:
             return laws.theorem3(self._padded, degree, rho)
         return laws.LAWS[name](self._padded, degree)
 
-    def predict(self, coefficients: np.ndarray, law: Law) -> Prediction:
+    def predict(self, coefficients: np.ndarray, law: Law) -> Forecast:
         """Predict the variance and work of one probe."""
         errors, values = self._truncations(coefficients, law)
         spread, control = errors[:, :-1], self.dimension * errors[:, -1]
@@ -76,7 +76,7 @@ class Tuner:
         alone = within(rest, rest)
         truncation = alone + float(length @ squares[degree])
         work = float(length @ degree) + _STEP_COLUMNS * float(degree.max()) / (2 * self.strata)
-        return Prediction(float(probe + truncation), float(probe), alone, work, float(coefficient))
+        return Forecast(float(probe + truncation), float(probe), alone, work, float(coefficient))
 
     def _truncations(self, coefficients: np.ndarray, law: Law) -> tuple[np.ndarray, np.ndarray]:
         """e_n(t) = p̂_n(t) − f(t) for n = 0 … J (one per row) at the nodes and the centre; and f at the nodes."""

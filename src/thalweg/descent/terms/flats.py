@@ -98,7 +98,7 @@ class Affine(Indicator):
         if rhs.shape != matrix.shape[:1]:
             raise ValueError(f"rhs of Affine must have the shape {matrix.shape[:1]}, found {rhs.shape}")
         left, sizes, right = np.linalg.svd(matrix, full_matrices=False)
-        tolerance = max(matrix.shape) * np.finfo(given if given.kind == "f" else np.float64).eps
+        tolerance = max(matrix.shape) * np.finfo(given if np.issubdtype(given, np.floating) else np.float64).eps
         rank = int(np.sum(sizes > tolerance * sizes[0]))
         left, sizes = left[:, :rank], sizes[:rank]
         self.basis = jnp.asarray(right[:rank], dtype=float)

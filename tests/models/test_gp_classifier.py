@@ -14,6 +14,7 @@ from sklearn.utils.estimator_checks import estimator_checks_generator
 import thalweg
 from thalweg import processes
 from thalweg.descent import Status
+from thalweg.gaussian import Poisson
 from thalweg.kernels import Gaussian
 from thalweg.models import GPClassifier
 
@@ -133,6 +134,12 @@ def test_says_when_steps_ran_out(moons):
 def test_bad_parameters_are_refused(moons, parameters):
     with pytest.raises((TypeError, ValueError), match=f"The '{next(iter(parameters))}' parameter of GPClassifier must"):
         GPClassifier(**parameters).fit(*moons)
+
+
+def test_a_likelihood_that_is_not_of_labels_is_refused(moons):
+    """It would predict what is no probability."""
+    with pytest.raises(ValueError, match=r"likelihood must be one of labels 0 and 1 .*found Poisson\("):
+        GPClassifier(likelihood=Poisson()).fit(*moons)
 
 
 def test_bad_data_are_refused(moons):

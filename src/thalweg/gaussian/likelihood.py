@@ -73,6 +73,8 @@ class Likelihood(eqx.Module):
 
     log_concave: ClassVar[bool] = False
     """Whether log p is concave in z for every y, so that E[(log p)″] ≤ 0."""
+    labels: ClassVar[bool] = False
+    """Whether targets are the labels 0 and 1, so that the mean of a target is a probability."""
 
     def log_prob(self, y: Reals, z: Reals) -> Reals:
         """log p(y|z)."""

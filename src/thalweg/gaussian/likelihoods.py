@@ -20,6 +20,7 @@ class _Bernoulli(Likelihood):
     """Labels 0 and 1, with a symmetric link."""
 
     log_concave: ClassVar[bool] = True
+    labels: ClassVar[bool] = True
 
     def check(self, y: Any) -> None:
         """Refuse labels other than 0 and 1."""

@@ -203,9 +203,14 @@ class GPClassifier(ClassifierMixin, Storable):
         return self.classes_[best]
 
     def _settings(self) -> processes.ClassifierSettings:
-        named = isinstance(self.likelihood, str)
+        likelihood = _LINKS[self.likelihood]() if isinstance(self.likelihood, str) else self.likelihood
+        if not likelihood.labels:
+            raise ValueError(
+                f"likelihood must be one of labels 0 and 1 (its class says labels = True), such as 'logit' or "
+                f"'probit', found {likelihood!r}"
+            )
         return processes.ClassifierSettings(
-            likelihood=_LINKS[self.likelihood]() if named else self.likelihood,  # type: ignore[index, arg-type]
+            likelihood=likelihood,
             jitter=float(self.jitter),
             learn=bool(self.learn),
             restarts=int(self.restarts),

@@ -36,9 +36,9 @@ test: $(STAMP)
 test-slow: $(STAMP)
 	$(PYTEST) -m slow
 
-# The slow tests of the mathematics, without those of the estimators.
+# The slow tests of the mathematics and the pages of the guide, without the slow tests of the estimators.
 proofs: $(STAMP)
-	$(PYTEST) -m slow $(addprefix tests/,descent oracles kernels spectral gaussian machines processes)
+	$(PYTEST) -m slow docs $(addprefix tests/,descent oracles kernels spectral gaussian machines processes)
 
 test-all: test test-slow
 

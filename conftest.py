@@ -31,8 +31,6 @@ _compile_quickly()
 import jax  # noqa: E402
 import pytest  # noqa: E402
 
-_DEAR_PAGES = {"gaussian", "machines", "spectral"}
-
 jax.config.update("jax_enable_x64", True)
 jax.config.update("jax_numpy_rank_promotion", "raise")
 jax.config.update("jax_numpy_dtype_promotion", "strict")
@@ -53,9 +51,9 @@ def pytest_runtest_teardown(item, nextitem):
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config, items):
-    """Leave pages that fit models to the slow tests; skip what needs the data sets where nobody says where they are."""
+    """Leave the pages of the guide to the slow tests; skip what needs data sets where nobody says where they are."""
     for item in items:
-        if item.path.parent.name == "docs" and item.path.stem in _DEAR_PAGES:
+        if item.path.parent.name == "docs":
             item.add_marker(pytest.mark.slow)
     if os.environ.get("THALWEG_DATA"):
         return

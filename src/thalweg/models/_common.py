@@ -127,7 +127,7 @@ def row_weights(sample_weight: Any, X: Any) -> np.ndarray:
 
 @contextmanager
 def unharmed(model: Any) -> Iterator[None]:
-    """Leave the model as it was where what is done in this scope fails or is interrupted; nothing it holds is copied."""
+    """Leave the model as it was where what is done in this scope fails or is interrupted; nothing is copied."""
     before = dict(vars(model))
     try:
         yield

@@ -151,17 +151,22 @@ class HostEngine:
         """Search for the size of a step, attempt by attempt."""
         search: Any = self.plan.descent.step
         steps, size, largest = map(_number, (state.steps, *state.step))
-        shrink, grow = _number(search.shrink, size.dtype), _number(search.grow, size.dtype)
+        shrink, grow = _number(search.shrink, size.dtype), _number(search.growth(False), size.dtype)
         if self._known is None or self._known[0] is not state:
             self._known = state, *self._at_rest(state)
         _, out, objective = self._known
         value = _number(out.value)
-        allowed, largest = with_slack(objective if search.compares_objective else value, value, largest)
+        level = objective if search.compares_objective else value
+        allowed, largest = with_slack(level, value, largest)
         trial = first_trial(size)
         while not trial.over:
             reached = self._program(state, out, trial.size, trial.tried == 0)
             size, merit, objective, residual, finite = map(_number, reached[3:])
-            trial = next_trial(trial._replace(size=size), merit <= allowed, shrink, (steps == 0) & search.expands)
+            told, expand = (
+                search.tells(merit, _number(reached.out.value), allowed - level),
+                (steps == 0) & search.expands,
+            )
+            trial = next_trial(trial._replace(size=size), merit <= allowed, told, shrink, expand)
         carried = _number(next_size(trial, grow)), _number(largest)
         following = State(reached.x, _number(steps + 1), state.oracle, carried, state.momentum, reached.average)
         self._known = following, reached.out, objective

@@ -227,6 +227,7 @@ class Descent(eqx.Module):
             f=self._f,
             divergence=self.divergence,
             term=self.term,
+            looks_ahead=self.momentum.looks_ahead,
         )
 
     def _f(self, x: PyTree[Array]) -> Scalar:

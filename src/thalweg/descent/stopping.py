@@ -139,7 +139,7 @@ class Approach(NamedTuple):
 class Tolerance(StoppingRule):
     """Converged: what is left to gain is small against what the second half of the run has gained.
 
-    A step promises to lower the objective by about p = β‖G_k‖², and as many steps again as were taken, k, by kp. That is
+    A step promises to lower the objective by about p = β‖G_k‖², and as many again as were taken, k, by kp. That is
     little in either of two cases. It is below ``rtol`` times the sum of the promises since step k/2, and in two further
     stretches, of a sixth of the run each, p goes on falling: on the floor of a narrow valley, into which a far start
     leads, it does not. Or √k times it is, three looks in a row, below rtol^1.5 times the objective and times the sum of
@@ -207,9 +207,8 @@ class Tolerance(StoppingRule):
         falls = xp.where(begins | (waited & flat), 0, state.falls + waited.astype(state.falls.dtype))
         converged = (agreed >= self.in_a_row) & (near | (falls >= 2) | (shared >= xp.maximum(self.in_a_row, 3)))
         since, after = xp.where(begins | waited, step, state.since), xp.where(begins | waited, 0, after)
-        return Approach(step, end, blocks, total, agreed, shared, since, after, falls), _when(
-            converged, Status.CONVERGED
-        )
+        state = Approach(step, end, blocks, total, agreed, shared, since, after, falls)
+        return state, _when(converged, Status.CONVERGED)
 
 
 class Envelope(NamedTuple):

@@ -252,7 +252,7 @@ class _Run:
     def _may_have_risen(self) -> bool:
         """Whether the records of an exact oracle do not show that the objective fell."""
         values = self.progress.history["value"]
-        if not self.plan.descent.exact or not values.size or not np.isfinite(values[-1]):
+        if not self.plan.descent.exact or values.size < 2 or not np.isfinite(values[-1]):
             return False
         rounding = 10 * float(jnp.finfo(trees.dtype(self.start)).eps) * abs(values[-1])
         return bool(values[-1] > values[0] - rounding)

@@ -116,24 +116,15 @@ def _scalar(value: Any, dtype: Any = float) -> Any:
 class Approach(NamedTuple):
     """What :class:`Tolerance` remembers: what was promised lately, and since when little is left."""
 
-    looked: Int[Array, ""]
-    """The step of the last look."""
-    end: Int[Array, ""]
-    """The step with which the newest block ends."""
-    blocks: tuple[Scalar, Scalar, Scalar, Scalar]
-    """Sums of the promises over four stretches of the run, the newest first; together its second half."""
-    total: Scalar
-    """The sum over the whole run."""
-    agreed: Int[Array, ""]
-    """Looks in a row that found little left."""
-    shared: Int[Array, ""]
-    """Looks in a row that found little left against the objective."""
-    since: Int[Array, ""]
-    """The step at which a stretch began that has to show that promises go on falling."""
-    after: Scalar
-    """The sum of the promises in that stretch."""
-    falls: Int[Array, ""]
-    """Stretches in a row that have shown it."""
+    looked: Int[Array, ""]  # the step of the last look
+    end: Int[Array, ""]  # the step with which the newest block ends
+    blocks: tuple[Scalar, ...]  # sums of the promises over four stretches, the newest first; together the second half
+    total: Scalar  # their sum over the whole run
+    agreed: Int[Array, ""]  # looks in a row that found little left
+    shared: Int[Array, ""]  # looks in a row that found little left against the objective
+    since: Int[Array, ""]  # the step at which a stretch began that has to show that promises go on falling
+    after: Scalar  # the sum of the promises in that stretch
+    falls: Int[Array, ""]  # stretches in a row that have shown it
 
 
 class Tolerance(StoppingRule):

@@ -170,7 +170,7 @@ class Tolerance(StoppingRule):
         """Add what the steps since the last look have promised; compare it with what is left."""
         xp, kind, step = trees.numpy_of(record.residual), state.after.dtype, record.step
         residual, size = record.residual.astype(kind), record.size.astype(kind)
-        # A rule that has no size is taken to have a constant one, which cancels.
+        # A size that is not known is taken to be constant, and cancels.
         promise = xp.where(xp.isfinite(size), size, 1) * residual * residual
         # What overflows, or what a step of size 0 leaves undefined, says nothing.
         known = (residual >= 0) & xp.isfinite(promise)
@@ -183,10 +183,8 @@ class Tolerance(StoppingRule):
         rtol = _scalar(eps**0.5, kind) if self.rtol is None else self.rtol.astype(kind)
         value = xp.where(xp.isfinite(record.value), abs(record.value), 0).astype(kind)
         total, left = state.total + gained, promise * step.astype(kind)
-        # Rounding hides a smaller share than eps, which is asked for by tolerances below it alone.
         share = xp.maximum(rtol * xp.sqrt(rtol), xp.where(rtol < eps, 0, eps)) * xp.minimum(total, value)
         near = (residual <= self.atol.astype(kind)) | (left <= xp.minimum(rtol, 1e-3) * eps * value)
-        # Momentum gains more than steps promise, up to k times as much.
         slow = left * xp.sqrt(step.astype(kind)) <= share
         little = known & (near | slow | (left <= rtol * sum(blocks)))
         shared = (state.shared + 1) * (known & slow).astype(state.shared.dtype)
@@ -198,8 +196,8 @@ class Tolerance(StoppingRule):
         falls = xp.where(begins | (waited & flat), 0, state.falls + waited.astype(state.falls.dtype))
         converged = (agreed >= self.in_a_row) & (near | (falls >= 2) | (shared >= xp.maximum(self.in_a_row, 3)))
         since, after = xp.where(begins | waited, step, state.since), xp.where(begins | waited, 0, after)
-        state = Approach(step, end, blocks, total, agreed, shared, since, after, falls)
-        return state, _when(converged, Status.CONVERGED)
+        following = Approach(step, end, blocks, total, agreed, shared, since, after, falls)
+        return following, _when(converged, Status.CONVERGED)
 
 
 class Envelope(NamedTuple):

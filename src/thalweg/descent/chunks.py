@@ -15,6 +15,7 @@ from jaxtyping import Array, Float, Int, Key, PyTree, Scalar
 
 from thalweg import trees
 from thalweg.descent.engines import APART, GROWTH, Chunk, Course, Progress, book_dtype, join, one_step, split
+from thalweg.descent.fingerprint import captured
 from thalweg.descent.iteration import Descent, State
 from thalweg.descent.result import Status
 from thalweg.descent.stopping import Record, StoppingRule
@@ -71,7 +72,8 @@ class _Carry(NamedTuple):
 class _Program:
     """The compiled functions of one method, and how many steps a second it takes on arrays of given shapes."""
 
-    def __init__(self, rest: tuple, whole_stride: int | None, options: tuple) -> None:
+    def __init__(self, rest: tuple, whole_stride: int | None, options: tuple, captures: tuple) -> None:
+        # What the functions captured when they were traced only tells programs apart.
         self._rest, self._whole_stride = rest, whole_stride
         self.run = jax.jit(self._run, compiler_options=dict(options))
         self.last_finite = jax.jit(self._last_finite)
@@ -170,7 +172,7 @@ def _recorded(records: _Records, step: Int[Array, ""], numbers: Float[Array, "4"
 
 
 _program = lru_cache(maxsize=32)(_Program)
-"""One program per method; only the last few are kept, with the data their functions close over."""
+"""One program per method and what its functions capture; only the last few are kept, with the data captured."""
 
 
 class CompiledEngine:
@@ -181,7 +183,8 @@ class CompiledEngine:
         self._arrays, rest = split((plan.descent, plan.rule))
         # A stride that divides the steps is known to the compiler.
         whole = plan.stride and (plan.last_step - start.steps) % plan.stride == 0
-        self._program = _program(rest, plan.stride if whole else None, plan.options)
+        captures = captured((plan.descent, plan.rule))
+        self._program = _program(rest, plan.stride if whole else None, plan.options, captures)
         self._shapes = tuple(
             (np.shape(leaf), str(leaf.dtype)) for leaf in (*self._arrays, *jax.tree.leaves(start.state))
         )

@@ -21,6 +21,7 @@ from jaxtyping import Array, Key, PyTree, Scalar
 
 from thalweg import trees
 from thalweg.descent.engines import APART, GROWTH, Chunk, Course, Progress, book_dtype, join, one_step, split
+from thalweg.descent.fingerprint import captured
 from thalweg.descent.iteration import Descent, Info, State
 from thalweg.descent.momentum import NoMomentum
 from thalweg.descent.result import Status
@@ -82,8 +83,8 @@ def _number(value: Any, kind: Any = None) -> Any:
 
 
 @lru_cache(maxsize=32)
-def _compiled(program: Callable[..., Any], rest: tuple, options: tuple) -> Callable[..., Any]:
-    """One compiled function per method; only the last few are kept, with the data their functions close over."""
+def _compiled(program: Callable[..., Any], rest: tuple, options: tuple, captures: tuple) -> Callable[..., Any]:
+    """One compiled function per method and what its functions capture; only the last few are kept."""
     return jax.jit(partial(program, rest), compiler_options=dict(options))
 
 
@@ -101,7 +102,9 @@ class HostEngine:
             and not jax.tree.leaves(start.state.oracle)
         )
         arrays, rest = split(descent)
-        self._program = partial(_compiled(_attempt if by_attempts else _step, rest, plan.options), arrays)
+        self._program = partial(
+            _compiled(_attempt if by_attempts else _step, rest, plan.options, captured(descent)), arrays
+        )
         self._take = self._searched if by_attempts else self._stepped
         # Numbers of NumPy, whose arithmetic needs no compiling.
         self._rule: StoppingRule = jax.tree.map(_number, plan.rule)
@@ -151,17 +154,20 @@ class HostEngine:
         """Search for the size of a step, attempt by attempt."""
         search: Any = self.plan.descent.step
         steps, size, largest = map(_number, (state.steps, *state.step))
-        shrink, grow = _number(search.shrink, size.dtype), _number(search.grow, size.dtype)
+        shrink, grow = _number(search.shrink, size.dtype), _number(search.growth(False), size.dtype)
         if self._known is None or self._known[0] is not state:
             self._known = state, *self._at_rest(state)
         _, out, objective = self._known
         value = _number(out.value)
-        allowed, largest = with_slack(objective if search.compares_objective else value, value, largest)
+        level = objective if search.compares_objective else value
+        allowed, largest = with_slack(level, value, largest)
         trial = first_trial(size)
         while not trial.over:
             reached = self._program(state, out, trial.size, trial.tried == 0)
             size, merit, objective, residual, finite = map(_number, reached[3:])
-            trial = next_trial(trial._replace(size=size), merit <= allowed, shrink, (steps == 0) & search.expands)
+            told = search.tells(merit, _number(reached.out.value), allowed - level)
+            expand = (steps == 0) & search.expands
+            trial = next_trial(trial._replace(size=size), merit <= allowed, told, shrink, expand)
         carried = _number(next_size(trial, grow)), _number(largest)
         following = State(reached.x, _number(steps + 1), state.oracle, carried, state.momentum, reached.average)
         self._known = following, reached.out, objective

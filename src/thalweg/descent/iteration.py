@@ -26,7 +26,7 @@ from thalweg.arguments import instance
 from thalweg.descent.averaging import Averaging, Last
 from thalweg.descent.divergences import Divergence, Euclidean, find_closed_form
 from thalweg.descent.momentum import Momentum, NoMomentum
-from thalweg.descent.searches import Backtracking
+from thalweg.descent.searches import Backtracking, Monotone
 from thalweg.descent.steps import Move, StepRule, Taken, as_step
 from thalweg.descent.terms import Term, Zero
 from thalweg.errors import IncompatiblePartsError
@@ -163,6 +163,11 @@ class Descent(eqx.Module):
                 f"divergence={type(self.divergence).__name__}. Use momentum=None, or a linear geometry: Euclidean, "
                 f"DiagonalMetric, MatrixMetric."
             )
+        if isinstance(self.step, Monotone) and self.momentum.extrapolates and not self.momentum.looks_ahead:
+            raise IncompatiblePartsError(
+                f"step={step} compares with the objective at the iterate, but momentum={type(self.momentum).__name__} "
+                f"steps from elsewhere, from where no size need lower it. Use a number, or FISTA or Nesterov."
+            )
         if self.oracle.period is not None and not isinstance(self.momentum, NoMomentum):
             raise IncompatiblePartsError(
                 f"momentum={type(self.momentum).__name__} does not survive the outer loop of oracle={oracle}, which "
@@ -227,6 +232,7 @@ class Descent(eqx.Module):
             f=self._f,
             divergence=self.divergence,
             term=self.term,
+            looks_ahead=self.momentum.looks_ahead,
         )
 
     def _f(self, x: PyTree[Array]) -> Scalar:

@@ -91,8 +91,9 @@ def minimize(
     key
         Randomness of a stochastic oracle, e.g. ``jax.random.key(0)``. The same key gives the same run.
     tol
-        When to stop: a number, relative to the largest ‖G_k‖ seen; a rule, e.g. ``Plateau() | Seconds(60)``; or
-        None, which for an exact oracle follows the dtype and for a stochastic one runs all ``steps``.
+        When to stop: a number, ``Tolerance(tol)``: what is left to gain is small against what the run has gained
+        lately; a rule, e.g. ``Plateau() | Seconds(60)``; or None, which for an exact oracle follows the dtype and for a
+        stochastic one runs all ``steps``.
     stride
         Steps between two records, at which the stopping rule looks. By default records are about ten steps apart at
         first, then ever further, a few hundred in all, and the rule looks more often, at every step at first.
@@ -165,6 +166,7 @@ class _Run:
     ) -> None:
         self.plan, self.engine = plan, engine
         self.progress = start
+        self.start = start.state.x
         self.callback, self.keeper = callback, keeper
         self.note = ""
         self.before = start.seconds
@@ -224,8 +226,14 @@ class _Run:
     def result(self, status: Status) -> Result:
         """Gather what the run has to show."""
         progress = self.progress
+        x = trees.call(self.plan.descent, "solution", progress.state)
+        if status is Status.STAGNATED:
+            self.note += f"The rounding of {trees.dtype(x)} hides what may be left to gain. "
+        if self._may_have_risen() and self._objective(self.start) < self._objective(x):
+            x = self.start
+            self.note += "No point was found that is better than the start, which is returned. "
         return Result(
-            x=trees.call(self.plan.descent, "solution", progress.state),
+            x=x,
             status=status,
             message=f"{status.name} after {progress.steps} steps. {self.note}{status.advice}",
             steps=progress.steps,
@@ -234,7 +242,20 @@ class _Run:
             history=progress.history,
             state=progress.state,
             rule_state=progress.rule_state,
+            objective=self._objective,
         )
+
+    def _objective(self, x: PyTree[Array]) -> float:
+        # Compiled afresh, since what the function captures may have changed; it is seldom asked for.
+        return float(jax.jit(lambda x: self.plan.descent.objective(x))(x))
+
+    def _may_have_risen(self) -> bool:
+        """Whether the records of an exact oracle do not show that the objective fell."""
+        values = self.progress.history["value"]
+        if not self.plan.descent.exact or values.size < 2 or not np.isfinite(values[-1]):
+            return False
+        rounding = 10 * float(jnp.finfo(trees.dtype(self.start)).eps) * abs(values[-1])
+        return bool(values[-1] > values[0] - rounding)
 
 
 def _engine(name: str | None, plan: Course, start: Progress) -> CompiledEngine | HostEngine:

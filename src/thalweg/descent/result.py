@@ -1,7 +1,8 @@
 """What a run returns: the solution, why it stopped and what to do about it, the history, and the state."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -22,11 +23,11 @@ class Status(Outcome):
     """
 
     RUNNING = 0, "The run has not stopped."
-    CONVERGED = 1, "The tolerance on ‖G_k‖ was met; nothing to do."
+    CONVERGED = 1, "The tolerance was met: as far as the run tells, nothing worth it is left to gain."
     STAGNATED = (
         2,
-        "Neither ‖G_k‖ nor the objective improves any more: rounding error is reached. For a smaller residual use "
-        "float64 (JAX_ENABLE_X64=1) or scale the problem.",
+        "Neither ‖G_k‖ nor the objective improves any more: rounding error is reached. For more, use float64 "
+        "(JAX_ENABLE_X64=1), scale the problem, or leave out of the objective what is constant.",
     )
     PLATEAU = (
         3,
@@ -126,8 +127,8 @@ class Result:
     >>> import jax.numpy as jnp
     >>> from thalweg.descent import minimize
     >>> result = minimize(lambda x: jnp.sum(x**2), jnp.ones(1), step=0.5, steps=3)
-    >>> result.steps, result.success
-    (2, True)
+    >>> result.steps, result.success, result.fun
+    (2, True, 0.0)
     """
 
     x: PyTree[Array]
@@ -148,8 +149,19 @@ class Result:
     """The state to resume from."""
     rule_state: PyTree = field(repr=False)
     """What the stopping rule remembers."""
+    objective: Callable[[PyTree[Array]], float] = field(repr=False, compare=False)
+    """f + h, by which :attr:`fun` is found."""
+
+    def __getstate__(self) -> dict[str, Any]:
+        # A function cannot be pickled; what it finds can.
+        return vars(self) | {"fun": self.fun, "objective": None}
 
     @property
     def success(self) -> bool:
         """Whether the run ended because there was nothing more to gain."""
         return self.status.success
+
+    @cached_property
+    def fun(self) -> float:
+        """The objective f + h at ``x``, evaluated when it is asked for; NaN if the oracle cannot evaluate f."""
+        return self.objective(self.x)

@@ -33,6 +33,8 @@ class Trial(NamedTuple):
     """Whether that one passed the test."""
     failed: Number
     """Whether any has failed."""
+    told: Number
+    """Whether the last test said anything: what the model adds to f is more than rounding."""
     over: Number
     """Whether nothing is left to try."""
 
@@ -40,7 +42,7 @@ class Trial(NamedTuple):
 def first_trial(size: Number) -> Trial:
     """A search that has tried nothing."""
     no = np.zeros((), bool)
-    return Trial(size, np.zeros((), trees.single(size.dtype)), size, no, no, no)
+    return Trial(size, np.zeros((), trees.single(size.dtype)), size, no, no, no, no)
 
 
 def with_slack(level: Number, value: Number, largest: Number) -> tuple[Number, Number]:
@@ -53,7 +55,7 @@ def with_slack(level: Number, value: Number, largest: Number) -> tuple[Number, N
     return level + 10 * jnp.finfo(largest.dtype).eps * largest, largest
 
 
-def next_trial(trial: Trial, passes: Number, shrink: Number, expand: Number) -> Trial:
+def next_trial(trial: Trial, passes: Number, told: Number, shrink: Number, expand: Number) -> Trial:
     """What to try after the size of a trial has passed the test or not; ``expand`` says if the longest is looked for.
 
     A size that passes ends the search, unless the longest is looked for and none has failed yet. After one that fails
@@ -61,16 +63,21 @@ def next_trial(trial: Trial, passes: Number, shrink: Number, expand: Number) -> 
     """
     size, limits = trial.size, jnp.finfo(trial.size.dtype)
     failed = trial.failed | ~passes
-    longer = expand & ~failed & (size < limits.max**0.5)
+    longer = expand & told & ~failed & (size < limits.max**0.5)
     over = (passes & ~longer) | ~(size > limits.tiny**0.5)
     following = trees.numpy_of(size).where(passes, size / shrink, size * shrink)
-    return Trial(following, trial.tried + 1, size, passes, failed, over)
+    return Trial(following, trial.tried + 1, size, passes, failed, told, over)
 
 
 def next_size(trial: Trial, grow: Number) -> Number:
-    """The size that the step after a search begins with: the one found, longer if it passed at once."""
+    """The size that the step after a search begins with: the one found, longer if it truly passed at once."""
     xp, size = trees.numpy_of(trial.last), trial.last
-    return xp.minimum(xp.where(trial.tried == 1, size * grow, size), jnp.finfo(size.dtype).max ** 0.25)
+    longer = (trial.tried == 1) & trial.told
+    return xp.minimum(xp.where(longer, size * grow, size), jnp.finfo(size.dtype).max ** 0.25)
+
+
+_GROW = 1.1
+"""Backtracking's growth: about every eighth step tries a size too long, which costs one evaluation."""
 
 
 class Search(StepRule):
@@ -87,7 +94,13 @@ class Search(StepRule):
 
     initial: Array
     shrink: Array
-    grow: Array
+    grow: Array | None
+
+    def growth(self, looks_ahead: bool) -> Array:
+        """The factor by which a size is longer after it passed at once; ``looks_ahead`` is the momentum's trait."""
+        if self.grow is None:
+            return trees.scalar(1 if looks_ahead else _GROW)
+        return self.grow
 
     def init(self, x: PyTree[Array]) -> PyTree:
         """Carry the size to begin with and the largest |f| seen."""
@@ -98,10 +111,14 @@ class Search(StepRule):
         """What the test compares, for a size that leads to ``x``, where f is ``value``."""
         raise NotImplementedError
 
+    def tells(self, merit: Number, value: Number, slack: Number) -> Number:
+        """Whether a test says anything."""
+        return abs(merit - value) > slack
+
     def take(self, move: Move, state: PyTree) -> Taken:
         """Search, then step."""
         last, largest = state
-        shrink, grow = self.shrink.astype(last.dtype), self.grow.astype(last.dtype)
+        shrink, grow = self.shrink.astype(last.dtype), self.growth(move.looks_ahead).astype(last.dtype)
         value = level = move.out.value.astype(last.dtype)
         if self.compares_objective:
             level = value + move.term.value(move.point).astype(last.dtype)
@@ -111,8 +128,9 @@ class Search(StepRule):
             trial = carry[0]
             x = move.reach(trial.size)
             value = jnp.asarray(move.f(x), last.dtype)
-            passes = self.merit(move, trial.size, x, value) <= allowed
-            return next_trial(trial, passes, shrink, (move.steps == 0) & self.expands), x, value
+            merit = self.merit(move, trial.size, x, value)
+            told = self.tells(merit, value, allowed - level)
+            return next_trial(trial, merit <= allowed, told, shrink, (move.steps == 0) & self.expands), x, value
 
         start = first_trial(move.admit(last)), move.centre, value
         trial, x, value = jax.lax.while_loop(lambda carry: ~carry[0].over, attempt, start)
@@ -132,7 +150,17 @@ class Backtracking(Search):
     """The largest β in a geometric sequence for which the quadratic model lies above f.
 
     Accepts β when f(x⁺) ≤ f(y) + ⟨∇f(y), x⁺ − y⟩ + D(x⁺‖y)/β. The first step grows β by 1/shrink until the
-    test fails, so the initial size need not be guessed; afterwards β never grows, as FISTA's theorem wants.
+    test fails, so the initial size need not be guessed. Afterwards β is shortened where the test fails, and ``grow``
+    times as long in the step after one that passed at once, so that it recovers where the function is flatter.
+
+    Parameters
+    ----------
+    initial
+        The size tried first.
+    shrink
+        The factor by which a size that fails is shortened.
+    grow
+        At least 1. None is 1.1, or 1 with a momentum that looks ahead: FISTA's theorem wants sizes that never grow.
 
     Examples
     --------
@@ -145,10 +173,10 @@ class Backtracking(Search):
     compares_objective: ClassVar[bool] = False
     expands: ClassVar[bool] = True
 
-    def __init__(self, initial: Any = 1.0, shrink: float = 0.5) -> None:
+    def __init__(self, initial: Any = 1.0, shrink: float = 0.5, grow: float | None = None) -> None:
         self.initial = number("initial of Backtracking", initial, above=0)
         self.shrink = number("shrink of Backtracking", shrink, above=0, below=1)
-        self.grow = trees.scalar(1)
+        self.grow = None if grow is None else number("grow of Backtracking", grow, least=1)
 
     def merit(self, move: Move, size: Scalar, x: PyTree[Array], value: Scalar) -> Scalar:
         """f(x) less what the model adds to f(y)."""
@@ -179,6 +207,10 @@ class Monotone(Search):
         self.initial = number("initial of Monotone", initial, above=0)
         self.grow = number("grow of Monotone", grow, least=1)
         self.shrink = number("shrink of Monotone", shrink, above=0, below=1)
+
+    def tells(self, merit: Number, value: Number, slack: Number) -> Number:
+        """It asks for no more than that nothing rises, and always tells."""
+        return np.ones((), bool)
 
     def merit(self, move: Move, size: Scalar, x: PyTree[Array], value: Scalar) -> Scalar:
         """f + h."""

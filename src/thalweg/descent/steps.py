@@ -36,6 +36,8 @@ class Move(NamedTuple):
     """The smooth part of the objective; refuses where the oracle cannot evaluate it exactly."""
     divergence: Divergence
     term: Term
+    looks_ahead: bool
+    """Whether the gradient was taken away from the iterate."""
 
 
 class Taken(NamedTuple):

@@ -113,15 +113,36 @@ def _scalar(value: Any, dtype: Any = float) -> Any:
     return np.asarray(value, jnp.result_type(dtype))
 
 
+class Approach(NamedTuple):
+    """What :class:`Tolerance` remembers: what was promised lately, and since when little is left."""
+
+    looked: Int[Array, ""]  # the step of the last look
+    end: Int[Array, ""]  # the step with which the newest block ends
+    blocks: tuple[Scalar, ...]  # sums of the promises over four stretches, the newest first; together the second half
+    total: Scalar  # their sum over the whole run
+    agreed: Int[Array, ""]  # looks in a row that found little left
+    shared: Int[Array, ""]  # looks in a row that found little left against the objective
+    since: Int[Array, ""]  # the step at which a stretch began that has to show that promises go on falling
+    after: Scalar  # the sum of the promises in that stretch
+    falls: Int[Array, ""]  # stretches in a row that have shown it
+
+
 class Tolerance(StoppingRule):
-    """Converged: ‖G_k‖ ≤ atol + rtol · (the largest ‖G_j‖ so far), at so many looks in a row.
+    """Converged: what is left to gain is small against what the second half of the run has gained.
+
+    A step promises to lower the objective by about p = β‖G_k‖², and as many again as were taken, k, by kp. That is
+    little in either of two cases. It is below ``rtol`` times the sum of the promises since step k/2, and in two further
+    stretches, of a sixth of the run each, p goes on falling: on the floor of a narrow valley, into which a far start
+    leads, it does not. Or √k times it is, three looks in a row, below rtol^1.5 times the objective and times the sum of
+    all promises, for methods whose gains become ever slower. Where a method converges linearly the objective is then
+    within about rtol² of its optimum, relative to its decrease; else within rtol^1.5.
 
     Parameters
     ----------
     rtol
         None follows the dtype: the square root of its rounding unit, 1.5e-8 in float64, 3.5e-4 in float32.
     atol
-        Absolute tolerance.
+        Absolute tolerance: ‖G_k‖ ≤ atol is converged without more ado, as is kp far below the objective's rounding.
     in_a_row
         Looks that must agree. One will do for exact gradients; a noisy one can be small by luck.
 
@@ -141,21 +162,42 @@ class Tolerance(StoppingRule):
         self.in_a_row = number("in_a_row of Tolerance", in_a_row, least=1, dtype=jnp.int32)
 
     def init(self) -> PyTree:
-        """The largest residual so far, and the looks in a row that agreed."""
-        return _scalar(0), _scalar(0, jnp.int32)
+        """Nothing seen yet."""
+        none, zero = _scalar(0, jnp.int32), _scalar(0)
+        return Approach(none, none, (zero,) * 4, zero, none, none, none, zero, none)
 
     def update(self, state: PyTree, record: Record) -> tuple[PyTree, Code]:
-        """Compare."""
-        largest, agreed = state
-        # A residual that overflows, or that a step of size 0 leaves undefined, says nothing.
-        known = (record.residual >= 0) & (record.residual < np.inf)
-        residual = record.residual.astype(largest.dtype)
-        largest = trees.where(known & (residual > largest), residual, largest)
-        default = float(jnp.finfo(record.residual.dtype).eps) ** 0.5
-        relative = (default if self.rtol is None else self.rtol.astype(largest.dtype)) * largest
-        small = known & (residual <= self.atol.astype(largest.dtype) + relative)
-        agreed = (agreed + 1) * small.astype(agreed.dtype)
-        return (largest, agreed), _when(agreed >= self.in_a_row, Status.CONVERGED)
+        """Add what the steps since the last look have promised; compare it with what is left."""
+        xp, kind, step = trees.numpy_of(record.residual), state.after.dtype, record.step
+        residual, size = record.residual.astype(kind), record.size.astype(kind)
+        # A size that is not known is taken to be constant, and cancels.
+        promise = xp.where(xp.isfinite(size), size, 1) * residual * residual
+        # What overflows, or what a step of size 0 leaves undefined, says nothing.
+        known = (residual >= 0) & xp.isfinite(promise)
+        gained = xp.where(known, promise * (step - state.looked).astype(kind), 0)
+        newest, *others = state.blocks
+        over = step > state.end
+        blocks = trees.where(over, (gained, newest, *others[:2]), (newest + gained, *others))
+        end = xp.where(over, step + step // 4, state.end)
+        eps = float(jnp.finfo(record.residual.dtype).eps)
+        rtol = _scalar(eps**0.5, kind) if self.rtol is None else self.rtol.astype(kind)
+        value = xp.where(xp.isfinite(record.value), abs(record.value), 0).astype(kind)
+        total, left = state.total + gained, promise * step.astype(kind)
+        share = xp.maximum(rtol * xp.sqrt(rtol), xp.where(rtol < eps, 0, eps)) * xp.minimum(total, value)
+        near = (residual <= self.atol.astype(kind)) | (left <= xp.minimum(rtol, 1e-3) * eps * value)
+        slow = left * xp.sqrt(step.astype(kind)) <= share
+        little = known & (near | slow | (left <= rtol * sum(blocks)))
+        shared = (state.shared + 1) * (known & slow).astype(state.shared.dtype)
+        agreed = (state.agreed + 1) * little.astype(state.agreed.dtype)
+        # Then two stretches have to show that the promises go on falling, and do not just lie lower.
+        after, begins = state.after + gained, agreed <= 1
+        waited = step >= state.since + xp.maximum(state.since // 6, 4)
+        flat = promise * (step - state.since).astype(kind) > xp.clip(rtol ** (1 / 6), 1 / 16, 1 / 4) * after
+        falls = xp.where(begins | (waited & flat), 0, state.falls + waited.astype(state.falls.dtype))
+        converged = (agreed >= self.in_a_row) & (near | (falls >= 2) | (shared >= xp.maximum(self.in_a_row, 3)))
+        since, after = xp.where(begins | waited, step, state.since), xp.where(begins | waited, 0, after)
+        following = Approach(step, end, blocks, total, agreed, shared, since, after, falls)
+        return following, _when(converged, Status.CONVERGED)
 
 
 class Envelope(NamedTuple):

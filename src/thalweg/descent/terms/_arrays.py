@@ -85,8 +85,17 @@ def norm(x: PyTree[Array]) -> Scalar:
     """The Euclidean norm of all leaves, scaled so that squares neither overflow nor vanish."""
     top = largest(x)
     safe = jnp.where(top > 0, top, 1)
-    squares = jax.tree.map(lambda leaf: jnp.square(leaf / safe.astype(leaf.dtype)), x)
-    return top * jnp.sqrt(sum_leaves(squares))
+    # In float32 at least: a long sum of half-precision numbers would stand still.
+    squares = jax.tree.map(
+        lambda leaf: jnp.square((leaf / safe.astype(leaf.dtype)).astype(trees.single(leaf.dtype))), x
+    )
+    return top * root(sum_leaves(squares)).astype(top.dtype)
+
+
+def root(square: Array) -> Array:
+    """√square, with the derivative 0 at 0."""
+    positive = square > 0
+    return jnp.where(positive, jnp.sqrt(jnp.where(positive, square, 1)), 0)
 
 
 def shrinkage(length: Array, threshold: Array) -> Array:

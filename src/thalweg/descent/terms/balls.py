@@ -20,6 +20,9 @@ def project_simplex(x: Array, total: Array) -> Array:
     entry matter, and only down to ``total`` below it: everything is therefore computed in [−total, 0], where
     the huge entries of a badly scaled x cannot drown ``total``.
     """
+    given = x.dtype
+    # In float32 at least: a long sum of half-precision numbers would stand still.
+    x, total = x.astype(trees.single(given)), total.astype(trees.single(given))
     below = jnp.maximum(x - jnp.max(x, axis=-1, keepdims=True), -total)
     descending = jnp.sort(below, axis=-1, descending=True)
     ranks = jnp.broadcast_to(jnp.arange(1, x.shape[-1] + 1, dtype=x.dtype), x.shape)
@@ -29,7 +32,7 @@ def project_simplex(x: Array, total: Array) -> Array:
     threshold = jnp.take_along_axis(thresholds, jnp.maximum(above, 1) - 1, axis=-1)
     inside = jnp.maximum(below - threshold, 0)
     # Rounding leaves the sum off by about n·eps: rescaling makes the point feasible again.
-    return inside * (total / jnp.sum(inside, axis=-1, keepdims=True))
+    return (inside * (total / jnp.sum(inside, axis=-1, keepdims=True))).astype(given)
 
 
 class Simplex(Indicator):
@@ -98,7 +101,12 @@ class L1Ball(Indicator):
         radius = self.radius.astype(flat.dtype)
         size = jnp.abs(flat)
         outside = jnp.sign(flat) * project_simplex(size, radius)
-        return _arrays.unflatten(jnp.where(jnp.sum(size) <= radius, flat, outside), x)
+        return _arrays.unflatten(
+            jnp.where(
+                jnp.sum(size, dtype=trees.single(size.dtype)) <= radius.astype(trees.single(size.dtype)), flat, outside
+            ),
+            x,
+        )
 
 
 class L2Ball(Indicator):

@@ -82,7 +82,8 @@ class GroupLasso(Term):
         labels = jnp.concatenate([jnp.ravel(label) for label in jax.tree.leaves(self._spread(x))])
         top = jnp.zeros(self.count, trees.dtype(x)).at[labels].max(flat)
         safe = jnp.where(top > 0, top, 1)
-        return top * jnp.sqrt(jax.ops.segment_sum(jnp.square(flat / safe[labels]), labels, self.count))
+        squares = jnp.square((flat / safe[labels]).astype(trees.single(flat.dtype)))
+        return top * _arrays.root(jax.ops.segment_sum(squares, labels, self.count)).astype(top.dtype)
 
 
 def _labels(leaf: Any) -> Array:

@@ -105,6 +105,7 @@ class LogBarrier(Term):
             apart = half - jnp.minimum(leaf, 0) / 2
             other = root * (root / jnp.where(apart > 0, apart, 1))
             # A result that underflows would leave the domain.
-            return jnp.maximum(jnp.where(leaf >= 0, leaf / 2 + half, other), jnp.finfo(leaf.dtype).tiny)
+            inside = jnp.maximum(jnp.where(leaf >= 0, leaf / 2 + half, other), jnp.finfo(leaf.dtype).tiny)
+            return jnp.where(jnp.isnan(leaf), leaf, inside)
 
         return jax.tree.map(push, x, _arrays.spread(self.weight, x), _arrays.steps(step, x))

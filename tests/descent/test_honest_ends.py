@@ -1,0 +1,104 @@
+"""CONVERGED is said where nothing worth it is left to gain, and no run ends worse than it began."""
+
+import itertools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from thalweg.descent import FISTA, L1, AdaptiveRestart, Backtracking, Box, Status, minimize
+from thalweg.oracles import Exact
+
+D = 6
+TARGET = np.array([1.0, -2.0, 0.5, 3.0, -0.25, 1.5])
+
+
+def valley(x, scales, target, constant):
+    return 0.5 * jnp.sum(scales * (x - target) ** 2) + constant
+
+
+def optimum(scales, weight, box):
+    """Every coordinate on its own: the soft threshold, or the clipped target."""
+    if box:
+        return np.clip(TARGET, -1, 1)
+    return np.sign(TARGET) * np.maximum(np.abs(TARGET) - weight / scales, 0)
+
+
+PROBLEMS = list(itertools.product([1.0, 1e2, 1e4], [0.0, 1e3], [(0.0, False), (0.4, False), (0.0, True)], [0.0, 7.0]))
+"""Conditions, starts, terms and constants: 36 problems for each method and each dtype."""
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64], ids=["float32", "float64"])
+@pytest.mark.parametrize("momentum", [None, AdaptiveRestart()], ids=["plain", "accelerated"])
+def test_converged_is_said_with_nothing_left_to_gain(momentum, dtype):
+    eps = np.finfo(dtype).eps
+    rtol, said = eps**0.5, 0
+    for condition, start, (weight, box), constant in PROBLEMS:
+        scales = np.geomspace(1, condition, D)
+        oracle = Exact(valley, *(jnp.asarray(part, dtype) for part in (scales, TARGET, constant)))
+        term = Box(-1.0, 1.0) if box else L1(weight)
+        result = minimize(oracle, jnp.full(D, start, dtype), term=term, momentum=momentum, steps=3000)
+        exact = lambda x: np.sum(scales * (x - TARGET) ** 2) / 2 + weight * np.abs(x).sum() + constant  # noqa: B023
+        best, begun = exact(optimum(scales, weight, box)), exact(np.clip(start, -1, 1) if box else np.full(D, start))
+        gap = exact(np.asarray(result.x, float)) - best
+        assert gap <= begun - best + eps * begun
+        if result.status is Status.CONVERGED:
+            said += 1
+            assert gap <= rtol**1.5 * best + rtol**2 * (begun - best) + 1e-12, (condition, start, weight, box, constant)
+    # The rule does say so, mostly.
+    assert said >= 0.7 * len(PROBLEMS)
+
+
+def rosenbrock(x):
+    return 100 * (x[1] - x[0] ** 2) ** 2 + (1 - x[0]) ** 2
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64], ids=["float32", "float64"])
+@pytest.mark.parametrize("start", [(-10.0, 10.0), (1000.0, 1000.0), (-1.2, 1.0)])
+def test_a_narrow_valley_reached_from_afar_is_not_the_end(start, dtype):
+    result = minimize(rosenbrock, jnp.asarray(start, dtype), steps=3000)
+    assert result.status is not Status.CONVERGED or result.fun < 1e-9
+    if result.status is Status.STAGNATED:
+        assert np.dtype(dtype).name in result.message
+
+
+def test_a_feature_a_thousand_times_as_large_does_not_end_the_run():
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(60, 3)) * np.array([1000.0, 1.0, 1.0])
+    y = np.sign(X[:, 1] + X[:, 0] / 1000 + rng.normal(size=60))
+    loss = lambda w, X, y: jnp.sum(jnp.logaddexp(0.0, -y * (X @ w)))
+    oracle = Exact(loss, jnp.asarray(X), jnp.asarray(y))
+    result = minimize(oracle, jnp.zeros(3), momentum=FISTA(), steps=3000)
+    longer = minimize(oracle, result.x, momentum=AdaptiveRestart(), steps=20_000)
+    assert result.status is not Status.CONVERGED or result.fun - longer.fun < 1e-8
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64], ids=["float32", "float64"])
+def test_a_large_constant_does_not_lead_uphill(dtype):
+    result = minimize(lambda x: jnp.asarray(1e8, dtype) + jnp.sum((x - 1) ** 2), jnp.zeros(3, dtype))
+    assert np.sum((np.asarray(result.x) - 1) ** 2) <= 3
+    if dtype is np.float32:
+        assert result.status is Status.STAGNATED
+        assert "float32" in result.message
+    else:
+        np.testing.assert_allclose(result.x, 1.0)
+
+
+def test_a_run_that_only_climbs_returns_its_start():
+    result = minimize(lambda x: jnp.sum(x**2), jnp.full(2, 0.1), step=1.01, steps=20)
+    np.testing.assert_array_equal(result.x, 0.1)
+    assert "better than the start" in result.message
+
+
+def test_backtracking_grows_again():
+    """Σ x − 3 log x from 0.01: the curvature there is 30,000, and 1/3 at the minimum."""
+    result = minimize(lambda x: jnp.sum(x - 3 * jnp.log(x)), jnp.full(2, 0.01), step=Backtracking())
+    assert result.status is Status.CONVERGED
+    np.testing.assert_allclose(result.x, 3.0, rtol=1e-5)
+
+
+def test_fun_is_the_objective_at_x():
+    result = minimize(lambda x: jnp.sum((x - 3) ** 2), jnp.zeros(2), term=L1(2.0))
+    assert result.fun == pytest.approx(10.0)
+    assert jax.tree.leaves(result.fun) == [result.fun]

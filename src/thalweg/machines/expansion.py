@@ -101,8 +101,8 @@ def _evaluate(coordinates: Coordinates, expansion: Expansion, x: Float[Array, "n
     return evaluate(coordinates, expansion, x)
 
 
-def predict(coordinates: Coordinates, expansion: Expansion, x: Any) -> np.ndarray:
-    """f at the rows of ``x``, some thousand rows at a time.
+def predict(coordinates: Coordinates, expansion: Expansion, x: Any, offset: np.ndarray | None = None) -> np.ndarray:
+    """f at the rows of ``x`` less an offset, some thousand rows at a time.
 
     They may be an array, a memory map or a sparse matrix, of which only those rows are read or made dense.
 
@@ -117,6 +117,6 @@ def predict(coordinates: Coordinates, expansion: Expansion, x: Any) -> np.ndarra
     size = min(_ROWS_AT_ONCE, padded_size(x.shape[0], _GRAIN))
     found = []
     for start in range(0, x.shape[0], size):
-        part = dense("X", x[start : start + size], expansion.weights.dtype)
+        part = dense("X", x[start : start + size], expansion.weights.dtype, offset)
         found.append(np.asarray(_evaluate(coordinates, expansion, padded(part, size)))[: len(part)])
     return np.concatenate(found)

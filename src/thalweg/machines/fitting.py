@@ -52,6 +52,9 @@ class Fitted:
         How many were made.
     history
         A line for each pass or batch: rows, seconds, features, and the loss and score on rows held out.
+    offset
+        What is subtracted from features, in float64, before they are cast to the precision of the machine; kernels
+        do not see it, but rounding would.
 
     Examples
     --------
@@ -68,6 +71,7 @@ class Fitted:
     seen: float = 0.0
     passes: int = 0
     history: tuple[dict[str, float], ...] = ()
+    offset: np.ndarray | None = None
 
     def check_stored(self) -> None:
         """Refuse numbers that a fit would not leave behind, as a file could hold them."""
@@ -75,6 +79,8 @@ class Fitted:
         number("seen", self.seen, least=0)
         whole("passes", self.passes, least=0)
         whole("seed", self.learner.seed, least=0, most=2**31 - 1)
+        if self.offset is not None and (self.offset.ndim != 1 or not np.all(np.isfinite(self.offset))):
+            raise ValueError("offset must be a row of finite numbers")
 
     @property
     def kernel(self) -> Kernel:
@@ -98,7 +104,7 @@ class Fitted:
     def predict(self, x: Any) -> np.ndarray:
         """f at the rows of an array, a memory map or a sparse matrix (CSR), a column for each output."""
         with jax.enable_x64(self.double):
-            return self.learner.predict(x)
+            return self.learner.predict(x, self.offset)
 
 
 def fit(rows: Rows, settings: Settings, seed: int, onto: Fitted | None = None) -> Fitted:
@@ -131,7 +137,7 @@ def fit(rows: Rows, settings: Settings, seed: int, onto: Fitted | None = None) -
     double = len(rows) <= settings.block_size if onto is None else onto.double
     with jax.enable_x64(double):
         begun = _begun(rows, settings, len(rows), seed, np.float64 if double else np.float32, onto)
-        return _passed_over(begun, rows, settings, seed)
+        return _passed_over(begun, replace(rows, offset=begun.offset), settings, seed)
 
 
 def learn(rows: Rows, settings: Settings, seed: int, onto: Fitted | None = None) -> Fitted:
@@ -150,6 +156,7 @@ def learn(rows: Rows, settings: Settings, seed: int, onto: Fitted | None = None)
     """
     with jax.enable_x64(onto is not None and onto.double):
         begun = _begun(rows, settings, None, seed, np.float32, onto)
+        rows = replace(rows, offset=begun.offset)
         began = time.perf_counter()
         learner, seen = copy(begun.learner), begun.seen + float(np.sum(rows.weights))
         for _ in learner.learn(rows, np.arange(len(rows)), begun.alpha, seen):
@@ -176,8 +183,10 @@ def default_passes(rows: int, settings: Settings) -> int:
 def _begun(rows: Rows, settings: Settings, total: int | None, seed: int, dtype: Any, onto: Fitted | None) -> Fitted:
     """What was fitted before, if it fits the settings; else choose a kernel and a ridge, and start with f = 0."""
     if onto is None:
+        rows = replace(rows, offset=rows.middle())
         kernel, alpha = choose(rows, settings, seed, dtype)
-        return Fitted(start(settings, kernel, rows.x.shape[1], rows.outputs, total, seed, dtype), alpha, total)
+        learner = start(settings, kernel, rows.x.shape[1], rows.outputs, total, seed, dtype)
+        return Fitted(learner, alpha, total, offset=rows.offset)
     known = onto.learner.machine.loss
     if in_precision(settings.loss, onto.learner.dtype) != known:
         raise ValueError(

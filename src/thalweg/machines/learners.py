@@ -75,13 +75,13 @@ class Learner:
         """Learn from rows that were seen before."""
         yield from self.learn(rows, order, alpha, total)
 
-    def predict(self, x: Any) -> np.ndarray:
-        """f at the rows of ``x``: an array, a memory map or a sparse matrix."""
-        return predict(self.machine.coordinates, self.expansion, x)
+    def predict(self, x: Any, offset: np.ndarray | None = None) -> np.ndarray:
+        """f at the rows of ``x`` less an offset: an array, a memory map or a sparse matrix."""
+        return predict(self.machine.coordinates, self.expansion, x, offset)
 
     def judged(self, rows: Rows) -> tuple[float, float]:
         """The mean loss on rows, and how far predictions are from their targets in the units users know."""
-        found = self.predict(rows.x)
+        found = self.predict(rows.x, rows.offset)
         values = self.machine.loss.value(jnp.asarray(found), jnp.asarray(rows.targets_of(slice(None)), self.dtype))
         return float(np.average(np.asarray(values), weights=rows.weights)), rows.misses(found)
 

@@ -1,0 +1,62 @@
+"""Kernel estimators on data as they come: far from the origin, in streams whose beginning is not like the rest."""
+
+import numpy as np
+import pytest
+import scipy.sparse
+from sklearn.datasets import make_moons
+
+from thalweg import KernelClassifier, KernelRegressor, load
+
+FAR = 1e8
+SMALL = {"bandwidth": 0.25, "alpha": 0.01, "block_size": 64, "random_state": 0, "max_iter": 3}
+X, LABELS = make_moons(300, noise=0.1, random_state=0)
+NEW, NEW_LABELS = make_moons(200, noise=0.1, random_state=1)
+VALUES, NEW_VALUES = np.sin(2 * X[:, 0]) + X[:, 1], np.sin(2 * NEW[:, 0]) + NEW[:, 1]
+KINDS = {KernelClassifier: (LABELS, NEW_LABELS, 0.97), KernelRegressor: (VALUES, NEW_VALUES, 0.99)}
+
+
+def in_a_stream(model, x, y):
+    return model.fit_stream((x[i : i + 100], y[i : i + 100]) for i in range(0, len(x), 100))
+
+
+WAYS = {
+    "many rows": lambda model, x, y: model.fit(x, y),
+    "one block": lambda model, x, y: model.set_params(block_size=2048).fit(x, y),
+    "stream": in_a_stream,
+    "frequencies": lambda model, x, y: model.set_params(method="dsg", max_iter=10).fit(x, y),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    "way", ["many rows", "stream", *(pytest.param(w, marks=pytest.mark.slow) for w in list(WAYS)[1::2])]
+)
+def test_features_far_from_the_origin_are_learned_as_well(kind, way, tmp_path):
+    """Issue 13, 5: cast to float32 as they were, X + 1e8 was all one point."""
+    y, new_y, _ = KINDS[kind]
+    near, far = (WAYS[way](kind(**SMALL), X + shift, y) for shift in (0.0, FAR))
+    scores = near.score(NEW, new_y), far.score(NEW + FAR, new_y)
+    assert abs(scores[0] - scores[1]) < 0.003
+    assert way == "frequencies" or scores[1] > KINDS[kind][2]
+    far.save(tmp_path / "model")
+    found = load(tmp_path / "model")
+    np.testing.assert_array_equal(found.predict(NEW + FAR), far.predict(NEW + FAR))
+    # It goes on learning from where it was.
+    again = [model.partial_fit(NEW + FAR, new_y).predict(X + FAR) for model in (far, found)]
+    np.testing.assert_array_equal(*again)
+
+
+def test_a_sparse_matrix_and_a_memory_map_are_learned_from_as_arrays_are(tmp_path):
+    far = X + FAR
+    map_ = np.memmap(tmp_path / "rows", dtype=np.float64, mode="w+", shape=far.shape)
+    map_[:] = far
+    models = [KernelRegressor(**SMALL).fit(x, VALUES) for x in (far, map_, scipy.sparse.csr_matrix(far))]
+    expected = models[0].predict(far[:50])
+    for model, x in zip(models, (far, map_, scipy.sparse.csr_matrix(far)), strict=True):
+        np.testing.assert_array_equal(model.predict(x[:50]), expected)
+
+
+def test_a_row_of_extreme_size_does_not_take_the_others_along():
+    odd = np.concatenate([X, [[1e12, 1e12]]])
+    model = KernelRegressor(**SMALL).fit(odd, np.append(VALUES, 0.0))
+    assert model.score(NEW, NEW_VALUES) > 0.99

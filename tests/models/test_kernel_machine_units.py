@@ -6,6 +6,7 @@ import scipy.sparse
 from sklearn.datasets import make_moons
 
 from thalweg import KernelClassifier, KernelRegressor, load
+from thalweg.kernels import Gaussian
 
 FAR = 1e8
 SMALL = {"bandwidth": 0.25, "alpha": 0.01, "block_size": 64, "random_state": 0, "max_iter": 3}
@@ -54,6 +55,25 @@ def test_a_sparse_matrix_and_a_memory_map_are_learned_from_as_arrays_are(tmp_pat
     expected = models[0].predict(far[:50])
     for model, x in zip(models, (far, map_, scipy.sparse.csr_matrix(far)), strict=True):
         np.testing.assert_array_equal(model.predict(x[:50]), expected)
+
+
+@pytest.mark.parametrize("loss", ["quantile", *(pytest.param(w, marks=pytest.mark.slow) for w in ("huber", "squared"))])
+@pytest.mark.parametrize("first", ["one row", "all the same", "a tenth of the spread"])
+def test_a_stream_whose_first_targets_are_not_like_the_rest_is_learned_as_well(loss, first, tmp_path):
+    """Issue 13, 5: the targets' scale came from the first batch; R² was 0.00 after one row, -19 after equal targets."""
+    y, new_y = 1e4 * VALUES + 1e5, 1e4 * NEW_VALUES + 1e5
+    middle = np.argsort(np.abs(VALUES - np.median(VALUES)))[:20]
+    rows = {"one row": [0], "all the same": [0] * 20, "a tenth of the spread": middle}[first]
+    model = KernelRegressor(Gaussian(0.5), **SMALL | {"bandwidth": "auto"}, loss=loss).partial_fit(X[rows], y[rows])
+    for part in np.array_split(np.arange(len(X)), 3):
+        model.partial_fit(X[part], y[part])
+    whole = KernelRegressor(Gaussian(0.5), **SMALL | {"bandwidth": "auto"}, loss=loss).fit(X, y)
+    assert model.score(NEW, new_y) > whole.score(NEW, new_y) - 0.01
+    # Far from the rows it is the mean of all targets, not of the first.
+    assert abs(model.predict([[50.0, 50.0]])[0] - y.mean()) < 0.6 * y.std()
+    model.save(tmp_path / "model")
+    again = [m.partial_fit(NEW, new_y).predict(X) for m in (load(tmp_path / "model"), model)]
+    np.testing.assert_array_equal(*again)
 
 
 def test_a_row_of_extreme_size_does_not_take_the_others_along():

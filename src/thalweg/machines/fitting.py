@@ -101,6 +101,11 @@ class Fitted:
         """Return the same machine with its arrays, but not random keys, converted."""
         return replace(self, learner=self.learner.mapped(convert))
 
+    def in_units(self, factor: np.ndarray, shift: np.ndarray) -> Self:
+        """Return a machine for targets that are ``factor`` times what they were and ``shift`` more, for each output."""
+        with jax.enable_x64(self.double):
+            return replace(self, learner=self.learner.in_units(factor, shift, self.alpha))
+
     def predict(self, x: Any) -> np.ndarray:
         """f at the rows of an array, a memory map or a sparse matrix (CSR), a column for each output."""
         with jax.enable_x64(self.double):

@@ -85,6 +85,16 @@ class Learner:
         values = self.machine.loss.value(jnp.asarray(found), jnp.asarray(rows.targets_of(slice(None)), self.dtype))
         return float(np.average(np.asarray(values), weights=rows.weights)), rows.misses(found)
 
+    def in_units(self, factor: np.ndarray, shift: np.ndarray, alpha: float) -> Self:
+        """Return a learner whose targets are ``factor`` times what they were and ``shift`` more, for each output.
+
+        Without a memory of targets it is the old function times ``factor``: a shift it learns from rows to come.
+        """
+        now, factor = self.expansion, jnp.asarray(factor, self.dtype)
+        mean_square = now.mean_square * jnp.mean(factor**2)
+        weights, drift = now.weights * factor[None, None, :], now.drift * factor[None, :]
+        return replace(self, expansion=now._replace(weights=weights, drift=drift, mean_square=mean_square))
+
     def mapped(self, convert: Callable[[Any], Any]) -> Self:
         """Return the same learner with its arrays, but not random keys, converted."""
         parts = vars(self)
@@ -165,6 +175,17 @@ class LandmarkLearner(Learner):
             self.expansion, _ = revisit(visitor, self.expansion, self.examples, part)
             yield len(part) * landmarks // count
         yield from self._steps(rows, shuffle.permutation(order[self.taken :]), self.batch_size, alpha / total)
+
+    def in_units(self, factor: np.ndarray, shift: np.ndarray, alpha: float) -> Self:
+        """Also change the targets of landmarks, and visit all blocks."""
+        changed = super().in_units(factor, shift, alpha)
+        times, plus = (jnp.asarray(change, self.dtype)[None, None, :] for change in (factor, shift))
+        targets = self.examples.targets * times + plus
+        changed.examples = self.examples._replace(targets=targets)
+        if int(self.expansion.used):
+            order = jnp.arange(int(self.expansion.used), dtype=jnp.int32)
+            changed.expansion, _ = revisit(changed._visitor(alpha), changed.expansion, changed.examples, order)
+        return changed
 
     def _visitor(self, alpha: float) -> Visitor:
         points = self.machine.coordinates

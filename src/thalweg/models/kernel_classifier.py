@@ -85,8 +85,8 @@ class KernelClassifier(ClassifierMixin, KernelMachine):
 
     Notes
     -----
-    Up to ``block_size`` rows are solved in float64, more of them, and streams, in float32. Before that the median of some
-    of the first rows is subtracted from the features, in float64: how far from the origin they are does not matter.
+    Up to ``block_size`` rows are solved in float64, more of them, and streams, in float32. Before that the median of
+    some of the first rows is subtracted from the features, in float64: their distance from the origin does not matter.
 
     Examples
     --------

@@ -76,6 +76,28 @@ def test_a_stream_whose_first_targets_are_not_like_the_rest_is_learned_as_well(l
     np.testing.assert_array_equal(*again)
 
 
+@pytest.mark.parametrize("way", ["fit", "stream"])
+def test_far_from_the_data_a_probability_is_the_prevalence(way):
+    """Issue 13, 7: without an intercept it was 0.5, or 1 / classes."""
+    draws = np.random.default_rng(0).choice(3, 300, p=[0.1, 0.3, 0.6])
+    # The first rows of the stream are all of one class.
+    order = np.argsort(draws != 2, kind="stable") if way == "stream" else np.arange(300)
+    far = np.full((1, 2), 1e3)
+    for y in (draws, (draws == 0).astype(int)):
+        model = KernelClassifier(**SMALL)
+        if way == "fit":
+            model.fit(X, y)
+        else:
+            pieces = np.split(order, [60, 160])
+            model.fit_stream(((X[part], y[part]) for part in pieces), classes=np.unique(y))
+        shares = np.bincount(y) / 300
+        np.testing.assert_allclose(model.predict_proba(far)[0], shares, atol=0.01 if way == "fit" else 0.15)
+    weighted = KernelClassifier(**SMALL, class_weight="balanced").fit(X, y)
+    np.testing.assert_allclose(weighted.predict_proba(far)[0], [0.5, 0.5], atol=1e-6)
+    hinge = KernelClassifier(**SMALL, loss="hinge").fit(X, y)
+    assert hinge.decision_function(far)[0] == 0
+
+
 def test_a_row_of_extreme_size_does_not_take_the_others_along():
     odd = np.concatenate([X, [[1e12, 1e12]]])
     model = KernelRegressor(**SMALL).fit(odd, np.append(VALUES, 0.0))

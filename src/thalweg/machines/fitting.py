@@ -30,6 +30,9 @@ _PASSES, _FEW_ROWS = 10, 20_000
 _MOST_HELD_OUT = 5000
 # A pass that lowers the held-out loss by less, twice in a row, is the last one.
 _IMPROVEMENT = 0.01
+# The intercept of a stream changes when it is so far from that of all labels seen, a factor of three in the odds:
+# seldom, since all landmarks are then visited again.
+_OTHER_LEVEL = float(np.log(3))
 _TOO_LARGE = "X or y leads to values beyond the range of numbers: look for features or targets of extreme size"
 
 
@@ -55,6 +58,8 @@ class Fitted:
     offset
         What is subtracted from features, in float64, before they are cast to the precision of the machine; kernels
         do not see it, but rounding would.
+    counts
+        The weight of each label seen, if targets are labels; the intercept of f comes from it.
 
     Examples
     --------
@@ -72,6 +77,7 @@ class Fitted:
     passes: int = 0
     history: tuple[dict[str, float], ...] = ()
     offset: np.ndarray | None = None
+    counts: np.ndarray | None = None
 
     def check_stored(self) -> None:
         """Refuse numbers that a fit would not leave behind, as a file could hold them."""
@@ -81,6 +87,8 @@ class Fitted:
         whole("seed", self.learner.seed, least=0, most=2**31 - 1)
         if self.offset is not None and (self.offset.ndim != 1 or not np.all(np.isfinite(self.offset))):
             raise ValueError("offset must be a row of finite numbers")
+        if self.counts is not None and not (np.all(np.isfinite(self.counts)) and np.all(self.counts >= 0)):
+            raise ValueError("counts must be non-negative")
 
     @property
     def kernel(self) -> Kernel:
@@ -191,14 +199,27 @@ def _begun(rows: Rows, settings: Settings, total: int | None, seed: int, dtype: 
         rows = replace(rows, offset=rows.middle())
         kernel, alpha = choose(rows, settings, seed, dtype)
         learner = start(settings, kernel, rows.x.shape[1], rows.outputs, total, seed, dtype)
-        return Fitted(learner, alpha, total, offset=rows.offset)
+        return _levelled(Fitted(learner, alpha, total, offset=rows.offset, counts=rows.counts), rows, settings, 0.0)
     known = onto.learner.machine.loss
     if in_precision(settings.loss, onto.learner.dtype) != known:
         raise ValueError(
             f"loss and its parameters must stay what the model has learned with ({type(known).__name__}), "
             f"found {settings.loss}: set them back, or fit anew"
         )
-    return onto
+    if onto.counts is None or rows.counts is None:
+        return onto
+    return _levelled(replace(onto, counts=onto.counts + rows.counts), rows, settings, _OTHER_LEVEL)
+
+
+def _levelled(fitted: Fitted, rows: Rows, settings: Settings, tolerance: float) -> Fitted:
+    """Give f the intercept of the labels seen, unless that it has is as near as the tolerance."""
+    if fitted.counts is None:
+        return fitted
+    assert rows.table is not None
+    level = settings.loss.level(rows.table, fitted.counts)
+    if np.max(np.abs(level - np.asarray(fitted.learner.expansion.intercept))) <= tolerance:
+        return fitted
+    return replace(fitted, learner=fitted.learner.at_level(level, fitted.alpha))
 
 
 def _passed_over(begun: Fitted, rows: Rows, settings: Settings, seed: int) -> Fitted:

@@ -85,6 +85,10 @@ class Learner:
         values = self.machine.loss.value(jnp.asarray(found), jnp.asarray(rows.targets_of(slice(None)), self.dtype))
         return float(np.average(np.asarray(values), weights=rows.weights)), rows.misses(found)
 
+    def at_level(self, intercept: np.ndarray, alpha: float) -> Self:
+        """Return a learner whose function has another intercept."""
+        return replace(self, expansion=self.expansion._replace(intercept=jnp.asarray(intercept, self.dtype)))
+
     def in_units(self, factor: np.ndarray, shift: np.ndarray, alpha: float) -> Self:
         """Return a learner whose targets are ``factor`` times what they were and ``shift`` more, for each output.
 
@@ -182,10 +186,17 @@ class LandmarkLearner(Learner):
         times, plus = (jnp.asarray(change, self.dtype)[None, None, :] for change in (factor, shift))
         targets = self.examples.targets * times + plus
         changed.examples = self.examples._replace(targets=targets)
-        if int(self.expansion.used):
-            order = jnp.arange(int(self.expansion.used), dtype=jnp.int32)
-            changed.expansion, _ = revisit(changed._visitor(alpha), changed.expansion, changed.examples, order)
-        return changed
+        return changed._revisited(alpha)
+
+    def at_level(self, intercept: np.ndarray, alpha: float) -> Self:
+        """Also visit all blocks."""
+        return super().at_level(intercept, alpha)._revisited(alpha)
+
+    def _revisited(self, alpha: float) -> Self:
+        order = jnp.arange(int(self.expansion.used), dtype=jnp.int32)
+        if not len(order):
+            return self
+        return replace(self, expansion=revisit(self._visitor(alpha), self.expansion, self.examples, order)[0])
 
     def _visitor(self, alpha: float) -> Visitor:
         points = self.machine.coordinates

@@ -46,6 +46,18 @@ class Loss(eqx.Module):
         """The gradient in f, or a subgradient at a kink."""
         raise NotImplementedError(f"{type(self).__name__} must define gradient(f, y)")
 
+    def level(self, table: np.ndarray, counts: np.ndarray) -> np.ndarray:
+        """The intercept of f where the targets are rows of a table, with these weights: 0 unless f has probabilities.
+
+        Where it has, it is their logarithm, with one row more that is of all labels alike.
+
+        Examples
+        --------
+        >>> LogisticLoss().level(np.array([[0.0], [1.0]]), np.array([899.5, 99.5])).round(4)  # log(0.1 / 0.9)
+        array([-2.1972])
+        """
+        return np.zeros(table.shape[1])
+
     def longest(self, outputs: int) -> float | None:
         """M, the largest length of a gradient for so many outputs; None if there is none."""
         return None if self.slope is None else self.slope * float(np.sqrt(outputs))
@@ -98,6 +110,11 @@ class LogisticLoss(Loss):
         """The probability less the label."""
         return jax.nn.sigmoid(f) - y
 
+    def level(self, table: np.ndarray, counts: np.ndarray) -> np.ndarray:
+        """The log-odds of each column."""
+        counts = counts + 1 / len(counts)
+        return np.log(counts @ table) - np.log(counts @ (1 - table))
+
 
 @storable
 class SoftmaxLoss(Loss):
@@ -119,6 +136,11 @@ class SoftmaxLoss(Loss):
     def gradient(self, f: Outputs, y: Outputs) -> Outputs:
         """The probabilities less the label."""
         return jax.nn.softmax(f, axis=1) - y
+
+    def level(self, table: np.ndarray, counts: np.ndarray) -> np.ndarray:
+        """The logarithms of the frequencies, whose mean is 0 as it is that of f."""
+        logs = np.log((counts + 1 / len(counts)) @ table)
+        return logs - np.mean(logs)
 
     def longest(self, outputs: int) -> float | None:
         """√2, however many classes."""

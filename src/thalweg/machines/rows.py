@@ -48,6 +48,11 @@ class Rows:
         """The number of columns of a target."""
         return self._any_target().shape[1]
 
+    @property
+    def counts(self) -> np.ndarray | None:
+        """The weight of each label; None where targets are numbers."""
+        return None if self.table is None else np.bincount(self.targets, self.weights, len(self.table))
+
     def features(self, indices: Any, dtype: Any) -> np.ndarray:
         """Features of chosen rows, dense and less the offset."""
         return dense("X", self._read(indices), dtype, self.offset)

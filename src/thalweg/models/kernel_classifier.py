@@ -45,8 +45,8 @@ class KernelClassifier(ClassifierMixin, KernelMachine):
         That multiplier. "auto" searches for it on a held-out slice; with fewer than 2,000 rows it is 1/2.
     loss
         "logistic" (of several classes: softmax), "hinge", "squared_hinge" or "squared"; the last three are one class
-        against the rest and have no probabilities. The first has an intercept, the log-odds of the classes' weights: far
-        from all rows the probabilities are the classes' shares.
+        against the rest and have no probabilities. The first has an intercept, the log-odds of the classes' weights:
+        far from all rows the probabilities are the classes' shares.
     alpha
         The ridge of Σ ℓ + alpha/2·‖f‖². "auto" searches for it on a held-out slice; with fewer than 2,000 rows it is
         0.01.

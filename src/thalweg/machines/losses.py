@@ -38,6 +38,9 @@ class Loss(eqx.Module):
     smooth: ClassVar[bool] = True
     """Whether there is a gradient everywhere."""
 
+    by_squares: ClassVar[bool] = False
+    """Whether a lengthscale that is good for squared errors is good for it."""
+
     def value(self, f: Outputs, y: Outputs) -> Float[Array, " n"]:
         """The loss of each row."""
         raise NotImplementedError(f"{type(self).__name__} must define value(f, y)")
@@ -80,6 +83,8 @@ class SquaredLoss(Loss):
     Array([2.], dtype=float...)
     """
 
+    by_squares = True
+
     def value(self, f: Outputs, y: Outputs) -> Float[Array, " n"]:
         """Half the squared distance."""
         return jnp.sum((f - y) ** 2, axis=1) / 2
@@ -99,6 +104,7 @@ class LogisticLoss(Loss):
     Array([0.6931], dtype=float...)
     """
 
+    by_squares = True
     curvature = 0.25
     slope = 1.0
 
@@ -126,6 +132,7 @@ class SoftmaxLoss(Loss):
     1.4142
     """
 
+    by_squares = True
     curvature = 0.5
     slope = float(np.sqrt(2))
 
@@ -202,6 +209,7 @@ class HuberLoss(Loss):
     Array([0.5, 2.5], dtype=float...)
     """
 
+    by_squares = True
     width: Array
 
     def __init__(self, width: float = 1.35) -> None:
@@ -229,6 +237,7 @@ class QuantileLoss(Loss):
     Array([0.9, 0.1], dtype=float...)
     """
 
+    by_squares = True
     smooth = False
     q: Array
 

@@ -7,17 +7,20 @@ import jax
 import numpy as np
 
 from thalweg.kernels import Kernel, median_distance
+from thalweg.machines.folds import left_out
 from thalweg.machines.learners import in_precision, start
 from thalweg.machines.methods import Settings
 from thalweg.machines.rows import Rows
 
 ENOUGH_ROWS = 2000
-"""Fewer rows than this are not worth holding out a slice of: the multiplier and the ridge are the plain ones."""
+"""Fewer rows than this are not worth holding out a slice of: each is left out in turn."""
 
 _PLAIN_ALPHA = 0.01
 # Where the search begins and the directions it tries in turn, as factors of the multiplier and of the ridge; it goes on
 # in a direction as long as that helps. A narrower kernel often needs a larger ridge.
 _FIRST_MULTIPLIER = 0.5
+# What is tried with fewer rows.
+_MULTIPLIERS = (0.25, 0.5, 1.0, 2.0, 4.0)
 _DIRECTIONS = ((0.5, 1.0), (0.5, 10.0), (2.0, 1.0), (1.0, 10.0), (1.0, 0.1), (0.5**0.5, 1.0), (2**0.5, 1.0))
 _LIMITS = (1 / 32, 4.0), (1e-3, 100.0)
 # All trials together may cost about this part of what learning costs, which is the product of rows and features.
@@ -28,7 +31,7 @@ _DISTANCE_ROWS = 2000
 
 
 def choose(rows: Rows, settings: Settings, seed: int, dtype: Any) -> tuple[Kernel, float]:
-    """Return a kernel and a ridge: those given, the plain ones for few rows, else the best on a held-out slice.
+    """Return a kernel and a ridge: those given, or the best on rows left out, one by one or as a slice.
 
     The search goes from one pair of a multiplier of the median distance and a ridge to a better one. A trial learns
     from as many rows as a small part of the cost of learning from all allows: the best lengthscale falls with the
@@ -47,6 +50,11 @@ def choose(rows: Rows, settings: Settings, seed: int, dtype: Any) -> tuple[Kerne
     def scaled(times: float) -> Kernel:
         return in_precision(kernel if isinstance(kernel, Kernel) else kernel(lengthscale=times * median), dtype)
 
+    if not search and (search_kernel or search_alpha) and settings.loss.by_squares:
+        several = _MULTIPLIERS if search_kernel else (times,)
+        found = left_out(rows, settings.loss, several, scaled, seed)
+        if found is not None:
+            times, alpha = found[0], found[1] if search_alpha else alpha
     if not search:
         return scaled(times), alpha
     order = np.random.default_rng([seed, 1]).permutation(len(rows))
@@ -57,6 +65,8 @@ def choose(rows: Rows, settings: Settings, seed: int, dtype: Any) -> tuple[Kerne
     def loss(times: float, alpha: float) -> float:
         # With room for all rows, so that the program which learns from them is compiled once.
         learner = start(settings, scaled(times), rows.x.shape[1], rows.outputs, len(rows), seed, dtype)
+        if rows.counts is not None:
+            learner = learner.at_level(settings.loss.level(rows.table, rows.counts), alpha)
         for _ in learner.learn(rows, order, alpha, len(order)):
             pass
         found, _ = learner.judged(held)

@@ -1,4 +1,4 @@
-"""A function that grows, f(x) = scale · Σ_i φ_i(x) W_i, and its values."""
+"""A function that grows, f(x) = scale · Σ_i φ_i(x) W_i + intercept, and its values."""
 
 from typing import Any, NamedTuple
 
@@ -34,6 +34,8 @@ class Expansion(NamedTuple):
     """The running mean of ‖g_b‖²."""
     noise: Scalar
     """σ², the variance of φ(x)ᵀφ(y) − k(x, y) over y, from the first batch."""
+    intercept: Any = 0.0
+    """The value of f far from all data, a number for each output."""
 
     def check_stored(self) -> None:
         """Refuse arrays that do not belong together, as a file could hold them."""
@@ -41,6 +43,8 @@ class Expansion(NamedTuple):
         outputs = self.weights.shape[2], self.drift.shape[1]
         if len(lengths) != 1 or outputs[0] != outputs[1] or self.blocks.ndim != 3:
             raise ValueError("arrays of one expansion differ in their sizes")
+        if np.shape(self.intercept) not in ((), outputs[:1]) or not np.all(np.isfinite(self.intercept)):
+            raise ValueError("the intercept must be a finite number for each output")
         if not 0 <= int(self.used) <= self.capacity:
             raise ValueError(f"{int(self.used)} blocks in room for {self.capacity}")
 
@@ -70,6 +74,7 @@ def empty(coordinates: Coordinates, dimension: int, outputs: int, capacity: int,
         steps=jnp.zeros((), jnp.int32),
         mean_square=zero,
         noise=zero - 1,
+        intercept=jnp.zeros(outputs, dtype),
     )
 
 
@@ -93,7 +98,8 @@ def evaluate(coordinates: Coordinates, expansion: Expansion, x: Float[Array, "n 
         return total + jnp.matmul(features, expansion.weights[i], precision="highest")
 
     start = jnp.zeros((len(x), expansion.weights.shape[2]), x.dtype)
-    return expansion.scale * jax.lax.fori_loop(0, expansion.used, add, start)
+    intercept = jnp.broadcast_to(jnp.asarray(expansion.intercept, x.dtype), start.shape)
+    return intercept + expansion.scale * jax.lax.fori_loop(0, expansion.used, add, start)
 
 
 @jax.jit
@@ -101,8 +107,8 @@ def _evaluate(coordinates: Coordinates, expansion: Expansion, x: Float[Array, "n
     return evaluate(coordinates, expansion, x)
 
 
-def predict(coordinates: Coordinates, expansion: Expansion, x: Any) -> np.ndarray:
-    """f at the rows of ``x``, some thousand rows at a time.
+def predict(coordinates: Coordinates, expansion: Expansion, x: Any, offset: np.ndarray | None = None) -> np.ndarray:
+    """f at the rows of ``x`` less an offset, some thousand rows at a time.
 
     They may be an array, a memory map or a sparse matrix, of which only those rows are read or made dense.
 
@@ -117,6 +123,6 @@ def predict(coordinates: Coordinates, expansion: Expansion, x: Any) -> np.ndarra
     size = min(_ROWS_AT_ONCE, padded_size(x.shape[0], _GRAIN))
     found = []
     for start in range(0, x.shape[0], size):
-        part = dense("X", x[start : start + size], expansion.weights.dtype)
+        part = dense("X", x[start : start + size], expansion.weights.dtype, offset)
         found.append(np.asarray(_evaluate(coordinates, expansion, padded(part, size)))[: len(part)])
     return np.concatenate(found)

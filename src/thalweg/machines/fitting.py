@@ -30,6 +30,9 @@ _PASSES, _FEW_ROWS = 10, 20_000
 _MOST_HELD_OUT = 5000
 # A pass that lowers the held-out loss by less, twice in a row, is the last one.
 _IMPROVEMENT = 0.01
+# The intercept of a stream changes when it is so far from that of all labels seen, a factor of three in the odds:
+# seldom, since all landmarks are then visited again.
+_OTHER_LEVEL = float(np.log(3))
 _TOO_LARGE = "X or y leads to values beyond the range of numbers: look for features or targets of extreme size"
 
 
@@ -52,6 +55,11 @@ class Fitted:
         How many were made.
     history
         A line for each pass or batch: rows, seconds, features, and the loss and score on rows held out.
+    offset
+        What is subtracted from features, in float64, before they are cast to the precision of the machine; kernels
+        do not see it, but rounding would.
+    counts
+        The weight of each label seen, if targets are labels; the intercept of f comes from it.
 
     Examples
     --------
@@ -68,6 +76,8 @@ class Fitted:
     seen: float = 0.0
     passes: int = 0
     history: tuple[dict[str, float], ...] = ()
+    offset: np.ndarray | None = None
+    counts: np.ndarray | None = None
 
     def check_stored(self) -> None:
         """Refuse numbers that a fit would not leave behind, as a file could hold them."""
@@ -75,6 +85,10 @@ class Fitted:
         number("seen", self.seen, least=0)
         whole("passes", self.passes, least=0)
         whole("seed", self.learner.seed, least=0, most=2**31 - 1)
+        if self.offset is not None and (self.offset.ndim != 1 or not np.all(np.isfinite(self.offset))):
+            raise ValueError("offset must be a row of finite numbers")
+        if self.counts is not None and not (np.all(np.isfinite(self.counts)) and np.all(self.counts >= 0)):
+            raise ValueError("counts must be non-negative")
 
     @property
     def kernel(self) -> Kernel:
@@ -95,10 +109,15 @@ class Fitted:
         """Return the same machine with its arrays, but not random keys, converted."""
         return replace(self, learner=self.learner.mapped(convert))
 
+    def in_units(self, factor: np.ndarray, shift: np.ndarray) -> Self:
+        """Return a machine for targets that are ``factor`` times what they were and ``shift`` more, for each output."""
+        with jax.enable_x64(self.double):
+            return replace(self, learner=self.learner.in_units(factor, shift, self.alpha))
+
     def predict(self, x: Any) -> np.ndarray:
         """f at the rows of an array, a memory map or a sparse matrix (CSR), a column for each output."""
         with jax.enable_x64(self.double):
-            return self.learner.predict(x)
+            return self.learner.predict(x, self.offset)
 
 
 def fit(rows: Rows, settings: Settings, seed: int, onto: Fitted | None = None) -> Fitted:
@@ -131,7 +150,7 @@ def fit(rows: Rows, settings: Settings, seed: int, onto: Fitted | None = None) -
     double = len(rows) <= settings.block_size if onto is None else onto.double
     with jax.enable_x64(double):
         begun = _begun(rows, settings, len(rows), seed, np.float64 if double else np.float32, onto)
-        return _passed_over(begun, rows, settings, seed)
+        return _passed_over(begun, replace(rows, offset=begun.offset), settings, seed)
 
 
 def learn(rows: Rows, settings: Settings, seed: int, onto: Fitted | None = None) -> Fitted:
@@ -150,6 +169,7 @@ def learn(rows: Rows, settings: Settings, seed: int, onto: Fitted | None = None)
     """
     with jax.enable_x64(onto is not None and onto.double):
         begun = _begun(rows, settings, None, seed, np.float32, onto)
+        rows = replace(rows, offset=begun.offset)
         began = time.perf_counter()
         learner, seen = copy(begun.learner), begun.seen + float(np.sum(rows.weights))
         for _ in learner.learn(rows, np.arange(len(rows)), begun.alpha, seen):
@@ -176,15 +196,30 @@ def default_passes(rows: int, settings: Settings) -> int:
 def _begun(rows: Rows, settings: Settings, total: int | None, seed: int, dtype: Any, onto: Fitted | None) -> Fitted:
     """What was fitted before, if it fits the settings; else choose a kernel and a ridge, and start with f = 0."""
     if onto is None:
+        rows = replace(rows, offset=rows.middle())
         kernel, alpha = choose(rows, settings, seed, dtype)
-        return Fitted(start(settings, kernel, rows.x.shape[1], rows.outputs, total, seed, dtype), alpha, total)
+        learner = start(settings, kernel, rows.x.shape[1], rows.outputs, total, seed, dtype)
+        return _levelled(Fitted(learner, alpha, total, offset=rows.offset, counts=rows.counts), rows, settings, 0.0)
     known = onto.learner.machine.loss
     if in_precision(settings.loss, onto.learner.dtype) != known:
         raise ValueError(
             f"loss and its parameters must stay what the model has learned with ({type(known).__name__}), "
             f"found {settings.loss}: set them back, or fit anew"
         )
-    return onto
+    if onto.counts is None or rows.counts is None:
+        return onto
+    return _levelled(replace(onto, counts=onto.counts + rows.counts), rows, settings, _OTHER_LEVEL)
+
+
+def _levelled(fitted: Fitted, rows: Rows, settings: Settings, tolerance: float) -> Fitted:
+    """Give f the intercept of the labels seen, unless that it has is as near as the tolerance."""
+    if fitted.counts is None:
+        return fitted
+    assert rows.table is not None
+    level = settings.loss.level(rows.table, fitted.counts)
+    if np.max(np.abs(level - np.asarray(fitted.learner.expansion.intercept))) <= tolerance:
+        return fitted
+    return replace(fitted, learner=fitted.learner.at_level(level, fitted.alpha))
 
 
 def _passed_over(begun: Fitted, rows: Rows, settings: Settings, seed: int) -> Fitted:

@@ -75,15 +75,29 @@ class Learner:
         """Learn from rows that were seen before."""
         yield from self.learn(rows, order, alpha, total)
 
-    def predict(self, x: Any) -> np.ndarray:
-        """f at the rows of ``x``: an array, a memory map or a sparse matrix."""
-        return predict(self.machine.coordinates, self.expansion, x)
+    def predict(self, x: Any, offset: np.ndarray | None = None) -> np.ndarray:
+        """f at the rows of ``x`` less an offset: an array, a memory map or a sparse matrix."""
+        return predict(self.machine.coordinates, self.expansion, x, offset)
 
     def judged(self, rows: Rows) -> tuple[float, float]:
         """The mean loss on rows, and how far predictions are from their targets in the units users know."""
-        found = self.predict(rows.x)
+        found = self.predict(rows.x, rows.offset)
         values = self.machine.loss.value(jnp.asarray(found), jnp.asarray(rows.targets_of(slice(None)), self.dtype))
         return float(np.average(np.asarray(values), weights=rows.weights)), rows.misses(found)
+
+    def at_level(self, intercept: np.ndarray, alpha: float) -> Self:
+        """Return a learner whose function has another intercept."""
+        return replace(self, expansion=self.expansion._replace(intercept=jnp.asarray(intercept, self.dtype)))
+
+    def in_units(self, factor: np.ndarray, shift: np.ndarray, alpha: float) -> Self:
+        """Return a learner whose targets are ``factor`` times what they were and ``shift`` more, for each output.
+
+        Without a memory of targets it is the old function times ``factor``: a shift it learns from rows to come.
+        """
+        now, factor = self.expansion, jnp.asarray(factor, self.dtype)
+        mean_square = now.mean_square * jnp.mean(factor**2)
+        weights, drift = now.weights * factor[None, None, :], now.drift * factor[None, :]
+        return replace(self, expansion=now._replace(weights=weights, drift=drift, mean_square=mean_square))
 
     def mapped(self, convert: Callable[[Any], Any]) -> Self:
         """Return the same learner with its arrays, but not random keys, converted."""
@@ -165,6 +179,24 @@ class LandmarkLearner(Learner):
             self.expansion, _ = revisit(visitor, self.expansion, self.examples, part)
             yield len(part) * landmarks // count
         yield from self._steps(rows, shuffle.permutation(order[self.taken :]), self.batch_size, alpha / total)
+
+    def in_units(self, factor: np.ndarray, shift: np.ndarray, alpha: float) -> Self:
+        """Also change the targets of landmarks, and visit all blocks."""
+        changed = super().in_units(factor, shift, alpha)
+        times, plus = (jnp.asarray(change, self.dtype)[None, None, :] for change in (factor, shift))
+        targets = self.examples.targets * times + plus
+        changed.examples = self.examples._replace(targets=targets)
+        return changed._revisited(alpha)
+
+    def at_level(self, intercept: np.ndarray, alpha: float) -> Self:
+        """Also visit all blocks."""
+        return super().at_level(intercept, alpha)._revisited(alpha)
+
+    def _revisited(self, alpha: float) -> Self:
+        order = jnp.arange(int(self.expansion.used), dtype=jnp.int32)
+        if not len(order):
+            return self
+        return replace(self, expansion=revisit(self._visitor(alpha), self.expansion, self.examples, order)[0])
 
     def _visitor(self, alpha: float) -> Visitor:
         points = self.machine.coordinates

@@ -38,6 +38,9 @@ class Loss(eqx.Module):
     smooth: ClassVar[bool] = True
     """Whether there is a gradient everywhere."""
 
+    by_squares: ClassVar[bool] = False
+    """Whether a lengthscale that is good for squared errors is good for it."""
+
     def value(self, f: Outputs, y: Outputs) -> Float[Array, " n"]:
         """The loss of each row."""
         raise NotImplementedError(f"{type(self).__name__} must define value(f, y)")
@@ -45,6 +48,18 @@ class Loss(eqx.Module):
     def gradient(self, f: Outputs, y: Outputs) -> Outputs:
         """The gradient in f, or a subgradient at a kink."""
         raise NotImplementedError(f"{type(self).__name__} must define gradient(f, y)")
+
+    def level(self, table: np.ndarray, counts: np.ndarray) -> np.ndarray:
+        """The intercept of f where the targets are rows of a table, with these weights: 0 unless f has probabilities.
+
+        Where it has, it is their logarithm, with one row more that is of all labels alike.
+
+        Examples
+        --------
+        >>> LogisticLoss().level(np.array([[0.0], [1.0]]), np.array([899.5, 99.5])).round(4)  # log(0.1 / 0.9)
+        array([-2.1972])
+        """
+        return np.zeros(table.shape[1])
 
     def longest(self, outputs: int) -> float | None:
         """M, the largest length of a gradient for so many outputs; None if there is none."""
@@ -68,6 +83,8 @@ class SquaredLoss(Loss):
     Array([2.], dtype=float...)
     """
 
+    by_squares = True
+
     def value(self, f: Outputs, y: Outputs) -> Float[Array, " n"]:
         """Half the squared distance."""
         return jnp.sum((f - y) ** 2, axis=1) / 2
@@ -87,6 +104,7 @@ class LogisticLoss(Loss):
     Array([0.6931], dtype=float...)
     """
 
+    by_squares = True
     curvature = 0.25
     slope = 1.0
 
@@ -97,6 +115,11 @@ class LogisticLoss(Loss):
     def gradient(self, f: Outputs, y: Outputs) -> Outputs:
         """The probability less the label."""
         return jax.nn.sigmoid(f) - y
+
+    def level(self, table: np.ndarray, counts: np.ndarray) -> np.ndarray:
+        """The log-odds of each column."""
+        counts = counts + 1 / len(counts)
+        return np.log(counts @ table) - np.log(counts @ (1 - table))
 
 
 @storable
@@ -109,6 +132,7 @@ class SoftmaxLoss(Loss):
     1.4142
     """
 
+    by_squares = True
     curvature = 0.5
     slope = float(np.sqrt(2))
 
@@ -119,6 +143,11 @@ class SoftmaxLoss(Loss):
     def gradient(self, f: Outputs, y: Outputs) -> Outputs:
         """The probabilities less the label."""
         return jax.nn.softmax(f, axis=1) - y
+
+    def level(self, table: np.ndarray, counts: np.ndarray) -> np.ndarray:
+        """The logarithms of the frequencies, whose mean is 0 as it is that of f."""
+        logs = np.log((counts + 1 / len(counts)) @ table)
+        return logs - np.mean(logs)
 
     def longest(self, outputs: int) -> float | None:
         """√2, however many classes."""
@@ -180,6 +209,7 @@ class HuberLoss(Loss):
     Array([0.5, 2.5], dtype=float...)
     """
 
+    by_squares = True
     width: Array
 
     def __init__(self, width: float = 1.35) -> None:
@@ -207,6 +237,7 @@ class QuantileLoss(Loss):
     Array([0.9, 0.1], dtype=float...)
     """
 
+    by_squares = True
     smooth = False
     q: Array
 

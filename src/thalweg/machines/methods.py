@@ -242,7 +242,8 @@ class Settings:
         A kernel, or a class of them whose lengthscale is ``bandwidth`` times the median distance between rows.
     bandwidth, alpha
         That multiplier, and the ridge of Σ ℓ + alpha/2·‖f‖². "auto" searches for them on a held-out slice; with fewer
-        than 2,000 rows they are ``plain_bandwidth`` and 0.01.
+        than 2,000 rows by leaving each out in turn; with fewer than 40, and for the losses of margins, they are
+        ``plain_bandwidth`` and 0.01.
     method, block_size, max_features
         A method or its word, the landmarks or frequencies in a block, and the most features of :class:`Auto`.
     passes

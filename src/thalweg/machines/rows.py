@@ -9,6 +9,9 @@ import scipy.sparse
 from thalweg.machines.functional import Batch
 from thalweg.padding import padded
 
+# Rows whose median is the offset of all.
+_MIDDLE_ROWS = 255
+
 
 @dataclass(frozen=True)
 class Rows:
@@ -16,7 +19,7 @@ class Rows:
 
     ``targets`` are rows of numbers, or, where ``table`` is given, labels: the target of label c is row c of the table.
     Where ``places`` are given, example i has the features of row places[i] of ``x``. Targets that are numbers are in
-    units of ``scale``.
+    units of ``scale``. Features are those of ``x`` less ``offset``, in float64, before they are cast to anything less.
 
     Examples
     --------
@@ -35,6 +38,7 @@ class Rows:
     table: np.ndarray | None = None
     places: np.ndarray | None = None
     scale: Any = 1.0
+    offset: np.ndarray | None = None
 
     def __len__(self) -> int:
         return len(self.weights)
@@ -44,9 +48,30 @@ class Rows:
         """The number of columns of a target."""
         return self._any_target().shape[1]
 
+    @property
+    def counts(self) -> np.ndarray | None:
+        """The weight of each label; None where targets are numbers."""
+        return None if self.table is None else np.bincount(self.targets, self.weights, len(self.table))
+
     def features(self, indices: Any, dtype: Any) -> np.ndarray:
-        """Features of chosen rows, dense."""
-        return dense("X", self._read(indices), dtype)
+        """Features of chosen rows, dense and less the offset."""
+        return dense("X", self._read(indices), dtype, self.offset)
+
+    def middle(self) -> np.ndarray:
+        """A point amid the rows: of each feature the median of some hundred rows, as it is in one of them.
+
+        A median, since an extreme row must not take it along; and so a feature that is mostly zero keeps its zeros.
+
+        Examples
+        --------
+        >>> Rows(np.array([[7.0, 0.0], [9.0, 0.0], [8.0, 1e9]]), np.zeros((3, 1)), np.ones(3)).middle()
+        array([8., 0.])
+        """
+        chosen = np.unique(np.linspace(0, len(self) - 1, _MIDDLE_ROWS).astype(int))
+        there = dense("X", self._read(chosen), np.float64)
+        found = np.partition(there, len(there) // 2, axis=0)[len(there) // 2]
+        # What float32 cannot hold is refused later, with its size.
+        return np.where(np.abs(found) < np.finfo(np.float32).max, found, 0.0)
 
     def targets_of(self, indices: Any) -> np.ndarray:
         """Targets of chosen rows."""
@@ -55,7 +80,8 @@ class Rows:
 
     def subset(self, indices: np.ndarray) -> "Rows":
         """Chosen rows, as they are."""
-        return Rows(self._read(indices), self.targets[indices], self.weights[indices], self.table, scale=self.scale)
+        alike = {"table": self.table, "scale": self.scale, "offset": self.offset}
+        return Rows(self._read(indices), self.targets[indices], self.weights[indices], **alike)
 
     def misses(self, found: np.ndarray) -> float:
         """The part of labels that predictions miss, or the root of their mean squared error in units of users."""
@@ -96,8 +122,8 @@ def labels(found: np.ndarray) -> np.ndarray:
     return (found[:, 0] > 0).astype(int) if found.shape[1] == 1 else np.argmax(found, axis=1)
 
 
-def dense(name: str, array: Any, dtype: Any) -> Any:
-    """Return an array, or a sparse matrix, as a dense array of a dtype, or say what does not fit in it.
+def dense(name: str, array: Any, dtype: Any, offset: np.ndarray | None = None) -> Any:
+    """Return an array, or a sparse matrix, less an offset, as a dense array of a dtype, or say what does not fit in it.
 
     Examples
     --------
@@ -109,7 +135,8 @@ def dense(name: str, array: Any, dtype: Any) -> Any:
     array = array.toarray() if scipy.sparse.issparse(array) else array
     try:
         with np.errstate(over="raise"):
-            return np.asarray(array, dtype=dtype)
+            # The offset is in float64, and so is the difference.
+            return np.asarray(array if offset is None else array - offset, dtype=dtype)
     except FloatingPointError:
         largest = np.max(np.abs(array))
         raise ValueError(f"{name} must fit in {np.dtype(dtype).name}, found values of size {largest:g}") from None

@@ -125,6 +125,7 @@ class KernelMachine(Storable):
         known = None if anew else getattr(self, "_machine", None)
         with unharmed(self):
             rows = self._rows(X, y, sample_weight, known is None, classes)
+            known = None if known is None else self._machine  # which may be in other units now
             seed = int(check_random_state(self.random_state).randint(2**31 - 1))
             self._store(entry(rows, self._settings(), seed, known))
         return self

@@ -42,12 +42,14 @@ class KernelClassifier(ClassifierMixin, KernelMachine):
         A kernel from :mod:`thalweg.kernels`, or a class of them, or None for :class:`~thalweg.kernels.Gaussian`. A
         class's lengthscale is ``bandwidth`` times the median distance between rows: scale the features alike.
     bandwidth
-        That multiplier. "auto" searches for it on a held-out slice; with fewer than 2,000 rows it is 1/2.
+        That multiplier. "auto" searches for it: on a held-out slice, with fewer than 2,000 rows by leaving each out in
+        turn (for the logistic loss, on squared errors); with fewer than 40, and for other losses, it is 1/2.
     loss
         "logistic" (of several classes: softmax), "hinge", "squared_hinge" or "squared"; the last three are one class
-        against the rest and have no probabilities.
+        against the rest and have no probabilities. The first has an intercept, the log-odds of the classes' weights:
+        far from all rows the probabilities are the classes' shares.
     alpha
-        The ridge of Σ ℓ + alpha/2·‖f‖². "auto" searches for it on a held-out slice; with fewer than 2,000 rows it is
+        The ridge of Σ ℓ + alpha/2·‖f‖². "auto" searches for it as for ``bandwidth``; where that does not, it is
         0.01.
     method
         "auto", "dsg", "udsg" or "cdsg", or an object that says more: :class:`~thalweg.machines.Auto`,
@@ -85,7 +87,8 @@ class KernelClassifier(ClassifierMixin, KernelMachine):
 
     Notes
     -----
-    Up to ``block_size`` rows are solved in float64, more of them, and streams, in float32.
+    Up to ``block_size`` rows are solved in float64, more of them, and streams, in float32. Before that the median of
+    some of the first rows is subtracted from the features, in float64: their distance from the origin does not matter.
 
     Examples
     --------

@@ -12,6 +12,10 @@ from thalweg.machines.losses import Loss
 from thalweg.machines.methods import Method
 from thalweg.models._kernel_machine import KernelMachine
 
+# Of a stream the targets' mean and scale change when they are so far from those of all rows seen, in standard
+# deviations and as a factor: seldom, since all landmarks are then visited again.
+_FAR, _FACTOR = 0.5, 2.0
+
 _LOSSES: dict[str, type[Loss]] = {
     "squared": machines.SquaredLoss,
     "huber": machines.HuberLoss,
@@ -31,8 +35,8 @@ class KernelRegressor(RegressorMixin, KernelMachine):
     kernel, alpha, method, block_size, max_features, max_iter, warm_start, random_state, verbose
         As in :class:`~thalweg.KernelClassifier`.
     bandwidth
-        The lengthscale, in median distances. "auto" searches for it on a held-out slice; with fewer than 2,000
-        rows it is 1.
+        The lengthscale, in median distances. "auto" searches for it: on a held-out slice, with fewer than 2,000
+        rows by leaving each out in turn; with fewer than 40 it is 1.
     loss
         "squared", "huber" or "quantile" (the median), or an object that says more, in units of the targets' standard
         deviation: :class:`HuberLoss(0.5) <thalweg.machines.HuberLoss>` takes residuals up to a half of it as squares,
@@ -88,7 +92,9 @@ class KernelRegressor(RegressorMixin, KernelMachine):
     def partial_fit(  # type: ignore[override]
         self, X: Any, y: Any, sample_weight: Any = None
     ) -> "KernelRegressor":
-        """Learn from more rows, each seen once; the first call decides on the kernel, the ridge and the targets' scale.
+        """Learn from more rows, each seen once; the first call decides on the kernel and the ridge.
+
+        The targets' mean and scale follow those of all rows seen.
 
         Parameters
         ----------
@@ -117,14 +123,41 @@ class KernelRegressor(RegressorMixin, KernelMachine):
         except (TypeError, ValueError) as error:
             raise ValueError(f"y must hold numbers: {error}") from None
         columns = y[:, None] if y.ndim == 1 else y
+        if not first and columns.shape[1] != len(self._target_mean):
+            raise ValueError(f"y must have {len(self._target_mean)} columns as before, found {columns.shape[1]}")
+        with np.errstate(over="ignore", invalid="ignore"):
+            total, mean = float(np.sum(weights)), np.average(columns, axis=0, weights=weights)
+            variance = np.average((columns - mean) ** 2, axis=0, weights=weights)
+            if not first:
+                total, mean, variance = _merged(self._target_moments, (total, mean, variance))
+        if not np.all(np.isfinite(variance)):
+            raise ValueError(f"y must have a finite variance, found values up to {np.max(np.abs(columns)):g}")
+        self._target_moments = total, mean, variance
+        spread = np.sqrt(variance)
+        scale = np.where(spread > 0, spread, 1.0)
         if first:
             self._flat = y.ndim == 1
-            with np.errstate(over="ignore", invalid="ignore"):
-                self._target_mean = np.average(columns, axis=0, weights=weights)
-                spread = np.sqrt(np.average((columns - self._target_mean) ** 2, axis=0, weights=weights))
-            if not np.all(np.isfinite(spread)):
-                raise ValueError(f"y must have a finite variance, found values up to {np.max(np.abs(columns)):g}")
-            self._target_scale = np.where(spread > 0, spread, 1.0)
-        elif columns.shape[1] != len(self._target_mean):
-            raise ValueError(f"y must have {len(self._target_mean)} columns as before, found {columns.shape[1]}")
+            self._target_mean, self._target_scale = mean, scale
+        else:
+            self._follow(mean, spread, scale)
         return {"targets": (columns - self._target_mean) / self._target_scale, "scale": self._target_scale}
+
+    def _follow(self, mean: np.ndarray, spread: np.ndarray, scale: np.ndarray) -> None:
+        """Go over to the mean and the scale of all rows seen where those in use are far from them."""
+        old_mean, old_scale = self._target_mean, self._target_scale
+        # Rounding alone makes a spread of targets that are all the same.
+        there = spread > 1e-12 * np.abs(mean)
+        other_scale = np.maximum(scale / old_scale, old_scale / scale) > _FACTOR
+        if not np.any(there & (other_scale | (np.abs(mean - old_mean) > _FAR * spread))):
+            return
+        scale = np.where(there, scale, old_scale)
+        self._machine = self._machine.in_units(old_scale / scale, (old_mean - mean) / scale)
+        self._target_mean, self._target_scale = mean, scale
+
+
+def _merged(one: tuple[float, Any, Any], other: tuple[float, Any, Any]) -> tuple[float, Any, Any]:
+    """The weight, the mean and the variance of two samples in one."""
+    total = one[0] + other[0]
+    part, apart = other[0] / total, other[1] - one[1]
+    variance = (1 - part) * one[2] + part * other[2] + part * (1 - part) * apart**2
+    return total, one[1] + part * apart, variance

@@ -10,6 +10,7 @@ from scipy.optimize import minimize_scalar
 from thalweg.descent import Status
 from thalweg.gaussian.likelihood import Likelihood
 from thalweg.gaussian.likelihoods import BernoulliLogit, GaussianNoise, NegativeBinomial, Poisson
+from thalweg.gaussian.linear.mixture import Mixture
 from thalweg.gaussian.linear.observations import Observations
 from thalweg.gaussian.linear.search import Pseudo, Search, Solution, expected, find_weights, seen_from
 from thalweg.gaussian.linear.weights import Frame, Weights
@@ -112,7 +113,11 @@ class Measurements(Targets):
         """Where nothing depends on where a search starts."""
         variance = self.variance(frame, rows)
         frame = Frame(frame.centre, frame.scales * np.sqrt(variance))
-        return self.at(GaussianNoise(variance), rows, frame, search)
+        solution = self.at(GaussianNoise(variance), rows, frame, search)
+        if self.noise_variance is not None:
+            return solution
+        assert isinstance(solution.weights, Weights)
+        return solution._replace(weights=solution.weights.with_learned_noise(float(np.sum(rows.weights))))
 
     def variance(self, units: Frame, rows: Observations) -> float:
         """As given, or where the evidence is highest: (‖y − z‖² + ‖u‖²)/n at the best weights u."""
@@ -171,7 +176,7 @@ def _likelihood(dispersion: float) -> Likelihood:
     return NegativeBinomial(dispersion, whole=False) if dispersion else Poisson(whole=False)
 
 
-def _best_dispersion(rows: Observations, weights: Weights) -> float:
+def _best_dispersion(rows: Observations, weights: Weights | Mixture) -> float:
     """The dispersion at which the bound is highest for this posterior."""
     latent = weights.latent(rows.columns)
     loss = lambda log: -rows.weights @ expected(_likelihood(np.exp(log)), rows.targets, *latent).value

@@ -56,7 +56,7 @@ class _Scales:
         assert isinstance(found.weights, Weights)
         square = spread**2
         slope = found.weights.slope_in_scale() + (1 - square) / (1 + square)
-        self.known[log] = (found.elbo + log - np.log1p(square), slope)
+        self.known[log] = (found.elbo + found.log_prior + log - np.log1p(square), slope)
         return found
 
     def slope(self, log: float, search: Search) -> float:

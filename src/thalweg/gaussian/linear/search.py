@@ -85,6 +85,8 @@ class Solution(NamedTuple):
     """As given or learned."""
     stream: Observations | None = None
     """All observations so far in short, where a stream needs them."""
+    log_prior: float = 0.0
+    """Of what was learned of the likelihood."""
 
     def latent(self, X: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Mean and variance of the linear predictor of rows of features."""

@@ -33,9 +33,10 @@ def test_a_frame_makes_the_prior_standard():
     frame = linear.Prior(2.0, intercept=10.0).frame(ROWS, 2.0)
     np.testing.assert_allclose(frame.design(ROWS.columns)[:, 0], 10.0)
     np.testing.assert_allclose(frame.design(ROWS.columns)[:, 1:], 2 * (X - X.mean(axis=0)))
-    assert linear.Frame(None, np.ones(2)).spread(linear.Observations(np.ones((3, 2)), np.ones(3), np.ones(3))) > 0
+    ones = linear.Observations(np.ones((3, 2)), np.ones(3), np.ones(3))
+    assert linear.Frame(None, np.ones(2)).spreads(ones).tolist() == [1, 1]
     constant = linear.Observations.of(np.full((3, 2), 0.1), np.ones(3), np.ones(3), intercept=True)
-    assert linear.Prior().frame(constant, 1.0).spread(constant) == 0
+    assert linear.Prior().frame(constant, 1.0).spreads(constant).tolist() == [0, 0]
 
 
 def interrupted_at(call, monkeypatch):
@@ -70,7 +71,7 @@ def test_before_anything_was_found_an_interruption_is_passed_on(monkeypatch):
 
 def test_a_solution_is_plain_data():
     found = linear.fit(linear.Measurements(), ROWS, linear.Prior(), SEARCH)
-    assert type(found.weights.mean) is np.ndarray
-    assert all(type(part) is np.ndarray for part in (*found.weights.spread, *found.stream))
+    assert all(type(part.mean) is np.ndarray for _, part in found.weights.parts())
+    assert all(type(part) is np.ndarray for part in (*found.weights.members[0].spread, *found.stream))
     assert type(found.likelihood.variance) is np.ndarray
-    assert isinstance(found.prior_scale, float)
+    assert type(found.prior_scale) is np.ndarray

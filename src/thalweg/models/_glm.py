@@ -14,7 +14,7 @@ from thalweg.arguments import number
 from thalweg.descent import Status
 from thalweg.gaussian import linear
 from thalweg.models._common import Storable, row_weights, unharmed
-from thalweg.models._summary import Summary, intervals
+from thalweg.models._summary import Marginals, Summary
 
 _LARGEST = 1e100
 """The squares of larger numbers could overflow."""
@@ -173,14 +173,20 @@ class GeneralisedLinearModel(Storable):
         """
         check_is_fitted(self)
         level = float(number("level", level, above=0, below=1))
-        return intervals(*self._posterior.weights.coefficients(), level)
+        return self._marginals().interval(level)
 
     def summary(self) -> Summary:
         """A table: mean, standard deviation, 2.5 % and 97.5 % quantile and P(coefficient > 0) of each coefficient."""
         check_is_fitted(self)
         names = getattr(self, "feature_names_in_", [f"x{index}" for index in range(self.n_features_in_)])
         intercept = ["intercept"] if self._has_intercept() else []
-        return Summary([*intercept, *names], *self._posterior.weights.coefficients())
+        return Summary([*intercept, *names], *self._posterior.weights.coefficients(), self._marginals())
+
+    def _marginals(self) -> Marginals:
+        shares, parts = zip(*self._posterior.weights.parts(), strict=True)
+        means, deviations = zip(*(part.coefficients() for part in parts), strict=True)
+        freedoms = np.array([part.freedom for part in parts])
+        return Marginals(np.array(shares), np.stack(means), np.stack(deviations), freedoms)
 
 
 def _check_size(name: str, array: np.ndarray) -> None:

@@ -1,22 +1,17 @@
 """The fit of a linear model, to some observations or to a stream of them, with a prior scale given or learned."""
 
-from collections.abc import Callable
-from functools import cache, partial
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
 import numpy as np
-from scipy.optimize import brentq
 
-from thalweg.descent import Status
 from thalweg.gaussian.linear.observations import Observations
+from thalweg.gaussian.linear.scales import over_scales
 from thalweg.gaussian.linear.search import Search, Solution
 from thalweg.gaussian.linear.targets import Targets
 from thalweg.gaussian.linear.weights import Frame
 from thalweg.threads import enough_threads
-
-_FACTOR, _MOST_FACTORS = 4.0, 5
-"""The search moves by this factor, and at most so often: to 1024 times the scale it starts from, or to 1/1024."""
 
 _PLAIN_SCALE = 2.5
 """The prior scale where none is given and none can be learned."""
@@ -47,7 +42,7 @@ class Prior(NamedTuple):
 
 
 def fit(targets: Targets, rows: Observations, prior: Prior, search: Search) -> Solution:
-    """The posterior given these observations and no others, at the prior scale given or where the bound is highest.
+    """The posterior given these observations and no others, at the prior scale given or averaged over it.
 
     Examples
     --------
@@ -59,12 +54,12 @@ def fit(targets: Targets, rows: Observations, prior: Prior, search: Search) -> S
     """
     with jax.enable_x64(True), enough_threads(min(rows.columns.shape)):
         rows = rows.compressed() if targets.remembers else rows
-        at_scale = partial(_at_scale, targets, rows, prior, search)
-        spread = prior.frame(rows, 1.0).spread(rows) if prior.scale is None else 0.0
-        if spread:
-            solution = _with_best_scale(at_scale, 1 / spread, search.tol)
+        at_scale = partial(_at_scale, targets, rows, prior)
+        units = _units(rows, prior) if prior.scale is None else None
+        if units is None:
+            solution = at_scale(_PLAIN_SCALE if prior.scale is None else prior.scale, search)
         else:
-            solution = at_scale(_PLAIN_SCALE if prior.scale is None else prior.scale)
+            solution = over_scales(lambda spread, *how: at_scale(spread / units, *how), search)
     return solution._replace(stream=rows if targets.remembers else None)
 
 
@@ -95,48 +90,21 @@ def fit_further(
 
 
 def _at_scale(
-    targets: Targets, rows: Observations, prior: Prior, search: Search, scale: Any, nearby: Solution | None = None
+    targets: Targets, rows: Observations, prior: Prior, scale: Any, search: Search, nearby: Solution | None = None
 ) -> Solution:
     """The posterior for one prior scale; ``nearby`` is that for another, to start from."""
     return targets.posterior(rows, prior.frame(rows, scale), search, nearby)._replace(prior_scale=scale)
 
 
-def _with_best_scale(solve: Callable[[float, Solution | None], Solution], start: float, tol: float) -> Solution:
-    """The solution at the scale where the bound is highest, to ``tol`` of the logarithm of the scale.
+def _units(rows: Observations, prior: Prior) -> np.ndarray | None:
+    """What to divide a spread of the linear predictor by, for the scale of each weight; None if no column varies.
 
-    From ``start`` the scale follows the slope of the bound, by factors, until the slope changes its sign, and the
-    zero between is found by Brent's method. Where it does not change, the scale is the last one. ``solve`` finds the
-    posterior for a scale, given one for another scale to start from. An interruption keeps the last posterior found.
+    Each column that varies has the same part in that spread.
     """
-    latest: Solution | None = None
-    steps = 0
-
-    def solution(log: float) -> Solution:
-        nonlocal latest, steps
-        latest = solve(float(np.exp(log)), latest)
-        steps += latest.steps
-        if latest.status is Status.INTERRUPTED:
-            raise KeyboardInterrupt
-        return latest
-
-    @cache
-    def slope(log: float) -> float:
-        return solution(log).weights.slope_in_scale()
-
-    def search() -> Solution:
-        log = np.log(start)
-        direction = np.sign(slope(log))
-        for _ in range(_MOST_FACTORS):
-            last, log = log, log + direction * np.log(_FACTOR)
-            if direction * slope(log) <= 0:
-                log = brentq(slope, last, log, xtol=tol)
-                break
-        return solution(log)
-
-    try:
-        found = search()
-    except KeyboardInterrupt:
-        if latest is None:
-            raise
-        found = latest._replace(status=Status.INTERRUPTED)
-    return found._replace(steps=steps)
+    frame = prior.frame(rows, 1.0)
+    spreads = frame.spreads(rows)
+    varies = spreads > 0
+    if not np.any(varies):
+        return None
+    largest = np.max(np.abs(rows.columns[:, frame.intercepts :]), axis=0)
+    return np.where(varies, spreads, np.where(largest > 0, largest, 1.0)) * np.sqrt(np.sum(varies))

@@ -23,6 +23,7 @@ from thalweg.descent import History, Monotone, Result, Status, Tolerance, minimi
 from thalweg.descent.steps import Move, Taken
 from thalweg.gaussian.divergence import GaussianKL, KLToNormal, KLToProcess
 from thalweg.gaussian.likelihood import Expected, Likelihood
+from thalweg.gaussian.linear.mixture import Mixture
 from thalweg.gaussian.linear.observations import Observations, with_intercept
 from thalweg.gaussian.linear.weights import Frame, LowRank, Weights
 from thalweg.gaussian.oracle import ExpectedLikelihood
@@ -72,7 +73,7 @@ class Solution(NamedTuple):
     array([1.3333])
     """
 
-    weights: Weights
+    weights: Weights | Mixture
     likelihood: Likelihood
     """With its parameters as given or learned."""
     elbo: float
@@ -84,6 +85,8 @@ class Solution(NamedTuple):
     """As given or learned."""
     stream: Observations | None = None
     """All observations so far in short, where a stream needs them."""
+    log_prior: float = 0.0
+    """Of what was learned of the likelihood."""
 
     def latent(self, X: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Mean and variance of the linear predictor of rows of features."""
@@ -91,8 +94,10 @@ class Solution(NamedTuple):
 
     def predict(self, X: np.ndarray) -> np.ndarray:
         """The mean of the targets of rows of features, averaged over the posterior."""
+        columns = with_intercept(X, self.weights.frame.centre is not None)
+        average = lambda latent: np.asarray(_mean_target(self.likelihood, *_padded(*latent)))[: len(X)]
         with jax.enable_x64(True):
-            return np.asarray(_mean_target(self.likelihood, *_padded(*self.latent(X))))[: len(X)]
+            return np.sum([share * average(part.latent(columns)) for share, part in self.weights.parts()], axis=0)
 
 
 @eqx.filter_jit
@@ -216,7 +221,7 @@ def _method(search: Search) -> dict:
     }
 
 
-def seen_from(weights: Weights, likelihood: Likelihood, rows: Observations, reach: float) -> Pseudo:
+def seen_from(weights: Weights | Mixture, likelihood: Likelihood, rows: Observations, reach: float) -> Pseudo:
     """The likelihood as it looks from a posterior: what a whole natural-gradient step puts in its place."""
     mean, variance = weights.latent(rows.columns)
     first: Any

@@ -10,6 +10,7 @@ from scipy.optimize import minimize_scalar
 from thalweg.descent import Status
 from thalweg.gaussian.likelihood import Likelihood
 from thalweg.gaussian.likelihoods import BernoulliLogit, GaussianNoise, NegativeBinomial, Poisson
+from thalweg.gaussian.linear.mixture import Mixture
 from thalweg.gaussian.linear.observations import Observations
 from thalweg.gaussian.linear.search import Pseudo, Search, Solution, expected, find_weights, seen_from
 from thalweg.gaussian.linear.weights import Frame, Weights
@@ -112,7 +113,11 @@ class Measurements(Targets):
         """Where nothing depends on where a search starts."""
         variance = self.variance(frame, rows)
         frame = Frame(frame.centre, frame.scales * np.sqrt(variance))
-        return self.at(GaussianNoise(variance), rows, frame, search)
+        solution = self.at(GaussianNoise(variance), rows, frame, search)
+        if self.noise_variance is not None:
+            return solution
+        assert isinstance(solution.weights, Weights)
+        return solution._replace(weights=solution.weights.with_learned_noise(float(np.sum(rows.weights))))
 
     def variance(self, units: Frame, rows: Observations) -> float:
         """As given, or where the evidence is highest: (‖y − z‖² + ‖u‖²)/n at the best weights u."""
@@ -152,18 +157,41 @@ class Counts(Targets):
         """At the dispersion given, or where the bound is highest over it too."""
         if self.dispersion is not None:
             return self.at(_likelihood(self.dispersion), rows, frame, search, nearby=nearby)
-        dispersion = 1.0 if nearby is None else float(nearby.likelihood.dispersion)  # type: ignore[attr-defined]
-        solution = self.at(_likelihood(dispersion), rows, frame, search, nearby=nearby)
-        steps = solution.steps
+        log = 0.0 if nearby is None else float(np.log(nearby.likelihood.dispersion))  # type: ignore[attr-defined]
+        solution, steps, moves = nearby, 0, []
         for _ in range(_MOST_ROUNDS):
+            solution = self.at(_likelihood(_dispersion(log)), rows, frame, search, nearby=solution)
+            steps += solution.steps
             if solution.status is Status.INTERRUPTED:
                 break
-            last, dispersion = dispersion, _best_dispersion(rows, solution.weights)
-            solution = self.at(_likelihood(dispersion), rows, frame, search, nearby=solution)
-            steps += solution.steps
-            if abs(np.log(dispersion / last)) < search.tol:
+            better = _best_dispersion(rows, solution.weights, search.tol)
+            if abs(better - log) < search.tol:
                 break
-        return solution._replace(steps=steps)
+            moves.append((log, better))
+            log = _extrapolated(*moves[-2:])
+        assert solution is not None
+        return solution._replace(steps=steps, log_prior=_log_prior(log))
+
+
+def _dispersion(log: float) -> float:
+    """Exactly the lowest at the lower end."""
+    return float(np.exp(log)) if log > np.log(_DISPERSIONS[0]) else _DISPERSIONS[0]
+
+
+def _extrapolated(*moves: tuple[float, float]) -> float:
+    """Where a map that has led from each first to each second number would lead in the end, were it linear."""
+    (before, _), (now, led) = moves[0], moves[-1]
+    last, move = moves[0][1] - before, led - now
+    if len(moves) == 1 or move == last:
+        return led
+    further = -move / (move - last) * (now - before)
+    # At most as far as e² times further, and within the range.
+    return float(np.clip(now + np.clip(further, -2.0, 2.0), *np.log(_DISPERSIONS)))
+
+
+def _log_prior(log: float) -> float:
+    """That of the square root of the dispersion, exponential of mean 1; without it a few counts leave it anywhere."""
+    return -float(np.exp(log / 2))
 
 
 def _likelihood(dispersion: float) -> Likelihood:
@@ -171,11 +199,12 @@ def _likelihood(dispersion: float) -> Likelihood:
     return NegativeBinomial(dispersion, whole=False) if dispersion else Poisson(whole=False)
 
 
-def _best_dispersion(rows: Observations, weights: Weights) -> float:
-    """The dispersion at which the bound is highest for this posterior."""
+def _best_dispersion(rows: Observations, weights: Weights | Mixture, tol: float) -> float:
+    """The logarithm of the dispersion at which bound and prior are highest for this posterior."""
     latent = weights.latent(rows.columns)
-    loss = lambda log: -rows.weights @ expected(_likelihood(np.exp(log)), rows.targets, *latent).value
+    value = lambda log: rows.weights @ expected(_likelihood(np.exp(log)), rows.targets, *latent).value
     lowest, highest = np.log(_DISPERSIONS)
-    found = minimize_scalar(loss, bounds=(lowest, highest), options={"xatol": 1e-7}).x
+    loss = lambda log: -value(log) - _log_prior(log)
+    found = minimize_scalar(loss, bounds=(lowest, highest), options={"xatol": min(tol / 10, 1e-4)}).x
     # Next to the lower end the bound is flat but for rounding: without this the search would never settle.
-    return float(np.exp(found)) if found > lowest + 0.1 else _DISPERSIONS[0]
+    return float(found) if found > lowest + 0.1 else float(lowest)

@@ -5,7 +5,7 @@ an intercept: :class:`Frame` holds these coordinates. V is a matrix, or, where t
 V = I − RᵀR with a matrix R that has a row per example, and no matrix over pairs of weights is formed.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -17,6 +17,9 @@ from thalweg.gaussian.posteriors import Full
 
 _ROUNDING = 1e-24
 """Centred columns with squares smaller than this, beside those of the columns, are rounding errors."""
+
+_LEAST_FREEDOM = 1.0
+"""Of Student's t distributions, however few the examples."""
 
 
 @storable
@@ -42,14 +45,14 @@ class Frame:
         pull = rows.weights * ones
         return cls(pull @ rows.columns[:, 1:] / (pull @ ones), scales)
 
-    def spread(self, rows: Observations) -> float:
-        """The prior standard deviation of a typical example's linear predictor, less the part of the intercept.
+    def spreads(self, rows: Observations) -> np.ndarray:
+        """The part of each weight but the intercept's in the standard deviation of the linear predictor, a priori.
 
-        It is 0 where the columns are all constant, but for rounding.
+        It is 0 for a constant column, but for rounding.
         """
-        squares = lambda columns: rows.weights @ np.sum(columns[:, self.intercepts :] ** 2, axis=1)
+        squares = lambda columns: rows.weights @ columns[:, self.intercepts :] ** 2 / np.sum(rows.weights)
         centred, plain = squares(self.design(rows.columns)), squares(rows.columns * self.scales)
-        return float(np.sqrt(centred / np.sum(rows.weights))) if centred > _ROUNDING * plain else 0.0
+        return np.sqrt(np.where(centred > _ROUNDING * plain, centred, 0.0))
 
     @property
     def intercepts(self) -> int:
@@ -104,6 +107,10 @@ class Weights:
     frame: Frame
     mean: Any
     spread: Full | LowRank
+    freedom: float = np.inf
+    """Degrees of freedom of Student's t distributions, where the variance of the noise has been learned."""
+    inflation: float = 1.0
+    """By how much the noise learned was too small, since the weights had followed it: V is larger by this factor."""
 
     def latent(self, columns: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Mean and variance of the linear predictor."""
@@ -112,7 +119,7 @@ class Weights:
             variance = np.sum((design @ self.spread.covariance) * design, axis=1)
         else:
             variance = np.sum(design**2, axis=1) - self.spread.explained(design)
-        return design @ self.mean, np.maximum(variance, 0)
+        return design @ self.mean, self.inflation * np.maximum(variance, 0)
 
     def _variances(self) -> np.ndarray:
         """The diagonal of V."""
@@ -122,7 +129,7 @@ class Weights:
     def coefficients(self) -> tuple[np.ndarray, np.ndarray]:
         """Means and standard deviations in the units of the data, the intercept's first if there is one."""
         scales = self.frame.scales
-        means, deviations = scales * self.mean, scales * np.sqrt(np.maximum(self._variances(), 0))
+        means, deviations = scales * self.mean, scales * np.sqrt(self.inflation * np.maximum(self._variances(), 0))
         if self.frame.centre is not None:
             # The intercept is the linear predictor where all features are 0.
             (means[0],), (variance,) = self.latent(np.eye(1, len(scales)))
@@ -132,12 +139,10 @@ class Weights:
     def slope_in_scale(self) -> float:
         """How the bound changes with the logarithm of a factor common to the scales of all weights but the intercept's.
 
-        At the best posterior only the prior's change counts, Σ(m² + V − 1); given is its share of Σ(m² + 1 − V), which
-        is between −1 and 1.
+        At the best posterior only the prior's change counts: Σ(m² + V − 1).
         """
         learned = slice(self.frame.intercepts, None)
-        squares, explained = np.sum(self.mean[learned] ** 2), np.sum(1 - self._variances()[learned])
-        return float((squares - explained) / max(squares + explained, np.finfo(float).tiny))
+        return float(np.sum(self.mean[learned] ** 2) - np.sum(1 - self._variances()[learned]))
 
     def covariance_of_coefficients(self) -> np.ndarray | None:
         """Over all pairs, the intercept first; None where it was not formed."""
@@ -146,7 +151,19 @@ class Weights:
         back = np.diag(self.frame.scales)
         if self.frame.centre is not None:
             back[0, 1:] = -self.frame.centre * self.frame.scales[1:]
-        return back @ self.spread.covariance @ back.T
+        return self.inflation * (back @ self.spread.covariance @ back.T)
+
+    def with_learned_noise(self, total: float) -> "Weights":
+        """The same where the noise was learned too, from examples of this total weight.
+
+        They have n − Σ(1 − V) degrees of freedom left, the sum being what the weights have learned from them.
+        """
+        freedom = max(total - float(np.sum(1 - self._variances())), _LEAST_FREEDOM)
+        return replace(self, freedom=freedom, inflation=max(total / freedom, 1.0))
+
+    def parts(self) -> tuple[tuple[float, "Weights"], ...]:
+        """Itself, with all of the probability: a mixture has several."""
+        return ((1.0, self),)
 
     def as_prior(self) -> Full:
         """The prior of the examples that come next."""

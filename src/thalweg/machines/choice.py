@@ -65,7 +65,7 @@ def choose(rows: Rows, settings: Settings, seed: int, dtype: Any) -> tuple[Kerne
     def loss(times: float, alpha: float) -> float:
         # With room for all rows, so that the program which learns from them is compiled once.
         learner = start(settings, scaled(times), rows.x.shape[1], rows.outputs, len(rows), seed, dtype)
-        if rows.counts is not None:
+        if rows.table is not None and rows.counts is not None:
             learner = learner.at_level(settings.loss.level(rows.table, rows.counts), alpha)
         for _ in learner.learn(rows, order, alpha, len(order)):
             pass

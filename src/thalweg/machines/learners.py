@@ -94,9 +94,9 @@ class Learner:
 
         Without a memory of targets it is the old function times ``factor``: a shift it learns from rows to come.
         """
-        now, factor = self.expansion, jnp.asarray(factor, self.dtype)
-        mean_square = now.mean_square * jnp.mean(factor**2)
-        weights, drift = now.weights * factor[None, None, :], now.drift * factor[None, :]
+        now, times = self.expansion, jnp.asarray(factor, self.dtype)
+        mean_square = now.mean_square * jnp.mean(times**2)
+        weights, drift = now.weights * times[None, None, :], now.drift * times[None, :]
         return replace(self, expansion=now._replace(weights=weights, drift=drift, mean_square=mean_square))
 
     def mapped(self, convert: Callable[[Any], Any]) -> Self:

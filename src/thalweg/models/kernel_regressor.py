@@ -58,6 +58,9 @@ class KernelRegressor(RegressorMixin, KernelMachine):
     """
 
     _plain_bandwidth = 1.0
+    _target_mean: np.ndarray
+    _target_scale: np.ndarray
+    _target_moments: tuple[float, np.ndarray, np.ndarray]
     _parameter_constraints: ClassVar[dict[str, list]] = KernelMachine._parameter_constraints | {
         "loss": [StrOptions(set(_LOSSES)), Loss],
     }

@@ -165,7 +165,7 @@ class Counts(Targets):
             if solution.status is Status.INTERRUPTED:
                 break
             better = _best_dispersion(rows, solution.weights, search.tol)
-            if abs(better - log) < search.tol:
+            if abs(better - log) < search.tol / 10:
                 break
             moves.append((log, better))
             log = _extrapolated(*moves[-2:])
@@ -205,6 +205,6 @@ def _best_dispersion(rows: Observations, weights: Weights | Mixture, tol: float)
     value = lambda log: rows.weights @ expected(_likelihood(np.exp(log)), rows.targets, *latent).value
     lowest, highest = np.log(_DISPERSIONS)
     loss = lambda log: -value(log) - _log_prior(log)
-    found = minimize_scalar(loss, bounds=(lowest, highest), options={"xatol": min(tol / 10, 1e-4)}).x
+    found = minimize_scalar(loss, bounds=(lowest, highest), options={"xatol": tol / 100}).x
     # Next to the lower end the bound is flat but for rounding: without this the search would never settle.
     return float(found) if found > lowest + 0.1 else float(lowest)

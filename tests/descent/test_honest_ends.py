@@ -2,12 +2,14 @@
 
 import itertools
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from thalweg.descent import FISTA, L1, AdaptiveRestart, Backtracking, Box, Status, minimize
+from thalweg.descent.fingerprint import captured
 from thalweg.oracles import Exact
 
 D = 6
@@ -102,3 +104,15 @@ def test_fun_is_the_objective_at_x():
     result = minimize(lambda x: jnp.sum((x - 3) ** 2), jnp.zeros(2), term=L1(2.0))
     assert result.fun == pytest.approx(10.0)
     assert jax.tree.leaves(result.fun) == [result.fun]
+
+
+def test_a_callable_module_in_a_method_does_not_tell_programs_apart():
+    """Its arrays are arguments: a new one of the same kind is served by what was compiled."""
+
+    class Curve(eqx.Module):
+        scale: jax.Array
+
+        def __call__(self, x):
+            return self.scale * x
+
+    assert captured(Curve(jnp.ones(2))) == captured(Curve(jnp.zeros(2)))

@@ -147,9 +147,11 @@ def _capture(value: Any, inside: bool, found: list[Any], seen: set[int]) -> None
     elif id(value) not in seen:
         seen.add(id(value))
         function = isinstance(value, types.FunctionType)
-        found.append(value.__code__ if function else Same(value) if callable(value) else type(value))
+        # A module is known by its class and its fields, callable or not: its arrays are arguments.
+        opaque = callable(value) and not isinstance(value, eqx.Module)
+        found.append(value.__code__ if function else Same(value) if opaque else type(value))
         for part in _captures(value):
-            _capture(part, inside or (callable(value) and not isinstance(value, eqx.Module)), found, seen)
+            _capture(part, inside or opaque, found, seen)
 
 
 def _captures(value: Any) -> Iterable[Any]:

@@ -44,7 +44,7 @@ def test_public_names_have_docstrings_of_their_own(package, name):
     # A class without a docstring would otherwise show that of its base.
     text = vars(thing).get("__doc__") if inspect.isclass(thing) else thing.__doc__
     assert text
-    assert text.strip()
+    assert ">>>" in text, "an example is wanted"
 
 
 def test_public_names_are_on_an_api_page():

@@ -30,6 +30,13 @@ def load(name: str) -> Dataset:
         The name is unknown, the download failed, or the set has no public home; the message says what to do.
     FileFormatError
         A file does not have the checksum or the content it should have.
+
+    Examples
+    --------
+    >>> load("sonnar")
+    Traceback (most recent call last):
+        ...
+    thalweg.errors.DataNotFoundError: name: no data set is called 'sonnar'; did you mean 'sonar' or 'sound' or ...
     """
     return obtain(_entry(name), folders(), download)
 
@@ -61,7 +68,12 @@ def describe(name: str) -> str:
 
 
 def locate(name: str) -> Path | None:
-    """Return the file of a data set, or None if it is in none of the :func:`folders`."""
+    """Return the file of a data set, or None if it is in none of the :func:`folders`.
+
+    >>> path = locate("sonar")
+    >>> path is None or path.name == "sonar.npz"
+    True
+    """
     return _find(_entry(name), folders())
 
 
@@ -69,6 +81,9 @@ def folders() -> list[Path]:
     """Return where data sets are looked for: ``$THALWEG_DATA`` if set, then the user's cache folder.
 
     Downloads go to the last, the cache.
+
+    >>> folders()[-1].name
+    'data'
     """
     given = os.environ.get("THALWEG_DATA")
     cache = Path(platformdirs.user_cache_dir("thalweg")) / "data"

@@ -10,7 +10,11 @@ from thalweg.machines.losses import Loss
 
 
 class Batch(NamedTuple):
-    """Examples, one per row. A row of weight 0 is padding."""
+    """Examples, one per row. A row of weight 0 is padding.
+
+    >>> Batch(jnp.zeros((4, 2)), jnp.ones((4, 1)), jnp.ones(4)).x.shape
+    (4, 2)
+    """
 
     x: Float[Array, "b d"]
     y: Float[Array, "b c"]

@@ -38,7 +38,11 @@ class Spectrum(NamedTuple):
 
 
 class NotPositiveDefiniteError(ValueError):
-    """An operator that must be positive definite has been shown not to be."""
+    """An operator that must be positive definite has been shown not to be.
+
+    >>> issubclass(NotPositiveDefiniteError, ValueError)  # so that ``except ValueError`` catches it
+    True
+    """
 
 
 def spectrum(

@@ -20,7 +20,11 @@ FLOOR = 2.0**-30
 
 
 class InfiniteVarianceWarning(UserWarning):
-    """A degree law whose survival falls faster than b_j²: the estimate is unbiased, its variance infinite."""
+    """A degree law whose survival falls faster than b_j²: the estimate is unbiased, its variance infinite.
+
+    >>> issubclass(InfiniteVarianceWarning, UserWarning)  # so that warnings.simplefilter("ignore", …) silences it
+    True
+    """
 
 
 class Law(NamedTuple):

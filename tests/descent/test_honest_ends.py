@@ -116,3 +116,11 @@ def test_a_callable_module_in_a_method_does_not_tell_programs_apart():
             return self.scale * x
 
     assert captured(Curve(jnp.ones(2))) == captured(Curve(jnp.zeros(2)))
+
+
+def test_an_array_of_numpy_that_changed_in_place_is_noticed():
+    b = np.ones(2)
+    f = lambda x: jnp.sum((x - b) ** 2)
+    np.testing.assert_allclose(minimize(f, jnp.zeros(2)).x, 1.0)
+    b[:] = 5.0
+    np.testing.assert_allclose(minimize(f, jnp.zeros(2)).x, 5.0)

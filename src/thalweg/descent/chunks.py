@@ -14,8 +14,18 @@ import numpy as np
 from jaxtyping import Array, Float, Int, Key, PyTree, Scalar
 
 from thalweg import trees
-from thalweg.descent.engines import APART, GROWTH, Chunk, Course, Progress, book_dtype, join, one_step, split
-from thalweg.descent.fingerprint import captured
+from thalweg.descent.engines import (
+    APART,
+    GROWTH,
+    Chunk,
+    Course,
+    Progress,
+    book_dtype,
+    captures_of,
+    join,
+    one_step,
+    split,
+)
 from thalweg.descent.iteration import Descent, State
 from thalweg.descent.result import Status
 from thalweg.descent.stopping import Record, StoppingRule
@@ -183,7 +193,7 @@ class CompiledEngine:
         self._arrays, rest = split((plan.descent, plan.rule))
         # A stride that divides the steps is known to the compiler.
         whole = plan.stride and (plan.last_step - start.steps) % plan.stride == 0
-        captures = captured((plan.descent, plan.rule))
+        captures = captures_of((plan.descent, plan.rule), rest)
         self._program = _program(rest, plan.stride if whole else None, plan.options, captures)
         self._shapes = tuple(
             (np.shape(leaf), str(leaf.dtype)) for leaf in (*self._arrays, *jax.tree.leaves(start.state))

@@ -7,7 +7,7 @@ after the other. Iterates, records and verdicts are the same.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -16,6 +16,7 @@ import numpy as np
 from jaxtyping import Array, Key, PyTree
 
 from thalweg import trees
+from thalweg.descent.fingerprint import captured
 from thalweg.descent.iteration import Descent, Info, State
 from thalweg.descent.result import History, Status
 from thalweg.descent.stopping import StoppingRule
@@ -116,3 +117,20 @@ def one_step(descent: Descent, state: State, key: Key[Array, ""]) -> tuple[State
 def book_dtype(state: State) -> np.dtype:
     """The dtype in which values and residuals are kept."""
     return trees.single(trees.dtype(state.x))
+
+
+@lru_cache(maxsize=32)
+def _last_captures(rest: tuple) -> list[tuple]:
+    return []
+
+
+def captures_of(tree: PyTree, rest: tuple) -> tuple:
+    """What the functions of a method capture now.
+
+    JAX keeps by identity what a NumPy array held when it was first compiled in: where that has changed, it forgets all.
+    """
+    captures, last = captured(tree), _last_captures(rest)
+    if last and last[0] != captures:
+        jax.clear_caches()
+    last[:] = [captures]
+    return captures

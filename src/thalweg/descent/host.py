@@ -20,8 +20,18 @@ import numpy as np
 from jaxtyping import Array, Key, PyTree, Scalar
 
 from thalweg import trees
-from thalweg.descent.engines import APART, GROWTH, Chunk, Course, Progress, book_dtype, join, one_step, split
-from thalweg.descent.fingerprint import captured
+from thalweg.descent.engines import (
+    APART,
+    GROWTH,
+    Chunk,
+    Course,
+    Progress,
+    book_dtype,
+    captures_of,
+    join,
+    one_step,
+    split,
+)
 from thalweg.descent.iteration import Descent, Info, State
 from thalweg.descent.momentum import NoMomentum
 from thalweg.descent.result import Status
@@ -103,7 +113,7 @@ class HostEngine:
         )
         arrays, rest = split(descent)
         self._program = partial(
-            _compiled(_attempt if by_attempts else _step, rest, plan.options, captured(descent)), arrays
+            _compiled(_attempt if by_attempts else _step, rest, plan.options, captures_of(descent, rest)), arrays
         )
         self._take = self._searched if by_attempts else self._stepped
         # Numbers of NumPy, whose arithmetic needs no compiling.

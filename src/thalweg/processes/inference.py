@@ -99,10 +99,7 @@ class Found(NamedTuple):
 
         On the host, where nothing is compiled for it.
         """
-        root = np.sqrt(np.asarray(self.result.x.sites)[:rows])
-        scaled = root[:, None] * np.asarray(self.covariance)[:rows, :rows] * root
-        scaled[np.diag_indices(rows)] += 1
-        return scipy.linalg.cholesky(scaled.T, lower=True, overwrite_a=True, check_finite=False)
+        return _factor(np.asarray(self.covariance)[:rows, :rows], np.asarray(self.result.x.sites)[:rows])
 
     def precision(self, rows: int) -> np.ndarray:
         """S·B⁻¹·S = (K + S⁻²)⁻¹, which would be the precision of targets with Gaussian noise of the sites' size."""
@@ -130,24 +127,33 @@ def _prior(kernel: Kernel, inputs: Array, real: Array, jitter: Array) -> tuple[F
 
 
 @quick_jit(_few)
-def _resumed(
-    kernel: Kernel, inputs: Array, real: Array, jitter: Array, weights: Array, sites: Array
-) -> tuple[Float[Array, "n n"], Implicit]:
-    """The covariance, and the posterior with the weights and sites of another."""
-    covariance = _covariance(kernel, inputs, real, jitter)
-    return covariance, Implicit.from_sites(covariance, weights, sites)
-
-
-@quick_jit(_few)
 def slope(kernel: Kernel, inputs: Array, pull: Float[Array, "n n"]) -> Kernel:
     """The derivative in the kernel's parameters of what has the derivative ``pull`` in its matrix."""
     return eqx.filter_grad(lambda kernel: jnp.sum(pull * kernel(inputs)))(kernel)
 
 
-@quick_jit(_few)
-def change(kernel: Kernel, inputs: Array, tangent: Kernel) -> Float[Array, "n n"]:
-    """The derivative of the matrix in a direction of the kernel's parameters."""
-    return jax.jvp(lambda kernel: kernel(inputs), (kernel,), (tangent,))[1]
+def covariance_of(kernel: Kernel, problem: Problem, settings: ClassifierSettings) -> np.ndarray:
+    """The prior covariance of the real rows."""
+    covariance, _ = _prior(kernel, problem.inputs, problem.real, settings.jitter)
+    return np.asarray(covariance)[: problem.rows, : problem.rows]
+
+
+def _resumed(covariance: Array, start: Implicit) -> Implicit:
+    """The posterior with the weights and sites of another, on the host, where nothing is compiled for it."""
+    K, weights, sites = (np.asarray(part) for part in (covariance, start.weights, start.sites))
+    factor = _factor(K, sites)
+    spread = scipy.linalg.solve_triangular(factor, np.sqrt(sites)[:, None] * K, lower=True, check_finite=False)
+    variance = np.maximum(np.diagonal(K) - np.sum(spread**2, axis=0), np.finfo(float).eps * np.diagonal(K))
+    parts = K @ weights, variance, weights, sites, 2 * np.sum(np.log(np.diagonal(factor)))
+    return Implicit(*map(jnp.asarray, parts))
+
+
+def _factor(covariance: np.ndarray, sites: np.ndarray) -> np.ndarray:
+    """The Cholesky factor of B = I + √sites·K·√sites."""
+    root = np.sqrt(sites)
+    scaled = root[:, None] * covariance * root
+    scaled[np.diag_indices(len(root))] += 1
+    return scipy.linalg.cholesky(scaled.T, lower=True, overwrite_a=True, check_finite=False)
 
 
 @eqx.filter_jit
@@ -160,15 +166,15 @@ def infer(
     problem: Problem,
     settings: ClassifierSettings,
     seed: int,
-    start: tuple[Any, Any] | None = None,
+    start: Implicit | None = None,
     progress: bool = False,
 ) -> Found:
     """Find the posterior for a kernel: exact natural-gradient steps, or steps from mini-batches.
 
     ``start`` has the weights and sites to begin with; by default those of the prior.
     """
-    prior = kernel, problem.inputs, problem.real, settings.jitter
-    covariance, q = _prior(*prior) if start is None else _resumed(*prior, *start)
+    covariance, q = _prior(kernel, problem.inputs, problem.real, settings.jitter)
+    q = q if start is None else _resumed(covariance, start)
     rows = problem.rows
     batch_size = None if settings.batch_size is None else min(settings.batch_size, rows)
     oracle = ExpectedLikelihood(

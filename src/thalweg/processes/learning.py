@@ -12,7 +12,7 @@ from scipy.spatial.distance import pdist
 
 from thalweg.descent import Status
 from thalweg.kernels import Gaussian, Kernel, Stationary
-from thalweg.processes.inference import ClassifierSettings, Found, Problem, change, infer, slope
+from thalweg.processes.inference import ClassifierSettings, Found, Problem, covariance_of, infer, slope
 
 _FURTHEST = np.log(1e4)
 """How far learning may take a parameter of the kernel from where it starts, as a logarithm."""
@@ -30,7 +30,10 @@ _ALIKE = 1.5
 """A ratio of standard deviations below which features have one scale."""
 
 _FEW_PARAMETERS = 4
-"""So many parameters have their curvature worked out before the climb."""
+"""So many parameters have their derivatives taken by differences, and their curvature worked out before the climb."""
+
+_SMALL = 1e-6
+"""The difference."""
 
 _LOOSE = 0.1
 """The tolerance, and the gain in nats that is worth another step, where starting points are compared."""
@@ -123,7 +126,6 @@ class Search:
 
     def _infer(self, kernel: Kernel, start: Any) -> Found:
         """Find the posterior for a kernel, and keep it if it is the best. An interruption is passed on."""
-        start = None if start is None else (start.weights, start.sites)
         found = infer(kernel, self.problem, self.settings, self.seed, start)
         if self.best is None or not found.bound <= self.best.found.bound:
             self.best = Learned(kernel, found, self.rows)
@@ -138,59 +140,57 @@ class Search:
         leaves, structure = jax.tree.flatten(kernel)
         shapes = [() if self.tied else np.shape(leaf) for leaf in leaves]
         ends = np.cumsum([int(np.prod(shape)) for shape in shapes])
+        count, rows = int(ends[-1]), len(self.rows)
 
-        def bound(logs: np.ndarray) -> tuple[Found, np.ndarray]:
-            nonlocal start
+        def moved(logs: np.ndarray) -> Kernel:
             parts = zip(leaves, np.split(np.exp(logs), ends[:-1]), shapes, strict=True)
-            moved = [np.asarray(leaf * part.reshape(shape)) for leaf, part, shape in parts]
-            proposed = jax.tree.unflatten(structure, moved)
+            return jax.tree.unflatten(
+                structure, [np.asarray(leaf * part.reshape(shape)) for leaf, part, shape in parts]
+            )
+
+        def bound(logs: np.ndarray) -> tuple[Found, np.ndarray, np.ndarray]:
+            """The posterior, the derivative of −bound, and at first about the second one."""
+            nonlocal start
+            proposed = moved(logs)
             found = self._infer(proposed, start)
             start = found.result.x
-            weights = np.asarray(start.weights)[: len(self.rows)]
+            weights, precision = np.asarray(start.weights)[:rows], found.precision(rows)
             # At the best posterior its own part vanishes, and this is the derivative of −bound in the covariance.
-            pull = (found.precision(len(self.rows)) - weights[:, None] * weights) / 2
-            pull = np.pad(pull, (0, len(self.problem.real) - len(pull)))
-            slopes = jax.tree.leaves(slope(proposed, self.problem.inputs, pull))
-            ahead = [np.asarray(part) * leaf for part, leaf in zip(slopes, moved, strict=True)]
-            return found, np.concatenate([[part.sum()] if self.tied else part.ravel() for part in ahead])
+            pull = (precision - weights[:, None] * weights) / 2
+            if count > _FEW_PARAMETERS:
+                pull = np.pad(pull, (0, len(self.problem.real) - rows))
+                slopes = slope(proposed, self.problem.inputs, pull)
+                parts = [np.ravel(a * b) for a, b in zip(*map(jax.tree.leaves, (slopes, proposed)), strict=True)]
+                return found, np.concatenate(parts), np.eye(count) * rows / 3
+            # By differences, for which nothing is compiled.
+            here = np.asarray(found.covariance)[:rows, :rows]
+            shifted = [moved(logs + _SMALL * unit) for unit in np.eye(count)]
+            changes = [(covariance_of(k, self.problem, self.settings) - here) / _SMALL for k in shifted]
+            gradient = np.array([np.sum(pull * change) for change in changes])
+            # The expected second derivative, were the noise Gaussian.
+            products = [precision @ change for change in changes] if logs is origin else []
+            return found, gradient, np.array([[np.sum(a * b.T) / 2 for a in products] for b in products])
 
-        first, rise = bound(np.zeros(ends[-1]))
-        metric = np.linalg.inv(np.linalg.cholesky(self._curvature(kernel, first))).T
+        origin = np.zeros(count)
+        first, rise, curvature = bound(origin)
+        metric = np.linalg.inv(np.linalg.cholesky(curvature + np.eye(count))).T
         # Newton's step by this curvature is the first, but an e-fold one at most.
         unit = max(1.0, float(np.max(np.abs(metric @ (metric.T @ rise)))))
 
         def loss(place: np.ndarray) -> tuple[float, np.ndarray]:
             logs = np.clip(metric @ place, -_FURTHEST, _FURTHEST)
-            found, gradient = bound(logs) if np.any(place) else (first, rise)
+            found, gradient, _ = bound(logs) if np.any(place) else (first, rise, None)
             return (first.bound - found.bound) / unit, metric.T @ gradient / unit
 
         worth = min(self.settings.tol, _LOOSE) / unit
         scipy.optimize.minimize(
             loss,
-            np.zeros(ends[-1]),
+            origin,
             jac=True,
             method="L-BFGS-B",
-            bounds=[(-1e9, 1e9)] * int(ends[-1]),  # none, but with some the first step is not shortened
+            bounds=[(-1e9, 1e9)] * count,  # none, but with some the first step is not shortened
             options={"maxiter": 50, "ftol": worth, "gtol": np.sqrt(worth / unit)},
         )
-
-    def _curvature(self, kernel: Kernel, found: Found) -> np.ndarray:
-        """About the second derivative of −bound in the logarithms: the expected one, were the noise Gaussian."""
-        leaves, structure = jax.tree.flatten(kernel)
-        zeros = [np.zeros_like(leaf) for leaf in leaves]
-        places: list[tuple[int, Any]] = [(i, ...) for i in range(len(leaves))]
-        if not self.tied:
-            places = [(i, index) for i, leaf in enumerate(leaves) for index in np.ndindex(np.shape(leaf))]
-        count, rows = len(places), len(self.rows)
-        if count > _FEW_PARAMETERS:
-            return np.eye(count) * rows / 3
-        precision, products = found.precision(rows), []
-        for i, index in places:
-            tangent = [*zeros[:i], np.zeros_like(leaves[i]), *zeros[i + 1 :]]
-            tangent[i][index] = leaves[i][index]
-            ahead = change(kernel, self.problem.inputs, jax.tree.unflatten(structure, tangent))
-            products.append(precision @ np.asarray(ahead)[:rows, :rows])
-        return np.array([[np.sum(a * b.T) / 2 for a in products] for b in products]) + np.eye(count)
 
 
 def learn(kernels: list[Kernel], data: tuple, settings: ClassifierSettings, seed: int, tied: bool) -> Learned:

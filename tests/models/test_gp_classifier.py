@@ -118,7 +118,7 @@ def test_says_when_steps_ran_out(moons):
 @pytest.mark.parametrize(
     "parameters",
     [
-        {"kernel": "rbf"},
+        {"kernel": 3},
         {"likelihood": "cauchit"},
         {"jitter": -1.0},
         {"learn": "no"},

@@ -12,7 +12,7 @@ from sklearn.datasets import make_moons
 from thalweg.descent import Status
 from thalweg.gaussian import BernoulliLogit, StudentT
 from thalweg.kernels import Gaussian, Matern32
-from thalweg.processes import ClassifierSettings, classification, default_kernel, fit_classifier
+from thalweg.processes import ClassifierSettings, default_kernel, fit_classifier, inference
 
 KERNEL = Gaussian(lengthscale=0.7, variance=20.0)
 X, LABELS = make_moons(60, noise=0.25, random_state=0)
@@ -167,7 +167,7 @@ def test_fitted_is_plain_data(fixed):
 
 def interrupted_at(call, monkeypatch):
     """Let the given inference of a fit be interrupted from the keyboard after two steps."""
-    whole, calls = classification.minimize, []
+    whole, calls = inference.minimize, []
 
     def impatient(*arguments, **options):
         calls.append(None)
@@ -176,7 +176,7 @@ def interrupted_at(call, monkeypatch):
         result = whole(*arguments, **{**options, "steps": 2, "tol": 1e-30})
         return replace(result, status=Status.INTERRUPTED)
 
-    monkeypatch.setattr(classification, "minimize", impatient)
+    monkeypatch.setattr(inference, "minimize", impatient)
 
 
 def test_an_interrupted_fit_keeps_what_was_found(monkeypatch):
@@ -200,7 +200,7 @@ def test_before_anything_was_found_an_interruption_is_passed_on(monkeypatch):
     def interrupted(*_, **__):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(classification, "minimize", interrupted)
+    monkeypatch.setattr(inference, "minimize", interrupted)
     with pytest.raises(KeyboardInterrupt):
         fit_classifier(X, Y, replace(FIXED, learn=True), KERNEL)
 

@@ -35,8 +35,10 @@ class GPClassifier(ClassifierMixin, Storable):
     Parameters
     ----------
     kernel
-        A kernel from :mod:`thalweg.kernels`. By default a :class:`~thalweg.kernels.Gaussian` with the median distance
-        between rows as lengthscale and variance 10.
+        A kernel from :mod:`thalweg.kernels`, in the units of the features; or a class of them or its name ("rbf",
+        "matern32", …), by default :class:`~thalweg.kernels.Gaussian`. Of a class the lengthscale is the median distance
+        between rows, with the features as they are or standardised, whichever has the higher bound, and the variance
+        is 10; if they are learned, lengthscales of features keep their proportions.
     likelihood
         "logit" (default), "probit", or a :class:`~thalweg.gaussian.Likelihood` of labels 0 and 1.
     jitter
@@ -59,7 +61,7 @@ class GPClassifier(ClassifierMixin, Storable):
     random_state
         Seeds batches and restarts.
     verbose
-        Show a progress bar.
+        Show a progress bar: the rows, the start, its bound and its kernel.
 
     Attributes
     ----------
@@ -70,7 +72,7 @@ class GPClassifier(ClassifierMixin, Storable):
     log_marginal_likelihood_bound_ : float
         The same.
     kernel_ : Kernel or list of Kernel
-        The kernel used; one for each class if there are more than two.
+        The kernel used, in the units of the features; one for each class if there are more than two.
     n_iter_ : int
         Steps taken; the most of any class.
     history_ : History or list of History
@@ -93,7 +95,7 @@ class GPClassifier(ClassifierMixin, Storable):
     """
 
     _parameter_constraints: ClassVar[dict] = {
-        "kernel": [Kernel, None],
+        "kernel": [Kernel, type, str, None],
         "likelihood": [StrOptions(set(_LINKS)), Likelihood],
         "jitter": [Interval(Real, 0, None, closed="left")],
         "learn": ["boolean"],
@@ -108,7 +110,7 @@ class GPClassifier(ClassifierMixin, Storable):
 
     def __init__(
         self,
-        kernel: Kernel | None = None,
+        kernel: Kernel | type[Kernel] | str | None = None,
         *,
         likelihood: str | Likelihood = "logit",
         jitter: float = 1e-6,

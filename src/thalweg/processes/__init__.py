@@ -8,6 +8,8 @@
 ==============================  ===================================================================================
 """
 
-from thalweg.processes.classification import ClassifierSettings, ProcessPosterior, default_kernel, fit_classifier
+from thalweg.processes.classification import ProcessPosterior, fit_classifier
+from thalweg.processes.inference import ClassifierSettings
+from thalweg.processes.learning import default_kernel
 
 __all__ = ["ClassifierSettings", "ProcessPosterior", "default_kernel", "fit_classifier"]

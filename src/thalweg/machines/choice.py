@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from thalweg.kernels import Kernel
-from thalweg.machines.folds import left_out, sample
+from thalweg.machines.folds import Found, Sample, left_out, sample
 from thalweg.machines.learners import in_precision, start
 from thalweg.machines.losses import LogisticLoss, SoftmaxLoss
 from thalweg.machines.methods import Settings
@@ -22,6 +22,8 @@ _PLAIN_ALPHA = 0.01
 _LEAST_LOGISTIC = 0.003
 # Units of their own must lower the errors by this part.
 _WORTH = 0.01
+# So many rows left out are enough to choose units by.
+_FEW = 160
 # Multipliers that are tried when each row is left out in turn.
 _MULTIPLIERS = (0.25, 0.5, 1.0, 2.0, 4.0)
 # The directions that the search on a slice tries in turn, as factors of the multiplier and of the ridge; it goes on in
@@ -50,18 +52,23 @@ def choose(rows: Rows, settings: Settings, seed: int, dtype: Any) -> tuple[Kerne
     alpha = float(settings.alpha) if not search_alpha else _PLAIN_ALPHA * (10 if many and loss.curvature >= 1 else 1)
     if given and not search_alpha:
         return in_precision(settings.kernel, dtype), alpha
-    seen, best, base = sample(rows, seed), None, 1.0
+    several = _MULTIPLIERS if search_kernel else (times,)
 
     def scaled(times: float, base: Any) -> Kernel:
         kernel = settings.kernel
         return in_precision(kernel if isinstance(kernel, Kernel) else kernel(lengthscale=times * base), dtype)
 
-    for unit in (1.0,) if given else seen.units():
-        view = seen._replace(x=seen.x / unit)
-        median = 1.0 if given else view.median()
-        found = left_out(view, _MULTIPLIERS if search_kernel else (times,), partial(scaled, base=median))
-        if best is None or (found is not None and found.errors < (1 - _WORTH) * best.errors):
-            best, base = found, unit * median
+    def tried(seen: Sample) -> tuple[Found | None, float]:
+        median = 1.0 if given else seen.median()
+        return left_out(seen, several, partial(scaled, base=median)), median
+
+    seen = sample(rows, seed)
+    unit, *others = (1.0,) if given else seen.units()
+    for other in others:
+        errors = [found.errors for found, _ in (tried(seen.in_unit(u, _FEW)) for u in (unit, other)) if found]
+        unit = other if errors[1:] < [(1 - _WORTH) * errors[0]] else unit
+    best, median = tried(seen.in_unit(unit))
+    base = unit * median
     if best is not None and loss.by_squares:
         times = best.times
         if search_alpha:

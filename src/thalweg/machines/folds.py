@@ -52,6 +52,10 @@ class Sample(NamedTuple):
             return (own if factor > _APART else 1.0,)
         return (1.0, own) if factor > _ALIKE else (1.0,)
 
+    def in_unit(self, unit: Any, most: int = _MOST) -> "Sample":
+        """The sample with features in other units, of which at most so many rows are left out."""
+        return self._replace(x=self.x / unit, left_out=self.left_out[:: -(-len(self.left_out) // most)])
+
     def median(self) -> float:
         """The median distance between rows."""
         with np.errstate(over="ignore"):
@@ -69,7 +73,7 @@ def sample(rows: Rows, seed: int) -> Sample:
     targets = np.stack([np.bincount(place, each * column) for column in rows.targets_of(chosen).T], axis=1)
     some = np.random.default_rng([seed, 3]).permutation(len(different))[:_MOST]
     away = 0.0 if rows.offset is None else np.abs(rows.offset)
-    rounding = 8 * np.finfo(np.float64).eps * (np.max(np.abs(different), axis=0) + away)
+    rounding = 8 * np.finfo(np.float64).eps * (np.median(np.abs(different), axis=0) + away)
     return Sample(different, weights, targets / weights[:, None], np.sort(some), rounding)
 
 

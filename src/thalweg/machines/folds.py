@@ -8,6 +8,7 @@ import numpy as np
 
 from thalweg.kernels import median_distance
 from thalweg.machines.rows import Rows
+from thalweg.threads import enough_threads
 
 FEWEST = 40
 """With fewer different rows than this, what is left out says too little."""
@@ -99,7 +100,8 @@ def left_out(rows: Sample, multipliers: Sequence[float], kernel: Callable[[float
     best = Found(np.inf, multipliers[0], 1.0, 0.25)
     for times in multipliers:
         K = np.asarray(kernel(times)(x), np.float64)
-        values, vectors = np.linalg.eigh(root * K * root.T)
+        with enough_threads(len(K)):
+            values, vectors = np.linalg.eigh(root * K * root.T)
         values, coordinates = np.maximum(values, 0), vectors.T @ (root * y)
         for ridge in _RIDGES:
             kept = ridge / (values + ridge)

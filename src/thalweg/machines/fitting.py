@@ -23,6 +23,7 @@ from thalweg.machines.choice import ENOUGH_ROWS, choose
 from thalweg.machines.learners import Learner, in_precision, start
 from thalweg.machines.methods import Settings
 from thalweg.machines.rows import Rows
+from thalweg.threads import enough_threads
 
 # Passes over the data where none are given: a pass over many rows is worth several over few.
 _PASSES, _FEW_ROWS = 10, 20_000
@@ -148,7 +149,7 @@ def fit(rows: Rows, settings: Settings, seed: int, onto: Fitted | None = None) -
     True
     """
     double = len(rows) <= settings.block_size if onto is None else onto.double
-    with jax.enable_x64(double):
+    with jax.enable_x64(double), enough_threads(min(len(rows), settings.block_size)):
         begun = _begun(rows, settings, len(rows), seed, np.float64 if double else np.float32, onto)
         return _passed_over(begun, replace(rows, offset=begun.offset), settings, seed)
 

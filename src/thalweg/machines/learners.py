@@ -239,8 +239,10 @@ def start(
     method, loss = settings.method, in_precision(settings.loss, dtype)
     size = settings.block_size
     if rows is not None:
-        # A lone block of landmarks is padded, as little as may be; of frequencies it has about as many as rows.
-        size = min(size, padded_size(rows, _GRAIN) if method.visits else max(32, 1 << (rows - 1).bit_length()))
+        # Landmarks are in blocks of one size, padded as little as may be; of frequencies a block has about as many as
+        # there are rows.
+        even = -(-rows // -(-rows // size))
+        size = min(size, padded_size(even, _GRAIN) if method.visits else max(32, 1 << (rows - 1).bit_length()))
     kernel.check_dimension("X", dimension)
 
     def of_size(size: int) -> Coordinates:

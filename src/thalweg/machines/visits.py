@@ -29,6 +29,8 @@ from thalweg.machines.losses import Loss
 _MOMENTUM = FISTA()
 # For losses with kinks so many rounds are accelerated. Then they are over-relaxed: any number below 2 converges.
 _ACCELERATED, _RELAXATION = 200, 1.6
+# Where there may be more rounds, the matrix of a visit is inverted.
+_MANY_ROUNDS = 20
 # Below this float32 could not factorise a kernel matrix; a longer diagonal only makes for shorter steps.
 _LEAST_DIAGONAL = {jnp.dtype("float32"): 1e-3, jnp.dtype("float64"): 1e-10}
 
@@ -130,6 +132,11 @@ def _visited(
     kernel = jnp.where(there[:, None] & there[None, :], visitor.coordinates.metric(batch.x), 0)
     diagonal = jnp.maximum(alpha / (curvature * row_weights[:, 0]), _LEAST_DIAGONAL[f.dtype])
     factor = jax.scipy.linalg.cho_factor(kernel + jnp.diag(jnp.where(there, diagonal, 1)))
+    solve = lambda b: jax.scipy.linalg.cho_solve(factor, b)
+    if visitor.rounds > _MANY_ROUNDS:
+        # A product takes a twentieth of the time; what rounding costs the inverse, further rounds make good.
+        inverse = solve(jnp.eye(len(f), dtype=f.dtype))
+        solve = lambda b: jnp.matmul(inverse, b, precision="highest")
     scale = expansion.scale
 
     def short_of_optimal(weights: Array, f: Array) -> Array:
@@ -143,7 +150,7 @@ def _visited(
         accelerated = visitor.loss.smooth | (now.rounds < _ACCELERATED)
         weights, values = trees.where(accelerated, now.memory.point, now.at)
         residual = short_of_optimal(weights, values)
-        change = -jax.scipy.linalg.cho_solve(factor, residual / curvature)
+        change = -solve(residual / curvature)
         change = jnp.where(accelerated, 1, _RELAXATION) * change
         at = weights + change, values + jnp.matmul(kernel, change, precision="highest")
         # The momentum is dropped where it points uphill, by the gradient of the objective as a function.

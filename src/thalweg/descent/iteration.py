@@ -200,15 +200,7 @@ class Descent(eqx.Module):
         ``oracle.period`` steps; :func:`minimize` sees to it, a loop of one's own must.
         """
         point, centre = self.momentum.points(state.x, state.momentum)
-        try:
-            out, oracle_state = self.oracle.estimate(point, state.oracle, key)
-        except (TypeError, ValueError) as error:
-            shapes = jax.tree.map(jnp.shape, point)
-            # Not of the error's own type: JAX has some that cannot be made from a message.
-            kind = TypeError if isinstance(error, TypeError) else ValueError
-            raise kind(
-                f"oracle={type(self.oracle).__name__} failed at a point of x0's shape {shapes}: {error}"
-            ) from error
+        out, oracle_state = estimated(self.oracle, point, state.oracle, key)
         return self.advance(state, point, centre, out, oracle_state)
 
     def advance(
@@ -220,7 +212,7 @@ class Descent(eqx.Module):
 
     def move(self, state: State, point: PyTree[Array], centre: PyTree[Array], out: Out) -> Move:
         """Gather what a step rule may look at, after checking the gradient."""
-        _check_gradient(type(self.oracle).__name__, out.gradient, centre)
+        check_gradient(type(self.oracle).__name__, out.gradient, centre)
         gradient = jax.tree.map(lambda g, c: g.astype(c.dtype), out.gradient, centre)
         return Move(
             steps=state.steps,
@@ -318,8 +310,27 @@ def as_point(x: PyTree) -> PyTree[Array]:
     return jax.tree_util.tree_map_with_path(leaf, x)
 
 
-def _check_gradient(oracle: str, gradient: PyTree[Array], x: PyTree[Array]) -> None:
-    """Refuse a gradient that does not look like x; costs nothing, since shapes are known when a step is traced."""
+def estimated(oracle: Oracle, x: PyTree[Array], state: PyTree, key: Key[Array, ""]) -> tuple[Out, PyTree]:
+    """Ask the oracle; what it fails with, or a gradient that does not look like x, is told in its name.
+
+    It costs nothing, since shapes are known when a step is traced.
+    """
+    name = type(oracle).__name__
+    try:
+        out, state = oracle.estimate(x, state, key)
+    except (TypeError, ValueError) as error:
+        if str(error).startswith("oracle="):
+            raise
+        # Not of the error's own type: JAX has some that cannot be made from a message.
+        kind = TypeError if isinstance(error, TypeError) else ValueError
+        shapes = jax.tree.map(jnp.shape, x)
+        raise kind(f"oracle={name} failed at a point of x0's shape {shapes}: {error}") from error
+    check_gradient(name, out.gradient, x)
+    return out, state
+
+
+def check_gradient(oracle: str, gradient: PyTree[Array], x: PyTree[Array]) -> None:
+    """Refuse a gradient that does not look like x."""
     if not trees.same_structure(gradient, x):
         found, wanted = jax.tree.structure(gradient), jax.tree.structure(x)
         raise ValueError(f"oracle={oracle} returned a gradient with the tree {found}, but x0 has {wanted}")

@@ -180,9 +180,7 @@ class Backtracking(Search):
 
     def merit(self, move: Move, size: Scalar, x: PyTree[Array], value: Scalar) -> Scalar:
         """f(x) less what the model adds to f(y)."""
-        ahead = move.divergence.displacement(x, move.point)
-        model = trees.inner(move.out.gradient, ahead) + move.divergence.value(x, move.point) / size
-        return value - model.astype(value.dtype)
+        return value - move.divergence.model(move.out.gradient, x, move.point, size).astype(value.dtype)
 
 
 class Monotone(Search):

@@ -5,12 +5,14 @@ from numbers import Integral, Real
 from typing import Any, ClassVar
 
 import numpy as np
+from scipy.sparse import issparse
 from sklearn.base import RegressorMixin, _fit_context, is_regressor
 from sklearn.exceptions import ConvergenceWarning
+from sklearn.utils import Tags
 from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from thalweg.arguments import number
+from thalweg.arguments import number, whole
 from thalweg.descent import Status
 from thalweg.gaussian import linear
 from thalweg.models._common import Storable, row_weights, unharmed
@@ -18,6 +20,9 @@ from thalweg.models._summary import Marginals, Summary
 
 _LARGEST = 1e100
 """The squares of larger numbers could overflow."""
+
+_MOST_ENTRIES = 2**27
+"""Of a sparse matrix that is made dense: a gibibyte of them."""
 
 _SHORTEST_MOVE = 1e-15
 """Rounding hides moves shorter than this."""
@@ -32,7 +37,7 @@ class GeneralisedLinearModel(Storable):
     """
 
     _parameter_constraints: ClassVar[dict] = {
-        "prior_scale": [StrOptions({"auto"}), POSITIVE, "array-like"],
+        "prior_scale": [StrOptions({"auto", "learn"}), POSITIVE, "array-like"],
         "fit_intercept": ["boolean"],
         "intercept_scale": [POSITIVE],
         "max_iter": [Interval(Integral, 1, None, closed="left")],
@@ -65,31 +70,38 @@ class GeneralisedLinearModel(Storable):
         raise NotImplementedError
 
     @_fit_context(prefer_skip_nested_validation=True)
-    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> "GeneralisedLinearModel":
+    def fit(self, X: Any, y: Any, sample_weight: Any = None, offset: Any = None) -> "GeneralisedLinearModel":
         """Find the posterior given these examples, and forget all others.
 
         Parameters
         ----------
         X
-            Features, an array or data frame with a row for each example.
+            Features, an array, data frame or sparse matrix with a row for each example. A sparse one is made dense, and
+            refused if it would then take more than a gigabyte: give it to ``partial_fit`` by batches of rows.
         y
             Targets.
         sample_weight
             How often each example counts; 1 by default. A weight of 2 is the same as giving the example twice.
+        offset
+            A part of z that is known for each example: z = offset + intercept + x·coefficients.
         """
         with unharmed(self):
-            rows = self._observations(X, y, sample_weight, first=True)
+            rows = self._observations(X, y, sample_weight, offset, first=True)
             self._keep(linear.fit(self._kind(), rows, self._prior(), self._search()))
         return self
 
-    def _fit_further(self, X: Any, y: Any, sample_weight: Any, **known: Any) -> None:
+    def _fit_further(self, X: Any, y: Any, sample_weight: Any, offset: Any, **known: Any) -> None:
         before = getattr(self, "_posterior", None)
         with unharmed(self):
-            rows = self._observations(X, y, sample_weight, first=before is None, **known)
+            rows = self._observations(X, y, sample_weight, offset, first=before is None, **known)
             self._keep(linear.fit_further(self._kind(), rows, self._prior(), self._search(), before))
 
-    def _observations(self, X: Any, y: Any, sample_weight: Any, first: bool, **known: Any) -> linear.Observations:
-        X, y = validate_data(self, X, y, reset=first, dtype=np.float64, y_numeric=is_regressor(self))
+    def _observations(
+        self, X: Any, y: Any, sample_weight: Any, offset: Any, first: bool, **known: Any
+    ) -> linear.Observations:
+        numeric = is_regressor(self)
+        X, y = validate_data(self, X, y, reset=first, dtype=np.float64, y_numeric=numeric, accept_sparse="csr")
+        X = _dense(X)
         if is_regressor(self) and y.dtype.kind not in "biuf":
             raise ValueError(f"y must hold numbers, found {y[0]!r}")
         _check_size("X", X)
@@ -99,16 +111,21 @@ class GeneralisedLinearModel(Storable):
                 f"fit_intercept must stay what it was in the first fit, {had}, found {self.fit_intercept!r}: set it "
                 f"back, or fit anew"
             )
-        weights = row_weights(sample_weight, X)
+        weights, offsets = row_weights(sample_weight, X), row_numbers("offset", offset, len(X))
         # Classes are those of rows that count.
         counts = weights > 0
         targets = self._targets(y[counts], first, **known)
-        return linear.Observations.of(X[counts], targets, weights[counts], self.fit_intercept)
+        weights = self._reweighted(targets, weights[counts])
+        return linear.Observations.of(X[counts], targets, weights, self.fit_intercept, offsets[counts])
+
+    def _reweighted(self, targets: np.ndarray, weights: np.ndarray) -> np.ndarray:
+        """The weights of the examples, where their classes have weights too."""
+        return weights
 
     def _prior(self) -> linear.Prior:
         intercept = float(self.intercept_scale) if self.fit_intercept else None
         if isinstance(self.prior_scale, str):
-            return linear.Prior(None, intercept)
+            return linear.Prior(self.prior_scale, intercept)
         scales = np.array(self.prior_scale, dtype=np.float64)
         if scales.ndim and scales.shape != (self.n_features_in_,):
             raise ValueError(
@@ -126,8 +143,8 @@ class GeneralisedLinearModel(Storable):
         status, last = solution.status, solution.history.last
         if status is Status.DIVERGED or not np.isfinite(solution.elbo):
             raise ValueError(
-                "X and y lead to a bound beyond the range of numbers: look for features or targets of extreme size, or "
-                "lower prior_scale. The model is as it was before"
+                "X and y lead to a bound beyond the range of numbers: look for features, targets or offsets of extreme "
+                "size, or lower prior_scale. The model is as it was before"
             )
         found = f"natural gradient {last['residual']:.1e}, step size {last['size']:.1e}"
         if status is Status.INTERRUPTED:
@@ -150,6 +167,11 @@ class GeneralisedLinearModel(Storable):
         self.prior_scale_, self.elbo_ = solution.prior_scale, solution.elbo
         self.n_iter_, self.history_ = solution.steps, solution.history
 
+    def __sklearn_tags__(self) -> Tags:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.sparse = True
+        return tags
+
     def _warn(self, message: str) -> None:
         warnings.warn(message, ConvergenceWarning, stacklevel=5)
 
@@ -159,7 +181,7 @@ class GeneralisedLinearModel(Storable):
 
     def _rows(self, X: Any) -> np.ndarray:
         check_is_fitted(self)
-        X = validate_data(self, X, reset=False, dtype=np.float64)
+        X = _dense(validate_data(self, X, reset=False, dtype=np.float64, accept_sparse="csr"))
         _check_size("X", X)
         return X
 
@@ -175,6 +197,35 @@ class GeneralisedLinearModel(Storable):
         level = float(number("level", level, above=0, below=1))
         return self._marginals().interval(level)
 
+    def sample(self, n: int = 1, X: Any = None, offset: Any = None, random_state: Any = None) -> np.ndarray:
+        """Draws from the posterior.
+
+        Parameters
+        ----------
+        n
+            How many.
+        X, offset
+            Rows to draw targets of, as :meth:`predict` takes them. None for draws of the coefficients.
+        random_state
+            A seed, or a generator of NumPy's.
+
+        Returns
+        -------
+        array
+            A draw per row: of the intercept, if there is one, and the coefficients; or of a target for each row of X.
+        """
+        check_is_fitted(self)
+        n, rng = whole("n", n), np.random.default_rng(_seed(random_state))
+        rows = np.zeros((0, self.n_features_in_)) if X is None else self._rows(X)
+        offsets = row_numbers("offset", offset, len(rows))
+        draws = self._posterior.draws(n, rows, offsets, rng)
+        kind = self._kind()
+        if X is None:
+            found = [coefficients for _, coefficients, *_ in draws]
+        else:
+            found = [kind.draw(part.likelihood, latent, off, rng) for part, _, latent, off in draws]
+        return rng.permutation(np.concatenate(found))
+
     def summary(self) -> Summary:
         """A table: mean, standard deviation, 2.5 % and 97.5 % quantile and P(coefficient > 0) of each coefficient."""
         check_is_fitted(self)
@@ -189,6 +240,44 @@ class GeneralisedLinearModel(Storable):
         return Marginals(np.array(shares), np.stack(means), np.stack(deviations), freedoms)
 
 
+def row_numbers(name: str, value: Any, count: int, above: float = -np.inf) -> np.ndarray:
+    """A finite number for every row, 0 for None, or an error that says what is wrong."""
+    found = np.asarray(0.0 if value is None else value)
+    if found.dtype.kind not in "iuf":
+        raise TypeError(f"{name} must hold numbers, found {value!r}")
+    if found.shape not in ((), (count,)):
+        raise ValueError(
+            f"{name} must be a number or have shape ({count},), one for each row, found shape {found.shape}"
+        )
+    found = np.broadcast_to(found.astype(np.float64), count)
+    if np.any(wrong := ~(np.isfinite(found) & (found > above))):
+        least = f" above {above:g}" if np.isfinite(above) else ""
+        raise ValueError(f"{name} must hold finite numbers{least}, found {found[wrong][0]:g}")
+    return found
+
+
+def _dense(X: Any) -> np.ndarray:
+    if not issparse(X):
+        return X
+    if X.shape[0] * X.shape[1] > _MOST_ENTRIES:
+        raise ValueError(
+            f"X is sparse, and would take {X.shape[0] * X.shape[1] / 2**27:.1f} GiB as the dense matrix needed: "
+            f"pass batches of rows, to partial_fit for learning, or choose fewer features"
+        )
+    return X.toarray()
+
+
+def _seed(random_state: Any) -> Any:
+    """What NumPy's new generators can be made of."""
+    if isinstance(random_state, np.random.RandomState):
+        return random_state.randint(2**31)
+    return (
+        random_state
+        if isinstance(random_state, np.random.Generator | None)
+        else whole("random_state", random_state, least=0)
+    )
+
+
 def _check_size(name: str, array: np.ndarray) -> None:
     if np.issubdtype(array.dtype, np.floating) and np.max(np.abs(array)) > _LARGEST:
         raise ValueError(f"{name} must hold numbers of at most {_LARGEST:g}, found {np.max(np.abs(array)):g}")
@@ -198,25 +287,47 @@ class Regressor(RegressorMixin, GeneralisedLinearModel):
     """Models of numbers."""
 
     @_fit_context(prefer_skip_nested_validation=True)
-    def partial_fit(self, X: Any, y: Any, sample_weight: Any = None) -> "Regressor":
+    def partial_fit(self, X: Any, y: Any, sample_weight: Any = None, offset: Any = None) -> "Regressor":
         """Take in a further batch: the posterior so far is the prior of the batch.
 
         That is Bayes' rule with a Gaussian in place of each intermediate posterior, so the outcome depends on the order
         of the batches a little, and differs from one fit to all of them, the less the larger the batches; for a
         :class:`GaussianGLM` it is exact. It is always over the coefficients, for streams with many more examples than
         features; batches of about the same size share one compiled function. A batch that is refused leaves the model
-        as it was. With ``prior_scale="auto"`` the scale is 2.5 in a stream, or that of a :meth:`fit` before it, since
-        a first batch can be too small to learn it from; a :class:`GaussianGLM` learns it from all batches.
+        as it was. A ``prior_scale`` of ``"auto"`` or ``"learn"`` is wide, as seen from the first batch, or that of a
+        :meth:`fit` before it; a :class:`GaussianGLM` chooses it by all batches.
 
         Parameters
         ----------
-        X, y, sample_weight
+        X, y, sample_weight, offset
             As in :meth:`fit`.
         """
-        self._fit_further(X, y, sample_weight)
+        self._fit_further(X, y, sample_weight, offset)
         return self
 
-    def predict(self, X: Any) -> np.ndarray:
-        """The mean of the target, averaged over the posterior of the coefficients."""
+    def predict(self, X: Any, offset: Any = None) -> np.ndarray:
+        """The mean of the target, averaged over the posterior of the coefficients.
+
+        Parameters
+        ----------
+        X, offset
+            As in :meth:`fit`.
+        """
         X = self._rows(X)
-        return self._posterior.predict(X)
+        return self._posterior.predict(X, row_numbers("offset", offset, len(X)))
+
+    def predict_interval(self, X: Any, level: float = 0.95, offset: Any = None) -> np.ndarray:
+        """Central intervals that a new target is in with the probability ``level``: lower and upper end, one per row.
+
+        They are about observations, noise included. For counts both ends belong to the interval, and the probability
+        is at least ``level``.
+
+        Parameters
+        ----------
+        X, offset
+            As in :meth:`fit`.
+        level
+            The probability.
+        """
+        X, level = self._rows(X), float(number("level", level, above=0, below=1))
+        return self._kind().interval(self._posterior, X, row_numbers("offset", offset, len(X)), level)

@@ -11,6 +11,7 @@
 """
 
 from thalweg.gaussian.linear.fitting import Prior, fit, fit_further
+from thalweg.gaussian.linear.marginals import Marginals
 from thalweg.gaussian.linear.observations import Observations
 from thalweg.gaussian.linear.search import Search, Solution
 from thalweg.gaussian.linear.targets import Counts, Labels, Measurements, Targets
@@ -20,6 +21,7 @@ __all__ = [
     "Counts",
     "Frame",
     "Labels",
+    "Marginals",
     "Measurements",
     "Observations",
     "Prior",

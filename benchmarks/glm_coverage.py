@@ -57,7 +57,7 @@ def hits(cell: tuple[str, int, str, str], runs: range, options: dict) -> tuple[n
     model, n, size, units = cell
     found, seconds = [], []
     for run in runs:
-        rng = np.random.default_rng([run, *map(len, (model, size, units)), n])
+        rng = np.random.default_rng([run, list(MODELS).index(model), n, EFFECTS.index(size), UNITS.index(units)])
         while True:
             X, means, deviations = features(units, n, rng)
             truth = effects(size, rng)

@@ -5,24 +5,21 @@ from numbers import Integral, Real
 from typing import Any, ClassVar
 
 import numpy as np
-from scipy.sparse import issparse
-from sklearn.base import RegressorMixin, _fit_context, is_regressor
+from sklearn.base import ClassifierMixin, RegressorMixin, _fit_context, is_regressor
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import Tags
 from sklearn.utils._param_validation import Interval, StrOptions
+from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from thalweg.arguments import number, whole
 from thalweg.descent import Status
 from thalweg.gaussian import linear
-from thalweg.models._common import Storable, row_weights, unharmed
+from thalweg.models._common import Storable, dense, row_numbers, row_weights, seed, unharmed
 from thalweg.models._summary import Marginals, Summary
 
 _LARGEST = 1e100
 """The squares of larger numbers could overflow."""
-
-_MOST_ENTRIES = 2**27
-"""Of a sparse matrix that is made dense: a gibibyte of them."""
 
 _SHORTEST_MOVE = 1e-15
 """Rounding hides moves shorter than this."""
@@ -101,7 +98,7 @@ class GeneralisedLinearModel(Storable):
     ) -> linear.Observations:
         numeric = is_regressor(self)
         X, y = validate_data(self, X, y, reset=first, dtype=np.float64, y_numeric=numeric, accept_sparse="csr")
-        X = _dense(X)
+        X = dense(X)
         if is_regressor(self) and y.dtype.kind not in "biuf":
             raise ValueError(f"y must hold numbers, found {y[0]!r}")
         _check_size("X", X)
@@ -139,7 +136,8 @@ class GeneralisedLinearModel(Storable):
     def _search(self) -> linear.Search:
         return linear.Search(float(self.tol), int(self.max_iter), bool(self.verbose))
 
-    def _keep(self, solution: linear.Solution) -> None:
+    def _judge(self, solution: linear.Solution | linear.Categories) -> None:
+        """Refuse what is beyond numbers, and warn of what was not reached."""
         status, last = solution.status, solution.history.last
         if status is Status.DIVERGED or not np.isfinite(solution.elbo):
             raise ValueError(
@@ -158,6 +156,9 @@ class GeneralisedLinearModel(Storable):
                 f"Standardise the features or lower prior_scale; where the gradient is small and the step is not, "
                 f"raise max_iter or tol"
             )
+
+    def _keep(self, solution: linear.Solution) -> None:
+        self._judge(solution)
         self._posterior = solution
         means, deviations = solution.weights.coefficients()
         first = int(self.fit_intercept)
@@ -173,7 +174,7 @@ class GeneralisedLinearModel(Storable):
         return tags
 
     def _warn(self, message: str) -> None:
-        warnings.warn(message, ConvergenceWarning, stacklevel=5)
+        warnings.warn(message, ConvergenceWarning, stacklevel=6)
 
     def _has_intercept(self) -> bool:
         """Whether the model was fitted with an intercept, whatever has been set since."""
@@ -181,7 +182,7 @@ class GeneralisedLinearModel(Storable):
 
     def _rows(self, X: Any) -> np.ndarray:
         check_is_fitted(self)
-        X = _dense(validate_data(self, X, reset=False, dtype=np.float64, accept_sparse="csr"))
+        X = dense(validate_data(self, X, reset=False, dtype=np.float64, accept_sparse="csr"))
         _check_size("X", X)
         return X
 
@@ -215,7 +216,7 @@ class GeneralisedLinearModel(Storable):
             A draw per row: of the intercept, if there is one, and the coefficients; or of a target for each row of X.
         """
         check_is_fitted(self)
-        n, rng = whole("n", n), np.random.default_rng(_seed(random_state))
+        n, rng = whole("n", n), np.random.default_rng(seed(random_state))
         rows = np.zeros((0, self.n_features_in_)) if X is None else self._rows(X)
         offsets = row_numbers("offset", offset, len(rows))
         draws = self._posterior.draws(n, rows, offsets, rng)
@@ -229,53 +230,17 @@ class GeneralisedLinearModel(Storable):
     def summary(self) -> Summary:
         """A table: mean, standard deviation, 2.5 % and 97.5 % quantile and P(coefficient > 0) of each coefficient."""
         check_is_fitted(self)
-        names = getattr(self, "feature_names_in_", [f"x{index}" for index in range(self.n_features_in_)])
         intercept = ["intercept"] if self._has_intercept() else []
-        return Summary([*intercept, *names], *self._posterior.weights.coefficients(), self._marginals())
+        return Summary([*intercept, *self._names()], *self._posterior.weights.coefficients(), self._marginals())
+
+    def _names(self) -> list[str]:
+        return list(getattr(self, "feature_names_in_", [f"x{index}" for index in range(self.n_features_in_)]))
 
     def _marginals(self) -> Marginals:
         shares, parts = zip(*self._posterior.weights.parts(), strict=True)
         means, deviations = zip(*(part.coefficients() for part in parts), strict=True)
         freedoms = np.array([part.freedom for part in parts])
         return Marginals(np.array(shares), np.stack(means), np.stack(deviations), freedoms)
-
-
-def row_numbers(name: str, value: Any, count: int, above: float = -np.inf) -> np.ndarray:
-    """A finite number for every row, 0 for None, or an error that says what is wrong."""
-    found = np.asarray(0.0 if value is None else value)
-    if found.dtype.kind not in "iuf":
-        raise TypeError(f"{name} must hold numbers, found {value!r}")
-    if found.shape not in ((), (count,)):
-        raise ValueError(
-            f"{name} must be a number or have shape ({count},), one for each row, found shape {found.shape}"
-        )
-    found = np.broadcast_to(found.astype(np.float64), count)
-    if np.any(wrong := ~(np.isfinite(found) & (found > above))):
-        least = f" above {above:g}" if np.isfinite(above) else ""
-        raise ValueError(f"{name} must hold finite numbers{least}, found {found[wrong][0]:g}")
-    return found
-
-
-def _dense(X: Any) -> np.ndarray:
-    if not issparse(X):
-        return X
-    if X.shape[0] * X.shape[1] > _MOST_ENTRIES:
-        raise ValueError(
-            f"X is sparse, and would take {X.shape[0] * X.shape[1] / 2**27:.1f} GiB as the dense matrix needed: "
-            f"pass batches of rows, to partial_fit for learning, or choose fewer features"
-        )
-    return X.toarray()
-
-
-def _seed(random_state: Any) -> Any:
-    """What NumPy's new generators can be made of."""
-    if isinstance(random_state, np.random.RandomState):
-        return random_state.randint(2**31)
-    return (
-        random_state
-        if isinstance(random_state, np.random.Generator | None)
-        else whole("random_state", random_state, least=0)
-    )
 
 
 def _check_size(name: str, array: np.ndarray) -> None:
@@ -331,3 +296,52 @@ class Regressor(RegressorMixin, GeneralisedLinearModel):
         """
         X, level = self._rows(X), float(number("level", level, above=0, below=1))
         return self._kind().interval(self._posterior, X, row_numbers("offset", offset, len(X)), level)
+
+
+class Classifier(ClassifierMixin, GeneralisedLinearModel):
+    """Models of classes; a subclass says which are possible, by :meth:`_possible`."""
+
+    _parameter_constraints: ClassVar[dict] = {
+        **GeneralisedLinearModel._parameter_constraints,
+        "class_weight": [dict, StrOptions({"balanced"}), None],
+    }
+
+    def __init__(
+        self,
+        prior_scale: Any = "auto",
+        fit_intercept: bool = True,
+        intercept_scale: float = 10.0,
+        max_iter: int = 1000,
+        tol: float = 1e-5,
+        verbose: int = 0,
+        class_weight: Any = None,
+    ) -> None:
+        super().__init__(prior_scale, fit_intercept, intercept_scale, max_iter, tol, verbose)
+        self.class_weight = class_weight
+
+    def _possible(self, classes: np.ndarray) -> np.ndarray:
+        raise NotImplementedError
+
+    def _targets(self, y: np.ndarray, first: bool, classes: Any = None, **known: Any) -> np.ndarray:
+        check_classification_targets(y)
+        if first:
+            self.classes_ = self._possible(np.unique(y if classes is None else classes))
+        elif classes is not None and not np.array_equal(np.unique(classes), self.classes_):
+            raise ValueError(f"classes must be those of the first batch, {self.classes_}, found {classes}")
+        unknown = np.setdiff1d(y, self.classes_)
+        if unknown.size:
+            raise ValueError(f"y must hold the classes {self.classes_} only, found {unknown}")
+        return np.searchsorted(self.classes_, y).astype(np.float64)
+
+    def _reweighted(self, targets: np.ndarray, weights: np.ndarray) -> np.ndarray:
+        if self.class_weight is None:
+            return weights
+        known, codes = self.classes_.tolist(), targets.astype(int)
+        if isinstance(self.class_weight, str):
+            factors = np.sum(weights) / (len(known) * np.bincount(codes, weights, len(known)))
+        else:
+            if unknown := [label for label in self.class_weight if label not in known]:
+                raise ValueError(f"class_weight must be for the classes {self.classes_}, found {unknown[0]!r}")
+            given = [self.class_weight.get(label, 1.0) for label in known]
+            factors = row_numbers("class_weight", given, len(known), above=0)
+        return weights * factors[codes]

@@ -32,19 +32,20 @@ class Summary:
     """What the quantiles are of; by default they are those of normal distributions."""
 
     @property
-    def _marginals(self) -> Marginals:
+    def of(self) -> Marginals:
+        """The distributions that quantiles are of."""
         normal = Marginals(np.ones(1), self.means[None], self.deviations[None], np.array([np.inf]))
         return normal if self.marginals is None else self.marginals
 
     @property
     def interval(self) -> np.ndarray:
         """The 2.5 % and the 97.5 % quantile of each coefficient."""
-        return self._marginals.interval(0.95)
+        return self.of.interval(0.95)
 
     @property
     def probability_positive(self) -> np.ndarray:
         """P(coefficient > 0)."""
-        return 1 - self._marginals.below(0.0)
+        return 1 - self.of.below(0.0)
 
     def to_frame(self) -> Any:
         """The table as a data frame of pandas, which must be installed: a row for each coefficient."""

@@ -9,19 +9,18 @@ from typing import Any, ClassVar
 
 import numpy as np
 from scipy.special import logit
-from sklearn.base import ClassifierMixin, _fit_context
+from sklearn.base import _fit_context
 from sklearn.utils import Tags
-from sklearn.utils._param_validation import StrOptions
-from sklearn.utils.multiclass import check_classification_targets
 
 from thalweg.gaussian import linear
-from thalweg.models._glm import POSITIVE, GeneralisedLinearModel, Regressor, row_numbers
+from thalweg.models._common import row_numbers
+from thalweg.models._glm import POSITIVE, Classifier, GeneralisedLinearModel, Regressor
 
 _SMALLEST = 1e-16
 """Less likely, or more, the log-odds are not told apart."""
 
 
-class BernoulliGLM(ClassifierMixin, GeneralisedLinearModel):
+class BernoulliGLM(Classifier):
     """Bayesian logistic regression: two classes, P(second class) = 1/(1 + e⁻ᶻ).
 
     The posterior over the coefficients is the normal distribution N(m, V) that maximises the evidence lower bound,
@@ -97,24 +96,6 @@ class BernoulliGLM(ClassifierMixin, GeneralisedLinearModel):
     x0         ...
     """
 
-    _parameter_constraints: ClassVar[dict] = {
-        **GeneralisedLinearModel._parameter_constraints,
-        "class_weight": [dict, StrOptions({"balanced"}), None],
-    }
-
-    def __init__(
-        self,
-        prior_scale: Any = "auto",
-        fit_intercept: bool = True,
-        intercept_scale: float = 10.0,
-        max_iter: int = 1000,
-        tol: float = 1e-5,
-        verbose: int = 0,
-        class_weight: Any = None,
-    ) -> None:
-        super().__init__(prior_scale, fit_intercept, intercept_scale, max_iter, tol, verbose)
-        self.class_weight = class_weight
-
     @_fit_context(prefer_skip_nested_validation=True)
     def partial_fit(
         self, X: Any, y: Any, classes: Any = None, sample_weight: Any = None, offset: Any = None
@@ -179,51 +160,26 @@ class BernoulliGLM(ClassifierMixin, GeneralisedLinearModel):
         found = super().sample(n, X, offset, random_state)
         return found if X is None else self.classes_[found]
 
-    def _reweighted(self, targets: np.ndarray, weights: np.ndarray) -> np.ndarray:
-        if self.class_weight is None:
-            return weights
-        second = targets == 1
-        if isinstance(self.class_weight, str):
-            totals = np.array([weights[~second].sum(), weights[second].sum()])
-            factors = weights.sum() / (2 * totals)
-        else:
-            if unknown := [label for label in self.class_weight if label not in self.classes_.tolist()]:
-                raise ValueError(f"class_weight must be for the classes {self.classes_}, found {unknown[0]!r}")
-            given = (self.class_weight.get(label, 1.0) for label in self.classes_.tolist())
-            factors = row_numbers("class_weight", list(given), 2, above=0)
-        return weights * factors[second.astype(int)]
-
     def _kind(self) -> linear.Targets:
         return linear.Labels()
 
-    def _targets(self, y: np.ndarray, first: bool, classes: Any = None, **known: Any) -> np.ndarray:
-        check_classification_targets(y)
-        if first:
-            self.classes_ = _two_classes(np.unique(y if classes is None else classes))
-        elif classes is not None and not np.array_equal(np.unique(classes), self.classes_):
-            raise ValueError(f"classes must be those of the first batch, {self.classes_}, found {classes}")
-        unknown = np.setdiff1d(y, self.classes_)
-        if unknown.size:
-            raise ValueError(f"y must hold the classes {self.classes_} only, found {unknown}")
-        return (y == self.classes_[1]).astype(np.float64)
+    def _possible(self, classes: np.ndarray) -> np.ndarray:
+        if len(classes) > 2:
+            raise ValueError(
+                f"Only binary classification is supported. The type of the target is multiclass: {len(classes)} "
+                f"classes. CategoricalGLM is for more than two"
+            )
+        if len(classes) < 2:
+            raise ValueError(
+                f"BernoulliGLM needs two classes, found one class, {classes}; for the first batch of a stream pass "
+                f"classes="
+            )
+        return classes
 
     def __sklearn_tags__(self) -> Tags:
         tags = super().__sklearn_tags__()
         tags.classifier_tags.multi_class = False
         return tags
-
-
-def _two_classes(classes: np.ndarray) -> np.ndarray:
-    if len(classes) > 2:
-        raise ValueError(
-            f"Only binary classification is supported. The type of the target is multiclass: {len(classes)} classes. "
-            f"Wrap the model in sklearn.multiclass.OneVsRestClassifier"
-        )
-    if len(classes) < 2:
-        raise ValueError(
-            f"BernoulliGLM needs two classes, found one class, {classes}; for the first batch of a stream pass classes="
-        )
-    return classes
 
 
 class GaussianGLM(Regressor):

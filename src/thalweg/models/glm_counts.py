@@ -7,7 +7,8 @@ from sklearn.utils import Tags
 from sklearn.utils.validation import _num_samples
 
 from thalweg.gaussian import linear
-from thalweg.models._glm import POSITIVE, GeneralisedLinearModel, Regressor, row_numbers
+from thalweg.models._common import row_numbers
+from thalweg.models._glm import POSITIVE, GeneralisedLinearModel, Regressor
 
 
 class _Counts(Regressor):

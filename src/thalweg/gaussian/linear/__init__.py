@@ -10,6 +10,7 @@
 =================================  ================================================================================
 """
 
+from thalweg.gaussian.linear.categories import Categories, fit_categories
 from thalweg.gaussian.linear.fitting import Prior, fit, fit_further
 from thalweg.gaussian.linear.marginals import Marginals
 from thalweg.gaussian.linear.observations import Observations
@@ -18,6 +19,7 @@ from thalweg.gaussian.linear.targets import Counts, Labels, Measurements, Target
 from thalweg.gaussian.linear.weights import Frame, Weights
 
 __all__ = [
+    "Categories",
     "Counts",
     "Frame",
     "Labels",
@@ -30,5 +32,6 @@ __all__ = [
     "Targets",
     "Weights",
     "fit",
+    "fit_categories",
     "fit_further",
 ]

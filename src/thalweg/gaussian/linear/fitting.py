@@ -16,7 +16,7 @@ from thalweg.threads import enough_threads
 _WIDE = 1.25
 """The prior scale where none is given and none is learned, for features in standard deviations."""
 
-_FEW = 10
+FEW = 10
 """With fewer examples than so many for each feature the scale is learned."""
 
 
@@ -65,13 +65,13 @@ def fit(targets: Targets, rows: Observations, prior: Prior, search: Search) -> S
             solution = at_scale(prior.scale, search)
         else:
             sizes, varies = _sizes(targets, rows, prior)
-            few = np.sum(rows.weights) < _FEW * len(sizes)
+            few = np.sum(rows.weights) < FEW * len(sizes)
             if np.any(varies) and (few or prior.scale == "learn"):
                 # Each column that varies has the same part in the spread of the linear predictor.
                 units = sizes * np.sqrt(np.sum(varies))
                 solution = over_scales(lambda spread, *how: at_scale(spread / units, *how), search)
             else:
-                solution = at_scale(_wide(targets, rows, prior, sizes), search)
+                solution = at_scale(wide_scales(targets, rows, prior), search)
     return solution._replace(stream=rows if targets.remembers else None)
 
 
@@ -98,7 +98,7 @@ def fit_further(
         return fit(targets, rows, prior, search)
     if before is None:
         if isinstance(prior.scale, str):
-            prior = prior._replace(scale=_wide(targets, rows, prior, _sizes(targets, rows, prior)[0]))
+            prior = prior._replace(scale=wide_scales(targets, rows, prior))
         return fit(targets, rows, prior, search)
     with jax.enable_x64(True), enough_threads(rows.columns.shape[1]):
         return targets.at(before.likelihood, rows, before.weights.frame, search, before)
@@ -120,6 +120,7 @@ def _sizes(targets: Targets, rows: Observations, prior: Prior) -> tuple[np.ndarr
     return np.where(varies, spreads, np.where(largest > 0, largest, 1.0)), varies
 
 
-def _wide(targets: Targets, rows: Observations, prior: Prior, sizes: np.ndarray) -> np.ndarray:
+def wide_scales(targets: Targets, rows: Observations, prior: Prior) -> np.ndarray:
     """Prior scales that say little, whatever the units."""
+    sizes, _ = _sizes(targets, rows, prior)
     return _WIDE * targets.unit(rows, prior.frame(targets, rows, WIDEST / sizes)) / sizes

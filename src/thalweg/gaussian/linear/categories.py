@@ -2,6 +2,7 @@
 
 from typing import Any, NamedTuple
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -19,7 +20,7 @@ from thalweg.gaussian.softmax import ExpectedSoftmax, contrasts, mean_chances
 from thalweg.padding import padded, padded_size
 from thalweg.threads import enough_threads
 
-_STEP = 2.0
+_STEP, _NARROW = 1.0, 1e-8
 _ROWS, _COLUMNS = 256, 16
 
 
@@ -107,9 +108,11 @@ def fit_categories(rows: Observations, classes: int, prior: Prior, search: Searc
         size = oracle.design.shape[1]
         many = (classes - 1) * size
         standard = Full(jnp.zeros(many), jnp.eye(many), jnp.eye(many))
+        # The start has the curvature of the model without features: with the prior's a first step could be far too long.
+        bent = 2 * _first_gradient(oracle, standard._replace(covariance=_NARROW * jnp.eye(many))).covariance
         result = minimize(
             oracle,
-            standard,
+            Full.from_precision(jnp.zeros(many), jnp.eye(many) + bent),
             term=KLToNormal(standard),
             divergence=GaussianKL(),
             step=_STEP,
@@ -126,6 +129,11 @@ def fit_categories(rows: Observations, classes: int, prior: Prior, search: Searc
     covariance = covariance.reshape(mean.size, mean.size)
     elbo = -float(result.history.last["value"])
     return Categories(frame, mean, covariance, levels, elbo, result.steps, result.status, result.history, scale)
+
+
+@eqx.filter_jit
+def _first_gradient(oracle: ExpectedSoftmax, x: Full) -> Full:
+    return oracle.full(x).gradient
 
 
 def _oracle(design: np.ndarray, labels: np.ndarray, weights: np.ndarray, levels: np.ndarray) -> ExpectedSoftmax:

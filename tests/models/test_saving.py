@@ -19,6 +19,7 @@ FITTED = {
     "KernelRegressor": lambda: thalweg.KernelRegressor(random_state=0).fit(X, np.sin(X)),
     "GPClassifier": lambda: thalweg.GPClassifier(learn=False).fit(X, LABELS),
     "BernoulliGLM": lambda: thalweg.BernoulliGLM().fit(X, WORDS),
+    "CategoricalGLM": lambda: thalweg.CategoricalGLM().fit(X, WORDS),
     "GaussianGLM": lambda: thalweg.GaussianGLM(prior_scale=1.0).fit(X, X[:, 0] + np.sin(X[:, 1])),
     "PoissonGLM": lambda: thalweg.PoissonGLM(prior_scale=1.0).fit(X, COUNTS),
     "NegativeBinomialGLM": lambda: thalweg.NegativeBinomialGLM(dispersion=0.5, prior_scale=1.0).fit(X, COUNTS),

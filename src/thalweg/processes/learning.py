@@ -72,7 +72,8 @@ def starting_kernels(inputs: np.ndarray, kind: type[Stationary] = Gaussian) -> l
         scales = [np.ones(len(spread)), np.where(varying, spread, 1.0)]
     rows = rows[np.random.default_rng(0).permutation(len(rows))[:_DISTANCES]]
     with jax.enable_x64(True):
-        return [kind(lengthscale=unit * _median(rows / scale) * scale, variance=np.array(10.0)) for scale in scales]
+        lengths = [jax.device_put(unit * _median(rows / scale) * scale) for scale in scales]  # compiles nothing
+        return [kind(lengthscale=length, variance=jax.device_put(np.array(10.0))) for length in lengths]
 
 
 def _median(rows: np.ndarray) -> float:

@@ -30,6 +30,9 @@ _FEW = 2048
 _LEAST, _GRAIN = 64, 16
 """Rows are padded to as many at least, and to a multiple."""
 
+_NEARBY = 4.0
+"""How many times longer the first step may be from a posterior of a similar kernel."""
+
 
 @dataclass(frozen=True)
 class ClassifierSettings:
@@ -191,7 +194,7 @@ def infer(
         method = {
             "engine": "host",
             "stride": 1,
-            "step": Monotone(settings.step),
+            "step": Monotone(settings.step if start is None else _NEARBY * settings.step),
             "steps": settings.max_iter,
             "tol": Tolerance(0, settings.tol) | Stagnation(),
         }

@@ -209,7 +209,7 @@ CASES = [
     ("X complex", lambda: gp(X + 1j), (ValueError, "Complex data not supported")),
     ("X sparse", lambda: gp(scipy.sparse.csr_array(X)), (TypeError, "Sparse data was passed")),
     ("X short", lambda: gp(X[:19]), (ValueError, "inconsistent numbers of samples")),
-    ("X a generator", lambda: gp(row for row in X), (BOTH, ".")),
+    ("X a generator", lambda: gp(row for row in X), (TypeError, "a real number, not 'generator'")),
     ("X numbers as words", lambda: gp(X.astype(str)), as_plain),
     ("X of objects", lambda: gp(X.astype(object)), as_plain),
     ("X a list", lambda: gp(X.tolist(), Y.tolist()), as_plain),

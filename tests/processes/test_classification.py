@@ -206,17 +206,17 @@ def test_before_anything_was_found_an_interruption_is_passed_on(monkeypatch):
         fit_classifier(X, Y, replace(FIXED, learn=True), KERNEL)
 
 
-def test_a_first_fit_compiles_four_programs_at_most():
+@pytest.mark.parametrize(("learn", "most", "rows"), [(False, 4, 97), (True, 6, 113)])
+def test_a_first_fit_compiles_few_programs(learn, most, rows):
     compiled = []
     note = lambda event, seconds, **_: compiled.append(event) if event.endswith("backend_compile_duration") else None
     jax.monitoring.register_event_duration_secs_listener(note)
     # No other test has this many rows and features.
-    rows = np.random.default_rng(0).normal(size=(97, 7))
-    fit_classifier(
-        rows, (rows[:, 0] > 0).astype(float), ClassifierSettings(BernoulliLogit(), learn=False), Gaussian(2.0, 5.0)
-    )
+    inputs = np.random.default_rng(0).normal(size=(rows, 7))
+    settings = ClassifierSettings(BernoulliLogit(), learn=learn, restarts=0)
+    fit_classifier(inputs, (inputs[:, 0] > 0).astype(float), settings, None if learn else Gaussian(2.0, 5.0))
     jax.monitoring.unregister_event_duration_listener(note)
-    assert 0 < len(compiled) <= 4
+    assert 0 < len(compiled) <= most
 
 
 def test_learning_many_rows_starts_on_a_part_of_them():
@@ -236,8 +236,15 @@ def test_learning_many_rows_starts_on_a_part_of_them():
     # A step is a factorisation, and an evaluation about eight steps.
     assert sizes.count(600) <= 8
     assert len(found.inputs) == 600
-    best = fit_classifier(inputs, labels.astype(float), ClassifierSettings(BernoulliLogit(), restarts=0, tol=1e-3))
-    assert found.bound == pytest.approx(best.bound, abs=0.1)
+
+
+@pytest.mark.slow
+def test_what_was_started_on_a_part_ends_as_high_as_what_was_not(monkeypatch):
+    inputs, labels = make_moons(600, noise=0.25, random_state=1)
+    found = fit_classifier(inputs, labels.astype(float), ClassifierSettings(BernoulliLogit()))
+    monkeypatch.setattr(learning, "_ALL", 600)
+    whole = fit_classifier(inputs, labels.astype(float), ClassifierSettings(BernoulliLogit(), tol=1e-3))
+    assert found.bound == pytest.approx(whole.bound, abs=0.05)
 
 
 def test_interrupted_on_a_part_of_the_rows_the_posterior_is_of_that_part(monkeypatch):
@@ -302,3 +309,12 @@ def test_verbose_is_one_line_with_start_bound_and_kernel(capsys):
     lines = [line for line in capsys.readouterr().out.splitlines() if line.strip()]
     assert len(lines) == 1
     assert re.search(r"60 rows, start 1, bound -\d+.\d\d, best -\d+.\d\d: Gaussian\(", lines[0])
+
+
+def test_many_rows_stay_on_the_device_and_come_to_the_same(monkeypatch):
+    settings = ClassifierSettings(BernoulliLogit(), restarts=0)
+    few = fit_classifier(X, Y, settings)
+    monkeypatch.setattr(inference, "_FEW", 10)
+    many = fit_classifier(X, Y, settings)
+    assert many.bound == pytest.approx(few.bound, abs=1e-8)
+    np.testing.assert_allclose(many.factor, few.factor, atol=1e-6)

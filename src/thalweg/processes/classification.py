@@ -91,13 +91,12 @@ def fit_classifier(
     >>> np.sign(found.predict(inputs).mean)
     array([-1.,  1.])
     """
+    counted = inputs if weights is None else inputs[weights > 0]
     given = kernel_or_class(Gaussian if kernel is None else kernel)
     with jax.enable_x64(True), enough_threads(len(inputs)):
-        if isinstance(given, Kernel):
-            # In the precision of the scope: kernels made outside it may hold float32.
-            kernels = [jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), given)]
-        else:
-            kernels = starting_kernels(inputs if weights is None else inputs[weights > 0], given)
+        kernels = [given] if isinstance(given, Kernel) else starting_kernels(counted, given)
+        # In the precision of the scope: kernels made outside it may hold float32.
+        kernels = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), kernels)
         if settings.learn or len(kernels) > 1:
             learned = learn(kernels, (inputs, targets, weights), settings, seed, tied=not isinstance(given, Kernel))
         else:

@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import scipy.linalg
+from jax.scipy.linalg import solve_triangular
 from jaxtyping import Array, Float
 
 from thalweg.compiling import quick_jit, quick_options
@@ -20,7 +21,7 @@ from thalweg.descent import Monotone, Polynomial, Result, Stagnation, Status, To
 from thalweg.gaussian.divergence import GaussianKL, KLToProcess
 from thalweg.gaussian.likelihood import Likelihood
 from thalweg.gaussian.oracle import ExpectedLikelihood
-from thalweg.gaussian.posteriors import Implicit
+from thalweg.gaussian.posteriors import Implicit, site_factor
 from thalweg.kernels import Kernel
 from thalweg.padding import padded, padded_size
 
@@ -29,6 +30,9 @@ _FEW = 2048
 
 _LEAST, _GRAIN = 64, 16
 """Rows are padded to as many at least, and to a multiple."""
+
+_NEARBY = 4.0
+"""How many times longer the first step may be from a posterior of a similar kernel."""
 
 
 @dataclass(frozen=True)
@@ -95,14 +99,15 @@ class Found(NamedTuple):
     covariance: Float[Array, "n n"]
 
     def factor(self, rows: int) -> np.ndarray:
-        """The Cholesky factor of B without padding, which comes last and leaves the rows before it alone.
-
-        On the host, where nothing is compiled for it.
-        """
+        """The Cholesky factor of B without padding, which comes last and leaves the rows before it alone."""
+        if rows > _FEW:
+            return np.asarray(site_factor(self.covariance, self.result.x.sites)[:rows, :rows])
         return _factor(np.asarray(self.covariance)[:rows, :rows], np.asarray(self.result.x.sites)[:rows])
 
     def precision(self, rows: int) -> np.ndarray:
         """S·B⁻¹·S = (K + S⁻²)⁻¹, which would be the precision of targets with Gaussian noise of the sites' size."""
+        if rows > _FEW:
+            return np.asarray(_precision(self.covariance, self.result.x.sites))[:rows, :rows]
         root = np.sqrt(np.asarray(self.result.x.sites)[:rows])
         inverse, _ = scipy.linalg.lapack.dpotri(self.factor(rows), lower=True, overwrite_c=True)
         lower = np.tril(root[:, None] * inverse * root)
@@ -138,8 +143,19 @@ def covariance_of(kernel: Kernel, problem: Problem, settings: ClassifierSettings
     return np.asarray(covariance)[: problem.rows, : problem.rows]
 
 
+_from_sites = jax.jit(Implicit.from_sites)
+
+
+@jax.jit
+def _precision(covariance: Array, sites: Array) -> Float[Array, "n n"]:
+    spread = solve_triangular(site_factor(covariance, sites), jnp.diag(jnp.sqrt(sites)), lower=True)
+    return spread.T @ spread
+
+
 def _resumed(covariance: Array, start: Implicit) -> Implicit:
-    """The posterior with the weights and sites of another, on the host, where nothing is compiled for it."""
+    """The posterior with the weights and sites of another; of few rows on the host, which compiles nothing."""
+    if len(start.sites) > _FEW:
+        return _from_sites(covariance, start.weights, start.sites)
     K, weights, sites = (np.asarray(part) for part in (covariance, start.weights, start.sites))
     factor = _factor(K, sites)
     spread = scipy.linalg.solve_triangular(factor, np.sqrt(sites)[:, None] * K, lower=True, check_finite=False)
@@ -191,7 +207,7 @@ def infer(
         method = {
             "engine": "host",
             "stride": 1,
-            "step": Monotone(settings.step),
+            "step": Monotone(settings.step if start is None else _NEARBY * settings.step),
             "steps": settings.max_iter,
             "tol": Tolerance(0, settings.tol) | Stagnation(),
         }

@@ -38,6 +38,9 @@ _SMALL = 1e-6
 _LOOSE = 0.1
 """The tolerance, and the gain in nats that is worth another step, where starting points are compared."""
 
+_ON_THE_WAY = 5.0
+"""How many times wider the tolerance is for posteriors on the way to the best kernel."""
+
 
 def default_kernel(inputs: np.ndarray, kind: type[Stationary] = Gaussian) -> Kernel:
     """A kernel with the median distance between rows as lengthscale, and variance 10.
@@ -72,7 +75,8 @@ def starting_kernels(inputs: np.ndarray, kind: type[Stationary] = Gaussian) -> l
         scales = [np.ones(len(spread)), np.where(varying, spread, 1.0)]
     rows = rows[np.random.default_rng(0).permutation(len(rows))[:_DISTANCES]]
     with jax.enable_x64(True):
-        return [kind(lengthscale=unit * _median(rows / scale) * scale, variance=np.array(10.0)) for scale in scales]
+        lengths = [jax.device_put(unit * _median(rows / scale) * scale) for scale in scales]  # compiles nothing
+        return [kind(lengthscale=length, variance=jax.device_put(np.array(10.0))) for length in lengths]
 
 
 def _median(rows: np.ndarray) -> float:
@@ -122,9 +126,9 @@ class Search:
     def go(self, kernel: Kernel, note: Callable[[str], None], start: Any = None) -> None:
         """Learn from a kernel on, or take it as it is; ``start`` is the posterior to begin with."""
         self.note, self.starts = note, self.starts + 1
-        self._climb(kernel, start) if self.settings.learn else self._infer(kernel, start)
+        self._climb(kernel, start) if self.settings.learn else self.infer(kernel, start)
 
-    def _infer(self, kernel: Kernel, start: Any) -> Found:
+    def infer(self, kernel: Kernel, start: Any) -> Found:
         """Find the posterior for a kernel, and keep it if it is the best. An interruption is passed on."""
         found = infer(kernel, self.problem, self.settings, self.seed, start)
         if self.best is None or not found.bound <= self.best.found.bound:
@@ -152,7 +156,7 @@ class Search:
             """The posterior, the derivative of −bound, and at first about the second one."""
             nonlocal start
             proposed = moved(logs)
-            found = self._infer(proposed, start)
+            found = self.infer(proposed, start)
             start = found.result.x
             weights, precision = np.asarray(start.weights)[:rows], found.precision(rows)
             # At the best posterior its own part vanishes, and this is the derivative of −bound in the covariance.
@@ -182,7 +186,7 @@ class Search:
             found, gradient, _ = bound(logs) if np.any(place) else (first, rise, None)
             return (first.bound - found.bound) / unit, metric.T @ gradient / unit
 
-        worth = min(self.settings.tol, _LOOSE) / unit
+        worth = min(self.settings.tol / _ON_THE_WAY, _LOOSE) / unit
         scipy.optimize.minimize(
             loss,
             origin,
@@ -202,8 +206,8 @@ def learn(kernels: list[Kernel], data: tuple, settings: ClassifierSettings, seed
     everything = np.arange(len(data[1]))
     part = everything if len(everything) <= _ALL else _part(data[1], seed)
     rng = np.random.default_rng(seed)
-    search = Search(part, data, replace(settings, tol=max(_LOOSE, settings.tol)), seed, tied)
-    polish = Search(everything, data, settings, seed, tied)
+    search = Search(part, data, replace(settings, tol=max(_LOOSE, _ON_THE_WAY * settings.tol)), seed, tied)
+    polish = Search(everything, data, replace(settings, tol=_ON_THE_WAY * settings.tol), seed, tied)
     with _bar(settings.verbose) as note:
         try:
             for kernel in kernels:
@@ -212,6 +216,8 @@ def learn(kernels: list[Kernel], data: tuple, settings: ClassifierSettings, seed
                 search.go(jax.tree.map(lambda leaf: _elsewhere(leaf, rng, tied), search.best.kernel), note)
             kernel, found, _ = search.best
             polish.go(kernel, note, found.result.x if part is everything else None)
+            polish.settings = settings
+            polish.infer(polish.best.kernel, polish.best.found.result.x)
         except KeyboardInterrupt:
             best = polish.best or search.best
             if best is None:

@@ -74,7 +74,7 @@ def choose(rows: Rows, settings: Settings, seed: int, dtype: Any) -> tuple[Kerne
         if search_alpha:
             logistic = isinstance(loss, LogisticLoss | SoftmaxLoss)
             alpha = max(best.ridge * best.curvature, _LEAST_LOGISTIC) if logistic else best.ridge
-    if many and (search_kernel or search_alpha):
+    if many and (search_kernel or search_alpha) and not (loss.by_squares and len(rows) <= settings.block_size):
         trial = _trial(rows, settings, seed, dtype)
         times, alpha = _searched(
             cache(lambda t, a: trial(scaled(t, base), a)), times, alpha, search_kernel, search_alpha

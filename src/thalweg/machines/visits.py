@@ -20,6 +20,7 @@ from jaxtyping import Array, Bool, Float, Int, Scalar
 
 from thalweg import trees
 from thalweg.codec import storable
+from thalweg.compiling import quick_jit
 from thalweg.descent.momentum import FISTA
 from thalweg.machines.coordinates import Points
 from thalweg.machines.expansion import Expansion, evaluate
@@ -29,8 +30,10 @@ from thalweg.machines.losses import Loss
 _MOMENTUM = FISTA()
 # For losses with kinks so many rounds are accelerated. Then they are over-relaxed: any number below 2 converges.
 _ACCELERATED, _RELAXATION = 200, 1.6
-# Where there may be more rounds, the matrix of a visit is inverted.
+# Where there may be more rounds, the factor of a visit's matrix is inverted.
 _MANY_ROUNDS = 20
+# A lone block of no more rows is solved in less time than it takes to compile well.
+_QUICK = 1024
 # Below this float32 could not factorise a kernel matrix; a longer diagonal only makes for shorter steps.
 _LEAST_DIAGONAL = {jnp.dtype("float32"): 1e-3, jnp.dtype("float64"): 1e-10}
 
@@ -56,7 +59,7 @@ class Visitor(eqx.Module):
     """The most rounds of a visit."""
 
 
-@jax.jit
+@quick_jit(lambda visitor, *_: visitor.rounds > _MANY_ROUNDS and visitor.coordinates.block_size <= _QUICK)
 def absorb(
     visitor: Visitor, expansion: Expansion, examples: Examples, batches: Batch
 ) -> tuple[Expansion, Examples, Float[Array, " blocks"]]:
@@ -131,12 +134,14 @@ def _visited(
     alpha, curvature = visitor.ridge.astype(f.dtype), visitor.loss.curvature
     kernel = jnp.where(there[:, None] & there[None, :], visitor.coordinates.metric(batch.x), 0)
     diagonal = jnp.maximum(alpha / (curvature * row_weights[:, 0]), _LEAST_DIAGONAL[f.dtype])
-    factor = jax.scipy.linalg.cho_factor(kernel + jnp.diag(jnp.where(there, diagonal, 1)))
+    factor = jax.scipy.linalg.cho_factor(kernel + jnp.diag(jnp.where(there, diagonal, 1)), lower=True)
     solve = lambda b: jax.scipy.linalg.cho_solve(factor, b)
     if visitor.rounds > _MANY_ROUNDS:
-        # A product takes a twentieth of the time; what rounding costs the inverse, further rounds make good.
-        inverse = solve(jnp.eye(len(f), dtype=f.dtype))
-        solve = lambda b: jnp.matmul(inverse, b, precision="highest")
+        # Two products take a tenth of the time; what rounding costs the inverse, further rounds make good.
+        inverse = jax.scipy.linalg.solve_triangular(factor[0], jnp.eye(len(f), dtype=f.dtype), lower=True)
+        product = lambda a, b: jnp.matmul(a, b, precision="highest")
+        # Not inverse.T @ …, which would be copied in each round.
+        solve = lambda b: product(product(inverse, b).T, inverse).T
     scale = expansion.scale
 
     def short_of_optimal(weights: Array, f: Array) -> Array:

@@ -18,7 +18,7 @@ from thalweg.machines.methods import Settings
 from thalweg.machines.rows import Rows
 from thalweg.machines.rules import Capped
 from thalweg.machines.steps import Machine, run
-from thalweg.machines.visits import Examples, Visitor, absorb, fill, revisit
+from thalweg.machines.visits import Examples, Visitor, absorb, append, fill, revisit
 from thalweg.padding import padded_size
 
 # Steps in one compiled scan, where a step has few rows; what is left at the end of a pass goes one by one. Where
@@ -28,6 +28,8 @@ _CHUNK, _MANY_ROWS = 8, 1024
 _ROWS_PER_FEATURE = 4
 # Rounds of a visit. More of them in a stream fit each block as if it were the last one; a lone block is solved.
 _ROUNDS, _ROUNDS_OF_ONE_BLOCK = 5, 1000
+# Up to so many new rows of a stream are solved for alone, and their block is visited so often while it doubles.
+_FEW, _VISITS = 32, 8
 # The size of a lone block of landmarks is a multiple of this, or of a power of two.
 _GRAIN = 64
 
@@ -216,9 +218,14 @@ class LandmarkLearner(Learner):
             self.examples = Examples(*map(pad, self.examples))
 
     def _fill(self, visitor: Visitor, rows: Rows, part: np.ndarray) -> None:
-        """Put rows in the empty places of the last block, and visit it."""
-        batch = rows.batch(part, self._block_size, self.dtype)
-        self.expansion, self.examples = fill(visitor, self.expansion, self.examples, batch, np.int32(self.filled))
+        """Put rows in the empty places of the last block, and visit it; a few rows at a time, visit it now and then."""
+        count = self.filled + len(part)
+        put, size = fill, min(self._block_size, _GRAIN * 4 ** max(0, int(np.ceil(np.log2(count / _GRAIN) / 2))))
+        due = int(_VISITS * np.log2(self.filled)) < int(_VISITS * np.log2(count))
+        if len(part) <= _FEW and count > _GRAIN and not due:
+            put, size = append, _FEW
+        batch = rows.batch(part, size, self.dtype)
+        self.expansion, self.examples = put(visitor, self.expansion, self.examples, batch, np.int32(self.filled))
         self.filled += len(part)
 
 

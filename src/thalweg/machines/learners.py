@@ -26,6 +26,10 @@ from thalweg.padding import padded_size
 _CHUNK, _MANY_ROWS = 8, 1024
 # Batches of a preconditioned step, in features of a block: fewer rows than features would fit the batch alone.
 _ROWS_PER_FEATURE = 4
+# Where a batch has few rows, so many frequencies of a block for each.
+_FREQUENCIES_PER_ROW = 4
+# Room for blocks of frequencies at the start, which is but that of their weights: room for more compiles again.
+_ROOM = 64
 # Rounds of a visit. More of them in a stream fit each block as if it were the last one; a lone block is solved.
 _ROUNDS, _ROUNDS_OF_ONE_BLOCK = 5, 1000
 # Up to so many new rows of a stream are solved for alone, and their block is visited so often while it doubles.
@@ -112,9 +116,7 @@ class Learner:
         for part in _chunks(order, size, _steps_at_once(size)):
             batches = rows.stack(part, size, self.dtype)
             steps, taken = len(batches.weights), int(self.expansion.steps)
-            keys = jax.vmap(lambda i: jax.random.fold_in(jax.random.key(self.seed), i))(
-                jnp.arange(taken, taken + steps)
-            )
+            keys = _keys(self.seed, np.arange(taken, taken + steps, dtype=np.int32))
             self.expansion, _ = run(machine, self.expansion, batches, keys)
             yield len(part)
 
@@ -247,9 +249,10 @@ def start(
     size = settings.block_size
     if rows is not None:
         # Landmarks are in blocks of one size, padded as little as may be; of frequencies a block has about as many as
-        # there are rows.
+        # there are rows, and not many more than a batch has.
         even = -(-rows // -(-rows // size))
-        size = min(size, padded_size(even, _GRAIN) if method.visits else max(32, 1 << (rows - 1).bit_length()))
+        few = min(rows, _FREQUENCIES_PER_ROW * (method.batch_size or rows))
+        size = min(size, padded_size(even, _GRAIN) if method.visits else max(32, 1 << (few - 1).bit_length()))
     kernel.check_dimension("X", dimension)
 
     def of_size(size: int) -> Coordinates:
@@ -272,7 +275,8 @@ def start(
     machine = method.machine(parts, loss, limit)
     capacity = (1 if rows is None else min(-(-rows // size), limit)) if room else 0
     if not method.visits:
-        return Learner(machine, empty(parts, dimension, outputs, min(capacity, 8), dtype), batch_size, seed)
+        capacity = min(_ROOM, machine.rule.limit or _ROOM) if room else 0
+        return Learner(machine, empty(parts, dimension, outputs, capacity, dtype), batch_size, seed)
     examples = Examples(jnp.zeros((capacity, size, outputs), dtype), jnp.zeros((capacity, size), dtype))
     rounds = _ROUNDS_OF_ONE_BLOCK if rows is not None and rows <= size else _ROUNDS
     expansion = empty(parts, dimension, outputs, capacity, dtype)
@@ -282,6 +286,11 @@ def start(
 def in_precision(parts: Any, dtype: Any) -> Any:
     """Return a kernel or a loss in the precision of the machine: made outside its scope it may hold another."""
     return jax.tree.map(lambda leaf: jnp.asarray(np.asarray(leaf), dtype), parts)
+
+
+@jax.jit
+def _keys(seed: Any, counts: Any) -> Any:
+    return jax.vmap(lambda count: jax.random.fold_in(jax.random.key(seed), count))(counts)
 
 
 def _steps_at_once(rows: int) -> int:

@@ -250,9 +250,12 @@ def _passed_over(begun: Fitted, rows: Rows, settings: Settings, seed: int) -> Fi
     best, best_loss, stale = learner.expansion, np.inf, 0
     try:
         with Progress(disable=not settings.progress) as bar:
+            if settings.progress:
+                bar.console.print(f"{begun.kernel}, alpha {begun.alpha:.3g}", markup=False)
+            task = bar.add_task("rows", total=passes * len(order))
             while len(history) < passes and stale < 2:
                 began = time.perf_counter()
-                task = bar.add_task(f"pass {len(history) + 1}", total=len(order))
+                bar.update(task, description=f"pass {len(history) + 1} of {passes}")
                 learn_from = learner.again if history else learner.learn
                 for done in learn_from(rows, order, begun.alpha, total):
                     bar.update(task, advance=done)

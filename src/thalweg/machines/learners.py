@@ -98,12 +98,16 @@ class Learner:
     def in_units(self, factor: np.ndarray, shift: np.ndarray, alpha: float) -> Self:
         """Return a learner whose targets are ``factor`` times what they were and ``shift`` more, for each output.
 
-        Without a memory of targets it is the old function times ``factor``: a shift it learns from rows to come.
+        Without a memory of targets it is the old function in the new units: its intercept has the shift.
         """
         now, times = self.expansion, jnp.asarray(factor, self.dtype)
         mean_square = now.mean_square * jnp.mean(times**2)
         weights, drift = now.weights * times[None, None, :], now.drift * times[None, :]
-        return replace(self, expansion=now._replace(weights=weights, drift=drift, mean_square=mean_square))
+        intercept = now.intercept * times + jnp.asarray(shift, self.dtype)
+        return replace(
+            self,
+            expansion=now._replace(weights=weights, drift=drift, mean_square=mean_square, intercept=intercept),
+        )
 
     def mapped(self, convert: Callable[[Any], Any]) -> Self:
         """Return the same learner with its arrays, but not random keys, converted."""
@@ -186,7 +190,7 @@ class LandmarkLearner(Learner):
 
     def in_units(self, factor: np.ndarray, shift: np.ndarray, alpha: float) -> Self:
         """Also change the targets of landmarks, and visit all blocks."""
-        changed = super().in_units(factor, shift, alpha)
+        changed = super().in_units(factor, np.zeros_like(shift), alpha)
         times, plus = (jnp.asarray(change, self.dtype)[None, None, :] for change in (factor, shift))
         targets = self.examples.targets * times + plus
         changed.examples = self.examples._replace(targets=targets)

@@ -3,13 +3,13 @@
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cache, partial
-from typing import Any
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 
 from thalweg.kernels import Kernel
 from thalweg.machines.folds import Found, Sample, left_out, sample
-from thalweg.machines.learners import in_precision, start
+from thalweg.machines.learners import Learner, in_precision, start
 from thalweg.machines.losses import LogisticLoss, SoftmaxLoss
 from thalweg.machines.methods import Settings
 from thalweg.machines.rows import Rows
@@ -74,35 +74,64 @@ def choose(rows: Rows, settings: Settings, seed: int, dtype: Any) -> tuple[Kerne
         if search_alpha:
             logistic = isinstance(loss, LogisticLoss | SoftmaxLoss)
             alpha = max(best.ridge * best.curvature, _LEAST_LOGISTIC) if logistic else best.ridge
-    if many and (search_kernel or search_alpha):
-        trial = _trial(rows, settings, seed, dtype)
-        times, alpha = _searched(
-            cache(lambda t, a: trial(scaled(t, base), a)), times, alpha, search_kernel, search_alpha
-        )
+    by_trial = search_kernel or search_alpha
+    if by_trial and many and not (loss.by_squares and len(rows) <= settings.block_size):
+        trials = _Trials(rows, settings, seed, dtype)
+        cost = cache(lambda times, alpha: trials.loss(scaled(times, base), alpha))
+        try:
+            times, alpha = _searched(cost, times, alpha, search_kernel, search_alpha)
+        except KeyboardInterrupt:
+            if trials.best is None:
+                raise
+            raise Interrupted(trials.best) from None
     return scaled(times, base), alpha
 
 
-def _trial(rows: Rows, settings: Settings, seed: int, dtype: Any) -> Callable[[Kernel, float], float]:
-    """The loss on a held-out slice of what a kernel and a ridge learn from some rows."""
-    order = np.random.default_rng([seed, 1]).permutation(len(rows))
-    held = rows.subset(np.sort(order[: min(_SLICE_ROWS, len(rows) // 4)]))
-    order = order[len(held) :][: _trial_rows(len(rows), settings)]
+class Interrupted(KeyboardInterrupt):
+    """The search was interrupted; ``trial`` is the best there was."""
 
-    if settings.method.visits:
-        settings = replace(settings, method=replace(settings.method, tol=max(settings.method.tol, _TRIAL_TOL)))
-    # More than one block: with room for all rows, so that the program which learns from them is compiled once.
-    room = len(order) if len(order) <= settings.block_size else len(rows)
+    def __init__(self, trial: "Trial") -> None:
+        super().__init__()
+        self.trial = trial
 
-    def loss(kernel: Kernel, alpha: float) -> float:
-        learner = start(settings, kernel, rows.x.shape[1], rows.outputs, room, seed, dtype)
-        if rows.table is not None and rows.counts is not None:
-            learner = learner.at_level(settings.loss.level(rows.table, rows.counts), alpha)
-        for _ in learner.learn(rows, order, alpha, len(order)):
+
+class Trial(NamedTuple):
+    """What was learned with a ridge from some rows, and the loss on others."""
+
+    loss: float
+    learner: Learner
+    alpha: float
+    rows: int
+
+
+class _Trials:
+    """Learns from some rows with a kernel and a ridge, judges that on a held-out slice, and keeps the best."""
+
+    def __init__(self, rows: Rows, settings: Settings, seed: int, dtype: Any) -> None:
+        order = np.random.default_rng([seed, 1]).permutation(len(rows))
+        self.held = rows.subset(np.sort(order[: min(_SLICE_ROWS, len(rows) // 4)]))
+        self.order = order[len(self.held) :][: _trial_rows(len(rows), settings)]
+        self.rows, self.best = rows, cast(Trial | None, None)
+        if settings.method.visits:
+            settings = replace(settings, method=replace(settings.method, tol=max(settings.method.tol, _TRIAL_TOL)))
+        # More than one block: with room for all rows, so that the program which learns from them is compiled once.
+        room = len(self.order) if len(self.order) <= settings.block_size else len(rows)
+        self.start = lambda kernel: start(settings, kernel, rows.x.shape[1], rows.outputs, room, seed, dtype)
+        counts = rows.counts
+        self.level = None if rows.table is None or counts is None else settings.loss.level(rows.table, counts)
+
+    def loss(self, kernel: Kernel, alpha: float) -> float:
+        learner = self.start(kernel)
+        if self.level is not None:
+            learner = learner.at_level(self.level, alpha)
+        for _ in learner.learn(self.rows, self.order, alpha, len(self.order)):
             pass
-        found, _ = learner.judged(held)
-        return found if np.isfinite(found) else np.inf
-
-    return loss
+        found, _ = learner.judged(self.held)
+        if not np.isfinite(found):
+            return np.inf
+        if self.best is None or found < self.best.loss:
+            self.best = Trial(found, learner, alpha, len(self.order))
+        return found
 
 
 def _searched(

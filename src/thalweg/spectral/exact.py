@@ -22,7 +22,7 @@ from thalweg.spectral.operators.base import is_concrete, is_traced
 
 # Multiplications of a factorisation, in units of d³, weighted by how much slower than a product they run.
 _CHOLESKY, _EIGENVALUES = 0.5, 5.0
-_AT_ONCE = {"cholesky": 4000, "eigenvalues": 1500, "products": 1000}
+_AT_ONCE = {"cholesky": 5000, "eigenvalues": 1500, "products": 1000}
 """Up to this dimension a factorisation takes less time than a stochastic estimate takes to plan."""
 _BARE, _LARGEST = 12_000, 16_000
 """Up to this dimension Cholesky's takes less than an estimate without a preconditioner; and any fits into memory."""
@@ -117,7 +117,8 @@ def _on_host(f: Callable[[Any], Any], operator: Operator) -> tuple[float, float,
 def _cholesky(log: bool, dense: np.ndarray, eps: float) -> tuple[float, float]:
     diagonal = np.diagonal(dense).copy()
     try:
-        root = scipy.linalg.cholesky(dense, lower=True, check_finite=False)
+        # LAPACK's order of a symmetric matrix: the transpose needs no copy but the factor's own.
+        root = scipy.linalg.cholesky(dense.T, lower=True, check_finite=False)
         pivots = np.diagonal(root) ** 2
         # A pivot is what is left of its diagonal entry: nothing but rounding, if A is singular.
         lost = not np.all(pivots > 8 * eps * np.sqrt(len(pivots)) * diagonal)

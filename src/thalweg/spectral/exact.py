@@ -132,7 +132,8 @@ def _cholesky(log: bool, dense: np.ndarray, eps: float) -> tuple[float, float]:
         )
     kept = diagonal / pivots
     if log:
-        return 2.0 * float(np.sum(np.log(np.diagonal(root)))), float(eps * np.linalg.norm(kept))
+        logs = np.log(pivots)
+        return float(np.sum(logs)), float(eps * np.hypot(np.linalg.norm(kept), np.linalg.norm(logs)))
     inverse, _ = scipy.linalg.lapack.dtrtri(root, lower=1)
     columns = np.sum(np.tril(inverse) ** 2, axis=0)
     return float(np.sum(columns)), float(eps * np.linalg.norm(kept * columns))

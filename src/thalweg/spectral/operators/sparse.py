@@ -128,6 +128,15 @@ class SparseOperator(Operator):
         dense = dense.at[rows, self.neighbours[:, : self.size]].add(self.values[:, : self.size])
         return dense.at[self.positions[:, 0], self.positions[:, 1]].add(self.rest)
 
+    def _entries(self) -> np.ndarray:
+        # With nothing to compile.
+        values, neighbours, rest, positions = map(np.asarray, (self.values, self.neighbours, self.rest, self.positions))
+        dense = np.zeros(self.shape)
+        rows = np.broadcast_to(np.arange(self.size), (len(values), self.size))
+        np.add.at(dense, (rows, neighbours[:, : self.size]), values[:, : self.size])
+        np.add.at(dense, (positions[:, 0], positions[:, 1]), rest)
+        return dense
+
     def diagonal(self) -> Array:
         """The entries that lie on the diagonal."""
         values, neighbours = self.values[:, : self.dimension], self.neighbours[:, : self.dimension]

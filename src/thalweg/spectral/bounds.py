@@ -29,6 +29,8 @@ from thalweg.spectral.operators.base import check_products
 
 _CHUNK = 20
 _FAILURE = 1e-3
+_UNSETTLED = 1e5
+"""The condition number from which a lower end that Lanczos' method has not settled is not trusted."""
 
 
 class Spectrum(NamedTuple):
@@ -125,7 +127,8 @@ def spectrum(
             "Shift it (A + εI), or pass a smoothing where there is one."
         )
     gap = residuals[0]
-    if positive and low is None and lower is None and nodes[-1] > 1e6 * nodes[0]:
+    # Eigenvalues far below an end that is not settled would not show in the recurrence either.
+    if positive and low is None and lower is None and nodes[-1] > _UNSETTLED * nodes[0]:
         raise IllConditionedError(
             f"A is too ill-conditioned for products alone: after {products} of them its smallest eigenvalue is only "
             f"known to be below {nodes[0]:.2g}, its largest is about {nodes[-1]:.2g}. Use a preconditioner, shift it "

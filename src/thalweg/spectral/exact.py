@@ -19,6 +19,7 @@ from thalweg.spectral.estimate import Estimate, Plan, Status
 from thalweg.spectral.functions import reciprocal
 from thalweg.spectral.operators import Operator
 from thalweg.spectral.operators.base import is_concrete, is_traced
+from thalweg.threads import enough_threads
 
 # Multiplications of a factorisation, in units of d³, weighted by how much slower than a product they run.
 _CHOLESKY, _EIGENVALUES = 0.5, 5.0
@@ -63,7 +64,8 @@ def exact_sum(f: Callable[[Any], Any], operator: Operator) -> Estimate:
     dtype = operator.dtype
     value: Any
     if is_concrete(operator) and not is_traced(operator):
-        value, error, lower, upper = _on_host(f, operator)
+        with enough_threads(operator.dimension):
+            value, error, lower, upper = _on_host(f, operator)
         if abs(value) > float(jnp.finfo(dtype).max):
             raise ValueError(f"the sum is {value:.4g}, too large for {dtype}: pass A as float64")
         error = float(np.hypot(error, 0.5 * float(jnp.finfo(dtype).eps) * value))

@@ -99,8 +99,12 @@ class SparseOperator(Operator):
     neighbours: Int[Array, "k p"]
     positions: Int[Array, "e 2"]
     size: int = eqx.field(static=True)
-    stride: ClassVar[int] = 2
     materialised: ClassVar[bool] = True
+
+    @property
+    def stride(self) -> int:  # type: ignore[override]
+        """Two, unless rows are so long that a copy is nothing beside a product."""
+        return 2 if len(self.values) <= _UNROLLED else 1
 
     def __init__(self, A: Any) -> None:
         (values, neighbours), (rest, positions) = sparse_parts(A)

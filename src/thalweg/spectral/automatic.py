@@ -1,6 +1,6 @@
 """The preconditioner for those who ask for none: found by a trial, and left out where it would not help."""
 
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -14,6 +14,10 @@ from thalweg.spectral.precondition import Jacobi, Preconditioner
 
 _WORTH_SCALING = 4.0
 """Diagonal entries that differ by more than this factor are worth dividing out."""
+
+
+class _Trial(PivotedCholesky):
+    least_explained: ClassVar[float] = 0.8
 
 
 def automatic(operator: Operator, key: Key[Array, ""], probes: int, wanted: float) -> Preconditioner | None:
@@ -39,13 +43,14 @@ def automatic(operator: Operator, key: Key[Array, ""], probes: int, wanted: floa
 
 def _low_rank(operator: Operator, key: Any, probes: int, wanted: float) -> Preconditioner | None:
     try:
-        built = PivotedCholesky().build(operator, key, probes)
+        built = (_Trial() if np.isfinite(wanted) else PivotedCholesky()).build(operator, key, probes)
     except IllConditionedError:
         return None
-    # Quadratic forms of log B vary by 2‖log B‖², and ‖log B‖ is about ‖B − I‖.
+    # Quadratic forms of log B vary by 2‖log B‖² without its mean, which is about ‖B − cI‖² for the best c near 1.
     omega = host_random(key, 5).standard_normal((operator.dimension, 4))
     moved = np.asarray(hosted(_whitened, operator)(operator, built, jnp.asarray(omega, operator.dtype)))
-    predicted = np.linalg.norm(moved - omega) / 2 * np.sqrt(2 / probes)
+    mean = np.sum(moved * omega) / np.sum(omega**2)
+    predicted = np.linalg.norm(moved - mean * omega) / 2 * np.sqrt(2 / probes)
     return built if predicted <= wanted * operator.dimension else None
 
 

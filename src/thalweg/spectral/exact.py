@@ -19,10 +19,11 @@ from thalweg.spectral.estimate import Estimate, Plan, Status
 from thalweg.spectral.functions import reciprocal
 from thalweg.spectral.operators import Operator
 from thalweg.spectral.operators.base import is_concrete, is_traced
+from thalweg.threads import enough_threads
 
 # Multiplications of a factorisation, in units of d³, weighted by how much slower than a product they run.
 _CHOLESKY, _EIGENVALUES = 0.5, 5.0
-_AT_ONCE = {"cholesky": 4000, "eigenvalues": 1500, "products": 1000}
+_AT_ONCE = {"cholesky": 5000, "eigenvalues": 1500, "products": 1000}
 """Up to this dimension a factorisation takes less time than a stochastic estimate takes to plan."""
 _BARE, _LARGEST = 12_000, 16_000
 """Up to this dimension Cholesky's takes less than an estimate without a preconditioner; and any fits into memory."""
@@ -63,7 +64,8 @@ def exact_sum(f: Callable[[Any], Any], operator: Operator) -> Estimate:
     dtype = operator.dtype
     value: Any
     if is_concrete(operator) and not is_traced(operator):
-        value, error, lower, upper = _on_host(f, operator)
+        with enough_threads(operator.dimension):
+            value, error, lower, upper = _on_host(f, operator)
         if abs(value) > float(jnp.finfo(dtype).max):
             raise ValueError(f"the sum is {value:.4g}, too large for {dtype}: pass A as float64")
         error = float(np.hypot(error, 0.5 * float(jnp.finfo(dtype).eps) * value))
@@ -117,7 +119,8 @@ def _on_host(f: Callable[[Any], Any], operator: Operator) -> tuple[float, float,
 def _cholesky(log: bool, dense: np.ndarray, eps: float) -> tuple[float, float]:
     diagonal = np.diagonal(dense).copy()
     try:
-        root = scipy.linalg.cholesky(dense, lower=True, check_finite=False)
+        # LAPACK's order of a symmetric matrix: the transpose needs no copy but the factor's own.
+        root = scipy.linalg.cholesky(dense.T, lower=True, check_finite=False)
         pivots = np.diagonal(root) ** 2
         # A pivot is what is left of its diagonal entry: nothing but rounding, if A is singular.
         lost = not np.all(pivots > 8 * eps * np.sqrt(len(pivots)) * diagonal)
@@ -131,7 +134,8 @@ def _cholesky(log: bool, dense: np.ndarray, eps: float) -> tuple[float, float]:
         )
     kept = diagonal / pivots
     if log:
-        return 2.0 * float(np.sum(np.log(np.diagonal(root)))), float(eps * np.linalg.norm(kept))
+        logs = np.log(pivots)
+        return float(np.sum(logs)), float(eps * np.hypot(np.linalg.norm(kept), np.linalg.norm(logs)))
     inverse, _ = scipy.linalg.lapack.dtrtri(root, lower=1)
     columns = np.sum(np.tril(inverse) ** 2, axis=0)
     return float(np.sum(columns)), float(eps * np.linalg.norm(kept * columns))

@@ -10,7 +10,7 @@ with Ω a choice of columns or a Gaussian block; Ω is frozen in the plan, so th
 """
 
 from abc import abstractmethod
-from typing import Any
+from typing import Any, ClassVar
 
 import equinox as eqx
 import jax
@@ -117,7 +117,8 @@ def _factor(operator: Operator, sample: Any, shift: Array | None) -> tuple[Array
     remainder, noise = _without_noise(operator, shift)
     columns, core = sample(remainder)
     core = 0.5 * (core + core.T)
-    core = core + 4 * jnp.finfo(core.dtype).eps * jnp.trace(core) * jnp.eye(core.shape[0], dtype=core.dtype)
+    breath = 4 * jnp.finfo(core.dtype).eps * jnp.trace(core) + jnp.finfo(core.dtype).tiny
+    core = core + breath * jnp.eye(core.shape[0], dtype=core.dtype)
     root = jnp.linalg.cholesky(core)
     return jax.scipy.linalg.solve_triangular(root, columns.T, lower=True).T, noise
 
@@ -166,7 +167,7 @@ class PivotedCholesky(_LowRankRequest):
         The rank k, or None to choose it by the cost model.
     noise
         σ² with A − σ²I still positive semi-definite. An operator of the form K + σ²I knows its own; for others it is
-        found: the diagonal of what the factorisation leaves flattens at σ².
+        found: the least eigenvalues of A at the pivots settle at σ².
 
     Examples
     --------
@@ -176,36 +177,38 @@ class PivotedCholesky(_LowRankRequest):
     ValueError: rank of PivotedCholesky must be a whole number of at least 1, found 0
     """
 
+    least_explained: ClassVar[float] = 0.0
+    """The share of the trace above the noise that a first trial must explain, for more of the same to be made."""
+
     def _built(self, operator: Operator, level: float | None, own: bool, key: Array, probes: int) -> LowRank:
-        size, dtype = operator.dimension, operator.dtype
+        size, dtype, enough = operator.dimension, operator.dtype, 0.0
+        proven = level is not None
         shift = None if own or level is None else jnp.asarray(level, dtype)
         remainder = operator if level is None else _without_noise(operator, shift)[0]
-        # A remainder so small that its share of log det A is below a hundredth of d needs no more pivots.
-        enough = jnp.asarray(-1.0 if level is None else 0.0 if self.rank else 1e-2 * size * level, dtype)
+        if level is not None and self.rank is None:
+            # A remainder so small that its share of log det A is below a hundredth of d needs no more pivots.
+            enough = 1e-2 * size * level
         # Grow by doubling: a step of the factorisation costs as much as its table is wide.
         largest = min(_LARGEST_RANK, size)
         capacities = [rank for rank in (_LARGEST_RANK // 4, _LARGEST_RANK // 2) if rank < largest] + [largest]
         for rank in [self.rank] if self.rank else capacities:
-            found, left, factor, least = compiled(_pivots, True)(remainder, enough, rank)
-            full = int(np.sum(np.asarray(found) >= 0))
-            if full < rank:
+            found, left, factor = compiled(_pivots, True)(remainder, jnp.asarray(enough, dtype), rank)
+            # None, where nothing is left of K at all: then any does.
+            pivots = np.asarray(found)[np.asarray(found) >= 0] if int(found[0]) >= 0 else np.zeros(1, int)
+            noise, seen = _noise(factor, pivots) if level is None else (level, False)
+            if len(pivots) < rank or seen:
                 break
-        pivots, traces = np.asarray(found)[: max(full, 1)], np.asarray(left, np.float64)
-        found_noise = level is None
-        if level is None:
-            # No more than the matrix of the pivots allows, so that A − σ²I has a root there.
-            root = np.asarray(factor, np.float64)[pivots, : len(pivots)]
-            level = float(min(0.98 * float(least), 0.9 * np.linalg.svdvals(root)[-1] ** 2))
-            if not level > 0:
-                raise IllConditionedError("A is singular up to rounding: no noise was found for a preconditioner")
-            traces = np.maximum(traces - level * (size - 1 - np.arange(len(traces))), 0.0)
-            shift = jnp.asarray(level, dtype)
+            if not proven and _explained(operator, noise, left) < self.least_explained:
+                raise IllConditionedError("A is no matrix of low rank plus noise, as far as a trial can tell")
+        traces, spent = np.asarray(left, np.float64), 0
+        if not proven:
+            traces = np.maximum(traces - noise * (size - 1 - np.arange(len(traces))), 0.0)
+            shift = jnp.asarray(noise, dtype)
             remainder = _without_noise(operator, shift)[0]
-        spent = 0
         if self.rank is None:
-            chosen, spent = _choose_rank(remainder, level, factor, traces, full, key, probes), 4
-            pivots = pivots[:chosen]
-        return LowRank(operator, _Columns(jnp.asarray(pivots)), shift, spent, not found_noise)
+            spent = 4
+            pivots = pivots[: _choose_rank(remainder, noise, factor, traces, len(pivots), key, probes)]
+        return LowRank(operator, _Columns(jnp.asarray(pivots)), shift, spent, proven)
 
 
 class Nystrom(_LowRankRequest):
@@ -244,16 +247,32 @@ class Nystrom(_LowRankRequest):
         return LowRank(operator, _Sketch(sketch[:, :chosen]), shift, products + rank, True)
 
 
-def _pivots(remainder: Operator, enough: Array, rank: int) -> tuple[Array, Array, Array, Array]:
+def _noise(factor: Array, pivots: np.ndarray) -> tuple[float, bool]:
+    """σ² of A ≈ LLᵀ + σ²I by the least eigenvalue of A at the pivots; and whether several of them agree on it."""
+    root = np.asarray(factor, np.float64)[pivots, : len(pivots)]
+    eigenvalues = np.linalg.svdvals(root)[::-1] ** 2
+    if not eigenvalues.size or not eigenvalues[0] > 0:
+        raise IllConditionedError("A is singular up to rounding: no noise was found for a preconditioner")
+    # A little less: the matrix of the pivots is to have a root without it.
+    return 0.999 * float(eigenvalues[0]), bool(eigenvalues[:9][-1] < 1.05 * eigenvalues[0])
+
+
+def _explained(operator: Operator, level: float, left: Array) -> float:
+    """How much of the trace above the noise a factorisation explains, between 0 and 1."""
+    size, rank = operator.dimension, len(left)
+    above = float(jnp.sum(operator.diagonal())) - size * level
+    return 1.0 - (float(left[-1]) - (size - rank) * level) / above if above > 0 else 1.0
+
+
+def _pivots(remainder: Operator, enough: Array, rank: int) -> tuple[Array, Array, Array]:
     """Choose pivots greedily: the largest diagonal entry of what is left of K.
 
     Returns
     -------
-    pivots, traces, factor, least
-        The pivots (−1 where there are fewer than ``rank``); the trace of what is left after each; the factor itself;
-        and the least diagonal entry of what is left. The factorisation ends at a pivot that is down to rounding, or
-        when the trace of what is left is at most ``enough``; where that is negative, when the diagonal of what is left
-        is flat to a hundredth.
+    pivots, traces, factor
+        The pivots (−1 where there are fewer than ``rank``); the trace of what is left after each; and the factor
+        itself. The factorisation ends at a pivot that is down to rounding, or when the trace of what is left is
+        at most ``enough``.
     """
     left = remainder.diagonal()
     floor = 8 * jnp.finfo(left.dtype).eps * jnp.max(left)
@@ -271,20 +290,16 @@ def _pivots(remainder: Operator, enough: Array, rank: int) -> tuple[Array, Array
             traces.at[index].set(jnp.sum(left)),
         )
 
-    def least(left: Array) -> Array:
-        return jnp.min(jnp.where(left > 0, left, jnp.inf))
-
     def unfinished(carry: tuple) -> Array:
         index, _, left, _, _ = carry
-        flat = jnp.sum(jnp.where(left > 0, left - least(left), 0.0)) <= 1e-2 * left.size * least(left)
-        done = jnp.where(enough < 0, flat & (index > 0), jnp.sum(left) <= enough)
+        done = jnp.sum(left) <= enough
         # At every eighth only: the programs that follow are compiled for a number of pivots.
         return (index < rank) & (jnp.max(left) > floor) & ~(done & (index % 8 == 0))
 
     factor, traces = jnp.zeros((left.size, rank), left.dtype), jnp.zeros(rank, left.dtype)
     start = (jnp.asarray(0), factor, left, jnp.full(rank, -1), traces)
-    _, factor, left, pivots, traces = jax.lax.while_loop(unfinished, step, start)
-    return pivots, traces, factor, least(left)
+    _, factor, _, pivots, traces = jax.lax.while_loop(unfinished, step, start)
+    return pivots, traces, factor
 
 
 def _choose_rank(

@@ -119,18 +119,20 @@ class Operator(eqx.Module):
 
     def on_host(self) -> np.ndarray:
         """All d² entries in float64, of an operator whose arrays are known."""
-        size, width = self.dimension, 64
-        if self.materialised:
-            dense = np.asarray(self.to_dense(), np.float64)
-        else:
-            # A few columns at a time: what a product needs in between may be much larger than A.
-            units = (jnp.eye(size, width, -start, dtype=self.dtype) for start in range(0, size, width))
-            dense = np.concatenate([np.asarray(self.mv(unit), np.float64) for unit in units], axis=1)[:, :size]
-        block = np.random.default_rng(0).standard_normal((size, 4))
+        dense = self._entries()
+        block = np.random.default_rng(0).standard_normal((self.dimension, 4))
         with np.errstate(invalid="ignore", over="ignore"):
             product = dense @ block
         check_products(block, product, self.dtype)
         return dense
+
+    def _entries(self) -> np.ndarray:
+        if self.materialised:
+            return np.asarray(self.to_dense(), np.float64)
+        # A few columns at a time: what a product needs in between may be much larger than A.
+        size, width = self.dimension, 64
+        units = (jnp.eye(size, width, -start, dtype=self.dtype) for start in range(0, size, width))
+        return np.concatenate([np.asarray(self.mv(unit), np.float64) for unit in units], axis=1)[:, :size]
 
     def eigenvalues(self) -> np.ndarray:
         """All eigenvalues in float64, of an operator whose arrays are known, in ascending order."""

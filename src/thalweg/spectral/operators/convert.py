@@ -65,7 +65,7 @@ def check_dimension(operator: Operator, dimension: Any) -> None:
 def is_wide(A: Any) -> bool:
     """Whether ``A`` holds numbers of the host that float32 would cut short: NumPy's float64, whole numbers, lists."""
     if isinstance(A, list | tuple):
-        return not any(isinstance(leaf, jax.Array) for leaf in jax.tree.leaves(A))
+        return not _of_jax(A)
     if isinstance(A, jax.Array | eqx.Module) or not hasattr(A, "shape"):
         return False
     dtype = A.dtype if hasattr(A, "dtype") else np.asarray(A).dtype
@@ -119,7 +119,7 @@ def as_array(A: Any) -> Array:
     if isinstance(A, np.ma.MaskedArray) and np.ma.getmaskarray(A).any():
         raise ValueError("A must have no masked entries: fill them in first")
     try:
-        array = jnp.asarray(A)
+        array = jnp.asarray(A if _of_jax(A) else _of_host(A))
     except (TypeError, ValueError, NotImplementedError) as error:
         raise TypeError(
             f"A must be a dense array, a SciPy sparse matrix or LinearOperator, a BCOO matrix of JAX, a lineax "
@@ -127,6 +127,19 @@ def as_array(A: Any) -> Array:
         ) from error
     _check_real(array.dtype)
     return array if jnp.issubdtype(array.dtype, jnp.floating) else array.astype(jnp.result_type(float))
+
+
+def _of_jax(A: Any) -> bool:
+    return any(isinstance(leaf, jax.Array) for leaf in (A if isinstance(A, list | tuple) else [A]))
+
+
+def _of_host(A: Any) -> np.ndarray:
+    """The array in a form that JAX knows: of this machine's byte order, and no longer than float64."""
+    host = np.asarray(np.ma.getdata(A))
+    if host.dtype.kind in "USOMm" or host.dtype.names:
+        raise TypeError(f"found dtype {host.dtype}")
+    wide = host.dtype.kind in "biu" or host.dtype == np.longdouble
+    return host.astype(np.float64 if wide else host.dtype.newbyteorder("="), copy=False)
 
 
 def _floating(A: Any) -> Any:

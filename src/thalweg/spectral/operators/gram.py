@@ -53,7 +53,10 @@ class GramOperator(Operator):
 
     def eigenvalues(self) -> np.ndarray:
         """The squared singular values: small ones keep their digits."""
-        return scipy.linalg.svdvals(np.asarray(self.matrix, np.float64), check_finite=False)[::-1] ** 2
+        matrix = np.asarray(self.matrix, np.float64)
+        if not np.all(np.isfinite(matrix)):
+            raise ValueError("X holds NaN or infinity")
+        return scipy.linalg.svdvals(matrix, check_finite=False)[::-1] ** 2
 
 
 class SparseGramOperator(Operator):

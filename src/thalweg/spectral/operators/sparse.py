@@ -99,8 +99,12 @@ class SparseOperator(Operator):
     neighbours: Int[Array, "k p"]
     positions: Int[Array, "e 2"]
     size: int = eqx.field(static=True)
-    stride: ClassVar[int] = 2
     materialised: ClassVar[bool] = True
+
+    @property
+    def stride(self) -> int:  # type: ignore[override]
+        """Two, unless rows are so long that a copy is nothing beside a product."""
+        return 2 if len(self.values) <= _UNROLLED else 1
 
     def __init__(self, A: Any) -> None:
         (values, neighbours), (rest, positions) = sparse_parts(A)
@@ -127,6 +131,15 @@ class SparseOperator(Operator):
         dense = jnp.zeros(self.shape, self.dtype)
         dense = dense.at[rows, self.neighbours[:, : self.size]].add(self.values[:, : self.size])
         return dense.at[self.positions[:, 0], self.positions[:, 1]].add(self.rest)
+
+    def _entries(self) -> np.ndarray:
+        # With nothing to compile.
+        values, neighbours, rest, positions = map(np.asarray, (self.values, self.neighbours, self.rest, self.positions))
+        dense = np.zeros(self.shape)
+        rows = np.broadcast_to(np.arange(self.size), (len(values), self.size))
+        np.add.at(dense, (rows, neighbours[:, : self.size]), values[:, : self.size])
+        np.add.at(dense, (positions[:, 0], positions[:, 1]), rest)
+        return dense
 
     def diagonal(self) -> Array:
         """The entries that lie on the diagonal."""

@@ -13,6 +13,11 @@ from thalweg.descent.terms import _arrays
 from thalweg.descent.terms.indicator import Indicator
 
 
+_PASSES = 4
+"""Each pass of a projection removes the rounding error that the last one made on a far point. A search that the set
+allows any size goes as far as 1e10 times the gradient."""
+
+
 class HalfSpace(Indicator):
     """The set ⟨normal, x⟩ ≤ bound.
 
@@ -53,8 +58,7 @@ class HalfSpace(Indicator):
         unit = jax.tree.map(lambda leaf: leaf / length.astype(leaf.dtype), normal)
         bound = self.bound.astype(length.dtype) / length
         outside = trees.inner(unit, x) > bound
-        # The second pass removes the rounding error that the first makes on a far point, to either side.
-        for _ in range(2):
+        for _ in range(_PASSES):
             x = trees.add_scaled(x, jnp.where(outside, bound - trees.inner(unit, x), 0), unit)
         return x
 
@@ -119,8 +123,7 @@ class Affine(Indicator):
         """Remove what the equations do not allow."""
         flat = _arrays.flatten(x)
         basis, target = self.basis.astype(flat.dtype), self.coordinates.astype(flat.dtype)
-        # The second pass removes the rounding error that the first makes on a far point.
-        for _ in range(2):
+        for _ in range(_PASSES):
             excess = jnp.matmul(basis, flat, precision="highest") - target
             flat = flat - jnp.matmul(excess, basis, precision="highest")
         return _arrays.unflatten(flat, x)

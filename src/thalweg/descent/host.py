@@ -107,6 +107,8 @@ class HostEngine:
         # Without momentum the next gradient is wanted where the search ends.
         by_attempts = (
             isinstance(descent.step, Search)
+            and type(descent.step).take is Search.take
+            and descent.tests_iterate
             and isinstance(descent.momentum, NoMomentum)
             and descent.oracle.full is not None
             and not jax.tree.leaves(start.state.oracle)

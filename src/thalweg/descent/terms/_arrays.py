@@ -14,6 +14,7 @@ import numpy as np
 from jaxtyping import Array, PyTree, Scalar
 
 from thalweg import trees
+from thalweg.arguments import numbers
 
 
 def is_traced(value: Any) -> bool:
@@ -50,8 +51,21 @@ def fit(owner: str, name: str, value: PyTree, x: PyTree[Array]) -> None:
             )
 
 
+def check_prox(x: PyTree[Array], step: Any) -> None:
+    """Refuse points that are not real, and steps that are negative, NaN or no numbers; what is traced goes unseen."""
+    for path, leaf in jax.tree_util.tree_leaves_with_path(x):
+        kind = getattr(leaf, "dtype", None)
+        if kind is None or not jnp.issubdtype(kind, jnp.floating):
+            found = type(leaf).__name__ if kind is None else f"the dtype {kind}"
+            raise TypeError(f"x{trees.path_name(path)} must be an array of real floating numbers, found {found}")
+    for part in jax.tree.leaves(step):
+        if not is_traced(part):
+            numbers("step", part, least=0, finite=False)
+
+
 def steps(step: Any, x: PyTree[Array]) -> PyTree[Array]:
     """Give every leaf of ``x`` its step, in its dtype and finite, so that 0 · step is 0 and never NaN."""
+    check_prox(x, step)
 
     def finite(part: Any, dtype: Any) -> Array:
         part = jnp.asarray(part)
@@ -65,6 +79,7 @@ def steps(step: Any, x: PyTree[Array]) -> PyTree[Array]:
 
 def scalar_step(owner: str, step: Any, x: PyTree[Array]) -> Array:
     """Return the step of a term that is not separable, a scalar, in the widest dtype of ``x``."""
+    check_prox(x, step)
     if not jax.tree_util.all_leaves([step]) or jnp.ndim(step):
         raise ValueError(f"{owner} is not separable: step must be a scalar, found {jax.tree.map(jnp.shape, step)}")
     return steps(step, jnp.zeros((), trees.dtype(x)))

@@ -12,7 +12,6 @@ from thalweg.arguments import number, numbers
 from thalweg.descent.terms import _arrays
 from thalweg.descent.terms.indicator import Indicator
 
-
 _PASSES = 4
 """Each pass of a projection removes the rounding error that the last one made on a far point. A search that the set
 allows any size goes as far as 1e10 times the gradient."""

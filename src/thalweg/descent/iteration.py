@@ -309,11 +309,16 @@ def as_point(x: PyTree) -> PyTree[Array]:
     """Return ``x`` with floating JAX arrays as leaves, or say which leaf cannot be a point to start from."""
     if not jax.tree.leaves(x):
         raise ValueError("x0 holds no array: there is nothing to minimise over")
+    if not sum(map(np.size, jax.tree.leaves(x))):
+        raise ValueError("x0 holds no number: there is nothing to minimise over")
 
     def leaf(path: tuple, value: Any) -> Array:
         name = "x0" + trees.path_name(path)
+        if isinstance(value, np.ma.MaskedArray):
+            raise TypeError(f"{name} must not be masked: fill in what is missing, found {value!r}")
         try:
-            array = jnp.asarray(value)
+            # NumPy's arrays may have the bytes of another machine, which JAX does not take.
+            array = jnp.asarray(value.astype(value.dtype.newbyteorder("=")) if isinstance(value, np.ndarray) else value)
         except (TypeError, ValueError) as error:
             raise TypeError(f"{name} must be an array of numbers, found {type(value).__name__}") from error
         if jnp.issubdtype(array.dtype, jnp.integer):

@@ -13,7 +13,7 @@ import numpy as np
 from jaxtyping import Array, Key, PyTree
 
 from thalweg import trees
-from thalweg.arguments import number, one_of, random_key, whole
+from thalweg.arguments import flag, number, one_of, random_key, whole
 from thalweg.descent.averaging import Averaging
 from thalweg.descent.checkpoint import Checkpoint, Keeper, as_checkpoint
 from thalweg.descent.chunks import CompiledEngine
@@ -137,6 +137,9 @@ def minimize(
         )
     if callback is not None and not callable(callback):
         raise TypeError(f"callback must be a function of a Snapshot, found {callback!r}")
+    progress = flag("progress", progress)
+    if not isinstance(compiler_options, Mapping | None):
+        raise TypeError(f"compiler_options must be a mapping or None, found {compiler_options!r}")
     steps = whole("steps", steps, most=_MOST_STEPS)
     stride = 0 if stride is None else whole("stride", stride, most=_MOST_STEPS)
     rule = _as_rule(tol, descent)

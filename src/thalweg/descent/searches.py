@@ -63,7 +63,8 @@ def next_trial(trial: Trial, passes: Number, told: Number, shrink: Number, expan
     """
     size, limits = trial.size, jnp.finfo(trial.size.dtype)
     failed = trial.failed | ~passes
-    longer = expand & told & ~failed & (size < limits.max**0.5)
+    # A test that says nothing is no reason to go beyond 1, from where a search begins unless told.
+    longer = expand & (told | (size < 1)) & ~failed & (size < limits.max**0.5)
     over = (passes & ~longer) | ~(size > limits.tiny**0.5)
     following = trees.numpy_of(size).where(passes, size / shrink, size * shrink)
     return Trial(following, trial.tried + 1, size, passes, failed, told, over)

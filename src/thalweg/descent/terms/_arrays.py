@@ -24,6 +24,7 @@ def is_traced(value: Any) -> bool:
 
 def spread(value: PyTree, x: PyTree[Array]) -> PyTree[Array]:
     """Give every leaf of ``x`` its part of ``value`` (a pytree prefix of ``x``), in the leaf's dtype."""
+    check_point(x)
     cast = lambda part, leaf: jnp.asarray(part).astype(leaf.dtype)
     return jax.tree.map(lambda part, below: jax.tree.map(lambda leaf: cast(part, leaf), below), value, x)
 
@@ -51,13 +52,18 @@ def fit(owner: str, name: str, value: PyTree, x: PyTree[Array]) -> None:
             )
 
 
-def check_prox(x: PyTree[Array], step: Any) -> None:
-    """Refuse points that are not real, and steps that are negative, NaN or no numbers; what is traced goes unseen."""
+def check_point(x: PyTree[Array]) -> None:
+    """Refuse points that are not made of arrays of real numbers."""
     for path, leaf in jax.tree_util.tree_leaves_with_path(x):
         kind = getattr(leaf, "dtype", None)
         if kind is None or not jnp.issubdtype(kind, jnp.floating):
             found = type(leaf).__name__ if kind is None else f"the dtype {kind}"
             raise TypeError(f"x{trees.path_name(path)} must be an array of real floating numbers, found {found}")
+
+
+def check_prox(x: PyTree[Array], step: Any) -> None:
+    """Refuse points that are not real, and steps that are negative, NaN or no numbers; what is traced goes unseen."""
+    check_point(x)
     for part in jax.tree.leaves(step):
         if not is_traced(part):
             numbers("step", part, least=0, finite=False)

@@ -92,6 +92,8 @@ class Affine(Indicator):
             raise TypeError("matrix of Affine must be concrete, found a traced array; make the term outside of jit")
         # Rows that are dependent in float32 are so only to float32's rounding error.
         given = np.asarray(matrix).dtype
+        if given.kind not in "iuf":
+            raise TypeError(f"matrix of Affine must hold numbers, found the dtype {given}")
         matrix = np.asarray(matrix, dtype=np.float64)
         if matrix.ndim != 2 or 0 in matrix.shape:
             raise ValueError(f"matrix of Affine must be a matrix of shape (m, n), found the shape {matrix.shape}")

@@ -31,6 +31,7 @@ from thalweg.descent import (
     Weighted,
     minimize,
 )
+from thalweg.descent.display import one_bar
 from thalweg.oracles import Exact, MiniBatch
 
 SCALES = jnp.array([1.0, 10.0, 100.0])
@@ -212,3 +213,14 @@ def test_plateau_stops_at_the_same_place_whatever_the_stride():
     assert max(r.steps for r in ends.values()) < 1.6 * min(r.steps for r in ends.values())
     for result in ends.values():
         assert np.linalg.norm(result.x - ROWS.mean(0)) < 0.5
+
+
+def test_runs_that_belong_together_show_one_bar(capsys):
+    with one_bar():
+        for start in (1.0, 2.0, 3.0):
+            minimize(bowl, jnp.full(3, start), steps=20, progress=True)
+    shown = [line for line in capsys.readouterr().out.splitlines() if "value" in line]
+    assert len(shown) == 1
+    assert "run 3" in shown[0]
+    minimize(bowl, jnp.zeros(3), steps=20, progress=True)
+    assert "run" not in capsys.readouterr().out

@@ -1,7 +1,7 @@
 """Step sizes found by looking at the function: longer while it goes well, shorter where it does not.
 
-A search is written in small pieces: what a size is worth (:meth:`SearchedStep.merit`, of arrays), and arithmetic of a few
-numbers, which the compiled engine traces into a loop inside the step and the host engine does in NumPy between two
+A search is written in small pieces: what a size is worth (:meth:`SearchedStep.merit`, of arrays), and arithmetic of a
+few numbers, which the compiled engine traces into a loop inside the step and the host engine does in NumPy between two
 attempts. Either way the sizes, the tests and the constants are these.
 """
 

@@ -14,7 +14,6 @@ import numpy as np
 from jaxtyping import Array, Float, Int, Key, PyTree, Scalar
 
 from thalweg import trees
-from thalweg.descent.averaging import Last
 from thalweg.descent.engines import (
     APART,
     GROWTH,
@@ -145,7 +144,7 @@ def _to_the_next_look(
     # A search knows nearly all that is looked at, which is kept at every step; elsewhere it is found for the last step
     # alone, which is traced on its own.
     dear = descent.term.factorises or descent.divergence.factorises
-    kept = descent.step.searches and not dear and isinstance(descent.average, Last)
+    kept = descent.step.searches and not dear and descent.tests_iterate
 
     def step(_, taken):
         state, work, total, _ = taken

@@ -201,7 +201,10 @@ class Descent(eqx.Module):
         """
         point, centre = self.momentum.points(state.x, state.momentum)
         out, oracle_state = estimated(self.oracle, point, state.oracle, key)
-        return self.advance(state, point, centre, out, oracle_state)
+        state, info = self.advance(state, point, centre, out, oracle_state)
+        if not self.tests_iterate:
+            info = info._replace(residual=self._residual_at_solution(state, info, key).astype(info.residual.dtype))
+        return state, info
 
     def advance(
         self, state: State, point: PyTree[Array], centre: PyTree[Array], out: Out, oracle_state: PyTree
@@ -209,6 +212,21 @@ class Descent(eqx.Module):
         """Take the step of :meth:`update` with a gradient that is already there."""
         move = self.move(state, point, centre, out)
         return self.arrive(state, move, self.step.take(move, state.step), oracle_state)
+
+    @property
+    def tests_iterate(self) -> bool:
+        """Whether the residual of a step tells of where it leads: an addition of one's own may lead anywhere, and an
+        average lags behind. (Noise that does not vanish leaves nothing to test.)"""
+        ours = isinstance(self.average, Last) and not self.step.additive
+        return ours or not self.oracle.vanishing_noise
+
+    def _residual_at_solution(self, state: State, info: Info, key: Key[Array, ""]) -> Scalar:
+        x = self.average.solution(state.x, state.average)
+        gradient = self.oracle.estimate(x, state.oracle, key)[0].gradient
+        if self.step.additive:
+            return trees.norm(gradient)
+        gradient = jax.tree.map(lambda g, leaf: g.astype(leaf.dtype), gradient, x)
+        return self.divergence.residual_norm(x, self.divergence.step(x, gradient, info.size, self.term), info.size)
 
     def move(self, state: State, point: PyTree[Array], centre: PyTree[Array], out: Out) -> Move:
         """Gather what a step rule may look at, after checking the gradient."""
@@ -291,11 +309,16 @@ def as_point(x: PyTree) -> PyTree[Array]:
     """Return ``x`` with floating JAX arrays as leaves, or say which leaf cannot be a point to start from."""
     if not jax.tree.leaves(x):
         raise ValueError("x0 holds no array: there is nothing to minimise over")
+    if not sum(map(np.size, jax.tree.leaves(x))):
+        raise ValueError("x0 holds no number: there is nothing to minimise over")
 
     def leaf(path: tuple, value: Any) -> Array:
         name = "x0" + trees.path_name(path)
+        if isinstance(value, np.ma.MaskedArray):
+            raise TypeError(f"{name} must not be masked: fill in what is missing, found {value!r}")
         try:
-            array = jnp.asarray(value)
+            # NumPy's arrays may have the bytes of another machine, which JAX does not take.
+            array = jnp.asarray(value.astype(value.dtype.newbyteorder("=")) if isinstance(value, np.ndarray) else value)
         except (TypeError, ValueError) as error:
             raise TypeError(f"{name} must be an array of numbers, found {type(value).__name__}") from error
         if jnp.issubdtype(array.dtype, jnp.integer):

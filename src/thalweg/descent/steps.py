@@ -266,6 +266,9 @@ class OptaxStep(StepRule):
     def __init__(self, transformation: Any) -> None:
         import optax  # here, since whoever has an optimiser has imported it, and nobody else needs to
 
+        if not (hasattr(transformation, "init") and hasattr(transformation, "update")):
+            raise TypeError(f"transformation of OptaxStep must be an Optax optimiser, found {transformation!r}")
+
         self.transformation = optax.with_extra_args_support(transformation)
 
     def init(self, x: PyTree[Array]) -> PyTree:

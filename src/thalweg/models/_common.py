@@ -14,6 +14,7 @@ from sklearn.utils.validation import _check_sample_weight, check_is_fitted
 
 from thalweg import __version__, files
 from thalweg.arguments import whole
+from thalweg.descent.display import one_bar
 from thalweg.errors import FileFormatError
 
 _MOST_ENTRIES = 2**27
@@ -171,10 +172,14 @@ def seed(random_state: Any) -> Any:
 
 @contextmanager
 def unharmed(model: Any) -> Iterator[None]:
-    """Leave the model as it was where what is done in this scope fails or is interrupted; nothing is copied."""
+    """Leave the model as it was where what is done in this scope fails or is interrupted; nothing is copied.
+
+    All runs of the scope show one progress bar.
+    """
     before = dict(vars(model))
     try:
-        yield
+        with one_bar():
+            yield
     except BaseException:
         vars(model).clear()
         vars(model).update(before)

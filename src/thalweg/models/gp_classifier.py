@@ -24,6 +24,8 @@ from thalweg.models._common import Storable, row_weights, unharmed
 
 _LINKS = {"logit": BernoulliLogit, "probit": BernoulliProbit}
 
+_SETTLED = (Status.CONVERGED, Status.STAGNATED)
+
 
 class GPClassifier(ClassifierMixin, Storable):
     """Gaussian process classification with a Gaussian posterior, found by KL-proximal steps (PG-SVI).
@@ -228,7 +230,7 @@ class GPClassifier(ClassifierMixin, Storable):
         left = f"the natural gradient is {worst:.2g} long"
         if any(fitted.status is Status.INTERRUPTED for fitted in self._processes):
             warnings.warn(f"interrupted: the model is the best found so far; {left}", ConvergenceWarning, stacklevel=5)
-        elif self.batch_size is None and worst > self.tol and not all(f.status.success for f in self._processes):
+        elif self.batch_size is None and worst > self.tol and any(f.status not in _SETTLED for f in self._processes):
             warnings.warn(
                 f"{left} after {self.max_iter} steps, tol is {self.tol:g}; about {worst**2 / 2:.1g} nat are left to "
                 f"gain. Raise max_iter.",

@@ -42,7 +42,8 @@ class Euclidean(Divergence):
 
     def model(self, gradient: PyTree[Array], x: PyTree[Array], y: PyTree[Array], size: Scalar) -> Scalar:
         """⟨gradient, x − y⟩ + ½‖x − y‖²/size."""
-        return super().model(*trees.joined(gradient, x, y), size)
+        gradient, x, y = trees.joined(gradient, x, y)
+        return super().model(gradient, x, y, size)
 
 
 @closed_form(Euclidean, Term, when=lambda d, t: t.proximable, note="every term with a prox")

@@ -97,7 +97,8 @@ class CategoricalGLM(Classifier):
 
     def predict(self, X: Any) -> np.ndarray:
         """The most probable class."""
-        return self.classes_[np.argmax(self.predict_proba(X), axis=1)]
+        chances = self.predict_proba(X)
+        return self.classes_[np.argmax(chances, axis=1)]
 
     def interval(self, level: float = 0.95) -> np.ndarray:
         """Central credible intervals of the coefficients, for each class and coefficient, the intercept's first.

@@ -95,7 +95,7 @@ def stream(*batches, model=None, **options):
 HUGE, TINY = 1e90, 1e-90
 OBJECTS, WORDS = X.astype(object), X.astype(str)
 MASKED = np.ma.masked_array(X, mask=np.zeros(X.shape, bool))
-HIDDEN = np.ma.masked_array(X, mask=X > 2)
+HIDDEN = np.ma.masked_array(X, mask=X > 0.5)
 BIG_ENDIAN, STRIDED = X.astype(">f8"), np.asfortranarray(np.repeat(X, 2, axis=0))[::2]
 ORACLE = lambda **options: g.ExpectedLikelihood(g.BernoulliLogit(), jnp.array([0.0, 1.0]), **options)
 Q, PRIOR = jnp.zeros(2), g.Full(jnp.zeros(2), jnp.eye(2), jnp.eye(2))

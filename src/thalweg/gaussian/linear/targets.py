@@ -16,7 +16,7 @@ from thalweg.gaussian.likelihoods import BernoulliLogit, GaussianNoise, Negative
 from thalweg.gaussian.linear.marginals import Marginals
 from thalweg.gaussian.linear.mixture import Mixture
 from thalweg.gaussian.linear.observations import Observations
-from thalweg.gaussian.linear.search import Pseudo, Search, Solution, expected, find_weights, seen_from
+from thalweg.gaussian.linear.search import Pseudo, Search, Solution, bound_of_each, find_weights, pad_rows, seen_from
 from thalweg.gaussian.linear.weights import Frame, Weights
 
 _SMALLEST_VARIANCE = 1e-100
@@ -26,6 +26,9 @@ _DISPERSIONS = (1e-6, 1e4)
 """Between these the dispersion is learned. At the lower end the counts are Poisson for all that data can tell."""
 
 _MOST_ROUNDS = 100
+
+_NEAR = 0.5
+"""So near to the last logarithm of the dispersion the next is looked for first."""
 
 _LARGEST_RATE = 9e18
 """The largest that NumPy draws Poisson counts of."""
@@ -244,13 +247,14 @@ class Counts(Targets):
         if self.dispersion is not None:
             return self.at(_likelihood(self.dispersion), rows, frame, search, nearby=nearby)
         log = 0.0 if nearby is None else float(np.log(nearby.likelihood.dispersion))  # type: ignore[attr-defined]
-        solution, steps, moves = nearby, 0, []
+        moves: list[tuple[float, float]] = []
+        solution, steps = nearby, 0
         for _ in range(_MOST_ROUNDS):
             solution = self.at(_likelihood(_dispersion(log)), rows, frame, search, nearby=solution)
             steps += solution.steps
             if solution.status is Status.INTERRUPTED:
                 break
-            better = _best_dispersion(rows, solution.weights, search.tol)
+            better = _best_dispersion(rows, solution.weights, search.tol / 100, log if moves else None)
             if abs(better - log) < search.tol / 10:
                 break
             moves.append((log, better))
@@ -304,13 +308,15 @@ def _likelihood(dispersion: float) -> Likelihood:
     return NegativeBinomial(dispersion, whole=False) if dispersion else Poisson(whole=False)
 
 
-def _best_dispersion(rows: Observations, weights: Weights | Mixture, tol: float) -> float:
-    """The logarithm of the dispersion at which bound and prior are highest for this posterior."""
+def _best_dispersion(rows: Observations, weights: Weights | Mixture, sharp: float, near: float | None) -> float:
+    """The logarithm of the dispersion at which bound and prior are highest for this posterior; ``near`` is a guess."""
     mean, variance = weights.latent(rows.columns)
-    of = lambda log: expected(_likelihood(np.exp(log)), rows.targets, mean + rows.offsets, variance).value
-    value = lambda log: rows.weights @ of(log)
+    *arrays, counts = pad_rows(rows.targets, mean + rows.offsets, variance, rows.weights)
+    loss = lambda log: -counts @ np.asarray(bound_of_each(_likelihood(np.exp(log)), *arrays)) - _log_prior(log)
     lowest, highest = np.log(_DISPERSIONS)
-    loss = lambda log: -value(log) - _log_prior(log)
-    found = minimize_scalar(loss, bounds=(lowest, highest), options={"xatol": tol / 100}).x
+    bounds = (lowest, highest) if near is None else (max(near - _NEAR, lowest), min(near + _NEAR, highest))
+    found = float(minimize_scalar(loss, bounds=bounds, options={"xatol": sharp}).x)
+    if near is not None and min(found - bounds[0], bounds[1] - found) < _NEAR / 100:
+        return _best_dispersion(rows, weights, sharp, None)
     # Next to the lower end the bound is flat but for rounding: without this the search would never settle.
-    return float(found) if found > lowest + 0.1 else float(lowest)
+    return found if found > lowest + 0.1 else float(lowest)

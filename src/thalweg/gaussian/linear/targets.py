@@ -25,7 +25,7 @@ _SMALLEST_VARIANCE = 1e-100
 _DISPERSIONS = (1e-6, 1e4)
 """Between these the dispersion is learned. At the lower end the counts are Poisson for all that data can tell."""
 
-_MOST_ROUNDS = 100
+_MOST_ROUNDS, _PATIENCE = 100, 5
 
 _NEAR = 0.5
 """So near to the last logarithm of the dispersion the next is looked for first."""
@@ -249,7 +249,8 @@ class Counts(Targets):
         log = 0.0 if nearby is None else float(np.log(nearby.likelihood.dispersion))  # type: ignore[attr-defined]
         moves: list[tuple[float, float]] = []
         solution, steps = nearby, 0
-        for _ in range(_MOST_ROUNDS):
+        ends: list[float | None] = [None, None]  # Between them the best is: from the first one moves up.
+        for count in range(1, _MOST_ROUNDS + 1):
             solution = self.at(_likelihood(_dispersion(log)), rows, frame, search, nearby=solution)
             steps += solution.steps
             if solution.status is Status.INTERRUPTED:
@@ -257,8 +258,13 @@ class Counts(Targets):
             better = _best_dispersion(rows, solution.weights, search.tol / 100, log if moves else None)
             if abs(better - log) < search.tol / 10:
                 break
+            ends[int(better < log)] = log
+            if None not in ends and abs(ends[1] - ends[0]) < search.tol / 10:  # type: ignore[operator]
+                break
             moves.append((log, better))
-            log = _extrapolated(*moves[-2:])
+            log = _between(_extrapolated(*moves[-2:]), better, ends, halve=count % _PATIENCE == 0)
+        else:
+            solution = solution._replace(status=Status.STEPS_SPENT)  # type: ignore[union-attr]
         assert solution is not None
         return solution._replace(steps=steps, log_prior=_log_prior(log))
 
@@ -296,6 +302,15 @@ def _extrapolated(*moves: tuple[float, float]) -> float:
     further = -move / (move - last) * (now - before)
     # At most as far as e² times further, and within the range.
     return float(np.clip(now + np.clip(further, -2.0, 2.0), *np.log(_DISPERSIONS)))
+
+
+def _between(ahead: float, better: float, ends: list[float | None], halve: bool) -> float:
+    """The first of two guesses that is between the ends, or the middle of them, which it is now and then anyhow."""
+    low, high = (end if end is not None else limit for end, limit in zip(ends, np.log(_DISPERSIONS), strict=True))
+    inside = lambda log: (low < log or ends[0] is None) and (log < high or ends[1] is None)
+    if None not in ends and (halve or not (inside(ahead) or inside(better))):
+        return float(low + high) / 2
+    return ahead if inside(ahead) else better
 
 
 def _log_prior(log: float) -> float:

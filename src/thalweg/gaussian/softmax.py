@@ -13,6 +13,7 @@ from thalweg.gaussian.posteriors import Full
 from thalweg.oracles.base import Oracle, Out
 
 _BATCH = 256
+_NODES = 256
 _JITTER = 1e-12
 
 
@@ -52,7 +53,7 @@ class ExpectedSoftmax(Oracle):
     def __init__(self, labels: Array, design: Array, weights: Array, levels: Array) -> None:
         self.labels, self.design, self.weights = labels, design, weights
         self.levels, self.basis = levels, jnp.asarray(contrasts(len(levels)))
-        self.nodes = jnp.asarray(normal_nodes(len(levels) - 1, 512))
+        self.nodes = jnp.asarray(normal_nodes(len(levels) - 1, _NODES))
 
     @property
     def deterministic(self) -> bool:

@@ -147,6 +147,14 @@ def row_numbers(name: str, value: Any, count: int, above: float = -np.inf) -> np
     return found
 
 
+def unmasked(name: str, array: Any) -> None:
+    """Refuse masked arrays that hide something: what is hidden would be taken for data."""
+    if np.ma.is_masked(array):
+        raise ValueError(
+            f"{name} must hide nothing, found a masked array with {np.ma.count_masked(array)} hidden entries"
+        )
+
+
 def dense(X: Any) -> np.ndarray:
     """The rows as an array; refused if they are sparse and too many."""
     if not issparse(X):

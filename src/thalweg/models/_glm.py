@@ -15,7 +15,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from thalweg.arguments import number, whole
 from thalweg.descent import Status
 from thalweg.gaussian import linear
-from thalweg.models._common import Storable, dense, row_numbers, row_weights, seed, unharmed
+from thalweg.models._common import Storable, dense, row_numbers, row_weights, seed, unharmed, unmasked
 from thalweg.models._summary import Marginals, Summary
 
 _LARGEST = 1e100
@@ -97,6 +97,8 @@ class GeneralisedLinearModel(Storable):
         self, X: Any, y: Any, sample_weight: Any, offset: Any, first: bool, **known: Any
     ) -> linear.Observations:
         numeric = is_regressor(self)
+        unmasked("X", X)
+        unmasked("y", y)
         X, y = validate_data(self, X, y, reset=first, dtype=np.float64, y_numeric=numeric, accept_sparse="csr")
         X = dense(X)
         if is_regressor(self) and y.dtype.kind not in "biuf":
@@ -182,6 +184,7 @@ class GeneralisedLinearModel(Storable):
 
     def _rows(self, X: Any) -> np.ndarray:
         check_is_fitted(self)
+        unmasked("X", X)
         X = dense(validate_data(self, X, reset=False, dtype=np.float64, accept_sparse="csr"))
         _check_size("X", X)
         return X

@@ -147,7 +147,8 @@ class BernoulliGLM(Classifier):
         X, offset
             As in :meth:`fit`.
         """
-        return self.classes_[(self._second(X, offset) > 0.5).astype(int)]
+        second = self._second(X, offset)
+        return self.classes_[(second > 0.5).astype(int)]
 
     def sample(self, n: int = 1, X: Any = None, offset: Any = None, random_state: Any = None) -> np.ndarray:
         """Draws from the posterior, of coefficients or of the classes of rows; see :meth:`GaussianGLM.sample`.

@@ -19,7 +19,7 @@ class CategoricalGLM(Classifier):
     """Bayesian multinomial logistic regression: two or more classes, P(class k) = softmax(z)ₖ.
 
     The posterior over the coefficients of all classes together is the normal distribution that maximises the evidence
-    lower bound, found by natural-gradient steps; expectations over it are averages over 512 points that fill the space
+    lower bound, found by natural-gradient steps; expectations over it are averages over 256 points that fill the space
     evenly. A common shift of all z changes nothing, so coefficients are counted from their mean over the classes.
 
     Parameters
@@ -97,7 +97,8 @@ class CategoricalGLM(Classifier):
 
     def predict(self, X: Any) -> np.ndarray:
         """The most probable class."""
-        return self.classes_[np.argmax(self.predict_proba(X), axis=1)]
+        chances = self.predict_proba(X)
+        return self.classes_[np.argmax(chances, axis=1)]
 
     def interval(self, level: float = 0.95) -> np.ndarray:
         """Central credible intervals of the coefficients, for each class and coefficient, the intercept's first.

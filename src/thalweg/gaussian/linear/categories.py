@@ -9,6 +9,7 @@ import numpy as np
 
 from thalweg.codec import storable
 from thalweg.descent import History, Status, Tolerance, minimize
+from thalweg.descent.steps import Move, StepRule, Taken
 from thalweg.gaussian.divergence import GaussianKL, KLToNormal
 from thalweg.gaussian.linear.fitting import FEW, Prior, wide_scales
 from thalweg.gaussian.linear.observations import Observations, with_intercept
@@ -20,8 +21,28 @@ from thalweg.gaussian.softmax import ExpectedSoftmax, contrasts, mean_chances
 from thalweg.padding import padded, padded_size
 from thalweg.threads import enough_threads
 
-_STEP, _NARROW = 1.0, 1e-8
+_SHORTEST, _LONGEST = 0.01, 4.0
+_NARROW = 1e-8
 _ROWS, _COLUMNS = 256, 16
+
+
+class _Damped(StepRule):
+    """Steps that are halved after one that lengthened the natural gradient, and grow again after the others.
+
+    The nodes make the bound and its gradient differ by a little, too much for a search that compares bounds.
+    """
+
+    def init(self, x: Full) -> tuple:
+        """The size to come, and the length of the last natural gradient."""
+        return jnp.ones_like(x.mean[0]), jnp.asarray(jnp.inf, x.mean.dtype)
+
+    def take(self, move: Move, state: tuple) -> Taken:
+        """One step."""
+        size, before = state
+        taken = Taken(move.reach(size), size, state, 0)
+        length = jnp.asarray(self.residual_norm(move, taken), size.dtype)
+        later = jnp.clip(size * jnp.where(length > before, 0.5, 1.1), _SHORTEST, _LONGEST)
+        return taken._replace(state=(later, length))
 
 
 @storable
@@ -108,14 +129,14 @@ def fit_categories(rows: Observations, classes: int, prior: Prior, search: Searc
         size = oracle.design.shape[1]
         many = (classes - 1) * size
         standard = Full(jnp.zeros(many), jnp.eye(many), jnp.eye(many))
-        # The start has the curvature of the model without features: with the prior's a first step could be far too long.
+        # The start has the curvature of the model without features: with the prior's the first step could be too long.
         bent = 2 * _first_gradient(oracle, standard._replace(covariance=_NARROW * jnp.eye(many))).covariance
         result = minimize(
             oracle,
             Full.from_precision(jnp.zeros(many), jnp.eye(many) + bent),
             term=KLToNormal(standard),
             divergence=GaussianKL(),
-            step=_STEP,
+            step=_Damped(),
             tol=Tolerance(0, search.tol),
             steps=search.max_iter,
             progress=search.progress,

@@ -92,7 +92,7 @@ class Solution(NamedTuple):
 
     def predict(self, X: np.ndarray, offsets: np.ndarray | float = 0.0) -> np.ndarray:
         """The mean of the targets of rows of features, averaged over the posterior."""
-        average = lambda part, *latent: np.asarray(_mean_target(part.likelihood, *_padded(*latent)))[: len(X)]
+        average = lambda part, *latent: np.asarray(_mean_target(part.likelihood, *pad_rows(*latent)))[: len(X)]
         with jax.enable_x64(True):
             return np.sum([share * average(*rest) for share, *rest in self.latents(X, offsets)], axis=0)
 
@@ -162,7 +162,7 @@ def _over_weights(
     if prior is not None:
         initial.mean[kept], initial.covariance[kept, kept], initial.precision[kept, kept] = prior
     offsets = frame.origin(rows.columns) + rows.offsets
-    design, pulls, precisions, targets, weights, offsets = _padded(
+    design, pulls, precisions, targets, weights, offsets = pad_rows(
         design, start.pulls, start.precisions, rows.targets, rows.weights, offsets
     )
     design = padded(design, size, axis=1)
@@ -188,7 +188,7 @@ def _over_examples(
 ) -> tuple[Weights, Result]:
     count = len(design)
     offsets = frame.origin(rows.columns) + rows.offsets
-    pulls, precisions, targets, weights, offsets = _padded(
+    pulls, precisions, targets, weights, offsets = pad_rows(
         start.pulls, start.precisions, rows.targets, rows.weights, offsets
     )
     kernel = np.eye(len(pulls))
@@ -257,8 +257,14 @@ def seen_from(weights: Weights | Mixture, likelihood: Likelihood, rows: Observat
 
 def expected(likelihood: Likelihood, targets: np.ndarray, mean: np.ndarray, variance: np.ndarray) -> Expected:
     """E log p(y|z) and its derivatives."""
-    found = _expected(likelihood, *_padded(targets, mean, variance))
+    found = _expected(likelihood, *pad_rows(targets, mean, variance))
     return jax.tree.map(lambda part: np.asarray(part)[: len(targets)], found)
+
+
+@eqx.filter_jit
+def bound_of_each(likelihood: Likelihood, targets: Array, mean: Array, variance: Array) -> Array:
+    """E log p(y|z) alone, of padded arrays."""
+    return likelihood.expected(targets, mean, variance).value
 
 
 @eqx.filter_jit
@@ -268,6 +274,6 @@ def _expected(
     return likelihood.expected(targets, mean, variance)
 
 
-def _padded(*arrays: np.ndarray) -> list[Any]:
+def pad_rows(*arrays: np.ndarray) -> list[Any]:
     """The arrays with rows of zeros up to the next size."""
     return [padded(array, padded_size(len(array), _ROWS)) for array in arrays]

@@ -16,7 +16,7 @@ from thalweg.gaussian.likelihoods import BernoulliLogit, GaussianNoise, Negative
 from thalweg.gaussian.linear.marginals import Marginals
 from thalweg.gaussian.linear.mixture import Mixture
 from thalweg.gaussian.linear.observations import Observations
-from thalweg.gaussian.linear.search import Pseudo, Search, Solution, expected, find_weights, seen_from
+from thalweg.gaussian.linear.search import Pseudo, Search, Solution, bound_of_each, find_weights, pad_rows, seen_from
 from thalweg.gaussian.linear.weights import Frame, Weights
 
 _SMALLEST_VARIANCE = 1e-100
@@ -25,7 +25,10 @@ _SMALLEST_VARIANCE = 1e-100
 _DISPERSIONS = (1e-6, 1e4)
 """Between these the dispersion is learned. At the lower end the counts are Poisson for all that data can tell."""
 
-_MOST_ROUNDS = 100
+_MOST_ROUNDS, _PATIENCE = 100, 5
+
+_NEAR = 0.5
+"""So near to the last logarithm of the dispersion the next is looked for first."""
 
 _LARGEST_RATE = 9e18
 """The largest that NumPy draws Poisson counts of."""
@@ -244,17 +247,24 @@ class Counts(Targets):
         if self.dispersion is not None:
             return self.at(_likelihood(self.dispersion), rows, frame, search, nearby=nearby)
         log = 0.0 if nearby is None else float(np.log(nearby.likelihood.dispersion))  # type: ignore[attr-defined]
-        solution, steps, moves = nearby, 0, []
-        for _ in range(_MOST_ROUNDS):
+        moves: list[tuple[float, float]] = []
+        solution, steps = nearby, 0
+        ends: list[float | None] = [None, None]  # Between them the best is: from the first one moves up.
+        for count in range(1, _MOST_ROUNDS + 1):
             solution = self.at(_likelihood(_dispersion(log)), rows, frame, search, nearby=solution)
             steps += solution.steps
             if solution.status is Status.INTERRUPTED:
                 break
-            better = _best_dispersion(rows, solution.weights, search.tol)
+            better = _best_dispersion(rows, solution.weights, search.tol / 100, log if moves else None)
             if abs(better - log) < search.tol / 10:
                 break
+            ends[int(better < log)] = log
+            if None not in ends and abs(ends[1] - ends[0]) < search.tol / 10:  # type: ignore[operator]
+                break
             moves.append((log, better))
-            log = _extrapolated(*moves[-2:])
+            log = _between(_extrapolated(*moves[-2:]), better, ends, halve=count % _PATIENCE == 0)
+        else:
+            solution = solution._replace(status=Status.STEPS_SPENT)  # type: ignore[union-attr]
         assert solution is not None
         return solution._replace(steps=steps, log_prior=_log_prior(log))
 
@@ -294,6 +304,15 @@ def _extrapolated(*moves: tuple[float, float]) -> float:
     return float(np.clip(now + np.clip(further, -2.0, 2.0), *np.log(_DISPERSIONS)))
 
 
+def _between(ahead: float, better: float, ends: list[float | None], halve: bool) -> float:
+    """The first of two guesses that is between the ends, or the middle of them, which it is now and then anyhow."""
+    low, high = (end if end is not None else limit for end, limit in zip(ends, np.log(_DISPERSIONS), strict=True))
+    inside = lambda log: (low < log or ends[0] is None) and (log < high or ends[1] is None)
+    if None not in ends and (halve or not (inside(ahead) or inside(better))):
+        return float(low + high) / 2
+    return ahead if inside(ahead) else better
+
+
 def _log_prior(log: float) -> float:
     """That of the square root of the dispersion, exponential of mean 1; without it a few counts leave it anywhere."""
     return -float(np.exp(log / 2))
@@ -304,13 +323,15 @@ def _likelihood(dispersion: float) -> Likelihood:
     return NegativeBinomial(dispersion, whole=False) if dispersion else Poisson(whole=False)
 
 
-def _best_dispersion(rows: Observations, weights: Weights | Mixture, tol: float) -> float:
-    """The logarithm of the dispersion at which bound and prior are highest for this posterior."""
+def _best_dispersion(rows: Observations, weights: Weights | Mixture, sharp: float, near: float | None) -> float:
+    """The logarithm of the dispersion at which bound and prior are highest for this posterior; ``near`` is a guess."""
     mean, variance = weights.latent(rows.columns)
-    of = lambda log: expected(_likelihood(np.exp(log)), rows.targets, mean + rows.offsets, variance).value
-    value = lambda log: rows.weights @ of(log)
+    *arrays, counts = pad_rows(rows.targets, mean + rows.offsets, variance, rows.weights)
+    loss = lambda log: -counts @ np.asarray(bound_of_each(_likelihood(np.exp(log)), *arrays)) - _log_prior(log)
     lowest, highest = np.log(_DISPERSIONS)
-    loss = lambda log: -value(log) - _log_prior(log)
-    found = minimize_scalar(loss, bounds=(lowest, highest), options={"xatol": tol / 100}).x
+    bounds = (lowest, highest) if near is None else (max(near - _NEAR, lowest), min(near + _NEAR, highest))
+    found = float(minimize_scalar(loss, bounds=bounds, options={"xatol": sharp}).x)
+    if near is not None and min(found - bounds[0], bounds[1] - found) < _NEAR / 100:
+        return _best_dispersion(rows, weights, sharp, None)
     # Next to the lower end the bound is flat but for rounding: without this the search would never settle.
-    return float(found) if found > lowest + 0.1 else float(lowest)
+    return found if found > lowest + 0.1 else float(lowest)

@@ -113,8 +113,8 @@ class NegativeBinomialGLM(_Counts):
     dispersion
         A positive number; as it goes to 0 this is Poisson regression. By default the bound is maximised over it too,
         between 1e-6 and 1e4, with an exponential prior of mean 1 of its square root, without which a few events would
-        leave it anywhere; intervals take the outcome as known. In a stream it is learned from the first batch and
-        then kept: give it, or make the first batch a large one.
+        leave it anywhere; intervals are then those of Student's t with n − d degrees of freedom. In a stream it is
+        learned from the first batch and then kept: give it, or make the first batch a large one.
     prior_scale, fit_intercept, intercept_scale, max_iter, tol, verbose
         As in :class:`BernoulliGLM`.
 

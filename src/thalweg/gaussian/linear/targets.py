@@ -266,7 +266,9 @@ class Counts(Targets):
         else:
             solution = solution._replace(status=Status.STEPS_SPENT)  # type: ignore[union-attr]
         assert solution is not None
-        return solution._replace(steps=steps, log_prior=_log_prior(log))
+        assert isinstance(solution.weights, Weights)
+        weights = solution.weights.with_learned_dispersion(float(np.sum(rows.weights)))
+        return solution._replace(weights=weights, steps=steps, log_prior=_log_prior(log))
 
 
 def _count_below(shares: np.ndarray, rates: np.ndarray, dispersions: np.ndarray, counts: np.ndarray) -> np.ndarray:

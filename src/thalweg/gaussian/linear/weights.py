@@ -167,8 +167,15 @@ class Weights:
 
         They have n − Σ(1 − V) degrees of freedom left, the sum being what the weights have learned from them.
         """
-        freedom = max(total - float(np.sum(1 - self._variances())), _LEAST_FREEDOM)
+        freedom = self._freedom(total)
         return replace(self, freedom=freedom, inflation=max(total / freedom, 1.0))
+
+    def with_learned_dispersion(self, total: float) -> "Weights":
+        """The same where a dispersion was learned too: tails as heavy as those of a noise learned from as many."""
+        return replace(self, freedom=self._freedom(total))
+
+    def _freedom(self, total: float) -> float:
+        return max(total - float(np.sum(1 - self._variances())), _LEAST_FREEDOM)
 
     def sample(self, count: int, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
         """Draws of the weights in these coordinates, one per row, and by what the variance learned is off in each."""

@@ -73,11 +73,12 @@ def _take_in(x: PyTree[Array], state: Mean, top: int, offset: int) -> Mean:
 class _Running(Averaging):
     def init(self, x: PyTree[Array]) -> PyTree:
         """The mean of nothing yet."""
-        return Mean(_wide(x), trees.scalar(0, jnp.int32))
+        # Of zeros, so that the first iterate is taken in without rounding, however far the start.
+        return Mean(jax.tree.map(jnp.zeros_like, _wide(x)), trees.scalar(0, jnp.int32))
 
     def solution(self, x: PyTree[Array], state: PyTree) -> PyTree[Array]:
         """Return the mean."""
-        return _narrow(state.mean, x)
+        return trees.where(state.seen == 0, x, _narrow(state.mean, x))
 
 
 class PolyakRuppert(_Running):

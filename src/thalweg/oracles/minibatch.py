@@ -6,10 +6,9 @@ from typing import Any
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jaxtyping import Array, Float, Int, Key, PyTree, Scalar
 
-from thalweg.arguments import flag, function, numbers, whole
+from thalweg.arguments import flag, function, whole
 from thalweg.oracles.base import Oracle, Out
 from thalweg.oracles.epochs import draw_batch, start_epoch
 
@@ -125,8 +124,10 @@ def _count_examples(data: PyTree[Array]) -> int:
 
 def _normalised(weights: Any, count: int) -> Float[Array, " n"]:
     """Scale to mean 1, so that the mean of wᵢℓᵢ is the weighted mean."""
-    array = numbers("weights", weights if isinstance(weights, jax.Array) else np.asarray(weights), finite=False)
-    array = array.astype(jnp.result_type(float))
+    try:
+        array = jnp.asarray(weights, dtype=jnp.result_type(float))
+    except (TypeError, ValueError):
+        raise TypeError(f"weights must be numbers, one per example, found {weights!r}") from None
     if array.shape != (count,):
         raise ValueError(f"weights must have shape ({count},), one per example, found {array.shape}")
     if not isinstance(array, jax.core.Tracer) and not bool(

@@ -30,6 +30,8 @@ _ROWS_PER_FEATURE = 4
 _FREQUENCIES_PER_ROW = 4
 # Room for blocks of frequencies at the start, which is but that of their weights: room for more compiles again.
 _ROOM = 64
+# Frequencies of a pass, times features, that are kept unasked: to make those of every step anew takes far longer.
+_KEPT = 2**18
 # Rounds of a visit. More of them in a stream fit each block as if it were the last one; a lone block is solved.
 _ROUNDS, _ROUNDS_OF_ONE_BLOCK = 5, 1000
 # Up to so many new rows of a stream are solved for alone, and their block is visited so often while it doubles.
@@ -263,7 +265,8 @@ def start(
         if method.features == "landmarks":
             return Points(kernel, size)
         features = RandomFeatures(kernel, jax.random.key(seed), dimension, size, method.features)
-        return Frequencies(features, method.keep_frequencies)
+        steps = np.inf if rows is None else rows / (method.batch_size or _ROWS_PER_FEATURE * features.width)
+        return Frequencies(features, method.keep_frequencies or steps * size * dimension <= _KEPT)
 
     parts = of_size(size)
     if method.capped and parts.width > settings.max_features:

@@ -257,7 +257,8 @@ def start(
         # Landmarks are in blocks of one size, padded as little as may be; of frequencies a block has about as many as
         # there are rows, and not many more than a batch has.
         even = -(-rows // -(-rows // size))
-        few = min(rows, _FREQUENCIES_PER_ROW * (method.batch_size or rows))
+        given = rows if method.features == "landmarks" else method.batch_size or rows
+        few = min(rows, _FREQUENCIES_PER_ROW * given)
         size = min(size, padded_size(even, _GRAIN) if method.visits else max(32, 1 << (few - 1).bit_length()))
     kernel.check_dimension("X", dimension)
 

@@ -17,7 +17,7 @@ from thalweg.machines.expansion import Expansion, empty, predict, with_room
 from thalweg.machines.methods import Settings
 from thalweg.machines.rows import Rows
 from thalweg.machines.rules import Capped
-from thalweg.machines.steps import Machine, run
+from thalweg.machines.steps import Judged, Machine, run
 from thalweg.machines.visits import Examples, Visitor, absorb, append, fill, revisit
 from thalweg.padding import padded_size
 
@@ -281,6 +281,8 @@ def start(
             f"found {batch_size}"
         )
     machine = method.machine(parts, loss, limit)
+    if isinstance(machine.step, Judged):
+        batch_size = max(batch_size, 2)  # one row proposes a step, another judges it
     capacity = (1 if rows is None else min(-(-rows // size), limit)) if room else 0
     if not method.visits:
         capacity = min(_ROOM, machine.rule.limit or _ROOM) if room else 0

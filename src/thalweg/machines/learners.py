@@ -17,7 +17,7 @@ from thalweg.machines.expansion import Expansion, empty, predict, with_room
 from thalweg.machines.methods import Settings
 from thalweg.machines.rows import Rows
 from thalweg.machines.rules import Capped
-from thalweg.machines.steps import Machine, run
+from thalweg.machines.steps import Judged, Machine, run
 from thalweg.machines.visits import Examples, Visitor, absorb, append, fill, revisit
 from thalweg.padding import padded_size
 
@@ -30,6 +30,8 @@ _ROWS_PER_FEATURE = 4
 _FREQUENCIES_PER_ROW = 4
 # Room for blocks of frequencies at the start, which is but that of their weights: room for more compiles again.
 _ROOM = 64
+# Frequencies of a pass, times features, that are kept unasked: to make those of every step anew takes far longer.
+_KEPT = 2**18
 # Rounds of a visit. More of them in a stream fit each block as if it were the last one; a lone block is solved.
 _ROUNDS, _ROUNDS_OF_ONE_BLOCK = 5, 1000
 # Up to so many new rows of a stream are solved for alone, and their block is visited so often while it doubles.
@@ -255,7 +257,8 @@ def start(
         # Landmarks are in blocks of one size, padded as little as may be; of frequencies a block has about as many as
         # there are rows, and not many more than a batch has.
         even = -(-rows // -(-rows // size))
-        few = min(rows, _FREQUENCIES_PER_ROW * (method.batch_size or rows))
+        given = rows if method.features == "landmarks" else method.batch_size or rows
+        few = min(rows, _FREQUENCIES_PER_ROW * given)
         size = min(size, padded_size(even, _GRAIN) if method.visits else max(32, 1 << (few - 1).bit_length()))
     kernel.check_dimension("X", dimension)
 
@@ -263,7 +266,8 @@ def start(
         if method.features == "landmarks":
             return Points(kernel, size)
         features = RandomFeatures(kernel, jax.random.key(seed), dimension, size, method.features)
-        return Frequencies(features, method.keep_frequencies)
+        steps = np.inf if rows is None else rows / (method.batch_size or _ROWS_PER_FEATURE * features.width)
+        return Frequencies(features, method.keep_frequencies or steps * size * dimension <= _KEPT)
 
     parts = of_size(size)
     if method.capped and parts.width > settings.max_features:
@@ -277,6 +281,8 @@ def start(
             f"found {batch_size}"
         )
     machine = method.machine(parts, loss, limit)
+    if isinstance(machine.step, Judged):
+        batch_size = max(batch_size, 2)  # one row proposes a step, another judges it
     capacity = (1 if rows is None else min(-(-rows // size), limit)) if room else 0
     if not method.visits:
         capacity = min(_ROOM, machine.rule.limit or _ROOM) if room else 0

@@ -33,7 +33,7 @@ class Method:
     step
         A number or a schedule, for steps along blocks.
     keep_frequencies
-        Keep random frequencies in memory instead of making them anew for every batch.
+        Keep random frequencies in memory instead of making them anew for every batch, however many there are.
     early_stopping
         Stop when further passes do not lower the loss on a held-out slice, and return to the best. "auto" does so for
         2,000 rows or more, if there is more than one pass.

@@ -118,7 +118,7 @@ def test_one_block_of_hinge_losses_is_solved(digits, alpha):
     X, signs = X[:300], np.where(y[:300] < 5, -1.0, 1.0)
     model = KernelClassifier(loss="hinge", alpha=alpha, method=Auto(tol=1e-6), random_state=0).fit(X, signs)
     learner = model._machine.learner
-    points = np.asarray(learner.expansion.blocks[0, :300])
+    points = np.asarray(learner.expansion.blocks[0, :300]) + model._machine.offset
     part = alpha * np.asarray(learner.expansion.weights[0, :300, 0]) * np.asarray(learner.examples.targets[0, :300, 0])
     margin = model.decision_function(points) * np.asarray(learner.examples.targets[0, :300, 0])
     assert (np.abs(part - 0.5) < 0.5 + 1e-4).all()
@@ -223,9 +223,8 @@ def test_a_stream_is_its_batches_one_after_the_other(moons):
     assert (stream.n_features_used_, [line["rows"] for line in stream.history_]) == (80, [40, 10, 30])
     # Blocks fill up, so that the landmarks are the rows in order whatever the batches.
     once = KernelClassifier(**SMALL).partial_fit(X, y)
-    np.testing.assert_array_equal(
-        stream._machine.learner.expansion.blocks[:5], once._machine.learner.expansion.blocks[:5]
-    )
+    places = lambda model: np.asarray(model._machine.learner.expansion.blocks[:5]) + model._machine.offset
+    np.testing.assert_allclose(places(stream), places(once), atol=1e-6)
     assert np.mean(stream.predict(X) == once.predict(X)) > 0.95
 
 
@@ -360,7 +359,6 @@ def test_a_class_of_kernels_gets_the_median_distance_times_the_bandwidth(moons):
         model = KernelClassifier(**options).fit(X, y)
         assert float(model.kernel_.lengthscale) == pytest.approx(times * median, rel=0.1)
         assert isinstance(model.kernel_, options.get("kernel", Gaussian))
-    assert model.alpha_ == 0.01
 
 
 @pytest.mark.slow

@@ -46,7 +46,8 @@ def storable(cls: C) -> C:
     >>> decode(encode(Pair(1, 2), (), {}), (), {})
     Pair(left=1, right=2)
     """
-    if cls.__name__ in _STORABLE and _STORABLE[cls.__name__].__qualname__ != cls.__qualname__:
+    known = _STORABLE.get(cls.__name__, cls)
+    if (known.__module__, known.__qualname__) != (cls.__module__, cls.__qualname__):
         raise ValueError(f"two storable classes are called {cls.__name__}")
     _STORABLE[cls.__name__] = cls
     return cls

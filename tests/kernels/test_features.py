@@ -10,6 +10,7 @@ from thalweg.kernels import (
     Cauchy,
     Gaussian,
     Laplacian,
+    Linear,
     Matern12,
     Matern32,
     Matern52,
@@ -105,7 +106,10 @@ def test_one_compiled_function_serves_all_blocks():
 @pytest.mark.parametrize(
     ("change", "error", "message"),
     [
-        ({"kernel": "rbf"}, TypeError, "kernel must be a Kernel such as .*, found 'rbf'"),
+        ({"kernel": "rbff"}, ValueError, "kernel must be one of 'rbf', .*, a kernel such as .*, found 'rbff'"),
+        ({"kernel": Linear()}, IncompatiblePartsError, "Linear has no random features: use a stationary kernel"),
+        ({"kernel": Gaussian() + Linear()}, IncompatiblePartsError, "Sum has no random features"),
+        ({"kernel": Gaussian() * Gaussian(), "kind": "quasi"}, IncompatiblePartsError, "Product has no quasi"),
         ({"key": 3}, TypeError, "key must be one JAX random key such as .*, found 3"),
         ({"block_size": 0}, ValueError, "block_size must be a whole number of at least 1, found 0"),
         ({"dimension": 2}, ValueError, "the data has 2 features and the kernel 3 lengthscales"),

@@ -64,7 +64,7 @@ def test_methods_make_machines():
         (lambda: DSG(early_stopping=3), "early_stopping of DSG must be True, False or 'auto', found 3"),
         (lambda: Auto(validation_fraction=1), "validation_fraction of Auto must be a finite number above 0 below 1"),
         (lambda: Settings(loss="squared"), r"loss must be a Loss such as SquaredLoss\(\), found 'squared'"),
-        (lambda: Settings(loss=SquaredLoss(), kernel=int), "kernel must be a Kernel such as .*, found the class int"),
+        (lambda: Settings(loss=SquaredLoss(), kernel=int), "kernel must be one of 'rbf', .* found <class 'int'>"),
         (lambda: Settings(loss=SquaredLoss(), alpha=0), "alpha must be a finite number above 0, found 0"),
         (lambda: Settings(loss=SquaredLoss(), bandwidth="x"), "bandwidth must be a finite number above 0, found 'x'"),
         (lambda: Settings(loss=SquaredLoss(), method="sgd"), "method must be one of 'auto', 'dsg', .*, found 'sgd'"),

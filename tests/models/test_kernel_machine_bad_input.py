@@ -7,7 +7,7 @@ import pytest
 from sklearn.exceptions import NotFittedError
 
 from thalweg import KernelClassifier, KernelRegressor
-from thalweg.kernels import Gaussian
+from thalweg.kernels import Gaussian, Linear
 from thalweg.machines import DSG, QuantileLoss
 
 rng = np.random.default_rng(0)
@@ -188,11 +188,16 @@ def test_a_stream_cannot_balance_classes(fitted):
     refused(model, ValueError, message, lambda: model.partial_fit(X, Y))
 
 
-KIND = "kernel must be a Kernel such as Gaussian\\(2.0\\), or a class of kernels such as Matern32, found "
+KIND = "kernel must be one of 'rbf', .*, a kernel such as .* or a class of kernels .* found "
 NUMBER = "The '{}' parameter of Kernel.* must be a str among {{'auto'}} or a float in the range "
 COUNT = "The '{}' parameter of Kernel.* must be an int in the range "
 WORDS = {
-    "kernel": [("rbf", "The 'kernel' parameter of Kernel.* must be an instance of .* Got 'rbf'"), (int, KIND)],
+    "kernel": [
+        ("rbff", KIND),
+        (int, KIND),
+        (3, "The 'kernel' parameter of Kernel.* must be an instance of .* Got 3"),
+        (Linear(), r"kernel must be stationary such as Gaussian\(1.0\), found Linear\(variance=1\)"),
+    ],
     "bandwidth": [(bad, NUMBER.format("bandwidth")) for bad in ("wide", 0, -1.0, None, [1.0])],
     "loss": [(bad, "The 'loss' parameter of Kernel.* must be a str among ") for bad in ("log", None, [])],
     "alpha": [(bad, NUMBER.format("alpha")) for bad in ("x", 0, -1.0, None, np.nan)],

@@ -1,7 +1,8 @@
-"""What every stationary kernel shares: its parameters, their checks, its matrix and its description."""
+"""What every kernel shares: its matrix, its parameters, sums and products, and random frequencies where it has them."""
 
+import dataclasses
 from functools import partial
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import equinox as eqx
 import jax
@@ -11,6 +12,7 @@ import scipy.sparse
 from jaxtyping import Array, Float, Key
 
 from thalweg import arguments
+from thalweg.codec import storable
 from thalweg.errors import IncompatiblePartsError
 from thalweg.kernels import draws
 
@@ -19,58 +21,58 @@ _SHOWN = 5
 
 
 class Kernel(eqx.Module):
-    """A stationary kernel k(x, y) = variance · ρ((x − y) / lengthscale) with ρ(0) = 1.
+    """A positive definite function k(x, y) of two points. ``k1 + k2``, ``k1 * k2`` and ``2.0 * k1`` are kernels too.
 
-    By Bochner's theorem k(x, y) = variance · E cos(ωᵀ(x − y)) for frequencies ω of a law that the kernel knows.
     The parameters are leaves: a change of them compiles nothing again, and ``jax.grad`` with respect to a kernel is a
-    kernel that holds the derivatives.
+    kernel that holds the derivatives. scikit-learn's ``clone`` and names such as ``kernel__lengthscale`` work.
 
-    A subclass defines :meth:`correlation`, and for random features :meth:`standard_log_density` and
-    :meth:`standard_frequencies`.
-
-    Parameters
-    ----------
-    lengthscale
-        A positive number, or one for each feature.
-    variance
-        A positive number, k(x, x).
+    A subclass defines :meth:`matrix` and :meth:`diagonal`, and :meth:`draw` with :attr:`kinds` if it is stationary and
+    has random features.
 
     Examples
     --------
-    >>> from thalweg.kernels import Matern32
-    >>> isinstance(Matern32(lengthscale=[1.0, 2.0]), Kernel)
-    True
+    >>> from thalweg.kernels import Gaussian, Linear
+    >>> kernel = 2.0 * Gaussian(lengthscale=[1.0, 2.0]) + Linear()
+    >>> kernel
+    Gaussian(lengthscale=[1, 2], variance=2) + Linear(variance=1)
+    >>> kernel.get_params()["k1__variance"]
+    Array(2., dtype=float...)
     """
 
-    lengthscale: Float[Array, "*features"]
-    variance: Float[Array, ""]
+    __array_ufunc__: ClassVar[None] = None  # so that a number of NumPy leaves its product with a kernel to the kernel
+    if TYPE_CHECKING:
 
-    kinds: ClassVar[tuple[str, ...]] = draws.KINDS
-    """The kinds of frequencies that the kernel has."""
+        def __getattr__(self, name: str) -> Any: ...  # the parameters of subclasses
 
-    def __init__(self, lengthscale: Any = 1.0, variance: Any = 1.0) -> None:
-        name = type(self).__name__
-        self.lengthscale = arguments.numbers(f"lengthscale of {name}", _as_array(lengthscale), above=0, ndim=1)
-        self.variance = arguments.number(f"variance of {name}", variance, above=0)
+    def matrix(self, x: Float[Array, "n d"], y: Float[Array, "m d"] | None) -> Float[Array, "n m"]:
+        """k(x_i, y_j) for rows of one dtype; no ``y`` means ``x`` again."""
+        raise NotImplementedError(f"{type(self).__name__} must define matrix(x, y)")
 
-    def correlation(self, x: Float[Array, "n d"], y: Float[Array, "m d"] | None) -> Float[Array, "n m"]:
-        """ρ((x_i − y_j) / lengthscale) for rows of one dtype; no ``y`` means ``x`` again."""
-        raise NotImplementedError(f"{type(self).__name__} must define correlation(x, y)")
+    def diagonal(self, x: Float[Array, "n d"]) -> Float[Array, " n"]:
+        """k(x_i, x_i): the variance, if the kernel is stationary."""
+        x = self.rows("x", x)
+        return jnp.broadcast_to(jnp.asarray(self.variance, x.dtype), x.shape[:1])
 
-    def standard_log_density(self, omega: Float[Array, "n d"]) -> Float[Array, " n"]:
-        """The log-density of the frequencies of lengthscale 1."""
-        raise NotImplementedError(f"{type(self).__name__} must define standard_log_density(omega)")
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        """The kinds of random frequencies that the kernel has."""
+        return ()
 
-    def standard_frequencies(
+    @property
+    def stationary(self) -> bool:
+        """Whether k(x, y) depends on x − y alone; k(x, x) is then ``variance``."""
+        return True
+
+    def draw(
         self, kind: str, key: Key[Array, ""], block: Array, count: int, dimension: int
     ) -> Float[Array, "count dimension"]:
-        """Frequencies of lengthscale 1 in float32, one per row: the ``block``-th ``count`` of them."""
-        raise NotImplementedError(f"{type(self).__name__} must define standard_frequencies(...)")
+        """Frequencies ω with k(x, y) = variance · E cos(ωᵀ(x − y)), one per row: the ``block``-th ``count`` of them."""
+        raise NotImplementedError(f"{type(self).__name__} must define draw(...)")
 
     def __call__(self, x: Float[Array, "n d"], y: Float[Array, "m d"] | None = None) -> Float[Array, "n m"]:
         """Return the matrix of k(x_i, y_j), in the dtype of the points.
 
-        Without ``y`` it is the matrix of ``x`` with itself: exactly symmetric, and with the variance on its diagonal.
+        Without ``y`` it is the matrix of ``x`` with itself, exactly symmetric.
         """
         other = None if y is None or y is x else self.rows("y", y)
         x = self.rows("x", x)
@@ -78,24 +80,6 @@ class Kernel(eqx.Module):
             raise ValueError(f"x and y must have as many features, found {x.shape[1]} and {other.shape[1]}")
         dtype = x.dtype if other is None else np.promote_types(x.dtype, other.dtype)
         return _matrix(self, x.astype(dtype), None if other is None else other.astype(dtype))
-
-    def diagonal(self, x: Float[Array, "n d"]) -> Float[Array, " n"]:
-        """k(x_i, x_i), which is the variance."""
-        x = self.rows("x", x)
-        return jnp.broadcast_to(self.variance.astype(x.dtype), x.shape[:1])
-
-    def spectral_density(self, omega: Float[Array, "n d"]) -> Float[Array, " n"]:
-        """The probability density of the frequencies at the rows of ``omega``: k(x, y) = variance · E cos(ωᵀ(x − y)).
-
-        Examples
-        --------
-        >>> from thalweg.kernels import Laplacian
-        >>> Laplacian(lengthscale=2.0).spectral_density(jnp.zeros((1, 1))).round(4)  # 2/π
-        Array([0.6366], dtype=float...)
-        """
-        omega = self.rows("omega", omega)
-        lengthscale = jnp.broadcast_to(self.lengthscale.astype(omega.dtype), omega.shape[1:])
-        return jnp.exp(self.standard_log_density(omega * lengthscale[None, :]) + jnp.sum(jnp.log(lengthscale)))
 
     def frequencies(
         self, key: Key[Array, ""], count: int, dimension: int, kind: str = "random", block: Any = 0
@@ -113,7 +97,7 @@ class Kernel(eqx.Module):
         kind
             "random": independent. "orthogonal": orthogonal in groups of ``dimension`` (Yu et al., 2016), for kernels of
             the Euclidean distance. "quasi": a randomly shifted low-discrepancy sequence, which gains much for up to ten
-            features or so, and next to nothing for a hundred.
+            features or so, and next to nothing for a hundred. Sums and products have "random" ones.
         block
             Which ``count`` of them, from 0; it may be traced. Quasi-random blocks continue one another.
 
@@ -126,10 +110,66 @@ class Kernel(eqx.Module):
         count, dimension = arguments.whole("count", count), arguments.whole("dimension", dimension)
         self.check_dimension("the data", dimension)
         self.check_kind(kind)
-        return _frequencies(self, kind, key, jnp.asarray(block), count, dimension)
+        return _frequencies(self, kind, arguments.random_key("key", key), jnp.asarray(block), count, dimension)
+
+    def __add__(self, other: Any) -> "Kernel":
+        return Sum(self, other if isinstance(other, Kernel) else Bias(other))
+
+    def __radd__(self, other: Any) -> "Kernel":
+        return Sum(Bias(other), self)
+
+    def __mul__(self, other: Any) -> "Kernel":
+        return Product(self, other) if isinstance(other, Kernel) else self.scaled(other)
+
+    __rmul__ = __mul__
+
+    def scaled(self, factor: Any) -> "Kernel":
+        """The kernel times a positive number: one of the same class, with another variance."""
+        factor = arguments.number("a factor of a kernel", factor, above=0)
+        return self._with(variance=factor * self.variance)
+
+    def get_params(self, deep: bool = True) -> dict[str, Any]:
+        """The parameters by name, as in scikit-learn; ``k1__lengthscale`` is one of a part."""
+        own = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        parts = own.items() if deep else ()
+        nested = [(f"{name}__{key}", value) for name, part in parts if isinstance(part, Kernel)
+                  for key, value in part.get_params().items()]  # fmt: skip
+        return own | dict(nested)
+
+    def set_params(self, **parameters: Any) -> "Kernel":
+        """Change parameters in place, as scikit-learn does, and return the kernel; its parts are replaced, not changed.
+
+        Examples
+        --------
+        >>> from thalweg.kernels import Gaussian, White
+        >>> (Gaussian() + White()).set_params(k1__lengthscale=3.0)
+        Gaussian(lengthscale=3, variance=1) + White(variance=1)
+        """
+        changed: dict[str, Any] = {}
+        nested: dict[str, dict[str, Any]] = {}
+        for path, value in parameters.items():
+            name, _, rest = path.partition("__")
+            if name not in self.get_params(deep=False) or (rest and not isinstance(getattr(self, name), Kernel)):
+                raise ValueError(f"{path!r} is no parameter of {self}: it has {', '.join(self.get_params())}")
+            if rest:
+                nested.setdefault(name, {})[rest] = value
+            else:
+                changed[name] = value
+        for name, inner in nested.items():
+            part = changed.get(name, getattr(self, name))
+            changed[name] = part.__sklearn_clone__().set_params(**inner) if isinstance(part, Kernel) else part
+        vars(self).update(vars(self._with(**changed)))
+        return self
+
+    def _with(self, **changed: Any) -> "Kernel":
+        return type(self)(**(self.get_params(deep=False) | changed))
+
+    def __sklearn_clone__(self) -> "Kernel":
+        return jax.tree.map(lambda leaf: leaf, self)
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}(lengthscale={_shown(self.lengthscale)}, variance={_shown(self.variance)})"
+        shown = [f"{name}={_shown(value)}" for name, value in self.get_params(deep=False).items()]
+        return f"{type(self).__name__}({', '.join(shown)})"
 
     def rows(self, name: str, points: Any) -> Float[Array, "n d"]:
         """Return points as a float array with one point per row, or say what is wrong with them."""
@@ -148,38 +188,174 @@ class Kernel(eqx.Module):
 
     def check_kind(self, kind: str) -> None:
         """Refuse a kind of frequencies that is unknown, or that this kernel does not have."""
-        if arguments.one_of("kind", kind, draws.KINDS) not in self.kinds:
+        arguments.one_of("kind", kind, draws.KINDS)
+        if not self.kinds:
+            raise IncompatiblePartsError(
+                f"{type(self).__name__} has no random features: use a stationary kernel such as Gaussian"
+            )
+        if kind not in self.kinds:
             raise IncompatiblePartsError(
                 f"{type(self).__name__} has no {kind} frequencies, for it is no function of the Euclidean distance: "
                 f"use kind={' or '.join(map(repr, self.kinds))}"
             )
 
     def check_dimension(self, name: str, dimension: int) -> None:
-        """Refuse a number of features that is not that of the lengthscales; ``name`` is what has the features."""
-        if self.lengthscale.ndim and self.lengthscale.shape != (dimension,):
-            raise ValueError(
-                f"{name} has {dimension} features and the kernel {self.lengthscale.size} lengthscales: "
-                "give it one number, or one for each feature"
-            )
+        """Refuse a number of features that is not that of the parameters; ``name`` is what has the features."""
+        for parameter, value in self.get_params(deep=False).items():
+            if isinstance(value, Kernel):
+                value.check_dimension(name, dimension)
+            elif value.ndim and value.shape != (dimension,):
+                raise ValueError(
+                    f"{name} has {dimension} features and the kernel {value.size} {parameter}s: "
+                    "give it one number, or one for each feature"
+                )
+
+
+@storable
+class Bias(Kernel):
+    """k(x, y) = variance: a level that is unknown. A kernel plus a number is its sum with one of these.
+
+    Examples
+    --------
+    >>> Bias(3.0)(jnp.zeros((1, 2)))
+    Array([[3.]], dtype=float...)
+    """
+
+    variance: Float[Array, ""]
+
+    def __init__(self, variance: Any = 1.0) -> None:
+        self.variance = arguments.number("variance of Bias", variance, above=0)
+
+    def matrix(self, x: Float[Array, "n d"], y: Float[Array, "m d"] | None) -> Float[Array, "n m"]:
+        """The variance."""
+        return jnp.full((len(x), len(x if y is None else y)), jnp.asarray(self.variance, x.dtype))
+
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        """Those of which 0 is one."""
+        return draws.KINDS
+
+    def draw(
+        self, kind: str, key: Key[Array, ""], block: Array, count: int, dimension: int
+    ) -> Float[Array, "count dimension"]:
+        """0."""
+        return jnp.zeros((count, dimension), jnp.result_type(self.variance))
+
+
+class _Pair(Kernel):
+    """Two kernels made one."""
+
+    k1: Kernel
+    k2: Kernel
+
+    def __init__(self, k1: Kernel, k2: Kernel) -> None:
+        name = type(self).__name__
+        self.k1 = arguments.instance(f"k1 of {name}", k1, Kernel, "Gaussian(1.0)")
+        self.k2 = arguments.instance(f"k2 of {name}", k2, Kernel, "Gaussian(1.0)")
+
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        """Independent ones, if both have them."""
+        return ("random",) if "random" in self.k1.kinds and "random" in self.k2.kinds else ()
+
+    @property
+    def stationary(self) -> bool:
+        """Whether both are."""
+        return self.k1.stationary and self.k2.stationary
+
+
+@storable
+class Sum(_Pair):
+    """k1(x, y) + k2(x, y), written ``k1 + k2``: the kernel of the sum of two independent processes.
+
+    Examples
+    --------
+    >>> from thalweg.kernels import Gaussian, Matern32
+    >>> Gaussian(2.0) + Matern32(1.0)
+    Gaussian(lengthscale=2, variance=1) + Matern32(lengthscale=1, variance=1)
+    """
+
+    @property
+    def variance(self) -> Array:
+        """The sum of those of the parts."""
+        return self.k1.variance + self.k2.variance
+
+    def matrix(self, x: Float[Array, "n d"], y: Float[Array, "m d"] | None) -> Float[Array, "n m"]:
+        """The sum of the matrices."""
+        return self.k1.matrix(x, y) + self.k2.matrix(x, y)
+
+    def diagonal(self, x: Float[Array, "n d"]) -> Float[Array, " n"]:
+        """The sum of the diagonals."""
+        return self.k1.diagonal(x) + self.k2.diagonal(x)
+
+    def scaled(self, factor: Any) -> Kernel:
+        """Both parts times a positive number."""
+        return Sum(self.k1.scaled(factor), self.k2.scaled(factor))
+
+    def draw(
+        self, kind: str, key: Key[Array, ""], block: Array, count: int, dimension: int
+    ) -> Float[Array, "count dimension"]:
+        """Frequencies of one or the other, each as often as its share of the variance."""
+        key1, key2, key = jax.random.split(key, 3)
+        share = jnp.asarray(self.k1.variance / self.variance, jnp.float32)
+        first = draws.uniforms(kind, key, block, count, 1) < share
+        drawn = [part.draw(kind, k, block, count, dimension) for part, k in ((self.k1, key1), (self.k2, key2))]
+        return jnp.where(first, drawn[0], drawn[1])
+
+    def __repr__(self) -> str:
+        return f"{self.k1} + {self.k2}"
+
+
+@storable
+class Product(_Pair):
+    """k1(x, y) · k2(x, y), written ``k1 * k2``.
+
+    Examples
+    --------
+    >>> from thalweg.kernels import Gaussian, Linear
+    >>> Linear() * (Gaussian(2.0) + 1.0)
+    Linear(variance=1) * (Gaussian(lengthscale=2, variance=1) + Bias(variance=1))
+    """
+
+    @property
+    def variance(self) -> Array:
+        """The product of those of the parts."""
+        return self.k1.variance * self.k2.variance
+
+    def matrix(self, x: Float[Array, "n d"], y: Float[Array, "m d"] | None) -> Float[Array, "n m"]:
+        """The product of the matrices, entry by entry."""
+        return self.k1.matrix(x, y) * self.k2.matrix(x, y)
+
+    def diagonal(self, x: Float[Array, "n d"]) -> Float[Array, " n"]:
+        """The product of the diagonals."""
+        return self.k1.diagonal(x) * self.k2.diagonal(x)
+
+    def scaled(self, factor: Any) -> Kernel:
+        """The first part times a positive number."""
+        return Product(self.k1.scaled(factor), self.k2)
+
+    def draw(
+        self, kind: str, key: Key[Array, ""], block: Array, count: int, dimension: int
+    ) -> Float[Array, "count dimension"]:
+        """Sums of independent frequencies of both."""
+        key1, key2 = jax.random.split(key)
+        return self.k1.draw(kind, key1, block, count, dimension) + self.k2.draw(kind, key2, block, count, dimension)
+
+    def __repr__(self) -> str:
+        return " * ".join(f"({part})" if isinstance(part, Sum) else str(part) for part in (self.k1, self.k2))
 
 
 # Compiled here, so that a call outside of jit compiles once and not each time.
 @jax.jit
 def _matrix(kernel: Kernel, x: Float[Array, "n d"], y: Float[Array, "m d"] | None) -> Float[Array, "n m"]:
-    return kernel.variance.astype(x.dtype) * kernel.correlation(x, y)
+    return kernel.matrix(x, y)
 
 
 @partial(jax.jit, static_argnames=("kind", "count", "dimension"))
 def _frequencies(
     kernel: Kernel, kind: str, key: Key[Array, ""], block: Array, count: int, dimension: int
 ) -> Float[Array, "count dimension"]:
-    standard = kernel.standard_frequencies(kind, key, block, count, dimension).astype(kernel.lengthscale.dtype)
-    return standard / jnp.broadcast_to(kernel.lengthscale, standard.shape)
-
-
-def _as_array(value: Any) -> Any:
-    """Make a list of numbers, one per feature, an array: to the check of arguments it would be a tree of them."""
-    return np.asarray(value) if isinstance(value, list | tuple) else value
+    return kernel.draw(kind, key, block, count, dimension)
 
 
 def _shown(value: Any) -> str:

@@ -15,6 +15,7 @@ from jaxtyping import Array, Float, Key
 from thalweg import arguments
 from thalweg.codec import storable
 from thalweg.kernels.base import Kernel
+from thalweg.kernels.names import as_kernel
 
 
 @storable
@@ -27,7 +28,7 @@ class RandomFeatures(eqx.Module):
     Parameters
     ----------
     kernel
-        A kernel.
+        A stationary kernel, a sum or product of them, or a word such as "rbf" for one of lengthscale 1.
     key
         A random key. The same key gives the same features on every device and in every run, up to rounding.
     dimension
@@ -57,15 +58,15 @@ class RandomFeatures(eqx.Module):
     kind: str = eqx.field(static=True)
 
     def __init__(
-        self, kernel: Kernel, key: Key[Array, ""], dimension: int, block_size: int, kind: str = "random"
+        self, kernel: Kernel | str, key: Key[Array, ""], dimension: int, block_size: int, kind: str = "random"
     ) -> None:
-        self.kernel = arguments.instance("kernel", kernel, Kernel, "Gaussian(1.0)")
+        self.kernel = as_kernel(kernel)
         self.key = arguments.random_key("key", key)
         self.dimension = arguments.whole("dimension", dimension)
         self.block_size = arguments.whole("block_size", block_size)
         self.kind = kind
-        kernel.check_dimension("the data", dimension)
-        kernel.check_kind(kind)
+        self.kernel.check_dimension("the data", dimension)
+        self.kernel.check_kind(kind)
 
     @property
     def width(self) -> int:
@@ -80,7 +81,7 @@ class RandomFeatures(eqx.Module):
         """Features of the rows of ``x`` at the frequencies of a block."""
         x = _fitting(self.kernel, x, self.dimension)
         phases = jnp.matmul(x, block.T.astype(x.dtype), precision="highest")
-        scale = jnp.sqrt(self.kernel.variance.astype(x.dtype) / len(block))
+        scale = jnp.sqrt(jnp.asarray(self.kernel.variance, x.dtype) / len(block))
         return scale * jnp.concatenate([jnp.cos(phases), jnp.sin(phases)], axis=1)
 
     def __call__(self, x: Float[Array, "n d"], i: Any) -> Float[Array, "n 2*block_size"]:

@@ -1,13 +1,15 @@
-"""The two forms of stationary kernels: functions of the Euclidean distance, and products over features."""
+"""Stationary kernels, and their two forms: functions of the Euclidean distance, and products over features."""
 
 import math
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float, Key
 from scipy.special import gammaln
 
+from thalweg import arguments
 from thalweg.kernels import distances, draws
 from thalweg.kernels.base import Kernel
 
@@ -15,7 +17,87 @@ from thalweg.kernels.base import Kernel
 _LEAST_MIXING = 1e-14
 
 
-class Radial(Kernel):
+class Stationary(Kernel):
+    """A kernel k(x, y) = variance · ρ((x − y) / lengthscale) with ρ(0) = 1.
+
+    By Bochner's theorem k(x, y) = variance · E cos(ωᵀ(x − y)) for frequencies ω of a law that the kernel knows.
+    A subclass defines :meth:`correlation`, and for random features :meth:`standard_log_density` and
+    :meth:`standard_frequencies`.
+
+    Parameters
+    ----------
+    lengthscale
+        A positive number, or one for each feature.
+    variance
+        A positive number, k(x, x).
+
+    Examples
+    --------
+    >>> from thalweg.kernels import Matern32
+    >>> isinstance(Matern32(lengthscale=[1.0, 2.0]), Stationary)
+    True
+    """
+
+    lengthscale: Float[Array, "*features"]
+    variance: Float[Array, ""]
+
+    def __init__(self, lengthscale: Any = 1.0, variance: Any = 1.0) -> None:
+        name = type(self).__name__
+        self.lengthscale = positive(f"lengthscale of {name}", lengthscale)
+        self.variance = arguments.number(f"variance of {name}", variance, above=0)
+
+    def correlation(self, x: Float[Array, "n d"], y: Float[Array, "m d"] | None) -> Float[Array, "n m"]:
+        """ρ((x_i − y_j) / lengthscale) for rows of one dtype; no ``y`` means ``x`` again."""
+        raise NotImplementedError(f"{type(self).__name__} must define correlation(x, y)")
+
+    def standard_log_density(self, omega: Float[Array, "n d"]) -> Float[Array, " n"]:
+        """The log-density of the frequencies of lengthscale 1."""
+        raise NotImplementedError(f"{type(self).__name__} must define standard_log_density(omega)")
+
+    def standard_frequencies(
+        self, kind: str, key: Key[Array, ""], block: Array, count: int, dimension: int
+    ) -> Float[Array, "count dimension"]:
+        """Frequencies of lengthscale 1 in float32, one per row: the ``block``-th ``count`` of them."""
+        raise NotImplementedError(f"{type(self).__name__} must define standard_frequencies(...)")
+
+    def matrix(self, x: Float[Array, "n d"], y: Float[Array, "m d"] | None) -> Float[Array, "n m"]:
+        """The variance times the correlation."""
+        return self.variance.astype(x.dtype) * self.correlation(x, y)
+
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        """All kinds."""
+        return draws.KINDS
+
+    def draw(
+        self, kind: str, key: Key[Array, ""], block: Array, count: int, dimension: int
+    ) -> Float[Array, "count dimension"]:
+        """Frequencies of lengthscale 1, divided by the lengthscales."""
+        standard = self.standard_frequencies(kind, key, block, count, dimension).astype(self.lengthscale.dtype)
+        return standard / jnp.broadcast_to(self.lengthscale, standard.shape)
+
+    def spectral_density(self, omega: Float[Array, "n d"]) -> Float[Array, " n"]:
+        """The probability density of the frequencies at the rows of ``omega``: k(x, y) = variance · E cos(ωᵀ(x − y)).
+
+        Examples
+        --------
+        >>> from thalweg.kernels import Laplacian
+        >>> Laplacian(lengthscale=2.0).spectral_density(jnp.zeros((1, 1))).round(4)  # 2/π
+        Array([0.6366], dtype=float...)
+        """
+        omega = self.rows("omega", omega)
+        lengthscale = jnp.broadcast_to(self.lengthscale.astype(omega.dtype), omega.shape[1:])
+        return jnp.exp(self.standard_log_density(omega * lengthscale[None, :]) + jnp.sum(jnp.log(lengthscale)))
+
+
+def positive(name: str, value: Any) -> Array:
+    """A positive number, or a list of them, one per feature, as an array."""
+    # To the check of arguments a list would be a tree of numbers.
+    value = np.asarray(value) if isinstance(value, list | tuple) else value
+    return arguments.numbers(name, value, above=0, ndim=1)
+
+
+class Radial(Stationary):
     """A kernel of the distance r = ‖(x − y) / lengthscale‖ alone; a subclass defines :meth:`profile`.
 
     Its frequencies have a multivariate t law with ``degrees`` of freedom, z·√(degrees/χ²) for a normal z; None means
@@ -58,15 +140,17 @@ class Radial(Kernel):
         return normal * jnp.sqrt(degrees / jnp.maximum(jnp.sum(mixing**2, axis=1, keepdims=True), _LEAST_MIXING))
 
 
-class Product(Kernel):
+class Separable(Stationary):
     """A product over features, ρ = exp(−Σ_k term((x_k − y_k) / lengthscale_k)); a subclass defines :meth:`term`.
 
     Its frequencies are independent between features, with the density exp(:meth:`log_marginal`) and the inverse
     distribution function :meth:`quantile`.
     """
 
-    kinds: ClassVar[tuple[str, ...]] = ("random", "quasi")
-    """No orthogonal ones, which would not be independent between features."""
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        """No orthogonal ones, which would not be independent between features."""
+        return "random", "quasi"
 
     def term(self, difference: Array) -> Array:
         """−log ρ in one feature."""

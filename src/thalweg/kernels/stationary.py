@@ -1,6 +1,6 @@
 """The kernels: functions of the distance (Gaussian, Matérn), and products over features (Laplacian, Cauchy).
 
-Parameters are those of :class:`~thalweg.kernels.Kernel`, a lengthscale and a variance.
+Parameters are those of :class:`~thalweg.kernels.Stationary`, a lengthscale and a variance.
 """
 
 import math
@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from jaxtyping import Array
 
 from thalweg.codec import storable
-from thalweg.kernels.forms import Product, Radial
+from thalweg.kernels.forms import Radial, Separable
 
 
 def _matern12(s: Array) -> Array:
@@ -122,7 +122,7 @@ class Matern52(Radial):
 
 
 @storable
-class Laplacian(Product):
+class Laplacian(Separable):
     """k(x, y) = variance · exp(−Σ_k |x_k − y_k| / lengthscale_k), of the distance in the L1 norm.
 
     The kernel exp(−r) of the Euclidean distance is :class:`Matern12`.
@@ -148,7 +148,7 @@ class Laplacian(Product):
 
 
 @storable
-class Cauchy(Product):
+class Cauchy(Separable):
     """k(x, y) = variance · Π_k 1 / (1 + (x_k − y_k)² / lengthscale_k²).
 
     It is the product over features, as in Rahimi and Recht (2007), whose frequencies are independent Laplace variables,

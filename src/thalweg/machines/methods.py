@@ -13,7 +13,7 @@ import numpy as np
 from thalweg.arguments import flag, instance, number, one_of, whole
 from thalweg.codec import storable
 from thalweg.descent.steps import Polynomial, as_step
-from thalweg.kernels import Gaussian, Kernel
+from thalweg.kernels import Gaussian, kernel_or_class
 from thalweg.machines.coordinates import FEATURES, Coordinates
 from thalweg.machines.losses import Loss
 from thalweg.machines.rules import Capped, Checked, New, Rule, Uniform
@@ -259,7 +259,7 @@ class Settings:
     """
 
     loss: Loss
-    kernel: Kernel | type[Kernel] = Gaussian
+    kernel: Any = Gaussian
     bandwidth: float | str = "auto"
     alpha: float | str = "auto"
     method: Any = "auto"
@@ -271,8 +271,7 @@ class Settings:
 
     def __post_init__(self) -> None:
         instance("loss", self.loss, Loss, "SquaredLoss()")
-        if not (isinstance(self.kernel, type) and issubclass(self.kernel, Kernel)):
-            instance("kernel", self.kernel, Kernel, "Gaussian(2.0), or a class of kernels such as Matern32")
+        object.__setattr__(self, "kernel", kernel_or_class(self.kernel, stationary=True))
         for name in ("bandwidth", "alpha"):
             value = getattr(self, name)
             if not (isinstance(value, str) and value == "auto"):

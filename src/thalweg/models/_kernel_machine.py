@@ -25,7 +25,7 @@ class KernelMachine(Storable):
 
     _plain_bandwidth: ClassVar[float]
     _parameter_constraints: ClassVar[dict[str, list]] = {
-        "kernel": [Kernel, type, None],
+        "kernel": [Kernel, type, str, None],
         "bandwidth": [StrOptions({"auto"}), Interval(Real, 0, None, closed="neither")],
         "alpha": [StrOptions({"auto"}), Interval(Real, 0, None, closed="neither")],
         "method": [StrOptions(set(METHODS)), Method],

@@ -39,8 +39,9 @@ class KernelClassifier(ClassifierMixin, KernelMachine):
     Parameters
     ----------
     kernel
-        A kernel from :mod:`thalweg.kernels`, or a class of them, or None for :class:`~thalweg.kernels.Gaussian`. A
-        class's lengthscale is ``bandwidth`` times the median distance between rows: scale the features alike.
+        A stationary kernel from :mod:`thalweg.kernels`, a class of them or its name ("rbf", "matern32", …), or None for
+        :class:`~thalweg.kernels.Gaussian`. A class's lengthscale is ``bandwidth`` times the median
+        distance between rows: scale the features alike.
     bandwidth
         That multiplier. "auto" searches for it: on a held-out slice, with fewer than 2,000 rows by leaving each out in
         turn (for the logistic loss, on squared errors); with fewer than 40, and for other losses, it is 1/2.
@@ -108,7 +109,7 @@ class KernelClassifier(ClassifierMixin, KernelMachine):
 
     def __init__(
         self,
-        kernel: Kernel | type[Kernel] | None = None,
+        kernel: Kernel | type[Kernel] | str | None = None,
         *,
         bandwidth: float | str = "auto",
         loss: str = "logistic",

@@ -67,7 +67,7 @@ class KernelRegressor(RegressorMixin, KernelMachine):
 
     def __init__(
         self,
-        kernel: Kernel | type[Kernel] | None = None,
+        kernel: Kernel | type[Kernel] | str | None = None,
         *,
         bandwidth: float | str = "auto",
         loss: str | Loss = "squared",

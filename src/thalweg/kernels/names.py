@@ -1,0 +1,58 @@
+"""Kernels by their names."""
+
+from typing import Any
+
+from thalweg.errors import IncompatiblePartsError
+from thalweg.kernels.base import Kernel
+from thalweg.kernels.forms import Stationary
+from thalweg.kernels.stationary import Cauchy, Gaussian, Laplacian, Matern12, Matern32, Matern52
+
+_NAMES = {
+    "rbf": Gaussian,
+    "gaussian": Gaussian,
+    "matern12": Matern12,
+    "matern32": Matern32,
+    "matern52": Matern52,
+    "laplacian": Laplacian,
+    "cauchy": Cauchy,
+}
+
+
+def kernel_or_class(value: Any, name: str = "kernel", *, stationary: bool = False) -> Kernel | type[Stationary]:
+    """Return a kernel as it is, and the class that a word or a class stands for, whose lengthscale is then to be found.
+
+    With ``stationary`` a kernel that is not is refused.
+
+    Examples
+    --------
+    >>> kernel_or_class("matern32")
+    <class 'thalweg.kernels.stationary.Matern32'>
+    >>> kernel_or_class("matern")
+    Traceback (most recent call last):
+        ...
+    ValueError: kernel must be one of 'rbf', 'gaussian', 'matern12', 'matern32', 'matern52', 'laplacian', 'cauchy', a
+    kernel such as Gaussian(1.0), or a class of kernels with a lengthscale such as Matern32, found 'matern'
+    """
+    if isinstance(value, str) and value in _NAMES:
+        return _NAMES[value]
+    if isinstance(value, Kernel) and stationary and not value.stationary:
+        raise IncompatiblePartsError(f"{name} must be stationary such as Gaussian(1.0), found {value}")
+    if isinstance(value, Kernel) or (isinstance(value, type) and issubclass(value, Stationary)):
+        return value
+    error = ValueError if isinstance(value, str) else TypeError
+    raise error(
+        f"{name} must be one of {', '.join(map(repr, _NAMES))}, a kernel such as Gaussian(1.0), or a class of kernels "
+        f"with a lengthscale such as Matern32, found {value!r}"
+    )
+
+
+def as_kernel(value: Any, name: str = "kernel") -> Kernel:
+    """Return a kernel, a word or a class standing for one of lengthscale and variance 1.
+
+    Examples
+    --------
+    >>> as_kernel("rbf")
+    Gaussian(lengthscale=1, variance=1)
+    """
+    found = kernel_or_class(value, name)
+    return found if isinstance(found, Kernel) else found()

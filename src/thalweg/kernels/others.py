@@ -1,0 +1,116 @@
+"""Kernels without random features: linear functions, periodic ones, and noise."""
+
+import math
+from typing import Any
+
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from thalweg import arguments
+from thalweg.codec import storable
+from thalweg.kernels import distances
+from thalweg.kernels.base import Kernel
+from thalweg.kernels.forms import positive
+
+
+@storable
+class Linear(Kernel):
+    """k(x, y) = Σ_k variance_k · x_k · y_k: linear functions through the origin. Add a number for an intercept.
+
+    Parameters
+    ----------
+    variance
+        That of the slopes: a positive number, or one for each feature.
+
+    Examples
+    --------
+    >>> (Linear(2.0) + 10.0)(jnp.array([[1.0], [3.0]]))
+    Array([[12., 16.],
+           [16., 28.]], dtype=float...)
+    """
+
+    variance: Float[Array, "*features"]
+
+    def __init__(self, variance: Any = 1.0) -> None:
+        self.variance = positive("variance of Linear", variance)
+
+    @property
+    def stationary(self) -> bool:
+        """No."""
+        return False
+
+    def matrix(self, x: Float[Array, "n d"], y: Float[Array, "m d"] | None) -> Float[Array, "n m"]:
+        """The inner products."""
+        scaled = lambda rows: rows * jnp.broadcast_to(jnp.sqrt(self.variance.astype(x.dtype)), rows.shape)
+        left = scaled(x)
+        return jnp.matmul(left, left.T if y is None else scaled(y).T, precision="highest")
+
+    def diagonal(self, x: Float[Array, "n d"]) -> Float[Array, " n"]:
+        """The squared lengths."""
+        x = self.rows("x", x)
+        return jnp.sum(jnp.broadcast_to(self.variance.astype(x.dtype), x.shape) * x**2, axis=1)
+
+
+@storable
+class Periodic(Kernel):
+    """k(x, y) = variance · exp(−2·Σ_k sin²(π·(x_k − y_k)/period_k) / lengthscale_k²): functions that repeat.
+
+    Parameters
+    ----------
+    period, lengthscale
+        Positive numbers, or one for each feature; lengthscales are in radians.
+    variance
+        A positive number, k(x, x).
+
+    Examples
+    --------
+    >>> Periodic(period=2.0)(jnp.array([[0.0], [1.0], [2.0]])).round(3)
+    Array([[1.   , 0.135, 1.   ],
+           [0.135, 1.   , 0.135],
+           [1.   , 0.135, 1.   ]], dtype=float...)
+    """
+
+    period: Float[Array, "*features"]
+    lengthscale: Float[Array, "*features"]
+    variance: Float[Array, ""]
+
+    def __init__(self, period: Any = 1.0, lengthscale: Any = 1.0, variance: Any = 1.0) -> None:
+        self.period = positive("period of Periodic", period)
+        self.lengthscale = positive("lengthscale of Periodic", lengthscale)
+        self.variance = arguments.number("variance of Periodic", variance, above=0)
+
+    def matrix(self, x: Float[Array, "n d"], y: Float[Array, "m d"] | None) -> Float[Array, "n m"]:
+        """The Gaussian kernel of points on circles, whose distance is 2·sin(π·difference/period)."""
+        around = lambda rows: 2 * math.pi * rows / jnp.broadcast_to(self.period.astype(x.dtype), rows.shape)
+        circles = lambda rows: jnp.concatenate([jnp.cos(around(rows)), jnp.sin(around(rows))], axis=1)
+        lengths = jnp.tile(jnp.broadcast_to(self.lengthscale.astype(x.dtype), x.shape[1:]), 2)
+        squares = distances.squared_distances(circles(x), None if y is None else circles(y), lengths)
+        return self.variance.astype(x.dtype) * jnp.exp(-squares / 2)
+
+
+@storable
+class White(Kernel):
+    """Noise: variance where a row meets itself, in ``kernel(x)`` and ``diagonal``, and 0 in ``kernel(x, y)``.
+
+    Examples
+    --------
+    >>> White(0.5)(jnp.zeros((2, 1)))
+    Array([[0.5, 0. ],
+           [0. , 0.5]], dtype=float...)
+    """
+
+    variance: Float[Array, ""]
+
+    def __init__(self, variance: Any = 1.0) -> None:
+        self.variance = arguments.number("variance of White", variance, above=0)
+
+    @property
+    def stationary(self) -> bool:
+        """No: equal points of different rows do not share it."""
+        return False
+
+    def matrix(self, x: Float[Array, "n d"], y: Float[Array, "m d"] | None) -> Float[Array, "n m"]:
+        """The variance times the identity, or 0."""
+        if y is not None:
+            return jnp.zeros((len(x), len(y)), x.dtype)
+        return self.variance.astype(x.dtype) * jnp.eye(len(x), dtype=x.dtype)

@@ -9,6 +9,7 @@ Jacobian of the covariance gives all parameters at once. Everything runs in the 
 called from :mod:`thalweg.processes.regression`.
 """
 
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -19,9 +20,12 @@ import numpy as np
 from jax.scipy.linalg import cho_solve, solve_triangular
 from jaxtyping import Array, Float
 
+from thalweg.codec import storable
 from thalweg.compiling import quick_jit
 from thalweg.kernels import Kernel
 from thalweg.padding import padded, padded_size
+from thalweg.processes.means import Mean
+from thalweg.threads import enough_threads
 
 _LEAST, _GRAIN = 64, 16
 """Rows are padded to as many at least, and to a multiple, so that sets of similar size share one program."""
@@ -31,6 +35,9 @@ _PADDED = 2048
 
 _STRIP = 2048
 """Rows of the covariance whose derivative exists at a time."""
+
+_PREDICTED = 1024
+"""Rows of a prediction that exist at a time."""
 
 
 class Parameters(eqx.Module):
@@ -77,17 +84,6 @@ class Solution(NamedTuple):
 def length(rows: int) -> int:
     """The number that rows are padded to."""
     return padded_size(max(rows, _LEAST), _GRAIN) if rows <= _PADDED else rows
-
-
-def to_length(array: np.ndarray, rows: int) -> Array:
-    """Rows of NumPy on the device, with rows of zeros up to the padded number."""
-    return jax.device_put(padded(array, length(rows)))
-
-
-def without_padding(found: Solution, rows: int) -> tuple[np.ndarray, ...]:
-    """The arrays of a solution but its loss, without padded rows, which come last."""
-    factor, weights, coefficients, whitened, basis_factor, _ = (np.asarray(part) for part in found)
-    return factor[:rows, :rows], weights[:rows], coefficients, whitened[:rows], basis_factor
 
 
 def few(*arguments: Any) -> bool:
@@ -159,21 +155,63 @@ def _kernel_slope(kernel: Kernel, rows: Observations, pull: Float[Array, "n n"])
     return jax.lax.scan(strip, diagonal, jnp.arange(0, size, _STRIP))[0]
 
 
+@storable
+@dataclass(frozen=True)
+class ExactPosterior:
+    """The posterior of a function by a factor of its covariance; arrays of NumPy, without padding."""
+
+    kernel: Kernel
+    noise: float
+    mean: Mean
+    inputs: np.ndarray
+    factor: np.ndarray
+    weights: np.ndarray
+    coefficients: np.ndarray
+    whitened: np.ndarray
+    basis_factor: np.ndarray
+
+    @classmethod
+    def of(cls, parameters: Parameters, mean: Mean, inputs: np.ndarray, found: Solution) -> "ExactPosterior":
+        """Without padded rows, which come last."""
+        rows = len(inputs)
+        factor, weights, coefficients, whitened, basis_factor, _ = (np.asarray(part) for part in found)
+        kernel, noise = jax.tree.map(np.asarray, parameters.kernel), float(parameters.noise)
+        arrays = factor[:rows, :rows], weights[:rows], coefficients, whitened[:rows], basis_factor
+        return cls(kernel, noise, mean, inputs, *arrays)
+
+    def predict(self, new: np.ndarray, full: bool = False) -> tuple[np.ndarray, np.ndarray]:
+        """Means of the function at new inputs, a column per target, and its variances or, if ``full``, covariance."""
+        strip = len(new) if full else _PREDICTED
+        with jax.enable_x64(True), enough_threads(len(self.inputs)):
+            arrays = (self.factor, self.weights, self.coefficients, self.whitened, self.basis_factor)
+            solution = Solution(*(jnp.asarray(array) for array in arrays), loss=jnp.asarray(0.0))
+            means, spreads = [], []
+            for first in range(0, len(new), strip):
+                rows = new[first : first + strip]
+                count, size = len(rows), length(len(rows))
+                points, basis = (jax.device_put(padded(array, size)) for array in (rows, self.mean.basis(rows)))
+                mean, spread = _predictions(self.kernel, jnp.asarray(self.inputs), solution, points, basis, full)
+                means.append(np.asarray(mean)[:count])
+                spreads.append(np.asarray(spread)[:count, :count] if full else np.asarray(spread)[:count])
+        return np.concatenate(means), np.concatenate(spreads)
+
+    def sample(self, new: np.ndarray, count: int, rng: np.random.Generator) -> np.ndarray:
+        """Functions drawn from the posterior, at new inputs: (points, targets, count)."""
+        mean, covariance = self.predict(new, full=True)
+        values, vectors = np.linalg.eigh((covariance + covariance.T) / 2)
+        root = vectors * np.sqrt(np.maximum(values, 0))
+        return mean[:, :, None] + np.einsum("ij,jtc->itc", root, rng.standard_normal((*mean.shape, count)))
+
+
 @partial(jax.jit, static_argnames="full")
-def predictions(
-    parameters: Parameters,
-    inputs: Float[Array, "n d"],
-    found: Solution,
-    new: Float[Array, "m d"],
-    basis: Float[Array, "m p"],
-    full: bool,
+def _predictions(
+    kernel: Kernel, inputs: Array, found: Solution, new: Array, basis: Float[Array, "m p"], full: bool
 ) -> tuple[Float[Array, "m t"], Array]:
-    """Means of the function at new inputs, and its variances there or, if ``full``, its covariance."""
-    cross = parameters.kernel(inputs, new)
+    cross = kernel(inputs, new)
     mean = cross.T @ found.weights + basis @ found.coefficients
     inner = solve_triangular(found.factor, cross, lower=True)
     left = solve_triangular(found.basis_factor, (basis - inner.T @ found.whitened).T, lower=True)
     if full:
-        return mean, parameters.kernel(new) - inner.T @ inner + left.T @ left
-    variance = parameters.kernel.diagonal(new) - jnp.sum(inner**2, axis=0) + jnp.sum(left**2, axis=0)
+        return mean, kernel(new) - inner.T @ inner + left.T @ left
+    variance = kernel.diagonal(new) - jnp.sum(inner**2, axis=0) + jnp.sum(left**2, axis=0)
     return mean, jnp.maximum(variance, 0.0)

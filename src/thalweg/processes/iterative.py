@@ -8,6 +8,7 @@ A sample of the posterior is f(x) = φ(x)ᵀw + k(x, X)·A⁻¹(y − Φw − ε
 once (Wilson et al., 2020): one solve each, variances that are never negative, and no cost that grows with what is asked.
 """
 
+from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple
 
@@ -17,12 +18,26 @@ import numpy as np
 from jax.scipy.linalg import cho_solve, solve_triangular
 from jaxtyping import Array, Float, Key
 
+from thalweg.codec import storable
 from thalweg.kernels import Kernel
+from thalweg.processes.exact import Parameters
+from thalweg.processes.means import Mean
 
 _STRIP_ENTRIES = 2**26
 """Entries of the kernel matrix that exist at a time."""
 
 _NYSTROM_STRIP = 4096
+
+_RANK = 512
+"""Rows that the preconditioner is made of."""
+
+_TOLERANCE, _PRODUCTS = 3e-4, 400
+"""A solve ends where residuals are this small against their right sides, or after so many products."""
+
+_SAMPLES, _FREQUENCIES = 64, 2048
+"""Samples of the posterior that variances are made of, and random frequencies of each."""
+
+_SINGLE = jnp.float32
 
 
 class Solves(NamedTuple):
@@ -147,3 +162,116 @@ def solve(
     state = _conjugate_gradients(single(kernel), single(inputs), noise, preconditioner, right, begun, tol, max_iter)
     worst = jnp.max(state.lengths / jnp.maximum(jnp.sqrt(jnp.sum(right**2, axis=0)), jnp.finfo(right.dtype).tiny))
     return Solves(state.x, int(state.products), float(worst))
+
+
+@storable
+@dataclass(frozen=True)
+class PathwisePosterior:
+    """The posterior of a function by its mean and a few samples of what differs from it; arrays of NumPy."""
+
+    kernel: Kernel
+    noise: float
+    mean: Mean
+    inputs: np.ndarray
+    weights: np.ndarray
+    coefficients: np.ndarray
+    frequencies: np.ndarray
+    prior: np.ndarray
+    """Weights of the random features of each sample."""
+    updates: np.ndarray
+    """A⁻¹ times each sample's own values at the rows."""
+    updated: np.ndarray
+    """The coefficients of the mean in each sample."""
+    residual: float
+    """The largest residual of a solve against its right side."""
+    products: int
+
+    @property
+    def converged(self) -> bool:
+        """Whether all solves came to their tolerance."""
+        return self.residual <= _TOLERANCE
+
+    def predict(self, new: np.ndarray, full: bool = False) -> tuple[np.ndarray, np.ndarray]:
+        """Means of the function at new inputs, a column per target, and its variances from the samples."""
+        if full:
+            raise ValueError(
+                "the covariance between points needs method='exact': here variances come from "
+                f"{_SAMPLES} samples, and sample_y draws more"
+            )
+        mean, differences = self._parts(new)
+        return mean, np.mean(differences**2, axis=1)
+
+    def sample(self, new: np.ndarray, count: int, rng: np.random.Generator) -> np.ndarray:
+        """Functions drawn from the posterior, at new inputs: (points, targets, count); at most as many as were solved."""
+        if count > _SAMPLES:
+            raise ValueError(f"n_samples must be at most {_SAMPLES} where the fit was iterative, found {count}")
+        mean, differences = self._parts(new)
+        return mean[:, :, None] + differences[:, None, rng.permutation(_SAMPLES)[:count]]
+
+    def _parts(self, new: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        with jax.enable_x64(True):
+            both = jnp.asarray(np.concatenate([self.weights, self.updates], axis=1))
+            points = self.inputs - self.mean.centre, new - self.mean.centre
+            arrays = (self.kernel, *points, both, self.frequencies, self.prior)
+            found, features = _evaluate(*jax.tree.map(jnp.asarray, arrays))
+        targets, basis = self.weights.shape[1], self.mean.basis(new)
+        found = np.asarray(found, np.float64)
+        mean = found[:, :targets] + basis @ self.coefficients
+        return mean, np.asarray(features, np.float64) - found[:, targets:] - basis @ self.updated
+
+
+@jax.jit
+def _evaluate(kernel: Kernel, inputs: Array, new: Array, weights: Array, frequencies: Array, prior: Array) -> tuple:
+    kernel, inputs, new = jax.tree.map(lambda leaf: leaf.astype(_SINGLE), (kernel, inputs, new))
+    return product(kernel, new, inputs, weights), _functions(kernel, frequencies, prior, new)
+
+
+def _functions(kernel: Kernel, frequencies: Array, prior: Array, points: Array) -> Array:
+    """Functions drawn from the prior at some points, as sums of random features."""
+    angles = points @ frequencies.T.astype(points.dtype)
+    half = prior.astype(points.dtype) * jnp.sqrt(kernel.variance.astype(points.dtype) / len(frequencies))
+    return jnp.cos(angles) @ half[: len(frequencies)] + jnp.sin(angles) @ half[len(frequencies) :]
+
+
+def posterior(
+    parameters: Parameters,
+    mean: Mean,
+    inputs: np.ndarray,
+    targets: np.ndarray,
+    variances: np.ndarray,
+    seed: int,
+) -> PathwisePosterior:
+    """Solve for the mean and for samples of the posterior.
+
+    ``variances`` are those of the noise at the rows.
+    """
+    kernel = parameters.kernel
+    keys = jax.random.split(jax.random.key(seed), 4)
+    rows = jnp.asarray(inputs - mean.centre)  # before anything is cast to float32
+    frequencies = kernel.frequencies(keys[0], _FREQUENCIES, inputs.shape[1])
+    prior = jax.random.normal(keys[1], (2 * _FREQUENCIES, _SAMPLES), _SINGLE)
+    drawn = _functions(kernel, frequencies, prior, rows.astype(_SINGLE))
+    noise = jnp.sqrt(jnp.asarray(variances))[:, None] * jax.random.normal(keys[2], drawn.shape)
+    basis = jnp.asarray(mean.basis(inputs))
+    right = jnp.concatenate([jnp.asarray(targets), drawn + noise, basis], axis=1)
+    found = solve(kernel, rows, jnp.asarray(variances), right, keys[3], _RANK, _TOLERANCE, _PRODUCTS)
+    width = targets.shape[1] + _SAMPLES
+    solved, whitened = np.asarray(found.x[:, :width]), np.asarray(found.x[:, width:])
+    # Coefficients of the mean by generalised least squares, for the targets and for each sample.
+    coefficients = np.linalg.solve(np.asarray(basis).T @ whitened, whitened.T @ np.asarray(right[:, :width]))
+    solved = solved - whitened @ coefficients
+    split = targets.shape[1]
+    return PathwisePosterior(
+        kernel=jax.tree.map(np.asarray, kernel),
+        noise=float(parameters.noise),
+        mean=mean,
+        inputs=inputs,
+        weights=solved[:, :split],
+        coefficients=coefficients[:, :split],
+        frequencies=np.asarray(frequencies),
+        prior=np.asarray(prior),
+        updates=solved[:, split:],
+        updated=coefficients[:, split:],
+        residual=found.residual,
+        products=found.products,
+    )

@@ -28,6 +28,7 @@ from .descent import minimize as minimize
 from .models import BernoulliGLM as BernoulliGLM
 from .models import GaussianGLM as GaussianGLM
 from .models import GPClassifier as GPClassifier
+from .models import GPRegressor as GPRegressor
 from .models import KernelClassifier as KernelClassifier
 from .models import KernelRegressor as KernelRegressor
 from .models import NegativeBinomialGLM as NegativeBinomialGLM

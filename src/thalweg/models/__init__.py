@@ -5,12 +5,14 @@ from thalweg.models._summary import Summary
 from thalweg.models.glm import BernoulliGLM, GaussianGLM
 from thalweg.models.glm_counts import NegativeBinomialGLM, PoissonGLM
 from thalweg.models.gp_classifier import GPClassifier
+from thalweg.models.gp_regressor import GPRegressor
 from thalweg.models.kernel_classifier import KernelClassifier
 from thalweg.models.kernel_regressor import KernelRegressor
 
 __all__ = [
     "BernoulliGLM",
     "GPClassifier",
+    "GPRegressor",
     "GaussianGLM",
     "KernelClassifier",
     "KernelRegressor",

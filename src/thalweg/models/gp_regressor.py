@@ -38,8 +38,8 @@ class GPRegressor(RegressorMixin, MultiOutputMixin, Storable):
         What the function returns to far from the rows: "constant" (default) and "linear", whose coefficients are found
         and their uncertainty counted, "zero", or a function of X that is subtracted from y (and makes ``save`` refuse).
     method
-        "exact": one Cholesky factorisation of the n × n covariance per step, in float64. "iterative": parameters from a
-        few thousand rows, then conjugate gradients on all of them, which never store the matrix; variances from samples.
+        "exact": one Cholesky factorisation of the n × n covariance per step, in float64. "iterative": parameters from
+        a few thousand rows, then conjugate gradients on all, which never store the matrix; variances from samples.
         "auto" takes the exact way up to 12,000 rows on a CPU, and on a GPU while its memory lasts.
     learn
         Whether to maximise the marginal likelihood over the kernel's parameters and the noise.
@@ -144,7 +144,7 @@ class GPRegressor(RegressorMixin, MultiOutputMixin, Storable):
         settings = processes.RegressorSettings(
             method=self.method,
             learn=bool(self.learn),
-            mean="zero" if self._subtracted else self.mean,
+            mean=self.mean if isinstance(self.mean, str) else "zero",
             restarts=int(self.restarts),
             max_iter=int(self.max_iter),
         )
@@ -166,7 +166,7 @@ class GPRegressor(RegressorMixin, MultiOutputMixin, Storable):
         self.n_iter_ = found.steps
         if found.status is Status.INTERRUPTED:
             self._warn("interrupted: the model is the best found so far")
-        elif not found.posterior.converged:
+        elif found.posterior.residual > processes.TOLERANCE:
             self._warn(
                 f"a solve ended with a residual of {found.posterior.residual:.2g}, above its tolerance: predictions "
                 "may be off by about as much of y's spread. Raise noise, or take fewer rows and method='exact'"

@@ -12,12 +12,14 @@
 """
 
 from thalweg.processes.classification import ClassifierSettings, ProcessPosterior, default_kernel, fit_classifier
+from thalweg.processes.iterative import TOLERANCE
 from thalweg.processes.means import KINDS as MEANS
 from thalweg.processes.regression import METHODS, Regression, RegressorSettings, fit_regressor
 
 __all__ = [
     "MEANS",
     "METHODS",
+    "TOLERANCE",
     "ClassifierSettings",
     "ProcessPosterior",
     "Regression",

@@ -5,13 +5,13 @@ With A = K + diag(noise), targets y and a mean Hβ whose coefficients β have a 
     −log p(y) = ½ ‖y − Hβ̂‖²_{A⁻¹} + ½ log det A + n/2 log 2π,    β̂ = argmin ‖y − Hβ‖²_{A⁻¹}.
 
 Its derivative in any parameter of A is ½ tr(W ∂A) with W = A⁻¹ − ααᵀ and α = A⁻¹(y − Hβ̂): one product of W with the
-Jacobian of the covariance gives all parameters at once. Everything runs in the precision of the data, float64 where it is
-called from :mod:`thalweg.processes.regression`.
+Jacobian of the covariance gives all parameters at once. Everything runs in the precision of the data, which is float64
+in :mod:`thalweg.processes.regression`.
 """
 
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import equinox as eqx
 import jax
@@ -111,9 +111,7 @@ def solution(parameters: Parameters, rows: Observations) -> Solution:
         basis_factor, coefficients = jnp.zeros((0, 0), left.dtype), jnp.zeros((0, outputs), left.dtype)
     weights = solve_triangular(factor, left, lower=True, trans=1)
     count = jnp.sum(rows.real)
-    loss = jnp.sum(left**2) / 2 + outputs * (
-        jnp.sum(jnp.log(jnp.diag(factor))) + count / 2 * np.log(2 * np.pi)
-    )
+    loss = jnp.sum(left**2) / 2 + outputs * (jnp.sum(jnp.log(jnp.diag(factor))) + count / 2 * np.log(2 * np.pi))
     return Solution(factor, weights, coefficients, basis, basis_factor, loss)
 
 
@@ -146,7 +144,7 @@ def _kernel_slope(kernel: Kernel, rows: Observations, pull: Float[Array, "n n"])
         begin = jnp.minimum(first, size - _STRIP)
         number = begin + jnp.arange(_STRIP)
         counted = (number >= first)[:, None] & (number[:, None] != jnp.arange(size)[None])
-        part = jax.lax.dynamic_slice_in_dim(pull, begin, _STRIP) * counted
+        part = jnp.where(counted, jax.lax.dynamic_slice_in_dim(pull, begin, _STRIP), 0)
         inputs = jax.lax.dynamic_slice_in_dim(rows.inputs, begin, _STRIP)
         slope = jax.vjp(lambda kernel: kernel(inputs, rows.inputs), kernel)[1](part)[0]
         return jax.tree.map(jnp.add, total, slope), None
@@ -170,10 +168,8 @@ class ExactPosterior:
     whitened: np.ndarray
     basis_factor: np.ndarray
 
-    @property
-    def converged(self) -> bool:
-        """Yes: a factorisation solves."""
-        return True
+    residual: ClassVar[float] = 0.0
+    """That of a solve: none."""
 
     @classmethod
     def of(cls, parameters: Parameters, mean: Mean, inputs: np.ndarray, found: Solution) -> "ExactPosterior":
@@ -189,7 +185,7 @@ class ExactPosterior:
         strip = len(new) if full else _PREDICTED
         with jax.enable_x64(True), enough_threads(len(self.inputs)):
             arrays = (self.factor, self.weights, self.coefficients, self.whitened, self.basis_factor)
-            solution = Solution(*(jnp.asarray(array) for array in arrays), loss=jnp.asarray(0.0))
+            solution = Solution(*(jnp.asarray(array) for array in (*arrays, 0.0)))
             means, spreads = [], []
             for first in range(0, len(new), strip):
                 rows = new[first : first + strip]

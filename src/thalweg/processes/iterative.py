@@ -1,11 +1,11 @@
 """Solves with the covariance of more rows than a factorisation can serve, and posterior samples made of them.
 
 Conjugate gradients on A = K + diag(noise), for several right sides at once, preconditioned by the same matrix with K
-replaced by its Nyström approximation from a few rows. The kernel matrix is never stored: its products are made of strips,
-in float32, and added up in the precision of the vectors.
+replaced by its Nyström approximation from a few rows. The kernel matrix is never stored: its products are made of
+strips, in float32, and added up in the precision of the vectors.
 
-A sample of the posterior is f(x) = φ(x)ᵀw + k(x, X)·A⁻¹(y − Φw − ε), with random features φ, weights w and noise ε drawn
-once (Wilson et al., 2020): one solve each, variances that are never negative, and no cost that grows with what is asked.
+A sample of the posterior is f(x) = φ(x)ᵀw + k(x, X)·A⁻¹(y − Φw − ε), with random features φ, weights w and noise ε
+drawn once (Wilson et al., 2020): one solve each, and variances that are never negative.
 """
 
 from dataclasses import dataclass
@@ -31,7 +31,7 @@ _NYSTROM_STRIP = 4096
 _RANK = 512
 """Rows that the preconditioner is made of."""
 
-_TOLERANCE, _PRODUCTS = 3e-4, 400
+TOLERANCE, _PRODUCTS = 3e-4, 400
 """A solve ends where residuals are this small against their right sides, or after so many products."""
 
 _SAMPLES, _FREQUENCIES = 64, 2048
@@ -79,7 +79,7 @@ def nystrom(
     def strip(total: Array, part: tuple[Array, Array]) -> tuple[Array, Array]:
         points, variances = part
         low_rank = solve_triangular(root, kernel(pivots, points), lower=True)
-        scaled = low_rank / variances
+        scaled = low_rank / variances[None]
         return total + scaled @ low_rank.T, scaled.T.astype(jnp.float32)
 
     count, size = len(inputs), min(_NYSTROM_STRIP, len(inputs))
@@ -92,7 +92,9 @@ def nystrom(
     return Nystrom(scaled.reshape(strips * size, -1)[:count], factor.astype(jnp.float32), noise)
 
 
-def product(kernel: Kernel, left: Float[Array, "m d"], right: Float[Array, "n d"], vectors: Float[Array, "n t"]) -> Array:
+def product(
+    kernel: Kernel, left: Float[Array, "m d"], right: Float[Array, "n d"], vectors: Float[Array, "n t"]
+) -> Array:
     """k(left, right)·vectors, a strip of rows at a time, in the precision of the points."""
     count = len(left)
     strip = int(np.clip(_STRIP_ENTRIES // len(right), 16, count))
@@ -114,7 +116,14 @@ class _State(NamedTuple):
 
 @partial(jax.jit, static_argnames="max_iter")
 def _conjugate_gradients(
-    kernel: Kernel, inputs: Array, noise: Array, precondition: Nystrom, right: Array, start: Array, tol: Array, max_iter: int
+    kernel: Kernel,
+    inputs: Array,
+    noise: Array,
+    precondition: Nystrom,
+    right: Array,
+    start: Array,
+    tol: Array,
+    max_iter: int,
 ) -> _State:
     apply = lambda v: product(kernel, inputs, inputs, v).astype(v.dtype) + noise[:, None].astype(v.dtype) * v
     lengths = lambda v: jnp.sqrt(jnp.sum(v**2, axis=0))
@@ -134,11 +143,11 @@ def _conjugate_gradients(
         # A column that has ended stands still: rounding would take it away again.
         live = (state.lengths > goal) & (slope > 0)
         size = jnp.where(live, state.energy / jnp.where(slope > 0, slope, 1), 0)
-        x, residual = state.x + size * state.direction, state.residual - size * image
+        x, residual = state.x + size[None] * state.direction, state.residual - size[None] * image
         z = precondition(residual)
         energy = jnp.sum(residual * z, axis=0)
         ratio = jnp.where(live, energy / jnp.where(state.energy > 0, state.energy, 1), 0)
-        return _State(x, residual, z + ratio * state.direction, energy, lengths(residual), state.products + 1)
+        return _State(x, residual, z + ratio[None] * state.direction, energy, lengths(residual), state.products + 1)
 
     return jax.lax.while_loop(go_on, step, begin(start))
 
@@ -186,11 +195,6 @@ class PathwisePosterior:
     """The largest residual of a solve against its right side."""
     products: int
 
-    @property
-    def converged(self) -> bool:
-        """Whether all solves came to their tolerance."""
-        return self.residual <= _TOLERANCE
-
     def predict(self, new: np.ndarray, full: bool = False) -> tuple[np.ndarray, np.ndarray]:
         """Means of the function at new inputs, a column per target, and its variances from the samples."""
         if full:
@@ -202,7 +206,7 @@ class PathwisePosterior:
         return mean, np.mean(differences**2, axis=1)
 
     def sample(self, new: np.ndarray, count: int, rng: np.random.Generator) -> np.ndarray:
-        """Functions drawn from the posterior, at new inputs: (points, targets, count); at most as many as were solved."""
+        """Functions drawn from the posterior, at new inputs: (points, targets, count); as many as were solved."""
         if count > _SAMPLES:
             raise ValueError(f"n_samples must be at most {_SAMPLES} where the fit was iterative, found {count}")
         mean, differences = self._parts(new)
@@ -253,8 +257,8 @@ def posterior(
     drawn = _functions(kernel, frequencies, prior, rows.astype(_SINGLE))
     noise = jnp.sqrt(jnp.asarray(variances))[:, None] * jax.random.normal(keys[2], drawn.shape)
     basis = jnp.asarray(mean.basis(inputs))
-    right = jnp.concatenate([jnp.asarray(targets), drawn + noise, basis], axis=1)
-    found = solve(kernel, rows, jnp.asarray(variances), right, keys[3], _RANK, _TOLERANCE, _PRODUCTS)
+    right = jnp.concatenate([jnp.asarray(targets), drawn.astype(noise.dtype) + noise, basis], axis=1)
+    found = solve(kernel, rows, jnp.asarray(variances), right, keys[3], _RANK, TOLERANCE, _PRODUCTS)
     width = targets.shape[1] + _SAMPLES
     solved, whitened = np.asarray(found.x[:, :width]), np.asarray(found.x[:, width:])
     # Coefficients of the mean by generalised least squares, for the targets and for each sample.

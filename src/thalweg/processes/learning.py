@@ -1,16 +1,14 @@
-"""The search for the parameters of a process: a quasi-Newton method on their logarithms, which keeps the best it saw."""
+"""The search for the parameters of a process: a quasi-Newton method on their logarithms that keeps the best it saw."""
 
-from collections.abc import Callable
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import scipy.optimize
-from jaxtyping import Array
 
 from thalweg.descent import Status
-from thalweg.processes.exact import Parameters
+from thalweg.processes.exact import Observations, Parameters, loss_and_slope
 
 _FURTHEST = np.log(1e5)
 """How far a search may take a parameter from where it starts, as a logarithm."""
@@ -26,19 +24,19 @@ class Search(NamedTuple):
     loss: float
     steps: int
     status: Status
-    origin: Parameters | None = None
+    origin: Parameters
     """The point that the prior is around."""
 
 
 def search(
-    loss: Callable[[Parameters], tuple[Array, Parameters]],
+    rows: Observations,
     start: Parameters,
     origin: Parameters,
     max_iter: int,
     learn_noise: bool,
     least_noise: float,
 ) -> Search:
-    """Minimise a loss, given with its slope in the logarithms, and a weak prior around an origin."""
+    """Make the rows most probable, under a weak prior around an origin."""
     structure = jax.tree.structure(start)
     shapes = [np.shape(leaf) for leaf in jax.tree.leaves(start)]
     ends = np.cumsum([int(np.prod(shape)) for shape in shapes])[:-1]
@@ -54,7 +52,7 @@ def search(
     def penalised(logs: np.ndarray) -> tuple[float, np.ndarray]:
         nonlocal best, evaluations
         evaluations += 1
-        value, slope = loss(unflat(logs))
+        value, slope = loss_and_slope(unflat(logs), rows)
         away = (logs - centre) / _SPREAD
         total, pull = float(value) + float(away @ away) / 2, flat(slope) + away / _SPREAD
         if not np.isfinite(total) or not np.all(np.isfinite(pull)):

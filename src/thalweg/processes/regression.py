@@ -151,8 +151,8 @@ def fit_regressor(
             loss = float(solution.loss)
             if not np.isfinite(loss):
                 raise ValueError(
-                    "the covariance of the rows is singular in float64: rows that are equal, or nearly so, need a noise "
-                    f"above {float(found.parameters.noise):.3g}; raise noise"
+                    "the covariance of the rows is singular in float64: rows that are equal, or nearly so, need "
+                    f"a noise above {float(found.parameters.noise):.3g}; raise noise"
                 )
             posterior: ExactPosterior | PathwisePosterior
             posterior = ExactPosterior.of(found.parameters, mean, rows.inputs, solution)
@@ -177,9 +177,9 @@ def _starts(rows: _Rows, mean: Mean, kernel: Kernel | type[Kernel] | None, noise
     spread = float(np.mean(np.var(rows.targets - rows.targets[:1], axis=0)))
     least = (1e-12 * float(np.max(np.abs(rows.targets)))) ** 2  # constant up to rounding
     variance = spread if spread > least else 1.0
-    families = _FAMILIES if kernel is None else (kernel,) if isinstance(kernel, type) else ()
+    families = (kernel,) if isinstance(kernel, type) else _FAMILIES
     lengthscales = mean.scale * np.sqrt(rows.inputs.shape[1])
-    kernels = [family(lengthscales, variance) for family in families] or [kernel]
+    kernels = [kernel] if isinstance(kernel, Kernel) else [family(lengthscales, variance) for family in families]
     begun = trees.scalar(_STARTING_NOISE * variance if noise is None else noise)
     # In the precision of the scope: kernels made outside it may hold float32.
     return [Parameters(jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.float64), one), begun) for one in kernels]
@@ -202,9 +202,9 @@ def _learn(
     for size in [*(size for size in _LEVELS if 2 * size < last), last]:
         data = rows.take(np.sort(order[:size]))
         limit = settings.max_iter if size <= 2 * _LEVELS[-1] else min(settings.max_iter, _LAST_STEPS)
-        found = []
+        found: list[Search] = []
         for origin, start in begun:
-            found.append(search(lambda p, data=data: exact.loss_and_slope(p, data), start, origin, limit, free, least_noise))
+            found.append(search(data, start, origin, limit, free, least_noise))
             steps += found[-1].steps
             if found[-1].status is Status.INTERRUPTED:
                 break

@@ -33,6 +33,9 @@ _LEAST, _GRAIN = 64, 16
 _PADDED = 2048
 """Rows above which padding would cost more than a new program."""
 
+_QUICK = 1024
+"""Rows up to which a program runs for less time than XLA would take to make it fast."""
+
 _STRIP = 2048
 """Rows of the covariance whose derivative exists at a time."""
 
@@ -87,8 +90,8 @@ def length(rows: int) -> int:
 
 
 def few(*arguments: Any) -> bool:
-    """Whether a program runs for less time than XLA would take to make it fast."""
-    return max(np.shape(leaf)[0] for leaf in jax.tree.leaves(arguments) if np.ndim(leaf)) <= _PADDED
+    """Whether to compile in a hurry."""
+    return max(np.shape(leaf)[0] for leaf in jax.tree.leaves(arguments) if np.ndim(leaf)) <= _QUICK
 
 
 def covariance(parameters: Parameters, rows: Observations) -> Float[Array, "n n"]:

@@ -28,11 +28,14 @@ METHODS = ("auto", "exact", "iterative")
 _FAMILIES: tuple[type[Kernel], ...] = (Matern32, Matern52, Gaussian)
 """The kernels that are compared where none is given."""
 
-_LEVELS = (400, 2_000)
+_LEVELS = (200, 1_000, 4_000)
 """Rows on which parameters are looked for before all rows are taken."""
 
 _SUBSET = 5_000
 """Rows that parameters are learned from where the covariance of all cannot be factorised."""
+
+_CLOSE = 3.0
+"""Nats by which a search may be behind the best and yet go on with more rows."""
 
 _LAST_STEPS = 10
 """Steps of the search on all rows, where they are more than twice the last level."""
@@ -209,7 +212,9 @@ def _learn(
             if found[-1].status is Status.INTERRUPTED:
                 break
         best = min(found, key=lambda one: one.loss)._replace(status=found[-1].status)
-        begun = [(best.origin, best.parameters)]
+        # On few rows families hardly differ: the first two go on if they are close.
+        close = sorted((one for one in found if one.loss < best.loss + _CLOSE), key=lambda one: one.loss)[:2]
+        begun = [(one.origin, one.parameters) for one in close]
         if best.status is Status.INTERRUPTED:
             break
     return best._replace(steps=steps)

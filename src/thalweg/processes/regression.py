@@ -19,7 +19,7 @@ from thalweg.kernels import Gaussian, Kernel, Matern32, Matern52
 from thalweg.processes import exact, iterative
 from thalweg.processes.exact import ExactPosterior, Observations, Parameters
 from thalweg.processes.iterative import PathwisePosterior
-from thalweg.processes.learning import Search, search
+from thalweg.processes.evidence import Optimum, maximise
 from thalweg.processes.means import Mean
 from thalweg.threads import enough_threads
 
@@ -190,10 +190,10 @@ def _starts(rows: _Rows, mean: Mean, kernel: Kernel | type[Kernel] | None, noise
 
 def _learn(
     starts: list[Parameters], rows: _Rows, settings: RegressorSettings, method: str, free: bool, seed: int
-) -> Search:
+) -> Optimum:
     """Search from all starts on few rows, and from the best of what they found on more, and on all."""
     if not settings.learn:
-        return Search(starts[0], np.nan, 0, Status.CONVERGED, starts[0])
+        return Optimum(starts[0], np.nan, 0, Status.CONVERGED, starts[0])
     rng = np.random.default_rng(seed)
     count = len(rows.inputs)
     order = rng.permutation(count)
@@ -205,9 +205,9 @@ def _learn(
     for size in [*(size for size in _LEVELS if 2 * size < last), last]:
         data = rows.take(np.sort(order[:size]))
         limit = settings.max_iter if size <= 2 * _LEVELS[-1] else min(settings.max_iter, _LAST_STEPS)
-        found: list[Search] = []
+        found: list[Optimum] = []
         for origin, start in begun:
-            found.append(search(data, start, origin, limit, free, least_noise))
+            found.append(maximise(data, start, origin, limit, free, least_noise))
             steps += found[-1].steps
             if found[-1].status is Status.INTERRUPTED:
                 break

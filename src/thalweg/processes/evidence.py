@@ -1,4 +1,4 @@
-"""The search for the parameters of a process: a quasi-Newton method on their logarithms that keeps the best it saw."""
+"""The parameters that make rows most probable: a quasi-Newton method on their logarithms that keeps the best it saw."""
 
 from typing import NamedTuple
 
@@ -17,7 +17,7 @@ _SPREAD = 3.0
 """Standard deviation of the weak normal prior of each logarithm around its start."""
 
 
-class Search(NamedTuple):
+class Optimum(NamedTuple):
     """What a search found, and how it ended."""
 
     parameters: Parameters
@@ -28,14 +28,14 @@ class Search(NamedTuple):
     """The point that the prior is around."""
 
 
-def search(
+def maximise(
     rows: Observations,
     start: Parameters,
     origin: Parameters,
     max_iter: int,
     learn_noise: bool,
     least_noise: float,
-) -> Search:
+) -> Optimum:
     """Make the rows most probable, under a weak prior around an origin."""
     structure = jax.tree.structure(start)
     shapes = [np.shape(leaf) for leaf in jax.tree.leaves(start)]
@@ -74,4 +74,4 @@ def search(
         status = Status.CONVERGED if ended.success else Status.STEPS_SPENT
     except KeyboardInterrupt:
         status = Status.INTERRUPTED
-    return Search(unflat(best[1]), best[0], evaluations, status, origin)
+    return Optimum(unflat(best[1]), best[0], evaluations, status, origin)

@@ -26,6 +26,7 @@ from .descent import Status as Status
 from .descent import Suffix as Suffix
 from .descent import minimize as minimize
 from .models import BernoulliGLM as BernoulliGLM
+from .models import CategoricalGLM as CategoricalGLM
 from .models import GaussianGLM as GaussianGLM
 from .models import GPClassifier as GPClassifier
 from .models import GPRegressor as GPRegressor

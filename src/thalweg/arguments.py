@@ -188,6 +188,21 @@ def instance(name: str, value: Any, kind: type[T], example: str = "") -> T:
     raise TypeError(f"{name} must be {article} {kind.__name__}{such}, found {value!r}")
 
 
+def function(name: str, value: Any) -> Any:
+    """Return ``value`` if it can be called, or say that it cannot.
+
+    Examples
+    --------
+    >>> function("callback", 3)
+    Traceback (most recent call last):
+        ...
+    TypeError: callback must be callable, found 3
+    """
+    if not callable(value):
+        raise TypeError(f"{name} must be callable, found {value!r}")
+    return value
+
+
 def random_key(name: str, value: Any) -> Key[Array, ""]:
     """Return ``value`` if it is one random key of JAX, traced or not, or say how to make one.
 

@@ -6,9 +6,27 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 
-from thalweg.descent import FISTA, L1, AdaptiveRestart, Backtracking, Box, Status, minimize
+from thalweg.descent import (
+    FISTA,
+    L1,
+    AdaptiveRestart,
+    Backtracking,
+    BarzilaiBorwein,
+    Box,
+    BurgEntropy,
+    L2Ball,
+    NegativeEntropy,
+    NonNegative,
+    PolyakRuppert,
+    Simplex,
+    Status,
+    Suffix,
+    Zero,
+    minimize,
+)
 from thalweg.descent.fingerprint import captured
 from thalweg.oracles import Exact
 
@@ -124,3 +142,31 @@ def test_an_array_of_numpy_that_changed_in_place_is_noticed():
     np.testing.assert_allclose(minimize(f, jnp.zeros(2)).x, 1.0)
     b[:] = 5.0
     np.testing.assert_allclose(minimize(f, jnp.zeros(2)).x, 5.0)
+
+
+METHODS = {
+    "adam": ({"step": optax.adam(0.05)}, ["none"]),
+    "lbfgs": ({"step": optax.lbfgs()}, ["none"]),
+    "mean": ({"average": PolyakRuppert()}, ["none", "simplex", "ball"]),
+    "suffix": ({"average": Suffix()}, ["none", "positive"]),
+    "secant": ({"step": BarzilaiBorwein()}, ["none", "positive", "ball"]),
+    "entropy": ({"divergence": NegativeEntropy()}, ["simplex", "positive"]),
+    "Burg": ({"divergence": BurgEntropy()}, ["positive"]),
+    "far": ({"momentum": FISTA()}, ["simplex", "ball", "positive"]),
+}
+SETS = {"none": Zero(), "simplex": Simplex(), "positive": NonNegative(), "ball": L2Ball(1.5)}
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_calling_again_gains_nothing_worth_the_name(name):
+    """Optax, averages, mirrors and far starts, in corners too: where CONVERGED is said, a good method finds no more."""
+    options, sets = METHODS[name]
+    rng = np.random.default_rng(0)
+    for kind, condition in itertools.product(sets, [1.0, 1e3]):
+        scales, target = rng.uniform(1, condition, D), np.abs(rng.normal(size=D)) + 0.1
+        oracle = Exact(valley, *map(jnp.asarray, (scales, target, 0.0)))
+        start = 10.0 ** -rng.uniform(0, 20, D) if name == "entropy" else np.abs(rng.normal(size=D)) * 1e3
+        result = minimize(oracle, jnp.asarray(start), term=SETS[kind], steps=3000, **options)
+        if result.status is Status.CONVERGED:
+            again = minimize(oracle, result.x, term=SETS[kind], momentum=AdaptiveRestart(), steps=3000)
+            assert result.fun - again.fun <= 1e-8 * max(abs(again.fun), 1.0), (kind, condition)

@@ -30,13 +30,14 @@ def test_compressed_observations_have_the_same_products():
 
 def test_a_frame_makes_the_prior_standard():
     """With weights u of N(0, I) the linear predictor is that of coefficients of N(0, s²) on centred features."""
-    frame = linear.Prior(2.0, intercept=10.0).frame(ROWS, 2.0)
+    frame = linear.Prior(2.0, intercept=10.0).frame(linear.Labels(), ROWS, 2.0)
+    assert frame.origin(ROWS.columns) == pytest.approx(np.log((LABELS.sum() + 0.5) / (60.5 - LABELS.sum())))
     np.testing.assert_allclose(frame.design(ROWS.columns)[:, 0], 10.0)
     np.testing.assert_allclose(frame.design(ROWS.columns)[:, 1:], 2 * (X - X.mean(axis=0)))
     ones = linear.Observations(np.ones((3, 2)), np.ones(3), np.ones(3))
     assert linear.Frame(None, np.ones(2)).spreads(ones).tolist() == [1, 1]
     constant = linear.Observations.of(np.full((3, 2), 0.1), np.ones(3), np.ones(3), intercept=True)
-    assert linear.Prior().frame(constant, 1.0).spreads(constant).tolist() == [0, 0]
+    assert linear.Prior().frame(linear.Measurements(), constant, 1.0).spreads(constant).tolist() == [0, 0]
 
 
 def interrupted_at(call, monkeypatch):
@@ -52,11 +53,11 @@ def interrupted_at(call, monkeypatch):
 
 
 @pytest.mark.parametrize("call", [1, 3])
-@pytest.mark.parametrize("scale", [2.0, None], ids=["given", "learned"])
+@pytest.mark.parametrize("scale", [2.0, "learn"], ids=["given", "learned"])
 def test_an_interrupted_fit_keeps_what_was_found(monkeypatch, call, scale):
     interrupted_at(call, monkeypatch)
     found = linear.fit(linear.Labels(), ROWS, linear.Prior(scale), SEARCH)
-    assert (found.status is Status.INTERRUPTED) == (scale is None or call == 1)
+    assert (found.status is Status.INTERRUPTED) == (scale == "learn" or call == 1)
     assert np.isfinite(found.elbo)
     assert np.all(np.isfinite(found.predict(X)))
 
@@ -70,7 +71,7 @@ def test_before_anything_was_found_an_interruption_is_passed_on(monkeypatch):
 
 
 def test_a_solution_is_plain_data():
-    found = linear.fit(linear.Measurements(), ROWS, linear.Prior(), SEARCH)
+    found = linear.fit(linear.Measurements(), ROWS, linear.Prior("learn"), SEARCH)
     assert all(type(part.mean) is np.ndarray for _, part in found.weights.parts())
     assert all(type(part) is np.ndarray for part in (*found.weights.members[0].spread, *found.stream))
     assert type(found.likelihood.variance) is np.ndarray

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from sklearn.base import clone
 
-from thalweg import codec
+from thalweg import KernelRegressor, codec
 from thalweg.kernels import (
     Bias,
     Gaussian,
@@ -133,3 +133,18 @@ def test_a_word_is_a_kernel():
 def test_a_word_that_is_none_is_answered_with_the_list(bad):
     with pytest.raises((TypeError, ValueError), match=r"kernel must be one of 'rbf', .*'matern52'.*, found"):
         kernel_or_class(bad)
+
+
+def test_kernel_machines_take_sums_and_reach_their_parameters():
+    kernel = Gaussian(1.0) + 0.5 * Matern32(2.0)
+    model = KernelRegressor(kernel, alpha=1e-3)
+    other = clone(model).set_params(kernel__k1__lengthscale=3.0)
+    assert float(other.kernel.k1.lengthscale) == 3.0
+    assert float(kernel.k1.lengthscale) == 1.0
+    rows = np.random.default_rng(2).normal(size=(64, 3))
+    K = np.asarray(kernel(rows))
+    targets = np.sin(rows[:, 0])
+    found = model.fit(rows, targets).predict(rows)
+    centred = targets - targets.mean()
+    ridge = targets.mean() + K @ np.linalg.solve(K + 1e-3 * np.eye(64), centred)
+    np.testing.assert_allclose(found, ridge, atol=0.02)

@@ -10,9 +10,9 @@ from thalweg.models import BernoulliGLM, GaussianGLM, NegativeBinomialGLM, Poiss
 
 OTHERS = [
     pytest.param(model, marks=pytest.mark.slow, id=type(model).__name__)
-    for model in (GaussianGLM(1.0), PoissonGLM(), NegativeBinomialGLM(0.5))
+    for model in (GaussianGLM(1.0, "learn"), PoissonGLM("learn"), NegativeBinomialGLM(0.5, "learn"))
 ]
-MODELS = [pytest.param(BernoulliGLM(), id="BernoulliGLM"), *OTHERS]
+MODELS = [pytest.param(BernoulliGLM("learn"), id="BernoulliGLM"), *OTHERS]
 SPACES = pytest.mark.parametrize(
     "shape", [pytest.param((60, 4), id="features"), pytest.param((12, 30), id="examples", marks=pytest.mark.slow)]
 )
@@ -89,7 +89,7 @@ def test_other_units_of_the_features_are_another_unit_of_the_scale(model):
 @pytest.mark.slow
 def test_the_learned_scale_of_linear_regression_maximises_the_evidence():
     X, y = problem(GaussianGLM(), 30, 4)
-    model = GaussianGLM(0.7, fit_intercept=False).fit(X, y)
+    model = GaussianGLM(0.7, "learn", fit_intercept=False).fit(X, y)
     units = X / (sizes := np.sqrt(np.mean(X**2, axis=0)))
     covariance = lambda log: 0.7 * (np.eye(30) + np.exp(2 * log) * units @ units.T)
     evidence = lambda log: stats.multivariate_normal(cov=covariance(log)).logpdf(y)
@@ -103,7 +103,7 @@ def test_the_learned_scale_of_linear_regression_maximises_the_evidence():
 @pytest.mark.parametrize(("model", "parameter"), [(NegativeBinomialGLM, "dispersion"), (GaussianGLM, "noise_variance")])
 def test_the_scale_is_learned_together_with_the_likelihood(model, parameter):
     X, y = problem(model(), 100, 3)
-    learned = model(tol=1e-6).fit(X, y)
+    learned = model(prior_scale="learn", tol=1e-6).fit(X, y)
     width, scale = getattr(learned, f"{parameter}_"), learned.prior_scale_
     at = lambda width, scale: model(width, prior_scale=scale, tol=1e-6).fit(X, y).elbo_
     own = lambda width: -np.sqrt(width) if model is NegativeBinomialGLM else 0.0
@@ -114,7 +114,7 @@ def test_the_scale_is_learned_together_with_the_likelihood(model, parameter):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("model", [BernoulliGLM(), PoissonGLM()], ids=lambda m: type(m).__name__)
+@pytest.mark.parametrize("model", [BernoulliGLM("learn"), PoissonGLM("learn")], ids=lambda m: type(m).__name__)
 def test_the_two_spaces_find_the_same_scale(model):
     X, y = problem(model, 12, 30)
     model = clone(model).set_params(tol=1e-6)
@@ -127,12 +127,12 @@ def test_the_two_spaces_find_the_same_scale(model):
 
 
 def test_learning_compiles_nothing_anew():
-    BernoulliGLM().fit(*problem(BernoulliGLM(), 60, 4))
+    BernoulliGLM("learn").fit(*problem(BernoulliGLM(), 60, 4))
     compiled = []
     listener = lambda event, *_, **__: compiled.append(event) if "backend_compile" in event else None
     jax.monitoring.register_event_duration_secs_listener(listener)
     try:
-        learned = BernoulliGLM().fit(*problem(BernoulliGLM(), 70, 5, strength=3.0, seed=1))
+        learned = BernoulliGLM("learn").fit(*problem(BernoulliGLM(), 70, 5, strength=3.0, seed=1))
     finally:
         jax.monitoring.unregister_event_duration_listener(listener)
     assert np.all(learned.prior_scale_ > 0)
@@ -146,20 +146,20 @@ def test_what_is_given_is_kept():
 
 
 def test_features_that_do_not_vary_say_nothing_of_the_scale():
-    model = BernoulliGLM().fit(np.full((10, 2), 0.1), [0, 1] * 5)
-    assert model.prior_scale_ == 2.5
+    model = BernoulliGLM("learn").fit(np.full((10, 2), 0.1), [0, 1] * 5)
+    assert model.prior_scale_ == pytest.approx(12.5)
     assert model.coef_ == pytest.approx(0, abs=1e-9)
 
 
 def test_a_stream_keeps_the_scale_it_began_with():
     X, y = problem(BernoulliGLM(), 80, 3)
     stream = BernoulliGLM().partial_fit(X[:40], y[:40])
-    assert stream.prior_scale_ == 2.5
-    given = BernoulliGLM(prior_scale=2.5).partial_fit(X[:40], y[:40])
+    assert stream.prior_scale_ == pytest.approx(1.25 / X[:40].std(axis=0))
+    given = BernoulliGLM(prior_scale=stream.prior_scale_).partial_fit(X[:40], y[:40])
     for model in (stream, given):
         model.partial_fit(X[40:], y[40:])
     assert np.array_equal(stream.coef_, given.coef_)
-    fitted = BernoulliGLM().fit(X[:40], y[:40])
+    fitted = BernoulliGLM("learn").fit(X[:40], y[:40])
     learned = fitted.prior_scale_
     fitted.partial_fit(X[40:], y[40:])
     assert fitted.prior_scale_ is learned
@@ -168,7 +168,7 @@ def test_a_stream_keeps_the_scale_it_began_with():
 @pytest.mark.slow
 def test_a_stream_of_linear_regression_learns_the_scale_from_all_batches():
     X, y = problem(GaussianGLM(), 80, 3)
-    stream, whole = GaussianGLM(), GaussianGLM().fit(X, y)
+    stream, whole = GaussianGLM(prior_scale="learn"), GaussianGLM(prior_scale="learn").fit(X, y)
     for batch in np.split(np.arange(80), [5, 40]):
         stream.partial_fit(X[batch], y[batch])
     for found in ("prior_scale_", "noise_variance_", "coef_", "elbo_"):
@@ -222,9 +222,10 @@ def covered(model, simulate, n, effects, runs):
 def test_intervals_of_small_effects_cover():
     """Issue 13, sight 1: with effects of 0.1 to 0.2 in 100 examples 95 % intervals covered 42 %."""
     labels = lambda z, rng: (rng.uniform(size=len(z)) < 1 / (1 + np.exp(-z))).astype(int)
-    assert covered(BernoulliGLM(), labels, 100, [0.1, 0.2], runs=60) >= 0.92
     normal = lambda z, rng: z + rng.normal(size=len(z))
-    assert covered(GaussianGLM(), normal, 100, [0.1, 0.2], runs=60) >= 0.92
+    for scale in ("auto", "learn"):
+        assert covered(BernoulliGLM(scale), labels, 100, [0.1, 0.2], runs=60) >= 0.92
+        assert covered(GaussianGLM(None, scale), normal, 100, [0.1, 0.2], runs=60) >= 0.92
 
 
 @pytest.mark.slow
@@ -252,7 +253,7 @@ def test_few_examples_of_linear_regression_have_students_intervals():
 
 def test_intervals_are_quantiles_of_the_mixture():
     X, y = problem(BernoulliGLM(), 40, 3, strength=0.3)
-    model = BernoulliGLM().fit(X, y)
+    model = BernoulliGLM("learn").fit(X, y)
     parts = model._posterior.weights.parts()
     assert len(parts) > 1
     below = lambda x: sum(share * stats.norm(*part.coefficients()).cdf(x) for share, part in parts)

@@ -6,16 +6,21 @@ import warnings
 import jax
 import numpy as np
 import pytest
+from sklearn.base import clone
 from sklearn.datasets import make_moons
 from sklearn.exceptions import ConvergenceWarning, NotFittedError
+from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import log_loss
+from sklearn.model_selection import GridSearchCV
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import estimator_checks_generator
 
 import thalweg
 from thalweg import processes
 from thalweg.descent import Status
 from thalweg.gaussian import Poisson
-from thalweg.kernels import Gaussian
+from thalweg.kernels import Gaussian, Linear, Periodic
 from thalweg.models import GPClassifier
 
 KERNEL = Gaussian(lengthscale=0.7, variance=20.0)
@@ -118,7 +123,7 @@ def test_says_when_steps_ran_out(moons):
 @pytest.mark.parametrize(
     "parameters",
     [
-        {"kernel": "rbf"},
+        {"kernel": 3},
         {"likelihood": "cauchit"},
         {"jitter": -1.0},
         {"learn": "no"},
@@ -178,3 +183,39 @@ def test_ionosphere_reaches_the_known_optimum():
     assert 0 <= best.elbo_ - model.elbo_ < 1e-3
     bits = [log_loss(data.y, m.predict_proba(data.X)) / np.log(2) for m in (model, best)]
     assert abs(bits[0] - bits[1]) < 1e-3
+
+
+def test_a_grid_search_reaches_the_kernels_parameters(moons):
+    kernel = Gaussian(0.7, 20.0) + 1.0
+    search = GridSearchCV(GPClassifier(kernel, learn=False), {"kernel__k1__lengthscale": [1e-3, 0.7]}, cv=2)
+    search.fit(*moons)
+    assert search.best_params_ == {"kernel__k1__lengthscale": 0.7}
+    assert float(search.best_estimator_.kernel_.k1.lengthscale) == 0.7
+    assert float(kernel.k1.lengthscale) == 0.7
+
+
+def test_raw_features_are_as_good_as_standardised_ones():
+    """The sight: 1e8 ± 1, an income and a 0/1 column had a log-loss of 0.497, a linear model 0.421."""
+    rng = np.random.default_rng(1)
+    X = np.column_stack([1e8 + rng.normal(size=360), np.exp(rng.normal(10, 1, 360)), rng.integers(0, 2, 360)])
+    z = -3 + 2 * X[:, 2] + X[:, 0] - 1e8
+    y, train = (rng.uniform(size=360) < 1 / (1 + np.exp(-z))).astype(int), np.arange(360) < 240
+    model = GPClassifier(restarts=0).fit(X[train], y[train])
+    linear = make_pipeline(StandardScaler(), LogisticRegression(C=1e6)).fit(X[train], y[train])
+    losses = [log_loss(y[~train], m.predict_proba(X[~train])) for m in (model, linear)]
+    assert losses[0] < losses[1] + 0.02
+
+
+def test_a_saved_sum_of_kernels_predicts_the_same(moons, tmp_path):
+    model = GPClassifier(Gaussian(0.7, 20.0) * Periodic(5.0) + Linear(), learn=False).fit(*moons)
+    model.save(tmp_path / "model")
+    again = thalweg.load(tmp_path / "model")
+    np.testing.assert_array_equal(again.predict_proba(moons[0]), model.predict_proba(moons[0]))
+    assert repr(again.kernel_) == repr(model.kernel_)
+
+
+@pytest.mark.parametrize("word", ["rbf", "matern12", "matern32", "matern52", "laplacian", "cauchy"])
+def test_a_kernel_goes_by_its_name(moons, word):
+    model = GPClassifier(word, learn=False).fit(*moons)
+    assert model.score(*moons) > 0.8
+    assert clone(model).kernel == word

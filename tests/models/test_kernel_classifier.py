@@ -406,7 +406,30 @@ def test_no_more_features_than_asked_for(features, limit):
     assert 0 < model.partial_fit(X, y).n_features_used_ <= limit
 
 
-def test_an_interrupted_search_leaves_the_model_as_it_was(monkeypatch):
+def test_an_interrupted_search_keeps_the_best_it_tried(monkeypatch):
+    """Issue 13, 4: Ctrl-C in the search ended in a traceback."""
+    X, y = make_moons(2001, noise=0.2, random_state=0)
+    count, judged = iter(range(9)), Learner.judged
+
+    def interrupted(self, rows):
+        if next(count) == 3:
+            raise KeyboardInterrupt
+        return judged(self, rows)
+
+    monkeypatch.setattr(Learner, "judged", interrupted)
+    message = "interrupted in the search for a lengthscale and a ridge: .* has learned from 500 of 2001 rows"
+    for act in ("fit", "partial_fit"):
+        model, count = KernelClassifier(random_state=0, block_size=512), iter(range(9))
+        with pytest.warns(UserWarning, match=message) as caught:
+            getattr(model, act)(X, y)
+        assert caught[0].filename == __file__
+        assert model.score(X, y) > 0.94
+        assert model.n_features_used_ == 500
+    monkeypatch.undo()
+    assert model.partial_fit(X[:20], y[:20]).n_features_used_ >= 500
+
+
+def test_an_interrupted_choice_leaves_the_model_as_it_was(monkeypatch):
     def interrupted(*arguments, **options):
         raise KeyboardInterrupt
 

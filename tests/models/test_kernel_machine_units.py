@@ -78,6 +78,26 @@ def test_a_stream_whose_first_targets_are_not_like_the_rest_is_learned_as_well(l
     np.testing.assert_array_equal(*again)
 
 
+@pytest.mark.parametrize("method", ["dsg", *(pytest.param(w, marks=pytest.mark.slow) for w in ("udsg", "cdsg"))])
+def test_a_stream_of_random_features_follows_the_targets_as_well(method):
+    """Issue 13, 5: what it had learned was off by the shift of the mean until it was learned anew."""
+    y, new_y = 1e4 * VALUES + 1e5, 1e4 * NEW_VALUES + 1e5
+    parts = {"kernel": Gaussian(0.5), "alpha": 0.01, "block_size": 16, "method": method, "random_state": 0}
+    model = KernelRegressor(**parts).partial_fit(X[:1], y[:1])
+    for part in np.tile(np.split(np.arange(len(X)), 3), (4, 1)):
+        model.partial_fit(X[part], y[part])
+    plain = KernelRegressor(**parts)
+    for part in np.tile(np.split(np.arange(len(X)), 3), (4, 1)):
+        plain.partial_fit(X[part], y[part])
+    assert model.score(NEW, new_y) > plain.score(NEW, new_y) - 0.05
+    # Other units do not change what it predicts.
+    before = plain.predict(NEW)
+    plain._machine = plain._machine.in_units(np.array([0.5]), np.array([-3.0]))
+    np.testing.assert_allclose(
+        (plain._values(NEW)[:, 0] + 3) * 2 * plain._target_scale + plain._target_mean, before, rtol=1e-4
+    )
+
+
 @pytest.mark.parametrize("way", ["fit", "stream"])
 def test_far_from_the_data_a_probability_is_the_prevalence(way):
     """Issue 13, 7: without an intercept it was 0.5, or 1 / classes."""

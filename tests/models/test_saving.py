@@ -20,6 +20,7 @@ FITTED = {
     "GPClassifier": lambda: thalweg.GPClassifier(learn=False).fit(X, LABELS),
     "GPRegressor": lambda: thalweg.GPRegressor("rbf", restarts=0).fit(X, np.sin(X[:, 0])),
     "BernoulliGLM": lambda: thalweg.BernoulliGLM().fit(X, WORDS),
+    "CategoricalGLM": lambda: thalweg.CategoricalGLM().fit(X, WORDS),
     "GaussianGLM": lambda: thalweg.GaussianGLM(prior_scale=1.0).fit(X, X[:, 0] + np.sin(X[:, 1])),
     "PoissonGLM": lambda: thalweg.PoissonGLM(prior_scale=1.0).fit(X, COUNTS),
     "NegativeBinomialGLM": lambda: thalweg.NegativeBinomialGLM(dispersion=0.5, prior_scale=1.0).fit(X, COUNTS),

@@ -1,5 +1,6 @@
 """Labels by a latent process: the optimum of the bound, its kernel, weights, batches, and interruptions."""
 
+import re
 from dataclasses import replace
 
 import jax
@@ -11,8 +12,8 @@ from sklearn.datasets import make_moons
 
 from thalweg.descent import Status
 from thalweg.gaussian import BernoulliLogit, StudentT
-from thalweg.kernels import Gaussian, Matern32
-from thalweg.processes import ClassifierSettings, classification, default_kernel, fit_classifier
+from thalweg.kernels import Gaussian, Linear, Matern32
+from thalweg.processes import ClassifierSettings, default_kernel, fit_classifier, inference, learning
 
 KERNEL = Gaussian(lengthscale=0.7, variance=20.0)
 X, LABELS = make_moons(60, noise=0.25, random_state=0)
@@ -167,7 +168,7 @@ def test_fitted_is_plain_data(fixed):
 
 def interrupted_at(call, monkeypatch):
     """Let the given inference of a fit be interrupted from the keyboard after two steps."""
-    whole, calls = classification.minimize, []
+    whole, calls = inference.minimize, []
 
     def impatient(*arguments, **options):
         calls.append(None)
@@ -176,7 +177,7 @@ def interrupted_at(call, monkeypatch):
         result = whole(*arguments, **{**options, "steps": 2, "tol": 1e-30})
         return replace(result, status=Status.INTERRUPTED)
 
-    monkeypatch.setattr(classification, "minimize", impatient)
+    monkeypatch.setattr(inference, "minimize", impatient)
 
 
 def test_an_interrupted_fit_keeps_what_was_found(monkeypatch):
@@ -200,19 +201,120 @@ def test_before_anything_was_found_an_interruption_is_passed_on(monkeypatch):
     def interrupted(*_, **__):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(classification, "minimize", interrupted)
+    monkeypatch.setattr(inference, "minimize", interrupted)
     with pytest.raises(KeyboardInterrupt):
         fit_classifier(X, Y, replace(FIXED, learn=True), KERNEL)
 
 
-def test_a_first_fit_compiles_four_programs_at_most():
+@pytest.mark.parametrize(("learn", "most", "rows"), [(False, 4, 97), (True, 6, 113)])
+def test_a_first_fit_compiles_few_programs(learn, most, rows):
     compiled = []
     note = lambda event, seconds, **_: compiled.append(event) if event.endswith("backend_compile_duration") else None
     jax.monitoring.register_event_duration_secs_listener(note)
     # No other test has this many rows and features.
-    rows = np.random.default_rng(0).normal(size=(97, 7))
-    fit_classifier(
-        rows, (rows[:, 0] > 0).astype(float), ClassifierSettings(BernoulliLogit(), learn=False), Gaussian(2.0, 5.0)
-    )
+    inputs = np.random.default_rng(0).normal(size=(rows, 7))
+    settings = ClassifierSettings(BernoulliLogit(), learn=learn, restarts=0)
+    fit_classifier(inputs, (inputs[:, 0] > 0).astype(float), settings, None if learn else Gaussian(2.0, 5.0))
     jax.monitoring.unregister_event_duration_listener(note)
-    assert 0 < len(compiled) <= 4
+    assert 0 < len(compiled) <= most
+
+
+def test_learning_many_rows_starts_on_a_part_of_them():
+    """From more than 512 rows; the sight: 1,000 rows took 76 s."""
+    inputs, labels = make_moons(600, noise=0.25, random_state=1)
+    sizes, whole = [], learning.infer
+
+    def noted(kernel, problem, *rest):
+        sizes.append(problem.rows)
+        return whole(kernel, problem, *rest)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(learning, "infer", noted)
+        found = fit_classifier(inputs, labels.astype(float), ClassifierSettings(BernoulliLogit()))
+    assert set(sizes) == {256, 600}
+    assert sizes == sorted(sizes)
+    # A step is a factorisation, and an evaluation about eight steps.
+    assert sizes.count(600) <= 8
+    assert len(found.inputs) == 600
+
+
+@pytest.mark.slow
+def test_what_was_started_on_a_part_ends_as_high_as_what_was_not(monkeypatch):
+    inputs, labels = make_moons(600, noise=0.25, random_state=1)
+    found = fit_classifier(inputs, labels.astype(float), ClassifierSettings(BernoulliLogit()))
+    monkeypatch.setattr(learning, "_ALL", 600)
+    whole = fit_classifier(inputs, labels.astype(float), ClassifierSettings(BernoulliLogit(), tol=1e-3))
+    assert found.bound == pytest.approx(whole.bound, abs=0.05)
+
+
+def test_interrupted_on_a_part_of_the_rows_the_posterior_is_of_that_part(monkeypatch):
+    inputs, labels = make_moons(600, noise=0.25, random_state=1)
+    interrupted_at(4, monkeypatch)
+    found = fit_classifier(inputs, labels.astype(float), ClassifierSettings(BernoulliLogit()))
+    assert found.status is Status.INTERRUPTED
+    assert len(found.inputs) == len(found.weights) == len(found.factor) == 256
+    assert np.mean((found.predict(inputs).mean > 0) == labels) > 0.8
+
+
+def test_a_rare_class_is_seen_by_the_part():
+    targets = np.zeros(1000)
+    targets[[3, 500, 900]] = 1
+    part = learning._part(targets, 0)
+    assert len(part) == 256
+    assert targets[part].sum() == 3
+
+
+@pytest.mark.parametrize("learn", [False, True])
+def test_the_scale_of_features_is_chosen_by_the_bound(learn):
+    """The sight: features (1e8 ± 1, an income, 0/1) had a log-loss of 0.497 where a linear model has 0.421."""
+    settings = ClassifierSettings(BernoulliLogit(), learn=learn, restarts=0)
+    scaled = X * np.array([1e4, 1.0]) + np.array([1e8, 0.0])
+    standardised = (X - X.mean(axis=0)) / X.std(axis=0)
+    raw, usual = fit_classifier(scaled, Y, settings), fit_classifier(standardised, Y, settings)
+    assert raw.bound == pytest.approx(usual.bound, abs=1e-3)
+    assert raw.kernel.lengthscale.shape == (2,)
+    np.testing.assert_allclose(raw.kernel.lengthscale / usual.kernel.lengthscale, scaled.std(axis=0), rtol=1e-3)
+    np.testing.assert_allclose(raw.predict(scaled).mean, usual.predict(standardised).mean, atol=1e-2)
+    # Where the features as they are do better, they stay so.
+    assert fit_classifier(X, Y, settings).kernel.lengthscale.shape == ()
+
+
+def test_constant_and_tiny_features_do_no_harm():
+    settings = ClassifierSettings(BernoulliLogit(), learn=False)
+    plain = fit_classifier(X, Y, settings)
+    for rows in (np.column_stack([X, np.full(60, 7.0)]), X * 1e-200, X * 1e150):
+        assert fit_classifier(rows, Y, settings).bound == pytest.approx(plain.bound, abs=1e-6)
+
+
+def test_a_kernel_by_its_name():
+    settings = ClassifierSettings(BernoulliLogit(), learn=False)
+    named = fit_classifier(X, Y, settings, "matern32")
+    assert isinstance(named.kernel, Matern32)
+    assert named.bound == fit_classifier(X, Y, settings, Matern32).bound
+    with pytest.raises(ValueError, match="kernel must be one of 'rbf'"):
+        fit_classifier(X, Y, settings, "matern")
+
+
+def test_sums_and_products_learn_by_derivatives_or_differences(monkeypatch):
+    settings = ClassifierSettings(BernoulliLogit(), restarts=0, tol=1e-3)
+    kernel = 10.0 * Gaussian(1.0) + Linear(1.0)
+    differences = fit_classifier(X, Y, settings, kernel)
+    assert differences.bound > fit_classifier(X, Y, replace(settings, learn=False), kernel).bound
+    monkeypatch.setattr(learning, "_FEW_PARAMETERS", 0)
+    assert fit_classifier(X, Y, settings, kernel).bound == pytest.approx(differences.bound, abs=0.02)
+
+
+def test_verbose_is_one_line_with_start_bound_and_kernel(capsys):
+    fit_classifier(X, Y, ClassifierSettings(BernoulliLogit(), verbose=True))
+    lines = [line for line in capsys.readouterr().out.splitlines() if line.strip()]
+    assert len(lines) == 1
+    assert re.search(r"60 rows, start 1, bound -\d+.\d\d, best -\d+.\d\d: Gaussian\(", lines[0])
+
+
+def test_many_rows_stay_on_the_device_and_come_to_the_same(monkeypatch):
+    settings = ClassifierSettings(BernoulliLogit(), restarts=0)
+    few = fit_classifier(X, Y, settings)
+    monkeypatch.setattr(inference, "_FEW", 10)
+    many = fit_classifier(X, Y, settings)
+    assert many.bound == pytest.approx(few.bound, abs=1e-8)
+    np.testing.assert_allclose(many.factor, few.factor, atol=1e-6)

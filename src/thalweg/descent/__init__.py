@@ -8,6 +8,7 @@ from thalweg.descent.interop import as_optax
 from thalweg.descent.iteration import Descent, Info, State
 from thalweg.descent.loop import Snapshot, minimize
 from thalweg.descent.momentum import FISTA, AdaptiveRestart, HeavyBall, Momentum, Nesterov, NoMomentum
+from thalweg.descent.plateau import Plateau
 from thalweg.descent.result import History, Result, Status
 from thalweg.descent.searches import Backtracking, Monotone
 from thalweg.descent.steps import (
@@ -23,7 +24,6 @@ from thalweg.descent.steps import (
 from thalweg.descent.stopping import (
     AllOf,
     AnyOf,
-    Plateau,
     Record,
     Seconds,
     Stagnation,

@@ -54,18 +54,34 @@ class Mean(NamedTuple):
     seen: Int[Array, ""]
 
 
-def _start(x: PyTree[Array]) -> Mean:
-    return Mean(x, trees.scalar(0, jnp.int32))
+def _wide(x: PyTree[Array]) -> PyTree[Array]:
+    """In float32 at least: a long mean of half-precision numbers would stand still."""
+    return jax.tree.map(lambda leaf: jnp.asarray(leaf, trees.single(leaf.dtype)), x)
+
+
+def _narrow(mean: PyTree[Array], x: PyTree[Array]) -> PyTree[Array]:
+    return jax.tree.map(lambda part, leaf: part.astype(leaf.dtype), mean, x)
 
 
 def _take_in(x: PyTree[Array], state: Mean, top: int, offset: int) -> Mean:
     """Give the k-th iterate the share top/(k + offset), which is 1 for the first."""
     count = state.seen + 1
-    share = top / (count + offset).astype(trees.dtype(x))
-    return Mean(trees.add_scaled(state.mean, share, trees.subtract(x, state.mean)), count)
+    share = top / (count + offset).astype(trees.dtype(state.mean))
+    return Mean(trees.add_scaled(state.mean, share, trees.subtract(_wide(x), state.mean)), count)
 
 
-class PolyakRuppert(Averaging):
+class _Running(Averaging):
+    def init(self, x: PyTree[Array]) -> PyTree:
+        """The mean of nothing yet."""
+        # Of zeros, so that the first iterate is taken in without rounding, however far the start.
+        return Mean(jax.tree.map(jnp.zeros_like, _wide(x)), trees.scalar(0, jnp.int32))
+
+    def solution(self, x: PyTree[Array], state: PyTree) -> PyTree[Array]:
+        """Return the mean."""
+        return trees.where(state.seen == 0, x, _narrow(state.mean, x))
+
+
+class PolyakRuppert(_Running):
     """The mean of all iterates x_1 … x_k.
 
     Examples
@@ -77,20 +93,12 @@ class PolyakRuppert(Averaging):
     Array([2.], dtype=float...)
     """
 
-    def init(self, x: PyTree[Array]) -> PyTree:
-        """The mean of nothing yet."""
-        return _start(x)
-
     def update(self, x: PyTree[Array], state: PyTree) -> PyTree:
         """Give the k-th iterate the weight 1/k."""
         return _take_in(x, state, 1, 0)
 
-    def solution(self, x: PyTree[Array], state: PyTree) -> PyTree[Array]:
-        """Return the mean."""
-        return state.mean
 
-
-class Weighted(Averaging):
+class Weighted(_Running):
     """The mean with weights that grow: the k-th iterate weighs k(k+1)…(k+power−1), about k^power.
 
     With power 1 and a 1/t step, strongly convex problems lose the log factor of the plain mean.
@@ -106,17 +114,9 @@ class Weighted(Averaging):
     def __init__(self, power: int = 1) -> None:
         self.power = whole("power of Weighted", power)
 
-    def init(self, x: PyTree[Array]) -> PyTree:
-        """The mean of nothing yet."""
-        return _start(x)
-
     def update(self, x: PyTree[Array], state: PyTree) -> PyTree:
         """Give the k-th iterate the share (power+1)/(k+power) of all weights up to it."""
         return _take_in(x, state, self.power + 1, self.power)
-
-    def solution(self, x: PyTree[Array], state: PyTree) -> PyTree[Array]:
-        """Return the weighted mean."""
-        return state.mean
 
 
 class Blocks(NamedTuple):
@@ -143,11 +143,11 @@ class Suffix(Averaging):
 
     def init(self, x: PyTree[Array]) -> PyTree:
         """No block yet."""
-        return Blocks(x, x, trees.scalar(0, jnp.int32))
+        return Blocks(_wide(x), _wide(x), trees.scalar(0, jnp.int32))
 
     def update(self, x: PyTree[Array], state: PyTree) -> PyTree:
         """Add to the current block; begin a new one after 1, 2, 4, 8, … iterates."""
-        count = state.seen + 1
+        count, x = state.seen + 1, _wide(x)
         begins = count & (count - 1) == 0
         place = (count - _block_start(count) + 1).astype(trees.dtype(x))
         moved = trees.add_scaled(state.current, 1 / place, trees.subtract(x, state.current))
@@ -158,10 +158,10 @@ class Suffix(Averaging):
         """Return the mean over both blocks."""
         start = _block_start(jnp.maximum(state.seen, 1))
         # The current block holds the iterates start … count, the complete one start/2 … start − 1.
-        filled = (state.seen - start + 1).astype(trees.dtype(x))
+        filled = (state.seen - start + 1).astype(trees.dtype(state.current))
         share = filled / (filled + (start // 2).astype(filled.dtype))
         mean = trees.add_scaled(state.complete, share, trees.subtract(state.current, state.complete))
-        return trees.where(state.seen == 0, x, mean)
+        return trees.where(state.seen == 0, x, _narrow(mean, x))
 
 
 def _block_start(count: Int[Array, ""]) -> Int[Array, ""]:

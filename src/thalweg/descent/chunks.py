@@ -141,25 +141,35 @@ def _to_the_next_look(
     steps = whole_stride or jnp.minimum(free, bounds.last_step - carry.state.steps)
     fixed_work = None if descent.step.searches else descent.oracle.fixed_work
 
+    # A search knows nearly all that is looked at, which is kept at every step; elsewhere it is found for the last step
+    # alone, which is traced on its own.
+    dear = descent.term.factorises or descent.divergence.factorises
+    kept = descent.step.searches and not dear and descent.tests_iterate
+
     def step(_, taken):
-        state, work, total = taken
+        state, work, total, _ = taken
         state, info = one_step(descent, state, key)
         if fixed_work is None:
             work = work + info.work.astype(work.dtype)
         # The estimates of a noisy oracle are free, and averaged; an exact value is computed for records alone.
-        return state, work, total + info.value.astype(kind) if noisy else total
+        return state, work, total + info.value.astype(kind) if noisy else total, info[:3] if kept else ()
 
-    before_last = (carry.state, carry.work, jnp.zeros((), kind))
-    # A loop that never runs would still be traced, and a step is the larger part of what there is to trace.
-    if whole_stride != 1:
-        before_last = jax.lax.fori_loop(0, steps - 1, step, before_last)
-    state, work, total = before_last
-    state, info = one_step(descent, state, key)
-    work = work + (info.work.astype(work.dtype) if fixed_work is None else jnp.asarray(steps, work.dtype) * fixed_work)
-
-    value = (total + info.value.astype(kind)) / jnp.asarray(steps, kind) if noisy else carry.value
-    residual, size = info.residual.astype(kind), info.size.astype(kind)
-    seen = Record(state.steps, value, residual, size, before.work + work, before.seconds)
+    taken = carry.state, carry.work, jnp.zeros((), kind), (jnp.zeros((), trees.dtype(carry.state.x)),) * 3 * kept
+    if kept:
+        state, work, _, (value, residual, size) = jax.lax.fori_loop(0, steps, step, taken)
+    else:
+        # A loop that never runs would still be traced, and a step is the larger part of what there is to trace.
+        if whole_stride != 1:
+            taken = jax.lax.fori_loop(0, steps - 1, step, taken)
+        state, work, total, _ = taken
+        state, info = one_step(descent, state, key)
+        value, residual, size, last_work = info
+        work = work + (
+            last_work.astype(work.dtype) if fixed_work is None else jnp.asarray(steps, work.dtype) * fixed_work
+        )
+    value, residual, size = (part.astype(kind) for part in (value, residual, size))
+    value = (total + value) / jnp.asarray(steps, kind) if noisy else value
+    seen = Record(state.steps, value if noisy else carry.value, residual, size, before.work + work, before.seconds)
     rule_state, code = rule.update(carry.rule_state, seen)
     code = jnp.where(trees.all_finite(state.x), code, int(Status.DIVERGED)).astype(jnp.int32)
     apart = jnp.where(bounds.stride > 0, bounds.stride, jnp.maximum(growing, APART))
@@ -167,7 +177,8 @@ def _to_the_next_look(
     due = due | (code != 0) | (state.steps == bounds.last_step)
     if whole_stride:
         due = jnp.ones((), bool)
-        value = value if noisy else info.value.astype(kind)
+    elif kept:
+        value = jnp.where(due, value, carry.value)
     elif not noisy:
         value = jax.lax.cond(due, lambda: descent.objective(state.x).astype(kind), lambda: carry.value)
     numbers = jnp.stack([value, residual, size, work.astype(kind)])

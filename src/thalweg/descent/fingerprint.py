@@ -9,6 +9,7 @@ import functools
 import hashlib
 import inspect
 import types
+import weakref
 from collections.abc import Iterable
 from typing import Any
 
@@ -141,6 +142,7 @@ def _capture(value: Any, inside: bool, found: list[Any], seen: set[int]) -> None
         if inside:
             digest = hashlib.sha1(np.ascontiguousarray(value).view(np.uint8).data, usedforsecurity=False).digest()
             found.append((value.dtype.str, value.shape, digest))
+            _forget_if_changed(value, digest)
     elif isinstance(value, jax.Array | type | types.ModuleType | types.BuiltinFunctionType):
         if inside:
             found.append(Same(value))
@@ -152,6 +154,21 @@ def _capture(value: Any, inside: bool, found: list[Any], seen: set[int]) -> None
         found.append(value.__code__ if function else Same(value) if opaque else type(value))
         for part in _captures(value):
             _capture(part, inside or opaque, found, seen)
+
+
+_held: dict[int, tuple[weakref.ref, bytes]] = {}
+"""What arrays of NumPy held when they were last seen, as long as they live."""
+
+
+def _forget_if_changed(array: np.ndarray, digest: bytes) -> None:
+    """JAX keeps by identity what an array held when first compiled in: where that has changed, it forgets all."""
+    number = id(array)
+    before = _held.get(number)
+    if before is None:
+        _held[number] = weakref.ref(array, lambda _: _held.pop(number, None)), digest
+    elif before[1] != digest:
+        _held[number] = before[0], digest
+        jax.clear_caches()
 
 
 def _captures(value: Any) -> Iterable[Any]:

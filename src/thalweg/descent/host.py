@@ -35,7 +35,7 @@ from thalweg.descent.engines import (
 from thalweg.descent.iteration import Descent, Info, State
 from thalweg.descent.momentum import NoMomentum
 from thalweg.descent.result import Status
-from thalweg.descent.searches import Search, first_trial, next_size, next_trial, with_slack
+from thalweg.descent.searches import SearchedStep, first_trial, next_size, next_trial, with_slack
 from thalweg.descent.steps import Taken
 from thalweg.descent.stopping import Record, StoppingRule
 from thalweg.oracles.base import Out
@@ -106,7 +106,9 @@ class HostEngine:
         descent = plan.descent
         # Without momentum the next gradient is wanted where the search ends.
         by_attempts = (
-            isinstance(descent.step, Search)
+            isinstance(descent.step, SearchedStep)
+            and type(descent.step).take is SearchedStep.take
+            and descent.tests_iterate
             and isinstance(descent.momentum, NoMomentum)
             and descent.oracle.full is not None
             and not jax.tree.leaves(start.state.oracle)

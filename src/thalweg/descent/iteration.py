@@ -200,16 +200,11 @@ class Descent(eqx.Module):
         ``oracle.period`` steps; :func:`minimize` sees to it, a loop of one's own must.
         """
         point, centre = self.momentum.points(state.x, state.momentum)
-        try:
-            out, oracle_state = self.oracle.estimate(point, state.oracle, key)
-        except (TypeError, ValueError) as error:
-            shapes = jax.tree.map(jnp.shape, point)
-            # Not of the error's own type: JAX has some that cannot be made from a message.
-            kind = TypeError if isinstance(error, TypeError) else ValueError
-            raise kind(
-                f"oracle={type(self.oracle).__name__} failed at a point of x0's shape {shapes}: {error}"
-            ) from error
-        return self.advance(state, point, centre, out, oracle_state)
+        out, oracle_state = estimated(self.oracle, point, state.oracle, key)
+        state, info = self.advance(state, point, centre, out, oracle_state)
+        if not self.tests_iterate:
+            info = info._replace(residual=self._residual_at_solution(state, info, key).astype(info.residual.dtype))
+        return state, info
 
     def advance(
         self, state: State, point: PyTree[Array], centre: PyTree[Array], out: Out, oracle_state: PyTree
@@ -218,9 +213,24 @@ class Descent(eqx.Module):
         move = self.move(state, point, centre, out)
         return self.arrive(state, move, self.step.take(move, state.step), oracle_state)
 
+    @property
+    def tests_iterate(self) -> bool:
+        """Whether the residual of a step tells of where it leads: an addition of one's own may lead anywhere, and an
+        average lags behind. (Noise that does not vanish leaves nothing to test.)"""
+        ours = isinstance(self.average, Last) and not self.step.additive
+        return ours or not self.oracle.vanishing_noise
+
+    def _residual_at_solution(self, state: State, info: Info, key: Key[Array, ""]) -> Scalar:
+        x = self.average.solution(state.x, state.average)
+        gradient = self.oracle.estimate(x, state.oracle, key)[0].gradient
+        if self.step.additive:
+            return trees.norm(gradient)
+        gradient = jax.tree.map(lambda g, leaf: g.astype(leaf.dtype), gradient, x)
+        return self.divergence.residual_norm(x, self.divergence.step(x, gradient, info.size, self.term), info.size)
+
     def move(self, state: State, point: PyTree[Array], centre: PyTree[Array], out: Out) -> Move:
         """Gather what a step rule may look at, after checking the gradient."""
-        _check_gradient(type(self.oracle).__name__, out.gradient, centre)
+        check_gradient(type(self.oracle).__name__, out.gradient, centre)
         gradient = jax.tree.map(lambda g, c: g.astype(c.dtype), out.gradient, centre)
         return Move(
             steps=state.steps,
@@ -299,11 +309,16 @@ def as_point(x: PyTree) -> PyTree[Array]:
     """Return ``x`` with floating JAX arrays as leaves, or say which leaf cannot be a point to start from."""
     if not jax.tree.leaves(x):
         raise ValueError("x0 holds no array: there is nothing to minimise over")
+    if not sum(map(np.size, jax.tree.leaves(x))):
+        raise ValueError("x0 holds no number: there is nothing to minimise over")
 
     def leaf(path: tuple, value: Any) -> Array:
         name = "x0" + trees.path_name(path)
+        if isinstance(value, np.ma.MaskedArray):
+            raise TypeError(f"{name} must not be masked: fill in what is missing, found {value!r}")
         try:
-            array = jnp.asarray(value)
+            # NumPy's arrays may have the bytes of another machine, which JAX does not take.
+            array = jnp.asarray(value.astype(value.dtype.newbyteorder("=")) if isinstance(value, np.ndarray) else value)
         except (TypeError, ValueError) as error:
             raise TypeError(f"{name} must be an array of numbers, found {type(value).__name__}") from error
         if jnp.issubdtype(array.dtype, jnp.integer):
@@ -318,8 +333,27 @@ def as_point(x: PyTree) -> PyTree[Array]:
     return jax.tree_util.tree_map_with_path(leaf, x)
 
 
-def _check_gradient(oracle: str, gradient: PyTree[Array], x: PyTree[Array]) -> None:
-    """Refuse a gradient that does not look like x; costs nothing, since shapes are known when a step is traced."""
+def estimated(oracle: Oracle, x: PyTree[Array], state: PyTree, key: Key[Array, ""]) -> tuple[Out, PyTree]:
+    """Ask the oracle; what it fails with, or a gradient that does not look like x, is told in its name.
+
+    It costs nothing, since shapes are known when a step is traced.
+    """
+    name = type(oracle).__name__
+    try:
+        out, state = oracle.estimate(x, state, key)
+    except (TypeError, ValueError) as error:
+        if str(error).startswith("oracle="):
+            raise
+        # Not of the error's own type: JAX has some that cannot be made from a message.
+        kind = TypeError if isinstance(error, TypeError) else ValueError
+        shapes = jax.tree.map(jnp.shape, x)
+        raise kind(f"oracle={name} failed at a point of x0's shape {shapes}: {error}") from error
+    check_gradient(name, out.gradient, x)
+    return out, state
+
+
+def check_gradient(oracle: str, gradient: PyTree[Array], x: PyTree[Array]) -> None:
+    """Refuse a gradient that does not look like x."""
     if not trees.same_structure(gradient, x):
         found, wanted = jax.tree.structure(gradient), jax.tree.structure(x)
         raise ValueError(f"oracle={oracle} returned a gradient with the tree {found}, but x0 has {wanted}")

@@ -13,7 +13,7 @@ import numpy as np
 from jaxtyping import Array, Key, PyTree
 
 from thalweg import trees
-from thalweg.arguments import number, one_of, random_key, whole
+from thalweg.arguments import flag, number, one_of, random_key, whole
 from thalweg.descent.averaging import Averaging
 from thalweg.descent.checkpoint import Checkpoint, Keeper, as_checkpoint
 from thalweg.descent.chunks import CompiledEngine
@@ -130,8 +130,16 @@ def minimize(
     <Status.CONVERGED: 1>
     """
     descent = Descent(oracle, term=term, divergence=divergence, step=step, momentum=momentum, average=average)
+    if any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves((descent, key, x0, tol))):
+        raise TypeError(
+            "minimize cannot be traced: x0, key or a part holds a traced array, as under jax.jit, vmap or grad. It "
+            "compiles its loop by itself; call it outside, or trace Descent(...).update in a loop of your own"
+        )
     if callback is not None and not callable(callback):
         raise TypeError(f"callback must be a function of a Snapshot, found {callback!r}")
+    progress = flag("progress", progress)
+    if not isinstance(compiler_options, Mapping | None):
+        raise TypeError(f"compiler_options must be a mapping or None, found {compiler_options!r}")
     steps = whole("steps", steps, most=_MOST_STEPS)
     stride = 0 if stride is None else whole("stride", stride, most=_MOST_STEPS)
     rule = _as_rule(tol, descent)
@@ -193,7 +201,8 @@ class _Run:
         status = Status.STEPS_SPENT if status is Status.RUNNING else status
         if self.keeper is not None:
             # What ended for want of anything to gain is not taken up again; all else goes on.
-            self.progress.status = status if status.success else Status.RUNNING
+            ended = status.success or status is Status.STAGNATED
+            self.progress.status = status if ended else Status.RUNNING
             self.keeper.write(self.progress)
         return status
 

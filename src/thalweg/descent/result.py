@@ -52,7 +52,7 @@ class Status(Outcome):
     @property
     def success(self) -> bool:
         """Whether the run ended because there was nothing more to gain."""
-        return self in (Status.CONVERGED, Status.STAGNATED, Status.PLATEAU)
+        return self in (Status.CONVERGED, Status.PLATEAU)
 
 
 @storable

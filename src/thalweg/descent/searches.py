@@ -1,7 +1,7 @@
 """Step sizes found by looking at the function: longer while it goes well, shorter where it does not.
 
-A search is written in small pieces: what a size is worth (:meth:`Search.merit`, of arrays), and arithmetic of a few
-numbers, which the compiled engine traces into a loop inside the step and the host engine does in NumPy between two
+A search is written in small pieces: what a size is worth (:meth:`SearchedStep.merit`, of arrays), and arithmetic of a
+few numbers, which the compiled engine traces into a loop inside the step and the host engine does in NumPy between two
 attempts. Either way the sizes, the tests and the constants are these.
 """
 
@@ -63,7 +63,8 @@ def next_trial(trial: Trial, passes: Number, told: Number, shrink: Number, expan
     """
     size, limits = trial.size, jnp.finfo(trial.size.dtype)
     failed = trial.failed | ~passes
-    longer = expand & told & ~failed & (size < limits.max**0.5)
+    # A test that says nothing is no reason to go beyond 1, from where a search begins unless told.
+    longer = expand & (told | (size < 1)) & ~failed & (size < limits.max**0.5)
     over = (passes & ~longer) | ~(size > limits.tiny**0.5)
     following = trees.numpy_of(size).where(passes, size / shrink, size * shrink)
     return Trial(following, trial.tried + 1, size, passes, failed, told, over)
@@ -80,7 +81,7 @@ _GROW = 1.1
 """Backtracking's growth: about every eighth step tries a size too long, which costs one evaluation."""
 
 
-class Search(StepRule):
+class SearchedStep(StepRule):
     """A rule that tries sizes until one passes its test; the state is the next size and the largest |f| seen."""
 
     # A noisy test accepts any step.
@@ -146,7 +147,7 @@ def _or_nan(passed: Array, x: PyTree[Array]) -> PyTree[Array]:
     return jax.tree.unflatten(structure, leaves)
 
 
-class Backtracking(Search):
+class Backtracking(SearchedStep):
     """The largest β in a geometric sequence for which the quadratic model lies above f.
 
     Accepts β when f(x⁺) ≤ f(y) + ⟨∇f(y), x⁺ − y⟩ + D(x⁺‖y)/β. The first step grows β by 1/shrink until the
@@ -180,12 +181,10 @@ class Backtracking(Search):
 
     def merit(self, move: Move, size: Scalar, x: PyTree[Array], value: Scalar) -> Scalar:
         """f(x) less what the model adds to f(y)."""
-        ahead = move.divergence.displacement(x, move.point)
-        model = trees.inner(move.out.gradient, ahead) + move.divergence.value(x, move.point) / size
-        return value - model.astype(value.dtype)
+        return value - move.divergence.model(move.out.gradient, x, move.point, size).astype(value.dtype)
 
 
-class Monotone(Search):
+class Monotone(SearchedStep):
     """The size that last lowered f + h, longer by ``grow`` if it did so at once; shortened until it does.
 
     For geometries in which no bound on the curvature is known, or where the bound is far too careful: it only asks

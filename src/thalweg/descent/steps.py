@@ -84,19 +84,17 @@ class StepRule(eqx.Module):
 
         A heavy ball that rolls through the minimum has no gradient there, and yet it has not arrived.
         """
-        norms = [
-            move.divergence.residual_norm(origin, taken.x, taken.size)
-            for origin in ([move.centre] if move.point is move.centre else [move.centre, move.point])
-        ]
-        if not move.divergence.linear:
-            return reduce(jnp.maximum, norms)
-        # A step so short that rounding loses it moves nothing, but has not arrived either: its slope tells.
+        origins = [move.centre] if move.point is move.centre else [move.centre, move.point]
+        norms = [move.divergence.residual_norm(origin, taken.x, taken.size) for origin in origins]
         norm = reduce(jnp.maximum, norms)
-        if isinstance(move.term, Zero):
-            return jax.lax.cond(norm == 0, lambda: trees.norm(move.out.gradient).astype(norm.dtype), lambda: norm)
-        moved = trees.add_scaled(move.centre, -taken.size, move.out.gradient)
-        lost = reduce(jnp.logical_and, map(jnp.array_equal, *map(jax.tree.leaves, (moved, move.centre))))
-        return jnp.where(lost, jnp.maximum(trees.norm(move.out.gradient), norm), norm)
+        if not move.divergence.linear:
+            return norm
+        # A step so short that rounding loses it moves nothing, but has not arrived either: its slope tells.
+        lost = norm == 0
+        if not isinstance(move.term, Zero):
+            moved = trees.add_scaled(move.centre, -taken.size, move.out.gradient)
+            lost = reduce(jnp.logical_and, map(jnp.array_equal, *map(jax.tree.leaves, (moved, move.centre))))
+        return jnp.where(lost, jnp.maximum(trees.norm(move.out.gradient).astype(norm.dtype), norm), norm)
 
 
 class _Scheduled(StepRule):
@@ -267,6 +265,9 @@ class OptaxStep(StepRule):
 
     def __init__(self, transformation: Any) -> None:
         import optax  # here, since whoever has an optimiser has imported it, and nobody else needs to
+
+        if not (hasattr(transformation, "init") and hasattr(transformation, "update")):
+            raise TypeError(f"transformation of OptaxStep must be an Optax optimiser, found {transformation!r}")
 
         self.transformation = optax.with_extra_args_support(transformation)
 

@@ -104,11 +104,12 @@ class AllOf(_Pair):
         return state, trees.where(b != 0, a, b)
 
 
-def _when(condition: Array, status: Status) -> Code:
+def when(condition: Array, status: Status) -> Code:
+    """The status if the condition holds, else 0."""
     return condition.astype(jnp.int32) * int(status)
 
 
-def _scalar(value: Any, dtype: Any = float) -> Any:
+def number_of(value: Any, dtype: Any = float) -> Any:
     """A number of a state at the start, of JAX's default float unless told."""
     return np.asarray(value, jnp.result_type(dtype))
 
@@ -163,7 +164,7 @@ class Tolerance(StoppingRule):
 
     def init(self) -> PyTree:
         """Nothing seen yet."""
-        none, zero = _scalar(0, jnp.int32), _scalar(0)
+        none, zero = number_of(0, jnp.int32), number_of(0)
         return Approach(none, none, (zero,) * 4, zero, none, none, none, zero, none)
 
     def update(self, state: PyTree, record: Record) -> tuple[PyTree, Code]:
@@ -180,7 +181,7 @@ class Tolerance(StoppingRule):
         blocks = trees.where(over, (gained, newest, *others[:2]), (newest + gained, *others))
         end = xp.where(over, step + step // 4, state.end)
         eps = float(jnp.finfo(record.residual.dtype).eps)
-        rtol = _scalar(eps**0.5, kind) if self.rtol is None else self.rtol.astype(kind)
+        rtol = number_of(eps**0.5, kind) if self.rtol is None else self.rtol.astype(kind)
         value = xp.where(xp.isfinite(record.value), abs(record.value), 0).astype(kind)
         total, left = state.total + gained, promise * step.astype(kind)
         share = xp.maximum(rtol * xp.sqrt(rtol), xp.where(rtol < eps, 0, eps)) * xp.minimum(total, value)
@@ -197,7 +198,7 @@ class Tolerance(StoppingRule):
         converged = (agreed >= self.in_a_row) & (near | (falls >= 2) | (shared >= xp.maximum(self.in_a_row, 3)))
         since, after = xp.where(begins | waited, step, state.since), xp.where(begins | waited, 0, after)
         following = Approach(step, end, blocks, total, agreed, shared, since, after, falls)
-        return following, _when(converged, Status.CONVERGED)
+        return following, when(converged, Status.CONVERGED)
 
 
 class Envelope(NamedTuple):
@@ -238,8 +239,8 @@ class Stagnation(StoppingRule):
 
     def init(self) -> PyTree:
         """Nothing seen yet."""
-        nothing = (_scalar(value) for value in (0, -np.inf, np.inf, np.inf))
-        return Envelope(self.patience, _scalar(0, jnp.int32), *nothing)
+        nothing = (number_of(value) for value in (0, -np.inf, np.inf, np.inf))
+        return Envelope(self.patience, number_of(0, jnp.int32), *nothing)
 
     def update(self, state: PyTree, record: Record) -> tuple[PyTree, Code]:
         """Widen the envelope; at the end of a window compare it with the one before."""
@@ -260,94 +261,7 @@ class Stagnation(StoppingRule):
         widened = Envelope(state.end, looks, residual, highest, lowest, state.before)
         state = trees.where(over, fresh, widened)
         known = xp.isfinite(value)
-        return state, _when(over & level & flat & spent & known, Status.STAGNATED)
-
-
-class Windows(NamedTuple):
-    """Running mean and squared deviations of the window being filled; best mean and its error so far."""
-
-    valued: Int[Array, ""]
-    """1 once a value was seen; until then the residual is the criterion."""
-    filled: Int[Array, ""]
-    mean: Scalar
-    squares: Scalar
-    length: Int[Array, ""]
-    best: Scalar
-    best_variance: Scalar
-    idle: Int[Array, ""]
-
-
-class Plateau(StoppingRule):
-    """Noise is reached: the averaged criterion does not improve beyond its own standard error.
-
-    Records are averaged over windows, each a quarter longer than the last. When ``patience`` windows in a row fail
-    to lower the best mean by more than ``errors`` standard errors of the difference, noise hides whatever progress
-    is left. The criterion is the value, or ‖G_k‖ for an oracle that has no value.
-
-    Parameters
-    ----------
-    window
-        Records in the first window.
-    patience
-        Windows without improvement before stopping.
-    errors
-        How many standard errors count as an improvement.
-
-    Examples
-    --------
-    >>> (Plateau() | Seconds(60)).first.window
-    Array(20, dtype=int32)
-    """
-
-    window: Array
-    patience: Array
-    errors: Array
-
-    def __init__(self, window: int = 20, patience: int = 2, errors: float = 1.0) -> None:
-        self.window = number("window of Plateau", window, least=2, dtype=jnp.int32)
-        self.patience = number("patience of Plateau", patience, least=1, dtype=jnp.int32)
-        self.errors = number("errors of Plateau", errors, least=0)
-
-    def init(self) -> PyTree:
-        """An empty first window."""
-        zero, none = _scalar(0), _scalar(0, jnp.int32)
-        return Windows(none, none, zero, zero, self.window, _scalar(np.inf), zero, none)
-
-    def update(self, state: PyTree, record: Record) -> tuple[PyTree, Code]:
-        """Fill the window; at its end compare its mean with the best."""
-        xp = trees.numpy_of(record.value)
-        has_value = xp.isfinite(record.value)
-        # The first value ends a prelude of residuals: means of the two cannot be compared.
-        begins = has_value & (state.valued == 0)
-        state = trees.where(begins, self.init(), state)
-        valued = xp.where(has_value, 1, state.valued)
-        criterion = xp.where(valued == 1, record.value, record.residual).astype(state.mean.dtype)
-        counts = xp.isfinite(criterion)
-        criterion = xp.where(counts, criterion, 0)
-
-        filled = state.filled + 1
-        count = filled.astype(criterion.dtype)
-        delta = criterion - state.mean
-        mean = state.mean + delta / count
-        squares = state.squares + delta * (criterion - mean)
-        full = filled >= state.length
-        variance = squares / xp.maximum(count - 1, 1) / count
-        noise = self.errors.astype(count.dtype) * xp.sqrt(variance + state.best_variance)
-        idle = xp.where(full, xp.where(mean < state.best - noise, 0, state.idle + 1), state.idle)
-        better = full & (mean < state.best)
-        following = Windows(
-            valued,
-            xp.where(full, 0, filled),
-            xp.where(full, 0, mean),
-            xp.where(full, 0, squares),
-            xp.where(full, state.length + xp.maximum(state.length // 4, 1), state.length),
-            xp.where(better, mean, state.best),
-            xp.where(better, variance, state.best_variance),
-            idle,
-        )
-        # A record without the criterion leaves everything as it was.
-        state = trees.where(counts, following, state)
-        return state, _when(state.idle >= self.patience, Status.PLATEAU)
+        return state, when(over & level & flat & spent & known, Status.STAGNATED)
 
 
 class _Budget(StoppingRule):
@@ -361,7 +275,7 @@ class _Budget(StoppingRule):
     def update(self, state: PyTree, record: Record) -> tuple[PyTree, Code]:
         """Compare what was spent with the limit."""
         column, status = self._spent
-        return state, _when(getattr(record, column).astype(self.limit.dtype) >= self.limit, status)
+        return state, when(getattr(record, column).astype(self.limit.dtype) >= self.limit, status)
 
 
 class Steps(_Budget):

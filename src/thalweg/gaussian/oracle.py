@@ -35,6 +35,8 @@ class ExpectedLikelihood(Oracle):
         Non-negative weights w of the examples; 1 by default.
     examples
         How many of the rows, from the first, batches are drawn from; the rest is padding of weight 0. All by default.
+    offset
+        What is known of each z: the posterior is over the rest. 0 by default.
 
     Examples
     --------
@@ -51,6 +53,7 @@ class ExpectedLikelihood(Oracle):
     design: Float[Array, "n d"] | None
     expectation: Expectation
     weights: Float[Array, " n"] | None
+    offset: Float[Array, " n"] | None
     batch_size: int | None = eqx.field(static=True)
     examples: int = eqx.field(static=True)
 
@@ -64,6 +67,7 @@ class ExpectedLikelihood(Oracle):
         batch_size: int | None = None,
         weights: Any = None,
         examples: int | None = None,
+        offset: Any = None,
     ) -> None:
         self.likelihood = instance("likelihood", likelihood, Likelihood, "BernoulliLogit()")
         likelihood.check(targets)
@@ -72,7 +76,8 @@ class ExpectedLikelihood(Oracle):
             raise ValueError(f"targets must be a non-empty vector, found shape {self.targets.shape}")
         count = self.targets.shape[0]
         self.design = None if design is None else _design(design, count)
-        self.weights = None if weights is None else _weights(weights, count)
+        self.weights = None if weights is None else numbers("weights", _vector("weights", weights, count), least=0)
+        self.offset = None if offset is None else numbers("offset", _vector("offset", offset, count))
         self.expectation = instance("expectation", expectation or Quadrature(), Expectation, "Quadrature()")
         self.examples = count if examples is None else whole("examples", examples, most=count)
         self.batch_size = None if batch_size is None else whole("batch_size", batch_size, most=self.examples)
@@ -110,6 +115,13 @@ class ExpectedLikelihood(Oracle):
         return self._out(x, indices, self.expectation, sample_key), state
 
     def _marginals(self, x: Any, indices: Int[Array, " b"] | None) -> Marginals:
+        marginals = self._beyond_offset(x, indices)
+        if self.offset is None:
+            return marginals
+        known = self.offset if indices is None else self.offset[indices]
+        return marginals._replace(mean=marginals.mean + known)
+
+    def _beyond_offset(self, x: Any, indices: Int[Array, " b"] | None) -> Marginals:
         dimension, family = x.mean.shape[0], type(x).__name__
         if not isinstance(x, Full | Diagonal):
             if self.design is not None:
@@ -146,8 +158,8 @@ def _design(design: Any, count: int) -> Array:
     return design
 
 
-def _weights(weights: Any, count: int) -> Array:
-    weights = jnp.asarray(weights, jnp.result_type(float))
-    if weights.shape != (count,):
-        raise ValueError(f"weights must be a vector of {count}, one for each target, found shape {weights.shape}")
-    return numbers("weights", weights, least=0)
+def _vector(name: str, value: Any, count: int) -> Array:
+    value = jnp.asarray(value, jnp.result_type(float))
+    if value.shape != (count,):
+        raise ValueError(f"{name} must be a vector of {count}, one for each target, found shape {value.shape}")
+    return value

@@ -34,10 +34,16 @@ def median_distance(x: Any, key: Key[Array, ""], sample: int = 2000) -> float:
     x = x.tocsr() if scipy.sparse.issparse(x) else x if isinstance(x, np.ndarray) else np.asarray(x)
     if x.ndim != 2 or x.shape[0] < 2 or x.shape[1] == 0:
         raise ValueError(f"x must be a matrix with at least two points, one per row, found shape {x.shape}")
+    if x.dtype.kind not in "biuf":
+        raise TypeError(f"x must hold real numbers, found {x.dtype}")
     first, second = _pairs(x.shape[0], key, sample)
     difference = x[first].astype(np.float64) - x[second].astype(np.float64)
-    squares = difference.multiply(difference) if scipy.sparse.issparse(x) else difference**2
-    distances = np.sqrt(np.asarray(squares.sum(axis=1)).ravel())
+    with np.errstate(invalid="ignore"):
+        # Squares of very large or small numbers are none.
+        unit = abs(difference).max() or 1.0
+        difference = difference / unit
+        squares = difference.multiply(difference) if scipy.sparse.issparse(x) else difference**2
+        distances = unit * np.sqrt(np.asarray(squares.sum(axis=1)).ravel())
     if not np.isfinite(distances).all():
         raise ValueError("x must be finite, found NaN or infinity among its rows")
     apart = distances[distances > 0]

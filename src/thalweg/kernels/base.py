@@ -175,7 +175,13 @@ class Kernel(eqx.Module):
         """Return points as a float array with one point per row, or say what is wrong with them."""
         if scipy.sparse.issparse(points):
             raise TypeError(f"{name} must be a dense matrix, found a sparse one: take rows of it and call .toarray()")
-        points = jnp.asarray(points)
+        if not isinstance(points, jax.Array):
+            if np.ma.is_masked(points):
+                raise ValueError(f"{name} must have no masked entries, found {np.ma.count_masked(points)}")
+            points = np.asarray(points)
+            if points.dtype.kind not in "biuf":
+                raise TypeError(f"{name} must be float32 or float64, found {points.dtype}")
+            points = jnp.asarray(points.astype(points.dtype.newbyteorder("="), copy=False))
         if points.ndim != 2 or 0 in points.shape:
             hint = "; write points on a line as a column, x[:, None]" if points.ndim == 1 else ""
             raise ValueError(f"{name} must be a matrix with one point per row, found shape {points.shape}{hint}")

@@ -92,8 +92,13 @@ class Stationary(Kernel):
 
 def positive(name: str, value: Any) -> Array:
     """A positive number, or a list of them, one per feature, as an array."""
-    # To the check of arguments a list would be a tree of numbers.
-    value = np.asarray(value) if isinstance(value, list | tuple) else value
+    if isinstance(value, list | tuple | np.ndarray):
+        # To the check of arguments a list would be a tree of numbers; JAX takes no foreign order of bytes.
+        try:
+            value = np.asarray(value)
+            value = value.astype(value.dtype.newbyteorder("="), copy=False)
+        except ValueError:
+            raise ValueError(f"{name} must be a number above 0, or one for each feature, found {value!r}") from None
     return arguments.numbers(name, value, above=0, ndim=1)
 
 

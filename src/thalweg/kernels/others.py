@@ -92,6 +92,8 @@ class Periodic(Kernel):
 class White(Kernel):
     """Noise: variance where a row meets itself, in ``kernel(x)`` and ``diagonal``, and 0 in ``kernel(x, y)``.
 
+    An operator that makes its matrix strip by strip does not see it: there noise is a shift.
+
     Examples
     --------
     >>> White(0.5)(jnp.zeros((2, 1)))

@@ -1,77 +1,143 @@
-"""A lengthscale and a ridge for data at hand: from the median distance, and by trial on a held-out slice."""
+"""Units, a lengthscale and a ridge for data at hand: by leaving out rows one by one, and by trial on a slice."""
 
-from functools import cache
-from typing import Any
+from collections.abc import Callable
+from dataclasses import replace
+from functools import cache, partial
+from typing import Any, NamedTuple, cast
 
-import jax
 import numpy as np
 
-from thalweg.kernels import Kernel, median_distance
-from thalweg.machines.folds import left_out
-from thalweg.machines.learners import in_precision, start
+from thalweg.kernels import Kernel
+from thalweg.machines.folds import Found, Sample, left_out, sample
+from thalweg.machines.learners import Learner, in_precision, start
+from thalweg.machines.losses import LogisticLoss, SoftmaxLoss
 from thalweg.machines.methods import Settings
 from thalweg.machines.rows import Rows
 
 ENOUGH_ROWS = 2000
-"""Fewer rows than this are not worth holding out a slice of: each is left out in turn."""
+"""With fewer rows than this no slice is held out."""
 
 _PLAIN_ALPHA = 0.01
-# Where the search begins and the directions it tries in turn, as factors of the multiplier and of the ridge; it goes on
-# in a direction as long as that helps. A narrower kernel often needs a larger ridge.
-_FIRST_MULTIPLIER = 0.5
-# What is tried with fewer rows.
+# A smaller ridge of the logistic losses gains little and takes many rounds.
+_LEAST_LOGISTIC = 0.003
+# Units of their own must lower the errors by this part.
+_WORTH = 0.01
+# So many rows left out are enough to choose units by.
+_FEW = 160
+# Multipliers that are tried when each row is left out in turn.
 _MULTIPLIERS = (0.25, 0.5, 1.0, 2.0, 4.0)
+# The directions that the search on a slice tries in turn, as factors of the multiplier and of the ridge; it goes on in
+# a direction as long as that helps. A narrower kernel often needs a larger ridge.
 _DIRECTIONS = ((0.5, 1.0), (0.5, 10.0), (2.0, 1.0), (1.0, 10.0), (1.0, 0.1), (0.5**0.5, 1.0), (2**0.5, 1.0))
 _LIMITS = (1 / 32, 4.0), (1e-3, 100.0)
-# All trials together may cost about this part of what learning costs, which is the product of rows and features.
+# All trials together may cost about this part of what learning costs, the product of rows and features; one of a
+# quarter of few rows costs less than that.
 _PART_OF_COST, _TRIALS = 0.05, 9
 _FEWEST_TRIAL_ROWS, _MOST_TRIAL_ROWS, _SLICE_ROWS = 4096, 16_384, 2048
-# Rows among which distances are measured.
-_DISTANCE_ROWS = 2000
+# A trial need not be solved to more than this.
+_TRIAL_TOL = 0.01
 
 
 def choose(rows: Rows, settings: Settings, seed: int, dtype: Any) -> tuple[Kernel, float]:
-    """Return a kernel and a ridge: those given, or the best on rows left out, one by one or as a slice.
+    """Return a kernel and a ridge: those given, or the best on rows left out.
 
-    The search goes from one pair of a multiplier of the median distance and a ridge to a better one. A trial learns
-    from as many rows as a small part of the cost of learning from all allows: the best lengthscale falls with the
-    number of rows.
+    Of a class of kernels the lengthscale is a multiple of the median distance between rows, for features in one unit or
+    each in its own. Some hundred rows left out in turn say which; with many rows a search on a held-out slice goes on
+    from there, since the best lengthscale falls with the number of rows.
     """
-    given, kernel = isinstance(settings.kernel, Kernel), settings.kernel
-    search_kernel = not given and settings.bandwidth == "auto"
-    search_alpha = settings.alpha == "auto"
-    search = len(rows) >= ENOUGH_ROWS and (search_kernel or search_alpha)
-    plain_alpha = 10 * _PLAIN_ALPHA if search and settings.loss.curvature >= 1 else _PLAIN_ALPHA
-    alpha = plain_alpha if search_alpha else float(settings.alpha)
-    plain = _FIRST_MULTIPLIER if search else settings.plain_bandwidth
-    times = plain if search_kernel else 1.0 if given else float(settings.bandwidth)
-    median = 1.0 if given else _median(rows, seed)
+    given, loss = isinstance(settings.kernel, Kernel), settings.loss
+    search_kernel, search_alpha = not given and settings.bandwidth == "auto", settings.alpha == "auto"
+    times = settings.plain_bandwidth if search_kernel else 1.0 if given else float(settings.bandwidth)
+    many = len(rows) >= ENOUGH_ROWS
+    alpha = float(settings.alpha) if not search_alpha else _PLAIN_ALPHA * (10 if many and loss.curvature >= 1 else 1)
+    if given and not search_alpha:
+        return in_precision(settings.kernel, dtype), alpha
+    several = _MULTIPLIERS if search_kernel else (times,)
 
-    def scaled(times: float) -> Kernel:
-        return in_precision(kernel if isinstance(kernel, Kernel) else kernel(lengthscale=times * median), dtype)
+    def scaled(times: float, base: Any) -> Kernel:
+        kernel = settings.kernel
+        return in_precision(kernel if isinstance(kernel, Kernel) else kernel(lengthscale=times * base), dtype)
 
-    if not search and (search_kernel or search_alpha) and settings.loss.by_squares:
-        several = _MULTIPLIERS if search_kernel else (times,)
-        found = left_out(rows, settings.loss, several, scaled, seed)
-        if found is not None:
-            times, alpha = found[0], found[1] if search_alpha else alpha
-    if not search:
-        return scaled(times), alpha
-    order = np.random.default_rng([seed, 1]).permutation(len(rows))
-    held = rows.subset(np.sort(order[: min(_SLICE_ROWS, len(rows) // 4)]))
-    order = order[len(held) :][: _trial_rows(len(rows), settings.max_features)]
+    def tried(seen: Sample) -> tuple[Found | None, float]:
+        median = 1.0 if given else seen.median()
+        return left_out(seen, several, partial(scaled, base=median)), median
 
-    @cache
-    def loss(times: float, alpha: float) -> float:
-        # With room for all rows, so that the program which learns from them is compiled once.
-        learner = start(settings, scaled(times), rows.x.shape[1], rows.outputs, len(rows), seed, dtype)
-        if rows.table is not None and rows.counts is not None:
-            learner = learner.at_level(settings.loss.level(rows.table, rows.counts), alpha)
-        for _ in learner.learn(rows, order, alpha, len(order)):
+    seen = sample(rows, seed)
+    unit, *others = (1.0,) if given else seen.units()
+    for other in others:
+        errors = [found.errors for found, _ in (tried(seen.in_unit(u, _FEW)) for u in (unit, other)) if found]
+        unit = other if errors[1:] < [(1 - _WORTH) * errors[0]] else unit
+    best, median = tried(seen.in_unit(unit))
+    base = unit * median
+    if best is not None and loss.by_squares:
+        times = best.times
+        if search_alpha:
+            logistic = isinstance(loss, LogisticLoss | SoftmaxLoss)
+            alpha = max(best.ridge * best.curvature, _LEAST_LOGISTIC) if logistic else best.ridge
+    by_trial = search_kernel or search_alpha
+    if by_trial and many and not (loss.by_squares and len(rows) <= settings.block_size):
+        trials = _Trials(rows, settings, seed, dtype)
+        cost = cache(lambda times, alpha: trials.loss(scaled(times, base), alpha))
+        try:
+            times, alpha = _searched(cost, times, alpha, search_kernel, search_alpha)
+        except KeyboardInterrupt:
+            if trials.best is None:
+                raise
+            raise Interrupted(trials.best) from None
+    return scaled(times, base), alpha
+
+
+class Interrupted(KeyboardInterrupt):
+    """The search was interrupted; ``trial`` is the best there was."""
+
+    def __init__(self, trial: "Trial") -> None:
+        super().__init__()
+        self.trial = trial
+
+
+class Trial(NamedTuple):
+    """What was learned with a ridge from some rows, and the loss on others."""
+
+    loss: float
+    learner: Learner
+    alpha: float
+    rows: int
+
+
+class _Trials:
+    """Learns from some rows with a kernel and a ridge, judges that on a held-out slice, and keeps the best."""
+
+    def __init__(self, rows: Rows, settings: Settings, seed: int, dtype: Any) -> None:
+        order = np.random.default_rng([seed, 1]).permutation(len(rows))
+        self.held = rows.subset(np.sort(order[: min(_SLICE_ROWS, len(rows) // 4)]))
+        self.order = order[len(self.held) :][: _trial_rows(len(rows), settings)]
+        self.rows, self.best = rows, cast(Trial | None, None)
+        if settings.method.visits:
+            settings = replace(settings, method=replace(settings.method, tol=max(settings.method.tol, _TRIAL_TOL)))
+        # More than one block: with room for all rows, so that the program which learns from them is compiled once.
+        room = len(self.order) if len(self.order) <= settings.block_size else len(rows)
+        self.start = lambda kernel: start(settings, kernel, rows.x.shape[1], rows.outputs, room, seed, dtype)
+        counts = rows.counts
+        self.level = None if rows.table is None or counts is None else settings.loss.level(rows.table, counts)
+
+    def loss(self, kernel: Kernel, alpha: float) -> float:
+        learner = self.start(kernel)
+        if self.level is not None:
+            learner = learner.at_level(self.level, alpha)
+        for _ in learner.learn(self.rows, self.order, alpha, len(self.order)):
             pass
-        found, _ = learner.judged(held)
-        return found if np.isfinite(found) else np.inf
+        found, _ = learner.judged(self.held)
+        if not np.isfinite(found):
+            return np.inf
+        if self.best is None or found < self.best.loss:
+            self.best = Trial(found, learner, alpha, len(self.order))
+        return found
 
+
+def _searched(
+    loss: Callable[[float, float], float], times: float, alpha: float, search_kernel: bool, search_alpha: bool
+) -> tuple[float, float]:
+    """Go from one pair of a multiplier and a ridge to a better one."""
     for narrower, stronger in _DIRECTIONS:
         if (narrower != 1 and not search_kernel) or (stronger != 1 and not search_alpha):
             continue
@@ -81,21 +147,12 @@ def choose(rows: Rows, settings: Settings, seed: int, dtype: Any) -> tuple[Kerne
             if not inside or not loss(next_times, next_alpha) < loss(times, alpha):
                 break
             times, alpha = next_times, next_alpha
-    return scaled(times), alpha
+    return times, alpha
 
 
-def _trial_rows(rows: int, features: int) -> int:
+def _trial_rows(rows: int, settings: Settings) -> int:
     """Rows m of a trial, whose cost is about m²/2."""
+    features = settings.max_features
     cost = rows * min(rows, features) / (2 if rows <= features else 1)
     share = int((2 * _PART_OF_COST * cost / _TRIALS) ** 0.5)
-    return min(max(share, _FEWEST_TRIAL_ROWS), _MOST_TRIAL_ROWS)
-
-
-def _median(rows: Rows, seed: int) -> float:
-    """The median distance between rows that differ, so that a row given twice counts as one of weight two does."""
-    chosen = np.arange(len(rows))
-    if len(rows) > _DISTANCE_ROWS:
-        chosen = np.sort(np.random.default_rng([seed, 0]).permutation(len(rows))[:_DISTANCE_ROWS])
-    different = np.unique(rows.features(chosen, np.float64), axis=0)
-    with np.errstate(over="ignore"):
-        return median_distance(different, jax.random.key(0)) if len(different) > 1 else 1.0
+    return min(max(share, min(rows // 4, _FEWEST_TRIAL_ROWS)), _MOST_TRIAL_ROWS)

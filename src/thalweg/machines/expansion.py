@@ -14,6 +14,8 @@ from thalweg.padding import padded, padded_size
 
 # Rows of a prediction that have features at a time; fewer are padded to a multiple of the grain.
 _ROWS_AT_ONCE, _GRAIN = 2048, 64
+# Numbers in blocks from which on room for them is made with care.
+_LARGE = 2**20
 
 
 @storable
@@ -79,12 +81,12 @@ def empty(coordinates: Coordinates, dimension: int, outputs: int, capacity: int,
 
 
 def with_room(expansion: Expansion, blocks: int, limit: int | None) -> Expansion:
-    """Return it with room for as many blocks in all: capacity doubles, so that few programs are compiled."""
+    """Return it with room for as many blocks in all: capacity doubles, or more where blocks are small."""
     blocks = blocks if limit is None else min(blocks, limit)
     capacity = expansion.capacity
     if blocks <= capacity:
         return expansion
-    grown = max(blocks, 2 * capacity)
+    grown = max(blocks, (2 if expansion.blocks.size > _LARGE else 4) * capacity)
     grown = grown if limit is None else min(grown, limit)
     pad = lambda array: jnp.pad(array, [(0, grown - capacity)] + [(0, 0)] * (array.ndim - 1))
     return expansion._replace(weights=pad(expansion.weights), blocks=pad(expansion.blocks), drift=pad(expansion.drift))

@@ -19,10 +19,11 @@ from rich.progress import Progress
 from thalweg.arguments import number, whole
 from thalweg.codec import storable
 from thalweg.kernels import Kernel
-from thalweg.machines.choice import ENOUGH_ROWS, choose
+from thalweg.machines.choice import ENOUGH_ROWS, Interrupted, Trial, choose
 from thalweg.machines.learners import Learner, in_precision, start
 from thalweg.machines.methods import Settings
 from thalweg.machines.rows import Rows
+from thalweg.threads import enough_threads
 
 # Passes over the data where none are given: a pass over many rows is worth several over few.
 _PASSES, _FEW_ROWS = 10, 20_000
@@ -123,8 +124,8 @@ class Fitted:
 def fit(rows: Rows, settings: Settings, seed: int, onto: Fitted | None = None) -> Fitted:
     """Make passes over rows until there are as many as wanted, or a held-out slice says that they no longer help.
 
-    Up to ``block_size`` rows are solved in float64, more of them in float32. An interrupt (Ctrl-C) ends the passes with
-    a warning, and what was learned is returned.
+    Up to ``block_size`` rows are solved in float64, more of them in float32. An interrupt (Ctrl-C) ends the search
+    or the passes with a warning, and what was learned is returned.
 
     Parameters
     ----------
@@ -148,8 +149,11 @@ def fit(rows: Rows, settings: Settings, seed: int, onto: Fitted | None = None) -
     True
     """
     double = len(rows) <= settings.block_size if onto is None else onto.double
-    with jax.enable_x64(double):
-        begun = _begun(rows, settings, len(rows), seed, np.float64 if double else np.float32, onto)
+    with jax.enable_x64(double), enough_threads(min(len(rows), settings.block_size)):
+        try:
+            begun = _begun(rows, settings, len(rows), seed, np.float64 if double else np.float32, onto)
+        except Interrupted as stopped:
+            return _best_trial(stopped.trial, rows, len(rows))
         return _passed_over(begun, replace(rows, offset=begun.offset), settings, seed)
 
 
@@ -168,7 +172,10 @@ def learn(rows: Rows, settings: Settings, seed: int, onto: Fitted | None = None)
     (10, 20)
     """
     with jax.enable_x64(onto is not None and onto.double):
-        begun = _begun(rows, settings, None, seed, np.float32, onto)
+        try:
+            begun = _begun(rows, settings, None, seed, np.float32, onto)
+        except Interrupted as stopped:
+            return _best_trial(stopped.trial, rows, None)
         rows = replace(rows, offset=begun.offset)
         began = time.perf_counter()
         learner, seen = copy(begun.learner), begun.seen + float(np.sum(rows.weights))
@@ -211,6 +218,16 @@ def _begun(rows: Rows, settings: Settings, total: int | None, seed: int, dtype: 
     return _levelled(replace(onto, counts=onto.counts + rows.counts), rows, settings, _OTHER_LEVEL)
 
 
+def _best_trial(trial: Trial, rows: Rows, total: int | None) -> Fitted:
+    """What a search that was interrupted leaves behind, with a warning."""
+    warnings.warn(
+        f"interrupted in the search for a lengthscale and a ridge: the model is the best tried, which has learned from "
+        f"{trial.rows} of {len(rows)} rows",
+        stacklevel=5,
+    )
+    return Fitted(trial.learner, trial.alpha, total, float(trial.rows), offset=rows.middle(), counts=rows.counts)
+
+
 def _levelled(fitted: Fitted, rows: Rows, settings: Settings, tolerance: float) -> Fitted:
     """Give f the intercept of the labels seen, unless that it has is as near as the tolerance."""
     if fitted.counts is None:
@@ -233,9 +250,12 @@ def _passed_over(begun: Fitted, rows: Rows, settings: Settings, seed: int) -> Fi
     best, best_loss, stale = learner.expansion, np.inf, 0
     try:
         with Progress(disable=not settings.progress) as bar:
+            if settings.progress:
+                bar.console.print(f"{begun.kernel}, alpha {begun.alpha:.3g}", markup=False)
+            task = bar.add_task("rows", total=passes * len(order))
             while len(history) < passes and stale < 2:
                 began = time.perf_counter()
-                task = bar.add_task(f"pass {len(history) + 1}", total=len(order))
+                bar.update(task, description=f"pass {len(history) + 1} of {passes}")
                 learn_from = learner.again if history else learner.learn
                 for done in learn_from(rows, order, begun.alpha, total):
                     bar.update(task, advance=done)

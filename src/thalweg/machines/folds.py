@@ -1,58 +1,113 @@
-"""A lengthscale and a ridge for few rows: each row left out in turn, in closed form for squared losses."""
+"""Units of the features, a lengthscale and a ridge for few rows: each left out in turn, in closed form for squares."""
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
+import jax
 import numpy as np
 
-from thalweg.machines.losses import LogisticLoss, Loss, SoftmaxLoss
+from thalweg.kernels import median_distance
 from thalweg.machines.rows import Rows
+from thalweg.threads import enough_threads
 
 FEWEST = 40
 """With fewer different rows than this, what is left out says too little."""
 
-_MOST = 320
+# Rows that are looked at, and of those the rows that are left out in turn.
+_LOOKED_AT, _MOST = 2000, 320
 _RIDGES = tuple(10.0 ** (k / 2) for k in range(-6, 5))
-# A smaller one gains little and takes many rounds.
-_LEAST_LOGISTIC = 0.003
+# Of features whose standard deviations differ by less than the first factor one scale is as good as another. Where too
+# few rows are there to choose by, each feature has its own from the second factor on.
+_ALIKE, _APART = 1.5, 10.0
+# Values are clipped at so many standard deviations of all but their outermost hundredth.
+_FAR = 10.0
 
 
-def left_out(
-    rows: Rows, loss: Loss, multipliers: tuple[float, ...], kernel: Callable[[float], Any], seed: int
-) -> tuple[float, float] | None:
-    """Return the multiplier and the ridge whose errors on rows left out are smallest; None for too few rows.
+class Sample(NamedTuple):
+    """Rows that differ, the weight and the mean target of each, and those to leave out in turn.
 
-    Rows that are the same are one, of the sum of their weights and left out together. For the logistic losses the
-    errors are those of squares against labels of 0 and 1, and the ridge is that of squares times p(1 − p), the
-    curvature. Of many rows some are looked at.
+    Rows that are the same are one of the sum of their weights: a row given twice counts as one of weight two.
     """
-    different, place = np.unique(rows.features(np.arange(len(rows)), np.float64), axis=0, return_inverse=True)
-    if len(different) < FEWEST:
+
+    x: np.ndarray
+    weights: np.ndarray
+    targets: np.ndarray
+    left_out: np.ndarray
+    rounding: np.ndarray
+    """The spread that rounding alone makes of a feature that is constant."""
+
+    def units(self) -> tuple[Any, ...]:
+        """Units of the features worth a try: one for all, and the standard deviation of each, 1 where it is constant.
+
+        Values far out are clipped: one of extreme size must not hide the others.
+        """
+        low = np.quantile(self.x, 0.005, axis=0, method="higher")
+        high = np.quantile(self.x, 0.995, axis=0, method="lower")
+        inner = np.clip(self.x, np.minimum(low, high), np.maximum(low, high))
+        middle, far = np.mean(inner, axis=0), _FAR * np.std(inner, axis=0)
+        found = np.std(np.clip(self.x, middle - far, middle + far), axis=0)
+        there = found > self.rounding
+        own = np.where(there, found, 1.0)
+        factor = np.max(found[there], initial=0) / np.min(found[there], initial=np.inf)
+        if len(self.x) < FEWEST:
+            return (own if factor > _APART else 1.0,)
+        return (1.0, own) if factor > _ALIKE else (1.0,)
+
+    def in_unit(self, unit: Any, most: int = _MOST) -> "Sample":
+        """The sample with features in other units, of which at most so many rows are left out."""
+        return self._replace(x=self.x / unit, left_out=self.left_out[:: -(-len(self.left_out) // most)])
+
+    def median(self) -> float:
+        """The median distance between rows."""
+        with np.errstate(over="ignore"):
+            return median_distance(self.x, jax.random.key(0)) if len(self.x) > 1 else 1.0
+
+
+def sample(rows: Rows, seed: int) -> Sample:
+    """Look at some rows."""
+    chosen = np.arange(len(rows))
+    if len(rows) > _LOOKED_AT:
+        chosen = np.sort(np.random.default_rng([seed, 0]).permutation(len(rows))[:_LOOKED_AT])
+    different, place = np.unique(rows.features(chosen, np.float64), axis=0, return_inverse=True)
+    place, each = np.ravel(place), rows.weights[chosen]
+    weights = np.bincount(place, each)
+    targets = np.stack([np.bincount(place, each * column) for column in rows.targets_of(chosen).T], axis=1)
+    some = np.random.default_rng([seed, 3]).permutation(len(different))[:_MOST]
+    away = 0.0 if rows.offset is None else np.abs(rows.offset)
+    rounding = 8 * np.finfo(np.float64).eps * (np.median(np.abs(different), axis=0) + away)
+    return Sample(different, weights, targets / weights[:, None], np.sort(some), rounding)
+
+
+class Found(NamedTuple):
+    """What left the smallest errors: how large they were, a multiplier, a ridge, and the mean of p(1 − p) there."""
+
+    errors: float
+    times: float
+    ridge: float
+    curvature: float
+
+
+def left_out(rows: Sample, multipliers: Sequence[float], kernel: Callable[[float], Any]) -> Found | None:
+    """The multiplier and the ridge with the smallest squared errors on rows left out; None for too few.
+
+    The curvature is that of the logistic loss, where targets are 0 and 1: its ridge is that of squares times it.
+    """
+    if len(rows.x) < FEWEST:
         return None
-    place = np.ravel(place)
-    weights = np.bincount(place, rows.weights)
-    every = rows.targets_of(slice(None))
-    sums = np.stack([np.bincount(place, rows.weights * column) for column in every.T], axis=1)
-    if len(different) > _MOST:
-        chosen = np.sort(np.random.default_rng([seed, 3]).permutation(len(different))[:_MOST])
-        different, weights, sums = different[chosen], weights[chosen], sums[chosen]
-    y = sums / weights[:, None]
+    x, weights, y = rows.x[rows.left_out], rows.weights[rows.left_out], rows.targets[rows.left_out]
     mean = np.average(y, axis=0, weights=weights)
     y, root = y - mean, np.sqrt(weights)[:, None]
-    best, found = np.inf, None
+    best = Found(np.inf, multipliers[0], 1.0, 0.25)
     for times in multipliers:
-        K = np.asarray(kernel(times)(different), np.float64)
-        values, vectors = np.linalg.eigh(root * K * root.T)
+        K = np.asarray(kernel(times)(x), np.float64)
+        with enough_threads(len(K)):
+            values, vectors = np.linalg.eigh(root * K * root.T)
         values, coordinates = np.maximum(values, 0), vectors.T @ (root * y)
         for ridge in _RIDGES:
             kept = ridge / (values + ridge)
             errors = (vectors @ (kept[:, None] * coordinates)) / root / (vectors**2 @ kept)[:, None]
             score = float(np.sum(weights[:, None] * errors**2))
-            if score < best:
-                best, found = score, (times, ridge, np.clip(y - errors + mean, 0, 1))
-    if found is None:
-        return None
-    times, ridge, p = found
-    if isinstance(loss, LogisticLoss | SoftmaxLoss):
-        ridge = max(ridge * float(np.mean(p * (1 - p))), _LEAST_LOGISTIC)
-    return times, ridge
+            if score < best.errors:
+                p = np.clip(y - errors + mean, 0, 1)
+                best = Found(score, times, ridge, float(np.mean(p * (1 - p))))
+    return best

@@ -17,8 +17,8 @@ from thalweg.machines.expansion import Expansion, empty, predict, with_room
 from thalweg.machines.methods import Settings
 from thalweg.machines.rows import Rows
 from thalweg.machines.rules import Capped
-from thalweg.machines.steps import Machine, run
-from thalweg.machines.visits import Examples, Visitor, absorb, fill, revisit
+from thalweg.machines.steps import Judged, Machine, run
+from thalweg.machines.visits import Examples, Visitor, absorb, append, fill, revisit
 from thalweg.padding import padded_size
 
 # Steps in one compiled scan, where a step has few rows; what is left at the end of a pass goes one by one. Where
@@ -26,8 +26,16 @@ from thalweg.padding import padded_size
 _CHUNK, _MANY_ROWS = 8, 1024
 # Batches of a preconditioned step, in features of a block: fewer rows than features would fit the batch alone.
 _ROWS_PER_FEATURE = 4
+# Where a batch has few rows, so many frequencies of a block for each.
+_FREQUENCIES_PER_ROW = 4
+# Room for blocks of frequencies at the start, which is but that of their weights: room for more compiles again.
+_ROOM = 64
+# Frequencies of a pass, times features, that are kept unasked: to make those of every step anew takes far longer.
+_KEPT = 2**18
 # Rounds of a visit. More of them in a stream fit each block as if it were the last one; a lone block is solved.
 _ROUNDS, _ROUNDS_OF_ONE_BLOCK = 5, 1000
+# Up to so many new rows of a stream are solved for alone, and their block is visited so often while it doubles.
+_FEW, _VISITS = 32, 8
 # The size of a lone block of landmarks is a multiple of this, or of a power of two.
 _GRAIN = 64
 
@@ -92,12 +100,16 @@ class Learner:
     def in_units(self, factor: np.ndarray, shift: np.ndarray, alpha: float) -> Self:
         """Return a learner whose targets are ``factor`` times what they were and ``shift`` more, for each output.
 
-        Without a memory of targets it is the old function times ``factor``: a shift it learns from rows to come.
+        Without a memory of targets it is the old function in the new units: its intercept has the shift.
         """
         now, times = self.expansion, jnp.asarray(factor, self.dtype)
         mean_square = now.mean_square * jnp.mean(times**2)
         weights, drift = now.weights * times[None, None, :], now.drift * times[None, :]
-        return replace(self, expansion=now._replace(weights=weights, drift=drift, mean_square=mean_square))
+        intercept = now.intercept * times + jnp.asarray(shift, self.dtype)
+        return replace(
+            self,
+            expansion=now._replace(weights=weights, drift=drift, mean_square=mean_square, intercept=intercept),
+        )
 
     def mapped(self, convert: Callable[[Any], Any]) -> Self:
         """Return the same learner with its arrays, but not random keys, converted."""
@@ -110,9 +122,7 @@ class Learner:
         for part in _chunks(order, size, _steps_at_once(size)):
             batches = rows.stack(part, size, self.dtype)
             steps, taken = len(batches.weights), int(self.expansion.steps)
-            keys = jax.vmap(lambda i: jax.random.fold_in(jax.random.key(self.seed), i))(
-                jnp.arange(taken, taken + steps)
-            )
+            keys = _keys(self.seed, np.arange(taken, taken + steps, dtype=np.int32))
             self.expansion, _ = run(machine, self.expansion, batches, keys)
             yield len(part)
 
@@ -182,7 +192,7 @@ class LandmarkLearner(Learner):
 
     def in_units(self, factor: np.ndarray, shift: np.ndarray, alpha: float) -> Self:
         """Also change the targets of landmarks, and visit all blocks."""
-        changed = super().in_units(factor, shift, alpha)
+        changed = super().in_units(factor, np.zeros_like(shift), alpha)
         times, plus = (jnp.asarray(change, self.dtype)[None, None, :] for change in (factor, shift))
         targets = self.examples.targets * times + plus
         changed.examples = self.examples._replace(targets=targets)
@@ -216,9 +226,14 @@ class LandmarkLearner(Learner):
             self.examples = Examples(*map(pad, self.examples))
 
     def _fill(self, visitor: Visitor, rows: Rows, part: np.ndarray) -> None:
-        """Put rows in the empty places of the last block, and visit it."""
-        batch = rows.batch(part, self._block_size, self.dtype)
-        self.expansion, self.examples = fill(visitor, self.expansion, self.examples, batch, np.int32(self.filled))
+        """Put rows in the empty places of the last block, and visit it; a few rows at a time, visit it now and then."""
+        count = self.filled + len(part)
+        put, size = fill, min(self._block_size, _GRAIN * 4 ** max(0, int(np.ceil(np.log2(count / _GRAIN) / 2))))
+        due = int(_VISITS * np.log2(self.filled)) < int(_VISITS * np.log2(count))
+        if len(part) <= _FEW and count > _GRAIN and not due:
+            put, size = append, _FEW
+        batch = rows.batch(part, size, self.dtype)
+        self.expansion, self.examples = put(visitor, self.expansion, self.examples, batch, np.int32(self.filled))
         self.filled += len(part)
 
 
@@ -239,15 +254,20 @@ def start(
     method, loss = settings.method, in_precision(settings.loss, dtype)
     size = settings.block_size
     if rows is not None:
-        # A lone block of landmarks is padded, as little as may be; of frequencies it has about as many as rows.
-        size = min(size, padded_size(rows, _GRAIN) if method.visits else max(32, 1 << (rows - 1).bit_length()))
+        # Landmarks are in blocks of one size, padded as little as may be; of frequencies a block has about as many as
+        # there are rows, and not many more than a batch has.
+        even = -(-rows // -(-rows // size))
+        given = rows if method.features == "landmarks" else method.batch_size or rows
+        few = min(rows, _FREQUENCIES_PER_ROW * given)
+        size = min(size, padded_size(even, _GRAIN) if method.visits else max(32, 1 << (few - 1).bit_length()))
     kernel.check_dimension("X", dimension)
 
     def of_size(size: int) -> Coordinates:
         if method.features == "landmarks":
             return Points(kernel, size)
         features = RandomFeatures(kernel, jax.random.key(seed), dimension, size, method.features)
-        return Frequencies(features, method.keep_frequencies)
+        steps = np.inf if rows is None else rows / (method.batch_size or _ROWS_PER_FEATURE * features.width)
+        return Frequencies(features, method.keep_frequencies or steps * size * dimension <= _KEPT)
 
     parts = of_size(size)
     if method.capped and parts.width > settings.max_features:
@@ -261,9 +281,12 @@ def start(
             f"found {batch_size}"
         )
     machine = method.machine(parts, loss, limit)
+    if isinstance(machine.step, Judged):
+        batch_size = max(batch_size, 2)  # one row proposes a step, another judges it
     capacity = (1 if rows is None else min(-(-rows // size), limit)) if room else 0
     if not method.visits:
-        return Learner(machine, empty(parts, dimension, outputs, min(capacity, 8), dtype), batch_size, seed)
+        capacity = min(_ROOM, machine.rule.limit or _ROOM) if room else 0
+        return Learner(machine, empty(parts, dimension, outputs, capacity, dtype), batch_size, seed)
     examples = Examples(jnp.zeros((capacity, size, outputs), dtype), jnp.zeros((capacity, size), dtype))
     rounds = _ROUNDS_OF_ONE_BLOCK if rows is not None and rows <= size else _ROUNDS
     expansion = empty(parts, dimension, outputs, capacity, dtype)
@@ -273,6 +296,11 @@ def start(
 def in_precision(parts: Any, dtype: Any) -> Any:
     """Return a kernel or a loss in the precision of the machine: made outside its scope it may hold another."""
     return jax.tree.map(lambda leaf: jnp.asarray(np.asarray(leaf), dtype), parts)
+
+
+@jax.jit
+def _keys(seed: Any, counts: Any) -> Any:
+    return jax.vmap(lambda count: jax.random.fold_in(jax.random.key(seed), count))(counts)
 
 
 def _steps_at_once(rows: int) -> int:

@@ -33,7 +33,7 @@ class Method:
     step
         A number or a schedule, for steps along blocks.
     keep_frequencies
-        Keep random frequencies in memory instead of making them anew for every batch.
+        Keep random frequencies in memory instead of making them anew for every batch, however many there are.
     early_stopping
         Stop when further passes do not lower the loss on a held-out slice, and return to the best. "auto" does so for
         2,000 rows or more, if there is more than one pass.
@@ -241,9 +241,9 @@ class Settings:
     kernel
         A kernel, or a class of them whose lengthscale is ``bandwidth`` times the median distance between rows.
     bandwidth, alpha
-        That multiplier, and the ridge of Σ ℓ + alpha/2·‖f‖². "auto" searches for them on a held-out slice; with fewer
-        than 2,000 rows by leaving each out in turn; with fewer than 40, and for the losses of margins, they are
-        ``plain_bandwidth`` and 0.01.
+        That multiplier, and the ridge of Σ ℓ + alpha/2·‖f‖². "auto" searches for them by leaving rows out in turn, with
+        more than ``block_size`` rows from there on a held-out slice. With fewer than 40 rows, and for the losses of
+        margins with fewer than 2,000, they are ``plain_bandwidth`` and 0.01.
     method, block_size, max_features
         A method or its word, the landmarks or frequencies in a block, and the most features of :class:`Auto`.
     passes

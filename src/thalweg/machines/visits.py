@@ -20,6 +20,7 @@ from jaxtyping import Array, Bool, Float, Int, Scalar
 
 from thalweg import trees
 from thalweg.codec import storable
+from thalweg.compiling import quick_jit
 from thalweg.descent.momentum import FISTA
 from thalweg.machines.coordinates import Points
 from thalweg.machines.expansion import Expansion, evaluate
@@ -29,6 +30,10 @@ from thalweg.machines.losses import Loss
 _MOMENTUM = FISTA()
 # For losses with kinks so many rounds are accelerated. Then they are over-relaxed: any number below 2 converges.
 _ACCELERATED, _RELAXATION = 200, 1.6
+# Where there may be more rounds, the factor of a visit's matrix is inverted.
+_MANY_ROUNDS = 20
+# A lone block of no more rows is solved in less time than it takes to compile well.
+_QUICK = 1024
 # Below this float32 could not factorise a kernel matrix; a longer diagonal only makes for shorter steps.
 _LEAST_DIAGONAL = {jnp.dtype("float32"): 1e-3, jnp.dtype("float64"): 1e-10}
 
@@ -54,7 +59,7 @@ class Visitor(eqx.Module):
     """The most rounds of a visit."""
 
 
-@jax.jit
+@quick_jit(lambda visitor, *_: visitor.rounds > _MANY_ROUNDS and visitor.coordinates.block_size <= _QUICK)
 def absorb(
     visitor: Visitor, expansion: Expansion, examples: Examples, batches: Batch
 ) -> tuple[Expansion, Examples, Float[Array, " blocks"]]:
@@ -82,19 +87,36 @@ def fill(
 ) -> tuple[Expansion, Examples]:
     """Put a batch behind the ``filled`` rows of the last block, and visit it.
 
-    The batch has the size of a block, and padding at its end: one program serves batches of all lengths.
+    The batch has padding at its end, up to the size of a block or of as much of it as is in use: one program serves
+    batches of many lengths.
     """
-    k = expansion.used - 1
-    old = Batch(expansion.blocks[k], examples.targets[k], examples.weights[k])
-    places = jnp.arange(len(batch.weights), dtype=filled.dtype)
+    k, size = expansion.used - 1, len(batch.weights)
+    old = Batch(expansion.blocks[k, :size], examples.targets[k, :size], examples.weights[k, :size])
+    places = jnp.arange(size, dtype=filled.dtype)
     behind = lambda new, old: jnp.where(
         jnp.expand_dims(places >= filled, tuple(range(1, new.ndim))), jnp.roll(new, filled, axis=0), old
     )
     batch = Batch(*map(behind, batch, old))
-    expansion = expansion._replace(blocks=expansion.blocks.at[k].set(batch.x))
-    examples = Examples(examples.targets.at[k].set(batch.y), examples.weights.at[k].set(batch.weights))
+    put = lambda whole, rows: whole.at[k, :size].set(rows)
+    expansion = expansion._replace(blocks=put(expansion.blocks, batch.x))
+    examples = Examples(put(examples.targets, batch.y), put(examples.weights, batch.weights))
     f = evaluate(visitor.coordinates, expansion, batch.x)
-    return _visited(visitor, expansion, batch, f, k)[0], examples
+    weights, _ = _solved(visitor, batch, expansion.scale * expansion.weights[k, :size], f)
+    return expansion._replace(weights=put(expansion.weights, weights / expansion.scale)), examples
+
+
+@jax.jit
+def append(
+    visitor: Visitor, expansion: Expansion, examples: Examples, batch: Batch, filled: Int[Array, ""]
+) -> tuple[Expansion, Examples]:
+    """Put a few rows behind the ``filled`` ones of the last block, and solve for them alone."""
+    k, places = expansion.used - 1, filled + jnp.arange(len(batch.weights), dtype=filled.dtype)
+    put = lambda whole, rows: whole.at[k, places].set(rows, mode="drop")
+    f = evaluate(visitor.coordinates, expansion, batch.x)
+    weights, _ = _solved(visitor, batch, jnp.zeros_like(f), f)
+    examples = Examples(put(examples.targets, batch.y), put(examples.weights, batch.weights))
+    weights, blocks = put(expansion.weights, weights / expansion.scale), put(expansion.blocks, batch.x)
+    return expansion._replace(weights=weights, blocks=blocks), examples
 
 
 @jax.jit
@@ -124,13 +146,27 @@ def _visited(
     visitor: Visitor, expansion: Expansion, batch: Batch, f: Float[Array, "rows c"], k: Int[Array, ""]
 ) -> tuple[Expansion, Scalar]:
     """Solve for the weights of block k, whose rows have the predictions ``f``; also return the residual."""
+    weights, residual = _solved(visitor, batch, expansion.scale * expansion.weights[k], f)
+    return expansion._replace(weights=expansion.weights.at[k].set(weights / expansion.scale)), residual
+
+
+def _solved(
+    visitor: Visitor, batch: Batch, weights: Float[Array, "rows c"], f: Float[Array, "rows c"]
+) -> tuple[Float[Array, "rows c"], Scalar]:
+    """The weights of rows with all others held fixed, from weights with which f is ``f``; also the residual."""
     there = batch.weights > 0
     row_weights = jnp.where(there, batch.weights, 1)[:, None]
     alpha, curvature = visitor.ridge.astype(f.dtype), visitor.loss.curvature
     kernel = jnp.where(there[:, None] & there[None, :], visitor.coordinates.metric(batch.x), 0)
     diagonal = jnp.maximum(alpha / (curvature * row_weights[:, 0]), _LEAST_DIAGONAL[f.dtype])
-    factor = jax.scipy.linalg.cho_factor(kernel + jnp.diag(jnp.where(there, diagonal, 1)))
-    scale = expansion.scale
+    factor = jax.scipy.linalg.cho_factor(kernel + jnp.diag(jnp.where(there, diagonal, 1)), lower=True)
+    solve = lambda b: jax.scipy.linalg.cho_solve(factor, b)
+    if visitor.rounds > _MANY_ROUNDS:
+        # Two products take a tenth of the time; what rounding costs the inverse, further rounds make good.
+        inverse = jax.scipy.linalg.solve_triangular(factor[0], jnp.eye(len(f), dtype=f.dtype), lower=True)
+        product = lambda a, b: jnp.matmul(a, b, precision="highest")
+        # Not inverse.T @ …, which would be copied in each round.
+        solve = lambda b: product(product(inverse, b).T, inverse).T
 
     def short_of_optimal(weights: Array, f: Array) -> Array:
         dual = -alpha * weights / row_weights
@@ -143,7 +179,7 @@ def _visited(
         accelerated = visitor.loss.smooth | (now.rounds < _ACCELERATED)
         weights, values = trees.where(accelerated, now.memory.point, now.at)
         residual = short_of_optimal(weights, values)
-        change = -jax.scipy.linalg.cho_solve(factor, residual / curvature)
+        change = -solve(residual / curvature)
         change = jnp.where(accelerated, 1, _RELAXATION) * change
         at = weights + change, values + jnp.matmul(kernel, change, precision="highest")
         # The momentum is dropped where it points uphill, by the gradient of the objective as a function.
@@ -151,10 +187,10 @@ def _visited(
         memory = trees.where(uphill, _at_rest(at), _MOMENTUM.remember(now.at, at, now.at, now.memory))
         return _Round(at, memory, jnp.max(jnp.abs(residual)), now.rounds + 1)
 
-    start = scale * expansion.weights[k], f
+    start = weights, f
     infinity = jnp.full((), jnp.inf, f.dtype)
     found = jax.lax.while_loop(go_on, go, _Round(start, _at_rest(start), infinity, jnp.zeros((), jnp.int32)))
-    return expansion._replace(weights=expansion.weights.at[k].set(found.at[0] / scale)), found.residual
+    return found.at[0], found.residual
 
 
 def _at_rest(at: tuple[Array, Array]) -> Any:

@@ -3,6 +3,7 @@
 from thalweg.models._common import load
 from thalweg.models._summary import Summary
 from thalweg.models.glm import BernoulliGLM, GaussianGLM
+from thalweg.models.glm_categorical import CategoricalGLM
 from thalweg.models.glm_counts import NegativeBinomialGLM, PoissonGLM
 from thalweg.models.gp_classifier import GPClassifier
 from thalweg.models.gp_regressor import GPRegressor
@@ -11,6 +12,7 @@ from thalweg.models.kernel_regressor import KernelRegressor
 
 __all__ = [
     "BernoulliGLM",
+    "CategoricalGLM",
     "GPClassifier",
     "GPRegressor",
     "GaussianGLM",

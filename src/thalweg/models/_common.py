@@ -8,11 +8,17 @@ from typing import Any, ClassVar
 
 import jax
 import numpy as np
+from scipy.sparse import issparse
 from sklearn.base import BaseEstimator, is_classifier
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted
 
 from thalweg import __version__, files
+from thalweg.arguments import whole
+from thalweg.descent.display import one_bar
 from thalweg.errors import FileFormatError
+
+_MOST_ENTRIES = 2**27
+"""Of a sparse matrix that is made dense: a gibibyte of them."""
 
 
 class Storable(BaseEstimator):
@@ -125,12 +131,63 @@ def row_weights(sample_weight: Any, X: Any) -> np.ndarray:
     return weights
 
 
+def row_numbers(name: str, value: Any, count: int, above: float = -np.inf) -> np.ndarray:
+    """A finite number for every row, 0 for None, or an error that says what is wrong."""
+    found = np.asarray(0.0 if value is None else value)
+    if found.dtype.kind not in "iuf":
+        raise TypeError(f"{name} must hold numbers, found {value!r}")
+    if found.shape not in ((), (count,)):
+        raise ValueError(
+            f"{name} must be a number or have shape ({count},), one for each row, found shape {found.shape}"
+        )
+    found = np.broadcast_to(found.astype(np.float64), count)
+    if np.any(wrong := ~(np.isfinite(found) & (found > above))):
+        least = f" above {above:g}" if np.isfinite(above) else ""
+        raise ValueError(f"{name} must hold finite numbers{least}, found {found[wrong][0]:g}")
+    return found
+
+
+def unmasked(name: str, array: Any) -> None:
+    """Refuse masked arrays that hide something: what is hidden would be taken for data."""
+    if np.ma.is_masked(array):
+        raise ValueError(
+            f"{name} must hide nothing, found a masked array with {np.ma.count_masked(array)} hidden entries"
+        )
+
+
+def dense(X: Any) -> np.ndarray:
+    """The rows as an array; refused if they are sparse and too many."""
+    if not issparse(X):
+        return X
+    if X.shape[0] * X.shape[1] > _MOST_ENTRIES:
+        raise ValueError(
+            f"X is sparse, and would take {X.shape[0] * X.shape[1] / 2**27:.1f} GiB as the dense matrix needed: "
+            f"pass batches of rows, to partial_fit for learning, or choose fewer features"
+        )
+    return X.toarray()
+
+
+def seed(random_state: Any) -> Any:
+    """What NumPy's new generators can be made of."""
+    if isinstance(random_state, np.random.RandomState):
+        return random_state.randint(2**31)
+    return (
+        random_state
+        if isinstance(random_state, np.random.Generator | None)
+        else whole("random_state", random_state, least=0)
+    )
+
+
 @contextmanager
 def unharmed(model: Any) -> Iterator[None]:
-    """Leave the model as it was where what is done in this scope fails or is interrupted; nothing is copied."""
+    """Leave the model as it was where what is done in this scope fails or is interrupted; nothing is copied.
+
+    All runs of the scope show one progress bar.
+    """
     before = dict(vars(model))
     try:
-        yield
+        with one_bar():
+            yield
     except BaseException:
         vars(model).clear()
         vars(model).update(before)

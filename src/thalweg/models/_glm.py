@@ -5,15 +5,17 @@ from numbers import Integral, Real
 from typing import Any, ClassVar
 
 import numpy as np
-from sklearn.base import RegressorMixin, _fit_context, is_regressor
+from sklearn.base import ClassifierMixin, RegressorMixin, _fit_context, is_regressor
 from sklearn.exceptions import ConvergenceWarning
+from sklearn.utils import Tags
 from sklearn.utils._param_validation import Interval, StrOptions
+from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from thalweg.arguments import number
+from thalweg.arguments import number, whole
 from thalweg.descent import Status
 from thalweg.gaussian import linear
-from thalweg.models._common import Storable, row_weights, unharmed
+from thalweg.models._common import Storable, dense, row_numbers, row_weights, seed, unharmed, unmasked
 from thalweg.models._summary import Marginals, Summary
 
 _LARGEST = 1e100
@@ -32,7 +34,7 @@ class GeneralisedLinearModel(Storable):
     """
 
     _parameter_constraints: ClassVar[dict] = {
-        "prior_scale": [StrOptions({"auto"}), POSITIVE, "array-like"],
+        "prior_scale": [StrOptions({"auto", "learn"}), POSITIVE, "array-like"],
         "fit_intercept": ["boolean"],
         "intercept_scale": [POSITIVE],
         "max_iter": [Interval(Integral, 1, None, closed="left")],
@@ -65,31 +67,40 @@ class GeneralisedLinearModel(Storable):
         raise NotImplementedError
 
     @_fit_context(prefer_skip_nested_validation=True)
-    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> "GeneralisedLinearModel":
+    def fit(self, X: Any, y: Any, sample_weight: Any = None, offset: Any = None) -> "GeneralisedLinearModel":
         """Find the posterior given these examples, and forget all others.
 
         Parameters
         ----------
         X
-            Features, an array or data frame with a row for each example.
+            Features, an array, data frame or sparse matrix with a row for each example. A sparse one is made dense, and
+            refused if it would then take more than a gigabyte: give it to ``partial_fit`` by batches of rows.
         y
             Targets.
         sample_weight
             How often each example counts; 1 by default. A weight of 2 is the same as giving the example twice.
+        offset
+            A part of z that is known for each example: z = offset + intercept + x·coefficients.
         """
         with unharmed(self):
-            rows = self._observations(X, y, sample_weight, first=True)
+            rows = self._observations(X, y, sample_weight, offset, first=True)
             self._keep(linear.fit(self._kind(), rows, self._prior(), self._search()))
         return self
 
-    def _fit_further(self, X: Any, y: Any, sample_weight: Any, **known: Any) -> None:
+    def _fit_further(self, X: Any, y: Any, sample_weight: Any, offset: Any, **known: Any) -> None:
         before = getattr(self, "_posterior", None)
         with unharmed(self):
-            rows = self._observations(X, y, sample_weight, first=before is None, **known)
+            rows = self._observations(X, y, sample_weight, offset, first=before is None, **known)
             self._keep(linear.fit_further(self._kind(), rows, self._prior(), self._search(), before))
 
-    def _observations(self, X: Any, y: Any, sample_weight: Any, first: bool, **known: Any) -> linear.Observations:
-        X, y = validate_data(self, X, y, reset=first, dtype=np.float64, y_numeric=is_regressor(self))
+    def _observations(
+        self, X: Any, y: Any, sample_weight: Any, offset: Any, first: bool, **known: Any
+    ) -> linear.Observations:
+        numeric = is_regressor(self)
+        unmasked("X", X)
+        unmasked("y", y)
+        X, y = validate_data(self, X, y, reset=first, dtype=np.float64, y_numeric=numeric, accept_sparse="csr")
+        X = dense(X)
         if is_regressor(self) and y.dtype.kind not in "biuf":
             raise ValueError(f"y must hold numbers, found {y[0]!r}")
         _check_size("X", X)
@@ -99,16 +110,21 @@ class GeneralisedLinearModel(Storable):
                 f"fit_intercept must stay what it was in the first fit, {had}, found {self.fit_intercept!r}: set it "
                 f"back, or fit anew"
             )
-        weights = row_weights(sample_weight, X)
+        weights, offsets = row_weights(sample_weight, X), row_numbers("offset", offset, len(X))
         # Classes are those of rows that count.
         counts = weights > 0
         targets = self._targets(y[counts], first, **known)
-        return linear.Observations.of(X[counts], targets, weights[counts], self.fit_intercept)
+        weights = self._reweighted(targets, weights[counts])
+        return linear.Observations.of(X[counts], targets, weights, self.fit_intercept, offsets[counts])
+
+    def _reweighted(self, targets: np.ndarray, weights: np.ndarray) -> np.ndarray:
+        """The weights of the examples, where their classes have weights too."""
+        return weights
 
     def _prior(self) -> linear.Prior:
         intercept = float(self.intercept_scale) if self.fit_intercept else None
         if isinstance(self.prior_scale, str):
-            return linear.Prior(None, intercept)
+            return linear.Prior(self.prior_scale, intercept)
         scales = np.array(self.prior_scale, dtype=np.float64)
         if scales.ndim and scales.shape != (self.n_features_in_,):
             raise ValueError(
@@ -122,12 +138,13 @@ class GeneralisedLinearModel(Storable):
     def _search(self) -> linear.Search:
         return linear.Search(float(self.tol), int(self.max_iter), bool(self.verbose))
 
-    def _keep(self, solution: linear.Solution) -> None:
+    def _judge(self, solution: linear.Solution | linear.Categories) -> None:
+        """Refuse what is beyond numbers, and warn of what was not reached."""
         status, last = solution.status, solution.history.last
         if status is Status.DIVERGED or not np.isfinite(solution.elbo):
             raise ValueError(
-                "X and y lead to a bound beyond the range of numbers: look for features or targets of extreme size, or "
-                "lower prior_scale. The model is as it was before"
+                "X and y lead to a bound beyond the range of numbers: look for features, targets or offsets of extreme "
+                "size, or lower prior_scale. The model is as it was before"
             )
         found = f"natural gradient {last['residual']:.1e}, step size {last['size']:.1e}"
         if status is Status.INTERRUPTED:
@@ -141,6 +158,9 @@ class GeneralisedLinearModel(Storable):
                 f"Standardise the features or lower prior_scale; where the gradient is small and the step is not, "
                 f"raise max_iter or tol"
             )
+
+    def _keep(self, solution: linear.Solution) -> None:
+        self._judge(solution)
         self._posterior = solution
         means, deviations = solution.weights.coefficients()
         first = int(self.fit_intercept)
@@ -150,8 +170,13 @@ class GeneralisedLinearModel(Storable):
         self.prior_scale_, self.elbo_ = solution.prior_scale, solution.elbo
         self.n_iter_, self.history_ = solution.steps, solution.history
 
+    def __sklearn_tags__(self) -> Tags:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.sparse = True
+        return tags
+
     def _warn(self, message: str) -> None:
-        warnings.warn(message, ConvergenceWarning, stacklevel=5)
+        warnings.warn(message, ConvergenceWarning, stacklevel=6)
 
     def _has_intercept(self) -> bool:
         """Whether the model was fitted with an intercept, whatever has been set since."""
@@ -159,7 +184,8 @@ class GeneralisedLinearModel(Storable):
 
     def _rows(self, X: Any) -> np.ndarray:
         check_is_fitted(self)
-        X = validate_data(self, X, reset=False, dtype=np.float64)
+        unmasked("X", X)
+        X = dense(validate_data(self, X, reset=False, dtype=np.float64, accept_sparse="csr"))
         _check_size("X", X)
         return X
 
@@ -175,12 +201,43 @@ class GeneralisedLinearModel(Storable):
         level = float(number("level", level, above=0, below=1))
         return self._marginals().interval(level)
 
+    def sample(self, n: int = 1, X: Any = None, offset: Any = None, random_state: Any = None) -> np.ndarray:
+        """Draws from the posterior.
+
+        Parameters
+        ----------
+        n
+            How many.
+        X, offset
+            Rows to draw targets of, as :meth:`predict` takes them. None for draws of the coefficients.
+        random_state
+            A seed, or a generator of NumPy's.
+
+        Returns
+        -------
+        array
+            A draw per row: of the intercept, if there is one, and the coefficients; or of a target for each row of X.
+        """
+        check_is_fitted(self)
+        n, rng = whole("n", n), np.random.default_rng(seed(random_state))
+        rows = np.zeros((0, self.n_features_in_)) if X is None else self._rows(X)
+        offsets = row_numbers("offset", offset, len(rows))
+        draws = self._posterior.draws(n, rows, offsets, rng)
+        kind = self._kind()
+        if X is None:
+            found = [coefficients for _, coefficients, *_ in draws]
+        else:
+            found = [kind.draw(part.likelihood, latent, off, rng) for part, _, latent, off in draws]
+        return rng.permutation(np.concatenate(found))
+
     def summary(self) -> Summary:
         """A table: mean, standard deviation, 2.5 % and 97.5 % quantile and P(coefficient > 0) of each coefficient."""
         check_is_fitted(self)
-        names = getattr(self, "feature_names_in_", [f"x{index}" for index in range(self.n_features_in_)])
         intercept = ["intercept"] if self._has_intercept() else []
-        return Summary([*intercept, *names], *self._posterior.weights.coefficients(), self._marginals())
+        return Summary([*intercept, *self._names()], *self._posterior.weights.coefficients(), self._marginals())
+
+    def _names(self) -> list[str]:
+        return list(getattr(self, "feature_names_in_", [f"x{index}" for index in range(self.n_features_in_)]))
 
     def _marginals(self) -> Marginals:
         shares, parts = zip(*self._posterior.weights.parts(), strict=True)
@@ -198,25 +255,96 @@ class Regressor(RegressorMixin, GeneralisedLinearModel):
     """Models of numbers."""
 
     @_fit_context(prefer_skip_nested_validation=True)
-    def partial_fit(self, X: Any, y: Any, sample_weight: Any = None) -> "Regressor":
+    def partial_fit(self, X: Any, y: Any, sample_weight: Any = None, offset: Any = None) -> "Regressor":
         """Take in a further batch: the posterior so far is the prior of the batch.
 
         That is Bayes' rule with a Gaussian in place of each intermediate posterior, so the outcome depends on the order
         of the batches a little, and differs from one fit to all of them, the less the larger the batches; for a
         :class:`GaussianGLM` it is exact. It is always over the coefficients, for streams with many more examples than
         features; batches of about the same size share one compiled function. A batch that is refused leaves the model
-        as it was. With ``prior_scale="auto"`` the scale is 2.5 in a stream, or that of a :meth:`fit` before it, since
-        a first batch can be too small to learn it from; a :class:`GaussianGLM` learns it from all batches.
+        as it was. A ``prior_scale`` of ``"auto"`` or ``"learn"`` is wide, as seen from the first batch, or that of a
+        :meth:`fit` before it; a :class:`GaussianGLM` chooses it by all batches.
 
         Parameters
         ----------
-        X, y, sample_weight
+        X, y, sample_weight, offset
             As in :meth:`fit`.
         """
-        self._fit_further(X, y, sample_weight)
+        self._fit_further(X, y, sample_weight, offset)
         return self
 
-    def predict(self, X: Any) -> np.ndarray:
-        """The mean of the target, averaged over the posterior of the coefficients."""
+    def predict(self, X: Any, offset: Any = None) -> np.ndarray:
+        """The mean of the target, averaged over the posterior of the coefficients.
+
+        Parameters
+        ----------
+        X, offset
+            As in :meth:`fit`.
+        """
         X = self._rows(X)
-        return self._posterior.predict(X)
+        return self._posterior.predict(X, row_numbers("offset", offset, len(X)))
+
+    def predict_interval(self, X: Any, level: float = 0.95, offset: Any = None) -> np.ndarray:
+        """Central intervals that a new target is in with the probability ``level``: lower and upper end, one per row.
+
+        They are about observations, noise included. For counts both ends belong to the interval, and the probability
+        is at least ``level``.
+
+        Parameters
+        ----------
+        X, offset
+            As in :meth:`fit`.
+        level
+            The probability.
+        """
+        X, level = self._rows(X), float(number("level", level, above=0, below=1))
+        return self._kind().interval(self._posterior, X, row_numbers("offset", offset, len(X)), level)
+
+
+class Classifier(ClassifierMixin, GeneralisedLinearModel):
+    """Models of classes; a subclass says which are possible, by :meth:`_possible`."""
+
+    _parameter_constraints: ClassVar[dict] = {
+        **GeneralisedLinearModel._parameter_constraints,
+        "class_weight": [dict, StrOptions({"balanced"}), None],
+    }
+
+    def __init__(
+        self,
+        prior_scale: Any = "auto",
+        fit_intercept: bool = True,
+        intercept_scale: float = 10.0,
+        max_iter: int = 1000,
+        tol: float = 1e-5,
+        verbose: int = 0,
+        class_weight: Any = None,
+    ) -> None:
+        super().__init__(prior_scale, fit_intercept, intercept_scale, max_iter, tol, verbose)
+        self.class_weight = class_weight
+
+    def _possible(self, classes: np.ndarray) -> np.ndarray:
+        raise NotImplementedError
+
+    def _targets(self, y: np.ndarray, first: bool, classes: Any = None, **known: Any) -> np.ndarray:
+        check_classification_targets(y)
+        if first:
+            self.classes_ = self._possible(np.unique(y if classes is None else classes))
+        elif classes is not None and not np.array_equal(np.unique(classes), self.classes_):
+            raise ValueError(f"classes must be those of the first batch, {self.classes_}, found {classes}")
+        unknown = np.setdiff1d(y, self.classes_)
+        if unknown.size:
+            raise ValueError(f"y must hold the classes {self.classes_} only, found {unknown}")
+        return np.searchsorted(self.classes_, y).astype(np.float64)
+
+    def _reweighted(self, targets: np.ndarray, weights: np.ndarray) -> np.ndarray:
+        if self.class_weight is None:
+            return weights
+        known, codes = self.classes_.tolist(), targets.astype(int)
+        if isinstance(self.class_weight, str):
+            factors = np.sum(weights) / (len(known) * np.bincount(codes, weights, len(known)))
+        else:
+            if unknown := [label for label in self.class_weight if label not in known]:
+                raise ValueError(f"class_weight must be for the classes {self.classes_}, found {unknown[0]!r}")
+            given = [self.class_weight.get(label, 1.0) for label in known]
+            factors = row_numbers("class_weight", given, len(known), above=0)
+        return weights * factors[codes]

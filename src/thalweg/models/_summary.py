@@ -2,52 +2,13 @@
 
 from dataclasses import dataclass
 from html import escape
+from typing import Any
 
 import numpy as np
-from scipy.special import stdtr, stdtrit
+
+from thalweg.gaussian.linear import Marginals
 
 _HEADER = ("", "mean", "sd", "2.5 %", "97.5 %", "P(> 0)")
-
-
-@dataclass(frozen=True)
-class Marginals:
-    """The posterior of each coefficient by itself: a mixture of normal or Student's t distributions, one per row.
-
-    Examples
-    --------
-    >>> Marginals(np.ones(1), np.zeros((1, 1)), np.ones((1, 1)), np.array([np.inf])).interval(0.95).round(2)
-    array([[-1.96,  1.96]])
-    """
-
-    shares: np.ndarray
-    means: np.ndarray
-    deviations: np.ndarray
-    freedoms: np.ndarray
-    """Degrees of freedom of each part: infinite for normal distributions."""
-
-    def below(self, values: np.ndarray | float) -> np.ndarray:
-        """The probability that each coefficient is at most so large."""
-        with np.errstate(divide="ignore", invalid="ignore"):
-            standard = (values - self.means) / self.deviations
-        # Where nothing is uncertain, a value at the mean has half of the probability below it.
-        return self.shares @ stdtr(self.freedoms[:, None], np.nan_to_num(standard, posinf=1e300, neginf=-1e300))
-
-    def interval(self, level: float) -> np.ndarray:
-        """The central intervals that hold the probability ``level``, one per row: lower and upper end."""
-        return np.column_stack([self._quantile((1 - level) / 2), self._quantile((1 + level) / 2)])
-
-    def _quantile(self, probability: float) -> np.ndarray:
-        ends = self.means + stdtrit(self.freedoms[:, None], probability) * self.deviations
-        low, high = ends.min(axis=0), ends.max(axis=0)
-        # That of the mixture is between those of its parts.
-        for _ in range(_BISECTIONS if len(self.shares) > 1 else 0):
-            middle = (low + high) / 2
-            under = self.below(middle) < probability
-            low, high = np.where(under, middle, low), np.where(under, high, middle)
-        return (low + high) / 2
-
-
-_BISECTIONS = 60
 
 
 @dataclass(frozen=True, repr=False)
@@ -71,19 +32,29 @@ class Summary:
     """What the quantiles are of; by default they are those of normal distributions."""
 
     @property
-    def _marginals(self) -> Marginals:
+    def of(self) -> Marginals:
+        """The distributions that quantiles are of."""
         normal = Marginals(np.ones(1), self.means[None], self.deviations[None], np.array([np.inf]))
         return normal if self.marginals is None else self.marginals
 
     @property
     def interval(self) -> np.ndarray:
         """The 2.5 % and the 97.5 % quantile of each coefficient."""
-        return self._marginals.interval(0.95)
+        return self.of.interval(0.95)
 
     @property
     def probability_positive(self) -> np.ndarray:
         """P(coefficient > 0)."""
-        return 1 - self._marginals.below(0.0)
+        return 1 - self.of.below(0.0)
+
+    def to_frame(self) -> Any:
+        """The table as a data frame of pandas, which must be installed: a row for each coefficient."""
+        try:
+            import pandas  # type: ignore[import-untyped, unused-ignore]
+        except ImportError:
+            raise ImportError("to_frame needs pandas: pip install pandas") from None
+        columns = [self.means, self.deviations, *self.interval.T, self.probability_positive]
+        return pandas.DataFrame(dict(zip(_HEADER[1:], columns, strict=True)), index=self.names)
 
     def _cells(self) -> list[list[str]]:
         numbers = np.column_stack([self.means, self.deviations, self.interval])

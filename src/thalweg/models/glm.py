@@ -8,15 +8,19 @@ E_q log p(y|z) − KL[q ‖ prior].
 from typing import Any, ClassVar
 
 import numpy as np
-from sklearn.base import ClassifierMixin, _fit_context
+from scipy.special import logit
+from sklearn.base import _fit_context
 from sklearn.utils import Tags
-from sklearn.utils.multiclass import check_classification_targets
 
 from thalweg.gaussian import linear
-from thalweg.models._glm import POSITIVE, GeneralisedLinearModel, Regressor
+from thalweg.models._common import row_numbers
+from thalweg.models._glm import POSITIVE, Classifier, GeneralisedLinearModel, Regressor
+
+_SMALLEST = 1e-16
+"""Less likely, or more, the log-odds are not told apart."""
 
 
-class BernoulliGLM(ClassifierMixin, GeneralisedLinearModel):
+class BernoulliGLM(Classifier):
     """Bayesian logistic regression: two classes, P(second class) = 1/(1 + e⁻ᶻ).
 
     The posterior over the coefficients is the normal distribution N(m, V) that maximises the evidence lower bound,
@@ -26,17 +30,22 @@ class BernoulliGLM(ClassifierMixin, GeneralisedLinearModel):
     Parameters
     ----------
     prior_scale
-        Prior standard deviations of the coefficients in the units of the data, a number or one for each feature. By
-        default, ``"auto"``, they are learned: every feature is counted in standard deviations, so that units do not
-        matter, one scale for all is looked for over six decades, and the posterior is averaged over it, with a weak
-        prior (see the notes). Features that say little are shrunk towards 0, large effects hardly. In a stream
-        ``"auto"`` is 2.5, in the units of the data: see :meth:`partial_fit`.
+        Prior standard deviations of the coefficients in the units of the data, a number or one for each feature. With
+        ``"learn"`` every feature is counted in standard deviations, so that units do not matter, one scale for all is
+        looked for over six decades, and the posterior is averaged over it, with a weak prior (see the notes): features
+        that say little are shrunk towards 0, large effects hardly. That predicts best, and intervals around effects of
+        0 are then narrower than they need be to cover. The default, ``"auto"``, does so where there are fewer than ten
+        examples for each feature; elsewhere the prior is wide, 2.5 for two standard deviations of a feature, and
+        intervals cover effects of any size, 0 too, as often as they say.
     fit_intercept
         Whether to have an intercept.
     intercept_scale
         Prior standard deviation of z where every feature is at its mean, which is what the intercept would be if the
-        features were centred (as in R's rstanarm and brms): shifting a feature changes nothing but ``intercept_``. In
-        a stream the mean is that of the first batch.
+        features were centred (as in R's rstanarm and brms): shifting a feature changes nothing but ``intercept_``. The
+        prior mean is what z would be without features. In a stream both are those of the first batch.
+    class_weight
+        How often the examples of each class count: a dictionary by class, 1 for those left out, or ``"balanced"``, all
+        classes together as often. Probabilities and intervals are those of examples so weighted.
     max_iter
         The most steps for one prior.
     tol
@@ -57,7 +66,7 @@ class BernoulliGLM(ClassifierMixin, GeneralisedLinearModel):
     elbo_ : float
         The evidence lower bound at ``prior_scale_``, in nats; for a stream the sum over batches.
     prior_scale_ : float or array
-        As given, or, of ``"auto"``, the most probable: one for each feature, in the units of the data.
+        As given, chosen, or the most probable: one for each feature, in the units of the data.
     n_iter_ : int
         Steps taken, for all the priors tried.
     history_ : History
@@ -67,7 +76,7 @@ class BernoulliGLM(ClassifierMixin, GeneralisedLinearModel):
 
     Notes
     -----
-    ``"auto"`` is about the prior standard deviation t of z at a typical example, less the intercept's part, to which
+    ``"learn"`` is about the prior standard deviation t of z at a typical example, less the intercept's part, to which
     every feature that varies contributes as much. It is half-Cauchy of scale 1, and e to the bound is taken for its
     likelihood. The derivative of the bound in log t is Σ(m² + V − 1), over the means and variances of the coefficients
     in units of their prior scales. Bound and derivative are computed at 13 values of t from 1e-3 to 1e3, each posterior
@@ -88,64 +97,90 @@ class BernoulliGLM(ClassifierMixin, GeneralisedLinearModel):
     """
 
     @_fit_context(prefer_skip_nested_validation=True)
-    def partial_fit(self, X: Any, y: Any, classes: Any = None, sample_weight: Any = None) -> "BernoulliGLM":
-        """Take in a further batch: the posterior so far is the prior of the batch.
-
-        See :meth:`PoissonGLM.partial_fit`. With ``prior_scale="auto"`` the scale is 2.5 in a stream, or that of a
-        :meth:`fit` before it, since a first batch can be too small to learn it from.
+    def partial_fit(
+        self, X: Any, y: Any, classes: Any = None, sample_weight: Any = None, offset: Any = None
+    ) -> "BernoulliGLM":
+        """Take in a further batch: the posterior so far is the prior of the batch; see :meth:`GaussianGLM.partial_fit`.
 
         Parameters
         ----------
-        X, y, sample_weight
+        X, y, sample_weight, offset
             As in :meth:`fit`.
         classes
             The two classes, if the first batch does not hold both.
         """
-        self._fit_further(X, y, sample_weight, classes=classes)
+        if self.class_weight == "balanced":
+            raise ValueError("class_weight must be a dictionary or None in a stream, found 'balanced'")
+        self._fit_further(X, y, sample_weight, offset, classes=classes)
         return self
 
-    def predict_proba(self, X: Any) -> np.ndarray:
-        """Probabilities of the two classes, averaged over the posterior of the coefficients."""
+    def _second(self, X: Any, offset: Any) -> np.ndarray:
         X = self._rows(X)
-        second = self._posterior.predict(X)
+        return self._posterior.predict(X, row_numbers("offset", offset, len(X)))
+
+    def predict_proba(self, X: Any, offset: Any = None) -> np.ndarray:
+        """Probabilities of the two classes, averaged over the posterior of the coefficients.
+
+        Parameters
+        ----------
+        X, offset
+            As in :meth:`fit`.
+        """
+        second = self._second(X, offset)
         return np.column_stack([1 - second, second])
 
-    def predict(self, X: Any) -> np.ndarray:
-        """The more probable class."""
-        X = self._rows(X)
-        return self.classes_[(self._posterior.predict(X) > 0.5).astype(int)]
+    def decision_function(self, X: Any, offset: Any = None) -> np.ndarray:
+        """The log-odds of the second class, by its averaged probability.
+
+        Parameters
+        ----------
+        X, offset
+            As in :meth:`fit`.
+        """
+        return logit(np.clip(self._second(X, offset), _SMALLEST, 1 - _SMALLEST))
+
+    def predict(self, X: Any, offset: Any = None) -> np.ndarray:
+        """The more probable class.
+
+        Parameters
+        ----------
+        X, offset
+            As in :meth:`fit`.
+        """
+        second = self._second(X, offset)
+        return self.classes_[(second > 0.5).astype(int)]
+
+    def sample(self, n: int = 1, X: Any = None, offset: Any = None, random_state: Any = None) -> np.ndarray:
+        """Draws from the posterior, of coefficients or of the classes of rows; see :meth:`GaussianGLM.sample`.
+
+        Parameters
+        ----------
+        n, X, offset, random_state
+            As there.
+        """
+        found = super().sample(n, X, offset, random_state)
+        return found if X is None else self.classes_[found]
 
     def _kind(self) -> linear.Targets:
         return linear.Labels()
 
-    def _targets(self, y: np.ndarray, first: bool, classes: Any = None, **known: Any) -> np.ndarray:
-        check_classification_targets(y)
-        if first:
-            self.classes_ = _two_classes(np.unique(y if classes is None else classes))
-        elif classes is not None and not np.array_equal(np.unique(classes), self.classes_):
-            raise ValueError(f"classes must be those of the first batch, {self.classes_}, found {classes}")
-        unknown = np.setdiff1d(y, self.classes_)
-        if unknown.size:
-            raise ValueError(f"y must hold the classes {self.classes_} only, found {unknown}")
-        return (y == self.classes_[1]).astype(np.float64)
+    def _possible(self, classes: np.ndarray) -> np.ndarray:
+        if len(classes) > 2:
+            raise ValueError(
+                f"Only binary classification is supported. The type of the target is multiclass: {len(classes)} "
+                f"classes. CategoricalGLM is for more than two"
+            )
+        if len(classes) < 2:
+            raise ValueError(
+                f"BernoulliGLM needs two classes, found one class, {classes}; for the first batch of a stream pass "
+                f"classes="
+            )
+        return classes
 
     def __sklearn_tags__(self) -> Tags:
         tags = super().__sklearn_tags__()
         tags.classifier_tags.multi_class = False
         return tags
-
-
-def _two_classes(classes: np.ndarray) -> np.ndarray:
-    if len(classes) > 2:
-        raise ValueError(
-            f"Only binary classification is supported. The type of the target is multiclass: {len(classes)} classes. "
-            f"Wrap the model in sklearn.multiclass.OneVsRestClassifier"
-        )
-    if len(classes) < 2:
-        raise ValueError(
-            f"BernoulliGLM needs two classes, found one class, {classes}; for the first batch of a stream pass classes="
-        )
-    return classes
 
 
 class GaussianGLM(Regressor):
@@ -158,10 +193,10 @@ class GaussianGLM(Regressor):
     prior_scale
         Prior standard deviations of the coefficients, in units of the standard deviation of the noise: the conjugate
         prior, so that another unit of y changes the unit of the coefficients and nothing else. The posterior mean is
-        that of ridge regression with ``alpha = 1 / prior_scale**2``. The default is as in :class:`BernoulliGLM`, in
-        these units; in a stream it is learned from all batches.
+        that of ridge regression with ``alpha = 1 / prior_scale**2``. ``"auto"`` and ``"learn"`` are as in
+        :class:`BernoulliGLM`, wide being 2.5 standard deviations of y; in a stream all batches choose it.
     intercept_scale
-        That of y where every feature is at its mean, in the same units.
+        That of y where every feature is at its mean, around the mean of y, in the same units.
     fit_intercept, max_iter, tol, verbose
         As in :class:`BernoulliGLM`.
 

@@ -4,13 +4,63 @@ from typing import Any, ClassVar
 
 import numpy as np
 from sklearn.utils import Tags
+from sklearn.utils.validation import _num_samples
 
 from thalweg.gaussian import linear
+from thalweg.models._common import row_numbers
 from thalweg.models._glm import POSITIVE, GeneralisedLinearModel, Regressor
 
 
 class _Counts(Regressor):
     """Models of counts with the mean eᶻ."""
+
+    def fit(
+        self, X: Any, y: Any, sample_weight: Any = None, offset: Any = None, exposure: Any = None
+    ) -> "GeneralisedLinearModel":
+        """Find the posterior given these examples, and forget all others.
+
+        Parameters
+        ----------
+        X, y, sample_weight, offset
+            As in :meth:`BernoulliGLM.fit`.
+        exposure
+            How long, or over how many, each count was taken: the mean is exposure·eᶻ. 1 by default.
+        """
+        return super().fit(X, y, sample_weight, _with_exposure(X, offset, exposure))
+
+    def partial_fit(
+        self, X: Any, y: Any, sample_weight: Any = None, offset: Any = None, exposure: Any = None
+    ) -> "Regressor":
+        """Take in a further batch: see :meth:`GaussianGLM.partial_fit`.
+
+        Parameters
+        ----------
+        X, y, sample_weight, offset, exposure
+            As in :meth:`fit`.
+        """
+        return super().partial_fit(X, y, sample_weight, _with_exposure(X, offset, exposure))
+
+    def predict(self, X: Any, offset: Any = None, exposure: Any = None) -> np.ndarray:
+        """The mean count, averaged over the posterior of the coefficients.
+
+        Parameters
+        ----------
+        X, offset, exposure
+            As in :meth:`fit`.
+        """
+        return super().predict(X, _with_exposure(X, offset, exposure))
+
+    def predict_interval(self, X: Any, level: float = 0.95, offset: Any = None, exposure: Any = None) -> np.ndarray:
+        """Central intervals that a new count is in with a probability of at least ``level``; both ends belong to them.
+
+        Parameters
+        ----------
+        X, offset, exposure
+            As in :meth:`fit`.
+        level
+            The probability.
+        """
+        return super().predict_interval(X, level, _with_exposure(X, offset, exposure))
 
     def _targets(self, y: np.ndarray, first: bool, **known: Any) -> np.ndarray:
         if np.any(y < 0):
@@ -23,6 +73,13 @@ class _Counts(Regressor):
         return tags
 
 
+def _with_exposure(X: Any, offset: Any, exposure: Any) -> Any:
+    if exposure is None:
+        return offset
+    count = _num_samples(X)
+    return row_numbers("offset", offset, count) + np.log(row_numbers("exposure", exposure, count, above=0))
+
+
 class PoissonGLM(_Counts):
     """Bayesian Poisson regression: counts with the mean eᶻ.
 
@@ -33,11 +90,6 @@ class PoissonGLM(_Counts):
     ----------
     prior_scale, fit_intercept, intercept_scale, max_iter, tol, verbose
         As in :class:`BernoulliGLM`.
-
-    Notes
-    -----
-    For counts over unequal exposures, fit rates: ``fit(X, counts / exposure, sample_weight=exposure)``. The bound is
-    then that of the counts up to a constant.
 
     Examples
     --------
@@ -61,8 +113,8 @@ class NegativeBinomialGLM(_Counts):
     dispersion
         A positive number; as it goes to 0 this is Poisson regression. By default the bound is maximised over it too,
         between 1e-6 and 1e4, with an exponential prior of mean 1 of its square root, without which a few events would
-        leave it anywhere; intervals take the outcome as known. In a stream it is learned from the first batch and
-        then kept: give it, or make the first batch a large one.
+        leave it anywhere; intervals are then those of Student's t with n − d degrees of freedom. In a stream it is
+        learned from the first batch and then kept: give it, or make the first batch a large one.
     prior_scale, fit_intercept, intercept_scale, max_iter, tol, verbose
         As in :class:`BernoulliGLM`.
 

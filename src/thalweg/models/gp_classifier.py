@@ -24,6 +24,8 @@ from thalweg.models._common import Storable, row_weights, unharmed
 
 _LINKS = {"logit": BernoulliLogit, "probit": BernoulliProbit}
 
+_SETTLED = (Status.CONVERGED, Status.STAGNATED)
+
 
 class GPClassifier(ClassifierMixin, Storable):
     """Gaussian process classification with a Gaussian posterior, found by KL-proximal steps (PG-SVI).
@@ -35,8 +37,10 @@ class GPClassifier(ClassifierMixin, Storable):
     Parameters
     ----------
     kernel
-        A kernel from :mod:`thalweg.kernels`. By default a :class:`~thalweg.kernels.Gaussian` with the median distance
-        between rows as lengthscale and variance 10.
+        A kernel from :mod:`thalweg.kernels`, in the units of the features; or a class of them or its name ("rbf",
+        "matern32", …), by default :class:`~thalweg.kernels.Gaussian`. Of a class the lengthscale is the median distance
+        between rows, with the features as they are or standardised, whichever has the higher bound, and the variance
+        is 10; if they are learned, lengthscales of features keep their proportions.
     likelihood
         "logit" (default), "probit", or a :class:`~thalweg.gaussian.Likelihood` of labels 0 and 1.
     jitter
@@ -59,7 +63,7 @@ class GPClassifier(ClassifierMixin, Storable):
     random_state
         Seeds batches and restarts.
     verbose
-        Show a progress bar.
+        Show a progress bar: the rows, the start, its bound and its kernel.
 
     Attributes
     ----------
@@ -70,7 +74,7 @@ class GPClassifier(ClassifierMixin, Storable):
     log_marginal_likelihood_bound_ : float
         The same.
     kernel_ : Kernel or list of Kernel
-        The kernel used; one for each class if there are more than two.
+        The kernel used, in the units of the features; one for each class if there are more than two.
     n_iter_ : int
         Steps taken; the most of any class.
     history_ : History or list of History
@@ -93,7 +97,7 @@ class GPClassifier(ClassifierMixin, Storable):
     """
 
     _parameter_constraints: ClassVar[dict] = {
-        "kernel": [Kernel, None],
+        "kernel": [Kernel, type, str, None],
         "likelihood": [StrOptions(set(_LINKS)), Likelihood],
         "jitter": [Interval(Real, 0, None, closed="left")],
         "learn": ["boolean"],
@@ -108,7 +112,7 @@ class GPClassifier(ClassifierMixin, Storable):
 
     def __init__(
         self,
-        kernel: Kernel | None = None,
+        kernel: Kernel | type[Kernel] | str | None = None,
         *,
         likelihood: str | Likelihood = "logit",
         jitter: float = 1e-6,
@@ -226,7 +230,7 @@ class GPClassifier(ClassifierMixin, Storable):
         left = f"the natural gradient is {worst:.2g} long"
         if any(fitted.status is Status.INTERRUPTED for fitted in self._processes):
             warnings.warn(f"interrupted: the model is the best found so far; {left}", ConvergenceWarning, stacklevel=5)
-        elif self.batch_size is None and worst > self.tol and not all(f.status.success for f in self._processes):
+        elif self.batch_size is None and worst > self.tol and any(f.status not in _SETTLED for f in self._processes):
             warnings.warn(
                 f"{left} after {self.max_iter} steps, tol is {self.tol:g}; about {worst**2 / 2:.1g} nat are left to "
                 f"gain. Raise max_iter.",

@@ -39,12 +39,14 @@ class KernelClassifier(ClassifierMixin, KernelMachine):
     Parameters
     ----------
     kernel
-        A stationary kernel from :mod:`thalweg.kernels`, a class of them or its name ("rbf", "matern32", …), or None for
-        :class:`~thalweg.kernels.Gaussian`. A class's lengthscale is ``bandwidth`` times the median
-        distance between rows: scale the features alike.
+        A stationary kernel from :mod:`thalweg.kernels`, in units of the features as they are; or a class of them or its
+        name ("rbf", "matern32", …), or None for :class:`~thalweg.kernels.Gaussian`, whose lengthscale is ``bandwidth``
+        times the median distance between rows. One lengthscale serves all features, or each has its own, in proportion
+        to its standard deviation: whichever leaves the smaller errors on rows left out in turn.
     bandwidth
-        That multiplier. "auto" searches for it: on a held-out slice, with fewer than 2,000 rows by leaving each out in
-        turn (for the logistic loss, on squared errors); with fewer than 40, and for other losses, it is 1/2.
+        That multiplier. "auto" searches for it: by leaving rows out in turn (for the logistic loss, on squared errors),
+        and with more than ``block_size`` rows from there on a held-out slice. With fewer than 40 rows, and for other
+        losses with fewer than 2,000, it is 1/2.
     loss
         "logistic" (of several classes: softmax), "hinge", "squared_hinge" or "squared"; the last three are one class
         against the rest and have no probabilities. The first has an intercept, the log-odds of the classes' weights:
@@ -69,14 +71,14 @@ class KernelClassifier(ClassifierMixin, KernelMachine):
     random_state
         Seeds the order of the rows, the features and the slices held out.
     verbose
-        Show a progress bar.
+        Show the kernel and the ridge in use, and a progress bar.
 
     Attributes
     ----------
     classes_, n_features_in_, feature_names_in_
         As in scikit-learn.
     kernel_ : Kernel
-        The kernel in use.
+        The kernel in use, in units of the features as they are.
     alpha_ : float
         The ridge in use.
     n_iter_ : int

@@ -35,8 +35,8 @@ class KernelRegressor(RegressorMixin, KernelMachine):
     kernel, alpha, method, block_size, max_features, max_iter, warm_start, random_state, verbose
         As in :class:`~thalweg.KernelClassifier`.
     bandwidth
-        The lengthscale, in median distances. "auto" searches for it: on a held-out slice, with fewer than 2,000
-        rows by leaving each out in turn; with fewer than 40 it is 1.
+        The lengthscale, in median distances. "auto" searches for it as in :class:`~thalweg.KernelClassifier`; with
+        fewer than 40 rows it is 1.
     loss
         "squared", "huber" or "quantile" (the median), or an object that says more, in units of the targets' standard
         deviation: :class:`HuberLoss(0.5) <thalweg.machines.HuberLoss>` takes residuals up to a half of it as squares,

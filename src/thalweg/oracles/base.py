@@ -18,6 +18,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Key, PyTree, Scalar
 
+from thalweg import arguments
+
 
 class Out(NamedTuple):
     """What an oracle returns: an unbiased gradient, the value where it comes for free, and the work done.
@@ -109,9 +111,10 @@ class Exact(Oracle):
     work: float = eqx.field(static=True)
 
     def __init__(self, function: Callable[..., Any], *args: Any, work: float = 1.0) -> None:
-        self.function = function
+        self.function = arguments.function("function of Exact", function)
         self.args = args
-        self.work = work
+        arguments.number("work of Exact", work, least=0)
+        self.work = float(work)
 
     @property
     def fixed_work(self) -> float:
@@ -129,6 +132,8 @@ class Exact(Oracle):
 
     def _scalar(self, x: PyTree[Array]) -> Scalar:
         value = self.function(x, *self.args)
+        if not hasattr(value, "shape") and not isinstance(value, int | float | complex):
+            raise TypeError(f"the function must return a scalar, found {value!r}")
         if jnp.shape(value) != ():
             raise ValueError(f"the function must return a scalar, found an array of shape {jnp.shape(value)}")
         return value

@@ -9,8 +9,7 @@ import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Key, PyTree, Scalar
 
-from thalweg import trees
-from thalweg.arguments import number
+from thalweg import arguments, trees
 from thalweg.oracles.base import Oracle, Out
 
 
@@ -40,8 +39,10 @@ class FiniteDifferences(Oracle):
     spacing: float | None = eqx.field(static=True)
 
     def __init__(self, function: Callable[[PyTree], Any], spacing: float | None = None) -> None:
-        self.function = function
-        self.spacing = None if spacing is None else float(number("spacing of FiniteDifferences", spacing, above=0))
+        self.function = arguments.function("function of FiniteDifferences", function)
+        if spacing is not None:
+            arguments.number("spacing of FiniteDifferences", spacing, above=0)
+        self.spacing = spacing
 
     def value(self, x: PyTree[Array]) -> Scalar:
         """Evaluate the function at ``x``."""

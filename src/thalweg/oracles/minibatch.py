@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, Key, PyTree, Scalar
 
-from thalweg.arguments import whole
+from thalweg.arguments import flag, function, whole
 from thalweg.oracles.base import Oracle, Out
 from thalweg.oracles.epochs import draw_batch, start_epoch
 
@@ -55,11 +55,14 @@ class MiniBatch(Oracle):
         replacement: bool = True,
         weights: Any = None,
     ) -> None:
-        self.losses = losses
-        self.data = jax.tree.map(jnp.asarray, data)
+        self.losses = function("losses of MiniBatch", losses)
+        try:
+            self.data = jax.tree.map(jnp.asarray, data)
+        except (TypeError, ValueError) as error:
+            raise TypeError(f"data must hold arrays of numbers, found {type(data).__name__}: {error}") from error
         count = _count_examples(self.data)
         self.batch_size = whole("batch_size", batch_size, most=count)
-        self.replacement = replacement
+        self.replacement = flag("replacement of MiniBatch", replacement)
         self.weights = None if weights is None else _normalised(weights, count)
 
     @property
@@ -121,7 +124,10 @@ def _count_examples(data: PyTree[Array]) -> int:
 
 def _normalised(weights: Any, count: int) -> Float[Array, " n"]:
     """Scale to mean 1, so that the mean of wᵢℓᵢ is the weighted mean."""
-    array = jnp.asarray(weights, dtype=jnp.result_type(float))
+    try:
+        array = jnp.asarray(weights, dtype=jnp.result_type(float))
+    except (TypeError, ValueError):
+        raise TypeError(f"weights must be numbers, one per example, found {weights!r}") from None
     if array.shape != (count,):
         raise ValueError(f"weights must have shape ({count},), one per example, found {array.shape}")
     if not isinstance(array, jax.core.Tracer) and not bool(

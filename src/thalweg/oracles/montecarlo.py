@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Key, PyTree
 
-from thalweg.arguments import whole
+from thalweg.arguments import flag, function, whole
 from thalweg.oracles.base import Oracle, Out
 
 
@@ -43,7 +43,7 @@ class Reparameterised(_Sampled):
     samples: int = eqx.field(static=True)
 
     def __init__(self, integrand: Callable[..., Any], samples: int = 1) -> None:
-        self.integrand = integrand
+        self.integrand = function("integrand of Reparameterised", integrand)
         self.samples = whole("samples", samples)
 
     def estimate(self, x: PyTree[Array], state: PyTree, key: Key[Array, ""]) -> tuple[Out, PyTree]:
@@ -94,9 +94,11 @@ class ScoreFunction(_Sampled):
         *,
         baseline: bool = True,
     ) -> None:
-        self.integrand, self.sample, self.log_prob = integrand, sample, log_prob
+        self.integrand = function("integrand of ScoreFunction", integrand)
+        self.sample = function("sample of ScoreFunction", sample)
+        self.log_prob = function("log_prob of ScoreFunction", log_prob)
         self.samples = whole("samples", samples, least=2 if baseline else 1)
-        self.baseline = baseline
+        self.baseline = flag("baseline of ScoreFunction", baseline)
 
     def estimate(self, x: PyTree[Array], state: PyTree, key: Key[Array, ""]) -> tuple[Out, PyTree]:
         """Average over the samples."""

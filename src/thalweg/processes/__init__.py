@@ -11,8 +11,10 @@
 ==============================  ===================================================================================
 """
 
-from thalweg.processes.classification import ClassifierSettings, ProcessPosterior, default_kernel, fit_classifier
+from thalweg.processes.classification import ProcessPosterior, fit_classifier
+from thalweg.processes.inference import ClassifierSettings
 from thalweg.processes.iterative import TOLERANCE
+from thalweg.processes.learning import default_kernel
 from thalweg.processes.means import KINDS as MEANS
 from thalweg.processes.regression import METHODS, Regression, RegressorSettings, fit_regressor
 

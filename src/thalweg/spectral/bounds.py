@@ -11,6 +11,7 @@ is a Rayleigh quotient: one below zero *proves* that A is not positive definite.
 """
 
 from collections.abc import Callable
+from functools import cache
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -20,11 +21,16 @@ import numpy as np
 import scipy.linalg
 from jaxtyping import Array, Key
 
+from thalweg import arguments
+from thalweg.compiling import quick_options
 from thalweg.spectral.chebyshev import evaluate
 from thalweg.spectral.operators import Operator
+from thalweg.spectral.operators.base import check_products
 
 _CHUNK = 20
 _FAILURE = 1e-3
+_UNSETTLED = 1e5
+"""The condition number from which a lower end that Lanczos' method has not settled is not trusted."""
 
 
 class Spectrum(NamedTuple):
@@ -43,6 +49,10 @@ class NotPositiveDefiniteError(ValueError):
     >>> issubclass(NotPositiveDefiniteError, ValueError)  # so that ``except ValueError`` catches it
     True
     """
+
+
+class IllConditionedError(ValueError):
+    """More digits or more products would be needed than there are; a factorisation may do."""
 
 
 def spectrum(
@@ -76,13 +86,17 @@ def spectrum(
         At most this many products.
     """
     size, dtype = operator.dimension, operator.dtype
-    state = _start(key, size, dtype)
+    random = host_random(key, 1).standard_normal((size, 1))
+    start = jnp.asarray(random / np.linalg.norm(random), dtype)
+    state = (start, jnp.zeros_like(start), jnp.zeros((), dtype))
     alphas: list[float] = []
     betas: list[float] = []
-    limit = min(steps, size)
+    # Without reorthogonalisation it may take more steps than there are dimensions.
+    limit = min(steps, 2 * size + _CHUNK)
     while True:
-        count = min(_CHUNK, limit - len(alphas))
-        state, *pair = _lanczos(operator, preconditioner, state, count)
+        # With a preconditioner the spectrum is narrow: half the steps, and more room, cost less in all.
+        count = min(_CHUNK if preconditioner is None else _CHUNK // 2, limit - len(alphas))
+        state, *pair = hosted(_lanczos, operator)(operator, preconditioner, state, count)
         alphas += np.asarray(pair[0], np.float64).tolist()
         betas += np.asarray(pair[1], np.float64).tolist()
         _check_finite(alphas, betas)
@@ -94,19 +108,32 @@ def spectrum(
         nodes, vectors = scipy.linalg.eigh_tridiagonal(alphas[:used], betas[: used - 1])
         weights = vectors[0] ** 2
         residuals = np.abs(vectors[-1]) * betas[used - 1]
-        low, high = _ends(nodes, residuals, size, used, positive, exhausted or used >= size)
+        low, high = _ends(nodes, residuals, size, used, positive, exhausted, 0.1 if preconditioner is None else 0.4)
         if positive and nodes[0] <= 0:
             break
         known = (lower is not None or low is not None) and (upper is not None or high is not None)
         if exhausted or known or used >= limit:
             break
     products = len(alphas)
+    rounding = 1e2 * float(np.finfo(dtype).eps) * scale
+    if positive and -rounding < nodes[0] <= 0 and lower is None:
+        raise IllConditionedError(
+            f"A is singular up to rounding in {dtype}: its smallest eigenvalue is below {rounding:.2g}, its largest "
+            f"about {nodes[-1]:.2g}. Shift it (A + εI), or use method='exact' where it fits."
+        )
     if positive and nodes[0] <= 0 and (lower is None or lower > 0):
         raise NotPositiveDefiniteError(
             f"A must be positive definite for this function: a vector v was found with vᵀAv/vᵀv = {nodes[0]:.4g}. "
             "Shift it (A + εI), or pass a smoothing where there is one."
         )
     gap = residuals[0]
+    # Eigenvalues far below an end that is not settled would not show in the recurrence either.
+    if positive and low is None and lower is None and nodes[-1] > _UNSETTLED * nodes[0]:
+        raise IllConditionedError(
+            f"A is too ill-conditioned for products alone: after {products} of them its smallest eigenvalue is only "
+            f"known to be below {nodes[0]:.2g}, its largest is about {nodes[-1]:.2g}. Use a preconditioner, shift it "
+            "(A + εI), pass interval=, or use method='exact' where it fits."
+        )
     if low is None:
         low = max(0.9 * nodes[0] - gap, 0.25 * nodes[0]) if positive else nodes[0] - gap
     if high is None:
@@ -127,7 +154,7 @@ def margin(size: int, steps: int) -> float:
 
 
 def _ends(
-    nodes: np.ndarray, residuals: np.ndarray, size: int, used: int, positive: bool, complete: bool
+    nodes: np.ndarray, residuals: np.ndarray, size: int, used: int, positive: bool, complete: bool, most: float
 ) -> tuple[float | None, float | None]:
     """The ends of the interval, each None as long as it needs more steps."""
     low, high = nodes[0], nodes[-1]
@@ -138,9 +165,9 @@ def _ends(
         return (max(low - slack, 0.9 * low) if positive else low - slack), high + slack
     epsilon = margin(size, used)
     spread = (high - low) / max(1.0 - 2.0 * epsilon, 0.1)
-    upper = high + epsilon * spread if epsilon < 0.1 else None
+    upper = high + epsilon * spread if epsilon < most else None
     if not positive:
-        return (low - epsilon * spread if epsilon < 0.1 else None), upper
+        return (low - epsilon * spread if epsilon < most else None), upper
     # Converged: the residual bounds the distance to an eigenvalue.
     converged = residuals[0] < 0.1 * low
     return (0.9 * low - residuals[0] if converged else None), upper
@@ -151,13 +178,24 @@ def _check_finite(alphas: list[float], betas: list[float]) -> None:
         raise ValueError("A holds NaN or infinity: a product with a finite vector is not finite")
 
 
-@eqx.filter_jit
-def _start(key: Key[Array, ""], size: int, dtype: Any) -> tuple[Array, Array, Array]:
-    start = jax.random.normal(key, (size, 1), dtype)
-    return start / jnp.linalg.norm(start), jnp.zeros_like(start), jnp.zeros((), dtype)
+def host_random(key: Key[Array, ""], purpose: int) -> np.random.Generator:
+    """NumPy's numbers from a key of JAX: nothing to compile, and another stream for every purpose."""
+    words = np.asarray(jax.random.key_data(key)).ravel().tolist()
+    return np.random.default_rng([*words, purpose])
 
 
-@eqx.filter_jit
+@cache
+def compiled(function: Callable[..., Any], quick: bool) -> Callable[..., Any]:
+    """The function compiled, quickly or well; for calls from the host."""
+    options: dict[str, Any] = {"compiler_options": dict(quick_options())} if quick else {}
+    return eqx.filter_jit(function, **options)
+
+
+def hosted(function: Callable[..., Any], operator: Operator) -> Callable[..., Any]:
+    """The function compiled for a call from the host: quickly, where the products are calls of a library anyway."""
+    return compiled(function, operator.library)
+
+
 def _lanczos(operator: Operator, preconditioner: Any, state: tuple, count: int) -> tuple:
     """Run ``count`` steps of Lanczos' method without reorthogonalisation: extreme Ritz values do not need it."""
     half = (lambda block: block) if preconditioner is None else preconditioner.inverse_root
@@ -186,28 +224,35 @@ def needs_positive(function: Callable[[Any], Any]) -> bool:
 
 def check_symmetric(operator: Operator, key: Key[Array, ""]) -> None:
     """Refuse an operator that changes the shape of vectors, is not finite, or not symmetric: uᵀAv ≠ vᵀAu."""
-    finite, gap = _probe_symmetry(operator, key)
-    if not bool(finite):
-        raise ValueError("A holds NaN or infinity: a product with a finite vector is not finite")
-    if float(gap) > 1e3 * float(jnp.finfo(operator.dtype).eps):
+    size, dtype = operator.dimension, operator.dtype
+    block = host_random(key, 2).standard_normal((size, 4))
+    product = hosted(_product, operator)(operator, jnp.asarray(block, dtype))
+    check_products(block, product, dtype)
+    scale = np.max(np.abs(np.asarray(product, np.float64))) / np.sqrt(size)
+    # Lengths are sums of squares, and inner products those of lengths.
+    most = float(jnp.finfo(dtype).max) ** 0.5 / 1e3
+    if not (scale == 0 or 1 / most < scale < most):
         raise ValueError(
-            f"A must be symmetric: uᵀAv and vᵀAu differ by {float(gap):.2g} of ‖u‖‖Av‖ for random u, v. "
-            "Symmetrise it, (A + Aᵀ)/2, or for singular values use nuclear_norm or schatten_norm."
+            f"A is of the order of {scale:.2g}, too {'large' if scale > 1 else 'small'} for the squares of its "
+            f"products in {dtype}: divide it by that, or pass it as float64"
         )
 
 
-@eqx.filter_jit
-def _probe_symmetry(operator: Operator, key: Key[Array, ""]) -> tuple[Array, Array]:
-    size = operator.dimension
-    u, v = jax.random.normal(key, (2, size, 2), operator.dtype)
+def _product(operator: Operator, block: Array) -> Array:
     with jax.default_matmul_precision("highest"):
-        both = operator @ jnp.concatenate([u, v], axis=1)
-    if both.shape != (size, 4):
-        raise ValueError(f"A must map a block of shape {(size, 4)} to the same shape, found {both.shape}")
-    left, right = both[:, :2], both[:, 2:]
-    gap = jnp.abs(jnp.sum(v * left, axis=0) - jnp.sum(u * right, axis=0))
-    norms = jnp.linalg.norm(u, axis=0) * jnp.linalg.norm(right, axis=0)
-    return jnp.all(jnp.isfinite(both)), jnp.max(gap / jnp.where(norms > 0, norms, 1.0))
+        return operator @ block
+
+
+def check_interval(interval: Any) -> tuple[float | None, float | None]:
+    """The ends of the user's interval, None where they are to be found."""
+    if interval is None:
+        return None, None
+    if not (isinstance(interval, tuple | list) and len(interval) == 2):
+        raise ValueError(f"interval must be (lower, upper), either of them None to be found; found {interval!r}")
+    lower, upper = (None if end is None else float(arguments.number("ends of interval", end)) for end in interval)
+    if lower is not None and upper is not None and not lower < upper:
+        raise ValueError(f"interval must be (lower, upper) with lower < upper, found ({lower}, {upper})")
+    return lower, upper
 
 
 def find_interval(
@@ -218,28 +263,25 @@ def find_interval(
     interval: tuple[float | None, float | None] | None,
 ) -> Spectrum:
     """Find the interval, or check the user's."""
-    if interval is not None and not (isinstance(interval, tuple | list) and len(interval) == 2):
-        raise ValueError(f"interval must be (lower, upper), either of them None to be found; found {interval!r}")
-    lower, upper = (None, None) if interval is None else interval
-    if not all(end is None or np.isfinite(end) for end in (lower, upper)):
-        raise ValueError(f"interval must have finite ends, or None for one to be found; found ({lower}, {upper})")
-    if lower is not None and upper is not None and not lower < upper:
-        raise ValueError(f"interval must be (lower, upper) with lower < upper, found ({lower}, {upper})")
+    lower, upper = given = check_interval(interval)
     positive = built is not None or needs_positive(function)
     proven = operator.bounds() if built is None else (-np.inf, np.inf)
     if built is not None and lower is None:
         lower = built.least()
     found = spectrum(operator, built, key, positive=positive, lower=lower, upper=upper, proven=proven)
     tolerance = 1e-6 * (found.upper - found.lower)
-    for node in (found.nodes[0], found.nodes[-1]):
-        if not found.lower - tolerance <= node <= found.upper + tolerance:
-            if interval is None and built is not None:
-                low = min(found.lower, 0.9 * found.nodes[0])
-                return found._replace(lower=low, upper=max(found.upper, found.nodes[-1]))
+    low, high = found.nodes[0], found.nodes[-1]
+    for end, node, beyond in ((given[0], low, found.lower - low), (given[1], high, high - found.upper)):
+        if end is not None and beyond > tolerance:
             raise ValueError(
                 f"interval ({found.lower:.6g}, {found.upper:.6g}) does not hold the spectrum: a vector v was found "
                 f"with vᵀAv/vᵀv = {node:.6g}. Widen it, or leave it out to have it found."
             )
+    # An end of our own making gives way: bounds from the entries are as tight as rounding allows.
+    if low < found.lower and given[0] is None:
+        found = found._replace(lower=0.9 * low if positive else low - tolerance)
+    if high > found.upper and given[1] is None:
+        found = found._replace(upper=high + tolerance)
     return found
 
 

@@ -20,8 +20,10 @@ from jaxtyping import Array, Float, Int, Key
 
 from thalweg import arguments
 from thalweg.outcomes import Outcome
+from thalweg.spectral.bounds import hosted
 from thalweg.spectral.gradients import Inputs, quadratic_forms
 from thalweg.spectral.operators import Operator, as_operator
+from thalweg.spectral.operators.base import is_traced
 from thalweg.spectral.precondition import Preconditioner
 from thalweg.spectral.probes import draw_log_uniforms, draw_probes
 from thalweg.spectral.recurrence import Tables, block_widths
@@ -187,10 +189,10 @@ class Plan(eqx.Module):
         if operator.dimension != self.dimension:
             raise ValueError(f"A must have the plan's dimension {self.dimension}, found dimension {operator.dimension}")
         # The coefficients say what f is: any function in its place, so that all share the same compiled code.
-        return _estimate(dataclasses.replace(self, f=abs), operator, arguments.random_key("key", key))
+        run = _compiled if is_traced((operator, key, self, jnp.zeros(()))) else hosted(_estimate, operator)
+        return run(dataclasses.replace(self, f=abs), operator, arguments.random_key("key", key))
 
 
-@eqx.filter_jit
 def _estimate(plan: Plan, operator: Operator, key: Key[Array, ""]) -> Estimate:
     dtype = plan.tables.weights.dtype
     probe_key, degree_key, second_key = jax.random.split(key, 3)
@@ -228,6 +230,9 @@ def _estimate(plan: Plan, operator: Operator, key: Key[Array, ""]) -> Estimate:
         status=status,
         degrees_of_freedom=plan.units / 2,
     )
+
+
+_compiled = eqx.filter_jit(_estimate)
 
 
 def _draw_degrees(plan: Plan, key: Key[Array, ""], dtype: Any) -> Int[Array, " units"]:

@@ -1,4 +1,8 @@
-"""Factorisations, where they are cheaper: log det by Cholesky's, everything else by eigenvalues."""
+"""Factorisations, where they are cheaper: log det and tr A⁻¹ by Cholesky's, everything else by eigenvalues.
+
+On arrays that are known they are made by LAPACK on the host, in float64 and with nothing to compile; the error bar is
+what rounding is expected to cost. Where A is differentiated or traced they are JAX's, in A's own precision.
+"""
 
 from collections.abc import Callable
 from typing import Any
@@ -6,70 +10,132 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+import scipy.linalg
 from jaxtyping import Array
 
 from thalweg.spectral.bounds import NotPositiveDefiniteError
 from thalweg.spectral.chebyshev import evaluate
 from thalweg.spectral.estimate import Estimate, Plan, Status
+from thalweg.spectral.functions import reciprocal
 from thalweg.spectral.operators import Operator
-from thalweg.spectral.operators.base import is_concrete
+from thalweg.spectral.operators.base import is_concrete, is_traced
+from thalweg.threads import enough_threads
 
 # Multiplications of a factorisation, in units of d³, weighted by how much slower than a product they run.
 _CHOLESKY, _EIGENVALUES = 0.5, 5.0
-_SMALL = 200
+_AT_ONCE = {"cholesky": 5000, "eigenvalues": 1500, "products": 1000}
+"""Up to this dimension a factorisation takes less time than a stochastic estimate takes to plan."""
+_BARE, _LARGEST = 12_000, 16_000
+"""Up to this dimension Cholesky's takes less than an estimate without a preconditioner; and any fits into memory."""
 
 
-def factorisation_is_cheaper(
-    f: Callable[[Any], Any], operator: Operator, plan: Plan | None, estimates: int = 1
-) -> bool:
-    """Whether a factorisation is predicted to cost less than so many estimates of the kind the plan describes.
+def by_cholesky(f: Callable[[Any], Any]) -> bool:
+    """Whether the sum comes of a Cholesky factor."""
+    return f is jnp.log or f is reciprocal
 
-    Without a plan: whether the matrix is so small that even making one would cost more.
-    """
-    if not operator.materialised:
-        return False
-    size = operator.dimension
-    if size <= _SMALL or plan is None:
-        return size <= _SMALL
-    factor = _CHOLESKY if f is jnp.log else _EIGENVALUES
-    return factor * size < 0.5 * plan.probes * float(plan.mean_degree) * estimates
+
+def exact_at_once(f: Callable[[Any], Any], operator: Operator) -> bool:
+    """Whether a matrix is so small that even planning an estimate would cost more than a factorisation."""
+    kind = "cholesky" if by_cholesky(f) else "eigenvalues"
+    return operator.dimension <= min(_AT_ONCE[kind], _AT_ONCE[kind if operator.materialised else "products"])
+
+
+def exact_instead(f: Callable[[Any], Any], operator: Operator) -> bool:
+    """Whether a factorisation is the better way where no preconditioner helps."""
+    return by_cholesky(f) and operator.library and operator.dimension <= _BARE
+
+
+def exact_is_possible(operator: Operator) -> bool:
+    """Whether a factorisation can be made where an estimate cannot."""
+    return operator.materialised and operator.dimension <= _LARGEST
+
+
+def factorisation_is_cheaper(f: Callable[[Any], Any], operator: Operator, plan: Plan, estimates: int) -> bool:
+    """Whether a factorisation is predicted to cost less than so many estimates of the kind the plan describes."""
+    if exact_at_once(f, operator):
+        return True
+    factor = _CHOLESKY if by_cholesky(f) else _EIGENVALUES
+    dear = factor * operator.dimension < 0.5 * plan.probes * float(plan.mean_degree) * estimates
+    return operator.library and exact_is_possible(operator) and dear
 
 
 def exact_sum(f: Callable[[Any], Any], operator: Operator) -> Estimate:
-    """Compute tr f(A) by a factorisation of the dense matrix; differentiable."""
-    dense = operator.to_dense()
-    if f is jnp.log:
-        root = jnp.linalg.cholesky(dense)
-        value = 2.0 * jnp.sum(jnp.log(jnp.diagonal(root)))
-        lower = upper = jnp.asarray(np.nan, dense.dtype)
+    """Compute tr f(A) by a factorisation; differentiable."""
+    dtype = operator.dtype
+    value: Any
+    if is_concrete(operator) and not is_traced(operator):
+        with enough_threads(operator.dimension):
+            value, error, lower, upper = _on_host(f, operator)
+        if abs(value) > float(jnp.finfo(dtype).max):
+            raise ValueError(f"the sum is {value:.4g}, too large for {dtype}: pass A as float64")
+        error = float(np.hypot(error, 0.5 * float(jnp.finfo(dtype).eps) * value))
     else:
-        eigenvalues = jnp.linalg.eigvalsh(dense)
-        value = jnp.sum(f(eigenvalues))
-        lower, upper = eigenvalues[0], eigenvalues[-1]
-        if is_concrete(operator):
-            _check_away_from_zero(f, jax.lax.stop_gradient(eigenvalues))
-    if is_concrete(operator) and not bool(jnp.isfinite(value)):
-        raise NotPositiveDefiniteError(
-            "f is not finite on the spectrum of A: A is not positive definite, or holds NaN or infinity"
-        )
+        value, error, lower, upper = _traced(f, operator), 0.0, np.nan, np.nan
+    scalar = lambda x: jnp.asarray(x, dtype)
     return Estimate(
-        value=value,
-        standard_error=jnp.zeros((), dense.dtype),
-        products=jnp.asarray(0.0, dense.dtype),
-        lower=lower,
-        upper=upper,
-        status=jnp.asarray(int(Status.OK)),
+        value=value if isinstance(value, jax.Array) else scalar(value),
+        standard_error=scalar(error),
+        products=scalar(0.0),
+        lower=scalar(lower),
+        upper=scalar(upper),
+        status=jnp.where(jnp.isfinite(value), int(Status.OK), int(Status.NOT_FINITE)),
         degrees_of_freedom=np.inf,
         advice="Computed by a factorisation.",
     )
 
 
-def _check_away_from_zero(function: Any, eigenvalues: Array) -> None:
-    """Refuse a matrix that is singular up to rounding, or indefinite, where f has a pole at zero."""
-    if np.isfinite(evaluate(function, 0.0)):
-        return
-    least = eigenvalues.size * float(jnp.finfo(eigenvalues.dtype).eps) * float(jnp.max(jnp.abs(eigenvalues)))
-    if not float(eigenvalues[0]) > least:
+def _traced(f: Callable[[Any], Any], operator: Operator) -> Array:
+    dense = operator.to_dense()
+    if f is jnp.log:
+        value = 2.0 * jnp.sum(jnp.log(jnp.diagonal(jnp.linalg.cholesky(dense))))
+    else:
+        value = jnp.sum(jax.vmap(f)(jnp.linalg.eigvalsh(dense)))
+    if is_concrete(operator) and not bool(jnp.isfinite(jax.lax.stop_gradient(value))):
+        raise NotPositiveDefiniteError("f is not finite on the spectrum of A: A is not positive definite")
+    return value
+
+
+def _on_host(f: Callable[[Any], Any], operator: Operator) -> tuple[float, float, float, float]:
+    """The sum, what rounding is expected to cost it, and the ends of the spectrum where they are known."""
+    eps = float(np.finfo(np.float64).eps)
+    if by_cholesky(f):
+        return *_cholesky(f is jnp.log, operator.on_host(), eps), np.nan, np.nan
+    eigenvalues = operator.eigenvalues()
+    largest = float(np.max(np.abs(eigenvalues)))
+    if not np.isfinite(evaluate(f, 0.0)) and not float(eigenvalues[0]) > eigenvalues.size * eps * largest:
         raise NotPositiveDefiniteError(
             f"A must be positive definite for this function: its smallest eigenvalue is {float(eigenvalues[0]):.4g}"
         )
+    values = evaluate(f, eigenvalues)
+    if not np.all(np.isfinite(values)):
+        where = eigenvalues[~np.isfinite(values)][0]
+        raise ValueError(f"f is not finite at an eigenvalue of A, {where:.6g}: it is undefined or too large there")
+    # What LAPACK makes of the eigenvalues is off by a few eps·‖A‖, at least; f moves by its slope times that.
+    slopes = np.nan_to_num(evaluate(f, eigenvalues, derivative=True), nan=0.0, posinf=0.0, neginf=0.0)
+    error = eps * np.hypot(largest * np.linalg.norm(slopes), np.linalg.norm(values))
+    return float(np.sum(values)), float(error), float(eigenvalues[0]), float(eigenvalues[-1])
+
+
+def _cholesky(log: bool, dense: np.ndarray, eps: float) -> tuple[float, float]:
+    diagonal = np.diagonal(dense).copy()
+    try:
+        # LAPACK's order of a symmetric matrix: the transpose needs no copy but the factor's own.
+        root = scipy.linalg.cholesky(dense.T, lower=True, check_finite=False)
+        pivots = np.diagonal(root) ** 2
+        # A pivot is what is left of its diagonal entry: nothing but rounding, if A is singular.
+        lost = not np.all(pivots > 8 * eps * np.sqrt(len(pivots)) * diagonal)
+    except scipy.linalg.LinAlgError:
+        lost = True
+    if lost:
+        least = float(scipy.linalg.eigvalsh(dense, check_finite=False, subset_by_index=(0, 0))[0])
+        raise NotPositiveDefiniteError(
+            f"A must be positive definite for this function: its smallest eigenvalue is {least:.4g} up to rounding. "
+            "Shift it (A + εI)."
+        )
+    kept = diagonal / pivots
+    if log:
+        logs = np.log(pivots)
+        return float(np.sum(logs)), float(eps * np.hypot(np.linalg.norm(kept), np.linalg.norm(logs)))
+    inverse, _ = scipy.linalg.lapack.dtrtri(root, lower=1)
+    columns = np.sum(np.tril(inverse) ** 2, axis=0)
+    return float(np.sum(columns)), float(eps * np.linalg.norm(kept * columns))

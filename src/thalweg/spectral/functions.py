@@ -4,7 +4,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import jax
 import jax.numpy as jnp
+import numpy as np
 
 
 def reciprocal(x: Any) -> Any:
@@ -51,6 +53,31 @@ def named(f: Any) -> Callable[[Any], Any]:
     True
     """
     function = NAMED.get(f) if isinstance(f, str) else f
+    if isinstance(f, np.ufunc):
+        function = getattr(jnp, f.__name__, None)
     if not callable(function):
         raise TypeError(f"f must be a function written in jax.numpy, 'log' or 'inverse', found {f!r}")
+    _check_elementwise(f, function)
     return function
+
+
+def _check_elementwise(f: Any, function: Callable[[Any], Any]) -> None:
+    three = jax.ShapeDtypeStruct((3,), np.float64)
+    with jax.enable_x64(True):
+        try:
+            each = jax.eval_shape(jax.vmap(function), three)
+        except Exception as error:
+            raise TypeError(
+                f"f must be an elementwise function of one array, written in jax.numpy; {f!r} raised "
+                f"{type(error).__name__} when JAX traced it"
+            ) from error
+        try:
+            together = jax.eval_shape(function, three)
+        except Exception:
+            together = each  # a function of one number, such as lax.cond makes, is elementwise too
+    if getattr(each, "shape", None) != (3,) or not jnp.issubdtype(each.dtype, jnp.number):
+        raise TypeError(f"f must return one real number for every number, found {each} for three from {f!r}")
+    if jnp.issubdtype(each.dtype, jnp.complexfloating):
+        raise TypeError(f"f must return real numbers, found {each.dtype} from {f!r}")
+    if together.shape == () and not together.weak_type:
+        raise TypeError(f"f must be elementwise: {f!r} made one number of three")

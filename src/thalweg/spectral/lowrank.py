@@ -10,7 +10,7 @@ with Ω a choice of columns or a Gaussian block; Ω is frozen in the plan, so th
 """
 
 from abc import abstractmethod
-from typing import Any
+from typing import Any, ClassVar
 
 import equinox as eqx
 import jax
@@ -19,7 +19,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int, Key
 
 from thalweg import arguments
-from thalweg.spectral.bounds import spectrum
+from thalweg.spectral.bounds import IllConditionedError, compiled, host_random, hosted, spectrum
 from thalweg.spectral.operators import Operator, ShiftedOperator
 from thalweg.spectral.precondition import Preconditioner, Request
 
@@ -41,11 +41,22 @@ class LowRank(Preconditioner):
     noise: Float[Array, ""]
     log_determinant: Float[Array, ""]
     inverse_trace: Float[Array, ""]
+    proven: bool = eqx.field(static=True)
 
-    def __init__(self, operator: Operator, sample: Any, shift: Array | None, products: int) -> None:
-        self.sample, self.shift, self.products = sample, shift, np.asarray(products)
-        parts = _low_rank_parts(operator, sample, shift)
-        self.basis, self.eigenvalues, self.noise, self.log_determinant, self.inverse_trace = parts
+    def __init__(self, operator: Operator, sample: Any, shift: Array | None, products: int, proven: bool) -> None:
+        self.sample, self.shift, self.products, self.proven = sample, shift, np.asarray(products), proven
+        factor, noise = hosted(_factor, operator)(operator, sample, shift)
+        # In float64, where the Gram matrix keeps the digits of its small eigenvalues that an SVD would.
+        tall, level, dtype = np.asarray(factor, np.float64), float(noise), operator.dtype
+        eigenvalues, vectors = np.linalg.eigh(tall.T @ tall)
+        eigenvalues = np.maximum(eigenvalues, np.finfo(np.float64).eps * max(eigenvalues[-1], level))
+        if not np.all(np.isfinite(eigenvalues)):
+            raise IllConditionedError(f"A − {level:.4g}·I must be positive semi-definite for this preconditioner")
+        size, rank = tall.shape
+        self.noise, self.eigenvalues = noise, jnp.asarray(eigenvalues, dtype)
+        self.basis = jnp.asarray((tall @ vectors) / np.sqrt(eigenvalues), dtype)
+        self.log_determinant = jnp.asarray((size - rank) * np.log(level) + np.sum(np.log(eigenvalues + level)), dtype)
+        self.inverse_trace = jnp.asarray((size - rank) / level + np.sum(1.0 / (eigenvalues + level)), dtype)
 
     def inverse_root(self, block: Array) -> Array:
         """P^(−½) V = σ⁻¹ (V − U (1 − σ/√(s² + σ²)) UᵀV)."""
@@ -66,11 +77,13 @@ class LowRank(Preconditioner):
         return exact - sampled / vectors.shape[1]
 
     def least(self) -> float | None:
-        """1 less what rounding can do: P ≼ A holds to a few eps·κ(A)."""
+        """1 less what rounding can do, where σ² is known: P ≼ A then holds to a few eps·κ(A)."""
+        if not self.proven:
+            return None
         kappa = 1.0 + float(jnp.max(self.eigenvalues) / self.noise)
         lost = 8.0 * float(jnp.finfo(self.basis.dtype).eps) * kappa
         if lost > 0.5:
-            raise ValueError(
+            raise IllConditionedError(
                 f"A is too ill-conditioned for {self.basis.dtype} with this preconditioner: κ is about {kappa:.2g}. "
                 "Use float64, or a larger noise."
             )
@@ -104,7 +117,8 @@ def _factor(operator: Operator, sample: Any, shift: Array | None) -> tuple[Array
     remainder, noise = _without_noise(operator, shift)
     columns, core = sample(remainder)
     core = 0.5 * (core + core.T)
-    core = core + 4 * jnp.finfo(core.dtype).eps * jnp.trace(core) * jnp.eye(core.shape[0], dtype=core.dtype)
+    breath = 4 * jnp.finfo(core.dtype).eps * jnp.trace(core) + jnp.finfo(core.dtype).tiny
+    core = core + breath * jnp.eye(core.shape[0], dtype=core.dtype)
     root = jnp.linalg.cholesky(core)
     return jax.scipy.linalg.solve_triangular(root, columns.T, lower=True).T, noise
 
@@ -118,18 +132,6 @@ def _without_noise(operator: Operator, shift: Array | None) -> tuple[Operator, A
     return remainder, noise
 
 
-@eqx.filter_jit
-def _low_rank_parts(operator: Operator, sample: Any, shift: Array | None) -> tuple:
-    factor, noise = _factor(operator, sample, shift)
-    size, rank = factor.shape
-    # The Gram matrix's eigenvectors would lose half the digits of the small ones: L is tall, its SVD is cheap.
-    basis, singular, _ = jnp.linalg.svd(factor, full_matrices=False)
-    eigenvalues = singular**2
-    log_determinant = (size - rank) * jnp.log(noise) + jnp.sum(jnp.log(eigenvalues + noise))
-    inverse_trace = (size - rank) / noise + jnp.sum(1.0 / (eigenvalues + noise))
-    return basis, eigenvalues, noise, log_determinant, inverse_trace
-
-
 class _LowRankRequest(Request):
     rank: int | None = None
     noise: float | None = None
@@ -141,27 +143,19 @@ class _LowRankRequest(Request):
         if self.noise is not None:
             arguments.number(f"noise of {name}", self.noise, above=0)
 
-    def build(self, operator: Operator, key: Key[Array, ""], probes: int) -> Preconditioner:
+    def build(self, operator: Operator, key: Key[Array, ""], probes: int) -> LowRank:
         """Find σ², then Ω."""
-        bounds_key, sketch_key, rank_key = jax.random.split(key, 3)
         if self.rank is not None:
             arguments.whole(f"rank of {type(self).__name__}", self.rank, most=operator.dimension)
-        level, products = self.noise, 0
-        own = None if level is not None else operator.split()[1]
-        if own is not None:
-            level = float(arguments.number("noise of the operator", own, above=0))
-        elif level is None:
-            found = spectrum(operator, None, bounds_key, positive=True)
-            level, products = found.lower, found.products
-        shift = None if own is not None else jnp.asarray(level, operator.dtype)
-        sample, spent = self._sample(operator, shift, float(level), sketch_key, rank_key, probes)
-        return LowRank(operator, sample, shift, products + spent)
+        level, own = self.noise, None
+        if level is None:
+            own = operator.split()[1]
+            level = None if own is None else float(arguments.number("noise of the operator", own, above=0))
+        return self._built(operator, level, own is not None, key, probes)
 
     @abstractmethod
-    def _sample(
-        self, operator: Operator, shift: Array | None, level: float, key: Array, rank_key: Array, probes: int
-    ) -> tuple[Any, int]:
-        """Ω, and the products it took."""
+    def _built(self, operator: Operator, level: float | None, own: bool, key: Array, probes: int) -> "LowRank":
+        """P for a σ² that is given, the operator's ``own``, or to be found."""
 
 
 class PivotedCholesky(_LowRankRequest):
@@ -172,8 +166,8 @@ class PivotedCholesky(_LowRankRequest):
     rank
         The rank k, or None to choose it by the cost model.
     noise
-        σ² with A − σ²I still positive semi-definite. An operator of the form K + σ²I knows its own; for others the
-        default is the lower end of the spectrum, found by Lanczos' method, which costs more products than all the rest.
+        σ² with A − σ²I still positive semi-definite. An operator of the form K + σ²I knows its own; for others it is
+        found: the least eigenvalues of A at the pivots settle at σ².
 
     Examples
     --------
@@ -183,26 +177,38 @@ class PivotedCholesky(_LowRankRequest):
     ValueError: rank of PivotedCholesky must be a whole number of at least 1, found 0
     """
 
-    def _sample(
-        self, operator: Operator, shift: Array | None, level: float, key: Array, rank_key: Array, probes: int
-    ) -> tuple[Any, int]:
-        remainder, _ = _without_noise(operator, shift)
-        size = operator.dimension
-        # A remainder so small that its share of log det A is below a hundredth of d needs no more pivots.
-        enough = jnp.asarray(1e-2 * size * level if self.rank is None else 0.0, operator.dtype)
+    least_explained: ClassVar[float] = 0.0
+    """The share of the trace above the noise that a first trial must explain, for more of the same to be made."""
+
+    def _built(self, operator: Operator, level: float | None, own: bool, key: Array, probes: int) -> LowRank:
+        size, dtype, enough = operator.dimension, operator.dtype, 0.0
+        proven = level is not None
+        shift = None if own or level is None else jnp.asarray(level, dtype)
+        remainder = operator if level is None else _without_noise(operator, shift)[0]
+        if level is not None and self.rank is None:
+            # A remainder so small that its share of log det A is below a hundredth of d needs no more pivots.
+            enough = 1e-2 * size * level
         # Grow by doubling: a step of the factorisation costs as much as its table is wide.
         largest = min(_LARGEST_RANK, size)
         capacities = [rank for rank in (_LARGEST_RANK // 4, _LARGEST_RANK // 2) if rank < largest] + [largest]
         for rank in [self.rank] if self.rank else capacities:
-            found, traces, factor = _pivots(remainder, enough, rank)
-            pivots = np.asarray(found)
-            full = int(np.sum(pivots >= 0))
-            if full < rank:
+            found, left, factor = compiled(_pivots, True)(remainder, jnp.asarray(enough, dtype), rank)
+            # None, where nothing is left of K at all: then any does.
+            pivots = np.asarray(found)[np.asarray(found) >= 0] if int(found[0]) >= 0 else np.zeros(1, int)
+            noise, seen = _noise(factor, pivots) if level is None else (level, False)
+            if len(pivots) < rank or seen:
                 break
-        if self.rank is not None:
-            return _Columns(jnp.asarray(pivots[: max(1, full)])), 0
-        rank = _choose_rank(remainder, level, factor, np.asarray(traces), full, rank_key, probes)
-        return _Columns(jnp.asarray(pivots[:rank])), 4
+            if not proven and _explained(operator, noise, left) < self.least_explained:
+                raise IllConditionedError("A is no matrix of low rank plus noise, as far as a trial can tell")
+        traces, spent = np.asarray(left, np.float64), 0
+        if not proven:
+            traces = np.maximum(traces - noise * (size - 1 - np.arange(len(traces))), 0.0)
+            shift = jnp.asarray(noise, dtype)
+            remainder = _without_noise(operator, shift)[0]
+        if self.rank is None:
+            spent = 4
+            pivots = pivots[: _choose_rank(remainder, noise, factor, traces, len(pivots), key, probes)]
+        return LowRank(operator, _Columns(jnp.asarray(pivots)), shift, spent, proven)
 
 
 class Nystrom(_LowRankRequest):
@@ -223,22 +229,41 @@ class Nystrom(_LowRankRequest):
     ValueError: noise of Nystrom must be a finite number above 0, found -1.0
     """
 
-    def _sample(
-        self, operator: Operator, shift: Array | None, level: float, key: Array, rank_key: Array, probes: int
-    ) -> tuple[Any, int]:
-        size = operator.dimension
+    def _built(self, operator: Operator, level: float | None, own: bool, key: Array, probes: int) -> LowRank:
+        size, dtype, products = operator.dimension, operator.dtype, 0
+        if level is None:
+            found = spectrum(operator, None, key, positive=True)
+            level, products = found.lower, found.products
+        shift = None if own else jnp.asarray(level, dtype)
         rank = self.rank or min(_LARGEST_RANK, size)
-        sketch, _ = jnp.linalg.qr(jax.random.normal(key, (size, rank), operator.dtype))
-        if self.rank is not None:
-            return _Sketch(sketch), rank
-        factor, _ = _factor(operator, _Sketch(sketch), shift)
-        lost = jnp.sum(factor**2) - jnp.cumsum(jnp.sum(factor**2, axis=0))
-        remainder, _ = _without_noise(operator, shift)
-        chosen = _choose_rank(remainder, level, factor, np.asarray(lost), rank, rank_key, probes)
-        return _Sketch(sketch[:, :chosen]), rank + 4
+        sketch = jnp.asarray(np.linalg.qr(host_random(key, 3).standard_normal((size, rank)))[0], dtype)
+        chosen = rank
+        if self.rank is None:
+            factor, _ = hosted(_factor, operator)(operator, _Sketch(sketch), shift)
+            squares = np.sum(np.asarray(factor, np.float64) ** 2, axis=0)
+            remainder, _ = _without_noise(operator, shift)
+            lost = np.sum(squares) - np.cumsum(squares)
+            chosen, products = _choose_rank(remainder, level, factor, lost, rank, key, probes), products + 4
+        return LowRank(operator, _Sketch(sketch[:, :chosen]), shift, products + rank, True)
 
 
-@eqx.filter_jit
+def _noise(factor: Array, pivots: np.ndarray) -> tuple[float, bool]:
+    """σ² of A ≈ LLᵀ + σ²I by the least eigenvalue of A at the pivots; and whether several of them agree on it."""
+    root = np.asarray(factor, np.float64)[pivots, : len(pivots)]
+    eigenvalues = np.linalg.svdvals(root)[::-1] ** 2
+    if not eigenvalues.size or not eigenvalues[0] > 0:
+        raise IllConditionedError("A is singular up to rounding: no noise was found for a preconditioner")
+    # A little less: the matrix of the pivots is to have a root without it.
+    return 0.999 * float(eigenvalues[0]), bool(eigenvalues[:9][-1] < 1.05 * eigenvalues[0])
+
+
+def _explained(operator: Operator, level: float, left: Array) -> float:
+    """How much of the trace above the noise a factorisation explains, between 0 and 1."""
+    size, rank = operator.dimension, len(left)
+    above = float(jnp.sum(operator.diagonal())) - size * level
+    return 1.0 - (float(left[-1]) - (size - rank) * level) / above if above > 0 else 1.0
+
+
 def _pivots(remainder: Operator, enough: Array, rank: int) -> tuple[Array, Array, Array]:
     """Choose pivots greedily: the largest diagonal entry of what is left of K.
 
@@ -267,7 +292,9 @@ def _pivots(remainder: Operator, enough: Array, rank: int) -> tuple[Array, Array
 
     def unfinished(carry: tuple) -> Array:
         index, _, left, _, _ = carry
-        return (index < rank) & (jnp.max(left) > floor) & (jnp.sum(left) > enough)
+        done = jnp.sum(left) <= enough
+        # At every eighth only: the programs that follow are compiled for a number of pivots.
+        return (index < rank) & (jnp.max(left) > floor) & ~(done & (index % 8 == 0))
 
     factor, traces = jnp.zeros((left.size, rank), left.dtype), jnp.zeros(rank, left.dtype)
     start = (jnp.asarray(0), factor, left, jnp.full(rank, -1), traces)
@@ -278,7 +305,7 @@ def _pivots(remainder: Operator, enough: Array, rank: int) -> tuple[Array, Array
 def _choose_rank(
     remainder: Operator,
     noise: float,
-    factor: Float[Array, "d k"],
+    factor: Array,
     traces: np.ndarray,
     largest: int,
     key: Key[Array, ""],
@@ -293,14 +320,15 @@ def _choose_rank(
     """
     size = remainder.dimension
     largest = max(largest, 1)
-    candidates = np.unique(np.geomspace(min(8, largest), largest, 12).astype(int)).tolist()
-    omega = jax.random.normal(key, (size, 4), remainder.dtype)
-    whole = remainder.mv(omega)
+    eighths = 8 * np.geomspace(1, max(largest // 8, 1), 12).astype(int)
+    candidates = np.unique(np.minimum(np.append(eighths, largest), largest)).tolist()
+    omega, columns = host_random(key, 4).standard_normal((size, 4)), np.asarray(factor)
+    whole = np.asarray(hosted(type(remainder).mv, remainder)(remainder, jnp.asarray(omega, remainder.dtype)))
     costs = []
     for rank in candidates:
-        part = factor[:, :rank]
+        part = columns[:, :rank]
         rest = whole - part @ (part.T @ omega)
-        frobenius = float(jnp.sqrt(jnp.sum(rest**2) / 4))
+        frobenius = float(np.sqrt(np.sum(rest**2) / 4))
         trace = max(float(traces[rank - 1]), 1e-300)
         top = min(np.sqrt(frobenius * min(frobenius**2 / trace, frobenius)), trace)
         kappa = 1.0 + top / noise

@@ -7,24 +7,35 @@ gathered here once; the compiled estimate takes the plan as an argument.
 from collections.abc import Callable
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Key
 
 from thalweg import arguments
 from thalweg.spectral import degrees as laws
-from thalweg.spectral.bounds import Spectrum, check_symmetric, find_interval, needs_positive, widen
+from thalweg.spectral.bounds import (
+    IllConditionedError,
+    Spectrum,
+    check_interval,
+    check_symmetric,
+    find_interval,
+    needs_positive,
+    widen,
+)
 from thalweg.spectral.chebyshev import MAX_DEGREE, clenshaw, evaluate, series, to_unit
 from thalweg.spectral.estimate import Plan
 from thalweg.spectral.functions import named, reciprocal
 from thalweg.spectral.gradients import GRADIENTS
-from thalweg.spectral.operators import as_operator
-from thalweg.spectral.operators.base import frozen, is_concrete
+from thalweg.spectral.operators import Operator, as_operator
+from thalweg.spectral.operators.base import frozen, is_concrete, is_traced
+from thalweg.spectral.operators.convert import check_dimension
 from thalweg.spectral.precondition import Preconditioner, Request
 from thalweg.spectral.probes import KINDS
 from thalweg.spectral.recurrence import Tables
 from thalweg.spectral.tuning import Tuner, thin
+
+MOST_CONDITION = 1e7
+"""κ = upper/lower beyond which a series that is singular at 0 has too many terms, about 18√κ, to be worth it."""
 
 
 def plan(
@@ -92,27 +103,28 @@ def plan(
     6.0
     """
     operator = as_operator(A, dimension)
-    if dimension is not None and dimension != operator.dimension:
-        raise ValueError(f"dimension must be that of A, {operator.dimension}, or left out, found {dimension}")
+    check_dimension(operator, dimension)
     key = arguments.random_key("key", key)
-    if not is_concrete(operator):
+    if not is_concrete(operator) or is_traced((key, jnp.zeros(()))):
         raise TypeError(
             "a plan needs concrete arrays, and A is being traced by jit or vmap: make the plan outside, "
             "plan = thalweg.spectral.plan(f, A, key), and pass it in, plan.estimate(A, key)"
         )
-    operator = frozen(operator)
-    units, group = _check_counts(probes, group, probe, operator.dimension)
-    arguments.one_of("law", law, laws.LAWS)
-    if gradient is not None:
-        arguments.one_of("gradient", gradient, GRADIENTS)
-    slack = float(arguments.number("slack", slack, least=1))
-    bounds_key, preconditioner_key, symmetry_key = jax.random.split(key, 3)
-    check_symmetric(operator, symmetry_key)
-    f = named(f)
+    operator, f = frozen(operator), named(f)
+    units, group, slack = check_options(
+        f, operator, probes, degree, law, rho, interval, slack, preconditioner, probe, group, gradient, precision
+    )
+    check_symmetric(operator, key)
     function, form = _form(f, preconditioner)
-    built = None if preconditioner is None else preconditioner.build(operator, preconditioner_key, probes)
-    bounds = find_interval(function, operator, built, bounds_key, interval)
-    lower, upper = widen(bounds.lower, bounds.upper, slack, needs_positive(function))
+    built = None if preconditioner is None else preconditioner.build(operator, key, probes)
+    bounds = find_interval(function, operator, built, key, interval)
+    positive = needs_positive(function)
+    lower, upper = widen(bounds.lower, bounds.upper, slack, positive)
+    if positive and check_interval(interval)[0] is None and upper > MOST_CONDITION * lower:
+        raise IllConditionedError(
+            f"A is too ill-conditioned for products alone: its eigenvalues reach from about {lower:.2g} to "
+            f"{upper:.2g}. Use a preconditioner, shift it (A + εI), or use method='exact' where it fits."
+        )
     dtype = operator.dtype
     # Ã = scale·A − shift is applied in the operator's precision: take as the interval what the rounded numbers mean.
     scale = float(np.asarray(2.0 / (upper - lower), dtype))
@@ -155,6 +167,35 @@ def plan(
         gradient=gradient or "series",
         precision=precision,
     )
+
+
+def check_options(
+    f: Callable[[Any], Any],
+    operator: Operator,
+    probes: Any = 32,
+    degree: Any = None,
+    law: Any = "optimal",
+    rho: Any = None,
+    interval: Any = None,
+    slack: Any = 1.0,
+    preconditioner: Any = None,
+    probe: Any = "rademacher",
+    group: Any = None,
+    gradient: Any = None,
+    precision: Any = "highest",
+) -> tuple[int, int, float]:
+    """Check the options of a plan; return how many groups of how many probes there are, and the slack."""
+    arguments.one_of("law", law, laws.LAWS)
+    arguments.one_of("precision", precision, ("default", "high", "highest"))
+    if gradient is not None:
+        arguments.one_of("gradient", gradient, GRADIENTS)
+    for name, value, above in (("degree", degree, 0.0), ("rho", rho, 1.0)):
+        if value is not None:
+            arguments.number(name, value, above=above)
+    check_interval(interval)
+    _form(f, preconditioner)
+    units, group = _check_counts(probes, group, probe, operator.dimension)
+    return units, group, float(arguments.number("slack", slack, least=1))
 
 
 def _form(f: Callable[[Any], Any], preconditioner: Any) -> tuple[Callable[[Any], Any], str]:
@@ -207,7 +248,7 @@ def _check_counts(probes: int, group: int | None, probe: str, dimension: int) ->
 def _density(bounds: Spectrum, lower: float, upper: float, size: int) -> tuple[np.ndarray, np.ndarray]:
     """Ritz values on [−1, 1] and their weights, few enough for the tables of all degrees."""
     nodes = np.clip(to_unit(bounds.nodes, lower, upper), -1.0, 1.0)
-    return thin(nodes, bounds.weights, max(8, min(400, 10_000_000 // max(size, 1))))
+    return thin(nodes, bounds.weights, max(8, min(400, 2_000_000 // max(size, 1))))
 
 
 def _tables(tuner: Tuner, law: laws.Law, dtype: Any) -> list[Array]:

@@ -1,10 +1,9 @@
-"""The sums people ask for by name. Each plans by itself, or takes a plan.
+"""The sums people ask for by name.
 
-Called on concrete arrays they raise where something is wrong, and widen an interval that turns out too narrow; under
-jit or vmap they need a plan, and return a status instead.
+Called on concrete arrays they choose their way, plan by themselves, raise where something is wrong, and widen an
+interval that turns out too narrow; under jit or vmap they need a plan, and return a status instead.
 """
 
-import dataclasses
 from collections.abc import Callable
 from typing import Any
 
@@ -14,17 +13,10 @@ import jax.numpy as jnp
 from jaxtyping import Array, Key
 
 from thalweg import arguments
-from thalweg.spectral.adaptive import Target, batches_wanted, refine
-from thalweg.spectral.bounds import check_symmetric
-from thalweg.spectral.estimate import Estimate, Plan, Status
-from thalweg.spectral.exact import exact_sum, factorisation_is_cheaper
+from thalweg.spectral.estimate import Estimate, Plan
 from thalweg.spectral.functions import Exponential, Power, entropy_density, named, reciprocal
-from thalweg.spectral.operators import Operator, as_operator, gram_operator
-from thalweg.spectral.operators.base import frozen, is_concrete, is_traced
-from thalweg.spectral.plan import plan as make_plan
-
-_WIDENINGS = 6
-METHODS = ("stochastic", "exact", "auto")
+from thalweg.spectral.operators import gram_operator
+from thalweg.spectral.ways import in_float64, summed, target_of
 
 
 def spectral_sum(
@@ -36,7 +28,7 @@ def spectral_sum(
     rtol: float | None = None,
     atol: float | None = None,
     budget: int | None = None,
-    method: str = "stochastic",
+    method: str = "auto",
     **options: Any,
 ) -> Estimate:
     """Estimate tr f(A) without bias, with an error bar.
@@ -60,7 +52,8 @@ def spectral_sum(
         With ``rtol`` or ``atol``: at most this many products (those of the plan apart, in multiples of one estimate's
         worth); ten thousand estimates' worth by default. The status says if it ended.
     method
-        ``"stochastic"``; ``"exact"`` factorises the matrix; ``"auto"`` does so where that is predicted to be cheaper.
+        ``"exact"`` factorises the matrix, in float64; ``"stochastic"`` estimates; ``"auto"`` takes whichever is
+        predicted to be cheaper, and finds a preconditioner by itself where one helps.
     **options
         Those of :func:`thalweg.spectral.plan`.
 
@@ -73,130 +66,15 @@ def spectral_sum(
     --------
     >>> import jax, jax.numpy as jnp
     >>> A = jnp.diag(jnp.array([1.0, 4.0, 9.0]))
-    >>> result = spectral_sum(jnp.sqrt, A, jax.random.key(0), probes=4, rtol=0.05)
+    >>> spectral_sum(jnp.sqrt, A, jax.random.key(0)).message
+    'ok Computed by a factorisation.'
+    >>> result = spectral_sum(jnp.sqrt, A, jax.random.key(0), method="stochastic", probes=4, rtol=0.05)
     >>> round(float(result.value), 0), result.message
     (6.0, "ok A factorisation would be cheaper: method='auto' uses it.")
     """
-    return _summed(named(f), A, key, _target(rtol, atol), plan=plan, budget=budget, method=method, **options)
-
-
-def _target(rtol: float | None, atol: float | None) -> Target | None:
-    if rtol is None and atol is None:
-        return None
-    relative, absolute = (
-        0.0 if tolerance is None else float(arguments.number(name, tolerance, above=0))
-        for name, tolerance in (("rtol", rtol), ("atol", atol))
-    )
-    return lambda value: max(absolute, relative * abs(value))
-
-
-def _summed(
-    f: Callable[[Any], Any],
-    A: Any,
-    key: Key[Array, ""],
-    target: Target | None,
-    *,
-    plan: Plan | None = None,
-    budget: int | None = None,
-    method: str = "stochastic",
-    **options: Any,
-) -> Estimate:
-    """The sum; ``target`` is the half-width that is wanted, for a value of the sum."""
-    arguments.one_of("method", method, METHODS)
-    key = arguments.random_key("key", key)
-    if budget is not None:
-        budget = arguments.whole("budget", budget)
-        if target is None:
-            raise ValueError(f"budget limits what rtol or atol may spend, and neither is given; found budget={budget}")
-    if plan is not None:
-        _check_beside_plan(arguments.instance("plan", plan, Plan), f, method, options)
-    operator = as_operator(A, options.get("dimension"))
-    if method == "exact":
-        return _exact(f, operator, key)
-    if is_traced(key) or not is_concrete(operator):
-        return _traced(plan, operator, key, target)
-    spent = 0
-    if plan is None:
-        if "gradient" not in options and is_traced(operator):
-            options["gradient"] = "series"
-        plan_key, key = jax.random.split(key)
-        if method == "auto" and factorisation_is_cheaper(f, operator, None):
-            return _exact(f, operator, key)
-        plan = make_plan(f, operator, plan_key, **options)
-        if method == "auto" and factorisation_is_cheaper(f, operator, plan):
-            return _exact(f, operator, key)
-        plan, first, spent = _run_and_widen(plan, operator, plan_key, key, options)
-    else:
-        first = plan.estimate(operator, key)
-    if first.outcome != Status.OK:
-        raise ValueError(f"estimate failed: {first.message}")
-    rounding = float(plan.rounding)
-    cheaper = factorisation_is_cheaper(f, operator, plan, batches_wanted(first, target, rounding)[0])
-    if method == "auto" and cheaper:
-        return _exact(f, operator, key)
-    draw = lambda index: plan.estimate(operator, jax.random.fold_in(key, index))
-    result = refine(draw, first, target, budget, rounding)
-    return dataclasses.replace(
-        result,
-        products=result.products + jnp.asarray(spent, result.products.dtype),
-        advice="A factorisation would be cheaper: method='auto' uses it." if cheaper else "",
-    )
-
-
-def _check_beside_plan(plan: Plan, f: Callable[[Any], Any], method: str, options: dict[str, Any]) -> None:
-    if plan.f != f:
-        raise ValueError(
-            f"plan was made for another function, {plan.f!r}: make one for {f!r}, the function of this sum, or call "
-            "plan.estimate(A, key)"
-        )
-    if method != "stochastic":
-        raise ValueError(f"method={method!r} makes no use of a plan: leave one of the two out")
-    for name, value in options.items():
-        if name != "dimension":
-            raise ValueError(
-                f"{name} belongs to the plan, and a plan is given: pass it to thalweg.spectral.plan, "
-                f"found {name}={value!r}"
-            )
-
-
-def _traced(plan: Plan | None, operator: Operator, key: Key[Array, ""], target: Target | None) -> Estimate:
-    if plan is None:
-        raise TypeError(
-            "a plan must be made outside jit and vmap, where arrays and keys are concrete: "
-            "plan = thalweg.spectral.plan(f, A, key), then pass plan=plan"
-        )
-    if target is not None:
-        raise ValueError(
-            "rtol and atol decide by the first numbers how many more are drawn, which jit and vmap cannot do: "
-            "leave them out there"
-        )
-    return plan.estimate(operator, key)
-
-
-def _exact(f: Callable[[Any], Any], operator: Operator, key: Key[Array, ""]) -> Estimate:
-    if is_concrete(operator) and not is_traced(key):
-        check_symmetric(frozen(operator), key)
-    return exact_sum(f, operator)
-
-
-def _run_and_widen(
-    plan: Plan, operator: Operator, plan_key: Any, key: Any, options: dict[str, Any]
-) -> tuple[Plan, Estimate, int]:
-    """Run an estimate; where the watch finds an eigenvalue outside an interval of our own making, widen it and redo.
-
-    Returns the plan that held, its estimate, and the products spent before that estimate.
-    """
-    lower, upper = options.get("interval") or (None, None)
-    own = {Status.BELOW: lower is None, Status.ABOVE: upper is None}
-    first, spent = plan.estimate(operator, key), int(plan.products)
-    for attempt in range(1, _WIDENINGS):
-        if not own.get(first.outcome):
-            break
-        wider = {**options, "slack": options.get("slack", 1.0) * 1.5**attempt}
-        plan = make_plan(plan.f, operator, plan_key, **wider)
-        spent += int(jax.lax.stop_gradient(first.products)) + int(plan.products)
-        first = plan.estimate(operator, key)
-    return plan, first, spent
+    f, target = named(f), target_of(rtol, atol)
+    call = lambda: summed(f, A, key, target, plan=plan, budget=budget, method=method, **options)
+    return in_float64(A, key, plan, call)
 
 
 def logdet(A: Any, key: Key[Array, ""], **options: Any) -> Estimate:
@@ -319,17 +197,21 @@ def schatten_norm(X: Any, key: Key[Array, ""], *, p: float, smoothing: float = 0
     3.4641
     """
     p, smoothing = float(arguments.number("p", p, above=0)), float(arguments.number("smoothing", smoothing, least=0))
-    gram = gram_operator(X, smoothing, options.get("dimension"))
     function = jnp.sqrt if p == 1 else Power(0.5 * p)
     if smoothing > 0 and options.get("plan") is None:
         lower, upper = options.get("interval") or (None, None)
         options["interval"] = (smoothing * (1 - 1e-3) if lower is None else lower, upper)
-    wanted = _target(options.pop("rtol", None), options.pop("atol", None))
+    wanted = target_of(options.pop("rtol", None), options.pop("atol", None))
     # The norm is (sum)^(1/p): what is wanted of the norm, carried back to the sum.
     target = None if wanted is None else lambda total: wanted(total ** (1 / p)) * p * total ** (1 - 1 / p)
-    result = _summed(function, gram, key, target, **options)
-    if p == 1:
-        return result
-    norm = result.value ** (1.0 / p)
-    error = jax.lax.stop_gradient(norm / (p * result.value)) * result.standard_error
-    return eqx.tree_at(lambda e: (e.value, e.standard_error), result, (norm, error))
+    dimension = options.pop("dimension", None)
+
+    def norm() -> Estimate:
+        result = summed(function, gram_operator(X, smoothing, dimension), key, target, **options)
+        if p == 1:
+            return result
+        root = result.value ** (1.0 / p)
+        error = jax.lax.stop_gradient(root / (p * result.value)) * result.standard_error
+        return eqx.tree_at(lambda e: (e.value, e.standard_error), result, (root, error))
+
+    return in_float64(X, key, options.get("plan"), norm)

@@ -50,6 +50,10 @@ class Divergence(eqx.Module):
         """x − y in the coordinates in which the linear model of f is taken (those dual to the gradient)."""
         return trees.subtract(x, y)
 
+    def model(self, gradient: PyTree[Array], x: PyTree[Array], y: PyTree[Array], size: Scalar) -> Scalar:
+        """⟨gradient, x − y⟩ + D(x ‖ y)/size: what the model of f around y adds to f(y)."""
+        return trees.inner(gradient, self.displacement(x, y)) + self.value(x, y) / size
+
     def residual_norm(self, centre: PyTree[Array], x: PyTree[Array], size: Scalar) -> Scalar:
         """‖G‖ in the local norm: √(⟨G, centre − x⟩ / size), which is the Euclidean norm for the Euclidean D.
 

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, PyTree, Scalar
 
 from thalweg import trees
+from thalweg.arguments import function
 from thalweg.descent.divergences.base import Divergence, closed_form, find_closed_form, has_closed_form
 from thalweg.descent.terms import L1, Box, L1Ball, LogBarrier, NonNegative, PerLeaf, Simplex, Zero
 from thalweg.descent.terms._arrays import spread
@@ -26,7 +27,19 @@ def _require_positive(x: PyTree[Array], name: str, why: str) -> None:
             )
 
 
-class NegativeEntropy(Divergence):
+class _OnPositive(Divergence):
+    def residual_norm(self, centre: PyTree[Array], x: PyTree[Array], size: Scalar) -> Scalar:
+        """‖G‖ in the local norm, or ‖min(G, centre/size)‖ if that is larger.
+
+        Steps multiply: near 0 they hardly move, whatever the slope. The second norm is that of a step that adds.
+        """
+        natural = jax.tree.map(
+            lambda g, c: jnp.minimum(g, c / jnp.asarray(size, c.dtype)), self.residual(centre, x, size), centre
+        )
+        return jnp.maximum(super().residual_norm(centre, x, size), trees.norm(natural).astype(trees.dtype(centre)))
+
+
+class NegativeEntropy(_OnPositive):
     """D(x ‖ y) = Σ xᵢ log(xᵢ/yᵢ) − xᵢ + yᵢ on x ≥ 0: the geometry of probabilities and of counts.
 
     The step is multiplicative, xᵢ exp(−β gᵢ), and on the simplex it is the exponentiated gradient. Terms:
@@ -114,7 +127,7 @@ def _entropy_box(divergence, term, centre, gradient, size):
     return _clip(_multiplicative(centre, gradient, size), term)
 
 
-class BurgEntropy(Divergence):
+class BurgEntropy(_OnPositive):
     """D(x ‖ y) = Σ xᵢ/yᵢ − log(xᵢ/yᵢ) − 1 on x > 0 (Itakura–Saito): the geometry of scales and spectra.
 
     Terms: Zero, NonNegative, L1, Box, LogBarrier. A step so long that there is no minimiser is halved until
@@ -224,6 +237,10 @@ class Bregman(Divergence):
 
     potential: Callable[[PyTree], Any] = eqx.field(static=True)
     inverse: Callable[[PyTree], Any] = eqx.field(static=True)
+
+    def __check_init__(self) -> None:
+        function("potential of Bregman", self.potential)
+        function("inverse of Bregman", self.inverse)
 
     def value(self, x: PyTree[Array], y: PyTree[Array]) -> Scalar:
         """φ(x) − φ(y) − ⟨∇φ(y), x − y⟩."""

@@ -37,8 +37,13 @@ class Euclidean(Divergence):
 
     def residual_norm(self, centre: PyTree[Array], x: PyTree[Array], size: Scalar) -> Scalar:
         """‖centre − x‖ / size."""
-        norm = trees.norm(trees.subtract(centre, x))
+        norm = trees.norm(trees.subtract(*trees.joined(centre, x)))
         return norm / jnp.asarray(size, norm.dtype)
+
+    def model(self, gradient: PyTree[Array], x: PyTree[Array], y: PyTree[Array], size: Scalar) -> Scalar:
+        """⟨gradient, x − y⟩ + ½‖x − y‖²/size."""
+        gradient, x, y = trees.joined(gradient, x, y)
+        return super().model(gradient, x, y, size)
 
 
 @closed_form(Euclidean, Term, when=lambda d, t: t.proximable, note="every term with a prox")

@@ -21,6 +21,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, PyTree, Scalar
 
 from thalweg import trees
+from thalweg.arguments import instance
 from thalweg.descent.divergences.base import Divergence, closed_form
 from thalweg.descent.divergences.families import ExponentialFamily
 from thalweg.descent.terms import Term, Zero
@@ -40,6 +41,9 @@ def _halve_until(inside: Callable[[Scalar], Bool[Array, ""]], size: Scalar) -> S
 
 class _BetweenMembers(Divergence):
     family: ExponentialFamily
+
+    def __check_init__(self) -> None:
+        instance(f"family of {type(self).__name__}", self.family, ExponentialFamily)
 
     def check(self, x: PyTree[Array]) -> None:
         """Refuse natural parameters that name no member of the family."""

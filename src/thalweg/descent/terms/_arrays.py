@@ -14,6 +14,7 @@ import numpy as np
 from jaxtyping import Array, PyTree, Scalar
 
 from thalweg import trees
+from thalweg.arguments import numbers
 
 
 def is_traced(value: Any) -> bool:
@@ -23,6 +24,7 @@ def is_traced(value: Any) -> bool:
 
 def spread(value: PyTree, x: PyTree[Array]) -> PyTree[Array]:
     """Give every leaf of ``x`` its part of ``value`` (a pytree prefix of ``x``), in the leaf's dtype."""
+    check_point(x)
     cast = lambda part, leaf: jnp.asarray(part).astype(leaf.dtype)
     return jax.tree.map(lambda part, below: jax.tree.map(lambda leaf: cast(part, leaf), below), value, x)
 
@@ -50,8 +52,26 @@ def fit(owner: str, name: str, value: PyTree, x: PyTree[Array]) -> None:
             )
 
 
+def check_point(x: PyTree[Array]) -> None:
+    """Refuse points that are not made of arrays of real numbers."""
+    for path, leaf in jax.tree_util.tree_leaves_with_path(x):
+        kind = getattr(leaf, "dtype", None)
+        if kind is None or not jnp.issubdtype(kind, jnp.floating):
+            found = type(leaf).__name__ if kind is None else f"the dtype {kind}"
+            raise TypeError(f"x{trees.path_name(path)} must be an array of real floating numbers, found {found}")
+
+
+def check_prox(x: PyTree[Array], step: Any) -> None:
+    """Refuse points that are not real, and steps that are negative, NaN or no numbers; what is traced goes unseen."""
+    check_point(x)
+    for part in jax.tree.leaves(step):
+        if not is_traced(part):
+            numbers("step", part, least=0, finite=False)
+
+
 def steps(step: Any, x: PyTree[Array]) -> PyTree[Array]:
     """Give every leaf of ``x`` its step, in its dtype and finite, so that 0 · step is 0 and never NaN."""
+    check_prox(x, step)
 
     def finite(part: Any, dtype: Any) -> Array:
         part = jnp.asarray(part)
@@ -65,6 +85,7 @@ def steps(step: Any, x: PyTree[Array]) -> PyTree[Array]:
 
 def scalar_step(owner: str, step: Any, x: PyTree[Array]) -> Array:
     """Return the step of a term that is not separable, a scalar, in the widest dtype of ``x``."""
+    check_prox(x, step)
     if not jax.tree_util.all_leaves([step]) or jnp.ndim(step):
         raise ValueError(f"{owner} is not separable: step must be a scalar, found {jax.tree.map(jnp.shape, step)}")
     return steps(step, jnp.zeros((), trees.dtype(x)))

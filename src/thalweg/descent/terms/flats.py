@@ -12,6 +12,10 @@ from thalweg.arguments import number, numbers
 from thalweg.descent.terms import _arrays
 from thalweg.descent.terms.indicator import Indicator
 
+_PASSES = 4
+"""Each pass of a projection removes the rounding error that the last one made on a far point. A search that the set
+allows any size goes as far as 1e10 times the gradient."""
+
 
 class HalfSpace(Indicator):
     """The set ⟨normal, x⟩ ≤ bound.
@@ -53,8 +57,7 @@ class HalfSpace(Indicator):
         unit = jax.tree.map(lambda leaf: leaf / length.astype(leaf.dtype), normal)
         bound = self.bound.astype(length.dtype) / length
         outside = trees.inner(unit, x) > bound
-        # The second pass removes the rounding error that the first makes on a far point, to either side.
-        for _ in range(2):
+        for _ in range(_PASSES):
             x = trees.add_scaled(x, jnp.where(outside, bound - trees.inner(unit, x), 0), unit)
         return x
 
@@ -89,6 +92,8 @@ class Affine(Indicator):
             raise TypeError("matrix of Affine must be concrete, found a traced array; make the term outside of jit")
         # Rows that are dependent in float32 are so only to float32's rounding error.
         given = np.asarray(matrix).dtype
+        if given.kind not in "iuf":
+            raise TypeError(f"matrix of Affine must hold numbers, found the dtype {given}")
         matrix = np.asarray(matrix, dtype=np.float64)
         if matrix.ndim != 2 or 0 in matrix.shape:
             raise ValueError(f"matrix of Affine must be a matrix of shape (m, n), found the shape {matrix.shape}")
@@ -119,8 +124,7 @@ class Affine(Indicator):
         """Remove what the equations do not allow."""
         flat = _arrays.flatten(x)
         basis, target = self.basis.astype(flat.dtype), self.coordinates.astype(flat.dtype)
-        # The second pass removes the rounding error that the first makes on a far point.
-        for _ in range(2):
+        for _ in range(_PASSES):
             excess = jnp.matmul(basis, flat, precision="highest") - target
             flat = flat - jnp.matmul(excess, basis, precision="highest")
         return _arrays.unflatten(flat, x)

@@ -56,6 +56,7 @@ class Indicator(Term):
 
     def prox(self, x: PyTree[Array], step: Any) -> PyTree[Array]:
         """Project ``x`` on the set, whatever the step."""
+        _arrays.check_prox(x, step)
         if not self.separable:
             _arrays.scalar_step(type(self).__name__, step, x)
         return self.project(x)

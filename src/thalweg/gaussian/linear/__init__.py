@@ -10,16 +10,20 @@
 =================================  ================================================================================
 """
 
+from thalweg.gaussian.linear.categories import Categories, fit_categories
 from thalweg.gaussian.linear.fitting import Prior, fit, fit_further
+from thalweg.gaussian.linear.marginals import Marginals
 from thalweg.gaussian.linear.observations import Observations
 from thalweg.gaussian.linear.search import Search, Solution
 from thalweg.gaussian.linear.targets import Counts, Labels, Measurements, Targets
 from thalweg.gaussian.linear.weights import Frame, Weights
 
 __all__ = [
+    "Categories",
     "Counts",
     "Frame",
     "Labels",
+    "Marginals",
     "Measurements",
     "Observations",
     "Prior",
@@ -28,5 +32,6 @@ __all__ = [
     "Targets",
     "Weights",
     "fit",
+    "fit_categories",
     "fit_further",
 ]

@@ -9,16 +9,19 @@ import numpy as np
 from thalweg.gaussian.linear.observations import Observations
 from thalweg.gaussian.linear.scales import over_scales
 from thalweg.gaussian.linear.search import Search, Solution
-from thalweg.gaussian.linear.targets import Targets
+from thalweg.gaussian.linear.targets import WIDEST, Targets
 from thalweg.gaussian.linear.weights import Frame
 from thalweg.threads import enough_threads
 
-_PLAIN_SCALE = 2.5
-"""The prior scale where none is given and none can be learned."""
+_WIDE = 1.25
+"""The prior scale where none is given and none is learned, for features in standard deviations."""
+
+FEW = 10
+"""With fewer examples than so many for each feature the scale is learned."""
 
 
 class Prior(NamedTuple):
-    """Prior standard deviations: one for all weights, or one per weight, or None, and it is learned; the intercept's.
+    """Prior standard deviations: one for all weights, or one per weight, or how they are chosen; the intercept's.
 
     Examples
     --------
@@ -26,23 +29,26 @@ class Prior(NamedTuple):
     array([10.,  2.,  2.])
     """
 
-    scale: float | np.ndarray | None = None
+    scale: float | np.ndarray | str = "auto"
+    """``"learn"``: averaged over one scale for all features in standard deviations; ``"auto"``: so where examples are
+    few, wide elsewhere."""
     intercept: float | None = 10.0
-    """Of the linear predictor where every feature is at its mean; None for no intercept."""
+    """Of the linear predictor where every feature is at its mean, around that of the intercept alone; None for none."""
 
     def scales(self, scale: Any, features: int) -> np.ndarray:
         """That of each weight, the intercept's first."""
         scales = np.array(np.broadcast_to(scale, features), dtype=np.float64)
         return scales if self.intercept is None else np.append(self.intercept, scales)
 
-    def frame(self, rows: Observations, scale: Any) -> Frame:
+    def frame(self, targets: Targets, rows: Observations, scale: Any) -> Frame:
         """The coordinates in which this prior is N(0, I)."""
         intercept = self.intercept is not None
-        return Frame.of(rows, self.scales(scale, rows.columns.shape[1] - intercept), intercept)
+        level = targets.level(rows) if intercept else 0.0
+        return Frame.of(rows, self.scales(scale, rows.columns.shape[1] - intercept), intercept, level)
 
 
 def fit(targets: Targets, rows: Observations, prior: Prior, search: Search) -> Solution:
-    """The posterior given these observations and no others, at the prior scale given or averaged over it.
+    """The posterior given these observations and no others, with a prior scale given, chosen or averaged over.
 
     Examples
     --------
@@ -53,13 +59,19 @@ def fit(targets: Targets, rows: Observations, prior: Prior, search: Search) -> S
     array([1.3333])
     """
     with jax.enable_x64(True), enough_threads(min(rows.columns.shape)):
-        rows = rows.compressed() if targets.remembers else rows
+        rows = rows.less_offsets().compressed() if targets.remembers else rows
         at_scale = partial(_at_scale, targets, rows, prior)
-        units = _units(rows, prior) if prior.scale is None else None
-        if units is None:
-            solution = at_scale(_PLAIN_SCALE if prior.scale is None else prior.scale, search)
+        if not isinstance(prior.scale, str):
+            solution = at_scale(prior.scale, search)
         else:
-            solution = over_scales(lambda spread, *how: at_scale(spread / units, *how), search)
+            sizes, varies = _sizes(targets, rows, prior)
+            few = np.sum(rows.weights) < FEW * len(sizes)
+            if np.any(varies) and (few or prior.scale == "learn"):
+                # Each column that varies has the same part in the spread of the linear predictor.
+                units = sizes * np.sqrt(np.sum(varies))
+                solution = over_scales(lambda spread, *how: at_scale(spread / units, *how), search)
+            else:
+                solution = at_scale(wide_scales(targets, rows, prior), search)
     return solution._replace(stream=rows if targets.remembers else None)
 
 
@@ -69,7 +81,7 @@ def fit_further(
     """The posterior given these observations and all ``before``: the posterior so far is the prior of what comes next.
 
     That is Bayes' rule with a Gaussian in place of each intermediate posterior; for :class:`Measurements` it is exact,
-    and the prior scale is learned from all batches. Elsewhere the scale is that of the start, 2.5 if none is given.
+    and the prior scale is chosen by all batches. Elsewhere it is that of the start, wide if none is given.
 
     Examples
     --------
@@ -81,10 +93,13 @@ def fit_further(
     array([1.3333])
     """
     if targets.remembers:
+        rows = rows.less_offsets()
         rows = rows if before is None or before.stream is None else before.stream.joined(rows)
         return fit(targets, rows, prior, search)
     if before is None:
-        return fit(targets, rows, prior._replace(scale=_PLAIN_SCALE) if prior.scale is None else prior, search)
+        if isinstance(prior.scale, str):
+            prior = prior._replace(scale=wide_scales(targets, rows, prior))
+        return fit(targets, rows, prior, search)
     with jax.enable_x64(True), enough_threads(rows.columns.shape[1]):
         return targets.at(before.likelihood, rows, before.weights.frame, search, before)
 
@@ -93,18 +108,19 @@ def _at_scale(
     targets: Targets, rows: Observations, prior: Prior, scale: Any, search: Search, nearby: Solution | None = None
 ) -> Solution:
     """The posterior for one prior scale; ``nearby`` is that for another, to start from."""
-    return targets.posterior(rows, prior.frame(rows, scale), search, nearby)._replace(prior_scale=scale)
+    return targets.posterior(rows, prior.frame(targets, rows, scale), search, nearby)._replace(prior_scale=scale)
 
 
-def _units(rows: Observations, prior: Prior) -> np.ndarray | None:
-    """What to divide a spread of the linear predictor by, for the scale of each weight; None if no column varies.
-
-    Each column that varies has the same part in that spread.
-    """
-    frame = prior.frame(rows, 1.0)
+def _sizes(targets: Targets, rows: Observations, prior: Prior) -> tuple[np.ndarray, np.ndarray]:
+    """What each column is counted in: its standard deviation where it varies, which is said too, or what is there."""
+    frame = prior.frame(targets, rows, 1.0)
     spreads = frame.spreads(rows)
     varies = spreads > 0
-    if not np.any(varies):
-        return None
     largest = np.max(np.abs(rows.columns[:, frame.intercepts :]), axis=0)
-    return np.where(varies, spreads, np.where(largest > 0, largest, 1.0)) * np.sqrt(np.sum(varies))
+    return np.where(varies, spreads, np.where(largest > 0, largest, 1.0)), varies
+
+
+def wide_scales(targets: Targets, rows: Observations, prior: Prior) -> np.ndarray:
+    """Prior scales that say little, whatever the units."""
+    sizes, _ = _sizes(targets, rows, prior)
+    return _WIDE * targets.unit(rows, prior.frame(targets, rows, WIDEST / sizes)) / sizes

@@ -9,7 +9,7 @@ from thalweg.codec import storable
 
 @storable
 class Observations(NamedTuple):
-    """Examples: the columns (that of the intercept first, if there is one), targets, and positive weights.
+    """Examples: the columns (that of the intercept first, if there is one), targets, positive weights, and offsets.
 
     Examples
     --------
@@ -21,12 +21,21 @@ class Observations(NamedTuple):
     columns: np.ndarray
     targets: np.ndarray
     weights: np.ndarray
+    offsets: np.ndarray | float = 0.0
+    """What is known of the linear predictor of each."""
 
     @classmethod
-    def of(cls, X: np.ndarray, y: np.ndarray, weights: np.ndarray, intercept: bool) -> "Observations":
+    def of(
+        cls, X: np.ndarray, y: np.ndarray, weights: np.ndarray, intercept: bool, offsets: np.ndarray | float = 0.0
+    ) -> "Observations":
         """Those of positive weight."""
         counts = weights > 0
-        return cls(with_intercept(X[counts], intercept), y[counts], weights[counts])
+        known = np.broadcast_to(offsets, len(y))[counts]
+        return cls(with_intercept(X[counts], intercept), y[counts], weights[counts], known)
+
+    def less_offsets(self) -> "Observations":
+        """The same to a Gaussian likelihood: what the targets are beyond their offsets."""
+        return self._replace(targets=self.targets - self.offsets, offsets=np.zeros(len(self.targets)))
 
     def joined(self, further: "Observations") -> "Observations":
         """These, and others after them."""
@@ -44,7 +53,7 @@ class Observations(NamedTuple):
         scaled = np.sqrt(self.weights)[:, None] * np.column_stack([self.columns, self.targets])
         # Equal weights that add up to the total; what they multiply is divided by them.
         factor = np.linalg.qr(scaled, mode="r") / np.sqrt(total / most)
-        return Observations(factor[:, :-1], factor[:, -1], np.full(most, total / most))
+        return Observations(factor[:, :-1], factor[:, -1], np.full(most, total / most), np.zeros(most))
 
 
 def with_intercept(X: np.ndarray, intercept: bool) -> np.ndarray:

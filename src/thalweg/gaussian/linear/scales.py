@@ -33,6 +33,11 @@ Solve = Callable[[float, Search, Solution | None], Solution]
 """The posterior for a spread, given how to search, and one for another spread to start from."""
 
 
+def loosely(search: Search) -> Search:
+    """The same search, to no more than bounds of a scale need."""
+    return search._replace(tol=max(search.tol, _LOOSE.tol), max_iter=min(search.max_iter, _LOOSE.max_iter))
+
+
 class _Scales:
     """What is known of the density of the logarithm of the scale, up to a constant, and the posteriors found for it."""
 
@@ -67,7 +72,7 @@ class _Scales:
 
     def best(self, search: Search) -> float:
         """Where the density is highest, over the whole range."""
-        loose = search._replace(tol=max(search.tol, _LOOSE.tol), max_iter=min(search.max_iter, _LOOSE.max_iter))
+        loose = loosely(search)
         # From the middle upwards, then from there downwards: each starts from its neighbour.
         self.at(0.0, loose)
         middle = self.latest
@@ -116,6 +121,8 @@ def over_scales(solve: Solve, search: Search) -> Solution:
     try:
         highest = scales.best(search)
         best = scales.at(highest, search)
+        if not np.isfinite(scales.known[highest][0]):  # Rounding can carry a tight search away.
+            best = scales.at(highest, loosely(search))
         if not np.isfinite(scales.known[highest][0]):
             return best._replace(steps=scales.steps)
         members, shares = scales.members(search)

@@ -9,6 +9,8 @@ Rows and columns are padded with zeros to a few sizes, rows with weight 0, so th
 compiled function. The posterior of a padded weight is its prior: neither posterior nor bound changes.
 """
 
+from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -88,16 +90,31 @@ class Solution(NamedTuple):
     log_prior: float = 0.0
     """Of what was learned of the likelihood."""
 
-    def latent(self, X: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Mean and variance of the linear predictor of rows of features."""
-        return self.weights.latent(with_intercept(X, self.weights.frame.centre is not None))
-
-    def predict(self, X: np.ndarray) -> np.ndarray:
+    def predict(self, X: np.ndarray, offsets: np.ndarray | float = 0.0) -> np.ndarray:
         """The mean of the targets of rows of features, averaged over the posterior."""
-        columns = with_intercept(X, self.weights.frame.centre is not None)
-        average = lambda latent: np.asarray(_mean_target(self.likelihood, *_padded(*latent)))[: len(X)]
+        average = lambda part, *latent: np.asarray(_mean_target(part.likelihood, *pad_rows(*latent)))[: len(X)]
         with jax.enable_x64(True):
-            return np.sum([share * average(part.latent(columns)) for share, part in self.weights.parts()], axis=0)
+            return np.sum([share * average(*rest) for share, *rest in self.latents(X, offsets)], axis=0)
+
+    def latents(self, X: np.ndarray, offsets: np.ndarray | float = 0.0) -> list[tuple[float, Weights, Any, Any]]:
+        """The parts and their shares, and for each the means and variances of the linear predictor of rows."""
+        columns = self._columns(X)
+        parts = ((share, part, *part.latent(columns)) for share, part in self.weights.parts())
+        return [(share, part, mean + offsets, variance) for share, part, mean, variance in parts]
+
+    def draws(
+        self, count: int, X: np.ndarray, offsets: np.ndarray | float, rng: np.random.Generator
+    ) -> Iterator[tuple[Weights, np.ndarray, np.ndarray, np.ndarray]]:
+        """For each part: its draws as coefficients, as linear predictors of the rows, and by what the noise is off."""
+        columns = self._columns(X)
+        shares, parts = zip(*self.weights.parts(), strict=True)
+        for part, number in zip(parts, rng.multinomial(count, shares), strict=True):
+            drawn, off = part.sample(int(number), rng)
+            latent = part.frame.origin(columns) + drawn @ part.frame.design(columns).T + offsets
+            yield part, part.in_units_of_data(drawn), latent, off
+
+    def _columns(self, X: np.ndarray) -> np.ndarray:
+        return with_intercept(X, self.weights.frame.centre is not None)
 
 
 @eqx.filter_jit
@@ -124,6 +141,7 @@ def find_weights(
         raise KeyboardInterrupt
     elbo = -result.history.last["value"] + (0.0 if before is None else before.elbo)
     likelihood = jax.tree.map(np.asarray, likelihood)
+    weights = replace(weights, likelihood=likelihood)
     scale = None if before is None else before.prior_scale
     return Solution(weights, likelihood, elbo, result.steps, result.status, result.history, scale)
 
@@ -143,15 +161,18 @@ def _over_weights(
     initial = Full(*initial)
     if prior is not None:
         initial.mean[kept], initial.covariance[kept, kept], initial.precision[kept, kept] = prior
-    design, pulls, precisions, targets, weights = _padded(design, start.pulls, start.precisions, *rows[1:])
+    offsets = frame.origin(rows.columns) + rows.offsets
+    design, pulls, precisions, targets, weights, offsets = pad_rows(
+        design, start.pulls, start.precisions, rows.targets, rows.weights, offsets
+    )
     design = padded(design, size, axis=1)
     precision = initial.precision + (design.T * precisions) @ design
     factor = cho_factor(precision, lower=True)
     mean = cho_solve(factor, initial.precision @ initial.mean + design.T @ pulls)
-    if np.max(np.abs(design @ mean)) > start.reach:
+    if np.max(np.abs(offsets + design @ mean)) > start.reach:
         mean = np.zeros(size)
     result = minimize(
-        ExpectedLikelihood(likelihood, targets, design, weights=weights),
+        ExpectedLikelihood(likelihood, targets, design, weights=weights, offset=offsets),
         Full(mean, cho_solve(factor, np.eye(size)), precision),
         term=KLToNormal(Full(*(jnp.asarray(part) for part in initial))),
         **_method(search),
@@ -166,18 +187,21 @@ def _over_examples(
     frame: Frame, design: np.ndarray, rows: Observations, likelihood: Likelihood, start: Pseudo, search: Search
 ) -> tuple[Weights, Result]:
     count = len(design)
-    pulls, precisions, targets, weights = _padded(start.pulls, start.precisions, *rows[1:])
+    offsets = frame.origin(rows.columns) + rows.offsets
+    pulls, precisions, targets, weights, offsets = pad_rows(
+        start.pulls, start.precisions, rows.targets, rows.weights, offsets
+    )
     kernel = np.eye(len(pulls))
     kernel[:count, :count] = design @ design.T
     np.fill_diagonal(kernel, np.maximum(np.diagonal(kernel), _SMALLEST_VARIANCE))
     root = np.sqrt(precisions)
     factor = cholesky(np.eye(len(root)) + root[:, None] * kernel * root, lower=True)
     dual = pulls - root * cho_solve((factor, True), root * (kernel @ pulls))
-    if np.max(np.abs(kernel @ dual)) > start.reach:
+    if np.max(np.abs(offsets + kernel @ dual)) > start.reach:
         dual = np.zeros_like(dual)
     covariance = jnp.asarray(kernel)
     result = minimize(
-        ExpectedLikelihood(likelihood, targets, weights=weights),
+        ExpectedLikelihood(likelihood, targets, weights=weights, offset=offsets),
         Implicit.from_factor(covariance, *(jnp.asarray(part) for part in (dual, precisions, factor))),
         term=KLToProcess(covariance),
         **_method(search),
@@ -226,14 +250,21 @@ def seen_from(weights: Weights | Mixture, likelihood: Likelihood, rows: Observat
     mean, variance = weights.latent(rows.columns)
     first: Any
     second: Any
-    _, first, second = expected(likelihood, rows.targets, mean, variance)
-    return Pseudo(rows.weights * (first - second * mean), -second * rows.weights, reach)
+    _, first, second = expected(likelihood, rows.targets, mean + rows.offsets, variance)
+    beyond = mean - weights.frame.origin(rows.columns)
+    return Pseudo(rows.weights * (first - second * beyond), -second * rows.weights, reach)
 
 
 def expected(likelihood: Likelihood, targets: np.ndarray, mean: np.ndarray, variance: np.ndarray) -> Expected:
     """E log p(y|z) and its derivatives."""
-    found = _expected(likelihood, *_padded(targets, mean, variance))
+    found = _expected(likelihood, *pad_rows(targets, mean, variance))
     return jax.tree.map(lambda part: np.asarray(part)[: len(targets)], found)
+
+
+@eqx.filter_jit
+def bound_of_each(likelihood: Likelihood, targets: Array, mean: Array, variance: Array) -> Array:
+    """E log p(y|z) alone, of padded arrays."""
+    return likelihood.expected(targets, mean, variance).value
 
 
 @eqx.filter_jit
@@ -243,6 +274,6 @@ def _expected(
     return likelihood.expected(targets, mean, variance)
 
 
-def _padded(*arrays: np.ndarray) -> list[Any]:
+def pad_rows(*arrays: np.ndarray) -> list[Any]:
     """The arrays with rows of zeros up to the next size."""
     return [padded(array, padded_size(len(array), _ROWS)) for array in arrays]

@@ -1,18 +1,22 @@
 """How targets depend on the linear predictor: likelihoods, what is learned of them, and where a search starts."""
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, ClassVar
 
 import numpy as np
 from scipy.optimize import minimize_scalar
+from scipy.special import betainc, expit, logsumexp, pdtr
 
 from thalweg.descent import Status
 from thalweg.gaussian.likelihood import Likelihood
 from thalweg.gaussian.likelihoods import BernoulliLogit, GaussianNoise, NegativeBinomial, Poisson
+from thalweg.gaussian.linear.marginals import Marginals
 from thalweg.gaussian.linear.mixture import Mixture
 from thalweg.gaussian.linear.observations import Observations
-from thalweg.gaussian.linear.search import Pseudo, Search, Solution, expected, find_weights, seen_from
+from thalweg.gaussian.linear.search import Pseudo, Search, Solution, bound_of_each, find_weights, pad_rows, seen_from
 from thalweg.gaussian.linear.weights import Frame, Weights
 
 _SMALLEST_VARIANCE = 1e-100
@@ -21,7 +25,19 @@ _SMALLEST_VARIANCE = 1e-100
 _DISPERSIONS = (1e-6, 1e4)
 """Between these the dispersion is learned. At the lower end the counts are Poisson for all that data can tell."""
 
-_MOST_ROUNDS = 100
+_MOST_ROUNDS, _PATIENCE = 100, 5
+
+_NEAR = 0.5
+"""So near to the last logarithm of the dispersion the next is looked for first."""
+
+_LARGEST_RATE = 9e18
+"""The largest that NumPy draws Poisson counts of."""
+
+_NODES = 32
+"""Of the quadrature over the linear predictor."""
+
+WIDEST = 1e4
+"""A prior scale, for features in standard deviations, that leaves nothing to wish for."""
 
 
 class Targets(ABC):
@@ -38,6 +54,22 @@ class Targets(ABC):
 
     remembers: ClassVar[bool] = False
     """Whether a stream keeps its observations in short, so that it is exact."""
+
+    @abstractmethod
+    def level(self, rows: Observations) -> float:
+        """The linear predictor of a model with an intercept only, about which the intercept's prior is."""
+
+    def unit(self, rows: Observations, wide: Frame) -> float:
+        """What the size of plausible weights is counted in; ``wide`` is the frame of a very wide prior."""
+        return 1.0
+
+    def draw(self, likelihood: Any, z: np.ndarray, off: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+        """Targets with these linear predictors; ``off`` is what the variance of noise is off by, for each row."""
+        raise NotImplementedError
+
+    def interval(self, solution: Solution, X: np.ndarray, offsets: np.ndarray | float, level: float) -> np.ndarray:
+        """Central intervals that hold targets with the probability ``level`` or more, one per row of features."""
+        raise NotImplementedError
 
     @abstractmethod
     def start(self, likelihood: Any, rows: Observations, frame: Frame, before: Solution | None) -> Pseudo:
@@ -76,11 +108,21 @@ class Labels(Targets):
     """
 
     def start(self, likelihood: Any, rows: Observations, frame: Frame, before: Solution | None) -> Pseudo:
-        """The likelihood averaged over N(0, v): its slope is ±1/2, its curvature about 1/√(16 + 2πv)."""
+        """The slope of the likelihood, and its curvature averaged over N(0, v), about 1/√(16 + 2πv)."""
         # Where there are fewer examples than weights v is that of the prior, else examples leave little of it.
         fewer = before is None and len(rows.targets) < rows.columns.shape[1]
         variance = np.sum(frame.design(rows.columns) ** 2, axis=1) if fewer else 0.0
-        return Pseudo(rows.weights * (rows.targets - 0.5), rows.weights / np.sqrt(16 + 2 * np.pi * variance))
+        pulls = rows.targets - expit(frame.origin(rows.columns) + rows.offsets)
+        return Pseudo(rows.weights * pulls, rows.weights / np.sqrt(16 + 2 * np.pi * variance))
+
+    def level(self, rows: Observations) -> float:
+        """The logarithm of the odds, with half a label more of each kind, less the mean offset."""
+        total, ones = np.sum(rows.weights), rows.weights @ rows.targets
+        return float(np.log((ones + 0.5) / (total - ones + 0.5)) - np.sum(rows.weights * rows.offsets) / total)
+
+    def draw(self, likelihood: Any, z: np.ndarray, off: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+        """0 or 1."""
+        return (rng.uniform(size=z.shape) < expit(z)).astype(int)
 
     def posterior(self, rows: Observations, frame: Frame, search: Search, nearby: Solution | None = None) -> Solution:
         """With the logistic likelihood."""
@@ -107,12 +149,34 @@ class Measurements(Targets):
     def start(self, likelihood: Any, rows: Observations, frame: Frame, before: Solution | None) -> Pseudo:
         """A Gaussian observation of each example is what the likelihood is."""
         precisions = rows.weights / float(likelihood.variance)
-        return Pseudo(precisions * rows.targets, precisions)
+        return Pseudo(precisions * (rows.targets - frame.origin(rows.columns) - rows.offsets), precisions)
+
+    def level(self, rows: Observations) -> float:
+        """The mean target."""
+        pull = rows.weights * rows.columns[:, 0]
+        return float(pull @ (rows.targets - rows.offsets) / (pull @ rows.columns[:, 0]))
+
+    def unit(self, rows: Observations, wide: Frame) -> float:
+        """The standard deviation of the targets, in units of that of the noise."""
+        deviations = rows.targets - rows.offsets - wide.origin(rows.columns)
+        total = rows.weights @ deviations**2 / np.sum(rows.weights)
+        return float(np.clip(np.sqrt(total / self.variance(wide, rows)), 1.0, WIDEST))
+
+    def draw(self, likelihood: Any, z: np.ndarray, off: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+        """With the noise."""
+        return z + np.sqrt(float(likelihood.variance) * off)[:, None] * rng.normal(size=z.shape)
+
+    def interval(self, solution: Solution, X: np.ndarray, offsets: np.ndarray | float, level: float) -> np.ndarray:
+        """Those of Student's t distributions, or of normal ones where the noise is given."""
+        shares, parts, means, variances = zip(*solution.latents(X, offsets), strict=True)
+        noise = np.array([[float(part.likelihood.variance) * part.inflation] for part in parts])
+        freedoms = np.array([part.freedom for part in parts])
+        return Marginals(np.array(shares), np.stack(means), np.sqrt(variances + noise), freedoms).interval(level)
 
     def posterior(self, rows: Observations, frame: Frame, search: Search, nearby: Solution | None = None) -> Solution:
         """Where nothing depends on where a search starts."""
         variance = self.variance(frame, rows)
-        frame = Frame(frame.centre, frame.scales * np.sqrt(variance))
+        frame = replace(frame, scales=frame.scales * np.sqrt(variance))
         solution = self.at(GaussianNoise(variance), rows, frame, search)
         if self.noise_variance is not None:
             return solution
@@ -124,7 +188,8 @@ class Measurements(Targets):
         if self.noise_variance is not None:
             return float(self.noise_variance)
         root = np.sqrt(rows.weights)[:, None]
-        examples = root * np.column_stack([units.design(rows.columns), rows.targets])
+        targets = rows.targets - rows.offsets - units.origin(rows.columns)
+        examples = root * np.column_stack([units.design(rows.columns), targets])
         prior = np.eye(len(units.scales), examples.shape[1])
         # The last entry of the triangular factor is the distance of the targets from the span of the features.
         triangle: Any = np.linalg.qr(np.vstack([examples, prior]), mode="r")
@@ -151,26 +216,78 @@ class Counts(Targets):
         means = rows.targets + 0.5
         # At least as precise as an example of weight 1: otherwise the average of the exponential could overflow.
         precisions = np.maximum(rows.weights, 1) * means / (1 + float(getattr(likelihood, "dispersion", 0.0)) * means)
-        return Pseudo(precisions * np.log(means), precisions, self.reach)
+        beyond = np.log(means) - frame.origin(rows.columns) - rows.offsets
+        return Pseudo(precisions * beyond, precisions, self.reach)
+
+    def level(self, rows: Observations) -> float:
+        """The logarithm of the mean, with half a count more."""
+        exposure = logsumexp(np.broadcast_to(rows.offsets, len(rows.targets)), b=rows.weights)
+        return float(np.log(rows.weights @ rows.targets + 0.5) - exposure)
+
+    def draw(self, likelihood: Any, z: np.ndarray, off: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+        """Poisson counts, of a gamma-distributed rate where they are dispersed."""
+        rates, dispersion = np.exp(z), float(getattr(likelihood, "dispersion", 0.0))
+        if dispersion:
+            rates *= rng.gamma(1 / dispersion, dispersion, size=z.shape)
+        return rng.poisson(np.minimum(rates, _LARGEST_RATE))
+
+    def interval(self, solution: Solution, X: np.ndarray, offsets: np.ndarray | float, level: float) -> np.ndarray:
+        """Whole numbers, both of which belong to the interval."""
+        nodes, weights = np.polynomial.hermite_e.hermegauss(_NODES)
+        shares, dispersions, rates = [], [], []
+        for share, part, mean, variance in solution.latents(X, offsets):
+            shares.append(share * weights / np.sum(weights))
+            rates.append(np.exp(mean + nodes[:, None] * np.sqrt(variance)))
+            dispersions.append(np.full((_NODES, 1), float(getattr(part.likelihood, "dispersion", 0.0))))
+        below = partial(_count_below, np.concatenate(shares), np.concatenate(rates), np.concatenate(dispersions))
+        return np.column_stack([_least_count(below, len(X), end) for end in ((1 - level) / 2, (1 + level) / 2)])
 
     def posterior(self, rows: Observations, frame: Frame, search: Search, nearby: Solution | None = None) -> Solution:
         """At the dispersion given, or where the bound is highest over it too."""
         if self.dispersion is not None:
             return self.at(_likelihood(self.dispersion), rows, frame, search, nearby=nearby)
         log = 0.0 if nearby is None else float(np.log(nearby.likelihood.dispersion))  # type: ignore[attr-defined]
-        solution, steps, moves = nearby, 0, []
-        for _ in range(_MOST_ROUNDS):
+        moves: list[tuple[float, float]] = []
+        solution, steps = nearby, 0
+        ends: list[float | None] = [None, None]  # Between them the best is: from the first one moves up.
+        for count in range(1, _MOST_ROUNDS + 1):
             solution = self.at(_likelihood(_dispersion(log)), rows, frame, search, nearby=solution)
             steps += solution.steps
             if solution.status is Status.INTERRUPTED:
                 break
-            better = _best_dispersion(rows, solution.weights, search.tol)
+            better = _best_dispersion(rows, solution.weights, search.tol / 100, log if moves else None)
             if abs(better - log) < search.tol / 10:
                 break
+            ends[int(better < log)] = log
+            if None not in ends and abs(ends[1] - ends[0]) < search.tol / 10:  # type: ignore[operator]
+                break
             moves.append((log, better))
-            log = _extrapolated(*moves[-2:])
+            log = _between(_extrapolated(*moves[-2:]), better, ends, halve=count % _PATIENCE == 0)
+        else:
+            solution = solution._replace(status=Status.STEPS_SPENT)  # type: ignore[union-attr]
         assert solution is not None
-        return solution._replace(steps=steps, log_prior=_log_prior(log))
+        assert isinstance(solution.weights, Weights)
+        weights = solution.weights.with_learned_dispersion(float(np.sum(rows.weights)))
+        return solution._replace(weights=weights, steps=steps, log_prior=_log_prior(log))
+
+
+def _count_below(shares: np.ndarray, rates: np.ndarray, dispersions: np.ndarray, counts: np.ndarray) -> np.ndarray:
+    """P(y ≤ count) of each column of rates, averaged over its rows."""
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+        dispersed = betainc(1 / dispersions, counts + 1, 1 / (1 + dispersions * rates))
+    return shares @ np.where(dispersions > 0, dispersed, pdtr(counts, rates))
+
+
+def _least_count(below: Callable[[np.ndarray], np.ndarray], rows: int, probability: float) -> np.ndarray:
+    """The least whole number of each row with at least this probability up to it."""
+    low, high = np.full(rows, -1.0), np.ones(rows)
+    while np.any(short := (below(high) < probability) & np.isfinite(high)):
+        low, high = np.where(short, high, low), np.where(short, 2 * high, high)
+    while np.any(high - low > np.maximum(1, 1e-12 * high)):
+        middle = np.floor((low + high) / 2)
+        under = below(middle) < probability
+        low, high = np.where(under, middle, low), np.where(under, high, middle)
+    return high
 
 
 def _dispersion(log: float) -> float:
@@ -189,6 +306,15 @@ def _extrapolated(*moves: tuple[float, float]) -> float:
     return float(np.clip(now + np.clip(further, -2.0, 2.0), *np.log(_DISPERSIONS)))
 
 
+def _between(ahead: float, better: float, ends: list[float | None], halve: bool) -> float:
+    """The first of two guesses that is between the ends, or the middle of them, which it is now and then anyhow."""
+    low, high = (end if end is not None else limit for end, limit in zip(ends, np.log(_DISPERSIONS), strict=True))
+    inside = lambda log: (low < log or ends[0] is None) and (log < high or ends[1] is None)
+    if None not in ends and (halve or not (inside(ahead) or inside(better))):
+        return float(low + high) / 2
+    return ahead if inside(ahead) else better
+
+
 def _log_prior(log: float) -> float:
     """That of the square root of the dispersion, exponential of mean 1; without it a few counts leave it anywhere."""
     return -float(np.exp(log / 2))
@@ -199,12 +325,15 @@ def _likelihood(dispersion: float) -> Likelihood:
     return NegativeBinomial(dispersion, whole=False) if dispersion else Poisson(whole=False)
 
 
-def _best_dispersion(rows: Observations, weights: Weights | Mixture, tol: float) -> float:
-    """The logarithm of the dispersion at which bound and prior are highest for this posterior."""
-    latent = weights.latent(rows.columns)
-    value = lambda log: rows.weights @ expected(_likelihood(np.exp(log)), rows.targets, *latent).value
+def _best_dispersion(rows: Observations, weights: Weights | Mixture, sharp: float, near: float | None) -> float:
+    """The logarithm of the dispersion at which bound and prior are highest for this posterior; ``near`` is a guess."""
+    mean, variance = weights.latent(rows.columns)
+    *arrays, counts = pad_rows(rows.targets, mean + rows.offsets, variance, rows.weights)
+    loss = lambda log: -counts @ np.asarray(bound_of_each(_likelihood(np.exp(log)), *arrays)) - _log_prior(log)
     lowest, highest = np.log(_DISPERSIONS)
-    loss = lambda log: -value(log) - _log_prior(log)
-    found = minimize_scalar(loss, bounds=(lowest, highest), options={"xatol": tol / 100}).x
+    bounds = (lowest, highest) if near is None else (max(near - _NEAR, lowest), min(near + _NEAR, highest))
+    found = float(minimize_scalar(loss, bounds=bounds, options={"xatol": sharp}).x)
+    if near is not None and min(found - bounds[0], bounds[1] - found) < _NEAR / 100:
+        return _best_dispersion(rows, weights, sharp, None)
     # Next to the lower end the bound is flat but for rounding: without this the search would never settle.
-    return float(found) if found > lowest + 0.1 else float(lowest)
+    return found if found > lowest + 0.1 else float(lowest)

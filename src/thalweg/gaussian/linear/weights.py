@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-from scipy.linalg import cholesky, solve_triangular
+from scipy.linalg import cho_solve, cholesky, solve_triangular
 
 from thalweg.codec import storable
 from thalweg.gaussian.linear.observations import Observations
@@ -27,6 +27,8 @@ _LEAST_FREEDOM = 1.0
 class Frame:
     """The coordinates of the weights: centre of the features (None without intercept), prior standard deviations.
 
+    With an intercept the prior mean of the linear predictor is ``level`` where all features are at the centre.
+
     Examples
     --------
     >>> Frame(centre=np.array([2.0]), scales=np.array([10.0, 0.5])).design(np.array([[1.0, 4.0]]))
@@ -35,15 +37,16 @@ class Frame:
 
     centre: np.ndarray | None
     scales: np.ndarray
+    level: float = 0.0
 
     @classmethod
-    def of(cls, rows: Observations, scales: np.ndarray, intercept: bool) -> "Frame":
+    def of(cls, rows: Observations, scales: np.ndarray, intercept: bool, level: float = 0.0) -> "Frame":
         """Centred at the weighted mean of the rows, if there is an intercept."""
         if not intercept:
             return cls(None, scales)
         ones = rows.columns[:, 0]
         pull = rows.weights * ones
-        return cls(pull @ rows.columns[:, 1:] / (pull @ ones), scales)
+        return cls(pull @ rows.columns[:, 1:] / (pull @ ones), scales, level)
 
     def spreads(self, rows: Observations) -> np.ndarray:
         """The part of each weight but the intercept's in the standard deviation of the linear predictor, a priori.
@@ -53,6 +56,10 @@ class Frame:
         squares = lambda columns: rows.weights @ columns[:, self.intercepts :] ** 2 / np.sum(rows.weights)
         centred, plain = squares(self.design(rows.columns)), squares(rows.columns * self.scales)
         return np.sqrt(np.where(centred > _ROUNDING * plain, centred, 0.0))
+
+    def origin(self, columns: np.ndarray) -> np.ndarray:
+        """The prior mean of the linear predictor of each row."""
+        return self.level * columns[:, 0] if self.intercepts else np.zeros(len(columns))
 
     @property
     def intercepts(self) -> int:
@@ -111,6 +118,8 @@ class Weights:
     """Degrees of freedom of Student's t distributions, where the variance of the noise has been learned."""
     inflation: float = 1.0
     """By how much the noise learned was too small, since the weights had followed it: V is larger by this factor."""
+    likelihood: Any = None
+    """With the parameters that belong to this posterior."""
 
     def latent(self, columns: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Mean and variance of the linear predictor."""
@@ -119,7 +128,7 @@ class Weights:
             variance = np.sum((design @ self.spread.covariance) * design, axis=1)
         else:
             variance = np.sum(design**2, axis=1) - self.spread.explained(design)
-        return design @ self.mean, self.inflation * np.maximum(variance, 0)
+        return self.frame.origin(columns) + design @ self.mean, self.inflation * np.maximum(variance, 0)
 
     def _variances(self) -> np.ndarray:
         """The diagonal of V."""
@@ -158,8 +167,36 @@ class Weights:
 
         They have n − Σ(1 − V) degrees of freedom left, the sum being what the weights have learned from them.
         """
-        freedom = max(total - float(np.sum(1 - self._variances())), _LEAST_FREEDOM)
+        freedom = self._freedom(total)
         return replace(self, freedom=freedom, inflation=max(total / freedom, 1.0))
+
+    def with_learned_dispersion(self, total: float) -> "Weights":
+        """The same where a dispersion was learned too: tails as heavy as those of a noise learned from as many."""
+        return replace(self, freedom=self._freedom(total))
+
+    def _freedom(self, total: float) -> float:
+        return max(total - float(np.sum(1 - self._variances())), _LEAST_FREEDOM)
+
+    def sample(self, count: int, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
+        """Draws of the weights in these coordinates, one per row, and by what the variance learned is off in each."""
+        if isinstance(self.spread, Full):
+            zeros = np.zeros(len(self.mean))
+            away = rng.multivariate_normal(zeros, self.spread.covariance, count, check_valid="ignore", method="eigh")
+        else:  # V(ε + Gᵀη) has the covariance V(I + GᵀG)V = V.
+            root, factor = self.spread.root, self.spread.factor
+            away = rng.normal(size=(count, root.shape[1])) + rng.normal(size=(count, len(root))) @ root
+            away -= cho_solve((factor, True), root @ away.T).T @ root
+        known = np.isinf(self.freedom)
+        off = np.ones(count) if known else self.freedom / rng.chisquare(self.freedom, size=count)
+        off *= self.inflation
+        return self.mean + np.sqrt(off)[:, None] * away, off
+
+    def in_units_of_data(self, draws: np.ndarray) -> np.ndarray:
+        """Rows of weights as coefficients, the intercept first if there is one."""
+        found = draws * self.frame.scales
+        if self.frame.centre is not None:
+            found[:, 0] += self.frame.level - found[:, 1:] @ self.frame.centre
+        return found
 
     def parts(self) -> tuple[tuple[float, "Weights"], ...]:
         """Itself, with all of the probability: a mixture has several."""

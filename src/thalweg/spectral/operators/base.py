@@ -13,6 +13,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+import scipy.linalg
 from jaxtyping import Array, Float, Int
 
 
@@ -47,7 +48,13 @@ class Operator(eqx.Module):
     """
 
     materialised: ClassVar[bool] = False
-    """Whether all entries lie in memory, so that a factorisation needs no more."""
+    """Whether all entries can be had without products, so that a factorisation needs no more."""
+
+    library: ClassVar[bool] = False
+    """Whether products are calls of a library, as fast in a program that was compiled quickly."""
+
+    has_columns: ClassVar[bool] = False
+    """Whether columns can be had without a product each."""
 
     stride: ClassVar[int] = 1
     """Steps of the recurrence per turn of its loop. With two the newer vector overwrites the older in place; with one
@@ -110,6 +117,27 @@ class Operator(eqx.Module):
         """All d² entries, by a product with the identity."""
         return self.mv(jnp.eye(self.dimension, dtype=self.dtype))
 
+    def on_host(self) -> np.ndarray:
+        """All d² entries in float64, of an operator whose arrays are known."""
+        dense = self._entries()
+        block = np.random.default_rng(0).standard_normal((self.dimension, 4))
+        with np.errstate(invalid="ignore", over="ignore"):
+            product = dense @ block
+        check_products(block, product, self.dtype)
+        return dense
+
+    def _entries(self) -> np.ndarray:
+        if self.materialised:
+            return np.asarray(self.to_dense(), np.float64)
+        # A few columns at a time: what a product needs in between may be much larger than A.
+        size, width = self.dimension, 64
+        units = (jnp.eye(size, width, -start, dtype=self.dtype) for start in range(0, size, width))
+        return np.concatenate([np.asarray(self.mv(unit), np.float64) for unit in units], axis=1)[:, :size]
+
+    def eigenvalues(self) -> np.ndarray:
+        """All eigenvalues in float64, of an operator whose arrays are known, in ascending order."""
+        return scipy.linalg.eigvalsh(self.on_host(), check_finite=False)
+
 
 class SumOperator(Operator):
     """A + B + …: what each term knows, added up.
@@ -124,6 +152,15 @@ class SumOperator(Operator):
     """
 
     terms: tuple[Operator, ...]
+
+    @property
+    def materialised(self) -> bool:  # type: ignore[override]
+        """If every term is."""
+        return all(term.materialised for term in self.terms)
+
+    def to_dense(self) -> Array:
+        """The sum of the terms' entries."""
+        return sum(term.to_dense() for term in self.terms)  # type: ignore[return-value]
 
     def __check_init__(self) -> None:
         shapes = {term.shape for term in self.terms}
@@ -187,6 +224,30 @@ class ShiftedOperator(Operator):
         return self.operator.stride
 
     @property
+    def materialised(self) -> bool:  # type: ignore[override]
+        """If K is."""
+        return self.operator.materialised
+
+    @property
+    def has_columns(self) -> bool:  # type: ignore[override]
+        """If K has."""
+        return self.operator.has_columns
+
+    @property
+    def library(self) -> bool:  # type: ignore[override]
+        """If those of K are."""
+        return self.operator.library
+
+    def to_dense(self) -> Array:
+        """The entries of K, and σ² on the diagonal."""
+        dense = self.operator.to_dense()
+        return dense + self.noise.astype(dense.dtype) * jnp.eye(self.dimension, dtype=dense.dtype)
+
+    def eigenvalues(self) -> np.ndarray:
+        """Those of K, and σ²."""
+        return self.operator.eigenvalues() + float(self.noise)
+
+    @property
     def dimension(self) -> int:
         """That of K."""
         return self.operator.dimension
@@ -245,3 +306,21 @@ def working_dtype(*dtypes: Any) -> np.dtype:
     floating = [jnp.dtype(dtype) for dtype in dtypes if jnp.issubdtype(dtype, jnp.floating)]
     widest = max(floating, key=lambda dtype: dtype.itemsize, default=jnp.result_type(float))
     return jnp.result_type(widest if widest.itemsize >= 4 else jnp.float32)
+
+
+def check_products(block: np.ndarray, product: Any, dtype: Any) -> None:
+    """Refuse products of A with a block of four that change its shape, are not finite, or tell that A ≠ Aᵀ."""
+    if product.shape != block.shape:
+        raise ValueError(f"A must map a block of shape {block.shape} to the same shape, found {product.shape}")
+    product = np.asarray(product, np.float64)
+    scale = np.max(np.abs(product)) or 1.0
+    if not np.isfinite(scale):
+        raise ValueError("A holds NaN or infinity: a product with a finite vector is not finite")
+    (u, v), (left, right) = np.split(block, 2, axis=1), np.split(product / scale, 2, axis=1)
+    norms = np.linalg.norm(u, axis=0) * np.linalg.norm(right, axis=0)
+    gap = np.max(np.abs(np.sum(v * left, axis=0) - np.sum(u * right, axis=0)) / np.where(norms > 0, norms, 1.0))
+    if gap > 1e3 * float(jnp.finfo(dtype).eps):
+        raise ValueError(
+            f"A must be symmetric: uᵀAv and vᵀAu differ by {gap:.2g} of ‖u‖‖Av‖ for random u, v. "
+            "Symmetrise it, (A + Aᵀ)/2, or for singular values use nuclear_norm or schatten_norm."
+        )

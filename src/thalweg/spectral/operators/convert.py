@@ -56,6 +56,22 @@ def as_operator(A: Any, dimension: int | None = None) -> Operator:
     return DenseOperator(array)
 
 
+def check_dimension(operator: Operator, dimension: Any) -> None:
+    """Refuse a dimension that is not the operator's."""
+    if dimension is not None and arguments.whole("dimension", dimension) != operator.dimension:
+        raise ValueError(f"dimension must be that of A, {operator.dimension}, or left out, found {dimension}")
+
+
+def is_wide(A: Any) -> bool:
+    """Whether ``A`` holds numbers of the host that float32 would cut short: NumPy's float64, whole numbers, lists."""
+    if isinstance(A, list | tuple):
+        return not _of_jax(A)
+    if isinstance(A, jax.Array | eqx.Module) or not hasattr(A, "shape"):
+        return False
+    dtype = A.dtype if hasattr(A, "dtype") else np.asarray(A).dtype
+    return isinstance(dtype, np.dtype) and dtype.kind in "iubf" and dtype not in (np.float32, np.float16)
+
+
 def gram_operator(X: Any, smoothing: float = 0.0, dimension: int | None = None) -> Operator:
     """Return XᵀX + εI or XXᵀ + εI, whichever is smaller: its eigenvalues are the squared singular values of X plus ε.
 
@@ -69,6 +85,7 @@ def gram_operator(X: Any, smoothing: float = 0.0, dimension: int | None = None) 
     """
     epsilon = arguments.number("smoothing", smoothing, least=0)
     gram = _gram(X, dimension)
+    check_dimension(gram, dimension)
     # What has no noise must not be taken for an operator that knows its own.
     return gram if not isinstance(epsilon, jax.core.Tracer) and epsilon == 0 else ShiftedOperator(gram, epsilon)
 
@@ -99,8 +116,10 @@ def _sparse_gram(entries: Array, places: tuple[Any, Any], shape: tuple[int, int]
 
 def as_array(A: Any) -> Array:
     """Coerce a dense matrix into a real floating array."""
+    if isinstance(A, np.ma.MaskedArray) and np.ma.getmaskarray(A).any():
+        raise ValueError("A must have no masked entries: fill them in first")
     try:
-        array = jnp.asarray(A)
+        array = jnp.asarray(A if _of_jax(A) else _of_host(A))
     except (TypeError, ValueError, NotImplementedError) as error:
         raise TypeError(
             f"A must be a dense array, a SciPy sparse matrix or LinearOperator, a BCOO matrix of JAX, a lineax "
@@ -108,6 +127,19 @@ def as_array(A: Any) -> Array:
         ) from error
     _check_real(array.dtype)
     return array if jnp.issubdtype(array.dtype, jnp.floating) else array.astype(jnp.result_type(float))
+
+
+def _of_jax(A: Any) -> bool:
+    return any(isinstance(leaf, jax.Array) for leaf in (A if isinstance(A, list | tuple) else [A]))
+
+
+def _of_host(A: Any) -> np.ndarray:
+    """The array in a form that JAX knows: of this machine's byte order, and no longer than float64."""
+    host = np.asarray(np.ma.getdata(A))
+    if host.dtype.kind in "USOMm" or host.dtype.names:
+        raise TypeError(f"found dtype {host.dtype}")
+    wide = host.dtype.kind in "biu" or host.dtype == np.longdouble
+    return host.astype(np.float64 if wide else host.dtype.newbyteorder("="), copy=False)
 
 
 def _floating(A: Any) -> Any:

@@ -22,6 +22,8 @@ class DenseOperator(Operator):
 
     matrix: Float[Array, "d d"]
     materialised: ClassVar[bool] = True
+    library: ClassVar[bool] = True
+    has_columns: ClassVar[bool] = True
 
     @property
     def dimension(self) -> int:
@@ -39,6 +41,10 @@ class DenseOperator(Operator):
     def columns(self, indices: Array) -> Array:
         """Columns, read as rows: those lie in one piece."""
         return self.matrix[indices].T.astype(self.dtype)
+
+    def to_dense(self) -> Array:
+        """The array."""
+        return self.matrix.astype(self.dtype)
 
     def bounds(self) -> tuple[float, float]:
         """By Gershgorin's discs."""
@@ -59,11 +65,17 @@ class BCOOOperator(Operator):
     entries: Float[Array, " e"]
     places: Int[Array, "e 2"]
     size: int = eqx.field(static=True)
+    materialised: ClassVar[bool] = True
 
     @property
     def dimension(self) -> int:
         """The number of rows."""
         return self.size
+
+    def to_dense(self) -> Array:
+        """The entries in their places."""
+        zero = jnp.zeros(self.shape, self.dtype)
+        return zero.at[self.places[:, 0], self.places[:, 1]].add(self.entries.astype(self.dtype), mode="drop")
 
     def mv(self, block: Array) -> Array:
         """AV, entry by entry."""

@@ -1,7 +1,11 @@
 """Squares: XᵀX or XXᵀ of a rectangular matrix X, whichever is smaller, and A² of a symmetric operator."""
 
+from typing import ClassVar
+
 import equinox as eqx
 import jax.numpy as jnp
+import numpy as np
+import scipy.linalg
 from jaxtyping import Array, Float, Int
 
 from thalweg.spectral.operators.base import Operator
@@ -19,6 +23,8 @@ class GramOperator(Operator):
     """
 
     matrix: Float[Array, "n m"]
+    materialised: ClassVar[bool] = True
+    library: ClassVar[bool] = True
 
     @property
     def dimension(self) -> int:
@@ -39,6 +45,18 @@ class GramOperator(Operator):
     def diagonal(self) -> Array:
         """The squared lengths of the columns."""
         return jnp.sum(self.tall.astype(self.dtype) ** 2, axis=0)
+
+    def to_dense(self) -> Array:
+        """XᵀX."""
+        tall = self.tall.astype(self.dtype)
+        return tall.T @ tall
+
+    def eigenvalues(self) -> np.ndarray:
+        """The squared singular values: small ones keep their digits."""
+        matrix = np.asarray(self.matrix, np.float64)
+        if not np.all(np.isfinite(matrix)):
+            raise ValueError("X holds NaN or infinity")
+        return scipy.linalg.svdvals(matrix, check_finite=False)[::-1] ** 2
 
 
 class SparseGramOperator(Operator):
@@ -86,6 +104,20 @@ class SquaredOperator(Operator):
     """
 
     operator: Operator
+
+    @property
+    def materialised(self) -> bool:  # type: ignore[override]
+        """If A is."""
+        return self.operator.materialised
+
+    def to_dense(self) -> Array:
+        """The square of A's entries, as a matrix."""
+        dense = self.operator.to_dense()
+        return dense @ dense
+
+    def eigenvalues(self) -> np.ndarray:
+        """The squares of A's."""
+        return np.sort(self.operator.eigenvalues() ** 2)
 
     @property
     def dimension(self) -> int:

@@ -1,7 +1,7 @@
 """Kernel matrices, a strip of rows at a time: the n × n matrix never exists."""
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 import equinox as eqx
 import jax
@@ -38,6 +38,8 @@ class KernelOperator(Operator):
     kernel: Callable[..., Any]
     points: Float[Array, "n p"]
     rows: int = eqx.field(static=True)
+    materialised: ClassVar[bool] = True
+    has_columns: ClassVar[bool] = True
 
     def __init__(self, kernel: Callable[..., Any], points: Float[Array, "n p"], *, rows: int = 1024) -> None:
         points = jnp.asarray(points)
@@ -62,6 +64,10 @@ class KernelOperator(Operator):
         strip = jax.checkpoint(lambda x: self.kernel(x, points) @ block)
         products = jax.lax.map(strip, padded.reshape(strips, self.rows, -1))
         return products.reshape(strips * self.rows, -1)[:count]
+
+    def to_dense(self) -> Array:
+        """The matrix."""
+        return self.kernel(self.points, self.points)
 
     def diagonal(self) -> Array:
         """k(x_i, x_i)."""

@@ -25,6 +25,9 @@ _MOST_ROWS = 4096
 _PARTIAL_SUMS = 4096
 """How many partial sums an inner product is added up in, for the numbers of a strip side by side."""
 
+_UNROLLED, _AT_ONCE = 16, 8
+"""Rows up to this length are gathered in one expression; longer ones in a loop, this many entries at a time."""
+
 _STRIPS_FROM = 2**16
 """The dimension from which strips pay: a smaller block is in the cache as a whole."""
 
@@ -52,6 +55,7 @@ def sparse_parts(A: Any) -> tuple[tuple[np.ndarray, np.ndarray], tuple[np.ndarra
     lengths = np.diff(A.indptr)
     longest = int(lengths.max(initial=1))
     width = min(longest, max(4, int(np.ceil(_LONG_ROW * lengths.mean()))))
+    width = width if width <= _UNROLLED else -(-width // _AT_ONCE) * _AT_ONCE
     values = np.zeros((width, A.shape[0]), A.data.dtype)
     # A padded place points at its own row: always a valid index, and already in cache.
     columns = np.tile(np.arange(A.shape[0], dtype=np.int32), (width, 1))
@@ -67,10 +71,16 @@ def sparse_parts(A: Any) -> tuple[tuple[np.ndarray, np.ndarray], tuple[np.ndarra
 def _gathered(values: Any, columns: Any, block: Any) -> Any:
     # Unsigned, or JAX adds a look for negative indices to every read.
     columns = columns.astype(jnp.uint32)
-    return sum(
+    few = lambda values, columns: sum(
         value[:, None] * block.at[column].get(mode="promise_in_bounds")
         for value, column in zip(values, columns, strict=True)
     )
+    if len(values) <= _UNROLLED:
+        return few(values, columns)
+    # Long rows in a loop: a program of hundreds of reads takes a minute to compile.
+    turns = [array.reshape(-1, _AT_ONCE, array.shape[1]) for array in (values, columns)]
+    turn = lambda index, total: total + few(turns[0][index], turns[1][index]).astype(block.dtype)
+    return jax.lax.fori_loop(0, len(turns[0]), turn, jnp.zeros((values.shape[1], block.shape[1]), block.dtype))
 
 
 class SparseOperator(Operator):
@@ -89,7 +99,12 @@ class SparseOperator(Operator):
     neighbours: Int[Array, "k p"]
     positions: Int[Array, "e 2"]
     size: int = eqx.field(static=True)
-    stride: ClassVar[int] = 2
+    materialised: ClassVar[bool] = True
+
+    @property
+    def stride(self) -> int:  # type: ignore[override]
+        """Two, unless rows are so long that a copy is nothing beside a product."""
+        return 2 if len(self.values) <= _UNROLLED else 1
 
     def __init__(self, A: Any) -> None:
         (values, neighbours), (rest, positions) = sparse_parts(A)
@@ -109,6 +124,22 @@ class SparseOperator(Operator):
         if self.rest.size:
             product = product.at[self.positions[:, 0]].add(self.rest[:, None] * block[self.positions[:, 1]])
         return product
+
+    def to_dense(self) -> Array:
+        """The entries in their places."""
+        rows = jnp.broadcast_to(jnp.arange(self.size)[None, :], (self.values.shape[0], self.size))
+        dense = jnp.zeros(self.shape, self.dtype)
+        dense = dense.at[rows, self.neighbours[:, : self.size]].add(self.values[:, : self.size])
+        return dense.at[self.positions[:, 0], self.positions[:, 1]].add(self.rest)
+
+    def _entries(self) -> np.ndarray:
+        # With nothing to compile.
+        values, neighbours, rest, positions = map(np.asarray, (self.values, self.neighbours, self.rest, self.positions))
+        dense = np.zeros(self.shape)
+        rows = np.broadcast_to(np.arange(self.size), (len(values), self.size))
+        np.add.at(dense, (rows, neighbours[:, : self.size]), values[:, : self.size])
+        np.add.at(dense, (positions[:, 0], positions[:, 1]), rest)
+        return dense
 
     def diagonal(self) -> Array:
         """The entries that lie on the diagonal."""

@@ -1,0 +1,172 @@
+"""Linear models of several classes: P(class) = softmax(z), a linear predictor z for each class."""
+
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from thalweg.codec import storable
+from thalweg.descent import History, Status, Tolerance, minimize
+from thalweg.descent.steps import Move, StepRule, Taken
+from thalweg.gaussian.divergence import GaussianKL, KLToNormal
+from thalweg.gaussian.linear.fitting import FEW, Prior, wide_scales
+from thalweg.gaussian.linear.observations import Observations, with_intercept
+from thalweg.gaussian.linear.search import Search
+from thalweg.gaussian.linear.targets import Labels
+from thalweg.gaussian.linear.weights import Frame
+from thalweg.gaussian.posteriors import Full
+from thalweg.gaussian.softmax import ExpectedSoftmax, contrasts, mean_chances
+from thalweg.padding import padded, padded_size
+from thalweg.threads import enough_threads
+
+_SHORTEST, _LONGEST = 0.01, 4.0
+_NARROW = 1e-8
+_ROWS, _COLUMNS = 256, 16
+
+
+class _Damped(StepRule):
+    """Steps that are halved after one that lengthened the natural gradient, and grow again after the others.
+
+    The nodes make the bound and its gradient differ by a little, too much for a search that compares bounds.
+    """
+
+    def init(self, x: Full) -> tuple:
+        """The size to come, and the length of the last natural gradient."""
+        return jnp.ones_like(x.mean[0]), jnp.asarray(jnp.inf, x.mean.dtype)
+
+    def take(self, move: Move, state: tuple) -> Taken:
+        """One step."""
+        size, before = state
+        taken = Taken(move.reach(size), size, state, 0)
+        length = jnp.asarray(self.residual_norm(move, taken), size.dtype)
+        later = jnp.clip(size * jnp.where(length > before, 0.5, 1.1), _SHORTEST, _LONGEST)
+        return taken._replace(state=(later, length))
+
+
+@storable
+class Categories(NamedTuple):
+    """The posterior of the weights of several classes; arrays are NumPy's.
+
+    Examples
+    --------
+    >>> rows = Observations(np.ones((3, 1)), np.array([0, 1, 2]), np.ones(3))
+    >>> fit_categories(rows, 3, Prior(1.0, intercept=None), Search(1e-6, 100)).chances(np.ones((1, 1))).round(3)
+    array([[0.333, 0.333, 0.333]])
+    """
+
+    frame: Frame
+    mean: np.ndarray
+    """Of the weights in these coordinates: a row for each contrast of the classes."""
+    covariance: np.ndarray
+    """Over all of them."""
+    levels: np.ndarray
+    elbo: float
+    steps: int
+    status: Status
+    history: History
+    prior_scale: Any
+
+    def _basis(self) -> np.ndarray:
+        """From weights to coefficients: all of a class after all of the one before."""
+        inner = np.diag(self.frame.scales)
+        if self.frame.centre is not None:
+            inner[0, 1:] = -self.frame.centre * self.frame.scales[1:]
+        return np.kron(contrasts(len(self.levels)) / np.sqrt(2), inner)
+
+    def coefficients(self) -> tuple[np.ndarray, np.ndarray]:
+        """Means and covariance in the units of the data: those of a class after those before; classes add up to 0."""
+        basis = self._basis()
+        means = (basis @ self.mean.reshape(-1)).reshape(len(self.levels), -1)
+        if self.frame.centre is not None:
+            means[:, 0] += self.levels - np.mean(self.levels)
+        return means.reshape(-1), basis @ self.covariance @ basis.T
+
+    def sample(self, count: int, X: np.ndarray, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
+        """Draws of the coefficients, and with each the linear predictors of rows: a class along the last axis."""
+        shape = count, *self.mean.shape
+        draws = rng.multivariate_normal(
+            self.mean.reshape(-1), self.covariance, count, check_valid="ignore", method="eigh"
+        )
+        means, _ = self.coefficients()
+        basis = self._basis()
+        coefficients = means + (draws - self.mean.reshape(-1)) @ basis.T
+        design = self.frame.design(with_intercept(X, self.frame.centre is not None)) / np.sqrt(2)
+        latent = self.levels + (draws.reshape(shape) @ design.T).swapaxes(1, 2) @ contrasts(len(self.levels)).T
+        return coefficients.reshape(count, len(self.levels), -1), latent
+
+    def chances(self, X: np.ndarray) -> np.ndarray:
+        """The probabilities of the classes, averaged over the posterior."""
+        columns = with_intercept(X, self.frame.centre is not None)
+        with jax.enable_x64(True):
+            design = self.frame.design(columns) / np.sqrt(2)
+            oracle = _oracle(design, np.zeros(len(X)), np.zeros(len(X)), self.levels)
+            size = oracle.design.shape[1]
+            return np.asarray(mean_chances(oracle, _posterior(self.mean, self.covariance, size)))[: len(X)]
+
+
+def fit_categories(rows: Observations, classes: int, prior: Prior, search: Search) -> Categories:
+    """The posterior given observations whose targets are 0, 1, …; prior scales are those of log-odds of two classes.
+
+    Examples
+    --------
+    >>> rows = Observations(np.ones((2, 1)), np.array([0, 1]), np.ones(2))
+    >>> fit_categories(rows, 2, Prior(1.0, intercept=None), Search(1e-6, 100)).status.success
+    True
+    """
+    with jax.enable_x64(True), enough_threads(rows.columns.shape[1] * classes):
+        scale = prior.scale
+        if isinstance(scale, str):
+            scale = wide_scales(Labels(), rows._replace(targets=0 * rows.targets), prior)
+            # All features together say no more a priori than as many as there are tens of examples.
+            scale = scale * min(1.0, np.sqrt(np.sum(rows.weights) / (FEW * len(scale))))
+        intercept = prior.intercept is not None
+        frame = Frame.of(rows, prior.scales(scale, rows.columns.shape[1] - intercept), intercept)
+        totals = np.bincount(rows.targets.astype(int), rows.weights, classes) + 0.5
+        levels = np.log(totals) if intercept else np.zeros(classes)
+        oracle = _oracle(frame.design(rows.columns) / np.sqrt(2), rows.targets, rows.weights, levels)
+        size = oracle.design.shape[1]
+        many = (classes - 1) * size
+        standard = Full(jnp.zeros(many), jnp.eye(many), jnp.eye(many))
+        # The start has the curvature of the model without features: with the prior's the first step could be too long.
+        bent = 2 * _first_gradient(oracle, standard._replace(covariance=_NARROW * jnp.eye(many))).covariance
+        result = minimize(
+            oracle,
+            Full.from_precision(jnp.zeros(many), jnp.eye(many) + bent),
+            term=KLToNormal(standard),
+            divergence=GaussianKL(),
+            step=_Damped(),
+            tol=Tolerance(0, search.tol),
+            steps=search.max_iter,
+            progress=search.progress,
+            engine="compiled",
+        )
+    if result.status is Status.INTERRUPTED and not result.steps:
+        raise KeyboardInterrupt
+    kept = slice(len(frame.scales))
+    mean = np.asarray(result.x.mean).reshape(classes - 1, size)[:, kept]
+    covariance = np.asarray(result.x.covariance).reshape(classes - 1, size, classes - 1, size)[:, kept, :, kept]
+    covariance = covariance.reshape(mean.size, mean.size)
+    elbo = -float(result.history.last["value"])
+    return Categories(frame, mean, covariance, levels, elbo, result.steps, result.status, result.history, scale)
+
+
+@eqx.filter_jit
+def _first_gradient(oracle: ExpectedSoftmax, x: Full) -> Full:
+    return oracle.full(x).gradient
+
+
+def _oracle(design: np.ndarray, labels: np.ndarray, weights: np.ndarray, levels: np.ndarray) -> ExpectedSoftmax:
+    size = padded_size(design.shape[1], _COLUMNS)
+    rows = lambda array: jnp.asarray(padded(array, padded_size(len(array), _ROWS)))
+    arrays = rows(labels.astype(int)), rows(padded(design, size, axis=1)), rows(weights)
+    return ExpectedSoftmax(*arrays, jnp.asarray(levels))
+
+
+def _posterior(mean: np.ndarray, covariance: np.ndarray, size: int) -> Full:
+    """With zeros for padded columns."""
+    classes, columns = mean.shape
+    blocks: Any = covariance.reshape(classes, columns, classes, columns)
+    blocks = padded(padded(blocks, size, axis=1), size, axis=3).reshape(classes * size, -1)
+    return Full(jnp.asarray(padded(mean, size, axis=1).reshape(-1)), jnp.asarray(blocks), jnp.zeros_like(blocks))

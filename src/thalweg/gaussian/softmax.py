@@ -1,0 +1,122 @@
+"""The softmax likelihood of several classes as an oracle: expectations by nodes that fill the space evenly."""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Int, Key, PyTree, Scalar
+from scipy.linalg import helmert
+from scipy.special import ndtri
+from scipy.stats import qmc
+
+from thalweg.gaussian.posteriors import Full
+from thalweg.oracles.base import Oracle, Out
+
+_BATCH = 256
+_NODES = 256
+_JITTER = 1e-12
+
+
+def contrasts(classes: int) -> np.ndarray:
+    """Orthonormal columns that span what tells the classes apart: what all have in common says nothing."""
+    return helmert(classes).T
+
+
+def normal_nodes(dimension: int, count: int) -> np.ndarray:
+    """Points that stand for N(0, I): half of them are the others' opposites, and their covariance is I."""
+    half = ndtri(qmc.Sobol(dimension, seed=0).random(count // 2))
+    values, vectors = np.linalg.eigh(half.T @ half / len(half))
+    half = half @ (vectors / np.sqrt(values)) @ vectors.T
+    return np.concatenate([half, -half])
+
+
+class ExpectedSoftmax(Oracle):
+    """∇f, f(q) = −Σ w_n E_q log softmax(levels + B·Wx_n)[y_n], for a :class:`Full` posterior q over the weights W.
+
+    Rows come in multiples of 256, those of weight 0 being padding.
+
+    Examples
+    --------
+    >>> oracle = ExpectedSoftmax(jnp.zeros(256, int), jnp.ones((256, 1)), jnp.ones(256) / 256, jnp.zeros(3))
+    >>> start = Full(jnp.zeros(2), 1e-6 * jnp.eye(2), 1e6 * jnp.eye(2))
+    >>> round(float(oracle.value(start)), 3)  # log 3
+    1.099
+    """
+
+    labels: Int[Array, " n"]
+    design: Float[Array, "n p"]
+    weights: Float[Array, " n"]
+    levels: Float[Array, " k"]
+    basis: Float[Array, "k c"]
+    nodes: Float[Array, "m c"]
+
+    def __init__(self, labels: Array, design: Array, weights: Array, levels: Array) -> None:
+        self.labels, self.design, self.weights = labels, design, weights
+        self.levels, self.basis = levels, jnp.asarray(contrasts(len(levels)))
+        self.nodes = jnp.asarray(normal_nodes(len(levels) - 1, _NODES))
+
+    @property
+    def deterministic(self) -> bool:
+        """There is no chance in it."""
+        return True
+
+    @property
+    def fixed_work(self) -> float:
+        """Examples per estimate."""
+        return float(len(self.labels))
+
+    def init(self, x: PyTree[Array]) -> PyTree:
+        """Nothing is remembered."""
+        return ()
+
+    def value(self, x: Full) -> Scalar:
+        """f."""
+        return self.full(x).value
+
+    def estimate(self, x: Full, state: PyTree, key: Key[Array, ""]) -> tuple[Out, PyTree]:
+        """Value and gradient."""
+        return self.full(x), state
+
+    def full(self, x: Full) -> Out:
+        """Value and gradient, by batches of rows."""
+        kept = len(self.basis.T), self.design.shape[1]
+
+        def add(sums: tuple, rows: tuple) -> tuple[tuple, None]:
+            labels, design, weights = rows
+            logs = jax.nn.log_softmax(_latent(self, x, design))
+            chances = jnp.exp(logs)
+            mean = jnp.mean(chances, axis=1)
+            chosen = jax.nn.one_hot(labels, len(self.levels), dtype=mean.dtype)
+            value = weights @ jnp.sum(chosen * jnp.mean(logs, axis=1), axis=1)
+            slope = weights[:, None] * ((chosen - mean) @ self.basis)
+            both = jnp.einsum("nmk,nml->nkl", chances, chances) / chances.shape[1]
+            curvature = jnp.einsum("ki,nk,kj->nij", self.basis, mean, self.basis)
+            curvature -= jnp.einsum("ki,nkl,lj->nij", self.basis, both, self.basis)
+            bent = jnp.einsum("n,nij,np,nq->ipjq", weights, curvature, design, design)
+            return (sums[0] - value, sums[1] - slope.T @ design, sums[2] + bent / 2), None
+
+        start = (jnp.zeros(()), jnp.zeros(kept), jnp.zeros((*kept, *kept)))
+        batched = lambda array: array.reshape(-1, _BATCH, *array.shape[1:])
+        rows = tuple(batched(array) for array in (self.labels, self.design, self.weights))
+        (value, mean, covariance), _ = jax.lax.scan(add, start, rows)
+        size = len(x.mean)
+        gradient = Full(mean.reshape(-1), covariance.reshape(size, size), jnp.zeros((size, size)))
+        return Out(gradient, value, jnp.asarray(float(len(self.labels))))
+
+
+def _latent(oracle: ExpectedSoftmax, x: Full, design: Float[Array, "n p"]) -> Float[Array, "n m k"]:
+    """The linear predictors of all classes at the nodes."""
+    shape = len(oracle.basis.T), design.shape[1]
+    mean = design @ x.mean.reshape(shape).T
+    covariance = jnp.einsum("np,ipjq,nq->nij", design, x.covariance.reshape(*shape, *shape), design)
+    root = jnp.linalg.cholesky(covariance + _JITTER * jnp.eye(shape[0])[None])
+    around = mean[:, None] + jnp.einsum("nij,mj->nmi", root, oracle.nodes)
+    return oracle.levels[None, None] + around @ oracle.basis.T
+
+
+@eqx.filter_jit
+def mean_chances(oracle: ExpectedSoftmax, x: Full) -> Float[Array, "n k"]:
+    """The probability of each class, averaged over the posterior, for each row of the oracle's design."""
+    each = lambda design: jnp.mean(jax.nn.softmax(_latent(oracle, x, design)), axis=1)
+    batches = oracle.design.reshape(-1, _BATCH, oracle.design.shape[1])
+    return jax.lax.map(each, batches).reshape(-1, len(oracle.levels))

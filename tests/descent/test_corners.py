@@ -1,0 +1,226 @@
+"""Corners of the optimiser that once gave a wrong word: each test is one of them."""
+
+import time
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from thalweg.descent import (
+    L1,
+    L2,
+    AdaptiveRestart,
+    Affine,
+    Box,
+    GroupLasso,
+    HalfSpace,
+    Huber,
+    L1Ball,
+    L2Ball,
+    LogBarrier,
+    Monotone,
+    Plateau,
+    PolyakRuppert,
+    Simplex,
+    SquaredL2,
+    Status,
+    Suffix,
+    TotalVariation1D,
+    Weighted,
+    minimize,
+)
+from thalweg.descent.display import one_bar
+from thalweg.oracles import Exact, MiniBatch
+
+SCALES = jnp.array([1.0, 10.0, 100.0])
+
+
+def bowl(x, scales=SCALES):
+    return 0.5 * jnp.sum(scales * (x - 1) ** 2)
+
+
+def rosenbrock(x):
+    return 100 * (x[1] - x[0] ** 2) ** 2 + (1 - x[0]) ** 2
+
+
+@pytest.mark.parametrize("rate", [0.3, 0.05])
+@pytest.mark.parametrize("make", [optax.adam, optax.rmsprop, lambda rate: optax.sgd(rate / 50, momentum=0.9)])
+def test_an_optax_step_says_converged_of_the_point_it_returns(make, rate):
+    result = minimize(bowl, jnp.full(3, 5.0), step=make(rate), steps=3000, stride=1)
+    slope = float(jnp.linalg.norm(jax.grad(bowl)(result.x)))
+    np.testing.assert_allclose(slope, result.history["residual"][-1], rtol=1e-3, atol=1e-5)
+    if result.status is Status.CONVERGED:
+        assert slope < 1e-2
+
+
+@pytest.mark.parametrize("average", [PolyakRuppert(), Weighted(2), Suffix()])
+def test_an_average_says_converged_of_itself(average):
+    result = minimize(bowl, jnp.full(3, 1e3), average=average, steps=2000)
+    again = minimize(bowl, result.x, steps=2000)
+    assert result.status is not Status.CONVERGED or result.fun - again.fun <= 1e-4 * max(result.fun, 1e-3)
+
+
+@pytest.mark.parametrize("kind", [jnp.bfloat16, jnp.float16])
+@pytest.mark.parametrize("average", [PolyakRuppert(), Weighted(2), Suffix()])
+def test_averages_of_half_precision_do_not_stand_still(average, kind):
+    step = jax.jit(lambda state, x: (average.update(x, state), None))
+    points = jnp.concatenate([jnp.full((1000, 1), 1.0), jnp.full((3000, 1), 2.0)]).astype(kind)
+    state, _ = jax.lax.scan(step, average.init(points[0]), points)
+    found = average.solution(points[-1], state)
+    weights = {PolyakRuppert: np.ones(4000), Weighted: np.arange(1, 4001.0) * np.arange(2, 4002.0)}
+    wanted = np.average(np.asarray(points[:, 0], float), weights=weights.get(type(average), np.arange(4000) >= 1023))
+    assert found.dtype == kind
+    assert float(found[0]) == pytest.approx(wanted, rel=float(jnp.finfo(kind).eps))
+
+
+TERMS = [
+    Simplex(),
+    L1Ball(2.0),
+    L2Ball(1.5),
+    GroupLasso(np.arange(512) % 8, 0.3),
+    L1(0.1),
+    L2(0.5),
+    SquaredL2(0.3),
+    Huber(0.5),
+    LogBarrier(0.1),
+    HalfSpace(np.linspace(-1, 1, 512), 0.5),
+    Box(-0.5, 0.25),
+    TotalVariation1D(0.2),
+]
+
+
+@pytest.mark.parametrize("kind", [jnp.bfloat16, jnp.float16])
+@pytest.mark.parametrize("term", TERMS, ids=lambda term: type(term).__name__)
+def test_terms_are_right_in_half_precision(term, kind):
+    x = jnp.asarray(np.random.default_rng(0).normal(size=512), kind)
+    found, wanted = term.prox(x, jnp.asarray(1.0, kind)), term.prox(x.astype(jnp.float32), 1.0)
+    assert found.dtype == kind
+    np.testing.assert_allclose(
+        np.asarray(found, float), wanted, atol=8 * float(jnp.finfo(kind).eps) * float(jnp.abs(x).max())
+    )
+
+
+def test_prox_refuses_complex_numbers_and_negative_steps_and_stays_traceable():
+    for term in TERMS:
+        with pytest.raises(TypeError, match="x must be an array of real floating numbers, found the dtype complex"):
+            term.prox(jnp.ones(512, complex), 1.0)
+        with pytest.raises(ValueError, match=r"step must be a number of at least 0, found -1\.0"):
+            term.prox(jnp.ones(512), -1.0)
+    together = jax.jit(jax.vmap(lambda x, step: L1(1.0).prox(x, step)))
+    np.testing.assert_allclose(together(jnp.full((2, 3), 3.0), jnp.array([1.0, 2.0])), [[2.0] * 3, [1.0] * 3])
+
+
+def tree_of(leaves):
+    return {f"w{i}": jnp.linspace(-1, 1, 3 + i % 5) for i in range(leaves)}
+
+
+def wavy(x):
+    return sum(jnp.sum((jnp.tanh(leaf) - 0.3) ** 2) for leaf in x.values())
+
+
+def test_a_default_step_traces_the_function_twice():
+    calls = []
+
+    def counted(x):
+        calls.append(1)
+        return wavy(x)
+
+    minimize(counted, tree_of(2), steps=5)
+    # Once for the gradient, once for the search.
+    assert len(calls) == 2
+
+
+def test_many_leaves_are_as_few():
+    many, few = minimize(wavy, tree_of(20), steps=300), minimize(wavy, {"all": jnp.linspace(-1, 1, 5)}, steps=300)
+    assert many.status is few.status is Status.CONVERGED
+    np.testing.assert_allclose(jnp.tanh(jnp.concatenate(list(many.x.values()))), 0.3, atol=1e-3)
+
+
+@pytest.mark.slow
+def test_a_hundred_leaves_compile_in_seconds():
+    begun = time.process_time()
+    minimize(wavy, tree_of(100), steps=5, compiler_options={"xla_embed_ir_in_executable": True})
+    assert time.process_time() - begun < 5.0
+
+
+def _from(x, target):
+    return jnp.sum((x - target) ** 2)
+
+
+@pytest.mark.parametrize("total", [1e-3, 0.1, 5.0])
+@pytest.mark.parametrize("momentum", [None, AdaptiveRestart()])
+def test_affine_holds_whatever_size_a_search_finds(total, momentum):
+    term = Affine(np.ones((1, 100)), [total])
+    for target in (0.0, 3.0):
+        oracle = Exact(_from, jnp.asarray(target, jnp.float32))
+        result = minimize(oracle, jnp.zeros(100, jnp.float32), term=term, momentum=momentum, steps=200)
+        assert abs(np.asarray(result.x, float).sum() - total) < 1e-5 * total
+        np.testing.assert_allclose(result.x, total / 100, rtol=1e-4)
+
+
+def test_jit_of_minimize_says_what_to_do_instead():
+    with pytest.raises(TypeError, match=r"minimize cannot be traced: .* call it outside, or trace Descent"):
+        jax.jit(lambda x: minimize(bowl, x).x)(jnp.ones(3))
+    with pytest.raises(TypeError, match="minimize cannot be traced"):
+        jax.vmap(lambda a: minimize(Exact(lambda x, a: jnp.sum((x - a) ** 2), a), jnp.ones(3)).x)(jnp.ones((2, 3)))
+
+
+class _Halved(Monotone):
+    """A search that takes half of what it finds."""
+
+    def take(self, move, state):
+        taken = super().take(move, state)
+        return taken._replace(x=move.reach(taken.size / 2), size=taken.size / 2, value=None)
+
+
+def test_the_host_engine_honours_a_search_of_ones_own():
+    runs = [
+        minimize(bowl, jnp.zeros(3), step=_Halved(0.01, grow=1.0), steps=3, engine=name)
+        for name in ("host", "compiled")
+    ]
+    np.testing.assert_allclose(runs[0].x, runs[1].x, rtol=1e-6)
+    np.testing.assert_allclose(runs[0].history["size"], 0.005)
+
+
+def test_rounding_that_stops_a_run_is_no_success():
+    result = minimize(rosenbrock, jnp.array([1000.0, 1000.0], jnp.float32))
+    assert result.fun > 1
+    assert not result.success
+    assert result.status is not Status.STAGNATED or "float32" in result.message
+
+
+def test_a_changed_array_is_noticed_by_a_new_function():
+    b = np.ones(2)
+    solve = lambda: minimize(lambda x: jnp.sum((x - b) ** 2), jnp.zeros(2), step=0.5).x
+    np.testing.assert_allclose(solve(), 1.0)
+    b[:] = 5.0
+    np.testing.assert_allclose(solve(), 5.0)
+
+
+ROWS = np.random.default_rng(0).normal(size=(200, 3))
+NOISY = MiniBatch(lambda x, rows: jnp.sum((x[None] - rows) ** 2, axis=-1), jnp.asarray(ROWS), 4)
+
+
+def test_plateau_stops_at_the_same_place_whatever_the_stride():
+    run = lambda stride: minimize(
+        NOISY, jnp.full(3, 10.0), step=0.02, steps=30_000, stride=stride, tol=Plateau(), key=jax.random.key(0)
+    )
+    ends = {stride: run(stride) for stride in (1, 5, 20, None)}
+    assert {result.status for result in ends.values()} == {Status.PLATEAU}
+    # Within a window or two, each a quarter longer than the last.
+    assert max(r.steps for r in ends.values()) < 1.6 * min(r.steps for r in ends.values())
+    for result in ends.values():
+        assert np.linalg.norm(result.x - ROWS.mean(0)) < 0.5
+
+
+def test_runs_that_belong_together_show_one_bar(capsys):
+    with one_bar():
+        for start in (1.0, 2.0, 3.0):
+            minimize(bowl, jnp.full(3, start), steps=20, progress=True)
+    shown = [line for line in capsys.readouterr().out.splitlines() if "value" in line]
+    assert len(shown) == 1
+    assert "run 3" in shown[0]
+    minimize(bowl, jnp.zeros(3), steps=20, progress=True)
+    assert "run" not in capsys.readouterr().out

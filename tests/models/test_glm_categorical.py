@@ -1,0 +1,94 @@
+"""Several classes: the softmax model beside two classes, by brute force, and what follows from its posterior."""
+
+import warnings
+
+import numpy as np
+import pytest
+from scipy.special import softmax
+from sklearn.datasets import load_iris
+from sklearn.linear_model import LogisticRegression
+from sklearn.utils.estimator_checks import estimator_checks_generator
+
+from thalweg.models import BernoulliGLM, CategoricalGLM
+
+X, y = load_iris(return_X_y=True)
+
+
+@pytest.fixture(scope="module")
+def fitted():
+    return CategoricalGLM().fit(X, y)
+
+
+def test_two_classes_are_logistic_regression():
+    model, two = CategoricalGLM().fit(X[50:], y[50:]), BernoulliGLM().fit(X[50:], y[50:])
+    assert 2 * model.coef_[1] == pytest.approx(two.coef_, rel=5e-3)
+    assert 2 * model.coef_sd_[1] == pytest.approx(two.coef_sd_, rel=5e-3)
+    assert model.elbo_ == pytest.approx(two.elbo_, abs=0.02)
+    assert model.predict_proba(X[50:]) == pytest.approx(two.predict_proba(X[50:]), abs=2e-3)
+    assert model.decision_function(X[50:]).shape == (100,)
+
+
+def test_probabilities_are_averages_over_the_posterior(fitted):
+    draws = fitted.sample(20_000, random_state=0)
+    assert draws.shape == (20_000, 3, 5)
+    assert draws.sum(axis=1) == pytest.approx(0, abs=1e-8)
+    assert draws.mean(axis=0)[:, 1:] == pytest.approx(fitted.coef_, abs=0.03)
+    assert draws.std(axis=0)[:, 0] == pytest.approx(fitted.intercept_sd_, rel=0.03)
+    z = draws[:, None, :, 0] + np.einsum("skd,nd->snk", draws[:, :, 1:], X[::25])
+    assert fitted.predict_proba(X[::25]) == pytest.approx(softmax(z, axis=-1).mean(axis=0), abs=0.01)
+
+
+def test_many_examples_leave_the_maximum_likelihood_estimate():
+    rng = np.random.default_rng(0)
+    rows = rng.normal(size=(4000, 2)) * [1.0, 1e4] + [0.0, 1e6]
+    z = ((rows - [0.0, 1e6]) / [1.0, 1e4]) @ np.array([[1.0, -0.5, 0.0], [0.0, 0.5, -1.0]])
+    labels = np.argmax(z + rng.gumbel(size=z.shape), axis=1)
+    model = CategoricalGLM().fit(rows, labels)
+    theirs = LogisticRegression(C=np.inf).fit((rows - [0.0, 1e6]) / [1.0, 1e4], labels)
+    assert model.coef_ * [1.0, 1e4] == pytest.approx(theirs.coef_ - theirs.coef_.mean(axis=0), abs=0.01)
+    low, high = np.moveaxis(model.interval(), -1, 0)[:, :, 1:] * [1.0, 1e4]
+    truth = np.array([[1.0, -0.5, 0.0], [0.0, 0.5, -1.0]])
+    truth = (truth - truth.mean(axis=1, keepdims=True)).T
+    assert np.mean((low < truth) & (truth < high)) >= 5 / 6
+
+
+@pytest.mark.slow
+def test_intervals_of_several_classes_cover():
+    rng, effects, hits = np.random.default_rng(0), np.array([[0.5, -0.5, 0.0], [0.0, 0.0, 0.0]]), []
+    for _ in range(150):
+        rows = rng.normal(size=(100, 2))
+        labels = np.argmax(rows @ effects + rng.gumbel(size=(100, 3)), axis=1)
+        low, high = np.moveaxis(CategoricalGLM().fit(rows, labels).interval(), -1, 0)[:, :, 1:]
+        hits.append((low < effects.T) & (high > effects.T))
+    assert 0.92 <= np.mean(hits) <= 0.98
+
+
+def test_a_table_has_a_row_for_each_class_and_coefficient(fitted):
+    summary = fitted.summary()
+    assert summary.names[:2] == ["0: intercept", "0: x0"]
+    assert len(summary.names) == 15
+    assert fitted.interval(0.9).shape == (3, 5, 2)
+    assert fitted.interval().reshape(-1, 2) == pytest.approx(summary.interval)
+
+
+def test_words_are_classes_and_weights_are_repetitions():
+    words = np.array(["setosa", "versicolor", "virginica"])[y]
+    model = CategoricalGLM(class_weight={"virginica": 2.0}).fit(X[::3], words[::3])
+    twice = np.concatenate([np.arange(0, 150, 3), np.arange(102, 150, 3)])
+    repeated = CategoricalGLM(prior_scale=model.prior_scale_).fit(X[twice], words[twice])
+    assert model.predict(X).tolist() == repeated.predict(X).tolist()
+    assert model.coef_ == pytest.approx(repeated.coef_, abs=1e-4)
+    assert set(model.sample(5, X, random_state=0).ravel()) == set(words)
+
+
+CHECKS = [
+    pytest.param(*case, id=f"{number}-{case[1].func.__name__}", marks=pytest.mark.slow)
+    for number, case in enumerate(estimator_checks_generator(CategoricalGLM()))
+]
+
+
+@pytest.mark.parametrize(("estimator", "check"), CHECKS)
+def test_scikit_learn_contract(estimator, check):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        check(estimator)

@@ -1,0 +1,92 @@
+"""Kernel estimators on features of different scales: one unit for all, or each its own, whichever predicts better."""
+
+import numpy as np
+import pytest
+from sklearn.datasets import load_digits
+from sklearn.linear_model import LogisticRegression
+from sklearn.metrics import log_loss
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+
+from thalweg import KernelClassifier, KernelRegressor, load
+from thalweg.kernels import Gaussian, Laplacian
+from thalweg.machines import HingeLoss, Rows, Settings, SquaredLoss
+from thalweg.machines.choice import choose
+
+
+def raw(seed, n):
+    """Three features, 1e8 ± 1, an income and 0 or 1, with labels of which 17 % are positive."""
+    draws = np.random.default_rng(seed)
+    x = np.column_stack([1e8 + draws.normal(size=n), np.exp(draws.normal(10, 1, n)), draws.integers(0, 2, n)])
+    signal = 2 * x[:, 2] + (x[:, 0] - 1e8)
+    return x, signal, (draws.uniform(size=n) < 1 / (1 + np.exp(3 - signal))).astype(int)
+
+
+X, SIGNAL, LABELS = raw(1, 400)
+NEW, NEW_SIGNAL, NEW_LABELS = raw(2, 2000)
+
+
+def test_raw_features_are_classified_as_well_as_standardised_ones(tmp_path):
+    """Issue 13: the log-loss was 0.506 where logistic regression of standardised features has 0.421."""
+    model = KernelClassifier(random_state=0).fit(X, LABELS)
+    found = log_loss(NEW_LABELS, model.predict_proba(NEW))
+    line = make_pipeline(StandardScaler(), LogisticRegression()).fit(X, LABELS)
+    scaled = make_pipeline(StandardScaler(), KernelClassifier(random_state=0)).fit(X, LABELS)
+    assert found < log_loss(NEW_LABELS, line.predict_proba(NEW)) + 0.01
+    assert found < log_loss(NEW_LABELS, scaled.predict_proba(NEW)) + 0.002
+    assert model.kernel_.lengthscale.shape == (3,)  # in units of the user
+    model.save(tmp_path / "model")
+    np.testing.assert_array_equal(load(tmp_path / "model").predict_proba(NEW), model.predict_proba(NEW))
+
+
+def test_raw_features_of_a_stream_and_of_numbers():
+    stream = ((X[i : i + 200], LABELS[i : i + 200]) for i in (0, 200))
+    model = KernelClassifier(random_state=0, block_size=448).fit_stream(stream)
+    constant = log_loss(NEW_LABELS, np.full(2000, LABELS.mean()))
+    assert log_loss(NEW_LABELS, model.predict_proba(NEW)) < 0.9 * constant
+    assert KernelRegressor(random_state=0).fit(X, SIGNAL).score(NEW, NEW_SIGNAL) > 0.99
+
+
+def choice(x, y=SIGNAL, loss=None, **settings):
+    rows = Rows(x - np.median(x, axis=0), y[:, None], np.ones(len(x)))
+    return choose(rows, Settings(loss=loss or SquaredLoss(), **settings), 0, np.float32)[0]
+
+
+def test_digits_and_their_principal_components_keep_one_scale():
+    """Their pixels, and their components the more, say by their spread how much they tell."""
+    x, y = load_digits(return_X_y=True)
+    x = x[:400] - x[:400].mean(axis=0)
+    components = x @ np.linalg.svd(x, full_matrices=False)[2].T[:, :40]
+    for features in (x, components):
+        assert choice(features, (y[:400] == 3).astype(float)).lengthscale.ndim == 0
+
+
+@pytest.mark.parametrize("x", [X, X[:30]], ids=["enough rows", "few rows"])
+def test_units_are_those_of_standard_deviations(x):
+    spread = np.std(x, axis=0)
+    for kind, loss in ((Gaussian, SquaredLoss()), (Laplacian, HingeLoss())):
+        found = np.asarray(choice(x, SIGNAL[: len(x)], loss, kernel=kind).lengthscale)
+        np.testing.assert_allclose(found / found[0], spread / spread[0], rtol=0.05)
+
+
+def test_features_that_are_constant_and_a_row_of_extreme_size_do_no_harm():
+    constant = np.column_stack([X, np.full(400, 7.0), 0.1 + 0.2 * (np.arange(400) % 1), np.zeros(400)])
+    found = np.asarray(choice(constant).lengthscale)
+    assert np.all(np.isfinite(found))
+    np.testing.assert_allclose(found[:3] / found[0], np.asarray(choice(X).lengthscale) / found[0], rtol=1e-6)
+    odd = np.concatenate([X, [[1e15, 1e15, 1e15]]])
+    found = np.asarray(choice(odd, np.append(SIGNAL, 0.0)).lengthscale)
+    assert found[0] < 100
+
+
+def test_a_kernel_that_is_given_is_in_units_of_the_user():
+    model = KernelRegressor(Gaussian(2.0), random_state=0).fit(X, SIGNAL)
+    assert float(model.kernel_.lengthscale) == 2.0
+
+
+def test_features_alike_cost_no_second_look(monkeypatch):
+    seen = []
+    real = choose.__globals__["left_out"]
+    monkeypatch.setitem(choose.__globals__, "left_out", lambda *given: seen.append(1) or real(*given))
+    choice(StandardScaler().fit_transform(X))
+    assert len(seen) == 1

@@ -1,0 +1,157 @@
+"""The first call is right: what new users saw go wrong (issue 13, points 8, 10 and 11), made impossible."""
+
+import time
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import scipy.sparse
+from spectral_matrices import rbf, with_spectrum
+
+import thalweg
+import thalweg.spectral as sp
+from thalweg.kernels import Matern32
+from thalweg.spectral.bounds import IllConditionedError
+
+KEY = jax.random.key(0)
+BLAMED = {
+    "2 I + 0.01": 2.0 * np.eye(302) + 0.01,
+    "compound symmetry": 0.7 * np.eye(200) + 0.3,
+    "three-fold compound symmetry": np.kron(np.eye(3), 0.2 * np.eye(50) + 0.8),
+    "diag(logspace(-8, 0, 100))": np.diag(np.logspace(-8, 0, 100)),
+}
+
+
+@pytest.mark.parametrize("name", BLAMED)
+def test_logdet_does_not_blame_an_interval_nobody_gave(name):
+    A = BLAMED[name]
+    truth = np.linalg.slogdet(A)[1]
+    assert float(thalweg.logdet(A, KEY).value) == pytest.approx(truth, rel=1e-12)
+    if "logspace" not in name:
+        e = sp.logdet(A, KEY, method="stochastic", probes=8)
+        assert abs(float(e.value) - truth) < 8 * float(e.standard_error)
+
+
+@pytest.mark.parametrize("exponent", [9, 10, 12])
+def test_an_ill_conditioned_matrix_is_exact_or_refused_early(exponent):
+    A = with_spectrum(np.logspace(-exponent, 0, 120))
+    e = thalweg.logdet(A, KEY)
+    assert abs(float(e.value) + exponent * 60 * np.log(10)) < 1e-13 * 10**exponent
+    assert abs(float(e.value) + exponent * 60 * np.log(10)) < 20 * float(e.standard_error) + 1e-9
+    began = time.process_time()
+    with pytest.raises(IllConditionedError, match="method='exact'"):
+        sp.logdet(A, KEY, method="stochastic", probes=4)
+    assert time.process_time() - began < 5
+
+
+def test_float64_of_numpy_is_computed_in_float64_without_touching_the_users_setting():
+    A = with_spectrum(np.logspace(-9, 0, 40))
+    X = np.random.default_rng(0).standard_normal((20, 30))
+    truth = -9 * 20 * np.log(10)
+    with jax.enable_x64(False):
+        for found in (sp.logdet(A, KEY), sp.logdet(A.tolist(), KEY), sp.logdet(scipy.sparse.csr_matrix(A), KEY)):
+            assert found.value.dtype == np.float64
+            assert float(found.value) == pytest.approx(truth, rel=1e-8)
+        stochastic = sp.logdet(rbf(40, noise=0.5), KEY, method="stochastic", probes=4)
+        norm = sp.nuclear_norm(X, KEY)
+        assert stochastic.value.dtype == stochastic.standard_error.dtype == norm.value.dtype == np.float64
+        assert float(norm.value) == pytest.approx(np.sum(np.linalg.svd(X, compute_uv=False)), rel=1e-13)
+        assert not jax.config.read("jax_enable_x64")
+        assert sp.logdet(jnp.asarray(rbf(40, noise=0.5), jnp.float32), KEY).value.dtype == jnp.float32
+
+
+def test_large_and_small_scales_are_right_or_refused_by_their_right_name():
+    A = rbf(30, noise=0.5)
+    truth = np.linalg.slogdet(A)[1]
+    for scale in (1e30, 1e-30, 1e150):
+        assert float(sp.logdet(A * scale, KEY).value) == pytest.approx(truth + 30 * np.log(scale), rel=1e-12)
+    with jax.enable_x64(False):
+        single = jnp.asarray(A * 1e30, jnp.float32)
+        assert float(sp.logdet(single, KEY).value) == pytest.approx(truth + 30 * np.log(1e30), rel=1e-6)
+        with pytest.raises(ValueError, match=r"of the order of .*too large.*float32"):
+            sp.logdet(single, KEY, method="stochastic")
+
+
+def test_a_matern_kernel_too_ill_conditioned_for_float32_takes_more_digits(monkeypatch):
+    """An everyday GP: 36,000 points in 8 dimensions, noise 0.01. Here 300 with the same condition; and no way out."""
+    monkeypatch.setattr("thalweg.spectral.ways.exact_at_once", lambda f, operator: False)
+    monkeypatch.setattr("thalweg.spectral.ways.exact_is_possible", lambda operator: False)
+    monkeypatch.setattr("thalweg.spectral.ways.factorisation_is_cheaper", lambda *_: False)
+    points = np.random.default_rng(0).uniform(size=(300, 8))
+    with jax.enable_x64(False):
+        K = sp.KernelOperator(Matern32(lengthscale=2.0), jnp.asarray(points, jnp.float32))
+        A = sp.ShiftedOperator(K, 1e-4)
+        e = sp.logdet(A, KEY)
+        assert e.value.dtype == jnp.float32
+    dense = Matern32(lengthscale=2.0)(*2 * [jnp.asarray(points.astype(np.float32), jnp.float64)])
+    truth = np.linalg.slogdet(np.asarray(dense) + float(A.noise) * np.eye(300))[1]
+    low, high = e.interval(0.999)
+    assert float(low) <= truth <= float(high)
+    assert float(high - low) < 0.01 * abs(truth)
+
+
+def test_a_function_of_numpy_is_understood_or_refused():
+    A = rbf(20, noise=0.5)
+    assert float(sp.spectral_sum(np.log, A, KEY).value) == pytest.approx(np.linalg.slogdet(A)[1])
+    with pytest.raises(TypeError, match=r"f must be .*jax\.numpy"):
+        sp.spectral_sum(lambda x: np.log(x) + 1.0, A, KEY)
+
+
+def test_a_wrong_dimension_and_an_unknown_option_are_named():
+    A = rbf(20, noise=0.5)
+    for method in ("auto", "exact", "stochastic"):
+        with pytest.raises(ValueError, match="dimension must be that of A, 20, or left out, found 7"):
+            sp.logdet(A, KEY, dimension=7, method=method)
+        with pytest.raises(TypeError, match=r"no option 't', found t=2\.0; it has"):
+            sp.trace_exp(A, KEY, t=2.0, method=method)
+
+
+def test_a_covariance_matrix_of_side_300_is_exact_in_milliseconds():
+    C = np.cov(np.random.default_rng(0).standard_normal((900, 300)).T)
+    assert float(thalweg.logdet(C, KEY).value) == pytest.approx(np.linalg.slogdet(C)[1], rel=1e-13)
+    spent = []
+    for _ in range(5):
+        began = time.process_time()
+        thalweg.logdet(C, KEY)
+        spent.append(time.process_time() - began)
+    assert min(spent) < 0.1
+
+
+def large(monkeypatch):
+    """Have small matrices treated as large ones are."""
+    monkeypatch.setattr("thalweg.spectral.exact._AT_ONCE", {"cholesky": 100, "eigenvalues": 100, "products": 100})
+
+
+def test_a_large_kernel_matrix_finds_its_preconditioner_and_noise(monkeypatch):
+    large(monkeypatch)
+    A = rbf(400, noise=0.01)
+    e = sp.logdet(A, KEY, method="auto")
+    truth = np.linalg.slogdet(A)[1]
+    assert 0 < float(e.products) < 2000
+    assert abs(float(e.value) / truth - 1) < 1e-3
+    low, high = e.interval(0.999)
+    assert float(low) <= truth <= float(high)
+
+
+def test_a_large_matrix_that_no_preconditioner_helps_is_factorised(monkeypatch):
+    large(monkeypatch)
+    monkeypatch.setattr("thalweg.spectral.lowrank._LARGEST_RANK", 32)
+    A = np.cov(np.random.default_rng(0).standard_normal((900, 300)).T)
+    assert "factorisation" in sp.logdet(A, KEY).message
+
+
+def test_a_small_matrix_needs_no_plan_under_jit():
+    A = rbf(12, noise=0.5)
+    truth = np.linalg.slogdet(A)[1]
+    assert float(jax.jit(lambda a: sp.logdet(a, KEY).value)(A)) == pytest.approx(truth)
+    bad = jax.jit(lambda a: sp.logdet(a, KEY))(-A)
+    assert bad.outcome is sp.Status.NOT_FINITE
+
+
+def test_a_lower_end_that_lanczos_does_not_settle_is_refused_not_trusted():
+    """Eigenvalues from 1e-8 evenly in the logarithm: it took 19 s, and one key in two was off by 16 standard errors."""
+    A = sp.FunctionOperator(lambda s, v: s[:, None] * v, jnp.logspace(-8, 0, 2000), dimension=2000)
+    for key in jax.random.split(KEY, 2):
+        with pytest.raises(IllConditionedError, match="only known to be below"):
+            sp.logdet(A, key)

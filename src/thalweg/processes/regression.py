@@ -17,9 +17,9 @@ from thalweg.codec import storable
 from thalweg.descent import Status
 from thalweg.kernels import Gaussian, Kernel, Matern32, Matern52
 from thalweg.processes import exact, iterative
+from thalweg.processes.evidence import Optimum, maximise
 from thalweg.processes.exact import ExactPosterior, Observations, Parameters
 from thalweg.processes.iterative import PathwisePosterior
-from thalweg.processes.evidence import Optimum, maximise
 from thalweg.processes.means import Mean
 from thalweg.threads import enough_threads
 

@@ -29,6 +29,7 @@ from .models import BernoulliGLM as BernoulliGLM
 from .models import CategoricalGLM as CategoricalGLM
 from .models import GaussianGLM as GaussianGLM
 from .models import GPClassifier as GPClassifier
+from .models import GPRegressor as GPRegressor
 from .models import KernelClassifier as KernelClassifier
 from .models import KernelRegressor as KernelRegressor
 from .models import NegativeBinomialGLM as NegativeBinomialGLM

@@ -18,6 +18,7 @@ FITTED = {
     "KernelClassifier": lambda: thalweg.KernelClassifier(random_state=0).fit(X, WORDS.astype(object)),
     "KernelRegressor": lambda: thalweg.KernelRegressor(random_state=0).fit(X, np.sin(X)),
     "GPClassifier": lambda: thalweg.GPClassifier(learn=False).fit(X, LABELS),
+    "GPRegressor": lambda: thalweg.GPRegressor("rbf", restarts=0).fit(X, np.sin(X[:, 0])),
     "BernoulliGLM": lambda: thalweg.BernoulliGLM().fit(X, WORDS),
     "CategoricalGLM": lambda: thalweg.CategoricalGLM().fit(X, WORDS),
     "GaussianGLM": lambda: thalweg.GaussianGLM(prior_scale=1.0).fit(X, X[:, 0] + np.sin(X[:, 1])),

@@ -6,6 +6,7 @@ from thalweg.models.glm import BernoulliGLM, GaussianGLM
 from thalweg.models.glm_categorical import CategoricalGLM
 from thalweg.models.glm_counts import NegativeBinomialGLM, PoissonGLM
 from thalweg.models.gp_classifier import GPClassifier
+from thalweg.models.gp_regressor import GPRegressor
 from thalweg.models.kernel_classifier import KernelClassifier
 from thalweg.models.kernel_regressor import KernelRegressor
 
@@ -13,6 +14,7 @@ __all__ = [
     "BernoulliGLM",
     "CategoricalGLM",
     "GPClassifier",
+    "GPRegressor",
     "GaussianGLM",
     "KernelClassifier",
     "KernelRegressor",

@@ -5,11 +5,28 @@
 :class:`ClassifierSettings`     how to look for it
 :class:`ProcessPosterior`       what was found, and predictions from it
 :func:`default_kernel`          a kernel to start from
+:func:`fit_regressor`           numbers by a process with noise, exactly or by solves
+:class:`RegressorSettings`      how to look for it
+:class:`Regression`             what was found
 ==============================  ===================================================================================
 """
 
 from thalweg.processes.classification import ProcessPosterior, fit_classifier
 from thalweg.processes.inference import ClassifierSettings
+from thalweg.processes.iterative import TOLERANCE
 from thalweg.processes.learning import default_kernel
+from thalweg.processes.means import KINDS as MEANS
+from thalweg.processes.regression import METHODS, Regression, RegressorSettings, fit_regressor
 
-__all__ = ["ClassifierSettings", "ProcessPosterior", "default_kernel", "fit_classifier"]
+__all__ = [
+    "MEANS",
+    "METHODS",
+    "TOLERANCE",
+    "ClassifierSettings",
+    "ProcessPosterior",
+    "Regression",
+    "RegressorSettings",
+    "default_kernel",
+    "fit_classifier",
+    "fit_regressor",
+]

@@ -1,0 +1,227 @@
+"""Gaussian process regression."""
+
+import warnings
+from collections.abc import Callable
+from numbers import Integral, Real
+from typing import Any, ClassVar
+
+import numpy as np
+from sklearn.base import MultiOutputMixin, RegressorMixin, _fit_context
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.utils import check_random_state
+from sklearn.utils._param_validation import Interval, StrOptions
+from sklearn.utils.validation import check_is_fitted, validate_data
+
+from thalweg import arguments, processes
+from thalweg.descent import Status
+from thalweg.kernels import Kernel, kernel_or_class
+from thalweg.models._common import Storable, row_weights, unharmed
+
+
+class GPRegressor(RegressorMixin, MultiOutputMixin, Storable):
+    """Gaussian process regression: a smooth function through noisy values, and how far it may be off.
+
+    Called without arguments it takes features in any units: the kernel has a lengthscale for each feature, starts from
+    their spread, and is the Matérn or Gaussian one that makes the data most probable; the noise is learned with it, and
+    the mean is a constant that is found too.
+
+    Parameters
+    ----------
+    kernel
+        A kernel from :mod:`thalweg.kernels` to start from, sums and products included, or a name such as "matern32" of
+        one with a lengthscale for each feature. By default the most probable of three.
+    noise
+        The variance of the noise in y. Learned by default.
+    alpha
+        Variance of noise that is known, a number or one for each row, beside ``noise``.
+    mean
+        What the function returns to far from the rows: "constant" (default) and "linear", whose coefficients are found
+        and their uncertainty counted, "zero", or a function of X that is subtracted from y (and makes ``save`` refuse).
+    method
+        "exact": one Cholesky factorisation of the n × n covariance per step, in float64. "iterative": parameters from
+        a few thousand rows, then conjugate gradients on all, which never store the matrix; variances from samples.
+        "auto" takes the exact way up to 12,000 rows on a CPU, and on a GPU while its memory lasts.
+    learn
+        Whether to maximise the marginal likelihood over the kernel's parameters and the noise.
+    restarts
+        How many more starting points to learn from, on the first few hundred rows.
+    max_iter
+        The most steps of a search.
+    random_state
+        Seeds the order of the rows, restarts and samples.
+
+    Attributes
+    ----------
+    kernel_ : Kernel
+        The kernel, in the units of the data.
+    noise_ : float
+        The variance of the noise.
+    log_marginal_likelihood_ : float
+        Of all rows if the fit was exact, otherwise of those that the parameters were learned from.
+    method_ : str
+        The way that was taken.
+    n_iter_ : int
+        How often the marginal likelihood was evaluated.
+    n_features_in_, feature_names_in_
+        As in scikit-learn.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from thalweg import GPRegressor
+    >>> X = np.linspace(0, 6, 40)[:, None]
+    >>> y = np.sin(X[:, 0]) + 0.1 * np.random.default_rng(0).normal(size=40)
+    >>> model = GPRegressor(random_state=0).fit(X, y)
+    >>> mean, std = model.predict([[3.0], [30.0]], return_std=True)
+    >>> bool(abs(mean[0] - np.sin(3.0)) < 0.1), bool(std[1] > 3 * std[0])
+    (True, True)
+    """
+
+    _parameter_constraints: ClassVar[dict] = {
+        "kernel": [Kernel, str, type, None],
+        "noise": [Interval(Real, 0, None, closed="left"), None],
+        "alpha": [Interval(Real, 0, None, closed="left"), "array-like"],
+        "mean": [StrOptions(set(processes.MEANS)), callable],
+        "method": [StrOptions(set(processes.METHODS))],
+        "learn": ["boolean"],
+        "restarts": [Interval(Integral, 0, None, closed="left")],
+        "max_iter": [Interval(Integral, 1, None, closed="left")],
+        "random_state": ["random_state"],
+    }
+
+    def __init__(
+        self,
+        kernel: Kernel | str | None = None,
+        *,
+        noise: float | None = None,
+        alpha: Any = 0.0,
+        mean: str | Callable[[np.ndarray], np.ndarray] = "constant",
+        method: str = "auto",
+        learn: bool = True,
+        restarts: int = 1,
+        max_iter: int = 100,
+        random_state: Any = None,
+    ) -> None:
+        self.kernel = kernel
+        self.noise = noise
+        self.alpha = alpha
+        self.mean = mean
+        self.method = method
+        self.learn = learn
+        self.restarts = restarts
+        self.max_iter = max_iter
+        self.random_state = random_state
+
+    @_fit_context(prefer_skip_nested_validation=True)
+    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> "GPRegressor":
+        """Find the kernel and the noise if ``learn``, and the posterior.
+
+        Parameters
+        ----------
+        X
+            Rows of features.
+        y
+            Numbers, or rows of several, which share the kernel and the noise.
+        sample_weight
+            Weights of the rows; a row of weight 2 has half the noise.
+        """
+        with unharmed(self):
+            self._fit(X, y, sample_weight)
+        return self
+
+    def _fit(self, X: Any, y: Any, sample_weight: Any) -> None:
+        kernel = None if self.kernel is None else kernel_or_class(self.kernel)
+        X, y = validate_data(self, X, y, dtype=np.float64, multi_output=True, y_numeric=True)
+        y = np.asarray(y, np.float64)
+        if kernel is None and not self.learn:
+            raise ValueError("learn=False needs a kernel, found kernel=None")
+        if not self.learn and self.noise is None and not np.any(self.alpha):
+            raise ValueError("learn=False needs noise or alpha, found noise=None and alpha=0")
+        weights = None if sample_weight is None else row_weights(sample_weight, X)
+        self._single = y.ndim == 1
+        targets = y[:, None] if self._single else y
+        self._subtracted = self.mean if callable(self.mean) else None
+        settings = processes.RegressorSettings(
+            method=self.method,
+            learn=bool(self.learn),
+            mean=self.mean if isinstance(self.mean, str) else "zero",
+            restarts=int(self.restarts),
+            max_iter=int(self.max_iter),
+        )
+        found = processes.fit_regressor(
+            X,
+            targets - self._offset(X),
+            settings,
+            kernel,
+            None if self.noise is None and self.learn else float(self.noise or 0.0),
+            self._known(len(X)),
+            weights,
+            seed=int(check_random_state(self.random_state).randint(2**31 - 1)),
+        )
+        self._posterior = found.posterior
+        self.kernel_ = found.posterior.kernel
+        self.noise_ = found.posterior.noise
+        self.log_marginal_likelihood_ = found.log_marginal_likelihood
+        self.method_ = found.method
+        self.n_iter_ = found.steps
+        if found.status is Status.INTERRUPTED:
+            self._warn("interrupted: the model is the best found so far")
+        elif found.posterior.residual > processes.TOLERANCE:
+            self._warn(
+                f"a solve ended with a residual of {found.posterior.residual:.2g}, above its tolerance: predictions "
+                "may be off by about as much of y's spread. Raise noise, or take fewer rows and method='exact'"
+            )
+
+    def predict(self, X: Any, return_std: bool = False, return_cov: bool = False) -> Any:
+        """The mean of y at new rows, with its standard deviation or covariance, noise included, if asked for.
+
+        Of several targets all have the same standard deviation.
+        """
+        X = self._checked(X)
+        if return_std and return_cov:
+            raise ValueError("return_std and return_cov cannot both be True")
+        mean, spread = self._posterior.predict(X, full=return_cov)
+        mean = mean + self._offset(X)
+        mean = mean[:, 0] if self._single else mean
+        if return_cov:
+            return mean, spread + self.noise_ * np.eye(len(X))
+        return (mean, np.sqrt(spread + self.noise_)) if return_std else mean
+
+    def latent(self, X: Any) -> tuple[np.ndarray, np.ndarray]:
+        """Means and variances of the function itself, without noise."""
+        X = self._checked(X)
+        mean, variance = self._posterior.predict(X)
+        mean = mean + self._offset(X)
+        return mean[:, 0] if self._single else mean, variance
+
+    def sample_y(self, X: Any, n_samples: int = 1, random_state: Any = 0) -> np.ndarray:
+        """Functions drawn from the posterior at some rows, without noise, one in each (last) column."""
+        X = self._checked(X)
+        n_samples = arguments.whole("n_samples", n_samples)
+        rng = np.random.default_rng(check_random_state(random_state).randint(2**31 - 1))
+        drawn = self._posterior.sample(X, n_samples, rng) + self._offset(X)[:, :, None]
+        return drawn[:, 0] if self._single else drawn
+
+    def _checked(self, X: Any) -> np.ndarray:
+        check_is_fitted(self)
+        return validate_data(self, X, dtype=np.float64, reset=False)
+
+    def _offset(self, X: np.ndarray) -> np.ndarray:
+        """The user's mean function as a column, or zeros."""
+        if self._subtracted is None:
+            return np.zeros((len(X), 1))
+        found = np.asarray(self._subtracted(X), np.float64)
+        if found.shape != (len(X),) or not np.all(np.isfinite(found)):
+            raise ValueError(f"mean must return a finite number per row, ({len(X)},), found shape {found.shape}")
+        return found[:, None]
+
+    def _known(self, rows: int) -> np.ndarray:
+        known = np.asarray(self.alpha, np.float64)
+        if known.ndim and known.shape != (rows,):
+            raise ValueError(f"alpha must be a number or one for each of {rows} rows, found shape {known.shape}")
+        if not np.all((known >= 0) & np.isfinite(known)):
+            raise ValueError(f"alpha must be finite and not negative, found a minimum of {known.min():g}")
+        return np.broadcast_to(known, (rows,))
+
+    def _warn(self, message: str) -> None:
+        warnings.warn(message, ConvergenceWarning, stacklevel=6)

@@ -1,0 +1,224 @@
+"""Gaussian process regression: which way to go, and the learning of the kernel and of the noise.
+
+Kernels are in the units of the data. What makes a search independent of units is where it starts, at lengthscales of
+√d standard deviations of each feature and at a share of the variance of the targets, and that it moves logarithms.
+Everything here runs in float64, inside a scope.
+"""
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from thalweg import trees
+from thalweg.codec import storable
+from thalweg.descent import Status
+from thalweg.kernels import Gaussian, Kernel, Matern32, Matern52
+from thalweg.processes import exact, iterative
+from thalweg.processes.evidence import Optimum, maximise
+from thalweg.processes.exact import ExactPosterior, Observations, Parameters
+from thalweg.processes.iterative import PathwisePosterior
+from thalweg.processes.means import Mean
+from thalweg.threads import enough_threads
+
+METHODS = ("auto", "exact", "iterative")
+
+_FAMILIES: tuple[type[Kernel], ...] = (Matern32, Matern52, Gaussian)
+"""The kernels that are compared where none is given."""
+
+_LEVELS = (200, 1_000, 4_000)
+"""Rows on which parameters are looked for before all rows are taken."""
+
+_SUBSET = 5_000
+"""Rows that parameters are learned from where the covariance of all cannot be factorised."""
+
+_CLOSE = 3.0
+"""Nats by which a search may be behind the best and yet go on with more rows."""
+
+_LAST_STEPS = 10
+"""Steps of the search on all rows, where they are more than twice the last level."""
+
+_EXACT_ON_CPU = 12_000
+"""Rows up to which factorising on a CPU takes less time than solving."""
+
+_MATRICES = 5
+"""Matrices of n² numbers that exist at a time in a step of the exact way."""
+
+_STARTING_NOISE, _LEAST_NOISE = 0.1, 1e-8
+"""The share of the targets' variance that is noise: where a search starts, and the least that it may find."""
+
+_RESTART_SPREAD = 1.0
+"""Standard deviation of the logarithm of the parameters at a restart."""
+
+
+@dataclass(frozen=True)
+class RegressorSettings:
+    """How to find the posterior and its parameters.
+
+    Examples
+    --------
+    >>> RegressorSettings(learn=False).restarts
+    1
+    """
+
+    method: str = "auto"
+    """One of :data:`METHODS`."""
+    learn: bool = True
+    """Whether to maximise the marginal likelihood over the kernel's parameters and the noise."""
+    mean: str = "constant"
+    """One of :data:`thalweg.processes.means.KINDS`: what the function returns to far from the rows."""
+    restarts: int = 1
+    """How many more starting points to search from, on the first share of the rows."""
+    max_iter: int = 100
+    """How many steps a search takes at most."""
+
+
+@storable
+@dataclass(frozen=True)
+class Regression:
+    """A posterior, and how it was found."""
+
+    posterior: ExactPosterior | PathwisePosterior
+    method: str
+    log_marginal_likelihood: float
+    """Of the rows that parameters were learned from."""
+    steps: int
+    """How often the likelihood was evaluated."""
+    status: Status
+
+
+class _Rows(NamedTuple):
+    """Rows as :class:`~thalweg.processes.exact.Observations` has them, on the host and without padding."""
+
+    inputs: np.ndarray
+    targets: np.ndarray
+    basis: np.ndarray
+    known: np.ndarray
+    share: np.ndarray
+
+    def take(self, chosen: np.ndarray) -> Observations:
+        return Observations.padded(*(array[chosen] for array in self))
+
+
+def fit_regressor(
+    inputs: np.ndarray,
+    targets: np.ndarray,
+    settings: RegressorSettings,
+    kernel: Kernel | type[Kernel] | None = None,
+    noise: float | None = None,
+    known: np.ndarray | None = None,
+    weights: np.ndarray | None = None,
+    seed: int = 0,
+) -> Regression:
+    """The posterior of a function given noisy values of it, and its kernel and noise if they are to be learned.
+
+    Parameters
+    ----------
+    inputs, targets
+        The rows, and one column or more of what was seen there; all columns have the same kernel.
+    settings
+        How to find them.
+    kernel
+        The kernel or the one to start from, or a class of which one is made with a lengthscale for each feature. By
+        default the class among Matern32, Matern52 and Gaussian that makes the data most probable.
+    noise
+        The variance of the noise; learned by default.
+    known
+        Variances of noise that is known, one per row, beside ``noise``.
+    weights
+        How often each row counts (1 by default).
+    seed
+        Seeds the order of the rows, restarts and samples.
+
+    Examples
+    --------
+    >>> inputs = np.linspace(0, 6, 30)[:, None]
+    >>> found = fit_regressor(inputs, np.sin(inputs), RegressorSettings())
+    >>> mean, variance = found.posterior.predict(np.array([[3.0], [50.0]]))
+    >>> bool(abs(mean[0, 0] - np.sin(3.0)) < 0.01), bool(variance[1] > 100 * variance[0])
+    (True, True)
+    """
+    ones = np.ones(len(inputs))
+    counted = slice(None) if weights is None else weights > 0
+    mean = Mean.of(settings.mean, inputs[counted])
+    share = ones if weights is None else 1 / np.where(weights > 0, weights, 1.0)
+    arrays = (inputs, targets, mean.basis(inputs), 0 * ones if known is None else known, share)
+    rows = _Rows(*(np.asarray(array, np.float64)[counted] for array in arrays))
+    method = _way(len(rows.inputs)) if settings.method == "auto" else settings.method
+    with jax.enable_x64(True), enough_threads(len(rows.inputs)):
+        found = _learn(_starts(rows, mean, kernel, noise), rows, settings, method, noise is None, seed)
+        if method == "exact":
+            solution = exact.posterior(found.parameters, Observations.padded(*rows))
+            loss = float(solution.loss)
+            if not np.isfinite(loss):
+                raise ValueError(
+                    "the covariance of the rows is singular in float64: rows that are equal, or nearly so, need "
+                    f"a noise above {float(found.parameters.noise):.3g}; raise noise"
+                )
+            posterior: ExactPosterior | PathwisePosterior
+            posterior = ExactPosterior.of(found.parameters, mean, rows.inputs, solution)
+        else:
+            loss = found.loss
+            variances = float(found.parameters.noise) * rows.share + rows.known
+            posterior = iterative.posterior(found.parameters, mean, rows.inputs, rows.targets, variances, seed)
+    return Regression(posterior, method, -loss, found.steps, found.status)
+
+
+def _way(rows: int) -> str:
+    """The exact way while the matrices fit into memory and, on a CPU, while it is the faster one."""
+    device = jax.devices()[0]
+    limit = (device.memory_stats() or {}).get("bytes_limit") if device.platform != "cpu" else None
+    if limit is None:
+        return "exact" if rows <= _EXACT_ON_CPU else "iterative"
+    return "exact" if _MATRICES * 8 * rows**2 < 0.9 * limit else "iterative"
+
+
+def _starts(rows: _Rows, mean: Mean, kernel: Kernel | type[Kernel] | None, noise: float | None) -> list[Parameters]:
+    """Where to start: kernels in the units of the data."""
+    spread = float(np.mean(np.var(rows.targets - rows.targets[:1], axis=0)))
+    least = (1e-12 * float(np.max(np.abs(rows.targets)))) ** 2  # constant up to rounding
+    variance = spread if spread > least else 1.0
+    families = (kernel,) if isinstance(kernel, type) else _FAMILIES
+    lengthscales = mean.scale * np.sqrt(rows.inputs.shape[1])
+    kernels = [kernel] if isinstance(kernel, Kernel) else [family(lengthscales, variance) for family in families]
+    begun = trees.scalar(_STARTING_NOISE * variance if noise is None else noise)
+    # In the precision of the scope: kernels made outside it may hold float32.
+    return [Parameters(jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.float64), one), begun) for one in kernels]
+
+
+def _learn(
+    starts: list[Parameters], rows: _Rows, settings: RegressorSettings, method: str, free: bool, seed: int
+) -> Optimum:
+    """Search from all starts on few rows, and from the best of what they found on more, and on all."""
+    if not settings.learn:
+        return Optimum(starts[0], np.nan, 0, Status.CONVERGED, starts[0])
+    rng = np.random.default_rng(seed)
+    count = len(rows.inputs)
+    order = rng.permutation(count)
+    last = count if method == "exact" else min(count, _SUBSET)
+    least_noise = _LEAST_NOISE / _STARTING_NOISE * float(starts[0].noise)
+    begun = [(start, start) for start in starts]
+    begun += [(start, _moved(start, rng)) for _ in range(settings.restarts) for start in starts]
+    steps = 0
+    for size in [*(size for size in _LEVELS if 2 * size < last), last]:
+        data = rows.take(np.sort(order[:size]))
+        limit = settings.max_iter if size <= 2 * _LEVELS[-1] else min(settings.max_iter, _LAST_STEPS)
+        found: list[Optimum] = []
+        for origin, start in begun:
+            found.append(maximise(data, start, origin, limit, free, least_noise))
+            steps += found[-1].steps
+            if found[-1].status is Status.INTERRUPTED:
+                break
+        best = min(found, key=lambda one: one.loss)._replace(status=found[-1].status)
+        # On few rows families hardly differ: the first two go on if they are close.
+        close = sorted((one for one in found if one.loss < best.loss + _CLOSE), key=lambda one: one.loss)[:2]
+        begun = [(one.origin, one.parameters) for one in close]
+        if best.status is Status.INTERRUPTED:
+            break
+    return best._replace(steps=steps)
+
+
+def _moved(start: Parameters, rng: np.random.Generator) -> Parameters:
+    return jax.tree.map(lambda leaf: leaf * np.exp(_RESTART_SPREAD * rng.standard_normal(np.shape(leaf))), start)

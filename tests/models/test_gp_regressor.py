@@ -1,0 +1,122 @@
+"""GPRegressor as people call it: bare, on raw data, with honest intervals and clear errors."""
+
+import numpy as np
+import pytest
+from sklearn.utils.estimator_checks import parametrize_with_checks
+
+from thalweg import GPRegressor
+from thalweg.kernels import Gaussian, Periodic
+
+RNG = np.random.default_rng(0)
+X = RNG.uniform(-3, 3, size=(120, 2))
+Y = np.sin(2 * X[:, 0]) + 0.2 * RNG.normal(size=120)
+NEW = RNG.uniform(-3, 3, size=(400, 2))
+TRUTH = np.sin(2 * NEW[:, 0])
+OBSERVED = TRUTH + 0.2 * RNG.normal(size=400)
+
+
+@pytest.fixture(scope="module")
+def model():
+    return GPRegressor(random_state=0).fit(X, Y)
+
+
+@pytest.mark.slow
+@parametrize_with_checks([GPRegressor(restarts=0, max_iter=20)])
+def test_contract(estimator, check):
+    check(estimator)
+
+
+def test_bare_call(model):
+    mean, std = model.predict(NEW, return_std=True)
+    assert np.sqrt(np.mean((mean - TRUTH) ** 2)) < 0.15
+    assert 0.9 < np.mean(np.abs(OBSERVED - mean) < 1.96 * std) < 0.99
+    assert model.noise_ == pytest.approx(0.04, rel=0.5)
+    assert model.kernel_.lengthscale[1] > 3 * model.kernel_.lengthscale[0]
+    assert model.method_ == "exact"
+
+
+def test_units_and_offsets_do_not_matter(model):
+    units, offset = np.array([1e-6, 1e7]), np.array([1e3, -1e8])
+    raw = GPRegressor(random_state=0).fit(X * units + offset, 1e9 + 1e4 * Y)
+    mean, std = raw.predict(NEW * units + offset, return_std=True)
+    expected, spread = model.predict(NEW, return_std=True)
+    np.testing.assert_allclose((mean - 1e9) / 1e4, expected, atol=1e-2)
+    np.testing.assert_allclose(std / 1e4, spread, rtol=2e-2)
+
+
+def test_observations_vary_more_than_the_function(model):
+    mean, variance = model.latent(NEW[:5])
+    same, std = model.predict(NEW[:5], return_std=True)
+    np.testing.assert_array_equal(mean, same)
+    np.testing.assert_allclose(std**2, variance + model.noise_)
+    _, covariance = model.predict(NEW[:5], return_cov=True)
+    np.testing.assert_allclose(np.diag(covariance), std**2, rtol=1e-6)
+    assert model.sample_y(NEW[:5], 3).shape == (5, 3)
+
+
+def test_a_mean_of_ones_own(model):
+    line = lambda rows: 100 * rows[:, 0]
+    found = GPRegressor(mean=line, random_state=0).fit(X, Y + line(X))
+    assert found.predict([[50.0, 0.0]])[0] == pytest.approx(5000, abs=5)
+
+
+def test_two_targets_share_the_kernel():
+    both = GPRegressor(Gaussian([1.0, 5.0]), noise=0.04, learn=False).fit(X, np.stack([Y, -2 * Y], axis=1))
+    one = GPRegressor(Gaussian([1.0, 5.0]), noise=0.04, learn=False).fit(X, Y)
+    np.testing.assert_allclose(both.predict(NEW), np.outer(one.predict(NEW), [1, -2]), atol=1e-9)
+    assert both.sample_y(NEW[:4], 3).shape == (4, 2, 3)
+
+
+def test_known_noise_of_each_row():
+    alpha = np.where(np.arange(120) < 60, 1e-4, 100.0)
+    found = GPRegressor(Gaussian([1.0, 5.0]), alpha=alpha, noise=0.0, learn=False).fit(X, Y)
+    few = GPRegressor(Gaussian([1.0, 5.0]), alpha=1e-4, noise=0.0, learn=False).fit(X[:60], Y[:60])
+    np.testing.assert_allclose(found.predict(NEW), few.predict(NEW), atol=0.1)
+
+
+def test_a_season_goes_on():
+    time = np.arange(0, 8, 1 / 12)[:, None]
+    wave = np.sin(2 * np.pi * time[:, 0]) + 0.1 * RNG.normal(size=len(time))
+    found = GPRegressor(Periodic(1.02) * Gaussian(20.0), random_state=0).fit(time, wave)
+    later = np.arange(8, 10, 1 / 12)[:, None]
+    assert np.sqrt(np.mean((found.predict(later) - np.sin(2 * np.pi * later[:, 0])) ** 2)) < 0.2
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"kernel": "matern"}, "kernel must be one of"),
+        ({"kernel": 3.0}, "kernel"),
+        ({"noise": -1.0}, "noise"),
+        ({"alpha": [1.0, 2.0]}, r"alpha must be a number or one for each of 120 rows, found shape \(2,\)"),
+        ({"alpha": np.full(120, np.nan)}, "alpha"),
+        ({"mean": "quadratic"}, "mean"),
+        ({"mean": lambda rows: np.zeros(3)}, r"mean must return a finite number per row, \(120,\), found shape \(3,\)"),
+        ({"method": "fast"}, "method"),
+        ({"learn": False}, "learn=False needs a kernel"),
+        ({"learn": False, "kernel": "rbf"}, "learn=False needs noise or alpha"),
+    ],
+)
+def test_a_bad_argument_is_named(changed, message):
+    with pytest.raises((ValueError, TypeError), match=message):
+        GPRegressor(**changed).fit(X, Y)
+
+
+@pytest.mark.parametrize(
+    ("rows", "targets"),
+    [
+        (np.zeros((5, 2)), np.arange(5.0)),
+        (np.zeros((5, 2)), np.ones(5)),
+        (np.ones((1, 2)), np.ones(1)),
+        (np.repeat(X[:3], 4, axis=0), np.arange(12.0)),
+        (np.column_stack([X[:20, 0], np.full(20, 1e8)]), 1e8 + 1e-8 * Y[:20]),
+        (1e-8 * X[:20], 1e-8 * Y[:20]),
+        (X[:20].astype(np.float32), Y[:20].astype(np.float32)),
+    ],
+    ids=["one place", "one value", "one row", "repeats", "constant column", "tiny", "float32"],
+)
+def test_odd_data_give_finite_means_and_positive_deviations(rows, targets):
+    mean, std = GPRegressor(random_state=0).fit(rows, targets).predict(rows, return_std=True)
+    assert np.all(np.isfinite(mean))
+    assert np.all(np.isfinite(std))
+    assert np.all(std > 0)

@@ -1,0 +1,144 @@
+"""GP regression against dense linear algebra, automatic derivatives, scikit-learn, and itself by another way."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from sklearn.gaussian_process import GaussianProcessRegressor, kernels
+
+from thalweg.kernels import Bias, Gaussian, Linear, Matern32, Periodic, White
+from thalweg.processes import RegressorSettings, exact, fit_regressor, iterative
+from thalweg.processes.exact import Observations, Parameters
+from thalweg.processes.means import Mean
+
+RNG = np.random.default_rng(0)
+ROWS = RNG.normal(size=(40, 2))
+TARGETS = np.stack([np.sin(2 * ROWS[:, 0]), ROWS[:, 1]], axis=1) + 0.1 * RNG.normal(size=(40, 2))
+NEW = RNG.normal(size=(7, 2))
+FIXED = RegressorSettings(learn=False, mean="zero")
+KERNELS = {
+    "ARD": Matern32([1.0, 2.0], 1.5),
+    "sum": Gaussian(1.0) + White(0.3) + Linear(0.5),
+    "product": Periodic(2.0) * Gaussian(3.0) + Bias(2.0),
+}
+
+
+def observations(mean="constant", share=None):
+    basis = Mean.of(mean, ROWS).basis(ROWS)
+    return Observations.padded(ROWS, TARGETS, basis, np.linspace(0, 0.1, 40), np.ones(40) if share is None else share)
+
+
+def dense(parameters, rows):
+    """−log p(y) with the coefficients of the mean at their best, straight from its definition and without padding."""
+    A = parameters.kernel(ROWS) + jnp.diag(parameters.noise * rows.share[:40] + rows.known[:40])
+    H, y = rows.basis[:40], rows.targets[:40]
+    inverse = jnp.linalg.inv(A)
+    left = y - (H @ jnp.linalg.solve(H.T @ inverse @ H, H.T @ inverse @ y) if H.shape[1] else 0)
+    return jnp.trace(left.T @ inverse @ left) / 2 + jnp.linalg.slogdet(A)[1] + 40 * jnp.log(2 * jnp.pi)
+
+
+@pytest.mark.parametrize("mean", ["zero", "constant", "linear"])
+@pytest.mark.parametrize("name", KERNELS)
+def test_loss_and_slope_are_those_of_the_definition(name, mean):
+    rows = observations(mean, share=np.linspace(0.5, 2, 40))
+    parameters = Parameters(KERNELS[name], jnp.asarray(0.2))
+    loss, slope = exact.loss_and_slope(parameters, rows)
+    expected, derivative = jax.value_and_grad(dense)(parameters, rows)
+    assert loss == pytest.approx(float(expected), rel=1e-10)
+    for mine, theirs, value in zip(*map(jax.tree.leaves, (slope, derivative, parameters)), strict=True):
+        np.testing.assert_allclose(mine, theirs * value, rtol=1e-7, atol=1e-9)
+
+
+def test_strips_of_the_derivative_are_the_whole(monkeypatch):
+    rows = observations()
+    pull = jnp.asarray(RNG.normal(size=(64, 64)))
+    pull = pull + pull.T
+    whole = exact._kernel_slope(KERNELS["sum"], rows, pull)
+    monkeypatch.setattr(exact, "_STRIP", 24)  # does not divide 64
+    for mine, theirs in zip(
+        *map(jax.tree.leaves, (exact._kernel_slope(KERNELS["sum"], rows, pull), whole)), strict=True
+    ):
+        np.testing.assert_allclose(mine, theirs, rtol=1e-10)
+
+
+def test_scikit_learn_says_the_same_of_a_kernel_that_is_given():
+    theirs = GaussianProcessRegressor(
+        kernels.ConstantKernel(1.5) * kernels.Matern([1.0, 2.0], nu=1.5), alpha=0.2, optimizer=None
+    ).fit(ROWS, TARGETS[:, 0])
+    ours = fit_regressor(ROWS, TARGETS[:, :1], FIXED, KERNELS["ARD"], noise=0.2)
+    assert ours.log_marginal_likelihood == pytest.approx(theirs.log_marginal_likelihood_value_, rel=1e-9)
+    mean, covariance = theirs.predict(NEW, return_cov=True)
+    found, spread = ours.posterior.predict(NEW, full=True)
+    np.testing.assert_allclose(found[:, 0], mean, atol=1e-9)
+    np.testing.assert_allclose(spread, covariance, atol=1e-9)
+    np.testing.assert_allclose(ours.posterior.predict(NEW)[1], np.diag(covariance), atol=1e-9)
+
+
+@pytest.mark.parametrize("mean", ["constant", "linear"])
+def test_a_mean_of_flat_prior_is_the_limit_of_a_wide_one(mean):
+    wide = Bias(1e5) if mean == "constant" else Bias(1e5) + Linear(1e5)
+    limit = fit_regressor(ROWS, TARGETS, FIXED, KERNELS["ARD"] + wide, noise=0.2)
+    found = fit_regressor(ROWS, TARGETS, RegressorSettings(learn=False, mean=mean), KERNELS["ARD"], noise=0.2)
+    for mine, theirs in zip(found.posterior.predict(5 * NEW), limit.posterior.predict(5 * NEW), strict=True):
+        np.testing.assert_allclose(mine, theirs, rtol=1e-3, atol=1e-3)
+
+
+def test_a_weight_of_two_is_the_row_twice_and_a_weight_of_zero_no_row():
+    weights = np.array([2.0, 0.0] + [1.0] * 38)
+    again = np.r_[0, 0, 2:40]
+    weighted = fit_regressor(ROWS, TARGETS, FIXED, KERNELS["ARD"], noise=0.2, weights=weights).posterior.predict(NEW)
+    repeated = fit_regressor(ROWS[again], TARGETS[again], FIXED, KERNELS["ARD"], noise=0.2).posterior.predict(NEW)
+    for mine, theirs in zip(weighted, repeated, strict=True):
+        np.testing.assert_allclose(mine, theirs, atol=1e-9)
+
+
+@pytest.mark.parametrize("rank", [1, 20])
+def test_solves_are_solutions(rank):
+    noise = jnp.linspace(0.05, 0.2, 40)
+    right = jnp.asarray(np.concatenate([TARGETS, np.zeros((40, 1))], axis=1))
+    found = iterative.solve(KERNELS["ARD"], jnp.asarray(ROWS), noise, right, jax.random.key(0), rank, 1e-5, 200)
+    expected = np.linalg.solve(np.asarray(KERNELS["ARD"](ROWS)) + np.diag(noise), right)
+    assert found.residual <= 1e-5
+    np.testing.assert_allclose(found.x, expected, atol=1e-4 * np.abs(expected).max())
+
+
+def test_a_solve_that_is_cut_short_says_so():
+    right = jnp.asarray(TARGETS)
+    found = iterative.solve(Gaussian(3.0), jnp.asarray(ROWS), jnp.full(40, 1e-4), right, jax.random.key(0), 1, 1e-6, 3)
+    assert found.products == 3
+    assert found.residual > 1e-6
+
+
+@pytest.mark.parametrize("mean", ["zero", "constant"])
+def test_paths_have_the_mean_and_the_variances_of_the_exact_posterior(mean):
+    settings = {way: RegressorSettings(way, learn=False, mean=mean) for way in ("exact", "iterative")}
+    mine, theirs = (
+        fit_regressor(ROWS, TARGETS, settings[way], KERNELS["ARD"], noise=0.2).posterior.predict(NEW)
+        for way in ("iterative", "exact")
+    )
+    np.testing.assert_allclose(mine[0], theirs[0], atol=2e-3)
+    # 64 samples: the standard error of a variance is √(2/64) of it, and random features add a few per cent.
+    np.testing.assert_allclose(mine[1], theirs[1], rtol=5 * np.sqrt(2 / 64))
+
+
+def test_samples_have_the_covariance_of_the_posterior():
+    posterior = fit_regressor(ROWS, TARGETS, FIXED, KERNELS["ARD"], noise=0.2).posterior
+    mean, covariance = posterior.predict(NEW, full=True)
+    drawn = posterior.sample(NEW, 4000, np.random.default_rng(0))
+    assert drawn.shape == (7, 2, 4000)
+    deviations = np.sqrt(np.diag(covariance))
+    assert np.all(np.abs(drawn.mean(axis=2) - mean) < 5 * deviations[:, None] / np.sqrt(4000))
+    found = np.cov(drawn[:, 0])
+    errors = np.sqrt((covariance**2 + np.outer(deviations, deviations) ** 2) / 4000)
+    assert np.all(np.abs(found - covariance) < 5 * errors)
+
+
+def test_learning_finds_what_the_data_were_drawn_from():
+    rows = RNG.uniform(-3, 3, size=(200, 2))
+    truth = Gaussian([1.0, 30.0], 4.0)
+    drawn = np.linalg.cholesky(np.asarray(truth(rows)) + 1e-8 * np.eye(200)) @ RNG.normal(size=200)
+    found = fit_regressor(rows, (drawn + 0.3 * RNG.normal(size=200))[:, None], RegressorSettings(), Gaussian)
+    kernel = found.posterior.kernel
+    assert found.posterior.noise == pytest.approx(0.09, rel=0.35)
+    assert kernel.lengthscale[0] == pytest.approx(1.0, rel=0.5)
+    assert kernel.lengthscale[1] > 5

@@ -23,24 +23,27 @@ KERNELS = {
 }
 
 
-def observations(mean="constant", share=None):
+def observations(mean="constant", weights=None):
     basis = Mean.of(mean, ROWS).basis(ROWS)
-    return Observations.padded(ROWS, TARGETS, basis, np.linspace(0, 0.1, 40), np.ones(40) if share is None else share)
+    counted = np.ones(40) if weights is None else weights
+    return Observations.padded(ROWS, TARGETS, basis, np.linspace(0, 0.1, 40), counted)
 
 
 def dense(parameters, rows):
-    """−log p(y) with the coefficients of the mean at their best, straight from its definition and without padding."""
-    A = parameters.kernel(ROWS) + jnp.diag(parameters.noise * rows.share[:40] + rows.known[:40])
-    H, y = rows.basis[:40], rows.targets[:40]
+    """−log p(y) with the coefficients of the mean at their best: rows repeated, no padding, its definition."""
+    again = np.repeat(np.arange(40), np.asarray(rows.weights[:40]).astype(int))
+    # A row meets its own repetitions in white noise too: the repetitions are observations of one value.
+    A = parameters.kernel(ROWS)[again][:, again] + jnp.diag(parameters.noise + rows.known[again])
+    H, y = rows.basis[again], rows.targets[again]
     inverse = jnp.linalg.inv(A)
     left = y - (H @ jnp.linalg.solve(H.T @ inverse @ H, H.T @ inverse @ y) if H.shape[1] else 0)
-    return jnp.trace(left.T @ inverse @ left) / 2 + jnp.linalg.slogdet(A)[1] + 40 * jnp.log(2 * jnp.pi)
+    return jnp.trace(left.T @ inverse @ left) / 2 + jnp.linalg.slogdet(A)[1] + len(again) * jnp.log(2 * jnp.pi)
 
 
 @pytest.mark.parametrize("mean", ["zero", "constant", "linear"])
 @pytest.mark.parametrize("name", KERNELS)
 def test_loss_and_slope_are_those_of_the_definition(name, mean):
-    rows = observations(mean, share=np.linspace(0.5, 2, 40))
+    rows = observations(mean, weights=1.0 + np.arange(40) % 3)
     parameters = Parameters(KERNELS[name], jnp.asarray(0.2))
     loss, slope = exact.loss_and_slope(parameters, rows)
     expected, derivative = jax.value_and_grad(dense)(parameters, rows)

@@ -81,8 +81,8 @@ class GPRegressor(RegressorMixin, MultiOutputMixin, Storable):
         "kernel": [Kernel, str, type, None],
         "noise": [Interval(Real, 0, None, closed="left"), None],
         "alpha": [Interval(Real, 0, None, closed="left"), "array-like"],
-        "mean": [StrOptions(set(processes.MEANS)), callable],
-        "method": [StrOptions(set(processes.METHODS))],
+        "mean": [StrOptions(set(processes.RegressorSettings.means)), callable],
+        "method": [StrOptions(set(processes.RegressorSettings.methods))],
         "learn": ["boolean"],
         "restarts": [Interval(Integral, 0, None, closed="left")],
         "max_iter": [Interval(Integral, 1, None, closed="left")],
@@ -166,7 +166,7 @@ class GPRegressor(RegressorMixin, MultiOutputMixin, Storable):
         self.n_iter_ = found.steps
         if found.status is Status.INTERRUPTED:
             self._warn("interrupted: the model is the best found so far")
-        elif found.posterior.residual > processes.TOLERANCE:
+        elif not found.solved:
             self._warn(
                 f"a solve ended with a residual of {found.posterior.residual:.2g}, above its tolerance: predictions "
                 "may be off by about as much of y's spread. Raise noise, or take fewer rows and method='exact'"

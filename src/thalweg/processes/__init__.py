@@ -13,15 +13,10 @@
 
 from thalweg.processes.classification import ProcessPosterior, fit_classifier
 from thalweg.processes.inference import ClassifierSettings
-from thalweg.processes.iterative import TOLERANCE
 from thalweg.processes.learning import default_kernel
-from thalweg.processes.means import KINDS as MEANS
-from thalweg.processes.regression import METHODS, Regression, RegressorSettings, fit_regressor
+from thalweg.processes.regression import Regression, RegressorSettings, fit_regressor
 
 __all__ = [
-    "MEANS",
-    "METHODS",
-    "TOLERANCE",
     "ClassifierSettings",
     "ProcessPosterior",
     "Regression",

@@ -59,17 +59,17 @@ class Observations(NamedTuple):
     """Columns of the mean; coefficients have a flat prior."""
     known: Float[Array, " n"]
     """The variance of noise that is known, beside the one that is learned."""
-    share: Float[Array, " n"]
-    """The factor of the noise at a row: the inverse of its weight."""
+    weights: Float[Array, " n"]
+    """How often a row counts: its noise is divided by it."""
     real: Float[Array, " n"]
 
     @classmethod
     def padded(
-        cls, inputs: np.ndarray, targets: np.ndarray, basis: np.ndarray, known: np.ndarray, share: np.ndarray
+        cls, inputs: np.ndarray, targets: np.ndarray, basis: np.ndarray, known: np.ndarray, weights: np.ndarray
     ) -> "Observations":
         """Rows of NumPy on the device."""
         size = length(len(inputs))
-        arrays = (inputs, targets, basis, known, share, np.ones(len(inputs)))
+        arrays = (inputs, targets, basis, known, weights, np.ones(len(inputs)))
         return cls(*(jax.device_put(padded(array, size)) for array in arrays))
 
 
@@ -97,7 +97,8 @@ def few(*arguments: Any) -> bool:
 def covariance(parameters: Parameters, rows: Observations) -> Float[Array, "n n"]:
     """A, with padded rows independent of everything."""
     among = parameters.kernel(rows.inputs) * rows.real[:, None] * rows.real[None]
-    return among + jnp.diag(jnp.where(rows.real > 0, parameters.noise * rows.share + rows.known, 1.0))
+    weights = jnp.where(rows.real > 0, rows.weights, 1.0)
+    return among + jnp.diag(jnp.where(rows.real > 0, (parameters.noise + rows.known) / weights, 1.0))
 
 
 def solution(parameters: Parameters, rows: Observations) -> Solution:
@@ -113,8 +114,12 @@ def solution(parameters: Parameters, rows: Observations) -> Solution:
     else:
         basis_factor, coefficients = jnp.zeros((0, 0), left.dtype), jnp.zeros((0, outputs), left.dtype)
     weights = solve_triangular(factor, left, lower=True, trans=1)
-    count = jnp.sum(rows.real)
-    loss = jnp.sum(left**2) / 2 + outputs * (jnp.sum(jnp.log(jnp.diag(factor))) + count / 2 * np.log(2 * np.pi))
+    # A row of weight w stands for w equal ones, whose differences, all 0, are observed too.
+    noise = jnp.where(rows.real > 0, 2 * np.pi * (parameters.noise + rows.known), 1.0)
+    counted = jnp.where(rows.real > 0, rows.weights, 1.0)
+    repeats = (counted - 1) * jnp.log(noise) + jnp.log(counted)
+    constant = jnp.sum(rows.real) / 2 * np.log(2 * np.pi) + jnp.sum(repeats) / 2
+    loss = jnp.sum(left**2) / 2 + outputs * (jnp.sum(jnp.log(jnp.diag(factor))) + constant)
     return Solution(factor, weights, coefficients, basis, basis_factor, loss)
 
 
@@ -127,9 +132,12 @@ def loss_and_slope(parameters: Parameters, rows: Observations) -> tuple[Float[Ar
     found = solution(parameters, rows)
     inverse = cho_solve((found.factor, True), jnp.eye(len(found.factor), dtype=found.factor.dtype))
     pull = rows.targets.shape[1] * inverse - found.weights @ found.weights.T
+    counted = jnp.where(rows.real > 0, rows.weights, 1.0)
+    variances = jnp.where(rows.real > 0, parameters.noise + rows.known, 1.0)
+    repeats = jnp.where(counted == 1, 0.0, rows.targets.shape[1] * (counted - 1) / variances)
     slope = Parameters(
         kernel=_kernel_slope(parameters.kernel, rows, pull / 2),
-        noise=jnp.sum(jnp.diag(pull) * rows.share * rows.real) / 2,
+        noise=jnp.sum((jnp.diag(pull) / counted + repeats) * rows.real) / 2,
     )
     return found.loss, jax.tree.map(jnp.multiply, slope, parameters)
 

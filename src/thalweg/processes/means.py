@@ -26,10 +26,10 @@ class Mean:
     scale: np.ndarray
 
     @classmethod
-    def of(cls, kind: str, inputs: np.ndarray) -> "Mean":
+    def of(cls, kind: str, inputs: np.ndarray, weights: np.ndarray | None = None) -> "Mean":
         """One for rows like these: features are counted in their standard deviations."""
-        centre = inputs[0] + np.mean(inputs - inputs[0], axis=0)
-        scale = np.std(inputs - centre, axis=0)
+        centre = inputs[0] + np.average(inputs - inputs[0], axis=0, weights=weights)
+        scale = np.sqrt(np.average((inputs - centre) ** 2, axis=0, weights=weights))
         # A feature that is constant up to rounding has no scale.
         return cls(kind, centre, np.where(scale > 1e-12 * np.abs(centre), scale, 1.0))
 

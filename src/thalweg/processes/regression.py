@@ -6,7 +6,7 @@ Everything here runs in float64, inside a scope.
 """
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -20,10 +20,8 @@ from thalweg.processes import exact, iterative
 from thalweg.processes.evidence import Optimum, maximise
 from thalweg.processes.exact import ExactPosterior, Observations, Parameters
 from thalweg.processes.iterative import PathwisePosterior
-from thalweg.processes.means import Mean
+from thalweg.processes.means import KINDS, Mean
 from thalweg.threads import enough_threads
-
-METHODS = ("auto", "exact", "iterative")
 
 _FAMILIES: tuple[type[Kernel], ...] = (Matern32, Matern52, Gaussian)
 """The kernels that are compared where none is given."""
@@ -63,12 +61,15 @@ class RegressorSettings:
     1
     """
 
+    methods: ClassVar[tuple[str, ...]] = ("auto", "exact", "iterative")
+    means: ClassVar[tuple[str, ...]] = KINDS
+
     method: str = "auto"
-    """One of :data:`METHODS`."""
+    """One of ``methods``."""
     learn: bool = True
     """Whether to maximise the marginal likelihood over the kernel's parameters and the noise."""
     mean: str = "constant"
-    """One of :data:`thalweg.processes.means.KINDS`: what the function returns to far from the rows."""
+    """One of ``means``: what the function returns to far from the rows."""
     restarts: int = 1
     """How many more starting points to search from, on the first share of the rows."""
     max_iter: int = 100
@@ -78,7 +79,13 @@ class RegressorSettings:
 @storable
 @dataclass(frozen=True)
 class Regression:
-    """A posterior, and how it was found."""
+    """A posterior, and how it was found.
+
+    Examples
+    --------
+    >>> fit_regressor(np.zeros((1, 1)), np.ones((1, 1)), RegressorSettings()).solved
+    True
+    """
 
     posterior: ExactPosterior | PathwisePosterior
     method: str
@@ -88,6 +95,11 @@ class Regression:
     """How often the likelihood was evaluated."""
     status: Status
 
+    @property
+    def solved(self) -> bool:
+        """Whether all solves came to their tolerance."""
+        return self.posterior.residual <= iterative.TOLERANCE
+
 
 class _Rows(NamedTuple):
     """Rows as :class:`~thalweg.processes.exact.Observations` has them, on the host and without padding."""
@@ -96,7 +108,7 @@ class _Rows(NamedTuple):
     targets: np.ndarray
     basis: np.ndarray
     known: np.ndarray
-    share: np.ndarray
+    weights: np.ndarray
 
     def take(self, chosen: np.ndarray) -> Observations:
         return Observations.padded(*(array[chosen] for array in self))
@@ -141,11 +153,11 @@ def fit_regressor(
     (True, True)
     """
     ones = np.ones(len(inputs))
-    counted = slice(None) if weights is None else weights > 0
-    mean = Mean.of(settings.mean, inputs[counted])
-    share = ones if weights is None else 1 / np.where(weights > 0, weights, 1.0)
-    arrays = (inputs, targets, mean.basis(inputs), 0 * ones if known is None else known, share)
-    rows = _Rows(*(np.asarray(array, np.float64)[counted] for array in arrays))
+    inputs, targets, known, weights = _distinct(
+        inputs, targets, 0 * ones if known is None else known, ones if weights is None else weights, kernel
+    )
+    mean = Mean.of(settings.mean, inputs, weights)
+    rows = _Rows(inputs, targets, mean.basis(inputs), known, weights)
     method = _way(len(rows.inputs)) if settings.method == "auto" else settings.method
     with jax.enable_x64(True), enough_threads(len(rows.inputs)):
         found = _learn(_starts(rows, mean, kernel, noise), rows, settings, method, noise is None, seed)
@@ -161,9 +173,25 @@ def fit_regressor(
             posterior = ExactPosterior.of(found.parameters, mean, rows.inputs, solution)
         else:
             loss = found.loss
-            variances = float(found.parameters.noise) * rows.share + rows.known
+            variances = (float(found.parameters.noise) + rows.known) / rows.weights
             posterior = iterative.posterior(found.parameters, mean, rows.inputs, rows.targets, variances, seed)
     return Regression(posterior, method, -loss, found.steps, found.status)
+
+
+def _distinct(
+    inputs: np.ndarray, targets: np.ndarray, known: np.ndarray, weights: np.ndarray, kernel: Kernel | type | None
+) -> tuple[np.ndarray, ...]:
+    """Rows that count, equal ones made one of their total weight, in an order that does not depend on that given."""
+    counted = weights > 0
+    table = np.column_stack([inputs, targets, known])[counted]
+    if isinstance(kernel, Kernel) and not kernel.stationary:  # Each row has its own white noise.
+        order = np.lexsort(table.T)
+        table, weights = table[order], weights[counted][order]
+    else:
+        table, which = np.unique(table, axis=0, return_inverse=True)
+        weights = np.bincount(which.ravel(), weights[counted])
+    width = inputs.shape[1]
+    return table[:, :width], table[:, width:-1], table[:, -1], weights
 
 
 def _way(rows: int) -> str:
@@ -177,7 +205,9 @@ def _way(rows: int) -> str:
 
 def _starts(rows: _Rows, mean: Mean, kernel: Kernel | type[Kernel] | None, noise: float | None) -> list[Parameters]:
     """Where to start: kernels in the units of the data."""
-    spread = float(np.mean(np.var(rows.targets - rows.targets[:1], axis=0)))
+    away = rows.targets - rows.targets[:1]
+    away = away - np.average(away, axis=0, weights=rows.weights)
+    spread = float(np.mean(np.average(away**2, axis=0, weights=rows.weights)))
     least = (1e-12 * float(np.max(np.abs(rows.targets)))) ** 2  # constant up to rounding
     variance = spread if spread > least else 1.0
     families = (kernel,) if isinstance(kernel, type) else _FAMILIES
@@ -196,7 +226,7 @@ def _learn(
         return Optimum(starts[0], np.nan, 0, Status.CONVERGED, starts[0])
     rng = np.random.default_rng(seed)
     count = len(rows.inputs)
-    order = rng.permutation(count)
+    order = np.random.default_rng(seed).permutation(count)
     last = count if method == "exact" else min(count, _SUBSET)
     least_noise = _LEAST_NOISE / _STARTING_NOISE * float(starts[0].noise)
     begun = [(start, start) for start in starts]

@@ -149,7 +149,7 @@ def fit(rows: Rows, settings: Settings, seed: int, onto: Fitted | None = None) -
     True
     """
     double = len(rows) <= settings.block_size if onto is None else onto.double
-    with jax.enable_x64(double), enough_threads(min(len(rows), settings.block_size)):
+    with jax.enable_x64(double), enough_threads(len(rows)):
         try:
             begun = _begun(rows, settings, len(rows), seed, np.float64 if double else np.float32, onto)
         except Interrupted as stopped:

@@ -1,7 +1,7 @@
 """Bare calls beside the peers, all tables: spectral sums, Gaussian processes, kernel machines.
 
-Each is a benchmark of its own, ``defaults_spectral``, ``defaults_gp`` and ``defaults_machines``, with its own figures in
-``results``; this runs the three, each in a process of its own, and prints whether their claims hold.
+Each is a benchmark of its own, ``defaults_spectral``, ``defaults_gp`` and ``defaults_machines``, with figures of its own;
+this runs the three, each in a process of its own, and prints whether their claims hold.
 """
 
 import json

@@ -1,6 +1,6 @@
 """Bare calls beside the peers, all tables: spectral sums, Gaussian processes, kernel machines.
 
-Each is a benchmark of its own, ``defaults_spectral``, ``defaults_gp`` and ``defaults_machines``, with figures of its own;
+Each is a benchmark of its own (``defaults_spectral``, ``defaults_gp``, ``defaults_machines``), with figures of its own;
 this runs the three, each in a process of its own, and prints whether their claims hold.
 """
 

@@ -170,3 +170,20 @@ def test_calling_again_gains_nothing_worth_the_name(name):
         if result.status is Status.CONVERGED:
             again = minimize(oracle, result.x, term=SETS[kind], momentum=AdaptiveRestart(), steps=3000)
             assert result.fun - again.fun <= 1e-8 * max(abs(again.fun), 1.0), (kind, condition)
+
+
+@pytest.mark.parametrize("condition", [1e4, 1e6])
+def test_variables_in_different_units_are_not_called_converged_where_the_small_one_has_not_moved(condition):
+    """The values that the rule compares with are of earlier steps, when the steep direction made them large."""
+    steep = lambda x, c: (x[0] - 1) ** 2 + c * (x[1] - 1) ** 2
+    for stride in (None, 1):
+        result = minimize(Exact(steep, jnp.asarray(condition)), jnp.zeros(2), steps=500, stride=stride)
+        assert not result.success or result.fun < 1e-3
+
+
+@pytest.mark.parametrize(("start", "formula"), [(5.0, "short"), (20.0, "long")])
+def test_a_run_that_ends_worse_than_it_began_is_no_success(start, formula):
+    flat = lambda x: jnp.sum(jnp.sqrt(1 + x**2))
+    result = minimize(flat, jnp.array([start]), step=BarzilaiBorwein(formula))
+    assert not result.success
+    assert result.x[0] == start

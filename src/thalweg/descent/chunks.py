@@ -169,7 +169,8 @@ def _to_the_next_look(
         )
     value, residual, size = (part.astype(kind) for part in (value, residual, size))
     value = (total + value) / jnp.asarray(steps, kind) if noisy else value
-    seen = Record(state.steps, value if noisy else carry.value, residual, size, before.work + work, before.seconds)
+    last, valued = (value, state.steps) if noisy else (carry.value, carry.recorded)
+    seen = Record(state.steps, last, residual, size, before.work + work, before.seconds, valued)
     rule_state, code = rule.update(carry.rule_state, seen)
     code = jnp.where(trees.all_finite(state.x), code, int(Status.DIVERGED)).astype(jnp.int32)
     apart = jnp.where(bounds.stride > 0, bounds.stride, jnp.maximum(growing, APART))

@@ -148,6 +148,7 @@ class HostEngine:
             size=_number(info.size, kind),
             work=_number(progress.work + work),
             seconds=_number(seconds),
+            valued=_number(np.nan_to_num(row["step"]) if exact else until, np.int32),
         )
         rule_state = jax.tree.map(_number, progress.rule_state)
         rule_state, code = trees.call(self._rule, "update", rule_state, record)

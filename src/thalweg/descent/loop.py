@@ -238,9 +238,11 @@ class _Run:
         x = trees.call(self.plan.descent, "solution", progress.state)
         if status is Status.STAGNATED:
             self.note += f"The rounding of {trees.dtype(x)} hides what may be left to gain. "
-        if self._may_have_risen() and self._objective(self.start) < self._objective(x):
+        if self._may_have_risen(status) and (first := self._objective(self.start)) < (last := self._objective(x)):
             x = self.start
             self.note += "No point was found that is better than the start, which is returned. "
+            rounding = 100 * float(jnp.finfo(trees.dtype(x)).eps) * abs(first)
+            status = Status.DIVERGED if status.success and not last - first <= rounding else status
         return Result(
             x=x,
             status=status,
@@ -258,13 +260,15 @@ class _Run:
         # Compiled afresh, since what the function captures may have changed; it is seldom asked for.
         return float(jax.jit(lambda x: self.plan.descent.objective(x))(x))
 
-    def _may_have_risen(self) -> bool:
+    def _may_have_risen(self, status: Status) -> bool:
         """Whether the records of an exact oracle do not show that the objective fell."""
         values = self.progress.history["value"]
-        if not self.plan.descent.exact or values.size < 2 or not np.isfinite(values[-1]):
+        if not self.plan.descent.exact or values.size < 2:
+            return False
+        if not (np.isfinite(values[-1]) or status.success):
             return False
         rounding = 10 * float(jnp.finfo(trees.dtype(self.start)).eps) * abs(values[-1])
-        return bool(values[-1] > values[0] - rounding)
+        return not values[-1] <= values[0] - rounding
 
 
 def _engine(name: str | None, plan: Course, start: Progress) -> CompiledEngine | HostEngine:

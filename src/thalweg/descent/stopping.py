@@ -19,7 +19,7 @@ Code = Int[Array, ""]
 
 
 class Record(NamedTuple):
-    """What a rule looks at. For an exact oracle ``value`` is that of the last record of the history.
+    """What a rule looks at. For an exact oracle ``value`` is that of the last record, at the step ``valued``.
 
     Examples
     --------
@@ -33,6 +33,7 @@ class Record(NamedTuple):
     size: Scalar
     work: Scalar
     seconds: Scalar
+    valued: Int[Array, ""] | None = None  # None for the step itself
 
 
 class StoppingRule(eqx.Module):
@@ -126,6 +127,11 @@ class Approach(NamedTuple):
     since: Int[Array, ""]  # the step at which a stretch began that has to show that promises go on falling
     after: Scalar  # the sum of the promises in that stretch
     falls: Int[Array, ""]  # stretches in a row that have shown it
+    valued: Int[Array, ""]  # the step of the last value that was compared with
+
+
+_STRETCH = 10
+"""Steps at least in which promises have to show that they go on falling: a steep direction alone falls for fewer."""
 
 
 class Tolerance(StoppingRule):
@@ -165,7 +171,7 @@ class Tolerance(StoppingRule):
     def init(self) -> PyTree:
         """Nothing seen yet."""
         none, zero = number_of(0, jnp.int32), number_of(0)
-        return Approach(none, none, (zero,) * 4, zero, none, none, none, zero, none)
+        return Approach(none, none, (zero,) * 4, zero, none, none, none, zero, none, none)
 
     def update(self, state: PyTree, record: Record) -> tuple[PyTree, Code]:
         """Add what the steps since the last look have promised; compare it with what is left."""
@@ -185,19 +191,25 @@ class Tolerance(StoppingRule):
         value = xp.where(xp.isfinite(record.value), abs(record.value), 0).astype(kind)
         total, left = state.total + gained, promise * step.astype(kind)
         share = xp.maximum(rtol * xp.sqrt(rtol), xp.where(rtol < eps, 0, eps)) * xp.minimum(total, value)
-        near = (residual <= self.atol.astype(kind)) | (left <= xp.minimum(rtol, 1e-3) * eps * value)
-        slow = left * xp.sqrt(step.astype(kind)) <= share
+        # A value is that of an earlier step, when it may have been far larger: only new ones are compared with.
+        valued = step if record.valued is None else record.valued.astype(step.dtype)
+        fresh = valued >= state.valued + _STRETCH
+        valued = xp.where(fresh, valued, state.valued)
+        near = (residual <= self.atol.astype(kind)) | (fresh & (left <= xp.minimum(rtol, 100 * eps) * eps * value))
+        # Promises that do not fall from one part of the second half to the next but one are those of a valley's floor.
+        falling = (others[2] > 0) & (others[0] <= others[2])
+        slow = falling & (left * xp.sqrt(step.astype(kind)) <= share)
         little = known & (near | slow | (left <= rtol * sum(blocks)))
-        shared = (state.shared + 1) * (known & slow).astype(state.shared.dtype)
+        shared = (state.shared + fresh.astype(state.shared.dtype)) * (known & slow).astype(state.shared.dtype)
         agreed = (state.agreed + 1) * little.astype(state.agreed.dtype)
         # Then two stretches have to show that the promises go on falling, and do not just lie lower.
         after, begins = state.after + gained, agreed <= 1
-        waited = step >= state.since + xp.maximum(state.since // 6, 4)
+        waited = step >= state.since + xp.maximum(state.since // 6, _STRETCH)
         flat = promise * (step - state.since).astype(kind) > xp.clip(rtol ** (1 / 6), 1 / 16, 1 / 4) * after
         falls = xp.where(begins | (waited & flat), 0, state.falls + waited.astype(state.falls.dtype))
         converged = (agreed >= self.in_a_row) & (near | (falls >= 2) | (shared >= xp.maximum(self.in_a_row, 3)))
         since, after = xp.where(begins | waited, step, state.since), xp.where(begins | waited, 0, after)
-        following = Approach(step, end, blocks, total, agreed, shared, since, after, falls)
+        following = Approach(step, end, blocks, total, agreed, shared, since, after, falls, valued)
         return following, when(converged, Status.CONVERGED)
 
 

@@ -33,10 +33,10 @@ class BernoulliGLM(Classifier):
         Prior standard deviations of the coefficients in the units of the data, a number or one for each feature. With
         ``"learn"`` every feature is counted in standard deviations, so that units do not matter, one scale for all is
         looked for over six decades, and the posterior is averaged over it, with a weak prior (see the notes): features
-        that say little are shrunk towards 0, large effects hardly. That predicts best, and intervals around effects of
-        0 are then narrower than they need be to cover. The default, ``"auto"``, does so where there are fewer than ten
-        examples for each feature; elsewhere the prior is wide, 2.5 for two standard deviations of a feature, and
-        intervals cover effects of any size, 0 too, as often as they say.
+        that say little are shrunk towards 0. That predicts best; but a large effect among many small ones is shrunk
+        with them, and its interval then covers it less often than it says. The default, ``"auto"``, does so where there
+        are fewer than ten examples for each feature; elsewhere the prior is wide, 2.5 for two standard deviations of a
+        feature, and intervals cover effects of any size, 0 too, about as often as they say.
     fit_intercept
         Whether to have an intercept.
     intercept_scale

@@ -132,3 +132,24 @@ def path_name(path: tuple) -> str:
 def call(part: eqx.Module, method: str, *args: Any) -> Any:
     """Call a method of a module on the host: Equinox would make a module of the bound method first, at 50 µs each."""
     return getattr(type(part), method)(part, *args)
+
+
+def near_the_origin(*points: Any) -> tuple[Any, ...]:
+    """Points of the host in float64 less the mean of the first, while they have all their digits; others as they are.
+
+    Examples
+    --------
+    >>> with jax.enable_x64(False):
+    ...     near_the_origin(np.array([[1e9], [1e9 + 2]]), None)
+    (array([[-1.],
+           [ 1.]]), None)
+    """
+    first = points[0]
+    of_host = lambda array: array is None or (isinstance(array, np.ndarray) and array.dtype == np.float64)
+    if jnp.result_type(float) == jnp.float64 or not all(map(of_host, points)) or first.ndim != 2 or not len(first):
+        return points
+    with np.errstate(all="ignore"):
+        origin = first[0] + np.mean(first - first[0], axis=0)
+    if not np.all(np.isfinite(origin)) or any(p is not None and p.shape[1:] != origin.shape for p in points):
+        return points
+    return tuple(None if p is None else p - origin for p in points)

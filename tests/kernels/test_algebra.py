@@ -148,3 +148,10 @@ def test_kernel_machines_take_sums_and_reach_their_parameters():
     centred = targets - targets.mean()
     ridge = targets.mean() + K @ np.linalg.solve(K + 1e-3 * np.eye(64), centred)
     np.testing.assert_allclose(found, ridge, atol=0.02)
+
+
+def test_points_far_from_the_origin_keep_their_digits_in_float32():
+    seconds = np.arange(0, 600, 60.0)[:, None]
+    with jax.enable_x64(False):
+        near, far = (Gaussian(np.float32(120))(points) for points in (seconds, 1.7e9 + seconds))
+        np.testing.assert_allclose(far, near, atol=1e-6)

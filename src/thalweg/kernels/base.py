@@ -11,7 +11,7 @@ import numpy as np
 import scipy.sparse
 from jaxtyping import Array, Float, Key
 
-from thalweg import arguments
+from thalweg import arguments, trees
 from thalweg.codec import storable
 from thalweg.errors import IncompatiblePartsError
 from thalweg.kernels import draws
@@ -74,7 +74,10 @@ class Kernel(eqx.Module):
 
         Without ``y`` it is the matrix of ``x`` with itself, exactly symmetric.
         """
-        other = None if y is None or y is x else self.rows("y", y)
+        other = None if y is None or y is x else y
+        if self.stationary:
+            x, other = trees.near_the_origin(x, other)
+        other = None if other is None else self.rows("y", other)
         x = self.rows("x", x)
         if other is not None and other.shape[1] != x.shape[1]:
             raise ValueError(f"x and y must have as many features, found {x.shape[1]} and {other.shape[1]}")

@@ -10,7 +10,7 @@ import numpy as np
 from thalweg.kernels import Kernel
 from thalweg.machines.folds import Found, Sample, left_out, sample
 from thalweg.machines.learners import Learner, in_precision, start
-from thalweg.machines.losses import LogisticLoss, SoftmaxLoss
+from thalweg.machines.losses import HuberLoss, LogisticLoss, QuantileLoss, SoftmaxLoss
 from thalweg.machines.methods import Settings
 from thalweg.machines.rows import Rows
 
@@ -63,6 +63,8 @@ def choose(rows: Rows, settings: Settings, seed: int, dtype: Any) -> tuple[Kerne
         return left_out(seen, several, partial(scaled, base=median)), median
 
     seen = sample(rows, seed)
+    if isinstance(loss, HuberLoss | QuantileLoss):  # What is compared are squares, which outliers would decide.
+        seen = seen.without_outliers()
     unit, *others = (1.0,) if given else seen.units()
     for other in others:
         errors = [found.errors for found, _ in (tried(seen.in_unit(u, _FEW)) for u in (unit, other)) if found]

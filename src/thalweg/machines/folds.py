@@ -57,6 +57,12 @@ class Sample(NamedTuple):
         """The sample with features in other units, of which at most so many rows are left out."""
         return self._replace(x=self.x / unit, left_out=self.left_out[:: -(-len(self.left_out) // most)])
 
+    def without_outliers(self) -> "Sample":
+        """The same with targets no further from the middle half of them than six times its width."""
+        low, high = np.quantile(self.targets, [0.25, 0.75], axis=0)
+        reach = np.where(high > low, 6 * (high - low), np.inf)
+        return self._replace(targets=np.clip(self.targets, low - reach, high + reach))
+
     def median(self) -> float:
         """The median distance between rows."""
         with np.errstate(over="ignore"):

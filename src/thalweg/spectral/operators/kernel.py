@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PyTree
 
+from thalweg import trees
 from thalweg.arguments import whole
 from thalweg.spectral.operators.base import Operator, ShiftedOperator
 from thalweg.spectral.operators.function import check_closed
@@ -42,6 +43,8 @@ class KernelOperator(Operator):
     has_columns: ClassVar[bool] = True
 
     def __init__(self, kernel: Callable[..., Any], points: Float[Array, "n p"], *, rows: int = 1024) -> None:
+        if getattr(kernel, "stationary", False):
+            (points,) = trees.near_the_origin(points)
         points = jnp.asarray(points)
         if points.ndim != 2:
             raise ValueError(f"points must have one point per row, found an array of shape {points.shape}")

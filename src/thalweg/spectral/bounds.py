@@ -193,7 +193,7 @@ def compiled(function: Callable[..., Any], quick: bool) -> Callable[..., Any]:
 
 def hosted(function: Callable[..., Any], operator: Operator) -> Callable[..., Any]:
     """The function compiled for a call from the host: quickly, where the products are calls of a library anyway."""
-    return compiled(function, operator.library)
+    return compiled(function, operator.calls_library)
 
 
 def _lanczos(operator: Operator, preconditioner: Any, state: tuple, count: int) -> tuple:

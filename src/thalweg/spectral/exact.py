@@ -42,7 +42,7 @@ def exact_at_once(f: Callable[[Any], Any], operator: Operator) -> bool:
 
 def exact_instead(f: Callable[[Any], Any], operator: Operator) -> bool:
     """Whether a factorisation is the better way where no preconditioner helps."""
-    return by_cholesky(f) and operator.library and operator.dimension <= _BARE
+    return by_cholesky(f) and operator.calls_library and operator.dimension <= _BARE
 
 
 def exact_is_possible(operator: Operator) -> bool:
@@ -56,7 +56,7 @@ def factorisation_is_cheaper(f: Callable[[Any], Any], operator: Operator, plan: 
         return True
     factor = _CHOLESKY if by_cholesky(f) else _EIGENVALUES
     dear = factor * operator.dimension < 0.5 * plan.probes * float(plan.mean_degree) * estimates
-    return operator.library and exact_is_possible(operator) and dear
+    return operator.calls_library and exact_is_possible(operator) and dear
 
 
 def exact_sum(f: Callable[[Any], Any], operator: Operator) -> Estimate:

@@ -50,7 +50,7 @@ class Operator(eqx.Module):
     materialised: ClassVar[bool] = False
     """Whether all entries can be had without products, so that a factorisation needs no more."""
 
-    library: ClassVar[bool] = False
+    calls_library: ClassVar[bool] = False
     """Whether products are calls of a library, as fast in a program that was compiled quickly."""
 
     has_columns: ClassVar[bool] = False
@@ -234,9 +234,9 @@ class ShiftedOperator(Operator):
         return self.operator.has_columns
 
     @property
-    def library(self) -> bool:  # type: ignore[override]
+    def calls_library(self) -> bool:  # type: ignore[override]
         """If those of K are."""
-        return self.operator.library
+        return self.operator.calls_library
 
     def to_dense(self) -> Array:
         """The entries of K, and σ² on the diagonal."""

@@ -22,7 +22,7 @@ class DenseOperator(Operator):
 
     matrix: Float[Array, "d d"]
     materialised: ClassVar[bool] = True
-    library: ClassVar[bool] = True
+    calls_library: ClassVar[bool] = True
     has_columns: ClassVar[bool] = True
 
     @property

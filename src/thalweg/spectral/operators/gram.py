@@ -24,7 +24,7 @@ class GramOperator(Operator):
 
     matrix: Float[Array, "n m"]
     materialised: ClassVar[bool] = True
-    library: ClassVar[bool] = True
+    calls_library: ClassVar[bool] = True
 
     @property
     def dimension(self) -> int:

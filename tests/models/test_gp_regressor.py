@@ -74,6 +74,13 @@ def test_known_noise_of_each_row():
     np.testing.assert_allclose(found.predict(NEW), few.predict(NEW), atol=0.1)
 
 
+def test_a_kernel_is_learned_beside_noise_that_is_known():
+    found = GPRegressor("rbf", alpha=np.full(120, 0.04), noise=0.0, random_state=0).fit(X, Y)
+    assert found.noise_ == 0
+    assert np.sqrt(np.mean((found.predict(NEW) - TRUTH) ** 2)) < 0.15
+    assert found.kernel_.lengthscale[1] > 3 * found.kernel_.lengthscale[0]
+
+
 def test_a_season_goes_on():
     time = np.arange(0, 8, 1 / 12)[:, None]
     wave = np.sin(2 * np.pi * time[:, 0]) + 0.1 * RNG.normal(size=len(time))

@@ -41,7 +41,8 @@ def maximise(
     shapes = [np.shape(leaf) for leaf in jax.tree.leaves(start)]
     ends = np.cumsum([int(np.prod(shape)) for shape in shapes])[:-1]
     flat = lambda tree: np.concatenate([np.ravel(np.asarray(leaf, np.float64)) for leaf in jax.tree.leaves(tree)])
-    first, centre = np.log(flat(start)), np.log(flat(origin))
+    # A noise of 0, which may be given, has no logarithm.
+    first, centre = (np.log(np.maximum(flat(tree), np.finfo(np.float64).tiny)) for tree in (start, origin))
     best: tuple[float, np.ndarray] = (np.inf, first)
     evaluations = 0
 
@@ -71,7 +72,9 @@ def maximise(
         ended = scipy.optimize.minimize(
             penalised, begin, jac=True, bounds=np.stack([lower, upper], 1), method="L-BFGS-B", options=options
         )
-        status = Status.CONVERGED if ended.success else Status.STEPS_SPENT
+        status = Status.CONVERGED if ended.success and np.isfinite(best[0]) else Status.STEPS_SPENT
     except KeyboardInterrupt:
         status = Status.INTERRUPTED
-    return Optimum(unflat(best[1]), best[0], evaluations, status, origin)
+    found = unflat(best[1])
+    found = found if learn_noise else Parameters(found.kernel, origin.noise)
+    return Optimum(found, best[0], evaluations, status, origin)

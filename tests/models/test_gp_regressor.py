@@ -81,6 +81,13 @@ def test_a_kernel_is_learned_beside_noise_that_is_known():
     assert found.kernel_.lengthscale[1] > 3 * found.kernel_.lengthscale[0]
 
 
+def test_solves_that_break_down_say_so_and_leave_the_model_as_it_was():
+    model = GPRegressor("rbf", noise=1e-12, method="iterative", learn=False).set_params(kernel=Gaussian([1e3, 1e3]))
+    with pytest.raises(ValueError, match="conjugate gradients broke down: a noise variance of 1e-12 is too small"):
+        model.fit(X[:30], X[:30, 0])
+    assert not hasattr(model, "kernel_")
+
+
 def test_a_season_goes_on():
     time = np.arange(0, 8, 1 / 12)[:, None]
     wave = np.sin(2 * np.pi * time[:, 0]) + 0.1 * RNG.normal(size=len(time))

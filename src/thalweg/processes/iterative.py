@@ -200,7 +200,7 @@ class PathwisePosterior:
         if full:
             raise ValueError(
                 "the covariance between points needs method='exact': here variances come from "
-                f"{_SAMPLES} samples, and sample_y draws more"
+                f"{_SAMPLES} samples, which sample_y gives"
             )
         mean, differences = self._parts(new)
         return mean, np.mean(differences**2, axis=1)
@@ -259,6 +259,11 @@ def posterior(
     basis = jnp.asarray(mean.basis(inputs))
     right = jnp.concatenate([jnp.asarray(targets), drawn.astype(noise.dtype) + noise, basis], axis=1)
     found = solve(kernel, rows, jnp.asarray(variances), right, keys[3], _RANK, TOLERANCE, _PRODUCTS)
+    if not np.isfinite(found.residual):
+        raise ValueError(
+            f"conjugate gradients broke down: a noise variance of {parameters.noise:.3g} is too small for products in "
+            "float32. Give a larger noise, or take method='exact'"
+        )
     width = targets.shape[1] + _SAMPLES
     solved, whitened = np.asarray(found.x[:, :width]), np.asarray(found.x[:, width:])
     # Coefficients of the mean by generalised least squares, for the targets and for each sample.

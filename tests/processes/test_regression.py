@@ -52,16 +52,40 @@ def test_loss_and_slope_are_those_of_the_definition(name, mean):
         np.testing.assert_allclose(mine, theirs * value, rtol=1e-7, atol=1e-9)
 
 
-def test_strips_of_the_derivative_are_the_whole(monkeypatch):
-    rows = observations()
-    pull = jnp.asarray(RNG.normal(size=(64, 64)))
-    pull = pull + pull.T
-    whole = exact._kernel_slope(KERNELS["sum"], rows, pull)
+def test_strips_of_the_covariance_and_of_its_derivative_are_the_whole(monkeypatch):
+    rows = observations()._replace(real=jnp.ones(64), weights=jnp.ones(64))  # many rows are not padded
+    matrix = jnp.asarray(RNG.normal(size=(64, 64)))
+    matrix = matrix + matrix.T
+    pull, diagonal = (lambda part: part(matrix)), jnp.diag(matrix)
+    parameters = Parameters(KERNELS["sum"], jnp.asarray(0.2))
+    made = lambda: (
+        exact._kernel_slope(KERNELS["sum"], rows, pull, diagonal),
+        exact.covariance(parameters, rows),
+    )
+    whole = made()
     monkeypatch.setattr(exact, "_STRIP", 24)  # does not divide 64
-    for mine, theirs in zip(
-        *map(jax.tree.leaves, (exact._kernel_slope(KERNELS["sum"], rows, pull), whole)), strict=True
-    ):
-        np.testing.assert_allclose(mine, theirs, rtol=1e-10)
+    for mine, theirs in zip(*map(jax.tree.leaves, (made(), whole)), strict=True):
+        np.testing.assert_allclose(mine, theirs, rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize("name", KERNELS)
+def test_slopes_from_draws_are_unbiased_and_their_variance_is_the_information_over_their_number(name, monkeypatch):
+    rows, parameters = observations(weights=1.0 + np.arange(40) % 3), Parameters(KERNELS[name], jnp.asarray(0.2))
+    whole, slope = exact.loss_and_slope(parameters, rows)
+    monkeypatch.setattr(exact, "_INVERTED", 0)
+    drawn = jax.jit(jax.vmap(exact.loss_and_slope.__wrapped__, in_axes=(None, None, 0)))
+    losses, found = drawn(parameters, rows, jnp.arange(400))
+    np.testing.assert_allclose(losses, whole, rtol=1e-12)
+    covariance = lambda logs: exact.covariance(jax.tree.map(lambda a, b: a * jnp.exp(b), parameters, logs), rows)
+    inverse = jnp.linalg.inv(covariance(jax.tree.map(jnp.zeros_like, parameters)))
+    turned = jax.tree.leaves(jax.jacfwd(covariance)(jax.tree.map(jnp.zeros_like, parameters)))
+    for mine, theirs, change in zip(*map(jax.tree.leaves, (found, slope)), turned, strict=True):
+        mine, change = mine.reshape(400, -1), change.reshape(64, 64, -1)
+        error = np.std(mine, axis=0) / 20
+        assert np.all(np.abs(np.mean(mine, axis=0) - np.ravel(theirs)) < 5 * error)
+        # Two targets: twice the trace, four times the variance.
+        information = 4 * jnp.einsum("ijp,jk,klp,li->p", change, inverse, change, inverse) / 2
+        np.testing.assert_allclose(np.var(mine, axis=0), information / exact._DRAWN, rtol=0.4)
 
 
 def test_scikit_learn_says_the_same_of_a_kernel_that_is_given():

@@ -13,6 +13,9 @@ from thalweg.processes.exact import Observations, Parameters, loss_and_slope
 _FURTHEST = np.log(1e5)
 """How far a search may take a parameter from where it starts, as a logarithm."""
 
+_GAIN = 0.02
+"""Nats: a search ends where two steps together gain less."""
+
 _SPREAD = 3.0
 """Standard deviation of the weak normal prior of each logarithm around its start."""
 
@@ -62,17 +65,29 @@ def maximise(
             best = total, logs.copy()
         return total, pull
 
+    passed: list[float] = []
+
+    def settled() -> bool:
+        return len(passed) > 2 and passed[-3] - passed[-1] < _GAIN
+
+    def look(intermediate_result: scipy.optimize.OptimizeResult) -> None:
+        passed.append(intermediate_result.fun)
+        if settled():
+            raise StopIteration
+
     lower, upper = centre - _FURTHEST, centre + _FURTHEST
     # The noise is the last leaf.
     lower[-1] = min(np.log(least_noise), centre[-1]) if learn_noise else centre[-1]
     upper[-1] = upper[-1] if learn_noise else centre[-1]
     begin = np.clip(first, lower, upper)
-    options = {"maxiter": max_iter, "maxfun": 2 * max_iter, "ftol": 1e-7, "gtol": 1e-2}
+    options = {"maxiter": max_iter, "maxfun": 2 * max_iter, "ftol": 0.0, "gtol": 1e-2, "maxls": 8}
     try:
+        bounds = np.stack([lower, upper], 1)
         ended = scipy.optimize.minimize(
-            penalised, begin, jac=True, bounds=np.stack([lower, upper], 1), method="L-BFGS-B", options=options
+            penalised, begin, jac=True, bounds=bounds, method="L-BFGS-B", options=options, callback=look
         )
-        status = Status.CONVERGED if ended.success and np.isfinite(best[0]) else Status.STEPS_SPENT
+        done = (ended.success or settled()) and np.isfinite(best[0])
+        status = Status.CONVERGED if done else Status.STEPS_SPENT
     except KeyboardInterrupt:
         status = Status.INTERRUPTED
     found = unflat(best[1])

@@ -26,15 +26,21 @@ KERNELS = {
 def observations(mean="constant", weights=None):
     basis = Mean.of(mean, ROWS).basis(ROWS)
     counted = np.ones(40) if weights is None else weights
-    return Observations.padded(ROWS, TARGETS, basis, np.linspace(0, 0.1, 40), counted)
+    scatter = np.where(counted > 1, np.arange(40) / 40, 0.0)
+    return Observations.padded(ROWS, TARGETS, basis, np.linspace(0, 0.1, 40), counted, scatter)
 
 
 def dense(parameters, rows):
     """−log p(y) with the coefficients of the mean at their best: rows repeated, no padding, its definition."""
-    again = np.repeat(np.arange(40), np.asarray(rows.weights[:40]).astype(int))
+    counts = np.asarray(rows.weights[:40]).astype(int)
+    again, ends = np.repeat(np.arange(40), counts), np.cumsum(counts)
+    # Two of the values at a place with scatter lie beside their mean.
+    several, beside = counts > 1, np.zeros((len(again), 2))
+    lengths = np.sqrt(np.asarray(rows.scatter[:40]) / 2)[several]
+    beside[ends[several] - 1, 0], beside[ends[several] - 2, 0] = lengths, -lengths
     # A row meets its own repetitions in white noise too: the repetitions are observations of one value.
     A = parameters.kernel(ROWS)[again][:, again] + jnp.diag(parameters.noise + rows.known[again])
-    H, y = rows.basis[again], rows.targets[again]
+    H, y = rows.basis[again], rows.targets[again] + beside
     inverse = jnp.linalg.inv(A)
     left = y - (H @ jnp.linalg.solve(H.T @ inverse @ H, H.T @ inverse @ y) if H.shape[1] else 0)
     return jnp.trace(left.T @ inverse @ left) / 2 + jnp.linalg.slogdet(A)[1] + len(again) * jnp.log(2 * jnp.pi)

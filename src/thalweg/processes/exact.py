@@ -72,15 +72,23 @@ class Observations(NamedTuple):
     """The variance of noise that is known, beside the one that is learned."""
     weights: Float[Array, " n"]
     """How often a row counts: its noise is divided by it."""
+    scatter: Float[Array, " n"]
+    """Squared differences, over targets, between the values that a row stands for and their mean."""
     real: Float[Array, " n"]
 
     @classmethod
     def padded(
-        cls, inputs: np.ndarray, targets: np.ndarray, basis: np.ndarray, known: np.ndarray, weights: np.ndarray
+        cls,
+        inputs: np.ndarray,
+        targets: np.ndarray,
+        basis: np.ndarray,
+        known: np.ndarray,
+        weights: np.ndarray,
+        scatter: np.ndarray,
     ) -> "Observations":
         """Rows of NumPy on the device."""
         size = length(len(inputs))
-        arrays = (inputs, targets, basis, known, weights, np.ones(len(inputs)))
+        arrays = (inputs, targets, basis, known, weights, scatter, np.ones(len(inputs)))
         return cls(*(jax.device_put(padded(array, size)) for array in arrays))
 
 
@@ -137,12 +145,13 @@ def solution(parameters: Parameters, rows: Observations) -> Solution:
     else:
         basis_factor, coefficients = jnp.zeros((0, 0), left.dtype), jnp.zeros((0, outputs), left.dtype)
     weights = solve_triangular(factor, left, lower=True, trans=1)
-    # A row of weight w stands for w equal ones, whose differences, all 0, are observed too.
-    noise = jnp.where(rows.real > 0, 2 * np.pi * (parameters.noise + rows.known), 1.0)
+    # A row of weight w stands for w values at one place, whose differences are observed too.
+    noise = jnp.where(rows.real > 0, parameters.noise + rows.known, 1.0)
     counted = jnp.where(rows.real > 0, rows.weights, 1.0)
-    repeats = (counted - 1) * jnp.log(noise) + jnp.log(counted)
+    repeats = jnp.where(counted == 1, 0.0, (counted - 1) * jnp.log(2 * np.pi * noise) + jnp.log(counted))
+    differing = jnp.sum(jnp.where(rows.scatter > 0, rows.scatter / noise, 0.0))
     constant = jnp.sum(rows.real) / 2 * np.log(2 * np.pi) + jnp.sum(repeats) / 2
-    loss = jnp.sum(left**2) / 2 + outputs * (jnp.sum(jnp.log(jnp.diag(factor))) + constant)
+    loss = (jnp.sum(left**2) + differing) / 2 + outputs * (jnp.sum(jnp.log(jnp.diag(factor))) + constant)
     return Solution(factor, weights, coefficients, basis, basis_factor, loss)
 
 
@@ -169,7 +178,7 @@ def loss_and_slope(parameters: Parameters, rows: Observations, seed: int = 0) ->
     diagonal = diagonal - jnp.sum(found.weights**2, axis=1)
     counted = jnp.where(rows.real > 0, rows.weights, 1.0)
     variances = jnp.where(rows.real > 0, parameters.noise + rows.known, 1.0)
-    repeats = jnp.where(counted == 1, 0.0, outputs * (counted - 1) / variances)
+    repeats = jnp.where(counted == 1, 0.0, (outputs * (counted - 1) - rows.scatter / variances) / variances)
     slope = Parameters(
         kernel=_kernel_slope(parameters.kernel, rows, pull, diagonal),
         noise=jnp.sum((diagonal / counted + repeats) * rows.real),

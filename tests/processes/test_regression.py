@@ -7,7 +7,7 @@ import pytest
 from sklearn.gaussian_process import GaussianProcessRegressor, kernels
 
 from thalweg.kernels import Bias, Gaussian, Linear, Matern32, Periodic, White
-from thalweg.processes import RegressorSettings, exact, fit_regressor, iterative
+from thalweg.processes import RegressorSettings, exact, fit_regressor, iterative, solves
 from thalweg.processes.exact import Observations, Parameters
 from thalweg.processes.means import Mean
 
@@ -129,7 +129,8 @@ def test_a_weight_of_two_is_the_row_twice_and_a_weight_of_zero_no_row():
 def test_solves_are_solutions(rank):
     noise = jnp.linspace(0.05, 0.2, 40)
     right = jnp.asarray(np.concatenate([TARGETS, np.zeros((40, 1))], axis=1))
-    found = iterative.solve(KERNELS["ARD"], jnp.asarray(ROWS), noise, right, jax.random.key(0), rank, 1e-5, 200)
+    preconditioner = solves.nystrom(KERNELS["ARD"], jnp.asarray(ROWS), noise, jax.random.key(0), rank)
+    found = solves.solve(KERNELS["ARD"], jnp.asarray(ROWS), preconditioner, right, 1e-5, 200)
     expected = np.linalg.solve(np.asarray(KERNELS["ARD"](ROWS)) + np.diag(noise), right)
     assert found.residual <= 1e-5
     np.testing.assert_allclose(found.x, expected, atol=1e-4 * np.abs(expected).max())
@@ -137,7 +138,8 @@ def test_solves_are_solutions(rank):
 
 def test_a_solve_that_is_cut_short_says_so():
     right = jnp.asarray(TARGETS)
-    found = iterative.solve(Gaussian(3.0), jnp.asarray(ROWS), jnp.full(40, 1e-4), right, jax.random.key(0), 1, 1e-6, 3)
+    preconditioner = solves.nystrom(Gaussian(3.0), jnp.asarray(ROWS), jnp.full(40, 1e-4), jax.random.key(0), 1)
+    found = solves.solve(Gaussian(3.0), jnp.asarray(ROWS), preconditioner, right, 1e-6, 3)
     assert found.products == 3
     assert found.residual > 1e-6
 
@@ -175,3 +177,49 @@ def test_learning_finds_what_the_data_were_drawn_from():
     assert found.posterior.noise == pytest.approx(0.09, rel=0.35)
     assert kernel.lengthscale[0] == pytest.approx(1.0, rel=0.5)
     assert kernel.lengthscale[1] > 5
+
+
+def whole_rows(mean="constant"):
+    """The rows of :func:`observations` for the iterative way."""
+    padded = observations(mean, weights=1.0 + np.arange(40) % 3)
+    return iterative.Rows(*(np.asarray(part)[:40] for part in padded[:-1])), padded
+
+
+@pytest.mark.parametrize("name", ["ARD", "product"])
+def test_slopes_by_solves_are_unbiased(name, monkeypatch):
+    monkeypatch.setattr(iterative, "_LOOSE", 1e-5)
+    (rows, padded), mean = whole_rows(), Mean.of("constant", ROWS)
+    with jax.enable_x64(True):
+        parameters = Parameters(KERNELS[name], jnp.asarray(0.2))
+        _, expected = exact.loss_and_slope(parameters, padded)
+        found = [iterative.Climb(rows, mean, seed).slope(parameters) for seed in range(150)]
+    for theirs, *mine in zip(*map(jax.tree.leaves, (expected, *found)), strict=True):
+        mine = np.stack(mine).reshape(150, -1)
+        error = np.std(mine, axis=0) / np.sqrt(150)
+        assert np.all(np.abs(np.mean(mine, axis=0) - np.ravel(theirs)) < 5 * error + 1e-3)
+
+
+def test_values_on_the_way_are_what_slopes_add_up_to(monkeypatch):
+    rows, padded = whole_rows()
+    monkeypatch.setattr(iterative.Climb, "slope", lambda self, parameters: exact.loss_and_slope(parameters, padded)[1])
+    climb = iterative.Climb(rows, Mean.of("constant", ROWS), seed=0)
+    way = [Parameters(Matern32([1.0, 2.0], 1.5 * np.exp(0.1 * k)), jnp.asarray(0.2)) for k in (0, 1, 2, 4, 3)]
+    values = np.array([climb.loss_and_slope(one)[0] for one in way])
+    expected = np.array([float(exact.loss_and_slope(one, padded)[0]) for one in way])
+    assert np.ptp(expected) > 0.5
+    np.testing.assert_allclose(values, expected - expected[0], atol=0.02 * np.ptp(expected))
+
+
+@pytest.mark.parametrize("mean", ["zero", "linear"])
+def test_the_likelihood_of_the_iterative_way_is_the_exact_one_within_its_error(mean, monkeypatch):
+    monkeypatch.setattr(iterative, "_rank", lambda: 4)
+    rows, padded = whole_rows(mean)
+    with jax.enable_x64(True):
+        parameters = Parameters(KERNELS["ARD"], jnp.asarray(0.2))
+        expected = float(exact.loss_and_slope(parameters, padded)[0])
+        found = [iterative.posterior(parameters, Mean.of(mean, ROWS), rows, seed) for seed in range(12)]
+    errors = np.array([one.loss - expected for one in found])
+    reported = np.array([one.loss_error for one in found])
+    assert np.all(reported > 0)
+    assert abs(np.mean(errors)) < 5 * np.sqrt(np.mean(reported**2) / 12)
+    assert 0.5 < np.std(errors) / np.sqrt(np.mean(reported**2)) < 2

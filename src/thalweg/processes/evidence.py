@@ -8,7 +8,8 @@ import numpy as np
 import scipy.optimize
 
 from thalweg.descent import Status
-from thalweg.processes.exact import Observations, Parameters, loss_and_slope
+from thalweg.processes.exact import Observations, Parameters
+from thalweg.processes.iterative import Climb
 
 _FURTHEST = np.log(1e5)
 """How far a search may take a parameter from where it starts, as a logarithm."""
@@ -32,7 +33,7 @@ class Optimum(NamedTuple):
 
 
 def maximise(
-    rows: Observations,
+    rows: Observations | Climb,
     start: Parameters,
     origin: Parameters,
     max_iter: int,
@@ -56,7 +57,7 @@ def maximise(
     def penalised(logs: np.ndarray) -> tuple[float, np.ndarray]:
         nonlocal best, evaluations
         evaluations += 1
-        value, slope = loss_and_slope(unflat(logs), rows)
+        value, slope = rows.loss_and_slope(unflat(logs))
         away = (logs - centre) / _SPREAD
         total, pull = float(value) + float(away @ away) / 2, flat(slope) + away / _SPREAD
         if not np.isfinite(total) or not np.all(np.isfinite(pull)):

@@ -91,6 +91,10 @@ class Observations(NamedTuple):
         arrays = (inputs, targets, basis, known, weights, scatter, np.ones(len(inputs)))
         return cls(*(jax.device_put(padded(array, size)) for array in arrays))
 
+    def loss_and_slope(self, parameters: Parameters) -> tuple[Any, Parameters]:
+        """−log p(y), and its derivative in the logarithms of all parameters."""
+        return loss_and_slope(parameters, self)
+
 
 class Solution(NamedTuple):
     """The factor of A, A⁻¹(y − Hβ̂), β̂, and the factor of HᵀA⁻¹H with L⁻¹H."""

@@ -20,7 +20,7 @@ from thalweg.kernels import Gaussian, Kernel, Matern12, Matern32, Matern52
 from thalweg.processes import exact, iterative
 from thalweg.processes.evidence import Optimum, maximise
 from thalweg.processes.exact import ExactPosterior, Observations, Parameters
-from thalweg.processes.iterative import PathwisePosterior
+from thalweg.processes.iterative import Climb, PathwisePosterior, Rows
 from thalweg.processes.means import KINDS, Mean
 from thalweg.threads import enough_threads
 
@@ -30,8 +30,11 @@ _FAMILIES: tuple[type[Kernel], ...] = (Matern32, Matern52, Gaussian, Matern12)
 _LEVELS = (200, 1_000, 4_000)
 """Rows on which parameters are looked for before all rows are taken."""
 
-_SUBSET = 5_000
-"""Rows that parameters are learned from where the covariance of all cannot be factorised."""
+_ACCELERATED_LEVEL = 16_000
+"""One more of them on an accelerator."""
+
+_CLIMBED, _CLIMBING_STEPS = {True: 20_000, False: 300_000}, 6
+"""Rows up to which, on a CPU and on an accelerator, parameters are learned on all rows by solves; and steps of it."""
 
 _CLOSE = 10.0
 """Nats by which a family may be behind the best and yet go on with more rows."""
@@ -45,7 +48,7 @@ _LATER_STEPS, _SETTLED = 25, 8_000
 _EXACT_ON_CPU = 12_000
 """Rows up to which factorising on a CPU takes less time than solving."""
 
-_MATRICES = 5
+_MATRICES = 4
 """Matrices of n² numbers that exist at a time in a step of the exact way."""
 
 _STARTING_NOISE, _PARTIAL_NOISE, _LEAST_NOISE = 0.1, 1e-4, 1e-8
@@ -96,7 +99,7 @@ class Regression:
     posterior: ExactPosterior | PathwisePosterior
     method: str
     log_marginal_likelihood: float
-    """Of the rows that parameters were learned from."""
+    """Of all rows."""
     steps: int
     """How often the likelihood was evaluated."""
     status: Status
@@ -105,17 +108,6 @@ class Regression:
     def solved(self) -> bool:
         """Whether all solves came to their tolerance."""
         return self.posterior.residual <= iterative.TOLERANCE
-
-
-class _Rows(NamedTuple):
-    """Rows as :class:`~thalweg.processes.exact.Observations` has them, on the host and without padding."""
-
-    inputs: np.ndarray
-    targets: np.ndarray
-    basis: np.ndarray
-    known: np.ndarray
-    weights: np.ndarray
-    scatter: np.ndarray
 
 
 class _Given(NamedTuple):
@@ -134,11 +126,11 @@ class _Given(NamedTuple):
         order = counted[np.lexsort(table.T)]
         return cls(inputs[order], targets[order], known[order], weights[order])
 
-    def merged(self, mean: Mean, separate: bool, chosen: np.ndarray | None = None) -> _Rows:
+    def merged(self, mean: Mean, separate: bool, chosen: np.ndarray | None = None) -> Rows:
         """Rows at one place made one, of their mean and their total weight, unless they are to stay ``separate``."""
         inputs, targets, known, weights = (array if chosen is None else array[np.sort(chosen)] for array in self)
         if separate:
-            return _Rows(inputs, targets, mean.basis(inputs), known, weights, np.zeros(len(inputs)))
+            return Rows(inputs, targets, mean.basis(inputs), known, weights, np.zeros(len(inputs)))
         # Equal places follow one another.
         places = np.column_stack([inputs, known])
         which = np.concatenate([[0], np.cumsum(np.any(places[1:] != places[:-1], axis=1))])
@@ -149,7 +141,7 @@ class _Given(NamedTuple):
         away = targets - offset - near[which]
         scatter = np.bincount(which, weights * np.sum(away**2, axis=1))
         inputs = inputs[first]
-        return _Rows(inputs, targets[first] + near, mean.basis(inputs), known[first], total, scatter)
+        return Rows(inputs, targets[first] + near, mean.basis(inputs), known[first], total, scatter)
 
 
 def fit_regressor(
@@ -211,9 +203,8 @@ def fit_regressor(
             posterior: ExactPosterior | PathwisePosterior
             posterior = ExactPosterior.of(found.parameters, mean, rows.inputs, solution)
         else:
-            loss = found.loss
-            variances = (float(found.parameters.noise) + rows.known) / rows.weights
-            posterior = iterative.posterior(found.parameters, mean, rows.inputs, rows.targets, variances, seed)
+            posterior = iterative.posterior(found.parameters, mean, rows, seed)
+            loss = posterior.loss
     return Regression(posterior, method, -loss, found.steps, found.status)
 
 
@@ -226,7 +217,7 @@ def _way(rows: int) -> str:
     return "exact" if _MATRICES * 8 * rows**2 < 0.9 * limit else "iterative"
 
 
-def _starts(rows: _Rows, mean: Mean, kernel: Kernel | type[Kernel] | None, noise: float | None) -> list[Parameters]:
+def _starts(rows: Rows, mean: Mean, kernel: Kernel | type[Kernel] | None, noise: float | None) -> list[Parameters]:
     """Where to start: kernels in the units of the data."""
     away = rows.targets - rows.targets[:1]
     away = away - np.average(away, axis=0, weights=rows.weights)
@@ -248,21 +239,24 @@ class _Levels:
     given: _Given
     mean: Mean
     separate: bool
-    rows: _Rows
+    rows: Rows
     whole: bool
     """Whether the last part is all rows."""
     seed: int
 
-    def __iter__(self) -> Iterator[tuple[Observations, bool]]:
+    def __iter__(self) -> Iterator[tuple[Observations | Climb, bool]]:
         """Parts, and whether it is the last."""
-        count = len(self.given.inputs)
-        order = np.random.default_rng(self.seed).permutation(count)
-        last = len(self.rows.inputs) if self.whole else min(count, _SUBSET)
-        for size in _LEVELS:
-            if 2 * size < last:
-                yield Observations.padded(*self.given.merged(self.mean, self.separate, order[:size])), False
-        part = self.rows if self.whole else self.given.merged(self.mean, self.separate, order[:last])
-        yield Observations.padded(*part), True
+        count, here = len(self.rows.inputs), jax.default_backend() == "cpu"
+        order = np.random.default_rng(self.seed).permutation(len(self.given.inputs))
+        sizes = [size for size in (_LEVELS if here else (*_LEVELS, _ACCELERATED_LEVEL)) if 2 * size < count]
+        climb = not self.whole and count <= _CLIMBED[here]
+        for size in sizes:
+            part = self.given.merged(self.mean, self.separate, order[:size])
+            yield Observations.padded(*part), not self.whole and not climb and size == sizes[-1]
+        if self.whole or not sizes:
+            yield Observations.padded(*self.rows), True
+        elif climb:
+            yield Climb(self.rows, self.mean, self.seed), True
 
 
 def _learn(starts: list[Parameters], levels: _Levels, settings: RegressorSettings, free: bool, seed: int) -> Optimum:
@@ -278,9 +272,14 @@ def _learn(starts: list[Parameters], levels: _Levels, settings: RegressorSetting
     dear = _DEAR if jax.default_backend() == "cpu" else np.inf
     for part, last in levels:
         size = len(part.inputs)
-        begun = begun if size <= dear else begun[: 1 if last else 2]
+        begun = begun if size <= dear and isinstance(part, Observations) else begun[: 1 if last else 2]
+        if last and size > _SETTLED and len(begun) > 1:
+            # All rows tell families apart before they are fitted to them.
+            losses = [float(part.loss_and_slope(parameters)[0]) for _, parameters in begun]
+            begun = [begun[int(np.argmin(losses))]]
         limit = min(settings.max_iter, _LATER_STEPS) if found and (size > _SETTLED or not last) else settings.max_iter
-        least = (_LEAST_NOISE if last else _PARTIAL_NOISE) * unit
+        limit = min(limit, _CLIMBING_STEPS) if isinstance(part, Climb) else limit
+        least = (_LEAST_NOISE if last and levels.whole else _PARTIAL_NOISE) * unit
         found = []
         for origin, start in begun:
             found.append(maximise(part, start, origin, limit, free, least))

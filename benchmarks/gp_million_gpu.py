@@ -1,7 +1,7 @@
 """A million rows of a known Gaussian process in 8 dimensions, on a GPU: GPRegressor() without arguments.
 
-Functions are drawn from a Gaussian kernel by random features; the noise has a variance of 0.1. The RMSE is compared with
-that of the true function on the same noisy targets.
+Functions are drawn from a Gaussian kernel by random features; the noise has a variance of 0.1. The RMSE is compared
+with that of the true function on the same noisy targets.
 """
 
 import argparse

@@ -18,7 +18,7 @@ from thalweg.processes.exact import Parameters
 from thalweg.processes.means import Mean
 from thalweg.processes.solves import Nystrom, Solves, kernel_slope, nystrom, product, solve, strips
 
-TOLERANCE, _PRODUCTS = 1e-3, 400
+TOLERANCE, _PRODUCTS = 2e-3, 400
 """A solve ends where residuals are this small against their right sides, or after so many products."""
 
 _LOOSE = 1e-2
@@ -105,6 +105,8 @@ class Climb:
         right = jnp.concatenate([targets, basis, probes], axis=1)
         preconditioner = nystrom(kernel, points, jnp.asarray(rows.variances(noise)), picked, _rank())
         found = solve(kernel, points, preconditioner, right, _LOOSE, _PRODUCTS, self._solved)
+        if found.interrupted:
+            raise KeyboardInterrupt
         self._solved = found.x
         outputs, columns = targets.shape[1], basis.shape[1]
         solved, whitened, sides = jnp.split(found.x, [outputs, outputs + columns], axis=1)
@@ -144,6 +146,8 @@ class PathwisePosterior:
     residual: float
     """The largest residual of a solve against its right side."""
     products: int
+    interrupted: bool
+    """Whether the solves were ended by Ctrl-C."""
     loss: float
     """−log p(y) of all rows, estimated."""
     loss_error: float
@@ -243,6 +247,7 @@ def posterior(parameters: Parameters, mean: Mean, rows: Rows, seed: int) -> Path
         updated=coefficients[:, outputs:],
         residual=found.residual,
         products=found.products,
+        interrupted=found.interrupted,
         loss=loss,
         loss_error=outputs * error / 2,
     )

@@ -205,6 +205,7 @@ def fit_regressor(
         else:
             posterior = iterative.posterior(found.parameters, mean, rows, seed)
             loss = posterior.loss
+            found = found._replace(status=Status.INTERRUPTED) if posterior.interrupted else found
     return Regression(posterior, method, -loss, found.steps, found.status)
 
 

@@ -19,6 +19,9 @@ from thalweg.kernels import Kernel
 
 _NYSTROM_STRIP = 4096
 
+_TOGETHER = {True: 1e8, False: 2e11}
+"""Entries of the kernel matrix that a CPU, or an accelerator, computes in about half a second."""
+
 _SINGLE = jnp.float32
 
 
@@ -28,6 +31,7 @@ class Solves(NamedTuple):
     x: Float[Array, "n m"]
     products: int
     residual: float
+    interrupted: bool
     sizes: np.ndarray
     """Of each step and column; 0 where a column had ended."""
     ratios: np.ndarray
@@ -49,7 +53,11 @@ class Solves(NamedTuple):
 
 
 class Nystrom(NamedTuple):
-    """P = U Uᵀ + D and its inverse by Woodbury's identity: a preconditioner for K + D."""
+    """P = U Uᵀ + D and its inverse by Woodbury's identity: a preconditioner for K + D.
+
+    U is stored in float32, and what is made of it has the precision of the noise: where U Uᵀ is large against D, the
+    inverse is a difference of numbers that are nearly equal.
+    """
 
     scaled: Float[Array, "n r"]
     """D⁻¹U."""
@@ -59,20 +67,35 @@ class Nystrom(NamedTuple):
 
     def __call__(self, right: Float[Array, "n m"]) -> Float[Array, "n m"]:
         """P⁻¹ times some columns."""
-        inner = cho_solve((self.factor, True), self.scaled.T @ right.astype(self.scaled.dtype))
-        return right / self.noise[:, None] - (self.scaled @ inner).astype(right.dtype)
+        cut = self._cut(right)
+        inner, _ = jax.lax.scan(
+            lambda total, part: (total + part[0].astype(right.dtype).T @ part[1], None),
+            jnp.zeros((self.scaled.shape[1], right.shape[1]), right.dtype),
+            (self._cut(self.scaled), cut),
+        )
+        return right / self.noise[:, None] - self._times(cho_solve((self.factor, True), inner))
+
+    def _times(self, inner: Float[Array, "r m"]) -> Float[Array, "n m"]:
+        """D⁻¹U times some columns."""
+        found = jax.lax.map(lambda part: part.astype(inner.dtype) @ inner, self._cut(self.scaled))
+        return found.reshape(-1, inner.shape[1])[: len(self.noise)]
+
+    def _cut(self, array: Float[Array, "n m"]) -> Float[Array, "s k m"]:
+        """Strips of rows: all of U in float64 would take twice the memory."""
+        size = min(_NYSTROM_STRIP, len(array))
+        number = -(-len(array) // size)
+        return jnp.pad(array, ((0, number * size - len(array)), (0, 0))).reshape(number, size, -1)
 
     def draw(self, key: Key[Array, ""], count: int) -> Float[Array, "n m"]:
         """Columns of N(0, P)."""
         low, own = jax.random.split(key)
-        rank = len(self.factor)
-        smooth = self.scaled @ jax.random.normal(low, (rank, count), self.scaled.dtype)
+        smooth = self._times(jax.random.normal(low, (len(self.factor), count), self.noise.dtype))
         rough = jax.random.normal(own, (len(self.noise), count), self.noise.dtype)
-        return self.noise[:, None] * smooth.astype(rough.dtype) + jnp.sqrt(self.noise)[:, None] * rough
+        return self.noise[:, None] * smooth + jnp.sqrt(self.noise)[:, None] * rough
 
     def log_determinant(self) -> Float[Array, ""]:
         """log det P."""
-        return jnp.sum(jnp.log(self.noise)) + 2 * jnp.sum(jnp.log(jnp.diag(self.factor).astype(self.noise.dtype)))
+        return jnp.sum(jnp.log(self.noise)) + 2 * jnp.sum(jnp.log(jnp.diag(self.factor)))
 
 
 @partial(jax.jit, static_argnames="rank")
@@ -81,8 +104,7 @@ def nystrom(
 ) -> Nystrom:
     """The preconditioner made of k(x, pivots), a strip of rows at a time, with rows taken at random as pivots.
 
-    What is added up is added in the precision of the inputs, since I + UᵀD⁻¹U is as badly conditioned as A; what is
-    stored is float32.
+    Sums are those of what is stored, in the precision of the inputs, since I + UᵀD⁻¹U is as badly conditioned as A.
     """
     pivots = inputs[jax.random.choice(key, len(inputs), (min(rank, len(inputs)),), replace=False)]
     among = kernel(pivots)
@@ -92,17 +114,18 @@ def nystrom(
     def strip(total: Array, part: tuple[Array, Array]) -> tuple[Array, Array]:
         points, variances = part
         low_rank = solve_triangular(root, kernel(pivots, points), lower=True)
-        scaled = low_rank / variances[None]
-        return total + scaled @ low_rank.T, scaled.T.astype(_SINGLE)
+        scaled = (low_rank / variances[None]).T.astype(_SINGLE)
+        kept = scaled.astype(total.dtype)
+        # Padded rows have an infinite variance, and add nothing.
+        return total + kept.T @ (jnp.where(jnp.isfinite(variances), variances, 0)[:, None] * kept), scaled
 
     count, size = len(inputs), min(_NYSTROM_STRIP, len(inputs))
     strips = -(-count // size)
-    # Padded rows have so much noise that they add nothing.
     points = jnp.pad(inputs, ((0, strips * size - count), (0, 0)), mode="edge").reshape(strips, size, -1)
     variances = jnp.pad(noise, (0, strips * size - count), constant_values=jnp.inf).reshape(strips, size)
     gram, scaled = jax.lax.scan(strip, jnp.zeros_like(among), (points, variances))
     factor = jnp.linalg.cholesky(gram + jnp.eye(len(gram), dtype=gram.dtype))
-    return Nystrom(scaled.reshape(strips * size, -1)[:count], factor.astype(_SINGLE), noise)
+    return Nystrom(scaled.reshape(strips * size, -1)[:count], factor, noise)
 
 
 def strips(count: int, width: int) -> tuple[int, int]:
@@ -119,7 +142,10 @@ def product(
     number, size = strips(len(left), len(right))
     rows = jnp.pad(left, ((0, number * size - len(left)), (0, 0))).reshape(number, size, -1)
     vectors = vectors.astype(left.dtype)
-    found = jax.lax.map(lambda part: jnp.matmul(kernel(part, right), vectors, precision="highest"), rows)
+    # On a GPU three products of halves are as exact as one in float32, whose sums are what rounds, and faster.
+    halves = left.dtype == _SINGLE and jax.default_backend() == "gpu"
+    precision = jax.lax.DotAlgorithmPreset.BF16_BF16_F32_X3 if halves else "highest"
+    found = jax.lax.map(lambda part: jnp.matmul(kernel(part, right), vectors, precision=precision), rows)
     return found.reshape(number * size, -1)[: len(left)]
 
 
@@ -134,48 +160,58 @@ class _State(NamedTuple):
     ratios: Array
 
 
+class _System(NamedTuple):
+    """A x = right, and how short a residual is to be."""
+
+    kernel: Kernel
+    inputs: Array
+    precondition: Nystrom
+    right: Array
+    goal: Array
+
+    def apply(self, vectors: Array) -> Array:
+        smooth = product(self.kernel, self.inputs, self.inputs, vectors).astype(vectors.dtype)
+        return smooth + self.precondition.noise[:, None] * vectors
+
+    def live(self, state: _State) -> Array:
+        return state.lengths > self.goal
+
+
+def _lengths(vectors: Array) -> Array:
+    return jnp.sqrt(jnp.sum(vectors**2, axis=0))
+
+
 @partial(jax.jit, static_argnames="max_iter")
-def _conjugate_gradients(
-    kernel: Kernel,
-    inputs: Array,
-    noise: Array,
-    precondition: Nystrom,
-    right: Array,
-    start: Array,
-    tol: Array,
-    max_iter: int,
-) -> _State:
-    apply = lambda v: product(kernel, inputs, inputs, v).astype(v.dtype) + noise[:, None].astype(v.dtype) * v
-    lengths = lambda v: jnp.sqrt(jnp.sum(v**2, axis=0))
-    goal = tol * jnp.maximum(lengths(right), jnp.finfo(right.dtype).tiny)
+def _begin(system: _System, x: Array, max_iter: int) -> _State:
+    residual = system.right - system.apply(x)
+    z = system.precondition(residual)
+    none = jnp.zeros((max_iter, x.shape[1]), x.dtype)
+    energy = jnp.sum(residual * z, axis=0)
+    return _State(x, residual, z, energy, _lengths(residual), jnp.asarray(1), none, none)
 
-    def begin(x: Array) -> _State:
-        residual = right - apply(x)
-        z = precondition(residual)
-        none = jnp.zeros((max_iter, right.shape[1]), right.dtype)
-        energy = jnp.sum(residual * z, axis=0)
-        return _State(x, residual, z, energy, lengths(residual), jnp.asarray(1), none, none)
 
-    def go_on(state: _State) -> Array:
-        return jnp.any(state.lengths > goal) & (state.products < max_iter)
+@partial(jax.jit, donate_argnums=1)
+def _advance(system: _System, state: _State, end: Array) -> _State:
+    """Steps of conjugate gradients until all columns have come to their goal or ``end`` products are made."""
 
     def step(state: _State) -> _State:
-        image = apply(state.direction)
+        image = system.apply(state.direction)
         slope = jnp.sum(state.direction * image, axis=0)
         # A column that has ended stands still: rounding would take it away again.
-        live = (state.lengths > goal) & (slope > 0)
+        live = system.live(state) & (slope > 0)
         size = jnp.where(live, state.energy / jnp.where(slope > 0, slope, 1), 0)
         x, residual = state.x + size[None] * state.direction, state.residual - size[None] * image
-        z = precondition(residual)
+        z = system.precondition(residual)
         energy = jnp.sum(residual * z, axis=0)
         ratio = jnp.where(live, energy / jnp.where(state.energy > 0, state.energy, 1), 0)
         direction = z + ratio[None] * state.direction
         sizes, ratios = (
             kept.at[state.products - 1].set(new) for kept, new in ((state.sizes, size), (state.ratios, ratio))
         )
-        return _State(x, residual, direction, energy, lengths(residual), state.products + 1, sizes, ratios)
+        return _State(x, residual, direction, energy, _lengths(residual), state.products + 1, sizes, ratios)
 
-    return jax.lax.while_loop(go_on, step, begin(start))
+    go_on = lambda state: jnp.any(system.live(state)) & (state.products < end)
+    return jax.lax.while_loop(go_on, step, state)
 
 
 def solve(
@@ -187,13 +223,25 @@ def solve(
     max_iter: int,
     start: Float[Array, "n m"] | None = None,
 ) -> Solves:
-    """Solve A x = right, each column to a residual of ``tol`` times its length; the noise is the preconditioner's."""
+    """Solve A x = right, each column to a residual of ``tol`` times its length; the noise is the preconditioner's.
+
+    The host looks up now and then: after an interrupt, x is as far as it came.
+    """
     single = lambda tree: jax.tree.map(lambda leaf: leaf.astype(_SINGLE), tree)
-    begun = jnp.zeros_like(right) if start is None else start
-    arrays = single(kernel), single(inputs), preconditioner.noise, preconditioner
-    state = _conjugate_gradients(*arrays, right, begun, tol, max_iter)
-    worst = jnp.max(state.lengths / jnp.maximum(jnp.sqrt(jnp.sum(right**2, axis=0)), jnp.finfo(right.dtype).tiny))
-    return Solves(state.x, int(state.products), float(worst), np.asarray(state.sizes), np.asarray(state.ratios))
+    lengths = jnp.maximum(_lengths(right), jnp.finfo(right.dtype).tiny)
+    system = _System(single(kernel), single(inputs), preconditioner, right, tol * lengths)
+    state = _begin(system, jnp.zeros_like(right) if start is None else start, max_iter)
+    together = max(1, int(_TOGETHER[jax.default_backend() == "cpu"] / len(inputs) ** 2))
+    interrupted = False
+    try:
+        while bool(jnp.any(system.live(state))) and int(state.products) < max_iter:
+            state = _advance(system, state, min(int(state.products) + together, max_iter))
+    except KeyboardInterrupt:
+        if state.x.is_deleted():  # given to a step that has not come back
+            raise
+        interrupted = True
+    worst = float(jnp.max(state.lengths / lengths))
+    return Solves(state.x, int(state.products), worst, interrupted, np.asarray(state.sizes), np.asarray(state.ratios))
 
 
 @jax.jit

@@ -59,32 +59,25 @@ class Nystrom(NamedTuple):
     inverse is a difference of numbers that are nearly equal.
     """
 
-    scaled: Float[Array, "n r"]
-    """D⁻¹U."""
+    scaled: Float[Array, "s k r"]
+    """D⁻¹U in strips of rows, the last filled up with zeros: all of it in float64 would take twice the memory."""
     factor: Float[Array, "r r"]
     """The Cholesky factor of I + UᵀD⁻¹U."""
     noise: Float[Array, " n"]
 
     def __call__(self, right: Float[Array, "n m"]) -> Float[Array, "n m"]:
         """P⁻¹ times some columns."""
-        cut = self._cut(right)
         inner, _ = jax.lax.scan(
             lambda total, part: (total + part[0].astype(right.dtype).T @ part[1], None),
-            jnp.zeros((self.scaled.shape[1], right.shape[1]), right.dtype),
-            (self._cut(self.scaled), cut),
+            jnp.zeros((self.scaled.shape[2], right.shape[1]), right.dtype),
+            (self.scaled, _cut(right)),
         )
         return right / self.noise[:, None] - self._times(cho_solve((self.factor, True), inner))
 
     def _times(self, inner: Float[Array, "r m"]) -> Float[Array, "n m"]:
         """D⁻¹U times some columns."""
-        found = jax.lax.map(lambda part: part.astype(inner.dtype) @ inner, self._cut(self.scaled))
+        found = jax.lax.map(lambda part: part.astype(inner.dtype) @ inner, self.scaled)
         return found.reshape(-1, inner.shape[1])[: len(self.noise)]
-
-    def _cut(self, array: Float[Array, "n m"]) -> Float[Array, "s k m"]:
-        """Strips of rows: all of U in float64 would take twice the memory."""
-        size = min(_NYSTROM_STRIP, len(array))
-        number = -(-len(array) // size)
-        return jnp.pad(array, ((0, number * size - len(array)), (0, 0))).reshape(number, size, -1)
 
     def draw(self, key: Key[Array, ""], count: int) -> Float[Array, "n m"]:
         """Columns of N(0, P)."""
@@ -96,6 +89,13 @@ class Nystrom(NamedTuple):
     def log_determinant(self) -> Float[Array, ""]:
         """log det P."""
         return jnp.sum(jnp.log(self.noise)) + 2 * jnp.sum(jnp.log(jnp.diag(self.factor)))
+
+
+def _cut(array: Float[Array, "n m"]) -> Float[Array, "s k m"]:
+    """Strips of rows, the last of them filled up with zeros."""
+    size = min(_NYSTROM_STRIP, len(array))
+    number = -(-len(array) // size)
+    return jnp.pad(array, ((0, number * size - len(array)), (0, 0))).reshape(number, size, -1)
 
 
 @partial(jax.jit, static_argnames="rank")
@@ -113,19 +113,14 @@ def nystrom(
 
     def strip(total: Array, part: tuple[Array, Array]) -> tuple[Array, Array]:
         points, variances = part
-        low_rank = solve_triangular(root, kernel(pivots, points), lower=True)
-        scaled = (low_rank / variances[None]).T.astype(_SINGLE)
+        low_rank = solve_triangular(root, kernel(pivots, points), lower=True).T
+        scaled = jnp.where(variances > 0, low_rank / jnp.where(variances > 0, variances, 1), 0).astype(_SINGLE)
         kept = scaled.astype(total.dtype)
-        # Padded rows have an infinite variance, and add nothing.
-        return total + kept.T @ (jnp.where(jnp.isfinite(variances), variances, 0)[:, None] * kept), scaled
+        return total + kept.T @ (variances * kept), scaled
 
-    count, size = len(inputs), min(_NYSTROM_STRIP, len(inputs))
-    strips = -(-count // size)
-    points = jnp.pad(inputs, ((0, strips * size - count), (0, 0)), mode="edge").reshape(strips, size, -1)
-    variances = jnp.pad(noise, (0, strips * size - count), constant_values=jnp.inf).reshape(strips, size)
-    gram, scaled = jax.lax.scan(strip, jnp.zeros_like(among), (points, variances))
+    gram, scaled = jax.lax.scan(strip, jnp.zeros_like(among), (_cut(inputs), _cut(noise[:, None])))
     factor = jnp.linalg.cholesky(gram + jnp.eye(len(gram), dtype=gram.dtype))
-    return Nystrom(scaled.reshape(strips * size, -1)[:count], factor, noise)
+    return Nystrom(scaled, factor, noise)
 
 
 def strips(count: int, width: int) -> tuple[int, int]:

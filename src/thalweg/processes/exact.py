@@ -9,23 +9,19 @@ Jacobian of the covariance gives all parameters at once. Everything runs in the 
 in :mod:`thalweg.processes.regression`.
 """
 
-from dataclasses import dataclass
 from functools import partial
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.scipy.linalg import cho_solve, solve_triangular
+from jax.scipy.linalg import cho_solve
 from jaxtyping import Array, Float
 
-from thalweg.codec import storable
 from thalweg.compiling import quick_jit
 from thalweg.kernels import Kernel
 from thalweg.padding import padded, padded_size
-from thalweg.processes.means import Mean
-from thalweg.threads import enough_threads
 
 _LEAST, _GRAIN = 64, 16
 """Rows are padded to as many at least, and to a multiple, so that sets of similar size share one program."""
@@ -47,7 +43,7 @@ class Parameters(eqx.Module):
     """What is learned: a kernel, and the variance of the noise."""
 
     kernel: Kernel
-    noise: Float[Array, ""]
+    noise: Float[Array | np.ndarray, ""]
 
 
 class Observations(NamedTuple):
@@ -72,16 +68,24 @@ class Observations(NamedTuple):
         arrays = (inputs, targets, basis, known, weights, np.ones(len(inputs)))
         return cls(*(jax.device_put(padded(array, size)) for array in arrays))
 
+    def solution(self, parameters: Parameters) -> "Solution":
+        """The factor of A, and what follows from it; a loss of NaN where A has none."""
+        return posterior(parameters, self)
+
+    def loss_and_slope(self, parameters: Parameters) -> tuple[Any, Parameters]:
+        """−log p(y), and its derivative in the logarithms of all parameters."""
+        return loss_and_slope(parameters, self)
+
 
 class Solution(NamedTuple):
     """The factor of A, A⁻¹(y − Hβ̂), β̂, and the factor of HᵀA⁻¹H with L⁻¹H."""
 
-    factor: Float[Array, "n n"]
-    weights: Float[Array, "n t"]
-    coefficients: Float[Array, "p t"]
-    whitened: Float[Array, "n p"]
-    basis_factor: Float[Array, "p p"]
-    loss: Float[Array, ""]
+    factor: Float[Array | np.ndarray, "n n"]
+    weights: Float[Array | np.ndarray, "n t"]
+    coefficients: Float[Array | np.ndarray, "p t"]
+    whitened: Float[Array | np.ndarray, "n p"]
+    basis_factor: Float[Array | np.ndarray, "p p"]
+    loss: Float[Array | np.ndarray, ""]
 
 
 def length(rows: int) -> int:
@@ -101,33 +105,37 @@ def covariance(parameters: Parameters, rows: Observations) -> Float[Array, "n n"
     return among + jnp.diag(jnp.where(rows.real > 0, (parameters.noise + rows.known) / weights, 1.0))
 
 
+def solved(factor: Any, noise: Any, rows: Any, xp: Any, linalg: Any) -> Solution:
+    """The weights and the coefficients of the mean from a factor of A, by NumPy and SciPy or by their twins in JAX."""
+    outputs = rows.targets.shape[1]
+    whitened = linalg.solve_triangular(factor, xp.concatenate([rows.targets, rows.basis], axis=1), lower=True)
+    left, basis = whitened[:, :outputs], whitened[:, outputs:]
+    basis_factor, coefficients = xp.zeros((0, 0), left.dtype), xp.zeros((0, outputs), left.dtype)
+    if basis.shape[1]:
+        basis_factor = xp.linalg.cholesky(basis.T @ basis)
+        coefficients = linalg.cho_solve((basis_factor, True), basis.T @ left)
+        left = left - basis @ coefficients
+    weights = linalg.solve_triangular(factor, left, lower=True, trans=1)
+    # A row of weight w stands for w equal ones, whose differences, all 0, are observed too.
+    counted = xp.where(rows.real > 0, rows.weights, 1.0)
+    variances = xp.where((rows.real > 0) & (counted != 1), 2 * np.pi * (noise + rows.known), 1.0)
+    repeats = (counted - 1) * xp.log(variances) + xp.log(counted)
+    constant = xp.sum(rows.real) / 2 * np.log(2 * np.pi) + xp.sum(repeats) / 2
+    loss = xp.sum(left**2) / 2 + outputs * (xp.sum(xp.log(xp.diag(factor))) + constant)
+    return Solution(factor, weights, coefficients, basis, basis_factor, loss)
+
+
 def solution(parameters: Parameters, rows: Observations) -> Solution:
     """Factorise A, and solve for the weights and the coefficients of the mean."""
     factor = jnp.linalg.cholesky(covariance(parameters, rows))
-    outputs = rows.targets.shape[1]
-    whitened = solve_triangular(factor, jnp.concatenate([rows.targets, rows.basis], axis=1), lower=True)
-    left, basis = whitened[:, :outputs], whitened[:, outputs:]
-    if basis.shape[1]:
-        basis_factor = jnp.linalg.cholesky(basis.T @ basis)
-        coefficients = cho_solve((basis_factor, True), basis.T @ left)
-        left = left - basis @ coefficients
-    else:
-        basis_factor, coefficients = jnp.zeros((0, 0), left.dtype), jnp.zeros((0, outputs), left.dtype)
-    weights = solve_triangular(factor, left, lower=True, trans=1)
-    # A row of weight w stands for w equal ones, whose differences, all 0, are observed too.
-    noise = jnp.where(rows.real > 0, 2 * np.pi * (parameters.noise + rows.known), 1.0)
-    counted = jnp.where(rows.real > 0, rows.weights, 1.0)
-    repeats = (counted - 1) * jnp.log(noise) + jnp.log(counted)
-    constant = jnp.sum(rows.real) / 2 * np.log(2 * np.pi) + jnp.sum(repeats) / 2
-    loss = jnp.sum(left**2) / 2 + outputs * (jnp.sum(jnp.log(jnp.diag(factor))) + constant)
-    return Solution(factor, weights, coefficients, basis, basis_factor, loss)
+    return solved(factor, parameters.noise, rows, jnp, jax.scipy.linalg)
 
 
 posterior = quick_jit(few)(solution)
 
 
 @quick_jit(few)
-def loss_and_slope(parameters: Parameters, rows: Observations) -> tuple[Float[Array, ""], Parameters]:
+def loss_and_slope(parameters: Parameters, rows: Observations) -> tuple[Any, Parameters]:
     """−log p(y), and its derivative in the logarithms of all parameters."""
     found = solution(parameters, rows)
     inverse = cho_solve((found.factor, True), jnp.eye(len(found.factor), dtype=found.factor.dtype))
@@ -136,18 +144,17 @@ def loss_and_slope(parameters: Parameters, rows: Observations) -> tuple[Float[Ar
     variances = jnp.where(rows.real > 0, parameters.noise + rows.known, 1.0)
     repeats = jnp.where(counted == 1, 0.0, rows.targets.shape[1] * (counted - 1) / variances)
     slope = Parameters(
-        kernel=_kernel_slope(parameters.kernel, rows, pull / 2),
+        kernel=kernel_slope(parameters.kernel, rows.inputs, pull * (rows.real[:, None] * rows.real[None] / 2)),
         noise=jnp.sum((jnp.diag(pull) / counted + repeats) * rows.real) / 2,
     )
     return found.loss, jax.tree.map(jnp.multiply, slope, parameters)
 
 
-def _kernel_slope(kernel: Kernel, rows: Observations, pull: Float[Array, "n n"]) -> Kernel:
+def kernel_slope(kernel: Kernel, inputs: Float[Array, "n d"], pull: Float[Array, "n n"]) -> Kernel:
     """The derivative of Σ pull·K in the kernel's parameters, from strips of the matrix where it is large."""
-    pull = pull * rows.real[:, None] * rows.real[None]
     size = len(pull)
     if size <= _STRIP:
-        return jax.vjp(lambda kernel: kernel(rows.inputs), kernel)[1](pull)[0]
+        return jax.vjp(lambda kernel: kernel(inputs), kernel)[1](pull)[0]
 
     def strip(total: Kernel, first: Array) -> tuple[Kernel, None]:
         # The last strip starts early enough to be whole, and counts only the rows that are new; the diagonal, where a
@@ -156,74 +163,44 @@ def _kernel_slope(kernel: Kernel, rows: Observations, pull: Float[Array, "n n"])
         number = begin + jnp.arange(_STRIP)
         counted = (number >= first)[:, None] & (number[:, None] != jnp.arange(size)[None])
         part = jnp.where(counted, jax.lax.dynamic_slice_in_dim(pull, begin, _STRIP), 0)
-        inputs = jax.lax.dynamic_slice_in_dim(rows.inputs, begin, _STRIP)
-        slope = jax.vjp(lambda kernel: kernel(inputs, rows.inputs), kernel)[1](part)[0]
+        points = jax.lax.dynamic_slice_in_dim(inputs, begin, _STRIP)
+        slope = jax.vjp(lambda kernel: kernel(points, inputs), kernel)[1](part)[0]
         return jax.tree.map(jnp.add, total, slope), None
 
-    diagonal = jax.vjp(lambda kernel: kernel.diagonal(rows.inputs), kernel)[1](jnp.diag(pull))[0]
+    diagonal = jax.vjp(lambda kernel: kernel.diagonal(inputs), kernel)[1](jnp.diag(pull))[0]
     return jax.lax.scan(strip, diagonal, jnp.arange(0, size, _STRIP))[0]
 
 
-@storable
-@dataclass(frozen=True)
-class ExactPosterior:
-    """The posterior of a function by a factor of its covariance; arrays of NumPy, without padding."""
-
-    kernel: Kernel
-    noise: float
-    mean: Mean
-    inputs: np.ndarray
-    factor: np.ndarray
-    weights: np.ndarray
-    coefficients: np.ndarray
-    whitened: np.ndarray
-    basis_factor: np.ndarray
-
-    residual: ClassVar[float] = 0.0
-    """That of a solve: none."""
-
-    @classmethod
-    def of(cls, parameters: Parameters, mean: Mean, inputs: np.ndarray, found: Solution) -> "ExactPosterior":
-        """Without padded rows, which come last."""
-        rows = len(inputs)
-        factor, weights, coefficients, whitened, basis_factor, _ = (np.asarray(part) for part in found)
-        kernel, noise = jax.tree.map(np.asarray, parameters.kernel), float(parameters.noise)
-        arrays = factor[:rows, :rows], weights[:rows], coefficients, whitened[:rows], basis_factor
-        return cls(kernel, noise, mean, inputs, *arrays)
-
-    def predict(self, new: np.ndarray, full: bool = False) -> tuple[np.ndarray, np.ndarray]:
-        """Means of the function at new inputs, a column per target, and its variances or, if ``full``, covariance."""
-        strip = len(new) if full else _PREDICTED
-        with jax.enable_x64(True), enough_threads(len(self.inputs)):
-            arrays = (self.factor, self.weights, self.coefficients, self.whitened, self.basis_factor)
-            solution = Solution(*(jnp.asarray(array) for array in (*arrays, 0.0)))
-            means, spreads = [], []
-            for first in range(0, len(new), strip):
-                rows = new[first : first + strip]
-                count, size = len(rows), length(len(rows))
-                points, basis = (jax.device_put(padded(array, size)) for array in (rows, self.mean.basis(rows)))
-                mean, spread = _predictions(self.kernel, jnp.asarray(self.inputs), solution, points, basis, full)
-                means.append(np.asarray(mean)[:count])
-                spreads.append(np.asarray(spread)[:count, :count] if full else np.asarray(spread)[:count])
-        return np.concatenate(means), np.concatenate(spreads)
-
-    def sample(self, new: np.ndarray, count: int, rng: np.random.Generator) -> np.ndarray:
-        """Functions drawn from the posterior, at new inputs: (points, targets, count)."""
-        mean, covariance = self.predict(new, full=True)
-        values, vectors = np.linalg.eigh((covariance + covariance.T) / 2)
-        root = vectors * np.sqrt(np.maximum(values, 0))
-        return mean[:, :, None] + np.einsum("ij,jtc->itc", root, rng.standard_normal((*mean.shape, count)))
+def predictions(
+    cross: Any, prior: Any, found: Solution, basis: Any, full: bool, xp: Any, linalg: Any
+) -> tuple[Any, Any]:
+    """Means and variances, or their covariance, from k(rows, new) and the variances or the covariance of the prior."""
+    mean = cross.T @ found.weights + basis @ found.coefficients
+    inner = linalg.solve_triangular(found.factor, cross, lower=True)
+    left = linalg.solve_triangular(found.basis_factor, (basis - inner.T @ found.whitened).T, lower=True)
+    if full:
+        return mean, prior - inner.T @ inner + left.T @ left
+    return mean, xp.maximum(prior - xp.sum(inner**2, axis=0) + xp.sum(left**2, axis=0), 0.0)
 
 
 @partial(jax.jit, static_argnames="full")
-def _predictions(
+def compiled_predictions(
     kernel: Kernel, inputs: Array, found: Solution, new: Array, basis: Float[Array, "m p"], full: bool
 ) -> tuple[Float[Array, "m t"], Array]:
-    cross = kernel(inputs, new)
-    mean = cross.T @ found.weights + basis @ found.coefficients
-    inner = solve_triangular(found.factor, cross, lower=True)
-    left = solve_triangular(found.basis_factor, (basis - inner.T @ found.whitened).T, lower=True)
-    if full:
-        return mean, kernel(new) - inner.T @ inner + left.T @ left
-    variance = kernel.diagonal(new) - jnp.sum(inner**2, axis=0) + jnp.sum(left**2, axis=0)
-    return mean, jnp.maximum(variance, 0.0)
+    """:func:`predictions` on the device."""
+    prior = kernel(new) if full else kernel.diagonal(new)
+    return predictions(kernel(inputs, new), prior, found, basis, full, jnp, jax.scipy.linalg)
+
+
+def left_out(found: Solution, xp: Any, linalg: Any) -> tuple[Any, Any]:
+    """How far each row is from what all others predict for it, a column per target, and the variance of that.
+
+    With P = A⁻¹ − A⁻¹H(HᵀA⁻¹H)⁻¹HᵀA⁻¹ these are (Py)ᵢ/Pᵢᵢ and 1/Pᵢᵢ: nothing is solved again. Others that do not
+    determine the mean predict nothing: the variance is infinite.
+    """
+    root = linalg.solve_triangular(found.factor, xp.eye(len(found.factor), dtype=found.factor.dtype), lower=True)
+    hat = linalg.solve_triangular(found.basis_factor, found.whitened.T @ root, lower=True)
+    precisions = xp.sum(root**2, axis=0) - xp.sum(hat**2, axis=0)
+    known = precisions > 1e-10 * xp.sum(root**2, axis=0)
+    variances = xp.where(known, 1 / xp.where(known, precisions, 1.0), xp.inf)
+    return found.weights * xp.where(known, variances, 0.0)[:, None], variances

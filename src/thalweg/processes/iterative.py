@@ -195,6 +195,11 @@ class PathwisePosterior:
     """The largest residual of a solve against its right side."""
     products: int
 
+    @property
+    def observation_noise(self) -> float:
+        """The variance of an observation around the function."""
+        return self.noise
+
     def predict(self, new: np.ndarray, full: bool = False) -> tuple[np.ndarray, np.ndarray]:
         """Means of the function at new inputs, a column per target, and its variances from the samples."""
         if full:

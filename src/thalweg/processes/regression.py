@@ -6,7 +6,7 @@ Everything here runs in float64, inside a scope.
 """
 
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple
+from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -16,11 +16,12 @@ from thalweg import trees
 from thalweg.codec import storable
 from thalweg.descent import Status
 from thalweg.kernels import Gaussian, Kernel, Matern32, Matern52
-from thalweg.processes import exact, iterative
-from thalweg.processes.evidence import Optimum, maximise
-from thalweg.processes.exact import ExactPosterior, Observations, Parameters
+from thalweg.processes import host, iterative
+from thalweg.processes.evidence import Landscape, Optimum, maximise, plausible
+from thalweg.processes.exact import Observations, Parameters
 from thalweg.processes.iterative import PathwisePosterior
 from thalweg.processes.means import KINDS, Mean
+from thalweg.processes.posterior import ExactPosterior, MixedPosterior
 from thalweg.threads import enough_threads
 
 _FAMILIES: tuple[type[Kernel], ...] = (Matern32, Matern52, Gaussian)
@@ -46,6 +47,9 @@ _MATRICES = 5
 
 _STARTING_NOISE, _LEAST_NOISE = 0.1, 1e-8
 """The share of the targets' variance that is noise: where a search starts, and the least that it may find."""
+
+_UNCERTAIN, _PLAUSIBLE = 500, 24
+"""Rows up to which the uncertainty of parameters is counted, and how many plausible ones are drawn."""
 
 _RESTART_SPREAD = 1.0
 """Standard deviation of the logarithm of the parameters at a restart."""
@@ -87,7 +91,7 @@ class Regression:
     True
     """
 
-    posterior: ExactPosterior | PathwisePosterior
+    posterior: ExactPosterior | MixedPosterior | PathwisePosterior
     method: str
     log_marginal_likelihood: float
     """Of the rows that parameters were learned from."""
@@ -99,19 +103,6 @@ class Regression:
     def solved(self) -> bool:
         """Whether all solves came to their tolerance."""
         return self.posterior.residual <= iterative.TOLERANCE
-
-
-class _Rows(NamedTuple):
-    """Rows as :class:`~thalweg.processes.exact.Observations` has them, on the host and without padding."""
-
-    inputs: np.ndarray
-    targets: np.ndarray
-    basis: np.ndarray
-    known: np.ndarray
-    weights: np.ndarray
-
-    def take(self, chosen: np.ndarray) -> Observations:
-        return Observations.padded(*(array[chosen] for array in self))
 
 
 def fit_regressor(
@@ -157,20 +148,27 @@ def fit_regressor(
         inputs, targets, 0 * ones if known is None else known, ones if weights is None else weights, kernel
     )
     mean = Mean.of(settings.mean, inputs, weights)
-    rows = _Rows(inputs, targets, mean.basis(inputs), known, weights)
+    rows = host.Rows(inputs, targets, mean.basis(inputs), known, weights)
     method = _way(len(rows.inputs)) if settings.method == "auto" else settings.method
     with jax.enable_x64(True), enough_threads(len(rows.inputs)):
         found = _learn(_starts(rows, mean, kernel, noise), rows, settings, method, noise is None, seed)
         if method == "exact":
-            solution = exact.posterior(found.parameters, Observations.padded(*rows))
+            everything = _where_computed(rows)
+            solution = everything.solution(found.parameters)
             loss = float(solution.loss)
             if not np.isfinite(loss):
                 raise ValueError(
                     "the covariance of the rows is singular in float64: rows that are equal, or nearly so, need "
                     f"a noise above {float(found.parameters.noise):.3g}; raise noise"
                 )
-            posterior: ExactPosterior | PathwisePosterior
-            posterior = ExactPosterior.of(found.parameters, mean, rows.inputs, solution)
+            posterior: ExactPosterior | MixedPosterior | PathwisePosterior
+            if settings.learn and found.status is not Status.INTERRUPTED and len(rows.inputs) <= _UNCERTAIN:
+                landscape = Landscape(rows, found.origin, noise is None)
+                drawn = plausible(landscape, found.parameters, _PLAUSIBLE, np.random.default_rng([seed, 1]))
+                posterior = MixedPosterior.of(found.parameters, mean, rows, drawn)
+            else:
+                posterior = ExactPosterior.of(found.parameters, mean, rows.inputs, solution)
+            posterior = posterior.calibrated() if settings.learn else posterior
         else:
             loss = found.loss
             variances = (float(found.parameters.noise) + rows.known) / rows.weights
@@ -194,6 +192,10 @@ def _distinct(
     return table[:, :width], table[:, width:-1], table[:, -1], weights
 
 
+def _where_computed(rows: host.Rows) -> host.Rows | Observations:
+    return rows if host.serves(len(rows.inputs)) else Observations.padded(*rows)
+
+
 def _way(rows: int) -> str:
     """The exact way while the matrices fit into memory and, on a CPU, while it is the faster one."""
     device = jax.devices()[0]
@@ -203,7 +205,7 @@ def _way(rows: int) -> str:
     return "exact" if _MATRICES * 8 * rows**2 < 0.9 * limit else "iterative"
 
 
-def _starts(rows: _Rows, mean: Mean, kernel: Kernel | type[Kernel] | None, noise: float | None) -> list[Parameters]:
+def _starts(rows: host.Rows, mean: Mean, kernel: Kernel | type[Kernel] | None, noise: float | None) -> list[Parameters]:
     """Where to start: kernels in the units of the data."""
     away = rows.targets - rows.targets[:1]
     away = away - np.average(away, axis=0, weights=rows.weights)
@@ -219,7 +221,7 @@ def _starts(rows: _Rows, mean: Mean, kernel: Kernel | type[Kernel] | None, noise
 
 
 def _learn(
-    starts: list[Parameters], rows: _Rows, settings: RegressorSettings, method: str, free: bool, seed: int
+    starts: list[Parameters], rows: host.Rows, settings: RegressorSettings, method: str, free: bool, seed: int
 ) -> Optimum:
     """Search from all starts on few rows, and from the best of what they found on more, and on all."""
     if not settings.learn:
@@ -233,7 +235,7 @@ def _learn(
     begun += [(start, _moved(start, rng)) for _ in range(settings.restarts) for start in starts]
     steps = 0
     for size in [*(size for size in _LEVELS if 2 * size < last), last]:
-        data = rows.take(np.sort(order[:size]))
+        data = _where_computed(rows.take(np.sort(order[:size])))
         limit = settings.max_iter if size <= 2 * _LEVELS[-1] else min(settings.max_iter, _LAST_STEPS)
         found: list[Optimum] = []
         for origin, start in begun:

@@ -26,8 +26,8 @@ _DIFFERENCE = 0.03
 _WIDER = 1.2
 """How much wider than its Gaussian approximation a posterior of parameters is taken to be, for its tails."""
 
-_FORGOTTEN, _STRIDE = 8, 1
-"""Steps of the chain before the first draw, and from one draw to the next."""
+_FORGOTTEN = 8
+"""Steps of the chain before the first draw."""
 
 
 class Optimum(NamedTuple):
@@ -90,8 +90,9 @@ def maximise(
     max_iter: int,
     learn_noise: bool,
     least_noise: float,
+    worth: float = 1e-3,
 ) -> Optimum:
-    """Make the rows most probable, under a weak prior around an origin."""
+    """Make the rows most probable, under a weak prior around an origin, until a step gains less than it is worth."""
     landscape = Landscape(rows, origin, learn_noise)
     centre = landscape.centre
     best: tuple[float, np.ndarray] = (np.inf, landscape.logs(start))
@@ -108,7 +109,8 @@ def maximise(
     lower, upper = centre - _FURTHEST, centre + _FURTHEST
     if learn_noise:  # the last of them
         lower[-1] = min(np.log(least_noise), centre[-1])
-    options = {"maxiter": max_iter, "maxfun": 2 * max_iter, "ftol": 1e-7, "gtol": 1e-2}
+    # SciPy's tolerance is relative to a loss that is about as large as the number of rows.
+    options = {"maxiter": max_iter, "maxfun": 2 * max_iter, "ftol": worth / len(rows.inputs), "gtol": 1e-2}
     try:
         ended = scipy.optimize.minimize(
             noted,
@@ -141,7 +143,7 @@ def plausible(landscape: Landscape, best: Parameters, count: int, rng: np.random
 
     place, level = mode, height(mode)
     drawn = []
-    for step in range(_FORGOTTEN + count * _STRIDE):
+    for step in range(_FORGOTTEN + count):
         other, goal = root @ rng.standard_normal(len(mode)), level + np.log(rng.uniform())
         angle = rng.uniform(0, 2 * np.pi)
         low, high = angle - 2 * np.pi, angle
@@ -154,7 +156,7 @@ def plausible(landscape: Landscape, best: Parameters, count: int, rng: np.random
             angle = rng.uniform(low, high)
         if reached > goal:
             place, level = proposed, reached
-        if step >= _FORGOTTEN and (step - _FORGOTTEN) % _STRIDE == 0:
+        if step >= _FORGOTTEN:
             drawn.append(landscape.parameters(place))
     return drawn
 

@@ -27,14 +27,20 @@ from thalweg.threads import enough_threads
 _FAMILIES: tuple[type[Kernel], ...] = (Matern32, Matern52, Gaussian)
 """The kernels that are compared where none is given."""
 
-_LEVELS = (200, 1_000, 4_000)
-"""Rows on which parameters are looked for before all rows are taken."""
+_LEVELS, _MORE = (150, 400, 1_200, 4_000), 1.5
+"""Rows on which parameters are looked for before all rows are taken, if those are so many times more."""
+
+_ROUGHLY, _CLOSELY = 1e-2, 1e-3
+"""A gain in nats that is worth another step on the way, and on all rows."""
 
 _SUBSET = 5_000
 """Rows that parameters are learned from where the covariance of all cannot be factorised."""
 
 _CLOSE = 3.0
 """Nats by which a search may be behind the best and yet go on with more rows."""
+
+_SAME = 0.1
+"""Nats by which two searches for one kernel may differ that have come to the same place."""
 
 _LAST_STEPS = 10
 """Steps of the search on all rows, where they are more than twice the last level."""
@@ -48,7 +54,7 @@ _MATRICES = 5
 _STARTING_NOISE, _LEAST_NOISE = 0.1, 1e-8
 """The share of the targets' variance that is noise: where a search starts, and the least that it may find."""
 
-_UNCERTAIN, _PLAUSIBLE = 500, 24
+_UNCERTAIN, _PLAUSIBLE = 500, 16
 """Rows up to which the uncertainty of parameters is counted, and how many plausible ones are drawn."""
 
 _RESTART_SPREAD = 1.0
@@ -234,22 +240,30 @@ def _learn(
     begun = [(start, start) for start in starts]
     begun += [(start, _moved(start, rng)) for _ in range(settings.restarts) for start in starts]
     steps = 0
-    for size in [*(size for size in _LEVELS if 2 * size < last), last]:
+    for size in [*(size for size in _LEVELS if _MORE * size < last), last]:
         data = _where_computed(rows.take(np.sort(order[:size])))
         limit = settings.max_iter if size <= 2 * _LEVELS[-1] else min(settings.max_iter, _LAST_STEPS)
+        worth = _CLOSELY if size == last else _ROUGHLY
         found: list[Optimum] = []
-        for origin, start in begun:
-            found.append(maximise(data, start, origin, limit, free, least_noise))
-            steps += found[-1].steps
-            if found[-1].status is Status.INTERRUPTED:
-                break
+        with enough_threads(size):
+            for origin, start in begun:
+                found.append(maximise(data, start, origin, limit, free, least_noise, worth))
+                steps += found[-1].steps
+                if found[-1].status is Status.INTERRUPTED:
+                    break
         best = min(found, key=lambda one: one.loss)._replace(status=found[-1].status)
-        # On few rows families hardly differ: the first two go on if they are close.
-        close = sorted((one for one in found if one.loss < best.loss + _CLOSE), key=lambda one: one.loss)[:2]
-        begun = [(one.origin, one.parameters) for one in close]
+        # On few rows families hardly differ: the first two places go on if they are close.
+        ranked = sorted(found, key=lambda one: one.loss)
+        others = [one for one in ranked if not _same_place(one, best) and one.loss < best.loss + _CLOSE]
+        begun = [(one.origin, one.parameters) for one in [best, *others[:1]]]
         if best.status is Status.INTERRUPTED:
             break
     return best._replace(steps=steps)
+
+
+def _same_place(one: Optimum, other: Optimum) -> bool:
+    alike = type(one.parameters.kernel) is type(other.parameters.kernel)
+    return alike and abs(one.loss - other.loss) < _SAME
 
 
 def _moved(start: Parameters, rng: np.random.Generator) -> Parameters:

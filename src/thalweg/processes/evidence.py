@@ -23,8 +23,8 @@ _SPREAD = 3.0
 _DIFFERENCE = 0.03
 """Of logarithms, for second derivatives."""
 
-_WIDER = 1.2
-"""How much wider than its Gaussian approximation a posterior of parameters is taken to be, for its tails."""
+_TAIL = 5.0
+"""Degrees of freedom of the t law that approximates the posterior of the parameters."""
 
 _FORGOTTEN = 8
 """Steps of the chain before the first draw."""
@@ -129,22 +129,26 @@ def maximise(
 def plausible(landscape: Landscape, best: Parameters, count: int, rng: np.random.Generator) -> list[Parameters]:
     """Parameters drawn from their posterior, by a Markov chain that starts from the best ones.
 
-    Elliptical slice sampling (Murray, Adams and MacKay, 2010) around the Gaussian approximation at the best: each step
-    draws an ellipse through the present point and turns on it until the posterior allows it, so no step is rejected
-    and there is nothing to tune; where the approximation is exact but for its width, draws are nearly independent.
+    Elliptical slice sampling (Murray, Adams and MacKay, 2010; Nishihara, Murray and Adams, 2014) around a t law, made of
+    the curvature at the best: each step draws an ellipse through the present point and turns on it until the posterior
+    allows it, so no step is rejected and there is nothing to tune. Where the law is about right, draws are nearly
+    independent.
     """
     mode = landscape.logs(best)
     root, whiten = _laplace(landscape, mode)
+    square = lambda logs: float(np.sum((whiten @ (logs - mode)) ** 2))
+    degrees = _TAIL + len(mode)
 
     def height(logs: np.ndarray) -> float:
         """The posterior against the approximation, as a logarithm."""
-        white = whiten @ (logs - mode)
-        return white @ white / 2 - landscape.value(logs)
+        return degrees / 2 * np.log1p(square(logs) / _TAIL) - landscape.value(logs)
 
     place, level = mode, height(mode)
     drawn = []
     for step in range(_FORGOTTEN + count):
-        other, goal = root @ rng.standard_normal(len(mode)), level + np.log(rng.uniform())
+        # A t law is a mixture of normal ones: the next step knows which.
+        width = np.sqrt((_TAIL + square(place)) / rng.chisquare(degrees))
+        other, goal = width * (root @ rng.standard_normal(len(mode))), level + np.log(rng.uniform())
         angle = rng.uniform(0, 2 * np.pi)
         low, high = angle - 2 * np.pi, angle
         while True:
@@ -162,11 +166,11 @@ def plausible(landscape: Landscape, best: Parameters, count: int, rng: np.random
 
 
 def _laplace(landscape: Landscape, mode: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """A square root of the covariance of the Gaussian approximation, made a little wider, and its inverse."""
+    """A square root of the inverse of the curvature, and its inverse."""
     _, here = landscape.value_and_slope(mode)
     ahead = [landscape.value_and_slope(mode + _DIFFERENCE * unit)[1] for unit in np.eye(len(mode))]
     curvature = (np.array(ahead) - here) / _DIFFERENCE
     # No direction is wider than the prior.
     values, vectors = np.linalg.eigh((curvature + curvature.T) / 2)
-    deviations = _WIDER / np.sqrt(np.maximum(values, 1 / _SPREAD**2))
+    deviations = 1 / np.sqrt(np.maximum(values, 1 / _SPREAD**2))
     return vectors * deviations, (vectors / deviations).T

@@ -7,7 +7,7 @@ import pytest
 from sklearn.gaussian_process import GaussianProcessRegressor, kernels
 
 from thalweg.kernels import Bias, Gaussian, Linear, Matern32, Periodic, White
-from thalweg.processes import RegressorSettings, exact, fit_regressor, iterative, solves
+from thalweg.processes import RegressorSettings, exact, fit_regressor, host, iterative, solves
 from thalweg.processes.exact import Observations, Parameters
 from thalweg.processes.means import Mean
 
@@ -65,7 +65,7 @@ def test_strips_of_the_covariance_and_of_its_derivative_are_the_whole(monkeypatc
     pull, diagonal = (lambda part: part(matrix)), jnp.diag(matrix)
     parameters = Parameters(KERNELS["sum"], jnp.asarray(0.2))
     made = lambda: (
-        exact._kernel_slope(KERNELS["sum"], rows, pull, diagonal),
+        exact.kernel_slope(KERNELS["sum"], rows.inputs, pull, diagonal),
         exact.covariance(parameters, rows),
     )
     whole = made()
@@ -78,7 +78,7 @@ def test_strips_of_the_covariance_and_of_its_derivative_are_the_whole(monkeypatc
 def test_slopes_from_draws_are_unbiased_and_their_variance_is_the_information_over_their_number(name, monkeypatch):
     rows, parameters = observations(weights=1.0 + np.arange(40) % 3), Parameters(KERNELS[name], jnp.asarray(0.2))
     whole, slope = exact.loss_and_slope(parameters, rows)
-    monkeypatch.setattr(exact, "_INVERTED", 0)
+    monkeypatch.setattr(exact, "INVERTED", 0)
     drawn = jax.jit(jax.vmap(exact.loss_and_slope.__wrapped__, in_axes=(None, None, 0)))
     losses, found = drawn(parameters, rows, jnp.arange(400))
     np.testing.assert_allclose(losses, whole, rtol=1e-12)
@@ -91,7 +91,7 @@ def test_slopes_from_draws_are_unbiased_and_their_variance_is_the_information_ov
         assert np.all(np.abs(np.mean(mine, axis=0) - np.ravel(theirs)) < 5 * error)
         # Two targets: twice the trace, four times the variance.
         information = 4 * jnp.einsum("ijp,jk,klp,li->p", change, inverse, change, inverse) / 2
-        np.testing.assert_allclose(np.var(mine, axis=0), information / exact._DRAWN, rtol=0.4)
+        np.testing.assert_allclose(np.var(mine, axis=0), information / exact.DRAWN, rtol=0.4)
 
 
 def test_scikit_learn_says_the_same_of_a_kernel_that_is_given():
@@ -182,7 +182,7 @@ def test_learning_finds_what_the_data_were_drawn_from():
 def whole_rows(mean="constant"):
     """The rows of :func:`observations` for the iterative way."""
     padded = observations(mean, weights=1.0 + np.arange(40) % 3)
-    return iterative.Rows(*(np.asarray(part)[:40] for part in padded[:-1])), padded
+    return host.Rows(*(np.asarray(part)[:40] for part in padded[:-1])), padded
 
 
 @pytest.mark.parametrize("name", ["ARD", "product"])

@@ -184,8 +184,8 @@ class GPRegressor(RegressorMixin, MultiOutputMixin, Storable):
         mean = mean + self._offset(X)
         mean = mean[:, 0] if self._single else mean
         if return_cov:
-            return mean, spread + self.noise_ * np.eye(len(X))
-        return (mean, np.sqrt(spread + self.noise_)) if return_std else mean
+            return mean, spread + self._posterior.observation_noise * np.eye(len(X))
+        return (mean, np.sqrt(spread + self._posterior.observation_noise)) if return_std else mean
 
     def latent(self, X: Any) -> tuple[np.ndarray, np.ndarray]:
         """Means and variances of the function itself, without noise."""

@@ -1,24 +1,34 @@
-"""The parameters that make rows most probable: a quasi-Newton method on their logarithms that keeps the best it saw."""
+"""The parameters that make rows most probable, and others that are about as plausible.
 
-from typing import NamedTuple
+The search is a quasi-Newton method on the logarithms of the parameters that keeps the best it saw. The logarithms have
+a weak normal prior around an origin, so that what the rows say nothing about stays where it was.
+"""
+
+from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import scipy.optimize
 
 from thalweg.descent import Status
 from thalweg.processes.exact import Observations, Parameters
+from thalweg.processes.host import Rows
 from thalweg.processes.iterative import Climb
 
 _FURTHEST = np.log(1e5)
 """How far a search may take a parameter from where it starts, as a logarithm."""
 
-_GAIN = 0.02
-"""Nats: a search ends where two steps together gain less."""
-
 _SPREAD = 3.0
 """Standard deviation of the weak normal prior of each logarithm around its start."""
+
+_DIFFERENCE = 0.03
+"""Of logarithms, for second derivatives."""
+
+_TAIL = 5.0
+"""Degrees of freedom of the t law that approximates the posterior of the parameters."""
+
+_FORGOTTEN = 8
+"""Steps of the chain before the first draw."""
 
 
 class Optimum(NamedTuple):
@@ -32,65 +42,137 @@ class Optimum(NamedTuple):
     """The point that the prior is around."""
 
 
+class Landscape:
+    """−log p(y) and a weak prior, as a function of the logarithms of the parameters that are free."""
+
+    def __init__(self, rows: Observations | Rows | Climb, origin: Parameters, learn_noise: bool) -> None:
+        self.rows, self.origin, self.learn_noise = rows, origin, learn_noise
+        tree = self._free(origin)
+        self.structure = jax.tree.structure(tree)
+        self.shapes = [np.shape(leaf) for leaf in jax.tree.leaves(tree)]
+        self.ends = np.cumsum([int(np.prod(shape)) for shape in self.shapes])[:-1]
+        self.centre = self.logs(origin)
+
+    def _free(self, parameters: Parameters) -> Any:
+        return parameters if self.learn_noise else parameters.kernel
+
+    def _flat(self, tree: Any) -> np.ndarray:
+        return np.concatenate([np.ravel(np.asarray(leaf, np.float64)) for leaf in jax.tree.leaves(tree)])
+
+    def logs(self, parameters: Parameters) -> np.ndarray:
+        """The logarithms of what is free."""
+        return np.log(np.maximum(self._flat(self._free(parameters)), np.finfo(np.float64).tiny))
+
+    def parameters(self, logs: np.ndarray) -> Parameters:
+        """What has these logarithms."""
+        parts = zip(np.split(np.exp(logs), self.ends), self.shapes, strict=True)
+        tree = jax.tree.unflatten(self.structure, [part.reshape(shape) for part, shape in parts])
+        return tree if self.learn_noise else Parameters(tree, self.origin.noise)
+
+    def value(self, logs: np.ndarray) -> float:
+        """Infinite where it cannot be computed."""
+        assert not isinstance(self.rows, Climb)
+        value = float(self.rows.solution(self.parameters(logs)).loss)
+        away = (logs - self.centre) / _SPREAD
+        return value + float(away @ away) / 2 if np.isfinite(value) else np.inf
+
+    def value_and_slope(self, logs: np.ndarray) -> tuple[float, np.ndarray]:
+        """Infinite, with a slope of 0, where either cannot be computed."""
+        value, slope = self.rows.loss_and_slope(self.parameters(logs))
+        away = (logs - self.centre) / _SPREAD
+        total, pull = float(value) + float(away @ away) / 2, self._flat(self._free(slope)) + away / _SPREAD
+        usable = np.isfinite(total) and np.all(np.isfinite(pull))
+        return (total, pull) if usable else (np.inf, np.zeros_like(logs))
+
+
 def maximise(
-    rows: Observations | Climb,
+    rows: Observations | Rows | Climb,
     start: Parameters,
     origin: Parameters,
     max_iter: int,
     learn_noise: bool,
     least_noise: float,
+    worth: float = 1e-3,
 ) -> Optimum:
-    """Make the rows most probable, under a weak prior around an origin."""
-    structure = jax.tree.structure(start)
-    shapes = [np.shape(leaf) for leaf in jax.tree.leaves(start)]
-    ends = np.cumsum([int(np.prod(shape)) for shape in shapes])[:-1]
-    flat = lambda tree: np.concatenate([np.ravel(np.asarray(leaf, np.float64)) for leaf in jax.tree.leaves(tree)])
-    # A noise of 0, which may be given, has no logarithm.
-    first, centre = (np.log(np.maximum(flat(tree), np.finfo(np.float64).tiny)) for tree in (start, origin))
-    best: tuple[float, np.ndarray] = (np.inf, first)
+    """Make the rows most probable, under a weak prior around an origin, until a step gains less than it is worth."""
+    landscape = Landscape(rows, origin, learn_noise)
+    centre = landscape.centre
+    best: tuple[float, np.ndarray] = (np.inf, landscape.logs(start))
     evaluations = 0
 
-    def unflat(logs: np.ndarray) -> Parameters:
-        parts = np.split(np.exp(logs), ends)
-        return jax.tree.unflatten(structure, [jnp.asarray(p.reshape(s)) for p, s in zip(parts, shapes, strict=True)])
-
-    def penalised(logs: np.ndarray) -> tuple[float, np.ndarray]:
+    def noted(logs: np.ndarray) -> tuple[float, np.ndarray]:
         nonlocal best, evaluations
         evaluations += 1
-        value, slope = rows.loss_and_slope(unflat(logs))
-        away = (logs - centre) / _SPREAD
-        total, pull = float(value) + float(away @ away) / 2, flat(slope) + away / _SPREAD
-        if not np.isfinite(total) or not np.all(np.isfinite(pull)):
-            return 1e10 + abs(best[0] if np.isfinite(best[0]) else 0.0), np.zeros_like(logs)
+        total, pull = landscape.value_and_slope(logs)
         if total < best[0]:
             best = total, logs.copy()
-        return total, pull
-
-    passed: list[float] = []
-
-    def settled() -> bool:
-        return len(passed) > 2 and passed[-3] - passed[-1] < _GAIN
-
-    def look(intermediate_result: scipy.optimize.OptimizeResult) -> None:
-        passed.append(intermediate_result.fun)
-        if settled():
-            raise StopIteration
+        return (total if np.isfinite(total) else 1e10 + abs(np.nan_to_num(best[0], posinf=0.0))), pull
 
     lower, upper = centre - _FURTHEST, centre + _FURTHEST
-    # The noise is the last leaf.
-    lower[-1] = min(np.log(least_noise), centre[-1]) if learn_noise else centre[-1]
-    upper[-1] = upper[-1] if learn_noise else centre[-1]
-    begin = np.clip(first, lower, upper)
-    options = {"maxiter": max_iter, "maxfun": 2 * max_iter, "ftol": 0.0, "gtol": 1e-2, "maxls": 8}
+    if learn_noise:  # the last of them
+        lower[-1] = min(np.log(least_noise), centre[-1])
+    # SciPy's tolerance is relative to a loss that is about as large as the number of rows.
+    options = {"maxiter": max_iter, "maxfun": 2 * max_iter, "ftol": worth / len(rows.inputs), "gtol": 1e-2, "maxls": 8}
     try:
-        bounds = np.stack([lower, upper], 1)
         ended = scipy.optimize.minimize(
-            penalised, begin, jac=True, bounds=bounds, method="L-BFGS-B", options=options, callback=look
+            noted,
+            np.clip(best[1], lower, upper),
+            jac=True,
+            bounds=np.stack([lower, upper], 1),
+            method="L-BFGS-B",
+            options=options,
         )
-        done = (ended.success or settled()) and np.isfinite(best[0])
-        status = Status.CONVERGED if done else Status.STEPS_SPENT
+        status = Status.CONVERGED if ended.success and np.isfinite(best[0]) else Status.STEPS_SPENT
     except KeyboardInterrupt:
         status = Status.INTERRUPTED
-    found = unflat(best[1])
-    found = found if learn_noise else Parameters(found.kernel, origin.noise)
-    return Optimum(found, best[0], evaluations, status, origin)
+    return Optimum(landscape.parameters(best[1]), best[0], evaluations, status, origin)
+
+
+def plausible(landscape: Landscape, best: Parameters, count: int, rng: np.random.Generator) -> list[Parameters]:
+    """Parameters drawn from their posterior, by a Markov chain that starts from the best ones.
+
+    Elliptical slice sampling (Murray, Adams and MacKay, 2010; Nishihara, Murray and Adams, 2014) around a t law, made
+    of the curvature at the best: each step draws an ellipse through the present point and turns on it until the
+    posterior allows it, so no step is rejected and there is nothing to tune. Where the law is about right, draws are
+    nearly independent.
+    """
+    mode = landscape.logs(best)
+    root, whiten = _laplace(landscape, mode)
+    square = lambda logs: float(np.sum((whiten @ (logs - mode)) ** 2))
+    degrees = _TAIL + len(mode)
+
+    def height(logs: np.ndarray) -> float:
+        """The posterior against the approximation, as a logarithm."""
+        return degrees / 2 * np.log1p(square(logs) / _TAIL) - landscape.value(logs)
+
+    place, level = mode, height(mode)
+    drawn = []
+    for step in range(_FORGOTTEN + count):
+        # A t law is a mixture of normal ones: the next step knows which.
+        width = np.sqrt((_TAIL + square(place)) / rng.chisquare(degrees))
+        other, goal = width * (root @ rng.standard_normal(len(mode))), level + np.log(rng.uniform())
+        angle = rng.uniform(0, 2 * np.pi)
+        low, high = angle - 2 * np.pi, angle
+        while True:
+            proposed = mode + (place - mode) * np.cos(angle) + other * np.sin(angle)
+            reached = height(proposed)
+            if reached > goal or high - low < 1e-6:
+                break
+            low, high = (angle, high) if angle < 0 else (low, angle)
+            angle = rng.uniform(low, high)
+        if reached > goal:
+            place, level = proposed, reached
+        if step >= _FORGOTTEN:
+            drawn.append(landscape.parameters(place))
+    return drawn
+
+
+def _laplace(landscape: Landscape, mode: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """A square root of the inverse of the curvature, and its inverse."""
+    _, here = landscape.value_and_slope(mode)
+    ahead = [landscape.value_and_slope(mode + _DIFFERENCE * unit)[1] for unit in np.eye(len(mode))]
+    curvature = (np.array(ahead) - here) / _DIFFERENCE
+    # No direction is wider than the prior.
+    values, vectors = np.linalg.eigh((curvature + curvature.T) / 2)
+    deviations = 1 / np.sqrt(np.maximum(values, 1 / _SPREAD**2))
+    return vectors * deviations, (vectors / deviations).T

@@ -5,7 +5,6 @@ drawn once (Wilson et al., 2020): one solve each, and variances that are never n
 """
 
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -15,6 +14,7 @@ from jaxtyping import Array
 from thalweg.codec import storable
 from thalweg.kernels import Kernel
 from thalweg.processes.exact import Parameters
+from thalweg.processes.host import Rows
 from thalweg.processes.means import Mean
 from thalweg.processes.solves import Nystrom, Solves, kernel_slope, nystrom, product, solve, strips
 
@@ -36,30 +36,6 @@ _SINGLE = jnp.float32
 def _rank() -> int:
     """Rows that the preconditioner is made of."""
     return 512 if jax.default_backend() == "cpu" else 2048
-
-
-class Rows(NamedTuple):
-    """Rows of a regression on the host, as :class:`~thalweg.processes.exact.Observations` has them."""
-
-    inputs: np.ndarray
-    targets: np.ndarray
-    basis: np.ndarray
-    known: np.ndarray
-    weights: np.ndarray
-    scatter: np.ndarray
-
-    def variances(self, noise: float) -> np.ndarray:
-        """Those of the noise at the rows."""
-        return (noise + self.known) / self.weights
-
-    def constant(self, noise: float) -> float:
-        """What −log p(y) holds beside the quadratic form and the determinant of the covariance of the means."""
-        variances = noise + self.known
-        several = self.weights != 1
-        repeats = (self.weights - 1) * np.log(2 * np.pi * variances) + np.log(self.weights)
-        scatter = np.sum(self.scatter[several] / variances[several])
-        outputs = self.targets.shape[1]
-        return (outputs * (len(self.inputs) * np.log(2 * np.pi) + np.sum(repeats[several])) + scatter) / 2
 
 
 @dataclass
@@ -153,6 +129,11 @@ class PathwisePosterior:
     loss_error: float
     """Its standard error."""
 
+    @property
+    def observation_noise(self) -> float:
+        """The variance of an observation around the function."""
+        return self.noise
+
     def predict(self, new: np.ndarray, full: bool = False) -> tuple[np.ndarray, np.ndarray]:
         """Means of the function at new inputs, a column per target, and its variances from the samples."""
         if full:
@@ -221,7 +202,7 @@ def posterior(parameters: Parameters, mean: Mean, rows: Rows, seed: int) -> Path
     parts = (jnp.asarray(rows.targets), drawn.astype(noise.dtype) + noise, basis, probes)
     right = jnp.concatenate(parts, axis=1)
     found = solve(kernel, points, preconditioner, right, TOLERANCE, _PRODUCTS)
-    if not np.isfinite(found.residual):
+    if not found.residual < 1 and not found.interrupted:
         raise ValueError(
             f"conjugate gradients broke down: a noise variance of {parameters.noise:.3g} is too small for products in "
             "float32. Give a larger noise, or take method='exact'"

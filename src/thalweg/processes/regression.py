@@ -17,18 +17,23 @@ from thalweg import trees
 from thalweg.codec import storable
 from thalweg.descent import Status
 from thalweg.kernels import Gaussian, Kernel, Matern12, Matern32, Matern52
-from thalweg.processes import exact, iterative
-from thalweg.processes.evidence import Optimum, maximise
-from thalweg.processes.exact import ExactPosterior, Observations, Parameters
-from thalweg.processes.iterative import Climb, PathwisePosterior, Rows
+from thalweg.processes import host, iterative
+from thalweg.processes.evidence import Landscape, Optimum, maximise, plausible
+from thalweg.processes.exact import Observations, Parameters
+from thalweg.processes.host import Rows
+from thalweg.processes.iterative import Climb, PathwisePosterior
 from thalweg.processes.means import KINDS, Mean
+from thalweg.processes.posterior import ExactPosterior, MixedPosterior
 from thalweg.threads import enough_threads
 
 _FAMILIES: tuple[type[Kernel], ...] = (Matern32, Matern52, Gaussian, Matern12)
 """The kernels that are compared where none is given."""
 
-_LEVELS = (200, 1_000, 4_000)
-"""Rows on which parameters are looked for before all rows are taken."""
+_LEVELS, _MORE = (150, 400, 1_200, 4_000), 1.5
+"""Rows on which parameters are looked for before all rows are taken, if those are so many times more."""
+
+_ROUGHLY, _CLOSELY = 1e-2, 1e-3
+"""A gain in nats that is worth another step on the way, and on all rows."""
 
 _ACCELERATED_LEVEL = 16_000
 """One more of them on an accelerator."""
@@ -55,6 +60,9 @@ _STARTING_NOISE, _PARTIAL_NOISE, _LEAST_NOISE = 0.1, 1e-4, 1e-8
 """The share of the targets' variance that is noise: where a search starts, and the least that it may find on a part of
 the rows, where a few that agree by chance would say that there is none, and on all.
 """
+
+_UNCERTAIN, _PLAUSIBLE = 500, 16
+"""Rows up to which the uncertainty of parameters is counted, and how many plausible ones are drawn."""
 
 _RESTART_SPREAD = 1.0
 """Standard deviation of the logarithm of the parameters at a restart."""
@@ -96,7 +104,7 @@ class Regression:
     True
     """
 
-    posterior: ExactPosterior | PathwisePosterior
+    posterior: ExactPosterior | MixedPosterior | PathwisePosterior
     method: str
     log_marginal_likelihood: float
     """Of all rows."""
@@ -193,20 +201,30 @@ def fit_regressor(
         levels = _Levels(given, mean, separate, rows, method == "exact", seed)
         found = _learn(starts, levels, settings, noise is None, seed)
         if method == "exact":
-            solution = exact.posterior(found.parameters, Observations.padded(*rows))
+            solution = _where_computed(rows).solution(found.parameters)
             loss = float(solution.loss)
             if not np.isfinite(loss):
                 raise ValueError(
                     "the covariance of the rows is singular in float64: rows that are equal, or nearly so, need "
                     f"a noise above {float(found.parameters.noise):.3g}; raise noise"
                 )
-            posterior: ExactPosterior | PathwisePosterior
-            posterior = ExactPosterior.of(found.parameters, mean, rows.inputs, solution)
+            posterior: ExactPosterior | MixedPosterior | PathwisePosterior
+            if settings.learn and found.status is not Status.INTERRUPTED and len(rows.inputs) <= _UNCERTAIN:
+                landscape = Landscape(rows, found.origin, noise is None)
+                drawn = plausible(landscape, found.parameters, _PLAUSIBLE, np.random.default_rng([seed, 1]))
+                posterior = MixedPosterior.of(found.parameters, mean, rows, drawn)
+            else:
+                posterior = ExactPosterior.of(found.parameters, mean, rows.inputs, solution)
+            posterior = posterior.calibrated() if settings.learn else posterior
         else:
             posterior = iterative.posterior(found.parameters, mean, rows, seed)
             loss = posterior.loss
             found = found._replace(status=Status.INTERRUPTED) if posterior.interrupted else found
     return Regression(posterior, method, -loss, found.steps, found.status)
+
+
+def _where_computed(rows: Rows) -> Rows | Observations:
+    return rows if host.serves(len(rows.inputs)) else Observations.padded(*rows)
 
 
 def _way(rows: int) -> str:
@@ -245,17 +263,17 @@ class _Levels:
     """Whether the last part is all rows."""
     seed: int
 
-    def __iter__(self) -> Iterator[tuple[Observations | Climb, bool]]:
+    def __iter__(self) -> Iterator[tuple[Rows | Observations | Climb, bool]]:
         """Parts, and whether it is the last."""
         count, here = len(self.rows.inputs), jax.default_backend() == "cpu"
         order = np.random.default_rng(self.seed).permutation(len(self.given.inputs))
-        sizes = [size for size in (_LEVELS if here else (*_LEVELS, _ACCELERATED_LEVEL)) if 2 * size < count]
+        sizes = [size for size in (_LEVELS if here else (*_LEVELS, _ACCELERATED_LEVEL)) if _MORE * size < count]
         climb = not self.whole and count <= _CLIMBED[here]
         for size in sizes:
             part = self.given.merged(self.mean, self.separate, order[:size])
-            yield Observations.padded(*part), not self.whole and not climb and size == sizes[-1]
+            yield _where_computed(part), not self.whole and not climb and size == sizes[-1]
         if self.whole or not sizes:
-            yield Observations.padded(*self.rows), True
+            yield _where_computed(self.rows), True
         elif climb:
             yield Climb(self.rows, self.mean, self.seed), True
 
@@ -273,7 +291,7 @@ def _learn(starts: list[Parameters], levels: _Levels, settings: RegressorSetting
     dear = _DEAR if jax.default_backend() == "cpu" else np.inf
     for part, last in levels:
         size = len(part.inputs)
-        begun = begun if size <= dear and isinstance(part, Observations) else begun[: 1 if last else 2]
+        begun = begun if size <= dear and not isinstance(part, Climb) else begun[: 1 if last else 2]
         if last and size > _SETTLED and len(begun) > 1:
             # All rows tell families apart before they are fitted to them.
             losses = [float(part.loss_and_slope(parameters)[0]) for _, parameters in begun]
@@ -282,11 +300,12 @@ def _learn(starts: list[Parameters], levels: _Levels, settings: RegressorSetting
         limit = min(limit, _CLIMBING_STEPS) if isinstance(part, Climb) else limit
         least = (_LEAST_NOISE if last and levels.whole else _PARTIAL_NOISE) * unit
         found = []
-        for origin, start in begun:
-            found.append(maximise(part, start, origin, limit, free, least))
-            steps += found[-1].steps
-            if found[-1].status is Status.INTERRUPTED:
-                break
+        with enough_threads(size):
+            for origin, start in begun:
+                found.append(maximise(part, start, origin, limit, free, least, _CLOSELY if last else _ROUGHLY))
+                steps += found[-1].steps
+                if found[-1].status is Status.INTERRUPTED:
+                    break
         found.sort(key=lambda one: one.loss)
         if any(one.status is Status.INTERRUPTED for one in found):
             return found[0]._replace(steps=steps, status=Status.INTERRUPTED)

@@ -44,7 +44,10 @@ class Solves(NamedTuple):
         """
         found = []
         for size, ratio in zip(self.sizes[:, columns].T, self.ratios[:, columns].T, strict=True):
-            count = max(int(np.sum(size > 0)), 1)
+            count = int(np.sum(size > 0))
+            if not count:  # solved at once, or not at all
+                found.append(0.0)
+                continue
             size, ratio = size[:count], ratio[:count]
             diagonal = 1 / size + np.concatenate([[0.0], ratio[:-1] / size[:-1]])
             values, vectors = scipy.linalg.eigh_tridiagonal(diagonal, np.sqrt(ratio[:-1]) / size[:-1])

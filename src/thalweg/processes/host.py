@@ -1,0 +1,193 @@
+"""The exact way on a CPU: LAPACK on the host, and the usual kernels written out, so that nothing is compiled.
+
+The formulas are those of :mod:`thalweg.processes.exact`. A factorisation and an inverse from it (``potrf``, ``potri``)
+take n³ operations where triangular solves with the identity take 7/3 n³, and derivatives are taken of one triangle.
+Of many rows the inverse is estimated, as there.
+"""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import scipy.linalg
+from scipy.linalg.blas import dsyrk
+from scipy.linalg.lapack import dpotrf, dpotri
+from scipy.spatial.distance import cdist
+
+from thalweg.codec import storable
+from thalweg.compiling import quick_jit
+from thalweg.kernels import Gaussian, Kernel, Matern12, Matern32, Matern52
+from thalweg.padding import padded
+from thalweg.processes.exact import DRAWN, INVERTED, Parameters, Solution, few, kernel_slope, length, solved
+
+_ORDERS: dict[type[Kernel], int | None] = {Matern12: 0, Matern32: 1, Matern52: 2, Gaussian: None}
+"""Kernels that are written out, and how often their functions are differentiable."""
+
+_AT_HAND = 1000
+"""Rows that are left to the host even if there is a GPU."""
+
+
+@storable
+class Rows(NamedTuple):
+    """Rows of a regression on the host; :class:`~thalweg.processes.exact.Observations` says what they are."""
+
+    inputs: np.ndarray
+    targets: np.ndarray
+    basis: np.ndarray
+    known: np.ndarray
+    weights: np.ndarray
+    scatter: np.ndarray
+
+    @property
+    def real(self) -> np.ndarray:
+        """All of them."""
+        return np.ones(len(self.inputs))
+
+    def variances(self, noise: Any) -> np.ndarray:
+        """Those of the noise at the rows."""
+        return (noise + self.known) / self.weights
+
+    def constant(self, noise: float) -> float:
+        """What −log p(y) holds beside the quadratic form and the determinant of the covariance of the rows."""
+        variances = noise + self.known
+        several = self.weights != 1
+        repeats = (self.weights - 1) * np.log(2 * np.pi * variances) + np.log(self.weights)
+        scatter = np.sum(self.scatter[several] / variances[several])
+        outputs = self.targets.shape[1]
+        return (outputs * (len(self.inputs) * np.log(2 * np.pi) + np.sum(repeats[several])) + scatter) / 2
+
+    def solution(self, parameters: Parameters) -> Solution:
+        """The factor of A, and what follows from it; a loss of NaN where A has none."""
+        return self._solution(parameters, matrix(parameters.kernel, self.inputs))
+
+    def loss_and_slope(self, parameters: Parameters) -> tuple[float, Parameters]:
+        """−log p(y), and its derivative in the logarithms of all parameters."""
+        kernel = parameters.kernel
+        covariance, rise = _matrix_and_rise(kernel, self.inputs)
+        found = self._solution(parameters, covariance)
+        if not np.isfinite(found.loss):
+            return np.nan, jax.tree.map(np.zeros_like, parameters)
+        outputs = self.targets.shape[1]
+        inverse = _inverse(found.factor)
+        pull = dsyrk(-0.5, found.weights, outputs / 2, inverse, lower=1, overwrite_c=1)
+        diagonal = pull.diagonal().copy()
+        variances = np.where(self.weights == 1, 1.0, parameters.noise + self.known)
+        repeats = (outputs * (self.weights - 1) - self.scatter / variances) / (2 * variances)
+        noise = parameters.noise * np.sum(diagonal / self.weights + repeats)
+        if rise is None:
+            size = length(len(pull))
+            pull = pull + np.tril(pull, -1).T
+            pull = padded(padded(pull, size), size, axis=1)
+            slope = _slope(_of_arrays(kernel), padded(self.inputs, size), pull)
+            slope = jax.tree.map(lambda a, b: np.asarray(a) * b, slope, kernel)
+        else:
+            # One triangle is counted twice, the diagonal once.
+            variance = 2 * np.vdot(pull.T, covariance) - diagonal @ covariance.diagonal()
+            rise *= pull.T
+            scaled = _centred(self.inputs) / kernel.lengthscale
+            sums = rise.sum(axis=0) + rise.sum(axis=1)
+            lengths = -4 * (sums @ scaled**2 - 2 * np.sum(scaled * (rise @ scaled), axis=0))
+            lengths = lengths if np.ndim(kernel.lengthscale) else np.sum(lengths)
+            slope = _with_leaves(kernel, lengths, variance)
+        return float(found.loss), Parameters(slope, np.asarray(noise))
+
+    def _solution(self, parameters: Parameters, covariance: np.ndarray) -> Solution:
+        noisy = covariance.copy()
+        noisy[np.diag_indices_from(noisy)] += self.variances(parameters.noise)
+        # The transpose is in the order that LAPACK reads, and the matrix is symmetric.
+        factor, failed = dpotrf(noisy.T, lower=1, clean=1, overwrite_a=1)
+        if failed or not np.isfinite(factor[-1, -1]):
+            return Solution(factor, *(np.full((1, 1), np.nan),) * 4, np.asarray(np.nan))
+        return solved(factor, parameters.noise, self, np, scipy.linalg)
+
+
+def _inverse(factor: Any) -> np.ndarray:
+    """The lower triangle of A⁻¹, or of what has it as its mean if rows are many; the upper one is 0."""
+    if len(factor) <= INVERTED:
+        return dpotri(factor, lower=1)[0]
+    normal = np.random.default_rng(0).standard_normal((len(factor), DRAWN))
+    return dsyrk(1 / DRAWN, scipy.linalg.solve_triangular(factor, normal, lower=True, trans=1), lower=1)
+
+
+def serves(rows: int) -> bool:
+    """Whether the host is what computes: where there is nothing else, or not worth a transfer and a new program."""
+    return rows <= _AT_HAND or jax.default_backend() == "cpu"
+
+
+def diagonal(kernel: Kernel, new: np.ndarray) -> np.ndarray:
+    """k(x, x) for each row."""
+    if kernel.stationary:
+        return np.full(len(new), float(kernel.variance))
+    return np.asarray(_diagonal(_of_arrays(kernel), padded(new, length(len(new)))))[: len(new)]
+
+
+def matrix(kernel: Kernel, inputs: np.ndarray, new: np.ndarray | None = None) -> np.ndarray:
+    """k(inputs, new), or k(inputs, inputs) with what a kernel has on its diagonal alone."""
+    if type(kernel) in _ORDERS:
+        return _matrix_and_rise(kernel, inputs, new, rise=False)[0]
+    sizes = [len(inputs), len(inputs if new is None else new)]
+    points = [None if rows is None else padded(rows, length(len(rows))) for rows in (inputs, new)]
+    return np.array(_matrix(_of_arrays(kernel), *points))[: sizes[0], : sizes[1]]
+
+
+def _matrix_and_rise(
+    kernel: Kernel, inputs: np.ndarray, new: np.ndarray | None = None, rise: bool = True
+) -> tuple[np.ndarray, np.ndarray | None]:
+    """The matrix, and its derivative in the squared distance if the kernel is written out."""
+    if type(kernel) not in _ORDERS:
+        return matrix(kernel, inputs, new), None
+    lengths = np.asarray(kernel.lengthscale)
+    variance = float(kernel.variance)
+    left = inputs / lengths
+    found = cdist(left, left if new is None else new / lengths, "sqeuclidean")
+    order = _ORDERS[type(kernel)]
+    if order is None:
+        np.multiply(found, -0.5, out=found)
+        np.exp(found, out=found)
+        found *= variance
+        return found, -found / 2 if rise else None
+    found *= 2 * order + 1
+    np.sqrt(found, out=found)  # r
+    decay = np.exp(-found)
+    decay *= variance
+    match order:
+        case 0:
+            with np.errstate(divide="ignore", invalid="ignore"):
+                slope = np.where(found > 0, -decay / (2 * found), 0.0) if rise else None
+            return decay, slope
+        case 1:
+            found += 1
+            found *= decay
+            decay *= -1.5
+            return found, decay
+        case _:
+            value = found**2
+            value /= 3
+            found += 1
+            value += found
+            value *= decay
+            found *= decay
+            found *= -5 / 6
+            return value, found
+
+
+def _centred(inputs: np.ndarray) -> np.ndarray:
+    return inputs - (inputs[0] + np.mean(inputs - inputs[0], axis=0))
+
+
+def _with_leaves(kernel: Kernel, *leaves: Any) -> Kernel:
+    return jax.tree.unflatten(jax.tree.structure(kernel), leaves)
+
+
+def _of_arrays(kernel: Kernel) -> Kernel:
+    return jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.float64), kernel)
+
+
+_matrix = quick_jit(few)(lambda kernel, x, y: kernel.matrix(x, y))
+_diagonal = quick_jit(few)(lambda kernel, x: kernel.diagonal(x))
+
+
+@quick_jit(few)
+def _slope(kernel: Kernel, inputs: Any, pull: Any) -> Kernel:
+    return kernel_slope(kernel, inputs, lambda part: part(pull), jnp.diag(pull))

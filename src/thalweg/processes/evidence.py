@@ -1,6 +1,7 @@
 """The parameters that make rows most probable: a quasi-Newton method on their logarithms that keeps the best it saw."""
 
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -8,7 +9,7 @@ import numpy as np
 import scipy.optimize
 
 from thalweg.descent import Status
-from thalweg.processes.exact import Observations, Parameters, loss_and_slope
+from thalweg.processes.exact import Parameters, loss_and_slope
 
 _FURTHEST = np.log(1e5)
 """How far a search may take a parameter from where it starts, as a logarithm."""
@@ -29,14 +30,20 @@ class Optimum(NamedTuple):
 
 
 def maximise(
-    rows: Observations,
+    rows: Any,
     start: Parameters,
     origin: Parameters,
     max_iter: int,
     learn_noise: bool,
     least_noise: float,
+    evaluate: Callable[[Parameters, Any], tuple[Any, Parameters]] = loss_and_slope,
+    unit: float = 1.0,
 ) -> Optimum:
-    """Make the rows most probable, under a weak prior around an origin."""
+    """Make the rows most probable, under a weak prior around an origin.
+
+    ``evaluate`` gives the loss of parameters on the rows, and its derivative in their logarithms. The first step is as
+    long as that derivative in units of ``unit``.
+    """
     structure = jax.tree.structure(start)
     shapes = [np.shape(leaf) for leaf in jax.tree.leaves(start)]
     ends = np.cumsum([int(np.prod(shape)) for shape in shapes])[:-1]
@@ -53,21 +60,21 @@ def maximise(
     def penalised(logs: np.ndarray) -> tuple[float, np.ndarray]:
         nonlocal best, evaluations
         evaluations += 1
-        value, slope = loss_and_slope(unflat(logs), rows)
+        value, slope = evaluate(unflat(logs), rows)
         away = (logs - centre) / _SPREAD
         total, pull = float(value) + float(away @ away) / 2, flat(slope) + away / _SPREAD
         if not np.isfinite(total) or not np.all(np.isfinite(pull)):
             return 1e10 + abs(best[0] if np.isfinite(best[0]) else 0.0), np.zeros_like(logs)
         if total < best[0]:
             best = total, logs.copy()
-        return total, pull
+        return total / unit, pull / unit
 
     lower, upper = centre - _FURTHEST, centre + _FURTHEST
     # The noise is the last leaf.
     lower[-1] = min(np.log(least_noise), centre[-1]) if learn_noise else centre[-1]
     upper[-1] = upper[-1] if learn_noise else centre[-1]
     begin = np.clip(first, lower, upper)
-    options = {"maxiter": max_iter, "maxfun": 2 * max_iter, "ftol": 1e-7, "gtol": 1e-2}
+    options = {"maxiter": max_iter, "maxfun": 2 * max_iter, "ftol": 1e-7, "gtol": 1e-2 / unit}
     try:
         ended = scipy.optimize.minimize(
             penalised, begin, jac=True, bounds=np.stack([lower, upper], 1), method="L-BFGS-B", options=options

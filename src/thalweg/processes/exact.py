@@ -181,6 +181,7 @@ class ExactPosterior:
 
     residual: ClassVar[float] = 0.0
     """That of a solve: none."""
+    coarse: ClassVar[bool] = False
 
     @classmethod
     def of(cls, parameters: Parameters, mean: Mean, inputs: np.ndarray, found: Solution) -> "ExactPosterior":

@@ -10,7 +10,7 @@ drawn once (Wilson et al., 2020): one solve each, and variances that are never n
 
 from dataclasses import dataclass
 from functools import partial
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -194,6 +194,8 @@ class PathwisePosterior:
     residual: float
     """The largest residual of a solve against its right side."""
     products: int
+
+    coarse: ClassVar[bool] = False
 
     def predict(self, new: np.ndarray, full: bool = False) -> tuple[np.ndarray, np.ndarray]:
         """Means of the function at new inputs, a column per target, and its variances from the samples."""

@@ -15,10 +15,11 @@ import numpy as np
 from thalweg import trees
 from thalweg.codec import storable
 from thalweg.descent import Status
-from thalweg.kernels import Gaussian, Kernel, Matern32, Matern52
-from thalweg.processes import exact, iterative
+from thalweg.kernels import Gaussian, Kernel, Matern32, Matern52, Stationary
+from thalweg.processes import exact, grid, iterative
 from thalweg.processes.evidence import Optimum, maximise
 from thalweg.processes.exact import ExactPosterior, Observations, Parameters
+from thalweg.processes.grid import GridPosterior
 from thalweg.processes.iterative import PathwisePosterior
 from thalweg.processes.means import KINDS, Mean
 from thalweg.threads import enough_threads
@@ -61,7 +62,7 @@ class RegressorSettings:
     1
     """
 
-    methods: ClassVar[tuple[str, ...]] = ("auto", "exact", "iterative")
+    methods: ClassVar[tuple[str, ...]] = ("auto", "exact", "iterative", "grid")
     means: ClassVar[tuple[str, ...]] = KINDS
 
     method: str = "auto"
@@ -87,7 +88,7 @@ class Regression:
     True
     """
 
-    posterior: ExactPosterior | PathwisePosterior
+    posterior: ExactPosterior | PathwisePosterior | GridPosterior
     method: str
     log_marginal_likelihood: float
     """Of the rows that parameters were learned from."""
@@ -160,6 +161,10 @@ def fit_regressor(
     rows = _Rows(inputs, targets, mean.basis(inputs), known, weights)
     method = _way(len(rows.inputs)) if settings.method == "auto" else settings.method
     with jax.enable_x64(True), enough_threads(len(rows.inputs)):
+        if settings.method in ("auto", "grid"):
+            on_grid = _on_grid(_starts(rows, mean, kernel, noise), rows, mean, settings, noise is None, seed)
+            if on_grid is not None:
+                return on_grid
         found = _learn(_starts(rows, mean, kernel, noise), rows, settings, method, noise is None, seed)
         if method == "exact":
             solution = exact.posterior(found.parameters, Observations.padded(*rows))
@@ -201,6 +206,25 @@ def _way(rows: int) -> str:
     if limit is None:
         return "exact" if rows <= _EXACT_ON_CPU else "iterative"
     return "exact" if _MATRICES * 8 * rows**2 < 0.9 * limit else "iterative"
+
+
+def _on_grid(
+    starts: list[Parameters], rows: _Rows, mean: Mean, settings: RegressorSettings, free: bool, seed: int
+) -> Regression | None:
+    """The posterior on a grid; None where that was not asked for and is not the cheapest way."""
+    data = grid.Rows(*rows)
+    if settings.method == "auto":
+        few = len(rows.inputs) <= _EXACT_ON_CPU or rows.inputs.shape[1] > grid.DIMENSIONS
+        if few or not isinstance(starts[0].kernel, Stationary) or not np.all(starts[0].noise + rows.known > 0):
+            return None
+    grid.check(starts, data)
+    begun = grid.starts_by_periodogram(starts, data, free) if settings.learn else [grid.Start(starts[0], np.nan)]
+    if settings.method == "auto" and not grid.suits(begun, rows.inputs):
+        return None
+    least_noise = _LEAST_NOISE / _STARTING_NOISE * float(starts[0].noise)
+    found, problem = grid.learn(begun, data, settings.max_iter if settings.learn else 0, free, least_noise, seed)
+    posterior = grid.posterior(found.parameters, mean, problem, seed)
+    return Regression(posterior, "grid", -found.loss, found.steps, found.status)
 
 
 def _starts(rows: _Rows, mean: Mean, kernel: Kernel | type[Kernel] | None, noise: float | None) -> list[Parameters]:

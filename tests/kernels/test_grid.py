@@ -93,8 +93,9 @@ def test_a_gram_stencil_is_the_gram_matrix(shape):
     np.testing.assert_allclose(found, fields.reshape(3, -1) @ (dense(W).T * scales @ dense(W)), atol=1e-12)
 
 
-@pytest.mark.parametrize("shape", SHAPES)
-@pytest.mark.parametrize("name", KERNELS)
+@pytest.mark.parametrize(
+    ("name", "shape"), [*((name, SHAPES[0]) for name in KERNELS), *(("Matern32", s) for s in SHAPES[1:])]
+)
 def test_kernel_operators_are_the_dense_interpolated_kernel(name, shape):
     grid, points = grid_and_points(shape)
     kernel, nodes = KERNELS[name], grid.origin + grid.offsets()

@@ -163,7 +163,7 @@ class Interpolation(eqx.Module):
         ones = jnp.ones((self.shape[0], 1), self.weights.dtype)
         return jnp.max(jnp.sum(sizes.weights, axis=1)) * jnp.max(sizes.rmv(ones))
 
-    def gram(self, scales: Float[Array, " n"]) -> Float[Array, "stencil *nodes"]:
+    def gram(self, scales: Float[Array, " n"]) -> Float[Array, " stencil *nodes"]:
         """Wᵀ diag(scales) W as a stencil: entry [o, i] couples node i with the o-th of its 7^d neighbours.
 
         :func:`stencil_product` multiplies by it, at a cost that does not depend on the number of points.
@@ -200,7 +200,7 @@ class Interpolation(eqx.Module):
         return found.reshape(len(stencil), *self.nodes)
 
 
-def stencil_product(stencil: Float[Array, "stencil *nodes"], block: Float[Array, "m *nodes"]) -> Array:
+def stencil_product(stencil: Float[Array, " stencil *nodes"], block: Float[Array, " m *nodes"]) -> Array:
     """The product of a stencil of :meth:`Interpolation.gram` with a block of fields, one in each leading entry.
 
     Examples

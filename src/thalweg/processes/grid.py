@@ -25,12 +25,14 @@ from thalweg.processes.exact import Parameters
 from thalweg.processes.iterative import TOLERANCE
 from thalweg.processes.means import Mean
 from thalweg.processes.scan import Start, best_start, periodogram
-from thalweg.processes.torus import Coordinates, Moments
+from thalweg.processes.torus import Coordinates, Moments, flat
 
 DIMENSIONS = 3
 """The most features that a grid can have."""
 
-_MOST_NODES = 2**18
+_LEAST_NODES, _MOST_NODES, _NODES_A_ROW = 2**12, 2**18, 16
+"""A grid has no more nodes than this number for each row, between two limits."""
+
 _NEAR, _FAR = 0.9, 1e-3
 """Correlations that the fine and the coarse scale of a kernel are measured at."""
 
@@ -38,6 +40,9 @@ _FINE, _COARSE = 1.5, 0.9
 """Nodes within the fine scale: so many by choice, and so many at least."""
 
 _PROBES, _SAMPLES = 8, 64
+_DIGITS, _PROBE_DIGITS = 1e-6, 1e-3
+"""Residuals of solves for the targets and for probes, in the norm of the preconditioner."""
+
 _GRIDS = 4
 """Grids that a search may go through."""
 
@@ -83,13 +88,14 @@ def lattice(kernel: Kernel, inputs: np.ndarray) -> Lattice:
     extent = np.where(extent > 0, extent, 1.0)
     near, far = _scales(kernel, extent)
     fineness = _FINE
+    most = np.clip(_NODES_A_ROW * len(inputs), _LEAST_NODES, _MOST_NODES)
     while True:
         spacing = np.minimum(near / fineness, extent / 4)
         box = np.ceil(extent / spacing) + 5
         margin = np.clip(np.ceil(far / spacing), 4, np.maximum(box, 4))
         # Sizes that are products of small primes are transformed quickly.
         shape = [scipy.fft.next_fast_len(int(min(size, 1e12)), real=True) for size in box + 2 * margin]
-        if np.prod(np.array(shape, float)) <= _MOST_NODES:
+        if np.prod(np.array(shape, float)) <= most:
             origin = low - (np.array(shape) - box + 4) / 2 * spacing
             return Lattice(Grid(origin, spacing, shape), fineness)
         fineness *= 0.9
@@ -100,8 +106,9 @@ def _scales(kernel: Kernel, extent: np.ndarray) -> tuple[np.ndarray, np.ndarray]
     dimensions = len(extent)
     shares = 10 ** np.linspace(-6, 1.5, 300)
     places = np.concatenate([share * np.diag(extent) for share in shares])
-    at_zero, values = kernel(jnp.zeros((1, dimensions)), jnp.zeros((1, dimensions))), kernel(
-        jnp.zeros((1, dimensions)), jnp.asarray(places)
+    at_zero, values = (
+        kernel(jnp.zeros((1, dimensions)), jnp.zeros((1, dimensions))),
+        kernel(jnp.zeros((1, dimensions)), jnp.asarray(places)),
     )
     correlations = np.abs(np.asarray(values).reshape(-1, dimensions) / np.asarray(at_zero))
     below = correlations < _NEAR
@@ -124,7 +131,9 @@ class Problem:
         self.rows, self.grid = rows, grid
         self.targets = rows.targets.shape[1]
         self.interpolation = grid.interpolation(rows.inputs)
-        self.columns = jnp.asarray(np.concatenate([rows.targets, rows.basis], axis=1))
+        # An offset costs digits; the first column of a basis takes it.
+        self.offset = np.average(rows.targets, axis=0, weights=rows.weights) * (rows.basis.shape[1] > 0)
+        self.columns = jnp.asarray(np.concatenate([rows.targets - self.offset, rows.basis], axis=1))
         self.spacing = jnp.asarray(grid.spacing)
         signs = np.random.default_rng([seed, 7]).integers(0, 2, size=(_PROBES, *grid.shape))
         self.probes = jnp.asarray(2.0 * signs - 1.0)
@@ -145,7 +154,8 @@ class Problem:
     def evaluate(self, parameters: Parameters) -> torus.Evaluation:
         """Solve for targets and probes."""
         given, shares = self.moments(float(parameters.noise))
-        arrays = (parameters.kernel, self.spacing, given, shares, self.probes)
+        tolerance = jnp.asarray([_DIGITS] * self.columns.shape[1] + [_PROBE_DIGITS] * _PROBES)
+        arrays = (parameters.kernel, self.spacing, given, shares, self.probes, tolerance)
         return torus.evaluate(*arrays, nodes=self.grid.shape, targets=self.targets)
 
     def loss_and_slope(self, parameters: Parameters, _: Any = None) -> tuple[float, Parameters]:
@@ -221,7 +231,9 @@ def _search(
     steps, made = 0, lattice(start.kernel, rows.inputs)
     for _ in range(_GRIDS):
         problem = Problem(rows, made.grid, seed)
-        found = maximise(None, start, start, max_iter, learn_noise, least_noise, problem.loss_and_slope, len(rows.inputs) / 3)
+        found = maximise(
+            None, start, start, max_iter, learn_noise, least_noise, problem.loss_and_slope, len(rows.inputs) / 3
+        )
         steps += found.steps
         if found.status is Status.INTERRUPTED or made.suits(found.parameters.kernel, rows.inputs):
             break
@@ -312,10 +324,12 @@ def posterior(parameters: Parameters, mean: Mean, problem: Problem, seed: int) -
         problem.columns[:, problem.targets :],
         errors,
         white,
+        jnp.asarray([_DIGITS] * problem.columns.shape[1] + [TOLERANCE] * _SAMPLES),
         nodes=grid.shape,
         targets=problem.targets,
     )
-    values, coefficients, samples, updated, residual = (np.asarray(part) for part in found)
+    values, coefficients, samples, updated, residual = (np.array(part) for part in found)
+    coefficients[:1] += problem.offset
     return GridPosterior(
         kernel=jax.tree.map(np.asarray, parameters.kernel),
         noise=noise,
@@ -338,7 +352,8 @@ def _paths(
     interpolation: Any,
     basis: Float[Array, "n p"],
     errors: Float[Array, "n s"],
-    white: Float[Array, "s *nodes"],
+    white: Float[Array, " s *nodes"],
+    tolerance: Float[Array, " r+s"],
     nodes: tuple[int, ...],
     targets: int,
 ) -> tuple[Array, ...]:
@@ -350,10 +365,8 @@ def _paths(
     start = coordinates.white(white)
     right = jnp.concatenate([coordinates.analysis(given.sums), start - coordinates.analysis(drawn)])
     width, extra = len(given.sums), len(white)
-    tolerance = jnp.asarray([torus.DIGITS] * width + [TOLERANCE] * extra, spacing.dtype)
     found = torus.solve(given.gram, coordinates, preconditioner, right, tolerance)
     coefficients = torus.mean_coefficients(given, right[:width], found.x[:width], targets)
-    flat = lambda block: block.reshape(len(block), -1)
     fields = flat(coordinates.synthesis(found.x))
     values, levels, paths = fields[:targets], fields[targets:width], fields[width:]
     # β of each sample, by generalised least squares on its own values at the rows: A⁻¹H = D⁻¹(H − W z_H).

@@ -85,7 +85,9 @@ def best_start(kernel: Kernel, noise: float | None, seen: Periodogram) -> Start:
     extent = float(np.max(seen.spacing * (np.array(seen.nodes) - 1) / _lengths(kernel, len(seen.nodes))))
     finest = float(np.min(seen.spacing / _lengths(kernel, len(seen.nodes))))
     scaled = isinstance(kernel, Stationary)
-    ladder = np.exp(np.arange(np.log(finest / 2), np.log(2 * extent) + np.log(_STEP), np.log(_STEP))) if scaled else [1.0]
+    ladder = (
+        np.exp(np.arange(np.log(finest / 2), np.log(2 * extent) + np.log(_STEP), np.log(_STEP))) if scaled else [1.0]
+    )
     best = Start(Parameters(kernel, jnp.asarray(0.0)), np.inf)
     for factor in ladder:
         moved = _moved(kernel, factor) if scaled else kernel

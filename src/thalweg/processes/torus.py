@@ -14,9 +14,10 @@ coefficients of the solves. Truncating them biases the value by no more than the
 enter squared.
 """
 
+import math
 from functools import partial
 from itertools import product
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import equinox as eqx
 import jax
@@ -30,9 +31,6 @@ from thalweg.kernels import Interpolation, Kernel, stencil_product
 _STENCIL_DIMENSIONS = 2
 """Up to so many dimensions G is added up; in three a stencil has 343 entries a node, more than the rows have."""
 
-DIGITS, PROBE_DIGITS = 1e-6, 1e-3
-"""Residuals of solves for the targets and for probes, in the norm of the preconditioner."""
-
 PRODUCTS = 400
 """The most products of a solve."""
 
@@ -43,7 +41,7 @@ _NEGLIGIBLE = 1e-14
 class Gram(eqx.Module):
     """Wᵀ diag(ω) W: by its stencil, or in three dimensions by its factors."""
 
-    stencil: Float[Array, "stencil *nodes"] | None
+    stencil: Float[Array, " stencil *nodes"] | None
     interpolation: Interpolation | None
     scales: Float[Array, " n"]
     occupied: Float[Array, ""]
@@ -59,7 +57,7 @@ class Gram(eqx.Module):
         parts = (interpolation.gram(scales), None) if few else (None, interpolation)
         return cls(*parts, scales, jnp.maximum(occupied, 1), jnp.sum(scales))
 
-    def __call__(self, fields: Float[Array, "m *nodes"]) -> Float[Array, "m *nodes"]:
+    def __call__(self, fields: Float[Array, " m *nodes"]) -> Float[Array, " m *nodes"]:
         """Multiply fields."""
         if self.interpolation is None:
             return stencil_product(self.stencil, fields)
@@ -80,16 +78,14 @@ class Gram(eqx.Module):
     def scaled(self, factor: Array) -> "Gram":
         """The same of ω times a number."""
         times = lambda leaf: None if leaf is None else factor * leaf
-        return Gram(
-            times(self.stencil), self.interpolation, factor * self.scales, self.occupied, factor * self.total
-        )
+        return Gram(times(self.stencil), self.interpolation, factor * self.scales, self.occupied, factor * self.total)
 
 
 class Moments(NamedTuple):
     """Sums over rows: Wᵀ diag(ω) W, Wᵀ diag(ω) R and Rᵀ diag(ω) R for the columns R of targets and basis."""
 
     gram: Gram
-    sums: Float[Array, "r *nodes"]
+    sums: Float[Array, " r *nodes"]
     squares: Float[Array, "r r"]
 
     def scaled(self, factor: Array) -> "Moments":
@@ -133,23 +129,28 @@ class Coordinates(eqx.Module):
     def _axes(self) -> tuple[int, ...]:
         return tuple(range(1, len(self.nodes) + 1))
 
-    def white(self, fields: Float[Array, "m *nodes"]) -> Array:
+    def white(self, fields: Float[Array, " m *nodes"]) -> Array:
         """Coordinates of white noise on the grid."""
-        scale = jnp.sqrt(self.counts / np.prod(self.nodes))
+        scale = jnp.sqrt(self.counts / math.prod(self.nodes))
         return _times(scale, jnp.fft.rfftn(fields, axes=self._axes()))
 
-    def analysis(self, fields: Float[Array, "m *nodes"]) -> Array:
+    def analysis(self, fields: Float[Array, " m *nodes"]) -> Array:
         """√K fields, in coordinates."""
         return _times(jnp.sqrt(self.eigenvalues), self.white(fields))
 
-    def synthesis(self, coordinates: Array) -> Float[Array, "m *nodes"]:
+    def synthesis(self, coordinates: Array) -> Float[Array, " m *nodes"]:
         """√K coordinates, on the grid."""
-        scale = jnp.sqrt(self.eigenvalues * np.prod(self.nodes) / self.counts)
+        scale = jnp.sqrt(self.eigenvalues * math.prod(self.nodes) / self.counts)
         return jnp.fft.irfftn(_times(scale, coordinates), self.nodes, self._axes())
 
 
 def _times(real: Array, block: Array) -> Array:
     return block * real.astype(block.dtype)[None]
+
+
+def flat(block: Array) -> Array:
+    """All but the first axis as one; there may be no rows."""
+    return block.reshape(len(block), math.prod(block.shape[1:]))
 
 
 def _inner(left: Array, right: Array) -> Float[Array, " m"]:
@@ -231,7 +232,8 @@ def evaluate(
     spacing: Float[Array, " d"],
     given: Moments,
     shares: Moments,
-    probes: Float[Array, "m *nodes"],
+    probes: Float[Array, " m *nodes"],
+    tolerance: Float[Array, " r+m"],
     nodes: tuple[int, ...],
     targets: int,
 ) -> Evaluation:
@@ -244,13 +246,11 @@ def evaluate(
     preconditioner = 1 + given.gram.symbol(nodes) * eigenvalues
     white = coordinates.white(probes)
     right = jnp.concatenate([coordinates.analysis(given.sums), _times(jnp.sqrt(preconditioner), white)])
-    width, extra = len(given.sums), len(probes)
-    tolerance = jnp.asarray([DIGITS] * width + [PROBE_DIGITS] * extra, spacing.dtype)
+    width = len(given.sums)
     found = solve(given.gram, coordinates, preconditioner, right, tolerance)
     solved, answers = found.x[:width], found.x[width:]
     coefficients = mean_coefficients(given, right[:width], solved, targets)
     combine = jnp.concatenate([jnp.eye(targets, dtype=spacing.dtype), -coefficients])
-    flat = lambda block: block.reshape(len(block), -1)
     a = (combine.T.astype(solved.dtype) @ flat(solved)).reshape(targets, *eigenvalues.shape)
     residual_squares = lambda m: jnp.sum(combine * (m.squares @ combine))
     cross = (jnp.conj(flat(right[:width])) @ flat(solved).T).real
@@ -280,7 +280,6 @@ def evaluate(
 
 def mean_coefficients(given: Moments, right: Array, solved: Array, targets: int) -> Float[Array, "p t"]:
     """β̂, the coefficients of the mean by generalised least squares."""
-    flat = lambda block: block.reshape(len(block), -1)
     inverse = given.squares - (jnp.conj(flat(right)) @ flat(solved).T).real
     inverse = (inverse + inverse.T) / 2
     if len(inverse) == targets:

@@ -5,16 +5,14 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from thalweg.kernels import Gaussian, Grid, Laplacian, Matern32, Matern52, Periodic, stencil_product
+from thalweg.kernels import Gaussian, Grid, Matern52, Periodic, stencil_product
 from thalweg.spectral import InterpolatedOperator, ShiftedOperator, ToeplitzOperator
 
 RNG = np.random.default_rng(0)
 SHAPES = [(9,), (7, 6), (5, 4, 6)]
 KERNELS = {
     "Gaussian": Gaussian(0.5, 2.0),
-    "Matern32": Matern32(0.5),
     "Matern52": Matern52(0.5),
-    "Laplacian": Laplacian(0.5),
     "sum": Gaussian(0.3) + Matern52(1.0),
     "product": Periodic(2.0) * Gaussian(1.0),
 }
@@ -93,9 +91,10 @@ def test_a_gram_stencil_is_the_gram_matrix(shape):
     np.testing.assert_allclose(found, fields.reshape(3, -1) @ (dense(W).T * scales @ dense(W)), atol=1e-12)
 
 
-@pytest.mark.parametrize(
-    ("name", "shape"), [*((name, SHAPES[0]) for name in KERNELS), *(("Matern32", s) for s in SHAPES[1:])]
-)
+CASES = [*(("sum", shape) for shape in SHAPES), *(("product", shape) for shape in SHAPES[:1])]
+
+
+@pytest.mark.parametrize(("name", "shape"), CASES)
 def test_kernel_operators_are_the_dense_interpolated_kernel(name, shape):
     grid, points = grid_and_points(shape)
     kernel, nodes = KERNELS[name], grid.origin + grid.offsets()

@@ -40,14 +40,18 @@ _FINE, _COARSE = 1.5, 0.9
 """Nodes within the fine scale: so many by choice, and so many at least."""
 
 _PROBES, _SAMPLES = 8, 64
-_DIGITS, _PROBE_DIGITS = 1e-6, 1e-3
-"""Residuals of solves for the targets and for probes, in the norm of the preconditioner."""
+_DIGITS, _PROBE_DIGITS, _LAST_DIGITS = 1e-6, 1e-3, 1e-8
+"""Residuals of solves for the targets and for probes in a search, and for the targets at its end, in the norm of the
+preconditioner."""
 
 _GRIDS = 4
 """Grids that a search may go through."""
 
 _ALIKE = 0.002
 """Nats a row by which a family may be behind the best, by the periodogram, and be tried too."""
+
+_FIRST_STEP = 3.0
+"""How far the first step goes: so many times the slope a row, in logarithms."""
 
 _FIRST_STEPS = 12
 """Steps of the search for a family that is tried."""
@@ -175,7 +179,7 @@ def check(starts: list[Parameters], rows: Rows) -> None:
     """Refuse what a grid cannot do."""
     if rows.inputs.shape[1] > DIMENSIONS:
         raise ValueError(
-            f"method='grid' takes up to {DIMENSIONS} features, found {rows.inputs.shape[1]}: take 'exact' or 'iterative'"
+            f"method='grid' takes up to {DIMENSIONS} features, found {rows.inputs.shape[1]}: take 'iterative'"
         )
     if not starts[0].kernel.stationary:
         raise IncompatiblePartsError(
@@ -231,9 +235,8 @@ def _search(
     steps, made = 0, lattice(start.kernel, rows.inputs)
     for _ in range(_GRIDS):
         problem = Problem(rows, made.grid, seed)
-        found = maximise(
-            None, start, start, max_iter, learn_noise, least_noise, problem.loss_and_slope, len(rows.inputs) / 3
-        )
+        unit = len(rows.inputs) / _FIRST_STEP
+        found = maximise(None, start, start, max_iter, learn_noise, least_noise, problem.loss_and_slope, unit)
         steps += found.steps
         if found.status is Status.INTERRUPTED or made.suits(found.parameters.kernel, rows.inputs):
             break
@@ -324,7 +327,7 @@ def posterior(parameters: Parameters, mean: Mean, problem: Problem, seed: int) -
         problem.columns[:, problem.targets :],
         errors,
         white,
-        jnp.asarray([_DIGITS] * problem.columns.shape[1] + [TOLERANCE] * _SAMPLES),
+        jnp.asarray([_LAST_DIGITS] * problem.columns.shape[1] + [TOLERANCE] * _SAMPLES),
         nodes=grid.shape,
         targets=problem.targets,
     )

@@ -1,9 +1,9 @@
 """Where to start on a grid: lengthscales and noise compared over their whole range by the periodogram of the rows.
 
-Rows are averaged in the cells of a grid, tapered and transformed: for rows that lie evenly the squares of what comes out
-are independent, with the eigenvalues of the kernel on the grid plus the noise as their means (Whittle, 1954). That is no
-more than a good guess where rows lie unevenly, but it costs one Fourier transform for each lengthscale, whatever the
-number of rows, so that no start, however far off, is out of its reach.
+Rows are averaged in the cells of a grid, tapered and transformed: for rows that lie evenly the squares of what comes
+out are independent, with the eigenvalues of the kernel on the grid plus the noise as their means (Whittle, 1954). That
+is no more than a good guess where rows lie unevenly, but it costs one Fourier transform for each lengthscale, whatever
+the number of rows, so that no start, however far off, is out of its reach.
 """
 
 from typing import NamedTuple
@@ -56,7 +56,7 @@ def periodogram(inputs: np.ndarray, residuals: np.ndarray, weights: np.ndarray) 
     filled = mass > 0
     # A taper keeps the ends from leaking into all frequencies.
     taper = np.ones(())
-    for axis, count in enumerate(nodes):
+    for count in nodes:
         taper = np.multiply.outer(taper, np.sin(np.pi * (np.arange(count) + 0.5) / count) ** 2)
     taper = np.where(filled, taper.ravel(), 0.0)
     powers = np.zeros((*nodes[:-1], nodes[-1] // 2 + 1))
@@ -85,9 +85,8 @@ def best_start(kernel: Kernel, noise: float | None, seen: Periodogram) -> Start:
     extent = float(np.max(seen.spacing * (np.array(seen.nodes) - 1) / _lengths(kernel, len(seen.nodes))))
     finest = float(np.min(seen.spacing / _lengths(kernel, len(seen.nodes))))
     scaled = isinstance(kernel, Stationary)
-    ladder = (
-        np.exp(np.arange(np.log(finest / 2), np.log(2 * extent) + np.log(_STEP), np.log(_STEP))) if scaled else [1.0]
-    )
+    steps = int(np.ceil(np.log(4 * extent / finest) / np.log(_STEP))) if scaled else 0
+    ladder = finest / 2 * _STEP ** np.arange(steps + 1) if scaled else [1.0]
     best = Start(Parameters(kernel, jnp.asarray(0.0)), np.inf)
     for factor in ladder:
         moved = _moved(kernel, factor) if scaled else kernel

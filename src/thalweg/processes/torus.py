@@ -6,12 +6,12 @@ whitened matrix B = I + √K G √K, everything about A is in vectors of the len
 
     log det A = log det D + log det B,    yᵀA⁻¹y = yᵀD⁻¹y − βᵀB⁻¹β,    β = √K WᵀD⁻¹y.
 
-In the coordinates of F the derivative of both in log s_j is a diagonal: (1 − B⁻¹_jj)/2 − |a_j|²/2 with a = B⁻¹β, so one
-product with the Jacobian of θ ↦ s(θ) gives all parameters. Where rows lie evenly B is nearly diagonal there, P = 1 + ĝ·s
-with ĝ the transform of the mean stencil: it preconditions the conjugate gradients, is a control variate for B⁻¹_jj, and
-log det P is most of log det B. What is left is estimated with a few fixed probes, by Lanczos quadrature from the very
-coefficients of the solves. Truncating them biases the value by no more than their residuals: those of the targets
-enter squared.
+In the coordinates of F the derivative of both in log s_j is a diagonal: (1 − B⁻¹_jj)/2 − |a_j|²/2 with a = B⁻¹β, so
+one product with the Jacobian of θ ↦ s(θ) gives all parameters. Where rows lie evenly B is nearly diagonal there, with
+P = 1 + ĝ·s for the transform ĝ of the mean stencil: it preconditions the conjugate gradients, is a control variate for
+B⁻¹_jj, and log det P is most of log det B. What is left is estimated with a few fixed probes, by Lanczos quadrature
+from the very coefficients of the solves. Truncating them biases the value by no more than their residuals: those of the
+targets enter squared.
 """
 
 import math
@@ -54,13 +54,19 @@ class Gram(eqx.Module):
         """The product of W with itself."""
         occupied = jnp.sum(interpolation.rmv(jnp.ones_like(scales)[:, None]) > 0.5).astype(scales.dtype)
         few = len(interpolation.nodes) <= _STENCIL_DIMENSIONS
-        parts = (interpolation.gram(scales), None) if few else (None, interpolation)
-        return cls(*parts, scales, jnp.maximum(occupied, 1), jnp.sum(scales))
+        return cls(
+            interpolation.gram(scales) if few else None,
+            None if few else interpolation,
+            scales,
+            jnp.maximum(occupied, 1),
+            jnp.sum(scales),
+        )
 
     def __call__(self, fields: Float[Array, " m *nodes"]) -> Float[Array, " m *nodes"]:
         """Multiply fields."""
-        if self.interpolation is None:
+        if self.stencil is not None:
             return stencil_product(self.stencil, fields)
+        assert self.interpolation is not None
         found = self.interpolation.mv(fields.reshape(len(fields), -1).T)
         return self.interpolation.rmv(self.scales[:, None] * found).T.reshape(fields.shape)
 

@@ -1,4 +1,4 @@
-"""Matrices of stationary kernels on regular grids, whose products are fast Fourier transforms, and interpolated ones."""
+"""Stationary kernels on regular grids, whose products are fast Fourier transforms, and interpolated from them."""
 
 from typing import Any, ClassVar
 

@@ -9,6 +9,7 @@ from thalweg.errors import IncompatiblePartsError
 from thalweg.kernels import Gaussian, Grid, Linear, Matern32, Matern52, Periodic
 from thalweg.processes import RegressorSettings, fit_regressor, grid
 from thalweg.processes.exact import Parameters
+from thalweg.processes.iterative import Rows
 from thalweg.processes.means import Mean
 
 RNG = np.random.default_rng(0)
@@ -28,7 +29,8 @@ def rows_of(dimension, known=True):
     inputs = RNG.uniform(size=(COUNT, dimension))
     targets = np.stack([np.sin(7 * inputs[:, 0]), inputs.sum(axis=1)], axis=1) + 0.1 * RNG.normal(size=(COUNT, 2))
     noise = np.where(np.arange(COUNT) % 2, 0.05, 0.0) if known else np.zeros(COUNT)
-    return grid.Rows(inputs, targets, Mean.of("linear", inputs).basis(inputs), noise, 1.0 + np.arange(COUNT) % 2)
+    weights = 1.0 + np.arange(COUNT) % 2
+    return Rows(inputs, targets, Mean.of("linear", inputs).basis(inputs), noise, weights, 0.1 * (weights - 1))
 
 
 def around(dimension):
@@ -56,6 +58,7 @@ def dense_loss(parameters, rows, made):
     left = y - H @ jnp.linalg.solve(H.T @ inverse @ H, H.T @ inverse @ y)
     noise = 2 * np.pi * (parameters.noise + rows.known)
     constant = jnp.sum((rows.weights - 1) * jnp.log(noise) + np.log(rows.weights)) + COUNT * np.log(2 * np.pi)
+    constant = constant + jnp.sum(rows.scatter / (parameters.noise + rows.known)) / y.shape[1]
     return jnp.trace(left.T @ inverse @ left) / 2 + y.shape[1] * (jnp.linalg.slogdet(A)[1] + constant) / 2
 
 

@@ -41,8 +41,9 @@ class GPRegressor(RegressorMixin, MultiOutputMixin, Storable):
         "exact": one Cholesky factorisation of the n × n covariance per step, in float64. "iterative": parameters from
         a few thousand rows, then conjugate gradients on all, which never store the matrix; variances from samples.
         "grid": up to three features, a stationary kernel interpolated from a regular grid, at a cost that hardly
-        depends on the number of rows; variances from samples. "auto" takes the grid above 12,000 rows where one that is
-        fine enough can be had, else the exact way up to 12,000 rows on a CPU, and on a GPU while its memory lasts.
+        depends on the number of rows; variances from samples. "auto" takes the grid for one feature and more than
+        12,000 rows where one that is fine enough can be had, else the exact way up to 12,000 rows on a CPU, and on a
+        GPU while its memory lasts.
     learn
         Whether to maximise the marginal likelihood over the kernel's parameters and the noise.
     restarts

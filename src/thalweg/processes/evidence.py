@@ -1,7 +1,6 @@
 """The parameters that make rows most probable: a quasi-Newton method on their logarithms that keeps the best it saw."""
 
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import jax
 import jax.numpy as jnp
@@ -9,10 +8,13 @@ import numpy as np
 import scipy.optimize
 
 from thalweg.descent import Status
-from thalweg.processes.exact import Parameters, loss_and_slope
+from thalweg.processes.exact import Parameters
 
 _FURTHEST = np.log(1e5)
 """How far a search may take a parameter from where it starts, as a logarithm."""
+
+_GAIN = 0.02
+"""Nats: a search ends where two steps together gain less."""
 
 _SPREAD = 3.0
 """Standard deviation of the weak normal prior of each logarithm around its start."""
@@ -29,20 +31,25 @@ class Optimum(NamedTuple):
     """The point that the prior is around."""
 
 
+class Rows(Protocol):
+    """What a search needs of rows."""
+
+    def loss_and_slope(self, parameters: Parameters) -> tuple[Any, Parameters]:
+        """−log p(y), and its derivative in the logarithms of all parameters."""
+
+
 def maximise(
-    rows: Any,
+    rows: Rows,
     start: Parameters,
     origin: Parameters,
     max_iter: int,
     learn_noise: bool,
     least_noise: float,
-    evaluate: Callable[[Parameters, Any], tuple[Any, Parameters]] = loss_and_slope,
     unit: float = 1.0,
 ) -> Optimum:
     """Make the rows most probable, under a weak prior around an origin.
 
-    ``evaluate`` gives the loss of parameters on the rows, and its derivative in their logarithms. The first step is as
-    long as that derivative in units of ``unit``.
+    The first step is as long as the derivative in units of ``unit`` nats.
     """
     structure = jax.tree.structure(start)
     shapes = [np.shape(leaf) for leaf in jax.tree.leaves(start)]
@@ -60,7 +67,7 @@ def maximise(
     def penalised(logs: np.ndarray) -> tuple[float, np.ndarray]:
         nonlocal best, evaluations
         evaluations += 1
-        value, slope = evaluate(unflat(logs), rows)
+        value, slope = rows.loss_and_slope(unflat(logs))
         away = (logs - centre) / _SPREAD
         total, pull = float(value) + float(away @ away) / 2, flat(slope) + away / _SPREAD
         if not np.isfinite(total) or not np.all(np.isfinite(pull)):
@@ -69,17 +76,29 @@ def maximise(
             best = total, logs.copy()
         return total / unit, pull / unit
 
+    passed: list[float] = []
+
+    def settled() -> bool:
+        return len(passed) > 2 and passed[-3] - passed[-1] < _GAIN
+
+    def look(intermediate_result: scipy.optimize.OptimizeResult) -> None:
+        passed.append(unit * intermediate_result.fun)
+        if settled():
+            raise StopIteration
+
     lower, upper = centre - _FURTHEST, centre + _FURTHEST
     # The noise is the last leaf.
     lower[-1] = min(np.log(least_noise), centre[-1]) if learn_noise else centre[-1]
     upper[-1] = upper[-1] if learn_noise else centre[-1]
     begin = np.clip(first, lower, upper)
-    options = {"maxiter": max_iter, "maxfun": 2 * max_iter, "ftol": 1e-7, "gtol": 1e-2 / unit}
+    options = {"maxiter": max_iter, "maxfun": 2 * max_iter, "ftol": 0.0, "gtol": 1e-2 / unit, "maxls": 8}
     try:
+        bounds = np.stack([lower, upper], 1)
         ended = scipy.optimize.minimize(
-            penalised, begin, jac=True, bounds=np.stack([lower, upper], 1), method="L-BFGS-B", options=options
+            penalised, begin, jac=True, bounds=bounds, method="L-BFGS-B", options=options, callback=look
         )
-        status = Status.CONVERGED if ended.success and np.isfinite(best[0]) else Status.STEPS_SPENT
+        done = (ended.success or settled()) and np.isfinite(best[0])
+        status = Status.CONVERGED if done else Status.STEPS_SPENT
     except KeyboardInterrupt:
         status = Status.INTERRUPTED
     found = unflat(best[1])

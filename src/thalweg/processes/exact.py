@@ -7,9 +7,14 @@ With A = K + diag(noise), targets y and a mean Hβ whose coefficients β have a 
 Its derivative in any parameter of A is ½ tr(W ∂A) with W = A⁻¹ − ααᵀ and α = A⁻¹(y − Hβ̂): one product of W with the
 Jacobian of the covariance gives all parameters at once. Everything runs in the precision of the data, which is float64
 in :mod:`thalweg.processes.regression`.
+
+The inverse costs six times the factorisation. Of many rows it is replaced by SSᵀ/M with M columns s ~ N(0, A⁻¹), which
+the factor gives: E SSᵀ/M = A⁻¹, and the variance of the derivative in a parameter is its Fisher information over M. So
+where that derivative is 0 the parameter is off by 1/√M of its own standard deviation, whatever the number of rows.
 """
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, fields
 from functools import partial
 from typing import Any, ClassVar, NamedTuple
 
@@ -37,7 +42,13 @@ _QUICK = 1024
 """Rows up to which a program runs for less time than XLA would take to make it fast."""
 
 _STRIP = 2048
-"""Rows of the covariance whose derivative exists at a time."""
+"""Rows of the covariance that are made, or whose derivative exists, at a time."""
+
+_INVERTED = 2048
+"""Rows up to which slopes are exact."""
+
+_DRAWN = 64
+"""Vectors that slopes of more rows are made of."""
 
 _PREDICTED = 1024
 """Rows of a prediction that exist at a time."""
@@ -61,16 +72,28 @@ class Observations(NamedTuple):
     """The variance of noise that is known, beside the one that is learned."""
     weights: Float[Array, " n"]
     """How often a row counts: its noise is divided by it."""
+    scatter: Float[Array, " n"]
+    """Squared differences, over targets, between the values that a row stands for and their mean."""
     real: Float[Array, " n"]
 
     @classmethod
     def padded(
-        cls, inputs: np.ndarray, targets: np.ndarray, basis: np.ndarray, known: np.ndarray, weights: np.ndarray
+        cls,
+        inputs: np.ndarray,
+        targets: np.ndarray,
+        basis: np.ndarray,
+        known: np.ndarray,
+        weights: np.ndarray,
+        scatter: np.ndarray,
     ) -> "Observations":
         """Rows of NumPy on the device."""
         size = length(len(inputs))
-        arrays = (inputs, targets, basis, known, weights, np.ones(len(inputs)))
+        arrays = (inputs, targets, basis, known, weights, scatter, np.ones(len(inputs)))
         return cls(*(jax.device_put(padded(array, size)) for array in arrays))
+
+    def loss_and_slope(self, parameters: Parameters) -> tuple[Any, Parameters]:
+        """−log p(y), and its derivative in the logarithms of all parameters."""
+        return loss_and_slope(parameters, self)
 
 
 class Solution(NamedTuple):
@@ -96,9 +119,21 @@ def few(*arguments: Any) -> bool:
 
 def covariance(parameters: Parameters, rows: Observations) -> Float[Array, "n n"]:
     """A, with padded rows independent of everything."""
-    among = parameters.kernel(rows.inputs) * rows.real[:, None] * rows.real[None]
     weights = jnp.where(rows.real > 0, rows.weights, 1.0)
-    return among + jnp.diag(jnp.where(rows.real > 0, (parameters.noise + rows.known) / weights, 1.0))
+    noise = jnp.where(rows.real > 0, (parameters.noise + rows.known) / weights, 1.0)
+    if len(rows.inputs) <= _STRIP:
+        return parameters.kernel(rows.inputs) * rows.real[:, None] * rows.real[None] + jnp.diag(noise)
+    # Rows so many are not padded. Made in strips: at once it would take the memory of several such matrices.
+    size, number = len(rows.inputs), jnp.arange(len(rows.inputs))
+    diagonal = parameters.kernel.diagonal(rows.inputs) + noise
+
+    def strip(step: Array, filled: Array) -> Array:
+        begin = jnp.minimum(step * _STRIP, size - _STRIP)
+        part = parameters.kernel(jax.lax.dynamic_slice_in_dim(rows.inputs, begin, _STRIP), rows.inputs)
+        part = jnp.where(begin + jnp.arange(_STRIP)[:, None] == number[None], diagonal[None], part)
+        return jax.lax.dynamic_update_slice_in_dim(filled, part, begin, 0)
+
+    return jax.lax.fori_loop(0, -(-size // _STRIP), strip, jnp.zeros((size, size), diagonal.dtype))
 
 
 def solution(parameters: Parameters, rows: Observations) -> Solution:
@@ -114,12 +149,13 @@ def solution(parameters: Parameters, rows: Observations) -> Solution:
     else:
         basis_factor, coefficients = jnp.zeros((0, 0), left.dtype), jnp.zeros((0, outputs), left.dtype)
     weights = solve_triangular(factor, left, lower=True, trans=1)
-    # A row of weight w stands for w equal ones, whose differences, all 0, are observed too.
-    noise = jnp.where(rows.real > 0, 2 * np.pi * (parameters.noise + rows.known), 1.0)
+    # A row of weight w stands for w values at one place, whose differences are observed too.
+    noise = jnp.where(rows.real > 0, parameters.noise + rows.known, 1.0)
     counted = jnp.where(rows.real > 0, rows.weights, 1.0)
-    repeats = (counted - 1) * jnp.log(noise) + jnp.log(counted)
+    repeats = jnp.where(counted == 1, 0.0, (counted - 1) * jnp.log(2 * np.pi * noise) + jnp.log(counted))
+    differing = jnp.sum(jnp.where(rows.scatter > 0, rows.scatter / noise, 0.0))
     constant = jnp.sum(rows.real) / 2 * np.log(2 * np.pi) + jnp.sum(repeats) / 2
-    loss = jnp.sum(left**2) / 2 + outputs * (jnp.sum(jnp.log(jnp.diag(factor))) + constant)
+    loss = (jnp.sum(left**2) + differing) / 2 + outputs * (jnp.sum(jnp.log(jnp.diag(factor))) + constant)
     return Solution(factor, weights, coefficients, basis, basis_factor, loss)
 
 
@@ -127,27 +163,44 @@ posterior = quick_jit(few)(solution)
 
 
 @quick_jit(few)
-def loss_and_slope(parameters: Parameters, rows: Observations) -> tuple[Float[Array, ""], Parameters]:
-    """−log p(y), and its derivative in the logarithms of all parameters."""
+def loss_and_slope(parameters: Parameters, rows: Observations, seed: int = 0) -> tuple[Float[Array, ""], Parameters]:
+    """−log p(y), and its derivative in the logarithms of all parameters, which of many rows is an estimate.
+
+    Equal seeds give equal draws whatever the parameters.
+    """
     found = solution(parameters, rows)
-    inverse = cho_solve((found.factor, True), jnp.eye(len(found.factor), dtype=found.factor.dtype))
-    pull = rows.targets.shape[1] * inverse - found.weights @ found.weights.T
+    outputs, size = rows.targets.shape[1], len(rows.inputs)
+    if size <= _INVERTED:
+        left = cho_solve((found.factor, True), jnp.eye(size, dtype=found.factor.dtype))
+        pull = lambda part: outputs * part(left) - part(found.weights) @ found.weights.T
+        diagonal = outputs * jnp.diag(left)
+    else:
+        normal = jax.random.normal(jax.random.key(seed), (size, _DRAWN), found.factor.dtype)
+        left = solve_triangular(found.factor, normal, lower=True, trans=1) / np.sqrt(_DRAWN)
+        pull = lambda part: outputs * part(left) @ left.T - part(found.weights) @ found.weights.T
+        diagonal = outputs * jnp.sum(left**2, axis=1)
+    diagonal = diagonal - jnp.sum(found.weights**2, axis=1)
     counted = jnp.where(rows.real > 0, rows.weights, 1.0)
     variances = jnp.where(rows.real > 0, parameters.noise + rows.known, 1.0)
-    repeats = jnp.where(counted == 1, 0.0, rows.targets.shape[1] * (counted - 1) / variances)
+    repeats = jnp.where(counted == 1, 0.0, (outputs * (counted - 1) - rows.scatter / variances) / variances)
     slope = Parameters(
-        kernel=_kernel_slope(parameters.kernel, rows, pull / 2),
-        noise=jnp.sum((jnp.diag(pull) / counted + repeats) * rows.real) / 2,
+        kernel=_kernel_slope(parameters.kernel, rows, pull, diagonal),
+        noise=jnp.sum((diagonal / counted + repeats) * rows.real),
     )
-    return found.loss, jax.tree.map(jnp.multiply, slope, parameters)
+    return found.loss, jax.tree.map(lambda one, parameter: one * parameter / 2, slope, parameters)
 
 
-def _kernel_slope(kernel: Kernel, rows: Observations, pull: Float[Array, "n n"]) -> Kernel:
-    """The derivative of Σ pull·K in the kernel's parameters, from strips of the matrix where it is large."""
-    pull = pull * rows.real[:, None] * rows.real[None]
-    size = len(pull)
+def _kernel_slope(
+    kernel: Kernel, rows: Observations, pull: Callable[[Callable], Array], diagonal: Float[Array, " n"]
+) -> Kernel:
+    """The derivative of Σ pull·K in the kernel's parameters, from strips of the matrix where it is large.
+
+    ``pull(part)`` makes those rows of the matrix that ``part`` takes of one with as many rows.
+    """
+    size = len(rows.inputs)
     if size <= _STRIP:
-        return jax.vjp(lambda kernel: kernel(rows.inputs), kernel)[1](pull)[0]
+        whole = pull(lambda array: array) * rows.real[:, None] * rows.real[None]
+        return jax.vjp(lambda kernel: kernel(rows.inputs), kernel)[1](whole)[0]
 
     def strip(total: Kernel, first: Array) -> tuple[Kernel, None]:
         # The last strip starts early enough to be whole, and counts only the rows that are new; the diagonal, where a
@@ -155,41 +208,54 @@ def _kernel_slope(kernel: Kernel, rows: Observations, pull: Float[Array, "n n"])
         begin = jnp.minimum(first, size - _STRIP)
         number = begin + jnp.arange(_STRIP)
         counted = (number >= first)[:, None] & (number[:, None] != jnp.arange(size)[None])
-        part = jnp.where(counted, jax.lax.dynamic_slice_in_dim(pull, begin, _STRIP), 0)
-        inputs = jax.lax.dynamic_slice_in_dim(rows.inputs, begin, _STRIP)
-        slope = jax.vjp(lambda kernel: kernel(inputs, rows.inputs), kernel)[1](part)[0]
+        taken = lambda array: jax.lax.dynamic_slice_in_dim(array, begin, _STRIP)
+        part = jnp.where(counted, pull(taken), 0)
+        slope = jax.vjp(lambda kernel: kernel(taken(rows.inputs), rows.inputs), kernel)[1](part)[0]
         return jax.tree.map(jnp.add, total, slope), None
 
-    diagonal = jax.vjp(lambda kernel: kernel.diagonal(rows.inputs), kernel)[1](jnp.diag(pull))[0]
-    return jax.lax.scan(strip, diagonal, jnp.arange(0, size, _STRIP))[0]
+    own = jax.vjp(lambda kernel: kernel.diagonal(rows.inputs), kernel)[1](diagonal)[0]
+    return jax.lax.scan(strip, own, jnp.arange(0, size, _STRIP))[0]
 
 
 @storable
 @dataclass(frozen=True)
 class ExactPosterior:
-    """The posterior of a function by a factor of its covariance; arrays of NumPy, without padding."""
+    """The posterior of a function by a factor of its covariance, without padding.
+
+    Arrays are those of NumPy; on an accelerator those of n numbers or more stay there until they are written down.
+    """
 
     kernel: Kernel
     noise: float
     mean: Mean
     inputs: np.ndarray
-    factor: np.ndarray
-    weights: np.ndarray
-    coefficients: np.ndarray
-    whitened: np.ndarray
-    basis_factor: np.ndarray
+    factor: np.ndarray | Array
+    weights: np.ndarray | Array
+    coefficients: np.ndarray | Array
+    whitened: np.ndarray | Array
+    basis_factor: np.ndarray | Array
 
     residual: ClassVar[float] = 0.0
     """That of a solve: none."""
     coarse: ClassVar[bool] = False
 
+    def stored(self) -> dict[str, Any]:
+        """What a file holds: no arrays of an accelerator."""
+        taken = {field.name: getattr(self, field.name) for field in fields(self)}
+        return {name: np.asarray(part) if isinstance(part, jax.Array) else part for name, part in taken.items()}
+
+    def __reduce__(self) -> tuple:
+        return type(self), tuple(self.stored().values())
+
     @classmethod
     def of(cls, parameters: Parameters, mean: Mean, inputs: np.ndarray, found: Solution) -> "ExactPosterior":
         """Without padded rows, which come last."""
         rows = len(inputs)
-        factor, weights, coefficients, whitened, basis_factor, _ = (np.asarray(part) for part in found)
+        here = jax.default_backend() == "cpu"
+        factor, weights, coefficients, whitened, basis_factor, _ = map(np.asarray, found) if here else found
         kernel, noise = jax.tree.map(np.asarray, parameters.kernel), float(parameters.noise)
-        arrays = factor[:rows, :rows], weights[:rows], coefficients, whitened[:rows], basis_factor
+        factor = factor if len(factor) == rows else factor[:rows, :rows]
+        arrays = factor, weights[:rows], coefficients, whitened[:rows], basis_factor
         return cls(kernel, noise, mean, inputs, *arrays)
 
     def predict(self, new: np.ndarray, full: bool = False) -> tuple[np.ndarray, np.ndarray]:

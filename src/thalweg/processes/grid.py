@@ -22,13 +22,13 @@ from thalweg.kernels import Grid, Kernel
 from thalweg.processes import torus
 from thalweg.processes.evidence import Optimum, maximise
 from thalweg.processes.exact import Parameters
-from thalweg.processes.iterative import TOLERANCE
+from thalweg.processes.iterative import Rows
 from thalweg.processes.means import Mean
 from thalweg.processes.scan import Start, best_start, periodogram
 from thalweg.processes.torus import Coordinates, Moments, flat
 
-DIMENSIONS = 3
-"""The most features that a grid can have."""
+DIMENSIONS, AUTOMATIC = 3, 1
+"""The most features that a grid can have, and up to which it is the cheapest way for many rows."""
 
 _LEAST_NODES, _MOST_NODES, _NODES_A_ROW = 2**12, 2**18, 16
 """A grid has no more nodes than this number for each row, between two limits."""
@@ -40,9 +40,9 @@ _FINE, _COARSE = 1.5, 0.9
 """Nodes within the fine scale: so many by choice, and so many at least."""
 
 _PROBES, _SAMPLES = 8, 64
-_DIGITS, _PROBE_DIGITS, _LAST_DIGITS = 1e-6, 1e-3, 1e-8
-"""Residuals of solves for the targets and for probes in a search, and for the targets at its end, in the norm of the
-preconditioner."""
+_DIGITS, _PROBE_DIGITS, _LAST_DIGITS, _SAMPLE_DIGITS = 1e-6, 1e-3, 1e-8, 3e-4
+"""Residuals of solves for the targets and for probes in a search, and for the targets and samples at its end, in the
+norm of the preconditioner."""
 
 _GRIDS = 4
 """Grids that a search may go through."""
@@ -55,16 +55,6 @@ _FIRST_STEP = 3.0
 
 _FIRST_STEPS = 12
 """Steps of the search for a family that is tried."""
-
-
-class Rows(NamedTuple):
-    """Rows on the host: inputs, targets, basis of the mean, known noise and weights."""
-
-    inputs: np.ndarray
-    targets: np.ndarray
-    basis: np.ndarray
-    known: np.ndarray
-    weights: np.ndarray
 
 
 class Lattice(NamedTuple):
@@ -162,17 +152,16 @@ class Problem:
         arrays = (parameters.kernel, self.spacing, given, shares, self.probes, tolerance)
         return torus.evaluate(*arrays, nodes=self.grid.shape, targets=self.targets)
 
-    def loss_and_slope(self, parameters: Parameters, _: Any = None) -> tuple[float, Parameters]:
+    def loss_and_slope(self, parameters: Parameters) -> tuple[float, Parameters]:
         """−log p(y), and its derivative in the logarithms of the parameters."""
         noise = float(parameters.noise)
         found = self.evaluate(parameters)
         rest = torus.left_of_determinant(found.solves, np.asarray(self.probes))
+        determinant = float(found.known_determinant) + rest + float(np.sum(np.log(self.rows.variances(noise))))
+        loss = (float(found.misfit) + self.targets * determinant) / 2 + self.rows.constant(noise)
         variances = noise + self.rows.known
-        # A row of weight w stands for w equal ones.
-        constant = float(np.sum(self.rows.weights * np.log(2 * np.pi * variances)))
-        loss = float(found.misfit) + self.targets * (float(found.known_determinant) + rest + constant)
-        grows = float(np.sum(self.rows.weights * noise / variances))
-        return loss / 2, Parameters(found.kernel_slope, found.noise_slope + self.targets * grows / 2)
+        grows = noise / variances * (self.targets * self.rows.weights - self.rows.scatter / variances)
+        return loss, Parameters(found.kernel_slope, found.noise_slope + float(np.sum(grows)) / 2)
 
 
 def check(starts: list[Parameters], rows: Rows) -> None:
@@ -236,7 +225,7 @@ def _search(
     for _ in range(_GRIDS):
         problem = Problem(rows, made.grid, seed)
         unit = len(rows.inputs) / _FIRST_STEP
-        found = maximise(None, start, start, max_iter, learn_noise, least_noise, problem.loss_and_slope, unit)
+        found = maximise(problem, start, start, max_iter, learn_noise, least_noise, unit)
         steps += found.steps
         if found.status is Status.INTERRUPTED or made.suits(found.parameters.kernel, rows.inputs):
             break
@@ -327,7 +316,7 @@ def posterior(parameters: Parameters, mean: Mean, problem: Problem, seed: int) -
         problem.columns[:, problem.targets :],
         errors,
         white,
-        jnp.asarray([_LAST_DIGITS] * problem.columns.shape[1] + [TOLERANCE] * _SAMPLES),
+        jnp.asarray([_LAST_DIGITS] * problem.columns.shape[1] + [_SAMPLE_DIGITS] * _SAMPLES),
         nodes=grid.shape,
         targets=problem.targets,
     )

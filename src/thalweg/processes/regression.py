@@ -5,6 +5,7 @@ Kernels are in the units of the data. What makes a search independent of units i
 Everything here runs in float64, inside a scope.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
@@ -15,38 +16,46 @@ import numpy as np
 from thalweg import trees
 from thalweg.codec import storable
 from thalweg.descent import Status
-from thalweg.kernels import Gaussian, Kernel, Matern32, Matern52, Stationary
+from thalweg.kernels import Gaussian, Kernel, Matern12, Matern32, Matern52, Stationary
 from thalweg.processes import exact, grid, iterative
 from thalweg.processes.evidence import Optimum, maximise
 from thalweg.processes.exact import ExactPosterior, Observations, Parameters
 from thalweg.processes.grid import GridPosterior
-from thalweg.processes.iterative import PathwisePosterior
+from thalweg.processes.iterative import Climb, PathwisePosterior, Rows
 from thalweg.processes.means import KINDS, Mean
 from thalweg.threads import enough_threads
 
-_FAMILIES: tuple[type[Kernel], ...] = (Matern32, Matern52, Gaussian)
+_FAMILIES: tuple[type[Kernel], ...] = (Matern32, Matern52, Gaussian, Matern12)
 """The kernels that are compared where none is given."""
 
 _LEVELS = (200, 1_000, 4_000)
 """Rows on which parameters are looked for before all rows are taken."""
 
-_SUBSET = 5_000
-"""Rows that parameters are learned from where the covariance of all cannot be factorised."""
+_ACCELERATED_LEVEL = 16_000
+"""One more of them on an accelerator."""
 
-_CLOSE = 3.0
-"""Nats by which a search may be behind the best and yet go on with more rows."""
+_CLIMBED, _CLIMBING_STEPS = {True: 20_000, False: 300_000}, 6
+"""Rows up to which, on a CPU and on an accelerator, parameters are learned on all rows by solves; and steps of it."""
 
-_LAST_STEPS = 10
-"""Steps of the search on all rows, where they are more than twice the last level."""
+_CLOSE = 10.0
+"""Nats by which a family may be behind the best and yet go on with more rows."""
+
+_DEAR = 2_000
+"""Rows above which, on a CPU, two families go on, and one at the end."""
+
+_LATER_STEPS, _SETTLED = 25, 8_000
+"""Steps of a search that starts from where one on fewer rows ended, unless it is the last and its rows are few."""
 
 _EXACT_ON_CPU = 12_000
 """Rows up to which factorising on a CPU takes less time than solving."""
 
-_MATRICES = 5
+_MATRICES = 4
 """Matrices of n² numbers that exist at a time in a step of the exact way."""
 
-_STARTING_NOISE, _LEAST_NOISE = 0.1, 1e-8
-"""The share of the targets' variance that is noise: where a search starts, and the least that it may find."""
+_STARTING_NOISE, _PARTIAL_NOISE, _LEAST_NOISE = 0.1, 1e-4, 1e-8
+"""The share of the targets' variance that is noise: where a search starts, and the least that it may find on a part of
+the rows, where a few that agree by chance would say that there is none, and on all.
+"""
 
 _RESTART_SPREAD = 1.0
 """Standard deviation of the logarithm of the parameters at a restart."""
@@ -91,7 +100,7 @@ class Regression:
     posterior: ExactPosterior | PathwisePosterior | GridPosterior
     method: str
     log_marginal_likelihood: float
-    """Of the rows that parameters were learned from."""
+    """Of all rows."""
     steps: int
     """How often the likelihood was evaluated."""
     status: Status
@@ -102,17 +111,38 @@ class Regression:
         return self.posterior.residual <= iterative.TOLERANCE
 
 
-class _Rows(NamedTuple):
-    """Rows as :class:`~thalweg.processes.exact.Observations` has them, on the host and without padding."""
+class _Given(NamedTuple):
+    """Rows that count, as they came but for their order."""
 
     inputs: np.ndarray
     targets: np.ndarray
-    basis: np.ndarray
     known: np.ndarray
     weights: np.ndarray
 
-    def take(self, chosen: np.ndarray) -> Observations:
-        return Observations.padded(*(array[chosen] for array in self))
+    @classmethod
+    def of(cls, inputs: np.ndarray, targets: np.ndarray, known: np.ndarray, weights: np.ndarray) -> "_Given":
+        """In an order that does not depend on that given."""
+        counted = np.flatnonzero(weights > 0)
+        table = np.column_stack([weights, targets, known, inputs])[counted]
+        order = counted[np.lexsort(table.T)]
+        return cls(inputs[order], targets[order], known[order], weights[order])
+
+    def merged(self, mean: Mean, separate: bool, chosen: np.ndarray | None = None) -> Rows:
+        """Rows at one place made one, of their mean and their total weight, unless they are to stay ``separate``."""
+        inputs, targets, known, weights = (array if chosen is None else array[np.sort(chosen)] for array in self)
+        if separate:
+            return Rows(inputs, targets, mean.basis(inputs), known, weights, np.zeros(len(inputs)))
+        # Equal places follow one another.
+        places = np.column_stack([inputs, known])
+        which = np.concatenate([[0], np.cumsum(np.any(places[1:] != places[:-1], axis=1))])
+        first = np.concatenate([[True], which[1:] != which[:-1]])
+        total = np.bincount(which, weights)
+        offset = targets[first][which]  # near which nothing is lost to rounding
+        near = np.stack([np.bincount(which, weights * part) for part in (targets - offset).T], axis=1) / total[:, None]
+        away = targets - offset - near[which]
+        scatter = np.bincount(which, weights * np.sum(away**2, axis=1))
+        inputs = inputs[first]
+        return Rows(inputs, targets[first] + near, mean.basis(inputs), known[first], total, scatter)
 
 
 def fit_regressor(
@@ -154,18 +184,18 @@ def fit_regressor(
     (True, True)
     """
     ones = np.ones(len(inputs))
-    inputs, targets, known, weights = _distinct(
-        inputs, targets, 0 * ones if known is None else known, ones if weights is None else weights, kernel
-    )
-    mean = Mean.of(settings.mean, inputs, weights)
-    rows = _Rows(inputs, targets, mean.basis(inputs), known, weights)
+    given = _Given.of(inputs, targets, 0 * ones if known is None else known, ones if weights is None else weights)
+    mean = Mean.of(settings.mean, given.inputs, given.weights)
+    separate = isinstance(kernel, Kernel) and not kernel.stationary  # each row has its own white noise
+    rows = given.merged(mean, separate)
     method = _way(len(rows.inputs)) if settings.method == "auto" else settings.method
     with jax.enable_x64(True), enough_threads(len(rows.inputs)):
-        if settings.method in ("auto", "grid"):
-            on_grid = _on_grid(_starts(rows, mean, kernel, noise), rows, mean, settings, noise is None, seed)
-            if on_grid is not None:
-                return on_grid
-        found = _learn(_starts(rows, mean, kernel, noise), rows, settings, method, noise is None, seed)
+        starts = _starts(rows, mean, kernel, noise)
+        on_grid = _on_grid(starts, rows, mean, settings, noise is None, seed)
+        if on_grid is not None:
+            return on_grid
+        levels = _Levels(given, mean, separate, rows, method == "exact", seed)
+        found = _learn(starts, levels, settings, noise is None, seed)
         if method == "exact":
             solution = exact.posterior(found.parameters, Observations.padded(*rows))
             loss = float(solution.loss)
@@ -177,26 +207,10 @@ def fit_regressor(
             posterior: ExactPosterior | PathwisePosterior
             posterior = ExactPosterior.of(found.parameters, mean, rows.inputs, solution)
         else:
-            loss = found.loss
-            variances = (float(found.parameters.noise) + rows.known) / rows.weights
-            posterior = iterative.posterior(found.parameters, mean, rows.inputs, rows.targets, variances, seed)
+            posterior = iterative.posterior(found.parameters, mean, rows, seed)
+            loss = posterior.loss
+            found = found._replace(status=Status.INTERRUPTED) if posterior.interrupted else found
     return Regression(posterior, method, -loss, found.steps, found.status)
-
-
-def _distinct(
-    inputs: np.ndarray, targets: np.ndarray, known: np.ndarray, weights: np.ndarray, kernel: Kernel | type | None
-) -> tuple[np.ndarray, ...]:
-    """Rows that count, equal ones made one of their total weight, in an order that does not depend on that given."""
-    counted = weights > 0
-    table = np.column_stack([inputs, targets, known])[counted]
-    if isinstance(kernel, Kernel) and not kernel.stationary:  # Each row has its own white noise.
-        order = np.lexsort(table.T)
-        table, weights = table[order], weights[counted][order]
-    else:
-        table, which = np.unique(table, axis=0, return_inverse=True)
-        weights = np.bincount(which.ravel(), weights[counted])
-    width = inputs.shape[1]
-    return table[:, :width], table[:, width:-1], table[:, -1], weights
 
 
 def _way(rows: int) -> str:
@@ -209,25 +223,26 @@ def _way(rows: int) -> str:
 
 
 def _on_grid(
-    starts: list[Parameters], rows: _Rows, mean: Mean, settings: RegressorSettings, free: bool, seed: int
+    starts: list[Parameters], rows: Rows, mean: Mean, settings: RegressorSettings, free: bool, seed: int
 ) -> Regression | None:
     """The posterior on a grid; None where that was not asked for and is not the cheapest way."""
-    data = grid.Rows(*rows)
     if settings.method == "auto":
-        few = len(rows.inputs) <= _EXACT_ON_CPU or rows.inputs.shape[1] > grid.DIMENSIONS
-        if few or not isinstance(starts[0].kernel, Stationary) or not np.all(starts[0].noise + rows.known > 0):
+        many = len(rows.inputs) > _EXACT_ON_CPU and rows.inputs.shape[1] <= grid.AUTOMATIC
+        if not many or not isinstance(starts[0].kernel, Stationary) or np.any(starts[0].noise + rows.known <= 0):
             return None
-    grid.check(starts, data)
-    begun = grid.starts_by_periodogram(starts, data, free) if settings.learn else [grid.Start(starts[0], np.nan)]
+    elif settings.method != "grid":
+        return None
+    grid.check(starts, rows)
+    begun = grid.starts_by_periodogram(starts, rows, free) if settings.learn else [grid.Start(starts[0], np.nan)]
     if settings.method == "auto" and not grid.suits(begun, rows.inputs):
         return None
     least_noise = _LEAST_NOISE / _STARTING_NOISE * float(starts[0].noise)
-    found, problem = grid.learn(begun, data, settings.max_iter if settings.learn else 0, free, least_noise, seed)
+    found, problem = grid.learn(begun, rows, settings.max_iter if settings.learn else 0, free, least_noise, seed)
     posterior = grid.posterior(found.parameters, mean, problem, seed)
     return Regression(posterior, "grid", -found.loss, found.steps, found.status)
 
 
-def _starts(rows: _Rows, mean: Mean, kernel: Kernel | type[Kernel] | None, noise: float | None) -> list[Parameters]:
+def _starts(rows: Rows, mean: Mean, kernel: Kernel | type[Kernel] | None, noise: float | None) -> list[Parameters]:
     """Where to start: kernels in the units of the data."""
     away = rows.targets - rows.targets[:1]
     away = away - np.average(away, axis=0, weights=rows.weights)
@@ -242,36 +257,67 @@ def _starts(rows: _Rows, mean: Mean, kernel: Kernel | type[Kernel] | None, noise
     return [Parameters(jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.float64), one), begun) for one in kernels]
 
 
-def _learn(
-    starts: list[Parameters], rows: _Rows, settings: RegressorSettings, method: str, free: bool, seed: int
-) -> Optimum:
+@dataclass(frozen=True)
+class _Levels:
+    """Parts of the rows that a search looks at one after another."""
+
+    given: _Given
+    mean: Mean
+    separate: bool
+    rows: Rows
+    whole: bool
+    """Whether the last part is all rows."""
+    seed: int
+
+    def __iter__(self) -> Iterator[tuple[Observations | Climb, bool]]:
+        """Parts, and whether it is the last."""
+        count, here = len(self.rows.inputs), jax.default_backend() == "cpu"
+        order = np.random.default_rng(self.seed).permutation(len(self.given.inputs))
+        sizes = [size for size in (_LEVELS if here else (*_LEVELS, _ACCELERATED_LEVEL)) if 2 * size < count]
+        climb = not self.whole and count <= _CLIMBED[here]
+        for size in sizes:
+            part = self.given.merged(self.mean, self.separate, order[:size])
+            yield Observations.padded(*part), not self.whole and not climb and size == sizes[-1]
+        if self.whole or not sizes:
+            yield Observations.padded(*self.rows), True
+        elif climb:
+            yield Climb(self.rows, self.mean, self.seed), True
+
+
+def _learn(starts: list[Parameters], levels: _Levels, settings: RegressorSettings, free: bool, seed: int) -> Optimum:
     """Search from all starts on few rows, and from the best of what they found on more, and on all."""
     if not settings.learn:
         return Optimum(starts[0], np.nan, 0, Status.CONVERGED, starts[0])
     rng = np.random.default_rng(seed)
-    count = len(rows.inputs)
-    order = np.random.default_rng(seed).permutation(count)
-    last = count if method == "exact" else min(count, _SUBSET)
-    least_noise = _LEAST_NOISE / _STARTING_NOISE * float(starts[0].noise)
+    unit = float(starts[0].noise) / _STARTING_NOISE
     begun = [(start, start) for start in starts]
     begun += [(start, _moved(start, rng)) for _ in range(settings.restarts) for start in starts]
     steps = 0
-    for size in [*(size for size in _LEVELS if 2 * size < last), last]:
-        data = rows.take(np.sort(order[:size]))
-        limit = settings.max_iter if size <= 2 * _LEVELS[-1] else min(settings.max_iter, _LAST_STEPS)
-        found: list[Optimum] = []
+    found: list[Optimum] = []
+    dear = _DEAR if jax.default_backend() == "cpu" else np.inf
+    for part, last in levels:
+        size = len(part.inputs)
+        begun = begun if size <= dear and isinstance(part, Observations) else begun[: 1 if last else 2]
+        if last and size > _SETTLED and len(begun) > 1:
+            # All rows tell families apart before they are fitted to them.
+            losses = [float(part.loss_and_slope(parameters)[0]) for _, parameters in begun]
+            begun = [begun[int(np.argmin(losses))]]
+        limit = min(settings.max_iter, _LATER_STEPS) if found and (size > _SETTLED or not last) else settings.max_iter
+        limit = min(limit, _CLIMBING_STEPS) if isinstance(part, Climb) else limit
+        least = (_LEAST_NOISE if last and levels.whole else _PARTIAL_NOISE) * unit
+        found = []
         for origin, start in begun:
-            found.append(maximise(data, start, origin, limit, free, least_noise))
+            found.append(maximise(part, start, origin, limit, free, least))
             steps += found[-1].steps
             if found[-1].status is Status.INTERRUPTED:
                 break
-        best = min(found, key=lambda one: one.loss)._replace(status=found[-1].status)
-        # On few rows families hardly differ: the first two go on if they are close.
-        close = sorted((one for one in found if one.loss < best.loss + _CLOSE), key=lambda one: one.loss)[:2]
-        begun = [(one.origin, one.parameters) for one in close]
-        if best.status is Status.INTERRUPTED:
-            break
-    return best._replace(steps=steps)
+        found.sort(key=lambda one: one.loss)
+        if any(one.status is Status.INTERRUPTED for one in found):
+            return found[0]._replace(steps=steps, status=Status.INTERRUPTED)
+        # On few rows families hardly differ: each goes on, from the best that it has found, while it is close.
+        best = {type(one.parameters.kernel): one for one in reversed(found) if one.loss < found[0].loss + _CLOSE}
+        begun = [(one.origin, one.parameters) for one in sorted(best.values(), key=lambda one: one.loss)]
+    return found[0]._replace(steps=steps)
 
 
 def _moved(start: Parameters, rng: np.random.Generator) -> Parameters:

@@ -5,6 +5,7 @@ drawn once (Wilson et al., 2020): one solve each, and variances that are never n
 """
 
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -128,6 +129,8 @@ class PathwisePosterior:
     """−log p(y) of all rows, estimated."""
     loss_error: float
     """Its standard error."""
+
+    coarse: ClassVar[bool] = False
 
     @property
     def observation_noise(self) -> float:

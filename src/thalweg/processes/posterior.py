@@ -49,6 +49,7 @@ class ExactPosterior:
 
     residual: ClassVar[float] = 0.0
     """That of a solve: none."""
+    coarse: ClassVar[bool] = False
 
     @classmethod
     def of(cls, parameters: Parameters, mean: Mean, inputs: np.ndarray, found: Solution) -> "ExactPosterior":
@@ -135,6 +136,7 @@ class MixedPosterior:
     """As in :class:`ExactPosterior`."""
 
     residual: ClassVar[float] = 0.0
+    coarse: ClassVar[bool] = False
 
     @classmethod
     def of(cls, best: Parameters, mean: Mean, rows: host.Rows, drawn: list[Parameters]) -> "MixedPosterior":

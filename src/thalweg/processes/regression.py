@@ -16,10 +16,11 @@ import numpy as np
 from thalweg import trees
 from thalweg.codec import storable
 from thalweg.descent import Status
-from thalweg.kernels import Gaussian, Kernel, Matern12, Matern32, Matern52
-from thalweg.processes import host, iterative
+from thalweg.kernels import Gaussian, Kernel, Matern12, Matern32, Matern52, Stationary
+from thalweg.processes import grid, host, iterative
 from thalweg.processes.evidence import Landscape, Optimum, maximise, plausible
 from thalweg.processes.exact import Observations, Parameters
+from thalweg.processes.grid import GridPosterior
 from thalweg.processes.host import Rows
 from thalweg.processes.iterative import Climb, PathwisePosterior
 from thalweg.processes.means import KINDS, Mean
@@ -78,7 +79,7 @@ class RegressorSettings:
     1
     """
 
-    methods: ClassVar[tuple[str, ...]] = ("auto", "exact", "iterative")
+    methods: ClassVar[tuple[str, ...]] = ("auto", "exact", "iterative", "grid")
     means: ClassVar[tuple[str, ...]] = KINDS
 
     method: str = "auto"
@@ -104,7 +105,7 @@ class Regression:
     True
     """
 
-    posterior: ExactPosterior | MixedPosterior | PathwisePosterior
+    posterior: ExactPosterior | MixedPosterior | PathwisePosterior | GridPosterior
     method: str
     log_marginal_likelihood: float
     """Of all rows."""
@@ -198,6 +199,9 @@ def fit_regressor(
     method = _way(len(rows.inputs)) if settings.method == "auto" else settings.method
     with jax.enable_x64(True), enough_threads(len(rows.inputs)):
         starts = _starts(rows, mean, kernel, noise)
+        on_grid = _on_grid(starts, rows, mean, settings, noise is None, seed)
+        if on_grid is not None:
+            return on_grid
         levels = _Levels(given, mean, separate, rows, method == "exact", seed)
         found = _learn(starts, levels, settings, noise is None, seed)
         if method == "exact":
@@ -234,6 +238,26 @@ def _way(rows: int) -> str:
     if limit is None:
         return "exact" if rows <= _EXACT_ON_CPU else "iterative"
     return "exact" if _MATRICES * 8 * rows**2 < 0.9 * limit else "iterative"
+
+
+def _on_grid(
+    starts: list[Parameters], rows: Rows, mean: Mean, settings: RegressorSettings, free: bool, seed: int
+) -> Regression | None:
+    """The posterior on a grid; None where that was not asked for and is not the cheapest way."""
+    if settings.method == "auto":
+        many = len(rows.inputs) > _EXACT_ON_CPU and rows.inputs.shape[1] <= grid.AUTOMATIC
+        if not many or not isinstance(starts[0].kernel, Stationary) or np.any(starts[0].noise + rows.known <= 0):
+            return None
+    elif settings.method != "grid":
+        return None
+    grid.check(starts, rows)
+    begun = grid.starts_by_periodogram(starts, rows, free) if settings.learn else [grid.Start(starts[0], np.nan)]
+    if settings.method == "auto" and not grid.suits(begun, rows.inputs):
+        return None
+    least_noise = _LEAST_NOISE / _STARTING_NOISE * float(starts[0].noise)
+    found, problem = grid.learn(begun, rows, settings.max_iter if settings.learn else 0, free, least_noise, seed)
+    posterior = grid.posterior(found.parameters, mean, problem, seed)
+    return Regression(posterior, "grid", -found.loss, found.steps, found.status)
 
 
 def _starts(rows: Rows, mean: Mean, kernel: Kernel | type[Kernel] | None, noise: float | None) -> list[Parameters]:

@@ -26,7 +26,7 @@ _DIFFERENCE = 0.03
 _TAIL = 5.0
 """Degrees of freedom of the t law that approximates the posterior of the parameters."""
 
-_FORGOTTEN = 8
+_FORGOTTEN = 16
 """Steps of the chain before the first draw."""
 
 
@@ -129,10 +129,10 @@ def maximise(
 def plausible(landscape: Landscape, best: Parameters, count: int, rng: np.random.Generator) -> list[Parameters]:
     """Parameters drawn from their posterior, by a Markov chain that starts from the best ones.
 
-    Elliptical slice sampling (Murray, Adams and MacKay, 2010; Nishihara, Murray and Adams, 2014) around a t law, made of
-    the curvature at the best: each step draws an ellipse through the present point and turns on it until the posterior
-    allows it, so no step is rejected and there is nothing to tune. Where the law is about right, draws are nearly
-    independent.
+    Elliptical slice sampling (Murray, Adams and MacKay, 2010; Nishihara, Murray and Adams, 2014) around a t law made
+    of the curvature at the best: each step draws an ellipse through the present point and turns on it until the
+    posterior allows it, so no step is rejected and there is nothing to tune. Where the law is about right, draws are
+    nearly independent.
     """
     mode = landscape.logs(best)
     root, whiten = _laplace(landscape, mode)

@@ -120,9 +120,8 @@ def test_rows_left_out_are_predicted_as_by_a_fit_without_them():
 
 def test_a_row_that_alone_determines_the_mean_is_not_predicted_by_others():
     inputs = np.array([[0.0], [0.0], [5.0]])
-    data = host.Rows(
-        inputs, inputs, Mean("linear", np.zeros(1), np.ones(1)).basis(inputs), np.zeros(3), np.ones(3), np.zeros(3)
-    )
+    basis = Mean("linear", np.zeros(1), np.ones(1), np.array([0])).basis(inputs)
+    data = host.Rows(inputs, inputs, basis, np.zeros(3), np.ones(3), np.zeros(3))
     found = data.solution(Parameters(made(Gaussian(1.0)), np.asarray(0.1)))
     assert np.isinf(exact.left_out(found, np, jax.scipy.linalg)[1][2])
 
@@ -132,6 +131,13 @@ def test_deviations_are_widened_by_as_much_as_they_were_too_small_and_never_narr
     gaps = factor * np.random.default_rng(1).normal(size=(1, 20000, 1))
     # Of a quantile at 95 %: √(0.05 · 0.95 / 20,000) / (2 φ(1.96)) = 0.013, against 1.96.
     assert widening(gaps, np.ones((1, 20000))) == pytest.approx(max(1.0, factor), rel=5 * 0.013 / 1.96)
+
+
+def test_a_plane_has_slopes_that_the_rows_tell_apart():
+    doubled = np.column_stack([INPUTS, INPUTS[:, 0] * 3 + 1, np.full(24, 7.0)])
+    assert np.linalg.matrix_rank(Mean.of("linear", doubled).basis(doubled)) == 3
+    assert Mean.of("linear", doubled).basis(doubled).shape[1] == 3
+    assert Mean.of("linear", doubled[:2]).basis(doubled[:2]).shape[1] == 1
 
 
 class _Bent:
@@ -182,7 +188,7 @@ def mixed():
 
 def test_a_mixture_has_the_moments_of_its_parts(mixed):
     assert isinstance(mixed, MixedPosterior)
-    assert len(mixed.parts) == 16
+    assert len(mixed.parts) == 64
     means, covariances = map(np.array, zip(*(part.predict(NEW, full=True) for part in mixed.parts), strict=True))
     second = covariances.mean(axis=0) + np.mean([np.outer(m, m) for m in means[:, :, 0]], axis=0)
     mean, covariance = mixed.predict(NEW, full=True)
@@ -205,15 +211,15 @@ def test_parameters_that_are_given_are_certain():
 
 
 @pytest.mark.slow
-def test_intervals_cover_with_nine_rows_and_a_kernel_to_learn():
+def test_intervals_cover_with_25_rows_and_a_kernel_to_learn():
     """Of functions drawn from a process: what a point estimate of the parameters misses by far."""
     covered, rng = [], np.random.default_rng(3)
     for _ in range(200):
-        places = rng.uniform(0, 4, size=(29, 1))
-        truth = host.matrix(made(Gaussian(1.0)), places) + 1e-9 * np.eye(29)
-        values = np.linalg.cholesky(truth) @ rng.normal(size=29) + 0.2 * rng.normal(size=29)
-        model = fit_regressor(places[:9], values[:9, None], RegressorSettings(restarts=0), Gaussian).posterior
-        mean, variance = model.predict(places[9:])
+        places = rng.uniform(0, 4, size=(45, 1))
+        truth = host.matrix(made(Gaussian(1.0)), places) + 1e-9 * np.eye(45)
+        values = np.linalg.cholesky(truth) @ rng.normal(size=45) + 0.2 * rng.normal(size=45)
+        model = fit_regressor(places[:25], values[:25, None], RegressorSettings(restarts=0), Gaussian).posterior
+        mean, variance = model.predict(places[25:])
         deviations = np.sqrt(variance + model.observation_noise)
-        covered.append(np.mean(np.abs(values[9:] - mean[:, 0]) < 1.96 * deviations))
+        covered.append(np.mean(np.abs(values[25:] - mean[:, 0]) < 1.96 * deviations))
     assert 0.93 < np.mean(covered) < 0.98

@@ -3,10 +3,14 @@
 from dataclasses import dataclass
 
 import numpy as np
+import scipy.linalg
 
 from thalweg.codec import storable
 
 KINDS = ("zero", "constant", "linear")
+
+_DEPENDENT = 1e-6
+"""A feature of which others leave no more than this is theirs."""
 
 
 @storable
@@ -16,14 +20,16 @@ class Mean:
 
     Examples
     --------
-    >>> mean = Mean.of("linear", np.array([[0.0], [2.0]]))
+    >>> mean = Mean.of("linear", np.array([[-1.0], [1.0], [-1.0], [1.0]]))
     >>> mean.basis(np.array([[3.0]]))
-    array([[1., 2.]])
+    array([[1., 3.]])
     """
 
     kind: str
     centre: np.ndarray
     scale: np.ndarray
+    features: np.ndarray
+    """Those that a plane has a slope in."""
 
     @classmethod
     def of(cls, kind: str, inputs: np.ndarray, weights: np.ndarray | None = None) -> "Mean":
@@ -31,7 +37,12 @@ class Mean:
         centre = inputs[0] + np.average(inputs - inputs[0], axis=0, weights=weights)
         scale = np.sqrt(np.average((inputs - centre) ** 2, axis=0, weights=weights))
         # A feature that is constant up to rounding has no scale.
-        return cls(kind, centre, np.where(scale > 1e-12 * np.abs(centre), scale, 1.0))
+        varies = scale > 1e-12 * np.abs(centre)
+        scale = np.where(varies, scale, 1.0)
+        # Slopes that the rows tell apart, and fewer than would go through all of them.
+        _, sizes, order = scipy.linalg.qr((inputs - centre) / scale * varies, mode="economic", pivoting=True)
+        rank = np.sum(np.abs(np.diag(sizes)) > _DEPENDENT * max(1.0, abs(sizes[0, 0])))
+        return cls(kind, centre, scale, np.sort(order[: min(rank, (len(inputs) - 1) // 2)]))
 
     def basis(self, inputs: np.ndarray) -> np.ndarray:
         """The columns at some inputs."""
@@ -42,4 +53,4 @@ class Mean:
             case "constant":
                 return ones
             case _:
-                return np.concatenate([ones, (inputs - self.centre) / self.scale], axis=1)
+                return np.concatenate([ones, ((inputs - self.centre) / self.scale)[:, self.features]], axis=1)

@@ -62,8 +62,8 @@ _STARTING_NOISE, _PARTIAL_NOISE, _LEAST_NOISE = 0.1, 1e-4, 1e-8
 the rows, where a few that agree by chance would say that there is none, and on all.
 """
 
-_UNCERTAIN, _PLAUSIBLE = 500, 16
-"""Rows up to which the uncertainty of parameters is counted, and how many plausible ones are drawn."""
+_UNCERTAIN, _DRAWS = 500, (16, 64)
+"""Rows up to which the uncertainty of parameters is counted, and how many are drawn: more where rows are few."""
 
 _RESTART_SPREAD = 1.0
 """Standard deviation of the logarithm of the parameters at a restart."""
@@ -215,7 +215,8 @@ def fit_regressor(
             posterior: ExactPosterior | MixedPosterior | PathwisePosterior
             if settings.learn and found.status is not Status.INTERRUPTED and len(rows.inputs) <= _UNCERTAIN:
                 landscape = Landscape(rows, found.origin, noise is None)
-                drawn = plausible(landscape, found.parameters, _PLAUSIBLE, np.random.default_rng([seed, 1]))
+                count = int(np.clip(_DRAWS[0] * _UNCERTAIN // len(rows.inputs), *_DRAWS))
+                drawn = plausible(landscape, found.parameters, count, np.random.default_rng([seed, 1]))
                 posterior = MixedPosterior.of(found.parameters, mean, rows, drawn)
             else:
                 posterior = ExactPosterior.of(found.parameters, mean, rows.inputs, solution)

@@ -23,7 +23,7 @@ from jaxtyping import Array, Key
 
 from thalweg import arguments
 from thalweg.compiling import quick_options
-from thalweg.spectral.chebyshev import evaluate
+from thalweg.spectral.chebyshev import IllConditionedError, evaluate
 from thalweg.spectral.operators import Operator
 from thalweg.spectral.operators.base import check_products
 
@@ -49,10 +49,6 @@ class NotPositiveDefiniteError(ValueError):
     >>> issubclass(NotPositiveDefiniteError, ValueError)  # so that ``except ValueError`` catches it
     True
     """
-
-
-class IllConditionedError(ValueError):
-    """More digits or more products would be needed than there are; a factorisation may do."""
 
 
 def spectrum(
@@ -249,7 +245,7 @@ def check_interval(interval: Any) -> tuple[float | None, float | None]:
         return None, None
     if not (isinstance(interval, tuple | list) and len(interval) == 2):
         raise ValueError(f"interval must be (lower, upper), either of them None to be found; found {interval!r}")
-    lower, upper = (None if end is None else float(arguments.number("ends of interval", end)) for end in interval)
+    lower, upper = (None if end is None else arguments.real("ends of interval", end) for end in interval)
     if lower is not None and upper is not None and not lower < upper:
         raise ValueError(f"interval must be (lower, upper) with lower < upper, found ({lower}, {upper})")
     return lower, upper

@@ -141,7 +141,7 @@ class _LowRankRequest(Request):
         if self.rank is not None:
             arguments.whole(f"rank of {name}", self.rank)
         if self.noise is not None:
-            arguments.number(f"noise of {name}", self.noise, above=0)
+            arguments.real(f"noise of {name}", self.noise, above=0)
 
     def build(self, operator: Operator, key: Key[Array, ""], probes: int) -> LowRank:
         """Find σ², then Ω."""
@@ -150,7 +150,7 @@ class _LowRankRequest(Request):
         level, own = self.noise, None
         if level is None:
             own = operator.split()[1]
-            level = None if own is None else float(arguments.number("noise of the operator", own, above=0))
+            level = None if own is None else arguments.real("noise of the operator", own, above=0)
         return self._built(operator, level, own is not None, key, probes)
 
     @abstractmethod

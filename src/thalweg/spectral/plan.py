@@ -130,7 +130,7 @@ def plan(
     scale = float(np.asarray(2.0 / (upper - lower), dtype))
     shift = float(np.asarray((upper + lower) / (upper - lower), dtype))
     lower, upper = (shift - 1.0) / scale, (shift + 1.0) / scale
-    value = series(function, lower, upper)
+    value = series(function, lower, upper, at=np.clip(bounds.nodes, lower, upper))
     slope = series(reciprocal if form == "inverse" else function, lower, upper, derivative=form != "inverse")
     nodes, weights = _density(bounds, lower, upper, value.size)
     tuner = Tuner(
@@ -153,7 +153,7 @@ def plan(
         preconditioner=built,
         offset=_offset(form, built, dtype),
         rounding=jnp.asarray(_rounding(function, tuner, lower, upper, dtype), dtype),
-        least_variance=jnp.asarray(predicted.degree / units, dtype),
+        least_error=jnp.asarray(np.sqrt(predicted.degree / units), dtype),
         lower=np.asarray(lower),
         upper=np.asarray(upper),
         mean_degree=np.asarray(chosen.mean),
@@ -191,11 +191,11 @@ def check_options(
         arguments.one_of("gradient", gradient, GRADIENTS)
     for name, value, above in (("degree", degree, 0.0), ("rho", rho, 1.0)):
         if value is not None:
-            arguments.number(name, value, above=above)
+            arguments.real(name, value, above=above)
     check_interval(interval)
     _form(f, preconditioner)
     units, group = _check_counts(probes, group, probe, operator.dimension)
-    return units, group, float(arguments.number("slack", slack, least=1))
+    return units, group, arguments.real("slack", slack, least=1)
 
 
 def _form(f: Callable[[Any], Any], preconditioner: Any) -> tuple[Callable[[Any], Any], str]:
@@ -278,4 +278,6 @@ def _rounding(function: Callable[[Any], Any], tuner: Tuner, lower: float, upper:
     slopes = np.abs(evaluate(function, points, derivative=True))
     values = np.abs(evaluate(function, points))
     moved = 0.1 * (upper - lower) * float(tuner.weights @ slopes) + float(tuner.weights @ values)
-    return float(jnp.finfo(dtype).eps) * tuner.dimension * moved
+    # And where no node lies but an eigenvalue may, f is off by what its series is.
+    anywhere = float(np.linalg.norm(np.arange(tuner.value.size) * tuner.value))
+    return float(jnp.finfo(dtype).eps) * float(np.hypot(tuner.dimension * moved, anywhere))

@@ -41,7 +41,7 @@ def target_of(rtol: float | None, atol: float | None) -> Target | None:
     if rtol is None and atol is None:
         return None
     relative, absolute = (
-        0.0 if tolerance is None else float(arguments.number(name, tolerance, above=0))
+        0.0 if tolerance is None else arguments.real(name, tolerance, above=0)
         for name, tolerance in (("rtol", rtol), ("atol", atol))
     )
     return lambda value: max(absolute, relative * abs(value))
@@ -152,12 +152,15 @@ def _refined(
     cheaper = factorisation_is_cheaper(f, operator, plan, batches_wanted(first, target, rounding)[0])
     if method == "auto" and cheaper:
         return exact_sum(f, operator)
+    advice = "A factorisation would be cheaper: method='auto' uses it." if cheaper else ""
+    if not np.any(plan.tables.weights[1:]):
+        advice += f" f is {float(plan.tables.weights[0]):.6g} wherever it was tried: what is narrower goes unseen."
     draw = lambda index: plan.estimate(operator, jax.random.fold_in(key, index))
     result = refine(draw, first, target, budget, rounding)
     return dataclasses.replace(
         result,
         products=result.products + jnp.asarray(spent, result.products.dtype),
-        advice="A factorisation would be cheaper: method='auto' uses it." if cheaper else "",
+        advice=advice.strip(),
     )
 
 

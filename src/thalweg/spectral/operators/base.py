@@ -16,6 +16,8 @@ import numpy as np
 import scipy.linalg
 from jaxtyping import Array, Float, Int
 
+EPS = float(np.finfo(np.float64).eps)
+
 
 class Strips(NamedTuple):
     """A faster way through the recurrence: ``advance(u, w) -> (w⁺, w·w⁺, ‖w⁺‖²)`` on blocks padded to ``rows``."""
@@ -138,6 +140,10 @@ class Operator(eqx.Module):
         """All eigenvalues in float64, of an operator whose arrays are known, in ascending order."""
         return scipy.linalg.eigvalsh(self.on_host(), check_finite=False)
 
+    def moved(self, eigenvalues: np.ndarray) -> np.ndarray:
+        """By how much rounding is expected to have moved each of those :meth:`eigenvalues`."""
+        return np.full(eigenvalues.shape, EPS * np.max(np.abs(eigenvalues)))
+
 
 class SumOperator(Operator):
     """A + B + …: what each term knows, added up.
@@ -247,6 +253,10 @@ class ShiftedOperator(Operator):
         """Those of K, and σ²."""
         return self.operator.eigenvalues() + float(self.noise)
 
+    def moved(self, eigenvalues: np.ndarray) -> np.ndarray:
+        """What moves those of K, and the addition."""
+        return self.operator.moved(eigenvalues - float(self.noise)) + EPS * np.abs(eigenvalues)
+
     @property
     def dimension(self) -> int:
         """That of K."""
@@ -278,6 +288,12 @@ class ShiftedOperator(Operator):
         return self.operator.strips(scale, shift - scale * self.noise)
 
 
+def moved_squares(squares: np.ndarray) -> np.ndarray:
+    """By how much squares s² move where every s is off by eps of the largest."""
+    each = EPS * np.sqrt(np.max(squares))
+    return (2.0 * np.sqrt(np.maximum(squares, 0.0)) + each) * each
+
+
 def frozen(operator: Operator) -> Operator:
     """The same operator with its arrays held constant under differentiation."""
     arrays, rest = eqx.partition(operator, eqx.is_array)
@@ -306,6 +322,12 @@ def working_dtype(*dtypes: Any) -> np.dtype:
     floating = [jnp.dtype(dtype) for dtype in dtypes if jnp.issubdtype(dtype, jnp.floating)]
     widest = max(floating, key=lambda dtype: dtype.itemsize, default=jnp.result_type(float))
     return jnp.result_type(widest if widest.itemsize >= 4 else jnp.float32)
+
+
+def at_least_float32(tree: Any) -> Any:
+    """The same tree with arrays of half precision in float32: kernels of them are exact to float32, not to half."""
+    half = lambda leaf: eqx.is_inexact_array(leaf) and leaf.dtype.itemsize < 4
+    return jax.tree.map(lambda leaf: leaf.astype(jnp.float32) if half(leaf) else leaf, tree)
 
 
 def check_products(block: np.ndarray, product: Any, dtype: Any) -> None:

@@ -83,8 +83,8 @@ def spectrum(
     """
     size, dtype = operator.dimension, operator.dtype
     random = host_random(key, 1).standard_normal((size, 1))
-    start = jnp.asarray(random / np.linalg.norm(random), dtype)
-    state = (start, jnp.zeros_like(start), jnp.zeros((), dtype))
+    nothing = jnp.asarray(np.zeros((size, 1)), dtype)
+    state = (jnp.asarray(random / np.linalg.norm(random), dtype), nothing, jnp.asarray(0.0, dtype))
     alphas: list[float] = []
     betas: list[float] = []
     # Without reorthogonalisation it may take more steps than there are dimensions.
@@ -183,7 +183,7 @@ def host_random(key: Key[Array, ""], purpose: int) -> np.random.Generator:
 @cache
 def compiled(function: Callable[..., Any], quick: bool) -> Callable[..., Any]:
     """The function compiled, quickly or well; for calls from the host."""
-    options: dict[str, Any] = {"compiler_options": dict(quick_options())} if quick else {}
+    options: dict[str, Any] = {"compiler_options": dict(quick_options(loops=not quick))}
     return eqx.filter_jit(function, **options)
 
 

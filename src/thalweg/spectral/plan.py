@@ -145,15 +145,15 @@ def plan(
     chosen = tuner.choose(law, degree, gradient, rho)
     laws.warn_if_infinite(value, chosen)
     predicted = tuner.predict(value, chosen.floored)
-    weighted, slopes, log_survival, control = _tables(tuner, chosen, dtype)
+    weighted, slopes, log_survival, control = _tables(tuner, chosen, predicted.coefficient, dtype)
     return Plan(
         tables=Tables(jnp.asarray(scale, dtype), jnp.asarray(shift, dtype), weighted, slopes),
         log_survival=log_survival,
-        control=predicted.coefficient * control,
+        control=control,
         preconditioner=built,
         offset=_offset(form, built, dtype),
         rounding=jnp.asarray(_rounding(function, tuner, lower, upper, dtype), dtype),
-        least_error=jnp.asarray(np.sqrt(predicted.degree / units), dtype),
+        least_error=jnp.asarray(np.sqrt(max(predicted.degree, 0.0) / units), dtype),
         lower=np.asarray(lower),
         upper=np.asarray(upper),
         mean_degree=np.asarray(chosen.mean),
@@ -224,7 +224,7 @@ def _offset(form: str, built: Preconditioner | None, dtype: Any) -> Array:
     if built is None:
         return jnp.zeros((), dtype)
     known = built.log_determinant if form == "log" else built.inverse_trace
-    if not bool(jnp.isfinite(known)):
+    if not np.isfinite(float(known)):
         name = "log_determinant" if form == "log" else "inverse_trace"
         raise ValueError(f"the preconditioner's {name} must be finite for this sum, found {float(known)}: pass {name}=")
     return jnp.asarray(known, dtype)
@@ -251,7 +251,7 @@ def _density(bounds: Spectrum, lower: float, upper: float, size: int) -> tuple[n
     return thin(nodes, bounds.weights, max(8, min(400, 2_000_000 // max(size, 1))))
 
 
-def _tables(tuner: Tuner, law: laws.Law, dtype: Any) -> list[Array]:
+def _tables(tuner: Tuner, law: laws.Law, coefficient: float, dtype: Any) -> list[Array]:
     """b_j/S_j, b′_j/S_j, log S_j and the control variate, padded to a power of two: few shapes to compile for."""
     logs = law.floored.log_survival
     length = max(64, 1 << (logs.size - 1).bit_length())
@@ -266,7 +266,7 @@ def _tables(tuner: Tuner, law: laws.Law, dtype: Any) -> list[Array]:
             "Use float64, or scale f."
         )
     signs = np.cos(np.arange(length) * np.arccos(np.clip(tuner.centre, -1.0, 1.0)))
-    control = np.cumsum(weights * signs) - clenshaw(tuner.value, tuner.centre)
+    control = coefficient * (np.cumsum(weights * signs) - clenshaw(tuner.value, tuner.centre))
     padded = np.append(logs, np.full(length - logs.size, -np.inf))
     return [jnp.asarray(table, dtype) for table in (weights, weigh(tuner.slope), padded, control)]
 

@@ -153,13 +153,14 @@ def _refined(
     if method == "auto" and cheaper:
         return exact_sum(f, operator)
     advice = "A factorisation would be cheaper: method='auto' uses it." if cheaper else ""
-    if not np.any(plan.tables.weights[1:]):
-        advice += f" f is {float(plan.tables.weights[0]):.6g} wherever it was tried: what is narrower goes unseen."
+    weights = np.asarray(plan.tables.weights)
+    if not np.any(weights[1:]):
+        advice += f" f is {weights[0]:.6g} wherever it was tried: what is narrower goes unseen."
     draw = lambda index: plan.estimate(operator, jax.random.fold_in(key, index))
     result = refine(draw, first, target, budget, rounding)
     return dataclasses.replace(
         result,
-        products=result.products + jnp.asarray(spent, result.products.dtype),
+        products=jnp.asarray(float(jax.lax.stop_gradient(result.products)) + spent, result.products.dtype),
         advice=advice.strip(),
     )
 

@@ -62,6 +62,9 @@ class Operator(eqx.Module):
     """Steps of the recurrence per turn of its loop. With two the newer vector overwrites the older in place; with one
     the compiler copies a block every step, which counts where a product is as cheap as a copy."""
 
+    together: ClassVar[int | None] = None
+    """How many columns are best multiplied together, where that is no gain beyond them; None: all there are."""
+
     @property
     @abstractmethod
     def dimension(self) -> int:
@@ -230,6 +233,11 @@ class ShiftedOperator(Operator):
         return self.operator.stride
 
     @property
+    def together(self) -> int | None:  # type: ignore[override]
+        """As many as for K."""
+        return self.operator.together
+
+    @property
     def materialised(self) -> bool:  # type: ignore[override]
         """If K is."""
         return self.operator.materialised
@@ -312,9 +320,10 @@ def is_traced(tree: Any) -> bool:
 
 def gershgorin(diagonal: Array, radius: Array) -> tuple[float, float]:
     """Bounds of the spectrum by discs of the given centres and radii, with room for rounding."""
-    diagonal, radius = jax.lax.stop_gradient((diagonal, radius))
-    slack = 4 * float(jnp.finfo(diagonal.dtype).eps) * float(jnp.max(jnp.abs(diagonal) + radius))
-    return float(jnp.min(diagonal - radius)) - slack, float(jnp.max(diagonal + radius)) + slack
+    # On the host: nothing to compile.
+    centre, reach = map(np.asarray, jax.lax.stop_gradient((diagonal, radius)))
+    slack = 4 * float(jnp.finfo(centre.dtype).eps) * float(np.max(np.abs(centre) + reach))
+    return float(np.min(centre - reach)) - slack, float(np.max(centre + reach)) + slack
 
 
 def working_dtype(*dtypes: Any) -> np.dtype:

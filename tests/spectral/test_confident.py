@@ -10,6 +10,7 @@ import scipy.sparse
 from spectral_matrices import rbf, with_spectrum
 
 import thalweg.spectral as sp
+from thalweg.kernels import Gaussian
 from thalweg.spectral.chebyshev import series
 
 KEY = jax.random.key(0)
@@ -128,3 +129,34 @@ def test_rounding_is_never_left_out_of_the_bar():
     truth = np.sum(np.exp(-(((np.linspace(0.0, 1.0, 41) - 0.5) / 0.05) ** 2)))
     assert abs(float(e.value) - truth) < 5 * float(e.standard_error)
     assert float(sp.logdet(rbf(12, noise=0.5), KEY).standard_error) > 0
+
+
+def test_a_kernel_in_float32_is_factorised_in_float64_entries_and_all():
+    """A kernel's entries were float32's: off by ten standard errors and more at κ = 1e7."""
+    points = RNG.uniform(size=(60, 1)).astype(np.float32)
+    with jax.enable_x64(False):
+        A = sp.ShiftedOperator(sp.KernelOperator(Gaussian(lengthscale=0.5), jnp.asarray(points)), 1e-5)
+        found = sp.logdet(A, KEY)
+        products = sp.logdet(lambda block: A @ block, KEY, dimension=60)
+    K = np.asarray(Gaussian(lengthscale=0.5)(*2 * [jnp.asarray(points, jnp.float64)]))
+    truth = np.linalg.slogdet(K + float(A.noise) * np.eye(60))[1]
+    assert abs(float(found.value) - truth) < 2 * float(found.standard_error) < 1e-6 * abs(truth)
+    assert abs(float(products.value) - truth) < 5 * float(products.standard_error)
+
+
+def test_an_end_that_takes_more_steps_to_settle_is_not_refused():
+    """κ = 2e5, one eigenvalue apart from the rest: refused after 200 products."""
+    eigenvalues = np.append(10.0**-5.2, np.logspace(-3, 0, 399))
+    A = sp.FunctionOperator(lambda s, v: s[:, None] * v, jnp.asarray(eigenvalues), dimension=400)
+    e = sp.logdet(A, KEY, method="stochastic", probes=4)
+    assert abs(float(e.value) - np.sum(np.log(eigenvalues))) < 8 * float(e.standard_error)
+
+
+def test_the_noise_of_a_kernel_is_a_proven_lower_end():
+    K = sp.KernelOperator(Gaussian(lengthscale=0.3), jnp.asarray(RNG.uniform(size=(60, 2))))
+    low, high = sp.ShiftedOperator(K, 1e-2).bounds()
+    eigenvalues = np.linalg.eigvalsh(np.asarray(K.to_dense()) + 1e-2 * np.eye(60))
+    assert 0.999e-2 < low <= eigenvalues[0]
+    assert eigenvalues[-1] <= high
+    p = sp.plan("log", sp.ShiftedOperator(K, 1e-2), KEY, probes=4)
+    assert 0.9e-2 < float(p.lower) <= eigenvalues[0]

@@ -18,7 +18,7 @@ from thalweg.spectral.chebyshev import evaluate
 from thalweg.spectral.estimate import Estimate, Plan, Status
 from thalweg.spectral.functions import reciprocal
 from thalweg.spectral.operators import Operator
-from thalweg.spectral.operators.base import EPS, is_concrete, is_traced
+from thalweg.spectral.operators.base import EPS, is_concrete, is_traced, widened
 from thalweg.threads import enough_threads
 
 # Multiplications of a factorisation, in units of d³, weighted by how much slower than a product they run.
@@ -97,8 +97,12 @@ def _traced(f: Callable[[Any], Any], operator: Operator) -> Array:
 
 def _on_host(f: Callable[[Any], Any], operator: Operator) -> tuple[float, float, float, float]:
     """The sum, what rounding is expected to cost it, and the ends of the spectrum where they are known."""
+    if operator.materialised and operator.dtype != np.float64:
+        # Entries that are computed, such as a kernel's, are to have the digits of the factorisation.
+        with jax.enable_x64(True):
+            return _on_host(f, widened(operator))
     if by_cholesky(f):
-        return *_cholesky(f is jnp.log, operator.on_host()), np.nan, np.nan
+        return *_cholesky(f is jnp.log, operator.on_host(), operator.rounding), np.nan, np.nan
     eigenvalues = operator.eigenvalues()
     moved = operator.moved(eigenvalues)
     at_zero = float(evaluate(f, 0.0))
@@ -124,7 +128,7 @@ def _on_host(f: Callable[[Any], Any], operator: Operator) -> tuple[float, float,
     return float(np.sum(values)), float(error), float(eigenvalues[0]), float(eigenvalues[-1])
 
 
-def _cholesky(log: bool, dense: np.ndarray) -> tuple[float, float]:
+def _cholesky(log: bool, dense: np.ndarray, eps: float) -> tuple[float, float]:
     diagonal = np.diagonal(dense).copy()
     try:
         # LAPACK's order of a symmetric matrix: the transpose needs no copy but the factor's own.
@@ -147,7 +151,7 @@ def _cholesky(log: bool, dense: np.ndarray) -> tuple[float, float]:
         inverse, _ = scipy.linalg.lapack.dtrtri(root, lower=1)
         columns = np.sum(np.tril(inverse) ** 2, axis=0)
         value, own = float(np.sum(columns)), float(np.linalg.norm(columns))
-    return value, EPS * float(np.hypot(own, _sensitivity(root, np.sqrt(diagonal), 1 if log else 2)))
+    return value, eps * float(np.hypot(own, _sensitivity(root, np.sqrt(diagonal), 1 if log else 2)))
 
 
 def _sensitivity(root: np.ndarray, scale: np.ndarray, power: int) -> float:

@@ -5,7 +5,6 @@ import inspect
 from collections.abc import Callable
 from typing import Any
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -25,7 +24,7 @@ from thalweg.spectral.exact import (
     factorisation_is_cheaper,
 )
 from thalweg.spectral.operators import Operator, as_operator
-from thalweg.spectral.operators.base import frozen, is_concrete, is_traced
+from thalweg.spectral.operators.base import frozen, is_concrete, is_traced, widened
 from thalweg.spectral.operators.convert import check_dimension, is_wide
 from thalweg.spectral.plan import check_options
 from thalweg.spectral.plan import plan as make_plan
@@ -94,8 +93,7 @@ def summed(
         if operator.dtype == np.float64 or is_traced(operator):
             raise
     with jax.enable_x64(True):
-        wide = jax.tree.map(lambda leaf: leaf.astype(np.float64) if eqx.is_inexact_array(leaf) else leaf, operator)
-        found = _stochastic(f, wide, key, target, budget, method, options)
+        found = _stochastic(f, widened(operator), key, target, budget, method, options)
     error = np.hypot(float(found.standard_error), 0.5 * float(jnp.finfo(operator.dtype).eps) * float(found.value))
     found = jax.tree.map(lambda leaf: jnp.asarray(np.asarray(leaf)), found)
     return dataclasses.replace(found, standard_error=jnp.asarray(error, operator.dtype))

@@ -145,7 +145,12 @@ class Operator(eqx.Module):
 
     def moved(self, eigenvalues: np.ndarray) -> np.ndarray:
         """By how much rounding is expected to have moved each of those :meth:`eigenvalues`."""
-        return np.full(eigenvalues.shape, EPS * np.max(np.abs(eigenvalues)))
+        return np.full(eigenvalues.shape, self.rounding * np.max(np.abs(eigenvalues)))
+
+    @property
+    def rounding(self) -> float:
+        """That of float64 for entries that can be had in it; of products, where they are all there is."""
+        return EPS if self.materialised else float(jnp.finfo(self.dtype).eps)
 
 
 class SumOperator(Operator):
@@ -331,6 +336,11 @@ def working_dtype(*dtypes: Any) -> np.dtype:
     floating = [jnp.dtype(dtype) for dtype in dtypes if jnp.issubdtype(dtype, jnp.floating)]
     widest = max(floating, key=lambda dtype: dtype.itemsize, default=jnp.result_type(float))
     return jnp.result_type(widest if widest.itemsize >= 4 else jnp.float32)
+
+
+def widened(operator: Operator) -> Operator:
+    """The same operator in float64; within a scope that has it."""
+    return jax.tree.map(lambda leaf: leaf.astype(np.float64) if eqx.is_inexact_array(leaf) else leaf, operator)
 
 
 def at_least_float32(tree: Any) -> Any:

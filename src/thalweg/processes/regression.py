@@ -253,10 +253,12 @@ def _learn(
                 if found[-1].status is Status.INTERRUPTED:
                     break
         best = min(found, key=lambda one: one.loss)._replace(status=found[-1].status)
-        # On few rows families hardly differ: the first two places go on if they are close.
-        ranked = sorted(found, key=lambda one: one.loss)
-        others = [one for one in ranked if not _same_place(one, best) and one.loss < best.loss + _CLOSE]
-        begun = [(one.origin, one.parameters) for one in [best, *others[:1]]]
+        # On few rows families hardly differ: all places that are close go on, each once.
+        places: list[Optimum] = []
+        for one in sorted(found, key=lambda one: one.loss):
+            if one.loss < best.loss + _CLOSE and not any(_same_place(one, other) for other in places):
+                places.append(one)
+        begun = [(one.origin, one.parameters) for one in places[: len(_FAMILIES)]] or begun[:1]
         if best.status is Status.INTERRUPTED:
             break
     return best._replace(steps=steps)

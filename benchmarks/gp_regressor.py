@@ -56,7 +56,7 @@ def ours(path: str, kernel: str) -> dict:
 
 
 class Enough(Exception):
-    """What was to be reached is reached."""
+    """Raised when a peer has come as far as we have."""
 
 
 def scikit_learn(path: str, goal: str) -> dict:

@@ -61,6 +61,33 @@ def number(
     return trees.scalar(found if floating else min(found, np.iinfo(dtype).max), dtype)
 
 
+def real(
+    name: str,
+    value: Any,
+    *,
+    above: float = -np.inf,
+    least: float = -np.inf,
+    below: float = np.inf,
+    most: float = np.inf,
+) -> float:
+    """Return ``value`` as a number of the host, with all its digits whatever JAX's precision, or say what it must be.
+
+    Examples
+    --------
+    >>> real("time", 0.1), real("time", np.float32(0.5))
+    (0.1, 0.5)
+    >>> real("level", 2.0, above=0, below=1)
+    Traceback (most recent call last):
+        ...
+    ValueError: level must be a finite number above 0 below 1, found 2.0
+    """
+    wanted = _wanted("number", above, least, below, most, True)
+    found = _real(name, value, wanted)
+    if found.ndim or not _inside(found, above, least, below, most, True):
+        raise ValueError(f"{name} must be {wanted}, found {value!r}")
+    return float(found)
+
+
 def numbers(
     name: str,
     value: PyTree,

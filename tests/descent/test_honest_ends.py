@@ -16,8 +16,10 @@ from thalweg.descent import (
     Backtracking,
     BarzilaiBorwein,
     Box,
+    Bregman,
     BurgEntropy,
     L2Ball,
+    Monotone,
     NegativeEntropy,
     NonNegative,
     PolyakRuppert,
@@ -28,6 +30,7 @@ from thalweg.descent import (
     minimize,
 )
 from thalweg.descent.fingerprint import captured
+from thalweg.errors import IncompatiblePartsError
 from thalweg.oracles import Exact
 
 D = 6
@@ -58,7 +61,7 @@ def test_converged_is_said_with_nothing_left_to_gain(momentum, dtype):
         scales = np.geomspace(1, condition, D)
         oracle = Exact(valley, *(jnp.asarray(part, dtype) for part in (scales, TARGET, constant)))
         term = Box(-1.0, 1.0) if box else L1(weight)
-        result = minimize(oracle, jnp.full(D, start, dtype), term=term, momentum=momentum, steps=3000)
+        result = minimize(oracle, jnp.full(D, start, dtype), term=term, momentum=momentum, steps=5000)
         exact = lambda x: np.sum(scales * (x - TARGET) ** 2) / 2 + weight * np.abs(x).sum() + constant  # noqa: B023
         best, begun = exact(optimum(scales, weight, box)), exact(np.clip(start, -1, 1) if box else np.full(D, start))
         gap = exact(np.asarray(result.x, float)) - best
@@ -187,3 +190,93 @@ def test_a_run_that_ends_worse_than_it_began_is_no_success(start, formula):
     result = minimize(flat, jnp.array([start]), step=BarzilaiBorwein(formula))
     assert not result.success
     assert result.x[0] == start
+
+
+def squares(x, A, b):
+    return 0.5 * jnp.sum((A @ x - b) ** 2)
+
+
+def least_squares(seed, condition, noise, dtype):
+    """An oracle, the least value, and that at 0."""
+    rng = np.random.default_rng(seed)
+    left, right = (np.linalg.qr(rng.normal(size=(rows, 10)))[0] for rows in (30, 10))
+    A = ((left * np.geomspace(1, condition**-0.5, 10)) @ right.T).astype(dtype)
+    b = (A @ rng.normal(size=10) + noise * rng.normal(size=30)).astype(dtype)
+    value = lambda x: 0.5 * np.sum((A.astype(float) @ x - b) ** 2)
+    best = np.linalg.lstsq(A.astype(float), b.astype(float), rcond=None)[0]
+    return Exact(squares, jnp.asarray(A), jnp.asarray(b)), value, value(best)
+
+
+SIZES = {
+    "secant": BarzilaiBorwein(),
+    "short secant": BarzilaiBorwein("short"),
+    "fading fast": lambda count: 0.9 ** count.astype(float),
+    "fading slowly": lambda count: 0.99 ** count.astype(float),
+    "nothing": 1e-25,
+}
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64], ids=["float32", "float64"])
+@pytest.mark.parametrize("name", SIZES)
+def test_sizes_that_vary_or_vanish_are_not_convergence(name, dtype):
+    """36 least squares each (12 of steps that move nothing): β‖G‖² is small where β is, wherever that may be."""
+    seeds = range(1 if name == "nothing" else 3)
+    for condition, noise, seed in itertools.product([1e0, 1e2, 1e4, 1e6, 1e8, 1e10], [0.0, 0.1], seeds):
+        oracle, value, best = least_squares(seed, condition, noise, dtype)
+        result = minimize(oracle, jnp.zeros(10, dtype), step=SIZES[name], steps=3000)
+        gap = (value(np.asarray(result.x, float)) - best) / (value(np.zeros(10)) - best)
+        assert not result.success or gap <= np.finfo(dtype).eps ** 0.75, (condition, noise, seed, gap)
+
+
+@pytest.mark.parametrize("momentum", [None, FISTA(), AdaptiveRestart()], ids=["plain", "FISTA", "restarts"])
+@pytest.mark.parametrize("start", [0.0, 1e3])
+@pytest.mark.parametrize("condition", [1e8, 1e10])
+def test_flat_directions_beside_steep_ones_count_in_float32(condition, start, momentum):
+    for scales in (np.geomspace(1, condition, D), np.geomspace(1, 1 / condition, D)):
+        oracle = Exact(valley, *(jnp.asarray(part, np.float32) for part in (scales, TARGET, 0.0)))
+        result = minimize(oracle, jnp.full(D, start, np.float32), term=Box(-1.0, 1.0), momentum=momentum, steps=3000)
+        exact = lambda x: np.sum(scales * (x - TARGET) ** 2) / 2  # noqa: B023
+        best = exact(np.clip(TARGET, -1, 1))
+        decrease, rtol = exact(np.clip(start, -1, 1)) - best, np.finfo(np.float32).eps ** 0.5
+        gap = exact(np.asarray(result.x, float)) - best
+        assert not result.success or gap <= rtol**1.5 * best + rtol**2 * decrease
+
+
+@pytest.mark.parametrize("scales", [np.geomspace(1, 1e4, D), np.geomspace(1, 1e-4, D)], ids=["steep", "flat"])
+def test_a_start_outside_the_set_leaves_no_allowance_behind(scales):
+    """f = 5e9 out there is no reason to let the objective rise by thousands inside."""
+    oracle = Exact(valley, *(jnp.asarray(part, np.float32) for part in (scales, TARGET, 7.0)))
+    result = minimize(oracle, jnp.full(D, 1e3, np.float32), term=Box(-1.0, 1.0), step=Monotone(), steps=3000)
+    best = np.sum(scales * (np.clip(TARGET, -1, 1) - TARGET) ** 2) / 2 + 7.0
+    assert not result.success or result.fun <= (1 + 1e-5) * best
+
+
+def test_a_search_that_compares_objectives_refuses_to_begin_outside_the_set():
+    with pytest.raises(IncompatiblePartsError, match="infinite"):
+        minimize(jnp.sum, jnp.zeros(2), term=Box(-1.0, 1.0), step=Monotone(), momentum=FISTA())
+
+
+HYPERBOLIC = Bregman(lambda x: jnp.sum(jnp.cosh(x)), inverse=jnp.arcsinh)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64], ids=["float32", "float64"])
+def test_a_divergence_of_ones_own_keeps_its_digits(dtype):
+    """D of points near one another is less than the rounding of φ; a search that believes it cuts its sizes."""
+    rng = np.random.default_rng(0)
+    rng.normal(size=360)
+    A, b = rng.normal(size=(30, 10)).astype(dtype), rng.normal(size=30).astype(dtype)
+    oracle = Exact(squares, jnp.asarray(A), jnp.asarray(b))
+    result = minimize(oracle, jnp.zeros(10, dtype), divergence=HYPERBOLIC, steps=3000)
+    best = 0.5 * np.sum((A @ np.linalg.lstsq(A, b, rcond=None)[0] - b) ** 2)
+    assert result.status is Status.CONVERGED
+    assert result.fun <= best * (1 + 10 * np.finfo(dtype).eps)
+    near, centre = jnp.asarray([2.0 + 1e-3], dtype), jnp.asarray([2.0], dtype)
+    exact = np.cosh(float(near[0])) - np.cosh(2.0) - np.sinh(2.0) * (float(near[0]) - 2.0)
+    assert float(HYPERBOLIC.value(near, centre)) == pytest.approx(exact, rel=1e-3)
+
+
+def test_a_step_that_a_geometry_swallows_is_no_arrival():
+    """Where cosh is 2e8 a step of float32 leaves x where it is, however steep f is."""
+    result = minimize(lambda x: 1e4 + jnp.sum((x - 1) ** 2), jnp.full(3, 20.0, np.float32), divergence=HYPERBOLIC)
+    assert not result.success
+    assert "too short" in result.message

@@ -10,6 +10,7 @@ from sklearn.datasets import make_moons
 import thalweg
 from thalweg import files, models
 from thalweg.errors import FileFormatError
+from thalweg.kernels import Gaussian
 
 X, LABELS = make_moons(60, noise=0.2, random_state=0)
 WORDS = np.array(["no", "yes"])[LABELS]
@@ -19,6 +20,9 @@ FITTED = {
     "KernelRegressor": lambda: thalweg.KernelRegressor(random_state=0).fit(X, np.sin(X)),
     "GPClassifier": lambda: thalweg.GPClassifier(learn=False).fit(X, LABELS),
     "GPRegressor": lambda: thalweg.GPRegressor("rbf", restarts=0).fit(X, np.sin(X[:, 0])),
+    "GPRegressor on a grid": lambda: thalweg.GPRegressor(Gaussian(0.5), noise=0.1, learn=False, method="grid").fit(
+        X, np.sin(X[:, 0])
+    ),
     "BernoulliGLM": lambda: thalweg.BernoulliGLM().fit(X, WORDS),
     "CategoricalGLM": lambda: thalweg.CategoricalGLM().fit(X, WORDS),
     "GaussianGLM": lambda: thalweg.GaussianGLM(prior_scale=1.0).fit(X, X[:, 0] + np.sin(X[:, 1])),
@@ -47,7 +51,7 @@ def test_an_estimator_has_at_most_a_dozen_parameters(name):
     assert len(getattr(models, name)().get_params(deep=False)) <= 12
 
 
-@pytest.mark.parametrize("name", ESTIMATORS)
+@pytest.mark.parametrize("name", [*ESTIMATORS, "GPRegressor on a grid"])
 def test_save_and_load_and_predict_is_equal_to_the_last_bit(fitted, tmp_path, name):
     model = fitted(name)
     model.save(tmp_path / "model")

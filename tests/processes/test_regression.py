@@ -7,7 +7,7 @@ import pytest
 from sklearn.gaussian_process import GaussianProcessRegressor, kernels
 
 from thalweg.kernels import Bias, Gaussian, Linear, Matern32, Periodic, White
-from thalweg.processes import RegressorSettings, exact, fit_regressor, iterative
+from thalweg.processes import RegressorSettings, exact, fit_regressor, host, iterative, solves
 from thalweg.processes.exact import Observations, Parameters
 from thalweg.processes.means import Mean
 
@@ -26,15 +26,21 @@ KERNELS = {
 def observations(mean="constant", weights=None):
     basis = Mean.of(mean, ROWS).basis(ROWS)
     counted = np.ones(40) if weights is None else weights
-    return Observations.padded(ROWS, TARGETS, basis, np.linspace(0, 0.1, 40), counted)
+    scatter = np.where(counted > 1, np.arange(40) / 40, 0.0)
+    return Observations.padded(ROWS, TARGETS, basis, np.linspace(0, 0.1, 40), counted, scatter)
 
 
 def dense(parameters, rows):
     """−log p(y) with the coefficients of the mean at their best: rows repeated, no padding, its definition."""
-    again = np.repeat(np.arange(40), np.asarray(rows.weights[:40]).astype(int))
+    counts = np.asarray(rows.weights[:40]).astype(int)
+    again, ends = np.repeat(np.arange(40), counts), np.cumsum(counts)
+    # Two of the values at a place with scatter lie beside their mean.
+    several, beside = counts > 1, np.zeros((len(again), 2))
+    lengths = np.sqrt(np.asarray(rows.scatter[:40]) / 2)[several]
+    beside[ends[several] - 1, 0], beside[ends[several] - 2, 0] = lengths, -lengths
     # A row meets its own repetitions in white noise too: the repetitions are observations of one value.
     A = parameters.kernel(ROWS)[again][:, again] + jnp.diag(parameters.noise + rows.known[again])
-    H, y = rows.basis[again], rows.targets[again]
+    H, y = rows.basis[again], rows.targets[again] + beside
     inverse = jnp.linalg.inv(A)
     left = y - (H @ jnp.linalg.solve(H.T @ inverse @ H, H.T @ inverse @ y) if H.shape[1] else 0)
     return jnp.trace(left.T @ inverse @ left) / 2 + jnp.linalg.slogdet(A)[1] + len(again) * jnp.log(2 * jnp.pi)
@@ -52,15 +58,40 @@ def test_loss_and_slope_are_those_of_the_definition(name, mean):
         np.testing.assert_allclose(mine, theirs * value, rtol=1e-7, atol=1e-9)
 
 
-def test_strips_of_the_derivative_are_the_whole(monkeypatch):
-    inputs = jnp.asarray(RNG.normal(size=(64, 2)))
-    pull = jnp.asarray(RNG.normal(size=(64, 64)))
-    pull = pull + pull.T
-    whole = exact.kernel_slope(KERNELS["sum"], inputs, pull)
+def test_strips_of_the_covariance_and_of_its_derivative_are_the_whole(monkeypatch):
+    rows = observations()._replace(real=jnp.ones(64), weights=jnp.ones(64))  # many rows are not padded
+    matrix = jnp.asarray(RNG.normal(size=(64, 64)))
+    matrix = matrix + matrix.T
+    pull, diagonal = (lambda part: part(matrix)), jnp.diag(matrix)
+    parameters = Parameters(KERNELS["sum"], jnp.asarray(0.2))
+    made = lambda: (
+        exact.kernel_slope(KERNELS["sum"], rows.inputs, pull, diagonal),
+        exact.covariance(parameters, rows),
+    )
+    whole = made()
     monkeypatch.setattr(exact, "_STRIP", 24)  # does not divide 64
-    found = exact.kernel_slope(KERNELS["sum"], inputs, pull)
-    for mine, theirs in zip(*map(jax.tree.leaves, (found, whole)), strict=True):
-        np.testing.assert_allclose(mine, theirs, rtol=1e-10)
+    for mine, theirs in zip(*map(jax.tree.leaves, (made(), whole)), strict=True):
+        np.testing.assert_allclose(mine, theirs, rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize("name", KERNELS)
+def test_slopes_from_draws_are_unbiased_and_their_variance_is_the_information_over_their_number(name, monkeypatch):
+    rows, parameters = observations(weights=1.0 + np.arange(40) % 3), Parameters(KERNELS[name], jnp.asarray(0.2))
+    whole, slope = exact.loss_and_slope(parameters, rows)
+    monkeypatch.setattr(exact, "INVERTED", 0)
+    drawn = jax.jit(jax.vmap(exact.loss_and_slope.__wrapped__, in_axes=(None, None, 0)))
+    losses, found = drawn(parameters, rows, jnp.arange(400))
+    np.testing.assert_allclose(losses, whole, rtol=1e-12)
+    covariance = lambda logs: exact.covariance(jax.tree.map(lambda a, b: a * jnp.exp(b), parameters, logs), rows)
+    inverse = jnp.linalg.inv(covariance(jax.tree.map(jnp.zeros_like, parameters)))
+    turned = jax.tree.leaves(jax.jacfwd(covariance)(jax.tree.map(jnp.zeros_like, parameters)))
+    for mine, theirs, change in zip(*map(jax.tree.leaves, (found, slope)), turned, strict=True):
+        mine, change = mine.reshape(400, -1), change.reshape(64, 64, -1)
+        error = np.std(mine, axis=0) / 20
+        assert np.all(np.abs(np.mean(mine, axis=0) - np.ravel(theirs)) < 5 * error)
+        # Two targets: twice the trace, four times the variance.
+        information = 4 * jnp.einsum("ijp,jk,klp,li->p", change, inverse, change, inverse) / 2
+        np.testing.assert_allclose(np.var(mine, axis=0), information / exact.DRAWN, rtol=0.4)
 
 
 def test_scikit_learn_says_the_same_of_a_kernel_that_is_given():
@@ -98,7 +129,8 @@ def test_a_weight_of_two_is_the_row_twice_and_a_weight_of_zero_no_row():
 def test_solves_are_solutions(rank):
     noise = jnp.linspace(0.05, 0.2, 40)
     right = jnp.asarray(np.concatenate([TARGETS, np.zeros((40, 1))], axis=1))
-    found = iterative.solve(KERNELS["ARD"], jnp.asarray(ROWS), noise, right, jax.random.key(0), rank, 1e-5, 200)
+    preconditioner = solves.nystrom(KERNELS["ARD"], jnp.asarray(ROWS), noise, jax.random.key(0), rank)
+    found = solves.solve(KERNELS["ARD"], jnp.asarray(ROWS), preconditioner, right, 1e-5, 200)
     expected = np.linalg.solve(np.asarray(KERNELS["ARD"](ROWS)) + np.diag(noise), right)
     assert found.residual <= 1e-5
     np.testing.assert_allclose(found.x, expected, atol=1e-4 * np.abs(expected).max())
@@ -106,7 +138,8 @@ def test_solves_are_solutions(rank):
 
 def test_a_solve_that_is_cut_short_says_so():
     right = jnp.asarray(TARGETS)
-    found = iterative.solve(Gaussian(3.0), jnp.asarray(ROWS), jnp.full(40, 1e-4), right, jax.random.key(0), 1, 1e-6, 3)
+    preconditioner = solves.nystrom(Gaussian(3.0), jnp.asarray(ROWS), jnp.full(40, 1e-4), jax.random.key(0), 1)
+    found = solves.solve(Gaussian(3.0), jnp.asarray(ROWS), preconditioner, right, 1e-6, 3)
     assert found.products == 3
     assert found.residual > 1e-6
 
@@ -144,3 +177,49 @@ def test_learning_finds_what_the_data_were_drawn_from():
     assert found.posterior.noise == pytest.approx(0.09, rel=0.35)
     assert kernel.lengthscale[0] == pytest.approx(1.0, rel=0.5)
     assert kernel.lengthscale[1] > 5
+
+
+def whole_rows(mean="constant"):
+    """The rows of :func:`observations` for the iterative way."""
+    padded = observations(mean, weights=1.0 + np.arange(40) % 3)
+    return host.Rows(*(np.asarray(part)[:40] for part in padded[:-1])), padded
+
+
+@pytest.mark.parametrize("name", ["ARD", "product"])
+def test_slopes_by_solves_are_unbiased(name, monkeypatch):
+    monkeypatch.setattr(iterative, "_LOOSE", 1e-5)
+    (rows, padded), mean = whole_rows(), Mean.of("constant", ROWS)
+    with jax.enable_x64(True):
+        parameters = Parameters(KERNELS[name], jnp.asarray(0.2))
+        _, expected = exact.loss_and_slope(parameters, padded)
+        found = [iterative.Climb(rows, mean, seed).slope(parameters) for seed in range(150)]
+    for theirs, *mine in zip(*map(jax.tree.leaves, (expected, *found)), strict=True):
+        mine = np.stack(mine).reshape(150, -1)
+        error = np.std(mine, axis=0) / np.sqrt(150)
+        assert np.all(np.abs(np.mean(mine, axis=0) - np.ravel(theirs)) < 5 * error + 1e-3)
+
+
+def test_values_on_the_way_are_what_slopes_add_up_to(monkeypatch):
+    rows, padded = whole_rows()
+    monkeypatch.setattr(iterative.Climb, "slope", lambda self, parameters: exact.loss_and_slope(parameters, padded)[1])
+    climb = iterative.Climb(rows, Mean.of("constant", ROWS), seed=0)
+    way = [Parameters(Matern32([1.0, 2.0], 1.5 * np.exp(0.1 * k)), jnp.asarray(0.2)) for k in (0, 1, 2, 4, 3)]
+    values = np.array([climb.loss_and_slope(one)[0] for one in way])
+    expected = np.array([float(exact.loss_and_slope(one, padded)[0]) for one in way])
+    assert np.ptp(expected) > 0.5
+    np.testing.assert_allclose(values, expected - expected[0], atol=0.02 * np.ptp(expected))
+
+
+@pytest.mark.parametrize("mean", ["zero", "linear"])
+def test_the_likelihood_of_the_iterative_way_is_the_exact_one_within_its_error(mean, monkeypatch):
+    monkeypatch.setattr(iterative, "_rank", lambda: 4)
+    rows, padded = whole_rows(mean)
+    with jax.enable_x64(True):
+        parameters = Parameters(KERNELS["ARD"], jnp.asarray(0.2))
+        expected = float(exact.loss_and_slope(parameters, padded)[0])
+        found = [iterative.posterior(parameters, Mean.of(mean, ROWS), rows, seed) for seed in range(12)]
+    errors = np.array([one.loss - expected for one in found])
+    reported = np.array([one.loss_error for one in found])
+    assert np.all(reported > 0)
+    assert abs(np.mean(errors)) < 5 * np.sqrt(np.mean(reported**2) / 12)
+    assert 0.5 < np.std(errors) / np.sqrt(np.mean(reported**2)) < 2

@@ -35,7 +35,7 @@ from thalweg.descent.engines import (
 from thalweg.descent.iteration import Descent, Info, State
 from thalweg.descent.momentum import NoMomentum
 from thalweg.descent.result import Status
-from thalweg.descent.searches import SearchedStep, first_trial, next_size, next_trial, with_slack
+from thalweg.descent.searches import SearchedStep, after_start, first_trial, next_size, next_trial, with_slack
 from thalweg.descent.steps import Taken
 from thalweg.descent.stopping import Record, StoppingRule
 from thalweg.oracles.base import Out
@@ -181,7 +181,7 @@ class HostEngine:
             told = search.tells(merit, _number(reached.out.value), allowed - level)
             expand = (steps == 0) & search.expands
             trial = next_trial(trial._replace(size=size), merit <= allowed, told, shrink, expand)
-        carried = _number(next_size(trial, grow)), _number(largest)
+        carried = _number(next_size(trial, grow)), _number(after_start(largest, steps))
         following = State(reached.x, _number(steps + 1), state.oracle, carried, state.momentum, reached.average)
         self._known = following, reached.out, objective
         work = _number(out.work) * (1 + trial.tried)

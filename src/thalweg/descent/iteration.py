@@ -168,6 +168,13 @@ class Descent(eqx.Module):
                 f"step={step} compares with the objective at the iterate, but momentum={type(self.momentum).__name__} "
                 f"steps from elsewhere, from where no size need lower it. Use a number, or FISTA or Nesterov."
             )
+        bounded = self.term.indicator and not isinstance(self.term, Zero)
+        if isinstance(self.step, Monotone) and self.momentum.extrapolates and bounded:
+            raise IncompatiblePartsError(
+                f"step={step} compares with the objective where the step begins, which "
+                f"momentum={type(self.momentum).__name__} may take out of the set of "
+                f"term={type(self.term).__name__}, where it is infinite. Use Backtracking, or momentum=None."
+            )
         if self.oracle.period is not None and not isinstance(self.momentum, NoMomentum):
             raise IncompatiblePartsError(
                 f"momentum={type(self.momentum).__name__} does not survive the outer loop of oracle={oracle}, which "

@@ -236,6 +236,9 @@ class _Run:
         """Gather what the run has to show."""
         progress = self.progress
         x = trees.call(self.plan.descent, "solution", progress.state)
+        if status is Status.CONVERGED and self._stands_still() and self._would_fall(x):
+            status = Status.STAGNATED
+            self.note += "The last step was too short to move x; longer ones lower the objective. "
         if status is Status.STAGNATED:
             self.note += f"The rounding of {trees.dtype(x)} hides what may be left to gain. "
         if self._may_have_risen(status) and (first := self._objective(self.start)) < (last := self._objective(x)):
@@ -259,6 +262,24 @@ class _Run:
     def _objective(self, x: PyTree[Array]) -> float:
         # Compiled afresh, since what the function captures may have changed; it is seldom asked for.
         return float(jax.jit(lambda x: self.plan.descent.objective(x))(x))
+
+    def _stands_still(self) -> bool:
+        """Whether the last step led nowhere, in a geometry where that does not tell that the slope is 0."""
+        descent = self.plan.descent
+        return descent.exact and not descent.divergence.linear and self.progress.history.last["residual"] == 0
+
+    def _would_fall(self, x: PyTree[Array]) -> bool:
+        """Whether a longer step lowers the objective by more than rounding."""
+        descent, size = self.plan.descent, self.progress.history.last["size"]
+
+        def after(size: Array) -> Array:
+            gradient = descent.oracle.estimate(x, self.progress.state.oracle, self.plan.key)[0].gradient
+            size = descent.divergence.admissible(x, gradient, size, descent.term)
+            return descent.objective(descent.divergence.step(x, gradient, size, descent.term))
+
+        sizes = jnp.asarray(size * 2.0 ** np.arange(-np.log2(jnp.finfo(trees.dtype(x)).eps)), trees.dtype(x))
+        now, least = self._objective(x), float(jnp.nanmin(jax.jit(lambda sizes: jax.lax.map(after, sizes))(sizes)))
+        return least < now - 100 * float(jnp.finfo(trees.dtype(x)).eps) * abs(now)
 
     def _may_have_risen(self, status: Status) -> bool:
         """Whether the records of an exact oracle do not show that the objective fell."""

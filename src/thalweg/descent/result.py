@@ -27,7 +27,7 @@ class Status(Outcome):
     STAGNATED = (
         2,
         "Neither ‖G_k‖ nor the objective improves any more: rounding error is reached. For more, use float64 "
-        "(JAX_ENABLE_X64=1), scale the problem, or leave out of the objective what is constant.",
+        "(JAX_ENABLE_X64=1), scale the problem, leave out of the objective what is constant, or take a longer step.",
     )
     PLATEAU = (
         3,

@@ -45,14 +45,23 @@ def first_trial(size: Number) -> Trial:
     return Trial(size, np.zeros((), trees.single(size.dtype)), size, no, no, no, no)
 
 
+_REMEMBERED = 0.9
+"""The part of the largest |f| that a step remembers: a far start was large, but that is no longer added to f."""
+
+
 def with_slack(level: Number, value: Number, largest: Number) -> tuple[Number, Number]:
     """A level with an allowance for rounding, and the largest |f| seen, now that f is ``value``.
 
     f may be a difference of large numbers, and its rounding error that of the largest of them: without the allowance
     rounding fails the test near the minimum, and the size is cut to nothing.
     """
-    largest = trees.numpy_of(value).maximum(largest, abs(value))
+    largest = trees.numpy_of(value).maximum(_REMEMBERED * largest, abs(value)).astype(largest.dtype)
     return level + 10 * jnp.finfo(largest.dtype).eps * largest, largest
+
+
+def after_start(largest: Number, steps: Number) -> Number:
+    """The largest |f| to carry on: without that at the start, which may lie where the term is infinite."""
+    return largest * (steps > 0).astype(largest.dtype)
 
 
 def next_trial(trial: Trial, passes: Number, told: Number, shrink: Number, expand: Number) -> Trial:
@@ -135,7 +144,8 @@ class SearchedStep(StepRule):
 
         start = first_trial(move.admit(last)), move.centre, value
         trial, x, value = jax.lax.while_loop(lambda carry: ~carry[0].over, attempt, start)
-        return Taken(_or_nan(trial.passes, x), trial.last, (next_size(trial, grow), largest), trial.tried, value)
+        state = next_size(trial, grow), after_start(largest, move.steps)
+        return Taken(_or_nan(trial.passes, x), trial.last, state, trial.tried, value)
 
 
 def _or_nan(passed: Array, x: PyTree[Array]) -> PyTree[Array]:

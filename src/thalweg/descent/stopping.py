@@ -128,21 +128,34 @@ class Approach(NamedTuple):
     after: Scalar  # the sum of the promises in that stretch
     falls: Int[Array, ""]  # stretches in a row that have shown it
     valued: Int[Array, ""]  # the step of the last value that was compared with
+    reach: Scalar  # the longest size seen, forgotten as the square of the run's length
+    largest: Scalar  # the largest residual seen
 
 
 _STRETCH = 10
 """Steps at least in which promises have to show that they go on falling: a steep direction alone falls for fewer."""
 
+_AHEAD = 10_000
+"""Steps at least over which what is left is counted against the objective: flat directions gain little in fewer."""
+
+_COARSE = 1e-6
+"""Above this rtol steep directions can hide the floor of their valley for twice as many stretches."""
+
+_CHANGED = 0.99
+"""A residual that has fallen to this part of the largest shows that the steps move something."""
+
 
 class Tolerance(StoppingRule):
     """Converged: what is left to gain is small against what the second half of the run has gained.
 
-    A step promises to lower the objective by about p = β‖G_k‖², and as many again as were taken, k, by kp. That is
-    little in either of two cases. It is below ``rtol`` times the sum of the promises since step k/2, and in two further
-    stretches, of a sixth of the run each, p goes on falling: on the floor of a narrow valley, into which a far start
-    leads, it does not. Or √k times it is, three looks in a row, below rtol^1.5 times the objective and times the sum of
-    all promises, for methods whose gains become ever slower. Where a method converges linearly the objective is then
-    within about rtol² of its optimum, relative to its decrease; else within rtol^1.5.
+    A step promises to lower the objective by about p = β‖G_k‖², and as many again as were taken, k, by kp; β is here
+    the longest size of the run's recent past, since sizes that shrink promise little wherever they are. That is little
+    in either of two cases. It is below ``rtol`` times the sum of the promises since step k/2, and in two further
+    stretches, of a sixth of the run each (four in float32), p goes on falling: on the floor of a narrow valley, into
+    which a far start leads, it does not. Or √k times it, over 10,000 steps at least, is three looks in a row below
+    rtol^1.5/4 times the objective and times the sum of all promises, for methods whose gains become ever slower. Where
+    a method converges linearly the objective is then within about rtol² of its optimum, relative to its decrease; else
+    within rtol^1.5.
 
     Parameters
     ----------
@@ -171,14 +184,17 @@ class Tolerance(StoppingRule):
     def init(self) -> PyTree:
         """Nothing seen yet."""
         none, zero = number_of(0, jnp.int32), number_of(0)
-        return Approach(none, none, (zero,) * 4, zero, none, none, none, zero, none, none)
+        return Approach(none, none, (zero,) * 4, zero, none, none, none, zero, none, none, zero, zero)
 
     def update(self, state: PyTree, record: Record) -> tuple[PyTree, Code]:
         """Add what the steps since the last look have promised; compare it with what is left."""
         xp, kind, step = trees.numpy_of(record.residual), state.after.dtype, record.step
         residual, size = record.residual.astype(kind), record.size.astype(kind)
         # A size that is not known is taken to be constant, and cancels.
-        promise = xp.where(xp.isfinite(size), size, 1) * residual * residual
+        size = xp.where(xp.isfinite(size), size, 1)
+        promise = size * residual * residual
+        # Sizes that shrink promise ever less wherever they are: what is left is what longer ones would have gained.
+        reach = xp.maximum(size, state.reach * (state.looked / step).astype(kind) ** 2)
         # What overflows, or what a step of size 0 leaves undefined, says nothing.
         known = (residual >= 0) & xp.isfinite(promise)
         gained = xp.where(known, promise * (step - state.looked).astype(kind), 0)
@@ -189,16 +205,22 @@ class Tolerance(StoppingRule):
         eps = float(jnp.finfo(record.residual.dtype).eps)
         rtol = number_of(eps**0.5, kind) if self.rtol is None else self.rtol.astype(kind)
         value = xp.where(xp.isfinite(record.value), abs(record.value), 0).astype(kind)
-        total, left = state.total + gained, promise * step.astype(kind)
-        share = xp.maximum(rtol * xp.sqrt(rtol), xp.where(rtol < eps, 0, eps)) * xp.minimum(total, value)
+        total, left = state.total + gained, reach * residual * residual * step.astype(kind)
+        ahead = left * xp.maximum(_AHEAD / step.astype(kind), 1)
+        share = xp.maximum(rtol * xp.sqrt(rtol), xp.where(rtol < eps, 0, eps)) / 4 * xp.minimum(total, value)
         # A value is that of an earlier step, when it may have been far larger: only new ones are compared with.
         valued = step if record.valued is None else record.valued.astype(step.dtype)
         fresh = valued >= state.valued + _STRETCH
         valued = xp.where(fresh, valued, state.valued)
-        near = (residual <= self.atol.astype(kind)) | (fresh & (left <= xp.minimum(rtol, 100 * eps) * eps * value))
+        largest = xp.maximum(state.largest, xp.where(known, residual, 0))
+        # Steps too short to change the slope say nothing of where they are.
+        moved = residual <= _CHANGED * largest
+        near = (residual <= self.atol.astype(kind)) | (
+            moved & fresh & (left <= xp.minimum(rtol, 100 * eps) * eps * value)
+        )
         # Promises that do not fall from one part of the second half to the next but one are those of a valley's floor.
         falling = (others[2] > 0) & (others[0] <= others[2])
-        slow = falling & (left * xp.sqrt(step.astype(kind)) <= share)
+        slow = falling & (ahead * xp.sqrt(step.astype(kind)) <= share)
         little = known & (near | slow | (left <= rtol * sum(blocks)))
         shared = (state.shared + fresh.astype(state.shared.dtype)) * (known & slow).astype(state.shared.dtype)
         agreed = (state.agreed + 1) * little.astype(state.agreed.dtype)
@@ -207,9 +229,11 @@ class Tolerance(StoppingRule):
         waited = step >= state.since + xp.maximum(state.since // 6, _STRETCH)
         flat = promise * (step - state.since).astype(kind) > xp.clip(rtol ** (1 / 6), 1 / 16, 1 / 4) * after
         falls = xp.where(begins | (waited & flat), 0, state.falls + waited.astype(state.falls.dtype))
-        converged = (agreed >= self.in_a_row) & (near | (falls >= 2) | (shared >= xp.maximum(self.in_a_row, 3)))
+        converged = (agreed >= self.in_a_row) & (
+            near | (falls >= xp.where(rtol > _COARSE, 4, 2)) | (shared >= xp.maximum(self.in_a_row, 3))
+        )
         since, after = xp.where(begins | waited, step, state.since), xp.where(begins | waited, 0, after)
-        following = Approach(step, end, blocks, total, agreed, shared, since, after, falls, valued)
+        following = Approach(step, end, blocks, total, agreed, shared, since, after, falls, valued, reach, largest)
         return following, when(converged, Status.CONVERGED)
 
 

@@ -40,7 +40,10 @@ class GPRegressor(RegressorMixin, MultiOutputMixin, Storable):
     method
         "exact": one Cholesky factorisation of the n × n covariance per step, in float64. "iterative": parameters from
         a few thousand rows, then conjugate gradients on all, which never store the matrix; variances from samples.
-        "auto" takes the exact way up to 12,000 rows on a CPU, and on a GPU while its memory lasts.
+        "grid": up to three features, a stationary kernel interpolated from a regular grid, at a cost that hardly
+        depends on the number of rows; variances from samples. "auto" takes the grid for one feature and more than
+        12,000 rows where one that is fine enough can be had, else the exact way up to 12,000 rows on a CPU, and on a
+        GPU while its memory lasts.
     learn
         Whether to maximise the marginal likelihood over the kernel's parameters and the noise.
     restarts
@@ -170,6 +173,11 @@ class GPRegressor(RegressorMixin, MultiOutputMixin, Storable):
             self._warn(
                 f"a solve ended with a residual of {found.posterior.residual:.2g}, above its tolerance: predictions "
                 "may be off by about as much of y's spread. Raise noise, or take fewer rows and method='exact'"
+            )
+        elif found.posterior.coarse:
+            self._warn(
+                f"the finest grid that can be had is too coarse for {self.kernel_}: the function found is smoother "
+                "than that. Take method='iterative', or fewer rows and method='exact'"
             )
 
     def predict(self, X: Any, return_std: bool = False, return_cov: bool = False) -> Any:

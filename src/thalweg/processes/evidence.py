@@ -4,15 +4,14 @@ The search is a quasi-Newton method on the logarithms of the parameters that kee
 a weak normal prior around an origin, so that what the rows say nothing about stays where it was.
 """
 
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import jax
 import numpy as np
 import scipy.optimize
 
 from thalweg.descent import Status
-from thalweg.processes.exact import Observations, Parameters
-from thalweg.processes.host import Rows
+from thalweg.processes.exact import Parameters
 
 _FURTHEST = np.log(1e5)
 """How far a search may take a parameter from where it starts, as a logarithm."""
@@ -26,7 +25,7 @@ _DIFFERENCE = 0.03
 _TAIL = 5.0
 """Degrees of freedom of the t law that approximates the posterior of the parameters."""
 
-_FORGOTTEN = 16
+_FORGOTTEN = 8
 """Steps of the chain before the first draw."""
 
 
@@ -41,10 +40,21 @@ class Optimum(NamedTuple):
     """The point that the prior is around."""
 
 
+class Searched(Protocol):
+    """What a search needs of rows."""
+
+    @property
+    def inputs(self) -> Any:
+        """Where they are."""
+
+    def loss_and_slope(self, parameters: Parameters) -> tuple[Any, Parameters]:
+        """−log p(y), and its derivative in the logarithms of all parameters."""
+
+
 class Landscape:
     """−log p(y) and a weak prior, as a function of the logarithms of the parameters that are free."""
 
-    def __init__(self, rows: Observations | Rows, origin: Parameters, learn_noise: bool) -> None:
+    def __init__(self, rows: Any, origin: Parameters, learn_noise: bool) -> None:
         self.rows, self.origin, self.learn_noise = rows, origin, learn_noise
         tree = self._free(origin)
         self.structure = jax.tree.structure(tree)
@@ -84,15 +94,19 @@ class Landscape:
 
 
 def maximise(
-    rows: Observations | Rows,
+    rows: Searched,
     start: Parameters,
     origin: Parameters,
     max_iter: int,
     learn_noise: bool,
     least_noise: float,
     worth: float = 1e-3,
+    unit: float = 1.0,
 ) -> Optimum:
-    """Make the rows most probable, under a weak prior around an origin, until a step gains less than it is worth."""
+    """Make the rows most probable, under a weak prior around an origin, until a step gains less than it is worth.
+
+    The first step is as long as the derivative in units of ``unit`` nats.
+    """
     landscape = Landscape(rows, origin, learn_noise)
     centre = landscape.centre
     best: tuple[float, np.ndarray] = (np.inf, landscape.logs(start))
@@ -104,13 +118,15 @@ def maximise(
         total, pull = landscape.value_and_slope(logs)
         if total < best[0]:
             best = total, logs.copy()
-        return (total if np.isfinite(total) else 1e10 + abs(np.nan_to_num(best[0], posinf=0.0))), pull
+        total = total if np.isfinite(total) else 1e10 + abs(np.nan_to_num(best[0], posinf=0.0))
+        return total / unit, pull / unit
 
     lower, upper = centre - _FURTHEST, centre + _FURTHEST
     if learn_noise:  # the last of them
         lower[-1] = min(np.log(least_noise), centre[-1])
     # SciPy's tolerance is relative to a loss that is about as large as the number of rows.
-    options = {"maxiter": max_iter, "maxfun": 2 * max_iter, "ftol": worth / len(rows.inputs), "gtol": 1e-2}
+    ends = {"ftol": worth / len(rows.inputs), "gtol": 1e-2 / unit}
+    options = {"maxiter": max_iter, "maxfun": 2 * max_iter, "maxls": 8, **ends}
     try:
         ended = scipy.optimize.minimize(
             noted,
@@ -129,7 +145,7 @@ def maximise(
 def plausible(landscape: Landscape, best: Parameters, count: int, rng: np.random.Generator) -> list[Parameters]:
     """Parameters drawn from their posterior, by a Markov chain that starts from the best ones.
 
-    Elliptical slice sampling (Murray, Adams and MacKay, 2010; Nishihara, Murray and Adams, 2014) around a t law made
+    Elliptical slice sampling (Murray, Adams and MacKay, 2010; Nishihara, Murray and Adams, 2014) around a t law, made
     of the curvature at the best: each step draws an ellipse through the present point and turns on it until the
     posterior allows it, so no step is rejected and there is nothing to tune. Where the law is about right, draws are
     nearly independent.

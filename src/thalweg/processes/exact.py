@@ -7,8 +7,13 @@ With A = K + diag(noise), targets y and a mean Hβ whose coefficients β have a 
 Its derivative in any parameter of A is ½ tr(W ∂A) with W = A⁻¹ − ααᵀ and α = A⁻¹(y − Hβ̂): one product of W with the
 Jacobian of the covariance gives all parameters at once. Everything runs in the precision of the data, which is float64
 in :mod:`thalweg.processes.regression`.
+
+The inverse costs six times the factorisation. Of many rows it is replaced by SSᵀ/M with M columns s ~ N(0, A⁻¹), which
+the factor gives: E SSᵀ/M = A⁻¹, and the variance of the derivative in a parameter is its Fisher information over M. So
+where that derivative is 0 the parameter is off by 1/√M of its own standard deviation, whatever the number of rows.
 """
 
+from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -16,7 +21,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.scipy.linalg import cho_solve
+from jax.scipy.linalg import cho_solve, solve_triangular
 from jaxtyping import Array, Float
 
 from thalweg.compiling import quick_jit
@@ -33,10 +38,13 @@ _QUICK = 1024
 """Rows up to which a program runs for less time than XLA would take to make it fast."""
 
 _STRIP = 2048
-"""Rows of the covariance whose derivative exists at a time."""
+"""Rows of the covariance that are made, or whose derivative exists, at a time."""
 
-_PREDICTED = 1024
-"""Rows of a prediction that exist at a time."""
+INVERTED = 2048
+"""Rows up to which slopes are exact."""
+
+DRAWN = 64
+"""Vectors that slopes of more rows are made of."""
 
 
 class Parameters(eqx.Module):
@@ -57,15 +65,23 @@ class Observations(NamedTuple):
     """The variance of noise that is known, beside the one that is learned."""
     weights: Float[Array, " n"]
     """How often a row counts: its noise is divided by it."""
+    scatter: Float[Array, " n"]
+    """Squared differences, over targets, between the values that a row stands for and their mean."""
     real: Float[Array, " n"]
 
     @classmethod
     def padded(
-        cls, inputs: np.ndarray, targets: np.ndarray, basis: np.ndarray, known: np.ndarray, weights: np.ndarray
+        cls,
+        inputs: np.ndarray,
+        targets: np.ndarray,
+        basis: np.ndarray,
+        known: np.ndarray,
+        weights: np.ndarray,
+        scatter: np.ndarray,
     ) -> "Observations":
         """Rows of NumPy on the device."""
         size = length(len(inputs))
-        arrays = (inputs, targets, basis, known, weights, np.ones(len(inputs)))
+        arrays = (inputs, targets, basis, known, weights, scatter, np.ones(len(inputs)))
         return cls(*(jax.device_put(padded(array, size)) for array in arrays))
 
     def solution(self, parameters: Parameters) -> "Solution":
@@ -100,9 +116,21 @@ def few(*arguments: Any) -> bool:
 
 def covariance(parameters: Parameters, rows: Observations) -> Float[Array, "n n"]:
     """A, with padded rows independent of everything."""
-    among = parameters.kernel(rows.inputs) * rows.real[:, None] * rows.real[None]
     weights = jnp.where(rows.real > 0, rows.weights, 1.0)
-    return among + jnp.diag(jnp.where(rows.real > 0, (parameters.noise + rows.known) / weights, 1.0))
+    noise = jnp.where(rows.real > 0, (parameters.noise + rows.known) / weights, 1.0)
+    if len(rows.inputs) <= _STRIP:
+        return parameters.kernel(rows.inputs) * rows.real[:, None] * rows.real[None] + jnp.diag(noise)
+    # Rows so many are not padded. Made in strips: at once it would take the memory of several such matrices.
+    size, number = len(rows.inputs), jnp.arange(len(rows.inputs))
+    diagonal = parameters.kernel.diagonal(rows.inputs) + noise
+
+    def strip(step: Array, filled: Array) -> Array:
+        begin = jnp.minimum(step * _STRIP, size - _STRIP)
+        part = parameters.kernel(jax.lax.dynamic_slice_in_dim(rows.inputs, begin, _STRIP), rows.inputs)
+        part = jnp.where(begin + jnp.arange(_STRIP)[:, None] == number[None], diagonal[None], part)
+        return jax.lax.dynamic_update_slice_in_dim(filled, part, begin, 0)
+
+    return jax.lax.fori_loop(0, -(-size // _STRIP), strip, jnp.zeros((size, size), diagonal.dtype))
 
 
 def solved(factor: Any, noise: Any, rows: Any, xp: Any, linalg: Any) -> Solution:
@@ -116,12 +144,13 @@ def solved(factor: Any, noise: Any, rows: Any, xp: Any, linalg: Any) -> Solution
         coefficients = linalg.cho_solve((basis_factor, True), basis.T @ left)
         left = left - basis @ coefficients
     weights = linalg.solve_triangular(factor, left, lower=True, trans=1)
-    # A row of weight w stands for w equal ones, whose differences, all 0, are observed too.
+    # A row of weight w stands for w values at one place, whose differences are observed too.
     counted = xp.where(rows.real > 0, rows.weights, 1.0)
-    variances = xp.where((rows.real > 0) & (counted != 1), 2 * np.pi * (noise + rows.known), 1.0)
-    repeats = (counted - 1) * xp.log(variances) + xp.log(counted)
+    variances = xp.where((rows.real > 0) & (counted != 1), noise + rows.known, 1.0)
+    repeats = xp.where(counted == 1, 0.0, (counted - 1) * xp.log(2 * np.pi * variances) + xp.log(counted))
     constant = xp.sum(rows.real) / 2 * np.log(2 * np.pi) + xp.sum(repeats) / 2
-    loss = xp.sum(left**2) / 2 + outputs * (xp.sum(xp.log(xp.diag(factor))) + constant)
+    squares = xp.sum(left**2) + xp.sum(rows.scatter / variances)
+    loss = squares / 2 + outputs * (xp.sum(xp.log(xp.diag(factor))) + constant)
     return Solution(factor, weights, coefficients, basis, basis_factor, loss)
 
 
@@ -135,26 +164,44 @@ posterior = quick_jit(few)(solution)
 
 
 @quick_jit(few)
-def loss_and_slope(parameters: Parameters, rows: Observations) -> tuple[Any, Parameters]:
-    """−log p(y), and its derivative in the logarithms of all parameters."""
+def loss_and_slope(parameters: Parameters, rows: Observations, seed: int = 0) -> tuple[Any, Parameters]:
+    """−log p(y), and its derivative in the logarithms of all parameters, which of many rows is an estimate.
+
+    Equal seeds give equal draws whatever the parameters.
+    """
     found = solution(parameters, rows)
-    inverse = cho_solve((found.factor, True), jnp.eye(len(found.factor), dtype=found.factor.dtype))
-    pull = rows.targets.shape[1] * inverse - found.weights @ found.weights.T
+    outputs, size = rows.targets.shape[1], len(rows.inputs)
+    if size <= INVERTED:
+        left = cho_solve((found.factor, True), jnp.eye(size, dtype=found.factor.dtype))
+        real = rows.real[:, None]
+        pull = lambda part: (outputs * part(left) - part(found.weights) @ found.weights.T) * part(real) * real.T
+        diagonal = outputs * jnp.diag(left)
+    else:
+        normal = jax.random.normal(jax.random.key(seed), (size, DRAWN), found.factor.dtype)
+        left = solve_triangular(found.factor, normal, lower=True, trans=1) * rows.real[:, None] / np.sqrt(DRAWN)
+        pull = lambda part: outputs * part(left) @ left.T - part(found.weights) @ found.weights.T
+        diagonal = outputs * jnp.sum(left**2, axis=1)
+    diagonal = diagonal - jnp.sum(found.weights**2, axis=1)
     counted = jnp.where(rows.real > 0, rows.weights, 1.0)
     variances = jnp.where(rows.real > 0, parameters.noise + rows.known, 1.0)
-    repeats = jnp.where(counted == 1, 0.0, rows.targets.shape[1] * (counted - 1) / variances)
+    repeats = jnp.where(counted == 1, 0.0, (outputs * (counted - 1) - rows.scatter / variances) / variances)
     slope = Parameters(
-        kernel=kernel_slope(parameters.kernel, rows.inputs, pull * (rows.real[:, None] * rows.real[None] / 2)),
-        noise=jnp.sum((jnp.diag(pull) / counted + repeats) * rows.real) / 2,
+        kernel=kernel_slope(parameters.kernel, rows.inputs, pull, diagonal),
+        noise=jnp.sum((diagonal / counted + repeats) * rows.real),
     )
-    return found.loss, jax.tree.map(jnp.multiply, slope, parameters)
+    return found.loss, jax.tree.map(lambda one, parameter: one * parameter / 2, slope, parameters)
 
 
-def kernel_slope(kernel: Kernel, inputs: Float[Array, "n d"], pull: Float[Array, "n n"]) -> Kernel:
-    """The derivative of Σ pull·K in the kernel's parameters, from strips of the matrix where it is large."""
-    size = len(pull)
+def kernel_slope(
+    kernel: Kernel, inputs: Float[Array, "n d"], pull: Callable[[Callable], Array], diagonal: Float[Array, " n"]
+) -> Kernel:
+    """The derivative of Σ pull·K in the kernel's parameters, from strips of the matrix where it is large.
+
+    ``pull(part)`` makes those rows of the matrix that ``part`` takes of one with as many rows.
+    """
+    size = len(inputs)
     if size <= _STRIP:
-        return jax.vjp(lambda kernel: kernel(inputs), kernel)[1](pull)[0]
+        return jax.vjp(lambda kernel: kernel(inputs), kernel)[1](pull(lambda array: array))[0]
 
     def strip(total: Kernel, first: Array) -> tuple[Kernel, None]:
         # The last strip starts early enough to be whole, and counts only the rows that are new; the diagonal, where a
@@ -162,13 +209,13 @@ def kernel_slope(kernel: Kernel, inputs: Float[Array, "n d"], pull: Float[Array,
         begin = jnp.minimum(first, size - _STRIP)
         number = begin + jnp.arange(_STRIP)
         counted = (number >= first)[:, None] & (number[:, None] != jnp.arange(size)[None])
-        part = jnp.where(counted, jax.lax.dynamic_slice_in_dim(pull, begin, _STRIP), 0)
-        points = jax.lax.dynamic_slice_in_dim(inputs, begin, _STRIP)
-        slope = jax.vjp(lambda kernel: kernel(points, inputs), kernel)[1](part)[0]
+        taken = lambda array: jax.lax.dynamic_slice_in_dim(array, begin, _STRIP)
+        part = jnp.where(counted, pull(taken), 0)
+        slope = jax.vjp(lambda kernel: kernel(taken(inputs), inputs), kernel)[1](part)[0]
         return jax.tree.map(jnp.add, total, slope), None
 
-    diagonal = jax.vjp(lambda kernel: kernel.diagonal(inputs), kernel)[1](jnp.diag(pull))[0]
-    return jax.lax.scan(strip, diagonal, jnp.arange(0, size, _STRIP))[0]
+    own = jax.vjp(lambda kernel: kernel.diagonal(inputs), kernel)[1](diagonal)[0]
+    return jax.lax.scan(strip, own, jnp.arange(0, size, _STRIP))[0]
 
 
 def predictions(

@@ -2,6 +2,7 @@
 
 The formulas are those of :mod:`thalweg.processes.exact`. A factorisation and an inverse from it (``potrf``, ``potri``)
 take n³ operations where triangular solves with the identity take 7/3 n³, and derivatives are taken of one triangle.
+Of many rows the inverse is estimated, as there.
 """
 
 from typing import Any, NamedTuple
@@ -18,7 +19,7 @@ from thalweg.codec import storable
 from thalweg.compiling import quick_jit
 from thalweg.kernels import Gaussian, Kernel, Matern12, Matern32, Matern52
 from thalweg.padding import padded
-from thalweg.processes.exact import Parameters, Solution, few, kernel_slope, length, solved
+from thalweg.processes.exact import DRAWN, INVERTED, Parameters, Solution, few, kernel_slope, length, solved
 
 _ORDERS: dict[type[Kernel], int | None] = {Matern12: 0, Matern32: 1, Matern52: 2, Gaussian: None}
 """Kernels that are written out, and how often their functions are differentiable."""
@@ -39,15 +40,25 @@ class Rows(NamedTuple):
     basis: np.ndarray
     known: np.ndarray
     weights: np.ndarray
+    scatter: np.ndarray
 
     @property
     def real(self) -> np.ndarray:
         """All of them."""
         return np.ones(len(self.inputs))
 
-    def take(self, chosen: np.ndarray) -> "Rows":
-        """Some of them."""
-        return Rows(*(array[chosen] for array in self))
+    def variances(self, noise: Any) -> np.ndarray:
+        """Those of the noise at the rows."""
+        return (noise + self.known) / self.weights
+
+    def constant(self, noise: float) -> float:
+        """What −log p(y) holds beside the quadratic form and the determinant of the covariance of the rows."""
+        variances = noise + self.known
+        several = self.weights != 1
+        repeats = (self.weights - 1) * np.log(2 * np.pi * variances) + np.log(self.weights)
+        scatter = np.sum(self.scatter[several] / variances[several])
+        outputs = self.targets.shape[1]
+        return (outputs * (len(self.inputs) * np.log(2 * np.pi) + np.sum(repeats[several])) + scatter) / 2
 
     def solution(self, parameters: Parameters) -> Solution:
         """The factor of A, and what follows from it; a loss of NaN where A has none."""
@@ -61,10 +72,11 @@ class Rows(NamedTuple):
         if not np.isfinite(found.loss):
             return np.nan, jax.tree.map(np.zeros_like, parameters)
         outputs = self.targets.shape[1]
-        inverse = dpotri(found.factor, lower=1)[0]  # the lower triangle; the upper one is 0
+        inverse = _inverse(found.factor)
         pull = dsyrk(-0.5, found.weights, outputs / 2, inverse, lower=1, overwrite_c=1)
         diagonal = pull.diagonal().copy()
-        repeats = outputs * (self.weights - 1) / np.where(self.weights == 1, 1.0, 2 * (parameters.noise + self.known))
+        variances = np.where(self.weights == 1, 1.0, parameters.noise + self.known)
+        repeats = (outputs * (self.weights - 1) - self.scatter / variances) / (2 * variances)
         noise = parameters.noise * np.sum(diagonal / self.weights + repeats)
         if rise is None:
             size = length(len(pull))
@@ -85,12 +97,20 @@ class Rows(NamedTuple):
 
     def _solution(self, parameters: Parameters, covariance: np.ndarray) -> Solution:
         noisy = covariance.copy()
-        noisy[np.diag_indices_from(noisy)] += (parameters.noise + self.known) / self.weights
+        noisy[np.diag_indices_from(noisy)] += self.variances(parameters.noise)
         # The transpose is in the order that LAPACK reads, and the matrix is symmetric.
         factor, failed = dpotrf(noisy.T, lower=1, clean=1, overwrite_a=1)
         if failed or not np.isfinite(factor[-1, -1]):
             return Solution(factor, *(np.full((1, 1), np.nan),) * 4, np.asarray(np.nan))
         return solved(factor, parameters.noise, self, np, scipy.linalg)
+
+
+def _inverse(factor: Any) -> np.ndarray:
+    """The lower triangle of A⁻¹, or of what has it as its mean if rows are many; the upper one is 0."""
+    if len(factor) <= INVERTED:
+        return dpotri(factor, lower=1)[0]
+    normal = np.random.default_rng(0).standard_normal((len(factor), DRAWN))
+    return dsyrk(1 / DRAWN, scipy.linalg.solve_triangular(factor, normal, lower=True, trans=1), lower=1)
 
 
 def serves(rows: int) -> bool:
@@ -171,4 +191,8 @@ def _of_arrays(kernel: Kernel) -> Kernel:
 
 _matrix = quick_jit(few)(lambda kernel, x, y: kernel.matrix(x, y))
 _diagonal = quick_jit(few)(lambda kernel, x: kernel.diagonal(x))
-_slope = quick_jit(few)(kernel_slope)
+
+
+@quick_jit(few)
+def _slope(kernel: Kernel, inputs: Any, pull: Any) -> Kernel:
+    return kernel_slope(kernel, inputs, lambda part: part(pull), jnp.diag(pull))

@@ -1,176 +1,105 @@
-"""Solves with the covariance of more rows than a factorisation can serve, and posterior samples made of them.
-
-Conjugate gradients on A = K + diag(noise), for several right sides at once, preconditioned by the same matrix with K
-replaced by its Nyström approximation from a few rows. The kernel matrix is never stored: its products are made of
-strips, in float32, and added up in the precision of the vectors.
+"""Gaussian process regression by solves: learning on all rows, and posterior samples.
 
 A sample of the posterior is f(x) = φ(x)ᵀw + k(x, X)·A⁻¹(y − Φw − ε), with random features φ, weights w and noise ε
 drawn once (Wilson et al., 2020): one solve each, and variances that are never negative.
 """
 
-from dataclasses import dataclass
-from functools import partial
-from typing import NamedTuple
+from dataclasses import dataclass, field
+from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.scipy.linalg import cho_solve, solve_triangular
-from jaxtyping import Array, Float, Key
+from jaxtyping import Array
 
 from thalweg.codec import storable
 from thalweg.kernels import Kernel
 from thalweg.processes.exact import Parameters
+from thalweg.processes.host import Rows
 from thalweg.processes.means import Mean
+from thalweg.processes.solves import Nystrom, Solves, kernel_slope, nystrom, product, solve, strips
 
-_STRIP_ENTRIES = 2**26
-"""Entries of the kernel matrix that exist at a time."""
-
-_NYSTROM_STRIP = 4096
-
-_RANK = 512
-"""Rows that the preconditioner is made of."""
-
-TOLERANCE, _PRODUCTS = 3e-4, 400
+TOLERANCE, _PRODUCTS = 2e-3, 400
 """A solve ends where residuals are this small against their right sides, or after so many products."""
+
+_LOOSE = 1e-2
+"""The tolerance while parameters are learned, which moves a slope by about as much of itself."""
 
 _SAMPLES, _FREQUENCIES = 64, 2048
 """Samples of the posterior that variances are made of, and random frequencies of each."""
 
+_PROBES = 8
+"""Vectors that slopes, and the logarithm of the determinant, are made of."""
+
 _SINGLE = jnp.float32
 
 
-class Solves(NamedTuple):
-    """A⁻¹ times the right sides, how many products it took, and the largest relative residual at the end."""
-
-    x: Float[Array, "n m"]
-    products: int
-    residual: float
+def _rank() -> int:
+    """Rows that the preconditioner is made of."""
+    return 512 if jax.default_backend() == "cpu" else 2048
 
 
-class Nystrom(NamedTuple):
-    """(U Uᵀ + D)⁻¹ by Woodbury's identity: a preconditioner for K + D."""
+@dataclass
+class Climb:
+    """−log p(y) of all rows as a search sees it: slopes by solves, values by what the slopes add up to.
 
-    scaled: Float[Array, "n r"]
-    """D⁻¹U."""
-    factor: Float[Array, "r r"]
-    """The Cholesky factor of I + UᵀD⁻¹U."""
-    noise: Float[Array, " n"]
-
-    def __call__(self, right: Float[Array, "n m"]) -> Float[Array, "n m"]:
-        """Apply it."""
-        inner = cho_solve((self.factor, True), self.scaled.T @ right.astype(self.scaled.dtype))
-        return right / self.noise[:, None] - (self.scaled @ inner).astype(right.dtype)
-
-
-@jax.jit
-def nystrom(
-    kernel: Kernel, inputs: Float[Array, "n d"], noise: Float[Array, " n"], pivots: Float[Array, "r d"]
-) -> Nystrom:
-    """The preconditioner made of k(x, pivots), a strip of rows at a time.
-
-    What is added up is added in the precision of the inputs, since I + UᵀD⁻¹U is as badly conditioned as A; what is
-    stored is float32.
+    tr(A⁻¹∂A) is the mean of zᵀA⁻¹∂A z over a few z ~ N(0, I), drawn once: with equal z, solutions move only as far as
+    the parameters did, so each solve starts from the last one. A value is that at the nearest point seen before plus
+    the mean of both slopes times the way between. Slopes are unbiased but for what solves leave, a share ``_LOOSE`` of
+    their right sides.
     """
-    among = kernel(pivots)
-    among = among + 1e-6 * jnp.mean(jnp.diag(among)) * jnp.eye(len(among), dtype=among.dtype)
-    root = jnp.linalg.cholesky(among)
 
-    def strip(total: Array, part: tuple[Array, Array]) -> tuple[Array, Array]:
-        points, variances = part
-        low_rank = solve_triangular(root, kernel(pivots, points), lower=True)
-        scaled = low_rank / variances[None]
-        return total + scaled @ low_rank.T, scaled.T.astype(jnp.float32)
+    rows: Rows
+    mean: Mean
+    seed: int
+    _seen: list[tuple[np.ndarray, np.ndarray, float]] = field(default_factory=list)
+    _solved: Array | None = None
 
-    count, size = len(inputs), min(_NYSTROM_STRIP, len(inputs))
-    strips = -(-count // size)
-    # Padded rows have so much noise that they add nothing.
-    points = jnp.pad(inputs, ((0, strips * size - count), (0, 0)), mode="edge").reshape(strips, size, -1)
-    variances = jnp.pad(noise, (0, strips * size - count), constant_values=jnp.inf).reshape(strips, size)
-    gram, scaled = jax.lax.scan(strip, jnp.zeros_like(among), (points, variances))
-    factor = jnp.linalg.cholesky(gram + jnp.eye(len(gram), dtype=gram.dtype))
-    return Nystrom(scaled.reshape(strips * size, -1)[:count], factor.astype(jnp.float32), noise)
+    @property
+    def inputs(self) -> np.ndarray:
+        """Of the rows."""
+        return self.rows.inputs
 
+    def loss_and_slope(self, parameters: Parameters) -> tuple[float, Parameters]:
+        """The value, and the derivative in the logarithms of all parameters."""
+        slope = self.slope(parameters)
+        flat = lambda tree: np.concatenate([np.ravel(np.asarray(leaf, np.float64)) for leaf in jax.tree.leaves(tree)])
+        place, rise = np.log(flat(parameters)), flat(slope)
+        value = 0.0
+        if self._seen:
+            nearest, before, value = min(self._seen, key=lambda one: float(np.sum((one[0] - place) ** 2)))
+            value += float((rise + before) @ (place - nearest)) / 2
+        self._seen.append((place, rise, value))
+        return value, slope
 
-def product(
-    kernel: Kernel, left: Float[Array, "m d"], right: Float[Array, "n d"], vectors: Float[Array, "n t"]
-) -> Array:
-    """k(left, right)·vectors, a strip of rows at a time, in the precision of the points."""
-    count = len(left)
-    strip = int(np.clip(_STRIP_ENTRIES // len(right), 16, count))
-    strips = -(-count // strip)
-    rows = jnp.pad(left, ((0, strips * strip - count), (0, 0))).reshape(strips, strip, -1)
-    vectors = vectors.astype(left.dtype)
-    found = jax.lax.map(lambda part: jnp.matmul(kernel(part, right), vectors, precision="highest"), rows)
-    return found.reshape(strips * strip, -1)[:count]
-
-
-class _State(NamedTuple):
-    x: Array
-    residual: Array
-    direction: Array
-    energy: Array
-    lengths: Array
-    products: Array
-
-
-@partial(jax.jit, static_argnames="max_iter")
-def _conjugate_gradients(
-    kernel: Kernel,
-    inputs: Array,
-    noise: Array,
-    precondition: Nystrom,
-    right: Array,
-    start: Array,
-    tol: Array,
-    max_iter: int,
-) -> _State:
-    apply = lambda v: product(kernel, inputs, inputs, v).astype(v.dtype) + noise[:, None].astype(v.dtype) * v
-    lengths = lambda v: jnp.sqrt(jnp.sum(v**2, axis=0))
-    goal = tol * jnp.maximum(lengths(right), jnp.finfo(right.dtype).tiny)
-
-    def begin(x: Array) -> _State:
-        residual = right - apply(x)
-        z = precondition(residual)
-        return _State(x, residual, z, jnp.sum(residual * z, axis=0), lengths(residual), jnp.asarray(1))
-
-    def go_on(state: _State) -> Array:
-        return jnp.any(state.lengths > goal) & (state.products < max_iter)
-
-    def step(state: _State) -> _State:
-        image = apply(state.direction)
-        slope = jnp.sum(state.direction * image, axis=0)
-        # A column that has ended stands still: rounding would take it away again.
-        live = (state.lengths > goal) & (slope > 0)
-        size = jnp.where(live, state.energy / jnp.where(slope > 0, slope, 1), 0)
-        x, residual = state.x + size[None] * state.direction, state.residual - size[None] * image
-        z = precondition(residual)
-        energy = jnp.sum(residual * z, axis=0)
-        ratio = jnp.where(live, energy / jnp.where(state.energy > 0, state.energy, 1), 0)
-        return _State(x, residual, z + ratio[None] * state.direction, energy, lengths(residual), state.products + 1)
-
-    return jax.lax.while_loop(go_on, step, begin(start))
-
-
-def solve(
-    kernel: Kernel,
-    inputs: Float[Array, "n d"],
-    noise: Float[Array, " n"],
-    right: Float[Array, "n m"],
-    key: Key[Array, ""],
-    rank: int,
-    tol: float,
-    max_iter: int,
-    start: Float[Array, "n m"] | None = None,
-) -> Solves:
-    """Solve A x = right, each column to a residual of ``tol`` times its length."""
-    single = lambda tree: jax.tree.map(lambda leaf: leaf.astype(jnp.float32), tree)
-    chosen = jax.random.choice(key, len(inputs), (min(rank, len(inputs)),), replace=False)
-    preconditioner = nystrom(kernel, inputs, noise, inputs[chosen])
-    begun = jnp.zeros_like(right) if start is None else start
-    state = _conjugate_gradients(single(kernel), single(inputs), noise, preconditioner, right, begun, tol, max_iter)
-    worst = jnp.max(state.lengths / jnp.maximum(jnp.sqrt(jnp.sum(right**2, axis=0)), jnp.finfo(right.dtype).tiny))
-    return Solves(state.x, int(state.products), float(worst))
+    def slope(self, parameters: Parameters) -> Parameters:
+        """The derivative in the logarithms of all parameters."""
+        rows, kernel, noise = self.rows, parameters.kernel, float(parameters.noise)
+        drawn, picked = jax.random.split(jax.random.key(self.seed))
+        points = jnp.asarray(rows.inputs - self.mean.centre)
+        probes = jax.random.normal(drawn, (len(points), _PROBES), points.dtype)
+        targets, basis = jnp.asarray(rows.targets), jnp.asarray(rows.basis)
+        right = jnp.concatenate([targets, basis, probes], axis=1)
+        preconditioner = nystrom(kernel, points, jnp.asarray(rows.variances(noise)), picked, _rank())
+        found = solve(kernel, points, preconditioner, right, _LOOSE, _PRODUCTS, self._solved)
+        if found.interrupted:
+            raise KeyboardInterrupt
+        self._solved = found.x
+        outputs, columns = targets.shape[1], basis.shape[1]
+        solved, whitened, sides = jnp.split(found.x, [outputs, outputs + columns], axis=1)
+        if columns:
+            solved = solved - whitened @ jnp.linalg.solve(basis.T @ whitened, basis.T @ solved)
+        left = jnp.concatenate([outputs / _PROBES * sides, -solved], axis=1)
+        right = jnp.concatenate([probes, solved], axis=1)
+        variances = noise + rows.known
+        repeats = np.where(
+            rows.weights == 1, 0.0, (outputs * (rows.weights - 1) - rows.scatter / variances) / variances
+        )
+        both = Parameters(
+            kernel=kernel_slope(kernel, points, left, right),
+            noise=jnp.sum(jnp.sum(left * right, axis=1) / rows.weights + repeats),
+        )
+        return jax.tree.map(lambda one, parameter: one * parameter / 2, both, parameters)
 
 
 @storable
@@ -194,6 +123,14 @@ class PathwisePosterior:
     residual: float
     """The largest residual of a solve against its right side."""
     products: int
+    interrupted: bool
+    """Whether the solves were ended by Ctrl-C."""
+    loss: float
+    """−log p(y) of all rows, estimated."""
+    loss_error: float
+    """Its standard error."""
+
+    coarse: ClassVar[bool] = False
 
     @property
     def observation_noise(self) -> float:
@@ -236,56 +173,73 @@ def _evaluate(kernel: Kernel, inputs: Array, new: Array, weights: Array, frequen
 
 
 def _functions(kernel: Kernel, frequencies: Array, prior: Array, points: Array) -> Array:
-    """Functions drawn from the prior at some points, as sums of random features."""
-    angles = points @ frequencies.T.astype(points.dtype)
+    """Functions drawn from the prior at some points, as sums of random features, a strip of points at a time."""
+    number, size = strips(len(points), 2 * len(frequencies))
+    cut = jnp.pad(points, ((0, number * size - len(points)), (0, 0))).reshape(number, size, -1)
     half = prior.astype(points.dtype) * jnp.sqrt(kernel.variance.astype(points.dtype) / len(frequencies))
-    return jnp.cos(angles) @ half[: len(frequencies)] + jnp.sin(angles) @ half[len(frequencies) :]
+
+    def strip(part: Array) -> Array:
+        angles = jnp.matmul(part, frequencies.T.astype(points.dtype), precision="highest")
+        features = jnp.concatenate([jnp.cos(angles), jnp.sin(angles)], axis=1)
+        return jnp.matmul(features, half, precision="highest")
+
+    return jax.lax.map(strip, cut).reshape(number * size, -1)[: len(points)]
 
 
-def posterior(
-    parameters: Parameters,
-    mean: Mean,
-    inputs: np.ndarray,
-    targets: np.ndarray,
-    variances: np.ndarray,
-    seed: int,
-) -> PathwisePosterior:
-    """Solve for the mean and for samples of the posterior.
+_drawn = jax.jit(_functions)
 
-    ``variances`` are those of the noise at the rows.
-    """
-    kernel = parameters.kernel
-    keys = jax.random.split(jax.random.key(seed), 4)
-    rows = jnp.asarray(inputs - mean.centre)  # before anything is cast to float32
-    frequencies = kernel.frequencies(keys[0], _FREQUENCIES, inputs.shape[1])
+
+def posterior(parameters: Parameters, mean: Mean, rows: Rows, seed: int) -> PathwisePosterior:
+    """Solve for the mean, for samples of the posterior, and for vectors that the marginal likelihood is made of."""
+    kernel, variances = parameters.kernel, jnp.asarray(rows.variances(float(parameters.noise)))
+    keys = jax.random.split(jax.random.key(seed), 5)
+    points = jnp.asarray(rows.inputs - mean.centre)  # before anything is cast to float32
+    frequencies = kernel.frequencies(keys[0], _FREQUENCIES, points.shape[1])
     prior = jax.random.normal(keys[1], (2 * _FREQUENCIES, _SAMPLES), _SINGLE)
-    drawn = _functions(kernel, frequencies, prior, rows.astype(_SINGLE))
-    noise = jnp.sqrt(jnp.asarray(variances))[:, None] * jax.random.normal(keys[2], drawn.shape)
-    basis = jnp.asarray(mean.basis(inputs))
-    right = jnp.concatenate([jnp.asarray(targets), drawn.astype(noise.dtype) + noise, basis], axis=1)
-    found = solve(kernel, rows, jnp.asarray(variances), right, keys[3], _RANK, TOLERANCE, _PRODUCTS)
-    if not np.isfinite(found.residual):
+    drawn = _drawn(kernel, frequencies, prior, points.astype(_SINGLE))
+    noise = jnp.sqrt(variances)[:, None] * jax.random.normal(keys[2], drawn.shape, variances.dtype)
+    preconditioner = nystrom(kernel, points, variances, keys[3], _rank())
+    probes, basis = preconditioner.draw(keys[4], _PROBES), jnp.asarray(rows.basis)
+    outputs = rows.targets.shape[1]
+    width = outputs + _SAMPLES
+    parts = (jnp.asarray(rows.targets), drawn.astype(noise.dtype) + noise, basis, probes)
+    right = jnp.concatenate(parts, axis=1)
+    found = solve(kernel, points, preconditioner, right, TOLERANCE, _PRODUCTS)
+    if not found.residual < 1 and not found.interrupted:
         raise ValueError(
             f"conjugate gradients broke down: a noise variance of {parameters.noise:.3g} is too small for products in "
             "float32. Give a larger noise, or take method='exact'"
         )
-    width = targets.shape[1] + _SAMPLES
-    solved, whitened = np.asarray(found.x[:, :width]), np.asarray(found.x[:, width:])
+    solved, whitened = np.asarray(found.x[:, :width]), np.asarray(found.x[:, width : width + basis.shape[1]])
     # Coefficients of the mean by generalised least squares, for the targets and for each sample.
     coefficients = np.linalg.solve(np.asarray(basis).T @ whitened, whitened.T @ np.asarray(right[:, :width]))
     solved = solved - whitened @ coefficients
-    split = targets.shape[1]
+    determinant, error = _log_determinant(found, preconditioner, probes, slice(width + basis.shape[1], None))
+    left = rows.targets - rows.basis @ coefficients[:, :outputs]
+    quadratic = float(np.sum(left * solved[:, :outputs]))
+    loss = (quadratic + outputs * determinant) / 2 + rows.constant(float(parameters.noise))
     return PathwisePosterior(
         kernel=jax.tree.map(np.asarray, kernel),
         noise=float(parameters.noise),
         mean=mean,
-        inputs=inputs,
-        weights=solved[:, :split],
-        coefficients=coefficients[:, :split],
+        inputs=rows.inputs,
+        weights=solved[:, :outputs],
+        coefficients=coefficients[:, :outputs],
         frequencies=np.asarray(frequencies),
         prior=np.asarray(prior),
-        updates=solved[:, split:],
-        updated=coefficients[:, split:],
+        updates=solved[:, outputs:],
+        updated=coefficients[:, outputs:],
         residual=found.residual,
         products=found.products,
+        interrupted=found.interrupted,
+        loss=loss,
+        loss_error=outputs * error / 2,
     )
+
+
+def _log_determinant(found: Solves, preconditioner: Nystrom, probes: Array, columns: slice) -> tuple[float, float]:
+    """log det A = log det P + tr log(P^(−½) A P^(−½)), the trace from solves for columns of N(0, P); and its error."""
+    lengths = np.asarray(jnp.sum(probes * preconditioner(probes), axis=0))
+    values = lengths * found.log_quadratures(columns)
+    error = np.std(values, ddof=1) / np.sqrt(len(values))
+    return float(preconditioner.log_determinant()) + float(np.mean(values)), float(error)

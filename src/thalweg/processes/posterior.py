@@ -1,8 +1,8 @@
 """Posteriors of a function by factors of the covariance of its rows: for given parameters, or for several plausible."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -20,6 +20,9 @@ from thalweg.threads import enough_threads
 _COVERED, _DEVIATIONS = 0.95, 1.959964
 """How many of the rows that are left out are to be within so many standard deviations."""
 
+_LEFT_OUT = 20_000
+"""Rows up to which leaving each out costs about as much as a step of the search."""
+
 _PREDICTED = 1024
 """Rows of a prediction that exist at a time."""
 
@@ -27,32 +30,46 @@ _PREDICTED = 1024
 @storable
 @dataclass(frozen=True)
 class ExactPosterior:
-    """The posterior of a function by a factor of its covariance; arrays of NumPy, without padding."""
+    """The posterior of a function by a factor of its covariance, without padding.
+
+    Arrays are those of NumPy; of many rows on an accelerator they stay there until they are written down.
+    """
 
     kernel: Kernel
     noise: float
     mean: Mean
     inputs: np.ndarray
-    factor: np.ndarray
-    weights: np.ndarray
-    coefficients: np.ndarray
-    whitened: np.ndarray
-    basis_factor: np.ndarray
+    factor: np.ndarray | jax.Array
+    weights: np.ndarray | jax.Array
+    coefficients: np.ndarray | jax.Array
+    whitened: np.ndarray | jax.Array
+    basis_factor: np.ndarray | jax.Array
     scale: float = 1.0
     """What standard deviations are multiplied by, so that they are right for rows that are left out."""
 
     residual: ClassVar[float] = 0.0
     """That of a solve: none."""
+    coarse: ClassVar[bool] = False
 
     @classmethod
     def of(cls, parameters: Parameters, mean: Mean, inputs: np.ndarray, found: Solution) -> "ExactPosterior":
         """Without padded rows, which come last."""
         rows = len(inputs)
+        kernel, noise = jax.tree.map(np.asarray, parameters.kernel), float(parameters.noise)
+        if not host.serves(rows) and len(found.factor) == rows:
+            return cls(kernel, noise, mean, inputs, *found[:-1])
         # In the order of rows that a file keeps, so that what is loaded predicts the same to the last bit.
         factor, weights, coefficients, whitened, basis_factor, _ = map(np.ascontiguousarray, found)
-        kernel, noise = jax.tree.map(np.asarray, parameters.kernel), float(parameters.noise)
         arrays = np.ascontiguousarray(factor[:rows, :rows]), weights[:rows], coefficients, whitened[:rows], basis_factor
         return cls(kernel, noise, mean, inputs, *arrays)
+
+    def stored(self) -> dict[str, Any]:
+        """What a file holds: no arrays of an accelerator."""
+        taken = {field.name: getattr(self, field.name) for field in fields(self)}
+        return {name: np.asarray(part) if isinstance(part, jax.Array) else part for name, part in taken.items()}
+
+    def __reduce__(self) -> tuple:
+        return type(self), tuple(self.stored().values())
 
     @property
     def observation_noise(self) -> float:
@@ -69,7 +86,9 @@ class ExactPosterior:
         return np.concatenate(means), self.scale**2 * np.concatenate(spreads)
 
     def calibrated(self) -> "ExactPosterior":
-        """The same, with the scale that :func:`widening` finds."""
+        """The same, with the scale that :func:`widening` finds; of very many rows it stays 1."""
+        if len(self.inputs) > _LEFT_OUT:
+            return self
         with jax.enable_x64(True), enough_threads(len(self.inputs)):
             xp, linalg = (np, scipy.linalg) if host.serves(len(self.inputs)) else (jnp, jax.scipy.linalg)
             gaps, variances = left_out(jax.tree.map(xp.asarray, self._solution()), xp, linalg)
@@ -117,6 +136,7 @@ class MixedPosterior:
     """As in :class:`ExactPosterior`."""
 
     residual: ClassVar[float] = 0.0
+    coarse: ClassVar[bool] = False
 
     @classmethod
     def of(cls, best: Parameters, mean: Mean, rows: host.Rows, drawn: list[Parameters]) -> "MixedPosterior":

@@ -5,8 +5,9 @@ Kernels are in the units of the data. What makes a search independent of units i
 Everything here runs in float64, inside a scope.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -15,16 +16,18 @@ import numpy as np
 from thalweg import trees
 from thalweg.codec import storable
 from thalweg.descent import Status
-from thalweg.kernels import Gaussian, Kernel, Matern32, Matern52
-from thalweg.processes import host, iterative
+from thalweg.kernels import Gaussian, Kernel, Matern12, Matern32, Matern52, Stationary
+from thalweg.processes import grid, host, iterative
 from thalweg.processes.evidence import Landscape, Optimum, maximise, plausible
 from thalweg.processes.exact import Observations, Parameters
-from thalweg.processes.iterative import PathwisePosterior
+from thalweg.processes.grid import GridPosterior
+from thalweg.processes.host import Rows
+from thalweg.processes.iterative import Climb, PathwisePosterior
 from thalweg.processes.means import KINDS, Mean
 from thalweg.processes.posterior import ExactPosterior, MixedPosterior
 from thalweg.threads import enough_threads
 
-_FAMILIES: tuple[type[Kernel], ...] = (Matern32, Matern52, Gaussian)
+_FAMILIES: tuple[type[Kernel], ...] = (Matern32, Matern52, Gaussian, Matern12)
 """The kernels that are compared where none is given."""
 
 _LEVELS, _MORE = (150, 400, 1_200, 4_000), 1.5
@@ -33,26 +36,31 @@ _LEVELS, _MORE = (150, 400, 1_200, 4_000), 1.5
 _ROUGHLY, _CLOSELY = 1e-2, 1e-3
 """A gain in nats that is worth another step on the way, and on all rows."""
 
-_SUBSET = 5_000
-"""Rows that parameters are learned from where the covariance of all cannot be factorised."""
+_ACCELERATED_LEVEL = 16_000
+"""One more of them on an accelerator."""
 
-_CLOSE = 3.0
-"""Nats by which a search may be behind the best and yet go on with more rows."""
+_CLIMBED, _CLIMBING_STEPS = {True: 20_000, False: 300_000}, 6
+"""Rows up to which, on a CPU and on an accelerator, parameters are learned on all rows by solves; and steps of it."""
 
-_SAME = 0.1
-"""Nats by which two searches for one kernel may differ that have come to the same place."""
+_CLOSE = 10.0
+"""Nats by which a family may be behind the best and yet go on with more rows."""
 
-_LAST_STEPS = 10
-"""Steps of the search on all rows, where they are more than twice the last level."""
+_DEAR = 2_000
+"""Rows above which, on a CPU, two families go on, and one at the end."""
+
+_LATER_STEPS, _SETTLED = 25, 8_000
+"""Steps of a search that starts from where one on fewer rows ended, unless it is the last and its rows are few."""
 
 _EXACT_ON_CPU = 12_000
 """Rows up to which factorising on a CPU takes less time than solving."""
 
-_MATRICES = 5
+_MATRICES = 4
 """Matrices of n² numbers that exist at a time in a step of the exact way."""
 
-_STARTING_NOISE, _LEAST_NOISE = 0.1, 1e-8
-"""The share of the targets' variance that is noise: where a search starts, and the least that it may find."""
+_STARTING_NOISE, _PARTIAL_NOISE, _LEAST_NOISE = 0.1, 1e-4, 1e-8
+"""The share of the targets' variance that is noise: where a search starts, and the least that it may find on a part of
+the rows, where a few that agree by chance would say that there is none, and on all.
+"""
 
 _UNCERTAIN, _DRAWS = 500, (16, 64)
 """Rows up to which the uncertainty of parameters is counted, and how many are drawn: more where rows are few."""
@@ -71,7 +79,7 @@ class RegressorSettings:
     1
     """
 
-    methods: ClassVar[tuple[str, ...]] = ("auto", "exact", "iterative")
+    methods: ClassVar[tuple[str, ...]] = ("auto", "exact", "iterative", "grid")
     means: ClassVar[tuple[str, ...]] = KINDS
 
     method: str = "auto"
@@ -97,10 +105,10 @@ class Regression:
     True
     """
 
-    posterior: ExactPosterior | MixedPosterior | PathwisePosterior
+    posterior: ExactPosterior | MixedPosterior | PathwisePosterior | GridPosterior
     method: str
     log_marginal_likelihood: float
-    """Of the rows that parameters were learned from."""
+    """Of all rows."""
     steps: int
     """How often the likelihood was evaluated."""
     status: Status
@@ -109,6 +117,40 @@ class Regression:
     def solved(self) -> bool:
         """Whether all solves came to their tolerance."""
         return self.posterior.residual <= iterative.TOLERANCE
+
+
+class _Given(NamedTuple):
+    """Rows that count, as they came but for their order."""
+
+    inputs: np.ndarray
+    targets: np.ndarray
+    known: np.ndarray
+    weights: np.ndarray
+
+    @classmethod
+    def of(cls, inputs: np.ndarray, targets: np.ndarray, known: np.ndarray, weights: np.ndarray) -> "_Given":
+        """In an order that does not depend on that given."""
+        counted = np.flatnonzero(weights > 0)
+        table = np.column_stack([weights, targets, known, inputs])[counted]
+        order = counted[np.lexsort(table.T)]
+        return cls(inputs[order], targets[order], known[order], weights[order])
+
+    def merged(self, mean: Mean, separate: bool, chosen: np.ndarray | None = None) -> Rows:
+        """Rows at one place made one, of their mean and their total weight, unless they are to stay ``separate``."""
+        inputs, targets, known, weights = (array if chosen is None else array[np.sort(chosen)] for array in self)
+        if separate:
+            return Rows(inputs, targets, mean.basis(inputs), known, weights, np.zeros(len(inputs)))
+        # Equal places follow one another.
+        places = np.column_stack([inputs, known])
+        which = np.concatenate([[0], np.cumsum(np.any(places[1:] != places[:-1], axis=1))])
+        first = np.concatenate([[True], which[1:] != which[:-1]])
+        total = np.bincount(which, weights)
+        offset = targets[first][which]  # near which nothing is lost to rounding
+        near = np.stack([np.bincount(which, weights * part) for part in (targets - offset).T], axis=1) / total[:, None]
+        away = targets - offset - near[which]
+        scatter = np.bincount(which, weights * np.sum(away**2, axis=1))
+        inputs = inputs[first]
+        return Rows(inputs, targets[first] + near, mean.basis(inputs), known[first], total, scatter)
 
 
 def fit_regressor(
@@ -150,17 +192,20 @@ def fit_regressor(
     (True, True)
     """
     ones = np.ones(len(inputs))
-    inputs, targets, known, weights = _distinct(
-        inputs, targets, 0 * ones if known is None else known, ones if weights is None else weights, kernel
-    )
-    mean = Mean.of(settings.mean, inputs, weights)
-    rows = host.Rows(inputs, targets, mean.basis(inputs), known, weights)
+    given = _Given.of(inputs, targets, 0 * ones if known is None else known, ones if weights is None else weights)
+    mean = Mean.of(settings.mean, given.inputs, given.weights)
+    separate = isinstance(kernel, Kernel) and not kernel.stationary  # each row has its own white noise
+    rows = given.merged(mean, separate)
     method = _way(len(rows.inputs)) if settings.method == "auto" else settings.method
     with jax.enable_x64(True), enough_threads(len(rows.inputs)):
-        found = _learn(_starts(rows, mean, kernel, noise), rows, settings, method, noise is None, seed)
+        starts = _starts(rows, mean, kernel, noise)
+        on_grid = _on_grid(starts, rows, mean, settings, noise is None, seed)
+        if on_grid is not None:
+            return on_grid
+        levels = _Levels(given, mean, separate, rows, method == "exact", seed)
+        found = _learn(starts, levels, settings, noise is None, seed)
         if method == "exact":
-            everything = _where_computed(rows)
-            solution = everything.solution(found.parameters)
+            solution = _where_computed(rows).solution(found.parameters)
             loss = float(solution.loss)
             if not np.isfinite(loss):
                 raise ValueError(
@@ -177,29 +222,13 @@ def fit_regressor(
                 posterior = ExactPosterior.of(found.parameters, mean, rows.inputs, solution)
             posterior = posterior.calibrated() if settings.learn else posterior
         else:
-            loss = found.loss
-            variances = (float(found.parameters.noise) + rows.known) / rows.weights
-            posterior = iterative.posterior(found.parameters, mean, rows.inputs, rows.targets, variances, seed)
+            posterior = iterative.posterior(found.parameters, mean, rows, seed)
+            loss = posterior.loss
+            found = found._replace(status=Status.INTERRUPTED) if posterior.interrupted else found
     return Regression(posterior, method, -loss, found.steps, found.status)
 
 
-def _distinct(
-    inputs: np.ndarray, targets: np.ndarray, known: np.ndarray, weights: np.ndarray, kernel: Kernel | type | None
-) -> tuple[np.ndarray, ...]:
-    """Rows that count, equal ones made one of their total weight, in an order that does not depend on that given."""
-    counted = weights > 0
-    table = np.column_stack([inputs, targets, known])[counted]
-    if isinstance(kernel, Kernel) and not kernel.stationary:  # Each row has its own white noise.
-        order = np.lexsort(table.T)
-        table, weights = table[order], weights[counted][order]
-    else:
-        table, which = np.unique(table, axis=0, return_inverse=True)
-        weights = np.bincount(which.ravel(), weights[counted])
-    width = inputs.shape[1]
-    return table[:, :width], table[:, width:-1], table[:, -1], weights
-
-
-def _where_computed(rows: host.Rows) -> host.Rows | Observations:
+def _where_computed(rows: Rows) -> Rows | Observations:
     return rows if host.serves(len(rows.inputs)) else Observations.padded(*rows)
 
 
@@ -212,7 +241,27 @@ def _way(rows: int) -> str:
     return "exact" if _MATRICES * 8 * rows**2 < 0.9 * limit else "iterative"
 
 
-def _starts(rows: host.Rows, mean: Mean, kernel: Kernel | type[Kernel] | None, noise: float | None) -> list[Parameters]:
+def _on_grid(
+    starts: list[Parameters], rows: Rows, mean: Mean, settings: RegressorSettings, free: bool, seed: int
+) -> Regression | None:
+    """The posterior on a grid; None where that was not asked for and is not the cheapest way."""
+    if settings.method == "auto":
+        many = len(rows.inputs) > _EXACT_ON_CPU and rows.inputs.shape[1] <= grid.AUTOMATIC
+        if not many or not isinstance(starts[0].kernel, Stationary) or np.any(starts[0].noise + rows.known <= 0):
+            return None
+    elif settings.method != "grid":
+        return None
+    grid.check(starts, rows)
+    begun = grid.starts_by_periodogram(starts, rows, free) if settings.learn else [grid.Start(starts[0], np.nan)]
+    if settings.method == "auto" and not grid.suits(begun, rows.inputs):
+        return None
+    least_noise = _LEAST_NOISE / _STARTING_NOISE * float(starts[0].noise)
+    found, problem = grid.learn(begun, rows, settings.max_iter if settings.learn else 0, free, least_noise, seed)
+    posterior = grid.posterior(found.parameters, mean, problem, seed)
+    return Regression(posterior, "grid", -found.loss, found.steps, found.status)
+
+
+def _starts(rows: Rows, mean: Mean, kernel: Kernel | type[Kernel] | None, noise: float | None) -> list[Parameters]:
     """Where to start: kernels in the units of the data."""
     away = rows.targets - rows.targets[:1]
     away = away - np.average(away, axis=0, weights=rows.weights)
@@ -227,46 +276,68 @@ def _starts(rows: host.Rows, mean: Mean, kernel: Kernel | type[Kernel] | None, n
     return [Parameters(jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.float64), one), begun) for one in kernels]
 
 
-def _learn(
-    starts: list[Parameters], rows: host.Rows, settings: RegressorSettings, method: str, free: bool, seed: int
-) -> Optimum:
+@dataclass(frozen=True)
+class _Levels:
+    """Parts of the rows that a search looks at one after another."""
+
+    given: _Given
+    mean: Mean
+    separate: bool
+    rows: Rows
+    whole: bool
+    """Whether the last part is all rows."""
+    seed: int
+
+    def __iter__(self) -> Iterator[tuple[Rows | Observations | Climb, bool]]:
+        """Parts, and whether it is the last."""
+        count, here = len(self.rows.inputs), jax.default_backend() == "cpu"
+        order = np.random.default_rng(self.seed).permutation(len(self.given.inputs))
+        sizes = [size for size in (_LEVELS if here else (*_LEVELS, _ACCELERATED_LEVEL)) if _MORE * size < count]
+        climb = not self.whole and count <= _CLIMBED[here]
+        for size in sizes:
+            part = self.given.merged(self.mean, self.separate, order[:size])
+            yield _where_computed(part), not self.whole and not climb and size == sizes[-1]
+        if self.whole or not sizes:
+            yield _where_computed(self.rows), True
+        elif climb:
+            yield Climb(self.rows, self.mean, self.seed), True
+
+
+def _learn(starts: list[Parameters], levels: _Levels, settings: RegressorSettings, free: bool, seed: int) -> Optimum:
     """Search from all starts on few rows, and from the best of what they found on more, and on all."""
     if not settings.learn:
         return Optimum(starts[0], np.nan, 0, Status.CONVERGED, starts[0])
     rng = np.random.default_rng(seed)
-    count = len(rows.inputs)
-    order = np.random.default_rng(seed).permutation(count)
-    last = count if method == "exact" else min(count, _SUBSET)
-    least_noise = _LEAST_NOISE / _STARTING_NOISE * float(starts[0].noise)
+    unit = float(starts[0].noise) / _STARTING_NOISE
     begun = [(start, start) for start in starts]
     begun += [(start, _moved(start, rng)) for _ in range(settings.restarts) for start in starts]
     steps = 0
-    for size in [*(size for size in _LEVELS if _MORE * size < last), last]:
-        data = _where_computed(rows.take(np.sort(order[:size])))
-        limit = settings.max_iter if size <= 2 * _LEVELS[-1] else min(settings.max_iter, _LAST_STEPS)
-        worth = _CLOSELY if size == last else _ROUGHLY
-        found: list[Optimum] = []
+    found: list[Optimum] = []
+    dear = _DEAR if jax.default_backend() == "cpu" else np.inf
+    for part, last in levels:
+        size = len(part.inputs)
+        begun = begun if size <= dear and not isinstance(part, Climb) else begun[: 1 if last else 2]
+        if last and size > _SETTLED and len(begun) > 1:
+            # All rows tell families apart before they are fitted to them.
+            losses = [float(part.loss_and_slope(parameters)[0]) for _, parameters in begun]
+            begun = [begun[int(np.argmin(losses))]]
+        limit = min(settings.max_iter, _LATER_STEPS) if found and (size > _SETTLED or not last) else settings.max_iter
+        limit = min(limit, _CLIMBING_STEPS) if isinstance(part, Climb) else limit
+        least = (_LEAST_NOISE if last and levels.whole else _PARTIAL_NOISE) * unit
+        found = []
         with enough_threads(size):
             for origin, start in begun:
-                found.append(maximise(data, start, origin, limit, free, least_noise, worth))
+                found.append(maximise(part, start, origin, limit, free, least, _CLOSELY if last else _ROUGHLY))
                 steps += found[-1].steps
                 if found[-1].status is Status.INTERRUPTED:
                     break
-        best = min(found, key=lambda one: one.loss)._replace(status=found[-1].status)
-        # On few rows families hardly differ: all places that are close go on, each once.
-        places: list[Optimum] = []
-        for one in sorted(found, key=lambda one: one.loss):
-            if one.loss < best.loss + _CLOSE and not any(_same_place(one, other) for other in places):
-                places.append(one)
-        begun = [(one.origin, one.parameters) for one in places[: len(_FAMILIES)]] or begun[:1]
-        if best.status is Status.INTERRUPTED:
-            break
-    return best._replace(steps=steps)
-
-
-def _same_place(one: Optimum, other: Optimum) -> bool:
-    alike = type(one.parameters.kernel) is type(other.parameters.kernel)
-    return alike and abs(one.loss - other.loss) < _SAME
+        found.sort(key=lambda one: one.loss)
+        if any(one.status is Status.INTERRUPTED for one in found):
+            return found[0]._replace(steps=steps, status=Status.INTERRUPTED)
+        # On few rows families hardly differ: each goes on, from the best that it has found, while it is close.
+        best = {type(one.parameters.kernel): one for one in reversed(found) if one.loss < found[0].loss + _CLOSE}
+        begun = [(one.origin, one.parameters) for one in sorted(best.values(), key=lambda one: one.loss)] or begun[:1]
+    return found[0]._replace(steps=steps)
 
 
 def _moved(start: Parameters, rng: np.random.Generator) -> Parameters:

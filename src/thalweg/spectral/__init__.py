@@ -16,9 +16,11 @@ from thalweg.spectral.estimate import Estimate, Plan, Status
 from thalweg.spectral.lowrank import Nystrom, PivotedCholesky
 from thalweg.spectral.operators import (
     FunctionOperator,
+    InterpolatedOperator,
     KernelOperator,
     Operator,
     ShiftedOperator,
+    ToeplitzOperator,
     as_operator,
     gram_operator,
     kernel_operator,
@@ -41,6 +43,7 @@ __all__ = [
     "Estimate",
     "FunctionOperator",
     "InfiniteVarianceWarning",
+    "InterpolatedOperator",
     "Jacobi",
     "KernelOperator",
     "NotPositiveDefiniteError",
@@ -52,6 +55,7 @@ __all__ = [
     "ShiftedOperator",
     "SpectralOracle",
     "Status",
+    "ToeplitzOperator",
     "as_operator",
     "entropy",
     "estrada",

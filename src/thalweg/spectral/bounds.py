@@ -23,7 +23,7 @@ from jaxtyping import Array, Key
 
 from thalweg import arguments
 from thalweg.compiling import quick_options
-from thalweg.spectral.chebyshev import evaluate
+from thalweg.spectral.chebyshev import IllConditionedError, evaluate
 from thalweg.spectral.operators import Operator
 from thalweg.spectral.operators.base import check_products
 
@@ -31,6 +31,8 @@ _CHUNK = 20
 _FAILURE = 1e-3
 _UNSETTLED = 1e5
 """The condition number from which a lower end that Lanczos' method has not settled is not trusted."""
+_PATIENCE = 4
+"""How many times as many steps it is given to settle it."""
 
 
 class Spectrum(NamedTuple):
@@ -49,10 +51,6 @@ class NotPositiveDefiniteError(ValueError):
     >>> issubclass(NotPositiveDefiniteError, ValueError)  # so that ``except ValueError`` catches it
     True
     """
-
-
-class IllConditionedError(ValueError):
-    """More digits or more products would be needed than there are; a factorisation may do."""
 
 
 def spectrum(
@@ -83,22 +81,26 @@ def spectrum(
     proven
         Bounds proven by other means.
     steps
-        At most this many products.
+        At most this many products; a few times as many where the condition number is large.
     """
     size, dtype = operator.dimension, operator.dtype
     random = host_random(key, 1).standard_normal((size, 1))
-    start = jnp.asarray(random / np.linalg.norm(random), dtype)
-    state = (start, jnp.zeros_like(start), jnp.zeros((), dtype))
+    nothing = jnp.asarray(np.zeros((size, 1)), dtype)
+    state = (jnp.asarray(random / np.linalg.norm(random), dtype), nothing, jnp.asarray(0.0, dtype))
     alphas: list[float] = []
     betas: list[float] = []
     # Without reorthogonalisation it may take more steps than there are dimensions.
     limit = min(steps, 2 * size + _CHUNK)
     while True:
         # With a preconditioner the spectrum is narrow: half the steps, and more room, cost less in all.
-        count = min(_CHUNK if preconditioner is None else _CHUNK // 2, limit - len(alphas))
-        state, *pair = hosted(_lanczos, operator)(operator, preconditioner, state, count)
-        alphas += np.asarray(pair[0], np.float64).tolist()
-        betas += np.asarray(pair[1], np.float64).tolist()
+        chunk = _CHUNK if preconditioner is None else _CHUNK // 2
+        # Looked at now and then only, where there are many.
+        for _ in range(1 if len(alphas) < steps else 8):
+            if len(alphas) < limit:
+                count = min(chunk, limit - len(alphas))
+                state, *pair = hosted(_lanczos, operator)(operator, preconditioner, state, count)
+                alphas += np.asarray(pair[0], np.float64).tolist()
+                betas += np.asarray(pair[1], np.float64).tolist()
         _check_finite(alphas, betas)
         # An invariant subspace has been found: what follows in the chunk is noise.
         scale = max(np.max(np.abs(alphas)), np.max(betas))
@@ -111,9 +113,19 @@ def spectrum(
         low, high = _ends(nodes, residuals, size, used, positive, exhausted, 0.1 if preconditioner is None else 0.4)
         if positive and nodes[0] <= 0:
             break
+        if low is None and positive and proven[0] > 0:
+            low = proven[0]
         known = (lower is not None or low is not None) and (upper is not None or high is not None)
-        if exhausted or known or used >= limit:
+        if exhausted or known:
             break
+        if used >= limit:
+            # A lower end that is not settled at a large condition number is worth more steps: an estimate takes many
+            # times as many products.
+            unsettled = positive and low is None and lower is None and nodes[-1] > _UNSETTLED * nodes[0]
+            further = min(_PATIENCE * steps, 2 * size + _CHUNK)
+            if not unsettled or limit >= further:
+                break
+            limit = further
     products = len(alphas)
     rounding = 1e2 * float(np.finfo(dtype).eps) * scale
     if positive and -rounding < nodes[0] <= 0 and lower is None:
@@ -187,7 +199,7 @@ def host_random(key: Key[Array, ""], purpose: int) -> np.random.Generator:
 @cache
 def compiled(function: Callable[..., Any], quick: bool) -> Callable[..., Any]:
     """The function compiled, quickly or well; for calls from the host."""
-    options: dict[str, Any] = {"compiler_options": dict(quick_options())} if quick else {}
+    options: dict[str, Any] = {"compiler_options": dict(quick_options(loops=not quick))}
     return eqx.filter_jit(function, **options)
 
 
@@ -249,7 +261,7 @@ def check_interval(interval: Any) -> tuple[float | None, float | None]:
         return None, None
     if not (isinstance(interval, tuple | list) and len(interval) == 2):
         raise ValueError(f"interval must be (lower, upper), either of them None to be found; found {interval!r}")
-    lower, upper = (None if end is None else float(arguments.number("ends of interval", end)) for end in interval)
+    lower, upper = (None if end is None else arguments.real("ends of interval", end) for end in interval)
     if lower is not None and upper is not None and not lower < upper:
         raise ValueError(f"interval must be (lower, upper) with lower < upper, found ({lower}, {upper})")
     return lower, upper

@@ -13,8 +13,14 @@ import jax
 import numpy as np
 import scipy.fft
 
+_FINE = 2**13
+"""At this many points a series is compared with f: what is narrower than their distance is not seen."""
 EPS = float(np.finfo(np.float64).eps)
 MAX_DEGREE = 2**20
+
+
+class IllConditionedError(ValueError):
+    """More digits or more products would be needed than there are; a factorisation may do."""
 
 
 @contextmanager
@@ -68,6 +74,7 @@ def series(
     *,
     derivative: bool = False,
     max_degree: int = MAX_DEGREE,
+    at: Any = (),
 ) -> np.ndarray:
     """Return the Chebyshev coefficients b_0 … b_J of ``f`` (or f′) on [lower, upper] (section 2.1 of the paper).
 
@@ -83,12 +90,15 @@ def series(
         Expand f′ instead.
     max_degree
         Give up beyond this degree.
+    at
+        Points of the interval where the series is to agree with f, besides a few thousand others.
 
     Raises
     ------
     ValueError
-        If the function is undefined or singular inside the interval (the message says where), or if the interval
-        is so close to a singularity that more than ``max_degree`` coefficients would be needed.
+        If the function is undefined or singular inside the interval (the message says where).
+    IllConditionedError
+        If the interval is so close to a singularity that more than ``max_degree`` coefficients would be needed.
 
     Examples
     --------
@@ -104,6 +114,9 @@ def series(
         raise ValueError(f"interval must be two finite numbers, lower < upper; found [{lower}, {upper}]")
     on_unit = lambda t: evaluate(f, from_unit(t, lower, upper), derivative=derivative)
     name = "the derivative of f" if derivative else "f"
+    own = np.clip(to_unit(np.asarray(at, np.float64), lower, upper), -1.0, 1.0)
+    points = np.append(np.cos(np.sqrt(2.0) * np.arange(1, 12)), own)
+    apart = on_unit(points)
     size = 32
     while size <= 2 * max_degree:
         values = on_unit(_grid(size))
@@ -117,13 +130,17 @@ def series(
         scale = np.max(np.abs(values))
         floor = 16 * EPS * scale * np.sqrt(np.log2(size))
         if np.max(np.abs(coefficients[size // 2 :])) <= floor:
-            # Checked off the grid too, so that a function which oscillates between its points is not taken for
-            # resolved. Rounding of the argument near a singularity is amplified by f′: allow 1e-9.
-            points = np.cos(np.sqrt(2.0) * np.arange(1, 12))
-            if np.max(np.abs(clenshaw(coefficients, points) - on_unit(points))) <= 1e-9 * scale:
+            # Checked off the grid too, so that a function which oscillates between its points, or is zero at all of
+            # them, is not taken for resolved. Rounding of the argument near a singularity is amplified by f′.
+            gap = np.max(np.abs(clenshaw(coefficients, points) - apart))
+            if size < _FINE:
+                padded = np.append(coefficients, np.zeros(_FINE - coefficients.size))
+                between = on_unit(np.cos(np.pi * (np.arange(_FINE) + 0.5) / _FINE))
+                gap = max(gap, np.max(np.abs(0.5 * (scipy.fft.dct(padded, type=3) + padded[0]) - between)))
+            if gap <= 1e-9 * scale:
                 return _chop(coefficients, scale)
         size *= 2
-    raise ValueError(
+    raise IllConditionedError(
         f"{name} could not be expanded on the interval [{lower:.6g}, {upper:.6g}] with {max_degree} coefficients: it "
         f"is singular at or very near x = {from_unit(_worst_point(on_unit), lower, upper):.6g}. Pass an interval that "
         "keeps away from it, shift the operator (A + εI), or use a preconditioner."

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 import scipy.special
 
-from thalweg.arguments import number
+from thalweg.arguments import real
 from thalweg.spectral.chebyshev import decay
 
 # No degree up to the last is rarer than this: a weight b_j/S_j is then never drawn from beyond the reach of the
@@ -117,7 +117,7 @@ def theorem3(coefficients: np.ndarray, mean: float, rho: float | None = None) ->
     ρ is the sum of the semi-axes of the ellipse in which f is analytic; by default it is fitted to the
     coefficients.
     """
-    rho = decay(coefficients)[0] if rho is None else float(number("rho", rho, above=1))
+    rho = decay(coefficients)[0] if rho is None else real("rho", rho, above=1)
     degrees = np.arange(coefficients.size, dtype=np.float64)
     # An entire function has no finite ρ: the law is then all but certain, one degree either side of N.
     log_rho = min(np.log(rho), 700.0)
@@ -209,7 +209,7 @@ def _from_weights(name: str, weights: np.ndarray, mean: float) -> Law:
     # Slow to import, and needed only when a plan is made.
     from scipy.optimize import isotonic_regression
 
-    number("degree", mean, above=0)
+    real("degree", mean, above=0)
     size = weights.size
     if mean >= size:
         return Law(name, np.zeros(size + 1))

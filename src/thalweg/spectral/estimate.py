@@ -84,7 +84,7 @@ class Estimate(eqx.Module):
 
     def interval(self, level: float = 0.95) -> tuple[Array, Array]:
         """Return a confidence interval of the given level, by Student's t."""
-        half = quantile(float(arguments.number("level", level, above=0, below=1)), self.degrees_of_freedom)
+        half = quantile(arguments.real("level", level, above=0, below=1), self.degrees_of_freedom)
         return self.value - half * self.standard_error, self.value + half * self.standard_error
 
     @property
@@ -126,8 +126,8 @@ class Plan(eqx.Module):
         What the preconditioner knows of the sum.
     rounding
         What rounding is expected to cost in the value, as one standard deviation.
-    least_variance
-        What degrees alone are predicted to make the value vary by.
+    least_error
+        What degrees alone are predicted to make the value vary by, as one standard deviation.
     products
         Products with A spent on making the plan.
 
@@ -145,7 +145,7 @@ class Plan(eqx.Module):
     preconditioner: Preconditioner | None
     offset: Float[Array, ""]
     rounding: Float[Array, ""]
-    least_variance: Float[Array, ""]
+    least_error: Float[Array, ""]
     lower: np.ndarray
     upper: np.ndarray
     mean_degree: np.ndarray
@@ -215,10 +215,10 @@ def _estimate(plan: Plan, operator: Operator, key: Key[Array, ""]) -> Estimate:
     # The control variate does not depend on θ: it shifts the value and leaves the derivative alone.
     value = plan.offset + forms.mean + jax.lax.stop_gradient(jnp.mean(units) - forms.mean)
     pairs = jax.lax.stop_gradient(units).reshape(plan.units // 2, 2)
-    variance = jnp.sum((pairs[:, 0] - pairs[:, 1]) ** 2) / plan.units**2
+    sampled = _length(pairs[:, 0] - pairs[:, 1]) / plan.units
     # Where probes hardly vary (A is nearly diagonal) a pair differs only if its degrees do, which is rare.
-    variance = jnp.maximum(variance, jax.lax.stop_gradient(plan.least_variance))
-    error = jnp.sqrt(variance + jax.lax.stop_gradient(plan.rounding) ** 2)
+    sampled = jnp.maximum(sampled, jax.lax.stop_gradient(plan.least_error))
+    error = _length(jnp.stack([sampled, jax.lax.stop_gradient(plan.rounding)]))
     status = jnp.where(forms.outside > 0, Status.ABOVE, jnp.where(forms.outside < 0, Status.BELOW, Status.OK))
     status = jnp.where((status == Status.OK) & ~jnp.isfinite(value), Status.NOT_FINITE, status)
     return Estimate(
@@ -233,6 +233,13 @@ def _estimate(plan: Plan, operator: Operator, key: Key[Array, ""]) -> Estimate:
 
 
 _compiled = eqx.filter_jit(_estimate)
+
+
+def _length(vector: Float[Array, " n"]) -> Float[Array, ""]:
+    """Its norm, of numbers whose squares may be too large or too small."""
+    largest = jnp.max(jnp.abs(vector))
+    scale = jnp.where((largest > 0) & jnp.isfinite(largest), largest, 1.0)
+    return scale * jnp.sqrt(jnp.sum((vector / scale) ** 2))
 
 
 def _draw_degrees(plan: Plan, key: Key[Array, ""], dtype: Any) -> Int[Array, " units"]:

@@ -18,7 +18,7 @@ from thalweg.spectral.chebyshev import evaluate
 from thalweg.spectral.estimate import Estimate, Plan, Status
 from thalweg.spectral.functions import reciprocal
 from thalweg.spectral.operators import Operator
-from thalweg.spectral.operators.base import is_concrete, is_traced
+from thalweg.spectral.operators.base import EPS, is_concrete, is_traced, widened
 from thalweg.threads import enough_threads
 
 # Multiplications of a factorisation, in units of d³, weighted by how much slower than a product they run.
@@ -97,22 +97,34 @@ def _traced(f: Callable[[Any], Any], operator: Operator) -> Array:
 
 def _on_host(f: Callable[[Any], Any], operator: Operator) -> tuple[float, float, float, float]:
     """The sum, what rounding is expected to cost it, and the ends of the spectrum where they are known."""
-    eps = float(np.finfo(np.float64).eps)
+    if operator.materialised and operator.dtype != np.float64:
+        # Entries that are computed, such as a kernel's, are to have the digits of the factorisation.
+        with jax.enable_x64(True):
+            return _on_host(f, widened(operator))
     if by_cholesky(f):
-        return *_cholesky(f is jnp.log, operator.on_host(), eps), np.nan, np.nan
+        return *_cholesky(f is jnp.log, operator.on_host(), operator.rounding), np.nan, np.nan
     eigenvalues = operator.eigenvalues()
-    largest = float(np.max(np.abs(eigenvalues)))
-    if not np.isfinite(evaluate(f, 0.0)) and not float(eigenvalues[0]) > eigenvalues.size * eps * largest:
+    moved = operator.moved(eigenvalues)
+    at_zero = float(evaluate(f, 0.0))
+    # What is zero up to rounding may have come out on the side where f is not defined.
+    zero = np.abs(eigenvalues) <= eigenvalues.size * moved
+    if not np.isfinite(at_zero) and (np.any(zero) or eigenvalues[0] < 0):
         raise NotPositiveDefiniteError(
             f"A must be positive definite for this function: its smallest eigenvalue is {float(eigenvalues[0]):.4g}"
         )
-    values = evaluate(f, eigenvalues)
+    beside = evaluate(f, np.stack([eigenvalues, eigenvalues + moved, eigenvalues - moved]))
+    beside = np.where(zero & ~np.isfinite(beside), at_zero, beside)
+    values = beside[0]
     if not np.all(np.isfinite(values)):
         where = eigenvalues[~np.isfinite(values)][0]
+        if where < 0 and np.isfinite(at_zero):
+            raise NotPositiveDefiniteError(
+                f"A must be positive semi-definite for this function: it has the eigenvalue {where:.4g}"
+            )
         raise ValueError(f"f is not finite at an eigenvalue of A, {where:.6g}: it is undefined or too large there")
-    # What LAPACK makes of the eigenvalues is off by a few eps·‖A‖, at least; f moves by its slope times that.
-    slopes = np.nan_to_num(evaluate(f, eigenvalues, derivative=True), nan=0.0, posinf=0.0, neginf=0.0)
-    error = eps * np.hypot(largest * np.linalg.norm(slopes), np.linalg.norm(values))
+    # Not by the slope, which √x has none of at zero, and a narrow f none that tells.
+    changes = np.max(np.abs(np.where(np.isfinite(beside), beside, values) - values), axis=0)
+    error = np.hypot(np.linalg.norm(changes), EPS * np.linalg.norm(values))
     return float(np.sum(values)), float(error), float(eigenvalues[0]), float(eigenvalues[-1])
 
 
@@ -123,7 +135,7 @@ def _cholesky(log: bool, dense: np.ndarray, eps: float) -> tuple[float, float]:
         root = scipy.linalg.cholesky(dense.T, lower=True, check_finite=False)
         pivots = np.diagonal(root) ** 2
         # A pivot is what is left of its diagonal entry: nothing but rounding, if A is singular.
-        lost = not np.all(pivots > 8 * eps * np.sqrt(len(pivots)) * diagonal)
+        lost = not np.all(pivots > 8 * EPS * np.sqrt(len(pivots)) * diagonal)
     except scipy.linalg.LinAlgError:
         lost = True
     if lost:
@@ -132,10 +144,22 @@ def _cholesky(log: bool, dense: np.ndarray, eps: float) -> tuple[float, float]:
             f"A must be positive definite for this function: its smallest eigenvalue is {least:.4g} up to rounding. "
             "Shift it (A + εI)."
         )
-    kept = diagonal / pivots
     if log:
         logs = np.log(pivots)
-        return float(np.sum(logs)), float(eps * np.hypot(np.linalg.norm(kept), np.linalg.norm(logs)))
-    inverse, _ = scipy.linalg.lapack.dtrtri(root, lower=1)
-    columns = np.sum(np.tril(inverse) ** 2, axis=0)
-    return float(np.sum(columns)), float(eps * np.linalg.norm(kept * columns))
+        value, own = float(np.sum(logs)), float(np.linalg.norm(logs))
+    else:
+        inverse, _ = scipy.linalg.lapack.dtrtri(root, lower=1)
+        columns = np.sum(np.tril(inverse) ** 2, axis=0)
+        value, own = float(np.sum(columns)), float(np.linalg.norm(columns))
+    return value, eps * float(np.hypot(own, _sensitivity(root, np.sqrt(diagonal), 1 if log else 2)))
+
+
+def _sensitivity(root: np.ndarray, scale: np.ndarray, power: int) -> float:
+    """‖D A⁻ᵖ D‖ in Frobenius' norm, D² = diag A: what the sum moves by where every entry does by eps·√(a_ii a_jj).
+
+    A Cholesky factor is that of a matrix so close to A; the norm comes of a few random vectors.
+    """
+    probes = scale[:, None] * np.random.default_rng(0).standard_normal((len(scale), 8))
+    for _ in range(power):
+        probes = scipy.linalg.cho_solve((root, True), probes, check_finite=False)
+    return float(np.linalg.norm(scale[:, None] * probes) / np.sqrt(8))

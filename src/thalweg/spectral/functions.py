@@ -15,8 +15,8 @@ def reciprocal(x: Any) -> Any:
 
 
 def entropy_density(x: Any) -> Any:
-    """−x log x."""
-    return -x * jnp.log(x)
+    """−x log x, and 0 at 0."""
+    return jnp.where(x == 0, 0.0, -x * jnp.log(jnp.where(x == 0, 1.0, x)))
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,7 @@ Both are `custom_jvp` rules whose loops run on primals only, so that grad, jvp, 
 """
 
 from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple
 
 import equinox as eqx
@@ -80,16 +81,23 @@ def quadratic_forms(operator: Operator, inputs: Inputs) -> Forms:
             if strips is not None:
                 start = jnp.pad(start, ((0, strips.rows - start.shape[0]), (0, 0)))
                 advance = strips.advance
-        swept = sweep(
-            inputs.apply(operator),
-            tables,
-            start,
-            inputs.degrees,
-            inputs.widths,
-            stride=operator.stride,
-            advance=advance,
+        run = partial(sweep, inputs.apply(operator), tables, stride=operator.stride, advance=advance)
+        width, together = inputs.widths[0], operator.together
+        if together is None or width <= together or width % together:
+            return _forms(run(start, inputs.degrees, inputs.widths))
+        # One loop to compile instead of one for every width of a block that shrinks.
+        blocks = start.reshape(start.shape[0], -1, together).transpose(1, 0, 2)
+        swept = jax.lax.map(
+            lambda group: run(group[0], group[1], (together,)), (blocks, inputs.degrees.reshape(-1, together))
         )
-    return _forms(swept)
+        return _forms(
+            swept._replace(
+                values=swept.values.ravel(),
+                squares=swept.squares.ravel(),
+                outside=swept.outside[jnp.argmax(jnp.abs(swept.outside))],
+                products=jnp.sum(swept.products),
+            )
+        )
 
 
 @quadratic_forms.def_jvp

@@ -22,6 +22,7 @@ from thalweg import arguments
 from thalweg.spectral.bounds import IllConditionedError, compiled, host_random, hosted, spectrum
 from thalweg.spectral.operators import Operator, ShiftedOperator
 from thalweg.spectral.precondition import Preconditioner, Request
+from thalweg.threads import enough_threads
 
 _LARGEST_RANK = 512
 
@@ -48,7 +49,9 @@ class LowRank(Preconditioner):
         factor, noise = hosted(_factor, operator)(operator, sample, shift)
         # In float64, where the Gram matrix keeps the digits of its small eigenvalues that an SVD would.
         tall, level, dtype = np.asarray(factor, np.float64), float(noise), operator.dtype
-        eigenvalues, vectors = np.linalg.eigh(tall.T @ tall)
+        gram = tall.T @ tall
+        with enough_threads(len(gram)):
+            eigenvalues, vectors = np.linalg.eigh(gram)
         eigenvalues = np.maximum(eigenvalues, np.finfo(np.float64).eps * max(eigenvalues[-1], level))
         if not np.all(np.isfinite(eigenvalues)):
             raise IllConditionedError(f"A − {level:.4g}·I must be positive semi-definite for this preconditioner")
@@ -141,7 +144,7 @@ class _LowRankRequest(Request):
         if self.rank is not None:
             arguments.whole(f"rank of {name}", self.rank)
         if self.noise is not None:
-            arguments.number(f"noise of {name}", self.noise, above=0)
+            arguments.real(f"noise of {name}", self.noise, above=0)
 
     def build(self, operator: Operator, key: Key[Array, ""], probes: int) -> LowRank:
         """Find σ², then Ω."""
@@ -150,7 +153,7 @@ class _LowRankRequest(Request):
         level, own = self.noise, None
         if level is None:
             own = operator.split()[1]
-            level = None if own is None else float(arguments.number("noise of the operator", own, above=0))
+            level = None if own is None else arguments.real("noise of the operator", own, above=0)
         return self._built(operator, level, own is not None, key, probes)
 
     @abstractmethod
@@ -250,7 +253,8 @@ class Nystrom(_LowRankRequest):
 def _noise(factor: Array, pivots: np.ndarray) -> tuple[float, bool]:
     """σ² of A ≈ LLᵀ + σ²I by the least eigenvalue of A at the pivots; and whether several of them agree on it."""
     root = np.asarray(factor, np.float64)[pivots, : len(pivots)]
-    eigenvalues = np.linalg.svdvals(root)[::-1] ** 2
+    with enough_threads(len(root)):
+        eigenvalues = np.linalg.svdvals(root)[::-1] ** 2
     if not eigenvalues.size or not eigenvalues[0] > 0:
         raise IllConditionedError("A is singular up to rounding: no noise was found for a preconditioner")
     # A little less: the matrix of the pivots is to have a root without it.

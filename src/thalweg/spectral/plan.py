@@ -130,7 +130,7 @@ def plan(
     scale = float(np.asarray(2.0 / (upper - lower), dtype))
     shift = float(np.asarray((upper + lower) / (upper - lower), dtype))
     lower, upper = (shift - 1.0) / scale, (shift + 1.0) / scale
-    value = series(function, lower, upper)
+    value = series(function, lower, upper, at=np.clip(bounds.nodes, lower, upper))
     slope = series(reciprocal if form == "inverse" else function, lower, upper, derivative=form != "inverse")
     nodes, weights = _density(bounds, lower, upper, value.size)
     tuner = Tuner(
@@ -145,15 +145,15 @@ def plan(
     chosen = tuner.choose(law, degree, gradient, rho)
     laws.warn_if_infinite(value, chosen)
     predicted = tuner.predict(value, chosen.floored)
-    weighted, slopes, log_survival, control = _tables(tuner, chosen, dtype)
+    weighted, slopes, log_survival, control = _tables(tuner, chosen, predicted.coefficient, dtype)
     return Plan(
         tables=Tables(jnp.asarray(scale, dtype), jnp.asarray(shift, dtype), weighted, slopes),
         log_survival=log_survival,
-        control=predicted.coefficient * control,
+        control=control,
         preconditioner=built,
         offset=_offset(form, built, dtype),
         rounding=jnp.asarray(_rounding(function, tuner, lower, upper, dtype), dtype),
-        least_variance=jnp.asarray(predicted.degree / units, dtype),
+        least_error=jnp.asarray(np.sqrt(max(predicted.degree, 0.0) / units), dtype),
         lower=np.asarray(lower),
         upper=np.asarray(upper),
         mean_degree=np.asarray(chosen.mean),
@@ -191,11 +191,11 @@ def check_options(
         arguments.one_of("gradient", gradient, GRADIENTS)
     for name, value, above in (("degree", degree, 0.0), ("rho", rho, 1.0)):
         if value is not None:
-            arguments.number(name, value, above=above)
+            arguments.real(name, value, above=above)
     check_interval(interval)
     _form(f, preconditioner)
     units, group = _check_counts(probes, group, probe, operator.dimension)
-    return units, group, float(arguments.number("slack", slack, least=1))
+    return units, group, arguments.real("slack", slack, least=1)
 
 
 def _form(f: Callable[[Any], Any], preconditioner: Any) -> tuple[Callable[[Any], Any], str]:
@@ -224,7 +224,7 @@ def _offset(form: str, built: Preconditioner | None, dtype: Any) -> Array:
     if built is None:
         return jnp.zeros((), dtype)
     known = built.log_determinant if form == "log" else built.inverse_trace
-    if not bool(jnp.isfinite(known)):
+    if not np.isfinite(float(known)):
         name = "log_determinant" if form == "log" else "inverse_trace"
         raise ValueError(f"the preconditioner's {name} must be finite for this sum, found {float(known)}: pass {name}=")
     return jnp.asarray(known, dtype)
@@ -251,7 +251,7 @@ def _density(bounds: Spectrum, lower: float, upper: float, size: int) -> tuple[n
     return thin(nodes, bounds.weights, max(8, min(400, 2_000_000 // max(size, 1))))
 
 
-def _tables(tuner: Tuner, law: laws.Law, dtype: Any) -> list[Array]:
+def _tables(tuner: Tuner, law: laws.Law, coefficient: float, dtype: Any) -> list[Array]:
     """b_j/S_j, b′_j/S_j, log S_j and the control variate, padded to a power of two: few shapes to compile for."""
     logs = law.floored.log_survival
     length = max(64, 1 << (logs.size - 1).bit_length())
@@ -266,7 +266,7 @@ def _tables(tuner: Tuner, law: laws.Law, dtype: Any) -> list[Array]:
             "Use float64, or scale f."
         )
     signs = np.cos(np.arange(length) * np.arccos(np.clip(tuner.centre, -1.0, 1.0)))
-    control = np.cumsum(weights * signs) - clenshaw(tuner.value, tuner.centre)
+    control = coefficient * (np.cumsum(weights * signs) - clenshaw(tuner.value, tuner.centre))
     padded = np.append(logs, np.full(length - logs.size, -np.inf))
     return [jnp.asarray(table, dtype) for table in (weights, weigh(tuner.slope), padded, control)]
 
@@ -278,4 +278,6 @@ def _rounding(function: Callable[[Any], Any], tuner: Tuner, lower: float, upper:
     slopes = np.abs(evaluate(function, points, derivative=True))
     values = np.abs(evaluate(function, points))
     moved = 0.1 * (upper - lower) * float(tuner.weights @ slopes) + float(tuner.weights @ values)
-    return float(jnp.finfo(dtype).eps) * tuner.dimension * moved
+    # And where no node lies but an eigenvalue may, f is off by what its series is.
+    anywhere = float(np.linalg.norm(np.arange(tuner.value.size) * tuner.value))
+    return float(jnp.finfo(dtype).eps) * float(np.hypot(tuner.dimension * moved, anywhere))

@@ -90,14 +90,15 @@ class Jacobi(Request):
     def build(self, operator: Operator, key: Key[Array, ""], probes: int) -> Preconditioner:
         """Read the diagonal."""
         scale = operator.diagonal()
-        if not bool(jnp.all(scale > 0)):
+        known = np.asarray(scale, np.float64)
+        if not np.all(known > 0):
             raise ValueError(
                 f"A must be positive definite for a diagonal preconditioner: its diagonal has the entry "
-                f"{float(jnp.min(scale)):.4g}"
+                f"{np.min(known):.4g}"
             )
         return Scaling(
-            log_determinant=jnp.sum(jnp.log(scale)),
-            inverse_trace=jnp.sum(1.0 / scale),
+            log_determinant=jnp.asarray(np.sum(np.log(known)), scale.dtype),
+            inverse_trace=jnp.asarray(np.sum(1.0 / known), scale.dtype),
             products=np.asarray(0),
             scale=scale,
         )

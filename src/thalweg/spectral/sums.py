@@ -16,6 +16,7 @@ from thalweg import arguments
 from thalweg.spectral.estimate import Estimate, Plan
 from thalweg.spectral.functions import Exponential, Power, entropy_density, named, reciprocal
 from thalweg.spectral.operators import gram_operator
+from thalweg.spectral.operators.convert import unit_of
 from thalweg.spectral.ways import in_float64, summed, target_of
 
 
@@ -109,7 +110,9 @@ def trace_inverse(A: Any, key: Key[Array, ""], **options: Any) -> Estimate:
 
 
 def entropy(A: Any, key: Key[Array, ""], **options: Any) -> Estimate:
-    """Estimate the von Neumann entropy −tr A log A of a positive definite A; options as for :func:`spectral_sum`.
+    """Estimate the von Neumann entropy −tr A log A of a positive A, with 0 log 0 = 0 where it is factorised.
+
+    An estimate needs A to be positive definite. Options as for :func:`spectral_sum`.
 
     Examples
     --------
@@ -129,7 +132,7 @@ def trace_exp(A: Any, key: Key[Array, ""], *, time: float = 1.0, **options: Any)
     >>> round(float(trace_exp(jnp.zeros((3, 3)), jax.random.key(0), probes=4).value), 4)
     3.0
     """
-    time = float(arguments.number("time", time))
+    time = arguments.real("time", time)
     return spectral_sum(jnp.exp if time == 1 else Exponential(time), A, key, **options)
 
 
@@ -196,22 +199,31 @@ def schatten_norm(X: Any, key: Key[Array, ""], *, p: float, smoothing: float = 0
     >>> round(float(schatten_norm(2.0 * jnp.eye(3, 4), jax.random.key(0), p=2, probes=4).value), 4)  # √12
     3.4641
     """
-    p, smoothing = float(arguments.number("p", p, above=0)), float(arguments.number("smoothing", smoothing, least=0))
+    p, smoothing = arguments.real("p", p, above=0), arguments.real("smoothing", smoothing, least=0)
     function = jnp.sqrt if p == 1 else Power(0.5 * p)
-    if smoothing > 0 and options.get("plan") is None:
-        lower, upper = options.get("interval") or (None, None)
-        options["interval"] = (smoothing * (1 - 1e-3) if lower is None else lower, upper)
     wanted = target_of(options.pop("rtol", None), options.pop("atol", None))
-    # The norm is (sum)^(1/p): what is wanted of the norm, carried back to the sum.
-    target = None if wanted is None else lambda total: wanted(total ** (1 / p)) * p * total ** (1 - 1 / p)
     dimension = options.pop("dimension", None)
+    # Where the squares of X would overflow or vanish, the norm of X / unit.
+    own = options.get("plan") is not None or options.get("interval") is not None
+    unit = 1.0 if own else unit_of(X, smoothing)
+    inner = smoothing / unit / unit
+    if inner > 0 and options.get("plan") is None:
+        lower, upper = options.get("interval") or (None, None)
+        options["interval"] = (inner * (1 - 1e-3) if lower is None else lower, upper)
+
+    # What is wanted of the norm, unit·(sum)^(1/p), carried back to the sum.
+    back = lambda total: p * total ** (1 - 1 / p) / unit
+    target = None if wanted is None else lambda total: wanted(unit * total ** (1 / p)) * back(total)
 
     def norm() -> Estimate:
-        result = summed(function, gram_operator(X, smoothing, dimension), key, target, **options)
-        if p == 1:
+        gram = gram_operator(X if unit == 1 else X / unit, inner, dimension)
+        result = summed(function, gram, key, target, **options)
+        if p == 1 and unit == 1:
             return result
         root = result.value ** (1.0 / p)
-        error = jax.lax.stop_gradient(root / (p * result.value)) * result.standard_error
-        return eqx.tree_at(lambda e: (e.value, e.standard_error), result, (root, error))
+        slope = jax.lax.stop_gradient(jnp.where(result.value > 0, unit * root / (p * result.value), unit))
+        ends = (result.lower * unit * unit, result.upper * unit * unit)
+        parts = lambda e: (e.value, e.standard_error, e.lower, e.upper)
+        return eqx.tree_at(parts, result, (unit * root, slope * result.standard_error, *ends))
 
     return in_float64(X, key, options.get("plan"), norm)

@@ -50,7 +50,7 @@ class Tuner:
 
     def choose(self, name: str, degree: float | None, gradient: str | None, rho: float | None) -> Law:
         """The law of that name and mean degree; the best mean degree for the ``gradient``, if None is given."""
-        given = None if degree is None else float(arguments.number("degree", degree, above=0))
+        given = None if degree is None else arguments.real("degree", degree, above=0)
         degree = given or self._best_degree(gradient)
         if name == "optimal":
             return self._optimal(degree, gradient)

@@ -5,7 +5,6 @@ import inspect
 from collections.abc import Callable
 from typing import Any
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -25,7 +24,7 @@ from thalweg.spectral.exact import (
     factorisation_is_cheaper,
 )
 from thalweg.spectral.operators import Operator, as_operator
-from thalweg.spectral.operators.base import frozen, is_concrete, is_traced
+from thalweg.spectral.operators.base import frozen, is_concrete, is_traced, widened
 from thalweg.spectral.operators.convert import check_dimension, is_wide
 from thalweg.spectral.plan import check_options
 from thalweg.spectral.plan import plan as make_plan
@@ -41,7 +40,7 @@ def target_of(rtol: float | None, atol: float | None) -> Target | None:
     if rtol is None and atol is None:
         return None
     relative, absolute = (
-        0.0 if tolerance is None else float(arguments.number(name, tolerance, above=0))
+        0.0 if tolerance is None else arguments.real(name, tolerance, above=0)
         for name, tolerance in (("rtol", rtol), ("atol", atol))
     )
     return lambda value: max(absolute, relative * abs(value))
@@ -94,8 +93,7 @@ def summed(
         if operator.dtype == np.float64 or is_traced(operator):
             raise
     with jax.enable_x64(True):
-        wide = jax.tree.map(lambda leaf: leaf.astype(np.float64) if eqx.is_inexact_array(leaf) else leaf, operator)
-        found = _stochastic(f, wide, key, target, budget, method, options)
+        found = _stochastic(f, widened(operator), key, target, budget, method, options)
     error = np.hypot(float(found.standard_error), 0.5 * float(jnp.finfo(operator.dtype).eps) * float(found.value))
     found = jax.tree.map(lambda leaf: jnp.asarray(np.asarray(leaf)), found)
     return dataclasses.replace(found, standard_error=jnp.asarray(error, operator.dtype))
@@ -152,12 +150,16 @@ def _refined(
     cheaper = factorisation_is_cheaper(f, operator, plan, batches_wanted(first, target, rounding)[0])
     if method == "auto" and cheaper:
         return exact_sum(f, operator)
+    advice = "A factorisation would be cheaper: method='auto' uses it." if cheaper else ""
+    weights = np.asarray(plan.tables.weights)
+    if not np.any(weights[1:]):
+        advice += f" f is {weights[0]:.6g} wherever it was tried: what is narrower goes unseen."
     draw = lambda index: plan.estimate(operator, jax.random.fold_in(key, index))
     result = refine(draw, first, target, budget, rounding)
     return dataclasses.replace(
         result,
-        products=result.products + jnp.asarray(spent, result.products.dtype),
-        advice="A factorisation would be cheaper: method='auto' uses it." if cheaper else "",
+        products=jnp.asarray(float(jax.lax.stop_gradient(result.products)) + spent, result.products.dtype),
+        advice=advice.strip(),
     )
 
 

@@ -7,12 +7,14 @@ from thalweg.spectral.operators.function import FunctionOperator, LineaxOperator
 from thalweg.spectral.operators.gram import GramOperator, SparseGramOperator, SquaredOperator
 from thalweg.spectral.operators.kernel import KernelOperator, kernel_operator
 from thalweg.spectral.operators.sparse import SparseOperator
+from thalweg.spectral.operators.toeplitz import InterpolatedOperator, ToeplitzOperator
 
 __all__ = [
     "BCOOOperator",
     "DenseOperator",
     "FunctionOperator",
     "GramOperator",
+    "InterpolatedOperator",
     "KernelOperator",
     "LineaxOperator",
     "Operator",
@@ -22,6 +24,7 @@ __all__ = [
     "SparseOperator",
     "SquaredOperator",
     "SumOperator",
+    "ToeplitzOperator",
     "as_operator",
     "gram_operator",
     "kernel_operator",

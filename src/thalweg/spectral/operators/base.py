@@ -16,6 +16,8 @@ import numpy as np
 import scipy.linalg
 from jaxtyping import Array, Float, Int
 
+EPS = float(np.finfo(np.float64).eps)
+
 
 class Strips(NamedTuple):
     """A faster way through the recurrence: ``advance(u, w) -> (w⁺, w·w⁺, ‖w⁺‖²)`` on blocks padded to ``rows``."""
@@ -59,6 +61,9 @@ class Operator(eqx.Module):
     stride: ClassVar[int] = 1
     """Steps of the recurrence per turn of its loop. With two the newer vector overwrites the older in place; with one
     the compiler copies a block every step, which counts where a product is as cheap as a copy."""
+
+    together: ClassVar[int | None] = None
+    """How many columns are best multiplied together, where that is no gain beyond them; None: all there are."""
 
     @property
     @abstractmethod
@@ -137,6 +142,15 @@ class Operator(eqx.Module):
     def eigenvalues(self) -> np.ndarray:
         """All eigenvalues in float64, of an operator whose arrays are known, in ascending order."""
         return scipy.linalg.eigvalsh(self.on_host(), check_finite=False)
+
+    def moved(self, eigenvalues: np.ndarray) -> np.ndarray:
+        """By how much rounding is expected to have moved each of those :meth:`eigenvalues`."""
+        return np.full(eigenvalues.shape, self.rounding * np.max(np.abs(eigenvalues)))
+
+    @property
+    def rounding(self) -> float:
+        """That of float64 for entries that can be had in it; of products, where they are all there is."""
+        return EPS if self.materialised else float(jnp.finfo(self.dtype).eps)
 
 
 class SumOperator(Operator):
@@ -224,6 +238,11 @@ class ShiftedOperator(Operator):
         return self.operator.stride
 
     @property
+    def together(self) -> int | None:  # type: ignore[override]
+        """As many as for K."""
+        return self.operator.together
+
+    @property
     def materialised(self) -> bool:  # type: ignore[override]
         """If K is."""
         return self.operator.materialised
@@ -246,6 +265,10 @@ class ShiftedOperator(Operator):
     def eigenvalues(self) -> np.ndarray:
         """Those of K, and σ²."""
         return self.operator.eigenvalues() + float(self.noise)
+
+    def moved(self, eigenvalues: np.ndarray) -> np.ndarray:
+        """What moves those of K, and the addition."""
+        return self.operator.moved(eigenvalues - float(self.noise)) + EPS * np.abs(eigenvalues)
 
     @property
     def dimension(self) -> int:
@@ -278,6 +301,12 @@ class ShiftedOperator(Operator):
         return self.operator.strips(scale, shift - scale * self.noise)
 
 
+def moved_squares(squares: np.ndarray) -> np.ndarray:
+    """By how much squares s² move where every s is off by eps of the largest."""
+    each = EPS * np.sqrt(np.max(squares))
+    return (2.0 * np.sqrt(np.maximum(squares, 0.0)) + each) * each
+
+
 def frozen(operator: Operator) -> Operator:
     """The same operator with its arrays held constant under differentiation."""
     arrays, rest = eqx.partition(operator, eqx.is_array)
@@ -296,9 +325,10 @@ def is_traced(tree: Any) -> bool:
 
 def gershgorin(diagonal: Array, radius: Array) -> tuple[float, float]:
     """Bounds of the spectrum by discs of the given centres and radii, with room for rounding."""
-    diagonal, radius = jax.lax.stop_gradient((diagonal, radius))
-    slack = 4 * float(jnp.finfo(diagonal.dtype).eps) * float(jnp.max(jnp.abs(diagonal) + radius))
-    return float(jnp.min(diagonal - radius)) - slack, float(jnp.max(diagonal + radius)) + slack
+    # On the host: nothing to compile.
+    centre, reach = map(np.asarray, jax.lax.stop_gradient((diagonal, radius)))
+    slack = 4 * float(jnp.finfo(centre.dtype).eps) * float(np.max(np.abs(centre) + reach))
+    return float(np.min(centre - reach)) - slack, float(np.max(centre + reach)) + slack
 
 
 def working_dtype(*dtypes: Any) -> np.dtype:
@@ -306,6 +336,17 @@ def working_dtype(*dtypes: Any) -> np.dtype:
     floating = [jnp.dtype(dtype) for dtype in dtypes if jnp.issubdtype(dtype, jnp.floating)]
     widest = max(floating, key=lambda dtype: dtype.itemsize, default=jnp.result_type(float))
     return jnp.result_type(widest if widest.itemsize >= 4 else jnp.float32)
+
+
+def widened(operator: Operator) -> Operator:
+    """The same operator in float64; within a scope that has it."""
+    return jax.tree.map(lambda leaf: leaf.astype(np.float64) if eqx.is_inexact_array(leaf) else leaf, operator)
+
+
+def at_least_float32(tree: Any) -> Any:
+    """The same tree with arrays of half precision in float32: kernels of them are exact to float32, not to half."""
+    half = lambda leaf: eqx.is_inexact_array(leaf) and leaf.dtype.itemsize < 4
+    return jax.tree.map(lambda leaf: leaf.astype(jnp.float32) if half(leaf) else leaf, tree)
 
 
 def check_products(block: np.ndarray, product: Any, dtype: Any) -> None:

@@ -11,7 +11,7 @@ import scipy.sparse
 from jaxtyping import Array
 
 from thalweg import arguments
-from thalweg.spectral.operators.base import Operator, ShiftedOperator
+from thalweg.spectral.operators.base import Operator, ShiftedOperator, is_traced
 from thalweg.spectral.operators.dense import BCOOOperator, DenseOperator
 from thalweg.spectral.operators.function import FunctionOperator, LineaxOperator, SciPyOperator
 from thalweg.spectral.operators.gram import GramOperator, SparseGramOperator, SquaredOperator
@@ -88,6 +88,20 @@ def gram_operator(X: Any, smoothing: float = 0.0, dimension: int | None = None) 
     check_dimension(gram, dimension)
     # What has no noise must not be taken for an operator that knows its own.
     return gram if not isinstance(epsilon, jax.core.Tracer) and epsilon == 0 else ShiftedOperator(gram, epsilon)
+
+
+_MODERATE = 2.0**16
+
+
+def unit_of(X: Any, smoothing: float) -> float:
+    """A power of two of the size of a matrix whose entries are so large or small that powers of them are not safe."""
+    entries = X.data if scipy.sparse.issparse(X) else X
+    if is_traced(entries) or not isinstance(entries, np.ndarray | jax.Array) or entries.dtype.kind not in "fV":
+        return 1.0
+    largest = max(float(np.max(np.abs(np.asarray(entries, np.float64)), initial=0.0)), smoothing**0.5)
+    if not 0 < largest < np.inf or 1 / _MODERATE < largest < _MODERATE:
+        return 1.0
+    return float(np.exp2(np.round(np.log2(largest))))
 
 
 def _gram(X: Any, dimension: int | None) -> Operator:

@@ -8,7 +8,7 @@ import numpy as np
 import scipy.linalg
 from jaxtyping import Array, Float, Int
 
-from thalweg.spectral.operators.base import Operator
+from thalweg.spectral.operators.base import Operator, moved_squares
 
 
 class GramOperator(Operator):
@@ -57,6 +57,10 @@ class GramOperator(Operator):
         if not np.all(np.isfinite(matrix)):
             raise ValueError("X holds NaN or infinity")
         return scipy.linalg.svdvals(matrix, check_finite=False)[::-1] ** 2
+
+    def moved(self, eigenvalues: np.ndarray) -> np.ndarray:
+        """Small ones by less: singular values are what LAPACK rounds."""
+        return moved_squares(eigenvalues)
 
 
 class SparseGramOperator(Operator):
@@ -118,6 +122,10 @@ class SquaredOperator(Operator):
     def eigenvalues(self) -> np.ndarray:
         """The squares of A's."""
         return np.sort(self.operator.eigenvalues() ** 2)
+
+    def moved(self, eigenvalues: np.ndarray) -> np.ndarray:
+        """Small ones by less, as they are squares."""
+        return moved_squares(eigenvalues)
 
     @property
     def dimension(self) -> int:

@@ -10,7 +10,7 @@ from jaxtyping import Array, Float, PyTree
 
 from thalweg import trees
 from thalweg.arguments import whole
-from thalweg.spectral.operators.base import Operator, ShiftedOperator
+from thalweg.spectral.operators.base import Operator, ShiftedOperator, at_least_float32
 from thalweg.spectral.operators.function import check_closed
 
 
@@ -48,8 +48,8 @@ class KernelOperator(Operator):
         points = jnp.asarray(points)
         if points.ndim != 2:
             raise ValueError(f"points must have one point per row, found an array of shape {points.shape}")
-        self.kernel = kernel if isinstance(kernel, eqx.Module) else Parametric(kernel, ())
-        self.points, self.rows = points, whole("rows", rows)
+        kernel = kernel if isinstance(kernel, eqx.Module) else Parametric(kernel, ())
+        self.kernel, self.points, self.rows = at_least_float32(kernel), at_least_float32(points), whole("rows", rows)
         check_closed(self)
 
     @property
@@ -67,6 +67,13 @@ class KernelOperator(Operator):
         strip = jax.checkpoint(lambda x: self.kernel(x, points) @ block)
         products = jax.lax.map(strip, padded.reshape(strips, self.rows, -1))
         return products.reshape(strips * self.rows, -1)[:count]
+
+    def bounds(self) -> tuple[float, float]:
+        """Zero, less rounding, and the trace, for a kernel that is known to be positive semi-definite."""
+        if not getattr(self.kernel, "stationary", False):
+            return super().bounds()
+        trace = float(jnp.sum(jax.lax.stop_gradient(self.diagonal())))
+        return -float(jnp.finfo(self.dtype).eps) * trace, trace * (1 + 1e-6)
 
     def to_dense(self) -> Array:
         """The matrix."""

@@ -100,6 +100,7 @@ class SparseOperator(Operator):
     positions: Int[Array, "e 2"]
     size: int = eqx.field(static=True)
     materialised: ClassVar[bool] = True
+    together: ClassVar[int] = 8
 
     @property
     def stride(self) -> int:  # type: ignore[override]
@@ -143,17 +144,11 @@ class SparseOperator(Operator):
 
     def diagonal(self) -> Array:
         """The entries that lie on the diagonal."""
-        values, neighbours = self.values[:, : self.dimension], self.neighbours[:, : self.dimension]
-        own = jnp.where(neighbours == jnp.arange(self.dimension, dtype=neighbours.dtype)[None, :], values, 0)
-        loop = jnp.where(self.positions[:, 0] == self.positions[:, 1], self.rest, 0)
-        return jnp.sum(own, axis=0).at[self.positions[:, 0]].add(loop)
+        return _diagonal(self)
 
     def bounds(self) -> tuple[float, float]:
         """By Gershgorin's discs."""
-        total = jnp.sum(jnp.abs(self.values[:, : self.dimension]), axis=0)
-        total = total.at[self.positions[:, 0]].add(jnp.abs(self.rest))
-        diagonal = self.diagonal()
-        return gershgorin(diagonal, total - jnp.abs(diagonal))
+        return gershgorin(*_discs(jax.lax.stop_gradient(self)))
 
     def strips(self, scale: Array, shift: Array) -> Strips | None:
         """A strip of rows at a time, for a large matrix of which no row is left over for scattering."""
@@ -206,3 +201,19 @@ class SparseOperator(Operator):
         latest, cross, size = jax.lax.fori_loop(0, dimension // rows, strip, (older, nothing, nothing))
         total = lambda partial: jnp.sum(partial.reshape(-1, width), axis=0)
         return latest, total(cross), total(size)
+
+
+@eqx.filter_jit
+def _diagonal(A: SparseOperator) -> Array:
+    values, neighbours = A.values[:, : A.size], A.neighbours[:, : A.size]
+    own = jnp.where(neighbours == jnp.arange(A.size, dtype=neighbours.dtype)[None, :], values, 0)
+    loop = jnp.where(A.positions[:, 0] == A.positions[:, 1], A.rest, 0)
+    return jnp.sum(own, axis=0).at[A.positions[:, 0]].add(loop)
+
+
+@eqx.filter_jit
+def _discs(A: SparseOperator) -> tuple[Array, Array]:
+    """The centres and radii of Gershgorin's discs."""
+    total = jnp.sum(jnp.abs(A.values[:, : A.size]), axis=0).at[A.positions[:, 0]].add(jnp.abs(A.rest))
+    diagonal = _diagonal(A)
+    return diagonal, total - jnp.abs(diagonal)

@@ -1,0 +1,261 @@
+"""Solves with the covariance of more rows than a factorisation can serve.
+
+Conjugate gradients on A = K + diag(noise), for several right sides at once, preconditioned by the same matrix with K
+replaced by its Nyström approximation from a few rows. The kernel matrix is never stored: its products are made of
+strips, in float32, and added up in the precision of the vectors.
+"""
+
+from functools import partial
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import scipy.linalg
+from jax.scipy.linalg import cho_solve, solve_triangular
+from jaxtyping import Array, Float, Key
+
+from thalweg.kernels import Kernel
+
+_NYSTROM_STRIP = 4096
+
+_TOGETHER = {True: 1e8, False: 2e11}
+"""Entries of the kernel matrix that a CPU, or an accelerator, computes in about half a second."""
+
+_SINGLE = jnp.float32
+
+
+class Solves(NamedTuple):
+    """A⁻¹ times the right sides, how many products it took, and the largest relative residual at the end."""
+
+    x: Float[Array, "n m"]
+    products: int
+    residual: float
+    interrupted: bool
+    sizes: np.ndarray
+    """Of each step and column; 0 where a column had ended."""
+    ratios: np.ndarray
+
+    def log_quadratures(self, columns: slice) -> np.ndarray:
+        """zᵀ log(P^(−½) A P^(−½)) z / zᵀz for z = P^(−½) r of right sides r, from the steps that solved for them.
+
+        Conjugate gradients are Lanczos' method: their coefficients are those of its tridiagonal matrix (Saad, 2003,
+        section 6.7.3). Only for solves that started from 0.
+        """
+        found = []
+        for size, ratio in zip(self.sizes[:, columns].T, self.ratios[:, columns].T, strict=True):
+            count = int(np.sum(size > 0))
+            if not count:  # solved at once, or not at all
+                found.append(0.0)
+                continue
+            size, ratio = size[:count], ratio[:count]
+            diagonal = 1 / size + np.concatenate([[0.0], ratio[:-1] / size[:-1]])
+            values, vectors = scipy.linalg.eigh_tridiagonal(diagonal, np.sqrt(ratio[:-1]) / size[:-1])
+            found.append(vectors[0] ** 2 @ np.log(np.maximum(values, np.finfo(np.float64).tiny)))
+        return np.array(found)
+
+
+class Nystrom(NamedTuple):
+    """P = U Uᵀ + D and its inverse by Woodbury's identity: a preconditioner for K + D.
+
+    U is stored in float32, and what is made of it has the precision of the noise: where U Uᵀ is large against D, the
+    inverse is a difference of numbers that are nearly equal.
+    """
+
+    scaled: Float[Array, "s k r"]
+    """D⁻¹U in strips of rows, the last filled up with zeros: all of it in float64 would take twice the memory."""
+    factor: Float[Array, "r r"]
+    """The Cholesky factor of I + UᵀD⁻¹U."""
+    noise: Float[Array, " n"]
+
+    def __call__(self, right: Float[Array, "n m"]) -> Float[Array, "n m"]:
+        """P⁻¹ times some columns."""
+        inner, _ = jax.lax.scan(
+            lambda total, part: (total + part[0].astype(right.dtype).T @ part[1], None),
+            jnp.zeros((self.scaled.shape[2], right.shape[1]), right.dtype),
+            (self.scaled, _cut(right)),
+        )
+        return right / self.noise[:, None] - self._times(cho_solve((self.factor, True), inner))
+
+    def _times(self, inner: Float[Array, "r m"]) -> Float[Array, "n m"]:
+        """D⁻¹U times some columns."""
+        found = jax.lax.map(lambda part: part.astype(inner.dtype) @ inner, self.scaled)
+        return found.reshape(-1, inner.shape[1])[: len(self.noise)]
+
+    def draw(self, key: Key[Array, ""], count: int) -> Float[Array, "n m"]:
+        """Columns of N(0, P)."""
+        low, own = jax.random.split(key)
+        smooth = self._times(jax.random.normal(low, (len(self.factor), count), self.noise.dtype))
+        rough = jax.random.normal(own, (len(self.noise), count), self.noise.dtype)
+        return self.noise[:, None] * smooth + jnp.sqrt(self.noise)[:, None] * rough
+
+    def log_determinant(self) -> Float[Array, ""]:
+        """log det P."""
+        return jnp.sum(jnp.log(self.noise)) + 2 * jnp.sum(jnp.log(jnp.diag(self.factor)))
+
+
+def _cut(array: Float[Array, "n m"]) -> Float[Array, "s k m"]:
+    """Strips of rows, the last of them filled up with zeros."""
+    size = min(_NYSTROM_STRIP, len(array))
+    number = -(-len(array) // size)
+    return jnp.pad(array, ((0, number * size - len(array)), (0, 0))).reshape(number, size, -1)
+
+
+@partial(jax.jit, static_argnames="rank")
+def nystrom(
+    kernel: Kernel, inputs: Float[Array, "n d"], noise: Float[Array, " n"], key: Key[Array, ""], rank: int
+) -> Nystrom:
+    """The preconditioner made of k(x, pivots), a strip of rows at a time, with rows taken at random as pivots.
+
+    Sums are those of what is stored, in the precision of the inputs, since I + UᵀD⁻¹U is as badly conditioned as A.
+    """
+    pivots = inputs[jax.random.choice(key, len(inputs), (min(rank, len(inputs)),), replace=False)]
+    among = kernel(pivots)
+    among = among + 1e-6 * jnp.mean(jnp.diag(among)) * jnp.eye(len(among), dtype=among.dtype)
+    root = jnp.linalg.cholesky(among)
+
+    def strip(total: Array, part: tuple[Array, Array]) -> tuple[Array, Array]:
+        points, variances = part
+        low_rank = solve_triangular(root, kernel(pivots, points), lower=True).T
+        scaled = jnp.where(variances > 0, low_rank / jnp.where(variances > 0, variances, 1), 0).astype(_SINGLE)
+        kept = scaled.astype(total.dtype)
+        return total + kept.T @ (variances * kept), scaled
+
+    gram, scaled = jax.lax.scan(strip, jnp.zeros_like(among), (_cut(inputs), _cut(noise[:, None])))
+    factor = jnp.linalg.cholesky(gram + jnp.eye(len(gram), dtype=gram.dtype))
+    return Nystrom(scaled, factor, noise)
+
+
+def strips(count: int, width: int) -> tuple[int, int]:
+    """In how many strips, and of how many rows, a matrix of ``count`` rows and ``width`` columns is made."""
+    entries = 2**26 if jax.default_backend() == "cpu" else 2**28
+    size = int(np.clip(entries // width, 16, count))
+    return -(-count // size), size
+
+
+def product(
+    kernel: Kernel, left: Float[Array, "m d"], right: Float[Array, "n d"], vectors: Float[Array, "n t"]
+) -> Array:
+    """k(left, right)·vectors, a strip of rows at a time, in the precision of the points."""
+    number, size = strips(len(left), len(right))
+    rows = jnp.pad(left, ((0, number * size - len(left)), (0, 0))).reshape(number, size, -1)
+    vectors = vectors.astype(left.dtype)
+    # On a GPU three products of halves are as exact as one in float32, whose sums are what rounds, and faster.
+    halves = left.dtype == _SINGLE and jax.default_backend() == "gpu"
+    precision = jax.lax.DotAlgorithmPreset.BF16_BF16_F32_X3 if halves else "highest"
+    found = jax.lax.map(lambda part: jnp.matmul(kernel(part, right), vectors, precision=precision), rows)
+    return found.reshape(number * size, -1)[: len(left)]
+
+
+class _State(NamedTuple):
+    x: Array
+    residual: Array
+    direction: Array
+    energy: Array
+    lengths: Array
+    products: Array
+    sizes: Array
+    ratios: Array
+
+
+class _System(NamedTuple):
+    """A x = right, and how short a residual is to be."""
+
+    kernel: Kernel
+    inputs: Array
+    precondition: Nystrom
+    right: Array
+    goal: Array
+
+    def apply(self, vectors: Array) -> Array:
+        smooth = product(self.kernel, self.inputs, self.inputs, vectors).astype(vectors.dtype)
+        return smooth + self.precondition.noise[:, None] * vectors
+
+    def live(self, state: _State) -> Array:
+        return state.lengths > self.goal
+
+
+def _lengths(vectors: Array) -> Array:
+    return jnp.sqrt(jnp.sum(vectors**2, axis=0))
+
+
+@partial(jax.jit, static_argnames="max_iter")
+def _begin(system: _System, x: Array, max_iter: int) -> _State:
+    residual = system.right - system.apply(x)
+    z = system.precondition(residual)
+    none = jnp.zeros((max_iter, x.shape[1]), x.dtype)
+    energy = jnp.sum(residual * z, axis=0)
+    return _State(x, residual, z, energy, _lengths(residual), jnp.asarray(1), none, none)
+
+
+@partial(jax.jit, donate_argnums=1)
+def _advance(system: _System, state: _State, end: Array) -> _State:
+    """Steps of conjugate gradients until all columns have come to their goal or ``end`` products are made."""
+
+    def step(state: _State) -> _State:
+        image = system.apply(state.direction)
+        slope = jnp.sum(state.direction * image, axis=0)
+        # A column that has ended stands still: rounding would take it away again.
+        live = system.live(state) & (slope > 0)
+        size = jnp.where(live, state.energy / jnp.where(slope > 0, slope, 1), 0)
+        x, residual = state.x + size[None] * state.direction, state.residual - size[None] * image
+        z = system.precondition(residual)
+        energy = jnp.sum(residual * z, axis=0)
+        ratio = jnp.where(live, energy / jnp.where(state.energy > 0, state.energy, 1), 0)
+        direction = z + ratio[None] * state.direction
+        sizes, ratios = (
+            kept.at[state.products - 1].set(new) for kept, new in ((state.sizes, size), (state.ratios, ratio))
+        )
+        return _State(x, residual, direction, energy, _lengths(residual), state.products + 1, sizes, ratios)
+
+    go_on = lambda state: jnp.any(system.live(state)) & (state.products < end)
+    return jax.lax.while_loop(go_on, step, state)
+
+
+def solve(
+    kernel: Kernel,
+    inputs: Float[Array, "n d"],
+    preconditioner: Nystrom,
+    right: Float[Array, "n m"],
+    tol: float,
+    max_iter: int,
+    start: Float[Array, "n m"] | None = None,
+) -> Solves:
+    """Solve A x = right, each column to a residual of ``tol`` times its length; the noise is the preconditioner's.
+
+    The host looks up now and then: after an interrupt, x is as far as it came.
+    """
+    single = lambda tree: jax.tree.map(lambda leaf: leaf.astype(_SINGLE), tree)
+    lengths = jnp.maximum(_lengths(right), jnp.finfo(right.dtype).tiny)
+    system = _System(single(kernel), single(inputs), preconditioner, right, tol * lengths)
+    state = _begin(system, jnp.zeros_like(right) if start is None else start, max_iter)
+    together = max(1, int(_TOGETHER[jax.default_backend() == "cpu"] / len(inputs) ** 2))
+    interrupted = False
+    try:
+        while bool(jnp.any(system.live(state))) and int(state.products) < max_iter:
+            state = _advance(system, state, min(int(state.products) + together, max_iter))
+    except KeyboardInterrupt:
+        if state.x.is_deleted():  # given to a step that has not come back
+            raise
+        interrupted = True
+    worst = float(jnp.max(state.lengths / lengths))
+    return Solves(state.x, int(state.products), worst, interrupted, np.asarray(state.sizes), np.asarray(state.ratios))
+
+
+@jax.jit
+def kernel_slope(
+    kernel: Kernel, inputs: Float[Array, "n d"], left: Float[Array, "n k"], right: Float[Array, "n k"]
+) -> Kernel:
+    """The derivative of Σ_k left_kᵀ K right_k in the kernel's parameters, a strip of K at a time, in float32."""
+    number, size = strips(len(inputs), len(inputs))
+    single = lambda tree: jax.tree.map(lambda leaf: leaf.astype(_SINGLE), tree)
+    points, held, other = single(inputs), single(kernel), single(right)
+    cut = lambda array: jnp.pad(array, ((0, number * size - len(array)), (0, 0))).reshape(number, size, -1)
+
+    def strip(total: Kernel, part: tuple[Array, Array]) -> tuple[Kernel, None]:
+        rows, weights = part
+        pull = jnp.matmul(weights, other.T, precision="highest")
+        found = jax.vjp(lambda kernel: kernel(rows, points), held)[1](pull)[0]
+        return jax.tree.map(lambda sum_, new: sum_ + new.astype(sum_.dtype), total, found), None
+
+    return jax.lax.scan(strip, jax.tree.map(jnp.zeros_like, kernel), (cut(points), cut(single(left))))[0]

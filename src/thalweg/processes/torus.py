@@ -1,0 +1,309 @@
+"""The marginal likelihood on a grid: what structured kernel interpolation costs once rows have been added up.
+
+A = W K Wᵀ + D, with W the interpolation from the nodes of a grid and K circulant on a grid wide enough that its ends do
+not meet: K = F diag(s) F* for the Fourier transform F. With G = WᵀD⁻¹W, a stencil that is added up once, and the
+whitened matrix B = I + √K G √K, everything about A is in vectors of the length of the grid:
+
+    log det A = log det D + log det B,    yᵀA⁻¹y = yᵀD⁻¹y − βᵀB⁻¹β,    β = √K WᵀD⁻¹y.
+
+In the coordinates of F the derivative of both in log s_j is a diagonal: (1 − B⁻¹_jj)/2 − |a_j|²/2 with a = B⁻¹β, so
+one product with the Jacobian of θ ↦ s(θ) gives all parameters. Where rows lie evenly B is nearly diagonal there, with
+P = 1 + ĝ·s for the transform ĝ of the mean stencil: it preconditions the conjugate gradients, is a control variate for
+B⁻¹_jj, and log det P is most of log det B. What is left is estimated with a few fixed probes, by Lanczos quadrature
+from the very coefficients of the solves. Truncating them biases the value by no more than their residuals: those of the
+targets enter squared.
+"""
+
+import math
+from functools import partial
+from itertools import product
+from typing import NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+from scipy.linalg import eigh_tridiagonal
+
+from thalweg.kernels import Interpolation, Kernel, stencil_product
+
+_STENCIL_DIMENSIONS = 2
+"""Up to so many dimensions G is added up; in three a stencil has 343 entries a node, more than the rows have."""
+
+PRODUCTS = 400
+"""The most products of a solve."""
+
+_NEGLIGIBLE = 1e-14
+"""Eigenvalues of K that are smaller than this share of the largest are rounding."""
+
+
+class Gram(eqx.Module):
+    """Wᵀ diag(ω) W: by its stencil, or in three dimensions by its factors."""
+
+    stencil: Float[Array, " stencil *nodes"] | None
+    interpolation: Interpolation | None
+    scales: Float[Array, " n"]
+    occupied: Float[Array, ""]
+    """How many nodes rows are near."""
+    total: Float[Array, ""]
+    """The sum of ω."""
+
+    @classmethod
+    def of(cls, interpolation: Interpolation, scales: Float[Array, " n"]) -> "Gram":
+        """The product of W with itself."""
+        occupied = jnp.sum(interpolation.rmv(jnp.ones_like(scales)[:, None]) > 0.5).astype(scales.dtype)
+        few = len(interpolation.nodes) <= _STENCIL_DIMENSIONS
+        return cls(
+            interpolation.gram(scales) if few else None,
+            None if few else interpolation,
+            scales,
+            jnp.maximum(occupied, 1),
+            jnp.sum(scales),
+        )
+
+    def __call__(self, fields: Float[Array, " m *nodes"]) -> Float[Array, " m *nodes"]:
+        """Multiply fields."""
+        if self.stencil is not None:
+            return stencil_product(self.stencil, fields)
+        assert self.interpolation is not None
+        found = self.interpolation.mv(fields.reshape(len(fields), -1).T)
+        return self.interpolation.rmv(self.scales[:, None] * found).T.reshape(fields.shape)
+
+    def symbol(self, nodes: tuple[int, ...]) -> Float[Array, "*frequencies"]:
+        """The transform of the mean stencil among occupied nodes; in three dimensions the mean density."""
+        column = jnp.zeros(nodes, self.scales.dtype)
+        if self.stencil is None:
+            column = column.at[(0,) * len(nodes)].set(self.total / self.occupied)
+        else:
+            means = jnp.sum(self.stencil, axis=range(1, self.stencil.ndim)) / self.occupied
+            offsets = np.array(list(product(range(-3, 4), repeat=len(nodes))))
+            column = column.at[tuple(offsets.T)].add(means)
+        return jnp.maximum(jnp.fft.rfftn(column).real, 0)
+
+    def scaled(self, factor: Array) -> "Gram":
+        """The same of ω times a number."""
+        times = lambda leaf: None if leaf is None else factor * leaf
+        return Gram(times(self.stencil), self.interpolation, factor * self.scales, self.occupied, factor * self.total)
+
+
+class Moments(NamedTuple):
+    """Sums over rows: Wᵀ diag(ω) W, Wᵀ diag(ω) R and Rᵀ diag(ω) R for the columns R of targets and basis."""
+
+    gram: Gram
+    sums: Float[Array, " r *nodes"]
+    squares: Float[Array, "r r"]
+
+    def scaled(self, factor: Array) -> "Moments":
+        """Those of ω times a number."""
+        return Moments(self.gram.scaled(factor), factor * self.sums, factor * self.squares)
+
+
+@jax.jit
+def moments(interpolation: Interpolation, columns: Float[Array, "n r"], scales: Float[Array, " n"]) -> Moments:
+    """Add rows up with weights ω."""
+    weighted = scales[:, None] * columns
+    sums = interpolation.rmv(weighted).T.reshape(-1, *interpolation.nodes)
+    return Moments(Gram.of(interpolation, scales), sums, weighted.T @ columns)
+
+
+def spectrum(kernel: Kernel, spacing: Float[Array, " d"], nodes: tuple[int, ...]) -> Float[Array, "*frequencies"]:
+    """Half the eigenvalues of the circulant K, none of them negative."""
+    lags = [np.arange(count // 2 + 1) for count in nodes]
+    corner = jnp.asarray(np.stack(np.meshgrid(*lags, indexing="ij"), axis=-1).reshape(-1, len(nodes)), spacing.dtype)
+    column = kernel(jnp.zeros((1, len(nodes)), spacing.dtype), corner * spacing[None])
+    column = column.reshape([len(lag) for lag in lags])
+    for axis, count in enumerate(nodes):
+        index = np.arange(count)
+        column = jnp.take(column, jnp.asarray(np.minimum(index, count - index)), axis=axis)
+    return jnp.maximum(jnp.fft.rfftn(column).real, 0)
+
+
+class Coordinates(eqx.Module):
+    """Whitened coordinates: √K and its adjoint between them and the grid, in which inner products are plain sums."""
+
+    eigenvalues: Float[Array, "*frequencies"]
+    nodes: tuple[int, ...] = eqx.field(static=True)
+
+    @property
+    def counts(self) -> Float[Array, "*frequencies"]:
+        """How many real coordinates an entry stands for: the transform of real fields has half the frequencies."""
+        last = np.arange(self.nodes[-1] // 2 + 1)
+        twice = np.where((last == 0) | (2 * last == self.nodes[-1]), 1.0, 2.0)
+        return jnp.broadcast_to(jnp.asarray(twice, self.eigenvalues.dtype), self.eigenvalues.shape)
+
+    def _axes(self) -> tuple[int, ...]:
+        return tuple(range(1, len(self.nodes) + 1))
+
+    def white(self, fields: Float[Array, " m *nodes"]) -> Array:
+        """Coordinates of white noise on the grid."""
+        scale = jnp.sqrt(self.counts / math.prod(self.nodes))
+        return _times(scale, jnp.fft.rfftn(fields, axes=self._axes()))
+
+    def analysis(self, fields: Float[Array, " m *nodes"]) -> Array:
+        """√K fields, in coordinates."""
+        return _times(jnp.sqrt(self.eigenvalues), self.white(fields))
+
+    def synthesis(self, coordinates: Array) -> Float[Array, " m *nodes"]:
+        """√K coordinates, on the grid."""
+        scale = jnp.sqrt(self.eigenvalues * math.prod(self.nodes) / self.counts)
+        return jnp.fft.irfftn(_times(scale, coordinates), self.nodes, self._axes())
+
+
+def _times(real: Array, block: Array) -> Array:
+    return block * real.astype(block.dtype)[None]
+
+
+def flat(block: Array) -> Array:
+    """All but the first axis as one; there may be no rows."""
+    return block.reshape(len(block), math.prod(block.shape[1:]))
+
+
+def _inner(left: Array, right: Array) -> Float[Array, " m"]:
+    return jnp.sum((jnp.conj(left) * right).real, axis=range(1, left.ndim))
+
+
+class Solves(NamedTuple):
+    """B⁻¹ times the right sides, the coefficients of their conjugate gradients, and where they ended."""
+
+    x: Array
+    steps: Float[Array, "most m"]
+    ratios: Float[Array, "most m"]
+    counts: Array
+    """Steps of each column."""
+    residual: Float[Array, " m"]
+    """Its length against that of the right side, in the norm of the preconditioner."""
+
+
+def solve(
+    gram: Gram, coordinates: Coordinates, preconditioner: Array, right: Array, tolerance: Float[Array, " m"]
+) -> Solves:
+    """Solve B x = right by preconditioned conjugate gradients, all columns at once."""
+    apply = lambda w: w + coordinates.analysis(gram(coordinates.synthesis(w)))
+    inverse = 1 / preconditioner
+    begun = _inner(right, _times(inverse, right))
+    goal = tolerance**2 * begun
+    width = len(right)
+    table = jnp.zeros((PRODUCTS, width), begun.dtype)
+    column = lambda numbers: numbers.reshape(-1, *([1] * (right.ndim - 1))).astype(right.dtype)
+
+    def go_on(state: tuple) -> Array:
+        return jnp.any(state[3] > goal) & (state[-1] < PRODUCTS)
+
+    def step(state: tuple) -> tuple:
+        x, residual, direction, energy, steps, ratios, counts, turn = state
+        image = apply(direction)
+        slope = _inner(direction, image)
+        live = (energy > goal) & (slope > 0)
+        size = jnp.where(live, energy / jnp.where(slope > 0, slope, 1), 0)
+        x, residual = x + column(size) * direction, residual - column(size) * image
+        z = _times(inverse, residual)
+        now = jnp.where(live, _inner(residual, z), energy)
+        ratio = jnp.where(live, now / jnp.where(energy > 0, energy, 1), 0)
+        direction = jnp.where(column(live.astype(energy.dtype)) != 0, z + column(ratio) * direction, direction)
+        return (
+            x,
+            residual,
+            direction,
+            now,
+            steps.at[turn].set(size),
+            ratios.at[turn].set(ratio),
+            counts + live.astype(counts.dtype),
+            turn + 1,
+        )
+
+    zero = jnp.zeros(width, jnp.int32)
+    state = (jnp.zeros_like(right), right, _times(inverse, right), begun, table, table, zero, jnp.asarray(0))
+    x, _, _, energy, steps, ratios, counts, _ = jax.lax.while_loop(go_on, step, state)
+    return Solves(x, steps, ratios, counts, jnp.sqrt(energy / jnp.where(begun > 0, begun, 1)))
+
+
+class Evaluation(NamedTuple):
+    """The data term, the slopes in the logarithms of the parameters, and what the log-determinant is made of."""
+
+    misfit: Float[Array, ""]
+    """(y − Hβ̂)ᵀA⁻¹(y − Hβ̂)."""
+    kernel_slope: Kernel
+    noise_slope: Float[Array, ""]
+    """Without the part of log det D."""
+    known_determinant: Float[Array, ""]
+    """log det P."""
+    solves: Solves
+    """Of targets, basis and probes; without the solutions."""
+
+
+@partial(jax.jit, static_argnames=("nodes", "targets"))
+def evaluate(
+    kernel: Kernel,
+    spacing: Float[Array, " d"],
+    given: Moments,
+    shares: Moments,
+    probes: Float[Array, " m *nodes"],
+    tolerance: Float[Array, " r+m"],
+    nodes: tuple[int, ...],
+    targets: int,
+) -> Evaluation:
+    """Everything about −log p(y) but constants.
+
+    ``given`` are the moments for ω = 1/D, ``shares`` those for ω = ρ/D, ρ the share of D that grows with the noise.
+    """
+    eigenvalues, pull = jax.vjp(lambda kernel: spectrum(kernel, spacing, nodes), kernel)
+    coordinates = Coordinates(eigenvalues, nodes)
+    preconditioner = 1 + given.gram.symbol(nodes) * eigenvalues
+    white = coordinates.white(probes)
+    right = jnp.concatenate([coordinates.analysis(given.sums), _times(jnp.sqrt(preconditioner), white)])
+    width = len(given.sums)
+    found = solve(given.gram, coordinates, preconditioner, right, tolerance)
+    solved, answers = found.x[:width], found.x[width:]
+    coefficients = mean_coefficients(given, right[:width], solved, targets)
+    combine = jnp.concatenate([jnp.eye(targets, dtype=spacing.dtype), -coefficients])
+    a = (combine.T.astype(solved.dtype) @ flat(solved)).reshape(targets, *eigenvalues.shape)
+    residual_squares = lambda m: jnp.sum(combine * (m.squares @ combine))
+    cross = (jnp.conj(flat(right[:width])) @ flat(solved).T).real
+    misfit = residual_squares(given) - jnp.sum(combine * ((cross + cross.T) / 2 @ combine))
+    # B⁻¹_jj: that of P, and the difference by the probes.
+    asked = _times(1 / jnp.sqrt(preconditioner), white)
+    spread = jnp.mean((jnp.conj(asked) * (answers - asked)).real, axis=0)
+    diagonal = coordinates.counts / preconditioner + spread
+    slope = targets * (coordinates.counts - diagonal) - jnp.sum(jnp.abs(a) ** 2, axis=0)
+    real = eigenvalues > _NEGLIGIBLE * jnp.max(eigenvalues)
+    kernel_slope = pull(jnp.where(real, slope / jnp.where(real, eigenvalues, 1), 0) / 2)[0]
+    # The noise: ∂G = −G_ρ, whose trace has that of G times the mean ρ as control variate.
+    share = shares.gram.total / given.gram.total
+    fields = coordinates.synthesis(asked)
+    rest = shares.gram(fields) - share * given.gram(fields)
+    trace = share * jnp.sum(coordinates.counts - diagonal) + jnp.mean(_inner(answers, coordinates.analysis(rest)))
+    means = coordinates.synthesis(a)
+    quadratic = residual_squares(shares) + jnp.sum(means * shares.gram(means))
+    quadratic = quadratic - 2 * jnp.sum(flat(means) * (combine.T @ flat(shares.sums)))
+    noise_slope = -(targets * trace + quadratic) / 2
+    known = jnp.sum(coordinates.counts * jnp.log(preconditioner))
+    times = lambda slope, value: slope * value
+    return Evaluation(
+        misfit, jax.tree.map(times, kernel_slope, kernel), noise_slope, known, found._replace(x=jnp.zeros(0))
+    )
+
+
+def mean_coefficients(given: Moments, right: Array, solved: Array, targets: int) -> Float[Array, "p t"]:
+    """β̂, the coefficients of the mean by generalised least squares."""
+    inverse = given.squares - (jnp.conj(flat(right)) @ flat(solved).T).real
+    inverse = (inverse + inverse.T) / 2
+    if len(inverse) == targets:
+        return jnp.zeros((0, targets), inverse.dtype)
+    return jnp.linalg.solve(inverse[targets:, targets:], inverse[targets:, :targets])
+
+
+def left_of_determinant(solves: Solves, probes: np.ndarray) -> float:
+    """tr log P^(−½)BP^(−½) by Lanczos quadrature, from the coefficients of the probes' conjugate gradients."""
+    steps, ratios, counts = (np.asarray(part) for part in (solves.steps, solves.ratios, solves.counts))
+    total = 0.0
+    for probe, column in zip(probes, range(len(counts) - len(probes), len(counts)), strict=True):
+        size = counts[column]
+        if not size:
+            continue
+        alpha, beta = steps[:size, column], ratios[: size - 1, column]
+        diagonal = 1 / alpha
+        diagonal[1:] += beta / alpha[:-1]
+        values, vectors = eigh_tridiagonal(diagonal, np.sqrt(beta) / alpha[:-1])
+        total += float(np.sum(np.square(probe))) * float(vectors[0] ** 2 @ np.log(np.maximum(values, 1e-300)))
+    return total / len(probes)

@@ -1,0 +1,198 @@
+"""The grid way against dense linear algebra with the same interpolated kernel, and against the exact way."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from thalweg.errors import IncompatiblePartsError
+from thalweg.kernels import Gaussian, Grid, Linear, Matern32, Matern52, Periodic
+from thalweg.processes import RegressorSettings, fit_regressor, grid
+from thalweg.processes.exact import Parameters
+from thalweg.processes.iterative import Rows
+from thalweg.processes.means import Mean
+
+RNG = np.random.default_rng(0)
+COUNT = 60
+NODES = {1: (48,), 2: (14, 12), 3: (9, 8, 8)}
+KERNELS = {
+    "Gaussian": Gaussian(0.15, 1.3),
+    "Matern32": Matern32(0.2, 0.7),
+    "Matern52": Matern52(0.2, 1.0),
+    "sum": Gaussian(0.15) + Matern52(0.2, 0.5),
+    "product": Periodic(0.4) * Gaussian(0.3),
+}
+FIXED = RegressorSettings("grid", learn=False)
+
+
+def rows_of(dimension, known=True):
+    inputs = RNG.uniform(size=(COUNT, dimension))
+    targets = np.stack([np.sin(7 * inputs[:, 0]), inputs.sum(axis=1)], axis=1) + 0.1 * RNG.normal(size=(COUNT, 2))
+    noise = np.where(np.arange(COUNT) % 2, 0.05, 0.0) if known else np.zeros(COUNT)
+    weights = 1.0 + np.arange(COUNT) % 2
+    return Rows(inputs, targets, Mean.of("linear", inputs).basis(inputs), noise, weights, 0.1 * (weights - 1))
+
+
+def around(dimension):
+    """A torus that is twice as wide as the rows."""
+    nodes = NODES[dimension]
+    return Grid([-0.5] * dimension, [2 / (count - 1) for count in nodes], nodes)
+
+
+def circulant(kernel, made):
+    """K among all nodes, by its definition: correlations at the shorter way round."""
+    index = np.stack(np.unravel_index(np.arange(made.size), made.shape), axis=-1)
+    gaps = np.abs(index[:, None] - index[None])
+    gaps = np.minimum(gaps, np.array(made.shape) - gaps) * made.spacing
+    flat = jnp.asarray(gaps.reshape(-1, len(made.shape)))
+    return kernel(jnp.zeros((1, len(made.shape))), flat).reshape(made.size, made.size)
+
+
+def dense_loss(parameters, rows, made):
+    """−log p(y) with the coefficients of the mean at their best, its definition, weights as repeated rows."""
+    W = made.interpolation(rows.inputs).mv(jnp.eye(made.size))
+    A = W @ circulant(parameters.kernel, made) @ W.T
+    A = A + jnp.diag((parameters.noise + rows.known) / rows.weights)
+    inverse = jnp.linalg.inv(A)
+    H, y = jnp.asarray(rows.basis), jnp.asarray(rows.targets)
+    left = y - H @ jnp.linalg.solve(H.T @ inverse @ H, H.T @ inverse @ y)
+    noise = 2 * np.pi * (parameters.noise + rows.known)
+    constant = jnp.sum((rows.weights - 1) * jnp.log(noise) + np.log(rows.weights)) + COUNT * np.log(2 * np.pi)
+    constant = constant + jnp.sum(rows.scatter / (parameters.noise + rows.known)) / y.shape[1]
+    return jnp.trace(left.T @ inverse @ left) / 2 + y.shape[1] * (jnp.linalg.slogdet(A)[1] + constant) / 2
+
+
+SLOW = [pytest.param("Matern52", dimension, marks=pytest.mark.slow) for dimension in (2, 3)]
+CASES = [(name, 1) for name in KERNELS] + SLOW
+
+
+@pytest.mark.parametrize(("name", "dimension"), CASES)
+def test_loss_and_slope_are_unbiased(name, dimension, monkeypatch):
+    monkeypatch.setattr(grid, "_PROBE_DIGITS", 1e-8)  # what truncation costs is tested below
+    rows, made, parameters = rows_of(dimension), around(dimension), Parameters(KERNELS[name], jnp.asarray(0.03))
+    # Where a torus is too small for a kernel its spectrum is cut at 0, and it is another kernel.
+    assert np.linalg.eigvalsh(np.asarray(circulant(parameters.kernel, made)))[0] > -1e-9
+    expected, derivative = jax.value_and_grad(dense_loss)(parameters, rows, made)
+    slopes = [slope * value for slope, value in zip(*map(jax.tree.leaves, (derivative, parameters)), strict=True)]
+    found = [grid.Problem(rows, made, seed).loss_and_slope(parameters) for seed in range(24)]
+    drawn = np.array([[loss, *map(float, jax.tree.leaves(slope))] for loss, slope in found])
+    errors = drawn.std(axis=0, ddof=1) / np.sqrt(len(drawn))
+    assert np.all(np.abs(drawn.mean(axis=0) - np.array([expected, *slopes])) < 5 * errors + 1e-6)
+
+
+def test_truncated_probes_bias_the_loss_by_less_than_their_residual(monkeypatch):
+    rows, made, parameters = rows_of(1), around(1), Parameters(KERNELS["Gaussian"], jnp.asarray(0.03))
+    loose, slope = grid.Problem(rows, made, 0).loss_and_slope(parameters)
+    monkeypatch.setattr(grid, "_PROBE_DIGITS", 1e-10)
+    tight, exact = grid.Problem(rows, made, 0).loss_and_slope(parameters)
+    assert abs(loose - tight) < 1e-3 * COUNT
+    for one, other in zip(*map(jax.tree.leaves, (slope, exact)), strict=True):
+        assert abs(float(one) - float(other)) < 1e-2 * COUNT
+
+
+def test_the_posterior_is_that_of_the_dense_interpolated_kernel():
+    rows = rows_of(1)
+    new = RNG.uniform(-0.1, 1.1, size=(9, 1))
+    kernel, noise = KERNELS["Matern52"], 0.03
+    found = fit_regressor(rows.inputs, rows.targets, FIXED, kernel, noise, rows.known, rows.weights).posterior
+    mean, variance = found.predict(new)
+    values, vectors = np.linalg.eigh(np.asarray(circulant(kernel, found.grid)))
+    among = vectors * np.maximum(values, 0) @ vectors.T  # as the spectrum is cut at 0
+    W, here = (np.asarray(found.grid.interpolation(x).mv(jnp.eye(found.grid.size))) for x in (rows.inputs, new))
+    A = W @ among @ W.T + np.diag((noise + rows.known) / rows.weights)
+    H, above = (Mean.of("constant", rows.inputs, rows.weights).basis(x) for x in (rows.inputs, new))
+    inverse = np.linalg.inv(A)
+    level = np.linalg.solve(H.T @ inverse @ H, H.T @ inverse @ rows.targets)
+    cross = here @ among @ W.T
+    np.testing.assert_allclose(mean, cross @ inverse @ (rows.targets - H @ level) + above @ level, atol=1e-5)
+    left = above - cross @ inverse @ H
+    exact = np.diag(
+        here @ among @ here.T - cross @ inverse @ cross.T + left @ np.linalg.solve(H.T @ inverse @ H, left.T)
+    )
+    assert np.all(variance > 0)
+    # 64 samples: the standard error of a variance is √(2/64) of it.
+    np.testing.assert_allclose(variance, exact, rtol=5 * np.sqrt(2 / 64))
+    assert np.mean(variance / exact) == pytest.approx(1.0, abs=5 * np.sqrt(2 / 64 / 3))
+    drawn = found.sample(new, 64, np.random.default_rng(0))
+    np.testing.assert_allclose(np.mean((drawn - mean[:, :, None]) ** 2, axis=2), np.stack([variance] * 2, axis=1))
+
+
+@pytest.mark.parametrize("dimension", [1, pytest.param(2, marks=pytest.mark.slow)])
+def test_it_is_close_to_the_exact_way(dimension):
+    rows = rows_of(dimension, known=False)
+    kernel = Gaussian(0.3, 1.0)
+    exact = fit_regressor(rows.inputs, rows.targets, RegressorSettings("exact", learn=False), kernel, 0.02)
+    found = fit_regressor(rows.inputs, rows.targets, FIXED, kernel, 0.02)
+    new = RNG.uniform(size=(50, dimension))
+    assert found.method == "grid"
+    np.testing.assert_allclose(found.posterior.predict(new)[0], exact.posterior.predict(new)[0], atol=0.02)
+
+
+@pytest.mark.parametrize("factor", [1e-3, 0.1, 30.0, 1e3])  # all four share their programs
+def test_learning_finds_the_same_from_any_start(factor):
+    rng = np.random.default_rng(3)
+    inputs = np.sort(rng.uniform(0, 100, size=(500, 1)), axis=0)
+    truth = np.linalg.cholesky(np.asarray(Gaussian(2.0, 4.0)(inputs)) + 1e-8 * np.eye(500)) @ rng.normal(size=500)
+    targets = (truth + 0.3 * rng.normal(size=500))[:, None]
+    found = fit_regressor(inputs, targets, RegressorSettings("grid"), Gaussian(2.0 * factor, 1.0))
+    assert float(found.posterior.kernel.lengthscale) == pytest.approx(2.0, rel=0.15)
+    assert found.posterior.noise == pytest.approx(0.09, rel=0.3)
+    assert not found.posterior.coarse
+    assert found.solved
+
+
+def test_beyond_the_grid_is_the_prior_and_a_grid_that_is_too_coarse_says_so(monkeypatch):
+    rows = rows_of(1, known=False)
+    settings = RegressorSettings("grid", learn=False, mean="zero")
+    found = fit_regressor(rows.inputs, rows.targets, settings, Gaussian(0.1, 3.0), 0.1).posterior
+    mean, variance = found.predict(np.array([[1e4], [-1e4]]))
+    np.testing.assert_array_equal(mean, 0)
+    np.testing.assert_allclose(variance, 3.0)
+    with pytest.raises(ValueError, match="2 points lie beyond"):
+        found.sample(np.array([[1e4], [-1e4]]), 1, np.random.default_rng(0))
+    assert not found.coarse
+    monkeypatch.setattr(grid, "_MOST_NODES", 40)
+    assert fit_regressor(rows.inputs, rows.targets, settings, Gaussian(0.01, 3.0), 0.1).posterior.coarse
+
+
+def test_the_grid_follows_the_kernel():
+    inputs = np.linspace(0, 1, 20)[:, None]
+    fine, coarse = (grid.lattice(Gaussian(length), inputs) for length in (0.01, 0.3))
+    assert fine.grid.spacing[0] < 0.01 < coarse.grid.spacing[0] < 0.3
+    assert not coarse.suits(Gaussian(0.01), inputs)
+    assert coarse.suits(Gaussian(0.25), inputs)
+    assert not fine.suits(Gaussian(0.3), inputs), "its ends would meet"
+
+
+@pytest.mark.parametrize(
+    ("inputs", "kernel", "noise", "error", "words"),
+    [
+        (np.zeros((3, 4)), Gaussian(1.0), 0.1, ValueError, "up to 3 features, found 4"),
+        (np.zeros((3, 1)), Linear(), 0.1, IncompatiblePartsError, "stationary kernel"),
+        (np.zeros((3, 1)), Gaussian(1.0), 0.0, ValueError, "noise in every row"),
+    ],
+)
+def test_what_a_grid_cannot_do_is_said(inputs, kernel, noise, error, words):
+    with pytest.raises(error, match=words):
+        fit_regressor(inputs, np.zeros((3, 1)), FIXED, kernel, noise)
+
+
+HOSTILE = {
+    "one point": (np.ones((1, 1)), np.ones(1)),
+    "equal points": (np.ones((20, 1)), RNG.normal(size=20)),
+    "a constant target": (RNG.normal(size=(20, 1)), np.ones(20)),
+    "a constant column": (np.stack([RNG.normal(size=20), np.ones(20)], axis=1), RNG.normal(size=20)),
+    "tiny and far": (1e8 + 1e-2 * RNG.normal(size=(20, 1)), 1e8 + 1e-3 * RNG.normal(size=20)),
+    "huge": (1e8 * RNG.normal(size=(20, 1)), 1e8 * RNG.normal(size=20)),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", HOSTILE)
+def test_nothing_breaks_it(case):
+    inputs, targets = HOSTILE[case]
+    found = fit_regressor(inputs, targets[:, None], RegressorSettings("grid", max_iter=5), Gaussian)
+    mean, variance = found.posterior.predict(np.concatenate([inputs, inputs + 3 * np.std(inputs) + 1]))
+    assert np.all(np.isfinite(mean))
+    assert np.all(variance >= 0)
+    assert np.max(np.abs(mean - targets.mean())) < 10 * (np.ptp(targets) + 1e-6 * np.abs(targets).max())

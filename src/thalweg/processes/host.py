@@ -24,6 +24,9 @@ from thalweg.processes.exact import DRAWN, INVERTED, Parameters, Solution, few, 
 _ORDERS: dict[type[Kernel], int | None] = {Matern12: 0, Matern32: 1, Matern52: 2, Gaussian: None}
 """Kernels that are written out, and how often their functions are differentiable."""
 
+_FARTHEST = 70.0
+"""exp(−70) is nothing beside 1, but not so small that arithmetic with it becomes slow."""
+
 _AT_HAND = 1000
 """Rows that are left to the host even if there is a GPU."""
 
@@ -143,12 +146,14 @@ def _matrix_and_rise(
     found = cdist(left, left if new is None else new / lengths, "sqeuclidean")
     order = _ORDERS[type(kernel)]
     if order is None:
-        np.multiply(found, -0.5, out=found)
+        found *= -0.5
+        np.maximum(found, -_FARTHEST, out=found)
         np.exp(found, out=found)
         found *= variance
         return found, -found / 2 if rise else None
     found *= 2 * order + 1
-    np.sqrt(found, out=found)  # r
+    np.sqrt(found, out=found)
+    np.minimum(found, _FARTHEST, out=found)
     decay = np.exp(-found)
     decay *= variance
     match order:

@@ -337,7 +337,7 @@ def _learn(starts: list[Parameters], levels: _Levels, settings: RegressorSetting
             return found[0]._replace(steps=steps, status=Status.INTERRUPTED)
         # On few rows families hardly differ: each goes on, from the best that it has found, while it is close.
         best = {type(one.parameters.kernel): one for one in reversed(found) if one.loss < found[0].loss + _CLOSE}
-        begun = [(one.origin, one.parameters) for one in sorted(best.values(), key=lambda one: one.loss)]
+        begun = [(one.origin, one.parameters) for one in sorted(best.values(), key=lambda one: one.loss)] or begun[:1]
     return found[0]._replace(steps=steps)
 
 

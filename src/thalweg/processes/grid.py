@@ -161,12 +161,20 @@ class Problem:
         """−log p(y), and its derivative in the logarithms of the parameters."""
         noise = float(parameters.noise)
         found = self.evaluate(parameters)
-        rest = torus.left_of_determinant(found.solves, np.asarray(self.probes))
-        determinant = float(found.known_determinant) + rest + float(np.sum(np.log(self.rows.variances(noise))))
-        loss = (float(found.misfit) + self.targets * determinant) / 2 + self.rows.constant(noise)
         variances = noise + self.rows.known
         grows = noise / variances * (self.targets * self.rows.weights - self.rows.scatter / variances)
-        return loss, Parameters(found.kernel_slope, found.noise_slope + float(np.sum(grows)) / 2)
+        slope = Parameters(found.kernel_slope, found.noise_slope + float(np.sum(grows)) / 2)
+        return self._loss(found, noise)[0], slope
+
+    def loss_and_error(self, parameters: Parameters) -> tuple[float, float]:
+        """−log p(y), and its standard error."""
+        return self._loss(self.evaluate(parameters), float(parameters.noise))
+
+    def _loss(self, found: torus.Evaluation, noise: float) -> tuple[float, float]:
+        rest = torus.left_of_determinant(found.solves, np.asarray(self.probes))
+        known = float(found.known_determinant) + float(np.sum(np.log(self.rows.variances(noise))))
+        loss = (float(found.misfit) + self.targets * (known + float(np.mean(rest)))) / 2 + self.rows.constant(noise)
+        return loss, self.targets / 2 * float(np.std(rest, ddof=1) / np.sqrt(len(rest)))
 
 
 def check(starts: list[Parameters], rows: Rows) -> None:

@@ -109,6 +109,8 @@ class Regression:
     method: str
     log_marginal_likelihood: float
     """Of all rows."""
+    error: float
+    """Its standard error; 0 where it is exact."""
     steps: int
     """How often the likelihood was evaluated."""
     status: Status
@@ -206,7 +208,7 @@ def fit_regressor(
         found = _learn(starts, levels, settings, noise is None, seed)
         if method == "exact":
             solution = _where_computed(rows).solution(found.parameters)
-            loss = float(solution.loss)
+            loss, error = float(solution.loss), 0.0
             if not np.isfinite(loss):
                 raise ValueError(
                     "the covariance of the rows is singular in float64: rows that are equal, or nearly so, need "
@@ -223,9 +225,9 @@ def fit_regressor(
             posterior = posterior.calibrated() if settings.learn else posterior
         else:
             posterior = iterative.posterior(found.parameters, mean, rows, seed)
-            loss = posterior.loss
+            loss, error = posterior.loss, posterior.loss_error
             found = found._replace(status=Status.INTERRUPTED) if posterior.interrupted else found
-    return Regression(posterior, method, -loss, found.steps, found.status)
+    return Regression(posterior, method, -loss, error, found.steps, found.status)
 
 
 def _where_computed(rows: Rows) -> Rows | Observations:
@@ -258,7 +260,8 @@ def _on_grid(
     least_noise = _LEAST_NOISE / _STARTING_NOISE * float(starts[0].noise)
     found, problem = grid.learn(begun, rows, settings.max_iter if settings.learn else 0, free, least_noise, seed)
     posterior = grid.posterior(found.parameters, mean, problem, seed)
-    return Regression(posterior, "grid", -found.loss, found.steps, found.status)
+    loss, error = problem.loss_and_error(found.parameters)
+    return Regression(posterior, "grid", -loss, error, found.steps, found.status)
 
 
 def _starts(rows: Rows, mean: Mean, kernel: Kernel | type[Kernel] | None, noise: float | None) -> list[Parameters]:

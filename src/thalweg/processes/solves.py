@@ -42,17 +42,25 @@ class Solves(NamedTuple):
         Conjugate gradients are Lanczos' method: their coefficients are those of its tridiagonal matrix (Saad, 2003,
         section 6.7.3). Only for solves that started from 0.
         """
-        found = []
-        for size, ratio in zip(self.sizes[:, columns].T, self.ratios[:, columns].T, strict=True):
-            count = int(np.sum(size > 0))
-            if not count:  # solved at once, or not at all
-                found.append(0.0)
-                continue
-            size, ratio = size[:count], ratio[:count]
-            diagonal = 1 / size + np.concatenate([[0.0], ratio[:-1] / size[:-1]])
-            values, vectors = scipy.linalg.eigh_tridiagonal(diagonal, np.sqrt(ratio[:-1]) / size[:-1])
-            found.append(vectors[0] ** 2 @ np.log(np.maximum(values, np.finfo(np.float64).tiny)))
-        return np.array(found)
+        return np.array(
+            [log_quadrature(*one) for one in zip(self.sizes.T[columns], self.ratios.T[columns], strict=True)]
+        )
+
+
+def log_quadrature(sizes: np.ndarray, ratios: np.ndarray) -> float:
+    """The square of the first entries of a tridiagonal matrix's vectors times the logarithms of its values.
+
+    The matrix is that of Lanczos' method whose steps, as conjugate gradients, had these sizes and ratios; sizes of 0
+    are steps that were not made.
+    """
+    count = int(np.sum(sizes > 0))
+    if not count:  # solved at once, or not at all
+        return 0.0
+    sizes, ratios = sizes[:count], ratios[: count - 1]
+    diagonal = 1 / sizes
+    diagonal[1:] += ratios / sizes[:-1]
+    values, vectors = scipy.linalg.eigh_tridiagonal(diagonal, np.sqrt(ratios) / sizes[:-1])
+    return float(vectors[0] ** 2 @ np.log(np.maximum(values, np.finfo(np.float64).tiny)))
 
 
 class Nystrom(NamedTuple):

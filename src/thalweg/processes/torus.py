@@ -24,9 +24,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
-from scipy.linalg import eigh_tridiagonal
 
 from thalweg.kernels import Interpolation, Kernel, stencil_product
+from thalweg.processes.solves import log_quadrature
 
 _STENCIL_DIMENSIONS = 2
 """Up to so many dimensions G is added up; in three a stencil has 343 entries a node, more than the rows have."""
@@ -293,17 +293,10 @@ def mean_coefficients(given: Moments, right: Array, solved: Array, targets: int)
     return jnp.linalg.solve(inverse[targets:, targets:], inverse[targets:, :targets])
 
 
-def left_of_determinant(solves: Solves, probes: np.ndarray) -> float:
-    """tr log P^(−½)BP^(−½) by Lanczos quadrature, from the coefficients of the probes' conjugate gradients."""
+def left_of_determinant(solves: Solves, probes: np.ndarray) -> np.ndarray:
+    """tr log P^(−½)BP^(−½) by Lanczos quadrature, from the conjugate gradients of each probe."""
     steps, ratios, counts = (np.asarray(part) for part in (solves.steps, solves.ratios, solves.counts))
-    total = 0.0
-    for probe, column in zip(probes, range(len(counts) - len(probes), len(counts)), strict=True):
-        size = counts[column]
-        if not size:
-            continue
-        alpha, beta = steps[:size, column], ratios[: size - 1, column]
-        diagonal = 1 / alpha
-        diagonal[1:] += beta / alpha[:-1]
-        values, vectors = eigh_tridiagonal(diagonal, np.sqrt(beta) / alpha[:-1])
-        total += float(np.sum(np.square(probe))) * float(vectors[0] ** 2 @ np.log(np.maximum(values, 1e-300)))
-    return total / len(probes)
+    made = np.where(np.arange(len(steps))[:, None] < counts[None], steps, 0.0)
+    columns = range(len(counts) - len(probes), len(counts))
+    lengths = np.array([np.sum(np.square(probe)) for probe in probes])
+    return lengths * np.array([log_quadrature(made[:, column], ratios[:, column]) for column in columns])

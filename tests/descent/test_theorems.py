@@ -211,6 +211,7 @@ def games():
     return {dimension: make(dimension) for dimension in (100, 3000)}
 
 
+@pytest.mark.slow
 def test_mirror_descent_pays_only_the_root_of_log_d(games):
     """Same problem, same oracle, each geometry with the step of its own theorem: √log d against √d."""
     steps = 400

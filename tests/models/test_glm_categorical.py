@@ -38,6 +38,7 @@ def test_probabilities_are_averages_over_the_posterior(fitted):
     assert fitted.predict_proba(X[::25]) == pytest.approx(softmax(z, axis=-1).mean(axis=0), abs=0.01)
 
 
+@pytest.mark.slow
 def test_many_examples_leave_the_maximum_likelihood_estimate():
     rng = np.random.default_rng(0)
     rows = rng.normal(size=(4000, 2)) * [1.0, 1e4] + [0.0, 1e6]

@@ -404,6 +404,7 @@ def test_no_more_features_than_asked_for(features, limit):
     assert 0 < model.partial_fit(X, y).n_features_used_ <= limit
 
 
+@pytest.mark.slow
 def test_an_interrupted_search_keeps_the_best_it_tried(monkeypatch):
     """Issue 13, 4: Ctrl-C in the search ended in a traceback."""
     X, y = make_moons(2001, noise=0.2, random_state=0)

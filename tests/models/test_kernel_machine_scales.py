@@ -39,6 +39,7 @@ def test_raw_features_are_classified_as_well_as_standardised_ones(tmp_path):
     np.testing.assert_array_equal(load(tmp_path / "model").predict_proba(NEW), model.predict_proba(NEW))
 
 
+@pytest.mark.slow
 def test_raw_features_of_a_stream_and_of_numbers():
     stream = ((X[i : i + 200], LABELS[i : i + 200]) for i in (0, 200))
     model = KernelClassifier(random_state=0, block_size=448).fit_stream(stream)

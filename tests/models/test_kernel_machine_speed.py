@@ -23,6 +23,7 @@ def seconds(act):
     return time.process_time() - began
 
 
+@pytest.mark.slow
 def test_single_rows_of_a_stream_take_milliseconds(monkeypatch):
     """Issue 13, 13: each took 0.3 s, since its whole block was visited."""
     visited, fill = [], learners.fill

@@ -147,6 +147,7 @@ def test_diabetes_is_predicted_as_well_as_by_a_line():
     assert cross_val_score(KernelRegressor(random_state=0), x, y, cv=folds).mean() >= 0.45
 
 
+@pytest.mark.slow
 def test_the_choice_for_few_rows_is_that_for_rows_given_twice():
     rows = np.tile(X[:60], (2, 1))
     models = [

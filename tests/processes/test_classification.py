@@ -219,6 +219,7 @@ def test_a_first_fit_compiles_few_programs(learn, most, rows):
     assert 0 < len(compiled) <= most
 
 
+@pytest.mark.slow
 def test_learning_many_rows_starts_on_a_part_of_them():
     """From more than 512 rows; the sight: 1,000 rows took 76 s."""
     inputs, labels = make_moons(600, noise=0.25, random_state=1)
@@ -311,6 +312,7 @@ def test_verbose_is_one_line_with_start_bound_and_kernel(capsys):
     assert re.search(r"60 rows, start 1, bound -\d+.\d\d, best -\d+.\d\d: Gaussian\(", lines[0])
 
 
+@pytest.mark.slow
 def test_many_rows_stay_on_the_device_and_come_to_the_same(monkeypatch):
     settings = ClassifierSettings(BernoulliLogit(), restarts=0)
     few = fit_classifier(X, Y, settings)

@@ -92,6 +92,7 @@ def many(p, matrix, keys):
     return jax.vmap(lambda key: p.estimate(matrix, key))(keys)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["dense RBF", "sparse Laplacian", "low-rank + noise", "diagonal"])
 def test_intervals_cover_and_error_bars_are_true(name):
     """Eight families, a thousand runs and rtol mode: `benchmarks/spectral_coverage.py` and the slow test below.

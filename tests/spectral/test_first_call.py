@@ -73,6 +73,7 @@ def test_large_and_small_scales_are_right_or_refused_by_their_right_name():
             sp.logdet(single, KEY, method="stochastic")
 
 
+@pytest.mark.slow
 def test_a_matern_kernel_too_ill_conditioned_for_float32_takes_more_digits(monkeypatch):
     """An everyday GP: 36,000 points in 8 dimensions, noise 0.01. Here 300 with the same condition; and no way out."""
     monkeypatch.setattr("thalweg.spectral.ways.exact_at_once", lambda f, operator: False)

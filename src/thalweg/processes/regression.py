@@ -317,10 +317,12 @@ def _learn(starts: list[Parameters], levels: _Levels, settings: RegressorSetting
     for part, last in levels:
         size = len(part.inputs)
         begun = begun if size <= dear and not isinstance(part, Climb) else begun[: 1 if last else 2]
-        if last and size > _SETTLED and len(begun) > 1:
-            # All rows tell families apart before they are fitted to them.
-            losses = [float(part.loss_and_slope(parameters)[0]) for _, parameters in begun]
-            begun = [begun[int(np.argmin(losses))]]
+        if found and len(begun) > 1:
+            # More rows tell families apart before they are fitted to them.
+            losses = np.array([float(part.loss_and_slope(parameters)[0]) for _, parameters in begun])
+            behind = losses - np.nanmin(losses) if np.any(np.isfinite(losses)) else 0 * losses
+            begun = [begun[place] for place in np.argsort(losses) if not behind[place] >= _CLOSE]
+            begun = begun[:1] if last and size > _SETTLED else begun
         limit = min(settings.max_iter, _LATER_STEPS) if found and (size > _SETTLED or not last) else settings.max_iter
         limit = min(limit, _CLIMBING_STEPS) if isinstance(part, Climb) else limit
         least = (_LEAST_NOISE if last and levels.whole else _PARTIAL_NOISE) * unit

@@ -19,7 +19,7 @@ MAY_KNOW = {
     "spectral": {"oracles.base"},
     "gaussian": {"descent", "oracles"},
     "machines": {"descent", "kernels"},
-    "processes": {"descent", "gaussian", "kernels", "spectral"},
+    "processes": {"descent", "gaussian", "kernels", "oracles", "spectral"},
     "models": {"descent", "gaussian", "kernels", "machines", "processes", "spectral"},
     "experiments": {"descent", "gaussian", "kernels", "machines", "models", "oracles", "processes", "spectral"},
     "cli": {"experiments"},

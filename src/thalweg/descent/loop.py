@@ -266,7 +266,7 @@ class _Run:
     def _stands_still(self) -> bool:
         """Whether the last step led nowhere, in a geometry where that does not tell that the slope is 0."""
         descent = self.plan.descent
-        return descent.exact and not descent.divergence.linear and self.progress.history.last["residual"] == 0
+        return descent.exact and descent.divergence.swallows and self.progress.history.last["residual"] == 0
 
     def _would_fall(self, x: PyTree[Array]) -> bool:
         """Whether a longer step lowers the objective by more than rounding."""
@@ -277,9 +277,10 @@ class _Run:
             size = descent.divergence.admissible(x, gradient, size, descent.term)
             return descent.objective(descent.divergence.step(x, gradient, size, descent.term))
 
-        sizes = jnp.asarray(size * 2.0 ** np.arange(-np.log2(jnp.finfo(trees.dtype(x)).eps)), trees.dtype(x))
+        eps = float(jnp.finfo(trees.dtype(x)).eps)
+        sizes = jnp.asarray(np.geomspace(size, max(size / eps, 1.0), 50), trees.dtype(x))
         now, least = self._objective(x), float(jnp.nanmin(jax.jit(lambda sizes: jax.lax.map(after, sizes))(sizes)))
-        return least < now - 100 * float(jnp.finfo(trees.dtype(x)).eps) * abs(now)
+        return least < now - 100 * eps * abs(now)
 
     def _may_have_risen(self, status: Status) -> bool:
         """Whether the records of an exact oracle do not show that the objective fell."""

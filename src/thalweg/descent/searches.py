@@ -45,17 +45,13 @@ def first_trial(size: Number) -> Trial:
     return Trial(size, np.zeros((), trees.single(size.dtype)), size, no, no, no, no)
 
 
-_REMEMBERED = 0.9
-"""The part of the largest |f| that a step remembers: a far start was large, but that is no longer added to f."""
-
-
 def with_slack(level: Number, value: Number, largest: Number) -> tuple[Number, Number]:
     """A level with an allowance for rounding, and the largest |f| seen, now that f is ``value``.
 
     f may be a difference of large numbers, and its rounding error that of the largest of them: without the allowance
     rounding fails the test near the minimum, and the size is cut to nothing.
     """
-    largest = trees.numpy_of(value).maximum(_REMEMBERED * largest, abs(value)).astype(largest.dtype)
+    largest = trees.numpy_of(value).maximum(largest, abs(value))
     return level + 10 * jnp.finfo(largest.dtype).eps * largest, largest
 
 

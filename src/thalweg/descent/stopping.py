@@ -136,10 +136,10 @@ _STRETCH = 10
 """Steps at least in which promises have to show that they go on falling: a steep direction alone falls for fewer."""
 
 _AHEAD = 10_000
-"""Steps at least over which what is left is counted against the objective: flat directions gain little in fewer."""
+"""Steps at least over which what is left is then counted against the objective: flat directions gain slowly."""
 
 _COARSE = 1e-6
-"""Above this rtol steep directions can hide the floor of their valley for twice as many stretches."""
+"""Above this rtol, that of float32, steep directions can hide flat ones for longer."""
 
 _CHANGED = 0.99
 """A residual that has fallen to this part of the largest shows that the steps move something."""
@@ -151,11 +151,11 @@ class Tolerance(StoppingRule):
     A step promises to lower the objective by about p = β‖G_k‖², and as many again as were taken, k, by kp; β is here
     the longest size of the run's recent past, since sizes that shrink promise little wherever they are. That is little
     in either of two cases. It is below ``rtol`` times the sum of the promises since step k/2, and in two further
-    stretches, of a sixth of the run each (four in float32), p goes on falling: on the floor of a narrow valley, into
-    which a far start leads, it does not. Or √k times it, over 10,000 steps at least, is three looks in a row below
-    rtol^1.5/4 times the objective and times the sum of all promises, for methods whose gains become ever slower. Where
-    a method converges linearly the objective is then within about rtol² of its optimum, relative to its decrease; else
-    within rtol^1.5.
+    stretches, of a sixth of the run each (three in float32), p goes on falling: on the floor of a narrow valley, into
+    which a far start leads, it does not. Or √k times it (in float32 over 10,000 steps at least, and a quarter) is,
+    three looks in a row, below rtol^1.5 times the objective and times the sum of all promises, for methods whose gains
+    become ever slower. Where a method converges linearly the objective is then within about rtol² of its optimum,
+    relative to its decrease; else within rtol^1.5.
 
     Parameters
     ----------
@@ -206,8 +206,9 @@ class Tolerance(StoppingRule):
         rtol = number_of(eps**0.5, kind) if self.rtol is None else self.rtol.astype(kind)
         value = xp.where(xp.isfinite(record.value), abs(record.value), 0).astype(kind)
         total, left = state.total + gained, reach * residual * residual * step.astype(kind)
-        ahead = left * xp.maximum(_AHEAD / step.astype(kind), 1)
-        share = xp.maximum(rtol * xp.sqrt(rtol), xp.where(rtol < eps, 0, eps)) / 4 * xp.minimum(total, value)
+        coarse = rtol > _COARSE
+        ahead = left * xp.where(coarse, xp.maximum(4 * _AHEAD / step.astype(kind), 4), 1)
+        share = xp.maximum(rtol * xp.sqrt(rtol), xp.where(rtol < eps, 0, eps)) * xp.minimum(total, value)
         # A value is that of an earlier step, when it may have been far larger: only new ones are compared with.
         valued = step if record.valued is None else record.valued.astype(step.dtype)
         fresh = valued >= state.valued + _STRETCH
@@ -230,7 +231,7 @@ class Tolerance(StoppingRule):
         flat = promise * (step - state.since).astype(kind) > xp.clip(rtol ** (1 / 6), 1 / 16, 1 / 4) * after
         falls = xp.where(begins | (waited & flat), 0, state.falls + waited.astype(state.falls.dtype))
         converged = (agreed >= self.in_a_row) & (
-            near | (falls >= xp.where(rtol > _COARSE, 4, 2)) | (shared >= xp.maximum(self.in_a_row, 3))
+            near | (falls >= xp.where(coarse, 3, 2)) | (shared >= xp.maximum(self.in_a_row, 3))
         )
         since, after = xp.where(begins | waited, step, state.since), xp.where(begins | waited, 0, after)
         following = Approach(step, end, blocks, total, agreed, shared, since, after, falls, valued, reach, largest)

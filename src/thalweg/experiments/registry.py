@@ -22,7 +22,7 @@ from thalweg.errors import ThalwegError
 from thalweg.experiments import plots
 from thalweg.experiments.section import Run, Section, check_name
 
-_MACHINERY = {"plots", "registry", "report", "section"}
+_MACHINERY = {"claims", "plots", "registry", "report", "section"}
 
 
 class UnknownExperimentError(ThalwegError, LookupError):

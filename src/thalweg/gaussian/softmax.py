@@ -92,23 +92,36 @@ class ExpectedSoftmax(Oracle):
             both = jnp.einsum("nmk,nml->nkl", chances, chances) / chances.shape[1]
             curvature = jnp.einsum("ki,nk,kj->nij", self.basis, mean, self.basis)
             curvature -= jnp.einsum("ki,nkl,lj->nij", self.basis, both, self.basis)
-            bent = jnp.einsum("n,nij,np,nq->ipjq", weights, curvature, design, design)
+            bent = jnp.einsum("nk,np,nq->kpq", weights[:, None] * curvature[:, first, second], design, design)
             return (sums[0] - value, sums[1] - slope.T @ design, sums[2] + bent / 2), None
 
-        start = (jnp.zeros(()), jnp.zeros(kept), jnp.zeros((*kept, *kept)))
+        # Of what is symmetric in two contrasts, each pair is computed once.
+        first, second = np.triu_indices(kept[0])
+        start = (jnp.zeros(()), jnp.zeros(kept), jnp.zeros((len(first), kept[1], kept[1])))
         batched = lambda array: array.reshape(-1, _BATCH, *array.shape[1:])
         rows = tuple(batched(array) for array in (self.labels, self.design, self.weights))
-        (value, mean, covariance), _ = jax.lax.scan(add, start, rows)
+        (value, mean, pairs), _ = jax.lax.scan(add, start, rows)
+        covariance = pairs[_pair_of(kept[0])].swapaxes(1, 2)
         size = len(x.mean)
         gradient = Full(mean.reshape(-1), covariance.reshape(size, size), jnp.zeros((size, size)))
         return Out(gradient, value, jnp.asarray(float(len(self.labels))))
+
+
+def _pair_of(contrasts: int) -> np.ndarray:
+    """The number of each pair of contrasts, whichever is the first."""
+    number = np.zeros((contrasts, contrasts), int)
+    first, second = np.triu_indices(contrasts)
+    number[first, second] = number[second, first] = np.arange(len(first))
+    return number
 
 
 def _latent(oracle: ExpectedSoftmax, x: Full, design: Float[Array, "n p"]) -> Float[Array, "n m k"]:
     """The linear predictors of all classes at the nodes."""
     shape = len(oracle.basis.T), design.shape[1]
     mean = design @ x.mean.reshape(shape).T
-    covariance = jnp.einsum("np,ipjq,nq->nij", design, x.covariance.reshape(*shape, *shape), design)
+    first, second = np.triu_indices(shape[0])
+    pairs = x.covariance.reshape(*shape, *shape)[first, :, second, :]
+    covariance = jnp.einsum("np,kpq,nq->nk", design, pairs, design)[:, _pair_of(shape[0])]
     root = jnp.linalg.cholesky(covariance + _JITTER * jnp.eye(shape[0])[None])
     around = mean[:, None] + jnp.einsum("nij,mj->nmi", root, oracle.nodes)
     return oracle.levels[None, None] + around @ oracle.basis.T

@@ -64,7 +64,8 @@ class BernoulliGLM(Classifier):
         The joint posterior covariance of intercept (first, if there is one) and coefficients; None if the fit was over
         the examples, where it is never formed.
     elbo_ : float
-        The evidence lower bound at ``prior_scale_``, in nats; for a stream the sum over batches.
+        The evidence lower bound at ``prior_scale_``, in nats; for a stream the sum over batches. Under ``"auto"`` it
+        counts what Jeffreys' prior adds to labels as if it had been observed.
     prior_scale_ : float or array
         As given, chosen, or the most probable: one for each feature, in the units of the data.
     n_iter_ : int

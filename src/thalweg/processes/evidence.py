@@ -25,7 +25,7 @@ _DIFFERENCE = 0.03
 _TAIL = 5.0
 """Degrees of freedom of the t law that approximates the posterior of the parameters."""
 
-_FORGOTTEN = 8
+_FORGOTTEN = 16
 """Steps of the chain before the first draw."""
 
 

@@ -20,8 +20,8 @@ from thalweg.threads import enough_threads
 _COVERED, _DEVIATIONS = 0.95, 1.959964
 """How many of the rows that are left out are to be within so many standard deviations."""
 
-_LEFT_OUT = 20_000
-"""Rows up to which leaving each out costs about as much as a step of the search."""
+_LEFT_OUT = 2_000
+"""Rows up to which parameters are uncertain enough for intervals to need it."""
 
 _PREDICTED = 1024
 """Rows of a prediction that exist at a time."""
@@ -86,7 +86,7 @@ class ExactPosterior:
         return np.concatenate(means), self.scale**2 * np.concatenate(spreads)
 
     def calibrated(self) -> "ExactPosterior":
-        """The same, with the scale that :func:`widening` finds; of very many rows it stays 1."""
+        """The same, with the scale that :func:`widening` finds; of many rows it stays 1."""
         if len(self.inputs) > _LEFT_OUT:
             return self
         with jax.enable_x64(True), enough_threads(len(self.inputs)):

@@ -33,11 +33,11 @@ _FAMILIES: tuple[type[Kernel], ...] = (Matern32, Matern52, Gaussian, Matern12)
 _LEVELS, _MORE = (150, 400, 1_200, 4_000), 1.5
 """Rows on which parameters are looked for before all rows are taken, if those are so many times more."""
 
-_ROUGHLY, _CLOSELY = 1e-2, 1e-3
-"""A gain in nats that is worth another step on the way, and on all rows."""
+_ROUGHLY, _CLOSELY, _WORTH_A_ROW = 1e-2, 1e-3, 1e-5
+"""A gain in nats that is worth another step on the way, and on all rows, or for each of very many rows."""
 
-_ACCELERATED_LEVEL = 16_000
-"""One more of them on an accelerator."""
+_ACCELERATED_LEVELS = (150, 400, 4_000, 16_000)
+"""Those where there is an accelerator: fewer in between, since each is a new program for each family."""
 
 _CLIMBED, _CLIMBING_STEPS = {True: 20_000, False: 300_000}, 6
 """Rows up to which, on a CPU and on an accelerator, parameters are learned on all rows by solves; and steps of it."""
@@ -292,7 +292,7 @@ class _Levels:
         """Parts, and whether it is the last."""
         count, here = len(self.rows.inputs), jax.default_backend() == "cpu"
         order = np.random.default_rng(self.seed).permutation(len(self.given.inputs))
-        sizes = [size for size in (_LEVELS if here else (*_LEVELS, _ACCELERATED_LEVEL)) if _MORE * size < count]
+        sizes = [size for size in (_LEVELS if here else _ACCELERATED_LEVELS) if _MORE * size < count]
         climb = not self.whole and count <= _CLIMBED[here]
         for size in sizes:
             part = self.given.merged(self.mean, self.separate, order[:size])
@@ -325,11 +325,12 @@ def _learn(starts: list[Parameters], levels: _Levels, settings: RegressorSetting
             begun = begun[:1] if last and size > _SETTLED else begun
         limit = min(settings.max_iter, _LATER_STEPS) if found and (size > _SETTLED or not last) else settings.max_iter
         limit = min(limit, _CLIMBING_STEPS) if isinstance(part, Climb) else limit
+        worth = max(_CLOSELY if last else _ROUGHLY, _WORTH_A_ROW * size)
         least = (_LEAST_NOISE if last and levels.whole else _PARTIAL_NOISE) * unit
         found = []
         with enough_threads(size):
             for origin, start in begun:
-                found.append(maximise(part, start, origin, limit, free, least, _CLOSELY if last else _ROUGHLY))
+                found.append(maximise(part, start, origin, limit, free, least, worth))
                 steps += found[-1].steps
                 if found[-1].status is Status.INTERRUPTED:
                     break

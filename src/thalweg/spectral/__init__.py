@@ -13,6 +13,7 @@ The way of one estimate through the files: ``operators`` → ``plan`` (``bounds`
 from thalweg.spectral.bounds import NotPositiveDefiniteError
 from thalweg.spectral.degrees import InfiniteVarianceWarning
 from thalweg.spectral.estimate import Estimate, Plan, Status
+from thalweg.spectral.lanczos import LanczosOracle
 from thalweg.spectral.lowrank import Nystrom, PivotedCholesky
 from thalweg.spectral.operators import (
     FunctionOperator,
@@ -46,6 +47,7 @@ __all__ = [
     "InterpolatedOperator",
     "Jacobi",
     "KernelOperator",
+    "LanczosOracle",
     "NotPositiveDefiniteError",
     "Nystrom",
     "Operator",

@@ -38,6 +38,9 @@ class Divergence(eqx.Module):
     factorises: ClassVar[bool] = False
     """Whether a step factorises a matrix as large as x, so that few dear steps are to be expected."""
 
+    swallows: ClassVar[bool] = False
+    """Whether rounding can swallow a step, so that one that leads nowhere need not have arrived."""
+
     def value(self, x: PyTree[Array], y: PyTree[Array]) -> Scalar:
         """D(x ‖ y)."""
         raise NotImplementedError(f"{type(self).__name__} must define value(x, y)")

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from functools import reduce
-from typing import Any
+from typing import Any, ClassVar
 
 import equinox as eqx
 import jax
@@ -28,6 +28,8 @@ def _require_positive(x: PyTree[Array], name: str, why: str) -> None:
 
 
 class _OnPositive(Divergence):
+    swallows: ClassVar[bool] = True
+
     def residual_norm(self, centre: PyTree[Array], x: PyTree[Array], size: Scalar) -> Scalar:
         """‖G‖ in the local norm, or ‖min(G, centre/size)‖ if that is larger.
 
@@ -234,6 +236,8 @@ class Bregman(Divergence):
     >>> bool(jnp.allclose(geometry.step(x, jnp.zeros(2), 0.1, Zero()), x, rtol=1e-5))
     True
     """
+
+    swallows: ClassVar[bool] = True
 
     potential: Callable[[PyTree], Any] = eqx.field(static=True)
     inverse: Callable[[PyTree], Any] = eqx.field(static=True)

@@ -24,6 +24,8 @@ from thalweg.threads import enough_threads
 _SHORTEST, _LONGEST = 0.01, 4.0
 _NARROW = 1e-8
 _ROWS, _COLUMNS = 256, 16
+_MANY = 256
+"""So many weights are not padded: steps grow with their third power, and cost more than compiling."""
 
 
 class _Damped(StepRule):
@@ -158,7 +160,8 @@ def _first_gradient(oracle: ExpectedSoftmax, x: Full) -> Full:
 
 
 def _oracle(design: np.ndarray, labels: np.ndarray, weights: np.ndarray, levels: np.ndarray) -> ExpectedSoftmax:
-    size = padded_size(design.shape[1], _COLUMNS)
+    many = design.shape[1] * len(levels) > _MANY
+    size = design.shape[1] if many else padded_size(design.shape[1], _COLUMNS)
     rows = lambda array: jnp.asarray(padded(array, padded_size(len(array), _ROWS)))
     arrays = rows(labels.astype(int)), rows(padded(design, size, axis=1)), rows(weights)
     return ExpectedSoftmax(*arrays, jnp.asarray(levels))

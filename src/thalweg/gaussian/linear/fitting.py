@@ -6,8 +6,9 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
+from thalweg.descent import Status
 from thalweg.gaussian.linear.observations import Observations
-from thalweg.gaussian.linear.scales import over_scales
+from thalweg.gaussian.linear.scales import loosely, over_scales
 from thalweg.gaussian.linear.search import Search, Solution
 from thalweg.gaussian.linear.targets import WIDEST, Targets
 from thalweg.gaussian.linear.weights import Frame
@@ -15,6 +16,12 @@ from thalweg.threads import enough_threads
 
 _WIDE = 1.25
 """The prior scale where none is given and none is learned, for features in standard deviations."""
+
+_EVENED = 2.0
+"""So much wider the prior may be where Jeffreys' prior is there too."""
+
+_ROUNDS = 2
+"""So often leverages are found anew."""
 
 FEW = 10
 """With fewer examples than so many for each feature the scale is learned."""
@@ -66,7 +73,10 @@ def fit(targets: Targets, rows: Observations, prior: Prior, search: Search) -> S
         else:
             sizes, varies = _sizes(targets, rows, prior)
             few = np.sum(rows.weights) < FEW * len(sizes)
-            if np.any(varies) and (few or prior.scale == "learn"):
+            few = bool(few or prior.scale == "learn")
+            if targets.evens(rows, few):
+                solution = _evened(targets, rows, prior, search)
+            elif np.any(varies) and few:
                 # Each column that varies has the same part in the spread of the linear predictor.
                 units = sizes * np.sqrt(np.sum(varies))
                 solution = over_scales(lambda spread, *how: at_scale(spread / units, *how), search)
@@ -109,6 +119,19 @@ def _at_scale(
 ) -> Solution:
     """The posterior for one prior scale; ``nearby`` is that for another, to start from."""
     return targets.posterior(rows, prior.frame(targets, rows, scale), search, nearby)._replace(prior_scale=scale)
+
+
+def _evened(targets: Targets, rows: Observations, prior: Prior, search: Search) -> Solution:
+    """The posterior for a prior that says little, and that leads away from 0 no more than to it."""
+    scale = _EVENED * wide_scales(targets, rows, prior)
+    frame = prior.frame(targets, rows, scale)
+    solution, steps = targets.posterior(rows, frame, loosely(search)), 0
+    for how in [loosely(search)] * (_ROUNDS - 1) + [search]:
+        steps += solution.steps
+        if solution.status in (Status.INTERRUPTED, Status.DIVERGED) or not np.isfinite(solution.elbo):
+            break
+        solution = targets.posterior(targets.evened(rows, solution), frame, how, solution)
+    return solution._replace(prior_scale=scale, steps=steps + solution.steps)
 
 
 def _sizes(targets: Targets, rows: Observations, prior: Prior) -> tuple[np.ndarray, np.ndarray]:

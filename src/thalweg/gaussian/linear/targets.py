@@ -16,7 +16,16 @@ from thalweg.gaussian.likelihoods import BernoulliLogit, GaussianNoise, Negative
 from thalweg.gaussian.linear.marginals import Marginals
 from thalweg.gaussian.linear.mixture import Mixture
 from thalweg.gaussian.linear.observations import Observations
-from thalweg.gaussian.linear.search import Pseudo, Search, Solution, bound_of_each, find_weights, pad_rows, seen_from
+from thalweg.gaussian.linear.search import (
+    Pseudo,
+    Search,
+    Solution,
+    bound_of_each,
+    expected,
+    find_weights,
+    pad_rows,
+    seen_from,
+)
 from thalweg.gaussian.linear.weights import Frame, Weights
 
 _SMALLEST_VARIANCE = 1e-100
@@ -54,6 +63,19 @@ class Targets(ABC):
 
     remembers: ClassVar[bool] = False
     """Whether a stream keeps its observations in short, so that it is exact."""
+
+    def evens(self, rows: Observations, few: bool) -> bool:
+        """Whether a wide prior is to be joined by Jeffreys', as :meth:`evened` has it; ``few`` are the examples."""
+        return False
+
+    def evened(self, rows: Observations, solution: Solution) -> Observations:
+        """The observations, and with them what Jeffreys' prior says near this posterior.
+
+        A likelihood alone, or with a wide prior, leads away from 0, the further the more weights there are for each
+        example. To first order that is undone by half an observation for each weight that says as little as it can,
+        spread over the examples by their leverage (Firth 1993).
+        """
+        return rows
 
     @abstractmethod
     def level(self, rows: Observations) -> float:
@@ -114,6 +136,19 @@ class Labels(Targets):
         variance = np.sum(frame.design(rows.columns) ** 2, axis=1) if fewer else 0.0
         pulls = rows.targets - expit(frame.origin(rows.columns) + rows.offsets)
         return Pseudo(rows.weights * pulls, rows.weights / np.sqrt(16 + 2 * np.pi * variance))
+
+    def evens(self, rows: Observations, few: bool) -> bool:
+        """Unless the scale is learned, which shrinks."""
+        return not few
+
+    def evened(self, rows: Observations, solution: Solution) -> Observations:
+        """Three quarters as many labels of either kind as each example has leverage.
+
+        Half as many make the mode unbiased; the mean, around which intervals lie, is further out.
+        """
+        more = 0.75 * _leverage(rows, solution)
+        same, other = rows._replace(weights=rows.weights + more), rows._replace(targets=1 - rows.targets, weights=more)
+        return same.joined(other)
 
     def level(self, rows: Observations) -> float:
         """The logarithm of the odds, with half a label more of each kind, less the mean offset."""
@@ -219,6 +254,14 @@ class Counts(Targets):
         beyond = np.log(means) - frame.origin(rows.columns) - rows.offsets
         return Pseudo(precisions * beyond, precisions, self.reach)
 
+    def evens(self, rows: Observations, few: bool) -> bool:
+        """Without an event the likelihood is highest where the rate is 0, and the prior of its logarithm decides."""
+        return not np.any(rows.targets)
+
+    def evened(self, rows: Observations, solution: Solution) -> Observations:
+        """Half as many counts more as each example has leverage."""
+        return rows._replace(targets=rows.targets + _leverage(rows, solution) / (2 * rows.weights))
+
     def level(self, rows: Observations) -> float:
         """The logarithm of the mean, with half a count more."""
         exposure = logsumexp(np.broadcast_to(rows.offsets, len(rows.targets)), b=rows.weights)
@@ -269,6 +312,13 @@ class Counts(Targets):
         assert isinstance(solution.weights, Weights)
         weights = solution.weights.with_learned_dispersion(float(np.sum(rows.weights)))
         return solution._replace(weights=weights, steps=steps, log_prior=_log_prior(log))
+
+
+def _leverage(rows: Observations, solution: Solution) -> np.ndarray:
+    """The part of the examples' information that is in each, times the number of weights that it is about."""
+    mean, variance = solution.weights.latent(rows.columns)
+    curvature = expected(solution.likelihood, rows.targets, mean + rows.offsets, variance).second
+    return np.clip(-rows.weights * np.asarray(curvature) * variance, 0.0, 1.0)
 
 
 def _count_below(shares: np.ndarray, rates: np.ndarray, dispersions: np.ndarray, counts: np.ndarray) -> np.ndarray:

@@ -1,0 +1,156 @@
+"""The paper's algorithms on a grid: SGD and SVRG with unbiased log-determinants, and Lanczos quadrature beside them.
+
+They minimise 2·(−log p(y)) = yᵀA⁻¹y + log det A (up to a constant) over the logarithms of lengthscale, variance and
+noise, A = W K Wᵀ + σ²I with a Toeplitz K, as the paper has it. The data term is solved by conjugate gradients: its
+value errs by the square of the residual and its gradient by about the residual, which bounds the bias that a solve cut
+short leaves. Every few steps the interval of the spectrum is bounded anew, σ² ≤ λ ≤ σ² + ‖W‖²·max|FFT|, with room for
+as far as the parameters may move until then: the steps are projected onto a box of that size.
+"""
+
+import time
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Key
+
+from thalweg import arguments
+from thalweg.descent import Box, Polynomial, minimize
+from thalweg.kernels import Grid, Interpolation
+from thalweg.oracles import SVRG
+from thalweg.processes.exact import Parameters
+from thalweg.spectral import InterpolatedOperator, LanczosOracle, ShiftedOperator, SpectralOracle, ToeplitzOperator
+
+METHODS = ("sgd", "svrg", "lanczos")
+
+_ROOM = 0.5
+"""How far a logarithm may move before the interval is bounded anew."""
+
+_FURTHEST = np.log(1e4)
+"""How far in all."""
+
+_STEPS = 5
+"""Steps until then."""
+
+_RESIDUAL, _PRODUCTS = 1e-4, 500
+"""Where the solve of the data term ends."""
+
+_PERIOD = 5
+"""Steps of SVRG between two exact gradients."""
+
+
+class Visit(NamedTuple):
+    """Parameters on the way, and the seconds until then."""
+
+    seconds: float
+    parameters: Parameters
+
+
+class Interpolated(NamedTuple):
+    """Rows on a grid: the covariance of parameters, and the objective's data term."""
+
+    offsets: Float[Array, "nodes d"]
+    """The nodes of the grid, from the first."""
+    interpolation: Interpolation
+    targets: Float[Array, " n"]
+
+    @classmethod
+    def of(cls, grid: Grid, inputs: np.ndarray, targets: np.ndarray) -> "Interpolated":
+        """Rows, and targets without a mean."""
+        return cls(jnp.asarray(grid.offsets()), grid.interpolation(inputs), jnp.asarray(targets))
+
+    def among_nodes(self, logs: Parameters) -> ToeplitzOperator:
+        """K."""
+        kernel = jax.tree.map(jnp.exp, logs.kernel)
+        column = kernel(jnp.zeros((1, self.offsets.shape[1])), self.offsets)
+        return ToeplitzOperator(column.reshape(self.interpolation.nodes))
+
+    def covariance(self, logs: Parameters) -> ShiftedOperator:
+        """A."""
+        return ShiftedOperator(InterpolatedOperator(self.interpolation, self.among_nodes(logs)), jnp.exp(logs.noise))
+
+    def misfit(self, logs: Parameters) -> Float[Array, ""]:
+        """yᵀA⁻¹y, with the gradient −αᵀ(∂A)α of the solution α."""
+        A, y = self.covariance(logs), self.targets
+        alpha = solve(jax.lax.stop_gradient(A), y)
+        return 2 * alpha @ y - alpha @ (A @ alpha)
+
+    def predict(self, parameters: Parameters, new: Interpolation) -> np.ndarray:
+        """The posterior mean at points that the same grid is interpolated to."""
+        return np.asarray(_mean(self, jax.tree.map(jnp.log, parameters), new))
+
+
+def solve(A: Any, right: Float[Array, " n"]) -> Float[Array, " n"]:
+    """A⁻¹ times a vector by conjugate gradients."""
+    goal = _RESIDUAL**2 * right @ right
+
+    def step(state: tuple) -> tuple:
+        x, residual, direction, energy, turn = state
+        image = A @ direction
+        size = energy / (direction @ image)
+        residual = residual - size * image
+        now = residual @ residual
+        return x + size * direction, residual, residual + now / energy * direction, now, turn + 1
+
+    state = (jnp.zeros_like(right), right, right, right @ right, jnp.asarray(0))
+    return jax.lax.while_loop(lambda s: (s[3] > goal) & (s[4] < _PRODUCTS), step, state)[0]
+
+
+@jax.jit
+def _mean(rows: Interpolated, logs: Parameters, new: Interpolation) -> Float[Array, " points"]:
+    weights = rows.interpolation.rmv(solve(rows.covariance(logs), rows.targets)[:, None])
+    return new.mv(rows.among_nodes(logs).mv(weights))[:, 0]
+
+
+def descend(
+    start: Parameters,
+    rows: Interpolated,
+    method: str,
+    key: Key[Array, ""],
+    *,
+    rounds: int,
+    seconds: float = np.inf,
+    probes: int = 8,
+    lanczos_steps: int = 20,
+    watch: Callable[[Visit], None] | None = None,
+) -> list[Visit]:
+    """Follow "sgd" (Algorithm 1), "svrg" (Algorithm 2) or "lanczos" from a start: where they were after each round.
+
+    A round is a few steps with one interval. Everything is arithmetic in float64: call it within ``jax.enable_x64``.
+    """
+    arguments.one_of("method", method, METHODS)
+    count = len(rows.targets)
+    oracle: Any
+    if method == "lanczos":
+        oracle = LanczosOracle(rows.covariance, g=rows.misfit, probes=probes, steps=lanczos_steps)
+    logs = jax.tree.map(jnp.log, start)
+    lower = jax.tree.map(lambda leaf: leaf - _FURTHEST, logs)
+    upper = jax.tree.map(lambda leaf: leaf + _FURTHEST, logs)
+    visits, clock = [Visit(0.0, start)], 0.0
+    for turn in range(rounds):
+        begun, key_of_plan, key_of_steps = time.perf_counter(), *jax.random.split(jax.random.fold_in(key, turn))
+        if method != "lanczos":
+            # A box of ±r in every logarithm moves the ends by no more than exp(2r) in all.
+            bounds = rows.covariance(logs).bounds()
+            room = float(np.exp(2 * _ROOM))
+            interval = (bounds[0] / room, bounds[1] * room)
+            oracle = SpectralOracle(
+                "log", rows.covariance, logs, key_of_plan, g=rows.misfit, probes=probes, interval=interval, slack=1.0
+            )
+            oracle = SVRG(oracle, _PERIOD) if method == "svrg" else oracle
+        box = Box(
+            jax.tree.map(lambda leaf, end: jnp.maximum(leaf - _ROOM, end), logs, lower),
+            jax.tree.map(lambda leaf, end: jnp.minimum(leaf + _ROOM, end), logs, upper),
+        )
+        step = Polynomial(float((1 + turn * _STEPS / 20) ** -0.5) / count, scale=20.0)
+        result = minimize(oracle, logs, term=box, step=step, steps=_STEPS, key=key_of_steps, stride=_STEPS)
+        logs = jax.block_until_ready(result.x)
+        clock += time.perf_counter() - begun
+        visits.append(Visit(clock, jax.tree.map(jnp.exp, logs)))
+        if watch is not None:
+            watch(visits[-1])
+        if clock > seconds:
+            break
+    return visits

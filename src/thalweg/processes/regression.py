@@ -5,7 +5,7 @@ Kernels are in the units of the data. What makes a search independent of units i
 Everything here runs in float64, inside a scope.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
@@ -23,6 +23,7 @@ from thalweg.processes.exact import Observations, Parameters
 from thalweg.processes.grid import GridPosterior
 from thalweg.processes.host import Rows
 from thalweg.processes.iterative import Climb, PathwisePosterior
+from thalweg.processes.learning import line_of_progress
 from thalweg.processes.means import KINDS, Mean
 from thalweg.processes.posterior import ExactPosterior, MixedPosterior
 from thalweg.threads import enough_threads
@@ -92,6 +93,8 @@ class RegressorSettings:
     """How many more starting points to search from, on the first share of the rows."""
     max_iter: int = 100
     """How many steps a search takes at most."""
+    verbose: bool = False
+    """Whether to show how searches go on."""
 
 
 @storable
@@ -173,7 +176,7 @@ def fit_regressor(
         How to find them.
     kernel
         The kernel or the one to start from, or a class of which one is made with a lengthscale for each feature. By
-        default the class among Matern32, Matern52 and Gaussian that makes the data most probable.
+        default the class among Gaussian, Matern12, Matern32 and Matern52 that makes the data most probable.
     noise
         The variance of the noise; learned by default.
     known
@@ -203,7 +206,8 @@ def fit_regressor(
         if on_grid is not None:
             return on_grid
         levels = _Levels(given, mean, separate, rows, method == "exact", seed)
-        found = _learn(starts, levels, settings, noise is None, seed)
+        with line_of_progress(settings.verbose) as note:
+            found = _learn(starts, levels, settings, noise is None, seed, note)
         if method == "exact":
             solution = _where_computed(rows).solution(found.parameters)
             loss = float(solution.loss)
@@ -303,7 +307,14 @@ class _Levels:
             yield Climb(self.rows, self.mean, self.seed), True
 
 
-def _learn(starts: list[Parameters], levels: _Levels, settings: RegressorSettings, free: bool, seed: int) -> Optimum:
+def _learn(
+    starts: list[Parameters],
+    levels: _Levels,
+    settings: RegressorSettings,
+    free: bool,
+    seed: int,
+    note: Callable[[str], None],
+) -> Optimum:
     """Search from all starts on few rows, and from the best of what they found on more, and on all."""
     if not settings.learn:
         return Optimum(starts[0], np.nan, 0, Status.CONVERGED, starts[0])
@@ -332,6 +343,8 @@ def _learn(starts: list[Parameters], levels: _Levels, settings: RegressorSetting
             for origin, start in begun:
                 found.append(maximise(part, start, origin, limit, free, least, worth))
                 steps += found[-1].steps
+                place, outcome = f"{size} rows, start {len(found)} of {len(begun)}", f"log p(y) {-found[-1].loss:.2f}"
+                note(f"{place}, {steps} evaluations, {outcome}: {found[-1].parameters.kernel}")
                 if found[-1].status is Status.INTERRUPTED:
                     break
         found.sort(key=lambda one: one.loss)

@@ -155,3 +155,10 @@ def test_odd_data_give_finite_means_and_positive_deviations(rows, targets):
     assert np.all(np.isfinite(mean))
     assert np.all(np.isfinite(std))
     assert np.all(std > 0)
+
+
+def test_searches_are_shown_if_asked_for(capsys):
+    GPRegressor("rbf", restarts=1, verbose=True, random_state=0).fit(X[:20], Y[:20])
+    assert "20 rows, start 2 of 2" in capsys.readouterr().out
+    GPRegressor("rbf", restarts=1, random_state=0).fit(X[:20], Y[:20])
+    assert not capsys.readouterr().out

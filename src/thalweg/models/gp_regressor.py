@@ -29,7 +29,7 @@ class GPRegressor(RegressorMixin, MultiOutputMixin, Storable):
     ----------
     kernel
         A kernel from :mod:`thalweg.kernels` to start from, sums and products included, or a name such as "matern32" of
-        one with a lengthscale for each feature. By default the most probable of four.
+        one with a lengthscale for each feature. By default the most probable of a Gaussian and three Matérn ones.
     noise
         The variance of the noise in y. Learned by default.
     alpha
@@ -53,13 +53,15 @@ class GPRegressor(RegressorMixin, MultiOutputMixin, Storable):
         The most steps of a search.
     random_state
         Seeds the order of the rows, restarts and samples.
+    verbose
+        Whether to show how searches go on.
 
     Attributes
     ----------
     kernel_ : Kernel
-        The kernel, in the units of the data.
+        The kernel, in the units of the data; where several are averaged, the most plausible.
     noise_ : float
-        The variance of the noise.
+        The variance of the noise, as the kernel's.
     log_marginal_likelihood_ : float
         Of all rows.
     log_marginal_likelihood_error_ : float
@@ -93,6 +95,7 @@ class GPRegressor(RegressorMixin, MultiOutputMixin, Storable):
         "restarts": [Interval(Integral, 0, None, closed="left")],
         "max_iter": [Interval(Integral, 1, None, closed="left")],
         "random_state": ["random_state"],
+        "verbose": ["verbose"],
     }
 
     def __init__(
@@ -107,6 +110,7 @@ class GPRegressor(RegressorMixin, MultiOutputMixin, Storable):
         restarts: int = 1,
         max_iter: int = 100,
         random_state: Any = None,
+        verbose: bool = False,
     ) -> None:
         self.kernel = kernel
         self.noise = noise
@@ -117,6 +121,7 @@ class GPRegressor(RegressorMixin, MultiOutputMixin, Storable):
         self.restarts = restarts
         self.max_iter = max_iter
         self.random_state = random_state
+        self.verbose = verbose
 
     @_fit_context(prefer_skip_nested_validation=True)
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> "GPRegressor":
@@ -153,6 +158,7 @@ class GPRegressor(RegressorMixin, MultiOutputMixin, Storable):
             mean=self.mean if isinstance(self.mean, str) else "zero",
             restarts=int(self.restarts),
             max_iter=int(self.max_iter),
+            verbose=bool(self.verbose),
         )
         found = processes.fit_regressor(
             X,

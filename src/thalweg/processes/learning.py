@@ -208,7 +208,7 @@ def learn(kernels: list[Kernel], data: tuple, settings: ClassifierSettings, seed
     rng = np.random.default_rng(seed)
     search = Search(part, data, replace(settings, tol=max(_LOOSE, _ON_THE_WAY * settings.tol)), seed, tied)
     polish = Search(everything, data, replace(settings, tol=_ON_THE_WAY * settings.tol), seed, tied)
-    with _bar(settings.verbose) as note:
+    with line_of_progress(settings.verbose) as note:
         try:
             for kernel in kernels:
                 search.go(kernel, note)
@@ -242,7 +242,7 @@ def _part(targets: np.ndarray, seed: int) -> np.ndarray:
 
 
 @contextmanager
-def _bar(shown: bool) -> Iterator[Callable[[str], None]]:
+def line_of_progress(shown: bool) -> Iterator[Callable[[str], None]]:
     """A line on the screen, and the function that writes on it."""
     if not shown:
         yield lambda text: None

@@ -5,7 +5,7 @@ Kernels are in the units of the data. What makes a search independent of units i
 Everything here runs in float64, inside a scope.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
@@ -23,6 +23,7 @@ from thalweg.processes.exact import Observations, Parameters
 from thalweg.processes.grid import GridPosterior
 from thalweg.processes.host import Rows
 from thalweg.processes.iterative import Climb, PathwisePosterior
+from thalweg.processes.learning import line_of_progress
 from thalweg.processes.means import KINDS, Mean
 from thalweg.processes.posterior import ExactPosterior, MixedPosterior
 from thalweg.threads import enough_threads
@@ -92,6 +93,8 @@ class RegressorSettings:
     """How many more starting points to search from, on the first share of the rows."""
     max_iter: int = 100
     """How many steps a search takes at most."""
+    verbose: bool = False
+    """Whether to show how searches go on."""
 
 
 @storable
@@ -175,7 +178,7 @@ def fit_regressor(
         How to find them.
     kernel
         The kernel or the one to start from, or a class of which one is made with a lengthscale for each feature. By
-        default the class among Matern32, Matern52 and Gaussian that makes the data most probable.
+        default the class among Gaussian, Matern12, Matern32 and Matern52 that makes the data most probable.
     noise
         The variance of the noise; learned by default.
     known
@@ -205,7 +208,8 @@ def fit_regressor(
         if on_grid is not None:
             return on_grid
         levels = _Levels(given, mean, separate, rows, method == "exact", seed)
-        found = _learn(starts, levels, settings, noise is None, seed)
+        with line_of_progress(settings.verbose) as note:
+            found = _learn(starts, levels, settings, noise is None, seed, note)
         if method == "exact":
             solution = _where_computed(rows).solution(found.parameters)
             loss, error = float(solution.loss), 0.0
@@ -306,7 +310,14 @@ class _Levels:
             yield Climb(self.rows, self.mean, self.seed), True
 
 
-def _learn(starts: list[Parameters], levels: _Levels, settings: RegressorSettings, free: bool, seed: int) -> Optimum:
+def _learn(
+    starts: list[Parameters],
+    levels: _Levels,
+    settings: RegressorSettings,
+    free: bool,
+    seed: int,
+    note: Callable[[str], None],
+) -> Optimum:
     """Search from all starts on few rows, and from the best of what they found on more, and on all."""
     if not settings.learn:
         return Optimum(starts[0], np.nan, 0, Status.CONVERGED, starts[0])
@@ -320,10 +331,12 @@ def _learn(starts: list[Parameters], levels: _Levels, settings: RegressorSetting
     for part, last in levels:
         size = len(part.inputs)
         begun = begun if size <= dear and not isinstance(part, Climb) else begun[: 1 if last else 2]
-        if last and size > _SETTLED and len(begun) > 1:
-            # All rows tell families apart before they are fitted to them.
-            losses = [float(part.loss_and_slope(parameters)[0]) for _, parameters in begun]
-            begun = [begun[int(np.argmin(losses))]]
+        if found and len(begun) > 1:
+            # More rows tell families apart before they are fitted to them.
+            losses = np.array([float(part.loss_and_slope(parameters)[0]) for _, parameters in begun])
+            behind = losses - np.nanmin(losses) if np.any(np.isfinite(losses)) else 0 * losses
+            begun = [begun[place] for place in np.argsort(losses) if not behind[place] >= _CLOSE]
+            begun = begun[:1] if last and size > _SETTLED else begun
         limit = min(settings.max_iter, _LATER_STEPS) if found and (size > _SETTLED or not last) else settings.max_iter
         limit = min(limit, _CLIMBING_STEPS) if isinstance(part, Climb) else limit
         worth = max(_CLOSELY if last else _ROUGHLY, _WORTH_A_ROW * size)
@@ -333,6 +346,8 @@ def _learn(starts: list[Parameters], levels: _Levels, settings: RegressorSetting
             for origin, start in begun:
                 found.append(maximise(part, start, origin, limit, free, least, worth))
                 steps += found[-1].steps
+                place, outcome = f"{size} rows, start {len(found)} of {len(begun)}", f"log p(y) {-found[-1].loss:.2f}"
+                note(f"{place}, {steps} evaluations, {outcome}: {found[-1].parameters.kernel}")
                 if found[-1].status is Status.INTERRUPTED:
                     break
         found.sort(key=lambda one: one.loss)

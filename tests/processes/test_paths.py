@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from thalweg.kernels import Gaussian, Grid, Matern32
+from thalweg.processes import paths
 from thalweg.processes.exact import Parameters
 from thalweg.processes.paths import METHODS, Interpolated, Misfit, descend
 from thalweg.spectral import SpectralOracle
@@ -29,7 +30,7 @@ def dense(logs):
     return Y @ jnp.linalg.solve(A, Y) + jnp.linalg.slogdet(A)[1]
 
 
-@pytest.mark.parametrize("kernel", [Gaussian, Matern32])
+@pytest.mark.parametrize("kernel", [Gaussian, pytest.param(Matern32, marks=pytest.mark.slow)])
 def test_stochastic_gradients_are_unbiased(kernel):
     logs = jax.tree.map(jnp.log, start(kernel))
     oracle = SpectralOracle("log", ROWS, logs, jax.random.key(0), g=Misfit(ROWS), probes=4)
@@ -39,6 +40,15 @@ def test_stochastic_gradients_are_unbiased(kernel):
         mine = np.asarray(mine)
         # The data term errs by its residual, a ten-thousandth.
         assert abs(mine.mean() - float(exact)) < 5 * mine.std() / np.sqrt(len(mine)) + 1e-3 * abs(float(exact))
+
+
+@pytest.mark.slow
+def test_a_solve_that_does_not_come_to_its_end_says_so(monkeypatch):
+    monkeypatch.setattr(paths, "_PRODUCTS", 1)
+    jax.clear_caches()  # the number is part of the programs
+    with pytest.warns(RuntimeWarning, match="1 products left a residual of"):
+        descend(start(), ROWS, "lanczos", jax.random.key(0), rounds=1)
+    jax.clear_caches()
 
 
 @pytest.mark.slow

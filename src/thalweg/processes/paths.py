@@ -8,6 +8,7 @@ as far as the parameters may move until then: the steps are projected onto a box
 """
 
 import time
+import warnings
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -114,6 +115,13 @@ def _mean(rows: Interpolated, logs: Parameters, new: Interpolation) -> Float[Arr
     return new.mv(rows.among_nodes(logs).mv(weights))[:, 0]
 
 
+@jax.jit
+def _left(rows: Interpolated, logs: Parameters) -> Float[Array, ""]:
+    """The residual of the solve, against its right side."""
+    A = rows(logs)
+    return jnp.linalg.norm(rows.targets - A @ solve(A, rows.targets)) / jnp.linalg.norm(rows.targets)
+
+
 def descend(
     start: Parameters,
     rows: Interpolated,
@@ -142,9 +150,9 @@ def descend(
     for turn in range(rounds):
         begun, key_of_plan, key_of_steps = time.perf_counter(), *jax.random.split(jax.random.fold_in(key, turn))
         if method != "lanczos":
-            # A box of ±r in the logarithms of variance and lengthscale moves the upper end by exp(2r) at most. From
-            # there it is taken further, to one of few condition numbers: few tables, few programs.
-            room = float(np.exp(2 * _ROOM))
+            # A box of ±r in the logarithms of variance and lengthscales moves the upper end by exp(r + r·d) at most.
+            # From there it is taken further, to one of few condition numbers: few tables, few programs.
+            room = float(np.exp(_ROOM * (1 + rows.offsets.shape[1])))
             lower, upper = rows(logs).bounds()
             kappa = _GRADES ** np.ceil(np.log(room**2 * upper / lower) / np.log(_GRADES))
             interval = (lower / room, kappa * lower / room)
@@ -164,4 +172,12 @@ def descend(
             watch(visits[-1])
         if clock > seconds:
             break
+    left = float(_left(rows, logs))
+    if not left <= 2 * _RESIDUAL:
+        warnings.warn(
+            f"{_PRODUCTS} products left a residual of {left:.2g} in the solve of the data term, and the slope is off "
+            "by about as much of itself: start from more noise, or take method='grid' of GPRegressor, which preconditions",
+            RuntimeWarning,
+            stacklevel=2,
+        )
     return visits

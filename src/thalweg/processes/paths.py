@@ -176,7 +176,7 @@ def descend(
     if not left <= 2 * _RESIDUAL:
         warnings.warn(
             f"{_PRODUCTS} products left a residual of {left:.2g} in the solve of the data term, and the slope is off "
-            "by about as much of itself: start from more noise, or take method='grid' of GPRegressor, which preconditions",
+            "by about as much of itself: start from more noise, or take GPRegressor, which preconditions its solves",
             RuntimeWarning,
             stacklevel=2,
         )

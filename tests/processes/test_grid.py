@@ -62,8 +62,10 @@ def dense_loss(parameters, rows, made):
     return jnp.trace(left.T @ inverse @ left) / 2 + y.shape[1] * (jnp.linalg.slogdet(A)[1] + constant) / 2
 
 
-SLOW = [pytest.param("Matern52", dimension, marks=pytest.mark.slow) for dimension in (2, 3)]
-CASES = [(name, 1) for name in KERNELS] + SLOW
+FAST = ("Gaussian", "sum")
+CASES = [(name, 1) for name in FAST]
+CASES += [pytest.param(name, 1, marks=pytest.mark.slow) for name in KERNELS if name not in FAST]
+CASES += [pytest.param("Matern52", dimension, marks=pytest.mark.slow) for dimension in (2, 3)]
 
 
 @pytest.mark.parametrize(("name", "dimension"), CASES)

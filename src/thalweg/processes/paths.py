@@ -8,9 +8,11 @@ as far as the parameters may move until then: the steps are projected onto a box
 """
 
 import time
+import warnings
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -27,6 +29,9 @@ METHODS = ("sgd", "svrg", "lanczos")
 
 _ROOM = 0.5
 """How far a logarithm may move before the interval is bounded anew."""
+
+_GRADES = 16.0
+"""Condition numbers are rounded up to powers of this."""
 
 _FURTHEST = np.log(1e4)
 """How far in all."""
@@ -48,7 +53,7 @@ class Visit(NamedTuple):
     parameters: Parameters
 
 
-class Interpolated(NamedTuple):
+class Interpolated(eqx.Module):
     """Rows on a grid: the covariance of parameters, and the objective's data term."""
 
     offsets: Float[Array, "nodes d"]
@@ -67,19 +72,25 @@ class Interpolated(NamedTuple):
         column = kernel(jnp.zeros((1, self.offsets.shape[1])), self.offsets)
         return ToeplitzOperator(column.reshape(self.interpolation.nodes))
 
-    def covariance(self, logs: Parameters) -> ShiftedOperator:
+    def __call__(self, logs: Parameters) -> ShiftedOperator:
         """A."""
         return ShiftedOperator(InterpolatedOperator(self.interpolation, self.among_nodes(logs)), jnp.exp(logs.noise))
-
-    def misfit(self, logs: Parameters) -> Float[Array, ""]:
-        """yᵀA⁻¹y, with the gradient −αᵀ(∂A)α of the solution α."""
-        A, y = self.covariance(logs), self.targets
-        alpha = solve(jax.lax.stop_gradient(A), y)
-        return 2 * alpha @ y - alpha @ (A @ alpha)
 
     def predict(self, parameters: Parameters, new: Interpolation) -> np.ndarray:
         """The posterior mean at points that the same grid is interpolated to."""
         return np.asarray(_mean(self, jax.tree.map(jnp.log, parameters), new))
+
+
+class Misfit(eqx.Module):
+    """yᵀA⁻¹y, with the gradient −αᵀ(∂A)α of the solution α."""
+
+    rows: Interpolated
+
+    def __call__(self, logs: Parameters) -> Float[Array, ""]:
+        """The value; its error is of the order of the residual squared."""
+        A, y = self.rows(logs), self.rows.targets
+        alpha = solve(jax.lax.stop_gradient(A), y)
+        return 2 * alpha @ y - alpha @ (A @ alpha)
 
 
 def solve(A: Any, right: Float[Array, " n"]) -> Float[Array, " n"]:
@@ -100,8 +111,15 @@ def solve(A: Any, right: Float[Array, " n"]) -> Float[Array, " n"]:
 
 @jax.jit
 def _mean(rows: Interpolated, logs: Parameters, new: Interpolation) -> Float[Array, " points"]:
-    weights = rows.interpolation.rmv(solve(rows.covariance(logs), rows.targets)[:, None])
+    weights = rows.interpolation.rmv(solve(rows(logs), rows.targets)[:, None])
     return new.mv(rows.among_nodes(logs).mv(weights))[:, 0]
+
+
+@jax.jit
+def _left(rows: Interpolated, logs: Parameters) -> Float[Array, ""]:
+    """The residual of the solve, against its right side."""
+    A = rows(logs)
+    return jnp.linalg.norm(rows.targets - A @ solve(A, rows.targets)) / jnp.linalg.norm(rows.targets)
 
 
 def descend(
@@ -121,28 +139,29 @@ def descend(
     A round is a few steps with one interval. Everything is arithmetic in float64: call it within ``jax.enable_x64``.
     """
     arguments.one_of("method", method, METHODS)
-    count = len(rows.targets)
+    count, misfit = len(rows.targets), Misfit(rows)
     oracle: Any
     if method == "lanczos":
-        oracle = LanczosOracle(rows.covariance, g=rows.misfit, probes=probes, steps=lanczos_steps)
+        oracle = LanczosOracle(rows, g=misfit, probes=probes, steps=lanczos_steps)
     logs = jax.tree.map(jnp.log, start)
-    lower = jax.tree.map(lambda leaf: leaf - _FURTHEST, logs)
-    upper = jax.tree.map(lambda leaf: leaf + _FURTHEST, logs)
+    least = jax.tree.map(lambda leaf: leaf - _FURTHEST, logs)
+    most = jax.tree.map(lambda leaf: leaf + _FURTHEST, logs)
     visits, clock = [Visit(0.0, start)], 0.0
     for turn in range(rounds):
         begun, key_of_plan, key_of_steps = time.perf_counter(), *jax.random.split(jax.random.fold_in(key, turn))
         if method != "lanczos":
-            # A box of ±r in every logarithm moves the ends by no more than exp(2r) in all.
-            bounds = rows.covariance(logs).bounds()
-            room = float(np.exp(2 * _ROOM))
-            interval = (bounds[0] / room, bounds[1] * room)
-            oracle = SpectralOracle(
-                "log", rows.covariance, logs, key_of_plan, g=rows.misfit, probes=probes, interval=interval, slack=1.0
-            )
+            # A box of ±r in the logarithms of variance and lengthscales moves the upper end by exp(r + r·d) at most.
+            # From there it is taken further, to one of few condition numbers: few tables, few programs.
+            room = float(np.exp(_ROOM * (1 + rows.offsets.shape[1])))
+            lower, upper = rows(logs).bounds()
+            kappa = _GRADES ** np.ceil(np.log(room**2 * upper / lower) / np.log(_GRADES))
+            interval = (lower / room, kappa * lower / room)
+            options = {"probes": probes, "interval": interval, "slack": 1.0}
+            oracle = SpectralOracle("log", rows, logs, key_of_plan, g=misfit, **options)
             oracle = SVRG(oracle, _PERIOD) if method == "svrg" else oracle
         box = Box(
-            jax.tree.map(lambda leaf, end: jnp.maximum(leaf - _ROOM, end), logs, lower),
-            jax.tree.map(lambda leaf, end: jnp.minimum(leaf + _ROOM, end), logs, upper),
+            jax.tree.map(lambda leaf, end: jnp.maximum(leaf - _ROOM, end), logs, least),
+            jax.tree.map(lambda leaf, end: jnp.minimum(leaf + _ROOM, end), logs, most),
         )
         step = Polynomial(float((1 + turn * _STEPS / 20) ** -0.5) / count, scale=20.0)
         result = minimize(oracle, logs, term=box, step=step, steps=_STEPS, key=key_of_steps, stride=_STEPS)
@@ -153,4 +172,12 @@ def descend(
             watch(visits[-1])
         if clock > seconds:
             break
+    left = float(_left(rows, logs))
+    if not left <= 2 * _RESIDUAL:
+        warnings.warn(
+            f"{_PRODUCTS} products left a residual of {left:.2g} in the solve of the data term, and the slope is off "
+            "by about as much of itself: start from more noise, or take GPRegressor, which preconditions its solves",
+            RuntimeWarning,
+            stacklevel=2,
+        )
     return visits

@@ -44,8 +44,10 @@ class LanczosOracle(Oracle):
     True
     """
 
-    operator: Callable[[Any], Operator] = eqx.field(static=True)
-    g: Callable[[Any], Any] | None = eqx.field(static=True)
+    functions: PyTree[Array]
+    """The arrays of ``operator`` and ``g``, if they are modules."""
+    frames: tuple[Any, Any] = eqx.field(static=True)
+    """The rest of them."""
     probes: int = eqx.field(static=True)
     steps: int = eqx.field(static=True)
 
@@ -57,20 +59,21 @@ class LanczosOracle(Oracle):
         probes: int = 16,
         steps: int = 20,
     ) -> None:
-        self.operator = arguments.function("operator", operator)
-        self.g = g
+        self.functions, self.frames = eqx.partition((arguments.function("operator", operator), g), eqx.is_array)
         self.probes = arguments.whole("probes", probes)
         self.steps = arguments.whole("steps", steps)
 
     def estimate(self, x: PyTree[Array], state: PyTree, key: Key[Array, ""]) -> tuple[Out, PyTree]:
         """Estimate value and gradient at ``x``; work counts products with A."""
 
+        operator, g = eqx.combine(self.functions, self.frames)
+
         def objective(theta: PyTree[Array]) -> tuple[Array, Array]:
-            A = self.operator(theta)
+            A = operator(theta)
             vectors = draw_probes("rademacher", key, A.dimension, self.probes, 1, A.dtype)
             value, solved = quadrature(frozen(A), vectors, min(self.steps, A.dimension))
             moving = jnp.sum(solved * A.mv(vectors)) / self.probes
-            rest = 0.0 if self.g is None else self.g(theta)
+            rest = 0.0 if g is None else g(theta)
             return moving + rest, value - jax.lax.stop_gradient(moving)
 
         (total, difference), gradient = jax.value_and_grad(objective, has_aux=True)(x)

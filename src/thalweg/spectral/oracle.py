@@ -15,6 +15,16 @@ from thalweg.spectral.operators import Operator
 from thalweg.spectral.plan import plan as make_plan
 
 
+class _Options(dict):
+    """How a plan is made. It is no part of what is computed: oracles that differ in it alone share their programs."""
+
+    def __hash__(self) -> int:  # type: ignore[override]
+        return 0
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Options)
+
+
 class SpectralOracle(Oracle):
     """Unbiased gradients of tr f(A(θ)) + g(θ), problem (4) of the paper.
 
@@ -28,13 +38,13 @@ class SpectralOracle(Oracle):
     f
         See :func:`thalweg.spectral.spectral_sum`.
     operator
-        ``operator(theta) -> Operator``.
+        ``operator(theta) -> Operator``: a function, or a module whose arrays are then arguments of what is compiled.
     theta
         Where the plan is made.
     key
         For the plan.
     g
-        The rest of the objective, ``g(theta) -> scalar``, differentiated exactly.
+        The rest of the objective, ``g(theta) -> scalar``, differentiated exactly: a function or a module.
     **options
         Those of :func:`thalweg.spectral.plan`; ``slack`` is 1.5 and ``gradient`` is ``"series"`` unless given.
 
@@ -50,9 +60,11 @@ class SpectralOracle(Oracle):
     """
 
     plan: Plan
-    operator: Callable[[Any], Operator] = eqx.field(static=True)
-    g: Callable[[Any], Any] | None = eqx.field(static=True)
-    options: tuple[tuple[str, Any], ...] = eqx.field(static=True)
+    functions: PyTree[Array]
+    """The arrays of ``operator`` and ``g``, if they are modules."""
+    frames: tuple[Any, Any] = eqx.field(static=True)
+    """The rest of them."""
+    options: "_Options" = eqx.field(static=True)
 
     def __init__(
         self,
@@ -66,12 +78,22 @@ class SpectralOracle(Oracle):
     ) -> None:
         settings: dict[str, Any] = {"slack": 1.5, "gradient": "series", **options}
         self.plan = make_plan(f, operator(theta), key, **settings)
-        self.operator, self.g = operator, g
-        self.options = tuple(sorted(options.items()))
+        self.functions, self.frames = eqx.partition((operator, g), eqx.is_array)
+        self.options = _Options(options)
+
+    @property
+    def operator(self) -> Callable[[Any], Operator]:
+        """A(θ)."""
+        return eqx.combine(self.functions, self.frames)[0]
+
+    @property
+    def g(self) -> Callable[[Any], Any] | None:
+        """The rest of the objective."""
+        return eqx.combine(self.functions, self.frames)[1]
 
     def replanned(self, theta: PyTree[Array], key: Key[Array, ""], **changes: Any) -> "SpectralOracle":
         """Return the same oracle with a plan made at another θ, by the same options but for the ``changes``."""
-        return SpectralOracle(self.plan.f, self.operator, theta, key, g=self.g, **{**dict(self.options), **changes})
+        return SpectralOracle(self.plan.f, self.operator, theta, key, g=self.g, **{**self.options, **changes})
 
     def estimate(self, x: PyTree[Array], state: PyTree, key: Key[Array, ""]) -> tuple[Out, PyTree]:
         """Estimate value and gradient at ``x``; work counts products with A."""

@@ -1,0 +1,73 @@
+"""Claims turn with the numbers."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from thalweg.experiments.claims import FAILS, HOLDS, UNTESTED, Claim
+from thalweg.experiments.registry import execute, find
+from thalweg.experiments.scgd_figure3 import CLAIMS, Curve, Found
+
+FASTER, TWICE, STICKS, AVOIDS, OURS = CLAIMS
+
+
+def curves(data, method, seconds, ends):
+    return [
+        Curve(data, method, start, [0.0, second], [1.0, end])
+        for start, second, end in zip((1e-4, 1e-3, 1e-2, 1e-1), seconds, ends, strict=True)
+    ]
+
+
+def papers_world():
+    """Numbers under which all that the paper says is so."""
+    found = []
+    for data, best in (("sound", 0.036), ("humidity", 0.1)):
+        found += curves(data, "SGD", [1.0] * 4, [best] * 4)
+        ends = [best, best, 2 * best, 2 * best] if data == "humidity" else [best] * 4
+        found += curves(data, "LANCZOS", [3.0] * 4, ends)
+        found += curves(data, "GPRegressor", [0.1] * 4, [best] * 4)
+    return Found(found, full=True)
+
+
+def changed(found, data, method, **changes):
+    return replace(
+        found,
+        curves=[replace(c, **changes) if (c.data, c.method) == (data, method) else c for c in found.curves],
+    )
+
+
+def test_a_claim_has_three_verdicts():
+    claim = Claim("it is positive", lambda value: None if np.isnan(value) else value > 0)
+    assert [claim.verdict(value) for value in (1.0, -1.0, np.nan)] == [HOLDS, FAILS, UNTESTED]
+
+
+def test_all_claims_hold_where_the_paper_is_right():
+    assert [claim.verdict(papers_world()) for claim in CLAIMS] == [HOLDS] * 5
+
+
+@pytest.mark.parametrize(
+    ("claim", "data", "method", "changes"),
+    [
+        (FASTER, "sound", "SGD", {"seconds": [0.0, 30.0]}),
+        (TWICE, "sound", "SGD", {"seconds": [0.0, 2.0]}),
+        (STICKS, "humidity", "LANCZOS", {"errors": [1.0, 0.1]}),
+        (AVOIDS, "humidity", "SGD", {"errors": [0.1, 0.2]}),
+        (AVOIDS, "humidity", "SGD", {"errors": [0.1, np.nan]}),
+        (OURS, "sound", "GPRegressor", {"errors": [0.036, 0.05]}),
+    ],
+)
+def test_broken_numbers_turn_the_verdict(claim, data, method, changes):
+    assert claim.verdict(changed(papers_world(), data, method, **changes)) == FAILS
+
+
+def test_what_drawn_rows_cannot_tell_is_not_told():
+    quick = replace(papers_world(), full=False)
+    assert [claim.verdict(quick) for claim in (TWICE, STICKS, AVOIDS)] == [UNTESTED] * 3
+
+
+@pytest.mark.slow
+def test_figure3_runs_and_our_search_sticks_nowhere(tmp_path):
+    section = execute(find("scgd-figure3"), tmp_path, quick=True, seed=0)
+    table = next(item for item in section.items if item["kind"] == "table" and item["name"] == "claims")
+    assert table["rows"][-1][1] == HOLDS

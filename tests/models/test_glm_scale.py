@@ -307,3 +307,27 @@ def test_a_large_effect_among_many_features_is_covered(rows):
         covered.append(low < 2 < high)
     # Nominal 95 %; 80 % before Jeffreys' prior was there.
     assert np.mean(covered) > 0.88
+
+
+def test_a_column_lost_in_its_offset_is_told():
+    rng = np.random.default_rng(0)
+    X, y = rng.normal(size=(50, 2)), rng.normal(size=50)
+    with pytest.warns(UserWarning, match="in x1, which is rounding"):
+        GaussianGLM().fit(X + np.array([0, 1e13]), y)
+
+
+@pytest.mark.parametrize("shape", [(12, 30), (30, 100)])
+def test_more_features_than_rows_leave_predictions_of_a_sensible_width(shape):
+    """Seen: forty times too wide, since the degrees of freedom left were taken for one."""
+    n, d = shape
+    covered, widths = [], []
+    for seed in range(4):
+        rng = np.random.default_rng(seed)
+        X = rng.normal(size=(n + 200, d))
+        y = X[:, :3].sum(axis=1) + rng.normal(size=n + 200)
+        low, high = GaussianGLM().fit(X[:n], y[:n]).predict_interval(X[n:]).T
+        covered.append(np.mean((low < y[n:]) & (y[n:] < high)))
+        widths.append(np.median(high - low))
+    # The targets themselves have a standard deviation of 2.
+    assert np.max(widths) < 2 * 3.92 * 2
+    assert np.mean(covered) > 0.85

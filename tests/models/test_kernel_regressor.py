@@ -176,3 +176,14 @@ def test_a_median_is_not_moved_by_outliers():
     found = KernelRegressor(loss="quantile", random_state=0).fit(X, y).predict(X)
     assert np.median(np.abs(found - np.sin(2 * X[:, 0]))) < 0.3
     assert 0.4 < np.mean(y < found) < 0.6
+
+
+def test_hubers_loss_counts_in_what_outliers_leave_alone():
+    """Seen: counted in a standard deviation of 200, residuals of 1 were squares, and so were outliers of 300."""
+    rng = np.random.default_rng(0)
+    X = rng.uniform(0, 6, size=(300, 1))
+    y = np.sin(X[:, 0]) + 0.1 * rng.normal(size=300)
+    y[:15] += 1000 * rng.normal(size=15)
+    Z = np.linspace(0.2, 5.8, 200)[:, None]
+    model = KernelRegressor(loss="huber", random_state=0).fit(X, y)
+    assert np.sqrt(np.mean((model.predict(Z) - np.sin(Z[:, 0])) ** 2)) < 0.3

@@ -24,6 +24,9 @@ _LARGEST = 1e100
 _SHORTEST_MOVE = 1e-15
 """Rounding hides moves shorter than this."""
 
+_LOST = 1e-12
+"""A standard deviation smaller than this part of a column's size is rounding."""
+
 POSITIVE: Interval = Interval(Real, 0, None, closed="neither")
 
 
@@ -115,7 +118,20 @@ class GeneralisedLinearModel(Storable):
         counts = weights > 0
         targets = self._targets(y[counts], first, **known)
         weights = self._reweighted(targets, weights[counts])
+        self._warn_of_lost_columns(X[counts])
         return linear.Observations.of(X[counts], targets, weights, self.fit_intercept, offsets[counts])
+
+    def _warn_of_lost_columns(self, X: np.ndarray) -> None:
+        """What a column varies by may be no more than the rounding of its size; it then counts as constant."""
+        lost = (np.ptp(X, axis=0) > 0) & (np.std(X, axis=0) <= _LOST * np.max(np.abs(X), axis=0))
+        if self.fit_intercept and np.any(lost):
+            names = ", ".join(name for name, is_lost in zip(self._names(), lost, strict=True) if is_lost)
+            warnings.warn(
+                f"X varies by less than {_LOST:g} of its size in {names}, which is rounding, and is taken for constant "
+                f"there: subtract from such columns what all rows have in common, before they are rounded",
+                UserWarning,
+                stacklevel=5,
+            )
 
     def _reweighted(self, targets: np.ndarray, weights: np.ndarray) -> np.ndarray:
         """The weights of the examples, where their classes have weights too."""
@@ -335,6 +351,18 @@ class Classifier(ClassifierMixin, GeneralisedLinearModel):
         if unknown.size:
             raise ValueError(f"y must hold the classes {self.classes_} only, found {unknown}")
         return np.searchsorted(self.classes_, y).astype(np.float64)
+
+    def _warn_of_lost_columns(self, X: np.ndarray) -> None:
+        """What a column varies by may be no more than the rounding of its size; it then counts as constant."""
+        lost = (np.ptp(X, axis=0) > 0) & (np.std(X, axis=0) <= _LOST * np.max(np.abs(X), axis=0))
+        if self.fit_intercept and np.any(lost):
+            names = ", ".join(name for name, is_lost in zip(self._names(), lost, strict=True) if is_lost)
+            warnings.warn(
+                f"X varies by less than {_LOST:g} of its size in {names}, which is rounding, and is taken for constant "
+                f"there: subtract from such columns what all rows have in common, before they are rounded",
+                UserWarning,
+                stacklevel=5,
+            )
 
     def _reweighted(self, targets: np.ndarray, weights: np.ndarray) -> np.ndarray:
         if self.class_weight is None:

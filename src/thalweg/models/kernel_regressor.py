@@ -3,6 +3,7 @@
 from typing import Any, ClassVar
 
 import numpy as np
+from scipy.special import ndtri
 from sklearn.base import RegressorMixin
 from sklearn.utils._param_validation import StrOptions
 
@@ -39,7 +40,8 @@ class KernelRegressor(RegressorMixin, KernelMachine):
         fewer than 40 rows it is 1.
     loss
         "squared", "huber" or "quantile" (the median), or an object that says more, in units of the targets' standard
-        deviation: :class:`HuberLoss(0.5) <thalweg.machines.HuberLoss>` takes residuals up to a half of it as squares,
+        deviation (for Huber's loss that of their bulk, by the median deviation, whatever outliers there are):
+        :class:`HuberLoss(0.5) <thalweg.machines.HuberLoss>` takes residuals up to a half of it as squares,
         :class:`QuantileLoss(0.9) <thalweg.machines.QuantileLoss>` predicts the 90 % quantile.
 
     Attributes
@@ -60,6 +62,7 @@ class KernelRegressor(RegressorMixin, KernelMachine):
     _plain_bandwidth = 1.0
     _target_mean: np.ndarray
     _target_scale: np.ndarray
+    _target_core: np.ndarray
     _target_moments: tuple[float, np.ndarray, np.ndarray]
     _parameter_constraints: ClassVar[dict[str, list]] = KernelMachine._parameter_constraints | {
         "loss": [StrOptions(set(_LOSSES)), Loss],
@@ -137,9 +140,13 @@ class KernelRegressor(RegressorMixin, KernelMachine):
             raise ValueError(f"y must have a finite variance, found values up to {np.max(np.abs(columns)):g}")
         self._target_moments = total, mean, variance
         spread = np.sqrt(variance)
-        scale = np.where(spread > 0, spread, 1.0)
         if first:
             self._flat = y.ndim == 1
+            robust = isinstance(self._loss(), machines.HuberLoss)
+            self._target_core = _core(columns, mean, spread) if robust else np.stack([0 * mean, 1 + 0 * spread])
+        mean = mean + self._target_core[0] * spread
+        scale = np.where(spread > 0, spread * self._target_core[1], 1.0)
+        if first:
             self._target_mean, self._target_scale = mean, scale
         else:
             self._follow(mean, spread, scale)
@@ -156,6 +163,17 @@ class KernelRegressor(RegressorMixin, KernelMachine):
         scale = np.where(there, scale, old_scale)
         self._machine = self._machine.in_units(old_scale / scale, (old_mean - mean) / scale)
         self._target_mean, self._target_scale = mean, scale
+
+
+def _core(columns: np.ndarray, mean: np.ndarray, spread: np.ndarray) -> np.ndarray:
+    """How far the median is from the mean, and the standard deviation without outliers, both in standard deviations.
+
+    The latter is that of normal targets with the same median deviation.
+    """
+    middle = np.median(columns, axis=0)
+    bulk = np.median(np.abs(columns - middle), axis=0) / ndtri(0.75)
+    there, spread = bulk > 0, np.where(spread > 0, spread, 1.0)
+    return np.stack([np.where(there, middle - mean, 0.0) / spread, np.where(there, bulk / spread, 1.0)])
 
 
 def _merged(one: tuple[float, Any, Any], other: tuple[float, Any, Any]) -> tuple[float, Any, Any]:

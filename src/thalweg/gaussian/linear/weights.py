@@ -165,9 +165,10 @@ class Weights:
     def with_learned_noise(self, total: float) -> "Weights":
         """The same where the noise was learned too, from examples of this total weight.
 
-        They have n − Σ(1 − V) degrees of freedom left, the sum being what the weights have learned from them.
+        They have n − Σ(1 − V) degrees of freedom left, the sum being what the weights have learned from them. As many
+        weights as examples, or more, could follow any noise; their prior keeps them from it, and half of n are left.
         """
-        freedom = self._freedom(total)
+        freedom = max(self._freedom(total), total / 2 if len(self.mean) >= total else 0.0)
         return replace(self, freedom=freedom, inflation=max(total / freedom, 1.0))
 
     def with_learned_dispersion(self, total: float) -> "Weights":

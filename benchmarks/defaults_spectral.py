@@ -150,8 +150,13 @@ def main(names=None, repeats: int = 3) -> None:
     for name in names or FAMILIES:
         outcomes[name] = measure(name, repeats)
         print(name, {label: [float(f"{x:.3g}") for x in row] for label, row in outcomes[name].items()}, flush=True)
+        summarise(outcomes)
         gc.collect()
         jax.clear_caches()
+
+
+def summarise(outcomes) -> None:
+    """Print and write what is known so far."""
     rows, worst, peers = [], {}, {}
     for name, outcome in outcomes.items():
         bare = outcome["bare"][0]

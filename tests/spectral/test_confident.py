@@ -160,3 +160,10 @@ def test_the_noise_of_a_kernel_is_a_proven_lower_end():
     assert eigenvalues[-1] <= high
     p = sp.plan("log", sp.ShiftedOperator(K, 1e-2), KEY, probes=4)
     assert 0.9e-2 < float(p.lower) <= eigenvalues[0]
+
+
+def test_a_function_that_is_huge_beside_the_spectrum_has_a_bar_that_says_so():
+    """exp(−x/3) on an interval that reaches far below the eigenvalues: 4.6e117 ± 7e116 where the truth is 17."""
+    eigenvalues = np.append(np.ones(23), 1e6)
+    e = sp.trace_exp(with_spectrum(eigenvalues), KEY, time=-0.3, method="stochastic", probes=8)
+    assert abs(float(e.value) - np.sum(np.exp(-0.3 * eigenvalues))) < 5 * float(e.standard_error)

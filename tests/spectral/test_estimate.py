@@ -316,7 +316,7 @@ def test_degrees_are_stratified_in_pairs_with_all_their_bits():
 
 
 def test_block_widths():
-    assert block_widths(16, 1) == (16, 8, 4)
+    assert block_widths(32, 1) == (32, 16, 8)
     assert block_widths(2, 3) == (6,)
     assert block_widths(4, 1) == (4,)
 

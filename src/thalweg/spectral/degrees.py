@@ -206,14 +206,17 @@ def warn_if_infinite(coefficients: np.ndarray, law: Law) -> None:
 
 
 def _from_weights(name: str, weights: np.ndarray, mean: float) -> Law:
-    # Slow to import, and needed only when a plan is made.
-    from scipy.optimize import isotonic_regression
-
     real("degree", mean, above=0)
     size = weights.size
     if mean >= size:
         return Law(name, np.zeros(size + 1))
-    root = np.sqrt(isotonic_regression(weights, increasing=False).x)
+    fitted = np.maximum.accumulate(weights[::-1])[::-1]
+    if np.max(fitted - weights) > 1e-24 * np.max(weights):
+        # Slow to import, and not needed where coefficients fall by themselves, as those of log do up to rounding.
+        from scipy.optimize import isotonic_regression
+
+        fitted = isotonic_regression(weights, increasing=False).x
+    root = np.sqrt(fitted)
     logs = np.log(np.maximum(root, np.finfo(np.float64).tiny))
     floor = np.log(min(FLOOR, 0.5 * mean / size))
     survival = lambda log_c: np.clip(log_c + logs, floor, 0.0)

@@ -22,7 +22,7 @@ from thalweg.spectral.bounds import (
     needs_positive,
     widen,
 )
-from thalweg.spectral.chebyshev import MAX_DEGREE, clenshaw, evaluate, series, to_unit
+from thalweg.spectral.chebyshev import EPS, MAX_DEGREE, clenshaw, evaluate, series, to_unit
 from thalweg.spectral.estimate import Plan
 from thalweg.spectral.functions import named, reciprocal
 from thalweg.spectral.gradients import GRADIENTS
@@ -278,6 +278,8 @@ def _rounding(function: Callable[[Any], Any], tuner: Tuner, lower: float, upper:
     slopes = np.abs(evaluate(function, points, derivative=True))
     values = np.abs(evaluate(function, points))
     moved = 0.1 * (upper - lower) * float(tuner.weights @ slopes) + float(tuner.weights @ values)
-    # And where no node lies but an eigenvalue may, f is off by what its series is.
-    anywhere = float(np.linalg.norm(np.arange(tuner.value.size) * tuner.value))
-    return float(jnp.finfo(dtype).eps) * float(np.hypot(tuner.dimension * moved, anywhere))
+    # And where no node lies but eigenvalues may; and what coefficients made in float64 are off by, all the same way.
+    degrees = np.arange(tuner.value.size)
+    anywhere = np.sqrt(tuner.dimension) * np.linalg.norm(degrees * tuner.value)
+    series = tuner.dimension * np.sqrt(degrees.size) * EPS * np.sum(np.abs(tuner.value))
+    return float(np.hypot(float(jnp.finfo(dtype).eps) * np.hypot(tuner.dimension * moved, anywhere), series))

@@ -54,12 +54,12 @@ def _unfinished(bound: Int[Array, ""], carry: _Carry) -> Array:
 
 
 def block_widths(units: int, group: int) -> tuple[int, ...]:
-    """The widths the block shrinks through: halves, in whole strata (pairs of units), down to two or three strata.
+    """The widths the block shrinks through: halves, in whole strata (pairs of units), down to four strata or more.
 
-    Every width is a loop of its own to compile; the last one would save a pair of probes and is not worth it.
+    Every width is a loop of its own to compile; narrower ones would save less than that costs.
     """
     strata, widths = units // 2, [units * group]
-    while strata >= 4:
+    while strata >= 8:
         strata //= 2
         widths.append(2 * strata * group)
     return tuple(widths)

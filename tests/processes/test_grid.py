@@ -119,7 +119,8 @@ def test_the_posterior_is_that_of_the_dense_interpolated_kernel():
     np.testing.assert_allclose(np.mean((drawn - mean[:, :, None]) ** 2, axis=2), np.stack([variance] * 2, axis=1))
 
 
-@pytest.mark.parametrize("dimension", [1, pytest.param(2, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("dimension", [1, 2])
 def test_it_is_close_to_the_exact_way(dimension):
     rows = rows_of(dimension, known=False)
     kernel = Gaussian(0.3, 1.0)

@@ -30,7 +30,8 @@ def dense(logs):
     return Y @ jnp.linalg.solve(A, Y) + jnp.linalg.slogdet(A)[1]
 
 
-@pytest.mark.parametrize("kernel", [Gaussian, pytest.param(Matern32, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("kernel", [Gaussian, Matern32])
 def test_stochastic_gradients_are_unbiased(kernel):
     logs = jax.tree.map(jnp.log, start(kernel))
     oracle = SpectralOracle("log", ROWS, logs, jax.random.key(0), g=Misfit(ROWS), probes=4)

@@ -353,7 +353,7 @@ def _learn(
         found.sort(key=lambda one: one.loss)
         if any(one.status is Status.INTERRUPTED for one in found):
             return found[0]._replace(steps=steps, status=Status.INTERRUPTED)
-        # Few rows do not tell families apart: each goes on, from the best that it has found, and later while it is close.
+        # Few rows do not tell families apart: each goes on, from the best that it has found; later while it is close.
         furthest = found[0].loss + (_CLOSE if size > _TELLING else np.inf)
         best = {type(one.parameters.kernel): one for one in reversed(found) if one.loss < furthest}
         begun = [(one.origin, one.parameters) for one in sorted(best.values(), key=lambda one: one.loss)] or begun[:1]

@@ -46,6 +46,9 @@ _CLIMBED, _CLIMBING_STEPS = {True: 20_000, False: 300_000}, 6
 _CLOSE = 10.0
 """Nats by which a family may be behind the best and yet go on with more rows."""
 
+_TELLING = 400
+"""Rows from which on that is asked: on fewer, one that is best in the end may be twenty behind."""
+
 _DEAR = 2_000
 """Rows above which, on a CPU, two families go on, and one at the end."""
 
@@ -331,7 +334,7 @@ def _learn(
     for part, last in levels:
         size = len(part.inputs)
         begun = begun if size <= dear and not isinstance(part, Climb) else begun[: 1 if last else 2]
-        if found and len(begun) > 1:
+        if found and len(begun) > 1 and (last or size > _TELLING):
             # More rows tell families apart before they are fitted to them.
             losses = np.array([float(part.loss_and_slope(parameters)[0]) for _, parameters in begun])
             behind = losses - np.nanmin(losses) if np.any(np.isfinite(losses)) else 0 * losses
@@ -353,8 +356,9 @@ def _learn(
         found.sort(key=lambda one: one.loss)
         if any(one.status is Status.INTERRUPTED for one in found):
             return found[0]._replace(steps=steps, status=Status.INTERRUPTED)
-        # On few rows families hardly differ: each goes on, from the best that it has found, while it is close.
-        best = {type(one.parameters.kernel): one for one in reversed(found) if one.loss < found[0].loss + _CLOSE}
+        # Few rows do not tell families apart: each goes on, from the best that it has found; later while it is close.
+        furthest = found[0].loss + (_CLOSE if size > _TELLING else np.inf)
+        best = {type(one.parameters.kernel): one for one in reversed(found) if one.loss < furthest}
         begun = [(one.origin, one.parameters) for one in sorted(best.values(), key=lambda one: one.loss)] or begun[:1]
     return found[0]._replace(steps=steps)
 

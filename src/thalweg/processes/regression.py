@@ -43,6 +43,9 @@ _ACCELERATED_LEVELS = (150, 400, 4_000, 16_000)
 _CLIMBED, _CLIMBING_STEPS = {True: 20_000, False: 300_000}, 6
 """Rows up to which, on a CPU and on an accelerator, parameters are learned on all rows by solves; and steps of it."""
 
+_ROUGH = 5.0
+"""Nats by which Matern12, functions without a derivative, must be ahead of all others to be taken."""
+
 _CLOSE = 10.0
 """Nats by which a family may be behind the best and yet go on with more rows."""
 
@@ -336,7 +339,7 @@ def _learn(
         begun = begun if size <= dear and not isinstance(part, Climb) else begun[: 1 if last else 2]
         if found and len(begun) > 1 and (last or size > _TELLING):
             # More rows tell families apart before they are fitted to them.
-            losses = np.array([float(part.loss_and_slope(parameters)[0]) for _, parameters in begun])
+            losses = np.array([float(part.loss_and_slope(one)[0]) + _handicap(one) for _, one in begun])
             behind = losses - np.nanmin(losses) if np.any(np.isfinite(losses)) else 0 * losses
             begun = [begun[place] for place in np.argsort(losses) if not behind[place] >= _CLOSE]
             begun = begun[:1] if last and size > _SETTLED else begun
@@ -353,14 +356,19 @@ def _learn(
                 note(f"{place}, {steps} evaluations, {outcome}: {found[-1].parameters.kernel}")
                 if found[-1].status is Status.INTERRUPTED:
                     break
-        found.sort(key=lambda one: one.loss)
+        ranked = lambda one: one.loss + _handicap(one.parameters)
+        found.sort(key=ranked)
         if any(one.status is Status.INTERRUPTED for one in found):
             return found[0]._replace(steps=steps, status=Status.INTERRUPTED)
         # Few rows do not tell families apart: each goes on, from the best that it has found; later while it is close.
-        furthest = found[0].loss + (_CLOSE if size > _TELLING else np.inf)
-        best = {type(one.parameters.kernel): one for one in reversed(found) if one.loss < furthest}
-        begun = [(one.origin, one.parameters) for one in sorted(best.values(), key=lambda one: one.loss)] or begun[:1]
+        furthest = ranked(found[0]) + (_CLOSE if size > _TELLING else np.inf)
+        best = {type(one.parameters.kernel): one for one in reversed(found) if ranked(one) < furthest}
+        begun = [(one.origin, one.parameters) for one in sorted(best.values(), key=ranked)] or begun[:1]
     return found[0]._replace(steps=steps)
+
+
+def _handicap(parameters: Parameters) -> float:
+    return _ROUGH if isinstance(parameters.kernel, Matern12) else 0.0
 
 
 def _moved(start: Parameters, rng: np.random.Generator) -> Parameters:

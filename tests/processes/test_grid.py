@@ -9,7 +9,7 @@ from thalweg.errors import IncompatiblePartsError
 from thalweg.kernels import Gaussian, Grid, Linear, Matern32, Matern52, Periodic
 from thalweg.processes import RegressorSettings, fit_regressor, grid
 from thalweg.processes.exact import Parameters
-from thalweg.processes.iterative import Rows
+from thalweg.processes.iterative import HostRows
 from thalweg.processes.means import Mean
 
 RNG = np.random.default_rng(0)
@@ -30,7 +30,7 @@ def rows_of(dimension, known=True):
     targets = np.stack([np.sin(7 * inputs[:, 0]), inputs.sum(axis=1)], axis=1) + 0.1 * RNG.normal(size=(COUNT, 2))
     noise = np.where(np.arange(COUNT) % 2, 0.05, 0.0) if known else np.zeros(COUNT)
     weights = 1.0 + np.arange(COUNT) % 2
-    return Rows(inputs, targets, Mean.of("linear", inputs).basis(inputs), noise, weights, 0.1 * (weights - 1))
+    return HostRows(inputs, targets, Mean.of("linear", inputs).basis(inputs), noise, weights, 0.1 * (weights - 1))
 
 
 def around(dimension):
@@ -76,7 +76,7 @@ def test_loss_and_slope_are_unbiased(name, dimension, monkeypatch):
     assert np.linalg.eigvalsh(np.asarray(circulant(parameters.kernel, made)))[0] > -1e-9
     expected, derivative = jax.value_and_grad(dense_loss)(parameters, rows, made)
     slopes = [slope * value for slope, value in zip(*map(jax.tree.leaves, (derivative, parameters)), strict=True)]
-    found = [grid.Problem(rows, made, seed).loss_and_slope(parameters) for seed in range(24)]
+    found = [grid.GridProblem(rows, made, seed).loss_and_slope(parameters) for seed in range(24)]
     drawn = np.array([[loss, *map(float, jax.tree.leaves(slope))] for loss, slope in found])
     errors = drawn.std(axis=0, ddof=1) / np.sqrt(len(drawn))
     assert np.all(np.abs(drawn.mean(axis=0) - np.array([expected, *slopes])) < 5 * errors + 1e-6)
@@ -84,9 +84,9 @@ def test_loss_and_slope_are_unbiased(name, dimension, monkeypatch):
 
 def test_truncated_probes_bias_the_loss_by_less_than_their_residual(monkeypatch):
     rows, made, parameters = rows_of(1), around(1), Parameters(KERNELS["Gaussian"], jnp.asarray(0.03))
-    loose, slope = grid.Problem(rows, made, 0).loss_and_slope(parameters)
+    loose, slope = grid.GridProblem(rows, made, 0).loss_and_slope(parameters)
     monkeypatch.setattr(grid, "_PROBE_DIGITS", 1e-10)
-    tight, exact = grid.Problem(rows, made, 0).loss_and_slope(parameters)
+    tight, exact = grid.GridProblem(rows, made, 0).loss_and_slope(parameters)
     assert abs(loose - tight) < 1e-3 * COUNT
     for one, other in zip(*map(jax.tree.leaves, (slope, exact)), strict=True):
         assert abs(float(one) - float(other)) < 1e-2 * COUNT

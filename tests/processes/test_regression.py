@@ -182,7 +182,7 @@ def test_learning_finds_what_the_data_were_drawn_from():
 def whole_rows(mean="constant"):
     """The rows of :func:`observations` for the iterative way."""
     padded = observations(mean, weights=1.0 + np.arange(40) % 3)
-    return host.Rows(*(np.asarray(part)[:40] for part in padded[:-1])), padded
+    return host.HostRows(*(np.asarray(part)[:40] for part in padded[:-1])), padded
 
 
 @pytest.mark.parametrize("name", ["ARD", "product"])

@@ -22,7 +22,7 @@ from thalweg.kernels import Grid, Kernel
 from thalweg.processes import torus
 from thalweg.processes.evidence import Optimum, maximise
 from thalweg.processes.exact import Parameters
-from thalweg.processes.host import Rows
+from thalweg.processes.host import HostRows
 from thalweg.processes.means import Mean
 from thalweg.processes.scan import Start, best_start, periodogram
 from thalweg.processes.torus import Coordinates, Moments, flat
@@ -118,10 +118,10 @@ def fineness_of(grid: Grid, kernel: Kernel, inputs: np.ndarray) -> float:
     return float(np.min(_scales(kernel, np.where(extent > 0, extent, 1.0))[0] / grid.spacing))
 
 
-class Problem:
+class GridProblem:
     """The marginal likelihood of rows on a grid, as a function of the parameters."""
 
-    def __init__(self, rows: Rows, grid: Grid, seed: int) -> None:
+    def __init__(self, rows: HostRows, grid: Grid, seed: int) -> None:
         self.rows, self.grid = rows, grid
         self.targets = rows.targets.shape[1]
         self.interpolation = grid.interpolation(rows.inputs)
@@ -177,7 +177,7 @@ class Problem:
         return loss, self.targets / 2 * float(np.std(rest, ddof=1) / np.sqrt(len(rest)))
 
 
-def check(starts: list[Parameters], rows: Rows) -> None:
+def check(starts: list[Parameters], rows: HostRows) -> None:
     """Refuse what a grid cannot do."""
     if rows.inputs.shape[1] > DIMENSIONS:
         raise ValueError(
@@ -191,7 +191,7 @@ def check(starts: list[Parameters], rows: Rows) -> None:
         raise ValueError("method='grid' needs noise in every row: give a noise above 0, or take method='exact'")
 
 
-def starts_by_periodogram(starts: list[Parameters], rows: Rows, learn_noise: bool) -> list[Start]:
+def starts_by_periodogram(starts: list[Parameters], rows: HostRows, learn_noise: bool) -> list[Start]:
     """The starts moved to where the periodogram likes them best, the best of them first."""
     left = rows.targets
     if rows.basis.shape[1]:
@@ -213,11 +213,11 @@ def suits(starts: list[Start], inputs: np.ndarray) -> bool:
 
 
 def learn(
-    starts: list[Start], rows: Rows, max_iter: int, learn_noise: bool, least_noise: float, seed: int
-) -> tuple[Optimum, Problem]:
+    starts: list[Start], rows: HostRows, max_iter: int, learn_noise: bool, least_noise: float, seed: int
+) -> tuple[Optimum, GridProblem]:
     """Make the rows most probable, from the best start and from one that is close to it; no steps, no search."""
     if not max_iter:
-        problem = Problem(rows, lattice(starts[0].parameters.kernel, rows.inputs).grid, seed)
+        problem = GridProblem(rows, lattice(starts[0].parameters.kernel, rows.inputs).grid, seed)
         loss, _ = problem.loss_and_slope(starts[0].parameters)
         return Optimum(starts[0].parameters, loss, 1, Status.CONVERGED, starts[0].parameters), problem
     close = [start for start in starts if start.loss <= starts[0].loss + _ALIKE * len(rows.inputs)][:2]
@@ -232,11 +232,11 @@ def learn(
 
 
 def _search(
-    start: Parameters, rows: Rows, max_iter: int, learn_noise: bool, least_noise: float, seed: int
-) -> tuple[Optimum, Problem]:
+    start: Parameters, rows: HostRows, max_iter: int, learn_noise: bool, least_noise: float, seed: int
+) -> tuple[Optimum, GridProblem]:
     steps, made = 0, lattice(start.kernel, rows.inputs)
     for _ in range(_GRIDS):
-        problem = Problem(rows, made.grid, seed)
+        problem = GridProblem(rows, made.grid, seed)
         unit = len(rows.inputs) / _FIRST_STEP
         found = maximise(problem, start, start, max_iter, learn_noise, least_noise, unit=unit)
         steps += found.steps
@@ -317,7 +317,7 @@ def _at_points(interpolation: Any, values: Float[Array, "nodes m"]) -> Float[Arr
     return interpolation.mv(values)
 
 
-def posterior(parameters: Parameters, mean: Mean, problem: Problem, seed: int) -> GridPosterior:
+def posterior(parameters: Parameters, mean: Mean, problem: GridProblem, seed: int) -> GridPosterior:
     """Solve for the mean and for samples of the posterior on the grid."""
     rows, grid = problem.rows, problem.grid
     noise = float(parameters.noise)

@@ -32,7 +32,7 @@ _AT_HAND = 1000
 
 
 @storable
-class Rows(NamedTuple):
+class HostRows(NamedTuple):
     """Rows of a regression on the host; :class:`~thalweg.processes.exact.Observations` says what they are."""
 
     inputs: np.ndarray

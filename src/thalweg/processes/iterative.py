@@ -15,9 +15,9 @@ from jaxtyping import Array
 from thalweg.codec import storable
 from thalweg.kernels import Kernel
 from thalweg.processes.exact import Parameters
-from thalweg.processes.host import Rows
+from thalweg.processes.host import HostRows
 from thalweg.processes.means import Mean
-from thalweg.processes.solves import Nystrom, Solves, kernel_slope, nystrom, product, solve, strips
+from thalweg.processes.solves import NystromInverse, Solves, kernel_slope, nystrom, product, solve, strips
 
 TOLERANCE, _PRODUCTS = 2e-3, 400
 """A solve ends where residuals are this small against their right sides, or after so many products."""
@@ -49,7 +49,7 @@ class Climb:
     their right sides.
     """
 
-    rows: Rows
+    rows: HostRows
     mean: Mean
     seed: int
     _seen: list[tuple[np.ndarray, np.ndarray, float]] = field(default_factory=list)
@@ -189,7 +189,7 @@ def _functions(kernel: Kernel, frequencies: Array, prior: Array, points: Array) 
 _drawn = jax.jit(_functions)
 
 
-def posterior(parameters: Parameters, mean: Mean, rows: Rows, seed: int) -> PathwisePosterior:
+def posterior(parameters: Parameters, mean: Mean, rows: HostRows, seed: int) -> PathwisePosterior:
     """Solve for the mean, for samples of the posterior, and for vectors that the marginal likelihood is made of."""
     kernel, variances = parameters.kernel, jnp.asarray(rows.variances(float(parameters.noise)))
     keys = jax.random.split(jax.random.key(seed), 5)
@@ -237,7 +237,9 @@ def posterior(parameters: Parameters, mean: Mean, rows: Rows, seed: int) -> Path
     )
 
 
-def _log_determinant(found: Solves, preconditioner: Nystrom, probes: Array, columns: slice) -> tuple[float, float]:
+def _log_determinant(
+    found: Solves, preconditioner: NystromInverse, probes: Array, columns: slice
+) -> tuple[float, float]:
     """log det A = log det P + tr log(P^(−½) A P^(−½)), the trace from solves for columns of N(0, P); and its error."""
     lengths = np.asarray(jnp.sum(probes * preconditioner(probes), axis=0))
     values = lengths * found.log_quadratures(columns)

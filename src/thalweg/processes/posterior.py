@@ -129,7 +129,7 @@ class MixedPosterior:
     """The most plausible one."""
     noise: float
     mean: Mean
-    rows: host.Rows
+    rows: host.HostRows
     kernels: tuple[Kernel, ...]
     noises: tuple[float, ...]
     scale: float = 1.0
@@ -139,7 +139,7 @@ class MixedPosterior:
     coarse: ClassVar[bool] = False
 
     @classmethod
-    def of(cls, best: Parameters, mean: Mean, rows: host.Rows, drawn: list[Parameters]) -> "MixedPosterior":
+    def of(cls, best: Parameters, mean: Mean, rows: host.HostRows, drawn: list[Parameters]) -> "MixedPosterior":
         """Of parameters drawn from their posterior."""
         kernels = tuple(jax.tree.map(np.asarray, parameters.kernel) for parameters in (best, *drawn))
         noises = tuple(float(parameters.noise) for parameters in (best, *drawn))

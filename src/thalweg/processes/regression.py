@@ -21,7 +21,7 @@ from thalweg.processes import grid, host, iterative
 from thalweg.processes.evidence import Landscape, Optimum, maximise, plausible
 from thalweg.processes.exact import Observations, Parameters
 from thalweg.processes.grid import GridPosterior
-from thalweg.processes.host import Rows
+from thalweg.processes.host import HostRows
 from thalweg.processes.iterative import Climb, PathwisePosterior
 from thalweg.processes.learning import line_of_progress
 from thalweg.processes.means import KINDS, Mean
@@ -146,11 +146,11 @@ class _Given(NamedTuple):
         order = counted[np.lexsort(table.T)]
         return cls(inputs[order], targets[order], known[order], weights[order])
 
-    def merged(self, mean: Mean, separate: bool, chosen: np.ndarray | None = None) -> Rows:
+    def merged(self, mean: Mean, separate: bool, chosen: np.ndarray | None = None) -> HostRows:
         """Rows at one place made one, of their mean and their total weight, unless they are to stay ``separate``."""
         inputs, targets, known, weights = (array if chosen is None else array[np.sort(chosen)] for array in self)
         if separate:
-            return Rows(inputs, targets, mean.basis(inputs), known, weights, np.zeros(len(inputs)))
+            return HostRows(inputs, targets, mean.basis(inputs), known, weights, np.zeros(len(inputs)))
         # Equal places follow one another.
         places = np.column_stack([inputs, known])
         which = np.concatenate([[0], np.cumsum(np.any(places[1:] != places[:-1], axis=1))])
@@ -161,7 +161,7 @@ class _Given(NamedTuple):
         away = targets - offset - near[which]
         scatter = np.bincount(which, weights * np.sum(away**2, axis=1))
         inputs = inputs[first]
-        return Rows(inputs, targets[first] + near, mean.basis(inputs), known[first], total, scatter)
+        return HostRows(inputs, targets[first] + near, mean.basis(inputs), known[first], total, scatter)
 
 
 def fit_regressor(
@@ -240,7 +240,7 @@ def fit_regressor(
     return Regression(posterior, method, -loss, error, found.steps, found.status)
 
 
-def _where_computed(rows: Rows) -> Rows | Observations:
+def _where_computed(rows: HostRows) -> HostRows | Observations:
     return rows if host.serves(len(rows.inputs)) else Observations.padded(*rows)
 
 
@@ -254,7 +254,7 @@ def _way(rows: int) -> str:
 
 
 def _on_grid(
-    starts: list[Parameters], rows: Rows, mean: Mean, settings: RegressorSettings, free: bool, seed: int
+    starts: list[Parameters], rows: HostRows, mean: Mean, settings: RegressorSettings, free: bool, seed: int
 ) -> Regression | None:
     """The posterior on a grid; None where that was not asked for and is not the cheapest way."""
     if settings.method == "auto":
@@ -274,7 +274,7 @@ def _on_grid(
     return Regression(posterior, "grid", -loss, error, found.steps, found.status)
 
 
-def _starts(rows: Rows, mean: Mean, kernel: Kernel | type[Kernel] | None, noise: float | None) -> list[Parameters]:
+def _starts(rows: HostRows, mean: Mean, kernel: Kernel | type[Kernel] | None, noise: float | None) -> list[Parameters]:
     """Where to start: kernels in the units of the data."""
     away = rows.targets - rows.targets[:1]
     away = away - np.average(away, axis=0, weights=rows.weights)
@@ -296,12 +296,12 @@ class _Levels:
     given: _Given
     mean: Mean
     separate: bool
-    rows: Rows
+    rows: HostRows
     whole: bool
     """Whether the last part is all rows."""
     seed: int
 
-    def __iter__(self) -> Iterator[tuple[Rows | Observations | Climb, bool]]:
+    def __iter__(self) -> Iterator[tuple[HostRows | Observations | Climb, bool]]:
         """Parts, and whether it is the last."""
         count, here = len(self.rows.inputs), jax.default_backend() == "cpu"
         order = np.random.default_rng(self.seed).permutation(len(self.given.inputs))

@@ -63,7 +63,7 @@ def log_quadrature(sizes: np.ndarray, ratios: np.ndarray) -> float:
     return float(vectors[0] ** 2 @ np.log(np.maximum(values, np.finfo(np.float64).tiny)))
 
 
-class Nystrom(NamedTuple):
+class NystromInverse(NamedTuple):
     """P = U Uᵀ + D and its inverse by Woodbury's identity: a preconditioner for K + D.
 
     U is stored in float32, and what is made of it has the precision of the noise: where U Uᵀ is large against D, the
@@ -112,7 +112,7 @@ def _cut(array: Float[Array, "n m"]) -> Float[Array, "s k m"]:
 @partial(jax.jit, static_argnames="rank")
 def nystrom(
     kernel: Kernel, inputs: Float[Array, "n d"], noise: Float[Array, " n"], key: Key[Array, ""], rank: int
-) -> Nystrom:
+) -> NystromInverse:
     """The preconditioner made of k(x, pivots), a strip of rows at a time, with rows taken at random as pivots.
 
     Sums are those of what is stored, in the precision of the inputs, since I + UᵀD⁻¹U is as badly conditioned as A.
@@ -131,7 +131,7 @@ def nystrom(
 
     gram, scaled = jax.lax.scan(strip, jnp.zeros_like(among), (_cut(inputs), _cut(noise[:, None])))
     factor = jnp.linalg.cholesky(gram + jnp.eye(len(gram), dtype=gram.dtype))
-    return Nystrom(scaled, factor, noise)
+    return NystromInverse(scaled, factor, noise)
 
 
 def strips(count: int, width: int) -> tuple[int, int]:
@@ -171,7 +171,7 @@ class _System(NamedTuple):
 
     kernel: Kernel
     inputs: Array
-    precondition: Nystrom
+    precondition: NystromInverse
     right: Array
     goal: Array
 
@@ -223,7 +223,7 @@ def _advance(system: _System, state: _State, end: Array) -> _State:
 def solve(
     kernel: Kernel,
     inputs: Float[Array, "n d"],
-    preconditioner: Nystrom,
+    preconditioner: NystromInverse,
     right: Float[Array, "n m"],
     tol: float,
     max_iter: int,

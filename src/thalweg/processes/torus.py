@@ -163,7 +163,7 @@ def _inner(left: Array, right: Array) -> Float[Array, " m"]:
     return jnp.sum((jnp.conj(left) * right).real, axis=range(1, left.ndim))
 
 
-class Solves(NamedTuple):
+class GridSolves(NamedTuple):
     """B⁻¹ times the right sides, the coefficients of their conjugate gradients, and where they ended."""
 
     x: Array
@@ -177,7 +177,7 @@ class Solves(NamedTuple):
 
 def solve(
     gram: Gram, coordinates: Coordinates, preconditioner: Array, right: Array, tolerance: Float[Array, " m"]
-) -> Solves:
+) -> GridSolves:
     """Solve B x = right by preconditioned conjugate gradients, all columns at once."""
     apply = lambda w: w + coordinates.analysis(gram(coordinates.synthesis(w)))
     inverse = 1 / preconditioner
@@ -215,7 +215,7 @@ def solve(
     zero = jnp.zeros(width, jnp.int32)
     state = (jnp.zeros_like(right), right, _times(inverse, right), begun, table, table, zero, jnp.asarray(0))
     x, _, _, energy, steps, ratios, counts, _ = jax.lax.while_loop(go_on, step, state)
-    return Solves(x, steps, ratios, counts, jnp.sqrt(energy / jnp.where(begun > 0, begun, 1)))
+    return GridSolves(x, steps, ratios, counts, jnp.sqrt(energy / jnp.where(begun > 0, begun, 1)))
 
 
 class Evaluation(NamedTuple):
@@ -228,7 +228,7 @@ class Evaluation(NamedTuple):
     """Without the part of log det D."""
     known_determinant: Float[Array, ""]
     """log det P."""
-    solves: Solves
+    solves: GridSolves
     """Of targets, basis and probes; without the solutions."""
 
 
@@ -293,7 +293,7 @@ def mean_coefficients(given: Moments, right: Array, solved: Array, targets: int)
     return jnp.linalg.solve(inverse[targets:, targets:], inverse[targets:, :targets])
 
 
-def left_of_determinant(solves: Solves, probes: np.ndarray) -> np.ndarray:
+def left_of_determinant(solves: GridSolves, probes: np.ndarray) -> np.ndarray:
     """tr log P^(−½)BP^(−½) by Lanczos quadrature, from the conjugate gradients of each probe."""
     steps, ratios, counts = (np.asarray(part) for part in (solves.steps, solves.ratios, solves.counts))
     made = np.where(np.arange(len(steps))[:, None] < counts[None], steps, 0.0)

@@ -47,7 +47,9 @@ def made(kernel):
 
 def rows(mean="linear", targets=TARGETS):
     basis, weights = Mean.of(mean, INPUTS).basis(INPUTS), 1.0 + np.arange(24) % 3
-    return host.HostRows(INPUTS, targets, basis, np.linspace(0, 0.1, 24), weights, np.zeros(24))
+    return host.HostRows(
+        INPUTS, targets, basis, np.linspace(0, 0.1, 24), weights, np.zeros(24), weights, np.log(weights)
+    )
 
 
 def test_slopes_of_many_rows_are_estimates_from_draws(monkeypatch):
@@ -121,7 +123,7 @@ def test_rows_left_out_are_predicted_as_by_a_fit_without_them():
 def test_a_row_that_alone_determines_the_mean_is_not_predicted_by_others():
     inputs = np.array([[0.0], [0.0], [5.0]])
     basis = Mean("linear", np.zeros(1), np.ones(1), np.array([0])).basis(inputs)
-    data = host.HostRows(inputs, inputs, basis, np.zeros(3), np.ones(3), np.zeros(3))
+    data = host.HostRows(inputs, inputs, basis, np.zeros(3), np.ones(3), np.zeros(3), np.ones(3), np.zeros(3))
     found = data.solution(Parameters(made(Gaussian(1.0)), np.asarray(0.1)))
     assert np.isinf(exact.left_out(found, np, jax.scipy.linalg)[1][2])
 
@@ -168,7 +170,16 @@ def test_plausible_parameters_have_the_moments_of_their_density():
 
 
 def test_plausible_parameters_of_a_process_are_those_of_a_quadrature():
-    data = host.HostRows(INPUTS[:, :1], TARGETS[:, :1], np.ones((24, 1)), np.zeros(24), np.ones(24), np.zeros(24))
+    data = host.HostRows(
+        INPUTS[:, :1],
+        TARGETS[:, :1],
+        np.ones((24, 1)),
+        np.zeros(24),
+        np.ones(24),
+        np.zeros(24),
+        np.ones(24),
+        np.zeros(24),
+    )
     origin = Parameters(made(Gaussian(1.0, 1.0)), np.asarray(0.05))
     landscape = Landscape(data, origin, learn_noise=False)
     grid = np.stack(np.meshgrid(np.linspace(-3, 2, 41), np.linspace(-4, 6, 41), indexing="ij"), axis=-1).reshape(-1, 2)

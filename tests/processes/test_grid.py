@@ -30,7 +30,8 @@ def rows_of(dimension, known=True):
     targets = np.stack([np.sin(7 * inputs[:, 0]), inputs.sum(axis=1)], axis=1) + 0.1 * RNG.normal(size=(COUNT, 2))
     noise = np.where(np.arange(COUNT) % 2, 0.05, 0.0) if known else np.zeros(COUNT)
     weights = 1.0 + np.arange(COUNT) % 2
-    return HostRows(inputs, targets, Mean.of("linear", inputs).basis(inputs), noise, weights, 0.1 * (weights - 1))
+    basis = Mean.of("linear", inputs).basis(inputs)
+    return HostRows(inputs, targets, basis, noise, weights, 0.1 * (weights - 1), weights, np.log(weights))
 
 
 def around(dimension):

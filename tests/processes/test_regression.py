@@ -27,7 +27,8 @@ def observations(mean="constant", weights=None):
     basis = Mean.of(mean, ROWS).basis(ROWS)
     counted = np.ones(40) if weights is None else weights
     scatter = np.where(counted > 1, np.arange(40) / 40, 0.0)
-    return Observations.padded(ROWS, TARGETS, basis, np.linspace(0, 0.1, 40), counted, scatter)
+    known = np.linspace(0, 0.1, 40)
+    return Observations.padded(ROWS, TARGETS, basis, known, counted, scatter, counted, np.log(counted))
 
 
 def dense(parameters, rows):
@@ -59,7 +60,9 @@ def test_loss_and_slope_are_those_of_the_definition(name, mean):
 
 
 def test_strips_of_the_covariance_and_of_its_derivative_are_the_whole(monkeypatch):
-    rows = observations()._replace(real=jnp.ones(64), weights=jnp.ones(64))  # many rows are not padded
+    rows = observations()._replace(
+        real=jnp.ones(64), weights=jnp.ones(64), copies=jnp.ones(64)
+    )  # many rows are not padded
     matrix = jnp.asarray(RNG.normal(size=(64, 64)))
     matrix = matrix + matrix.T
     pull, diagonal = (lambda part: part(matrix)), jnp.diag(matrix)

@@ -33,7 +33,8 @@ class GPRegressor(RegressorMixin, MultiOutputMixin, Storable):
     noise
         The variance of the noise in y. Learned by default.
     alpha
-        Variance of noise that is known, a number or one for each row, beside ``noise``.
+        Variance of noise that is known, beside ``noise``: a number, which new observations have too, or one for each
+        row, which they have not.
     mean
         What the function returns to far from the rows: "constant" (default) and "linear", whose coefficients are found
         and their uncertainty counted, "zero", or a function of X that is subtracted from y (and makes ``save`` refuse).
@@ -134,7 +135,7 @@ class GPRegressor(RegressorMixin, MultiOutputMixin, Storable):
         y
             Numbers, or rows of several, which share the kernel and the noise.
         sample_weight
-            Weights of the rows; a row of weight 2 has half the noise.
+            Weights of the rows: the variance of a row's noise is divided by it. A row of weight 0 does not count.
         """
         with unharmed(self):
             self._fit(X, y, sample_weight)
@@ -171,6 +172,7 @@ class GPRegressor(RegressorMixin, MultiOutputMixin, Storable):
             seed=int(check_random_state(self.random_state).randint(2**31 - 1)),
         )
         self._posterior = found.posterior
+        self._known_of_all = float(self.alpha) if np.ndim(self.alpha) == 0 else 0.0
         self.kernel_ = found.posterior.kernel
         self.noise_ = found.posterior.noise
         self.log_marginal_likelihood_ = found.log_marginal_likelihood
@@ -202,8 +204,8 @@ class GPRegressor(RegressorMixin, MultiOutputMixin, Storable):
         mean = mean + self._offset(X)
         mean = mean[:, 0] if self._single else mean
         if return_cov:
-            return mean, spread + self._posterior.observation_noise * np.eye(len(X))
-        return (mean, np.sqrt(spread + self._posterior.observation_noise)) if return_std else mean
+            return mean, spread + self._observation_noise * np.eye(len(X))
+        return (mean, np.sqrt(spread + self._observation_noise)) if return_std else mean
 
     def latent(self, X: Any) -> tuple[np.ndarray, np.ndarray]:
         """Means and variances of the function itself, without noise."""
@@ -219,6 +221,11 @@ class GPRegressor(RegressorMixin, MultiOutputMixin, Storable):
         rng = np.random.default_rng(check_random_state(random_state).randint(2**31 - 1))
         drawn = self._posterior.sample(X, n_samples, rng) + self._offset(X)[:, :, None]
         return drawn[:, 0] if self._single else drawn
+
+    @property
+    def _observation_noise(self) -> float:
+        """The variance of a new observation around the function: what is known of all rows is known of it."""
+        return self._posterior.observation_noise + self._known_of_all
 
     def _checked(self, X: Any) -> np.ndarray:
         check_is_fitted(self)

@@ -102,10 +102,12 @@ def maximise(
     least_noise: float,
     worth: float = 1e-3,
     unit: float = 1.0,
+    furthest: float | None = None,
 ) -> Optimum:
     """Make the rows most probable, under a weak prior around an origin, until a step gains less than it is worth.
 
-    The first step is as long as the derivative in units of ``unit`` nats.
+    The first step is as long as the derivative in units of ``unit`` nats. A search goes no further than ``furthest``
+    from its start, in logarithms.
     """
     landscape = Landscape(rows, origin, learn_noise)
     centre = landscape.centre
@@ -122,7 +124,9 @@ def maximise(
         return total / unit, pull / unit
 
     lower, upper = centre - _FURTHEST, centre + _FURTHEST
-    if learn_noise:  # the last of them
+    if furthest is not None:
+        lower, upper = np.maximum(lower, best[1] - furthest), np.minimum(upper, best[1] + furthest)
+    elif learn_noise:  # the last of them
         lower[-1] = min(np.log(least_noise), centre[-1])
     # SciPy's tolerance is relative to a loss that is about as large as the number of rows.
     ends = {"ftol": worth / len(rows.inputs), "gtol": 1e-2 / unit}

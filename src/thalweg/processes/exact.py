@@ -67,6 +67,10 @@ class Observations(NamedTuple):
     """How often a row counts: its noise is divided by it."""
     scatter: Float[Array, " n"]
     """Squared differences, over targets, between the values that a row stands for and their mean."""
+    copies: Float[Array, " n"]
+    """How many values a row stands for: those that were seen at one place."""
+    shift: Float[Array, " n"]
+    """The logarithm of its weight less those of the values' own."""
     real: Float[Array, " n"]
 
     @classmethod
@@ -78,10 +82,12 @@ class Observations(NamedTuple):
         known: np.ndarray,
         weights: np.ndarray,
         scatter: np.ndarray,
+        copies: np.ndarray,
+        shift: np.ndarray,
     ) -> "Observations":
         """Rows of NumPy on the device."""
         size = length(len(inputs))
-        arrays = (inputs, targets, basis, known, weights, scatter, np.ones(len(inputs)))
+        arrays = (inputs, targets, basis, known, weights, scatter, copies, shift, np.ones(len(inputs)))
         return cls(*(jax.device_put(padded(array, size)) for array in arrays))
 
     def solution(self, parameters: Parameters) -> "Solution":
@@ -144,10 +150,10 @@ def solved(factor: Any, noise: Any, rows: Any, xp: Any, linalg: Any) -> Solution
         coefficients = linalg.cho_solve((basis_factor, True), basis.T @ left)
         left = left - basis @ coefficients
     weights = linalg.solve_triangular(factor, left, lower=True, trans=1)
-    # A row of weight w stands for w values at one place, whose differences are observed too.
-    counted = xp.where(rows.real > 0, rows.weights, 1.0)
-    variances = xp.where((rows.real > 0) & (counted != 1), noise + rows.known, 1.0)
-    repeats = xp.where(counted == 1, 0.0, (counted - 1) * xp.log(2 * np.pi * variances) + xp.log(counted))
+    # Of several values at one place the differences are observed too.
+    spare = xp.where(rows.real > 0, rows.copies - 1, 0.0)
+    variances = xp.where(spare > 0, noise + rows.known, 1.0)
+    repeats = spare * xp.log(2 * np.pi * variances) + xp.where(rows.real > 0, rows.shift, 0.0)
     constant = xp.sum(rows.real) / 2 * np.log(2 * np.pi) + xp.sum(repeats) / 2
     squares = xp.sum(left**2) + xp.sum(rows.scatter / variances)
     loss = squares / 2 + outputs * (xp.sum(xp.log(xp.diag(factor))) + constant)
@@ -183,8 +189,9 @@ def loss_and_slope(parameters: Parameters, rows: Observations, seed: int = 0) ->
         diagonal = outputs * jnp.sum(left**2, axis=1)
     diagonal = diagonal - jnp.sum(found.weights**2, axis=1)
     counted = jnp.where(rows.real > 0, rows.weights, 1.0)
-    variances = jnp.where(rows.real > 0, parameters.noise + rows.known, 1.0)
-    repeats = jnp.where(counted == 1, 0.0, (outputs * (counted - 1) - rows.scatter / variances) / variances)
+    spare = jnp.where(rows.real > 0, rows.copies - 1, 0.0)
+    variances = jnp.where(spare > 0, parameters.noise + rows.known, 1.0)
+    repeats = (outputs * spare - rows.scatter / variances) / variances
     slope = Parameters(
         kernel=kernel_slope(parameters.kernel, rows.inputs, pull, diagonal),
         noise=jnp.sum((diagonal / counted + repeats) * rows.real),

@@ -162,7 +162,7 @@ class GridProblem:
         noise = float(parameters.noise)
         found = self.evaluate(parameters)
         variances = noise + self.rows.known
-        grows = noise / variances * (self.targets * self.rows.weights - self.rows.scatter / variances)
+        grows = noise / variances * (self.targets * self.rows.copies - self.rows.scatter / variances)
         slope = Parameters(found.kernel_slope, found.noise_slope + float(np.sum(grows)) / 2)
         return self._loss(found, noise)[0], slope
 

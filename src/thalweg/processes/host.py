@@ -41,6 +41,8 @@ class HostRows(NamedTuple):
     known: np.ndarray
     weights: np.ndarray
     scatter: np.ndarray
+    copies: np.ndarray
+    shift: np.ndarray
 
     @property
     def real(self) -> np.ndarray:
@@ -54,11 +56,11 @@ class HostRows(NamedTuple):
     def constant(self, noise: float) -> float:
         """What −log p(y) holds beside the quadratic form and the determinant of the covariance of the rows."""
         variances = noise + self.known
-        several = self.weights != 1
-        repeats = (self.weights - 1) * np.log(2 * np.pi * variances) + np.log(self.weights)
+        several = self.copies > 1
+        repeats = np.sum((self.copies - 1)[several] * np.log(2 * np.pi * variances[several])) + np.sum(self.shift)
         scatter = np.sum(self.scatter[several] / variances[several])
         outputs = self.targets.shape[1]
-        return (outputs * (len(self.inputs) * np.log(2 * np.pi) + np.sum(repeats[several])) + scatter) / 2
+        return (outputs * (len(self.inputs) * np.log(2 * np.pi) + repeats) + scatter) / 2
 
     def solution(self, parameters: Parameters) -> Solution:
         """The factor of A, and what follows from it; a loss of NaN where A has none."""
@@ -75,8 +77,8 @@ class HostRows(NamedTuple):
         inverse = _inverse(found.factor)
         pull = dsyrk(-0.5, found.weights, outputs / 2, inverse, lower=1, overwrite_c=1)
         diagonal = pull.diagonal().copy()
-        variances = np.where(self.weights == 1, 1.0, parameters.noise + self.known)
-        repeats = (outputs * (self.weights - 1) - self.scatter / variances) / (2 * variances)
+        variances = np.where(self.copies > 1, parameters.noise + self.known, 1.0)
+        repeats = (outputs * (self.copies - 1) - self.scatter / variances) / (2 * variances)
         noise = parameters.noise * np.sum(diagonal / self.weights + repeats)
         if rise is None:
             size = length(len(pull))

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -18,7 +19,7 @@ from thalweg.codec import storable
 from thalweg.descent import Status
 from thalweg.kernels import Gaussian, Kernel, Matern12, Matern32, Matern52, Stationary
 from thalweg.processes import grid, host, iterative
-from thalweg.processes.evidence import Landscape, Optimum, maximise, plausible
+from thalweg.processes.evidence import Landscape, Optimum, Searched, maximise, plausible
 from thalweg.processes.exact import Observations, Parameters
 from thalweg.processes.grid import GridPosterior
 from thalweg.processes.host import HostRows
@@ -71,6 +72,12 @@ the rows, where a few that agree by chance would say that there is none, and on 
 
 _UNCERTAIN, _DRAWS = 500, (16, 64)
 """Rows up to which the uncertainty of parameters is counted, and how many are drawn: more where rows are few."""
+
+_SHORTER, _QUIETER = (1.0, 0.3, 0.1, 0.03), (1.0, 0.1, 0.01)
+"""Shares of lengthscales, and of the noise, at which the first rows are looked at for another start."""
+
+_TRUSTED = 1.0
+"""How far a search by slopes alone may take the logarithm of a parameter."""
 
 _RESTART_SPREAD = 1.0
 """Standard deviation of the logarithm of the parameters at a restart."""
@@ -150,7 +157,8 @@ class _Given(NamedTuple):
         """Rows at one place made one, of their mean and their total weight, unless they are to stay ``separate``."""
         inputs, targets, known, weights = (array if chosen is None else array[np.sort(chosen)] for array in self)
         if separate:
-            return HostRows(inputs, targets, mean.basis(inputs), known, weights, np.zeros(len(inputs)))
+            none = np.zeros(len(inputs))
+            return HostRows(inputs, targets, mean.basis(inputs), known, weights, none, none + 1, none)
         # Equal places follow one another.
         places = np.column_stack([inputs, known])
         which = np.concatenate([[0], np.cumsum(np.any(places[1:] != places[:-1], axis=1))])
@@ -160,8 +168,10 @@ class _Given(NamedTuple):
         near = np.stack([np.bincount(which, weights * part) for part in (targets - offset).T], axis=1) / total[:, None]
         away = targets - offset - near[which]
         scatter = np.bincount(which, weights * np.sum(away**2, axis=1))
+        shift = np.log(total) - np.bincount(which, np.log(weights))
         inputs = inputs[first]
-        return HostRows(inputs, targets[first] + near, mean.basis(inputs), known[first], total, scatter)
+        basis, copies = mean.basis(inputs), np.bincount(which).astype(float)
+        return HostRows(inputs, targets[first] + near, basis, known[first], total, scatter, copies, shift)
 
 
 def fit_regressor(
@@ -228,7 +238,14 @@ def fit_regressor(
             if settings.learn and found.status is not Status.INTERRUPTED and len(rows.inputs) <= _UNCERTAIN:
                 landscape = Landscape(rows, found.origin, noise is None)
                 count = int(np.clip(_DRAWS[0] * _UNCERTAIN // len(rows.inputs), *_DRAWS))
-                drawn = plausible(landscape, found.parameters, count, np.random.default_rng([seed, 1]))
+                draw = lambda best: plausible(landscape, best, count, np.random.default_rng([seed, 1]))
+                drawn = draw(found.parameters)
+                better = min(drawn, key=lambda one: landscape.value(landscape.logs(one)))
+                if landscape.value(landscape.logs(better)) < landscape.value(landscape.logs(found.parameters)) - 1:
+                    # The chain came upon what the search had missed.
+                    limits = settings.max_iter, noise is None, _LEAST_NOISE / _STARTING_NOISE * float(starts[0].noise)
+                    found = maximise(rows, better, found.origin, *limits)._replace(steps=found.steps)
+                    drawn, loss = draw(found.parameters), float(rows.solution(found.parameters).loss)
                 posterior = MixedPosterior.of(found.parameters, mean, rows, drawn)
             else:
                 posterior = ExactPosterior.of(found.parameters, mean, rows.inputs, solution)
@@ -331,7 +348,7 @@ def _learn(
     unit = float(starts[0].noise) / _STARTING_NOISE
     begun = [(start, start) for start in starts]
     begun += [(start, _moved(start, rng)) for _ in range(settings.restarts) for start in starts]
-    steps = 0
+    steps, former = 0, None
     found: list[Optimum] = []
     dear = _DEAR if jax.default_backend() == "cpu" else np.inf
     for part, last in levels:
@@ -343,6 +360,7 @@ def _learn(
             behind = losses - np.nanmin(losses) if np.any(np.isfinite(losses)) else 0 * losses
             begun = [begun[place] for place in np.argsort(losses) if not behind[place] >= _CLOSE]
             begun = begun[:1] if last and size > _SETTLED else begun
+        begun = begun if found else begun + [(start, _scanned(start, part, free)) for start in starts]
         limit = min(settings.max_iter, _LATER_STEPS) if found and (size > _SETTLED or not last) else settings.max_iter
         limit = min(limit, _CLIMBING_STEPS) if isinstance(part, Climb) else limit
         worth = max(_CLOSELY if last else _ROUGHLY, _WORTH_A_ROW * size)
@@ -350,12 +368,16 @@ def _learn(
         found = []
         with enough_threads(size):
             for origin, start in begun:
-                found.append(maximise(part, start, origin, limit, free, least, worth))
+                furthest = _TRUSTED if isinstance(part, Climb) else None
+                found.append(maximise(part, start, origin, limit, free, least, worth, furthest=furthest))
                 steps += found[-1].steps
                 place, outcome = f"{size} rows, start {len(found)} of {len(begun)}", f"log p(y) {-found[-1].loss:.2f}"
                 note(f"{place}, {steps} evaluations, {outcome}: {found[-1].parameters.kernel}")
                 if found[-1].status is Status.INTERRUPTED:
                     break
+        if isinstance(part, Climb) and former is not None:
+            found = [_checked(found[0], begun[0][1], former)]
+        former = part
         ranked = lambda one: one.loss + _handicap(one.parameters)
         found.sort(key=ranked)
         if any(one.status is Status.INTERRUPTED for one in found):
@@ -365,6 +387,23 @@ def _learn(
         best = {type(one.parameters.kernel): one for one in reversed(found) if ranked(one) < furthest}
         begun = [(one.origin, one.parameters) for one in sorted(best.values(), key=ranked)] or begun[:1]
     return found[0]._replace(steps=steps)
+
+
+def _scanned(start: Parameters, rows: Searched, free: bool) -> Parameters:
+    """The most probable of some starts with shorter lengthscales and less noise, where those are to be found."""
+    family = isinstance(start.kernel, Stationary) and hasattr(start.kernel, "lengthscale")
+    scaled = lambda share: eqx.tree_at(lambda k: k.lengthscale, start.kernel, share * start.kernel.lengthscale)
+    kernels = [scaled(share) for share in _SHORTER] if family else [start.kernel]
+    tried = [Parameters(kernel, share * start.noise) for kernel in kernels for share in (_QUIETER if free else (1.0,))]
+    losses = [float(rows.loss_and_slope(one)[0]) for one in tried]
+    return tried[int(np.nanargmin(losses))] if np.any(np.isfinite(losses)) else start
+
+
+def _checked(found: Optimum, before: Parameters, part: Searched) -> Optimum:
+    """What a search by slopes found, unless the rows looked at before say that it went astray."""
+    ahead, behind = (float(part.loss_and_slope(one)[0]) for one in (found.parameters, before))
+    astray = not ahead < behind + max(_CLOSE, 0.02 * len(part.inputs))
+    return found._replace(parameters=before) if astray else found
 
 
 def _handicap(parameters: Parameters) -> float:

@@ -111,7 +111,17 @@ def test_a_large_constant_does_not_lead_uphill(dtype):
 def test_a_run_that_only_climbs_returns_its_start():
     result = minimize(lambda x: jnp.sum(x**2), jnp.full(2, 0.1), step=1.01, steps=20)
     np.testing.assert_array_equal(result.x, 0.1)
-    assert "better than the start" in result.message
+    assert "worse than the start" in result.message
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_an_objective_that_comes_to_zero_ends_converged(dtype):
+    a = np.random.default_rng(0).normal(size=(30, 6))
+    with jax.enable_x64(dtype is np.float64):
+        left, right = jnp.asarray(a, dtype), jnp.asarray(a @ np.ones(6), dtype)
+        result = minimize(lambda x: jnp.sum((left @ x - right) ** 2), jnp.zeros(6, dtype))
+    assert result.status is Status.CONVERGED
+    np.testing.assert_allclose(result.x, 1, rtol=100 * np.finfo(dtype).eps)
 
 
 def test_backtracking_grows_again():

@@ -243,9 +243,11 @@ class _Run:
             self.note += f"The rounding of {trees.dtype(x)} hides what may be left to gain. "
         if self._may_have_risen(status) and (first := self._objective(self.start)) < (last := self._objective(x)):
             x = self.start
-            self.note += "No point was found that is better than the start, which is returned. "
+            self.note += "The last point is worse than the start, which is returned. "
             rounding = 100 * float(jnp.finfo(trees.dtype(x)).eps) * abs(first)
-            status = Status.DIVERGED if status.success and not last - first <= rounding else status
+            # What rose above all that it had been is not on its way.
+            risen = status.success or (status is Status.STEPS_SPENT and last >= np.nanmax(progress.history["value"]))
+            status = Status.DIVERGED if risen and not last - first <= rounding else status
         return Result(
             x=x,
             status=status,

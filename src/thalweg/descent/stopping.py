@@ -130,6 +130,7 @@ class Approach(NamedTuple):
     valued: Int[Array, ""]  # the step of the last value that was compared with
     reach: Scalar  # the longest size seen, forgotten as the square of the run's length
     largest: Scalar  # the largest residual seen
+    highest: Scalar  # the largest value seen
 
 
 _STRETCH = 10
@@ -143,6 +144,9 @@ _COARSE = 1e-6
 
 _CHANGED = 0.99
 """A residual that has fallen to this part of the largest shows that the steps move something."""
+
+_SINGLE = 1e-10
+"""A rounding unit above which digits are too few to be generous with."""
 
 
 class Tolerance(StoppingRule):
@@ -162,7 +166,8 @@ class Tolerance(StoppingRule):
     rtol
         None follows the dtype: the square root of its rounding unit, 1.5e-8 in float64, 3.5e-4 in float32.
     atol
-        Absolute tolerance: ‖G_k‖ ≤ atol is converged without more ado, as is kp far below the objective's rounding.
+        Absolute tolerance: ‖G_k‖ ≤ atol is converged without more ado, as is kp far below the objective's rounding, and
+        an objective that is 0 up to the square of the rounding unit times what it was.
     in_a_row
         Looks that must agree. One will do for exact gradients; a noisy one can be small by luck.
 
@@ -184,7 +189,7 @@ class Tolerance(StoppingRule):
     def init(self) -> PyTree:
         """Nothing seen yet."""
         none, zero = number_of(0, jnp.int32), number_of(0)
-        return Approach(none, none, (zero,) * 4, zero, none, none, none, zero, none, none, zero, zero)
+        return Approach(none, none, (zero,) * 4, zero, none, none, none, zero, none, none, zero, zero, zero)
 
     def update(self, state: PyTree, record: Record) -> tuple[PyTree, Code]:
         """Add what the steps since the last look have promised; compare it with what is left."""
@@ -216,8 +221,12 @@ class Tolerance(StoppingRule):
         largest = xp.maximum(state.largest, xp.where(known, residual, 0))
         # Steps too short to change the slope say nothing of where they are.
         moved = residual <= _CHANGED * largest
+        # An objective that has come to 0, as seen from where it was: its own rounding goes to 0 with it.
+        highest = xp.maximum(state.highest, value)
+        none = (4 if eps > _SINGLE else 1000) * eps**2 * highest
+        gone = xp.isfinite(record.value) & (value <= none) & (left <= 100 * none)
         near = (residual <= self.atol.astype(kind)) | (
-            moved & fresh & (left <= xp.minimum(rtol, 100 * eps) * eps * value)
+            moved & fresh & (gone | (left <= xp.minimum(rtol, 100 * eps) * eps * value))
         )
         # Promises that do not fall from one part of the second half to the next but one are those of a valley's floor.
         falling = (others[2] > 0) & (others[0] <= others[2])
@@ -234,7 +243,9 @@ class Tolerance(StoppingRule):
             near | (falls >= xp.where(coarse, 3, 2)) | (shared >= xp.maximum(self.in_a_row, 3))
         )
         since, after = xp.where(begins | waited, step, state.since), xp.where(begins | waited, 0, after)
-        following = Approach(step, end, blocks, total, agreed, shared, since, after, falls, valued, reach, largest)
+        following = Approach(
+            step, end, blocks, total, agreed, shared, since, after, falls, valued, reach, largest, highest
+        )
         return following, when(converged, Status.CONVERGED)
 
 

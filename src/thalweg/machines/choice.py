@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, cast
 import numpy as np
 
 from thalweg.kernels import Kernel
-from thalweg.machines.folds import RIDGES, Found, Sample, left_out, sample
+from thalweg.machines.folds import Found, Sample, left_out, sample
 from thalweg.machines.learners import Learner, in_precision, start
 from thalweg.machines.losses import HuberLoss, LogisticLoss, QuantileLoss, SoftmaxLoss
 from thalweg.machines.methods import Settings
@@ -72,11 +72,10 @@ def choose(rows: Rows, settings: Settings, seed: int, dtype: Any) -> tuple[Kerne
     best, median = tried(seen.in_unit(unit))
     base = unit * median
     if best is not None and loss.by_squares:
-        logistic = isinstance(loss, LogisticLoss | SoftmaxLoss)
-        # Chances that are learned from chance are worse than a constant.
-        times, ridge = (several[-1], RIDGES[-1]) if logistic and not best.sure else (best.times, best.ridge)
+        times = best.times
         if search_alpha:
-            alpha = max(ridge * best.curvature, _LEAST_LOGISTIC) if logistic else ridge
+            logistic = isinstance(loss, LogisticLoss | SoftmaxLoss)
+            alpha = max(best.ridge * best.curvature, _LEAST_LOGISTIC) if logistic else best.ridge
     by_trial = search_kernel or search_alpha
     if by_trial and many and not (loss.by_squares and len(rows) <= settings.block_size):
         trials = _Trials(rows, settings, seed, dtype)

@@ -15,7 +15,7 @@ FEWEST = 40
 
 # Rows that are looked at, and of those the rows that are left out in turn.
 _LOOKED_AT, _MOST = 2000, 320
-RIDGES = tuple(10.0 ** (k / 2) for k in range(-6, 5))
+_RIDGES = tuple(10.0 ** (k / 2) for k in range(-6, 5))
 # Of features whose standard deviations differ by less than the first factor one scale is as good as another. Where too
 # few rows are there to choose by, each feature has its own from the second factor on.
 _ALIKE, _APART = 1.5, 10.0
@@ -85,16 +85,12 @@ def sample(rows: Rows, seed: int) -> Sample:
 
 
 class Found(NamedTuple):
-    """What left the smallest errors: how large they were, a multiplier, a ridge, and the mean of p(1 − p) there.
-
-    It is ``sure`` if they are smaller than those of a constant by more than two standard errors.
-    """
+    """What left the smallest errors: how large they were, a multiplier, a ridge, and the mean of p(1 − p) there."""
 
     errors: float
     times: float
     ridge: float
     curvature: float
-    sure: bool = True
 
 
 def left_out(rows: Sample, multipliers: Sequence[float], kernel: Callable[[float], Any]) -> Found | None:
@@ -113,13 +109,11 @@ def left_out(rows: Sample, multipliers: Sequence[float], kernel: Callable[[float
         with enough_threads(len(K)):
             values, vectors = np.linalg.eigh(root * K * root.T)
         values, coordinates = np.maximum(values, 0), vectors.T @ (root * y)
-        for ridge in RIDGES:
+        for ridge in _RIDGES:
             kept = ridge / (values + ridge)
             errors = (vectors @ (kept[:, None] * coordinates)) / root / (vectors**2 @ kept)[:, None]
             score = float(np.sum(weights[:, None] * errors**2))
             if score < best.errors:
                 p = np.clip(y - errors + mean, 0, 1)
-                gains = np.sum(weights[:, None] * (y**2 - errors**2), axis=1)
-                sure = bool(np.sum(gains) > 2 * np.sqrt(np.sum((gains - np.mean(gains)) ** 2)))
-                best = Found(score, times, ridge, float(np.mean(p * (1 - p))), sure)
+                best = Found(score, times, ridge, float(np.mean(p * (1 - p))))
     return best

@@ -59,7 +59,7 @@ def test_a_finished_run_is_not_run_again(tmp_path):
 def test_a_converged_run_is_taken_up_only_by_a_stricter_rule(tmp_path):
     path = tmp_path / "run.thalweg"
     # So badly scaled that much is left after the first run.
-    valley = lambda x: 1 + jnp.sum((A @ (x * jnp.asarray(0.5 ** np.arange(6))) - b) ** 2)
+    valley = lambda x: 1 + jnp.sum((A @ (x * jnp.asarray(0.75 ** np.arange(6))) - b) ** 2)
     run = lambda tol: minimize(valley, jnp.zeros(6), tol=tol, checkpoint=path)
     first, again, further = run(1e-2), run(1e-2), run(1e-6)
     assert first.status is again.status is further.status is Status.CONVERGED

@@ -226,6 +226,7 @@ SIZES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", [np.float32, np.float64], ids=["float32", "float64"])
 @pytest.mark.parametrize("name", SIZES)
 def test_sizes_that_vary_or_vanish_are_not_convergence(name, dtype):

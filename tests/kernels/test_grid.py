@@ -95,6 +95,7 @@ MORE = [("sum", (7, 6)), ("sum", (5, 4, 6)), ("product", (9,))]
 CASES = [("sum", (9,)), *(pytest.param(*case, marks=pytest.mark.slow) for case in MORE)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "shape"), CASES)
 def test_kernel_operators_are_the_dense_interpolated_kernel(name, shape):
     grid, points = grid_and_points(shape)

@@ -264,6 +264,7 @@ def test_intervals_are_quantiles_of_the_mixture():
     assert np.array_equal(model.predict(X), (model.predict_proba(X)[:, 1] > 0.5).astype(int))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [PoissonGLM, NegativeBinomialGLM])
 def test_counts_without_an_event_leave_the_rates_possible_that_they_do(kind):
     """Seen: the intercept's interval covered in 0 of 46 such runs, since the prior of the log rate decided alone."""
@@ -316,6 +317,7 @@ def test_a_column_lost_in_its_offset_is_told():
         GaussianGLM().fit(X + np.array([0, 1e13]), y)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shape", [(12, 30), (30, 100)])
 def test_more_features_than_rows_leave_predictions_of_a_sensible_width(shape):
     """Seen: forty times too wide, since the degrees of freedom left were taken for one."""

@@ -88,6 +88,18 @@ def test_two_targets_share_the_kernel():
     assert both.sample_y(NEW[:4], 3).shape == (4, 2, 3)
 
 
+def test_targets_in_different_units_have_their_own_intervals():
+    units = np.array([1e-3, 1e4])
+    both = GPRegressor("rbf", restarts=0, random_state=0).fit(X, Y[:, None] * units)
+    one = GPRegressor("rbf", restarts=0, random_state=0).fit(X, Y)
+    mean, std = both.predict(NEW, return_std=True)
+    assert std.shape == (400, 2)
+    expected, spread = one.predict(NEW, return_std=True)
+    np.testing.assert_allclose(mean / units, np.stack([expected] * 2, axis=1), atol=0.05)
+    np.testing.assert_allclose(std / units, np.stack([spread] * 2, axis=1), rtol=0.2)
+    np.testing.assert_allclose(both.latent(NEW)[1] / units**2, np.stack([one.latent(NEW)[1]] * 2, axis=1), atol=0.02)
+
+
 def test_known_noise_of_each_row():
     alpha = np.where(np.arange(120) < 60, 1e-4, 100.0)
     found = GPRegressor(Gaussian([1.0, 5.0]), alpha=alpha, noise=0.0, learn=False).fit(X, Y)
@@ -159,6 +171,6 @@ def test_odd_data_give_finite_means_and_positive_deviations(rows, targets):
 
 def test_searches_are_shown_if_asked_for(capsys):
     GPRegressor("rbf", restarts=1, verbose=True, random_state=0).fit(X[:20], Y[:20])
-    assert "20 rows, start 2 of 2" in capsys.readouterr().out
+    assert "20 rows, start 3 of 3" in capsys.readouterr().out
     GPRegressor("rbf", restarts=1, random_state=0).fit(X[:20], Y[:20])
     assert not capsys.readouterr().out

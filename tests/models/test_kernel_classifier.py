@@ -439,4 +439,3 @@ def test_an_interrupted_choice_leaves_the_model_as_it_was(monkeypatch):
     with pytest.raises(KeyboardInterrupt):
         model.fit(X, y)
     np.testing.assert_array_equal(model.predict_proba(X), before)
-

@@ -169,6 +169,7 @@ def test_plausible_parameters_have_the_moments_of_their_density():
     assert within_errors(moments, np.array([0, 1, 0.5, 1.0, 0, 1.5]))
 
 
+@pytest.mark.slow
 def test_plausible_parameters_of_a_process_are_those_of_a_quadrature():
     data = host.HostRows(
         INPUTS[:, :1],

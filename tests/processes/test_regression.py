@@ -213,6 +213,7 @@ def test_values_on_the_way_are_what_slopes_add_up_to(monkeypatch):
     np.testing.assert_allclose(values, expected - expected[0], atol=0.02 * np.ptp(expected))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mean", ["zero", "linear"])
 def test_the_likelihood_of_the_iterative_way_is_the_exact_one_within_its_error(mean, monkeypatch):
     monkeypatch.setattr(iterative, "_rank", lambda: 4)

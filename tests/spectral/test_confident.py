@@ -44,6 +44,7 @@ def test_a_bump_that_nothing_can_see_is_said():
     assert "f is 0 wherever it was tried" in e.message
 
 
+@pytest.mark.slow
 def test_what_cannot_be_expanded_is_factorised(monkeypatch):
     monkeypatch.setattr("thalweg.spectral.exact._AT_ONCE", {"cholesky": 10, "eigenvalues": 10, "products": 10})
     A = np.diag(np.linspace(0.0, 1.0, 61))
@@ -105,6 +106,7 @@ def test_the_entropy_of_pure_and_mixed_states():
         sp.entropy(np.diag([0.6, 0.5, -0.1]), KEY)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", [ml_dtypes.bfloat16, np.float16])
 def test_half_precision_is_computed_in_float32_and_more(dtype):
     points = jnp.asarray(RNG.uniform(size=(40, 2)).astype(dtype))
@@ -144,6 +146,7 @@ def test_a_kernel_in_float32_is_factorised_in_float64_entries_and_all():
     assert abs(float(products.value) - truth) < 5 * float(products.standard_error)
 
 
+@pytest.mark.slow
 def test_an_end_that_takes_more_steps_to_settle_is_not_refused():
     """κ = 2e5, one eigenvalue apart from the rest: refused after 200 products."""
     eigenvalues = np.append(10.0**-5.2, np.logspace(-3, 0, 399))

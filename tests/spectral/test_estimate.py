@@ -33,6 +33,7 @@ def paper():
     return sp.plan("log", A, KEY, probes=4, gradient="paper", degree=12)
 
 
+@pytest.mark.slow
 def test_transformations_agree(plan):
     value = lambda a, key: plan.estimate(a, key).value
     tangent = jnp.asarray(with_spectrum(np.linspace(-1, 1, 30), 7))
@@ -348,6 +349,7 @@ def _scaled(theta, matrix, block):
     return theta[0] * (matrix @ block) + theta[1] * block
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("side", [9, 260])
 def test_columns_in_groups_make_the_estimate_of_the_whole_block(side, monkeypatch):
     """A sparse matrix takes its columns eight at a time: fewer loops to compile, the same sums."""

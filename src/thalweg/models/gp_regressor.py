@@ -60,7 +60,8 @@ class GPRegressor(RegressorMixin, MultiOutputMixin, Storable):
     Attributes
     ----------
     kernel_ : Kernel
-        The kernel, in the units of the data; where several are averaged, the most plausible.
+        The kernel, in the units of the data, of several targets in their standard deviations; where several are
+        averaged, the most plausible.
     noise_ : float
         The variance of the noise, as the kernel's.
     log_marginal_likelihood_ : float
@@ -133,7 +134,8 @@ class GPRegressor(RegressorMixin, MultiOutputMixin, Storable):
         X
             Rows of features.
         y
-            Numbers, or rows of several, which share the kernel and the noise.
+            Numbers, or rows of several, which share the kernel and the noise, counted in each one's standard deviation
+            unless a kernel, noise or alpha is given.
         sample_weight
             Weights of the rows: the variance of a row's noise is divided by it. A row of weight 0 does not count.
         """
@@ -153,6 +155,8 @@ class GPRegressor(RegressorMixin, MultiOutputMixin, Storable):
         self._single = y.ndim == 1
         targets = y[:, None] if self._single else y
         self._subtracted = self.mean if callable(self.mean) else None
+        free = self.learn and self.noise is None and not np.any(self.alpha) and not isinstance(kernel, Kernel)
+        self._units = _units(targets) if free and targets.shape[1] > 1 else np.ones(targets.shape[1])
         settings = processes.RegressorSettings(
             method=self.method,
             learn=bool(self.learn),
@@ -163,7 +167,7 @@ class GPRegressor(RegressorMixin, MultiOutputMixin, Storable):
         )
         found = processes.fit_regressor(
             X,
-            targets - self._offset(X),
+            (targets - self._offset(X)) / self._units,
             settings,
             kernel,
             None if self.noise is None and self.learn else float(self.noise or 0.0),
@@ -175,7 +179,7 @@ class GPRegressor(RegressorMixin, MultiOutputMixin, Storable):
         self._known_of_all = float(self.alpha) if np.ndim(self.alpha) == 0 else 0.0
         self.kernel_ = found.posterior.kernel
         self.noise_ = found.posterior.noise
-        self.log_marginal_likelihood_ = found.log_marginal_likelihood
+        self.log_marginal_likelihood_ = found.log_marginal_likelihood - len(X) * float(np.sum(np.log(self._units)))
         self.log_marginal_likelihood_error_ = found.error
         self.method_ = found.method
         self.n_iter_ = found.steps
@@ -195,32 +199,37 @@ class GPRegressor(RegressorMixin, MultiOutputMixin, Storable):
     def predict(self, X: Any, return_std: bool = False, return_cov: bool = False) -> Any:
         """The mean of y at new rows, with its standard deviation or covariance, noise included, if asked for.
 
-        Of several targets all have the same standard deviation.
+        Of several targets each has its own, in a last axis.
         """
         X = self._checked(X)
         if return_std and return_cov:
             raise ValueError("return_std and return_cov cannot both be True")
         mean, spread = self._posterior.predict(X, full=return_cov)
-        mean = mean + self._offset(X)
-        mean = mean[:, 0] if self._single else mean
         if return_cov:
-            return mean, spread + self._observation_noise * np.eye(len(X))
-        return (mean, np.sqrt(spread + self._observation_noise)) if return_std else mean
+            return self._means(mean, X), self._spreads(spread + self._observation_noise * np.eye(len(X)))
+        deviation = self._spreads(np.sqrt(spread + self._observation_noise), power=1)
+        return (self._means(mean, X), deviation) if return_std else self._means(mean, X)
 
     def latent(self, X: Any) -> tuple[np.ndarray, np.ndarray]:
         """Means and variances of the function itself, without noise."""
         X = self._checked(X)
         mean, variance = self._posterior.predict(X)
-        mean = mean + self._offset(X)
-        return mean[:, 0] if self._single else mean, variance
+        return self._means(mean, X), self._spreads(variance)
 
     def sample_y(self, X: Any, n_samples: int = 1, random_state: Any = 0) -> np.ndarray:
         """Functions drawn from the posterior at some rows, without noise, one in each (last) column."""
         X = self._checked(X)
         n_samples = arguments.whole("n_samples", n_samples)
         rng = np.random.default_rng(check_random_state(random_state).randint(2**31 - 1))
-        drawn = self._posterior.sample(X, n_samples, rng) + self._offset(X)[:, :, None]
+        drawn = self._posterior.sample(X, n_samples, rng) * self._units[:, None] + self._offset(X)[:, :, None]
         return drawn[:, 0] if self._single else drawn
+
+    def _means(self, mean: np.ndarray, X: np.ndarray) -> np.ndarray:
+        mean = mean * self._units + self._offset(X)
+        return mean[:, 0] if self._single else mean
+
+    def _spreads(self, spread: np.ndarray, power: int = 2) -> np.ndarray:
+        return spread if self._single else spread[..., None] * self._units**power
 
     @property
     def _observation_noise(self) -> float:
@@ -250,3 +259,9 @@ class GPRegressor(RegressorMixin, MultiOutputMixin, Storable):
 
     def _warn(self, message: str) -> None:
         warnings.warn(message, ConvergenceWarning, stacklevel=6)
+
+
+def _units(targets: np.ndarray) -> np.ndarray:
+    """Standard deviations of the columns, 1 for those that are constant up to rounding."""
+    found = np.std(targets - targets[:1], axis=0)
+    return np.where(found > 1e-12 * np.max(np.abs(targets), axis=0), found, 1.0)

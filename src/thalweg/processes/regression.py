@@ -7,7 +7,7 @@ Everything here runs in float64, inside a scope.
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple
+from typing import ClassVar
 
 import equinox as eqx
 import jax
@@ -21,6 +21,7 @@ from thalweg.kernels import Gaussian, Kernel, Matern12, Matern32, Matern52, Stat
 from thalweg.processes import grid, host, iterative
 from thalweg.processes.evidence import Landscape, Optimum, Searched, maximise, plausible
 from thalweg.processes.exact import Observations, Parameters
+from thalweg.processes.given import Given
 from thalweg.processes.grid import GridPosterior
 from thalweg.processes.host import HostRows
 from thalweg.processes.iterative import Climb, PathwisePosterior
@@ -137,43 +138,6 @@ class Regression:
         return self.posterior.residual <= iterative.TOLERANCE
 
 
-class _Given(NamedTuple):
-    """Rows that count, as they came but for their order."""
-
-    inputs: np.ndarray
-    targets: np.ndarray
-    known: np.ndarray
-    weights: np.ndarray
-
-    @classmethod
-    def of(cls, inputs: np.ndarray, targets: np.ndarray, known: np.ndarray, weights: np.ndarray) -> "_Given":
-        """In an order that does not depend on that given."""
-        counted = np.flatnonzero(weights > 0)
-        table = np.column_stack([weights, targets, known, inputs])[counted]
-        order = counted[np.lexsort(table.T)]
-        return cls(inputs[order], targets[order], known[order], weights[order])
-
-    def merged(self, mean: Mean, separate: bool, chosen: np.ndarray | None = None) -> HostRows:
-        """Rows at one place made one, of their mean and their total weight, unless they are to stay ``separate``."""
-        inputs, targets, known, weights = (array if chosen is None else array[np.sort(chosen)] for array in self)
-        if separate:
-            none = np.zeros(len(inputs))
-            return HostRows(inputs, targets, mean.basis(inputs), known, weights, none, none + 1, none)
-        # Equal places follow one another.
-        places = np.column_stack([inputs, known])
-        which = np.concatenate([[0], np.cumsum(np.any(places[1:] != places[:-1], axis=1))])
-        first = np.concatenate([[True], which[1:] != which[:-1]])
-        total = np.bincount(which, weights)
-        offset = targets[first][which]  # near which nothing is lost to rounding
-        near = np.stack([np.bincount(which, weights * part) for part in (targets - offset).T], axis=1) / total[:, None]
-        away = targets - offset - near[which]
-        scatter = np.bincount(which, weights * np.sum(away**2, axis=1))
-        shift = np.log(total) - np.bincount(which, np.log(weights))
-        inputs = inputs[first]
-        basis, copies = mean.basis(inputs), np.bincount(which).astype(float)
-        return HostRows(inputs, targets[first] + near, basis, known[first], total, scatter, copies, shift)
-
-
 def fit_regressor(
     inputs: np.ndarray,
     targets: np.ndarray,
@@ -213,7 +177,7 @@ def fit_regressor(
     (True, True)
     """
     ones = np.ones(len(inputs))
-    given = _Given.of(inputs, targets, 0 * ones if known is None else known, ones if weights is None else weights)
+    given = Given.of(inputs, targets, 0 * ones if known is None else known, ones if weights is None else weights)
     mean = Mean.of(settings.mean, given.inputs, given.weights)
     separate = isinstance(kernel, Kernel) and not kernel.stationary  # each row has its own white noise
     rows = given.merged(mean, separate)
@@ -310,7 +274,7 @@ def _starts(rows: HostRows, mean: Mean, kernel: Kernel | type[Kernel] | None, no
 class _Levels:
     """Parts of the rows that a search looks at one after another."""
 
-    given: _Given
+    given: Given
     mean: Mean
     separate: bool
     rows: HostRows
@@ -395,6 +359,7 @@ def _scanned(start: Parameters, rows: Searched, free: bool) -> Parameters:
     scaled = lambda share: eqx.tree_at(lambda k: k.lengthscale, start.kernel, share * start.kernel.lengthscale)
     kernels = [scaled(share) for share in _SHORTER] if family else [start.kernel]
     tried = [Parameters(kernel, share * start.noise) for kernel in kernels for share in (_QUIETER if free else (1.0,))]
+    tried = [jax.tree.map(np.asarray, one) for one in tried]
     losses = [float(rows.loss_and_slope(one)[0]) for one in tried]
     return tried[int(np.nanargmin(losses))] if np.any(np.isfinite(losses)) else start
 

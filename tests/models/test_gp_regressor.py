@@ -20,8 +20,12 @@ def model():
     return GPRegressor(random_state=0).fit(X, Y)
 
 
+# Weights are precisions: a row seen twice says how large the noise is, one of weight 2 does not.
+NOT_REPEATS = {"check_sample_weight_equivalence_on_dense_data": "weights divide the noise, and repeat nothing"}
+
+
 @pytest.mark.slow
-@parametrize_with_checks([GPRegressor("rbf", restarts=0)])
+@parametrize_with_checks([GPRegressor("rbf", restarts=0)], expected_failed_checks=lambda _: NOT_REPEATS)
 def test_contract(estimator, check):
     check(estimator)
 
@@ -98,6 +102,34 @@ def test_targets_in_different_units_have_their_own_intervals():
     np.testing.assert_allclose(mean / units, np.stack([expected] * 2, axis=1), atol=0.05)
     np.testing.assert_allclose(std / units, np.stack([spread] * 2, axis=1), rtol=0.2)
     np.testing.assert_allclose(both.latent(NEW)[1] / units**2, np.stack([one.latent(NEW)[1]] * 2, axis=1), atol=0.02)
+
+
+def test_weights_are_precisions_and_leave_the_noise_to_be_learned():
+    rng = np.random.default_rng(1)
+    x, sd = rng.uniform(0, 6, size=(100, 1)), rng.uniform(0.1, 0.5, size=100)
+    y = np.sin(x[:, 0]) + sd * rng.normal(size=100)
+    new = np.linspace(0, 6, 50)[:, None]
+    plain, twice, precise = (
+        GPRegressor("rbf", restarts=0, random_state=0).fit(x, y, sample_weight=weights)
+        for weights in (None, np.full(100, 2.0), 1 / sd**2)
+    )
+    assert twice.noise_ == pytest.approx(2 * plain.noise_, rel=0.05)
+    np.testing.assert_allclose(twice.latent(new)[0], plain.latent(new)[0], atol=0.02)
+    assert precise.noise_ == pytest.approx(1, rel=0.5)
+    assert np.sqrt(np.mean((precise.latent(new)[0] - np.sin(new[:, 0])) ** 2)) < 0.1
+
+
+def test_short_periods_are_not_taken_for_noise():
+    rng = np.random.default_rng(0)
+    x = rng.uniform(0, 1, size=(300, 1))
+    model = GPRegressor("rbf", restarts=0, random_state=0).fit(x, np.sin(100 * x[:, 0]) + 0.1 * rng.normal(size=300))
+    assert model.noise_ == pytest.approx(0.01, rel=0.5)
+
+
+def test_noise_that_all_rows_are_known_to_have_is_that_of_new_ones():
+    model = GPRegressor("rbf", alpha=0.04, restarts=0, random_state=0).fit(X, Y)
+    mean, std = model.predict(NEW, return_std=True)
+    assert 0.9 < np.mean(np.abs(OBSERVED - mean) < 1.96 * std) < 0.99
 
 
 def test_known_noise_of_each_row():

@@ -106,7 +106,7 @@ def gpytorch(name: str) -> dict:
 
 def in_process(library: str, names: list[str], limit: float) -> dict[str, dict]:
     """Run a library over the sets in a process of its own; what is found before the time is up counts."""
-    command = [sys.executable, "-m", "benchmarks.gp_regressor_gpu", "--library", library, *names]
+    command = [sys.executable, "-m", "benchmarks.gp_regressor_gpu", "--contender", library, *names]
     found = {}
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         began = time.perf_counter()
@@ -123,14 +123,14 @@ def in_process(library: str, names: list[str], limit: float) -> dict[str, dict]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--library", choices=("ours", "gpytorch"), help="only this one, in this process")
+    parser.add_argument("--contender", choices=("ours", "gpytorch"), help="only this one, in this process")
     parser.add_argument("--limit", type=float, default=1e9, help="seconds for each library")
     parser.add_argument("sets", nargs="*", default=list(SETS))
     options = parser.parse_args()
-    if options.library:
+    if options.contender:
         for name in options.sets:
             try:
-                one = {"ours": ours, "gpytorch": gpytorch}[options.library](name)
+                one = {"ours": ours, "gpytorch": gpytorch}[options.contender](name)
             except Exception as error:  # a set that does not fit is a result
                 one = {"error": f"{type(error).__name__}: {error}"[:300]}
             print(json.dumps({"set": name, **one}), flush=True)

@@ -352,18 +352,6 @@ class Classifier(ClassifierMixin, GeneralisedLinearModel):
             raise ValueError(f"y must hold the classes {self.classes_} only, found {unknown}")
         return np.searchsorted(self.classes_, y).astype(np.float64)
 
-    def _warn_of_lost_columns(self, X: np.ndarray) -> None:
-        """What a column varies by may be no more than the rounding of its size; it then counts as constant."""
-        lost = (np.ptp(X, axis=0) > 0) & (np.std(X, axis=0) <= _LOST * np.max(np.abs(X), axis=0))
-        if self.fit_intercept and np.any(lost):
-            names = ", ".join(name for name, is_lost in zip(self._names(), lost, strict=True) if is_lost)
-            warnings.warn(
-                f"X varies by less than {_LOST:g} of its size in {names}, which is rounding, and is taken for constant "
-                f"there: subtract from such columns what all rows have in common, before they are rounded",
-                UserWarning,
-                stacklevel=5,
-            )
-
     def _reweighted(self, targets: np.ndarray, weights: np.ndarray) -> np.ndarray:
         if self.class_weight is None:
             return weights

@@ -23,6 +23,7 @@ from thalweg.processes import torus
 from thalweg.processes.evidence import Optimum, maximise
 from thalweg.processes.exact import Parameters
 from thalweg.processes.host import HostRows
+from thalweg.processes.iterative import refuse
 from thalweg.processes.means import Mean
 from thalweg.processes.scan import Start, best_start, periodogram
 from thalweg.processes.torus import Coordinates, Moments, flat
@@ -279,19 +280,14 @@ class GridPosterior:
 
     def predict(self, new: np.ndarray, full: bool = False) -> tuple[np.ndarray, np.ndarray]:
         """Means of the function at new inputs, a column per target, and its variances from the samples."""
-        if full:
-            raise ValueError(
-                f"the covariance between points needs method='exact': here variances come from {_SAMPLES} samples, "
-                "which sample_y gives"
-            )
+        refuse(full, _SAMPLES)
         mean, differences, inside = self._parts(new)
         variances = np.mean(differences**2, axis=1)
         return mean, np.where(inside, variances, variances + float(self.kernel.variance))
 
     def sample(self, new: np.ndarray, count: int, rng: np.random.Generator) -> np.ndarray:
         """Functions drawn from the posterior, at new inputs: (points, targets, count); as many as were solved."""
-        if count > _SAMPLES:
-            raise ValueError(f"n_samples must be at most {_SAMPLES} where the fit was on a grid, found {count}")
+        refuse(False, _SAMPLES, count)
         mean, differences, inside = self._parts(new)
         if not np.all(inside):
             raise ValueError(

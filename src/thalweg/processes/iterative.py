@@ -100,6 +100,17 @@ class Climb:
         return jax.tree.map(lambda one, parameter: one * parameter / 2, both, parameters)
 
 
+def refuse(covariance: bool, samples: int, count: int = 0) -> None:
+    """Say what a posterior that is known by some samples cannot give."""
+    if covariance:
+        raise ValueError(
+            f"the covariance between points needs method='exact': here variances come from {samples} samples, which "
+            "sample_y gives"
+        )
+    if count > samples:
+        raise ValueError(f"n_samples must be at most {samples} where the fit was not exact, found {count}")
+
+
 @storable
 @dataclass(frozen=True)
 class PathwisePosterior:
@@ -137,18 +148,13 @@ class PathwisePosterior:
 
     def predict(self, new: np.ndarray, full: bool = False) -> tuple[np.ndarray, np.ndarray]:
         """Means of the function at new inputs, a column per target, and its variances from the samples."""
-        if full:
-            raise ValueError(
-                "the covariance between points needs method='exact': here variances come from "
-                f"{_SAMPLES} samples, which sample_y gives"
-            )
+        refuse(full, _SAMPLES)
         mean, differences = self._parts(new)
         return mean, np.mean(differences**2, axis=1)
 
     def sample(self, new: np.ndarray, count: int, rng: np.random.Generator) -> np.ndarray:
         """Functions drawn from the posterior, at new inputs: (points, targets, count); as many as were solved."""
-        if count > _SAMPLES:
-            raise ValueError(f"n_samples must be at most {_SAMPLES} where the fit was iterative, found {count}")
+        refuse(False, _SAMPLES, count)
         mean, differences = self._parts(new)
         return mean[:, :, None] + differences[:, None, rng.permutation(_SAMPLES)[:count]]
 

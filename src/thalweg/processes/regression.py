@@ -164,7 +164,7 @@ def fit_regressor(
     known
         Variances of noise that is known, one per row, beside ``noise``.
     weights
-        How often each row counts (1 by default).
+        What the noise of each row is divided by (1 by default); rows of weight 0 do not count.
     seed
         Seeds the order of the rows, restarts and samples.
 
@@ -199,26 +199,46 @@ def fit_regressor(
                     f"a noise above {float(found.parameters.noise):.3g}; raise noise"
                 )
             posterior: ExactPosterior | MixedPosterior | PathwisePosterior
-            if settings.learn and found.status is not Status.INTERRUPTED and len(rows.inputs) <= _UNCERTAIN:
-                landscape = Landscape(rows, found.origin, noise is None)
-                count = int(np.clip(_DRAWS[0] * _UNCERTAIN // len(rows.inputs), *_DRAWS))
-                draw = lambda best: plausible(landscape, best, count, np.random.default_rng([seed, 1]))
-                drawn = draw(found.parameters)
-                better = min(drawn, key=lambda one: landscape.value(landscape.logs(one)))
-                if landscape.value(landscape.logs(better)) < landscape.value(landscape.logs(found.parameters)) - 1:
-                    # The chain came upon what the search had missed.
-                    limits = settings.max_iter, noise is None, _LEAST_NOISE / _STARTING_NOISE * float(starts[0].noise)
-                    found = maximise(rows, better, found.origin, *limits)._replace(steps=found.steps)
-                    drawn, loss = draw(found.parameters), float(rows.solution(found.parameters).loss)
-                posterior = MixedPosterior.of(found.parameters, mean, rows, drawn)
-            else:
-                posterior = ExactPosterior.of(found.parameters, mean, rows.inputs, solution)
-            posterior = posterior.calibrated() if settings.learn else posterior
+            posterior = ExactPosterior.of(found.parameters, mean, rows.inputs, solution)
+            if settings.learn and found.status is not Status.INTERRUPTED:
+                try:
+                    found, posterior = _with_doubt(found, posterior, rows, mean, settings.max_iter, noise is None, seed)
+                    loss = (
+                        float(rows.solution(found.parameters).loss) if isinstance(posterior, MixedPosterior) else loss
+                    )
+                except KeyboardInterrupt:
+                    found = found._replace(status=Status.INTERRUPTED)
         else:
             posterior = iterative.posterior(found.parameters, mean, rows, seed)
             loss, error = posterior.loss, posterior.loss_error
             found = found._replace(status=Status.INTERRUPTED) if posterior.interrupted else found
     return Regression(posterior, method, -loss, error, found.steps, found.status)
+
+
+def _with_doubt(
+    found: Optimum,
+    best: ExactPosterior,
+    rows: HostRows,
+    mean: Mean,
+    max_iter: int,
+    free: bool,
+    seed: int,
+) -> tuple[Optimum, ExactPosterior | MixedPosterior]:
+    """The posterior with what rows leave uncertain of the parameters, and the best of those that were seen."""
+    if len(rows.inputs) > _UNCERTAIN:
+        return found, best.calibrated()
+    landscape = Landscape(rows, found.origin, free)
+    count = int(np.clip(_DRAWS[0] * _UNCERTAIN // len(rows.inputs), *_DRAWS))
+    height = lambda parameters: landscape.value(landscape.logs(parameters))
+    draw = lambda: plausible(landscape, found.parameters, count, np.random.default_rng([seed, 1]))
+    drawn = draw()
+    better = min(drawn, key=height)
+    if height(better) < height(found.parameters) - 1:
+        # The chain came upon what the search had missed.
+        least = _LEAST_NOISE / _STARTING_NOISE * float(found.origin.noise)
+        found = maximise(rows, better, found.origin, max_iter, free, least)._replace(steps=found.steps)
+        drawn = draw()
+    return found, MixedPosterior.of(found.parameters, mean, rows, drawn).calibrated()
 
 
 def _where_computed(rows: HostRows) -> HostRows | Observations:

@@ -150,3 +150,22 @@ def test_operators_are_differentiable_in_the_parameters_of_the_kernel():
 def test_what_is_no_grid_is_refused(grid, words):
     with pytest.raises(ValueError, match=words):
         grid()
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "words"),
+    [
+        (
+            lambda: ToeplitzOperator(np.zeros(0)),
+            ValueError,
+            r"column of ToeplitzOperator must have .* found shape \(0,\)",
+        ),
+        (lambda: ToeplitzOperator([1.0, np.nan]), ValueError, "column of ToeplitzOperator must hold finite numbers"),
+        (lambda: ToeplitzOperator("a"), TypeError, "column of ToeplitzOperator must be .* found 'a'"),
+        (lambda: ToeplitzOperator(2.0), ValueError, "an axis for each dimension"),
+        (lambda: ToeplitzOperator([2.0, 1.0]) @ np.ones(3), ValueError, r"must have 2 rows, found shape \(3,\)"),
+    ],
+)
+def test_bad_operators_and_vectors_are_named(call, error, words):
+    with pytest.raises(error, match=words):
+        call()

@@ -112,6 +112,8 @@ class Operator(eqx.Module):
     def __matmul__(self, vectors: Float[Array, " d *m"]) -> Float[Array, " d *m"]:
         """A v for one vector, or for a block with one vector per column."""
         vectors = jnp.asarray(vectors)
+        if vectors.ndim not in (1, 2) or len(vectors) != self.dimension:
+            raise ValueError(f"vectors must have {self.dimension} rows, found shape {vectors.shape}")
         return self.mv(vectors[:, None])[:, 0] if vectors.ndim == 1 else self.mv(vectors)
 
     def __add__(self, other: Any) -> "Operator":

@@ -8,6 +8,7 @@ import numpy as np
 import scipy.fft
 from jaxtyping import Array, Float, Int
 
+from thalweg.arguments import numbers
 from thalweg.spectral.operators.base import Operator
 
 
@@ -35,6 +36,14 @@ class ToeplitzOperator(Operator):
 
     column: Float[Array, "*nodes"]
     has_columns: ClassVar[bool] = True
+
+    def __init__(self, column: Any) -> None:
+        column = np.asarray(column) if isinstance(column, list | tuple) else column
+        self.column = numbers("column of ToeplitzOperator", column, ndim=3)
+        if not self.column.ndim:
+            raise ValueError(
+                "column of ToeplitzOperator must have an axis for each dimension of the grid, found a number"
+            )
 
     @property
     def dimension(self) -> int:

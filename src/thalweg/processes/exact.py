@@ -14,7 +14,6 @@ where that derivative is 0 the parameter is off by 1/√M of its own standard de
 """
 
 from collections.abc import Callable
-from functools import partial
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -166,10 +165,10 @@ def solution(parameters: Parameters, rows: Observations) -> Solution:
     return solved(factor, parameters.noise, rows, jnp, jax.scipy.linalg)
 
 
-posterior = quick_jit(few)(solution)
+posterior = quick_jit(few, tuned=False)(solution)
 
 
-@quick_jit(few)
+@quick_jit(few, tuned=False)
 def loss_and_slope(parameters: Parameters, rows: Observations, seed: int = 0) -> tuple[Any, Parameters]:
     """−log p(y), and its derivative in the logarithms of all parameters, which of many rows is an estimate.
 
@@ -237,7 +236,7 @@ def predictions(
     return mean, xp.maximum(prior - xp.sum(inner**2, axis=0) + xp.sum(left**2, axis=0), 0.0)
 
 
-@partial(jax.jit, static_argnames="full")
+@quick_jit(lambda *_: False, tuned=False, static_argnums=5)
 def compiled_predictions(
     kernel: Kernel, inputs: Array, found: Solution, new: Array, basis: Float[Array, "m p"], full: bool
 ) -> tuple[Float[Array, "m t"], Array]:

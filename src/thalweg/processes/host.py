@@ -27,7 +27,7 @@ _ORDERS: dict[type[Kernel], int | None] = {Matern12: 0, Matern32: 1, Matern52: 2
 _FARTHEST = 70.0
 """exp(−70) is nothing beside 1, but not so small that arithmetic with it becomes slow."""
 
-_AT_HAND = 1000
+_AT_HAND = 500
 """Rows that are left to the host even if there is a GPU."""
 
 

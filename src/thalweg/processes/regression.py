@@ -36,7 +36,7 @@ _FAMILIES: tuple[type[Kernel], ...] = (Matern32, Matern52, Gaussian, Matern12)
 _LEVELS, _MORE = (150, 400, 1_200, 4_000), 1.5
 """Rows on which parameters are looked for before all rows are taken, if those are so many times more."""
 
-_ROUGHLY, _CLOSELY, _WORTH_A_ROW = 1e-2, 1e-3, 1e-5
+_ROUGHLY, _CLOSELY, _WORTH_A_ROW = 0.3, 1e-3, 1e-5
 """A gain in nats that is worth another step on the way, and on all rows, or for each of very many rows."""
 
 _ACCELERATED_LEVELS = (150, 400, 4_000, 16_000)
@@ -380,7 +380,8 @@ def _scanned(start: Parameters, rows: Searched, free: bool) -> Parameters:
     kernels = [scaled(share) for share in _SHORTER] if family else [start.kernel]
     tried = [Parameters(kernel, share * start.noise) for kernel in kernels for share in (_QUIETER if free else (1.0,))]
     tried = [jax.tree.map(np.asarray, one) for one in tried]
-    losses = [float(rows.loss_and_slope(one)[0]) for one in tried]
+    with enough_threads(len(rows.inputs)):
+        losses = [float(rows.loss_and_slope(one)[0]) for one in tried]
     return tried[int(np.nanargmin(losses))] if np.any(np.isfinite(losses)) else start
 
 

@@ -42,19 +42,41 @@ def _resident() -> float:
     return int(status.read_text().split()[1]) * 4096 / 2**30 if status.exists() else 0.0
 
 
+_left = 0.8
+"""GiB that were still in use after programs had last been forgotten."""
+
+
 def pytest_runtest_teardown(item, nextitem):
-    """Forget compiled programs between files once they take up much memory: a worker stays below 2 GB."""
-    if (nextitem is None or nextitem.path != item.path) and _resident() > 1.2:
+    """Forget compiled programs between files once they take up much memory: a worker stays below 2 GB.
+
+    What the allocator keeps does not count: forgetting again would free nothing, and everything is compiled again.
+    """
+    global _left
+    if (nextitem is None or nextitem.path != item.path) and _resident() > _left + 0.4:
         jax.clear_caches()
         gc.collect()
+        _left = min(_resident(), 1.4)
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config, items):
-    """Leave the pages of the guide to the slow tests; skip what needs data sets where nobody says where they are."""
+    """Leave the pages of the guide and dear cases to the slow tests; skip what needs data sets that are not here."""
+    dear = _dear_cases()
     for item in items:
-        if item.path.parent.name == "docs":
+        if item.path.parent.name == "docs" or item.nodeid in dear:
             item.add_marker(pytest.mark.slow)
+    everything = not any(Path(str(one).split("::")[0]).exists() for one in config.invocation_params.args)
+    if everything and (unknown := dear - {item.nodeid for item in items}):
+        raise pytest.UsageError(f"tests/slow_cases.txt names what does not exist: {sorted(unknown)}")
+    _skip_without_data(items)
+
+
+def _dear_cases() -> set[str]:
+    lines = (Path(__file__).parent / "tests" / "slow_cases.txt").read_text(encoding="utf-8").splitlines()
+    return {line for line in lines if line and not line.startswith("#")}
+
+
+def _skip_without_data(items):
     if os.environ.get("THALWEG_DATA"):
         return
     skip = pytest.mark.skip(reason="set THALWEG_DATA to the folder of data sets")

@@ -10,6 +10,7 @@ GPyTorch is taken from the Python named in THALWEG_GPYTORCH_PYTHON, or from this
 (THALWEG_DATA).
 """
 
+import argparse
 import json
 import os
 import subprocess
@@ -27,6 +28,7 @@ from thalweg.experiments.scgd_figure3 import humidity, sound
 from thalweg.kernels import Gaussian
 
 HERE = Path(__file__).parent
+PROBLEMS = {"sound": sound, "humidity": humidity}
 STARTS = (1e-4, 1e-3, 1e-2, 1e-1)
 STUCK = 1.25
 LIMIT = {"cpu": 2.0, "gpu": 3.0}
@@ -58,19 +60,20 @@ def run(*command: str) -> dict:
     return json.loads(done.stdout.strip().splitlines()[-1])
 
 
-def main() -> None:
+def main(names: list[str]) -> None:
     peer = os.environ.get("THALWEG_GPYTORCH_PYTHON", sys.executable)
     rows: dict[str, list] = {
         name: [] for name in ("data", "start", "ours s", "compiled s", "ours", "theirs s", "theirs")
     }
     figure, stuck, details = {}, 0, []
     with tempfile.TemporaryDirectory() as folder:
-        for problem in (sound(), humidity()):
+        for problem in (PROBLEMS[name]() for name in names):
             path = str(Path(folder) / f"{problem.name}.npz")
             np.savez(path, x=problem.x, y=problem.y, held=problem.held, nodes=problem.nodes)
             ours, theirs = [], []
             for share in STARTS:  # in turn, so that a busy hour is busy for both
-                ours.append(run(sys.executable, "-m", "benchmarks.gp_grid", path, str(share)))
+                ours.append(run(sys.executable, "-m", "benchmarks.gp_grid", "--fit", path, str(share)))
+                print(problem.name, share, json.dumps(ours[-1]), flush=True)
                 np.savez(path, x=problem.x, y=problem.y, held=problem.held, nodes=ours[-1]["nodes"])
                 theirs.append(run(peer, str(HERE / "_gpytorch_grid_peer.py"), path, str(share), str(MOST_SECONDS)))
             goal = min(one["errors"][-1] for one in theirs)
@@ -103,7 +106,11 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    if len(sys.argv) > 1:
-        print(json.dumps(fit(sys.argv[1], float(sys.argv[2]))))
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--fit", nargs=2, metavar=("FILE", "SHARE"), help="one fit of ours, in this process")
+    parser.add_argument("sets", nargs="*", default=list(PROBLEMS), help="sound, humidity or both")
+    given = parser.parse_args()
+    if given.fit:
+        print(json.dumps(fit(given.fit[0], float(given.fit[1]))))
     else:
-        main()
+        main(given.sets)

@@ -224,3 +224,7 @@ def test_runs_that_belong_together_show_one_bar(capsys):
     assert "run 3" in shown[0]
     minimize(bowl, jnp.zeros(3), steps=20, progress=True)
     assert "run" not in capsys.readouterr().out
+
+
+def test_a_constant_has_nothing_to_gain():
+    assert minimize(lambda x: 1.0, jnp.zeros(2)).status is Status.CONVERGED

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from thalweg import GPRegressor
@@ -206,3 +207,11 @@ def test_searches_are_shown_if_asked_for(capsys):
     assert "20 rows, start 3 of 3" in capsys.readouterr().out
     GPRegressor("rbf", restarts=1, random_state=0).fit(X[:20], Y[:20])
     assert not capsys.readouterr().out
+
+
+def test_a_search_cut_short_and_targets_that_overflow_are_told():
+    X = np.linspace(0, 1, 30)[:, None]
+    with pytest.warns(ConvergenceWarning, match="max_iter=1 ended the search"):
+        GPRegressor("rbf", restarts=0, max_iter=1).fit(X, np.sin(6 * X[:, 0]))
+    with pytest.raises(ValueError, match="y must stay below 1e\\+150, found 8"):
+        GPRegressor().fit(X, np.sin(X[:, 0]) * 1e200)

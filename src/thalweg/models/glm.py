@@ -5,6 +5,7 @@ normal priors. The posterior is the Gaussian q over intercept and coefficients t
 E_q log p(y|z) − KL[q ‖ prior].
 """
 
+import warnings
 from typing import Any, ClassVar
 
 import numpy as np
@@ -18,6 +19,10 @@ from thalweg.models._glm import POSITIVE, Classifier, GeneralisedLinearModel, Re
 
 _SMALLEST = 1e-16
 """Less likely, or more, the log-odds are not told apart."""
+
+
+_SAY_NOTHING_OF_NOISE = 2
+"""Rows through which a line goes without any."""
 
 
 class BernoulliGLM(Classifier):
@@ -247,6 +252,14 @@ class GaussianGLM(Regressor):
     ) -> None:
         super().__init__(prior_scale, fit_intercept, intercept_scale, max_iter, tol, verbose)
         self.noise_variance = noise_variance
+
+    def fit(self, X: Any, y: Any, sample_weight: Any = None, offset: Any = None) -> "GaussianGLM":
+        """Find the posterior given these examples, and forget all others; see :meth:`BernoulliGLM.fit`."""
+        super().fit(X, y, sample_weight, offset)
+        if self.noise_variance is None and len(np.asarray(y)) <= _SAY_NOTHING_OF_NOISE:
+            message = "one or two rows tell nothing of the noise, and intervals are far too narrow: give noise_variance"
+            warnings.warn(message, UserWarning, stacklevel=2)
+        return self
 
     def _kind(self) -> linear.Targets:
         return linear.Measurements(self.noise_variance)

@@ -18,6 +18,10 @@ from thalweg.kernels import Kernel, kernel_or_class
 from thalweg.models._common import Storable, row_weights, unharmed
 
 
+_LARGEST, _ENOUGH_STEPS = 1e150, 25
+"""What y's square can be taken of, and steps after which a search that goes on gains little."""
+
+
 class GPRegressor(RegressorMixin, MultiOutputMixin, Storable):
     """Gaussian process regression: a smooth function through noisy values, and how far it may be off.
 
@@ -151,6 +155,8 @@ class GPRegressor(RegressorMixin, MultiOutputMixin, Storable):
             raise ValueError("learn=False needs a kernel, found kernel=None")
         if not self.learn and self.noise is None and not np.any(self.alpha):
             raise ValueError("learn=False needs noise or alpha, found noise=None and alpha=0")
+        if np.max(np.abs(y)) > _LARGEST:
+            raise ValueError(f"y must stay below {_LARGEST:g}, found {np.max(np.abs(y)):g}: its square overflows")
         weights = None if sample_weight is None else row_weights(sample_weight, X)
         self._single = y.ndim == 1
         targets = y[:, None] if self._single else y
@@ -190,6 +196,8 @@ class GPRegressor(RegressorMixin, MultiOutputMixin, Storable):
                 f"a solve ended with a residual of {found.posterior.residual:.2g}, above its tolerance: predictions "
                 "may be off by about as much of y's spread. Raise noise, or take fewer rows and method='exact'"
             )
+        elif self.learn and found.status is Status.STEPS_SPENT and self.max_iter < _ENOUGH_STEPS:
+            self._warn(f"max_iter={self.max_iter} ended the search for the kernel before it had settled: raise it")
         elif found.posterior.coarse:
             self._warn(
                 f"the finest grid that can be had is too coarse for {self.kernel_}: the function found is smoother "

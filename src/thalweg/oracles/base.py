@@ -136,7 +136,7 @@ class Exact(Oracle):
             raise TypeError(f"the function must return a scalar, found {value!r}")
         if jnp.shape(value) != ():
             raise ValueError(f"the function must return a scalar, found an array of shape {jnp.shape(value)}")
-        return value
+        return jnp.asarray(value)  # a plain number where nothing depends on x
 
     def estimate(self, x: PyTree[Array], state: PyTree, key: Key[Array, ""]) -> tuple[Out, PyTree]:
         """Return the exact gradient; ``state`` and ``key`` are not used."""

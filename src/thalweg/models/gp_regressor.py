@@ -17,7 +17,6 @@ from thalweg.descent import Status
 from thalweg.kernels import Kernel, kernel_or_class
 from thalweg.models._common import Storable, row_weights, unharmed
 
-
 _LARGEST, _ENOUGH_STEPS = 1e150, 25
 """What y's square can be taken of, and steps after which a search that goes on gains little."""
 

@@ -173,9 +173,9 @@ def correlation_graph(
     method
         ``"threshold"``: an edge where the correlation over documents is above ``threshold``. ``"neighbours"``: an edge
         where two topics are positively correlated and each helps to predict the other once all others are known: it has
-        a weight in the other's lasso regression, with Meinshausen and Bühlmann's penalty at ``level`` (2006, eq. 9). Shares
-        sum to one, which alone makes topics predict each other; centred log-ratios, log θ less its mean over topics,
-        suffer less from it, and are what this looks at.
+        a weight in the other's lasso regression, with Meinshausen and Bühlmann's penalty at ``level`` (2006, eq. 9).
+        Shares sum to one, which alone makes topics predict each other; centred log-ratios, log θ less its mean over
+        topics, suffer less from it, and are what this looks at.
     threshold, level
         As above.
 

@@ -1,7 +1,7 @@
 """The logistic-normal prior of topic proportions, and Markov chains in the posteriors that it gives to documents.
 
 Importance sampling alone would not do: with 50 topics, 500 draws from the Laplace approximation of the posterior of a
-news article are worth about ten. So the chains begin there, and move.
+news article are worth about eight (``benchmarks/topics_completion.py``). So the chains begin there, and move.
 """
 
 from collections.abc import Iterator

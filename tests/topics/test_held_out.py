@@ -150,6 +150,8 @@ def test_documents_without_a_half_do_not_count():
         (([[-1, 0, 0, 0]], TOPICS, Dirichlet(np.ones(3))), "counts must be whole"),
         (([[np.nan, 0, 0, 0]], TOPICS, Dirichlet(np.ones(3))), "counts must be whole"),
         (([[1, 1, 1]], TOPICS, Dirichlet(np.ones(3))), "one vocabulary"),
+        (([[1, 0, 0, 0]], TOPICS, Dirichlet(np.ones(3))), "two tokens or more"),
+        ((np.zeros((0, 4), int), TOPICS, Dirichlet(np.ones(3))), "two tokens or more"),
         (([[1, 1, 1, 1]], -TOPICS, Dirichlet(np.ones(3))), "components must hold"),
         (([[1, 1, 1, 1]], TOPICS, Dirichlet(np.ones(2))), "concentration must have"),
         (([[1, 1, 1, 1]], TOPICS, LogisticNormal(np.ones(4), np.eye(4))), "mean must have an entry"),

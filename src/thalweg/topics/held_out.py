@@ -111,6 +111,8 @@ def document_completion(
         raise ValueError(f"counts and components must have one vocabulary, found {table.shape[1]}, {topics.shape[1]}")
     rng = np.random.default_rng(random_state)
     observed, held = split_tokens(table, rng)
+    if not held.nnz:
+        raise ValueError(f"counts must have a document of two tokens or more, found none in {table.shape[0]} documents")
     unknown = np.flatnonzero((topics.max(axis=0) <= 0) & (table.sum(axis=0) > 0))
     if len(unknown):
         raise ValueError(

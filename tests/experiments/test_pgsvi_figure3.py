@@ -1,0 +1,103 @@
+"""Figure 3 of PG-SVI: curves are scores of what was learned, and verdicts turn with them."""
+
+import json
+
+import numpy as np
+import pytest
+from scipy.sparse import csr_array
+
+from thalweg.experiments import pgsvi_figure3 as figure
+from thalweg.experiments.claims import FAILS, HOLDS, UNTESTED
+from thalweg.experiments.pgsvi_figure3 import INFERENCE, OURS, PAPERS, WHOLE, Curve, Found, paired
+from thalweg.experiments.registry import execute, find
+from thalweg.topics import Completion
+
+
+class Stub:
+    """An estimator that learns the unigram, the better the more passes, and one method worse than the others."""
+
+    def __init__(self, topics, method, seed, settings, documents):
+        self.topics, self.doubt, self.n_iter_ = topics, 3.0 if method == "delta" else 1.0, 0
+
+    def partial_fit(self, counts):
+        self.n_iter_ += 1
+        rows = np.asarray(counts.sum(axis=0)) + 0.1
+        noise = np.random.default_rng(0).normal(size=(self.topics, len(rows))) * self.doubt / self.n_iter_
+        self.components_ = rows * np.exp(noise) / (rows * np.exp(noise)).sum(axis=1, keepdims=True)
+        self.mean_, self.covariance_ = np.zeros(self.topics), np.eye(self.topics)
+        return self
+
+    def fit(self, counts):
+        self.n_iter_ = 9
+        return self.partial_fit(counts)
+
+
+def test_the_quick_figure_has_every_method_at_both_settings(tmp_path, monkeypatch):
+    monkeypatch.setattr(figure, "estimator", Stub)
+    execute(find("pgsvi-figure3"), tmp_path, quick=True, seed=0)
+    curves = json.loads((tmp_path / "curves.json").read_text())
+    every = {(method, settings) for method in INFERENCE for settings in (PAPERS, OURS, WHOLE)}
+    assert set(curves) == {f"drawn, {method}, {settings}" for method, settings in every}
+    for name, curve in curves.items():
+        assert curve["passes"] == ([10] if WHOLE in name else [1, 2, 5])
+        assert (np.diff(curve["score"]) > 0).all()
+        assert (np.diff(curve["seconds"]) > 0).all()
+    assert curves[f"drawn, delta, {OURS}"]["score"][0] < curves[f"drawn, Laplace, {OURS}"]["score"][0]
+    verdicts = (tmp_path / "claims.csv").read_text()
+    assert verdicts.count(UNTESTED) == 5
+
+
+def completion(level, n=50):
+    rng = np.random.default_rng(0)
+    tokens = rng.integers(20, 60, size=n)
+    shared = rng.normal(size=n)
+    return Completion(tokens * (level + 0.1 * shared) + 0.1 * rng.normal(size=n), tokens, np.zeros(n))
+
+
+def found(levels, seconds, topics=10):
+    """Two points for each method, the second at its level and time."""
+    curves = [
+        Curve("AP", name, settings, [1, 2], [0.1, seconds[name]], [completion(-9.0), completion(level)])
+        for settings in (PAPERS, OURS, WHOLE)
+        for name, level in levels.items()
+    ]
+    return Found(curves, topics, True)
+
+
+LEVELS = {"PG-SVI": -8.0, "PG-SVI-MF": -8.01, "mean-field": -8.2, "Laplace": -8.1, "delta": -8.15}
+SECONDS = {"PG-SVI": 1.0, "PG-SVI-MF": 2.0, "mean-field": 3.0, "Laplace": 4.0, "delta": 5.0}
+
+
+def verdicts(outcome):
+    return [claim.verdict(outcome) for claim in figure.CLAIMS]
+
+
+def test_verdicts_turn_with_what_was_found():
+    assert verdicts(found(LEVELS, SECONDS)) == [HOLDS, HOLDS, UNTESTED, FAILS, HOLDS]
+    worse = {**LEVELS, "Laplace": -7.9}
+    assert verdicts(found(worse, SECONDS)) == [HOLDS, FAILS, UNTESTED, FAILS, FAILS]
+    assert verdicts(found(LEVELS, {**SECONDS, "PG-SVI": 9.0}))[0] == FAILS
+    assert verdicts(found(LEVELS, SECONDS, topics=20))[2] == HOLDS
+    assert verdicts(found({**LEVELS, "Laplace": LEVELS["PG-SVI"]}, SECONDS))[1] == FAILS
+
+
+def test_differences_are_paired_over_documents():
+    gain, error = paired(completion(-8.0), completion(-8.1))
+    assert gain == pytest.approx(0.1)
+    assert error < 0.05 * completion(-8.0).standard_error
+
+
+@pytest.mark.shared_data
+@pytest.mark.parametrize(
+    ("load", "train", "test", "words"), [("nips", 750, 750, 7605), ("associated_press", 1123, 1123, 10473)]
+)
+def test_corpora_have_the_paper_s_sizes(load, train, test, words):
+    corpus = getattr(figure, load)()
+    assert corpus.train.shape == (train, words)
+    assert corpus.test.shape == (test, words)
+    assert isinstance(corpus.train, csr_array)
+
+
+def test_other_numbers_of_topics_have_names():
+    for topics in (5, 20, 50):
+        assert f"{topics} topics" in find(f"pgsvi-figure3-{topics}-topics").title

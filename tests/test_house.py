@@ -20,8 +20,19 @@ MAY_KNOW = {
     "gaussian": {"descent", "oracles"},
     "machines": {"descent", "kernels"},
     "processes": {"descent", "gaussian", "kernels", "oracles", "spectral"},
-    "models": {"descent", "gaussian", "kernels", "machines", "processes", "spectral"},
-    "experiments": {"descent", "gaussian", "kernels", "machines", "models", "oracles", "processes", "spectral"},
+    "topics": {"gaussian"},
+    "models": {"descent", "gaussian", "kernels", "machines", "processes", "spectral", "topics"},
+    "experiments": {
+        "descent",
+        "gaussian",
+        "kernels",
+        "machines",
+        "models",
+        "oracles",
+        "processes",
+        "spectral",
+        "topics",
+    },
     "cli": {"experiments"},
 }
 

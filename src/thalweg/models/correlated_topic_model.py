@@ -42,7 +42,7 @@ class CorrelatedTopicModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, St
     max_iter
         The most passes over the documents.
     tol
-        Passes end when documents left out are predicted no better than this, in nats a word, than four passes before.
+        Passes end when documents left out are predicted no better than this, in nats a word, than five passes before.
         Of fewer than 200 documents none is left out, and those learned from are looked at.
     step
         How far a step of a posterior goes to where its gradient says, at most 1.
@@ -107,8 +107,8 @@ class CorrelatedTopicModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, St
         inference: str = "pgsvi",
         smoothing: float = 0.1,
         batch_size: int = 2048,
-        max_iter: int = 60,
-        tol: float = 1e-3,
+        max_iter: int = 100,
+        tol: float = 2e-4,
         step: float = 0.9,
         samples: int = 4,
         decay: float = 0.6,

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float
 from scipy.sparse import csr_array
@@ -34,10 +35,12 @@ class TopicSettings:
     method: str = "pgsvi"
     smoothing: float = 0.1
     batch_size: int = 2048
-    passes: int = 60
-    tolerance: float = 1e-3
+    passes: int = 100
+    tolerance: float = 2e-4
     step: float = 0.9
     samples: int = 4
+    exact: bool = False
+    """Whether to keep the part of the curvature that comes from words: see :mod:`thalweg.topics.documents`."""
     decay: float = 0.6
     warm_steps: int = 2
     """Steps of a posterior that goes on from the last pass."""
@@ -45,7 +48,7 @@ class TopicSettings:
     """Steps of a posterior that begins at the prior."""
     held: int = 3
     """Batches before the prior is learned: posteriors of the first ones mostly say what the topics do not."""
-    patience: int = 4
+    patience: int = 5
     verbose: bool = False
 
 
@@ -104,7 +107,7 @@ def batch_of(
     size, pages, width = shape
     filled, counts_here = np.zeros((size, design.shape[1]), np.float32), np.zeros(size, np.float32)
     filled[: len(rows)], counts_here[: len(rows)] = design[rows], counted[rows]
-    return Batch(jax.device_put(paged(counts[rows], width, size, pages)), filled, counts_here, rows)
+    return Batch(paged(counts[rows], width, size, pages), filled, counts_here, rows)
 
 
 def prior_of(prevalence: Prevalence, design: np.ndarray) -> documents.Prior:
@@ -113,10 +116,10 @@ def prior_of(prevalence: Prevalence, design: np.ndarray) -> documents.Prior:
     Examples
     --------
     >>> prior_of(Prevalence.start(1, 2), np.ones((1, 1))).means
-    array([[0., 0.]], dtype=float32)
+    Array([[0., 0.]], dtype=float32)
     """
-    means = (design @ prevalence.coefficients).astype(np.float32)
-    return documents.Prior(means, np.linalg.inv(prevalence.covariance).astype(np.float32))
+    means, precision = design @ prevalence.coefficients, np.linalg.inv(prevalence.covariance)
+    return documents.Prior(jnp.asarray(means, jnp.float32), jnp.asarray(precision, jnp.float32))
 
 
 def absorb(
@@ -134,6 +137,7 @@ def absorb(
         np.int32(steps),
         method=settings.method,
         samples=settings.samples,
+        exact=settings.exact,
     )
     counted = batch.counted > 0
     count = max(int(counted.sum()), 1)

@@ -25,7 +25,6 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax import lax
 from jaxtyping import Array, Float, Int, Key
 
@@ -40,8 +39,8 @@ _TINY = 1e-30
 class Prior(NamedTuple):
     """N(μ_d, Σ) of the documents, by its means and the one precision Σ⁻¹."""
 
-    means: Float[Array | np.ndarray, "d k"]
-    precision: Float[Array | np.ndarray, "k k"]
+    means: Float[Array, "d k"]
+    precision: Float[Array, "k k"]
 
 
 class Posteriors(NamedTuple):
@@ -231,7 +230,7 @@ class Statistics(NamedTuple):
     """Σ_n y_n log Σ_k β_nk E[π_k]."""
 
 
-@partial(jax.jit, static_argnames=("method", "samples"))
+@partial(jax.jit, static_argnames=("method", "samples", "exact"))
 def learn(
     pages: Pages,
     topics: Float[Array, "v k"],
@@ -244,11 +243,12 @@ def learn(
     *,
     method: str,
     samples: int,
+    exact: bool = False,
 ) -> Statistics:
     """Take steps on the posteriors of a batch, and gather the statistics of the documents with ``counted`` 1, not 0."""
     way = METHODS[method]
     words = Words.of(pages, topics, len(means))
-    found = infer(words, prior, means, key, step, method=way, steps=steps, samples=samples)
+    found = infer(words, prior, means, key, step, method=way, steps=steps, samples=samples, exact=exact)
     weights = jnp.full(found.draws.shape[1], 1 / found.draws.shape[1], means.dtype)
     expected = way.expected(found.means, found.precisions, found.draws - found.means[:, None], weights)
     _, ratio, here = words.read(expected.read_at)
@@ -276,6 +276,7 @@ def posteriors(
     pages: Pages,
     topics: Float[Array, "v k"],
     prior: Prior,
+    means: Float[Array, "d k"],
     key: Key[Array, ""],
     step: Float[Array, ""],
     steps: Int[Array, ""],
@@ -284,10 +285,10 @@ def posteriors(
     samples: int,
     exact: bool,
 ) -> Inferred:
-    """Posteriors from the prior's means on, and their bounds."""
+    """Posteriors from some means on, and their bounds."""
     words = Words.of(pages, topics, len(prior.means))
     way = METHODS[method]
-    found = infer(words, prior, prior.means, key, step, method=way, steps=steps, samples=samples, exact=exact)
+    found = infer(words, prior, means, key, step, method=way, steps=steps, samples=samples, exact=exact)
     spread = covariances(found.precisions)
     proportions = jax.nn.softmax(found.draws)
     chance, _, _ = words.read(proportions)

@@ -16,7 +16,8 @@ from thalweg.files import storable
 from thalweg.topics.inference import Inference, document_posteriors
 from thalweg.topics.prevalence import Prevalence, contrasts
 
-_ROUNDS = 4
+_ROUNDS = 5
+_STEPS = 4
 
 
 @storable
@@ -48,8 +49,11 @@ def measured(
     """
     sides = topics.shape[1]
     basis = contrasts(sides)
+    means = np.zeros((len(design), sides))
+    for rows, found in document_posteriors(counts, design, topics, prevalence, how._replace(exact=False)):
+        means[rows] = found.means
     for _ in range(_ROUNDS):
-        information, slope, spread = _gathered(counts, design, topics, prevalence, how, basis)
+        information, slope, spread = _gathered(counts, design, topics, prevalence, how._replace(steps=_STEPS), basis, means)
         belief = np.kron(np.diag([0.0] + [ridge] * (design.shape[1] - 1)), np.eye(sides - 1))
         inside = prevalence.coefficients @ basis
         move = np.linalg.solve(information + belief, slope.ravel() - belief @ inside.ravel())
@@ -74,14 +78,16 @@ def _gathered(
     prevalence: Prevalence,
     how: Inference,
     basis: np.ndarray,
+    means: np.ndarray,
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """The information about C, the slope of the log-likelihood in C, and the next Σ, within the contrasts."""
+    """The information about C, the slope of the log-likelihood in C, and the next Σ, within the contrasts; moves the means on."""
     inside = basis.T @ prevalence.covariance @ basis
     precision = np.linalg.inv(inside)
     covariates, sides = design.shape[1], basis.shape[1]
     information = np.zeros((covariates, sides, covariates, sides))
     slope, spread = np.zeros((covariates, sides)), np.zeros((sides, sides))
-    for rows, found in document_posteriors(counts, design, topics, prevalence, how):
+    for rows, found in document_posteriors(counts, design, topics, prevalence, how, means):
+        means[rows] = found.means
         left = basis.T @ found.covariances @ basis
         known = precision - precision @ left @ precision
         x = design[rows]

@@ -4,11 +4,12 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float
 from scipy.sparse import csr_array
 
-from thalweg.padding import padded_size
+from thalweg.padding import padded, padded_size
 from thalweg.topics import documents
 from thalweg.topics.corpus import prior_of
 from thalweg.topics.pages import page_count, page_width, paged
@@ -47,8 +48,9 @@ def document_posteriors(
     topics: Float[np.ndarray, "v k"],
     prevalence: Prevalence,
     how: Inference,
+    means: Float[np.ndarray, "n k"] | None = None,
 ) -> Iterator[tuple[slice, TopicPosteriors]]:
-    """The posteriors of some documents after another, and which they are.
+    """The posteriors of some documents after another, and which they are; from ``means`` on, else the prior's.
 
     Examples
     --------
@@ -68,10 +70,13 @@ def document_posteriors(
         size = padded_size(here, _GRAIN)
         filled = np.zeros((size, design.shape[1]))
         filled[:here] = design[rows]
+        prior = prior_of(prevalence, filled)
+        start_at = prior.means if means is None else jnp.asarray(padded(means[rows], size), jnp.float32)
         found = documents.posteriors(
             paged(part, width, size, padded_size(max(page_count(part, width), 1), _GRAIN)),
             given,
-            prior_of(prevalence, filled),
+            prior,
+            start_at,
             jax.random.fold_in(key, start),
             np.float32(how.step),
             np.int32(how.steps),

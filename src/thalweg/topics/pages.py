@@ -3,6 +3,7 @@
 from typing import NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 from scipy.sparse import csr_array
@@ -19,10 +20,10 @@ class Pages(NamedTuple):
     wasted is the rest of each last page. Sums over a document are sums over pages, and then over its few pages.
     """
 
-    document: Int[Array | np.ndarray, " p"]
+    document: Int[Array, " p"]
     """The document that a page belongs to, in order; empty pages at the end belong to the last."""
-    words: Int[Array | np.ndarray, "p w"]
-    counts: Float[Array | np.ndarray, "p w"]
+    words: Int[Array, "p w"]
+    counts: Float[Array, "p w"]
 
     def total(self, of_pages: Array, documents: int) -> Array:
         """Sums over the pages of each document."""
@@ -59,7 +60,7 @@ def paged(counts: csr_array, width: int, documents: int | None = None, pages: in
     --------
     >>> table = csr_array(np.array([[2, 0, 1], [1, 1, 1], [0, 0, 0]]))
     >>> paged(table, 2, documents=4, pages=4).document
-    array([0, 1, 1, 3], dtype=int32)
+    Array([0, 1, 1, 3], dtype=int32)
     """
     lengths = np.diff(counts.indptr)
     of_each = -(-lengths // width)
@@ -75,4 +76,4 @@ def paged(counts: csr_array, width: int, documents: int | None = None, pages: in
     values = np.zeros((pages, width), np.float32)
     words[page, place % width] = counts.indices
     values[page, place % width] = counts.data
-    return Pages(document, words, values)
+    return Pages(*map(jnp.asarray, (document, words, values)))

@@ -1,5 +1,6 @@
 """Posteriors of documents: their fixed point against direct maximisation by quadrature, and what must never break."""
 
+from functools import partial
 from itertools import product
 
 import jax
@@ -14,7 +15,15 @@ from thalweg.topics.expectations import METHODS
 from thalweg.topics.pages import paged
 
 
-def grid(sides, degree=24):
+@partial(jax.jit, static_argnames=("method", "exact"))
+def run(words, prior, means, nodes, step, steps, *, method, exact):
+    key = jax.random.key(0)
+    return infer(
+        words, prior, means, key, step, steps=steps, method=METHODS[method], samples=2, exact=exact, nodes=nodes
+    )
+
+
+def grid(sides, degree=12):
     """Nodes and weights of a tensor Gauss–Hermite rule for a standard normal."""
     points, weights = np.polynomial.hermite_e.hermegauss(degree)
     weights = weights / weights.sum()
@@ -57,7 +66,7 @@ class Problem:
         mean, root = parts(found.x)
         return mean, root @ root.T
 
-    def found(self, method="pgsvi", exact=True, steps=300, step=0.5, means=None):
+    def found(self, method="pgsvi", exact=True, steps=150, step=0.7, means=None):
         table = csr_array(self.counts[None])
         pages = paged(table, 4, 1, 2)
         pages = pages._replace(counts=pages.counts.astype(jnp.float64))
@@ -65,12 +74,7 @@ class Problem:
         prior = Prior(jnp.asarray(self.mean)[None], jnp.asarray(np.linalg.inv(self.covariance)))
         nodes = Nodes(jnp.asarray(self.points.T)[None], jnp.asarray(self.weights))
         means = prior.means if means is None else jnp.asarray(means)[None]
-        result = jax.jit(
-            lambda means, step, steps: infer(
-                words, prior, means, jax.random.key(0), step, steps=steps,
-                method=METHODS[method], samples=2, exact=exact, nodes=nodes,
-            )
-        )(means, jnp.asarray(step), steps)  # fmt: skip
+        result = run(words, prior, means, nodes, jnp.asarray(step), steps, method=method, exact=exact)
         return np.asarray(result.means[0]), np.asarray(covariances(result.precisions)[0])
 
 
@@ -87,7 +91,70 @@ def test_without_the_words_curvature_the_mean_is_still_stationary():
     problem = Problem(3)
     mean, covariance = problem.found(exact=False)
     root = np.linalg.cholesky(covariance)
-    slopes = [
-        (problem.bound(mean + side, root) - problem.bound(mean - side, root)) / 2e-5 for side in 1e-5 * np.eye(3)
-    ]
+    slopes = [(problem.bound(mean + side, root) - problem.bound(mean - side, root)) / 2e-5 for side in 1e-5 * np.eye(3)]
     np.testing.assert_allclose(slopes, 0, atol=1e-6)
+
+
+@pytest.mark.parametrize("exact", [True, False])
+@pytest.mark.parametrize("step", [0.1, 1.0])
+def test_covariances_are_positive_definite_from_any_start_with_any_step(exact, step):
+    problem = Problem(3)
+    for start in (np.array([40.0, -40.0, 0.0]), np.zeros(3), np.array([-9.0, 9.0, 9.0])):
+        for steps in (1, 2, 7):
+            mean, covariance = problem.found(exact=exact, step=step, steps=steps, means=start)
+            assert np.all(np.isfinite(mean))
+            assert np.all(np.linalg.eigvalsh(covariance) > 0)
+
+
+def test_laplace_finds_the_mode_of_its_bound():
+    """With φ free, words count as log Σ β e^m: the mode is where its gradient and the prior's are opposite."""
+    problem = Problem(3)
+    mean, covariance = problem.found("laplace", exact=False)
+    point = lambda z: (
+        problem.counts @ np.log(problem.topics @ np.exp(z) / np.sum(np.exp(z)))
+        - (z - problem.mean) @ np.linalg.solve(problem.covariance, z - problem.mean) / 2
+    )
+    slopes = [(point(mean + side) - point(mean - side)) / 2e-5 for side in 1e-5 * np.eye(3)]
+    np.testing.assert_allclose(slopes, 0, atol=1e-6)
+    share = np.exp(mean) / np.sum(np.exp(mean))
+    curvature = np.linalg.inv(problem.covariance) + problem.counts.sum() * (np.diag(share) - np.outer(share, share))
+    np.testing.assert_allclose(covariance, np.linalg.inv(curvature), atol=1e-8)
+
+
+def jensen_bounds(problem, method):
+    """The bounds of Blei and Lafferty and of Wang and Blei, of a mean and a diagonal of variances."""
+
+    def bound(flat):
+        mean, variance = flat[:3], np.exp(flat[3:])
+        words = problem.counts @ np.log(problem.topics @ np.exp(mean))
+        share = np.exp(mean) / np.sum(np.exp(mean))
+        normaliser = (
+            np.log(np.sum(np.exp(mean + variance / 2)))
+            if method == "mean-field"
+            else np.log(np.sum(np.exp(mean))) + np.sum((share - share**2) * variance) / 2
+        )
+        precision, apart = np.linalg.inv(problem.covariance), mean - problem.mean
+        kl = (np.diag(precision) @ variance + apart @ precision @ apart - np.sum(np.log(variance))) / 2
+        return words - problem.counts.sum() * normaliser - kl
+
+    return bound
+
+
+@pytest.mark.parametrize("method", ["mean-field", "delta"])
+def test_the_older_diagonal_methods_maximise_their_bounds(method):
+    problem = Problem(3)
+    bound = jensen_bounds(problem, method)
+    best = minimize(lambda flat: -bound(flat), np.concatenate([problem.mean, np.zeros(3)]), options={"gtol": 1e-8}).x
+    mean, covariance = problem.found(method, exact=False, steps=300)
+    np.testing.assert_allclose(mean, best[:3], atol=1e-5)
+    np.testing.assert_allclose(np.diag(covariance), np.exp(best[3:]), atol=1e-5)
+    assert np.count_nonzero(covariance) == 3
+
+
+def test_a_diagonal_posteriors_mean_is_stationary():
+    problem = Problem(3)
+    mean, covariance = problem.found("pgsvi-mf", exact=False, steps=300)
+    root = np.sqrt(covariance)
+    slopes = [(problem.bound(mean + side, root) - problem.bound(mean - side, root)) / 2e-5 for side in 1e-5 * np.eye(3)]
+    np.testing.assert_allclose(slopes, 0, atol=1e-6)
+    assert np.count_nonzero(covariance) == 3

@@ -53,7 +53,9 @@ def measured(
     for rows, found in document_posteriors(counts, design, topics, prevalence, how._replace(exact=False)):
         means[rows] = found.means
     for _ in range(_ROUNDS):
-        information, slope, spread = _gathered(counts, design, topics, prevalence, how._replace(steps=_STEPS), basis, means)
+        information, slope, spread = _gathered(
+            counts, design, topics, prevalence, how._replace(steps=_STEPS), basis, means
+        )
         belief = np.kron(np.diag([0.0] + [ridge] * (design.shape[1] - 1)), np.eye(sides - 1))
         inside = prevalence.coefficients @ basis
         move = np.linalg.solve(information + belief, slope.ravel() - belief @ inside.ravel())

@@ -16,7 +16,7 @@ _COMMON = 0.04
 """The part of all documents that an anchor occurs in at least: rows of rare words are mostly noise."""
 _FEWEST = 3
 _STEPS = 100
-_UNIGRAM = 0.3
+_UNIGRAM = 0.1
 """How much of each topic is left to the words of all, so that none is excluded."""
 _MOST_DOCUMENTS = 20_000
 """Looked at: co-occurrences of more change little."""
@@ -29,8 +29,8 @@ def starting_topics(counts: csr_array, topics: int) -> Float[np.ndarray, "k v"]:
     --------
     >>> table = csr_array(np.kron(np.eye(2, dtype=int), np.ones((20, 3), int)))    # two kinds of documents
     >>> np.round(starting_topics(table, 2) @ np.repeat(np.eye(2), 3, axis=0), 2)
-    array([[0.85, 0.15],
-           [0.15, 0.85]])
+    array([[0.95, 0.05],
+           [0.05, 0.95]])
     """
     counts = counts[:: -(-counts.shape[0] // _MOST_DOCUMENTS)]
     frequency = np.asarray(counts.sum(axis=0), np.float64).ravel()

@@ -82,7 +82,7 @@ def _gathered(
     basis: np.ndarray,
     means: np.ndarray,
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """The information about C, the slope of the log-likelihood in C, and the next Σ, within the contrasts; moves the means on."""
+    """The information about C, the slope of the log-likelihood in C, and the next Σ, in contrasts; moves the means."""
     inside = basis.T @ prevalence.covariance @ basis
     precision = np.linalg.inv(inside)
     covariates, sides = design.shape[1], basis.shape[1]

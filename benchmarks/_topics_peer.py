@@ -4,6 +4,7 @@ Run by ``benchmarks.topics_ap`` with ``--peers``: reads an .npz file, prints not
 that holds what was found.
 """
 
+import itertools
 import json
 import sys
 import time
@@ -13,10 +14,7 @@ import numpy as np
 
 def documents(data):
     starts = data["indptr"]
-    return [
-        np.repeat(data["indices"][a:b], data["counts"][a:b]).astype(int)
-        for a, b in zip(starts[:-1], starts[1:], strict=True)
-    ]
+    return [np.repeat(data["indices"][a:b], data["counts"][a:b]).astype(int) for a, b in itertools.pairwise(starts)]
 
 
 def tomotopy_ctm(data, topics, seed):

@@ -138,7 +138,7 @@ def main():
     aims = {k: aim for k, aim in AIMS.items() if k in options.topics and options.data == "ap"}
     holds = all(mean(k) >= aim for k, aim in aims.items()) and slowest <= SECONDS and cosine >= COSINE
     report(
-        "AP: document completion of -8.10 (K = 10) and -8.05 (K = 20) nats a word within 20 s a fit; seeds agree to 0.95",
+        "AP: document completion of -8.10 (K = 10), -8.05 (K = 20) nats a word within 20 s a fit; seeds agree to 0.95",
         figures,
         holds,
         data=options.data,

@@ -20,7 +20,7 @@ MAY_KNOW = {
     "gaussian": {"descent", "oracles"},
     "machines": {"descent", "kernels"},
     "processes": {"descent", "gaussian", "kernels", "oracles", "spectral"},
-    "topics": {"descent", "gaussian", "oracles"},
+    "topics": {"gaussian"},
     "models": {"descent", "gaussian", "kernels", "machines", "processes", "spectral", "topics"},
     "experiments": {
         "descent",

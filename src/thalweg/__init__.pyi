@@ -8,6 +8,7 @@ from . import models as models
 from . import oracles as oracles
 from . import processes as processes
 from . import spectral as spectral
+from . import topics as topics
 from .descent import FISTA as FISTA
 from .descent import L1 as L1
 from .descent import AdaptiveRestart as AdaptiveRestart
@@ -27,6 +28,7 @@ from .descent import Suffix as Suffix
 from .descent import minimize as minimize
 from .models import BernoulliGLM as BernoulliGLM
 from .models import CategoricalGLM as CategoricalGLM
+from .models import CorrelatedTopicModel as CorrelatedTopicModel
 from .models import GaussianGLM as GaussianGLM
 from .models import GPClassifier as GPClassifier
 from .models import GPRegressor as GPRegressor

@@ -1,6 +1,5 @@
 """Figure 3 of "Faster stochastic variational inference using proximal-gradient methods": correlated topics by time."""
 
-import importlib
 import time
 import warnings
 from collections.abc import Callable
@@ -19,6 +18,7 @@ from thalweg.experiments import claims, plots
 from thalweg.experiments.claims import Claim
 from thalweg.experiments.registry import experiment
 from thalweg.experiments.section import Run
+from thalweg.models import CorrelatedTopicModel
 from thalweg.topics import Completion, LogisticNormal, document_completion
 
 INFERENCE = {
@@ -218,7 +218,6 @@ def estimator(topics: int, method: str, seed: int, settings: str, documents: int
     The paper gives its own methods two documents a batch and steps of 0.001; the others, which it runs in their
     authors' implementation, see all documents before each update of topics.
     """
-    model = importlib.import_module("thalweg.models").CorrelatedTopicModel
     options: dict[str, Any] = {}
     if settings == OURS:
         options = {"batch_size": _OUR_BATCH}
@@ -226,7 +225,7 @@ def estimator(topics: int, method: str, seed: int, settings: str, documents: int
         options = {"batch_size": _PAPERS_BATCH, "step": _PAPERS_STEP}
     elif settings == PAPERS:
         options = {"batch_size": documents}
-    return model(topics, inference=INFERENCE[method], random_state=seed, **options)
+    return CorrelatedTopicModel(topics, inference=INFERENCE[method], random_state=seed, **options)
 
 
 def follow(corpus: Corpus, topics: int, passes: tuple[int, ...], seed: int) -> list[Curve]:

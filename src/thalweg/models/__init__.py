@@ -2,6 +2,7 @@
 
 from thalweg.models._common import load
 from thalweg.models._summary import Summary
+from thalweg.models.correlated_topic_model import CorrelatedTopicModel
 from thalweg.models.glm import BernoulliGLM, GaussianGLM
 from thalweg.models.glm_categorical import CategoricalGLM
 from thalweg.models.glm_counts import NegativeBinomialGLM, PoissonGLM
@@ -13,6 +14,7 @@ from thalweg.models.kernel_regressor import KernelRegressor
 __all__ = [
     "BernoulliGLM",
     "CategoricalGLM",
+    "CorrelatedTopicModel",
     "GPClassifier",
     "GPRegressor",
     "GaussianGLM",

@@ -98,7 +98,8 @@ def _rebuilt(kind: type[Storable], tree: Any) -> Storable:
     # Arrays that do not fit one another would fail, or worse not fail, at the first prediction: so this is it.
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the row has no names
-        found = model.predict(row := np.zeros((1, features)))
+        row = np.zeros((1, features))
+        found = model.predict(row) if hasattr(model, "predict") else model.transform(row)
         if len(found) != 1:
             raise ValueError(f"one row has {len(found)} predictions")
         if is_classifier(model):

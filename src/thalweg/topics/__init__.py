@@ -1,4 +1,7 @@
-"""Topics of documents: what readers look at, how well topics predict, and a browser for them.
+"""Topics of documents: learning them, what readers look at, how well they predict, and a browser for them.
+
+Learning is by documents' posteriors (proximal gradients) and variational EM: :func:`fit_topics`,
+:func:`continue_topics`, :func:`document_posteriors`, :func:`measured`. The rest works for the topics of any library:
 
 ==========================  =======================================================================================
 words and documents         :func:`top_words`, :func:`top_indices`, :func:`word_scores`, :func:`top_documents`
@@ -12,9 +15,14 @@ held-out score              :func:`document_completion` under a :class:`Logistic
 
 from thalweg.topics.browser import topic_browser
 from thalweg.topics.coherence import exclusivity, npmi, u_mass
+from thalweg.topics.corpus import Learned, Topics, TopicSettings, continue_topics, fit_topics
 from thalweg.topics.dirichlet import Dirichlet
+from thalweg.topics.effects import Effects, measured
+from thalweg.topics.expectations import METHODS
 from thalweg.topics.held_out import Completion, document_completion, split_tokens
+from thalweg.topics.inference import Inference, TopicPosteriors, document_posteriors
 from thalweg.topics.logistic_normal import LogisticNormal
+from thalweg.topics.prevalence import Moments, Prevalence
 from thalweg.topics.reading import (
     Graph,
     correlation_graph,
@@ -24,17 +32,32 @@ from thalweg.topics.reading import (
     topic_correlations,
     word_scores,
 )
+from thalweg.topics.start import starting_topics
 
 __all__ = [
+    "METHODS",
     "Completion",
     "Dirichlet",
+    "Effects",
     "Graph",
+    "Inference",
+    "Learned",
     "LogisticNormal",
+    "Moments",
+    "Prevalence",
+    "TopicPosteriors",
+    "TopicSettings",
+    "Topics",
+    "continue_topics",
     "correlation_graph",
     "document_completion",
+    "document_posteriors",
     "exclusivity",
+    "fit_topics",
+    "measured",
     "npmi",
     "split_tokens",
+    "starting_topics",
     "top_documents",
     "top_indices",
     "top_words",

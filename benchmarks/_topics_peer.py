@@ -1,0 +1,55 @@
+"""Topics of other libraries, in an environment of their own: counts in, topics and prior out.
+
+Run by ``benchmarks.topics_ap`` with ``--peers``: reads an .npz file, prints nothing but one line of JSON with the file
+that holds what was found.
+"""
+
+import itertools
+import json
+import sys
+import time
+
+import numpy as np
+
+
+def documents(data):
+    starts = data["indptr"]
+    return [np.repeat(data["indices"][a:b], data["counts"][a:b]).astype(int) for a, b in itertools.pairwise(starts)]
+
+
+def tomotopy_ctm(data, topics, seed):
+    import tomotopy
+
+    model = tomotopy.CTModel(k=topics, seed=seed)
+    for words in documents(data):
+        model.add_doc([str(word) for word in words])
+    model.train(0)
+    model.train(1000, workers=2)
+    known = {word: column for column, word in enumerate(model.used_vocabs)}
+    columns = np.array([int(word) for word in known])
+    components = np.full((topics, int(data["words"])), 1e-9)
+    for k in range(topics):
+        components[k, columns] = model.get_topic_word_dist(k)
+    return components, np.asarray(model.prior_mean), np.asarray(model.prior_cov)
+
+
+def topica_ctm(data, topics, seed):
+    import topica
+
+    model = topica.CTM(num_topics=topics, seed=seed)
+    model.fit([[str(word) for word in words] for words in documents(data)])
+    components = np.full((topics, int(data["words"])), 1e-9)
+    components[:, np.array([int(word) for word in model.vocabulary])] = np.asarray(model.topic_word)
+    # Of all topics but the last, whose z is 0: the scorer knows this form.
+    return components, np.asarray(model.eta_mean).mean(axis=0), np.asarray(model.topic_covariance)
+
+
+if __name__ == "__main__":
+    source, target, library, topics, seed = sys.argv[1:]
+    data = np.load(source)
+    began = time.perf_counter(), time.process_time()
+    found = {"tomotopy": tomotopy_ctm, "topica": topica_ctm}[library](data, int(topics), int(seed))
+    seconds = time.perf_counter() - began[0], time.process_time() - began[1]
+    components = found[0] / found[0].sum(axis=1, keepdims=True)
+    np.savez(target, components=components, mean=found[1], covariance=found[2])
+    print(json.dumps({"wall": seconds[0], "cpu": seconds[1]}))

@@ -1,0 +1,339 @@
+"""Correlated topics of documents."""
+
+import warnings
+from collections.abc import Iterator
+from numbers import Integral, Real
+from typing import Any, ClassVar
+
+import numpy as np
+from jaxtyping import Float
+from scipy.sparse import csr_array
+from sklearn.base import ClassNamePrefixFeaturesOutMixin, TransformerMixin, _fit_context
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.utils import check_random_state
+from sklearn.utils._param_validation import Interval, StrOptions
+from sklearn.utils.validation import check_is_fitted, validate_data
+
+from thalweg import topics
+from thalweg.models._common import Storable, unharmed
+from thalweg.models._summary import Summary
+from thalweg.models._topic_reading import TopicReader
+
+
+class CorrelatedTopicModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, TopicReader, Storable):
+    """Topics of documents that may occur together: the correlated topic model, with covariates of prevalence.
+
+    A document has a vector z ~ N(μ, Σ), its topics have the proportions softmax(z), and each word is drawn from a topic
+    drawn from them. Σ says which topics go together. With covariates x_d the mean is Cᵀx_d, as in the structural topic
+    model: see :meth:`effects`. Topics start from anchor words, which are found without chance, so that another
+    ``random_state`` finds the same topics.
+
+    Parameters
+    ----------
+    n_components
+        How many topics.
+    inference
+        How the posterior of a document's z is found. "pgsvi" (default): a Gaussian with full covariance, by stochastic
+        proximal gradients; "pgsvi-mf": with a diagonal one, cheaper with many topics. For comparison "mean-field"
+        (Blei and Lafferty's bound), "laplace" and "delta" (Wang and Blei).
+    smoothing
+        How often each topic is taken to have written each word before anything is read.
+    batch_size
+        Documents whose posteriors are found at once. More than that are learned from in batches.
+    max_iter
+        The most passes over the documents.
+    tol
+        Passes end when documents left out are predicted no better than this, in nats a word, than five passes before.
+        Of fewer than 200 documents none is left out, and those learned from are looked at.
+    step
+        How far a step of a posterior goes to where its gradient says, at most 1.
+    samples
+        Draws for each expectation.
+    decay
+        The n-th batch counts n^−decay of what was learned from those before.
+    random_state
+        Seeds the order of batches and the draws.
+    verbose
+        Whether to show how the passes go on.
+
+    Attributes
+    ----------
+    components_ : array (n_components, n_features)
+        p(word | topic).
+    mean_ : array (n_components,)
+        μ, or the mean of z where covariates are as they are on average.
+    covariance_ : array (n_components, n_components)
+        Σ.
+    coefficients_ : array (n_covariates, n_components)
+        Cᵀ without μ, in the covariates' units.
+    history_ : list of float
+        Mean log p of a word left out (see ``tol``), pass by pass.
+    n_iter_ : int
+        Passes, or batches that ``partial_fit`` was given.
+    n_features_in_, feature_names_in_
+        As in scikit-learn.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from thalweg import CorrelatedTopicModel
+    >>> rng = np.random.default_rng(0)
+    >>> kind = rng.integers(2, size=60)                                  # documents about one of two things
+    >>> X = rng.poisson(np.where(kind[:, None] == np.arange(8) // 4, 4.0, 0.2))
+    >>> model = CorrelatedTopicModel(2, random_state=0).fit(X)
+    >>> proportions = model.transform(X)
+    >>> agree = np.mean(proportions.argmax(axis=1) == kind)
+    >>> bool(max(agree, 1 - agree) > 0.95)
+    True
+    """
+
+    _parameter_constraints: ClassVar[dict] = {
+        "n_components": [Interval(Integral, 1, None, closed="left")],
+        "inference": [StrOptions(set(topics.METHODS))],
+        "smoothing": [Interval(Real, 0, None, closed="neither")],
+        "batch_size": [Interval(Integral, 1, None, closed="left")],
+        "max_iter": [Interval(Integral, 1, None, closed="left")],
+        "tol": [Interval(Real, 0, None, closed="left")],
+        "step": [Interval(Real, 0, 1, closed="right")],
+        "samples": [Interval(Integral, 2, None, closed="left")],
+        "decay": [Interval(Real, 0.5, 1, closed="both")],
+        "random_state": ["random_state"],
+        "verbose": ["verbose"],
+    }
+
+    def __init__(
+        self,
+        n_components: int = 10,
+        *,
+        inference: str = "pgsvi",
+        smoothing: float = 0.1,
+        batch_size: int = 2048,
+        max_iter: int = 100,
+        tol: float = 2e-4,
+        step: float = 0.9,
+        samples: int = 4,
+        decay: float = 0.6,
+        random_state: Any = None,
+        verbose: bool = False,
+    ) -> None:
+        self.n_components = n_components
+        self.inference = inference
+        self.smoothing = smoothing
+        self.batch_size = batch_size
+        self.max_iter = max_iter
+        self.tol = tol
+        self.step = step
+        self.samples = samples
+        self.decay = decay
+        self.random_state = random_state
+        self.verbose = verbose
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.sparse = True
+        tags.input_tags.positive_only = True
+        tags.transformer_tags.preserves_dtype = ["float64"]
+        return tags
+
+    @_fit_context(prefer_skip_nested_validation=True)
+    def fit(self, X: Any, y: Any = None, *, covariates: Any = None) -> "CorrelatedTopicModel":
+        """Learn topics and their prior.
+
+        Parameters
+        ----------
+        X
+            Counts of words, a row for each document: a SciPy sparse matrix, as a vectoriser makes it, or an array.
+        y
+            Not used.
+        covariates
+            What prevalence may depend on, a row of numbers for each document, or a data frame.
+        """
+        with unharmed(self):
+            counts = self._counts(X, reset=True)
+            design = self._begin_covariates(covariates, counts.shape[0])
+            learned = topics.fit_topics(counts, design, self._settings(), self._seed())
+            self._keep(learned.state)
+            self.history_ = learned.scores
+            self.n_iter_ = len(learned.scores)
+            self._effects: topics.Effects | None = None
+            if learned.interrupted:
+                self._warn("interrupted: the topics are those found so far")
+            elif not learned.converged:
+                self._warn(f"{self.max_iter} passes were not enough: raise max_iter, or tol, found tol={self.tol}")
+            if design.shape[1] > 1 and self.n_components > 1 and not learned.interrupted:
+                self._measure(counts, design)
+        return self
+
+    @_fit_context(prefer_skip_nested_validation=True)
+    def partial_fit(self, X: Any, y: Any = None, *, covariates: Any = None) -> "CorrelatedTopicModel":
+        """Learn from one more batch of documents; memory does not depend on how many there were before.
+
+        The first batch decides where topics start from, and should have some hundred documents or more.
+
+        Parameters
+        ----------
+        X
+            Counts of words, of the same vocabulary at every call.
+        y
+            Not used.
+        covariates
+            As for :meth:`fit`; in all calls or in none.
+        """
+        with unharmed(self):
+            begun = hasattr(self, "_state")
+            counts = self._counts(X, reset=not begun)
+            rows = counts.shape[0]
+            design = self._design(covariates, rows) if begun else self._begin_covariates(covariates, rows)
+            state = self._state if begun else None
+            self._keep(topics.continue_topics(state, counts, design, self._settings(), self._seed()))
+            self._effects = None
+            self.n_iter_ = self._state.batches
+            self.history_ = getattr(self, "history_", [])
+        return self
+
+    def transform(self, X: Any, *, covariates: Any = None) -> Float[np.ndarray, "n k"]:
+        """The expected proportions of topics in documents, rows that sum to one.
+
+        Parameters
+        ----------
+        X
+            Counts of words. A document without any gets the prior's proportions.
+        covariates
+            Those of the documents, if the model has learned with covariates; else the average ones are taken.
+        """
+        return np.concatenate([part.proportions for part in self._posteriors(self._seen(X), covariates)])
+
+    def posterior(self, X: Any, *, covariates: Any = None) -> tuple[np.ndarray, np.ndarray]:
+        """Means and covariances of z, of which softmax(z) are the proportions, given each document's words.
+
+        With "pgsvi" they maximise the document's bound (PG-SVI, eq. 38) over all means and covariances, up to the noise
+        of the draws.
+        """
+        parts = list(self._posteriors(self._seen(X), covariates, exact=self.inference == "pgsvi"))
+        return np.concatenate([part.means for part in parts]), np.concatenate([part.covariances for part in parts])
+
+    def score(self, X: Any, y: Any = None, *, covariates: Any = None) -> float:
+        """A lower bound on the mean log p of a word, in nats, of documents that are read as a whole."""
+        counts = self._seen(X)
+        bound = sum(float(np.sum(part.bounds)) for part in self._posteriors(counts, covariates))
+        return bound / max(float(counts.sum()), 1.0)
+
+    def perplexity(self, X: Any, *, covariates: Any = None) -> float:
+        """exp(−score): an upper bound on how many words a word is as uncertain as."""
+        return float(np.exp(-self.score(X, covariates=covariates)))
+
+    def effects(self) -> Summary:
+        """How the covariates change the prevalence of topics: a table with a row for each topic and covariate.
+
+        An effect is the change of z_k, less the mean change over topics, when the covariate grows by one: of the log of
+        the proportion over the geometric mean of all proportions. Its standard deviation counts what the words of a
+        document leave open of its topics (Louis's information); it takes the topics themselves as known.
+        """
+        check_is_fitted(self)
+        if self._effects is None:
+            raise ValueError("effects() needs a model that was fitted by fit(X, covariates=…), found none")
+        coefficients, covariances = self._effects
+        deviations = np.sqrt(np.diagonal(covariances, axis1=1, axis2=2)).T[1:] / self._scales[:, None]
+        means = coefficients[1:] / self._scales[:, None]
+        names = [f"topic {k}: {name}" for k in range(means.shape[1]) for name in self._names]
+        return Summary(names, means.T.ravel(), deviations.T.ravel())
+
+    @property
+    def _n_features_out(self) -> int:
+        return len(self.components_)
+
+    def _settings(self) -> topics.TopicSettings:
+        return topics.TopicSettings(
+            int(self.n_components),
+            method=self.inference,
+            smoothing=float(self.smoothing),
+            batch_size=int(self.batch_size),
+            passes=int(self.max_iter),
+            tolerance=float(self.tol),
+            step=float(self.step),
+            samples=int(self.samples),
+            decay=float(self.decay),
+            verbose=bool(self.verbose),
+        )
+
+    def _seed(self) -> int:
+        return int(check_random_state(self.random_state).randint(2**31 - 1))
+
+    def _counts(self, X: Any, reset: bool = False) -> csr_array:
+        X = validate_data(
+            self, X, reset=reset, accept_sparse="csr", dtype=np.float32, ensure_non_negative=True, ensure_min_samples=1
+        )
+        counts = csr_array(X)
+        counts.sum_duplicates()
+        counts.eliminate_zeros()
+        if reset and counts.nnz == 0:
+            raise ValueError(f"X must have words, found {counts.shape[0]} documents without any")
+        if np.any(counts.data != np.floor(counts.data)):
+            warnings.warn(
+                "X holds fractions, and they are taken for counts of words: weights such as tf-idf make documents "
+                "seem shorter, and their topics less certain, than they are",
+                UserWarning,
+                stacklevel=4,
+            )
+        return counts
+
+    def _begin_covariates(self, covariates: Any, rows: int) -> np.ndarray:
+        names = getattr(covariates, "columns", None)
+        given = self._checked(covariates, rows)
+        self._names = [f"x{column}" for column in range(given.shape[1])] if names is None else [str(n) for n in names]
+        self._centre = given.mean(axis=0)
+        spread = given.std(axis=0)
+        if np.any(flat := spread <= 1e-12 * np.abs(given).max(axis=0, initial=0)):
+            raise ValueError(f"covariates must vary, found {self._names[np.argmax(flat)]!r} constant")
+        self._scales = spread
+        return self._design(covariates, rows)
+
+    def _design(self, covariates: Any, rows: int) -> np.ndarray:
+        """A 1 and the covariates in standard deviations, for each row; zeros where none are given."""
+        if covariates is None:
+            return np.column_stack([np.ones(rows), np.zeros((rows, len(self._names)))])
+        given = self._checked(covariates, rows)
+        if given.shape[1] != len(self._names):
+            raise ValueError(f"covariates must have {len(self._names)} columns, found {given.shape[1]}")
+        return np.column_stack([np.ones(rows), (given - self._centre) / self._scales])
+
+    @staticmethod
+    def _checked(covariates: Any, rows: int) -> np.ndarray:
+        given = np.zeros((rows, 0)) if covariates is None else np.asarray(covariates, np.float64)
+        given = given[:, None] if given.ndim == 1 else given
+        if given.ndim != 2 or len(given) != rows:
+            raise ValueError(f"covariates must have a row for each of {rows} documents, found shape {given.shape}")
+        if not np.all(np.isfinite(given)):
+            raise ValueError("covariates must be finite, found NaN or infinity")
+        return given
+
+    def _keep(self, state: topics.Topics) -> None:
+        self._state = state
+        self.components_ = state.components(self.smoothing).T.astype(np.float64)
+        self.components_ /= self.components_.sum(axis=1, keepdims=True)
+        self._set_prior(state.prevalence)
+
+    def _set_prior(self, prevalence: topics.Prevalence) -> None:
+        self._state = self._state._replace(prevalence=prevalence)
+        self.mean_ = prevalence.coefficients[0].copy()
+        self.covariance_ = prevalence.covariance.copy()
+        self.coefficients_ = prevalence.coefficients[1:] / self._scales[:, None]
+
+    def _measure(self, counts: csr_array, design: np.ndarray) -> None:
+        how = topics.Inference(self.inference, step=float(self.step), exact=self.inference == "pgsvi")
+        found, prevalence = topics.measured(counts, design, self.components_.T, self._state.prevalence, how)
+        self._effects = found
+        self._set_prior(prevalence)
+
+    def _seen(self, X: Any) -> csr_array:
+        check_is_fitted(self)
+        return self._counts(X)
+
+    def _posteriors(self, counts: csr_array, covariates: Any, exact: bool = False) -> Iterator[topics.TopicPosteriors]:
+        design = self._design(covariates, counts.shape[0])
+        how = topics.Inference(self.inference, step=float(self.step), exact=exact)
+        found = topics.document_posteriors(counts, design, self.components_.T, self._state.prevalence, how)
+        return (part for _, part in found)
+
+    def _warn(self, message: str) -> None:
+        warnings.warn(message, ConvergenceWarning, stacklevel=4)

@@ -1,0 +1,292 @@
+"""Topics of a corpus by stochastic variational EM: posteriors of a batch of documents, then topics and prior."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Float
+from scipy.sparse import csr_array
+
+from thalweg.files import storable
+from thalweg.padding import padded_size
+from thalweg.topics import documents
+from thalweg.topics.pages import Pages, page_count, page_width, paged
+from thalweg.topics.prevalence import Moments, Prevalence
+from thalweg.topics.start import starting_topics
+
+_GRAIN = 64
+_LAST = 3
+"""Passes over all documents once those left out have shown that no more are needed."""
+
+
+@dataclass(frozen=True)
+class TopicSettings:
+    """How topics are learned.
+
+    ``step`` and ``samples`` are those of documents' posteriors, ``decay`` makes the n-th batch count n^−decay of what
+    was learned before, ``smoothing`` is the Dirichlet prior of topics in words, ``patience`` how many passes may go by
+    without a gain of ``tolerance`` nats a token.
+    """
+
+    topics: int
+    method: str = "pgsvi"
+    smoothing: float = 0.1
+    batch_size: int = 2048
+    passes: int = 100
+    tolerance: float = 2e-4
+    step: float = 0.9
+    samples: int = 4
+    exact: bool = False
+    """Whether to keep the part of the curvature that comes from words: see :mod:`thalweg.topics.documents`."""
+    decay: float = 0.6
+    warm_steps: int = 2
+    """Steps of a posterior that goes on from the last pass."""
+    cold_steps: int = 10
+    """Steps of a posterior that begins at the prior."""
+    held: int = 3
+    """Batches before the prior is learned: posteriors of the first ones mostly say what the topics do not."""
+    patience: int = 5
+    verbose: bool = False
+
+
+@storable
+class Topics(NamedTuple):
+    """What has been learned: topics, prior, and the means over documents that they follow from."""
+
+    words: Float[np.ndarray, "v k"]
+    """How often each topic wrote each word, a document."""
+    moments: Moments
+    prevalence: Prevalence
+    batches: int
+    documents: float
+    """How many the smoothing and the shrinkage are set against."""
+
+    @classmethod
+    def start(cls, counts: csr_array, covariates: int, topics: int) -> "Topics":
+        """From anchor words, before any posterior.
+
+        Examples
+        --------
+        >>> Topics.start(csr_array(np.eye(4, dtype=int)), 1, 2).words.shape
+        (4, 2)
+        """
+        length = counts.sum() / max(counts.shape[0], 1)
+        words = starting_topics(counts, topics).T * (length / topics)
+        moments = Moments(np.eye(covariates), np.zeros((covariates, topics)), np.eye(topics))
+        return cls(words.astype(np.float32), moments, Prevalence.start(covariates, topics), 0, float(counts.shape[0]))
+
+    def components(self, smoothing: float) -> Float[np.ndarray, "v k"]:
+        """p(word | topic)."""
+        words = self.words + np.float32(smoothing / max(self.documents, 1))
+        return words / words.sum(axis=0)
+
+
+class Batch(NamedTuple):
+    """Documents ready for a compiled program: pages, covariates, those that count, and their rows."""
+
+    pages: Pages
+    design: Float[np.ndarray, "d p"]
+    counted: Float[np.ndarray, " d"]
+    rows: np.ndarray
+
+
+def batch_of(
+    counts: csr_array, design: np.ndarray, counted: np.ndarray, rows: np.ndarray, shape: tuple[int, int, int]
+) -> Batch:
+    """Some rows of a table, filled up to a shape: documents, pages, and words of a page.
+
+    Examples
+    --------
+    >>> table = csr_array(np.eye(3, dtype=int))
+    >>> batch_of(table, np.ones((3, 1)), np.ones(3), np.arange(2), (4, 4, 8)).counted
+    array([1., 1., 0., 0.], dtype=float32)
+    """
+    size, pages, width = shape
+    filled, counts_here = np.zeros((size, design.shape[1]), np.float32), np.zeros(size, np.float32)
+    filled[: len(rows)], counts_here[: len(rows)] = design[rows], counted[rows]
+    return Batch(paged(counts[rows], width, size, pages), filled, counts_here, rows)
+
+
+def prior_of(prevalence: Prevalence, design: np.ndarray) -> documents.Prior:
+    """The prior of documents with given covariates, for a compiled program.
+
+    Examples
+    --------
+    >>> prior_of(Prevalence.start(1, 2), np.ones((1, 1))).means
+    Array([[0., 0.]], dtype=float32)
+    """
+    means, precision = design @ prevalence.coefficients, np.linalg.inv(prevalence.covariance)
+    return documents.Prior(jnp.asarray(means, jnp.float32), jnp.asarray(precision, jnp.float32))
+
+
+def absorb(
+    state: Topics, batch: Batch, means: Any, key: jax.Array, settings: TopicSettings, steps: int, share: float
+) -> tuple[Topics, documents.Statistics]:
+    """One batch: posteriors from ``means`` on, then topics and prior, of which the batch becomes a ``share``."""
+    found = documents.learn(
+        batch.pages,
+        state.components(settings.smoothing),
+        prior_of(state.prevalence, batch.design),
+        means,
+        batch.counted,
+        key,
+        np.float32(settings.step),
+        np.int32(steps),
+        method=settings.method,
+        samples=settings.samples,
+        exact=settings.exact,
+    )
+    counted = batch.counted > 0
+    count = max(int(counted.sum()), 1)
+    new = np.asarray(found.means, np.float64)[counted]
+    moments = Moments.of(batch.design[counted].astype(np.float64), new, np.asarray(found.spread, np.float64))
+    words = (1 - np.float32(share)) * state.words + np.float32(share / count) * np.asarray(found.words)
+    mixed = Moments(*((1 - share) * old + share * fresh for old, fresh in zip(state.moments, moments, strict=True)))
+    held = state.batches < settings.held
+    prevalence = state.prevalence if held else Prevalence.learned(mixed, state.documents)
+    return Topics(words, mixed, prevalence, state.batches + 1, state.documents), found
+
+
+@dataclass
+class Learned:
+    """What a fit came to: the topics, the score of each pass, and how it ended."""
+
+    state: Topics
+    scores: list[float]
+    converged: bool = False
+    interrupted: bool = False
+
+
+class Corpus:
+    """Documents in batches of one shape, the means of their posteriors, and those left out to see convergence on.
+
+    Of a document left out, half of the words are read, and the other half tells how well it is predicted. It is read
+    with the others of its batch, and does not count.
+    """
+
+    def __init__(self, counts: csr_array, design: np.ndarray, settings: TopicSettings) -> None:
+        self.counts, self.design, self.settings = counts, design, settings
+        rng = np.random.default_rng(0)  # the same slice whatever the seed
+        count = counts.shape[0]
+        self.aside = rng.permutation(count) < (min(count // 10, 500) if count >= 200 else 0)
+        read, self.hidden = _halves(counts, self.aside, rng)
+        self.parts = np.array_split(rng.permutation(count), max(1, round(count / settings.batch_size)))
+        width = page_width(counts)
+        self.shape = (
+            padded_size(max(map(len, self.parts)), _GRAIN),
+            padded_size(max(1, *(page_count(counts[part], width) for part in self.parts)), _GRAIN),
+            width,
+        )
+        self.means = [np.zeros((self.shape[0], settings.topics), np.float32) for _ in self.parts]
+        self._make(read, ~self.aside)
+
+    def _make(self, counts: csr_array, counted: np.ndarray) -> None:
+        weights = counted.astype(np.float32)
+        self.tokens = float(counts[counted].sum())
+        self.batches = [batch_of(counts, self.design, weights, part, self.shape) for part in self.parts]
+
+    def use_all(self) -> None:
+        """Let the documents left out count from now on."""
+        self.aside = np.zeros_like(self.aside)
+        self._make(self.counts, ~self.aside)
+
+    def one_pass(
+        self, state: Topics, key: jax.Array, rng: np.random.Generator, steps: int, heard: Callable[[Topics], None]
+    ) -> float:
+        """Every batch once, in random order; return the log p of a token left out (else of one read) on the way."""
+        hidden = seen = 0.0
+        for index in rng.permutation(len(self.batches)):
+            batch = self.batches[index]
+            share = (1 + state.batches) ** -self.settings.decay if len(self.batches) > 1 else 1.0
+            topics = state.components(self.settings.smoothing)
+            part = jax.random.fold_in(key, int(index))
+            state, found = absorb(state, batch, self.means[index], part, self.settings, steps, share)
+            self.means[index] = np.asarray(found.means)
+            heard(state)
+            seen += float(found.log_likelihood)
+            hidden += _log_likelihood(self.hidden[batch.rows], np.asarray(found.proportions), topics)
+        return hidden / float(self.hidden.sum()) if self.aside.any() else seen / max(self.tokens, 1.0)
+
+
+def _halves(counts: csr_array, rows: np.ndarray, rng: np.random.Generator) -> tuple[csr_array, csr_array]:
+    """The table with half of the words of some rows taken out, and those words."""
+    chosen = np.repeat(rows, np.diff(counts.indptr))
+    whole = np.where(chosen, np.floor(counts.data), 0).astype(np.int64)
+    out = rng.binomial(whole, 0.5).astype(np.float32)
+    make = lambda data: csr_array((data, counts.indices, counts.indptr), shape=counts.shape)
+    return make(counts.data - out), make(out)
+
+
+def _log_likelihood(counts: csr_array, proportions: np.ndarray, topics: np.ndarray) -> float:
+    """Σ y log Σ_k π_k β_k, over words that occur."""
+    document = np.repeat(np.arange(counts.shape[0]), np.diff(counts.indptr))
+    some = counts.data > 0
+    chance = np.einsum("nk,nk->n", proportions[document[some]], topics[counts.indices[some]])
+    return float(np.sum(counts.data[some] * np.log(np.maximum(chance, 1e-30))))
+
+
+def fit_topics(counts: csr_array, design: np.ndarray, settings: TopicSettings, seed: int) -> Learned:
+    """Passes over a corpus until documents left out are predicted no better, then a few over all.
+
+    ``counts`` are float32, and ``design`` has a row of covariates for each document, the first of them 1. Interrupted,
+    it returns what was learned.
+    """
+    rng, key = np.random.default_rng(seed), jax.random.key(seed)
+    learned = Learned(Topics.start(counts, design.shape[1], settings.topics), [])
+    heard = lambda state: setattr(learned, "state", state)
+    tell = print if settings.verbose else lambda text: None
+    try:
+        corpus = Corpus(counts, design, settings)
+        for step in range(settings.passes):
+            steps = settings.cold_steps if step == 0 else settings.warm_steps
+            score = corpus.one_pass(learned.state, jax.random.fold_in(key, step), rng, steps, heard)
+            learned.scores.append(score)
+            tell(f"pass {step + 1}: {score:.4f} nats a word")
+            if _settled(learned.scores, settings):
+                learned.converged = True
+                break
+        if corpus.aside.any():
+            corpus.use_all()
+            for step in range(settings.passes, settings.passes + _LAST):
+                corpus.one_pass(learned.state, jax.random.fold_in(key, step), rng, settings.warm_steps + 1, heard)
+    except KeyboardInterrupt:
+        learned.interrupted = True
+    return learned
+
+
+def continue_topics(
+    state: Topics | None, counts: csr_array, design: np.ndarray, settings: TopicSettings, seed: int
+) -> Topics:
+    """Learn from some more documents, of a stream; from nothing if ``state`` is None.
+
+    Examples
+    --------
+    >>> table = csr_array(np.kron(np.eye(2), np.ones((20, 3))).astype(np.float32))
+    >>> state = continue_topics(None, table, np.ones((40, 1)), TopicSettings(2), 0)
+    >>> continue_topics(state, table, np.ones((40, 1)), TopicSettings(2), 0).documents
+    80.0
+    """
+    count = counts.shape[0]
+    if state is None:
+        state = Topics.start(counts, design.shape[1], settings.topics)._replace(documents=0.0)
+    width, counted, key = page_width(counts), np.ones(count, np.float32), jax.random.key(seed)
+    for part in np.array_split(np.arange(count), -(-count // settings.batch_size)):
+        pages = padded_size(max(1, page_count(counts[part], width)), _GRAIN)
+        batch = batch_of(counts, design, counted, part, (padded_size(len(part), _GRAIN), pages, width))
+        state = state._replace(documents=state.documents + len(part))
+        means = prior_of(state.prevalence, batch.design).means
+        share = (1 + state.batches) ** -settings.decay
+        part_key = jax.random.fold_in(key, state.batches)
+        state, _ = absorb(state, batch, means, part_key, settings, settings.cold_steps, share)
+    return state
+
+
+def _settled(scores: list[float], settings: TopicSettings) -> bool:
+    """Whether the last passes gained less than the tolerance over those before."""
+    patience = settings.patience
+    if len(scores) <= settings.held + patience:
+        return False
+    return max(scores[-patience:]) < max(scores[:-patience]) + settings.tolerance

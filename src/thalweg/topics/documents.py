@@ -1,0 +1,317 @@
+"""Posteriors of documents: Gaussian q(z) = N(m, V) for each, all at once, by proximal-gradient steps.
+
+A document with counts y of W words has the bound (PG-SVI, eq. 38, with the prior N(μ, Σ))
+
+    L(m, V) = Σ_n y_n E_q log Σ_k β_nk e^{z_k} − W E_q log Σ_j e^{z_j} − KL[q ‖ N(μ, Σ)].
+
+With π = softmax(z) and φ_nk ∝ β_nk e^{z_k} its gradients are
+
+    ∇_m L = E[Σ_n y_n φ_n − W π] − Σ⁻¹(m − μ),
+    2∇_V L = V⁻¹ − Σ⁻¹ − Γ,    Γ = W E[diag π − ππᵀ] − Σ_n y_n E[diag φ_n − φ_nφ_nᵀ],
+
+and a step of size s goes to V⁻¹ ← (1 − s)V⁻¹ + s(Σ⁻¹ + Γ), then m ← m + s V ∇_m L. The second part of Γ makes it
+indefinite; without it V is positive definite whatever the step, topics learn as well, and a step costs K² per document
+instead of K² per word. With ``exact`` it is kept, and V⁻¹ moves along a curve that stays among positive definite
+matrices: Λ ← Λ + sG + ½s²GΛ⁻¹G = ½(Λ + (Λ + sG)Λ⁻¹(Λ + sG)), G = Σ⁻¹ + Γ − Λ, whose fixed point is the maximum of L.
+
+The older methods are the same loop with other expectations: see :mod:`thalweg.topics.expectations`.
+
+XLA's batched triangular solves block a thread of the CPU's pool while they wait for others of that pool, and two at a
+time on two cores wait for ever. So no two are independent here: the mean's step and the next samples are one solve.
+"""
+
+from functools import partial
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jaxtyping import Array, Float, Int, Key
+
+from thalweg.topics.expectations import METHODS, Expected, Method, diagonals
+from thalweg.topics.pages import Pages
+
+_FARTHEST = 3.0
+"""The most that a step moves an entry of m: a step from afar is one of Newton's, and may overshoot."""
+_TINY = 1e-30
+
+
+class Prior(NamedTuple):
+    """N(μ_d, Σ) of the documents, by its means and the one precision Σ⁻¹."""
+
+    means: Float[Array, "d k"]
+    precision: Float[Array, "k k"]
+
+
+class Posteriors(NamedTuple):
+    """q(z_d) = N(m_d, V_d) of documents: means, precisions V⁻¹ (their diagonals for diagonal ones), and draws of z."""
+
+    means: Float[Array, "d k"]
+    precisions: Float[Array, "d k k"] | Float[Array, "d k"]
+    draws: Float[Array, "d s k"]
+
+    @property
+    def proportions(self) -> Float[Array, "d k"]:
+        """E[softmax z], over the draws."""
+        return jnp.mean(jax.nn.softmax(self.draws), axis=1)
+
+
+class Nodes(NamedTuple):
+    """Where expectations over a standard normal are taken, and the weight of each point."""
+
+    points: Float[Array, "d k s"]
+    weights: Float[Array, " s"]
+
+
+def antithetic(key: Key[Array, ""], shape: tuple[int, int, int], dtype: jnp.dtype) -> Nodes:
+    """Standard normal points for each document, each with its mirror image, of equal weight.
+
+    Examples
+    --------
+    >>> nodes = antithetic(jax.random.key(0), (1, 3, 4), jnp.float32)
+    >>> bool(jnp.all(nodes.points[0, :, :2] == -nodes.points[0, :, 2:]))
+    True
+    """
+    documents, sides, count = shape
+    half = jax.random.normal(key, (documents, sides, max(count // 2, 1)), dtype)
+    points = jnp.concatenate([half, -half], axis=2)
+    return Nodes(points, jnp.full(points.shape[2], 1 / points.shape[2], dtype))
+
+
+def _solve(triangle: Array, right: Array, transpose: bool = False) -> Array:
+    return lax.linalg.triangular_solve(triangle, right, left_side=True, lower=True, transpose_a=transpose)
+
+
+def solve_and_draw(precision: Array, gradient: Array, points: Array) -> tuple[Array, Array]:
+    """Λ⁻¹g, and Λ^{−½}ε for standard normal points ε, of each document, from one factorisation.
+
+    Diagonal precisions are vectors.
+
+    Examples
+    --------
+    >>> move, apart = solve_and_draw(4 * jnp.eye(2)[None], jnp.ones((1, 2)), jnp.ones((1, 2, 3)))
+    >>> move, apart.shape
+    (Array([[0.25, 0.25]], dtype=float...), (1, 3, 2))
+    """
+    if precision.ndim == 2:
+        return gradient / precision, jnp.swapaxes(points * lax.rsqrt(precision)[:, :, None], 1, 2)
+    triangle = lax.linalg.cholesky(precision)
+    whitened = _solve(triangle, gradient[:, :, None])
+    solved = _solve(triangle, jnp.concatenate([whitened, points], axis=2), transpose=True)
+    return solved[:, :, 0], jnp.swapaxes(solved[:, :, 1:], 1, 2)
+
+
+class Words(NamedTuple):
+    """What the words of documents say: their pages, p(word | topic) of each, and how many there are."""
+
+    pages: Pages
+    chances: Float[Array, "p w k"]
+    totals: Float[Array, " d"]
+
+    @classmethod
+    def of(cls, pages: Pages, topics: Float[Array, "v k"], documents: int) -> "Words":
+        """Look up the topics of every word."""
+        return cls(pages, topics[pages.words], pages.total(jnp.sum(pages.counts, axis=1), documents))
+
+    def read(self, proportions: Float[Array, "d s k"]) -> tuple[Array, Array, Array]:
+        """p(word) under each proportion, y / p(word), and the proportions of the pages."""
+        here = proportions[self.pages.document]
+        chance = jnp.maximum(jnp.einsum("pwk,psk->pws", self.chances, here), _TINY)
+        return chance, self.pages.counts[:, :, None] / chance, here
+
+    def assigned(self, ratio: Array, here: Array) -> Float[Array, "d s k"]:
+        """Σ_n y_n φ_n: how many of a document's words each topic wrote."""
+        of_pages = here * jnp.einsum("pwk,pws->psk", self.chances, ratio)
+        return self.pages.total(of_pages, len(self.totals))
+
+    def doubt(self, ratio: Array, here: Array, weights: Array) -> Float[Array, "d k k"]:
+        """Σ_n y_n E[φ_nφ_nᵀ], a sample at a time."""
+        roots = lax.rsqrt(jnp.maximum(self.pages.counts, _TINY))
+
+        def of_one(total: Array, sample: tuple[Array, Array, Array]) -> tuple[Array, None]:
+            part, proportion, weight = sample
+            shares = self.chances * proportion[:, None] * (part * roots)[:, :, None]
+            return total + weight * jnp.einsum("pwk,pwj->pkj", shares, shares), None
+
+        sides = self.chances.shape[2]
+        zero = jnp.zeros((len(self.chances), sides, sides), self.chances.dtype)
+        samples = (jnp.moveaxis(ratio, 2, 0), jnp.moveaxis(here, 1, 0), weights)
+        return self.pages.total(lax.scan(of_one, zero, samples)[0], len(self.totals))
+
+
+def _curved(precision: Array, target: Array, step: Array) -> Array:
+    """A step from a precision towards a matrix that may be indefinite, among positive definite matrices."""
+    ahead = target - precision
+    whitened = _solve(lax.linalg.cholesky(precision), ahead)
+    return precision + step * ahead + step**2 / 2 * jnp.einsum("dik,dij->dkj", whitened, whitened)
+
+
+def _exact_curvature(words: Words, expected: Expected, weights: Array) -> Array:
+    """The part of Γ that comes from the words, which is subtracted."""
+    _, ratio, here = words.read(expected.read_at)
+    wrote = jnp.einsum("dsk,s->dk", words.assigned(ratio, here), weights)
+    return diagonals(wrote) - words.doubt(ratio, here, weights)
+
+
+def infer(
+    words: Words,
+    prior: Prior,
+    means: Float[Array, "d k"],
+    key: Key[Array, ""],
+    step: Float[Array, ""],
+    *,
+    method: Method,
+    steps: Int[Array, ""] | int,
+    samples: int,
+    exact: bool = False,
+    nodes: Nodes | None = None,
+) -> Posteriors:
+    """Take steps on the posteriors of documents from given means; expectations are at random, or at fixed ``nodes``."""
+    shape = (len(means), means.shape[1], samples)
+
+    def fresh(step: Array | int) -> Nodes:
+        return antithetic(jax.random.fold_in(key, step), shape, means.dtype) if nodes is None else nodes
+
+    first = fresh(0)
+    precisions = method.start(prior.precision, words.totals, jax.nn.softmax(means))
+    apart = solve_and_draw(precisions, jnp.zeros_like(means), first.points)[1]
+
+    def one(index: Array, state: tuple[Array, Array, Array, Array]) -> tuple[Array, Array, Array, Array]:
+        means, precisions, apart, weights = state
+        expected = method.expected(means, precisions, apart, weights)
+        _, ratio, here = words.read(expected.read_at)
+        wrote = jnp.einsum("dsk,s->dk", words.assigned(ratio, here), expected.read_weights)
+        uphill = wrote - words.totals[:, None] * expected.proportions - (means - prior.means) @ prior.precision
+        target = method.target(prior.precision, words.totals, expected)
+        if exact:
+            target = target - _exact_curvature(words, expected, expected.read_weights)
+            precisions = _curved(precisions, target, step)
+        else:
+            precisions = (1 - step) * precisions + step * target
+        following = fresh(index + 1)
+        metric = method.metric(prior.precision, words.totals, expected, precisions)
+        move, apart = solve_and_draw(metric, uphill, following.points)
+        if method.apart_metric:
+            apart = solve_and_draw(precisions, jnp.zeros_like(means), following.points)[1]
+        farthest = jnp.max(jnp.abs(move), axis=1, keepdims=True)
+        move = move * jnp.minimum(1, _FARTHEST / jnp.maximum(farthest, _TINY))
+        return means + step * move, precisions, apart, following.weights
+
+    means, precisions, apart, _ = lax.fori_loop(0, steps, one, (means, precisions, apart, first.weights))
+    return Posteriors(means, precisions, means[:, None] + apart)
+
+
+def covariances(precisions: Array) -> Float[Array, "d k k"]:
+    """V of each document.
+
+    Examples
+    --------
+    >>> covariances(jnp.array([[[4.0, 0.0], [0.0, 2.0]]]))[0]
+    Array([[0.25, 0.  ],
+           [0.  , 0.5 ]], dtype=float...)
+    """
+    if precisions.ndim == 2:
+        return diagonals(1 / precisions)
+    unit = diagonals(jnp.ones(precisions.shape[:2], precisions.dtype))
+    inverse = _solve(lax.linalg.cholesky(precisions), unit)
+    return jnp.einsum("dik,dij->dkj", inverse, inverse)
+
+
+class Statistics(NamedTuple):
+    """What topics and prior are learned from, of one batch: sums over those of its documents that count."""
+
+    means: Float[Array, "d k"]
+    proportions: Float[Array, "d k"]
+    words: Float[Array, "v k"]
+    """How often each topic wrote each word."""
+    spread: Float[Array, "k k"]
+    """Σ_d V_d."""
+    log_likelihood: Float[Array, ""]
+    """Σ_n y_n log Σ_k β_nk E[π_k]."""
+
+
+@partial(jax.jit, static_argnames=("method", "samples", "exact"))
+def learn(
+    pages: Pages,
+    topics: Float[Array, "v k"],
+    prior: Prior,
+    means: Float[Array, "d k"],
+    counted: Float[Array, " d"],
+    key: Key[Array, ""],
+    step: Float[Array, ""],
+    steps: Int[Array, ""],
+    *,
+    method: str,
+    samples: int,
+    exact: bool = False,
+) -> Statistics:
+    """Take steps on the posteriors of a batch, and gather the statistics of the documents with ``counted`` 1, not 0."""
+    way = METHODS[method]
+    words = Words.of(pages, topics, len(means))
+    found = infer(words, prior, means, key, step, method=way, steps=steps, samples=samples, exact=exact)
+    weights = jnp.full(found.draws.shape[1], 1 / found.draws.shape[1], means.dtype)
+    expected = way.expected(found.means, found.precisions, found.draws - found.means[:, None], weights)
+    _, ratio, here = words.read(expected.read_at)
+    shares = jnp.einsum("pws,psk,s,p->pwk", ratio, here, expected.read_weights, counted[pages.document])
+    wrote = topics * jnp.zeros_like(topics).at[pages.words.reshape(-1)].add(shares.reshape(-1, topics.shape[1]))
+    spread = jnp.einsum("dij,d->ij", covariances(found.precisions), counted)
+    proportions = found.proportions
+    chance, _, _ = words.read(proportions[:, None])
+    seen = jnp.sum(pages.counts * counted[pages.document][:, None] * jnp.log(chance[:, :, 0]))
+    return Statistics(found.means, proportions, wrote, spread, seen)
+
+
+class Inferred(NamedTuple):
+    """Posteriors of documents as users see them."""
+
+    means: Float[Array, "d k"]
+    covariances: Float[Array, "d k k"]
+    proportions: Float[Array, "d k"]
+    bound: Float[Array, " d"]
+    """L(m, V) of each, by the draws."""
+
+
+@partial(jax.jit, static_argnames=("method", "samples", "exact"))
+def posteriors(
+    pages: Pages,
+    topics: Float[Array, "v k"],
+    prior: Prior,
+    means: Float[Array, "d k"],
+    key: Key[Array, ""],
+    step: Float[Array, ""],
+    steps: Int[Array, ""],
+    *,
+    method: str,
+    samples: int,
+    exact: bool,
+) -> Inferred:
+    """Posteriors from some means on, and their bounds."""
+    words = Words.of(pages, topics, len(prior.means))
+    way = METHODS[method]
+    found = infer(words, prior, means, key, step, method=way, steps=steps, samples=samples, exact=exact)
+    spread = covariances(found.precisions)
+    proportions = jax.nn.softmax(found.draws)
+    chance, _, _ = words.read(proportions)
+    likelihood = pages.total(jnp.sum(pages.counts * jnp.mean(jnp.log(chance), axis=2), axis=1), len(found.means))
+    return Inferred(found.means, spread, found.proportions, likelihood - divergence(found, spread, prior))
+
+
+def divergence(found: Posteriors, spread: Float[Array, "d k k"], prior: Prior) -> Float[Array, " d"]:
+    """KL[N(m, V) ‖ N(μ, Σ)] of each document.
+
+    Examples
+    --------
+    >>> same = Posteriors(jnp.zeros((1, 2)), jnp.eye(2)[None], jnp.zeros((1, 1, 2)))
+    >>> abs(float(divergence(same, jnp.eye(2)[None], Prior(jnp.ones((1, 2)), jnp.eye(2)))[0]) - 1.0) < 1e-6
+    True
+    """
+    log_of = lambda triangle: 2 * jnp.sum(jnp.log(jnp.diagonal(triangle, axis1=-2, axis2=-1)), axis=-1)
+    own = (
+        jnp.sum(jnp.log(found.precisions), axis=1)
+        if found.precisions.ndim == 2
+        else log_of(lax.linalg.cholesky(found.precisions))
+    )
+    apart = found.means - prior.means
+    length = jnp.einsum("dk,kj,dj->d", apart, prior.precision, apart)
+    trace = jnp.einsum("kj,dkj->d", prior.precision, spread)
+    return (own - log_of(lax.linalg.cholesky(prior.precision)) + trace + length - found.means.shape[1]) / 2

@@ -1,0 +1,213 @@
+"""The estimator: scikit-learn's contract, odd input, and what users do with it."""
+
+import numpy as np
+import pytest
+from scipy.optimize import linear_sum_assignment
+from scipy.sparse import csr_matrix
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.feature_extraction.text import CountVectorizer
+from sklearn.pipeline import make_pipeline
+from sklearn.utils.estimator_checks import parametrize_with_checks
+
+from thalweg import CorrelatedTopicModel, load
+
+TOPICS, WORDS, DOCUMENTS = 3, 60, 240
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:X holds fractions:UserWarning")
+@parametrize_with_checks([CorrelatedTopicModel(2, max_iter=20, tol=0.1)])
+def test_scikit_learns_contract(estimator, check):
+    check(estimator)
+
+
+def drawn(seed, documents=DOCUMENTS, effect=0.0, length=80):
+    """Documents of a correlated topic model, its topics, and a covariate that moves the first two."""
+    topics = np.random.default_rng(7).dirichlet(np.full(WORDS, 0.1), size=TOPICS)
+    rng = np.random.default_rng(seed)
+    covariate = rng.normal(size=documents)
+    root = np.array([[1.0, 0.0, 0.0], [0.8, 0.6, 0.0], [0.0, 0.0, 1.0]])
+    z = rng.normal(size=(documents, TOPICS)) @ root.T + covariate[:, None] * effect * np.array([1.0, -1.0, 0.0])
+    shares = np.exp(z) / np.exp(z).sum(axis=1, keepdims=True)
+    counts = np.stack([rng.multinomial(length, p) for p in shares @ topics])
+    return csr_matrix(counts), topics, shares, covariate
+
+
+def matched(found, true):
+    """For each true topic the found one that is like it, and their cosines."""
+    unit = lambda rows: rows / np.linalg.norm(rows, axis=1, keepdims=True)
+    likeness = unit(true) @ unit(found).T
+    rows, columns = linear_sum_assignment(-likeness)
+    return columns, likeness[rows, columns]
+
+
+@pytest.fixture(scope="module")
+def corpus():
+    return drawn(0)
+
+
+@pytest.fixture(scope="module")
+def fitted(corpus):
+    return CorrelatedTopicModel(TOPICS, random_state=0).fit(corpus[0])
+
+
+def test_topics_and_proportions_are_found_again(corpus, fitted):
+    X, topics, shares, _ = corpus
+    order, cosines = matched(fitted.components_, topics)
+    assert cosines.min() > 0.98
+    np.testing.assert_allclose(fitted.components_.sum(axis=1), 1)
+    found = fitted.transform(X)
+    np.testing.assert_allclose(found.sum(axis=1), 1, atol=1e-5)
+    assert np.sqrt(np.mean((found[:, order] - shares) ** 2)) < 0.08
+
+
+def test_topics_that_go_together_are_correlated(fitted, corpus):
+    order, _ = matched(fitted.components_, corpus[1])
+    between = lambda i, j: fitted.covariance_[order[i], order[j]]
+    spread = lambda i, j: between(i, i) + between(j, j) - 2 * between(i, j)
+    # Of z_i − z_j, which is what words can tell: 0.4 for the pair drawn together, 2 for others.
+    assert spread(0, 1) < 0.5 * min(spread(0, 2), spread(1, 2))
+
+
+def test_another_seed_finds_the_same_topics(corpus, fitted):
+    again = CorrelatedTopicModel(TOPICS, random_state=1).fit(corpus[0])
+    assert matched(again.components_, fitted.components_)[1].min() > 0.995
+    same = CorrelatedTopicModel(TOPICS, random_state=0).fit(corpus[0])
+    np.testing.assert_array_equal(same.components_, fitted.components_)
+
+
+def test_dense_and_sparse_input_are_the_same(corpus, fitted):
+    np.testing.assert_array_equal(fitted.transform(corpus[0][:20].toarray()), fitted.transform(corpus[0][:20]))
+
+
+def test_the_score_is_a_bound_that_prefers_its_own_words(corpus, fitted):
+    X = corpus[0][:20]
+    shuffled = X[:, np.random.default_rng(0).permutation(WORDS)]
+    assert fitted.score(X) > fitted.score(shuffled) + 0.5
+    assert fitted.perplexity(X) == pytest.approx(np.exp(-fitted.score(X)))
+    words = X.toarray() @ np.log(corpus[2][:20] @ corpus[1]).T
+    assert fitted.score(X) < np.trace(words) / X.sum() + 0.1
+
+
+def test_posteriors_are_gaussians_that_get_narrower_with_words(corpus, fitted):
+    once, much = fitted.posterior(corpus[0][:20]), fitted.posterior(9 * corpus[0][:20])
+    volume = lambda covariance: np.linalg.slogdet(covariance)[1]
+    assert np.all(np.linalg.eigvalsh(once[1]) > 0)
+    assert np.all(volume(much[1]) < volume(once[1]))
+
+
+def test_a_saved_model_transforms_and_goes_on_as_before(tmp_path, corpus, fitted):
+    fitted.save(tmp_path / "model")
+    again = load(tmp_path / "model")
+    np.testing.assert_array_equal(again.transform(corpus[0][:20]), fitted.transform(corpus[0][:20]))
+    again.partial_fit(corpus[0])
+    assert again.n_iter_ == fitted._state.batches + 1
+
+
+def test_documents_without_words_get_the_priors_proportions(fitted):
+    found = fitted.transform(np.zeros((16, WORDS)))
+    np.testing.assert_allclose(found, np.tile(found.mean(axis=0), (16, 1)), atol=0.35)
+    assert np.all(found > 0)
+
+
+def test_a_stream_learns_what_a_fit_learns(corpus, fitted):
+    stream = CorrelatedTopicModel(TOPICS, random_state=0)
+    for _ in range(20):
+        stream.partial_fit(corpus[0])
+    assert matched(stream.components_, corpus[1])[1].min() > 0.97
+    assert stream.n_iter_ == 20
+
+
+def test_covariates_change_prevalence():
+    X, topics, _, covariate = drawn(3, effect=0.7)
+    model = CorrelatedTopicModel(TOPICS, random_state=0).fit(X, covariates=10 * covariate)
+    order, _ = matched(model.components_, topics)
+    effects = model.effects()
+    np.testing.assert_allclose(effects.means[order], [0.07, -0.07, 0.0], atol=5 * effects.deviations.max())
+    assert effects.names[0] == "topic 0: x0"
+    assert abs(effects.means.sum()) < 1e-9
+    high = model.transform(X[:16], covariates=np.full(16, 30.0))
+    low = model.transform(X[:16], covariates=np.full(16, -30.0))
+    assert np.all(high[:, order[0]] > low[:, order[0]])
+
+
+def test_words_become_topics_in_a_pipeline():
+    texts = ["river water bank water", "stock bank market", "water river", "market stock price"] * 10
+    pipeline = make_pipeline(CountVectorizer(), CorrelatedTopicModel(2, random_state=0))
+    found = pipeline.fit_transform(texts)
+    assert found[0].argmax() == found[2].argmax() != found[1].argmax() == found[3].argmax()
+    assert pipeline.transform(["unheard words only"]).shape == (1, 2)
+    assert list(pipeline.get_feature_names_out()) == ["correlatedtopicmodel0", "correlatedtopicmodel1"]
+
+
+@pytest.mark.parametrize(
+    ("X", "message"),
+    [
+        (np.zeros((5, 4)), "X must have words"),
+        (np.array([[1.0, -1.0]]), "Negative values"),
+        (np.array([[1.0, np.nan]]), "NaN"),
+        (np.zeros((0, 4)), "0 sample"),
+        (np.zeros((3, 0)), "0 feature"),
+        (csr_matrix((3, 4)), "X must have words"),
+    ],
+)
+def test_tables_that_say_nothing_are_refused(X, message):
+    with pytest.raises(ValueError, match=message):
+        CorrelatedTopicModel(2).fit(X)
+
+
+def test_fractions_are_warned_of():
+    with pytest.warns(UserWarning, match="fractions"), pytest.warns(ConvergenceWarning, match="max_iter"):
+        CorrelatedTopicModel(2, max_iter=1).fit(np.random.default_rng(0).uniform(0.5, 2, size=(6, 5)))
+
+
+@pytest.mark.parametrize(
+    ("topics", "documents", "words"),
+    [
+        (8, 3, 5),
+        *(pytest.param(*sizes, marks=pytest.mark.slow) for sizes in ((1, 6, 5), (9, 6, 4), (3, 1, 6), (2, 5, 1))),
+    ],
+)
+def test_any_number_of_topics_documents_and_words_will_do(topics, documents, words):
+    X = 1 + np.random.default_rng(0).poisson(2.0, size=(documents, words))
+    with pytest.warns(ConvergenceWarning):
+        model = CorrelatedTopicModel(topics, max_iter=2, random_state=0).fit(X)
+    assert model.components_.shape == (topics, words)
+    assert np.all(np.isfinite(model.transform(X)))
+
+
+@pytest.mark.parametrize(
+    ("covariates", "message"),
+    [
+        (np.ones(6), "'x0' constant"),
+        (np.arange(5.0), "a row for each of 6 documents"),
+        (np.array([0, 1, 2, np.inf, 3, 4]), "finite"),
+    ],
+)
+def test_covariates_that_make_no_sense_are_refused(covariates, message):
+    with pytest.raises(ValueError, match=message):
+        CorrelatedTopicModel(2).fit(np.ones((6, 4)), covariates=covariates)
+
+
+def test_effects_need_covariates(fitted):
+    with pytest.raises(ValueError, match="covariates"):
+        fitted.effects()
+
+
+def test_a_fit_that_is_interrupted_keeps_its_topics(corpus, monkeypatch):
+    from thalweg.topics import corpus as room
+
+    done = []
+
+    def interrupted(*arguments, **options):
+        if len(done) == 4:
+            raise KeyboardInterrupt
+        done.append(1)
+        return absorb(*arguments, **options)
+
+    absorb = room.absorb
+    monkeypatch.setattr(room, "absorb", interrupted)
+    with pytest.warns(ConvergenceWarning, match="interrupted"):
+        model = CorrelatedTopicModel(TOPICS, random_state=0).fit(corpus[0])
+    assert model.components_.shape == (TOPICS, WORDS)
+    assert model._state.batches == 4

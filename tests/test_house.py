@@ -19,9 +19,20 @@ MAY_KNOW = {
     "spectral": {"oracles.base"},
     "gaussian": {"descent", "oracles"},
     "machines": {"descent", "kernels"},
+    "completion": {"descent"},
     "processes": {"descent", "gaussian", "kernels", "oracles", "spectral"},
-    "models": {"descent", "gaussian", "kernels", "machines", "processes", "spectral"},
-    "experiments": {"descent", "gaussian", "kernels", "machines", "models", "oracles", "processes", "spectral"},
+    "models": {"completion", "descent", "gaussian", "kernels", "machines", "processes", "spectral"},
+    "experiments": {
+        "completion",
+        "descent",
+        "gaussian",
+        "kernels",
+        "machines",
+        "models",
+        "oracles",
+        "processes",
+        "spectral",
+    },
     "cli": {"experiments"},
 }
 

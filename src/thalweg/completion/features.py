@@ -1,0 +1,79 @@
+"""What is known of a row before any of its ratings' values: side information, and which columns it has rated at all.
+
+The second is the first singular vectors of the matrix of who rated what, each cell divided by the roots of the numbers
+of ratings of its row and of its column. A row's features are then sums over the columns that it has rated: new rows have
+them too.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.sparse import csr_matrix
+from sklearn.utils.extmath import randomized_svd
+
+from thalweg.codec import storable
+
+_POWERS = 3
+"""Products with the matrix and its transpose in the search for its singular vectors."""
+
+
+@storable
+@dataclass(frozen=True)
+class Describer:
+    """How the features of one side are made: a constant, side information in standard units, and a basis of presence.
+
+    Examples
+    --------
+    >>> describer = Describer.of(np.array([[1.0], [3.0], [np.nan]]))
+    >>> describer.features(np.array([[5.0], [np.nan]]))
+    array([[1., 3.],
+           [1., 0.]])
+    """
+
+    centre: np.ndarray
+    scale: np.ndarray
+    basis: np.ndarray
+    """For each row of the other side, what having rated it says."""
+
+    @staticmethod
+    def of(side: np.ndarray, basis: np.ndarray | None = None) -> "Describer":
+        """Of side information with a line for each row; NaN where there is none."""
+        known = side[~np.isnan(side).any(axis=1)]
+        if not len(known):
+            known = np.zeros((1, side.shape[1]))
+        spread = known.std(axis=0)
+        level = spread > 1e-12 * np.maximum(np.abs(known).max(axis=0), 1e-300)
+        scale = np.where(level, spread, np.inf)
+        return Describer(known.mean(axis=0), scale, np.zeros((0, 0)) if basis is None else basis)
+
+    def features(self, side: np.ndarray, rated: csr_matrix | None = None) -> np.ndarray:
+        """A line for each row: 1, side information, presence. What is not known of a row is taken to be average."""
+        told = np.nan_to_num((side - self.centre) / self.scale, nan=0.0)
+        parts = [np.ones((len(side), 1)), told]
+        if self.basis.shape[1]:
+            present = np.zeros((len(side), self.basis.shape[1]))
+            if rated is not None:
+                present = rated @ self.basis / np.sqrt(np.maximum(np.diff(rated.indptr), 1))[:, None]
+            parts.append(present)
+        return np.hstack(parts)
+
+
+def presence(rated: csr_matrix, components: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """Bases of presence: for columns, by which rows are described, and for rows, by which columns are.
+
+    Examples
+    --------
+    >>> rated = csr_matrix(np.array([[1.0, 1.0, 0.0, 0.0], [1.0, 1.0, 0.0, 0.0], [0.0, 0.0, 1.0, 1.0]]))
+    >>> for_rows, for_columns = presence(rated, 2, seed=0)
+    >>> for_rows.shape, for_columns.shape
+    ((4, 2), (3, 2))
+    """
+    rows = np.sqrt(np.maximum(np.asarray(rated.sum(axis=1)).ravel(), 1))
+    columns = np.sqrt(np.maximum(np.asarray(rated.sum(axis=0)).ravel(), 1))
+    even = rated.multiply(1 / rows[:, None]).multiply(1 / columns[None, :]).tocsr()
+    left, strength, right = randomized_svd(even, components, n_iter=_POWERS, random_state=seed)
+    # A row's feature is strength × left; divided by its spread over rows, all features have one size.
+    strength = np.maximum(strength, 1e-9)
+    for_rows = right.T / columns[:, None] / np.maximum(strength * left.std(axis=0), 1e-12)
+    for_columns = left / rows[:, None] / np.maximum(strength * right.std(axis=1), 1e-12)
+    return for_rows, for_columns

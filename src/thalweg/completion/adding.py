@@ -21,7 +21,7 @@ def vectors_of(model: Completed, ratings: Ratings, side: np.ndarray) -> Posterio
     """The posteriors of new rows, numbered from 0, given their ratings alone; columns stay as they are."""
     shape, count = Shape(model.rank, False), ratings.shape[0]
     features = model.rows.describer.features(side, cells(ratings))
-    size = padded_size(count, 8)
+    size = padded_size(count, 64)
     prior = Prior(
         _device(model.rows.expectation.expected(features), size),
         jnp.asarray(model.rows.expectation.precision.astype(np.float32)),
@@ -52,7 +52,9 @@ def extended(model: Completed, ratings: Ratings, row_side: np.ndarray, column_si
 
 
 def added(model: Completed, ratings: Ratings) -> Completed:
-    """With ratings of rows and columns it knows: q ∝ (posterior so far) × exp E log p(ratings), side by side in turn."""
+    """With ratings of rows and columns it knows: q ∝ (posterior so far) × exp E log p(ratings), each side in turn."""
+    if not len(ratings.values):
+        return model
     ratings = _in_units(model, ratings)
     before = model.rows, model.columns
     rows, columns = before
@@ -99,7 +101,7 @@ def _longer(old: Vectors, side: np.ndarray, rated: csr_matrix, shape: Shape) -> 
 def _stepped(old: Vectors, other: Vectors, ratings: Ratings, noise: float, shape: Shape) -> Vectors:
     numbers, compact = np.unique(ratings.rows, return_inverse=True)
     some = ratings._replace(rows=compact, shape=(len(numbers), ratings.shape[1]))
-    size = padded_size(len(numbers), 8)
+    size = padded_size(len(numbers), 64)
     given = _given(some, other, other.unevenness, size)
     found = in_parts(
         given, _device(noise * old.unevenness.means[numbers], size), _prior(old, numbers, size, shape), shape

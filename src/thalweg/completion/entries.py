@@ -17,6 +17,10 @@ _BLOCKS = {"cpu": 512}
 """Blocks that are summed at a time: on a CPU their sums should stay in the cache, elsewhere they should fill it."""
 
 
+_GRAIN = 128
+"""Blocks that small sets are padded to a multiple of, so that many share a program."""
+
+
 class Entries(NamedTuple):
     """The ratings of each row in turn, in chunks of blocks, each block with ratings of one row; padding weighs 0.
 
@@ -48,7 +52,7 @@ class Entries(NamedTuple):
         blocks = -(-ratings // length)
         total = int(blocks.sum())
         wide = _BLOCKS.get(jax.default_backend(), 8192)
-        wide = min(wide, padded_size(total, 8))
+        wide = min(wide, padded_size(max(total, 1), _GRAIN))
         chunks = padded_size(-(-total // wide), 1)
         first = np.cumsum(blocks) - blocks
         within = np.arange(len(rows)) - np.repeat(np.cumsum(ratings) - ratings, ratings)

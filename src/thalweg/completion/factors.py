@@ -98,9 +98,9 @@ class Side:
     def __init__(self, ratings: Ratings, features: np.ndarray, shape: Shape, settings: Settings) -> None:
         self.shape, self.settings = shape, settings
         self.count, self.small = ratings.shape[0], len(ratings.values) < _SMALL
-        grain = 256 if self.count <= _AT_A_TIME else _AT_A_TIME
-        self.size = padded_size(self.count, min(grain, padded_size(self.count, 8)))
-        self.size = -(-self.size // _AT_A_TIME) * _AT_A_TIME if self.size > _AT_A_TIME else self.size
+        self.size = padded_size(self.count, 64)
+        if self.size > _AT_A_TIME:
+            self.size = -(-self.size // _AT_A_TIME) * _AT_A_TIME
         self.entries = Entries.of(*ratings[:4], self.count, settings.dtype)
         self.ratings = np.bincount(ratings.rows, minlength=self.count).astype(np.float64)
         self.seen = (self.ratings > 0) | (settings.background > 0)

@@ -1,8 +1,8 @@
 """What is known of a row before any of its ratings' values: side information, and which columns it has rated at all.
 
 The second is the first singular vectors of the matrix of who rated what, each cell divided by the roots of the numbers
-of ratings of its row and of its column. A row's features are then sums over the columns that it has rated: new rows have
-them too.
+of ratings of its row and its column. A row's features are sums over the columns that it has rated, so that new rows
+have them too.
 """
 
 from dataclasses import dataclass

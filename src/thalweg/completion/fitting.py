@@ -147,8 +147,10 @@ def _units(ratings: Ratings, options: Options) -> tuple[float, float, Ratings, S
         # A count of c says "1" with weight 1 + confidence · c, and every cell says "0" with weight 1; what every cell
         # says is the background, so that a cell with a count says "(1 + k c)/(k c)" with weight k c beside it.
         extra = options.confidence * ratings.values
-        kept = ratings._replace(values=(1 + extra) / extra, weights=extra)
-        return 0.0, 1.0, kept, replace(options.settings, background=1.0, uneven=False, learn_noise=False)
+        density = min(len(ratings.values) / (ratings.shape[0] * ratings.shape[1]), 0.5)
+        scale = float(np.sqrt(density * (1 - density)))
+        kept = ratings._replace(values=(1 + extra) / extra / scale, weights=extra)
+        return 0.0, scale, kept, replace(options.settings, background=1.0, uneven=False, learn_noise=False)
     weights = ratings.weights
     centre = float(np.average(ratings.values, weights=weights))
     spread = float(np.sqrt(np.average((ratings.values - centre) ** 2, weights=weights)))

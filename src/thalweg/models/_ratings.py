@@ -108,7 +108,7 @@ def pairs(X: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
         X = list(X)
         kinds = {type(one) for pair in X if isinstance(pair, tuple | list) for one in pair}
         # Words beside numbers would make words of the numbers.
-        X = np.array([tuple(pair) for pair in X], object if len(kinds) > 1 and str in kinds else None)
+        X = np.array([tuple(pair) for pair in X], object if len({issubclass(kind, str) for kind in kinds}) > 1 else None)
     if X.ndim != 2 or X.shape[1] != 2:
         raise ValueError(f"X must have shape (n, 2), ids of rows and of columns, found shape {X.shape}")
     return _plain("X", X[:, 0]), _plain("X", X[:, 1]), None

@@ -119,7 +119,7 @@ class MatrixCompletion(RegressorMixin, Storable):
         feedback: str = "explicit",
         bounds: Any = "auto",
         presence: bool = True,
-        confidence: float = 10.0,
+        confidence: float = 1.0,
         validation_fraction: float = 0.0,
         max_iter: int = 50,
         tol: float = 2e-4,

@@ -188,7 +188,7 @@ def test_the_variance_of_a_prediction_is_exact():
 
 def test_a_background_is_a_rating_of_zero_in_every_cell():
     ratings = some_ratings()
-    _, rows, columns = sides()
+    _, _, columns = sides()
     every = np.divmod(np.arange(ROWS * COLUMNS), COLUMNS)
     joined = Ratings(
         np.concatenate([ratings.rows, every[0]]),
@@ -288,7 +288,7 @@ def test_the_rank_and_the_noise_are_found(generated):
 
 def test_second_moments_are_packed_as_packing_says():
     _, rows, _ = sides()
-    first, second, place, _ = packing(RANK + 2)
+    _, _, place, _ = packing(RANK + 2)
     means = np.asarray(rows.posteriors.means)
     found = np.asarray(second_moments(rows.posteriors))[:, place]
     outer = means[:, :, None] * means[:, None, :]

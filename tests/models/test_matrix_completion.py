@@ -8,6 +8,7 @@ from scipy.sparse import csr_matrix
 from sklearn.base import clone
 from sklearn.exceptions import ConvergenceWarning, NotFittedError
 from sklearn.metrics import ndcg_score
+from sklearn.utils.estimator_checks import check_estimator
 
 from thalweg import MatrixCompletion, load
 
@@ -211,7 +212,7 @@ def test_what_was_learned_is_kept_when_interrupted(monkeypatch):
 def test_a_fit_that_fails_changes_nothing(fitted):
     model = clone(fitted).fit(X[TRAIN], STARS[TRAIN])
     before = model.predict(X[:5])
-    with pytest.raises(ValueError, match="NaN|nan"):
+    with pytest.raises(ValueError, match="finite numbers, found nan at index 1"):
         model.fit(X[:3], [1.0, np.nan, 2.0])
     np.testing.assert_array_equal(model.predict(X[:5]), before)
 
@@ -219,7 +220,7 @@ def test_a_fit_that_fails_changes_nothing(fitted):
 @pytest.mark.parametrize(
     ("pairs", "stars", "match"),
     [
-        (X[:3], None, "y must hold the ratings"),
+        (X[:3], None, "requires y to be passed"),
         (X[:3], [1.0, 2.0], r"y must have shape \(3,\)"),
         (X[:3], ["a", "b", "c"], "y must hold numbers"),
         (X[:3], [1.0, np.inf, 2.0], "y must hold finite numbers, found inf at index 1"),
@@ -304,3 +305,26 @@ def test_rank_metrics_are_scikit_learns(fitted):
     assert fitted.ranking(held, STARS[~TRAIN], k=10)["ndcg"] == pytest.approx(expected)
     with pytest.raises(ValueError, match="found none"):
         fitted.ranking([[10**6, 1]])
+
+
+NO_IDS = {
+    "check_all_zero_sample_weights_error": "the error says 'not all 0' where a word of theirs is looked for",
+    "check_sample_weight_equivalence_on_sparse_data": "a sparse X is the ratings, and then there is no y",
+    "check_estimator_sparse_tag": "a sparse X is the ratings, and then there is no y",
+    "check_estimators_nan_inf": "expects words about features; NaN among ids is refused in ours",
+    "check_estimators_empty_data_messages": "expects words about features",
+    "check_positive_only_tag_during_fit": "X has more than two columns",
+    "check_fit2d_1sample": "one rating is enough",
+    "check_fit2d_1feature": "expects words about features",
+}
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+def test_scikit_learns_checks_hold_where_they_can_apply():
+    """They pass features, of which there are two here, ids: other numbers of columns are refused."""
+    found = check_estimator(MatrixCompletion(rank=2, max_iter=3), on_fail=None, on_skip=None)
+    failed = {one["check_name"]: str(one["exception"]) for one in found if one["status"] == "failed"}
+    odd = {name: text for name, text in failed.items() if name not in NO_IDS and "X must have shape (n, 2)" not in text}
+    assert not odd
+    assert sum(one["status"] == "passed" for one in found) >= 20

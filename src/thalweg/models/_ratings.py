@@ -84,6 +84,8 @@ def _plain(name: str, ids: Any) -> np.ndarray:
         ids = ids.astype(np.int64)
     if ids.dtype.kind in "SmM":
         ids = ids.astype(str)
+    if ids.dtype.kind == "c":
+        raise ValueError(f"Complex data not supported: {name} must be numbers or words, found dtype {ids.dtype}")
     if ids.dtype.kind not in "iufU":
         raise TypeError(f"{name} must be numbers or words, found dtype {ids.dtype}")
     if ids.dtype.kind == "f":
@@ -104,11 +106,15 @@ def pairs(X: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
         if X.shape[1] != 2:
             raise ValueError(f"X must have two columns, ids of rows and of columns, found {X.shape[1]}")
         return _plain("X", X.iloc[:, 0].to_numpy()), _plain("X", X.iloc[:, 1].to_numpy()), None
+    if hasattr(X, "__array__"):
+        X = np.asarray(X)
     if not isinstance(X, np.ndarray):
         X = list(X)
         kinds = {type(one) for pair in X if isinstance(pair, tuple | list) for one in pair}
         # Words beside numbers would make words of the numbers.
-        X = np.array([tuple(pair) for pair in X], object if len({issubclass(kind, str) for kind in kinds}) > 1 else None)
+        X = np.array(
+            [tuple(pair) for pair in X], object if len({issubclass(kind, str) for kind in kinds}) > 1 else None
+        )
     if X.ndim != 2 or X.shape[1] != 2:
         raise ValueError(f"X must have shape (n, 2), ids of rows and of columns, found shape {X.shape}")
     return _plain("X", X[:, 0]), _plain("X", X[:, 1]), None
@@ -142,7 +148,7 @@ def checked_ratings(X: Any, y: Any, sample_weight: Any, implicit: bool, empty: b
     if stored is not None and y is not None:
         raise ValueError("y must be None where X is sparse: the ratings are its stored entries")
     if y is None and stored is None and not implicit and not (empty and not len(rows)):
-        raise ValueError("y must hold the ratings, one for each pair of ids: requires y to be passed, found None")
+        raise ValueError("fit requires y to be passed, the ratings, one for each pair of ids, but the target y is None")
     given = stored if stored is not None else np.ones(len(rows)) if y is None else y
     values = checked_values("y" if stored is None else "X", given, len(rows))
     if not len(rows) and not empty:

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 import numpy as np
 from sklearn.base import RegressorMixin, _fit_context
 from sklearn.exceptions import ConvergenceWarning
-from sklearn.utils import check_random_state
+from sklearn.utils import Tags, TransformerTags, check_random_state
 from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.validation import check_is_fitted
 
@@ -369,6 +369,12 @@ class MatrixCompletion(RegressorMixin, Storable):
         return completion.ranking(
             model, row[known], column[known], gains[known], arguments.whole("k", k), bool(exclude_seen)
         )
+
+    def __sklearn_tags__(self) -> Tags:
+        tags = super().__sklearn_tags__()
+        tags.transformer_tags = TransformerTags(preserves_dtype=[])
+        tags.input_tags.sparse = tags.input_tags.string = tags.input_tags.categorical = True
+        return tags
 
     def _model_checked(self) -> completion.Completed:
         check_is_fitted(self)

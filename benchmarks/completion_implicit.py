@@ -1,8 +1,9 @@
 """MatrixCompletion(feedback="implicit") on MovieLens 1M beside ALS of the library implicit, tuned on the same split.
 
-What was done is a rating of 4 or 5; the held-out ones are those of the file's split. The peer's factors, weight and ridge
-are chosen on a tenth of the training cells, and it is then fitted on all of them; ours has its defaults. Both are ranked
-by NDCG@10 and recall@10, cells seen left out. Each is in a fresh process, imports excluded and compilation included.
+What was done is a rating of 4 or 5; the held-out ones are those of the file's split. The peer's factors, weight and
+ridge are chosen on a tenth of the training cells, and it is then fitted on all of them; ours has its defaults. Both are
+ranked by NDCG@10 and recall@10, cells seen left out. Each is in a fresh process, imports excluded and compilation
+included.
 
 ``python -m benchmarks.completion_implicit --peers /path/to/python`` (one with implicit).
 """

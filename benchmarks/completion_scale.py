@@ -2,7 +2,9 @@
 
 Seconds of a sweep over all ratings once all is compiled, and memory at the peak, beside those of a quarter of the
 ratings by a quarter of the rows and columns, in a process of its own: memory is linear if four times as much takes four
-times as much, less what Python and JAX take for themselves. ``python -m benchmarks.completion_scale``, on a CPU or a GPU.
+times as much, less what Python and JAX take for themselves.
+
+``python -m benchmarks.completion_scale``, on a CPU or a GPU.
 """
 
 import argparse

@@ -18,7 +18,19 @@ _ROUNDS = 3
 
 
 def vectors_of(model: Completed, ratings: Ratings, side: np.ndarray) -> Posteriors:
-    """The posteriors of new rows, numbered from 0, given their ratings alone; columns stay as they are."""
+    """The posteriors of new rows, numbered from 0, given their ratings alone; columns stay as they are.
+
+    Examples
+    --------
+    >>> from thalweg.completion import Options, Settings, complete
+    >>> row, column = np.divmod(np.arange(36), 6)
+    >>> ratings = Ratings(row, column, np.sin(row) * np.cos(column), None, (6, 6))
+    >>> none = np.zeros((6, 0))
+    >>> model = complete(ratings, none, none, Options(Settings(rank=1, max_iter=9))).model
+    >>> one = Ratings(np.zeros(3, int), np.arange(3), np.array([0.5, 0.3, -0.2]), None, (1, 6))
+    >>> vectors_of(model, one, np.zeros((1, 0))).means.shape
+    (1, 3)
+    """
     shape, count = Shape(model.rank, False), ratings.shape[0]
     features = model.rows.describer.features(side, cells(ratings))
     size = padded_size(count, 64)
@@ -35,6 +47,17 @@ def extended(model: Completed, ratings: Ratings, row_side: np.ndarray, column_si
     """With rows and columns that were not there before, at their prior, and the cells rated now among those seen.
 
     ``row_side`` and ``column_side`` hold the side information of the new ones, a line each.
+
+    Examples
+    --------
+    >>> from thalweg.completion import Options, Settings, complete
+    >>> row, column = np.divmod(np.arange(36), 6)
+    >>> ratings = Ratings(row, column, np.sin(row) * np.cos(column), None, (6, 6))
+    >>> none = np.zeros((6, 0))
+    >>> model = complete(ratings, none, none, Options(Settings(rank=1, max_iter=9))).model
+    >>> more = Ratings(np.array([6]), np.array([0]), np.array([0.5]), None, (7, 6))
+    >>> extended(model, more, np.zeros((1, 0)), np.zeros((0, 0))).rows.count
+    7
     """
     now = cells(ratings)
     turned = now.T.tocsr()
@@ -52,7 +75,20 @@ def extended(model: Completed, ratings: Ratings, row_side: np.ndarray, column_si
 
 
 def added(model: Completed, ratings: Ratings) -> Completed:
-    """With ratings of rows and columns it knows: q ∝ (posterior so far) × exp E log p(ratings), each side in turn."""
+    """With ratings of rows and columns it knows: q ∝ (posterior so far) × exp E log p(ratings), each side in turn.
+
+    Examples
+    --------
+    >>> from thalweg.completion import Options, Settings, complete
+    >>> row, column = np.divmod(np.arange(36), 6)
+    >>> ratings = Ratings(row, column, np.sin(row) * np.cos(column), None, (6, 6))
+    >>> none = np.zeros((6, 0))
+    >>> model = complete(ratings, none, none, Options(Settings(rank=1, max_iter=9))).model
+    >>> again = Ratings(np.array([2]), np.array([3]), np.array([9.0]), None, (6, 6))
+    >>> before, after = (one.raw(np.array([2]), np.array([3]))[0][0] for one in (model, added(model, again)))
+    >>> bool(after > before)
+    True
+    """
     if not len(ratings.values):
         return model
     ratings = _in_units(model, ratings)

@@ -71,6 +71,17 @@ class Completed:
     """Both sides, the noise, and the units of the ratings.
 
     Cells are given by numbers of rows and columns; a number of −1 is a row or column never seen.
+
+    Examples
+    --------
+    >>> from thalweg.completion import Options, Settings, complete
+    >>> row, column = np.divmod(np.arange(36), 6)
+    >>> ratings = Ratings(row, column, np.sin(row) * np.cos(column), None, (6, 6))
+    >>> none = np.zeros((6, 0))
+    >>> model = complete(ratings, none, none, Options(Settings(rank=1, max_iter=9))).model
+    >>> mean, deviation = model.predict(np.array([0, -1]), np.array([0, 0]))
+    >>> bool(deviation[1] > deviation[0])
+    True
     """
 
     rows: Vectors

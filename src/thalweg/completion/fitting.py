@@ -48,7 +48,13 @@ class Options:
 
 
 class Learned(NamedTuple):
-    """The completed matrix, and how it came about."""
+    """The completed matrix, and how it came about.
+
+    Examples
+    --------
+    >>> Learned._fields
+    ('model', 'fit', 'history', 'status')
+    """
 
     model: Completed
     fit: factors.Fit

@@ -12,7 +12,19 @@ _ROWS = 512
 def ranking(
     model: Completed, rows: np.ndarray, columns: np.ndarray, gains: np.ndarray, k: int, exclude_seen: bool
 ) -> dict[str, float]:
-    """Mean NDCG@k and recall@k over the rows that have a held-out cell with a positive gain; see ``ranked``."""
+    """Mean NDCG@k and recall@k over the rows that have a held-out cell with a positive gain; see ``ranked``.
+
+    Examples
+    --------
+    >>> from thalweg.completion import Options, Ratings, Settings, complete
+    >>> row, column = np.divmod(np.arange(36), 6)
+    >>> ratings = Ratings(row, column, np.sin(row) * np.cos(column), None, (6, 6))
+    >>> none = np.zeros((6, 0))
+    >>> model = complete(ratings, none, none, Options(Settings(rank=1, max_iter=9))).model
+    >>> found = ranking(model, row, column, np.ones(36), 3, exclude_seen=False)
+    >>> found["recall"]
+    1.0
+    """
     seen = model.seen
     order = np.argsort(rows, kind="stable")
     rows, columns, gains = rows[order], columns[order], gains[order]

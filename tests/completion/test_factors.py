@@ -251,9 +251,9 @@ def test_presence_describes_new_rows_as_it_does_old_ones():
     rated.data[:] = 1
     for_rows, _ = presence(rated, 3, seed=0)
     none = np.zeros((40, 0))
-    whole = Describer.of(none, for_rows).features(none, rated)
+    whole = Describer.of(none, for_rows, rated).features(none, rated)
     np.testing.assert_allclose(whole[:, 1:].std(axis=0), 1, atol=0.01)  # singular vectors are found by a random search
-    np.testing.assert_allclose(Describer.of(none, for_rows).features(none[:1], rated[5]), whole[5:6])
+    np.testing.assert_allclose(Describer.of(none, for_rows, rated).features(none[:1], rated[5]), whole[5:6])
 
 
 @pytest.fixture(scope="module")

@@ -93,6 +93,10 @@ class Completed:
     high: float
     seen_columns: np.ndarray
     seen_starts: np.ndarray
+    row_choice: np.ndarray
+    column_choice: np.ndarray
+    """By how much those who chose to rate a column rate it higher than others like them would: what item means have,
+    and is added for rows of which no rating is known."""
 
     @property
     def rank(self) -> int:
@@ -150,12 +154,22 @@ class Completed:
             )
             means.append(np.asarray(mean, np.float64)[: len(row[some])])
             variances.append(np.asarray(variance, np.float64)[: len(row[some])])
-        return np.concatenate([*means, []]), np.concatenate([*variances, []])
+        return np.concatenate([*means, []]) + self._chosen(row, column), np.concatenate([*variances, []])
+
+    def _chosen(self, row: np.ndarray, column: np.ndarray) -> np.ndarray:
+        """What a rating says by being there, for rows and columns without any other."""
+        blank_row = np.append(np.diff(self.seen_starts) == 0, True)[row]
+        blank_column = np.append(np.bincount(self.seen_columns, minlength=self.columns.count) == 0, True)[column]
+        by_column = np.where(blank_row, np.append(self.column_choice, 0.0)[column], 0.0)
+        return by_column + np.where(blank_column, np.append(self.row_choice, 0.0)[row], 0.0)
 
     def scores(self, rows: np.ndarray) -> np.ndarray:
         """The mean of every column, not clipped, for some rows."""
-        means = self.rows.means[np.where(rows < 0, self.rows.count, rows)]
-        return self.centre + self.scale * (means @ self.columns.means[:-1].T).astype(np.float64)
+        numbers = np.where(rows < 0, self.rows.count, rows)
+        found = (self.rows.means[numbers] @ self.columns.means[:-1].T).astype(np.float64)
+        every = np.arange(self.columns.count)
+        found += self._chosen(np.repeat(numbers, len(every)), np.tile(every, len(rows))).reshape(found.shape)
+        return self.centre + self.scale * found
 
     def recommend(self, row: int, count: int, exclude_seen: bool) -> tuple[np.ndarray, np.ndarray]:
         """The columns with the highest means for a row, and these."""

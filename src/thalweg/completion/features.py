@@ -5,7 +5,7 @@ of ratings of its row and its column. A row's features are sums over the columns
 have them too.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from scipy.sparse import csr_matrix
@@ -15,6 +15,9 @@ from thalweg.codec import storable
 
 _POWERS = 3
 """Products with the matrix and its transpose in the search for its singular vectors."""
+
+_RIDGE = 0.1
+"""Of the regression of presence on side information, for each row."""
 
 
 @storable
@@ -34,17 +37,26 @@ class Describer:
     scale: np.ndarray
     basis: np.ndarray
     """For each row of the other side, what having rated it says."""
+    typical: np.ndarray
+    """What side information lets expect of presence: rows without ratings get that, and the rest is a feature."""
 
     @staticmethod
-    def of(side: np.ndarray, basis: np.ndarray | None = None) -> "Describer":
-        """Of side information with a line for each row; NaN where there is none."""
+    def of(side: np.ndarray, basis: np.ndarray | None = None, rated: csr_matrix | None = None) -> "Describer":
+        """Of side information with a line for each row, NaN where there is none, and of who rated what."""
         known = side[~np.isnan(side).any(axis=1)]
         if not len(known):
             known = np.zeros((1, side.shape[1]))
         spread = known.std(axis=0)
         level = spread > 1e-12 * np.maximum(np.abs(known).max(axis=0), 1e-300)
         scale = np.where(level, spread, np.inf)
-        return Describer(known.mean(axis=0), scale, np.zeros((0, 0)) if basis is None else basis)
+        if basis is None or rated is None:
+            return Describer(known.mean(axis=0), scale, np.zeros((0, 0)), np.zeros((side.shape[1] + 1, 0)))
+        plain = Describer(known.mean(axis=0), scale, basis[:, :0], np.zeros((side.shape[1] + 1, 0)))
+        told, ratings = plain.features(side), np.diff(rated.indptr)
+        # Over ratings, not over rows: what is expected is the author of a typical one.
+        gram = (told * ratings[:, None]).T @ told + np.diag([0.0] + [_RIDGE * len(side)] * side.shape[1])
+        typical = np.linalg.lstsq(gram, (told * ratings[:, None]).T @ _present(rated, basis), rcond=None)[0]
+        return replace(plain, basis=basis, typical=typical)
 
     def features(self, side: np.ndarray, rated: csr_matrix | None = None) -> np.ndarray:
         """A line for each row: 1, side information, presence. What is not known of a row is taken to be average."""
@@ -53,9 +65,14 @@ class Describer:
         if self.basis.shape[1]:
             present = np.zeros((len(side), self.basis.shape[1]))
             if rated is not None:
-                present = rated @ self.basis / np.sqrt(np.maximum(np.diff(rated.indptr), 1))[:, None]
+                some = (np.diff(rated.indptr) > 0)[:, None]
+                present = np.where(some, _present(rated, self.basis) - np.hstack(parts) @ self.typical, 0.0)
             parts.append(present)
         return np.hstack(parts)
+
+
+def _present(rated: csr_matrix, basis: np.ndarray) -> np.ndarray:
+    return rated @ basis / np.sqrt(np.maximum(np.diff(rated.indptr), 1))[:, None]
 
 
 def presence(rated: csr_matrix, components: int, seed: int) -> tuple[np.ndarray, np.ndarray]:

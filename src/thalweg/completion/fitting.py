@@ -5,15 +5,20 @@ from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import numpy as np
+from scipy.sparse import csr_matrix
 
 from thalweg.completion import factors
 from thalweg.completion.completed import Completed, Vectors, cells, unknown
 from thalweg.completion.factors import Ratings, Settings, Side
 from thalweg.completion.features import Describer, presence
+from thalweg.completion.posteriors import Shape
 from thalweg.descent import Status
 
 _PATIENCE = 2
 """Sweeps without a better held-out error after which a fit ends."""
+
+_DOUBT = 5.0
+"""Ratings of average authors that are added to those of a column before what choosing it says is believed."""
 
 _COMPONENTS = 100
 """Singular vectors of who rated what."""
@@ -109,9 +114,12 @@ def complete(
     def packed(rows: Side, columns: Side, noise: float) -> Completed:
         pair = (_vectors(rows, describers[0]), _vectors(columns, describers[1]))
         seen = cells(ratings)
-        return Completed(
-            *pair, noise, centre, scale, options.low, options.high, seen.indices, seen.indptr.astype(np.int64)
-        )
+        blank = describers[0].features(row_side), describers[1].features(column_side)
+        choices = _choices(rated, *pair, *blank)
+        if options.implicit:  # where there is nothing, that says something already
+            choices = [np.zeros_like(part) for part in choices]
+        units = (noise, centre, scale, options.low, options.high)
+        return Completed(*pair, *units, seen.indices, seen.indptr.astype(np.int64), *choices)
 
     def watch(sweep: int, rows: Side, columns: Side, noise: float, bound: float) -> bool:
         history["bound"].append(bound)
@@ -168,8 +176,24 @@ def _describers(train: Ratings, rows: np.ndarray, columns: np.ndarray, options: 
     components = min(_COMPONENTS, min(train.shape) // 4, len(train.values) // (4 * options.settings.rank + 4))
     if not options.presence or components < 1:
         return Describer.of(rows), Describer.of(columns)
-    for_rows, for_columns = presence(cells(train), components, options.settings.seed)
-    return Describer.of(rows, for_rows), Describer.of(columns, for_columns)
+    rated = cells(train)
+    for_rows, for_columns = presence(rated, components, options.settings.seed)
+    return Describer.of(rows, for_rows, rated), Describer.of(columns, for_columns, rated.T.tocsr())
+
+
+def _choices(
+    rated: csr_matrix, rows: Vectors, columns: Vectors, row_blank: np.ndarray, column_blank: np.ndarray
+) -> list[np.ndarray]:
+    """For rows and for columns, the mean over their ratings of f − f of a like one without ratings, shrunk."""
+    found = []
+    for side, other, blank, cells_of in (
+        (rows, columns, column_blank, rated),
+        (columns, rows, row_blank, rated.T.tocsr()),
+    ):
+        expected = unknown(other.expectation, blank, Shape(rows.means.shape[1] - 2, other is columns)).means
+        beyond = cells_of @ (other.means[:-1] - expected) / (np.diff(cells_of.indptr) + _DOUBT)[:, None]
+        found.append(np.sum(beyond * side.means[:-1], axis=1).astype(np.float64))
+    return found
 
 
 def _vectors(side: Side, describer: Describer) -> Vectors:

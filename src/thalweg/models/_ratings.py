@@ -148,7 +148,7 @@ def checked_ratings(X: Any, y: Any, sample_weight: Any, implicit: bool, empty: b
     if stored is not None and y is not None:
         raise ValueError("y must be None where X is sparse: the ratings are its stored entries")
     if y is None and stored is None and not implicit and not (empty and not len(rows)):
-        raise ValueError("fit requires y to be passed, the ratings, one for each pair of ids, but the target y is None")
+        raise ValueError("fit requires y to be passed, but the target y is None: pass the ratings, one for each pair")
     given = stored if stored is not None else np.ones(len(rows)) if y is None else y
     values = checked_values("y" if stored is None else "X", given, len(rows))
     if not len(rows) and not empty:

@@ -126,20 +126,22 @@ class Completed:
 
     def predict(self, row: np.ndarray, column: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Means, within the range of ratings, and standard deviations of ratings, noise included."""
+        mean, deviation = self._in_units(row, column)
+        return np.clip(mean, self.low, self.high), deviation
+
+    def _in_units(self, row: np.ndarray, column: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         mean, variance = self.raw(row, column)
         noise = self.rows.noise_scales(row) * self.columns.noise_scales(column) / self.noise
-        found = np.clip(self.centre + self.scale * mean, self.low, self.high)
-        return found, self.scale * np.sqrt(np.maximum(variance, 0.0) + noise)
+        return self.centre + self.scale * mean, self.scale * np.sqrt(np.maximum(variance, 0.0) + noise)
 
     def interval(self, row: np.ndarray, column: np.ndarray, level: float) -> tuple[np.ndarray, np.ndarray]:
         """Ends between which a rating lies with probability ``level``, cut off at the range of ratings.
 
         The noise was learned from ratings as they are given, so that their rounding to a few levels is part of it.
         """
-        mean, deviation = self.predict(row, column)
-        centre = self.centre + self.scale * self.raw(row, column)[0] if np.isfinite(self.low) else mean
+        mean, deviation = self._in_units(row, column)
         reach = ndtri((1 + level) / 2) * deviation
-        return np.clip(centre - reach, self.low, self.high), np.clip(centre + reach, self.low, self.high)
+        return np.clip(mean - reach, self.low, self.high), np.clip(mean + reach, self.low, self.high)
 
     def raw(self, row: np.ndarray, column: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Means and variances of cells in the units of the fit, without noise."""

@@ -137,7 +137,8 @@ class Side:
         found = sums(self.entries, moments, other.posteriors.means, scales, self.size)
         if self.settings.background:
             counted = other._device(self.settings.background * other.unevenness.means * other.seen)
-            found = found._replace(moments=found.moments + (counted @ moments)[None])
+            every = jnp.matmul(counted, moments, precision="highest")
+            found = found._replace(moments=found.moments + every[None])
         return found
 
     def step(self, other: "Side", noise: float) -> None:

@@ -16,6 +16,9 @@ from jaxtyping import Array, Float
 
 from thalweg.completion.entries import Sums
 
+_FULL = jax.lax.Precision.HIGHEST
+"""Of products: the default of a GPU has ten bits."""
+
 
 class Shape(NamedTuple):
     """Where the numbers of a side are: its rank, and whether it is the side of the columns.
@@ -124,8 +127,8 @@ def updated(given: Sums, noise: Float[Array, " rows"], prior: Prior, shape: Shap
     factor = jnp.linalg.cholesky(precision)
     identity = jnp.broadcast_to(jnp.eye(len(free), dtype=factor.dtype), factor.shape)
     inverse = jax.lax.linalg.triangular_solve(factor, identity, left_side=True, lower=True)
-    covariance = jnp.einsum("nkj,nkl->njl", inverse, inverse)
-    mean = jnp.einsum("njk,nk->nj", covariance, pull)
+    covariance = jnp.einsum("nkj,nkl->njl", inverse, inverse, precision=_FULL)
+    mean = jnp.einsum("njk,nk->nj", covariance, pull, precision=_FULL)
 
     means = jnp.ones((len(mean), shape.width), mean.dtype).at[:, free].set(mean)
     inside = np.isin(first, free) & np.isin(second, free)
@@ -148,8 +151,8 @@ def scatter(
     _, _, place, _ = packing(shape.width)
     free = np.array(shape.free)
     distance = (posteriors.means[:, free] - expected) * counted[:, None]
-    spread = counted @ posteriors.covariances
-    return distance.T @ distance + spread[place[free[:, None], free[None]]]
+    spread = jnp.matmul(counted, posteriors.covariances, precision=_FULL)
+    return jnp.matmul(distance.T, distance, precision=_FULL) + spread[place[free[:, None], free[None]]]
 
 
 @jax.jit

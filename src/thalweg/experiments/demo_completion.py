@@ -33,8 +33,9 @@ def demo_completion(run: Run) -> None:
     covered = (stars[~known] >= low) & (stars[~known] <= high)
     few = known.sum(axis=1)[hidden[:, 0]] < 10
     run.note(
-        f"{_PEOPLE} people rated {_FILMS} films with one to five stars. MatrixCompletion is shown {known.sum():,} of these "
-        f"{stars.size:,} ratings and allowed 8 factors: it found {np.sum(model.strengths_ > 0.1)} that matter, of 2."
+        f"{_PEOPLE} people rated {_FILMS} films with one to five stars. MatrixCompletion is shown {known.sum():,} of "
+        f"these {stars.size:,} ratings and allowed 8 factors: it found {np.sum(model.strengths_ > 0.1)} that matter, "
+        "of 2."
     )
     run.figure("matrix", _matrices(model, known, stars), "The ratings that are known, all means predicted, the truth.")
     run.figure(

@@ -143,6 +143,15 @@ def test_new_ratings_are_taken_in():
     assert len(model.row_ids_) == len(model.row_factors_) == len(np.unique(X[TRAIN, 0]))
 
 
+def test_new_ratings_may_widen_the_range(fitted):
+    model = clone(fitted).fit(X[TRAIN], STARS[TRAIN])
+    model.partial_fit(np.repeat(X[:1], 30, axis=0), np.full(30, 9.0))
+    assert 5.5 < model.predict(X[:1])[0] <= 9
+    strict = clone(fitted).set_params(bounds=(1, 5)).fit(X[TRAIN], STARS[TRAIN])
+    with pytest.raises(ValueError, match="y must be within bounds"):
+        strict.partial_fit(X[:1], [9.0])
+
+
 def test_side_information_serves_rows_never_seen():
     cold = X[:, 0] >= 45
     train = TRAIN & ~cold
@@ -204,7 +213,7 @@ def test_what_was_learned_is_kept_when_interrupted(monkeypatch):
         return 0.0
 
     monkeypatch.setattr(factors, "bound", tired)
-    with pytest.warns(ConvergenceWarning, match="interrupted: the model is that of sweep 4"):
+    with pytest.warns(ConvergenceWarning, match="interrupted after 4 sweeps"):
         model = MatrixCompletion(**{**SMALL, "tol": 0.0}).fit(X[TRAIN], STARS[TRAIN])
     assert np.all(np.isfinite(model.predict(X)))
 

@@ -71,6 +71,8 @@ def extended(model: Completed, ratings: Ratings, row_side: np.ndarray, column_si
         columns=_longer(model.columns, column_side, turned[fresh[1]][:, : model.rows.count], Shape(model.rank, True)),
         seen_columns=seen.indices.astype(np.int32),
         seen_starts=seen.indptr.astype(np.int64),
+        low=min(model.low, float(ratings.values.min(initial=np.inf))),
+        high=max(model.high, float(ratings.values.max(initial=-np.inf))),
         row_choice=np.pad(model.row_choice, (0, ratings.shape[0] - model.rows.count)),
         column_choice=np.pad(model.column_choice, (0, ratings.shape[1] - model.columns.count)),
     )

@@ -198,7 +198,7 @@ class MatrixCompletion(RegressorMixin, Storable):
         self.history_ = found.history
         self.n_iter_ = len(found.history["bound"])
         if found.status is Status.INTERRUPTED:
-            self._warn(f"interrupted: the model is that of sweep {self.n_iter_}")
+            self._warn(f"interrupted after {self.n_iter_} sweeps: the model is what was learned so far")
         elif found.status is Status.STEPS_SPENT and self.tol > 0:
             self._warn(
                 f"max_iter={self.max_iter} sweeps were not enough to come within tol={self.tol:g} nats a rating: raise "
@@ -258,6 +258,8 @@ class MatrixCompletion(RegressorMixin, Storable):
                 ("column", column_features, given.columns, self._sides[1]),
             )
         ]
+        if len(given.values):
+            self._range(given.values, False)
         before = len(self._rows.ids), len(self._columns.ids)
         rows = self._rows.with_more(given.rows, sides[0].ids)
         columns = self._columns.with_more(given.columns, sides[1].ids)

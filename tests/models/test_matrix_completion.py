@@ -337,3 +337,18 @@ def test_scikit_learns_checks_hold_where_they_can_apply():
     odd = {name: text for name, text in failed.items() if name not in NO_IDS and "X must have shape (n, 2)" not in text}
     assert not odd
     assert sum(one["status"] == "passed" for one in found) >= 20
+
+
+@pytest.mark.slow
+@pytest.mark.shared_data
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+def test_movielens_is_predicted_well_by_ten_factors():
+    from thalweg import data
+
+    found = data.load("ml1m")
+    pairs, stars = np.column_stack([found["user"], found["movie"]]), found["rating"].astype(float)
+    held = found["is_test"].astype(bool)
+    model = MatrixCompletion(10, max_iter=6, random_state=0).fit(pairs[~held], stars[~held])
+    low, high = model.predict_interval(pairs[held])
+    assert rmse(model, pairs[held], stars[held]) < 0.842
+    assert 0.93 < np.mean((stars[held] >= low) & (stars[held] <= high)) < 0.97

@@ -1,9 +1,9 @@
 """MatrixCompletion(feedback="implicit") on MovieLens 1M beside ALS of the library implicit, tuned on the same split.
 
 What was done is a rating of 4 or 5; the held-out ones are those of the file's split. The peer's factors, weight and
-ridge are chosen on a tenth of the training cells, and it is then fitted on all of them; ours has its defaults. Both are
-ranked by NDCG@10 and recall@10, cells seen left out. Each is in a fresh process, imports excluded and compilation
-included.
+ridge are chosen on a tenth of the training cells, and it is then fitted on all of them; ours is the default, and one of
+eight sweeps. All are ranked by NDCG@10 and recall@10, cells seen left out. Each is in a fresh process, imports excluded
+and compilation included.
 
 ``python -m benchmarks.completion_implicit --peers /path/to/python`` (one with implicit).
 """
@@ -23,7 +23,7 @@ import numpy as np
 from benchmarks._common import report, table
 
 HERE = Path(__file__).parent
-FITS = {"rank 30": {}, "rank 64": {"rank": 64}}
+FITS = {"8 sweeps": {"max_iter": 8, "tol": 0.0}, "default": {}}
 
 
 def cells() -> tuple[np.ndarray, np.ndarray]:
@@ -97,10 +97,10 @@ def main() -> None:
     if given.peers:
         report(
             "Implicit feedback, MovieLens 1M: NDCG@10 no worse than implicit's ALS tuned on the same split, in no more "
-            "time than tuning and fitting that",
+            "time than one fit of that",
             found,
-            found["rank 30"]["ndcg"] >= found["implicit"]["ndcg"]
-            and found["rank 30"]["seconds"] <= found["implicit"]["seconds"] + found["implicit"]["seconds of tuning"],
+            found["8 sweeps"]["ndcg"] >= found["implicit"]["ndcg"]
+            and found["8 sweeps"]["seconds"] <= found["implicit"]["seconds"],
         )
 
 

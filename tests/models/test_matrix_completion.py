@@ -143,6 +143,16 @@ def test_new_ratings_are_taken_in():
     assert len(model.row_ids_) == len(model.row_factors_) == len(np.unique(X[TRAIN, 0]))
 
 
+def test_ratings_of_new_columns_come_again_where_presence_counts():
+    model = MatrixCompletion(**{**SMALL, "presence": True}).fit(X[TRAIN], STARS[TRAIN])
+    assert rmse(model) < 0.75
+    model.partial_fit([(0, 100), (70, 100), (70, 3)], [4.0, 2.0, 3.0])
+    model.partial_fit([(71, 100), (71, 4), (71, 101)], [4.0, 2.0, 3.0])
+    assert np.all(np.isfinite(model.predict([(71, 5), (71, 101), (3, 100)])))
+    assert model.transform([(0, 100), (0, 5)], [3.0, 4.0]).shape == (1, 3)
+    assert model.ranking([(71, 5)], k=3).keys() == {"ndcg", "recall"}
+
+
 def test_new_ratings_may_widen_the_range(fitted):
     model = clone(fitted).fit(X[TRAIN], STARS[TRAIN])
     model.partial_fit(np.repeat(X[:1], 30, axis=0), np.full(30, 9.0))

@@ -67,8 +67,8 @@ def extended(model: Completed, ratings: Ratings, row_side: np.ndarray, column_si
     seen = (old + now).tocsr()
     return replace(
         model,
-        rows=_longer(model.rows, row_side, now[fresh[0]][:, : model.columns.count], Shape(model.rank, False)),
-        columns=_longer(model.columns, column_side, turned[fresh[1]][:, : model.rows.count], Shape(model.rank, True)),
+        rows=_longer(model.rows, row_side, now[fresh[0]], Shape(model.rank, False)),
+        columns=_longer(model.columns, column_side, turned[fresh[1]], Shape(model.rank, True)),
         seen_columns=seen.indices.astype(np.int32),
         seen_starts=seen.indptr.astype(np.int64),
         low=min(model.low, float(ratings.values.min(initial=np.inf))),
@@ -122,9 +122,7 @@ def _given(ratings: Ratings, other: Vectors, scales: Unevenness, size: int) -> S
 def _longer(old: Vectors, side: np.ndarray, rated: csr_matrix, shape: Shape) -> Vectors:
     if not len(side):
         return old
-    basis = old.describer.basis
-    # Columns that are as new as the row say nothing about it by being rated.
-    features = old.describer.features(side, rated if basis.shape[1] else None)
+    features = old.describer.features(side, rated)
     new = unknown(old.expectation, features, shape)
     half = np.full(len(side), old.unevenness.degrees / 2 if not old.unevenness.certain else 1.0)
     uneven = old.unevenness

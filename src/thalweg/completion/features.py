@@ -65,6 +65,7 @@ class Describer:
         if self.basis.shape[1]:
             present = np.zeros((len(side), self.basis.shape[1]))
             if rated is not None:
+                rated = rated[:, : len(self.basis)]  # columns that came later say nothing by being rated
                 some = (np.diff(rated.indptr) > 0)[:, None]
                 present = np.where(some, _present(rated, self.basis) - np.hstack(parts) @ self.typical, 0.0)
             parts.append(present)

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from scipy.sparse import issparse
 
+from thalweg import arguments
 from thalweg.codec import storable
 from thalweg.models._common import row_weights, unmasked
 
@@ -162,6 +163,28 @@ def checked_ratings(X: Any, y: Any, sample_weight: Any, implicit: bool, empty: b
         kept = weights > 0
         rows, columns, values, weights = rows[kept], columns[kept], values[kept], weights[kept]
     return Given(rows, columns, values, weights)
+
+
+def rating_range(bounds: Any, values: np.ndarray) -> tuple[float, float]:
+    """The least and the largest rating there is.
+
+    Examples
+    --------
+    >>> rating_range("auto", np.array([2.0, 4.0])), rating_range((1, 5), np.array([2.0, 4.0]))
+    ((2.0, 4.0), (1.0, 5.0))
+    """
+    if bounds is None:
+        return -np.inf, np.inf
+    if isinstance(bounds, str):
+        return float(values.min()), float(values.max())
+    if len(bounds) != 2:
+        raise ValueError(f"bounds must be 'auto', None or a pair (least, largest), found {bounds!r}")
+    low, high = (arguments.real("bounds", bound) for bound in bounds)
+    if not low < high:
+        raise ValueError(f"bounds must be a pair (least, largest), found {bounds!r}")
+    if values.min() < low or values.max() > high:
+        raise ValueError(f"y must be within bounds={bounds!r}, found {values.min():g} to {values.max():g}")
+    return low, high
 
 
 class SideInformation(NamedTuple):

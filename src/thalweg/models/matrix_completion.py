@@ -14,7 +14,7 @@ from sklearn.utils.validation import check_is_fitted
 from thalweg import arguments, completion
 from thalweg.descent import Status
 from thalweg.models._common import Storable, unharmed
-from thalweg.models._ratings import Names, checked_ratings, checked_values, pairs, side_information
+from thalweg.models._ratings import Names, checked_ratings, checked_values, pairs, rating_range, side_information
 
 
 class MatrixCompletion(RegressorMixin, Storable):
@@ -206,7 +206,7 @@ class MatrixCompletion(RegressorMixin, Storable):
             )
 
     def _options(self, values: np.ndarray, implicit: bool) -> completion.Options:
-        low, high = self._range(values, implicit)
+        low, high = (-np.inf, np.inf) if implicit else rating_range(self.bounds, values)
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
         return completion.Options(
             completion.Settings(rank=int(self.rank), max_iter=int(self.max_iter), tol=float(self.tol), seed=seed),
@@ -217,20 +217,6 @@ class MatrixCompletion(RegressorMixin, Storable):
             confidence=float(self.confidence),
             held_out=float(self.validation_fraction),
         )
-
-    def _range(self, values: np.ndarray, implicit: bool) -> tuple[float, float]:
-        if self.bounds is None or implicit:
-            return -np.inf, np.inf
-        if isinstance(self.bounds, str):
-            return float(values.min()), float(values.max())
-        if len(self.bounds) != 2:
-            raise ValueError(f"bounds must be 'auto', None or a pair (least, largest), found {self.bounds!r}")
-        low, high = (arguments.real("bounds", bound) for bound in self.bounds)
-        if not low < high:
-            raise ValueError(f"bounds must be a pair (least, largest), found {self.bounds!r}")
-        if values.min() < low or values.max() > high:
-            raise ValueError(f"y must be within bounds={self.bounds!r}, found {values.min():g} to {values.max():g}")
-        return low, high
 
     def partial_fit(
         self, X: Any, y: Any = None, sample_weight: Any = None, *, row_features: Any = None, column_features: Any = None
@@ -259,7 +245,7 @@ class MatrixCompletion(RegressorMixin, Storable):
             )
         ]
         if len(given.values):
-            self._range(given.values, False)
+            rating_range(self.bounds, given.values)
         before = len(self._rows.ids), len(self._columns.ids)
         rows = self._rows.with_more(given.rows, sides[0].ids)
         columns = self._columns.with_more(given.columns, sides[1].ids)

@@ -19,10 +19,12 @@ MAY_KNOW = {
     "spectral": {"oracles.base"},
     "gaussian": {"descent", "oracles"},
     "machines": {"descent", "kernels"},
+    "completion": {"descent"},
     "processes": {"descent", "gaussian", "kernels", "oracles", "spectral"},
     "topics": {"gaussian"},
-    "models": {"descent", "gaussian", "kernels", "machines", "processes", "spectral", "topics"},
+    "models": {"completion", "descent", "gaussian", "kernels", "machines", "processes", "spectral", "topics"},
     "experiments": {
+        "completion",
         "descent",
         "gaussian",
         "kernels",

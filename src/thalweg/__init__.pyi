@@ -1,3 +1,4 @@
+from . import completion as completion
 from . import data as data
 from . import descent as descent
 from . import files as files
@@ -34,6 +35,7 @@ from .models import GPClassifier as GPClassifier
 from .models import GPRegressor as GPRegressor
 from .models import KernelClassifier as KernelClassifier
 from .models import KernelRegressor as KernelRegressor
+from .models import MatrixCompletion as MatrixCompletion
 from .models import NegativeBinomialGLM as NegativeBinomialGLM
 from .models import PoissonGLM as PoissonGLM
 from .models import load as load

@@ -23,6 +23,7 @@ FITTED = {
     "GPRegressor on a grid": lambda: thalweg.GPRegressor(Gaussian(0.5), noise=0.1, learn=False, method="grid").fit(
         X, np.sin(X[:, 0])
     ),
+    "MatrixCompletion": lambda: thalweg.MatrixCompletion(2, tol=1.0, random_state=0).fit(X[:, :2], X[:, 0]),
     "BernoulliGLM": lambda: thalweg.BernoulliGLM().fit(X, WORDS),
     "CategoricalGLM": lambda: thalweg.CategoricalGLM().fit(X, WORDS),
     "GaussianGLM": lambda: thalweg.GaussianGLM(prior_scale=1.0).fit(X, X[:, 0] + np.sin(X[:, 1])),

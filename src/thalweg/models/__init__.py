@@ -10,6 +10,7 @@ from thalweg.models.gp_classifier import GPClassifier
 from thalweg.models.gp_regressor import GPRegressor
 from thalweg.models.kernel_classifier import KernelClassifier
 from thalweg.models.kernel_regressor import KernelRegressor
+from thalweg.models.matrix_completion import MatrixCompletion
 
 __all__ = [
     "BernoulliGLM",
@@ -20,6 +21,7 @@ __all__ = [
     "GaussianGLM",
     "KernelClassifier",
     "KernelRegressor",
+    "MatrixCompletion",
     "NegativeBinomialGLM",
     "PoissonGLM",
     "Summary",

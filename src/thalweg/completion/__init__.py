@@ -1,0 +1,26 @@
+"""Completing matrices of ratings: factors and biases of rows and columns with Gaussian posteriors.
+
+The way through the files: ``entries`` (ratings in blocks, and sums over them) → ``posteriors`` (those of one side
+given the other) → ``priors`` (what features say, and uneven noise) → ``factors`` (the sweeps and the bound) →
+``features`` (side information and who rated what) → ``completed`` (what the result says) → ``fitting``: ratings in, a
+completed matrix out; ``adding`` takes in new ratings, ``ranking`` measures recommendations.
+"""
+
+from thalweg.completion.adding import added, extended, vectors_of
+from thalweg.completion.completed import Completed
+from thalweg.completion.factors import Ratings, Settings
+from thalweg.completion.fitting import Learned, Options, complete
+from thalweg.completion.ranking import ranking
+
+__all__ = [
+    "Completed",
+    "Learned",
+    "Options",
+    "Ratings",
+    "Settings",
+    "added",
+    "complete",
+    "extended",
+    "ranking",
+    "vectors_of",
+]

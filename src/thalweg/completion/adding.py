@@ -1,0 +1,170 @@
+"""New ratings for a completed matrix: posteriors so far are the prior, and the steps are those of the fit."""
+
+from dataclasses import replace
+
+import jax.numpy as jnp
+import numpy as np
+from scipy.sparse import csr_matrix
+
+from thalweg.completion.completed import Completed, Vectors, cells, unknown
+from thalweg.completion.entries import Entries, Sums, sums
+from thalweg.completion.factors import Ratings, in_parts
+from thalweg.completion.posteriors import Found, Posteriors, Prior, Shape, packing, second_moments
+from thalweg.completion.priors import Unevenness
+from thalweg.padding import padded, padded_size
+
+_ROUNDS = 3
+"""How often rows and columns take turns."""
+
+
+def vectors_of(model: Completed, ratings: Ratings, side: np.ndarray) -> Posteriors:
+    """The posteriors of new rows, numbered from 0, given their ratings alone; columns stay as they are.
+
+    Examples
+    --------
+    >>> from thalweg.completion import Options, Settings, complete
+    >>> row, column = np.divmod(np.arange(36), 6)
+    >>> ratings = Ratings(row, column, np.sin(row) * np.cos(column), None, (6, 6))
+    >>> none = np.zeros((6, 0))
+    >>> model = complete(ratings, none, none, Options(Settings(rank=1, max_iter=9))).model
+    >>> one = Ratings(np.zeros(3, int), np.arange(3), np.array([0.5, 0.3, -0.2]), None, (1, 6))
+    >>> vectors_of(model, one, np.zeros((1, 0))).means.shape
+    (1, 3)
+    """
+    shape, count = Shape(model.rank, False), ratings.shape[0]
+    features = model.rows.describer.features(side, cells(ratings))
+    size = padded_size(count, 64)
+    prior = Prior(
+        _device(model.rows.expectation.expected(features), size),
+        jnp.asarray(model.rows.expectation.precision.astype(np.float32)),
+    )
+    given = _given(_in_units(model, ratings), model.columns, model.columns.unevenness, size)
+    found = in_parts(given, jnp.full(size, model.noise, jnp.float32), prior, shape)
+    return Posteriors(*(np.asarray(part)[:count] for part in found.posteriors))  # type: ignore[arg-type]
+
+
+def extended(model: Completed, ratings: Ratings, row_side: np.ndarray, column_side: np.ndarray) -> Completed:
+    """With rows and columns that were not there before, at their prior, and the cells rated now among those seen.
+
+    ``row_side`` and ``column_side`` hold the side information of the new ones, a line each.
+
+    Examples
+    --------
+    >>> from thalweg.completion import Options, Settings, complete
+    >>> row, column = np.divmod(np.arange(36), 6)
+    >>> ratings = Ratings(row, column, np.sin(row) * np.cos(column), None, (6, 6))
+    >>> none = np.zeros((6, 0))
+    >>> model = complete(ratings, none, none, Options(Settings(rank=1, max_iter=9))).model
+    >>> more = Ratings(np.array([6]), np.array([0]), np.array([0.5]), None, (7, 6))
+    >>> extended(model, more, np.zeros((1, 0)), np.zeros((0, 0))).rows.count
+    7
+    """
+    now = cells(ratings)
+    turned = now.T.tocsr()
+    fresh = slice(model.rows.count, ratings.shape[0]), slice(model.columns.count, ratings.shape[1])
+    old = csr_matrix(model.seen)
+    old.resize(ratings.shape)
+    seen = (old + now).tocsr()
+    return replace(
+        model,
+        rows=_longer(model.rows, row_side, now[fresh[0]], Shape(model.rank, False)),
+        columns=_longer(model.columns, column_side, turned[fresh[1]], Shape(model.rank, True)),
+        seen_columns=seen.indices.astype(np.int32),
+        seen_starts=seen.indptr.astype(np.int64),
+        low=min(model.low, float(ratings.values.min(initial=np.inf))),
+        high=max(model.high, float(ratings.values.max(initial=-np.inf))),
+        row_choice=np.pad(model.row_choice, (0, ratings.shape[0] - model.rows.count)),
+        column_choice=np.pad(model.column_choice, (0, ratings.shape[1] - model.columns.count)),
+    )
+
+
+def added(model: Completed, ratings: Ratings) -> Completed:
+    """With ratings of rows and columns it knows: q ∝ (posterior so far) × exp E log p(ratings), each side in turn.
+
+    Examples
+    --------
+    >>> from thalweg.completion import Options, Settings, complete
+    >>> row, column = np.divmod(np.arange(36), 6)
+    >>> ratings = Ratings(row, column, np.sin(row) * np.cos(column), None, (6, 6))
+    >>> none = np.zeros((6, 0))
+    >>> model = complete(ratings, none, none, Options(Settings(rank=1, max_iter=9))).model
+    >>> again = Ratings(np.array([2]), np.array([3]), np.array([9.0]), None, (6, 6))
+    >>> before, after = (one.raw(np.array([2]), np.array([3]))[0][0] for one in (model, added(model, again)))
+    >>> bool(after > before)
+    True
+    """
+    if not len(ratings.values):
+        return model
+    ratings = _in_units(model, ratings)
+    before = model.rows, model.columns
+    rows, columns = before
+    for _ in range(_ROUNDS):
+        rows = _stepped(before[0], columns, ratings, model.noise, Shape(model.rank, False))
+        columns = _stepped(before[1], rows, ratings.turned, model.noise, Shape(model.rank, True))
+    return replace(model, rows=rows, columns=columns)
+
+
+def _in_units(model: Completed, ratings: Ratings) -> Ratings:
+    return ratings._replace(values=(ratings.values - model.centre) / model.scale)
+
+
+def _device(numbers: np.ndarray, size: int) -> jnp.ndarray:
+    return jnp.asarray(padded(numbers, size).astype(np.float32))
+
+
+def _given(ratings: Ratings, other: Vectors, scales: Unevenness, size: int) -> Sums:
+    posteriors = other.posteriors
+    weights = _device(scales.means, len(posteriors.means))
+    entries = Entries.of(*ratings[:4], ratings.shape[0])
+    return sums(entries, second_moments(posteriors), posteriors.means, weights, size)
+
+
+def _longer(old: Vectors, side: np.ndarray, rated: csr_matrix, shape: Shape) -> Vectors:
+    if not len(side):
+        return old
+    features = old.describer.features(side, rated)
+    new = unknown(old.expectation, features, shape)
+    half = np.full(len(side), old.unevenness.degrees / 2 if not old.unevenness.certain else 1.0)
+    uneven = old.unevenness
+    return replace(
+        old,
+        means=np.vstack([old.means[:-1], new.means, old.means[-1:]]),
+        covariances=np.vstack([old.covariances[:-1], new.covariances, old.covariances[-1:]]),
+        unevenness=replace(
+            uneven, shape=np.concatenate([uneven.shape, half]), rate=np.concatenate([uneven.rate, half])
+        ),
+    )
+
+
+def _stepped(old: Vectors, other: Vectors, ratings: Ratings, noise: float, shape: Shape) -> Vectors:
+    numbers, compact = np.unique(ratings.rows, return_inverse=True)
+    some = ratings._replace(rows=compact, shape=(len(numbers), ratings.shape[1]))
+    size = padded_size(len(numbers), 64)
+    given = _given(some, other, other.unevenness, size)
+    found = in_parts(
+        given, _device(noise * old.unevenness.means[numbers], size), _prior(old, numbers, size, shape), shape
+    )
+    means, covariances = old.means.copy(), old.covariances.copy()
+    means[numbers] = np.asarray(found.posteriors.means)[: len(numbers)]
+    covariances[numbers] = np.asarray(found.posteriors.covariances)[: len(numbers)]
+    uneven = _more_uneven(old.unevenness, numbers, some, found, noise)
+    return replace(old, means=means, covariances=covariances, unevenness=uneven)
+
+
+def _prior(old: Vectors, numbers: np.ndarray, size: int, shape: Shape) -> Prior:
+    """Posteriors of some rows as a prior, in float64 while covariances are turned into precisions."""
+    _, _, place, _ = packing(shape.width)
+    free = np.array(shape.free)
+    covariances = old.covariances[numbers].astype(np.float64)[:, place[free[:, None], free[None]]]
+    precision = np.broadcast_to(np.eye(len(free)), (size, len(free), len(free))).copy()
+    precision[: len(numbers)] = np.linalg.inv(covariances)
+    return Prior(_device(old.means[numbers][:, free], size), jnp.asarray(precision.astype(np.float32)))
+
+
+def _more_uneven(old: Unevenness, numbers: np.ndarray, ratings: Ratings, found: Found, noise: float) -> Unevenness:
+    if old.certain:
+        return old
+    shape, rate = old.shape.copy(), old.rate.copy()
+    shape[numbers] += np.bincount(ratings.rows, minlength=len(numbers)) / 2
+    rate[numbers] += noise * np.maximum(np.asarray(found.misfit, np.float64)[: len(numbers)], 0.0) / 2
+    return replace(old, shape=shape, rate=rate)

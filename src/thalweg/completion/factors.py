@@ -1,0 +1,259 @@
+"""Factors and biases with Gaussian posteriors, by coordinate ascent on the bound.
+
+A sweep finds the posteriors of all rows given the columns, then those of all columns given the rows, each in closed
+form, and after each the prior of that side, how uneven its noise is, and the noise: the bound never falls.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array
+
+from thalweg.completion.entries import Entries, Sums, sums
+from thalweg.completion.posteriors import Found, Posteriors, Prior, Shape, scatter, second_moments, updated
+from thalweg.completion.priors import Expectation, Unevenness
+from thalweg.descent import Status
+from thalweg.padding import padded, padded_size
+
+_AT_A_TIME = 8192
+"""Rows whose posteriors are found at a time."""
+
+_STARTING_SPREAD, _STARTING_VARIANCE = 0.3, 0.01
+"""Of the columns' factors before anything is learned; ratings have variance 1."""
+
+_SMALL = 100_000
+"""Ratings below which a direction may be switched off before it is found, and more sweeps cost little."""
+
+_STARTING_PRECISION, _SETTLING = {True: 1.0, False: 3.0}, {True: 5, False: 0}
+"""Of the priors of small and large sets, and the sweeps for which they stay as wide as that."""
+
+_LEAST_NOISE = 1e-6
+"""The least variance of the noise, as a share of that of the ratings."""
+
+_EVEN_SWEEPS = 2
+"""Sweeps before the noise may be uneven: until then it is mostly what is not learned yet."""
+
+
+class Ratings(NamedTuple):
+    """Who rated what how: numbers of rows and columns, values, weights (None for ones), and how many rows and columns.
+
+    Examples
+    --------
+    >>> ratings = Ratings(np.array([0, 1]), np.array([1, 0]), np.array([1.0, 2.0]), None, (2, 2))
+    >>> ratings.turned.shape, len(ratings.part(np.array([True, False])).values)
+    ((2, 2), 1)
+    """
+
+    rows: np.ndarray
+    columns: np.ndarray
+    values: np.ndarray
+    weights: np.ndarray | None
+    shape: tuple[int, int]
+
+    @property
+    def turned(self) -> "Ratings":
+        """Columns as rows."""
+        return Ratings(self.columns, self.rows, self.values, self.weights, self.shape[::-1])
+
+    def part(self, chosen: np.ndarray) -> "Ratings":
+        """Some of them."""
+        weights = None if self.weights is None else self.weights[chosen]
+        return Ratings(self.rows[chosen], self.columns[chosen], self.values[chosen], weights, self.shape)
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How to fit factors.
+
+    Examples
+    --------
+    >>> Settings(rank=10).max_iter
+    30
+    """
+
+    rank: int = 30
+    """The most directions; those of no use are switched off by the prior."""
+    uneven: bool = True
+    """Whether rows and columns may differ in their noise."""
+    background: float = 0.0
+    """The weight of a rating of 0 in every cell, for implicit feedback."""
+    learn_noise: bool = True
+    """Whether the precision of the noise is learned."""
+    max_iter: int = 30
+    """The most sweeps."""
+    tol: float = 1e-4
+    """A gain in nats a rating that is not worth another sweep."""
+    seed: int = 0
+    """Of the columns' factors at the start."""
+    dtype: type = np.float32
+    """Of the vectors; priors are in float64."""
+
+
+class Side:
+    """The rows, or the columns: what they were rated, their posteriors and their prior."""
+
+    def __init__(self, ratings: Ratings, features: np.ndarray, shape: Shape, settings: Settings) -> None:
+        self.shape, self.settings = shape, settings
+        self.count, self.small = ratings.shape[0], len(ratings.values) < _SMALL
+        self.size = padded_size(self.count, 64)
+        if self.size > _AT_A_TIME:
+            self.size = -(-self.size // _AT_A_TIME) * _AT_A_TIME
+        self.entries = Entries.of(*ratings[:4], self.count, settings.dtype)
+        self.ratings = np.bincount(ratings.rows, minlength=self.count).astype(np.float64)
+        self.seen = (self.ratings > 0) | (settings.background > 0)
+        # Features of rows without ratings say nothing about the coefficients.
+        self.features, self.told = features, features * self.seen[:, None]
+        self.expectation = Expectation.start(self.told, shape.rank + 1, _STARTING_PRECISION[self.small])
+        self.unevenness = Unevenness.even(self.count)
+        self.misfit = np.zeros(self.count)
+        self.logdets, self.scatter = 0.0, np.zeros((shape.rank + 1, shape.rank + 1))
+        self.posteriors = self._start()
+
+    def _start(self) -> Posteriors:
+        rng, kind = np.random.default_rng(self.settings.seed), self.settings.dtype
+        means: np.ndarray = np.zeros((self.size, self.shape.width), kind)
+        means[: self.count, : self.shape.rank] = _STARTING_SPREAD * rng.normal(size=(self.count, self.shape.rank))
+        means[:, self.shape.constant] = 1
+        first, second = np.triu_indices(self.shape.width)
+        variance = (first == second) & (first != self.shape.constant)
+        covariances = np.tile(_STARTING_VARIANCE * variance.astype(kind), (self.size, 1))
+        return Posteriors(jnp.asarray(means), jnp.asarray(covariances))
+
+    def _device(self, numbers: np.ndarray) -> Array:
+        return jnp.asarray(padded(numbers, self.size).astype(self.settings.dtype))
+
+    def take(self, means: np.ndarray, covariances: np.ndarray, prior: Expectation, uneven: Unevenness) -> None:
+        """Go on from posteriors and a prior found earlier."""
+        self.posteriors = Posteriors(self._device(means), self._device(covariances))
+        self.expectation, self.unevenness = prior, uneven
+
+    def given(self, other: "Side") -> Sums:
+        """What the ratings say, given the other side."""
+        moments = second_moments(other.posteriors)
+        scales = other._device(other.unevenness.means)
+        found = sums(self.entries, moments, other.posteriors.means, scales, self.size)
+        if self.settings.background:
+            counted = other._device(self.settings.background * other.unevenness.means * other.seen)
+            every = jnp.matmul(counted, moments, precision="highest")
+            found = found._replace(moments=found.moments + every[None])
+        return found
+
+    def step(self, other: "Side", noise: float) -> None:
+        """The posteriors of this side, given the other; then its prior."""
+        given = self.given(other)
+        prior = Prior(
+            self._device(self.expectation.expected(self.features)),
+            jnp.asarray(self.expectation.precision.astype(self.settings.dtype)),
+        )
+        found = in_parts(given, self._device(noise * self.unevenness.means), prior, self.shape)
+        self.posteriors = found.posteriors
+        self.misfit = np.asarray(found.misfit, np.float64)[: self.count]
+        self.logdets = float(np.sum(np.asarray(found.logdet, np.float64)[: self.count][self.seen]))
+
+    def learn(self, spread: bool = True) -> None:
+        """The prior that the posteriors call for; its spread only if asked for."""
+        means = np.asarray(self.posteriors.means, np.float64)[: self.count, self.shape.free]
+        self.expectation = self.expectation.regressed(self.told, means)
+        self._measure()
+        if spread:
+            self.expectation = self.expectation.scaled(self.scatter, int(self.seen.sum()))
+
+    def _measure(self) -> None:
+        expected = self._device(self.expectation.expected(self.features))
+        counted = self._device(self.seen.astype(float))
+        self.scatter = np.asarray(scatter(self.posteriors, expected, counted, self.shape), np.float64)
+
+    def bound(self) -> float:
+        """The part of the bound that is this side's."""
+        return self.expectation.bound(self.scatter, int(self.seen.sum()), self.logdets) + self.unevenness.bound()
+
+
+def in_parts(given: Sums, noise: Array, prior: Prior, shape: Shape) -> Found:
+    """The posteriors of many rows, some thousands at a time, so that memory for the unpacked matrices is bounded."""
+    size = len(noise)
+    if size <= _AT_A_TIME:
+        return updated(given, noise, prior, shape)
+    parts = []
+    for start in range(0, size, _AT_A_TIME):
+        here = slice(start, start + _AT_A_TIME)
+        own = prior.precision if prior.precision.ndim == 2 else prior.precision[here]
+        some = Sums(given.moments[here], given.targets[here], given.squares[here])
+        parts.append(updated(some, noise[here], Prior(prior.means[here], own), shape))
+    joined = Posteriors(*(jnp.concatenate(part) for part in zip(*(p.posteriors for p in parts), strict=True)))
+    return Found(joined, jnp.concatenate([p.misfit for p in parts]), jnp.concatenate([p.logdet for p in parts]))
+
+
+class Fit(NamedTuple):
+    """Both sides, the precision of the noise, the bound after each sweep, and why the fit ended."""
+
+    rows: Side
+    columns: Side
+    noise: float
+    bounds: list[float]
+    status: Status
+
+
+def bound(rows: Side, columns: Side, noise: float) -> float:
+    """The bound on the log evidence, up to constants; the columns were found last."""
+    ratings = rows.ratings.sum()
+    found = ratings * (np.log(noise) - np.log(2 * np.pi)) - noise * np.sum(columns.unevenness.means * columns.misfit)
+    found += np.sum(rows.ratings * rows.unevenness.logs) + np.sum(columns.ratings * columns.unevenness.logs)
+    return float(found) / 2 + rows.bound() + columns.bound()
+
+
+def fit(
+    ratings: Ratings,
+    row_features: np.ndarray,
+    column_features: np.ndarray,
+    settings: Settings,
+    watch: Callable[[int, Side, Side, float, float], bool] | None = None,
+    start: Callable[[Side, Side], float] | None = None,
+) -> Fit:
+    """Posteriors of factors and biases of centred ratings of about unit variance.
+
+    Parameters
+    ----------
+    ratings
+        What is known.
+    row_features, column_features
+        A line for each row or column, the first number of each a 1.
+    settings
+        How to go about it.
+    watch
+        Called after each sweep with its number, both sides, the noise and the bound; it may ask to stop by True.
+    start
+        Puts both sides where to start from, and returns the precision of the noise there.
+    """
+    rows = Side(ratings, row_features, Shape(settings.rank, False), settings)
+    columns = Side(ratings.turned, column_features, Shape(settings.rank, True), settings)
+    noise = 1.0 if start is None else start(rows, columns)
+    settling = _SETTLING[rows.small] if start is None else 0
+    bounds: list[float] = []
+    status = Status.STEPS_SPENT
+    try:
+        for sweep in range(settings.max_iter):
+            for side, other in ((rows, columns), (columns, rows)):
+                side.step(other, noise)
+                side.learn(spread=sweep >= settling)
+                if settings.uneven and sweep >= _EVEN_SWEEPS:
+                    uneven, factor = side.unevenness.learned(side.ratings, noise * side.misfit).centred()
+                    side.unevenness, noise = uneven, noise * factor
+                if settings.learn_noise:
+                    misfit = max(float(np.sum(side.unevenness.means * side.misfit)), 1e-30)
+                    noise = min(side.ratings.sum() / misfit, 1 / _LEAST_NOISE)
+            bounds.append(bound(rows, columns, noise))
+            enough = len(bounds) > 1 and bounds[-1] - bounds[-2] < settings.tol * len(ratings.values)
+            if watch is not None and watch(sweep, rows, columns, noise, bounds[-1]):
+                status = Status.STOPPED_BY_CALLBACK
+                break
+            if enough and sweep > max(_EVEN_SWEEPS, settling) + 1:
+                status = Status.CONVERGED
+                break
+    except KeyboardInterrupt:
+        if not bounds:
+            raise
+        status = Status.INTERRUPTED
+    return Fit(rows, columns, noise, bounds, status)

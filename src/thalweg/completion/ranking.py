@@ -1,0 +1,61 @@
+"""How well the first recommendations meet what was held out."""
+
+import numpy as np
+from sklearn.metrics import ndcg_score
+
+from thalweg.completion.completed import Completed
+
+_ROWS = 512
+"""Rows whose scores for all columns are looked at at a time."""
+
+
+def ranking(
+    model: Completed, rows: np.ndarray, columns: np.ndarray, gains: np.ndarray, k: int, exclude_seen: bool
+) -> dict[str, float]:
+    """Mean NDCG@k and recall@k over the rows that have a held-out cell with a positive gain; see ``ranked``.
+
+    Examples
+    --------
+    >>> from thalweg.completion import Options, Ratings, Settings, complete
+    >>> row, column = np.divmod(np.arange(36), 6)
+    >>> ratings = Ratings(row, column, np.sin(row) * np.cos(column), None, (6, 6))
+    >>> none = np.zeros((6, 0))
+    >>> model = complete(ratings, none, none, Options(Settings(rank=1, max_iter=9))).model
+    >>> found = ranking(model, row, column, np.ones(36), 3, exclude_seen=False)
+    >>> found["recall"]
+    1.0
+    """
+    seen = model.seen
+    order = np.argsort(rows, kind="stable")
+    rows, columns, gains = rows[order], columns[order], gains[order]
+    which, compact = np.unique(rows, return_inverse=True)
+    ndcg, recall, counted = 0.0, 0.0, 0
+    for start in range(0, len(which), _ROWS):
+        some = which[start : start + _ROWS]
+        scores = model.scores(some)
+        if exclude_seen:
+            scores[seen[some].nonzero()] = -1e30
+        here = (compact >= start) & (compact < start + len(some))
+        relevant = np.zeros_like(scores)
+        np.maximum.at(relevant, (compact[here] - start, columns[here]), gains[here])
+        asked = relevant.max(axis=1) > 0
+        if asked.any():
+            found = ranked(relevant[asked], scores[asked], k)
+            ndcg, recall, counted = ndcg + found[0], recall + found[1], counted + int(asked.sum())
+    if not counted:
+        raise ValueError("X must hold a cell of a row and a column that were seen, found none")
+    return {"ndcg": ndcg / counted, "recall": recall / counted}
+
+
+def ranked(relevant: np.ndarray, scores: np.ndarray, k: int) -> tuple[float, float]:
+    """Sums over rows of NDCG@k, as scikit-learn defines it, and of recall@k.
+
+    Examples
+    --------
+    >>> ranked(np.array([[1.0, 0.0, 1.0]]), np.array([[3.0, 2.0, 1.0]]), 2)
+    (0.613..., 0.5)
+    """
+    ndcg = ndcg_score(relevant, scores, k=k, ignore_ties=True) * len(scores)
+    first = np.argsort(-scores, axis=1, kind="stable")[:, :k]
+    hits = np.sum(np.take_along_axis(relevant, first, axis=1) > 0, axis=1)
+    return float(ndcg), float(np.sum(hits / np.minimum(np.sum(relevant > 0, axis=1), k)))

@@ -1,0 +1,235 @@
+"""Ratings as users give them: ids of any kind, pairs, frames, sparse matrices, side information by id."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+from scipy.sparse import issparse
+
+from thalweg import arguments
+from thalweg.codec import storable
+from thalweg.models._common import row_weights, unmasked
+
+
+class Given(NamedTuple):
+    """Ids of rows and columns, values, and weights or None."""
+
+    rows: np.ndarray
+    columns: np.ndarray
+    values: np.ndarray
+    weights: np.ndarray | None
+
+
+@storable
+@dataclass(frozen=True)
+class Names:
+    """Ids in the order in which they are numbered.
+
+    Examples
+    --------
+    >>> names = Names.of(np.array(["b", "a", "b"]), np.array(["c"]))
+    >>> names.ids.tolist(), names.numbers(np.array(["c", "x"])).tolist()
+    (['a', 'b', 'c'], [2, -1])
+    >>> names.with_more(np.array(["A"])).numbers(np.array(["A", "c"])).tolist()
+    [3, 2]
+    """
+
+    ids: np.ndarray
+
+    @staticmethod
+    def of(*parts: np.ndarray) -> "Names":
+        """All ids of some arrays, sorted."""
+        return Names(np.unique(_joined(*parts)))
+
+    def same(self, other: "Names") -> bool:
+        """Whether both have the same ids in the same order."""
+        return np.array_equal(self.ids, other.ids)
+
+    def with_more(self, *parts: np.ndarray) -> "Names":
+        """With those of some arrays that are new at the end."""
+        new = np.unique(_joined(*parts))
+        new = new[self.numbers(new) < 0]
+        return Names(_joined(self.ids, new)) if len(new) else self
+
+    def numbers(self, ids: Any) -> np.ndarray:
+        """The number of each id, −1 for those that are not known."""
+        ids = _plain("ids", ids)
+        if not len(self.ids) or not len(ids) or (ids.dtype.kind == "U") != (self.ids.dtype.kind == "U"):
+            return np.full(len(ids), -1)
+        order = np.argsort(self.ids, kind="stable")
+        place = np.minimum(np.searchsorted(self.ids, ids, sorter=order), len(order) - 1)
+        found = order[place]
+        return np.where(self.ids[found] == ids, found, -1)
+
+
+def _joined(*parts: np.ndarray) -> np.ndarray:
+    some = [part for part in parts if len(part)] or [parts[0]]
+    if len({part.dtype.kind == "U" for part in some}) > 1:
+        raise TypeError("ids must be all numbers or all words, found both")
+    return np.concatenate(some)
+
+
+def _plain(name: str, ids: Any) -> np.ndarray:
+    """Ids as an array of whole numbers or of words."""
+    ids = np.asarray(ids)
+    if ids.dtype.kind == "O":
+        if all(isinstance(one, str) for one in ids):
+            ids = ids.astype(str)
+        elif all(isinstance(one, int | float | np.integer | np.floating) and not isinstance(one, bool) for one in ids):
+            ids = np.array([float(one) if isinstance(one, float | np.floating) else int(one) for one in ids])
+        else:
+            odd = next(one for one in ids if not isinstance(one, str))
+            raise TypeError(f"{name} must be all numbers or all words, found {odd!r}")
+    if ids.dtype.kind == "b":
+        ids = ids.astype(np.int64)
+    if ids.dtype.kind in "SmM":
+        ids = ids.astype(str)
+    if ids.dtype.kind == "c":
+        raise ValueError(f"Complex data not supported: {name} must be numbers or words, found dtype {ids.dtype}")
+    if ids.dtype.kind not in "iufU":
+        raise TypeError(f"{name} must be numbers or words, found dtype {ids.dtype}")
+    if ids.dtype.kind == "f":
+        if not np.all(np.isfinite(ids)):
+            raise ValueError(f"{name} must not be missing, found {ids[~np.isfinite(ids)][0]}")
+        if np.all(ids == np.round(ids)) and np.all(np.abs(ids) < 2**53):
+            ids = ids.astype(np.int64)
+    return ids
+
+
+def pairs(X: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
+    """Ids of rows and columns, and the values that a sparse matrix has stored."""
+    if issparse(X):
+        cells = X.tocsr().tocoo()  # what is stored twice is summed, as SciPy does
+        return cells.row.astype(np.int64), cells.col.astype(np.int64), cells.data
+    unmasked("X", X)
+    if hasattr(X, "iloc"):
+        if X.shape[1] != 2:
+            raise ValueError(f"X must have two columns, ids of rows and of columns, found {X.shape[1]}")
+        return _plain("X", X.iloc[:, 0].to_numpy()), _plain("X", X.iloc[:, 1].to_numpy()), None
+    if hasattr(X, "__array__"):
+        X = np.asarray(X)
+    if not isinstance(X, np.ndarray):
+        X = list(X)
+        kinds = {type(one) for pair in X if isinstance(pair, tuple | list) for one in pair}
+        # Words beside numbers would make words of the numbers.
+        X = np.array(
+            [tuple(pair) for pair in X], object if len({issubclass(kind, str) for kind in kinds}) > 1 else None
+        )
+    if X.ndim != 2 or X.shape[1] != 2:
+        raise ValueError(f"X must have shape (n, 2), ids of rows and of columns, found shape {X.shape}")
+    return _plain("X", X[:, 0]), _plain("X", X[:, 1]), None
+
+
+def checked_values(name: str, values: Any, count: int) -> np.ndarray:
+    """Finite numbers, one for each pair."""
+    unmasked(name, values)
+    found = np.asarray(values)
+    if found.dtype.kind == "O":
+        try:
+            found = found.astype(np.float64)
+        except (TypeError, ValueError):
+            raise ValueError(f"{name} must hold numbers, found {found.reshape(-1)[0]!r}") from None
+    if found.dtype.kind not in "biuf":
+        raise ValueError(f"{name} must hold numbers, found dtype {found.dtype}")
+    found = found.astype(np.float64)
+    if found.ndim == 2 and found.shape[1] == 1:
+        found = found[:, 0]
+    if found.shape != (count,):
+        raise ValueError(f"{name} must have shape ({count},), one for each pair of ids, found shape {found.shape}")
+    if not np.all(np.isfinite(found)):
+        where = int(np.flatnonzero(~np.isfinite(found))[0])
+        raise ValueError(f"{name} must hold finite numbers, found {found[where]} at index {where}")
+    return found
+
+
+def checked_ratings(X: Any, y: Any, sample_weight: Any, implicit: bool, empty: bool = False) -> Given:
+    """Ratings as they are used, or an error that says what is wrong with them."""
+    rows, columns, stored = pairs(X)
+    if stored is not None and y is not None:
+        raise ValueError("y must be None where X is sparse: the ratings are its stored entries")
+    if y is None and stored is None and not implicit and not (empty and not len(rows)):
+        raise ValueError("fit requires y to be passed, but the target y is None: pass the ratings, one for each pair")
+    given = stored if stored is not None else np.ones(len(rows)) if y is None else y
+    values = checked_values("y" if stored is None else "X", given, len(rows))
+    if not len(rows) and not empty:
+        raise ValueError("X must hold at least one rating, found 0 sample(s)")
+    if implicit and sample_weight is not None:
+        raise ValueError("sample_weight must be None with feedback='implicit': counts are weights")
+    if implicit and np.any(values <= 0):
+        raise ValueError(f"y must hold positive counts with feedback='implicit', found {values.min():g}")
+    weights = None if sample_weight is None else row_weights(sample_weight, rows)
+    if weights is not None:
+        kept = weights > 0
+        rows, columns, values, weights = rows[kept], columns[kept], values[kept], weights[kept]
+    return Given(rows, columns, values, weights)
+
+
+def rating_range(bounds: Any, values: np.ndarray) -> tuple[float, float]:
+    """The least and the largest rating there is.
+
+    Examples
+    --------
+    >>> rating_range("auto", np.array([2.0, 4.0])), rating_range((1, 5), np.array([2.0, 4.0]))
+    ((2.0, 4.0), (1.0, 5.0))
+    """
+    if bounds is None:
+        return -np.inf, np.inf
+    if isinstance(bounds, str):
+        return float(values.min()), float(values.max())
+    if len(bounds) != 2:
+        raise ValueError(f"bounds must be 'auto', None or a pair (least, largest), found {bounds!r}")
+    low, high = (arguments.real("bounds", bound) for bound in bounds)
+    if not low < high:
+        raise ValueError(f"bounds must be a pair (least, largest), found {bounds!r}")
+    if values.min() < low or values.max() > high:
+        raise ValueError(f"y must be within bounds={bounds!r}, found {values.min():g} to {values.max():g}")
+    return low, high
+
+
+class SideInformation(NamedTuple):
+    """Vectors by id."""
+
+    ids: np.ndarray
+    vectors: np.ndarray
+
+    @property
+    def width(self) -> int:
+        """Numbers of a vector."""
+        return self.vectors.shape[1]
+
+    def matrix(self, ids: np.ndarray) -> np.ndarray:
+        """A line for each id, NaN for those without a vector."""
+        numbers = Names(self.ids).numbers(ids)
+        found = np.full((len(ids), self.width), np.nan)
+        found[numbers >= 0] = self.vectors[numbers[numbers >= 0]]
+        return found
+
+
+def side_information(name: str, features: Any, ids: np.ndarray, width: int | None = None) -> SideInformation:
+    """Side information in any of its forms, or an error that says what is wrong with it."""
+    if features is None:
+        return SideInformation(ids[:0], np.zeros((0, width or 0)))
+    if hasattr(features, "iloc"):
+        known, vectors = features.index.to_numpy(), features.to_numpy()
+    elif isinstance(features, Mapping):
+        known, vectors = list(features), np.array([np.asarray(vector) for vector in features.values()])
+    elif isinstance(features, tuple) and len(features) == 2:
+        known, vectors = features
+    else:
+        vectors = np.asarray(features)
+        known = np.arange(len(vectors))
+    known = _plain(f"ids of {name}", known)
+    try:
+        vectors = np.asarray(vectors).astype(np.float64)
+    except (TypeError, ValueError):
+        raise ValueError(f"{name} must hold numbers: encode words first, say with OneHotEncoder") from None
+    if vectors.ndim != 2 or len(vectors) != len(known):
+        raise ValueError(f"{name} must have a vector for each of {len(known)} ids, found shape {vectors.shape}")
+    if not np.all(np.isfinite(vectors)):
+        raise ValueError(f"{name} must hold finite numbers; leave out the ids of which nothing is known")
+    if len(np.unique(known)) != len(known):
+        raise ValueError(f"{name} must have one vector an id, found an id twice")
+    if width is not None and vectors.shape[1] != width:
+        raise ValueError(f"{name} must have {width} numbers an id as in fit, found {vectors.shape[1]}")
+    return SideInformation(known, vectors)

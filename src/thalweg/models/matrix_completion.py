@@ -1,0 +1,376 @@
+"""Completing a matrix of ratings."""
+
+import warnings
+from numbers import Integral, Real
+from typing import Any, ClassVar
+
+import numpy as np
+from sklearn.base import RegressorMixin, _fit_context
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.utils import Tags, TransformerTags, check_random_state
+from sklearn.utils._param_validation import Interval, StrOptions
+from sklearn.utils.validation import check_is_fitted
+
+from thalweg import arguments, completion
+from thalweg.descent import Status
+from thalweg.models._common import Storable, unharmed
+from thalweg.models._ratings import Names, checked_ratings, checked_values, pairs, rating_range, side_information
+
+
+class MatrixCompletion(RegressorMixin, Storable):
+    """Ratings of columns by rows (of films by people, of reactions by compounds): the missing ones, and how sure.
+
+    A rating is a mean, a bias of its row, one of its column, and the product of their factors, plus noise. Factors and
+    biases of a row have one Gaussian posterior with a full covariance, found in closed form given the columns, and the
+    other way round; their priors, the noise, and how much noisier some rows and columns are than others come from the
+    bound on the evidence, which every step raises. Directions that are of no use are switched off by the prior.
+
+    Parameters
+    ----------
+    rank
+        The most factors of a row. Those of no use are switched off: see ``strengths_``.
+    method
+        "factors".
+    feedback
+        "explicit": values are ratings, and a cell without one is not known. "implicit": values are counts of what was
+        done (1 where y is None), and a cell without one was not done, though with less confidence.
+    bounds
+        The least and the largest rating, to which predictions are clipped. "auto" takes those of the training set.
+        None clips nothing.
+    presence
+        Whether which columns a row has rated tells of it, whatever the ratings: the first singular vectors of that
+        pattern are then side information of rows and columns.
+    confidence
+        With implicit feedback, how much more a cell with a count of 1 weighs than one without.
+    validation_fraction
+        The share of the ratings that is set aside; the fit ends when their error rises, and is the best by it. 0 sets
+        nothing aside, and the fit ends when the bound rises by less than ``tol`` nats a rating.
+    max_iter
+        The most sweeps over the ratings.
+    tol
+        See ``validation_fraction``.
+    warm_start
+        Whether ``fit`` starts from where the last one ended, if it has the same rows and columns.
+    random_state
+        Seeds where the factors start, and what is set aside.
+    verbose
+        Whether to print a line a sweep.
+
+    Attributes
+    ----------
+    row_ids_, column_ids_ : ndarray
+        The ids that were seen, in the order of ``row_factors_`` and ``column_factors_``.
+    row_factors_, column_factors_ : ndarray
+        Means of the factors.
+    row_biases_, column_biases_ : ndarray
+        Means of the biases, in the units of the ratings.
+    mean_ : float
+        The mean rating.
+    noise_ : float
+        The typical standard deviation of a rating about what is predicted by the true factors.
+    strengths_ : ndarray
+        The standard deviation that each direction adds to ratings, largest first: near 0 for those switched off.
+    elbo_ : float
+        The bound on the log evidence, in nats, up to a constant.
+    history_ : dict
+        After each sweep the bound, the noise, and the held-out error if there is one.
+    n_iter_ : int
+        Sweeps done.
+    n_features_in_ : int
+        2: a row and a column.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from thalweg import MatrixCompletion
+    >>> rng = np.random.default_rng(0)
+    >>> person, film = rng.integers(0, 30, (2, 500))
+    >>> taste = rng.normal(size=(30, 2))
+    >>> stars = 3 + np.sum(taste[person] * taste[::-1][film], axis=1) + 0.1 * rng.normal(size=500)
+    >>> model = MatrixCompletion(rank=3, random_state=0).fit(np.column_stack([person, film]), stars)
+    >>> mean, std = model.predict([[0, 1], [99, 1]], return_std=True)
+    >>> bool(std[1] > 2 * std[0])    # nobody knows person 99
+    True
+    >>> ids, scores = model.recommend(0, 3)
+    >>> ids.shape
+    (3,)
+    """
+
+    _parameter_constraints: ClassVar[dict] = {
+        "rank": [Interval(Integral, 1, None, closed="left")],
+        "method": [StrOptions({"factors"})],
+        "feedback": [StrOptions({"explicit", "implicit"})],
+        "bounds": [StrOptions({"auto"}), tuple, list, None],
+        "presence": ["boolean"],
+        "confidence": [Interval(Real, 0, None, closed="neither")],
+        "validation_fraction": [Interval(Real, 0, 1, closed="left")],
+        "max_iter": [Interval(Integral, 1, None, closed="left")],
+        "tol": [Interval(Real, 0, None, closed="left")],
+        "warm_start": ["boolean"],
+        "random_state": ["random_state"],
+        "verbose": ["verbose"],
+    }
+
+    def __init__(
+        self,
+        rank: int = 30,
+        *,
+        method: str = "factors",
+        feedback: str = "explicit",
+        bounds: Any = "auto",
+        presence: bool = True,
+        confidence: float = 1.0,
+        validation_fraction: float = 0.0,
+        max_iter: int = 50,
+        tol: float = 2e-4,
+        warm_start: bool = False,
+        random_state: Any = None,
+        verbose: bool = False,
+    ) -> None:
+        self.rank = rank
+        self.method = method
+        self.feedback = feedback
+        self.bounds = bounds
+        self.presence = presence
+        self.confidence = confidence
+        self.validation_fraction = validation_fraction
+        self.max_iter = max_iter
+        self.tol = tol
+        self.warm_start = warm_start
+        self.random_state = random_state
+        self.verbose = verbose
+
+    @_fit_context(prefer_skip_nested_validation=True)
+    def fit(
+        self, X: Any, y: Any = None, sample_weight: Any = None, *, row_features: Any = None, column_features: Any = None
+    ) -> "MatrixCompletion":
+        """Learn from ratings.
+
+        Parameters
+        ----------
+        X
+            An (n, 2) array or DataFrame of ids of rows and columns, numbers or words; or a SciPy sparse matrix whose
+            stored entries are the ratings, and then ids are 0, 1, …. A cell that occurs twice was rated twice.
+        y
+            The ratings; None with a sparse matrix, or with implicit feedback for counts of 1.
+        sample_weight
+            Weights of ratings: the variance of the noise is divided by it. Not with implicit feedback.
+        row_features, column_features
+            Side information: a DataFrame indexed by id, a dict from ids to vectors, or a pair (ids, matrix); with a
+            sparse matrix also an array with a line for each row or column. Rows that are only here are served too.
+            Rows that are not here are taken to be average.
+        """
+        with unharmed(self):
+            self._fit(X, y, sample_weight, row_features, column_features)
+        return self
+
+    def _fit(self, X: Any, y: Any, sample_weight: Any, row_features: Any, column_features: Any) -> None:
+        implicit = self.feedback == "implicit"
+        given = checked_ratings(X, y, sample_weight, implicit)
+        sides = [
+            side_information(f"{name}_features", features, known)
+            for name, features, known in (("row", row_features, given.rows), ("column", column_features, given.columns))
+        ]
+        rows, columns = (
+            Names.of(ids, extra.ids) for ids, extra in zip((given.rows, given.columns), sides, strict=True)
+        )
+        ratings = completion.Ratings(
+            rows.numbers(given.rows), columns.numbers(given.columns), given.values, given.weights,
+            (len(rows.ids), len(columns.ids)),
+        )  # fmt: skip
+        options = self._options(given.values, implicit)
+        before: Any = self if self.warm_start and hasattr(self, "_model") else None
+        if before is not None and not (rows.same(before._rows) and columns.same(before._columns)):
+            before = None
+        found = completion.complete(
+            ratings,
+            sides[0].matrix(rows.ids),
+            sides[1].matrix(columns.ids),
+            options,
+            show=print if self.verbose else None,
+            start=None if before is None else before._model,
+        )
+        self.n_features_in_ = 2
+        self._rows, self._columns = rows, columns
+        self._sides = [side.width for side in sides]
+        self._take(found.model)
+        self.elbo_ = float(found.history["bound"][-1])
+        self.history_ = found.history
+        self.n_iter_ = len(found.history["bound"])
+        if found.status is Status.INTERRUPTED:
+            self._warn(f"interrupted after {self.n_iter_} sweeps: the model is what was learned so far")
+        elif found.status is Status.STEPS_SPENT and self.tol > 0:
+            self._warn(
+                f"max_iter={self.max_iter} sweeps were not enough to come within tol={self.tol:g} nats a rating: raise "
+                "one of them"
+            )
+
+    def _options(self, values: np.ndarray, implicit: bool) -> completion.Options:
+        low, high = (-np.inf, np.inf) if implicit else rating_range(self.bounds, values)
+        seed = int(check_random_state(self.random_state).randint(2**31 - 1))
+        return completion.Options(
+            completion.Settings(rank=int(self.rank), max_iter=int(self.max_iter), tol=float(self.tol), seed=seed),
+            presence=bool(self.presence),
+            low=low,
+            high=high,
+            implicit=implicit,
+            confidence=float(self.confidence),
+            held_out=float(self.validation_fraction),
+        )
+
+    def partial_fit(
+        self, X: Any, y: Any = None, sample_weight: Any = None, *, row_features: Any = None, column_features: Any = None
+    ) -> "MatrixCompletion":
+        """Take in new ratings, of rows and columns known or new, at a cost that depends on these alone.
+
+        The posteriors so far are the prior, and the steps those of ``fit``; priors and noise stay as they are. The
+        first call is ``fit``. Parameters are as there.
+        """
+        if not hasattr(self, "_model"):
+            return self.fit(X, y, sample_weight, row_features=row_features, column_features=column_features)
+        with unharmed(self):
+            self._validate_params()
+            self._add(X, y, sample_weight, row_features, column_features)
+        return self
+
+    def _add(self, X: Any, y: Any, sample_weight: Any, row_features: Any, column_features: Any) -> None:
+        if self.feedback == "implicit":
+            raise ValueError("partial_fit takes explicit ratings: with feedback='implicit' call fit with all counts")
+        given = checked_ratings(X, y, sample_weight, False, empty=True)
+        sides = [
+            side_information(f"{name}_features", features, known, width)
+            for name, features, known, width in (
+                ("row", row_features, given.rows, self._sides[0]),
+                ("column", column_features, given.columns, self._sides[1]),
+            )
+        ]
+        if len(given.values):
+            rating_range(self.bounds, given.values)
+        before = len(self._rows.ids), len(self._columns.ids)
+        rows = self._rows.with_more(given.rows, sides[0].ids)
+        columns = self._columns.with_more(given.columns, sides[1].ids)
+        ratings = completion.Ratings(
+            rows.numbers(given.rows), columns.numbers(given.columns), given.values, given.weights,
+            (len(rows.ids), len(columns.ids)),
+        )  # fmt: skip
+        fresh = sides[0].matrix(rows.ids[before[0] :]), sides[1].matrix(columns.ids[before[1] :])
+        self._rows, self._columns = rows, columns
+        self._take(completion.added(completion.extended(self._model, ratings, *fresh), ratings))
+
+    def _take(self, model: completion.Completed) -> None:
+        self._model = model
+        self.row_ids_, self.column_ids_ = self._rows.ids, self._columns.ids
+        self.row_factors_, self.column_factors_ = (
+            side.means[:-1, : model.rank] for side in (model.rows, model.columns)
+        )
+        self.row_biases_ = model.scale * model.rows.means[:-1, model.rank]
+        self.column_biases_ = model.scale * model.columns.means[:-1, model.rank + 1]
+        self.mean_, self.noise_ = model.centre, model.scale / float(np.sqrt(model.noise))
+        self.strengths_ = model.strengths
+
+    def predict(self, X: Any, return_std: bool = False) -> Any:
+        """The mean rating of cells, with its standard deviation, noise included, if asked for.
+
+        Rows and columns never seen have the mean and the spread of their kind.
+
+        Parameters
+        ----------
+        X
+            Ids of rows and columns, as in ``fit``; of a sparse matrix, its stored cells.
+        return_std
+            Whether to return the standard deviation of a new rating too.
+        """
+        mean, deviation = self._model_checked().predict(*self._numbers(X))
+        return (mean, deviation) if return_std else mean
+
+    def predict_interval(self, X: Any, level: float = 0.95) -> tuple[np.ndarray, np.ndarray]:
+        """Ends between which a new rating of each cell lies with probability ``level``, within the range of ratings.
+
+        They are real numbers also where ratings are whole: a rating is covered if it is not outside them. The noise was
+        learned from ratings as they are, so that their rounding is part of it.
+        """
+        level = arguments.real("level", level, above=0, below=1)
+        return self._model_checked().interval(*self._numbers(X), level)
+
+    def recommend(self, row: Any, n: int = 10, exclude_seen: bool = True) -> tuple[np.ndarray, np.ndarray]:
+        """Ids of the columns with the highest predictions for a row, and these; the best on average for a row unseen.
+
+        Parameters
+        ----------
+        row
+            The id of one row.
+        n
+            How many; fewer come back where there are no more.
+        exclude_seen
+            Whether columns that the row has rated are left out.
+        """
+        model = self._model_checked()
+        number = int(self._rows.numbers([row])[0])
+        best, scores = model.recommend(number, arguments.whole("n", n), bool(exclude_seen))
+        return self._columns.ids[best], scores
+
+    def similar(self, column: Any, n: int = 10) -> tuple[np.ndarray, np.ndarray]:
+        """Ids of the columns most like one, and the correlation, over rows, of what their factors add to ratings."""
+        model = self._model_checked()
+        number = int(self._columns.numbers([column])[0])
+        if number < 0:
+            raise ValueError(f"column must be an id that was seen, found {column!r}")
+        best, alike = model.similar(number, arguments.whole("n", n))
+        return self._columns.ids[best], alike
+
+    def transform(self, X: Any, y: Any = None, row_features: Any = None) -> np.ndarray:
+        """Factors of rows: of known ones by their ids, or of new ones from their ratings.
+
+        Parameters
+        ----------
+        X
+            Ids of known rows, one each, if ``y`` is None. Else ids of rows and columns as in ``fit``; the rows that
+            occur are taken as new ones, in the order of their ids, and nothing is remembered of them.
+        y
+            The ratings.
+        row_features
+            Side information of the new rows.
+        """
+        model = self._model_checked()
+        if y is None:
+            numbers = self._rows.numbers(np.asarray(X).reshape(-1))
+            return model.rows.means[np.where(numbers < 0, model.rows.count, numbers), : model.rank]
+        given = checked_ratings(X, y, None, False)
+        names = Names.of(given.rows, given.rows[:0])
+        extra = side_information("row_features", row_features, given.rows, self._sides[0])
+        columns = self._columns.numbers(given.columns)
+        shape = len(names.ids), len(self._columns.ids)
+        ratings = completion.Ratings(names.numbers(given.rows), columns, given.values, given.weights, shape)
+        found = completion.vectors_of(model, ratings.part(columns >= 0), extra.matrix(names.ids))
+        return np.asarray(found.means)[:, : model.rank]
+
+    def ranking(self, X: Any, y: Any = None, k: int = 10, exclude_seen: bool = True) -> dict[str, float]:
+        """How well the first ``k`` recommendations meet cells held out: mean NDCG@k and recall@k over their rows.
+
+        NDCG is that of :func:`sklearn.metrics.ndcg_score`, with y, or 1 where that is None, as gains; recall is the
+        share of a row's cells with a positive gain that are among the first k, of k if they are more than that.
+        """
+        model = self._model_checked()
+        row, column = self._numbers(X)
+        gains = np.ones(len(row)) if y is None else checked_values("y", y, len(row))
+        known = (row >= 0) & (column >= 0)
+        return completion.ranking(
+            model, row[known], column[known], gains[known], arguments.whole("k", k), bool(exclude_seen)
+        )
+
+    def __sklearn_tags__(self) -> Tags:
+        tags = super().__sklearn_tags__()
+        tags.transformer_tags = TransformerTags(preserves_dtype=[])
+        tags.input_tags.sparse = tags.input_tags.string = tags.input_tags.categorical = True
+        return tags
+
+    def _model_checked(self) -> completion.Completed:
+        check_is_fitted(self)
+        return self._model
+
+    def _numbers(self, X: Any) -> tuple[np.ndarray, np.ndarray]:
+        rows, columns, _ = pairs(X)
+        return self._rows.numbers(rows), self._columns.numbers(columns)
+
+    def _warn(self, message: str) -> None:
+        warnings.warn(message, ConvergenceWarning, stacklevel=5)

@@ -59,8 +59,8 @@ def demo_topics(run: Run) -> None:
 
 _CAPTION = (
     "Left: topics as circles, near one another where they use the same words, of an area that is their share; lines "
-    "join those that occur in the same documents more than others. Right: the correlations. Pairs were drawn together: sea "
-    "and weather, market and court, kitchen and garden."
+    "join those that occur in the same documents more than others. Right: the correlations. Pairs were drawn together: "
+    "sea and weather, market and court, kitchen and garden."
 )
 
 

@@ -31,6 +31,8 @@ from thalweg.topics import Dirichlet, LogisticNormal, document_completion
 
 AIMS = {10: -8.10, 20: -8.05}
 SECONDS, COSINE = 20.0, 0.95
+UNSMOOTHED, SMOOTHING = ("topica", "tomotopy"), 0.2
+"""Libraries that give no probability to words that occur in no document learned from, and what they are given here."""
 
 
 def halves(name):
@@ -106,8 +108,10 @@ def main():
             if found is None:
                 return
             components, prior, seconds = found
-            safe = np.maximum(components, 1e-12)
-            score = document_completion(test, safe / safe.sum(axis=1, keepdims=True), prior, random_state=0)
+            if library in UNSMOOTHED:
+                components = components + SMOOTHING * topics / train.sum()
+                components /= components.sum(axis=1, keepdims=True)
+            score = document_completion(test, components, prior, random_state=0)
             rows.append([library, topics, seed, score.score, score.standard_error, seconds["wall"], seconds["cpu"]])
             print(*rows[-1], flush=True)
 

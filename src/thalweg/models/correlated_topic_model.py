@@ -106,7 +106,7 @@ class CorrelatedTopicModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, To
         n_components: int = 10,
         *,
         inference: str = "pgsvi",
-        smoothing: float = 0.1,
+        smoothing: float = 0.2,
         batch_size: int = 2048,
         max_iter: int = 100,
         tol: float = 2e-4,
@@ -320,7 +320,7 @@ class CorrelatedTopicModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, To
         self.coefficients_ = prevalence.coefficients[1:] / self._scales[:, None]
 
     def _measure(self, counts: csr_array, design: np.ndarray) -> None:
-        how = topics.Inference(self.inference, step=float(self.step), exact=self.inference == "pgsvi")
+        how = topics.Inference(self.inference, samples=8, step=float(self.step), exact=self.inference == "pgsvi")
         found, prevalence = topics.measured(counts, design, self.components_.T, self._state.prevalence, how)
         self._effects = found
         self._set_prior(prevalence)

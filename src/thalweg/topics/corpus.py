@@ -33,7 +33,7 @@ class TopicSettings:
 
     topics: int
     method: str = "pgsvi"
-    smoothing: float = 0.1
+    smoothing: float = 0.2
     batch_size: int = 2048
     passes: int = 100
     tolerance: float = 2e-4
@@ -119,7 +119,8 @@ def prior_of(prevalence: Prevalence, design: np.ndarray) -> documents.Prior:
     Array([[0., 0.]], dtype=float32)
     """
     means, precision = design @ prevalence.coefficients, np.linalg.inv(prevalence.covariance)
-    return documents.Prior(jnp.asarray(means, jnp.float32), jnp.asarray(precision, jnp.float32))
+    log_determinant = np.linalg.slogdet(precision)[1]
+    return documents.Prior(*(jnp.asarray(part, jnp.float32) for part in (means, precision, log_determinant)))
 
 
 def absorb(

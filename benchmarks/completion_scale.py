@@ -19,7 +19,7 @@ import numpy as np
 
 from benchmarks._common import report, table
 
-RANK, SWEEPS = 32, 3
+RANK, SWEEPS = 32, 2
 
 
 def drawn(count: int, rows: int, columns: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
@@ -17,6 +18,7 @@ from thalweg.completion.posteriors import Found, Posteriors, Prior, Shape, scatt
 from thalweg.completion.priors import Expectation, Unevenness
 from thalweg.descent import Status
 from thalweg.padding import padded, padded_size
+from thalweg.threads import enough_threads
 
 _AT_A_TIME = 8192
 """Rows whose posteriors are found at a time."""
@@ -173,6 +175,12 @@ class Side:
 
 def in_parts(given: Sums, noise: Array, prior: Prior, shape: Shape) -> Found:
     """The posteriors of many rows, some thousands at a time, so that memory for the unpacked matrices is bounded."""
+    # Thousands of small factorisations: with more threads, OpenBLAS would spend most of its time waiting for them.
+    with enough_threads(shape.width):
+        return jax.block_until_ready(_in_parts(given, noise, prior, shape))
+
+
+def _in_parts(given: Sums, noise: Array, prior: Prior, shape: Shape) -> Found:
     size = len(noise)
     if size <= _AT_A_TIME:
         return updated(given, noise, prior, shape)

@@ -112,10 +112,10 @@ def test_documents_without_words_get_the_priors_proportions(fitted):
 
 def test_a_stream_learns_what_a_fit_learns(corpus, fitted):
     stream = CorrelatedTopicModel(TOPICS, random_state=0)
-    for _ in range(20):
+    for _ in range(40):
         stream.partial_fit(corpus[0])
     assert matched(stream.components_, corpus[1])[1].min() > 0.97
-    assert stream.n_iter_ == 20
+    assert stream.n_iter_ == 40
 
 
 def test_covariates_change_prevalence():

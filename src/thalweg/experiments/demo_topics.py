@@ -1,5 +1,6 @@
 """Topics that go together, and a covariate that moves them: CorrelatedTopicModel on documents drawn for it."""
 
+import warnings
 from typing import Any
 
 import numpy as np
@@ -40,7 +41,9 @@ def demo_topics(run: Run) -> None:
     names, cosines, order = _named(model.components_, truth)
     shares = model.transform(counts, covariates=year).mean(axis=0)
     strongest = [" ".join(vocabulary[np.argsort(-model.components_[k])[:6]]) for k in order]
-    effects = model.effects()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # that documents are few is said below
+        effects = model.effects()
     run.table(
         "topics",
         {
@@ -51,7 +54,8 @@ def demo_topics(run: Run) -> None:
             "effect of the year": [f"{effects.means[k]:+.2f} ± {1.96 * effects.deviations[k]:.2f}" for k in order],
             "drawn with": [f"{effect:+.2f}" for effect in _effects(names)],
         },
-        "Six subjects found from counts of words alone; the year moves the market up and the sea down.",
+        "Six subjects found from counts of words alone; the year moves the market up and the sea down. "
+        "With so few documents the topics are uncertain too, which the intervals leave out.",
     )
     correlations = _correlations(model.covariance_)[np.ix_(order, order)]
     run.figure("map", _map(model.components_[order], shares[order], correlations, names), _CAPTION)

@@ -14,6 +14,7 @@ import time
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import equinox as eqx
@@ -38,6 +39,9 @@ _ROOM = 2.0
 
 _GRADES = 16.0
 """Upper ends of the interval, over ε, are rounded up to powers of this."""
+
+_MOST = _GRADES**4
+"""Room beyond which it is not for want of room that a round diverged."""
 
 _TURNS = 8
 """Of the power method."""
@@ -145,14 +149,14 @@ class Relaxed(eqx.Module):
         squares = np.linalg.svd(np.asarray(theta, np.float64), compute_uv=False) ** 2
         return float(np.sum(np.sqrt(squares + float(self.gram.smoothing)))) + float(self.misfit(theta))
 
-    def oracle(self, theta: Float[Array, "d r"], key: Key[Array, ""], **options: Any) -> SpectralOracle:
-        """Unbiased gradients, and exact ones by :meth:`SpectralOracle.full`; options are those of a plan."""
-        return SpectralOracle(jnp.sqrt, self.gram, theta, key, g=self.misfit, **options)
+    def oracle(self, theta: Float[Array, "d r"], key: Key[Array, ""], **options: Any) -> "Sampled":
+        """Unbiased gradients, and exact ones by its ``full``; options are those of a plan."""
+        return Sampled(jnp.sqrt, self.gram, theta, key, g=self.misfit, **options)
 
     def interval(self, theta: Float[Array, "d r"], more: float = 1.0) -> tuple[float, float]:
         """One that holds the spectrum of A here, and as far as a round is expected to go, times ``more``."""
         least = float(self.gram.smoothing)
-        reach = more * _ROOM**2 * float(bound(theta)) + least
+        reach = more * (_ROOM**2 * float(bound(theta)) + least)
         graded = least * _GRADES ** np.ceil(np.log(reach / least) / np.log(_GRADES) - 1e-6)
         ends = np.abs([float(self.box.lower), float(self.box.upper)])
         return least, float(min(max(graded, 2 * least), 1.01 * ends.max() ** 2 * np.prod(self.shape) + 2 * least))
@@ -182,8 +186,25 @@ def bound(theta: Float[Array, "d r"]) -> Float[Array, ""]:
     return jnp.minimum(jnp.max(ratios), jnp.sum(sizes**2))
 
 
+def factorised(gram: Gram, misfit: Misfit, theta: Float[Array, "d r"]) -> Out:
+    """Value and exact gradient by an eigendecomposition of θθᵀ, whose eigenvalues rounding may have made negative.
+
+    Examples
+    --------
+    >>> nothing = Misfit(*(jnp.zeros(1, kind) for kind in ("int32", "int32", "float32", "float32")))
+    >>> factorised(Gram(jnp.array(16.0, "float32")), nothing, jnp.array([[3.0, 0.0]], "float32"))[0].tolist()
+    [[0.6..., 0.0]]
+    """
+    product = partial(jnp.matmul, precision="highest")
+    squares, vectors = jnp.linalg.eigh(product(theta, theta.T), symmetrize_input=False)
+    roots = jnp.sqrt(jnp.maximum(squares, 0) + gram.smoothing)
+    rest, slope = jax.value_and_grad(misfit)(theta)
+    gradient = product(vectors / roots[None, :], product(vectors.T, theta)) + slope
+    return Out(gradient, jnp.sum(roots) + rest, jnp.asarray(float(len(theta))))
+
+
 class Factorised(Oracle):
-    """The exact gradient at every step, by an eigendecomposition; its value comes with it.
+    """The exact gradient at every step, and the value that comes with it.
 
     Examples
     --------
@@ -191,11 +212,26 @@ class Factorised(Oracle):
     True
     """
 
-    oracle: SpectralOracle
+    gram: Gram
+    misfit: Misfit
 
     def estimate(self, x: PyTree[Array], state: PyTree, key: Key[Array, ""]) -> tuple[Out, PyTree]:
-        """That of :meth:`SpectralOracle.full`; the key is not used."""
-        return self.oracle.full(x), state
+        """That of :func:`factorised`; the key is not used."""
+        return factorised(self.gram, self.misfit, x), state
+
+
+class Sampled(SpectralOracle):
+    """Unbiased gradients, and the exact one at a snapshot.
+
+    Examples
+    --------
+    >>> issubclass(Sampled, SpectralOracle)
+    True
+    """
+
+    def full(self, x: PyTree[Array]) -> Out:
+        """That of :func:`factorised`."""
+        return factorised(self.operator, self.g, x)  # type: ignore[arg-type]
 
 
 @dataclass(frozen=True)
@@ -290,7 +326,8 @@ def descend(
     True
     """
     arguments.one_of("method", way.method, METHODS)
-    theta, clock, products, oracle, interval = start, 0.0, 0.0, None, (0.0, 0.0)
+    oracle: Any = None
+    theta, clock, products, interval = start, 0.0, 0.0, (np.inf, np.inf)
     times, watched, values = [0.0], [] if watch is None else [watch(start)], []
     status, done, more = Status.STEPS_SPENT, 0, 1.0
     options = {"law": "fixed" if way.method == "sgd-det" else way.law, "degree": way.degree, "probes": way.probes}
@@ -298,11 +335,14 @@ def descend(
         while done < rounds and clock < seconds:
             begun = time.perf_counter()
             key_of_plan, key_of_steps = jax.random.split(jax.random.fold_in(key, done))
-            if oracle is None or (way.method != "gd" and problem.interval(theta, more) != interval):
+            if way.method == "gd":
+                oracle = Factorised(problem.gram, problem.misfit)
+            elif problem.interval(theta, more) != interval:
                 interval = problem.interval(theta, more)
                 oracle = _planned(problem, theta, key_of_plan, interval, options)
+                oracle = SVRG(oracle, way.round, restart=way.restart) if way.method == "svrg" else oracle
             result = minimize(
-                _of_method(way, oracle),
+                oracle,
                 theta,
                 term=problem.box,
                 step=_step(way, problem.smoothness, done),
@@ -312,7 +352,7 @@ def descend(
                 key=key_of_steps,
                 stride=way.round,
             )
-            if result.status is Status.DIVERGED and interval != problem.interval(theta, 1e300):
+            if result.status is Status.DIVERGED and more < _MOST and problem.interval(theta, _MOST) > interval:
                 # The norm has outgrown its bound: from the same place again, with more room.
                 more *= _GRADES
                 clock += time.perf_counter() - begun
@@ -334,17 +374,11 @@ def descend(
 
 def _planned(
     problem: Relaxed, theta: Array, key: Key[Array, ""], interval: tuple[float, float], options: dict
-) -> SpectralOracle:
+) -> Sampled:
     with warnings.catch_warnings():
         # Whoever asks for such a law wants to see what it does.
         warnings.simplefilter("ignore", InfiniteVarianceWarning)
         return problem.oracle(theta, key, interval=interval, slack=1.0, **options)
-
-
-def _of_method(way: Way, oracle: SpectralOracle) -> Oracle:
-    if way.method == "gd":
-        return Factorised(oracle)
-    return SVRG(oracle, way.round, restart=way.restart) if way.method == "svrg" else oracle
 
 
 def _step(way: Way, smoothness: float, done: int) -> Constant | Polynomial:

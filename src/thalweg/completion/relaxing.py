@@ -16,6 +16,9 @@ from thalweg.descent import Status
 _FACTORISED = 1500
 """The smaller side up to which an eigendecomposition takes less time than a gradient of so little variance."""
 
+_SMOOTHING = {True: 0.1, False: 0.5}
+"""√ε with exact gradients, where it should be small, and with estimated ones, whose variance it governs."""
+
 _MOST_CELLS = 2**30
 """Of θ, which is dense: 4 GiB of them."""
 
@@ -30,13 +33,13 @@ class Relaxation:
     Examples
     --------
     >>> Relaxation().threshold
-    0.3
+    0.1
     """
 
-    threshold: float = 0.3
+    threshold: float = 0.1
     """1/(2λ), over the typical singular value of what is known."""
-    smoothing: float = 0.25
-    """√ε, over the same."""
+    smoothing: float | None = None
+    """√ε, over the same; None: small where gradients are exact, larger where they are estimated."""
     low: float = -np.inf
     """The least rating there is."""
     high: float = np.inf
@@ -118,10 +121,9 @@ def relax(
     train, held = ratings.part(~aside), ratings.part(aside)
     turned = ratings.shape[0] > ratings.shape[1]
     low = train.turned if turned else train
-    problem = Relaxed.of(
-        low, low=options.low, high=options.high, threshold=options.threshold, smoothing=options.smoothing
-    )
     way = suited(ratings.shape) if way is None else way
+    smoothing = options.smoothing if options.smoothing is not None else _SMOOTHING[way.method == "gd"]
+    problem = Relaxed.of(low, low=options.low, high=options.high, threshold=options.threshold, smoothing=smoothing)
     if start is None:
         centre, by_row, by_column = levels(train)
         first = centre + by_row[:, None] + by_column[None, :]

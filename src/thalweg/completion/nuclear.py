@@ -200,7 +200,7 @@ def factorised(gram: Gram, misfit: Misfit, theta: Float[Array, "d r"]) -> Out:
     roots = jnp.sqrt(jnp.maximum(squares, 0) + gram.smoothing)
     rest, slope = jax.value_and_grad(misfit)(theta)
     gradient = product(vectors / roots[None, :], product(vectors.T, theta)) + slope
-    return Out(gradient, jnp.sum(roots) + rest, jnp.asarray(float(len(theta))))
+    return Out(gradient, jnp.sum(roots) + rest, jnp.asarray(len(theta), theta.dtype))
 
 
 class Factorised(Oracle):

@@ -123,7 +123,6 @@ def relax(
     low = train.turned if turned else train
     way = suited(ratings.shape) if way is None else way
     smoothing = options.smoothing if options.smoothing is not None else _SMOOTHING[way.method == "gd"]
-    problem = Relaxed.of(low, low=options.low, high=options.high, threshold=options.threshold, smoothing=smoothing)
     if start is None:
         centre, by_row, by_column = levels(train)
         first = centre + by_row[:, None] + by_column[None, :]
@@ -149,15 +148,17 @@ def relax(
             return len(errors) - int(np.argmin(errors)) > _PATIENCE
         return len(values) > 1 and values[-2] - values[-1] <= options.tol * abs(values[-1])
 
-    path = descend(
-        problem,
-        jnp.asarray(first.T if turned else first),
-        way,
-        jax.random.key(options.seed),
-        rounds=options.rounds,
-        watch=error if len(held.values) else None,
-        stop=ended,
-    )
+    with jax.enable_x64(False):
+        problem = Relaxed.of(low, low=options.low, high=options.high, threshold=options.threshold, smoothing=smoothing)
+        path = descend(
+            problem,
+            jnp.asarray(first.T if turned else first),
+            way,
+            jax.random.key(options.seed),
+            rounds=options.rounds,
+            watch=error if len(held.values) else None,
+            stop=ended,
+        )
     history = {"objective": np.array(path.values), "seconds": np.array(path.seconds[1:])}
     if path.watched:
         history["held_out_rmse"] = np.array(path.watched[1:])

@@ -21,13 +21,13 @@ _MARK, _MARK_10M = 1.5, 1.8
 _NEAR = 1.02
 """Errors at the end that differ by less are the same."""
 
-_THRESHOLD, _SMOOTHING = 0.1, 0.5
+THRESHOLD, SMOOTHING = 0.1, 0.5
 """1/(2λ) and √ε, over the typical singular value of the known ratings."""
 
 _SGD = Way("sgd", 0.1, law="theorem3", degree=15.0, probes=256, round=10, decay=200.0)
 WAYS = {
     "GD": Way("gd", 1.8, round=1),
-    "SVRG": Way("svrg", 1.0, law="theorem3", degree=30.0, probes=512, round=5, restart="last"),
+    "SVRG": Way("svrg", 1.5, law="theorem3", degree=30.0, probes=512, round=8, restart="last"),
     "SGD": _SGD,
     "SGD-DET": replace(_SGD, method="sgd-det"),
 }
@@ -142,8 +142,9 @@ CLAIMS = (
 def scgd_figure2(run: Run) -> None:
     """Follow GD, SGD, SGD-DET and SVRG on MovieLens 1M, or on a small drawn set if quick."""
     problem = drawn(run.seed, (60, 90), 2_000) if run.quick else movielens()
-    limits = {"a": (6, np.inf), "c": (4, np.inf), "d": (4, np.inf)} if run.quick else {"a": (400, 40.0)}
-    limits = limits if run.quick else {**limits, "c": (400, 5.0), "d": (400, 5.0)}
+    limits: dict[str, tuple[int, float]] = {"a": (6, np.inf), "c": (4, np.inf), "d": (4, np.inf)}
+    if not run.quick:
+        limits = {"a": (2000, 30.0), "c": (2000, 4.0), "d": (2000, 4.0)}
     found = Found(not run.quick)
     for panel, ways in {"a": WAYS, "c": LAWS, "d": DEGREES}.items():
         found.panels[panel] = follow(problem, _shrunk(ways) if run.quick else ways, *limits[panel], run.seed)
@@ -168,7 +169,7 @@ def _large(run: Run, found: Found) -> None:
         return
     run.note("Panel (b) is on drawn ratings of MovieLens 10M's size, not on MovieLens 10M, which is not here.")
     ways = {name: WAYS[name] for name in ("GD", "SVRG")}
-    found.panels["b"] = follow(drawn(run.seed, shape, 10_000_000), ways, 400, 60.0, run.seed)
+    found.panels["b"] = follow(drawn(run.seed, shape, 10_000_000), ways, 2000, 30.0, run.seed)
 
 
 def memory() -> int:
@@ -209,8 +210,8 @@ def follow(problem: Problem, ways: dict[str, Way], rounds: int, seconds: float, 
     """Go down in each way from the known ratings and 0 elsewhere; compiling is not on the clock."""
     with jax.enable_x64(False):
         # A small set is smoothed more: one interval then serves all of its runs, and few programs are compiled.
-        smoothing = _SMOOTHING if np.isfinite(seconds) else 4 * _SMOOTHING
-        relaxed = Relaxed.of(problem.ratings, low=0.0, high=5.0, threshold=_THRESHOLD, smoothing=smoothing)
+        smoothing = SMOOTHING if np.isfinite(seconds) else 4 * SMOOTHING
+        relaxed = Relaxed.of(problem.ratings, low=0.0, high=5.0, threshold=THRESHOLD, smoothing=smoothing)
         held = (
             jnp.asarray(problem.held.rows),
             jnp.asarray(problem.held.columns),
@@ -221,12 +222,12 @@ def follow(problem: Problem, ways: dict[str, Way], rounds: int, seconds: float, 
         start, paths, key = relaxed.known(), {}, jax.random.key(seed)
         for name, way in ways.items():
             if np.isfinite(seconds):
-                _compile(relaxed, start, way)
+                compile_all(relaxed, start, way)
             paths[name] = descend(relaxed, start, way, key, rounds=rounds, seconds=seconds, watch=watch)
         return paths
 
 
-def _compile(relaxed: Relaxed, start: jax.Array, way: Way) -> None:
+def compile_all(relaxed: Relaxed, start: jax.Array, way: Way) -> None:
     """One round at each size of interval that a run can come to."""
     for share in (1.0,) if way.method == "gd" else (1.0, 0.1, 0.01):
         full = jnp.full_like(start, share * 5.0)
@@ -273,7 +274,7 @@ def show(run: Run, found: Found) -> None:
 _SETTING = (
     "min over θ in [0, 5]^{d×r} of tr (θθᵀ + εI)^½ + λ Σ_Ω (θ − R)². λ, ε, the number of probes, the length of rounds "
     "and the steps are in a supplement that we do not have. Here, with s = (Σ_Ω R²/d)^½: "
-    f"1/(2λ) = {_THRESHOLD} s, √ε = {_SMOOTHING} s. With L = 1/√ε + 2λ: "
+    f"1/(2λ) = {THRESHOLD} s, √ε = {SMOOTHING} s. With L = 1/√ε + 2λ: "
     + "; ".join(
         f"{name} takes steps of {way.step:g}/L"
         + (

@@ -19,7 +19,7 @@ MAY_KNOW = {
     "spectral": {"oracles.base"},
     "gaussian": {"descent", "oracles"},
     "machines": {"descent", "kernels"},
-    "completion": {"descent"},
+    "completion": {"descent", "oracles", "spectral"},
     "processes": {"descent", "gaussian", "kernels", "oracles", "spectral"},
     "topics": {"gaussian"},
     "models": {"completion", "descent", "gaussian", "kernels", "machines", "processes", "spectral", "topics"},

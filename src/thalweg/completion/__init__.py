@@ -4,23 +4,36 @@ The way through the files: ``entries`` (ratings in blocks, and sums over them) �
 given the other) → ``priors`` (what features say, and uneven noise) → ``factors`` (the sweeps and the bound) →
 ``features`` (side information and who rated what) → ``completed`` (what the result says) → ``fitting``: ratings in, a
 completed matrix out; ``adding`` takes in new ratings, ``ranking`` measures recommendations.
+
+Beside it, ``nuclear`` (the smoothed nuclear norm and four ways down) → ``dense`` (all cells) → ``relaxing``.
 """
 
 from thalweg.completion.adding import added, extended, vectors_of
 from thalweg.completion.completed import Completed
+from thalweg.completion.dense import Filled
 from thalweg.completion.factors import Ratings, Settings
 from thalweg.completion.fitting import Learned, Options, complete
+from thalweg.completion.nuclear import Path, Relaxed, Way, descend
 from thalweg.completion.ranking import ranking
+from thalweg.completion.relaxing import Relaxation, Settled, relax
 
 __all__ = [
     "Completed",
+    "Filled",
     "Learned",
     "Options",
+    "Path",
     "Ratings",
+    "Relaxation",
+    "Relaxed",
     "Settings",
+    "Settled",
+    "Way",
     "added",
     "complete",
+    "descend",
     "extended",
     "ranking",
+    "relax",
     "vectors_of",
 ]

@@ -15,6 +15,7 @@ from thalweg import arguments, completion
 from thalweg.descent import Status
 from thalweg.models._common import Storable, unharmed
 from thalweg.models._ratings import Names, checked_ratings, checked_values, pairs, rating_range, side_information
+from thalweg.models._relaxed import relaxed, with_posteriors
 
 
 class MatrixCompletion(RegressorMixin, Storable):
@@ -30,7 +31,8 @@ class MatrixCompletion(RegressorMixin, Storable):
     rank
         The most factors of a row. Those of no use are switched off: see ``strengths_``.
     method
-        "factors".
+        "factors" is the model above. "nuclear" finds all cells at once, of least smoothed nuclear norm and misfit in
+        ``bounds``, as the spectral paper does. It has no posteriors, and is there for comparison.
     feedback
         "explicit": values are ratings, and a cell without one is not known. "implicit": values are counts of what was
         done (1 where y is None), and a cell without one was not done, though with less confidence.
@@ -98,7 +100,7 @@ class MatrixCompletion(RegressorMixin, Storable):
 
     _parameter_constraints: ClassVar[dict] = {
         "rank": [Interval(Integral, 1, None, closed="left")],
-        "method": [StrOptions({"factors"})],
+        "method": [StrOptions({"factors", "nuclear"})],
         "feedback": [StrOptions({"explicit", "implicit"})],
         "bounds": [StrOptions({"auto"}), tuple, list, None],
         "presence": ["boolean"],
@@ -178,8 +180,14 @@ class MatrixCompletion(RegressorMixin, Storable):
             rows.numbers(given.rows), columns.numbers(given.columns), given.values, given.weights,
             (len(rows.ids), len(columns.ids)),
         )  # fmt: skip
+        if self.method == "nuclear":
+            widths = [side.width for side in sides]
+            status = relaxed(self, ratings, (rows, columns), widths, rating_range(self.bounds, given.values)).status
+            self._say(status, "of the objective a round")
+            return
         options = self._options(given.values, implicit)
-        before: Any = self if self.warm_start and hasattr(self, "_model") else None
+        learned = isinstance(vars(self).get("_model"), completion.Completed)
+        before: Any = self if self.warm_start and learned else None
         if before is not None and not (rows.same(before._rows) and columns.same(before._columns)):
             before = None
         found = completion.complete(
@@ -197,13 +205,14 @@ class MatrixCompletion(RegressorMixin, Storable):
         self.elbo_ = float(found.history["bound"][-1])
         self.history_ = found.history
         self.n_iter_ = len(found.history["bound"])
-        if found.status is Status.INTERRUPTED:
+        self._say(found.status, "nats a rating")
+
+    def _say(self, status: Status, unit: str) -> None:
+        if status is Status.INTERRUPTED:
             self._warn(f"interrupted after {self.n_iter_} sweeps: the model is what was learned so far")
-        elif found.status is Status.STEPS_SPENT and self.tol > 0:
-            self._warn(
-                f"max_iter={self.max_iter} sweeps were not enough to come within tol={self.tol:g} nats a rating: raise "
-                "one of them"
-            )
+        elif status is Status.STEPS_SPENT and self.tol > 0:
+            enough = f"sweeps were not enough to come within tol={self.tol:g} {unit}: raise one of them"
+            self._warn(f"max_iter={self.max_iter} {enough}")
 
     def _options(self, values: np.ndarray, implicit: bool) -> completion.Options:
         low, high = (-np.inf, np.inf) if implicit else rating_range(self.bounds, values)
@@ -236,6 +245,7 @@ class MatrixCompletion(RegressorMixin, Storable):
     def _add(self, X: Any, y: Any, sample_weight: Any, row_features: Any, column_features: Any) -> None:
         if self.feedback == "implicit":
             raise ValueError("partial_fit takes explicit ratings: with feedback='implicit' call fit with all counts")
+        with_posteriors(self._model, "partial_fit after fit")
         given = checked_ratings(X, y, sample_weight, False, empty=True)
         sides = [
             side_information(f"{name}_features", features, known, width)
@@ -280,8 +290,10 @@ class MatrixCompletion(RegressorMixin, Storable):
         return_std
             Whether to return the standard deviation of a new rating too.
         """
-        mean, deviation = self._model_checked().predict(*self._numbers(X))
-        return (mean, deviation) if return_std else mean
+        if return_std:
+            return with_posteriors(self._model_checked(), "return_std=True").predict(*self._numbers(X))
+        found: Any = self._model_checked().predict(*self._numbers(X))
+        return found[0] if isinstance(found, tuple) else found
 
     def predict_interval(self, X: Any, level: float = 0.95) -> tuple[np.ndarray, np.ndarray]:
         """Ends between which a new rating of each cell lies with probability ``level``, within the range of ratings.
@@ -290,7 +302,7 @@ class MatrixCompletion(RegressorMixin, Storable):
         learned from ratings as they are, so that their rounding is part of it.
         """
         level = arguments.real("level", level, above=0, below=1)
-        return self._model_checked().interval(*self._numbers(X), level)
+        return with_posteriors(self._model_checked(), "predict_interval").interval(*self._numbers(X), level)
 
     def recommend(self, row: Any, n: int = 10, exclude_seen: bool = True) -> tuple[np.ndarray, np.ndarray]:
         """Ids of the columns with the highest predictions for a row, and these; the best on average for a row unseen.
@@ -331,7 +343,7 @@ class MatrixCompletion(RegressorMixin, Storable):
         row_features
             Side information of the new rows.
         """
-        model = self._model_checked()
+        model = with_posteriors(self._model_checked(), "transform")
         if y is None:
             numbers = self._rows.numbers(np.asarray(X).reshape(-1))
             return model.rows.means[np.where(numbers < 0, model.rows.count, numbers), : model.rank]

@@ -1,0 +1,156 @@
+"""The smoothed nuclear norm: unbiased gradients, the optimum as smoothing vanishes, the box, and bounds that hold."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from thalweg.completion import Ratings, Relaxation, Relaxed, Way, descend, relax
+from thalweg.completion.nuclear import bound, factorised
+from thalweg.descent import FISTA, NuclearNorm, Status, minimize
+from thalweg.oracles import Exact
+
+SHAPE = (6, 9)
+
+
+def some_ratings(seed=0, count=30):
+    rng = np.random.default_rng(seed)
+    rows, columns = np.divmod(rng.permutation(SHAPE[0] * SHAPE[1])[:count], SHAPE[1])
+    level = 3 + rng.normal(size=SHAPE[0])[rows] * rng.normal(size=SHAPE[1])[columns]
+    return Ratings(rows, columns, np.clip(level, 0.5, 5.0), None, SHAPE)
+
+
+@pytest.fixture(scope="module")
+def problem():
+    return Relaxed.of(some_ratings(), low=0.0, high=5.0, threshold=0.2, smoothing=0.6, dtype=np.float64)
+
+
+@pytest.fixture(scope="module")
+def theta():
+    return jnp.asarray(np.random.default_rng(1).uniform(0, 5, SHAPE))
+
+
+def objective(theta, problem):
+    squares = jnp.linalg.svd(theta, compute_uv=False) ** 2
+    return jnp.sum(jnp.sqrt(squares + problem.gram.smoothing)) + problem.misfit(theta)
+
+
+def test_the_exact_gradient_is_that_of_the_objective(problem, theta):
+    out = factorised(problem.gram, problem.misfit, theta)
+    value, gradient = jax.value_and_grad(objective)(theta, problem)
+    np.testing.assert_allclose(out.gradient, gradient, rtol=1e-9)
+    np.testing.assert_allclose(out.value, value, rtol=1e-12)
+    assert problem.value(theta) == pytest.approx(float(value), rel=1e-12)
+
+
+@jax.jit
+def estimates(oracle, theta, keys):
+    return jax.lax.map(lambda key: oracle.estimate(theta, (), key)[0].gradient, keys, batch_size=200)
+
+
+def deviations(problem, theta, law):
+    """By how many standard errors the mean of many estimates is off, cell by cell."""
+    interval = problem.interval(theta)
+    oracle = problem.oracle(theta, jax.random.key(0), law=law, degree=8.0, probes=4, interval=interval, slack=1.0)
+    found = np.asarray(estimates(oracle, theta, jax.random.split(jax.random.key(1), 2000)))
+    exact = np.asarray(factorised(problem.gram, problem.misfit, theta).gradient)
+    return (found.mean(axis=0) - exact) / (found.std(axis=0) / np.sqrt(len(found)))
+
+
+@pytest.mark.filterwarnings("ignore::thalweg.spectral.InfiniteVarianceWarning")
+@pytest.mark.parametrize("law", ["theorem3", "poisson", "negative_binomial", "optimal"])
+def test_gradients_are_unbiased_under_every_law(problem, theta, law):
+    assert np.max(np.abs(deviations(problem, theta, law))) < 5
+
+
+def test_gradients_of_a_fixed_degree_are_not(problem, theta):
+    assert np.max(np.abs(deviations(problem, theta, "fixed"))) > 5
+
+
+def test_the_optimum_is_that_of_proximal_gradient_as_smoothing_vanishes():
+    ratings, threshold = some_ratings(2), 0.2
+    exact = Relaxed.of(ratings, low=-50.0, high=50.0, threshold=threshold, dtype=np.float64)
+    target = minimize(
+        Exact(lambda x, misfit: misfit(x), exact.misfit),
+        exact.known(),
+        term=NuclearNorm(1.0),
+        step=float(1 / (2 * exact.misfit.weights.max())),
+        momentum=FISTA(),
+        steps=3000,
+    ).x
+    gaps = []
+    for smoothing in (0.1, 0.01, 0.001):
+        problem = Relaxed.of(ratings, low=-50.0, high=50.0, threshold=threshold, smoothing=smoothing, dtype=np.float64)
+        way = Way("gd", 1.0, round=3000, accelerated=True)
+        path = descend(problem, exact.known(), way, jax.random.key(0), rounds=1)
+        gaps.append(float(jnp.max(jnp.abs(path.theta - target))))
+    assert gaps[0] > 4 * gaps[1] > 16 * gaps[2]
+    assert gaps[2] < 0.01
+
+
+@pytest.mark.parametrize("method", ["svrg", "sgd"])
+def test_stochastic_ways_end_near_the_optimum_and_in_the_box(problem, method):
+    start = problem.known()
+    least = descend(problem, start, Way("gd", 1.0, round=200, accelerated=True), jax.random.key(0), rounds=1).theta
+    step, decay = (0.3, np.inf) if method == "svrg" else (0.1, 40.0)
+    way = Way(method, step, probes=16, round=20, restart="last", decay=decay)
+    path = descend(problem, start, way, jax.random.key(1), rounds=20, watch=lambda theta: float(jnp.min(theta)))
+    assert min(path.watched) >= 0
+    assert float(jnp.max(path.theta)) <= 5
+    gained = problem.value(start) - problem.value(least)
+    assert problem.value(path.theta) - problem.value(least) < {"svrg": 0.01, "sgd": 0.1}[method] * gained
+    assert len(path.seconds) == len(path.watched) == 21
+
+
+@pytest.mark.slow
+def test_the_mean_of_a_round_is_where_algorithm_2_goes_on(problem):
+    paths = [
+        descend(
+            problem,
+            problem.known(),
+            Way("svrg", 0.3, probes=16, round=20, restart=restart),
+            jax.random.key(1),
+            rounds=1,
+        )
+        for restart in ("mean", "last")
+    ]
+    values = [problem.value(path.theta) for path in paths]
+    assert values[1] < values[0] < problem.value(problem.known())
+
+
+def test_bounds_hold_and_are_tight():
+    rng = np.random.default_rng(3)
+    for matrix in (rng.uniform(0, 5, SHAPE), rng.normal(size=SHAPE), np.eye(*SHAPE), np.zeros(SHAPE)):
+        norm = np.linalg.norm(matrix, 2) ** 2
+        assert float(bound(jnp.asarray(matrix))) >= norm * (1 - 1e-12)
+        if np.all(matrix >= 0):
+            assert float(bound(jnp.asarray(matrix))) <= norm * 1.001
+
+
+def test_a_norm_that_outgrows_its_interval_repeats_the_round(problem):
+    # From nothing at all the first interval holds next to nothing.
+    nothing = jnp.zeros(SHAPE)
+    assert problem.interval(nothing)[1] < 0.1 * problem.interval(jnp.full(SHAPE, 5.0))[1]
+    path = descend(problem, nothing, Way("sgd", 0.1, probes=16, round=20), jax.random.key(1), rounds=3)
+    assert path.status is Status.STEPS_SPENT
+    assert bool(jnp.all(jnp.isfinite(path.theta)))
+    assert problem.value(path.theta) < problem.value(nothing)
+
+
+def test_a_matrix_higher_than_wide_is_turned():
+    ratings, options = some_ratings(4), Relaxation(low=0.5, high=5.0, rounds=3)
+    wide, high = relax(ratings, options), relax(ratings.turned, options)
+    np.testing.assert_allclose(wide.model.values, high.model.values.T, atol=1e-4)
+    with pytest.raises(ValueError, match="turn them"):
+        Relaxed.of(ratings.turned)
+    with pytest.raises(ValueError, match="GiB"):
+        relax(ratings._replace(shape=(10**5, 10**6)), options)
+
+
+def test_it_stops_by_ratings_that_are_set_aside():
+    lines = []
+    found = relax(some_ratings(5, 50), Relaxation(low=0.5, high=5.0, held_out=0.2, rounds=40), show=lines.append)
+    errors = found.history["held_out_rmse"]
+    assert found.status is Status.CONVERGED
+    assert len(lines) == len(errors) < 40
+    assert "held-out RMSE" in lines[0]

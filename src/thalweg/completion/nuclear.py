@@ -155,7 +155,7 @@ class Relaxed(eqx.Module):
 
     def oracle(self, theta: Float[Array, "d r"], key: Key[Array, ""], **options: Any) -> "Sampled":
         """Unbiased gradients, and exact ones by its ``full``; options are those of a plan."""
-        return Sampled(jnp.sqrt, self.gram, theta, key, g=self.misfit, **options)
+        return Sampled(jnp.sqrt, self.gram, theta, key, g=self.misfit, **options)  # type: ignore[call-arg, arg-type]
 
     def interval(self, theta: Float[Array, "d r"], more: float = 1.0) -> tuple[float, float]:
         """One that holds the spectrum of A here, and as far as a round is expected to go, times ``more``."""
@@ -228,8 +228,6 @@ class Factorised(Oracle):
 class Sampled(SpectralOracle):
     """Unbiased gradients, and the exact one at a snapshot.
 
-    Examples
-    --------
     >>> issubclass(Sampled, SpectralOracle)
     True
     """

@@ -2,9 +2,9 @@
 
 The paper's are in a supplement that we do not have. ``python -m benchmarks.nuclear_settings problem`` follows GD for a
 grid of thresholds and smoothings; ``... svrg`` and ``... sgd`` follow those at the figure's λ and ε for a grid of
-steps, probes, degrees and rounds. A line each: seconds to an RMSE of 1.5 on the ratings held out, the least RMSE, and the
-seconds of a round. ``--share 0.2`` takes a fifth of the films and of the people; ``--seconds`` bounds a run. It wants a
-GPU at full size.
+steps, probes, degrees and rounds. A line each: seconds to an RMSE of 1.5 on the ratings held out, the least RMSE,
+and the seconds of a round. ``--share 0.2`` takes a fifth of the films and of the people; ``--seconds`` bounds a run.
+It wants a GPU at full size.
 """
 
 import argparse

@@ -154,3 +154,13 @@ def test_it_stops_by_ratings_that_are_set_aside():
     assert found.status is Status.CONVERGED
     assert len(lines) == len(errors) < 40
     assert "held-out RMSE" in lines[0]
+
+
+@pytest.mark.slow
+def test_a_fit_by_svrg_is_that_by_exact_gradients():
+    ratings = some_ratings(6, 40)
+    options = Relaxation(low=0.5, high=5.0, smoothing=0.5, rounds=40, tol=1e-7)
+    exact = relax(ratings, options)
+    found = relax(ratings, options, Way("svrg", 0.3, degree=None, probes=32, round=10, restart="last"))
+    assert found.history["objective"][-1] == pytest.approx(exact.history["objective"][-1], rel=2e-3)
+    assert np.max(np.abs(found.model.values - exact.model.values)) < 0.1

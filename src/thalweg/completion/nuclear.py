@@ -5,9 +5,10 @@ Four ways down. GD takes the exact gradient, (θθᵀ + εI)^(−½) θ + 2λ(θ
 SGD-DET does so with one fixed degree, which is biased. SVRG (Algorithm 2) corrects SGD by an exact gradient now and
 then; both of its gradients share keys, interval, coefficients and law, which change with the snapshot only.
 
-The interval is [ε, ε + u]. ‖θ‖² ≤ max_i (Bx)_i/x_i with B = |θ||θ|ᵀ, for every positive x (Collatz and Wielandt), and
-a few turns of the power method make x all but the best. With room for a round, u is rounded up to one of few values, so
-that there are few tables and few programs; it is never more than what no point of the box exceeds.
+The interval is [ε, ε + u], with room for rounding below. ‖θ‖² ≤ max_i (Bx)_i/x_i with B = |θ||θ|ᵀ, for every positive
+x (Collatz and Wielandt), and a few turns of the power method make x all but the best. With room for a round, u is
+rounded up to one of few values, so that there are few tables and few programs; it is never more than what no point of
+the box exceeds.
 """
 
 import time
@@ -42,6 +43,9 @@ _GRADES = 16.0
 
 _MOST = _GRADES**4
 """Room beyond which it is not for want of room that a round diverged."""
+
+_ROUNDING = 1e-5
+"""What products in float32 may take an eigenvalue below ε by, as a share of the upper end."""
 
 _TURNS = 8
 """Of the power method."""
@@ -151,7 +155,7 @@ class Relaxed(eqx.Module):
 
     def oracle(self, theta: Float[Array, "d r"], key: Key[Array, ""], **options: Any) -> "Sampled":
         """Unbiased gradients, and exact ones by its ``full``; options are those of a plan."""
-        return Sampled(jnp.sqrt, self.gram, theta, key, g=self.misfit, **options)
+        return Sampled(jnp.sqrt, self.gram, theta, key, g=self.misfit, **options)  # type: ignore[call-arg, arg-type]
 
     def interval(self, theta: Float[Array, "d r"], more: float = 1.0) -> tuple[float, float]:
         """One that holds the spectrum of A here, and as far as a round is expected to go, times ``more``."""
@@ -159,7 +163,8 @@ class Relaxed(eqx.Module):
         reach = more * (_ROOM**2 * float(bound(theta)) + least)
         graded = least * _GRADES ** np.ceil(np.log(reach / least) / np.log(_GRADES) - 1e-6)
         ends = np.abs([float(self.box.lower), float(self.box.upper)])
-        return least, float(min(max(graded, 2 * least), 1.01 * ends.max() ** 2 * np.prod(self.shape) + 2 * least))
+        upper = float(min(max(graded, 2 * least), 1.01 * ends.max() ** 2 * np.prod(self.shape) + 2 * least))
+        return least - min(_ROUNDING * upper, 0.5 * least), upper
 
 
 @jax.jit
@@ -200,7 +205,7 @@ def factorised(gram: Gram, misfit: Misfit, theta: Float[Array, "d r"]) -> Out:
     roots = jnp.sqrt(jnp.maximum(squares, 0) + gram.smoothing)
     rest, slope = jax.value_and_grad(misfit)(theta)
     gradient = product(vectors / roots[None, :], product(vectors.T, theta)) + slope
-    return Out(gradient, jnp.sum(roots) + rest, jnp.asarray(len(theta), theta.dtype))
+    return Out(gradient, jnp.sum(roots) + rest, jnp.asarray(float(len(theta))))
 
 
 class Factorised(Oracle):
@@ -223,8 +228,6 @@ class Factorised(Oracle):
 class Sampled(SpectralOracle):
     """Unbiased gradients, and the exact one at a snapshot.
 
-    Examples
-    --------
     >>> issubclass(Sampled, SpectralOracle)
     True
     """
@@ -352,7 +355,7 @@ def descend(
                 key=key_of_steps,
                 stride=way.round,
             )
-            if result.status is Status.DIVERGED and more < _MOST and problem.interval(theta, _MOST) > interval:
+            if result.status is Status.DIVERGED and more < _MOST and problem.interval(theta, _MOST)[1] > interval[1]:
                 # The norm has outgrown its bound: from the same place again, with more room.
                 more *= _GRADES
                 clock += time.perf_counter() - begun

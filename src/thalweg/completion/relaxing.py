@@ -78,7 +78,7 @@ def suited(sides: tuple[int, int]) -> Way:
     """
     if min(sides) <= _FACTORISED:
         return Way("gd", 1.0, round=20, accelerated=True)
-    return Way("svrg", 0.25, degree=None, probes=256, round=5, restart="last")
+    return Way("svrg", 1.0, degree=None, probes=256, round=5, restart="last")
 
 
 def relax(

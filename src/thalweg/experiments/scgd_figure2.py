@@ -229,9 +229,9 @@ def follow(problem: Problem, ways: dict[str, Way], rounds: int, seconds: float, 
 
 def compile_all(relaxed: Relaxed, start: jax.Array, way: Way) -> None:
     """One round at each size of interval that a run can come to."""
-    for share in (1.0,) if way.method == "gd" else (1.0, 0.1, 0.01):
-        full = jnp.full_like(start, share * 5.0)
-        descend(relaxed, start if share == 0.01 else full, way, jax.random.key(0), rounds=1)
+    points = [start] if way.method == "gd" else [start, jnp.full_like(start, 0.7), jnp.full_like(start, 4.0)]
+    for point in points:
+        descend(relaxed, point, way, jax.random.key(0), rounds=1)
 
 
 def show(run: Run, found: Found) -> None:

@@ -209,7 +209,7 @@ def test_a_background_is_a_rating_of_zero_in_every_cell():
 def test_coefficients_are_those_of_a_dense_gaussian():
     rng = np.random.default_rng(0)
     features, means = np.column_stack([np.ones(9), rng.normal(size=(9, 2))]), rng.normal(size=(9, 3))
-    start = Expectation.start(features, 3, 2.0)
+    start = Expectation.start(features, np.full(3, 2.0))
     found = start.regressed(features, means)
     # Y given V, with V = ΦY + E: the conditional mean of jointly Gaussian vectors, column by column.
     prior = np.diag(1 / start.ridge)
@@ -222,7 +222,7 @@ def test_features_that_tell_nothing_are_switched_off():
     rng = np.random.default_rng(0)
     features = np.column_stack([np.ones(300), rng.normal(size=(300, 2))])
     means = features[:, [1]] * np.array([[1.0, -2.0, 0.5]]) + rng.normal(size=(300, 3))
-    found = Expectation.start(features, 3, 1.0)
+    found = Expectation.start(features, np.ones(3))
     for _ in range(20):
         found = found.regressed(features, means)
     assert found.ridge[1] < 2

@@ -212,3 +212,28 @@ def test_a_fit_that_is_interrupted_keeps_its_topics(corpus, monkeypatch):
         model = CorrelatedTopicModel(TOPICS, random_state=0).fit(corpus[0])
     assert model.components_.shape == (TOPICS, WORDS)
     assert model._state.batches == 4
+
+
+def test_equal_documents_have_equal_proportions_wherever_they_stand(fitted, corpus):
+    alike = fitted.transform(
+        np.tile(corpus[0][:1], (5, 1)) if not hasattr(corpus[0], "toarray") else corpus[0][[0] * 5]
+    )
+    np.testing.assert_allclose(alike, alike[:1].repeat(5, axis=0), atol=1e-6)
+    none = fitted.transform(np.zeros((4, fitted.n_features_in_)))
+    np.testing.assert_allclose(none, none[:1].repeat(4, axis=0), atol=1e-6)
+
+
+def test_texts_books_of_a_million_words_and_fractions():
+    rng = np.random.default_rng(0)
+    X = rng.poisson(1.0, (40, 20)) + 1
+    with pytest.raises(ValueError, match="found texts: make one with CountVectorizer"):
+        CorrelatedTopicModel(2).fit(["river water", "market"])
+    with pytest.raises(ValueError, match="at most 1e\\+06 words a document"):
+        CorrelatedTopicModel(2).fit(X * 10**6)
+
+
+@pytest.mark.slow
+def test_shares_of_words_of_many_documents_are_learned_from_with_a_warning():
+    X = np.random.default_rng(0).poisson(1.0, (200, 20)) + 1.0
+    with pytest.warns(UserWarning, match="X holds fractions"):
+        CorrelatedTopicModel(2).fit(X / X.sum(axis=1, keepdims=True))

@@ -87,6 +87,7 @@ def test_ids_may_be_words_or_in_a_frame_or_a_sparse_matrix(fitted):
     np.testing.assert_allclose(model.predict(frame[~TRAIN][:20]), expected, atol=1e-4)
 
 
+@pytest.mark.filterwarnings("ignore:.*rating:UserWarning")
 def test_a_file_holds_all_of_it(fitted, tmp_path):
     fitted.save(tmp_path / "model")
     again = load(tmp_path / "model")
@@ -105,7 +106,11 @@ def test_recommendations_are_the_highest_predictions_not_seen(fitted):
     everything = fitted.predict(np.column_stack([np.full(len(free), 7), free]))
     np.testing.assert_allclose(scores, np.sort(everything)[::-1][:5], atol=1e-5)
     assert len(fitted.recommend(7, 1000, exclude_seen=False)[0]) == FILMS
-    assert len(fitted.recommend("nobody", 3)[0]) == 3
+    assert len(fitted.recommend(10**7, 3)[0]) == 3
+    with pytest.raises(TypeError, match="ids must be numbers as in fit, found 'nobody'"):
+        fitted.recommend("nobody", 3)
+    with pytest.raises(ValueError, match=r"row must be the id of one row, found \[1, 2\]"):
+        fitted.recommend([1, 2], 3)
 
 
 def test_alike_are_columns_whose_predictions_go_together(fitted):
@@ -114,8 +119,8 @@ def test_alike_are_columns_whose_predictions_go_together(fitted):
     of = lambda film: fitted._model.scores(everyone)[:, film] - fitted.row_biases_
     assert np.corrcoef(of(4), of(ids[0]))[0, 1] > 0.8
     assert np.all(np.diff(alike) <= 0)
-    with pytest.raises(ValueError, match="column must be an id that was seen, found 'x'"):
-        fitted.similar("x")
+    with pytest.raises(ValueError, match="column must be an id that was seen, found 12345"):
+        fitted.similar(12345)
 
 
 def test_factors_of_new_rows_are_those_of_old_ones_with_the_same_ratings(fitted):
@@ -280,7 +285,7 @@ def test_bad_side_information_is_refused_in_words():
             model.fit(X, STARS, row_features=features)
 
 
-@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning", "ignore:.*rating:UserWarning")
 @pytest.mark.parametrize(
     ("pairs", "stars"),
     [
@@ -362,3 +367,25 @@ def test_movielens_is_predicted_well_by_ten_factors():
     low, high = model.predict_interval(pairs[held])
     assert rmse(model, pairs[held], stars[held]) < 0.842
     assert 0.93 < np.mean((stars[held] >= low) & (stars[held] <= high)) < 0.97
+
+
+def test_many_factors_and_few_ratings_do_not_end_in_the_mean():
+    rng = np.random.default_rng(0)
+    p, q = rng.normal(size=(60, 2)), rng.normal(size=(40, 2))
+    row, column = np.divmod(rng.permutation(2400), 40)
+    y = 3 + np.sum(p[row] * q[column], axis=1) + 0.3 * rng.normal(size=2400)
+    pairs = np.column_stack([row, column])
+    model = MatrixCompletion(random_state=0).fit(pairs[:600], y[:600])
+    assert model.score(pairs[600:], y[600:]) > 0.85
+    assert np.sum(model.strengths_ > 0.05) == 2
+
+
+def test_hardly_any_ratings_copies_and_features_of_other_ids_are_told():
+    with pytest.warns(UserWarning, match=r"2 rating\(s\) hardly tell how noisy ratings are"):
+        MatrixCompletion(**SMALL).fit(X[:2], STARS[:2])
+    with pytest.warns(UserWarning, match="300 of 600 ratings are copies"):
+        MatrixCompletion(**SMALL).fit(np.vstack([X[:300]] * 2), np.concatenate([STARS[:300]] * 2))
+    with pytest.raises(ValueError, match="row_features as an array has a line for each of the ids 0 to 2"):
+        MatrixCompletion(**SMALL).fit(X, STARS, row_features=np.ones((3, 1)))
+    with pytest.raises(ValueError, match="row_features must have vectors of one length"):
+        MatrixCompletion(**SMALL).fit(X, STARS, row_features={0: [1.0, 2.0], 1: [1.0]})

@@ -14,6 +14,8 @@ from thalweg.kernels import Gaussian
 
 X, LABELS = make_moons(60, noise=0.2, random_state=0)
 WORDS = np.array(["no", "yes"])[LABELS]
+WRITTEN = np.round(np.abs(3 * X)) + 1
+"""As if the features counted two words."""
 COUNTS = np.random.default_rng(0).poisson(np.exp(X[:, 0]))
 FITTED = {
     "KernelClassifier": lambda: thalweg.KernelClassifier(random_state=0).fit(X, WORDS.astype(object)),
@@ -24,6 +26,7 @@ FITTED = {
         X, np.sin(X[:, 0])
     ),
     "MatrixCompletion": lambda: thalweg.MatrixCompletion(2, tol=1.0, random_state=0).fit(X[:, :2], X[:, 0]),
+    "CorrelatedTopicModel": lambda: thalweg.CorrelatedTopicModel(2, tol=1.0, random_state=0).fit(WRITTEN),
     "BernoulliGLM": lambda: thalweg.BernoulliGLM().fit(X, WORDS),
     "CategoricalGLM": lambda: thalweg.CategoricalGLM().fit(X, WORDS),
     "GaussianGLM": lambda: thalweg.GaussianGLM(prior_scale=1.0).fit(X, X[:, 0] + np.sin(X[:, 1])),
@@ -43,6 +46,8 @@ def fitted():
 
 def answers(model):
     """All that it predicts."""
+    if not hasattr(model, "predict"):
+        return model.transform(WRITTEN).tolist()
     methods = [name for name in ("predict", "predict_proba", "decision_function", "latent") if hasattr(model, name)]
     return [part for name in methods for part in np.atleast_1d(getattr(model, name)(X)).tolist()]
 

@@ -5,7 +5,7 @@ form, and after each the prior of that side, how uneven its noise is, and the no
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import jax
@@ -31,6 +31,12 @@ _SMALL = 100_000
 
 _STARTING_PRECISION, _SETTLING = {True: 1.0, False: 3.0}, {True: 5, False: 0}
 """Of the priors of small and large sets, and the sweeps for which they stay as wide as that."""
+
+_STARTS, _TRIAL = (3, 10), 12
+"""Factors to start with where ratings are few, and sweeps until the bound tells which is best."""
+
+_OFF = 1e6
+"""The prior precision of a factor that is switched off."""
 
 _LEAST_NOISE = 1e-6
 """The least variance of the noise, as a share of that of the ratings."""
@@ -90,6 +96,8 @@ class Settings:
     """A gain in nats a rating that is not worth another sweep."""
     seed: int = 0
     """Of the columns' factors at the start."""
+    directions: int | None = None
+    """How many factors are there at the start; the others wait, switched off. All, or what the bound likes best."""
     dtype: type = np.float32
     """Of the vectors; priors are in float64."""
 
@@ -108,20 +116,29 @@ class Side:
         self.seen = (self.ratings > 0) | (settings.background > 0)
         # Features of rows without ratings say nothing about the coefficients.
         self.features, self.told = features, features * self.seen[:, None]
-        self.expectation = Expectation.start(self.told, shape.rank + 1, _STARTING_PRECISION[self.small])
+        precisions = np.full(shape.rank + 1, _STARTING_PRECISION[self.small])
+        precisions[self._begun : shape.rank] = _OFF
+        self.expectation = Expectation.start(self.told, precisions)
         self.unevenness = Unevenness.even(self.count)
         self.misfit = np.zeros(self.count)
         self.logdets, self.scatter = 0.0, np.zeros((shape.rank + 1, shape.rank + 1))
         self.posteriors = self._start()
 
+    @property
+    def _begun(self) -> int:
+        """Factors that are not switched off at the start."""
+        return self.shape.rank if self.settings.directions is None else self.settings.directions
+
     def _start(self) -> Posteriors:
         rng, kind = np.random.default_rng(self.settings.seed), self.settings.dtype
         means: np.ndarray = np.zeros((self.size, self.shape.width), kind)
-        means[: self.count, : self.shape.rank] = _STARTING_SPREAD * rng.normal(size=(self.count, self.shape.rank))
+        means[: self.count, : self._begun] = _STARTING_SPREAD * rng.normal(size=(self.count, self._begun))
         means[:, self.shape.constant] = 1
         first, second = np.triu_indices(self.shape.width)
         variance = (first == second) & (first != self.shape.constant)
-        covariances = np.tile(_STARTING_VARIANCE * variance.astype(kind), (self.size, 1))
+        off = (first >= self._begun) & (first < self.shape.rank)
+        variances = np.where(off, 1 / _OFF, _STARTING_VARIANCE) * variance
+        covariances = np.tile(variances.astype(kind), (self.size, 1))
         return Posteriors(jnp.asarray(means), jnp.asarray(covariances))
 
     def _device(self, numbers: np.ndarray) -> Array:
@@ -210,6 +227,26 @@ def bound(rows: Side, columns: Side, noise: float) -> float:
     found = ratings * (np.log(noise) - np.log(2 * np.pi)) - noise * np.sum(columns.unevenness.means * columns.misfit)
     found += np.sum(rows.ratings * rows.unevenness.logs) + np.sum(columns.ratings * columns.unevenness.logs)
     return float(found) / 2 + rows.bound() + columns.bound()
+
+
+def likeliest_start(
+    ratings: Ratings, row_features: np.ndarray, column_features: np.ndarray, settings: Settings
+) -> Settings:
+    """The settings with as many factors at the start as the bound likes best after a few sweeps.
+
+    Many factors fit few ratings at once, noise and all, and are then switched off all together: a maximum of the bound
+    at which nothing is learned. Where each number has enough ratings that does not happen, and nothing is tried.
+    """
+    if len(ratings.values) > min(_SMALL, settings.rank * sum(ratings.shape)) or settings.directions is not None:
+        return settings
+    best = (-np.inf, settings.rank)
+    for directions in [count for count in _STARTS if count < settings.rank] + [settings.rank]:
+        tried = replace(settings, directions=directions, max_iter=min(settings.max_iter, _TRIAL))
+        found = fit(ratings, row_features, column_features, tried).bounds[-1]
+        if found <= best[0]:
+            break
+        best = (found, directions)
+    return replace(settings, directions=best[1])
 
 
 def fit(

@@ -140,6 +140,8 @@ def complete(
 
     if start is not None and not start.fits(settings.rank, *(part.shape for part in described)):
         start = None
+    if start is None:
+        settings = factors.likeliest_start(train, *described, settings)
     found = factors.fit(train, *described, settings, watch, None if start is None else _starter(start))
     model = best[0][1] if best else packed(found.rows, found.columns, found.noise)
     recorded = {name: np.array(values) for name, values in history.items() if values}

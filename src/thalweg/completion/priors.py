@@ -35,7 +35,7 @@ class Expectation:
 
     Examples
     --------
-    >>> start = Expectation.start(features=np.ones((4, 1)), free=2, precision=10.0)
+    >>> start = Expectation.start(features=np.ones((4, 1)), precisions=np.full(2, 10.0))
     >>> means = np.array([[1.0, 0.0], [1.0, 2.0], [1.0, 0.0], [1.0, 2.0]])
     >>> start.regressed(np.ones((4, 1)), means).expected(np.ones((1, 1))).round(3)
     array([[1., 1.]])
@@ -47,11 +47,11 @@ class Expectation:
     inverse: np.ndarray
 
     @staticmethod
-    def start(features: np.ndarray, free: int, precision: float) -> "Expectation":
-        """Nothing expected, before anything is known."""
+    def start(features: np.ndarray, precisions: np.ndarray) -> "Expectation":
+        """Nothing expected, before anything is known, but the precision of each number."""
         ridge = np.concatenate([[_FLAT], np.full(features.shape[1] - 1, 1.0 + 0.1 * len(features))])
         return Expectation(
-            np.zeros((features.shape[1], free)), ridge, precision * np.eye(free), _inverse(features, ridge)
+            np.zeros((features.shape[1], len(precisions))), ridge, np.diag(precisions), _inverse(features, ridge)
         )
 
     def expected(self, features: np.ndarray) -> np.ndarray:

@@ -36,6 +36,10 @@ class Storable(BaseEstimator):
         if not cls.__name__.startswith("_"):
             Storable.known[cls.__name__] = cls
 
+    def _trial_row(self) -> Any:
+        """What a model that was read from a file must be able to predict."""
+        return np.zeros((1, self.n_features_in_))
+
     def save(self, path: str | os.PathLike) -> None:
         """Write the fitted estimator to one file, from which :func:`thalweg.load` reads it without running any code.
 
@@ -98,7 +102,7 @@ def _rebuilt(kind: type[Storable], tree: Any) -> Storable:
     # Arrays that do not fit one another would fail, or worse not fail, at the first prediction: so this is it.
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the row has no names
-        row = np.zeros((1, features))
+        row = model._trial_row()
         found = model.predict(row) if hasattr(model, "predict") else model.transform(row)
         if len(found) != 1:
             raise ValueError(f"one row has {len(found)} predictions")

@@ -1,5 +1,6 @@
 """Ratings as users give them: ids of any kind, pairs, frames, sparse matrices, side information by id."""
 
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -10,6 +11,9 @@ from scipy.sparse import issparse
 from thalweg import arguments
 from thalweg.codec import storable
 from thalweg.models._common import row_weights, unmasked
+
+_HARDLY_ANY, _COPIES = 20, 0.1
+"""Ratings below which noise is hardly known, and the share of copies that looks like a mistake."""
 
 
 class Given(NamedTuple):
@@ -55,8 +59,11 @@ class Names:
     def numbers(self, ids: Any) -> np.ndarray:
         """The number of each id, −1 for those that are not known."""
         ids = _plain("ids", ids)
-        if not len(self.ids) or not len(ids) or (ids.dtype.kind == "U") != (self.ids.dtype.kind == "U"):
+        if not len(self.ids) or not len(ids):
             return np.full(len(ids), -1)
+        if (ids.dtype.kind == "U") != (self.ids.dtype.kind == "U"):
+            wanted = "words" if self.ids.dtype.kind == "U" else "numbers"
+            raise TypeError(f"ids must be {wanted} as in fit, found {ids[0].item()!r}")
         order = np.argsort(self.ids, kind="stable")
         place = np.minimum(np.searchsorted(self.ids, ids, sorter=order), len(order) - 1)
         found = order[place]
@@ -187,6 +194,25 @@ def rating_range(bounds: Any, values: np.ndarray) -> tuple[float, float]:
     return low, high
 
 
+def warn_of_poor_ratings(given: Given) -> None:
+    """Say where intervals cannot be believed: hardly any ratings, or a table that was doubled."""
+    count = len(given.values)
+    if count < _HARDLY_ANY:
+        message = f"{count} rating(s) hardly tell how noisy ratings are: intervals are too narrow"
+        warnings.warn(message, UserWarning, stacklevel=6)
+        return
+    order = np.lexsort((given.values, given.columns, given.rows))
+    same = [np.diff(np.unique(part, return_inverse=True)[1][order]) == 0 for part in given[:3]]
+    copies = int(np.sum(np.all(same, axis=0)))
+    if copies > _COPIES * count:
+        warnings.warn(
+            f"{copies} of {count} ratings are copies of another one of the same cell, which count as further ratings "
+            "without noise: drop them if they are there by mistake",
+            UserWarning,
+            stacklevel=6,
+        )
+
+
 class SideInformation(NamedTuple):
     """Vectors by id."""
 
@@ -213,12 +239,20 @@ def side_information(name: str, features: Any, ids: np.ndarray, width: int | Non
     if hasattr(features, "iloc"):
         known, vectors = features.index.to_numpy(), features.to_numpy()
     elif isinstance(features, Mapping):
+        widths = {np.shape(vector) for vector in features.values()}
+        if len(widths) > 1:
+            raise ValueError(f"{name} must have vectors of one length, found {sorted(map(str, widths))}")
         known, vectors = list(features), np.array([np.asarray(vector) for vector in features.values()])
     elif isinstance(features, tuple) and len(features) == 2:
         known, vectors = features
     else:
         vectors = np.asarray(features)
         known = np.arange(len(vectors))
+        if len(ids) and (ids.dtype.kind not in "iu" or ids.min() < 0 or ids.max() >= len(vectors)):
+            raise ValueError(
+                f"{name} as an array has a line for each of the ids 0 to {len(vectors) - 1}, found the id "
+                f"{ids.max().item()!r}: pass a pair (ids, array), a dict or a DataFrame"
+            )
     known = _plain(f"ids of {name}", known)
     try:
         vectors = np.asarray(vectors).astype(np.float64)

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 from jaxtyping import Float
-from scipy.sparse import csr_array
+from scipy.sparse import csr_array, issparse
 from sklearn.base import ClassNamePrefixFeaturesOutMixin, TransformerMixin, _fit_context
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import check_random_state
@@ -18,6 +18,9 @@ from thalweg import topics
 from thalweg.models._common import Storable, unharmed
 from thalweg.models._summary import Summary
 from thalweg.models._topic_reading import TopicReader
+
+_LONGEST = 1e6
+"""Words of a document, in single precision."""
 
 _ENOUGH_DOCUMENTS = 3000
 """From so many on the uncertainty of topics adds little to that of effects: with 500, intervals of 95 % covered 75 to
@@ -273,6 +276,8 @@ class CorrelatedTopicModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, To
         return int(check_random_state(self.random_state).randint(2**31 - 1))
 
     def _counts(self, X: Any, reset: bool = False) -> csr_array:
+        if not issparse(X) and np.asarray(X).dtype.kind in "OUS" and isinstance(np.ravel(np.asarray(X))[0], str):
+            raise ValueError("X must be a table of counts, found texts: make one with CountVectorizer().fit_transform")
         X = validate_data(
             self, X, reset=reset, accept_sparse="csr", dtype=np.float32, ensure_non_negative=True, ensure_min_samples=1
         )
@@ -281,6 +286,12 @@ class CorrelatedTopicModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, To
         counts.eliminate_zeros()
         if reset and counts.nnz == 0:
             raise ValueError(f"X must have words, found {counts.shape[0]} documents without any")
+        longest = float(counts.sum(axis=1).max())
+        if longest > _LONGEST:
+            raise ValueError(
+                f"X must have at most {_LONGEST:.0e} words a document, found {longest:.3g}: single precision cannot "
+                "count so many"
+            )
         if np.any(counts.data != np.floor(counts.data)):
             warnings.warn(
                 "X holds fractions, and they are taken for counts of words: weights such as tf-idf make documents "

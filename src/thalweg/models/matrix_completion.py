@@ -13,8 +13,9 @@ from sklearn.utils.validation import check_is_fitted
 
 from thalweg import arguments, completion
 from thalweg.descent import Status
+from thalweg.models import _ratings
 from thalweg.models._common import Storable, unharmed
-from thalweg.models._ratings import Names, checked_ratings, checked_values, pairs, rating_range, side_information
+from thalweg.models._ratings import Names
 from thalweg.models._relaxed import relaxed, with_posteriors
 
 
@@ -123,7 +124,7 @@ class MatrixCompletion(RegressorMixin, Storable):
         presence: bool = True,
         confidence: float = 1.0,
         validation_fraction: float = 0.0,
-        max_iter: int = 50,
+        max_iter: int = 150,
         tol: float = 2e-4,
         warm_start: bool = False,
         random_state: Any = None,
@@ -168,9 +169,9 @@ class MatrixCompletion(RegressorMixin, Storable):
 
     def _fit(self, X: Any, y: Any, sample_weight: Any, row_features: Any, column_features: Any) -> None:
         implicit = self.feedback == "implicit"
-        given = checked_ratings(X, y, sample_weight, implicit)
+        given = _ratings.checked_ratings(X, y, sample_weight, implicit)
         sides = [
-            side_information(f"{name}_features", features, known)
+            _ratings.side_information(f"{name}_features", features, known)
             for name, features, known in (("row", row_features, given.rows), ("column", column_features, given.columns))
         ]
         rows, columns = (
@@ -181,9 +182,8 @@ class MatrixCompletion(RegressorMixin, Storable):
             (len(rows.ids), len(columns.ids)),
         )  # fmt: skip
         if self.method == "nuclear":
-            widths = [side.width for side in sides]
-            status = relaxed(self, ratings, (rows, columns), widths, rating_range(self.bounds, given.values)).status
-            self._say(status, "of the objective a round")
+            widths, bounds = [side.width for side in sides], _ratings.rating_range(self.bounds, given.values)
+            self._say(relaxed(self, ratings, (rows, columns), widths, bounds).status, "of the objective a round")
             return
         options = self._options(given.values, implicit)
         learned = isinstance(vars(self).get("_model"), completion.Completed)
@@ -206,6 +206,10 @@ class MatrixCompletion(RegressorMixin, Storable):
         self.history_ = found.history
         self.n_iter_ = len(found.history["bound"])
         self._say(found.status, "nats a rating")
+        _ratings.warn_of_poor_ratings(given)
+
+    def _trial_row(self) -> Any:
+        return [(self.row_ids_[0], self.column_ids_[0])]
 
     def _say(self, status: Status, unit: str) -> None:
         if status is Status.INTERRUPTED:
@@ -215,7 +219,7 @@ class MatrixCompletion(RegressorMixin, Storable):
             self._warn(f"max_iter={self.max_iter} {enough}")
 
     def _options(self, values: np.ndarray, implicit: bool) -> completion.Options:
-        low, high = (-np.inf, np.inf) if implicit else rating_range(self.bounds, values)
+        low, high = (-np.inf, np.inf) if implicit else _ratings.rating_range(self.bounds, values)
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
         return completion.Options(
             completion.Settings(rank=int(self.rank), max_iter=int(self.max_iter), tol=float(self.tol), seed=seed),
@@ -246,16 +250,16 @@ class MatrixCompletion(RegressorMixin, Storable):
         if self.feedback == "implicit":
             raise ValueError("partial_fit takes explicit ratings: with feedback='implicit' call fit with all counts")
         with_posteriors(self._model, "partial_fit after fit")
-        given = checked_ratings(X, y, sample_weight, False, empty=True)
+        given = _ratings.checked_ratings(X, y, sample_weight, False, empty=True)
         sides = [
-            side_information(f"{name}_features", features, known, width)
+            _ratings.side_information(f"{name}_features", features, known, width)
             for name, features, known, width in (
                 ("row", row_features, given.rows, self._sides[0]),
                 ("column", column_features, given.columns, self._sides[1]),
             )
         ]
         if len(given.values):
-            rating_range(self.bounds, given.values)
+            _ratings.rating_range(self.bounds, given.values)
         before = len(self._rows.ids), len(self._columns.ids)
         rows = self._rows.with_more(given.rows, sides[0].ids)
         columns = self._columns.with_more(given.columns, sides[1].ids)
@@ -317,6 +321,8 @@ class MatrixCompletion(RegressorMixin, Storable):
             Whether columns that the row has rated are left out.
         """
         model = self._model_checked()
+        if np.ndim(row):
+            raise ValueError(f"row must be the id of one row, found {row!r}")
         number = int(self._rows.numbers([row])[0])
         best, scores = model.recommend(number, arguments.whole("n", n), bool(exclude_seen))
         return self._columns.ids[best], scores
@@ -347,9 +353,9 @@ class MatrixCompletion(RegressorMixin, Storable):
         if y is None:
             numbers = self._rows.numbers(np.asarray(X).reshape(-1))
             return model.rows.means[np.where(numbers < 0, model.rows.count, numbers), : model.rank]
-        given = checked_ratings(X, y, None, False)
+        given = _ratings.checked_ratings(X, y, None, False)
         names = Names.of(given.rows, given.rows[:0])
-        extra = side_information("row_features", row_features, given.rows, self._sides[0])
+        extra = _ratings.side_information("row_features", row_features, given.rows, self._sides[0])
         columns = self._columns.numbers(given.columns)
         shape = len(names.ids), len(self._columns.ids)
         ratings = completion.Ratings(names.numbers(given.rows), columns, given.values, given.weights, shape)
@@ -364,7 +370,7 @@ class MatrixCompletion(RegressorMixin, Storable):
         """
         model = self._model_checked()
         row, column = self._numbers(X)
-        gains = np.ones(len(row)) if y is None else checked_values("y", y, len(row))
+        gains = np.ones(len(row)) if y is None else _ratings.checked_values("y", y, len(row))
         known = (row >= 0) & (column >= 0)
         return completion.ranking(
             model, row[known], column[known], gains[known], arguments.whole("k", k), bool(exclude_seen)
@@ -381,7 +387,7 @@ class MatrixCompletion(RegressorMixin, Storable):
         return self._model
 
     def _numbers(self, X: Any) -> tuple[np.ndarray, np.ndarray]:
-        rows, columns, _ = pairs(X)
+        rows, columns, _ = _ratings.pairs(X)
         return self._rows.numbers(rows), self._columns.numbers(columns)
 
     def _warn(self, message: str) -> None:

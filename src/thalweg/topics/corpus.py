@@ -174,6 +174,8 @@ class Corpus:
         count = counts.shape[0]
         self.aside = rng.permutation(count) < (min(count // 10, 500) if count >= 200 else 0)
         read, self.hidden = _halves(counts, self.aside, rng)
+        if not self.hidden.sum():  # fractions of words have no halves
+            read, self.aside = counts, np.zeros_like(self.aside)
         self.parts = np.array_split(rng.permutation(count), max(1, round(count / settings.batch_size)))
         width = page_width(counts)
         self.shape = (

@@ -168,12 +168,17 @@ def infer(
     samples: int,
     exact: bool = False,
     nodes: Nodes | None = None,
+    shared: bool = False,
 ) -> Posteriors:
-    """Take steps on the posteriors of documents from given means; expectations are at random, or at fixed ``nodes``."""
-    shape = (len(means), means.shape[1], samples)
+    """Take steps on the posteriors of documents from given means; expectations are at random, or at fixed ``nodes``.
+
+    Random points are each document's own, or ``shared``: equal documents then have equal posteriors.
+    """
+    shape = (1 if shared else len(means), means.shape[1], samples)
 
     def fresh(step: Array | int) -> Nodes:
-        return antithetic(jax.random.fold_in(key, step), shape, means.dtype) if nodes is None else nodes
+        found = antithetic(jax.random.fold_in(key, step), shape, means.dtype) if nodes is None else nodes
+        return found._replace(points=jnp.broadcast_to(found.points, (len(means), *found.points.shape[1:])))
 
     first = fresh(0)
     precisions = method.start(prior.precision, words.totals, jax.nn.softmax(means))
@@ -293,7 +298,7 @@ def posteriors(
     """Posteriors from some means on, and their bounds."""
     words = Words.of(pages, topics, len(prior.means))
     way = METHODS[method]
-    found = infer(words, prior, means, key, step, method=way, steps=steps, samples=samples, exact=exact)
+    found = infer(words, prior, means, key, step, method=way, steps=steps, samples=samples, exact=exact, shared=True)
     spread, log_determinant = covariances(found.precisions)
     proportions = jax.nn.softmax(found.draws)
     chance, _, _ = words.read(proportions)

@@ -77,7 +77,7 @@ def document_posteriors(
             given,
             prior,
             start_at,
-            jax.random.fold_in(key, start),
+            key,
             np.float32(how.step),
             np.int32(how.steps),
             method=how.method,

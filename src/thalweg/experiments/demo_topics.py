@@ -42,7 +42,7 @@ def demo_topics(run: Run) -> None:
     shares = model.transform(counts, covariates=year).mean(axis=0)
     strongest = [" ".join(vocabulary[np.argsort(-model.components_[k])[:6]]) for k in order]
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # that documents are few is said below
+        warnings.simplefilter("ignore")  # what it says is said below
         effects = model.effects()
     run.table(
         "topics",
@@ -55,7 +55,7 @@ def demo_topics(run: Run) -> None:
             "drawn with": [f"{effect:+.2f}" for effect in _effects(names)],
         },
         "Six subjects found from counts of words alone; the year moves the market up and the sea down. "
-        "With so few documents the topics are uncertain too, which the intervals leave out.",
+        "The intervals take the topics as known.",
     )
     correlations = _correlations(model.covariance_)[np.ix_(order, order)]
     run.figure("map", _map(model.components_[order], shares[order], correlations, names), _CAPTION)

@@ -3,6 +3,7 @@
 What must work in float32 says so itself.
 """
 
+import ctypes
 import gc
 import os
 import subprocess
@@ -42,20 +43,15 @@ def _resident() -> float:
     return int(status.read_text().split()[1]) * 4096 / 2**30 if status.exists() else 0.0
 
 
-_left = 0.8
-"""GiB that were still in use after programs had last been forgotten."""
-
-
 def pytest_runtest_teardown(item, nextitem):
     """Forget compiled programs between files once they take up much memory: a worker stays below 2 GB.
 
-    What the allocator keeps does not count: forgetting again would free nothing, and everything is compiled again.
+    Few are kept gladly: Python's collector looks at all that is kept.
     """
-    global _left
-    if (nextitem is None or nextitem.path != item.path) and _resident() > _left + 0.4:
+    if (nextitem is None or nextitem.path != item.path) and _resident() > 1.2:
         jax.clear_caches()
         gc.collect()
-        _left = min(_resident(), 1.4)
+        getattr(ctypes.CDLL(None), "malloc_trim", lambda _: None)(0)  # glibc's, which else keeps what is free
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -18,7 +18,6 @@ from thalweg.topics.coherence import exclusivity, npmi, u_mass
 from thalweg.topics.corpus import Learned, Topics, TopicSettings, continue_topics, fit_topics
 from thalweg.topics.dirichlet import Dirichlet
 from thalweg.topics.effects import Effects, measured
-from thalweg.topics.expectations import METHODS
 from thalweg.topics.held_out import Completion, document_completion, split_tokens
 from thalweg.topics.inference import Inference, TopicPosteriors, document_posteriors
 from thalweg.topics.logistic_normal import LogisticNormal
@@ -35,7 +34,6 @@ from thalweg.topics.reading import (
 from thalweg.topics.start import starting_topics
 
 __all__ = [
-    "METHODS",
     "Completion",
     "Dirichlet",
     "Effects",

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -29,7 +29,14 @@ class TopicSettings:
     ``step`` and ``samples`` are those of documents' posteriors, ``decay`` makes the n-th batch count n^−decay of what
     was learned before, ``smoothing`` is the Dirichlet prior of topics in words, ``patience`` how many passes may go by
     without a gain of ``tolerance`` nats a token.
+
+    Examples
+    --------
+    >>> TopicSettings(10).method
+    'pgsvi'
     """
+
+    methods: ClassVar[tuple[str, ...]] = tuple(documents.METHODS)
 
     topics: int
     method: str = "pgsvi"
@@ -54,7 +61,13 @@ class TopicSettings:
 
 @storable
 class Topics(NamedTuple):
-    """What has been learned: topics, prior, and the means over documents that they follow from."""
+    """What has been learned: topics, prior, and the means over documents that they follow from.
+
+    Examples
+    --------
+    >>> Topics.start(csr_array(np.eye(4, dtype=int)), 1, 2).components(0.1).sum(axis=0).round(3).tolist()
+    [1.0, 1.0]
+    """
 
     words: Float[np.ndarray, "v k"]
     """How often each topic wrote each word, a document."""
@@ -153,7 +166,13 @@ def absorb(
 
 @dataclass
 class Learned:
-    """What a fit came to: the topics, the score of each pass, and how it ended."""
+    """What a fit came to: the topics, the score of each pass, and how it ended.
+
+    Examples
+    --------
+    >>> Learned(Topics.start(csr_array(np.eye(4, dtype=int)), 1, 2), []).converged
+    False
+    """
 
     state: Topics
     scores: list[float]
@@ -236,6 +255,13 @@ def fit_topics(counts: csr_array, design: np.ndarray, settings: TopicSettings, s
 
     ``counts`` are float32, and ``design`` has a row of covariates for each document, the first of them 1. Interrupted,
     it returns what was learned.
+
+    Examples
+    --------
+    >>> table = csr_array(np.kron(np.eye(2), np.ones((20, 3))).astype(np.float32))
+    >>> found = fit_topics(table, np.ones((40, 1)), TopicSettings(2), 0)
+    >>> found.state.components(0.1).round(1).max(axis=0).tolist()
+    [0.30000001192092896, 0.30000001192092896]
     """
     rng, key = np.random.default_rng(seed), jax.random.key(seed)
     learned = Learned(Topics.start(counts, design.shape[1], settings.topics), [])

@@ -22,7 +22,13 @@ _STEPS = 4
 
 @storable
 class Effects(NamedTuple):
-    """Coefficients C, of which each row sums to zero over topics, and the covariance of each topic's column."""
+    """Coefficients C, of which each row sums to zero over topics, and the covariance of each topic's column.
+
+    Examples
+    --------
+    >>> Effects._fields
+    ('coefficients', 'covariances')
+    """
 
     coefficients: Float[np.ndarray, "p k"]
     covariances: Float[np.ndarray, "k p p"]

@@ -23,7 +23,13 @@ _GRAIN = 16
 
 
 class TopicPosteriors(NamedTuple):
-    """Of each document: mean and covariance of z, E[softmax z], and the bound on log p(its words)."""
+    """Of each document: mean and covariance of z, E[softmax z], and the bound on log p(its words).
+
+    Examples
+    --------
+    >>> TopicPosteriors._fields
+    ('means', 'covariances', 'proportions', 'bounds')
+    """
 
     means: Float[np.ndarray, "n k"]
     covariances: Float[np.ndarray, "n k k"]
@@ -32,7 +38,13 @@ class TopicPosteriors(NamedTuple):
 
 
 class Inference(NamedTuple):
-    """How posteriors are found: ``exact`` maximises the bound over V too, at K times the cost of a step."""
+    """How posteriors are found: ``exact`` maximises the bound over V too, at K times the cost of a step.
+
+    Examples
+    --------
+    >>> Inference(exact=True).method
+    'pgsvi'
+    """
 
     method: str = "pgsvi"
     samples: int = 16

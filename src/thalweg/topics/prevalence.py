@@ -19,7 +19,13 @@ _SHRINKAGE = 10.0
 
 @storable
 class Moments(NamedTuple):
-    """Means over documents of xxᵀ, xmᵀ and mmᵀ + V: what the prior is learned from."""
+    """Means over documents of xxᵀ, xmᵀ and mmᵀ + V: what the prior is learned from.
+
+    Examples
+    --------
+    >>> Moments.of(np.ones((2, 1)), np.array([[1.0, 0.0], [3.0, 0.0]]), np.zeros((2, 2))).xm
+    array([[2., 0.]])
+    """
 
     xx: Float[np.ndarray, "p p"]
     xm: Float[np.ndarray, "p k"]
@@ -40,7 +46,14 @@ class Moments(NamedTuple):
 
 @storable
 class Prevalence(NamedTuple):
-    """N(Cᵀx, Σ)."""
+    """N(Cᵀx, Σ).
+
+    Examples
+    --------
+    >>> Prevalence.start(1, 2).covariance
+    array([[1., 0.],
+           [0., 1.]])
+    """
 
     coefficients: Float[np.ndarray, "p k"]
     covariance: Float[np.ndarray, "k k"]

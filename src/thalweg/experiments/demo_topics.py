@@ -124,8 +124,10 @@ def _map(topics: np.ndarray, shares: np.ndarray, correlations: np.ndarray, names
             if correlations[i, j] > 0.15:
                 axes[0].plot(*places[[i, j]].T, color=plots.INK, linewidth=4 * correlations[i, j], alpha=0.5, zorder=1)
     axes[0].scatter(*places.T, s=4000 * shares, color=plots.PALETTE[0], alpha=0.6, zorder=2)
-    for name, spot in zip(names, places, strict=True):
-        axes[0].annotate(name, spot, ha="center", va="center", zorder=3)
+    apart = np.linalg.norm(places[:, None] - places, axis=2) + np.diag(np.full(len(names), np.inf))
+    for name, spot, nearest in zip(names, places, places[apart.argmin(axis=1)], strict=True):
+        away = 16 if spot[1] >= nearest[1] else -16  # from the one beside it, whose disc may cover this
+        axes[0].annotate(name, spot, (0, away), textcoords="offset points", ha="center", va="center", zorder=3)
     axes[0].margins(0.3)
     axes[0].set(xticks=[], yticks=[], title="map")
     shown = axes[1].imshow(correlations, cmap="RdBu_r", vmin=-1, vmax=1)

@@ -7,13 +7,14 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from thalweg.completion import Ratings, Settings, complete
+from thalweg.completion import Ratings, Settings, complete, factors
 from thalweg.completion.entries import Entries, sums
 from thalweg.completion.factors import Side, bound, fit
 from thalweg.completion.features import Describer, presence
 from thalweg.completion.fitting import Options
 from thalweg.completion.posteriors import Shape, packing, predicted, second_moments
 from thalweg.completion.priors import Expectation, Unevenness
+from thalweg.descent import Status
 
 ROWS, COLUMNS, RANK = 7, 6, 2
 SETTINGS = Settings(rank=RANK, dtype=np.float64, uneven=False, max_iter=12, tol=0.0)
@@ -294,3 +295,11 @@ def test_second_moments_are_packed_as_packing_says():
     outer = means[:, :, None] * means[:, None, :]
     covariance = np.asarray(rows.posteriors.covariances)[:, place]
     np.testing.assert_allclose(found, outer + covariance, atol=1e-12)
+
+
+def test_an_interrupt_while_starts_are_tried_ends_the_fit(monkeypatch):
+    ended = lambda *_: factors.Fit(None, None, 1.0, [0.0], Status.INTERRUPTED)
+    monkeypatch.setattr(factors, "fit", ended)
+    ratings = Ratings(np.arange(3), np.arange(3), np.ones(3), None, (3, 3))
+    with pytest.raises(KeyboardInterrupt):
+        factors.likeliest_start(ratings, np.ones((3, 1)), np.ones((3, 1)), Settings(rank=9))

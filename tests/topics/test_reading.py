@@ -175,3 +175,12 @@ def test_planted_topics_cohere_and_mixed_words_do_not():
 def test_bad_arguments_are_named(call, words):
     with pytest.raises(ValueError, match=words):
         call()
+
+
+def test_what_are_no_numbers_is_told():
+    with pytest.raises(ValueError, match="counts must be whole numbers of at least 0, found nan"):
+        npmi([[0, 1]], np.full((3, 2), np.nan))
+    with pytest.raises(TypeError, match="components must hold numbers, found <U1"):
+        top_words([["x"]], ["a"])
+    with pytest.raises(ValueError, match="components must hold one row of probabilities"):
+        top_words(np.zeros((0, 4)), list("abcd"))

@@ -242,10 +242,12 @@ def likeliest_start(
     best = (-np.inf, settings.rank)
     for directions in [count for count in _STARTS if count < settings.rank] + [settings.rank]:
         tried = replace(settings, directions=directions, max_iter=min(settings.max_iter, _TRIAL))
-        found = fit(ratings, row_features, column_features, tried).bounds[-1]
-        if found <= best[0]:
+        found = fit(ratings, row_features, column_features, tried)
+        if found.status is Status.INTERRUPTED:
+            raise KeyboardInterrupt
+        if found.bounds[-1] <= best[0]:
             break
-        best = (found, directions)
+        best = (found.bounds[-1], directions)
     return replace(settings, directions=best[1])
 
 

@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 from jaxtyping import Float, Int
-from scipy.sparse import csr_array, issparse
+from scipy.sparse import csr_array
 
-from thalweg.topics.tables import distributions
+from thalweg.topics.tables import distributions, whole_counts
 
 
 def u_mass(top: Any, counts: Any, *, smoothing: float = 1.0) -> Float[np.ndarray, " k"]:
@@ -113,7 +113,7 @@ def _words(top: Any, size: int) -> Int[np.ndarray, "k n"]:
 
 def _occurrences(top: Any, counts: Any) -> tuple[np.ndarray, csr_array]:
     """The words, and whether each occurs in a document."""
-    table = csr_array(counts if issparse(counts) else np.atleast_2d(np.asarray(counts)))
+    table = whole_counts(counts)
     words = _words(top, table.shape[1])
     if words.shape[1] < 2:
         raise ValueError(f"top must hold two words or more of each topic, found {words.shape[1]}")

@@ -7,6 +7,20 @@ from jaxtyping import Float
 from scipy.sparse import csr_array, issparse
 
 
+def numbers(name: str, values: Any) -> Float[np.ndarray, "..."]:
+    """An array of floating-point numbers, or an error that names what holds none.
+
+    >>> numbers("counts", ["a"])
+    Traceback (most recent call last):
+        ...
+    TypeError: counts must hold numbers, found <U1 of shape (1,)
+    """
+    found = np.asarray(values)
+    if found.dtype.kind not in "biuf":
+        raise TypeError(f"{name} must hold numbers, found {found.dtype} of shape {found.shape}")
+    return found.astype(float)
+
+
 def whole_counts(counts: Any) -> csr_array:
     """Documents by words as whole numbers in compressed sparse rows, a copy, or an error that says what is wrong.
 
@@ -14,7 +28,7 @@ def whole_counts(counts: Any) -> csr_array:
     array([[0, 2],
            [1, 0]])
     """
-    table = csr_array(counts if issparse(counts) else np.atleast_2d(np.asarray(counts)))
+    table = csr_array(counts if issparse(counts) else np.atleast_2d(numbers("counts", counts)))
     with np.errstate(invalid="ignore"):
         whole = table.data.astype(np.int64)
     bad = (whole != table.data) | (whole < 0)
@@ -33,7 +47,12 @@ def distributions(components: Any) -> Float[np.ndarray, "k v"]:
     array([[0.25, 0.75],
            [0.5 , 0.5 ]])
     """
-    topics = np.asarray(components, float)
-    if topics.ndim != 2 or not (np.isfinite(topics) & (topics >= 0)).all() or not (topics.sum(axis=1) > 0).all():
+    topics = numbers("components", components)
+    if (
+        topics.ndim != 2
+        or not topics.size
+        or not (np.isfinite(topics) & (topics >= 0)).all()
+        or not (topics.sum(axis=1) > 0).all()
+    ):
         raise ValueError("components must hold one row of probabilities for each topic, none of them empty")
     return topics / topics.sum(axis=1, keepdims=True)

@@ -27,7 +27,7 @@ from thalweg.gaussian.divergence import GaussianKL, KLToNormal, KLToProcess
 from thalweg.gaussian.likelihood import Expected, Likelihood
 from thalweg.gaussian.linear.mixture import Mixture
 from thalweg.gaussian.linear.observations import Observations, with_intercept
-from thalweg.gaussian.linear.weights import Frame, LowRank, Weights
+from thalweg.gaussian.linear.weights import Frame, LowRankSpread, Weights
 from thalweg.gaussian.oracle import ExpectedLikelihood
 from thalweg.gaussian.posteriors import Full, Implicit
 from thalweg.padding import padded, padded_size
@@ -207,7 +207,7 @@ def _over_examples(
         **_method(search),
     )
     dual, sites = (np.asarray(part)[:count] for part in (result.x.weights, result.x.sites))
-    return Weights(frame, design.T @ dual, LowRank.of(design, sites)), result
+    return Weights(frame, design.T @ dual, LowRankSpread.of(design, sites)), result
 
 
 class _Settling(Monotone):

@@ -76,7 +76,7 @@ class Frame:
 
 @storable
 @dataclass(frozen=True)
-class LowRank:
+class LowRankSpread:
     """What the examples say of more weights than there are examples: V⁻¹ = I + GᵀG, V = I − RᵀR, R = L⁻¹G."""
 
     root: np.ndarray
@@ -85,7 +85,7 @@ class LowRank:
     """L, the lower Cholesky factor of I + GGᵀ."""
 
     @classmethod
-    def of(cls, design: np.ndarray, sites: np.ndarray) -> "LowRank":
+    def of(cls, design: np.ndarray, sites: np.ndarray) -> "LowRankSpread":
         """With V⁻¹ = I + Aᵀdiag(γ̃)A, for a design A and sites γ̃."""
         root = np.sqrt(sites)[:, None] * design
         return cls(root, cholesky(np.eye(len(root)) + root @ root.T, lower=True))
@@ -113,7 +113,7 @@ class Weights:
 
     frame: Frame
     mean: Any
-    spread: Full | LowRank
+    spread: Full | LowRankSpread
     freedom: float = np.inf
     """Degrees of freedom of Student's t distributions, where the variance of the noise has been learned."""
     inflation: float = 1.0

@@ -81,7 +81,9 @@ def test_pairs_of_classes_are_what_libsvm_votes_by():
     np.testing.assert_allclose(losses[problem.labels == 0], 1.5)
     np.testing.assert_allclose(losses[problem.labels == 2], 2.5)
     gradient = pairs.loss.gradient(f, pairs.y)
-    assert float(np.linalg.norm(gradient, axis=1).max()) <= pairs.loss.slope
+    # Each row is in two of the three pairs: M is √2, and is reached.
+    np.testing.assert_allclose(np.linalg.norm(gradient, axis=1).max(), pairs.loss.longest(3), rtol=1e-6)
+    assert pairs.loss.longest(45) == 3
 
 
 @pytest.mark.slow

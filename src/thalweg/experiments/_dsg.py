@@ -334,12 +334,18 @@ def one_vs_one(of: Problem) -> Problem:
 class PairwiseHinge(HingeLoss):
     """max(0, 1 − y·f) in the columns where y is −1 or 1, and nothing where it is 0: a row is in some pairs only."""
 
-    # Of ten classes each is in nine pairs.
-    slope = 3.0
-
     def value(self, f: Float[Array, "n pairs"], y: Float[Array, "n pairs"]) -> Float[Array, " n"]:
         """What is missing of a margin of 1."""
         return jnp.sum(jnp.abs(y) * jnp.maximum(0, 1 - y * f), axis=1)
+
+    def longest(self, outputs: int) -> float:
+        """M = √(C − 1) for the C(C − 1)/2 pairs of C classes: a row is in C − 1 of them, with a slope of 1 in each.
+
+        >>> PairwiseHinge().longest(outputs=45)  # ten classes
+        3.0
+        """
+        classes = (1 + np.sqrt(1 + 8 * outputs)) / 2
+        return float(np.sqrt(classes - 1))
 
 
 _LEVEL = 0.01

@@ -201,9 +201,11 @@ class Watch:
         return over
 
 
-RULES: dict[str, Rule] = {"DSG": New(), "UDSG": Uniform(1, 1), "CDSG": Checked()}
+CAPPED = "CDSG ≤ 10γ"
+"""CDSG whose step along an old block is at most ten times that of the schedule; as published there is no bound."""
+RULES: dict[str, Rule] = {"DSG": New(), "UDSG": Uniform(1, 1), "CDSG": Checked(stretch=np.inf), CAPPED: Checked()}
 # The same steps for all: an old block that passes the check gets no longer one.
-MATCHED_RULES: dict[str, Rule] = {**RULES, "CDSG": Checked(stretch=1.0)}
+MATCHED_RULES: dict[str, Rule] = {"DSG": New(), "UDSG": Uniform(1, 1), "CDSG": Checked(stretch=1.0)}
 
 
 def machine(
@@ -346,54 +348,3 @@ class PairwiseHinge(HingeLoss):
         """
         classes = (1 + np.sqrt(1 + 8 * outputs)) / 2
         return float(np.sqrt(classes - 1))
-
-
-_LEVEL = 0.01
-LEVEL_MEANS = (
-    "A method is ahead of another where its worst seed is lower than the other's best one by more than {margin}, "
-    "behind in the opposite case, and else level."
-)
-
-
-@dataclass(frozen=True)
-class Standing:
-    """Where a method is ahead of another, level or behind, by data set, with the means of both."""
-
-    places: dict[str, list[str]]
-
-    @classmethod
-    def of(cls, ours: dict[str, np.ndarray], others: dict[str, np.ndarray], margin: float | None = None) -> "Standing":
-        """Compare numbers of which lower ones are better, one for each seed; the margin is 1 % or given."""
-        below = lambda worst, best: worst < (best * (1 - _LEVEL) if margin is None else best - margin)
-        places: dict[str, list[str]] = {"ahead": [], "level": [], "behind": []}
-        for name, our in ours.items():
-            their = others[name]
-            ahead, behind = (below(np.max(a), np.min(b)) for a, b in ((our, their), (their, our)))
-            where = "ahead" if ahead else "behind" if behind else "level"
-            places[where].append(f"{name} ({np.mean(our):.4g} against {np.mean(their):.4g})")
-        return cls(places)
-
-    @property
-    def words(self) -> dict[str, list[str]]:
-        """The names alone."""
-        return {where: [entry.split(" (")[0] for entry in names] for where, names in self.places.items()}
-
-    def turned(self) -> "Standing":
-        """That of the other method."""
-        return Standing({"ahead": self.places["behind"], "level": self.places["level"], "behind": self.places["ahead"]})
-
-    def __str__(self) -> str:
-        return ", ".join(f"{where} on {_listed(names)}" for where, names in self.places.items() if names)
-
-
-def holds(*standings: Standing, mostly: bool = False) -> str:
-    """Say whether a claim to be ahead holds: everywhere, or, if ``mostly``, in more places than it is behind."""
-    count = lambda where: sum(len(standing.places[where]) for standing in standings)
-    ahead, level, behind = map(count, ("ahead", "level", "behind"))
-    if not (level or behind) or (mostly and ahead > behind + level):
-        return "holds"
-    return "holds in part" if ahead else "does not hold"
-
-
-def _listed(names: list[str]) -> str:
-    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"

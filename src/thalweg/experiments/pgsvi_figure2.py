@@ -193,7 +193,7 @@ def curves(problem: _pgsvi.Problem, keys: jax.Array, passes: int, only: str = ""
 def joined(parts: list[Curves]) -> Curves:
     """Curves of single methods on one problem, as one."""
     together = lambda field: {name: path for part in parts for name, path in getattr(part, field).items()}
-    return replace(parts[0], **{field: together(field) for field in ("bounds", "losses", "long")})
+    return replace(parts[0], bounds=together("bounds"), losses=together("losses"), long=together("long"))
 
 
 def _draw(run: Run, found: Curves) -> None:

@@ -56,7 +56,7 @@ class Problem:
     """Rows to learn from, what is minimised, and the sizes of batches and blocks (B and F).
 
     ``decide`` turns values of f into labels, which ``labels`` are the truth of; a regression has neither. The first
-    ``sample`` rows are those that methods are judged by.
+    ``sample`` rows are those that methods are judged by, and rows that are ``new`` to them, where there are any.
     """
 
     name: str
@@ -70,6 +70,8 @@ class Problem:
     labels: np.ndarray | None = None
     decide: Callable[[np.ndarray], np.ndarray] = lambda f: np.argmax(f, axis=1)
     ridge: float = RIDGE
+    new: np.ndarray | None = None
+    new_labels: np.ndarray | None = None
 
     @property
     def title(self) -> str:
@@ -81,6 +83,13 @@ class Problem:
         """The rows and their targets, where the computing is done."""
         return jnp.asarray(self.x), jnp.asarray(self.y)
 
+    def score(self, values: Callable[[np.ndarray], np.ndarray], square_norm: float) -> "Score":
+        """Judge a function, by its values at the sample and, where there are new rows, by its labels of them."""
+        score = self.judge(values(self.x[: self.sample]), square_norm)
+        if self.new is None:
+            return score
+        return score._replace(test=float(np.mean(self.decide(values(self.new)) != self.new_labels)))
+
     def judge(self, f: np.ndarray, square_norm: float) -> "Score":
         """Judge a function by its values at the sample."""
         losses = self.loss.value(jnp.asarray(f), jnp.asarray(self.y[: self.sample]))
@@ -90,11 +99,12 @@ class Problem:
 
 
 class Score(NamedTuple):
-    """The objective, the mean loss alone, and the part of labels missed."""
+    """The objective, the mean loss alone, and the part of labels missed, in training and of new rows."""
 
     objective: float
     loss: float
     error: float
+    test: float = np.nan
 
 
 def problem(
@@ -163,7 +173,7 @@ class Curve:
     def at(self, seconds: float) -> Score:
         """The last score by then; infinite where the run has diverged."""
         score = self.scores[np.searchsorted(self.seconds, seconds, side="right") - 1]
-        return score if np.isfinite(score.objective) else Score(np.inf, np.inf, 1.0)
+        return score if np.isfinite(score.objective) else Score(np.inf, np.inf, 1.0, 1.0)
 
     def column(self, name: str) -> np.ndarray:
         """One of the scores along the run."""
@@ -215,11 +225,10 @@ def machine(
     features = Frequencies(RandomFeatures(of.kernel, jax.random.key(curve.seed), of.x.shape[1], of.block))
     parts = Machine(features, of.loss, rule, step, jnp.asarray(of.ridge), precondition)
     expansion = empty(features, of.x.shape[1], of.y.shape[1], capacity, jnp.float32)
-    sample = of.x[: of.sample]
 
     def score(expansion: Expansion) -> Score:
         norm = expansion.scale * jnp.sum(jnp.sqrt(jnp.sum(expansion.weights**2, axis=(1, 2))))
-        return of.judge(predict(features, expansion, sample), float(norm**2))
+        return of.score(lambda x: predict(features, expansion, x), float(norm**2))
 
     x, y = of.on_device
     watch, compiled = Watch(of, curve, seconds, score), 0
@@ -252,12 +261,14 @@ def _batches(rows: int, size: int, seed: int) -> Iterator[np.ndarray]:
         yield now.reshape(_CHUNK, size)
 
 
-def svrg(of: Problem, size: float, *, batch: int, seconds: float, curve: Curve) -> Curve:
-    """Run SVRG with steps of that size on 4F random features, made before the first step, which counts."""
-    features = RandomFeatures(of.kernel, jax.random.key(curve.seed), of.x.shape[1], 4 * of.block)
+def svrg(
+    of: Problem, size: float, *, batch: int, seconds: float, curve: Curve, frequencies: int | None = None
+) -> Curve:
+    """Run SVRG with steps of that size on random features (4F unless told); making them counts."""
+    width = 4 * of.block if frequencies is None else frequencies
+    features = RandomFeatures(of.kernel, jax.random.key(curve.seed), of.x.shape[1], width)
     x, y = of.on_device
-    seen = _features(features, x[: of.sample])
-    score = lambda w: of.judge(np.asarray(seen @ w), float(jnp.sum(w**2)))
+    score = lambda w: of.score(lambda x: np.asarray(_features(features, jnp.asarray(x)) @ w), float(jnp.sum(w**2)))
     watch = Watch(of, curve, seconds, score)
     batch = min(batch, len(x))
     period = 2 * len(x) // batch
@@ -300,7 +311,7 @@ def landmarks(of: Problem, *, seconds: float, curve: Curve) -> Curve:
         at_landmarks = predict(inside, expansion, np.asarray(expansion.blocks).reshape(-1, of.x.shape[1]))
         weights = np.asarray(expansion.scale * expansion.weights).reshape(at_landmarks.shape)
         square = float(np.vdot(weights.astype(np.float64), at_landmarks))
-        return of.judge(predict(inside, expansion, of.x[: of.sample]), square)
+        return of.score(lambda x: predict(inside, expansion, x), square)
 
     learner = fresh()
     # To compile it: the learner scans eight blocks at a time, and one at a time at the end.

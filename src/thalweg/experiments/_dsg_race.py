@@ -159,17 +159,26 @@ def _tuned(found: Found, problem: Problem, setting: Setting, method: str, size: 
 
 
 def _best(found: Found, name: tuple[str, str], start: float, go: Callable[[float], Curve], tries: int) -> Curve:
-    """Climb from the start, up or else down, while that lowers the objective; keep the best run."""
-    curves = {start: go(start)}
-    late = lambda initial: curves[initial].at(LATE * found.seconds).objective
+    """The run at the best size, which is noted, and whether it was at an edge."""
+    curves = {}
+
+    def run(size: float) -> Curve:
+        curves[size] = go(size)
+        return curves[size]
+
+    found.initial[name], edge = tuned_size(start, run, tries, LATE * found.seconds)
+    found.at_edge += [name] if edge else []
+    return curves[found.initial[name]]
+
+
+def tuned_size(start: float, go: Callable[[float], Curve], tries: int, until: float = np.inf) -> tuple[float, bool]:
+    """Climb from the start, up or else down, while that lowers the objective; whether no size lies beyond the best."""
+    ends = {start: go(start).at(until).objective}
     best = start
     for factor in (FACTOR, 1 / FACTOR):
-        while len(curves) < tries and factor * best not in curves:
-            curves[factor * best] = go(factor * best)
-            if not late(factor * best) < late(best):
+        while len(ends) < tries and factor * best not in ends:
+            ends[factor * best] = go(factor * best).at(until).objective
+            if not ends[factor * best] < ends[best]:
                 break
             best *= factor
-    found.initial[name] = best
-    if best in (min(curves), max(curves)):
-        found.at_edge.append(name)
-    return curves[best]
+    return best, best in (min(ends), max(ends))

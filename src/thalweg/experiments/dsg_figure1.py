@@ -102,7 +102,7 @@ CLAIMS = (
 @experiment(
     "dsg-figure1",
     title="Kernel machines on random features: old coordinates or new ones",
-    paper="Utilize old coordinates: faster doubly stochastic gradients for kernel methods, Figure 1, Tables 1 and 2",
+    paper="Utilize old coordinates: faster doubly stochastic gradients for kernel methods, Figure 1, Table 1, Table 2",
     order=50,
 )
 def dsg_figure1(run: Run) -> None:

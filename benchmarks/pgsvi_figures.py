@@ -23,14 +23,14 @@ FIGURE1, FIGURE2 = "pgsvi-figure1", "pgsvi-figure2"
 
 
 def names() -> list[str]:
-    """All runs, long ones first."""
+    """All runs: Figure 2's, and Figure 1's from the largest sizes, which matter most, to the smallest."""
     from thalweg.experiments.pgsvi_figure1 import AUTHORS
     from thalweg.experiments.pgsvi_figure2 import DATA_SETS
 
     methods = ("PG-SVI", "SGD", "AdaGrad", "RMSprop", "Adadelta", "Adam")
     second = [f"{FIGURE2} {data} {method}" for data in reversed(DATA_SETS) for method in methods]
     first = [(passes, f"{FIGURE1} {name} {size!r}") for name, grid in AUTHORS.items() for size, passes in grid.items()]
-    return second + [name for _, name in sorted(first, reverse=True)]
+    return second + [name for _, name in sorted(first)]
 
 
 def one(name: str, seconds: float, long: int) -> object:
@@ -54,7 +54,8 @@ def one(name: str, seconds: float, long: int) -> object:
 def spread(waiting: list[str], given: argparse.Namespace) -> None:
     """Keep all cores busy until the time is over."""
     until, running = time.monotonic() + given.seconds, {}
-    free = list(range(given.cores)) if given.cores else [None]
+    pins = [int(core) for core in given.pins.split(",") if core] or list(range(given.cores))
+    free = pins[: given.cores] if given.cores else [None]
     while (waiting or running) and time.monotonic() < until:
         for core, (name, process) in list(running.items()):
             if process.poll() is not None:
@@ -102,6 +103,7 @@ def judged(output: Path) -> dict:
         run = Run(_folder(output / FIGURE2), quick=False, seed=0)
         pgsvi_figure2.show(run, figure)
         outcome[f"{FIGURE2} on {', '.join(complete)}"] = verdicts(pgsvi_figure2.CLAIMS, figure)
+    outcome["runs that ended, of all"] = f"{len(found)} of {len(names())}"
     return outcome
 
 
@@ -117,6 +119,7 @@ def _folder(path: Path) -> Path:
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--cores", type=int, default=2, help="0: one process that has the machine for itself (a GPU)")
+    parser.add_argument("--pins", default="", help="the cores, with commas between; the first ones by default")
     parser.add_argument("--seconds", type=float, default=36_000.0)
     parser.add_argument("--each", type=float, default=300.0, help="for a step size of Figure 1")
     parser.add_argument("--long", type=int, default=500, help="passes of the long runs of Figure 2")
@@ -134,7 +137,7 @@ def main() -> None:
     waiting = [name for name in names() if any(word in name for word in given.only.split(","))]
     spread([name for name in waiting if not (given.output / f"{name}.pickle").exists()], given)
     outcome = judged(given.output)
-    every = list(itertools.chain(*outcome.values()))
+    every = list(itertools.chain(*(rows for rows in outcome.values() if isinstance(rows, list))))
     holds = bool(every) and all(row["verdict"] == "holds" for row in every)
     table({column: [row[column][:60] for row in every] for column in ("verdict", "claim", "seen")})
     report("What the paper says of Figures 1 and 2 holds", outcome, holds)

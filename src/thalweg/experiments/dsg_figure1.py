@@ -118,7 +118,7 @@ _STANDS_FOR = {"cifar10": "CIFAR-10, on 100 principal components", "mnist": "Eps
 
 def _quick() -> Size:
     sizes = dict.fromkeys(DATA_SETS, (512, 64))
-    return Size(4000, sizes, 1000, seconds=0.25, seeds=1, tries=2, capacity=128, preconditioned=())
+    return Size(3000, sizes, 500, seconds=0.15, seeds=1, tries=1, capacity=256, preconditioned=())
 
 
 def full(seconds: float | None = None) -> Size:

@@ -155,7 +155,7 @@ CLAIMS = (
 )
 def dsg_figure2(run: Run) -> None:
     """Follow training objective and test error of DSG, UDSG, CDSG and our default."""
-    size = Size(6000, 500, 64, 1000, 0.25, 0.1, 2, 256, False) if run.quick else full()
+    size = Size(4000, 500, 64, 500, 0.15, 0.05, 1, 256, False) if run.quick else full()
     show(run, measure(size, run.seed))
 
 
@@ -168,15 +168,19 @@ def full(rows: int = ROWS, seconds: float = 0.0) -> Size:
 def digits(size: Size, seed: int) -> Problem:
     """Deformed copies of MNIST's training images on 100 principal components, and its test images."""
     mnist = data.load("mnist")
-    images, new = (np.asarray(part, np.float32) / 255 for part in (mnist.X_train, mnist.X_test))
-    source = DeformedDigits(images, np.asarray(mnist.y_train, np.int32), 100, jax.random.key(seed))
+    # As many to deform as there are copies, at most, and to test on.
+    images, new = (np.asarray(part[: size.rows], np.float32) / 255 for part in (mnist.X_train, mnist.X_test))
+    labels_of = np.asarray(mnist.y_train[: size.rows], np.int32)
+    source, many = DeformedDigits(images, labels_of, 100, jax.random.key(seed)), min(_DRAWN, size.rows)
     x, labels = np.empty((size.rows, 100), np.float32), np.empty(size.rows, np.int32)
-    for number, begin in enumerate(range(0, size.rows, _DRAWN)):
-        some = slice(begin, min(begin + _DRAWN, size.rows))
-        drawn, truth = source.draw(_DRAWN, jax.random.fold_in(jax.random.key(seed + 1), number))
+    for number, begin in enumerate(range(0, size.rows, many)):
+        some = slice(begin, min(begin + many, size.rows))
+        drawn, truth = source.draw(many, jax.random.fold_in(jax.random.key(seed + 1), number))
         x[some], labels[some] = drawn[: some.stop - begin], truth[: some.stop - begin]
     made = _dsg.problem("mnist", x, labels, batch=size.batch, block=size.block, sample=size.sample, seed=seed)
-    return replace(made, ridge=1e-6, new=source.project(jnp.asarray(new)), new_labels=np.asarray(mnist.y_test))
+    return replace(
+        made, ridge=1e-6, new=source.project(jnp.asarray(new)), new_labels=np.asarray(mnist.y_test[: size.rows])
+    )
 
 
 def measure(size: Size, seed: int, keep: Callable[[Found], Any] = lambda found: None) -> Found:

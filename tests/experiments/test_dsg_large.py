@@ -1,4 +1,4 @@
-"""The claims of DSG's Figure 2 and Tables 4 to 6 turn with the numbers; the network and its features are what they say."""
+"""The claims of DSG's Figure 2 and Tables 4 to 6 turn with the numbers; the network is what it says."""
 
 import jax
 import jax.numpy as jnp

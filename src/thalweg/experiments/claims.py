@@ -47,7 +47,15 @@ def at_full_size(test: Callable[[Any], bool | None]) -> Callable[[Any], bool | N
 
 
 def show(run: Run, claims: Sequence[Claim], found: Any) -> None:
-    """Tabulate the verdicts: what every experiment of a paper ends with."""
+    """Tabulate the verdicts: what every experiment of a paper ends with.
+
+    >>> import tempfile
+    >>> from pathlib import Path
+    >>> run = Run(Path(tempfile.mkdtemp()), quick=True, seed=0)
+    >>> show(run, [Claim("it is positive", lambda value: value > 0)], -1.0)
+    >>> run.items[-1]["rows"]
+    [['it is positive', 'does not hold', '']]
+    """
     columns = {
         "claim": [claim.words for claim in claims],
         "verdict": [claim.verdict(found) for claim in claims],
@@ -57,7 +65,11 @@ def show(run: Run, claims: Sequence[Claim], found: Any) -> None:
 
 
 def gathered(sections: Sequence[Section]) -> dict[str, list[str]]:
-    """All claims of several experiments, as the columns of one table."""
+    """All claims of several experiments, as the columns of one table.
+
+    >>> gathered([])
+    {'experiment': [], 'claim': [], 'verdict': [], 'seen': []}
+    """
     rows = [
         (section.name, *row)
         for section in sections

@@ -54,8 +54,7 @@ def one(name: str, seconds: float, long: int) -> object:
 def spread(waiting: list[str], given: argparse.Namespace) -> None:
     """Keep all cores busy until the time is over."""
     until, running = time.monotonic() + given.seconds, {}
-    pins = [int(core) for core in given.pins.split(",") if core] or list(range(given.cores))
-    free = pins[: given.cores] if given.cores else [None]
+    free = sorted(os.sched_getaffinity(0))[: given.cores] or [None]
     while (waiting or running) and time.monotonic() < until:
         for core, (name, process) in list(running.items()):
             if process.poll() is not None:
@@ -119,7 +118,6 @@ def _folder(path: Path) -> Path:
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--cores", type=int, default=2, help="0: one process that has the machine for itself (a GPU)")
-    parser.add_argument("--pins", default="", help="the cores, with commas between; the first ones by default")
     parser.add_argument("--seconds", type=float, default=36_000.0)
     parser.add_argument("--each", type=float, default=300.0, help="for a step size of Figure 1")
     parser.add_argument("--long", type=int, default=500, help="passes of the long runs of Figure 2")

@@ -232,7 +232,7 @@ def test_figure1_of_small_data_has_every_method_in_every_setting(tmp_path):
     runs = {(method, setting.name) for setting in _dsg_race.SETTINGS for method in setting.methods}
     assert {(curve["method"], curve["setting"]) for curve in curves} == runs | {("SVRG, 4F", ""), ("landmarks", "")}
     for curve in curves:
-        if curve["method"] != "CDSG" or "published" not in curve["setting"]:  # which has no bound, and may diverge
+        if curve["method"] in ("DSG", "landmarks"):  # the others take DSG's steps, or have no bound
             assert curve["objective"][-1] < curve["objective"][0], curve["method"]
     for one in found[0].of("UDSG", "matched"):
         assert one.blocks == one.steps // 2

@@ -102,6 +102,9 @@ def judged(output: Path) -> dict:
         run = Run(_folder(output / FIGURE2), quick=False, seed=0)
         pgsvi_figure2.show(run, figure)
         outcome[f"{FIGURE2} on {', '.join(complete)}"] = verdicts(pgsvi_figure2.CLAIMS, figure)
+        outcome["nats from the optimum after ten passes"] = {
+            one.name: {name: one.end(name) for name in one.bounds} for one in figure.all
+        }
     outcome["runs that ended, of all"] = f"{len(found)} of {len(names())}"
     return outcome
 

@@ -79,11 +79,12 @@ class Found:
 
 
 def _everywhere(test: Callable[[Curves], bool | None]) -> Callable[[Found], bool | None]:
-    """A claim about all data sets: false if it is false of one, unknown if it is unknown of one."""
+    """A claim about all data sets: false if it is false of one, unknown if it is unknown of one or one is missing."""
 
     def judge(found: Found) -> bool | None:
         verdicts = [test(one) for one in found.all]
-        return False if False in verdicts else None if None in verdicts else True
+        missing = set(DATA_SETS) - {one.name for one in found.all}
+        return False if False in verdicts else None if None in verdicts or missing else True
 
     return at_full_size(judge)
 

@@ -5,7 +5,8 @@ from click.testing import CliRunner
 from thalweg import __version__
 from thalweg.cli import main
 from thalweg.errors import DataNotFoundError
-from thalweg.experiments import plots, registry
+from thalweg.experiments import claims, plots, registry
+from thalweg.experiments.claims import Claim
 
 
 @pytest.fixture
@@ -74,6 +75,21 @@ def test_reproduce_runs_one_experiment(runs, invoke, tmp_path):
     assert "full size, seed 4" in (tmp_path / "out" / "extra" / "index.html").read_text(encoding="utf-8")
 
 
+def test_reproduce_all_writes_one_report_with_one_table_of_claims(runs, invoke, tmp_path):
+    @registry.experiment("more", title="More", paper="Figure 4")
+    def more(run):
+        claims.show(run, [Claim("it grows", lambda n: n > 1, str), Claim("it shrinks", lambda n: n < 1)], 2)
+
+    result = invoke("reproduce", "all", "--seed", "3")
+    assert result.exit_code == 0, result.output
+    assert runs == [("extra", True, 3)]  # the demo is no paper's
+    page = (tmp_path / "reproductions" / "index.html").read_text(encoding="utf-8")
+    assert page.index('id="claims"') < page.index('id="extra"') < page.index('id="more"')
+    assert "What the papers say: 1 holds, 1 does not hold." in page
+    rows = (tmp_path / "reproductions" / "claims.csv").read_text(encoding="utf-8").splitlines()
+    assert rows == ["experiment,claim,verdict,seen", "more,it grows,holds,2", "more,it shrinks,does not hold,"]
+
+
 def test_reproduce_lists(runs, invoke):
     result = invoke("reproduce", "--list")
     assert result.exit_code == 0
@@ -86,7 +102,7 @@ def test_reproduce_lists(runs, invoke):
     ("arguments", "message"),
     [
         (("reproduce", "frist"), "no experiment is called 'frist'; did you mean 'first'?"),
-        (("reproduce",), "give the NAME of an experiment, or --list"),
+        (("reproduce",), 'give the NAME of an experiment, "all", or --list'),
         (("reproduce", "first", "--seed", "-1"), "--seed"),
         (("demonstrate",), "No such command"),
     ],

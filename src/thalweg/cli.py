@@ -11,6 +11,7 @@ from thalweg.errors import ThalwegError
 
 if TYPE_CHECKING:
     from thalweg.experiments.registry import Experiment
+    from thalweg.experiments.section import Section
 
 # What only one command needs (JAX, Matplotlib, rich, the experiments) is imported by that command: --help is instant.
 
@@ -64,7 +65,7 @@ def demo(output: Path, show: bool) -> None:
     help="The results go into the folder NAME within this one.",
 )
 def reproduce(name: str | None, listing: bool, quick: bool, seed: int, output: Path) -> None:
-    """Reproduce the figure or table NAME of a paper."""
+    """Reproduce the figure or table NAME of a paper; "all" of them, in one report with one table of claims."""
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
@@ -78,12 +79,22 @@ def reproduce(name: str | None, listing: bool, quick: bool, seed: int, output: P
         Console().print(table)
         return
     if name is None:
-        raise click.UsageError("give the NAME of an experiment, or --list")
+        raise click.UsageError('give the NAME of an experiment, "all", or --list')
+    if name == "all":
+        chosen = [found for found in experiments() if not found.demo]
+        _run(chosen, output, output / "index.html", "Four papers, reproduced", _ALL, quick=quick, seed=seed)
+        return
     try:
-        chosen = find(name)
+        one = find(name)
     except UnknownExperimentError as error:
         raise click.UsageError(str(error)) from error
-    _run([chosen], output, output / name / "index.html", chosen.title, "", quick=quick, seed=seed)
+    _run([one], output, output / name / "index.html", one.title, "", quick=quick, seed=seed)
+
+
+_ALL = (
+    "Every figure and table of the papers, and what they say of them: a claim holds, does not hold, or cannot be "
+    "tested at this size."
+)
 
 
 @main.command()
@@ -136,9 +147,26 @@ def _run(
                 console.print(_terminal_table(item))
         console.print(f"{section.seconds:.1f} s", style="dim")
         sections.append(section)
+    if len(sections) > 1:
+        _claims(console, output, sections)
     report.write(page, title, introduction, sections)
     click.echo(f"Report: {page}")
     return page
+
+
+def _claims(console: Any, output: Path, sections: "list[Section]") -> None:
+    """Show and keep one table of all claims."""
+    from rich.text import Text
+
+    from thalweg.experiments.claims import gathered
+    from thalweg.experiments.section import Run
+
+    columns = gathered(sections)
+    if columns["claim"]:
+        run = Run(output, sections[0].quick, sections[0].seed)
+        run.table("claims", columns, "All claims.")
+        console.rule(Text("Claims"), align="left")
+        console.print(_terminal_table(run.items[-1]))
 
 
 def _terminal_table(item: dict[str, Any]) -> Any:

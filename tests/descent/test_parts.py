@@ -175,6 +175,7 @@ def test_momentum_needs_a_linear_geometry(momentum):
 def averaged():
     """Feed the numbers 1 … 50 to each average; return what it says after each, compiled together."""
     averages = {"last": Last(), "plain": PolyakRuppert(), "one": Weighted(1), "three": Weighted(3), "suffix": Suffix()}
+    averages["from the start"] = PolyakRuppert(start=True)
 
     def feed(states, x):
         states = {name: average.update(x, states[name]) for name, average in averages.items()}
@@ -191,6 +192,7 @@ def test_averages_are_the_stated_means(averaged, count):
     found = {name: column[count - 1] for name, column in averaged.items()}
     assert found["last"] == count
     assert found["plain"] == pytest.approx(k.mean(), rel=1e-12)
+    assert found["from the start"] == pytest.approx(np.r_[0, k].mean(), rel=1e-12)
     assert found["one"] == pytest.approx(np.average(k, weights=k), rel=1e-12)
     assert found["three"] == pytest.approx(np.average(k, weights=k * (k + 1) * (k + 2)), rel=1e-12)
     first = max(1, 2 ** int(np.log2(count)) // 2)
@@ -199,7 +201,7 @@ def test_averages_are_the_stated_means(averaged, count):
         assert 0.5 <= (count - first + 1) / count <= 0.8
 
 
-@pytest.mark.parametrize("average", [PolyakRuppert(), Weighted(), Suffix()])
+@pytest.mark.parametrize("average", [PolyakRuppert(), PolyakRuppert(start=True), Weighted(), Suffix()])
 def test_an_average_of_nothing_is_the_start(average):
     x = jnp.array([2.0])
     assert float(average.solution(x, average.init(x))[0]) == 2.0

@@ -233,3 +233,20 @@ def test_mirror_descent_pays_only_the_root_of_log_d(games):
     advantage = {d: gaps["Euclidean", d] / gaps["NegativeEntropy", d] for d in games}
     assert advantage[100] > 2
     assert advantage[3000] > 1.4 * advantage[100]
+
+
+@pytest.mark.parametrize("steps", [100, 400, 1600])
+def test_the_subgradient_method_converges_as_one_over_the_root_of_k(steps):
+    """max |A x − b|: the best of k steps of size R/(C√k) is within RC/√k, and is not much better than that."""
+    rng = np.random.default_rng(4)
+    a = rng.normal(size=(60, 30))
+    a /= np.linalg.norm(a, axis=1, keepdims=True)
+    solution = rng.normal(size=30)
+    b = a @ solution
+    # C = 1: a subgradient is a row of A, up to its sign.
+    distance = float(np.linalg.norm(solution))
+    descent = Descent(lambda x: jnp.max(jnp.abs(a @ x - b)), step=distance / np.sqrt(steps))
+    _, info = trajectory(descent, jnp.zeros(30), steps)
+    best = float(np.min(info.value))
+    assert best <= distance / np.sqrt(steps)
+    assert best >= 0.01 * distance / np.sqrt(steps)

@@ -1,12 +1,13 @@
 """Claims turn with the numbers."""
 
+import sys
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from thalweg.experiments.claims import FAILS, HOLDS, UNTESTED, Claim
-from thalweg.experiments.registry import execute, find
+from thalweg.experiments.registry import execute, experiments, find
 from thalweg.experiments.scgd_figure3 import CLAIMS, Curve, Found
 
 FASTER, TWICE, STICKS, AVOIDS, OURS = CLAIMS
@@ -40,6 +41,26 @@ def changed(found, data, method, **changes):
 def test_a_claim_has_three_verdicts():
     claim = Claim("it is positive", lambda value: None if np.isnan(value) else value > 0)
     assert [claim.verdict(value) for value in (1.0, -1.0, np.nan)] == [HOLDS, FAILS, UNTESTED]
+
+
+def test_every_experiment_of_a_paper_has_claims():
+    for found in experiments():
+        function = getattr(found.function, "func", found.function)  # a partial one, where it is registered twice
+        claims = getattr(sys.modules[function.__module__], "CLAIMS", ())
+        assert found.demo or (claims and all(isinstance(claim, Claim) for claim in claims)), found.name
+
+
+PAPERS = {
+    "Utilize old coordinates": ["Figure 1", "Figure 2", *(f"Table {n}" for n in range(1, 7))],
+    "Faster stochastic variational inference": ["Figure 1", "Figure 2", "Figure 3", "Table 1"],
+    "Stochastic Chebyshev gradient descent": ["Figure 1", "Figure 2", "Figure 3"],
+}
+
+
+@pytest.mark.parametrize("paper", PAPERS)
+def test_every_figure_and_table_is_listed(paper):
+    listed = " ".join(found.paper for found in experiments() if found.paper.startswith(paper))
+    assert [item for item in PAPERS[paper] if item not in listed] == []
 
 
 def test_all_claims_hold_where_the_paper_is_right():

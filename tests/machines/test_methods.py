@@ -58,7 +58,7 @@ def test_methods_make_machines():
         (lambda: DSG(keep_frequencies="x"), "keep_frequencies of DSG must be True or False, found 'x'"),
         (lambda: UDSG(periods=3), r"periods of UDSG must be a pair \(G, U\) of whole numbers, found 3"),
         (lambda: UDSG(periods=(0, 1)), "new of Uniform must be a whole number of at least 1, found 0"),
-        (lambda: CDSG(stretch=0.5), "stretch of Checked must be a finite number of at least 1, found 0.5"),
+        (lambda: CDSG(stretch=0.5), "stretch of Checked must be a number of at least 1, found 0.5"),
         (lambda: Auto(tol=-1), "tol of Auto must be a finite number of at least 0, found -1"),
         (lambda: DSG(early_stopping="yes"), "early_stopping of DSG must be True, False or 'auto', found 'yes'"),
         (lambda: DSG(early_stopping=3), "early_stopping of DSG must be True, False or 'auto', found 3"),

@@ -127,7 +127,7 @@ def test_caps_and_new_blocks():
         (lambda: Uniform(0, 1), ValueError, "new of Uniform must be a whole number of at least 1, found 0"),
         (lambda: Uniform(1, -1), ValueError, "old of Uniform must be a whole number of at least 0, found -1"),
         (lambda: Capped(2.0), TypeError, "blocks of Capped must be a whole number of at least 1, found 2.0"),
-        (lambda: Checked(0.5), ValueError, "stretch of Checked must be a finite number of at least 1, found 0.5"),
+        (lambda: Checked(0.5), ValueError, "stretch of Checked must be a number of at least 1, found 0.5"),
         (lambda: Rule().choose(None, None, None), NotImplementedError, r"Rule must define choose\(expansion"),
     ],
 )

@@ -82,3 +82,22 @@ def test_evaluation_is_in_float64_whatever_the_setting():
     with jax.enable_x64(False):
         assert evaluate(jnp.log, [3.0])[0] == np.log(3.0)
         assert series(jnp.log, 1.0, 9.0).dtype == np.float64
+
+
+@pytest.mark.parametrize(("name", "lower", "upper", "rho"), [("log", 0.05, 0.95, 1.5), ("exp", -1.0, 1.0, 3.0)])
+def test_coefficients_and_truncation_error_obey_the_bound_2(name, lower, upper, rho):
+    """|b_j| ≤ 2U/ρʲ and sup |f − p_n| ≤ 4U/((ρ − 1)ρⁿ), U the largest |f| on the ellipse of ρ (Han et al. 2018)."""
+    f = {"log": np.log, "exp": np.exp}[name]
+    turn = rho * np.exp(1j * np.linspace(0, 2 * np.pi, 4001))
+    ellipse = (turn + 1 / turn) / 2
+    largest = np.max(np.abs(f((upper - lower) / 2 * ellipse + (upper + lower) / 2)))
+    b = series({"log": jnp.log, "exp": jnp.exp}[name], lower, upper)
+    degrees = np.arange(b.size)
+    assert np.all(np.abs(b) <= 2 * largest / rho**degrees)
+    x = np.cos(np.linspace(0, np.pi, 2001))
+    terms = b[:, None] * np.cos(degrees[:, None] * np.arccos(x))
+    errors = np.max(np.abs(np.cumsum(terms, axis=0) - f((upper - lower) / 2 * x + (upper + lower) / 2)), axis=1)
+    assert np.all(errors <= 4 * largest / ((rho - 1) * rho**degrees) + 1e-13)
+    # A larger ρ than that of the singularity would be too much to ask of log.
+    if name == "log":
+        assert np.any(np.abs(b) > 2 * largest / 2.0**degrees)

@@ -34,6 +34,11 @@ PLAN = sp.plan("log", A, KEY, probes=4)
         (lambda: sp.logdet(A, KEY, probes=0), ValueError, "probes must be a whole number of at least 2, found 0"),
         (lambda: sp.logdet(A, KEY, probes=3), ValueError, "probes must be a multiple of 2.*found 3"),
         (lambda: sp.logdet(A, KEY, probes=6, group=2), ValueError, "multiple of 4"),
+        (
+            lambda: sp.logdet(A, KEY, probes=4, group=4, rtol=0.1, method="stochastic"),
+            ValueError,
+            "rtol and atol need an error bar, and one degree for all 4 probes has none",
+        ),
         (lambda: sp.logdet(A, KEY, probe="dirac"), ValueError, "rademacher"),
         (lambda: sp.logdet(A, KEY, law="cauchy"), ValueError, "poisson"),
         (lambda: sp.logdet(A, KEY, gradient="finite"), ValueError, "'series', 'paper', found 'finite'"),

@@ -126,6 +126,20 @@ def test_a_shared_degree_is_unbiased_and_its_error_bar_true():
     assert float(jnp.mean(e.standard_error**2)) == pytest.approx(float(jnp.var(e.value)), rel=0.1)
 
 
+def test_one_degree_for_all_probes_is_the_papers_estimator_and_has_no_error_bar():
+    """(12): value and gradient are unbiased, and nothing tells how far they are off."""
+    options = {"degree": 6, "law": "theorem3", "gradient": "paper", "interval": INTERVAL}
+    p = plan(jnp.log, affine(THETA), jax.random.key(1), probes=3, group=3, **options)
+    found = deviations(
+        sample(p, THETA, jax.random.split(jax.random.key(2), KEYS)), exact_value_and_gradient(jnp.log, affine, THETA)
+    )
+    assert np.all(np.abs(found) < 5), found
+    one = p.estimate(affine(THETA), jax.random.key(3))
+    assert np.isnan(one.standard_error)
+    assert np.isnan(one.interval(0.95)).all()
+    assert "share one degree: the error is unknown" in one.message
+
+
 # Preconditioned: a kernel matrix with parameters (scale, lengthscale, noise).
 POINTS = jnp.asarray(np.random.default_rng(0).uniform(size=(14, 2)))
 KERNEL_THETA = jnp.array([1.2, 0.4, 0.3])

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Int, PyTree
 
 from thalweg import trees
-from thalweg.arguments import whole
+from thalweg.arguments import flag, whole
 
 
 class Averaging(eqx.Module):
@@ -82,16 +82,37 @@ class _Running(Averaging):
 
 
 class PolyakRuppert(_Running):
-    """The mean of all iterates x_1 … x_k.
+    """The mean of all iterates, x_1 … x_k, or x_0 … x_k.
+
+    Textbooks that call the start θ_1, and the bound CG/√M for the mean of θ_1 … θ_M with them, count it among the
+    iterates: that is ``start=True``, after M − 1 steps. Without it the mean forgets a bad start sooner.
+
+    Parameters
+    ----------
+    start
+        Whether x_0 is one of them.
 
     Examples
     --------
     >>> import jax.numpy as jnp
-    >>> average, x = PolyakRuppert(), jnp.ones(1)
-    >>> state = average.update(3 * x, average.update(x, average.init(x)))
-    >>> average.solution(x, state)
-    Array([2.], dtype=float...)
+    >>> for average in (PolyakRuppert(), PolyakRuppert(start=True)):
+    ...     state = average.init(jnp.full(1, 8.0))
+    ...     for x in (jnp.ones(1), jnp.full(1, 3.0)):
+    ...         state = average.update(x, state)
+    ...     print(average.solution(x, state))
+    [2.]
+    [4.]
     """
+
+    start: bool = eqx.field(static=True)
+
+    def __init__(self, start: bool = False) -> None:
+        self.start = flag("start of PolyakRuppert", start)
+
+    def init(self, x: PyTree[Array]) -> PyTree:
+        """The mean of nothing yet, or of the start."""
+        nothing = super().init(x)
+        return self.update(x, nothing) if self.start else nothing
 
     def update(self, x: PyTree[Array], state: PyTree) -> PyTree:
         """Give the k-th iterate the weight 1/k."""

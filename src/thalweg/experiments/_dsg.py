@@ -56,7 +56,7 @@ class Problem:
     """Rows to learn from, what is minimised, and the sizes of batches and blocks (B and F).
 
     ``decide`` turns values of f into labels, which ``labels`` are the truth of; a regression has neither. The first
-    ``sample`` rows are those that methods are judged by.
+    ``sample`` rows are those that methods are judged by, and rows that are ``new`` to them, where there are any.
     """
 
     name: str
@@ -70,6 +70,8 @@ class Problem:
     labels: np.ndarray | None = None
     decide: Callable[[np.ndarray], np.ndarray] = lambda f: np.argmax(f, axis=1)
     ridge: float = RIDGE
+    new: np.ndarray | None = None
+    new_labels: np.ndarray | None = None
 
     @property
     def title(self) -> str:
@@ -81,6 +83,13 @@ class Problem:
         """The rows and their targets, where the computing is done."""
         return jnp.asarray(self.x), jnp.asarray(self.y)
 
+    def score(self, values: Callable[[np.ndarray], np.ndarray], square_norm: float) -> "Score":
+        """Judge a function, by its values at the sample and, where there are new rows, by its labels of them."""
+        score = self.judge(values(self.x[: self.sample]), square_norm)
+        if self.new is None:
+            return score
+        return score._replace(test=float(np.mean(self.decide(values(self.new)) != self.new_labels)))
+
     def judge(self, f: np.ndarray, square_norm: float) -> "Score":
         """Judge a function by its values at the sample."""
         losses = self.loss.value(jnp.asarray(f), jnp.asarray(self.y[: self.sample]))
@@ -90,11 +99,12 @@ class Problem:
 
 
 class Score(NamedTuple):
-    """The objective, the mean loss alone, and the part of labels missed."""
+    """The objective, the mean loss alone, and the part of labels missed, in training and of new rows."""
 
     objective: float
     loss: float
     error: float
+    test: float = np.nan
 
 
 def problem(
@@ -163,7 +173,7 @@ class Curve:
     def at(self, seconds: float) -> Score:
         """The last score by then; infinite where the run has diverged."""
         score = self.scores[np.searchsorted(self.seconds, seconds, side="right") - 1]
-        return score if np.isfinite(score.objective) else Score(np.inf, np.inf, 1.0)
+        return score if np.isfinite(score.objective) else Score(np.inf, np.inf, 1.0, 1.0)
 
     def column(self, name: str) -> np.ndarray:
         """One of the scores along the run."""
@@ -201,9 +211,11 @@ class Watch:
         return over
 
 
-RULES: dict[str, Rule] = {"DSG": New(), "UDSG": Uniform(1, 1), "CDSG": Checked()}
+CAPPED = "CDSG ≤ 10γ"
+"""CDSG whose step along an old block is at most ten times that of the schedule; as published there is no bound."""
+RULES: dict[str, Rule] = {"DSG": New(), "UDSG": Uniform(1, 1), "CDSG": Checked(stretch=np.inf), CAPPED: Checked()}
 # The same steps for all: an old block that passes the check gets no longer one.
-MATCHED_RULES: dict[str, Rule] = {**RULES, "CDSG": Checked(stretch=1.0)}
+MATCHED_RULES: dict[str, Rule] = {"DSG": New(), "UDSG": Uniform(1, 1), "CDSG": Checked(stretch=1.0)}
 
 
 def machine(
@@ -213,11 +225,10 @@ def machine(
     features = Frequencies(RandomFeatures(of.kernel, jax.random.key(curve.seed), of.x.shape[1], of.block))
     parts = Machine(features, of.loss, rule, step, jnp.asarray(of.ridge), precondition)
     expansion = empty(features, of.x.shape[1], of.y.shape[1], capacity, jnp.float32)
-    sample = of.x[: of.sample]
 
     def score(expansion: Expansion) -> Score:
         norm = expansion.scale * jnp.sum(jnp.sqrt(jnp.sum(expansion.weights**2, axis=(1, 2))))
-        return of.judge(predict(features, expansion, sample), float(norm**2))
+        return of.score(lambda x: predict(features, expansion, x), float(norm**2))
 
     x, y = of.on_device
     watch, compiled = Watch(of, curve, seconds, score), 0
@@ -250,12 +261,14 @@ def _batches(rows: int, size: int, seed: int) -> Iterator[np.ndarray]:
         yield now.reshape(_CHUNK, size)
 
 
-def svrg(of: Problem, size: float, *, batch: int, seconds: float, curve: Curve) -> Curve:
-    """Run SVRG with steps of that size on 4F random features, made before the first step, which counts."""
-    features = RandomFeatures(of.kernel, jax.random.key(curve.seed), of.x.shape[1], 4 * of.block)
+def svrg(
+    of: Problem, size: float, *, batch: int, seconds: float, curve: Curve, frequencies: int | None = None
+) -> Curve:
+    """Run SVRG with steps of that size on random features (4F unless told); making them counts."""
+    width = 4 * of.block if frequencies is None else frequencies
+    features = RandomFeatures(of.kernel, jax.random.key(curve.seed), of.x.shape[1], width)
     x, y = of.on_device
-    seen = _features(features, x[: of.sample])
-    score = lambda w: of.judge(np.asarray(seen @ w), float(jnp.sum(w**2)))
+    score = lambda w: of.score(lambda x: np.asarray(_features(features, jnp.asarray(x)) @ w), float(jnp.sum(w**2)))
     watch = Watch(of, curve, seconds, score)
     batch = min(batch, len(x))
     period = 2 * len(x) // batch
@@ -298,7 +311,7 @@ def landmarks(of: Problem, *, seconds: float, curve: Curve) -> Curve:
         at_landmarks = predict(inside, expansion, np.asarray(expansion.blocks).reshape(-1, of.x.shape[1]))
         weights = np.asarray(expansion.scale * expansion.weights).reshape(at_landmarks.shape)
         square = float(np.vdot(weights.astype(np.float64), at_landmarks))
-        return of.judge(predict(inside, expansion, of.x[: of.sample]), square)
+        return of.score(lambda x: predict(inside, expansion, x), square)
 
     learner = fresh()
     # To compile it: the learner scans eight blocks at a time, and one at a time at the end.
@@ -334,60 +347,15 @@ def one_vs_one(of: Problem) -> Problem:
 class PairwiseHinge(HingeLoss):
     """max(0, 1 − y·f) in the columns where y is −1 or 1, and nothing where it is 0: a row is in some pairs only."""
 
-    # Of ten classes each is in nine pairs.
-    slope = 3.0
-
     def value(self, f: Float[Array, "n pairs"], y: Float[Array, "n pairs"]) -> Float[Array, " n"]:
         """What is missing of a margin of 1."""
         return jnp.sum(jnp.abs(y) * jnp.maximum(0, 1 - y * f), axis=1)
 
+    def longest(self, outputs: int) -> float:
+        """M = √(C − 1) for the C(C − 1)/2 pairs of C classes: a row is in C − 1 of them, with a slope of 1 in each.
 
-_LEVEL = 0.01
-LEVEL_MEANS = (
-    "A method is ahead of another where its worst seed is lower than the other's best one by more than {margin}, "
-    "behind in the opposite case, and else level."
-)
-
-
-@dataclass(frozen=True)
-class Standing:
-    """Where a method is ahead of another, level or behind, by data set, with the means of both."""
-
-    places: dict[str, list[str]]
-
-    @classmethod
-    def of(cls, ours: dict[str, np.ndarray], others: dict[str, np.ndarray], margin: float | None = None) -> "Standing":
-        """Compare numbers of which lower ones are better, one for each seed; the margin is 1 % or given."""
-        below = lambda worst, best: worst < (best * (1 - _LEVEL) if margin is None else best - margin)
-        places: dict[str, list[str]] = {"ahead": [], "level": [], "behind": []}
-        for name, our in ours.items():
-            their = others[name]
-            ahead, behind = (below(np.max(a), np.min(b)) for a, b in ((our, their), (their, our)))
-            where = "ahead" if ahead else "behind" if behind else "level"
-            places[where].append(f"{name} ({np.mean(our):.4g} against {np.mean(their):.4g})")
-        return cls(places)
-
-    @property
-    def words(self) -> dict[str, list[str]]:
-        """The names alone."""
-        return {where: [entry.split(" (")[0] for entry in names] for where, names in self.places.items()}
-
-    def turned(self) -> "Standing":
-        """That of the other method."""
-        return Standing({"ahead": self.places["behind"], "level": self.places["level"], "behind": self.places["ahead"]})
-
-    def __str__(self) -> str:
-        return ", ".join(f"{where} on {_listed(names)}" for where, names in self.places.items() if names)
-
-
-def holds(*standings: Standing, mostly: bool = False) -> str:
-    """Say whether a claim to be ahead holds: everywhere, or, if ``mostly``, in more places than it is behind."""
-    count = lambda where: sum(len(standing.places[where]) for standing in standings)
-    ahead, level, behind = map(count, ("ahead", "level", "behind"))
-    if not (level or behind) or (mostly and ahead > behind + level):
-        return "holds"
-    return "holds in part" if ahead else "does not hold"
-
-
-def _listed(names: list[str]) -> str:
-    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
+        >>> PairwiseHinge().longest(outputs=45)  # ten classes
+        3.0
+        """
+        classes = (1 + np.sqrt(1 + 8 * outputs)) / 2
+        return float(np.sqrt(classes - 1))

@@ -12,7 +12,6 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 from jax.scipy.linalg import cho_solve, solve_triangular
 from jaxtyping import Array, Float, Key, PyTree, Scalar
 from sklearn.datasets import load_breast_cancer
@@ -20,6 +19,7 @@ from sklearn.preprocessing import StandardScaler
 
 from thalweg import data
 from thalweg.descent import Descent, Monotone, Tolerance, minimize
+from thalweg.experiments._baselines import optimizers
 from thalweg.gaussian import (
     BernoulliLogit,
     Expectation,
@@ -34,9 +34,6 @@ from thalweg.gaussian import (
 )
 from thalweg.gaussian.posteriors import site_factor
 from thalweg.kernels import Gaussian
-
-_EPSILON = 1e-8
-"""ε of the adaptive methods."""
 
 
 @dataclass(frozen=True)
@@ -155,19 +152,11 @@ def _problem(name: str, settings: Settings, x: np.ndarray, positive: np.ndarray,
 def stochastic_methods(problem: Problem) -> dict[str, tuple[Descent, PyTree[Array]]]:
     """The methods of Figure 2 with Table 1's settings, each with its start, which is the prior."""
     settings, noisy = problem.settings, problem.noisy
-    rate, power = settings.sgd
-    optimizers = {
-        "SGD": optax.sgd(lambda count: rate * (count + 1.0) ** -power),
-        "AdaGrad": optax.adagrad(settings.adagrad, initial_accumulator_value=0.0, eps=_EPSILON),
-        "RMSprop": optax.rmsprop(settings.rmsprop[0], decay=settings.rmsprop[1], eps=_EPSILON),
-        "Adadelta": optax.adadelta(settings.adadelta[0], rho=settings.adadelta[1], eps=_EPSILON),
-        "Adam": optax.adam(settings.adam, eps=_EPSILON),
-    }
     bound, start = NegativeBound(noisy, problem.covariance), Factored.prior(problem.covariance)
     step = settings.pg_svi / problem.examples
     return {
         "PG-SVI": (problem.proximal(noisy, step), Implicit.prior(problem.covariance)),
-        **{name: (Descent(bound, step=optimizer), start) for name, optimizer in optimizers.items()},
+        **{name: (Descent(bound, step=optimizer), start) for name, optimizer in optimizers(settings).items()},
     }
 
 

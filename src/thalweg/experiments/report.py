@@ -1,11 +1,13 @@
 """One self-contained page of HTML made from the folders that experiments leave behind."""
 
 import re
+from collections import Counter
 from collections.abc import Sequence
 from html import escape
 from pathlib import Path
 from typing import Any
 
+from thalweg.experiments.claims import gathered
 from thalweg.experiments.plots import INK
 from thalweg.experiments.section import Section
 
@@ -56,7 +58,7 @@ def build(title: str, introduction: str, sections: Sequence[Section]) -> str:
 {contents}
 </ol></nav>
 <main>
-{"".join(map(_section, sections))}</main>
+{_claims(sections)}{"".join(map(_section, sections))}</main>
 <footer>Made by Thalweg {escape(versions)}. The numbers behind each section are in files beside this page.</footer>
 </body>
 </html>
@@ -67,6 +69,18 @@ def write(path: Path, title: str, introduction: str, sections: Sequence[Section]
     """Write the page to ``path``."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(build(title, introduction, sections), encoding="utf-8")
+
+
+def _claims(sections: Sequence[Section]) -> str:
+    """One table of the claims of several sections."""
+    columns = gathered(sections)
+    if len(sections) == 1 or not columns["claim"]:
+        return ""
+    rows = [list(row) for row in zip(*columns.values(), strict=True)]
+    counts = Counter(columns["verdict"])
+    caption = "What the papers say: " + ", ".join(f"{count} {verdict}" for verdict, count in counts.items()) + "."
+    item = {"caption": caption, "header": list(columns), "rows": rows, "numeric": [False] * len(columns)}
+    return f'<section id="claims">\n<h2>Claims</h2>\n{_table(item)}</section>\n'
 
 
 def _section(section: Section) -> str:

@@ -111,7 +111,7 @@ class Checked(Rule):
     Parameters
     ----------
     stretch
-        c: no step is longer than cγ.
+        c: no step is longer than cγ. Infinite is the paper's: then s grows with β without limit, up to 1/λ.
 
     Examples
     --------
@@ -122,7 +122,7 @@ class Checked(Rule):
     stretch: float = eqx.field(static=True, default=10.0)
 
     def __check_init__(self) -> None:
-        number("stretch of Checked", self.stretch, least=1)
+        number("stretch of Checked", self.stretch, least=1, finite=False)
 
     checks: ClassVar[bool] = True
 

@@ -4,7 +4,7 @@ Error bars come from pairs. Degrees are stratified, so that probes in different 
 plain sample variance is too wide; two units (a probe, or a group of probes that share a degree) in the same stratum are
 independent and alike, and their differences estimate the variance of the mean, probes and degrees together:
 SE² = Σ (X_a − X_b)² / M², Student's t with M/2 degrees of freedom for M units; and never less than what the degrees
-alone are predicted to make of it.
+alone are predicted to make of it. A single unit has no other one to differ from: its error is unknown, and is NaN.
 """
 
 import dataclasses
@@ -54,9 +54,9 @@ class Estimate(eqx.Module):
     value
         The unbiased estimate.
     standard_error
-        Its standard error: probes, degrees and rounding.
+        Its standard error: probes, degrees and rounding. NaN where all probes share one degree: nothing tells then.
     degrees_of_freedom
-        Of the standard error; infinite for an exact value.
+        Of the standard error; infinite for an exact value, 0 where it is unknown.
     products
         Products of A with one vector that were spent, those of the plan included where the call made one.
     lower, upper
@@ -84,7 +84,8 @@ class Estimate(eqx.Module):
 
     def interval(self, level: float = 0.95) -> tuple[Array, Array]:
         """Return a confidence interval of the given level, by Student's t."""
-        half = quantile(arguments.real("level", level, above=0, below=1), self.degrees_of_freedom)
+        level = arguments.real("level", level, above=0, below=1)
+        half = quantile(level, self.degrees_of_freedom) if self.degrees_of_freedom else np.nan
         return self.value - half * self.standard_error, self.value + half * self.standard_error
 
     @property
@@ -214,11 +215,7 @@ def _estimate(plan: Plan, operator: Operator, key: Key[Array, ""]) -> Estimate:
     units = by_unit(forms.values) - plan.control[degrees] * by_unit(forms.squares)
     # The control variate does not depend on θ: it shifts the value and leaves the derivative alone.
     value = plan.offset + forms.mean + jax.lax.stop_gradient(jnp.mean(units) - forms.mean)
-    pairs = jax.lax.stop_gradient(units).reshape(plan.units // 2, 2)
-    sampled = _length(pairs[:, 0] - pairs[:, 1]) / plan.units
-    # Where probes hardly vary (A is nearly diagonal) a pair differs only if its degrees do, which is rare.
-    sampled = jnp.maximum(sampled, jax.lax.stop_gradient(plan.least_error))
-    error = _length(jnp.stack([sampled, jax.lax.stop_gradient(plan.rounding)]))
+    error = _standard_error(plan, jax.lax.stop_gradient(units))
     status = jnp.where(forms.outside > 0, Status.ABOVE, jnp.where(forms.outside < 0, Status.BELOW, Status.OK))
     status = jnp.where((status == Status.OK) & ~jnp.isfinite(value), Status.NOT_FINITE, status)
     return Estimate(
@@ -228,8 +225,22 @@ def _estimate(plan: Plan, operator: Operator, key: Key[Array, ""]) -> Estimate:
         lower=jnp.asarray(plan.lower, dtype),
         upper=jnp.asarray(plan.upper, dtype),
         status=status,
-        degrees_of_freedom=plan.units / 2,
+        degrees_of_freedom=float(plan.units // 2),
+        advice=_NO_ERROR_BAR if plan.units == 1 else "",
     )
+
+
+_NO_ERROR_BAR = "All probes share one degree: the error is unknown. Use group=1 for an error bar."
+
+
+def _standard_error(plan: Plan, units: Float[Array, " units"]) -> Float[Array, ""]:
+    if plan.units == 1:
+        return jnp.asarray(jnp.nan, units.dtype)
+    pairs = units.reshape(plan.units // 2, 2)
+    sampled = _length(pairs[:, 0] - pairs[:, 1]) / plan.units
+    # Where probes hardly vary (A is nearly diagonal) a pair differs only if its degrees do, which is rare.
+    sampled = jnp.maximum(sampled, jax.lax.stop_gradient(plan.least_error))
+    return _length(jnp.stack([sampled, jax.lax.stop_gradient(plan.rounding)]))
 
 
 _compiled = eqx.filter_jit(_estimate)

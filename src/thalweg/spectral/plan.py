@@ -70,7 +70,7 @@ def plan(
     dimension
         The length of the vectors, if ``A`` is a plain function.
     probes
-        How many probes one estimate draws: an even number (pairs make the error bar).
+        How many probes one estimate draws: an even number (pairs make the error bar) unless all share one degree.
     degree
         The mean degree N; chosen by variance × work if None.
     law
@@ -87,8 +87,9 @@ def plan(
     probe
         ``"rademacher"``, ``"gaussian"``, ``"sphere"`` or ``"orthogonal"``.
     group
-        How many probes share a degree (the paper shares one among all). Groups are independent, and the error bar is
-        made from them. Orthogonal probes are orthogonal within a group; 1 by default, 4 for them.
+        How many probes share a degree. Groups are independent, and the error bar is made from them. With as many as
+        there are probes one degree serves them all, which is the paper's estimator (12); its error bar is unknown, and
+        NaN. Orthogonal probes are orthogonal within a group; 1 by default, 4 for them.
     gradient
         ``"series"`` or ``"paper"``: make the law suit this gradient too. None: a law for the value (the gradient is
         then ``"series"``, with a little more variance).
@@ -139,7 +140,7 @@ def plan(
         nodes,
         weights,
         dimension=operator.dimension,
-        strata=units // 2,
+        strata=max(1, units // 2),
         centre=-1.0 if built is None or built.least() is None else float(to_unit(1.0, lower, upper)),
     )
     chosen = tuner.choose(law, degree, gradient, rho)
@@ -232,13 +233,13 @@ def _offset(form: str, built: Preconditioner | None, dtype: Any) -> Array:
 
 def _check_counts(probes: int, group: int | None, probe: str, dimension: int) -> tuple[int, int]:
     arguments.one_of("probe", probe, KINDS)
-    arguments.whole("probes", probes, least=2)
+    arguments.whole("probes", probes, least=1 if group == 1 else 2)
     together = probe == "orthogonal"
     if group is None:
         group = next((g for g in range(min(4, dimension), 1, -1) if together and probes % (2 * g) == 0), 1)
     # No more probes than there are dimensions can be orthogonal.
     arguments.whole("group", group, most=dimension if together else None)
-    if probes % (2 * group):
+    if probes % (2 * group) and probes != group:
         raise ValueError(
             f"probes must be a multiple of {2 * group} (pairs of groups of {group} make the error bar), found {probes}"
         )

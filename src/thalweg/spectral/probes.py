@@ -38,12 +38,12 @@ def draw_probes(
 
 
 def draw_log_uniforms(key: Key[Array, ""], units: int, dtype: np.dtype) -> Float[Array, " units"]:
-    """Draw log u for each unit, stratified in pairs: units 2i and 2i+1 fall into [i, i+1) · 2/units.
+    """Draw log u for each unit, stratified in pairs: units 2i and 2i+1 fall into [i, i+1) · 2/units; one alone is free.
 
     A float32 uniform is a multiple of 2⁻²³ and is 0 once in 2²³ draws, so two are combined: u has 46 bits, and the
     logarithm of a u close to zero keeps its digits.
     """
-    strata = units // 2
+    strata = max(1, units // 2)
     coarse, fine = jax.random.uniform(key, (2, units), dtype)
     bits = 23
     coarse = jnp.floor(coarse * 2**bits) * 2.0**-bits

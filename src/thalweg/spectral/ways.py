@@ -146,6 +146,11 @@ def _refined(
     """As many estimates as the tolerance takes; or a factorisation, where that is cheaper than all of them."""
     if first.outcome != Status.OK:
         raise ValueError(f"estimate failed: {first.message}")
+    if target is not None and plan.units == 1:
+        raise ValueError(
+            f"rtol and atol need an error bar, and one degree for all {plan.probes} probes has none: leave group out, "
+            f"or them"
+        )
     rounding = float(plan.rounding)
     cheaper = factorisation_is_cheaper(f, operator, plan, batches_wanted(first, target, rounding)[0])
     if method == "auto" and cheaper:
@@ -154,6 +159,7 @@ def _refined(
     weights = np.asarray(plan.tables.weights)
     if not np.any(weights[1:]):
         advice += f" f is {weights[0]:.6g} wherever it was tried: what is narrower goes unseen."
+    advice = f"{first.advice} {advice}"
     draw = lambda index: plan.estimate(operator, jax.random.fold_in(key, index))
     result = refine(draw, first, target, budget, rounding)
     return dataclasses.replace(

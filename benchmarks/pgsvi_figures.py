@@ -1,0 +1,148 @@
+"""Figures 1 and 2 of PG-SVI at the authors' size, their runs spread over many cores.
+
+Each run (a method at one step size, or on one data set) is a process on a core of its own; what it found is kept in
+``--output`` and not run again. After ``--seconds`` the claims are judged by what is there. ``--only usps`` takes the
+runs whose names hold that word.
+
+``python -m benchmarks.pgsvi_figures --cores 14 --seconds 500``; needs the data sets (THALWEG_DATA).
+"""
+
+import argparse
+import dataclasses
+import itertools
+import os
+import pickle
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from benchmarks._common import report, table
+
+FIGURE1, FIGURE2 = "pgsvi-figure1", "pgsvi-figure2"
+
+
+def names() -> list[str]:
+    """All runs: Figure 2's, and Figure 1's from the largest sizes, which matter most, to the smallest."""
+    from thalweg.experiments.pgsvi_figure1 import AUTHORS
+    from thalweg.experiments.pgsvi_figure2 import DATA_SETS
+
+    methods = ("PG-SVI", "SGD", "AdaGrad", "RMSprop", "Adadelta", "Adam")
+    second = [f"{FIGURE2} {data} {method}" for data in reversed(DATA_SETS) for method in methods]
+    first = [(passes, f"{FIGURE1} {name} {size!r}") for name, grid in AUTHORS.items() for size, passes in grid.items()]
+    return second + [name for _, name in sorted(first)]
+
+
+def one(name: str, seconds: float, long: int) -> object:
+    """What a run finds."""
+    import jax
+
+    from thalweg.experiments import _pgsvi, pgsvi_figure1, pgsvi_figure2
+
+    figure, what, which = name.split()
+    with jax.enable_x64(True):
+        if figure == FIGURE1:
+            grid = {float(which): pgsvi_figure1.AUTHORS[what][float(which)]}
+            return pgsvi_figure1.sweep(_pgsvi.load("ionosphere"), what, grid, seeds=3, seed=0, seconds=seconds)
+        keys = jax.random.split(jax.random.key(0), pgsvi_figure2.SEEDS)
+        found = pgsvi_figure2.curves(_pgsvi.load(what), keys, pgsvi_figure2.PASSES, only=which, long=long)
+        # Without the kernel matrices, of which there would be a copy in every file.
+        bare = dataclasses.replace(found.problem, covariance=None, cross=None, labels=None, test_labels=None)
+        return dataclasses.replace(found, problem=bare)
+
+
+def spread(waiting: list[str], given: argparse.Namespace) -> None:
+    """Keep all cores busy until the time is over."""
+    until, running = time.monotonic() + given.seconds, {}
+    free = sorted(os.sched_getaffinity(0))[: given.cores] or [None]
+    while (waiting or running) and time.monotonic() < until:
+        for core, (name, process) in list(running.items()):
+            if process.poll() is not None:
+                print(f"{given.seconds - until + time.monotonic():6.0f} s  {name}  {process.returncode}", flush=True)
+                del running[core]
+                free.append(core)
+        while waiting and free:
+            name, core = waiting.pop(0), free.pop(0)
+            command = [sys.executable, "-m", "benchmarks.pgsvi_figures", "--one", name, "--output", str(given.output)]
+            command += ["--each", str(given.each), "--long", str(given.long)]
+            alone = {"XLA_FLAGS": "--xla_cpu_multi_thread_eigen=false", "OMP_NUM_THREADS": "1"}
+            alone |= {} if core is None else {"PIN": str(core)}
+            running[core] = name, subprocess.Popen(command, env={**os.environ, **(alone if core is not None else {})})
+        time.sleep(0.2)
+    for _, process in running.values():
+        process.kill()
+
+
+def judged(output: Path) -> dict:
+    """Both figures, from what was found so far."""
+    import numpy as np
+
+    from thalweg.experiments import pgsvi_figure1, pgsvi_figure2
+    from thalweg.experiments.pgsvi_figure1 import Sweep
+    from thalweg.experiments.section import Run
+
+    found = {path.stem: pickle.loads(path.read_bytes()) for path in sorted(output.glob("*.pickle"))}
+    kept = {FIGURE1: {}, FIGURE2: {}}
+    for name, result in found.items():
+        figure, what, _ = name.split()
+        kept[figure].setdefault(what, []).append(result)
+    outcome = {}
+    if set(kept[FIGURE1]) == set(pgsvi_figure1.AUTHORS):
+        sweeps = {}
+        for name in pgsvi_figure1.AUTHORS:
+            parts = sorted(kept[FIGURE1][name], key=lambda part: part.sizes[0])
+            sweeps[name] = Sweep(*(np.concatenate([vars(part)[field] for part in parts]) for field in vars(parts[0])))
+        figure = pgsvi_figure1.Found("ionosphere", 280, sweeps, full=True)
+        run = Run(_folder(output / FIGURE1), quick=False, seed=0)
+        pgsvi_figure1.show(run, figure)
+        outcome[FIGURE1] = verdicts(pgsvi_figure1.CLAIMS, figure)
+    complete = [data for data in pgsvi_figure2.DATA_SETS if len(kept[FIGURE2].get(data, ())) == 6]
+    if complete:
+        figure = pgsvi_figure2.Found([pgsvi_figure2.joined(kept[FIGURE2][data]) for data in complete], full=True)
+        run = Run(_folder(output / FIGURE2), quick=False, seed=0)
+        pgsvi_figure2.show(run, figure)
+        outcome[f"{FIGURE2} on {', '.join(complete)}"] = verdicts(pgsvi_figure2.CLAIMS, figure)
+        outcome["nats from the optimum after ten passes"] = {
+            one.name: {name: one.end(name) for name in one.bounds} for one in figure.all
+        }
+    outcome["runs that ended, of all"] = f"{len(found)} of {len(names())}"
+    return outcome
+
+
+def verdicts(claims: tuple, found: object) -> list[dict]:
+    return [{"claim": claim.words, "verdict": claim.verdict(found), "seen": claim.evidence(found)} for claim in claims]
+
+
+def _folder(path: Path) -> Path:
+    path.mkdir(parents=True, exist_ok=True)
+    return path
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--cores", type=int, default=2, help="0: one process that has the machine for itself (a GPU)")
+    parser.add_argument("--seconds", type=float, default=36_000.0)
+    parser.add_argument("--each", type=float, default=300.0, help="for a step size of Figure 1")
+    parser.add_argument("--long", type=int, default=500, help="passes of the long runs of Figure 2")
+    parser.add_argument("--only", default="", help="words of which a run's name must hold one, with commas between")
+    parser.add_argument("--output", type=Path, default=Path("reproductions") / "pgsvi")
+    parser.add_argument("--one", help=argparse.SUPPRESS)
+    given = parser.parse_args()
+    given.output.mkdir(parents=True, exist_ok=True)
+    if given.one:
+        if "PIN" in os.environ:
+            os.sched_setaffinity(0, {int(os.environ["PIN"])})
+        result = one(given.one, given.each, given.long)
+        (given.output / f"{given.one}.pickle").write_bytes(pickle.dumps(result))
+        return
+    waiting = [name for name in names() if any(word in name for word in given.only.split(","))]
+    spread([name for name in waiting if not (given.output / f"{name}.pickle").exists()], given)
+    outcome = judged(given.output)
+    every = list(itertools.chain(*(rows for rows in outcome.values() if isinstance(rows, list))))
+    holds = bool(every) and all(row["verdict"] == "holds" for row in every)
+    table({column: [row[column][:60] for row in every] for column in ("verdict", "claim", "seen")})
+    report("What the paper says of Figures 1 and 2 holds", outcome, holds)
+
+
+if __name__ == "__main__":
+    main()

@@ -13,7 +13,7 @@ import numpy as np
 from thalweg.arguments import flag, instance, number, one_of, whole
 from thalweg.codec import storable
 from thalweg.descent.steps import Polynomial, as_step
-from thalweg.kernels import Gaussian, kernel_or_class
+from thalweg.kernels import Gaussian, Matern12, Matern32, Matern52, kernel_or_class
 from thalweg.machines.coordinates import FEATURES, Coordinates
 from thalweg.machines.losses import Loss
 from thalweg.machines.rules import Capped, Checked, New, Rule, Uniform
@@ -226,6 +226,12 @@ class CDSG(DSG):
         return Checked(self.stretch)
 
 
+FAMILIES = (Gaussian, Matern52, Matern32, Matern12)
+"""What is chosen from where no kernel is given: from the smoothest functions to the roughest."""
+
+METRICS = ("auto", "none", "diagonal")
+"""What ``metric`` may be."""
+
 METHODS: dict[str, type[Method]] = {"auto": Auto, "dsg": DSG, "udsg": UDSG, "cdsg": CDSG}
 """The methods that have a word."""
 
@@ -239,11 +245,15 @@ class Settings:
     loss
         A loss that fits the targets.
     kernel
-        A kernel, or a class of them whose lengthscale is ``bandwidth`` times the median distance between rows.
+        A kernel, or a class of them whose lengthscale is ``bandwidth`` times the median distance between rows; None
+        lets rows left out choose among the :attr:`families`.
     bandwidth, alpha
         That multiplier, and the ridge of Σ ℓ + alpha/2·‖f‖². "auto" searches for them by leaving rows out in turn, with
         more than ``block_size`` rows from there on a held-out slice. With fewer than 40 rows, and for the losses of
         margins with fewer than 2,000, they are ``plain_bandwidth`` and 0.01.
+    metric
+        "auto" learns units of the features from the slopes of a first fit, and keeps them where rows left out say so;
+        "diagonal" keeps them without asking, "none" does not learn any. For a kernel with a lengthscale it is "none".
     method, block_size, max_features
         A method or its word, the landmarks or frequencies in a block, and the most features of :class:`Auto`.
     passes
@@ -259,8 +269,9 @@ class Settings:
     """
 
     loss: Loss
-    kernel: Any = Gaussian
+    kernel: Any = None
     bandwidth: float | str = "auto"
+    metric: str = "auto"
     alpha: float | str = "auto"
     method: Any = "auto"
     block_size: int = 2048
@@ -271,7 +282,9 @@ class Settings:
 
     def __post_init__(self) -> None:
         instance("loss", self.loss, Loss, "SquaredLoss()")
-        object.__setattr__(self, "kernel", kernel_or_class(self.kernel, stationary=True))
+        if self.kernel is not None:
+            object.__setattr__(self, "kernel", kernel_or_class(self.kernel, stationary=True))
+        one_of("metric", self.metric, METRICS)
         for name in ("bandwidth", "alpha"):
             value = getattr(self, name)
             if not (isinstance(value, str) and value == "auto"):
@@ -282,3 +295,8 @@ class Settings:
             whole("passes", self.passes)
         if not isinstance(self.method, Method):
             object.__setattr__(self, "method", METHODS[one_of("method", self.method, METHODS)]())
+
+    @property
+    def families(self) -> tuple[Any, ...]:
+        """What kernel there may be: the one given, or one of four families."""
+        return FAMILIES if self.kernel is None else (self.kernel,)

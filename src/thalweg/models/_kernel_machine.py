@@ -13,7 +13,7 @@ from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from thalweg import machines
-from thalweg.kernels import Gaussian, Kernel
+from thalweg.kernels import Kernel
 from thalweg.machines.losses import Loss
 from thalweg.machines.methods import METHODS, Method, Settings
 from thalweg.machines.rows import Rows
@@ -134,7 +134,7 @@ class KernelMachine(Storable):
         alike = ("bandwidth", "alpha", "method", "block_size", "max_features")
         return Settings(
             loss=self._loss(),
-            kernel=self.kernel or Gaussian,
+            kernel=self.kernel,
             passes=self.max_iter,
             plain_bandwidth=self._plain_bandwidth,
             progress=bool(self.verbose),

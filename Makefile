@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed
 DOCS_STAMP := $(VENV)/.installed-docs
 BENCH_STAMP := $(VENV)/.installed-bench
 
-.PHONY: install demo test test-slow test-all proofs lint docs bench clean
+.PHONY: install demo test test-slow test-dear test-all lint docs bench clean
 
 install: $(STAMP)
 
@@ -36,9 +36,9 @@ test: $(STAMP)
 test-slow: $(STAMP)
 	$(PYTEST) -m slow
 
-# The slow tests of the mathematics and the pages of the guide, without the slow tests of the estimators.
-proofs: $(STAMP)
-	$(PYTEST) -m slow docs $(addprefix tests/,descent oracles kernels spectral gaussian machines processes)
+# What `make test` leaves out for its time alone (tests/dear_cases.txt); CI runs it.
+test-dear: $(STAMP)
+	$(PYTEST) -m dear
 
 test-all: test test-slow
 

@@ -26,6 +26,8 @@ class Method:
 
     Parameters
     ----------
+    block_size
+        Landmarks or frequencies in a block. Up to so many rows are solved in float64.
     features
         "landmarks" (training rows), or a kind of random frequencies: "random", "orthogonal", "quasi".
     batch_size
@@ -46,6 +48,7 @@ class Method:
     (True, True)
     """
 
+    block_size: int = 2048
     features: str = "random"
     batch_size: int | None = None
     step: Any = None
@@ -57,6 +60,7 @@ class Method:
     """Whether the number of features has a limit."""
 
     def __post_init__(self) -> None:
+        whole(self._name("block_size"), self.block_size)
         one_of(self._name("features"), self.features, FEATURES)
         if self.batch_size is not None:
             whole(self._name("batch_size"), self.batch_size)
@@ -249,13 +253,13 @@ class Settings:
         lets rows left out choose among the :attr:`families`.
     bandwidth, alpha
         That multiplier, and the ridge of Σ ℓ + alpha/2·‖f‖². "auto" searches for them by leaving rows out in turn, with
-        more than ``block_size`` rows from there on a held-out slice. With fewer than 40 rows, and for the losses of
+        more rows than a block has from there on a held-out slice. With fewer than 40 rows, and for the losses of
         margins with fewer than 2,000, they are ``plain_bandwidth`` and 0.01.
     metric
         "auto" learns units of the features from the slopes of a first fit, and keeps them where rows left out say so;
         "diagonal" keeps them without asking, "none" does not learn any. For a kernel with a lengthscale it is "none".
-    method, block_size, max_features
-        A method or its word, the landmarks or frequencies in a block, and the most features of :class:`Auto`.
+    method, max_features
+        A method or its word, and the most features of :class:`Auto`.
     passes
         Passes over the data. None means one for more than 20,000 rows, else up to ten.
     progress
@@ -274,7 +278,6 @@ class Settings:
     metric: str = "auto"
     alpha: float | str = "auto"
     method: Any = "auto"
-    block_size: int = 2048
     max_features: int = 65_536
     passes: int | None = None
     plain_bandwidth: float = 1.0
@@ -289,12 +292,16 @@ class Settings:
             value = getattr(self, name)
             if not (isinstance(value, str) and value == "auto"):
                 number(name, value, above=0)
-        whole("block_size", self.block_size)
         whole("max_features", self.max_features)
         if self.passes is not None:
             whole("passes", self.passes)
         if not isinstance(self.method, Method):
             object.__setattr__(self, "method", METHODS[one_of("method", self.method, METHODS)]())
+
+    @property
+    def block_size(self) -> int:
+        """Landmarks or frequencies in a block."""
+        return int(self.method.block_size)
 
     @property
     def families(self) -> tuple[Any, ...]:

@@ -107,9 +107,10 @@ def _round(
     assert best is not None
     fitted = kernel(best.times, median)
     mean, dual = _fitted(half, fitted, best.ridge)
-    off = mean + np.asarray(fitted(jnp.asarray(seen.x[others] / unit), jnp.asarray(half.x))) @ dual - seen.targets[others]
+    between = np.asarray(fitted(jnp.asarray(seen.x[others] / unit), jnp.asarray(half.x)))
+    off = mean + between @ dual - seen.targets[others]
     errors = seen.weights[others] * np.sum(off**2, axis=1)
-    slopes = np.sqrt(np.asarray(_mean_squared_slopes(fitted, half.x, dual, half.weights))) / unit
+    slopes = np.sqrt(np.asarray(mean_squared_slopes(fitted, half.x, dual, half.weights))) / unit
     spread = np.std(seen.x, axis=0)
     varies = spread > seen.rounding
     matters = np.where(varies, slopes * spread, 0)
@@ -133,7 +134,7 @@ def _fitted(half: Sample, kernel: Kernel, ridge: float) -> tuple[np.ndarray, np.
 
 
 @jax.jit
-def _mean_squared_slopes(
+def mean_squared_slopes(
     kernel: Kernel, x: Float[Array, "n d"], dual: Float[Array, "n outputs"], weights: Float[Array, " n"]
 ) -> Float[Array, " d"]:
     """Σ_c mean_i (∂f_c(x_i)/∂x_ij)², for f_c = Σ_i dual_ic·k(·, x_i)."""

@@ -27,6 +27,8 @@ _WORTH = 0.01
 _FEW = 160
 # Multipliers that are tried when each row is left out in turn.
 _MULTIPLIERS = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0)
+# Up to how many times that of the smoothest.
+_ROUGHER = 4.0
 # The directions that the search on a slice tries in turn, as factors of the multiplier and of the ridge; it goes on in
 # a direction as long as that helps. A narrower kernel often needs a larger ridge.
 _DIRECTIONS = ((0.5, 1.0), (0.5, 10.0), (2.0, 1.0), (1.0, 10.0), (1.0, 0.1), (0.5**0.5, 1.0), (2**0.5, 1.0))
@@ -115,8 +117,15 @@ def _compared(seen: Sample, unit: Any, families: Sequence[Any], several: Sequenc
     """What each family leaves on rows left out, the best first; nothing where they are too few."""
     seen = seen.in_unit(unit)
     median = seen.median()
-    found = [(left_out(seen, several, partial(_multiple, family, median)), family) for family in families]
-    return sorted([(one, family) for one, family in found if one is not None], key=lambda pair: pair[0].errors)
+    ranked: _Ranked = []
+    for family in families:
+        # A rougher kernel wants a longer lengthscale.
+        tried = [t for t in several if 1 <= t / ranked[0][0].times <= _ROUGHER] if ranked else several
+        found = left_out(seen, tried, partial(_multiple, family, median))
+        if found is None:
+            return []
+        ranked.append((found, family))
+    return sorted(ranked, key=lambda pair: pair[0].errors)
 
 
 def _multiple(family: Any, median: float, times: float) -> Kernel:

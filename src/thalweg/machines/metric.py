@@ -15,8 +15,10 @@ import numpy as np
 from jaxtyping import Array, Float
 from scipy.linalg import solve
 
+from thalweg.compiling import quick_jit
 from thalweg.kernels import Kernel
-from thalweg.machines.folds import FEWEST, Sample, left_out
+from thalweg.machines.folds import FEWEST, Sample, kernel_matrix, left_out
+from thalweg.padding import padded, padded_size
 from thalweg.threads import enough_threads
 
 _ROUNDS = 5
@@ -28,6 +30,9 @@ _MOST_FEATURES = 2000
 _SURE = 2.0
 # A feature that hardly matters still counts so much beside the one that matters most: a later round can bring it back.
 _LEAST = 1e-3
+
+# Rows of a half are padded to a multiple of this.
+_GRAIN = 64
 
 KernelOf = Callable[[float, Any], Kernel]
 """A kernel for a multiplier and the median distance."""
@@ -67,17 +72,19 @@ def learned_unit(
     order = np.random.default_rng(0).permutation(len(seen.x))
     halves = order[::2][:_HALF], order[1::2][:_HALF]
     units = [np.broadcast_to(np.asarray(unit, float), seen.x.shape[1:])] * 2
+    tried = [multipliers] * 2
     told: list[tuple[float, np.ndarray, list[np.ndarray]]] = []
     while len(told) <= _ROUNDS:
         rounds = [
-            _round(seen, these, others, its_unit, multipliers, kernel)
-            for these, others, its_unit in zip(halves, halves[::-1], units, strict=True)
+            _round(seen, these, others, its_unit, several, kernel)
+            for these, others, its_unit, several in zip(halves, halves[::-1], units, tried, strict=True)
         ]
         errors = np.concatenate([one.errors for one in rounds])
         told.append((float(np.mean(errors)), errors, units))
         if len(told) > 1 and told[-1][0] >= told[-2][0]:
             break
         units = [one.unit for one in rounds]
+        tried = [[times for times in multipliers if 0.4 < times / one.times < 2.5] for one in rounds]
     _, errors, units = min(told[1:], key=lambda one: one[0])
     gained = told[0][1] - errors
     if not always and np.mean(gained) <= _SURE * np.std(gained) / len(gained) ** 0.5:
@@ -88,6 +95,8 @@ def learned_unit(
 class _Round(NamedTuple):
     errors: np.ndarray
     """Squared, of each row of the other half."""
+    times: float
+    """The multiplier."""
     unit: np.ndarray
     """For the next round."""
 
@@ -107,16 +116,18 @@ def _round(
     assert best is not None
     fitted = kernel(best.times, median)
     mean, dual = _fitted(half, fitted, best.ridge)
-    between = np.asarray(fitted(jnp.asarray(seen.x[others] / unit), jnp.asarray(half.x)))
-    off = mean + between @ dual - seen.targets[others]
+    off = mean + kernel_matrix(fitted, seen.x[others] / unit, half.x) @ dual - seen.targets[others]
     errors = seen.weights[others] * np.sum(off**2, axis=1)
-    slopes = np.sqrt(np.asarray(mean_squared_slopes(fitted, half.x, dual, half.weights))) / unit
+    room = padded_size(len(these), _GRAIN)
+    squares = mean_squared_slopes(fitted, *(padded(part, room) for part in (half.x, dual, half.weights)))
+    slopes = np.sqrt(np.asarray(squares)) / unit
     spread = np.std(seen.x, axis=0)
     varies = spread > seen.rounding
     matters = np.where(varies, slopes * spread, 0)
     if not (np.all(np.isfinite(matters)) and np.max(matters) > 0):
-        return _Round(errors, unit)
-    return _Round(errors, np.where(varies, spread, 1.0) / np.maximum(matters / np.max(matters), _LEAST))
+        return _Round(errors, best.times, unit)
+    following = np.where(varies, spread, 1.0) / np.maximum(matters / np.max(matters), _LEAST)
+    return _Round(errors, best.times, following)
 
 
 def _part(seen: Sample, chosen: np.ndarray) -> Sample:
@@ -127,13 +138,13 @@ def _fitted(half: Sample, kernel: Kernel, ridge: float) -> tuple[np.ndarray, np.
     """The mean of the targets, and the coefficients of the kernel ridge regression of what is left."""
     root = np.sqrt(half.weights)[:, None]
     mean = np.average(half.targets, axis=0, weights=half.weights)
-    matrix = root * np.asarray(kernel(jnp.asarray(half.x)), np.float64) * root.T
+    matrix = root * kernel_matrix(kernel, half.x) * root.T
     with enough_threads(len(matrix)):
         dual = solve(matrix + ridge * np.eye(len(matrix)), root * (half.targets - mean), assume_a="pos")
     return mean, root * dual
 
 
-@jax.jit
+@quick_jit(lambda kernel, x, dual, weights: len(x) < _GRAIN**2, tuned=False)
 def mean_squared_slopes(
     kernel: Kernel, x: Float[Array, "n d"], dual: Float[Array, "n outputs"], weights: Float[Array, " n"]
 ) -> Float[Array, " d"]:

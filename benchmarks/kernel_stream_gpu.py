@@ -19,6 +19,7 @@ from benchmarks._common import report, table
 from benchmarks._deformed_digits import DeformedDigits
 from benchmarks._digits import images
 from thalweg import KernelClassifier
+from thalweg.kernels import Gaussian
 from thalweg.machines import Auto
 
 ROWS, BATCH, COMPONENTS = 8_100_000, 65_536, 100
@@ -29,11 +30,12 @@ ERROR = 0.008
 
 def machine(bandwidth: float, features: int) -> KernelClassifier:
     return KernelClassifier(
+        Gaussian,
         bandwidth=bandwidth,
+        metric="none",
         loss="squared",
         alpha=0.1,
-        method=Auto(batch_size=16_384),
-        block_size=4096,
+        method=Auto(batch_size=16_384, block_size=4096),
         max_features=features,
         random_state=0,
     )

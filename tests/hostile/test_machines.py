@@ -35,10 +35,10 @@ N = 48
 X = np.random.default_rng(0).normal(size=(N, 3))
 Y = (X[:, 0] > 0).astype(int)
 T = X[:, 0] + np.sin(X[:, 1])
-PARTS = {"kernel": Gaussian(2.0), "alpha": 0.1, "block_size": 64, "random_state": 0}
+PARTS = {"kernel": Gaussian(2.0), "alpha": 0.1, "method": Auto(block_size=64), "random_state": 0}
 BOTH = (TypeError, ValueError)
 ROWS = Rows(X, T[:, None], np.ones(N))
-SQUARES = Settings(loss=SquaredLoss(), kernel=Gaussian(2.0), alpha=0.1, block_size=64)
+SQUARES = Settings(loss=SquaredLoss(), kernel=Gaussian(2.0), alpha=0.1, method=Auto(block_size=64))
 
 
 def kc(x=X, y=Y, weights=None, **options):
@@ -151,7 +151,7 @@ FEATURES = [
     ("all columns constant", lambda: finite(kr(np.ones((N, 3)), kernel=None, alpha="auto").predict(X)), True, ""),
     ("one row", lambda: np.allclose(KernelRegressor().fit([[1.0]], [5.0]).predict([[1.0], [9.0]]), 5), True, ""),
     ("two rows", lambda: KernelClassifier().fit([[0.0], [1.0]], [0, 1]).predict([[0.0], [1.0]]).tolist() == [0, 1], True, ""),
-    ("rows twice are weights of two", lambda: np.allclose(kr(np.tile(X, (2, 1)), np.tile(T, 2), block_size=128).predict(X), kr(weights=np.full(N, 2.0)).predict(X), atol=1e-6), True, ""),
+    ("rows twice are weights of two", lambda: np.allclose(kr(np.tile(X, (2, 1)), np.tile(T, 2), method=Auto(block_size=128)).predict(X), kr(weights=np.full(N, 2.0)).predict(X), atol=1e-6), True, ""),
     ("far from the origin", lambda: np.allclose(kr(X + 1e9).predict(X + 1e9), VALUES, atol=1e-5), True, ""),
 ]  # fmt: skip
 
@@ -212,8 +212,8 @@ PARAMETERS = [
     ("a loss that is a class", lambda: kr(loss=HuberLoss), ValueError, "'loss' parameter of KernelRegressor"),
     ("a method by a wrong name", lambda: kc(method="sgd"), ValueError, "'method' parameter .* Got 'sgd'"),
     ("a method that is a class", lambda: kr(method=DSG), ValueError, "'method' parameter"),
-    ("blocks of no rows", lambda: kc(block_size=0), ValueError, "'block_size' parameter .* Got 0"),
-    ("blocks of one row", lambda: good(kr(block_size=1, alpha=0.01, max_iter=3)), True, ""),
+    ("blocks of no rows", lambda: kc(method=Auto(block_size=0)), ValueError, "block_size of Auto must be .* found 0"),
+    ("blocks of one row", lambda: good(kr(method=Auto(block_size=1), alpha=0.01, max_iter=3)), True, ""),
     ("features of a half", lambda: kr(max_features=0.5), ValueError, "'max_features' parameter .* Got 0.5"),
     ("passes of zero", lambda: kc(max_iter=0), ValueError, "'max_iter' parameter .* Got 0"),
     ("a seed that is a word", lambda: kc(random_state="a"), ValueError, "'random_state' parameter .* Got 'a'"),
@@ -243,7 +243,7 @@ METHODS = [
     ("a width of zero", lambda: HuberLoss(0), ValueError, "width of HuberLoss .* found 0"),
     ("settings without a loss", lambda: Settings(loss="squared"), TypeError, "loss must be a Loss .* found 'squared'"),
     ("settings with a wrong kernel", lambda: Settings(loss=SquaredLoss(), kernel=int), TypeError, "kernel must be .* found"),
-    ("settings with a bool", lambda: Settings(loss=SquaredLoss(), block_size=True), TypeError, "block_size must be .* True"),
+    ("settings with a bool", lambda: Settings(loss=SquaredLoss(), max_features=True), TypeError, "max_features must be .* True"),
     ("settings of half a pass", lambda: Settings(loss=SquaredLoss(), passes=0.5), TypeError, "passes must be .* 0.5"),
     ("fit of rows", lambda: np.allclose(fit(ROWS, SQUARES, 0).predict(X[:2]).shape, (2, 1)), True, ""),
     ("learn beyond the range of numbers", lambda: learn(replace(ROWS, targets=np.where(ROWS.targets > 0, 3e38, -3e38)), SQUARES, 0), ValueError, "values beyond the range of numbers"),

@@ -12,8 +12,8 @@ from thalweg.machines import Auto, HuberLoss, Rows, Settings, SquaredLoss, fit, 
 rng = np.random.default_rng(0)
 X = rng.normal(size=(40, 2))
 ROWS = Rows(X, np.sin(2 * X[:, :1]) + X[:, 1:], rng.uniform(0.5, 2.0, size=40), scale=np.array([10.0]))
-SETTINGS = Settings(loss=SquaredLoss(), kernel=Gaussian(0.8), alpha=0.3, block_size=64)
-SEVERAL = replace(SETTINGS, block_size=16, method=Auto(early_stopping=True, validation_fraction=0.25), passes=3)
+SETTINGS = Settings(loss=SquaredLoss(), kernel=Gaussian(0.8), alpha=0.3, method=Auto(block_size=64))
+SEVERAL = replace(SETTINGS, method=Auto(block_size=16, early_stopping=True, validation_fraction=0.25), passes=3)
 
 
 @pytest.fixture(scope="module")

@@ -17,8 +17,8 @@ ROWS = Rows(X, np.sin(2 * X[:, :1]) + X[:, 1:], rng.uniform(0.5, 2.0, size=80))
 
 
 def learner(limit):
-    method = Auto(tol=1e-12, batch_size=16, step=0.5)
-    settings = Settings(loss=SquaredLoss(), method=method, block_size=SIZE, max_features=limit * SIZE)
+    method = Auto(tol=1e-12, batch_size=16, step=0.5, block_size=SIZE)
+    settings = Settings(loss=SquaredLoss(), method=method, max_features=limit * SIZE)
     return start(settings, Gaussian(0.8), D, 1, None, 0, jnp.float64)
 
 

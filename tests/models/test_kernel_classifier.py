@@ -18,7 +18,7 @@ from thalweg.machines.fitting import default_passes
 from thalweg.machines.learners import LandmarkLearner, Learner
 
 # A small machine: five blocks of landmarks, or of frequencies, in float32.
-SMALL = {"kernel": Gaussian(0.5), "alpha": 0.1, "block_size": 16, "random_state": 0}
+SMALL = {"kernel": Gaussian(0.5), "alpha": 0.1, "method": Auto(block_size=16), "random_state": 0}
 
 
 @pytest.fixture(scope="module")
@@ -58,7 +58,7 @@ METHODS = [
 @pytest.mark.parametrize(("method", "features", "accuracy"), METHODS)
 def test_every_method_learns_digits(digits, method, features, accuracy):
     X, y, new, labels = digits
-    model = KernelClassifier(method=method(features=features), block_size=128, random_state=0, max_iter=5)
+    model = KernelClassifier(method=method(features=features, block_size=128), random_state=0, max_iter=5)
     assert model.fit(X, y).score(new, labels) > accuracy
     assert model.n_iter_ == len(model.history_) == 5
     probabilities = model.predict_proba(new)
@@ -68,11 +68,11 @@ def test_every_method_learns_digits(digits, method, features, accuracy):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("loss", ["logistic", "hinge", "squared_hinge", "squared"])
-@pytest.mark.parametrize("method", ["auto", "dsg"])
+@pytest.mark.parametrize("method", [Auto, DSG])
 def test_every_loss_learns_digits(digits, loss, method):
     X, y, new, labels = digits
-    model = KernelClassifier(loss=loss, method=method, block_size=128, random_state=0).fit(X, y)
-    assert model.score(new, labels) > (0.955 if method == "auto" else 0.93)
+    model = KernelClassifier(loss=loss, method=method(block_size=128), random_state=0).fit(X, y)
+    assert model.score(new, labels) > (0.955 if method is Auto else 0.93)
     assert model.decision_function(new).shape == (len(new), 10)
 
 
@@ -80,7 +80,7 @@ def test_every_loss_learns_digits(digits, loss, method):
 def test_the_default_beats_plain_steps(digits):
     X, y, new, labels = digits
     default = KernelClassifier(random_state=0).fit(X, y)
-    plain = KernelClassifier(method=DSG(precondition=False), block_size=128, random_state=0).fit(X, y)
+    plain = KernelClassifier(method=DSG(precondition=False, block_size=128), random_state=0).fit(X, y)
     assert default.score(new, labels) > 0.955
     assert 0.7 < plain.score(new, labels) < default.score(new, labels)
 
@@ -137,7 +137,7 @@ def test_labels_of_any_kind(moons):
 
 def test_the_same_seed_gives_the_same_model(moons):
     X, y = moons
-    options = SMALL | {"method": UDSG(batch_size=32), "max_iter": 2}
+    options = SMALL | {"method": UDSG(batch_size=32, block_size=16), "max_iter": 2}
     first, again = (KernelClassifier(**options).fit(X, y).decision_function(X) for _ in range(2))
     other = KernelClassifier(**options | {"random_state": 1}).fit(X, y).decision_function(X)
     np.testing.assert_array_equal(first, again)
@@ -149,9 +149,10 @@ def test_the_same_seed_gives_the_same_model(moons):
 @pytest.mark.slow
 def test_kept_frequencies_are_those_made_anew(moons):
     X, y = moons
-    options = SMALL | {"max_iter": 2}
-    anew = KernelClassifier(**options, method=UDSG(batch_size=32)).fit(X, y).decision_function(X)
-    kept = KernelClassifier(**options, method=UDSG(batch_size=32, keep_frequencies=True)).fit(X, y)
+    options = SMALL | {"max_iter": 2, "method": UDSG(batch_size=32, block_size=16)}
+    anew = KernelClassifier(**options).fit(X, y).decision_function(X)
+    keeping = UDSG(batch_size=32, block_size=16, keep_frequencies=True)
+    kept = KernelClassifier(**options | {"method": keeping}).fit(X, y)
     assert kept._machine.learner.expansion.blocks.shape[1:] == (16, 2)
     np.testing.assert_allclose(kept.decision_function(X), anew, atol=1e-5)
 
@@ -195,7 +196,13 @@ def test_a_memory_map_is_read_batch_by_batch(tmp_path):
     X = rng.normal(size=(30_000, 40))
     y = (X[:, 0] > 0).astype(int)
     np.save(tmp_path / "X.npy", X)
-    options = {"kernel": Gaussian(6.0), "alpha": 0.1, "block_size": 32, "max_features": 64, "random_state": 0}
+    options = {
+        "kernel": Gaussian(6.0),
+        "alpha": 0.1,
+        "method": Auto(block_size=32),
+        "max_features": 64,
+        "random_state": 0,
+    }
     weights = np.ones(len(y))
     weights[::100] = 0
     expected = KernelClassifier(**options).fit(X, y, sample_weight=weights).decision_function(X[:2000])
@@ -243,7 +250,7 @@ def test_a_class_may_come_late():
 @pytest.mark.slow
 def test_a_fit_forgets_unless_it_starts_warm(moons):
     X, y = moons
-    options = SMALL | {"method": DSG(batch_size=32), "max_iter": 2}
+    options = SMALL | {"method": DSG(batch_size=32, block_size=16), "max_iter": 2}
     once = KernelClassifier(**options).fit(X, y)
     first = once.decision_function(X)
     np.testing.assert_array_equal(once.fit(X, y).decision_function(X), first)
@@ -269,7 +276,7 @@ def spoil_later_passes(monkeypatch, kind):
 
 def test_early_stopping_returns_to_the_best_pass(moons, monkeypatch):
     X, y = moons
-    options = SMALL | {"method": Auto(early_stopping=True, validation_fraction=0.2)}
+    options = SMALL | {"method": Auto(block_size=16, early_stopping=True, validation_fraction=0.2)}
     best = KernelClassifier(**options, max_iter=1).fit(X, y)
     spoil_later_passes(monkeypatch, LandmarkLearner)
     model = KernelClassifier(**options, max_iter=9).fit(X, y)
@@ -279,7 +286,7 @@ def test_early_stopping_returns_to_the_best_pass(moons, monkeypatch):
     np.testing.assert_array_equal(model.decision_function(X), best.decision_function(X))
     assert 0 <= model.history_[0]["held_out_score"] < 0.3
     # Without it the last pass stays.
-    last = KernelClassifier(**SMALL, method=Auto(early_stopping=False), max_iter=3).fit(X, y)
+    last = KernelClassifier(**SMALL | {"method": Auto(block_size=16, early_stopping=False)}, max_iter=3).fit(X, y)
     assert last.n_iter_ == 3
     assert "held_out_loss" not in last.history_[0]
     assert np.mean(last.predict(X) == y) != np.mean(best.predict(X) == y)
@@ -305,7 +312,7 @@ def test_an_interrupted_fit_keeps_the_passes_it_made(moons, monkeypatch):
 @pytest.mark.parametrize("when", ["in the first pass", "in the second pass"])
 def test_an_interrupted_fit_keeps_what_it_has_learned(moons, monkeypatch, when):
     X, y = moons
-    options = SMALL | {"method": DSG(batch_size=16)}
+    options = SMALL | {"method": DSG(batch_size=16, block_size=16)}
     whole = KernelClassifier(**options, max_iter=1).fit(X, y).decision_function(X)
     steps = Learner._steps
 
@@ -370,7 +377,8 @@ def test_lengthscale_and_ridge_are_searched_where_there_are_rows_enough(digits):
     jittered = X[rows] + 0.1 * rng.normal(size=(3000, 64))
     noisy = np.where(rng.uniform(size=3000) < 0.3, rng.integers(0, 10, size=3000), y[rows])
     clean_model, noisy_model = (
-        KernelClassifier(block_size=512, random_state=0).fit(jittered, labels) for labels in (y[rows], noisy)
+        KernelClassifier(method=Auto(block_size=512), random_state=0).fit(jittered, labels)
+        for labels in (y[rows], noisy)
     )
     assert noisy_model.alpha_ > clean_model.alpha_
     assert noisy_model.score(new, labels) > 0.8
@@ -398,7 +406,7 @@ def test_progress_is_shown_on_demand(moons, capsys):
 def test_no_more_features_than_asked_for(features, limit):
     X, y = make_moons(60, noise=0.2, random_state=0)
     model = KernelClassifier(
-        Gaussian(0.5), max_features=limit, method=Auto(features=features), block_size=32, random_state=0
+        Gaussian(0.5), max_features=limit, method=Auto(features=features, block_size=32), random_state=0
     )
     assert 0 < model.fit(X, y).n_features_used_ <= limit
     assert 0 < model.partial_fit(X, y).n_features_used_ <= limit
@@ -418,7 +426,7 @@ def test_an_interrupted_search_keeps_the_best_it_tried(monkeypatch):
     monkeypatch.setattr(Learner, "judged", interrupted)
     message = "interrupted in the search for a lengthscale and a ridge: .* has learned from 500 of 2001 rows"
     for act in ("fit", "partial_fit"):
-        model, count = KernelClassifier(random_state=0, block_size=512), iter(range(9))
+        model, count = KernelClassifier(random_state=0, method=Auto(block_size=512)), iter(range(9))
         with pytest.warns(UserWarning, match=message) as caught:
             getattr(model, act)(X, y)
         assert caught[0].filename == __file__

@@ -8,14 +8,14 @@ from sklearn.exceptions import NotFittedError
 
 from thalweg import KernelClassifier, KernelRegressor
 from thalweg.kernels import Gaussian, Linear
-from thalweg.machines import DSG, QuantileLoss
+from thalweg.machines import DSG, Auto, QuantileLoss
 
 rng = np.random.default_rng(0)
 N = 60
 X = rng.normal(size=(N, 3))
 Y = (X[:, 0] > 0).astype(int)
 T = np.sin(X[:, 0])
-PARTS = {"kernel": Gaussian(1.0), "alpha": 0.1, "block_size": 64, "random_state": 0}
+PARTS = {"kernel": Gaussian(1.0), "alpha": 0.1, "method": Auto(block_size=64), "random_state": 0}
 
 
 def broken(value):
@@ -202,10 +202,7 @@ WORDS = {
     "loss": [(bad, "The 'loss' parameter of Kernel.* must be a str among ") for bad in ("log", None, [])],
     "alpha": [(bad, NUMBER.format("alpha")) for bad in ("x", 0, -1.0, None, np.nan)],
     "method": [(bad, "The 'method' parameter of Kernel.* must be a str among ") for bad in ("sgd", None, DSG)],
-    "block_size": [
-        *((bad, COUNT.format("block_size")) for bad in (0, 2.5, "a", None)),
-        (True, "block_size must be a whole number of at least 1, found True"),
-    ],
+    "metric": [(bad, "The 'metric' parameter of Kernel.* must be a str among ") for bad in ("euclidean", None)],
     "max_features": [(bad, COUNT.format("max_features")) for bad in (0, None)],
     "max_iter": [(bad, "The 'max_iter' parameter of Kernel.* must be None or an int") for bad in (0, 1.5, "a")],
     "warm_start": [("x", "The 'warm_start' parameter of Kernel.* must be an instance of 'bool'")],
@@ -239,7 +236,7 @@ def test_every_parameter_is_checked():
     ("options", "message"),
     [
         (
-            {"method": DSG(features="landmarks", batch_size=8)},
+            {"method": DSG(features="landmarks", batch_size=8, block_size=64)},
             "batch_size must be at least block_size=64 with features='landmarks', .* found 8",
         ),
         ({"kernel": Gaussian(np.ones(2))}, "X has 3 features and the kernel 2 lengthscales"),

@@ -13,22 +13,23 @@ from thalweg.machines import CDSG, DSG, UDSG, Auto, QuantileLoss
 
 X, Y = make_moons(80, noise=0.2, random_state=0)
 T = np.stack([np.sin(X[:, 0]), X[:, 1]], axis=1)
-SMALL = {"kernel": Gaussian(0.5), "alpha": 0.1, "block_size": 16, "random_state": 0, "max_iter": 2}
+SMALL = {"kernel": Gaussian(0.5), "alpha": 0.1, "method": Auto(block_size=16), "random_state": 0, "max_iter": 2}
 slow = lambda *values: pytest.param(*values, marks=pytest.mark.slow)
 WORDS = np.array(["no", "yes"])[Y]
+by = lambda method, kind=KernelClassifier, **options: kind(
+    **SMALL | {"method": method(batch_size=32, block_size=16, **options)}
+)
 FITTED = {
     "landmarks": lambda: KernelClassifier(**SMALL).fit(X, Y),
     "one block": lambda: KernelClassifier(Matern32, class_weight={"no": 2.0}, bandwidth=0.7).fit(X, WORDS),
     "stream": lambda: KernelRegressor(**SMALL, loss=QuantileLoss(0.7)).partial_fit(X[:40], T[:40, 0]),
     "several targets": lambda: KernelRegressor(**SMALL).fit(X, T),
-    "dsg": lambda: KernelClassifier(**SMALL, method=DSG(batch_size=32)).fit(X, Y),
-    "udsg": lambda: KernelClassifier(**SMALL, method=UDSG(periods=(2, 1), batch_size=32)).fit(X, Y),
-    "kept": lambda: KernelClassifier(**SMALL, method=UDSG(keep_frequencies=True, batch_size=32)).fit(X, Y),
-    "cdsg": lambda: KernelClassifier(**SMALL, method=CDSG(step=0.3, batch_size=32), loss="hinge").fit(X, Y),
-    "cdsg landmarks": lambda: KernelRegressor(**SMALL, method=CDSG(features="landmarks", batch_size=32)).fit(X, T),
-    "capped": lambda: KernelClassifier(**SMALL, max_features=64, method=Auto(features="quasi", batch_size=32)).fit(
-        X, Y
-    ),
+    "dsg": lambda: by(DSG).fit(X, Y),
+    "udsg": lambda: by(UDSG, periods=(2, 1)).fit(X, Y),
+    "kept": lambda: by(UDSG, keep_frequencies=True).fit(X, Y),
+    "cdsg": lambda: by(CDSG, step=0.3).set_params(loss="hinge").fit(X, Y),
+    "cdsg landmarks": lambda: by(CDSG, KernelRegressor, features="landmarks").fit(X, T),
+    "capped": lambda: by(Auto, features="quasi").set_params(max_features=64).fit(X, Y),
 }
 QUICK = ("landmarks",)
 

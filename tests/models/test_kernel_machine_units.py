@@ -9,9 +9,10 @@ from sklearn.model_selection import KFold, cross_val_score
 
 from thalweg import KernelClassifier, KernelRegressor, load
 from thalweg.kernels import Gaussian
+from thalweg.machines import CDSG, DSG, UDSG, Auto
 
 FAR = 1e8
-SMALL = {"bandwidth": 0.25, "alpha": 0.01, "block_size": 64, "random_state": 0, "max_iter": 3}
+SMALL = {"bandwidth": 0.25, "alpha": 0.01, "method": Auto(block_size=64), "random_state": 0, "max_iter": 3}
 X, LABELS = make_moons(300, noise=0.1, random_state=0)
 NEW, NEW_LABELS = make_moons(200, noise=0.1, random_state=1)
 VALUES, NEW_VALUES = np.sin(2 * X[:, 0]) + X[:, 1], np.sin(2 * NEW[:, 0]) + NEW[:, 1]
@@ -24,9 +25,9 @@ def in_a_stream(model, x, y):
 
 WAYS = {
     "many rows": lambda model, x, y: model.fit(x, y),
-    "one block": lambda model, x, y: model.set_params(block_size=2048).fit(x, y),
+    "one block": lambda model, x, y: model.set_params(method=Auto(block_size=2048)).fit(x, y),
     "stream": in_a_stream,
-    "frequencies": lambda model, x, y: model.set_params(method="dsg", max_iter=10).fit(x, y),
+    "frequencies": lambda model, x, y: model.set_params(method=DSG(block_size=64), max_iter=10).fit(x, y),
 }
 
 
@@ -78,11 +79,11 @@ def test_a_stream_whose_first_targets_are_not_like_the_rest_is_learned_as_well(l
     np.testing.assert_array_equal(*again)
 
 
-@pytest.mark.parametrize("method", ["dsg", *(pytest.param(w, marks=pytest.mark.slow) for w in ("udsg", "cdsg"))])
+@pytest.mark.parametrize("method", [DSG, *(pytest.param(w, marks=pytest.mark.slow) for w in (UDSG, CDSG))])
 def test_a_stream_of_random_features_follows_the_targets_as_well(method):
     """Issue 13, 5: what it had learned was off by the shift of the mean until it was learned anew."""
     y, new_y = 1e4 * VALUES + 1e5, 1e4 * NEW_VALUES + 1e5
-    parts = {"kernel": Gaussian(0.5), "alpha": 0.01, "block_size": 16, "method": method, "random_state": 0}
+    parts = {"kernel": Gaussian(0.5), "alpha": 0.01, "method": method(block_size=16), "random_state": 0}
     model = KernelRegressor(**parts).partial_fit(X[:1], y[:1])
     for part in np.tile(np.split(np.arange(len(X)), 3), (4, 1)):
         model.partial_fit(X[part], y[part])

@@ -56,7 +56,9 @@ def test_blocks_converge_to_kernel_ridge(curve):
     """Passes over blocks in float32, to the digits that float32 has."""
     X, y = curve
     exact = KernelRegressor(Gaussian(0.7), alpha=0.3).fit(X, y).predict(X)
-    model = KernelRegressor(Gaussian(0.7), alpha=0.3, block_size=16, max_iter=300, random_state=0).fit(X, y)
+    model = KernelRegressor(Gaussian(0.7), alpha=0.3, method=Auto(block_size=16), max_iter=300, random_state=0).fit(
+        X, y
+    )
     assert model.n_features_used_ == 60
     np.testing.assert_allclose(model.predict(X), exact, atol=0.02)
 
@@ -65,7 +67,7 @@ def test_blocks_converge_to_kernel_ridge(curve):
 def test_a_block_filled_by_calls_is_one_block(curve):
     """The first call sets the scale of the targets; after that, calls that fill one block are one call."""
     X, y = curve
-    options = {"kernel": Gaussian(0.7), "alpha": 0.3, "block_size": 64, "method": Auto(tol=1e-6)}
+    options = {"kernel": Gaussian(0.7), "alpha": 0.3, "method": Auto(block_size=64, tol=1e-6)}
     calls = KernelRegressor(**options).partial_fit(X[:20], y[:20])
     calls.partial_fit(X[20:30], y[20:30]).partial_fit(X[30:], y[30:])
     scale, mean = y[:20].std(), y[:20].mean()
@@ -161,7 +163,7 @@ def test_huber_losses_shrug_at_outliers(curve):
 def test_every_loss_learns_by_every_kind_of_step(method, features, loss):
     X, y = make_friedman1(1500, noise=0.5, random_state=0)
     model = KernelRegressor(
-        loss=loss, method=method(features=features), block_size=128, bandwidth=1.0, alpha=0.1, random_state=0
+        loss=loss, method=method(features=features, block_size=128), bandwidth=1.0, alpha=0.1, random_state=0
     )
     model.fit(X[:1000], y[:1000])
     assert model.score(X[1000:], y[1000:]) > 0.85

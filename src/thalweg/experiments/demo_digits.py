@@ -10,7 +10,7 @@ from sklearn.metrics import confusion_matrix
 from thalweg.experiments import plots
 from thalweg.experiments.registry import experiment
 from thalweg.experiments.section import Run
-from thalweg.machines import DSG
+from thalweg.machines import DSG, Auto
 from thalweg.models import KernelClassifier
 
 _TRAIN, _BLOCK, _BINS = 1200, 64, 8
@@ -45,10 +45,10 @@ def _growth(run: Run, X: np.ndarray, y: np.ndarray, new: np.ndarray, labels: np.
     often = [shuffle.permutation(len(X))[: 4 * _BLOCK] for _ in range(steps)]
     common: dict[str, Any] = {"bandwidth": 0.5, "alpha": 0.01, "random_state": run.seed}
     dsg = lambda precondition: KernelClassifier(
-        method=DSG(batch_size=4 * _BLOCK, precondition=precondition), block_size=_BLOCK // 2, **common
+        method=DSG(batch_size=4 * _BLOCK, block_size=_BLOCK // 2, precondition=precondition), **common
     )
     machines = {
-        "landmarks, each seen once": (KernelClassifier(block_size=_BLOCK, **common), once),
+        "landmarks, each seen once": (KernelClassifier(method=Auto(block_size=_BLOCK), **common), once),
         "DSG, preconditioned": (dsg(True), often),
         "DSG": (dsg(False), often),
     }

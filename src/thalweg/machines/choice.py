@@ -1,6 +1,6 @@
-"""Units, a lengthscale and a ridge for data at hand: by leaving out rows one by one, and by trial on a slice."""
+"""A family of kernels, units, a lengthscale and a ridge: by leaving out rows in turn, and by trial on a slice."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cache, partial
 from typing import Any, NamedTuple, cast
@@ -12,6 +12,7 @@ from thalweg.machines.folds import Found, Sample, left_out, sample
 from thalweg.machines.learners import Learner, in_precision, start
 from thalweg.machines.losses import HuberLoss, LogisticLoss, QuantileLoss, SoftmaxLoss
 from thalweg.machines.methods import Settings
+from thalweg.machines.metric import learned_unit
 from thalweg.machines.rows import Rows
 
 ENOUGH_ROWS = 2000
@@ -25,11 +26,15 @@ _WORTH = 0.01
 # So many rows left out are enough to choose units by.
 _FEW = 160
 # Multipliers that are tried when each row is left out in turn.
-_MULTIPLIERS = (0.25, 0.5, 1.0, 2.0, 4.0)
+_MULTIPLIERS = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0)
+# Up to how many times that of the smoothest.
+_ROUGHER = 4.0
 # The directions that the search on a slice tries in turn, as factors of the multiplier and of the ridge; it goes on in
 # a direction as long as that helps. A narrower kernel often needs a larger ridge.
 _DIRECTIONS = ((0.5, 1.0), (0.5, 10.0), (2.0, 1.0), (1.0, 10.0), (1.0, 0.1), (0.5**0.5, 1.0), (2**0.5, 1.0))
-_LIMITS = (1 / 32, 4.0), (1e-3, 100.0)
+_LIMITS = (1 / 32, 16.0), (1e-3, 100.0)
+# Families that begin on the slice.
+_FAMILIES_TRIED = 2
 # All trials together may cost about this part of what learning costs, the product of rows and features; one of a
 # quarter of few rows costs less than that.
 _PART_OF_COST, _TRIALS = 0.05, 9
@@ -41,9 +46,10 @@ _TRIAL_TOL = 0.01
 def choose(rows: Rows, settings: Settings, seed: int, dtype: Any) -> tuple[Kernel, float]:
     """Return a kernel and a ridge: those given, or the best on rows left out.
 
-    Of a class of kernels the lengthscale is a multiple of the median distance between rows, for features in one unit or
-    each in its own. Some hundred rows left out in turn say which; with many rows a search on a held-out slice goes on
-    from there, since the best lengthscale falls with the number of rows.
+    Where no kernel is given the family is chosen too. The lengthscale is a multiple of the median distance between
+    rows, for features in one unit, each in its own, or in units that were learned. Some hundred rows left out in turn
+    say which; with many rows a search on a held-out slice goes on from there with the two best families, since the
+    best lengthscale falls with the number of rows.
     """
     given, loss = isinstance(settings.kernel, Kernel), settings.loss
     search_kernel, search_alpha = not given and settings.bandwidth == "auto", settings.alpha == "auto"
@@ -52,41 +58,94 @@ def choose(rows: Rows, settings: Settings, seed: int, dtype: Any) -> tuple[Kerne
     alpha = float(settings.alpha) if not search_alpha else _PLAIN_ALPHA * (10 if many and loss.curvature >= 1 else 1)
     if given and not search_alpha:
         return in_precision(settings.kernel, dtype), alpha
-    several = _MULTIPLIERS if search_kernel else (times,)
-
-    def scaled(times: float, base: Any) -> Kernel:
-        kernel = settings.kernel
-        return in_precision(kernel if isinstance(kernel, Kernel) else kernel(lengthscale=times * base), dtype)
-
-    def tried(seen: Sample) -> tuple[Found | None, float]:
-        median = 1.0 if given else seen.median()
-        return left_out(seen, several, partial(scaled, base=median)), median
-
     seen = sample(rows, seed)
     if isinstance(loss, HuberLoss | QuantileLoss):  # What is compared are squares, which outliers would decide.
         seen = seen.without_outliers()
-    unit, *others = (1.0,) if given else seen.units()
+    several = _MULTIPLIERS if search_kernel else (times,)
+    unit, best = (1.0, _compared(seen, 1.0, (settings.kernel,), several)) if given else _units(seen, settings, several)
+    base = unit if given else unit * seen.in_unit(unit).median()
+
+    def scaled(family: Any, times: float) -> Kernel:
+        return in_precision(_kernel(family, times * base), dtype)
+
+    start = Choice(best[0][1] if best else settings.families[0], times, alpha)
+    starts = [_started(start._replace(family=family), found, loss, search_alpha) for found, family in best] or [start]
+    if not ((search_kernel or search_alpha) and many) or (loss.by_squares and len(rows) <= settings.block_size):
+        return scaled(starts[0].family, starts[0].times), starts[0].alpha
+    trials = _Trials(rows, settings, seed, dtype)
+    cost = cache(lambda choice: trials.loss(scaled(choice.family, choice.times), choice.alpha))
+    try:
+        found = _searched(cost, min(starts[:_FAMILIES_TRIED], key=cost), search_kernel, search_alpha)
+    except KeyboardInterrupt:
+        if trials.best is None:
+            raise
+        raise Interrupted(trials.best) from None
+    return scaled(found.family, found.times), found.alpha
+
+
+class Choice(NamedTuple):
+    """A family of kernels or a kernel, a multiple of the median distance, and a ridge."""
+
+    family: Any
+    times: float
+    alpha: float
+
+
+_Ranked = list[tuple[Found, Any]]
+"""What was found with each family, the best first."""
+
+
+def _units(seen: Sample, settings: Settings, several: Sequence[float]) -> tuple[Any, _Ranked]:
+    """Units of the features, and how families do in them."""
+    unit, *others = seen.units()
     for other in others:
-        errors = [found.errors for found, _ in (tried(seen.in_unit(u, _FEW)) for u in (unit, other)) if found]
+        pair = [_compared(seen.in_unit(u, _FEW), 1.0, settings.families[:1], several) for u in (unit, other)]
+        errors = [ranked[0][0].errors for ranked in pair if ranked]
         unit = other if errors[1:] < [(1 - _WORTH) * errors[0]] else unit
-    best, median = tried(seen.in_unit(unit))
-    base = unit * median
-    if best is not None and loss.by_squares:
-        times = best.times
-        if search_alpha:
-            logistic = isinstance(loss, LogisticLoss | SoftmaxLoss)
-            alpha = max(best.ridge * best.curvature, _LEAST_LOGISTIC) if logistic else best.ridge
-    by_trial = search_kernel or search_alpha
-    if by_trial and many and not (loss.by_squares and len(rows) <= settings.block_size):
-        trials = _Trials(rows, settings, seed, dtype)
-        cost = cache(lambda times, alpha: trials.loss(scaled(times, base), alpha))
-        try:
-            times, alpha = _searched(cost, times, alpha, search_kernel, search_alpha)
-        except KeyboardInterrupt:
-            if trials.best is None:
-                raise
-            raise Interrupted(trials.best) from None
-    return scaled(times, base), alpha
+    best = _compared(seen, unit, settings.families, several)
+    if best and settings.metric != "none":
+        family = best[0][1]
+        learned = learned_unit(
+            seen, unit, several, lambda times, base: _kernel(family, times * base), always=settings.metric != "auto"
+        )
+        if learned is not None:
+            return learned, _compared(seen, learned, settings.families, several)
+    return unit, best
+
+
+def _compared(seen: Sample, unit: Any, families: Sequence[Any], several: Sequence[float]) -> _Ranked:
+    """What each family leaves on rows left out, the best first; nothing where they are too few."""
+    seen = seen.in_unit(unit)
+    median = seen.median()
+    ranked: _Ranked = []
+    for family in families:
+        # A rougher kernel wants a longer lengthscale.
+        tried = [t for t in several if 1 <= t / ranked[0][0].times <= _ROUGHER] if ranked else several
+        found = left_out(seen, tried, partial(_multiple, family, median))
+        if found is None:
+            return []
+        ranked.append((found, family))
+    return sorted(ranked, key=lambda pair: pair[0].errors)
+
+
+def _multiple(family: Any, median: float, times: float) -> Kernel:
+    return _kernel(family, times * median)
+
+
+def _kernel(family: Any, lengthscale: Any) -> Kernel:
+    """A kernel of the family, or the kernel that was given."""
+    return family if isinstance(family, Kernel) else family(lengthscale=lengthscale)
+
+
+def _started(start: Choice, found: Found, loss: Any, search_alpha: bool) -> Choice:
+    """Where a search begins: what was found by squares, if the loss is one they speak for."""
+    if not loss.by_squares:
+        return start
+    alpha = start.alpha
+    if search_alpha:
+        logistic = isinstance(loss, LogisticLoss | SoftmaxLoss)
+        alpha = max(found.ridge * found.curvature, _LEAST_LOGISTIC) if logistic else found.ridge
+    return Choice(start.family, found.times, alpha)
 
 
 class Interrupted(KeyboardInterrupt):
@@ -136,20 +195,18 @@ class _Trials:
         return found
 
 
-def _searched(
-    loss: Callable[[float, float], float], times: float, alpha: float, search_kernel: bool, search_alpha: bool
-) -> tuple[float, float]:
-    """Go from one pair of a multiplier and a ridge to a better one."""
+def _searched(cost: Callable[[Choice], float], best: Choice, search_kernel: bool, search_alpha: bool) -> Choice:
+    """Go from one multiplier and ridge to a better pair."""
     for narrower, stronger in _DIRECTIONS:
         if (narrower != 1 and not search_kernel) or (stronger != 1 and not search_alpha):
             continue
         while True:
-            next_times, next_alpha = times * narrower, alpha * stronger
-            inside = all(low <= x <= high for x, (low, high) in zip((next_times, next_alpha), _LIMITS, strict=True))
-            if not inside or not loss(next_times, next_alpha) < loss(times, alpha):
+            following = Choice(best.family, best.times * narrower, best.alpha * stronger)
+            inside = all(low <= x <= high for x, (low, high) in zip(following[1:], _LIMITS, strict=True))
+            if not inside or not cost(following) < cost(best):
                 break
-            times, alpha = next_times, next_alpha
-    return times, alpha
+            best = following
+    return best
 
 
 def _trial_rows(rows: int, settings: Settings) -> int:

@@ -124,7 +124,7 @@ class Fitted:
 def fit(rows: Rows, settings: Settings, seed: int, onto: Fitted | None = None) -> Fitted:
     """Make passes over rows until there are as many as wanted, or a held-out slice says that they no longer help.
 
-    Up to ``block_size`` rows are solved in float64, more of them in float32. An interrupt (Ctrl-C) ends the search
+    One block of rows is solved in float64, more of them in float32. An interrupt (Ctrl-C) ends the search
     or the passes with a warning, and what was learned is returned.
 
     Parameters
@@ -163,9 +163,9 @@ def learn(rows: Rows, settings: Settings, seed: int, onto: Fitted | None = None)
     Examples
     --------
     >>> from thalweg.kernels import Gaussian
-    >>> from thalweg.machines import SquaredLoss
+    >>> from thalweg.machines import Auto, SquaredLoss
     >>> x = np.linspace(0, 3, 20)[:, None]
-    >>> settings = Settings(loss=SquaredLoss(), kernel=Gaussian(1.0), alpha=0.1, block_size=32)
+    >>> settings = Settings(loss=SquaredLoss(), kernel=Gaussian(1.0), alpha=0.1, method=Auto(block_size=32))
     >>> first = learn(Rows(x[::2], np.sin(x[::2]), np.ones(10)), settings, seed=0)
     >>> second = learn(Rows(x[1::2], np.sin(x[1::2]), np.ones(10)), settings, seed=0, onto=first)
     >>> first.features, second.features

@@ -4,10 +4,12 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
-from thalweg.kernels import median_distance
+from thalweg.kernels import Kernel, median_distance
 from thalweg.machines.rows import Rows
+from thalweg.padding import padded, padded_size
 from thalweg.threads import enough_threads
 
 FEWEST = 40
@@ -15,6 +17,8 @@ FEWEST = 40
 
 # Rows that are looked at, and of those the rows that are left out in turn.
 _LOOKED_AT, _MOST = 2000, 320
+# Numbers of rows are multiples of this, or of a power of two, where programs are compiled for them.
+_GRAIN = 64
 _RIDGES = tuple(10.0 ** (k / 2) for k in range(-6, 5))
 # Of features whose standard deviations differ by less than the first factor one scale is as good as another. Where too
 # few rows are there to choose by, each feature has its own from the second factor on.
@@ -84,6 +88,21 @@ def sample(rows: Rows, seed: int) -> Sample:
     return Sample(different, weights, targets / weights[:, None], np.sort(some), rounding)
 
 
+def kernel_matrix(kernel: Kernel, x: np.ndarray, y: np.ndarray | None = None) -> np.ndarray:
+    """The matrix of a kernel in float64; of rows about as many it is one compiled program.
+
+    Examples
+    --------
+    >>> from thalweg.kernels import Gaussian
+    >>> kernel_matrix(Gaussian(), np.zeros((2, 1)), np.zeros((1, 1)))
+    array([[1.],
+           [1.]])
+    """
+    of_size = lambda z: jnp.asarray(padded(z, padded_size(len(z), _GRAIN)))
+    found = kernel(of_size(x), None if y is None else of_size(y))
+    return np.asarray(found, np.float64)[: len(x), : len(x if y is None else y)]
+
+
 class Found(NamedTuple):
     """What left the smallest errors: how large they were, a multiplier, a ridge, and the mean of p(1 − p) there."""
 
@@ -105,7 +124,7 @@ def left_out(rows: Sample, multipliers: Sequence[float], kernel: Callable[[float
     y, root = y - mean, np.sqrt(weights)[:, None]
     best = Found(np.inf, multipliers[0], 1.0, 0.25)
     for times in multipliers:
-        K = np.asarray(kernel(times)(x), np.float64)
+        K = kernel_matrix(kernel(times), x)
         with enough_threads(len(K)):
             values, vectors = np.linalg.eigh(root * K * root.T)
         values, coordinates = np.maximum(values, 0), vectors.T @ (root * y)

@@ -13,7 +13,7 @@ import numpy as np
 from thalweg.arguments import flag, instance, number, one_of, whole
 from thalweg.codec import storable
 from thalweg.descent.steps import Polynomial, as_step
-from thalweg.kernels import Gaussian, kernel_or_class
+from thalweg.kernels import Gaussian, Matern12, Matern32, Matern52, kernel_or_class
 from thalweg.machines.coordinates import FEATURES, Coordinates
 from thalweg.machines.losses import Loss
 from thalweg.machines.rules import Capped, Checked, New, Rule, Uniform
@@ -26,6 +26,8 @@ class Method:
 
     Parameters
     ----------
+    block_size
+        Landmarks or frequencies in a block. Up to so many rows are solved in float64.
     features
         "landmarks" (training rows), or a kind of random frequencies: "random", "orthogonal", "quasi".
     batch_size
@@ -46,6 +48,7 @@ class Method:
     (True, True)
     """
 
+    block_size: int = 2048
     features: str = "random"
     batch_size: int | None = None
     step: Any = None
@@ -57,6 +60,7 @@ class Method:
     """Whether the number of features has a limit."""
 
     def __post_init__(self) -> None:
+        whole(self._name("block_size"), self.block_size)
         one_of(self._name("features"), self.features, FEATURES)
         if self.batch_size is not None:
             whole(self._name("batch_size"), self.batch_size)
@@ -226,6 +230,12 @@ class CDSG(DSG):
         return Checked(self.stretch)
 
 
+FAMILIES = (Gaussian, Matern52, Matern32, Matern12)
+"""What is chosen from where no kernel is given: from the smoothest functions to the roughest."""
+
+METRICS = ("auto", "none", "diagonal")
+"""What ``metric`` may be."""
+
 METHODS: dict[str, type[Method]] = {"auto": Auto, "dsg": DSG, "udsg": UDSG, "cdsg": CDSG}
 """The methods that have a word."""
 
@@ -239,13 +249,17 @@ class Settings:
     loss
         A loss that fits the targets.
     kernel
-        A kernel, or a class of them whose lengthscale is ``bandwidth`` times the median distance between rows.
+        A kernel, or a class of them whose lengthscale is ``bandwidth`` times the median distance between rows; None
+        lets rows left out choose among the :attr:`families`.
     bandwidth, alpha
         That multiplier, and the ridge of Σ ℓ + alpha/2·‖f‖². "auto" searches for them by leaving rows out in turn, with
-        more than ``block_size`` rows from there on a held-out slice. With fewer than 40 rows, and for the losses of
+        more rows than a block has from there on a held-out slice. With fewer than 40 rows, and for the losses of
         margins with fewer than 2,000, they are ``plain_bandwidth`` and 0.01.
-    method, block_size, max_features
-        A method or its word, the landmarks or frequencies in a block, and the most features of :class:`Auto`.
+    metric
+        "auto" learns units of the features from the slopes of a first fit, and keeps them where rows left out say so;
+        "diagonal" keeps them without asking, "none" does not learn any. For a kernel with a lengthscale it is "none".
+    method, max_features
+        A method or its word, and the most features of :class:`Auto`.
     passes
         Passes over the data. None means one for more than 20,000 rows, else up to ten.
     progress
@@ -259,11 +273,11 @@ class Settings:
     """
 
     loss: Loss
-    kernel: Any = Gaussian
+    kernel: Any = None
     bandwidth: float | str = "auto"
+    metric: str = "auto"
     alpha: float | str = "auto"
     method: Any = "auto"
-    block_size: int = 2048
     max_features: int = 65_536
     passes: int | None = None
     plain_bandwidth: float = 1.0
@@ -271,14 +285,25 @@ class Settings:
 
     def __post_init__(self) -> None:
         instance("loss", self.loss, Loss, "SquaredLoss()")
-        object.__setattr__(self, "kernel", kernel_or_class(self.kernel, stationary=True))
+        if self.kernel is not None:
+            object.__setattr__(self, "kernel", kernel_or_class(self.kernel, stationary=True))
+        one_of("metric", self.metric, METRICS)
         for name in ("bandwidth", "alpha"):
             value = getattr(self, name)
             if not (isinstance(value, str) and value == "auto"):
                 number(name, value, above=0)
-        whole("block_size", self.block_size)
         whole("max_features", self.max_features)
         if self.passes is not None:
             whole("passes", self.passes)
         if not isinstance(self.method, Method):
             object.__setattr__(self, "method", METHODS[one_of("method", self.method, METHODS)]())
+
+    @property
+    def block_size(self) -> int:
+        """Landmarks or frequencies in a block."""
+        return int(self.method.block_size)
+
+    @property
+    def families(self) -> tuple[Any, ...]:
+        """What kernel there may be: the one given, or one of four families."""
+        return FAMILIES if self.kernel is None else (self.kernel,)

@@ -13,9 +13,9 @@ from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from thalweg import machines
-from thalweg.kernels import Gaussian, Kernel
+from thalweg.kernels import Kernel
 from thalweg.machines.losses import Loss
-from thalweg.machines.methods import METHODS, Method, Settings
+from thalweg.machines.methods import METHODS, METRICS, Method, Settings
 from thalweg.machines.rows import Rows
 from thalweg.models._common import Storable, row_weights, unharmed
 
@@ -29,7 +29,7 @@ class KernelMachine(Storable):
         "bandwidth": [StrOptions({"auto"}), Interval(Real, 0, None, closed="neither")],
         "alpha": [StrOptions({"auto"}), Interval(Real, 0, None, closed="neither")],
         "method": [StrOptions(set(METHODS)), Method],
-        "block_size": [Interval(Integral, 1, None, closed="left")],
+        "metric": [StrOptions(set(METRICS))],
         "max_features": [Interval(Integral, 1, None, closed="left")],
         "max_iter": [None, Interval(Integral, 1, None, closed="left")],
         "warm_start": ["boolean"],
@@ -131,10 +131,10 @@ class KernelMachine(Storable):
         return self
 
     def _settings(self) -> Settings:
-        alike = ("bandwidth", "alpha", "method", "block_size", "max_features")
+        alike = ("bandwidth", "metric", "alpha", "method", "max_features")
         return Settings(
             loss=self._loss(),
-            kernel=self.kernel or Gaussian,
+            kernel=self.kernel,
             passes=self.max_iter,
             plain_bandwidth=self._plain_bandwidth,
             progress=bool(self.verbose),
@@ -144,6 +144,7 @@ class KernelMachine(Storable):
     def _store(self, found: machines.Fitted) -> None:
         self._machine = found
         self.kernel_, self.alpha_ = found.kernel, found.alpha
+        self.feature_scales_ = _feature_scales(found.kernel, self.n_features_in_)
         self.n_iter_, self.n_features_used_, self.history_ = found.passes, found.features, list(found.history)
 
     def _rows(self, X: Any, y: Any, sample_weight: Any, first: bool, classes: Any) -> Rows:
@@ -168,6 +169,12 @@ class KernelMachine(Storable):
         """f at the rows of X."""
         check_is_fitted(self)
         return self._machine.predict(validate_data(self, X, accept_sparse="csr", dtype="numeric", reset=False))
+
+
+def _feature_scales(kernel: Kernel, features: int) -> np.ndarray:
+    """How much a unit of each feature counts in the distance, beside the one that counts most."""
+    inverse = 1 / np.asarray(getattr(kernel, "lengthscale", 1.0), np.float64)
+    return np.broadcast_to(inverse / np.max(inverse), (features,)).copy()
 
 
 def _as_numpy(node: Any) -> Any:

@@ -40,13 +40,17 @@ class KernelClassifier(ClassifierMixin, KernelMachine):
     ----------
     kernel
         A stationary kernel from :mod:`thalweg.kernels`, in units of the features as they are; or a class of them or its
-        name ("rbf", "matern32", …), or None for :class:`~thalweg.kernels.Gaussian`, whose lengthscale is ``bandwidth``
-        times the median distance between rows. One lengthscale serves all features, or each has its own, in proportion
-        to its standard deviation: whichever leaves the smaller errors on rows left out in turn.
+        name ("rbf", "matern32", …), whose lengthscale is ``bandwidth`` times the median distance between rows. None
+        chooses among :class:`~thalweg.kernels.Gaussian` and the Matérn kernels 5/2, 3/2 and 1/2.
     bandwidth
         That multiplier. "auto" searches for it: by leaving rows out in turn (for the logistic loss, on squared errors),
-        and with more than ``block_size`` rows from there on a held-out slice. With fewer than 40 rows, and for other
+        and with more rows than a block has from there on a held-out slice. With fewer than 40 rows, and for other
         losses with fewer than 2,000, it is 1/2.
+    metric
+        Units of the features in which distances are taken. "none": one unit for all, or each feature's standard
+        deviation, whichever leaves the smaller errors on rows left out in turn. "diagonal": learned, a feature counting
+        as much as a function fitted first changes along it. "auto": learned where rows not learned from say that it
+        helps, from 80 rows and two features on. A kernel with a lengthscale is taken as it is.
     loss
         "logistic" (of several classes: softmax), "hinge", "squared_hinge" or "squared"; the last three are one class
         against the rest and have no probabilities. The first has an intercept, the log-odds of the classes' weights:
@@ -57,9 +61,7 @@ class KernelClassifier(ClassifierMixin, KernelMachine):
     method
         "auto", "dsg", "udsg" or "cdsg", or an object that says more: :class:`~thalweg.machines.Auto`,
         :class:`~thalweg.machines.DSG`, :class:`~thalweg.machines.UDSG`, :class:`~thalweg.machines.CDSG` take the step,
-        the batch size, the kind of features, the tolerance and how to stop early.
-    block_size
-        Landmarks or frequencies in a block.
+        the sizes of blocks and batches, the kind of features, the tolerance and how to stop early.
     max_features
         The most features of the method "auto"; further rows refine those there are.
     class_weight
@@ -81,6 +83,8 @@ class KernelClassifier(ClassifierMixin, KernelMachine):
         The kernel in use, in units of the features as they are.
     alpha_ : float
         The ridge in use.
+    feature_scales_ : ndarray
+        How much a unit of each feature counts in the distance, beside the one that counts most.
     n_iter_ : int
         Passes made.
     n_features_used_ : int
@@ -90,8 +94,9 @@ class KernelClassifier(ClassifierMixin, KernelMachine):
 
     Notes
     -----
-    Up to ``block_size`` rows are solved in float64, more of them, and streams, in float32. Before that the median of
-    some of the first rows is subtracted from the features, in float64: their distance from the origin does not matter.
+    Up to a block of rows (2,048) are solved in float64, more of them, and streams, in float32. Before that the median
+    of some of the first rows is subtracted from the features, in float64: their distance from the origin does not
+    matter.
 
     Examples
     --------
@@ -114,10 +119,10 @@ class KernelClassifier(ClassifierMixin, KernelMachine):
         kernel: Kernel | type[Kernel] | str | None = None,
         *,
         bandwidth: float | str = "auto",
+        metric: str = "auto",
         loss: str = "logistic",
         alpha: float | str = "auto",
         method: str | Method = "auto",
-        block_size: int = 2048,
         max_features: int = 65_536,
         class_weight: Any = None,
         max_iter: int | None = None,
@@ -127,10 +132,10 @@ class KernelClassifier(ClassifierMixin, KernelMachine):
     ) -> None:
         self.kernel = kernel
         self.bandwidth = bandwidth
+        self.metric = metric
         self.loss = loss
         self.alpha = alpha
         self.method = method
-        self.block_size = block_size
         self.max_features = max_features
         self.class_weight = class_weight
         self.max_iter = max_iter

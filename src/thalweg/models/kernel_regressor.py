@@ -29,11 +29,11 @@ class KernelRegressor(RegressorMixin, KernelMachine):
 
     It is to :class:`~thalweg.KernelClassifier` what scikit-learn's regressors are to its classifiers: parameters not
     listed here, attributes and methods are the same. Targets are centred and scaled inside. With the squared loss, up
-    to ``block_size`` rows give scikit-learn's ``KernelRidge(alpha)`` of the centred targets.
+    to a block of rows (2,048) give scikit-learn's ``KernelRidge(alpha)`` of the centred targets.
 
     Parameters
     ----------
-    kernel, alpha, method, block_size, max_features, max_iter, warm_start, random_state, verbose
+    kernel, metric, alpha, method, max_features, max_iter, warm_start, random_state, verbose
         As in :class:`~thalweg.KernelClassifier`.
     bandwidth
         The lengthscale, in median distances. "auto" searches for it as in :class:`~thalweg.KernelClassifier`; with
@@ -73,10 +73,10 @@ class KernelRegressor(RegressorMixin, KernelMachine):
         kernel: Kernel | type[Kernel] | str | None = None,
         *,
         bandwidth: float | str = "auto",
+        metric: str = "auto",
         loss: str | Loss = "squared",
         alpha: float | str = "auto",
         method: str | Method = "auto",
-        block_size: int = 2048,
         max_features: int = 65_536,
         max_iter: int | None = None,
         warm_start: bool = False,
@@ -85,10 +85,10 @@ class KernelRegressor(RegressorMixin, KernelMachine):
     ) -> None:
         self.kernel = kernel
         self.bandwidth = bandwidth
+        self.metric = metric
         self.loss = loss
         self.alpha = alpha
         self.method = method
-        self.block_size = block_size
         self.max_features = max_features
         self.max_iter = max_iter
         self.warm_start = warm_start

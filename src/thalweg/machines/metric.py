@@ -1,0 +1,158 @@
+"""A learned metric: units of the features in which a function changes alike along each of them.
+
+A function is fitted by squares, its mean squared slope along each feature is taken (the diagonal of the average
+gradient outer product of Radhakrishnan et al., 2024), and a feature's unit becomes the inverse root of it; then again
+in the new units, a few rounds. Half of the rows learn and the other half judge, both ways round: units are kept only
+where they lower the errors by more than chance would.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+from scipy.linalg import solve
+
+from thalweg.compiling import quick_jit
+from thalweg.kernels import Kernel
+from thalweg.machines.folds import FEWEST, Sample, kernel_matrix, left_out
+from thalweg.padding import padded, padded_size
+from thalweg.threads import enough_threads
+
+_ROUNDS = 5
+# Rows of a half, at most.
+_HALF = 1000
+# With more features than this per row of a half, slopes are mostly noise, and rounds are dear.
+_MOST_FEATURES = 2000
+# Errors must fall by so many standard errors of the difference.
+_SURE = 2.0
+# A feature that hardly matters still counts so much beside the one that matters most: a later round can bring it back.
+_LEAST = 1e-3
+
+# Rows of a half are padded to a multiple of this.
+_GRAIN = 64
+
+KernelOf = Callable[[float, Any], Kernel]
+"""A kernel for a multiplier and the median distance."""
+
+
+def learned_unit(
+    seen: Sample, unit: Any, multipliers: Sequence[float], kernel: KernelOf, *, always: bool = False
+) -> np.ndarray | None:
+    """Units of the features from slopes; None where those given are as good, or where the rows are too few to tell.
+
+    Parameters
+    ----------
+    seen
+        Rows.
+    unit
+        Units to begin with.
+    multipliers
+        Of the median distance, to choose from in each round.
+    kernel
+        Makes a kernel.
+    always
+        Whether to take those learned without asking the other half.
+
+    Examples
+    --------
+    >>> from thalweg.kernels import Gaussian
+    >>> from thalweg.machines import Rows
+    >>> from thalweg.machines.folds import sample
+    >>> x = np.random.default_rng(0).normal(size=(200, 3))
+    >>> rows = Rows(x, np.sin(2 * x[:, :1]), np.ones(200))
+    >>> unit = learned_unit(sample(rows, 0), 1.0, (0.5, 1.0), lambda times, base: Gaussian(lengthscale=times * base))
+    >>> (unit[0] / unit[1:] < 0.1).tolist()
+    [True, True]
+    """
+    if len(seen.x) < 2 * FEWEST or seen.x.shape[1] > _MOST_FEATURES or seen.x.shape[1] == 1:
+        return None
+    order = np.random.default_rng(0).permutation(len(seen.x))
+    halves = order[::2][:_HALF], order[1::2][:_HALF]
+    units = [np.broadcast_to(np.asarray(unit, float), seen.x.shape[1:])] * 2
+    tried = [multipliers] * 2
+    told: list[tuple[float, np.ndarray, list[np.ndarray]]] = []
+    while len(told) <= _ROUNDS:
+        rounds = [
+            _round(seen, these, others, its_unit, several, kernel)
+            for these, others, its_unit, several in zip(halves, halves[::-1], units, tried, strict=True)
+        ]
+        errors = np.concatenate([one.errors for one in rounds])
+        told.append((float(np.mean(errors)), errors, units))
+        if len(told) > 1 and told[-1][0] >= told[-2][0]:
+            break
+        units = [one.unit for one in rounds]
+        tried = [[times for times in multipliers if 0.4 < times / one.times < 2.5] for one in rounds]
+    _, errors, units = min(told[1:], key=lambda one: one[0])
+    gained = told[0][1] - errors
+    if not always and np.mean(gained) <= _SURE * np.std(gained) / len(gained) ** 0.5:
+        return None
+    return np.exp(np.mean(np.log(units), axis=0))
+
+
+class _Round(NamedTuple):
+    errors: np.ndarray
+    """Squared, of each row of the other half."""
+    times: float
+    """The multiplier."""
+    unit: np.ndarray
+    """For the next round."""
+
+
+def _round(
+    seen: Sample,
+    these: np.ndarray,
+    others: np.ndarray,
+    unit: np.ndarray,
+    multipliers: Sequence[float],
+    kernel: KernelOf,
+) -> _Round:
+    """Fit these rows in a unit, judge that on the others, and look at its slopes."""
+    half = _part(seen, these).in_unit(unit)
+    median = half.median()
+    best = left_out(half, multipliers, lambda times: kernel(times, median))
+    assert best is not None
+    fitted = kernel(best.times, median)
+    mean, dual = _fitted(half, fitted, best.ridge)
+    off = mean + kernel_matrix(fitted, seen.x[others] / unit, half.x) @ dual - seen.targets[others]
+    errors = seen.weights[others] * np.sum(off**2, axis=1)
+    room = padded_size(len(these), _GRAIN)
+    squares = mean_squared_slopes(fitted, *(padded(part, room) for part in (half.x, dual, half.weights)))
+    slopes = np.sqrt(np.asarray(squares)) / unit
+    spread = np.std(seen.x, axis=0)
+    varies = spread > seen.rounding
+    matters = np.where(varies, slopes * spread, 0)
+    if not (np.all(np.isfinite(matters)) and np.max(matters) > 0):
+        return _Round(errors, best.times, unit)
+    following = np.where(varies, spread, 1.0) / np.maximum(matters / np.max(matters), _LEAST)
+    return _Round(errors, best.times, following)
+
+
+def _part(seen: Sample, chosen: np.ndarray) -> Sample:
+    return Sample(seen.x[chosen], seen.weights[chosen], seen.targets[chosen], np.arange(len(chosen)), seen.rounding)
+
+
+def _fitted(half: Sample, kernel: Kernel, ridge: float) -> tuple[np.ndarray, np.ndarray]:
+    """The mean of the targets, and the coefficients of the kernel ridge regression of what is left."""
+    root = np.sqrt(half.weights)[:, None]
+    mean = np.average(half.targets, axis=0, weights=half.weights)
+    matrix = root * kernel_matrix(kernel, half.x) * root.T
+    with enough_threads(len(matrix)):
+        dual = solve(matrix + ridge * np.eye(len(matrix)), root * (half.targets - mean), assume_a="pos")
+    return mean, root * dual
+
+
+@quick_jit(lambda kernel, x, dual, weights: len(x) < _GRAIN**2, tuned=False)
+def mean_squared_slopes(
+    kernel: Kernel, x: Float[Array, "n d"], dual: Float[Array, "n outputs"], weights: Float[Array, " n"]
+) -> Float[Array, " d"]:
+    """Σ_c mean_i (∂f_c(x_i)/∂x_ij)², for f_c = Σ_i dual_ic·k(·, x_i)."""
+    _, pull = jax.vjp(lambda points: kernel.matrix(points, x) @ dual, x)
+
+    def of_output(cotangent: Array) -> Array:
+        (slopes,) = pull(jnp.broadcast_to(cotangent, dual.shape))
+        return jnp.average(slopes**2, axis=0, weights=weights)
+
+    return jnp.sum(jax.lax.map(of_output, jnp.eye(dual.shape[1], dtype=x.dtype)), axis=0)

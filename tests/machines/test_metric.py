@@ -1,0 +1,100 @@
+"""A learned metric: slopes are derivatives, features that matter are found, and noise leaves units as they were."""
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from thalweg import KernelClassifier, KernelRegressor
+from thalweg.kernels import Gaussian, Matern12, Matern32
+from thalweg.machines import Rows
+from thalweg.machines.folds import sample
+from thalweg.machines.metric import mean_squared_slopes, learned_unit
+
+MULTIPLIERS = (0.25, 0.5, 1.0, 2.0, 4.0)
+
+
+def learned(x, y, **options):
+    seen = sample(Rows(x, y.reshape(len(x), -1), np.ones(len(x))), 0)
+    return learned_unit(seen, 1.0, MULTIPLIERS, lambda times, base: Gaussian(lengthscale=times * base), **options)
+
+
+@pytest.mark.parametrize("kernel", [Gaussian(0.7), Matern32([0.5, 2.0])])
+def test_slopes_are_those_of_finite_differences(kernel):
+    rng = np.random.default_rng(0)
+    x, dual, weights = rng.normal(size=(12, 2)), rng.normal(size=(12, 3)), rng.uniform(0.5, 2.0, 12)
+    f = lambda points: np.asarray(kernel(jnp.asarray(points), jnp.asarray(x))) @ dual
+    expected = []
+    for j in range(2):
+        step = 1e-5 * np.eye(2)[j]
+        slopes = (f(x + step) - f(x - step)) / 2e-5
+        expected.append(np.average(np.sum(slopes**2, axis=1), weights=weights))
+    np.testing.assert_allclose(mean_squared_slopes(kernel, x, dual, weights), expected, rtol=1e-6)
+
+
+def three_of_fifty(rows, seed=0):
+    x = np.random.default_rng(seed).normal(size=(rows, 50))
+    return x, np.sin(2 * x[:, 0]) + x[:, 1] * x[:, 2]
+
+
+def test_three_features_of_fifty_are_found_and_the_error_falls_by_half():
+    x, y = three_of_fifty(900)
+    new, truth = three_of_fifty(500, seed=1)
+    error = {}
+    for metric in ("auto", "none"):
+        model = KernelRegressor(metric=metric, random_state=0).fit(x, y)
+        error[metric] = np.sqrt(np.mean((model.predict(new) - truth) ** 2))
+        if metric == "auto":
+            assert set(np.argsort(model.feature_scales_)[-3:]) == {0, 1, 2}
+            assert np.sort(model.feature_scales_)[-4] < 0.2
+    assert error["auto"] < 0.5 * error["none"]
+
+
+def test_a_classifier_finds_them_too():
+    x, y = three_of_fifty(900)
+    new, truth = three_of_fifty(500, seed=1)
+    scores = [KernelClassifier(metric=m, random_state=0).fit(x, y > 0).score(new, truth > 0) for m in ("auto", "none")]
+    assert 1 - scores[0] < 0.6 * (1 - scores[1])
+
+
+def test_where_nothing_can_be_gained_units_stay():
+    kept = 0
+    for seed in range(20):
+        rng = np.random.default_rng(seed)
+        x = rng.normal(size=(120, 4))
+        y = rng.normal(size=120) if seed % 2 else np.sum(np.sin(x), axis=1) + 0.5 * rng.normal(size=120)
+        kept += learned(x, y) is not None
+    assert kept <= 3
+
+
+def test_units_follow_the_features_and_constants_keep_theirs():
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(160, 3))
+    y = np.sin(2 * x[:, 0]) + 0.3 * x[:, 1]
+    factors = np.array([1e3, 1e-3, 1.0])
+    seen = [sample(Rows(np.c_[z, np.full(160, 7.0)], y[:, None], np.ones(160)), 0) for z in (x, x * factors)]
+    plain, scaled = (
+        learned_unit(one, np.append(unit, 1.0), MULTIPLIERS, lambda times, base: Matern32(lengthscale=times * base))
+        for one, unit in zip(seen, (np.ones(3), factors), strict=True)
+    )
+    np.testing.assert_allclose(scaled[:3], plain[:3] * factors, rtol=1e-6)
+    assert np.all(np.isfinite(plain))
+
+
+def test_few_rows_and_one_feature_learn_no_metric():
+    rng = np.random.default_rng(0)
+    assert learned(rng.normal(size=(60, 3)), rng.normal(size=60)) is None
+    assert learned(rng.normal(size=(200, 1)), rng.normal(size=200)) is None
+    assert learned(rng.normal(size=(200, 2)), np.zeros(200)) is None
+
+
+def test_diagonal_asks_nobody():
+    rng = np.random.default_rng(1)
+    assert learned(rng.normal(size=(120, 4)), rng.normal(size=120), always=True) is not None
+
+
+def test_the_family_is_chosen_by_rows_left_out():
+    x = np.sort(np.random.default_rng(0).uniform(0, 10, 150))[:, None]
+    rough = np.where(np.floor(x[:, 0]) % 2 == 0, 1.0, -1.0)
+    smooth = np.sin(x[:, 0])
+    assert isinstance(KernelRegressor(random_state=0).fit(x, smooth).kernel_, Gaussian)
+    assert isinstance(KernelRegressor(random_state=0).fit(x, rough).kernel_, Matern12)

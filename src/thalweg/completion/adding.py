@@ -7,9 +7,9 @@ import numpy as np
 from scipy.sparse import csr_matrix
 
 from thalweg.completion.completed import Completed, Vectors, cells, unknown
-from thalweg.completion.entries import Entries, Sums, sums
-from thalweg.completion.factors import Ratings, in_parts
-from thalweg.completion.posteriors import Found, Posteriors, Prior, Shape, packing, second_moments
+from thalweg.completion.entries import Entries
+from thalweg.completion.factors import Ratings, Told, stepped
+from thalweg.completion.posteriors import Found, Posteriors, Prior, Shape, packing
 from thalweg.completion.priors import Unevenness
 from thalweg.padding import padded, padded_size
 
@@ -38,8 +38,8 @@ def vectors_of(model: Completed, ratings: Ratings, side: np.ndarray) -> Posterio
         _device(model.rows.expectation.expected(features), size),
         jnp.asarray(model.rows.expectation.precision.astype(np.float32)),
     )
-    given = _given(_in_units(model, ratings), model.columns, model.columns.unevenness, size)
-    found = in_parts(given, jnp.full(size, model.noise, jnp.float32), prior, shape)
+    told = _told(_in_units(model, ratings), model.columns)
+    found, _ = stepped(told, jnp.full(size, model.noise, jnp.float32), prior, _device(np.zeros(0), size), shape)
     return Posteriors(*(np.asarray(part)[:count] for part in found.posteriors))  # type: ignore[arg-type]
 
 
@@ -112,11 +112,10 @@ def _device(numbers: np.ndarray, size: int) -> jnp.ndarray:
     return jnp.asarray(padded(numbers, size).astype(np.float32))
 
 
-def _given(ratings: Ratings, other: Vectors, scales: Unevenness, size: int) -> Sums:
+def _told(ratings: Ratings, other: Vectors) -> Told:
     posteriors = other.posteriors
-    weights = _device(scales.means, len(posteriors.means))
-    entries = Entries.of(*ratings[:4], ratings.shape[0])
-    return sums(entries, second_moments(posteriors), posteriors.means, weights, size)
+    scales = _device(other.unevenness.means, len(posteriors.means))
+    return Told(Entries.of(*ratings[:4], ratings.shape[0]), posteriors, scales, jnp.zeros_like(scales))
 
 
 def _longer(old: Vectors, side: np.ndarray, rated: csr_matrix, shape: Shape) -> Vectors:
@@ -140,10 +139,9 @@ def _stepped(old: Vectors, other: Vectors, ratings: Ratings, noise: float, shape
     numbers, compact = np.unique(ratings.rows, return_inverse=True)
     some = ratings._replace(rows=compact, shape=(len(numbers), ratings.shape[1]))
     size = padded_size(len(numbers), 64)
-    given = _given(some, other, other.unevenness, size)
-    found = in_parts(
-        given, _device(noise * old.unevenness.means[numbers], size), _prior(old, numbers, size, shape), shape
-    )
+    precision = _device(noise * old.unevenness.means[numbers], size)
+    prior = _prior(old, numbers, size, shape)
+    found, _ = stepped(_told(some, other), precision, prior, _device(np.zeros(0), size), shape)
     means, covariances = old.means.copy(), old.covariances.copy()
     means[numbers] = np.asarray(found.posteriors.means)[: len(numbers)]
     covariances[numbers] = np.asarray(found.posteriors.covariances)[: len(numbers)]

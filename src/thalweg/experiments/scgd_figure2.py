@@ -21,13 +21,13 @@ _MARK, _MARK_10M = 1.5, 1.8
 _NEAR = 1.02
 """Errors at the end that differ by less are the same."""
 
-THRESHOLD, SMOOTHING = 0.1, 0.5
+THRESHOLD, SMOOTHING = 1.0, 1.0
 """1/(2λ) and √ε, over the typical singular value of the known ratings."""
 
-_SGD = Way("sgd", 0.1, law="theorem3", degree=15.0, probes=256, round=10, decay=200.0)
+_SGD = Way("sgd", 0.1, law="theorem3", degree=15.0, probes=256, round=50, decay=300.0, precision="default")
 WAYS = {
     "GD": Way("gd", 1.8, round=1),
-    "SVRG": Way("svrg", 1.5, law="theorem3", degree=30.0, probes=512, round=8, restart="last"),
+    "SVRG": replace(_SGD, method="svrg", step=0.3, restart="last"),
     "SGD": _SGD,
     "SGD-DET": replace(_SGD, method="sgd-det"),
 }
@@ -229,7 +229,7 @@ def follow(problem: Problem, ways: dict[str, Way], rounds: int, seconds: float, 
 
 def compile_all(relaxed: Relaxed, start: jax.Array, way: Way) -> None:
     """One round at each size of interval that a run can come to."""
-    points = [start] if way.method == "gd" else [start, jnp.full_like(start, 0.7), jnp.full_like(start, 4.0)]
+    points = [start] if way.method == "gd" else [start, jnp.full_like(start, 1.2)]
     for point in points:
         descend(relaxed, point, way, jax.random.key(0), rounds=1)
 

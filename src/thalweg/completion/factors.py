@@ -89,6 +89,8 @@ class Settings:
     """Whether rows and columns may differ in their noise."""
     background: float = 0.0
     """The weight of a rating of 0 in every cell, for implicit feedback."""
+    tempering: float = 0.0
+    """What a row says weighs as one over this power of the number of its ratings: cells of a busy row are alike."""
     learn_noise: bool = True
     """Whether the precision of the noise is learned."""
     max_iter: int = 30
@@ -115,6 +117,8 @@ class Side:
         self.entries = Entries.of(*ratings[:4], self.count, settings.dtype)
         self.ratings = np.bincount(ratings.rows, minlength=self.count).astype(np.float64)
         self.seen = (self.ratings > 0) | (settings.background > 0)
+        busy = np.maximum(self.ratings, 1.0) ** settings.tempering
+        self.tempered = np.mean(busy) / busy
         # Features of rows without ratings say nothing about the coefficients.
         self.features, self.told = features, features * self.seen[:, None]
         precisions = np.full(shape.rank + 1, _STARTING_PRECISION[self.small])
@@ -165,7 +169,9 @@ class Side:
             other._device(self.settings.background * scales * other.seen),
         )
         counted = self._device(self.seen.astype(float))
-        found, spread = stepped(told, self._device(noise * self.unevenness.means), prior, counted, self.shape)
+        found, spread = stepped(
+            told, self._device(noise * self.tempered * self.unevenness.means), prior, counted, self.shape
+        )
         self.posteriors = found.posteriors
         self.misfit = np.asarray(found.misfit, np.float64)[: self.count]
         self.logdets = float(np.sum(np.asarray(found.logdet, np.float64)[: self.count][self.seen]))

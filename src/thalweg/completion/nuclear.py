@@ -9,8 +9,8 @@ exceeds 1. So the second is taken, twice.
 
 The interval is [ε, ε + u], with room for rounding below. ‖θ‖² ≤ max_i (Bx)_i/x_i with B = |θ||θ|ᵀ, for every positive
 x (Collatz and Wielandt), and a few turns of the power method make x all but the best. With room for a round, u is
-rounded up to one of few values, so that there are few tables and few programs; it is never more than what no point of
-the box exceeds.
+rounded up to one of few values, so that there are few tables and few programs: what no point of the box exceeds, or a
+fourth or a sixteenth of it.
 """
 
 from functools import partial
@@ -33,8 +33,8 @@ from thalweg.spectral.operators.gram import GramOperator
 _ROOM = 1.5
 """By how much a norm may grow in a round before its bound does not hold; if it does, the round is repeated."""
 
-GRADES = 16.0
-"""Upper ends of the interval, over ε, are rounded up to powers of this."""
+GRADES = 4.0
+"""Upper ends of the interval differ by this factor."""
 
 _ROUNDING = 1e-5
 """What products in float32 may take an eigenvalue below ε by, as a share of the upper end."""
@@ -171,9 +171,13 @@ class Relaxed(eqx.Module):
         """One that holds the spectrum of A here, and as far as a round is expected to go, times ``more``."""
         least = float(self.gram.smoothing)
         reach = more * (_ROOM**2 * float(bound(theta)) + least)
-        graded = least * GRADES ** np.ceil(np.log(reach / least) / np.log(GRADES) - 1e-6)
         ends = np.abs([float(self.box.lower), float(self.box.upper)])
-        upper = float(min(max(graded, 2 * least), 1.01 * ends.max() ** 2 * np.prod(self.shape) + 2 * least))
+        most = float(1.01 * ends.max() ** 2 * np.prod(self.shape) + 2 * least)
+        if np.isfinite(most):
+            upper = next((most / GRADES**k for k in (2, 1) if reach <= most / GRADES**k), most)
+        else:
+            upper = least * GRADES ** np.ceil(np.log(reach / least) / np.log(GRADES) - 1e-6)
+        upper = max(float(upper), 2 * least)
         return least - min(_ROUNDING * upper, 0.5 * least), upper
 
 

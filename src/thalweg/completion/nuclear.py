@@ -10,7 +10,7 @@ exceeds 1. So the second is taken, twice.
 The interval is [ε, ε + u], with room for rounding below. ‖θ‖² ≤ max_i (Bx)_i/x_i with B = |θ||θ|ᵀ, for every positive
 x (Collatz and Wielandt), and a few turns of the power method make x all but the best. With room for a round, u is
 rounded up to one of few values, so that there are few tables and few programs: what no point of the box exceeds, or a
-fourth or a sixteenth of it.
+fourth of it.
 """
 
 from functools import partial
@@ -174,7 +174,7 @@ class Relaxed(eqx.Module):
         ends = np.abs([float(self.box.lower), float(self.box.upper)])
         most = float(1.01 * ends.max() ** 2 * np.prod(self.shape) + 2 * least)
         if np.isfinite(most):
-            upper = next((most / GRADES**k for k in (2, 1) if reach <= most / GRADES**k), most)
+            upper = most / GRADES if reach <= most / GRADES else most
         else:
             upper = least * GRADES ** np.ceil(np.log(reach / least) / np.log(GRADES) - 1e-6)
         upper = max(float(upper), 2 * least)

@@ -23,7 +23,7 @@ from thalweg.spectral import InfiniteVarianceWarning
 
 METHODS = ("gd", "sgd", "sgd-det", "svrg")
 
-_MOST = GRADES**4
+_MOST = GRADES**8
 """Room beyond which it is not for want of room that a round diverged."""
 
 
@@ -150,7 +150,7 @@ def descend(
             )
             if result.status is Status.DIVERGED and more < _MOST and problem.interval(theta, _MOST)[1] > interval[1]:
                 # The norm has outgrown its bound: from the same place again, with more room.
-                more *= GRADES
+                more *= GRADES**2
                 clock += time.perf_counter() - begun
                 continue
             more, done = 1.0, done + 1

@@ -36,6 +36,9 @@ _STARTING_PRECISION, _SETTLING = {True: 1.0, False: 3.0}, {True: 5, False: 0}
 _STARTS, _TRIAL = (3, 10), 12
 """Factors to start with where ratings are few, and sweeps until the bound tells which is best."""
 
+_SOME = 20_000
+"""Cells of which it is seen whether predictions stand still."""
+
 _OFF = 1e6
 """The prior precision of a factor that is switched off."""
 
@@ -90,9 +93,12 @@ class Settings:
     background: float = 0.0
     """The weight of a rating of 0 in every cell, for implicit feedback."""
     tempering: float = 0.0
-    """What a row says weighs as one over this power of the number of its ratings: cells of a busy row are alike."""
+    """What a row is told weighs as one over this power of the number of its ratings: those of a busy row say less each.
+    The bound is then no bound, and a fit ends when predictions stand still."""
+    noise: float = 1.0
+    """The precision of the noise to start with."""
     learn_noise: bool = True
-    """Whether the precision of the noise is learned."""
+    """Whether it is learned."""
     max_iter: int = 30
     """The most sweeps."""
     tol: float = 1e-4
@@ -118,7 +124,8 @@ class Side:
         self.ratings = np.bincount(ratings.rows, minlength=self.count).astype(np.float64)
         self.seen = (self.ratings > 0) | (settings.background > 0)
         busy = np.maximum(self.ratings, 1.0) ** settings.tempering
-        self.tempered = np.mean(busy) / busy
+        self.usual = float(np.mean(busy))
+        self.tempered = self.usual / busy
         # Features of rows without ratings say nothing about the coefficients.
         self.features, self.told = features, features * self.seen[:, None]
         precisions = np.full(shape.rank + 1, _STARTING_PRECISION[self.small])
@@ -296,6 +303,12 @@ def likeliest_start(
     return replace(settings, directions=best[1])
 
 
+def _means_of_some(rows: Side, columns: Side, ratings: Ratings) -> np.ndarray:
+    some = np.linspace(0, len(ratings.values) - 1, min(len(ratings.values), _SOME)).astype(int)
+    sides = ((rows, ratings.rows), (columns, ratings.columns))
+    return np.prod([np.asarray(side.posteriors.means)[of[some]] for side, of in sides], axis=0).sum(axis=1)
+
+
 def fit(
     ratings: Ratings,
     row_features: np.ndarray,
@@ -321,9 +334,10 @@ def fit(
     """
     rows = Side(ratings, row_features, Shape(settings.rank, False), settings)
     columns = Side(ratings.turned, column_features, Shape(settings.rank, True), settings)
-    noise = 1.0 if start is None else start(rows, columns)
+    noise = settings.noise if start is None else start(rows, columns)
     settling = _SETTLING[rows.small] if start is None else 0
     bounds: list[float] = []
+    said: np.ndarray = np.zeros(0)
     status = Status.STEPS_SPENT
     try:
         for sweep in range(settings.max_iter):
@@ -338,6 +352,9 @@ def fit(
                     noise = min(side.ratings.sum() / misfit, 1 / _LEAST_NOISE)
             bounds.append(bound(rows, columns, noise))
             enough = len(bounds) > 1 and bounds[-1] - bounds[-2] < settings.tol * len(ratings.values)
+            if settings.tempering:
+                before, said = said, _means_of_some(rows, columns, ratings)
+                enough = len(bounds) > 1 and noise * np.mean((said - before) ** 2) / 2 < settings.tol
             if watch is not None and watch(sweep, rows, columns, noise, bounds[-1]):
                 status = Status.STOPPED_BY_CALLBACK
                 break

@@ -9,8 +9,8 @@ exceeds 1. So the second is taken, twice.
 
 The interval is [ε, ε + u], with room for rounding below. ‖θ‖² ≤ max_i (Bx)_i/x_i with B = |θ||θ|ᵀ, for every positive
 x (Collatz and Wielandt), and a few turns of the power method make x all but the best. With room for a round, u is
-rounded up to one of few values, so that there are few tables and few programs: what no point of the box exceeds, or a
-fourth of it.
+rounded up to a power of two times ε, so that there are few tables and few programs; it is never more than what no point
+of the box exceeds. A narrow interval is worth it: degrees grow as the root of its ends' ratio.
 """
 
 from functools import partial
@@ -30,11 +30,11 @@ from thalweg.padding import padded, padded_size
 from thalweg.spectral import ShiftedOperator, SpectralOracle
 from thalweg.spectral.operators.gram import GramOperator
 
-_ROOM = 1.5
+_ROOM = 1.25
 """By how much a norm may grow in a round before its bound does not hold; if it does, the round is repeated."""
 
-GRADES = 4.0
-"""Upper ends of the interval differ by this factor."""
+GRADES = 2.0
+"""Upper ends of the interval, over ε, are powers of this."""
 
 _ROUNDING = 1e-5
 """What products in float32 may take an eigenvalue below ε by, as a share of the upper end."""
@@ -173,11 +173,8 @@ class Relaxed(eqx.Module):
         reach = more * (_ROOM**2 * float(bound(theta)) + least)
         ends = np.abs([float(self.box.lower), float(self.box.upper)])
         most = float(1.01 * ends.max() ** 2 * np.prod(self.shape) + 2 * least)
-        if np.isfinite(most):
-            upper = most / GRADES if reach <= most / GRADES else most
-        else:
-            upper = least * GRADES ** np.ceil(np.log(reach / least) / np.log(GRADES) - 1e-6)
-        upper = max(float(upper), 2 * least)
+        graded = least * GRADES ** np.ceil(np.log(reach / least) / np.log(GRADES) - 1e-6)
+        upper = max(float(min(graded, most)), 2 * least)
         return least - min(_ROUNDING * upper, 0.5 * least), upper
 
 

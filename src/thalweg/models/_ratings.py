@@ -177,13 +177,16 @@ def rating_range(bounds: Any, values: np.ndarray) -> tuple[float, float]:
 
     Examples
     --------
-    >>> rating_range("auto", np.array([2.0, 4.0])), rating_range((1, 5), np.array([2.0, 4.0]))
-    ((2.0, 4.0), (1.0, 5.0))
+    >>> rating_range("auto", np.arange(20.0)), rating_range((1, 5), np.array([2.0, 4.0]))
+    ((0.0, 19.0), (1.0, 5.0))
+    >>> rating_range("auto", np.array([2.0, 4.0]))    # two ratings do not tell the range
+    (-inf, inf)
     """
     if bounds is None:
         return -np.inf, np.inf
     if isinstance(bounds, str):
-        return float(values.min()), float(values.max())
+        few = len(values) < _HARDLY_ANY
+        return (-np.inf, np.inf) if few else (float(values.min()), float(values.max()))
     if len(bounds) != 2:
         raise ValueError(f"bounds must be 'auto', None or a pair (least, largest), found {bounds!r}")
     low, high = (arguments.real("bounds", bound) for bound in bounds)
@@ -198,7 +201,7 @@ def warn_of_poor_ratings(given: Given) -> None:
     """Say where intervals cannot be believed: hardly any ratings, or a table that was doubled."""
     count = len(given.values)
     if count < _HARDLY_ANY:
-        message = f"{count} rating(s) hardly tell how noisy ratings are: intervals are too narrow"
+        message = f"{count} rating(s) hardly tell how noisy ratings are: intervals are wide"
         warnings.warn(message, UserWarning, stacklevel=6)
         return
     order = np.lexsort((given.values, given.columns, given.rows))

@@ -296,7 +296,7 @@ def likeliest_start(
         tried = replace(settings, directions=directions, max_iter=min(settings.max_iter, _TRIAL))
         found = fit(ratings, row_features, column_features, tried)
         if found.status is Status.INTERRUPTED:
-            raise KeyboardInterrupt
+            raise KeyboardInterrupt  # nothing of the fit itself has begun
         if found.bounds[-1] <= best[0]:
             break
         best = (found.bounds[-1], directions)

@@ -119,12 +119,24 @@ def complete(
         pair = (_vectors(rows, describers[0]), _vectors(columns, describers[1]))
         seen = cells(ratings)
         blank = describers[0].features(row_side), describers[1].features(column_side)
-        choices = _choices(rated, *pair, *blank)
-        if options.implicit:  # where there is nothing, that says something already
-            choices = [np.zeros_like(part) for part in choices]
-        units = (noise, centre, scale, options.low, options.high)
-        told = len(ratings.values), _spread(ratings), _usual_weight(ratings), options.confidence * options.implicit
-        return Completed(*pair, *units, seen.indices, seen.indptr.astype(np.int64), *choices, *told)
+        by_row, by_column = _choices(rated, *pair, *blank)
+        says = 0.0 if options.implicit else 1.0  # where there is nothing, that says something already
+        return Completed(
+            *pair,
+            noise=noise,
+            centre=centre,
+            scale=scale,
+            low=options.low,
+            high=options.high,
+            seen_columns=seen.indices,
+            seen_starts=seen.indptr.astype(np.int64),
+            row_choice=says * by_row,
+            column_choice=says * by_column,
+            known=len(ratings.values),
+            spread=_spread(ratings),
+            usual_weight=_usual_weight(ratings),
+            confidence=options.confidence if options.implicit else 0.0,
+        )
 
     def watch(sweep: int, rows: Side, columns: Side, noise: float, bound: float) -> bool:
         history["bound"].append(bound)

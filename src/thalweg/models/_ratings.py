@@ -10,6 +10,7 @@ from scipy.sparse import issparse
 
 from thalweg import arguments
 from thalweg.codec import storable
+from thalweg.completion import Ratings
 from thalweg.models._common import row_weights, unmasked
 
 _HARDLY_ANY, _COPIES = 20, 0.1
@@ -170,6 +171,12 @@ def checked_ratings(X: Any, y: Any, sample_weight: Any, implicit: bool, empty: b
         kept = weights > 0
         rows, columns, values, weights = rows[kept], columns[kept], values[kept], weights[kept]
     return Given(rows, columns, values, weights)
+
+
+def numbered(given: Given, rows: Names, columns: Names) -> Ratings:
+    """Ratings by numbers in place of ids."""
+    shape = len(rows.ids), len(columns.ids)
+    return Ratings(rows.numbers(given.rows), columns.numbers(given.columns), given.values, given.weights, shape)
 
 
 def rating_range(bounds: Any, values: np.ndarray) -> tuple[float, float]:

@@ -181,10 +181,7 @@ class MatrixCompletion(RegressorMixin, Storable):
         rows, columns = (
             Names.of(ids, extra.ids) for ids, extra in zip((given.rows, given.columns), sides, strict=True)
         )
-        ratings = completion.Ratings(
-            rows.numbers(given.rows), columns.numbers(given.columns), given.values, given.weights,
-            (len(rows.ids), len(columns.ids)),
-        )  # fmt: skip
+        ratings = _ratings.numbered(given, rows, columns)
         if self.method == "nuclear":
             widths, bounds = [side.width for side in sides], _ratings.rating_range(self.bounds, given.values)
             self._say(relaxed(self, ratings, (rows, columns), widths, bounds).status, "of the objective a round")
@@ -271,10 +268,7 @@ class MatrixCompletion(RegressorMixin, Storable):
         before = len(self._rows.ids), len(self._columns.ids)
         rows = self._rows.with_more(given.rows, sides[0].ids)
         columns = self._columns.with_more(given.columns, sides[1].ids)
-        ratings = completion.Ratings(
-            rows.numbers(given.rows), columns.numbers(given.columns), given.values, given.weights,
-            (len(rows.ids), len(columns.ids)),
-        )  # fmt: skip
+        ratings = _ratings.numbered(given, rows, columns)
         fresh = sides[0].matrix(rows.ids[before[0] :]), sides[1].matrix(columns.ids[before[1] :])
         self._rows, self._columns = rows, columns
         self._take(completion.added(completion.extended(self._model, ratings, *fresh), ratings))

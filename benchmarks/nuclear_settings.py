@@ -27,7 +27,7 @@ from thalweg.completion import Ratings, Relaxed, Way, descend
 from thalweg.experiments import scgd_figure2 as figure
 from thalweg.experiments.registry import execute, find
 
-STEPS = (1.0, 0.3, 0.6, 0.1, 0.03, 1.8)
+STEPS = (1.0, 0.6, 1.8, 0.1, 0.3, 0.03)
 """Over 1/L, for every method; the likeliest first, since a deadline may cut the rest."""
 
 MARK, ENOUGH = 1.5, 1.42
@@ -82,11 +82,10 @@ def grid(kind: str) -> list[tuple[float, float, Way]]:
         return [(threshold, smoothing, figure.WAYS["GD"]) for threshold, smoothing in tried]
     given = figure.THRESHOLD, figure.SMOOTHING
     gd, svrg, sgd, fixed = (figure.WAYS[name] for name in ("GD", "SVRG", "SGD", "SGD-DET"))
-    ways = [replace(svrg, step=step) for step in STEPS[:3]]
-    ways += [replace(way, step=step) for step in STEPS[1:5] for way in (sgd, fixed)]
-    ways += [replace(svrg, step=step) for step in STEPS[3:]] + [gd]
-    ways += [replace(gd, step=step) for step in STEPS if step != gd.step]
-    ways += [replace(way, step=step) for step in (1.0, 1.8) for way in (sgd, fixed)]
+    ways = []
+    for step, smaller in zip(STEPS, (*STEPS[3:], *STEPS[:3]), strict=True):  # SGD's are likely smaller
+        ways += [replace(svrg, step=step), replace(sgd, step=smaller), replace(fixed, step=smaller)]
+    ways += [gd] + [replace(gd, step=step) for step in STEPS if step != gd.step]
     ways += [replace(svrg, round=length) for length in (10, 50)] + [replace(svrg, probes=svrg.probes // 4)]
     ways += [replace(svrg, restart="mean"), replace(svrg, precision="highest"), replace(sgd, precision="highest")]
     return [(*given, way) for way in ways]

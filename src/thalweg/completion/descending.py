@@ -114,6 +114,7 @@ def descend(
 
     Examples
     --------
+    >>> from thalweg.completion import Ratings
     >>> ratings = Ratings(np.array([0, 0, 1, 1]), np.array([0, 1, 1, 2]), np.array([3.0, 4.0, 4.0, 2.0]), None, (2, 3))
     >>> problem = Relaxed.of(ratings, low=0.0, high=5.0)
     >>> path = descend(problem, problem.known(), Way("gd", 1.5, round=5), jax.random.key(0), rounds=2)

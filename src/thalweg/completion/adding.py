@@ -69,12 +69,7 @@ def extended(model: Completed, ratings: Ratings, row_side: np.ndarray, column_si
     seen = (old + now).tocsr()
     rows = _longer(model.rows, row_side, now[fresh[0]], Shape(model.rank, False))
     columns = _longer(model.columns, column_side, turned[fresh[1]], Shape(model.rank, True))
-    if model.confidence:  # to a new row, cells say "0" at first
-        rows, columns = (
-            _stepped(rows, columns, _none(fresh[0], columns), model, Shape(model.rank, False), fresh[0]),
-            _stepped(columns, rows, _none(fresh[1], rows), model, Shape(model.rank, True), fresh[1]),
-        )
-    return replace(
+    longer = replace(
         model,
         rows=rows,
         columns=columns,
@@ -85,6 +80,14 @@ def extended(model: Completed, ratings: Ratings, row_side: np.ndarray, column_si
         high=max(model.high, float(ratings.values.max(initial=-np.inf))),
         row_choice=np.pad(model.row_choice, (0, ratings.shape[0] - model.rows.count)),
         column_choice=np.pad(model.column_choice, (0, ratings.shape[1] - model.columns.count)),
+    )
+    if not model.confidence:
+        return longer
+    # To a new row, cells say "0" at first.
+    return replace(
+        longer,
+        rows=_stepped(rows, columns, _none(fresh[0], columns), longer, Shape(model.rank, False), fresh[0]),
+        columns=_stepped(columns, rows, _none(fresh[1], rows), longer, Shape(model.rank, True), fresh[1]),
     )
 
 
@@ -164,8 +167,8 @@ def _stepped(
         return old
     some = ratings._replace(rows=np.searchsorted(numbers, ratings.rows), shape=(len(numbers), ratings.shape[1]))
     size = padded_size(len(numbers), 64)
-    counts = np.bincount(some.rows, minlength=len(numbers))
-    precision = _device(model.noise * old.tempered(counts) * old.unevenness.means[numbers], size)
+    cells_of = np.bincount(model.seen_columns, minlength=old.count) if shape.columns else np.diff(model.seen_starts)
+    precision = _device(model.noise * old.tempered(cells_of[numbers]) * old.unevenness.means[numbers], size)
     prior = _prior(old, numbers, size, shape)
     told = _told(some, other, background=fresh is not None)
     found, _ = stepped(told, precision, prior, _device(np.zeros(0), size), shape)

@@ -236,9 +236,7 @@ def drawn(seed: int, shape: tuple[int, int], count: int) -> Problem:
 def follow(problem: Problem, ways: dict[str, Way], rounds: int, seconds: float, seed: int) -> dict[str, Path]:
     """Go down in each way from the known ratings and 0 elsewhere; compiling is not on the clock."""
     with jax.enable_x64(False):
-        # A small set is smoothed more: one interval then serves all of its runs, and few programs are compiled.
-        smoothing = SMOOTHING if np.isfinite(seconds) else 4 * SMOOTHING
-        relaxed = Relaxed.of(problem.ratings, low=0.0, high=5.0, threshold=THRESHOLD, smoothing=smoothing)
+        relaxed = Relaxed.of(problem.ratings, low=0.0, high=5.0, threshold=THRESHOLD, smoothing=SMOOTHING)
         held = (
             jnp.asarray(problem.held.rows),
             jnp.asarray(problem.held.columns),

@@ -1,8 +1,8 @@
 """ALS of the library implicit: run by completion_implicit with a Python that has it.
 
-Argument: a file with the training cells. Factors, the weight of what was done and the ridge are those with the best
-NDCG@10 on a tenth of the cells. Prints JSON: seconds (wall and processor) of the last fit and of the tuning; the scores
-of all cells are written beside the file.
+Arguments: a file with the training cells, and factors, the weight of what was done and the ridge; without these, those
+with the best NDCG@10 on a tenth of the cells are found. Prints JSON: seconds (wall and processor) of the last fit and
+of the tuning; the scores of all cells are written beside the file.
 """
 
 import itertools
@@ -32,20 +32,23 @@ def clock():
     return np.array([time.perf_counter(), time.process_time()])
 
 
-def main(path):
+def main(path, *tuned):
     train = np.load(path)["train"]
     shape = tuple(train.max(axis=0) + 1)
     aside = np.random.default_rng(0).random(len(train)) < 0.1
     some, rest = matrix(train[~aside], shape), matrix(train[aside], shape)
     began = clock()
-    quality = {
-        setting: ndcg_at_k(fitted(some, *setting), some, rest, K=10, show_progress=False)
-        for setting in itertools.product(FACTORS, WEIGHTS, RIDGES)
-    }
-    tuned = clock()
-    best = max(quality, key=quality.get)
+    if tuned:
+        best = int(tuned[0]), float(tuned[1]), float(tuned[2])
+    else:
+        quality = {
+            setting: ndcg_at_k(fitted(some, *setting), some, rest, K=10, show_progress=False)
+            for setting in itertools.product(FACTORS, WEIGHTS, RIDGES)
+        }
+        best = max(quality, key=quality.get)
+    ready = clock()
     model = fitted(matrix(train, shape), *best)
-    tuning, last = tuned - began, clock() - tuned
+    tuning, last = ready - began, clock() - ready
     np.save(f"{path}.scores.npy", np.asarray(model.user_factors) @ np.asarray(model.item_factors).T)
     found = {"seconds": last[0], "processor": last[1], "seconds of tuning": tuning[0], "processor of tuning": tuning[1]}
     print(json.dumps({**found, "factors": best[0], "weight": best[1], "ridge": best[2]}))

@@ -9,6 +9,8 @@ from thalweg.completion import Ratings, Relaxation, Relaxed, Way, descend, relax
 from thalweg.completion.nuclear import bound, factorised
 from thalweg.descent import FISTA, NuclearNorm, Status, minimize
 from thalweg.oracles import Exact
+from thalweg.spectral import ShiftedOperator, SpectralOracle
+from thalweg.spectral.operators.gram import GramOperator
 
 SHAPE = (6, 9)
 
@@ -61,6 +63,21 @@ def deviations(problem, theta, law):
 @pytest.mark.parametrize("law", ["theorem3", "poisson", "negative_binomial", "optimal"])
 def test_gradients_are_unbiased_under_every_law(problem, theta, law):
     assert np.max(np.abs(deviations(problem, theta, law))) < 5
+
+
+@pytest.mark.slow
+def test_the_half_that_is_taken_has_less_noise_than_both(problem):
+    """θ of one large singular value and small others: the noise of one half is of its size, of the other below 1."""
+    theta = jnp.asarray(4.5 + 0.1 * np.random.default_rng(2).uniform(size=SHAPE))
+    both = lambda x: ShiftedOperator(GramOperator(x), problem.gram.smoothing)
+    options = {"degree": 30.0, "probes": 4, "interval": problem.interval(theta), "slack": 1.0}
+    exact = np.asarray(factorised(problem.gram, problem.misfit, theta).gradient)
+    noise = []
+    for operator in (problem.gram, both):
+        oracle = SpectralOracle(jnp.sqrt, operator, theta, jax.random.key(0), g=problem.misfit, **options)
+        found = np.asarray(estimates(oracle, theta, jax.random.split(jax.random.key(1), 400)))
+        noise.append(np.sqrt(np.mean((found - exact) ** 2)))
+    assert noise[0] < 0.5 * noise[1]
 
 
 def test_gradients_of_a_fixed_degree_are_not(problem, theta):

@@ -25,13 +25,56 @@ def test_verdicts_turn_with_the_numbers_and_are_not_given_where_nothing_arrived(
     assert claim.verdict(figure.Found(False, {"a": {"GD": slow, "SVRG": quick}})) == "not tested at this size"
 
 
+def as_the_paper_has_it():
+    """Curves with which every claim holds."""
+    fall = lambda seconds, last: path([0.0, seconds, 10 * seconds], [3.0, 1.4, last])
+    ends = {"Theorem 3": 1.0, "Poisson": 1.2, "negative binomial": 1.3, "ours": 1.0}
+    degrees = {"SGD, N = 10": 1.05, "SGD, N = 30": 1.0, "SGD-DET, N = 10": 1.8, "SGD-DET, N = 30": 1.3}
+    return {
+        "a": {"GD": fall(9.0, 1.2), "SVRG": fall(2.0, 0.9), "SGD": fall(3.0, 1.0), "SGD-DET": fall(4.0, 1.4)},
+        "b": {"GD": fall(9.0, 1.2), "SVRG": fall(2.0, 0.9)},
+        "c": {name: fall(1.0, end) for name, end in ends.items()},
+        "d": {name: fall(1.0, end) for name, end in degrees.items()},
+    }
+
+
+BREAKING = [
+    ("about 2 times", "a", "SVRG", 7.0, 0.9),
+    ("fastest one", "a", "SVRG", 3.5, 0.9),
+    ("SGD converges much faster", "a", "SGD", 8.0, 1.0),
+    ("SGD-DET performs badly", "a", "SGD-DET", 4.0, 1.0),
+    ("other distributions", "c", "Poisson", 1.0, 0.9),
+    ("our law", "c", "ours", 1.0, 1.3),
+    ("a larger degree", "d", "SGD-DET, N = 30", 1.0, 1.9),
+    ("regardless of the degree", "d", "SGD, N = 30", 1.0, 1.5),
+    ("up to 6 times", "b", "SVRG", 7.0, 0.9),
+]
+
+
+@pytest.mark.parametrize(("words", "panel", "name", "seconds", "last"), BREAKING)
+def test_each_claim_holds_with_the_papers_curves_and_not_with_a_broken_one(words, panel, name, seconds, last):
+    (claim,) = [one for one in figure.CLAIMS if words in one.words]
+    curves = as_the_paper_has_it()
+    assert claim.verdict(figure.Found(True, curves)) == "holds"
+    curves[panel][name] = path([0.0, seconds, 10 * seconds], [3.0, 1.4, last])
+    assert claim.verdict(figure.Found(True, curves)) == "does not hold"
+    del curves[panel]
+    assert claim.verdict(figure.Found(True, curves)) == "not tested at this size"
+
+
+def test_nobody_is_the_fastest_where_nobody_arrives():
+    never = {name: path([0.0, 8.0], [3.0, 2.0]) for name in ("GD", "SVRG", "SGD", "SGD-DET")}
+    assert figure.CLAIMS[1].verdict(figure.Found(True, {"a": never})) == "not tested at this size"
+
+
 @pytest.mark.slow
 def test_the_quick_size_draws_three_panels_and_gives_no_verdicts(tmp_path):
     section = execute(find("scgd-figure2"), tmp_path, quick=True, seed=0)
     assert {item["name"] for item in section.items if item["kind"] == "figure"} == {"a", "c", "d"}
-    curves = json.loads((tmp_path / "curves.json").read_text())
-    assert len(curves) == 4 + 4 + 4
-    for name in ("a GD", "a SVRG"):
+    panels = {panel: json.loads((tmp_path / f"curves_{panel}.json").read_text()) for panel in "acd"}
+    assert [len(curves) for curves in panels.values()] == [4, 4, 4]
+    curves = panels["a"]
+    for name in ("GD", "SVRG"):
         errors = np.asarray(curves[name]["rmse"], float)
         assert errors[-1] < 0.9 * errors[0]
     verdicts = next(item for item in section.items if item["kind"] == "table" and item["name"] == "claims")

@@ -1,5 +1,6 @@
 """MatrixCompletion: what it takes, what it says, and what it refuses."""
 
+import copy
 import inspect
 
 import numpy as np
@@ -195,8 +196,66 @@ def test_implicit_feedback_ranks_by_what_was_done():
     assert 0 < found["recall"] <= 1
     with pytest.raises(ValueError, match="positive counts"):
         model.fit(X[TRAIN], np.zeros(TRAIN.sum()))
-    with pytest.raises(ValueError, match="partial_fit takes explicit ratings"):
-        model.partial_fit(X[:3])
+
+
+def test_counts_stream_in():
+    liked = np.flatnonzero(STARS >= 4)
+    half = len(liked) // 2
+    options = {**SMALL, "feedback": "implicit"}
+    both = MatrixCompletion(**options).fit(X[liked])
+    model = MatrixCompletion(**options).fit(X[liked[:half]])
+    every = np.column_stack(np.divmod(np.arange(PEOPLE * FILMS), FILMS))
+    close = lambda: np.corrcoef(model.predict(every), both.predict(every))[0, 1]
+    before = close()
+    model.partial_fit(X[liked[half:]])
+    assert close() > before + 0.02
+    assert model._model.seen.sum() == both._model.seen.sum()
+    # A new person who did what person 3 did is served as person 3 is; and so are vectors of such a person.
+    films = X[liked][X[liked, 0] == 3, 1]
+    as_three = np.column_stack([np.full(len(films), 10**6), films])
+    model.partial_fit(as_three)
+    scores = [model.predict(np.column_stack([np.full(FILMS, who), np.arange(FILMS)])) for who in (3, 10**6)]
+    assert np.corrcoef(scores)[0, 1] > 0.9
+    found, known = both.transform(as_three, np.ones(len(films)))[0], both.transform([3])[0]
+    np.testing.assert_allclose(found, known, atol=0.2 * np.linalg.norm(known))
+    # One more thing done by somebody busy says little of the rest.
+    busy = np.argmax(np.bincount(X[liked, 0]))
+    of_busy = every[every[:, 0] == busy]
+    before = both.predict(of_busy)
+    unseen = np.setdiff1d(np.arange(FILMS), X[liked][X[liked, 0] == busy, 1])[:1]
+    after = copy.deepcopy(both).partial_fit([[busy, unseen[0]]]).predict(of_busy)
+    assert 0 < np.linalg.norm(after - before) < 0.3 * np.linalg.norm(before)
+    with pytest.raises(ValueError, match="feedback='explicit' after a fit with the other kind"):
+        model.set_params(feedback="explicit").partial_fit(X[:3], STARS[:3])
+
+
+def test_a_weight_that_all_ratings_have_changes_nothing(fitted):
+    heavy = MatrixCompletion(**SMALL).fit(X[TRAIN], STARS[TRAIN], sample_weight=np.full(TRAIN.sum(), 7.0))
+    for one, other in zip(heavy.predict(X, return_std=True), fitted.predict(X, return_std=True), strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-5)
+    more = X[~TRAIN][:50], STARS[~TRAIN][:50]
+    heavy.partial_fit(*more, sample_weight=np.full(50, 7.0))
+    plain = copy.deepcopy(fitted).partial_fit(*more)
+    np.testing.assert_allclose(heavy.predict(X), plain.predict(X), rtol=1e-4)
+
+
+@pytest.mark.filterwarnings("ignore:.*rating:UserWarning", "ignore::sklearn.exceptions.ConvergenceWarning")
+def test_intervals_of_few_ratings_are_wide():
+    rng, covered = np.random.default_rng(0), []
+    cells = np.column_stack(np.divmod(np.arange(9), 3))
+    for _ in range(5):
+        stars, new = 3 + rng.normal(size=6), 3 + rng.normal(size=9)
+        low, high = (
+            MatrixCompletion(**{**SMALL, "max_iter": 8})
+            .fit(cells[rng.integers(0, 9, 6)], stars)
+            .predict_interval(cells)
+        )
+        covered.append(np.mean((new >= low) & (new <= high)))
+    assert np.mean(covered) > 0.9
+    low, high = MatrixCompletion(**SMALL).fit([[1, 1]], [4.0]).predict_interval([[1, 1], [2, 2]])
+    assert np.all(high - low > 8)
+    low, high = MatrixCompletion(**SMALL, bounds=(1, 5)).fit([[1, 1]], [4.0]).predict_interval([[1, 1]])
+    assert (low[0], high[0]) == (1, 5)
 
 
 def test_a_warm_start_goes_on(fitted):
@@ -329,6 +388,8 @@ def test_rank_metrics_are_scikit_learns(fitted):
     assert fitted.ranking(held, STARS[~TRAIN], k=10)["ndcg"] == pytest.approx(expected)
     with pytest.raises(ValueError, match="found none"):
         fitted.ranking([[10**6, 1]])
+    with pytest.raises(ValueError, match="y must hold gains of at least 0, found -1"):
+        fitted.ranking(held[:2], [1.0, -1.0])
 
 
 NO_IDS = {

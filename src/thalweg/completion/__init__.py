@@ -5,15 +5,17 @@ given the other) → ``priors`` (what features say, and uneven noise) → ``fact
 ``features`` (side information and who rated what) → ``completed`` (what the result says) → ``fitting``: ratings in, a
 completed matrix out; ``adding`` takes in new ratings, ``ranking`` measures recommendations.
 
-Beside it, ``nuclear`` (the smoothed nuclear norm and four ways down) → ``dense`` (all cells) → ``relaxing``.
+Beside it, ``nuclear`` (the smoothed nuclear norm) → ``descending`` (four ways down) → ``dense`` (all cells) →
+``relaxing``.
 """
 
 from thalweg.completion.adding import added, extended, vectors_of
 from thalweg.completion.completed import Completed
 from thalweg.completion.dense import Filled
+from thalweg.completion.descending import Path, Way, descend
 from thalweg.completion.factors import Ratings, Settings
 from thalweg.completion.fitting import Learned, Options, complete
-from thalweg.completion.nuclear import Path, Relaxed, Way, descend
+from thalweg.completion.nuclear import Relaxed
 from thalweg.completion.ranking import ranking
 from thalweg.completion.relaxing import Relaxation, Settled, relax
 

@@ -7,9 +7,9 @@ import numpy as np
 from scipy.sparse import csr_matrix
 
 from thalweg.completion.completed import Completed, Vectors, cells, unknown
-from thalweg.completion.entries import Entries, Sums, sums
-from thalweg.completion.factors import Ratings, in_parts
-from thalweg.completion.posteriors import Found, Posteriors, Prior, Shape, packing, second_moments
+from thalweg.completion.entries import Entries
+from thalweg.completion.factors import Ratings, Told, stepped
+from thalweg.completion.posteriors import Found, Posteriors, Prior, Shape, packing
 from thalweg.completion.priors import Unevenness
 from thalweg.padding import padded, padded_size
 
@@ -38,8 +38,10 @@ def vectors_of(model: Completed, ratings: Ratings, side: np.ndarray) -> Posterio
         _device(model.rows.expectation.expected(features), size),
         jnp.asarray(model.rows.expectation.precision.astype(np.float32)),
     )
-    given = _given(_in_units(model, ratings), model.columns, model.columns.unevenness, size)
-    found = in_parts(given, jnp.full(size, model.noise, jnp.float32), prior, shape)
+    told = _told(_in_units(model, ratings), model.columns, background=model.confidence > 0)
+    weights = model.rows.tempered(np.bincount(ratings.rows, minlength=count))
+    noise = _device(model.noise * weights, size)
+    found, _ = stepped(told, noise, prior, _device(np.zeros(0), size), shape)
     return Posteriors(*(np.asarray(part)[:count] for part in found.posteriors))  # type: ignore[arg-type]
 
 
@@ -65,16 +67,27 @@ def extended(model: Completed, ratings: Ratings, row_side: np.ndarray, column_si
     old = csr_matrix(model.seen)
     old.resize(ratings.shape)
     seen = (old + now).tocsr()
-    return replace(
+    rows = _longer(model.rows, row_side, now[fresh[0]], Shape(model.rank, False))
+    columns = _longer(model.columns, column_side, turned[fresh[1]], Shape(model.rank, True))
+    longer = replace(
         model,
-        rows=_longer(model.rows, row_side, now[fresh[0]], Shape(model.rank, False)),
-        columns=_longer(model.columns, column_side, turned[fresh[1]], Shape(model.rank, True)),
+        rows=rows,
+        columns=columns,
+        known=model.known + len(ratings.values),
         seen_columns=seen.indices.astype(np.int32),
         seen_starts=seen.indptr.astype(np.int64),
         low=min(model.low, float(ratings.values.min(initial=np.inf))),
         high=max(model.high, float(ratings.values.max(initial=-np.inf))),
         row_choice=np.pad(model.row_choice, (0, ratings.shape[0] - model.rows.count)),
         column_choice=np.pad(model.column_choice, (0, ratings.shape[1] - model.columns.count)),
+    )
+    if not model.confidence:
+        return longer
+    # To a new row, cells say "0" at first.
+    return replace(
+        longer,
+        rows=_stepped(rows, columns, _none(fresh[0], columns), longer, Shape(model.rank, False), fresh[0]),
+        columns=_stepped(columns, rows, _none(fresh[1], rows), longer, Shape(model.rank, True), fresh[1]),
     )
 
 
@@ -99,24 +112,33 @@ def added(model: Completed, ratings: Ratings) -> Completed:
     before = model.rows, model.columns
     rows, columns = before
     for _ in range(_ROUNDS):
-        rows = _stepped(before[0], columns, ratings, model.noise, Shape(model.rank, False))
-        columns = _stepped(before[1], rows, ratings.turned, model.noise, Shape(model.rank, True))
+        rows = _stepped(before[0], columns, ratings, model, Shape(model.rank, False))
+        columns = _stepped(before[1], rows, ratings.turned, model, Shape(model.rank, True))
     return replace(model, rows=rows, columns=columns)
 
 
 def _in_units(model: Completed, ratings: Ratings) -> Ratings:
-    return ratings._replace(values=(ratings.values - model.centre) / model.scale)
+    """In the units of the fit; see ``fitting`` for what a count says."""
+    if model.confidence:
+        extra = model.confidence * ratings.values
+        return ratings._replace(values=(1 + extra) / extra / model.scale, weights=extra)
+    weights = None if ratings.weights is None else ratings.weights / model.usual_weight
+    return ratings._replace(values=(ratings.values - model.centre) / model.scale, weights=weights)
+
+
+def _none(fresh: slice, other: Vectors) -> Ratings:
+    nothing: np.ndarray = np.zeros(0, int)
+    return Ratings(nothing, nothing, np.zeros(0), None, (fresh.stop, other.count))
 
 
 def _device(numbers: np.ndarray, size: int) -> jnp.ndarray:
     return jnp.asarray(padded(numbers, size).astype(np.float32))
 
 
-def _given(ratings: Ratings, other: Vectors, scales: Unevenness, size: int) -> Sums:
+def _told(ratings: Ratings, other: Vectors, background: bool = False) -> Told:
     posteriors = other.posteriors
-    weights = _device(scales.means, len(posteriors.means))
-    entries = Entries.of(*ratings[:4], ratings.shape[0])
-    return sums(entries, second_moments(posteriors), posteriors.means, weights, size)
+    scales = _device(other.unevenness.means, len(posteriors.means))
+    return Told(Entries.of(*ratings[:4], ratings.shape[0]), posteriors, scales, float(background) * scales)
 
 
 def _longer(old: Vectors, side: np.ndarray, rated: csr_matrix, shape: Shape) -> Vectors:
@@ -136,18 +158,24 @@ def _longer(old: Vectors, side: np.ndarray, rated: csr_matrix, shape: Shape) -> 
     )
 
 
-def _stepped(old: Vectors, other: Vectors, ratings: Ratings, noise: float, shape: Shape) -> Vectors:
-    numbers, compact = np.unique(ratings.rows, return_inverse=True)
-    some = ratings._replace(rows=compact, shape=(len(numbers), ratings.shape[1]))
+def _stepped(
+    old: Vectors, other: Vectors, ratings: Ratings, model: Completed, shape: Shape, fresh: slice | None = None
+) -> Vectors:
+    """After ratings of some rows; or, to fresh rows, after what cells without any say."""
+    numbers = np.unique(ratings.rows) if fresh is None else np.arange(fresh.start, fresh.stop)
+    if not len(numbers):
+        return old
+    some = ratings._replace(rows=np.searchsorted(numbers, ratings.rows), shape=(len(numbers), ratings.shape[1]))
     size = padded_size(len(numbers), 64)
-    given = _given(some, other, other.unevenness, size)
-    found = in_parts(
-        given, _device(noise * old.unevenness.means[numbers], size), _prior(old, numbers, size, shape), shape
-    )
+    cells_of = np.bincount(model.seen_columns, minlength=old.count) if shape.columns else np.diff(model.seen_starts)
+    precision = _device(model.noise * old.tempered(cells_of[numbers]) * old.unevenness.means[numbers], size)
+    prior = _prior(old, numbers, size, shape)
+    told = _told(some, other, background=fresh is not None)
+    found, _ = stepped(told, precision, prior, _device(np.zeros(0), size), shape)
     means, covariances = old.means.copy(), old.covariances.copy()
     means[numbers] = np.asarray(found.posteriors.means)[: len(numbers)]
     covariances[numbers] = np.asarray(found.posteriors.covariances)[: len(numbers)]
-    uneven = _more_uneven(old.unevenness, numbers, some, found, noise)
+    uneven = _more_uneven(old.unevenness, numbers, some, found, model.noise)
     return replace(old, means=means, covariances=covariances, unevenness=uneven)
 
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import jax.numpy as jnp
 import numpy as np
 from scipy.sparse import csr_matrix
-from scipy.special import ndtri
+from scipy.special import ndtri, stdtrit
 
 from thalweg.codec import storable
 from thalweg.completion.factors import Ratings
@@ -13,6 +13,9 @@ from thalweg.completion.features import Describer
 from thalweg.completion.posteriors import Posteriors, Shape, packing, predicted
 from thalweg.completion.priors import Expectation, Unevenness
 from thalweg.padding import padded, padded_size
+
+_FEW = 20
+"""Ratings below which the noise is hardly known: intervals are then Student's."""
 
 _PAIRS = 16_384
 """Cells that are predicted at a time."""
@@ -28,6 +31,13 @@ class Vectors:
     expectation: Expectation
     unevenness: Unevenness
     describer: Describer
+    tempering: float
+    usual: float
+    """What a row is told weighs as ``usual`` over this power of the number of its ratings."""
+
+    def tempered(self, ratings: np.ndarray) -> np.ndarray:
+        """The weights of what rows with so many ratings are told."""
+        return self.usual / np.maximum(ratings, 1) ** self.tempering
 
     @property
     def count(self) -> int:
@@ -97,6 +107,14 @@ class Completed:
     column_choice: np.ndarray
     """By how much those who chose to rate a column rate it higher than others like them would: what item means have,
     and is added for rows of which no rating is known."""
+    known: int
+    """Ratings."""
+    spread: float
+    """Their standard deviation."""
+    usual_weight: float
+    """The mean of their weights."""
+    confidence: float
+    """How much more a count of 1 weighs than none; 0 where ratings are explicit."""
 
     @property
     def rank(self) -> int:
@@ -132,7 +150,17 @@ class Completed:
     def _in_units(self, row: np.ndarray, column: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         mean, variance = self.raw(row, column)
         noise = self.rows.noise_scales(row) * self.columns.noise_scales(column) / self.noise
-        return self.centre + self.scale * mean, self.scale * np.sqrt(np.maximum(variance, 0.0) + noise)
+        deviation = self.scale * np.sqrt(np.maximum(variance, 0.0) + noise)
+        return self.centre + self.scale * mean, np.hypot(deviation, self._doubt)
+
+    @property
+    def _few(self) -> bool:
+        return self.known < _FEW and not self.confidence
+
+    @property
+    def _doubt(self) -> float:
+        """What few ratings leave open about their mean and the noise, which are taken as known above."""
+        return float(np.sqrt(2 / self.known)) * self.spread if self._few else 0.0
 
     def interval(self, row: np.ndarray, column: np.ndarray, level: float) -> tuple[np.ndarray, np.ndarray]:
         """Ends between which a rating lies with probability ``level``, cut off at the range of ratings.
@@ -140,7 +168,8 @@ class Completed:
         The noise was learned from ratings as they are given, so that their rounding to a few levels is part of it.
         """
         mean, deviation = self._in_units(row, column)
-        reach = ndtri((1 + level) / 2) * deviation
+        share = (1 + level) / 2
+        reach = (stdtrit(max(self.known - 1, 1), share) if self._few else ndtri(share)) * deviation
         return np.clip(mean - reach, self.low, self.high), np.clip(mean + reach, self.low, self.high)
 
     def raw(self, row: np.ndarray, column: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -53,7 +53,7 @@ class Entries(NamedTuple):
         total = int(blocks.sum())
         wide = _BLOCKS.get(jax.default_backend(), 8192)
         wide = min(wide, padded_size(max(total, 1), _GRAIN))
-        chunks = padded_size(-(-total // wide), 1)
+        chunks = padded_size(max(-(-total // wide), 1), 1)
         first = np.cumsum(blocks) - blocks
         within = np.arange(len(rows)) - np.repeat(np.cumsum(ratings) - ratings, ratings)
         place = np.repeat(first * length, ratings) + within

@@ -13,8 +13,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-from thalweg.completion.entries import Entries, Sums, sums
-from thalweg.completion.posteriors import Found, Posteriors, Prior, Shape, scatter, second_moments, updated
+from thalweg.compiling import quick_jit
+from thalweg.completion.entries import Entries, sums
+from thalweg.completion.posteriors import Found, Posteriors, Prior, Shape, packing, second_moments, updated
 from thalweg.completion.priors import Expectation, Unevenness
 from thalweg.descent import Status
 from thalweg.padding import padded, padded_size
@@ -34,6 +35,9 @@ _STARTING_PRECISION, _SETTLING = {True: 1.0, False: 3.0}, {True: 5, False: 0}
 
 _STARTS, _TRIAL = (3, 10), 12
 """Factors to start with where ratings are few, and sweeps until the bound tells which is best."""
+
+_SOME = 20_000
+"""Cells of which it is seen whether predictions stand still."""
 
 _OFF = 1e6
 """The prior precision of a factor that is switched off."""
@@ -88,8 +92,13 @@ class Settings:
     """Whether rows and columns may differ in their noise."""
     background: float = 0.0
     """The weight of a rating of 0 in every cell, for implicit feedback."""
+    tempering: float = 0.0
+    """What a row is told weighs as one over this power of the number of its ratings: those of a busy row say less each.
+    The bound is then no bound, and a fit ends when predictions stand still."""
+    noise: float = 1.0
+    """The precision of the noise to start with."""
     learn_noise: bool = True
-    """Whether the precision of the noise is learned."""
+    """Whether it is learned."""
     max_iter: int = 30
     """The most sweeps."""
     tol: float = 1e-4
@@ -114,6 +123,9 @@ class Side:
         self.entries = Entries.of(*ratings[:4], self.count, settings.dtype)
         self.ratings = np.bincount(ratings.rows, minlength=self.count).astype(np.float64)
         self.seen = (self.ratings > 0) | (settings.background > 0)
+        busy = np.maximum(self.ratings, 1.0) ** settings.tempering
+        self.usual = float(np.mean(busy))
+        self.tempered = self.usual / busy
         # Features of rows without ratings say nothing about the coefficients.
         self.features, self.told = features, features * self.seen[:, None]
         precisions = np.full(shape.rank + 1, _STARTING_PRECISION[self.small])
@@ -121,7 +133,8 @@ class Side:
         self.expectation = Expectation.start(self.told, precisions)
         self.unevenness = Unevenness.even(self.count)
         self.misfit = np.zeros(self.count)
-        self.logdets, self.scatter = 0.0, np.zeros((shape.rank + 1, shape.rank + 1))
+        self.logdets, self.spread = 0.0, np.zeros(shape.width * (shape.width + 1) // 2)
+        self.scatter = np.zeros((shape.rank + 1, shape.rank + 1))
         self.posteriors = self._start()
 
     @property
@@ -149,66 +162,105 @@ class Side:
         self.posteriors = Posteriors(self._device(means), self._device(covariances))
         self.expectation, self.unevenness = prior, uneven
 
-    def given(self, other: "Side") -> Sums:
-        """What the ratings say, given the other side."""
-        moments = second_moments(other.posteriors)
-        scales = other._device(other.unevenness.means)
-        found = sums(self.entries, moments, other.posteriors.means, scales, self.size)
-        if self.settings.background:
-            counted = other._device(self.settings.background * other.unevenness.means * other.seen)
-            every = jnp.matmul(counted, moments, precision="highest")
-            found = found._replace(moments=found.moments + every[None])
-        return found
-
     def step(self, other: "Side", noise: float) -> None:
         """The posteriors of this side, given the other; then its prior."""
-        given = self.given(other)
         prior = Prior(
             self._device(self.expectation.expected(self.features)),
             jnp.asarray(self.expectation.precision.astype(self.settings.dtype)),
         )
-        found = in_parts(given, self._device(noise * self.unevenness.means), prior, self.shape)
+        scales = other.unevenness.means
+        told = Told(
+            self.entries,
+            other.posteriors,
+            other._device(scales),
+            other._device(self.settings.background * scales * other.seen),
+        )
+        counted = self._device(self.seen.astype(float))
+        found, spread = stepped(
+            told, self._device(noise * self.tempered * self.unevenness.means), prior, counted, self.shape
+        )
         self.posteriors = found.posteriors
         self.misfit = np.asarray(found.misfit, np.float64)[: self.count]
         self.logdets = float(np.sum(np.asarray(found.logdet, np.float64)[: self.count][self.seen]))
+        self.spread = np.asarray(spread, np.float64)
 
     def learn(self, spread: bool = True) -> None:
         """The prior that the posteriors call for; its spread only if asked for."""
-        means = np.asarray(self.posteriors.means, np.float64)[: self.count, self.shape.free]
+        means = self._means()
         self.expectation = self.expectation.regressed(self.told, means)
-        self._measure()
+        self._measure(means)
         if spread:
             self.expectation = self.expectation.scaled(self.scatter, int(self.seen.sum()))
 
-    def _measure(self) -> None:
-        expected = self._device(self.expectation.expected(self.features))
-        counted = self._device(self.seen.astype(float))
-        self.scatter = np.asarray(scatter(self.posteriors, expected, counted, self.shape), np.float64)
+    def _means(self) -> np.ndarray:
+        return np.asarray(self.posteriors.means, np.float64)[: self.count, self.shape.free]
+
+    def _measure(self, means: np.ndarray) -> None:
+        apart = (means - self.expectation.expected(self.features))[self.seen]
+        _, _, place, _ = packing(self.shape.width)
+        free = np.array(self.shape.free)
+        self.scatter = apart.T @ apart + self.spread[place[free[:, None], free[None]]]
 
     def bound(self) -> float:
         """The part of the bound that is this side's."""
         return self.expectation.bound(self.scatter, int(self.seen.sum()), self.logdets) + self.unevenness.bound()
 
 
-def in_parts(given: Sums, noise: Array, prior: Prior, shape: Shape) -> Found:
-    """The posteriors of many rows, some thousands at a time, so that memory for the unpacked matrices is bounded."""
+class Told(NamedTuple):
+    """What a side is told: its ratings, the other side, the scales of its noise, and its weight in every cell.
+
+    Examples
+    --------
+    >>> Told._fields
+    ('entries', 'other', 'scales', 'background')
+    """
+
+    entries: Entries
+    other: Posteriors
+    scales: Array
+    background: Array
+
+
+def stepped(told: Told, noise: Array, prior: Prior, counted: Array, shape: Shape) -> tuple[Found, Array]:
+    """The posteriors of a side given the other, and the sum of the covariances of those rows that are counted.
+
+    Parameters
+    ----------
+    told
+        The ratings and the other side.
+    noise
+        The precision of the noise in each row.
+    prior
+        What is known of the rows before.
+    counted
+        1 for the rows that count, else 0.
+    shape
+        Of this side.
+    """
     # Thousands of small factorisations: with more threads, OpenBLAS would spend most of its time waiting for them.
     with enough_threads(shape.width):
-        return jax.block_until_ready(_in_parts(given, noise, prior, shape))
+        return jax.block_until_ready(_stepped(told, noise, prior, counted, shape))
 
 
-def _in_parts(given: Sums, noise: Array, prior: Prior, shape: Shape) -> Found:
-    size = len(noise)
+@quick_jit(lambda *_: False, tuned=False, static_argnums=4)
+def _stepped(told: Told, noise: Array, prior: Prior, counted: Array, shape: Shape) -> tuple[Found, Array]:
+    moments, size = second_moments(told.other), len(noise)
+    given = sums(told.entries, moments, told.other.means, told.scales, size)
+    every = jnp.matmul(told.background, moments, precision="highest")
+    given = given._replace(moments=given.moments + every[None])
     if size <= _AT_A_TIME:
-        return updated(given, noise, prior, shape)
-    parts = []
-    for start in range(0, size, _AT_A_TIME):
-        here = slice(start, start + _AT_A_TIME)
-        own = prior.precision if prior.precision.ndim == 2 else prior.precision[here]
-        some = Sums(given.moments[here], given.targets[here], given.squares[here])
-        parts.append(updated(some, noise[here], Prior(prior.means[here], own), shape))
-    joined = Posteriors(*(jnp.concatenate(part) for part in zip(*(p.posteriors for p in parts), strict=True)))
-    return Found(joined, jnp.concatenate([p.misfit for p in parts]), jnp.concatenate([p.logdet for p in parts]))
+        found = updated(given, noise, prior, shape)
+    else:
+        # Some thousands at a time, so that memory for the unpacked matrices is bounded.
+        parted = lambda leaf: leaf.reshape(-1, _AT_A_TIME, *leaf.shape[1:])
+        own = prior.precision.ndim == 3
+        parts = jax.tree.map(parted, (given, noise, prior if own else prior.means))
+
+        def some(part: tuple) -> Found:
+            return updated(part[0], part[1], part[2] if own else Prior(part[2], prior.precision), shape)
+
+        found = jax.tree.map(lambda leaf: leaf.reshape(size, *leaf.shape[2:]), jax.lax.map(some, parts))
+    return found, jnp.matmul(counted, found.posteriors.covariances, precision="highest")
 
 
 class Fit(NamedTuple):
@@ -244,11 +296,17 @@ def likeliest_start(
         tried = replace(settings, directions=directions, max_iter=min(settings.max_iter, _TRIAL))
         found = fit(ratings, row_features, column_features, tried)
         if found.status is Status.INTERRUPTED:
-            raise KeyboardInterrupt
+            raise KeyboardInterrupt  # nothing of the fit itself has begun
         if found.bounds[-1] <= best[0]:
             break
         best = (found.bounds[-1], directions)
     return replace(settings, directions=best[1])
+
+
+def _means_of_some(rows: Side, columns: Side, ratings: Ratings) -> np.ndarray:
+    some = np.linspace(0, len(ratings.values) - 1, min(len(ratings.values), _SOME)).astype(int)
+    sides = ((rows, ratings.rows), (columns, ratings.columns))
+    return np.prod([np.asarray(side.posteriors.means)[of[some]] for side, of in sides], axis=0).sum(axis=1)
 
 
 def fit(
@@ -276,9 +334,10 @@ def fit(
     """
     rows = Side(ratings, row_features, Shape(settings.rank, False), settings)
     columns = Side(ratings.turned, column_features, Shape(settings.rank, True), settings)
-    noise = 1.0 if start is None else start(rows, columns)
+    noise = settings.noise if start is None else start(rows, columns)
     settling = _SETTLING[rows.small] if start is None else 0
     bounds: list[float] = []
+    said: np.ndarray = np.zeros(0)
     status = Status.STEPS_SPENT
     try:
         for sweep in range(settings.max_iter):
@@ -293,6 +352,9 @@ def fit(
                     noise = min(side.ratings.sum() / misfit, 1 / _LEAST_NOISE)
             bounds.append(bound(rows, columns, noise))
             enough = len(bounds) > 1 and bounds[-1] - bounds[-2] < settings.tol * len(ratings.values)
+            if settings.tempering:
+                before, said = said, _means_of_some(rows, columns, ratings)
+                enough = len(bounds) > 1 and noise * np.mean((said - before) ** 2) / 2 < settings.tol
             if watch is not None and watch(sweep, rows, columns, noise, bounds[-1]):
                 status = Status.STOPPED_BY_CALLBACK
                 break

@@ -143,18 +143,6 @@ def updated(given: Sums, noise: Float[Array, " rows"], prior: Prior, shape: Shap
     return Found(posteriors, misfit, logdet)
 
 
-@partial(jax.jit, static_argnames=("shape",))
-def scatter(
-    posteriors: Posteriors, expected: Float[Array, "rows free"], counted: Float[Array, " rows"], shape: Shape
-) -> Float[Array, "free free"]:
-    """Σ over the rows that count of E[(v − expected)(v − expected)ᵀ]."""
-    _, _, place, _ = packing(shape.width)
-    free = np.array(shape.free)
-    distance = (posteriors.means[:, free] - expected) * counted[:, None]
-    spread = jnp.matmul(counted, posteriors.covariances, precision=_FULL)
-    return jnp.matmul(distance.T, distance, precision=_FULL) + spread[place[free[:, None], free[None]]]
-
-
 @jax.jit
 def predicted(
     rows: Posteriors, columns: Posteriors, row: Array, column: Array

@@ -25,6 +25,10 @@ def ranking(
     >>> found["recall"]
     1.0
     """
+    if np.any(gains < 0):
+        raise ValueError(
+            f"y must hold gains of at least 0, found {gains.min():g}: NDCG is a share of what can be gained"
+        )
     seen = model.seen
     order = np.argsort(rows, kind="stable")
     rows, columns, gains = rows[order], columns[order], gains[order]

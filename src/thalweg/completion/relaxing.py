@@ -9,8 +9,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from thalweg.completion.dense import Filled, levels
+from thalweg.completion.descending import Way, descend
 from thalweg.completion.factors import Ratings
-from thalweg.completion.nuclear import Relaxed, Way, descend
+from thalweg.completion.nuclear import Relaxed
 from thalweg.descent import Status
 
 _FACTORISED = 1500

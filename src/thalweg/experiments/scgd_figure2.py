@@ -21,27 +21,35 @@ _MARK, _MARK_10M = 1.5, 1.8
 _NEAR = 1.02
 """Errors at the end that differ by less are the same."""
 
-THRESHOLD, SMOOTHING = 0.1, 0.5
+THRESHOLD, SMOOTHING = 1.0, 2.0
 """1/(2λ) and √ε, over the typical singular value of the known ratings."""
 
-_SGD = Way("sgd", 0.1, law="theorem3", degree=15.0, probes=256, round=10, decay=200.0)
+_SGD = Way("sgd", 0.1, law="theorem3", degree=15.0, probes=512, round=20, decay=300.0, precision="default")
 WAYS = {
     "GD": Way("gd", 1.8, round=1),
-    "SVRG": Way("svrg", 1.5, law="theorem3", degree=30.0, probes=512, round=8, restart="last"),
+    "SVRG": replace(_SGD, method="svrg", step=1.0, probes=1024, round=20, restart="last"),
     "SGD": _SGD,
     "SGD-DET": replace(_SGD, method="sgd-det"),
 }
-LAWS = {
-    "Theorem 3": _SGD,
-    "Poisson": replace(_SGD, law="poisson"),
-    "negative binomial": replace(_SGD, law="negative_binomial"),
-    "ours": replace(_SGD, law="optimal"),
-}
-DEGREES = {
-    f"{name}, N = {degree}": replace(_SGD, method=method, degree=float(degree))
-    for name, method in (("SGD", "sgd"), ("SGD-DET", "sgd-det"))
-    for degree in (10, 30)
-}
+SECONDS, SECONDS_10M, PATIENCE = 6.0, 25.0, 4.0
+"""For each run on MovieLens 1M and 10M, and how many times as long GD has."""
+
+
+def laws() -> dict[str, Way]:
+    """SGD under four laws of the degree, else as in panel (a)."""
+    names = {
+        "Theorem 3": "theorem3",
+        "Poisson": "poisson",
+        "negative binomial": "negative_binomial",
+        "ours": "optimal",
+    }
+    return {name: replace(WAYS["SGD"], law=law) for name, law in names.items()}
+
+
+def degrees() -> dict[str, Way]:
+    """SGD and SGD-DET, each with its step, at two degrees."""
+    tried = [(name, degree) for name in ("SGD", "SGD-DET") for degree in (10, 30)]
+    return {f"{name}, N = {degree}": replace(WAYS[name], degree=float(degree)) for name, degree in tried}
 
 
 @dataclass(frozen=True)
@@ -78,27 +86,29 @@ class Found:
         return bool(test()) if self.full and panel in self.panels else None
 
 
-def _faster(found: Found, panel: str, mark: float, times: float) -> bool | None:
+def _faster(found: Found, panel: str, mark: float, times: float, name: str = "SVRG") -> bool | None:
+    """Whether a way was so much faster than GD; None where neither arrived."""
     if not found.full or panel not in found.panels:
         return None
-    ratio = found.times_faster(panel, "SVRG", "GD", mark)
+    ratio = found.times_faster(panel, name, "GD", mark)
     return None if np.isnan(ratio) else ratio >= times
+
+
+def _first(found: Found) -> bool | None:
+    """Whether SVRG was the first at the mark; None where nobody arrived."""
+    if not found.full or "a" not in found.panels:
+        return None
+    arrivals = {name: path.arrival(_MARK) for name, path in found.panels["a"].items()}
+    first = min(arrivals.values())
+    return None if np.isinf(first) else arrivals["SVRG"] == first
 
 
 CLAIMS = (
     Claim("SVRG is about 2 times faster than GD to RMSE 1.5 (1M)", lambda found: _faster(found, "a", _MARK, 2.0)),
+    Claim("SVRG is the fastest one (to RMSE 1.5, 1M)", _first),
     Claim(
-        "SVRG is the fastest one (to RMSE 1.5, 1M)",
-        lambda found: found.only(
-            "a",
-            lambda: (
-                found.panels["a"]["SVRG"].arrival(_MARK) == min(p.arrival(_MARK) for p in found.panels["a"].values())
-            ),
-        ),
-    ),
-    Claim(
-        "SGD converges much faster and outperforms GD (to RMSE 1.5, 1M)",
-        lambda found: found.only("a", lambda: found.times_faster("a", "SGD", "GD", _MARK) > 1),
+        "SGD converges much faster and outperforms GD (to RMSE 1.5, 1M; here: 1.5 times or more)",
+        lambda found: _faster(found, "a", _MARK, 1.5, "SGD"),
     ),
     Claim(
         "SGD-DET performs badly due to its biased gradient estimators (ends above SGD, 1M)",
@@ -142,15 +152,31 @@ CLAIMS = (
 def scgd_figure2(run: Run) -> None:
     """Follow GD, SGD, SGD-DET and SVRG on MovieLens 1M, or on a small drawn set if quick."""
     problem = drawn(run.seed, (60, 90), 2_000) if run.quick else movielens()
-    limits: dict[str, tuple[int, float]] = {"a": (6, np.inf), "c": (4, np.inf), "d": (4, np.inf)}
-    if not run.quick:
-        limits = {"a": (2000, 30.0), "c": (2000, 4.0), "d": (2000, 4.0)}
     found = Found(not run.quick)
-    for panel, ways in {"a": WAYS, "c": LAWS, "d": DEGREES}.items():
-        found.panels[panel] = follow(problem, _shrunk(ways) if run.quick else ways, *limits[panel], run.seed)
+    for panel, ways in {"a": WAYS, "c": laws(), "d": degrees()}.items():
+        if run.quick:
+            found.panels[panel] = follow(problem, _shrunk(ways), 6 if panel == "a" else 4, np.inf, run.seed)
+        else:
+            # What panel (a) has followed already is not followed again.
+            done = {name: found.panels["a"][old] for name, way in ways.items() for old in _alike(way) if panel != "a"}
+            rest = {name: way for name, way in ways.items() if name not in done}
+            paths = {**done, **follow(problem, rest, 5000, SECONDS, run.seed)}
+            found.panels[panel] = {name: paths[name] for name in ways}
+        keep(run, panel, found)
     if not run.quick:
         _large(run, found)
     show(run, found)
+
+
+def _alike(way: Way) -> list[str]:
+    """Which runs of panel (a) go the same way."""
+    return [name for name, one in WAYS.items() if one == way]
+
+
+def keep(run: Run, panel: str, found: Found) -> None:
+    """Write the curves of a panel, before the next one begins."""
+    paths = found.panels[panel].items()
+    run.numbers(f"curves_{panel}", {name: {"seconds": path.seconds, "rmse": path.watched} for name, path in paths})
 
 
 def _shrunk(ways: dict[str, Way]) -> dict[str, Way]:
@@ -168,8 +194,9 @@ def _large(run: Run, found: Found) -> None:
         )
         return
     run.note("Panel (b) is on drawn ratings of MovieLens 10M's size, not on MovieLens 10M, which is not here.")
-    ways = {name: WAYS[name] for name in ("GD", "SVRG")}
-    found.panels["b"] = follow(drawn(run.seed, shape, 10_000_000), ways, 2000, 30.0, run.seed)
+    ways = {name: WAYS[name] for name in ("SVRG", "GD")}
+    found.panels["b"] = follow(drawn(run.seed, shape, 10_000_000), ways, 5000, SECONDS_10M, run.seed)
+    keep(run, "b", found)
 
 
 def memory() -> int:
@@ -209,9 +236,7 @@ def drawn(seed: int, shape: tuple[int, int], count: int) -> Problem:
 def follow(problem: Problem, ways: dict[str, Way], rounds: int, seconds: float, seed: int) -> dict[str, Path]:
     """Go down in each way from the known ratings and 0 elsewhere; compiling is not on the clock."""
     with jax.enable_x64(False):
-        # A small set is smoothed more: one interval then serves all of its runs, and few programs are compiled.
-        smoothing = SMOOTHING if np.isfinite(seconds) else 4 * SMOOTHING
-        relaxed = Relaxed.of(problem.ratings, low=0.0, high=5.0, threshold=THRESHOLD, smoothing=smoothing)
+        relaxed = Relaxed.of(problem.ratings, low=0.0, high=5.0, threshold=THRESHOLD, smoothing=SMOOTHING)
         held = (
             jnp.asarray(problem.held.rows),
             jnp.asarray(problem.held.columns),
@@ -223,20 +248,20 @@ def follow(problem: Problem, ways: dict[str, Way], rounds: int, seconds: float, 
         for name, way in ways.items():
             if np.isfinite(seconds):
                 compile_all(relaxed, start, way)
-            paths[name] = descend(relaxed, start, way, key, rounds=rounds, seconds=seconds, watch=watch)
+            limit = PATIENCE * seconds if name == "GD" else seconds
+            paths[name] = descend(relaxed, start, way, key, rounds=rounds, seconds=limit, watch=watch)
         return paths
 
 
 def compile_all(relaxed: Relaxed, start: jax.Array, way: Way) -> None:
-    """One round at each size of interval that a run can come to."""
-    points = [start] if way.method == "gd" else [start, jnp.full_like(start, 0.7), jnp.full_like(start, 4.0)]
-    for point in points:
-        descend(relaxed, point, way, jax.random.key(0), rounds=1)
+    """One round at each size of interval that a run is expected to come to."""
+    for larger in (1.0,) if way.method == "gd" else (1.0, 2.5):
+        descend(relaxed, larger * start, way, jax.random.key(0), rounds=1)
 
 
 def show(run: Run, found: Found) -> None:
     """Draw, tabulate and judge."""
-    run.note(_SETTING)
+    run.note(_setting())
     titles = {
         "a": "Error on ratings held out by time, four ways.",
         "b": "The same on drawn data of MovieLens 10M's size.",
@@ -266,24 +291,21 @@ def show(run: Run, found: Found) -> None:
         "Each from the known ratings and 0 elsewhere.",
     )
     claims.show(run, CLAIMS, found)
-    run.numbers(
-        "curves", {f"{panel} {name}": {"seconds": path.seconds, "rmse": path.watched} for panel, name, path in runs}
-    )
 
 
-_SETTING = (
-    "min over θ in [0, 5]^{d×r} of tr (θθᵀ + εI)^½ + λ Σ_Ω (θ − R)². λ, ε, the number of probes, the length of rounds "
-    "and the steps are in a supplement that we do not have. Here, with s = (Σ_Ω R²/d)^½: "
-    f"1/(2λ) = {THRESHOLD} s, √ε = {SMOOTHING} s. With L = 1/√ε + 2λ: "
-    + "; ".join(
-        f"{name} takes steps of {way.step:g}/L"
-        + (
-            ""
-            if way.method == "gd"
-            else f" with {way.probes} probes of mean degree {way.degree:g}, {way.round} a round"
-        )
-        for name, way in WAYS.items()
+def _setting() -> str:
+    said = []
+    for name, way in WAYS.items():
+        words = f"{name} takes steps of {way.step:g}/L"
+        if way.method != "gd":
+            words += f" with {way.probes} probes of mean degree {way.degree:g}, {way.round} a round"
+        said.append(words)
+    return (
+        "min over θ in [0, 5]^{d×r} of tr (θθᵀ + εI)^½ + λ Σ_Ω (θ − R)². λ, ε, the number of probes, the length of "
+        "rounds and the steps are in a supplement that we do not have; here they were chosen on a tenth of the "
+        "training ratings (benchmarks/nuclear_settings.py). With s = (Σ_Ω R²/d)^½: "
+        f"1/(2λ) = {THRESHOLD:g} s, √ε = {SMOOTHING:g} s. With L = 1/√ε + 2λ: " + "; ".join(said) + f". Those of SGD "
+        f"and SGD-DET fall as one over the root of their number from the {WAYS['SGD'].decay:.0f}th on; SVRG takes its "
+        "next snapshot at the last step of a round. Products with θ are of TF32 on a GPU that has it: their rounding "
+        "is far below the noise of the probes."
     )
-    + ". Those of SGD and SGD-DET fall as one over the root of their number from the 200th on; SVRG takes its next "
-    "snapshot at the last step of a round."
-)

@@ -10,6 +10,7 @@ from scipy.sparse import issparse
 
 from thalweg import arguments
 from thalweg.codec import storable
+from thalweg.completion import Ratings
 from thalweg.models._common import row_weights, unmasked
 
 _HARDLY_ANY, _COPIES = 20, 0.1
@@ -172,18 +173,27 @@ def checked_ratings(X: Any, y: Any, sample_weight: Any, implicit: bool, empty: b
     return Given(rows, columns, values, weights)
 
 
+def numbered(given: Given, rows: Names, columns: Names) -> Ratings:
+    """Ratings by numbers in place of ids."""
+    shape = len(rows.ids), len(columns.ids)
+    return Ratings(rows.numbers(given.rows), columns.numbers(given.columns), given.values, given.weights, shape)
+
+
 def rating_range(bounds: Any, values: np.ndarray) -> tuple[float, float]:
     """The least and the largest rating there is.
 
     Examples
     --------
-    >>> rating_range("auto", np.array([2.0, 4.0])), rating_range((1, 5), np.array([2.0, 4.0]))
-    ((2.0, 4.0), (1.0, 5.0))
+    >>> rating_range("auto", np.arange(20.0)), rating_range((1, 5), np.array([2.0, 4.0]))
+    ((0.0, 19.0), (1.0, 5.0))
+    >>> rating_range("auto", np.array([2.0, 4.0]))    # two ratings do not tell the range
+    (-inf, inf)
     """
     if bounds is None:
         return -np.inf, np.inf
     if isinstance(bounds, str):
-        return float(values.min()), float(values.max())
+        few = len(values) < _HARDLY_ANY
+        return (-np.inf, np.inf) if few else (float(values.min()), float(values.max()))
     if len(bounds) != 2:
         raise ValueError(f"bounds must be 'auto', None or a pair (least, largest), found {bounds!r}")
     low, high = (arguments.real("bounds", bound) for bound in bounds)
@@ -198,7 +208,7 @@ def warn_of_poor_ratings(given: Given) -> None:
     """Say where intervals cannot be believed: hardly any ratings, or a table that was doubled."""
     count = len(given.values)
     if count < _HARDLY_ANY:
-        message = f"{count} rating(s) hardly tell how noisy ratings are: intervals are too narrow"
+        message = f"{count} rating(s) hardly tell how noisy ratings are: intervals are wide"
         warnings.warn(message, UserWarning, stacklevel=6)
         return
     order = np.lexsort((given.values, given.columns, given.rows))

@@ -18,6 +18,9 @@ from thalweg.models._common import Storable, unharmed
 from thalweg.models._ratings import Names
 from thalweg.models._relaxed import relaxed, with_posteriors
 
+_MOST, _MOST_IMPLICIT = 30, 60
+"""Factors, unless asked for fewer or more."""
+
 
 class MatrixCompletion(RegressorMixin, Storable):
     """Ratings of columns by rows (of films by people, of reactions by compounds): the missing ones, and how sure.
@@ -30,7 +33,8 @@ class MatrixCompletion(RegressorMixin, Storable):
     Parameters
     ----------
     rank
-        The most factors of a row. Those of no use are switched off: see ``strengths_``.
+        The most factors of a row. Those of no use are switched off: see ``strengths_``. None: 30, or 60 with implicit
+        feedback.
     method
         "factors" is the model above. "nuclear" finds all cells at once, of least smoothed nuclear norm and misfit in
         ``bounds``, as the spectral paper does. It has no posteriors, and is there for comparison.
@@ -42,7 +46,7 @@ class MatrixCompletion(RegressorMixin, Storable):
         None clips nothing.
     presence
         Whether which columns a row has rated tells of it, whatever the ratings: the first singular vectors of that
-        pattern are then side information of rows and columns.
+        pattern are then side information of rows and columns. Implicit feedback is nothing else, and has no use of it.
     confidence
         With implicit feedback, how much more a cell with a count of 1 weighs than one without.
     validation_fraction
@@ -100,7 +104,7 @@ class MatrixCompletion(RegressorMixin, Storable):
     """
 
     _parameter_constraints: ClassVar[dict] = {
-        "rank": [Interval(Integral, 1, None, closed="left")],
+        "rank": [Interval(Integral, 1, None, closed="left"), None],
         "method": [StrOptions({"factors", "nuclear"})],
         "feedback": [StrOptions({"explicit", "implicit"})],
         "bounds": [StrOptions({"auto"}), tuple, list, None],
@@ -116,13 +120,13 @@ class MatrixCompletion(RegressorMixin, Storable):
 
     def __init__(
         self,
-        rank: int = 30,
+        rank: int | None = None,
         *,
         method: str = "factors",
         feedback: str = "explicit",
         bounds: Any = "auto",
         presence: bool = True,
-        confidence: float = 1.0,
+        confidence: float = 2.0,
         validation_fraction: float = 0.0,
         max_iter: int = 150,
         tol: float = 2e-4,
@@ -177,10 +181,7 @@ class MatrixCompletion(RegressorMixin, Storable):
         rows, columns = (
             Names.of(ids, extra.ids) for ids, extra in zip((given.rows, given.columns), sides, strict=True)
         )
-        ratings = completion.Ratings(
-            rows.numbers(given.rows), columns.numbers(given.columns), given.values, given.weights,
-            (len(rows.ids), len(columns.ids)),
-        )  # fmt: skip
+        ratings = _ratings.numbered(given, rows, columns)
         if self.method == "nuclear":
             widths, bounds = [side.width for side in sides], _ratings.rating_range(self.bounds, given.values)
             self._say(relaxed(self, ratings, (rows, columns), widths, bounds).status, "of the objective a round")
@@ -222,7 +223,7 @@ class MatrixCompletion(RegressorMixin, Storable):
         low, high = (-np.inf, np.inf) if implicit else _ratings.rating_range(self.bounds, values)
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
         return completion.Options(
-            completion.Settings(rank=int(self.rank), max_iter=int(self.max_iter), tol=float(self.tol), seed=seed),
+            completion.Settings(rank=self._most(implicit), max_iter=int(self.max_iter), tol=float(self.tol), seed=seed),
             presence=bool(self.presence),
             low=low,
             high=high,
@@ -230,6 +231,9 @@ class MatrixCompletion(RegressorMixin, Storable):
             confidence=float(self.confidence),
             held_out=float(self.validation_fraction),
         )
+
+    def _most(self, implicit: bool) -> int:
+        return int(self.rank) if self.rank is not None else _MOST_IMPLICIT if implicit else _MOST
 
     def partial_fit(
         self, X: Any, y: Any = None, sample_weight: Any = None, *, row_features: Any = None, column_features: Any = None
@@ -247,10 +251,11 @@ class MatrixCompletion(RegressorMixin, Storable):
         return self
 
     def _add(self, X: Any, y: Any, sample_weight: Any, row_features: Any, column_features: Any) -> None:
-        if self.feedback == "implicit":
-            raise ValueError("partial_fit takes explicit ratings: with feedback='implicit' call fit with all counts")
         with_posteriors(self._model, "partial_fit after fit")
-        given = _ratings.checked_ratings(X, y, sample_weight, False, empty=True)
+        implicit = bool(self._model.confidence)
+        if implicit != (self.feedback == "implicit"):
+            raise ValueError(f"feedback={self.feedback!r} after a fit with the other kind: call fit")
+        given = _ratings.checked_ratings(X, y, sample_weight, implicit, empty=True)
         sides = [
             _ratings.side_information(f"{name}_features", features, known, width)
             for name, features, known, width in (
@@ -258,15 +263,12 @@ class MatrixCompletion(RegressorMixin, Storable):
                 ("column", column_features, given.columns, self._sides[1]),
             )
         ]
-        if len(given.values):
+        if len(given.values) and not implicit:
             _ratings.rating_range(self.bounds, given.values)
         before = len(self._rows.ids), len(self._columns.ids)
         rows = self._rows.with_more(given.rows, sides[0].ids)
         columns = self._columns.with_more(given.columns, sides[1].ids)
-        ratings = completion.Ratings(
-            rows.numbers(given.rows), columns.numbers(given.columns), given.values, given.weights,
-            (len(rows.ids), len(columns.ids)),
-        )  # fmt: skip
+        ratings = _ratings.numbered(given, rows, columns)
         fresh = sides[0].matrix(rows.ids[before[0] :]), sides[1].matrix(columns.ids[before[1] :])
         self._rows, self._columns = rows, columns
         self._take(completion.added(completion.extended(self._model, ratings, *fresh), ratings))
@@ -353,7 +355,7 @@ class MatrixCompletion(RegressorMixin, Storable):
         if y is None:
             numbers = self._rows.numbers(np.asarray(X).reshape(-1))
             return model.rows.means[np.where(numbers < 0, model.rows.count, numbers), : model.rank]
-        given = _ratings.checked_ratings(X, y, None, False)
+        given = _ratings.checked_ratings(X, y, None, bool(model.confidence))
         names = Names.of(given.rows, given.rows[:0])
         extra = _ratings.side_information("row_features", row_features, given.rows, self._sides[0])
         columns = self._columns.numbers(given.columns)

@@ -19,6 +19,7 @@ from thalweg.models._common import Storable, unharmed
 from thalweg.models._summary import Summary
 from thalweg.models._topic_reading import TopicReader
 
+_FEW_DRAWS = 30
 _LONGEST = 1e6
 """Words of a document, in single precision."""
 
@@ -229,21 +230,21 @@ class CorrelatedTopicModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, To
         """How the covariates change the prevalence of topics: a table with a row for each topic and covariate.
 
         An effect is the change of z_k, less the mean change over topics, when the covariate grows by one: of the log of
-        the proportion over the geometric mean of all proportions. Its standard deviation counts what the words of a
-        document leave open of its topics (Louis's information); it takes the topics themselves as known. They are
-        learned from the same documents, so effects come out some per cent too large, and intervals cover less than they
-        say: a warning repeats it.
+        the proportion over the geometric mean of all proportions. Its mean and deviation are over draws from the joint
+        posterior of effects, Σ, topics and documents, by a Markov chain that :meth:`fit` runs after it has found the
+        topics. Intervals cover if the topics were found; topics that are mixed up have other effects.
         """
         check_is_fitted(self)
         if self._effects is None:
             raise ValueError("effects() needs a model that was fitted by fit(X, covariates=…), found none")
-        warnings.warn(
-            "deviations take the topics as known: effects on topics learned from the same documents come out some per "
-            "cent too large, and intervals cover less than they say",
-            UserWarning,
-            stacklevel=2,
-        )
-        coefficients, covariances = self._effects
+        coefficients, covariances, worth = self._effects
+        if worth < _FEW_DRAWS:
+            warnings.warn(
+                f"draws of effects are worth {worth:.0f} independent ones only: deviations are rough, since documents "
+                "say too little of so many topics",
+                UserWarning,
+                stacklevel=2,
+            )
         deviations = np.sqrt(np.diagonal(covariances, axis1=1, axis2=2)).T[1:] / self._scales[:, None]
         means = coefficients[1:] / self._scales[:, None]
         names = [f"topic {k}: {name}" for k in range(means.shape[1]) for name in self._names]
@@ -330,19 +331,19 @@ class CorrelatedTopicModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, To
         self._state = state
         self.components_ = state.components(self.smoothing).T.astype(np.float64)
         self.components_ /= self.components_.sum(axis=1, keepdims=True)
-        self._set_prior(state.prevalence)
-
-    def _set_prior(self, prevalence: topics.Prevalence) -> None:
-        self._state = self._state._replace(prevalence=prevalence)
-        self.mean_ = prevalence.coefficients[0].copy()
-        self.covariance_ = prevalence.covariance.copy()
-        self.coefficients_ = prevalence.coefficients[1:] / self._scales[:, None]
+        self.mean_ = state.prevalence.coefficients[0].copy()
+        self.covariance_ = state.prevalence.covariance.copy()
+        self.coefficients_ = state.prevalence.coefficients[1:] / self._scales[:, None]
 
     def _measure(self, counts: csr_array, design: np.ndarray) -> None:
-        how = topics.Inference(self.inference, samples=8, step=float(self.step), exact=self.inference == "pgsvi")
-        found, prevalence = topics.measured(counts, design, self.components_.T, self._state.prevalence, how)
-        self._effects = found
-        self._set_prior(prevalence)
+        tell = print if self.verbose else lambda text: None
+        try:
+            found = topics.measured(counts, design, self._state, float(self.smoothing), self._seed(), tell)
+        except KeyboardInterrupt:
+            self._warn("interrupted: topics were found, effects were not")
+            return
+        self._effects = found[0]
+        self._keep(found[1])
 
     def _seen(self, X: Any) -> csr_array:
         check_is_fitted(self)

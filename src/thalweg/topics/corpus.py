@@ -15,9 +15,11 @@ from thalweg.padding import padded_size
 from thalweg.topics import documents
 from thalweg.topics.pages import Pages, page_count, page_width, paged
 from thalweg.topics.prevalence import Moments, Prevalence
-from thalweg.topics.start import starting_topics
+from thalweg.topics.start import starting_topics, starts
 
 _GRAIN = 64
+_FEW_TOKENS, _RACE = 150_000, 12
+"""Of fewer tokens several starts are tried, by so many passes each."""
 _LAST = 3
 """Passes over all documents once those left out have shown that no more are needed."""
 
@@ -78,8 +80,8 @@ class Topics(NamedTuple):
     """How many the smoothing and the shrinkage are set against."""
 
     @classmethod
-    def start(cls, counts: csr_array, covariates: int, topics: int) -> "Topics":
-        """From anchor words, before any posterior.
+    def start(cls, counts: csr_array, covariates: int, topics: int, given: np.ndarray | None = None) -> "Topics":
+        """From given topics, else from anchor words, before any posterior.
 
         Examples
         --------
@@ -87,7 +89,7 @@ class Topics(NamedTuple):
         (4, 2)
         """
         length = counts.sum() / max(counts.shape[0], 1)
-        words = starting_topics(counts, topics).T * (length / topics)
+        words = (starting_topics(counts, topics) if given is None else given).T * (length / topics)
         moments = Moments(np.eye(covariates), np.zeros((covariates, topics)), np.eye(topics))
         return cls(words.astype(np.float32), moments, Prevalence.start(covariates, topics), 0, float(counts.shape[0]))
 
@@ -202,8 +204,12 @@ class Corpus:
             padded_size(max(1, *(page_count(counts[part], width) for part in self.parts)), _GRAIN),
             width,
         )
-        self.means = [np.zeros((self.shape[0], settings.topics), np.float32) for _ in self.parts]
+        self.begin()
         self._make(read, ~self.aside)
+
+    def begin(self) -> None:
+        """Forget the posteriors."""
+        self.means = [np.zeros((self.shape[0], self.settings.topics), np.float32) for _ in self.parts]
 
     def _make(self, counts: csr_array, counted: np.ndarray) -> None:
         weights = counted.astype(np.float32)
@@ -217,9 +223,9 @@ class Corpus:
 
     def one_pass(
         self, state: Topics, key: jax.Array, rng: np.random.Generator, steps: int, heard: Callable[[Topics], None]
-    ) -> float:
-        """Every batch once, in random order; return the log p of a token left out (else of one read) on the way."""
-        hidden = seen = 0.0
+    ) -> tuple[float, float]:
+        """Every batch once, in random order; the log p of a token left out (else of one read) on the way, and the bound."""
+        hidden = seen = bound = 0.0
         for index in rng.permutation(len(self.batches)):
             batch = self.batches[index]
             share = (1 + state.batches) ** -self.settings.decay if len(self.batches) > 1 else 1.0
@@ -229,8 +235,10 @@ class Corpus:
             self.means[index] = np.asarray(found.means)
             heard(state)
             seen += float(found.log_likelihood)
+            bound += float(found.bound)
             hidden += _log_likelihood(self.hidden[batch.rows], np.asarray(found.proportions), topics)
-        return hidden / float(self.hidden.sum()) if self.aside.any() else seen / max(self.tokens, 1.0)
+        bound += self.settings.smoothing * float(np.sum(np.log(topics)))
+        return hidden / float(self.hidden.sum()) if self.aside.any() else seen / max(self.tokens, 1.0), bound
 
 
 def _halves(counts: csr_array, rows: np.ndarray, rng: np.random.Generator) -> tuple[csr_array, csr_array]:
@@ -269,9 +277,11 @@ def fit_topics(counts: csr_array, design: np.ndarray, settings: TopicSettings, s
     tell = print if settings.verbose else lambda text: None
     try:
         corpus = Corpus(counts, design, settings)
+        if counts.sum() < _FEW_TOKENS and settings.topics > 1:
+            learned.state = _raced(corpus, learned.state, key)
         for step in range(settings.passes):
             steps = settings.cold_steps if step == 0 else settings.warm_steps
-            score = corpus.one_pass(learned.state, jax.random.fold_in(key, step), rng, steps, heard)
+            score, _ = corpus.one_pass(learned.state, jax.random.fold_in(key, step), rng, steps, heard)
             learned.scores.append(score)
             tell(f"pass {step + 1}: {score:.4f} nats a word")
             if _settled(learned.scores, settings):
@@ -284,6 +294,23 @@ def fit_topics(counts: csr_array, design: np.ndarray, settings: TopicSettings, s
     except KeyboardInterrupt:
         learned.interrupted = True
     return learned
+
+
+def _raced(corpus: Corpus, first: Topics, key: jax.Array) -> Topics:
+    """What has the best bound after some passes, of several starts."""
+    best, chosen = -np.inf, first
+    for given in starts(corpus.counts, corpus.settings.topics):
+        at = [Topics.start(corpus.counts, corpus.design.shape[1], corpus.settings.topics, given)]
+        corpus.begin()
+        for step in range(min(_RACE, corpus.settings.passes)):
+            steps = corpus.settings.cold_steps if step == 0 else corpus.settings.warm_steps
+            order = np.random.default_rng(step)
+            _, bound = corpus.one_pass(at[-1], jax.random.fold_in(key, step), order, steps, at.append)
+        if bound > best:
+            best, chosen = bound, at[-1]
+            means = [m.copy() for m in corpus.means]
+    corpus.means = means
+    return chosen
 
 
 def continue_topics(

@@ -24,7 +24,7 @@ from jaxtyping import Array, Float, Int, Key
 from scipy.sparse import csr_array
 from scipy.special import gammaln
 
-from thalweg.padding import padded_size
+from thalweg.padding import padded, padded_size
 from thalweg.topics.documents import Words
 from thalweg.topics.expectations import diagonals
 from thalweg.topics.pages import Pages, page_count, page_width, paged
@@ -78,29 +78,33 @@ def sweep(
     means: Float[Array, "d r"],
     places: Places,
     key: Key[Array, ""],
-    uniforms: Float[Array, "p w"],
+    number: Int[Array, ""],
+    tokens: Int[Array, " t"],
+    uniforms: Float[Array, " t"],
     learning: Float[Array, ""],
-) -> tuple[Places, Int[Array, "p w"]]:
-    """Move the chain of every document, and draw the topic of every word; leaps and metric change by ``learning``."""
+) -> tuple[Places, Int[Array, " t"]]:
+    """Move the chain of every document, and draw the topic of every token, given by its place on the pages.
+
+    Leaps and metric change by ``learning``.
+    """
     words = Words.of(pages, given.topics, len(means))
     # Half of the words' information on proportions is taken to be lost, since their topics are not seen.
     spread = diagonals(places.usual) - places.usual[:, :, None] * places.usual[:, None]
     known = words.totals[:, None, None] / 2 * jnp.einsum("kr,dkj,js->drs", given.basis, spread, given.basis)
     triangle = lax.linalg.cholesky(given.precision[None] + known)
-    solve = lambda right, turned: lax.linalg.triangular_solve(
-        triangle, right[:, :, None], left_side=True, lower=True, transpose_a=turned
-    )[:, :, 0]
-    first, second, third = jax.random.split(key, 3)
+    unit = diagonals(jnp.ones_like(means))
+    root = lax.linalg.triangular_solve(triangle, unit, left_side=True, lower=True)
+    first, second, third = jax.random.split(jax.random.fold_in(key, number), 3)
     begun = jax.random.normal(first, places.u.shape, places.u.dtype)
     leap = places.leaps[:, None] * jax.random.uniform(second, (len(means), 1), minval=0.8, maxval=1.2)
     start, slope = log_density(words, given, means, places.u)
 
     def one(_: int, state: tuple[Array, Array, Array, Array]) -> tuple[Array, Array, Array, Array]:
         u, speed, _, slope = state
-        speed = speed + leap / 2 * solve(slope, False)
-        u = u + leap * solve(speed, True)
+        speed = speed + leap / 2 * jnp.einsum("drs,ds->dr", root, slope)
+        u = u + leap * jnp.einsum("dsr,ds->dr", root, speed)
         value, slope = log_density(words, given, means, u)
-        return u, speed + leap / 2 * solve(slope, False), value, slope
+        return u, speed + leap / 2 * jnp.einsum("drs,ds->dr", root, slope), value, slope
 
     u, speed, value, _ = lax.fori_loop(0, _LEAPS, one, (places.u, begun, start, slope))
     gain = value - start + jnp.sum(begun**2 - speed**2, axis=1) / 2
@@ -109,23 +113,10 @@ def sweep(
     proportions = jax.nn.softmax(u @ given.basis.T)
     leaps = jnp.minimum(places.leaps * jnp.exp(learning * (chance - _ACCEPTANCE)), 1.0)
     usual = places.usual + learning * (proportions - places.usual)
-    heaps = (words.chances * proportions[pages.document][:, None]) @ jnp.triu(jnp.ones((u.shape[1] + 1,) * 2, u.dtype))
-    topic = jnp.sum(heaps[:, :, :-1] < (uniforms * heaps[:, :, -1])[:, :, None], axis=2)
+    heaping = proportions[pages.document][:, :, None] * jnp.triu(jnp.ones((u.shape[1] + 1,) * 2, u.dtype))[None]
+    heaps = jnp.einsum("pwk,pkj->pwj", words.chances, heaping).reshape(-1, u.shape[1] + 1)[tokens]
+    topic = jnp.sum(heaps[:, :-1] < (uniforms * heaps[:, -1])[:, None], axis=1)
     return Places(u, leaps, usual), topic
-
-
-def tokens(counts: csr_array) -> csr_array:
-    """The table with an entry of its own for each token, rounded to whole ones.
-
-    Examples
-    --------
-    >>> tokens(csr_array(np.array([[2.0, 0.0], [0.0, 1.0]]))).indices
-    array([0, 0, 1])
-    """
-    times = np.rint(counts.data).astype(np.int64)
-    ends = np.concatenate([[0], np.cumsum(times)])[counts.indptr]
-    indices = np.repeat(counts.indices, times)
-    return csr_array((np.ones(len(indices), np.float32), indices, ends), shape=counts.shape)
 
 
 @dataclass
@@ -133,9 +124,10 @@ class Part:
     """Some documents of a chain: their pages, rows, and where they are."""
 
     pages: Pages
-    cells: Int[np.ndarray, " t"]
-    """The places of tokens on the pages."""
-    words: Int[np.ndarray, " t"]
+    tokens: Int[Array, " t"]
+    """The places of tokens on the pages, filled up."""
+    words: Int[np.ndarray, " s"]
+    """Which word a token is; of as many as there are."""
     rows: slice
     places: Places
 
@@ -177,7 +169,7 @@ class Chain:
         ridge = np.full(design.shape[1], _RIDGE)
         ridge[0] = 0
         self.information = design.T @ design + np.diag(ridge)
-        self.parts = list(self._cut(tokens(counts)))
+        self.parts, self.sweeps = list(self._cut(counts)), 0
 
     def _cut(self, table: csr_array) -> Iterator[Part]:
         count, sides = table.shape[0], self.topics.shape[1]
@@ -185,14 +177,17 @@ class Chain:
         width = page_width(table)
         size = padded_size(max(map(len, groups)), _GRAIN)
         pages = padded_size(max(1, *(page_count(table[group], width) for group in groups)), _GRAIN)
+        most = padded_size(max(1, *(int(np.rint(table[group].data).sum()) for group in groups)), _GRAIN)
         for group in groups:
             rows = slice(int(group[0]), int(group[-1]) + 1)
             made = paged(table[rows], width, size, pages)
-            cells = np.flatnonzero(np.asarray(made.counts))
+            cells = np.arange(pages * width, dtype=np.int32)
+            tokens = np.repeat(cells, np.rint(np.asarray(made.counts).ravel()).astype(int))
+            words = np.asarray(made.words).ravel()[tokens].astype(np.int64)
             u = jnp.asarray(self._means(rows, size))
             usual = jax.nn.softmax(u @ self.basis.T.astype(np.float32))
             places = Places(u, jnp.full(size, 0.7, jnp.float32), usual)
-            yield Part(made, cells, np.asarray(made.words).ravel()[cells].astype(np.int64), rows, places)
+            yield Part(made, jnp.asarray(padded(tokens, most)), words, rows, places)
 
     def _means(self, rows: slice, size: int) -> Float[np.ndarray, "d r"]:
         found = np.zeros((size, self.basis.shape[1]), np.float32)
@@ -202,7 +197,7 @@ class Chain:
     def draws(self, warm: int, count: int) -> Iterator[Draw]:
         """``count`` draws, one a sweep, after ``warm`` sweeps that adapt the chain and are left out."""
         for number in range(warm + count):
-            words = self._documents(number, _FORGOTTEN if number < warm else 0.0)
+            words = self._documents(_FORGOTTEN if number < warm else 0.0)
             if number >= min(_HELD, warm):
                 self._topics(words)
                 self._prior()
@@ -210,20 +205,20 @@ class Chain:
                 inside = self.basis @ self.covariance @ self.basis.T
                 yield Draw(words, self.smoothing, Prevalence(self.coefficients @ self.basis.T, inside))
 
-    def _documents(self, number: int, learning: float) -> Float[np.ndarray, "v k"]:
+    def _documents(self, learning: float) -> Float[np.ndarray, "v k"]:
         """Move all documents; how often each topic now wrote each word."""
         precision = np.linalg.inv(self.covariance)
-        given = Conditions(*(jnp.asarray(part, jnp.float32) for part in (self.topics, precision, self.basis)))
-        sides, key = self.topics.shape[1], jax.random.fold_in(self.key, number)
+        given = Conditions(*(part.astype(np.float32) for part in (self.topics, precision, self.basis)))
+        sides, self.sweeps = self.topics.shape[1], self.sweeps + 1
         total = np.zeros(self.topics.size)
         for index, part in enumerate(self.parts):
+            number = np.int32(self.sweeps * len(self.parts) + index)
             means = self._means(part.rows, len(part.places.u))
-            uniforms = self.rng.random(part.pages.words.shape, np.float32)
-            key_here = jax.random.fold_in(key, index)
-            part.places, topic = sweep(
-                part.pages, given, means, part.places, key_here, uniforms, np.float32(learning)
-            )
-            total += np.bincount(part.words * sides + np.asarray(topic).ravel()[part.cells], minlength=len(total))
+            uniforms = self.rng.random(len(part.tokens), np.float32)
+            learn = np.float32(learning)
+            found = sweep(part.pages, given, means, part.places, self.key, number, part.tokens, uniforms, learn)
+            part.places, topic = found[0], np.asarray(found[1])[: len(part.words)]
+            total += np.bincount(part.words * sides + topic, minlength=len(total))
         return total.reshape(self.topics.shape)
 
     def _topics(self, words: Float[np.ndarray, "v k"]) -> None:

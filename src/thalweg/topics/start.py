@@ -14,6 +14,9 @@ from scipy.sparse.linalg import LinearOperator, eigsh
 
 _COMMON = 0.04
 """The part of all documents that an anchor occurs in at least: rows of rare words are mostly noise."""
+_OTHERS = (0.01, 0.1, 0.2)
+_HEAPS, _HEAP = 3, 5
+"""Starts from documents, and documents that each topic of such a start is made of."""
 _FEWEST = 3
 _STEPS = 100
 _UNIGRAM = 0.1
@@ -22,8 +25,10 @@ _MOST_DOCUMENTS = 20_000
 """Looked at: co-occurrences of more change little."""
 
 
-def starting_topics(counts: csr_array, topics: int) -> Float[np.ndarray, "k v"]:
+def starting_topics(counts: csr_array, topics: int, common: float = _COMMON) -> Float[np.ndarray, "k v"]:
     """Topics, rows that sum to one, from anchor words; more topics than anchors can be found share them.
+
+    An anchor occurs in the part ``common`` of all documents at least.
 
     Examples
     --------
@@ -36,12 +41,35 @@ def starting_topics(counts: csr_array, topics: int) -> Float[np.ndarray, "k v"]:
     frequency = np.asarray(counts.sum(axis=0), np.float64).ravel()
     smoothed = (frequency + 0.1) / np.sum(frequency + 0.1)
     rows, weights = _profiles(counts, 2 * topics)
-    anchors = _corners(rows, _candidates(counts, weights, topics), topics)
+    anchors = _corners(rows, _candidates(counts, weights, topics, common), topics)
     found = (_mixtures(rows, rows[anchors]) * weights[:, None]).T
     totals = np.sum(found, axis=1, keepdims=True)
     found = np.where(totals > 0, found / np.maximum(totals, 1e-300), smoothed)
     found = (1 - _UNIGRAM) * found + _UNIGRAM * smoothed
     return _told_apart(np.concatenate([found, np.tile(smoothed, (topics - len(found), 1))]), len(found))
+
+
+def starts(counts: csr_array, topics: int) -> list[Float[np.ndarray, "k v"]]:
+    """Several topics to start from, all found without chance: anchors that are rarer or more common, and documents.
+
+    Co-occurrences of few words are noisy, and so is where their corners are: of the starts, one is often good.
+
+    Examples
+    --------
+    >>> table = csr_array(np.kron(np.eye(2, dtype=int), np.ones((20, 3), int)))
+    >>> len(starts(table, 2))
+    7
+    """
+    found = [starting_topics(counts, topics, common) for common in (_COMMON, *_OTHERS)]
+    rng = np.random.default_rng(0)  # the same documents whatever the seed
+    unigram = np.asarray(counts.sum(axis=0), np.float64).ravel() + 0.1
+    unigram /= unigram.sum()
+    for _ in range(_HEAPS):
+        heaps = np.resize(rng.permutation(counts.shape[0]), (topics, _HEAP))
+        words = np.stack([np.asarray(counts[rows].sum(axis=0), np.float64).ravel() for rows in heaps])
+        words = words / np.maximum(words.sum(axis=1, keepdims=True), 1)
+        found.append(_told_apart((words + unigram) / 2, topics))
+    return found
 
 
 def _profiles(counts: csr_array, rank: int) -> tuple[np.ndarray, np.ndarray]:
@@ -68,9 +96,9 @@ def _profiles(counts: csr_array, rank: int) -> tuple[np.ndarray, np.ndarray]:
     return rows, weights
 
 
-def _candidates(counts: csr_array, weights: np.ndarray, topics: int) -> Int[np.ndarray, " c"]:
+def _candidates(counts: csr_array, weights: np.ndarray, topics: int, part: float) -> Int[np.ndarray, " c"]:
     occurs = np.bincount(counts.indices, minlength=counts.shape[1]) * (weights > 0)
-    common = np.flatnonzero(occurs >= max(_FEWEST, _COMMON * counts.shape[0]))
+    common = np.flatnonzero(occurs >= max(_FEWEST, part * counts.shape[0]))
     if len(common) >= 4 * topics:
         return common
     return np.sort(np.argsort(-occurs, kind="stable")[: max(4 * topics, 1)])

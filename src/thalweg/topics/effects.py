@@ -18,8 +18,8 @@ from thalweg.topics.prevalence import Prevalence
 from thalweg.topics.sampling import Chain
 
 _WARM = 200
-_ROUND, _ROUNDS = 200, 10
-_WORTH = 100
+_ROUND, _ROUNDS = 200, 8
+_WORTH = 50
 """Independent draws that those of a chain should be worth, before it ends."""
 
 
@@ -67,7 +67,9 @@ def measured(
             covariance += draw.prevalence.covariance
             words += draw.words
         drawn = np.stack(coefficients)
-        worth = min(independent(drawn[:, row, column]) for row in range(1, drawn.shape[1]) for column in range(drawn.shape[2]))
+        worth = min(
+            independent(drawn[:, row, column]) for row in range(1, drawn.shape[1]) for column in range(drawn.shape[2])
+        )
         tell(f"{len(drawn)} draws of effects, worth {worth:.0f}")
         if worth >= _WORTH:
             break

@@ -252,7 +252,9 @@ def _log_marginal(words: np.ndarray, concentration: float) -> float:
     return float(np.sum(of_topics) + np.sum(gammaln(concentration + some)) - len(some) * gammaln(concentration))
 
 
-def inverse_wishart(rng: np.random.Generator, freedom: int, scale: Float[np.ndarray, "r r"]) -> Float[np.ndarray, "r r"]:
+def inverse_wishart(
+    rng: np.random.Generator, freedom: int, scale: Float[np.ndarray, "r r"]
+) -> Float[np.ndarray, "r r"]:
     """A draw from W⁻¹(scale, freedom), by Bartlett's triangle.
 
     Examples

@@ -2,8 +2,8 @@
 
 Every data set has topics, effects and Σ of its own: five topics over 300 words from a Dirichlet of concentration 0.1,
 z with correlations that fall from 0.6 with the topics' distance, one covariate that is normal and one that is 0 or 1,
-effects of standard deviation 0.5. Found topics are matched with those drawn by their cosines. ``slope`` is that of found
-on true effects, 1 where they are of the right size. Settings are done in turns, so that a run that is cut by
+effects of standard deviation 0.5. Found topics are matched with those drawn by their cosines. ``slope`` is that of
+found on true effects, 1 where they are of the right size. Settings are done in turns, so that a run that is cut by
 ``--seconds`` has as many data sets of each. The claim is for settings in which all topics can be found: see ``found``,
 the part of the data sets in which every topic has a cosine above 0.7.
 

@@ -224,7 +224,7 @@ class Corpus:
     def one_pass(
         self, state: Topics, key: jax.Array, rng: np.random.Generator, steps: int, heard: Callable[[Topics], None]
     ) -> tuple[float, float]:
-        """Every batch once, in random order; the log p of a token left out (else of one read) on the way, and the bound."""
+        """Every batch once, in random order; the log p of a token left out (else of one read), and the bound, on the way."""
         hidden = seen = bound = 0.0
         for index in rng.permutation(len(self.batches)):
             batch = self.batches[index]
@@ -278,7 +278,7 @@ def fit_topics(counts: csr_array, design: np.ndarray, settings: TopicSettings, s
     try:
         corpus = Corpus(counts, design, settings)
         if counts.sum() < _FEW_TOKENS and settings.topics > 1:
-            learned.state = _raced(corpus, learned.state, key)
+            heard(_raced(corpus, learned, heard))
         for step in range(settings.passes):
             steps = settings.cold_steps if step == 0 else settings.warm_steps
             score, _ = corpus.one_pass(learned.state, jax.random.fold_in(key, step), rng, steps, heard)
@@ -296,19 +296,18 @@ def fit_topics(counts: csr_array, design: np.ndarray, settings: TopicSettings, s
     return learned
 
 
-def _raced(corpus: Corpus, first: Topics, key: jax.Array) -> Topics:
-    """What has the best bound after some passes, of several starts."""
-    best, chosen = -np.inf, first
+def _raced(corpus: Corpus, learned: Learned, heard: Callable[[Topics], None]) -> Topics:
+    """What has the best bound after some passes, of several starts; the same whatever the seed."""
+    best, chosen, means, key = -np.inf, learned.state, corpus.means, jax.random.key(0)
     for given in starts(corpus.counts, corpus.settings.topics):
-        at = [Topics.start(corpus.counts, corpus.design.shape[1], corpus.settings.topics, given)]
+        heard(Topics.start(corpus.counts, corpus.design.shape[1], corpus.settings.topics, given))
         corpus.begin()
         for step in range(min(_RACE, corpus.settings.passes)):
             steps = corpus.settings.cold_steps if step == 0 else corpus.settings.warm_steps
             order = np.random.default_rng(step)
-            _, bound = corpus.one_pass(at[-1], jax.random.fold_in(key, step), order, steps, at.append)
+            _, bound = corpus.one_pass(learned.state, jax.random.fold_in(key, step), order, steps, heard)
         if bound > best:
-            best, chosen = bound, at[-1]
-            means = [m.copy() for m in corpus.means]
+            best, chosen, means = bound, learned.state, corpus.means
     corpus.means = means
     return chosen
 

@@ -13,7 +13,6 @@ covariates too large, and their errors too small. A chain has neither fault. Wit
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import partial
 from typing import NamedTuple
 
 import jax

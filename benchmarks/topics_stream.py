@@ -72,14 +72,16 @@ def likeness(found, true):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--documents", type=int, default=1_000_000)
-    parser.add_argument("--batch", type=int, default=8192)
+    parser.add_argument("--batch", type=int, default=8192, help="documents a call")
+    parser.add_argument("--step", type=int, default=2048, help="documents a step of learning, batch_size")
+    parser.add_argument("--seconds", type=float, default=np.inf, help="when to end whatever is left")
     parser.add_argument("--topics", type=int, default=100)
     parser.add_argument("--words", type=int, default=20_000)
     parser.add_argument("--inference", default="pgsvi")
     options = parser.parse_args()
     stream = Stream(options.topics, options.words)
-    model = CorrelatedTopicModel(options.topics, inference=options.inference, batch_size=options.batch, random_state=0)
-    seconds, memory, began = [], [], time.perf_counter()
+    model = CorrelatedTopicModel(options.topics, inference=options.inference, batch_size=options.step, random_state=0)
+    seconds, memory, cosines, began = [], [], [], time.perf_counter()
     batches = max(1, options.documents // options.batch)
     for number in range(batches):
         documents = stream.batch(options.batch)
@@ -88,8 +90,12 @@ def main():
         seconds.append(time.perf_counter() - start)
         memory.append(resident())
         if number < 3 or number % 10 == 0:
-            print(f"{number + 1}/{batches}: {seconds[-1]:.2f} s, {memory[-1]:.2f} GiB", flush=True)
-    count, learning = batches * options.batch, float(np.sum(seconds))
+            cosines.append([(number + 1) * options.batch, likeness(model.components_, stream.topics)])
+            said = f"{number + 1}/{batches}: {seconds[-1]:.2f} s, {memory[-1]:.2f} GiB, cosine {cosines[-1][1]:.3f}"
+            print(said, flush=True)
+        if time.perf_counter() - began > options.seconds:
+            break
+    count, learning = len(seconds) * options.batch, float(np.sum(seconds))
     rate = options.batch / float(np.median(seconds[len(seconds) // 2 :]))
     cosine, growth = likeness(model.components_, stream.topics), memory[-1] - memory[len(memory) // 2]
     table(
@@ -111,6 +117,8 @@ def main():
         documents=count,
         memory=memory[-1],
         growth=growth,
+        cosines=cosines,
+        first=seconds[0],
         inference=options.inference,
     )
 

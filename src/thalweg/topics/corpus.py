@@ -20,6 +20,8 @@ from thalweg.topics.start import starting_topics, starts
 _GRAIN = 64
 _FEW_TOKENS, _RACE = 150_000, 12
 """Of fewer tokens several starts are tried, by so many passes each."""
+_FIRST = 12
+"""Passes over the first documents of a stream."""
 _LAST = 3
 """Passes over all documents once those left out have shown that no more are needed."""
 
@@ -224,7 +226,7 @@ class Corpus:
     def one_pass(
         self, state: Topics, key: jax.Array, rng: np.random.Generator, steps: int, heard: Callable[[Topics], None]
     ) -> tuple[float, float]:
-        """Every batch once, in random order; the log p of a token left out (else of one read), and the bound, on the way."""
+        """Every batch once, in random order; the log p of a token left out, else of one read, and the bound meanwhile."""
         hidden = seen = bound = 0.0
         for index in rng.permutation(len(self.batches)):
             batch = self.batches[index]
@@ -324,9 +326,9 @@ def continue_topics(
     >>> continue_topics(state, table, np.ones((40, 1)), TopicSettings(2), 0).documents
     80.0
     """
-    count = counts.shape[0]
     if state is None:
-        state = Topics.start(counts, design.shape[1], settings.topics)._replace(documents=0.0)
+        return _begun(counts, design, settings)
+    count = counts.shape[0]
     width, counted, key = page_width(counts), np.ones(count, np.float32), jax.random.key(seed)
     for part in np.array_split(np.arange(count), -(-count // settings.batch_size)):
         pages = padded_size(max(1, page_count(counts[part], width)), _GRAIN)
@@ -337,6 +339,20 @@ def continue_topics(
         part_key = jax.random.fold_in(key, state.batches)
         state, _ = absorb(state, batch, means, part_key, settings, settings.cold_steps, share)
     return state
+
+
+def _begun(counts: csr_array, design: np.ndarray, settings: TopicSettings) -> Topics:
+    """Some passes over the first documents of a stream: one is not enough to get away from the start."""
+    learned = Learned(Topics.start(counts, design.shape[1], settings.topics), [])
+    heard = lambda state: setattr(learned, "state", state)
+    corpus, rng, key = Corpus(counts, design, settings), np.random.default_rng(0), jax.random.key(0)
+    corpus.use_all()
+    if counts.sum() < _FEW_TOKENS and settings.topics > 1:
+        heard(_raced(corpus, learned, heard))
+    for step in range(_FIRST):
+        steps = settings.cold_steps if step == 0 else settings.warm_steps
+        corpus.one_pass(learned.state, jax.random.fold_in(key, step), rng, steps, heard)
+    return learned.state._replace(batches=len(corpus.parts))
 
 
 def _settled(scores: list[float], settings: TopicSettings) -> bool:

@@ -7,6 +7,8 @@ those before; the weights of a word over them, p(topic | word), by projected gra
 Rows are taken in the leading eigenvectors of Q, which keeps them small and leaves out most of their noise.
 """
 
+from typing import NamedTuple
+
 import numpy as np
 from jaxtyping import Float, Int
 from scipy.sparse import csr_array, dia_array
@@ -37,16 +39,41 @@ def starting_topics(counts: csr_array, topics: int, common: float = _COMMON) -> 
     array([[0.95, 0.05],
            [0.05, 0.95]])
     """
-    counts = counts[:: -(-counts.shape[0] // _MOST_DOCUMENTS)]
-    frequency = np.asarray(counts.sum(axis=0), np.float64).ravel()
-    smoothed = (frequency + 0.1) / np.sum(frequency + 0.1)
-    rows, weights = _profiles(counts, 2 * topics)
-    anchors = _corners(rows, _candidates(counts, weights, topics, common), topics)
-    found = (_mixtures(rows, rows[anchors]) * weights[:, None]).T
-    totals = np.sum(found, axis=1, keepdims=True)
-    found = np.where(totals > 0, found / np.maximum(totals, 1e-300), smoothed)
-    found = (1 - _UNIGRAM) * found + _UNIGRAM * smoothed
-    return _told_apart(np.concatenate([found, np.tile(smoothed, (topics - len(found), 1))]), len(found))
+    return _Words.of(counts, topics).start(topics, common)
+
+
+class _Words(NamedTuple):
+    """Words as rows of co-occurrences, how often each occurs, p(word), and the unigram."""
+
+    rows: Float[np.ndarray, "v r"]
+    weights: Float[np.ndarray, " v"]
+    occurs: Float[np.ndarray, " v"]
+    """The part of documents that a word is in."""
+    documents: int
+    unigram: Float[np.ndarray, " v"]
+
+    @classmethod
+    def of(cls, counts: csr_array, topics: int) -> "_Words":
+        counts = counts[:: -(-counts.shape[0] // _MOST_DOCUMENTS)]
+        frequency = np.asarray(counts.sum(axis=0), np.float64).ravel() + 0.1
+        rows, weights = _profiles(counts, 2 * topics)
+        occurs = np.bincount(counts.indices, minlength=counts.shape[1]) * (weights > 0)
+        return cls(rows, weights, occurs, counts.shape[0], frequency / np.sum(frequency))
+
+    def start(self, topics: int, common: float) -> Float[np.ndarray, "k v"]:
+        """Topics of the anchors among words that occur in the part ``common`` of the documents."""
+        anchors = _corners(self.rows, self._candidates(topics, common), topics)
+        found = (_mixtures(self.rows, self.rows[anchors]) * self.weights[:, None]).T
+        totals = np.sum(found, axis=1, keepdims=True)
+        found = np.where(totals > 0, found / np.maximum(totals, 1e-300), self.unigram)
+        found = (1 - _UNIGRAM) * found + _UNIGRAM * self.unigram
+        return _told_apart(np.concatenate([found, np.tile(self.unigram, (topics - len(found), 1))]), len(found))
+
+    def _candidates(self, topics: int, common: float) -> Int[np.ndarray, " c"]:
+        found = np.flatnonzero(self.occurs >= max(_FEWEST, common * self.documents))
+        if len(found) >= 4 * topics:
+            return found
+        return np.sort(np.argsort(-self.occurs, kind="stable")[: max(4 * topics, 1)])
 
 
 def starts(counts: csr_array, topics: int) -> list[Float[np.ndarray, "k v"]]:
@@ -60,15 +87,14 @@ def starts(counts: csr_array, topics: int) -> list[Float[np.ndarray, "k v"]]:
     >>> len(starts(table, 2))
     7
     """
-    found = [starting_topics(counts, topics, common) for common in (_COMMON, *_OTHERS)]
+    words = _Words.of(counts, topics)
+    found = [words.start(topics, common) for common in (_COMMON, *_OTHERS)]
     rng = np.random.default_rng(0)  # the same documents whatever the seed
-    unigram = np.asarray(counts.sum(axis=0), np.float64).ravel() + 0.1
-    unigram /= unigram.sum()
     for _ in range(_HEAPS):
         heaps = np.resize(rng.permutation(counts.shape[0]), (topics, _HEAP))
-        words = np.stack([np.asarray(counts[rows].sum(axis=0), np.float64).ravel() for rows in heaps])
-        words = words / np.maximum(words.sum(axis=1, keepdims=True), 1)
-        found.append(_told_apart((words + unigram) / 2, topics))
+        heap = np.stack([np.asarray(counts[rows].sum(axis=0), np.float64).ravel() for rows in heaps])
+        heap = heap / np.maximum(heap.sum(axis=1, keepdims=True), 1)
+        found.append(_told_apart((heap + words.unigram) / 2, topics))
     return found
 
 
@@ -94,14 +120,6 @@ def _profiles(counts: csr_array, rank: int) -> tuple[np.ndarray, np.ndarray]:
     rows = times(vectors) / np.maximum(weights, 1e-300)[:, None]
     rows[weights <= 1e-12 * weights.max(initial=1e-300)] = 0
     return rows, weights
-
-
-def _candidates(counts: csr_array, weights: np.ndarray, topics: int, part: float) -> Int[np.ndarray, " c"]:
-    occurs = np.bincount(counts.indices, minlength=counts.shape[1]) * (weights > 0)
-    common = np.flatnonzero(occurs >= max(_FEWEST, part * counts.shape[0]))
-    if len(common) >= 4 * topics:
-        return common
-    return np.sort(np.argsort(-occurs, kind="stable")[: max(4 * topics, 1)])
 
 
 def _corners(rows: np.ndarray, candidates: np.ndarray, count: int) -> Int[np.ndarray, " k"]:

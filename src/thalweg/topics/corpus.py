@@ -226,7 +226,7 @@ class Corpus:
     def one_pass(
         self, state: Topics, key: jax.Array, rng: np.random.Generator, steps: int, heard: Callable[[Topics], None]
     ) -> tuple[float, float]:
-        """Every batch once, in random order; the log p of a token left out, else of one read, and the bound meanwhile."""
+        """Every batch once, in random order; the log p of a token left out, else of one read, and the bound."""
         hidden = seen = bound = 0.0
         for index in rng.permutation(len(self.batches)):
             batch = self.batches[index]

@@ -95,10 +95,10 @@ def sweep(
     root = lax.linalg.triangular_solve(triangle, unit, left_side=True, lower=True)
     first, second, third = jax.random.split(jax.random.fold_in(key, number), 3)
     begun = jax.random.normal(first, places.u.shape, places.u.dtype)
-    leap = places.leaps[:, None] * jax.random.uniform(second, (len(means), 1), minval=0.8, maxval=1.2)
+    leap = places.leaps[:, None] * jax.random.uniform(second, (len(means), 1), means.dtype, minval=0.8, maxval=1.2)
     start, slope = log_density(words, given, means, places.u)
 
-    def one(_: int, state: tuple[Array, Array, Array, Array]) -> tuple[Array, Array, Array, Array]:
+    def one(index: int, state: tuple[Array, Array, Array, Array]) -> tuple[Array, Array, Array, Array]:
         u, speed, _, slope = state
         speed = speed + leap / 2 * jnp.einsum("drs,ds->dr", root, slope)
         u = u + leap * jnp.einsum("dsr,ds->dr", root, speed)
@@ -108,7 +108,7 @@ def sweep(
     u, speed, value, _ = lax.fori_loop(0, _LEAPS, one, (places.u, begun, start, slope))
     gain = value - start + jnp.sum(begun**2 - speed**2, axis=1) / 2
     chance = jnp.where(jnp.isfinite(gain), jnp.exp(jnp.minimum(gain, 0)), 0)
-    u = jnp.where((jax.random.uniform(third, chance.shape) < chance)[:, None], u, places.u)
+    u = jnp.where((jax.random.uniform(third, chance.shape, chance.dtype) < chance)[:, None], u, places.u)
     proportions = jax.nn.softmax(u @ given.basis.T)
     leaps = jnp.minimum(places.leaps * jnp.exp(learning * (chance - _ACCEPTANCE)), 1.0)
     usual = places.usual + learning * (proportions - places.usual)
@@ -207,7 +207,7 @@ class Chain:
     def _documents(self, learning: float) -> Float[np.ndarray, "v k"]:
         """Move all documents; how often each topic now wrote each word."""
         precision = np.linalg.inv(self.covariance)
-        given = Conditions(*(part.astype(np.float32) for part in (self.topics, precision, self.basis)))
+        given = Conditions(*(jnp.asarray(part, np.float32) for part in (self.topics, precision, self.basis)))
         sides, self.sweeps = self.topics.shape[1], self.sweeps + 1
         total = np.zeros(self.topics.size)
         for index, part in enumerate(self.parts):

@@ -147,7 +147,7 @@ class Chain:
     >>> table = csr_array(np.repeat([[9.0, 0.0], [0.0, 9.0]], 20, axis=0).astype(np.float32))
     >>> chain = Chain(table, np.ones((40, 1)), np.array([[0.9, 0.1], [0.1, 0.9]]), Prevalence.start(1, 2), 0.2, 0)
     >>> last = list(chain.draws(5, 5))[-1]
-    >>> last.words.sum()
+    >>> float(last.words.sum())
     360.0
     """
 

@@ -52,9 +52,13 @@ class CorrelatedTopicModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, To
     step
         How far a step of a posterior goes to where its gradient says, at most 1.
     samples
-        Draws for each expectation.
+        Points for each expectation.
     decay
         The n-th batch counts n^−decay of what was learned from those before.
+    draws
+        After the passes of :meth:`fit`, topics and prior become their means over so many draws from their joint
+        posterior, by a Markov chain: they predict better, and effects of covariates are of the right size. With
+        covariates there are as many again until effects are sure. 0 leaves what the passes found, without effects.
     random_state
         Seeds the order of batches and the draws.
     verbose
@@ -101,6 +105,7 @@ class CorrelatedTopicModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, To
         "step": [Interval(Real, 0, 1, closed="right")],
         "samples": [Interval(Integral, 2, None, closed="left")],
         "decay": [Interval(Real, 0.5, 1, closed="both")],
+        "draws": [Interval(Integral, 0, None, closed="left")],
         "random_state": ["random_state"],
         "verbose": ["verbose"],
     }
@@ -117,6 +122,7 @@ class CorrelatedTopicModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, To
         step: float = 0.9,
         samples: int = 4,
         decay: float = 0.6,
+        draws: int = 150,
         random_state: Any = None,
         verbose: bool = False,
     ) -> None:
@@ -129,6 +135,7 @@ class CorrelatedTopicModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, To
         self.step = step
         self.samples = samples
         self.decay = decay
+        self.draws = draws
         self.random_state = random_state
         self.verbose = verbose
 
@@ -164,8 +171,8 @@ class CorrelatedTopicModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, To
                 self._warn("interrupted: the topics are those found so far")
             elif not learned.converged:
                 self._warn(f"{self.max_iter} passes were not enough: raise max_iter, or tol, found tol={self.tol}")
-            if design.shape[1] > 1 and self.n_components > 1 and not learned.interrupted:
-                self._measure(counts, design)
+            if self.draws and self.n_components > 1 and not learned.interrupted:
+                self._refine(counts, design)
         return self
 
     @_fit_context(prefer_skip_nested_validation=True)
@@ -236,7 +243,7 @@ class CorrelatedTopicModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, To
         """
         check_is_fitted(self)
         if self._effects is None:
-            raise ValueError("effects() needs a model that was fitted by fit(X, covariates=…), found none")
+            raise ValueError("effects() needs a model that was fitted by fit(X, covariates=…) with draws, found none")
         coefficients, covariances, worth = self._effects
         if worth < _FEW_DRAWS:
             warnings.warn(
@@ -265,6 +272,7 @@ class CorrelatedTopicModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, To
             step=float(self.step),
             samples=int(self.samples),
             decay=float(self.decay),
+            draws=int(self.draws),
             verbose=bool(self.verbose),
         )
 
@@ -335,15 +343,12 @@ class CorrelatedTopicModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, To
         self.covariance_ = state.prevalence.covariance.copy()
         self.coefficients_ = state.prevalence.coefficients[1:] / self._scales[:, None]
 
-    def _measure(self, counts: csr_array, design: np.ndarray) -> None:
-        tell = print if self.verbose else lambda text: None
+    def _refine(self, counts: csr_array, design: np.ndarray) -> None:
         try:
-            found = topics.measured(counts, design, self._state, float(self.smoothing), self._seed(), tell)
+            state, self._effects = topics.refined(counts, design, self._state, self._settings(), self._seed())
+            self._keep(state)
         except KeyboardInterrupt:
-            self._warn("interrupted: topics were found, effects were not")
-            return
-        self._effects = found[0]
-        self._keep(found[1])
+            self._warn("interrupted: the topics are those found so far, without draws")
 
     def _seen(self, X: Any) -> csr_array:
         check_is_fitted(self)

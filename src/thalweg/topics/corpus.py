@@ -60,6 +60,8 @@ class TopicSettings:
     held: int = 3
     """Batches before the prior is learned: posteriors of the first ones mostly say what the topics do not."""
     patience: int = 5
+    draws: int = 150
+    """From the joint posterior, after the passes."""
     verbose: bool = False
 
 

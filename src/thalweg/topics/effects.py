@@ -1,11 +1,12 @@
-"""Effects of covariates on the prevalence of topics, with errors that count all that is unknown beside them.
+"""Draws from the joint posterior refine what was learned, and give effects of covariates with honest errors.
 
-z_d ~ N(Cᵀx_d, Σ) is not seen, and Σ and the topics are learned from the same words. So C is drawn with them from their
-joint posterior by :class:`~thalweg.topics.sampling.Chain`; its mean and covariance over the chain are reported. The
-chain begins at the topics of variational EM, and keeps to them: topics that were not found have no effects.
+Variational EM leaves topics that predict worse than their mean over a chain in the posterior does, and effects that are
+too large. So a :class:`~thalweg.topics.sampling.Chain` goes on from there, and topics and prior become their means over
+it. z_d ~ N(Cᵀx_d, Σ) is not seen, and Σ and the topics are learned from the same words: all are drawn with C, and the
+mean and covariance of C over the chain are its effects. The chain keeps to the topics it begins with: topics that were
+not found have no effects.
 """
 
-from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -13,12 +14,12 @@ from jaxtyping import Float
 from scipy.sparse import csr_array
 
 from thalweg.files import storable
-from thalweg.topics.corpus import Topics
+from thalweg.topics.corpus import Topics, TopicSettings
 from thalweg.topics.prevalence import Prevalence
 from thalweg.topics.sampling import Chain
 
-_WARM = 200
-_ROUND, _ROUNDS = 200, 8
+_WARM, _WARM_EFFECTS = 60, 200
+_ROUNDS = 10
 _WORTH = 50
 """Independent draws that those of a chain should be worth, before it ends."""
 
@@ -39,47 +40,46 @@ class Effects(NamedTuple):
     """Independent draws that those of the chain are worth, of the coefficient that moved slowest."""
 
 
-def measured(
+def refined(
     counts: csr_array,
     design: Float[np.ndarray, "n p"],
     state: Topics,
-    smoothing: float,
+    settings: TopicSettings,
     seed: int,
-    tell: Callable[[str], None] = lambda text: None,
-) -> tuple[Effects, Topics]:
-    """Effects, and what has been learned with its means over the chain.
+) -> tuple[Topics, Effects | None]:
+    """What has been learned with its means over a chain, and effects where there are covariates.
 
     Examples
     --------
     >>> table = csr_array(np.repeat([[9.0, 0.0], [0.0, 9.0]], 20, axis=0).astype(np.float32))
     >>> design = np.column_stack([np.ones(40), np.repeat([1.0, -1.0], 20)])
     >>> start = Topics.start(table, 2, 2, np.array([[0.9, 0.1], [0.1, 0.9]]))
-    >>> found, _ = measured(table, design, start, 0.2, 0)
+    >>> _, found = refined(table, design, start, TopicSettings(2), 0)
     >>> bool(found.coefficients[1, 0] > 0.5), bool(np.allclose(found.coefficients.sum(axis=1), 0))
     (True, True)
     """
-    chain = Chain(counts, design, state.components(smoothing), state.prevalence, smoothing, seed)
-    coefficients: list[np.ndarray] = []
-    covariance, words, worth = np.zeros_like(state.prevalence.covariance), np.zeros(state.words.shape), 0.0
-    for number in range(_ROUNDS):
-        for draw in chain.draws(_WARM if number == 0 else 0, _ROUND):
-            coefficients.append(draw.prevalence.coefficients)
+    chain = Chain(counts, design, state.components(settings.smoothing), state.prevalence, settings.smoothing, seed)
+    sought = design.shape[1] > 1
+    drawn, covariance, words, worth = [], np.zeros_like(state.prevalence.covariance), np.zeros(state.words.shape), 0.0
+    for number in range(_ROUNDS if sought else 1):
+        for draw in chain.draws(0 if number else _WARM_EFFECTS if sought else _WARM, settings.draws):
+            drawn.append(draw.prevalence.coefficients)
             covariance += draw.prevalence.covariance
             words += draw.words
-        drawn = np.stack(coefficients)
-        worth = min(
-            independent(drawn[:, row, column]) for row in range(1, drawn.shape[1]) for column in range(drawn.shape[2])
-        )
-        tell(f"{len(drawn)} draws of effects, worth {worth:.0f}")
+        worth = min(map(independent, np.stack(drawn)[:, 1:].reshape(len(drawn), -1).T), default=np.inf)
+        if settings.verbose:
+            print(f"{len(drawn)} draws" + (f", worth {worth:.0f} of effects" if sought else ""))
         if worth >= _WORTH:
             break
-    mean, apart = drawn.mean(axis=0), drawn - drawn.mean(axis=0)
-    # The mean over draws has an error too, of one part in so many as they are worth.
-    spread = np.einsum("spk,sqk->kpq", apart, apart) / (len(drawn) - 1) * (1 + 1 / worth)
+    mean = np.mean(drawn, axis=0)
     shared = np.mean(state.prevalence.coefficients, axis=1, keepdims=True)
     prevalence = Prevalence(mean + shared, covariance / len(drawn) + np.mean(state.prevalence.covariance))
     per_document = (words / len(drawn) / max(counts.shape[0], 1)).astype(np.float32)
-    return Effects(mean, spread, worth), state._replace(words=per_document, prevalence=prevalence)
+    apart = np.stack(drawn) - mean
+    # The mean over draws has an error too, of one part in so many as they are worth.
+    spread = np.einsum("spk,sqk->kpq", apart, apart) / max(len(drawn) - 1, 1) * (1 + 1 / worth)
+    found = Effects(mean, spread, worth) if sought else None
+    return state._replace(words=per_document, prevalence=prevalence), found
 
 
 def independent(draws: Float[np.ndarray, " s"]) -> float:

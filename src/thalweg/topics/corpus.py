@@ -17,7 +17,7 @@ from thalweg.topics.pages import Pages, page_count, page_width, paged
 from thalweg.topics.prevalence import Moments, Prevalence
 from thalweg.topics.start import starting_topics, starts
 
-_GRAIN = 64
+_GRAIN, _FEW = 64, 8
 _FEW_TOKENS, _RACE = 150_000, 12
 """Of fewer tokens several starts are tried, by so many passes each."""
 _FIRST = 12
@@ -317,9 +317,16 @@ def _raced(corpus: Corpus, learned: Learned, heard: Callable[[Topics], None]) ->
 
 
 def continue_topics(
-    state: Topics | None, counts: csr_array, design: np.ndarray, settings: TopicSettings, seed: int
+    state: Topics | None,
+    counts: csr_array,
+    design: np.ndarray,
+    settings: TopicSettings,
+    seed: int,
+    of: float | None = None,
 ) -> Topics:
     """Learn from some more documents, of a stream; from nothing if ``state`` is None.
+
+    ``of`` is how many documents there are in all, where that is known, as in another pass over the same ones.
 
     Examples
     --------
@@ -332,10 +339,12 @@ def continue_topics(
         return _begun(counts, design, settings)
     count = counts.shape[0]
     width, counted, key = page_width(counts), np.ones(count, np.float32), jax.random.key(seed)
-    for part in np.array_split(np.arange(count), -(-count // settings.batch_size)):
-        pages = padded_size(max(1, page_count(counts[part], width)), _GRAIN)
-        batch = batch_of(counts, design, counted, part, (padded_size(len(part), _GRAIN), pages, width))
-        state = state._replace(documents=state.documents + len(part))
+    parts = np.array_split(np.arange(count), -(-count // settings.batch_size))
+    pages = padded_size(max(1, *(page_count(counts[part], width) for part in parts)), _GRAIN)
+    shape = (padded_size(max(map(len, parts)), _FEW), pages, width)
+    for part in parts:
+        batch = batch_of(counts, design, counted, part, shape)
+        state = state._replace(documents=state.documents + len(part) if of is None else of)
         means = prior_of(state.prevalence, batch.design).means
         share = (1 + state.batches) ** -settings.decay
         part_key = jax.random.fold_in(key, state.batches)

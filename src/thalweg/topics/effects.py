@@ -54,7 +54,7 @@ def refined(
     >>> table = csr_array(np.repeat([[9.0, 0.0], [0.0, 9.0]], 20, axis=0).astype(np.float32))
     >>> design = np.column_stack([np.ones(40), np.repeat([1.0, -1.0], 20)])
     >>> start = Topics.start(table, 2, 2, np.array([[0.9, 0.1], [0.1, 0.9]]))
-    >>> _, found = refined(table, design, start, TopicSettings(2), 0)
+    >>> _, found = refined(table, design, start, TopicSettings(2, draws=40), 0)
     >>> bool(found.coefficients[1, 0] > 0.5), bool(np.allclose(found.coefficients.sum(axis=1), 0))
     (True, True)
     """

@@ -19,7 +19,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-from jaxtyping import Array, Float, Int, Key
+from jaxtyping import Array, Float, Int
 from scipy.sparse import csr_array
 from scipy.special import gammaln
 
@@ -49,6 +49,15 @@ class Conditions(NamedTuple):
     basis: Float[Array, "k r"]
 
 
+class Noise(NamedTuple):
+    """Standard normal speeds, and uniforms for the length of leaps, for moves that are taken, and for tokens."""
+
+    speeds: Float[Array, "d r"]
+    stretched: Float[Array, " d"]
+    accepted: Float[Array, " d"]
+    tokens: Float[Array, " t"]
+
+
 class Places(NamedTuple):
     """Where the chains of documents are, and what they have learned of their shape: the leap, and usual proportions."""
 
@@ -76,10 +85,8 @@ def sweep(
     given: Conditions,
     means: Float[Array, "d r"],
     places: Places,
-    key: Key[Array, ""],
-    number: Int[Array, ""],
+    noise: Noise,
     tokens: Int[Array, " t"],
-    uniforms: Float[Array, " t"],
     learning: Float[Array, ""],
 ) -> tuple[Places, Int[Array, " t"]]:
     """Move the chain of every document, and draw the topic of every token, given by its place on the pages.
@@ -93,9 +100,7 @@ def sweep(
     triangle = lax.linalg.cholesky(given.precision[None] + known)
     unit = diagonals(jnp.ones_like(means))
     root = lax.linalg.triangular_solve(triangle, unit, left_side=True, lower=True)
-    first, second, third = jax.random.split(jax.random.fold_in(key, number), 3)
-    begun = jax.random.normal(first, places.u.shape, places.u.dtype)
-    leap = places.leaps[:, None] * jax.random.uniform(second, (len(means), 1), means.dtype, minval=0.8, maxval=1.2)
+    leap = places.leaps[:, None] * (0.8 + 0.4 * noise.stretched[:, None])
     start, slope = log_density(words, given, means, places.u)
 
     def one(index: int, state: tuple[Array, Array, Array, Array]) -> tuple[Array, Array, Array, Array]:
@@ -105,16 +110,16 @@ def sweep(
         value, slope = log_density(words, given, means, u)
         return u, speed + leap / 2 * jnp.einsum("drs,ds->dr", root, slope), value, slope
 
-    u, speed, value, _ = lax.fori_loop(0, _LEAPS, one, (places.u, begun, start, slope))
-    gain = value - start + jnp.sum(begun**2 - speed**2, axis=1) / 2
+    u, speed, value, _ = lax.fori_loop(0, _LEAPS, one, (places.u, noise.speeds, start, slope))
+    gain = value - start + jnp.sum(noise.speeds**2 - speed**2, axis=1) / 2
     chance = jnp.where(jnp.isfinite(gain), jnp.exp(jnp.minimum(gain, 0)), 0)
-    u = jnp.where((jax.random.uniform(third, chance.shape, chance.dtype) < chance)[:, None], u, places.u)
+    u = jnp.where((noise.accepted < chance)[:, None], u, places.u)
     proportions = jax.nn.softmax(u @ given.basis.T)
     leaps = jnp.minimum(places.leaps * jnp.exp(learning * (chance - _ACCEPTANCE)), 1.0)
     usual = places.usual + learning * (proportions - places.usual)
     heaping = proportions[pages.document][:, :, None] * jnp.triu(jnp.ones((u.shape[1] + 1,) * 2, u.dtype))[None]
     heaps = jnp.einsum("pwk,pkj->pwj", words.chances, heaping).reshape(-1, u.shape[1] + 1)[tokens]
-    topic = jnp.sum(heaps[:, :-1] < (uniforms * heaps[:, -1])[:, None], axis=1)
+    topic = jnp.sum(heaps[:, :-1] < (noise.tokens * heaps[:, -1])[:, None], axis=1)
     return Places(u, leaps, usual), topic
 
 
@@ -161,14 +166,14 @@ class Chain:
         seed: int,
     ) -> None:
         self.design, self.topics, self.smoothing = design, np.asarray(topics, np.float64), smoothing
-        self.rng, self.key = np.random.default_rng(seed), jax.random.key(seed)
+        self.rng = np.random.default_rng(seed)
         self.basis = contrasts(topics.shape[1])
         self.coefficients = prevalence.coefficients @ self.basis
         self.covariance = self.basis.T @ prevalence.covariance @ self.basis
         ridge = np.full(design.shape[1], _RIDGE)
         ridge[0] = 0
         self.information = design.T @ design + np.diag(ridge)
-        self.parts, self.sweeps = list(self._cut(counts)), 0
+        self.parts = list(self._cut(counts))
 
     def _cut(self, table: csr_array) -> Iterator[Part]:
         count, sides = table.shape[0], self.topics.shape[1]
@@ -208,14 +213,17 @@ class Chain:
         """Move all documents; how often each topic now wrote each word."""
         precision = np.linalg.inv(self.covariance)
         given = Conditions(*(jnp.asarray(part, np.float32) for part in (self.topics, precision, self.basis)))
-        sides, self.sweeps = self.topics.shape[1], self.sweeps + 1
+        sides = self.topics.shape[1]
         total = np.zeros(self.topics.size)
-        for index, part in enumerate(self.parts):
-            number = np.int32(self.sweeps * len(self.parts) + index)
+        for part in self.parts:
             means = self._means(part.rows, len(part.places.u))
-            uniforms = self.rng.random(len(part.tokens), np.float32)
-            learn = np.float32(learning)
-            found = sweep(part.pages, given, means, part.places, self.key, number, part.tokens, uniforms, learn)
+            stretched, accepted = self.rng.random((2, len(means)), np.float32)
+            speeds, uniforms = (
+                self.rng.standard_normal(means.shape, np.float32),
+                self.rng.random(len(part.tokens), np.float32),
+            )
+            noise = Noise(*map(jnp.asarray, (speeds, stretched, accepted, uniforms)))
+            found = sweep(part.pages, given, means, part.places, noise, part.tokens, np.float32(learning))
             part.places, topic = found[0], np.asarray(found[1])[: len(part.words)]
             total += np.bincount(part.words * sides + topic, minlength=len(total))
         return total.reshape(self.topics.shape)
@@ -228,7 +236,7 @@ class Chain:
             there = density(other)
             if np.log(self.rng.random()) < there - here:
                 self.smoothing, here = other, there
-        drawn = self.rng.standard_gamma(words + self.smoothing)
+        drawn = self.rng.standard_gamma((words + self.smoothing).astype(np.float32), dtype=np.float32)
         self.topics = drawn / drawn.sum(axis=0)
 
     def _prior(self) -> None:
@@ -247,8 +255,10 @@ def _log_marginal(words: np.ndarray, concentration: float) -> float:
     """log p(counts of words by topic | concentration), topics integrated out, and a flat prior of its logarithm."""
     total = len(words) * concentration
     of_topics = gammaln(total) - gammaln(total + words.sum(axis=0))
-    some = words[words > 0]
-    return float(np.sum(of_topics) + np.sum(gammaln(concentration + some)) - len(some) * gammaln(concentration))
+    often = np.bincount(words.ravel().astype(np.int64))[1:]
+    counts = np.flatnonzero(often) + 1
+    gain = gammaln(concentration + counts) - gammaln(concentration)
+    return float(np.sum(of_topics) + often[counts - 1] @ gain)
 
 
 def inverse_wishart(

@@ -1,7 +1,7 @@
 """Topics of a corpus by stochastic variational EM: posteriors of a batch of documents, then topics and prior."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, NamedTuple
 
 import jax
@@ -13,6 +13,7 @@ from scipy.sparse import csr_array
 from thalweg.files import storable
 from thalweg.padding import padded_size
 from thalweg.topics import documents
+from thalweg.topics.merging import merged
 from thalweg.topics.pages import Pages, page_count, page_width, paged
 from thalweg.topics.prevalence import Moments, Prevalence
 from thalweg.topics.start import starting_topics, starts
@@ -20,7 +21,7 @@ from thalweg.topics.start import starting_topics, starts
 _GRAIN, _FEW = 64, 8
 _FEW_TOKENS, _RACE = 150_000, 12
 """Of fewer tokens several starts are tried, by so many passes each."""
-_FIRST = 12
+_FIRST = 10
 """Passes over the first documents of a stream."""
 _LAST = 3
 """Passes over all documents once those left out have shown that no more are needed."""
@@ -353,17 +354,33 @@ def continue_topics(
 
 
 def _begun(counts: csr_array, design: np.ndarray, settings: TopicSettings) -> Topics:
-    """Some passes over the first documents of a stream: one is not enough to get away from the start."""
-    learned = Learned(Topics.start(counts, design.shape[1], settings.topics), [])
+    """Some passes over the first documents of a stream: one is not enough to get away from the start.
+
+    Of few words several starts are raced; of many, a quarter more topics than asked for are learned first.
+    """
+    few, more = counts.sum() < _FEW_TOKENS, settings.topics // 4
+    given = None
+    if more and not few:
+        crowd = replace(settings, topics=settings.topics + more)
+        found = _passed(Corpus(counts, design, crowd), None, _FIRST // 2)
+        given = merged(found.words + np.float32(1e-6), settings.topics)
+        given = (given / given.sum(axis=0)).T
+    corpus = Corpus(counts, design, settings)
+    return _passed(corpus, given, _FIRST, few and settings.topics > 1)._replace(batches=len(corpus.parts))
+
+
+def _passed(corpus: Corpus, given: np.ndarray | None, passes: int, race: bool = False) -> Topics:
+    """So many passes over all documents from given topics on, else from anchors; the same whatever the seed."""
+    rng, key, settings = np.random.default_rng(0), jax.random.key(0), corpus.settings
+    learned = Learned(Topics.start(corpus.counts, corpus.design.shape[1], settings.topics, given), [])
     heard = lambda state: setattr(learned, "state", state)
-    corpus, rng, key = Corpus(counts, design, settings), np.random.default_rng(0), jax.random.key(0)
     corpus.use_all()
-    if counts.sum() < _FEW_TOKENS and settings.topics > 1:
+    if race:
         heard(_raced(corpus, learned, heard))
-    for step in range(_FIRST):
+    for step in range(passes):
         steps = settings.cold_steps if step == 0 else settings.warm_steps
         corpus.one_pass(learned.state, jax.random.fold_in(key, step), rng, steps, heard)
-    return learned.state._replace(batches=len(corpus.parts))
+    return learned.state
 
 
 def _settled(scores: list[float], settings: TopicSettings) -> bool:

@@ -2,7 +2,8 @@
 
 Documents of 100 words are drawn from a correlated topic model with 100 topics over 20,000 words, batch by batch as
 they are learned from, so that neither the stream nor anything of it is ever held. The claim: within ten minutes of
-learning on one GPU, in memory that the second half of the stream leaves as it was, and topics that are those drawn (cosine 0.95).
+learning on one GPU, in memory that the second half of the stream leaves as it was, and topics with a cosine of 0.95 or
+more with those drawn.
 
     python -m benchmarks.topics_stream --documents 1000000 [--batch 8192] [--topics 100] [--words 20000]
 """

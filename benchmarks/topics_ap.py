@@ -5,13 +5,12 @@ Half of the documents are learned from. All libraries' topics and priors are sco
 word or better with 10 topics and −8.05 with 20, means of five seeds, each fit within 20 seconds with compiling; and
 topics of 20 seeds have a mean cosine of 0.95 or more.
 
-    python -m benchmarks.topics_ap [--data ap nips_f20] [--topics 5 10 20 50] [--seeds 5] [--workers 7]
+    python -m benchmarks.topics_ap [--data ap nips_f20] [--topics 10 20 5 50] [--seeds 5] [--workers 7] [--seconds 500]
     python -m benchmarks.topics_ap --peers path/to/python --seeds 0 --cosine-seeds 0
-    python -m benchmarks.topics_ap --merge earlier/topics_ap.json
 
-The peers' environment has topica, tomotopy and NumPy; scikit-learn's LDA is always run. ``--merge`` takes the rows of
-other libraries from a results file. Every fit has a process of its own, so that it compiles, and two cores, where there
-are two for every worker. tomotopy's time grows fast with topics: peers have ``--limit`` seconds.
+The peers' environment has topica, tomotopy and NumPy; scikit-learn's LDA is run with them. ``--merge`` takes the rows of
+peers from an earlier file, if it is there. Every fit has a process of its own, so that it compiles, and two cores, where
+there are two for every worker. tomotopy's time grows fast with topics: peers have ``--limit`` seconds.
 """
 
 import argparse
@@ -31,7 +30,7 @@ import numpy as np
 from scipy.optimize import linear_sum_assignment
 from scipy.sparse import csr_array
 
-from benchmarks._common import report, table
+from benchmarks._common import RESULTS, report, table
 
 AIMS = {10: -8.10, 20: -8.05}
 SECONDS, COSINE = 20.0, 0.95
@@ -125,6 +124,9 @@ def run(job, cores, options, folder):
     unscored = ["--unscored"] if int(job[3]) >= max(options.seeds, 1) else []
     command = [sys.executable, "-m", "benchmarks.topics_ap", "--one", *job, "--target", target, *extra, *unscored]
     here = cores.get()
+    if time.perf_counter() > options.ends:
+        cores.put(here)
+        return None
     pinned = (lambda: os.sched_setaffinity(0, here)) if here else None
     done = subprocess.run(command, capture_output=True, text=True, preexec_fn=pinned)
     cores.put(here)
@@ -137,15 +139,18 @@ def run(job, cores, options, folder):
 
 
 def jobs(options):
-    """Data, library, topics and seed of every fit; those that take longest first."""
-    for topics in sorted(options.topics, reverse=True):
-        for data in reversed(options.data):
+    """Data, library, topics and seed of every fit, in the order of ``--topics``; seeds to compare after the first two."""
+    more = [("ap", "thalweg", "10", str(seed)) for seed in range(options.seeds, options.cosine_seeds)]
+    for place, topics in enumerate(options.topics):
+        if place == 2:
+            yield from more
+        for data in options.data:
             for seed in range(options.seeds):
                 yield data, "thalweg", str(topics), str(seed)
-            for library in ["scikit-learn LDA", *UNSMOOTHED] if options.peers else ["scikit-learn LDA"]:
+            for library in ["scikit-learn LDA", *UNSMOOTHED] if options.peers else []:
                 yield data, library, str(topics), "0"
-    for seed in range(options.seeds, options.cosine_seeds):
-        yield "ap", "thalweg", "10", str(seed)
+    if len(options.topics) <= 2:
+        yield from more
 
 
 def merged(rows, file):
@@ -158,13 +163,14 @@ def merged(rows, file):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--data", nargs="+", default=["ap"], choices=["ap", "nips_f20"])
-    parser.add_argument("--topics", type=int, nargs="+", default=[5, 10, 20, 50])
+    parser.add_argument("--topics", type=int, nargs="+", default=[10, 20, 5, 50])
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--cosine-seeds", type=int, default=20, help="seeds whose topics are compared, AP, 10 topics")
     parser.add_argument("--workers", type=int, default=1)
     parser.add_argument("--peers", help="a Python that has topica and tomotopy")
     parser.add_argument("--limit", type=float, default=300.0, help="seconds for a fit of topica or tomotopy")
-    parser.add_argument("--merge", help="an earlier results file, for the rows of other libraries")
+    parser.add_argument("--merge", default=str(RESULTS / "topics_ap_peers.json"), help="a file with rows of peers")
+    parser.add_argument("--seconds", type=float, default=np.inf, help="when to begin no further fit")
     parser.add_argument("--one", nargs=4, help=argparse.SUPPRESS)
     parser.add_argument("--target", help=argparse.SUPPRESS)
     parser.add_argument("--unscored", action="store_true", help=argparse.SUPPRESS)
@@ -172,6 +178,7 @@ def main():
     if options.one:
         one(options)
         return
+    options.ends = time.perf_counter() + options.seconds
     mine, cores = sorted(os.sched_getaffinity(0)), Queue()
     for worker in range(options.workers):
         cores.put(set(mine[2 * worker : 2 * worker + 2]) if len(mine) >= 2 * options.workers else None)
@@ -179,7 +186,7 @@ def main():
         done = [found for found in pool.map(lambda job: run(job, cores, options, folder), jobs(options)) if found]
         alike = [np.load(file) for row, file in done if row[:3] == ["ap", "thalweg", 10]]
     rows = [row for row, _ in done if np.isfinite(row[4])]
-    rows = merged(rows, options.merge) if options.merge else rows
+    rows = merged(rows, options.merge) if Path(options.merge).exists() else rows
     cosine = np.mean([likeness(a, b) for a, b in combinations(alike, 2)]) if len(alike) > 1 else np.nan
     table(dict(zip(COLUMNS, map(list, zip(*rows, strict=True)), strict=True)))
     of = lambda data, topics: [row for row in rows if row[:3] == [data, "thalweg", topics]]

@@ -8,9 +8,9 @@ topics of 20 seeds have a mean cosine of 0.95 or more.
     python -m benchmarks.topics_ap [--data ap nips_f20] [--topics 10 20 5 50] [--seeds 5] [--workers 7] [--seconds 500]
     python -m benchmarks.topics_ap --peers path/to/python --seeds 0 --cosine-seeds 0
 
-The peers' environment has topica, tomotopy and NumPy; scikit-learn's LDA is run with them. ``--merge`` takes the rows of
-peers from an earlier file, if it is there. Every fit has a process of its own, so that it compiles, and two cores, where
-there are two for every worker. tomotopy's time grows fast with topics: peers have ``--limit`` seconds.
+The peers' environment has topica, tomotopy and NumPy; scikit-learn's LDA is run with them. ``--merge`` takes the rows
+of peers from an earlier file, if it is there. Every fit has a process of its own, so that it compiles, and two cores,
+where there are two for every worker. tomotopy's time grows fast with topics: peers have ``--limit`` seconds.
 """
 
 import argparse
@@ -139,7 +139,7 @@ def run(job, cores, options, folder):
 
 
 def jobs(options):
-    """Data, library, topics and seed of every fit, in the order of ``--topics``; seeds to compare after the first two."""
+    """Data, library, topics and seed of every fit, in the order of ``--topics``; seeds to compare after two of them."""
     more = [("ap", "thalweg", "10", str(seed)) for seed in range(options.seeds, options.cosine_seeds)]
     for place, topics in enumerate(options.topics):
         if place == 2:

@@ -21,10 +21,10 @@ from thalweg.topics.start import starting_topics, starts
 _GRAIN, _FEW = 64, 8
 _FEW_TOKENS, _RACE = 150_000, 12
 """Of fewer tokens several starts are tried, by so many passes each."""
-_FIRST = 10
-"""Passes over the first documents of a stream."""
-_LAST = 3
-"""Passes over all documents once those left out have shown that no more are needed."""
+_MANY_TOPICS = 20
+"""From so many on, a fit begins with more topics than asked for: anchors miss some."""
+_FIRST, _LAST = 10, 3
+"""Passes over the first documents of a stream; over all once those left out have shown that no more are needed."""
 
 
 @dataclass(frozen=True)
@@ -284,6 +284,9 @@ def fit_topics(counts: csr_array, design: np.ndarray, settings: TopicSettings, s
         corpus = Corpus(counts, design, settings)
         if counts.sum() < _FEW_TOKENS and settings.topics > 1:
             heard(_raced(corpus, learned, heard))
+        elif settings.topics >= _MANY_TOPICS:
+            crowd = _of_a_crowd(counts, design, settings)
+            heard(Topics.start(counts, design.shape[1], settings.topics, crowd))
         for step in range(settings.passes):
             steps = settings.cold_steps if step == 0 else settings.warm_steps
             score, _ = corpus.one_pass(learned.state, jax.random.fold_in(key, step), rng, steps, heard)
@@ -356,17 +359,22 @@ def continue_topics(
 def _begun(counts: csr_array, design: np.ndarray, settings: TopicSettings) -> Topics:
     """Some passes over the first documents of a stream: one is not enough to get away from the start.
 
-    Of few words several starts are raced; of many, a quarter more topics than asked for are learned first.
+    Of few words several starts are raced; of many, more topics than asked for are learned first.
     """
-    few, more = counts.sum() < _FEW_TOKENS, settings.topics // 4
-    given = None
-    if more and not few:
-        crowd = replace(settings, topics=settings.topics + more)
-        found = _passed(Corpus(counts, design, crowd), None, _FIRST // 2)
-        given = merged(found.words + np.float32(1e-6), settings.topics)
-        given = (given / given.sum(axis=0)).T
+    few = counts.sum() < _FEW_TOKENS
+    given = None if few else _of_a_crowd(counts, design, settings)
     corpus = Corpus(counts, design, settings)
     return _passed(corpus, given, _FIRST, few and settings.topics > 1)._replace(batches=len(corpus.parts))
+
+
+def _of_a_crowd(counts: csr_array, design: np.ndarray, settings: TopicSettings) -> np.ndarray | None:
+    """Topics to start from, made of a quarter more that a few passes have found; nothing if that is less than one."""
+    more = settings.topics // 4
+    if not more:
+        return None
+    found = _passed(Corpus(counts, design, replace(settings, topics=settings.topics + more)), None, _FIRST // 2)
+    given = merged(found.words + np.float32(1e-6), settings.topics)
+    return (given / given.sum(axis=0)).T
 
 
 def _passed(corpus: Corpus, given: np.ndarray | None, passes: int, race: bool = False) -> Topics:

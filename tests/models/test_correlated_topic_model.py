@@ -16,7 +16,7 @@ TOPICS, WORDS, DOCUMENTS = 3, 60, 240
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:X holds fractions:UserWarning")
-@parametrize_with_checks([CorrelatedTopicModel(2, max_iter=20, tol=0.1)])
+@parametrize_with_checks([CorrelatedTopicModel(2, max_iter=20, tol=0.1, draws=5)])
 def test_scikit_learns_contract(estimator, check):
     check(estimator)
 

@@ -16,7 +16,7 @@ TOPICS, WORDS, DOCUMENTS = 3, 60, 240
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:X holds fractions:UserWarning")
-@parametrize_with_checks([CorrelatedTopicModel(2, max_iter=20, tol=0.1)])
+@parametrize_with_checks([CorrelatedTopicModel(2, max_iter=20, tol=0.1, draws=5)])
 def test_scikit_learns_contract(estimator, check):
     check(estimator)
 
@@ -48,7 +48,7 @@ def corpus():
 
 @pytest.fixture(scope="module")
 def fitted(corpus):
-    return CorrelatedTopicModel(TOPICS, random_state=0).fit(corpus[0])
+    return CorrelatedTopicModel(TOPICS, draws=20, random_state=0).fit(corpus[0])
 
 
 def test_topics_and_proportions_are_found_again(corpus, fitted):
@@ -70,9 +70,9 @@ def test_topics_that_go_together_are_correlated(fitted, corpus):
 
 
 def test_another_seed_finds_the_same_topics(corpus, fitted):
-    again = CorrelatedTopicModel(TOPICS, random_state=1).fit(corpus[0])
-    assert matched(again.components_, fitted.components_)[1].min() > 0.995
-    same = CorrelatedTopicModel(TOPICS, random_state=0).fit(corpus[0])
+    again = CorrelatedTopicModel(TOPICS, draws=20, random_state=1).fit(corpus[0])
+    assert matched(again.components_, fitted.components_)[1].min() > 0.99  # twenty draws leave some noise
+    same = CorrelatedTopicModel(TOPICS, draws=20, random_state=0).fit(corpus[0])
     np.testing.assert_array_equal(same.components_, fitted.components_)
 
 
@@ -112,18 +112,17 @@ def test_documents_without_words_get_the_priors_proportions(fitted):
 
 def test_a_stream_learns_what_a_fit_learns(corpus, fitted):
     stream = CorrelatedTopicModel(TOPICS, random_state=0)
-    for _ in range(40):
+    for _ in range(10):
         stream.partial_fit(corpus[0])
     assert matched(stream.components_, corpus[1])[1].min() > 0.97
-    assert stream.n_iter_ == 40
+    assert stream.n_iter_ == 10
 
 
 def test_covariates_change_prevalence():
     X, topics, _, covariate = drawn(3, effect=0.7)
-    model = CorrelatedTopicModel(TOPICS, random_state=0).fit(X, covariates=10 * covariate)
+    model = CorrelatedTopicModel(TOPICS, draws=50, random_state=0).fit(X, covariates=10 * covariate)
     order, _ = matched(model.components_, topics)
-    with pytest.warns(UserWarning, match="intervals cover less than they say"):
-        effects = model.effects()
+    effects = model.effects()
     np.testing.assert_allclose(effects.means[order], [0.07, -0.07, 0.0], atol=5 * effects.deviations.max())
     assert effects.names[0] == "topic 0: x0"
     assert abs(effects.means.sum()) < 1e-9
@@ -134,7 +133,7 @@ def test_covariates_change_prevalence():
 
 def test_words_become_topics_in_a_pipeline():
     texts = ["river water bank water", "stock bank market", "water river", "market stock price"] * 10
-    pipeline = make_pipeline(CountVectorizer(), CorrelatedTopicModel(2, random_state=0))
+    pipeline = make_pipeline(CountVectorizer(), CorrelatedTopicModel(2, draws=0, random_state=0))
     found = pipeline.fit_transform(texts)
     assert found[0].argmax() == found[2].argmax() != found[1].argmax() == found[3].argmax()
     assert pipeline.transform(["unheard words only"]).shape == (1, 2)
@@ -172,7 +171,7 @@ def test_fractions_are_warned_of():
 def test_any_number_of_topics_documents_and_words_will_do(topics, documents, words):
     X = 1 + np.random.default_rng(0).poisson(2.0, size=(documents, words))
     with pytest.warns(ConvergenceWarning):
-        model = CorrelatedTopicModel(topics, max_iter=2, random_state=0).fit(X)
+        model = CorrelatedTopicModel(topics, max_iter=2, draws=5, random_state=0).fit(X)
     assert model.components_.shape == (topics, words)
     assert np.all(np.isfinite(model.transform(X)))
 

@@ -13,7 +13,7 @@ def fitted():
     rng = np.random.default_rng(0)
     kind = rng.integers(2, size=80)
     X = rng.poisson(np.where(kind[:, None] == np.arange(12) // 6, 3.0, 0.2))
-    return CorrelatedTopicModel(2, random_state=0).fit(X), X, kind
+    return CorrelatedTopicModel(2, draws=0, random_state=0).fit(X), X, kind
 
 
 def test_methods_are_the_functions(fitted):

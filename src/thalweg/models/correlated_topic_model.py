@@ -19,6 +19,7 @@ from thalweg.models._common import Storable, unharmed
 from thalweg.models._summary import Summary
 from thalweg.models._topic_reading import TopicReader
 
+_FEW_DRAWS = 30
 _LONGEST = 1e6
 """Words of a document, in single precision."""
 
@@ -51,9 +52,13 @@ class CorrelatedTopicModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, To
     step
         How far a step of a posterior goes to where its gradient says, at most 1.
     samples
-        Draws for each expectation.
+        Points for each expectation.
     decay
         The n-th batch counts n^−decay of what was learned from those before.
+    draws
+        After the passes of :meth:`fit`, topics and prior become their means over so many draws from their joint
+        posterior, by a Markov chain: they predict better, and effects of covariates are of the right size. With
+        covariates there are as many again until effects are sure. 0 leaves what the passes found, without effects.
     random_state
         Seeds the order of batches and the draws.
     verbose
@@ -100,6 +105,7 @@ class CorrelatedTopicModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, To
         "step": [Interval(Real, 0, 1, closed="right")],
         "samples": [Interval(Integral, 2, None, closed="left")],
         "decay": [Interval(Real, 0.5, 1, closed="both")],
+        "draws": [Interval(Integral, 0, None, closed="left")],
         "random_state": ["random_state"],
         "verbose": ["verbose"],
     }
@@ -116,6 +122,7 @@ class CorrelatedTopicModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, To
         step: float = 0.9,
         samples: int = 4,
         decay: float = 0.6,
+        draws: int = 150,
         random_state: Any = None,
         verbose: bool = False,
     ) -> None:
@@ -128,6 +135,7 @@ class CorrelatedTopicModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, To
         self.step = step
         self.samples = samples
         self.decay = decay
+        self.draws = draws
         self.random_state = random_state
         self.verbose = verbose
 
@@ -163,8 +171,8 @@ class CorrelatedTopicModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, To
                 self._warn("interrupted: the topics are those found so far")
             elif not learned.converged:
                 self._warn(f"{self.max_iter} passes were not enough: raise max_iter, or tol, found tol={self.tol}")
-            if design.shape[1] > 1 and self.n_components > 1 and not learned.interrupted:
-                self._measure(counts, design)
+            if self.draws and self.n_components > 1 and not learned.interrupted:
+                self._refine(counts, design)
         return self
 
     @_fit_context(prefer_skip_nested_validation=True)
@@ -229,21 +237,21 @@ class CorrelatedTopicModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, To
         """How the covariates change the prevalence of topics: a table with a row for each topic and covariate.
 
         An effect is the change of z_k, less the mean change over topics, when the covariate grows by one: of the log of
-        the proportion over the geometric mean of all proportions. Its standard deviation counts what the words of a
-        document leave open of its topics (Louis's information); it takes the topics themselves as known. They are
-        learned from the same documents, so effects come out some per cent too large, and intervals cover less than they
-        say: a warning repeats it.
+        the proportion over the geometric mean of all proportions. Its mean and deviation are over draws from the joint
+        posterior of effects, Σ, topics and documents, by a Markov chain that :meth:`fit` runs after it has found the
+        topics. Intervals cover if the topics were found; topics that are mixed up have other effects.
         """
         check_is_fitted(self)
         if self._effects is None:
-            raise ValueError("effects() needs a model that was fitted by fit(X, covariates=…), found none")
-        warnings.warn(
-            "deviations take the topics as known: effects on topics learned from the same documents come out some per "
-            "cent too large, and intervals cover less than they say",
-            UserWarning,
-            stacklevel=2,
-        )
-        coefficients, covariances = self._effects
+            raise ValueError("effects() needs a model that was fitted by fit(X, covariates=…) with draws, found none")
+        coefficients, covariances, worth = self._effects
+        if worth < _FEW_DRAWS:
+            warnings.warn(
+                f"draws of effects are worth {worth:.0f} independent ones only: deviations are rough, since documents "
+                "say too little of so many topics",
+                UserWarning,
+                stacklevel=2,
+            )
         deviations = np.sqrt(np.diagonal(covariances, axis1=1, axis2=2)).T[1:] / self._scales[:, None]
         means = coefficients[1:] / self._scales[:, None]
         names = [f"topic {k}: {name}" for k in range(means.shape[1]) for name in self._names]
@@ -264,6 +272,7 @@ class CorrelatedTopicModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, To
             step=float(self.step),
             samples=int(self.samples),
             decay=float(self.decay),
+            draws=int(self.draws),
             verbose=bool(self.verbose),
         )
 
@@ -330,19 +339,16 @@ class CorrelatedTopicModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, To
         self._state = state
         self.components_ = state.components(self.smoothing).T.astype(np.float64)
         self.components_ /= self.components_.sum(axis=1, keepdims=True)
-        self._set_prior(state.prevalence)
+        self.mean_ = state.prevalence.coefficients[0].copy()
+        self.covariance_ = state.prevalence.covariance.copy()
+        self.coefficients_ = state.prevalence.coefficients[1:] / self._scales[:, None]
 
-    def _set_prior(self, prevalence: topics.Prevalence) -> None:
-        self._state = self._state._replace(prevalence=prevalence)
-        self.mean_ = prevalence.coefficients[0].copy()
-        self.covariance_ = prevalence.covariance.copy()
-        self.coefficients_ = prevalence.coefficients[1:] / self._scales[:, None]
-
-    def _measure(self, counts: csr_array, design: np.ndarray) -> None:
-        how = topics.Inference(self.inference, samples=8, step=float(self.step), exact=self.inference == "pgsvi")
-        found, prevalence = topics.measured(counts, design, self.components_.T, self._state.prevalence, how)
-        self._effects = found
-        self._set_prior(prevalence)
+    def _refine(self, counts: csr_array, design: np.ndarray) -> None:
+        try:
+            state, self._effects = topics.refined(counts, design, self._state, self._settings(), self._seed())
+            self._keep(state)
+        except KeyboardInterrupt:
+            self._warn("interrupted: the topics are those found so far, without draws")
 
     def _seen(self, X: Any) -> csr_array:
         check_is_fitted(self)

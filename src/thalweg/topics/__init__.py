@@ -1,7 +1,7 @@
 """Topics of documents: learning them, what readers look at, how well they predict, and a browser for them.
 
 Learning is by documents' posteriors (proximal gradients) and variational EM: :func:`fit_topics`,
-:func:`continue_topics`, :func:`document_posteriors`, :func:`measured`. The rest works for the topics of any library:
+:func:`continue_topics`, :func:`refined`, :func:`document_posteriors`. The rest works for the topics of any library:
 
 ==========================  =======================================================================================
 words and documents         :func:`top_words`, :func:`top_indices`, :func:`word_scores`, :func:`top_documents`
@@ -17,7 +17,7 @@ from thalweg.topics.browser import topic_browser
 from thalweg.topics.coherence import exclusivity, npmi, u_mass
 from thalweg.topics.corpus import Learned, Topics, TopicSettings, continue_topics, fit_topics
 from thalweg.topics.dirichlet import Dirichlet
-from thalweg.topics.effects import Effects, measured
+from thalweg.topics.effects import Effects, refined
 from thalweg.topics.held_out import Completion, document_completion, split_tokens
 from thalweg.topics.inference import Inference, TopicPosteriors, document_posteriors
 from thalweg.topics.logistic_normal import LogisticNormal
@@ -52,8 +52,8 @@ __all__ = [
     "document_posteriors",
     "exclusivity",
     "fit_topics",
-    "measured",
     "npmi",
+    "refined",
     "split_tokens",
     "starting_topics",
     "top_documents",

@@ -1,7 +1,7 @@
 """Topics of a corpus by stochastic variational EM: posteriors of a batch of documents, then topics and prior."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, NamedTuple
 
 import jax
@@ -13,13 +13,18 @@ from scipy.sparse import csr_array
 from thalweg.files import storable
 from thalweg.padding import padded_size
 from thalweg.topics import documents
+from thalweg.topics.merging import merged
 from thalweg.topics.pages import Pages, page_count, page_width, paged
 from thalweg.topics.prevalence import Moments, Prevalence
-from thalweg.topics.start import starting_topics
+from thalweg.topics.start import starting_topics, starts
 
-_GRAIN = 64
-_LAST = 3
-"""Passes over all documents once those left out have shown that no more are needed."""
+_GRAIN, _FEW = 64, 8
+_FEW_TOKENS, _RACE = 150_000, 12
+"""Of fewer tokens several starts are tried, by so many passes each."""
+_MANY_TOPICS = 20
+"""From so many on, a fit begins with more topics than asked for: anchors miss some."""
+_FIRST, _LAST = 10, 3
+"""Passes over the first documents of a stream; over all once those left out have shown that no more are needed."""
 
 
 @dataclass(frozen=True)
@@ -56,6 +61,8 @@ class TopicSettings:
     held: int = 3
     """Batches before the prior is learned: posteriors of the first ones mostly say what the topics do not."""
     patience: int = 5
+    draws: int = 150
+    """From the joint posterior, after the passes."""
     verbose: bool = False
 
 
@@ -78,8 +85,8 @@ class Topics(NamedTuple):
     """How many the smoothing and the shrinkage are set against."""
 
     @classmethod
-    def start(cls, counts: csr_array, covariates: int, topics: int) -> "Topics":
-        """From anchor words, before any posterior.
+    def start(cls, counts: csr_array, covariates: int, topics: int, given: np.ndarray | None = None) -> "Topics":
+        """From given topics, else from anchor words, before any posterior.
 
         Examples
         --------
@@ -87,7 +94,7 @@ class Topics(NamedTuple):
         (4, 2)
         """
         length = counts.sum() / max(counts.shape[0], 1)
-        words = starting_topics(counts, topics).T * (length / topics)
+        words = (starting_topics(counts, topics) if given is None else given).T * (length / topics)
         moments = Moments(np.eye(covariates), np.zeros((covariates, topics)), np.eye(topics))
         return cls(words.astype(np.float32), moments, Prevalence.start(covariates, topics), 0, float(counts.shape[0]))
 
@@ -202,8 +209,12 @@ class Corpus:
             padded_size(max(1, *(page_count(counts[part], width) for part in self.parts)), _GRAIN),
             width,
         )
-        self.means = [np.zeros((self.shape[0], settings.topics), np.float32) for _ in self.parts]
+        self.begin()
         self._make(read, ~self.aside)
+
+    def begin(self) -> None:
+        """Forget the posteriors."""
+        self.means = [np.zeros((self.shape[0], self.settings.topics), np.float32) for _ in self.parts]
 
     def _make(self, counts: csr_array, counted: np.ndarray) -> None:
         weights = counted.astype(np.float32)
@@ -217,9 +228,9 @@ class Corpus:
 
     def one_pass(
         self, state: Topics, key: jax.Array, rng: np.random.Generator, steps: int, heard: Callable[[Topics], None]
-    ) -> float:
-        """Every batch once, in random order; return the log p of a token left out (else of one read) on the way."""
-        hidden = seen = 0.0
+    ) -> tuple[float, float]:
+        """Every batch once, in random order; the log p of a token left out, else of one read, and the bound."""
+        hidden = seen = bound = 0.0
         for index in rng.permutation(len(self.batches)):
             batch = self.batches[index]
             share = (1 + state.batches) ** -self.settings.decay if len(self.batches) > 1 else 1.0
@@ -229,8 +240,10 @@ class Corpus:
             self.means[index] = np.asarray(found.means)
             heard(state)
             seen += float(found.log_likelihood)
+            bound += float(found.bound)
             hidden += _log_likelihood(self.hidden[batch.rows], np.asarray(found.proportions), topics)
-        return hidden / float(self.hidden.sum()) if self.aside.any() else seen / max(self.tokens, 1.0)
+        bound += self.settings.smoothing * float(np.sum(np.log(topics)))
+        return hidden / float(self.hidden.sum()) if self.aside.any() else seen / max(self.tokens, 1.0), bound
 
 
 def _halves(counts: csr_array, rows: np.ndarray, rng: np.random.Generator) -> tuple[csr_array, csr_array]:
@@ -269,9 +282,14 @@ def fit_topics(counts: csr_array, design: np.ndarray, settings: TopicSettings, s
     tell = print if settings.verbose else lambda text: None
     try:
         corpus = Corpus(counts, design, settings)
+        if counts.sum() < _FEW_TOKENS and settings.topics > 1:
+            heard(_raced(corpus, learned, heard))
+        elif settings.topics >= _MANY_TOPICS:
+            crowd = _of_a_crowd(counts, design, settings)
+            heard(Topics.start(counts, design.shape[1], settings.topics, crowd))
         for step in range(settings.passes):
             steps = settings.cold_steps if step == 0 else settings.warm_steps
-            score = corpus.one_pass(learned.state, jax.random.fold_in(key, step), rng, steps, heard)
+            score, _ = corpus.one_pass(learned.state, jax.random.fold_in(key, step), rng, steps, heard)
             learned.scores.append(score)
             tell(f"pass {step + 1}: {score:.4f} nats a word")
             if _settled(learned.scores, settings):
@@ -286,10 +304,33 @@ def fit_topics(counts: csr_array, design: np.ndarray, settings: TopicSettings, s
     return learned
 
 
+def _raced(corpus: Corpus, learned: Learned, heard: Callable[[Topics], None]) -> Topics:
+    """What has the best bound after some passes, of several starts; the same whatever the seed."""
+    best, chosen, means, key = -np.inf, learned.state, corpus.means, jax.random.key(0)
+    for given in starts(corpus.counts, corpus.settings.topics):
+        heard(Topics.start(corpus.counts, corpus.design.shape[1], corpus.settings.topics, given))
+        corpus.begin()
+        for step in range(min(_RACE, corpus.settings.passes)):
+            steps = corpus.settings.cold_steps if step == 0 else corpus.settings.warm_steps
+            order = np.random.default_rng(step)
+            _, bound = corpus.one_pass(learned.state, jax.random.fold_in(key, step), order, steps, heard)
+        if bound > best:
+            best, chosen, means = bound, learned.state, corpus.means
+    corpus.means = means
+    return chosen
+
+
 def continue_topics(
-    state: Topics | None, counts: csr_array, design: np.ndarray, settings: TopicSettings, seed: int
+    state: Topics | None,
+    counts: csr_array,
+    design: np.ndarray,
+    settings: TopicSettings,
+    seed: int,
+    of: float | None = None,
 ) -> Topics:
     """Learn from some more documents, of a stream; from nothing if ``state`` is None.
+
+    ``of`` is how many documents there are in all, where that is known, as in another pass over the same ones.
 
     Examples
     --------
@@ -298,19 +339,56 @@ def continue_topics(
     >>> continue_topics(state, table, np.ones((40, 1)), TopicSettings(2), 0).documents
     80.0
     """
-    count = counts.shape[0]
     if state is None:
-        state = Topics.start(counts, design.shape[1], settings.topics)._replace(documents=0.0)
+        return _begun(counts, design, settings)
+    count = counts.shape[0]
     width, counted, key = page_width(counts), np.ones(count, np.float32), jax.random.key(seed)
-    for part in np.array_split(np.arange(count), -(-count // settings.batch_size)):
-        pages = padded_size(max(1, page_count(counts[part], width)), _GRAIN)
-        batch = batch_of(counts, design, counted, part, (padded_size(len(part), _GRAIN), pages, width))
-        state = state._replace(documents=state.documents + len(part))
+    parts = np.array_split(np.arange(count), -(-count // settings.batch_size))
+    pages = padded_size(max(1, *(page_count(counts[part], width) for part in parts)), _GRAIN)
+    shape = (padded_size(max(map(len, parts)), _FEW), pages, width)
+    for part in parts:
+        batch = batch_of(counts, design, counted, part, shape)
+        state = state._replace(documents=state.documents + len(part) if of is None else of)
         means = prior_of(state.prevalence, batch.design).means
         share = (1 + state.batches) ** -settings.decay
         part_key = jax.random.fold_in(key, state.batches)
         state, _ = absorb(state, batch, means, part_key, settings, settings.cold_steps, share)
     return state
+
+
+def _begun(counts: csr_array, design: np.ndarray, settings: TopicSettings) -> Topics:
+    """Some passes over the first documents of a stream: one is not enough to get away from the start.
+
+    Of few words several starts are raced; of many, more topics than asked for are learned first.
+    """
+    few = counts.sum() < _FEW_TOKENS
+    given = None if few else _of_a_crowd(counts, design, settings)
+    corpus = Corpus(counts, design, settings)
+    return _passed(corpus, given, _FIRST, few and settings.topics > 1)._replace(batches=len(corpus.parts))
+
+
+def _of_a_crowd(counts: csr_array, design: np.ndarray, settings: TopicSettings) -> np.ndarray | None:
+    """Topics to start from, made of a quarter more that a few passes have found; nothing if that is less than one."""
+    more = settings.topics // 4
+    if not more:
+        return None
+    found = _passed(Corpus(counts, design, replace(settings, topics=settings.topics + more)), None, _FIRST // 2)
+    given = merged(found.words + np.float32(1e-6), settings.topics)
+    return (given / given.sum(axis=0)).T
+
+
+def _passed(corpus: Corpus, given: np.ndarray | None, passes: int, race: bool = False) -> Topics:
+    """So many passes over all documents from given topics on, else from anchors; the same whatever the seed."""
+    rng, key, settings = np.random.default_rng(0), jax.random.key(0), corpus.settings
+    learned = Learned(Topics.start(corpus.counts, corpus.design.shape[1], settings.topics, given), [])
+    heard = lambda state: setattr(learned, "state", state)
+    corpus.use_all()
+    if race:
+        heard(_raced(corpus, learned, heard))
+    for step in range(passes):
+        steps = settings.cold_steps if step == 0 else settings.warm_steps
+        corpus.one_pass(learned.state, jax.random.fold_in(key, step), rng, steps, heard)
+    return learned.state
 
 
 def _settled(scores: list[float], settings: TopicSettings) -> bool:

@@ -238,6 +238,8 @@ class Statistics(NamedTuple):
     """Σ_d V_d."""
     log_likelihood: Float[Array, ""]
     """Σ_n y_n log Σ_k β_nk E[π_k]."""
+    bound: Float[Array, ""]
+    """Σ_d L(m_d, V_d), by the draws."""
 
 
 @partial(jax.jit, static_argnames=("method", "samples", "exact"))
@@ -261,14 +263,17 @@ def learn(
     found = infer(words, prior, means, key, step, method=way, steps=steps, samples=samples, exact=exact)
     weights = jnp.full(found.draws.shape[1], 1 / found.draws.shape[1], means.dtype)
     expected = way.expected(found.means, found.precisions, found.draws - found.means[:, None], weights)
-    _, ratio, here = words.read(expected.read_at)
+    read, ratio, here = words.read(expected.read_at)
     shares = jnp.einsum("pws,psk,s,p->pwk", ratio, here, expected.read_weights, counted[pages.document])
     wrote = topics * jnp.zeros_like(topics).at[pages.words.reshape(-1)].add(shares.reshape(-1, topics.shape[1]))
-    spread = jnp.einsum("dij,d->ij", covariances(found.precisions)[0], counted)
+    spread, log_determinant = covariances(found.precisions)
     proportions = found.proportions
     chance, _, _ = words.read(proportions[:, None])
-    seen = jnp.sum(pages.counts * counted[pages.document][:, None] * jnp.log(chance[:, :, 0]))
-    return Statistics(found.means, proportions, wrote, spread, seen)
+    counts = pages.counts * counted[pages.document][:, None]
+    seen = jnp.sum(counts * jnp.log(chance[:, :, 0]))
+    gap = counted @ divergence(found.means, spread, log_determinant, prior)
+    bound = jnp.einsum("pw,pws,s->", counts, jnp.log(read), expected.read_weights) - gap
+    return Statistics(found.means, proportions, wrote, jnp.einsum("dij,d->ij", spread, counted), seen, bound)
 
 
 class Inferred(NamedTuple):

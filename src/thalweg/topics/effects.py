@@ -1,9 +1,10 @@
-"""Effects of covariates on the prevalence of topics, with errors that count what documents leave open.
+"""Draws from the joint posterior refine what was learned, and give effects of covariates with honest errors.
 
-z_d ~ N(Cᵀx_d, Σ) is not seen; a document's words leave the posterior covariance V_d. By Louis (1982) the information
-about C that is left is Σ_d x_dx_dᵀ ⊗ (Σ⁻¹ − Σ⁻¹V_dΣ⁻¹), none where V_d = Σ, and its inverse is the covariance of C. One
-step of Newton's method with it makes up for what variational EM, slow where much is missing, has not reached yet.
-All in the contrasts of topics, since words say nothing of what all entries of z share.
+Variational EM leaves topics that predict worse than their mean over a chain in the posterior does, and effects that are
+too large. So a :class:`~thalweg.topics.sampling.Chain` goes on from there, and topics and prior become their means over
+it. z_d ~ N(Cᵀx_d, Σ) is not seen, and Σ and the topics are learned from the same words: all are drawn with C, and the
+mean and covariance of C over the chain are its effects. The chain keeps to the topics it begins with: topics that were
+not found have no effects.
 """
 
 from typing import NamedTuple
@@ -13,11 +14,14 @@ from jaxtyping import Float
 from scipy.sparse import csr_array
 
 from thalweg.files import storable
-from thalweg.topics.inference import Inference, document_posteriors
-from thalweg.topics.prevalence import Prevalence, contrasts
+from thalweg.topics.corpus import Topics, TopicSettings
+from thalweg.topics.prevalence import Prevalence
+from thalweg.topics.sampling import Chain
 
-_ROUNDS = 5
-_STEPS = 4
+_WARM, _WARM_EFFECTS = 60, 200
+_ROUNDS = 10
+_WORTH = 50
+"""Independent draws that those of a chain should be worth, before it ends."""
 
 
 @storable
@@ -27,85 +31,73 @@ class Effects(NamedTuple):
     Examples
     --------
     >>> Effects._fields
-    ('coefficients', 'covariances')
+    ('coefficients', 'covariances', 'worth')
     """
 
     coefficients: Float[np.ndarray, "p k"]
     covariances: Float[np.ndarray, "k p p"]
+    worth: float
+    """Independent draws that those of the chain are worth, of the coefficient that moved slowest."""
 
 
-def measured(
+def refined(
     counts: csr_array,
     design: Float[np.ndarray, "n p"],
-    topics: Float[np.ndarray, "v k"],
-    prevalence: Prevalence,
-    how: Inference,
-    ridge: float = 1.0,
-) -> tuple[Effects, Prevalence]:
-    """Effects under topics that are known, and the prior with them.
+    state: Topics,
+    settings: TopicSettings,
+    seed: int,
+) -> tuple[Topics, Effects | None]:
+    """What has been learned with its means over a chain, and effects where there are covariates.
 
     Examples
     --------
     >>> table = csr_array(np.repeat([[9.0, 0.0], [0.0, 9.0]], 20, axis=0).astype(np.float32))
     >>> design = np.column_stack([np.ones(40), np.repeat([1.0, -1.0], 20)])
-    >>> topics = np.array([[0.9, 0.1], [0.1, 0.9]])
-    >>> found, _ = measured(table, design, topics, Prevalence.start(2, 2), Inference())
+    >>> start = Topics.start(table, 2, 2, np.array([[0.9, 0.1], [0.1, 0.9]]))
+    >>> _, found = refined(table, design, start, TopicSettings(2, draws=40), 0)
     >>> bool(found.coefficients[1, 0] > 0.5), bool(np.allclose(found.coefficients.sum(axis=1), 0))
     (True, True)
     """
-    sides = topics.shape[1]
-    basis = contrasts(sides)
-    means = np.zeros((len(design), sides))
-    for rows, found in document_posteriors(counts, design, topics, prevalence, how._replace(exact=False)):
-        means[rows] = found.means
-    for _ in range(_ROUNDS):
-        information, slope, spread = _gathered(
-            counts, design, topics, prevalence, how._replace(steps=_STEPS), basis, means
-        )
-        belief = np.kron(np.diag([0.0] + [ridge] * (design.shape[1] - 1)), np.eye(sides - 1))
-        inside = prevalence.coefficients @ basis
-        move = np.linalg.solve(information + belief, slope.ravel() - belief @ inside.ravel())
-        learned = inside + move.reshape(inside.shape)
-        shared = np.mean(prevalence.coefficients, axis=1, keepdims=True)
-        prevalence = Prevalence(learned @ basis.T + shared, _with_contrasts(prevalence.covariance, basis, spread))
-    covariance = np.linalg.inv(information + belief).reshape(design.shape[1], sides - 1, design.shape[1], sides - 1)
-    of_topics = np.einsum("kr,prqs,ks->kpq", basis, covariance, basis)
-    return Effects(learned @ basis.T, of_topics), prevalence
+    chain = Chain(counts, design, state.components(settings.smoothing), state.prevalence, settings.smoothing, seed)
+    sought = design.shape[1] > 1
+    drawn, covariance, words, worth = [], np.zeros_like(state.prevalence.covariance), np.zeros(state.words.shape), 0.0
+    for number in range(_ROUNDS if sought else 1):
+        for draw in chain.draws(0 if number else _WARM_EFFECTS if sought else _WARM, settings.draws):
+            drawn.append(draw.prevalence.coefficients)
+            covariance += draw.prevalence.covariance
+            words += draw.words
+        worth = min(map(independent, np.stack(drawn)[:, 1:].reshape(len(drawn), -1).T), default=np.inf)
+        if settings.verbose:
+            print(f"{len(drawn)} draws" + (f", worth {worth:.0f} of effects" if sought else ""))
+        if worth >= _WORTH:
+            break
+    mean = np.mean(drawn, axis=0)
+    shared = np.mean(state.prevalence.coefficients, axis=1, keepdims=True)
+    prevalence = Prevalence(mean + shared, covariance / len(drawn) + np.mean(state.prevalence.covariance))
+    per_document = (words / len(drawn) / max(counts.shape[0], 1)).astype(np.float32)
+    apart = np.stack(drawn) - mean
+    # The mean over draws has an error too, of one part in so many as they are worth.
+    spread = np.einsum("spk,sqk->kpq", apart, apart) / max(len(drawn) - 1, 1) * (1 + 1 / worth)
+    found = Effects(mean, spread, worth) if sought else None
+    return state._replace(words=per_document, prevalence=prevalence), found
 
 
-def _with_contrasts(covariance: np.ndarray, basis: np.ndarray, inside: np.ndarray) -> np.ndarray:
-    """Σ with its part within the contrasts replaced; the rest, of which words say nothing, stands apart from it."""
-    shared = np.mean(covariance)
-    return basis @ inside @ basis.T + shared
+def independent(draws: Float[np.ndarray, " s"]) -> float:
+    """How many independent draws those of a chain are worth, by Geyer's initial positive sequence.
 
-
-def _gathered(
-    counts: csr_array,
-    design: np.ndarray,
-    topics: np.ndarray,
-    prevalence: Prevalence,
-    how: Inference,
-    basis: np.ndarray,
-    means: np.ndarray,
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """The information about C, the slope of the log-likelihood in C, and the next Σ, in contrasts; moves the means."""
-    inside = basis.T @ prevalence.covariance @ basis
-    precision = np.linalg.inv(inside)
-    covariates, sides = design.shape[1], basis.shape[1]
-    information = np.zeros((covariates, sides, covariates, sides))
-    slope, spread = np.zeros((covariates, sides)), np.zeros((sides, sides))
-    for rows, found in document_posteriors(counts, design, topics, prevalence, how, means):
-        means[rows] = found.means
-        left = basis.T @ found.covariances @ basis
-        known = precision - precision @ left @ precision
-        x = design[rows]
-        information += np.einsum("np,nq,nrs->prqs", x, x, known, optimize=True)
-        apart = found.means @ basis - x @ (prevalence.coefficients @ basis)
-        slope += x.T @ (apart @ precision)
-        spread += apart.T @ apart + left.sum(axis=0)
-    size = covariates * sides
-    # Directions of which documents say nothing have no information, up to noise: they must not look certain.
-    values, vectors = np.linalg.eigh(information.reshape(size, size))
-    floor = 1e-6 * max(values[-1], 1e-12)
-    information = (vectors * np.maximum(values, floor)) @ vectors.T
-    return information, slope, spread / max(len(design), 1)
+    Examples
+    --------
+    >>> noise = np.random.default_rng(0).normal(size=4000)
+    >>> bool(3000 < independent(noise) <= 4000), bool(independent(np.convolve(noise, np.ones(10))) < 800)
+    (True, True)
+    """
+    count = len(draws)
+    apart = draws - np.mean(draws)
+    waves = np.fft.rfft(apart, 2 * count)
+    together = np.fft.irfft(waves * np.conj(waves))[:count]
+    if together[0] <= 0:
+        return float(count)
+    pairs = np.add.reduceat(together, np.arange(0, count, 2))[: count // 2] / together[0]
+    ends = np.flatnonzero(pairs <= 0)
+    total = np.sum(pairs[: ends[0]] if len(ends) else pairs)
+    return float(count / max(2 * total - 1, 1.0))

@@ -7,6 +7,8 @@ those before; the weights of a word over them, p(topic | word), by projected gra
 Rows are taken in the leading eigenvectors of Q, which keeps them small and leaves out most of their noise.
 """
 
+from typing import NamedTuple
+
 import numpy as np
 from jaxtyping import Float, Int
 from scipy.sparse import csr_array, dia_array
@@ -14,6 +16,9 @@ from scipy.sparse.linalg import LinearOperator, eigsh
 
 _COMMON = 0.04
 """The part of all documents that an anchor occurs in at least: rows of rare words are mostly noise."""
+_OTHERS = (0.01, 0.1, 0.2)
+_HEAPS, _HEAP = 3, 5
+"""Starts from documents, and documents that each topic of such a start is made of."""
 _FEWEST = 3
 _STEPS = 100
 _UNIGRAM = 0.1
@@ -22,8 +27,10 @@ _MOST_DOCUMENTS = 20_000
 """Looked at: co-occurrences of more change little."""
 
 
-def starting_topics(counts: csr_array, topics: int) -> Float[np.ndarray, "k v"]:
+def starting_topics(counts: csr_array, topics: int, common: float = _COMMON) -> Float[np.ndarray, "k v"]:
     """Topics, rows that sum to one, from anchor words; more topics than anchors can be found share them.
+
+    An anchor occurs in the part ``common`` of all documents at least.
 
     Examples
     --------
@@ -32,16 +39,63 @@ def starting_topics(counts: csr_array, topics: int) -> Float[np.ndarray, "k v"]:
     array([[0.95, 0.05],
            [0.05, 0.95]])
     """
-    counts = counts[:: -(-counts.shape[0] // _MOST_DOCUMENTS)]
-    frequency = np.asarray(counts.sum(axis=0), np.float64).ravel()
-    smoothed = (frequency + 0.1) / np.sum(frequency + 0.1)
-    rows, weights = _profiles(counts, 2 * topics)
-    anchors = _corners(rows, _candidates(counts, weights, topics), topics)
-    found = (_mixtures(rows, rows[anchors]) * weights[:, None]).T
-    totals = np.sum(found, axis=1, keepdims=True)
-    found = np.where(totals > 0, found / np.maximum(totals, 1e-300), smoothed)
-    found = (1 - _UNIGRAM) * found + _UNIGRAM * smoothed
-    return _told_apart(np.concatenate([found, np.tile(smoothed, (topics - len(found), 1))]), len(found))
+    return _Words.of(counts, topics).start(topics, common)
+
+
+class _Words(NamedTuple):
+    """Words as rows of co-occurrences, how often each occurs, p(word), and the unigram."""
+
+    rows: Float[np.ndarray, "v r"]
+    weights: Float[np.ndarray, " v"]
+    occurs: Float[np.ndarray, " v"]
+    """The part of documents that a word is in."""
+    documents: int
+    unigram: Float[np.ndarray, " v"]
+
+    @classmethod
+    def of(cls, counts: csr_array, topics: int) -> "_Words":
+        counts = counts[:: -(-counts.shape[0] // _MOST_DOCUMENTS)]
+        frequency = np.asarray(counts.sum(axis=0), np.float64).ravel() + 0.1
+        rows, weights = _profiles(counts, 2 * topics)
+        occurs = np.bincount(counts.indices, minlength=counts.shape[1]) * (weights > 0)
+        return cls(rows, weights, occurs, counts.shape[0], frequency / np.sum(frequency))
+
+    def start(self, topics: int, common: float) -> Float[np.ndarray, "k v"]:
+        """Topics of the anchors among words that occur in the part ``common`` of the documents."""
+        anchors = _corners(self.rows, self._candidates(topics, common), topics)
+        found = (_mixtures(self.rows, self.rows[anchors]) * self.weights[:, None]).T
+        totals = np.sum(found, axis=1, keepdims=True)
+        found = np.where(totals > 0, found / np.maximum(totals, 1e-300), self.unigram)
+        found = (1 - _UNIGRAM) * found + _UNIGRAM * self.unigram
+        return _told_apart(np.concatenate([found, np.tile(self.unigram, (topics - len(found), 1))]), len(found))
+
+    def _candidates(self, topics: int, common: float) -> Int[np.ndarray, " c"]:
+        found = np.flatnonzero(self.occurs >= max(_FEWEST, common * self.documents))
+        if len(found) >= 4 * topics:
+            return found
+        return np.sort(np.argsort(-self.occurs, kind="stable")[: max(4 * topics, 1)])
+
+
+def starts(counts: csr_array, topics: int) -> list[Float[np.ndarray, "k v"]]:
+    """Several topics to start from, all found without chance: anchors that are rarer or more common, and documents.
+
+    Co-occurrences of few words are noisy, and so is where their corners are: of the starts, one is often good.
+
+    Examples
+    --------
+    >>> table = csr_array(np.kron(np.eye(2, dtype=int), np.ones((20, 3), int)))
+    >>> len(starts(table, 2))
+    7
+    """
+    words = _Words.of(counts, topics)
+    found = [words.start(topics, common) for common in (_COMMON, *_OTHERS)]
+    rng = np.random.default_rng(0)  # the same documents whatever the seed
+    for _ in range(_HEAPS):
+        heaps = np.resize(rng.permutation(counts.shape[0]), (topics, _HEAP))
+        heap = np.stack([np.asarray(counts[rows].sum(axis=0), np.float64).ravel() for rows in heaps])
+        heap = heap / np.maximum(heap.sum(axis=1, keepdims=True), 1)
+        found.append(_told_apart((heap + words.unigram) / 2, topics))
+    return found
 
 
 def _profiles(counts: csr_array, rank: int) -> tuple[np.ndarray, np.ndarray]:
@@ -66,14 +120,6 @@ def _profiles(counts: csr_array, rank: int) -> tuple[np.ndarray, np.ndarray]:
     rows = times(vectors) / np.maximum(weights, 1e-300)[:, None]
     rows[weights <= 1e-12 * weights.max(initial=1e-300)] = 0
     return rows, weights
-
-
-def _candidates(counts: csr_array, weights: np.ndarray, topics: int) -> Int[np.ndarray, " c"]:
-    occurs = np.bincount(counts.indices, minlength=counts.shape[1]) * (weights > 0)
-    common = np.flatnonzero(occurs >= max(_FEWEST, _COMMON * counts.shape[0]))
-    if len(common) >= 4 * topics:
-        return common
-    return np.sort(np.argsort(-occurs, kind="stable")[: max(4 * topics, 1)])
 
 
 def _corners(rows: np.ndarray, candidates: np.ndarray, count: int) -> Int[np.ndarray, " k"]:

@@ -207,7 +207,7 @@ class Choice:
         begun = []
         for family in (type(kernel), Matern32 if isinstance(kernel, Matern12) else Matern12):
             lengths, size = best.origin.kernel.lengthscale, _SECOND_SIZE * kernel.variance
-            seconds = [family(share * lengths, size) for share in _SECOND_LENGTHS]
+            seconds = [jax.tree.map(np.asarray, family(share * lengths, size)) for share in _SECOND_LENGTHS]
             origin = Parameters(Sum(best.origin.kernel, seconds[0]), best.origin.noise)
             tried = [Parameters(Sum(kernel, second), noise) for second in seconds]
             begun.append((origin, _scanned(tried, part, self.free)))

@@ -26,6 +26,7 @@ from jaxtyping import Array, Float
 from thalweg.compiling import quick_jit
 from thalweg.kernels import Kernel
 from thalweg.padding import padded, padded_size
+from thalweg.processes.blend import Blend
 
 _LEAST, _GRAIN = 64, 16
 """Rows are padded to as many at least, and to a multiple, so that sets of similar size share one program."""
@@ -91,11 +92,17 @@ class Observations(NamedTuple):
 
     def solution(self, parameters: Parameters) -> "Solution":
         """The factor of A, and what follows from it; a loss of NaN where A has none."""
-        return posterior(parameters, self)
+        return posterior(self._blended(parameters), self)
 
     def loss_and_slope(self, parameters: Parameters) -> tuple[Any, Parameters]:
         """−log p(y), and its derivative in the logarithms of all parameters."""
-        return loss_and_slope(parameters, self)
+        loss, slope = loss_and_slope(self._blended(parameters), self)
+        if isinstance(slope.kernel, Blend):
+            slope = Parameters(slope.kernel.back(parameters.kernel), slope.noise)
+        return loss, slope
+
+    def _blended(self, parameters: "Parameters") -> "Parameters":
+        return Parameters(Blend.of(parameters.kernel, self.inputs.shape[1]), parameters.noise)
 
 
 class Solution(NamedTuple):
@@ -243,6 +250,12 @@ def compiled_predictions(
     """:func:`predictions` on the device."""
     prior = kernel(new) if full else kernel.diagonal(new)
     return predictions(kernel(inputs, new), prior, found, basis, full, jnp, jax.scipy.linalg)
+
+
+@quick_jit(lambda *_: False, tuned=False)
+def compiled_left_out(found: Solution) -> tuple[Float[Array, "n t"], Float[Array, " n"]]:
+    """:func:`left_out` on the device."""
+    return left_out(found, jnp, jax.scipy.linalg)
 
 
 def left_out(found: Solution, xp: Any, linalg: Any) -> tuple[Any, Any]:

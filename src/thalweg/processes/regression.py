@@ -9,10 +9,8 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
-from thalweg import trees
 from thalweg.codec import storable
 from thalweg.descent import Status
 from thalweg.kernels import Gaussian, Kernel, Matern12, Matern32, Matern52, Stationary
@@ -242,6 +240,6 @@ def _starts(rows: HostRows, mean: Mean, kernel: Kernel | type[Kernel] | None, no
     families = (kernel,) if isinstance(kernel, type) else _FAMILIES
     lengthscales = mean.scale * np.sqrt(rows.inputs.shape[1])
     kernels = [kernel] if isinstance(kernel, Kernel) else [family(lengthscales, variance) for family in families]
-    begun = trees.scalar(STARTING_NOISE * variance if noise is None else noise)
-    # In the precision of the scope: kernels made outside it may hold float32.
-    return [Parameters(jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.float64), one), begun) for one in kernels]
+    begun = np.asarray(STARTING_NOISE * variance if noise is None else noise)
+    # In the precision of the scope, since kernels made outside it may hold float32, and on the host.
+    return [Parameters(jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), one), begun) for one in kernels]

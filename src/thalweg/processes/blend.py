@@ -35,9 +35,9 @@ class Blend(Kernel):
     True
     """
 
-    lengthscales: Float[Array, "2 d"]
-    variances: Float[Array, " 2"]
-    shapes: Float[Array, "2 4"]
+    lengthscales: Float[Array | np.ndarray, "2 d"]
+    variances: Float[Array | np.ndarray, " 2"]
+    shapes: Float[Array | np.ndarray, "2 4"]
 
     @classmethod
     def of(cls, kernel: Kernel, features: int) -> Kernel:
@@ -77,11 +77,10 @@ class Blend(Kernel):
 
     def matrix(self, x: Float[Array, "n d"], y: Float[Array, "m d"] | None) -> Float[Array, "n m"]:
         """The sum of the matrices of both terms."""
-        part = lambda place: (
-            self.variances[place]
-            * _profile(squared_distances(x, y, self.lengthscales[place]), jax.lax.stop_gradient(self.shapes[place]))
-        )
-        return part(0) + part(1)
+        lengthscales, variances, shapes = map(jnp.asarray, (self.lengthscales, self.variances, self.shapes))
+        shapes = jax.lax.stop_gradient(shapes)
+        each = [_profile(squared_distances(x, y, lengthscales[place]), shapes[place]) for place in range(_TERMS)]
+        return variances[0] * each[0] + variances[1] * each[1]
 
     def diagonal(self, x: Float[Array, "n d"]) -> Float[Array, " n"]:
         """The variance, for each row."""

@@ -36,7 +36,7 @@ _LEVELS, _MORE = (150, 400, 1_200, 4_000), 1.5
 _ACCELERATED_LEVELS = (150, 400, 4_000, 16_000)
 """Those where there is an accelerator: fewer in between, since each is a new program."""
 
-_ROUGHLY, _FOR_A_SUM, _CLOSELY, _WORTH_A_ROW = 0.3, 0.03, 1e-3, 1e-5
+_ROUGHLY, _FOR_A_SUM, _CLOSELY, _WORTH_A_ROW = 0.3, 0.1, 1e-3, 1e-5
 """A gain in nats that is worth another step on the way, of a sum, and at the end, or for each of very many rows."""
 
 _CLIMBED, _CLIMBING_STEPS = {True: 20_000, False: 300_000}, 6
@@ -50,6 +50,9 @@ _CLOSE = 10.0
 
 _TELLING = 400
 """Rows from which on that is asked: on fewer, one that is best in the end may be twenty behind."""
+
+_DOUBLED = 300
+"""Rows from which on a second term is looked for; on fewer only if they are all there are."""
 
 _DEAR = 2_000
 """Rows above which, on a CPU, two families go on, and one at the end."""
@@ -151,13 +154,13 @@ class Choice:
                 found = [_checked(found[0], begun[0][1], former)]
             ranked = lambda one: one.loss + _handicap(one.parameters, size)  # noqa: B023
             found.sort(key=ranked)
-            if single and not climbing and (last or size > _TELLING) and not _interrupted(found):
+            if single and not climbing and (last or size >= _DOUBLED) and not _interrupted(found):
                 single = False
                 found += self._searched(self._sums(found[0], part), part, last, False, levels.whole, _FOR_A_SUM)
                 found.sort(key=ranked)
                 if last and not _interrupted(found):
-                    best = [(found[0].origin, found[0].parameters)]
-                    found = self._searched(best, part, last, False, levels.whole, _CLOSELY)
+                    begun = [(found[0].origin, found[0].parameters)]
+                    found = self._searched(begun, part, last, False, levels.whole, _CLOSELY)
             if _interrupted(found):
                 return found[0]._replace(steps=self.steps, status=Status.INTERRUPTED)
             former = part

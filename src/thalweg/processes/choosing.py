@@ -119,6 +119,8 @@ class Choice:
         As in ``RegressorSettings``.
     doubled
         Whether sums of two terms are looked at.
+    varies
+        Which features differ between rows.
     seed
         Of the restarts.
     note
@@ -130,6 +132,7 @@ class Choice:
     restarts: int
     max_iter: int
     doubled: bool
+    varies: np.ndarray
     seed: int
     note: Callable[[str], None]
     steps: int = 0
@@ -138,7 +141,7 @@ class Choice:
         """The best that was found."""
         rng = np.random.default_rng(self.seed)
         begun = [(start, start) for start in self.starts]
-        begun += [(start, _moved(start, rng)) for _ in range(self.restarts) for start in self.starts]
+        begun += [(start, _moved(start, self.varies, rng)) for _ in range(self.restarts) for start in self.starts]
         former = None
         found: list[Optimum] = []
         single = self.doubled
@@ -148,17 +151,23 @@ class Choice:
             begun = begun if first else self._close(begun, part, last)
             begun = begun + [(start, _scanned([start], part, self.free)) for start in self.starts] if first else begun
             found = self._searched(
-                begun, part, last, first, levels.whole, _CLOSELY if last and not single else _ROUGHLY
+                begun,
+                part,
+                last,
+                first,
+                levels.whole,
+                _CLOSELY if last and (not single or size <= _TELLING) else _ROUGHLY,
             )
             if climbing and former is not None:
                 found = [_checked(found[0], begun[0][1], former)]
-            ranked = lambda one: one.loss + _handicap(one.parameters, size)  # noqa: B023
+            ranked = lambda one: one.loss + self._handicap(one.parameters, size)  # noqa: B023
             found.sort(key=ranked)
             if single and not climbing and (last or size >= _DOUBLED) and not _interrupted(found):
                 single = False
                 found += self._searched(self._sums(found[0], part), part, last, False, levels.whole, _FOR_A_SUM)
                 found.sort(key=ranked)
-                if last and not _interrupted(found):
+                settled = size <= _TELLING and not isinstance(found[0].parameters.kernel, Sum)
+                if last and not settled and not _interrupted(found):
                     begun = [(found[0].origin, found[0].parameters)]
                     found = self._searched(begun, part, last, False, levels.whole, _CLOSELY)
             if _interrupted(found):
@@ -177,10 +186,16 @@ class Choice:
         begun = begun if size <= dear and not isinstance(part, Climb) else begun[: 1 if last else 2]
         if len(begun) == 1 or not (last or size > _TELLING):
             return begun
-        losses = np.array([float(part.loss_and_slope(one)[0]) + _handicap(one, size) for _, one in begun])
+        losses = np.array([float(part.loss_and_slope(one)[0]) + self._handicap(one, size) for _, one in begun])
         behind = losses - np.nanmin(losses) if np.any(np.isfinite(losses)) else 0 * losses
         begun = [begun[place] for place in np.argsort(losses) if not behind[place] >= _CLOSE]
         return begun[:1] if last and size > _SETTLED else begun
+
+    def _handicap(self, parameters: Parameters, rows: int) -> float:
+        """Nats that a kernel has to be ahead of one with a single, smooth term."""
+        if self.doubled and isinstance(parameters.kernel, Sum):
+            return (1 + np.sum(self.varies)) * np.log(rows) / 2
+        return _ROUGH if isinstance(parameters.kernel, Matern12) else 0.0
 
     def _searched(
         self, begun: list, part: Searched, last: bool, first: bool, whole: bool, worth: float
@@ -248,12 +263,12 @@ def _family(kernel: Kernel) -> tuple[type[Kernel], ...]:
     return _family(kernel.k1) + _family(kernel.k2) if isinstance(kernel, Sum) else (type(kernel),)
 
 
-def _handicap(parameters: Parameters, rows: int) -> float:
-    """Nats that a kernel has to be ahead of one with a single, smooth term."""
-    if isinstance(parameters.kernel, Sum):
-        return sum(np.size(leaf) for leaf in jax.tree.leaves(parameters.kernel.k2)) * np.log(rows) / 2
-    return _ROUGH if isinstance(parameters.kernel, Matern12) else 0.0
+def _moved(start: Parameters, varies: np.ndarray, rng: np.random.Generator) -> Parameters:
+    def elsewhere(leaf: np.ndarray) -> np.ndarray:
+        # What belongs to a feature that does not vary stays, and uses up no random numbers.
+        free = varies if np.shape(leaf) == varies.shape else np.ones(np.shape(leaf), bool)
+        logs = np.zeros(np.shape(leaf))
+        logs[free] = _RESTART_SPREAD * rng.standard_normal(int(np.sum(free)))
+        return np.asarray(leaf * np.exp(logs))
 
-
-def _moved(start: Parameters, rng: np.random.Generator) -> Parameters:
-    return jax.tree.map(lambda leaf: leaf * np.exp(_RESTART_SPREAD * rng.standard_normal(np.shape(leaf))), start)
+    return jax.tree.map(elsewhere, start)

@@ -51,8 +51,22 @@ class Searched(Protocol):
         """−log p(y), and its derivative in the logarithms of all parameters."""
 
 
+def varying(inputs: np.ndarray) -> np.ndarray:
+    """Which features differ between rows.
+
+    Examples
+    --------
+    >>> varying(np.array([[1.0, 2.0], [1.0, 3.0]]))
+    array([False,  True])
+    """
+    return np.any(inputs != inputs[:1], axis=0)
+
+
 class Landscape:
-    """−log p(y) and a weak prior, as a function of the logarithms of the parameters that are free."""
+    """−log p(y) and a weak prior, as a function of the logarithms of the parameters that are free.
+
+    Lengthscales of features that do not vary, of which the rows say nothing, are held where the prior has them.
+    """
 
     def __init__(self, rows: Any, origin: Parameters, learn_noise: bool) -> None:
         self.rows, self.origin, self.learn_noise = rows, origin, learn_noise
@@ -60,7 +74,11 @@ class Landscape:
         self.structure = jax.tree.structure(tree)
         self.shapes = [np.shape(leaf) for leaf in jax.tree.leaves(tree)]
         self.ends = np.cumsum([int(np.prod(shape)) for shape in self.shapes])[:-1]
-        self.centre = self.logs(origin)
+        varies = varying(rows.inputs) if isinstance(rows.inputs, np.ndarray) else np.ones(rows.inputs.shape[1], bool)
+        free = [varies if shape == varies.shape else np.ones(int(np.prod(shape)), bool) for shape in self.shapes]
+        self.free = np.flatnonzero(np.concatenate(free))
+        self.held = _logs(self._flat(tree))
+        self.centre = self.held[self.free]
 
     def _free(self, parameters: Parameters) -> Any:
         return parameters if self.learn_noise else parameters.kernel
@@ -70,11 +88,13 @@ class Landscape:
 
     def logs(self, parameters: Parameters) -> np.ndarray:
         """The logarithms of what is free."""
-        return np.log(np.maximum(self._flat(self._free(parameters)), np.finfo(np.float64).tiny))
+        return _logs(self._flat(self._free(parameters)))[self.free]
 
     def parameters(self, logs: np.ndarray) -> Parameters:
         """What has these logarithms."""
-        parts = zip(np.split(np.exp(logs), self.ends), self.shapes, strict=True)
+        everything = self.held.copy()
+        everything[self.free] = logs
+        parts = zip(np.split(np.exp(everything), self.ends), self.shapes, strict=True)
         tree = jax.tree.unflatten(self.structure, [part.reshape(shape) for part, shape in parts])
         return tree if self.learn_noise else Parameters(tree, self.origin.noise)
 
@@ -88,9 +108,13 @@ class Landscape:
         """Infinite, with a slope of 0, where either cannot be computed."""
         value, slope = self.rows.loss_and_slope(self.parameters(logs))
         away = (logs - self.centre) / _SPREAD
-        total, pull = float(value) + float(away @ away) / 2, self._flat(self._free(slope)) + away / _SPREAD
+        total, pull = float(value) + float(away @ away) / 2, self._flat(self._free(slope))[self.free] + away / _SPREAD
         usable = np.isfinite(total) and np.all(np.isfinite(pull))
         return (total, pull) if usable else (np.inf, np.zeros_like(logs))
+
+
+def _logs(values: np.ndarray) -> np.ndarray:
+    return np.log(np.maximum(values, np.finfo(np.float64).tiny))
 
 
 def maximise(
@@ -193,4 +217,5 @@ def _laplace(landscape: Landscape, mode: np.ndarray) -> tuple[np.ndarray, np.nda
     # No direction is wider than the prior.
     values, vectors = np.linalg.eigh((curvature + curvature.T) / 2)
     deviations = 1 / np.sqrt(np.maximum(values, 1 / _SPREAD**2))
-    return vectors * deviations, (vectors / deviations).T
+    # Symmetric, so that rows that differ little have roots that differ little.
+    return vectors * deviations @ vectors.T, vectors / deviations @ vectors.T

@@ -16,7 +16,7 @@ from thalweg.descent import Status
 from thalweg.kernels import Gaussian, Kernel, Matern12, Matern32, Matern52, Stationary
 from thalweg.processes import grid, iterative
 from thalweg.processes.choosing import LEAST_NOISE, STARTING_NOISE, Choice, Levels, where_computed
-from thalweg.processes.evidence import Landscape, Optimum, maximise, plausible
+from thalweg.processes.evidence import Landscape, Optimum, maximise, plausible, varying
 from thalweg.processes.exact import Parameters
 from thalweg.processes.given import Given
 from thalweg.processes.grid import GridPosterior
@@ -147,7 +147,7 @@ def fit_regressor(
         if settings.learn:
             levels = Levels(given, mean, separate, rows, method == "exact", seed)
             with line_of_progress(settings.verbose) as note:
-                options = (settings.restarts, settings.max_iter, kernel is None, seed)
+                options = (settings.restarts, settings.max_iter, kernel is None, varying(rows.inputs), seed)
                 found = Choice(starts, noise is None, *options, note).made(levels)
         if method == "exact":
             solution = where_computed(rows).solution(found.parameters)
@@ -238,7 +238,7 @@ def _starts(rows: HostRows, mean: Mean, kernel: Kernel | type[Kernel] | None, no
     least = (1e-12 * float(np.max(np.abs(rows.targets)))) ** 2  # constant up to rounding
     variance = spread if spread > least else 1.0
     families = (kernel,) if isinstance(kernel, type) else _FAMILIES
-    lengthscales = mean.scale * np.sqrt(rows.inputs.shape[1])
+    lengthscales = mean.scale * np.sqrt(max(1, np.sum(varying(rows.inputs))))
     kernels = [kernel] if isinstance(kernel, Kernel) else [family(lengthscales, variance) for family in families]
     begun = np.asarray(STARTING_NOISE * variance if noise is None else noise)
     # In the precision of the scope, since kernels made outside it may hold float32, and on the host.

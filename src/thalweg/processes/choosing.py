@@ -8,6 +8,7 @@ ahead by half the logarithm of the number of rows for each (Schwarz, 1978).
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Any, Protocol
 
 import equinox as eqx
 import jax
@@ -30,13 +31,13 @@ STARTING_NOISE, LEAST_NOISE = 0.1, 1e-8
 _PARTIAL_NOISE = 1e-4
 """The least on a part of the rows, where a few that agree by chance would say that there is none."""
 
-_LEVELS, _MORE = (150, 400, 1_200, 4_000), 1.5
+_LEVELS, _MORE = (150, 400, 1_200, 4_000), 1.2
 """Rows on which parameters are looked for before all rows are taken, if those are so many times more."""
 
 _ACCELERATED_LEVELS = (150, 400, 4_000, 16_000)
 """Those where there is an accelerator: fewer in between, since each is a new program."""
 
-_ROUGHLY, _FOR_A_SUM, _CLOSELY, _WORTH_A_ROW = 0.3, 0.1, 1e-3, 1e-5
+_ROUGHLY, _FOR_A_SUM, _CLOSELY, _WORTH_A_ROW = 0.3, 0.1, 1e-3, 2e-5
 """A gain in nats that is worth another step on the way, of a sum, and at the end, or for each of very many rows."""
 
 _CLIMBED, _CLIMBING_STEPS = {True: 20_000, False: 300_000}, 6
@@ -71,6 +72,13 @@ _TRUSTED = 1.0
 
 _RESTART_SPREAD = 1.0
 """Standard deviation of the logarithm of the parameters at a restart."""
+
+
+class Compared(Searched, Protocol):
+    """What a comparison needs of rows."""
+
+    def loss(self, parameters: Parameters) -> Any:
+        """−log p(y)."""
 
 
 @dataclass(frozen=True)
@@ -179,14 +187,14 @@ class Choice:
             begun = [(one.origin, one.parameters) for one in sorted(best.values(), key=ranked)] or begun[:1]
         return found[0]._replace(steps=self.steps)
 
-    def _close(self, begun: list, part: Searched, last: bool) -> list:
+    def _close(self, begun: list, part: Compared, last: bool) -> list:
         """Those to go on from, the best first: more rows tell families apart before they are fitted to them."""
         size = len(part.inputs)
         dear = _DEAR if jax.default_backend() == "cpu" else np.inf
         begun = begun if size <= dear and not isinstance(part, Climb) else begun[: 1 if last else 2]
         if len(begun) == 1 or not (last or size > _TELLING):
             return begun
-        losses = np.array([float(part.loss_and_slope(one)[0]) + self._handicap(one, size) for _, one in begun])
+        losses = np.array([float(part.loss(one)) + self._handicap(one, size) for _, one in begun])
         behind = losses - np.nanmin(losses) if np.any(np.isfinite(losses)) else 0 * losses
         begun = [begun[place] for place in np.argsort(losses) if not behind[place] >= _CLOSE]
         return begun[:1] if last and size > _SETTLED else begun
@@ -198,7 +206,7 @@ class Choice:
         return _ROUGH if isinstance(parameters.kernel, Matern12) else 0.0
 
     def _searched(
-        self, begun: list, part: Searched, last: bool, first: bool, whole: bool, worth: float
+        self, begun: list, part: Compared, last: bool, first: bool, whole: bool, worth: float
     ) -> list[Optimum]:
         """What searches from some starts found."""
         size, climbing = len(part.inputs), isinstance(part, Climb)
@@ -219,7 +227,7 @@ class Choice:
                     break
         return found
 
-    def _sums(self, best: Optimum, part: Searched) -> list[tuple[Parameters, Parameters]]:
+    def _sums(self, best: Optimum, part: Compared) -> list[tuple[Parameters, Parameters]]:
         """Starts with a second term beside the best kernel: one of its family, and one that is rough if it is not."""
         kernel, noise = best.parameters.kernel, best.parameters.noise
         begun = []
@@ -232,13 +240,13 @@ class Choice:
         return begun
 
 
-def _scanned(starts: list[Parameters], rows: Searched, free: bool) -> Parameters:
+def _scanned(starts: list[Parameters], rows: Compared, free: bool) -> Parameters:
     """The most probable of some starts with shorter lengthscales and less noise, where those are to be found."""
     kernels = [scaled for start in starts for scaled in _shorter(start.kernel)]
     noises = [share * starts[0].noise for share in (_QUIETER if free else (1.0,))]
     tried = [jax.tree.map(np.asarray, Parameters(kernel, noise)) for kernel in kernels for noise in noises]
     with enough_threads(len(rows.inputs)):
-        losses = [float(rows.loss_and_slope(one)[0]) for one in tried]
+        losses = [float(rows.loss(one)) for one in tried]
     return tried[int(np.nanargmin(losses))] if np.any(np.isfinite(losses)) else starts[0]
 
 
@@ -248,9 +256,9 @@ def _shorter(kernel: Kernel) -> list[Kernel]:
     return [eqx.tree_at(lambda k: k.lengthscale, kernel, share * kernel.lengthscale) for share in _SHORTER]
 
 
-def _checked(found: Optimum, before: Parameters, part: Searched) -> Optimum:
+def _checked(found: Optimum, before: Parameters, part: Compared) -> Optimum:
     """What a search by slopes found, unless the rows looked at before say that it went astray."""
-    ahead, behind = (float(part.loss_and_slope(one)[0]) for one in (found.parameters, before))
+    ahead, behind = (float(part.loss(one)) for one in (found.parameters, before))
     astray = not ahead < behind + max(_CLOSE, 0.02 * len(part.inputs))
     return found._replace(parameters=before) if astray else found
 

@@ -25,8 +25,8 @@ _DIFFERENCE = 0.03
 _TAIL = 5.0
 """Degrees of freedom of the t law that approximates the posterior of the parameters."""
 
-_FORGOTTEN = 16
-"""Steps of the chain before the first draw."""
+_FORGOTTEN = 6
+"""Steps of the chain before the first draw: it starts from the best, and one step all but forgets where it was."""
 
 
 class Optimum(NamedTuple):
@@ -170,8 +170,10 @@ def maximise(
     return Optimum(landscape.parameters(best[1]), best[0], evaluations, status, origin)
 
 
-def plausible(landscape: Landscape, best: Parameters, count: int, rng: np.random.Generator) -> list[Parameters]:
-    """Parameters drawn from their posterior, by a Markov chain that starts from the best ones.
+def plausible(
+    landscape: Landscape, best: Parameters, count: int, rng: np.random.Generator
+) -> list[tuple[float, Parameters]]:
+    """Parameters drawn from their posterior, by a Markov chain that starts from the best ones, after its value there.
 
     Elliptical slice sampling (Murray, Adams and MacKay, 2010; Nishihara, Murray and Adams, 2014) around a t law, made
     of the curvature at the best: each step draws an ellipse through the present point and turns on it until the
@@ -183,11 +185,12 @@ def plausible(landscape: Landscape, best: Parameters, count: int, rng: np.random
     square = lambda logs: float(np.sum((whiten @ (logs - mode)) ** 2))
     degrees = _TAIL + len(mode)
 
-    def height(logs: np.ndarray) -> float:
-        """The posterior against the approximation, as a logarithm."""
-        return degrees / 2 * np.log1p(square(logs) / _TAIL) - landscape.value(logs)
+    def height(logs: np.ndarray) -> tuple[float, float]:
+        """The posterior against the approximation, as a logarithm, and the value."""
+        value = landscape.value(logs)
+        return degrees / 2 * np.log1p(square(logs) / _TAIL) - value, value
 
-    place, level = mode, height(mode)
+    place, (level, loss) = mode, height(mode)
     drawn = []
     for step in range(_FORGOTTEN + count):
         # A t law is a mixture of normal ones: the next step knows which.
@@ -197,15 +200,15 @@ def plausible(landscape: Landscape, best: Parameters, count: int, rng: np.random
         low, high = angle - 2 * np.pi, angle
         while True:
             proposed = mode + (place - mode) * np.cos(angle) + other * np.sin(angle)
-            reached = height(proposed)
+            reached, value = height(proposed)
             if reached > goal or high - low < 1e-6:
                 break
             low, high = (angle, high) if angle < 0 else (low, angle)
             angle = rng.uniform(low, high)
         if reached > goal:
-            place, level = proposed, reached
+            place, level, loss = proposed, reached, value
         if step >= _FORGOTTEN:
-            drawn.append(landscape.parameters(place))
+            drawn.append((loss, landscape.parameters(place)))
     return drawn
 
 

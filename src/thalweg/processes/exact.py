@@ -22,6 +22,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.scipy.linalg import cho_solve, solve_triangular
 from jaxtyping import Array, Float
+from scipy.linalg.lapack import dtrtri
 
 from thalweg.compiling import quick_jit
 from thalweg.kernels import Kernel
@@ -93,6 +94,10 @@ class Observations(NamedTuple):
     def solution(self, parameters: Parameters) -> "Solution":
         """The factor of A, and what follows from it; a loss of NaN where A has none."""
         return posterior(self._blended(parameters), self)
+
+    def loss(self, parameters: Parameters) -> Any:
+        """−log p(y), by the program that gives the derivative too: another would have to be compiled."""
+        return self.loss_and_slope(parameters)[0]
 
     def loss_and_slope(self, parameters: Parameters) -> tuple[Any, Parameters]:
         """−log p(y), and its derivative in the logarithms of all parameters."""
@@ -264,7 +269,10 @@ def left_out(found: Solution, xp: Any, linalg: Any) -> tuple[Any, Any]:
     With P = A⁻¹ − A⁻¹H(HᵀA⁻¹H)⁻¹HᵀA⁻¹ these are (Py)ᵢ/Pᵢᵢ and 1/Pᵢᵢ: nothing is solved again. Others that do not
     determine the mean predict nothing: the variance is infinite.
     """
-    root = linalg.solve_triangular(found.factor, xp.eye(len(found.factor), dtype=found.factor.dtype), lower=True)
+    if xp is np:
+        root = dtrtri(np.asarray(found.factor), lower=1)[0]
+    else:
+        root = linalg.solve_triangular(found.factor, xp.eye(len(found.factor), dtype=found.factor.dtype), lower=True)
     hat = linalg.solve_triangular(found.basis_factor, found.whitened.T @ root, lower=True)
     precisions = xp.sum(root**2, axis=0) - xp.sum(hat**2, axis=0)
     known = precisions > 1e-10 * xp.sum(root**2, axis=0)

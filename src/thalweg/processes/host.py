@@ -70,6 +70,10 @@ class HostRows(NamedTuple):
         """The factor of A, and what follows from it; a loss of NaN where A has none."""
         return self._solution(parameters, matrix(parameters.kernel, self.inputs))
 
+    def loss(self, parameters: Parameters) -> Any:
+        """−log p(y)."""
+        return self.solution(parameters).loss
+
     def loss_and_slope(self, parameters: Parameters) -> tuple[float, Parameters]:
         """−log p(y), and its derivative in the logarithms of all parameters."""
         kernel = parameters.kernel

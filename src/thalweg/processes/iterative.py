@@ -60,6 +60,10 @@ class Climb:
         """Of the rows."""
         return self.rows.inputs
 
+    def loss(self, parameters: Parameters) -> float:
+        """The value."""
+        return self.loss_and_slope(parameters)[0]
+
     def loss_and_slope(self, parameters: Parameters) -> tuple[float, Parameters]:
         """The value, and the derivative in the logarithms of all parameters."""
         slope = self.slope(parameters)

@@ -188,16 +188,15 @@ def _with_doubt(
         return found, best.calibrated()
     landscape = Landscape(rows, found.origin, free)
     count = int(np.clip(_DRAWS[0] * _UNCERTAIN // len(rows.inputs), *_DRAWS))
-    height = lambda parameters: landscape.value(landscape.logs(parameters))
     draw = lambda: plausible(landscape, found.parameters, count, np.random.default_rng([seed, 1]))
     drawn = draw()
-    better = min(drawn, key=height)
-    if height(better) < height(found.parameters) - 1:
+    least, better = min(drawn, key=lambda one: one[0])
+    if least < landscape.value(landscape.logs(found.parameters)) - 1:
         # The chain came upon what the search had missed.
-        least = LEAST_NOISE / STARTING_NOISE * float(found.origin.noise)
-        found = maximise(rows, better, found.origin, max_iter, free, least)._replace(steps=found.steps)
+        least_noise = LEAST_NOISE / STARTING_NOISE * float(found.origin.noise)
+        found = maximise(rows, better, found.origin, max_iter, free, least_noise)._replace(steps=found.steps)
         drawn = draw()
-    return found, MixedPosterior.of(found.parameters, mean, rows, drawn).calibrated()
+    return found, MixedPosterior.of(found.parameters, mean, rows, [one for _, one in drawn]).calibrated()
 
 
 def _way(rows: int) -> str:

@@ -16,6 +16,9 @@ from thalweg.processes.exact import Parameters
 _FURTHEST = np.log(1e5)
 """How far a search may take a parameter from where it starts, as a logarithm."""
 
+_LARGEST = 700.0
+"""A logarithm of which the exponential is still a number."""
+
 _SPREAD = 3.0
 """Standard deviation of the weak normal prior of each logarithm around its start."""
 
@@ -94,7 +97,7 @@ class Landscape:
         """What has these logarithms."""
         everything = self.held.copy()
         everything[self.free] = logs
-        parts = zip(np.split(np.exp(everything), self.ends), self.shapes, strict=True)
+        parts = zip(np.split(np.exp(np.clip(everything, -_LARGEST, _LARGEST)), self.ends), self.shapes, strict=True)
         tree = jax.tree.unflatten(self.structure, [part.reshape(shape) for part, shape in parts])
         return tree if self.learn_noise else Parameters(tree, self.origin.noise)
 

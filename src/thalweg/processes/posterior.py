@@ -209,5 +209,5 @@ def widening(gaps: np.ndarray, variances: np.ndarray) -> float:
     share = np.exp(unlikely - unlikely.max(axis=0))
     share = (share / share.sum(axis=0))[:, :, None]
     gap = np.sum(share * gaps, axis=0)
-    variance = np.sum(share * (variances[:, :, None] + gaps**2), axis=0) - gap**2
+    variance = np.sum(share * (variances[:, :, None] + (gaps - gap) ** 2), axis=0)
     return max(1.0, float(np.quantile(np.abs(gap) / np.sqrt(variance), _COVERED)) / _DEVIATIONS)

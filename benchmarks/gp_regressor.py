@@ -146,8 +146,8 @@ def main() -> None:
     ten = [line["seconds"] for line in lines if line["rows"] == 10 and line["method"] == "thalweg"]
     if tuple(given.sizes) == SIZES:
         report(
-            "GPRegressor('matern32') comes to its likelihood in less processor time than its peers on 500 to 5,000 rows, "
-            "and GPRegressor() fits 10 rows within 2 s",
+            "GPRegressor('matern32') comes to its likelihood in less processor time than its peers on 500 to 5,000 "
+            "rows, and GPRegressor() fits 10 rows within 2 s",
             figure,
             all(ratio > 1 for name, ratio in figure.items() if "same" in name) and ten[0] < 2,
             lines=lines,

@@ -6,7 +6,7 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from thalweg import GPRegressor
-from thalweg.kernels import Gaussian, Periodic
+from thalweg.kernels import Gaussian, Periodic, Sum
 
 RNG = np.random.default_rng(0)
 X = RNG.uniform(-3, 3, size=(120, 2))
@@ -66,6 +66,28 @@ def test_units_and_offsets_do_not_matter(model):
     expected, spread = model.predict(NEW, return_std=True)
     np.testing.assert_allclose((mean - 1e9) / 1e4, expected, atol=1e-2)
     np.testing.assert_allclose(std / 1e4, spread, rtol=2e-2)
+
+
+@pytest.mark.parametrize("place", [0, 2])
+def test_a_constant_column_changes_nothing(model, place):
+    """Not even the random numbers that parameters are drawn with."""
+    wide = lambda rows: np.insert(rows, place, 7.0, axis=1)
+    other = GPRegressor(random_state=0).fit(wide(X), Y)
+    for one, two in zip(model.predict(NEW, return_std=True), other.predict(wide(NEW), return_std=True), strict=True):
+        np.testing.assert_allclose(one, two, rtol=1e-3, atol=1e-3)
+
+
+def test_a_second_term_is_found_where_there_is_one(model):
+    """Features that act alone at scales of their own; what one kernel is enough for stays one."""
+    rng = np.random.default_rng(1)
+    rows = rng.uniform(-3, 3, size=(160, 3))
+    seen = np.sin(4 * rows[:, 0]) + 3 * np.sin(rows[:, 1] + rows[:, 2]) + 0.1 * rng.normal(size=160)
+    both = GPRegressor(random_state=0).fit(rows, seen)
+    assert isinstance(both.kernel_, Sum)
+    alone = GPRegressor(type(both.kernel_.k1), random_state=0).fit(rows, seen)
+    # Four parameters more, at half the logarithm of 160 each.
+    assert both.log_marginal_likelihood_ > alone.log_marginal_likelihood_ + 2 * np.log(160)
+    assert not isinstance(model.kernel_, Sum)
 
 
 def test_observations_vary_more_than_the_function(model):

@@ -25,14 +25,15 @@ class GPRegressor(RegressorMixin, MultiOutputMixin, Storable):
     """Gaussian process regression: a smooth function through noisy values, and how far it may be off.
 
     Called without arguments it takes features in any units: the kernel has a lengthscale for each feature, starts from
-    their spread, and is the Matérn or Gaussian one that makes the data most probable; the noise is learned with it, and
-    the mean is a constant that is found too.
+    their spread, and is the Matérn or Gaussian one, or the sum of two, that makes the data most probable; the noise is
+    learned with it, and the mean is a constant that is found too.
 
     Parameters
     ----------
     kernel
         A kernel from :mod:`thalweg.kernels` to start from, sums and products included, or a name such as "matern32" of
-        one with a lengthscale for each feature. By default the most probable of a Gaussian and three Matérn ones.
+        one with a lengthscale for each feature. By default the most probable of a Gaussian and three Matérn ones, with a
+        second term where the data pay for its parameters.
     noise
         The variance of the noise in y. Learned by default.
     alpha

@@ -55,6 +55,9 @@ _TELLING = 400
 _DOUBLED = 300
 """Rows from which on a second term is looked for; on fewer only if they are all there are."""
 
+_ROWS_A_PARAMETER = 5
+"""Rows for each parameter of a second term below which none is looked for."""
+
 _DEAR = 2_000
 """Rows above which, on a CPU, two families go on, and one at the end."""
 
@@ -155,7 +158,7 @@ class Choice:
         begun += [(start, _moved(start, self.varies, rng)) for _ in range(self.restarts) for start in self.starts]
         former = None
         found: list[Optimum] = []
-        single = self.doubled
+        single = self.doubled and len(levels.rows.inputs) >= _ROWS_A_PARAMETER * (1 + np.sum(self.varies))
         for part, last in levels:
             size, climbing = len(part.inputs), isinstance(part, Climb)
             first = not found

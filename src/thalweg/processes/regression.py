@@ -114,7 +114,8 @@ def fit_regressor(
         How to find them.
     kernel
         The kernel or the one to start from, or a class of which one is made with a lengthscale for each feature. By
-        default the class among Gaussian, Matern12, Matern32 and Matern52 that makes the data most probable.
+        default the class among Gaussian, Matern12, Matern32 and Matern52 that makes the data most probable, or the sum
+        of two.
     noise
         The variance of the noise; learned by default.
     known

@@ -32,8 +32,8 @@ class GPRegressor(RegressorMixin, MultiOutputMixin, Storable):
     ----------
     kernel
         A kernel from :mod:`thalweg.kernels` to start from, sums and products included, or a name such as "matern32" of
-        one with a lengthscale for each feature. By default the most probable of a Gaussian and three Matérn ones, with a
-        second term where the data pay for its parameters.
+        one with a lengthscale for each feature. By default the most probable of a Gaussian and three Matérn ones, and
+        a second term where the data pay for its parameters.
     noise
         The variance of the noise in y. Learned by default.
     alpha

@@ -3,10 +3,12 @@
 import numpy as np
 import pytest
 from sklearn.exceptions import ConvergenceWarning
+from sklearn.model_selection import cross_val_score
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from thalweg import GPRegressor
 from thalweg.kernels import Gaussian, Periodic, Sum
+from thalweg.processes.host import HostRows
 
 RNG = np.random.default_rng(0)
 X = RNG.uniform(-3, 3, size=(120, 2))
@@ -237,3 +239,23 @@ def test_a_search_cut_short_and_targets_that_overflow_are_told():
         GPRegressor("rbf", restarts=0, max_iter=1).fit(X, np.sin(6 * X[:, 0]))
     with pytest.raises(ValueError, match="y must stay below 1e\\+150, found 8"):
         GPRegressor().fit(X, np.sin(X[:, 0]) * 1e200)
+
+
+def test_an_interrupt_keeps_a_fit_and_ends_a_cross_validation(monkeypatch):
+    evaluate = HostRows.loss_and_slope
+    seen = []
+
+    def interrupted(rows, parameters):
+        seen.append(parameters)
+        if len(seen) == 20:
+            raise KeyboardInterrupt
+        return evaluate(rows, parameters)
+
+    monkeypatch.setattr(HostRows, "loss_and_slope", interrupted)
+    with pytest.warns(ConvergenceWarning, match="interrupted"):
+        model = GPRegressor("rbf", random_state=0).fit(X, Y)
+    assert np.all(np.isfinite(model.predict(NEW)))
+    seen.clear()
+    with pytest.raises(KeyboardInterrupt):
+        cross_val_score(GPRegressor("rbf", random_state=0), X, Y, cv=3)
+    assert len(seen) == 20

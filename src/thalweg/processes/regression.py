@@ -36,7 +36,7 @@ _EXACT_ON_CPU = 12_000
 _MATRICES = 4
 """Matrices of n² numbers that exist at a time in a step of the exact way."""
 
-_UNCERTAIN, _DRAWS = 500, (16, 64)
+_UNCERTAIN, _DRAWS = 480, (16, 64)
 """Rows up to which the uncertainty of parameters is counted, and how many are drawn: more where rows are few."""
 
 

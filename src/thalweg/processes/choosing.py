@@ -202,7 +202,11 @@ class Choice:
             return begun
         losses = np.array([float(part.loss(one)) + self._handicap(one, size) for _, one in begun])
         behind = losses - np.nanmin(losses) if np.any(np.isfinite(losses)) else 0 * losses
-        begun = [begun[place] for place in np.argsort(losses) if not behind[place] >= _CLOSE]
+        order = [int(place) for place in np.argsort(losses)]
+        # A sum that was fitted to few rows is far behind on more of them until it is fitted to those.
+        sums = [place for place in order if self.doubled and isinstance(begun[place][1].kernel, Sum)]
+        sums = sums[: 2 if size <= _DEAR else 1]
+        begun = [begun[place] for place in order if place in sums or not behind[place] >= _CLOSE]
         return begun[:1] if last and size > _SETTLED else begun
 
     def _handicap(self, parameters: Parameters, rows: int) -> float:

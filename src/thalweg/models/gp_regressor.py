@@ -15,7 +15,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from thalweg import arguments, processes
 from thalweg.descent import Status
 from thalweg.kernels import Kernel, kernel_or_class
-from thalweg.models._common import Storable, row_weights, unharmed
+from thalweg.models._common import Storable, among_many_fits, row_weights, unharmed
 
 _LARGEST, _ENOUGH_STEPS = 1e150, 25
 """What y's square can be taken of, and steps after which a search that goes on gains little."""
@@ -25,14 +25,15 @@ class GPRegressor(RegressorMixin, MultiOutputMixin, Storable):
     """Gaussian process regression: a smooth function through noisy values, and how far it may be off.
 
     Called without arguments it takes features in any units: the kernel has a lengthscale for each feature, starts from
-    their spread, and is the Matérn or Gaussian one that makes the data most probable; the noise is learned with it, and
-    the mean is a constant that is found too.
+    their spread, and is the Matérn or Gaussian one, or the sum of two, that makes the data most probable; the noise is
+    learned with it, and the mean is a constant that is found too.
 
     Parameters
     ----------
     kernel
         A kernel from :mod:`thalweg.kernels` to start from, sums and products included, or a name such as "matern32" of
-        one with a lengthscale for each feature. By default the most probable of a Gaussian and three Matérn ones.
+        one with a lengthscale for each feature. By default the most probable of a Gaussian and three Matérn ones, and
+        a second term where the data pay for its parameters.
     noise
         The variance of the noise in y. Learned by default.
     alpha
@@ -189,6 +190,8 @@ class GPRegressor(RegressorMixin, MultiOutputMixin, Storable):
         self.method_ = found.method
         self.n_iter_ = found.steps
         if found.status is Status.INTERRUPTED:
+            if among_many_fits():
+                raise KeyboardInterrupt
             self._warn("interrupted: the model is the best found so far")
         elif not found.solved:
             self._warn(

@@ -16,6 +16,9 @@ from thalweg.processes.exact import Parameters
 _FURTHEST = np.log(1e5)
 """How far a search may take a parameter from where it starts, as a logarithm."""
 
+_LARGEST = 700.0
+"""A logarithm of which the exponential is still a number."""
+
 _SPREAD = 3.0
 """Standard deviation of the weak normal prior of each logarithm around its start."""
 
@@ -25,8 +28,8 @@ _DIFFERENCE = 0.03
 _TAIL = 5.0
 """Degrees of freedom of the t law that approximates the posterior of the parameters."""
 
-_FORGOTTEN = 16
-"""Steps of the chain before the first draw."""
+_FORGOTTEN = 6
+"""Steps of the chain before the first draw: it starts from the best, and one step all but forgets where it was."""
 
 
 class Optimum(NamedTuple):
@@ -51,8 +54,22 @@ class Searched(Protocol):
         """−log p(y), and its derivative in the logarithms of all parameters."""
 
 
+def varying(inputs: np.ndarray) -> np.ndarray:
+    """Which features differ between rows.
+
+    Examples
+    --------
+    >>> varying(np.array([[1.0, 2.0], [1.0, 3.0]]))
+    array([False,  True])
+    """
+    return np.any(inputs != inputs[:1], axis=0)
+
+
 class Landscape:
-    """−log p(y) and a weak prior, as a function of the logarithms of the parameters that are free."""
+    """−log p(y) and a weak prior, as a function of the logarithms of the parameters that are free.
+
+    Lengthscales of features that do not vary, of which the rows say nothing, are held where the prior has them.
+    """
 
     def __init__(self, rows: Any, origin: Parameters, learn_noise: bool) -> None:
         self.rows, self.origin, self.learn_noise = rows, origin, learn_noise
@@ -60,7 +77,11 @@ class Landscape:
         self.structure = jax.tree.structure(tree)
         self.shapes = [np.shape(leaf) for leaf in jax.tree.leaves(tree)]
         self.ends = np.cumsum([int(np.prod(shape)) for shape in self.shapes])[:-1]
-        self.centre = self.logs(origin)
+        varies = varying(rows.inputs) if isinstance(rows.inputs, np.ndarray) else np.ones(rows.inputs.shape[1], bool)
+        free = [varies if shape == varies.shape else np.ones(int(np.prod(shape)), bool) for shape in self.shapes]
+        self.free = np.flatnonzero(np.concatenate(free))
+        self.held = _logs(self._flat(tree))
+        self.centre = self.held[self.free]
 
     def _free(self, parameters: Parameters) -> Any:
         return parameters if self.learn_noise else parameters.kernel
@@ -70,11 +91,13 @@ class Landscape:
 
     def logs(self, parameters: Parameters) -> np.ndarray:
         """The logarithms of what is free."""
-        return np.log(np.maximum(self._flat(self._free(parameters)), np.finfo(np.float64).tiny))
+        return _logs(self._flat(self._free(parameters)))[self.free]
 
     def parameters(self, logs: np.ndarray) -> Parameters:
         """What has these logarithms."""
-        parts = zip(np.split(np.exp(logs), self.ends), self.shapes, strict=True)
+        everything = self.held.copy()
+        everything[self.free] = logs
+        parts = zip(np.split(np.exp(np.clip(everything, -_LARGEST, _LARGEST)), self.ends), self.shapes, strict=True)
         tree = jax.tree.unflatten(self.structure, [part.reshape(shape) for part, shape in parts])
         return tree if self.learn_noise else Parameters(tree, self.origin.noise)
 
@@ -88,9 +111,13 @@ class Landscape:
         """Infinite, with a slope of 0, where either cannot be computed."""
         value, slope = self.rows.loss_and_slope(self.parameters(logs))
         away = (logs - self.centre) / _SPREAD
-        total, pull = float(value) + float(away @ away) / 2, self._flat(self._free(slope)) + away / _SPREAD
+        total, pull = float(value) + float(away @ away) / 2, self._flat(self._free(slope))[self.free] + away / _SPREAD
         usable = np.isfinite(total) and np.all(np.isfinite(pull))
         return (total, pull) if usable else (np.inf, np.zeros_like(logs))
+
+
+def _logs(values: np.ndarray) -> np.ndarray:
+    return np.log(np.maximum(values, np.finfo(np.float64).tiny))
 
 
 def maximise(
@@ -146,8 +173,10 @@ def maximise(
     return Optimum(landscape.parameters(best[1]), best[0], evaluations, status, origin)
 
 
-def plausible(landscape: Landscape, best: Parameters, count: int, rng: np.random.Generator) -> list[Parameters]:
-    """Parameters drawn from their posterior, by a Markov chain that starts from the best ones.
+def plausible(
+    landscape: Landscape, best: Parameters, count: int, rng: np.random.Generator
+) -> list[tuple[float, Parameters]]:
+    """Parameters drawn from their posterior, by a Markov chain that starts from the best ones, after its value there.
 
     Elliptical slice sampling (Murray, Adams and MacKay, 2010; Nishihara, Murray and Adams, 2014) around a t law, made
     of the curvature at the best: each step draws an ellipse through the present point and turns on it until the
@@ -159,11 +188,12 @@ def plausible(landscape: Landscape, best: Parameters, count: int, rng: np.random
     square = lambda logs: float(np.sum((whiten @ (logs - mode)) ** 2))
     degrees = _TAIL + len(mode)
 
-    def height(logs: np.ndarray) -> float:
-        """The posterior against the approximation, as a logarithm."""
-        return degrees / 2 * np.log1p(square(logs) / _TAIL) - landscape.value(logs)
+    def height(logs: np.ndarray) -> tuple[float, float]:
+        """The posterior against the approximation, as a logarithm, and the value."""
+        value = landscape.value(logs)
+        return degrees / 2 * np.log1p(square(logs) / _TAIL) - value, value
 
-    place, level = mode, height(mode)
+    place, (level, loss) = mode, height(mode)
     drawn = []
     for step in range(_FORGOTTEN + count):
         # A t law is a mixture of normal ones: the next step knows which.
@@ -173,15 +203,15 @@ def plausible(landscape: Landscape, best: Parameters, count: int, rng: np.random
         low, high = angle - 2 * np.pi, angle
         while True:
             proposed = mode + (place - mode) * np.cos(angle) + other * np.sin(angle)
-            reached = height(proposed)
+            reached, value = height(proposed)
             if reached > goal or high - low < 1e-6:
                 break
             low, high = (angle, high) if angle < 0 else (low, angle)
             angle = rng.uniform(low, high)
         if reached > goal:
-            place, level = proposed, reached
+            place, level, loss = proposed, reached, value
         if step >= _FORGOTTEN:
-            drawn.append(landscape.parameters(place))
+            drawn.append((loss, landscape.parameters(place)))
     return drawn
 
 
@@ -193,4 +223,5 @@ def _laplace(landscape: Landscape, mode: np.ndarray) -> tuple[np.ndarray, np.nda
     # No direction is wider than the prior.
     values, vectors = np.linalg.eigh((curvature + curvature.T) / 2)
     deviations = 1 / np.sqrt(np.maximum(values, 1 / _SPREAD**2))
-    return vectors * deviations, (vectors / deviations).T
+    # Symmetric, so that rows that differ little have roots that differ little.
+    return vectors * deviations @ vectors.T, vectors / deviations @ vectors.T

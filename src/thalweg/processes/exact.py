@@ -22,10 +22,12 @@ import jax.numpy as jnp
 import numpy as np
 from jax.scipy.linalg import cho_solve, solve_triangular
 from jaxtyping import Array, Float
+from scipy.linalg.lapack import dtrtri
 
 from thalweg.compiling import quick_jit
 from thalweg.kernels import Kernel
 from thalweg.padding import padded, padded_size
+from thalweg.processes.blend import Blend
 
 _LEAST, _GRAIN = 64, 16
 """Rows are padded to as many at least, and to a multiple, so that sets of similar size share one program."""
@@ -91,11 +93,21 @@ class Observations(NamedTuple):
 
     def solution(self, parameters: Parameters) -> "Solution":
         """The factor of A, and what follows from it; a loss of NaN where A has none."""
-        return posterior(parameters, self)
+        return posterior(self._blended(parameters), self)
+
+    def loss(self, parameters: Parameters) -> Any:
+        """−log p(y), by the program that gives the derivative too: another would have to be compiled."""
+        return self.loss_and_slope(parameters)[0]
 
     def loss_and_slope(self, parameters: Parameters) -> tuple[Any, Parameters]:
         """−log p(y), and its derivative in the logarithms of all parameters."""
-        return loss_and_slope(parameters, self)
+        loss, slope = loss_and_slope(self._blended(parameters), self)
+        if isinstance(slope.kernel, Blend):
+            slope = Parameters(slope.kernel.back(parameters.kernel), slope.noise)
+        return loss, slope
+
+    def _blended(self, parameters: "Parameters") -> "Parameters":
+        return Parameters(Blend.of(parameters.kernel, self.inputs.shape[1]), parameters.noise)
 
 
 class Solution(NamedTuple):
@@ -245,13 +257,22 @@ def compiled_predictions(
     return predictions(kernel(inputs, new), prior, found, basis, full, jnp, jax.scipy.linalg)
 
 
+@quick_jit(lambda *_: False, tuned=False)
+def compiled_left_out(found: Solution) -> tuple[Float[Array, "n t"], Float[Array, " n"]]:
+    """:func:`left_out` on the device."""
+    return left_out(found, jnp, jax.scipy.linalg)
+
+
 def left_out(found: Solution, xp: Any, linalg: Any) -> tuple[Any, Any]:
     """How far each row is from what all others predict for it, a column per target, and the variance of that.
 
     With P = A⁻¹ − A⁻¹H(HᵀA⁻¹H)⁻¹HᵀA⁻¹ these are (Py)ᵢ/Pᵢᵢ and 1/Pᵢᵢ: nothing is solved again. Others that do not
     determine the mean predict nothing: the variance is infinite.
     """
-    root = linalg.solve_triangular(found.factor, xp.eye(len(found.factor), dtype=found.factor.dtype), lower=True)
+    if xp is np:
+        root = dtrtri(np.asarray(found.factor), lower=1)[0]
+    else:
+        root = linalg.solve_triangular(found.factor, xp.eye(len(found.factor), dtype=found.factor.dtype), lower=True)
     hat = linalg.solve_triangular(found.basis_factor, found.whitened.T @ root, lower=True)
     precisions = xp.sum(root**2, axis=0) - xp.sum(hat**2, axis=0)
     known = precisions > 1e-10 * xp.sum(root**2, axis=0)

@@ -5,6 +5,7 @@ take n³ operations where triangular solves with the identity take 7/3 n³, and 
 Of many rows the inverse is estimated, as there.
 """
 
+from functools import reduce
 from typing import Any, NamedTuple
 
 import jax
@@ -17,7 +18,7 @@ from scipy.spatial.distance import cdist
 
 from thalweg.codec import storable
 from thalweg.compiling import quick_jit
-from thalweg.kernels import Gaussian, Kernel, Matern12, Matern32, Matern52
+from thalweg.kernels import Gaussian, Kernel, Matern12, Matern32, Matern52, Sum
 from thalweg.padding import padded
 from thalweg.processes.exact import DRAWN, INVERTED, Parameters, Solution, few, kernel_slope, length, solved
 
@@ -26,6 +27,9 @@ _ORDERS: dict[type[Kernel], int | None] = {Matern12: 0, Matern32: 1, Matern52: 2
 
 _FARTHEST = 70.0
 """exp(−70) is nothing beside 1, but not so small that arithmetic with it becomes slow."""
+
+_KEPT = 4_000
+"""Rows up to which the matrices of all terms of a sum are kept; those of more are made twice."""
 
 _AT_HAND = 500
 """Rows that are left to the host even if there is a GPU."""
@@ -66,10 +70,17 @@ class HostRows(NamedTuple):
         """The factor of A, and what follows from it; a loss of NaN where A has none."""
         return self._solution(parameters, matrix(parameters.kernel, self.inputs))
 
+    def loss(self, parameters: Parameters) -> Any:
+        """−log p(y)."""
+        return self.solution(parameters).loss
+
     def loss_and_slope(self, parameters: Parameters) -> tuple[float, Parameters]:
         """−log p(y), and its derivative in the logarithms of all parameters."""
         kernel = parameters.kernel
-        covariance, rise = _matrix_and_rise(kernel, self.inputs)
+        terms = _terms(kernel)
+        keep = len(terms) == 1 or len(self.inputs) <= _KEPT
+        kept = [_matrix_and_rise(term, self.inputs) for term in terms] if keep else []
+        covariance = reduce(np.add, (part for part, _ in kept)) if kept else matrix(kernel, self.inputs)
         found = self._solution(parameters, covariance)
         if not np.isfinite(found.loss):
             return np.nan, jax.tree.map(np.zeros_like, parameters)
@@ -80,21 +91,16 @@ class HostRows(NamedTuple):
         variances = np.where(self.copies > 1, parameters.noise + self.known, 1.0)
         repeats = (outputs * (self.copies - 1) - self.scatter / variances) / (2 * variances)
         noise = parameters.noise * np.sum(diagonal / self.weights + repeats)
-        if rise is None:
+        if terms:
+            parts = kept or (_matrix_and_rise(term, self.inputs) for term in terms)
+            each = [_derivatives(term, self.inputs, pull, *part) for term, part in zip(terms, parts, strict=True)]
+            slope = _with_leaves(kernel, *(leaf for leaves in each for leaf in leaves))
+        else:
             size = length(len(pull))
             pull = pull + np.tril(pull, -1).T
             pull = padded(padded(pull, size), size, axis=1)
             slope = _slope(_of_arrays(kernel), padded(self.inputs, size), pull)
             slope = jax.tree.map(lambda a, b: np.asarray(a) * b, slope, kernel)
-        else:
-            # One triangle is counted twice, the diagonal once.
-            variance = 2 * np.vdot(pull.T, covariance) - diagonal @ covariance.diagonal()
-            rise *= pull.T
-            scaled = _centred(self.inputs) / kernel.lengthscale
-            sums = rise.sum(axis=0) + rise.sum(axis=1)
-            lengths = -4 * (sums @ scaled**2 - 2 * np.sum(scaled * (rise @ scaled), axis=0))
-            lengths = lengths if np.ndim(kernel.lengthscale) else np.sum(lengths)
-            slope = _with_leaves(kernel, lengths, variance)
         return float(found.loss), Parameters(slope, np.asarray(noise))
 
     def _solution(self, parameters: Parameters, covariance: np.ndarray) -> Solution:
@@ -129,19 +135,42 @@ def diagonal(kernel: Kernel, new: np.ndarray) -> np.ndarray:
 
 def matrix(kernel: Kernel, inputs: np.ndarray, new: np.ndarray | None = None) -> np.ndarray:
     """k(inputs, new), or k(inputs, inputs) with what a kernel has on its diagonal alone."""
-    if type(kernel) in _ORDERS:
-        return _matrix_and_rise(kernel, inputs, new, rise=False)[0]
+    terms = _terms(kernel)
+    if terms:
+        found = _matrix_and_rise(terms[0], inputs, new, rise=False)[0]
+        for term in terms[1:]:
+            found += _matrix_and_rise(term, inputs, new, rise=False)[0]
+        return found
     sizes = [len(inputs), len(inputs if new is None else new)]
     points = [None if rows is None else padded(rows, length(len(rows))) for rows in (inputs, new)]
     return np.array(_matrix(_of_arrays(kernel), *points))[: sizes[0], : sizes[1]]
 
 
+def _terms(kernel: Kernel) -> tuple[Kernel, ...]:
+    """What a kernel is the sum of, if all of it is written out; else nothing."""
+    if type(kernel) is Sum:
+        left, right = _terms(kernel.k1), _terms(kernel.k2)
+        return left + right if left and right else ()
+    return (kernel,) if type(kernel) in _ORDERS else ()
+
+
+def _derivatives(
+    kernel: Kernel, inputs: np.ndarray, pull: np.ndarray, covariance: np.ndarray, rise: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Those of Σ pull·K in the logarithms of lengthscales and variance; the upper triangle of ``pull`` is 0."""
+    # One triangle is counted twice, the diagonal once.
+    variance = 2 * np.vdot(pull.T, covariance) - pull.diagonal() @ covariance.diagonal()
+    rise *= pull.T
+    scaled = _centred(inputs) / kernel.lengthscale
+    sums = rise.sum(axis=0) + rise.sum(axis=1)
+    lengths = -4 * (sums @ scaled**2 - 2 * np.sum(scaled * (rise @ scaled), axis=0))
+    return (lengths if np.ndim(kernel.lengthscale) else np.sum(lengths)), variance
+
+
 def _matrix_and_rise(
     kernel: Kernel, inputs: np.ndarray, new: np.ndarray | None = None, rise: bool = True
-) -> tuple[np.ndarray, np.ndarray | None]:
-    """The matrix, and its derivative in the squared distance if the kernel is written out."""
-    if type(kernel) not in _ORDERS:
-        return matrix(kernel, inputs, new), None
+) -> tuple[np.ndarray, np.ndarray]:
+    """The matrix of a kernel that is written out, and its derivative in the squared distance if that is asked for."""
     lengths = np.asarray(kernel.lengthscale)
     variance = float(kernel.variance)
     left = inputs / lengths
@@ -152,7 +181,7 @@ def _matrix_and_rise(
         np.maximum(found, -_FARTHEST, out=found)
         np.exp(found, out=found)
         found *= variance
-        return found, -found / 2 if rise else None
+        return found, -found / 2 if rise else found
     found *= 2 * order + 1
     np.sqrt(found, out=found)
     np.minimum(found, _FARTHEST, out=found)
@@ -161,7 +190,7 @@ def _matrix_and_rise(
     match order:
         case 0:
             with np.errstate(divide="ignore", invalid="ignore"):
-                slope = np.where(found > 0, -decay / (2 * found), 0.0) if rise else None
+                slope = np.where(found > 0, -decay / (2 * found), 0.0) if rise else decay
             return decay, slope
         case 1:
             found += 1

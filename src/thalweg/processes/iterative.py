@@ -13,8 +13,9 @@ import numpy as np
 from jaxtyping import Array
 
 from thalweg.codec import storable
+from thalweg.compiling import quick_jit
 from thalweg.kernels import Kernel
-from thalweg.processes.exact import Parameters
+from thalweg.processes.exact import Parameters, few
 from thalweg.processes.host import HostRows
 from thalweg.processes.means import Mean
 from thalweg.processes.solves import NystromInverse, Solves, kernel_slope, nystrom, product, solve, strips
@@ -60,6 +61,10 @@ class Climb:
         """Of the rows."""
         return self.rows.inputs
 
+    def loss(self, parameters: Parameters) -> float:
+        """The value."""
+        return self.loss_and_slope(parameters)[0]
+
     def loss_and_slope(self, parameters: Parameters) -> tuple[float, Parameters]:
         """The value, and the derivative in the logarithms of all parameters."""
         slope = self.slope(parameters)
@@ -77,7 +82,7 @@ class Climb:
         rows, kernel, noise = self.rows, parameters.kernel, float(parameters.noise)
         drawn, picked = jax.random.split(jax.random.key(self.seed))
         points = jnp.asarray(rows.inputs - self.mean.centre)
-        probes = jax.random.normal(drawn, (len(points), _PROBES), points.dtype)
+        probes = _normal(drawn, (len(points), _PROBES))
         targets, basis = jnp.asarray(rows.targets), jnp.asarray(rows.basis)
         right = jnp.concatenate([targets, basis, probes], axis=1)
         preconditioner = nystrom(kernel, points, jnp.asarray(rows.variances(noise)), picked, _rank())
@@ -170,7 +175,7 @@ class PathwisePosterior:
         return mean, np.asarray(features, np.float64) - found[:, targets:] - basis @ self.updated
 
 
-@jax.jit
+@quick_jit(lambda kernel, inputs, new, *_: few(inputs, new))
 def _evaluate(kernel: Kernel, inputs: Array, new: Array, weights: Array, frequencies: Array, prior: Array) -> tuple:
     kernel, inputs, new = jax.tree.map(lambda leaf: leaf.astype(_SINGLE), (kernel, inputs, new))
     return product(kernel, new, inputs, weights), _functions(kernel, frequencies, prior, new)
@@ -190,7 +195,12 @@ def _functions(kernel: Kernel, frequencies: Array, prior: Array, points: Array) 
     return jax.lax.map(strip, cut).reshape(number * size, -1)[: len(points)]
 
 
-_drawn = jax.jit(_functions)
+_drawn = quick_jit(lambda kernel, frequencies, prior, points: few(points))(_functions)
+
+
+@quick_jit(lambda key, shape: shape[0] <= 2 * _FREQUENCIES, static_argnums=1)
+def _normal(key: Array, shape: tuple[int, int]) -> Array:
+    return jax.random.normal(key, shape, jnp.float64)
 
 
 def posterior(parameters: Parameters, mean: Mean, rows: HostRows, seed: int) -> PathwisePosterior:
@@ -199,9 +209,9 @@ def posterior(parameters: Parameters, mean: Mean, rows: HostRows, seed: int) -> 
     keys = jax.random.split(jax.random.key(seed), 5)
     points = jnp.asarray(rows.inputs - mean.centre)  # before anything is cast to float32
     frequencies = kernel.frequencies(keys[0], _FREQUENCIES, points.shape[1])
-    prior = jax.random.normal(keys[1], (2 * _FREQUENCIES, _SAMPLES), _SINGLE)
+    prior = _normal(keys[1], (2 * _FREQUENCIES, _SAMPLES)).astype(_SINGLE)
     drawn = _drawn(kernel, frequencies, prior, points.astype(_SINGLE))
-    noise = jnp.sqrt(variances)[:, None] * jax.random.normal(keys[2], drawn.shape, variances.dtype)
+    noise = jnp.sqrt(variances)[:, None] * _normal(keys[2], drawn.shape)
     preconditioner = nystrom(kernel, points, variances, keys[3], _rank())
     probes, basis = preconditioner.draw(keys[4], _PROBES), jnp.asarray(rows.basis)
     outputs = rows.targets.shape[1]

@@ -13,7 +13,16 @@ from thalweg.codec import storable
 from thalweg.kernels import Kernel
 from thalweg.padding import padded
 from thalweg.processes import host
-from thalweg.processes.exact import Parameters, Solution, compiled_predictions, left_out, length, predictions
+from thalweg.processes.blend import Blend
+from thalweg.processes.exact import (
+    Parameters,
+    Solution,
+    compiled_left_out,
+    compiled_predictions,
+    left_out,
+    length,
+    predictions,
+)
 from thalweg.processes.means import Mean
 from thalweg.threads import enough_threads
 
@@ -90,8 +99,10 @@ class ExactPosterior:
         if len(self.inputs) > _LEFT_OUT:
             return self
         with jax.enable_x64(True), enough_threads(len(self.inputs)):
-            xp, linalg = (np, scipy.linalg) if host.serves(len(self.inputs)) else (jnp, jax.scipy.linalg)
-            gaps, variances = left_out(jax.tree.map(xp.asarray, self._solution()), xp, linalg)
+            if host.serves(len(self.inputs)):
+                gaps, variances = left_out(self._solution(), np, scipy.linalg)
+            else:
+                gaps, variances = compiled_left_out(jax.tree.map(jnp.asarray, self._solution()))
         return replace(self, scale=widening(np.asarray(gaps)[None], np.asarray(variances)[None]))
 
     def _solution(self) -> Solution:
@@ -106,7 +117,8 @@ class ExactPosterior:
         count, size = len(new), length(len(new))
         points, basis = (jax.device_put(padded(array, size)) for array in (new, self.mean.basis(new)))
         found = jax.tree.map(jnp.asarray, self._solution())
-        mean, spread = compiled_predictions(self.kernel, jnp.asarray(self.inputs), found, points, basis, full)
+        kernel = Blend.of(self.kernel, self.inputs.shape[1])
+        mean, spread = compiled_predictions(kernel, jnp.asarray(self.inputs), found, points, basis, full)
         return np.asarray(mean)[:count], np.asarray(spread)[(slice(count),) * np.ndim(spread)]
 
     def sample(self, new: np.ndarray, count: int, rng: np.random.Generator) -> np.ndarray:
@@ -197,5 +209,5 @@ def widening(gaps: np.ndarray, variances: np.ndarray) -> float:
     share = np.exp(unlikely - unlikely.max(axis=0))
     share = (share / share.sum(axis=0))[:, :, None]
     gap = np.sum(share * gaps, axis=0)
-    variance = np.sum(share * (variances[:, :, None] + gaps**2), axis=0) - gap**2
+    variance = np.sum(share * (variances[:, :, None] + (gaps - gap) ** 2), axis=0)
     return max(1.0, float(np.quantile(np.abs(gap) / np.sqrt(variance), _COVERED)) / _DEVIATIONS)

@@ -5,26 +5,23 @@ Kernels are in the units of the data. What makes a search independent of units i
 Everything here runs in float64, inside a scope.
 """
 
-from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import ClassVar
 
-import equinox as eqx
 import jax
-import jax.numpy as jnp
 import numpy as np
 
-from thalweg import trees
 from thalweg.codec import storable
 from thalweg.descent import Status
 from thalweg.kernels import Gaussian, Kernel, Matern12, Matern32, Matern52, Stationary
-from thalweg.processes import grid, host, iterative
-from thalweg.processes.evidence import Landscape, Optimum, Searched, maximise, plausible
-from thalweg.processes.exact import Observations, Parameters
+from thalweg.processes import grid, iterative
+from thalweg.processes.choosing import LEAST_NOISE, STARTING_NOISE, Choice, Levels, where_computed
+from thalweg.processes.evidence import Landscape, Optimum, maximise, plausible, varying
+from thalweg.processes.exact import Parameters
 from thalweg.processes.given import Given
 from thalweg.processes.grid import GridPosterior
 from thalweg.processes.host import HostRows
-from thalweg.processes.iterative import Climb, PathwisePosterior
+from thalweg.processes.iterative import PathwisePosterior
 from thalweg.processes.learning import line_of_progress
 from thalweg.processes.means import KINDS, Mean
 from thalweg.processes.posterior import ExactPosterior, MixedPosterior
@@ -33,55 +30,14 @@ from thalweg.threads import enough_threads
 _FAMILIES: tuple[type[Kernel], ...] = (Matern32, Matern52, Gaussian, Matern12)
 """The kernels that are compared where none is given."""
 
-_LEVELS, _MORE = (150, 400, 1_200, 4_000), 1.5
-"""Rows on which parameters are looked for before all rows are taken, if those are so many times more."""
-
-_ROUGHLY, _CLOSELY, _WORTH_A_ROW = 0.3, 1e-3, 1e-5
-"""A gain in nats that is worth another step on the way, and on all rows, or for each of very many rows."""
-
-_ACCELERATED_LEVELS = (150, 400, 4_000, 16_000)
-"""Those where there is an accelerator: fewer in between, since each is a new program for each family."""
-
-_CLIMBED, _CLIMBING_STEPS = {True: 20_000, False: 300_000}, 6
-"""Rows up to which, on a CPU and on an accelerator, parameters are learned on all rows by solves; and steps of it."""
-
-_ROUGH = 5.0
-"""Nats by which Matern12, functions without a derivative, must be ahead of all others to be taken."""
-
-_CLOSE = 10.0
-"""Nats by which a family may be behind the best and yet go on with more rows."""
-
-_TELLING = 400
-"""Rows from which on that is asked: on fewer, one that is best in the end may be twenty behind."""
-
-_DEAR = 2_000
-"""Rows above which, on a CPU, two families go on, and one at the end."""
-
-_LATER_STEPS, _SETTLED = 25, 8_000
-"""Steps of a search that starts from where one on fewer rows ended, unless it is the last and its rows are few."""
-
 _EXACT_ON_CPU = 12_000
 """Rows up to which factorising on a CPU takes less time than solving."""
 
 _MATRICES = 4
 """Matrices of n² numbers that exist at a time in a step of the exact way."""
 
-_STARTING_NOISE, _PARTIAL_NOISE, _LEAST_NOISE = 0.1, 1e-4, 1e-8
-"""The share of the targets' variance that is noise: where a search starts, and the least that it may find on a part of
-the rows, where a few that agree by chance would say that there is none, and on all.
-"""
-
-_UNCERTAIN, _DRAWS = 500, (16, 64)
+_UNCERTAIN, _DRAWS = 480, (16, 64)
 """Rows up to which the uncertainty of parameters is counted, and how many are drawn: more where rows are few."""
-
-_SHORTER, _QUIETER = (1.0, 0.3, 0.1, 0.03), (1.0, 0.1, 0.01)
-"""Shares of lengthscales, and of the noise, at which the first rows are looked at for another start."""
-
-_TRUSTED = 1.0
-"""How far a search by slopes alone may take the logarithm of a parameter."""
-
-_RESTART_SPREAD = 1.0
-"""Standard deviation of the logarithm of the parameters at a restart."""
 
 
 @dataclass(frozen=True)
@@ -158,7 +114,8 @@ def fit_regressor(
         How to find them.
     kernel
         The kernel or the one to start from, or a class of which one is made with a lengthscale for each feature. By
-        default the class among Gaussian, Matern12, Matern32 and Matern52 that makes the data most probable.
+        default the class among Gaussian, Matern12, Matern32 and Matern52 that makes the data most probable, or the sum
+        of two.
     noise
         The variance of the noise; learned by default.
     known
@@ -187,11 +144,14 @@ def fit_regressor(
         on_grid = _on_grid(starts, rows, mean, settings, noise is None, seed)
         if on_grid is not None:
             return on_grid
-        levels = _Levels(given, mean, separate, rows, method == "exact", seed)
-        with line_of_progress(settings.verbose) as note:
-            found = _learn(starts, levels, settings, noise is None, seed, note)
+        found = Optimum(starts[0], np.nan, 0, Status.CONVERGED, starts[0])
+        if settings.learn:
+            levels = Levels(given, mean, separate, rows, method == "exact", seed)
+            with line_of_progress(settings.verbose) as note:
+                options = (settings.restarts, settings.max_iter, kernel is None, varying(rows.inputs), seed)
+                found = Choice(starts, noise is None, *options, note).made(levels)
         if method == "exact":
-            solution = _where_computed(rows).solution(found.parameters)
+            solution = where_computed(rows).solution(found.parameters)
             loss, error = float(solution.loss), 0.0
             if not np.isfinite(loss):
                 raise ValueError(
@@ -229,20 +189,15 @@ def _with_doubt(
         return found, best.calibrated()
     landscape = Landscape(rows, found.origin, free)
     count = int(np.clip(_DRAWS[0] * _UNCERTAIN // len(rows.inputs), *_DRAWS))
-    height = lambda parameters: landscape.value(landscape.logs(parameters))
     draw = lambda: plausible(landscape, found.parameters, count, np.random.default_rng([seed, 1]))
     drawn = draw()
-    better = min(drawn, key=height)
-    if height(better) < height(found.parameters) - 1:
+    least, better = min(drawn, key=lambda one: one[0])
+    if least < landscape.value(landscape.logs(found.parameters)) - 1:
         # The chain came upon what the search had missed.
-        least = _LEAST_NOISE / _STARTING_NOISE * float(found.origin.noise)
-        found = maximise(rows, better, found.origin, max_iter, free, least)._replace(steps=found.steps)
+        least_noise = LEAST_NOISE / STARTING_NOISE * float(found.origin.noise)
+        found = maximise(rows, better, found.origin, max_iter, free, least_noise)._replace(steps=found.steps)
         drawn = draw()
-    return found, MixedPosterior.of(found.parameters, mean, rows, drawn).calibrated()
-
-
-def _where_computed(rows: HostRows) -> HostRows | Observations:
-    return rows if host.serves(len(rows.inputs)) else Observations.padded(*rows)
+    return found, MixedPosterior.of(found.parameters, mean, rows, [one for _, one in drawn]).calibrated()
 
 
 def _way(rows: int) -> str:
@@ -268,7 +223,7 @@ def _on_grid(
     begun = grid.starts_by_periodogram(starts, rows, free) if settings.learn else [grid.Start(starts[0], np.nan)]
     if settings.method == "auto" and not grid.suits(begun, rows.inputs):
         return None
-    least_noise = _LEAST_NOISE / _STARTING_NOISE * float(starts[0].noise)
+    least_noise = LEAST_NOISE / STARTING_NOISE * float(starts[0].noise)
     found, problem = grid.learn(begun, rows, settings.max_iter if settings.learn else 0, free, least_noise, seed)
     posterior = grid.posterior(found.parameters, mean, problem, seed)
     loss, error = problem.loss_and_error(found.parameters)
@@ -283,118 +238,8 @@ def _starts(rows: HostRows, mean: Mean, kernel: Kernel | type[Kernel] | None, no
     least = (1e-12 * float(np.max(np.abs(rows.targets)))) ** 2  # constant up to rounding
     variance = spread if spread > least else 1.0
     families = (kernel,) if isinstance(kernel, type) else _FAMILIES
-    lengthscales = mean.scale * np.sqrt(rows.inputs.shape[1])
+    lengthscales = mean.scale * np.sqrt(max(1, np.sum(varying(rows.inputs))))
     kernels = [kernel] if isinstance(kernel, Kernel) else [family(lengthscales, variance) for family in families]
-    begun = trees.scalar(_STARTING_NOISE * variance if noise is None else noise)
-    # In the precision of the scope: kernels made outside it may hold float32.
-    return [Parameters(jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.float64), one), begun) for one in kernels]
-
-
-@dataclass(frozen=True)
-class _Levels:
-    """Parts of the rows that a search looks at one after another."""
-
-    given: Given
-    mean: Mean
-    separate: bool
-    rows: HostRows
-    whole: bool
-    """Whether the last part is all rows."""
-    seed: int
-
-    def __iter__(self) -> Iterator[tuple[HostRows | Observations | Climb, bool]]:
-        """Parts, and whether it is the last."""
-        count, here = len(self.rows.inputs), jax.default_backend() == "cpu"
-        order = np.random.default_rng(self.seed).permutation(len(self.given.inputs))
-        sizes = [size for size in (_LEVELS if here else _ACCELERATED_LEVELS) if _MORE * size < count]
-        climb = not self.whole and count <= _CLIMBED[here]
-        for size in sizes:
-            part = self.given.merged(self.mean, self.separate, order[:size])
-            yield _where_computed(part), not self.whole and not climb and size == sizes[-1]
-        if self.whole or not sizes:
-            yield _where_computed(self.rows), True
-        elif climb:
-            yield Climb(self.rows, self.mean, self.seed), True
-
-
-def _learn(
-    starts: list[Parameters],
-    levels: _Levels,
-    settings: RegressorSettings,
-    free: bool,
-    seed: int,
-    note: Callable[[str], None],
-) -> Optimum:
-    """Search from all starts on few rows, and from the best of what they found on more, and on all."""
-    if not settings.learn:
-        return Optimum(starts[0], np.nan, 0, Status.CONVERGED, starts[0])
-    rng = np.random.default_rng(seed)
-    unit = float(starts[0].noise) / _STARTING_NOISE
-    begun = [(start, start) for start in starts]
-    begun += [(start, _moved(start, rng)) for _ in range(settings.restarts) for start in starts]
-    steps, former = 0, None
-    found: list[Optimum] = []
-    dear = _DEAR if jax.default_backend() == "cpu" else np.inf
-    for part, last in levels:
-        size = len(part.inputs)
-        begun = begun if size <= dear and not isinstance(part, Climb) else begun[: 1 if last else 2]
-        if found and len(begun) > 1 and (last or size > _TELLING):
-            # More rows tell families apart before they are fitted to them.
-            losses = np.array([float(part.loss_and_slope(one)[0]) + _handicap(one) for _, one in begun])
-            behind = losses - np.nanmin(losses) if np.any(np.isfinite(losses)) else 0 * losses
-            begun = [begun[place] for place in np.argsort(losses) if not behind[place] >= _CLOSE]
-            begun = begun[:1] if last and size > _SETTLED else begun
-        begun = begun if found else begun + [(start, _scanned(start, part, free)) for start in starts]
-        limit = min(settings.max_iter, _LATER_STEPS) if found and (size > _SETTLED or not last) else settings.max_iter
-        limit = min(limit, _CLIMBING_STEPS) if isinstance(part, Climb) else limit
-        worth = max(_CLOSELY if last else _ROUGHLY, _WORTH_A_ROW * size)
-        least = (_LEAST_NOISE if last and levels.whole else _PARTIAL_NOISE) * unit
-        found = []
-        with enough_threads(size):
-            for origin, start in begun:
-                furthest = _TRUSTED if isinstance(part, Climb) else None
-                found.append(maximise(part, start, origin, limit, free, least, worth, furthest=furthest))
-                steps += found[-1].steps
-                place, outcome = f"{size} rows, start {len(found)} of {len(begun)}", f"log p(y) {-found[-1].loss:.2f}"
-                note(f"{place}, {steps} evaluations, {outcome}: {found[-1].parameters.kernel}")
-                if found[-1].status is Status.INTERRUPTED:
-                    break
-        if isinstance(part, Climb) and former is not None:
-            found = [_checked(found[0], begun[0][1], former)]
-        former = part
-        ranked = lambda one: one.loss + _handicap(one.parameters)
-        found.sort(key=ranked)
-        if any(one.status is Status.INTERRUPTED for one in found):
-            return found[0]._replace(steps=steps, status=Status.INTERRUPTED)
-        # Few rows do not tell families apart: each goes on, from the best that it has found; later while it is close.
-        furthest = ranked(found[0]) + (_CLOSE if size > _TELLING else np.inf)
-        best = {type(one.parameters.kernel): one for one in reversed(found) if ranked(one) < furthest}
-        begun = [(one.origin, one.parameters) for one in sorted(best.values(), key=ranked)] or begun[:1]
-    return found[0]._replace(steps=steps)
-
-
-def _scanned(start: Parameters, rows: Searched, free: bool) -> Parameters:
-    """The most probable of some starts with shorter lengthscales and less noise, where those are to be found."""
-    family = isinstance(start.kernel, Stationary) and hasattr(start.kernel, "lengthscale")
-    scaled = lambda share: eqx.tree_at(lambda k: k.lengthscale, start.kernel, share * start.kernel.lengthscale)
-    kernels = [scaled(share) for share in _SHORTER] if family else [start.kernel]
-    tried = [Parameters(kernel, share * start.noise) for kernel in kernels for share in (_QUIETER if free else (1.0,))]
-    tried = [jax.tree.map(np.asarray, one) for one in tried]
-    with enough_threads(len(rows.inputs)):
-        losses = [float(rows.loss_and_slope(one)[0]) for one in tried]
-    return tried[int(np.nanargmin(losses))] if np.any(np.isfinite(losses)) else start
-
-
-def _checked(found: Optimum, before: Parameters, part: Searched) -> Optimum:
-    """What a search by slopes found, unless the rows looked at before say that it went astray."""
-    ahead, behind = (float(part.loss_and_slope(one)[0]) for one in (found.parameters, before))
-    astray = not ahead < behind + max(_CLOSE, 0.02 * len(part.inputs))
-    return found._replace(parameters=before) if astray else found
-
-
-def _handicap(parameters: Parameters) -> float:
-    return _ROUGH if isinstance(parameters.kernel, Matern12) else 0.0
-
-
-def _moved(start: Parameters, rng: np.random.Generator) -> Parameters:
-    return jax.tree.map(lambda leaf: leaf * np.exp(_RESTART_SPREAD * rng.standard_normal(np.shape(leaf))), start)
+    begun = np.asarray(STARTING_NOISE * variance if noise is None else noise)
+    # In the precision of the scope, since kernels made outside it may hold float32, and on the host.
+    return [Parameters(jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), one), begun) for one in kernels]

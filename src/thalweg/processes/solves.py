@@ -5,7 +5,6 @@ replaced by its Nyström approximation from a few rows. The kernel matrix is nev
 strips, in float32, and added up in the precision of the vectors.
 """
 
-from functools import partial
 from typing import NamedTuple
 
 import jax
@@ -15,7 +14,9 @@ import scipy.linalg
 from jax.scipy.linalg import cho_solve, solve_triangular
 from jaxtyping import Array, Float, Key
 
+from thalweg.compiling import quick_jit
 from thalweg.kernels import Kernel
+from thalweg.processes.exact import few
 
 _NYSTROM_STRIP = 4096
 
@@ -109,7 +110,7 @@ def _cut(array: Float[Array, "n m"]) -> Float[Array, "s k m"]:
     return jnp.pad(array, ((0, number * size - len(array)), (0, 0))).reshape(number, size, -1)
 
 
-@partial(jax.jit, static_argnames="rank")
+@quick_jit(few, static_argnames="rank")
 def nystrom(
     kernel: Kernel, inputs: Float[Array, "n d"], noise: Float[Array, " n"], key: Key[Array, ""], rank: int
 ) -> NystromInverse:
@@ -187,7 +188,7 @@ def _lengths(vectors: Array) -> Array:
     return jnp.sqrt(jnp.sum(vectors**2, axis=0))
 
 
-@partial(jax.jit, static_argnames="max_iter")
+@quick_jit(few, static_argnames="max_iter")
 def _begin(system: _System, x: Array, max_iter: int) -> _State:
     residual = system.right - system.apply(x)
     z = system.precondition(residual)
@@ -196,7 +197,7 @@ def _begin(system: _System, x: Array, max_iter: int) -> _State:
     return _State(x, residual, z, energy, _lengths(residual), jnp.asarray(1), none, none)
 
 
-@partial(jax.jit, donate_argnums=1)
+@quick_jit(few, donate_argnums=1)
 def _advance(system: _System, state: _State, end: Array) -> _State:
     """Steps of conjugate gradients until all columns have come to their goal or ``end`` products are made."""
 
@@ -250,7 +251,7 @@ def solve(
     return Solves(state.x, int(state.products), worst, interrupted, np.asarray(state.sizes), np.asarray(state.ratios))
 
 
-@jax.jit
+@quick_jit(few)
 def kernel_slope(
     kernel: Kernel, inputs: Float[Array, "n d"], left: Float[Array, "n k"], right: Float[Array, "n k"]
 ) -> Kernel:

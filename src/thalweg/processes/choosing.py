@@ -1,0 +1,292 @@
+"""The kernel that makes rows most probable: families compared on parts of the rows, and on all; sums of two of them.
+
+A search on few rows is cheap, and where it ends another on more rows begins. Of the families those go on that are close
+to the best. The best one is then given a second term, with lengthscales of its own: what is learned of real rows is
+hardly ever of one smoothness and one scale in each feature. A sum has to pay for its parameters: it is taken if it is
+ahead by half the logarithm of the number of rows for each (Schwarz, 1978).
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import equinox as eqx
+import jax
+import numpy as np
+
+from thalweg.descent import Status
+from thalweg.kernels import Kernel, Matern12, Matern32, Stationary, Sum
+from thalweg.processes import host
+from thalweg.processes.evidence import Optimum, Searched, maximise
+from thalweg.processes.exact import Observations, Parameters
+from thalweg.processes.given import Given
+from thalweg.processes.host import HostRows
+from thalweg.processes.iterative import Climb
+from thalweg.processes.means import Mean
+from thalweg.threads import enough_threads
+
+STARTING_NOISE, LEAST_NOISE = 0.1, 1e-8
+"""The share of the targets' variance that is noise: where a search starts, and the least that it may find."""
+
+_PARTIAL_NOISE = 1e-4
+"""The least on a part of the rows, where a few that agree by chance would say that there is none."""
+
+_LEVELS, _MORE = (150, 400, 1_200, 4_000), 1.2
+"""Rows on which parameters are looked for before all rows are taken, if those are so many times more."""
+
+_ACCELERATED_LEVELS = (150, 400, 4_000, 16_000)
+"""Those where there is an accelerator: fewer in between, since each is a new program."""
+
+_ROUGHLY, _FOR_A_SUM, _CLOSELY, _WORTH_A_ROW = 0.3, 0.1, 1e-3, 2e-5
+"""A gain in nats that is worth another step on the way, of a sum, and at the end, or for each of very many rows."""
+
+_CLIMBED, _CLIMBING_STEPS = {True: 20_000, False: 300_000}, 6
+"""Rows up to which, on a CPU and on an accelerator, parameters are learned on all rows by solves; and steps of it."""
+
+_ROUGH = 5.0
+"""Nats by which Matern12, functions without a derivative, must be ahead of all others to be taken."""
+
+_CLOSE = 10.0
+"""Nats by which a family may be behind the best and yet go on with more rows."""
+
+_TELLING = 400
+"""Rows from which on that is asked: on fewer, one that is best in the end may be twenty behind."""
+
+_DOUBLED = 300
+"""Rows from which on a second term is looked for; on fewer only if they are all there are."""
+
+_ROWS_A_PARAMETER = 5
+"""Rows for each parameter of a second term below which none is looked for."""
+
+_DEAR = 2_000
+"""Rows above which, on a CPU, two families go on, and one at the end."""
+
+_VERY_DEAR = 20_000
+"""Rows above which a search takes as few steps as one by solves does: each is some tenths of 10¹⁴ operations."""
+
+_LATER_STEPS, _SETTLED = 25, 8_000
+"""Steps of a search that starts from where one on fewer rows ended, unless it is the last and its rows are few."""
+
+_SHORTER, _QUIETER = (1.0, 0.3, 0.1, 0.03), (1.0, 0.1, 0.01)
+"""Shares of lengthscales, and of the noise, at which the first rows are looked at for another start."""
+
+_SECOND_SIZE, _SECOND_LENGTHS = 0.1, (1.0, 0.3)
+"""The second term of a sum begins with a share of the first one's variance, and of the lengthscales at the start."""
+
+_TRUSTED = 1.0
+"""How far a search by slopes alone may take the logarithm of a parameter."""
+
+_RESTART_SPREAD = 1.0
+"""Standard deviation of the logarithm of the parameters at a restart."""
+
+
+class Compared(Searched, Protocol):
+    """What a comparison needs of rows."""
+
+    def loss(self, parameters: Parameters) -> Any:
+        """−log p(y)."""
+
+
+@dataclass(frozen=True)
+class Levels:
+    """Parts of the rows that a search looks at one after another."""
+
+    given: Given
+    mean: Mean
+    separate: bool
+    rows: HostRows
+    whole: bool
+    """Whether the last part is all rows."""
+    seed: int
+
+    def __iter__(self) -> Iterator[tuple[HostRows | Observations | Climb, bool]]:
+        """Parts, and whether it is the last."""
+        count, here = len(self.rows.inputs), jax.default_backend() == "cpu"
+        order = np.random.default_rng(self.seed).permutation(len(self.given.inputs))
+        sizes = [size for size in (_LEVELS if here else _ACCELERATED_LEVELS) if _MORE * size < count]
+        climb = not self.whole and count <= _CLIMBED[here]
+        for size in sizes:
+            part = self.given.merged(self.mean, self.separate, order[:size])
+            yield where_computed(part), not self.whole and not climb and size == sizes[-1]
+        if self.whole or not sizes:
+            yield where_computed(self.rows), True
+        elif climb:
+            yield Climb(self.rows, self.mean, self.seed), True
+
+
+def where_computed(rows: HostRows) -> HostRows | Observations:
+    """Rows on the host, or on the device if that is the faster."""
+    return rows if host.serves(len(rows.inputs)) else Observations.padded(*rows)
+
+
+@dataclass
+class Choice:
+    """A search from all starts on few rows, and from the best of what they found on more, and on all.
+
+    Parameters
+    ----------
+    starts
+        One for each family.
+    free
+        Whether the noise is learned.
+    restarts, max_iter
+        As in ``RegressorSettings``.
+    doubled
+        Whether sums of two terms are looked at.
+    varies
+        Which features differ between rows.
+    seed
+        Of the restarts.
+    note
+        Is told how searches go on.
+    """
+
+    starts: list[Parameters]
+    free: bool
+    restarts: int
+    max_iter: int
+    doubled: bool
+    varies: np.ndarray
+    seed: int
+    note: Callable[[str], None]
+    steps: int = 0
+
+    def made(self, levels: Levels) -> Optimum:
+        """The best that was found."""
+        rng = np.random.default_rng(self.seed)
+        begun = [(start, start) for start in self.starts]
+        begun += [(start, _moved(start, self.varies, rng)) for _ in range(self.restarts) for start in self.starts]
+        former = None
+        found: list[Optimum] = []
+        single = self.doubled and len(levels.rows.inputs) >= _ROWS_A_PARAMETER * (1 + np.sum(self.varies))
+        for part, last in levels:
+            size, climbing = len(part.inputs), isinstance(part, Climb)
+            first = not found
+            begun = begun if first else self._close(begun, part, last)
+            begun = begun + [(start, _scanned([start], part, self.free)) for start in self.starts] if first else begun
+            found = self._searched(
+                begun,
+                part,
+                last,
+                first,
+                levels.whole,
+                _CLOSELY if last and (not single or size <= _TELLING) else _ROUGHLY,
+            )
+            if climbing and former is not None:
+                found = [_checked(found[0], begun[0][1], former)]
+            ranked = lambda one: one.loss + self._handicap(one.parameters, size)  # noqa: B023
+            found.sort(key=ranked)
+            if single and not climbing and (last or size >= _DOUBLED) and not _interrupted(found):
+                single = False
+                found += self._searched(self._sums(found[0], part), part, last, False, levels.whole, _FOR_A_SUM)
+                found.sort(key=ranked)
+                settled = size <= _TELLING and not isinstance(found[0].parameters.kernel, Sum)
+                if last and not settled and not _interrupted(found):
+                    begun = [(found[0].origin, found[0].parameters)]
+                    found = self._searched(begun, part, last, False, levels.whole, _CLOSELY)
+            if _interrupted(found):
+                return found[0]._replace(steps=self.steps, status=Status.INTERRUPTED)
+            former = part
+            # Few rows do not tell families apart: each goes on, from the best that it has found; later while close.
+            furthest = ranked(found[0]) + (_CLOSE if size > _TELLING else np.inf)
+            best = {_family(one.parameters.kernel): one for one in reversed(found) if ranked(one) < furthest}
+            begun = [(one.origin, one.parameters) for one in sorted(best.values(), key=ranked)] or begun[:1]
+        return found[0]._replace(steps=self.steps)
+
+    def _close(self, begun: list, part: Compared, last: bool) -> list:
+        """Those to go on from, the best first: more rows tell families apart before they are fitted to them."""
+        size = len(part.inputs)
+        dear = _DEAR if jax.default_backend() == "cpu" else np.inf
+        begun = begun if size <= dear and not isinstance(part, Climb) else begun[: 1 if last else 2]
+        if len(begun) == 1 or not (last or size > _TELLING):
+            return begun
+        losses = np.array([float(part.loss(one)) + self._handicap(one, size) for _, one in begun])
+        behind = losses - np.nanmin(losses) if np.any(np.isfinite(losses)) else 0 * losses
+        order = [int(place) for place in np.argsort(losses)]
+        # A sum that was fitted to few rows is far behind on more of them until it is fitted to those.
+        sums = [place for place in order if self.doubled and isinstance(begun[place][1].kernel, Sum)]
+        sums = sums[: 2 if size <= _DEAR else 1]
+        begun = [begun[place] for place in order if place in sums or not behind[place] >= _CLOSE]
+        return begun[:1] if last and size > _SETTLED else begun
+
+    def _handicap(self, parameters: Parameters, rows: int) -> float:
+        """Nats that a kernel has to be ahead of one with a single, smooth term."""
+        if self.doubled and isinstance(parameters.kernel, Sum):
+            return (1 + np.sum(self.varies)) * np.log(rows) / 2
+        return _ROUGH if isinstance(parameters.kernel, Matern12) else 0.0
+
+    def _searched(
+        self, begun: list, part: Compared, last: bool, first: bool, whole: bool, worth: float
+    ) -> list[Optimum]:
+        """What searches from some starts found."""
+        size, climbing = len(part.inputs), isinstance(part, Climb)
+        limit = self.max_iter if first or (last and size <= _SETTLED) else min(self.max_iter, _LATER_STEPS)
+        limit = min(limit, _CLIMBING_STEPS) if climbing or size > _VERY_DEAR else limit
+        worth = max(worth, _WORTH_A_ROW * size)
+        unit = float(self.starts[0].noise) / STARTING_NOISE
+        least = (LEAST_NOISE if last and whole else _PARTIAL_NOISE) * unit
+        found: list[Optimum] = []
+        with enough_threads(size):
+            for origin, start in begun:
+                furthest = _TRUSTED if climbing else None
+                found.append(maximise(part, start, origin, limit, self.free, least, worth, furthest=furthest))
+                self.steps += found[-1].steps
+                place, outcome = f"{size} rows, start {len(found)} of {len(begun)}", f"log p(y) {-found[-1].loss:.2f}"
+                self.note(f"{place}, {self.steps} evaluations, {outcome}: {found[-1].parameters.kernel}")
+                if found[-1].status is Status.INTERRUPTED:
+                    break
+        return found
+
+    def _sums(self, best: Optimum, part: Compared) -> list[tuple[Parameters, Parameters]]:
+        """Starts with a second term beside the best kernel: one of its family, and one that is rough if it is not."""
+        kernel, noise = best.parameters.kernel, best.parameters.noise
+        begun = []
+        for family in (type(kernel), Matern32 if isinstance(kernel, Matern12) else Matern12):
+            lengths, size = best.origin.kernel.lengthscale, _SECOND_SIZE * kernel.variance
+            seconds = [jax.tree.map(np.asarray, family(share * lengths, size)) for share in _SECOND_LENGTHS]
+            origin = Parameters(Sum(best.origin.kernel, seconds[0]), best.origin.noise)
+            tried = [Parameters(Sum(kernel, second), noise) for second in seconds]
+            begun.append((origin, _scanned(tried, part, self.free)))
+        return begun
+
+
+def _scanned(starts: list[Parameters], rows: Compared, free: bool) -> Parameters:
+    """The most probable of some starts with shorter lengthscales and less noise, where those are to be found."""
+    kernels = [scaled for start in starts for scaled in _shorter(start.kernel)]
+    noises = [share * starts[0].noise for share in (_QUIETER if free else (1.0,))]
+    tried = [jax.tree.map(np.asarray, Parameters(kernel, noise)) for kernel in kernels for noise in noises]
+    with enough_threads(len(rows.inputs)):
+        losses = [float(rows.loss(one)) for one in tried]
+    return tried[int(np.nanargmin(losses))] if np.any(np.isfinite(losses)) else starts[0]
+
+
+def _shorter(kernel: Kernel) -> list[Kernel]:
+    if not (isinstance(kernel, Stationary) and hasattr(kernel, "lengthscale")):
+        return [kernel]
+    return [eqx.tree_at(lambda k: k.lengthscale, kernel, share * kernel.lengthscale) for share in _SHORTER]
+
+
+def _checked(found: Optimum, before: Parameters, part: Compared) -> Optimum:
+    """What a search by slopes found, unless the rows looked at before say that it went astray."""
+    ahead, behind = (float(part.loss(one)) for one in (found.parameters, before))
+    astray = not ahead < behind + max(_CLOSE, 0.02 * len(part.inputs))
+    return found._replace(parameters=before) if astray else found
+
+
+def _interrupted(found: list[Optimum]) -> bool:
+    return any(one.status is Status.INTERRUPTED for one in found)
+
+
+def _family(kernel: Kernel) -> tuple[type[Kernel], ...]:
+    return _family(kernel.k1) + _family(kernel.k2) if isinstance(kernel, Sum) else (type(kernel),)
+
+
+def _moved(start: Parameters, varies: np.ndarray, rng: np.random.Generator) -> Parameters:
+    def elsewhere(leaf: np.ndarray) -> np.ndarray:
+        # What belongs to a feature that does not vary stays, and uses up no random numbers.
+        free = varies if np.shape(leaf) == varies.shape else np.ones(np.shape(leaf), bool)
+        logs = np.zeros(np.shape(leaf))
+        logs[free] = _RESTART_SPREAD * rng.standard_normal(int(np.sum(free)))
+        return np.asarray(leaf * np.exp(logs))
+
+    return jax.tree.map(elsewhere, start)

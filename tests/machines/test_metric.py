@@ -8,7 +8,7 @@ from thalweg import KernelClassifier, KernelRegressor
 from thalweg.kernels import Gaussian, Matern12, Matern32
 from thalweg.machines import Rows
 from thalweg.machines.folds import sample
-from thalweg.machines.metric import mean_squared_slopes, learned_unit
+from thalweg.machines.metric import learned_unit, mean_squared_slopes
 
 MULTIPLIERS = (0.25, 0.5, 1.0, 2.0, 4.0)
 

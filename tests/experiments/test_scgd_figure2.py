@@ -62,6 +62,15 @@ def test_each_claim_holds_with_the_papers_curves_and_not_with_a_broken_one(words
     assert claim.verdict(figure.Found(True, curves)) == "not tested at this size"
 
 
+def test_a_run_that_was_cut_early_decides_nothing():
+    curves = as_the_paper_has_it()
+    curves["a"]["SVRG"] = path([0.0, 2.0], [3.0, 2.0])  # GD arrived after 9 s, SGD after 3 s
+    assert figure.CLAIMS[0].verdict(figure.Found(True, curves)) == "not tested at this size"
+    assert figure.CLAIMS[1].verdict(figure.Found(True, curves)) == "not tested at this size"
+    curves["a"]["SVRG"] = path([0.0, 5.0], [3.0, 2.0])
+    assert figure.CLAIMS[0].verdict(figure.Found(True, curves)) == "does not hold"
+
+
 def test_nobody_is_the_fastest_where_nobody_arrives():
     never = {name: path([0.0, 8.0], [3.0, 2.0]) for name in ("GD", "SVRG", "SGD", "SGD-DET")}
     assert figure.CLAIMS[1].verdict(figure.Found(True, {"a": never})) == "not tested at this size"

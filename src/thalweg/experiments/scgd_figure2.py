@@ -87,20 +87,23 @@ class Found:
 
 
 def _faster(found: Found, panel: str, mark: float, times: float, name: str = "SVRG") -> bool | None:
-    """Whether a way was so much faster than GD; None where neither arrived."""
+    """Whether a way was so much faster than GD; None where neither arrived, or it was cut before that could be."""
     if not found.full or panel not in found.panels:
         return None
     ratio = found.times_faster(panel, name, "GD", mark)
-    return None if np.isnan(ratio) else ratio >= times
+    mine, its = (found.panels[panel][one] for one in (name, "GD"))
+    cut = np.isinf(mine.arrival(mark)) and mine.seconds[-1] < its.arrival(mark) / times
+    return None if np.isnan(ratio) or cut else ratio >= times
 
 
 def _first(found: Found) -> bool | None:
-    """Whether SVRG was the first at the mark; None where nobody arrived."""
+    """Whether SVRG was the first at the mark; None where nobody arrived, or it was cut before the first did."""
     if not found.full or "a" not in found.panels:
         return None
     arrivals = {name: path.arrival(_MARK) for name, path in found.panels["a"].items()}
-    first = min(arrivals.values())
-    return None if np.isinf(first) else arrivals["SVRG"] == first
+    first, mine = min(arrivals.values()), arrivals["SVRG"]
+    cut = np.isinf(mine) and found.panels["a"]["SVRG"].seconds[-1] < first
+    return None if np.isinf(first) or cut else mine == first
 
 
 CLAIMS = (

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import cache, partial
+from functools import partial
 from typing import Any, NamedTuple, cast
 
 import numpy as np
@@ -23,6 +23,8 @@ _PLAIN_ALPHA = 0.01
 _LEAST_LOGISTIC = 0.003
 # Units of their own must lower the errors by this part.
 _WORTH = 0.01
+# Learned units and another family must lower the loss on the slice by this part: they cost time, and the slice is one.
+_WORTH_ON_SLICE = 0.05
 # So many rows left out are enough to choose units by.
 _FEW = 160
 # Multipliers that are tried when each row is left out in turn.
@@ -48,8 +50,8 @@ def choose(rows: Rows, settings: Settings, seed: int, dtype: Any) -> tuple[Kerne
 
     Where no kernel is given the family is chosen too. The lengthscale is a multiple of the median distance between
     rows, for features in one unit, each in its own, or in units that were learned. Some hundred rows left out in turn
-    say which; with many rows a search on a held-out slice goes on from there with the two best families, since the
-    best lengthscale falls with the number of rows.
+    say which; with many rows a held-out slice says whether the units learned are worth it, with the best family or the
+    second, and a search goes on there, since the best lengthscale falls with the number of rows.
     """
     given, loss = isinstance(settings.kernel, Kernel), settings.loss
     search_kernel, search_alpha = not given and settings.bandwidth == "auto", settings.alpha == "auto"
@@ -62,41 +64,56 @@ def choose(rows: Rows, settings: Settings, seed: int, dtype: Any) -> tuple[Kerne
     if isinstance(loss, HuberLoss | QuantileLoss):  # What is compared are squares, which outliers would decide.
         seen = seen.without_outliers()
     several = _MULTIPLIERS if search_kernel else (times,)
-    unit, best = (1.0, _compared(seen, 1.0, (settings.kernel,), several)) if given else _units(seen, settings, several)
-    base = unit if given else unit * seen.in_unit(unit).median()
-
-    def scaled(family: Any, times: float) -> Kernel:
-        return in_precision(_kernel(family, times * base), dtype)
-
-    start = Choice(best[0][1] if best else settings.families[0], times, alpha)
-    starts = [_started(start._replace(family=family), found, loss, search_alpha) for found, family in best] or [start]
+    units = [(1.0, _compared(seen, 1.0, settings.families, several))] if given else _units(seen, settings, several)
+    starts = []
+    for unit, ranked in units:
+        base = 1.0 if given else seen.in_unit(unit).median()
+        plain = Choice(settings.families[0], unit * base, times, alpha)
+        starts.append([_started(plain, found, family, loss, search_alpha) for found, family in ranked] or [plain])
     if not ((search_kernel or search_alpha) and many) or (loss.by_squares and len(rows) <= settings.block_size):
-        return scaled(starts[0].family, starts[0].times), starts[0].alpha
+        found = starts[-1][0]
+        return in_precision(found.kernel, dtype), found.alpha
     trials = _Trials(rows, settings, seed, dtype)
-    cost = cache(lambda choice: trials.loss(scaled(choice.family, choice.times), choice.alpha))
+    costs: dict[tuple, float] = {}
+
+    def cost(choice: Choice) -> float:
+        place = (choice.family, id(choice.base), choice.times, choice.alpha)
+        if place not in costs:
+            costs[place] = trials.loss(in_precision(choice.kernel, dtype), choice.alpha)
+        return costs[place]
+
     try:
-        found = _searched(cost, min(starts[:_FAMILIES_TRIED], key=cost), search_kernel, search_alpha)
+        found, *others = [ranked[0] for ranked in starts] + starts[-1][1:_FAMILIES_TRIED]
+        for other in others:
+            found = other if cost(other) < (1 - _WORTH_ON_SLICE) * cost(found) else found
+        found = _searched(cost, found, search_kernel, search_alpha)
     except KeyboardInterrupt:
         if trials.best is None:
             raise
         raise Interrupted(trials.best) from None
-    return scaled(found.family, found.times), found.alpha
+    return in_precision(found.kernel, dtype), found.alpha
 
 
 class Choice(NamedTuple):
-    """A family of kernels or a kernel, a multiple of the median distance, and a ridge."""
+    """A family of kernels or a kernel, a lengthscale and a multiple of it, and a ridge."""
 
     family: Any
+    base: Any
     times: float
     alpha: float
+
+    @property
+    def kernel(self) -> Kernel:
+        """The kernel of the family, or the kernel that was given."""
+        return _kernel(self.family, self.times * self.base)
 
 
 _Ranked = list[tuple[Found, Any]]
 """What was found with each family, the best first."""
 
 
-def _units(seen: Sample, settings: Settings, several: Sequence[float]) -> tuple[Any, _Ranked]:
-    """Units of the features, and how families do in them."""
+def _units(seen: Sample, settings: Settings, several: Sequence[float]) -> list[tuple[Any, _Ranked]]:
+    """Units of the features, and how families do in them: plain ones, and those learned if they are worth it."""
     unit, *others = seen.units()
     for other in others:
         pair = [_compared(seen.in_unit(u, _FEW), 1.0, settings.families[:1], several) for u in (unit, other)]
@@ -109,8 +126,9 @@ def _units(seen: Sample, settings: Settings, several: Sequence[float]) -> tuple[
             seen, unit, several, lambda times, base: _kernel(family, times * base), always=settings.metric != "auto"
         )
         if learned is not None:
-            return learned, _compared(seen, learned, settings.families, several)
-    return unit, best
+            in_learned = learned, _compared(seen, learned, settings.families, several)
+            return [(unit, best), in_learned] if settings.metric == "auto" else [in_learned]
+    return [(unit, best)]
 
 
 def _compared(seen: Sample, unit: Any, families: Sequence[Any], several: Sequence[float]) -> _Ranked:
@@ -137,15 +155,15 @@ def _kernel(family: Any, lengthscale: Any) -> Kernel:
     return family if isinstance(family, Kernel) else family(lengthscale=lengthscale)
 
 
-def _started(start: Choice, found: Found, loss: Any, search_alpha: bool) -> Choice:
+def _started(plain: Choice, found: Found, family: Any, loss: Any, search_alpha: bool) -> Choice:
     """Where a search begins: what was found by squares, if the loss is one they speak for."""
     if not loss.by_squares:
-        return start
-    alpha = start.alpha
+        return plain._replace(family=family)
+    alpha = plain.alpha
     if search_alpha:
         logistic = isinstance(loss, LogisticLoss | SoftmaxLoss)
         alpha = max(found.ridge * found.curvature, _LEAST_LOGISTIC) if logistic else found.ridge
-    return Choice(start.family, found.times, alpha)
+    return Choice(family, plain.base, found.times, alpha)
 
 
 class Interrupted(KeyboardInterrupt):
@@ -201,8 +219,8 @@ def _searched(cost: Callable[[Choice], float], best: Choice, search_kernel: bool
         if (narrower != 1 and not search_kernel) or (stronger != 1 and not search_alpha):
             continue
         while True:
-            following = Choice(best.family, best.times * narrower, best.alpha * stronger)
-            inside = all(low <= x <= high for x, (low, high) in zip(following[1:], _LIMITS, strict=True))
+            following = best._replace(times=best.times * narrower, alpha=best.alpha * stronger)
+            inside = all(low <= x <= high for x, (low, high) in zip(following[2:], _LIMITS, strict=True))
             if not inside or not cost(following) < cost(best):
                 break
             best = following

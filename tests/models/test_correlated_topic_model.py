@@ -48,7 +48,7 @@ def corpus():
 
 @pytest.fixture(scope="module")
 def fitted(corpus):
-    return CorrelatedTopicModel(TOPICS, draws=20, random_state=0).fit(corpus[0])
+    return CorrelatedTopicModel(TOPICS, draws=60, random_state=0).fit(corpus[0])
 
 
 def test_topics_and_proportions_are_found_again(corpus, fitted):
@@ -70,9 +70,9 @@ def test_topics_that_go_together_are_correlated(fitted, corpus):
 
 
 def test_another_seed_finds_the_same_topics(corpus, fitted):
-    again = CorrelatedTopicModel(TOPICS, draws=20, random_state=1).fit(corpus[0])
-    assert matched(again.components_, fitted.components_)[1].min() > 0.99  # twenty draws leave some noise
-    same = CorrelatedTopicModel(TOPICS, draws=20, random_state=0).fit(corpus[0])
+    again = CorrelatedTopicModel(TOPICS, draws=60, random_state=1).fit(corpus[0])
+    assert matched(again.components_, fitted.components_)[1].min() > 0.99  # sixty draws leave some noise
+    same = CorrelatedTopicModel(TOPICS, draws=60, random_state=0).fit(corpus[0])
     np.testing.assert_array_equal(same.components_, fitted.components_)
 
 

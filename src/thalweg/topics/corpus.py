@@ -21,7 +21,7 @@ from thalweg.topics.start import starting_topics, starts
 _GRAIN, _FEW = 64, 8
 _FEW_TOKENS, _RACE = 150_000, 12
 """Of fewer tokens several starts are tried, by so many passes each."""
-_MANY_TOPICS = 20
+_MANY_TOPICS = 25
 """From so many on, a fit begins with more topics than asked for: anchors miss some."""
 _FIRST, _LAST = 10, 3
 """Passes over the first documents of a stream; over all once those left out have shown that no more are needed."""
@@ -61,7 +61,7 @@ class TopicSettings:
     held: int = 3
     """Batches before the prior is learned: posteriors of the first ones mostly say what the topics do not."""
     patience: int = 5
-    draws: int = 150
+    draws: int = 100
     """From the joint posterior, after the passes."""
     verbose: bool = False
 

@@ -36,7 +36,7 @@ def drawn(count: int, rows: int, columns: int) -> tuple[np.ndarray, np.ndarray, 
 
 
 def one(count: int) -> dict:
-    from thalweg.completion import Options, Ratings, Settings, complete
+    from thalweg.completion import FactorSettings, Options, Ratings, complete
 
     rows, columns = count // 100, count // 1000
     row, column, values = drawn(count, rows, columns)
@@ -49,7 +49,7 @@ def one(count: int) -> dict:
         work.append(time.process_time())
         print(line, f"{clock[-1] - clock[-2]:.1f} s", flush=True, file=sys.stderr)
 
-    options = Options(Settings(rank=RANK, max_iter=SWEEPS, tol=0.0), presence=False)
+    options = Options(FactorSettings(rank=RANK, max_iter=SWEEPS, tol=0.0), presence=False)
     none = np.zeros((rows, 0)), np.zeros((columns, 0))
     found = complete(Ratings(row, column, values, None, (rows, columns)), *none, options, show=tick)
     figure = {

@@ -1,6 +1,7 @@
 """The house as it is built: who may know whom, no circles, small files, and a face that loads nothing it need not."""
 
 import ast
+import importlib
 import subprocess
 import sys
 from graphlib import CycleError, TopologicalSorter
@@ -104,3 +105,13 @@ def test_the_face_loads_nothing_before_it_is_used():
     assert not loaded_by("import thalweg, thalweg.cli") & {"jax", "numpy", "scipy", *others}
     assert not loaded_by("from thalweg import minimize, L1, Exact") & {"scipy.stats", *others}
     assert not loaded_by("from thalweg import logdet") & {"scipy.stats", *others}
+
+
+def test_one_name_is_one_thing():
+    """What two rooms offer by the same name is the same; data sets and models are both loaded."""
+    owners: dict[str, set[str]] = {}
+    for place in (*MAY_KNOW, "data"):
+        offered = importlib.import_module(f"thalweg.{place}")
+        for name in getattr(offered, "__all__", ()):
+            owners.setdefault(name, set()).add(getattr(getattr(offered, name), "__module__", place))
+    assert {name: found for name, found in owners.items() if len(found) > 1 and name != "load"} == {}

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from thalweg.completion import Ratings, Settings, complete, factors
+from thalweg.completion import FactorSettings, Ratings, complete, factors
 from thalweg.completion.entries import Entries, sums
 from thalweg.completion.factors import Side, bound, fit
 from thalweg.completion.features import Describer, presence
@@ -17,7 +17,7 @@ from thalweg.completion.priors import Expectation, Unevenness
 from thalweg.descent import Status
 
 ROWS, COLUMNS, RANK = 7, 6, 2
-SETTINGS = Settings(rank=RANK, dtype=np.float64, uneven=False, max_iter=12, tol=0.0)
+SETTINGS = FactorSettings(rank=RANK, dtype=np.float64, uneven=False, max_iter=12, tol=0.0)
 
 
 def some_ratings(seed=0, count=60):
@@ -172,7 +172,7 @@ def test_every_step_raises_the_bound():
 def test_sweeps_raise_the_bound_with_features_and_uneven_noise():
     ratings, rng = some_ratings(2, 200), np.random.default_rng(0)
     features = [np.column_stack([np.ones(n), rng.normal(size=(n, 2))]) for n in (ROWS, COLUMNS)]
-    settings = Settings(rank=RANK, dtype=np.float64, max_iter=25, tol=-np.inf)
+    settings = FactorSettings(rank=RANK, dtype=np.float64, max_iter=25, tol=-np.inf)
     found = fit(ratings, *features, settings)
     # Before, the noise was taken to be even, and the priors' spread as given.
     assert np.all(np.diff(found.bounds[7:]) > -1e-7)
@@ -199,7 +199,7 @@ def test_a_background_is_a_rating_of_zero_in_every_cell():
         (ROWS, COLUMNS),
     )
     explicit = Side(joined, np.ones((ROWS, 1)), Shape(RANK, False), SETTINGS)
-    settings = Settings(rank=RANK, dtype=np.float64, background=0.7)
+    settings = FactorSettings(rank=RANK, dtype=np.float64, background=0.7)
     implicit = Side(ratings, np.ones((ROWS, 1)), Shape(RANK, False), settings)
     columns.seen[:] = True
     for side in (explicit, implicit):
@@ -268,7 +268,7 @@ def generated():
     values = 10 + rng.normal(size=150)[rows] + np.sum(p[rows] * q[columns], axis=1) + 0.7 * rng.normal(size=6000)
     ratings = Ratings(rows, columns, values, None, (150, 100))
     known = np.arange(6000) < 3000
-    options = Options(Settings(rank=4, tol=1e-3), presence=False)
+    options = Options(FactorSettings(rank=4, tol=1e-3), presence=False)
     return ratings, known, complete(ratings.part(known), np.zeros((150, 0)), np.zeros((100, 0)), options)
 
 
@@ -304,4 +304,4 @@ def test_an_interrupt_while_starts_are_tried_ends_the_fit(monkeypatch):
     monkeypatch.setattr(factors, "fit", ended)
     ratings = Ratings(np.arange(3), np.arange(3), np.ones(3), None, (3, 3))
     with pytest.raises(KeyboardInterrupt):
-        factors.likeliest_start(ratings, np.ones((3, 1)), np.ones((3, 1)), Settings(rank=9))
+        factors.likeliest_start(ratings, np.ones((3, 1)), np.ones((3, 1)), FactorSettings(rank=9))

@@ -7,7 +7,7 @@ import pytest
 import reference
 
 from thalweg.kernels import Gaussian
-from thalweg.machines import Auto, HuberLoss, Rows, Settings, SquaredLoss, fit, learn
+from thalweg.machines import Auto, HuberLoss, Rows, Settings, SquaredLoss, fit, learn, learners
 
 rng = np.random.default_rng(0)
 X = rng.normal(size=(40, 2))
@@ -68,3 +68,12 @@ def test_values_beyond_the_range_of_numbers_are_refused(several):
     for onto in (None, several):
         with pytest.raises(ValueError, match=r"values beyond the range of numbers.* The model is as it was before"):
             learn(wild, SEVERAL, seed=0, onto=onto)
+
+
+def test_an_interrupt_before_anything_was_learned_comes_through(monkeypatch):
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(learners.LandmarkLearner, "learn", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        fit(ROWS, SETTINGS, seed=0)

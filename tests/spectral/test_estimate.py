@@ -14,7 +14,7 @@ from spectral_matrices import FUNCTIONS, exact, families, laplacian, low_rank, r
 import thalweg.spectral as sp
 from thalweg.spectral.adaptive import refine
 from thalweg.spectral.bounds import margin, spectrum
-from thalweg.spectral.estimate import Estimate, Status, quantile
+from thalweg.spectral.estimate import Estimate, EstimateStatus, quantile
 from thalweg.spectral.operators import as_operator
 from thalweg.spectral.probes import draw_log_uniforms, draw_probes
 from thalweg.spectral.recurrence import block_widths
@@ -62,7 +62,7 @@ def test_the_same_key_gives_the_same_noise_whatever_the_operator(plan):
     assert both[1].value - both[0].value == pytest.approx(30 * np.log(1.001), rel=0.2)
 
 
-@pytest.mark.parametrize(("factor", "status"), [(3.0, Status.ABOVE), (0.1, Status.BELOW)])
+@pytest.mark.parametrize(("factor", "status"), [(3.0, EstimateStatus.ABOVE), (0.1, EstimateStatus.BELOW)])
 def test_an_eigenvalue_outside_is_reported_never_a_number(plan, factor, status):
     e = jax.jit(lambda a, key: plan.estimate(a, key))(factor * A, KEY)
     assert int(e.status) == status
@@ -119,7 +119,7 @@ def test_rounding_does_not_average_out():
         B = 3.0 * jnp.eye(200, dtype=jnp.float32)
         first = sp.logdet(B, KEY, probes=4, method="stochastic")
         e = sp.logdet(B, KEY, probes=4, atol=float(first.standard_error) / 8, method="stochastic")
-        assert e.status == Status.ROUNDING
+        assert e.status == EstimateStatus.ROUNDING
         assert "rounding" in e.message
         assert abs(float(e.value) - 200 * np.log(3.0)) < 5 * float(e.standard_error)
 
@@ -127,7 +127,7 @@ def test_rounding_does_not_average_out():
 def test_a_relative_tolerance_ends_at_a_sum_near_zero(monkeypatch):
     monkeypatch.setattr("thalweg.spectral.adaptive._MOST_BATCHES", 20)
     e = sp.logdet(with_spectrum([0.5, 2.0] * 15), KEY, probes=4, rtol=1e-9, method="stochastic")
-    assert e.status == Status.BUDGET
+    assert e.status == EstimateStatus.BUDGET
 
 
 @pytest.mark.parametrize("p", [pytest.param(0.5, marks=pytest.mark.slow), 3.0])
@@ -240,7 +240,7 @@ def test_rtol_and_budget():
     # The tolerance is relative to the value of the first batch.
     assert high - low <= 2 * 0.125 * abs(tight.value)
     short = sp.logdet(A, KEY, probes=4, rtol=1e-4, budget=200, method="stochastic")
-    assert int(short.status) == Status.BUDGET
+    assert int(short.status) == EstimateStatus.BUDGET
     assert "budget" in short.message
 
 
@@ -362,4 +362,4 @@ def test_columns_in_groups_make_the_estimate_of_the_whole_block(side, monkeypatc
     assert float(grouped.value) == pytest.approx(float(whole.value), rel=1e-12)
     assert float(grouped.standard_error) == pytest.approx(float(whole.standard_error), rel=1e-9)
     narrow = eqx.tree_at(lambda p: p.tables.scale, p, 1.2 * p.tables.scale)
-    assert narrow.estimate(A, KEY).outcome in (sp.Status.ABOVE, sp.Status.BELOW)
+    assert narrow.estimate(A, KEY).outcome in (sp.EstimateStatus.ABOVE, sp.EstimateStatus.BELOW)

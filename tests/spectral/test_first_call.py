@@ -147,7 +147,7 @@ def test_a_small_matrix_needs_no_plan_under_jit():
     truth = np.linalg.slogdet(A)[1]
     assert float(jax.jit(lambda a: sp.logdet(a, KEY).value)(A)) == pytest.approx(truth)
     bad = jax.jit(lambda a: sp.logdet(a, KEY))(-A)
-    assert bad.outcome is sp.Status.NOT_FINITE
+    assert bad.outcome is sp.EstimateStatus.NOT_FINITE
 
 
 def test_a_lower_end_that_lanczos_does_not_settle_is_refused_not_trusted():

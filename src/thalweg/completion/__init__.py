@@ -13,22 +13,22 @@ from thalweg.completion.adding import added, extended, vectors_of
 from thalweg.completion.completed import Completed
 from thalweg.completion.dense import Filled
 from thalweg.completion.descending import Path, Way, descend
-from thalweg.completion.factors import Ratings, Settings
-from thalweg.completion.fitting import Learned, Options, complete
+from thalweg.completion.factors import FactorSettings, Ratings
+from thalweg.completion.fitting import LearnedFactors, Options, complete
 from thalweg.completion.nuclear import Relaxed
 from thalweg.completion.ranking import ranking
 from thalweg.completion.relaxing import Relaxation, Settled, relax
 
 __all__ = [
     "Completed",
+    "FactorSettings",
     "Filled",
-    "Learned",
+    "LearnedFactors",
     "Options",
     "Path",
     "Ratings",
     "Relaxation",
     "Relaxed",
-    "Settings",
     "Settled",
     "Way",
     "added",

@@ -22,11 +22,11 @@ def vectors_of(model: Completed, ratings: Ratings, side: np.ndarray) -> Posterio
 
     Examples
     --------
-    >>> from thalweg.completion import Options, Settings, complete
+    >>> from thalweg.completion import Options, FactorSettings, complete
     >>> row, column = np.divmod(np.arange(36), 6)
     >>> ratings = Ratings(row, column, np.sin(row) * np.cos(column), None, (6, 6))
     >>> none = np.zeros((6, 0))
-    >>> model = complete(ratings, none, none, Options(Settings(rank=1, max_iter=9))).model
+    >>> model = complete(ratings, none, none, Options(FactorSettings(rank=1, max_iter=9))).model
     >>> one = Ratings(np.zeros(3, int), np.arange(3), np.array([0.5, 0.3, -0.2]), None, (1, 6))
     >>> vectors_of(model, one, np.zeros((1, 0))).means.shape
     (1, 3)
@@ -52,11 +52,11 @@ def extended(model: Completed, ratings: Ratings, row_side: np.ndarray, column_si
 
     Examples
     --------
-    >>> from thalweg.completion import Options, Settings, complete
+    >>> from thalweg.completion import Options, FactorSettings, complete
     >>> row, column = np.divmod(np.arange(36), 6)
     >>> ratings = Ratings(row, column, np.sin(row) * np.cos(column), None, (6, 6))
     >>> none = np.zeros((6, 0))
-    >>> model = complete(ratings, none, none, Options(Settings(rank=1, max_iter=9))).model
+    >>> model = complete(ratings, none, none, Options(FactorSettings(rank=1, max_iter=9))).model
     >>> more = Ratings(np.array([6]), np.array([0]), np.array([0.5]), None, (7, 6))
     >>> extended(model, more, np.zeros((1, 0)), np.zeros((0, 0))).rows.count
     7
@@ -96,11 +96,11 @@ def added(model: Completed, ratings: Ratings) -> Completed:
 
     Examples
     --------
-    >>> from thalweg.completion import Options, Settings, complete
+    >>> from thalweg.completion import Options, FactorSettings, complete
     >>> row, column = np.divmod(np.arange(36), 6)
     >>> ratings = Ratings(row, column, np.sin(row) * np.cos(column), None, (6, 6))
     >>> none = np.zeros((6, 0))
-    >>> model = complete(ratings, none, none, Options(Settings(rank=1, max_iter=9))).model
+    >>> model = complete(ratings, none, none, Options(FactorSettings(rank=1, max_iter=9))).model
     >>> again = Ratings(np.array([2]), np.array([3]), np.array([9.0]), None, (6, 6))
     >>> before, after = (one.raw(np.array([2]), np.array([3]))[0][0] for one in (model, added(model, again)))
     >>> bool(after > before)

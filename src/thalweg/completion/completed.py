@@ -84,11 +84,11 @@ class Completed:
 
     Examples
     --------
-    >>> from thalweg.completion import Options, Settings, complete
+    >>> from thalweg.completion import Options, FactorSettings, complete
     >>> row, column = np.divmod(np.arange(36), 6)
     >>> ratings = Ratings(row, column, np.sin(row) * np.cos(column), None, (6, 6))
     >>> none = np.zeros((6, 0))
-    >>> model = complete(ratings, none, none, Options(Settings(rank=1, max_iter=9))).model
+    >>> model = complete(ratings, none, none, Options(FactorSettings(rank=1, max_iter=9))).model
     >>> mean, deviation = model.predict(np.array([0, -1]), np.array([0, 0]))
     >>> bool(deviation[1] > deviation[0])
     True

@@ -77,12 +77,12 @@ class Ratings(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Settings:
+class FactorSettings:
     """How to fit factors.
 
     Examples
     --------
-    >>> Settings(rank=10).max_iter
+    >>> FactorSettings(rank=10).max_iter
     30
     """
 
@@ -114,7 +114,7 @@ class Settings:
 class Side:
     """The rows, or the columns: what they were rated, their posteriors and their prior."""
 
-    def __init__(self, ratings: Ratings, features: np.ndarray, shape: Shape, settings: Settings) -> None:
+    def __init__(self, ratings: Ratings, features: np.ndarray, shape: Shape, settings: FactorSettings) -> None:
         self.shape, self.settings = shape, settings
         self.count, self.small = ratings.shape[0], len(ratings.values) < _SMALL
         self.size = padded_size(self.count, 64)
@@ -282,8 +282,8 @@ def bound(rows: Side, columns: Side, noise: float) -> float:
 
 
 def likeliest_start(
-    ratings: Ratings, row_features: np.ndarray, column_features: np.ndarray, settings: Settings
-) -> Settings:
+    ratings: Ratings, row_features: np.ndarray, column_features: np.ndarray, settings: FactorSettings
+) -> FactorSettings:
     """The settings with as many factors at the start as the bound likes best after a few sweeps.
 
     Many factors fit few ratings at once, noise and all, and are then switched off all together: a maximum of the bound
@@ -313,7 +313,7 @@ def fit(
     ratings: Ratings,
     row_features: np.ndarray,
     column_features: np.ndarray,
-    settings: Settings,
+    settings: FactorSettings,
     watch: Callable[[int, Side, Side, float, float], bool] | None = None,
     start: Callable[[Side, Side], float] | None = None,
 ) -> Fit:

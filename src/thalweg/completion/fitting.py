@@ -9,7 +9,7 @@ from scipy.sparse import csr_matrix
 
 from thalweg.completion import factors
 from thalweg.completion.completed import Completed, Vectors, cells, unknown
-from thalweg.completion.factors import Ratings, Settings, Side
+from thalweg.completion.factors import FactorSettings, Ratings, Side
 from thalweg.completion.features import Describer, presence
 from thalweg.completion.posteriors import Shape
 from thalweg.descent import Status
@@ -38,7 +38,7 @@ class Options:
     0.0
     """
 
-    settings: Settings = field(default_factory=Settings)
+    settings: FactorSettings = field(default_factory=FactorSettings)
     """How to fit the factors."""
     presence: bool = True
     """Whether which columns a row has rated tells of it, whatever the ratings."""
@@ -56,12 +56,12 @@ class Options:
     """Sweeps without a better one after which that is so."""
 
 
-class Learned(NamedTuple):
+class LearnedFactors(NamedTuple):
     """The completed matrix, and how it came about.
 
     Examples
     --------
-    >>> Learned._fields
+    >>> LearnedFactors._fields
     ('model', 'fit', 'history', 'status')
     """
 
@@ -78,7 +78,7 @@ def complete(
     options: Options,
     show: Callable[[str], Any] | None = None,
     start: Completed | None = None,
-) -> Learned:
+) -> LearnedFactors:
     """Find the posteriors of factors and biases, their priors and the noise.
 
     Parameters
@@ -100,7 +100,7 @@ def complete(
     >>> row, column = rng.integers(0, 20, (2, 200))
     >>> values = 3 + np.sin(row) * np.cos(column)
     >>> none = np.zeros((20, 0))
-    >>> options = Options(Settings(rank=2, max_iter=20))
+    >>> options = Options(FactorSettings(rank=2, max_iter=20))
     >>> found = complete(Ratings(row, column, values, None, (20, 20)), none, none, options)
     >>> bool(np.std(found.model.predict(row, column)[0] - values) < 0.2)
     True
@@ -162,7 +162,7 @@ def complete(
     found = factors.fit(train, *described, settings, watch, None if start is None else _starter(start))
     model = best[0][1] if best else packed(found.rows, found.columns, found.noise)
     recorded = {name: np.array(values) for name, values in history.items() if values}
-    return Learned(model, found, recorded, found.status)
+    return LearnedFactors(model, found, recorded, found.status)
 
 
 def _starter(model: Completed) -> Callable[[Side, Side], float]:
@@ -174,7 +174,7 @@ def _starter(model: Completed) -> Callable[[Side, Side], float]:
     return put
 
 
-def _units(ratings: Ratings, options: Options) -> tuple[float, float, Ratings, Settings]:
+def _units(ratings: Ratings, options: Options) -> tuple[float, float, Ratings, FactorSettings]:
     """Centre and scale of the ratings, the ratings in these units, and the settings that suit their kind."""
     if options.implicit:
         # A count of c says "1" with weight 1 + confidence · c, and every cell says "0" with weight 1; what every cell

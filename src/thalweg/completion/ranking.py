@@ -16,11 +16,11 @@ def ranking(
 
     Examples
     --------
-    >>> from thalweg.completion import Options, Ratings, Settings, complete
+    >>> from thalweg.completion import Options, Ratings, FactorSettings, complete
     >>> row, column = np.divmod(np.arange(36), 6)
     >>> ratings = Ratings(row, column, np.sin(row) * np.cos(column), None, (6, 6))
     >>> none = np.zeros((6, 0))
-    >>> model = complete(ratings, none, none, Options(Settings(rank=1, max_iter=9))).model
+    >>> model = complete(ratings, none, none, Options(FactorSettings(rank=1, max_iter=9))).model
     >>> found = ranking(model, row, column, np.ones(36), 3, exclude_seen=False)
     >>> found["recall"]
     1.0

@@ -270,6 +270,8 @@ def _passed_over(begun: Fitted, rows: Rows, settings: Settings, seed: int) -> Fi
         if not _finite(learner):
             raise ValueError(_TOO_LARGE)
     except KeyboardInterrupt:
+        if not learner.features:  # There is nothing to keep.
+            raise
         number = begun.passes + len(history) + 1
         warnings.warn(
             f"interrupted in pass {number} of {passes}: the model keeps what it has learned so far", stacklevel=5

@@ -327,7 +327,10 @@ class CorrelatedTopicModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, To
 
     @staticmethod
     def _checked(covariates: Any, rows: int) -> np.ndarray:
-        given = np.zeros((rows, 0)) if covariates is None else np.asarray(covariates, np.float64)
+        try:
+            given = np.zeros((rows, 0)) if covariates is None else np.asarray(covariates, np.float64)
+        except ValueError as error:
+            raise ValueError(f"covariates must be numbers, found {error}: encode words, as by OneHotEncoder") from None
         given = given[:, None] if given.ndim == 1 else given
         if given.ndim != 2 or len(given) != rows:
             raise ValueError(f"covariates must have a row for each of {rows} documents, found shape {given.shape}")

@@ -84,7 +84,8 @@ class KernelClassifier(ClassifierMixin, KernelMachine):
     alpha_ : float
         The ridge in use.
     feature_scales_ : ndarray
-        How much a unit of each feature counts in the distance, beside the one that counts most.
+        How much a unit of each feature counts in the distance, beside the one that counts most; times the features'
+        standard deviations it says which of them matter.
     n_iter_ : int
         Passes made.
     n_features_used_ : int
@@ -146,7 +147,9 @@ class KernelClassifier(ClassifierMixin, KernelMachine):
     def partial_fit(  # type: ignore[override]
         self, X: Any, y: Any, classes: Any = None, sample_weight: Any = None
     ) -> "KernelClassifier":
-        """Learn from more rows, each seen once; the first call decides on the kernel and the ridge.
+        """Learn from more rows, each seen once; the first call decides on the kernel, its units and the ridge.
+
+        It should have 80 rows or more of the kind that will come, better 2,000: what it says of the features stays.
 
         Parameters
         ----------

@@ -46,7 +46,7 @@ class KernelRegressor(RegressorMixin, KernelMachine):
 
     Attributes
     ----------
-    n_features_in_, feature_names_in_, kernel_, alpha_, n_iter_, n_features_used_, history_
+    n_features_in_, feature_names_in_, kernel_, alpha_, feature_scales_, n_iter_, n_features_used_, history_
         As in :class:`~thalweg.KernelClassifier`; the held-out score is the root of the mean squared error.
 
     Examples
@@ -98,8 +98,9 @@ class KernelRegressor(RegressorMixin, KernelMachine):
     def partial_fit(  # type: ignore[override]
         self, X: Any, y: Any, sample_weight: Any = None
     ) -> "KernelRegressor":
-        """Learn from more rows, each seen once; the first call decides on the kernel and the ridge.
+        """Learn from more rows, each seen once; the first call decides on the kernel, its units and the ridge.
 
+        It should have 80 rows or more of the kind that will come, better 2,000: what it says of the features stays.
         The targets' mean and scale follow those of all rows seen.
 
         Parameters

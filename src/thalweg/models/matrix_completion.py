@@ -223,7 +223,9 @@ class MatrixCompletion(RegressorMixin, Storable):
         low, high = (-np.inf, np.inf) if implicit else _ratings.rating_range(self.bounds, values)
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
         return completion.Options(
-            completion.Settings(rank=self._most(implicit), max_iter=int(self.max_iter), tol=float(self.tol), seed=seed),
+            completion.FactorSettings(
+                rank=self._most(implicit), max_iter=int(self.max_iter), tol=float(self.tol), seed=seed
+            ),
             presence=bool(self.presence),
             low=low,
             high=high,

@@ -12,7 +12,7 @@ The way of one estimate through the files: ``operators`` → ``plan`` (``bounds`
 
 from thalweg.spectral.bounds import NotPositiveDefiniteError
 from thalweg.spectral.degrees import InfiniteVarianceWarning
-from thalweg.spectral.estimate import Estimate, Plan, Status
+from thalweg.spectral.estimate import Estimate, EstimateStatus, Plan
 from thalweg.spectral.lanczos import LanczosOracle
 from thalweg.spectral.lowrank import Nystrom, PivotedCholesky
 from thalweg.spectral.operators import (
@@ -42,6 +42,7 @@ from thalweg.spectral.sums import (
 
 __all__ = [
     "Estimate",
+    "EstimateStatus",
     "FunctionOperator",
     "InfiniteVarianceWarning",
     "InterpolatedOperator",
@@ -56,7 +57,6 @@ __all__ = [
     "Plan",
     "ShiftedOperator",
     "SpectralOracle",
-    "Status",
     "ToeplitzOperator",
     "as_operator",
     "entropy",

@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from thalweg.spectral.estimate import Estimate, Status, quantile
+from thalweg.spectral.estimate import Estimate, EstimateStatus, quantile
 
 _LEVEL = 0.95
 _MOST_BATCHES = 10_000
@@ -23,20 +23,20 @@ Target = Callable[[float], float]
 """The half-width of the interval that is wanted, for a value."""
 
 
-def batches_wanted(first: Estimate, target: Target | None, rounding: float) -> tuple[int, Status]:
+def batches_wanted(first: Estimate, target: Target | None, rounding: float) -> tuple[int, EstimateStatus]:
     """How many batches bring the error bar down to the target, and the status that the estimate then has.
 
     Only what probes and degrees make of the error averages out; where rounding alone is more than the target, as many
     as make the rest no larger than it.
     """
     if target is None:
-        return 1, Status.OK
+        return 1, EstimateStatus.OK
     value, error = (float(jax.lax.stop_gradient(x)) for x in (first.value, first.standard_error))
     allowed = (target(value) / quantile(_LEVEL, first.degrees_of_freedom)) ** 2
     if error**2 <= allowed:
-        return 1, Status.OK
+        return 1, EstimateStatus.OK
     sampled, room = max(error**2 - rounding**2, 0.0), allowed - rounding**2
-    status = Status.OK if room > 0 else Status.ROUNDING
+    status = EstimateStatus.OK if room > 0 else EstimateStatus.ROUNDING
     ratio = sampled / max(room if room > 0 else rounding**2, np.finfo(float).tiny)
     return int(np.ceil(np.clip(ratio, 1.0, 1e12))), status
 
@@ -50,7 +50,7 @@ def refine(
 ) -> Estimate:
     """Average as many batches as the first one says it takes; ``draw(i)`` makes the i-th."""
     wanted, status = batches_wanted(first, target, rounding)
-    if wanted == 1 and status == Status.OK:
+    if wanted == 1 and status == EstimateStatus.OK:
         return first
     per_batch = max(float(first.products), 1.0)
     allowed = _MOST_BATCHES if budget is None else max(1, int(budget // per_batch))
@@ -58,12 +58,12 @@ def refine(
     total, products = first.value, first.products
     for index in range(1, batches):
         batch = draw(index)
-        if batch.outcome is not Status.OK:
+        if batch.outcome is not EstimateStatus.OK:
             raise ValueError(f"estimate failed in batch {index}: {batch.message}")
         total, products = total + batch.value, products + batch.products
     variance = float(jax.lax.stop_gradient(first.standard_error)) ** 2
     error = np.sqrt(max(variance - rounding**2, 0.0) / batches + rounding**2)
-    status = status if batches == wanted else Status.BUDGET
+    status = status if batches == wanted else EstimateStatus.BUDGET
     return dataclasses.replace(
         first,
         value=total / batches,

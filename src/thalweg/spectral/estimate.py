@@ -29,12 +29,12 @@ from thalweg.spectral.probes import draw_log_uniforms, draw_probes
 from thalweg.spectral.recurrence import Tables, block_widths
 
 
-class Status(Outcome):
+class EstimateStatus(Outcome):
     """How an estimate ended.
 
     Examples
     --------
-    >>> Status(1).name, Status.BUDGET.advice
+    >>> EstimateStatus(1).name, EstimateStatus.BUDGET.advice
     ('BELOW', 'the budget of products ended before the tolerance was met; the error bar says how far it got')
     """
 
@@ -62,7 +62,7 @@ class Estimate(eqx.Module):
     lower, upper
         The interval used.
     status
-        A :class:`Status`, as an integer; 0 if all is well, and :attr:`message` says what it means.
+        A :class:`EstimateStatus`, as an integer; 0 if all is well, and :attr:`message` says what it means.
 
     Examples
     --------
@@ -94,9 +94,9 @@ class Estimate(eqx.Module):
         return " ".join(part for part in (self.outcome.advice, self.advice) if part)
 
     @property
-    def outcome(self) -> Status:
-        """The status as a :class:`Status`, outside of compiled code."""
-        return Status(int(jax.lax.stop_gradient(self.status)))
+    def outcome(self) -> EstimateStatus:
+        """The status as a :class:`EstimateStatus`, outside of compiled code."""
+        return EstimateStatus(int(jax.lax.stop_gradient(self.status)))
 
 
 def quantile(level: float, degrees_of_freedom: float) -> float:
@@ -216,8 +216,10 @@ def _estimate(plan: Plan, operator: Operator, key: Key[Array, ""]) -> Estimate:
     # The control variate does not depend on θ: it shifts the value and leaves the derivative alone.
     value = plan.offset + forms.mean + jax.lax.stop_gradient(jnp.mean(units) - forms.mean)
     error = _standard_error(plan, jax.lax.stop_gradient(units))
-    status = jnp.where(forms.outside > 0, Status.ABOVE, jnp.where(forms.outside < 0, Status.BELOW, Status.OK))
-    status = jnp.where((status == Status.OK) & ~jnp.isfinite(value), Status.NOT_FINITE, status)
+    status = jnp.where(
+        forms.outside > 0, EstimateStatus.ABOVE, jnp.where(forms.outside < 0, EstimateStatus.BELOW, EstimateStatus.OK)
+    )
+    status = jnp.where((status == EstimateStatus.OK) & ~jnp.isfinite(value), EstimateStatus.NOT_FINITE, status)
     return Estimate(
         value=value,
         standard_error=error,

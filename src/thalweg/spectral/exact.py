@@ -15,7 +15,7 @@ from jaxtyping import Array
 
 from thalweg.spectral.bounds import NotPositiveDefiniteError
 from thalweg.spectral.chebyshev import evaluate
-from thalweg.spectral.estimate import Estimate, Plan, Status
+from thalweg.spectral.estimate import Estimate, EstimateStatus, Plan
 from thalweg.spectral.functions import reciprocal
 from thalweg.spectral.operators import Operator
 from thalweg.spectral.operators.base import EPS, is_concrete, is_traced, widened
@@ -78,7 +78,7 @@ def exact_sum(f: Callable[[Any], Any], operator: Operator) -> Estimate:
         products=scalar(0.0),
         lower=scalar(lower),
         upper=scalar(upper),
-        status=jnp.where(jnp.isfinite(value), int(Status.OK), int(Status.NOT_FINITE)),
+        status=jnp.where(jnp.isfinite(value), int(EstimateStatus.OK), int(EstimateStatus.NOT_FINITE)),
         degrees_of_freedom=np.inf,
         advice="Computed by a factorisation.",
     )

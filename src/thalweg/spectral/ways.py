@@ -14,7 +14,7 @@ from thalweg import arguments
 from thalweg.spectral.adaptive import Target, batches_wanted, refine
 from thalweg.spectral.automatic import automatic
 from thalweg.spectral.bounds import IllConditionedError
-from thalweg.spectral.estimate import Estimate, Plan, Status
+from thalweg.spectral.estimate import Estimate, EstimateStatus, Plan
 from thalweg.spectral.exact import (
     by_cholesky,
     exact_at_once,
@@ -144,7 +144,7 @@ def _refined(
     spent: int,
 ) -> Estimate:
     """As many estimates as the tolerance takes; or a factorisation, where that is cheaper than all of them."""
-    if first.outcome != Status.OK:
+    if first.outcome != EstimateStatus.OK:
         raise ValueError(f"estimate failed: {first.message}")
     if target is not None and plan.units == 1:
         raise ValueError(
@@ -218,7 +218,7 @@ def _run_and_widen(plan: Plan, operator: Operator, key: Any, options: dict[str, 
     Returns the plan that held, its estimate, and the products spent before that estimate.
     """
     lower, upper = options.get("interval") or (None, None)
-    own = {Status.BELOW: lower is None, Status.ABOVE: upper is None}
+    own = {EstimateStatus.BELOW: lower is None, EstimateStatus.ABOVE: upper is None}
     first, spent = plan.estimate(operator, key), int(plan.products)
     for attempt in range(1, _WIDENINGS):
         if not own.get(first.outcome):

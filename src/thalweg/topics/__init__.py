@@ -15,13 +15,13 @@ held-out score              :func:`document_completion` under a :class:`Logistic
 
 from thalweg.topics.browser import topic_browser
 from thalweg.topics.coherence import exclusivity, npmi, u_mass
-from thalweg.topics.corpus import Learned, Topics, TopicSettings, continue_topics, fit_topics
+from thalweg.topics.corpus import LearnedTopics, Topics, TopicSettings, continue_topics, fit_topics
 from thalweg.topics.dirichlet import Dirichlet
 from thalweg.topics.effects import Effects, refined
 from thalweg.topics.held_out import Completion, document_completion, split_tokens
 from thalweg.topics.inference import Inference, TopicPosteriors, document_posteriors
 from thalweg.topics.logistic_normal import LogisticNormal
-from thalweg.topics.prevalence import Moments, Prevalence
+from thalweg.topics.prevalence import Prevalence, TopicMoments
 from thalweg.topics.reading import (
     Graph,
     correlation_graph,
@@ -39,10 +39,10 @@ __all__ = [
     "Effects",
     "Graph",
     "Inference",
-    "Learned",
+    "LearnedTopics",
     "LogisticNormal",
-    "Moments",
     "Prevalence",
+    "TopicMoments",
     "TopicPosteriors",
     "TopicSettings",
     "Topics",

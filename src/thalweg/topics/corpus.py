@@ -15,7 +15,7 @@ from thalweg.padding import padded_size
 from thalweg.topics import documents
 from thalweg.topics.merging import merged
 from thalweg.topics.pages import Pages, page_count, page_width, paged
-from thalweg.topics.prevalence import Moments, Prevalence
+from thalweg.topics.prevalence import Prevalence, TopicMoments
 from thalweg.topics.start import starting_topics, starts
 
 _GRAIN, _FEW = 64, 8
@@ -78,7 +78,7 @@ class Topics(NamedTuple):
 
     words: Float[np.ndarray, "v k"]
     """How often each topic wrote each word, a document."""
-    moments: Moments
+    moments: TopicMoments
     prevalence: Prevalence
     batches: int
     documents: float
@@ -95,7 +95,7 @@ class Topics(NamedTuple):
         """
         length = counts.sum() / max(counts.shape[0], 1)
         words = (starting_topics(counts, topics) if given is None else given).T * (length / topics)
-        moments = Moments(np.eye(covariates), np.zeros((covariates, topics)), np.eye(topics))
+        moments = TopicMoments(np.eye(covariates), np.zeros((covariates, topics)), np.eye(topics))
         return cls(words.astype(np.float32), moments, Prevalence.start(covariates, topics), 0, float(counts.shape[0]))
 
     def components(self, smoothing: float) -> Float[np.ndarray, "v k"]:
@@ -163,21 +163,22 @@ def absorb(
     counted = batch.counted > 0
     count = max(int(counted.sum()), 1)
     new = np.asarray(found.means, np.float64)[counted]
-    moments = Moments.of(batch.design[counted].astype(np.float64), new, np.asarray(found.spread, np.float64))
+    moments = TopicMoments.of(batch.design[counted].astype(np.float64), new, np.asarray(found.spread, np.float64))
     words = (1 - np.float32(share)) * state.words + np.float32(share / count) * np.asarray(found.words)
-    mixed = Moments(*((1 - share) * old + share * fresh for old, fresh in zip(state.moments, moments, strict=True)))
+    pairs = zip(state.moments, moments, strict=True)
+    mixed = TopicMoments(*((1 - share) * old + share * fresh for old, fresh in pairs))
     held = state.batches < settings.held
     prevalence = state.prevalence if held else Prevalence.learned(mixed, state.documents)
     return Topics(words, mixed, prevalence, state.batches + 1, state.documents), found
 
 
 @dataclass
-class Learned:
+class LearnedTopics:
     """What a fit came to: the topics, the score of each pass, and how it ended.
 
     Examples
     --------
-    >>> Learned(Topics.start(csr_array(np.eye(4, dtype=int)), 1, 2), []).converged
+    >>> LearnedTopics(Topics.start(csr_array(np.eye(4, dtype=int)), 1, 2), []).converged
     False
     """
 
@@ -263,7 +264,7 @@ def _log_likelihood(counts: csr_array, proportions: np.ndarray, topics: np.ndarr
     return float(np.sum(counts.data[some] * np.log(np.maximum(chance, 1e-30))))
 
 
-def fit_topics(counts: csr_array, design: np.ndarray, settings: TopicSettings, seed: int) -> Learned:
+def fit_topics(counts: csr_array, design: np.ndarray, settings: TopicSettings, seed: int) -> LearnedTopics:
     """Passes over a corpus until documents left out are predicted no better, then a few over all.
 
     ``counts`` are float32, and ``design`` has a row of covariates for each document, the first of them 1. Interrupted,
@@ -277,7 +278,7 @@ def fit_topics(counts: csr_array, design: np.ndarray, settings: TopicSettings, s
     [0.30000001192092896, 0.30000001192092896]
     """
     rng, key = np.random.default_rng(seed), jax.random.key(seed)
-    learned = Learned(Topics.start(counts, design.shape[1], settings.topics), [])
+    learned = LearnedTopics(Topics.start(counts, design.shape[1], settings.topics), [])
     heard = lambda state: setattr(learned, "state", state)
     tell = print if settings.verbose else lambda text: None
     try:
@@ -304,7 +305,7 @@ def fit_topics(counts: csr_array, design: np.ndarray, settings: TopicSettings, s
     return learned
 
 
-def _raced(corpus: Corpus, learned: Learned, heard: Callable[[Topics], None]) -> Topics:
+def _raced(corpus: Corpus, learned: LearnedTopics, heard: Callable[[Topics], None]) -> Topics:
     """What has the best bound after some passes, of several starts; the same whatever the seed."""
     best, chosen, means, key = -np.inf, learned.state, corpus.means, jax.random.key(0)
     for given in starts(corpus.counts, corpus.settings.topics):
@@ -380,7 +381,7 @@ def _of_a_crowd(counts: csr_array, design: np.ndarray, settings: TopicSettings) 
 def _passed(corpus: Corpus, given: np.ndarray | None, passes: int, race: bool = False) -> Topics:
     """So many passes over all documents from given topics on, else from anchors; the same whatever the seed."""
     rng, key, settings = np.random.default_rng(0), jax.random.key(0), corpus.settings
-    learned = Learned(Topics.start(corpus.counts, corpus.design.shape[1], settings.topics, given), [])
+    learned = LearnedTopics(Topics.start(corpus.counts, corpus.design.shape[1], settings.topics, given), [])
     heard = lambda state: setattr(learned, "state", state)
     corpus.use_all()
     if race:

@@ -18,12 +18,12 @@ _SHRINKAGE = 10.0
 
 
 @storable
-class Moments(NamedTuple):
+class TopicMoments(NamedTuple):
     """Means over documents of xxᵀ, xmᵀ and mmᵀ + V: what the prior is learned from.
 
     Examples
     --------
-    >>> Moments.of(np.ones((2, 1)), np.array([[1.0, 0.0], [3.0, 0.0]]), np.zeros((2, 2))).xm
+    >>> TopicMoments.of(np.ones((2, 1)), np.array([[1.0, 0.0], [3.0, 0.0]]), np.zeros((2, 2))).xm
     array([[2., 0.]])
     """
 
@@ -32,12 +32,12 @@ class Moments(NamedTuple):
     mm: Float[np.ndarray, "k k"]
 
     @classmethod
-    def of(cls, design: np.ndarray, means: np.ndarray, spread: np.ndarray) -> "Moments":
+    def of(cls, design: np.ndarray, means: np.ndarray, spread: np.ndarray) -> "TopicMoments":
         """Those of some documents; ``spread`` is the sum of their V.
 
         Examples
         --------
-        >>> Moments.of(np.ones((2, 1)), np.array([[1.0], [3.0]]), np.array([[2.0]])).mm
+        >>> TopicMoments.of(np.ones((2, 1)), np.array([[1.0], [3.0]]), np.array([[2.0]])).mm
         array([[6.]])
         """
         count = max(len(design), 1)
@@ -71,13 +71,13 @@ class Prevalence(NamedTuple):
         return cls(np.zeros((covariates, topics)), np.eye(topics))
 
     @classmethod
-    def learned(cls, moments: Moments, documents: float, ridge: float = _RIDGE) -> "Prevalence":
+    def learned(cls, moments: TopicMoments, documents: float, ridge: float = _RIDGE) -> "Prevalence":
         """The most probable prior given posteriors of ``documents`` documents.
 
         Examples
         --------
         >>> means = np.array([[1.0, 0.0], [3.0, 0.0]])
-        >>> Prevalence.learned(Moments.of(np.ones((2, 1)), means, np.zeros((2, 2))), 2).coefficients
+        >>> Prevalence.learned(TopicMoments.of(np.ones((2, 1)), means, np.zeros((2, 2))), 2).coefficients
         array([[2., 0.]])
         """
         belief = np.full(len(moments.xx), ridge / max(documents, 1))

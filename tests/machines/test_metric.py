@@ -6,7 +6,8 @@ import pytest
 
 from thalweg import KernelClassifier, KernelRegressor
 from thalweg.kernels import Gaussian, Matern12, Matern32
-from thalweg.machines import Rows
+from thalweg.machines import Auto, Rows, Settings, SquaredLoss
+from thalweg.machines.choice import choose
 from thalweg.machines.folds import sample
 from thalweg.machines.metric import learned_unit, mean_squared_slopes
 
@@ -98,3 +99,14 @@ def test_the_family_is_chosen_by_rows_left_out():
     smooth = np.sin(x[:, 0])
     assert isinstance(KernelRegressor(random_state=0).fit(x, smooth).kernel_, Gaussian)
     assert isinstance(KernelRegressor(random_state=0).fit(x, rough).kernel_, Matern12)
+
+
+@pytest.mark.slow
+def test_a_kernel_that_is_given_leaves_the_ridge_to_be_found_on_a_slice():
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(2000, 2))
+    y = np.sin(x[:, :1]) + 0.1 * rng.normal(size=(2000, 1))
+    settings = Settings(loss=SquaredLoss(), kernel=Gaussian(1.0), method=Auto(block_size=512))
+    kernel, alpha = choose(Rows(x, y, np.ones(2000)), settings, 0, np.float32)
+    assert float(kernel.lengthscale) == 1.0
+    assert 1e-3 <= alpha <= 1.0

@@ -79,7 +79,7 @@ def choose(rows: Rows, settings: Settings, seed: int, dtype: Any) -> tuple[Kerne
     costs: dict[tuple, float] = {}
 
     def cost(choice: Choice) -> float:
-        place = (choice.family, id(choice.base), f"{choice.times:.6g}", f"{choice.alpha:.6g}")
+        place = (id(choice.family), id(choice.base), f"{choice.times:.6g}", f"{choice.alpha:.6g}")
         if place not in costs:
             costs[place] = trials.loss(in_precision(choice.kernel, dtype), choice.alpha)
         return costs[place]

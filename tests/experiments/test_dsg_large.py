@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from thalweg.experiments import _dsg, _network, dsg_figure2, dsg_tables456
+from thalweg.experiments import _dsg, _dsg_race, _network, dsg_figure2, dsg_tables456
 from thalweg.experiments._dsg import Curve, Score
 from thalweg.experiments.claims import FAILS, HOLDS, UNTESTED
 from thalweg.experiments.registry import execute, find
@@ -23,7 +23,7 @@ def curve(method, *ends):
 
 def figure2(full=True, at_edge=(), **changes):
     """The paper's world, but for the changes."""
-    size = dsg_figure2.Size(100, 10, 4, 10, 10.0, 1.0, 2, 8, full)
+    size = _dsg_race.LargeSize(100, 10, 4, 10, 10.0, 1.0, 2, 8, full)
     ends = {"DSG": (0.4, 0.3, 0.2), "UDSG": (0.5, 0.4, 0.3), "CDSG": (0.3, 0.2, 0.1), _dsg.CAPPED: (0.3, 0.2, 0.1)}
     ends |= {"landmarks": (0.1, 0.1, 0.05), "SVRG, 500 features": (0.1, 0.1, 0.06)} | changes
     curves = {("logistic", name): curve(name, *values) for name, values in ends.items()}
@@ -57,11 +57,11 @@ def test_figure2_turns_with_the_numbers(claims, changes, verdict):
 
 def tables(full=True, at_edge=(), **changes):
     """The paper's world: CDSG has converged after half of the time."""
-    size = dsg_tables456.Size(100, 1, 10, 4, 10, 10.0, 1.0, 2, 8, full)
+    size = _dsg_race.LargeSize(100, 10, 4, 10, 10.0, 1.0, 2, 8, full)
     ends = {"DSG": (0.5, 0.2, 0.15), "UDSG": (0.5, 0.2, 0.15), "CDSG": (0.3, 0.1, 0.1), _dsg.CAPPED: (0.3, 0.1, 0.1)}
     ends |= {"Fixed": (0.6, 0.5, 0.3), "Joint": (0.7, 0.6, 0.4)} | changes
     curves = {name: curve(name, *values) for name, values in ends.items()}
-    return dsg_tables456.Found(size, "cpu", 0.2, curves, {}, list(at_edge))
+    return dsg_tables456.Found(size, "cpu", 1, 0.2, curves, {}, list(at_edge))
 
 
 def test_tables_hold_where_the_paper_is_right():

@@ -1,5 +1,7 @@
 """MNIST without an end: digits shifted, turned and elastically deformed at random, made on the device in batches."""
 
+from collections.abc import Callable
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -39,6 +41,21 @@ class DeformedDigits:
         key_of_rows, key = jax.random.split(key)
         chosen = jax.random.randint(key_of_rows, (rows,), 0, len(self.images))
         return self.project(deformed(self.images, chosen, key)), np.asarray(self.labels[chosen])
+
+
+def drawn(
+    draw: Callable[[int, Key[Array, ""]], tuple[np.ndarray, np.ndarray]],
+    rows: int,
+    features: int,
+    at_once: int,
+    key: Key[Array, ""],
+) -> tuple[np.ndarray, np.ndarray]:
+    """Rows and labels, as many as are asked for, drawn part by part."""
+    x, labels, many = np.empty((rows, features), np.float32), np.empty(rows, np.int32), min(at_once, rows)
+    for number, begin in enumerate(range(0, rows, many)):
+        some, truth = draw(many, jax.random.fold_in(key, number))
+        x[begin : begin + many], labels[begin : begin + many] = some[: rows - begin], truth[: rows - begin]
+    return x, labels
 
 
 @jax.jit

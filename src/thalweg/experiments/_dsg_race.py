@@ -171,6 +171,39 @@ def _best(found: Found, name: tuple[str, str], start: float, go: Callable[[float
     return curves[found.initial[name]]
 
 
+@dataclass(frozen=True)
+class LargeSize:
+    """Rows, B, F, rows that judge, seconds of a run and of a trial of θ, how many are tried; if it is the paper's."""
+
+    rows: int
+    batch: int
+    block: int
+    sample: int
+    seconds: float
+    trial: float
+    tries: int
+    capacity: int
+    full: bool
+
+
+def published(problem: Problem, method: str, size: LargeSize, start: float, seed: int) -> tuple[float, bool, Curve]:
+    """Run a method with steps θ/t: the best θ after a trial, whether none lies beyond it, and the run with it."""
+
+    def go(theta: float, seconds: float) -> Curve:
+        return _dsg.machine(
+            problem,
+            _dsg.RULES[method],
+            Polynomial(theta, power=1.0),
+            precondition=False,
+            seconds=seconds,
+            capacity=size.capacity,
+            curve=Curve(method, "θ/t", seed),
+        )
+
+    theta, edge = tuned_size(start, lambda theta: go(theta, size.trial), size.tries)
+    return theta, edge, go(theta, size.seconds)
+
+
 def tuned_size(start: float, go: Callable[[float], Curve], tries: int, until: float = np.inf) -> tuple[float, bool]:
     """Climb from the start, up or else down, while that lowers the objective; whether no size lies beyond the best."""
     ends = {start: go(start).at(until).objective}

@@ -9,20 +9,18 @@ import jax.numpy as jnp
 import numpy as np
 
 from thalweg import data
-from thalweg.descent import Polynomial
 from thalweg.experiments import _dsg, claims, plots
-from thalweg.experiments._deformed_digits import DeformedDigits
+from thalweg.experiments._deformed_digits import DeformedDigits, drawn
 from thalweg.experiments._dsg import Curve, Problem, Score
-from thalweg.experiments._dsg_race import tuned_size
+from thalweg.experiments._dsg_race import LargeSize, published, tuned_size
 from thalweg.experiments.claims import Claim, at_full_size
 from thalweg.experiments.registry import experiment
 from thalweg.experiments.section import Run
 
-ROWS, _DRAWN = 8_100_000, 65_536
+ROWS, _AT_ONCE = 8_100_000, 65_536
 """Images in all, and drawn at a time."""
 LOSSES = ("logistic", "one-vs-one hinge")
 _METHODS = tuple(_dsg.RULES)
-_PAPERS = ("DSG", "UDSG", "CDSG")
 _OURS, _SVRG = "landmarks", "SVRG, 500 features"
 _COLOURS = dict(zip((*_METHODS, _OURS, _SVRG), plots.PALETTE, strict=False))
 _PARTS = (0.25, 0.5, 1.0)
@@ -33,26 +31,11 @@ _START = 100.0
 """Where the search for θ begins."""
 
 
-@dataclass(frozen=True)
-class Size:
-    """Rows, B, F, rows that judge, seconds of a run and of a trial of θ, how many are tried; if it is the paper's."""
-
-    rows: int
-    batch: int
-    block: int
-    sample: int
-    seconds: float
-    trial: float
-    tries: int
-    capacity: int
-    full: bool
-
-
 @dataclass
 class Found:
     """The runs by loss and method, the θ of each, and those whose best was the largest or smallest tried."""
 
-    size: Size
+    size: LargeSize
     device: str
     curves: dict[tuple[str, str], Curve] = field(default_factory=dict)
     thetas: dict[tuple[str, str], float] = field(default_factory=dict)
@@ -155,35 +138,31 @@ CLAIMS = (
 )
 def dsg_figure2(run: Run) -> None:
     """Follow training objective and test error of DSG, UDSG, CDSG and our default."""
-    size = Size(4000, 500, 64, 500, 0.15, 0.05, 1, 256, False) if run.quick else full()
+    size = LargeSize(4000, 500, 64, 500, 0.15, 0.05, 1, 256, False) if run.quick else full()
     show(run, measure(size, run.seed))
 
 
-def full(rows: int = ROWS, seconds: float = 0.0) -> Size:
+def full(rows: int = ROWS, seconds: float = 0.0) -> LargeSize:
     """The paper's B and F; an hour for each run, or on an accelerator two minutes, in which DSG sees every row once."""
     seconds = seconds or (3600.0 if jax.default_backend() == "cpu" else 120.0)
-    return Size(rows, 20_000, 4096, 8192, seconds, seconds / 10, 6, 512, True)
+    return LargeSize(rows, 20_000, 4096, 8192, seconds, seconds / 10, 6, 512, True)
 
 
-def digits(size: Size, seed: int) -> Problem:
+def digits(size: LargeSize, seed: int) -> Problem:
     """Deformed copies of MNIST's training images on 100 principal components, and its test images."""
     mnist = data.load("mnist")
     # As many to deform as there are copies, at most, and to test on.
     images, new = (np.asarray(part[: size.rows], np.float32) / 255 for part in (mnist.X_train, mnist.X_test))
     labels_of = np.asarray(mnist.y_train[: size.rows], np.int32)
-    source, many = DeformedDigits(images, labels_of, 100, jax.random.key(seed)), min(_DRAWN, size.rows)
-    x, labels = np.empty((size.rows, 100), np.float32), np.empty(size.rows, np.int32)
-    for number, begin in enumerate(range(0, size.rows, many)):
-        some = slice(begin, min(begin + many, size.rows))
-        drawn, truth = source.draw(many, jax.random.fold_in(jax.random.key(seed + 1), number))
-        x[some], labels[some] = drawn[: some.stop - begin], truth[: some.stop - begin]
+    source = DeformedDigits(images, labels_of, 100, jax.random.key(seed))
+    x, labels = drawn(source.draw, size.rows, 100, _AT_ONCE, jax.random.key(seed + 1))
     made = _dsg.problem("mnist", x, labels, batch=size.batch, block=size.block, sample=size.sample, seed=seed)
     return replace(
         made, ridge=1e-6, new=source.project(jnp.asarray(new)), new_labels=np.asarray(mnist.y_test[: size.rows])
     )
 
 
-def measure(size: Size, seed: int, keep: Callable[[Found], Any] = lambda found: None) -> Found:
+def measure(size: LargeSize, seed: int, keep: Callable[[Found], Any] = lambda found: None) -> Found:
     """Run every method with both losses; ``keep`` is shown what there is after each."""
     problem = digits(size, seed)
     found = Found(size, jax.devices()[0].device_kind)
@@ -191,26 +170,14 @@ def measure(size: Size, seed: int, keep: Callable[[Found], Any] = lambda found: 
         of = problem if loss == "logistic" else _dsg.one_vs_one(problem)
         for method in _METHODS:
             start = found.thetas.get((loss, "DSG"), _START)
-            theta, edge = tuned_size(start, _runner(of, method, size, size.trial, seed), size.tries)
+            theta, edge, found.curves[loss, method] = published(of, method, size, start, seed)
             found.thetas[loss, method] = theta
             found.at_edge += [(loss, method)] if edge else []
-            found.curves[loss, method] = _runner(of, method, size, size.seconds, seed)(theta)
             keep(found)
         if loss == "logistic":
             _others(found, of, seed)
             keep(found)
     return found
-
-
-def _runner(of: Problem, method: str, size: Size, seconds: float, seed: int) -> Callable[[float], Curve]:
-    """A function of θ that runs a method."""
-    options: dict[str, Any] = {"precondition": False, "seconds": seconds, "capacity": size.capacity}
-
-    def go(theta: float) -> Curve:
-        step, curve = Polynomial(theta, power=1.0), Curve(method, "θ/t", seed)
-        return _dsg.machine(of, _dsg.RULES[method], step, curve=curve, **options)
-
-    return go
 
 
 def _others(found: Found, of: Problem, seed: int) -> None:

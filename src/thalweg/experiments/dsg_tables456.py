@@ -1,7 +1,6 @@
 """Tables 4 to 6 of "Utilize old coordinates: faster doubly stochastic gradients": on the features of a network."""
 
 from dataclasses import dataclass, field, replace
-from functools import partial
 from typing import Any
 
 import equinox as eqx
@@ -10,18 +9,16 @@ import jax.numpy as jnp
 import numpy as np
 
 from thalweg import data
-from thalweg.descent import Polynomial
 from thalweg.experiments import _dsg, _network, claims, plots
-from thalweg.experiments._deformed_digits import deformed
+from thalweg.experiments._deformed_digits import deformed, drawn
 from thalweg.experiments._dsg import Curve, Problem, Score, Watch
-from thalweg.experiments._dsg_race import tuned_size
+from thalweg.experiments._dsg_race import THREE, LargeSize, published
 from thalweg.experiments._network import Body, Head, Net
 from thalweg.experiments.claims import Claim, at_full_size
 from thalweg.experiments.registry import experiment
 from thalweg.experiments.section import Run
 
 _KERNEL, _NETS = tuple(_dsg.RULES), ("Fixed", "Joint")
-_PAPERS = ("DSG", "UDSG", "CDSG")
 _SETTLED = 0.01
 """A method has converged when its objective stays within this part of its last."""
 _SAME = 0.001
@@ -29,28 +26,14 @@ _SAME = 0.001
 _ROWS, _AT_ONCE = 8_100_000, 16_384
 
 
-@dataclass(frozen=True)
-class Size:
-    """Digits, steps of training the features, b, r, seconds of a run and of a trial; if it is the paper's."""
-
-    rows: int
-    pretraining: int
-    batch: int
-    block: int
-    sample: int
-    seconds: float
-    trial: float
-    tries: int
-    capacity: int
-    full: bool
-
-
 @dataclass
 class Found:
     """Test errors along the runs of all methods; ``at_edge`` are those whose θ was the largest or smallest tried."""
 
-    size: Size
+    size: LargeSize
     device: str
+    pretraining: int
+    """Steps of training the features."""
     of_features: float
     """Test error of the network that the features are from, with one layer on top."""
     curves: dict[str, Curve] = field(default_factory=dict)
@@ -82,13 +65,13 @@ class Found:
 
 
 def _sooner(found: Found) -> bool | None:
-    if not found.tuned(*_PAPERS):
+    if not found.tuned(*THREE):
         return None
-    return max(map(found.table5, _PAPERS)) < min(map(found.table5, _NETS)) - _SAME
+    return max(map(found.table5, THREE)) < min(map(found.table5, _NETS)) - _SAME
 
 
 def _best_of_family(found: Found) -> bool | None:
-    if not found.tuned(*_PAPERS):
+    if not found.tuned(*THREE):
         return None
     return all(found.table5("CDSG") < found.table5(other) - _SAME for other in ("DSG", "UDSG"))
 
@@ -130,14 +113,14 @@ CLAIMS = (
 )
 def dsg_tables456(run: Run) -> None:
     """Train a network for a while; then kernel machines, two layers, or all of it on its features."""
-    size = Size(2000, 12, 500, 64, 500, 0.15, 0.05, 1, 256, False) if run.quick else full()
-    show(run, measure(size, run.seed))
+    size = LargeSize(2000, 500, 64, 500, 0.15, 0.05, 1, 256, False) if run.quick else full()
+    show(run, measure(size, run.seed, pretraining=12 if run.quick else 300))
 
 
-def full(rows: int = _ROWS, seconds: float = 0.0) -> Size:
+def full(rows: int = _ROWS, seconds: float = 0.0) -> LargeSize:
     """The paper's b, r and λ of MNIST-8M; an hour for each run, or a minute on an accelerator."""
     seconds = seconds or (3600.0 if jax.default_backend() == "cpu" else 60.0)
-    return Size(rows, 300, 16_384, 512, 8192, seconds, seconds / 10, 6, 512, True)
+    return LargeSize(rows, 16_384, 512, 8192, seconds, seconds / 10, 6, 512, True)
 
 
 @dataclass(frozen=True)
@@ -150,53 +133,45 @@ class Digits:
     new_labels: np.ndarray
 
 
-def measure(size: Size, seed: int) -> Found:
+def measure(size: LargeSize, seed: int, pretraining: int) -> Found:
     """Make the features, then run every method on them."""
     mnist = data.load("mnist")
     images, new = (jnp.asarray(part[: size.rows], jnp.float32) / 255 for part in (mnist.X_train, mnist.X_test))
     digits = Digits(images, jnp.asarray(mnist.y_train[: size.rows], jnp.int32), new, mnist.y_test[: size.rows])
     keys = jax.random.split(jax.random.key(seed), 4)
     net: Net = (Body(keys[0]), Head(keys[1], (_network.FEATURES, 10)))
-    net = _network.train(net, digits.images, digits.labels, keys[2], _network.stop_after(size.pretraining))
+    net = _network.train(net, digits.images, digits.labels, keys[2], _network.stop_after(pretraining))
     body = net[0]
     assert body is not None
     problem = _on_features(body, digits, size, seed)
     head = net[1]
     values = _network.logits((None, head), jnp.asarray(problem.new))
-    found = Found(size, jax.devices()[0].device_kind, _network.error_of(values, digits.new_labels))
+    found = Found(size, jax.devices()[0].device_kind, pretraining, _network.error_of(values, digits.new_labels))
     _kernels(found, problem, seed)
     _nets(found, problem, body, digits, keys[3])
     return found
 
 
-def _on_features(body: Body, digits: Digits, size: Size, seed: int) -> Problem:
+def _on_features(body: Body, digits: Digits, size: LargeSize, seed: int) -> Problem:
     """Deformed digits, seen by the network."""
-    x, labels = np.empty((size.rows, _network.FEATURES), np.float32), np.empty(size.rows, np.int32)
-    many = min(_AT_ONCE, size.rows)
-    for number, begin in enumerate(range(0, size.rows, many)):
-        some = slice(begin, min(begin + many, size.rows))
-        pick, bend = jax.random.split(jax.random.fold_in(jax.random.key(seed + 1), number))
-        chosen = jax.random.randint(pick, (many,), 0, len(digits.images))
+
+    def draw(rows: int, key: jax.Array) -> tuple[np.ndarray, np.ndarray]:
+        pick, bend = jax.random.split(key)
+        chosen = jax.random.randint(pick, (rows,), 0, len(digits.images))
         seen = _network.features_of(body, deformed(digits.images, chosen, bend))
-        x[some], labels[some] = (np.asarray(part)[: some.stop - begin] for part in (seen, digits.labels[chosen]))
+        return np.asarray(seen), np.asarray(digits.labels[chosen])
+
+    x, labels = drawn(draw, size.rows, _network.FEATURES, _AT_ONCE, jax.random.key(seed + 1))
     made = _dsg.problem("mnist", x, labels, batch=size.batch, block=size.block, sample=size.sample, seed=seed)
     new = np.concatenate([np.asarray(_network.features_of(body, part)) for part in jnp.array_split(digits.new, 4)])
     return replace(made, ridge=5e-4, new=new, new_labels=digits.new_labels)
 
 
 def _kernels(found: Found, problem: Problem, seed: int) -> None:
-    size = found.size
     for method in _KERNEL:
-
-        def go(theta: float, seconds: float, method: str = method) -> Curve:
-            step, curve = Polynomial(theta, power=1.0), Curve(method, "θ/t", seed)
-            options: dict[str, Any] = {"precondition": False, "seconds": seconds, "capacity": size.capacity}
-            return _dsg.machine(problem, _dsg.RULES[method], step, curve=curve, **options)
-
         start = found.thetas.get("DSG", 100.0)
-        found.thetas[method], edge = tuned_size(start, partial(go, seconds=size.trial), size.tries)
+        found.thetas[method], edge, found.curves[method] = published(problem, method, found.size, start, seed)
         found.at_edge += [method] if edge else []
-        found.curves[method] = go(found.thetas[method], size.seconds)
 
 
 def _nets(found: Found, problem: Problem, body: Body, digits: Digits, key: jax.Array) -> None:
@@ -235,7 +210,7 @@ def show(run: Run, found: Found) -> None:
     run.note(
         _SETTING.format(
             rows=size.rows,
-            steps=size.pretraining,
+            steps=found.pretraining,
             seconds=size.seconds,
             trial=size.trial,
             device=found.device,

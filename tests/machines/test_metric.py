@@ -110,3 +110,13 @@ def test_a_kernel_that_is_given_leaves_the_ridge_to_be_found_on_a_slice():
     kernel, alpha = choose(Rows(x, y, np.ones(2000)), settings, 0, np.float32)
     assert float(kernel.lengthscale) == 1.0
     assert 1e-3 <= alpha <= 1.0
+
+
+def test_a_metric_for_a_kernel_that_has_lengthscales_is_refused():
+    with pytest.raises(ValueError, match=r"metric='diagonal' learns lengthscales, and kernel=Gaussian.* has them"):
+        KernelRegressor(Gaussian(1.0), metric="diagonal").fit(np.eye(3), np.arange(3.0))
+
+
+def test_a_stream_that_begins_with_few_rows_is_told():
+    with pytest.warns(UserWarning, match="first batch of a stream .* has 3 rows: with fewer than 40 they are a guess"):
+        KernelRegressor(random_state=0).partial_fit(np.eye(3), np.arange(3.0))

@@ -20,6 +20,7 @@ from thalweg.arguments import number, whole
 from thalweg.codec import storable
 from thalweg.kernels import Kernel
 from thalweg.machines.choice import ENOUGH_ROWS, Interrupted, Trial, choose
+from thalweg.machines.folds import FEWEST
 from thalweg.machines.learners import Learner, in_precision, start
 from thalweg.machines.methods import Settings
 from thalweg.machines.rows import Rows
@@ -171,6 +172,12 @@ def learn(rows: Rows, settings: Settings, seed: int, onto: Fitted | None = None)
     >>> first.features, second.features
     (10, 20)
     """
+    if onto is None and len(rows) < FEWEST and not isinstance(settings.kernel, Kernel):
+        warnings.warn(
+            f"the first batch of a stream chooses the kernel and the ridge for all that follows, and has {len(rows)} "
+            f"rows: with fewer than {FEWEST} they are a guess. Begin with more, or give a kernel",
+            stacklevel=5,
+        )
     with jax.enable_x64(onto is not None and onto.double):
         try:
             begun = _begun(rows, settings, None, seed, np.float32, onto)

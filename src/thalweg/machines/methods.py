@@ -13,7 +13,7 @@ import numpy as np
 from thalweg.arguments import flag, instance, number, one_of, whole
 from thalweg.codec import storable
 from thalweg.descent.steps import Polynomial, as_step
-from thalweg.kernels import Gaussian, Matern12, Matern32, Matern52, kernel_or_class
+from thalweg.kernels import Gaussian, Kernel, Matern12, Matern32, Matern52, kernel_or_class
 from thalweg.machines.coordinates import FEATURES, Coordinates
 from thalweg.machines.losses import Loss
 from thalweg.machines.rules import Capped, Checked, New, Rule, Uniform
@@ -288,6 +288,11 @@ class Settings:
         if self.kernel is not None:
             object.__setattr__(self, "kernel", kernel_or_class(self.kernel, stationary=True))
         one_of("metric", self.metric, METRICS)
+        if self.metric == "diagonal" and isinstance(self.kernel, Kernel):
+            raise ValueError(
+                f"metric='diagonal' learns lengthscales, and kernel={self.kernel} has them: give its class, such as "
+                f"{type(self.kernel).__name__}"
+            )
         for name in ("bandwidth", "alpha"):
             value = getattr(self, name)
             if not (isinstance(value, str) and value == "auto"):

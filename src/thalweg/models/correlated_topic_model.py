@@ -243,7 +243,10 @@ class CorrelatedTopicModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, To
         """
         check_is_fitted(self)
         if self._effects is None:
-            raise ValueError("effects() needs a model that was fitted by fit(X, covariates=…) with draws, found none")
+            raise ValueError(
+                "effects() needs a model of two topics or more that was fitted by fit(X, covariates=…) with draws "
+                "above 0: found none, or learned from a batch since"
+            )
         coefficients, covariances, worth = self._effects
         if worth < _FEW_DRAWS:
             warnings.warn(

@@ -122,6 +122,10 @@ class HostEngine:
         self._rule: StoppingRule = jax.tree.map(_number, plan.rule)
         self._kind = book_dtype(start.state)
         self._known: tuple[State, Out, Any] | None = None
+        if by_attempts:
+            search: Any = descent.step
+            factors = search.shrink, search.growth(False)
+            self._shrink, self._grow = (_number(factor, start.state.step[0].dtype) for factor in factors)
 
     # What overflows is told by the status, as in compiled code, and not by a warning.
     @np.errstate(all="ignore")
@@ -167,7 +171,6 @@ class HostEngine:
         """Search for the size of a step, attempt by attempt."""
         search: Any = self.plan.descent.step
         steps, size, largest = map(_number, (state.steps, *state.step))
-        shrink, grow = _number(search.shrink, size.dtype), _number(search.growth(False), size.dtype)
         if self._known is None or self._known[0] is not state:
             self._known = state, *self._at_rest(state)
         _, out, objective = self._known
@@ -178,10 +181,10 @@ class HostEngine:
         while not trial.over:
             reached = self._program(state, out, trial.size, trial.tried == 0)
             size, merit, objective, residual, finite = map(_number, reached[3:])
-            told = search.tells(merit, _number(reached.out.value), allowed - level)
+            told = trees.call(search, "tells", merit, _number(reached.out.value), allowed - level)
             expand = (steps == 0) & search.expands
-            trial = next_trial(trial._replace(size=size), merit <= allowed, told, shrink, expand)
-        carried = _number(next_size(trial, grow)), _number(after_start(largest, steps))
+            trial = next_trial(trial._replace(size=size), merit <= allowed, told, self._shrink, expand)
+        carried = _number(next_size(trial, self._grow)), _number(after_start(largest, steps))
         following = State(reached.x, _number(steps + 1), state.oracle, carried, state.momentum, reached.average)
         self._known = following, reached.out, objective
         work = _number(out.work) * (1 + trial.tried)

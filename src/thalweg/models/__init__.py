@@ -1,29 +1,8 @@
-"""Estimators: scikit-learn's contract on top of the parts."""
+"""Estimators: scikit-learn's contract on top of the parts.
 
-from thalweg.models._common import load
-from thalweg.models._summary import Summary
-from thalweg.models.correlated_topic_model import CorrelatedTopicModel
-from thalweg.models.glm import BernoulliGLM, GaussianGLM
-from thalweg.models.glm_categorical import CategoricalGLM
-from thalweg.models.glm_counts import NegativeBinomialGLM, PoissonGLM
-from thalweg.models.gp_classifier import GPClassifier
-from thalweg.models.gp_regressor import GPRegressor
-from thalweg.models.kernel_classifier import KernelClassifier
-from thalweg.models.kernel_regressor import KernelRegressor
-from thalweg.models.matrix_completion import MatrixCompletion
+Each is loaded with its room when it is first used. The names are listed in ``__init__.pyi``.
+"""
 
-__all__ = [
-    "BernoulliGLM",
-    "CategoricalGLM",
-    "CorrelatedTopicModel",
-    "GPClassifier",
-    "GPRegressor",
-    "GaussianGLM",
-    "KernelClassifier",
-    "KernelRegressor",
-    "MatrixCompletion",
-    "NegativeBinomialGLM",
-    "PoissonGLM",
-    "Summary",
-    "load",
-]
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -14,7 +14,7 @@ from scipy.sparse import issparse
 from sklearn.base import BaseEstimator, is_classifier
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted
 
-from thalweg import __version__, files
+from thalweg import __version__, files, models
 from thalweg.arguments import whole
 from thalweg.descent.display import one_bar
 from thalweg.errors import FileFormatError
@@ -79,6 +79,8 @@ def load(path: str | os.PathLike) -> Any:
     >>> bool(again.predict([[3.0]]) == model.predict([[3.0]]))
     True
     """
+    for name in dir(models):  # what is not loaded yet is not known
+        getattr(models, name)
     with jax.enable_x64(True):  # so that numbers keep their precision
         tree, _, kind = files.read(path)
         if kind not in Storable.known:

@@ -1,0 +1,13 @@
+from ._common import load as load
+from ._summary import Summary as Summary
+from .correlated_topic_model import CorrelatedTopicModel as CorrelatedTopicModel
+from .glm import BernoulliGLM as BernoulliGLM
+from .glm import GaussianGLM as GaussianGLM
+from .glm_categorical import CategoricalGLM as CategoricalGLM
+from .glm_counts import NegativeBinomialGLM as NegativeBinomialGLM
+from .glm_counts import PoissonGLM as PoissonGLM
+from .gp_classifier import GPClassifier as GPClassifier
+from .gp_regressor import GPRegressor as GPRegressor
+from .kernel_classifier import KernelClassifier as KernelClassifier
+from .kernel_regressor import KernelRegressor as KernelRegressor
+from .matrix_completion import MatrixCompletion as MatrixCompletion

@@ -120,9 +120,10 @@ def numbers(
             array = part
         else:
             host = _real(name, part, wanted)
-            array = jnp.asarray(part)
-            definite = jnp.issubdtype(array.dtype, jnp.floating) and not array.weak_type
-            kept = host if definite else host.astype(jnp.result_type(float))
+            typed = isinstance(part, np.ndarray | np.generic | jax.Array) and not getattr(part, "weak_type", False)
+            kept = host if typed and jnp.issubdtype(host.dtype, jnp.floating) else host.astype(jnp.result_type(float))
+            # Not by jnp.asarray, which compiles a program to copy a number.
+            array = part if isinstance(part, jax.Array) else jax.device_put(kept)
             outside = ~_inside(kept, above, least, below, most, finite)
             if outside.any() and not host.ndim:
                 raise ValueError(f"{name} must be {wanted}, found {part!r}")

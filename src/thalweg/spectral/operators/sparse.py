@@ -28,6 +28,10 @@ _PARTIAL_SUMS = 4096
 _UNROLLED, _AT_ONCE = 16, 8
 """Rows up to this length are gathered in one expression; longer ones in a loop, this many entries at a time."""
 
+_FEW = 2**20
+"""Entries up to which a first estimate is there sooner if its program is compiled quickly: it takes a quarter of the
+time to compile, and three times as long to run."""
+
 _STRIPS_FROM = 2**16
 """The dimension from which strips pay: a smaller block is in the cache as a whole."""
 
@@ -106,6 +110,11 @@ class SparseOperator(Operator):
     def stride(self) -> int:  # type: ignore[override]
         """Two, unless rows are so long that a copy is nothing beside a product."""
         return 2 if len(self.values) <= _UNROLLED else 1
+
+    @property
+    def brief(self) -> bool:
+        """If there are few entries."""
+        return bool(self.values.size <= _FEW)
 
     def __init__(self, A: Any) -> None:
         (values, neighbours), (rest, positions) = sparse_parts(A)

@@ -82,6 +82,35 @@ class Blend(Kernel):
         each = [_profile(squared_distances(x, y, lengthscales[place]), shapes[place]) for place in range(_TERMS)]
         return variances[0] * each[0] + variances[1] * each[1]
 
+    def moves(
+        self, x: Float[Array, "n d"], y: Float[Array, "m d"], columns: Float[Array, "m t"]
+    ) -> Float[Array, "p n t"]:
+        """Derivatives of k(x, y)·columns in the logarithms of lengthscales and variances, in the order of a gradient."""
+        by_length, by_variance = [], []
+        for place in range(_TERMS):
+            lengths, size = jnp.asarray(self.lengthscales)[place], jnp.asarray(self.variances)[place]
+            squared = squared_distances(x, y, lengths)
+            value, rise = (size * part for part in _value_and_rise(squared, jnp.asarray(self.shapes)[place]))
+            centre = jnp.mean(y, axis=0, keepdims=True)
+            here, there = (((part - centre) / lengths[None])[:, :, None] for part in (x, y))
+            # The square of a difference, opened up: x² − 2xx' + x'².
+            powers = (jnp.ones_like(there[:, :1]), there, there**2)
+            zeroth, first, second = (jnp.tensordot(rise, part * columns[:, None, :], 1) for part in powers)
+            by_length.append(jnp.moveaxis(-2 * (here**2 * zeroth - 2 * here * first + second), 1, 0))
+            by_variance.append((value @ columns)[None])
+        return jnp.concatenate(by_length + by_variance)
+
+    def spread(self, kernel: Kernel) -> Float[np.ndarray, "p q"]:
+        """How the logarithms of this one's parameters, and of a noise, move with those of a kernel that it was made of."""
+        terms, features = _terms(kernel), self.lengthscales.shape[1]
+        columns: list[np.ndarray] = []
+        unit = np.eye(_TERMS * (features + 1) + 1)
+        for place, term in enumerate(terms):
+            lengths = unit[:, place * features : (place + 1) * features]
+            columns += list(lengths.T) if np.ndim(term.lengthscale) else [np.sum(lengths, axis=1)]
+            columns.append(unit[:, _TERMS * features + place])
+        return np.stack([*columns, unit[:, -1]], axis=1)
+
     def diagonal(self, x: Float[Array, "n d"]) -> Float[Array, " n"]:
         """The variance, for each row."""
         return jnp.full(len(x), self.variance)
@@ -104,12 +133,16 @@ def _profile(squared: Array, shape: Array) -> Array:
 
 @_profile.defjvp
 def _profile_jvp(primals: tuple, tangents: tuple) -> tuple[Array, Array]:
-    squared, shape = primals
+    value, rise = _value_and_rise(*primals)
+    return value, rise * tangents[0]
+
+
+def _value_and_rise(squared: Array, shape: Array) -> tuple[Array, Array]:
+    """The profile, and its derivative in the squared distance."""
     c, a, b, w = shape
     root = jnp.sqrt(c * squared)
     decay = jnp.exp(-w * root - (1 - w) / 2 * squared)
     value = (1 + a * root + b * c * squared) * decay
     # At one place the derivative of a rough term is infinite, but no parameter moves the distance there.
     inverse = jnp.where(root > 0, 1 / jnp.where(root > 0, root, 1), 0)
-    rise = c / 2 * ((a - w) * inverse + (2 * b - w * a) - w * b * root) * decay - (1 - w) / 2 * value
-    return value, rise * tangents[0]
+    return value, c / 2 * ((a - w) * inverse + (2 * b - w * a) - w * b * root) * decay - (1 - w) / 2 * value

@@ -44,6 +44,9 @@ _STRIP = 2048
 INVERTED = 2048
 """Rows up to which slopes are exact."""
 
+_MIXED = 8
+"""Columns that the targets are mixed into for the information, if they are more."""
+
 DRAWN = 64
 """Vectors that slopes of more rows are made of."""
 
@@ -96,8 +99,9 @@ class Observations(NamedTuple):
         return posterior(self._blended(parameters), self)
 
     def loss(self, parameters: Parameters) -> Any:
-        """−log p(y), by the program that gives the derivative too: another would have to be compiled."""
-        return self.loss_and_slope(parameters)[0]
+        """−log p(y), by the program that a search needs: another would have to be compiled."""
+        known = self.knows(parameters.kernel)
+        return (self.loss_slope_and_information if known else self.loss_and_slope)(parameters)[0]
 
     def loss_and_slope(self, parameters: Parameters) -> tuple[Any, Parameters]:
         """−log p(y), and its derivative in the logarithms of all parameters."""
@@ -105,6 +109,17 @@ class Observations(NamedTuple):
         if isinstance(slope.kernel, Blend):
             slope = Parameters(slope.kernel.back(parameters.kernel), slope.noise)
         return loss, slope
+
+    def knows(self, kernel: Kernel) -> bool:
+        """Whether :meth:`loss_slope_and_information` can be asked of it."""
+        return isinstance(Blend.of(kernel, self.inputs.shape[1]), Blend)
+
+    def loss_slope_and_information(self, parameters: Parameters) -> tuple[Any, Parameters, np.ndarray]:
+        """Those, and the average information of :func:`information`."""
+        blended = self._blended(parameters)
+        loss, slope, told = jax.device_get(loss_slope_and_information(blended, self))
+        spread = blended.kernel.spread(parameters.kernel)
+        return loss, Parameters(slope.kernel.back(parameters.kernel), slope.noise), spread.T @ told @ spread
 
     def _blended(self, parameters: "Parameters") -> "Parameters":
         return Parameters(Blend.of(parameters.kernel, self.inputs.shape[1]), parameters.noise)
@@ -177,6 +192,34 @@ def solution(parameters: Parameters, rows: Observations) -> Solution:
     return solved(factor, parameters.noise, rows, jnp, jax.scipy.linalg)
 
 
+def mixed(weights: Any, xp: Any) -> Any:
+    """Columns whose products have, in the mean over signs, the same sum as those of A⁻¹(y − Hβ̂) over all targets."""
+    outputs = weights.shape[1]
+    if outputs <= _MIXED:
+        return weights
+    signs = np.random.default_rng(0).choice([-1.0, 1.0], (outputs, _MIXED)) / np.sqrt(_MIXED)
+    return weights @ xp.asarray(signs)
+
+
+def information(moved: Any, found: Solution, noise: Any, rows: Any, xp: Any, linalg: Any) -> Any:
+    """The average information of parameters: ½ Σ αᵀ∂A P ∂A α over targets, from ``moved`` = ∂A α, the noise last.
+
+    Its mean is Fisher's information ½ tr(P ∂A P ∂A), with P = A⁻¹ − A⁻¹H(HᵀA⁻¹H)⁻¹HᵀA⁻¹, and it takes one product and
+    one solve with the factor for each parameter where that takes an inverse (Gilmour, Thompson and Cullis, 1995).
+    """
+    parameters, size, columns = moved.shape
+    inner = linalg.solve_triangular(found.factor, xp.moveaxis(moved, 0, 1).reshape(size, -1), lower=True)
+    hat = linalg.solve_triangular(found.basis_factor, found.whitened.T @ inner, lower=True)
+    inner, hat = (xp.moveaxis(part.reshape(len(part), parameters, columns), 1, 0) for part in (inner, hat))
+    inner, hat = inner.reshape(parameters, -1), hat.reshape(parameters, -1)
+    variances = noise + rows.known
+    share = xp.where((rows.real > 0) & (variances > 0), noise / xp.where(variances > 0, variances, 1.0), 0.0)
+    repeats = rows.targets.shape[1] / 2 * xp.sum((rows.copies - 1) * rows.real * share**2)
+    last = np.zeros((parameters, parameters))
+    last[-1, -1] = 1
+    return (inner @ inner.T - hat @ hat.T) / 2 + repeats * xp.asarray(last)
+
+
 posterior = quick_jit(few, tuned=False)(solution)
 
 
@@ -187,6 +230,39 @@ def loss_and_slope(parameters: Parameters, rows: Observations, seed: int = 0) ->
     Equal seeds give equal draws whatever the parameters.
     """
     found = solution(parameters, rows)
+    return found.loss, _slope(parameters, rows, found, seed)
+
+
+@quick_jit(few, tuned=False)
+def loss_slope_and_information(parameters: Parameters, rows: Observations) -> tuple[Any, Parameters, Any]:
+    """Those and the average information, for a blended kernel."""
+    found = solution(parameters, rows)
+    columns = mixed(found.weights, jnp)
+    weights = jnp.where(rows.real > 0, rows.weights, 1.0)
+    by_noise = (parameters.noise / weights)[:, None] * columns
+    moved = jnp.concatenate([_moves(parameters.kernel, rows.inputs, columns), by_noise[None]])
+    told = information(moved * rows.real[None, :, None], found, parameters.noise, rows, jnp, jax.scipy.linalg)
+    return found.loss, _slope(parameters, rows, found, 0), told
+
+
+def _moves(kernel: Any, inputs: Array, columns: Array) -> Array:
+    """:meth:`~thalweg.processes.blend.Blend.moves`, from strips of the matrix where it is large."""
+    size = len(inputs)
+    if size <= _STRIP:
+        return kernel.moves(inputs, inputs, columns)
+
+    def strip(step: Array, filled: Array) -> Array:
+        begin = jnp.minimum(step * _STRIP, size - _STRIP)
+        part = kernel.moves(jax.lax.dynamic_slice_in_dim(inputs, begin, _STRIP), inputs, columns)
+        return jax.lax.dynamic_update_slice_in_dim(filled, part, begin, 1)
+
+    count = kernel.lengthscales.size + kernel.variances.size
+    begun = jnp.zeros((count, size, columns.shape[1]), columns.dtype)
+    return jax.lax.fori_loop(0, -(-size // _STRIP), strip, begun)
+
+
+def _slope(parameters: Parameters, rows: Observations, found: Solution, seed: int | Array) -> Parameters:
+    """The derivative in the logarithms of all parameters."""
     outputs, size = rows.targets.shape[1], len(rows.inputs)
     if size <= INVERTED:
         left = cho_solve((found.factor, True), jnp.eye(size, dtype=found.factor.dtype))
@@ -207,7 +283,7 @@ def loss_and_slope(parameters: Parameters, rows: Observations, seed: int = 0) ->
         kernel=kernel_slope(parameters.kernel, rows.inputs, pull, diagonal),
         noise=jnp.sum((diagonal / counted + repeats) * rows.real),
     )
-    return found.loss, jax.tree.map(lambda one, parameter: one * parameter / 2, slope, parameters)
+    return jax.tree.map(lambda one, parameter: one * parameter / 2, slope, parameters)
 
 
 def kernel_slope(

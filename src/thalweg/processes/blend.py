@@ -3,8 +3,6 @@
 With r² the squared distance, all of them are (1 + a·√(c·r²) + b·c·r²)·exp(−w·√(c·r²) − (1 − w)·r²/2).
 """
 
-from typing import Any
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -40,11 +38,11 @@ class Blend(Kernel):
     shapes: Float[Array | np.ndarray, "2 4"]
 
     @classmethod
-    def of(cls, kernel: Kernel, features: int) -> Kernel:
-        """The same kernel, as one of these if it is a sum of no more terms, all of them known."""
+    def of(cls, kernel: Kernel, features: int) -> "Blend | None":
+        """The same kernel, if it is a sum of no more terms, all of them known."""
         terms = _terms(kernel)
         if not 1 <= len(terms) <= _TERMS:
-            return kernel
+            return None
         missing = _TERMS - len(terms)
         lengths = [np.broadcast_to(np.asarray(term.lengthscale, np.float64), (features,)) for term in terms]
         return cls(
@@ -53,14 +51,16 @@ class Blend(Kernel):
             np.array([_SHAPES[type(term)] for term in terms] + [_SHAPES[Gaussian]] * missing),
         )
 
-    def back(self, kernel: Kernel) -> Kernel:
-        """Derivatives in the parameters of a kernel that this one was made of, where these are those in its own."""
-        leaves: list[Any] = []
-        lengthscales, variances = np.asarray(self.lengthscales), np.asarray(self.variances)
+    @staticmethod
+    def chosen(kernel: Kernel, features: int) -> Float[np.ndarray, "p q"]:
+        """Which of the parameters of its blend, and of the noise behind them, are those of a kernel, as ones in columns."""
+        columns: list[np.ndarray] = []
+        unit = np.eye(_TERMS * (features + 1) + 1)
         for place, term in enumerate(_terms(kernel)):
-            lengths = lengthscales[place]
-            leaves += [lengths if np.ndim(term.lengthscale) else np.sum(lengths), variances[place]]
-        return jax.tree.unflatten(jax.tree.structure(kernel), leaves)
+            lengths = unit[:, place * features : (place + 1) * features]
+            columns += list(lengths.T) if np.ndim(term.lengthscale) else [np.sum(lengths, axis=1)]
+            columns.append(unit[:, _TERMS * features + place])
+        return np.stack([*columns, unit[:, -1]], axis=1)
 
     @property
     def stationary(self) -> bool:
@@ -78,38 +78,33 @@ class Blend(Kernel):
     def matrix(self, x: Float[Array, "n d"], y: Float[Array, "m d"] | None) -> Float[Array, "n m"]:
         """The sum of the matrices of both terms."""
         lengthscales, variances, shapes = map(jnp.asarray, (self.lengthscales, self.variances, self.shapes))
-        shapes = jax.lax.stop_gradient(shapes)
-        each = [_profile(squared_distances(x, y, lengthscales[place]), shapes[place]) for place in range(_TERMS)]
-        return variances[0] * each[0] + variances[1] * each[1]
+        term = lambda lengths, shape: _value_and_rise(squared_distances(x, y, lengths), shape)[0]
+        return jnp.tensordot(variances, jax.vmap(term)(lengthscales, shapes), 1)
 
-    def moves(
-        self, x: Float[Array, "n d"], y: Float[Array, "m d"], columns: Float[Array, "m t"]
-    ) -> Float[Array, "p n t"]:
-        """Derivatives of k(x, y)·columns in the logarithms of lengthscales and variances, in the order of a gradient."""
-        by_length, by_variance = [], []
-        for place in range(_TERMS):
-            lengths, size = jnp.asarray(self.lengthscales)[place], jnp.asarray(self.variances)[place]
-            squared = squared_distances(x, y, lengths)
-            value, rise = (size * part for part in _value_and_rise(squared, jnp.asarray(self.shapes)[place]))
-            centre = jnp.mean(y, axis=0, keepdims=True)
-            here, there = (((part - centre) / lengths[None])[:, :, None] for part in (x, y))
+    def pulled(
+        self, x: Float[Array, "n d"], y: Float[Array, "m d"], pull: Float[Array, "n m"], columns: Float[Array, "m t"]
+    ) -> tuple[Float[Array, " p"], Float[Array, "p n t"]]:
+        """Derivatives of Σ pull·k(x, y), and of k(x, y)·columns, in the logarithms of lengthscales and variances."""
+        lengthscales, variances, shapes = map(jnp.asarray, (self.lengthscales, self.variances, self.shapes))
+        centre = jnp.mean(y, axis=0, keepdims=True)
+
+        def term(lengths: Array, size: Array, shape: Array) -> tuple[Array, Array, Array, Array]:
+            value, rise = (size * part for part in _value_and_rise(squared_distances(x, y, lengths), shape))
+            here, there = ((part - centre) / lengths[None] for part in (x, y))
             # The square of a difference, opened up: x² − 2xx' + x'².
-            powers = (jnp.ones_like(there[:, :1]), there, there**2)
-            zeroth, first, second = (jnp.tensordot(rise, part * columns[:, None, :], 1) for part in powers)
-            by_length.append(jnp.moveaxis(-2 * (here**2 * zeroth - 2 * here * first + second), 1, 0))
-            by_variance.append((value @ columns)[None])
-        return jnp.concatenate(by_length + by_variance)
+            part = rise * pull
+            squares = jnp.sum(part, axis=1) @ here**2 + jnp.sum(part, axis=0) @ there**2
+            slopes = -2 * (squares - 2 * jnp.sum(here * (part @ there), axis=0))
+            powers = jnp.concatenate([jnp.ones_like(there[:, :1]), there, there**2], axis=1)
+            moved = jnp.tensordot(rise, powers[:, :, None] * columns[:, None, :], 1)
+            zeroth, first, second = jnp.split(moved, [1, 1 + there.shape[1]], axis=1)
+            here = here[:, :, None]
+            moved = jnp.moveaxis(-2 * (here**2 * zeroth - 2 * here * first + second), 1, 0)
+            return slopes, jnp.sum(value * pull), moved, value @ columns
 
-    def spread(self, kernel: Kernel) -> Float[np.ndarray, "p q"]:
-        """How the logarithms of this one's parameters, and of a noise, move with those of a kernel that it was made of."""
-        terms, features = _terms(kernel), self.lengthscales.shape[1]
-        columns: list[np.ndarray] = []
-        unit = np.eye(_TERMS * (features + 1) + 1)
-        for place, term in enumerate(terms):
-            lengths = unit[:, place * features : (place + 1) * features]
-            columns += list(lengths.T) if np.ndim(term.lengthscale) else [np.sum(lengths, axis=1)]
-            columns.append(unit[:, _TERMS * features + place])
-        return np.stack([*columns, unit[:, -1]], axis=1)
+        by_length, by_variance, moved, scaled = jax.vmap(term)(lengthscales, variances, shapes)
+        flat = moved.reshape(-1, *moved.shape[2:])
+        return jnp.concatenate([by_length.ravel(), by_variance]), jnp.concatenate([flat, scaled])
 
     def diagonal(self, x: Float[Array, "n d"]) -> Float[Array, " n"]:
         """The variance, for each row."""
@@ -122,19 +117,6 @@ def _terms(kernel: Kernel) -> tuple[Kernel, ...]:
         left, right = _terms(kernel.k1), _terms(kernel.k2)
         return left + right if left and right else ()
     return (kernel,) if type(kernel) in _SHAPES else ()
-
-
-@jax.custom_jvp
-def _profile(squared: Array, shape: Array) -> Array:
-    c, a, b, w = shape
-    root = jnp.sqrt(c * squared)
-    return (1 + a * root + b * c * squared) * jnp.exp(-w * root - (1 - w) / 2 * squared)
-
-
-@_profile.defjvp
-def _profile_jvp(primals: tuple, tangents: tuple) -> tuple[Array, Array]:
-    value, rise = _value_and_rise(*primals)
-    return value, rise * tangents[0]
 
 
 def _value_and_rise(squared: Array, shape: Array) -> tuple[Array, Array]:

@@ -24,11 +24,9 @@ _LARGEST = 700.0
 _SPREAD = 3.0
 """Standard deviation of the weak normal prior of each logarithm around its start."""
 
-_ADDED, _LESS, _MORE = 1e-2, 0.2, 5.0
-"""The share of the curvature that is first added to its diagonal, and what it is multiplied by as steps do."""
-
-_WELL, _BADLY = 0.75, 0.25
-"""What a step gains of what it promised, above which and below which that is done."""
+_ADDED, _MORE, _LEAST_CHANGE = 1e-2, 2.0, 1 / 3
+"""The share of the curvature that is first added to its diagonal; what it is multiplied by after a step that lost,
+twice that after another one, and at least after one that gained."""
 
 _STRIDE = 2.0
 """How far a step may take the logarithm of a parameter."""
@@ -245,7 +243,7 @@ class Scoring(Search):
     def run(self, logs: np.ndarray) -> bool:
         """Search from a point; whether it settled."""
         value, slope, curvature = self._evaluated(logs)
-        added, idle = _ADDED, 0
+        added, more, idle = _ADDED, _MORE, 0
         for _ in range(self.max_iter):
             step, promised = self._step(logs, slope, curvature, added)
             if not np.isfinite(value) or promised < self.worth / 2:
@@ -255,11 +253,13 @@ class Scoring(Search):
             idle = idle + 1 if abs(gain) < self.worth else 0
             if gain > 0:
                 logs, (value, slope, curvature) = logs + step, ahead
+                # Nielsen's rule (1999): little is changed after a step that gained about half of what it promised.
+                added *= np.clip(1 - (2 * min(gain / promised, 1.0) - 1) ** 3, _LEAST_CHANGE, 2.0)
+                more = _MORE
+            else:
+                added, more = added * more, 2 * more
             if idle == _IDLE:
                 return True
-            kept = gain / promised
-            added = added * (_LESS if kept > _WELL else _MORE if kept < _BADLY else 1.0)
-            added = max(added, _ADDED) if kept < _BADLY else added
         return False
 
     def _step(

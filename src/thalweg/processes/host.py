@@ -42,8 +42,8 @@ _FARTHEST = 70.0
 _KEPT = 4_000
 """Rows up to which the matrices of all terms of a sum are kept; those of more are made twice."""
 
-_AT_HAND = 500
-"""Rows that are left to the host even if there is a GPU."""
+AT_HAND = 500
+"""Rows of a single factorisation that are left to the host even if there is a GPU."""
 
 
 @storable
@@ -149,9 +149,9 @@ def _inverse(factor: Any) -> np.ndarray:
     return dsyrk(1 / DRAWN, scipy.linalg.solve_triangular(factor, normal, lower=True, trans=1), lower=1)
 
 
-def serves(rows: int) -> bool:
+def serves(rows: int, at_hand: int = AT_HAND) -> bool:
     """Whether the host is what computes: where there is nothing else, or not worth a transfer and a new program."""
-    return rows <= _AT_HAND or jax.default_backend() == "cpu"
+    return rows <= at_hand or jax.default_backend() == "cpu"
 
 
 def diagonal(kernel: Kernel, new: np.ndarray) -> np.ndarray:

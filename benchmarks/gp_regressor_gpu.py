@@ -153,6 +153,7 @@ def main() -> None:
     mine = {name: one for name, one in found["ours"].items() if "nlpd" in one}
     theirs = {name: one for name, one in found["gpytorch"].items() if "nlpd" in one}
     both = [name for name in options.sets if name in mine and name in theirs]
+    most = lambda found: max(found.values(), default=np.nan)
     total = lambda one, round_: one[f"{round_}_fit"] + one[f"{round_}_predict"]
     ratios = {name: total(mine[name], "warm") / (theirs[name]["fit"] + theirs[name]["predict"]) for name in both}
     behind = {name: mine[name]["nlpd"] - theirs[name]["nlpd"] for name in both}
@@ -164,13 +165,13 @@ def main() -> None:
     times = {"warm": [total(one, "warm") for one in mine.values()], "first - warm": list(first.values())}
     table({"set": list(mine), **columns, **times, **of_both})
     figure = {
-        "worst_nlpd_difference": max(behind.values()),
-        "worst_time_ratio": max(ratios.values()),
-        "most_compiling": max(first.values()),
+        "worst_nlpd_difference": most(behind),
+        "worst_time_ratio": most(ratios),
+        "most_compiling": most(first),
         "not_fitted_by_gpytorch": [name for name in mine if name not in theirs],
     }
-    holds = len(mine) == len(SETS) and max(behind.values()) <= 0 and max(ratios.values()) <= 0.5
-    holds = holds and max(first.values()) <= _COMPILING and max(late.values()) <= 1
+    holds = len(mine) == len(SETS) and most(behind) <= 0 and most(ratios) <= 0.5
+    holds = holds and most(first) <= _COMPILING and most(late) <= 1
     claim = (
         "no set has a higher NLPD than GPyTorch's best checkpoint, none takes more than half of its time, 5 s up to "
         "16,000 rows and 20 s beyond once compiled, and the first fit 10 s more"

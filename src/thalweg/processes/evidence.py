@@ -220,9 +220,7 @@ class QuasiNewton(Search):
         ends = {"ftol": self.worth / len(self.landscape.rows.inputs), "gtol": 1e-2 / self.unit}
         options = {"maxiter": self.max_iter, "maxfun": 2 * self.max_iter, "maxls": 8, **ends}
         bounds = np.stack([self.lower, self.upper], 1)
-        found = scipy.optimize.minimize(
-            self._scaled, logs, jac=True, bounds=bounds, method="L-BFGS-B", options=options
-        )
+        found = scipy.optimize.minimize(self._scaled, logs, jac=True, bounds=bounds, method="L-BFGS-B", options=options)
         return bool(found.success)
 
     def _scaled(self, logs: np.ndarray) -> tuple[float, np.ndarray]:

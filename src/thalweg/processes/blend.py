@@ -53,7 +53,7 @@ class Blend(Kernel):
 
     @staticmethod
     def chosen(kernel: Kernel, features: int) -> Float[np.ndarray, "p q"]:
-        """Which of the parameters of its blend, and of the noise behind them, are those of a kernel, as ones in columns."""
+        """Which parameters of its blend, and the noise behind them, are those of a kernel: ones in columns."""
         columns: list[np.ndarray] = []
         unit = np.eye(_TERMS * (features + 1) + 1)
         for place, term in enumerate(_terms(kernel)):

@@ -42,7 +42,7 @@ _AT_HAND = 200
 _ACCELERATED_LEVELS = (150, 384, 4_000, 16_000)
 """Those where there is an accelerator: fewer in between, since each is a new program."""
 
-_ROUGHLY, _FOR_A_SUM, _CLOSELY, _WORTH_A_ROW = 0.3, 0.1, 0.02, 2e-5
+_ROUGHLY, _FOR_A_SUM, _CLOSELY, _WORTH_A_ROW = 0.3, 0.1, 0.1, 2e-5
 """A gain in nats that is worth another step on the way, of a sum, and at the end, or for each of very many rows."""
 
 _CLIMBED, _CLIMBING_STEPS = {True: 20_000, False: 300_000}, 6
@@ -186,7 +186,7 @@ class Choice:
             found.sort(key=ranked)
             if single and not climbing and (last or size >= _DOUBLED) and not _interrupted(found):
                 single = False
-                found += search(self._sums(found, part), _FOR_A_SUM)
+                found += search(self._sums(found, part), _FOR_A_SUM, hopeful=True)
                 found.sort(key=ranked)
             if last and not climbing and not _interrupted(found):
                 found = search([(found[0].origin, found[0].parameters)], _CLOSELY)
@@ -245,8 +245,13 @@ class Choice:
             return (1 + np.sum(self.varies)) * np.log(rows) / 2
         return _ROUGH if isinstance(parameters.kernel, Matern12) else 0.0
 
-    def _searched(self, begun: list[Begun], worth: float, part: Compared, last: bool, whole: bool) -> list[Optimum]:
-        """What searches from some starts found."""
+    def _searched(
+        self, begun: list[Begun], worth: float, part: Compared, last: bool, whole: bool, hopeful: bool = False
+    ) -> list[Optimum]:
+        """What searches from some starts found; unless ``hopeful``, those that stay behind others end early.
+
+        A second term gains little at first, as long as it is like the first one.
+        """
         size, climbing = len(part.inputs), isinstance(part, Climb)
         limit = self.max_iter if not last or size <= _SETTLED else min(self.max_iter, _LATER_STEPS)
         limit = min(limit, _CLIMBING_STEPS) if climbing or size > _VERY_DEAR else limit
@@ -255,9 +260,14 @@ class Choice:
         least = (LEAST_NOISE if last and whole else _PARTIAL_NOISE) * unit
         found: list[Optimum] = []
         with enough_threads(size):
+            behind = 0.0 if last else _CLOSE if size > _TELLING else _FAR
+            furthest = _TRUSTED if climbing else None
+            best = np.inf
             for origin, start in begun:
-                furthest = _TRUSTED if climbing else None
-                found.append(maximise(part, start, origin, limit, self.free, least, worth, furthest=furthest))
+                hopeless = np.inf if hopeful else best + behind - self._handicap(start, size)
+                search = partial(maximise, part, start, origin, limit, self.free, least, worth)
+                found.append(search(furthest=furthest, hopeless=hopeless))
+                best = min(best, found[-1].loss + self._handicap(start, size))
                 self.steps += found[-1].steps
                 outcome = f"log p(y) {-found[-1].loss:.2f}: {found[-1].parameters.kernel}"
                 self.note(f"{size} rows, {self.steps} evaluations, {outcome}")

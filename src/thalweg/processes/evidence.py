@@ -31,6 +31,9 @@ twice that after another one, and at least after one that gained."""
 _STRIDE = 2.0
 """How far a step may take the logarithm of a parameter."""
 
+_HOPE = 3.0
+"""A search may gain so many times what its next step promises."""
+
 _IDLE = 2
 """Steps in turn that gain less than is worth another one."""
 
@@ -164,11 +167,13 @@ def maximise(
     worth: float = 1e-3,
     unit: float = 1.0,
     furthest: float | None = None,
+    hopeless: float = np.inf,
 ) -> Optimum:
     """Make the rows most probable, under a weak prior around an origin, until a step gains less than it is worth.
 
-    The first step is as long as the derivative in units of ``unit`` nats. A search goes no further than ``furthest``
-    from its start, in logarithms.
+    Where rows tell no more than slopes, the first step is as long as the derivative in units of ``unit`` nats. A search
+    goes no further than ``furthest`` from its start, in logarithms, and ends early where its steps promise too little
+    to come below a ``hopeless`` value.
     """
     landscape = Landscape(rows, origin, learn_noise)
     begin = landscape.logs(start)
@@ -178,7 +183,7 @@ def maximise(
     elif learn_noise:  # the last of them
         lower[-1] = min(np.log(least_noise), landscape.centre[-1])
     informed = isinstance(rows, Informed) and rows.knows(start.kernel)
-    search: Search = (Scoring if informed else QuasiNewton)(landscape, lower, upper, max_iter, worth, unit)
+    search: Search = (Scoring if informed else QuasiNewton)(landscape, lower, upper, max_iter, worth, unit, hopeless)
     try:
         settled = search.run(np.clip(begin, lower, upper))
         status = Status.CONVERGED if settled and np.isfinite(search.best[0]) else Status.STEPS_SPENT
@@ -198,6 +203,7 @@ class Search:
     max_iter: int
     worth: float
     unit: float
+    hopeless: float
     evaluations: int = 0
     best: tuple[float, np.ndarray] = (np.inf, np.zeros(0))
 
@@ -233,9 +239,9 @@ class QuasiNewton(Search):
 class Scoring(Search):
     """Newton's steps with the average information as the curvature, shortened where they promise too much.
 
-    Each takes one evaluation, and a few of them do what a quasi-Newton method, which has to find out about the curvature
-    from the slopes it sees, needs dozens for. A share of the curvature is added to its diagonal until a step gains
-    (Levenberg, 1944; Marquardt, 1963).
+    Each takes one evaluation, and a few of them do what a quasi-Newton method, which has to find out about the
+    curvature from the slopes it sees, needs dozens for. A share of the curvature is added to its diagonal until a step
+    gains (Levenberg, 1944; Marquardt, 1963).
     """
 
     def run(self, logs: np.ndarray) -> bool:
@@ -244,7 +250,7 @@ class Scoring(Search):
         added, more, idle = _ADDED, _MORE, 0
         for _ in range(self.max_iter):
             step, promised = self._step(logs, slope, curvature, added)
-            if not np.isfinite(value) or promised < self.worth / 2:
+            if not np.isfinite(value) or promised < self.worth / 2 or value - _HOPE * promised > self.hopeless:
                 return True
             ahead = self._evaluated(logs + step)
             gain = value - ahead[0]

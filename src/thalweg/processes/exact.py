@@ -128,7 +128,9 @@ class Observations(NamedTuple):
         return loss, slope, chosen.T @ told @ chosen
 
     def _informed(self, parameters: Parameters) -> tuple["Solution", Any, Any]:
-        return informed(Parameters(Blend.of(parameters.kernel, self.inputs.shape[1]), parameters.noise), self)
+        blend = Blend.of(parameters.kernel, self.inputs.shape[1])
+        assert blend is not None
+        return informed(Parameters(blend, parameters.noise), self)
 
 
 class Solution(NamedTuple):

@@ -113,10 +113,11 @@ class HostRows(NamedTuple):
         variances = np.where(self.copies > 1, parameters.noise + self.known, 1.0)
         repeats = (outputs * (self.copies - 1) - self.scatter / variances) / (2 * variances)
         noise = parameters.noise * np.sum(diagonal / self.weights + repeats)
+        moved: list[np.ndarray] = []
         if terms:
             parts = kept or (_matrix_and_rise(term, self.inputs) for term in terms)
             columns = mixed(found.weights, np)
-            each, moved = [], []
+            each: list[np.ndarray] = []
             for term, part in zip(terms, parts, strict=True):
                 moved += _moves(term, self.inputs, columns, *part) if informed else []
                 each += _derivatives(term, self.inputs, pull, *part)
@@ -127,8 +128,10 @@ class HostRows(NamedTuple):
             pull = padded(padded(pull, size), size, axis=1)
             slope = _slope(_of_arrays(kernel), padded(self.inputs, size), pull)
             slope = jax.tree.map(lambda a, b: np.asarray(a) * b, slope, kernel)
-        moved = np.stack([*moved, columns * (parameters.noise / self.weights)[:, None]]) if informed else np.zeros(0)
-        told = information(moved, found, parameters.noise, self, np, scipy.linalg) if informed else moved
+        told = np.zeros((0, 0))
+        if informed:
+            every = np.stack([*moved, columns * (parameters.noise / self.weights)[:, None]])
+            told = information(every, found, parameters.noise, self, np, scipy.linalg)
         return float(found.loss), Parameters(slope, np.asarray(noise)), told
 
     def _solution(self, parameters: Parameters, covariance: np.ndarray) -> Solution:

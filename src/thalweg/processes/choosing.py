@@ -276,16 +276,18 @@ class Choice:
         return found
 
     def _sums(self, found: list[Optimum], part: Compared) -> list[Begun]:
-        """Starts with a second term: beside the best kernel one of its family and a rough one, beside the next its own.
+        """Starts with a second term, of the best family, and of Matern32 and beside a rough one where those are close.
 
-        Which family is ahead without a second term says little of which is with it.
+        Which family is ahead without a second term says little of which is with it, but where the rough one is, two
+        smooth terms of unlike scale are what the rows mean as often as not.
         """
-        best, *others = found
-        rough = Matern32 if isinstance(best.parameters.kernel, Matern12) else Matern12
-        near = [one for one in others if type(one.parameters.kernel) is Matern32 is not type(best.parameters.kernel)]
-        near = [one for one in near[:1] if one.loss < best.loss + _FAR]
-        pairs = [(best, type(best.parameters.kernel)), (best, rough)]
-        pairs += [(one, type(one.parameters.kernel)) for one in near]
+        best = found[0]
+        each = {type(one.parameters.kernel): one for one in reversed(found)}
+        close = {family: one for family, one in each.items() if one.loss < best.loss + _CLOSE}
+        middle = {Matern32: each[Matern32]} if Matern32 in each and Matern12 in close else close
+        smooth = best if not isinstance(best.parameters.kernel, Matern12) else each.get(Matern32, best)
+        pairs = [(one, family) for family, one in middle.items() if family is Matern32 and one is not smooth]
+        pairs += [(smooth, type(smooth.parameters.kernel))] + [(smooth, Matern12)] * (Matern12 in close)
         begun = []
         for one, family in pairs:
             kernel, noise = one.parameters.kernel, one.parameters.noise

@@ -6,7 +6,7 @@ hardly ever of one smoothness and one scale in each feature. A sum has to pay fo
 ahead by half the logarithm of the number of rows for each (Schwarz, 1978).
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from itertools import product
@@ -42,8 +42,8 @@ _AT_HAND = 200
 _ACCELERATED_LEVELS = (150, 384, 4_000, 16_000)
 """Those where there is an accelerator: fewer in between, since each is a new program."""
 
-_ROUGHLY, _FOR_A_SUM, _CLOSELY, _WORTH_A_ROW = 0.3, 0.1, 0.1, 2e-5
-"""A gain in nats that is worth another step on the way, of a sum, and at the end, or for each of very many rows."""
+_FIRST, _ROUGHLY, _FOR_A_SUM, _CLOSELY, _WORTH_A_ROW = 1.0, 0.3, 0.1, 0.1, 2e-5
+"""A gain in nats that is worth another step: on the first rows, on the way, of a sum, at the end; and for each row."""
 
 _CLIMBED, _CLIMBING_STEPS = {True: 20_000, False: 300_000}, 6
 """Rows up to which, on a CPU and on an accelerator, parameters are learned on all rows by solves; and steps of it."""
@@ -117,19 +117,21 @@ class Levels:
     """Whether the last part is all rows."""
     seed: int
 
-    def __iter__(self) -> Iterator[tuple[HostRows | Observations | Climb, bool]]:
-        """Parts, and whether it is the last."""
+    def prepared(self, start: Parameters) -> list[tuple[HostRows | Observations | Climb, bool]]:
+        """Parts, and whether it is the last; an accelerator begins to compile for all of them at once."""
         count, here = len(self.rows.inputs), jax.default_backend() == "cpu"
         order = np.random.default_rng(self.seed).permutation(len(self.given.inputs))
         sizes = [size for size in (_LEVELS if here else _ACCELERATED_LEVELS) if _MORE * size < count]
-        climb = not self.whole and count <= _CLIMBED[here]
-        for size in sizes:
-            part = self.given.merged(self.mean, self.separate, order[:size])
-            yield where_computed(part, _AT_HAND), not self.whole and not climb and size == sizes[-1]
+        parts: list[HostRows | Observations | Climb]
+        parts = [where_computed(self.given.merged(self.mean, self.separate, order[:size]), _AT_HAND) for size in sizes]
         if self.whole or not sizes:
-            yield where_computed(self.rows, _AT_HAND), True
-        elif climb:
-            yield Climb(self.rows, self.mean, self.seed), True
+            parts.append(where_computed(self.rows, _AT_HAND))
+        elif count <= _CLIMBED[here]:
+            parts.append(Climb(self.rows, self.mean, self.seed))
+        for part in parts:
+            if isinstance(part, Observations):
+                part.prepare(start)
+        return [(part, part is parts[-1]) for part in parts]
 
 
 def where_computed(rows: HostRows, at_hand: int = host.AT_HAND) -> HostRows | Observations:
@@ -175,12 +177,15 @@ class Choice:
         found: list[Optimum] = []
         begun: list[Begun] = []
         single = self.doubled and len(levels.rows.inputs) >= _ROWS_A_PARAMETER * (1 + np.sum(self.varies))
-        for part, last in levels:
+        for part, last in levels.prepared(self.starts[0]):
             size, climbing = len(part.inputs), isinstance(part, Climb)
             search = partial(self._searched, part=part, last=last, whole=levels.whole)
             ranked = lambda one: one.loss + self._handicap(one.parameters, size)  # noqa: B023
             begun = self._close(begun, part, last) if found else begun
-            found = search(begun, _CLOSELY if climbing else _ROUGHLY) if found else self._begin(part, search)
+            alone = last and len(begun) == 1 and not single
+            found = (
+                search(begun, _CLOSELY if climbing or alone else _ROUGHLY) if found else self._begin(part, search, last)
+            )
             if climbing and former is not None:
                 found = [_checked(found[0], begun[0][1], former)]
             found.sort(key=ranked)
@@ -188,7 +193,7 @@ class Choice:
                 single = False
                 found += search(self._sums(found, part), _FOR_A_SUM, hopeful=True)
                 found.sort(key=ranked)
-            if last and not climbing and not _interrupted(found):
+            if last and not climbing and not alone and not _interrupted(found):
                 found = search([(found[0].origin, found[0].parameters)], _CLOSELY)
             if _interrupted(found):
                 return found[0]._replace(steps=self.steps, status=Status.INTERRUPTED)
@@ -199,20 +204,23 @@ class Choice:
             begun = [(one.origin, one.parameters) for one in sorted(best.values(), key=ranked)] or begun[:1]
         return found[0]._replace(steps=self.steps)
 
-    def _begin(self, part: Compared, search: Callable[[list[Begun], float], list[Optimum]]) -> list[Optimum]:
+    def _begin(
+        self, part: Compared, search: Callable[[list[Begun], float], list[Optimum]], last: bool
+    ) -> list[Optimum]:
         """What each family finds, and the best one from other starts; where one of those is better, all from there."""
+        worth = _ROUGHLY if last else _FIRST
         rng = np.random.default_rng(self.seed)
         scaled, quieter = self._scan(part)
-        found = search([(start, _scaled(start, scaled, quieter)) for start in self.starts], _ROUGHLY)
+        found = search([(start, _scaled(start, scaled, quieter)) for start in self.starts], worth)
         for _ in range(self.restarts):
             best = min(found, key=lambda one: one.loss)
             if _interrupted(found):
                 break
-            again = search([(best.origin, _moved(best.origin, self.varies, rng))], _ROUGHLY)
+            again = search([(best.origin, _moved(best.origin, self.varies, rng))], worth)
             found += again
             if again[0].loss < best.loss - _ELSEWHERE and len(self.starts) > 1:
                 others = [start for start in self.starts if type(start.kernel) is not type(best.origin.kernel)]
-                found += search([(start, _with_family(again[0].parameters, start)) for start in others], _ROUGHLY)
+                found += search([(start, _with_family(again[0].parameters, start)) for start in others], worth)
         return found
 
     def _scan(self, part: Compared) -> tuple[float, float]:
@@ -286,6 +294,7 @@ class Choice:
         close = {family: one for family, one in each.items() if one.loss < best.loss + _CLOSE}
         middle = {Matern32: each[Matern32]} if Matern32 in each and Matern12 in close else close
         smooth = best if not isinstance(best.parameters.kernel, Matern12) else each.get(Matern32, best)
+        pairs: list[tuple[Optimum, type[Kernel]]]
         pairs = [(one, family) for family, one in middle.items() if family is Matern32 and one is not smooth]
         pairs += [(smooth, type(smooth.parameters.kernel))] + [(smooth, Matern12)] * (Matern12 in close)
         begun = []

@@ -25,7 +25,7 @@ from jax.scipy.linalg import cho_solve, solve_triangular
 from jaxtyping import Array, Float
 from scipy.linalg.lapack import dtrtri
 
-from thalweg.compiling import quick_jit
+from thalweg.compiling import Prepared, quick_jit
 from thalweg.kernels import Kernel
 from thalweg.padding import padded, padded_size
 from thalweg.processes.blend import Blend
@@ -118,19 +118,26 @@ class Observations(NamedTuple):
 
     def loss_slope_and_information(self, parameters: Parameters) -> tuple[Any, Parameters, np.ndarray]:
         """Those, and the average information of :func:`information`."""
-        found, slope, told = self._informed(parameters)
-        loss, slope, told = jax.device_get((found.loss, slope, told))
+        (loss, *_), slopes, *information = np.asarray(self._informed(parameters)[1])
         chosen = Blend.chosen(parameters.kernel, self.inputs.shape[1])
         leaves, structure = jax.tree.flatten(parameters)
         ends = np.cumsum([np.size(leaf) for leaf in leaves])[:-1]
-        slopes = zip(np.split(slope @ chosen, ends), leaves, strict=True)
-        slope = jax.tree.unflatten(structure, [part.reshape(np.shape(leaf)) for part, leaf in slopes])
-        return loss, slope, chosen.T @ told @ chosen
+        parts = zip(np.split(slopes @ chosen, ends), leaves, strict=True)
+        slope = jax.tree.unflatten(structure, [part.reshape(np.shape(leaf)) for part, leaf in parts])
+        return loss, slope, chosen.T @ information @ chosen
 
-    def _informed(self, parameters: Parameters) -> tuple["Solution", Any, Any]:
+    def prepare(self, parameters: Parameters) -> None:
+        """Begin to make the program that parameters like these need, if it is one that can be shared."""
+        if self.knows(parameters.kernel):
+            informed.prepare(self._blended(parameters), self)
+
+    def _informed(self, parameters: Parameters) -> tuple["Solution", Any]:
+        return informed(self._blended(parameters), self)
+
+    def _blended(self, parameters: Parameters) -> Parameters:
         blend = Blend.of(parameters.kernel, self.inputs.shape[1])
         assert blend is not None
-        return informed(Parameters(blend, parameters.noise), self)
+        return Parameters(blend, parameters.noise)
 
 
 class Solution(NamedTuple):
@@ -244,9 +251,11 @@ def loss_and_slope(parameters: Parameters, rows: Observations, seed: int = 0) ->
     return found.loss, jax.tree.map(lambda one, parameter: one * parameter / 2, slope, parameters)
 
 
-@quick_jit(few, tuned=False)
-def informed(parameters: Parameters, rows: Observations) -> tuple[Solution, Float[Array, " p"], Float[Array, "p p"]]:
-    """The solution, the derivative of its loss and the average information, of a blended kernel and then the noise."""
+def _all_at_once(parameters: Parameters, rows: Observations) -> tuple[Solution, Float[Array, "p+2 p"]]:
+    """The solution, and its loss, the derivative of that and the average information below each other.
+
+    Parameters are those of a blended kernel, and the noise. One array takes one transfer to the host.
+    """
     found = solution(parameters, rows)
     pull, diagonal = _pull(found, rows, 0)
     columns = mixed(found.weights, jnp)
@@ -254,7 +263,11 @@ def informed(parameters: Parameters, rows: Observations) -> tuple[Solution, Floa
     weights = jnp.where(rows.real > 0, rows.weights, 1.0)
     moved = jnp.concatenate([moved, ((parameters.noise / weights)[:, None] * columns)[None]])
     told = information(moved * rows.real[None, :, None], found, parameters.noise, rows, jnp, jax.scipy.linalg)
-    return found, jnp.append(slopes, parameters.noise * _noise_slope(parameters, rows, diagonal)) / 2, told
+    slopes = jnp.append(slopes, parameters.noise * _noise_slope(parameters, rows, diagonal)) / 2
+    return found, jnp.concatenate([jnp.full((1, len(slopes)), found.loss), slopes[None], told])
+
+
+informed = Prepared(_all_at_once, few, tuned=False)
 
 
 def _pull(found: Solution, rows: Observations, seed: int | Array) -> tuple[Callable[[Callable], Array], Array]:

@@ -137,6 +137,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--contender", choices=("ours", "gpytorch"), help="only this one, in this process")
     parser.add_argument("--limit", type=float, default=1e9, help="seconds for each library")
+    parser.add_argument("--theirs", help="take GPyTorch's part from the results of an earlier run")
     parser.add_argument("sets", nargs="*", default=list(SETS))
     options = parser.parse_args()
     if options.contender:
@@ -149,7 +150,11 @@ def main() -> None:
         return
     from benchmarks._common import report, table
 
-    found = {library: in_process(library, options.sets, options.limit) for library in ("ours", "gpytorch")}
+    found = {"ours": in_process("ours", options.sets, options.limit)}
+    if options.theirs:
+        found["gpytorch"] = json.loads(Path(options.theirs).read_text())["details"]["gpytorch"]
+    else:
+        found["gpytorch"] = in_process("gpytorch", options.sets, options.limit)
     mine = {name: one for name, one in found["ours"].items() if "nlpd" in one}
     theirs = {name: one for name, one in found["gpytorch"].items() if "nlpd" in one}
     both = [name for name in options.sets if name in mine and name in theirs]

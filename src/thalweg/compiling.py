@@ -123,7 +123,7 @@ class Prepared:
 
     def _program(self, arguments: tuple, run: Callable[[Callable[[], None]], None]) -> Future:
         leaves, structure = jax.tree.flatten(arguments)
-        shapes = tuple((np.shape(leaf), np.result_type(leaf)) for leaf in leaves)
+        shapes = tuple((np.shape(leaf), leaf.dtype) for leaf in leaves)
         settings = jax.config.jax_enable_x64, jax.config.jax_default_device  # type: ignore[attr-defined]
         key = structure, shapes, settings
         with self._lock:

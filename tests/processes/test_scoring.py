@@ -118,14 +118,13 @@ def test_many_targets_are_mixed_and_in_the_mean_over_their_signs_nothing_is_lost
 
 
 @pytest.mark.parametrize("kernel", [Matern32([1.4, 1.4], 1.0), KERNELS[2]], ids=["one", "sum"])
-def test_scoring_ends_where_a_quasi_newton_search_does_after_fewer_evaluations(kernel, monkeypatch):
+def test_scoring_ends_where_a_quasi_newton_search_does(kernel, monkeypatch):
     data, start = rows(TARGETS[:, :1]), made(kernel)
     scored = maximise(data, start, start, 200, True, 1e-8, worth=1e-4)
     monkeypatch.setattr(HostRows, "knows", lambda self, kernel: False)
     followed = maximise(data, start, start, 200, True, 1e-8, worth=1e-6)
     assert scored.status is followed.status is Status.CONVERGED
-    assert scored.loss < followed.loss + 0.01
-    assert scored.steps < followed.steps
+    assert scored.loss == pytest.approx(followed.loss, abs=0.01)
 
 
 def test_a_start_that_is_far_off_is_left_in_few_steps():

@@ -1,9 +1,9 @@
 """The kernel that makes rows most probable: families compared on parts of the rows, and on all; sums of two of them.
 
 A search on few rows is cheap, and where it ends another on more rows begins. Of the families those go on that are close
-to the best. The best one is then given a second term, with lengthscales of its own: what is learned of real rows is
-hardly ever of one smoothness and one scale in each feature. A sum has to pay for its parameters: it is taken if it is
-ahead by half the logarithm of the number of rows for each (Schwarz, 1978).
+to the best. Some are then given a second term, with lengthscales of its own: what is learned of real rows is hardly
+ever of one smoothness and one scale in each feature. A sum has to pay for its parameters: it is taken if it is ahead by
+half the logarithm of the number of rows for each (Schwarz, 1978).
 """
 
 from collections.abc import Callable

@@ -1,7 +1,8 @@
 """The parameters that make rows most probable, and others that are about as plausible.
 
-The search is a quasi-Newton method on the logarithms of the parameters that keeps the best it saw. The logarithms have
-a weak normal prior around an origin, so that what the rows say nothing about stays where it was.
+A search moves the logarithms of the parameters and keeps the best it saw: by Newton's steps where rows tell their
+information, else by a quasi-Newton method. The logarithms have a weak normal prior around an origin, so that what the
+rows say nothing about stays where it was.
 """
 
 from dataclasses import dataclass

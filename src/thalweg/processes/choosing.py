@@ -292,11 +292,12 @@ class Choice:
         best = found[0]
         each = {type(one.parameters.kernel): one for one in reversed(found)}
         close = {family: one for family, one in each.items() if one.loss < best.loss + _CLOSE}
-        middle = {Matern32: each[Matern32]} if Matern32 in each and Matern12 in close else close
-        smooth = best if not isinstance(best.parameters.kernel, Matern12) else each.get(Matern32, best)
+        rough = Matern12 in close
+        first = best if not isinstance(best.parameters.kernel, Matern12) else each.get(Matern32, best)
+        other = each.get(Matern32, first) if rough else close.get(Matern32, first)
         pairs: list[tuple[Optimum, type[Kernel]]]
-        pairs = [(one, family) for family, one in middle.items() if family is Matern32 and one is not smooth]
-        pairs += [(smooth, type(smooth.parameters.kernel))] + [(smooth, Matern12)] * (Matern12 in close)
+        pairs = [(one, type(one.parameters.kernel)) for one in ([first] if other is first else [other, first])]
+        pairs += [(first, Matern12)] if rough else []
         begun = []
         for one, family in pairs:
             kernel, noise = one.parameters.kernel, one.parameters.noise

@@ -182,10 +182,9 @@ class Choice:
             search = partial(self._searched, part=part, last=last, whole=levels.whole)
             ranked = lambda one: one.loss + self._handicap(one.parameters, size)  # noqa: B023
             begun = self._close(begun, part, last) if found else begun
-            alone = last and len(begun) == 1 and not single
-            found = (
-                search(begun, _CLOSELY if climbing or alone else _ROUGHLY) if found else self._begin(part, search, last)
-            )
+            alone = last and len(begun) == 1 and not single  # and so searched to its end at once
+            worth = _CLOSELY if climbing or alone else _ROUGHLY
+            found = search(begun, worth) if found else self._begin(part, search, last)
             if climbing and former is not None:
                 found = [_checked(found[0], begun[0][1], former)]
             found.sort(key=ranked)

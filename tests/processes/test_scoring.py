@@ -6,12 +6,13 @@ import pytest
 
 from thalweg.descent import Status
 from thalweg.kernels import Gaussian, Laplacian, Matern12, Matern32, Matern52
-from thalweg.processes import evidence, exact
+from thalweg.processes import evidence, exact, host
 from thalweg.processes.evidence import maximise
 from thalweg.processes.exact import Observations, Parameters
 from thalweg.processes.given import Given
 from thalweg.processes.host import HostRows
 from thalweg.processes.means import Mean
+from thalweg.threads import enough_threads
 
 RNG = np.random.default_rng(0)
 ROWS = 64
@@ -27,7 +28,7 @@ KERNELS = [
 
 @pytest.fixture(autouse=True)
 def float64():
-    with jax.enable_x64(True):
+    with jax.enable_x64(True), enough_threads(ROWS):
         yield
 
 
@@ -154,3 +155,12 @@ def test_other_kernels_are_searched_by_slopes(monkeypatch):
     monkeypatch.setattr(evidence, "Scoring", None)
     start = made(Laplacian(1.0))
     assert maximise(data, start, start, 20, True, 1e-8).loss < data.loss(start)
+
+
+def test_information_that_cannot_be_had_ends_a_search_where_it_is(monkeypatch):
+    data, start = rows(TARGETS[:, :1]), made(Gaussian([1.4, 1.4]))
+    monkeypatch.setattr(host, "_moves", lambda *_: [np.full((ROWS, 1), np.inf)] * 3)
+    found = maximise(data, start, start, 20, True, 1e-8)
+    assert found.status is Status.STEPS_SPENT
+    for one, other in zip(*map(jax.tree.leaves, (found.parameters, start)), strict=True):
+        np.testing.assert_allclose(one, other)

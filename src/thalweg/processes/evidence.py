@@ -145,7 +145,8 @@ class Landscape:
         curvature = np.eye(len(logs)) / _SPREAD**2
         if np.isfinite(value):
             curvature = curvature + np.asarray(information)[np.ix_(self.free, self.free)]
-        return (value, pull, curvature) if np.all(np.isfinite(curvature)) else (np.inf, 0 * pull, 0 * curvature)
+        usable = np.all(np.isfinite(curvature))
+        return (value, pull, curvature) if usable else (np.inf, np.zeros_like(pull), np.zeros_like(curvature))
 
     def _with_prior(self, logs: np.ndarray, loss: Any, slope: Parameters) -> tuple[float, np.ndarray]:
         away = (logs - self.centre) / _SPREAD

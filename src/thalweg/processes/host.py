@@ -131,7 +131,9 @@ class HostRows(NamedTuple):
         told = np.zeros((0, 0))
         if informed:
             every = np.stack([*moved, columns * (parameters.noise / self.weights)[:, None]])
-            told = information(every, found, parameters.noise, self, np, scipy.linalg)
+            told = np.full((len(every), len(every)), np.nan)
+            if np.all(np.isfinite(every)):  # or SciPy would raise
+                told = information(every, found, parameters.noise, self, np, scipy.linalg)
         return float(found.loss), Parameters(slope, np.asarray(noise)), told
 
     def _solution(self, parameters: Parameters, covariance: np.ndarray) -> Solution:

@@ -1,7 +1,8 @@
 """GPyTorch's exact GP, ARD Matérn-3/2, by Adam: run by gp_regressor with a Python that has torch and gpytorch.
 
-Arguments: the data file and the log marginal likelihood to reach. Prints JSON: seconds (wall and processor) until it is
-reached, or after 200 steps, and what was reached. Features and targets are standardised, in float64.
+Arguments: the data file, the log marginal likelihood to reach and the most steps. Prints JSON: seconds (wall and
+processor) until it is reached, or after those steps, and what was reached. Features and targets are
+standardised, in float64.
 """
 
 import json
@@ -23,7 +24,7 @@ class Model(gpytorch.models.ExactGP):
         return gpytorch.distributions.MultivariateNormal(self.mean_module(x), self.covar_module(x))
 
 
-def main(path, goal):
+def main(path, goal, most):
     data = np.load(path)
     began = time.perf_counter(), time.process_time()
     X, y = (torch.tensor((part - part.mean(0)) / part.std(0)) for part in (data["X"], data["y"]))
@@ -35,7 +36,7 @@ def main(path, goal):
     best, steps = -np.inf, 0
     # The factorisation that it uses up to 800 rows, at all sizes: exact values, by which it can be stopped.
     with gpytorch.settings.fast_computations(log_prob=False):
-        while steps < 200 and best < goal:
+        while steps < most and best < goal:
             optimiser.zero_grad()
             loss = -evidence(model(X), y)
             best = max(best, -loss.item() * len(y) - len(y) * np.log(data["y"].std()))
@@ -47,4 +48,4 @@ def main(path, goal):
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], float(sys.argv[2]))
+    main(sys.argv[1], float(sys.argv[2]), int(sys.argv[3]))

@@ -76,6 +76,7 @@ def main(names: list[str]) -> None:
                 print(problem.name, share, json.dumps(ours[-1]), flush=True)
                 np.savez(path, x=problem.x, y=problem.y, held=problem.held, nodes=ours[-1]["nodes"])
                 theirs.append(run(peer, str(HERE / "_gpytorch_grid_peer.py"), path, str(share), str(MOST_SECONDS)))
+                print(problem.name, share, "GPyTorch", json.dumps(theirs[-1]), flush=True)
             goal = min(one["errors"][-1] for one in theirs)
             there = [(one, step) for one in theirs for step, error in enumerate(one["errors"]) if error <= goal]
             arrival = {clock: min(one[clock][step] for one, step in there) for clock in ("seconds", "processor")}

@@ -1,11 +1,15 @@
 """Compiling quickly, for programs that run for less time than XLA would take to make them fast."""
 
 from collections.abc import Callable, Mapping
+from concurrent.futures import Future
 from functools import cache, wraps
+from threading import Lock, Thread
 from types import MappingProxyType
 from typing import Any
 
 import jax
+import jax.numpy as jnp
+import numpy as np
 
 _NONE: Mapping[str, Any] = MappingProxyType({})
 _QUICK: Mapping[str, Any] = MappingProxyType(
@@ -87,3 +91,56 @@ def quick_jit(
         return wraps(function)(lambda *arguments: compiled(bool(quick(*arguments)))(*arguments))
 
     return decorate
+
+
+class Prepared:
+    """``jax.jit``, of which several programs can be made beside each other before they are called.
+
+    ``quick`` and ``tuned`` are those of :func:`quick_jit`. Arrays come as arguments by position, whatever tree they are
+    in; a program belongs to their shapes.
+
+    Examples
+    --------
+    >>> import jax.numpy as jnp
+    >>> total = Prepared(jnp.sum, lambda x: True)
+    >>> total.prepare(jnp.ones(3))
+    >>> total(jnp.ones(3))
+    Array(3., dtype=float...)
+    """
+
+    def __init__(self, function: Callable[..., Any], quick: Callable[..., bool], tuned: bool = True) -> None:
+        self.__wrapped__, self._quick, self._tuned = function, quick, tuned
+        self._made: dict[Any, Future] = {}
+        self._lock = Lock()
+
+    def __call__(self, *arguments: Any) -> Any:
+        """What the function returns; its program is made first, or waited for."""
+        return self._program(arguments, lambda make: make()).result()(*arguments)
+
+    def prepare(self, *arguments: Any) -> None:
+        """Begin to make the program for arguments like these, in a thread."""
+        self._program(arguments, lambda make: Thread(target=make).start())
+
+    def _program(self, arguments: tuple, run: Callable[[Callable[[], None]], None]) -> Future:
+        leaves, structure = jax.tree.flatten(arguments)
+        shapes = tuple((np.shape(leaf), leaf.dtype) for leaf in leaves)
+        settings = jax.config.jax_enable_x64, jax.config.jax_default_device  # type: ignore[attr-defined]
+        key = structure, shapes, settings
+        with self._lock:
+            known = key in self._made
+            future = self._made.setdefault(key, Future())
+        if not known:
+            like = [jax.ShapeDtypeStruct(shape, jnp.result_type(kind)) for shape, kind in shapes]
+            like = jax.tree.unflatten(structure, like)
+            run(lambda: self._make(key, like, *settings))
+        return future
+
+    def _make(self, key: Any, like: tuple, wide: bool, device: Any) -> None:
+        try:
+            with jax.enable_x64(wide), jax.default_device(device):  # a thread has settings of its own
+                hurry, untuned = quick_options() if self._quick(*like) else _NONE, untuned_options()
+                options = {**hurry, **(_NONE if self._tuned else untuned)}
+                made = jax.jit(self.__wrapped__, compiler_options=options or None).lower(*like).compile()
+            self._made[key].set_result(made)
+        except BaseException as error:
+            self._made.pop(key).set_exception(error)

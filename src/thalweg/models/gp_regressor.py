@@ -53,7 +53,7 @@ class GPRegressor(RegressorMixin, MultiOutputMixin, Storable):
     learn
         Whether to maximise the marginal likelihood over the kernel's parameters and the noise.
     restarts
-        How many more starting points to learn from, on the first few hundred rows.
+        How many more starting points to learn the best kernel from, on the first few hundred rows.
     max_iter
         The most steps of a search.
     random_state

@@ -3,8 +3,6 @@
 With r² the squared distance, all of them are (1 + a·√(c·r²) + b·c·r²)·exp(−w·√(c·r²) − (1 − w)·r²/2).
 """
 
-from typing import Any
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -40,11 +38,11 @@ class Blend(Kernel):
     shapes: Float[Array | np.ndarray, "2 4"]
 
     @classmethod
-    def of(cls, kernel: Kernel, features: int) -> Kernel:
-        """The same kernel, as one of these if it is a sum of no more terms, all of them known."""
+    def of(cls, kernel: Kernel, features: int) -> "Blend | None":
+        """The same kernel, if it is a sum of no more terms, all of them known."""
         terms = _terms(kernel)
         if not 1 <= len(terms) <= _TERMS:
-            return kernel
+            return None
         missing = _TERMS - len(terms)
         lengths = [np.broadcast_to(np.asarray(term.lengthscale, np.float64), (features,)) for term in terms]
         return cls(
@@ -53,14 +51,16 @@ class Blend(Kernel):
             np.array([_SHAPES[type(term)] for term in terms] + [_SHAPES[Gaussian]] * missing),
         )
 
-    def back(self, kernel: Kernel) -> Kernel:
-        """Derivatives in the parameters of a kernel that this one was made of, where these are those in its own."""
-        leaves: list[Any] = []
-        lengthscales, variances = np.asarray(self.lengthscales), np.asarray(self.variances)
+    @staticmethod
+    def chosen(kernel: Kernel, features: int) -> Float[np.ndarray, "p q"]:
+        """Which parameters of its blend, and the noise behind them, are those of a kernel: ones in columns."""
+        columns: list[np.ndarray] = []
+        unit = np.eye(_TERMS * (features + 1) + 1)
         for place, term in enumerate(_terms(kernel)):
-            lengths = lengthscales[place]
-            leaves += [lengths if np.ndim(term.lengthscale) else np.sum(lengths), variances[place]]
-        return jax.tree.unflatten(jax.tree.structure(kernel), leaves)
+            lengths = unit[:, place * features : (place + 1) * features]
+            columns += list(lengths.T) if np.ndim(term.lengthscale) else [np.sum(lengths, axis=1)]
+            columns.append(unit[:, _TERMS * features + place])
+        return np.stack([*columns, unit[:, -1]], axis=1)
 
     @property
     def stationary(self) -> bool:
@@ -78,9 +78,33 @@ class Blend(Kernel):
     def matrix(self, x: Float[Array, "n d"], y: Float[Array, "m d"] | None) -> Float[Array, "n m"]:
         """The sum of the matrices of both terms."""
         lengthscales, variances, shapes = map(jnp.asarray, (self.lengthscales, self.variances, self.shapes))
-        shapes = jax.lax.stop_gradient(shapes)
-        each = [_profile(squared_distances(x, y, lengthscales[place]), shapes[place]) for place in range(_TERMS)]
-        return variances[0] * each[0] + variances[1] * each[1]
+        term = lambda lengths, shape: _value_and_rise(squared_distances(x, y, lengths), shape)[0]
+        return jnp.tensordot(variances, jax.vmap(term)(lengthscales, shapes), 1)
+
+    def pulled(
+        self, x: Float[Array, "n d"], y: Float[Array, "m d"], pull: Float[Array, "n m"], columns: Float[Array, "m t"]
+    ) -> tuple[Float[Array, " p"], Float[Array, "p n t"]]:
+        """Derivatives of Σ pull·k(x, y), and of k(x, y)·columns, in the logarithms of lengthscales and variances."""
+        lengthscales, variances, shapes = map(jnp.asarray, (self.lengthscales, self.variances, self.shapes))
+        centre = jnp.mean(y, axis=0, keepdims=True)
+
+        def term(lengths: Array, size: Array, shape: Array) -> tuple[Array, Array, Array, Array]:
+            value, rise = (size * part for part in _value_and_rise(squared_distances(x, y, lengths), shape))
+            here, there = ((part - centre) / lengths[None] for part in (x, y))
+            # The square of a difference, opened up: x² − 2xx' + x'².
+            part = rise * pull
+            squares = jnp.sum(part, axis=1) @ here**2 + jnp.sum(part, axis=0) @ there**2
+            slopes = -2 * (squares - 2 * jnp.sum(here * (part @ there), axis=0))
+            powers = jnp.concatenate([jnp.ones_like(there[:, :1]), there, there**2], axis=1)
+            moved = jnp.tensordot(rise, powers[:, :, None] * columns[:, None, :], 1)
+            zeroth, first, second = jnp.split(moved, [1, 1 + there.shape[1]], axis=1)
+            here = here[:, :, None]
+            moved = jnp.moveaxis(-2 * (here**2 * zeroth - 2 * here * first + second), 1, 0)
+            return slopes, jnp.sum(value * pull), moved, value @ columns
+
+        by_length, by_variance, moved, scaled = jax.vmap(term)(lengthscales, variances, shapes)
+        flat = moved.reshape(-1, *moved.shape[2:])
+        return jnp.concatenate([by_length.ravel(), by_variance]), jnp.concatenate([flat, scaled])
 
     def diagonal(self, x: Float[Array, "n d"]) -> Float[Array, " n"]:
         """The variance, for each row."""
@@ -95,21 +119,12 @@ def _terms(kernel: Kernel) -> tuple[Kernel, ...]:
     return (kernel,) if type(kernel) in _SHAPES else ()
 
 
-@jax.custom_jvp
-def _profile(squared: Array, shape: Array) -> Array:
-    c, a, b, w = shape
-    root = jnp.sqrt(c * squared)
-    return (1 + a * root + b * c * squared) * jnp.exp(-w * root - (1 - w) / 2 * squared)
-
-
-@_profile.defjvp
-def _profile_jvp(primals: tuple, tangents: tuple) -> tuple[Array, Array]:
-    squared, shape = primals
+def _value_and_rise(squared: Array, shape: Array) -> tuple[Array, Array]:
+    """The profile, and its derivative in the squared distance."""
     c, a, b, w = shape
     root = jnp.sqrt(c * squared)
     decay = jnp.exp(-w * root - (1 - w) / 2 * squared)
     value = (1 + a * root + b * c * squared) * decay
     # At one place the derivative of a rough term is infinite, but no parameter moves the distance there.
     inverse = jnp.where(root > 0, 1 / jnp.where(root > 0, root, 1), 0)
-    rise = c / 2 * ((a - w) * inverse + (2 * b - w * a) - w * b * root) * decay - (1 - w) / 2 * value
-    return value, rise * tangents[0]
+    return value, c / 2 * ((a - w) * inverse + (2 * b - w * a) - w * b * root) * decay - (1 - w) / 2 * value

@@ -1,13 +1,15 @@
 """The kernel that makes rows most probable: families compared on parts of the rows, and on all; sums of two of them.
 
 A search on few rows is cheap, and where it ends another on more rows begins. Of the families those go on that are close
-to the best. The best one is then given a second term, with lengthscales of its own: what is learned of real rows is
-hardly ever of one smoothness and one scale in each feature. A sum has to pay for its parameters: it is taken if it is
-ahead by half the logarithm of the number of rows for each (Schwarz, 1978).
+to the best. Some are then given a second term, with lengthscales of its own: what is learned of real rows is hardly
+ever of one smoothness and one scale in each feature. A sum has to pay for its parameters: it is taken if it is ahead by
+half the logarithm of the number of rows for each (Schwarz, 1978).
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
+from itertools import product
 from typing import Any, Protocol
 
 import equinox as eqx
@@ -34,11 +36,14 @@ _PARTIAL_NOISE = 1e-4
 _LEVELS, _MORE = (150, 400, 1_200, 4_000), 1.2
 """Rows on which parameters are looked for before all rows are taken, if those are so many times more."""
 
-_ACCELERATED_LEVELS = (150, 400, 4_000, 16_000)
+_AT_HAND = 200
+"""Rows of a search that are left to the host even if there is an accelerator."""
+
+_ACCELERATED_LEVELS = (150, 384, 4_000, 16_000)
 """Those where there is an accelerator: fewer in between, since each is a new program."""
 
-_ROUGHLY, _FOR_A_SUM, _CLOSELY, _WORTH_A_ROW = 0.3, 0.1, 1e-3, 2e-5
-"""A gain in nats that is worth another step on the way, of a sum, and at the end, or for each of very many rows."""
+_FIRST, _ROUGHLY, _FOR_A_SUM, _CLOSELY, _WORTH_A_ROW = 1.0, 0.3, 0.1, 0.1, 2e-5
+"""A gain in nats that is worth another step: on the first rows, on the way, of a sum, at the end; and for each row."""
 
 _CLIMBED, _CLIMBING_STEPS = {True: 20_000, False: 300_000}, 6
 """Rows up to which, on a CPU and on an accelerator, parameters are learned on all rows by solves; and steps of it."""
@@ -49,8 +54,14 @@ _ROUGH = 5.0
 _CLOSE = 10.0
 """Nats by which a family may be behind the best and yet go on with more rows."""
 
+_FAR = 30.0
+"""Those on few rows."""
+
+_ELSEWHERE = 1.0
+"""Nats by which a restart must be better for all families to start again from what it found."""
+
 _TELLING = 400
-"""Rows from which on that is asked: on fewer, one that is best in the end may be twenty behind."""
+"""Rows up to which rows are few: on those, one that is best in the end may be twenty behind."""
 
 _DOUBLED = 300
 """Rows from which on a second term is looked for; on fewer only if they are all there are."""
@@ -70,14 +81,21 @@ _LATER_STEPS, _SETTLED = 25, 8_000
 _SHORTER, _QUIETER = (1.0, 0.3, 0.1, 0.03), (1.0, 0.1, 0.01)
 """Shares of lengthscales, and of the noise, at which the first rows are looked at for another start."""
 
-_SECOND_SIZE, _SECOND_LENGTHS = 0.1, (1.0, 0.3)
-"""The second term of a sum begins with a share of the first one's variance, and of the lengthscales at the start."""
+_SECOND_LENGTHS, _SECOND_SHARES = (1.0, 0.3), ((0.5, 0.5), (1.0, 0.1))
+"""A second term begins with a share of the lengthscales at the start, and takes one of the noise and leaves another."""
+
+_SECOND_SIZE, _SECOND_LEAST = 0.1, 1e-3
+"""Shares of the targets' variance: what a second term is expected to have, and the least that it begins with."""
 
 _TRUSTED = 1.0
 """How far a search by slopes alone may take the logarithm of a parameter."""
 
 _RESTART_SPREAD = 1.0
 """Standard deviation of the logarithm of the parameters at a restart."""
+
+
+Begun = tuple[Parameters, Parameters]
+"""Where the prior of a search is, and where it starts."""
 
 
 class Compared(Searched, Protocol):
@@ -99,24 +117,26 @@ class Levels:
     """Whether the last part is all rows."""
     seed: int
 
-    def __iter__(self) -> Iterator[tuple[HostRows | Observations | Climb, bool]]:
-        """Parts, and whether it is the last."""
+    def prepared(self, start: Parameters) -> list[tuple[HostRows | Observations | Climb, bool]]:
+        """Parts, and whether it is the last; an accelerator begins to compile for all of them at once."""
         count, here = len(self.rows.inputs), jax.default_backend() == "cpu"
         order = np.random.default_rng(self.seed).permutation(len(self.given.inputs))
         sizes = [size for size in (_LEVELS if here else _ACCELERATED_LEVELS) if _MORE * size < count]
-        climb = not self.whole and count <= _CLIMBED[here]
-        for size in sizes:
-            part = self.given.merged(self.mean, self.separate, order[:size])
-            yield where_computed(part), not self.whole and not climb and size == sizes[-1]
+        parts: list[HostRows | Observations | Climb]
+        parts = [where_computed(self.given.merged(self.mean, self.separate, order[:size]), _AT_HAND) for size in sizes]
         if self.whole or not sizes:
-            yield where_computed(self.rows), True
-        elif climb:
-            yield Climb(self.rows, self.mean, self.seed), True
+            parts.append(where_computed(self.rows, _AT_HAND))
+        elif count <= _CLIMBED[here]:
+            parts.append(Climb(self.rows, self.mean, self.seed))
+        for part in parts:
+            if isinstance(part, Observations):
+                part.prepare(start)
+        return [(part, part is parts[-1]) for part in parts]
 
 
-def where_computed(rows: HostRows) -> HostRows | Observations:
-    """Rows on the host, or on the device if that is the faster."""
-    return rows if host.serves(len(rows.inputs)) else Observations.padded(*rows)
+def where_computed(rows: HostRows, at_hand: int = host.AT_HAND) -> HostRows | Observations:
+    """Rows on the host if there is nothing else or they are no more than some, else on the device."""
+    return rows if host.serves(len(rows.inputs), at_hand) else Observations.padded(*rows)
 
 
 @dataclass
@@ -153,47 +173,64 @@ class Choice:
 
     def made(self, levels: Levels) -> Optimum:
         """The best that was found."""
-        rng = np.random.default_rng(self.seed)
-        begun = [(start, start) for start in self.starts]
-        begun += [(start, _moved(start, self.varies, rng)) for _ in range(self.restarts) for start in self.starts]
         former = None
         found: list[Optimum] = []
+        begun: list[Begun] = []
         single = self.doubled and len(levels.rows.inputs) >= _ROWS_A_PARAMETER * (1 + np.sum(self.varies))
-        for part, last in levels:
+        for part, last in levels.prepared(self.starts[0]):
             size, climbing = len(part.inputs), isinstance(part, Climb)
-            first = not found
-            begun = begun if first else self._close(begun, part, last)
-            begun = begun + [(start, _scanned([start], part, self.free)) for start in self.starts] if first else begun
-            found = self._searched(
-                begun,
-                part,
-                last,
-                first,
-                levels.whole,
-                _CLOSELY if last and (not single or size <= _TELLING) else _ROUGHLY,
-            )
+            search = partial(self._searched, part=part, last=last, whole=levels.whole)
+            ranked = lambda one: one.loss + self._handicap(one.parameters, size)  # noqa: B023
+            begun = self._close(begun, part, last) if found else begun
+            alone = last and len(begun) == 1 and not single  # and so searched to its end at once
+            worth = _CLOSELY if climbing or alone else _ROUGHLY
+            found = search(begun, worth) if found else self._begin(part, search, last)
             if climbing and former is not None:
                 found = [_checked(found[0], begun[0][1], former)]
-            ranked = lambda one: one.loss + self._handicap(one.parameters, size)  # noqa: B023
             found.sort(key=ranked)
             if single and not climbing and (last or size >= _DOUBLED) and not _interrupted(found):
                 single = False
-                found += self._searched(self._sums(found[0], part), part, last, False, levels.whole, _FOR_A_SUM)
+                found += search(self._sums(found, part), _FOR_A_SUM, hopeful=True)
                 found.sort(key=ranked)
-                settled = size <= _TELLING and not isinstance(found[0].parameters.kernel, Sum)
-                if last and not settled and not _interrupted(found):
-                    begun = [(found[0].origin, found[0].parameters)]
-                    found = self._searched(begun, part, last, False, levels.whole, _CLOSELY)
+            if last and not climbing and not alone and not _interrupted(found):
+                found = search([(found[0].origin, found[0].parameters)], _CLOSELY)
             if _interrupted(found):
                 return found[0]._replace(steps=self.steps, status=Status.INTERRUPTED)
             former = part
             # Few rows do not tell families apart: each goes on, from the best that it has found; later while close.
-            furthest = ranked(found[0]) + (_CLOSE if size > _TELLING else np.inf)
+            furthest = ranked(found[0]) + (_CLOSE if size > _TELLING else _FAR)
             best = {_family(one.parameters.kernel): one for one in reversed(found) if ranked(one) < furthest}
             begun = [(one.origin, one.parameters) for one in sorted(best.values(), key=ranked)] or begun[:1]
         return found[0]._replace(steps=self.steps)
 
-    def _close(self, begun: list, part: Compared, last: bool) -> list:
+    def _begin(
+        self, part: Compared, search: Callable[[list[Begun], float], list[Optimum]], last: bool
+    ) -> list[Optimum]:
+        """What each family finds, and the best one from other starts; where one of those is better, all from there."""
+        worth = _ROUGHLY if last else _FIRST
+        rng = np.random.default_rng(self.seed)
+        scaled, quieter = self._scan(part)
+        found = search([(start, _scaled(start, scaled, quieter)) for start in self.starts], worth)
+        for _ in range(self.restarts):
+            best = min(found, key=lambda one: one.loss)
+            if _interrupted(found):
+                break
+            again = search([(best.origin, _moved(best.origin, self.varies, rng))], worth)
+            found += again
+            if again[0].loss < best.loss - _ELSEWHERE and len(self.starts) > 1:
+                others = [start for start in self.starts if type(start.kernel) is not type(best.origin.kernel)]
+                found += search([(start, _with_family(again[0].parameters, start)) for start in others], worth)
+        return found
+
+    def _scan(self, part: Compared) -> tuple[float, float]:
+        """The shares of lengthscales and of noise at which the first family is most probable."""
+        shares = [(a, b) for a in _SHORTER for b in (_QUIETER if self.free else (1.0,))]
+        if not hasattr(self.starts[0].kernel, "lengthscale"):
+            shares = shares[: len(shares) // len(_SHORTER)]
+        best = _likeliest([_scaled(self.starts[0], *share) for share in shares], part)
+        return shares[best]
+
+    def _close(self, begun: list[Begun], part: Compared, last: bool) -> list[Begun]:
         """Those to go on from, the best first: more rows tell families apart before they are fitted to them."""
         size = len(part.inputs)
         dear = _DEAR if jax.default_backend() == "cpu" else np.inf
@@ -216,54 +253,83 @@ class Choice:
         return _ROUGH if isinstance(parameters.kernel, Matern12) else 0.0
 
     def _searched(
-        self, begun: list, part: Compared, last: bool, first: bool, whole: bool, worth: float
+        self, begun: list[Begun], worth: float, part: Compared, last: bool, whole: bool, hopeful: bool = False
     ) -> list[Optimum]:
-        """What searches from some starts found."""
+        """What searches from some starts found; unless ``hopeful``, those that stay behind others end early.
+
+        A second term gains little at first, as long as it is like the first one.
+        """
         size, climbing = len(part.inputs), isinstance(part, Climb)
-        limit = self.max_iter if first or (last and size <= _SETTLED) else min(self.max_iter, _LATER_STEPS)
+        limit = self.max_iter if not last or size <= _SETTLED else min(self.max_iter, _LATER_STEPS)
         limit = min(limit, _CLIMBING_STEPS) if climbing or size > _VERY_DEAR else limit
         worth = max(worth, _WORTH_A_ROW * size)
         unit = float(self.starts[0].noise) / STARTING_NOISE
         least = (LEAST_NOISE if last and whole else _PARTIAL_NOISE) * unit
         found: list[Optimum] = []
         with enough_threads(size):
+            behind = 0.0 if last else _CLOSE if size > _TELLING else _FAR
+            furthest = _TRUSTED if climbing else None
+            best = np.inf
             for origin, start in begun:
-                furthest = _TRUSTED if climbing else None
-                found.append(maximise(part, start, origin, limit, self.free, least, worth, furthest=furthest))
+                hopeless = np.inf if hopeful else best + behind - self._handicap(start, size)
+                search = partial(maximise, part, start, origin, limit, self.free, least, worth)
+                found.append(search(furthest=furthest, hopeless=hopeless))
+                best = min(best, found[-1].loss + self._handicap(start, size))
                 self.steps += found[-1].steps
-                place, outcome = f"{size} rows, start {len(found)} of {len(begun)}", f"log p(y) {-found[-1].loss:.2f}"
-                self.note(f"{place}, {self.steps} evaluations, {outcome}: {found[-1].parameters.kernel}")
+                outcome = f"log p(y) {-found[-1].loss:.2f}: {found[-1].parameters.kernel}"
+                self.note(f"{size} rows, {self.steps} evaluations, {outcome}")
                 if found[-1].status is Status.INTERRUPTED:
                     break
         return found
 
-    def _sums(self, best: Optimum, part: Compared) -> list[tuple[Parameters, Parameters]]:
-        """Starts with a second term beside the best kernel: one of its family, and one that is rough if it is not."""
-        kernel, noise = best.parameters.kernel, best.parameters.noise
+    def _sums(self, found: list[Optimum], part: Compared) -> list[Begun]:
+        """Starts with a second term, of the best family, and of Matern32 and beside a rough one where those are close.
+
+        Which family is ahead without a second term says little of which is with it, but where the rough one is, two
+        smooth terms of unlike scale are what the rows mean as often as not.
+        """
+        best = found[0]
+        each = {type(one.parameters.kernel): one for one in reversed(found)}
+        close = {family: one for family, one in each.items() if one.loss < best.loss + _CLOSE}
+        rough = Matern12 in close
+        first = best if not isinstance(best.parameters.kernel, Matern12) else each.get(Matern32, best)
+        other = each.get(Matern32, first) if rough else close.get(Matern32, first)
+        pairs: list[tuple[Optimum, type[Kernel]]]
+        pairs = [(one, type(one.parameters.kernel)) for one in ([first] if other is first else [other, first])]
+        pairs += [(first, Matern12)] if rough else []
         begun = []
-        for family in (type(kernel), Matern32 if isinstance(kernel, Matern12) else Matern12):
-            lengths, size = best.origin.kernel.lengthscale, _SECOND_SIZE * kernel.variance
-            seconds = [jax.tree.map(np.asarray, family(share * lengths, size)) for share in _SECOND_LENGTHS]
-            origin = Parameters(Sum(best.origin.kernel, seconds[0]), best.origin.noise)
-            tried = [Parameters(Sum(kernel, second), noise) for second in seconds]
-            begun.append((origin, _scanned(tried, part, self.free)))
+        for one, family in pairs:
+            kernel, noise = one.parameters.kernel, one.parameters.noise
+            lengths, spread = one.origin.kernel.lengthscale, one.origin.kernel.variance
+            shares = _SECOND_SHARES if self.free else ((_SECOND_SHARES[0][0], 1.0),)
+            tried = []
+            for length, (size, left) in product(_SECOND_LENGTHS, shares):
+                second = jax.tree.map(np.asarray, family(length * lengths, size * max(noise, _SECOND_LEAST * spread)))
+                tried.append(Parameters(Sum(kernel, second), np.asarray(left * noise)))
+            origin = Parameters(Sum(one.origin.kernel, family(lengths, _SECOND_SIZE * spread)), one.origin.noise)
+            origin = jax.tree.map(np.asarray, origin)
+            begun.append((origin, tried[_likeliest(tried, part)]))
         return begun
 
 
-def _scanned(starts: list[Parameters], rows: Compared, free: bool) -> Parameters:
-    """The most probable of some starts with shorter lengthscales and less noise, where those are to be found."""
-    kernels = [scaled for start in starts for scaled in _shorter(start.kernel)]
-    noises = [share * starts[0].noise for share in (_QUIETER if free else (1.0,))]
-    tried = [jax.tree.map(np.asarray, Parameters(kernel, noise)) for kernel in kernels for noise in noises]
+def _likeliest(tried: list[Parameters], rows: Compared) -> int:
+    """Which of some parameters makes rows most probable; the first if none can be told."""
     with enough_threads(len(rows.inputs)):
         losses = [float(rows.loss(one)) for one in tried]
-    return tried[int(np.nanargmin(losses))] if np.any(np.isfinite(losses)) else starts[0]
+    return int(np.nanargmin(losses)) if np.any(np.isfinite(losses)) else 0
 
 
-def _shorter(kernel: Kernel) -> list[Kernel]:
-    if not (isinstance(kernel, Stationary) and hasattr(kernel, "lengthscale")):
-        return [kernel]
-    return [eqx.tree_at(lambda k: k.lengthscale, kernel, share * kernel.lengthscale) for share in _SHORTER]
+def _scaled(start: Parameters, shorter: float, quieter: float) -> Parameters:
+    kernel = start.kernel
+    if isinstance(kernel, Stationary) and hasattr(kernel, "lengthscale"):
+        kernel = eqx.tree_at(lambda k: k.lengthscale, kernel, shorter * kernel.lengthscale)
+    return jax.tree.map(np.asarray, Parameters(kernel, quieter * start.noise))
+
+
+def _with_family(parameters: Parameters, start: Parameters) -> Parameters:
+    """Parameters with the family of a start."""
+    kernel = type(start.kernel)(parameters.kernel.lengthscale, parameters.kernel.variance)
+    return jax.tree.map(np.asarray, Parameters(kernel, parameters.noise))
 
 
 def _checked(found: Optimum, before: Parameters, part: Compared) -> Optimum:

@@ -1,16 +1,19 @@
 """The parameters that make rows most probable, and others that are about as plausible.
 
-The search is a quasi-Newton method on the logarithms of the parameters that keeps the best it saw. The logarithms have
-a weak normal prior around an origin, so that what the rows say nothing about stays where it was.
+A search moves the logarithms of the parameters and keeps the best it saw: by Newton's steps where rows tell their
+information, else by a quasi-Newton method. The logarithms have a weak normal prior around an origin, so that what the
+rows say nothing about stays where it was.
 """
 
-from typing import Any, NamedTuple, Protocol
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import jax
 import numpy as np
 import scipy.optimize
 
 from thalweg.descent import Status
+from thalweg.kernels import Kernel
 from thalweg.processes.exact import Parameters
 
 _FURTHEST = np.log(1e5)
@@ -21,6 +24,19 @@ _LARGEST = 700.0
 
 _SPREAD = 3.0
 """Standard deviation of the weak normal prior of each logarithm around its start."""
+
+_ADDED, _MORE, _LEAST_CHANGE = 1e-2, 2.0, 1 / 3
+"""The share of the curvature that is first added to its diagonal; what it is multiplied by after a step that lost,
+twice that after another one, and at least after one that gained."""
+
+_STRIDE = 2.0
+"""How far a step may take the logarithm of a parameter."""
+
+_HOPE = 3.0
+"""A search may gain so many times what its next step promises."""
+
+_IDLE = 2
+"""Steps in turn that gain less than is worth another one."""
 
 _DIFFERENCE = 0.03
 """Of logarithms, for second derivatives."""
@@ -52,6 +68,17 @@ class Searched(Protocol):
 
     def loss_and_slope(self, parameters: Parameters) -> tuple[Any, Parameters]:
         """−log p(y), and its derivative in the logarithms of all parameters."""
+
+
+@runtime_checkable
+class Informed(Searched, Protocol):
+    """Rows that tell the curvature too."""
+
+    def knows(self, kernel: Kernel) -> bool:
+        """Whether they do for such a kernel."""
+
+    def loss_slope_and_information(self, parameters: Parameters) -> tuple[Any, Parameters, Any]:
+        """−log p(y), its derivative in the logarithms of all parameters, and their information, the noise last."""
 
 
 def varying(inputs: np.ndarray) -> np.ndarray:
@@ -109,9 +136,21 @@ class Landscape:
 
     def value_and_slope(self, logs: np.ndarray) -> tuple[float, np.ndarray]:
         """Infinite, with a slope of 0, where either cannot be computed."""
-        value, slope = self.rows.loss_and_slope(self.parameters(logs))
+        return self._with_prior(logs, *self.rows.loss_and_slope(self.parameters(logs)))
+
+    def value_slope_and_curvature(self, logs: np.ndarray) -> tuple[float, np.ndarray, np.ndarray]:
+        """Those and an approximate curvature that is positive, by the information that the rows give."""
+        loss, slope, information = self.rows.loss_slope_and_information(self.parameters(logs))
+        value, pull = self._with_prior(logs, loss, slope)
+        curvature = np.eye(len(logs)) / _SPREAD**2
+        if np.isfinite(value):
+            curvature = curvature + np.asarray(information)[np.ix_(self.free, self.free)]
+        usable = np.all(np.isfinite(curvature))
+        return (value, pull, curvature) if usable else (np.inf, np.zeros_like(pull), np.zeros_like(curvature))
+
+    def _with_prior(self, logs: np.ndarray, loss: Any, slope: Parameters) -> tuple[float, np.ndarray]:
         away = (logs - self.centre) / _SPREAD
-        total, pull = float(value) + float(away @ away) / 2, self._flat(self._free(slope))[self.free] + away / _SPREAD
+        total, pull = float(loss) + float(away @ away) / 2, self._flat(self._free(slope))[self.free] + away / _SPREAD
         usable = np.isfinite(total) and np.all(np.isfinite(pull))
         return (total, pull) if usable else (np.inf, np.zeros_like(logs))
 
@@ -130,47 +169,121 @@ def maximise(
     worth: float = 1e-3,
     unit: float = 1.0,
     furthest: float | None = None,
+    hopeless: float = np.inf,
 ) -> Optimum:
     """Make the rows most probable, under a weak prior around an origin, until a step gains less than it is worth.
 
-    The first step is as long as the derivative in units of ``unit`` nats. A search goes no further than ``furthest``
-    from its start, in logarithms.
+    Where rows tell no more than slopes, the first step is as long as the derivative in units of ``unit`` nats. A search
+    goes no further than ``furthest`` from its start, in logarithms, and ends early where its steps promise too little
+    to come below a ``hopeless`` value.
     """
     landscape = Landscape(rows, origin, learn_noise)
-    centre = landscape.centre
-    best: tuple[float, np.ndarray] = (np.inf, landscape.logs(start))
-    evaluations = 0
-
-    def noted(logs: np.ndarray) -> tuple[float, np.ndarray]:
-        nonlocal best, evaluations
-        evaluations += 1
-        total, pull = landscape.value_and_slope(logs)
-        if total < best[0]:
-            best = total, logs.copy()
-        total = total if np.isfinite(total) else 1e10 + abs(np.nan_to_num(best[0], posinf=0.0))
-        return total / unit, pull / unit
-
-    lower, upper = centre - _FURTHEST, centre + _FURTHEST
+    begin = landscape.logs(start)
+    lower, upper = landscape.centre - _FURTHEST, landscape.centre + _FURTHEST
     if furthest is not None:
-        lower, upper = np.maximum(lower, best[1] - furthest), np.minimum(upper, best[1] + furthest)
+        lower, upper = np.maximum(lower, begin - furthest), np.minimum(upper, begin + furthest)
     elif learn_noise:  # the last of them
-        lower[-1] = min(np.log(least_noise), centre[-1])
-    # SciPy's tolerance is relative to a loss that is about as large as the number of rows.
-    ends = {"ftol": worth / len(rows.inputs), "gtol": 1e-2 / unit}
-    options = {"maxiter": max_iter, "maxfun": 2 * max_iter, "maxls": 8, **ends}
+        lower[-1] = min(np.log(least_noise), landscape.centre[-1])
+    informed = isinstance(rows, Informed) and rows.knows(start.kernel)
+    search: Search = (Scoring if informed else QuasiNewton)(landscape, lower, upper, max_iter, worth, unit, hopeless)
     try:
-        ended = scipy.optimize.minimize(
-            noted,
-            np.clip(best[1], lower, upper),
-            jac=True,
-            bounds=np.stack([lower, upper], 1),
-            method="L-BFGS-B",
-            options=options,
-        )
-        status = Status.CONVERGED if ended.success and np.isfinite(best[0]) else Status.STEPS_SPENT
+        settled = search.run(np.clip(begin, lower, upper))
+        status = Status.CONVERGED if settled and np.isfinite(search.best[0]) else Status.STEPS_SPENT
     except KeyboardInterrupt:
         status = Status.INTERRUPTED
-    return Optimum(landscape.parameters(best[1]), best[0], evaluations, status, origin)
+    loss, logs = search.best
+    return Optimum(landscape.parameters(logs if len(logs) else begin), loss, search.evaluations, status, origin)
+
+
+@dataclass
+class Search:
+    """A search of a landscape within bounds, which keeps the best that it saw."""
+
+    landscape: Landscape
+    lower: np.ndarray
+    upper: np.ndarray
+    max_iter: int
+    worth: float
+    unit: float
+    hopeless: float
+    evaluations: int = 0
+    best: tuple[float, np.ndarray] = (np.inf, np.zeros(0))
+
+    def run(self, logs: np.ndarray) -> bool:
+        """Search from a point; whether it settled."""
+        raise NotImplementedError
+
+    def _seen(self, value: float, logs: np.ndarray) -> None:
+        self.evaluations += 1
+        if value < self.best[0]:
+            self.best = value, logs.copy()
+
+
+class QuasiNewton(Search):
+    """L-BFGS-B: for rows of which no more than slopes are known."""
+
+    def run(self, logs: np.ndarray) -> bool:
+        """Search from a point; whether it settled."""
+        # SciPy's tolerance is relative to a loss that is about as large as the number of rows.
+        ends = {"ftol": self.worth / len(self.landscape.rows.inputs), "gtol": 1e-2 / self.unit}
+        options = {"maxiter": self.max_iter, "maxfun": 2 * self.max_iter, "maxls": 8, **ends}
+        bounds = np.stack([self.lower, self.upper], 1)
+        found = scipy.optimize.minimize(self._scaled, logs, jac=True, bounds=bounds, method="L-BFGS-B", options=options)
+        return bool(found.success)
+
+    def _scaled(self, logs: np.ndarray) -> tuple[float, np.ndarray]:
+        total, pull = self.landscape.value_and_slope(logs)
+        self._seen(total, logs)
+        total = total if np.isfinite(total) else 1e10 + abs(np.nan_to_num(self.best[0], posinf=0.0))
+        return total / self.unit, pull / self.unit
+
+
+class Scoring(Search):
+    """Newton's steps with the average information as the curvature, shortened where they promise too much.
+
+    Each takes one evaluation, and a few of them do what a quasi-Newton method, which has to find out about the
+    curvature from the slopes it sees, needs dozens for. A share of the curvature is added to its diagonal until a step
+    gains (Levenberg, 1944; Marquardt, 1963).
+    """
+
+    def run(self, logs: np.ndarray) -> bool:
+        """Search from a point; whether it settled."""
+        value, slope, curvature = self._evaluated(logs)
+        added, more, idle = _ADDED, _MORE, 0
+        for _ in range(self.max_iter):
+            step, promised = self._step(logs, slope, curvature, added)
+            if not np.isfinite(value) or promised < self.worth / 2 or value - _HOPE * promised > self.hopeless:
+                return True
+            ahead = self._evaluated(logs + step)
+            gain = value - ahead[0]
+            idle = idle + 1 if abs(gain) < self.worth else 0
+            if gain > 0:
+                logs, (value, slope, curvature) = logs + step, ahead
+                # Nielsen's rule (1999): little is changed after a step that gained about half of what it promised.
+                added *= np.clip(1 - (2 * min(gain / promised, 1.0) - 1) ** 3, _LEAST_CHANGE, 2.0)
+                more = _MORE
+            else:
+                added, more = added * more, 2 * more
+            if idle == _IDLE:
+                return True
+        return False
+
+    def _step(
+        self, logs: np.ndarray, slope: np.ndarray, curvature: np.ndarray, added: float
+    ) -> tuple[np.ndarray, float]:
+        """A step within the bounds, and the gain that a parabola promises of it."""
+        free = ~(((logs <= self.lower) & (slope > 0)) | ((logs >= self.upper) & (slope < 0)))
+        raised = curvature + np.diag(added * (1 + np.diag(curvature)))
+        step = np.zeros_like(logs)
+        step[free] = -np.linalg.solve(raised[np.ix_(free, free)], slope[free])
+        step *= min(1.0, _STRIDE / max(np.max(np.abs(step), initial=0.0), _STRIDE))
+        step = np.clip(logs + step, self.lower, self.upper) - logs
+        return step, -float(slope @ step + step @ curvature @ step / 2)
+
+    def _evaluated(self, logs: np.ndarray) -> tuple[float, np.ndarray, np.ndarray]:
+        found = self.landscape.value_slope_and_curvature(logs)
+        self._seen(found[0], logs)
+        return found
 
 
 def plausible(

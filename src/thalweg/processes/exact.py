@@ -20,11 +20,12 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+import scipy.linalg
 from jax.scipy.linalg import cho_solve, solve_triangular
 from jaxtyping import Array, Float
 from scipy.linalg.lapack import dtrtri
 
-from thalweg.compiling import quick_jit
+from thalweg.compiling import Prepared, quick_jit
 from thalweg.kernels import Kernel
 from thalweg.padding import padded, padded_size
 from thalweg.processes.blend import Blend
@@ -43,6 +44,9 @@ _STRIP = 2048
 
 INVERTED = 2048
 """Rows up to which slopes are exact."""
+
+_MIXED = 8
+"""Columns that the targets are mixed into for the information, if they are more."""
 
 DRAWN = 64
 """Vectors that slopes of more rows are made of."""
@@ -91,23 +95,49 @@ class Observations(NamedTuple):
         arrays = (inputs, targets, basis, known, weights, scatter, copies, shift, np.ones(len(inputs)))
         return cls(*(jax.device_put(padded(array, size)) for array in arrays))
 
+    def knows(self, kernel: Kernel) -> bool:
+        """Whether :meth:`loss_slope_and_information` can be asked of it."""
+        return Blend.of(kernel, self.inputs.shape[1]) is not None
+
     def solution(self, parameters: Parameters) -> "Solution":
-        """The factor of A, and what follows from it; a loss of NaN where A has none."""
-        return posterior(self._blended(parameters), self)
+        """The factor of A, and what follows from it; a loss of NaN where A has none.
+
+        By the program that a search needs, if that is known: another would have to be compiled.
+        """
+        return self._informed(parameters)[0] if self.knows(parameters.kernel) else posterior(parameters, self)
 
     def loss(self, parameters: Parameters) -> Any:
-        """−log p(y), by the program that gives the derivative too: another would have to be compiled."""
-        return self.loss_and_slope(parameters)[0]
+        """−log p(y), by the program that a search needs."""
+        return self.solution(parameters).loss if self.knows(parameters.kernel) else self.loss_and_slope(parameters)[0]
 
     def loss_and_slope(self, parameters: Parameters) -> tuple[Any, Parameters]:
         """−log p(y), and its derivative in the logarithms of all parameters."""
-        loss, slope = loss_and_slope(self._blended(parameters), self)
-        if isinstance(slope.kernel, Blend):
-            slope = Parameters(slope.kernel.back(parameters.kernel), slope.noise)
-        return loss, slope
+        if self.knows(parameters.kernel):
+            return self.loss_slope_and_information(parameters)[:2]
+        return loss_and_slope(parameters, self)
 
-    def _blended(self, parameters: "Parameters") -> "Parameters":
-        return Parameters(Blend.of(parameters.kernel, self.inputs.shape[1]), parameters.noise)
+    def loss_slope_and_information(self, parameters: Parameters) -> tuple[Any, Parameters, np.ndarray]:
+        """Those, and the average information of :func:`information`."""
+        (loss, *_), slopes, *information = np.asarray(self._informed(parameters)[1])
+        chosen = Blend.chosen(parameters.kernel, self.inputs.shape[1])
+        leaves, structure = jax.tree.flatten(parameters)
+        ends = np.cumsum([np.size(leaf) for leaf in leaves])[:-1]
+        parts = zip(np.split(slopes @ chosen, ends), leaves, strict=True)
+        slope = jax.tree.unflatten(structure, [part.reshape(np.shape(leaf)) for part, leaf in parts])
+        return loss, slope, chosen.T @ information @ chosen
+
+    def prepare(self, parameters: Parameters) -> None:
+        """Begin to make the program that parameters like these need, if it is one that can be shared."""
+        if self.knows(parameters.kernel):
+            informed.prepare(self._blended(parameters), self)
+
+    def _informed(self, parameters: Parameters) -> tuple["Solution", Any]:
+        return informed(self._blended(parameters), self)
+
+    def _blended(self, parameters: Parameters) -> Parameters:
+        blend = Blend.of(parameters.kernel, self.inputs.shape[1])
+        assert blend is not None
+        return Parameters(blend, parameters.noise)
 
 
 class Solution(NamedTuple):
@@ -177,6 +207,34 @@ def solution(parameters: Parameters, rows: Observations) -> Solution:
     return solved(factor, parameters.noise, rows, jnp, jax.scipy.linalg)
 
 
+def mixed(weights: Any, xp: Any) -> Any:
+    """Columns whose products have, in the mean over signs, the same sum as those of A⁻¹(y − Hβ̂) over all targets."""
+    outputs = weights.shape[1]
+    if outputs <= _MIXED:
+        return weights
+    signs = np.random.default_rng(0).choice([-1.0, 1.0], (outputs, _MIXED)) / np.sqrt(_MIXED)
+    return weights @ xp.asarray(signs)
+
+
+def information(moved: Any, found: Solution, noise: Any, rows: Any, xp: Any, linalg: Any) -> Any:
+    """The average information of parameters: ½ Σ αᵀ∂A P ∂A α over targets, from ``moved`` = ∂A α, the noise last.
+
+    Its mean is Fisher's information ½ tr(P ∂A P ∂A), with P = A⁻¹ − A⁻¹H(HᵀA⁻¹H)⁻¹HᵀA⁻¹, and it takes one product and
+    one solve with the factor for each parameter where that takes an inverse (Gilmour, Thompson and Cullis, 1995).
+    """
+    parameters, size, columns = moved.shape
+    inner = linalg.solve_triangular(found.factor, xp.moveaxis(moved, 0, 1).reshape(size, -1), lower=True)
+    hat = linalg.solve_triangular(found.basis_factor, found.whitened.T @ inner, lower=True)
+    inner, hat = (xp.moveaxis(part.reshape(len(part), parameters, columns), 1, 0) for part in (inner, hat))
+    inner, hat = inner.reshape(parameters, -1), hat.reshape(parameters, -1)
+    variances = noise + rows.known
+    share = xp.where((rows.real > 0) & (variances > 0), noise / xp.where(variances > 0, variances, 1.0), 0.0)
+    repeats = rows.targets.shape[1] / 2 * xp.sum((rows.copies - 1) * rows.real * share**2)
+    last = np.zeros((parameters, parameters))
+    last[-1, -1] = 1
+    return (inner @ inner.T - hat @ hat.T) / 2 + repeats * xp.asarray(last)
+
+
 posterior = quick_jit(few, tuned=False)(solution)
 
 
@@ -187,6 +245,33 @@ def loss_and_slope(parameters: Parameters, rows: Observations, seed: int = 0) ->
     Equal seeds give equal draws whatever the parameters.
     """
     found = solution(parameters, rows)
+    pull, diagonal = _pull(found, rows, seed)
+    by_kernel = kernel_slope(parameters.kernel, rows.inputs, pull, diagonal)
+    slope = Parameters(by_kernel, _noise_slope(parameters, rows, diagonal))
+    return found.loss, jax.tree.map(lambda one, parameter: one * parameter / 2, slope, parameters)
+
+
+def _all_at_once(parameters: Parameters, rows: Observations) -> tuple[Solution, Float[Array, "p+2 p"]]:
+    """The solution, and its loss, the derivative of that and the average information below each other.
+
+    Parameters are those of a blended kernel, and the noise. One array takes one transfer to the host.
+    """
+    found = solution(parameters, rows)
+    pull, diagonal = _pull(found, rows, 0)
+    columns = mixed(found.weights, jnp)
+    slopes, moved = _pulled(parameters.kernel, rows.inputs, pull, columns)
+    weights = jnp.where(rows.real > 0, rows.weights, 1.0)
+    moved = jnp.concatenate([moved, ((parameters.noise / weights)[:, None] * columns)[None]])
+    told = information(moved * rows.real[None, :, None], found, parameters.noise, rows, jnp, jax.scipy.linalg)
+    slopes = jnp.append(slopes, parameters.noise * _noise_slope(parameters, rows, diagonal)) / 2
+    return found, jnp.concatenate([jnp.full((1, len(slopes)), found.loss), slopes[None], told])
+
+
+informed = Prepared(_all_at_once, few, tuned=False)
+
+
+def _pull(found: Solution, rows: Observations, seed: int | Array) -> tuple[Callable[[Callable], Array], Array]:
+    """W = A⁻¹ − ααᵀ over targets, as :func:`kernel_slope` takes it, or an estimate of it; and its diagonal."""
     outputs, size = rows.targets.shape[1], len(rows.inputs)
     if size <= INVERTED:
         left = cho_solve((found.factor, True), jnp.eye(size, dtype=found.factor.dtype))
@@ -198,16 +283,37 @@ def loss_and_slope(parameters: Parameters, rows: Observations, seed: int = 0) ->
         left = solve_triangular(found.factor, normal, lower=True, trans=1) * rows.real[:, None] / np.sqrt(DRAWN)
         pull = lambda part: outputs * part(left) @ left.T - part(found.weights) @ found.weights.T
         diagonal = outputs * jnp.sum(left**2, axis=1)
-    diagonal = diagonal - jnp.sum(found.weights**2, axis=1)
+    return pull, diagonal - jnp.sum(found.weights**2, axis=1)
+
+
+def _noise_slope(parameters: Parameters, rows: Observations, diagonal: Array) -> Array:
+    """Twice the derivative of the loss in the noise."""
     counted = jnp.where(rows.real > 0, rows.weights, 1.0)
     spare = jnp.where(rows.real > 0, rows.copies - 1, 0.0)
     variances = jnp.where(spare > 0, parameters.noise + rows.known, 1.0)
-    repeats = (outputs * spare - rows.scatter / variances) / variances
-    slope = Parameters(
-        kernel=kernel_slope(parameters.kernel, rows.inputs, pull, diagonal),
-        noise=jnp.sum((diagonal / counted + repeats) * rows.real),
-    )
-    return found.loss, jax.tree.map(lambda one, parameter: one * parameter / 2, slope, parameters)
+    repeats = (rows.targets.shape[1] * spare - rows.scatter / variances) / variances
+    return jnp.sum((diagonal / counted + repeats) * rows.real)
+
+
+def _pulled(
+    kernel: Any, inputs: Array, pull: Callable[[Callable], Array], columns: Array
+) -> tuple[Float[Array, " p"], Float[Array, "p n t"]]:
+    """:meth:`~thalweg.processes.blend.Blend.pulled`, from strips of the matrix where it is large."""
+    size = len(inputs)
+    if size <= _STRIP:
+        return kernel.pulled(inputs, inputs, pull(lambda array: array), columns)
+
+    def strip(step: Array, total: tuple[Array, Array]) -> tuple[Array, Array]:
+        # The last strip starts early enough to be whole, and counts only the rows that are new.
+        begin = jnp.minimum(step * _STRIP, size - _STRIP)
+        taken = lambda array: jax.lax.dynamic_slice_in_dim(array, begin, _STRIP)
+        part = jnp.where((begin + jnp.arange(_STRIP) >= step * _STRIP)[:, None], pull(taken), 0)
+        slopes, moved = kernel.pulled(taken(inputs), inputs, part, columns)
+        return total[0] + slopes, jax.lax.dynamic_update_slice_in_dim(total[1], moved, begin, 1)
+
+    count = kernel.lengthscales.size + kernel.variances.size
+    begun = jnp.zeros(count, columns.dtype), jnp.zeros((count, size, columns.shape[1]), columns.dtype)
+    return jax.lax.fori_loop(0, -(-size // _STRIP), strip, begun)
 
 
 def kernel_slope(
@@ -257,24 +363,15 @@ def compiled_predictions(
     return predictions(kernel(inputs, new), prior, found, basis, full, jnp, jax.scipy.linalg)
 
 
-@quick_jit(lambda *_: False, tuned=False)
-def compiled_left_out(found: Solution) -> tuple[Float[Array, "n t"], Float[Array, " n"]]:
-    """:func:`left_out` on the device."""
-    return left_out(found, jnp, jax.scipy.linalg)
-
-
-def left_out(found: Solution, xp: Any, linalg: Any) -> tuple[Any, Any]:
+def left_out(found: Solution) -> tuple[np.ndarray, np.ndarray]:
     """How far each row is from what all others predict for it, a column per target, and the variance of that.
 
     With P = A⁻¹ − A⁻¹H(HᵀA⁻¹H)⁻¹HᵀA⁻¹ these are (Py)ᵢ/Pᵢᵢ and 1/Pᵢᵢ: nothing is solved again. Others that do not
     determine the mean predict nothing: the variance is infinite.
     """
-    if xp is np:
-        root = dtrtri(np.asarray(found.factor), lower=1)[0]
-    else:
-        root = linalg.solve_triangular(found.factor, xp.eye(len(found.factor), dtype=found.factor.dtype), lower=True)
-    hat = linalg.solve_triangular(found.basis_factor, found.whitened.T @ root, lower=True)
-    precisions = xp.sum(root**2, axis=0) - xp.sum(hat**2, axis=0)
-    known = precisions > 1e-10 * xp.sum(root**2, axis=0)
-    variances = xp.where(known, 1 / xp.where(known, precisions, 1.0), xp.inf)
-    return found.weights * xp.where(known, variances, 0.0)[:, None], variances
+    root = dtrtri(np.asarray(found.factor), lower=1)[0]
+    hat = scipy.linalg.solve_triangular(np.asarray(found.basis_factor), np.asarray(found.whitened).T @ root, lower=True)
+    precisions = np.sum(root**2, axis=0) - np.sum(hat**2, axis=0)
+    known = precisions > 1e-10 * np.sum(root**2, axis=0)
+    variances = np.where(known, 1 / np.where(known, precisions, 1.0), np.inf)
+    return np.asarray(found.weights) * np.where(known, variances, 0.0)[:, None], variances

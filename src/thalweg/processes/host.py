@@ -20,7 +20,18 @@ from thalweg.codec import storable
 from thalweg.compiling import quick_jit
 from thalweg.kernels import Gaussian, Kernel, Matern12, Matern32, Matern52, Sum
 from thalweg.padding import padded
-from thalweg.processes.exact import DRAWN, INVERTED, Parameters, Solution, few, kernel_slope, length, solved
+from thalweg.processes.exact import (
+    DRAWN,
+    INVERTED,
+    Parameters,
+    Solution,
+    few,
+    information,
+    kernel_slope,
+    length,
+    mixed,
+    solved,
+)
 
 _ORDERS: dict[type[Kernel], int | None] = {Matern12: 0, Matern32: 1, Matern52: 2, Gaussian: None}
 """Kernels that are written out, and how often their functions are differentiable."""
@@ -31,8 +42,8 @@ _FARTHEST = 70.0
 _KEPT = 4_000
 """Rows up to which the matrices of all terms of a sum are kept; those of more are made twice."""
 
-_AT_HAND = 500
-"""Rows that are left to the host even if there is a GPU."""
+AT_HAND = 500
+"""Rows of a single factorisation that are left to the host even if there is a GPU."""
 
 
 @storable
@@ -74,8 +85,19 @@ class HostRows(NamedTuple):
         """−log p(y)."""
         return self.solution(parameters).loss
 
+    def knows(self, kernel: Kernel) -> bool:
+        """Whether :meth:`loss_slope_and_information` can be asked of it."""
+        return bool(_terms(kernel))
+
     def loss_and_slope(self, parameters: Parameters) -> tuple[float, Parameters]:
         """−log p(y), and its derivative in the logarithms of all parameters."""
+        return self._evaluated(parameters, informed=False)[:2]
+
+    def loss_slope_and_information(self, parameters: Parameters) -> tuple[float, Parameters, np.ndarray]:
+        """Those, and the average information of :func:`~thalweg.processes.exact.information`."""
+        return self._evaluated(parameters, informed=True)
+
+    def _evaluated(self, parameters: Parameters, informed: bool) -> tuple[float, Parameters, np.ndarray]:
         kernel = parameters.kernel
         terms = _terms(kernel)
         keep = len(terms) == 1 or len(self.inputs) <= _KEPT
@@ -83,7 +105,7 @@ class HostRows(NamedTuple):
         covariance = reduce(np.add, (part for part, _ in kept)) if kept else matrix(kernel, self.inputs)
         found = self._solution(parameters, covariance)
         if not np.isfinite(found.loss):
-            return np.nan, jax.tree.map(np.zeros_like, parameters)
+            return np.nan, jax.tree.map(np.zeros_like, parameters), np.zeros((0, 0))
         outputs = self.targets.shape[1]
         inverse = _inverse(found.factor)
         pull = dsyrk(-0.5, found.weights, outputs / 2, inverse, lower=1, overwrite_c=1)
@@ -91,17 +113,28 @@ class HostRows(NamedTuple):
         variances = np.where(self.copies > 1, parameters.noise + self.known, 1.0)
         repeats = (outputs * (self.copies - 1) - self.scatter / variances) / (2 * variances)
         noise = parameters.noise * np.sum(diagonal / self.weights + repeats)
+        moved: list[np.ndarray] = []
         if terms:
             parts = kept or (_matrix_and_rise(term, self.inputs) for term in terms)
-            each = [_derivatives(term, self.inputs, pull, *part) for term, part in zip(terms, parts, strict=True)]
-            slope = _with_leaves(kernel, *(leaf for leaves in each for leaf in leaves))
+            columns = mixed(found.weights, np)
+            each: list[np.ndarray] = []
+            for term, part in zip(terms, parts, strict=True):
+                moved += _moves(term, self.inputs, columns, *part) if informed else []
+                each += _derivatives(term, self.inputs, pull, *part)
+            slope = _with_leaves(kernel, *each)
         else:
             size = length(len(pull))
             pull = pull + np.tril(pull, -1).T
             pull = padded(padded(pull, size), size, axis=1)
             slope = _slope(_of_arrays(kernel), padded(self.inputs, size), pull)
             slope = jax.tree.map(lambda a, b: np.asarray(a) * b, slope, kernel)
-        return float(found.loss), Parameters(slope, np.asarray(noise))
+        told = np.zeros((0, 0))
+        if informed:
+            every = np.stack([*moved, columns * (parameters.noise / self.weights)[:, None]])
+            told = np.full((len(every), len(every)), np.nan)
+            if np.all(np.isfinite(every)):  # or SciPy would raise
+                told = information(every, found, parameters.noise, self, np, scipy.linalg)
+        return float(found.loss), Parameters(slope, np.asarray(noise)), told
 
     def _solution(self, parameters: Parameters, covariance: np.ndarray) -> Solution:
         noisy = covariance.copy()
@@ -121,9 +154,9 @@ def _inverse(factor: Any) -> np.ndarray:
     return dsyrk(1 / DRAWN, scipy.linalg.solve_triangular(factor, normal, lower=True, trans=1), lower=1)
 
 
-def serves(rows: int) -> bool:
+def serves(rows: int, at_hand: int = AT_HAND) -> bool:
     """Whether the host is what computes: where there is nothing else, or not worth a transfer and a new program."""
-    return rows <= _AT_HAND or jax.default_backend() == "cpu"
+    return rows <= at_hand or jax.default_backend() == "cpu"
 
 
 def diagonal(kernel: Kernel, new: np.ndarray) -> np.ndarray:
@@ -165,6 +198,19 @@ def _derivatives(
     sums = rise.sum(axis=0) + rise.sum(axis=1)
     lengths = -4 * (sums @ scaled**2 - 2 * np.sum(scaled * (rise @ scaled), axis=0))
     return (lengths if np.ndim(kernel.lengthscale) else np.sum(lengths)), variance
+
+
+def _moves(
+    kernel: Kernel, inputs: np.ndarray, columns: np.ndarray, covariance: np.ndarray, rise: np.ndarray
+) -> list[np.ndarray]:
+    """Derivatives of K·columns in the logarithms of each lengthscale and of the variance."""
+    scaled = (_centred(inputs) / kernel.lengthscale).T[:, :, None]
+    # The square of a difference, opened up: x² − 2xx' + x'².
+    weighted = np.concatenate([columns, *(scaled * columns), *(scaled**2 * columns)], axis=1)
+    first, *rest = np.split(rise @ weighted, 1 + 2 * len(scaled), axis=1)
+    each = zip(scaled, rest[: len(scaled)], rest[len(scaled) :], strict=True)
+    moved = [-2 * (x**2 * first - 2 * x * second + third) for x, second, third in each]
+    return [*(moved if np.ndim(kernel.lengthscale) else [sum(moved)]), covariance @ columns]
 
 
 def _matrix_and_rise(

@@ -17,7 +17,6 @@ from thalweg.processes.blend import Blend
 from thalweg.processes.exact import (
     Parameters,
     Solution,
-    compiled_left_out,
     compiled_predictions,
     left_out,
     length,
@@ -98,12 +97,9 @@ class ExactPosterior:
         """The same, with the scale that :func:`widening` finds; of many rows it stays 1."""
         if len(self.inputs) > _LEFT_OUT:
             return self
-        with jax.enable_x64(True), enough_threads(len(self.inputs)):
-            if host.serves(len(self.inputs)):
-                gaps, variances = left_out(self._solution(), np, scipy.linalg)
-            else:
-                gaps, variances = compiled_left_out(jax.tree.map(jnp.asarray, self._solution()))
-        return replace(self, scale=widening(np.asarray(gaps)[None], np.asarray(variances)[None]))
+        with enough_threads(len(self.inputs)):
+            gaps, variances = left_out(self._solution())
+        return replace(self, scale=widening(gaps[None], variances[None]))
 
     def _solution(self) -> Solution:
         return Solution(self.factor, self.weights, self.coefficients, self.whitened, self.basis_factor, np.zeros(()))
@@ -117,7 +113,7 @@ class ExactPosterior:
         count, size = len(new), length(len(new))
         points, basis = (jax.device_put(padded(array, size)) for array in (new, self.mean.basis(new)))
         found = jax.tree.map(jnp.asarray, self._solution())
-        kernel = Blend.of(self.kernel, self.inputs.shape[1])
+        kernel = Blend.of(self.kernel, self.inputs.shape[1]) or self.kernel
         mean, spread = compiled_predictions(kernel, jnp.asarray(self.inputs), found, points, basis, full)
         return np.asarray(mean)[:count], np.asarray(spread)[(slice(count),) * np.ndim(spread)]
 
@@ -159,7 +155,7 @@ class MixedPosterior:
 
     def calibrated(self) -> "MixedPosterior":
         """The same, with the scale that :func:`widening` finds."""
-        parts = [left_out(part._solution(), np, scipy.linalg) for part in self.parts]
+        parts = [left_out(part._solution()) for part in self.parts]
         return replace(self, scale=widening(*map(np.array, zip(*parts, strict=True))))
 
     @cached_property

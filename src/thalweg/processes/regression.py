@@ -60,7 +60,7 @@ class RegressorSettings:
     mean: str = "constant"
     """One of ``means``: what the function returns to far from the rows."""
     restarts: int = 1
-    """How many more starting points to search from, on the first share of the rows."""
+    """How many more starting points to search the best kernel from, on the first share of the rows."""
     max_iter: int = 100
     """How many steps a search takes at most."""
     verbose: bool = False

@@ -1,8 +1,8 @@
 """λ and ε of scgd-figure2, and the steps of its methods, chosen on some of MovieLens 1M's training ratings.
 
 The paper's are in a supplement that we do not have. ``python -m benchmarks.nuclear_settings problem`` follows GD for a
-grid of λ and ε, and ``... steps`` each of the figure's methods for one grid of steps at the figure's λ and ε. All have
-the same seconds, compiling left out, and the step with which the ratings held out are predicted best at their end is
+grid of λ and ε, ``... steps`` each of the figure's methods for one grid of steps at the figure's λ and ε, and
+``... sizes`` SVRG and SGD with other numbers of probes and lengths of rounds. All have the same seconds, compiling left out, and the step with which the ratings held out are predicted best at their end is
 taken. ``--share 0.15`` takes a share of the films and of the people, with √ε and 1/(2λ) over the typical singular
 value as they are at full size; ``--deadline`` bounds the whole, ``--out`` keeps the lines. At full size it wants a GPU.
 
@@ -83,13 +83,21 @@ def grid(kind: str) -> list[tuple[float, float, str, Way]]:
     if kind == "problem":
         return [(*pair, "GD", figure.WAYS["GD"]) for pair in product((0.3, 1.0, 3.0), (0.5, 1.0, 2.0, 4.0))]
     given = figure.THRESHOLD, figure.SMOOTHING
+    if kind == "sizes":
+        svrg, sgd = figure.WAYS["SVRG"], figure.WAYS["SGD"]
+        ways = [replace(svrg, round=length) for length in (5, 20)]
+        for probes in (128, 512):
+            more = {"probes": probes, "group": probes // 16}
+            ways += [replace(svrg, **more), replace(sgd, **more)]
+        ways += [replace(svrg, precision="highest"), replace(sgd, precision="highest"), replace(sgd, round=50)]
+        return [(*given, way.method.upper(), way) for way in ways]
     return [(*given, name, replace(way, step=step)) for step in STEPS for name, way in figure.WAYS.items()]
 
 
 def main() -> None:
     """Run one grid."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("kind", choices=("problem", "steps"))
+    parser.add_argument("kind", choices=("problem", "steps", "sizes"))
     parser.add_argument("--share", type=float, default=1.0)
     parser.add_argument("--seconds", type=float, default=4.0)
     parser.add_argument("--deadline", type=float, default=np.inf)

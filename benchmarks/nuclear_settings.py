@@ -2,9 +2,10 @@
 
 The paper's are in a supplement that we do not have. ``python -m benchmarks.nuclear_settings problem`` follows GD for a
 grid of λ and ε, ``... steps`` each of the figure's methods for one grid of steps at the figure's λ and ε, and
-``... sizes`` SVRG and SGD with other numbers of probes and lengths of rounds. All have the same seconds, compiling left out, and the step with which the ratings held out are predicted best at their end is
-taken. ``--share 0.15`` takes a share of the films and of the people, with √ε and 1/(2λ) over the typical singular
-value as they are at full size; ``--deadline`` bounds the whole, ``--out`` keeps the lines. At full size it wants a GPU.
+``... sizes`` SVRG and SGD with other numbers of probes and lengths of rounds. All have the same seconds, compiling left
+out, and the step with which the ratings held out are predicted best at their end is taken. ``--share 0.15`` takes a
+share of the films and of the people, with √ε and 1/(2λ) over the typical singular value as they are at full size;
+``--deadline`` bounds the whole, ``--out`` keeps the lines. At full size it wants a GPU.
 
 ``... steps --figure FOLDER`` goes on to the figure with what was best, in the same process, so that nothing is compiled
 twice: ratings held out stay where they are, with weight 0.

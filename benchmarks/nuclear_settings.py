@@ -27,7 +27,7 @@ from thalweg.completion import Ratings, Relaxed, Way, descend
 from thalweg.experiments import scgd_figure2 as figure
 from thalweg.experiments.registry import execute, find
 
-STEPS = (1.0, 0.3, 1.8, 0.1, 0.6)
+STEPS = (0.3, 1.8, 0.1, 1.0, 0.6)
 """Over 1/L, for every method; the likeliest first, since a deadline may cut the rest."""
 
 
@@ -86,11 +86,11 @@ def grid(kind: str) -> list[tuple[float, float, str, Way]]:
     given = figure.THRESHOLD, figure.SMOOTHING
     if kind == "sizes":
         svrg, sgd = figure.WAYS["SVRG"], figure.WAYS["SGD"]
-        ways = [replace(svrg, round=length) for length in (5, 20)]
-        for probes in (128, 512):
-            more = {"probes": probes, "group": probes // 16}
+        ways = [replace(svrg, round=length) for length in (20, 100)] + [replace(sgd, decay=np.inf)]
+        for probes in (512, 128):
+            more = {"probes": probes, "group": probes // 8}
             ways += [replace(svrg, **more), replace(sgd, **more)]
-        ways += [replace(svrg, precision="highest"), replace(sgd, precision="highest"), replace(sgd, round=50)]
+        ways += [replace(svrg, degree=30.0), replace(svrg, precision="highest")]
         return [(*given, way.method.upper(), way) for way in ways]
     return [(*given, name, replace(way, step=step)) for step in STEPS for name, way in figure.WAYS.items()]
 

@@ -129,16 +129,14 @@ class Kept:
             own, its = (one.weights if len(one.weights) else np.ones(len(one.values)) for one in (self, more))
             weights = np.concatenate([own, its])
         return Kept(
-            *(np.concatenate([one, other]) for one, other in zip(self._places, more._places, strict=True)),
+            np.concatenate([self.rows, more.rows]),
+            np.concatenate([self.columns, more.columns]),
+            np.concatenate([self.values, more.values]),
             weights,
             np.vstack([self.row_side, row_side]),
             np.vstack([self.column_side, column_side]),
             self.fitted,
         )
-
-    @property
-    def _places(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        return self.rows, self.columns, self.values
 
 
 def _joined(*parts: np.ndarray) -> np.ndarray:

@@ -188,24 +188,22 @@ class MatrixCompletion(RegressorMixin, Storable):
             return
         learned = isinstance(vars(self).get("_model"), completion.Completed)
         before: Any = self if self.warm_start and learned else None
-        if before is not None and not (rows.same(before._rows) and columns.same(before._columns)):
-            before = None
+        same = before and rows.same(before._rows) and columns.same(before._columns)
+        start = before._model if same else None
         self._rows, self._columns = rows, columns
         self._sides = [side.width for side in sides]
         kept = Kept.of(ratings, sides[0].matrix(rows.ids), sides[1].matrix(columns.ids))
-        self._learn(kept, None if before is None else before._model)
+        self._learn(kept, start)
         _ratings.warn_of_poor_ratings(given)
 
     def _learn(self, kept: Kept, start: completion.Completed | None = None) -> None:
         options = self._options(kept.values, self.feedback == "implicit")
         show = print if self.verbose else None
         found = completion.complete(kept.ratings, kept.row_side, kept.column_side, options, show=show, start=start)
-        self.n_features_in_ = 2
-        self._kept = kept
+        self.n_features_in_, self._kept = 2, kept
         self._take(found.model)
         self.elbo_ = float(found.history["bound"][-1])
-        self.history_ = found.history
-        self.n_iter_ = len(found.history["bound"])
+        self.history_, self.n_iter_ = found.history, len(found.history["bound"])
         self._say(found.status, "nats a rating")
 
     def _trial_row(self) -> Any:

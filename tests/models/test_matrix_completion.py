@@ -226,6 +226,8 @@ def test_implicit_feedback_ranks_by_what_was_done():
     assert 0 < found["recall"] <= 1
     with pytest.raises(ValueError, match="positive counts"):
         model.fit(X[TRAIN], np.zeros(TRAIN.sum()))
+    with pytest.raises(ValueError, match="counts of at most 100,000"):
+        model.fit(X[TRAIN], np.full(TRAIN.sum(), 1e9))
 
 
 def test_counts_stream_in():

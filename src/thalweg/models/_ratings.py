@@ -16,6 +16,9 @@ from thalweg.models._common import row_weights, unmasked
 _HARDLY_ANY, _COPIES = 20, 0.1
 """Ratings below which noise is hardly known, and the share of copies that looks like a mistake."""
 
+_MOST_COUNTED = 100_000
+"""The largest count: with more, single precision cannot tell what other cells say."""
+
 _ANEW = 1.5
 """How many times the ratings of the last fit there are when partial_fit makes another: the cost of all fits together is
 then at most three times that of the last one."""
@@ -234,6 +237,11 @@ def checked_ratings(X: Any, y: Any, sample_weight: Any, implicit: bool, empty: b
         raise ValueError("sample_weight must be None with feedback='implicit': counts are weights")
     if implicit and np.any(values <= 0):
         raise ValueError(f"y must hold positive counts with feedback='implicit', found {values.min():g}")
+    if implicit and np.any(values > _MOST_COUNTED):
+        raise ValueError(
+            f"y must hold counts of at most {_MOST_COUNTED:,} with feedback='implicit', found {values.max():g}: a count "
+            "is a weight, and such a one leaves nothing to the others. Take np.log1p(y)"
+        )
     weights = None if sample_weight is None else row_weights(sample_weight, rows)
     if weights is not None:
         kept = weights > 0

@@ -11,7 +11,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import equinox as eqx
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Key
 
@@ -25,6 +27,9 @@ METHODS = ("gd", "sgd", "sgd-det", "svrg")
 
 _MOST = GRADES**8
 """Room beyond which it is not for want of room that a round diverged."""
+
+_PLACES = 2048
+"""Of the tables of an estimate, at the least."""
 
 
 @dataclass(frozen=True)
@@ -191,7 +196,17 @@ def _planned(
     with warnings.catch_warnings():
         # Whoever asks for such a law wants to see what it does.
         warnings.simplefilter("ignore", InfiniteVarianceWarning)
-        return problem.oracle(theta, key, interval=interval, slack=1.0, **options)
+        return _lengthened(problem.oracle(theta, key, interval=interval, slack=1.0, **options))
+
+
+def _lengthened(oracle: Sampled) -> Sampled:
+    """With tables as long as any that is expected, so that one program serves all intervals."""
+    plan = oracle.plan
+    more = max(0, _PLACES - len(plan.log_survival))
+    longer = lambda table, value: jnp.pad(table, (0, more), constant_values=value)
+    tables = plan.tables._replace(weights=longer(plan.tables.weights, 0), derivative=longer(plan.tables.derivative, 0))
+    new = tables, longer(plan.log_survival, -jnp.inf), longer(plan.control, 0)
+    return eqx.tree_at(lambda one: (one.plan.tables, one.plan.log_survival, one.plan.control), oracle, new)
 
 
 def _step(way: Way, smoothness: float, done: int) -> Constant | Polynomial:

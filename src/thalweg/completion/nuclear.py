@@ -50,8 +50,8 @@ _ROUNDING = 1e-5
 _TURNS = 8
 """Of the power method."""
 
-_LEADING_TURNS = 16
-"""Of the power method where its vector is wanted: an error of a tenth at a turn, at the least, is what ratings give."""
+_LEADING_TURNS = 8
+"""Of the power method where its vector is wanted: with ratings, an error falls to an eighth or less at a turn."""
 
 
 @jax.custom_jvp
@@ -81,12 +81,11 @@ def leading(theta: Float[Array, "d r"]) -> Float[Array, " d"]:
     [1.0, 0.0]
     """
     theta = jax.lax.stop_gradient(theta)
-
-    def turn(_: Any, vector: Array) -> Array:
+    vector = jnp.ones(len(theta), theta.dtype)
+    for _ in range(_LEADING_TURNS):  # written out: where it is asked for twice, the compiler then does it once
         image = _squared(theta, vector)
-        return image / jnp.maximum(jnp.linalg.norm(image), jnp.finfo(theta.dtype).tiny)
-
-    return jax.lax.fori_loop(0, _LEADING_TURNS, turn, jnp.ones(len(theta), theta.dtype))
+        vector = image / jnp.maximum(jnp.linalg.norm(image), jnp.finfo(theta.dtype).tiny)
+    return vector
 
 
 def _squared(theta: Array, vector: Array) -> Array:
@@ -281,7 +280,7 @@ def second(theta: Float[Array, "d r"]) -> Float[Array, ""]:
         return image, jnp.linalg.norm(image)
 
     start = jnp.cos(jnp.arange(len(theta), dtype=theta.dtype)), jnp.zeros((), theta.dtype)
-    return jax.lax.fori_loop(0, _LEADING_TURNS, turn, start)[1]
+    return jax.lax.fori_loop(0, 2 * _LEADING_TURNS, turn, start)[1]
 
 
 def factorised(gram: Gram, misfit: Misfit, theta: Float[Array, "d r"]) -> Out:

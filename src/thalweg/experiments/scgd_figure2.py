@@ -25,10 +25,10 @@ THRESHOLD, SMOOTHING = 1.0, 2.0
 """1/(2λ) and √ε, over the typical singular value of the known ratings."""
 
 _PLAIN = Way("sgd", 0.1, law="theorem3", degree=15.0, probes=256, group=16, round=20, decay=100.0)
-_DEFLATED = replace(_PLAIN, step=0.3, group=32, precision="default", deflated=True)
+_DEFLATED = replace(_PLAIN, step=0.3, probes=512, group=64, precision="default", deflated=True)
 WAYS = {
     "GD": Way("gd", 1.8, round=1),
-    "SVRG": replace(_DEFLATED, method="svrg", round=50, restart="last"),
+    "SVRG": replace(_DEFLATED, method="svrg", step=0.6, round=50, restart="last"),
     "SGD": _DEFLATED,
     "plain SGD": _PLAIN,
     "SGD-DET": replace(_PLAIN, method="sgd-det"),
@@ -207,7 +207,7 @@ def _large(run: Run, found: Found) -> None:
         )
         return
     run.note("Panel (b) is on drawn ratings of MovieLens 10M's size, not on MovieLens 10M, which is not here.")
-    ways = {name: WAYS[name] for name in ("SVRG", "SGD", "GD")}
+    ways = {"SVRG": replace(WAYS["SVRG"], probes=256, group=32, round=25), "GD": WAYS["GD"]}
     found.panels["b"] = follow(drawn(run.seed, shape, 10_000_000), ways, 5000, SECONDS_10M, run.seed)
     keep(run, "b", found)
 
@@ -260,17 +260,10 @@ def follow(problem: Problem, ways: dict[str, Way], rounds: int, seconds: float, 
         start, paths, key = relaxed.known(), {}, jax.random.key(seed)
         for name, way in ways.items():
             if np.isfinite(seconds):
-                compile_all(relaxed, start, way)
+                descend(relaxed, start, way, key, rounds=1)
             limit = PATIENCE * seconds if name == "GD" else seconds
             paths[name] = descend(relaxed, start, way, key, rounds=rounds, seconds=limit, watch=watch)
         return paths
-
-
-def compile_all(relaxed: Relaxed, start: jax.Array, way: Way) -> None:
-    """One round at each size of interval that a run is expected to come to: with the norm, that of plain ways grows."""
-    sizes = (1.0, 2.2, 4.4) if way.method.startswith("sgd") and not way.deflated else (1.0,)
-    for size in sizes:
-        descend(relaxed, size * start, way, jax.random.key(0), rounds=1)
 
 
 def show(run: Run, found: Found) -> None:

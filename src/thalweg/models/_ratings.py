@@ -239,8 +239,8 @@ def checked_ratings(X: Any, y: Any, sample_weight: Any, implicit: bool, empty: b
         raise ValueError(f"y must hold positive counts with feedback='implicit', found {values.min():g}")
     if implicit and np.any(values > _MOST_COUNTED):
         raise ValueError(
-            f"y must hold counts of at most {_MOST_COUNTED:,} with feedback='implicit', found {values.max():g}: a count "
-            "is a weight, and such a one leaves nothing to the others. Take np.log1p(y)"
+            f"y must hold counts of at most {_MOST_COUNTED:,} with feedback='implicit', found {values.max():g}: a "
+            "count is a weight, and such a one leaves nothing to the others. Take np.log1p(y)"
         )
     weights = None if sample_weight is None else row_weights(sample_weight, rows)
     if weights is not None:

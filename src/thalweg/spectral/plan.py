@@ -37,9 +37,6 @@ from thalweg.spectral.tuning import Tuner, thin
 MOST_CONDITION = 1e7
 """κ = upper/lower beyond which a series that is singular at 0 has too many terms, about 18√κ, to be worth it."""
 
-_LEAST_TABLE = 512
-"""Places of a table at the least: where intervals change, one program then serves most of them."""
-
 
 def plan(
     f: Callable[[Any], Any] | str,
@@ -258,7 +255,7 @@ def _density(bounds: Spectrum, lower: float, upper: float, size: int) -> tuple[n
 def _tables(tuner: Tuner, law: laws.Law, coefficient: float, dtype: Any) -> list[Array]:
     """b_j/S_j, b′_j/S_j, log S_j and the control variate, padded to a power of two: few shapes to compile for."""
     logs = law.floored.log_survival
-    length = max(_LEAST_TABLE, 1 << (logs.size - 1).bit_length())
+    length = max(64, 1 << (logs.size - 1).bit_length())
     if length > 2 * MAX_DEGREE:
         raise ValueError(f"the series has {logs.size} coefficients: the interval is too wide; use a preconditioner")
     inverse = np.where(np.isneginf(logs), 0.0, np.exp(-np.maximum(logs, -700.0)))

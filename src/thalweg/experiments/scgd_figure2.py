@@ -309,10 +309,12 @@ def _setting() -> str:
         said.append(words)
     return (
         "min over θ in [0, 5]^{d×r} of tr (θθᵀ + εI)^½ + λ Σ_Ω (θ − R)². λ, ε, the number of probes, the length of "
-        "rounds and the steps are in a supplement that we do not have; here they were chosen on a tenth of the "
+        "rounds and the steps are in a supplement that we do not have; here steps were chosen on a twentieth of the "
         "training ratings (benchmarks/nuclear_settings.py). With s = (Σ_Ω R²/d)^½: "
-        f"1/(2λ) = {THRESHOLD:g} s, √ε = {SMOOTHING:g} s. With L = 1/√ε + 2λ: " + "; ".join(said) + f". Those of SGD "
+        f"1/(2λ) = {THRESHOLD:g} s, √ε = {SMOOTHING:g} s. With L = 1/√ε + 2λ: " + "; ".join(said) + ". Those of SGD "
         f"and SGD-DET fall as one over the root of their number from the {WAYS['SGD'].decay:.0f}th on; SVRG takes its "
-        "next snapshot at the last step of a round. Products with θ are of TF32 on a GPU that has it: their rounding "
+        "next snapshot at the last step of a round. SVRG and SGD have the leading singular value apart, exactly, which "
+        "the paper has not; plain SGD and SGD-DET are the paper's, but that groups of probes, not all of them, share a "
+        "degree. Products of SVRG and SGD are of TF32 on a GPU that has it: their rounding "
         "is far below the noise of the probes."
     )

@@ -139,7 +139,8 @@ class Rest(eqx.Module):
     Examples
     --------
     >>> nothing = Misfit(*(jnp.zeros(1, kind) for kind in ("int32", "int32", "float32", "float32")))
-    >>> round(float(Rest(nothing, Gram(jnp.array(16.0), deflated=True))(jnp.array([[3.0, 0.0]]))), 4)
+    >>> gram = Gram(jnp.array(16.0, "float32"), deflated=True)
+    >>> round(float(Rest(nothing, gram)(jnp.array([[3.0, 0.0]], "float32"))), 4)
     1.0
     """
 

@@ -194,7 +194,7 @@ def keep(run: Run, panel: str, found: Found) -> None:
 
 def _shrunk(ways: dict[str, Way]) -> dict[str, Way]:
     """Few probes, and one program for all stochastic ways but SVRG."""
-    return {name: replace(way, probes=16, round=5 if way.method != "gd" else 2) for name, way in ways.items()}
+    return {name: replace(way, probes=16, group=1, round=5 if way.method != "gd" else 2) for name, way in ways.items()}
 
 
 def _large(run: Run, found: Found) -> None:

@@ -6,14 +6,16 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from sklearn.metrics import ndcg_score
 
-from thalweg.completion import FactorSettings, Ratings, complete, factors
+from thalweg.completion import FactorSettings, Ratings, complete, factors, starting
 from thalweg.completion.entries import Entries, sums
 from thalweg.completion.factors import Side, bound, fit
 from thalweg.completion.features import Describer, presence
 from thalweg.completion.fitting import Options
 from thalweg.completion.posteriors import Shape, packing, predicted, second_moments
 from thalweg.completion.priors import Expectation, Unevenness
+from thalweg.completion.ranking import ndcg
 from thalweg.descent import Status
 
 ROWS, COLUMNS, RANK = 7, 6, 2
@@ -299,9 +301,19 @@ def test_second_moments_are_packed_as_packing_says():
     np.testing.assert_allclose(found, outer + covariance, atol=1e-12)
 
 
-def test_an_interrupt_while_starts_are_tried_ends_the_fit(monkeypatch):
+@pytest.mark.parametrize("choose", [starting.likeliest_start, starting.best_ranking_start])
+def test_an_interrupt_while_starts_are_tried_ends_the_fit(monkeypatch, choose):
     ended = lambda *_: factors.Fit(None, None, 1.0, [0.0], Status.INTERRUPTED)
-    monkeypatch.setattr(factors, "fit", ended)
-    ratings = Ratings(np.arange(3), np.arange(3), np.ones(3), None, (3, 3))
+    monkeypatch.setattr(starting, "fit", ended)
+    row, column = np.divmod(np.arange(30), 6)
+    ratings = Ratings(row, column, np.ones(30), None, (5, 6))
     with pytest.raises(KeyboardInterrupt):
-        factors.likeliest_start(ratings, np.ones((3, 1)), np.ones((3, 1)), FactorSettings(rank=9))
+        choose(ratings, np.ones((5, 1)), np.ones((6, 1)), FactorSettings(rank=9))
+
+
+def test_ndcg_of_rows_is_scikit_learns():
+    rng = np.random.default_rng(0)
+    relevant, scores = rng.integers(0, 4, size=(20, 12)).astype(float), rng.normal(size=(20, 12))
+    for k in (1, 5, 30):
+        each = [ndcg_score(one[None], other[None], k=k) for one, other in zip(relevant, scores, strict=True)]
+        np.testing.assert_allclose(ndcg(relevant, scores, k), each)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from thalweg.completion import Ratings, Relaxation, Relaxed, Way, descend, relax
-from thalweg.completion.nuclear import bound, factorised
+from thalweg.completion.nuclear import bound, factorised, second
 from thalweg.descent import FISTA, NuclearNorm, Status, minimize
 from thalweg.oracles import Exact
 from thalweg.spectral import ShiftedOperator, SpectralOracle
@@ -50,10 +50,12 @@ def estimates(oracle, theta, keys):
     return jax.lax.map(lambda key: oracle.estimate(theta, (), key)[0].gradient, keys, batch_size=200)
 
 
-def deviations(problem, theta, law):
+def deviations(problem, theta, law, deflated=False):
     """By how many standard errors the mean of many estimates is off, cell by cell."""
-    interval = problem.interval(theta)
-    oracle = problem.oracle(theta, jax.random.key(0), law=law, degree=8.0, probes=4, interval=interval, slack=1.0)
+    interval = problem.interval(theta, 1.0, deflated)
+    oracle = problem.oracle(
+        theta, jax.random.key(0), deflated, law=law, degree=8.0, probes=4, interval=interval, slack=1.0
+    )
     found = np.asarray(estimates(oracle, theta, jax.random.split(jax.random.key(1), 2000)))
     exact = np.asarray(factorised(problem.gram, problem.misfit, theta).gradient)
     return (found.mean(axis=0) - exact) / (found.std(axis=0) / np.sqrt(len(found)))
@@ -63,6 +65,14 @@ def deviations(problem, theta, law):
 @pytest.mark.parametrize("law", ["theorem3", "poisson", "negative_binomial", "optimal"])
 def test_gradients_are_unbiased_under_every_law(problem, theta, law):
     assert np.max(np.abs(deviations(problem, theta, law))) < 5
+
+
+def test_gradients_with_the_leading_value_apart_are_unbiased_too(problem):
+    ratings = problem.known() + 1.0  # one singular value is far above the others
+    values = np.linalg.svd(np.asarray(ratings), compute_uv=False)
+    assert problem.interval(ratings, 1.0, True)[1] < 0.5 * problem.interval(ratings)[1]
+    assert 0.9 * values[1] ** 2 < float(second(ratings)) <= 1.001 * values[1] ** 2
+    assert np.max(np.abs(deviations(problem, ratings, "theorem3", deflated=True))) < 5
 
 
 @pytest.mark.slow

@@ -29,24 +29,28 @@ def as_the_paper_has_it():
     """Curves with which every claim holds."""
     fall = lambda seconds, last: path([0.0, seconds, 10 * seconds], [3.0, 1.4, last])
     ends = {"Theorem 3": 1.0, "Poisson": 1.2, "negative binomial": 1.3, "ours": 1.0}
-    degrees = {"SGD, N = 10": 1.05, "SGD, N = 30": 1.0, "SGD-DET, N = 10": 1.8, "SGD-DET, N = 30": 1.3}
+    degrees = {"plain SGD, N = 10": 1.05, "plain SGD, N = 30": 1.0, "SGD-DET, N = 10": 1.8, "SGD-DET, N = 30": 1.3}
+    plain = {"plain SGD": fall(3.5, 1.0), "SGD-DET": fall(4.0, 1.4)}
     return {
-        "a": {"GD": fall(9.0, 1.2), "SVRG": fall(2.0, 0.9), "SGD": fall(3.0, 1.0), "SGD-DET": fall(4.0, 1.4)},
+        "a": {"GD": fall(9.0, 1.2), "SVRG": fall(2.0, 0.9), "SGD": fall(3.0, 1.0), **plain},
         "b": {"GD": fall(9.0, 1.2), "SVRG": fall(2.0, 0.9)},
         "c": {name: fall(1.0, end) for name, end in ends.items()},
         "d": {name: fall(1.0, end) for name, end in degrees.items()},
     }
 
 
+(FASTEST,) = [claim for claim in figure.CLAIMS if "fastest one" in claim.words]
+
 BREAKING = [
     ("about 2 times", "a", "SVRG", 7.0, 0.9),
-    ("fastest one", "a", "SVRG", 3.5, 0.9),
+    ("fastest one", "a", "SVRG", 3.2, 0.9),
     ("SGD converges much faster", "a", "SGD", 8.0, 1.0),
+    ("same of plain SGD", "a", "plain SGD", 8.0, 1.0),
     ("SGD-DET performs badly", "a", "SGD-DET", 4.0, 1.0),
     ("other distributions", "c", "Poisson", 1.0, 0.9),
     ("our law", "c", "ours", 1.0, 1.3),
     ("a larger degree", "d", "SGD-DET, N = 30", 1.0, 1.9),
-    ("regardless of the degree", "d", "SGD, N = 30", 1.0, 1.5),
+    ("regardless of the degree", "d", "plain SGD, N = 30", 1.0, 1.5),
     ("up to 6 times", "b", "SVRG", 7.0, 0.9),
 ]
 
@@ -66,14 +70,14 @@ def test_a_run_that_was_cut_early_decides_nothing():
     curves = as_the_paper_has_it()
     curves["a"]["SVRG"] = path([0.0, 2.0], [3.0, 2.0])  # GD arrived after 9 s, SGD after 3 s
     assert figure.CLAIMS[0].verdict(figure.Found(True, curves)) == "not tested at this size"
-    assert figure.CLAIMS[1].verdict(figure.Found(True, curves)) == "not tested at this size"
+    assert FASTEST.verdict(figure.Found(True, curves)) == "not tested at this size"
     curves["a"]["SVRG"] = path([0.0, 5.0], [3.0, 2.0])
     assert figure.CLAIMS[0].verdict(figure.Found(True, curves)) == "does not hold"
 
 
 def test_nobody_is_the_fastest_where_nobody_arrives():
     never = {name: path([0.0, 8.0], [3.0, 2.0]) for name in ("GD", "SVRG", "SGD", "SGD-DET")}
-    assert figure.CLAIMS[1].verdict(figure.Found(True, {"a": never})) == "not tested at this size"
+    assert FASTEST.verdict(figure.Found(True, {"a": never})) == "not tested at this size"
 
 
 @pytest.mark.slow
@@ -81,7 +85,7 @@ def test_the_quick_size_draws_three_panels_and_gives_no_verdicts(tmp_path):
     section = execute(find("scgd-figure2"), tmp_path, quick=True, seed=0)
     assert {item["name"] for item in section.items if item["kind"] == "figure"} == {"a", "c", "d"}
     panels = {panel: json.loads((tmp_path / f"curves_{panel}.json").read_text()) for panel in "acd"}
-    assert [len(curves) for curves in panels.values()] == [4, 4, 4]
+    assert [len(curves) for curves in panels.values()] == [5, 4, 4]
     curves = panels["a"]
     for name in ("GD", "SVRG"):
         errors = np.asarray(curves[name]["rmse"], float)

@@ -12,6 +12,7 @@ from sklearn.metrics import ndcg_score
 from sklearn.utils.estimator_checks import check_estimator
 
 from thalweg import MatrixCompletion, load
+from thalweg.completion import factors
 
 PEOPLE, FILMS = 60, 40
 SMALL = {"rank": 3, "presence": False, "tol": 1e-3, "random_state": 0}
@@ -149,6 +150,35 @@ def test_new_ratings_are_taken_in():
     assert len(model.row_ids_) == len(model.row_factors_) == len(np.unique(X[TRAIN, 0]))
 
 
+def test_half_as_many_ratings_again_are_fitted_with_all_others():
+    known = np.flatnonzero(TRAIN)
+    for first, same in ((len(known) // 2, True), (len(known) - 100, False)):
+        model = MatrixCompletion(**SMALL).fit(X[known[:first]], STARS[known[:first]])
+        model.partial_fit(X[known[first:]], STARS[known[first:]])
+        whole = MatrixCompletion(**SMALL).fit(X[known], STARS[known])
+        assert np.allclose(model.predict(X), whole.predict(X), atol=1e-5) == same
+        assert rmse(model) < 1.1 * rmse(whole)
+
+
+def test_gains_of_a_handful_of_ratings_are_judged_as_of_more(monkeypatch):
+    sweeps = lambda: MatrixCompletion(**{**SMALL, "tol": 1e-4}).fit(X[:25], STARS[:25]).n_iter_
+    soon = sweeps()
+    monkeypatch.setattr(factors, "_FEW", 0)
+    assert soon < 0.8 * sweeps()
+
+
+def test_few_counts_without_taste_are_ranked_by_popularity():
+    rng = np.random.default_rng(0)
+    chances = np.exp(1.2 * rng.normal(size=FILMS))
+    film = rng.permutation(np.repeat(np.arange(FILMS), np.round(300 * chances / chances.sum()).astype(int)))
+    X = np.unique(np.column_stack([rng.integers(0, PEOPLE, len(film)), film]), axis=0)
+    model = MatrixCompletion(**{**SMALL, "feedback": "implicit"}).fit(X)
+    scores = model.predict(np.column_stack([np.zeros(FILMS, int), np.arange(FILMS)]))
+    popular = np.bincount(X[:, 1], minlength=FILMS)
+    assert np.corrcoef(scores, popular)[0, 1] > 0.9
+    np.testing.assert_allclose(model.row_factors_, 0, atol=1e-6)
+
+
 def test_ratings_of_new_columns_come_again_where_presence_counts():
     model = MatrixCompletion(**{**SMALL, "presence": True}).fit(X[TRAIN], STARS[TRAIN])
     assert rmse(model) < 0.75
@@ -196,6 +226,8 @@ def test_implicit_feedback_ranks_by_what_was_done():
     assert 0 < found["recall"] <= 1
     with pytest.raises(ValueError, match="positive counts"):
         model.fit(X[TRAIN], np.zeros(TRAIN.sum()))
+    with pytest.raises(ValueError, match="counts of at most 100,000"):
+        model.fit(X[TRAIN], np.full(TRAIN.sum(), 1e9))
 
 
 def test_counts_stream_in():

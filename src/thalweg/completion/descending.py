@@ -11,7 +11,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import equinox as eqx
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Key
 
@@ -25,6 +27,9 @@ METHODS = ("gd", "sgd", "sgd-det", "svrg")
 
 _MOST = GRADES**8
 """Room beyond which it is not for want of room that a round diverged."""
+
+_PLACES = 2048
+"""Of the tables of an estimate, at the least."""
 
 
 @dataclass(frozen=True)
@@ -47,6 +52,8 @@ class Way:
     """The mean degree N, and the degree of SGD-DET; None: where variance times work is least."""
     probes: int = 64
     """M."""
+    group: int = 1
+    """How many of them share a degree; all of them do in Algorithms 1 and 2."""
     round: int = 10
     """Steps with one interval; of SVRG, T."""
     decay: float = np.inf
@@ -55,6 +62,8 @@ class Way:
     """Of SVRG, where the next snapshot is taken: at the mean of the steps, as in Algorithm 2, or at the "last"."""
     precision: str = "highest"
     """Of the products of an estimate on an accelerator: see :func:`thalweg.spectral.plan`."""
+    deflated: bool = False
+    """Whether estimates have the leading singular value apart, exactly: for ratings that are positive."""
     accelerated: bool = False
     """Whether GD has FISTA's momentum, for the length of a round; its step is then 1 at most."""
 
@@ -75,6 +84,8 @@ class Path:
     values: list[float]
     products: float
     status: Status
+    repeated: int = 0
+    """Rounds made again because the spectrum had left the interval; they are on the clock."""
 
     def arrival(self, level: float) -> float:
         """Seconds until what was watched was first as small; infinite if never."""
@@ -125,8 +136,14 @@ def descend(
     oracle: Any = None
     theta, clock, products, interval = start, 0.0, 0.0, (np.inf, np.inf)
     times, watched, values = [0.0], [] if watch is None else [watch(start)], []
-    status, done, more = Status.STEPS_SPENT, 0, 1.0
-    options = {"degree": way.degree, "probes": way.probes, "precision": way.precision}
+    status, done, more, repeated = Status.STEPS_SPENT, 0, 1.0, 0
+    options: dict[str, Any] = {
+        "degree": way.degree,
+        "probes": way.probes,
+        "group": way.group,
+        "precision": way.precision,
+    }
+    options["deflated"] = way.deflated
     options["law"] = "fixed" if way.method == "sgd-det" else way.law
     with jax.default_matmul_precision("highest"):
         while done < rounds and clock < seconds:
@@ -134,8 +151,8 @@ def descend(
             key_of_plan, key_of_steps = jax.random.split(jax.random.fold_in(key, done))
             if way.method == "gd":
                 oracle = Factorised(problem.gram, problem.misfit)
-            elif problem.interval(theta, more) != interval:
-                interval = problem.interval(theta, more)
+            elif problem.interval(theta, more, way.deflated) != interval:
+                interval = problem.interval(theta, more, way.deflated)
                 oracle = _planned(problem, theta, key_of_plan, interval, options)
                 oracle = SVRG(oracle, way.round, restart=way.restart) if way.method == "svrg" else oracle
             result = minimize(
@@ -149,9 +166,13 @@ def descend(
                 key=key_of_steps,
                 stride=way.round,
             )
-            if result.status is Status.DIVERGED and more < _MOST and problem.interval(theta, _MOST)[1] > interval[1]:
+            if (
+                result.status is Status.DIVERGED
+                and more < _MOST
+                and problem.interval(theta, _MOST, way.deflated)[1] > interval[1]
+            ):
                 # The norm has outgrown its bound: from the same place again, with more room.
-                more *= GRADES**2
+                more, repeated = more * GRADES**2, repeated + 1
                 clock += time.perf_counter() - begun
                 continue
             more, done = 1.0, done + 1
@@ -166,7 +187,7 @@ def descend(
             if stop is not None and stop(values, watched):
                 status = Status.CONVERGED
                 break
-    return Path(theta, times, watched, values, products, status)
+    return Path(theta, times, watched, values, products, status, repeated)
 
 
 def _planned(
@@ -175,7 +196,17 @@ def _planned(
     with warnings.catch_warnings():
         # Whoever asks for such a law wants to see what it does.
         warnings.simplefilter("ignore", InfiniteVarianceWarning)
-        return problem.oracle(theta, key, interval=interval, slack=1.0, **options)
+        return _lengthened(problem.oracle(theta, key, interval=interval, slack=1.0, **options))
+
+
+def _lengthened(oracle: Sampled) -> Sampled:
+    """With tables as long as any that is expected, so that one program serves all intervals."""
+    plan = oracle.plan
+    more = max(0, _PLACES - len(plan.log_survival))
+    longer = lambda table, value: jnp.pad(table, (0, more), constant_values=value)
+    tables = plan.tables._replace(weights=longer(plan.tables.weights, 0), derivative=longer(plan.tables.derivative, 0))
+    new = tables, longer(plan.log_survival, -jnp.inf), longer(plan.control, 0)
+    return eqx.tree_at(lambda one: (one.plan.tables, one.plan.log_survival, one.plan.control), oracle, new)
 
 
 def _step(way: Way, smoothness: float, done: int) -> Constant | Polynomial:

@@ -5,7 +5,7 @@ form, and after each the prior of that side, how uneven its noise is, and the no
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import jax
@@ -27,14 +27,14 @@ _AT_A_TIME = 8192
 _STARTING_SPREAD, _STARTING_VARIANCE = 0.3, 0.01
 """Of the columns' factors before anything is learned; ratings have variance 1."""
 
-_SMALL = 100_000
+SMALL = 100_000
 """Ratings below which a direction may be switched off before it is found, and more sweeps cost little."""
 
 _STARTING_PRECISION, _SETTLING = {True: 1.0, False: 3.0}, {True: 5, False: 0}
 """Of the priors of small and large sets, and the sweeps for which they stay as wide as that."""
 
-_STARTS, _TRIAL = (3, 10), 12
-"""Factors to start with where ratings are few, and sweeps until the bound tells which is best."""
+_FEW = 200
+"""Ratings below which gains are judged as of so many: a hundredth of a nat in all is nothing that could be seen."""
 
 _SOME = 20_000
 """Cells of which it is seen whether predictions stand still."""
@@ -102,7 +102,7 @@ class FactorSettings:
     max_iter: int = 30
     """The most sweeps."""
     tol: float = 1e-4
-    """A gain in nats a rating that is not worth another sweep."""
+    """A gain in nats a rating (of some hundreds at the least) that is not worth another sweep."""
     seed: int = 0
     """Of the columns' factors at the start."""
     directions: int | None = None
@@ -116,7 +116,7 @@ class Side:
 
     def __init__(self, ratings: Ratings, features: np.ndarray, shape: Shape, settings: FactorSettings) -> None:
         self.shape, self.settings = shape, settings
-        self.count, self.small = ratings.shape[0], len(ratings.values) < _SMALL
+        self.count, self.small = ratings.shape[0], len(ratings.values) < SMALL
         self.size = padded_size(self.count, 64)
         if self.size > _AT_A_TIME:
             self.size = -(-self.size // _AT_A_TIME) * _AT_A_TIME
@@ -281,28 +281,6 @@ def bound(rows: Side, columns: Side, noise: float) -> float:
     return float(found) / 2 + rows.bound() + columns.bound()
 
 
-def likeliest_start(
-    ratings: Ratings, row_features: np.ndarray, column_features: np.ndarray, settings: FactorSettings
-) -> FactorSettings:
-    """The settings with as many factors at the start as the bound likes best after a few sweeps.
-
-    Many factors fit few ratings at once, noise and all, and are then switched off all together: a maximum of the bound
-    at which nothing is learned. Where each number has enough ratings that does not happen, and nothing is tried.
-    """
-    if len(ratings.values) > min(_SMALL, settings.rank * sum(ratings.shape)) or settings.directions is not None:
-        return settings
-    best = (-np.inf, settings.rank)
-    for directions in [count for count in _STARTS if count < settings.rank] + [settings.rank]:
-        tried = replace(settings, directions=directions, max_iter=min(settings.max_iter, _TRIAL))
-        found = fit(ratings, row_features, column_features, tried)
-        if found.status is Status.INTERRUPTED:
-            raise KeyboardInterrupt  # nothing of the fit itself has begun
-        if found.bounds[-1] <= best[0]:
-            break
-        best = (found.bounds[-1], directions)
-    return replace(settings, directions=best[1])
-
-
 def _means_of_some(rows: Side, columns: Side, ratings: Ratings) -> np.ndarray:
     some = np.linspace(0, len(ratings.values) - 1, min(len(ratings.values), _SOME)).astype(int)
     sides = ((rows, ratings.rows), (columns, ratings.columns))
@@ -351,7 +329,7 @@ def fit(
                     misfit = max(float(np.sum(side.unevenness.means * side.misfit)), 1e-30)
                     noise = min(side.ratings.sum() / misfit, 1 / _LEAST_NOISE)
             bounds.append(bound(rows, columns, noise))
-            enough = len(bounds) > 1 and bounds[-1] - bounds[-2] < settings.tol * len(ratings.values)
+            enough = len(bounds) > 1 and bounds[-1] - bounds[-2] < settings.tol * max(len(ratings.values), _FEW)
             if settings.tempering:
                 before, said = said, _means_of_some(rows, columns, ratings)
                 enough = len(bounds) > 1 and noise * np.mean((said - before) ** 2) / 2 < settings.tol

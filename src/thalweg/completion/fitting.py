@@ -12,6 +12,7 @@ from thalweg.completion.completed import Completed, Vectors, cells, unknown
 from thalweg.completion.factors import FactorSettings, Ratings, Side
 from thalweg.completion.features import Describer, presence
 from thalweg.completion.posteriors import Shape
+from thalweg.completion.starting import best_ranking_start, likeliest_start
 from thalweg.descent import Status
 
 _PATIENCE = 2
@@ -158,7 +159,8 @@ def complete(
     if start is not None and not start.fits(settings.rank, *(part.shape for part in described)):
         start = None
     if start is None:
-        settings = factors.likeliest_start(train, *described, settings)
+        choose = best_ranking_start if options.implicit else likeliest_start
+        settings = choose(train, *described, settings)
     found = factors.fit(train, *described, settings, watch, None if start is None else _starter(start))
     model = best[0][1] if best else packed(found.rows, found.columns, found.noise)
     recorded = {name: np.array(values) for name, values in history.items() if values}

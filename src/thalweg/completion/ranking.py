@@ -1,7 +1,6 @@
 """How well the first recommendations meet what was held out."""
 
 import numpy as np
-from sklearn.metrics import ndcg_score
 
 from thalweg.completion.completed import Completed
 
@@ -33,7 +32,7 @@ def ranking(
     order = np.argsort(rows, kind="stable")
     rows, columns, gains = rows[order], columns[order], gains[order]
     which, compact = np.unique(rows, return_inverse=True)
-    ndcg, recall, counted = 0.0, 0.0, 0
+    gained, recall, counted = 0.0, 0.0, 0
     for start in range(0, len(which), _ROWS):
         some = which[start : start + _ROWS]
         scores = model.scores(some)
@@ -45,10 +44,10 @@ def ranking(
         asked = relevant.max(axis=1) > 0
         if asked.any():
             found = ranked(relevant[asked], scores[asked], k)
-            ndcg, recall, counted = ndcg + found[0], recall + found[1], counted + int(asked.sum())
+            gained, recall, counted = gained + found[0], recall + found[1], counted + int(asked.sum())
     if not counted:
         raise ValueError("X must hold a cell of a row and a column that were seen, found none")
-    return {"ndcg": ndcg / counted, "recall": recall / counted}
+    return {"ndcg": gained / counted, "recall": recall / counted}
 
 
 def ranked(relevant: np.ndarray, scores: np.ndarray, k: int) -> tuple[float, float]:
@@ -59,7 +58,20 @@ def ranked(relevant: np.ndarray, scores: np.ndarray, k: int) -> tuple[float, flo
     >>> ranked(np.array([[1.0, 0.0, 1.0]]), np.array([[3.0, 2.0, 1.0]]), 2)
     (0.613..., 0.5)
     """
-    ndcg = ndcg_score(relevant, scores, k=k, ignore_ties=True) * len(scores)
     first = np.argsort(-scores, axis=1, kind="stable")[:, :k]
     hits = np.sum(np.take_along_axis(relevant, first, axis=1) > 0, axis=1)
-    return float(ndcg), float(np.sum(hits / np.minimum(np.sum(relevant > 0, axis=1), k)))
+    return float(np.sum(ndcg(relevant, scores, k))), float(np.sum(hits / np.minimum(np.sum(relevant > 0, axis=1), k)))
+
+
+def ndcg(relevant: np.ndarray, scores: np.ndarray, k: int) -> np.ndarray:
+    """NDCG@k of each row, as :func:`sklearn.metrics.ndcg_score` has its mean; ties as they come.
+
+    Examples
+    --------
+    >>> ndcg(np.array([[1.0, 0.0, 1.0]]), np.array([[3.0, 2.0, 1.0]]), 2).round(3)
+    array([0.613])
+    """
+    discount = 1 / np.log2(np.arange(min(k, scores.shape[1])) + 2)
+    first = np.argsort(-scores, axis=1, kind="stable")[:, :k]
+    best = -np.sort(-relevant, axis=1)[:, :k]
+    return (np.take_along_axis(relevant, first, axis=1) @ discount) / (best @ discount)

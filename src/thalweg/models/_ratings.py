@@ -2,7 +2,7 @@
 
 import warnings
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,6 +15,13 @@ from thalweg.models._common import row_weights, unmasked
 
 _HARDLY_ANY, _COPIES = 20, 0.1
 """Ratings below which noise is hardly known, and the share of copies that looks like a mistake."""
+
+_MOST_COUNTED = 100_000
+"""The largest count: with more, single precision cannot tell what other cells say."""
+
+_ANEW = 1.5
+"""How many times the ratings of the last fit there are when partial_fit makes another: the cost of all fits together is
+then at most three times that of the last one."""
 
 
 class Given(NamedTuple):
@@ -69,6 +76,70 @@ class Names:
         place = np.minimum(np.searchsorted(self.ids, ids, sorter=order), len(order) - 1)
         found = order[place]
         return np.where(self.ids[found] == ids, found, -1)
+
+
+@storable
+@dataclass(frozen=True)
+class Kept:
+    """All ratings so far by numbers of rows and columns, with side information, for a fit anew.
+
+    Examples
+    --------
+    >>> one = Ratings(np.array([0]), np.array([0]), np.array([3.0]), None, (1, 1))
+    >>> kept = Kept.of(one, np.zeros((1, 0)), np.zeros((1, 0)))
+    >>> more = kept.with_more(one._replace(rows=np.array([1]), shape=(2, 1)), np.zeros((1, 0)), np.zeros((0, 0)))
+    >>> more.ratings.shape, more.due
+    ((2, 1), True)
+    """
+
+    rows: np.ndarray
+    columns: np.ndarray
+    values: np.ndarray
+    weights: np.ndarray
+    """Empty where none were given."""
+    row_side: np.ndarray
+    column_side: np.ndarray
+    fitted: int
+    """Ratings that the last fit had."""
+
+    @staticmethod
+    def of(ratings: Ratings, row_side: np.ndarray, column_side: np.ndarray) -> "Kept":
+        """Those of a fit."""
+        weights = np.zeros(0) if ratings.weights is None else ratings.weights
+        places = ratings.rows.astype(np.int32), ratings.columns.astype(np.int32)
+        return Kept(*places, ratings.values, weights, row_side, column_side, len(ratings.values))
+
+    @property
+    def ratings(self) -> Ratings:
+        """As a fit takes them."""
+        shape = len(self.row_side), len(self.column_side)
+        return Ratings(self.rows, self.columns, self.values, self.weights if len(self.weights) else None, shape)
+
+    @property
+    def due(self) -> bool:
+        """Whether there are so many more than the last fit had that it is time for another."""
+        return len(self.values) >= _ANEW * self.fitted
+
+    @property
+    def fitted_whole(self) -> "Kept":
+        """As of a fit to all of them."""
+        return replace(self, fitted=len(self.values))
+
+    def with_more(self, ratings: Ratings, row_side: np.ndarray, column_side: np.ndarray) -> "Kept":
+        """With further ratings, and the side information of rows and columns that come with them."""
+        more, weights = Kept.of(ratings, row_side, column_side), self.weights
+        if len(self.weights) or len(more.weights):
+            own, its = (one.weights if len(one.weights) else np.ones(len(one.values)) for one in (self, more))
+            weights = np.concatenate([own, its])
+        return Kept(
+            np.concatenate([self.rows, more.rows]),
+            np.concatenate([self.columns, more.columns]),
+            np.concatenate([self.values, more.values]),
+            weights,
+            np.vstack([self.row_side, row_side]),
+            np.vstack([self.column_side, column_side]),
+            self.fitted,
+        )
 
 
 def _joined(*parts: np.ndarray) -> np.ndarray:
@@ -166,6 +237,11 @@ def checked_ratings(X: Any, y: Any, sample_weight: Any, implicit: bool, empty: b
         raise ValueError("sample_weight must be None with feedback='implicit': counts are weights")
     if implicit and np.any(values <= 0):
         raise ValueError(f"y must hold positive counts with feedback='implicit', found {values.min():g}")
+    if implicit and np.any(values > _MOST_COUNTED):
+        raise ValueError(
+            f"y must hold counts of at most {_MOST_COUNTED:,} with feedback='implicit', found {values.max():g}: a "
+            "count is a weight, and such a one leaves nothing to the others. Take np.log1p(y)"
+        )
     weights = None if sample_weight is None else row_weights(sample_weight, rows)
     if weights is not None:
         kept = weights > 0

@@ -15,7 +15,7 @@ from thalweg import arguments, completion
 from thalweg.descent import Status
 from thalweg.models import _ratings
 from thalweg.models._common import Storable, unharmed
-from thalweg.models._ratings import Names
+from thalweg.models._ratings import Kept, Names
 from thalweg.models._relaxed import relaxed, with_posteriors
 
 _MOST, _MOST_IMPLICIT = 30, 60
@@ -186,28 +186,25 @@ class MatrixCompletion(RegressorMixin, Storable):
             widths, bounds = [side.width for side in sides], _ratings.rating_range(self.bounds, given.values)
             self._say(relaxed(self, ratings, (rows, columns), widths, bounds).status, "of the objective a round")
             return
-        options = self._options(given.values, implicit)
         learned = isinstance(vars(self).get("_model"), completion.Completed)
         before: Any = self if self.warm_start and learned else None
-        if before is not None and not (rows.same(before._rows) and columns.same(before._columns)):
-            before = None
-        found = completion.complete(
-            ratings,
-            sides[0].matrix(rows.ids),
-            sides[1].matrix(columns.ids),
-            options,
-            show=print if self.verbose else None,
-            start=None if before is None else before._model,
-        )
-        self.n_features_in_ = 2
+        same = before and rows.same(before._rows) and columns.same(before._columns)
+        start = before._model if same else None
         self._rows, self._columns = rows, columns
         self._sides = [side.width for side in sides]
+        kept = Kept.of(ratings, sides[0].matrix(rows.ids), sides[1].matrix(columns.ids))
+        self._learn(kept, start)
+        _ratings.warn_of_poor_ratings(given)
+
+    def _learn(self, kept: Kept, start: completion.Completed | None = None) -> None:
+        options = self._options(kept.values, self.feedback == "implicit")
+        show = print if self.verbose else None
+        found = completion.complete(kept.ratings, kept.row_side, kept.column_side, options, show=show, start=start)
+        self.n_features_in_, self._kept = 2, kept
         self._take(found.model)
         self.elbo_ = float(found.history["bound"][-1])
-        self.history_ = found.history
-        self.n_iter_ = len(found.history["bound"])
+        self.history_, self.n_iter_ = found.history, len(found.history["bound"])
         self._say(found.status, "nats a rating")
-        _ratings.warn_of_poor_ratings(given)
 
     def _trial_row(self) -> Any:
         return [(self.row_ids_[0], self.column_ids_[0])]
@@ -240,10 +237,11 @@ class MatrixCompletion(RegressorMixin, Storable):
     def partial_fit(
         self, X: Any, y: Any = None, sample_weight: Any = None, *, row_features: Any = None, column_features: Any = None
     ) -> "MatrixCompletion":
-        """Take in new ratings, of rows and columns known or new, at a cost that depends on these alone.
+        """Take in new ratings, of rows and columns known or new.
 
-        The posteriors so far are the prior, and the steps those of ``fit``; priors and noise stay as they are. The
-        first call is ``fit``. Parameters are as there.
+        The posteriors so far are the prior, and the steps those of ``fit``; priors and noise stay, and the cost depends
+        on the new ratings alone. When there are half as many again as the last fit had, all are fitted anew. The first
+        call is ``fit``. Parameters are as there.
         """
         if not hasattr(self, "_model"):
             return self.fit(X, y, sample_weight, row_features=row_features, column_features=column_features)
@@ -273,7 +271,11 @@ class MatrixCompletion(RegressorMixin, Storable):
         ratings = _ratings.numbered(given, rows, columns)
         fresh = sides[0].matrix(rows.ids[before[0] :]), sides[1].matrix(columns.ids[before[1] :])
         self._rows, self._columns = rows, columns
-        self._take(completion.added(completion.extended(self._model, ratings, *fresh), ratings))
+        self._kept = self._kept.with_more(ratings, *fresh)
+        if self._kept.due:
+            self._learn(self._kept.fitted_whole)
+        else:
+            self._take(completion.added(completion.extended(self._model, ratings, *fresh), ratings))
 
     def _take(self, model: completion.Completed) -> None:
         self._model = model

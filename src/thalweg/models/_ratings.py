@@ -69,8 +69,8 @@ class Names:
         ids = _plain("ids", ids)
         if not len(self.ids) or not len(ids):
             return np.full(len(ids), -1)
-        if (ids.dtype.kind == "U") != (self.ids.dtype.kind == "U"):
-            wanted = "words" if self.ids.dtype.kind == "U" else "numbers"
+        if np.issubdtype(ids.dtype, np.str_) != np.issubdtype(self.ids.dtype, np.str_):
+            wanted = "words" if np.issubdtype(self.ids.dtype, np.str_) else "numbers"
             raise TypeError(f"ids must be {wanted} as in fit, found {ids[0].item()!r}")
         order = np.argsort(self.ids, kind="stable")
         place = np.minimum(np.searchsorted(self.ids, ids, sorter=order), len(order) - 1)
@@ -144,7 +144,7 @@ class Kept:
 
 def _joined(*parts: np.ndarray) -> np.ndarray:
     some = [part for part in parts if len(part)] or [parts[0]]
-    if len({part.dtype.kind == "U" for part in some}) > 1:
+    if len({np.issubdtype(part.dtype, np.str_) for part in some}) > 1:
         raise TypeError("ids must be all numbers or all words, found both")
     return np.concatenate(some)
 
@@ -152,7 +152,7 @@ def _joined(*parts: np.ndarray) -> np.ndarray:
 def _plain(name: str, ids: Any) -> np.ndarray:
     """Ids as an array of whole numbers or of words."""
     ids = np.asarray(ids)
-    if ids.dtype.kind == "O":
+    if np.issubdtype(ids.dtype, np.object_):
         if all(isinstance(one, str) for one in ids):
             ids = ids.astype(str)
         elif all(isinstance(one, int | float | np.integer | np.floating) and not isinstance(one, bool) for one in ids):
@@ -160,15 +160,15 @@ def _plain(name: str, ids: Any) -> np.ndarray:
         else:
             odd = next(one for one in ids if not isinstance(one, str))
             raise TypeError(f"{name} must be all numbers or all words, found {odd!r}")
-    if ids.dtype.kind == "b":
+    if np.issubdtype(ids.dtype, np.bool_):
         ids = ids.astype(np.int64)
     if ids.dtype.kind in "SmM":
         ids = ids.astype(str)
-    if ids.dtype.kind == "c":
+    if np.issubdtype(ids.dtype, np.complexfloating):
         raise ValueError(f"Complex data not supported: {name} must be numbers or words, found dtype {ids.dtype}")
     if ids.dtype.kind not in "iufU":
         raise TypeError(f"{name} must be numbers or words, found dtype {ids.dtype}")
-    if ids.dtype.kind == "f":
+    if np.issubdtype(ids.dtype, np.floating):
         if not np.all(np.isfinite(ids)):
             raise ValueError(f"{name} must not be missing, found {ids[~np.isfinite(ids)][0]}")
         if np.all(ids == np.round(ids)) and np.all(np.abs(ids) < 2**53):
@@ -204,7 +204,7 @@ def checked_values(name: str, values: Any, count: int) -> np.ndarray:
     """Finite numbers, one for each pair."""
     unmasked(name, values)
     found = np.asarray(values)
-    if found.dtype.kind == "O":
+    if np.issubdtype(found.dtype, np.object_):
         try:
             found = found.astype(np.float64)
         except (TypeError, ValueError):

@@ -74,7 +74,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--documents", type=int, default=1_000_000)
     parser.add_argument("--batch", type=int, default=8192, help="documents a call")
-    parser.add_argument("--first", type=int, default=16384, help="documents of the first call")
+    parser.add_argument("--first", type=int, default=65536, help="documents of the first call")
     parser.add_argument("--step", type=int, default=2048, help="documents a step of learning, batch_size")
     parser.add_argument("--seconds", type=float, default=np.inf, help="when to end whatever is left")
     parser.add_argument("--topics", type=int, default=100)

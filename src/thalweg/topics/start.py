@@ -23,7 +23,7 @@ _FEWEST = 3
 _STEPS = 100
 _UNIGRAM = 0.1
 """How much of each topic is left to the words of all, so that none is excluded."""
-_MOST_DOCUMENTS = 20_000
+_MOST_DOCUMENTS = 70_000
 """Looked at: co-occurrences of more change little."""
 
 
@@ -142,6 +142,9 @@ def _corners(rows: np.ndarray, candidates: np.ndarray, count: int) -> Int[np.nda
 
 def _mixtures(rows: np.ndarray, corners: np.ndarray) -> Float[np.ndarray, "v k"]:
     """For each row the weights, non-negative and of sum one, that mix the corners into it best, by FISTA."""
+    # What all corners share says nothing, as weights sum to one, and would make steps a thousand times too short.
+    middle = np.mean(corners, axis=0)
+    rows, corners = rows - middle, corners - middle
     gram, aims = corners @ corners.T, rows @ corners.T
     size = 1 / max(np.linalg.eigvalsh(gram)[-1], 1e-300)
     weights = ahead = np.full(aims.shape, 1 / len(corners))

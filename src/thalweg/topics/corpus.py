@@ -12,9 +12,9 @@ from scipy.sparse import csr_array
 from thalweg.files import storable
 from thalweg.padding import padded_size
 from thalweg.topics import documents
-from thalweg.topics.merging import merged
 from thalweg.topics.pages import Pages, page_count, page_width, paged
 from thalweg.topics.prevalence import Prevalence, TopicMoments
+from thalweg.topics.pruning import pruned
 from thalweg.topics.start import starting_topics, starts
 
 _GRAIN, _FEW = 64, 8
@@ -365,12 +365,12 @@ def _begun(counts: csr_array, design: np.ndarray, settings: TopicSettings) -> To
 
 
 def _of_a_crowd(counts: csr_array, design: np.ndarray, settings: TopicSettings) -> np.ndarray | None:
-    """Topics to start from, made of a quarter more that a few passes have found; nothing if that is less than one."""
+    """Topics to start from, out of a quarter more that a few passes have found; nothing if that is less than one."""
     more = settings.topics // 4
     if not more:
         return None
     found = _passed(Corpus(counts, design, replace(settings, topics=settings.topics + more)), None, _FIRST // 2)
-    given = merged(found.words + np.float32(1e-6), settings.topics)
+    given = pruned(found.words, settings.topics) + np.float32(1e-6)
     return (given / given.sum(axis=0)).T
 
 

@@ -20,6 +20,8 @@ _OTHERS = (0.01, 0.1, 0.2)
 _HEAPS, _HEAP = 3, 5
 """Starts from documents, and documents that each topic of such a start is made of."""
 _FEWEST = 3
+_ENOUGH, _MANY = 4, 16
+"""Candidates for each anchor, at least; where fewer are so common, so many of the most common words are."""
 _STEPS = 100
 _UNIGRAM = 0.1
 """How much of each topic is left to the words of all, so that none is excluded."""
@@ -71,9 +73,9 @@ class _Words(NamedTuple):
 
     def _candidates(self, topics: int, common: float) -> Int[np.ndarray, " c"]:
         found = np.flatnonzero(self.occurs >= max(_FEWEST, common * self.documents))
-        if len(found) >= 4 * topics:
+        if len(found) >= _ENOUGH * topics:
             return found
-        return np.sort(np.argsort(-self.occurs, kind="stable")[: max(4 * topics, 1)])
+        return np.sort(np.argsort(-self.occurs, kind="stable")[: _MANY * topics])
 
 
 def starts(counts: csr_array, topics: int) -> list[Float[np.ndarray, "k v"]]:

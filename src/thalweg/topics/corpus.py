@@ -275,16 +275,16 @@ def fit_topics(counts: csr_array, design: np.ndarray, settings: TopicSettings, s
     [0.30000001192092896, 0.30000001192092896]
     """
     rng = np.random.default_rng(seed)
-    learned = LearnedTopics(Topics.start(counts, design.shape[1], settings.topics), [])
+    few = counts.sum() < _FEW_TOKENS
+    crowded = not few and settings.topics >= _MANY_TOPICS
+    given = _of_a_crowd(counts, design, settings) if crowded else None
+    learned = LearnedTopics(Topics.start(counts, design.shape[1], settings.topics, given), [])
     heard = lambda state: setattr(learned, "state", state)
     tell = print if settings.verbose else lambda text: None
     try:
         corpus = Corpus(counts, design, settings)
-        if counts.sum() < _FEW_TOKENS and settings.topics > 1:
+        if few and settings.topics > 1:
             heard(_raced(corpus, learned, heard))
-        elif settings.topics >= _MANY_TOPICS:
-            crowd = _of_a_crowd(counts, design, settings)
-            heard(Topics.start(counts, design.shape[1], settings.topics, crowd))
         for step in range(settings.passes):
             steps = settings.cold_steps if step == 0 else settings.warm_steps
             score, _ = corpus.one_pass(learned.state, rng, steps, heard)

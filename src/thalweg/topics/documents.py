@@ -87,7 +87,8 @@ def antithetic(rng: np.random.Generator, shape: tuple[int, int, int]) -> Nodes:
     sets, sides, count = shape
     half = rng.standard_normal((sets, sides, max(count // 2, 1)), np.float32)
     points = np.concatenate([half, -half], axis=2)
-    return Nodes(points, np.full(points.shape[2], 1 / points.shape[2], np.float32))
+    weights = np.full(points.shape[2], 1 / points.shape[2], np.float32)
+    return Nodes(jnp.asarray(points), jnp.asarray(weights))
 
 
 def _solve(triangle: Array, right: Array, transpose: bool = False) -> Array:

@@ -5,8 +5,8 @@ z with correlations that fall from 0.6 with the topics' distance, one covariate 
 effects of standard deviation 0.5. Found topics are matched with those drawn by their cosines. ``slope`` is that of
 found on true effects, 1 where they are of the right size. Settings are done in turns, so that a run that is cut by
 ``--seconds`` has as many data sets of each. ``found`` is the part of the data sets in which every topic has a cosine
-above 0.7: of short documents, a rare topic cannot always be learned. ``warned`` is the part in which effects() warns that
-its chain moved too slowly, and ``unwarned`` the coverage in the others.
+above 0.7: of short documents, a rare topic cannot always be learned. ``warned`` is the part in which effects() warns
+that its chain moved too slowly, and ``unwarned`` the coverage in the others.
 
     python -m benchmarks.topics_effects [--runs 200] [--workers 14] [--seconds 440] [--settings 300x100 1000x30]
 """

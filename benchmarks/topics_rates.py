@@ -1,7 +1,7 @@
 """Documents a CPU second with 100 topics, beside topica and tomotopy: a stream, and fits of a few thousand documents.
 
 Documents of 100 words, 20,000 in all, are those of ``benchmarks.topics_stream``. "partial_fit" is learning from a
-stream once it has begun: each document is seen once. Others are whole fits: ``fit`` without draws and with its defaults,
+stream once it has begun: each document is seen once. Others are whole fits: ``fit`` without draws, and by default;
 topica's CTM with its defaults, and tomotopy's with 200 iterations, which is fewer than it needs. Rates are by the CPU
 seconds of the process, so that a busy machine changes them little. ``cosine`` is that with the topics drawn: what so
 few documents can tell.
@@ -68,7 +68,7 @@ def main():
     table(rows)
     rates = dict(zip(rows["way"], rows["documents a CPU s"], strict=True))
     report(
-        "a stream of documents with 100 topics is learned from faster, by CPU seconds, than topica and tomotopy fit one",
+        "a stream of documents with 100 topics is learned from faster, by CPU seconds, than topica, tomotopy fit one",
         rates,
         all(rates["thalweg, partial_fit"] > rates.get(library, 0) for library in UNSMOOTHED),
         documents=options.documents,

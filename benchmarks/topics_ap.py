@@ -10,8 +10,8 @@ topics of 20 seeds have a mean cosine of 0.95 or more.
 
 scikit-learn's LDA is run beside ours. The peers' environment has topica, tomotopy and NumPy; ``--merge`` takes their
 rows from an earlier file, if it is there, and ``run`` tells which those are. Every fit has a process of its own, so
-that it compiles, and two cores, where there are two for every worker. tomotopy's time grows fast with topics: peers have
-``--limit`` seconds.
+that it compiles, and two cores, where there are two for every worker. tomotopy's time grows fast with topics: peers
+have ``--limit`` seconds.
 """
 
 import argparse

@@ -239,7 +239,8 @@ class Corpus:
             heard(state)
             seen += float(found.log_likelihood)
             bound += float(found.bound)
-            hidden += _log_likelihood(self.hidden[batch.rows], np.asarray(found.proportions), topics)
+            if self.aside.any():
+                hidden += _log_likelihood(self.hidden[batch.rows], np.asarray(found.proportions), topics)
         bound += self.settings.smoothing * float(np.sum(np.log(topics)))
         return hidden / float(self.hidden.sum()) if self.aside.any() else seen / max(self.tokens, 1.0), bound
 

@@ -6,7 +6,7 @@ topica's CTM with its defaults, and tomotopy's with 200 iterations, which is few
 seconds of the process, so that a busy machine changes them little. ``cosine`` is that with the topics drawn: what so
 few documents can tell.
 
-    python -m benchmarks.topics_rates --peers path/to/python [--documents 2048] [--limit 600]
+    python -m benchmarks.topics_rates --peers path/to/python [--documents 2048] [--limit 600] [--whole]
 
 The peers' environment has topica, tomotopy and NumPy.
 """
@@ -24,14 +24,14 @@ from thalweg import CorrelatedTopicModel
 TOPICS, WORDS = 100, 20_000
 
 
-def ours(documents, held):
+def ours(documents, held, whole):
     """Ways of this library: name, CPU seconds for how many documents, and the topics."""
     model = CorrelatedTopicModel(TOPICS, random_state=0)
     model.partial_fit(documents).partial_fit(held)  # begun and compiled
     began = time.process_time()
     model.partial_fit(held)
     yield "thalweg, partial_fit", time.process_time() - began, held.shape[0], model.components_
-    for name, draws in (("thalweg, fit without draws", 0), ("thalweg, fit", 80)):
+    for name, draws in (("thalweg, fit without draws", 0), ("thalweg, fit", 80)) if whole else ():
         began = time.process_time()
         model = CorrelatedTopicModel(TOPICS, draws=draws, random_state=0).fit(documents)
         yield name, time.process_time() - began, documents.shape[0], model.components_
@@ -53,13 +53,14 @@ def main():
     parser.add_argument("--documents", type=int, default=2048)
     parser.add_argument("--peers", required=True, help="a Python that has topica and tomotopy")
     parser.add_argument("--limit", type=float, default=600.0, help="seconds for a fit of topica or tomotopy")
+    parser.add_argument("--whole", action="store_true", help="fits of this library too, which take minutes")
     options = parser.parse_args()
     stream = Stream(TOPICS, WORDS)
     documents, held = stream.batch(options.documents), stream.batch(options.documents)
     rows = {"way": [], "CPU s": [], "documents a CPU s": [], "cosine": []}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        for source in (ours(documents, held), others(documents, options.peers, options.limit)):
+        for source in (ours(documents, held, options.whole), others(documents, options.peers, options.limit)):
             for name, seconds, count, components in source:
                 found = name, seconds, count / seconds, likeness(components, stream.topics)
                 for column, value in zip(rows.values(), found, strict=True):

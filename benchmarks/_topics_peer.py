@@ -11,6 +11,9 @@ import time
 
 import numpy as np
 
+ITERATIONS = 200
+"""Of tomotopy. On AP with 10 topics 1,000 took five times as long and came to −8.31 instead of −8.40."""
+
 
 def documents(data):
     starts = data["indptr"]
@@ -24,7 +27,7 @@ def tomotopy_ctm(data, topics, seed):
     for words in documents(data):
         model.add_doc([str(word) for word in words])
     model.train(0)
-    model.train(1000, workers=2)
+    model.train(ITERATIONS, workers=2)
     known = {word: column for column, word in enumerate(model.used_vocabs)}
     columns = np.array([int(word) for word in known])
     components = np.full((topics, int(data["words"])), 1e-9)

@@ -6,11 +6,12 @@ word or better with 10 topics and −8.05 with 20, means of five seeds, each fit
 topics of 20 seeds have a mean cosine of 0.95 or more.
 
     python -m benchmarks.topics_ap [--data ap nips_f20] [--topics 10 20 5 50] [--seeds 5] [--workers 7] [--seconds 500]
-    python -m benchmarks.topics_ap --peers path/to/python --seeds 0 --cosine-seeds 0
+    python -m benchmarks.topics_ap --peers path/to/python --seeds 1 --cosine-seeds 0
 
-The peers' environment has topica, tomotopy and NumPy; scikit-learn's LDA is run with them. ``--merge`` takes the rows
-of peers from an earlier file, if it is there. Every fit has a process of its own, so that it compiles, and two cores,
-where there are two for every worker. tomotopy's time grows fast with topics: peers have ``--limit`` seconds.
+scikit-learn's LDA is run beside ours. The peers' environment has topica, tomotopy and NumPy; ``--merge`` takes their
+rows from an earlier file, if it is there, and ``run`` tells which those are. Every fit has a process of its own, so
+that it compiles, and two cores, where there are two for every worker. tomotopy's time grows fast with topics: peers
+have ``--limit`` seconds.
 """
 
 import argparse
@@ -36,7 +37,7 @@ AIMS = {10: -8.10, 20: -8.05}
 SECONDS, COSINE = 20.0, 0.95
 UNSMOOTHED, SMOOTHING = ("topica", "tomotopy"), 0.2
 """Libraries that give no probability to words that occur in no document learned from, and what they are given here."""
-COLUMNS = ("data", "library", "topics", "seed", "score", "standard error", "wall", "cpu")
+COLUMNS = ("data", "library", "topics", "seed", "score", "standard error", "wall", "cpu", "run")
 
 
 def halves(name):
@@ -107,7 +108,7 @@ def one(options):
     if not options.unscored:
         found = document_completion(test, components, prior, random_state=0)
         score = found.score, found.standard_error
-    print(json.dumps([data, library, int(topics), int(seed), *score, *seconds]))
+    print(json.dumps([data, library, int(topics), int(seed), *score, *seconds, "this"]))
 
 
 def likeness(one, other):
@@ -139,24 +140,22 @@ def run(job, cores, options, folder):
 
 
 def jobs(options):
-    """Data, library, topics and seed of every fit, in the order of ``--topics``; seeds to compare after two of them."""
-    more = [("ap", "thalweg", "10", str(seed)) for seed in range(options.seeds, options.cosine_seeds)]
-    for place, topics in enumerate(options.topics):
-        if place == 2:
-            yield from more
-        for data in options.data:
+    """Data, library, topics and seed of every fit, by data and in the order of ``--topics``; seeds to compare last."""
+    for data in options.data:
+        for topics in options.topics:
             for seed in range(options.seeds):
                 yield data, "thalweg", str(topics), str(seed)
-            for library in ["scikit-learn LDA", *UNSMOOTHED] if options.peers else []:
+            for library in ["scikit-learn LDA", *(UNSMOOTHED if options.peers else ())]:
                 yield data, library, str(topics), "0"
-    if len(options.topics) <= 2:
-        yield from more
+    for seed in range(options.seeds, options.cosine_seeds):
+        yield "ap", "thalweg", "10", str(seed)
 
 
 def merged(rows, file):
     """The rows, and those of other libraries in an earlier file that are not among them."""
     known = {tuple(row[:4]) for row in rows}
-    earlier = [[fit[name] for name in COLUMNS] for fit in json.loads(Path(file).read_text())["details"]["fits"]]
+    fits = json.loads(Path(file).read_text())["details"]["fits"]
+    earlier = [[*(fit[name] for name in COLUMNS[:-1]), "earlier"] for fit in fits]
     return rows + [row for row in earlier if row[1] != "thalweg" and tuple(row[:4]) not in known]
 
 

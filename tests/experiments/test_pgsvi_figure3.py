@@ -101,3 +101,9 @@ def test_corpora_have_the_paper_s_sizes(load, train, test, words):
 def test_other_numbers_of_topics_have_names():
     for topics in (5, 20, 50):
         assert f"{topics} topics" in find(f"pgsvi-figure3-{topics}-topics").title
+
+
+def test_in_brief_the_figure_is_drawn_once_whatever_the_topics(tmp_path, monkeypatch):
+    monkeypatch.setattr(figure, "estimator", Stub)
+    section = execute(find("pgsvi-figure3-20-topics"), tmp_path, quick=True, seed=0)
+    assert [item["kind"] for item in section.items] == ["note"]

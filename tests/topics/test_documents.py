@@ -19,10 +19,7 @@ from thalweg.topics.pages import paged
 
 @partial(jax.jit, static_argnames=("method", "exact"))
 def run(words, prior, means, nodes, step, steps, *, method, exact):
-    key = jax.random.key(0)
-    return infer(
-        words, prior, means, key, step, steps=steps, method=METHODS[method], samples=2, exact=exact, nodes=nodes
-    )
+    return infer(words, prior, means, nodes, step, steps=steps, method=METHODS[method], exact=exact)
 
 
 def grid(sides, degree=12):

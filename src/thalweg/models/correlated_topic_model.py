@@ -122,7 +122,7 @@ class CorrelatedTopicModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, To
         step: float = 0.9,
         samples: int = 4,
         decay: float = 0.6,
-        draws: int = 100,
+        draws: int = 80,
         random_state: Any = None,
         verbose: bool = False,
     ) -> None:

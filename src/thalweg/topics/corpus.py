@@ -4,7 +4,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, NamedTuple
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float
@@ -13,9 +12,9 @@ from scipy.sparse import csr_array
 from thalweg.files import storable
 from thalweg.padding import padded_size
 from thalweg.topics import documents
-from thalweg.topics.merging import merged
 from thalweg.topics.pages import Pages, page_count, page_width, paged
 from thalweg.topics.prevalence import Prevalence, TopicMoments
+from thalweg.topics.pruning import pruned
 from thalweg.topics.start import starting_topics, starts
 
 _GRAIN, _FEW = 64, 8
@@ -61,7 +60,7 @@ class TopicSettings:
     held: int = 3
     """Batches before the prior is learned: posteriors of the first ones mostly say what the topics do not."""
     patience: int = 5
-    draws: int = 100
+    draws: int = 80
     """From the joint posterior, after the passes."""
     verbose: bool = False
 
@@ -144,7 +143,7 @@ def prior_of(prevalence: Prevalence, design: np.ndarray) -> documents.Prior:
 
 
 def absorb(
-    state: Topics, batch: Batch, means: Any, key: jax.Array, settings: TopicSettings, steps: int, share: float
+    state: Topics, batch: Batch, means: Any, rng: np.random.Generator, settings: TopicSettings, steps: int, share: float
 ) -> tuple[Topics, documents.Statistics]:
     """One batch: posteriors from ``means`` on, then topics and prior, of which the batch becomes a ``share``."""
     found = documents.learn(
@@ -153,11 +152,10 @@ def absorb(
         prior_of(state.prevalence, batch.design),
         means,
         batch.counted,
-        key,
+        documents.antithetic(rng, (len(batch.design), settings.topics, settings.samples)),
         np.float32(settings.step),
         np.int32(steps),
         method=settings.method,
-        samples=settings.samples,
         exact=settings.exact,
     )
     counted = batch.counted > 0
@@ -228,7 +226,7 @@ class Corpus:
         self._make(self.counts, ~self.aside)
 
     def one_pass(
-        self, state: Topics, key: jax.Array, rng: np.random.Generator, steps: int, heard: Callable[[Topics], None]
+        self, state: Topics, rng: np.random.Generator, steps: int, heard: Callable[[Topics], None]
     ) -> tuple[float, float]:
         """Every batch once, in random order; the log p of a token left out, else of one read, and the bound."""
         hidden = seen = bound = 0.0
@@ -236,13 +234,13 @@ class Corpus:
             batch = self.batches[index]
             share = (1 + state.batches) ** -self.settings.decay if len(self.batches) > 1 else 1.0
             topics = state.components(self.settings.smoothing)
-            part = jax.random.fold_in(key, int(index))
-            state, found = absorb(state, batch, self.means[index], part, self.settings, steps, share)
+            state, found = absorb(state, batch, self.means[index], rng, self.settings, steps, share)
             self.means[index] = np.asarray(found.means)
             heard(state)
             seen += float(found.log_likelihood)
             bound += float(found.bound)
-            hidden += _log_likelihood(self.hidden[batch.rows], np.asarray(found.proportions), topics)
+            if self.aside.any():
+                hidden += _log_likelihood(self.hidden[batch.rows], np.asarray(found.proportions), topics)
         bound += self.settings.smoothing * float(np.sum(np.log(topics)))
         return hidden / float(self.hidden.sum()) if self.aside.any() else seen / max(self.tokens, 1.0), bound
 
@@ -277,20 +275,20 @@ def fit_topics(counts: csr_array, design: np.ndarray, settings: TopicSettings, s
     >>> found.state.components(0.1).round(1).max(axis=0).tolist()
     [0.30000001192092896, 0.30000001192092896]
     """
-    rng, key = np.random.default_rng(seed), jax.random.key(seed)
-    learned = LearnedTopics(Topics.start(counts, design.shape[1], settings.topics), [])
+    rng = np.random.default_rng(seed)
+    few = counts.sum() < _FEW_TOKENS
+    crowded = not few and settings.topics >= _MANY_TOPICS
+    given = _of_a_crowd(counts, design, settings) if crowded else None
+    learned = LearnedTopics(Topics.start(counts, design.shape[1], settings.topics, given), [])
     heard = lambda state: setattr(learned, "state", state)
     tell = print if settings.verbose else lambda text: None
     try:
         corpus = Corpus(counts, design, settings)
-        if counts.sum() < _FEW_TOKENS and settings.topics > 1:
+        if few and settings.topics > 1:
             heard(_raced(corpus, learned, heard))
-        elif settings.topics >= _MANY_TOPICS:
-            crowd = _of_a_crowd(counts, design, settings)
-            heard(Topics.start(counts, design.shape[1], settings.topics, crowd))
         for step in range(settings.passes):
             steps = settings.cold_steps if step == 0 else settings.warm_steps
-            score, _ = corpus.one_pass(learned.state, jax.random.fold_in(key, step), rng, steps, heard)
+            score, _ = corpus.one_pass(learned.state, rng, steps, heard)
             learned.scores.append(score)
             tell(f"pass {step + 1}: {score:.4f} nats a word")
             if _settled(learned.scores, settings):
@@ -298,8 +296,8 @@ def fit_topics(counts: csr_array, design: np.ndarray, settings: TopicSettings, s
                 break
         if corpus.aside.any():
             corpus.use_all()
-            for step in range(settings.passes, settings.passes + _LAST):
-                corpus.one_pass(learned.state, jax.random.fold_in(key, step), rng, settings.warm_steps + 1, heard)
+            for _ in range(_LAST):
+                corpus.one_pass(learned.state, rng, settings.warm_steps + 1, heard)
     except KeyboardInterrupt:
         learned.interrupted = True
     return learned
@@ -307,14 +305,14 @@ def fit_topics(counts: csr_array, design: np.ndarray, settings: TopicSettings, s
 
 def _raced(corpus: Corpus, learned: LearnedTopics, heard: Callable[[Topics], None]) -> Topics:
     """What has the best bound after some passes, of several starts; the same whatever the seed."""
-    best, chosen, means, key = -np.inf, learned.state, corpus.means, jax.random.key(0)
+    best, chosen, means = -np.inf, learned.state, corpus.means
     for given in starts(corpus.counts, corpus.settings.topics):
         heard(Topics.start(corpus.counts, corpus.design.shape[1], corpus.settings.topics, given))
         corpus.begin()
+        rng = np.random.default_rng(0)
         for step in range(min(_RACE, corpus.settings.passes)):
             steps = corpus.settings.cold_steps if step == 0 else corpus.settings.warm_steps
-            order = np.random.default_rng(step)
-            _, bound = corpus.one_pass(learned.state, jax.random.fold_in(key, step), order, steps, heard)
+            _, bound = corpus.one_pass(learned.state, rng, steps, heard)
         if bound > best:
             best, chosen, means = bound, learned.state, corpus.means
     corpus.means = means
@@ -343,7 +341,7 @@ def continue_topics(
     if state is None:
         return _begun(counts, design, settings)
     count = counts.shape[0]
-    width, counted, key = page_width(counts), np.ones(count, np.float32), jax.random.key(seed)
+    width, counted, rng = page_width(counts), np.ones(count, np.float32), np.random.default_rng(seed)
     parts = np.array_split(np.arange(count), -(-count // settings.batch_size))
     pages = padded_size(max(1, *(page_count(counts[part], width) for part in parts)), _GRAIN)
     shape = (padded_size(max(map(len, parts)), _FEW), pages, width)
@@ -352,8 +350,7 @@ def continue_topics(
         state = state._replace(documents=state.documents + len(part) if of is None else of)
         means = prior_of(state.prevalence, batch.design).means
         share = (1 + state.batches) ** -settings.decay
-        part_key = jax.random.fold_in(key, state.batches)
-        state, _ = absorb(state, batch, means, part_key, settings, settings.cold_steps, share)
+        state, _ = absorb(state, batch, means, rng, settings, settings.cold_steps, share)
     return state
 
 
@@ -369,18 +366,18 @@ def _begun(counts: csr_array, design: np.ndarray, settings: TopicSettings) -> To
 
 
 def _of_a_crowd(counts: csr_array, design: np.ndarray, settings: TopicSettings) -> np.ndarray | None:
-    """Topics to start from, made of a quarter more that a few passes have found; nothing if that is less than one."""
+    """Topics to start from, out of a quarter more that a few passes have found; nothing if that is less than one."""
     more = settings.topics // 4
     if not more:
         return None
     found = _passed(Corpus(counts, design, replace(settings, topics=settings.topics + more)), None, _FIRST // 2)
-    given = merged(found.words + np.float32(1e-6), settings.topics)
+    given = pruned(found.words, settings.topics) + np.float32(1e-6)
     return (given / given.sum(axis=0)).T
 
 
 def _passed(corpus: Corpus, given: np.ndarray | None, passes: int, race: bool = False) -> Topics:
     """So many passes over all documents from given topics on, else from anchors; the same whatever the seed."""
-    rng, key, settings = np.random.default_rng(0), jax.random.key(0), corpus.settings
+    rng, settings = np.random.default_rng(0), corpus.settings
     learned = LearnedTopics(Topics.start(corpus.counts, corpus.design.shape[1], settings.topics, given), [])
     heard = lambda state: setattr(learned, "state", state)
     corpus.use_all()
@@ -388,7 +385,7 @@ def _passed(corpus: Corpus, given: np.ndarray | None, passes: int, race: bool = 
         heard(_raced(corpus, learned, heard))
     for step in range(passes):
         steps = settings.cold_steps if step == 0 else settings.warm_steps
-        corpus.one_pass(learned.state, jax.random.fold_in(key, step), rng, steps, heard)
+        corpus.one_pass(learned.state, rng, steps, heard)
     return learned.state
 
 

@@ -27,8 +27,9 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
-from jaxtyping import Array, Float, Int, Key
+from jaxtyping import Array, Float, Int
 
 from thalweg.topics.expectations import METHODS, Expected, Method, diagonals
 from thalweg.topics.pages import Pages
@@ -60,25 +61,34 @@ class Posteriors(NamedTuple):
 
 
 class Nodes(NamedTuple):
-    """Where expectations over a standard normal are taken, and the weight of each point."""
+    """Sets of points at which expectations over a standard normal are taken, and the weight of each point.
 
-    points: Float[Array, "d k s"]
+    Steps take the sets in turn. They are arguments of what is compiled: a generator of random numbers within it would
+    take as long to compile as all else.
+    """
+
+    points: Float[Array, "n k s"]
     weights: Float[Array, " s"]
 
+    def of(self, first: Int[Array, " d"], step: Int[Array, ""] | int) -> "Nodes":
+        """The points of each document at a step, of those that begin with the set ``first``."""
+        return self._replace(points=self.points[(first + step) % len(self.points)])
 
-def antithetic(key: Key[Array, ""], shape: tuple[int, int, int], dtype: jnp.dtype) -> Nodes:
-    """Standard normal points for each document, each with its mirror image, of equal weight.
+
+def antithetic(rng: np.random.Generator, shape: tuple[int, int, int]) -> Nodes:
+    """Sets of standard normal points, each with its mirror image, of equal weight.
 
     Examples
     --------
-    >>> nodes = antithetic(jax.random.key(0), (1, 3, 4), jnp.float32)
-    >>> bool(jnp.all(nodes.points[0, :, :2] == -nodes.points[0, :, 2:]))
+    >>> nodes = antithetic(np.random.default_rng(0), (1, 3, 4))
+    >>> bool(np.all(nodes.points[0, :, :2] == -nodes.points[0, :, 2:]))
     True
     """
-    documents, sides, count = shape
-    half = jax.random.normal(key, (documents, sides, max(count // 2, 1)), dtype)
-    points = jnp.concatenate([half, -half], axis=2)
-    return Nodes(points, jnp.full(points.shape[2], 1 / points.shape[2], dtype))
+    sets, sides, count = shape
+    half = rng.standard_normal((sets, sides, max(count // 2, 1)), np.float32)
+    points = np.concatenate([half, -half], axis=2)
+    weights = np.full(points.shape[2], 1 / points.shape[2], np.float32)
+    return Nodes(jnp.asarray(points), jnp.asarray(weights))
 
 
 def _solve(triangle: Array, right: Array, transpose: bool = False) -> Array:
@@ -160,27 +170,21 @@ def infer(
     words: Words,
     prior: Prior,
     means: Float[Array, "d k"],
-    key: Key[Array, ""],
+    nodes: Nodes,
     step: Float[Array, ""],
     *,
     method: Method,
     steps: Int[Array, ""] | int,
-    samples: int,
     exact: bool = False,
-    nodes: Nodes | None = None,
     shared: bool = False,
 ) -> Posteriors:
-    """Take steps on the posteriors of documents from given means; expectations are at random, or at fixed ``nodes``.
+    """Take steps on the posteriors of documents from given means, with expectations at ``nodes``.
 
-    Random points are each document's own, or ``shared``: equal documents then have equal posteriors.
+    Each document begins with another set of them, or, ``shared``, all with the first: equal documents then have equal
+    posteriors.
     """
-    shape = (1 if shared else len(means), means.shape[1], samples)
-
-    def fresh(step: Array | int) -> Nodes:
-        found = antithetic(jax.random.fold_in(key, step), shape, means.dtype) if nodes is None else nodes
-        return found._replace(points=jnp.broadcast_to(found.points, (len(means), *found.points.shape[1:])))
-
-    first = fresh(0)
+    begins = jnp.arange(len(means), dtype=jnp.int32) * (0 if shared else 1)
+    first = nodes.of(begins, 0)
     precisions = method.start(prior.precision, words.totals, jax.nn.softmax(means))
     apart = solve_and_draw(precisions, jnp.zeros_like(means), first.points)[1]
 
@@ -196,7 +200,7 @@ def infer(
             precisions = _curved(precisions, target, step)
         else:
             precisions = (1 - step) * precisions + step * target
-        following = fresh(index + 1)
+        following = nodes.of(begins, index + 1)
         metric = method.metric(prior.precision, words.totals, expected, precisions)
         move, apart = solve_and_draw(metric, uphill, following.points)
         if method.apart_metric:
@@ -242,25 +246,24 @@ class Statistics(NamedTuple):
     """Σ_d L(m_d, V_d), by the draws."""
 
 
-@partial(jax.jit, static_argnames=("method", "samples", "exact"))
+@partial(jax.jit, static_argnames=("method", "exact"))
 def learn(
     pages: Pages,
     topics: Float[Array, "v k"],
     prior: Prior,
     means: Float[Array, "d k"],
     counted: Float[Array, " d"],
-    key: Key[Array, ""],
+    nodes: Nodes,
     step: Float[Array, ""],
     steps: Int[Array, ""],
     *,
     method: str,
-    samples: int,
     exact: bool = False,
 ) -> Statistics:
     """Take steps on the posteriors of a batch, and gather the statistics of the documents with ``counted`` 1, not 0."""
     way = METHODS[method]
     words = Words.of(pages, topics, len(means))
-    found = infer(words, prior, means, key, step, method=way, steps=steps, samples=samples, exact=exact)
+    found = infer(words, prior, means, nodes, step, method=way, steps=steps, exact=exact)
     weights = jnp.full(found.draws.shape[1], 1 / found.draws.shape[1], means.dtype)
     expected = way.expected(found.means, found.precisions, found.draws - found.means[:, None], weights)
     read, ratio, here = words.read(expected.read_at)
@@ -286,24 +289,23 @@ class Inferred(NamedTuple):
     """L(m, V) of each, by the draws."""
 
 
-@partial(jax.jit, static_argnames=("method", "samples", "exact"))
+@partial(jax.jit, static_argnames=("method", "exact"))
 def posteriors(
     pages: Pages,
     topics: Float[Array, "v k"],
     prior: Prior,
     means: Float[Array, "d k"],
-    key: Key[Array, ""],
+    nodes: Nodes,
     step: Float[Array, ""],
     steps: Int[Array, ""],
     *,
     method: str,
-    samples: int,
     exact: bool,
 ) -> Inferred:
     """Posteriors from some means on, and their bounds."""
     words = Words.of(pages, topics, len(prior.means))
     way = METHODS[method]
-    found = infer(words, prior, means, key, step, method=way, steps=steps, samples=samples, exact=exact, shared=True)
+    found = infer(words, prior, means, nodes, step, method=way, steps=steps, exact=exact, shared=True)
     spread, log_determinant = covariances(found.precisions)
     proportions = jax.nn.softmax(found.draws)
     chance, _, _ = words.read(proportions)

@@ -18,7 +18,7 @@ from thalweg.topics.corpus import Topics, TopicSettings
 from thalweg.topics.prevalence import Prevalence
 from thalweg.topics.sampling import Chain
 
-_WARM, _WARM_EFFECTS = 40, 200
+_WARM, _WARM_EFFECTS = 20, 200
 _ROUNDS = 10
 _WORTH = 50
 """Independent draws that those of a chain should be worth, before it ends."""

@@ -20,6 +20,8 @@ _CELLS = 2**25
 """Numbers in the covariances of a batch, at most: 128 MiB."""
 _STEPS = 25
 _GRAIN = 16
+_SETS = 64
+"""Sets of random points that steps take in turn."""
 
 
 class TopicPosteriors(NamedTuple):
@@ -74,7 +76,8 @@ def document_posteriors(
     """
     count, sides = counts.shape[0], topics.shape[1]
     most = min(_BATCH, max(_GRAIN, _CELLS // sides**2))
-    width, key = page_width(counts), jax.random.key(how.seed)
+    width = page_width(counts)
+    nodes = documents.antithetic(np.random.default_rng(how.seed), (_SETS, sides, how.samples))
     given = jax.device_put(topics.astype(np.float32))
     for start in range(0, count, most):
         rows = slice(start, min(start + most, count))
@@ -89,11 +92,10 @@ def document_posteriors(
             given,
             prior,
             start_at,
-            key,
+            nodes,
             np.float32(how.step),
             np.int32(how.steps),
             method=how.method,
-            samples=how.samples,
             exact=how.exact,
         )
         yield rows, TopicPosteriors(*(np.asarray(leaf, np.float64)[:here] for leaf in found))

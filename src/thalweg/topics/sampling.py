@@ -36,7 +36,7 @@ _LEAPS = 2
 _ACCEPTANCE = 0.8
 _FORGOTTEN = 0.05
 """How fast the places that the metric is taken at follow the draws, while the chain warms up."""
-_HELD = 20
+_HELD = 10
 """Sweeps before topics and prior move: documents must first find where they belong."""
 _RIDGE = 1.0
 
@@ -101,16 +101,17 @@ def sweep(
     unit = diagonals(jnp.ones_like(means))
     root = lax.linalg.triangular_solve(triangle, unit, left_side=True, lower=True)
     leap = places.leaps[:, None] * (0.8 + 0.4 * noise.stretched[:, None])
-    start, slope = log_density(words, given, means, places.u)
 
-    def one(index: int, state: tuple[Array, Array, Array, Array]) -> tuple[Array, Array, Array, Array]:
-        u, speed, _, slope = state
-        speed = speed + leap / 2 * jnp.einsum("drs,ds->dr", root, slope)
-        u = u + leap * jnp.einsum("dsr,ds->dr", root, speed)
+    def one(index: Array, state: tuple[Array, Array, Array, Array]) -> tuple[Array, Array, Array, Array]:
+        """Drift, then push; the first time there is no drift yet, and the first and last push are half ones."""
+        u, speed, start, _ = state
+        u = u + jnp.where(index > 0, leap, 0) * jnp.einsum("dsr,ds->dr", root, speed)
         value, slope = log_density(words, given, means, u)
-        return u, speed + leap / 2 * jnp.einsum("drs,ds->dr", root, slope), value, slope
+        half = jnp.where((index > 0) & (index < _LEAPS), 1.0, 0.5).astype(u.dtype)
+        return u, speed + half * leap * jnp.einsum("drs,ds->dr", root, slope), jnp.where(index > 0, start, value), value
 
-    u, speed, value, _ = lax.fori_loop(0, _LEAPS, one, (places.u, noise.speeds, start, slope))
+    nowhere = jnp.zeros_like(places.leaps)
+    u, speed, start, value = lax.fori_loop(0, _LEAPS + 1, one, (places.u, noise.speeds, nowhere, nowhere))
     gain = value - start + jnp.sum(noise.speeds**2 - speed**2, axis=1) / 2
     chance = jnp.where(jnp.isfinite(gain), jnp.exp(jnp.minimum(gain, 0)), 0)
     u = jnp.where((noise.accepted < chance)[:, None], u, places.u)

@@ -20,10 +20,12 @@ _OTHERS = (0.01, 0.1, 0.2)
 _HEAPS, _HEAP = 3, 5
 """Starts from documents, and documents that each topic of such a start is made of."""
 _FEWEST = 3
+_ENOUGH, _MANY = 4, 16
+"""Candidates for each anchor, at least; where fewer are so common, so many of the most common words are."""
 _STEPS = 100
 _UNIGRAM = 0.1
 """How much of each topic is left to the words of all, so that none is excluded."""
-_MOST_DOCUMENTS = 20_000
+_MOST_DOCUMENTS = 70_000
 """Looked at: co-occurrences of more change little."""
 
 
@@ -71,9 +73,9 @@ class _Words(NamedTuple):
 
     def _candidates(self, topics: int, common: float) -> Int[np.ndarray, " c"]:
         found = np.flatnonzero(self.occurs >= max(_FEWEST, common * self.documents))
-        if len(found) >= 4 * topics:
+        if len(found) >= _ENOUGH * topics:
             return found
-        return np.sort(np.argsort(-self.occurs, kind="stable")[: max(4 * topics, 1)])
+        return np.sort(np.argsort(-self.occurs, kind="stable")[: _MANY * topics])
 
 
 def starts(counts: csr_array, topics: int) -> list[Float[np.ndarray, "k v"]]:
@@ -142,6 +144,9 @@ def _corners(rows: np.ndarray, candidates: np.ndarray, count: int) -> Int[np.nda
 
 def _mixtures(rows: np.ndarray, corners: np.ndarray) -> Float[np.ndarray, "v k"]:
     """For each row the weights, non-negative and of sum one, that mix the corners into it best, by FISTA."""
+    # What all corners share says nothing, as weights sum to one, and would make steps a thousand times too short.
+    middle = np.mean(corners, axis=0)
+    rows, corners = rows - middle, corners - middle
     gram, aims = corners @ corners.T, rows @ corners.T
     size = 1 / max(np.linalg.eigvalsh(gram)[-1], 1e-300)
     weights = ahead = np.full(aims.shape, 1 / len(corners))

@@ -21,13 +21,15 @@ from thalweg.codec import storable
 from thalweg.kernels import Kernel
 from thalweg.machines.choice import ENOUGH_ROWS, Interrupted, Trial, choose
 from thalweg.machines.folds import FEWEST
-from thalweg.machines.learners import Learner, in_precision, start
+from thalweg.machines.learners import LandmarkLearner, Learner, in_precision, start
 from thalweg.machines.methods import Settings
 from thalweg.machines.rows import Rows
 from thalweg.threads import enough_threads
 
 # Passes over the data where none are given: a pass over many rows is worth several over few.
 _PASSES, _FEW_ROWS = 10, 20_000
+# Newton steps, at most.
+_MOST_STEPS = 100
 # Held out to stop early, at most.
 _MOST_HELD_OUT = 5000
 # A pass that lowers the held-out loss by less, twice in a row, is the last one.
@@ -56,7 +58,9 @@ class Fitted:
     passes
         How many were made.
     history
-        A line for each pass or batch: rows, seconds, features, and the loss and score on rows held out.
+        A line for each pass or batch: rows, seconds, features, and the loss and score on rows held out; for each step
+        of a solution the objective, the part of it that a further step would gain (``left``), and products with the
+        kernel matrix.
     offset
         What is subtracted from features, in float64, before they are cast to the precision of the machine; kernels
         do not see it, but rounding would.
@@ -125,8 +129,9 @@ class Fitted:
 def fit(rows: Rows, settings: Settings, seed: int, onto: Fitted | None = None) -> Fitted:
     """Make passes over rows until there are as many as wanted, or a held-out slice says that they no longer help.
 
-    One block of rows is solved in float64, more of them in float32. An interrupt (Ctrl-C) ends the search
-    or the passes with a warning, and what was learned is returned.
+    Where all rows can be landmarks and no passes are asked for, up to 20,000 rows are solved for at once, to the
+    optimum of a smooth loss. One block of rows is solved in float64, more of them in float32. An interrupt (Ctrl-C)
+    ends the search or the passes with a warning, and what was learned is returned.
 
     Parameters
     ----------
@@ -149,13 +154,14 @@ def fit(rows: Rows, settings: Settings, seed: int, onto: Fitted | None = None) -
     >>> bool(abs(fitted.predict(x) - np.sin(x)).max() < 1e-3)
     True
     """
-    double = len(rows) <= settings.block_size if onto is None else onto.double
+    double = settings.method.double or len(rows) <= settings.block_size if onto is None else onto.double
     with jax.enable_x64(double), enough_threads(len(rows)):
         try:
             begun = _begun(rows, settings, len(rows), seed, np.float64 if double else np.float32, onto)
         except Interrupted as stopped:
             return _best_trial(stopped.trial, rows, len(rows))
-        return _passed_over(begun, replace(rows, offset=begun.offset), settings, seed)
+        rows = replace(rows, offset=begun.offset)
+        return (_solved if _solves(begun, rows, settings) else _passed_over)(begun, rows, settings, seed)
 
 
 def learn(rows: Rows, settings: Settings, seed: int, onto: Fitted | None = None) -> Fitted:
@@ -244,6 +250,44 @@ def _levelled(fitted: Fitted, rows: Rows, settings: Settings, tolerance: float) 
     if np.max(np.abs(level - np.asarray(fitted.learner.expansion.intercept))) <= tolerance:
         return fitted
     return replace(fitted, learner=fitted.learner.at_level(level, fitted.alpha))
+
+
+def _solves(begun: Fitted, rows: Rows, settings: Settings) -> bool:
+    """Whether all are solved for at once: where all rows are landmarks, in several blocks, and no passes are asked."""
+    unasked = settings.passes is None and settings.method.early_stopping in ("auto", False)
+    several = settings.block_size < len(rows) <= min(_FEW_ROWS, settings.max_features)
+    return settings.method.visits and settings.loss.smooth and unasked and several and not begun.learner.features
+
+
+def _solved(begun: Fitted, rows: Rows, settings: Settings, seed: int) -> Fitted:
+    """Newton steps until the next would lower the objective by less than the tolerance."""
+    learner, history = copy(begun.learner), list[dict[str, float]]()
+    assert isinstance(learner, LandmarkLearner)
+    learner.place(rows, np.random.default_rng([seed, 2]).permutation(len(rows)))
+    total = float(np.sum(rows.weights))
+    try:
+        with Progress(disable=not settings.progress) as bar:
+            if settings.progress:
+                bar.console.print(f"{begun.kernel}, alpha {begun.alpha:.3g}", markup=False)
+            task = bar.add_task("solving", total=None)
+            newton = learner.newton(begun.alpha, settings.method.tol)
+            while not newton.done and len(history) < _MOST_STEPS:
+                began = time.perf_counter()
+                step = newton.step()
+                line = {"objective": step.objective, "left": step.left, "products": step.products}
+                history.append(_line(learner, begun.passes + len(history) + 1, len(rows), began, None) | line)
+                bar.update(task, advance=1, description=f"step {len(history)}, objective {step.objective:.6g}")
+                learner.take(newton)
+        if not _finite(learner):
+            raise ValueError(_TOO_LARGE)
+    except KeyboardInterrupt:
+        if not history:  # There is nothing to keep.
+            raise
+        warnings.warn(
+            f"interrupted in step {len(history) + 1}: the model keeps what it has learned so far", stacklevel=5
+        )
+    made = begun.passes + len(history)
+    return replace(begun, learner=learner, seen=total, passes=made, history=(*begun.history, *history))
 
 
 def _passed_over(begun: Fitted, rows: Rows, settings: Settings, seed: int) -> Fitted:

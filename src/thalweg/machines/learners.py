@@ -43,6 +43,10 @@ _PIECES, _LARGE = 4, 1024
 _GRAIN = 64
 
 
+Foreseen = list[tuple[np.ndarray, Any]]
+"""Rows in the order in which they were learned from, some at a time, and f there before."""
+
+
 @storable
 @dataclass
 class Learner:
@@ -75,10 +79,13 @@ class Learner:
         """The number of features in use."""
         return int(self.expansion.used) * self.machine.coordinates.width
 
-    def learn(self, rows: Rows, order: np.ndarray, alpha: float, total: float) -> Iterator[int]:
+    def learn(
+        self, rows: Rows, order: np.ndarray, alpha: float, total: float, foreseen: Foreseen | None = None
+    ) -> Iterator[int]:
         """Learn from new rows in this order; yield the numbers of rows as they are done.
 
-        ``total`` is the weight of all rows in the sum of losses that ``alpha`` regularises.
+        ``total`` is the weight of all rows in the sum of losses that ``alpha`` regularises. To ``foreseen`` rows that
+        become landmarks are added, with f there before it has learned from them.
         """
         yield from self._steps(rows, order, self.batch_size, alpha / total)
 
@@ -162,7 +169,9 @@ class LandmarkLearner(Learner):
     def _block_size(self) -> int:
         return self.machine.coordinates.width
 
-    def learn(self, rows: Rows, order: np.ndarray, alpha: float, total: float) -> Iterator[int]:
+    def learn(
+        self, rows: Rows, order: np.ndarray, alpha: float, total: float, foreseen: Foreseen | None = None
+    ) -> Iterator[int]:
         """Fill the last block, make new ones while there is room, and step with the rest."""
         visitor = self._visitor(alpha)
         size, self.taken = self._block_size, 0
@@ -176,7 +185,9 @@ class LandmarkLearner(Learner):
         for part in _chunks(new, size, _steps_at_once(size)):
             batches = rows.stack(part, size, self.dtype)
             self._make_room(len(batches.weights))
-            self.expansion, self.examples, _ = absorb(visitor, self.expansion, self.examples, batches)
+            self.expansion, self.examples, before = absorb(visitor, self.expansion, self.examples, batches)
+            if foreseen is not None:
+                foreseen.append((part, before))
             self.filled = (len(part) - 1) % size + 1
             self.taken += len(part)
             yield len(part)

@@ -45,7 +45,7 @@ Values = Float[Array, "tiles rows c"]
 
 
 class Problem(eqx.Module):
-    """Landmarks in tiles with their targets and weights; a weight of 0 is an empty place, and those are at the end."""
+    """Landmarks in tiles with their targets and weights; a weight of 0 is an empty place, or a row left out."""
 
     points: Points
     """Their kernel in the precision of the tiles."""
@@ -295,7 +295,7 @@ def _basis(problem: Problem) -> _Basis:
 
     Two rounds of randomly pivoted Cholesky (Chen, Epperly, Tropp and Webber, 2024).
     """
-    rows, outputs = int(np.sum(np.asarray(problem.weights) > 0)), problem.targets.shape[-1]
+    rows, outputs = int(np.max(np.flatnonzero(problem.weights))) + 1, problem.targets.shape[-1]
     most = min(_LANDMARKS / outputs**0.5, _PART * rows)
     count = min(max(int(most) // _GRAIN, 1) * _GRAIN, rows)
     first = np.arange(max(count // 2, 1))

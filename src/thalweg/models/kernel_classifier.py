@@ -53,8 +53,8 @@ class KernelClassifier(ClassifierMixin, KernelMachine):
         helps, from 80 rows and two features on. A kernel with a lengthscale is taken as it is.
     loss
         "logistic" (of several classes: softmax), "hinge", "squared_hinge" or "squared"; the last three are one class
-        against the rest and have no probabilities. The first has an intercept, the log-odds of the classes' weights:
-        far from all rows the probabilities are the classes' shares.
+        against the rest. Probabilities are calibrated by rows left out. The first has an intercept, the log-odds of the
+        classes' weights: far from all rows the probabilities are the classes' shares.
     alpha
         The ridge of Σ ℓ + alpha/2·‖f‖². "auto" searches for it as for ``bandwidth``; where that does not, it is
         0.01.
@@ -168,21 +168,29 @@ class KernelClassifier(ClassifierMixin, KernelMachine):
 
     def decision_function(self, X: Any) -> np.ndarray:
         """The values of the classes' functions; with two classes, that of the second one."""
-        found = self._values(X)
+        found = self._decisions(X)
         return found[:, 0] if found.shape[1] == 1 else found
 
     def predict(self, X: Any) -> np.ndarray:
         """The classes of the largest values."""
-        found = labels(self._values(X))
+        found = labels(self._decisions(X))
         return self.classes_[found]
 
     @available_if(lambda self: _has_probabilities(self))
     def predict_proba(self, X: Any) -> np.ndarray:
-        """Probabilities of the classes, for the logistic loss."""
-        found = self.decision_function(X)
-        if found.ndim == 1:
-            return np.stack([expit(-found), expit(found)], axis=1)
+        """Probabilities of the classes, as sharp as rows that were left out in ``fit`` say (temperature scaling).
+
+        A stream leaves none out: its probabilities are those of the logistic loss, and other losses have none.
+        """
+        found = self._decisions(X) if self.loss == "logistic" else self._machine.logits(self._values(X))
+        if found.shape[1] == 1:
+            return np.stack([expit(-found[:, 0]), expit(found[:, 0])], axis=1)
         return softmax(found, axis=1)
+
+    def _decisions(self, X: Any) -> np.ndarray:
+        """The log-odds of the logistic loss, and the margins of others."""
+        found = self._values(X)
+        return self._machine.logits(found) if self.loss == "logistic" else found
 
     def _loss(self) -> Loss:
         if self.loss == "logistic" and len(self.classes_) > 2:
@@ -236,8 +244,11 @@ class KernelClassifier(ClassifierMixin, KernelMachine):
 
 
 def _has_probabilities(model: KernelClassifier) -> bool:
-    if model.loss != "logistic":
-        raise AttributeError(f"probabilities need loss='logistic', found loss={model.loss!r}")
+    if model.loss != "logistic" and hasattr(model, "_machine") and model._machine.sharpness is None:
+        raise AttributeError(
+            f"probabilities need loss='logistic', or a fit that leaves rows out to judge by (the default method, ten "
+            f"rows or more, no stream), found loss={model.loss!r}"
+        )
     return True
 
 

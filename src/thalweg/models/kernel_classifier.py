@@ -31,8 +31,8 @@ _LOSSES: dict[str, type[Loss]] = {
 class KernelClassifier(ClassifierMixin, KernelMachine):
     """Classification by a kernel machine that learns block by block, in memory for its features and one batch.
 
-    By default each block of rows becomes a block of landmarks and is solved for, with all other blocks held fixed: the
-    exact solution after many passes, and close to it after one. With ``method`` "dsg", "udsg" or "cdsg" it is the
+    By default rows become landmarks. Up to 20,000 are solved for, to the optimum of a smooth loss; of more, and for the
+    hinge, each block is solved for with all others held fixed, which after one pass is close to it. With ``method`` "dsg", "udsg" or "cdsg" it is the
     doubly stochastic method of the papers on random features, with new coordinates in each step, uniformly drawn old
     ones, or checked ones.
 
@@ -67,7 +67,8 @@ class KernelClassifier(ClassifierMixin, KernelMachine):
     class_weight
         None, "balanced", or a dict of weights of classes. For ``partial_fit``, a dict.
     max_iter
-        Passes over the data. By default one for more than 20,000 rows, else up to ten.
+        Passes over the data, block by block. By default fewer than 20,000 rows are solved for at once if the loss is
+        smooth, else up to ten passes are made, and one over more rows.
     warm_start
         Whether ``fit`` goes on from what was learned before.
     random_state
@@ -87,11 +88,12 @@ class KernelClassifier(ClassifierMixin, KernelMachine):
         How much a unit of each feature counts in the distance, beside the one that counts most; times the features'
         standard deviations it says which of them matter.
     n_iter_ : int
-        Passes made.
+        Passes made, or Newton steps where rows are solved for at once.
     n_features_used_ : int
         Features in use.
     history_ : list of dict
-        A line for each pass: rows, seconds, features, and the loss and score on the rows held out.
+        A line for each pass: rows, seconds, features, and the loss and score on the rows held out; for each Newton step
+        the objective, the part of it that further steps would gain, and products with the kernel matrix.
 
     Notes
     -----

@@ -32,9 +32,9 @@ class KernelClassifier(ClassifierMixin, KernelMachine):
     """Classification by a kernel machine that learns block by block, in memory for its features and one batch.
 
     By default rows become landmarks. Up to 20,000 are solved for, to the optimum of a smooth loss; of more, and for the
-    hinge, each block is solved for with all others held fixed, which after one pass is close to it. With ``method`` "dsg", "udsg" or "cdsg" it is the
-    doubly stochastic method of the papers on random features, with new coordinates in each step, uniformly drawn old
-    ones, or checked ones.
+    hinge, each block is solved for with all others held fixed, which after one pass is close to it. With ``method``
+    "dsg", "udsg" or "cdsg" it is the doubly stochastic method of the papers on random features, with new coordinates
+    in each step, uniformly drawn old ones, or checked ones.
 
     Parameters
     ----------

@@ -34,15 +34,19 @@ def folds(rows: Rows, seed: int) -> list[np.ndarray]:
 
     Examples
     --------
-    >>> rows = lambda n: Rows(np.zeros((n, 1)), np.zeros((n, 1)), np.ones(n))
+    >>> rows = lambda n: Rows(np.arange(n)[:, None], np.zeros((n, 1)), np.ones(n))
     >>> [[len(fold) for fold in folds(rows(n), seed=0)] for n in (5, 100, 2000, 50_000)]
     [[], [20, 20, 20, 20, 20], [400], [2000]]
     """
     if len(rows) < _FEWEST:
         return []
-    order = np.random.default_rng([seed, 4]).permutation(len(rows))
     if len(rows) <= _FEW:
-        return [np.sort(fold) for fold in np.array_split(order, _FOLDS)]
+        # Rows that are the same are left out together: a row given twice counts as one of weight two.
+        different, place = np.unique(rows.features(np.arange(len(rows)), np.float64), axis=0, return_inverse=True)
+        order = np.random.default_rng([seed, 4]).permutation(len(different))
+        found = [np.flatnonzero(np.isin(np.ravel(place), fold)) for fold in np.array_split(order, _FOLDS)]
+        return [fold for fold in found if 0 < len(fold) < len(rows)]
+    order = np.random.default_rng([seed, 4]).permutation(len(rows))
     return [np.sort(order[: min(len(rows) // _FOLDS, _MOST)])]
 
 

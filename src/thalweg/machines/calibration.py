@@ -14,7 +14,7 @@ from thalweg.machines.rows import Rows
 
 # Up to so many rows are left out in turn, in folds; of more a part is left out once, of at most so many rows.
 _FEW, _FOLDS, _MOST = 1000, 5, 2000
-# With fewer rows nothing is left out.
+# With fewer rows that differ nothing is left out.
 _FEWEST = 10
 # So many of the last rows foreseen tell enough.
 _ENOUGH = 2000
@@ -38,11 +38,11 @@ def folds(rows: Rows, seed: int) -> list[np.ndarray]:
     >>> [[len(fold) for fold in folds(rows(n), seed=0)] for n in (5, 100, 2000, 50_000)]
     [[], [20, 20, 20, 20, 20], [400], [2000]]
     """
-    if len(rows) < _FEWEST:
-        return []
     if len(rows) <= _FEW:
         # Rows that are the same are left out together: a row given twice counts as one of weight two.
         different, place = np.unique(rows.features(np.arange(len(rows)), np.float64), axis=0, return_inverse=True)
+        if len(different) < _FEWEST:
+            return []
         order = np.random.default_rng([seed, 4]).permutation(len(different))
         found = [np.flatnonzero(np.isin(np.ravel(place), fold)) for fold in np.array_split(order, _FOLDS)]
         return [fold for fold in found if 0 < len(fold) < len(rows)]

@@ -269,11 +269,11 @@ def test_nothing_is_predicted_or_saved_before_anything_is_learned(tmp_path):
         KernelClassifier(**PARTS).fit(X, Y).predict(X[:0])
 
 
-def test_probabilities_need_the_logistic_loss():
+def test_probabilities_of_a_stream_need_the_logistic_loss():
     model = KernelClassifier(**PARTS, loss="hinge")
     with pytest.raises(AttributeError) as error:
-        model.fit(X, Y).predict_proba(X)
-    assert "probabilities need loss='logistic', found loss='hinge'" in str(error.value.__cause__)
+        model.partial_fit(X, Y).predict_proba(X)
+    assert "probabilities need loss='logistic', or a fit" in str(error.value.__cause__)
 
 
 @pytest.mark.parametrize(

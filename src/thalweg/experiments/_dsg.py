@@ -323,7 +323,7 @@ def landmarks(of: Problem, *, seconds: float, curve: Curve) -> Curve:
     learner = fresh()
     watch = Watch(of, curve, seconds, score)
     watch.begin()
-    learn = learner.learn
+    learn: Any = learner.learn
     while True:
         for _ in learn(rows, order, alpha, len(rows)):
             curve.steps += 1

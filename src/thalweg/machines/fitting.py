@@ -6,28 +6,33 @@ on from a machine that was fitted before, which they leave as it is.
 
 import time
 import warnings
-from collections.abc import Callable
 from copy import copy
-from dataclasses import dataclass, replace
-from typing import Any, Self
+from dataclasses import replace
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from rich.progress import Progress
 
-from thalweg.arguments import number, whole
-from thalweg.codec import storable
 from thalweg.kernels import Kernel
+from thalweg.machines.calibration import Aside, last, residuals, set_aside, sharpness
 from thalweg.machines.choice import ENOUGH_ROWS, Interrupted, Trial, choose
+from thalweg.machines.fitted import Fitted
 from thalweg.machines.folds import FEWEST
-from thalweg.machines.learners import Learner, in_precision, start
+from thalweg.machines.learners import Foreseen, LandmarkLearner, Learner, in_precision, start
+from thalweg.machines.losses import LogisticLoss, SoftmaxLoss
 from thalweg.machines.methods import Settings
 from thalweg.machines.rows import Rows
 from thalweg.threads import enough_threads
 
 # Passes over the data where none are given: a pass over many rows is worth several over few.
 _PASSES, _FEW_ROWS = 10, 20_000
+# Newton steps, at most.
+_MOST_STEPS = 100
+# To what part of the objective machines are solved that only tell what rows left out say, and the usual sharpness of
+# margins.
+_COARSE, _USUAL = 1e-3, 2.0
 # Held out to stop early, at most.
 _MOST_HELD_OUT = 5000
 # A pass that lowers the held-out loss by less, twice in a row, is the last one.
@@ -38,95 +43,12 @@ _OTHER_LEVEL = float(np.log(3))
 _TOO_LARGE = "X or y leads to values beyond the range of numbers: look for features or targets of extreme size"
 
 
-@storable
-@dataclass(frozen=True)
-class Fitted:
-    """A machine that has learned something: arrays, numbers and words.
-
-    Parameters
-    ----------
-    learner
-        The function, and what it goes on learning with.
-    alpha
-        The ridge.
-    rows
-        The number of rows that it was made for; None means a stream.
-    seen
-        The weight of the rows in the sum of losses.
-    passes
-        How many were made.
-    history
-        A line for each pass or batch: rows, seconds, features, and the loss and score on rows held out.
-    offset
-        What is subtracted from features, in float64, before they are cast to the precision of the machine; kernels
-        do not see it, but rounding would.
-    counts
-        The weight of each label seen, if targets are labels; the intercept of f comes from it.
-
-    Examples
-    --------
-    >>> from thalweg.machines import Rows, Settings, SquaredLoss
-    >>> x = np.arange(4.0)[:, None]
-    >>> fitted = fit(Rows(x, np.sin(x), np.ones(4)), Settings(loss=SquaredLoss()), seed=0)
-    >>> fitted.features, fitted.passes, fitted.double
-    (4, 1, True)
-    """
-
-    learner: Learner
-    alpha: float
-    rows: int | None
-    seen: float = 0.0
-    passes: int = 0
-    history: tuple[dict[str, float], ...] = ()
-    offset: np.ndarray | None = None
-    counts: np.ndarray | None = None
-
-    def check_stored(self) -> None:
-        """Refuse numbers that a fit would not leave behind, as a file could hold them."""
-        number("alpha", self.alpha, above=0)
-        number("seen", self.seen, least=0)
-        whole("passes", self.passes, least=0)
-        whole("seed", self.learner.seed, least=0, most=2**31 - 1)
-        if self.offset is not None and (self.offset.ndim != 1 or not np.all(np.isfinite(self.offset))):
-            raise ValueError("offset must be a row of finite numbers")
-        if self.counts is not None and not (np.all(np.isfinite(self.counts)) and np.all(self.counts >= 0)):
-            raise ValueError("counts must be non-negative")
-
-    @property
-    def kernel(self) -> Kernel:
-        """The kernel in use."""
-        return self.learner.machine.coordinates.kernel
-
-    @property
-    def features(self) -> int:
-        """The number of features in use."""
-        return self.learner.features
-
-    @property
-    def double(self) -> bool:
-        """Whether it works in float64."""
-        return self.learner.dtype == np.float64
-
-    def mapped(self, convert: Callable[[Any], Any]) -> Self:
-        """Return the same machine with its arrays, but not random keys, converted."""
-        return replace(self, learner=self.learner.mapped(convert))
-
-    def in_units(self, factor: np.ndarray, shift: np.ndarray) -> Self:
-        """Return a machine for targets that are ``factor`` times what they were and ``shift`` more, for each output."""
-        with jax.enable_x64(self.double):
-            return replace(self, learner=self.learner.in_units(factor, shift, self.alpha))
-
-    def predict(self, x: Any) -> np.ndarray:
-        """f at the rows of an array, a memory map or a sparse matrix (CSR), a column for each output."""
-        with jax.enable_x64(self.double):
-            return self.learner.predict(x, self.offset)
-
-
 def fit(rows: Rows, settings: Settings, seed: int, onto: Fitted | None = None) -> Fitted:
     """Make passes over rows until there are as many as wanted, or a held-out slice says that they no longer help.
 
-    One block of rows is solved in float64, more of them in float32. An interrupt (Ctrl-C) ends the search
-    or the passes with a warning, and what was learned is returned.
+    Where all rows can be landmarks and no passes are asked for, up to 20,000 rows are solved for at once, to the
+    optimum of a smooth loss. One block of rows is solved in float64, more of them in float32. An interrupt (Ctrl-C)
+    ends the search or the passes with a warning, and what was learned is returned.
 
     Parameters
     ----------
@@ -149,13 +71,14 @@ def fit(rows: Rows, settings: Settings, seed: int, onto: Fitted | None = None) -
     >>> bool(abs(fitted.predict(x) - np.sin(x)).max() < 1e-3)
     True
     """
-    double = len(rows) <= settings.block_size if onto is None else onto.double
+    double = settings.method.double or len(rows) <= settings.block_size if onto is None else onto.double
     with jax.enable_x64(double), enough_threads(len(rows)):
         try:
             begun = _begun(rows, settings, len(rows), seed, np.float64 if double else np.float32, onto)
         except Interrupted as stopped:
             return _best_trial(stopped.trial, rows, len(rows))
-        return _passed_over(begun, replace(rows, offset=begun.offset), settings, seed)
+        rows = replace(rows, offset=begun.offset)
+        return (_solved if _solves(begun, rows, settings) else _passed_over)(begun, rows, settings, seed)
 
 
 def learn(rows: Rows, settings: Settings, seed: int, onto: Fitted | None = None) -> Fitted:
@@ -246,6 +169,68 @@ def _levelled(fitted: Fitted, rows: Rows, settings: Settings, tolerance: float) 
     return replace(fitted, learner=fitted.learner.at_level(level, fitted.alpha))
 
 
+def _solves(begun: Fitted, rows: Rows, settings: Settings) -> bool:
+    """Whether all are solved for at once: where all rows are landmarks, in several blocks, and no passes are asked."""
+    unasked = settings.passes is None and settings.method.early_stopping in ("auto", False)
+    several = settings.block_size < len(rows) <= min(_FEW_ROWS, settings.max_features)
+    return settings.method.visits and settings.loss.smooth and unasked and several and not begun.learner.features
+
+
+def _solved(begun: Fitted, rows: Rows, settings: Settings, seed: int) -> Fitted:
+    """Newton steps until the next would lower the objective by less than the tolerance."""
+    learner, history = copy(begun.learner), list[dict[str, float]]()
+    assert isinstance(learner, LandmarkLearner)
+    order = np.random.default_rng([seed, 2]).permutation(len(rows))
+    learner.place(rows, order)
+    total = float(np.sum(rows.weights))
+    try:
+        with Progress(disable=not settings.progress) as bar:
+            if settings.progress:
+                bar.console.print(f"{begun.kernel}, alpha {begun.alpha:.3g}", markup=False)
+            task = bar.add_task("solving", total=None)
+            newton = learner.newton(begun.alpha, settings.method.tol)
+            while not newton.done and len(history) < _MOST_STEPS:
+                began = time.perf_counter()
+                step = newton.step()
+                line = {"objective": step.objective, "left": step.left, "products": step.products}
+                history.append(_line(learner, begun.passes + len(history) + 1, len(rows), began, None) | line)
+                bar.update(task, advance=1, description=f"step {len(history)}, objective {step.objective:.6g}")
+                learner.take(newton)
+        if not _finite(learner):
+            raise ValueError(_TOO_LARGE)
+
+        def solve(pupil: Any, rows: Rows) -> None:
+            pupil.place(rows, order)
+            newton = pupil.newton(begun.alpha, max(settings.method.tol, _COARSE))
+            for _ in range(_MOST_STEPS):
+                newton.step()
+                if newton.done:
+                    break
+            pupil.take(newton)
+
+        begun = _judged(begun, set_aside(begun.learner, rows, seed, solve), settings)
+    except KeyboardInterrupt:
+        if not history:  # There is nothing to keep.
+            raise
+        warnings.warn(
+            f"interrupted in step {len(history) + 1}: the model keeps what it has learned so far", stacklevel=5
+        )
+    made = begun.passes + len(history)
+    return replace(begun, learner=learner, seen=total, passes=made, history=(*begun.history, *history))
+
+
+def _judged(fitted: Fitted, aside: Aside | None, settings: Settings) -> Fitted:
+    """Tell from rows set aside how sharp probabilities may be, or how far numbers are off."""
+    if aside is None or not np.all(np.isfinite(aside.values)):
+        return fitted
+    if aside.rows.table is None:
+        return replace(fitted, residuals=residuals(aside))
+    level = np.asarray(fitted.learner.expansion.intercept, np.float64)
+    # Log-odds are what the logistic losses learn; others have margins of about 1.
+    usual = 1.0 if isinstance(settings.loss, LogisticLoss | SoftmaxLoss) else _USUAL
+    return replace(fitted, sharpness=sharpness(aside, level, usual))
+
+
 def _passed_over(begun: Fitted, rows: Rows, settings: Settings, seed: int) -> Fitted:
     passes = settings.passes or default_passes(len(rows), settings)
     order = np.random.default_rng([seed, 2]).permutation(len(rows))
@@ -253,7 +238,7 @@ def _passed_over(begun: Fitted, rows: Rows, settings: Settings, seed: int) -> Fi
     if count:
         held, order = rows.subset(np.sort(order[:count])), order[count:]
     total = float(np.sum(rows.weights))
-    learner, history = copy(begun.learner), list[dict[str, float]]()
+    learner, history, foreseen = copy(begun.learner), list[dict[str, float]](), Foreseen()
     best, best_loss, stale = learner.expansion, np.inf, 0
     try:
         with Progress(disable=not settings.progress) as bar:
@@ -263,8 +248,12 @@ def _passed_over(begun: Fitted, rows: Rows, settings: Settings, seed: int) -> Fi
             while len(history) < passes and stale < 2:
                 began = time.perf_counter()
                 bar.update(task, description=f"pass {len(history) + 1} of {passes}")
-                learn_from = learner.again if history else learner.learn
-                for done in learn_from(rows, order, begun.alpha, total):
+                passing = (
+                    learner.again(rows, order, begun.alpha, total)
+                    if history
+                    else learner.learn(rows, order, begun.alpha, total, foreseen)
+                )
+                for done in passing:
                     bar.update(task, advance=done)
                 history.append(_line(learner, begun.passes + len(history) + 1, len(order), began, held))
                 if held is not None:
@@ -276,6 +265,18 @@ def _passed_over(begun: Fitted, rows: Rows, settings: Settings, seed: int) -> Fi
             learner.expansion = best
         if not _finite(learner):
             raise ValueError(_TOO_LARGE)
+
+        def learn(pupil: Any, rows: Rows) -> None:
+            for _ in pupil.learn(rows, order, begun.alpha, total):
+                pass
+
+        if held is not None:
+            aside: Aside | None = Aside(held, learner.predict(held.x, held.offset))
+        elif settings.method.visits and len(rows) <= settings.block_size and not begun.learner.features:
+            aside = set_aside(begun.learner, rows, seed, learn)
+        else:
+            aside = last(rows, foreseen)
+        begun = _judged(begun, aside, settings)
     except KeyboardInterrupt:
         if not learner.features:  # There is nothing to keep.
             raise

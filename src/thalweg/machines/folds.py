@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from thalweg.kernels import Kernel, median_distance
+from thalweg.machines.profiles import profile, scaled_squares
 from thalweg.machines.rows import Rows
 from thalweg.padding import padded, padded_size
 from thalweg.threads import enough_threads
@@ -17,6 +18,8 @@ FEWEST = 40
 
 # Rows that are looked at, and of those the rows that are left out in turn.
 _LOOKED_AT, _MOST = 2000, 320
+# Rows whose median distance is that of all pairs of some; of more rows it is that of so many pairs.
+_FEW, _SOME, _PAIRS = 1000, 120, 2000
 # Numbers of rows are multiples of this, or of a power of two, where programs are compiled for them.
 _GRAIN = 64
 _RIDGES = tuple(10.0 ** (k / 2) for k in range(-6, 5))
@@ -68,9 +71,13 @@ class Sample(NamedTuple):
         return self._replace(targets=np.clip(self.targets, low - reach, high + reach))
 
     def median(self) -> float:
-        """The median distance between rows."""
+        """The median distance between rows: of few, by all pairs of some, since drawing pairs takes compiling."""
+        if len(self.x) < 2:
+            return 1.0
+        few = len(self.x) <= _FEW
+        some = np.unique(np.linspace(0, len(self.x) - 1, _SOME).astype(int)) if few else slice(None)
         with np.errstate(over="ignore"):
-            return median_distance(self.x, jax.random.key(0)) if len(self.x) > 1 else 1.0
+            return median_distance(self.x[some], jax.random.key(0), _SOME**2 if few else _PAIRS)
 
 
 def sample(rows: Rows, seed: int) -> Sample:
@@ -89,7 +96,7 @@ def sample(rows: Rows, seed: int) -> Sample:
 
 
 def kernel_matrix(kernel: Kernel, x: np.ndarray, y: np.ndarray | None = None) -> np.ndarray:
-    """The matrix of a kernel in float64; of rows about as many it is one compiled program.
+    """The matrix of a kernel in float64, by NumPy where that is known; else one program for rows about as many.
 
     Examples
     --------
@@ -98,9 +105,15 @@ def kernel_matrix(kernel: Kernel, x: np.ndarray, y: np.ndarray | None = None) ->
     array([[1.],
            [1.]])
     """
+    known = profile(kernel)
+    if known is not None:
+        found = known.value(scaled_squares(kernel, x, x if y is None else y))
+        if y is None:
+            np.fill_diagonal(found, 1.0)
+        return float(kernel.variance) * found
     of_size = lambda z: jnp.asarray(padded(z, padded_size(len(z), _GRAIN)))
-    found = kernel(of_size(x), None if y is None else of_size(y))
-    return np.asarray(found, np.float64)[: len(x), : len(x if y is None else y)]
+    compiled = kernel(of_size(x), None if y is None else of_size(y))
+    return np.asarray(compiled, np.float64)[: len(x), : len(x if y is None else y)]
 
 
 class Found(NamedTuple):

@@ -17,6 +17,7 @@ from thalweg.machines.expansion import Expansion, empty, predict, with_room
 from thalweg.machines.methods import Settings
 from thalweg.machines.rows import Rows
 from thalweg.machines.rules import Capped
+from thalweg.machines.solve import Newton, Problem
 from thalweg.machines.steps import Judged, Machine, run
 from thalweg.machines.visits import Examples, Visitor, absorb, append, fill, revisit
 from thalweg.padding import padded_size
@@ -36,8 +37,14 @@ _KEPT = 2**18
 _ROUNDS, _ROUNDS_OF_ONE_BLOCK = 5, 1000
 # Up to so many new rows of a stream are solved for alone, and their block is visited so often while it doubles.
 _FEW, _VISITS = 32, 8
+# Large blocks are split for products with the kernel matrix on a CPU, so that tiles stay in its cache.
+_PIECES, _LARGE = 4, 1024
 # The size of a lone block of landmarks is a multiple of this, or of a power of two.
 _GRAIN = 64
+
+
+Foreseen = list[tuple[np.ndarray, Any]]
+"""Rows in the order in which they were learned from, some at a time, and f there before."""
 
 
 @storable
@@ -72,10 +79,13 @@ class Learner:
         """The number of features in use."""
         return int(self.expansion.used) * self.machine.coordinates.width
 
-    def learn(self, rows: Rows, order: np.ndarray, alpha: float, total: float) -> Iterator[int]:
+    def learn(
+        self, rows: Rows, order: np.ndarray, alpha: float, total: float, foreseen: Foreseen | None = None
+    ) -> Iterator[int]:
         """Learn from new rows in this order; yield the numbers of rows as they are done.
 
-        ``total`` is the weight of all rows in the sum of losses that ``alpha`` regularises.
+        ``total`` is the weight of all rows in the sum of losses that ``alpha`` regularises. To ``foreseen`` rows that
+        become landmarks are added, with f there before it has learned from them.
         """
         yield from self._steps(rows, order, self.batch_size, alpha / total)
 
@@ -159,7 +169,9 @@ class LandmarkLearner(Learner):
     def _block_size(self) -> int:
         return self.machine.coordinates.width
 
-    def learn(self, rows: Rows, order: np.ndarray, alpha: float, total: float) -> Iterator[int]:
+    def learn(
+        self, rows: Rows, order: np.ndarray, alpha: float, total: float, foreseen: Foreseen | None = None
+    ) -> Iterator[int]:
         """Fill the last block, make new ones while there is room, and step with the rest."""
         visitor = self._visitor(alpha)
         size, self.taken = self._block_size, 0
@@ -173,7 +185,9 @@ class LandmarkLearner(Learner):
         for part in _chunks(new, size, _steps_at_once(size)):
             batches = rows.stack(part, size, self.dtype)
             self._make_room(len(batches.weights))
-            self.expansion, self.examples, _ = absorb(visitor, self.expansion, self.examples, batches)
+            self.expansion, self.examples, before = absorb(visitor, self.expansion, self.examples, batches)
+            if foreseen is not None:
+                foreseen.append((part, before))
             self.filled = (len(part) - 1) % size + 1
             self.taken += len(part)
             yield len(part)
@@ -189,6 +203,41 @@ class LandmarkLearner(Learner):
             self.expansion, _ = revisit(visitor, self.expansion, self.examples, part)
             yield len(part) * landmarks // count
         yield from self._steps(rows, shuffle.permutation(order[self.taken :]), self.batch_size, alpha / total)
+
+    def place(self, rows: Rows, order: np.ndarray) -> None:
+        """Make rows landmarks in this order, without learning from them; there must be room and nothing before."""
+        batches = rows.stack(order, self._block_size, self.dtype)
+        self.expansion = self.expansion._replace(
+            blocks=jnp.asarray(batches.x), used=jnp.asarray(len(batches.x), jnp.int32)
+        )
+        self.examples = Examples(jnp.asarray(batches.y), jnp.asarray(batches.weights))
+        self.filled, self.taken = (len(order) - 1) % self._block_size + 1, len(order)
+
+    def newton(self, alpha: float, tol: float) -> Newton:
+        """Newton steps for all landmarks, which :meth:`take` makes this machine's."""
+        points, size = self.machine.coordinates, self._block_size
+        assert isinstance(points, Points)
+        pieces = _PIECES if jax.default_backend() == "cpu" and size % _PIECES == 0 and size >= _LARGE else 1
+        split = lambda array: jnp.reshape(array, (-1, size // pieces, *array.shape[2:]))
+        with jax.enable_x64(True):
+            fine = lambda part: in_precision(part, np.float64)
+            problem = Problem(
+                points,
+                fine(points),
+                fine(self.machine.loss),
+                jnp.asarray(alpha),
+                split(self.expansion.blocks),
+                fine(split(self.examples.targets)),
+                fine(split(self.examples.weights)),
+                jnp.reshape(fine(self.expansion.intercept), (1, 1, -1)),
+            )
+        return Newton(problem, tol)
+
+    def take(self, newton: Newton) -> None:
+        """Take over the weights that Newton steps have led to."""
+        weights = jnp.asarray(np.asarray(newton.state.weights), self.dtype)
+        weights = jnp.reshape(weights, self.expansion.weights.shape)
+        self.expansion = self.expansion._replace(weights=weights / self.expansion.scale)
 
     def in_units(self, factor: np.ndarray, shift: np.ndarray, alpha: float) -> Self:
         """Also change the targets of landmarks, and visit all blocks."""

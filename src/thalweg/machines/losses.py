@@ -41,6 +41,15 @@ class Loss(eqx.Module):
     by_squares: ClassVar[bool] = False
     """Whether a lengthscale that is good for squared errors is good for it."""
 
+    quadratic: ClassVar[bool] = False
+    """Whether the curvature is the same everywhere."""
+
+    piecewise: ClassVar[bool] = False
+    """Whether the curvature is 0 on some pieces."""
+
+    centred: ClassVar[bool] = False
+    """Whether adding one number to all outputs of a row changes nothing."""
+
     def value(self, f: Outputs, y: Outputs) -> Float[Array, " n"]:
         """The loss of each row."""
         raise NotImplementedError(f"{type(self).__name__} must define value(f, y)")
@@ -72,6 +81,19 @@ class Loss(eqx.Module):
         """
         return self.gradient(f, y)
 
+    def curvatures(self, f: Outputs, y: Outputs) -> Outputs:
+        """The derivative of :meth:`gradient` in f, of each output for itself.
+
+        Of a :attr:`centred` loss, a diagonal that acts as the second derivatives do where the outputs sum to 0.
+
+        Examples
+        --------
+        >>> SquaredHingeLoss().curvatures(jnp.array([[0.0], [2.0]]), jnp.ones((2, 1)))
+        Array([[1.],
+               [0.]], dtype=float...)
+        """
+        return jax.jvp(lambda f: self.gradient(f, y), (f,), (jnp.ones_like(f),))[1]
+
 
 @storable
 class SquaredLoss(Loss):
@@ -84,6 +106,7 @@ class SquaredLoss(Loss):
     """
 
     by_squares = True
+    quadratic = True
 
     def value(self, f: Outputs, y: Outputs) -> Float[Array, " n"]:
         """Half the squared distance."""
@@ -133,6 +156,7 @@ class SoftmaxLoss(Loss):
     """
 
     by_squares = True
+    centred = True
     curvature = 0.5
     slope = float(np.sqrt(2))
 
@@ -143,6 +167,10 @@ class SoftmaxLoss(Loss):
     def gradient(self, f: Outputs, y: Outputs) -> Outputs:
         """The probabilities less the label."""
         return jax.nn.softmax(f, axis=1) - y
+
+    def curvatures(self, f: Outputs, y: Outputs) -> Outputs:
+        """The probabilities p: (diag p − ppᵀ)⁻¹ q is q/p but for its mean, where q sums to 0."""
+        return jax.nn.softmax(f, axis=1)
 
     def level(self, table: np.ndarray, counts: np.ndarray) -> np.ndarray:
         """The logarithms of the frequencies, whose mean is 0 as it is that of f."""
@@ -190,6 +218,8 @@ class SquaredHingeLoss(Loss):
     Array([0.5, 0. ], dtype=float...)
     """
 
+    piecewise = True
+
     def value(self, f: Outputs, y: Outputs) -> Float[Array, " n"]:
         """Half the square of what is missing of a margin of 1."""
         return jnp.sum(jnp.maximum(0, 1 - y * f) ** 2, axis=1) / 2
@@ -209,6 +239,7 @@ class HuberLoss(Loss):
     Array([0.5, 2.5], dtype=float...)
     """
 
+    piecewise = True
     by_squares = True
     width: Array
 

@@ -38,9 +38,11 @@ class Method:
         Keep random frequencies in memory instead of making them anew for every batch, however many there are.
     early_stopping
         Stop when further passes do not lower the loss on a held-out slice, and return to the best. "auto" does so for
-        2,000 rows or more, if there is more than one pass.
+        2,000 rows or more, if there is more than one pass, but where rows are solved for at once.
     validation_fraction
         The part held out, of at most 5,000 rows.
+    double
+        Work in float64 however many rows there are; streams and more rows than a block are in float32 otherwise.
 
     Examples
     --------
@@ -55,6 +57,7 @@ class Method:
     keep_frequencies: bool = False
     early_stopping: bool | str = "auto"
     validation_fraction: float = 0.1
+    double: bool = False
 
     capped: ClassVar[bool] = False
     """Whether the number of features has a limit."""
@@ -67,6 +70,7 @@ class Method:
         if self.step is not None:
             self._schedule()
         flag(self._name("keep_frequencies"), self.keep_frequencies)
+        flag(self._name("double"), self.double)
         if not (isinstance(self.early_stopping, bool | np.bool_) or self.early_stopping == "auto"):
             raise ValueError(
                 f"{self._name('early_stopping')} must be True, False or 'auto', found {self.early_stopping!r}"
@@ -103,7 +107,8 @@ class Auto(Method):
     Parameters
     ----------
     tol
-        A block's own rows are solved to this accuracy, where the number of rounds allows it.
+        A block's own rows are solved to this accuracy, where the number of rounds allows it. Where all rows are solved
+        for at once, they are until a further step would lower the objective by this part or less.
     **others
         As in :class:`Method`.
 
@@ -261,7 +266,8 @@ class Settings:
     method, max_features
         A method or its word, and the most features of :class:`Auto`.
     passes
-        Passes over the data. None means one for more than 20,000 rows, else up to ten.
+        Passes over the data. None means one for more than 20,000 rows; with fewer, landmarks are solved for at once,
+        and other methods make up to ten.
     progress
         Whether to show a progress bar.
 

@@ -17,6 +17,7 @@ from scipy.linalg import solve
 
 from thalweg.compiling import quick_jit
 from thalweg.kernels import Kernel
+from thalweg.machines import profiles
 from thalweg.machines.folds import FEWEST, Sample, kernel_matrix, left_out
 from thalweg.padding import padded, padded_size
 from thalweg.threads import enough_threads
@@ -118,8 +119,11 @@ def _round(
     mean, dual = _fitted(half, fitted, best.ridge)
     off = mean + kernel_matrix(fitted, seen.x[others] / unit, half.x) @ dual - seen.targets[others]
     errors = seen.weights[others] * np.sum(off**2, axis=1)
-    room = padded_size(len(these), _GRAIN)
-    squares = mean_squared_slopes(fitted, *(padded(part, room) for part in (half.x, dual, half.weights)))
+    with enough_threads(len(these)):
+        squares: Any = profiles.mean_squared_slopes(fitted, half.x, dual, half.weights)
+    if squares is None:
+        room = padded_size(len(these), _GRAIN)
+        squares = mean_squared_slopes(fitted, *(padded(part, room) for part in (half.x, dual, half.weights)))
     slopes = np.sqrt(np.asarray(squares)) / unit
     spread = np.std(seen.x, axis=0)
     varies = spread > seen.rounding

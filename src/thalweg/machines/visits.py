@@ -62,23 +62,22 @@ class Visitor(eqx.Module):
 @quick_jit(lambda visitor, *_: visitor.rounds > _MANY_ROUNDS and visitor.coordinates.block_size <= _QUICK)
 def absorb(
     visitor: Visitor, expansion: Expansion, examples: Examples, batches: Batch
-) -> tuple[Expansion, Examples, Float[Array, " blocks"]]:
-    """Make each batch a block of landmarks, visit it, and return the mean losses of the batches before they were seen.
+) -> tuple[Expansion, Examples, Float[Array, "blocks rows c"]]:
+    """Make each batch a block of landmarks, visit it, and return f at the rows of the batches before they were seen.
 
     The arrays of ``batches`` have the blocks as their first axis, and there must be room for them.
     """
 
-    def body(carry: tuple[Expansion, Examples], batch: Batch) -> tuple[tuple[Expansion, Examples], Scalar]:
+    def body(carry: tuple[Expansion, Examples], batch: Batch) -> tuple[tuple[Expansion, Examples], Array]:
         expansion, examples = carry
         k = expansion.used
         f = evaluate(visitor.coordinates, expansion, batch.x)
         expansion = expansion._replace(blocks=expansion.blocks.at[k].set(batch.x), used=k + 1)
         examples = Examples(examples.targets.at[k].set(batch.y), examples.weights.at[k].set(batch.weights))
-        before = jnp.vdot(batch.weights, visitor.loss.value(f, batch.y)) / jnp.sum(batch.weights)
-        return (_visited(visitor, expansion, batch, f, k)[0], examples), before
+        return (_visited(visitor, expansion, batch, f, k)[0], examples), f
 
-    (expansion, examples), losses = jax.lax.scan(body, (expansion, examples), batches)
-    return expansion, examples, losses
+    (expansion, examples), before = jax.lax.scan(body, (expansion, examples), batches)
+    return expansion, examples, before
 
 
 @jax.jit

@@ -1,5 +1,6 @@
 """What the kernel estimators have in common: everything but what targets mean."""
 
+import warnings
 from collections.abc import Iterable
 from numbers import Integral, Real
 from typing import Any, ClassVar
@@ -8,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from rich.progress import Progress
+from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import check_random_state
 from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.validation import check_is_fitted, validate_data
@@ -128,6 +130,14 @@ class KernelMachine(Storable):
             known = None if known is None else self._machine  # which may be in other units now
             seed = int(check_random_state(self.random_state).randint(2**31 - 1))
             self._store(entry(rows, self._settings(), seed, known))
+        left, tol = (self.history_ or [{}])[-1].get("left", 0.0), getattr(self._settings().method, "tol", 0.0)
+        if left > tol:
+            warnings.warn(
+                f"the optimum was not reached: a further step would lower the objective by {left:.1g} of it, more than "
+                f"tol={tol:g} of the method. A larger alpha makes the problem easier",
+                ConvergenceWarning,
+                stacklevel=3,
+            )
         return self
 
     def _settings(self) -> Settings:

@@ -31,10 +31,10 @@ _LOSSES: dict[str, type[Loss]] = {
 class KernelClassifier(ClassifierMixin, KernelMachine):
     """Classification by a kernel machine that learns block by block, in memory for its features and one batch.
 
-    By default each block of rows becomes a block of landmarks and is solved for, with all other blocks held fixed: the
-    exact solution after many passes, and close to it after one. With ``method`` "dsg", "udsg" or "cdsg" it is the
-    doubly stochastic method of the papers on random features, with new coordinates in each step, uniformly drawn old
-    ones, or checked ones.
+    By default rows become landmarks. Up to 20,000 are solved for, to the optimum of a smooth loss; of more, and for the
+    hinge, each block is solved for with all others held fixed, which after one pass is close to it. With ``method``
+    "dsg", "udsg" or "cdsg" it is the doubly stochastic method of the papers on random features, with new coordinates
+    in each step, uniformly drawn old ones, or checked ones.
 
     Parameters
     ----------
@@ -53,8 +53,8 @@ class KernelClassifier(ClassifierMixin, KernelMachine):
         helps, from 80 rows and two features on. A kernel with a lengthscale is taken as it is.
     loss
         "logistic" (of several classes: softmax), "hinge", "squared_hinge" or "squared"; the last three are one class
-        against the rest and have no probabilities. The first has an intercept, the log-odds of the classes' weights:
-        far from all rows the probabilities are the classes' shares.
+        against the rest. Probabilities are calibrated by rows left out. The first has an intercept, the log-odds of the
+        classes' weights: far from all rows the probabilities are the classes' shares.
     alpha
         The ridge of Σ ℓ + alpha/2·‖f‖². "auto" searches for it as for ``bandwidth``; where that does not, it is
         0.01.
@@ -67,7 +67,8 @@ class KernelClassifier(ClassifierMixin, KernelMachine):
     class_weight
         None, "balanced", or a dict of weights of classes. For ``partial_fit``, a dict.
     max_iter
-        Passes over the data. By default one for more than 20,000 rows, else up to ten.
+        Passes over the data, block by block. By default fewer than 20,000 rows are solved for at once if the loss is
+        smooth, else up to ten passes are made, and one over more rows.
     warm_start
         Whether ``fit`` goes on from what was learned before.
     random_state
@@ -87,11 +88,12 @@ class KernelClassifier(ClassifierMixin, KernelMachine):
         How much a unit of each feature counts in the distance, beside the one that counts most; times the features'
         standard deviations it says which of them matter.
     n_iter_ : int
-        Passes made.
+        Passes made, or Newton steps where rows are solved for at once.
     n_features_used_ : int
         Features in use.
     history_ : list of dict
-        A line for each pass: rows, seconds, features, and the loss and score on the rows held out.
+        A line for each pass: rows, seconds, features, and the loss and score on the rows held out; for each Newton step
+        the objective, the part of it that further steps would gain, and products with the kernel matrix.
 
     Notes
     -----
@@ -168,21 +170,29 @@ class KernelClassifier(ClassifierMixin, KernelMachine):
 
     def decision_function(self, X: Any) -> np.ndarray:
         """The values of the classes' functions; with two classes, that of the second one."""
-        found = self._values(X)
+        found = self._decisions(X)
         return found[:, 0] if found.shape[1] == 1 else found
 
     def predict(self, X: Any) -> np.ndarray:
         """The classes of the largest values."""
-        found = labels(self._values(X))
+        found = labels(self._decisions(X))
         return self.classes_[found]
 
     @available_if(lambda self: _has_probabilities(self))
     def predict_proba(self, X: Any) -> np.ndarray:
-        """Probabilities of the classes, for the logistic loss."""
-        found = self.decision_function(X)
-        if found.ndim == 1:
-            return np.stack([expit(-found), expit(found)], axis=1)
+        """Probabilities of the classes, as sharp as rows that were left out in ``fit`` say (temperature scaling).
+
+        A stream leaves none out: its probabilities are those of the logistic loss, and other losses have none.
+        """
+        found = self._decisions(X) if self.loss == "logistic" else self._machine.logits(self._values(X))
+        if found.shape[1] == 1:
+            return np.stack([expit(-found[:, 0]), expit(found[:, 0])], axis=1)
         return softmax(found, axis=1)
+
+    def _decisions(self, X: Any) -> np.ndarray:
+        """The log-odds of the logistic loss, and the margins of others."""
+        found = self._values(X)
+        return self._machine.logits(found) if self.loss == "logistic" else found
 
     def _loss(self) -> Loss:
         if self.loss == "logistic" and len(self.classes_) > 2:
@@ -236,8 +246,11 @@ class KernelClassifier(ClassifierMixin, KernelMachine):
 
 
 def _has_probabilities(model: KernelClassifier) -> bool:
-    if model.loss != "logistic":
-        raise AttributeError(f"probabilities need loss='logistic', found loss={model.loss!r}")
+    if model.loss != "logistic" and hasattr(model, "_machine") and model._machine.sharpness is None:
+        raise AttributeError(
+            f"probabilities need loss='logistic', or a fit that leaves rows out to judge by (the default method, ten "
+            f"rows or more, no stream), found loss={model.loss!r}"
+        )
     return True
 
 

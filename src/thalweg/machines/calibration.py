@@ -1,0 +1,160 @@
+"""What rows that a machine has not learned from say of it: how sharp its probabilities may be, how far it is off."""
+
+from collections.abc import Callable
+from copy import copy
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import numpy as np
+from scipy.optimize import minimize_scalar
+from scipy.special import log_expit, log_softmax
+
+from thalweg.machines.learners import Foreseen, Learner
+from thalweg.machines.rows import Rows
+
+# Up to so many rows are left out in turn, in folds; of more a part is left out once, of at most so many rows.
+_FEW, _FOLDS, _MOST = 1000, 5, 2000
+# With fewer rows that differ nothing is left out.
+_FEWEST = 10
+# So many of the last rows foreseen tell enough.
+_ENOUGH = 2000
+# The standard deviation of log a before anything is seen, and its reach.
+_PRIOR, _REACH = 1.0, 4.0
+
+
+class Aside(NamedTuple):
+    """Values of f at rows that it has not learned from."""
+
+    rows: Rows
+    values: np.ndarray
+
+
+def folds(rows: Rows, seed: int) -> list[np.ndarray]:
+    """Which rows to leave out: five folds of few, a fifth of more, nothing of hardly any.
+
+    Examples
+    --------
+    >>> rows = lambda n: Rows(np.arange(n)[:, None], np.zeros((n, 1)), np.ones(n))
+    >>> [[len(fold) for fold in folds(rows(n), seed=0)] for n in (5, 100, 2000, 50_000)]
+    [[], [20, 20, 20, 20, 20], [400], [2000]]
+    """
+    if len(rows) <= _FEW:
+        # Rows that are the same are left out together: a row given twice counts as one of weight two.
+        different, place = np.unique(rows.features(np.arange(len(rows)), np.float64), axis=0, return_inverse=True)
+        if len(different) < _FEWEST:
+            return []
+        order = np.random.default_rng([seed, 4]).permutation(len(different))
+        found = [np.flatnonzero(np.isin(np.ravel(place), fold)) for fold in np.array_split(order, _FOLDS)]
+        return [fold for fold in found if 0 < len(fold) < len(rows)]
+    order = np.random.default_rng([seed, 4]).permutation(len(rows))
+    return [np.sort(order[: min(len(rows) // _FOLDS, _MOST)])]
+
+
+def set_aside(learner: Learner, rows: Rows, seed: int, learn: Callable[[Any, Rows], None]) -> Aside | None:
+    """What machines that learn as another did, but not from some rows, say of those.
+
+    Parameters
+    ----------
+    learner
+        Knows nothing yet; copies of it learn.
+    rows, seed
+        Examples, and which to leave out.
+    learn
+        Makes a learner learn from rows, where those of weight 0 are none.
+    """
+    found = []
+    for held in folds(rows, seed):
+        weights = rows.weights.copy()
+        weights[held] = 0
+        pupil = copy(learner)
+        learn(pupil, replace(rows, weights=weights))
+        found.append((held, pupil.predict(rows.subset(held).x, rows.offset)))
+    return _aside(rows, found)
+
+
+def last(rows: Rows, foreseen: Foreseen) -> Aside | None:
+    """The last rows learned from, and what was said of them before; None where little was learned before them."""
+    found: list[tuple[np.ndarray, np.ndarray]] = []
+    count = 0
+    for part, values in reversed(foreseen):
+        if count >= _ENOUGH:
+            break
+        found.append((part, np.asarray(values).reshape(-1, rows.outputs)[: len(part)]))
+        count += len(part)
+    return _aside(rows, found) if len(foreseen) > 2 * len(found) else None
+
+
+def _aside(rows: Rows, found: list[tuple[np.ndarray, np.ndarray]]) -> Aside | None:
+    if not found:
+        return None
+    held, values = (np.concatenate(part) for part in zip(*found, strict=True))
+    return Aside(rows.subset(held), values)
+
+
+def sharpness(aside: Aside, level: np.ndarray, usual: float) -> float:
+    """a with which the log-loss of probabilities from level + a·(f − level) is least; 1/a is called temperature.
+
+    Parameters
+    ----------
+    aside
+        Labels, and values of f that have not seen them.
+    level
+        The intercept of f.
+    usual
+        What is expected of a: with hardly any rows it stays near that.
+
+    Examples
+    --------
+    >>> rng = np.random.default_rng(0)
+    >>> f = rng.normal(size=(2000, 1)) * 3
+    >>> y = (rng.uniform(size=2000) < 1 / (1 + np.exp(-f[:, 0] / 2))).astype(int)
+    >>> rows = Rows(f, y, np.ones(2000), table=np.array([[0.0], [1.0]]))
+    >>> bool(0.4 < sharpness(Aside(rows, f), np.zeros(1), usual=1.0) < 0.6)
+    True
+    """
+    labels, weights = aside.rows.targets, aside.rows.weights
+
+    def cost(log_ratio: float) -> float:
+        logits = level + usual * np.exp(log_ratio) * (aside.values - level)
+        if logits.shape[1] == 1:
+            logs = log_expit(np.where(labels == 1, logits[:, 0], -logits[:, 0]))
+        else:
+            logs = log_softmax(logits, axis=1)[np.arange(len(labels)), labels]
+        return float(-weights @ logs + (log_ratio / _PRIOR) ** 2 / 2)
+
+    found = minimize_scalar(cost, bounds=(-_REACH, _REACH), method="bounded", options={"xatol": 1e-3})
+    return usual * float(np.exp(found.x))
+
+
+def residuals(aside: Aside) -> np.ndarray:
+    """y − f, sorted for each output.
+
+    Examples
+    --------
+    >>> rows = Rows(np.zeros((2, 1)), np.array([[1.0], [5.0]]), np.ones(2))
+    >>> residuals(Aside(rows, np.array([[0.0], [7.0]])))
+    array([[-2.],
+           [ 1.]])
+    """
+    return np.sort(aside.rows.targets_of(slice(None)) - aside.values, axis=0)
+
+
+def reach(residuals: np.ndarray, level: float) -> tuple[np.ndarray, np.ndarray]:
+    """Between which offsets of f a new target lies with this probability, for each output: split conformal prediction.
+
+    Of m residuals the k-th from either end, k = ⌊(m + 1)·(1 − level)/2⌋: with exchangeable rows a new one is between
+    them with at least that probability, whatever f is (Lei et al., 2018).
+
+    Examples
+    --------
+    >>> low, high = reach(np.arange(1.0, 100.0)[:, None], level=0.9)
+    >>> float(low[0]), float(high[0])
+    (5.0, 95.0)
+    """
+    k = int((len(residuals) + 1) * (1 - level) / 2 + 1e-9)
+    if k < 1:
+        raise ValueError(
+            f"level must be at most {1 - 2 / (len(residuals) + 1):.3g} where {len(residuals)} rows were left out to "
+            f"judge by, found {level:g}"
+        )
+    return residuals[k - 1], residuals[-k]

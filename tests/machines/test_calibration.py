@@ -1,0 +1,85 @@
+"""Rows left out: machines that have not seen them, sharpness by their log-loss, intervals that cover."""
+
+import numpy as np
+import pytest
+import reference
+from scipy.special import expit
+
+from thalweg import KernelClassifier, KernelRegressor, load
+from thalweg.kernels import Gaussian
+from thalweg.machines import Auto, Rows, Settings, SquaredLoss, calibration, fit
+
+rng = np.random.default_rng(0)
+X = rng.uniform(-2, 2, size=(150, 2))
+T = np.sin(2 * X[:, 0]) + 0.5 * rng.standard_t(4, size=150)
+ALPHA, KERNEL = 0.5, Gaussian(0.75)
+
+
+@pytest.mark.parametrize("block_size", [256, 32], ids=["one block", "solved at once"])
+def test_residuals_are_of_machines_that_have_not_seen_the_rows(block_size):
+    """Kernel ridge regression of four fifths, by hand, for each fold."""
+    rows = Rows(X, T[:, None], np.ones(150))
+    method = Auto(block_size=block_size, double=True, tol=1e-10)
+    fitted = fit(rows, Settings(loss=SquaredLoss(), kernel=KERNEL, alpha=ALPHA, method=method), seed=3)
+    expected = []
+    for held in calibration.folds(rows, seed=3):
+        kept = np.setdiff1d(np.arange(150), held)
+        inner = reference.gaussian(X[kept], X[kept], 0.75, 1.0) + ALPHA * np.eye(len(kept))
+        values = reference.gaussian(X[held], X[kept], 0.75, 1.0) @ np.linalg.solve(inner, T[kept])
+        expected.append(T[held] - values)
+    np.testing.assert_allclose(fitted.residuals[:, 0], np.sort(np.concatenate(expected)), atol=0.02)
+
+
+@pytest.mark.parametrize("loss", ["squared", pytest.param("quantile", marks=pytest.mark.slow)])
+def test_intervals_cover_whatever_the_loss(loss, tmp_path):
+    """Of 4,000 new targets the level's share is within, but for what 150 residuals leave open: five standard errors."""
+    model = KernelRegressor(KERNEL, alpha=ALPHA, loss=loss, random_state=0).fit(X, 10 * T + 7)
+    new = rng.uniform(-2, 2, size=(4000, 2))
+    truth = 10 * (np.sin(2 * new[:, 0]) + 0.5 * rng.standard_t(4, size=4000)) + 7
+    low, high = model.predict_interval(new, level=0.9)
+    share = np.mean((low <= truth) & (truth <= high))
+    assert abs(share - 0.9) < 5 * np.sqrt(0.9 * 0.1 * (1 / 150 + 1 / 4000))
+    model.save(tmp_path / "model")
+    np.testing.assert_array_equal(load(tmp_path / "model").predict_interval(new[:5]), model.predict_interval(new[:5]))
+
+
+def test_what_intervals_cannot_do_is_said():
+    model = KernelRegressor(KERNEL, alpha=ALPHA).fit(X[:30], T[:30])
+    with pytest.raises(ValueError, match=r"level must be at most 0\.935 where 30 rows were left out .* found 0\.95"):
+        model.predict_interval(X)
+    with pytest.raises(ValueError, match=r"level must be .*below 1, found 2"):
+        model.predict_interval(X, level=2)
+    with pytest.raises(ValueError, match="intervals need rows left out"):
+        KernelRegressor(KERNEL, alpha=ALPHA).partial_fit(X, T).predict_interval(X)
+
+
+@pytest.mark.parametrize("loss", ["squared", pytest.param("hinge", marks=pytest.mark.slow)])
+def test_probabilities_of_margins_are_calibrated(loss):
+    """Labels are drawn with known probabilities: those given are near them, in the mean and in the extremes."""
+    p = expit(3 * np.sin(2 * X[:, 0]))
+    chances = lambda p: (rng.uniform(size=len(p)) < p).astype(int)
+    model = KernelClassifier(KERNEL, alpha=ALPHA, loss=loss, random_state=0).fit(X, chances(p))
+    new = rng.uniform(-2, 2, size=(2000, 2))
+    truth, found = expit(3 * np.sin(2 * new[:, 0])), model.predict_proba(new)
+    np.testing.assert_allclose(found.sum(axis=1), 1)
+    np.testing.assert_array_equal(model.classes_[np.argmax(found, axis=1)], model.predict(new))
+    best = -np.mean(truth * np.log(truth) + (1 - truth) * np.log(1 - truth))
+    reached = -np.mean(truth * np.log(found[:, 1]) + (1 - truth) * np.log(found[:, 0]))
+    as_they_are = expit(model.decision_function(new))
+    raw = -np.mean(truth * np.log(as_they_are) + (1 - truth) * np.log(1 - as_they_are))
+    assert best < reached < min(raw, best + 0.12)
+
+
+def test_sharpness_is_the_minimiser():
+    """Against a grid, three classes."""
+    values = rng.normal(size=(400, 3)) * 2
+    labels = np.array([rng.choice(3, p=np.exp(v * 0.7) / np.exp(v * 0.7).sum()) for v in values])
+    rows = Rows(values, labels, rng.uniform(0.5, 2, size=400), table=np.eye(3))
+    found = calibration.sharpness(calibration.Aside(rows, values), np.zeros(3), usual=1.0)
+
+    def cost(a):
+        logs = a * values - np.log(np.exp(a * values).sum(axis=1, keepdims=True))
+        return -rows.weights @ logs[np.arange(400), labels] + np.log(a) ** 2 / 2
+
+    grid = np.linspace(0.3, 1.5, 2401)
+    assert found == pytest.approx(grid[np.argmin([cost(a) for a in grid])], abs=2e-3)

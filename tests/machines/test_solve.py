@@ -1,0 +1,107 @@
+"""All landmarks solved for at once: exact solutions, certificates of optimality, and an objective that only falls."""
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import reference
+from scipy.optimize import minimize
+from scipy.special import expit, softmax
+
+from thalweg.kernels import Gaussian
+from thalweg.machines import (
+    Auto,
+    HuberLoss,
+    LogisticLoss,
+    Rows,
+    Settings,
+    SoftmaxLoss,
+    SquaredHingeLoss,
+    SquaredLoss,
+    fit,
+)
+
+N, ALPHA = 118, 0.03  # the last block has empty places
+rng = np.random.default_rng(0)
+X = rng.normal(size=(N, 2))
+NOISY = np.sin(2 * X[:, 0]) + X[:, 1] + 0.5 * rng.normal(size=N)
+WEIGHTS = rng.uniform(0.3, 3.0, size=N)
+K = reference.gaussian(X, X, 0.75, 1.5)
+SIGNS = np.where(NOISY > 0, 1.0, -1.0)[:, None]
+THREE = np.eye(3)[np.digitize(NOISY, [-0.5, 0.5])]
+
+
+def solution(loss, y, tol=1e-13, **options):
+    """The fitted machine, its coefficients in the order of the rows, and f there."""
+    method = Auto(block_size=32, double=True, tol=tol, **options)
+    settings = Settings(loss=loss, kernel=Gaussian(0.75, 1.5), alpha=ALPHA, method=method)
+    found = fit(Rows(X, y, WEIGHTS), settings, seed=0)
+    rows, weights = (np.asarray(part) for part in (found.learner.expansion.blocks, found.learner.expansion.weights))
+    assert not np.any(weights.reshape(-1, y.shape[1])[N:])
+    there = X - found.offset
+    place = [np.argmin(np.sum((rows.reshape(-1, 2)[:N] - row) ** 2, axis=1)) for row in there]
+    return found, weights.reshape(-1, y.shape[1])[place], found.predict(X)
+
+
+def falls(found, slack=1e-12):
+    objectives = np.array([line["objective"] for line in found.history])
+    return np.all(np.diff(objectives) <= slack * objectives[0])
+
+
+def test_squares_end_at_the_solution_of_the_linear_system():
+    """(K + α/w) W = y, to 1e-6 and better in float64, and each step lowers the objective."""
+    y = np.stack([NOISY, NOISY**2], axis=1)
+    found, coefficients, values = solution(SquaredLoss(), y)
+    exact = np.linalg.solve(K + np.diag(ALPHA / WEIGHTS), y)
+    assert np.linalg.norm(values - K @ exact) < 1e-6 * np.linalg.norm(K @ exact)
+    assert np.linalg.norm(coefficients - exact) < 1e-6 * np.linalg.norm(exact)
+    assert found.double
+    assert found.features == N
+    assert len(found.history) > 1
+    assert falls(found)
+    assert found.history[-1]["left"] <= 1e-13
+    least = WEIGHTS @ np.sum((K @ exact - y) ** 2, axis=1) / 2 + ALPHA / 2 * np.sum(exact * (K @ exact))
+    assert found.history[-1]["objective"] == pytest.approx(least, rel=1e-8)
+
+
+def test_a_plain_fit_is_near_it_in_float32():
+    settings = Settings(loss=SquaredLoss(), kernel=Gaussian(0.75, 1.5), alpha=ALPHA, method=Auto(block_size=32))
+    found = fit(Rows(X, NOISY[:, None], WEIGHTS), settings, seed=0)
+    exact = K @ np.linalg.solve(K + np.diag(ALPHA / WEIGHTS), NOISY)
+    assert not found.double
+    np.testing.assert_allclose(found.predict(X)[:, 0], exact, atol=0.02)
+
+
+@pytest.mark.parametrize(
+    ("loss", "y", "gradient"),
+    [
+        pytest.param(LogisticLoss(), (SIGNS + 1) / 2, lambda f, y: expit(f) - y, marks=pytest.mark.slow),
+        (SoftmaxLoss(), THREE, lambda f, y: softmax(f, axis=1) - y),
+        (SquaredHingeLoss(), SIGNS, lambda f, y: -y * np.maximum(1 - y * f, 0)),
+        pytest.param(HuberLoss(0.4), NOISY[:, None], lambda f, y: np.clip(f - y, -0.4, 0.4), marks=pytest.mark.slow),
+    ],
+    ids=["logistic", "softmax", "squared hinge", "huber"],
+)
+def test_smooth_losses_end_where_l_bfgs_does(loss, y, gradient):
+    """With f = Lz and K = LLᵀ the problem is well conditioned; SciPy's L-BFGS solves it."""
+    found, coefficients, values = solution(loss, y)
+    assert falls(found)
+    np.testing.assert_allclose(WEIGHTS[:, None] * gradient(values, y) + ALPHA * coefficients, 0, atol=1e-5)
+    root = np.linalg.cholesky(K + 1e-12 * np.eye(N))
+
+    def flat(z):
+        z = z.reshape(y.shape)
+        f = root @ z
+        value = WEIGHTS @ np.asarray(loss.value(jnp.asarray(f), jnp.asarray(y))) + ALPHA / 2 * np.sum(z**2)
+        return float(value), (root.T @ (WEIGHTS[:, None] * gradient(f, y)) + ALPHA * z).ravel()
+
+    best = minimize(flat, np.zeros(y.size), jac=True, method="L-BFGS-B", options={"ftol": 1e-15, "gtol": 1e-9})
+    assert found.history[-1]["objective"] == pytest.approx(best.fun, rel=1e-7)
+    np.testing.assert_allclose(values, root @ best.x.reshape(y.shape), atol=1e-4)
+
+
+def test_passes_that_are_asked_for_are_made():
+    method = Auto(block_size=32)
+    settings = Settings(loss=SquaredLoss(), kernel=Gaussian(0.75, 1.5), alpha=ALPHA, method=method, passes=2)
+    found = fit(Rows(X, NOISY[:, None], WEIGHTS), settings, seed=0)
+    assert found.passes == 2
+    assert "objective" not in found.history[0]

@@ -66,7 +66,8 @@ def scaled_squares(kernel: Kernel, x: np.ndarray, y: np.ndarray) -> np.ndarray:
     array([[1., 4.]])
     """
     length = np.asarray(kernel.lengthscale, np.float64)
-    middle = np.mean(y, axis=0)
+    # The median: beside a row of extreme size the others would lose their digits to a mean.
+    middle = np.median(y, axis=0)
     x, y = (x - middle) / length, (y - middle) / length
     found = np.sum(x**2, axis=1)[:, None] + np.sum(y**2, axis=1)[None, :] - 2 * (x @ y.T)
     return np.maximum(found, 0)
@@ -87,7 +88,7 @@ def mean_squared_slopes(kernel: Kernel, x: np.ndarray, dual: np.ndarray, weights
     length = np.asarray(kernel.lengthscale, np.float64)
     slope = 2 * float(kernel.variance) * known.slope(scaled_squares(kernel, x, x))
     total = np.zeros(x.shape[1])
-    x = x - np.mean(x, axis=0)
+    x = x - np.median(x, axis=0)
     for column in dual.T:
         each = slope * column[None, :]
         slopes = (np.sum(each, axis=1)[:, None] * x - each @ x) / length**2

@@ -83,3 +83,21 @@ def test_sharpness_is_the_minimiser():
 
     grid = np.linspace(0.3, 1.5, 2401)
     assert found == pytest.approx(grid[np.argmin([cost(a) for a in grid])], abs=2e-3)
+
+
+def test_rows_that_are_nearly_the_same_are_left_out_together():
+    x = np.repeat(rng.normal(size=(30, 2)), 10, axis=0)
+    rows = Rows(x + 1e-9 * rng.normal(size=x.shape), np.zeros((300, 1)), np.ones(300))
+    assert all(len(np.unique(x[fold], axis=0)) * 10 == len(fold) for fold in calibration.folds(rows, seed=0))
+
+
+def test_rows_after_a_fit_are_learned_as_well_as_those_of_a_stream():
+    x = rng.uniform(0, 6, size=(400, 2))
+    y = np.sin(x[:, 0]) + 0.3 * rng.normal(size=400)
+    ends = []
+    for first in ("fit", "partial_fit"):
+        model = getattr(KernelRegressor(KERNEL, alpha=ALPHA, random_state=0), first)(x[:50], y[:50])
+        ends.append(model.partial_fit(x[50:], y[50:]).predict(x))
+    np.testing.assert_allclose(*ends, atol=1e-2)
+    with pytest.raises(ValueError, match="no partial_fit after it"):
+        model.predict_interval(x)

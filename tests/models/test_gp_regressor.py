@@ -259,3 +259,10 @@ def test_an_interrupt_keeps_a_fit_and_ends_a_cross_validation(monkeypatch):
     with pytest.raises(KeyboardInterrupt):
         cross_val_score(GPRegressor("rbf", random_state=0), X, Y, cv=3)
     assert len(seen) == 20
+
+
+def test_without_noise_the_smoothest_family_is_found():
+    X = np.random.default_rng(2).uniform(0, 6, (40, 1))
+    y = np.sin(2 * X[:, 0])
+    found, smooth = (GPRegressor(kernel, random_state=0).fit(X, y) for kernel in (None, "rbf"))
+    assert found.log_marginal_likelihood_ > smooth.log_marginal_likelihood_ - 0.5

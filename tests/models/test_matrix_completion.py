@@ -482,3 +482,11 @@ def test_hardly_any_ratings_copies_and_features_of_other_ids_are_told():
         MatrixCompletion(**SMALL).fit(X, STARS, row_features=np.ones((3, 1)))
     with pytest.raises(ValueError, match="row_features must have vectors of one length"):
         MatrixCompletion(**SMALL).fit(X, STARS, row_features={0: [1.0, 2.0], 1: [1.0]})
+
+
+def test_ratings_that_come_again_are_told():
+    draws = np.random.default_rng(0)
+    cells, stars = draws.integers(0, 12, size=(80, 2)), draws.integers(1, 6, size=80).astype(float)
+    model = MatrixCompletion(rank=1, random_state=0).fit(cells, stars)
+    with pytest.warns(UserWarning, match="30 of 30 new ratings are of cells that had the same value before"):
+        model.partial_fit(cells[:30], stars[:30])

@@ -29,6 +29,10 @@ class Aside(NamedTuple):
     values: np.ndarray
 
 
+_DIGITS = 4
+"""Of a feature, by which rows are told apart."""
+
+
 def folds(rows: Rows, seed: int) -> list[np.ndarray]:
     """Which rows to leave out: five folds of few, a fifth of more, nothing of hardly any.
 
@@ -39,8 +43,11 @@ def folds(rows: Rows, seed: int) -> list[np.ndarray]:
     [[], [20, 20, 20, 20, 20], [400], [2000]]
     """
     if len(rows) <= _FEW:
-        # Rows that are the same are left out together: a row given twice counts as one of weight two.
-        different, place = np.unique(rows.features(np.arange(len(rows)), np.float64), axis=0, return_inverse=True)
+        # Rows that are the same are left out together: a row given twice counts as one of weight two. Those that differ
+        # by what a copy may lose are the same.
+        digits, powers = np.frexp(rows.features(np.arange(len(rows)), np.float64))
+        alike = np.ldexp(np.round(digits, _DIGITS), powers)
+        different, place = np.unique(alike, axis=0, return_inverse=True)
         if len(different) < _FEWEST:
             return []
         order = np.random.default_rng([seed, 4]).permutation(len(different))

@@ -20,16 +20,20 @@ from thalweg.machines.calibration import Aside, last, residuals, set_aside, shar
 from thalweg.machines.choice import ENOUGH_ROWS, Interrupted, Trial, choose
 from thalweg.machines.fitted import Fitted
 from thalweg.machines.folds import FEWEST
-from thalweg.machines.learners import Foreseen, LandmarkLearner, Learner, in_precision, start
+from thalweg.machines.learners import Foreseen, LandmarkLearner, Learner, for_stream, in_precision, start
 from thalweg.machines.losses import LogisticLoss, SoftmaxLoss
 from thalweg.machines.methods import Settings
 from thalweg.machines.rows import Rows
+from thalweg.machines.solve import STORED
 from thalweg.threads import enough_threads
 
 # Passes over the data where none are given: a pass over many rows is worth several over few.
 _PASSES, _FEW_ROWS = 10, 20_000
 # Newton steps, at most.
 _MOST_STEPS = 100
+# Where the kernel's matrix is made anew for each product, these are to take so many operations at most; what an entry
+# takes beside its features.
+_DEAR_PRODUCT, _ENTRY = 4e9, 20
 # To what part of the objective machines are solved that only tell what rows left out say, and the usual sharpness of
 # margins.
 _COARSE, _USUAL = 1e-3, 2.0
@@ -108,13 +112,14 @@ def learn(rows: Rows, settings: Settings, seed: int, onto: Fitted | None = None)
             return _best_trial(stopped.trial, rows, None)
         rows = replace(rows, offset=begun.offset)
         began = time.perf_counter()
-        learner, seen = copy(begun.learner), begun.seen + float(np.sum(rows.weights))
+        learner, seen = copy(for_stream(begun.learner, settings)), begun.seen + float(np.sum(rows.weights))
         for _ in learner.learn(rows, np.arange(len(rows)), begun.alpha, seen):
             pass
         if not _finite(learner):
             raise ValueError(f"{_TOO_LARGE}. The model is as it was before")
         line = _line(learner, begun.passes, len(rows), began, None)
-        return replace(begun, learner=learner, seen=seen, history=(*begun.history, line))
+        # What rows left out have said is of a machine that knew less.
+        return replace(begun, learner=learner, seen=seen, history=(*begun.history, line), residuals=None)
 
 
 def default_passes(rows: int, settings: Settings) -> int:
@@ -173,7 +178,10 @@ def _solves(begun: Fitted, rows: Rows, settings: Settings) -> bool:
     """Whether all are solved for at once: where all rows are landmarks, in several blocks, and no passes are asked."""
     unasked = settings.passes is None and settings.method.early_stopping in ("auto", False)
     several = settings.block_size < len(rows) <= min(_FEW_ROWS, settings.max_features)
-    return settings.method.visits and settings.loss.smooth and unasked and several and not begun.learner.features
+    product = len(rows) ** 2 * (rows.x.shape[1] + rows.outputs + _ENTRY)
+    soon = len(rows) ** 2 <= STORED or product <= _DEAR_PRODUCT
+    plain = settings.method.visits and settings.loss.smooth and not begun.learner.features
+    return plain and unasked and several and soon
 
 
 def _solved(begun: Fitted, rows: Rows, settings: Settings, seed: int) -> Fitted:

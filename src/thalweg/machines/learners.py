@@ -342,6 +342,30 @@ def start(
     return LandmarkLearner(machine, expansion, batch_size, seed, examples, method.tol, rounds)
 
 
+def for_stream(learner: Learner, settings: Settings) -> Learner:
+    """The same machine with a block as long as a stream has: rows that follow are solved for with those before.
+
+    In short blocks, one after another, they would each be fitted to what the others leave.
+    """
+    now = learner.expansion
+    if not isinstance(learner, LandmarkLearner) or int(now.used) != 1:
+        return learner
+    _, kept, dimension = now.blocks.shape
+    outputs = now.weights.shape[2]
+    fresh = start(settings, learner.machine.coordinates.kernel, dimension, outputs, None, learner.seed, learner.dtype)
+    assert isinstance(fresh, LandmarkLearner)
+    if fresh.expansion.blocks.shape[1] <= kept:
+        return learner
+    put = lambda array, onto: onto.at[:1, :kept].set(array[:1])
+    expansion = now._replace(
+        weights=put(now.weights, fresh.expansion.weights),
+        blocks=put(now.blocks, fresh.expansion.blocks),
+        drift=now.drift[:1],
+    )
+    examples = Examples(*map(put, learner.examples, fresh.examples))
+    return replace(fresh, expansion=expansion, examples=examples, filled=learner.filled, taken=learner.taken)
+
+
 def in_precision(parts: Any, dtype: Any) -> Any:
     """Return a kernel or a loss in the precision of the machine: made outside its scope it may hold another."""
     return jax.tree.map(lambda leaf: jnp.asarray(np.asarray(leaf), dtype), parts)

@@ -5,14 +5,15 @@ With f = Σ W_j k(·, x_j) the optimum has g = ∇ℓ(f) + αW/w = 0 in every ro
     (K + α/(w h)) δ = −g/h,    h = ℓ″(f),
 
 by a few conjugate gradients, whose preconditioner has the Nyström approximation of some landmarks in place of K (as
-Frangella, Tropp and Udell, 2023) and, for what that leaves out, its mean on the diagonal. K is made tile by tile, each
-of them serving two products: memory is for the landmarks, one tile, and a thousand numbers a row at most. For the
-squared loss all this is the linear system (K + α/w) W = y. Losses with kinks have no curvature there and are not solved
-so.
+Frangella, Tropp and Udell, 2023) and, for what that leaves out, its mean on the diagonal. K is stored where it has few
+entries, and else made tile by tile, each of them serving two products: memory is then for the landmarks, one tile, and
+a thousand numbers a row at most. For the squared loss all this is the linear system (K + α/w) W = y. Losses with kinks
+have no curvature there and are not solved so.
 
 Tiles may be in float32; all else is in float64, since what α leaves of the largest eigenvalues of K is lost in less.
 """
 
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -34,12 +35,13 @@ _LANDMARKS, _PART, _GRAIN = 1024, 1 / 8, 32
 _LEFT, _LEFT_OF_PIECES, _ITERATIONS = 0.1, 1e-3, 50
 # Steps that gain this part of what the one before did, or more, are taken to go on like that.
 _SLOWEST = 0.9
-# Curvatures below this part of the largest count as that much.
-_LEAST_CURVATURE = 1e-4
-# A line search ends with an interval of 2 to the power of −this.
-_HALVINGS = 16
+# Curvatures below this part of the largest count as that much; a line search ends with an interval of 2 to the power
+# of −this.
+_LEAST_CURVATURE, _HALVINGS = 1e-4, 16
 # Added to the diagonal of a matrix that is factorised, in units of it.
 _JITTER = 1e-8
+# Entries of K up to which it is stored: 256 MiB in float32.
+STORED = 2**26
 
 Values = Float[Array, "tiles rows c"]
 
@@ -57,6 +59,8 @@ class Problem(eqx.Module):
     targets: Values
     weights: Float[Array, "tiles rows"]
     intercept: Float[Array, "1 1 c"]
+    matrix: Float[Array, "n n"] | None = None
+    """K, where it is stored."""
 
     @property
     def there(self) -> Array:
@@ -119,6 +123,8 @@ class Newton:
         self._gained = 0.0
         self._preconditioner: Preconditioner | None = None
         with jax.enable_x64(True):
+            if problem.weights.size**2 <= STORED:
+                problem = self.problem = replace(problem, matrix=_stored(problem.points, problem.tiles))
             zero = jnp.zeros_like(problem.targets)
             self.state = State(zero, zero + problem.intercept)
             self._basis = _basis(problem)
@@ -182,9 +188,20 @@ def _times(a: Array, b: Array) -> Array:
     return jnp.matmul(a, b, precision="highest")
 
 
-def product(points: Points, tiles: Float[Array, "tiles rows d"], v: Values) -> Values:
-    """K v, tile by tile, each of which is made once for itself and its mirror image."""
-    dtype, v = v.dtype, v.astype(tiles.dtype)
+@jax.jit
+def _stored(points: Points, tiles: Float[Array, "tiles rows d"]) -> Float[Array, "n n"]:
+    """K, as symmetric as what is made tile by tile."""
+    x = tiles.reshape(-1, tiles.shape[-1])
+    found = jax.lax.map(lambda tile: points.evaluate(tile, x), tiles).reshape(len(x), len(x))
+    return jnp.fill_diagonal((found + found.T) / 2, points.metric(x[:1])[0, 0], inplace=False)
+
+
+def product(problem: Problem, v: Values) -> Values:
+    """K v, if K is not stored tile by tile, each of which is made once for itself and its mirror image."""
+    points, tiles, dtype = problem.points, problem.tiles, v.dtype
+    v = v.astype(tiles.dtype)
+    if problem.matrix is not None:
+        return _times(problem.matrix, v.reshape(-1, v.shape[-1])).reshape(v.shape).astype(dtype)
 
     def row(i: Any, out: Values) -> Values:
         def column(j: Any, carry: tuple[Values, Array]) -> tuple[Values, Array]:
@@ -225,7 +242,7 @@ def _begun(problem: Problem, preconditioner: Preconditioner, gradient: Values, c
 def _iterated(problem: Problem, preconditioner: Preconditioner, curvature: Values, search: _Search) -> _Search:
     """One iteration of conjugate gradients for (K + α/(w h)) δ = −g/h."""
     diagonal = problem.ridge / (problem.row_weights * curvature)
-    values = jnp.where(problem.there, product(problem.points, problem.tiles, search.direction), 0)
+    values = jnp.where(problem.there, product(problem, search.direction), 0)
     image = values + _projected(problem, diagonal * search.direction)
     size = _ratio(search.square, _inner(problem, search.direction, image))
     residual = search.residual - size * image

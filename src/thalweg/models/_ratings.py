@@ -19,6 +19,9 @@ _HARDLY_ANY, _COPIES = 20, 0.1
 _MOST_COUNTED = 100_000
 """The largest count: with more, single precision cannot tell what other cells say."""
 
+_SAME_AGAIN = 20
+"""New ratings that repeat old ones, from which on one is told."""
+
 _ANEW = 1.5
 """How many times the ratings of the last fit there are when partial_fit makes another: the cost of all fits together is
 then at most three times that of the last one."""
@@ -125,9 +128,29 @@ class Kept:
         """As of a fit to all of them."""
         return replace(self, fitted=len(self.values))
 
-    def with_more(self, ratings: Ratings, row_side: np.ndarray, column_side: np.ndarray) -> "Kept":
-        """With further ratings, and the side information of rows and columns that come with them."""
+    def _repeated_by(self, more: "Kept") -> int:
+        """How many ratings are of a cell that has that value."""
+        width = int(max(self.columns.max(initial=0), more.columns.max(initial=0))) + 1
+        known, asked = (one.rows.astype(np.int64) * width + one.columns for one in (self, more))
+        order = np.argsort(known, kind="stable")
+        nearest = order[np.searchsorted(known, asked, sorter=order).clip(max=len(known) - 1)]
+        return int(np.sum((known[nearest] == asked) & (self.values[nearest] == more.values)))
+
+    def with_more(
+        self, ratings: Ratings, row_side: np.ndarray, column_side: np.ndarray, explicit: bool = False
+    ) -> "Kept":
+        """With further ratings, and the side information of rows and columns that come with them.
+
+        Of ``explicit`` ones it is told if they are old ones again.
+        """
         more, weights = Kept.of(ratings, row_side, column_side), self.weights
+        again = self._repeated_by(more) if explicit else 0
+        if again >= _SAME_AGAIN and again > len(more.values) / 2:
+            warnings.warn(
+                f"{again} of {len(more.values)} new ratings are of cells that had the same value before: each counts as "
+                "a rating of its own, by which the noise looks smaller than it is. Leave out what was learned before",
+                stacklevel=5,
+            )
         if len(self.weights) or len(more.weights):
             own, its = (one.weights if len(one.weights) else np.ones(len(one.values)) for one in (self, more))
             weights = np.concatenate([own, its])

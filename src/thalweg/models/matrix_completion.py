@@ -271,7 +271,7 @@ class MatrixCompletion(RegressorMixin, Storable):
         ratings = _ratings.numbered(given, rows, columns)
         fresh = sides[0].matrix(rows.ids[before[0] :]), sides[1].matrix(columns.ids[before[1] :])
         self._rows, self._columns = rows, columns
-        self._kept = self._kept.with_more(ratings, *fresh)
+        self._kept = self._kept.with_more(ratings, *fresh, explicit=not implicit)
         if self._kept.due:
             self._learn(self._kept.fitted_whole)
         else:

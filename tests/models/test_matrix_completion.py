@@ -486,7 +486,7 @@ def test_hardly_any_ratings_copies_and_features_of_other_ids_are_told():
 
 def test_ratings_that_come_again_are_told():
     draws = np.random.default_rng(0)
-    cells, stars = draws.integers(0, 12, size=(80, 2)), draws.integers(1, 6, size=80).astype(float)
+    cells, stars = np.array(divmod(draws.permutation(144)[:80], 12)).T, draws.integers(1, 6, size=80).astype(float)
     model = MatrixCompletion(rank=1, random_state=0).fit(cells, stars)
     with pytest.warns(UserWarning, match="30 of 30 new ratings are of cells that had the same value before"):
         model.partial_fit(cells[:30], stars[:30])

@@ -148,7 +148,8 @@ class Kept:
         if again >= _SAME_AGAIN and again > len(more.values) / 2:
             warnings.warn(
                 f"{again} of {len(more.values)} new ratings are of cells that had the same value before: each counts "
-                "as a rating of its own, by which the noise looks smaller than it is. Leave out what was learned before",
+                "as a rating of its own, by which the noise looks smaller than it is. Leave out what was learned "
+                "before",
                 stacklevel=5,
             )
         if len(self.weights) or len(more.weights):

@@ -50,9 +50,9 @@ _TOO_LARGE = "X or y leads to values beyond the range of numbers: look for featu
 def fit(rows: Rows, settings: Settings, seed: int, onto: Fitted | None = None) -> Fitted:
     """Make passes over rows until there are as many as wanted, or a held-out slice says that they no longer help.
 
-    Where all rows can be landmarks and no passes are asked for, up to 20,000 rows are solved for at once, to the
-    optimum of a smooth loss. One block of rows is solved in float64, more of them in float32. An interrupt (Ctrl-C)
-    ends the search or the passes with a warning, and what was learned is returned.
+    Where all rows can be landmarks and no passes are asked for, up to 8,192 rows (20,000 of few features) are solved
+    for at once, to the optimum of a smooth loss. One block of rows is solved in float64, more of them in float32. An
+    interrupt (Ctrl-C) ends the search or the passes with a warning, and what was learned is returned.
 
     Parameters
     ----------

@@ -152,8 +152,8 @@ def test_diabetes_is_predicted_as_well_as_by_a_line():
 def test_the_choice_for_few_rows_is_that_for_rows_given_twice():
     rows = np.tile(X[:60], (2, 1))
     models = [
-        KernelClassifier().fit(X[:60], LABELS[:60], np.full(60, 2.0)),
-        KernelClassifier().fit(rows, np.tile(LABELS[:60], 2)),
+        KernelClassifier(random_state=0).fit(X[:60], LABELS[:60], np.full(60, 2.0)),
+        KernelClassifier(random_state=0).fit(rows, np.tile(LABELS[:60], 2)),
     ]
     assert models[0].alpha_ == pytest.approx(models[1].alpha_)
     np.testing.assert_allclose(*(model.decision_function(NEW) for model in models), atol=1e-3)

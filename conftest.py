@@ -63,7 +63,7 @@ def pytest_collection_modifyitems(config, items):
     if everything and unknown:
         raise pytest.UsageError(f"{_DEAR} names what does not exist: {unknown}")
     for item in items:
-        if item.nodeid in dear:
+        if item.nodeid in dear and not item.get_closest_marker("slow"):
             item.add_marker(pytest.mark.dear)
         if item.nodeid in dear or item.path.parent.name == "docs":
             item.add_marker(pytest.mark.slow)

@@ -2,8 +2,8 @@
 
 The way through the files: ``base`` (what a kernel is, sums and products) → ``forms`` (stationary kernels: functions of
 the distance, products over features, with ``distances`` and ``draws`` below them) → ``stationary`` and ``others`` (the
-kernels) → ``names`` (as words) → ``features`` (random features in blocks); ``bandwidth`` and ``grid``
-(interpolation) stand beside them.
+kernels) → ``names`` (as words) → ``features`` (random features in blocks); ``bandwidth``, ``grid``
+(interpolation) and ``profiles`` (the usual kernels in NumPy) stand beside them.
 """
 
 from thalweg.kernels.bandwidth import median_distance

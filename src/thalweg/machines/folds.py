@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from thalweg.kernels import Kernel, median_distance
-from thalweg.machines.profiles import profile, scaled_squares
+from thalweg.kernels.profiles import value_and_rise, written_out
 from thalweg.machines.rows import Rows
 from thalweg.padding import padded, padded_size
 from thalweg.threads import enough_threads
@@ -95,6 +95,26 @@ def sample(rows: Rows, seed: int) -> Sample:
     return Sample(different, weights, targets / weights[:, None], np.sort(some), rounding)
 
 
+def scaled_squares(kernel: Kernel, x: np.ndarray, y: np.ndarray | None = None) -> np.ndarray:
+    """‖(x_i − y_j)/lengthscale‖² by a product of matrices; no ``y`` means ``x`` again, and 0 on the diagonal.
+
+    Examples
+    --------
+    >>> from thalweg.kernels import Gaussian
+    >>> scaled_squares(Gaussian(2.0), np.zeros((1, 1)), np.array([[2.0], [4.0]]))
+    array([[1., 4.]])
+    """
+    length = np.asarray(kernel.lengthscale, np.float64)
+    # The median: beside a row of extreme size the others would lose their digits to a mean.
+    middle = np.median(x if y is None else y, axis=0)
+    left = (x - middle) / length
+    right = left if y is None else (y - middle) / length
+    found = np.sum(left**2, axis=1)[:, None] + np.sum(right**2, axis=1)[None, :] - 2 * (left @ right.T)
+    if y is None:
+        np.fill_diagonal(found, 0.0)
+    return np.maximum(found, 0, out=found)
+
+
 def kernel_matrix(kernel: Kernel, x: np.ndarray, y: np.ndarray | None = None) -> np.ndarray:
     """The matrix of a kernel in float64, by NumPy where that is known; else one program for rows about as many.
 
@@ -105,12 +125,8 @@ def kernel_matrix(kernel: Kernel, x: np.ndarray, y: np.ndarray | None = None) ->
     array([[1.],
            [1.]])
     """
-    known = profile(kernel)
-    if known is not None:
-        found = known.value(scaled_squares(kernel, x, x if y is None else y))
-        if y is None:
-            np.fill_diagonal(found, 1.0)
-        return float(kernel.variance) * found
+    if written_out(kernel):
+        return value_and_rise(kernel, scaled_squares(kernel, x, y), rise=False)[0]
     of_size = lambda z: jnp.asarray(padded(z, padded_size(len(z), _GRAIN)))
     compiled = kernel(of_size(x), None if y is None else of_size(y))
     return np.asarray(compiled, np.float64)[: len(x), : len(x if y is None else y)]

@@ -17,8 +17,8 @@ from scipy.linalg import solve
 
 from thalweg.compiling import quick_jit
 from thalweg.kernels import Kernel
-from thalweg.machines import profiles
-from thalweg.machines.folds import FEWEST, Sample, kernel_matrix, left_out
+from thalweg.kernels.profiles import value_and_rise, written_out
+from thalweg.machines.folds import FEWEST, Sample, kernel_matrix, left_out, scaled_squares
 from thalweg.padding import padded, padded_size
 from thalweg.threads import enough_threads
 
@@ -119,12 +119,7 @@ def _round(
     mean, dual = _fitted(half, fitted, best.ridge)
     off = mean + kernel_matrix(fitted, seen.x[others] / unit, half.x) @ dual - seen.targets[others]
     errors = seen.weights[others] * np.sum(off**2, axis=1)
-    with enough_threads(len(these)):
-        squares: Any = profiles.mean_squared_slopes(fitted, half.x, dual, half.weights)
-    if squares is None:
-        room = padded_size(len(these), _GRAIN)
-        squares = mean_squared_slopes(fitted, *(padded(part, room) for part in (half.x, dual, half.weights)))
-    slopes = np.sqrt(np.asarray(squares)) / unit
+    slopes = np.sqrt(mean_squared_slopes(fitted, half.x, dual, half.weights)) / unit
     spread = np.std(seen.x, axis=0)
     varies = spread > seen.rounding
     matters = np.where(varies, slopes * spread, 0)
@@ -148,11 +143,34 @@ def _fitted(half: Sample, kernel: Kernel, ridge: float) -> tuple[np.ndarray, np.
     return mean, root * dual
 
 
+def mean_squared_slopes(kernel: Kernel, x: np.ndarray, dual: np.ndarray, weights: np.ndarray) -> np.ndarray:
+    """Σ_c mean_i (∂f_c(x_i)/∂x_ij)², for f_c = Σ_i dual_ic·k(·, x_i).
+
+    Examples
+    --------
+    >>> from thalweg.kernels import Gaussian
+    >>> x = np.array([[0.0, 0.0], [1.0, 0.0]])
+    >>> mean_squared_slopes(Gaussian(), x, np.array([[1.0], [0.0]]), np.ones(2)).round(4)  # (e^(−1/2))² / 2
+    array([0.1839, 0.    ])
+    """
+    if not written_out(kernel):
+        room = padded_size(len(x), _GRAIN)
+        return np.asarray(differentiated(kernel, *(padded(part, room) for part in (x, dual, weights))))
+    with enough_threads(len(x)):
+        rise = 2 * value_and_rise(kernel, scaled_squares(kernel, x))[1]
+        total, x = np.zeros(x.shape[1]), x - np.median(x, axis=0)
+        for column in dual.T:
+            each = rise * column[None, :]
+            slopes = (np.sum(each, axis=1)[:, None] * x - each @ x) / np.asarray(kernel.lengthscale) ** 2
+            total += np.average(slopes**2, axis=0, weights=weights)
+    return total
+
+
 @quick_jit(lambda kernel, x, dual, weights: len(x) < _GRAIN**2, tuned=False)
-def mean_squared_slopes(
+def differentiated(
     kernel: Kernel, x: Float[Array, "n d"], dual: Float[Array, "n outputs"], weights: Float[Array, " n"]
 ) -> Float[Array, " d"]:
-    """Σ_c mean_i (∂f_c(x_i)/∂x_ij)², for f_c = Σ_i dual_ic·k(·, x_i)."""
+    """:func:`mean_squared_slopes` of any kernel."""
     _, pull = jax.vjp(lambda points: kernel.matrix(points, x) @ dual, x)
 
     def of_output(cotangent: Array) -> Array:

@@ -18,7 +18,8 @@ from scipy.spatial.distance import cdist
 
 from thalweg.codec import storable
 from thalweg.compiling import quick_jit
-from thalweg.kernels import Gaussian, Kernel, Matern12, Matern32, Matern52, Sum
+from thalweg.kernels import Kernel, Sum
+from thalweg.kernels.profiles import value_and_rise, written_out
 from thalweg.padding import padded
 from thalweg.processes.exact import (
     DRAWN,
@@ -32,12 +33,6 @@ from thalweg.processes.exact import (
     mixed,
     solved,
 )
-
-_ORDERS: dict[type[Kernel], int | None] = {Matern12: 0, Matern32: 1, Matern52: 2, Gaussian: None}
-"""Kernels that are written out, and how often their functions are differentiable."""
-
-_FARTHEST = 70.0
-"""exp(−70) is nothing beside 1, but not so small that arithmetic with it becomes slow."""
 
 _KEPT = 4_000
 """Rows up to which the matrices of all terms of a sum are kept; those of more are made twice."""
@@ -184,7 +179,7 @@ def _terms(kernel: Kernel) -> tuple[Kernel, ...]:
     if type(kernel) is Sum:
         left, right = _terms(kernel.k1), _terms(kernel.k2)
         return left + right if left and right else ()
-    return (kernel,) if type(kernel) in _ORDERS else ()
+    return (kernel,) if written_out(kernel) else ()
 
 
 def _derivatives(
@@ -218,40 +213,8 @@ def _matrix_and_rise(
 ) -> tuple[np.ndarray, np.ndarray]:
     """The matrix of a kernel that is written out, and its derivative in the squared distance if that is asked for."""
     lengths = np.asarray(kernel.lengthscale)
-    variance = float(kernel.variance)
     left = inputs / lengths
-    found = cdist(left, left if new is None else new / lengths, "sqeuclidean")
-    order = _ORDERS[type(kernel)]
-    if order is None:
-        found *= -0.5
-        np.maximum(found, -_FARTHEST, out=found)
-        np.exp(found, out=found)
-        found *= variance
-        return found, -found / 2 if rise else found
-    found *= 2 * order + 1
-    np.sqrt(found, out=found)
-    np.minimum(found, _FARTHEST, out=found)
-    decay = np.exp(-found)
-    decay *= variance
-    match order:
-        case 0:
-            with np.errstate(divide="ignore", invalid="ignore"):
-                slope = np.where(found > 0, -decay / (2 * found), 0.0) if rise else decay
-            return decay, slope
-        case 1:
-            found += 1
-            found *= decay
-            decay *= -1.5
-            return found, decay
-        case _:
-            value = found**2
-            value /= 3
-            found += 1
-            value += found
-            value *= decay
-            found *= decay
-            found *= -5 / 6
-            return value, found
+    return value_and_rise(kernel, cdist(left, left if new is None else new / lengths, "sqeuclidean"), rise)
 
 
 def _centred(inputs: np.ndarray) -> np.ndarray:

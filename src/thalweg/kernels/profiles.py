@@ -1,0 +1,69 @@
+"""The usual kernels written out in NumPy, for matrices on the host: nothing is compiled."""
+
+import numpy as np
+from jaxtyping import Float
+
+from thalweg.kernels.base import Kernel
+from thalweg.kernels.stationary import Gaussian, Matern12, Matern32, Matern52
+
+_ORDERS: dict[type[Kernel], int | None] = {Matern12: 0, Matern32: 1, Matern52: 2, Gaussian: None}
+"""Kernels that are written out, and how often their functions are differentiable."""
+
+_FARTHEST = 70.0
+"""exp(−70) is nothing beside 1, but not so small that arithmetic with it becomes slow."""
+
+
+def written_out(kernel: Kernel) -> bool:
+    """Whether :func:`value_and_rise` knows a kernel.
+
+    Examples
+    --------
+    >>> written_out(Gaussian()), written_out(Gaussian() + Gaussian())
+    (True, False)
+    """
+    return type(kernel) in _ORDERS
+
+
+def value_and_rise(
+    kernel: Kernel, squares: Float[np.ndarray, "n m"], rise: bool = True
+) -> tuple[Float[np.ndarray, "n m"], Float[np.ndarray, "n m"]]:
+    """A kernel by squared distances in units of its lengthscale, and, if asked for, its derivative in those.
+
+    Where rows are equal that of Matern12 is infinite, and is taken as 0. The array is written over.
+
+    Examples
+    --------
+    >>> value_and_rise(Matern32(variance=2.0), np.zeros((1, 1)))
+    (array([[2.]]), array([[-3.]]))
+    """
+    variance, order, found = float(kernel.variance), _ORDERS[type(kernel)], squares
+    if order is None:
+        found *= -0.5
+        np.maximum(found, -_FARTHEST, out=found)
+        np.exp(found, out=found)
+        found *= variance
+        return found, -found / 2 if rise else found
+    found *= 2 * order + 1
+    np.sqrt(found, out=found)
+    np.minimum(found, _FARTHEST, out=found)
+    decay = np.exp(-found)
+    decay *= variance
+    match order:
+        case 0:
+            with np.errstate(divide="ignore", invalid="ignore"):
+                slope = np.where(found > 0, -decay / (2 * found), 0.0) if rise else decay
+            return decay, slope
+        case 1:
+            found += 1
+            found *= decay
+            decay *= -1.5
+            return found, decay
+        case _:
+            value = found**2
+            value /= 3
+            found += 1
+            value += found
+            value *= decay
+            found *= decay
+            found *= -5 / 6
+            return value, found

@@ -83,7 +83,7 @@ class Completed:
 
     Examples
     --------
-    >>> from thalweg.completion import Options, FactorSettings, complete
+    >>> from thalweg.completion import FactorSettings, Options, Ratings, complete
     >>> row, column = np.divmod(np.arange(36), 6)
     >>> ratings = Ratings(row, column, np.sin(row) * np.cos(column), None, (6, 6))
     >>> none = np.zeros((6, 0))

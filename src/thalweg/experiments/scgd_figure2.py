@@ -29,9 +29,9 @@ _DEFLATED = replace(_PLAIN, group=32, precision="default", deflated=True)
 WAYS = {
     "GD": Way("gd", 1.8, round=1),
     "SVRG": replace(_DEFLATED, method="svrg", round=50, restart="last"),
-    "SGD": _DEFLATED,
+    "SGD": replace(_DEFLATED, step=0.6),
     "plain SGD": _PLAIN,
-    "SGD-DET": replace(_PLAIN, method="sgd-det", step=1.8),
+    "SGD-DET": replace(_PLAIN, method="sgd-det", step=1.0),
 }
 """SVRG and SGD have the leading singular value apart; plain SGD and SGD-DET have it in, as in the paper."""
 

@@ -23,8 +23,8 @@ from thalweg.machines.folds import FEWEST
 from thalweg.machines.learners import Foreseen, LandmarkLearner, Learner, for_stream, in_precision, start
 from thalweg.machines.losses import LogisticLoss, SoftmaxLoss
 from thalweg.machines.methods import Settings
+from thalweg.machines.problem import STORED
 from thalweg.machines.rows import Rows
-from thalweg.machines.solve import STORED
 from thalweg.threads import enough_threads
 
 # Passes over the data where none are given: a pass over many rows is worth several over few.
@@ -209,12 +209,12 @@ def _solved(begun: Fitted, rows: Rows, settings: Settings, seed: int) -> Fitted:
 
         def solve(pupil: Any, rows: Rows) -> None:
             pupil.place(rows, order)
-            newton = pupil.newton(begun.alpha, max(settings.method.tol, _COARSE))
+            other = pupil.newton(begun.alpha, max(settings.method.tol, _COARSE), alike=newton)
             for _ in range(_MOST_STEPS):
-                newton.step()
-                if newton.done:
+                other.step()
+                if other.done:
                     break
-            pupil.take(newton)
+            pupil.take(other)
 
         begun = _judged(begun, set_aside(begun.learner, rows, seed, solve), settings)
     except KeyboardInterrupt:

@@ -1,8 +1,9 @@
-"""Rows left out: machines that have not seen them, sharpness by their log-loss, intervals that cover."""
+"""Rows left out: machines that have not seen them, probabilities by their log-loss, intervals that cover."""
 
 import numpy as np
 import pytest
 import reference
+from scipy.optimize import minimize
 from scipy.special import expit
 
 from thalweg import KernelClassifier, KernelRegressor, load
@@ -62,7 +63,11 @@ def test_probabilities_of_margins_are_calibrated(loss):
     new = rng.uniform(-2, 2, size=(2000, 2))
     truth, found = expit(3 * np.sin(2 * new[:, 0])), model.predict_proba(new)
     np.testing.assert_allclose(found.sum(axis=1), 1)
-    np.testing.assert_array_equal(model.classes_[np.argmax(found, axis=1)], model.predict(new))
+    # A class is that of the larger margin, which the shift of probabilities does not move.
+    differ = np.argmax(found, axis=1) != model.predict(new)
+    even = expit(model._machine.shift[0])
+    assert np.all(np.abs(found[differ, 1] - 0.5) <= abs(even - 0.5))
+    assert np.mean(differ) < 0.1
     best = -np.mean(truth * np.log(truth) + (1 - truth) * np.log(1 - truth))
     reached = -np.mean(truth * np.log(found[:, 1]) + (1 - truth) * np.log(found[:, 0]))
     as_they_are = expit(model.decision_function(new))
@@ -70,19 +75,33 @@ def test_probabilities_of_margins_are_calibrated(loss):
     assert best < reached < min(raw, best + 0.12)
 
 
-def test_sharpness_is_the_minimiser():
-    """Against a grid, three classes."""
+@pytest.mark.parametrize("shifts", [False, True], ids=["sharpness", "and shifts"])
+def test_the_log_loss_of_rows_left_out_is_least(shifts):
+    """Against a simplex search, three classes."""
     values = rng.normal(size=(400, 3)) * 2
-    labels = np.array([rng.choice(3, p=np.exp(v * 0.7) / np.exp(v * 0.7).sum()) for v in values])
+    odds = np.exp(0.7 * values + np.array([1.0, 0.0, -2.0]) * shifts)
+    labels = np.array([rng.choice(3, p=row / row.sum()) for row in odds])
     rows = Rows(values, labels, rng.uniform(0.5, 2, size=400), table=np.eye(3))
-    found = calibration.sharpness(calibration.Aside(rows, values), np.zeros(3), usual=1.0)
+    found = calibration.calibrated(calibration.Aside(rows, values), np.zeros(3), usual=1.0, shifts=shifts)
 
-    def cost(a):
-        logs = a * values - np.log(np.exp(a * values).sum(axis=1, keepdims=True))
-        return -rows.weights @ logs[np.arange(400), labels] + np.log(a) ** 2 / 2
+    def cost(x):
+        logits = np.exp(x[0]) * values + x[1:]
+        logs = logits - np.log(np.exp(logits).sum(axis=1, keepdims=True))
+        return -rows.weights @ logs[np.arange(400), labels] + x[0] ** 2 / 2 + np.sum((x[1:] / 2) ** 2) / 2
 
-    grid = np.linspace(0.3, 1.5, 2401)
-    assert found == pytest.approx(grid[np.argmin([cost(a) for a in grid])], abs=2e-3)
+    free = lambda x: cost(x if shifts else np.append(x, np.zeros(3)))
+    best = minimize(free, np.zeros(4 if shifts else 1), method="Nelder-Mead", options={"xatol": 1e-5, "maxfev": 4000})
+    np.testing.assert_allclose(np.append(np.log(found.sharpness), found.shift)[: best.x.size], best.x, atol=2e-3)
+
+
+def test_rare_classes_have_their_share():
+    """Margins that overfit are blunt, and without a shift blunt means even: one of ten was given one in six."""
+    draw = np.random.default_rng(1)
+    x = draw.uniform(-2, 2, size=(300, 2))
+    y = draw.uniform(size=300) < expit(2 * np.sin(2 * x[:, 0]) - 3)
+    model = KernelClassifier(Gaussian(0.5), alpha=0.1, loss="squared_hinge", random_state=0).fit(x, y)
+    new = draw.uniform(-2, 2, size=(4000, 2))
+    assert np.mean(model.predict_proba(new)[:, 1]) == pytest.approx(np.mean(y), abs=0.02)
 
 
 def test_rows_that_are_nearly_the_same_are_left_out_together():

@@ -6,8 +6,8 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
-from scipy.optimize import minimize_scalar
-from scipy.special import log_expit, log_softmax
+from scipy.optimize import minimize
+from scipy.special import expit, log_expit, log_softmax, softmax
 
 from thalweg.machines.learners import Foreseen, Learner
 from thalweg.machines.rows import Rows
@@ -18,8 +18,8 @@ _FEW, _FOLDS, _MOST = 1000, 5, 2000
 _FEWEST = 10
 # So many of the last rows foreseen tell enough.
 _ENOUGH = 2000
-# The standard deviation of log a before anything is seen, and its reach.
-_PRIOR, _REACH = 1.0, 4.0
+# Before anything is seen the standard deviation of the logarithm of the sharpness, its reach, and that of shifts.
+_PRIOR, _REACH, _SHIFTS = 1.0, 4.0, 2.0
 
 
 class Aside(NamedTuple):
@@ -98,8 +98,15 @@ def _aside(rows: Rows, found: list[tuple[np.ndarray, np.ndarray]]) -> Aside | No
     return Aside(rows.subset(held), values)
 
 
-def sharpness(aside: Aside, level: np.ndarray, usual: float) -> float:
-    """a with which the log-loss of probabilities from level + a·(f − level) is least; 1/a is called temperature.
+class Calibration(NamedTuple):
+    """Probabilities are the sigmoid or the softmax of level + sharpness·(f − level) + shift."""
+
+    sharpness: float
+    shift: np.ndarray
+
+
+def calibrated(aside: Aside, level: np.ndarray, usual: float, shifts: bool) -> Calibration:
+    """The sharpness, whose inverse is called temperature, and the shift of each output with the least log-loss.
 
     Parameters
     ----------
@@ -108,29 +115,39 @@ def sharpness(aside: Aside, level: np.ndarray, usual: float) -> float:
     level
         The intercept of f.
     usual
-        What is expected of a: with hardly any rows it stays near that.
+        What is expected of the sharpness: with hardly any rows it stays near that, and the shift near 0.
+    shifts
+        Whether there is a shift: of one output the two are Platt's scaling.
 
     Examples
     --------
     >>> rng = np.random.default_rng(0)
     >>> f = rng.normal(size=(2000, 1)) * 3
-    >>> y = (rng.uniform(size=2000) < 1 / (1 + np.exp(-f[:, 0] / 2))).astype(int)
+    >>> y = (rng.uniform(size=2000) < expit(f[:, 0] / 2 - 2)).astype(int)
     >>> rows = Rows(f, y, np.ones(2000), table=np.array([[0.0], [1.0]]))
-    >>> bool(0.4 < sharpness(Aside(rows, f), np.zeros(1), usual=1.0) < 0.6)
-    True
+    >>> found = calibrated(Aside(rows, f), np.zeros(1), usual=1.0, shifts=True)
+    >>> bool(0.4 < found.sharpness < 0.6), bool(-2.3 < found.shift[0] < -1.7)
+    (True, True)
     """
-    labels, weights = aside.rows.targets, aside.rows.weights
+    outputs, away = aside.values.shape[1], usual * (aside.values - level)
+    truth = aside.rows.targets[:, None] == (np.arange(outputs) if outputs > 1 else 1)
+    weights, spread = aside.rows.weights[:, None], np.array([_PRIOR] + [_SHIFTS] * outputs * shifts)
 
-    def cost(log_ratio: float) -> float:
-        logits = level + usual * np.exp(log_ratio) * (aside.values - level)
-        if logits.shape[1] == 1:
-            logs = log_expit(np.where(labels == 1, logits[:, 0], -logits[:, 0]))
+    def cost(x: np.ndarray) -> tuple[float, np.ndarray]:
+        scaled = np.exp(x[0]) * away
+        logits = level + scaled + (x[1:] if shifts else 0.0)
+        if outputs == 1:
+            logs, p = log_expit(np.where(truth, logits, -logits)), expit(logits)
         else:
-            logs = log_softmax(logits, axis=1)[np.arange(len(labels)), labels]
-        return float(-weights @ logs + (log_ratio / _PRIOR) ** 2 / 2)
+            logs, p = np.where(truth, log_softmax(logits, axis=1), 0), softmax(logits, axis=1)
+        slopes = weights * (p - truth)
+        of_shift = np.sum(slopes, axis=0) if shifts else []
+        slope = np.concatenate([[np.sum(slopes * scaled)], of_shift]) + x / spread**2
+        return float(np.sum((x / spread) ** 2) / 2 - np.sum(weights * logs)), slope
 
-    found = minimize_scalar(cost, bounds=(-_REACH, _REACH), method="bounded", options={"xatol": 1e-3})
-    return usual * float(np.exp(found.x))
+    bounds = [(-_REACH, _REACH)] + [(None, None)] * (len(spread) - 1)
+    x = minimize(cost, np.zeros(len(spread)), jac=True, method="L-BFGS-B", bounds=bounds).x
+    return Calibration(usual * float(np.exp(x[0])), x[1:] if shifts else np.zeros(outputs))
 
 
 def residuals(aside: Aside) -> np.ndarray:

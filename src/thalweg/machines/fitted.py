@@ -39,8 +39,9 @@ class Fitted:
         do not see it, but rounding would.
     counts
         The weight of each label seen, if targets are labels; the intercept of f comes from it.
-    sharpness
-        By what f is multiplied before probabilities are made from it, by rows left out; None where none were.
+    sharpness, shift
+        By what f is multiplied, and what is added for each output, before probabilities are made from it, by rows left
+        out; None where none were.
     residuals
         Of rows left out, sorted, if targets are numbers.
 
@@ -62,6 +63,7 @@ class Fitted:
     offset: np.ndarray | None = None
     counts: np.ndarray | None = None
     sharpness: float | None = None
+    shift: np.ndarray | None = None
     residuals: np.ndarray | None = None
 
     def check_stored(self) -> None:
@@ -76,6 +78,8 @@ class Fitted:
             raise ValueError("counts must be non-negative")
         if self.sharpness is not None:
             number("sharpness", self.sharpness, above=0)
+        if self.shift is not None and (self.shift.ndim != 1 or not np.all(np.isfinite(self.shift))):
+            raise ValueError("shift must be a row of finite numbers")
         if self.residuals is not None and (self.residuals.ndim != 2 or not np.all(np.isfinite(self.residuals))):
             raise ValueError("residuals must be finite, in two dimensions")
 
@@ -110,6 +114,7 @@ class Fitted:
             return self.learner.predict(x, self.offset)
 
     def logits(self, values: np.ndarray) -> np.ndarray:
-        """Values of f, as sharp as rows left out say: their sigmoid or softmax are probabilities."""
+        """Values of f, as sharp and as high as rows left out say: their sigmoid or softmax are probabilities."""
         level = np.asarray(self.learner.expansion.intercept, values.dtype)
-        return values if self.sharpness is None else level + self.sharpness * (values - level)
+        shift = 0.0 if self.shift is None else self.shift
+        return values if self.sharpness is None else level + self.sharpness * (values - level) + shift

@@ -16,7 +16,7 @@ import numpy as np
 from rich.progress import Progress
 
 from thalweg.kernels import Kernel
-from thalweg.machines.calibration import Aside, last, residuals, set_aside, sharpness
+from thalweg.machines.calibration import Aside, calibrated, last, residuals, set_aside
 from thalweg.machines.choice import ENOUGH_ROWS, Interrupted, Trial, choose
 from thalweg.machines.fitted import Fitted
 from thalweg.machines.folds import FEWEST
@@ -220,6 +220,7 @@ def _solved(begun: Fitted, rows: Rows, settings: Settings, seed: int) -> Fitted:
     except KeyboardInterrupt:
         if not history:  # There is nothing to keep.
             raise
+        history[-1]["interrupted"] = True
         warnings.warn(
             f"interrupted in step {len(history) + 1}: the model keeps what it has learned so far", stacklevel=5
         )
@@ -234,9 +235,10 @@ def _judged(fitted: Fitted, aside: Aside | None, settings: Settings) -> Fitted:
     if aside.rows.table is None:
         return replace(fitted, residuals=residuals(aside))
     level = np.asarray(fitted.learner.expansion.intercept, np.float64)
-    # Log-odds are what the logistic losses learn; others have margins of about 1.
-    usual = 1.0 if isinstance(settings.loss, LogisticLoss | SoftmaxLoss) else _USUAL
-    return replace(fitted, sharpness=sharpness(aside, level, usual))
+    # Log-odds are what the logistic losses learn, with an intercept; others have margins of about 1, and none.
+    logistic = isinstance(settings.loss, LogisticLoss | SoftmaxLoss)
+    found = calibrated(aside, level, 1.0 if logistic else _USUAL, shifts=not logistic)
+    return replace(fitted, **found._asdict())
 
 
 def _passed_over(begun: Fitted, rows: Rows, settings: Settings, seed: int) -> Fitted:

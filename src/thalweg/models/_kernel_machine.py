@@ -130,8 +130,9 @@ class KernelMachine(Storable):
             known = None if known is None else self._machine  # which may be in other units now
             seed = int(check_random_state(self.random_state).randint(2**31 - 1))
             self._store(entry(rows, self._settings(), seed, known))
-        left, tol = (self.history_ or [{}])[-1].get("left", 0.0), getattr(self._settings().method, "tol", 0.0)
-        if left > tol:
+        line: dict[str, float] = self.history_[-1] if self.history_ else {}
+        left, tol = line.get("left", 0.0), getattr(self._settings().method, "tol", 0.0)
+        if left > tol and "interrupted" not in line:  # who interrupts has been told
             warnings.warn(
                 f"the optimum was not reached: a further step would lower the objective by {left:.1g} of it, more than "
                 f"tol={tol:g} of the method. A larger alpha makes the problem easier",

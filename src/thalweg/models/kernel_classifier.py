@@ -180,9 +180,11 @@ class KernelClassifier(ClassifierMixin, KernelMachine):
 
     @available_if(lambda self: _has_probabilities(self))
     def predict_proba(self, X: Any) -> np.ndarray:
-        """Probabilities of the classes, as sharp as rows that were left out in ``fit`` say (temperature scaling).
+        """Probabilities of the classes, calibrated by rows that were left out in ``fit``.
 
-        A stream leaves none out: its probabilities are those of the logistic loss, and other losses have none.
+        By a factor (temperature scaling), for other losses than the logistic also by a shift for each class, which
+        ``predict`` does not see: where two classes are nearly even it may choose the other one, as SVC does. A stream
+        leaves no rows out: its probabilities are those of the logistic loss, and other losses have none.
         """
         found = self._decisions(X) if self.loss == "logistic" else self._machine.logits(self._values(X))
         if found.shape[1] == 1:

@@ -65,7 +65,7 @@ def test_probabilities_of_margins_are_calibrated(loss):
     np.testing.assert_allclose(found.sum(axis=1), 1)
     # A class is that of the larger margin, which the shift of probabilities does not move.
     differ = np.argmax(found, axis=1) != model.predict(new)
-    even = expit(model._machine.shift[0])
+    even = expit(model._machine.calibration.shift[0])
     assert np.all(np.abs(found[differ, 1] - 0.5) <= abs(even - 0.5))
     assert np.mean(differ) < 0.1
     best = -np.mean(truth * np.log(truth) + (1 - truth) * np.log(1 - truth))
@@ -75,23 +75,25 @@ def test_probabilities_of_margins_are_calibrated(loss):
     assert best < reached < min(raw, best + 0.12)
 
 
-@pytest.mark.parametrize("shifts", [False, True], ids=["sharpness", "and shifts"])
-def test_the_log_loss_of_rows_left_out_is_least(shifts):
-    """Against a simplex search, three classes."""
+@pytest.mark.parametrize("margins", [False, True])
+def test_the_log_loss_of_rows_left_out_is_least(margins):
+    """Against a simplex search, three classes: sharpness alone, or with a bend and shifts."""
     values = rng.normal(size=(400, 3)) * 2
-    odds = np.exp(0.7 * values + np.array([1.0, 0.0, -2.0]) * shifts)
+    odds = np.exp(0.7 * values + np.array([1.0, 0.0, -2.0]) * margins)
     labels = np.array([rng.choice(3, p=row / row.sum()) for row in odds])
     rows = Rows(values, labels, rng.uniform(0.5, 2, size=400), table=np.eye(3))
-    found = calibration.calibrated(calibration.Aside(rows, values), np.zeros(3), usual=1.0, shifts=shifts)
+    found = calibration.calibrated(calibration.Aside(rows, values), np.zeros(3), margins)
 
     def cost(x):
-        logits = np.exp(x[0]) * values + x[1:]
+        bent = np.log(np.maximum((1 + values) / 2, 0.01)) * np.exp(x[1]) / 2
+        logits = np.exp(x[0]) * values + (bent + x[2:] if margins else 0)
         logs = logits - np.log(np.exp(logits).sum(axis=1, keepdims=True))
-        return -rows.weights @ logs[np.arange(400), labels] + x[0] ** 2 / 2 + np.sum((x[1:] / 2) ** 2) / 2
+        return -rows.weights @ logs[np.arange(400), labels] + (x[0] ** 2 + x[1] ** 2) / 2 + np.sum(x[2:] ** 2) / 8
 
-    free = lambda x: cost(x if shifts else np.append(x, np.zeros(3)))
-    best = minimize(free, np.zeros(4 if shifts else 1), method="Nelder-Mead", options={"xatol": 1e-5, "maxfev": 4000})
-    np.testing.assert_allclose(np.append(np.log(found.sharpness), found.shift)[: best.x.size], best.x, atol=2e-3)
+    best = minimize(cost, np.zeros(5), method="Nelder-Mead", options={"xatol": 1e-6, "fatol": 1e-9, "maxfev": 9000})
+    ours = [np.log(found.sharpness), np.log(2 * found.bend) if margins else 0.0, *found.shift]
+    assert cost(np.array(ours)) <= best.fun + 1e-6
+    assert found.sharpness == pytest.approx(np.exp(best.x[0]), abs=2e-3)
 
 
 def test_rare_classes_have_their_share():

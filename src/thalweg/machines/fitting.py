@@ -34,9 +34,8 @@ _MOST_STEPS = 100
 # Where the kernel's matrix is made anew for each product, these are to take so many operations at most; what an entry
 # takes beside its features.
 _DEAR_PRODUCT, _ENTRY = 4e9, 20
-# To what part of the objective machines are solved that only tell what rows left out say, and the usual sharpness of
-# margins.
-_COARSE, _USUAL = 1e-3, 2.0
+# To what part of the objective machines are solved that only tell what rows left out say.
+_COARSE = 1e-3
 # Held out to stop early, at most.
 _MOST_HELD_OUT = 5000
 # A pass that lowers the held-out loss by less, twice in a row, is the last one.
@@ -235,10 +234,8 @@ def _judged(fitted: Fitted, aside: Aside | None, settings: Settings) -> Fitted:
     if aside.rows.table is None:
         return replace(fitted, residuals=residuals(aside))
     level = np.asarray(fitted.learner.expansion.intercept, np.float64)
-    # Log-odds are what the logistic losses learn, with an intercept; others have margins of about 1, and none.
-    logistic = isinstance(settings.loss, LogisticLoss | SoftmaxLoss)
-    found = calibrated(aside, level, 1.0 if logistic else _USUAL, shifts=not logistic)
-    return replace(fitted, **found._asdict())
+    margins = not isinstance(settings.loss, LogisticLoss | SoftmaxLoss)
+    return replace(fitted, calibration=calibrated(aside, level, margins))
 
 
 def _passed_over(begun: Fitted, rows: Rows, settings: Settings, seed: int) -> Fitted:

@@ -248,7 +248,7 @@ class KernelClassifier(ClassifierMixin, KernelMachine):
 
 
 def _has_probabilities(model: KernelClassifier) -> bool:
-    if model.loss != "logistic" and hasattr(model, "_machine") and model._machine.sharpness is None:
+    if model.loss != "logistic" and hasattr(model, "_machine") and model._machine.calibration is None:
         raise AttributeError(
             f"probabilities need loss='logistic', or a fit that leaves rows out to judge by (the default method, ten "
             f"rows or more, no stream), found loss={model.loss!r}"

@@ -8,7 +8,7 @@ from scipy.special import expit
 
 from thalweg import KernelClassifier, KernelRegressor, load
 from thalweg.kernels import Gaussian
-from thalweg.machines import Auto, Rows, Settings, SquaredLoss, calibration, fit
+from thalweg.machines import Auto, Rows, Settings, SoftmaxLoss, SquaredLoss, calibration, fit
 
 rng = np.random.default_rng(0)
 X = rng.uniform(-2, 2, size=(150, 2))
@@ -75,14 +75,14 @@ def test_probabilities_of_margins_are_calibrated(loss):
     assert best < reached < min(raw, best + 0.12)
 
 
-@pytest.mark.parametrize("margins", [False, True])
-def test_the_log_loss_of_rows_left_out_is_least(margins):
+@pytest.mark.parametrize("loss", [SoftmaxLoss(), SquaredLoss()], ids=["log-odds", "margins"])
+def test_the_log_loss_of_rows_left_out_is_least(loss):
     """Against a simplex search, three classes: sharpness alone, or with a bend and shifts."""
-    values = rng.normal(size=(400, 3)) * 2
+    margins, values = isinstance(loss, SquaredLoss), rng.normal(size=(400, 3)) * 2
     odds = np.exp(0.7 * values + np.array([1.0, 0.0, -2.0]) * margins)
     labels = np.array([rng.choice(3, p=row / row.sum()) for row in odds])
     rows = Rows(values, labels, rng.uniform(0.5, 2, size=400), table=np.eye(3))
-    found = calibration.calibrated(calibration.Aside(rows, values), np.zeros(3), margins)
+    found = calibration.calibrated(calibration.Aside(rows, values), np.zeros(3), loss)
 
     def cost(x):
         bent = np.log(np.maximum((1 + values) / 2, 0.01)) * np.exp(x[1]) / 2

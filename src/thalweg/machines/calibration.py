@@ -12,6 +12,7 @@ from scipy.special import expit, log_expit, log_softmax, softmax
 from thalweg.arguments import number
 from thalweg.codec import storable
 from thalweg.machines.learners import Foreseen, Learner
+from thalweg.machines.losses import LogisticLoss, Loss, SoftmaxLoss
 from thalweg.machines.rows import Rows
 
 # Up to so many rows are left out in turn, in folds; of more a part is left out once, of at most so many rows.
@@ -149,8 +150,25 @@ def _said(values: np.ndarray) -> np.ndarray:
     return log(p) - log(1 - p) if values.shape[1] == 1 else log(p)
 
 
-def calibrated(aside: Aside, level: np.ndarray, margins: bool) -> Calibration:
-    """The calibration with the least log-loss, nearly: with hardly any rows it stays near what is usual.
+def usual(loss: Loss, outputs: int) -> Calibration:
+    """What is expected of a machine with a loss before anything is seen.
+
+    Examples
+    --------
+    >>> from thalweg.machines import LogisticLoss
+    >>> usual(LogisticLoss(), 1).logits(np.array([[2.0]]), np.array([0.5]))  # these are log-odds as they are
+    array([[2.]])
+    """
+    return Calibration(1.0, _USUAL_BEND if _margins(loss) else 0.0, np.zeros(outputs))
+
+
+def _margins(loss: Loss) -> bool:
+    """Whether f has margins of about 1 and no intercept; otherwise log-odds."""
+    return not isinstance(loss, LogisticLoss | SoftmaxLoss)
+
+
+def calibrated(aside: Aside, level: np.ndarray, loss: Loss) -> Calibration:
+    """The calibration with the least log-loss, nearly: with hardly any rows it stays near the :func:`usual` one.
 
     Parameters
     ----------
@@ -158,8 +176,8 @@ def calibrated(aside: Aside, level: np.ndarray, margins: bool) -> Calibration:
         Labels, and values of f that have not seen them.
     level
         The intercept of f.
-    margins
-        Whether f has margins of about 1 and no intercept; otherwise it has log-odds, and only their sharpness is found.
+    loss
+        What f has learned by: log-odds have an intercept, and only their sharpness is looked for.
 
     Examples
     --------
@@ -167,11 +185,12 @@ def calibrated(aside: Aside, level: np.ndarray, margins: bool) -> Calibration:
     >>> f = rng.normal(size=(2000, 1)) * 3
     >>> y = (rng.uniform(size=2000) < expit(f[:, 0] / 2)).astype(int)
     >>> rows = Rows(f, y, np.ones(2000), table=np.array([[0.0], [1.0]]))
-    >>> found = calibrated(Aside(rows, f), np.zeros(1), margins=False)
+    >>> from thalweg.machines import LogisticLoss
+    >>> found = calibrated(Aside(rows, f), np.zeros(1), LogisticLoss())
     >>> bool(0.4 < found.sharpness < 0.6), found.bend, found.shift
     (True, 0.0, array([0.]))
     """
-    outputs = aside.values.shape[1]
+    outputs, margins = aside.values.shape[1], _margins(loss)
     truth = aside.rows.targets[:, None] == (np.arange(outputs) if outputs > 1 else 1)
     weights = aside.rows.weights[:, None]
     parts = [aside.values - level]

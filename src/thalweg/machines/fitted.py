@@ -10,7 +10,7 @@ import numpy as np
 from thalweg.arguments import number, whole
 from thalweg.codec import storable
 from thalweg.kernels import Kernel
-from thalweg.machines.calibration import Calibration
+from thalweg.machines.calibration import Calibration, usual
 from thalweg.machines.learners import Learner
 
 
@@ -111,4 +111,4 @@ class Fitted:
     def logits(self, values: np.ndarray) -> np.ndarray:
         """What has probabilities as its sigmoid or softmax, where f has these values."""
         level = np.asarray(self.learner.expansion.intercept, values.dtype)
-        return values if self.calibration is None else self.calibration.logits(values, level)
+        return (self.calibration or usual(self.learner.machine.loss, len(level))).logits(values, level)

@@ -21,7 +21,6 @@ from thalweg.machines.choice import ENOUGH_ROWS, Interrupted, Trial, choose
 from thalweg.machines.fitted import Fitted
 from thalweg.machines.folds import FEWEST
 from thalweg.machines.learners import Foreseen, LandmarkLearner, Learner, for_stream, in_precision, start
-from thalweg.machines.losses import LogisticLoss, SoftmaxLoss
 from thalweg.machines.methods import Settings
 from thalweg.machines.problem import STORED
 from thalweg.machines.rows import Rows
@@ -234,8 +233,7 @@ def _judged(fitted: Fitted, aside: Aside | None, settings: Settings) -> Fitted:
     if aside.rows.table is None:
         return replace(fitted, residuals=residuals(aside))
     level = np.asarray(fitted.learner.expansion.intercept, np.float64)
-    margins = not isinstance(settings.loss, LogisticLoss | SoftmaxLoss)
-    return replace(fitted, calibration=calibrated(aside, level, margins))
+    return replace(fitted, calibration=calibrated(aside, level, settings.loss))
 
 
 def _passed_over(begun: Fitted, rows: Rows, settings: Settings, seed: int) -> Fitted:

@@ -33,8 +33,8 @@ _MOST_STEPS = 100
 # Where the kernel's matrix is made anew for each product, these are to take so many operations at most; what an entry
 # takes beside its features.
 _DEAR_PRODUCT, _ENTRY = 4e9, 20
-# To what part of the objective machines are solved that only tell what rows left out say.
-_COARSE = 1e-3
+# To what part of the objective, or to what gradient of a row, machines are solved that only tell of rows left out.
+_COARSE, _COARSE_ROWS = 1e-3, 1e-2
 # Held out to stop early, at most.
 _MOST_HELD_OUT = 5000
 # A pass that lowers the held-out loss by less, twice in a row, is the last one.
@@ -272,6 +272,7 @@ def _passed_over(begun: Fitted, rows: Rows, settings: Settings, seed: int) -> Fi
             raise ValueError(_TOO_LARGE)
 
         def learn(pupil: Any, rows: Rows) -> None:
+            pupil.tol = max(pupil.tol, _COARSE_ROWS)
             for _ in pupil.learn(rows, order, begun.alpha, total):
                 pass
 

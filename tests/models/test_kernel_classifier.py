@@ -16,6 +16,7 @@ from thalweg.kernels import Gaussian, Matern32
 from thalweg.machines import CDSG, DSG, UDSG, Auto, Settings, SoftmaxLoss
 from thalweg.machines.fitting import default_passes
 from thalweg.machines.learners import LandmarkLearner, Learner
+from thalweg.machines.solve import Newton
 
 # A small machine: five blocks of landmarks, or of frequencies, in float32.
 SMALL = {"kernel": Gaussian(0.5), "alpha": 0.1, "method": Auto(block_size=16), "random_state": 0}
@@ -338,6 +339,23 @@ def test_an_interrupted_fit_keeps_what_it_has_learned(moons, monkeypatch, when):
     assert int(model._machine.learner.expansion.steps) == (2 if number == 1 else 6)
     assert np.abs(model.decision_function(X) - whole).max() > 1e-4
     pickle.loads(pickle.dumps(model)).partial_fit(X, y)
+
+
+def test_an_interrupted_solution_is_told_once(moons, monkeypatch):
+    """Seen: the one who interrupted was told too that the optimum was not reached."""
+    steps, step = iter(range(9)), Newton.step
+
+    def interrupted(self):
+        if next(steps) == 2:
+            raise KeyboardInterrupt
+        return step(self)
+
+    monkeypatch.setattr(Newton, "step", interrupted)
+    model = KernelClassifier(**SMALL)
+    with pytest.warns(UserWarning, match="interrupted in step 3") as told:
+        model.fit(*moons)
+    assert len(told) == 1
+    assert [line.get("interrupted", False) for line in model.history_] == [False, True]
 
 
 @pytest.mark.slow

@@ -182,6 +182,19 @@ def test_learning_finds_what_the_data_were_drawn_from():
     assert kernel.lengthscale[1] > 5
 
 
+def test_the_noise_beside_a_steep_plane_is_that_about_the_plane():
+    steep = 1e6 * ROWS[:, :1] + np.random.default_rng(1).normal(size=(40, 1))
+    found = fit_regressor(ROWS, steep, RegressorSettings(mean="linear", restarts=0), Gaussian).posterior
+    assert 0.3 < float(found.kernel.variance + found.noise) < 3
+
+
+def test_without_a_mean_the_kernel_accounts_for_the_level_of_the_targets():
+    level = 1e3 + TARGETS[:, :1]
+    settings = RegressorSettings(mean="zero", restarts=0)
+    found = fit_regressor(ROWS, level, settings, Gaussian)
+    assert found.posterior.kernel.variance > 2e5  # a prior about the variance of the targets has it at 5e4
+
+
 def whole_rows(mean="constant"):
     """The rows of :func:`observations` for the iterative way."""
     padded = observations(mean, weights=1.0 + np.arange(40) % 3)

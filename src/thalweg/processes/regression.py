@@ -232,14 +232,26 @@ def _on_grid(
 
 def _starts(rows: HostRows, mean: Mean, kernel: Kernel | type[Kernel] | None, noise: float | None) -> list[Parameters]:
     """Where to start: kernels in the units of the data."""
-    away = rows.targets - rows.targets[:1]
-    away = away - np.average(away, axis=0, weights=rows.weights)
-    spread = float(np.mean(np.average(away**2, axis=0, weights=rows.weights)))
-    least = (1e-12 * float(np.max(np.abs(rows.targets)))) ** 2  # constant up to rounding
-    variance = spread if spread > least else 1.0
+    scatter, variance = _variances(rows)
     families = (kernel,) if isinstance(kernel, type) else _FAMILIES
     lengthscales = mean.scale * np.sqrt(max(1, np.sum(varying(rows.inputs))))
     kernels = [kernel] if isinstance(kernel, Kernel) else [family(lengthscales, variance) for family in families]
-    begun = np.asarray(STARTING_NOISE * variance if noise is None else noise)
+    begun = np.asarray(STARTING_NOISE * scatter if noise is None else noise)
     # In the precision of the scope, since kernels made outside it may hold float32, and on the host.
     return [Parameters(jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), one), begun) for one in kernels]
+
+
+def _variances(rows: HostRows) -> tuple[float, float]:
+    """Mean squares of what noise and kernel have to account for: targets less the best mean, which may be a constant
+    where the process has none, and less one that it has.
+
+    Of targets that follow a plane up to rounding they are those about a constant; 1 if they follow that.
+    """
+    square = lambda left: float(np.mean(np.average(left**2, axis=0, weights=rows.weights)))
+    away = rows.targets - rows.targets[:1]  # near which nothing is lost to rounding
+    away = away - np.average(away, axis=0, weights=rows.weights)
+    root = np.sqrt(rows.weights)[:, None]
+    left = away - rows.basis @ np.linalg.lstsq(root * rows.basis, root * away, rcond=None)[0]
+    least = (1e-12 * float(np.max(np.abs(rows.targets)))) ** 2
+    scatter = next((found for found in (square(left), square(away)) if found > least), 1.0)
+    return scatter, scatter if rows.basis.shape[1] else square(rows.targets) or 1.0

@@ -195,6 +195,20 @@ def test_without_a_mean_the_kernel_accounts_for_the_level_of_the_targets():
     assert found.posterior.kernel.variance > 2e5  # a prior about the variance of the targets has it at 5e4
 
 
+@pytest.mark.filterwarnings("ignore:The optimal value found")
+@pytest.mark.parametrize("scatter", [0.1, 1.5])
+def test_rows_are_as_probable_as_scikit_learn_makes_them_with_the_same_kernel(scatter):
+    """Features that say nothing, whose lengthscales have no end; and more noise than searches start with."""
+    rng = np.random.default_rng(3)
+    inputs = rng.normal(size=(40, 5))
+    targets = np.sin(inputs[:, 0]) + inputs[:, 4] ** 2 / 2 + scatter * rng.normal(size=40)
+    targets -= np.mean(targets)
+    found = fit_regressor(inputs, targets[:, None], RegressorSettings(mean="zero"), Gaussian)
+    theirs = kernels.ConstantKernel() * kernels.RBF(np.ones(5)) + kernels.WhiteKernel(0.1)
+    best = GaussianProcessRegressor(theirs, n_restarts_optimizer=3, random_state=0).fit(inputs, targets)
+    assert found.log_marginal_likelihood > best.log_marginal_likelihood_value_ - 0.1
+
+
 def whole_rows(mean="constant"):
     """The rows of :func:`observations` for the iterative way."""
     padded = observations(mean, weights=1.0 + np.arange(40) % 3)

@@ -16,7 +16,7 @@ from thalweg.descent import Status
 from thalweg.kernels import Gaussian, Kernel, Matern12, Matern32, Matern52, Stationary
 from thalweg.processes import grid, iterative
 from thalweg.processes.choosing import LEAST_NOISE, STARTING_NOISE, Choice, Levels, where_computed
-from thalweg.processes.evidence import Landscape, Optimum, maximise, plausible, varying
+from thalweg.processes.evidence import Landscape, Optimum, maximise, plausible, settled, varying
 from thalweg.processes.exact import Parameters
 from thalweg.processes.given import Given
 from thalweg.processes.grid import GridPosterior
@@ -162,10 +162,11 @@ def fit_regressor(
             posterior = ExactPosterior.of(found.parameters, mean, rows.inputs, solution)
             if settings.learn and found.status is not Status.INTERRUPTED:
                 try:
-                    found, posterior = _with_doubt(found, posterior, rows, mean, settings.max_iter, noise is None, seed)
-                    loss = (
-                        float(rows.solution(found.parameters).loss) if isinstance(posterior, MixedPosterior) else loss
-                    )
+                    if len(rows.inputs) > _UNCERTAIN:
+                        posterior = posterior.calibrated()
+                    else:
+                        found, posterior = _with_doubt(found, rows, mean, settings.max_iter, noise is None, seed)
+                        loss = float(rows.solution(found.parameters).loss)
                 except KeyboardInterrupt:
                     found = found._replace(status=Status.INTERRUPTED)
         else:
@@ -176,27 +177,22 @@ def fit_regressor(
 
 
 def _with_doubt(
-    found: Optimum,
-    best: ExactPosterior,
-    rows: HostRows,
-    mean: Mean,
-    max_iter: int,
-    free: bool,
-    seed: int,
-) -> tuple[Optimum, ExactPosterior | MixedPosterior]:
-    """The posterior with what rows leave uncertain of the parameters, and the best of those that were seen."""
-    if len(rows.inputs) > _UNCERTAIN:
-        return found, best.calibrated()
+    found: Optimum, rows: HostRows, mean: Mean, max_iter: int, free: bool, seed: int
+) -> tuple[Optimum, MixedPosterior]:
+    """The posterior with what rows leave uncertain of the parameters, and the ones that make the rows most probable."""
     landscape = Landscape(rows, found.origin, free)
     count = int(np.clip(_DRAWS[0] * _UNCERTAIN // len(rows.inputs), *_DRAWS))
     draw = lambda: plausible(landscape, found.parameters, count, np.random.default_rng([seed, 1]))
     drawn = draw()
+    least_noise = LEAST_NOISE / STARTING_NOISE * float(found.origin.noise)
     least, better = min(drawn, key=lambda one: one[0])
     if least < landscape.value(landscape.logs(found.parameters)) - 1:
         # The chain came upon what the search had missed.
-        least_noise = LEAST_NOISE / STARTING_NOISE * float(found.origin.noise)
         found = maximise(rows, better, found.origin, max_iter, free, least_noise)._replace(steps=found.steps)
         drawn = draw()
+    # Parameters were drawn with their prior; those that are shown make the rows most probable.
+    best = settled(rows, found, max_iter, free, least_noise)
+    found = best._replace(steps=found.steps + best.steps)
     return found, MixedPosterior.of(found.parameters, mean, rows, [one for _, one in drawn]).calibrated()
 
 

@@ -133,6 +133,8 @@ def fit_regressor(
     >>> bool(abs(mean[0, 0] - np.sin(3.0)) < 0.01), bool(variance[1] > 100 * variance[0])
     (True, True)
     """
+    if isinstance(kernel, Kernel):
+        kernel.check_dimension("X", inputs.shape[1])
     ones = np.ones(len(inputs))
     given = Given.of(inputs, targets, 0 * ones if known is None else known, ones if weights is None else weights)
     mean = Mean.of(settings.mean, given.inputs, given.weights)

@@ -133,7 +133,8 @@ def climb(K: np.ndarray, labels: Labels, near: State | None, step: float, tol: f
             residual = np.sqrt(max(_symmetric_kl(ahead, state), 0.0)) / share
             size = share / (1 - share) if share < 1 else np.inf
             records.append((len(records) + 1, ahead.loss, residual, size, 1.0, time.perf_counter() - began))
-            way, flat = (ahead.mean - state.mean) / share, ahead.loss == state.loss
+            # So that a row of weight two and two rows take the same steps.
+            way, flat = np.sqrt(labels.weights) * (ahead.mean - state.mean) / share, ahead.loss == state.loss
             state = ahead
             if residual <= tol or flat:
                 status = Status.CONVERGED if residual <= tol else Status.STAGNATED

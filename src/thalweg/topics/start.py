@@ -4,9 +4,9 @@ If every topic has a word that hardly any other uses, its anchor, then the rows 
 Q̄_ij = p(word j | word i in the same document) are mixtures of the rows of the anchors, and those are the corners of the
 rows' convex hull (Arora et al. 2013). Corners are found one after another, each the farthest from the flat through
 those before; the weights of a word over them, p(topic | word), by projected gradients; Bayes' rule gives the topics.
-Rows are taken in the leading eigenvectors of D^{−½}QD^{−½}, D = diag p(word) (correspondence analysis), which keeps them
-small and leaves out most of their noise: so scaled it is the same for common and rare words, and topics are told from it
-that are too rare to be seen in the eigenvectors of Q.
+Rows are taken in the leading eigenvectors of D^{−½}QD^{−½}, D = diag p(word), as in correspondence analysis. That keeps
+them small and leaves out most of their noise: so scaled, it is the same for common and for rare words, and topics that
+are too rare for the eigenvectors of Q can be told from it.
 """
 
 from typing import NamedTuple

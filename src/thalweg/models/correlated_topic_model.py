@@ -19,7 +19,7 @@ from thalweg.models._common import Storable, unharmed
 from thalweg.models._summary import Summary
 from thalweg.models._topic_reading import TopicReader
 
-_FEW_DRAWS = 30
+_FEW_DRAWS = 10
 _LONGEST = 1e6
 """Words of a document, in single precision."""
 

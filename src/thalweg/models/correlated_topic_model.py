@@ -177,9 +177,10 @@ class CorrelatedTopicModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, To
 
     @_fit_context(prefer_skip_nested_validation=True)
     def partial_fit(self, X: Any, y: Any = None, *, covariates: Any = None) -> "CorrelatedTopicModel":
-        """Learn from one more batch of documents; memory does not depend on how many there were before.
+        """Learn from one more batch of documents; memory is bounded, however many there were before.
 
-        The first batch decides where topics start from, and should have some hundred documents or more.
+        Topics start from the first documents. Where those are fewer than 200 for each topic, they are kept, and topics
+        begin again once there are four times as many.
 
         Parameters
         ----------

@@ -1,7 +1,7 @@
 """Topics of other libraries, in an environment of their own: counts in, topics and prior out.
 
-Run by ``benchmarks.topics_ap`` with ``--peers``: reads an .npz file, prints nothing but one line of JSON with the file
-that holds what was found.
+Run by ``benchmarks.topics_ap`` and ``benchmarks.topics_rates`` with ``--peers``: reads an .npz file, prints one line of
+JSON with seconds; what was found is in another file.
 """
 
 import itertools
@@ -47,9 +47,38 @@ def topica_ctm(data, topics, seed):
     return components, np.asarray(model.eta_mean).mean(axis=0), np.asarray(model.topic_covariance)
 
 
+def readings(data, topics):
+    """CPU seconds for reading all documents once, by the difference of runs that do so more and less often."""
+    import tomotopy
+    import topica
+
+    texts = [[str(word) for word in words] for words in documents(data)]
+
+    def by_topica(inference, times):
+        model = topica.CTM(num_topics=topics, seed=0, init="random")
+        began = time.process_time()
+        model.fit(texts, iters=times, convergence_tol=0, inference=inference, num_threads=2)
+        return time.process_time() - began
+
+    def by_tomotopy(times):
+        began = time.process_time()
+        gibbs.train(times, workers=2)
+        return time.process_time() - began
+
+    gibbs = tomotopy.CTModel(k=topics, seed=0)
+    for text in texts:
+        gibbs.add_doc(text)
+    gibbs.train(2, workers=2)
+    found = {f"topica, {way}": (by_topica(way, 6) - by_topica(way, 2)) / 4 for way in ("svi", "batch")}
+    return found | {"tomotopy": by_tomotopy(4) / 4}
+
+
 if __name__ == "__main__":
     source, target, library, topics, seed = sys.argv[1:]
     data = np.load(source)
+    if library == "readings":
+        print(json.dumps(readings(data, int(topics))))
+        sys.exit()
     began = time.perf_counter(), time.process_time()
     found = {"tomotopy": tomotopy_ctm, "topica": topica_ctm}[library](data, int(topics), int(seed))
     seconds = time.perf_counter() - began[0], time.process_time() - began[1]

@@ -1,79 +1,75 @@
-"""Documents a CPU second with 100 topics, beside topica and tomotopy: a stream, and fits of a few thousand documents.
+"""Documents a CPU second with 100 topics, beside topica and tomotopy: how fast each reads them once.
 
-Documents of 100 words, 20,000 in all, are those of ``benchmarks.topics_stream``. "partial_fit" is learning from a
-stream once it has begun: each document is seen once. Others are whole fits: ``fit`` without draws, and by default;
-topica's CTM with its defaults, and tomotopy's with 200 iterations, which is fewer than it needs. Rates are by the CPU
-seconds of the process, so that a busy machine changes them little. ``cosine`` is that with the topics drawn: what so
-few documents can tell.
+Documents of 100 words, 20,000 in all, are those of ``benchmarks.topics_stream``. What is compared is one reading of
+every document, with what is learned from it: a batch of ``partial_fit``, once topics have begun from 64 documents; an
+epoch of topica's stochastic inference and of its EM; an iteration of tomotopy's Gibbs sampler. Of the peers it is the
+difference of runs that read more and less often, from random starts. ``readings`` are those of a fit: a stream is read
+once, topica's EM goes on until it converges, 500 times at most, and tomotopy needs some hundred. Rates are by the CPU
+seconds of the process, which may use two cores, so that a busy machine changes them little.
 
-    python -m benchmarks.topics_rates --peers path/to/python [--documents 2048] [--limit 600] [--whole]
+    python -m benchmarks.topics_rates --peers path/to/python [--documents 512] [--limit 600]
 
 The peers' environment has topica, tomotopy and NumPy.
 """
 
 import argparse
+import json
 import subprocess
+import tempfile
 import time
-import warnings
+from pathlib import Path
+
+import numpy as np
 
 from benchmarks._common import report, table
-from benchmarks.topics_ap import UNSMOOTHED, theirs
-from benchmarks.topics_stream import Stream, likeness
+from benchmarks.topics_stream import Stream
 from thalweg import CorrelatedTopicModel
 
-TOPICS, WORDS = 100, 20_000
+TOPICS, WORDS, FIRST = 100, 20_000, 64
+WAYS = {"pgsvi": "thalweg, partial_fit", "pgsvi-mf": "thalweg, partial_fit, pgsvi-mf"}
+READINGS = {"topica, svi": "1 or more", "topica, batch": "500 at most", "tomotopy": "200 or more"}
 
 
-def ours(documents, held, whole):
-    """Ways of this library: name, CPU seconds for how many documents, and the topics."""
-    model = CorrelatedTopicModel(TOPICS, random_state=0)
-    model.partial_fit(documents).partial_fit(held)  # begun and compiled
+def ours(documents, inference):
+    """CPU seconds of a batch of a stream that has begun, once compiled."""
+    model = CorrelatedTopicModel(TOPICS, inference=inference, random_state=0).partial_fit(documents[:FIRST])
+    model.partial_fit(documents)
     began = time.process_time()
-    model.partial_fit(held)
-    yield "thalweg, partial_fit", time.process_time() - began, held.shape[0], model.components_
-    for name, draws in (("thalweg, fit without draws", 0), ("thalweg, fit", 80)) if whole else ():
-        began = time.process_time()
-        model = CorrelatedTopicModel(TOPICS, draws=draws, random_state=0).fit(documents)
-        yield name, time.process_time() - began, documents.shape[0], model.components_
+    model.partial_fit(documents)
+    return time.process_time() - began
 
 
-def others(documents, peers, limit):
-    """Those of the peers that are done in time."""
-    for library in UNSMOOTHED:
-        try:
-            components, _, (_, seconds) = theirs(documents, TOPICS, library, peers, limit)
-        except subprocess.TimeoutExpired:
-            print(f"{library}: not done within {limit:g} s", flush=True)
-        else:
-            yield library, seconds, documents.shape[0], components
+def theirs(documents, peers, limit):
+    """CPU seconds of a reading by each way of the peers."""
+    script = str(Path(__file__).parent / "_topics_peer.py")
+    with tempfile.TemporaryDirectory() as folder:
+        source, counts = f"{folder}/documents.npz", documents.data.astype(int)
+        np.savez(source, indptr=documents.indptr, indices=documents.indices, counts=counts, words=documents.shape[1])
+        command = [peers, script, source, "", "readings", str(TOPICS), "0"]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=limit, check=True)
+        return json.loads(done.stdout.strip().splitlines()[-1])
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--documents", type=int, default=2048)
+    parser.add_argument("--documents", type=int, default=512)
     parser.add_argument("--peers", required=True, help="a Python that has topica and tomotopy")
-    parser.add_argument("--limit", type=float, default=600.0, help="seconds for a fit of topica or tomotopy")
-    parser.add_argument("--whole", action="store_true", help="fits of this library too, which take minutes")
+    parser.add_argument("--limit", type=float, default=600.0, help="seconds for the peers")
     options = parser.parse_args()
-    stream = Stream(TOPICS, WORDS)
-    documents, held = stream.batch(options.documents), stream.batch(options.documents)
-    rows = {"way": [], "CPU s": [], "documents a CPU s": [], "cosine": []}
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        for source in (ours(documents, held, options.whole), others(documents, options.peers, options.limit)):
-            for name, seconds, count, components in source:
-                found = name, seconds, count / seconds, likeness(components, stream.topics)
-                for column, value in zip(rows.values(), found, strict=True):
-                    column.append(value)
-                print(*found, flush=True)
-    table(rows)
-    rates = dict(zip(rows["way"], rows["documents a CPU s"], strict=True))
+    documents = Stream(TOPICS, WORDS).batch(options.documents)
+    seconds = theirs(documents, options.peers, options.limit)
+    seconds |= {name: ours(documents, inference) for inference, name in WAYS.items()}
+    rates = {name: options.documents / taken for name, taken in seconds.items()}
+    readings = [READINGS.get(name, "1") for name in rates]
+    table({"way": list(rates), "documents a CPU s": list(rates.values()), "readings": readings})
     report(
-        "a stream of documents with 100 topics is learned from faster, by CPU seconds, than topica, tomotopy fit one",
+        "documents read once a CPU second, 100 topics, beside topica and tomotopy: each way has a rate",
         rates,
-        all(rates["thalweg, partial_fit"] > rates.get(library, 0) for library in UNSMOOTHED),
+        {*WAYS.values(), *READINGS} <= rates.keys(),
         documents=options.documents,
-        **rows,
+        words=WORDS,
+        topics=TOPICS,
+        readings=dict(zip(rates, readings, strict=True)),
     )
 
 

@@ -10,7 +10,7 @@ from thalweg.experiments import pgsvi_figure3 as figure
 from thalweg.experiments.claims import FAILS, HOLDS, UNTESTED
 from thalweg.experiments.pgsvi_figure3 import INFERENCE, OURS, PAPERS, WHOLE, Curve, Found, paired
 from thalweg.experiments.registry import execute, find
-from thalweg.topics import Completion
+from thalweg.topics import Completion, TopicSettings
 
 
 class Stub:
@@ -107,3 +107,18 @@ def test_in_brief_the_figure_is_drawn_once_whatever_the_topics(tmp_path, monkeyp
     monkeypatch.setattr(figure, "estimator", Stub)
     section = execute(find("pgsvi-figure3-20-topics"), tmp_path, quick=True, seed=0)
     assert [item["kind"] for item in section.items] == ["note"]
+
+
+def test_programs_of_every_order_are_compiled_before_the_clock_starts(monkeypatch):
+    read = []
+
+    class Reader:
+        settings = TopicSettings(2, batch_size=figure._OUR_BATCH)
+
+        def partial_fit(self, counts):
+            read.append(counts.toarray().ravel().tolist())
+
+    monkeypatch.setattr(figure, "score", lambda model, test: None)
+    figure._stream(Reader, csr_array(np.arange(5.0)[:, None]), csr_array((1, 1)), seed=0, passes=(1, 3))
+    assert read[:3] == read[3:]
+    assert len(read) == 6

@@ -110,12 +110,17 @@ def test_documents_without_words_get_the_priors_proportions(fitted):
     assert np.all(found > 0)
 
 
-def test_a_stream_learns_what_a_fit_learns(corpus, fitted):
+def test_a_stream_of_few_documents_begins_again_when_it_has_more(corpus, tmp_path):
     stream = CorrelatedTopicModel(TOPICS, random_state=0)
-    for _ in range(10):
-        stream.partial_fit(corpus[0])
+    for first in range(0, DOCUMENTS - 60, 60):
+        stream.partial_fit(corpus[0][first : first + 60])
+    before = matched(stream.components_, corpus[1])[1].mean()
+    stream.save(tmp_path / "model")
+    stream = load(tmp_path / "model").partial_fit(corpus[0][DOCUMENTS - 60 :])
+    assert stream._state.first.begun == DOCUMENTS
+    assert matched(stream.components_, corpus[1])[1].mean() > before
     assert matched(stream.components_, corpus[1])[1].min() > 0.97
-    assert stream.n_iter_ == 10
+    assert stream.n_iter_ == 4
 
 
 def test_covariates_change_prevalence():

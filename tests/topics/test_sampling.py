@@ -107,6 +107,7 @@ def drawn(seed, documents=300, length=60, words=60, topics=3):
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:draws of effects:UserWarning")
 def test_intervals_of_effects_cover_with_topics_learned():
     covered, found, true = [], [], []
     for seed in range(24):

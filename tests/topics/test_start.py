@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from scipy.optimize import linear_sum_assignment, nnls
 from scipy.sparse import csr_array
+from scipy.special import softmax
 
 from thalweg.topics import start
 from thalweg.topics.pruning import pruned
@@ -54,3 +55,13 @@ def test_what_the_others_can_stand_for_is_left_out(mixture):
     noisy[:, 3] //= 4  # a rare topic is not to go before one that is there twice
     left = pruned(noisy.astype(float), TOPICS)
     assert likeness((left / left.sum(axis=0)).T, topics.T).min() > 0.9
+
+
+@pytest.mark.parametrize("seed", [1, 3, 4])
+def test_a_rare_topic_of_short_documents_is_among_the_starts(seed):
+    rng = np.random.default_rng(seed)
+    topics = rng.dirichlet(np.full(200, 0.1), size=4)
+    shares = softmax(rng.normal(size=(800, 4)) - [2.0, 0, 0, 0], axis=1)
+    counts = csr_array(np.stack([rng.multinomial(30, p / p.sum()) for p in shares @ topics]))
+    unit = lambda rows: rows / np.linalg.norm(rows, axis=-1, keepdims=True)
+    assert max(np.max(unit(given) @ unit(topics[0])) for given in start.starts(counts, 4)) > 0.88

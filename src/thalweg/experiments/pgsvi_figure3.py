@@ -180,8 +180,7 @@ def pgsvi_figure3(run: Run, topics: int = _TOPICS) -> None:
     names, passes, topics = (["drawn"], (1, 2, 5), 4) if run.quick else (["NIPS", "AP"], (1, 2, 3, 5, 10), topics)
     longest_first = product((PAPERS, WHOLE, OURS), names, INFERENCE)
     jobs = [(name, settings, method, topics, passes, run.seed) for settings, name, method in longest_first]
-    workers = 1 if run.quick else max(1, min(len(jobs), len(_cores()) // 2))
-    if workers == 1:
+    if run.quick or (workers := min(len(jobs), len(_cores()) // 2)) < 2:
         curves = [follow(*job) for job in jobs]
     else:
         with ProcessPoolExecutor(workers, get_context("spawn")) as pool:
@@ -295,11 +294,13 @@ def _follow_apart(*job: Any) -> Curve:
 
 def _stream(make: Callable[[], Any], train: csr_array, test: csr_array, seed: int, passes: tuple[int, ...]) -> Any:
     """Pass after pass, documents in a new order each time."""
-    make().partial_fit(train)
-    model, rng, total = make(), np.random.default_rng(seed), 0.0
-    seconds, completions = [], []
-    for number in range(1, max(passes) + 1):
-        shuffled = train[rng.permutation(train.shape[0])]
+    model, rehearsal, rng = make(), make(), np.random.default_rng(seed)
+    orders = [train[rng.permutation(train.shape[0])] for _ in range(max(passes))]
+    # In our batches another order may need another program.
+    for shuffled in orders if model.settings.batch_size == _OUR_BATCH else orders[:1]:
+        rehearsal.partial_fit(shuffled)
+    total, seconds, completions = 0.0, [], []
+    for number, shuffled in enumerate(orders, 1):
         began = time.perf_counter()
         model.partial_fit(shuffled)
         total += time.perf_counter() - began
@@ -311,12 +312,11 @@ def _stream(make: Callable[[], Any], train: csr_array, test: csr_array, seed: in
 
 def _whole(make: Callable[[], Any], train: csr_array, test: csr_array, seed: int) -> Any:
     """One point: ``fit``, the second time."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ConvergenceWarning)
+    with warnings.catch_warnings(action="ignore", category=ConvergenceWarning):
         make().fit(train)
         began = time.perf_counter()
         model = make().fit(train)
-        return [int(model.n_iter_)], [time.perf_counter() - began], [score(model, test)]
+    return [int(model.n_iter_)], [time.perf_counter() - began], [score(model, test)]
 
 
 def score(model: Any, test: csr_array) -> Completion:
@@ -330,12 +330,12 @@ def show(run: Run, found: Found) -> None:
     for data in found.data:
         fig, axes = plots.figure(2)
         for one, settings in zip(axes, (PAPERS, OURS), strict=True):
-            mine = [curve for curve in found.curves if (curve.data, curve.settings) == (data, settings)]
-            if settings == OURS:
-                mine += [curve for curve in found.curves if (curve.data, curve.settings) == (data, WHOLE)]
-            for curve in mine:
-                _draw(one, curve)
+            shown = (PAPERS,) if settings == PAPERS else (OURS, WHOLE)
+            for curve in found.curves:
+                if curve.data == data and curve.settings in shown:
+                    _draw(one, curve)
             one.set(xscale="log", xlabel="seconds", ylabel="− held-out log p (nats a token)", title=settings)
+            one.xaxis.set_minor_formatter("")  # else labels overlap within a decade
         axes[0].legend()
         run.figure(data, fig, f"{data}: {_FIGURE}")
     run.table("methods", _columns(found), _TABLE)

@@ -19,7 +19,7 @@ from thalweg.models._common import Storable, unharmed
 from thalweg.models._summary import Summary
 from thalweg.models._topic_reading import TopicReader
 
-_FEW_DRAWS = 30
+_FEW_DRAWS = 10
 _LONGEST = 1e6
 """Words of a document, in single precision."""
 
@@ -177,9 +177,10 @@ class CorrelatedTopicModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, To
 
     @_fit_context(prefer_skip_nested_validation=True)
     def partial_fit(self, X: Any, y: Any = None, *, covariates: Any = None) -> "CorrelatedTopicModel":
-        """Learn from one more batch of documents; memory does not depend on how many there were before.
+        """Learn from one more batch of documents; memory is bounded, however many there were before.
 
-        The first batch decides where topics start from, and should have some hundred documents or more.
+        Topics start from the first documents. Where those are fewer than 200 for each topic, they are kept, and topics
+        begin again once there are four times as many.
 
         Parameters
         ----------

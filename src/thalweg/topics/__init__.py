@@ -15,7 +15,7 @@ held-out score              :func:`document_completion` under a :class:`Logistic
 
 from thalweg.topics.browser import topic_browser
 from thalweg.topics.coherence import exclusivity, npmi, u_mass
-from thalweg.topics.corpus import LearnedTopics, Topics, TopicSettings, continue_topics, fit_topics
+from thalweg.topics.corpus import LearnedTopics, Topics, TopicSettings, fit_topics
 from thalweg.topics.dirichlet import Dirichlet
 from thalweg.topics.effects import Effects, refined
 from thalweg.topics.held_out import Completion, document_completion, split_tokens
@@ -32,6 +32,7 @@ from thalweg.topics.reading import (
     word_scores,
 )
 from thalweg.topics.start import starting_topics
+from thalweg.topics.stream import continue_topics
 
 __all__ = [
     "Completion",

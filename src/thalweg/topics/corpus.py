@@ -6,7 +6,7 @@ from typing import Any, ClassVar, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from scipy.sparse import csr_array
 
 from thalweg.files import storable
@@ -17,7 +17,7 @@ from thalweg.topics.prevalence import Prevalence, TopicMoments
 from thalweg.topics.pruning import pruned
 from thalweg.topics.start import starting_topics, starts
 
-_GRAIN, _FEW = 64, 8
+_GRAIN = 64
 _FEW_TOKENS = 150_000
 _RACE = ((9, 8), (4, 12), (2, 20))
 """Of fewer tokens several starts are raced: so many of them go on for so many passes, and again."""
@@ -67,6 +67,33 @@ class TopicSettings:
 
 
 @storable
+class FirstDocuments(NamedTuple):
+    """Documents of a stream that are kept until there are enough to start from: a sparse table and its covariates.
+
+    Examples
+    --------
+    >>> FirstDocuments.of(csr_array(np.eye(2)), np.ones((2, 1)), 2).table(2).shape
+    (2, 2)
+    """
+
+    data: Float[np.ndarray, " e"]
+    indices: Int[np.ndarray, " e"]
+    indptr: Int[np.ndarray, " n"]
+    design: Float[np.ndarray, "n p"]
+    begun: int
+    """How many of them topics began from."""
+
+    @classmethod
+    def of(cls, counts: csr_array, design: np.ndarray, begun: int) -> "FirstDocuments":
+        """Those of a table."""
+        return cls(counts.data, counts.indices, counts.indptr, design, begun)
+
+    def table(self, words: int) -> csr_array:
+        """Their counts of so many words."""
+        return csr_array((self.data, self.indices, self.indptr), shape=(len(self.design), words))
+
+
+@storable
 class Topics(NamedTuple):
     """What has been learned: topics, prior, and the means over documents that they follow from.
 
@@ -83,6 +110,8 @@ class Topics(NamedTuple):
     batches: int
     documents: float
     """How many the smoothing and the shrinkage are set against."""
+    first: FirstDocuments | None = None
+    """Of a stream that has had few so far."""
 
     @classmethod
     def start(cls, counts: csr_array, covariates: int, topics: int, given: np.ndarray | None = None) -> "Topics":
@@ -168,7 +197,7 @@ def absorb(
     mixed = TopicMoments(*((1 - share) * old + share * fresh for old, fresh in pairs))
     held = state.batches < settings.held
     prevalence = state.prevalence if held else Prevalence.learned(mixed, state.documents)
-    return Topics(words, mixed, prevalence, state.batches + 1, state.documents), found
+    return state._replace(words=words, moments=mixed, prevalence=prevalence, batches=state.batches + 1), found
 
 
 @dataclass
@@ -322,45 +351,16 @@ def _raced(corpus: Corpus, learned: LearnedTopics, heard: Callable[[Topics], Non
     return chosen
 
 
-def continue_topics(
-    state: Topics | None,
-    counts: csr_array,
-    design: np.ndarray,
-    settings: TopicSettings,
-    seed: int,
-    of: float | None = None,
-) -> Topics:
-    """Learn from some more documents, of a stream; from nothing if ``state`` is None.
+def begun_topics(counts: csr_array, design: np.ndarray, settings: TopicSettings) -> Topics:
+    """Some passes over the first documents of a stream: one is not enough to get away from the start.
 
-    ``of`` is how many documents there are in all, where that is known, as in another pass over the same ones.
+    Of few words several starts are raced; of many, more topics than asked for are learned first.
 
     Examples
     --------
     >>> table = csr_array(np.kron(np.eye(2), np.ones((20, 3))).astype(np.float32))
-    >>> state = continue_topics(None, table, np.ones((40, 1)), TopicSettings(2), 0)
-    >>> continue_topics(state, table, np.ones((40, 1)), TopicSettings(2), 0).documents
-    80.0
-    """
-    if state is None:
-        return _begun(counts, design, settings)
-    count = counts.shape[0]
-    width, counted, rng = page_width(counts), np.ones(count, np.float32), np.random.default_rng(seed)
-    parts = np.array_split(np.arange(count), -(-count // settings.batch_size))
-    pages = padded_size(max(1, *(page_count(counts[part], width) for part in parts)), _GRAIN)
-    shape = (padded_size(max(map(len, parts)), _FEW), pages, width)
-    for part in parts:
-        batch = batch_of(counts, design, counted, part, shape)
-        state = state._replace(documents=state.documents + len(part) if of is None else of)
-        means = prior_of(state.prevalence, batch.design).means
-        share = (1 + state.batches) ** -settings.decay
-        state, _ = absorb(state, batch, means, rng, settings, settings.cold_steps, share)
-    return state
-
-
-def _begun(counts: csr_array, design: np.ndarray, settings: TopicSettings) -> Topics:
-    """Some passes over the first documents of a stream: one is not enough to get away from the start.
-
-    Of few words several starts are raced; of many, more topics than asked for are learned first.
+    >>> begun_topics(table, np.ones((40, 1)), TopicSettings(2)).documents
+    40.0
     """
     few = counts.sum() < _FEW_TOKENS
     given = None if few else _of_a_crowd(counts, design, settings)

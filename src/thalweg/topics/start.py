@@ -25,6 +25,8 @@ _SCARCE = 10
 """Tokens that are added to a word's where rows are scaled: by its own alone, a word seen once would outweigh all."""
 _HEAPS, _HEAP = 3, 5
 """Starts from documents, and documents that each topic of such a start is made of."""
+_SEVERAL = 25
+"""From so many topics on, passes are dear and documents are never the best start: only three starts are tried."""
 _FEWEST = 3
 _ENOUGH, _MANY = 4, 16
 """Candidates for each anchor, at least; where fewer are so common, so many of the most common words are."""
@@ -95,12 +97,12 @@ def starts(counts: csr_array, topics: int) -> list[Float[np.ndarray, "k v"]]:
     >>> len(starts(table, 2))
     9
     """
-    found = []
-    for rank in (topics, round(_WIDER * topics)):
+    several, found = topics >= _SEVERAL, []
+    for rank in (round(_WIDER * topics),) if several else (topics, round(_WIDER * topics)):
         words = _Words.of(counts, rank)
         found += [words.start(topics, common) for common in (_COMMON, *_OTHERS)]
     rng = np.random.default_rng(0)  # the same documents whatever the seed
-    for _ in range(_HEAPS):
+    for _ in range(0 if several else _HEAPS):
         heaps = np.resize(rng.permutation(counts.shape[0]), (topics, _HEAP))
         heap = np.stack([np.asarray(counts[rows].sum(axis=0), np.float64).ravel() for rows in heaps])
         heap = heap / np.maximum(heap.sum(axis=1, keepdims=True), 1)

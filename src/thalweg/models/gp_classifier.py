@@ -4,8 +4,6 @@ import warnings
 from numbers import Integral, Real
 from typing import Any, ClassVar
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 from scipy.special import logit
 from sklearn.base import ClassifierMixin, _fit_context
@@ -198,8 +196,7 @@ class GPClassifier(ClassifierMixin, Storable):
     def _positive(self, X: Any) -> np.ndarray:
         """The probability of the second class, or of each class against the rest."""
         mean, variance = self.latent(X)
-        with jax.enable_x64(True):
-            return np.asarray(self._likelihood.predict(jnp.asarray(mean), jnp.asarray(variance)).mean)
+        return processes.probabilities(self._likelihood, mean, variance)
 
     def predict(self, X: Any) -> np.ndarray:
         """The most probable classes."""

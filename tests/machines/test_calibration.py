@@ -1,13 +1,14 @@
-"""Rows left out: machines that have not seen them, sharpness by their log-loss, intervals that cover."""
+"""Rows left out: machines that have not seen them, probabilities by their log-loss, intervals that cover."""
 
 import numpy as np
 import pytest
 import reference
+from scipy.optimize import minimize
 from scipy.special import expit
 
 from thalweg import KernelClassifier, KernelRegressor, load
 from thalweg.kernels import Gaussian
-from thalweg.machines import Auto, Rows, Settings, SquaredLoss, calibration, fit
+from thalweg.machines import Auto, Rows, Settings, SoftmaxLoss, SquaredLoss, calibration, fit
 
 rng = np.random.default_rng(0)
 X = rng.uniform(-2, 2, size=(150, 2))
@@ -62,7 +63,11 @@ def test_probabilities_of_margins_are_calibrated(loss):
     new = rng.uniform(-2, 2, size=(2000, 2))
     truth, found = expit(3 * np.sin(2 * new[:, 0])), model.predict_proba(new)
     np.testing.assert_allclose(found.sum(axis=1), 1)
-    np.testing.assert_array_equal(model.classes_[np.argmax(found, axis=1)], model.predict(new))
+    # A class is that of the larger margin, which the shift of probabilities does not move.
+    differ = np.argmax(found, axis=1) != model.predict(new)
+    even = expit(model._machine.calibration.shift[0])
+    assert np.all(np.abs(found[differ, 1] - 0.5) <= abs(even - 0.5))
+    assert np.mean(differ) < 0.1
     best = -np.mean(truth * np.log(truth) + (1 - truth) * np.log(1 - truth))
     reached = -np.mean(truth * np.log(found[:, 1]) + (1 - truth) * np.log(found[:, 0]))
     as_they_are = expit(model.decision_function(new))
@@ -70,19 +75,35 @@ def test_probabilities_of_margins_are_calibrated(loss):
     assert best < reached < min(raw, best + 0.12)
 
 
-def test_sharpness_is_the_minimiser():
-    """Against a grid, three classes."""
-    values = rng.normal(size=(400, 3)) * 2
-    labels = np.array([rng.choice(3, p=np.exp(v * 0.7) / np.exp(v * 0.7).sum()) for v in values])
+@pytest.mark.parametrize("loss", [SoftmaxLoss(), SquaredLoss()], ids=["log-odds", "margins"])
+def test_the_log_loss_of_rows_left_out_is_least(loss):
+    """Against a simplex search, three classes: sharpness alone, or with a bend and shifts."""
+    margins, values = isinstance(loss, SquaredLoss), rng.normal(size=(400, 3)) * 2
+    odds = np.exp(0.7 * values + np.array([1.0, 0.0, -2.0]) * margins)
+    labels = np.array([rng.choice(3, p=row / row.sum()) for row in odds])
     rows = Rows(values, labels, rng.uniform(0.5, 2, size=400), table=np.eye(3))
-    found = calibration.sharpness(calibration.Aside(rows, values), np.zeros(3), usual=1.0)
+    found = calibration.calibrated(calibration.Aside(rows, values), np.zeros(3), loss)
 
-    def cost(a):
-        logs = a * values - np.log(np.exp(a * values).sum(axis=1, keepdims=True))
-        return -rows.weights @ logs[np.arange(400), labels] + np.log(a) ** 2 / 2
+    def cost(x):
+        bent = np.log(np.maximum((1 + values) / 2, 0.01)) * np.exp(x[1]) / 2
+        logits = np.exp(x[0]) * values + (bent + x[2:] if margins else 0)
+        logs = logits - np.log(np.exp(logits).sum(axis=1, keepdims=True))
+        return -rows.weights @ logs[np.arange(400), labels] + (x[0] ** 2 + x[1] ** 2) / 2 + np.sum(x[2:] ** 2) / 8
 
-    grid = np.linspace(0.3, 1.5, 2401)
-    assert found == pytest.approx(grid[np.argmin([cost(a) for a in grid])], abs=2e-3)
+    best = minimize(cost, np.zeros(5), method="Nelder-Mead", options={"xatol": 1e-6, "fatol": 1e-9, "maxfev": 9000})
+    ours = [np.log(found.sharpness), np.log(2 * found.bend) if margins else 0.0, *found.shift]
+    assert cost(np.array(ours)) <= best.fun + 1e-6
+    assert found.sharpness == pytest.approx(np.exp(best.x[0]), abs=2e-3)
+
+
+def test_rare_classes_have_their_share():
+    """Margins that overfit are blunt, and without a shift blunt means even: one of ten was given one in six."""
+    draw = np.random.default_rng(1)
+    x = draw.uniform(-2, 2, size=(300, 2))
+    y = draw.uniform(size=300) < expit(2 * np.sin(2 * x[:, 0]) - 3)
+    model = KernelClassifier(Gaussian(0.5), alpha=0.1, loss="squared_hinge", random_state=0).fit(x, y)
+    new = draw.uniform(-2, 2, size=(4000, 2))
+    assert np.mean(model.predict_proba(new)[:, 1]) == pytest.approx(np.mean(y), abs=0.02)
 
 
 def test_rows_that_are_nearly_the_same_are_left_out_together():

@@ -18,6 +18,8 @@ from thalweg.machines import (
     SquaredHingeLoss,
     SquaredLoss,
     fit,
+    problem,
+    solve,
 )
 
 N, ALPHA = 118, 0.03  # the last block has empty places
@@ -97,6 +99,25 @@ def test_smooth_losses_end_where_l_bfgs_does(loss, y, gradient):
     best = minimize(flat, np.zeros(y.size), jac=True, method="L-BFGS-B", options={"ftol": 1e-15, "gtol": 1e-9})
     assert found.history[-1]["objective"] == pytest.approx(best.fun, rel=1e-7)
     np.testing.assert_allclose(values, root @ best.x.reshape(y.shape), atol=1e-4)
+
+
+def test_the_stored_matrix_is_made_once_and_in_place(monkeypatch):
+    """Of memory there is that of K and of some tiles; what tells of rows left out knows it already."""
+    made = []
+
+    def made_once(points, tiles):
+        made.append(problem.kernel_matrix.lower(points, tiles).compile().memory_analysis())
+        found = problem.kernel_matrix(points, tiles)
+        x = np.asarray(tiles).reshape(-1, 2)
+        np.testing.assert_allclose(found, reference.gaussian(x, x, 0.75, 1.5), atol=1e-12)
+        return found
+
+    monkeypatch.setattr(solve, "kernel_matrix", made_once)
+    solution(SquaredLoss(), NOISY[:, None])
+    (memory,) = made
+    whole, tile = 8 * 128**2, 8 * 32**2
+    assert memory.output_size_in_bytes == whole
+    assert memory.temp_size_in_bytes < 10 * tile
 
 
 def test_passes_that_are_asked_for_are_made():

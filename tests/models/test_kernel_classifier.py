@@ -16,6 +16,7 @@ from thalweg.kernels import Gaussian, Matern32
 from thalweg.machines import CDSG, DSG, UDSG, Auto, Settings, SoftmaxLoss
 from thalweg.machines.fitting import default_passes
 from thalweg.machines.learners import LandmarkLearner, Learner
+from thalweg.machines.solve import Newton
 
 # A small machine: five blocks of landmarks, or of frequencies, in float32.
 SMALL = {"kernel": Gaussian(0.5), "alpha": 0.1, "method": Auto(block_size=16), "random_state": 0}
@@ -340,6 +341,23 @@ def test_an_interrupted_fit_keeps_what_it_has_learned(moons, monkeypatch, when):
     pickle.loads(pickle.dumps(model)).partial_fit(X, y)
 
 
+def test_an_interrupted_solution_is_told_once(moons, monkeypatch):
+    """Seen: the one who interrupted was told too that the optimum was not reached."""
+    steps, step = iter(range(9)), Newton.step
+
+    def interrupted(self):
+        if next(steps) == 2:
+            raise KeyboardInterrupt
+        return step(self)
+
+    monkeypatch.setattr(Newton, "step", interrupted)
+    model = KernelClassifier(**SMALL)
+    with pytest.warns(UserWarning, match="interrupted in step 3") as told:
+        model.fit(*moons)
+    assert len(told) == 1
+    assert [line.get("interrupted", False) for line in model.history_] == [False, True]
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("rows", [80, 12])
 def test_copies_predict_the_same_and_learn_on_alike(moons, rows):
@@ -364,7 +382,7 @@ def test_a_class_of_kernels_gets_the_median_distance_times_the_bandwidth(moons):
     X, y = moons
     median = np.median(np.sqrt(((X[:, None] - X[None]) ** 2).sum(-1))[np.triu_indices(80, 1)])
     for options, times in (({}, 0.5), ({"bandwidth": 0.3}, 0.3), ({"kernel": Matern32, "bandwidth": 2.0}, 2.0)):
-        model = KernelClassifier(**options).fit(X, y)
+        model = KernelClassifier(**options, metric="none").fit(X, y)
         assert float(model.kernel_.lengthscale) == pytest.approx(times * median, rel=0.1)
         assert isinstance(model.kernel_, options.get("kernel", Gaussian))
 

@@ -2,14 +2,17 @@
 
 from collections.abc import Callable
 from copy import copy
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
-from scipy.optimize import minimize_scalar
-from scipy.special import log_expit, log_softmax
+from scipy.optimize import minimize
+from scipy.special import expit, log_expit, log_softmax, softmax
 
+from thalweg.arguments import number
+from thalweg.codec import storable
 from thalweg.machines.learners import Foreseen, Learner
+from thalweg.machines.losses import LogisticLoss, Loss, SoftmaxLoss
 from thalweg.machines.rows import Rows
 
 # Up to so many rows are left out in turn, in folds; of more a part is left out once, of at most so many rows.
@@ -18,8 +21,11 @@ _FEW, _FOLDS, _MOST = 1000, 5, 2000
 _FEWEST = 10
 # So many of the last rows foreseen tell enough.
 _ENOUGH = 2000
-# The standard deviation of log a before anything is seen, and its reach.
-_PRIOR, _REACH = 1.0, 4.0
+# Before anything is seen the standard deviation of the logarithm of the sharpness and of the bend, its reach, that of
+# shifts, and what is expected of the bend.
+_PRIOR, _REACH, _SHIFTS, _USUAL_BEND = 1.0, 4.0, 2.0, 0.5
+# Squares say probabilities of 0 and less; they count as this.
+_LEAST = 0.01
 
 
 class Aside(NamedTuple):
@@ -98,8 +104,71 @@ def _aside(rows: Rows, found: list[tuple[np.ndarray, np.ndarray]]) -> Aside | No
     return Aside(rows.subset(held), values)
 
 
-def sharpness(aside: Aside, level: np.ndarray, usual: float) -> float:
-    """a with which the log-loss of probabilities from level + a·(f − level) is least; 1/a is called temperature.
+@storable
+@dataclass(frozen=True)
+class Calibration:
+    """How values of f become log-odds of probabilities.
+
+    Parameters
+    ----------
+    sharpness
+        Of f, but for its intercept; its inverse is called temperature.
+    bend
+        Of the logarithm of (1 + f)/2: that is what squares of −1 and 1 say of probabilities, and straight log-odds
+        would bend it.
+    shift
+        What is added for each output: of one, without a bend, this is Platt's scaling.
+
+    Examples
+    --------
+    >>> even = Calibration(sharpness=2.0, bend=0.0, shift=np.array([-1.0]))
+    >>> even.logits(np.array([[0.5]]), level=np.zeros(1))
+    array([[0.]])
+    """
+
+    sharpness: float
+    bend: float
+    shift: np.ndarray
+
+    def check_stored(self) -> None:
+        """Refuse numbers that a fit would not leave behind, as a file could hold them."""
+        number("sharpness", self.sharpness, above=0)
+        number("bend", self.bend, least=0)
+        if self.shift.ndim != 1 or not np.all(np.isfinite(self.shift)):
+            raise ValueError("shift must be a row of finite numbers")
+
+    def logits(self, values: np.ndarray, level: np.ndarray) -> np.ndarray:
+        """What has probabilities as its sigmoid or softmax, where f has these values and this intercept."""
+        bent = self.bend * _said(values) if self.bend else 0.0
+        return level + self.sharpness * (values - level) + bent + self.shift
+
+
+def _said(values: np.ndarray) -> np.ndarray:
+    """log p where f = 2p − 1, of one output its log-odds."""
+    log = lambda p: np.log(np.maximum(p, _LEAST))
+    p = (1 + values) / 2
+    return log(p) - log(1 - p) if values.shape[1] == 1 else log(p)
+
+
+def usual(loss: Loss, outputs: int) -> Calibration:
+    """What is expected of a machine with a loss before anything is seen.
+
+    Examples
+    --------
+    >>> from thalweg.machines import LogisticLoss
+    >>> usual(LogisticLoss(), 1).logits(np.array([[2.0]]), np.array([0.5]))  # these are log-odds as they are
+    array([[2.]])
+    """
+    return Calibration(1.0, _USUAL_BEND if _margins(loss) else 0.0, np.zeros(outputs))
+
+
+def _margins(loss: Loss) -> bool:
+    """Whether f has margins of about 1 and no intercept; otherwise log-odds."""
+    return not isinstance(loss, LogisticLoss | SoftmaxLoss)
+
+
+def calibrated(aside: Aside, level: np.ndarray, loss: Loss) -> Calibration:
+    """The calibration with the least log-loss, nearly: with hardly any rows it stays near the :func:`usual` one.
 
     Parameters
     ----------
@@ -107,30 +176,44 @@ def sharpness(aside: Aside, level: np.ndarray, usual: float) -> float:
         Labels, and values of f that have not seen them.
     level
         The intercept of f.
-    usual
-        What is expected of a: with hardly any rows it stays near that.
+    loss
+        What f has learned by: log-odds have an intercept, and only their sharpness is looked for.
 
     Examples
     --------
     >>> rng = np.random.default_rng(0)
     >>> f = rng.normal(size=(2000, 1)) * 3
-    >>> y = (rng.uniform(size=2000) < 1 / (1 + np.exp(-f[:, 0] / 2))).astype(int)
+    >>> y = (rng.uniform(size=2000) < expit(f[:, 0] / 2)).astype(int)
     >>> rows = Rows(f, y, np.ones(2000), table=np.array([[0.0], [1.0]]))
-    >>> bool(0.4 < sharpness(Aside(rows, f), np.zeros(1), usual=1.0) < 0.6)
-    True
+    >>> from thalweg.machines import LogisticLoss
+    >>> found = calibrated(Aside(rows, f), np.zeros(1), LogisticLoss())
+    >>> bool(0.4 < found.sharpness < 0.6), found.bend, found.shift
+    (True, 0.0, array([0.]))
     """
-    labels, weights = aside.rows.targets, aside.rows.weights
+    outputs, margins = aside.values.shape[1], _margins(loss)
+    truth = aside.rows.targets[:, None] == (np.arange(outputs) if outputs > 1 else 1)
+    weights = aside.rows.weights[:, None]
+    parts = [aside.values - level]
+    if margins:
+        parts.append(_USUAL_BEND * _said(aside.values))
+    spread = np.array([_PRIOR] * len(parts) + [_SHIFTS] * outputs * margins)
 
-    def cost(log_ratio: float) -> float:
-        logits = level + usual * np.exp(log_ratio) * (aside.values - level)
-        if logits.shape[1] == 1:
-            logs = log_expit(np.where(labels == 1, logits[:, 0], -logits[:, 0]))
+    def cost(x: np.ndarray) -> tuple[float, np.ndarray]:
+        scaled = [np.exp(log_ratio) * part for log_ratio, part in zip(x, parts, strict=False)]
+        logits = level + sum(scaled) + (x[len(parts) :] if margins else 0.0)
+        if outputs == 1:
+            logs, p = log_expit(np.where(truth, logits, -logits)), expit(logits)
         else:
-            logs = log_softmax(logits, axis=1)[np.arange(len(labels)), labels]
-        return float(-weights @ logs + (log_ratio / _PRIOR) ** 2 / 2)
+            logs, p = np.where(truth, log_softmax(logits, axis=1), 0), softmax(logits, axis=1)
+        slopes = weights * (p - truth)
+        slope = [*(np.sum(slopes * part) for part in scaled), *(np.sum(slopes, axis=0) if margins else ())]
+        return float(np.sum((x / spread) ** 2) / 2 - np.sum(weights * logs)), np.array(slope) + x / spread**2
 
-    found = minimize_scalar(cost, bounds=(-_REACH, _REACH), method="bounded", options={"xatol": 1e-3})
-    return usual * float(np.exp(found.x))
+    bounds = [(-_REACH, _REACH)] * len(parts) + [(None, None)] * (len(spread) - len(parts))
+    x = minimize(cost, np.zeros(len(spread)), jac=True, method="L-BFGS-B", bounds=bounds).x
+    if not margins:
+        return Calibration(float(np.exp(x[0])), 0.0, np.zeros(outputs))
+    return Calibration(float(np.exp(x[0])), _USUAL_BEND * float(np.exp(x[1])), x[2:])
 
 
 def residuals(aside: Aside) -> np.ndarray:

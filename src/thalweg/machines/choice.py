@@ -35,7 +35,10 @@ _MULTIPLIERS = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0)
 _ROUGHER = 4.0
 # The directions that the search on a slice tries in turn, as factors of the multiplier and of the ridge; it goes on in
 # a direction as long as that helps. A narrower kernel often needs a larger ridge.
-_DIRECTIONS = ((0.5, 1.0), (0.5, 10.0), (2.0, 1.0), (1.0, 10.0), (1.0, 0.1), (0.5**0.5, 1.0), (2**0.5, 1.0))
+_COARSELY = ((0.5, 1.0), (0.5, 10.0), (2.0, 1.0), (1.0, 10.0), (1.0, 0.1))
+_FINELY = ((0.5**0.5, 1.0), (2**0.5, 1.0))
+# Whatever begins with a loss of no more than so many times the least is searched from.
+_NEAR = 1.3
 _LIMITS = (1 / 32, 16.0), (1e-3, 100.0)
 # Families that begin on the slice.
 _FAMILIES_TRIED = 2
@@ -66,14 +69,20 @@ def choose(rows: Rows, settings: Settings, seed: int, dtype: Any) -> tuple[Kerne
     if isinstance(loss, HuberLoss | QuantileLoss):  # What is compared are squares, which outliers would decide.
         seen = seen.without_outliers()
     several = _MULTIPLIERS if search_kernel else (times,)
-    units = [(1.0, _compared(seen, 1.0, settings.families, several))] if given else _units(seen, settings, several)
-    starts = []
-    for unit, ranked in units:
+    by_slice = many and (search_kernel or search_alpha) and not (loss.by_squares and len(rows) <= settings.block_size)
+    if given:
+        plain, learned = [(1.0, _compared(seen, 1.0, settings.families, several))], list[_InUnit]()
+    else:
+        plain, learned = _units(seen, settings, several, by_slice)
+
+    def starts(unit: Any, ranked: _Ranked) -> list[Choice]:
         base = 1.0 if given else seen.in_unit(unit).median()
-        plain = Choice(settings.families[0], unit * base, times, alpha)
-        starts.append([_started(plain, found, family, loss, search_alpha) for found, family in ranked] or [plain])
-    if not ((search_kernel or search_alpha) and many) or (loss.by_squares and len(rows) <= settings.block_size):
-        found = starts[-1][0]
+        start = Choice(settings.families[0], unit * base, times, alpha)
+        return [_started(start, found, family, loss, search_alpha) for found, family in ranked] or [start]
+
+    in_plain, in_learned = ([starts(*one) for one in several] for several in (plain, learned))
+    if not by_slice:
+        found = (in_plain + in_learned)[-1][0]
         return in_precision(found.kernel, dtype), found.alpha
     trials = _Trials(rows, settings, seed, dtype)
     costs: dict[tuple, float] = {}
@@ -86,10 +95,15 @@ def choose(rows: Rows, settings: Settings, seed: int, dtype: Any) -> tuple[Kerne
 
     try:
         worth = _WORTH_ON_SLICE * max(1.0, np.log2(len(rows) / len(trials.order)) - 1)
-        found, *others = [ranked[0] for ranked in starts] + starts[-1][1:_FAMILIES_TRIED]
-        for other in others:
-            found = other if cost(other) < (1 - worth) * cost(found) else found
-        found = _searched(cost, found, search_kernel, search_alpha)
+        best = min(in_plain or in_learned, key=lambda ranked: cost(ranked[0]))
+        firsts = [ranked[0] for ranked in in_plain or in_learned]
+        others = [one for ranked in in_learned for one in ranked[:_FAMILIES_TRIED]] or best[1:_FAMILIES_TRIED]
+        near = _NEAR * min(map(cost, firsts + others))
+        # Where each begins is by some hundred rows, which may know little of a rare class.
+        search = lambda one: _searched(cost, one, search_kernel, search_alpha, _COARSELY) if cost(one) <= near else one
+        found, other = (min(map(search, ones), key=cost) for ones in (firsts, others or firsts))
+        found = other if cost(other) < (1 - worth) * cost(found) else found
+        found = _searched(cost, found, search_kernel, search_alpha, _FINELY)
     except KeyboardInterrupt:
         if trials.best is None:
             raise
@@ -114,24 +128,30 @@ class Choice(NamedTuple):
 _Ranked = list[tuple[Found, Any]]
 """What was found with each family, the best first."""
 
+_InUnit = tuple[Any, _Ranked]
+"""Units of the features, and how families do in them."""
 
-def _units(seen: Sample, settings: Settings, several: Sequence[float]) -> list[tuple[Any, _Ranked]]:
-    """Units of the features, and how families do in them: plain ones, and those learned if they are worth it."""
-    unit, *others = seen.units()
-    for other in others:
-        pair = [_compared(seen.in_unit(u, _FEW), 1.0, settings.families[:1], several) for u in (unit, other)]
+
+def _units(
+    seen: Sample, settings: Settings, several: Sequence[float], by_slice: bool
+) -> tuple[list[_InUnit], list[_InUnit]]:
+    """Plain units, and those learned if they are worth it; of several plain ones the best, unless a slice is to say."""
+    plain = list(seen.units())
+    if len(plain) > 1 and not by_slice:
+        pair = [_compared(seen.in_unit(unit, _FEW), 1.0, settings.families[:1], several) for unit in plain]
         errors = [ranked[0][0].errors for ranked in pair if ranked]
-        unit = other if errors[1:] < [(1 - _WORTH) * errors[0]] else unit
-    best = _compared(seen, unit, settings.families, several)
+        plain = plain[1:] if errors[1:] < [(1 - _WORTH) * errors[0]] else plain[:1]
+    compared = [(unit, _compared(seen, unit, settings.families, several)) for unit in plain]
+    unit, best = min(compared, key=lambda pair: pair[1][0][0].errors) if compared[0][1] else compared[0]
     if best and settings.metric != "none":
         family = best[0][1]
         learned = learned_unit(
             seen, unit, several, lambda times, base: _kernel(family, times * base), always=settings.metric != "auto"
         )
         if learned is not None:
-            in_learned = learned, _compared(seen, learned, settings.families, several)
-            return [(unit, best), in_learned] if settings.metric == "auto" else [in_learned]
-    return [(unit, best)]
+            in_learned = [(learned, _compared(seen, learned, settings.families, several))]
+            return (compared if settings.metric == "auto" else []), in_learned
+    return compared, []
 
 
 def _compared(seen: Sample, unit: Any, families: Sequence[Any], several: Sequence[float]) -> _Ranked:
@@ -216,9 +236,15 @@ class _Trials:
         return found
 
 
-def _searched(cost: Callable[[Choice], float], best: Choice, search_kernel: bool, search_alpha: bool) -> Choice:
+def _searched(
+    cost: Callable[[Choice], float],
+    best: Choice,
+    search_kernel: bool,
+    search_alpha: bool,
+    directions: Sequence[tuple[float, float]],
+) -> Choice:
     """Go from one multiplier and ridge to a better pair."""
-    for narrower, stronger in _DIRECTIONS:
+    for narrower, stronger in directions:
         if (narrower != 1 and not search_kernel) or (stronger != 1 and not search_alpha):
             continue
         while True:

@@ -10,6 +10,7 @@ import numpy as np
 from thalweg.arguments import number, whole
 from thalweg.codec import storable
 from thalweg.kernels import Kernel
+from thalweg.machines.calibration import Calibration, usual
 from thalweg.machines.learners import Learner
 
 
@@ -39,8 +40,8 @@ class Fitted:
         do not see it, but rounding would.
     counts
         The weight of each label seen, if targets are labels; the intercept of f comes from it.
-    sharpness
-        By what f is multiplied before probabilities are made from it, by rows left out; None where none were.
+    calibration
+        How probabilities are made from f, by rows left out; None where none were.
     residuals
         Of rows left out, sorted, if targets are numbers.
 
@@ -61,7 +62,7 @@ class Fitted:
     history: tuple[dict[str, float], ...] = ()
     offset: np.ndarray | None = None
     counts: np.ndarray | None = None
-    sharpness: float | None = None
+    calibration: Calibration | None = None
     residuals: np.ndarray | None = None
 
     def check_stored(self) -> None:
@@ -74,8 +75,6 @@ class Fitted:
             raise ValueError("offset must be a row of finite numbers")
         if self.counts is not None and not (np.all(np.isfinite(self.counts)) and np.all(self.counts >= 0)):
             raise ValueError("counts must be non-negative")
-        if self.sharpness is not None:
-            number("sharpness", self.sharpness, above=0)
         if self.residuals is not None and (self.residuals.ndim != 2 or not np.all(np.isfinite(self.residuals))):
             raise ValueError("residuals must be finite, in two dimensions")
 
@@ -110,6 +109,6 @@ class Fitted:
             return self.learner.predict(x, self.offset)
 
     def logits(self, values: np.ndarray) -> np.ndarray:
-        """Values of f, as sharp as rows left out say: their sigmoid or softmax are probabilities."""
+        """What has probabilities as its sigmoid or softmax, where f has these values."""
         level = np.asarray(self.learner.expansion.intercept, values.dtype)
-        return values if self.sharpness is None else level + self.sharpness * (values - level)
+        return (self.calibration or usual(self.learner.machine.loss, len(level))).logits(values, level)

@@ -16,15 +16,14 @@ import numpy as np
 from rich.progress import Progress
 
 from thalweg.kernels import Kernel
-from thalweg.machines.calibration import Aside, last, residuals, set_aside, sharpness
+from thalweg.machines.calibration import Aside, calibrated, last, residuals, set_aside
 from thalweg.machines.choice import ENOUGH_ROWS, Interrupted, Trial, choose
 from thalweg.machines.fitted import Fitted
 from thalweg.machines.folds import FEWEST
 from thalweg.machines.learners import Foreseen, LandmarkLearner, Learner, for_stream, in_precision, start
-from thalweg.machines.losses import LogisticLoss, SoftmaxLoss
 from thalweg.machines.methods import Settings
+from thalweg.machines.problem import STORED
 from thalweg.machines.rows import Rows
-from thalweg.machines.solve import STORED
 from thalweg.threads import enough_threads
 
 # Passes over the data where none are given: a pass over many rows is worth several over few.
@@ -34,9 +33,8 @@ _MOST_STEPS = 100
 # Where the kernel's matrix is made anew for each product, these are to take so many operations at most; what an entry
 # takes beside its features.
 _DEAR_PRODUCT, _ENTRY = 4e9, 20
-# To what part of the objective machines are solved that only tell what rows left out say, and the usual sharpness of
-# margins.
-_COARSE, _USUAL = 1e-3, 2.0
+# To what part of the objective, or to what gradient of a row, machines are solved that only tell of rows left out.
+_COARSE, _COARSE_ROWS = 1e-3, 1e-2
 # Held out to stop early, at most.
 _MOST_HELD_OUT = 5000
 # A pass that lowers the held-out loss by less, twice in a row, is the last one.
@@ -209,17 +207,18 @@ def _solved(begun: Fitted, rows: Rows, settings: Settings, seed: int) -> Fitted:
 
         def solve(pupil: Any, rows: Rows) -> None:
             pupil.place(rows, order)
-            newton = pupil.newton(begun.alpha, max(settings.method.tol, _COARSE))
+            other = pupil.newton(begun.alpha, max(settings.method.tol, _COARSE), alike=newton)
             for _ in range(_MOST_STEPS):
-                newton.step()
-                if newton.done:
+                other.step()
+                if other.done:
                     break
-            pupil.take(newton)
+            pupil.take(other)
 
         begun = _judged(begun, set_aside(begun.learner, rows, seed, solve), settings)
     except KeyboardInterrupt:
         if not history:  # There is nothing to keep.
             raise
+        history[-1]["interrupted"] = True
         warnings.warn(
             f"interrupted in step {len(history) + 1}: the model keeps what it has learned so far", stacklevel=5
         )
@@ -234,9 +233,7 @@ def _judged(fitted: Fitted, aside: Aside | None, settings: Settings) -> Fitted:
     if aside.rows.table is None:
         return replace(fitted, residuals=residuals(aside))
     level = np.asarray(fitted.learner.expansion.intercept, np.float64)
-    # Log-odds are what the logistic losses learn; others have margins of about 1.
-    usual = 1.0 if isinstance(settings.loss, LogisticLoss | SoftmaxLoss) else _USUAL
-    return replace(fitted, sharpness=sharpness(aside, level, usual))
+    return replace(fitted, calibration=calibrated(aside, level, settings.loss))
 
 
 def _passed_over(begun: Fitted, rows: Rows, settings: Settings, seed: int) -> Fitted:
@@ -275,6 +272,7 @@ def _passed_over(begun: Fitted, rows: Rows, settings: Settings, seed: int) -> Fi
             raise ValueError(_TOO_LARGE)
 
         def learn(pupil: Any, rows: Rows) -> None:
+            pupil.tol = max(pupil.tol, _COARSE_ROWS)
             for _ in pupil.learn(rows, order, begun.alpha, total):
                 pass
 

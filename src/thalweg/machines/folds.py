@@ -46,13 +46,15 @@ class Sample(NamedTuple):
     def units(self) -> tuple[Any, ...]:
         """Units of the features worth a try: one for all, and the standard deviation of each, 1 where it is constant.
 
-        Values far out are clipped: one of extreme size must not hide the others.
+        Values far out are clipped: one of extreme size must not hide the others. Of two values none hides another,
+        however rare it is.
         """
         low = np.quantile(self.x, 0.005, axis=0, method="higher")
         high = np.quantile(self.x, 0.995, axis=0, method="lower")
         inner = np.clip(self.x, np.minimum(low, high), np.maximum(low, high))
         middle, far = np.mean(inner, axis=0), _FAR * np.std(inner, axis=0)
-        found = np.std(np.clip(self.x, middle - far, middle + far), axis=0)
+        two = np.all((self.x == np.min(self.x, axis=0)) | (self.x == np.max(self.x, axis=0)), axis=0)
+        found = np.std(np.where(two, self.x, np.clip(self.x, middle - far, middle + far)), axis=0)
         there = found > self.rounding
         own = np.where(there, found, 1.0)
         factor = np.max(found[there], initial=0) / np.min(found[there], initial=np.inf)

@@ -15,9 +15,10 @@ from thalweg.kernels import Kernel, RandomFeatures
 from thalweg.machines.coordinates import Coordinates, Frequencies, Points
 from thalweg.machines.expansion import Expansion, empty, predict, with_room
 from thalweg.machines.methods import Settings
+from thalweg.machines.problem import Problem
 from thalweg.machines.rows import Rows
 from thalweg.machines.rules import Capped
-from thalweg.machines.solve import Newton, Problem
+from thalweg.machines.solve import Newton
 from thalweg.machines.steps import Judged, Machine, run
 from thalweg.machines.visits import Examples, Visitor, absorb, append, fill, revisit
 from thalweg.padding import padded_size
@@ -213,8 +214,8 @@ class LandmarkLearner(Learner):
         self.examples = Examples(jnp.asarray(batches.y), jnp.asarray(batches.weights))
         self.filled, self.taken = (len(order) - 1) % self._block_size + 1, len(order)
 
-    def newton(self, alpha: float, tol: float) -> Newton:
-        """Newton steps for all landmarks, which :meth:`take` makes this machine's."""
+    def newton(self, alpha: float, tol: float, alike: Newton | None = None) -> Newton:
+        """Newton steps for all landmarks, which :meth:`take` makes this machine's; ``alike`` has the same ones."""
         points, size = self.machine.coordinates, self._block_size
         assert isinstance(points, Points)
         pieces = _PIECES if jax.default_backend() == "cpu" and size % _PIECES == 0 and size >= _LARGE else 1
@@ -231,7 +232,7 @@ class LandmarkLearner(Learner):
                 fine(split(self.examples.weights)),
                 jnp.reshape(fine(self.expansion.intercept), (1, 1, -1)),
             )
-        return Newton(problem, tol)
+        return Newton(problem, tol, alike)
 
     def take(self, newton: Newton) -> None:
         """Take over the weights that Newton steps have led to."""

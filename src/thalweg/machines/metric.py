@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
-from scipy.linalg import solve
+from scipy.linalg import cho_factor, cho_solve
 
 from thalweg.compiling import quick_jit
 from thalweg.kernels import Kernel
@@ -139,7 +139,8 @@ def _fitted(half: Sample, kernel: Kernel, ridge: float) -> tuple[np.ndarray, np.
     mean = np.average(half.targets, axis=0, weights=half.weights)
     matrix = root * kernel_matrix(kernel, half.x) * root.T
     with enough_threads(len(matrix)):
-        dual = solve(matrix + ridge * np.eye(len(matrix)), root * (half.targets - mean), assume_a="pos")
+        matrix[np.diag_indices(len(matrix))] += ridge
+        dual = cho_solve(cho_factor(matrix, lower=True, overwrite_a=True), root * (half.targets - mean))
     return mean, root * dual
 
 

@@ -48,6 +48,9 @@ class KernelMachine(Storable):
         """Return targets as :class:`Rows` has them; ``first`` if what is known of them is to be learned anew."""
         raise NotImplementedError
 
+    def _begin(self, rows: int, streams: bool) -> None:
+        """Decide on what the number of rows decides, or that they stream, before anything is learned."""
+
     def _check_kinds(self, y: Any, classes: Any) -> None:
         """Check targets as they came, before they are an array of one type."""
 
@@ -126,12 +129,13 @@ class KernelMachine(Storable):
         self._validate_params()
         known = None if anew else getattr(self, "_machine", None)
         with unharmed(self):
-            rows = self._rows(X, y, sample_weight, known is None, classes)
+            rows = self._rows(X, y, sample_weight, known is None, classes, streams=entry is machines.learn)
             known = None if known is None else self._machine  # which may be in other units now
             seed = int(check_random_state(self.random_state).randint(2**31 - 1))
             self._store(entry(rows, self._settings(), seed, known))
-        left, tol = (self.history_ or [{}])[-1].get("left", 0.0), getattr(self._settings().method, "tol", 0.0)
-        if left > tol:
+        line: dict[str, float] = self.history_[-1] if self.history_ else {}
+        left, tol = line.get("left", 0.0), getattr(self._settings().method, "tol", 0.0)
+        if left > tol and "interrupted" not in line:  # who interrupts has been told
             warnings.warn(
                 f"the optimum was not reached: a further step would lower the objective by {left:.1g} of it, more than "
                 f"tol={tol:g} of the method. A larger alpha makes the problem easier",
@@ -157,13 +161,15 @@ class KernelMachine(Storable):
         self.feature_scales_ = _feature_scales(found.kernel, self.n_features_in_)
         self.n_iter_, self.n_features_used_, self.history_ = found.passes, found.features, list(found.history)
 
-    def _rows(self, X: Any, y: Any, sample_weight: Any, first: bool, classes: Any) -> Rows:
+    def _rows(self, X: Any, y: Any, sample_weight: Any, first: bool, classes: Any, streams: bool) -> Rows:
         """Check examples and return those of positive weight."""
         self._check_kinds(y, classes)
         X, y = validate_data(
             self, X, y, accept_sparse="csr", dtype="numeric", multi_output=True, ensure_min_samples=1, reset=first
         )
         weights = row_weights(sample_weight, X)
+        if first:
+            self._begin(len(y), streams)
         targets = self._targets(y, weights, first, classes)
         weights = weights * self._class_weights(y)
         if not np.any(weights > 0):

@@ -16,7 +16,7 @@ from thalweg import machines
 from thalweg.arguments import number
 from thalweg.kernels import Kernel
 from thalweg.machines.losses import Loss
-from thalweg.machines.methods import Method
+from thalweg.machines.methods import Method, Settings
 from thalweg.machines.rows import labels
 from thalweg.models._kernel_machine import KernelMachine
 
@@ -26,6 +26,9 @@ _LOSSES: dict[str, type[Loss]] = {
     "squared_hinge": machines.SquaredHingeLoss,
     "squared": machines.SquaredLoss,
 }
+
+# Up to so many rows the loss "auto" is the logistic one, which has probabilities without rows left out.
+_FEW_ROWS = 2048
 
 
 class KernelClassifier(ClassifierMixin, KernelMachine):
@@ -54,7 +57,9 @@ class KernelClassifier(ClassifierMixin, KernelMachine):
     loss
         "logistic" (of several classes: softmax), "hinge", "squared_hinge" or "squared"; the last three are one class
         against the rest. Probabilities are calibrated by rows left out. The first has an intercept, the log-odds of the
-        classes' weights: far from all rows the probabilities are the classes' shares.
+        classes' weights: far from all rows the probabilities are the classes' shares. "auto" is the logistic loss for
+        up to 2,048 rows, for streams and for other methods than "auto", and else the squared one, which is solved in
+        fewer steps and errs less.
     alpha
         The ridge of Σ ℓ + alpha/2·‖f‖². "auto" searches for it as for ``bandwidth``; where that does not, it is
         0.01.
@@ -80,6 +85,8 @@ class KernelClassifier(ClassifierMixin, KernelMachine):
     ----------
     classes_, n_features_in_, feature_names_in_
         As in scikit-learn.
+    loss_ : str
+        The loss in use.
     kernel_ : Kernel
         The kernel in use, in units of the features as they are.
     alpha_ : float
@@ -113,7 +120,7 @@ class KernelClassifier(ClassifierMixin, KernelMachine):
 
     _plain_bandwidth = 0.5
     _parameter_constraints: ClassVar[dict[str, list]] = KernelMachine._parameter_constraints | {
-        "loss": [StrOptions(set(_LOSSES))],
+        "loss": [StrOptions({"auto", *_LOSSES})],
         "class_weight": [None, dict, StrOptions({"balanced"})],
     }
 
@@ -123,7 +130,7 @@ class KernelClassifier(ClassifierMixin, KernelMachine):
         *,
         bandwidth: float | str = "auto",
         metric: str = "auto",
-        loss: str = "logistic",
+        loss: str = "auto",
         alpha: float | str = "auto",
         method: str | Method = "auto",
         max_features: int = 65_536,
@@ -180,11 +187,13 @@ class KernelClassifier(ClassifierMixin, KernelMachine):
 
     @available_if(lambda self: _has_probabilities(self))
     def predict_proba(self, X: Any) -> np.ndarray:
-        """Probabilities of the classes, as sharp as rows that were left out in ``fit`` say (temperature scaling).
+        """Probabilities of the classes, calibrated by rows that were left out in ``fit``.
 
-        A stream leaves none out: its probabilities are those of the logistic loss, and other losses have none.
+        By a factor (temperature scaling), for other losses than the logistic also by a shift for each class, which
+        ``predict`` does not see: where two classes are nearly even it may choose the other one, as SVC does. A stream
+        leaves no rows out: its probabilities are those of the logistic loss, and other losses have none.
         """
-        found = self._decisions(X) if self.loss == "logistic" else self._machine.logits(self._values(X))
+        found = self._machine.logits(self._values(X))
         if found.shape[1] == 1:
             return np.stack([expit(-found[:, 0]), expit(found[:, 0])], axis=1)
         return softmax(found, axis=1)
@@ -192,12 +201,18 @@ class KernelClassifier(ClassifierMixin, KernelMachine):
     def _decisions(self, X: Any) -> np.ndarray:
         """The log-odds of the logistic loss, and the margins of others."""
         found = self._values(X)
-        return self._machine.logits(found) if self.loss == "logistic" else found
+        return self._machine.logits(found) if self.loss_ == "logistic" else found
+
+    def _begin(self, rows: int, streams: bool) -> None:
+        self.loss_ = self.loss
+        if self.loss == "auto":
+            method = Settings(loss=machines.SquaredLoss(), method=self.method).method
+            self.loss_ = "squared" if method.visits and rows > _FEW_ROWS and not streams else "logistic"
 
     def _loss(self) -> Loss:
-        if self.loss == "logistic" and len(self.classes_) > 2:
+        if self.loss_ == "logistic" and len(self.classes_) > 2:
             return machines.SoftmaxLoss()
-        return _LOSSES[self.loss]()
+        return _LOSSES[self.loss_]()
 
     def _targets(self, y: np.ndarray, weights: np.ndarray, first: bool, classes: Any) -> dict[str, Any]:
         y = column_or_1d(y, warn=True)
@@ -217,7 +232,7 @@ class KernelClassifier(ClassifierMixin, KernelMachine):
             raise ValueError(f"y must hold known classes, {_shown(self.classes_)}, found {unseen.tolist()[0]!r}")
         several = len(self.classes_) > 2
         table = np.eye(len(self.classes_)) if several else np.array([[0.0], [1.0]])
-        if self.loss != "logistic":
+        if self.loss_ != "logistic":
             table = 2 * table - 1
         return {"targets": np.searchsorted(self.classes_, y), "table": table}
 
@@ -246,7 +261,7 @@ class KernelClassifier(ClassifierMixin, KernelMachine):
 
 
 def _has_probabilities(model: KernelClassifier) -> bool:
-    if model.loss != "logistic" and hasattr(model, "_machine") and model._machine.sharpness is None:
+    if model.loss not in ("auto", "logistic") and hasattr(model, "_machine") and model._machine.calibration is None:
         raise AttributeError(
             f"probabilities need loss='logistic', or a fit that leaves rows out to judge by (the default method, ten "
             f"rows or more, no stream), found loss={model.loss!r}"

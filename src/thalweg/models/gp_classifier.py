@@ -1,5 +1,6 @@
 """Gaussian process classification by PG-SVI."""
 
+import importlib.util
 import warnings
 from numbers import Integral, Real
 from typing import Any, ClassVar
@@ -19,6 +20,9 @@ from thalweg.gaussian.likelihood import Likelihood
 from thalweg.gaussian.likelihoods import BernoulliLogit, BernoulliProbit
 from thalweg.kernels import Kernel
 from thalweg.models._common import Storable, row_weights, unharmed
+
+if importlib.util.find_spec("sklearn.callback"):
+    importlib.import_module("sklearn.callback")  # or scikit-learn loads its sixty modules within the first fit
 
 _LINKS = {"logit": BernoulliLogit, "probit": BernoulliProbit}
 

@@ -13,7 +13,7 @@ import gpytorch
 import numpy as np
 import torch
 
-STEPS, EVERY = 60, 5
+STEPS, EVERY = 160, 5
 warnings.filterwarnings("ignore")
 
 

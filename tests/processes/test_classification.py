@@ -13,7 +13,15 @@ from sklearn.datasets import make_moons
 from thalweg.descent import Status
 from thalweg.gaussian import BernoulliLogit, StudentT
 from thalweg.kernels import Gaussian, Linear, Matern32
-from thalweg.processes import ClassifierSettings, default_kernel, fit_classifier, inference, learning, sites
+from thalweg.processes import (
+    ClassifierSettings,
+    default_kernel,
+    fit_classifier,
+    inference,
+    learning,
+    probabilities,
+    sites,
+)
 
 KERNEL = Gaussian(lengthscale=0.7, variance=20.0)
 X, LABELS = make_moons(60, noise=0.25, random_state=0)
@@ -229,8 +237,11 @@ def test_a_first_fit_compiles_few_programs(learn, most, rows, compiled):
 
 def test_logistic_labels_compile_nothing(compiled):
     inputs = np.random.default_rng(0).normal(size=(83, 7))
-    fit_classifier(inputs, (inputs[:, 0] > 0).astype(float), ClassifierSettings(BernoulliLogit()))
+    found = fit_classifier(inputs, (inputs[:, 0] > 0).astype(float), ClassifierSettings(BernoulliLogit()))
+    mean, variance = found.predict(inputs)
+    mine = probabilities(BernoulliLogit(), mean, variance)
     assert not compiled
+    np.testing.assert_allclose(mine, probabilities(Elsewhere(), mean, variance), rtol=1e-9)
 
 
 def test_the_host_ends_where_compiled_steps_end(fixed):

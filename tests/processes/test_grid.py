@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from thalweg.errors import IncompatiblePartsError
-from thalweg.kernels import Gaussian, Grid, Linear, Matern32, Matern52, Periodic
+from thalweg.kernels import Gaussian, Grid, Linear, Matern12, Matern32, Matern52, Periodic
 from thalweg.processes import RegressorSettings, fit_regressor, grid
 from thalweg.processes.exact import Parameters
 from thalweg.processes.iterative import HostRows
@@ -143,6 +143,17 @@ def test_learning_finds_the_same_from_any_start(factor):
     assert found.posterior.noise == pytest.approx(0.09, rel=0.3)
     assert not found.posterior.coarse
     assert found.solved
+
+
+def test_a_rough_function_without_noise_is_searched_from_some_noise():
+    """The sight: 17,000 hours of humidity by Matern12 took 333 s, to a lengthscale of less than a second."""
+    rng, left = np.random.default_rng(1), np.exp(-1 / 12)
+    y = [rng.normal()]
+    for _ in range(1499):
+        y.append(left * y[-1] + np.sqrt(1 - left**2) * rng.normal())
+    found = fit_regressor(np.arange(1500.0)[:, None], np.array(y)[:, None], RegressorSettings("grid"), Matern12)
+    assert found.log_marginal_likelihood > -800  # -970 from a noise of 1e-7 of the variance
+    assert 8 < float(found.posterior.kernel.lengthscale[0]) < 20
 
 
 def test_beyond_the_grid_is_the_prior_and_a_grid_that_is_too_coarse_says_so(monkeypatch):

@@ -1,11 +1,10 @@
 """Gaussian process classification by PG-SVI."""
 
+import importlib.util
 import warnings
 from numbers import Integral, Real
 from typing import Any, ClassVar
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 from scipy.special import logit
 from sklearn.base import ClassifierMixin, _fit_context
@@ -21,6 +20,9 @@ from thalweg.gaussian.likelihood import Likelihood
 from thalweg.gaussian.likelihoods import BernoulliLogit, BernoulliProbit
 from thalweg.kernels import Kernel
 from thalweg.models._common import Storable, row_weights, unharmed
+
+if importlib.util.find_spec("sklearn.callback"):
+    importlib.import_module("sklearn.callback")  # or scikit-learn loads its sixty modules within the first fit
 
 _LINKS = {"logit": BernoulliLogit, "probit": BernoulliProbit}
 
@@ -198,8 +200,7 @@ class GPClassifier(ClassifierMixin, Storable):
     def _positive(self, X: Any) -> np.ndarray:
         """The probability of the second class, or of each class against the rest."""
         mean, variance = self.latent(X)
-        with jax.enable_x64(True):
-            return np.asarray(self._likelihood.predict(jnp.asarray(mean), jnp.asarray(variance)).mean)
+        return processes.probabilities(self._likelihood, mean, variance)
 
     def predict(self, X: Any) -> np.ndarray:
         """The most probable classes."""

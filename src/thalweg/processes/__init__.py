@@ -4,6 +4,7 @@
 :func:`fit_classifier`          labels by a latent process, its Gaussian posterior found by PG-SVI
 :class:`ClassifierSettings`     how to look for it
 :class:`ProcessPosterior`       what was found, and predictions from it
+:func:`probabilities`           those of labels, from its means and variances
 :func:`default_kernel`          a kernel to start from
 :func:`fit_regressor`           numbers by a process with noise, exactly or by solves
 :class:`RegressorSettings`      how to look for it
@@ -11,7 +12,7 @@
 ==============================  ===================================================================================
 """
 
-from thalweg.processes.classification import ProcessPosterior, fit_classifier
+from thalweg.processes.classification import ProcessPosterior, fit_classifier, probabilities
 from thalweg.processes.inference import ClassifierSettings
 from thalweg.processes.learning import default_kernel
 from thalweg.processes.regression import Regression, RegressorSettings, fit_regressor
@@ -24,4 +25,5 @@ __all__ = [
     "default_kernel",
     "fit_classifier",
     "fit_regressor",
+    "probabilities",
 ]

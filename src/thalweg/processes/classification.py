@@ -2,18 +2,24 @@
 
 from dataclasses import dataclass
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+import scipy.linalg
 from jax.scipy.linalg import solve_triangular
 from jaxtyping import Array
 
 from thalweg.codec import storable
 from thalweg.descent import History, Status
+from thalweg.gaussian.likelihood import Likelihood
+from thalweg.gaussian.likelihoods import BernoulliLogit
 from thalweg.gaussian.posteriors import Marginals
 from thalweg.kernels import Gaussian, Kernel, kernel_or_class
+from thalweg.processes import host
 from thalweg.processes.inference import ClassifierSettings, Problem, infer, on_device
 from thalweg.processes.learning import Learned, learn, starting_kernels
+from thalweg.processes.sites import logistic
 from thalweg.threads import enough_threads
 
 _STRIP = 1024
@@ -52,12 +58,36 @@ class ProcessPosterior:
 
     def predict(self, new: np.ndarray) -> Marginals:
         """The latent means and variances at new inputs, a strip of rows at a time."""
-        with jax.enable_x64(True):
-            fixed = [jnp.asarray(array) for array in (self.inputs, self.weights, self.sites, self.factor)]
-            strips = [new[first : first + _STRIP] for first in range(0, len(new), _STRIP)]
-            found = [_predict(self.kernel, on_device(strip, len(strip)), *fixed) for strip in strips]
-            parts = [[np.asarray(part)[: len(strip)] for part in f] for f, strip in zip(found, strips, strict=True)]
+        strips = [new[first : first + _STRIP] for first in range(0, len(new), _STRIP)]
+        with jax.enable_x64(True), enough_threads(len(self.inputs)):
+            if host.serves(len(self.inputs)):
+                parts: list = [self._on_host(strip) for strip in strips]
+            else:
+                fixed = [jnp.asarray(array) for array in (self.inputs, self.weights, self.sites, self.factor)]
+                found = [_predict(self.kernel, on_device(strip, len(strip)), *fixed) for strip in strips]
+                parts = [[np.asarray(part)[: len(strip)] for part in f] for f, strip in zip(found, strips, strict=True)]
         return Marginals(*(np.concatenate(column) for column in zip(*parts, strict=True)))  # type: ignore[arg-type]
+
+    def _on_host(self, new: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        cross, prior = host.matrix(self.kernel, self.inputs, new), host.diagonal(self.kernel, new)
+        scaled = np.sqrt(self.sites)[:, None] * cross
+        spread = scipy.linalg.solve_triangular(self.factor, scaled, lower=True, overwrite_b=True, check_finite=False)
+        return self.weights @ cross, np.maximum(prior - np.sum(spread**2, axis=0), np.finfo(float).eps * prior)
+
+
+def probabilities(likelihood: Likelihood, mean: np.ndarray, variance: np.ndarray) -> np.ndarray:
+    """Those of a label 1 where the latent number is N(mean, variance).
+
+    Examples
+    --------
+    >>> from thalweg.gaussian import BernoulliLogit
+    >>> probabilities(BernoulliLogit(), np.zeros(1), np.ones(1)).round(4)
+    array([0.5])
+    """
+    if type(likelihood) is BernoulliLogit:
+        return logistic(mean, variance)
+    with jax.enable_x64(True):
+        return np.asarray(_mean_label(likelihood, jnp.asarray(mean), jnp.asarray(variance)))
 
 
 def fit_classifier(
@@ -111,6 +141,9 @@ def fit_classifier(
         used = jax.tree.map(np.array, used)
         how = found.steps, found.history, found.status
         return ProcessPosterior(used, inputs[rows], found.weights, found.sites, found.factor, found.bound, *how)
+
+
+_mean_label = eqx.filter_jit(lambda likelihood, mean, variance: likelihood.predict(mean, variance).mean)
 
 
 @jax.jit

@@ -356,6 +356,6 @@ def _laplace(landscape: Landscape, mode: np.ndarray) -> tuple[np.ndarray, np.nda
     curvature = (np.array(ahead) - here) / _DIFFERENCE
     # No direction is wider than the prior.
     values, vectors = np.linalg.eigh((curvature + curvature.T) / 2)
-    deviations = 1 / np.sqrt(np.maximum(values, 1 / landscape.spread**2))
+    deviations = 1 / np.sqrt(np.maximum(values, 1 / _SPREAD**2))
     # Symmetric, so that rows that differ little have roots that differ little.
     return vectors * deviations @ vectors.T, vectors / deviations @ vectors.T

@@ -57,6 +57,9 @@ _FIRST_STEP = 3.0
 _FIRST_STEPS = 12
 """Steps of the search for a family that is tried."""
 
+_LEAST_STARTING = 1e-2
+"""The least share of the kernel's variance that noise starts with: without it solves for a rough kernel do not end."""
+
 
 class Lattice(NamedTuple):
     """A grid made for a kernel, and how fine it is: nodes within the fine scale."""
@@ -203,7 +206,8 @@ def starts_by_periodogram(starts: list[Parameters], rows: HostRows, learn_noise:
     for start in starts:
         found = best_start(start.kernel, None if learn_noise else float(start.noise) + known, seen)
         total = float(found.parameters.noise)
-        noise = jnp.asarray(max(total - known, 1e-3 * total)) if learn_noise else start.noise
+        least = max(1e-3 * total, _LEAST_STARTING * float(found.parameters.kernel.variance))
+        noise = jnp.asarray(max(total - known, least)) if learn_noise else start.noise
         moved.append(Start(Parameters(found.parameters.kernel, noise), found.loss))
     return sorted(moved, key=lambda start: start.loss)
 

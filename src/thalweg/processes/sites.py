@@ -182,6 +182,18 @@ def _symmetric_kl(one: State, other: State) -> float:
     return float(np.sum(distance - (one.sites - other.sites) * (one.variance - other.variance))) / 2
 
 
+def logistic(m: np.ndarray, v: np.ndarray) -> np.ndarray:
+    """E σ(z) under N(m, v), elementwise.
+
+    Examples
+    --------
+    >>> logistic(np.array([0.0, 100.0]), np.ones(2))
+    array([0.5, 1. ])
+    """
+    found = _logistic_loss(np.zeros(m.size), m.ravel(), v.ravel())[1]
+    return np.minimum(found, 1.0).reshape(m.shape)  # weights add up to one but for rounding
+
+
 def _logistic_loss(targets: np.ndarray, m: np.ndarray, v: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """−E log p, −E[(log p)′] and −E[(log p)″] of labels, as :func:`thalweg.gaussian.special.expected_softplus`."""
     scales, weights = logistic_mixture(_TERMS)

@@ -204,9 +204,10 @@ class KernelClassifier(ClassifierMixin, KernelMachine):
         found = self._values(X)
         return self._machine.logits(found) if self.loss_ == "logistic" else found
 
-    def _begin(self, rows: int, streams: bool) -> None:
-        self.loss_ = self.loss
-        if self.loss == "auto":
+    def _begin(self, rows: int, streams: bool, first: bool) -> None:
+        if self.loss != "auto":
+            self.loss_ = self.loss
+        elif first:
             method = Settings(loss=machines.SquaredLoss(), method=self.method).method
             self.loss_ = "squared" if method.visits and rows > _FEW_ROWS and not streams else "logistic"
 

@@ -140,15 +140,15 @@ def run(job, cores, options, folder):
 
 
 def jobs(options):
-    """Data, library, topics and seed of every fit, by data and in the order of ``--topics``; seeds to compare last."""
+    """Data, library, topics and seed of every fit, by data and in the order of ``--topics``; AP's further seeds."""
     for data in options.data:
         for topics in options.topics:
             for seed in range(options.seeds):
                 yield data, "thalweg", str(topics), str(seed)
             for library in ["scikit-learn LDA", *(UNSMOOTHED if options.peers else ())]:
                 yield data, library, str(topics), "0"
-    for seed in range(options.seeds, options.cosine_seeds):
-        yield "ap", "thalweg", "10", str(seed)
+        for seed in range(options.seeds, options.cosine_seeds) if data == "ap" else ():
+            yield data, "thalweg", "10", str(seed)
 
 
 def merged(rows, file):

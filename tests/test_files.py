@@ -109,7 +109,7 @@ trees = st.recursive(
 )
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(trees)
 def test_any_tree_comes_back_to_the_bit(path, tree):
     files.save(path, tree, {"n": 1}, kind="test")

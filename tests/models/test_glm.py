@@ -158,8 +158,9 @@ def test_few_events_are_predicted_as_few(events, scale, most):
     """Issue 13, sight 6: 200 zeros predicted 6.5e19, one event in 200 predicted 0.044, two took 53 s."""
     X, y = np.random.default_rng(0).normal(size=(200, 2)), np.arange(200) < events
     model = NegativeBinomialGLM(prior_scale=scale).fit(X, y.astype(int))
-    assert model.predict(X).mean() == pytest.approx(events / 200, abs=0.002)
-    assert model.predict(X).max() < most
+    # Without an event Jeffreys' prior decides: half an event for each of three weights, and slopes are hardly known.
+    assert model.predict(X).mean() == pytest.approx((events or 1.5) / 200, abs=0.002)
+    assert model.predict(X).max() < (most if events else 0.15)
     assert model.n_iter_ < 5000
     assert model.dispersion_ < 1
 

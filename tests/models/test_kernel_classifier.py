@@ -395,7 +395,7 @@ def test_a_class_of_kernels_gets_the_median_distance_times_the_bandwidth(moons):
     X, y = moons
     median = np.median(np.sqrt(((X[:, None] - X[None]) ** 2).sum(-1))[np.triu_indices(80, 1)])
     for options, times in (({}, 0.5), ({"bandwidth": 0.3}, 0.3), ({"kernel": Matern32, "bandwidth": 2.0}, 2.0)):
-        model = KernelClassifier(metric="none", **options).fit(X, y)
+        model = KernelClassifier(**options, metric="none").fit(X, y)
         assert float(model.kernel_.lengthscale) == pytest.approx(times * median, rel=0.1)
         assert isinstance(model.kernel_, options.get("kernel", Gaussian))
 

@@ -182,6 +182,33 @@ def test_learning_finds_what_the_data_were_drawn_from():
     assert kernel.lengthscale[1] > 5
 
 
+def test_the_noise_beside_a_steep_plane_is_that_about_the_plane():
+    steep = 1e6 * ROWS[:, :1] + np.random.default_rng(1).normal(size=(40, 1))
+    found = fit_regressor(ROWS, steep, RegressorSettings(mean="linear", restarts=0), Gaussian).posterior
+    assert 0.3 < float(found.kernel.variance + found.noise) < 3
+
+
+def test_without_a_mean_the_kernel_accounts_for_the_level_of_the_targets():
+    level = 1e3 + TARGETS[:, :1]
+    settings = RegressorSettings(mean="zero", restarts=0)
+    found = fit_regressor(ROWS, level, settings, Gaussian)
+    assert found.posterior.kernel.variance > 2e5  # a prior about the variance of the targets has it at 5e4
+
+
+@pytest.mark.filterwarnings("ignore:The optimal value found")
+@pytest.mark.parametrize("scatter", [0.1, 1.5])
+def test_rows_are_as_probable_as_scikit_learn_makes_them_with_the_same_kernel(scatter):
+    """Features that say nothing, whose lengthscales have no end; and more noise than searches start with."""
+    rng = np.random.default_rng(3)
+    inputs = rng.normal(size=(40, 5))
+    targets = np.sin(inputs[:, 0]) + inputs[:, 4] ** 2 / 2 + scatter * rng.normal(size=40)
+    targets -= np.mean(targets)
+    found = fit_regressor(inputs, targets[:, None], RegressorSettings(mean="zero"), Gaussian)
+    theirs = kernels.ConstantKernel() * kernels.RBF(np.ones(5)) + kernels.WhiteKernel(0.1)
+    best = GaussianProcessRegressor(theirs, n_restarts_optimizer=3, random_state=0).fit(inputs, targets)
+    assert found.log_marginal_likelihood > best.log_marginal_likelihood_value_ - 0.1
+
+
 def whole_rows(mean="constant"):
     """The rows of :func:`observations` for the iterative way."""
     padded = observations(mean, weights=1.0 + np.arange(40) % 3)

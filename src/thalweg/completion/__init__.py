@@ -2,8 +2,8 @@
 
 The way through the files: ``entries`` (ratings in blocks, and sums over them) → ``posteriors`` (those of one side
 given the other) → ``priors`` (what features say, and uneven noise) → ``factors`` (the sweeps and the bound) →
-``features`` (side information and who rated what) → ``completed`` (what the result says) → ``fitting``: ratings in, a
-completed matrix out; ``adding`` takes in new ratings, ``ranking`` measures recommendations.
+``seen`` and ``features`` (who rated what, and side information) → ``completed`` (what the result says) →
+``fitting``: ratings in, a completed matrix out; ``adding`` takes in new ratings, ``ranking`` measures recommendations.
 
 Beside it, ``nuclear`` (the smoothed nuclear norm) → ``descending`` (four ways down) → ``dense`` (all cells) →
 ``relaxing``.

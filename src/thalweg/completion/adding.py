@@ -6,11 +6,12 @@ import jax.numpy as jnp
 import numpy as np
 from scipy.sparse import csr_matrix
 
-from thalweg.completion.completed import Completed, Vectors, cells, unknown
+from thalweg.completion.completed import Completed, Vectors, unknown
 from thalweg.completion.entries import Entries
 from thalweg.completion.factors import Ratings, Told, stepped
 from thalweg.completion.posteriors import Found, Posteriors, Prior, Shape, packing
 from thalweg.completion.priors import Unevenness
+from thalweg.completion.seen import Seen, cells
 from thalweg.padding import padded, padded_size
 
 _ROUNDS = 3
@@ -64,9 +65,8 @@ def extended(model: Completed, ratings: Ratings, row_side: np.ndarray, column_si
     now = cells(ratings)
     turned = now.T.tocsr()
     fresh = slice(model.rows.count, ratings.shape[0]), slice(model.columns.count, ratings.shape[1])
-    old = csr_matrix(model.seen)
+    old = model.seen.matrix
     old.resize(ratings.shape)
-    seen = (old + now).tocsr()
     rows = _longer(model.rows, row_side, now[fresh[0]], Shape(model.rank, False))
     columns = _longer(model.columns, column_side, turned[fresh[1]], Shape(model.rank, True))
     longer = replace(
@@ -74,8 +74,7 @@ def extended(model: Completed, ratings: Ratings, row_side: np.ndarray, column_si
         rows=rows,
         columns=columns,
         known=model.known + len(ratings.values),
-        seen_columns=seen.indices.astype(np.int32),
-        seen_starts=seen.indptr.astype(np.int64),
+        seen=Seen.where((old + now).tocsr()),
         low=min(model.low, float(ratings.values.min(initial=np.inf))),
         high=max(model.high, float(ratings.values.max(initial=-np.inf))),
         row_choice=np.pad(model.row_choice, (0, ratings.shape[0] - model.rows.count)),
@@ -167,7 +166,7 @@ def _stepped(
         return old
     some = ratings._replace(rows=np.searchsorted(numbers, ratings.rows), shape=(len(numbers), ratings.shape[1]))
     size = padded_size(len(numbers), 64)
-    cells_of = np.bincount(model.seen_columns, minlength=old.count) if shape.columns else np.diff(model.seen_starts)
+    cells_of = model.seen.by_column if shape.columns else model.seen.by_row
     precision = _device(model.noise * old.tempered(cells_of[numbers]) * old.unevenness.means[numbers], size)
     prior = _prior(old, numbers, size, shape)
     told = _told(some, other, background=fresh is not None)

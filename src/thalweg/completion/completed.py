@@ -4,14 +4,13 @@ from dataclasses import dataclass
 
 import jax.numpy as jnp
 import numpy as np
-from scipy.sparse import csr_matrix
 from scipy.special import ndtri, stdtrit
 
 from thalweg.codec import storable
-from thalweg.completion.factors import Ratings
 from thalweg.completion.features import Describer
 from thalweg.completion.posteriors import Posteriors, Shape, packing, predicted
 from thalweg.completion.priors import Expectation, Unevenness
+from thalweg.completion.seen import Seen
 from thalweg.padding import padded, padded_size
 
 _FEW = 20
@@ -84,7 +83,7 @@ class Completed:
 
     Examples
     --------
-    >>> from thalweg.completion import Options, FactorSettings, complete
+    >>> from thalweg.completion import FactorSettings, Options, Ratings, complete
     >>> row, column = np.divmod(np.arange(36), 6)
     >>> ratings = Ratings(row, column, np.sin(row) * np.cos(column), None, (6, 6))
     >>> none = np.zeros((6, 0))
@@ -101,8 +100,7 @@ class Completed:
     scale: float
     low: float
     high: float
-    seen_columns: np.ndarray
-    seen_starts: np.ndarray
+    seen: Seen
     row_choice: np.ndarray
     column_choice: np.ndarray
     """By how much those who chose to rate a column rate it higher than others like them would: what item means have,
@@ -126,11 +124,14 @@ class Completed:
         mine = [(side.count, len(side.expectation.ridge)) for side in (self.rows, self.columns)]
         return rank == self.rank and mine == [rows, columns]
 
-    @property
-    def seen(self) -> csr_matrix:
-        """Which cells were rated."""
-        ones = np.ones(len(self.seen_columns), np.float32)
-        return csr_matrix((ones, self.seen_columns, self.seen_starts), (self.rows.count, self.columns.count))
+    def check_stored(self) -> None:
+        """Refuse sides that are not of the cells that were seen."""
+        if self.seen.shape != (self.rows.count, self.columns.count):
+            raise ValueError(
+                f"{self.rows.count} rows and {self.columns.count} columns, of which {self.seen.shape} were seen"
+            )
+        if (len(self.row_choice), len(self.column_choice)) != self.seen.shape:
+            raise ValueError("choices of other rows or columns")
 
     @property
     def strengths(self) -> np.ndarray:
@@ -189,8 +190,8 @@ class Completed:
 
     def _chosen(self, row: np.ndarray, column: np.ndarray) -> np.ndarray:
         """What a rating says by being there, for rows and columns without any other."""
-        blank_row = np.append(np.diff(self.seen_starts) == 0, True)[row]
-        blank_column = np.append(np.bincount(self.seen_columns, minlength=self.columns.count) == 0, True)[column]
+        blank_row = np.append(self.seen.by_row == 0, True)[row]
+        blank_column = np.append(self.seen.by_column == 0, True)[column]
         by_column = np.where(blank_row, np.append(self.column_choice, 0.0)[column], 0.0)
         return by_column + np.where(blank_column, np.append(self.row_choice, 0.0)[row], 0.0)
 
@@ -206,8 +207,8 @@ class Completed:
         """The columns with the highest means for a row, and these."""
         scores = self.scores(np.array([row]))[0]
         if exclude_seen and row >= 0:
-            scores[self.seen_columns[self.seen_starts[row] : self.seen_starts[row + 1]]] = -np.inf
-        best = _highest(scores, count)
+            scores[self.seen.of_row(row)] = -np.inf
+        best = highest(scores, count)
         return best, np.clip(scores[best], self.low, self.high)
 
     def similar(self, column: int, count: int) -> tuple[np.ndarray, np.ndarray]:
@@ -220,19 +221,12 @@ class Completed:
         norms = np.maximum(np.linalg.norm(factors, axis=1), 1e-300)
         alike = (factors @ factors[column]) / (norms * norms[column])
         alike[column] = -np.inf
-        best = _highest(alike, count)
+        best = highest(alike, count)
         return best, alike[best]
 
 
-def _highest(scores: np.ndarray, count: int) -> np.ndarray:
+def highest(scores: np.ndarray, count: int) -> np.ndarray:
+    """Which of the finite scores are highest, best first."""
     count = min(count, int(np.sum(scores > -np.inf)))
     best = np.argpartition(-scores, max(count - 1, 0))[:count]
     return best[np.argsort(-scores[best], kind="stable")]
-
-
-def cells(ratings: Ratings) -> csr_matrix:
-    """Which cells have a rating, each once."""
-    ones = np.ones(len(ratings.values), np.float32)
-    cells = csr_matrix((ones, (ratings.rows, ratings.columns)), ratings.shape)
-    cells.data[:] = 1
-    return cells

@@ -3,11 +3,11 @@
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.sparse import csr_matrix
 
 from thalweg.codec import storable
-from thalweg.completion.completed import _highest, cells
+from thalweg.completion.completed import highest
 from thalweg.completion.factors import Ratings
+from thalweg.completion.seen import Seen
 
 _DOUBT = 5.0
 """Ratings of the mean that are added to those of a row or column before its own level is believed."""
@@ -34,30 +34,20 @@ class Filled:
     centre: float
     low: float
     high: float
-    seen_columns: np.ndarray
-    seen_starts: np.ndarray
+    seen: Seen
 
     @staticmethod
     def of(values: np.ndarray, ratings: Ratings, low: float, high: float) -> "Filled":
         """Take cells from θ, and levels and what was seen from the ratings."""
         centre, by_row, by_column = levels(ratings)
-        seen = cells(ratings)
-        return Filled(
-            np.asarray(values, np.float32), by_row, by_column, centre, low, high, seen.indices, seen.indptr.astype(int)
-        )
+        return Filled(np.asarray(values, np.float32), by_row, by_column, centre, low, high, Seen.of(ratings))
 
     def check_stored(self) -> None:
         """Refuse arrays that do not fit one another."""
         if self.values.shape != (len(self.row_levels), len(self.column_levels)):
             raise ValueError(f"cells of shape {self.values.shape} for {len(self.row_levels)} rows")
-        if len(self.seen_starts) != len(self.row_levels) + 1 or self.seen_starts[-1] != len(self.seen_columns):
-            raise ValueError("cells that were seen of other rows")
-
-    @property
-    def seen(self) -> csr_matrix:
-        """Which cells were rated."""
-        ones = np.ones(len(self.seen_columns), np.float32)
-        return csr_matrix((ones, self.seen_columns, self.seen_starts), self.values.shape)
+        if self.seen.shape != self.values.shape:
+            raise ValueError(f"cells of shape {self.values.shape}, of which {self.seen.shape} were seen")
 
     def predict(self, row: np.ndarray, column: np.ndarray) -> np.ndarray:
         """θ, within the range of ratings; of a row never seen the level of the column, and the other way round."""
@@ -75,8 +65,8 @@ class Filled:
         """The columns with the highest cells for a row, and these."""
         scores = self.scores(np.array([row]))[0]
         if exclude_seen and row >= 0:
-            scores[self.seen_columns[self.seen_starts[row] : self.seen_starts[row + 1]]] = -np.inf
-        best = _highest(scores, count)
+            scores[self.seen.of_row(row)] = -np.inf
+        best = highest(scores, count)
         return best, scores[best]
 
     def similar(self, column: int, count: int) -> tuple[np.ndarray, np.ndarray]:
@@ -86,7 +76,7 @@ class Filled:
         norms = np.maximum(np.linalg.norm(apart, axis=0), 1e-30)
         alike = (apart.T @ apart[:, column]).astype(np.float64) / (norms * norms[column])
         alike[column] = -np.inf
-        best = _highest(alike, count)
+        best = highest(alike, count)
         return best, alike[best]
 
 

@@ -8,10 +8,11 @@ import numpy as np
 from scipy.sparse import csr_matrix
 
 from thalweg.completion import factors
-from thalweg.completion.completed import Completed, Vectors, cells, unknown
+from thalweg.completion.completed import Completed, Vectors, unknown
 from thalweg.completion.factors import FactorSettings, Ratings, Side
 from thalweg.completion.features import Describer, presence
 from thalweg.completion.posteriors import Shape
+from thalweg.completion.seen import Seen, cells
 from thalweg.completion.starting import best_ranking_start, likeliest_start
 from thalweg.descent import Status
 
@@ -118,7 +119,6 @@ def complete(
 
     def packed(rows: Side, columns: Side, noise: float) -> Completed:
         pair = (_vectors(rows, describers[0]), _vectors(columns, describers[1]))
-        seen = cells(ratings)
         blank = describers[0].features(row_side), describers[1].features(column_side)
         by_row, by_column = _choices(rated, *pair, *blank)
         says = 0.0 if options.implicit else 1.0  # where there is nothing, that says something already
@@ -129,8 +129,7 @@ def complete(
             scale=scale,
             low=options.low,
             high=options.high,
-            seen_columns=seen.indices,
-            seen_starts=seen.indptr.astype(np.int64),
+            seen=Seen.of(ratings),
             row_choice=says * by_row,
             column_choice=says * by_column,
             known=len(ratings.values),

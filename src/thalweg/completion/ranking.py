@@ -28,7 +28,7 @@ def ranking(
         raise ValueError(
             f"y must hold gains of at least 0, found {gains.min():g}: NDCG is a share of what can be gained"
         )
-    seen = model.seen
+    seen = model.seen.matrix
     order = np.argsort(rows, kind="stable")
     rows, columns, gains = rows[order], columns[order], gains[order]
     which, compact = np.unique(rows, return_inverse=True)

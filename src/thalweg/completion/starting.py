@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import numpy as np
 
-from thalweg.completion.completed import cells
 from thalweg.completion.factors import SMALL, FactorSettings, Ratings, fit
 from thalweg.completion.ranking import ndcg
+from thalweg.completion.seen import cells
 from thalweg.descent import Status
 
 _STARTS, _TRIAL = (3, 10), 12

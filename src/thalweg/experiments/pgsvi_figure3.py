@@ -7,6 +7,7 @@ from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from functools import partial
+from itertools import product
 from multiprocessing import current_process, get_context
 from typing import Any
 
@@ -177,14 +178,15 @@ def pgsvi_figure3(run: Run, topics: int = _TOPICS) -> None:
         run.note(f"In brief it would be the same as pgsvi-figure3 for any number of topics; in full it has {topics}.")
         return
     names, passes, topics = (["drawn"], (1, 2, 5), 4) if run.quick else (["NIPS", "AP"], (1, 2, 3, 5, 10), topics)
-    jobs = [(name, settings, topics, passes, run.seed) for name in names for settings in (PAPERS, OURS, WHOLE)]
+    longest_first = product((PAPERS, WHOLE, OURS), names, INFERENCE)
+    jobs = [(name, settings, method, topics, passes, run.seed) for settings, name, method in longest_first]
     workers = 1 if run.quick else max(1, min(len(jobs), len(_cores()) // 2))
     if workers == 1:
-        curves = [curve for job in jobs for curve in follow(*job)]
+        curves = [follow(*job) for job in jobs]
     else:
         with ProcessPoolExecutor(workers, get_context("spawn")) as pool:
-            curves = [curve for found in pool.map(_follow_apart, *zip(*jobs, strict=True)) for curve in found]
-    show(run, Found(curves, topics, not run.quick))
+            curves = list(pool.map(_follow_apart, *zip(*jobs, strict=True)))
+    show(run, Found(sorted(curves, key=lambda curve: names.index(curve.data)), topics, not run.quick))
 
 
 def _register(topics: int) -> None:
@@ -269,28 +271,26 @@ def estimator(topics: int, method: str, seed: int, settings: str, documents: int
     return Stream(TopicSettings(topics, method=INFERENCE[method], **options), seed)
 
 
-def follow(name: str, settings: str, topics: int, passes: tuple[int, ...], seed: int) -> list[Curve]:
-    """Every method on a corpus at one of the settings; compiling is not counted."""
+def follow(name: str, settings: str, method: str, topics: int, passes: tuple[int, ...], seed: int) -> Curve:
+    """A method on a corpus at one of the settings; compiling is not counted."""
     corpus = CORPORA[name](seed)
-    test = corpus.test[:_SCORED]
-    curves = []
-    for method in INFERENCE:
-        make = partial(estimator, topics, method, seed, settings, corpus.train.shape[0])
-        way = _whole if settings == WHOLE else partial(_stream, passes=passes)
-        curves.append(Curve(corpus.name, method, settings, *way(make, corpus.train, test, seed)))
-    return curves
+    make = partial(estimator, topics, method, seed, settings, corpus.train.shape[0])
+    way = _whole if settings == WHOLE else partial(_stream, passes=passes)
+    return Curve(corpus.name, method, settings, *way(make, corpus.train, corpus.test[:_SCORED], seed))
 
 
 def _cores() -> list[int]:
     return sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
 
 
-def _follow_apart(*job: Any) -> list[Curve]:
+def _follow_apart(*job: Any) -> Curve:
     """In a process of its own, on two cores that no other one of them uses."""
     own = int(current_process().name.rsplit("-", 1)[-1]) - 1
     start = 2 * own % len(_cores())
     os.sched_setaffinity(0, _cores()[start : start + 2])
-    return follow(*job)
+    curve = follow(*job)
+    print(*job[:4], f"{curve.best.score:.4f}", flush=True)
+    return curve
 
 
 def _stream(make: Callable[[], Any], train: csr_array, test: csr_array, seed: int, passes: tuple[int, ...]) -> Any:

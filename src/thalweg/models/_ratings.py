@@ -112,6 +112,17 @@ class Kept:
         places = ratings.rows.astype(np.int32), ratings.columns.astype(np.int32)
         return Kept(*places, ratings.values, weights, row_side, column_side, len(ratings.values))
 
+    def check_stored(self) -> None:
+        """Refuse ratings of rows and columns that there are not."""
+        counted = (len(self.weights),) if len(self.weights) else ()
+        if len({len(self.rows), len(self.columns), len(self.values), *counted}) > 1:
+            raise ValueError(f"{len(self.rows)} rows and {len(self.columns)} columns of {len(self.values)} ratings")
+        for name, numbers, side in (("row", self.rows, self.row_side), ("column", self.columns, self.column_side)):
+            if not np.issubdtype(numbers.dtype, np.integer) or np.any((numbers < 0) | (numbers >= len(side))):
+                raise ValueError(f"ratings of a {name} beyond the {len(side)} that there are")
+        if not np.all(np.isfinite(self.values)):
+            raise ValueError("ratings that are no finite numbers")
+
     @property
     def ratings(self) -> Ratings:
         """As a fit takes them."""

@@ -65,7 +65,7 @@ class GPRegressor(RegressorMixin, MultiOutputMixin, Storable):
     ----------
     kernel_ : Kernel
         The kernel, in the units of the data, of several targets in their standard deviations; where several are
-        averaged, the most plausible.
+        averaged, the one that makes the rows most probable.
     noise_ : float
         The variance of the noise, as the kernel's.
     log_marginal_likelihood_ : float

@@ -78,8 +78,8 @@ _VERY_DEAR = 20_000
 _LATER_STEPS, _SETTLED = 25, 8_000
 """Steps of a search that starts from where one on fewer rows ended, unless it is the last and its rows are few."""
 
-_SHORTER, _QUIETER = (1.0, 0.3, 0.1, 0.03), (1.0, 0.1, 0.01)
-"""Shares of lengthscales, and of the noise, at which the first rows are looked at for another start."""
+_SHORTER, _LOUDER = (1.0, 0.3, 0.1, 0.03), (5.0, 1.0, 0.1, 0.01)
+"""What lengthscales, and the noise, are multiplied by where which the first rows are looked at for another start."""
 
 _SECOND_LENGTHS, _SECOND_SHARES = (1.0, 0.3), ((0.5, 0.5), (1.0, 0.1))
 """A second term begins with a share of the lengthscales at the start, and takes one of the noise and leaves another."""
@@ -224,7 +224,7 @@ class Choice:
 
     def _scan(self, part: Compared) -> tuple[float, float]:
         """The shares of lengthscales and of noise at which the first family is most probable."""
-        shares = [(a, b) for a in _SHORTER for b in (_QUIETER if self.free else (1.0,))]
+        shares = [(a, b) for a in _SHORTER for b in (_LOUDER if self.free else (1.0,))]
         if not hasattr(self.starts[0].kernel, "lengthscale"):
             shares = shares[: len(shares) // len(_SHORTER)]
         best = _likeliest([_scaled(self.starts[0], *share) for share in shares], part)

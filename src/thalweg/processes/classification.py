@@ -93,6 +93,8 @@ def fit_classifier(
     """
     counted = inputs if weights is None else inputs[weights > 0]
     given = kernel_or_class(Gaussian if kernel is None else kernel)
+    if isinstance(given, Kernel):
+        given.check_dimension("X", inputs.shape[1])
     with jax.enable_x64(True), enough_threads(len(inputs)):
         kernels = [given] if isinstance(given, Kernel) else starting_kernels(counted, given)
         # In the precision of the scope: kernels made outside it may hold float32.
@@ -100,17 +102,15 @@ def fit_classifier(
         if settings.learn or len(kernels) > 1:
             learned = learn(kernels, (inputs, targets, weights), settings, seed, tied=not isinstance(given, Kernel))
         else:
-            everything = Problem.padded(inputs, targets, weights)
+            everything = Problem.of(inputs, targets, weights)
             found = infer(kernels[0], everything, settings, seed, progress=settings.verbose)
             learned = Learned(kernels[0], found, np.arange(len(inputs)))
         used, found, rows = learned
         if not isinstance(given, Kernel) and len(np.unique(used.lengthscale)) == 1:
             used = given(np.ravel(used.lengthscale)[0], used.variance)  # a number, if features have one
         used = jax.tree.map(np.array, used)
-        result, count = found.result, len(rows)
-        weights, sites = (np.array(part)[:count] for part in (result.x.weights, result.x.sites))
-        how = result.steps, result.history, result.status
-        return ProcessPosterior(used, inputs[rows], weights, sites, found.factor(count), found.bound, *how)
+        how = found.steps, found.history, found.status
+        return ProcessPosterior(used, inputs[rows], found.weights, found.sites, found.factor, found.bound, *how)
 
 
 @jax.jit

@@ -22,8 +22,8 @@ _FURTHEST = np.log(1e5)
 _LARGEST = 700.0
 """A logarithm of which the exponential is still a number."""
 
-_SPREAD = 3.0
-"""Standard deviation of the weak normal prior of each logarithm around its start."""
+_SPREAD, _WIDE = 3.0, 100.0
+"""Standard deviations of the normal prior of each logarithm around its start: a weak one, and next to none."""
 
 _ADDED, _MORE, _LEAST_CHANGE = 1e-2, 2.0, 1 / 3
 """The share of the curvature that is first added to its diagonal; what it is multiplied by after a step that lost,
@@ -37,6 +37,9 @@ _HOPE = 3.0
 
 _IDLE = 2
 """Steps in turn that gain less than is worth another one."""
+
+_SETTLED = 0.02
+"""A gain in nats that is worth another step where a search settles."""
 
 _DIFFERENCE = 0.03
 """Of logarithms, for second derivatives."""
@@ -98,8 +101,8 @@ class Landscape:
     Lengthscales of features that do not vary, of which the rows say nothing, are held where the prior has them.
     """
 
-    def __init__(self, rows: Any, origin: Parameters, learn_noise: bool) -> None:
-        self.rows, self.origin, self.learn_noise = rows, origin, learn_noise
+    def __init__(self, rows: Any, origin: Parameters, learn_noise: bool, spread: float = _SPREAD) -> None:
+        self.rows, self.origin, self.learn_noise, self.spread = rows, origin, learn_noise, spread
         tree = self._free(origin)
         self.structure = jax.tree.structure(tree)
         self.shapes = [np.shape(leaf) for leaf in jax.tree.leaves(tree)]
@@ -131,7 +134,7 @@ class Landscape:
     def value(self, logs: np.ndarray) -> float:
         """Infinite where it cannot be computed."""
         value = float(self.rows.solution(self.parameters(logs)).loss)
-        away = (logs - self.centre) / _SPREAD
+        away = (logs - self.centre) / self.spread
         return value + float(away @ away) / 2 if np.isfinite(value) else np.inf
 
     def value_and_slope(self, logs: np.ndarray) -> tuple[float, np.ndarray]:
@@ -142,15 +145,16 @@ class Landscape:
         """Those and an approximate curvature that is positive, by the information that the rows give."""
         loss, slope, information = self.rows.loss_slope_and_information(self.parameters(logs))
         value, pull = self._with_prior(logs, loss, slope)
-        curvature = np.eye(len(logs)) / _SPREAD**2
+        curvature = np.eye(len(logs)) / self.spread**2
         if np.isfinite(value):
             curvature = curvature + np.asarray(information)[np.ix_(self.free, self.free)]
         usable = np.all(np.isfinite(curvature))
         return (value, pull, curvature) if usable else (np.inf, np.zeros_like(pull), np.zeros_like(curvature))
 
     def _with_prior(self, logs: np.ndarray, loss: Any, slope: Parameters) -> tuple[float, np.ndarray]:
-        away = (logs - self.centre) / _SPREAD
-        total, pull = float(loss) + float(away @ away) / 2, self._flat(self._free(slope))[self.free] + away / _SPREAD
+        away = (logs - self.centre) / self.spread
+        total = float(loss) + float(away @ away) / 2
+        pull = self._flat(self._free(slope))[self.free] + away / self.spread
         usable = np.isfinite(total) and np.all(np.isfinite(pull))
         return (total, pull) if usable else (np.inf, np.zeros_like(logs))
 
@@ -170,21 +174,23 @@ def maximise(
     unit: float = 1.0,
     furthest: float | None = None,
     hopeless: float = np.inf,
+    spread: float = _SPREAD,
+    by_slopes: bool = False,
 ) -> Optimum:
-    """Make the rows most probable, under a weak prior around an origin, until a step gains less than it is worth.
+    """Make the rows most probable, under a normal prior around an origin, until a step gains less than it is worth.
 
     Where rows tell no more than slopes, the first step is as long as the derivative in units of ``unit`` nats. A search
     goes no further than ``furthest`` from its start, in logarithms, and ends early where its steps promise too little
     to come below a ``hopeless`` value.
     """
-    landscape = Landscape(rows, origin, learn_noise)
+    landscape = Landscape(rows, origin, learn_noise, spread)
     begin = landscape.logs(start)
     lower, upper = landscape.centre - _FURTHEST, landscape.centre + _FURTHEST
     if furthest is not None:
         lower, upper = np.maximum(lower, begin - furthest), np.minimum(upper, begin + furthest)
     elif learn_noise:  # the last of them
         lower[-1] = min(np.log(least_noise), landscape.centre[-1])
-    informed = isinstance(rows, Informed) and rows.knows(start.kernel)
+    informed = not by_slopes and isinstance(rows, Informed) and rows.knows(start.kernel)
     search: Search = (Scoring if informed else QuasiNewton)(landscape, lower, upper, max_iter, worth, unit, hopeless)
     try:
         settled = search.run(np.clip(begin, lower, upper))
@@ -193,6 +199,21 @@ def maximise(
         status = Status.INTERRUPTED
     loss, logs = search.best
     return Optimum(landscape.parameters(logs if len(logs) else begin), loss, search.evaluations, status, origin)
+
+
+def settled(rows: Searched, found: Optimum, max_iter: int, learn_noise: bool, least_noise: float) -> Optimum:
+    """Where the rows are most probable, with next to no prior, from what was found with one.
+
+    The average information may be ten times the curvature along a ridge, and then promises next to nothing of steps
+    that are worth some nats: a search by slopes alone goes on from where Newton's steps end.
+    """
+    options = (found.origin, max_iter, learn_noise, least_noise)
+    near = maximise(rows, found.parameters, *options, _SETTLED, spread=_WIDE)
+    if near.status is Status.INTERRUPTED:
+        return near
+    there = maximise(rows, near.parameters, *options, _SETTLED / 2, spread=_WIDE, by_slopes=True)
+    status = there.status if there.status is Status.INTERRUPTED else near.status
+    return there._replace(steps=near.steps + there.steps, status=status)
 
 
 @dataclass
@@ -335,6 +356,6 @@ def _laplace(landscape: Landscape, mode: np.ndarray) -> tuple[np.ndarray, np.nda
     curvature = (np.array(ahead) - here) / _DIFFERENCE
     # No direction is wider than the prior.
     values, vectors = np.linalg.eigh((curvature + curvature.T) / 2)
-    deviations = 1 / np.sqrt(np.maximum(values, 1 / _SPREAD**2))
+    deviations = 1 / np.sqrt(np.maximum(values, 1 / landscape.spread**2))
     # Symmetric, so that rows that differ little have roots that differ little.
     return vectors * deviations @ vectors.T, vectors / deviations @ vectors.T

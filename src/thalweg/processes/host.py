@@ -5,6 +5,7 @@ take n³ operations where triangular solves with the identity take 7/3 n³, and 
 Of many rows the inverse is estimated, as there.
 """
 
+from collections.abc import Sequence
 from functools import reduce
 from typing import Any, NamedTuple
 
@@ -108,23 +109,10 @@ class HostRows(NamedTuple):
         variances = np.where(self.copies > 1, parameters.noise + self.known, 1.0)
         repeats = (outputs * (self.copies - 1) - self.scatter / variances) / (2 * variances)
         noise = parameters.noise * np.sum(diagonal / self.weights + repeats)
-        moved: list[np.ndarray] = []
-        if terms:
-            parts = kept or (_matrix_and_rise(term, self.inputs) for term in terms)
-            columns = mixed(found.weights, np)
-            each: list[np.ndarray] = []
-            for term, part in zip(terms, parts, strict=True):
-                moved += _moves(term, self.inputs, columns, *part) if informed else []
-                each += _derivatives(term, self.inputs, pull, *part)
-            slope = _with_leaves(kernel, *each)
-        else:
-            size = length(len(pull))
-            pull = pull + np.tril(pull, -1).T
-            pull = padded(padded(pull, size), size, axis=1)
-            slope = _slope(_of_arrays(kernel), padded(self.inputs, size), pull)
-            slope = jax.tree.map(lambda a, b: np.asarray(a) * b, slope, kernel)
+        columns = mixed(found.weights, np) if informed else None
+        slope, moved = slopes(kernel, self.inputs, pull, columns, kept)
         told = np.zeros((0, 0))
-        if informed:
+        if columns is not None:
             every = np.stack([*moved, columns * (parameters.noise / self.weights)[:, None]])
             told = np.full((len(every), len(every)), np.nan)
             if np.all(np.isfinite(every)):  # or SciPy would raise
@@ -180,6 +168,33 @@ def _terms(kernel: Kernel) -> tuple[Kernel, ...]:
         left, right = _terms(kernel.k1), _terms(kernel.k2)
         return left + right if left and right else ()
     return (kernel,) if written_out(kernel) else ()
+
+
+def slopes(
+    kernel: Kernel,
+    inputs: np.ndarray,
+    pull: np.ndarray,
+    columns: np.ndarray | None = None,
+    kept: Sequence[tuple[np.ndarray, np.ndarray]] = (),
+) -> tuple[Kernel, list[np.ndarray]]:
+    """Derivatives of Σ pull·K in the logarithms of a kernel's parameters, and of K·columns if it is written out.
+
+    The upper triangle of ``pull`` is 0. ``kept`` are the matrices of the kernel's terms and their rises, if at hand;
+    they are used up.
+    """
+    terms = _terms(kernel)
+    moved: list[np.ndarray] = []
+    if terms:
+        each: list[np.ndarray] = []
+        for term, part in zip(terms, kept or (_matrix_and_rise(term, inputs) for term in terms), strict=True):
+            moved += [] if columns is None else _moves(term, inputs, columns, *part)
+            each += _derivatives(term, inputs, pull, *part)
+        return _with_leaves(kernel, *each), moved
+    size = length(len(pull))
+    pull = pull + np.tril(pull, -1).T
+    pull = padded(padded(pull, size), size, axis=1)
+    slope = _slope(_of_arrays(kernel), padded(inputs, size), pull)
+    return jax.tree.map(lambda a, b: np.asarray(a) * b, slope, kernel), moved
 
 
 def _derivatives(

@@ -1,11 +1,13 @@
 """The Gaussian posterior of a latent process given targets, for one kernel, and its bound.
 
-Everything here runs in float64, inside a scope. Rows are padded to a few lengths with examples of weight zero that are
-independent of all others under the prior, so that data sets of about the same size share one compiled function; they
-change neither the posterior of the others nor the bound.
+Everything here runs in float64, inside a scope. Logistic labels are left to the host where there is nothing else, or
+rows are few (:mod:`thalweg.processes.sites`). Elsewhere rows are padded to a few lengths with examples of weight zero
+that are independent of all others under the prior, so that data sets of about the same size share one compiled
+function; they change neither the posterior of the others nor the bound.
 """
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -15,15 +17,19 @@ import numpy as np
 import scipy.linalg
 from jax.scipy.linalg import solve_triangular
 from jaxtyping import Array, Float
+from scipy.linalg.lapack import dpotri
 
 from thalweg.compiling import quick_jit, quick_options
-from thalweg.descent import Monotone, Polynomial, Result, Stagnation, Status, Tolerance, minimize
+from thalweg.descent import History, Monotone, Polynomial, Stagnation, Status, Tolerance, minimize
 from thalweg.gaussian.divergence import GaussianKL, KLToProcess
 from thalweg.gaussian.likelihood import Likelihood
+from thalweg.gaussian.likelihoods import BernoulliLogit
 from thalweg.gaussian.oracle import ExpectedLikelihood
 from thalweg.gaussian.posteriors import Implicit, site_factor
 from thalweg.kernels import Kernel
 from thalweg.padding import padded, padded_size
+from thalweg.processes import host
+from thalweg.processes.sites import Labels, State, climb, factor
 
 _FEW = 2048
 """Rows up to which a posterior is found in less time than XLA would take to make that fast."""
@@ -70,48 +76,72 @@ def on_device(array: Any, rows: int) -> Array:
     return jax.device_put(padded(array, length(rows)))
 
 
-class Problem(NamedTuple):
-    """Padded data: inputs, targets, weights (0 for padding) and which rows are real."""
+class Padded(NamedTuple):
+    """Rows on the device: inputs, targets, weights (0 for padding) and which rows are real."""
 
     inputs: Float[Array, "n d"]
     targets: Float[Array, " n"]
     weights: Float[Array, " n"]
     real: Float[Array, " n"]
 
+
+@dataclass(frozen=True)
+class Problem:
+    """Rows, what was seen there, and how often each counts."""
+
+    inputs: np.ndarray
+    targets: np.ndarray
+    weights: np.ndarray
+
     @classmethod
-    def padded(cls, inputs: np.ndarray, targets: np.ndarray, weights: np.ndarray | None) -> "Problem":
-        """Rows, padded."""
-        ones = np.ones(len(targets))
-        arrays = (inputs, targets, ones if weights is None else weights, ones)
-        return cls(*(on_device(array, len(targets)) for array in arrays))
+    def of(cls, inputs: np.ndarray, targets: np.ndarray, weights: np.ndarray | None) -> "Problem":
+        """With weights of 1 if there are none."""
+        return cls(inputs, targets, np.ones(len(targets)) if weights is None else weights)
 
     @property
     def rows(self) -> int:
-        """How many are real."""
-        return int(np.sum(np.asarray(self.real)))
+        """How many."""
+        return len(self.targets)
+
+    @cached_property
+    def padded(self) -> Padded:
+        """The same on the device."""
+        arrays = (self.inputs, self.targets, self.weights, np.ones(self.rows))
+        return Padded(*(on_device(array, self.rows) for array in arrays))
 
 
-class Found(NamedTuple):
-    """A posterior, padded as the problem is, its bound, and the prior covariance."""
+@dataclass(frozen=True)
+class Found:
+    """A posterior, its bound, how it was found, and the prior covariance, which may be padded and on the device."""
 
     bound: float
-    result: Result
-    covariance: Float[Array, "n n"]
+    weights: np.ndarray
+    sites: np.ndarray
+    steps: int
+    history: History
+    status: Status
+    covariance: Any
+    state: State | None = None
+    """What the host knows of it."""
 
-    def factor(self, rows: int) -> np.ndarray:
-        """The Cholesky factor of B without padding, which comes last and leaves the rows before it alone."""
-        if rows > _FEW:
-            return np.asarray(site_factor(self.covariance, self.result.x.sites)[:rows, :rows])
-        return _factor(np.asarray(self.covariance)[:rows, :rows], np.asarray(self.result.x.sites)[:rows])
+    @property
+    def factor(self) -> np.ndarray:
+        """The Cholesky factor of B = I + √sites·K·√sites."""
+        rows = len(self.sites)
+        if self.state is None and rows > _FEW:
+            return np.asarray(site_factor(self.covariance, on_device(self.sites, rows))[:rows, :rows])
+        return factor(np.asarray(self.covariance)[:rows, :rows], self.sites)
 
-    def precision(self, rows: int) -> np.ndarray:
-        """S·B⁻¹·S = (K + S⁻²)⁻¹, which would be the precision of targets with Gaussian noise of the sites' size."""
+    @property
+    def precision(self) -> np.ndarray:
+        """The lower triangle of S·B⁻¹·S = (K + S⁻²)⁻¹, that of targets with Gaussian noise of the sites' size."""
+        if self.state is not None:
+            return self.state.precision()
+        rows = len(self.sites)
         if rows > _FEW:
-            return np.asarray(_precision(self.covariance, self.result.x.sites))[:rows, :rows]
-        root = np.sqrt(np.asarray(self.result.x.sites)[:rows])
-        inverse, _ = scipy.linalg.lapack.dpotri(self.factor(rows), lower=True, overwrite_c=True)
-        lower = np.tril(root[:, None] * inverse * root)
-        return lower + np.tril(lower, -1).T
+            return np.tril(np.asarray(_precision(self.covariance, on_device(self.sites, rows)))[:rows, :rows])
+        root = np.sqrt(self.sites)
+        return root[:, None] * dpotri(self.factor, lower=1)[0] * root
 
 
 def _few(*arguments: Any) -> bool:
@@ -131,18 +161,6 @@ def _prior(kernel: Kernel, inputs: Array, real: Array, jitter: Array) -> tuple[F
     return covariance, Implicit.prior(covariance)
 
 
-@quick_jit(_few)
-def slope(kernel: Kernel, inputs: Array, pull: Float[Array, "n n"]) -> Kernel:
-    """The derivative in the kernel's parameters of what has the derivative ``pull`` in its matrix."""
-    return eqx.filter_grad(lambda kernel: jnp.sum(pull * kernel(inputs)))(kernel)
-
-
-def covariance_of(kernel: Kernel, problem: Problem, settings: ClassifierSettings) -> np.ndarray:
-    """The prior covariance of the real rows."""
-    covariance, _ = _prior(kernel, problem.inputs, problem.real, settings.jitter)
-    return np.asarray(covariance)[: problem.rows, : problem.rows]
-
-
 _from_sites = jax.jit(Implicit.from_sites)
 
 
@@ -152,24 +170,18 @@ def _precision(covariance: Array, sites: Array) -> Float[Array, "n n"]:
     return spread.T @ spread
 
 
-def _resumed(covariance: Array, start: Implicit) -> Implicit:
+def _resumed(covariance: Array, start: Found) -> Implicit:
     """The posterior with the weights and sites of another; of few rows on the host, which compiles nothing."""
-    if len(start.sites) > _FEW:
-        return _from_sites(covariance, start.weights, start.sites)
-    K, weights, sites = (np.asarray(part) for part in (covariance, start.weights, start.sites))
-    factor = _factor(K, sites)
-    spread = scipy.linalg.solve_triangular(factor, np.sqrt(sites)[:, None] * K, lower=True, check_finite=False)
+    rows = len(start.sites)
+    padded_parts = [padded(part, len(covariance)) for part in (start.weights, start.sites)]
+    if rows > _FEW:
+        return _from_sites(covariance, *map(jnp.asarray, padded_parts))
+    K, (weights, sites) = np.asarray(covariance), padded_parts
+    lower = factor(K, sites)
+    spread = scipy.linalg.solve_triangular(lower, np.sqrt(sites)[:, None] * K, lower=True, check_finite=False)
     variance = np.maximum(np.diagonal(K) - np.sum(spread**2, axis=0), np.finfo(float).eps * np.diagonal(K))
-    parts = K @ weights, variance, weights, sites, 2 * np.sum(np.log(np.diagonal(factor)))
+    parts = K @ weights, variance, weights, sites, 2 * np.sum(np.log(np.diagonal(lower)))
     return Implicit(*map(jnp.asarray, parts))
-
-
-def _factor(covariance: np.ndarray, sites: np.ndarray) -> np.ndarray:
-    """The Cholesky factor of B = I + √sites·K·√sites."""
-    root = np.sqrt(sites)
-    scaled = root[:, None] * covariance * root
-    scaled[np.diag_indices(len(root))] += 1
-    return scipy.linalg.cholesky(scaled.T, lower=True, overwrite_a=True, check_finite=False)
 
 
 @eqx.filter_jit
@@ -182,21 +194,24 @@ def infer(
     problem: Problem,
     settings: ClassifierSettings,
     seed: int,
-    start: Implicit | None = None,
+    start: Found | None = None,
     progress: bool = False,
 ) -> Found:
     """Find the posterior for a kernel: exact natural-gradient steps, or steps from mini-batches.
 
     ``start`` has the weights and sites to begin with; by default those of the prior.
     """
-    covariance, q = _prior(kernel, problem.inputs, problem.real, settings.jitter)
+    exact = settings.batch_size is None
+    if exact and type(settings.likelihood) is BernoulliLogit and host.serves(problem.rows):
+        return _on_host(kernel, problem, settings, start)
+    rows, data = problem.rows, problem.padded
+    covariance, q = _prior(kernel, data.inputs, data.real, settings.jitter)
     q = q if start is None else _resumed(covariance, start)
-    rows = problem.rows
     batch_size = None if settings.batch_size is None else min(settings.batch_size, rows)
     oracle = ExpectedLikelihood(
         settings.likelihood,
-        problem.targets,
-        weights=problem.weights,
+        data.targets,
+        weights=data.weights,
         batch_size=batch_size,
         # Padding would be wasted work in a batch. (Where all rows are used their number is not compiled in.)
         examples=None if batch_size is None else rows,
@@ -224,12 +239,24 @@ def infer(
         term=KLToProcess(covariance),
         divergence=GaussianKL(),
         progress=progress,
-        compiler_options=quick_options() if _few(problem) else None,
+        compiler_options=quick_options() if _few(data) else None,
         **method,
     )
     if result.status is Status.INTERRUPTED and not result.steps:
         raise KeyboardInterrupt
     last = result.history.last
-    recorded = batch_size is None and last["step"] == result.steps
+    recorded = exact and last["step"] == result.steps
     loss = last["value"] if recorded else float(_loss(oracle, result.x))
-    return Found(-loss, result, covariance)
+    weights, sites = (np.array(part)[:rows] for part in (result.x.weights, result.x.sites))
+    return Found(-loss, weights, sites, result.steps, result.history, result.status, covariance)
+
+
+def _on_host(kernel: Kernel, problem: Problem, settings: ClassifierSettings, start: Found | None) -> Found:
+    settings.likelihood.check(problem.targets)
+    covariance = host.matrix(kernel, problem.inputs)
+    covariance[np.diag_indices_from(covariance)] += settings.jitter
+    labels = Labels(problem.targets, problem.weights)
+    near = None if start is None else start.state
+    found = climb(covariance, labels, near, settings.step, settings.tol, settings.max_iter)
+    state, how = found.state, (found.steps, found.history, found.status)
+    return Found(-state.loss, state.weights, state.sites, *how, covariance, state)

@@ -8,11 +8,14 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 import scipy.optimize
+from scipy.linalg import block_diag
+from scipy.linalg.blas import dsymm, dsyrk
 from scipy.spatial.distance import pdist
 
 from thalweg.descent import Status
 from thalweg.kernels import Gaussian, Kernel, Stationary
-from thalweg.processes.inference import ClassifierSettings, Found, Problem, covariance_of, infer, slope
+from thalweg.processes.host import slopes
+from thalweg.processes.inference import ClassifierSettings, Found, Problem, infer
 
 _FURTHEST = np.log(1e4)
 """How far learning may take a parameter of the kernel from where it starts, as a logarithm."""
@@ -28,12 +31,6 @@ _DISTANCES = 300
 
 _ALIKE = 1.5
 """A ratio of standard deviations below which features have one scale."""
-
-_FEW_PARAMETERS = 4
-"""So many parameters have their derivatives taken by differences, and their curvature worked out before the climb."""
-
-_SMALL = 1e-6
-"""The difference."""
 
 _LOOSE = 0.1
 """The tolerance, and the gain in nats that is worth another step, where starting points are compared."""
@@ -118,7 +115,7 @@ class Search:
 
     def __init__(self, rows: np.ndarray, data: tuple, settings: ClassifierSettings, seed: int, tied: bool) -> None:
         inputs, targets, weights = data
-        self.problem = Problem.padded(inputs[rows], targets[rows], None if weights is None else weights[rows])
+        self.problem = Problem.of(inputs[rows], targets[rows], None if weights is None else weights[rows])
         self.rows, self.settings, self.seed, self.tied = rows, settings, seed, tied
         self.best: Any = None
         self.starts = 0
@@ -135,7 +132,7 @@ class Search:
             self.best = Learned(kernel, found, self.rows)
         best = self.best.found.bound
         self.note(f"{len(self.rows)} rows, start {self.starts}, bound {found.bound:.2f}, best {best:.2f}: {kernel}")
-        if found.result.status is Status.INTERRUPTED:
+        if found.status is Status.INTERRUPTED:
             raise KeyboardInterrupt
         return found
 
@@ -145,6 +142,8 @@ class Search:
         shapes = [() if self.tied else np.shape(leaf) for leaf in leaves]
         ends = np.cumsum([int(np.prod(shape)) for shape in shapes])
         count, rows = int(ends[-1]), len(self.rows)
+        sizes = [np.size(leaf) for leaf in leaves]
+        ties = block_diag(*(np.ones((1, size)) if self.tied else np.eye(size) for size in sizes))
 
         def moved(logs: np.ndarray) -> Kernel:
             parts = zip(leaves, np.split(np.exp(logs), ends[:-1]), shapes, strict=True)
@@ -156,24 +155,18 @@ class Search:
             """The posterior, the derivative of −bound, and at first about the second one."""
             nonlocal start
             proposed = moved(logs)
-            found = self.infer(proposed, start)
-            start = found.result.x
-            weights, precision = np.asarray(start.weights)[:rows], found.precision(rows)
+            found = start = self.infer(proposed, start)
+            weights, precision = found.weights[:, None], found.precision
             # At the best posterior its own part vanishes, and this is the derivative of −bound in the covariance.
-            pull = (precision - weights[:, None] * weights) / 2
-            if count > _FEW_PARAMETERS:
-                pull = np.pad(pull, (0, len(self.problem.real) - rows))
-                slopes = slope(proposed, self.problem.inputs, pull)
-                parts = [np.ravel(a * b) for a, b in zip(*map(jax.tree.leaves, (slopes, proposed)), strict=True)]
-                return found, np.concatenate(parts), np.eye(count) * rows / 3
-            # By differences, for which nothing is compiled.
-            here = np.asarray(found.covariance)[:rows, :rows]
-            shifted = [moved(logs + _SMALL * unit) for unit in np.eye(count)]
-            changes = [(covariance_of(k, self.problem, self.settings) - here) / _SMALL for k in shifted]
-            gradient = np.array([np.sum(pull * change) for change in changes])
-            # The expected second derivative, were the noise Gaussian.
-            products = [precision @ change for change in changes] if logs is origin else []
-            return found, gradient, np.array([[np.sum(a * b.T) / 2 for a in products] for b in products])
+            pull = dsyrk(-0.5, weights, 0.5, precision, lower=1)
+            slope, changes = slopes(proposed, self.problem.inputs, pull, weights if logs is origin else None)
+            gradient = ties @ np.concatenate([np.ravel(leaf) for leaf in jax.tree.leaves(slope)])
+            curvature = np.eye(count) * rows / 3
+            if changes:
+                # The average information, as if targets had Gaussian noise of the sites' size.
+                change = np.concatenate(changes, axis=1) @ ties.T
+                curvature = change.T @ dsymm(0.5, precision, change, lower=1)
+            return found, gradient, curvature
 
         origin = np.zeros(count)
         first, rise, curvature = bound(origin)
@@ -215,15 +208,14 @@ def learn(kernels: list[Kernel], data: tuple, settings: ClassifierSettings, seed
             for _ in range(settings.restarts if settings.learn else 0):
                 search.go(jax.tree.map(lambda leaf: _elsewhere(leaf, rng, tied), search.best.kernel), note)
             kernel, found, _ = search.best
-            polish.go(kernel, note, found.result.x if part is everything else None)
+            polish.go(kernel, note, found if part is everything else None)
             polish.settings = settings
-            polish.infer(polish.best.kernel, polish.best.found.result.x)
+            polish.infer(polish.best.kernel, polish.best.found)
         except KeyboardInterrupt:
             best = polish.best or search.best
             if best is None:
                 raise
-            result = replace(best.found.result, status=Status.INTERRUPTED)
-            return best._replace(found=best.found._replace(result=result))
+            return best._replace(found=replace(best.found, status=Status.INTERRUPTED))
     return polish.best
 
 

@@ -16,7 +16,7 @@ from thalweg.descent import Status
 from thalweg.kernels import Gaussian, Kernel, Matern12, Matern32, Matern52, Stationary
 from thalweg.processes import grid, iterative
 from thalweg.processes.choosing import LEAST_NOISE, STARTING_NOISE, Choice, Levels, where_computed
-from thalweg.processes.evidence import Landscape, Optimum, maximise, plausible, varying
+from thalweg.processes.evidence import Landscape, Optimum, maximise, plausible, settled, varying
 from thalweg.processes.exact import Parameters
 from thalweg.processes.given import Given
 from thalweg.processes.grid import GridPosterior
@@ -133,6 +133,8 @@ def fit_regressor(
     >>> bool(abs(mean[0, 0] - np.sin(3.0)) < 0.01), bool(variance[1] > 100 * variance[0])
     (True, True)
     """
+    if isinstance(kernel, Kernel):
+        kernel.check_dimension("X", inputs.shape[1])
     ones = np.ones(len(inputs))
     given = Given.of(inputs, targets, 0 * ones if known is None else known, ones if weights is None else weights)
     mean = Mean.of(settings.mean, given.inputs, given.weights)
@@ -162,10 +164,11 @@ def fit_regressor(
             posterior = ExactPosterior.of(found.parameters, mean, rows.inputs, solution)
             if settings.learn and found.status is not Status.INTERRUPTED:
                 try:
-                    found, posterior = _with_doubt(found, posterior, rows, mean, settings.max_iter, noise is None, seed)
-                    loss = (
-                        float(rows.solution(found.parameters).loss) if isinstance(posterior, MixedPosterior) else loss
-                    )
+                    if len(rows.inputs) > _UNCERTAIN:
+                        posterior = posterior.calibrated()
+                    else:
+                        found, posterior = _with_doubt(found, rows, mean, settings.max_iter, noise is None, seed)
+                        loss = float(rows.solution(found.parameters).loss)
                 except KeyboardInterrupt:
                     found = found._replace(status=Status.INTERRUPTED)
         else:
@@ -176,27 +179,22 @@ def fit_regressor(
 
 
 def _with_doubt(
-    found: Optimum,
-    best: ExactPosterior,
-    rows: HostRows,
-    mean: Mean,
-    max_iter: int,
-    free: bool,
-    seed: int,
-) -> tuple[Optimum, ExactPosterior | MixedPosterior]:
-    """The posterior with what rows leave uncertain of the parameters, and the best of those that were seen."""
-    if len(rows.inputs) > _UNCERTAIN:
-        return found, best.calibrated()
+    found: Optimum, rows: HostRows, mean: Mean, max_iter: int, free: bool, seed: int
+) -> tuple[Optimum, MixedPosterior]:
+    """The posterior with what rows leave uncertain of the parameters, and the ones that make the rows most probable."""
     landscape = Landscape(rows, found.origin, free)
     count = int(np.clip(_DRAWS[0] * _UNCERTAIN // len(rows.inputs), *_DRAWS))
     draw = lambda: plausible(landscape, found.parameters, count, np.random.default_rng([seed, 1]))
     drawn = draw()
+    least_noise = LEAST_NOISE / STARTING_NOISE * float(found.origin.noise)
     least, better = min(drawn, key=lambda one: one[0])
     if least < landscape.value(landscape.logs(found.parameters)) - 1:
         # The chain came upon what the search had missed.
-        least_noise = LEAST_NOISE / STARTING_NOISE * float(found.origin.noise)
         found = maximise(rows, better, found.origin, max_iter, free, least_noise)._replace(steps=found.steps)
         drawn = draw()
+    # Parameters were drawn with their prior; those that are shown make the rows most probable.
+    best = settled(rows, found, max_iter, free, least_noise)
+    found = best._replace(steps=found.steps + best.steps)
     return found, MixedPosterior.of(found.parameters, mean, rows, [one for _, one in drawn]).calibrated()
 
 
@@ -232,14 +230,26 @@ def _on_grid(
 
 def _starts(rows: HostRows, mean: Mean, kernel: Kernel | type[Kernel] | None, noise: float | None) -> list[Parameters]:
     """Where to start: kernels in the units of the data."""
-    away = rows.targets - rows.targets[:1]
-    away = away - np.average(away, axis=0, weights=rows.weights)
-    spread = float(np.mean(np.average(away**2, axis=0, weights=rows.weights)))
-    least = (1e-12 * float(np.max(np.abs(rows.targets)))) ** 2  # constant up to rounding
-    variance = spread if spread > least else 1.0
+    scatter, variance = _variances(rows)
     families = (kernel,) if isinstance(kernel, type) else _FAMILIES
     lengthscales = mean.scale * np.sqrt(max(1, np.sum(varying(rows.inputs))))
     kernels = [kernel] if isinstance(kernel, Kernel) else [family(lengthscales, variance) for family in families]
-    begun = np.asarray(STARTING_NOISE * variance if noise is None else noise)
+    begun = np.asarray(STARTING_NOISE * scatter if noise is None else noise)
     # In the precision of the scope, since kernels made outside it may hold float32, and on the host.
     return [Parameters(jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), one), begun) for one in kernels]
+
+
+def _variances(rows: HostRows) -> tuple[float, float]:
+    """Mean squares of what noise and kernel have to account for: targets less the best mean, which may be a constant
+    where the process has none, and less one that it has.
+
+    Of targets that follow a plane up to rounding they are those about a constant; 1 if they follow that.
+    """
+    square = lambda left: float(np.mean(np.average(left**2, axis=0, weights=rows.weights)))
+    away = rows.targets - rows.targets[:1]  # near which nothing is lost to rounding
+    away = away - np.average(away, axis=0, weights=rows.weights)
+    root = np.sqrt(rows.weights)[:, None]
+    left = away - rows.basis @ np.linalg.lstsq(root * rows.basis, root * away, rcond=None)[0]
+    least = (1e-12 * float(np.max(np.abs(rows.targets)))) ** 2
+    scatter = next((found for found in (square(left), square(away)) if found > least), 1.0)
+    return scatter, scatter if rows.basis.shape[1] else square(rows.targets) or 1.0

@@ -18,8 +18,9 @@ from thalweg.topics.pruning import pruned
 from thalweg.topics.start import starting_topics, starts
 
 _GRAIN, _FEW = 64, 8
-_FEW_TOKENS, _RACE = 150_000, 12
-"""Of fewer tokens several starts are tried, by so many passes each."""
+_FEW_TOKENS = 150_000
+_RACE = ((9, 8), (4, 12), (2, 20))
+"""Of fewer tokens several starts are raced: so many of them go on for so many passes, and again."""
 _MANY_TOPICS = 25
 """From so many on, a fit begins with more topics than asked for: anchors miss some."""
 _FIRST, _LAST = 10, 3
@@ -208,12 +209,12 @@ class Corpus:
             padded_size(max(1, *(page_count(counts[part], width) for part in self.parts)), _GRAIN),
             width,
         )
-        self.begin()
+        self.means = self.begun()
         self._make(read, ~self.aside)
 
-    def begin(self) -> None:
-        """Forget the posteriors."""
-        self.means = [np.zeros((self.shape[0], self.settings.topics), np.float32) for _ in self.parts]
+    def begun(self) -> list[np.ndarray]:
+        """Means of posteriors before anything was read."""
+        return [np.zeros((self.shape[0], self.settings.topics), np.float32) for _ in self.parts]
 
     def _make(self, counts: csr_array, counted: np.ndarray) -> None:
         weights = counted.astype(np.float32)
@@ -305,17 +306,19 @@ def fit_topics(counts: csr_array, design: np.ndarray, settings: TopicSettings, s
 
 def _raced(corpus: Corpus, learned: LearnedTopics, heard: Callable[[Topics], None]) -> Topics:
     """What has the best bound after some passes, of several starts; the same whatever the seed."""
-    best, chosen, means = -np.inf, learned.state, corpus.means
-    for given in starts(corpus.counts, corpus.settings.topics):
-        heard(Topics.start(corpus.counts, corpus.design.shape[1], corpus.settings.topics, given))
-        corpus.begin()
-        rng = np.random.default_rng(0)
-        for step in range(min(_RACE, corpus.settings.passes)):
-            steps = corpus.settings.cold_steps if step == 0 else corpus.settings.warm_steps
-            _, bound = corpus.one_pass(learned.state, rng, steps, heard)
-        if bound > best:
-            best, chosen, means = bound, learned.state, corpus.means
-    corpus.means = means
+    topics, rng = corpus.settings.topics, np.random.default_rng(0)
+    given = starts(corpus.counts, topics)
+    racing = [(0.0, Topics.start(corpus.counts, corpus.design.shape[1], topics, one), corpus.begun()) for one in given]
+    for count, passes in _RACE:
+        ahead = []
+        for _, state, corpus.means in racing[:count]:
+            heard(state)
+            for _ in range(min(passes, corpus.settings.passes)):
+                steps = corpus.settings.warm_steps if learned.state.batches else corpus.settings.cold_steps
+                _, bound = corpus.one_pass(learned.state, rng, steps, heard)
+            ahead.append((bound, learned.state, corpus.means))
+        racing = sorted(ahead, key=lambda one: -one[0])
+    _, chosen, corpus.means = racing[0]
     return chosen
 
 

@@ -4,7 +4,9 @@ If every topic has a word that hardly any other uses, its anchor, then the rows 
 Q̄_ij = p(word j | word i in the same document) are mixtures of the rows of the anchors, and those are the corners of the
 rows' convex hull (Arora et al. 2013). Corners are found one after another, each the farthest from the flat through
 those before; the weights of a word over them, p(topic | word), by projected gradients; Bayes' rule gives the topics.
-Rows are taken in the leading eigenvectors of Q, which keeps them small and leaves out most of their noise.
+Rows are taken in the leading eigenvectors of D^{−½}QD^{−½}, D = diag p(word), as in correspondence analysis. That keeps
+them small and leaves out most of their noise: so scaled, it is the same for common and for rare words, and topics that
+are too rare for the eigenvectors of Q can be told from it.
 """
 
 from typing import NamedTuple
@@ -16,7 +18,11 @@ from scipy.sparse.linalg import LinearOperator, eigsh
 
 _COMMON = 0.04
 """The part of all documents that an anchor occurs in at least: rows of rare words are mostly noise."""
-_OTHERS = (0.01, 0.1, 0.2)
+_OTHERS = (0.01, 0.1)
+_WIDER = 1.5
+"""Eigenvectors for each topic: fewer have less noise, more miss less."""
+_SCARCE = 10
+"""Tokens that are added to a word's where rows are scaled: by its own alone, a word seen once would outweigh all."""
 _HEAPS, _HEAP = 3, 5
 """Starts from documents, and documents that each topic of such a start is made of."""
 _FEWEST = 3
@@ -41,7 +47,7 @@ def starting_topics(counts: csr_array, topics: int, common: float = _COMMON) -> 
     array([[0.95, 0.05],
            [0.05, 0.95]])
     """
-    return _Words.of(counts, topics).start(topics, common)
+    return _Words.of(counts, round(_WIDER * topics)).start(topics, common)
 
 
 class _Words(NamedTuple):
@@ -55,10 +61,10 @@ class _Words(NamedTuple):
     unigram: Float[np.ndarray, " v"]
 
     @classmethod
-    def of(cls, counts: csr_array, topics: int) -> "_Words":
+    def of(cls, counts: csr_array, rank: int) -> "_Words":
         counts = counts[:: -(-counts.shape[0] // _MOST_DOCUMENTS)]
         frequency = np.asarray(counts.sum(axis=0), np.float64).ravel() + 0.1
-        rows, weights = _profiles(counts, 2 * topics)
+        rows, weights = _profiles(counts, rank)
         occurs = np.bincount(counts.indices, minlength=counts.shape[1]) * (weights > 0)
         return cls(rows, weights, occurs, counts.shape[0], frequency / np.sum(frequency))
 
@@ -87,10 +93,12 @@ def starts(counts: csr_array, topics: int) -> list[Float[np.ndarray, "k v"]]:
     --------
     >>> table = csr_array(np.kron(np.eye(2, dtype=int), np.ones((20, 3), int)))
     >>> len(starts(table, 2))
-    7
+    9
     """
-    words = _Words.of(counts, topics)
-    found = [words.start(topics, common) for common in (_COMMON, *_OTHERS)]
+    found = []
+    for rank in (topics, round(_WIDER * topics)):
+        words = _Words.of(counts, rank)
+        found += [words.start(topics, common) for common in (_COMMON, *_OTHERS)]
     rng = np.random.default_rng(0)  # the same documents whatever the seed
     for _ in range(_HEAPS):
         heaps = np.resize(rng.permutation(counts.shape[0]), (topics, _HEAP))
@@ -101,7 +109,7 @@ def starts(counts: csr_array, topics: int) -> list[Float[np.ndarray, "k v"]]:
 
 
 def _profiles(counts: csr_array, rank: int) -> tuple[np.ndarray, np.ndarray]:
-    """Rows of Q̄ in the leading eigenvectors of Q, and p(word)."""
+    """Rows of Q̄ in the leading eigenvectors of the scaled Q, and p(word)."""
     lengths = np.asarray(counts.sum(axis=1), np.float64).ravel()
     pairs = np.where(lengths > 1, lengths * (lengths - 1), np.inf)  # pairs of different tokens; NaN-free for none
     inverse = dia_array((1 / np.sqrt(pairs)[None], [0]), shape=(len(pairs), len(pairs)))
@@ -110,16 +118,17 @@ def _profiles(counts: csr_array, rank: int) -> tuple[np.ndarray, np.ndarray]:
     own = np.asarray(counts.astype(np.float64).T @ (1 / pairs)).ravel()
     words = counts.shape[1]
     times = lambda block: flipped @ (scaled @ block) - (own * block.T).T
+    weights = np.maximum(times(np.ones(words)), 0)
+    scale = 1 / np.sqrt(weights + _SCARCE * weights.sum() / max(lengths.sum(), 1) + 1e-300)
+    between = lambda block: (scale * times((scale * block.T).T).T).T
     if rank >= words - 1 or words < 64:
-        dense = times(np.eye(words))
-        values, vectors = np.linalg.eigh(dense)
+        values, vectors = np.linalg.eigh(between(np.eye(words)))
         values, vectors = values[-rank:], vectors[:, -rank:]
     else:
-        operator = LinearOperator((words, words), matvec=times, matmat=times, dtype=np.float64)
-        values, vectors = eigsh(operator, k=rank, v0=np.ones(words), tol=1e-4)
+        operator = LinearOperator((words, words), matvec=between, matmat=between, dtype=np.float64)
+        values, vectors = eigsh(operator, k=rank, v0=1 / scale, tol=1e-4)
     vectors = vectors[:, values > 0] if np.any(values > 0) else vectors
-    weights = np.maximum(times(np.ones(words)), 0)
-    rows = times(vectors) / np.maximum(weights, 1e-300)[:, None]
+    rows = times((scale * vectors.T).T) / np.maximum(weights, 1e-300)[:, None]
     rows[weights <= 1e-12 * weights.max(initial=1e-300)] = 0
     return rows, weights
 

@@ -185,7 +185,9 @@ def main() -> None:
 
 
 def keep(lines: list[dict[str, Any]], rows: int) -> None:
-    """Make the table of what is there: ranks are over sets that every method has ended."""
+    """Make the table of what is there: ranks are over sets that every method has ended. Lines of more rows are kept."""
+    larger = [line for line in lines if line["rows"] > rows]
+    lines = [line for line in lines if line["rows"] <= rows]
 
     def told(what: str) -> dict[str, dict[str, float]]:
         found: dict[str, dict[str, float]] = {}
@@ -213,6 +215,7 @@ def keep(lines: list[dict[str, Any]], rows: int) -> None:
         seconds=told("seconds"),
         calibration=calibration,
         ranked=whole,
+        larger=larger,
     )
 
 

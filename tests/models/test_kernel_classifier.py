@@ -284,7 +284,7 @@ def test_early_stopping_returns_to_the_best_pass(moons, monkeypatch):
     model = KernelClassifier(**options, max_iter=9).fit(X, y)
     losses = [line["held_out_loss"] for line in model.history_]
     assert losses[0] < min(losses[1:])
-    assert model.n_iter_ == len(losses) == 3
+    assert model.n_iter_ == len(losses) == 2
     np.testing.assert_array_equal(model.decision_function(X), best.decision_function(X))
     assert 0 <= model.history_[0]["held_out_score"] < 0.3
     # Without it the last pass stays.
@@ -339,6 +339,19 @@ def test_an_interrupted_fit_keeps_what_it_has_learned(moons, monkeypatch, when):
     assert int(model._machine.learner.expansion.steps) == (2 if number == 1 else 6)
     assert np.abs(model.decision_function(X) - whole).max() > 1e-4
     pickle.loads(pickle.dumps(model)).partial_fit(X, y)
+
+
+def test_the_loss_is_squares_of_many_rows_that_are_all_there(moons, monkeypatch):
+    X, y = moons
+    monkeypatch.setattr("thalweg.models.kernel_classifier._FEW_ROWS", 50)
+    model = KernelClassifier(**SMALL).fit(X, y)
+    assert model.loss_ == "squared"
+    squares = KernelClassifier(**SMALL, loss="squared").fit(X, y)
+    np.testing.assert_array_equal(model.predict_proba(X), squares.predict_proba(X))
+    assert KernelClassifier(**SMALL).fit(X[:50], y[:50]).loss_ == "logistic"
+    stream = KernelClassifier(**SMALL).partial_fit(X, y)
+    assert stream.loss_ == "logistic"
+    assert stream.predict_proba(X).shape == (80, 2)
 
 
 def test_an_interrupted_solution_is_told_once(moons, monkeypatch):

@@ -10,7 +10,7 @@ from sklearn.preprocessing import StandardScaler
 
 from thalweg import KernelClassifier, KernelRegressor, load
 from thalweg.kernels import Gaussian, Laplacian
-from thalweg.machines import Auto, HingeLoss, Rows, Settings, SquaredLoss
+from thalweg.machines import Auto, HingeLoss, Rows, Settings, SquaredLoss, folds
 from thalweg.machines.choice import choose
 
 
@@ -83,6 +83,17 @@ def test_features_that_are_constant_and_a_row_of_extreme_size_do_no_harm():
 def test_a_kernel_that_is_given_is_in_units_of_the_user():
     model = KernelRegressor(Gaussian(2.0), random_state=0).fit(X, SIGNAL)
     assert float(model.kernel_.lengthscale) == 2.0
+
+
+def test_a_rare_value_of_two_has_the_unit_of_its_column():
+    """Seen on w8a: columns of which fewer than one in 200 is 1 were clipped to 0, and had the unit 1."""
+    rng = np.random.default_rng(0)
+    x = np.column_stack([rng.normal(size=1000), np.arange(1000) % 400 == 0, np.where(np.arange(1000) == 7, 1e9, 0)])
+    x[7, 0] = 1e9
+    seen = folds.sample(Rows(x, x[:, :1], np.ones(1000)), seed=0)
+    own = seen.units()[1]
+    np.testing.assert_allclose(own[1:], np.std(seen.x[:, 1:], axis=0))
+    assert own[0] < 2
 
 
 def test_features_alike_cost_no_second_look(monkeypatch):

@@ -37,7 +37,7 @@ _DEAR_PRODUCT, _ENTRY = 4e9, 20
 _COARSE, _COARSE_ROWS = 1e-3, 1e-2
 # Held out to stop early, at most.
 _MOST_HELD_OUT = 5000
-# A pass that lowers the held-out loss by less, twice in a row, is the last one.
+# A pass that lowers the held-out loss by less is the last one, if it is one of steps the second such in a row.
 _IMPROVEMENT = 0.01
 # The intercept of a stream changes when it is so far from that of all labels seen, a factor of three in the odds:
 # seldom, since all landmarks are then visited again.
@@ -250,7 +250,8 @@ def _passed_over(begun: Fitted, rows: Rows, settings: Settings, seed: int) -> Fi
             if settings.progress:
                 bar.console.print(f"{begun.kernel}, alpha {begun.alpha:.3g}", markup=False)
             task = bar.add_task("rows", total=passes * len(order))
-            while len(history) < passes and stale < 2:
+            # A visit does not lose what was learned before; a step by a batch may.
+            while len(history) < passes and stale < (1 if settings.method.visits else 2):
                 began = time.perf_counter()
                 bar.update(task, description=f"pass {len(history) + 1} of {passes}")
                 passing = (

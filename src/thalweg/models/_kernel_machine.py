@@ -48,8 +48,8 @@ class KernelMachine(Storable):
         """Return targets as :class:`Rows` has them; ``first`` if what is known of them is to be learned anew."""
         raise NotImplementedError
 
-    def _begin(self, rows: int, streams: bool) -> None:
-        """Decide on what the number of rows decides, or that they stream, before anything is learned."""
+    def _begin(self, rows: int, streams: bool, first: bool) -> None:
+        """Decide on what the number of the ``first`` rows decides, or that they stream, before any is learned."""
 
     def _check_kinds(self, y: Any, classes: Any) -> None:
         """Check targets as they came, before they are an array of one type."""
@@ -168,8 +168,7 @@ class KernelMachine(Storable):
             self, X, y, accept_sparse="csr", dtype="numeric", multi_output=True, ensure_min_samples=1, reset=first
         )
         weights = row_weights(sample_weight, X)
-        if first:
-            self._begin(len(y), streams)
+        self._begin(len(y), streams, first)
         targets = self._targets(y, weights, first, classes)
         weights = weights * self._class_weights(y)
         if not np.any(weights > 0):

@@ -193,7 +193,8 @@ class KernelClassifier(ClassifierMixin, KernelMachine):
         ``predict`` does not see: where two classes are nearly even it may choose the other one, as SVC does. A stream
         leaves no rows out: its probabilities are those of the logistic loss, and other losses have none.
         """
-        found = self._machine.logits(self._values(X))
+        values = self._values(X)
+        found = self._machine.logits(values)
         if found.shape[1] == 1:
             return np.stack([expit(-found[:, 0]), expit(found[:, 0])], axis=1)
         return softmax(found, axis=1)
@@ -203,9 +204,10 @@ class KernelClassifier(ClassifierMixin, KernelMachine):
         found = self._values(X)
         return self._machine.logits(found) if self.loss_ == "logistic" else found
 
-    def _begin(self, rows: int, streams: bool) -> None:
-        self.loss_ = self.loss
-        if self.loss == "auto":
+    def _begin(self, rows: int, streams: bool, first: bool) -> None:
+        if self.loss != "auto":
+            self.loss_ = self.loss
+        elif first:
             method = Settings(loss=machines.SquaredLoss(), method=self.method).method
             self.loss_ = "squared" if method.visits and rows > _FEW_ROWS and not streams else "logistic"
 

@@ -2,11 +2,12 @@
 
 from dataclasses import replace
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from thalweg.descent import Status
-from thalweg.gaussian import linear
+from thalweg.descent import Status, minimize
+from thalweg.gaussian import ExpectedLikelihood, GaussianNoise, Implicit, KLToProcess, linear
 from thalweg.gaussian.linear import search as searching
 
 rng = np.random.default_rng(0)
@@ -76,3 +77,15 @@ def test_a_solution_is_plain_data():
     assert all(type(part) is np.ndarray for part in (*found.weights.members[0].spread, *found.stream))
     assert type(found.likelihood.variance) is np.ndarray
     assert type(found.prior_scale) is np.ndarray
+
+
+def test_an_optimum_that_rounding_makes_look_lower_than_all_around_it_is_no_divergence():
+    """Seen with JAX 0.11: more features than rows, a wide intercept, and "a bound beyond the range of numbers"."""
+    columns, y = rng.normal(size=(12, 30)), jnp.asarray(rng.normal(size=12))
+    K = jnp.asarray(columns @ columns.T + 1e6)
+    best = Implicit.from_sites(K, jnp.linalg.solve(K + jnp.eye(12), y), jnp.ones(12))
+    start = best._replace(log_determinant=best.log_determinant - 1e-8)
+    oracle = ExpectedLikelihood(GaussianNoise(1.0), y)
+    result = minimize(oracle, start, term=KLToProcess(K), **searching._method(SEARCH))
+    assert result.status.success
+    np.testing.assert_allclose(result.x.mean, best.mean, rtol=1e-6)

@@ -213,7 +213,8 @@ def _over_examples(
 class _Settling(Monotone):
     """Monotone steps that are never longer than the first, and shorter after one that lengthened the natural gradient.
 
-    Steps too long can circle around the optimum, so near to it that the objective does not tell.
+    Steps too long can circle around the optimum, so near to it that the objective does not tell. Where rounding hides
+    what they gain and no size lowers the objective, the longest is taken, and the natural gradient says how far it led.
     """
 
     def __init__(self, longest: float) -> None:
@@ -228,8 +229,16 @@ class _Settling(Monotone):
         *searched, before = state
         taken = super().take(move, tuple(searched))
         size, largest = taken.state
-        length = jnp.asarray(self.residual_norm(move, taken), size.dtype)
         longest, shrink = (number.astype(size.dtype) for number in (self.initial, self.shrink))
+        none = jnp.isnan(sum(jnp.sum(leaf) for leaf in taken.x))
+
+        def whole() -> Taken:
+            x = move.reach(longest)
+            return Taken(x, longest, (longest, largest), taken.evaluations, jnp.asarray(move.f(x), size.dtype))
+
+        taken = jax.lax.cond(none, whole, lambda: taken)
+        size, largest = taken.state
+        length = jnp.asarray(self.residual_norm(move, taken), size.dtype)
         size = jnp.where(length > before, taken.size * shrink, jnp.minimum(size, longest))
         return taken._replace(state=(size, largest, length))
 

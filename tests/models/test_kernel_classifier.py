@@ -87,14 +87,15 @@ def test_the_default_beats_plain_steps(digits):
 
 
 def test_one_block_of_squares_is_the_exact_solution(moons):
-    """(K + α/w)⁻¹ of labels −1 and 1, in float64."""
+    """(K + α/w)⁻¹ of labels −1 and 1 less their mean, with one more row of both alike, in float64."""
     X, y = moons
     weights = np.random.default_rng(0).uniform(0.5, 2.0, size=len(y))
     model = KernelClassifier(Gaussian(0.5), alpha=0.1, loss="squared", method=Auto(tol=1e-10)).fit(
         X, y, sample_weight=weights
     )
     K = np.exp(-((X[:, None] - X[None]) ** 2).sum(-1) / 0.5)
-    exact = K @ np.linalg.solve(K + np.diag(0.1 / weights), 2.0 * y - 1)
+    level = weights @ (2.0 * y - 1) / (np.sum(weights) + 1)
+    exact = level + K @ np.linalg.solve(K + np.diag(0.1 / weights), 2.0 * y - 1 - level)
     np.testing.assert_allclose(model.decision_function(X), exact, atol=1e-9)
     np.testing.assert_array_equal(model.predict(X), (exact > 0).astype(int))
     assert (model.n_features_used_, model.n_iter_) == (80, 1)

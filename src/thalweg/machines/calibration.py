@@ -22,8 +22,8 @@ _FEWEST = 10
 # So many of the last rows foreseen tell enough.
 _ENOUGH = 2000
 # Before anything is seen the standard deviation of the logarithm of the sharpness and of the bend, its reach, that of
-# shifts, and what is expected of the bend.
-_PRIOR, _REACH, _SHIFTS, _USUAL_BEND = 1.0, 4.0, 2.0, 0.5
+# shifts, also where f has its level already, and what is expected of the bend.
+_PRIOR, _REACH, _SHIFTS, _LEVELLED, _USUAL_BEND = 1.0, 4.0, 2.0, 0.2, 0.5
 # Squares say probabilities of 0 and less; they count as this.
 _LEAST = 0.01
 
@@ -139,8 +139,11 @@ class Calibration:
 
     def logits(self, values: np.ndarray, level: np.ndarray) -> np.ndarray:
         """What has probabilities as its sigmoid or softmax, where f has these values and this intercept."""
-        bent = self.bend * _said(values) if self.bend else 0.0
-        return level + self.sharpness * (values - level) + bent + self.shift
+        straight = self.sharpness * (values - level)
+        if not self.bend:
+            return level + straight + self.shift
+        base = _said(np.asarray(level)[None])
+        return base + straight + self.bend * (_said(values) - base) + self.shift
 
 
 def _said(values: np.ndarray) -> np.ndarray:
@@ -163,7 +166,7 @@ def usual(loss: Loss, outputs: int) -> Calibration:
 
 
 def _margins(loss: Loss) -> bool:
-    """Whether f has margins of about 1 and no intercept; otherwise log-odds."""
+    """Whether f has margins of about 1; otherwise log-odds."""
     return not isinstance(loss, LogisticLoss | SoftmaxLoss)
 
 
@@ -177,7 +180,7 @@ def calibrated(aside: Aside, level: np.ndarray, loss: Loss) -> Calibration:
     level
         The intercept of f.
     loss
-        What f has learned by: log-odds have an intercept, and only their sharpness is looked for.
+        What f has learned by: of log-odds only the sharpness is looked for.
 
     Examples
     --------
@@ -193,14 +196,16 @@ def calibrated(aside: Aside, level: np.ndarray, loss: Loss) -> Calibration:
     outputs, margins = aside.values.shape[1], _margins(loss)
     truth = aside.rows.targets[:, None] == (np.arange(outputs) if outputs > 1 else 1)
     weights = aside.rows.weights[:, None]
-    parts = [aside.values - level]
+    parts, base = [aside.values - level], level
     if margins:
-        parts.append(_USUAL_BEND * _said(aside.values))
-    spread = np.array([_PRIOR] * len(parts) + [_SHIFTS] * outputs * margins)
+        base = _said(level[None])
+        parts.append(_USUAL_BEND * (_said(aside.values) - base))
+    shifts = _LEVELLED if loss.quadratic else _SHIFTS
+    spread = np.array([_PRIOR] * len(parts) + [shifts] * outputs * margins)
 
     def cost(x: np.ndarray) -> tuple[float, np.ndarray]:
         scaled = [np.exp(log_ratio) * part for log_ratio, part in zip(x, parts, strict=False)]
-        logits = level + sum(scaled) + (x[len(parts) :] if margins else 0.0)
+        logits = base + sum(scaled) + (x[len(parts) :] if margins else 0.0)
         if outputs == 1:
             logs, p = log_expit(np.where(truth, logits, -logits)), expit(logits)
         else:

@@ -61,7 +61,7 @@ class Loss(eqx.Module):
     def level(self, table: np.ndarray, counts: np.ndarray) -> np.ndarray:
         """The intercept of f where the targets are rows of a table, with these weights: 0 unless f has probabilities.
 
-        Where it has, it is their logarithm, with one row more that is of all labels alike.
+        Where it has, it is what f is if they are the frequencies, with one row more that is of all labels alike.
 
         Examples
         --------
@@ -115,6 +115,11 @@ class SquaredLoss(Loss):
     def gradient(self, f: Outputs, y: Outputs) -> Outputs:
         """The residual."""
         return f - y
+
+    def level(self, table: np.ndarray, counts: np.ndarray) -> np.ndarray:
+        """The means of the targets: far from all rows a rare class is as rare as it is among them."""
+        counts = counts + 1 / len(counts)
+        return counts @ table / np.sum(counts)
 
 
 @storable

@@ -56,8 +56,8 @@ class KernelClassifier(ClassifierMixin, KernelMachine):
         helps, from 80 rows and two features on. A kernel with a lengthscale is taken as it is.
     loss
         "logistic" (of several classes: softmax), "hinge", "squared_hinge" or "squared"; the last three are one class
-        against the rest. Probabilities are calibrated by rows left out. The first has an intercept, the log-odds of the
-        classes' weights: far from all rows the probabilities are the classes' shares. "auto" is the logistic loss for
+        against the rest. Probabilities are calibrated by rows left out. The first and the last have an intercept, so
+        that far from all rows the probabilities are the classes' shares, or about them. "auto" is the logistic loss for
         up to 2,048 rows, for streams and for other methods than "auto", and else the squared one, which is solved in
         fewer steps and errs less.
     alpha

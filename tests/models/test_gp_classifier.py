@@ -79,6 +79,9 @@ def test_an_interruption_that_leaves_something_is_said(moons, fixed, monkeypatch
     with pytest.warns(ConvergenceWarning, match="interrupted: the model is the best found so far"):
         model = GPClassifier(KERNEL, learn=False).fit(*moons)
     np.testing.assert_array_equal(model.predict(moons[0]), fixed.predict(moons[0]))
+    X, y = moons
+    with pytest.warns(ConvergenceWarning, match=f"It knows {len(X)} of {2 * len(X)} rows, and elbo_ is of those"):
+        GPClassifier(KERNEL, learn=False).fit(np.vstack([X, X]), np.append(y, y))
 
 
 def test_a_pickled_model_predicts_the_same_to_the_last_digit(moons, fixed):
@@ -219,3 +222,15 @@ def test_a_kernel_goes_by_its_name(moons, word):
     model = GPClassifier(word, learn=False).fit(*moons)
     assert model.score(*moons) > 0.8
     assert clone(model).kernel == word
+
+
+def test_a_kernel_in_other_units_from_which_nothing_is_learned_is_told():
+    X, y = make_moons(60, noise=0.2, random_state=0)
+    with pytest.warns(UserWarning, match="that of tossing a coin, -41.59: learning from kernel=Gaussian.* led nowhere"):
+        GPClassifier(Gaussian(1e6), restarts=0).fit(X, y)
+
+
+def test_a_class_without_weight_is_refused():
+    X, y = make_moons(20, noise=0.2, random_state=0)
+    with pytest.raises(ValueError, match="sample_weight must leave some weight to every class, found none for"):
+        GPClassifier().fit(X, y, sample_weight=(y == 0).astype(float))

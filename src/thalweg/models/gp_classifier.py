@@ -28,6 +28,9 @@ _LINKS = {"logit": BernoulliLogit, "probit": BernoulliProbit}
 
 _SETTLED = (Status.CONVERGED, Status.STAGNATED)
 
+_IDLE = 1e-3
+"""The share of a coin's bound that a kernel must gain to tell anything."""
+
 
 class GPClassifier(ClassifierMixin, Storable):
     """Gaussian process classification with a Gaussian posterior, found by KL-proximal steps (PG-SVI).
@@ -163,6 +166,9 @@ class GPClassifier(ClassifierMixin, Storable):
         self.classes_, labels = np.unique(y, return_inverse=True)
         if len(self.classes_) < 2:
             raise ValueError(f"y must hold at least two classes, found one class: {self.classes_[0]!r}")
+        if weights is not None and not np.all(np.bincount(labels, weights) > 0):
+            weightless = self.classes_[np.argmin(np.bincount(labels, weights))]
+            raise ValueError(f"sample_weight must leave some weight to every class, found none for {weightless!r}")
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
         settings = self._settings()
         positives = range(1, 2) if len(self.classes_) == 2 else range(len(self.classes_))
@@ -171,7 +177,8 @@ class GPClassifier(ClassifierMixin, Storable):
             for positive in positives
         ]
         self._likelihood = settings.likelihood
-        self._warn_if_unfinished()
+        self._warn_if_unfinished(len(X))
+        self._warn_if_idle(len(X) if weights is None else float(np.sum(weights)))
         self.elbo_ = self.log_marginal_likelihood_bound_ = float(sum(fitted.bound for fitted in self._processes))
         self.n_iter_ = max(fitted.steps for fitted in self._processes)
         single = len(self._processes) == 1
@@ -226,11 +233,26 @@ class GPClassifier(ClassifierMixin, Storable):
             verbose=bool(self.verbose),
         )
 
-    def _warn_if_unfinished(self) -> None:
+    def _warn_if_idle(self, total: float) -> None:
+        """Where a kernel in the wrong units is so far from the right one that no direction helps."""
+        coin = -total * np.log(2)
+        given = self.learn and isinstance(self.kernel, Kernel)
+        if given and any(fitted.bound < (1 - _IDLE) * coin for fitted in self._processes):
+            warnings.warn(
+                f"the bound is that of tossing a coin, {coin:.4g}: learning from kernel={self.kernel} led nowhere. Its "
+                f"lengthscale may be in other units than X; kernel=None starts from the data",
+                stacklevel=5,
+            )
+
+    def _warn_if_unfinished(self, rows: int) -> None:
         worst = max(fitted.residual for fitted in self._processes)
         left = f"the natural gradient is {worst:.2g} long"
         if any(fitted.status is Status.INTERRUPTED for fitted in self._processes):
-            warnings.warn(f"interrupted: the model is the best found so far; {left}", ConvergenceWarning, stacklevel=5)
+            known = min(len(fitted.inputs) for fitted in self._processes)
+            some = f" It knows {known} of {rows} rows, and elbo_ is of those." if known < rows else ""
+            warnings.warn(
+                f"interrupted: the model is the best found so far; {left}.{some}", ConvergenceWarning, stacklevel=5
+            )
         elif self.batch_size is None and worst > self.tol and any(f.status not in _SETTLED for f in self._processes):
             warnings.warn(
                 f"{left} after {self.max_iter} steps, tol is {self.tol:g}; about {worst**2 / 2:.1g} nat are left to "

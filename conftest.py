@@ -11,20 +11,25 @@ import sys
 from pathlib import Path
 
 _QUICK = (
-    "--xla_backend_optimization_level=0 --xla_cpu_parallel_codegen_split_count=1 --xla_cpu_use_fusion_emitters=false"
+    "--xla_backend_optimization_level=0",
+    "--xla_cpu_parallel_codegen_split_count=1",
+    "--xla_cpu_use_fusion_emitters=false",
 )
 
 
 def _compile_quickly() -> None:
     """Let XLA compile fast rather than well: most of a test's time is compiling, and a flag it does not know is fatal.
 
-    Workers inherit the environment, so the question is asked once.
+    Later releases know fewer of them. Workers inherit the environment, so the question is asked once.
     """
     if "XLA_FLAGS" in os.environ:
         return
-    trial = {**os.environ, "XLA_FLAGS": _QUICK}
-    asked = subprocess.run([sys.executable, "-c", "import jax; jax.devices()"], env=trial, capture_output=True)
-    os.environ["XLA_FLAGS"] = _QUICK if asked.returncode == 0 else ""
+    for known in (_QUICK, _QUICK[:2], _QUICK[:1], ()):
+        trial = {**os.environ, "XLA_FLAGS": " ".join(known)}
+        asked = subprocess.run([sys.executable, "-c", "import jax; jax.devices()"], env=trial, capture_output=True)
+        if asked.returncode == 0:
+            break
+    os.environ["XLA_FLAGS"] = trial["XLA_FLAGS"]
 
 
 _compile_quickly()

@@ -136,6 +136,24 @@ def test_covariates_change_prevalence():
     assert np.all(high[:, order[0]] > low[:, order[0]])
 
 
+@pytest.mark.slow
+def test_errors_shrink_with_documents():
+    """Of topics, spreads of z_i − z_j, and effects: as one over the root, a quarter with sixteen times as many."""
+    spreads = lambda v: np.array([v[i, i] + v[j, j] - 2 * v[i, j] for i, j in ((0, 1), (0, 2), (1, 2))])
+    errors = np.zeros((2, 3))
+    for size, documents in enumerate((150, 2400)):
+        for seed in range(4):
+            X, topics, _, covariate = drawn(seed, documents, effect=0.7)
+            model = CorrelatedTopicModel(TOPICS, random_state=0).fit(X, covariates=covariate)
+            order, _ = matched(model.components_, topics)
+            errors[size] += (
+                np.abs(model.components_[order] - topics).sum(axis=1).mean(),
+                np.abs(np.log(spreads(model.covariance_[np.ix_(order, order)]) / [0.4, 2.0, 2.0])).mean(),
+                np.abs(model.effects().means[order] - [0.7, -0.7, 0.0]).mean(),
+            )
+    assert np.all(errors[1] < errors[0] / 2)
+
+
 def test_words_become_topics_in_a_pipeline():
     texts = ["river water bank water", "stock bank market", "water river", "market stock price"] * 10
     pipeline = make_pipeline(CountVectorizer(), CorrelatedTopicModel(2, draws=0, random_state=0))

@@ -18,7 +18,7 @@ class Stub:
 
     def __init__(self, topics, method, seed, settings, documents):
         self.topics, self.doubt, self.n_iter_ = topics, 3.0 if method == "delta" else 1.0, 0
-        self.settings = TopicSettings(batch_size=documents)
+        self.settings = TopicSettings(topics, batch_size=documents)
 
     def partial_fit(self, counts):
         self.n_iter_ += 1

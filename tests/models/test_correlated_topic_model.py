@@ -9,7 +9,8 @@ from sklearn.feature_extraction.text import CountVectorizer
 from sklearn.pipeline import make_pipeline
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
-from thalweg import CorrelatedTopicModel, load
+from thalweg import CorrelatedTopicModel, files, load
+from thalweg.errors import FileFormatError
 
 TOPICS, WORDS, DOCUMENTS = 3, 60, 240
 
@@ -134,6 +135,26 @@ def test_covariates_change_prevalence():
     high = model.transform(X[:16], covariates=np.full(16, 30.0))
     low = model.transform(X[:16], covariates=np.full(16, -30.0))
     assert np.all(high[:, order[0]] > low[:, order[0]])
+
+
+@pytest.mark.parametrize("change", ["a word", "a row", "a half", "a count"])
+def test_a_changed_file_of_a_stream_is_refused(tmp_path, change):
+    """Its first documents are kept in the file; an index beyond the words would be read from elsewhere."""
+    table = csr_matrix(np.kron(np.eye(2), np.ones((20, 3))))
+    CorrelatedTopicModel(2, random_state=0).partial_fit(table).save(tmp_path / "model")
+    tree, metadata, kind = files.read(tmp_path / "model")
+    (name, state), *_ = ((n, part) for n, part in tree["fitted"].items() if getattr(part, "first", None) is not None)
+    first = state.first
+    first = {
+        "a word": first._replace(indices=first.indices + 1),
+        "a row": first._replace(indptr=first.indptr[:-1]),
+        "a half": first._replace(indices=first.indices + 0.5),
+        "a count": first._replace(data=first.data[:-1]),
+    }[change]
+    tree["fitted"][name] = state._replace(first=first)
+    files.save(tmp_path / "changed", tree, metadata, kind=kind)
+    with pytest.raises(FileFormatError, match="changed"):
+        load(tmp_path / "changed")
 
 
 @pytest.mark.slow

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.sparse import csr_matrix
 
-from thalweg.codec import storable
+from thalweg.codec import check_sparse, storable
 from thalweg.completion.factors import Ratings
 
 
@@ -70,11 +70,4 @@ class Seen:
 
     def check_stored(self) -> None:
         """Refuse columns that there are not, and rows that do not follow one another."""
-        if not all(part.ndim == 1 and np.issubdtype(part.dtype, np.integer) for part in (self.columns, self.starts)):
-            raise ValueError("numbers of columns that are not whole")
-        if not len(self.starts) or self.starts[0] != 0 or self.starts[-1] != len(self.columns):
-            raise ValueError(f"rows that do not hold the {len(self.columns)} columns")
-        if np.any(np.diff(self.starts) < 0):
-            raise ValueError("rows that do not follow one another")
-        if np.any((self.columns < 0) | (self.columns >= self.width)):
-            raise ValueError(f"columns beyond the {self.width} that there are")
+        check_sparse(self.columns, self.starts, self.shape)

@@ -6,12 +6,13 @@ from typing import Any, ClassVar, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from scipy.sparse import csr_array
 
 from thalweg.files import storable
 from thalweg.padding import padded_size
 from thalweg.topics import documents
+from thalweg.topics.first import FirstDocuments
 from thalweg.topics.pages import Pages, page_count, page_width, paged
 from thalweg.topics.prevalence import Prevalence, TopicMoments
 from thalweg.topics.pruning import pruned
@@ -67,33 +68,6 @@ class TopicSettings:
 
 
 @storable
-class FirstDocuments(NamedTuple):
-    """Documents of a stream that are kept until there are enough to start from: a sparse table and its covariates.
-
-    Examples
-    --------
-    >>> FirstDocuments.of(csr_array(np.eye(2)), np.ones((2, 1)), 2).table(2).shape
-    (2, 2)
-    """
-
-    data: Float[np.ndarray, " e"]
-    indices: Int[np.ndarray, " e"]
-    indptr: Int[np.ndarray, " n"]
-    design: Float[np.ndarray, "n p"]
-    begun: int
-    """How many of them topics began from."""
-
-    @classmethod
-    def of(cls, counts: csr_array, design: np.ndarray, begun: int) -> "FirstDocuments":
-        """Those of a table."""
-        return cls(counts.data, counts.indices, counts.indptr, design, begun)
-
-    def table(self, words: int) -> csr_array:
-        """Their counts of so many words."""
-        return csr_array((self.data, self.indices, self.indptr), shape=(len(self.design), words))
-
-
-@storable
 class Topics(NamedTuple):
     """What has been learned: topics, prior, and the means over documents that they follow from.
 
@@ -126,6 +100,11 @@ class Topics(NamedTuple):
         words = (starting_topics(counts, topics) if given is None else given).T * (length / topics)
         moments = TopicMoments(np.eye(covariates), np.zeros((covariates, topics)), np.eye(topics))
         return cls(words.astype(np.float32), moments, Prevalence.start(covariates, topics), 0, float(counts.shape[0]))
+
+    def check_stored(self) -> None:
+        """Refuse first documents with words that there are not."""
+        if self.first is not None and np.max(self.first.indices, initial=-1) >= len(self.words):
+            raise ValueError(f"first documents with words beyond the {len(self.words)} that there are")
 
     def components(self, smoothing: float) -> Float[np.ndarray, "v k"]:
         """p(word | topic)."""

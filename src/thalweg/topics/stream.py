@@ -4,7 +4,8 @@ import numpy as np
 from scipy.sparse import csr_array, vstack
 
 from thalweg.padding import padded_size
-from thalweg.topics.corpus import FirstDocuments, Topics, TopicSettings, absorb, batch_of, begun_topics, prior_of
+from thalweg.topics.corpus import Topics, TopicSettings, absorb, batch_of, begun_topics, prior_of
+from thalweg.topics.first import FirstDocuments
 from thalweg.topics.pages import page_count, page_width
 
 _ENOUGH = 200

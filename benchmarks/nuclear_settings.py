@@ -2,12 +2,13 @@
 
 The paper's are in a supplement that we do not have. ``python -m benchmarks.nuclear_settings problem`` follows GD for a
 grid of λ and ε, ``... steps`` each of the figure's methods for one grid of steps at the figure's λ and ε, SVRG with
-rounds of several lengths, and ``... sizes`` SVRG and SGD with other numbers of probes. All have the same seconds,
-compiling left out, and what predicts the ratings held out best at its end is taken. ``--share 0.15`` takes a share of
-the films and of the people, with √ε and 1/(2λ) over the typical singular value as they are at full size;
-``--deadline`` bounds the whole, ``--out`` keeps the lines. At full size it wants a GPU.
+rounds of several lengths, and ``... sizes`` the stochastic methods with fewer probes M, and with one degree for all of
+them as in Algorithms 1 and 2, at the figure's steps and half of those. All have the same seconds, compiling left
+out, and what predicts the ratings held out best at its end is taken. ``--share 0.15`` takes a share of the films and of
+the people, with √ε and 1/(2λ) over the typical singular value as they are at full size; ``--deadline`` bounds the
+whole, ``--out`` keeps the lines. At full size it wants a GPU.
 
-``... steps --figure FOLDER`` goes on to the figure with what was best, in the same process, so that nothing is compiled
+``... --figure FOLDER`` goes on to the figure with what was best, in the same process, so that nothing is compiled
 twice: ratings held out stay where they are, with weight 0.
 """
 
@@ -29,6 +30,9 @@ from thalweg.experiments.registry import execute, find
 
 STEPS = (0.3, 1.0, 0.1, 0.6, 1.8)
 """Over 1/L, for every method."""
+
+SIZES = ((128, 16), (64, 8), (64, 64))
+"""Probes, and how many of them share a degree."""
 
 LENGTHS = (20, 10, 50)
 """Of SVRG's rounds, T: an exact gradient is to cost no more than the steps that it serves."""
@@ -87,14 +91,16 @@ def grid(kind: str) -> list[tuple[float, float, str, Way]]:
     if kind == "problem":
         return [(*pair, "GD", figure.WAYS["GD"]) for pair in product((0.3, 1.0, 3.0), (0.5, 1.0, 2.0, 4.0))]
     given = figure.THRESHOLD, figure.SMOOTHING
+    own = [(*given, name, way) for name, way in figure.WAYS.items()]
     if kind == "sizes":
-        svrg, sgd = figure.WAYS["SVRG"], figure.WAYS["SGD"]
-        ways = [replace(sgd, decay=np.inf)]
-        for probes in (512, 128):
-            more = {"probes": probes, "group": probes // 8}
-            ways += [replace(svrg, **more), replace(sgd, **more)]
-        ways += [replace(svrg, degree=30.0), replace(svrg, precision="highest")]
-        return [(*given, way.method.upper(), way) for way in ways]
+        return [one for one in own if one[2] != "GD"] + [
+            (*given, name, replace(way, probes=probes, group=group, step=way.step * times))
+            for name, way in figure.WAYS.items()
+            # One degree more or less is all the same to a method that has one.
+            for probes, group in (SIZES[:1] if way.method == "sgd-det" else SIZES)
+            for times in (1.0, 0.5)
+            if way.method != "gd"
+        ]
     # The figure's own first: a deadline may cut the rest.
     others = [
         (*given, name, replace(way, step=step, round=length))
@@ -102,7 +108,6 @@ def grid(kind: str) -> list[tuple[float, float, str, Way]]:
         for name, way in figure.WAYS.items()
         for length in (LENGTHS if way.method == "svrg" else (way.round,))
     ]
-    own = [(*given, name, way) for name, way in figure.WAYS.items()]
     return own + [one for one in others if one not in own]
 
 
@@ -136,7 +141,8 @@ def main() -> None:
             mine = [one for one in found if one["name"] == name]
             if mine:
                 best = min(mine, key=lambda one: one["end"])
-                figure.WAYS[name] = replace(way, step=best["step"], round=best["round"])
+                chosen = ("step", "round", "probes", "group")
+                figure.WAYS[name] = replace(way, **{setting: best[setting] for setting in chosen})
         print(figure.WAYS, flush=True)
         section = execute(find("scgd-figure2"), options.figure, quick=False, seed=0)
         print(json.dumps([item for item in section.items if item["kind"] == "table"]), flush=True)

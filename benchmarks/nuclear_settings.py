@@ -2,11 +2,11 @@
 
 The paper's are in a supplement that we do not have. ``python -m benchmarks.nuclear_settings problem`` follows GD for a
 grid of λ and ε, ``... steps`` each of the figure's methods for one grid of steps at the figure's λ and ε, SVRG with
-rounds of several lengths, and ``... sizes`` the stochastic methods with fewer probes M, and with one degree for all of
-them as in Algorithms 1 and 2, at the figure's steps and half of those. All have the same seconds, compiling left
-out, and what predicts the ratings held out best at its end is taken. ``--share 0.15`` takes a share of the films and of
-the people, with √ε and 1/(2λ) over the typical singular value as they are at full size; ``--deadline`` bounds the
-whole, ``--out`` keeps the lines. At full size it wants a GPU.
+rounds of several lengths, and ``... sizes`` the stochastic methods with other numbers of probes M, and with one degree
+for all of them as in Algorithms 1 and 2, at the figure's steps, half and twice those. All have the same seconds,
+compiling left out, and what predicts the ratings held out best at its end is taken. ``--share 0.15`` takes a share of
+the films and of the people, with √ε and 1/(2λ) over the typical singular value as they are at full size;
+``--deadline`` bounds the whole, ``--out`` keeps the lines. At full size it wants a GPU.
 
 ``... --figure FOLDER`` goes on to the figure with what was best, in the same process, so that nothing is compiled
 twice: ratings held out stay where they are, with weight 0.
@@ -31,8 +31,8 @@ from thalweg.experiments.registry import execute, find
 STEPS = (0.3, 1.0, 0.1, 0.6, 1.8)
 """Over 1/L, for every method."""
 
-SIZES = ((128, 16), (64, 8), (64, 64))
-"""Probes, and how many of them share a degree."""
+SIZES = ((128, 16), (64, 8), (64, 64), (256, 256), (512, 512), (1024, 1024))
+"""Probes, and how many of them share a degree: one of all costs less than the longest of several."""
 
 LENGTHS = (20, 10, 50)
 """Of SVRG's rounds, T: an exact gradient is to cost no more than the steps that it serves."""
@@ -98,7 +98,7 @@ def grid(kind: str) -> list[tuple[float, float, str, Way]]:
             for name, way in figure.WAYS.items()
             # One degree more or less is all the same to a method that has one.
             for probes, group in (SIZES[:1] if way.method == "sgd-det" else SIZES)
-            for times in (1.0, 0.5)
+            for times in (1.0, 0.5, 2.0)
             if way.method != "gd"
         ]
     # The figure's own first: a deadline may cut the rest.

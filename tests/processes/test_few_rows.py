@@ -179,15 +179,16 @@ def test_a_plane_has_slopes_that_the_rows_tell_apart():
 class _Bent:
     """A density without a Gaussian shape whose moments are known: a ~ N(0, 1), b | a ~ N(a²/2, 1/4)."""
 
+    spread = 3.0
     logs = staticmethod(lambda parameters: parameters)
     parameters = staticmethod(lambda logs: logs.copy())
 
-    def value(self, x):
+    def integrated(self, x):
         return x[0] ** 2 / 2 + 2 * (x[1] - x[0] ** 2 / 2) ** 2
 
     def value_and_slope(self, x):
         off = x[1] - x[0] ** 2 / 2
-        return self.value(x), np.array([x[0] - 4 * off * x[0], 4 * off])
+        return self.integrated(x), np.array([x[0] - 4 * off * x[0], 4 * off])
 
 
 def within_errors(draws, truth):
@@ -218,7 +219,7 @@ def test_plausible_parameters_of_a_process_are_those_of_a_quadrature():
     origin = Parameters(made(Gaussian(1.0, 1.0)), np.asarray(0.05))
     landscape = Landscape(data, origin, learn_noise=False)
     grid = np.stack(np.meshgrid(np.linspace(-3, 2, 41), np.linspace(-4, 6, 41), indexing="ij"), axis=-1).reshape(-1, 2)
-    heights = -np.array([landscape.value(logs) for logs in grid])
+    heights = -np.array([landscape.integrated(logs) for logs in grid])
     share = np.exp(heights - heights.max())
     share /= share.sum()
     best = maximise(data, origin, origin, 100, learn_noise=False, least_noise=1e-8).parameters

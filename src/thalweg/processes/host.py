@@ -12,9 +12,8 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-import scipy.linalg
 from scipy.linalg.blas import dsyrk
-from scipy.linalg.lapack import dpotrf, dpotri
+from scipy.linalg.lapack import dpotrf, dpotri, dpotrs, dtrtrs
 from scipy.spatial.distance import cdist
 
 from thalweg.codec import storable
@@ -40,6 +39,23 @@ _KEPT = 4_000
 
 AT_HAND = 500
 """Rows of a single factorisation that are left to the host even if there is a GPU."""
+
+
+class Lapack:
+    """The solves of SciPy without its checks, which of few rows take ten times as long as the solves.
+
+    Factors are in the order of columns, as LAPACK leaves them, or they are copied.
+    """
+
+    @staticmethod
+    def solve_triangular(factor: np.ndarray, right: np.ndarray, lower: bool, trans: int = 0) -> np.ndarray:
+        """L⁻¹ right, or L⁻ᵀ right."""
+        return dtrtrs(factor, right, lower=lower, trans=trans)[0] if right.size else right
+
+    @staticmethod
+    def cho_solve(factor: tuple[np.ndarray, bool], right: np.ndarray) -> np.ndarray:
+        """(LLᵀ)⁻¹ right."""
+        return dpotrs(factor[0], right, lower=factor[1])[0] if right.size else right
 
 
 @storable
@@ -114,9 +130,7 @@ class HostRows(NamedTuple):
         told = np.zeros((0, 0))
         if columns is not None:
             every = np.stack([*moved, columns * (parameters.noise / self.weights)[:, None]])
-            told = np.full((len(every), len(every)), np.nan)
-            if np.all(np.isfinite(every)):  # or SciPy would raise
-                told = information(every, found, parameters.noise, self, np, scipy.linalg)
+            told = information(every, found, parameters.noise, self, np, Lapack)
         return float(found.loss), Parameters(slope, np.asarray(noise)), told
 
     def _solution(self, parameters: Parameters, covariance: np.ndarray) -> Solution:
@@ -126,7 +140,7 @@ class HostRows(NamedTuple):
         factor, failed = dpotrf(noisy.T, lower=1, clean=1, overwrite_a=1)
         if failed or not np.isfinite(factor[-1, -1]):
             return Solution(factor, *(np.full((1, 1), np.nan),) * 4, np.asarray(np.nan))
-        return solved(factor, parameters.noise, self, np, scipy.linalg)
+        return solved(factor, parameters.noise, self, np, Lapack)
 
 
 def _inverse(factor: Any) -> np.ndarray:
@@ -134,7 +148,7 @@ def _inverse(factor: Any) -> np.ndarray:
     if len(factor) <= INVERTED:
         return dpotri(factor, lower=1)[0]
     normal = np.random.default_rng(0).standard_normal((len(factor), DRAWN))
-    return dsyrk(1 / DRAWN, scipy.linalg.solve_triangular(factor, normal, lower=True, trans=1), lower=1)
+    return dsyrk(1 / DRAWN, Lapack.solve_triangular(factor, normal, lower=True, trans=1), lower=1)
 
 
 def serves(rows: int, at_hand: int = AT_HAND) -> bool:

@@ -6,8 +6,8 @@ lengthscale for each feature + WhiteKernel, on standardised features, with norma
 logarithm of the predictive density in units of y's standard deviation. scikit-learn gets two splits only where there
 are more than 600 rows. Needs the data sets (THALWEG_DATA).
 
-``python -m benchmarks.gp_coverage`` (``--only servo yacht``, ``--theirs FILE`` takes scikit-learn's part from the results
-of an earlier run, ``--workers 15`` does as many splits at a time).
+``python -m benchmarks.gp_coverage`` (``--only servo yacht``, ``--theirs FILE`` takes scikit-learn from an earlier
+run's results, ``--workers 15`` does as many splits at a time).
 """
 
 import argparse

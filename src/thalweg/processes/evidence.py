@@ -137,6 +137,8 @@ class Landscape:
         At their best, as a search has them, they take up some of the scatter, and with ten rows the posterior of the
         noise would be that of eleven (Patterson and Thompson, 1971).
         """
+        if np.max(np.abs(logs - self.centre)) > 2 * _FURTHEST:  # where arithmetic overflows
+            return np.inf
         found = self.rows.solution(self.parameters(logs))
         value = float(found.loss) + self.rows.targets.shape[1] * float(np.sum(np.log(np.diag(found.basis_factor))))
         away = (logs - self.centre) / self.spread

@@ -251,7 +251,8 @@ def _variances(rows: HostRows) -> tuple[float, float]:
     """Mean squares of what noise and kernel have to account for: targets less the best mean, which may be a constant
     where the process has none, and less one that it has.
 
-    Of targets that follow a plane up to rounding they are those about a constant; 1 if they follow that.
+    Of targets that follow a plane up to rounding they are those about a constant, of those that follow that the ones
+    between values at one place, and 1 if there are none.
     """
     square = lambda left: float(np.mean(np.average(left**2, axis=0, weights=rows.weights)))
     away = rows.targets - rows.targets[:1]  # near which nothing is lost to rounding
@@ -259,5 +260,6 @@ def _variances(rows: HostRows) -> tuple[float, float]:
     root = np.sqrt(rows.weights)[:, None]
     left = away - rows.basis @ np.linalg.lstsq(root * rows.basis, root * away, rcond=None)[0]
     least = (1e-12 * float(np.max(np.abs(rows.targets)))) ** 2
-    scatter = next((found for found in (square(left), square(away)) if found > least), 1.0)
+    within = float(np.sum(rows.scatter)) / (np.sum(rows.weights) * rows.targets.shape[1])
+    scatter = next((found for found in (square(left), square(away), within) if found > least), 1.0)
     return scatter, scatter if rows.basis.shape[1] else square(rows.targets) or 1.0

@@ -6,16 +6,18 @@ lengthscale for each feature + WhiteKernel, on standardised features, with norma
 logarithm of the predictive density in units of y's standard deviation. scikit-learn gets two splits only where there
 are more than 600 rows. Needs the data sets (THALWEG_DATA).
 
-``python -m benchmarks.gp_coverage`` (``--only servo yacht``, ``--alone`` leaves scikit-learn out, ``--workers 15`` does
-as many sets at a time).
+``python -m benchmarks.gp_coverage`` (``--only servo yacht``, ``--theirs FILE`` takes scikit-learn from an earlier
+run's results, ``--workers 15`` does as many splits at a time).
 """
 
 import argparse
+import json
 import os
 import time
 import warnings
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
+from pathlib import Path
 
 import numpy as np
 from sklearn.gaussian_process import GaussianProcessRegressor
@@ -42,45 +44,55 @@ def theirs(X: np.ndarray, y: np.ndarray, new: np.ndarray) -> tuple[np.ndarray, n
     return model.predict(scale.transform(new), return_std=True)
 
 
-def figures(name: str, way) -> np.ndarray:
-    """Means over the splits."""
+def splits(name: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     data = thalweg.data.load(f"uci/{name}")
-    X, y = np.asarray(data.X, float), np.asarray(data.y, float)
-    found = []
-    splits = np.asarray(data.test_mask).T
-    for test in splits[:2] if way is theirs and len(y) > 600 else splits:
-        began = time.process_time()
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            mean, std = way(X[~test], y[~test], X[test])
-        seconds = time.process_time() - began
-        unit = y[~test].std()
-        away, std = (y[test] - mean) / unit, std / unit
-        density = np.mean((away / std) ** 2 / 2 + np.log(std) + np.log(2 * np.pi) / 2)
-        covered = np.mean(np.abs(away) <= 1.96 * std)
-        found.append([covered, density, np.sqrt(np.mean(away**2)), np.mean(3.92 * std), seconds])
-    return np.mean(found, axis=0)
+    return np.asarray(data.X, float), np.asarray(data.y, float), np.asarray(data.test_mask).T
+
+
+def figures(name: str, which: int, way) -> list[float]:
+    """Those of one split."""
+    X, y, masks = splits(name)
+    test = masks[which]
+    began = time.process_time()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        mean, std = way(X[~test], y[~test], X[test])
+    seconds = time.process_time() - began
+    unit = y[~test].std()
+    away, std = (y[test] - mean) / unit, std / unit
+    density = np.mean((away / std) ** 2 / 2 + np.log(std) + np.log(2 * np.pi) / 2)
+    covered = np.mean(np.abs(away) <= 1.96 * std)
+    return [covered, density, np.sqrt(np.mean(away**2)), np.mean(3.92 * std), seconds]
 
 
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--only", nargs="*", default=EIGHT + FURTHER)
-    parser.add_argument("--alone", action="store_true")
+    parser.add_argument("--theirs")
     parser.add_argument("--workers", type=int, default=1)
     given = parser.parse_args()
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1" if given.workers > 1 else str(os.cpu_count()))
-    ways = {"thalweg": ours} if given.alone else {"thalweg": ours, "scikit-learn": theirs}
+    ways = {"thalweg": ours} if given.theirs else {"thalweg": ours, "scikit-learn": theirs}
     rows: dict[str, list] = {"data": [], "method": [], **{figure: [] for figure in FIGURES}}
+    if given.theirs:
+        earlier = json.loads(Path(given.theirs).read_text())["details"]
+        lines = [line for line in zip(*(earlier[column] for column in rows), strict=True) if line[1] != "thalweg"]
+        rows = {column: list(cells) for column, cells in zip(rows, zip(*lines, strict=True), strict=True)}
     with ProcessPoolExecutor(given.workers, get_context("spawn")) as pool:
-        asked = [(name, method, pool.submit(figures, name, way)) for name in given.only for method, way in ways.items()]
-        for name, method, answer in asked:
-            line = [name, method, *map(float, answer.result())]
+        asked = []
+        for name in given.only:
+            _, y, masks = splits(name)
+            for method, way in ways.items():
+                count = 2 if way is theirs and len(y) > 600 else len(masks)
+                asked.append((name, method, [pool.submit(figures, name, which, way) for which in range(count)]))
+        for name, method, answers in asked:
+            line = [name, method, *map(float, np.mean([answer.result() for answer in answers], axis=0))]
             print(*(f"{cell:.3f}" if isinstance(cell, float) else cell for cell in line), flush=True)
             for column, cell in zip(rows, line, strict=True):
                 rows[column].append(cell)
     table(rows)
     coverage = {name: c for name, m, c in zip(*list(rows.values())[:3], strict=True) if m == "thalweg"}
-    if not given.alone and set(given.only) >= set(EIGHT + FURTHER):
+    if coverage.keys() >= set(EIGHT):
         report(
             "default 95 % intervals of GPRegressor cover 93-97 % on eight UCI sets, mean over ten splits",
             {name: coverage[name] for name in EIGHT},

@@ -4,7 +4,8 @@ As ``gp_regressor_gpu``, which compares times on split 0, but each fit on one co
 and ``--workers 1``. GPyTorch is granted the best of its checkpoints on each split, by the rows that are predicted. One
 split of 76 to 160 rows has a standard error of about 0.1 in such a difference; the mean over ten has a third of that.
 
-``python -m benchmarks.gp_splits --workers 14`` (``--peers PYTHON`` has torch and gpytorch, by default this one).
+``python -m benchmarks.gp_splits --workers 14`` (``--peers PYTHON`` has torch and gpytorch, by default this one;
+``--theirs FILE`` takes GPyTorch's fits from the results of an earlier run).
 """
 
 import argparse
@@ -13,6 +14,7 @@ import os
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor, as_completed
+from pathlib import Path
 
 import numpy as np
 
@@ -50,6 +52,7 @@ def main() -> None:
     parser.add_argument("--workers", type=int, default=1)
     parser.add_argument("--peers", default=sys.executable)
     parser.add_argument("--alone", action="store_true", help="leave GPyTorch out")
+    parser.add_argument("--theirs", help="take GPyTorch's part from the results of an earlier run")
     parser.add_argument("--one", nargs=3, help=argparse.SUPPRESS)
     parser.add_argument("sets", nargs="*", default=list(SETS))
     given = parser.parse_args()
@@ -59,8 +62,13 @@ def main() -> None:
         return
     from benchmarks._common import report, table
 
-    pythons = {"thalweg": sys.executable} if given.alone else {"gpytorch": given.peers, "thalweg": sys.executable}
+    pythons = {"thalweg": sys.executable}
     found: list[dict] = []
+    if given.theirs:
+        earlier = json.loads(Path(given.theirs).read_text())["details"]["fits"]
+        found = [one for one in earlier if one["library"] == "gpytorch" and one["set"] in given.sets]
+    elif not given.alone:
+        pythons["gpytorch"] = given.peers
     with ThreadPoolExecutor(given.workers) as pool:
         order = [(name, which) for name in given.sets for which in SPLITS]
         asked = [pool.submit(apart, pythons[library], library, *one) for one in order for library in pythons]

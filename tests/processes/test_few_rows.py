@@ -179,15 +179,16 @@ def test_a_plane_has_slopes_that_the_rows_tell_apart():
 class _Bent:
     """A density without a Gaussian shape whose moments are known: a ~ N(0, 1), b | a ~ N(a²/2, 1/4)."""
 
+    spread = 3.0
     logs = staticmethod(lambda parameters: parameters)
     parameters = staticmethod(lambda logs: logs.copy())
 
-    def value(self, x):
+    def integrated(self, x):
         return x[0] ** 2 / 2 + 2 * (x[1] - x[0] ** 2 / 2) ** 2
 
     def value_and_slope(self, x):
         off = x[1] - x[0] ** 2 / 2
-        return self.value(x), np.array([x[0] - 4 * off * x[0], 4 * off])
+        return self.integrated(x), np.array([x[0] - 4 * off * x[0], 4 * off])
 
 
 def within_errors(draws, truth):
@@ -218,7 +219,7 @@ def test_plausible_parameters_of_a_process_are_those_of_a_quadrature():
     origin = Parameters(made(Gaussian(1.0, 1.0)), np.asarray(0.05))
     landscape = Landscape(data, origin, learn_noise=False)
     grid = np.stack(np.meshgrid(np.linspace(-3, 2, 41), np.linspace(-4, 6, 41), indexing="ij"), axis=-1).reshape(-1, 2)
-    heights = -np.array([landscape.value(logs) for logs in grid])
+    heights = -np.array([landscape.integrated(logs) for logs in grid])
     share = np.exp(heights - heights.max())
     share /= share.sum()
     best = maximise(data, origin, origin, 100, learn_noise=False, least_noise=1e-8).parameters
@@ -270,3 +271,25 @@ def test_intervals_cover_with_25_rows_and_a_kernel_to_learn():
         deviations = np.sqrt(variance + model.observation_noise)
         covered.append(np.mean(np.abs(values[25:] - mean[:, 0]) < 1.96 * deviations))
     assert 0.93 < np.mean(covered) < 0.98
+
+
+def test_values_at_one_place_are_scattered_by_the_noise():
+    """The search once started from a noise of 0.1, whatever the scatter, and stayed within 10⁵ of it."""
+    values = 1e8 * np.random.default_rng(0).normal(size=(24, 1))
+    found = fit_regressor(np.full((24, 1), 5.0), values, RegressorSettings(restarts=0, mean="zero"), Matern32).posterior
+    assert 0.3 < found.noise / np.var(values) < 3
+
+
+def test_plausible_parameters_know_of_the_mean_that_was_found_with_them():
+    """Of ten rows of noise about an unknown mean, 1/noise is a gamma law of nine degrees of freedom, not of ten."""
+    targets = np.random.default_rng(0).normal(size=(10, 1))
+    ones, zeros = np.ones(10), np.zeros(10)
+    data = host.HostRows(np.arange(10.0)[:, None], targets, np.ones((10, 1)), zeros, ones, zeros, ones, zeros)
+    start = Parameters(made(Gaussian(1e-3, 1e-9)), np.asarray(1.0))
+    landscape = Landscape(data, start, learn_noise=True, spread=100.0)
+    logs = np.tile(landscape.logs(start), (400, 1))
+    logs[:, -1] = np.linspace(-3, 3, 400)
+    heights = -np.array([landscape.integrated(one) for one in logs])
+    squares = np.sum((targets - targets.mean()) ** 2)
+    wanted = -9 / 2 * logs[:, -1] - squares / 2 * np.exp(-logs[:, -1])
+    np.testing.assert_allclose(heights - heights[0], wanted - wanted[0], atol=1e-2)

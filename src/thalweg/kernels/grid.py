@@ -97,7 +97,7 @@ class Grid(eqx.Module):
             place = (points[:, axis] - self.origin[axis]) / self.spacing[axis]
             first[:, axis], taps = _cubic(place, nodes)
             weights = (weights[:, :, None] * taps[:, None]).reshape(len(points), -1)
-        return Interpolation(jnp.asarray(first), jnp.asarray(weights), self.shape)
+        return Interpolation(jax.device_put(first), jax.device_put(weights), self.shape)  # compiles nothing
 
 
 def _cubic(place: np.ndarray, nodes: int) -> tuple[np.ndarray, np.ndarray]:

@@ -3,6 +3,8 @@
 With r² the squared distance, all of them are (1 + a·√(c·r²) + b·c·r²)·exp(−w·√(c·r²) − (1 − w)·r²/2).
 """
 
+from functools import cache
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -54,13 +56,7 @@ class Blend(Kernel):
     @staticmethod
     def chosen(kernel: Kernel, features: int) -> Float[np.ndarray, "p q"]:
         """Which parameters of its blend, and the noise behind them, are those of a kernel: ones in columns."""
-        columns: list[np.ndarray] = []
-        unit = np.eye(_TERMS * (features + 1) + 1)
-        for place, term in enumerate(_terms(kernel)):
-            lengths = unit[:, place * features : (place + 1) * features]
-            columns += list(lengths.T) if np.ndim(term.lengthscale) else [np.sum(lengths, axis=1)]
-            columns.append(unit[:, _TERMS * features + place])
-        return np.stack([*columns, unit[:, -1]], axis=1)
+        return _chosen(tuple(np.ndim(term.lengthscale) > 0 for term in _terms(kernel)), features)
 
     @property
     def stationary(self) -> bool:
@@ -109,6 +105,18 @@ class Blend(Kernel):
     def diagonal(self, x: Float[Array, "n d"]) -> Float[Array, " n"]:
         """The variance, for each row."""
         return jnp.full(len(x), self.variance)
+
+
+@cache
+def _chosen(separate: tuple[bool, ...], features: int) -> Float[np.ndarray, "p q"]:
+    """The same by which terms have a lengthscale for each feature."""
+    columns: list[np.ndarray] = []
+    unit = np.eye(_TERMS * (features + 1) + 1)
+    for place, each in enumerate(separate):
+        lengths = unit[:, place * features : (place + 1) * features]
+        columns += list(lengths.T) if each else [np.sum(lengths, axis=1)]
+        columns.append(unit[:, _TERMS * features + place])
+    return np.stack([*columns, unit[:, -1]], axis=1)
 
 
 def _terms(kernel: Kernel) -> tuple[Kernel, ...]:

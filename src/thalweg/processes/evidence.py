@@ -48,7 +48,7 @@ _TAIL = 5.0
 """Degrees of freedom of the t law that approximates the posterior of the parameters."""
 
 _FORGOTTEN = 6
-"""Steps of the chain before the first draw: it starts from the best, and one step all but forgets where it was."""
+"""Draws that are left away: the chain starts from the best, and one step all but forgets where it was."""
 
 
 class Optimum(NamedTuple):
@@ -131,9 +131,16 @@ class Landscape:
         tree = jax.tree.unflatten(self.structure, [part.reshape(shape) for part, shape in parts])
         return tree if self.learn_noise else Parameters(tree, self.origin.noise)
 
-    def value(self, logs: np.ndarray) -> float:
-        """Infinite where it cannot be computed."""
-        value = float(self.rows.solution(self.parameters(logs)).loss)
+    def integrated(self, logs: np.ndarray) -> float:
+        """With the coefficients of the mean integrated over; infinite where it cannot be computed.
+
+        At their best, as a search has them, they take up some of the scatter, and with ten rows the posterior of the
+        noise would be that of eleven (Patterson and Thompson, 1971).
+        """
+        if np.max(np.abs(logs - self.centre)) > 2 * _FURTHEST:  # where arithmetic overflows
+            return np.inf
+        found = self.rows.solution(self.parameters(logs))
+        value = float(found.loss) + self.rows.targets.shape[1] * float(np.sum(np.log(np.diag(found.basis_factor))))
         away = (logs - self.centre) / self.spread
         return value + float(away @ away) / 2 if np.isfinite(value) else np.inf
 
@@ -308,9 +315,11 @@ class Scoring(Search):
 
 
 def plausible(
-    landscape: Landscape, best: Parameters, count: int, rng: np.random.Generator
+    landscape: Landscape, best: Parameters, count: int, rng: np.random.Generator, every: int = 1
 ) -> list[tuple[float, Parameters]]:
     """Parameters drawn from their posterior, by a Markov chain that starts from the best ones, after its value there.
+
+    Of every so many steps of the chain the last is a draw.
 
     Elliptical slice sampling (Murray, Adams and MacKay, 2010; Nishihara, Murray and Adams, 2014) around a t law, made
     of the curvature at the best: each step draws an ellipse through the present point and turns on it until the
@@ -324,12 +333,12 @@ def plausible(
 
     def height(logs: np.ndarray) -> tuple[float, float]:
         """The posterior against the approximation, as a logarithm, and the value."""
-        value = landscape.value(logs)
+        value = landscape.integrated(logs)
         return degrees / 2 * np.log1p(square(logs) / _TAIL) - value, value
 
     place, (level, loss) = mode, height(mode)
     drawn = []
-    for step in range(_FORGOTTEN + count):
+    for step in range((_FORGOTTEN + count) * every):
         # A t law is a mixture of normal ones: the next step knows which.
         width = np.sqrt((_TAIL + square(place)) / rng.chisquare(degrees))
         other, goal = width * (root @ rng.standard_normal(len(mode))), level + np.log(rng.uniform())
@@ -344,7 +353,7 @@ def plausible(
             angle = rng.uniform(low, high)
         if reached > goal:
             place, level, loss = proposed, reached, value
-        if step >= _FORGOTTEN:
+        if step >= _FORGOTTEN * every and (step + 1) % every == 0:
             drawn.append((loss, landscape.parameters(place)))
     return drawn
 
@@ -356,6 +365,6 @@ def _laplace(landscape: Landscape, mode: np.ndarray) -> tuple[np.ndarray, np.nda
     curvature = (np.array(ahead) - here) / _DIFFERENCE
     # No direction is wider than the prior.
     values, vectors = np.linalg.eigh((curvature + curvature.T) / 2)
-    deviations = 1 / np.sqrt(np.maximum(values, 1 / _SPREAD**2))
+    deviations = 1 / np.sqrt(np.maximum(values, 1 / landscape.spread**2))
     # Symmetric, so that rows that differ little have roots that differ little.
     return vectors * deviations @ vectors.T, vectors / deviations @ vectors.T

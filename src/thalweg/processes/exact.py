@@ -217,16 +217,16 @@ def mixed(weights: Any, xp: Any) -> Any:
 
 
 def information(moved: Any, found: Solution, noise: Any, rows: Any, xp: Any, linalg: Any) -> Any:
-    """The average information of parameters: ½ Σ αᵀ∂A P ∂A α over targets, from ``moved`` = ∂A α, the noise last.
+    """The average information of parameters: ½ Σ αᵀ∂A P ∂A α over targets, from (∂A α)ₙₚₜ, the noise last.
 
     Its mean is Fisher's information ½ tr(P ∂A P ∂A), with P = A⁻¹ − A⁻¹H(HᵀA⁻¹H)⁻¹HᵀA⁻¹, and it takes one product and
     one solve with the factor for each parameter where that takes an inverse (Gilmour, Thompson and Cullis, 1995).
     """
-    parameters, size, columns = moved.shape
-    inner = linalg.solve_triangular(found.factor, xp.moveaxis(moved, 0, 1).reshape(size, -1), lower=True)
+    size, parameters, columns = moved.shape
+    inner = linalg.solve_triangular(found.factor, moved.reshape(size, -1), lower=True)
     hat = linalg.solve_triangular(found.basis_factor, found.whitened.T @ inner, lower=True)
-    inner, hat = (xp.moveaxis(part.reshape(len(part), parameters, columns), 1, 0) for part in (inner, hat))
-    inner, hat = inner.reshape(parameters, -1), hat.reshape(parameters, -1)
+    by_parameter = lambda part: part.reshape(len(part), parameters, columns).swapaxes(0, 1).reshape(parameters, -1)
+    inner, hat = by_parameter(inner), by_parameter(hat)
     variances = noise + rows.known
     share = xp.where((rows.real > 0) & (variances > 0), noise / xp.where(variances > 0, variances, 1.0), 0.0)
     repeats = rows.targets.shape[1] / 2 * xp.sum((rows.copies - 1) * rows.real * share**2)
@@ -262,7 +262,8 @@ def _all_at_once(parameters: Parameters, rows: Observations) -> tuple[Solution, 
     slopes, moved = _pulled(parameters.kernel, rows.inputs, pull, columns)
     weights = jnp.where(rows.real > 0, rows.weights, 1.0)
     moved = jnp.concatenate([moved, ((parameters.noise / weights)[:, None] * columns)[None]])
-    told = information(moved * rows.real[None, :, None], found, parameters.noise, rows, jnp, jax.scipy.linalg)
+    moved = jnp.swapaxes(moved * rows.real[None, :, None], 0, 1)
+    told = information(moved, found, parameters.noise, rows, jnp, jax.scipy.linalg)
     slopes = jnp.append(slopes, parameters.noise * _noise_slope(parameters, rows, diagonal)) / 2
     return found, jnp.concatenate([jnp.full((1, len(slopes)), found.loss), slopes[None], told])
 

@@ -6,7 +6,6 @@ another grid, from where it is.
 """
 
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -16,17 +15,18 @@ import scipy.fft
 from jaxtyping import Array, Float
 
 from thalweg.codec import storable
+from thalweg.compiling import Prepared, quick_jit
 from thalweg.descent import Status
 from thalweg.errors import IncompatiblePartsError
 from thalweg.kernels import Grid, Kernel
-from thalweg.processes import torus
+from thalweg.processes import host, torus
 from thalweg.processes.evidence import Optimum, maximise
 from thalweg.processes.exact import Parameters
 from thalweg.processes.host import HostRows
 from thalweg.processes.iterative import refuse
 from thalweg.processes.means import Mean
 from thalweg.processes.scan import Start, best_start, periodogram
-from thalweg.processes.torus import Coordinates, Moments, flat
+from thalweg.processes.torus import Coordinates, Layout, Moments, flat
 
 DIMENSIONS, AUTOMATIC = 3, 1
 """The most features that a grid can have, and up to which it is the cheapest way for many rows."""
@@ -103,12 +103,9 @@ def _scales(kernel: Kernel, extent: np.ndarray) -> tuple[np.ndarray, np.ndarray]
     """The distances along each feature at which correlations fall below 0.9 first, and below 0.001 for good."""
     dimensions = len(extent)
     shares = 10 ** np.linspace(-6, 1.5, 300)
-    places = np.concatenate([share * np.diag(extent) for share in shares])
-    at_zero, values = (
-        kernel(jnp.zeros((1, dimensions)), jnp.zeros((1, dimensions))),
-        kernel(jnp.zeros((1, dimensions)), jnp.asarray(places)),
-    )
-    correlations = np.abs(np.asarray(values).reshape(-1, dimensions) / np.asarray(at_zero))
+    places = np.concatenate([np.zeros((1, dimensions)), *(share * np.diag(extent) for share in shares)])
+    values = host.matrix(kernel, places[:1], places)[0]
+    correlations = np.abs(values[1:].reshape(-1, dimensions) / values[0])
     below = correlations < _NEAR
     near = np.where(below.any(axis=0), shares[np.argmax(below, axis=0)], shares[-1])
     above = correlations >= _FAR
@@ -131,12 +128,25 @@ class GridProblem:
         self.interpolation = grid.interpolation(rows.inputs)
         # An offset costs digits; the first column of a basis takes it.
         self.offset = np.average(rows.targets, axis=0, weights=rows.weights) * (rows.basis.shape[1] > 0)
-        self.columns = jnp.asarray(np.concatenate([rows.targets - self.offset, rows.basis], axis=1))
-        self.spacing = jnp.asarray(grid.spacing)
+        columns = np.concatenate([rows.targets - self.offset, rows.basis], axis=1)
         signs = np.random.default_rng([seed, 7]).integers(0, 2, size=(_PROBES, *grid.shape))
-        self.probes = jnp.asarray(2.0 * signs - 1.0)
+        # Unlike jnp.asarray this compiles nothing.
+        self.columns, self.spacing, self.probes = map(jax.device_put, (columns, grid.spacing, 2.0 * signs - 1.0))
+        self.layout = Layout(grid.shape, self.targets)
         self.plain = not np.any(rows.known)
         self.unit = self._add_up(rows.weights) if self.plain else None
+
+    def prepare(self, kernel: Kernel) -> None:
+        """Begin to make the program of the posterior, which is needed once the search has ended."""
+        if self.unit is not None:
+            sizes = (len(self.rows.inputs), _SAMPLES), (_SAMPLES, *self.grid.shape)
+            paths.prepare(*self.for_paths(kernel, self.unit, *(jax.ShapeDtypeStruct(size, float) for size in sizes)))
+
+    def for_paths(self, kernel: Kernel, given: Moments, errors: Any, white: Any) -> tuple:
+        """What :data:`paths` needs."""
+        tolerance = np.array([_LAST_DIGITS] * self.columns.shape[1] + [_SAMPLE_DIGITS] * _SAMPLES)
+        fixed = self.layout, kernel, self.spacing, given, self.interpolation, self.rows.basis
+        return *fixed, errors, white, tolerance
 
     @property
     def inputs(self) -> np.ndarray:
@@ -144,12 +154,12 @@ class GridProblem:
         return self.rows.inputs
 
     def _add_up(self, scales: np.ndarray) -> Moments:
-        return torus.moments(self.interpolation, self.columns, jnp.asarray(scales))
+        return torus.moments(self.interpolation, self.columns, jax.device_put(scales))
 
     def moments(self, noise: float) -> tuple[Moments, Moments]:
         """Those for 1/D, and for its share that grows with the noise."""
         if self.unit is not None:
-            given = self.unit.scaled(jnp.asarray(1 / noise))
+            given = torus.scaled(self.unit, np.asarray(1 / noise))
             return given, given
         total = noise + self.rows.known
         return self._add_up(self.rows.weights / total), self._add_up(self.rows.weights * noise / total**2)
@@ -157,9 +167,8 @@ class GridProblem:
     def evaluate(self, parameters: Parameters) -> torus.Evaluation:
         """Solve for targets and probes."""
         given, shares = self.moments(float(parameters.noise))
-        tolerance = jnp.asarray([_DIGITS] * self.columns.shape[1] + [_PROBE_DIGITS] * _PROBES)
-        arrays = (parameters.kernel, self.spacing, given, shares, self.probes, tolerance)
-        return torus.evaluate(*arrays, nodes=self.grid.shape, targets=self.targets)
+        tolerance = np.array([_DIGITS] * self.columns.shape[1] + [_PROBE_DIGITS] * _PROBES)
+        return torus.evaluate(self.layout, parameters.kernel, self.spacing, given, shares, self.probes, tolerance)
 
     def loss_and_slope(self, parameters: Parameters) -> tuple[float, Parameters]:
         """−log p(y), and its derivative in the logarithms of the parameters."""
@@ -167,7 +176,7 @@ class GridProblem:
         found = self.evaluate(parameters)
         variances = noise + self.rows.known
         grows = noise / variances * (self.targets * self.rows.copies - self.rows.scatter / variances)
-        slope = Parameters(found.kernel_slope, found.noise_slope + float(np.sum(grows)) / 2)
+        slope = Parameters(found.kernel_slope, np.asarray(found.noise_slope) + np.sum(grows) / 2)
         return self._loss(found, noise)[0], slope
 
     def loss_and_error(self, parameters: Parameters) -> tuple[float, float]:
@@ -207,7 +216,7 @@ def starts_by_periodogram(starts: list[Parameters], rows: HostRows, learn_noise:
         found = best_start(start.kernel, None if learn_noise else float(start.noise) + known, seen)
         total = float(found.parameters.noise)
         least = max(1e-3 * total, _LEAST_STARTING * float(found.parameters.kernel.variance))
-        noise = jnp.asarray(max(total - known, least)) if learn_noise else start.noise
+        noise = np.asarray(max(total - known, least)) if learn_noise else start.noise
         moved.append(Start(Parameters(found.parameters.kernel, noise), found.loss))
     return sorted(moved, key=lambda start: start.loss)
 
@@ -242,6 +251,7 @@ def _search(
     steps, made = 0, lattice(start.kernel, rows.inputs)
     for _ in range(_GRIDS):
         problem = GridProblem(rows, made.grid, seed)
+        problem.prepare(start.kernel)
         unit = len(rows.inputs) / _FIRST_STEP
         found = maximise(problem, start, start, max_iter, learn_noise, least_noise, unit=unit)
         steps += found.steps
@@ -308,11 +318,11 @@ class GridPosterior:
         if np.any(inside):
             with jax.enable_x64(True):
                 both = np.concatenate([self.values, self.samples.astype(np.float64)], axis=1)
-                found[inside] = np.asarray(_at_points(self.grid.interpolation(new[inside]), jnp.asarray(both)))
+                found[inside] = np.asarray(_at_points(self.grid.interpolation(new[inside]), both))
         return found[:, :targets] + basis @ self.coefficients, found[:, targets:] - basis @ self.updated, inside
 
 
-@jax.jit
+@quick_jit(lambda *_: True)
 def _at_points(interpolation: Any, values: Float[Array, "nodes m"]) -> Float[Array, "points m"]:
     return interpolation.mv(values)
 
@@ -324,20 +334,8 @@ def posterior(parameters: Parameters, mean: Mean, problem: GridProblem, seed: in
     given, _ = problem.moments(noise)
     variances = (noise + rows.known) / rows.weights
     rng = np.random.default_rng([seed, 11])
-    errors = jnp.asarray(np.sqrt(variances)[:, None] * rng.standard_normal((len(variances), _SAMPLES)))
-    white = jnp.asarray(rng.standard_normal((_SAMPLES, *grid.shape)))
-    found = _paths(
-        parameters.kernel,
-        problem.spacing,
-        given,
-        problem.interpolation,
-        problem.columns[:, problem.targets :],
-        errors,
-        white,
-        jnp.asarray([_LAST_DIGITS] * problem.columns.shape[1] + [_SAMPLE_DIGITS] * _SAMPLES),
-        nodes=grid.shape,
-        targets=problem.targets,
-    )
+    errors = np.sqrt(variances)[:, None] * rng.standard_normal((len(variances), _SAMPLES))
+    found = paths(*problem.for_paths(parameters.kernel, given, errors, rng.standard_normal((_SAMPLES, *grid.shape))))
     values, coefficients, samples, updated, residual = (np.array(part) for part in found)
     coefficients[:1] += problem.offset
     return GridPosterior(
@@ -354,8 +352,8 @@ def posterior(parameters: Parameters, mean: Mean, problem: GridProblem, seed: in
     )
 
 
-@partial(jax.jit, static_argnames=("nodes", "targets"))
 def _paths(
+    layout: Layout,
     kernel: Kernel,
     spacing: Array,
     given: Moments,
@@ -364,23 +362,23 @@ def _paths(
     errors: Float[Array, "n s"],
     white: Float[Array, " s *nodes"],
     tolerance: Float[Array, " r+s"],
-    nodes: tuple[int, ...],
-    targets: int,
 ) -> tuple[Array, ...]:
     """Means on the grid with their coefficients, samples of what differs, with theirs, and residuals."""
+    nodes, targets = layout.nodes, layout.targets
     coordinates = Coordinates(torus.spectrum(kernel, spacing, nodes), nodes)
     preconditioner = 1 + given.gram.symbol(nodes) * coordinates.eigenvalues
     scaled = given.gram.scales[:, None] * errors
     drawn = interpolation.rmv(scaled).T.reshape(-1, *nodes)
-    start = coordinates.white(white)
-    right = jnp.concatenate([coordinates.analysis(given.sums), start - coordinates.analysis(drawn)])
     width, extra = len(given.sums), len(white)
+    every = coordinates.white(jnp.concatenate([given.sums, white, drawn]))
+    start = every[width : width + extra]
+    right = jnp.concatenate([coordinates.rooted(every[:width]), start - coordinates.rooted(every[width + extra :])])
     found = torus.solve(given.gram, coordinates, preconditioner, right, tolerance)
     coefficients = torus.mean_coefficients(given, right[:width], found.x[:width], targets)
-    fields = flat(coordinates.synthesis(found.x))
+    fields = coordinates.synthesis(jnp.concatenate([found.x, start]))
+    prior, fields = fields[width + extra :], flat(fields[: width + extra])
     values, levels, paths = fields[:targets], fields[targets:width], fields[width:]
     # β of each sample, by generalised least squares on its own values at the rows: A⁻¹H = D⁻¹(H − W z_H).
-    prior = coordinates.synthesis(start)
     inverse = given.squares - (jnp.conj(flat(right[:width])) @ flat(found.x[:width]).T).real
     seen = flat(given.sums[targets:]) @ flat(prior).T - levels @ flat(given.gram(prior)).T
     seen = seen + basis.T @ scaled - levels @ flat(drawn).T
@@ -390,3 +388,6 @@ def _paths(
         updated = jnp.zeros((0, extra), spacing.dtype)
     samples = paths + updated.T @ levels
     return values.T - levels.T @ coefficients, coefficients, samples.T, updated, found.residual
+
+
+paths = Prepared(_paths, lambda *_: False, tuned=False)

@@ -12,9 +12,8 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-import scipy.linalg
 from scipy.linalg.blas import dsyrk
-from scipy.linalg.lapack import dpotrf, dpotri
+from scipy.linalg.lapack import dpotrf, dpotri, dpotrs, dtrtrs
 from scipy.spatial.distance import cdist
 
 from thalweg.codec import storable
@@ -40,6 +39,23 @@ _KEPT = 4_000
 
 AT_HAND = 500
 """Rows of a single factorisation that are left to the host even if there is a GPU."""
+
+
+class Lapack:
+    """The solves of SciPy without its checks, which of few rows take ten times as long as the solves.
+
+    Factors are in the order of columns, as LAPACK leaves them, or they are copied.
+    """
+
+    @staticmethod
+    def solve_triangular(factor: np.ndarray, right: np.ndarray, lower: bool, trans: int = 0) -> np.ndarray:
+        """L⁻¹ right, or L⁻ᵀ right."""
+        return dtrtrs(factor, right, lower=lower, trans=trans)[0] if right.size else right
+
+    @staticmethod
+    def cho_solve(factor: tuple[np.ndarray, bool], right: np.ndarray) -> np.ndarray:
+        """(LLᵀ)⁻¹ right."""
+        return dpotrs(factor[0], right, lower=factor[1])[0] if right.size else right
 
 
 @storable
@@ -113,10 +129,8 @@ class HostRows(NamedTuple):
         slope, moved = slopes(kernel, self.inputs, pull, columns, kept)
         told = np.zeros((0, 0))
         if columns is not None:
-            every = np.stack([*moved, columns * (parameters.noise / self.weights)[:, None]])
-            told = np.full((len(every), len(every)), np.nan)
-            if np.all(np.isfinite(every)):  # or SciPy would raise
-                told = information(every, found, parameters.noise, self, np, scipy.linalg)
+            every = np.concatenate([*moved, (columns * (parameters.noise / self.weights)[:, None])[:, None]], axis=1)
+            told = information(every, found, parameters.noise, self, np, Lapack)
         return float(found.loss), Parameters(slope, np.asarray(noise)), told
 
     def _solution(self, parameters: Parameters, covariance: np.ndarray) -> Solution:
@@ -126,7 +140,7 @@ class HostRows(NamedTuple):
         factor, failed = dpotrf(noisy.T, lower=1, clean=1, overwrite_a=1)
         if failed or not np.isfinite(factor[-1, -1]):
             return Solution(factor, *(np.full((1, 1), np.nan),) * 4, np.asarray(np.nan))
-        return solved(factor, parameters.noise, self, np, scipy.linalg)
+        return solved(factor, parameters.noise, self, np, Lapack)
 
 
 def _inverse(factor: Any) -> np.ndarray:
@@ -134,7 +148,7 @@ def _inverse(factor: Any) -> np.ndarray:
     if len(factor) <= INVERTED:
         return dpotri(factor, lower=1)[0]
     normal = np.random.default_rng(0).standard_normal((len(factor), DRAWN))
-    return dsyrk(1 / DRAWN, scipy.linalg.solve_triangular(factor, normal, lower=True, trans=1), lower=1)
+    return dsyrk(1 / DRAWN, Lapack.solve_triangular(factor, normal, lower=True, trans=1), lower=1)
 
 
 def serves(rows: int, at_hand: int = AT_HAND) -> bool:
@@ -177,7 +191,7 @@ def slopes(
     columns: np.ndarray | None = None,
     kept: Sequence[tuple[np.ndarray, np.ndarray]] = (),
 ) -> tuple[Kernel, list[np.ndarray]]:
-    """Derivatives of Σ pull·K in the logarithms of a kernel's parameters, and of K·columns if it is written out.
+    """Derivatives of Σ pull·K in the logarithms of a kernel's parameters, and of K·columns, term by term, if written out.
 
     The upper triangle of ``pull`` is 0. ``kept`` are the matrices of the kernel's terms and their rises, if at hand;
     they are used up.
@@ -186,9 +200,11 @@ def slopes(
     moved: list[np.ndarray] = []
     if terms:
         each: list[np.ndarray] = []
+        centred = inputs - (inputs[0] + np.mean(inputs - inputs[0], axis=0))
         for term, part in zip(terms, kept or (_matrix_and_rise(term, inputs) for term in terms), strict=True):
-            moved += [] if columns is None else _moves(term, inputs, columns, *part)
-            each += _derivatives(term, inputs, pull, *part)
+            scaled = centred / term.lengthscale
+            moved += [] if columns is None else [_moves(term, scaled, columns, *part)]
+            each += _derivatives(term, scaled, pull, *part)
         return _with_leaves(kernel, *each), moved
     size = length(len(pull))
     pull = pull + np.tril(pull, -1).T
@@ -198,29 +214,30 @@ def slopes(
 
 
 def _derivatives(
-    kernel: Kernel, inputs: np.ndarray, pull: np.ndarray, covariance: np.ndarray, rise: np.ndarray
+    kernel: Kernel, scaled: np.ndarray, pull: np.ndarray, covariance: np.ndarray, rise: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
     """Those of Σ pull·K in the logarithms of lengthscales and variance; the upper triangle of ``pull`` is 0."""
     # One triangle is counted twice, the diagonal once.
     variance = 2 * np.vdot(pull.T, covariance) - pull.diagonal() @ covariance.diagonal()
     rise *= pull.T
-    scaled = _centred(inputs) / kernel.lengthscale
     sums = rise.sum(axis=0) + rise.sum(axis=1)
     lengths = -4 * (sums @ scaled**2 - 2 * np.sum(scaled * (rise @ scaled), axis=0))
     return (lengths if np.ndim(kernel.lengthscale) else np.sum(lengths)), variance
 
 
 def _moves(
-    kernel: Kernel, inputs: np.ndarray, columns: np.ndarray, covariance: np.ndarray, rise: np.ndarray
-) -> list[np.ndarray]:
-    """Derivatives of K·columns in the logarithms of each lengthscale and of the variance."""
-    scaled = (_centred(inputs) / kernel.lengthscale).T[:, :, None]
+    kernel: Kernel, scaled: np.ndarray, columns: np.ndarray, covariance: np.ndarray, rise: np.ndarray
+) -> np.ndarray:
+    """Derivatives of K·columns in the logarithms of each lengthscale and of the variance: (rows, parameters, columns)."""
+    size, features = scaled.shape
     # The square of a difference, opened up: x² − 2xx' + x'².
-    weighted = np.concatenate([columns, *(scaled * columns), *(scaled**2 * columns)], axis=1)
-    first, *rest = np.split(rise @ weighted, 1 + 2 * len(scaled), axis=1)
-    each = zip(scaled, rest[: len(scaled)], rest[len(scaled) :], strict=True)
-    moved = [-2 * (x**2 * first - 2 * x * second + third) for x, second, third in each]
-    return [*(moved if np.ndim(kernel.lengthscale) else [sum(moved)]), covariance @ columns]
+    powers = np.concatenate([np.ones((size, 1)), scaled, scaled**2], axis=1)
+    found = (rise @ (powers[:, :, None] * columns[:, None]).reshape(size, -1)).reshape(size, 1 + 2 * features, -1)
+    x = scaled[:, :, None]
+    moved = -2 * (x**2 * found[:, :1] - 2 * x * found[:, 1 : 1 + features] + found[:, 1 + features :])
+    if not np.ndim(kernel.lengthscale):
+        moved = np.sum(moved, axis=1, keepdims=True)
+    return np.concatenate([moved, (covariance @ columns)[:, None]], axis=1)
 
 
 def _matrix_and_rise(
@@ -230,10 +247,6 @@ def _matrix_and_rise(
     lengths = np.asarray(kernel.lengthscale)
     left = inputs / lengths
     return value_and_rise(kernel, cdist(left, left if new is None else new / lengths, "sqeuclidean"), rise)
-
-
-def _centred(inputs: np.ndarray) -> np.ndarray:
-    return inputs - (inputs[0] + np.mean(inputs - inputs[0], axis=0))
 
 
 def _with_leaves(kernel: Kernel, *leaves: Any) -> Kernel:

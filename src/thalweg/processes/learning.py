@@ -164,7 +164,7 @@ class Search:
             curvature = np.eye(count) * rows / 3
             if changes:
                 # The average information, as if targets had Gaussian noise of the sites' size.
-                change = np.concatenate(changes, axis=1) @ ties.T
+                change = np.concatenate(changes, axis=1)[:, :, 0] @ ties.T
                 curvature = change.T @ dsymm(0.5, precision, change, lower=1)
             return found, gradient, curvature
 

@@ -39,6 +39,13 @@ _MATRICES = 4
 _UNCERTAIN, _DRAWS = 480, (16, 64)
 """Rows up to which the uncertainty of parameters is counted, and how many are drawn: more where rows are few."""
 
+_FEW_SPREAD = 2.0
+"""Standard deviation of the logarithms of parameters before rows are seen, where their uncertainty is counted."""
+
+_TOGETHER, _APART = 300, 4
+"""Rows from which on each step of the chain is a draw, and the most steps from one to the next: of few rows some make
+all of their scatter noise and some none, and the way between them is long."""
+
 
 @dataclass(frozen=True)
 class RegressorSettings:
@@ -182,13 +189,14 @@ def _with_doubt(
     found: Optimum, rows: HostRows, mean: Mean, max_iter: int, free: bool, seed: int
 ) -> tuple[Optimum, MixedPosterior]:
     """The posterior with what rows leave uncertain of the parameters, and the ones that make the rows most probable."""
-    landscape = Landscape(rows, found.origin, free)
+    landscape = Landscape(rows, found.origin, free, _FEW_SPREAD)
     count = int(np.clip(_DRAWS[0] * _UNCERTAIN // len(rows.inputs), *_DRAWS))
-    draw = lambda: plausible(landscape, found.parameters, count, np.random.default_rng([seed, 1]))
+    every = int(np.clip(_TOGETHER // len(rows.inputs), 1, _APART))
+    draw = lambda: plausible(landscape, found.parameters, count, np.random.default_rng([seed, 1]), every)
     drawn = draw()
     least_noise = LEAST_NOISE / STARTING_NOISE * float(found.origin.noise)
     least, better = min(drawn, key=lambda one: one[0])
-    if least < landscape.value(landscape.logs(found.parameters)) - 1:
+    if least < landscape.integrated(landscape.logs(found.parameters)) - 1:
         # The chain came upon what the search had missed.
         found = maximise(rows, better, found.origin, max_iter, free, least_noise)._replace(steps=found.steps)
         drawn = draw()
@@ -243,7 +251,8 @@ def _variances(rows: HostRows) -> tuple[float, float]:
     """Mean squares of what noise and kernel have to account for: targets less the best mean, which may be a constant
     where the process has none, and less one that it has.
 
-    Of targets that follow a plane up to rounding they are those about a constant; 1 if they follow that.
+    Of targets that follow a plane up to rounding they are those about a constant, of those that follow that the ones
+    between values at one place, and 1 if there are none.
     """
     square = lambda left: float(np.mean(np.average(left**2, axis=0, weights=rows.weights)))
     away = rows.targets - rows.targets[:1]  # near which nothing is lost to rounding
@@ -251,5 +260,6 @@ def _variances(rows: HostRows) -> tuple[float, float]:
     root = np.sqrt(rows.weights)[:, None]
     left = away - rows.basis @ np.linalg.lstsq(root * rows.basis, root * away, rcond=None)[0]
     least = (1e-12 * float(np.max(np.abs(rows.targets)))) ** 2
-    scatter = next((found for found in (square(left), square(away)) if found > least), 1.0)
+    within = float(np.sum(rows.scatter)) / (np.sum(rows.weights) * rows.targets.shape[1])
+    scatter = next((found for found in (square(left), square(away), within) if found > least), 1.0)
     return scatter, scatter if rows.basis.shape[1] else square(rows.targets) or 1.0

@@ -9,7 +9,6 @@ the number of rows, so that no start, however far off, is out of its reach.
 from typing import NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from thalweg.kernels import Kernel, Stationary
@@ -87,15 +86,15 @@ def best_start(kernel: Kernel, noise: float | None, seen: Periodogram) -> Start:
     scaled = isinstance(kernel, Stationary)
     steps = int(np.ceil(np.log(4 * extent / finest) / np.log(_STEP))) if scaled else 0
     ladder = finest / 2 * _STEP ** np.arange(steps + 1) if scaled else [1.0]
-    best = Start(Parameters(kernel, jnp.asarray(0.0)), np.inf)
+    best = Start(Parameters(kernel, np.asarray(0.0)), np.inf)
     for factor in ladder:
         moved = _moved(kernel, factor) if scaled else kernel
-        eigenvalues = np.asarray(_spectrum(moved, jnp.asarray(seen.spacing), seen.nodes))
+        eigenvalues = np.asarray(_spectrum(moved, seen.spacing, seen.nodes))
         loss, variance, found = _compare(eigenvalues, seen, noise, scaled)
         if loss < best.loss:
-            size = jnp.asarray(variance * np.asarray(moved.variance)) if scaled else None
+            size = np.asarray(variance * np.asarray(moved.variance)) if scaled else None
             chosen = moved._with(variance=size) if scaled else moved
-            best = Start(Parameters(chosen, jnp.asarray(found)), loss)
+            best = Start(Parameters(chosen, np.asarray(found)), loss)
     return best
 
 
@@ -107,7 +106,7 @@ def _lengths(kernel: Kernel, dimensions: int) -> np.ndarray:
 
 
 def _moved(kernel: Kernel, factor: float) -> Kernel:
-    return kernel._with(lengthscale=jnp.asarray(factor * np.asarray(kernel.lengthscale)))
+    return kernel._with(lengthscale=np.asarray(factor * np.asarray(kernel.lengthscale)))
 
 
 def _compare(

@@ -15,7 +15,6 @@ targets enter squared.
 """
 
 import math
-from functools import partial
 from itertools import product
 from typing import NamedTuple
 
@@ -25,6 +24,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from thalweg.compiling import Prepared, quick_jit
 from thalweg.kernels import Interpolation, Kernel, stencil_product
 from thalweg.processes.solves import log_quadrature
 
@@ -36,6 +36,13 @@ PRODUCTS = 400
 
 _NEGLIGIBLE = 1e-14
 """Eigenvalues of K that are smaller than this share of the largest are rounding."""
+
+
+class Layout(eqx.Module):
+    """What a program is made for: the nodes of the grid, and how many of the columns are targets."""
+
+    nodes: tuple[int, ...] = eqx.field(static=True)
+    targets: int = eqx.field(static=True)
 
 
 class Gram(eqx.Module):
@@ -99,12 +106,15 @@ class Moments(NamedTuple):
         return Moments(self.gram.scaled(factor), factor * self.sums, factor * self.squares)
 
 
-@jax.jit
+@quick_jit(lambda *_: False, tuned=False)
 def moments(interpolation: Interpolation, columns: Float[Array, "n r"], scales: Float[Array, " n"]) -> Moments:
     """Add rows up with weights ω."""
     weighted = scales[:, None] * columns
     sums = interpolation.rmv(weighted).T.reshape(-1, *interpolation.nodes)
     return Moments(Gram.of(interpolation, scales), sums, weighted.T @ columns)
+
+
+scaled = jax.jit(Moments.scaled)
 
 
 def spectrum(kernel: Kernel, spacing: Float[Array, " d"], nodes: tuple[int, ...]) -> Float[Array, "*frequencies"]:
@@ -120,7 +130,11 @@ def spectrum(kernel: Kernel, spacing: Float[Array, " d"], nodes: tuple[int, ...]
 
 
 class Coordinates(eqx.Module):
-    """Whitened coordinates: √K and its adjoint between them and the grid, in which inner products are plain sums."""
+    """Whitened coordinates: √K and its adjoint between them and the grid, in which inner products are plain sums.
+
+    Of one program no two transforms may run beside each other: each waits for threads of a pool that both have taken
+    all of, on a CPU with JAX 0.11 for ever.
+    """
 
     eigenvalues: Float[Array, "*frequencies"]
     nodes: tuple[int, ...] = eqx.field(static=True)
@@ -140,9 +154,13 @@ class Coordinates(eqx.Module):
         scale = jnp.sqrt(self.counts / math.prod(self.nodes))
         return _times(scale, jnp.fft.rfftn(fields, axes=self._axes()))
 
+    def rooted(self, white: Array) -> Array:
+        """√K of what has such coordinates."""
+        return _times(jnp.sqrt(self.eigenvalues), white)
+
     def analysis(self, fields: Float[Array, " m *nodes"]) -> Array:
         """√K fields, in coordinates."""
-        return _times(jnp.sqrt(self.eigenvalues), self.white(fields))
+        return self.rooted(self.white(fields))
 
     def synthesis(self, coordinates: Array) -> Float[Array, " m *nodes"]:
         """√K coordinates, on the grid."""
@@ -232,27 +250,27 @@ class Evaluation(NamedTuple):
     """Of targets, basis and probes; without the solutions."""
 
 
-@partial(jax.jit, static_argnames=("nodes", "targets"))
-def evaluate(
+def _evaluate(
+    layout: Layout,
     kernel: Kernel,
     spacing: Float[Array, " d"],
     given: Moments,
     shares: Moments,
     probes: Float[Array, " m *nodes"],
     tolerance: Float[Array, " r+m"],
-    nodes: tuple[int, ...],
-    targets: int,
 ) -> Evaluation:
     """Everything about −log p(y) but constants.
 
     ``given`` are the moments for ω = 1/D, ``shares`` those for ω = ρ/D, ρ the share of D that grows with the noise.
     """
+    nodes, targets = layout.nodes, layout.targets
     eigenvalues, pull = jax.vjp(lambda kernel: spectrum(kernel, spacing, nodes), kernel)
     coordinates = Coordinates(eigenvalues, nodes)
     preconditioner = 1 + given.gram.symbol(nodes) * eigenvalues
-    white = coordinates.white(probes)
-    right = jnp.concatenate([coordinates.analysis(given.sums), _times(jnp.sqrt(preconditioner), white)])
     width = len(given.sums)
+    both = coordinates.white(jnp.concatenate([given.sums, probes]))  # at once: see Coordinates
+    white = both[width:]
+    right = jnp.concatenate([coordinates.rooted(both[:width]), _times(jnp.sqrt(preconditioner), white)])
     found = solve(given.gram, coordinates, preconditioner, right, tolerance)
     solved, answers = found.x[:width], found.x[width:]
     coefficients = mean_coefficients(given, right[:width], solved, targets)
@@ -270,10 +288,10 @@ def evaluate(
     kernel_slope = pull(jnp.where(real, slope / jnp.where(real, eigenvalues, 1), 0) / 2)[0]
     # The noise: ∂G = −G_ρ, whose trace has that of G times the mean ρ as control variate.
     share = shares.gram.total / given.gram.total
-    fields = coordinates.synthesis(asked)
+    fields = coordinates.synthesis(jnp.concatenate([asked, a]))
+    fields, means = fields[: len(asked)], fields[len(asked) :]
     rest = shares.gram(fields) - share * given.gram(fields)
     trace = share * jnp.sum(coordinates.counts - diagonal) + jnp.mean(_inner(answers, coordinates.analysis(rest)))
-    means = coordinates.synthesis(a)
     quadratic = residual_squares(shares) + jnp.sum(means * shares.gram(means))
     quadratic = quadratic - 2 * jnp.sum(flat(means) * (combine.T @ flat(shares.sums)))
     noise_slope = -(targets * trace + quadratic) / 2
@@ -282,6 +300,9 @@ def evaluate(
     return Evaluation(
         misfit, jax.tree.map(times, kernel_slope, kernel), noise_slope, known, found._replace(x=jnp.zeros(0))
     )
+
+
+evaluate = Prepared(_evaluate, lambda *_: False, tuned=False)
 
 
 def mean_coefficients(given: Moments, right: Array, solved: Array, targets: int) -> Float[Array, "p t"]:

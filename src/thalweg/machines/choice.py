@@ -162,7 +162,8 @@ def _compared(seen: Sample, unit: Any, families: Sequence[Any], several: Sequenc
     for family in families:
         # A rougher kernel wants a longer lengthscale.
         tried = [t for t in several if 1 <= t / ranked[0][0].times <= _ROUGHER] if ranked else several
-        found = left_out(seen, tried, partial(_multiple, family, median))
+        near = ranked[0][0].times if ranked else 1.0
+        found = left_out(seen, tried, partial(_multiple, family, median), near)
         if found is None:
             return []
         ranked.append((found, family))

@@ -11,18 +11,17 @@ from dataclasses import replace
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from rich.progress import Progress
 
 from thalweg.kernels import Kernel
-from thalweg.machines.calibration import Aside, calibrated, last, residuals, set_aside
+from thalweg.machines.calibration import Aside, calibrated, last, left_out, residuals, set_aside
 from thalweg.machines.choice import ENOUGH_ROWS, Interrupted, Trial, choose
+from thalweg.machines.dense import MOST, Dense
 from thalweg.machines.fitted import Fitted
 from thalweg.machines.folds import FEWEST
 from thalweg.machines.learners import Foreseen, LandmarkLearner, Learner, for_stream, in_precision, start
 from thalweg.machines.methods import Settings
-from thalweg.machines.problem import STORED
 from thalweg.machines.rows import Rows
 from thalweg.threads import enough_threads
 
@@ -173,13 +172,13 @@ def _levelled(fitted: Fitted, rows: Rows, settings: Settings, tolerance: float) 
 
 
 def _solves(begun: Fitted, rows: Rows, settings: Settings) -> bool:
-    """Whether all are solved for at once: where all rows are landmarks, in several blocks, and no passes are asked."""
+    """Whether all are solved for at once: where all rows are landmarks, and no passes are asked."""
     unasked = settings.passes is None and settings.method.early_stopping in ("auto", False)
-    several = settings.block_size < len(rows) <= min(_FEW_ROWS, settings.max_features)
+    few = len(rows) <= min(_FEW_ROWS, settings.max_features)
     product = len(rows) ** 2 * (rows.x.shape[1] + rows.outputs + _ENTRY)
-    soon = len(rows) ** 2 <= STORED or product <= _DEAR_PRODUCT
+    soon = len(rows) <= MOST or product <= _DEAR_PRODUCT
     plain = settings.method.visits and settings.loss.smooth and not begun.learner.features
-    return plain and unasked and several and soon
+    return plain and unasked and few and soon
 
 
 def _solved(begun: Fitted, rows: Rows, settings: Settings, seed: int) -> Fitted:
@@ -194,7 +193,8 @@ def _solved(begun: Fitted, rows: Rows, settings: Settings, seed: int) -> Fitted:
             if settings.progress:
                 bar.console.print(f"{begun.kernel}, alpha {begun.alpha:.3g}", markup=False)
             task = bar.add_task("solving", total=None)
-            newton = learner.newton(begun.alpha, settings.method.tol)
+            few = len(rows) <= MOST
+            newton = (learner.dense if few else learner.newton)(begun.alpha, settings.method.tol)
             while not newton.done and len(history) < _MOST_STEPS:
                 began = time.perf_counter()
                 step = newton.step()
@@ -214,7 +214,11 @@ def _solved(begun: Fitted, rows: Rows, settings: Settings, seed: int) -> Fitted:
                     break
             pupil.take(other)
 
-        begun = _judged(begun, set_aside(begun.learner, rows, seed, solve), settings)
+        if isinstance(newton, Dense):
+            aside = left_out(rows, seed, lambda held: newton.without(np.argsort(order)[held], _COARSE))
+        else:
+            aside = set_aside(begun.learner, rows, seed, solve)
+        begun = _judged(begun, aside, settings)
     except KeyboardInterrupt:
         if not history:  # There is nothing to keep.
             raise
@@ -314,4 +318,4 @@ def _line(learner: Learner, passes: int, rows: int, began: float, held: Rows | N
 
 
 def _finite(learner: Learner) -> bool:
-    return bool(jnp.isfinite(jnp.sum(learner.expansion.weights)))
+    return bool(np.isfinite(np.sum(np.asarray(learner.expansion.weights))))

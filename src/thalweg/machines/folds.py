@@ -3,11 +3,11 @@
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 
-from thalweg.kernels import Kernel, median_distance
+from thalweg.kernels import Kernel
+from thalweg.kernels.bandwidth import median_of_pairs, some_pairs
 from thalweg.kernels.profiles import value_and_rise, written_out
 from thalweg.machines.rows import Rows
 from thalweg.padding import padded, padded_size
@@ -18,11 +18,11 @@ FEWEST = 40
 
 # Rows that are looked at, and of those the rows that are left out in turn.
 _LOOKED_AT, _MOST = 2000, 320
-# Rows whose median distance is that of all pairs of some; of more rows it is that of so many pairs.
-_FEW, _SOME, _PAIRS = 1000, 120, 2000
+# Pairs whose median distance is taken for that of all.
+_PAIRS = 5000
 # Numbers of rows are multiples of this, or of a power of two, where programs are compiled for them.
 _GRAIN = 64
-_RIDGES = tuple(10.0 ** (k / 2) for k in range(-6, 5))
+_RIDGES = 10.0 ** (np.arange(-6, 5) / 2)
 # Of features whose standard deviations differ by less than the first factor one scale is as good as another. Where too
 # few rows are there to choose by, each feature has its own from the second factor on.
 _ALIKE, _APART = 1.5, 10.0
@@ -73,13 +73,11 @@ class Sample(NamedTuple):
         return self._replace(targets=np.clip(self.targets, low - reach, high + reach))
 
     def median(self) -> float:
-        """The median distance between rows: of few, by all pairs of some, since drawing pairs takes compiling."""
+        """The median distance between rows, of some thousand pairs."""
         if len(self.x) < 2:
             return 1.0
-        few = len(self.x) <= _FEW
-        some = np.unique(np.linspace(0, len(self.x) - 1, _SOME).astype(int)) if few else slice(None)
         with np.errstate(over="ignore"):
-            return median_distance(self.x[some], jax.random.key(0), _SOME**2 if few else _PAIRS)
+            return median_of_pairs(self.x, *some_pairs(len(self.x), np.random.default_rng(0), _PAIRS))
 
 
 def sample(rows: Rows, seed: int) -> Sample:
@@ -106,7 +104,7 @@ def scaled_squares(kernel: Kernel, x: np.ndarray, y: np.ndarray | None = None) -
     >>> scaled_squares(Gaussian(2.0), np.zeros((1, 1)), np.array([[2.0], [4.0]]))
     array([[1., 4.]])
     """
-    length = np.asarray(kernel.lengthscale, np.float64)
+    length = np.asarray(kernel.lengthscale, x.dtype)
     # The median: beside a row of extreme size the others would lose their digits to a mean.
     middle = np.median(x if y is None else y, axis=0)
     left = (x - middle) / length
@@ -118,7 +116,7 @@ def scaled_squares(kernel: Kernel, x: np.ndarray, y: np.ndarray | None = None) -
 
 
 def kernel_matrix(kernel: Kernel, x: np.ndarray, y: np.ndarray | None = None) -> np.ndarray:
-    """The matrix of a kernel in float64, by NumPy where that is known; else one program for rows about as many.
+    """The matrix of a kernel in the precision of x: by NumPy, or by a program for rows about as many.
 
     Examples
     --------
@@ -131,7 +129,7 @@ def kernel_matrix(kernel: Kernel, x: np.ndarray, y: np.ndarray | None = None) ->
         return value_and_rise(kernel, scaled_squares(kernel, x, y), rise=False)[0]
     of_size = lambda z: jnp.asarray(padded(z, padded_size(len(z), _GRAIN)))
     compiled = kernel(of_size(x), None if y is None else of_size(y))
-    return np.asarray(compiled, np.float64)[: len(x), : len(x if y is None else y)]
+    return np.asarray(compiled, x.dtype)[: len(x), : len(x if y is None else y)]
 
 
 class Found(NamedTuple):
@@ -143,27 +141,42 @@ class Found(NamedTuple):
     curvature: float
 
 
-def left_out(rows: Sample, multipliers: Sequence[float], kernel: Callable[[float], Any]) -> Found | None:
+def left_out(
+    rows: Sample, multipliers: Sequence[float], kernel: Callable[[float], Any], near: float = 1.0
+) -> Found | None:
     """The multiplier and the ridge with the smallest squared errors on rows left out; None for too few.
 
-    The curvature is that of the logistic loss, where targets are 0 and 1: its ridge is that of squares times it.
+    Multipliers are in order; from the one next to ``near`` the search goes both ways as long as errors fall. The
+    curvature is that of the logistic loss, where targets are 0 and 1: its ridge is that of squares times it.
     """
     if len(rows.x) < FEWEST:
         return None
     x, weights, y = rows.x[rows.left_out], rows.weights[rows.left_out], rows.targets[rows.left_out]
     mean = np.average(y, axis=0, weights=weights)
     y, root = y - mean, np.sqrt(weights)[:, None]
-    best = Found(np.inf, multipliers[0], 1.0, 0.25)
-    for times in multipliers:
+
+    def at(times: float) -> Found:
         K = kernel_matrix(kernel(times), x)
         with enough_threads(len(K)):
             values, vectors = np.linalg.eigh(root * K * root.T)
         values, coordinates = np.maximum(values, 0), vectors.T @ (root * y)
-        for ridge in _RIDGES:
-            kept = ridge / (values + ridge)
-            errors = (vectors @ (kept[:, None] * coordinates)) / root / (vectors**2 @ kept)[:, None]
+        kept = _RIDGES / (values[:, None] + _RIDGES)
+        spared = vectors**2 @ kept
+        best = Found(np.inf, times, 1.0, 0.25)
+        for ridge, part, share in zip(_RIDGES, kept.T, spared.T, strict=True):
+            errors = (vectors @ (part[:, None] * coordinates)) / root / share[:, None]
             score = float(np.sum(weights[:, None] * errors**2))
             if score < best.errors:
                 p = np.clip(y - errors + mean, 0, 1)
-                best = Found(score, times, ridge, float(np.mean(p * (1 - p))))
+                best = Found(score, times, float(ridge), float(np.mean(p * (1 - p))))
+        return best
+
+    start = int(np.argmin(np.abs(np.log(np.asarray(multipliers) / near))))
+    best = at(multipliers[start])
+    for side in (multipliers[:start][::-1], multipliers[start + 1 :]):
+        for times in side:
+            found = at(times)
+            if not found.errors < best.errors:
+                break
+            best = found
     return best

@@ -18,8 +18,8 @@ from thalweg.threads import enough_threads
 MOST = 8192
 """Rows whose matrix is stored: 256 MiB in float32."""
 
-# Squares of no more rows are factorised.
-_FACTORISED = 4096
+# Squares of no more rows are factorised, and of fewer if the tolerance is coarse.
+_FACTORISED, _FACTORISED_COARSELY, _COARSE = 4096, 1024, 1e-3
 # Landmarks of the preconditioner, at most, and at most this part of the rows, as in thalweg.machines.nystroem.
 _LANDMARKS, _PART, _GRAIN = 1024, 1 / 8, 32
 # Of so few rows the whole matrix is inverted for each output.
@@ -95,13 +95,13 @@ class Dense:
         self.values = self.weights + self.intercept
         self.done = False
         self._gained = 0.0
-        self._factorised = loss.quadratic and len(matrix) <= _FACTORISED
+        self._factorised = loss.quadratic and len(matrix) <= (_FACTORISED if tol < _COARSE else _FACTORISED_COARSELY)
         self._basis: Basis | None = None if alike is None else alike._basis
         self._solver: Any = None
 
     def step(self) -> Step:
         """Make a Newton step."""
-        with enough_threads(len(self.matrix)):
+        with enough_threads(len(self.matrix) // 2):
             step = self._step()
         self.done = not step.left > self.tol
         return step
@@ -109,7 +109,7 @@ class Dense:
     def without(self, held: np.ndarray, tol: float) -> np.ndarray:
         """What a machine that has not learned from some rows says of them, solved to a tolerance."""
         if self._factorised and self.done:
-            with enough_threads(len(self.matrix)):
+            with enough_threads(len(self.matrix) // 2):
                 one = np.zeros((len(self.matrix), len(held)))
                 one[held, np.arange(len(held))] = 1
                 part = solve_triangular(self._solver.factor, one, lower=True, overwrite_b=True, check_finite=False)

@@ -118,7 +118,7 @@ def _on_host(kernel: Kernel, expansion: Expansion, x: Any, offset: np.ndarray | 
     dtype, used = expansion.weights.dtype, int(expansion.used)
     weights = np.asarray(expansion.scale) * np.asarray(expansion.weights)[:used].reshape(-1, expansion.weights.shape[2])
     there = np.any(weights, axis=1)
-    points = np.asarray(expansion.blocks)[:used].reshape(len(weights), -1)[there]
+    points = np.asarray(expansion.blocks)[:used].reshape(len(weights), x.shape[1])[there]
     found = np.empty((x.shape[0], weights.shape[1]), dtype)
     for start in range(0, x.shape[0], _ROWS_AT_ONCE):
         part = dense("X", x[start : start + _ROWS_AT_ONCE], dtype, offset)
@@ -139,7 +139,7 @@ def predict(coordinates: Coordinates, expansion: Expansion, x: Any, offset: np.n
     >>> predict(points, empty(points, dimension=1, outputs=1, capacity=1, dtype=float), np.ones((3, 1))).shape
     (3, 1)
     """
-    few = x.shape[0] * int(expansion.used) * coordinates.width <= _FEW_PAIRS
+    few = 0 < x.shape[0] * int(expansion.used) * coordinates.width <= _FEW_PAIRS
     if few and isinstance(coordinates, Points) and written_out(coordinates.kernel):
         return _on_host(coordinates.kernel, expansion, x, offset)
     size = min(_ROWS_AT_ONCE, padded_size(x.shape[0], _GRAIN))

@@ -16,13 +16,14 @@ from rich.progress import Progress
 
 from thalweg.kernels import Kernel
 from thalweg.machines.calibration import Aside, calibrated, last, left_out, residuals, set_aside
-from thalweg.machines.choice import ENOUGH_ROWS, Interrupted, Trial, choose
+from thalweg.machines.choice import ENOUGH_ROWS, choose
 from thalweg.machines.dense import MOST, Dense
 from thalweg.machines.fitted import Fitted
 from thalweg.machines.folds import FEWEST
 from thalweg.machines.learners import Foreseen, LandmarkLearner, Learner, for_stream, in_precision, start
 from thalweg.machines.methods import Settings
 from thalweg.machines.rows import Rows
+from thalweg.machines.trials import Interrupted, Trial
 from thalweg.threads import enough_threads
 
 # Passes over the data where none are given: a pass over many rows is worth several over few.
@@ -73,7 +74,7 @@ def fit(rows: Rows, settings: Settings, seed: int, onto: Fitted | None = None) -
     True
     """
     double = settings.method.double or len(rows) <= settings.block_size if onto is None else onto.double
-    with jax.enable_x64(double), enough_threads(len(rows)):
+    with jax.enable_x64(double), enough_threads(len(rows) // 2):  # most of it is done on half of them, or fewer
         try:
             begun = _begun(rows, settings, len(rows), seed, np.float64 if double else np.float32, onto)
         except Interrupted as stopped:
@@ -157,7 +158,7 @@ def _best_trial(trial: Trial, rows: Rows, total: int | None) -> Fitted:
         f"{trial.rows} of {len(rows)} rows",
         stacklevel=5,
     )
-    return Fitted(trial.learner, trial.alpha, total, float(trial.rows), offset=rows.middle(), counts=rows.counts)
+    return Fitted(trial.learner(), trial.alpha, total, float(trial.rows), offset=rows.middle(), counts=rows.counts)
 
 
 def _levelled(fitted: Fitted, rows: Rows, settings: Settings, tolerance: float) -> Fitted:

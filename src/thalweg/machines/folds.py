@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
@@ -18,6 +19,8 @@ FEWEST = 40
 
 # Rows that are looked at, and of those the rows that are left out in turn.
 _LOOKED_AT, _MOST = 2000, 320
+# Numbers that the spreads of features are taken from, at most.
+_ENTRIES = 2**22
 # Pairs whose median distance is taken for that of all.
 _PAIRS = 5000
 # Numbers of rows are multiples of this, or of a power of two, where programs are compiled for them.
@@ -42,22 +45,14 @@ class Sample(NamedTuple):
     left_out: np.ndarray
     rounding: np.ndarray
     """The spread that rounding alone makes of a feature that is constant."""
+    spread: np.ndarray
+    """Standard deviations of the features."""
 
     def units(self) -> tuple[Any, ...]:
-        """Units of the features worth a try: one for all, and the standard deviation of each, 1 where it is constant.
-
-        Values far out are clipped: one of extreme size must not hide the others. Of two values none hides another,
-        however rare it is.
-        """
-        low = np.quantile(self.x, 0.005, axis=0, method="higher")
-        high = np.quantile(self.x, 0.995, axis=0, method="lower")
-        inner = np.clip(self.x, np.minimum(low, high), np.maximum(low, high))
-        middle, far = np.mean(inner, axis=0), _FAR * np.std(inner, axis=0)
-        two = np.all((self.x == np.min(self.x, axis=0)) | (self.x == np.max(self.x, axis=0)), axis=0)
-        found = np.std(np.where(two, self.x, np.clip(self.x, middle - far, middle + far)), axis=0)
-        there = found > self.rounding
-        own = np.where(there, found, 1.0)
-        factor = np.max(found[there], initial=0) / np.min(found[there], initial=np.inf)
+        """Units of the features worth a try: one for all, and the standard deviation of each, 1 if it is constant."""
+        there = self.spread > self.rounding
+        own = np.where(there, self.spread, 1.0)
+        factor = np.max(own[there], initial=0) / np.min(own[there], initial=np.inf)
         if len(self.x) < FEWEST:
             return (own if factor > _APART else 1.0,)
         return (1.0, own) if factor > _ALIKE else (1.0,)
@@ -92,11 +87,31 @@ def sample(rows: Rows, seed: int) -> Sample:
     some = np.random.default_rng([seed, 3]).permutation(len(different))[:_MOST]
     away = 0.0 if rows.offset is None else np.abs(rows.offset)
     rounding = 8 * np.finfo(np.float64).eps * (np.median(np.abs(different), axis=0) + away)
-    return Sample(different, weights, targets / weights[:, None], np.sort(some), rounding)
+    spread = _spread(rows, different)
+    return Sample(different, weights, targets / weights[:, None], np.sort(some), rounding, spread)
+
+
+def _spread(rows: Rows, some: np.ndarray) -> np.ndarray:
+    """Standard deviations of the features, by far more rows than some: a column may hold but few that are not 0.
+
+    Values far out are clipped: one of extreme size must not hide the others. Of two values none hides another, however
+    rare it is.
+    """
+    low = np.quantile(some, 0.005, axis=0, method="higher")
+    high = np.quantile(some, 0.995, axis=0, method="lower")
+    inner = np.clip(some, np.minimum(low, high), np.maximum(low, high))
+    middle, far = np.mean(inner, axis=0), _FAR * np.std(inner, axis=0)
+    two = np.all((some == np.min(some, axis=0)) | (some == np.max(some, axis=0)), axis=0)
+    far[two] = np.inf
+    stride = -(-len(rows) * some.shape[1] // _ENTRIES)
+    chosen = slice(None, None, max(stride, 1))
+    there, weights = np.clip(rows.features(chosen, np.float64), middle - far, middle + far), rows.weights[chosen]
+    mean = np.average(there, axis=0, weights=weights)
+    return np.sqrt(np.average((there - mean) ** 2, axis=0, weights=weights))
 
 
 def scaled_squares(kernel: Kernel, x: np.ndarray, y: np.ndarray | None = None) -> np.ndarray:
-    """‖(x_i − y_j)/lengthscale‖² by a product of matrices; no ``y`` means ``x`` again, and 0 on the diagonal.
+    """‖(x_i − y_j)/lengthscale‖²; no ``y`` means ``x`` again.
 
     Examples
     --------
@@ -105,11 +120,25 @@ def scaled_squares(kernel: Kernel, x: np.ndarray, y: np.ndarray | None = None) -
     array([[1., 4.]])
     """
     length = np.asarray(kernel.lengthscale, x.dtype)
+    return squared_distances(x / length, None if y is None else y / length)
+
+
+def squared_distances(x: np.ndarray, y: np.ndarray | None = None) -> np.ndarray:
+    """‖x_i − y_j‖² by a product of matrices; no ``y`` means ``x`` again, and 0 on the diagonal.
+
+    Examples
+    --------
+    >>> squared_distances(np.array([[0.0], [2.0]]))
+    array([[0., 4.],
+           [4., 0.]])
+    """
     # The median: beside a row of extreme size the others would lose their digits to a mean.
     middle = np.median(x if y is None else y, axis=0)
-    left = (x - middle) / length
-    right = left if y is None else (y - middle) / length
-    found = np.sum(left**2, axis=1)[:, None] + np.sum(right**2, axis=1)[None, :] - 2 * (left @ right.T)
+    left = x - middle
+    right = left if y is None else y - middle
+    found = left @ (-2 * right.T)
+    found += np.sum(left**2, axis=1)[:, None]
+    found += np.sum(right**2, axis=1)[None, :]
     if y is None:
         np.fill_diagonal(found, 0.0)
     return np.maximum(found, 0, out=found)
@@ -128,6 +157,7 @@ def kernel_matrix(kernel: Kernel, x: np.ndarray, y: np.ndarray | None = None) ->
     if written_out(kernel):
         return value_and_rise(kernel, scaled_squares(kernel, x, y), rise=False)[0]
     of_size = lambda z: jnp.asarray(padded(z, padded_size(len(z), _GRAIN)))
+    kernel = jax.tree.map(lambda leaf: jnp.asarray(np.asarray(leaf, x.dtype)), kernel)
     compiled = kernel(of_size(x), None if y is None else of_size(y))
     return np.asarray(compiled, x.dtype)[: len(x), : len(x if y is None else y)]
 

@@ -221,9 +221,8 @@ class LandmarkLearner(Learner):
         """Newton steps for all landmarks, their kernel matrix in memory; :meth:`take` takes over what they find."""
         there = lambda array: np.asarray(array).reshape(-1, *array.shape[2:])[: self.features]
         matrix = kernel_matrix(self.machine.coordinates.kernel, there(self.expansion.blocks))
-        fine = lambda array: np.asarray(array, np.float64)
-        targets, weights = (fine(there(part)) for part in self.examples)
-        return Dense(matrix, targets, weights, self.machine.loss, alpha, fine(self.expansion.intercept), tol)
+        targets, weights, level = (np.asarray(part, float) for part in (*self.examples, self.expansion.intercept))
+        return Dense(matrix, there(targets), there(weights), self.machine.loss, alpha, level, tol)
 
     def newton(self, alpha: float, tol: float, alike: Newton | None = None) -> Newton:
         """The same without the matrix; ``alike`` has the same landmarks."""

@@ -119,11 +119,12 @@ def _round(
     assert best is not None
     fitted, middle = kernel(best.times, median), np.median(half.x, axis=0)
     # In float32, which the ridge allows, but about their middle: far from the origin it would tell no rows apart.
-    mine, theirs = ((x - middle).astype(np.float32) for x in (half.x, seen.x[others] / unit))
+    low = np.float32 if written_out(fitted) else np.float64
+    mine, theirs = ((x - middle).astype(low) for x in (half.x, seen.x[others] / unit))
     mean, dual = _fitted(half._replace(x=mine), fitted, best.ridge)
-    off = mean + kernel_matrix(fitted, theirs, mine) @ dual.astype(np.float32) - seen.targets[others]
+    off = mean + kernel_matrix(fitted, theirs, mine) @ dual.astype(low) - seen.targets[others]
     errors = seen.weights[others] * np.sum(off**2, axis=1)
-    slopes = np.sqrt(mean_squared_slopes(fitted, mine, dual.astype(np.float32), half.weights)) / unit
+    slopes = np.sqrt(mean_squared_slopes(fitted, mine, dual.astype(low), half.weights)) / unit
     spread = np.std(seen.x, axis=0)
     varies = spread > seen.rounding
     matters = np.where(varies, slopes * spread, 0)
@@ -134,7 +135,8 @@ def _round(
 
 
 def _part(seen: Sample, chosen: np.ndarray) -> Sample:
-    return Sample(seen.x[chosen], seen.weights[chosen], seen.targets[chosen], np.arange(len(chosen)), seen.rounding)
+    x, weights, targets = (part[chosen] for part in seen[:3])
+    return Sample(x, weights, targets, np.arange(len(chosen)), seen.rounding, seen.spread)
 
 
 def _fitted(half: Sample, kernel: Kernel, ridge: float) -> tuple[np.ndarray, np.ndarray]:

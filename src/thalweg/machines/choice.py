@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from thalweg.kernels import Kernel
-from thalweg.machines.folds import Found, Sample, left_out, sample
+from thalweg.machines.folds import FINALLY, Found, Sample, left_out, refined, sample, two_at_once
 from thalweg.machines.learners import in_precision
 from thalweg.machines.losses import HuberLoss, LogisticLoss, QuantileLoss, SoftmaxLoss
 from thalweg.machines.methods import Settings
@@ -78,7 +78,13 @@ def choose(rows: Rows, settings: Settings, seed: int, dtype: Any) -> tuple[Kerne
 
     in_plain, in_learned = ([starts(*one) for one in several] for several in (plain, learned))
     if not by_slice:
-        found = (in_plain + in_learned)[-1][0]
+        unit, ranked = (plain + learned)[-1]
+        if ranked and search_kernel and search_alpha:
+            there = seen.in_unit(unit, FINALLY)
+            base, first = there.median(), ranked[:_FAMILIES_TRIED]
+            again = two_at_once(lambda pair: refined(there, pair[0], partial(_multiple, pair[1], base)), first)
+            ranked = sorted(zip(again, (family for _, family in first), strict=True), key=lambda pair: pair[0].errors)
+        found = starts(unit, ranked)[0]
         return in_precision(found.kernel, dtype), found.alpha
     trials = Trials(rows, settings, seed, dtype)
     final = Trials(rows, settings, seed, dtype, final=True) if trials.on_host else trials

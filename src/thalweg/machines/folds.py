@@ -1,11 +1,15 @@
 """Units of the features, a lengthscale and a ridge for few rows: each left out in turn, in closed form for squares."""
 
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from scipy.linalg import cholesky
+from scipy.linalg.blas import dsymm
+from scipy.linalg.lapack import dpotri
 
 from thalweg.kernels import Kernel
 from thalweg.kernels.bandwidth import median_of_pairs, some_pairs
@@ -17,8 +21,10 @@ from thalweg.threads import enough_threads
 FEWEST = 40
 """With fewer different rows than this, what is left out says too little."""
 
-# Rows that are looked at, and of those the rows that are left out in turn.
-_LOOKED_AT, _MOST = 2000, 320
+# Rows that are looked at, and of those the rows that are left out in turn, in the end and before.
+_LOOKED_AT, FINALLY, _MOST = 2000, 640, 320
+# Directions in which a multiplier and a ridge are refined.
+_FINELY = ((0.5**0.5, 1.0), (2**0.5, 1.0), (1.0, 10**0.5), (1.0, 0.1**0.5))
 # Numbers that the spreads of features are taken from, at most.
 _ENTRIES = 2**22
 # Pairs whose median distance is taken for that of all.
@@ -31,6 +37,24 @@ _RIDGES = 10.0 ** (np.arange(-6, 5) / 2)
 _ALIKE, _APART = 1.5, 10.0
 # Values are clipped at so many standard deviations of all but their outermost hundredth.
 _FAR = 10.0
+
+
+def two_at_once(act: Callable[..., Any], *several: Sequence[Any]) -> list[Any]:
+    """Call a function with some arguments, two calls at a time, in the precision of JAX that is in use.
+
+    Examples
+    --------
+    >>> two_at_once(pow, [2, 3], [5, 2])
+    [32, 9]
+    """
+    double = jax.dtypes.canonicalize_dtype(np.float64) == np.float64
+
+    def one(*given: Any) -> Any:
+        with jax.enable_x64(double):  # which a thread does not inherit
+            return act(*given)
+
+    with ThreadPoolExecutor(2) as pool:
+        return list(pool.map(one, *several))
 
 
 class Sample(NamedTuple):
@@ -61,6 +85,12 @@ class Sample(NamedTuple):
         """The sample with features in other units, of which at most so many rows are left out."""
         return self._replace(x=self.x / unit, left_out=self.left_out[:: -(-len(self.left_out) // most)])
 
+    def to_leave_out(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+        """Features, weights and targets of the rows to leave out, the targets less their mean, and that mean."""
+        x, weights, targets = (part[self.left_out] for part in (self.x, self.weights, self.targets))
+        mean = np.average(targets, axis=0, weights=weights)
+        return x, weights, targets - mean, mean
+
     def without_outliers(self) -> "Sample":
         """The same with targets no further from the middle half of them than six times its width."""
         low, high = np.quantile(self.targets, [0.25, 0.75], axis=0)
@@ -84,7 +114,7 @@ def sample(rows: Rows, seed: int) -> Sample:
     place, each = np.ravel(place), rows.weights[chosen]
     weights = np.bincount(place, each)
     targets = np.stack([np.bincount(place, each * column) for column in rows.targets_of(chosen).T], axis=1)
-    some = np.random.default_rng([seed, 3]).permutation(len(different))[:_MOST]
+    some = np.random.default_rng([seed, 3]).permutation(len(different))[:FINALLY]
     away = 0.0 if rows.offset is None else np.abs(rows.offset)
     rounding = 8 * np.finfo(np.float64).eps * (np.median(np.abs(different), axis=0) + away)
     spread = _spread(rows, different)
@@ -171,6 +201,40 @@ class Found(NamedTuple):
     curvature: float
 
 
+def refined(rows: Sample, begun: Found, kernel: Callable[[float], Any]) -> Found:
+    """A better multiplier and ridge than those found by some rows, by all that may be left out in turn."""
+    x, weights, y, mean = rows.to_leave_out()
+    root, known = np.sqrt(weights)[:, None], dict[tuple[str, str], Found]()
+
+    def at(times: float, ridge: float) -> Found:
+        place = f"{times:.6g}", f"{ridge:.6g}"
+        if place not in known:
+            matrix = root * kernel_matrix(kernel(times), x) * root.T
+            matrix[np.diag_indices(len(x))] += ridge
+            with enough_threads(len(x)):
+                inverse = dpotri(cholesky(matrix, lower=True, overwrite_a=True), lower=1)[0]
+            spared = np.diag(inverse)[:, None]
+            errors = (dsymm(1.0, inverse, root * y, lower=1)) / spared / root
+            known[place] = _found(errors, y, mean, weights, times, ridge)
+        return known[place]
+
+    best = at(begun.times, begun.ridge)
+    for narrower, stronger in _FINELY:
+        while _RIDGES[0] <= best.ridge * stronger <= _RIDGES[-1]:
+            found = at(best.times * narrower, best.ridge * stronger)
+            if not found.errors < best.errors:
+                break
+            best = found
+    return best
+
+
+def _found(
+    errors: np.ndarray, y: np.ndarray, mean: np.ndarray, weights: np.ndarray, times: float, ridge: float
+) -> Found:
+    p = np.clip(y - errors + mean, 0, 1)
+    return Found(float(np.sum(weights[:, None] * errors**2)), times, ridge, float(np.mean(p * (1 - p))))
+
+
 def left_out(
     rows: Sample, multipliers: Sequence[float], kernel: Callable[[float], Any], near: float = 1.0
 ) -> Found | None:
@@ -181,9 +245,8 @@ def left_out(
     """
     if len(rows.x) < FEWEST:
         return None
-    x, weights, y = rows.x[rows.left_out], rows.weights[rows.left_out], rows.targets[rows.left_out]
-    mean = np.average(y, axis=0, weights=weights)
-    y, root = y - mean, np.sqrt(weights)[:, None]
+    x, weights, y, mean = rows.to_leave_out()
+    root = np.sqrt(weights)[:, None]
 
     def at(times: float) -> Found:
         K = kernel_matrix(kernel(times), x)
@@ -192,14 +255,14 @@ def left_out(
         values, coordinates = np.maximum(values, 0), vectors.T @ (root * y)
         kept = _RIDGES / (values[:, None] + _RIDGES)
         spared = vectors**2 @ kept
-        best = Found(np.inf, times, 1.0, 0.25)
-        for ridge, part, share in zip(_RIDGES, kept.T, spared.T, strict=True):
-            errors = (vectors @ (part[:, None] * coordinates)) / root / share[:, None]
-            score = float(np.sum(weights[:, None] * errors**2))
-            if score < best.errors:
-                p = np.clip(y - errors + mean, 0, 1)
-                best = Found(score, times, float(ridge), float(np.mean(p * (1 - p))))
-        return best
+        errors = (
+            (vectors @ (part[:, None] * coordinates)) / root / share[:, None]
+            for part, share in zip(kept.T, spared.T, strict=True)
+        )
+        found = (
+            _found(each, y, mean, weights, times, float(ridge)) for each, ridge in zip(errors, _RIDGES, strict=True)
+        )
+        return min(found, key=lambda one: one.errors if np.isfinite(one.errors) else np.inf)
 
     start = int(np.argmin(np.abs(np.log(np.asarray(multipliers) / near))))
     best = at(multipliers[start])

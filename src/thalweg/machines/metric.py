@@ -18,7 +18,7 @@ from scipy.linalg import cho_factor, cho_solve
 from thalweg.compiling import quick_jit
 from thalweg.kernels import Kernel
 from thalweg.kernels.profiles import value_and_rise, written_out
-from thalweg.machines.folds import FEWEST, Sample, kernel_matrix, left_out, scaled_squares
+from thalweg.machines.folds import FEWEST, Sample, kernel_matrix, left_out, scaled_squares, two_at_once
 from thalweg.padding import padded, padded_size
 from thalweg.threads import enough_threads
 
@@ -29,8 +29,9 @@ _HALF = 1000
 _MOST_FEATURES = 2000
 # Errors must fall by so many standard errors of the difference.
 _SURE = 2.0
-# A round that lowers them by less is the last one.
-_GAIN = 0.01
+# A round that lowers them by less is the last one, but not the first: of many features that tell nothing those that
+# matter show in the second.
+_GAIN, _FIRST = 0.01, 2
 # A feature that hardly matters still counts so much beside the one that matters most: a later round can bring it back.
 _LEAST = 1e-3
 
@@ -78,13 +79,16 @@ def learned_unit(
     near = [1.0] * 2
     told: list[tuple[float, np.ndarray, list[np.ndarray]]] = []
     while len(told) <= _ROUNDS:
-        rounds = [
-            _round(seen, these, others, its_unit, multipliers, kernel, times)
-            for these, others, its_unit, times in zip(halves, halves[::-1], units, near, strict=True)
-        ]
+        rounds = two_at_once(
+            lambda these, others, its_unit, times: _round(seen, these, others, its_unit, multipliers, kernel, times),
+            halves,
+            halves[::-1],
+            units,
+            near,
+        )
         errors = np.concatenate([one.errors for one in rounds])
         told.append((float(np.mean(errors)), errors, units))
-        if len(told) > 1 and told[-1][0] >= (1 - _GAIN) * told[-2][0]:
+        if len(told) > _FIRST and told[-1][0] >= (1 - _GAIN) * told[-2][0]:
             break
         units, near = [one.unit for one in rounds], [one.times for one in rounds]
     _, errors, units = min(told[1:], key=lambda one: one[0])

@@ -7,7 +7,7 @@ import pytest
 import reference
 
 from thalweg.kernels import Gaussian
-from thalweg.machines import Auto, HuberLoss, Rows, Settings, SquaredLoss, fit, learn, learners
+from thalweg.machines import Auto, HuberLoss, Rows, Settings, SquaredLoss, dense, fit, learn
 
 rng = np.random.default_rng(0)
 X = rng.normal(size=(40, 2))
@@ -74,6 +74,6 @@ def test_an_interrupt_before_anything_was_learned_comes_through(monkeypatch):
     def interrupted(*_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(learners.LandmarkLearner, "learn", interrupted)
+    monkeypatch.setattr(dense.Dense, "step", interrupted)
     with pytest.raises(KeyboardInterrupt):
         fit(ROWS, SETTINGS, seed=0)

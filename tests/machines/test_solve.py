@@ -1,5 +1,7 @@
 """All landmarks solved for at once: exact solutions, certificates of optimality, and an objective that only falls."""
 
+from dataclasses import replace
+
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -17,9 +19,10 @@ from thalweg.machines import (
     SoftmaxLoss,
     SquaredHingeLoss,
     SquaredLoss,
+    calibration,
+    dense,
     fit,
-    problem,
-    solve,
+    fitting,
 )
 
 N, ALPHA = 118, 0.03  # the last block has empty places
@@ -30,6 +33,17 @@ WEIGHTS = rng.uniform(0.3, 3.0, size=N)
 K = reference.gaussian(X, X, 0.75, 1.5)
 SIGNS = np.where(NOISY > 0, 1.0, -1.0)[:, None]
 THREE = np.eye(3)[np.digitize(NOISY, [-0.5, 0.5])]
+
+
+@pytest.fixture
+def way(request, monkeypatch):
+    """How rows are solved for: few and many with their matrix in memory, and more without it."""
+    monkeypatch.setattr(fitting, "MOST", 0 if request.param == "tiled" else 8192)
+    if request.param == "stored":
+        monkeypatch.setattr(dense, "_FEW", 0)
+        monkeypatch.setattr(dense, "_FACTORISED", 0)
+        monkeypatch.setattr(dense, "_GRAIN", 4)
+    return request.param
 
 
 def solution(loss, y, tol=1e-13, **options):
@@ -49,7 +63,8 @@ def falls(found, slack=1e-12):
     return np.all(np.diff(objectives) <= slack * objectives[0])
 
 
-def test_squares_end_at_the_solution_of_the_linear_system():
+@pytest.mark.parametrize("way", ["factorised", "stored", "tiled"], indirect=True)
+def test_squares_end_at_the_solution_of_the_linear_system(way):
     """(K + α/w) W = y, to 1e-6 and better in float64, and each step lowers the objective."""
     y = np.stack([NOISY, NOISY**2], axis=1)
     found, coefficients, values = solution(SquaredLoss(), y)
@@ -58,7 +73,7 @@ def test_squares_end_at_the_solution_of_the_linear_system():
     assert np.linalg.norm(coefficients - exact) < 1e-6 * np.linalg.norm(exact)
     assert found.double
     assert found.features == N
-    assert len(found.history) > 1
+    assert (len(found.history) > 1) == (way != "factorised")
     assert falls(found)
     assert found.history[-1]["left"] <= 1e-13
     least = WEIGHTS @ np.sum((K @ exact - y) ** 2, axis=1) / 2 + ALPHA / 2 * np.sum(exact * (K @ exact))
@@ -83,7 +98,8 @@ def test_a_plain_fit_is_near_it_in_float32():
     ],
     ids=["logistic", "softmax", "squared hinge", "huber"],
 )
-def test_smooth_losses_end_where_l_bfgs_does(loss, y, gradient):
+@pytest.mark.parametrize("way", ["factorised", "stored", "tiled"], indirect=True)
+def test_smooth_losses_end_where_l_bfgs_does(loss, y, gradient, way):
     """With f = Lz and K = LLᵀ the problem is well conditioned; SciPy's L-BFGS solves it."""
     found, coefficients, values = solution(loss, y)
     assert falls(found)
@@ -101,23 +117,49 @@ def test_smooth_losses_end_where_l_bfgs_does(loss, y, gradient):
     np.testing.assert_allclose(values, root @ best.x.reshape(y.shape), atol=1e-4)
 
 
-def test_the_stored_matrix_is_made_once_and_in_place(monkeypatch):
-    """Of memory there is that of K and of some tiles; what tells of rows left out knows it already."""
-    made = []
+@pytest.mark.parametrize("way", ["factorised", "stored"], indirect=True)
+def test_what_is_said_of_rows_left_out_is_said_by_a_machine_without_them(way):
+    """Residuals are of five folds: for each a machine that has all other rows, and the intercept of all."""
+    found, _, _ = solution(SquaredLoss(), NOISY[:, None])
+    off = np.full(N, np.nan)
+    for held in calibration.folds(Rows(X, NOISY[:, None], WEIGHTS), 0):
+        kept = np.setdiff1d(np.arange(N), held)
+        W = np.linalg.solve(K[np.ix_(kept, kept)] + np.diag(ALPHA / WEIGHTS[kept]), NOISY[kept])
+        off[held] = NOISY[held] - K[np.ix_(held, kept)] @ W
+    np.testing.assert_allclose(found.residuals[:, 0], np.sort(off), atol=1e-8 if way == "factorised" else 0.05)
 
-    def made_once(points, tiles):
-        made.append(problem.kernel_matrix.lower(points, tiles).compile().memory_analysis())
-        found = problem.kernel_matrix(points, tiles)
-        x = np.asarray(tiles).reshape(-1, 2)
-        np.testing.assert_allclose(found, reference.gaussian(x, x, 0.75, 1.5), atol=1e-12)
-        return found
 
-    monkeypatch.setattr(solve, "kernel_matrix", made_once)
-    solution(SquaredLoss(), NOISY[:, None])
-    (memory,) = made
-    whole, tile = 8 * 128**2, 8 * 32**2
-    assert memory.output_size_in_bytes == whole
-    assert memory.temp_size_in_bytes < 10 * tile
+@pytest.mark.slow
+@pytest.mark.parametrize("way", ["factorised", "stored", "tiled"], indirect=True)
+def test_three_thousand_rows_end_at_their_optimum(way):
+    """Issue 18, must hold 3: squares to 1e-6 of the exact solution, the logistic loss where L-BFGS ends."""
+    n = 3000
+    x = rng.normal(size=(n, 4))
+    y = np.sin(2 * x[:, :1]) + x[:, 1:2] * x[:, 2:3] + 0.3 * rng.normal(size=(n, 1))
+    weights = rng.uniform(0.5, 2.0, size=n)
+    matrix = reference.gaussian(x, x, 1.2, 1.0)
+    settings = Settings(
+        loss=SquaredLoss(), kernel=Gaussian(1.2), alpha=0.02, method=Auto(block_size=512, double=True, tol=1e-13)
+    )
+    found = fit(Rows(x, y, weights), settings, seed=0)
+    exact = matrix @ np.linalg.solve(matrix + np.diag(0.02 / weights), y)
+    assert np.linalg.norm(found.predict(x) - exact) < 1e-6 * np.linalg.norm(exact)
+    assert falls(found)
+    labels = (y > 0).astype(float)
+    found = fit(Rows(x, labels, weights), replace(settings, loss=LogisticLoss(), alpha=0.1), seed=0)
+    assert falls(found)
+    root = np.linalg.cholesky(matrix + 1e-10 * np.eye(n))
+
+    def flat(z):
+        f = root @ z
+        value = weights @ (np.logaddexp(f, 0) - labels[:, 0] * f) + 0.1 / 2 * z @ z
+        return value, root.T @ (weights * (expit(f) - labels[:, 0])) + 0.1 * z
+
+    best = minimize(
+        flat, np.zeros(n), jac=True, method="L-BFGS-B", options={"ftol": 1e-15, "gtol": 1e-6, "maxiter": 9999}
+    )
+    assert found.history[-1]["objective"] == pytest.approx(best.fun, rel=1e-6)
+    np.testing.assert_allclose(found.predict(x)[:, 0], root @ best.x, atol=1e-2)
 
 
 def test_passes_that_are_asked_for_are_made():

@@ -14,9 +14,9 @@ from sklearn.datasets import load_digits, make_moons
 from thalweg import KernelClassifier
 from thalweg.kernels import Gaussian, Matern32
 from thalweg.machines import CDSG, DSG, UDSG, Auto, Settings, SoftmaxLoss
+from thalweg.machines.dense import Dense
 from thalweg.machines.fitting import default_passes
 from thalweg.machines.learners import LandmarkLearner, Learner
-from thalweg.machines.solve import Newton
 
 # A small machine: five blocks of landmarks, or of frequencies, in float32.
 SMALL = {"kernel": Gaussian(0.5), "alpha": 0.1, "method": Auto(block_size=16), "random_state": 0}
@@ -357,14 +357,14 @@ def test_the_loss_is_squares_of_many_rows_that_are_all_there(moons, monkeypatch)
 
 def test_an_interrupted_solution_is_told_once(moons, monkeypatch):
     """Seen: the one who interrupted was told too that the optimum was not reached."""
-    steps, step = iter(range(9)), Newton.step
+    steps, step = iter(range(9)), Dense.step
 
     def interrupted(self):
         if next(steps) == 2:
             raise KeyboardInterrupt
         return step(self)
 
-    monkeypatch.setattr(Newton, "step", interrupted)
+    monkeypatch.setattr(Dense, "step", interrupted)
     model = KernelClassifier(**SMALL)
     with pytest.warns(UserWarning, match="interrupted in step 3") as told:
         model.fit(*moons)

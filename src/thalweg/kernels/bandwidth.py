@@ -36,7 +36,18 @@ def median_distance(x: Any, key: Key[Array, ""], sample: int = 2000) -> float:
         raise ValueError(f"x must be a matrix with at least two points, one per row, found shape {x.shape}")
     if x.dtype.kind not in "biuf":
         raise TypeError(f"x must hold real numbers, found {x.dtype}")
-    first, second = _pairs(x.shape[0], key, sample)
+    draws = np.random.default_rng(np.asarray(jax.random.key_data(key)))  # on the host, where nothing is compiled
+    return median_of_pairs(x, *some_pairs(x.shape[0], draws, sample))
+
+
+def median_of_pairs(x: Any, first: np.ndarray, second: np.ndarray) -> float:
+    """The median distance of pairs of rows that differ.
+
+    Examples
+    --------
+    >>> median_of_pairs(np.array([[0.0], [1.0], [5.0]]), np.array([0, 0, 1]), np.array([1, 2, 2]))
+    4.0
+    """
     difference = x[first].astype(np.float64) - x[second].astype(np.float64)
     with np.errstate(invalid="ignore"):
         # Squares of very large or small numbers are none.
@@ -52,12 +63,15 @@ def median_distance(x: Any, key: Key[Array, ""], sample: int = 2000) -> float:
     return float(np.median(apart))
 
 
-def _pairs(rows: int, key: Key[Array, ""], sample: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return all pairs of rows, or as many random ones as the sample has."""
+def some_pairs(rows: int, draws: np.random.Generator, sample: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return all pairs of rows, or as many random ones as the sample has.
+
+    Examples
+    --------
+    >>> some_pairs(3, np.random.default_rng(0), 10)
+    (array([0, 0, 1]), array([1, 2, 2]))
+    """
     if rows * (rows - 1) // 2 <= sample:
         return np.triu_indices(rows, 1)
-    key_first, key_gap = jax.random.split(key)
-    first = np.asarray(jax.random.randint(key_first, (sample,), 0, rows))
-    gap = np.asarray(jax.random.randint(key_gap, (sample,), 1, rows))
-    # In int64: the sum may be too large for 32 bits.
-    return first, (first.astype(np.int64) + gap) % rows
+    first, gap = draws.integers(0, rows, sample), draws.integers(1, rows, sample)
+    return first, (first + gap) % rows

@@ -85,6 +85,11 @@ def set_aside(learner: Learner, rows: Rows, seed: int, learn: Callable[[Any, Row
     return _aside(rows, found)
 
 
+def left_out(rows: Rows, seed: int, without: Callable[[np.ndarray], np.ndarray]) -> Aside | None:
+    """The same where ``without`` tells what would be said of rows if they were left out."""
+    return _aside(rows, [(held, without(held)) for held in folds(rows, seed)])
+
+
 def last(rows: Rows, foreseen: Foreseen) -> Aside | None:
     """The last rows learned from, and what was said of them before; None where little was learned before them."""
     found: list[tuple[np.ndarray, np.ndarray]] = []

@@ -8,12 +8,17 @@ import numpy as np
 from jaxtyping import Array, Float, Int, Scalar
 
 from thalweg.codec import storable
-from thalweg.machines.coordinates import Coordinates
+from thalweg.kernels import Kernel
+from thalweg.kernels.profiles import written_out
+from thalweg.machines.coordinates import Coordinates, Points
+from thalweg.machines.folds import kernel_matrix
 from thalweg.machines.rows import dense
 from thalweg.padding import padded, padded_size
 
 # Rows of a prediction that have features at a time; fewer are padded to a multiple of the grain.
 _ROWS_AT_ONCE, _GRAIN = 2048, 64
+# Pairs of rows and landmarks up to which the host is done before a program is compiled.
+_FEW_PAIRS = 2**25
 # Numbers in blocks from which on room for them is made with care.
 _LARGE = 2**20
 
@@ -66,17 +71,17 @@ def empty(coordinates: Coordinates, dimension: int, outputs: int, capacity: int,
     >>> empty(Points(Gaussian(), block_size=8), dimension=2, outputs=1, capacity=4, dtype=float).weights.shape
     (4, 8, 1)
     """
-    zero = jnp.zeros((), dtype)
+    zeros = lambda *shape: jnp.asarray(np.zeros(shape, dtype))  # of NumPy, which compiles nothing
     return Expansion(
-        weights=jnp.zeros((capacity, coordinates.width, outputs), dtype),
-        blocks=jnp.zeros((capacity, coordinates.kept, dimension), dtype),
-        drift=jnp.zeros((capacity, outputs), dtype),
-        used=jnp.zeros((), jnp.int32),
-        scale=zero + 1,
-        steps=jnp.zeros((), jnp.int32),
-        mean_square=zero,
-        noise=zero - 1,
-        intercept=jnp.zeros(outputs, dtype),
+        weights=zeros(capacity, coordinates.width, outputs),
+        blocks=zeros(capacity, coordinates.kept, dimension),
+        drift=zeros(capacity, outputs),
+        used=jnp.asarray(np.int32(0)),
+        scale=jnp.asarray(np.ones((), dtype)),
+        steps=jnp.asarray(np.int32(0)),
+        mean_square=zeros(),
+        noise=jnp.asarray(-np.ones((), dtype)),
+        intercept=zeros(outputs),
     )
 
 
@@ -109,6 +114,18 @@ def _evaluate(coordinates: Coordinates, expansion: Expansion, x: Float[Array, "n
     return evaluate(coordinates, expansion, x)
 
 
+def _on_host(kernel: Kernel, expansion: Expansion, x: Any, offset: np.ndarray | None) -> np.ndarray:
+    dtype, used = expansion.weights.dtype, int(expansion.used)
+    weights = np.asarray(expansion.scale) * np.asarray(expansion.weights)[:used].reshape(-1, expansion.weights.shape[2])
+    there = np.any(weights, axis=1)
+    points = np.asarray(expansion.blocks)[:used].reshape(len(weights), x.shape[1])[there]
+    found = np.empty((x.shape[0], weights.shape[1]), dtype)
+    for start in range(0, x.shape[0], _ROWS_AT_ONCE):
+        part = dense("X", x[start : start + _ROWS_AT_ONCE], dtype, offset)
+        found[start : start + len(part)] = kernel_matrix(kernel, part, points) @ weights[there]
+    return found + np.asarray(expansion.intercept, dtype)
+
+
 def predict(coordinates: Coordinates, expansion: Expansion, x: Any, offset: np.ndarray | None = None) -> np.ndarray:
     """f at the rows of ``x`` less an offset, some thousand rows at a time.
 
@@ -122,6 +139,9 @@ def predict(coordinates: Coordinates, expansion: Expansion, x: Any, offset: np.n
     >>> predict(points, empty(points, dimension=1, outputs=1, capacity=1, dtype=float), np.ones((3, 1))).shape
     (3, 1)
     """
+    few = 0 < x.shape[0] * int(expansion.used) * coordinates.width <= _FEW_PAIRS
+    if few and isinstance(coordinates, Points) and written_out(coordinates.kernel):
+        return _on_host(coordinates.kernel, expansion, x, offset)
     size = min(_ROWS_AT_ONCE, padded_size(x.shape[0], _GRAIN))
     found = []
     for start in range(0, x.shape[0], size):

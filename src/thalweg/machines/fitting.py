@@ -11,19 +11,19 @@ from dataclasses import replace
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from rich.progress import Progress
 
 from thalweg.kernels import Kernel
-from thalweg.machines.calibration import Aside, calibrated, last, residuals, set_aside
-from thalweg.machines.choice import ENOUGH_ROWS, Interrupted, Trial, choose
+from thalweg.machines.calibration import Aside, calibrated, last, left_out, residuals, set_aside
+from thalweg.machines.choice import ENOUGH_ROWS, choose
+from thalweg.machines.dense import MOST, Dense
 from thalweg.machines.fitted import Fitted
 from thalweg.machines.folds import FEWEST
 from thalweg.machines.learners import Foreseen, LandmarkLearner, Learner, for_stream, in_precision, start
 from thalweg.machines.methods import Settings
-from thalweg.machines.problem import STORED
 from thalweg.machines.rows import Rows
+from thalweg.machines.trials import Interrupted, Trial
 from thalweg.threads import enough_threads
 
 # Passes over the data where none are given: a pass over many rows is worth several over few.
@@ -74,7 +74,7 @@ def fit(rows: Rows, settings: Settings, seed: int, onto: Fitted | None = None) -
     True
     """
     double = settings.method.double or len(rows) <= settings.block_size if onto is None else onto.double
-    with jax.enable_x64(double), enough_threads(len(rows)):
+    with jax.enable_x64(double), enough_threads(len(rows) // 2):  # most of it is done on half of them, or fewer
         try:
             begun = _begun(rows, settings, len(rows), seed, np.float64 if double else np.float32, onto)
         except Interrupted as stopped:
@@ -158,7 +158,7 @@ def _best_trial(trial: Trial, rows: Rows, total: int | None) -> Fitted:
         f"{trial.rows} of {len(rows)} rows",
         stacklevel=5,
     )
-    return Fitted(trial.learner, trial.alpha, total, float(trial.rows), offset=rows.middle(), counts=rows.counts)
+    return Fitted(trial.learner(), trial.alpha, total, float(trial.rows), offset=rows.middle(), counts=rows.counts)
 
 
 def _levelled(fitted: Fitted, rows: Rows, settings: Settings, tolerance: float) -> Fitted:
@@ -173,13 +173,13 @@ def _levelled(fitted: Fitted, rows: Rows, settings: Settings, tolerance: float) 
 
 
 def _solves(begun: Fitted, rows: Rows, settings: Settings) -> bool:
-    """Whether all are solved for at once: where all rows are landmarks, in several blocks, and no passes are asked."""
+    """Whether all are solved for at once: where all rows are landmarks, and no passes are asked."""
     unasked = settings.passes is None and settings.method.early_stopping in ("auto", False)
-    several = settings.block_size < len(rows) <= min(_FEW_ROWS, settings.max_features)
+    few = len(rows) <= min(_FEW_ROWS, settings.max_features)
     product = len(rows) ** 2 * (rows.x.shape[1] + rows.outputs + _ENTRY)
-    soon = len(rows) ** 2 <= STORED or product <= _DEAR_PRODUCT
+    soon = len(rows) <= MOST or product <= _DEAR_PRODUCT
     plain = settings.method.visits and settings.loss.smooth and not begun.learner.features
-    return plain and unasked and several and soon
+    return plain and unasked and few and soon
 
 
 def _solved(begun: Fitted, rows: Rows, settings: Settings, seed: int) -> Fitted:
@@ -194,7 +194,8 @@ def _solved(begun: Fitted, rows: Rows, settings: Settings, seed: int) -> Fitted:
             if settings.progress:
                 bar.console.print(f"{begun.kernel}, alpha {begun.alpha:.3g}", markup=False)
             task = bar.add_task("solving", total=None)
-            newton = learner.newton(begun.alpha, settings.method.tol)
+            few = len(rows) <= MOST
+            newton = (learner.dense if few else learner.newton)(begun.alpha, settings.method.tol)
             while not newton.done and len(history) < _MOST_STEPS:
                 began = time.perf_counter()
                 step = newton.step()
@@ -214,7 +215,11 @@ def _solved(begun: Fitted, rows: Rows, settings: Settings, seed: int) -> Fitted:
                     break
             pupil.take(other)
 
-        begun = _judged(begun, set_aside(begun.learner, rows, seed, solve), settings)
+        if isinstance(newton, Dense):
+            aside = left_out(rows, seed, lambda held: newton.without(np.argsort(order)[held], _COARSE))
+        else:
+            aside = set_aside(begun.learner, rows, seed, solve)
+        begun = _judged(begun, aside, settings)
     except KeyboardInterrupt:
         if not history:  # There is nothing to keep.
             raise
@@ -314,4 +319,4 @@ def _line(learner: Learner, passes: int, rows: int, began: float, held: Rows | N
 
 
 def _finite(learner: Learner) -> bool:
-    return bool(jnp.isfinite(jnp.sum(learner.expansion.weights)))
+    return bool(np.isfinite(np.sum(np.asarray(learner.expansion.weights))))

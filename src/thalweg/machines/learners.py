@@ -13,7 +13,9 @@ from thalweg.arguments import whole
 from thalweg.codec import storable
 from thalweg.kernels import Kernel, RandomFeatures
 from thalweg.machines.coordinates import Coordinates, Frequencies, Points
+from thalweg.machines.dense import Dense
 from thalweg.machines.expansion import Expansion, empty, predict, with_room
+from thalweg.machines.folds import kernel_matrix
 from thalweg.machines.methods import Settings
 from thalweg.machines.problem import Problem
 from thalweg.machines.rows import Rows
@@ -21,7 +23,7 @@ from thalweg.machines.rules import Capped
 from thalweg.machines.solve import Newton
 from thalweg.machines.steps import Judged, Machine, run
 from thalweg.machines.visits import Examples, Visitor, absorb, append, fill, revisit
-from thalweg.padding import padded_size
+from thalweg.padding import padded, padded_size
 
 # Steps in one compiled scan, where a step has few rows; what is left at the end of a pass goes one by one. Where
 # it has many, the call costs nothing beside the step, and one program less is compiled.
@@ -101,12 +103,13 @@ class Learner:
     def judged(self, rows: Rows) -> tuple[float, float]:
         """The mean loss on rows, and how far predictions are from their targets in the units users know."""
         found = self.predict(rows.x, rows.offset)
-        values = self.machine.loss.value(jnp.asarray(found), jnp.asarray(rows.targets_of(slice(None)), self.dtype))
+        loss: Any = self.machine.loss
+        values = loss.value(found, np.asarray(rows.targets_of(slice(None)), self.dtype))
         return float(np.average(np.asarray(values), weights=rows.weights)), rows.misses(found)
 
     def at_level(self, intercept: np.ndarray, alpha: float) -> Self:
         """Return a learner whose function has another intercept."""
-        return replace(self, expansion=self.expansion._replace(intercept=jnp.asarray(intercept, self.dtype)))
+        return replace(self, expansion=self.expansion._replace(intercept=jnp.asarray(intercept.astype(self.dtype))))
 
     def in_units(self, factor: np.ndarray, shift: np.ndarray, alpha: float) -> Self:
         """Return a learner whose targets are ``factor`` times what they were and ``shift`` more, for each output.
@@ -209,13 +212,20 @@ class LandmarkLearner(Learner):
         """Make rows landmarks in this order, without learning from them; there must be room and nothing before."""
         batches = rows.stack(order, self._block_size, self.dtype)
         self.expansion = self.expansion._replace(
-            blocks=jnp.asarray(batches.x), used=jnp.asarray(len(batches.x), jnp.int32)
+            blocks=jnp.asarray(batches.x), used=jnp.asarray(np.int32(len(batches.x)))
         )
         self.examples = Examples(jnp.asarray(batches.y), jnp.asarray(batches.weights))
         self.filled, self.taken = (len(order) - 1) % self._block_size + 1, len(order)
 
+    def dense(self, alpha: float, tol: float) -> Dense:
+        """Newton steps for all landmarks, their kernel matrix in memory; :meth:`take` takes over what they find."""
+        there = lambda array: np.asarray(array).reshape(-1, *array.shape[2:])[: self.features]
+        matrix = kernel_matrix(self.machine.coordinates.kernel, there(self.expansion.blocks))
+        targets, weights, level = (np.asarray(part, float) for part in (*self.examples, self.expansion.intercept))
+        return Dense(matrix, there(targets), there(weights), self.machine.loss, alpha, level, tol)
+
     def newton(self, alpha: float, tol: float, alike: Newton | None = None) -> Newton:
-        """Newton steps for all landmarks, which :meth:`take` makes this machine's; ``alike`` has the same ones."""
+        """The same without the matrix; ``alike`` has the same landmarks."""
         points, size = self.machine.coordinates, self._block_size
         assert isinstance(points, Points)
         pieces = _PIECES if jax.default_backend() == "cpu" and size % _PIECES == 0 and size >= _LARGE else 1
@@ -234,11 +244,11 @@ class LandmarkLearner(Learner):
             )
         return Newton(problem, tol, alike)
 
-    def take(self, newton: Newton) -> None:
+    def take(self, newton: Newton | Dense) -> None:
         """Take over the weights that Newton steps have led to."""
-        weights = jnp.asarray(np.asarray(newton.state.weights), self.dtype)
-        weights = jnp.reshape(weights, self.expansion.weights.shape)
-        self.expansion = self.expansion._replace(weights=weights / self.expansion.scale)
+        shape = self.expansion.weights.shape
+        weights = padded(newton.weights, shape[0] * shape[1]).reshape(shape) / np.asarray(self.expansion.scale)
+        self.expansion = self.expansion._replace(weights=jnp.asarray(weights.astype(self.dtype)))
 
     def in_units(self, factor: np.ndarray, shift: np.ndarray, alpha: float) -> Self:
         """Also change the targets of landmarks, and visit all blocks."""
@@ -337,7 +347,7 @@ def start(
     if not method.visits:
         capacity = min(_ROOM, machine.rule.limit or _ROOM) if room else 0
         return Learner(machine, empty(parts, dimension, outputs, capacity, dtype), batch_size, seed)
-    examples = Examples(jnp.zeros((capacity, size, outputs), dtype), jnp.zeros((capacity, size), dtype))
+    examples = Examples(*(jnp.asarray(np.zeros((capacity, size, *more), dtype)) for more in ((outputs,), ())))
     rounds = _ROUNDS_OF_ONE_BLOCK if rows is not None and rows <= size else _ROUNDS
     expansion = empty(parts, dimension, outputs, capacity, dtype)
     return LandmarkLearner(machine, expansion, batch_size, seed, examples, method.tol, rounds)
@@ -369,7 +379,7 @@ def for_stream(learner: Learner, settings: Settings) -> Learner:
 
 def in_precision(parts: Any, dtype: Any) -> Any:
     """Return a kernel or a loss in the precision of the machine: made outside its scope it may hold another."""
-    return jax.tree.map(lambda leaf: jnp.asarray(np.asarray(leaf), dtype), parts)
+    return jax.tree.map(lambda leaf: jnp.asarray(np.asarray(leaf, dtype)), parts)
 
 
 @jax.jit

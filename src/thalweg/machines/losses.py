@@ -1,15 +1,16 @@
 """Losses of a prediction f against a target y, row by row, with what methods need to know of them.
 
-Predictions and targets are matrices, a row for each example. Labels are one-hot rows (0 and 1) for
+Predictions and targets are matrices of JAX or of NumPy, a row for each example. Labels are one-hot rows (0 and 1) for
 :class:`SoftmaxLoss`, a column of 0 and 1 for :class:`LogisticLoss`, and −1 and 1 for the hinges.
 """
 
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+import scipy.special
 from jaxtyping import Array, Float
 
 from thalweg.arguments import number
@@ -110,11 +111,15 @@ class SquaredLoss(Loss):
 
     def value(self, f: Outputs, y: Outputs) -> Float[Array, " n"]:
         """Half the squared distance."""
-        return jnp.sum((f - y) ** 2, axis=1) / 2
+        return ((f - y) ** 2).sum(axis=1) / 2
 
     def gradient(self, f: Outputs, y: Outputs) -> Outputs:
         """The residual."""
         return f - y
+
+    def curvatures(self, f: Outputs, y: Outputs) -> Outputs:
+        """1."""
+        return _numpy(f).ones_like(f)
 
     def level(self, table: np.ndarray, counts: np.ndarray) -> np.ndarray:
         """The means of the targets: far from all rows a rare class is as rare as it is among them."""
@@ -138,11 +143,16 @@ class LogisticLoss(Loss):
 
     def value(self, f: Outputs, y: Outputs) -> Float[Array, " n"]:
         """The negative log-likelihood."""
-        return jnp.sum(jax.nn.softplus(f) - y * f, axis=1)
+        return (_numpy(f).logaddexp(f, 0) - y * f).sum(axis=1)
 
     def gradient(self, f: Outputs, y: Outputs) -> Outputs:
         """The probability less the label."""
-        return jax.nn.sigmoid(f) - y
+        return _special(f).expit(f) - y
+
+    def curvatures(self, f: Outputs, y: Outputs) -> Outputs:
+        """p(1 − p)."""
+        p = _special(f).expit(f)
+        return p * (1 - p)
 
     def level(self, table: np.ndarray, counts: np.ndarray) -> np.ndarray:
         """The log-odds of each column."""
@@ -167,15 +177,15 @@ class SoftmaxLoss(Loss):
 
     def value(self, f: Outputs, y: Outputs) -> Float[Array, " n"]:
         """The negative log-likelihood."""
-        return jax.nn.logsumexp(f, axis=1) - jnp.sum(y * f, axis=1)
+        return _special(f).logsumexp(f, axis=1) - (y * f).sum(axis=1)
 
     def gradient(self, f: Outputs, y: Outputs) -> Outputs:
         """The probabilities less the label."""
-        return jax.nn.softmax(f, axis=1) - y
+        return self.curvatures(f, y) - y
 
     def curvatures(self, f: Outputs, y: Outputs) -> Outputs:
         """The probabilities p: (diag p − ppᵀ)⁻¹ q is q/p but for its mean, where q sums to 0."""
-        return jax.nn.softmax(f, axis=1)
+        return _numpy(f).exp(f - _special(f).logsumexp(f, axis=1, keepdims=True))
 
     def level(self, table: np.ndarray, counts: np.ndarray) -> np.ndarray:
         """The logarithms of the frequencies, whose mean is 0 as it is that of f."""
@@ -202,7 +212,7 @@ class HingeLoss(Loss):
 
     def value(self, f: Outputs, y: Outputs) -> Float[Array, " n"]:
         """What is missing of a margin of 1."""
-        return jnp.sum(jnp.maximum(0, 1 - y * f), axis=1)
+        return _numpy(f).maximum(0, 1 - y * f).sum(axis=1)
 
     def gradient(self, f: Outputs, y: Outputs) -> Outputs:
         """−y within the margin."""
@@ -227,11 +237,15 @@ class SquaredHingeLoss(Loss):
 
     def value(self, f: Outputs, y: Outputs) -> Float[Array, " n"]:
         """Half the square of what is missing of a margin of 1."""
-        return jnp.sum(jnp.maximum(0, 1 - y * f) ** 2, axis=1) / 2
+        return (_numpy(f).maximum(0, 1 - y * f) ** 2).sum(axis=1) / 2
 
     def gradient(self, f: Outputs, y: Outputs) -> Outputs:
         """−y times what is missing."""
-        return -y * jnp.maximum(0, 1 - y * f)
+        return -y * _numpy(f).maximum(0, 1 - y * f)
+
+    def curvatures(self, f: Outputs, y: Outputs) -> Outputs:
+        """1 within the margin."""
+        return (y * f < 1).astype(f.dtype)
 
 
 @storable
@@ -253,14 +267,18 @@ class HuberLoss(Loss):
 
     def value(self, f: Outputs, y: Outputs) -> Float[Array, " n"]:
         """A square that becomes a line."""
-        size = jnp.abs(f - y)
-        near = jnp.minimum(size, self.width.astype(f.dtype))
-        return jnp.sum(near * (size - near / 2), axis=1)
+        size = abs(f - y)
+        near = _numpy(f).minimum(size, _like(f, self.width))
+        return (near * (size - near / 2)).sum(axis=1)
 
     def gradient(self, f: Outputs, y: Outputs) -> Outputs:
         """The residual, clipped."""
-        width = self.width.astype(f.dtype)
-        return jnp.clip(f - y, -width, width)
+        width = _like(f, self.width)
+        return _numpy(f).clip(f - y, -width, width)
+
+    def curvatures(self, f: Outputs, y: Outputs) -> Outputs:
+        """1 where it is a square."""
+        return (abs(f - y) < _like(f, self.width)).astype(f.dtype)
 
 
 @storable
@@ -282,8 +300,8 @@ class QuantileLoss(Loss):
 
     def value(self, f: Outputs, y: Outputs) -> Float[Array, " n"]:
         """The residual, weighted by its sign."""
-        q = self.q.astype(f.dtype)
-        return jnp.sum(jnp.maximum(q * (y - f), (1 - q) * (f - y)), axis=1)
+        q = _like(f, self.q)
+        return _numpy(f).maximum(q * (y - f), (1 - q) * (f - y)).sum(axis=1)
 
     def gradient(self, f: Outputs, y: Outputs) -> Outputs:
         """−q below the target, 1 − q above it."""
@@ -293,3 +311,17 @@ class QuantileLoss(Loss):
         """clip(dual + f − y, −q, 1 − q)."""
         q = self.q.astype(f.dtype)
         return jnp.clip(dual + f - y, -q, 1 - q)
+
+
+def _numpy(f: Any) -> Any:
+    """NumPy for its own arrays: nothing is compiled; else that of JAX."""
+    return np if isinstance(f, np.ndarray) else jnp
+
+
+def _special(f: Any) -> Any:
+    return scipy.special if isinstance(f, np.ndarray) else jax.scipy.special
+
+
+def _like(f: Any, parameter: Array) -> Any:
+    """A parameter in the precision of f."""
+    return np.asarray(parameter, f.dtype) if isinstance(f, np.ndarray) else parameter.astype(f.dtype)

@@ -18,7 +18,7 @@ from scipy.linalg import cho_factor, cho_solve
 from thalweg.compiling import quick_jit
 from thalweg.kernels import Kernel
 from thalweg.kernels.profiles import value_and_rise, written_out
-from thalweg.machines.folds import FEWEST, Sample, kernel_matrix, left_out, scaled_squares
+from thalweg.machines.folds import FEWEST, Sample, kernel_matrix, left_out, scaled_squares, two_at_once
 from thalweg.padding import padded, padded_size
 from thalweg.threads import enough_threads
 
@@ -29,6 +29,9 @@ _HALF = 1000
 _MOST_FEATURES = 2000
 # Errors must fall by so many standard errors of the difference.
 _SURE = 2.0
+# A round that lowers them by less is the last one, but not the first: of many features that tell nothing those that
+# matter show in the second.
+_GAIN, _FIRST = 0.01, 2
 # A feature that hardly matters still counts so much beside the one that matters most: a later round can bring it back.
 _LEAST = 1e-3
 
@@ -73,19 +76,21 @@ def learned_unit(
     order = np.random.default_rng(0).permutation(len(seen.x))
     halves = order[::2][:_HALF], order[1::2][:_HALF]
     units = [np.broadcast_to(np.asarray(unit, float), seen.x.shape[1:])] * 2
-    tried = [multipliers] * 2
+    near = [1.0] * 2
     told: list[tuple[float, np.ndarray, list[np.ndarray]]] = []
     while len(told) <= _ROUNDS:
-        rounds = [
-            _round(seen, these, others, its_unit, several, kernel)
-            for these, others, its_unit, several in zip(halves, halves[::-1], units, tried, strict=True)
-        ]
+        rounds = two_at_once(
+            lambda these, others, its_unit, times: _round(seen, these, others, its_unit, multipliers, kernel, times),
+            halves,
+            halves[::-1],
+            units,
+            near,
+        )
         errors = np.concatenate([one.errors for one in rounds])
         told.append((float(np.mean(errors)), errors, units))
-        if len(told) > 1 and told[-1][0] >= told[-2][0]:
+        if len(told) > _FIRST and told[-1][0] >= (1 - _GAIN) * told[-2][0]:
             break
-        units = [one.unit for one in rounds]
-        tried = [[times for times in multipliers if 0.4 < times / one.times < 2.5] for one in rounds]
+        units, near = [one.unit for one in rounds], [one.times for one in rounds]
     _, errors, units = min(told[1:], key=lambda one: one[0])
     gained = told[0][1] - errors
     if not always and np.mean(gained) <= _SURE * np.std(gained) / len(gained) ** 0.5:
@@ -109,17 +114,21 @@ def _round(
     unit: np.ndarray,
     multipliers: Sequence[float],
     kernel: KernelOf,
+    near: float,
 ) -> _Round:
     """Fit these rows in a unit, judge that on the others, and look at its slopes."""
     half = _part(seen, these).in_unit(unit)
     median = half.median()
-    best = left_out(half, multipliers, lambda times: kernel(times, median))
+    best = left_out(half, multipliers, lambda times: kernel(times, median), near)
     assert best is not None
-    fitted = kernel(best.times, median)
-    mean, dual = _fitted(half, fitted, best.ridge)
-    off = mean + kernel_matrix(fitted, seen.x[others] / unit, half.x) @ dual - seen.targets[others]
+    fitted, middle = kernel(best.times, median), np.median(half.x, axis=0)
+    # In float32, which the ridge allows, but about their middle: far from the origin it would tell no rows apart.
+    low = np.float32 if written_out(fitted) else np.float64
+    mine, theirs = ((x - middle).astype(low) for x in (half.x, seen.x[others] / unit))
+    mean, dual = _fitted(half._replace(x=mine), fitted, best.ridge)
+    off = mean + kernel_matrix(fitted, theirs, mine) @ dual.astype(low) - seen.targets[others]
     errors = seen.weights[others] * np.sum(off**2, axis=1)
-    slopes = np.sqrt(mean_squared_slopes(fitted, half.x, dual, half.weights)) / unit
+    slopes = np.sqrt(mean_squared_slopes(fitted, mine, dual.astype(low), half.weights)) / unit
     spread = np.std(seen.x, axis=0)
     varies = spread > seen.rounding
     matters = np.where(varies, slopes * spread, 0)
@@ -130,14 +139,15 @@ def _round(
 
 
 def _part(seen: Sample, chosen: np.ndarray) -> Sample:
-    return Sample(seen.x[chosen], seen.weights[chosen], seen.targets[chosen], np.arange(len(chosen)), seen.rounding)
+    x, weights, targets = (part[chosen] for part in seen[:3])
+    return Sample(x, weights, targets, np.arange(len(chosen)), seen.rounding, seen.spread)
 
 
 def _fitted(half: Sample, kernel: Kernel, ridge: float) -> tuple[np.ndarray, np.ndarray]:
     """The mean of the targets, and the coefficients of the kernel ridge regression of what is left."""
     root = np.sqrt(half.weights)[:, None]
     mean = np.average(half.targets, axis=0, weights=half.weights)
-    matrix = root * kernel_matrix(kernel, half.x) * root.T
+    matrix = root * np.asarray(kernel_matrix(kernel, half.x), float) * root.T
     with enough_threads(len(matrix)):
         matrix[np.diag_indices(len(matrix))] += ridge
         dual = cho_solve(cho_factor(matrix, lower=True, overwrite_a=True), root * (half.targets - mean))
@@ -162,7 +172,7 @@ def mean_squared_slopes(kernel: Kernel, x: np.ndarray, dual: np.ndarray, weights
         total, x = np.zeros(x.shape[1]), x - np.median(x, axis=0)
         for column in dual.T:
             each = rise * column[None, :]
-            slopes = (np.sum(each, axis=1)[:, None] * x - each @ x) / np.asarray(kernel.lengthscale) ** 2
+            slopes = (np.sum(each, axis=1)[:, None] * x - each @ x) / np.asarray(kernel.lengthscale, x.dtype) ** 2
             total += np.average(slopes**2, axis=0, weights=weights)
     return total
 

@@ -1,8 +1,8 @@
 """Σ w ℓ(f(x), y) + α/2·‖f‖² over all landmarks at once: products with their kernel matrix, values and slopes.
 
-With f = Σ W_j k(·, x_j) the optimum has g = ∇ℓ(f) + αW/w = 0 in every row. K is stored where it has few entries, and
-else made tile by tile, each of them serving two products: memory is then for the landmarks and one tile. Tiles may be
-in float32; all else is in float64, since what α leaves of the largest eigenvalues of K is lost in less.
+With f = Σ W_j k(·, x_j) the optimum has g = ∇ℓ(f) + αW/w = 0 in every row. K is made tile by tile, each of them serving
+two products: memory is for the landmarks and one tile. Tiles may be in float32; all else is in float64, since what α
+leaves of the largest eigenvalues of K is lost in less.
 """
 
 from typing import Any, NamedTuple
@@ -17,8 +17,6 @@ from thalweg.machines.losses import Loss
 
 # Curvatures below this part of the largest count as that much.
 _LEAST_CURVATURE = 1e-4
-# Entries of K up to which it is stored: 256 MiB in float32.
-STORED = 2**26
 
 Values = Float[Array, "tiles rows c"]
 
@@ -36,8 +34,6 @@ class Problem(eqx.Module):
     targets: Values
     weights: Float[Array, "tiles rows"]
     intercept: Float[Array, "1 1 c"]
-    matrix: Float[Array, "n n"] | None = None
-    """K, where it is stored."""
 
     @property
     def there(self) -> Array:
@@ -62,28 +58,10 @@ def times(a: Array, b: Array) -> Array:
     return jnp.matmul(a, b, precision="highest")
 
 
-@jax.jit
-def kernel_matrix(points: Points, tiles: Float[Array, "tiles rows d"]) -> Float[Array, "n n"]:
-    """K, each tile of which is made once for itself and its mirror image, in place: there is no second copy."""
-    count, rows, _ = tiles.shape
-    put = lambda K, tile, i, j: jax.lax.dynamic_update_slice(K, tile, (i * rows, j * rows))
-
-    def row(i: Any, K: Array) -> Array:
-        def column(j: Any, K: Array) -> Array:
-            tile = points.evaluate(tiles[i], tiles[j])
-            return put(put(K, tile, i, j), tile.T, j, i)
-
-        return jax.lax.fori_loop(i + 1, count, column, put(K, points.metric(tiles[i]), i, i))
-
-    return jax.lax.fori_loop(0, count, row, jnp.zeros((count * rows, count * rows), tiles.dtype))
-
-
 def product(problem: Problem, v: Values) -> Values:
-    """K v, if K is not stored tile by tile, each of which is made once for itself and its mirror image."""
+    """K v tile by tile, each of which is made once for itself and its mirror image."""
     points, tiles, dtype = problem.points, problem.tiles, v.dtype
     v = v.astype(tiles.dtype)
-    if problem.matrix is not None:
-        return times(problem.matrix, v.reshape(-1, v.shape[-1])).reshape(v.shape).astype(dtype)
 
     def row(i: Any, out: Values) -> Values:
         def column(j: Any, carry: tuple[Values, Array]) -> tuple[Values, Array]:

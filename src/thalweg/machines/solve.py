@@ -8,7 +8,6 @@ by a few conjugate gradients. For the squared loss that is the linear system (K 
 curvature there and are not solved so.
 """
 
-from dataclasses import replace
 from typing import Any, NamedTuple
 
 import jax
@@ -18,12 +17,10 @@ from jaxtyping import Array, Float, Scalar
 
 from thalweg.machines.nystroem import Basis, Preconditioner, basis, preconditioned, preconditioner
 from thalweg.machines.problem import (
-    STORED,
     Problem,
     State,
     Values,
     inner,
-    kernel_matrix,
     objective,
     product,
     projected,
@@ -33,9 +30,9 @@ from thalweg.machines.problem import (
 
 # A Newton step is solved until this part of its residual is left, or so many iterations are made. Rows whose loss has
 # no curvature are solved at once, and what is left of them says nothing of the others.
-_LEFT, _LEFT_OF_PIECES, _ITERATIONS = 0.1, 1e-3, 50
+LEFT, LEFT_OF_PIECES, ITERATIONS = 0.1, 1e-3, 50
 # Steps that gain this part of what the one before did, or more, are taken to go on like that.
-_SLOWEST = 0.9
+SLOWEST = 0.9
 # A line search ends with an interval of 2 to the power of −this.
 _HALVINGS = 16
 
@@ -58,7 +55,7 @@ class Newton:
     tol
         It is ``done`` when further steps would lower the objective by this part or less.
     alike
-        Steps for the same landmarks, with other weights perhaps: what they know of K need not be found again.
+        Steps for the same landmarks, with other weights perhaps: their preconditioner serves.
 
     Examples
     --------
@@ -75,7 +72,7 @@ class Newton:
     ...     step = newton.step()
     >>> K = np.exp(-((np.arange(4.0)[:, None] - np.arange(4.0)) ** 2) / 2)
     >>> W = np.linalg.solve(K + 0.1 * np.eye(4), np.sin(np.arange(4.0)))
-    >>> bool(abs(np.ravel(newton.state.weights) - W).max() < 1e-8)
+    >>> bool(abs(np.ravel(newton.weights) - W).max() < 1e-8)
     True
     """
 
@@ -85,15 +82,15 @@ class Newton:
         self._gained = 0.0
         self._preconditioner: Preconditioner | None = None
         with jax.enable_x64(True):
-            if alike is not None:
-                matrix = alike.problem.matrix
-            else:
-                stored = problem.weights.size**2 <= STORED
-                matrix = kernel_matrix(problem.points, problem.tiles) if stored else None
-            self.problem: Problem = replace(problem, matrix=matrix)
+            self.problem = problem
             zero = jnp.zeros_like(problem.targets)
             self.state = State(zero, zero + problem.intercept)
             self._basis: Basis = basis(problem) if alike is None else alike._basis
+
+    @property
+    def weights(self) -> np.ndarray:
+        """W, a row for each landmark."""
+        return np.reshape(self.state.weights, (-1, self.state.weights.shape[-1]))
 
     def step(self) -> Step:
         """Make a Newton step."""
@@ -104,21 +101,21 @@ class Newton:
             if self._preconditioner is None or not problem.loss.quadratic:
                 self._preconditioner = preconditioner(problem, self._basis, curvature)
             search = _begun(problem, self._preconditioner, gradient, curvature)
-            left = _LEFT_OF_PIECES if problem.loss.piecewise else _LEFT
+            left = LEFT_OF_PIECES if problem.loss.piecewise else LEFT
             enough, products = left**2 * np.asarray(search.square), 0
             while True:
-                while products < _ITERATIONS and np.any(np.asarray(search.square) > enough):
+                while products < ITERATIONS and np.any(np.asarray(search.square) > enough):
                     search = _iterated(problem, self._preconditioner, curvature, search)
                     products += 1
                 state, *told = _moved(problem, self.state, search)
                 objective, gained = map(float, told)
-                if gained > 0 or products == _ITERATIONS:
+                if gained > 0 or products == ITERATIONS:
                     break
                 enough = left**2 * enough  # What was solved too coarsely can point uphill.
         self.state = state
         # A step beside the one before it tells what is still to gain.
         gained = max(gained, 0.0)
-        ratio = min(gained / self._gained, _SLOWEST) if self._gained else _SLOWEST
+        ratio = min(gained / self._gained, SLOWEST) if self._gained else SLOWEST
         left = gained * ratio / (1 - ratio) / max(abs(objective), np.finfo(float).tiny)
         self._gained = gained
         self.done = not left > self.tol

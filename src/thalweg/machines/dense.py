@@ -1,0 +1,298 @@
+"""Σ w ℓ(f(x), y) + α/2·‖f‖² where the kernel matrix K is in memory: Newton steps on the host, where nothing compiles.
+
+The steps are those of :mod:`thalweg.machines.solve`, and so is the Nyström preconditioner; squares of few rows are
+factorised, which also tells what would be said of rows left out:
+
+    y_H − f₋H(x_H) = (A⁻¹_HH)⁻¹ (A⁻¹ (y − intercept))_H,    A = K + α/w.
+"""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from scipy.linalg import cho_factor, cho_solve, cholesky, solve_triangular
+
+from thalweg.machines.losses import Loss
+from thalweg.machines.solve import ITERATIONS, LEFT, LEFT_OF_PIECES, SLOWEST, Step
+from thalweg.threads import enough_threads
+
+MOST = 8192
+"""Rows whose matrix is stored: 256 MiB in float32."""
+
+# Squares of no more rows are factorised, and of fewer if the tolerance is coarse.
+_FACTORISED, _FACTORISED_COARSELY, _COARSE = 4096, 1024, 1e-3
+# Landmarks of the preconditioner, at most, and at most this part of the rows, as in thalweg.machines.nystroem.
+_LANDMARKS, _PART, _GRAIN = 1024, 1 / 8, 32
+# Of so few rows the whole matrix is inverted for each output.
+_FEW = 512
+# Added to the diagonal of a matrix of landmarks, in units of k(x, x): what rounding may take from its eigenvalues.
+_JITTER = {np.dtype("float32"): 3e-5, np.dtype("float64"): 1e-8}
+# Curvatures below this part of the largest count as that much.
+_LEAST_CURVATURE = 1e-4
+# Below this, in units of k(x, x), a matrix of this precision may have no factor; iterations make good what is added.
+_LEAST_DIAGONAL = {np.dtype("float32"): 1e-3, np.dtype("float64"): 1e-10}
+# A line search ends with an interval of 2 to the power of −this.
+_HALVINGS = 8
+# A step that gains a smaller part of what the one before did may have been cut short: as if it had gained this.
+_FASTEST = 0.1
+# A factorised system is solved to this part of its residual.
+_EXACT = 1e-10
+
+
+class Basis(NamedTuple):
+    """G with GᵀG ≈ K, and the mean of what that leaves of the diagonal."""
+
+    features: np.ndarray
+    left: float
+
+
+class Dense:
+    """Newton steps from W = 0 for a loss that is smooth; rows of weight 0 are left out.
+
+    Parameters
+    ----------
+    matrix
+        K; products are in its precision, all else in float64.
+    targets, weights
+        Of the rows.
+    loss, ridge, intercept
+        ℓ, α and what is added to K W.
+    tol
+        It is ``done`` when further steps would lower the objective by this part or less.
+    alike
+        Steps with the same K, whose preconditioner serves.
+
+    Examples
+    --------
+    >>> from thalweg.machines import SquaredLoss
+    >>> x, y = np.arange(4.0), np.sin(np.arange(4.0))[:, None]
+    >>> K = np.exp(-((x[:, None] - x) ** 2) / 2)
+    >>> dense = Dense(K, y, np.ones(4), SquaredLoss(), 0.1, np.zeros(1), tol=1e-4)
+    >>> step = dense.step()
+    >>> dense.done, bool(abs(dense.weights - np.linalg.solve(K + 0.1 * np.eye(4), y)).max() < 1e-8)
+    (True, True)
+    >>> others = np.linalg.solve(K[1:, 1:] + 0.1 * np.eye(3), y[1:])
+    >>> bool(abs(dense.without(np.array([0]), 1e-4) - K[:1, 1:] @ others).max() < 1e-8)
+    True
+    """
+
+    def __init__(
+        self,
+        matrix: np.ndarray,
+        targets: np.ndarray,
+        weights: np.ndarray,
+        loss: Loss,
+        ridge: float,
+        intercept: np.ndarray,
+        tol: float,
+        alike: "Dense | None" = None,
+    ) -> None:
+        self.matrix, self.targets, self.ridge, self.tol = matrix, targets, ridge, tol
+        self.loss: Any = loss
+        self.intercept, self.row_weights = np.asarray(intercept, float), weights
+        self.there = (weights > 0)[:, None]
+        self.some = np.where(self.there, weights[:, None], 1.0)
+        self.weights = np.zeros(targets.shape)
+        self.values = self.weights + self.intercept
+        self.done = False
+        self._gained = 0.0
+        self._factorised = loss.quadratic and len(matrix) <= (_FACTORISED if tol < _COARSE else _FACTORISED_COARSELY)
+        self._basis: Basis | None = None if alike is None else alike._basis
+        self._solver: Any = None
+
+    def step(self) -> Step:
+        """Make a Newton step."""
+        with enough_threads(len(self.matrix) // 2):
+            step = self._step()
+        self.done = not step.left > self.tol
+        return step
+
+    def without(self, held: np.ndarray, tol: float) -> np.ndarray:
+        """What a machine that has not learned from some rows says of them, solved to a tolerance."""
+        if self._factorised and self.done:
+            with enough_threads(len(self.matrix) // 2):
+                one = np.zeros((len(self.matrix), len(held)))
+                one[held, np.arange(len(held))] = 1
+                part = solve_triangular(self._solver.factor, one, lower=True, overwrite_b=True, check_finite=False)
+                off = cho_solve(cho_factor(part.T @ part, lower=True), self.weights[held])
+            return self.targets[held] - off
+        weights = self.row_weights.copy()
+        weights[held] = 0
+        other = Dense(self.matrix, self.targets, weights, self.loss, self.ridge, self.intercept, tol, alike=self)
+        for _ in range(ITERATIONS):
+            other.step()
+            if other.done:
+                break
+        return other.values[held]
+
+    def _step(self) -> Step:
+        loss, f = self.loss, self.values
+        curvature = np.maximum(np.asarray(loss.curvatures(f, self.targets)), _LEAST_CURVATURE * loss.curvature)
+        if self._solver is None or not loss.quadratic:
+            self._solver = self._factor() if self._factorised else self._preconditioner(curvature)
+        gradient, diagonal = self._slope(self.weights, f), self.ridge / (self.some * curvature)
+        residual = self._projected(-gradient / curvature)
+        part = _EXACT if self._factorised else LEFT_OF_PIECES if loss.piecewise else LEFT
+        change, values, products = np.zeros_like(f), np.zeros_like(f), 0
+        direction = self._solver(residual)
+        square = begun = self._inner(residual, direction)
+        enough = part**2 * begun
+        while True:
+            while products < ITERATIONS and np.any(square > enough):
+                image = self._times(direction)
+                whole = self._projected(image + diagonal * direction)
+                size = _ratio(square, self._inner(direction, whole))
+                change, values = change + size * direction, values + size * image
+                residual = residual - size * whole
+                steepest, before = self._solver(residual), square
+                square = self._inner(residual, steepest)
+                direction = steepest + _ratio(square, before) * direction
+                products += 1
+            slopes = self._along(0.0, change, values)
+            gained = -float(slopes[0] if loss.centred else np.sum(slopes)) / 2
+            if gained > 0 or products == ITERATIONS:
+                break
+            enough = part**2 * enough  # What was solved too coarsely can point uphill.
+        t = self._length(change, values)
+        self.weights, self.values = self.weights + t * change, f + t * values
+        objective, gained = self.objective(), max(gained, 0.0)
+        ratio = min(max(gained / self._gained, _FASTEST), SLOWEST) if self._gained else SLOWEST
+        ratio = float(np.sum(square) / max(np.sum(begun), np.finfo(float).tiny)) if self._factorised else ratio
+        self._gained = gained
+        left = gained * ratio / (1 - min(ratio, SLOWEST)) / max(abs(objective), np.finfo(float).tiny)
+        return Step(objective, left, products)
+
+    def objective(self) -> float:
+        """Σ w ℓ(f(x), y) + α/2·‖f‖²."""
+        losses = np.asarray(self.loss.value(self.values, self.targets))
+        return float(self.row_weights @ losses + self.ridge / 2 * np.vdot(self.weights, self.values - self.intercept))
+
+    def _slope(self, weights: np.ndarray, values: np.ndarray) -> np.ndarray:
+        """∇ℓ(f) + αW/w, which is 0 in every row of the optimum."""
+        gradient = np.asarray(self.loss.gradient(values, self.targets))
+        return np.where(self.there, gradient + self.ridge * weights / self.some, 0.0)
+
+    def _along(self, t: Any, change: np.ndarray, values: np.ndarray) -> np.ndarray:
+        """The slope of the objective along a step, at parts of it."""
+        slope = self._slope(self.weights + t * change, self.values + t * values)
+        return self._inner(self.row_weights[:, None] * slope, values)
+
+    def _length(self, change: np.ndarray, values: np.ndarray) -> np.ndarray:
+        """How far the objective falls along a step, at most to its end."""
+        one = np.ones(change.shape[1])
+        low, high = 0 * one, one
+        downhill = self._along(one, change, values) <= 0
+        if self.loss.quadratic or np.all(downhill):
+            return one
+        for _ in range(_HALVINGS):
+            middle = (low + high) / 2
+            uphill = self._along(middle, change, values) > 0
+            low, high = np.where(uphill, low, middle), np.where(uphill, middle, high)
+        return np.where(downhill, one, low)
+
+    def _times(self, v: np.ndarray) -> np.ndarray:
+        return np.asarray(self.matrix @ v.astype(self.matrix.dtype), np.float64)
+
+    def _projected(self, v: np.ndarray) -> np.ndarray:
+        """Less the mean over outputs where the loss does not see it, and 0 where a row is left out."""
+        return np.where(self.there, v - np.mean(v, axis=1, keepdims=True) if self.loss.centred else v, 0.0)
+
+    def _inner(self, a: np.ndarray, b: np.ndarray) -> np.ndarray:
+        """Inner products, of each output for itself where the loss is a sum over them."""
+        found = np.sum(a * b, axis=0)
+        return np.full_like(found, np.sum(found)) if self.loss.centred else found
+
+    def _factor(self) -> "_Factor":
+        diagonal = np.maximum(self.ridge / self.some[:, 0], _LEAST_DIAGONAL[self.matrix.dtype] * self.matrix[0, 0])
+        return _Factor(self.matrix, diagonal, self.there[:, 0])
+
+    def _preconditioner(self, curvature: np.ndarray) -> Any:
+        if len(self.matrix) <= _FEW:
+            return _Inverse(self.matrix, self.ridge / (self.some * curvature), self)
+        if self._basis is None:
+            self._basis = _basis(self.matrix, self.there[:, 0], curvature.shape[1])
+        columns = slice(0, 1) if self.loss.quadratic else slice(None)  # Squares are alike in all outputs.
+        diagonal = self.ridge / (self.some * curvature[:, columns]) + self._basis.left
+        return _Nystroem(self._basis.features, diagonal, self)
+
+
+class _Factor:
+    """(K + D)⁻¹ by a factorisation; rows that are not there are those of the unit matrix."""
+
+    def __init__(self, matrix: np.ndarray, diagonal: np.ndarray, there: np.ndarray) -> None:
+        whole = matrix.copy() if np.all(there) else np.where(there[:, None] & there[None, :], matrix, 0)
+        whole[np.diag_indices(len(whole))] += np.where(there, diagonal, 1).astype(matrix.dtype)
+        self.factor = cholesky(whole, lower=True, overwrite_a=True, check_finite=False)
+
+    def __call__(self, v: np.ndarray) -> np.ndarray:
+        return cho_solve((self.factor, True), v.astype(self.factor.dtype), check_finite=False).astype(np.float64)
+
+
+class _Inverse:
+    """E_c = (K + D_c)⁻¹ for each output; where outputs sum to 0, E_c (v_c + μ) with the μ for which these do."""
+
+    def __init__(self, matrix: np.ndarray, diagonal: np.ndarray, problem: Dense) -> None:
+        self.problem = problem
+        self.factors = [_Factor(matrix, column, problem.there[:, 0]) for column in diagonal.T]
+        if problem.loss.centred:
+            one = np.eye(len(matrix))
+            self.sum = cho_factor(np.sum([factor(one) for factor in self.factors], axis=0), lower=True)
+
+    def __call__(self, v: np.ndarray) -> np.ndarray:
+        if self.problem.loss.centred:
+            v = v - cho_solve(self.sum, np.sum(self._times(v), axis=1))[:, None]
+        return self.problem._projected(self._times(v))
+
+    def _times(self, v: np.ndarray) -> np.ndarray:
+        return np.stack([factor(column) for factor, column in zip(self.factors, v.T, strict=True)], axis=1)
+
+
+class _Nystroem:
+    """(D + GᵀG)⁻¹ for each output, as in :mod:`thalweg.machines.nystroem`."""
+
+    def __init__(self, features: np.ndarray, diagonal: np.ndarray, problem: Dense) -> None:
+        self.features, self.diagonal, self.problem = features, diagonal, problem
+        shares = np.where(problem.there, 1 / diagonal, 0).astype(features.dtype)
+        grams = (np.asarray((features * share) @ features.T, np.float64) for share in shares.T)
+        self.factors = [cho_factor(gram + np.eye(len(gram)), lower=True) for gram in grams]
+
+    def __call__(self, v: np.ndarray) -> np.ndarray:
+        problem, diagonal = self.problem, np.broadcast_to(self.diagonal, v.shape)
+        # The inverse within the outputs that sum to 0, of D exactly: oblique, not the mean.
+        share = 1 / diagonal / np.sum(1 / diagonal, axis=1, keepdims=True) if problem.loss.centred else 0.0
+        v = v - np.sum(share * v, axis=1, keepdims=True)
+        scaled = v / diagonal
+        inner = np.asarray(self.features @ scaled.astype(self.features.dtype), np.float64)
+        if len(self.factors) == 1:
+            inner = cho_solve(self.factors[0], inner)
+        else:
+            inner = np.stack([cho_solve(one, inner[:, c]) for c, one in enumerate(self.factors)], axis=1)
+        found = scaled - (self.features.T @ inner.astype(self.features.dtype)) / diagonal
+        return problem._projected(found - share * np.sum(found, axis=1, keepdims=True))
+
+
+def _basis(matrix: np.ndarray, there: np.ndarray, outputs: int) -> Basis:
+    """Half of the landmarks are any rows, the others are drawn by how much of them the first half leaves out."""
+    rows = np.flatnonzero(there)
+    count = int(min(_LANDMARKS / outputs**0.5, _PART * len(rows))) // _GRAIN * _GRAIN
+    first = rows[: max(count // 2, 1)]
+    left = _explained(matrix, first)[1]
+    lots = np.log(np.maximum(left[rows], 1e-12)) + np.random.default_rng(0).gumbel(size=len(rows))
+    lots[: len(first)] = -np.inf
+    others = rows[np.argsort(-lots)[: count - len(first)]]
+    features, left = _explained(matrix, np.concatenate([first, others]))
+    return Basis(features, float(np.mean(left[rows])))
+
+
+def _explained(matrix: np.ndarray, chosen: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """G of chosen landmarks, and what it leaves of k(x, x) for each row."""
+    inner = matrix[np.ix_(chosen, chosen)].astype(np.float64)
+    variance = inner[0, 0]
+    inner[np.diag_indices(len(inner))] += _JITTER[matrix.dtype] * variance
+    factor = cholesky(inner, lower=True, overwrite_a=True)
+    features = solve_triangular(factor, matrix[chosen].astype(np.float64), lower=True, overwrite_b=True)
+    left = np.maximum(variance - np.sum(features**2, axis=0), 0.0)
+    return features.astype(matrix.dtype), left
+
+
+def _ratio(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    return np.where(b > 0, a / np.where(b > 0, b, 1), 0)

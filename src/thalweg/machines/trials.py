@@ -1,0 +1,197 @@
+"""Trials: machines that learn from some rows with a kernel and a ridge, and are judged on a held-out slice."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, NamedTuple, cast
+
+import numpy as np
+
+from thalweg.kernels import Kernel
+from thalweg.kernels.profiles import value_and_rise, written_out
+from thalweg.machines.dense import Dense
+from thalweg.machines.folds import kernel_matrix, squared_distances
+from thalweg.machines.learners import LandmarkLearner, Learner, in_precision, start
+from thalweg.machines.methods import Settings
+from thalweg.machines.rows import Rows
+
+# All trials together may cost about this part of what learning costs, the product of rows and features; one of a
+# quarter of few rows costs less than that.
+_PART_OF_COST, _TRIALS = 0.05, 9
+_FEWEST_ROWS, _MOST_ROWS, _SLICE_ROWS = 4096, 16_384, 2048
+# A trial of no more rows is solved on the host; a search begins with a quarter of the rows, at most so many.
+_HOST_ROWS, _FIRST_ROWS = 4096, 2048
+# A trial need not be solved to more than this, or in more steps.
+_TOL, _MOST_STEPS = 0.01, 50
+
+
+class Choice(NamedTuple):
+    """A family of kernels or a kernel, a lengthscale and a multiple of it, and a ridge.
+
+    Examples
+    --------
+    >>> from thalweg.kernels import Gaussian
+    >>> Choice(Gaussian, 3.0, 2.0, 0.1).kernel
+    Gaussian(lengthscale=6, variance=1)
+    """
+
+    family: Any
+    base: Any
+    times: float
+    alpha: float
+
+    @property
+    def kernel(self) -> Kernel:
+        """The kernel of the family, or the kernel that was given."""
+        return kernel_of(self.family, self.times * self.base)
+
+
+def kernel_of(family: Any, lengthscale: Any) -> Kernel:
+    """A kernel of the family, or the kernel that was given.
+
+    Examples
+    --------
+    >>> from thalweg.kernels import Gaussian
+    >>> kernel_of(Gaussian, 2.0)
+    Gaussian(lengthscale=2, variance=1)
+    """
+    return family if isinstance(family, Kernel) else family(lengthscale=lengthscale)
+
+
+class Interrupted(KeyboardInterrupt):
+    """The search was interrupted; ``trial`` is the best there was."""
+
+    def __init__(self, trial: "Trial") -> None:
+        super().__init__()
+        self.trial = trial
+
+
+class Trial(NamedTuple):
+    """What was learned with a ridge from some rows, and the loss on others."""
+
+    loss: float
+    learner: Callable[[], Learner]
+    alpha: float
+    rows: int
+
+
+class Trials:
+    """Learns from some rows with a kernel and a ridge, judges that on a held-out slice, and keeps the best.
+
+    Parameters
+    ----------
+    rows, settings, seed, dtype
+        As in ``choose``.
+    final
+        Whether it is to be of as many rows as may be: a search that was on fewer of them ends here.
+    """
+
+    def __init__(self, rows: Rows, settings: Settings, seed: int, dtype: Any, final: bool = False) -> None:
+        order = np.random.default_rng([seed, 1]).permutation(len(rows))
+        self.held = rows.subset(np.sort(order[: min(_SLICE_ROWS, len(rows) // 4)]))
+        count = trial_rows(len(rows), settings)
+        self.on_host = settings.method.visits and settings.loss.smooth and count <= _HOST_ROWS
+        if self.on_host:
+            count = _HOST_ROWS if final else min(count, len(rows) // 4, _FIRST_ROWS)
+        self.order = order[len(self.held) :][:count]
+        self.rows, self.dtype, self.best = rows, dtype, cast(Trial | None, None)
+        if settings.method.visits:
+            settings = replace(settings, method=replace(settings.method, tol=max(settings.method.tol, _TOL)))
+        self.settings = settings
+        # More than one block: with room for all rows, so that the program which learns from them is compiled once.
+        room = len(self.order) if len(self.order) <= settings.block_size else len(rows)
+        self.start = lambda kernel: start(settings, kernel, rows.x.shape[1], rows.outputs, room, seed, dtype)
+        counts = rows.counts
+        self.level = None if rows.table is None or counts is None else settings.loss.level(rows.table, counts)
+        if self.on_host:
+            self.matrices = _Matrices(rows.features(self.order, float), self.held.features(slice(None), float))
+        self._tried = self._solved if self.on_host else self._learned
+
+        self._losses: dict[tuple, float] = {}
+
+    def loss(self, choice: Choice) -> float:
+        """The mean loss on the slice; of one choice it is found once."""
+        place = (id(choice.family), id(choice.base), f"{choice.times:.6g}", f"{choice.alpha:.6g}")
+        if place not in self._losses:
+            found, learner = self._tried(choice)
+            self._losses[place] = found if np.isfinite(found) else np.inf
+            if np.isfinite(found) and (self.best is None or found < self.best.loss):
+                self.best = Trial(found, learner, choice.alpha, len(self.order))
+        return self._losses[place]
+
+    def _solved(self, choice: Choice) -> tuple[float, Callable[[], Learner]]:
+        """On the host, where nothing is compiled."""
+        among, between = self.matrices.of(choice)
+        loss: Any = self.settings.loss
+        level = np.zeros(self.rows.outputs) if self.level is None else self.level
+        targets, weights = np.asarray(self.rows.targets_of(self.order), float), self.rows.weights[self.order]
+        dense = Dense(among, targets, weights, loss, choice.alpha, level, self.settings.method.tol)
+        for _ in range(_MOST_STEPS):
+            dense.step()
+            if dense.done:
+                break
+        values = level + between @ dense.weights.astype(between.dtype)
+        losses = np.asarray(loss.value(values, np.asarray(self.held.targets_of(slice(None)), float)))
+
+        def learner() -> Learner:
+            made = self._level(choice)
+            assert isinstance(made, LandmarkLearner)
+            made.place(self.rows, self.order)
+            made.take(dense)
+            return made
+
+        return float(np.average(losses, weights=self.held.weights)), learner
+
+    def _learned(self, choice: Choice) -> tuple[float, Callable[[], Learner]]:
+        learner = self._level(choice)
+        for _ in learner.learn(self.rows, self.order, choice.alpha, len(self.order)):
+            pass
+        return learner.judged(self.held)[0], lambda: learner
+
+    def _level(self, choice: Choice) -> Learner:
+        learner = self.start(in_precision(choice.kernel, self.dtype))
+        return learner if self.level is None else learner.at_level(self.level, choice.alpha)
+
+
+class _Matrices:
+    """Kernel matrices among some rows and of others with them, in float32; distances are kept, and the last result."""
+
+    def __init__(self, rows: np.ndarray, others: np.ndarray) -> None:
+        self.rows, self.others = rows, others
+        self.squares: dict[int, tuple[np.ndarray, np.ndarray]] = {}
+        self.last: tuple[Any, Any] = None, None
+
+    def of(self, choice: Choice) -> tuple[np.ndarray, np.ndarray]:
+        place = (id(choice.family), id(choice.base), choice.times)
+        if self.last[0] != place:
+            self.last = None, None  # its room is for the next
+            self.last = place, self._made(choice)
+        return self.last[1]
+
+    def _made(self, choice: Choice) -> tuple[np.ndarray, np.ndarray]:
+        kernel, low = choice.kernel, lambda x: x.astype(np.float32)
+        if not written_out(kernel):
+            return kernel_matrix(kernel, low(self.rows)), kernel_matrix(kernel, low(self.others), low(self.rows))
+        if isinstance(choice.family, Kernel):
+            unit, times = np.asarray(kernel.lengthscale, float), 1.0
+        else:
+            unit, times = choice.base, choice.times
+        if id(choice.base) not in self.squares:
+            x, y = low(self.rows / unit), low(self.others / unit)
+            self.squares[id(choice.base)] = squared_distances(x), squared_distances(y, x)
+        among, between = (part * np.float32(times**-2) for part in self.squares[id(choice.base)])
+        return value_and_rise(kernel, among, rise=False)[0], value_and_rise(kernel, between, rise=False)[0]
+
+
+def trial_rows(rows: int, settings: Settings) -> int:
+    """Rows m of a trial, whose cost is about m²/2.
+
+    Examples
+    --------
+    >>> from thalweg.machines import SquaredLoss
+    >>> [trial_rows(rows, Settings(loss=SquaredLoss())) for rows in (4000, 60_000, 1_000_000)]
+    [1000, 4472, 16384]
+    """
+    features = settings.max_features
+    cost = rows * min(rows, features) / (2 if rows <= features else 1)
+    share = int((2 * _PART_OF_COST * cost / _TRIALS) ** 0.5)
+    return min(max(share, min(rows // 4, _FEWEST_ROWS)), _MOST_ROWS)

@@ -178,7 +178,7 @@ def show(run: Run, found: Found) -> None:
 
 
 def curves(problem: _pgsvi.Problem, keys: jax.Array, passes: int, only: str = "", long: int = 0) -> Curves:
-    """Follow every method, or one, for so many passes from every key, and from the first one for ``long``."""
+    """Follow every method, or one, for so many passes from every key, and a baseline from the first for ``long``."""
     measure = _pgsvi.measures(problem)
     best_bound, best_loss = (float(value) for value in measure(problem.optimum()))
     found = Curves(problem, {}, {}, best_bound, best_loss, {})
@@ -186,7 +186,7 @@ def curves(problem: _pgsvi.Problem, keys: jax.Array, passes: int, only: str = ""
         if only in ("", name):
             stride = problem.steps_per_pass
             found.bounds[name], found.losses[name] = _pgsvi.follow(descent, start, keys, passes, stride, measure)
-            if long:
+            if long and name != "PG-SVI":  # which the first passes tell all about
                 found.long[name] = _pgsvi.follow(descent, start, keys[:1], long, stride, measure)[0][0]
     return found
 

@@ -1,5 +1,6 @@
 """Tables 4 to 6 of "Utilize old coordinates: faster doubly stochastic gradients": on the features of a network."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -18,7 +19,7 @@ from thalweg.experiments.claims import Claim, at_full_size
 from thalweg.experiments.registry import experiment
 from thalweg.experiments.section import Run
 
-_KERNEL, _NETS = tuple(_dsg.RULES), ("Fixed", "Joint")
+_NETS = ("Fixed", "Joint")
 _SETTLED = 0.01
 """A method has converged when its objective stays within this part of its last."""
 _SAME = 0.001
@@ -133,8 +134,8 @@ class Digits:
     new_labels: np.ndarray
 
 
-def measure(size: LargeSize, seed: int, pretraining: int) -> Found:
-    """Make the features, then run every method on them."""
+def measure(size: LargeSize, seed: int, pretraining: int, keep: Callable[[Found], Any] = lambda found: None) -> Found:
+    """Make the features, then run every method on them; ``keep`` is shown what there is after the paper's five."""
     mnist = data.load("mnist")
     images, new = (jnp.asarray(part[: size.rows], jnp.float32) / 255 for part in (mnist.X_train, mnist.X_test))
     digits = Digits(images, jnp.asarray(mnist.y_train[: size.rows], jnp.int32), new, mnist.y_test[: size.rows])
@@ -147,8 +148,12 @@ def measure(size: LargeSize, seed: int, pretraining: int) -> Found:
     head = net[1]
     values = _network.logits((None, head), jnp.asarray(problem.new))
     found = Found(size, jax.devices()[0].device_kind, pretraining, _network.error_of(values, digits.new_labels))
-    _kernels(found, problem, seed)
+    _dsg.prepare(problem, _dsg.RULES.values(), precondition=False, capacity=size.capacity)
+    _kernels(found, problem, THREE, seed)
     _nets(found, problem, body, digits, keys[3])
+    keep(found)
+    _kernels(found, problem, (_dsg.CAPPED,), seed)
+    keep(found)
     return found
 
 
@@ -167,8 +172,8 @@ def _on_features(body: Body, digits: Digits, size: LargeSize, seed: int) -> Prob
     return replace(made, ridge=5e-4, new=new, new_labels=digits.new_labels)
 
 
-def _kernels(found: Found, problem: Problem, seed: int) -> None:
-    for method in _KERNEL:
+def _kernels(found: Found, problem: Problem, methods: tuple[str, ...], seed: int) -> None:
+    for method in methods:
         start = found.thetas.get("DSG", 100.0)
         found.thetas[method], edge, found.curves[method] = published(problem, method, found.size, start, seed)
         found.at_edge += [method] if edge else []
@@ -227,12 +232,20 @@ def show(run: Run, found: Found) -> None:
     axes.set(xscale="log", yscale="log", xlabel="seconds of training", ylabel="test error")
     axes.legend()
     run.figure("errors", fig, "Test error by seconds of training; the dotted line is where CDSG has converged.")
-    names = list(found.curves)
-    run.table("table5", {name: [100 * found.table5(name)] for name in names}, "Test error (%) when CDSG has converged.")
-    run.table("table6", {name: [100 * found.table6(name)] for name in names}, "Test error (%) of all at their ends.")
+    run.table("tables56", columns(found), "Test error (%) when CDSG has converged (Table 5), and of all at their ends.")
     curves = {name: {"seconds": c.seconds, "test": c.column("test")} for name, c in found.curves.items()}
     run.numbers("curves", {"curves": curves, "theta": found.thetas})
     claims.show(run, CLAIMS, found)
+
+
+def columns(found: Found) -> dict[str, list[Any]]:
+    """Tables 5 and 6 side by side."""
+    return {
+        "method": list(found.curves),
+        "table 5": [100 * found.table5(name) for name in found.curves],
+        "table 6": [100 * found.table6(name) for name in found.curves],
+        "θ": [found.thetas.get(name, "–") for name in found.curves],
+    }
 
 
 _TABLE4 = "The paper's Table 4, for MNIST-8M: at full size these are its numbers."

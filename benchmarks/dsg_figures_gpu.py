@@ -78,7 +78,7 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=dsg_figure2.ROWS)
     parser.add_argument("--seconds", type=float, default=20.0, help="of training for each run")
     parser.add_argument("--data", default="", help="data sets of Figure 1 or Table 3, with commas between")
-    parser.add_argument("--brief", action="store_true", help="only what the paper has, and our default")
+    parser.add_argument("--brief", action="store_true", help="less that the paper does not have")
     parser.add_argument("--output", type=Path, default=Path("reproductions"))
     given = parser.parse_args()
     folder = given.output / f"dsg-{given.what}"

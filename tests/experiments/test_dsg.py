@@ -254,8 +254,13 @@ def test_the_problems_are_the_paper_s():
 def test_table3_has_libsvm_beside_the_others(tmp_path):
     execute(find("dsg-table3"), tmp_path, quick=True, seed=0)
     found = json.loads((tmp_path / "errors.json").read_text())["cifar10"]
-    errors = found["errors"]
-    assert set(errors) == {"LIBSVM –", "landmarks –"} | {
-        f"{method} {setting}" for method in _dsg.RULES for setting in ("θ/t", "preconditioned")
+    assert set(found["errors"]) == {"LIBSVM –", *(f"{method} θ/t" for method in _dsg_race.THREE)}
+    assert found["errors"]["LIBSVM –"] < found["errors"]["CDSG θ/t"]
+    grown = []
+    size = dsg_table3.Size(512, {"cifar10": (256, 32)}, 512, 0.2, 64, tries=1)
+    all_of_it = dsg_table3.measure("cifar10", size, 0, (0.3, 0.05), lambda found: grown.append(len(found.errors)))
+    assert set(all_of_it.errors) == {("LIBSVM", "–"), ("landmarks", "–")} | {
+        (method, setting) for method in _dsg.RULES for setting in ("θ/t", "preconditioned")
     }
-    assert errors["LIBSVM –"] < errors["CDSG preconditioned"] < errors["CDSG θ/t"]
+    assert grown == list(range(2, 11))
+    assert (all_of_it.seconds, all_of_it.errors["LIBSVM", "–"], all_of_it.given) == (0.3, 0.05, 0.2)

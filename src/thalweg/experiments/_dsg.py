@@ -248,6 +248,7 @@ def machine(
 
 def prepare(of: Problem, rules: Iterable[Rule], *, precondition: bool, capacity: int) -> None:
     """Compile the programs of several methods beside each other."""
+    _ = of.on_device  # once, and not in each of the threads
     options: dict[str, Any] = {"precondition": precondition, "seconds": 0.0, "capacity": capacity}
     wide = jax.config.jax_enable_x64  # type: ignore[attr-defined]
 

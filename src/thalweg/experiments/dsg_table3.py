@@ -80,6 +80,11 @@ class Table:
     full: bool
 
     @property
+    def missing(self) -> set[str]:
+        """The data sets that were not run."""
+        return set(DATA_SETS) - {found.name for found in self.all}
+
+    @property
     def cut(self) -> bool:
         """Whether the others got less than LIBSVM's time somewhere."""
         return any(found.given < found.seconds for found in self.all)

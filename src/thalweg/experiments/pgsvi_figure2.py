@@ -77,14 +77,18 @@ class Found:
     all: list[Curves]
     full: bool
 
+    @property
+    def missing(self) -> set[str]:
+        """The data sets that were not run."""
+        return set(DATA_SETS) - {one.name for one in self.all}
+
 
 def _everywhere(test: Callable[[Curves], bool | None]) -> Callable[[Found], bool | None]:
     """A claim about all data sets: false if it is false of one, unknown if it is unknown of one or one is missing."""
 
     def judge(found: Found) -> bool | None:
         verdicts = [test(one) for one in found.all]
-        missing = set(DATA_SETS) - {one.name for one in found.all}
-        return False if False in verdicts else None if None in verdicts or missing else True
+        return False if False in verdicts else None if None in verdicts else True
 
     return at_full_size(judge)
 

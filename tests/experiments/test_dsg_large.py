@@ -86,6 +86,14 @@ def test_tables_turn_with_the_numbers(claim, changes, verdict):
     assert claim.verdict(tables(**changes)) == verdict
 
 
+@pytest.mark.parametrize(("missing", "verdicts"), [("Joint", [UNTESTED, HOLDS]), ("CDSG", [UNTESTED, UNTESTED])])
+def test_tables_tell_nothing_of_what_was_not_run(missing, verdicts):
+    found = tables()
+    del found.curves[missing]
+    assert [claim.verdict(found) for claim in (SOONER, FAMILY)] == verdicts
+    assert missing not in dsg_tables456.columns(found)["method"]
+
+
 @pytest.mark.slow
 def test_a_network_learns_and_its_body_stays_where_it_is_fixed():
     rng = np.random.default_rng(0)

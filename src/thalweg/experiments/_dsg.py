@@ -8,9 +8,10 @@ of the paper's (2). Landmarks have f = Σ k(·, xⱼ)Wⱼ and ‖f‖² = Σ ⟨
 """
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
-from functools import cache, cached_property
+from functools import cache, cached_property, lru_cache
 from typing import Any, NamedTuple
 
 import jax
@@ -122,7 +123,7 @@ def problem(
     x = np.ascontiguousarray(x, np.float32)
     kernel = Gaussian(jnp.asarray(median_distance(x, jax.random.key(seed))), jnp.ones(()))
     labels = None if regression else np.unique(targets, return_inverse=True)[1]
-    y = targets[:, None] if labels is None else np.eye(labels.max() + 1)[labels]
+    y = targets[:, None] if labels is None else np.eye(labels.max() + 1, dtype=np.float32)[labels]
     loss = SquaredLoss() if regression else SoftmaxLoss()
     return Problem(name, x, y.astype(np.float32), loss, kernel, min(batch, len(x)), block, min(sample, len(x)), labels)
 
@@ -245,6 +246,20 @@ def machine(
     return curve
 
 
+def prepare(of: Problem, rules: Iterable[Rule], *, precondition: bool, capacity: int) -> None:
+    """Compile the programs of several methods beside each other."""
+    _ = of.on_device  # once, and not in each of the threads
+    options: dict[str, Any] = {"precondition": precondition, "seconds": 0.0, "capacity": capacity}
+    wide = jax.config.jax_enable_x64  # type: ignore[attr-defined]
+
+    def compile_one(rule: Rule) -> None:
+        with jax.enable_x64(wide):  # a thread has settings of its own
+            machine(of, rule, Polynomial(1.0), curve=Curve(""), **options)
+
+    with ThreadPoolExecutor() as pool:
+        list(pool.map(compile_one, rules))
+
+
 def _advance(parts: Machine, expansion: Expansion, x: Array, y: Array, indices: np.ndarray, seed: int) -> Expansion:
     batches = Batch(x[indices], y[indices], jnp.ones(indices.shape, x.dtype))
     keys = jax.random.split(jax.random.fold_in(jax.random.key(seed), expansion.steps), len(indices))
@@ -253,12 +268,19 @@ def _advance(parts: Machine, expansion: Expansion, x: Array, y: Array, indices: 
 
 def _batches(rows: int, size: int, seed: int) -> Iterator[np.ndarray]:
     """Yield the rows of ``_CHUNK`` batches at a time, pass after pass, each in a new order."""
-    shuffle, waiting = np.random.default_rng([seed, 1]), np.empty(0, np.int32)
+    waiting, number = np.empty(0, np.int32), 0
     while True:
         while len(waiting) < _CHUNK * size:
-            waiting = np.concatenate([waiting, shuffle.permutation(rows).astype(np.int32)])
+            waiting = np.concatenate([waiting, _order(rows, seed, number)])
+            number += 1
         now, waiting = np.split(waiting, [_CHUNK * size])
         yield now.reshape(_CHUNK, size)
+
+
+# Millions of rows take a second to shuffle, and every run of a seed begins with the same order.
+@lru_cache(maxsize=2)
+def _order(rows: int, seed: int, number: int) -> np.ndarray:
+    return np.random.default_rng([seed, 1, number]).permutation(rows).astype(np.int32)
 
 
 def svrg(
@@ -338,8 +360,8 @@ def one_vs_one(of: Problem) -> Problem:
     assert of.labels is not None
     classes = of.y.shape[1]
     first, second = np.triu_indices(classes, 1)
-    y = of.y[:, first] - of.y[:, second]
-    votes = np.eye(classes, dtype=int)
+    votes, code = np.eye(classes, dtype=int), np.eye(classes, dtype=np.float32)
+    y = (code[:, first] - code[:, second])[of.labels]
     decide = lambda f: np.argmax((f > 0) @ votes[first] + (f <= 0) @ votes[second], axis=1)
     return replace(of, y=y, loss=PairwiseHinge(), decide=decide)
 

@@ -118,9 +118,11 @@ def race(problem: Problem, size: Size, seed: int) -> Found:
     """Run every method for the same time."""
     device = jax.devices()[0].device_kind
     found = Found(problem.name, problem.title, len(problem.x), problem.batch, problem.block, size.seconds, device)
-    for setting in SETTINGS:
-        if not setting.precondition or problem.name in size.preconditioned:
-            for method in setting.methods:
+    for precondition in (False, True) if problem.name in size.preconditioned else (False,):
+        rules = [*_dsg.RULES.values(), _dsg.MATCHED_RULES["CDSG"]]
+        _dsg.prepare(problem, rules, precondition=precondition, capacity=size.capacity)
+        for setting in SETTINGS:
+            for method in setting.methods if setting.precondition == precondition else ():
                 _tuned(found, problem, setting, method, size, seed)
 
     def svrg(initial: float) -> Curve:

@@ -1,7 +1,8 @@
 """Table 3 of "Utilize old coordinates: faster doubly stochastic gradients": training error when LIBSVM is done."""
 
 import time
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Any
 
 import jax
@@ -11,7 +12,7 @@ from sklearn.svm import SVC
 from thalweg.descent import Polynomial
 from thalweg.experiments import _dsg, claims
 from thalweg.experiments._dsg import Curve, Problem
-from thalweg.experiments._dsg_race import THREE
+from thalweg.experiments._dsg_race import FACTOR, THREE, tuned_size
 from thalweg.experiments._standing import LEVEL_MEANS, Standing
 from thalweg.experiments.claims import Claim, at_full_size
 from thalweg.experiments.registry import experiment
@@ -20,9 +21,8 @@ from thalweg.experiments.section import Run
 DATA_SETS = ("cifar10", "mnist")
 _METHODS = tuple(_dsg.RULES)
 _PUBLISHED, _PRECONDITIONED = "θ/t", "preconditioned"
-_THETAS = (10.0, 30.0, 100.0, 300.0, 1000.0, 3000.0, 10_000.0)
-_TRIAL = 0.25
-"""The part of the time after which θ is chosen."""
+_START, _TRIAL = 100.0, 0.1
+"""Where the search for θ begins, and the part of the time after which it is chosen."""
 _MARGIN = 0.005
 """Errors that differ by less are level: one seed, and some thousand rows, tell no more."""
 _NEAR, _QUICKLY = 0.01, 0.1
@@ -33,14 +33,18 @@ _CACHE = 2000
 
 @dataclass(frozen=True)
 class Size:
-    """Rows, (B, F) by data set, rows that judge, and the most seconds that a run gets, however long LIBSVM takes."""
+    """Rows, (B, F) by data set, rows that judge, the most seconds that a run gets, however long LIBSVM takes.
+
+    ``tries`` are the sizes of steps tried at most; ``beyond`` whether to run what the paper does not have.
+    """
 
     rows: int | None
     batches: dict[str, tuple[int, int]]
     sample: int
     most_seconds: float
     capacity: int
-    thetas: tuple[float, ...] = _THETAS
+    tries: int = 8
+    beyond: bool = True
     full: bool = False
 
 
@@ -61,11 +65,11 @@ class Found:
     device: str
     seconds: float
     given: float
-    thetas: dict[str, float]
-    at_edge: list[str]
-    errors: dict[tuple[str, str], float]
-    soonest: dict[tuple[str, str], float]
-    blocks: dict[tuple[str, str], int]
+    thetas: dict[str, float] = field(default_factory=dict)
+    at_edge: list[str] = field(default_factory=list)
+    errors: dict[tuple[str, str], float] = field(default_factory=dict)
+    soonest: dict[tuple[str, str], float] = field(default_factory=dict)
+    blocks: dict[tuple[str, str], int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -74,6 +78,11 @@ class Table:
 
     all: list[Found]
     full: bool
+
+    @property
+    def missing(self) -> set[str]:
+        """The data sets that were not run."""
+        return set(DATA_SETS) - {found.name for found in self.all}
 
     @property
     def cut(self) -> bool:
@@ -85,9 +94,11 @@ class Table:
         return {found.title: np.array([found.errors[key]]) for found in self.all}
 
     def standing(self, one: tuple[str, str], other: tuple[str, str]) -> Standing | None:
-        """One against another; None where the θ of one of them was not tuned to its end."""
+        """One against another; None where one was not run, or its θ was not tuned to its end."""
         untuned = [name for found in self.all for name in found.at_edge]
         if any(name in untuned for name, setting in (one, other) if setting == _PUBLISHED):
+            return None
+        if any(key not in found.errors for found in self.all for key in (one, other)):
             return None
         return Standing.of(self.errors(one), self.errors(other), _MARGIN)
 
@@ -116,8 +127,13 @@ def _all(pairs: list[tuple[tuple[str, str], tuple[str, str]]]) -> tuple[Any, Any
     return at_full_size(test), say
 
 
-def _quickly(table: Table) -> bool:
-    return all(share <= _QUICKLY for method in THREE for share in table.shares(method))
+def _quickly(table: Table) -> bool | None:
+    if any((method, _PUBLISHED) not in found.soonest for found in table.all for method in THREE):
+        return None
+    shares = [(share, found) for method in THREE for share, found in zip(table.shares(method), table.all, strict=True)]
+    slow = [found.given >= _QUICKLY * found.seconds for share, found in shares if not share <= _QUICKLY]
+    # Who had less than that part of the time cannot have been late.
+    return False if any(slow) else None if slow else True
 
 
 CLAIMS = (
@@ -161,20 +177,35 @@ def dsg_table3(run: Run) -> None:
 
 
 def _quick() -> Size:
-    return Size(1500, dict.fromkeys(DATA_SETS, (512, 64)), 1500, 0.2, 256, thetas=(100.0,))
+    return Size(1500, dict.fromkeys(DATA_SETS, (512, 64)), 1500, 0.2, 256, tries=1, beyond=False)
 
 
-def full(most_seconds: float = np.inf) -> Size:
+def full(most_seconds: float = np.inf, beyond: bool = True) -> Size:
     """The paper's size: B and F are those of its Table 2, MNIST in Epsilon's place."""
-    return Size(None, {"cifar10": (4096, 256), "mnist": (10_000, 512)}, 10_000, most_seconds, 512, full=True)
+    batches = {"cifar10": (4096, 256), "mnist": (10_000, 512)}
+    return Size(None, batches, 10_000, most_seconds, 512, beyond=beyond, full=True)
 
 
-def measure(name: str, size: Size, seed: int) -> Found:
-    """Train LIBSVM on a data set, then the others for as long."""
+def load(name: str, size: Size, seed: int) -> Problem:
+    """The rows of a data set, with its B and F."""
     batch, block = size.batches[name]
-    problem = _dsg.load(name, size.rows, batch=batch, block=block, sample=size.sample, seed=seed)
+    return _dsg.load(name, size.rows, batch=batch, block=block, sample=size.sample, seed=seed)
+
+
+def measure(
+    name: str,
+    size: Size,
+    seed: int,
+    exact: tuple[float, float] | None = None,
+    keep: Callable[[Found], Any] = lambda found: None,
+) -> Found:
+    """Train LIBSVM on a data set, unless its seconds and error are given, then the others for as long.
+
+    ``keep`` is shown what there is after each.
+    """
+    problem = load(name, size, seed)
     pairs = _dsg.one_vs_one(problem)
-    seconds, error = _libsvm(problem)
+    seconds, error = exact or libsvm(problem)
     given = min(seconds, size.most_seconds)
 
     def go(method: str, step: Polynomial, precondition: bool, seconds: float) -> Curve:
@@ -182,19 +213,7 @@ def measure(name: str, size: Size, seed: int) -> Found:
         options: dict[str, Any] = {"precondition": precondition, "seconds": seconds, "capacity": size.capacity}
         return _dsg.machine(pairs, _dsg.RULES[method], step, curve=curve, **options)
 
-    published = lambda theta: Polynomial(theta, power=1.0)
-    thetas = {}
-    for method in _METHODS:
-        trial = {theta: go(method, published(theta), False, _TRIAL * given).at(np.inf).error for theta in size.thetas}
-        thetas[method] = min(trial, key=trial.__getitem__)
-    curves = [go(method, published(thetas[method]), False, given) for method in _METHODS]
-    # What the estimators do with blocks that they precondition.
-    curves += [go(method, Polynomial(0.5, power=0.5, scale=10.0), True, given) for method in _METHODS]
-    curves.append(_dsg.landmarks(pairs, seconds=given, curve=Curve(*_OURS, seed)))
-    ends = {(curve.method, curve.setting): curve.at(1.1 * given).error for curve in curves}
-    soonest = {(curve.method, curve.setting): _first(curve, error + _NEAR, 1.1 * given) for curve in curves}
-    blocks = {(curve.method, curve.setting): curve.blocks for curve in curves}
-    return Found(
+    found = Found(
         problem.name,
         problem.title,
         len(problem.x),
@@ -204,15 +223,34 @@ def measure(name: str, size: Size, seed: int) -> Found:
         jax.devices()[0].device_kind,
         seconds,
         given,
-        thetas,
-        [method for method, theta in thetas.items() if theta in (size.thetas[0], size.thetas[-1])],
-        {_LIBSVM: error, **ends},
-        soonest,
-        blocks,
+        errors={_LIBSVM: error},
     )
 
+    def add(curve: Curve) -> None:
+        key = curve.method, curve.setting
+        found.errors[key] = curve.at(1.1 * given).error
+        found.soonest[key] = _first(curve, error + _NEAR, 1.1 * given)
+        found.blocks[key] = curve.blocks
+        keep(found)
 
-def _libsvm(problem: Problem) -> tuple[float, float]:
+    published = lambda method, theta, part: go(method, Polynomial(theta, power=1.0), False, part * given)
+    methods = _METHODS if size.beyond else THREE
+    _dsg.prepare(pairs, [_dsg.RULES[name] for name in methods], precondition=False, capacity=size.capacity)
+    for method in methods:
+        trial = lambda theta, method=method: published(method, theta, _TRIAL)
+        theta, edge = tuned_size(found.thetas.get("DSG", _START), trial, size.tries)
+        found.thetas[method] = theta
+        found.at_edge += [method] if edge else []
+        add(published(method, theta, 1.0))
+    if size.beyond:
+        # What the estimators do with blocks that they precondition, and by default.
+        for method in _METHODS:
+            add(go(method, Polynomial(0.5, power=0.5, scale=10.0), True, given))
+        add(_dsg.landmarks(pairs, seconds=given, curve=Curve(*_OURS, seed)))
+    return found
+
+
+def libsvm(problem: Problem) -> tuple[float, float]:
     """Seconds until scikit-learn's SVC has converged, and its training error."""
     assert problem.labels is not None
     gamma = 0.5 / float(problem.kernel.lengthscale) ** 2
@@ -232,7 +270,7 @@ def _first(curve: Curve, error: float, until: float) -> float:
 def show(run: Run, size: Size, all_found: list[Found]) -> None:
     """Tabulate and judge."""
     run.note(_describe(size, all_found))
-    run.table("errors", _columns(all_found), _TABLE)
+    run.table("errors", columns(all_found), _TABLE)
     if any(found.errors[key] < found.errors[_LIBSVM] - _MARGIN for found in all_found for key in found.errors):
         run.note(_BELOW)
     run.numbers("errors", {found.name: _numbers(found) for found in all_found})
@@ -250,7 +288,8 @@ def _numbers(found: Found) -> dict[str, Any]:
     }
 
 
-def _columns(all_found: list[Found]) -> dict[str, list[Any]]:
+def columns(all_found: list[Found]) -> dict[str, list[Any]]:
+    """The errors of all methods."""
     rows = [
         (
             found.title,
@@ -279,7 +318,7 @@ def _describe(size: Size, all_found: list[Found]) -> str:
         ridge=_dsg.RIDGE,
         device=all_found[0].device,
         tuned=tuned,
-        tried=", ".join(f"{theta:g}" for theta in size.thetas),
+        factor=FACTOR,
         trial=_TRIAL,
         edges=", ".join(f"{name} on {found.title}" for found in all_found for name in found.at_edge) or "none",
         level=LEVEL_MEANS.format(margin=f"{_MARGIN:g}"),
@@ -299,8 +338,9 @@ _SETTING = (
     "core, with C = 1/(λn), here {constants}, which makes the objective of a pair the one that the others minimise, "
     "but for LIBSVM's intercept, which they do not have; λ = {ridge:g}. They run on one device ({device}) for the time "
     "that LIBSVM takes to converge; compiling and evaluation do not count. Steps θ/t: without a preconditioner, θ the "
-    "best for each method after {trial:.0%} of the time, of {tried} ({tuned}); at an edge of these, and so without a "
-    "verdict: {edges}. CDSG is as published, and once with steps of at most ten times γ. Preconditioned: steps "
+    "best for each method after {trial:.0%} of the time, by its objective, of sizes a factor {factor:g} apart "
+    "({tuned}); at an edge of these, and so without a verdict: {edges}. CDSG is as published, and, where that was run, "
+    "once with steps of at most ten times γ. Preconditioned: steps "
     "0.5/√(1 + t/10), as in our estimators. {level}"
 )
 _BELOW = (

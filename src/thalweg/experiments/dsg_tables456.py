@@ -1,5 +1,6 @@
 """Tables 4 to 6 of "Utilize old coordinates: faster doubly stochastic gradients": on the features of a network."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -18,7 +19,7 @@ from thalweg.experiments.claims import Claim, at_full_size
 from thalweg.experiments.registry import experiment
 from thalweg.experiments.section import Run
 
-_KERNEL, _NETS = tuple(_dsg.RULES), ("Fixed", "Joint")
+_NETS = ("Fixed", "Joint")
 _SETTLED = 0.01
 """A method has converged when its objective stays within this part of its last."""
 _SAME = 0.001
@@ -52,32 +53,33 @@ class Found:
         return self.curves[method].seconds[min(away[-1] + 1, len(objective) - 1) if away.size else 0]
 
     def table5(self, method: str) -> float:
-        """Test error when CDSG has converged."""
-        return self.curves[method].at(self.settled("CDSG")).test
+        """Test error when CDSG has converged; NaN before CDSG was run."""
+        return self.curves[method].at(self.settled("CDSG")).test if "CDSG" in self.curves else np.nan
 
     def table6(self, method: str) -> float:
         """Test error at the end."""
         return self.curves[method].at(np.inf).test
 
-    def tuned(self, *methods: str) -> bool:
-        """Whether no θ of these was at an edge."""
-        return not set(methods) & set(self.at_edge)
+    def known(self, *methods: str) -> bool:
+        """Whether these were run, with no θ at an edge."""
+        return all(name in self.curves and name not in self.at_edge for name in methods)
 
 
 def _sooner(found: Found) -> bool | None:
-    if not found.tuned(*THREE):
+    if not found.known(*THREE, *_NETS):
         return None
     return max(map(found.table5, THREE)) < min(map(found.table5, _NETS)) - _SAME
 
 
 def _best_of_family(found: Found) -> bool | None:
-    if not found.tuned(*THREE):
+    if not found.known(*THREE):
         return None
     return all(found.table5("CDSG") < found.table5(other) - _SAME for other in ("DSG", "UDSG"))
 
 
 def _better_than_nets(found: Found) -> bool | None:
-    return found.table6("CDSG") < min(map(found.table6, _NETS)) - _SAME if found.tuned("CDSG") else None
+    known = found.known("CDSG", *_NETS)
+    return found.table6("CDSG") < min(map(found.table6, _NETS)) - _SAME if known else None
 
 
 def _table5(found: Found) -> str:
@@ -133,8 +135,8 @@ class Digits:
     new_labels: np.ndarray
 
 
-def measure(size: LargeSize, seed: int, pretraining: int) -> Found:
-    """Make the features, then run every method on them."""
+def measure(size: LargeSize, seed: int, pretraining: int, keep: Callable[[Found], Any] = lambda found: None) -> Found:
+    """Make the features, then run every method on them; ``keep`` is shown what there is after each."""
     mnist = data.load("mnist")
     images, new = (jnp.asarray(part[: size.rows], jnp.float32) / 255 for part in (mnist.X_train, mnist.X_test))
     digits = Digits(images, jnp.asarray(mnist.y_train[: size.rows], jnp.int32), new, mnist.y_test[: size.rows])
@@ -147,8 +149,15 @@ def measure(size: LargeSize, seed: int, pretraining: int) -> Found:
     head = net[1]
     values = _network.logits((None, head), jnp.asarray(problem.new))
     found = Found(size, jax.devices()[0].device_kind, pretraining, _network.error_of(values, digits.new_labels))
-    _kernels(found, problem, seed)
-    _nets(found, problem, body, digits, keys[3])
+    _dsg.prepare(problem, _dsg.RULES.values(), precondition=False, capacity=size.capacity)
+    for method in THREE:
+        _kernel(found, problem, method, seed)
+        keep(found)
+    for name in _NETS:
+        _net(found, problem, name, body, digits, keys[3])
+        keep(found)
+    _kernel(found, problem, _dsg.CAPPED, seed)
+    keep(found)
     return found
 
 
@@ -167,36 +176,33 @@ def _on_features(body: Body, digits: Digits, size: LargeSize, seed: int) -> Prob
     return replace(made, ridge=5e-4, new=new, new_labels=digits.new_labels)
 
 
-def _kernels(found: Found, problem: Problem, seed: int) -> None:
-    for method in _KERNEL:
-        start = found.thetas.get("DSG", 100.0)
-        found.thetas[method], edge, found.curves[method] = published(problem, method, found.size, start, seed)
-        found.at_edge += [method] if edge else []
+def _kernel(found: Found, problem: Problem, method: str, seed: int) -> None:
+    start = found.thetas.get("DSG", 100.0)
+    found.thetas[method], edge, found.curves[method] = published(problem, method, found.size, start, seed)
+    found.at_edge += [method] if edge else []
 
 
-def _nets(found: Found, problem: Problem, body: Body, digits: Digits, key: jax.Array) -> None:
+def _net(found: Found, problem: Problem, name: str, body: Body, digits: Digits, key: jax.Array) -> None:
     """Two new layers on the fixed features, or on the body, which then learns too: for twice the time."""
     head_key, key = jax.random.split(key)
-    some = slice(problem.sample)
     assert problem.labels is not None
-    on_features = (jnp.asarray(problem.x[some]), jnp.asarray(problem.labels[some]))
-    on_images = (digits.images[some], digits.labels[some])
-    for name, start, (x, labels), sample, new in (
-        ("Fixed", None, (problem.on_device[0], jnp.asarray(problem.labels)), on_features, jnp.asarray(problem.new)),
-        ("Joint", body, (digits.images, digits.labels), on_images, digits.new),
-    ):
-        curve = Curve(name)
+    start: Body | None = body
+    x, labels, new = digits.images, digits.labels, digits.new
+    if name == "Fixed":
+        start, x, labels, new = None, problem.on_device[0], jnp.asarray(problem.labels), jnp.asarray(problem.new)
+    sample, truth = x[: problem.sample], labels[: problem.sample]
 
-        def score(net: Net, sample: Any = sample, new: Any = new) -> Score:
-            values = _values(net, sample[0])
-            loss = float(_network.cross_entropy(values, sample[1]))
-            error = _network.error_of(values, sample[1])
-            return Score(loss, loss, error, _network.error_of(_values(net, new), digits.new_labels))
+    def score(net: Net) -> Score:
+        values = _values(net, sample)
+        loss = float(_network.cross_entropy(values, truth))
+        error = _network.error_of(values, truth)
+        return Score(loss, loss, error, _network.error_of(_values(net, new), digits.new_labels))
 
-        watch = Watch(problem, curve, 2 * found.size.seconds, score)
-        _network.train((start, Head(head_key)), x, labels, key, watch, watch.begin)
-        curve.steps = len(curve.seconds)
-        found.curves[name] = curve
+    curve = Curve(name)
+    watch = Watch(problem, curve, 2 * found.size.seconds, score)
+    _network.train((start, Head(head_key)), x, labels, key, watch, watch.begin)
+    curve.steps = len(curve.seconds)
+    found.curves[name] = curve
 
 
 @eqx.filter_jit
@@ -227,12 +233,20 @@ def show(run: Run, found: Found) -> None:
     axes.set(xscale="log", yscale="log", xlabel="seconds of training", ylabel="test error")
     axes.legend()
     run.figure("errors", fig, "Test error by seconds of training; the dotted line is where CDSG has converged.")
-    names = list(found.curves)
-    run.table("table5", {name: [100 * found.table5(name)] for name in names}, "Test error (%) when CDSG has converged.")
-    run.table("table6", {name: [100 * found.table6(name)] for name in names}, "Test error (%) of all at their ends.")
+    run.table("tables56", columns(found), "Test error (%) when CDSG has converged (Table 5), and of all at their ends.")
     curves = {name: {"seconds": c.seconds, "test": c.column("test")} for name, c in found.curves.items()}
     run.numbers("curves", {"curves": curves, "theta": found.thetas})
     claims.show(run, CLAIMS, found)
+
+
+def columns(found: Found) -> dict[str, list[Any]]:
+    """Tables 5 and 6 side by side."""
+    return {
+        "method": list(found.curves),
+        "table 5": [100 * found.table5(name) for name in found.curves],
+        "table 6": [100 * found.table6(name) for name in found.curves],
+        "θ": [found.thetas.get(name, "–") for name in found.curves],
+    }
 
 
 _TABLE4 = "The paper's Table 4, for MNIST-8M: at full size these are its numbers."

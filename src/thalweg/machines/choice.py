@@ -152,16 +152,14 @@ def _compared(seen: Sample, unit: Any, families: Sequence[Any], several: Sequenc
     """What each family leaves on rows left out, the best first; nothing where they are too few."""
     seen = seen.in_unit(unit)
     median = seen.median()
-    ranked: _Ranked = []
-    for family in families:
-        # A rougher kernel wants a longer lengthscale.
-        tried = [t for t in several if 1 <= t / ranked[0][0].times <= _ROUGHER] if ranked else several
-        near = ranked[0][0].times if ranked else 1.0
-        found = left_out(seen, tried, partial(_multiple, family, median), near)
-        if found is None:
-            return []
-        ranked.append((found, family))
-    return sorted(ranked, key=lambda pair: pair[0].errors)
+    smoothest, *rougher = families
+    first = left_out(seen, several, partial(_multiple, smoothest, median))
+    if first is None:
+        return []
+    # A rougher kernel wants a longer lengthscale.
+    tried = [times for times in several if 1 <= times / first.times <= _ROUGHER]
+    others = two_at_once(lambda family: left_out(seen, tried, partial(_multiple, family, median), first.times), rougher)
+    return sorted(zip([first, *others], families, strict=True), key=lambda pair: pair[0].errors)
 
 
 def _multiple(family: Any, median: float, times: float) -> Kernel:

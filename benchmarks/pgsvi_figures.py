@@ -116,6 +116,9 @@ def judged(output: Path) -> dict:
         outcome["nats from the optimum after ten passes"] = {
             one.name: {name: one.end(name) for name in one.bounds} for one in figure.all
         }
+        outcome["seeds, and passes of the longest run"] = {
+            one.name: [len(one.bounds["Adam"]), one.followed("Adam")] for one in figure.all
+        }
     outcome["runs that ended, of all"] = f"{len(found)} of {len(names())}"
     return outcome
 

@@ -4,8 +4,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from thalweg import KernelClassifier, KernelRegressor
-from thalweg.kernels import Gaussian, Matern12, Matern32
+from thalweg import KernelClassifier, KernelRegressor, load
+from thalweg.kernels import Gaussian, Laplacian, Matern12, Matern32
 from thalweg.machines import Auto, Rows, Settings, SquaredLoss
 from thalweg.machines.choice import choose
 from thalweg.machines.folds import sample
@@ -120,3 +120,37 @@ def test_a_metric_for_a_kernel_that_has_lengthscales_is_refused():
 def test_a_stream_that_begins_with_few_rows_is_told():
     with pytest.warns(UserWarning, match="first batch of a stream .* has 3 rows: with fewer than 40 they are a guess"):
         KernelRegressor(random_state=0).partial_fit(np.eye(3), np.arange(3.0))
+
+
+def rotated(rows, seed):
+    """Ten features, of which two directions matter that are along none of them."""
+    x = np.random.default_rng(seed).normal(size=(rows, 10))
+    along = x @ np.linalg.qr(np.random.default_rng(0).normal(size=(10, 2)))[0]
+    return x, np.sin(2 * along[:, 0]) + along[:, 1]
+
+
+def test_a_map_finds_directions_that_units_cannot_tell(tmp_path):
+    """Must exist 3 of issue 18: the error is less than half that of learned units, and files hold the map."""
+    (x, y), (new, truth) = rotated(500, 1), rotated(500, 2)
+    units, turned = (KernelRegressor(metric=metric, random_state=0).fit(x, y) for metric in ("diagonal", "full"))
+    error = [np.sqrt(np.mean((model.predict(new) - truth) ** 2)) for model in (units, turned)]
+    assert error[1] < 0.5 * error[0]
+    assert turned._machine.map.shape[1] < 10
+    assert turned.feature_scales_.shape == (10,)
+    turned.save(tmp_path / "model")
+    again = load(tmp_path / "model")
+    np.testing.assert_array_equal(again.predict(new), turned.predict(new))
+    again.partial_fit(*rotated(30, 3))
+    assert np.sqrt(np.mean((again.predict(new) - truth) ** 2)) < 0.5 * error[0]
+
+
+def test_a_map_is_refused_where_there_is_none():
+    x, y = rotated(100, 1)
+    with pytest.raises(ValueError, match=r"metric='full' is for Gaussian and Matern kernels, found kernel=Laplacian"):
+        KernelRegressor(Laplacian, metric="full").fit(x, y)
+    with pytest.raises(ValueError, match=r"metric='full' learns lengthscales, and kernel=Gaussian.* has them"):
+        KernelRegressor(Gaussian(1.0), metric="full").fit(x, y)
+    with pytest.raises(ValueError, match=r"metric='full' takes up to 1000 features, found 1001"):
+        KernelRegressor(metric="full").fit(np.random.default_rng(0).normal(size=(100, 1001)), y)
+    few = KernelRegressor(metric="full", random_state=0).fit(x[:30], y[:30])  # too few rows to learn a map by
+    assert few._machine.map is None

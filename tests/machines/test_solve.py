@@ -168,3 +168,11 @@ def test_passes_that_are_asked_for_are_made():
     found = fit(Rows(X, NOISY[:, None], WEIGHTS), settings, seed=0)
     assert found.passes == 2
     assert "objective" not in found.history[0]
+
+
+def test_where_there_is_nothing_to_gain_a_step_ends():
+    """Seen on rows of which float32 left nothing but rounding: the step looked for a way downhill for ever."""
+    found = dense.Dense(K, np.zeros((N, 1)), WEIGHTS, SquaredLoss(), ALPHA, np.zeros(1), tol=1e-4)
+    assert found.step().left == 0
+    assert found.done
+    assert not np.any(found.values)

@@ -1,6 +1,7 @@
 """A family of kernels, units, a lengthscale and a ridge: by leaving out rows in turn, and by trial on a slice."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -11,7 +12,7 @@ from thalweg.machines.folds import FINALLY, Found, Sample, left_out, refined, sa
 from thalweg.machines.learners import in_precision
 from thalweg.machines.losses import HuberLoss, LogisticLoss, QuantileLoss, SoftmaxLoss
 from thalweg.machines.methods import Settings
-from thalweg.machines.metric import learned_unit
+from thalweg.machines.metric import learned_map, learned_unit
 from thalweg.machines.rows import Rows
 from thalweg.machines.trials import Choice, Interrupted, Trials, kernel_of
 
@@ -69,7 +70,7 @@ def choose(rows: Rows, settings: Settings, seed: int, dtype: Any) -> tuple[Kerne
     if given:
         plain, learned = [(1.0, _compared(seen, 1.0, settings.families, several))], list[_InUnit]()
     else:
-        plain, learned = _units(seen, settings, several, by_slice)
+        plain, learned = _units(seen, settings, several, by_slice, rows.map is not None)
 
     def starts(unit: Any, ranked: _Ranked) -> list[Choice]:
         base = 1.0 if given else seen.in_unit(unit).median()
@@ -109,6 +110,15 @@ def choose(rows: Rows, settings: Settings, seed: int, dtype: Any) -> tuple[Kerne
     return in_precision(found.kernel, dtype), found.alpha
 
 
+def mapped(rows: Rows, settings: Settings, seed: int) -> Rows:
+    """The rows with a map of their features, if one is to be learned and they are enough."""
+    if settings.metric != "full":
+        return rows
+    family = settings.families[0]
+    seen = sample(rows, seed)
+    return replace(rows, map=learned_map(seen, _MULTIPLIERS, lambda times, base: kernel_of(family, times * base)))
+
+
 _Ranked = list[tuple[Found, Any]]
 """What was found with each family, the best first."""
 
@@ -117,17 +127,17 @@ _InUnit = tuple[Any, _Ranked]
 
 
 def _units(
-    seen: Sample, settings: Settings, several: Sequence[float], by_slice: bool
+    seen: Sample, settings: Settings, several: Sequence[float], by_slice: bool, turned: bool
 ) -> tuple[list[_InUnit], list[_InUnit]]:
     """Plain units, and those learned if they are worth it; of several plain ones the best, unless a slice is to say."""
-    plain = list(seen.units())
+    plain = [1.0] if turned else list(seen.units())
     if len(plain) > 1 and not by_slice:
         pair = [_compared(seen.in_unit(unit, _FEW), 1.0, settings.families[:1], several) for unit in plain]
         errors = [ranked[0][0].errors for ranked in pair if ranked]
         plain = plain[1:] if errors[1:] < [(1 - _WORTH) * errors[0]] else plain[:1]
     compared = [(unit, _compared(seen, unit, settings.families, several)) for unit in plain]
     unit, best = min(compared, key=lambda pair: pair[1][0][0].errors) if compared[0][1] else compared[0]
-    if best and settings.metric != "none":
+    if best and settings.metric not in ("none", "full"):
         family = best[0][1]
         learned = learned_unit(
             seen, unit, several, lambda times, base: kernel_of(family, times * base), always=settings.metric != "auto"
@@ -142,16 +152,14 @@ def _compared(seen: Sample, unit: Any, families: Sequence[Any], several: Sequenc
     """What each family leaves on rows left out, the best first; nothing where they are too few."""
     seen = seen.in_unit(unit)
     median = seen.median()
-    ranked: _Ranked = []
-    for family in families:
-        # A rougher kernel wants a longer lengthscale.
-        tried = [t for t in several if 1 <= t / ranked[0][0].times <= _ROUGHER] if ranked else several
-        near = ranked[0][0].times if ranked else 1.0
-        found = left_out(seen, tried, partial(_multiple, family, median), near)
-        if found is None:
-            return []
-        ranked.append((found, family))
-    return sorted(ranked, key=lambda pair: pair[0].errors)
+    smoothest, *rougher = families
+    first = left_out(seen, several, partial(_multiple, smoothest, median))
+    if first is None:
+        return []
+    # A rougher kernel wants a longer lengthscale.
+    tried = [times for times in several if 1 <= times / first.times <= _ROUGHER]
+    others = two_at_once(lambda family: left_out(seen, tried, partial(_multiple, family, median), first.times), rougher)
+    return sorted(zip([first, *others], families, strict=True), key=lambda pair: pair[0].errors)
 
 
 def _multiple(family: Any, median: float, times: float) -> Kernel:

@@ -149,9 +149,9 @@ class Dense:
                 products += 1
             slopes = self._along(0.0, change, values)
             gained = -float(slopes[0] if loss.centred else np.sum(slopes)) / 2
-            if gained > 0 or products == ITERATIONS:
+            enough = part**2 * enough  # What was solved too coarsely can point uphill, and so can rounding.
+            if gained > 0 or products == ITERATIONS or not np.any(square > enough):
                 break
-            enough = part**2 * enough  # What was solved too coarsely can point uphill.
         t = self._length(change, values)
         self.weights, self.values = self.weights + t * change, f + t * values
         objective, gained = self.objective(), max(gained, 0.0)

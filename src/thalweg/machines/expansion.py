@@ -114,20 +114,28 @@ def _evaluate(coordinates: Coordinates, expansion: Expansion, x: Float[Array, "n
     return evaluate(coordinates, expansion, x)
 
 
-def _on_host(kernel: Kernel, expansion: Expansion, x: Any, offset: np.ndarray | None) -> np.ndarray:
+def _on_host(
+    kernel: Kernel, expansion: Expansion, x: Any, offset: np.ndarray | None, map: np.ndarray | None
+) -> np.ndarray:
     dtype, used = expansion.weights.dtype, int(expansion.used)
     weights = np.asarray(expansion.scale) * np.asarray(expansion.weights)[:used].reshape(-1, expansion.weights.shape[2])
     there = np.any(weights, axis=1)
-    points = np.asarray(expansion.blocks)[:used].reshape(len(weights), x.shape[1])[there]
+    points = np.asarray(expansion.blocks)[:used].reshape(len(weights), expansion.blocks.shape[2])[there]
     found = np.empty((x.shape[0], weights.shape[1]), dtype)
     for start in range(0, x.shape[0], _ROWS_AT_ONCE):
-        part = dense("X", x[start : start + _ROWS_AT_ONCE], dtype, offset)
+        part = dense("X", x[start : start + _ROWS_AT_ONCE], dtype, offset, map)
         found[start : start + len(part)] = kernel_matrix(kernel, part, points) @ weights[there]
     return found + np.asarray(expansion.intercept, dtype)
 
 
-def predict(coordinates: Coordinates, expansion: Expansion, x: Any, offset: np.ndarray | None = None) -> np.ndarray:
-    """f at the rows of ``x`` less an offset, some thousand rows at a time.
+def predict(
+    coordinates: Coordinates,
+    expansion: Expansion,
+    x: Any,
+    offset: np.ndarray | None = None,
+    map: np.ndarray | None = None,
+) -> np.ndarray:
+    """f at the rows of ``x`` less an offset and mapped, some thousand rows at a time.
 
     They may be an array, a memory map or a sparse matrix, of which only those rows are read or made dense.
 
@@ -141,10 +149,10 @@ def predict(coordinates: Coordinates, expansion: Expansion, x: Any, offset: np.n
     """
     few = 0 < x.shape[0] * int(expansion.used) * coordinates.width <= _FEW_PAIRS
     if few and isinstance(coordinates, Points) and written_out(coordinates.kernel):
-        return _on_host(coordinates.kernel, expansion, x, offset)
+        return _on_host(coordinates.kernel, expansion, x, offset, map)
     size = min(_ROWS_AT_ONCE, padded_size(x.shape[0], _GRAIN))
     found = []
     for start in range(0, x.shape[0], size):
-        part = dense("X", x[start : start + size], expansion.weights.dtype, offset)
+        part = dense("X", x[start : start + size], expansion.weights.dtype, offset, map)
         found.append(np.asarray(_evaluate(coordinates, expansion, padded(part, size)))[: len(part)])
     return np.concatenate(found)

@@ -38,6 +38,8 @@ class Fitted:
     offset
         What is subtracted from features, in float64, before they are cast to the precision of the machine; kernels
         do not see it, but rounding would.
+    map
+        A matrix that features less the offset are multiplied with, if one was learned.
     counts
         The weight of each label seen, if targets are labels; the intercept of f comes from it.
     calibration
@@ -64,6 +66,7 @@ class Fitted:
     counts: np.ndarray | None = None
     calibration: Calibration | None = None
     residuals: np.ndarray | None = None
+    map: np.ndarray | None = None
 
     def check_stored(self) -> None:
         """Refuse numbers that a fit would not leave behind, as a file could hold them."""
@@ -73,6 +76,13 @@ class Fitted:
         whole("seed", self.learner.seed, least=0, most=2**31 - 1)
         if self.offset is not None and (self.offset.ndim != 1 or not np.all(np.isfinite(self.offset))):
             raise ValueError("offset must be a row of finite numbers")
+        blocks = self.learner.expansion.blocks
+        if self.map is not None and (
+            self.offset is None
+            or np.shape(self.map) != (len(self.offset), blocks.shape[2])
+            or not np.all(np.isfinite(self.map))
+        ):
+            raise ValueError("map must be a matrix of finite numbers that leads to the features of the machine")
         if self.counts is not None and not (np.all(np.isfinite(self.counts)) and np.all(self.counts >= 0)):
             raise ValueError("counts must be non-negative")
         if self.residuals is not None and (self.residuals.ndim != 2 or not np.all(np.isfinite(self.residuals))):
@@ -106,7 +116,7 @@ class Fitted:
     def predict(self, x: Any) -> np.ndarray:
         """f at the rows of an array, a memory map or a sparse matrix (CSR), a column for each output."""
         with jax.enable_x64(self.double):
-            return self.learner.predict(x, self.offset)
+            return self.learner.predict(x, self.offset, self.map)
 
     def logits(self, values: np.ndarray) -> np.ndarray:
         """What has probabilities as its sigmoid or softmax, where f has these values."""

@@ -16,7 +16,7 @@ from rich.progress import Progress
 
 from thalweg.kernels import Kernel
 from thalweg.machines.calibration import Aside, calibrated, last, left_out, residuals, set_aside
-from thalweg.machines.choice import ENOUGH_ROWS, choose
+from thalweg.machines.choice import ENOUGH_ROWS, choose, mapped
 from thalweg.machines.dense import MOST, Dense
 from thalweg.machines.fitted import Fitted
 from thalweg.machines.folds import FEWEST
@@ -79,7 +79,7 @@ def fit(rows: Rows, settings: Settings, seed: int, onto: Fitted | None = None) -
             begun = _begun(rows, settings, len(rows), seed, np.float64 if double else np.float32, onto)
         except Interrupted as stopped:
             return _best_trial(stopped.trial, rows, len(rows))
-        rows = replace(rows, offset=begun.offset)
+        rows = replace(rows, offset=begun.offset, map=begun.map)
         return (_solved if _solves(begun, rows, settings) else _passed_over)(begun, rows, settings, seed)
 
 
@@ -108,7 +108,7 @@ def learn(rows: Rows, settings: Settings, seed: int, onto: Fitted | None = None)
             begun = _begun(rows, settings, None, seed, np.float32, onto)
         except Interrupted as stopped:
             return _best_trial(stopped.trial, rows, None)
-        rows = replace(rows, offset=begun.offset)
+        rows = replace(rows, offset=begun.offset, map=begun.map)
         began = time.perf_counter()
         learner, seen = copy(for_stream(begun.learner, settings)), begun.seen + float(np.sum(rows.weights))
         for _ in learner.learn(rows, np.arange(len(rows)), begun.alpha, seen):
@@ -136,10 +136,11 @@ def default_passes(rows: int, settings: Settings) -> int:
 def _begun(rows: Rows, settings: Settings, total: int | None, seed: int, dtype: Any, onto: Fitted | None) -> Fitted:
     """What was fitted before, if it fits the settings; else choose a kernel and a ridge, and start with f = 0."""
     if onto is None:
-        rows = replace(rows, offset=rows.middle())
+        rows = mapped(replace(rows, offset=rows.middle()), settings, seed)
         kernel, alpha = choose(rows, settings, seed, dtype)
-        learner = start(settings, kernel, rows.x.shape[1], rows.outputs, total, seed, dtype)
-        return _levelled(Fitted(learner, alpha, total, offset=rows.offset, counts=rows.counts), rows, settings, 0.0)
+        learner = start(settings, kernel, rows.dimension, rows.outputs, total, seed, dtype)
+        fitted = Fitted(learner, alpha, total, offset=rows.offset, counts=rows.counts, map=rows.map)
+        return _levelled(fitted, rows, settings, 0.0)
     known = onto.learner.machine.loss
     if in_precision(settings.loss, onto.learner.dtype) != known:
         raise ValueError(
@@ -158,7 +159,7 @@ def _best_trial(trial: Trial, rows: Rows, total: int | None) -> Fitted:
         f"{trial.rows} of {len(rows)} rows",
         stacklevel=5,
     )
-    return Fitted(trial.learner(), trial.alpha, total, float(trial.rows), offset=rows.middle(), counts=rows.counts)
+    return Fitted(trial.learner(), trial.alpha, total, float(trial.rows), counts=rows.counts, **trial.frame)
 
 
 def _levelled(fitted: Fitted, rows: Rows, settings: Settings, tolerance: float) -> Fitted:
@@ -176,7 +177,7 @@ def _solves(begun: Fitted, rows: Rows, settings: Settings) -> bool:
     """Whether all are solved for at once: where all rows are landmarks, and no passes are asked."""
     unasked = settings.passes is None and settings.method.early_stopping in ("auto", False)
     few = len(rows) <= min(_FEW_ROWS, settings.max_features)
-    product = len(rows) ** 2 * (rows.x.shape[1] + rows.outputs + _ENTRY)
+    product = len(rows) ** 2 * (rows.dimension + rows.outputs + _ENTRY)
     soon = len(rows) <= MOST or product <= _DEAR_PRODUCT
     plain = settings.method.visits and settings.loss.smooth and not begun.learner.features
     return plain and unasked and few and soon
@@ -283,7 +284,7 @@ def _passed_over(begun: Fitted, rows: Rows, settings: Settings, seed: int) -> Fi
                 pass
 
         if held is not None:
-            aside: Aside | None = Aside(held, learner.predict(held.x, held.offset))
+            aside: Aside | None = Aside(held, learner.predict(held.x, held.offset, held.map))
         elif settings.method.visits and len(rows) <= settings.block_size and not begun.learner.features:
             aside = set_aside(begun.learner, rows, seed, learn)
         else:

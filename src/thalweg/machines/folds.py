@@ -115,7 +115,7 @@ def sample(rows: Rows, seed: int) -> Sample:
     weights = np.bincount(place, each)
     targets = np.stack([np.bincount(place, each * column) for column in rows.targets_of(chosen).T], axis=1)
     some = np.random.default_rng([seed, 3]).permutation(len(different))[:FINALLY]
-    away = 0.0 if rows.offset is None else np.abs(rows.offset)
+    away = 0.0 if rows.offset is None or rows.map is not None else np.abs(rows.offset)
     rounding = 8 * np.finfo(np.float64).eps * (np.median(np.abs(different), axis=0) + away)
     spread = _spread(rows, different)
     return Sample(different, weights, targets / weights[:, None], np.sort(some), rounding, spread)

@@ -96,13 +96,13 @@ class Learner:
         """Learn from rows that were seen before."""
         yield from self.learn(rows, order, alpha, total)
 
-    def predict(self, x: Any, offset: np.ndarray | None = None) -> np.ndarray:
-        """f at the rows of ``x`` less an offset: an array, a memory map or a sparse matrix."""
-        return predict(self.machine.coordinates, self.expansion, x, offset)
+    def predict(self, x: Any, *frame: np.ndarray | None) -> np.ndarray:
+        """f at the rows of ``x`` less an offset, and mapped: an array, a memory map or a sparse matrix."""
+        return predict(self.machine.coordinates, self.expansion, x, *frame)
 
     def judged(self, rows: Rows) -> tuple[float, float]:
         """The mean loss on rows, and how far predictions are from their targets in the units users know."""
-        found = self.predict(rows.x, rows.offset)
+        found = self.predict(rows.x, rows.offset, rows.map)
         loss: Any = self.machine.loss
         values = loss.value(found, np.asarray(rows.targets_of(slice(None)), self.dtype))
         return float(np.average(np.asarray(values), weights=rows.weights)), rows.misses(found)

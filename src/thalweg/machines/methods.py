@@ -238,7 +238,7 @@ class CDSG(DSG):
 FAMILIES = (Gaussian, Matern52, Matern32, Matern12)
 """What is chosen from where no kernel is given: from the smoothest functions to the roughest."""
 
-METRICS = ("auto", "none", "diagonal")
+METRICS = ("auto", "none", "diagonal", "full")
 """What ``metric`` may be."""
 
 METHODS: dict[str, type[Method]] = {"auto": Auto, "dsg": DSG, "udsg": UDSG, "cdsg": CDSG}
@@ -262,7 +262,8 @@ class Settings:
         margins with fewer than 2,000, they are ``plain_bandwidth`` and 0.01.
     metric
         "auto" learns units of the features from the slopes of a first fit, and keeps them where rows left out say so;
-        "diagonal" keeps them without asking, "none" does not learn any. For a kernel with a lengthscale it is "none".
+        "diagonal" keeps them without asking, "full" learns a map of few directions, "none" does not learn anything. For
+        a kernel with a lengthscale it is "none".
     method, max_features
         A method or its word, and the most features of :class:`Auto`.
     passes
@@ -294,11 +295,13 @@ class Settings:
         if self.kernel is not None:
             object.__setattr__(self, "kernel", kernel_or_class(self.kernel, stationary=True))
         one_of("metric", self.metric, METRICS)
-        if self.metric == "diagonal" and isinstance(self.kernel, Kernel):
+        if self.metric in ("diagonal", "full") and isinstance(self.kernel, Kernel):
             raise ValueError(
-                f"metric='diagonal' learns lengthscales, and kernel={self.kernel} has them: give its class, such as "
-                f"{type(self.kernel).__name__}"
+                f"metric={self.metric!r} learns lengthscales, and kernel={self.kernel} has them: give its class, such "
+                f"as {type(self.kernel).__name__}"
             )
+        if self.metric == "full" and self.kernel not in (None, *FAMILIES):
+            raise ValueError(f"metric='full' is for Gaussian and Matern kernels, found kernel={self.kernel.__name__}")
         for name in ("bandwidth", "alpha"):
             value = getattr(self, name)
             if not (isinstance(value, str) and value == "auto"):

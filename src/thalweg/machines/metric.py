@@ -6,7 +6,7 @@ in the new units, a few rounds. Half of the rows learn and the other half judge,
 where they lower the errors by more than chance would.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -27,6 +27,8 @@ _ROUNDS = 5
 _HALF = 1000
 # With more features than this per row of a half, slopes are mostly noise, and rounds are dear.
 _MOST_FEATURES = 2000
+# Axes of no more features are turned.
+_MOST_TURNED = 1000
 # Errors must fall by so many standard errors of the difference.
 _SURE = 2.0
 # A round that lowers them by less is the last one, but not the first: of many features that tell nothing those that
@@ -73,14 +75,63 @@ def learned_unit(
     """
     if len(seen.x) < 2 * FEWEST or seen.x.shape[1] > _MOST_FEATURES or seen.x.shape[1] == 1:
         return None
+    begun = np.broadcast_to(np.asarray(unit, float), seen.x.shape[1:])
+    told = _rounds(seen, begun, multipliers, kernel, _diagonal)
+    _, errors, units = min(told[1:], key=lambda one: one[0])
+    gained = told[0][1] - errors
+    if not always and np.mean(gained) <= _SURE * np.std(gained) / len(gained) ** 0.5:
+        return None
+    return np.exp(np.mean(np.log(units), axis=0))
+
+
+def learned_map(seen: Sample, multipliers: Sequence[float], kernel: KernelOf) -> np.ndarray | None:
+    """A matrix A of few columns: a function changes alike along each of the features xA; None for too few rows.
+
+    From the units that are learned first, rounds go on with the whole average gradient outer product of standardised
+    features: its eigenvectors are directions, and the roots of its eigenvalues say how much they count.
+
+    Examples
+    --------
+    >>> from thalweg.kernels import Gaussian
+    >>> from thalweg.machines import Rows
+    >>> from thalweg.machines.folds import sample
+    >>> x = np.random.default_rng(0).normal(size=(300, 3))
+    >>> rows = Rows(x, np.sin(x[:, :1] + x[:, 1:2]), np.ones(300))
+    >>> A = learned_map(sample(rows, 0), (0.5, 1.0, 2.0), lambda times, base: Gaussian(lengthscale=times * base))
+    >>> along = A[:, -1] / A[0, -1]
+    >>> bool(abs(along - [1, 1, 0]).max() < 0.1)
+    True
+    """
+    dimension = seen.x.shape[1]
+    if dimension > _MOST_TURNED:
+        raise ValueError(f"metric='full' takes up to {_MOST_TURNED} features, found {dimension}: 'diagonal' takes more")
+    begun = learned_unit(seen, seen.units()[-1], multipliers, kernel, always=True)
+    if begun is None:
+        return None
+    _, _, maps = min(_rounds(seen, begun, multipliers, kernel, _turned)[1:], key=lambda one: one[0])
+    spread = _spread(seen)[1][:, None]
+    products = [(spread * one) @ (spread * one).T for one in maps]
+    values, directions = np.linalg.eigh(sum(product / np.trace(product) for product in products))
+    counts = np.sqrt(np.maximum(values, 0))
+    kept = counts > 2 * _LEAST * np.max(counts)
+    return directions[:, kept] * counts[kept] / spread
+
+
+def _rounds(
+    seen: Sample,
+    begun: np.ndarray,
+    multipliers: Sequence[float],
+    kernel: KernelOf,
+    follow: Callable[..., np.ndarray | None],
+) -> list[tuple[float, np.ndarray, list[np.ndarray]]]:
+    """The mean error of each round, those of the rows, and the units, or maps, of either half."""
     order = np.random.default_rng(0).permutation(len(seen.x))
     halves = order[::2][:_HALF], order[1::2][:_HALF]
-    units = [np.broadcast_to(np.asarray(unit, float), seen.x.shape[1:])] * 2
-    near = [1.0] * 2
+    units, near = [begun] * 2, [1.0] * 2
     told: list[tuple[float, np.ndarray, list[np.ndarray]]] = []
     while len(told) <= _ROUNDS:
         rounds = two_at_once(
-            lambda these, others, its_unit, times: _round(seen, these, others, its_unit, multipliers, kernel, times),
+            lambda these, others, unit, times: _round(seen, these, others, unit, multipliers, kernel, times, follow),
             halves,
             halves[::-1],
             units,
@@ -91,11 +142,7 @@ def learned_unit(
         if len(told) > _FIRST and told[-1][0] >= (1 - _GAIN) * told[-2][0]:
             break
         units, near = [one.unit for one in rounds], [one.times for one in rounds]
-    _, errors, units = min(told[1:], key=lambda one: one[0])
-    gained = told[0][1] - errors
-    if not always and np.mean(gained) <= _SURE * np.std(gained) / len(gained) ** 0.5:
-        return None
-    return np.exp(np.mean(np.log(units), axis=0))
+    return told
 
 
 class _Round(NamedTuple):
@@ -115,27 +162,59 @@ def _round(
     multipliers: Sequence[float],
     kernel: KernelOf,
     near: float,
+    follow: Callable[..., np.ndarray | None],
 ) -> _Round:
     """Fit these rows in a unit, judge that on the others, and look at its slopes."""
-    half = _part(seen, these).in_unit(unit)
+    placed = lambda x: x / unit if unit.ndim == 1 else x @ unit
+    half = _part(seen, these).in_unit(1.0)
+    half = half._replace(x=placed(half.x))
     median = half.median()
     best = left_out(half, multipliers, lambda times: kernel(times, median), near)
     assert best is not None
     fitted, middle = kernel(best.times, median), np.median(half.x, axis=0)
     # In float32, which the ridge allows, but about their middle: far from the origin it would tell no rows apart.
     low = np.float32 if written_out(fitted) else np.float64
-    mine, theirs = ((x - middle).astype(low) for x in (half.x, seen.x[others] / unit))
+    mine, theirs = ((x - middle).astype(low) for x in (half.x, placed(seen.x[others])))
     mean, dual = _fitted(half._replace(x=mine), fitted, best.ridge)
     off = mean + kernel_matrix(fitted, theirs, mine) @ dual.astype(low) - seen.targets[others]
     errors = seen.weights[others] * np.sum(off**2, axis=1)
-    slopes = np.sqrt(mean_squared_slopes(fitted, mine, dual.astype(low), half.weights)) / unit
+    following = follow(seen, unit, fitted, mine, dual.astype(low), half.weights)
+    return _Round(errors, best.times, unit if following is None else following)
+
+
+def _spread(seen: Sample) -> tuple[np.ndarray, np.ndarray]:
+    """Which features vary in the sample, and their standard deviations there, 1 where they do not."""
     spread = np.std(seen.x, axis=0)
     varies = spread > seen.rounding
-    matters = np.where(varies, slopes * spread, 0)
+    return varies, np.where(varies, spread, 1.0)
+
+
+def _diagonal(
+    seen: Sample, unit: np.ndarray, kernel: Kernel, x: np.ndarray, dual: np.ndarray, weights: np.ndarray
+) -> np.ndarray | None:
+    """The units of the next round."""
+    varies, spread = _spread(seen)
+    matters = np.where(varies, np.sqrt(mean_squared_slopes(kernel, x, dual, weights)) / unit * spread, 0)
     if not (np.all(np.isfinite(matters)) and np.max(matters) > 0):
-        return _Round(errors, best.times, unit)
-    following = np.where(varies, spread, 1.0) / np.maximum(matters / np.max(matters), _LEAST)
-    return _Round(errors, best.times, following)
+        return None
+    return spread / np.maximum(matters / np.max(matters), _LEAST)
+
+
+def _turned(
+    seen: Sample, unit: np.ndarray, kernel: Kernel, x: np.ndarray, dual: np.ndarray, weights: np.ndarray
+) -> np.ndarray | None:
+    """The map of the next round."""
+    varies, spread = _spread(seen)
+    share = np.sqrt(weights / np.sum(weights))[:, None].astype(x.dtype)
+    back = (np.diag(1 / unit) if unit.ndim == 1 else unit).T * np.where(varies, spread, 0.0)
+    product = sum(part.T @ part for part in (share * (slopes @ back) for slopes in _slopes(kernel, x, dual)))
+    if not np.all(np.isfinite(product)):
+        return None
+    values, directions = np.linalg.eigh(np.asarray(product, float))
+    counts = np.sqrt(np.maximum(values, 0))
+    if not np.max(counts) > 0:
+        return None
+    return directions * np.maximum(counts / np.max(counts), _LEAST) / spread[:, None]
 
 
 def _part(seen: Sample, chosen: np.ndarray) -> Sample:
@@ -167,14 +246,17 @@ def mean_squared_slopes(kernel: Kernel, x: np.ndarray, dual: np.ndarray, weights
     if not written_out(kernel):
         room = padded_size(len(x), _GRAIN)
         return np.asarray(differentiated(kernel, *(padded(part, room) for part in (x, dual, weights))))
+    return np.sum([np.average(slopes**2, axis=0, weights=weights) for slopes in _slopes(kernel, x, dual)], axis=0)
+
+
+def _slopes(kernel: Kernel, x: np.ndarray, dual: np.ndarray) -> Iterator[np.ndarray]:
+    """∂f_c(x_i)/∂x_ij for each output in turn, of a kernel that is written out."""
     with enough_threads(len(x)):
         rise = 2 * value_and_rise(kernel, scaled_squares(kernel, x))[1]
-        total, x = np.zeros(x.shape[1]), x - np.median(x, axis=0)
+        x = x - np.median(x, axis=0)
         for column in dual.T:
             each = rise * column[None, :]
-            slopes = (np.sum(each, axis=1)[:, None] * x - each @ x) / np.asarray(kernel.lengthscale, x.dtype) ** 2
-            total += np.average(slopes**2, axis=0, weights=weights)
-    return total
+            yield (np.sum(each, axis=1)[:, None] * x - each @ x) / np.asarray(kernel.lengthscale, x.dtype) ** 2
 
 
 @quick_jit(lambda kernel, x, dual, weights: len(x) < _GRAIN**2, tuned=False)

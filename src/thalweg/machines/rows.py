@@ -19,7 +19,8 @@ class Rows:
 
     ``targets`` are rows of numbers, or, where ``table`` is given, labels: the target of label c is row c of the table.
     Where ``places`` are given, example i has the features of row places[i] of ``x``. Targets that are numbers are in
-    units of ``scale``. Features are those of ``x`` less ``offset``, in float64, before they are cast to anything less.
+    units of ``scale``. Features are those of ``x`` less ``offset``, in float64, before they are cast to anything less;
+    where there is a ``map``, their products with it.
 
     Examples
     --------
@@ -39,6 +40,7 @@ class Rows:
     places: np.ndarray | None = None
     scale: Any = 1.0
     offset: np.ndarray | None = None
+    map: np.ndarray | None = None
 
     def __len__(self) -> int:
         return len(self.weights)
@@ -49,13 +51,18 @@ class Rows:
         return self._any_target().shape[1]
 
     @property
+    def dimension(self) -> int:
+        """The number of features."""
+        return int(self.x.shape[1] if self.map is None else self.map.shape[1])
+
+    @property
     def counts(self) -> np.ndarray | None:
         """The weight of each label; None where targets are numbers."""
         return None if self.table is None else np.bincount(self.targets, self.weights, len(self.table))
 
     def features(self, indices: Any, dtype: Any) -> np.ndarray:
-        """Features of chosen rows, dense and less the offset."""
-        return dense("X", self._read(indices), dtype, self.offset)
+        """Features of chosen rows, dense, less the offset and mapped."""
+        return dense("X", self._read(indices), dtype, self.offset, self.map)
 
     def middle(self) -> np.ndarray:
         """A point amid the rows: of each feature the median of some hundred rows, as it is in one of them.
@@ -80,7 +87,7 @@ class Rows:
 
     def subset(self, indices: np.ndarray) -> "Rows":
         """Chosen rows, as they are."""
-        alike = {"table": self.table, "scale": self.scale, "offset": self.offset}
+        alike = {"table": self.table, "scale": self.scale, "offset": self.offset, "map": self.map}
         return Rows(self._read(indices), self.targets[indices], self.weights[indices], **alike)
 
     def misses(self, found: np.ndarray) -> float:
@@ -122,8 +129,10 @@ def labels(found: np.ndarray) -> np.ndarray:
     return (found[:, 0] > 0).astype(int) if found.shape[1] == 1 else np.argmax(found, axis=1)
 
 
-def dense(name: str, array: Any, dtype: Any, offset: np.ndarray | None = None) -> Any:
-    """Return an array, or a sparse matrix, less an offset, as a dense array of a dtype, or say what does not fit in it.
+def dense(name: str, array: Any, dtype: Any, offset: np.ndarray | None = None, map: np.ndarray | None = None) -> Any:
+    """Return an array, or a sparse matrix, less an offset and mapped, as a dense array of a dtype.
+
+    What does not fit in it is refused.
 
     Examples
     --------
@@ -136,7 +145,8 @@ def dense(name: str, array: Any, dtype: Any, offset: np.ndarray | None = None) -
     try:
         with np.errstate(over="raise"):
             # The offset is in float64, and so is the difference.
-            return np.asarray(array if offset is None else array - offset, dtype=dtype)
+            array = array if offset is None else array - offset
+            return np.asarray(array if map is None else array @ map, dtype=dtype)
     except FloatingPointError:
         largest = np.max(np.abs(array))
         raise ValueError(f"{name} must fit in {np.dtype(dtype).name}, found values of size {largest:g}") from None

@@ -109,9 +109,9 @@ class Newton:
                     products += 1
                 state, *told = _moved(problem, self.state, search)
                 objective, gained = map(float, told)
-                if gained > 0 or products == ITERATIONS:
+                enough = left**2 * enough  # What was solved too coarsely can point uphill, and so can rounding.
+                if gained > 0 or products == ITERATIONS or not np.any(np.asarray(search.square) > enough):
                     break
-                enough = left**2 * enough  # What was solved too coarsely can point uphill.
         self.state = state
         # A step beside the one before it tells what is still to gain.
         gained = max(gained, 0.0)

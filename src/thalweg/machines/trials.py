@@ -72,6 +72,8 @@ class Trial(NamedTuple):
     learner: Callable[[], Learner]
     alpha: float
     rows: int
+    frame: dict[str, Any]
+    """The offset and the map of the rows."""
 
 
 class Trials:
@@ -96,10 +98,10 @@ class Trials:
         self.rows, self.dtype, self.best = rows, dtype, cast(Trial | None, None)
         if settings.method.visits:
             settings = replace(settings, method=replace(settings.method, tol=max(settings.method.tol, _TOL)))
-        self.settings = settings
+        self.settings, self.frame = settings, {"offset": rows.offset, "map": rows.map}
         # More than one block: with room for all rows, so that the program which learns from them is compiled once.
         room = len(self.order) if len(self.order) <= settings.block_size else len(rows)
-        self.start = lambda kernel: start(settings, kernel, rows.x.shape[1], rows.outputs, room, seed, dtype)
+        self.start = lambda kernel: start(settings, kernel, rows.dimension, rows.outputs, room, seed, dtype)
         counts = rows.counts
         self.level = None if rows.table is None or counts is None else settings.loss.level(rows.table, counts)
         if self.on_host:
@@ -115,7 +117,7 @@ class Trials:
             found, learner = self._tried(choice)
             self._losses[place] = found if np.isfinite(found) else np.inf
             if np.isfinite(found) and (self.best is None or found < self.best.loss):
-                self.best = Trial(found, learner, choice.alpha, len(self.order))
+                self.best = Trial(found, learner, choice.alpha, len(self.order), self.frame)
         return self._losses[place]
 
     def _solved(self, choice: Choice) -> tuple[float, Callable[[], Learner]]:

@@ -158,7 +158,7 @@ class KernelMachine(Storable):
     def _store(self, found: machines.Fitted) -> None:
         self._machine = found
         self.kernel_, self.alpha_ = found.kernel, found.alpha
-        self.feature_scales_ = _feature_scales(found.kernel, self.n_features_in_)
+        self.feature_scales_ = _feature_scales(found.kernel, found.map, self.n_features_in_)
         self.n_iter_, self.n_features_used_, self.history_ = found.passes, found.features, list(found.history)
 
     def _rows(self, X: Any, y: Any, sample_weight: Any, first: bool, classes: Any, streams: bool) -> Rows:
@@ -186,9 +186,11 @@ class KernelMachine(Storable):
         return self._machine.predict(validate_data(self, X, accept_sparse="csr", dtype="numeric", reset=False))
 
 
-def _feature_scales(kernel: Kernel, features: int) -> np.ndarray:
+def _feature_scales(kernel: Kernel, turned: np.ndarray | None, features: int) -> np.ndarray:
     """How much a unit of each feature counts in the distance, beside the one that counts most."""
     inverse = 1 / np.asarray(getattr(kernel, "lengthscale", 1.0), np.float64)
+    if turned is not None:
+        inverse = np.linalg.norm(turned * inverse, axis=1)
     return np.broadcast_to(inverse / np.max(inverse), (features,)).copy()
 
 

@@ -52,8 +52,9 @@ class KernelClassifier(ClassifierMixin, KernelMachine):
     metric
         Units of the features in which distances are taken. "none": one unit for all, or each feature's standard
         deviation, whichever leaves the smaller errors on rows left out in turn. "diagonal": learned, a feature counting
-        as much as a function fitted first changes along it. "auto": learned where rows not learned from say that it
-        helps, from 80 rows and two features on. A kernel with a lengthscale is taken as it is.
+        as much as a function fitted first changes along it. "full": directions are learned as well, a linear map of up
+        to 1,000 features. "auto": units are learned where rows not learned from say that it helps, from 80 rows and two
+        features on. A kernel with a lengthscale is taken as it is.
     loss
         "logistic" (of several classes: softmax), "hinge", "squared_hinge" or "squared"; the last three are one class
         against the rest. Probabilities are calibrated by rows left out. The first and the last have an intercept, so
@@ -88,7 +89,7 @@ class KernelClassifier(ClassifierMixin, KernelMachine):
     loss_ : str
         The loss in use.
     kernel_ : Kernel
-        The kernel in use, in units of the features as they are.
+        The kernel in use, in units of the features as they are; with ``metric="full"``, of the features mapped.
     alpha_ : float
         The ridge in use.
     feature_scales_ : ndarray

@@ -85,7 +85,9 @@ def _of_libsvm(given: argparse.Namespace, name: str) -> Path:
 
 def main() -> None:
     parser = argparse.ArgumentParser()
-    parser.add_argument("what", choices=("libsvm", "figure1", "figure2", "table3", "tables456"))
+    parser.add_argument(
+        "what", nargs="?", default="figure2", choices=("libsvm", "figure1", "figure2", "table3", "tables456")
+    )
     parser.add_argument("--rows", type=int, default=dsg_figure2.ROWS)
     parser.add_argument("--seconds", type=float, default=20.0, help="of training for each run")
     parser.add_argument("--data", default="", help="data sets of Figure 1 or Table 3, with commas between")

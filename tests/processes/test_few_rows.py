@@ -128,10 +128,13 @@ def test_other_kernels_keep_programs_of_their_own(kernel):
 def test_the_host_and_the_device_say_the_same(mean):
     data, parameters = rows(mean), Parameters(made(Matern52([1.0, 2.0], 1.5)), np.asarray(0.2))
     found = [data.solution(parameters), Observations.padded(*data).solution(parameters)]
+    exact.prepare_predictions(parameters.kernel, data)
+    programs = len(exact.compiled_predictions._made)
     mine, other = (ExactPosterior.of(parameters, Mean.of(mean, INPUTS), INPUTS, one) for one in found)
     for full in (False, True):
         for one, two in zip(mine._on_host(NEW, full), other._on_device(NEW, full), strict=True):
             np.testing.assert_allclose(one, two, rtol=1e-9, atol=1e-12)
+    assert len(exact.compiled_predictions._made) == programs  # the one that was prepared
 
 
 def test_rows_left_out_are_predicted_as_by_a_fit_without_them():

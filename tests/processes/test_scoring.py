@@ -159,7 +159,7 @@ def test_other_kernels_are_searched_by_slopes(monkeypatch):
 
 def test_information_that_cannot_be_had_ends_a_search_where_it_is(monkeypatch):
     data, start = rows(TARGETS[:, :1]), made(Gaussian([1.4, 1.4]))
-    monkeypatch.setattr(host, "_moves", lambda *_: [np.full((ROWS, 1), np.inf)] * 3)
+    monkeypatch.setattr(host, "_moves", lambda *_: np.full((ROWS, 3, 1), np.inf))
     found = maximise(data, start, start, 20, True, 1e-8)
     assert found.status is Status.STEPS_SPENT
     for one, other in zip(*map(jax.tree.leaves, (found.parameters, start)), strict=True):

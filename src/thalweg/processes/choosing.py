@@ -20,7 +20,7 @@ from thalweg.descent import Status
 from thalweg.kernels import Kernel, Matern12, Matern32, Stationary, Sum
 from thalweg.processes import host
 from thalweg.processes.evidence import Optimum, Searched, maximise
-from thalweg.processes.exact import Observations, Parameters
+from thalweg.processes.exact import Observations, Parameters, prepare_predictions
 from thalweg.processes.given import Given
 from thalweg.processes.host import HostRows
 from thalweg.processes.iterative import Climb
@@ -131,6 +131,8 @@ class Levels:
         for part in parts:
             if isinstance(part, Observations):
                 part.prepare(start)
+        if self.whole and not host.serves(count):
+            prepare_predictions(start.kernel, self.rows)
         return [(part, part is parts[-1]) for part in parts]
 
 

@@ -45,6 +45,9 @@ _STRIP = 2048
 INVERTED = 2048
 """Rows up to which slopes are exact."""
 
+STRIP = 1024
+"""Rows of a prediction that exist at a time."""
+
 _MIXED = 8
 """Columns that the targets are mixed into for the information, if they are more."""
 
@@ -355,13 +358,29 @@ def predictions(
     return mean, xp.maximum(prior - xp.sum(inner**2, axis=0) + xp.sum(left**2, axis=0), 0.0)
 
 
-@quick_jit(lambda *_: False, tuned=False, static_argnums=5)
-def compiled_predictions(
-    kernel: Kernel, inputs: Array, found: Solution, new: Array, basis: Float[Array, "m p"], full: bool
-) -> tuple[Float[Array, "m t"], Array]:
-    """:func:`predictions` on the device."""
-    prior = kernel(new) if full else kernel.diagonal(new)
-    return predictions(kernel(inputs, new), prior, found, basis, full, jnp, jax.scipy.linalg)
+@quick_jit(lambda *_: False, tuned=False)
+def compiled_covariances(kernel: Kernel, inputs: Array, found: Solution, new: Array, basis: Array) -> tuple:
+    """:func:`predictions` on the device, with their covariance."""
+    return predictions(kernel(inputs, new), kernel(new), found, basis, True, jnp, jax.scipy.linalg)
+
+
+def _predictions(kernel: Kernel, inputs: Array, found: Solution, new: Array, basis: Array) -> tuple:
+    return predictions(kernel(inputs, new), kernel.diagonal(new), found, basis, False, jnp, jax.scipy.linalg)
+
+
+compiled_predictions = Prepared(_predictions, lambda *_: False, tuned=False)
+"""The same with variances."""
+
+
+def prepare_predictions(kernel: Kernel, rows: Any) -> None:
+    """Begin to make the program that will predict from these rows, if the kernel is one that others share it with."""
+    (size, features), outputs, columns = rows.inputs.shape, rows.targets.shape[1], rows.basis.shape[1]
+    blend = Blend.of(kernel, features)
+    if blend is not None:
+        like: Any = lambda *shape: jax.ShapeDtypeStruct(shape, rows.inputs.dtype)
+        shapes = ((size, size), (size, outputs), (columns, outputs), (size, columns), (columns, columns), ())
+        found = Solution(*(like(*shape) for shape in shapes))
+        compiled_predictions.prepare(blend, like(size, features), found, like(STRIP, features), like(STRIP, columns))
 
 
 def left_out(found: Solution) -> tuple[np.ndarray, np.ndarray]:

@@ -191,7 +191,7 @@ def slopes(
     columns: np.ndarray | None = None,
     kept: Sequence[tuple[np.ndarray, np.ndarray]] = (),
 ) -> tuple[Kernel, list[np.ndarray]]:
-    """Derivatives of Σ pull·K in the logarithms of a kernel's parameters, and of K·columns, term by term, if written out.
+    """Derivatives of Σ pull·K in the logarithms of a kernel's parameters, and of K·columns by terms, if written out.
 
     The upper triangle of ``pull`` is 0. ``kept`` are the matrices of the kernel's terms and their rises, if at hand;
     they are used up.
@@ -228,7 +228,7 @@ def _derivatives(
 def _moves(
     kernel: Kernel, scaled: np.ndarray, columns: np.ndarray, covariance: np.ndarray, rise: np.ndarray
 ) -> np.ndarray:
-    """Derivatives of K·columns in the logarithms of each lengthscale and of the variance: (rows, parameters, columns)."""
+    """Derivatives of K·columns in the logarithms of lengthscales and variance: (rows, parameters, columns)."""
     size, features = scaled.shape
     # The square of a difference, opened up: x² − 2xx' + x'².
     powers = np.concatenate([np.ones((size, 1)), scaled, scaled**2], axis=1)

@@ -35,9 +35,13 @@ _PROBES = 8
 _SINGLE = jnp.float32
 
 
-def _rank() -> int:
+_STORED = 2**30
+"""Numbers that the preconditioner may hold on an accelerator: with what is made of them, 12 GB."""
+
+
+def _rank(rows: int) -> int:
     """Rows that the preconditioner is made of."""
-    return 512 if jax.default_backend() == "cpu" else 2048
+    return 512 if jax.default_backend() == "cpu" else int(np.clip(_STORED // rows, 512, 2048))
 
 
 @dataclass
@@ -85,7 +89,7 @@ class Climb:
         probes = _normal(drawn, (len(points), _PROBES))
         targets, basis = jnp.asarray(rows.targets), jnp.asarray(rows.basis)
         right = jnp.concatenate([targets, basis, probes], axis=1)
-        preconditioner = nystrom(kernel, points, jnp.asarray(rows.variances(noise)), picked, _rank())
+        preconditioner = nystrom(kernel, points, jnp.asarray(rows.variances(noise)), picked, _rank(len(points)))
         found = solve(kernel, points, preconditioner, right, _LOOSE, _PRODUCTS, self._solved)
         if found.interrupted:
             raise KeyboardInterrupt
@@ -212,7 +216,7 @@ def posterior(parameters: Parameters, mean: Mean, rows: HostRows, seed: int) -> 
     prior = _normal(keys[1], (2 * _FREQUENCIES, _SAMPLES)).astype(_SINGLE)
     drawn = _drawn(kernel, frequencies, prior, points.astype(_SINGLE))
     noise = jnp.sqrt(variances)[:, None] * _normal(keys[2], drawn.shape)
-    preconditioner = nystrom(kernel, points, variances, keys[3], _rank())
+    preconditioner = nystrom(kernel, points, variances, keys[3], _rank(len(points)))
     probes, basis = preconditioner.draw(keys[4], _PROBES), jnp.asarray(rows.basis)
     outputs = rows.targets.shape[1]
     width = outputs + _SAMPLES

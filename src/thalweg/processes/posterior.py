@@ -15,8 +15,10 @@ from thalweg.padding import padded
 from thalweg.processes import host
 from thalweg.processes.blend import Blend
 from thalweg.processes.exact import (
+    STRIP,
     Parameters,
     Solution,
+    compiled_covariances,
     compiled_predictions,
     left_out,
     length,
@@ -30,9 +32,6 @@ _COVERED, _DEVIATIONS = 0.95, 1.959964
 
 _LEFT_OUT = 2_000
 """Rows up to which parameters are uncertain enough for intervals to need it."""
-
-_PREDICTED = 1024
-"""Rows of a prediction that exist at a time."""
 
 
 @storable
@@ -86,7 +85,7 @@ class ExactPosterior:
 
     def predict(self, new: np.ndarray, full: bool = False) -> tuple[np.ndarray, np.ndarray]:
         """Means of the function at new inputs, a column per target, and its variances or, if ``full``, covariance."""
-        strip = len(new) if full else _PREDICTED
+        strip = len(new) if full else STRIP
         with jax.enable_x64(True), enough_threads(len(self.inputs)):
             predict = self._on_host if host.serves(len(self.inputs)) else self._on_device
             parts = [predict(new[first : first + strip], full) for first in range(0, len(new), strip)]
@@ -110,11 +109,12 @@ class ExactPosterior:
         return predictions(cross, prior, self._solution(), self.mean.basis(new), full, np, scipy.linalg)
 
     def _on_device(self, new: np.ndarray, full: bool) -> tuple[np.ndarray, np.ndarray]:
-        count, size = len(new), length(len(new))
+        count, size = len(new), length(len(new)) if full else STRIP  # one program, however many there are
         points, basis = (jax.device_put(padded(array, size)) for array in (new, self.mean.basis(new)))
         found = jax.tree.map(jnp.asarray, self._solution())
         kernel = Blend.of(self.kernel, self.inputs.shape[1]) or self.kernel
-        mean, spread = compiled_predictions(kernel, jnp.asarray(self.inputs), found, points, basis, full)
+        predict = compiled_covariances if full else compiled_predictions
+        mean, spread = predict(kernel, jnp.asarray(self.inputs), found, points, basis)
         return np.asarray(mean)[:count], np.asarray(spread)[(slice(count),) * np.ndim(spread)]
 
     def sample(self, new: np.ndarray, count: int, rng: np.random.Generator) -> np.ndarray:

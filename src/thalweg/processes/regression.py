@@ -39,9 +39,6 @@ _MATRICES = 4
 _UNCERTAIN, _DRAWS = 480, (16, 64)
 """Rows up to which the uncertainty of parameters is counted, and how many are drawn: more where rows are few."""
 
-_FEW_SPREAD = 2.0
-"""Standard deviation of the logarithms of parameters before rows are seen, where their uncertainty is counted."""
-
 _TOGETHER, _APART = 300, 4
 """Rows from which on each step of the chain is a draw, and the most steps from one to the next: of few rows some make
 all of their scatter noise and some none, and the way between them is long."""
@@ -189,7 +186,7 @@ def _with_doubt(
     found: Optimum, rows: HostRows, mean: Mean, max_iter: int, free: bool, seed: int
 ) -> tuple[Optimum, MixedPosterior]:
     """The posterior with what rows leave uncertain of the parameters, and the ones that make the rows most probable."""
-    landscape = Landscape(rows, found.origin, free, _FEW_SPREAD)
+    landscape = Landscape(rows, found.origin, free)
     count = int(np.clip(_DRAWS[0] * _UNCERTAIN // len(rows.inputs), *_DRAWS))
     every = int(np.clip(_TOGETHER // len(rows.inputs), 1, _APART))
     draw = lambda: plausible(landscape, found.parameters, count, np.random.default_rng([seed, 1]), every)

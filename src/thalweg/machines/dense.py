@@ -18,8 +18,8 @@ from thalweg.threads import enough_threads
 MOST = 8192
 """Rows whose matrix is stored: 256 MiB in float32."""
 
-# Squares of no more rows are factorised, and of fewer if the tolerance is coarse and there is one output: of several
-# iterations take longer.
+# Squares of no more rows are factorised, of fewer if the tolerance is coarse, and of twice as many if there are several
+# outputs: iterations take longer then.
 _FACTORISED, _FACTORISED_COARSELY, _COARSE = 4096, 1024, 1e-3
 # Landmarks of the preconditioner, at most, and at most this part of the rows, as in thalweg.machines.nystroem.
 _LANDMARKS, _PART, _GRAIN = 1024, 1 / 8, 32
@@ -96,8 +96,8 @@ class Dense:
         self.values = self.weights + self.intercept
         self.done = False
         self._gained = 0.0
-        coarse = tol >= _COARSE and targets.shape[1] == 1
-        self._factorised = loss.quadratic and len(matrix) <= (_FACTORISED_COARSELY if coarse else _FACTORISED)
+        most = _FACTORISED_COARSELY if tol >= _COARSE else _FACTORISED
+        self._factorised = loss.quadratic and len(matrix) <= (most if targets.shape[1] == 1 else 2 * _FACTORISED)
         self._basis: Basis | None = None if alike is None else alike._basis
         self._solver: Any = None
 

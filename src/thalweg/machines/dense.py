@@ -18,7 +18,8 @@ from thalweg.threads import enough_threads
 MOST = 8192
 """Rows whose matrix is stored: 256 MiB in float32."""
 
-# Squares of no more rows are factorised, and of fewer if the tolerance is coarse.
+# Squares of no more rows are factorised, of fewer if the tolerance is coarse, and of twice as many if there are several
+# outputs: iterations take longer then.
 _FACTORISED, _FACTORISED_COARSELY, _COARSE = 4096, 1024, 1e-3
 # Landmarks of the preconditioner, at most, and at most this part of the rows, as in thalweg.machines.nystroem.
 _LANDMARKS, _PART, _GRAIN = 1024, 1 / 8, 32
@@ -95,7 +96,8 @@ class Dense:
         self.values = self.weights + self.intercept
         self.done = False
         self._gained = 0.0
-        self._factorised = loss.quadratic and len(matrix) <= (_FACTORISED if tol < _COARSE else _FACTORISED_COARSELY)
+        most = _FACTORISED_COARSELY if tol >= _COARSE else _FACTORISED
+        self._factorised = loss.quadratic and len(matrix) <= (most if targets.shape[1] == 1 else 2 * _FACTORISED)
         self._basis: Basis | None = None if alike is None else alike._basis
         self._solver: Any = None
 
@@ -208,10 +210,10 @@ class Dense:
     def _preconditioner(self, curvature: np.ndarray) -> Any:
         if len(self.matrix) <= _FEW:
             return _Inverse(self.matrix, self.ridge / (self.some * curvature), self)
+        curvature = curvature[:, :1] if self.loss.quadratic else curvature  # Squares are alike in all outputs.
         if self._basis is None:
             self._basis = _basis(self.matrix, self.there[:, 0], curvature.shape[1])
-        columns = slice(0, 1) if self.loss.quadratic else slice(None)  # Squares are alike in all outputs.
-        diagonal = self.ridge / (self.some * curvature[:, columns]) + self._basis.left
+        diagonal = self.ridge / (self.some * curvature) + self._basis.left
         return _Nystroem(self._basis.features, diagonal, self)
 
 

@@ -151,6 +151,27 @@ def test_short_periods_are_not_taken_for_noise():
     assert model.noise_ == pytest.approx(0.01, rel=0.5)
 
 
+def two_waves(count, length):
+    rng = np.random.default_rng(0)
+    X = np.sort(rng.uniform(0, length, count))[:, None]
+    truth = np.sin(X[:, 0]) + 0.5 * np.sin(7 * X[:, 0])
+    return X, truth, truth + 0.3 * rng.normal(size=count)
+
+
+def test_what_the_first_rows_take_for_noise_is_found_by_more_of_them():
+    X, truth, y = two_waves(900, 30)
+    model = GPRegressor("rbf", random_state=0).fit(X, y)
+    assert model.kernel_.lengthscale[0] < 0.5  # 1.26 on the first 150 rows
+    assert np.sqrt(np.mean((model.predict(X) - truth) ** 2)) < 0.15
+
+
+@pytest.mark.slow
+def test_a_family_that_few_rows_set_aside_comes_back():
+    X, _, y = two_waves(3000, 100)
+    likelihoods = [GPRegressor(kernel, random_state=0).fit(X, y).log_marginal_likelihood_ for kernel in ("rbf", None)]
+    assert likelihoods[1] > likelihoods[0] - 0.5
+
+
 def test_noise_that_all_rows_are_known_to_have_is_that_of_new_ones():
     model = GPRegressor("rbf", alpha=0.04, restarts=0, random_state=0).fit(X, Y)
     mean, std = model.predict(NEW, return_std=True)

@@ -101,6 +101,8 @@ def test_predictions_follow_the_units_of_the_targets(curve):
 def test_constant_targets_are_predicted(curve):
     X, _ = curve
     np.testing.assert_allclose(KernelRegressor(Gaussian(0.7)).fit(X, np.full(60, 4.2)).predict(X), 4.2, rtol=1e-12)
+    for count in (1, 2, 60):  # of 3, whose mean is exact: nothing is left to learn
+        assert np.all(KernelRegressor().fit(X[:count], np.full(count, 3.0)).predict(X) == 3.0)
 
 
 def quantile_by_its_dual(X, y, quantile, alpha):

@@ -121,8 +121,8 @@ def _on_host(
     weights = np.asarray(expansion.scale) * np.asarray(expansion.weights)[:used].reshape(-1, expansion.weights.shape[2])
     there = np.any(weights, axis=1)
     points = np.asarray(expansion.blocks)[:used].reshape(len(weights), expansion.blocks.shape[2])[there]
-    found = np.empty((x.shape[0], weights.shape[1]), dtype)
-    for start in range(0, x.shape[0], _ROWS_AT_ONCE):
+    found = np.zeros((x.shape[0], weights.shape[1]), dtype)
+    for start in range(0, x.shape[0] if len(points) else 0, _ROWS_AT_ONCE):
         part = dense("X", x[start : start + _ROWS_AT_ONCE], dtype, offset, map)
         found[start : start + len(part)] = kernel_matrix(kernel, part, points) @ weights[there]
     return found + np.asarray(expansion.intercept, dtype)

@@ -81,6 +81,9 @@ _LATER_STEPS, _SETTLED = 25, 8_000
 _SHORTER, _LOUDER = (1.0, 0.3, 0.1, 0.03), (5.0, 1.0, 0.1, 0.01)
 """What lengthscales, and the noise, are multiplied by where which the first rows are looked at for another start."""
 
+_FINER, _QUIETER = (0.3, 0.1), (1.0, 0.3, 0.1)
+"""The same of what fewer rows have found, where more rows are looked at."""
+
 _SECOND_LENGTHS, _SECOND_SHARES = (1.0, 0.3), ((0.5, 0.5), (1.0, 0.1))
 """A second term begins with a share of the lengthscales at the start, and takes one of the noise and leaves another."""
 
@@ -183,12 +186,14 @@ class Choice:
             size, climbing = len(part.inputs), isinstance(part, Climb)
             search = partial(self._searched, part=part, last=last, whole=levels.whole)
             ranked = lambda one: one.loss + self._handicap(one.parameters, size)  # noqa: B023
-            begun = self._close(begun, part, last) if found else begun
+            begun = self._finer(self._close(begun, part, last), part) if found else begun
             alone = last and len(begun) == 1 and not single  # and so searched to its end at once
             worth = _CLOSELY if climbing or alone else _ROUGHLY
             found = search(begun, worth) if found else self._begin(part, search, last)
             if climbing and former is not None:
                 found = [_checked(found[0], begun[0][1], former)]
+            if len(self.starts) > 1 and not last and size <= _DEAR and not _interrupted(found):
+                found += self._second_chances(found, part, search)
             found.sort(key=ranked)
             if single and not climbing and (last or size >= _DOUBLED) and not _interrupted(found):
                 single = False
@@ -247,6 +252,32 @@ class Choice:
         sums = sums[: 2 if size <= _DEAR else 1]
         begun = [begun[place] for place in order if place in sums or not behind[place] >= _CLOSE]
         return begun[:1] if last and size > _SETTLED else begun
+
+    def _finer(self, begun: list[Begun], part: Compared) -> list[Begun]:
+        """Shorter lengthscales first, where these are more probable as they are: few rows take fast waves for noise."""
+        size, here = len(part.inputs), jax.default_backend() == "cpu"
+        best = begun[0][1]
+        if isinstance(part, Climb) or (here and size > _DEAR) or not hasattr(best.kernel, "lengthscale"):
+            return begun
+        shares = list(product(_FINER, _QUIETER if self.free else (1.0,)))
+        share = shares[_likeliest([_scaled(best, *share) for share in shares], part)]
+        if not float(part.loss(_scaled(best, *share))) < float(part.loss(best)) - _ELSEWHERE:
+            return begun
+        return [(origin, _scaled(start, *share)) for origin, start in begun] + begun
+
+    def _second_chances(
+        self, found: list[Optimum], part: Compared, search: Callable[[list[Begun], float], list[Optimum]]
+    ) -> list[Optimum]:
+        """What families that are behind find from where the best is, unless they are far behind there too."""
+        again: list[Optimum] = []
+        for start in self.starts:
+            single = [one for one in found + again if not isinstance(one.parameters.kernel, Sum)]
+            best = min(single, key=lambda one: one.loss)
+            own = [one.loss for one in single if type(one.parameters.kernel) is type(start.kernel)]
+            begun = _with_family(best.parameters, start)
+            if min(own, default=np.inf) > best.loss + _CLOSE and float(part.loss(begun)) < best.loss + _FAR:
+                again += search([(start, begun)], _ROUGHLY)
+        return again
 
     def _handicap(self, parameters: Parameters, rows: int) -> float:
         """Nats that a kernel has to be ahead of one with a single, smooth term."""

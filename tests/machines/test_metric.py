@@ -1,15 +1,19 @@
 """A learned metric: slopes are derivatives, features that matter are found, and noise leaves units as they were."""
 
+import time
+
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from threadpoolctl import threadpool_info
 
 from thalweg import KernelClassifier, KernelRegressor, load
 from thalweg.kernels import Gaussian, Laplacian, Matern12, Matern32
 from thalweg.machines import Auto, Rows, Settings, SquaredLoss
 from thalweg.machines.choice import choose
-from thalweg.machines.folds import sample
+from thalweg.machines.folds import sample, two_at_once
 from thalweg.machines.metric import learned_unit, mean_squared_slopes
+from thalweg.threads import enough_threads
 
 MULTIPLIERS = (0.25, 0.5, 1.0, 2.0, 4.0)
 
@@ -17,6 +21,22 @@ MULTIPLIERS = (0.25, 0.5, 1.0, 2.0, 4.0)
 def learned(x, y, **options):
     seen = sample(Rows(x, y.reshape(len(x), -1), np.ones(len(x))), 0)
     return learned_unit(seen, 1.0, MULTIPLIERS, lambda times, base: Gaussian(lengthscale=times * base), **options)
+
+
+def test_two_calls_at_once_leave_the_threads_of_blas_as_they_were():
+    def threads():
+        return [found["num_threads"] for found in threadpool_info() if found["user_api"] == "blas"]
+
+    def overlapping(wait, stay):
+        time.sleep(wait)
+        with enough_threads(1):
+            time.sleep(stay)
+            return threads()
+
+    before = threads()
+    # The first to begin is the first to end, and the other is still at it.
+    assert all(set(found) == {1} for found in two_at_once(overlapping, [0.0, 0.05], [0.1, 0.2]))
+    assert threads() == before
 
 
 @pytest.mark.parametrize("kernel", [Gaussian(0.7), Matern32([0.5, 2.0])])

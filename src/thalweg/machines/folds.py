@@ -53,7 +53,8 @@ def two_at_once(act: Callable[..., Any], *several: Sequence[Any]) -> list[Any]:
         with jax.enable_x64(double):  # which a thread does not inherit
             return act(*given)
 
-    with ThreadPoolExecutor(2) as pool:
+    # One thread of BLAS for each; a scope that one of them ended would end that of the other.
+    with enough_threads(1), ThreadPoolExecutor(2) as pool:
         return list(pool.map(one, *several))
 
 

@@ -272,6 +272,8 @@ class Choice:
         again: list[Optimum] = []
         for start in self.starts:
             single = [one for one in found + again if not isinstance(one.parameters.kernel, Sum)]
+            if not single:  # sums left all of them behind
+                break
             best = min(single, key=lambda one: one.loss)
             own = [one.loss for one in single if type(one.parameters.kernel) is type(start.kernel)]
             begun = _with_family(best.parameters, start)

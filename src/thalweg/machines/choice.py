@@ -98,8 +98,8 @@ def choose(rows: Rows, settings: Settings, seed: int, dtype: Any) -> tuple[Kerne
         search = lambda one: _searched(cost, one, search_kernel, search_alpha, _COARSELY) if cost(one) <= near else one
         found, other = (min(map(search, ones), key=cost) for ones in (firsts, others or firsts))
         found = other if final.loss(other) < (1 - worth) * final.loss(found) else found
-        # The ridge too where more rows are asked than before.
-        finely = FINELY if final is not trials else FINELY[:2]
+        # The ridge too where trials are soon made.
+        finely = FINELY if final.on_host else FINELY[:2]
         found = _searched(final.loss, found, search_kernel, search_alpha, finely)
     except KeyboardInterrupt:
         tried = final.best or trials.best

@@ -13,6 +13,10 @@ _FARTHEST = 70.0
 """exp(−70) is nothing beside 1, but not so small that arithmetic with it becomes slow."""
 
 
+_AT_ONCE = 2**15
+"""Entries that are worked on at a time: what is in the processor's cache need not be fetched for each operation."""
+
+
 def written_out(kernel: Kernel) -> bool:
     """Whether :func:`value_and_rise` knows a kernel.
 
@@ -36,7 +40,19 @@ def value_and_rise(
     >>> value_and_rise(Matern32(variance=2.0), np.zeros((1, 1)))
     (array([[2.]]), array([[-3.]]))
     """
-    variance, order, found = float(kernel.variance), _ORDERS[type(kernel)], squares
+    variance, order = float(kernel.variance), _ORDERS[type(kernel)]
+    slopes = np.empty_like(squares) if rise else squares
+    some = max(_AT_ONCE // max(squares.shape[1], 1), 1)
+    for begin in range(0, len(squares), some):
+        part = slice(begin, begin + some)
+        value, slope = _profile(order, squares[part], variance, rise)
+        if rise:  # first: it may be where the squares were
+            slopes[part] = slope
+        squares[part] = value
+    return squares, slopes
+
+
+def _profile(order: int | None, found: np.ndarray, variance: float, rise: bool) -> tuple[np.ndarray, np.ndarray]:
     if order is None:
         found *= -0.5
         np.maximum(found, -_FARTHEST, out=found)

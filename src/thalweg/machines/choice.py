@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from thalweg.kernels import Kernel
-from thalweg.machines.folds import FINALLY, Found, Sample, left_out, refined, sample, two_at_once
+from thalweg.machines.folds import COARSELY, FINALLY, FINELY, Found, Sample, left_out, refined, sample, two_at_once
 from thalweg.machines.learners import in_precision
 from thalweg.machines.losses import HuberLoss, LogisticLoss, QuantileLoss, SoftmaxLoss
 from thalweg.machines.methods import Settings
@@ -39,7 +39,6 @@ _ROUGHER = 4.0
 # The directions that the search on a slice tries in turn, as factors of the multiplier and of the ridge; it goes on in
 # a direction as long as that helps. A narrower kernel often needs a larger ridge.
 _COARSELY = ((0.5, 1.0), (0.5, 10.0), (2.0, 1.0), (1.0, 10.0), (1.0, 0.1))
-_FINELY = ((0.5**0.5, 1.0), (2**0.5, 1.0), (1.0, 10**0.5), (1.0, 0.1**0.5))
 # Whatever begins with a loss of no more than so many times the least is searched from.
 _NEAR = 1.3
 _LIMITS = (1 / 32, 16.0), (1e-3, 100.0)
@@ -82,8 +81,8 @@ def choose(rows: Rows, settings: Settings, seed: int, dtype: Any) -> tuple[Kerne
         unit, ranked = (plain + learned)[-1]
         if ranked and search_kernel and search_alpha:
             there = seen.in_unit(unit, FINALLY)
-            base, first = there.median(), ranked[:_FAMILIES_TRIED]
-            again = two_at_once(lambda pair: refined(there, pair[0], partial(_multiple, pair[1], base)), first)
+            base, first, rest = there.median(), ranked[:_FAMILIES_TRIED], there.to_leave_out()
+            again = two_at_once(lambda pair: refined(rest, pair[0], kernel_of(pair[1], base), several), first)
             ranked = sorted(zip(again, (family for _, family in first), strict=True), key=lambda pair: pair[0].errors)
         found = starts(unit, ranked)[0]
         return in_precision(found.kernel, dtype), found.alpha
@@ -99,8 +98,8 @@ def choose(rows: Rows, settings: Settings, seed: int, dtype: Any) -> tuple[Kerne
         search = lambda one: _searched(cost, one, search_kernel, search_alpha, _COARSELY) if cost(one) <= near else one
         found, other = (min(map(search, ones), key=cost) for ones in (firsts, others or firsts))
         found = other if final.loss(other) < (1 - worth) * final.loss(found) else found
-        # The ridge too where more rows are asked than before.
-        finely = _FINELY if final is not trials else _FINELY[:2]
+        # The ridge too where trials are soon made.
+        finely = FINELY if final.on_host else FINELY[:2]
         found = _searched(final.loss, found, search_kernel, search_alpha, finely)
     except KeyboardInterrupt:
         tried = final.best or trials.best
@@ -116,7 +115,7 @@ def mapped(rows: Rows, settings: Settings, seed: int) -> Rows:
         return rows
     family = settings.families[0]
     seen = sample(rows, seed)
-    return replace(rows, map=learned_map(seen, _MULTIPLIERS, lambda times, base: kernel_of(family, times * base)))
+    return replace(rows, map=learned_map(seen, _MULTIPLIERS, partial(kernel_of, family)))
 
 
 _Ranked = list[tuple[Found, Any]]
@@ -139,9 +138,7 @@ def _units(
     unit, best = min(compared, key=lambda pair: pair[1][0][0].errors) if compared[0][1] else compared[0]
     if best and settings.metric not in ("none", "full"):
         family = best[0][1]
-        learned = learned_unit(
-            seen, unit, several, lambda times, base: kernel_of(family, times * base), always=settings.metric != "auto"
-        )
+        learned = learned_unit(seen, unit, several, partial(kernel_of, family), always=settings.metric != "auto")
         if learned is not None:
             in_learned = [(learned, _compared(seen, learned, settings.families, several))]
             return (compared if settings.metric == "auto" else []), in_learned
@@ -151,19 +148,15 @@ def _units(
 def _compared(seen: Sample, unit: Any, families: Sequence[Any], several: Sequence[float]) -> _Ranked:
     """What each family leaves on rows left out, the best first; nothing where they are too few."""
     seen = seen.in_unit(unit)
-    median = seen.median()
+    median, rows = seen.median(), seen.to_leave_out()
     smoothest, *rougher = families
-    first = left_out(seen, several, partial(_multiple, smoothest, median))
+    first = left_out(rows, kernel_of(smoothest, median), several)
     if first is None:
         return []
     # A rougher kernel wants a longer lengthscale.
-    tried = [times for times in several if 1 <= times / first.times <= _ROUGHER]
-    others = two_at_once(lambda family: left_out(seen, tried, partial(_multiple, family, median), first.times), rougher)
+    tried = first.times, min(_ROUGHER * first.times, several[-1])
+    others = two_at_once(lambda one: refined(rows, first, kernel_of(one, median), tried, COARSELY), rougher)
     return sorted(zip([first, *others], families, strict=True), key=lambda pair: pair[0].errors)
-
-
-def _multiple(family: Any, median: float, times: float) -> Kernel:
-    return kernel_of(family, times * median)
 
 
 def _started(plain: Choice, found: Found, family: Any, loss: Any, search_alpha: bool) -> Choice:

@@ -9,7 +9,7 @@ factorised, which also tells what would be said of rows left out:
 from typing import Any, NamedTuple
 
 import numpy as np
-from scipy.linalg import cho_factor, cho_solve, cholesky, solve_triangular
+from scipy.linalg import LinAlgError, cho_factor, cho_solve, cholesky, get_lapack_funcs, solve_triangular
 
 from thalweg.machines.losses import Loss
 from thalweg.machines.solve import ITERATIONS, LEFT, LEFT_OF_PIECES, SLOWEST, Step
@@ -21,6 +21,8 @@ MOST = 8192
 # Squares of no more rows are factorised, of fewer if the tolerance is coarse, and of twice as many if there are several
 # outputs: iterations take longer then.
 _FACTORISED, _FACTORISED_COARSELY, _COARSE = 4096, 1024, 1e-3
+# Up to 4,096 rows one thread: on a busy machine two take nine times as long to factorise so many as one.
+_ROWS_PER_THREAD = 4
 # Landmarks of the preconditioner, at most, and at most this part of the rows, as in thalweg.machines.nystroem.
 _LANDMARKS, _PART, _GRAIN = 1024, 1 / 8, 32
 # Of so few rows the whole matrix is inverted for each output.
@@ -103,7 +105,7 @@ class Dense:
 
     def step(self) -> Step:
         """Make a Newton step."""
-        with enough_threads(len(self.matrix) // 2):
+        with enough_threads(len(self.matrix) // _ROWS_PER_THREAD):
             step = self._step()
         self.done = not step.left > self.tol
         return step
@@ -111,7 +113,7 @@ class Dense:
     def without(self, held: np.ndarray, tol: float) -> np.ndarray:
         """What a machine that has not learned from some rows says of them, solved to a tolerance."""
         if self._factorised and self.done:
-            with enough_threads(len(self.matrix) // 2):
+            with enough_threads(len(self.matrix) // _ROWS_PER_THREAD):
                 one = np.zeros((len(self.matrix), len(held)))
                 one[held, np.arange(len(held))] = 1
                 part = solve_triangular(self._solver.factor, one, lower=True, overwrite_b=True, check_finite=False)
@@ -133,7 +135,8 @@ class Dense:
             self._solver = self._factor() if self._factorised else self._preconditioner(curvature)
         gradient, diagonal = self._slope(self.weights, f), self.ridge / (self.some * curvature)
         residual = self._projected(-gradient / curvature)
-        part = _EXACT if self._factorised else LEFT_OF_PIECES if loss.piecewise else LEFT
+        exact = _EXACT if self.tol < _COARSE else LEFT
+        part = exact if self._factorised else LEFT_OF_PIECES if loss.piecewise else LEFT
         change, values, products = np.zeros_like(f), np.zeros_like(f), 0
         direction = self._solver(residual)
         square = begun = self._inner(residual, direction)
@@ -223,7 +226,9 @@ class _Factor:
     def __init__(self, matrix: np.ndarray, diagonal: np.ndarray, there: np.ndarray) -> None:
         whole = matrix.copy() if np.all(there) else np.where(there[:, None] & there[None, :], matrix, 0)
         whole[np.diag_indices(len(whole))] += np.where(there, diagonal, 1).astype(matrix.dtype)
-        self.factor = cholesky(whole, lower=True, overwrite_a=True, check_finite=False)
+        self.factor, failed = get_lapack_funcs("potrf", [whole])(whole.T, lower=1, overwrite_a=1, clean=0)
+        if failed:
+            raise LinAlgError(f"the leading minor of order {failed} is not positive definite")
 
     def __call__(self, v: np.ndarray) -> np.ndarray:
         return cho_solve((self.factor, True), v.astype(self.factor.dtype), check_finite=False).astype(np.float64)

@@ -2,14 +2,14 @@
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from scipy.linalg import cholesky
-from scipy.linalg.blas import dsymm
-from scipy.linalg.lapack import dpotri
+from scipy.linalg import LinAlgError, cholesky, eigh
+from scipy.linalg.lapack import strtri
 
 from thalweg.kernels import Kernel
 from thalweg.kernels.bandwidth import median_of_pairs, some_pairs
@@ -21,10 +21,14 @@ from thalweg.threads import enough_threads
 FEWEST = 40
 """With fewer different rows than this, what is left out says too little."""
 
+FINELY = ((0.5**0.5, 1.0), (2**0.5, 1.0), (1.0, 10**0.5), (1.0, 0.1**0.5))
+"""Directions in which a multiplier and a ridge are refined."""
+
+COARSELY = ((0.5, 1.0), (2.0, 1.0), (1.0, 10**0.5), (1.0, 0.1**0.5))
+"""Those in which the ones of other rows are followed."""
+
 # Rows that are looked at, and of those the rows that are left out in turn, in the end and before.
 _LOOKED_AT, FINALLY, _MOST = 2000, 640, 320
-# Directions in which a multiplier and a ridge are refined.
-_FINELY = ((0.5**0.5, 1.0), (2**0.5, 1.0), (1.0, 10**0.5), (1.0, 0.1**0.5))
 # Numbers that the spreads of features are taken from, at most.
 _ENTRIES = 2**22
 # Pairs whose median distance is taken for that of all.
@@ -84,13 +88,14 @@ class Sample(NamedTuple):
 
     def in_unit(self, unit: Any, most: int = _MOST) -> "Sample":
         """The sample with features in other units, of which at most so many rows are left out."""
-        return self._replace(x=self.x / unit, left_out=self.left_out[:: -(-len(self.left_out) // most)])
+        count = min(len(self.left_out), most)
+        return self._replace(x=self.x / unit, left_out=self.left_out[np.arange(count) * len(self.left_out) // count])
 
-    def to_leave_out(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-        """Features, weights and targets of the rows to leave out, the targets less their mean, and that mean."""
+    def to_leave_out(self) -> "Leaving":
+        """The rows to leave out."""
         x, weights, targets = (part[self.left_out] for part in (self.x, self.weights, self.targets))
         mean = np.average(targets, axis=0, weights=weights)
-        return x, weights, targets - mean, mean
+        return Leaving(Distances(x), weights, targets - mean, mean)
 
     def without_outliers(self) -> "Sample":
         """The same with targets no further from the middle half of them than six times its width."""
@@ -141,19 +146,6 @@ def _spread(rows: Rows, some: np.ndarray) -> np.ndarray:
     return np.sqrt(np.average((there - mean) ** 2, axis=0, weights=weights))
 
 
-def scaled_squares(kernel: Kernel, x: np.ndarray, y: np.ndarray | None = None) -> np.ndarray:
-    """‖(x_i − y_j)/lengthscale‖²; no ``y`` means ``x`` again.
-
-    Examples
-    --------
-    >>> from thalweg.kernels import Gaussian
-    >>> scaled_squares(Gaussian(2.0), np.zeros((1, 1)), np.array([[2.0], [4.0]]))
-    array([[1., 4.]])
-    """
-    length = np.asarray(kernel.lengthscale, x.dtype)
-    return squared_distances(x / length, None if y is None else y / length)
-
-
 def squared_distances(x: np.ndarray, y: np.ndarray | None = None) -> np.ndarray:
     """‖x_i − y_j‖² by a product of matrices; no ``y`` means ``x`` again, and 0 on the diagonal.
 
@@ -167,9 +159,10 @@ def squared_distances(x: np.ndarray, y: np.ndarray | None = None) -> np.ndarray:
     middle = np.median(x if y is None else y, axis=0)
     left = x - middle
     right = left if y is None else y - middle
-    found = left @ (-2 * right.T)
-    found += np.sum(left**2, axis=1)[:, None]
-    found += np.sum(right**2, axis=1)[None, :]
+    squares = [np.sum(part**2, axis=1)[:, None] for part in (left, right)]
+    one = np.ones_like
+    # Squares and products in one: a pass over so large a matrix takes longer than a few more columns.
+    found = np.hstack([left, squares[0], one(squares[0])]) @ np.hstack([-2 * right, one(squares[1]), squares[1]]).T
     if y is None:
         np.fill_diagonal(found, 0.0)
     return np.maximum(found, 0, out=found)
@@ -186,11 +179,68 @@ def kernel_matrix(kernel: Kernel, x: np.ndarray, y: np.ndarray | None = None) ->
            [1.]])
     """
     if written_out(kernel):
-        return value_and_rise(kernel, scaled_squares(kernel, x, y), rise=False)[0]
+        length = np.asarray(kernel.lengthscale, x.dtype)
+        return value_and_rise(kernel, squared_distances(x / length, None if y is None else y / length), rise=False)[0]
     of_size = lambda z: jnp.asarray(padded(z, padded_size(len(z), _GRAIN)))
     kernel = jax.tree.map(lambda leaf: jnp.asarray(np.asarray(leaf, x.dtype)), kernel)
     compiled = kernel(of_size(x), None if y is None else of_size(y))
     return np.asarray(compiled, x.dtype)[: len(x), : len(x if y is None else y)]
+
+
+class Distances:
+    """Rows, maybe others, and the squared distances between them, which are found once for kernels of any lengthscale.
+
+    Examples
+    --------
+    >>> from thalweg.kernels import Gaussian
+    >>> near = Distances(np.array([[0.0], [2.0]]))
+    >>> [round(float(near.kernel(Gaussian(), times)[0, 1]), 3) for times in (1.0, 2.0)]
+    [0.135, 0.607]
+    """
+
+    def __init__(self, x: np.ndarray, y: np.ndarray | None = None) -> None:
+        self.x, self.y = x, y
+
+    @cached_property
+    def squares(self) -> np.ndarray:
+        """Squared distances."""
+        return squared_distances(self.x, self.y)
+
+    def kernel(self, kernel: Kernel, times: float = 1.0) -> np.ndarray:
+        """The matrix of a kernel, its lengthscale multiplied, in float32."""
+        if np.ndim(kernel.lengthscale) or not written_out(kernel):
+            y = None if self.y is None else self.y / times
+            return np.array(kernel_matrix(kernel, self.x / times, y), np.float32)
+        return self.value_and_rise(kernel, times, rise=False)[0]
+
+    def value_and_rise(self, kernel: Kernel, times: float = 1.0, rise: bool = True) -> tuple[np.ndarray, np.ndarray]:
+        """The same with its derivative in scaled squares, of a kernel that is written out and has one lengthscale."""
+        factor = (times * float(kernel.lengthscale)) ** -2
+        with np.errstate(over="ignore"):
+            scaled = np.multiply(self.squares, factor, dtype=np.float32, casting="same_kind")
+        return value_and_rise(kernel, scaled, rise)
+
+
+class Leaving(NamedTuple):
+    """Rows to leave out in turn: their distances and weights, their targets less a mean, and that mean."""
+
+    distances: Distances
+    weights: np.ndarray
+    targets: np.ndarray
+    mean: np.ndarray
+
+    def system(self, kernel: Kernel, times: float) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """K, each row and column times the root of its weight, these roots, and the targets times them."""
+        root = np.sqrt(self.weights).astype(np.float32)[:, None]
+        matrix = self.distances.kernel(kernel, times)
+        matrix *= root * root.T
+        return matrix, root, (root * self.targets).astype(np.float32)
+
+    def found(self, errors: np.ndarray, times: float, ridge: float) -> "Found":
+        """What some errors say."""
+        p = np.clip(self.targets - errors + self.mean, 0, 1)
+        squares = float(np.sum(self.weights[:, None] * errors**2))
+        return Found(squares if np.isfinite(squares) else np.inf, times, ridge, float(np.mean(p * (1 - p))))
 
 
 class Found(NamedTuple):
@@ -202,70 +252,69 @@ class Found(NamedTuple):
     curvature: float
 
 
-def refined(rows: Sample, begun: Found, kernel: Callable[[float], Any]) -> Found:
-    """A better multiplier and ridge than those found by some rows, by all that may be left out in turn."""
-    x, weights, y, mean = rows.to_leave_out()
-    root, known = np.sqrt(weights)[:, None], dict[tuple[str, str], Found]()
+def refined(
+    rows: Leaving,
+    begun: Found,
+    kernel: Kernel,
+    multipliers: Sequence[float],
+    directions: Sequence[tuple[float, float]] = FINELY,
+) -> Found:
+    """A better multiplier, between the first and the last given, and a better ridge than those found by other rows."""
+    known = dict[tuple[str, str], Found]()
 
     def at(times: float, ridge: float) -> Found:
         place = f"{times:.6g}", f"{ridge:.6g}"
         if place not in known:
-            matrix = root * kernel_matrix(kernel(times), x) * root.T
-            matrix[np.diag_indices(len(x))] += ridge
-            with enough_threads(len(x)):
-                inverse = dpotri(cholesky(matrix, lower=True, overwrite_a=True), lower=1)[0]
-            spared = np.diag(inverse)[:, None]
-            errors = (dsymm(1.0, inverse, root * y, lower=1)) / spared / root
-            known[place] = _found(errors, y, mean, weights, times, ridge)
+            known[place] = _left_out_at(rows, kernel, times, ridge)
         return known[place]
 
     best = at(begun.times, begun.ridge)
-    for narrower, stronger in _FINELY:
-        while _RIDGES[0] <= best.ridge * stronger <= _RIDGES[-1]:
-            found = at(best.times * narrower, best.ridge * stronger)
-            if not found.errors < best.errors:
+    for narrower, stronger in directions:
+        while True:
+            times, ridge = best.times * narrower, best.ridge * stronger
+            inside = multipliers[0] <= times <= multipliers[-1] and _RIDGES[0] <= ridge <= _RIDGES[-1]
+            if not inside or not at(times, ridge).errors < best.errors:
                 break
-            best = found
+            best = at(times, ridge)
     return best
 
 
-def _found(
-    errors: np.ndarray, y: np.ndarray, mean: np.ndarray, weights: np.ndarray, times: float, ridge: float
-) -> Found:
-    p = np.clip(y - errors + mean, 0, 1)
-    return Found(float(np.sum(weights[:, None] * errors**2)), times, ridge, float(np.mean(p * (1 - p))))
+def _left_out_at(rows: Leaving, kernel: Kernel, times: float, ridge: float) -> Found:
+    """The errors of rows left out with one multiplier and one ridge: (A⁻¹y)ᵢ/(A⁻¹)ᵢᵢ for A = K + ridge."""
+    matrix, root, y = rows.system(kernel, times)
+    matrix[np.diag_indices(len(matrix))] += np.float32(ridge)
+    try:
+        with enough_threads(len(matrix)):
+            inverse = strtri(cholesky(matrix.T, lower=True, overwrite_a=True, check_finite=False), lower=1)[0]
+            errors = (inverse.T @ (inverse @ y)) / np.sum(inverse**2, axis=0)[:, None] / root
+    except LinAlgError:  # beside large weights so small a ridge is lost to rounding
+        errors = np.full_like(rows.targets, np.inf)
+    return rows.found(errors, times, ridge)
 
 
-def left_out(
-    rows: Sample, multipliers: Sequence[float], kernel: Callable[[float], Any], near: float = 1.0
-) -> Found | None:
+def left_out(rows: Leaving, kernel: Kernel, multipliers: Sequence[float]) -> Found | None:
     """The multiplier and the ridge with the smallest squared errors on rows left out; None for too few.
 
-    Multipliers are in order; from the one next to ``near`` the search goes both ways as long as errors fall. The
+    Multipliers of the kernel's lengthscale are in order; from 1 the search goes both ways as long as errors fall. The
     curvature is that of the logistic loss, where targets are 0 and 1: its ridge is that of squares times it.
     """
-    if len(rows.x) < FEWEST:
+    if len(rows.targets) < FEWEST:
         return None
-    x, weights, y, mean = rows.to_leave_out()
-    root = np.sqrt(weights)[:, None]
 
     def at(times: float) -> Found:
-        K = kernel_matrix(kernel(times), x)
-        with enough_threads(len(K)):
-            values, vectors = np.linalg.eigh(root * K * root.T)
-        values, coordinates = np.maximum(values, 0), vectors.T @ (root * y)
-        kept = _RIDGES / (values[:, None] + _RIDGES)
-        spared = vectors**2 @ kept
-        errors = (
-            (vectors @ (part[:, None] * coordinates)) / root / share[:, None]
-            for part, share in zip(kept.T, spared.T, strict=True)
-        )
-        found = (
-            _found(each, y, mean, weights, times, float(ridge)) for each, ridge in zip(errors, _RIDGES, strict=True)
-        )
-        return min(found, key=lambda one: one.errors if np.isfinite(one.errors) else np.inf)
+        matrix, root, y = rows.system(kernel, times)
+        with enough_threads(len(matrix)):
+            values, vectors = eigh(matrix.T, driver="evd", overwrite_a=True, check_finite=False)
+            kept = (_RIDGES / (np.maximum(values, 0)[:, None] + _RIDGES)).astype(np.float32)
+            spared, coordinates = root * (vectors**2 @ kept), vectors.T @ y
+            errors = (
+                (vectors @ (part[:, None] * coordinates)) / share[:, None]
+                for part, share in zip(kept.T, spared.T, strict=True)
+            )
+            found = (rows.found(each, times, float(ridge)) for each, ridge in zip(errors, _RIDGES, strict=True))
+            return min(found, key=lambda one: one.errors)
 
-    start = int(np.argmin(np.abs(np.log(np.asarray(multipliers) / near))))
+    start = int(np.argmin(np.abs(np.log(multipliers))))
     best = at(multipliers[start])
     for side in (multipliers[:start][::-1], multipliers[start + 1 :]):
         for times in side:

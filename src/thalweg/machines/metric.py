@@ -13,18 +13,18 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
-from scipy.linalg import cho_factor, cho_solve
+from scipy.linalg import LinAlgError, cho_factor, cho_solve
 
 from thalweg.compiling import quick_jit
 from thalweg.kernels import Kernel
-from thalweg.kernels.profiles import value_and_rise, written_out
-from thalweg.machines.folds import FEWEST, Sample, kernel_matrix, left_out, scaled_squares, two_at_once
+from thalweg.kernels.profiles import written_out
+from thalweg.machines.folds import COARSELY, FEWEST, Distances, Found, Sample, left_out, refined, two_at_once
 from thalweg.padding import padded, padded_size
 from thalweg.threads import enough_threads
 
 _ROUNDS = 5
-# Rows of a half, at most.
-_HALF = 1000
+# Rows of a half, at most, and of those that are left out in turn for a multiplier and a ridge.
+_HALF, _LOOKED_AT = 1000, 250
 # With more features than this per row of a half, slopes are mostly noise, and rounds are dear.
 _MOST_FEATURES = 2000
 # Axes of no more features are turned.
@@ -40,8 +40,8 @@ _LEAST = 1e-3
 # Rows of a half are padded to a multiple of this.
 _GRAIN = 64
 
-KernelOf = Callable[[float, Any], Kernel]
-"""A kernel for a multiplier and the median distance."""
+KernelOf = Callable[[float], Kernel]
+"""A kernel of a lengthscale."""
 
 
 def learned_unit(
@@ -69,7 +69,7 @@ def learned_unit(
     >>> from thalweg.machines.folds import sample
     >>> x = np.random.default_rng(0).normal(size=(200, 3))
     >>> rows = Rows(x, np.sin(2 * x[:, :1]), np.ones(200))
-    >>> unit = learned_unit(sample(rows, 0), 1.0, (0.5, 1.0), lambda times, base: Gaussian(lengthscale=times * base))
+    >>> unit = learned_unit(sample(rows, 0), 1.0, (0.5, 1.0), Gaussian)
     >>> (unit[0] / unit[1:] < 0.1).tolist()
     [True, True]
     """
@@ -97,7 +97,7 @@ def learned_map(seen: Sample, multipliers: Sequence[float], kernel: KernelOf) ->
     >>> from thalweg.machines.folds import sample
     >>> x = np.random.default_rng(0).normal(size=(300, 3))
     >>> rows = Rows(x, np.sin(x[:, :1] + x[:, 1:2]), np.ones(300))
-    >>> A = learned_map(sample(rows, 0), (0.5, 1.0, 2.0), lambda times, base: Gaussian(lengthscale=times * base))
+    >>> A = learned_map(sample(rows, 0), (0.5, 1.0, 2.0), Gaussian)
     >>> along = A[:, -1] / A[0, -1]
     >>> bool(abs(along - [1, 1, 0]).max() < 0.1)
     True
@@ -127,29 +127,30 @@ def _rounds(
     """The mean error of each round, those of the rows, and the units, or maps, of either half."""
     order = np.random.default_rng(0).permutation(len(seen.x))
     halves = order[::2][:_HALF], order[1::2][:_HALF]
-    units, near = [begun] * 2, [1.0] * 2
+    units: list[np.ndarray] = [begun] * 2
+    before: list[Found | None] = [None] * 2
     told: list[tuple[float, np.ndarray, list[np.ndarray]]] = []
     while len(told) <= _ROUNDS:
         rounds = two_at_once(
-            lambda these, others, unit, times: _round(seen, these, others, unit, multipliers, kernel, times, follow),
+            lambda these, others, unit, found: _round(seen, these, others, unit, multipliers, kernel, found, follow),
             halves,
             halves[::-1],
             units,
-            near,
+            before,
         )
         errors = np.concatenate([one.errors for one in rounds])
         told.append((float(np.mean(errors)), errors, units))
         if len(told) > _FIRST and told[-1][0] >= (1 - _GAIN) * told[-2][0]:
             break
-        units, near = [one.unit for one in rounds], [one.times for one in rounds]
+        units, before = [one.unit for one in rounds], [one.found for one in rounds]
     return told
 
 
 class _Round(NamedTuple):
     errors: np.ndarray
     """Squared, of each row of the other half."""
-    times: float
-    """The multiplier."""
+    found: Found
+    """The multiplier and the ridge."""
     unit: np.ndarray
     """For the next round."""
 
@@ -161,25 +162,29 @@ def _round(
     unit: np.ndarray,
     multipliers: Sequence[float],
     kernel: KernelOf,
-    near: float,
+    before: Found | None,
     follow: Callable[..., np.ndarray | None],
 ) -> _Round:
     """Fit these rows in a unit, judge that on the others, and look at its slopes."""
     placed = lambda x: x / unit if unit.ndim == 1 else x @ unit
-    half = _part(seen, these).in_unit(1.0)
+    half = _part(seen, these).in_unit(1.0, _LOOKED_AT)
     half = half._replace(x=placed(half.x))
     median = half.median()
-    best = left_out(half, multipliers, lambda times: kernel(times, median), near)
+    if before is None:
+        best = left_out(half.to_leave_out(), kernel(median), multipliers)
+    else:
+        best = refined(half.to_leave_out(), before, kernel(median), multipliers, COARSELY)
     assert best is not None
-    fitted, middle = kernel(best.times, median), np.median(half.x, axis=0)
+    fitted, middle = kernel(best.times * median), np.median(half.x, axis=0)
     # In float32, which the ridge allows, but about their middle: far from the origin it would tell no rows apart.
-    low = np.float32 if written_out(fitted) else np.float64
-    mine, theirs = ((x - middle).astype(low) for x in (half.x, placed(seen.x[others])))
-    mean, dual = _fitted(half._replace(x=mine), fitted, best.ridge)
-    off = mean + kernel_matrix(fitted, theirs, mine) @ dual.astype(low) - seen.targets[others]
+    mine, theirs = ((x - middle).astype(np.float32) for x in (half.x, placed(seen.x[others])))
+    among = Distances(mine)
+    matrix, rise = among.value_and_rise(fitted) if written_out(fitted) else (among.kernel(fitted), None)
+    mean, dual = _fitted(half, matrix, best.ridge)
+    off = mean + Distances(theirs, mine).kernel(fitted) @ dual - seen.targets[others]
     errors = seen.weights[others] * np.sum(off**2, axis=1)
-    following = follow(seen, unit, fitted, mine, dual.astype(low), half.weights)
-    return _Round(errors, best.times, unit if following is None else following)
+    following = follow(seen, unit, half.weights, fitted, mine, dual, rise)
+    return _Round(errors, best, unit if following is None else following)
 
 
 def _spread(seen: Sample) -> tuple[np.ndarray, np.ndarray]:
@@ -189,25 +194,21 @@ def _spread(seen: Sample) -> tuple[np.ndarray, np.ndarray]:
     return varies, np.where(varies, spread, 1.0)
 
 
-def _diagonal(
-    seen: Sample, unit: np.ndarray, kernel: Kernel, x: np.ndarray, dual: np.ndarray, weights: np.ndarray
-) -> np.ndarray | None:
+def _diagonal(seen: Sample, unit: np.ndarray, weights: np.ndarray, *fitted: Any) -> np.ndarray | None:
     """The units of the next round."""
     varies, spread = _spread(seen)
-    matters = np.where(varies, np.sqrt(mean_squared_slopes(kernel, x, dual, weights)) / unit * spread, 0)
+    matters = np.where(varies, np.sqrt(mean_squared_slopes(weights, *fitted)) / unit * spread, 0)
     if not (np.all(np.isfinite(matters)) and np.max(matters) > 0):
         return None
     return spread / np.maximum(matters / np.max(matters), _LEAST)
 
 
-def _turned(
-    seen: Sample, unit: np.ndarray, kernel: Kernel, x: np.ndarray, dual: np.ndarray, weights: np.ndarray
-) -> np.ndarray | None:
+def _turned(seen: Sample, unit: np.ndarray, weights: np.ndarray, *fitted: Any) -> np.ndarray | None:
     """The map of the next round."""
     varies, spread = _spread(seen)
-    share = np.sqrt(weights / np.sum(weights))[:, None].astype(x.dtype)
+    share = np.sqrt(weights / np.sum(weights))[:, None].astype(np.float32)
     back = (np.diag(1 / unit) if unit.ndim == 1 else unit).T * np.where(varies, spread, 0.0)
-    product = sum(part.T @ part for part in (share * (slopes @ back) for slopes in _slopes(kernel, x, dual)))
+    product = sum(part.T @ part for part in (share * (slopes @ back) for slopes in _slopes(*fitted)))
     if not np.all(np.isfinite(product)):
         return None
     values, directions = np.linalg.eigh(np.asarray(product, float))
@@ -222,41 +223,48 @@ def _part(seen: Sample, chosen: np.ndarray) -> Sample:
     return Sample(x, weights, targets, np.arange(len(chosen)), seen.rounding, seen.spread)
 
 
-def _fitted(half: Sample, kernel: Kernel, ridge: float) -> tuple[np.ndarray, np.ndarray]:
+def _fitted(half: Sample, matrix: np.ndarray, ridge: float) -> tuple[np.ndarray, np.ndarray]:
     """The mean of the targets, and the coefficients of the kernel ridge regression of what is left."""
     root = np.sqrt(half.weights)[:, None]
     mean = np.average(half.targets, axis=0, weights=half.weights)
-    matrix = root * np.asarray(kernel_matrix(kernel, half.x), float) * root.T
+    matrix *= (root * root.T).astype(np.float32)
+    matrix[np.diag_indices(len(matrix))] += np.float32(ridge)
     with enough_threads(len(matrix)):
-        matrix[np.diag_indices(len(matrix))] += ridge
-        dual = cho_solve(cho_factor(matrix, lower=True, overwrite_a=True), root * (half.targets - mean))
-    return mean, root * dual
+        try:
+            factor = cho_factor(matrix.T, lower=True)
+        except LinAlgError:  # beside large weights so small a ridge is lost to rounding
+            factor = cho_factor(matrix.T.astype(float) + np.eye(len(matrix)) * 1e-4 * np.max(half.weights), lower=True)
+        dual = cho_solve(factor, root * (half.targets - mean))
+    return mean, (root * dual).astype(np.float32)
 
 
-def mean_squared_slopes(kernel: Kernel, x: np.ndarray, dual: np.ndarray, weights: np.ndarray) -> np.ndarray:
+def mean_squared_slopes(
+    weights: np.ndarray, kernel: Kernel, x: np.ndarray, dual: np.ndarray, rise: np.ndarray | None = None
+) -> np.ndarray:
     """Σ_c mean_i (∂f_c(x_i)/∂x_ij)², for f_c = Σ_i dual_ic·k(·, x_i).
+
+    ``rise`` is what :meth:`Distances.value_and_rise` gives, where it has been found before.
 
     Examples
     --------
     >>> from thalweg.kernels import Gaussian
     >>> x = np.array([[0.0, 0.0], [1.0, 0.0]])
-    >>> mean_squared_slopes(Gaussian(), x, np.array([[1.0], [0.0]]), np.ones(2)).round(4)  # (e^(−1/2))² / 2
+    >>> mean_squared_slopes(np.ones(2), Gaussian(), x, np.array([[1.0], [0.0]])).round(4)  # (e^(−1/2))² / 2
     array([0.1839, 0.    ])
     """
     if not written_out(kernel):
         room = padded_size(len(x), _GRAIN)
-        return np.asarray(differentiated(kernel, *(padded(part, room) for part in (x, dual, weights))))
-    return np.sum([np.average(slopes**2, axis=0, weights=weights) for slopes in _slopes(kernel, x, dual)], axis=0)
+        return np.asarray(differentiated(kernel, *(padded(part.astype(x.dtype), room) for part in (x, dual, weights))))
+    each = _slopes(kernel, x, dual, Distances(x).value_and_rise(kernel)[1] if rise is None else rise)
+    return np.sum([np.average(slopes**2, axis=0, weights=weights) for slopes in each], axis=0)
 
 
-def _slopes(kernel: Kernel, x: np.ndarray, dual: np.ndarray) -> Iterator[np.ndarray]:
-    """∂f_c(x_i)/∂x_ij for each output in turn, of a kernel that is written out."""
+def _slopes(kernel: Kernel, x: np.ndarray, dual: np.ndarray, rise: np.ndarray) -> Iterator[np.ndarray]:
+    """∂f_c(x_i)/∂x_ij for each output in turn, of a kernel that is written out and has one lengthscale."""
     with enough_threads(len(x)):
-        rise = 2 * value_and_rise(kernel, scaled_squares(kernel, x))[1]
-        x = x - np.median(x, axis=0)
         for column in dual.T:
-            each = rise * column[None, :]
-            yield (np.sum(each, axis=1)[:, None] * x - each @ x) / np.asarray(kernel.lengthscale, x.dtype) ** 2
+            sums = rise @ np.column_stack([column, column[:, None] * x])
+            yield 2 * (sums[:, :1] * x - sums[:, 1:]) / float(kernel.lengthscale) ** 2
 
 
 @quick_jit(lambda kernel, x, dual, weights: len(x) < _GRAIN**2, tuned=False)

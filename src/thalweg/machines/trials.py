@@ -18,8 +18,9 @@ from thalweg.machines.rows import Rows
 # quarter of few rows costs less than that.
 _PART_OF_COST, _TRIALS = 0.05, 9
 _FEWEST_ROWS, _MOST_ROWS, _SLICE_ROWS = 4096, 16_384, 2048
-# A trial of no more rows is solved on the host; a search begins with a quarter of the rows, at most so many.
-_HOST_ROWS, _FIRST_ROWS = 4096, 2048
+# A search begins on the host, with a quarter of the rows, at most so many; trials of more are solved there too if they
+# have no more rows than this.
+_FIRST_ROWS, _HOST_ROWS = 2048, 4096
 # A trial need not be solved to more than this, or in more steps.
 _TOL, _MOST_STEPS = 0.01, 50
 
@@ -91,7 +92,8 @@ class Trials:
         order = np.random.default_rng([seed, 1]).permutation(len(rows))
         self.held = rows.subset(np.sort(order[: min(_SLICE_ROWS, len(rows) // 4)]))
         count = trial_rows(len(rows), settings)
-        self.on_host = settings.method.visits and settings.loss.smooth and count <= _HOST_ROWS
+        plain = settings.method.visits and settings.loss.smooth
+        self.on_host = plain and (count <= _HOST_ROWS or not final)
         if self.on_host:
             count = _HOST_ROWS if final else min(count, len(rows) // 4, _FIRST_ROWS)
         self.order = order[len(self.held) :][:count]

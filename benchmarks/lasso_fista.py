@@ -70,7 +70,7 @@ def main() -> None:
             run = jax.jit(solver.run)
             return lambda: run(start, weight, A, b)
 
-        tolerances = np.geomspace(1e-1, 1e-8, 29)
+        tolerances = np.geomspace(1e1, 1e-8, 37)
         ours = next(tol for tol in tolerances if gap(thalweg(tol).x) <= GAP)
         theirs, solve = next((tol, run) for tol in tolerances if gap((run := jaxopt(tol))().params) <= GAP)
         seconds = side_by_side({"thalweg": lambda: thalweg(ours).x, "jaxopt": lambda: solve().params}, repeats=9)

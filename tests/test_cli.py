@@ -1,3 +1,6 @@
+import subprocess
+import sys
+
 import jax
 import pytest
 from click.testing import CliRunner
@@ -146,3 +149,8 @@ def test_info(invoke, monkeypatch, tmp_path):
 
 def test_version(invoke):
     assert __version__ in invoke("--version").output
+
+
+def test_python_m_thalweg_is_the_command():
+    ran = subprocess.run([sys.executable, "-m", "thalweg", "--help"], capture_output=True, text=True, check=True)
+    assert ran.stdout.startswith("Usage: thalweg [OPTIONS] COMMAND")

@@ -37,6 +37,7 @@ MAY_KNOW = {
         "topics",
     },
     "cli": {"experiments"},
+    "__main__": {"cli"},
 }
 
 

@@ -204,8 +204,8 @@ def compiled(function: Callable[..., Any], quick: bool) -> Callable[..., Any]:
 
 
 def hosted(function: Callable[..., Any], operator: Operator) -> Callable[..., Any]:
-    """The function compiled for a call from the host: quickly, where that is the sooner way to a first result."""
-    return compiled(function, operator.brief)
+    """The function compiled for a call from the host: quickly, where that makes products no slower."""
+    return compiled(function, operator.calls_library)
 
 
 def _lanczos(operator: Operator, preconditioner: Any, state: tuple, count: int) -> tuple:

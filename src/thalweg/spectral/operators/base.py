@@ -66,11 +66,6 @@ class Operator(eqx.Module):
     """How many columns are best multiplied together, where that is no gain beyond them; None: all there are."""
 
     @property
-    def brief(self) -> bool:
-        """Whether products are done sooner than a program for them is compiled well."""
-        return self.calls_library
-
-    @property
     @abstractmethod
     def dimension(self) -> int:
         """The number of rows d."""
@@ -263,11 +258,6 @@ class ShiftedOperator(Operator):
     def calls_library(self) -> bool:  # type: ignore[override]
         """If those of K are."""
         return self.operator.calls_library
-
-    @property
-    def brief(self) -> bool:
-        """If those of K are."""
-        return self.operator.brief
 
     def to_dense(self) -> Array:
         """The entries of K, and σ² on the diagonal."""

@@ -25,12 +25,8 @@ _MOST_ROWS = 4096
 _PARTIAL_SUMS = 4096
 """How many partial sums an inner product is added up in, for the numbers of a strip side by side."""
 
-_UNROLLED, _AT_ONCE = 16, 8
+_AT_ONCE = 8
 """Rows up to this length are gathered in one expression; longer ones in a loop, this many entries at a time."""
-
-_FEW = 2**20
-"""Entries up to which a first estimate is there sooner if its program is compiled quickly: it takes a quarter of the
-time to compile, and three times as long to run."""
 
 _STRIPS_FROM = 2**16
 """The dimension from which strips pay: a smaller block is in the cache as a whole."""
@@ -59,7 +55,7 @@ def sparse_parts(A: Any) -> tuple[tuple[np.ndarray, np.ndarray], tuple[np.ndarra
     lengths = np.diff(A.indptr)
     longest = int(lengths.max(initial=1))
     width = min(longest, max(4, int(np.ceil(_LONG_ROW * lengths.mean()))))
-    width = width if width <= _UNROLLED else -(-width // _AT_ONCE) * _AT_ONCE
+    width = width if width <= _AT_ONCE else -(-width // _AT_ONCE) * _AT_ONCE
     values = np.zeros((width, A.shape[0]), A.data.dtype)
     # A padded place points at its own row: always a valid index, and already in cache.
     columns = np.tile(np.arange(A.shape[0], dtype=np.int32), (width, 1))
@@ -79,7 +75,7 @@ def _gathered(values: Any, columns: Any, block: Any) -> Any:
         value[:, None] * block.at[column].get(mode="promise_in_bounds")
         for value, column in zip(values, columns, strict=True)
     )
-    if len(values) <= _UNROLLED:
+    if len(values) <= _AT_ONCE:
         return few(values, columns)
     # Long rows in a loop: a program of hundreds of reads takes a minute to compile.
     turns = [array.reshape(-1, _AT_ONCE, array.shape[1]) for array in (values, columns)]
@@ -109,12 +105,7 @@ class SparseOperator(Operator):
     @property
     def stride(self) -> int:  # type: ignore[override]
         """Two, unless rows are so long that a copy is nothing beside a product."""
-        return 2 if len(self.values) <= _UNROLLED else 1
-
-    @property
-    def brief(self) -> bool:
-        """If there are few entries."""
-        return bool(self.values.size <= _FEW)
+        return 2 if len(self.values) <= _AT_ONCE else 1
 
     def __init__(self, A: Any) -> None:
         (values, neighbours), (rest, positions) = sparse_parts(A)
@@ -157,7 +148,12 @@ class SparseOperator(Operator):
 
     def bounds(self) -> tuple[float, float]:
         """By Gershgorin's discs."""
-        return gershgorin(*_discs(jax.lax.stop_gradient(self)))
+        # On the host: nothing to compile.
+        parts = jax.lax.stop_gradient((self.values, self.rest, self.positions[:, 0]))
+        values, rest, rows = (np.abs(np.asarray(part)) for part in parts)
+        total = values[:, : self.size].sum(axis=0) + np.bincount(rows, rest, minlength=self.size)
+        diagonal = np.asarray(_diagonal(jax.lax.stop_gradient(self)))
+        return gershgorin(diagonal, total - np.abs(diagonal))
 
     def strips(self, scale: Array, shift: Array) -> Strips | None:
         """A strip of rows at a time, for a large matrix of which no row is left over for scattering."""
@@ -218,11 +214,3 @@ def _diagonal(A: SparseOperator) -> Array:
     own = jnp.where(neighbours == jnp.arange(A.size, dtype=neighbours.dtype)[None, :], values, 0)
     loop = jnp.where(A.positions[:, 0] == A.positions[:, 1], A.rest, 0)
     return jnp.sum(own, axis=0).at[A.positions[:, 0]].add(loop)
-
-
-@eqx.filter_jit
-def _discs(A: SparseOperator) -> tuple[Array, Array]:
-    """The centres and radii of Gershgorin's discs."""
-    total = jnp.sum(jnp.abs(A.values[:, : A.size]), axis=0).at[A.positions[:, 0]].add(jnp.abs(A.rest))
-    diagonal = _diagonal(A)
-    return diagonal, total - jnp.abs(diagonal)

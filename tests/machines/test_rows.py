@@ -48,3 +48,18 @@ def test_only_the_rows_of_a_batch_are_read():
     np.testing.assert_array_equal(rows.stack(np.arange(6), size=2, dtype=float).x.reshape(6, 2), X[:6])
     with pytest.raises(AssertionError, match="read slice"):
         rows.features(slice(None), float)
+
+
+def test_a_slice_has_all_copies_of_a_row_or_none():
+    rng = np.random.default_rng(0)
+    x, y = rng.normal(size=(300, 3)), rng.normal(size=(300, 1))
+    copied = np.tile(np.arange(300), 4)
+    rows = Rows(1e8 + x[copied], y[copied], np.ones(1200), offset=np.full(3, 1e8))
+    order = rows.shuffled(1)
+    assert sorted(order) == list(range(1200))
+    assert np.all(copied[order].reshape(300, 4) == copied[order][::4, None])
+    # What was seen several times at one place, with other values, is no copy; nor are a few copies many.
+    again = Rows(x[copied], rng.normal(size=(1200, 1)), np.ones(1200))
+    few = Rows(x[copied[:400]], y[copied[:400]], np.ones(400))
+    for other in (again, few):
+        assert np.array_equal(other.shuffled(1), np.random.default_rng(1).permutation(len(other)))

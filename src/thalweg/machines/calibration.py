@@ -59,7 +59,7 @@ def folds(rows: Rows, seed: int) -> list[np.ndarray]:
         order = np.random.default_rng([seed, 4]).permutation(len(different))
         found = [np.flatnonzero(np.isin(np.ravel(place), fold)) for fold in np.array_split(order, _FOLDS)]
         return [fold for fold in found if 0 < len(fold) < len(rows)]
-    order = np.random.default_rng([seed, 4]).permutation(len(rows))
+    order = rows.shuffled([seed, 4])
     return [np.sort(order[: min(len(rows) // _FOLDS, _MOST)])]
 
 

@@ -247,7 +247,8 @@ def _passed_over(begun: Fitted, rows: Rows, settings: Settings, seed: int) -> Fi
     order = np.random.default_rng([seed, 2]).permutation(len(rows))
     held, count = None, _held_out(len(rows), passes, settings)
     if count:
-        held, order = rows.subset(np.sort(order[:count])), order[count:]
+        together = rows.shuffled([seed, 2])
+        held, order = rows.subset(np.sort(together[:count])), order[~np.isin(order, together[:count])]
     total = float(np.sum(rows.weights))
     learner, history, foreseen = copy(begun.learner), list[dict[str, float]](), Foreseen()
     best, best_loss, stale = learner.expansion, np.inf, 0

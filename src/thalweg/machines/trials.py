@@ -89,7 +89,7 @@ class Trials:
     """
 
     def __init__(self, rows: Rows, settings: Settings, seed: int, dtype: Any, final: bool = False) -> None:
-        order = np.random.default_rng([seed, 1]).permutation(len(rows))
+        order = rows.shuffled([seed, 1])
         self.held = rows.subset(np.sort(order[: min(_SLICE_ROWS, len(rows) // 4)]))
         count = trial_rows(len(rows), settings)
         plain = settings.method.visits and settings.loss.smooth

@@ -18,6 +18,9 @@ _STRIP, _DIGITS, _COMPARED = 8192, 9, 131_072
 _GROUPS = 200
 """Of fewer places a slice would leave out whole regions."""
 
+_APART = 0.05
+"""Where rows are copied, the most that have no copy, of all, and places with several values, of all of them."""
+
 
 @dataclass(frozen=True)
 class Rows:
@@ -97,10 +100,11 @@ class Rows:
         return Rows(self._read(indices), self.targets[indices], self.weights[indices], **alike)
 
     def shuffled(self, seed: Any) -> np.ndarray:
-        """A random order. Where most rows are copies, those of one row follow each other.
+        """A random order. Where all but a few rows have copies, those of one row follow each other.
 
         So a slice of it has all of them or none, and says how rows fare that are new: a machine knows copies of what it
-        has learned by heart. Values that differ at one place are no copies. More than 131,072 rows are not compared.
+        has learned by heart. Values that differ at one place are no copies, and where some rows meet by chance, new
+        ones will too. More than 131,072 rows are not compared.
 
         Examples
         --------
@@ -112,15 +116,17 @@ class Rows:
         order = np.random.default_rng(seed).permutation(len(self))
         if len(self) > _COMPARED:
             return order
-        place, different = self._compared()
-        if 2 * different > len(self) or np.max(place, initial=0) < _GROUPS:
+        place, pairs = self._compared()
+        times = np.bincount(place)
+        alone, several = np.sum(times == 1) / len(self), pairs / len(times) - 1
+        if len(times) < _GROUPS or max(alone, several) > _APART:
             return order
-        first = np.full(np.max(place) + 1, len(self))
+        first = np.full(len(times), len(self))
         np.minimum.at(first, place[order], np.arange(len(self)))
         return order[np.argsort(first[place[order]], kind="stable")]
 
     def _compared(self) -> tuple[np.ndarray, int]:
-        """A number for each row, the same for those at one place, and how many rows differ in that or in the target.
+        """A number for each row, the same for those at one place, and how many pairs of place and target there are.
 
         By products with one vector, in units in which features are alike.
         """

@@ -18,6 +18,9 @@ from thalweg.threads import enough_threads
 MOST = 8192
 """Rows whose matrix is stored: 256 MiB in float32."""
 
+LEAST_DIAGONAL = {np.dtype("float32"): 1e-3, np.dtype("float64"): 1e-10}
+"""Below this, in units of k(x, x), a matrix may have no factor in a precision; iterations make good what is added."""
+
 # Squares of no more rows are factorised, of fewer if the tolerance is coarse, and of twice as many if there are several
 # outputs: iterations take longer then.
 _FACTORISED, _FACTORISED_COARSELY, _COARSE = 4096, 1024, 1e-3
@@ -31,8 +34,6 @@ _FEW = 512
 _JITTER = {np.dtype("float32"): 3e-5, np.dtype("float64"): 1e-8}
 # Curvatures below this part of the largest count as that much.
 _LEAST_CURVATURE = 1e-4
-# Below this, in units of k(x, x), a matrix of this precision may have no factor; iterations make good what is added.
-_LEAST_DIAGONAL = {np.dtype("float32"): 1e-3, np.dtype("float64"): 1e-10}
 # A line search ends with an interval of 2 to the power of −this.
 _HALVINGS = 8
 # A step that gains a smaller part of what the one before did may have been cut short: as if it had gained this.
@@ -206,9 +207,9 @@ class Dense:
         found = np.sum(a * b, axis=0)
         return np.full_like(found, np.sum(found)) if self.loss.centred else found
 
-    def _factor(self) -> "_Factor":
-        diagonal = np.maximum(self.ridge / self.some[:, 0], _LEAST_DIAGONAL[self.matrix.dtype] * self.matrix[0, 0])
-        return _Factor(self.matrix, diagonal, self.there[:, 0])
+    def _factor(self) -> "Factor":
+        diagonal = np.maximum(self.ridge / self.some[:, 0], LEAST_DIAGONAL[self.matrix.dtype] * self.matrix[0, 0])
+        return Factor(self.matrix, diagonal, self.there[:, 0])
 
     def _preconditioner(self, curvature: np.ndarray) -> Any:
         if len(self.matrix) <= _FEW:
@@ -220,8 +221,14 @@ class Dense:
         return _Nystroem(self._basis.features, diagonal, self)
 
 
-class _Factor:
-    """(K + D)⁻¹ by a factorisation; rows that are not there are those of the unit matrix."""
+class Factor:
+    """(K + D)⁻¹ by a factorisation; rows that are not there are those of the unit matrix.
+
+    Examples
+    --------
+    >>> Factor(np.eye(2), np.ones(2), np.array([True, False]))(np.ones(2))
+    array([0.5, 1. ])
+    """
 
     def __init__(self, matrix: np.ndarray, diagonal: np.ndarray, there: np.ndarray) -> None:
         whole = matrix.copy() if np.all(there) else np.where(there[:, None] & there[None, :], matrix, 0)
@@ -231,6 +238,7 @@ class _Factor:
             raise LinAlgError(f"the leading minor of order {failed} is not positive definite")
 
     def __call__(self, v: np.ndarray) -> np.ndarray:
+        """The product with v, in float64."""
         return cho_solve((self.factor, True), v.astype(self.factor.dtype), check_finite=False).astype(np.float64)
 
 
@@ -239,7 +247,7 @@ class _Inverse:
 
     def __init__(self, matrix: np.ndarray, diagonal: np.ndarray, problem: Dense) -> None:
         self.problem = problem
-        self.factors = [_Factor(matrix, column, problem.there[:, 0]) for column in diagonal.T]
+        self.factors = [Factor(matrix, column, problem.there[:, 0]) for column in diagonal.T]
         if problem.loss.centred:
             one = np.eye(len(matrix))
             self.sum = cho_factor(np.sum([factor(one) for factor in self.factors], axis=0), lower=True)

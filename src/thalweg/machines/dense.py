@@ -21,9 +21,9 @@ MOST = 8192
 LEAST_DIAGONAL = {np.dtype("float32"): 1e-3, np.dtype("float64"): 1e-10}
 """Below this, in units of k(x, x), a matrix may have no factor in a precision; iterations make good what is added."""
 
-# Squares of no more rows are factorised, of fewer if the tolerance is coarse, and of twice as many if there are several
-# outputs: iterations take longer then.
-_FACTORISED, _FACTORISED_COARSELY, _COARSE = 4096, 1024, 1e-3
+# Squares of no more rows are factorised, and of twice as many if there are several outputs: iterations take longer
+# then. To a coarse tolerance what a factor in float32 finds is enough.
+_FACTORISED, _COARSE = 4096, 1e-3
 # Up to 4,096 rows one thread: on a busy machine two take nine times as long to factorise so many as one.
 _ROWS_PER_THREAD = 4
 # Landmarks of the preconditioner, at most, and at most this part of the rows, as in thalweg.machines.nystroem.
@@ -99,8 +99,7 @@ class Dense:
         self.values = self.weights + self.intercept
         self.done = False
         self._gained = 0.0
-        most = _FACTORISED_COARSELY if tol >= _COARSE else _FACTORISED
-        self._factorised = loss.quadratic and len(matrix) <= (most if targets.shape[1] == 1 else 2 * _FACTORISED)
+        self._factorised = loss.quadratic and len(matrix) <= _FACTORISED * (1 if targets.shape[1] == 1 else 2)
         self._basis: Basis | None = None if alike is None else alike._basis
         self._solver: Any = None
 

@@ -37,8 +37,8 @@ _DEAR_PRODUCT, _ENTRY = 4e9, 20
 _COARSE, _COARSE_ROWS = 1e-3, 1e-2
 # Held out to stop early, at most.
 _MOST_HELD_OUT = 5000
-# A pass of visits that lowers the held-out loss by less is the last one, and the second such in a row of steps.
-_IMPROVEMENT_OF_VISITS, _IMPROVEMENT = 0.03, 0.01
+# A pass that lowers the held-out loss by less is the last one, if it is one of steps the second such in a row.
+_IMPROVEMENT = 0.01
 # The intercept of a stream changes when it is so far from that of all labels seen, a factor of three in the odds:
 # seldom, since all landmarks are then visited again.
 _OTHER_LEVEL = float(np.log(3))
@@ -270,8 +270,7 @@ def _passed_over(begun: Fitted, rows: Rows, settings: Settings, seed: int) -> Fi
                 history.append(_line(learner, begun.passes + len(history) + 1, len(order), began, held))
                 if held is not None:
                     loss = history[-1]["held_out_loss"]
-                    least = _IMPROVEMENT_OF_VISITS if settings.method.visits else _IMPROVEMENT
-                    stale = 0 if loss < best_loss * (1 - least) else stale + 1
+                    stale = 0 if loss < best_loss * (1 - _IMPROVEMENT) else stale + 1
                     if loss < best_loss:
                         best, best_loss = learner.expansion, loss
         if held is not None:

@@ -1,25 +1,19 @@
 """Visits by NumPy, for squares: what :mod:`thalweg.machines.visits` does on a CPU, sooner and with nothing compiled."""
 
-import os
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from thalweg.kernels.profiles import value_and_rise, written_out
+from thalweg.kernels.profiles import written_out
 from thalweg.machines import visits
 from thalweg.machines.dense import LEAST_DIAGONAL, Factor
 from thalweg.machines.expansion import Expansion
 from thalweg.machines.functional import Batch
+from thalweg.machines.tiles import product
 from thalweg.machines.visits import Examples, Visitor
 from thalweg.threads import enough_threads
-
-# Rows of a block that are worked on at a time: their distances to a block stay in the processor's cache.
-_ROWS = 256
-# Of so few features distances are found in float64, in which nothing is lost where rows are near one another.
-_FEW_FEATURES = 4
 
 
 def absorb(
@@ -83,18 +77,11 @@ class _Host:
         self.blocks, self.weights = (np.array(part) for part in (expansion.blocks, expansion.scale * expansion.weights))
         self.targets, self.row_weights = map(np.array, examples)
         self.used, self.intercept = int(expansion.used), np.asarray(expansion.intercept)
-        self.cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-        capacity, size, dimension = self.blocks.shape
-        self.fine = np.float64 if dimension <= _FEW_FEATURES else self.blocks.dtype
-        self.right = np.zeros((capacity, size, dimension + 2), self.fine)
-        for k in range(self.used):
-            self.right[k] = self._right(k)
 
     def absorb(self, x: np.ndarray, y: np.ndarray, weights: np.ndarray) -> np.ndarray:
         """Make rows a block of landmarks, visit it, and return f there before."""
         k = self.used
         self.blocks[k], self.targets[k], self.row_weights[k] = x, y, weights
-        self.right[k] = self._right(k)
         f = self.values(k)
         self.used += 1
         self.solve(k, f)
@@ -104,40 +91,22 @@ class _Host:
         """The function so far."""
         return self.expansion._replace(weights=jnp.array(self.weights / np.asarray(self.expansion.scale), copy=True))
 
-    def _right(self, k: int) -> np.ndarray:
-        z = (self.blocks[k] / np.asarray(self.kernel.lengthscale, self.fine)).astype(self.fine)
-        return np.column_stack([-2 * z, np.ones(len(z)), np.sum(z**2, axis=1)])
-
-    def _tile(self, rows: np.ndarray, k: int) -> np.ndarray:
-        """The kernel of some rows with a block: ‖x‖² + ‖y‖² − 2xᵀy is one product."""
-        left = np.column_stack([rows[:, :-2] / -2, rows[:, -1], rows[:, -2]])
-        squares = (left @ self.right[k].T).astype(self.blocks.dtype, copy=False)
-        return value_and_rise(self.kernel, np.maximum(squares, 0, out=squares), rise=False)[0]
-
     def values(self, k: int) -> np.ndarray:
         """f at the rows of a block."""
-
-        def some(begin: int) -> np.ndarray:
-            rows = self.right[k, begin : begin + _ROWS]
-            found = np.zeros((len(rows), len(self.intercept)), self.blocks.dtype)
-            for j in range(self.used):
-                found += self._tile(rows, j) @ self.weights[j]
-            return found
-
-        with enough_threads(1), ThreadPoolExecutor(self.cores) as pool:
-            parts = list(pool.map(some, range(0, self.right.shape[1], _ROWS)))
-        return self.intercept + np.concatenate(parts)
+        if not self.used:
+            return np.zeros_like(self.targets[k]) + self.intercept
+        points, weights = (part[: self.used].reshape(-1, part.shape[2]) for part in (self.blocks, self.weights))
+        return self.intercept + product(self.kernel, self.blocks[k], points, weights)
 
     def solve(self, k: int, f: np.ndarray) -> float:
         """Solve for the weights of a block whose rows have the predictions ``f``; return how far they are from it."""
         there = self.row_weights[k] > 0
         ridge = (self.ridge / np.where(there, self.row_weights[k], 1))[:, None]
-        with enough_threads(1), ThreadPoolExecutor(self.cores) as pool:
-            places = range(0, len(f), _ROWS)
-            matrix = np.concatenate(list(pool.map(lambda i: self._tile(self.right[k, i : i + _ROWS], k), places)))
-            np.fill_diagonal(matrix, float(self.kernel.variance))
+        matrix = product(self.kernel, self.blocks[k], self.blocks[k])
+        np.fill_diagonal(matrix, float(self.kernel.variance))
+        rounds = 0
+        with enough_threads(1):
             factor = Factor(matrix, np.maximum(ridge[:, 0], LEAST_DIAGONAL[matrix.dtype]), there)
-            rounds = 0
             while True:
                 short = np.where(there[:, None], f - self.targets[k] + ridge * self.weights[k], 0)
                 if rounds == self.rounds or np.max(np.abs(short)) <= self.tol:

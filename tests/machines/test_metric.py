@@ -57,6 +57,13 @@ def three_of_fifty(rows, seed=0):
     return x, np.sin(2 * x[:, 0]) + x[:, 1] * x[:, 2]
 
 
+def test_second_units_are_softer():
+    """Issue 18, 1: on bike and covtype what matters less counted for too little."""
+    x, y = three_of_fifty(300)
+    sharp, soft = (np.std(x, axis=0) / unit for unit in learned(x, y, always=True))
+    np.testing.assert_allclose(np.log(soft), 0.7 * np.log(sharp))
+
+
 def test_three_features_of_fifty_are_found_and_the_error_falls_by_half():
     x, y = three_of_fifty(900)
     new, truth = three_of_fifty(500, seed=1)
@@ -83,7 +90,7 @@ def test_where_nothing_can_be_gained_units_stay():
         rng = np.random.default_rng(seed)
         x = rng.normal(size=(120, 4))
         y = rng.normal(size=120) if seed % 2 else np.sum(np.sin(x), axis=1) + 0.5 * rng.normal(size=120)
-        kept += learned(x, y) is not None
+        kept += learned(x, y) != []
     assert kept <= 3
 
 
@@ -103,14 +110,14 @@ def test_units_follow_the_features_and_constants_keep_theirs():
 
 def test_few_rows_and_one_feature_learn_no_metric():
     rng = np.random.default_rng(0)
-    assert learned(rng.normal(size=(60, 3)), rng.normal(size=60)) is None
-    assert learned(rng.normal(size=(200, 1)), rng.normal(size=200)) is None
-    assert learned(rng.normal(size=(200, 2)), np.zeros(200)) is None
+    assert learned(rng.normal(size=(60, 3)), rng.normal(size=60)) == []
+    assert learned(rng.normal(size=(200, 1)), rng.normal(size=200)) == []
+    assert learned(rng.normal(size=(200, 2)), np.zeros(200)) == []
 
 
 def test_diagonal_asks_nobody():
     rng = np.random.default_rng(1)
-    assert learned(rng.normal(size=(120, 4)), rng.normal(size=120), always=True) is not None
+    assert learned(rng.normal(size=(120, 4)), rng.normal(size=120), always=True) != []
 
 
 def test_the_family_is_chosen_by_rows_left_out():

@@ -7,8 +7,8 @@ import pytest
 import reference
 from scipy.optimize import minimize
 
-from thalweg.kernels import Gaussian
-from thalweg.machines import Points, empty, predict
+from thalweg.kernels import Gaussian, Laplacian
+from thalweg.machines import Points, empty, host, predict
 from thalweg.machines.functional import Batch
 from thalweg.machines.losses import (
     HingeLoss,
@@ -227,3 +227,23 @@ def test_single_precision_is_solved_as_far_as_it_goes():
         found = coefficients(expansion)
     assert found.dtype == np.float32
     np.testing.assert_allclose(found[:N], np.linalg.solve(K + np.diag(ALPHA / WEIGHTS), y), atol=2e-4)
+
+
+def test_visits_by_numpy_are_the_compiled_ones():
+    """Of squares on a CPU none is compiled; a kernel that is not written out is, and so are other losses."""
+    loss, y = TARGETS["squared"]
+    visitor, *found = absorbed(loss, blocks(y, WEIGHTS), rounds=5)
+    examples = Examples(jnp.zeros((BLOCKS, SIZE, 2)), jnp.zeros((BLOCKS, SIZE)))
+    begun = empty(visitor.coordinates, D, 2, BLOCKS, jnp.float64)
+    by_numpy = host.absorb(visitor, begun, examples, blocks(y, WEIGHTS))
+    assert isinstance(by_numpy[2], np.ndarray)
+    for ours, theirs in zip(jax.tree.leaves(by_numpy), jax.tree.leaves(found), strict=True):
+        np.testing.assert_allclose(ours, theirs, atol=1e-8)
+    order = np.array([2, 0, 1], np.int32)
+    again, short = host.revisit(visitor, *by_numpy[:2], order)
+    expected, residual = revisit(visitor, *found[:2], order)
+    np.testing.assert_allclose(again.weights, expected.weights, atol=1e-8)
+    assert np.all(short <= 1e-8)
+    assert np.all(np.asarray(residual) <= 1e-8)
+    other = Visitor(Points(Laplacian(), SIZE), loss, jnp.asarray(ALPHA), jnp.asarray(0.1), 5)
+    assert isinstance(host.absorb(other, begun, examples, blocks(y, WEIGHTS))[2], jax.Array)

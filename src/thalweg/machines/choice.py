@@ -139,8 +139,9 @@ def _units(
     if best and settings.metric not in ("none", "full"):
         family = best[0][1]
         learned = learned_unit(seen, unit, several, partial(kernel_of, family), always=settings.metric != "auto")
-        if learned is not None:
-            in_learned = [(learned, _compared(seen, learned, settings.families, several))]
+        if learned:
+            tried = learned if by_slice else learned[:1]
+            in_learned = [(one, _compared(seen, one, settings.families, several)) for one in tried]
             return (compared if settings.metric == "auto" else []), in_learned
     return compared, []
 

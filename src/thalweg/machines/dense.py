@@ -18,9 +18,12 @@ from thalweg.threads import enough_threads
 MOST = 8192
 """Rows whose matrix is stored: 256 MiB in float32."""
 
-# Squares of no more rows are factorised, of fewer if the tolerance is coarse, and of twice as many if there are several
-# outputs: iterations take longer then.
-_FACTORISED, _FACTORISED_COARSELY, _COARSE = 4096, 1024, 1e-3
+LEAST_DIAGONAL = {np.dtype("float32"): 1e-3, np.dtype("float64"): 1e-10}
+"""Below this, in units of k(x, x), a matrix may have no factor in a precision; iterations make good what is added."""
+
+# Squares of no more rows are factorised, and of twice as many if there are several outputs: iterations take longer
+# then. To a coarse tolerance what a factor in float32 finds is enough.
+_FACTORISED, _COARSE = 4096, 1e-3
 # Up to 4,096 rows one thread: on a busy machine two take nine times as long to factorise so many as one.
 _ROWS_PER_THREAD = 4
 # Landmarks of the preconditioner, at most, and at most this part of the rows, as in thalweg.machines.nystroem.
@@ -31,8 +34,6 @@ _FEW = 512
 _JITTER = {np.dtype("float32"): 3e-5, np.dtype("float64"): 1e-8}
 # Curvatures below this part of the largest count as that much.
 _LEAST_CURVATURE = 1e-4
-# Below this, in units of k(x, x), a matrix of this precision may have no factor; iterations make good what is added.
-_LEAST_DIAGONAL = {np.dtype("float32"): 1e-3, np.dtype("float64"): 1e-10}
 # A line search ends with an interval of 2 to the power of −this.
 _HALVINGS = 8
 # A step that gains a smaller part of what the one before did may have been cut short: as if it had gained this.
@@ -98,8 +99,7 @@ class Dense:
         self.values = self.weights + self.intercept
         self.done = False
         self._gained = 0.0
-        most = _FACTORISED_COARSELY if tol >= _COARSE else _FACTORISED
-        self._factorised = loss.quadratic and len(matrix) <= (most if targets.shape[1] == 1 else 2 * _FACTORISED)
+        self._factorised = loss.quadratic and len(matrix) <= _FACTORISED * (1 if targets.shape[1] == 1 else 2)
         self._basis: Basis | None = None if alike is None else alike._basis
         self._solver: Any = None
 
@@ -206,9 +206,9 @@ class Dense:
         found = np.sum(a * b, axis=0)
         return np.full_like(found, np.sum(found)) if self.loss.centred else found
 
-    def _factor(self) -> "_Factor":
-        diagonal = np.maximum(self.ridge / self.some[:, 0], _LEAST_DIAGONAL[self.matrix.dtype] * self.matrix[0, 0])
-        return _Factor(self.matrix, diagonal, self.there[:, 0])
+    def _factor(self) -> "Factor":
+        diagonal = np.maximum(self.ridge / self.some[:, 0], LEAST_DIAGONAL[self.matrix.dtype] * self.matrix[0, 0])
+        return Factor(self.matrix, diagonal, self.there[:, 0])
 
     def _preconditioner(self, curvature: np.ndarray) -> Any:
         if len(self.matrix) <= _FEW:
@@ -220,8 +220,14 @@ class Dense:
         return _Nystroem(self._basis.features, diagonal, self)
 
 
-class _Factor:
-    """(K + D)⁻¹ by a factorisation; rows that are not there are those of the unit matrix."""
+class Factor:
+    """(K + D)⁻¹ by a factorisation; rows that are not there are those of the unit matrix.
+
+    Examples
+    --------
+    >>> Factor(np.eye(2), np.ones(2), np.array([True, False]))(np.ones(2))
+    array([0.5, 1. ])
+    """
 
     def __init__(self, matrix: np.ndarray, diagonal: np.ndarray, there: np.ndarray) -> None:
         whole = matrix.copy() if np.all(there) else np.where(there[:, None] & there[None, :], matrix, 0)
@@ -231,6 +237,7 @@ class _Factor:
             raise LinAlgError(f"the leading minor of order {failed} is not positive definite")
 
     def __call__(self, v: np.ndarray) -> np.ndarray:
+        """The product with v, in float64."""
         return cho_solve((self.factor, True), v.astype(self.factor.dtype), check_finite=False).astype(np.float64)
 
 
@@ -239,7 +246,7 @@ class _Inverse:
 
     def __init__(self, matrix: np.ndarray, diagonal: np.ndarray, problem: Dense) -> None:
         self.problem = problem
-        self.factors = [_Factor(matrix, column, problem.there[:, 0]) for column in diagonal.T]
+        self.factors = [Factor(matrix, column, problem.there[:, 0]) for column in diagonal.T]
         if problem.loss.centred:
             one = np.eye(len(matrix))
             self.sum = cho_factor(np.sum([factor(one) for factor in self.factors], axis=0), lower=True)

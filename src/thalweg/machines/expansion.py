@@ -11,8 +11,8 @@ from thalweg.codec import storable
 from thalweg.kernels import Kernel
 from thalweg.kernels.profiles import written_out
 from thalweg.machines.coordinates import Coordinates, Points
-from thalweg.machines.folds import kernel_matrix
 from thalweg.machines.rows import dense
+from thalweg.machines.tiles import product
 from thalweg.padding import padded, padded_size
 
 # Rows of a prediction that have features at a time; fewer are padded to a multiple of the grain.
@@ -124,7 +124,7 @@ def _on_host(
     found = np.zeros((x.shape[0], weights.shape[1]), dtype)
     for start in range(0, x.shape[0] if len(points) else 0, _ROWS_AT_ONCE):
         part = dense("X", x[start : start + _ROWS_AT_ONCE], dtype, offset, map)
-        found[start : start + len(part)] = kernel_matrix(kernel, part, points) @ weights[there]
+        found[start : start + len(part)] = product(kernel, part, points, weights[there])
     return found + np.asarray(expansion.intercept, dtype)
 
 
@@ -147,8 +147,9 @@ def predict(
     >>> predict(points, empty(points, dimension=1, outputs=1, capacity=1, dtype=float), np.ones((3, 1))).shape
     (3, 1)
     """
-    few = 0 < x.shape[0] * int(expansion.used) * coordinates.width <= _FEW_PAIRS
-    if few and isinstance(coordinates, Points) and written_out(coordinates.kernel):
+    pairs = x.shape[0] * int(expansion.used) * coordinates.width
+    soon = pairs and (pairs <= _FEW_PAIRS or jax.default_backend() == "cpu")
+    if soon and isinstance(coordinates, Points) and written_out(coordinates.kernel):
         return _on_host(coordinates.kernel, expansion, x, offset, map)
     size = min(_ROWS_AT_ONCE, padded_size(x.shape[0], _GRAIN))
     found = []

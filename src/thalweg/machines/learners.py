@@ -16,13 +16,14 @@ from thalweg.machines.coordinates import Coordinates, Frequencies, Points
 from thalweg.machines.dense import Dense
 from thalweg.machines.expansion import Expansion, empty, predict, with_room
 from thalweg.machines.folds import kernel_matrix
+from thalweg.machines.host import absorb, revisit
 from thalweg.machines.methods import Settings
 from thalweg.machines.problem import Problem
 from thalweg.machines.rows import Rows
 from thalweg.machines.rules import Capped
 from thalweg.machines.solve import Newton
 from thalweg.machines.steps import Judged, Machine, run
-from thalweg.machines.visits import Examples, Visitor, absorb, append, fill, revisit
+from thalweg.machines.visits import Examples, Visitor, append, fill
 from thalweg.padding import padded, padded_size
 
 # Steps in one compiled scan, where a step has few rows; what is left at the end of a pass goes one by one. Where
@@ -44,7 +45,6 @@ _FEW, _VISITS = 32, 8
 _PIECES, _LARGE = 4, 1024
 # The size of a lone block of landmarks is a multiple of this, or of a power of two.
 _GRAIN = 64
-
 
 Foreseen = list[tuple[np.ndarray, Any]]
 """Rows in the order in which they were learned from, some at a time, and f there before."""

@@ -34,6 +34,8 @@ _SURE = 2.0
 # A round that lowers them by less is the last one, but not the first: of many features that tell nothing those that
 # matter show in the second.
 _GAIN, _FIRST = 0.01, 2
+# Slopes are of a fit by few rows: with many, a slice may say that what features count to this power is better.
+_SOFTER = 0.7
 # A feature that hardly matters still counts so much beside the one that matters most: a later round can bring it back.
 _LEAST = 1e-3
 
@@ -46,8 +48,10 @@ KernelOf = Callable[[float], Kernel]
 
 def learned_unit(
     seen: Sample, unit: Any, multipliers: Sequence[float], kernel: KernelOf, *, always: bool = False
-) -> np.ndarray | None:
-    """Units of the features from slopes; None where those given are as good, or where the rows are too few to tell.
+) -> list[np.ndarray]:
+    """Units of the features from slopes; none where those given are as good, or where the rows are too few to tell.
+
+    Second ones are softer: in them features that matter less count for more.
 
     Parameters
     ----------
@@ -69,19 +73,20 @@ def learned_unit(
     >>> from thalweg.machines.folds import sample
     >>> x = np.random.default_rng(0).normal(size=(200, 3))
     >>> rows = Rows(x, np.sin(2 * x[:, :1]), np.ones(200))
-    >>> unit = learned_unit(sample(rows, 0), 1.0, (0.5, 1.0), Gaussian)
+    >>> unit, *_ = learned_unit(sample(rows, 0), 1.0, (0.5, 1.0), Gaussian)
     >>> (unit[0] / unit[1:] < 0.1).tolist()
     [True, True]
     """
     if len(seen.x) < 2 * FEWEST or seen.x.shape[1] > _MOST_FEATURES or seen.x.shape[1] == 1:
-        return None
+        return []
     begun = np.broadcast_to(np.asarray(unit, float), seen.x.shape[1:])
     told = _rounds(seen, begun, multipliers, kernel, _diagonal)
-    _, errors, units = min(told[1:], key=lambda one: one[0])
-    gained = told[0][1] - errors
+    best = min(told[1:], key=lambda one: one[0])
+    gained = told[0][1] - best[1]
     if not always and np.mean(gained) <= _SURE * np.std(gained) / len(gained) ** 0.5:
-        return None
-    return np.exp(np.mean(np.log(units), axis=0))
+        return []
+    unit, spread = np.exp(np.mean(np.log(best[2]), axis=0)), _spread(seen)[1]
+    return [unit, spread * (unit / spread) ** _SOFTER]
 
 
 def learned_map(seen: Sample, multipliers: Sequence[float], kernel: KernelOf) -> np.ndarray | None:
@@ -106,9 +111,9 @@ def learned_map(seen: Sample, multipliers: Sequence[float], kernel: KernelOf) ->
     if dimension > _MOST_TURNED:
         raise ValueError(f"metric='full' takes up to {_MOST_TURNED} features, found {dimension}: 'diagonal' takes more")
     begun = learned_unit(seen, seen.units()[-1], multipliers, kernel, always=True)
-    if begun is None:
+    if not begun:
         return None
-    _, _, maps = min(_rounds(seen, begun, multipliers, kernel, _turned)[1:], key=lambda one: one[0])
+    _, _, maps = min(_rounds(seen, begun[0], multipliers, kernel, _turned)[1:], key=lambda one: one[0])
     spread = _spread(seen)[1][:, None]
     products = [(spread * one) @ (spread * one).T for one in maps]
     values, directions = np.linalg.eigh(sum(product / np.trace(product) for product in products))

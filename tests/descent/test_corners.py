@@ -142,7 +142,7 @@ def test_many_leaves_are_as_few():
 def test_a_hundred_leaves_compile_in_seconds():
     begun = time.process_time()
     minimize(wavy, tree_of(100), steps=5, compiler_options={"xla_embed_ir_in_executable": True})
-    assert time.process_time() - begun < 5.0
+    assert time.process_time() - begun < 8.0  # 4 alone, 6 where others keep the cores busy; it was 22
 
 
 def _from(x, target):

@@ -64,7 +64,6 @@ def test_a_machine_lowers_the_objective_and_counts_steps_and_blocks():
     options = {"precondition": False, "seconds": 0.1, "capacity": 512}
     curve = _dsg.machine(problem, New(), step, curve=Curve("DSG"), **options)
     assert curve.blocks == curve.steps > 8
-    assert curve.reuse == 0
     assert curve.at(np.inf).objective < 0.8 * np.log(3)
     # λ/2·(Σ‖W‖)² is all that is added to the loss.
     costly = _dsg.machine(replace(problem, ridge=1e-2), New(), step, curve=Curve("DSG"), **options)

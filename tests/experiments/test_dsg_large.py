@@ -61,7 +61,7 @@ def tables(full=True, at_edge=(), **changes):
     ends = {"DSG": (0.5, 0.2, 0.15), "UDSG": (0.5, 0.2, 0.15), "CDSG": (0.3, 0.1, 0.1), _dsg.CAPPED: (0.3, 0.1, 0.1)}
     ends |= {"Fixed": (0.6, 0.5, 0.3), "Joint": (0.7, 0.6, 0.4)} | changes
     curves = {name: curve(name, *values) for name, values in ends.items()}
-    return dsg_tables456.Found(size, "cpu", 1, 0.2, curves, {}, list(at_edge))
+    return dsg_tables456.Found(size, "cpu", curves, {}, list(at_edge), 1, 0.2)
 
 
 def test_tables_hold_where_the_paper_is_right():

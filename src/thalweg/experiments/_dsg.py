@@ -166,11 +166,6 @@ class Curve:
     steps: int = 0
     blocks: int = 0
 
-    @property
-    def reuse(self) -> float:
-        """The part of the steps that went along old blocks."""
-        return 1 - self.blocks / self.steps
-
     def at(self, seconds: float) -> Score:
         """The last score by then; infinite where the run has diverged."""
         score = self.scores[np.searchsorted(self.seconds, seconds, side="right") - 1]

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
 
 import jax
 import numpy as np
@@ -188,22 +189,40 @@ class LargeSize:
     full: bool
 
 
-def published(problem: Problem, method: str, size: LargeSize, start: float, seed: int) -> tuple[float, bool, Curve]:
-    """Run a method with steps θ/t: the best θ after a trial, whether none lies beyond it, and the run with it."""
+@dataclass
+class Runs:
+    """Runs by name, the size of the steps of each, and the names of those whose best was the largest or smallest."""
 
-    def go(theta: float, seconds: float) -> Curve:
-        return _dsg.machine(
-            problem,
-            _dsg.RULES[method],
-            Polynomial(theta, power=1.0),
-            precondition=False,
-            seconds=seconds,
-            capacity=size.capacity,
-            curve=Curve(method, "θ/t", seed),
-        )
+    size: LargeSize
+    device: str
+    curves: dict[Any, Curve] = field(default_factory=dict)
+    thetas: dict[Any, float] = field(default_factory=dict)
+    at_edge: list[Any] = field(default_factory=list)
 
-    theta, edge = tuned_size(start, lambda theta: go(theta, size.trial), size.tries)
-    return theta, edge, go(theta, size.seconds)
+    @property
+    def full(self) -> bool:
+        """Whether B, F and λ were the paper's; the number of rows is told."""
+        return self.size.full
+
+    def tuned(self, *names: Any) -> bool:
+        """Whether these were run, with no size at an edge."""
+        return all(name in self.curves and name not in self.at_edge for name in names)
+
+    def add(self, name: Any, start: float, go: Callable[[float, float], Curve]) -> None:
+        """Run ``go(size, seconds)`` at the best size of steps after a trial."""
+        best, edge = tuned_size(start, lambda size: go(size, self.size.trial), self.size.tries)
+        self.thetas[name], self.curves[name] = best, go(best, self.size.seconds)
+        self.at_edge += [name] if edge else []
+
+    def add_published(self, name: Any, problem: Problem, method: str, start: float, seed: int) -> None:
+        """Run a method with steps θ/t, at the best θ after a trial."""
+        options: dict[str, Any] = {"precondition": False, "capacity": self.size.capacity}
+
+        def go(theta: float, seconds: float) -> Curve:
+            step, curve = Polynomial(theta, power=1.0), Curve(method, "θ/t", seed)
+            return _dsg.machine(problem, _dsg.RULES[method], step, seconds=seconds, curve=curve, **options)
+
+        self.add(name, start, go)
 
 
 def tuned_size(start: float, go: Callable[[float], Curve], tries: int, until: float = np.inf) -> tuple[float, bool]:

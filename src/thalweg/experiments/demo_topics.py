@@ -10,6 +10,7 @@ from thalweg.experiments import plots
 from thalweg.experiments.registry import experiment
 from thalweg.experiments.section import Run
 from thalweg.models import CorrelatedTopicModel
+from thalweg.topics.layout import topic_map
 
 _SUBJECTS = {
     "sea": "wave tide harbour sail anchor reef gull shore storm keel current salt island net deck",
@@ -25,13 +26,7 @@ _EFFECT = 0.8
 """Of the year, in its standard deviations, on z of the market, less that on z of the sea."""
 
 
-@experiment(
-    "demo-topics",
-    title="Topics that go together",
-    paper="Demonstration",
-    demo=True,
-    order=5,
-)
+@experiment("demo-topics", title="Topics that go together", paper="Demonstration", demo=True, order=5)
 def demo_topics(run: Run) -> None:
     """Draw documents from six subjects, find them again, their map, and what the year does."""
     rng = np.random.default_rng(run.seed)
@@ -54,7 +49,7 @@ def demo_topics(run: Run) -> None:
         "Six subjects found from counts of words alone; the year moves the market up and the sea down, "
         "with 95 % intervals from draws of the joint posterior.",
     )
-    correlations = _correlations(model.covariance_)[np.ix_(order, order)]
+    correlations = model.topic_correlations()[np.ix_(order, order)]
     run.figure("map", _map(model.components_[order], shares[order], correlations, names), _CAPTION)
 
 
@@ -66,8 +61,8 @@ _CAPTION = (
 
 
 def _effects(names: list[str]) -> np.ndarray:
-    drawn = np.array([{"market": _EFFECT / 2, "sea": -_EFFECT / 2}.get(name, 0.0) for name in names])
-    return drawn - drawn.mean()
+    """Of the year on z of each subject; they add up to 0."""
+    return np.array([{"market": _EFFECT / 2, "sea": -_EFFECT / 2}.get(name, 0.0) for name in names])
 
 
 def _drawn(rng: np.random.Generator, documents: int) -> tuple[csr_array, np.ndarray, dict, np.ndarray]:
@@ -87,7 +82,7 @@ def _drawn(rng: np.random.Generator, documents: int) -> tuple[csr_array, np.ndar
         covariance[i, j] = covariance[j, i] = 0.75
     year = rng.normal(size=documents)
     z = rng.multivariate_normal(np.zeros(len(subjects)), 1.5 * covariance, size=documents)
-    z += np.outer(year, [{"market": _EFFECT / 2, "sea": -_EFFECT / 2}.get(name, 0.0) for name in subjects])
+    z += np.outer(year, _effects(subjects))
     shares = np.exp(z) / np.exp(z).sum(axis=1, keepdims=True)
     chances = shares @ np.array([truth[name] for name in subjects])
     counts = np.stack([rng.multinomial(100, chance) for chance in chances])
@@ -102,19 +97,8 @@ def _named(components: np.ndarray, truth: dict) -> tuple[list[str], np.ndarray, 
     return [list(truth)[row] for row in rows], cosines[rows, columns], columns
 
 
-def _correlations(covariance: np.ndarray) -> np.ndarray:
-    """Of z less its mean over topics, which is what words can tell."""
-    centre = np.eye(len(covariance)) - 1 / len(covariance)
-    inside = centre @ covariance @ centre
-    scales = np.sqrt(np.diag(inside))
-    return inside / np.outer(scales, scales)
-
-
 def _map(topics: np.ndarray, shares: np.ndarray, correlations: np.ndarray, names: list[str]) -> Any:
-    roots = np.sqrt(topics)  # Hellinger distances, scaled to the plane
-    centred = roots - roots.mean(axis=0)
-    left, size, _ = np.linalg.svd(centred, full_matrices=False)
-    places = left[:, :2] * size[:2]
+    places = topic_map(topics)
     fig, axes = plots.figure(2, height=3.4)
     for i in range(len(names)):
         for j in range(i):

@@ -1,7 +1,8 @@
 """Figure 2 of "Utilize old coordinates: faster doubly stochastic gradients": eight million deformed digits."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import jax
@@ -12,7 +13,7 @@ from thalweg import data
 from thalweg.experiments import _dsg, claims, plots
 from thalweg.experiments._deformed_digits import DeformedDigits, drawn
 from thalweg.experiments._dsg import Curve, Problem, Score
-from thalweg.experiments._dsg_race import THREE, LargeSize, published, tuned_size
+from thalweg.experiments._dsg_race import THREE, LargeSize, Runs
 from thalweg.experiments.claims import Claim, at_full_size
 from thalweg.experiments.registry import experiment
 from thalweg.experiments.section import Run
@@ -31,20 +32,8 @@ _START = 100.0
 """Where the search for θ begins."""
 
 
-@dataclass
-class Found:
-    """The runs by loss and method, the θ of each, and those whose best was the largest or smallest tried."""
-
-    size: LargeSize
-    device: str
-    curves: dict[tuple[str, str], Curve] = field(default_factory=dict)
-    thetas: dict[tuple[str, str], float] = field(default_factory=dict)
-    at_edge: list[tuple[str, str]] = field(default_factory=list)
-
-    @property
-    def full(self) -> bool:
-        """Whether B, F and λ were the paper's; the number of rows is told."""
-        return self.size.full
+class Found(Runs):
+    """The runs by loss and method."""
 
     def score(self, loss: str, method: str, part: float = 1.0) -> Score:
         """After a part of the time."""
@@ -52,7 +41,7 @@ class Found:
 
     def known(self, loss: str, *methods: str) -> bool:
         """Whether these were run, and tuned to the end."""
-        return all((loss, name) in self.curves and (loss, name) not in self.at_edge for name in methods)
+        return self.tuned(*((loss, name) for name in methods))
 
 
 def _ahead(found: Found, loss: str, what: str, one: str, other: str, part: float = 1.0) -> bool:
@@ -172,9 +161,7 @@ def measure(size: LargeSize, seed: int, keep: Callable[[Found], Any] = lambda fo
 
     def go(loss: str, method: str) -> None:
         start = found.thetas.get((loss, "DSG"), _START)
-        theta, edge, found.curves[loss, method] = published(problems[loss], method, size, start, seed)
-        found.thetas[loss, method] = theta
-        found.at_edge += [(loss, method)] if edge else []
+        found.add_published((loss, method), problems[loss], method, start, seed)
         keep(found)
 
     # What the paper's claims are about comes first: time may end this anywhere.
@@ -183,22 +170,13 @@ def measure(size: LargeSize, seed: int, keep: Callable[[Found], Any] = lambda fo
             go(loss, method)
     found.curves["logistic", _OURS] = _dsg.landmarks(problem, seconds=size.seconds, curve=Curve(_OURS, seed=seed))
     keep(found)
-    _few_features(found, problem, seed)
+    # SVRG on as many features as the paper could keep.
+    few = partial(_dsg.svrg, problem, batch=256, frequencies=250)
+    found.add(("logistic", _SVRG), 16.0, lambda step, s: few(step, seconds=s, curve=Curve(_SVRG, seed=seed)))
     keep(found)
     for loss in LOSSES:
         go(loss, _dsg.CAPPED)
     return found
-
-
-def _few_features(found: Found, of: Problem, seed: int) -> None:
-    """SVRG on as many features as the paper could keep."""
-    size = found.size
-    options: dict[str, Any] = {"batch": 256, "frequencies": 250}
-    go = lambda step, seconds: _dsg.svrg(of, step, seconds=seconds, curve=Curve(_SVRG, seed=seed), **options)
-    step, edge = tuned_size(16.0, lambda step: go(step, size.trial), size.tries)
-    found.thetas["logistic", _SVRG] = step
-    found.at_edge += [("logistic", _SVRG)] if edge else []
-    found.curves["logistic", _SVRG] = go(step, size.seconds)
 
 
 def show(run: Run, found: Found) -> None:

@@ -1,7 +1,7 @@
 """Tables 4 to 6 of "Utilize old coordinates: faster doubly stochastic gradients": on the features of a network."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import equinox as eqx
@@ -13,7 +13,7 @@ from thalweg import data
 from thalweg.experiments import _dsg, _network, claims, plots
 from thalweg.experiments._deformed_digits import deformed, drawn
 from thalweg.experiments._dsg import Curve, Problem, Score, Watch
-from thalweg.experiments._dsg_race import THREE, LargeSize, published
+from thalweg.experiments._dsg_race import THREE, LargeSize, Runs
 from thalweg.experiments._network import Body, Head, Net
 from thalweg.experiments.claims import Claim, at_full_size
 from thalweg.experiments.registry import experiment
@@ -28,23 +28,13 @@ _ROWS, _AT_ONCE = 8_100_000, 16_384
 
 
 @dataclass
-class Found:
-    """Test errors along the runs of all methods; ``at_edge`` are those whose θ was the largest or smallest tried."""
+class Found(Runs):
+    """Test errors along the runs of all methods."""
 
-    size: LargeSize
-    device: str
-    pretraining: int
+    pretraining: int = 0
     """Steps of training the features."""
-    of_features: float
+    of_features: float = np.nan
     """Test error of the network that the features are from, with one layer on top."""
-    curves: dict[str, Curve] = field(default_factory=dict)
-    thetas: dict[str, float] = field(default_factory=dict)
-    at_edge: list[str] = field(default_factory=list)
-
-    @property
-    def full(self) -> bool:
-        """Whether b, r and λ were the paper's; the number of digits is told."""
-        return self.size.full
 
     def settled(self, method: str) -> float:
         """Seconds after which the objective stays near its last."""
@@ -60,25 +50,21 @@ class Found:
         """Test error at the end."""
         return self.curves[method].at(np.inf).test
 
-    def known(self, *methods: str) -> bool:
-        """Whether these were run, with no θ at an edge."""
-        return all(name in self.curves and name not in self.at_edge for name in methods)
-
 
 def _sooner(found: Found) -> bool | None:
-    if not found.known(*THREE, *_NETS):
+    if not found.tuned(*THREE, *_NETS):
         return None
     return max(map(found.table5, THREE)) < min(map(found.table5, _NETS)) - _SAME
 
 
 def _best_of_family(found: Found) -> bool | None:
-    if not found.known(*THREE):
+    if not found.tuned(*THREE):
         return None
     return all(found.table5("CDSG") < found.table5(other) - _SAME for other in ("DSG", "UDSG"))
 
 
 def _better_than_nets(found: Found) -> bool | None:
-    known = found.known("CDSG", *_NETS)
+    known = found.tuned("CDSG", *_NETS)
     return found.table6("CDSG") < min(map(found.table6, _NETS)) - _SAME if known else None
 
 
@@ -148,15 +134,17 @@ def measure(size: LargeSize, seed: int, pretraining: int, keep: Callable[[Found]
     problem = _on_features(body, digits, size, seed)
     head = net[1]
     values = _network.logits((None, head), jnp.asarray(problem.new))
-    found = Found(size, jax.devices()[0].device_kind, pretraining, _network.error_of(values, digits.new_labels))
+    own = _network.error_of(values, digits.new_labels)
+    found = Found(size, jax.devices()[0].device_kind, pretraining=pretraining, of_features=own)
     _dsg.prepare(problem, _dsg.RULES.values(), precondition=False, capacity=size.capacity)
+    start = lambda: found.thetas.get("DSG", 100.0)
     for method in THREE:
-        _kernel(found, problem, method, seed)
+        found.add_published(method, problem, method, start(), seed)
         keep(found)
     for name in _NETS:
         _net(found, problem, name, body, digits, keys[3])
         keep(found)
-    _kernel(found, problem, _dsg.CAPPED, seed)
+    found.add_published(_dsg.CAPPED, problem, _dsg.CAPPED, start(), seed)
     keep(found)
     return found
 
@@ -174,12 +162,6 @@ def _on_features(body: Body, digits: Digits, size: LargeSize, seed: int) -> Prob
     made = _dsg.problem("mnist", x, labels, batch=size.batch, block=size.block, sample=size.sample, seed=seed)
     new = np.concatenate([np.asarray(_network.features_of(body, part)) for part in jnp.array_split(digits.new, 4)])
     return replace(made, ridge=5e-4, new=new, new_labels=digits.new_labels)
-
-
-def _kernel(found: Found, problem: Problem, method: str, seed: int) -> None:
-    start = found.thetas.get("DSG", 100.0)
-    found.thetas[method], edge, found.curves[method] = published(problem, method, found.size, start, seed)
-    found.at_edge += [method] if edge else []
 
 
 def _net(found: Found, problem: Problem, name: str, body: Body, digits: Digits, key: jax.Array) -> None:

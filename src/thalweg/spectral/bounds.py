@@ -28,6 +28,8 @@ from thalweg.spectral.operators import Operator
 from thalweg.spectral.operators.base import check_products
 
 _CHUNK = 20
+_LARGE = 2**16
+"""The dimension from which a block of probes is larger than a cache."""
 _FAILURE = 1e-3
 _UNSETTLED = 1e5
 """The condition number from which a lower end that Lanczos' method has not settled is not trusted."""
@@ -197,15 +199,16 @@ def host_random(key: Key[Array, ""], purpose: int) -> np.random.Generator:
 
 
 @cache
-def compiled(function: Callable[..., Any], quick: bool) -> Callable[..., Any]:
-    """The function compiled, quickly or well; for calls from the host."""
-    options: dict[str, Any] = {"compiler_options": dict(quick_options(loops=not quick))}
+def compiled(function: Callable[..., Any], **how: bool) -> Callable[..., Any]:
+    """The function compiled with :func:`thalweg.compiling.quick_options`; for calls from the host."""
+    options: dict[str, Any] = {"compiler_options": dict(quick_options(**how))}
     return eqx.filter_jit(function, **options)
 
 
-def hosted(function: Callable[..., Any], operator: Operator) -> Callable[..., Any]:
-    """The function compiled for a call from the host: quickly, where that makes products no slower."""
-    return compiled(function, operator.calls_library)
+def hosted(function: Callable[..., Any], operator: Operator, dear: bool = False) -> Callable[..., Any]:
+    """The function compiled for a call from the host: quickly, unless products are its own loops and ``dear``."""
+    loops = not operator.calls_library
+    return compiled(function, loops=loops, fused=loops and dear and operator.dimension >= _LARGE)
 
 
 def _lanczos(operator: Operator, preconditioner: Any, state: tuple, count: int) -> tuple:

@@ -190,7 +190,7 @@ class Plan(eqx.Module):
         if operator.dimension != self.dimension:
             raise ValueError(f"A must have the plan's dimension {self.dimension}, found dimension {operator.dimension}")
         # The coefficients say what f is: any function in its place, so that all share the same compiled code.
-        run = _compiled if is_traced((operator, key, self, jnp.zeros(()))) else hosted(_estimate, operator)
+        run = _compiled if is_traced((operator, key, self, jnp.zeros(()))) else hosted(_estimate, operator, dear=True)
         return run(dataclasses.replace(self, f=abs), operator, arguments.random_key("key", key))
 
 

@@ -195,7 +195,7 @@ class PivotedCholesky(_LowRankRequest):
         largest = min(_LARGEST_RANK, size)
         capacities = [rank for rank in (_LARGEST_RANK // 4, _LARGEST_RANK // 2) if rank < largest] + [largest]
         for rank in [self.rank] if self.rank else capacities:
-            found, left, factor = compiled(_pivots, True)(remainder, jnp.asarray(enough, dtype), rank)
+            found, left, factor = compiled(_pivots)(remainder, jnp.asarray(enough, dtype), rank)
             # None, where nothing is left of K at all: then any does.
             pivots = np.asarray(found)[np.asarray(found) >= 0] if int(found[0]) >= 0 else np.zeros(1, int)
             noise, seen = _noise(factor, pivots) if level is None else (level, False)

@@ -206,6 +206,11 @@ class SumOperator(Operator):
         return sum(lower), sum(upper)
 
 
+def as_inner(trait: str) -> Any:
+    """A trait of an operator that is that of the operator which it is made of."""
+    return property(lambda self: getattr(self.operator, trait))
+
+
 class ShiftedOperator(Operator):
     """K + σ²I.
 
@@ -234,30 +239,9 @@ class ShiftedOperator(Operator):
         if self.noise.ndim:
             raise ValueError(f"noise of ShiftedOperator must be one number, found an array of shape {self.noise.shape}")
 
-    @property
-    def stride(self) -> int:  # type: ignore[override]
-        """That of K."""
-        return self.operator.stride
-
-    @property
-    def together(self) -> int | None:  # type: ignore[override]
-        """As many as for K."""
-        return self.operator.together
-
-    @property
-    def materialised(self) -> bool:  # type: ignore[override]
-        """If K is."""
-        return self.operator.materialised
-
-    @property
-    def has_columns(self) -> bool:  # type: ignore[override]
-        """If K has."""
-        return self.operator.has_columns
-
-    @property
-    def calls_library(self) -> bool:  # type: ignore[override]
-        """If those of K are."""
-        return self.operator.calls_library
+    stride, together, materialised, has_columns, calls_library, dimension = map(
+        as_inner, ("stride", "together", "materialised", "has_columns", "calls_library", "dimension")
+    )
 
     def to_dense(self) -> Array:
         """The entries of K, and σ² on the diagonal."""
@@ -271,11 +255,6 @@ class ShiftedOperator(Operator):
     def moved(self, eigenvalues: np.ndarray) -> np.ndarray:
         """What moves those of K, and the addition."""
         return self.operator.moved(eigenvalues - float(self.noise)) + EPS * np.abs(eigenvalues)
-
-    @property
-    def dimension(self) -> int:
-        """That of K."""
-        return self.operator.dimension
 
     def mv(self, block: Array) -> Array:
         """KV + σ²V."""
@@ -325,7 +304,7 @@ def is_traced(tree: Any) -> bool:
     return any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(tree))
 
 
-def gershgorin(diagonal: Array, radius: Array) -> tuple[float, float]:
+def gershgorin(diagonal: Array | np.ndarray, radius: Array | np.ndarray) -> tuple[float, float]:
     """Bounds of the spectrum by discs of the given centres and radii, with room for rounding."""
     # On the host: nothing to compile.
     centre, reach = map(np.asarray, jax.lax.stop_gradient((diagonal, radius)))

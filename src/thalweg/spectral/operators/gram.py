@@ -8,7 +8,7 @@ import numpy as np
 import scipy.linalg
 from jaxtyping import Array, Float, Int
 
-from thalweg.spectral.operators.base import Operator, moved_squares
+from thalweg.spectral.operators.base import Operator, as_inner, moved_squares
 
 
 class GramOperator(Operator):
@@ -109,10 +109,7 @@ class SquaredOperator(Operator):
 
     operator: Operator
 
-    @property
-    def materialised(self) -> bool:  # type: ignore[override]
-        """If A is."""
-        return self.operator.materialised
+    materialised, dimension = map(as_inner, ("materialised", "dimension"))
 
     def to_dense(self) -> Array:
         """The square of A's entries, as a matrix."""
@@ -126,11 +123,6 @@ class SquaredOperator(Operator):
     def moved(self, eigenvalues: np.ndarray) -> np.ndarray:
         """Small ones by less, as they are squares."""
         return moved_squares(eigenvalues)
-
-    @property
-    def dimension(self) -> int:
-        """That of A."""
-        return self.operator.dimension
 
     def mv(self, block: Array) -> Array:
         """A(AV)."""

@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 import jax
 import numpy as np
+from scipy.ndimage import distance_transform_edt
 
 from thalweg.kernels import Kernel, Stationary
 from thalweg.processes.exact import Parameters
@@ -20,6 +21,9 @@ _CELLS = 2**16
 
 _ROWS_A_CELL = 2
 """Rows in a cell, in the mean."""
+
+_GAP = 2.0
+"""Cells from one with rows to those that are taken to be like it."""
 
 _STEP, _NOISE_STEP = 1.6, 4.0
 """Ratios between lengthscales and between noises that are compared."""
@@ -53,15 +57,19 @@ def periodogram(inputs: np.ndarray, residuals: np.ndarray, weights: np.ndarray) 
     size = int(np.prod(nodes))
     mass = np.bincount(cells, weights, size)
     filled = mass > 0
+    # Zeros in cells without rows would spread the power of all frequencies over each: small gaps get what is beside.
+    gap, beside = distance_transform_edt(~filled.reshape(nodes), return_indices=True)
+    beside = np.ravel_multi_index(tuple(beside), nodes).ravel()
+    known = np.ravel(gap) <= _GAP
     # A taper keeps the ends from leaking into all frequencies.
     taper = np.ones(())
     for count in nodes:
         taper = np.multiply.outer(taper, np.sin(np.pi * (np.arange(count) + 0.5) / count) ** 2)
-    taper = np.where(filled, taper.ravel(), 0.0)
+    taper = np.where(known, taper.ravel(), 0.0)
     powers = np.zeros((*nodes[:-1], nodes[-1] // 2 + 1))
     for column in residuals.T:
-        means = np.where(filled, np.bincount(cells, weights * column, size) / np.where(filled, mass, 1), 0.0)
-        powers += np.abs(np.fft.rfftn((taper * means).reshape(nodes))) ** 2
+        means = np.bincount(cells, weights * column, size) / np.where(filled, mass, 1)
+        powers += np.abs(np.fft.rfftn((taper * means[beside]).reshape(nodes))) ** 2
     last = np.arange(nodes[-1] // 2 + 1)
     counts = np.broadcast_to(np.where((last == 0) | (2 * last == nodes[-1]), 1.0, 2.0), powers.shape)
     powers /= max(float(np.sum(taper**2)), 1e-300) * residuals.shape[1]

@@ -7,9 +7,9 @@ from typing import Any, NamedTuple, cast
 import numpy as np
 
 from thalweg.kernels import Kernel
-from thalweg.kernels.profiles import value_and_rise, written_out
+from thalweg.kernels.profiles import written_out
 from thalweg.machines.dense import Dense
-from thalweg.machines.folds import kernel_matrix, squared_distances
+from thalweg.machines.folds import Distances
 from thalweg.machines.learners import LandmarkLearner, Learner, in_precision, start
 from thalweg.machines.methods import Settings
 from thalweg.machines.rows import Rows
@@ -161,7 +161,7 @@ class _Matrices:
 
     def __init__(self, rows: np.ndarray, others: np.ndarray) -> None:
         self.rows, self.others = rows, others
-        self.squares: dict[int, tuple[np.ndarray, np.ndarray]] = {}
+        self.known: dict[int, tuple[Distances, Distances]] = {}
         self.last: tuple[Any, Any] = None, None
 
     def of(self, choice: Choice) -> tuple[np.ndarray, np.ndarray]:
@@ -172,18 +172,17 @@ class _Matrices:
         return self.last[1]
 
     def _made(self, choice: Choice) -> tuple[np.ndarray, np.ndarray]:
-        kernel, low = choice.kernel, lambda x: x.astype(np.float32)
+        kernel, unit, times = choice.kernel, choice.base, choice.times
         if not written_out(kernel):
-            return kernel_matrix(kernel, low(self.rows)), kernel_matrix(kernel, low(self.others), low(self.rows))
-        if isinstance(choice.family, Kernel):
+            unit, times = 1.0, 1.0
+        elif isinstance(choice.family, Kernel):
             unit, times = np.asarray(kernel.lengthscale, float), 1.0
-        else:
-            unit, times = choice.base, choice.times
-        if id(choice.base) not in self.squares:
-            x, y = low(self.rows / unit), low(self.others / unit)
-            self.squares[id(choice.base)] = squared_distances(x), squared_distances(y, x)
-        among, between = (part * np.float32(times**-2) for part in self.squares[id(choice.base)])
-        return value_and_rise(kernel, among, rise=False)[0], value_and_rise(kernel, between, rise=False)[0]
+        kernel = type(kernel)(lengthscale=1.0, variance=kernel.variance) if written_out(kernel) else kernel
+        if id(choice.base) not in self.known:
+            x, y = ((part / unit).astype(np.float32) for part in (self.rows, self.others))
+            self.known[id(choice.base)] = Distances(x), Distances(y, x)
+        among, between = self.known[id(choice.base)]
+        return among.kernel(kernel, times), between.kernel(kernel, times)
 
 
 def trial_rows(rows: int, settings: Settings) -> int:

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, NamedTuple, cast
 
+import jax
 import numpy as np
 
 from thalweg.kernels import Kernel
@@ -18,8 +19,8 @@ from thalweg.machines.rows import Rows
 # quarter of few rows costs less than that.
 _PART_OF_COST, _TRIALS = 0.05, 9
 _FEWEST_ROWS, _MOST_ROWS, _SLICE_ROWS = 4096, 16_384, 2048
-# A search begins on the host, with a quarter of the rows, at most so many; trials of more are solved there too if they
-# have no more rows than this.
+# On a CPU a search begins on the host, with a quarter of the rows, at most so many; trials of no more rows than this are
+# solved there anyway.
 _FIRST_ROWS, _HOST_ROWS = 2048, 4096
 # A trial need not be solved to more than this, or in more steps.
 _TOL, _MOST_STEPS = 0.01, 50
@@ -93,7 +94,8 @@ class Trials:
         self.held = rows.subset(np.sort(order[: min(_SLICE_ROWS, len(rows) // 4)]))
         count = trial_rows(len(rows), settings)
         plain = settings.method.visits and settings.loss.smooth
-        self.on_host = plain and (count <= _HOST_ROWS or not final)
+        begins = not final and jax.default_backend() == "cpu"
+        self.on_host = plain and (count <= _HOST_ROWS or begins)
         if self.on_host:
             count = _HOST_ROWS if final else min(count, len(rows) // 4, _FIRST_ROWS)
         self.order = order[len(self.held) :][:count]

@@ -19,8 +19,8 @@ from thalweg.machines.rows import Rows
 # quarter of few rows costs less than that.
 _PART_OF_COST, _TRIALS = 0.05, 9
 _FEWEST_ROWS, _MOST_ROWS, _SLICE_ROWS = 4096, 16_384, 2048
-# On a CPU a search begins on the host, with a quarter of the rows, at most so many; trials of no more rows than this are
-# solved there anyway.
+# On a CPU a search begins on the host, with a quarter of the rows, at most the first number; trials of no more rows
+# than the second are solved there anyway.
 _FIRST_ROWS, _HOST_ROWS = 2048, 4096
 # A trial need not be solved to more than this, or in more steps.
 _TOL, _MOST_STEPS = 0.01, 50

@@ -10,7 +10,7 @@ from thalweg.kernels.profiles import value_and_rise
 from thalweg.threads import enough_threads
 
 # Rows and columns of a tile.
-_ROWS, _COLUMNS = 128, 2048
+_ROWS, _COLUMNS = 256, 2048
 # Of so few features distances are found in float64, in which nothing is lost where rows are near one another.
 _FEW_FEATURES = 4
 

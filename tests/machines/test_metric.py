@@ -61,7 +61,7 @@ def test_second_units_are_softer():
     """Issue 18, 1: on bike and covtype what matters less counted for too little."""
     x, y = three_of_fifty(300)
     sharp, soft = (np.std(x, axis=0) / unit for unit in learned(x, y, always=True))
-    np.testing.assert_allclose(np.log(soft), 0.7 * np.log(sharp))
+    np.testing.assert_allclose(np.log(soft), 0.7 * np.log(sharp), atol=1e-12)
 
 
 def test_three_features_of_fifty_are_found_and_the_error_falls_by_half():
@@ -101,7 +101,7 @@ def test_units_follow_the_features_and_constants_keep_theirs():
     factors = np.array([1e3, 1e-3, 1.0])
     seen = [sample(Rows(np.c_[z, np.full(160, 7.0)], y[:, None], np.ones(160)), 0) for z in (x, x * factors)]
     plain, scaled = (
-        learned_unit(one, np.append(unit, 1.0), MULTIPLIERS, Matern32)
+        learned_unit(one, np.append(unit, 1.0), MULTIPLIERS, Matern32)[0]
         for one, unit in zip(seen, (np.ones(3), factors), strict=True)
     )
     np.testing.assert_allclose(scaled[:3], plain[:3] * factors, rtol=1e-6)

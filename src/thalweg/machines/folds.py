@@ -208,7 +208,7 @@ class Distances:
 
     def kernel(self, kernel: Kernel, times: float = 1.0) -> np.ndarray:
         """The matrix of a kernel, its lengthscale multiplied, in float32."""
-        if np.ndim(kernel.lengthscale) or not written_out(kernel):
+        if not written_out(kernel) or np.ndim(kernel.lengthscale):
             y = None if self.y is None else self.y / times
             return np.array(kernel_matrix(kernel, self.x / times, y), np.float32)
         return self.value_and_rise(kernel, times, rise=False)[0]

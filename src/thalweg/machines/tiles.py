@@ -27,20 +27,29 @@ def product(kernel: Kernel, x: np.ndarray, y: np.ndarray, weights: np.ndarray | 
     """
     fine = np.float64 if x.shape[1] <= _FEW_FEATURES else x.dtype
     middle, length = np.median(y[:_COLUMNS], axis=0), np.asarray(kernel.lengthscale, fine)
-    left, right = (((part - middle) / length).astype(fine, copy=False) for part in (x, y))
-    squares = [np.sum(part**2, axis=1)[:, None] for part in (left, right)]
-    # ‖x‖² + ‖y‖² − 2xᵀy as one product.
-    left = np.hstack([left, squares[0], np.ones_like(squares[0])])
-    right = np.hstack([-2 * right, np.ones_like(squares[1]), squares[1]])
 
-    def some(begin: int) -> np.ndarray:
-        parts = []
-        for j in range(0, len(y), _COLUMNS):
-            tile = (left[begin : begin + _ROWS] @ right[j : j + _COLUMNS].T).astype(x.dtype, copy=False)
-            tile = value_and_rise(kernel, np.maximum(tile, 0, out=tile), rise=False)[0]
-            parts.append(tile if weights is None else tile @ weights[j : j + _COLUMNS])
-        return np.hstack(parts) if weights is None else np.sum(parts, axis=0)
+    def extended(rows: np.ndarray, factor: float, first: bool) -> np.ndarray:
+        """What makes ‖x‖² + ‖y‖² − 2xᵀy one product."""
+        rows = ((rows - middle) / length).astype(fine, copy=False)
+        squares = np.sum(rows**2, axis=1)[:, None]
+        return np.hstack([factor * rows, *((squares, np.ones_like(squares))[:: 1 if first else -1])])
 
+    left = extended(x, 1.0, first=True)
+    found = np.zeros((len(x), len(y) if weights is None else weights.shape[1]), x.dtype)
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     with enough_threads(1), ThreadPoolExecutor(cores) as pool:
-        return np.concatenate(list(pool.map(some, range(0, len(x), _ROWS))))
+        for j in range(0, len(y), _COLUMNS):
+            columns = slice(j, j + _COLUMNS)
+            right = extended(y[columns], -2.0, first=False).T
+
+            def some(i: int, columns: slice = columns, right: np.ndarray = right) -> None:
+                rows = slice(i, i + _ROWS)
+                tile = (left[rows] @ right).astype(x.dtype, copy=False)
+                tile = value_and_rise(kernel, np.maximum(tile, 0, out=tile), rise=False)[0]
+                if weights is None:
+                    found[rows, columns] = tile
+                else:
+                    found[rows] += tile @ weights[columns]
+
+            list(pool.map(some, range(0, len(x), _ROWS)))
+    return found

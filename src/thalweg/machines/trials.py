@@ -4,12 +4,13 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, NamedTuple, cast
 
+import jax
 import numpy as np
 
 from thalweg.kernels import Kernel
-from thalweg.kernels.profiles import value_and_rise, written_out
+from thalweg.kernels.profiles import written_out
 from thalweg.machines.dense import Dense
-from thalweg.machines.folds import kernel_matrix, squared_distances
+from thalweg.machines.folds import Distances
 from thalweg.machines.learners import LandmarkLearner, Learner, in_precision, start
 from thalweg.machines.methods import Settings
 from thalweg.machines.rows import Rows
@@ -18,8 +19,8 @@ from thalweg.machines.rows import Rows
 # quarter of few rows costs less than that.
 _PART_OF_COST, _TRIALS = 0.05, 9
 _FEWEST_ROWS, _MOST_ROWS, _SLICE_ROWS = 4096, 16_384, 2048
-# A search begins on the host, with a quarter of the rows, at most so many; trials of more are solved there too if they
-# have no more rows than this.
+# On a CPU a search begins on the host, with a quarter of the rows, at most the first number; trials of no more rows
+# than the second are solved there anyway.
 _FIRST_ROWS, _HOST_ROWS = 2048, 4096
 # A trial need not be solved to more than this, or in more steps.
 _TOL, _MOST_STEPS = 0.01, 50
@@ -93,7 +94,8 @@ class Trials:
         self.held = rows.subset(np.sort(order[: min(_SLICE_ROWS, len(rows) // 4)]))
         count = trial_rows(len(rows), settings)
         plain = settings.method.visits and settings.loss.smooth
-        self.on_host = plain and (count <= _HOST_ROWS or not final)
+        begins = not final and jax.default_backend() == "cpu"
+        self.on_host = plain and (count <= _HOST_ROWS or begins)
         if self.on_host:
             count = _HOST_ROWS if final else min(count, len(rows) // 4, _FIRST_ROWS)
         self.order = order[len(self.held) :][:count]
@@ -161,7 +163,7 @@ class _Matrices:
 
     def __init__(self, rows: np.ndarray, others: np.ndarray) -> None:
         self.rows, self.others = rows, others
-        self.squares: dict[int, tuple[np.ndarray, np.ndarray]] = {}
+        self.known: dict[int, tuple[Distances, Distances]] = {}
         self.last: tuple[Any, Any] = None, None
 
     def of(self, choice: Choice) -> tuple[np.ndarray, np.ndarray]:
@@ -172,18 +174,17 @@ class _Matrices:
         return self.last[1]
 
     def _made(self, choice: Choice) -> tuple[np.ndarray, np.ndarray]:
-        kernel, low = choice.kernel, lambda x: x.astype(np.float32)
+        kernel, unit, times = choice.kernel, choice.base, choice.times
         if not written_out(kernel):
-            return kernel_matrix(kernel, low(self.rows)), kernel_matrix(kernel, low(self.others), low(self.rows))
-        if isinstance(choice.family, Kernel):
+            unit, times = 1.0, 1.0
+        elif isinstance(choice.family, Kernel):
             unit, times = np.asarray(kernel.lengthscale, float), 1.0
-        else:
-            unit, times = choice.base, choice.times
-        if id(choice.base) not in self.squares:
-            x, y = low(self.rows / unit), low(self.others / unit)
-            self.squares[id(choice.base)] = squared_distances(x), squared_distances(y, x)
-        among, between = (part * np.float32(times**-2) for part in self.squares[id(choice.base)])
-        return value_and_rise(kernel, among, rise=False)[0], value_and_rise(kernel, between, rise=False)[0]
+        kernel = type(kernel)(lengthscale=1.0, variance=kernel.variance) if written_out(kernel) else kernel
+        if id(choice.base) not in self.known:
+            x, y = ((part / unit).astype(np.float32) for part in (self.rows, self.others))
+            self.known[id(choice.base)] = Distances(x), Distances(y, x)
+        among, between = self.known[id(choice.base)]
+        return among.kernel(kernel, times), between.kernel(kernel, times)
 
 
 def trial_rows(rows: int, settings: Settings) -> int:

@@ -142,6 +142,23 @@ def test_a_large_matrix_that_no_preconditioner_helps_is_factorised(monkeypatch):
     assert "factorisation" in sp.logdet(A, KEY).message
 
 
+def test_a_sparse_matrix_of_a_new_size_makes_four_programs(monkeypatch, caplog):
+    """Products to look at it, its diagonal, Lanczos' method, the estimate: all else is done on the host."""
+    large(monkeypatch)
+    line = lambda side: scipy.sparse.diags(
+        [np.full(side - 1, -1.0), np.full(side, 3.0), np.full(side - 1, -1.0)], [-1, 0, 1]
+    )
+    sp.logdet(line(300).tocsr(), KEY)
+    with jax.log_compiles():
+        sp.logdet(line(301).tocsr(), KEY)
+    made = [record.getMessage() for record in caplog.records if "Finished XLA compilation" in record.getMessage()]
+    named = {
+        name for name in ("_product", "_diagonal", "_lanczos", "_estimate") if any(f"jit({name})" in m for m in made)
+    }
+    assert len(named) == 4
+    assert len([m for m in made if "jit(_" in m or "jit(<lambda>" in m]) <= 5
+
+
 def test_a_small_matrix_needs_no_plan_under_jit():
     A = rbf(12, noise=0.5)
     truth = np.linalg.slogdet(A)[1]

@@ -6,7 +6,7 @@ with its owner: ``"weight of L1"``.
 """
 
 from collections.abc import Iterable
-from typing import Any, TypeVar
+from typing import Any, TypedDict, TypeVar, Unpack
 
 import jax
 import jax.numpy as jnp
@@ -18,17 +18,16 @@ from thalweg import trees
 T = TypeVar("T")
 
 
-def number(
-    name: str,
-    value: Any,
-    *,
-    above: float = -np.inf,
-    least: float = -np.inf,
-    below: float = np.inf,
-    most: float = np.inf,
-    finite: bool = True,
-    dtype: Any = float,
-) -> Array:
+class Limits(TypedDict, total=False):
+    """Of numbers; what is left out is no limit."""
+
+    above: float
+    least: float
+    below: float
+    most: float
+
+
+def number(name: str, value: Any, *, finite: bool = True, dtype: Any = float, **limits: Unpack[Limits]) -> Array:
     """Return ``value`` as a scalar array, of JAX's default float unless told, or say what it must be.
 
     An array of floating numbers keeps its precision. Under ``jit`` or ``vmap`` the value is not known, and is taken as
@@ -43,14 +42,14 @@ def number(
         ...
     ValueError: momentum must be a finite number of at least 0 below 1, found 1.5
     """
-    wanted = _wanted("number", above, least, below, most, finite)
+    wanted = _wanted(finite, **limits)
     if isinstance(value, jax.core.Tracer):
         if value.ndim:
             raise ValueError(f"{name} must be {wanted}, found an array of shape {value.shape}")
         return value.astype(jnp.result_type(dtype))
     found = _real(name, value, wanted)
     # Checked as it is kept: a number too small for float32 has become 0.
-    if found.ndim or not _inside(found.astype(jnp.result_type(float)), above, least, below, most, finite).all():
+    if found.ndim or not _inside(found.astype(jnp.result_type(float)), finite, **limits).all():
         raise ValueError(f"{name} must be {wanted}, found {value!r}")
     dtype = jnp.result_type(dtype)
     floating = jnp.issubdtype(dtype, jnp.floating)
@@ -61,15 +60,7 @@ def number(
     return trees.scalar(found if floating else min(found, np.iinfo(dtype).max), dtype)
 
 
-def real(
-    name: str,
-    value: Any,
-    *,
-    above: float = -np.inf,
-    least: float = -np.inf,
-    below: float = np.inf,
-    most: float = np.inf,
-) -> float:
+def real(name: str, value: Any, **limits: Unpack[Limits]) -> float:
     """Return ``value`` as a number of the host, with all its digits whatever JAX's precision, or say what it must be.
 
     Examples
@@ -81,23 +72,15 @@ def real(
         ...
     ValueError: level must be a finite number above 0 below 1, found 2.0
     """
-    wanted = _wanted("number", above, least, below, most, True)
+    wanted = _wanted(True, **limits)
     found = _real(name, value, wanted)
-    if found.ndim or not _inside(found, above, least, below, most, True):
+    if found.ndim or not _inside(found, True, **limits):
         raise ValueError(f"{name} must be {wanted}, found {value!r}")
     return float(found)
 
 
 def numbers(
-    name: str,
-    value: PyTree,
-    *,
-    above: float = -np.inf,
-    least: float = -np.inf,
-    below: float = np.inf,
-    most: float = np.inf,
-    finite: bool = True,
-    ndim: int | None = None,
+    name: str, value: PyTree, *, finite: bool = True, ndim: int | None = None, **limits: Unpack[Limits]
 ) -> PyTree[Float[Array, "..."]]:
     """Return a number, an array or a pytree of them as floating arrays, or say what they must be.
 
@@ -112,7 +95,7 @@ def numbers(
         ...
     ValueError: lengthscale must hold finite numbers above 0, found -2 at index 1
     """
-    wanted = _wanted("number", above, least, below, most, finite)
+    wanted = _wanted(finite, **limits)
 
     def leaf(part: Any) -> Array:
         array: Array
@@ -124,7 +107,7 @@ def numbers(
             kept = host if typed and jnp.issubdtype(host.dtype, jnp.floating) else host.astype(jnp.result_type(float))
             # Not by jnp.asarray, which compiles a program to copy a number.
             array = part if isinstance(part, jax.Array) else jax.device_put(kept)
-            outside = ~_inside(kept, above, least, below, most, finite)
+            outside = ~_inside(kept, finite, **limits)
             if outside.any() and not host.ndim:
                 raise ValueError(f"{name} must be {wanted}, found {part!r}")
             if outside.any():
@@ -252,10 +235,12 @@ def _is_none(node: Any) -> bool:
     return node is None
 
 
-def _wanted(noun: str, above: float, least: float, below: float, most: float, finite: bool) -> str:
-    limits = {"above": above, "of at least": least, "below": below, "of at most": most}
-    wanted = f"a finite {noun}" if finite else f"a {noun}"
-    return wanted + "".join(f" {words} {limit:g}" for words, limit in limits.items() if np.isfinite(limit))
+_WORDS = {"above": "above", "least": "of at least", "below": "below", "most": "of at most"}
+
+
+def _wanted(finite: bool, **limits: Any) -> str:
+    bounds = (f" {words} {limits[name]:g}" for name, words in _WORDS.items() if np.isfinite(limits.get(name, np.inf)))
+    return ("a finite number" if finite else "a number") + "".join(bounds)
 
 
 def _real(name: str, value: Any, wanted: str) -> np.ndarray:
@@ -271,6 +256,13 @@ def _real(name: str, value: Any, wanted: str) -> np.ndarray:
         raise TypeError(f"{name} must be {wanted}, found {value!r}") from None
 
 
-def _inside(kept: np.ndarray, above: float, least: float, below: float, most: float, finite: bool) -> np.ndarray:
+def _inside(
+    kept: np.ndarray,
+    finite: bool,
+    above: float = -np.inf,
+    least: float = -np.inf,
+    below: float = np.inf,
+    most: float = np.inf,
+) -> np.ndarray:
     inside = (least <= kept) & (kept <= most)
     return inside & (((above < kept) & (kept < below)) | (np.isinf(kept) & (not finite)))

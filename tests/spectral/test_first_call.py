@@ -142,6 +142,22 @@ def test_a_large_matrix_that_no_preconditioner_helps_is_factorised(monkeypatch):
     assert "factorisation" in sp.logdet(A, KEY).message
 
 
+def test_a_sparse_matrix_of_a_new_size_makes_four_programs(monkeypatch, caplog):
+    """Products to look at it, its diagonal, Lanczos' method, the estimate: all else is done on the host."""
+    large(monkeypatch)
+    line = lambda side: scipy.sparse.diags(
+        [np.full(side - 1, -1.0), np.full(side, 3.0), np.full(side - 1, -1.0)], [-1, 0, 1]
+    )
+    sp.logdet(line(300).tocsr(), KEY)
+    with jax.log_compiles():
+        sp.logdet(line(301).tocsr(), KEY)
+    words = (
+        word for record in caplog.records for word in record.getMessage().split() if "Finished" in record.getMessage()
+    )
+    made = {word for word in words if word.startswith("jit(_")}
+    assert made == {"jit(_product)", "jit(_diagonal)", "jit(_lanczos)", "jit(_estimate)"}
+
+
 def test_a_small_matrix_needs_no_plan_under_jit():
     A = rbf(12, noise=0.5)
     truth = np.linalg.slogdet(A)[1]

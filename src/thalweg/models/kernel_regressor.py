@@ -148,8 +148,8 @@ class KernelRegressor(RegressorMixin, KernelMachine):
         left_out = self._machine.residuals
         if left_out is None:
             raise ValueError(
-                "intervals need rows left out to judge by: a fit by the default method with ten rows or more, no "
-                "stream and no partial_fit after it"
+                "intervals need rows left out to judge by: a fit by the default method with ten rows or more that was "
+                "not interrupted, no stream and no partial_fit after it"
             )
         found = self._values(X)
         ends = [

@@ -203,3 +203,15 @@ def test_copies_of_rows_are_not_learned_by_heart():
     low, high = model.predict_interval(X[650:], level=0.9)
     assert np.mean((low < y[650:]) & (y[650:] < high)) > 0.8
     assert model.score(X[650:], y[650:]) > 0.95
+
+
+@pytest.mark.parametrize(("count", "size", "most"), [(30, 30.0, 0.4), (1, 1e6, 0.25)])
+def test_outliers_do_not_choose_the_kernel_of_a_robust_loss(count, size, most):
+    """Clipped far out they still chose it (0.58), and beside a loss of 10⁶ steps of the others counted for nothing."""
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(1400, 6))
+    y = np.sin(2 * X[:, 0]) + X[:, 1] + 0.2 * rng.normal(size=1400)
+    seen = y.copy()
+    seen[rng.choice(600, count, replace=False)] += size
+    model = KernelRegressor(loss="huber", random_state=0).fit(X[:600], seen[:600])
+    assert np.sqrt(np.mean((model.predict(X[600:]) - y[600:]) ** 2)) < most * y.std()

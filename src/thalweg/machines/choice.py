@@ -10,7 +10,7 @@ import numpy as np
 from thalweg.kernels import Kernel
 from thalweg.machines.folds import COARSELY, FINALLY, FINELY, Found, Sample, left_out, refined, sample, two_at_once
 from thalweg.machines.learners import in_precision
-from thalweg.machines.losses import HuberLoss, LogisticLoss, QuantileLoss, SoftmaxLoss
+from thalweg.machines.losses import LogisticLoss, SoftmaxLoss
 from thalweg.machines.methods import Settings
 from thalweg.machines.metric import learned_map, learned_unit
 from thalweg.machines.rows import Rows
@@ -62,7 +62,7 @@ def choose(rows: Rows, settings: Settings, seed: int, dtype: Any) -> tuple[Kerne
     if given and not search_alpha:
         return in_precision(settings.kernel, dtype), alpha
     seen = sample(rows, seed)
-    if isinstance(loss, HuberLoss | QuantileLoss):  # What is compared are squares, which outliers would decide.
+    if loss.robust:  # What is compared are squares, which outliers would decide.
         seen = seen.without_outliers()
     several = _MULTIPLIERS if search_kernel else (times,)
     by_slice = many and (search_kernel or search_alpha) and not (loss.by_squares and len(rows) <= settings.block_size)

@@ -19,7 +19,7 @@ from thalweg.machines.calibration import Aside, calibrated, last, left_out, resi
 from thalweg.machines.choice import ENOUGH_ROWS, choose, mapped
 from thalweg.machines.dense import MOST, Dense
 from thalweg.machines.fitted import Fitted
-from thalweg.machines.folds import FEWEST
+from thalweg.machines.folds import FEWEST, middle_half
 from thalweg.machines.learners import Foreseen, LandmarkLearner, Learner, for_stream, in_precision, start
 from thalweg.machines.methods import Settings
 from thalweg.machines.rows import Rows
@@ -42,6 +42,8 @@ _IMPROVEMENT = 0.01
 # The intercept of a stream changes when it is so far from that of all labels seen, a factor of three in the odds:
 # seldom, since all landmarks are then visited again.
 _OTHER_LEVEL = float(np.log(3))
+# Widths of the middle half of targets that a robust loss looks at.
+_REACH = 30.0
 _TOO_LARGE = "X or y leads to values beyond the range of numbers: look for features or targets of extreme size"
 
 
@@ -76,7 +78,8 @@ def fit(rows: Rows, settings: Settings, seed: int, onto: Fitted | None = None) -
     double = settings.method.double or len(rows) <= settings.block_size if onto is None else onto.double
     with jax.enable_x64(double), enough_threads(len(rows) // 2):  # most of it is done on half of them, or fewer
         try:
-            begun = _begun(rows, settings, len(rows), seed, np.float64 if double else np.float32, onto)
+            dtype = np.float64 if double else np.float32
+            begun = _begun(_bounded(rows, settings), settings, len(rows), seed, dtype, onto)
         except Interrupted as stopped:
             return _best_trial(stopped.trial, rows, len(rows))
         rows = replace(rows, offset=begun.offset, map=begun.map)
@@ -152,6 +155,16 @@ def _begun(rows: Rows, settings: Settings, total: int | None, seed: int, dtype: 
     return _levelled(replace(onto, counts=onto.counts + rows.counts), rows, settings, _OTHER_LEVEL)
 
 
+def _bounded(rows: Rows, settings: Settings) -> Rows:
+    """The rows with targets of a robust loss within reach: beside what is lost at 10⁶ nothing else would count.
+
+    The optimum is the same, since beyond some residual the gradient is.
+    """
+    if not settings.loss.robust:
+        return rows
+    return replace(rows, targets=np.clip(rows.targets, *middle_half(rows.targets, _REACH)))
+
+
 def _best_trial(trial: Trial, rows: Rows, total: int | None) -> Fitted:
     """What a search that was interrupted leaves behind, with a warning."""
     warnings.warn(
@@ -188,7 +201,7 @@ def _solved(begun: Fitted, rows: Rows, settings: Settings, seed: int) -> Fitted:
     learner, history = copy(begun.learner), list[dict[str, float]]()
     assert isinstance(learner, LandmarkLearner)
     order = np.random.default_rng([seed, 2]).permutation(len(rows))
-    learner.place(rows, order)
+    learner.place(_bounded(rows, settings), order)
     total = float(np.sum(rows.weights))
     try:
         with Progress(disable=not settings.progress) as bar:
@@ -208,7 +221,7 @@ def _solved(begun: Fitted, rows: Rows, settings: Settings, seed: int) -> Fitted:
             raise ValueError(_TOO_LARGE)
 
         def solve(pupil: Any, rows: Rows) -> None:
-            pupil.place(rows, order)
+            pupil.place(_bounded(rows, settings), order)
             other = pupil.newton(begun.alpha, max(settings.method.tol, _COARSE), alike=newton)
             for _ in range(_MOST_STEPS):
                 other.step()
@@ -245,10 +258,11 @@ def _judged(fitted: Fitted, aside: Aside | None, settings: Settings) -> Fitted:
 def _passed_over(begun: Fitted, rows: Rows, settings: Settings, seed: int) -> Fitted:
     passes = settings.passes or default_passes(len(rows), settings)
     order = np.random.default_rng([seed, 2]).permutation(len(rows))
+    told, rows = rows, _bounded(rows, settings)
     held, count = None, _held_out(len(rows), passes, settings)
     if count:
-        together = rows.shuffled([seed, 2])
-        held, order = rows.subset(np.sort(together[:count])), order[~np.isin(order, together[:count])]
+        chosen = np.sort(rows.shuffled([seed, 2])[:count])
+        held, order = rows.subset(chosen), order[~np.isin(order, chosen)]
     total = float(np.sum(rows.weights))
     learner, history, foreseen = copy(begun.learner), list[dict[str, float]](), Foreseen()
     best, best_loss, stale = learner.expansion, np.inf, 0
@@ -281,15 +295,15 @@ def _passed_over(begun: Fitted, rows: Rows, settings: Settings, seed: int) -> Fi
 
         def learn(pupil: Any, rows: Rows) -> None:
             pupil.tol = max(pupil.tol, _COARSE_ROWS)
-            for _ in pupil.learn(rows, order, begun.alpha, total):
+            for _ in pupil.learn(_bounded(rows, settings), order, begun.alpha, total):
                 pass
 
         if held is not None:
-            aside: Aside | None = Aside(held, learner.predict(held.x, held.offset, held.map))
+            aside: Aside | None = Aside(told.subset(chosen), learner.predict(held.x, held.offset, held.map))
         elif settings.method.visits and len(rows) <= settings.block_size and not begun.learner.features:
-            aside = set_aside(begun.learner, rows, seed, learn)
+            aside = set_aside(begun.learner, told, seed, learn)
         else:
-            aside = last(rows, foreseen)
+            aside = last(told, foreseen)
         begun = _judged(begun, aside, settings)
     except KeyboardInterrupt:
         if not learner.features:  # There is nothing to keep.

@@ -41,6 +41,8 @@ _RIDGES = 10.0 ** (np.arange(-6, 5) / 2)
 _ALIKE, _APART = 1.5, 10.0
 # Values are clipped at so many standard deviations of all but their outermost hundredth.
 _FAR = 10.0
+# Widths of the middle half of the targets from it to an outlier.
+_OUTLYING = 3.0
 
 
 def two_at_once(act: Callable[..., Any], *several: Sequence[Any]) -> list[Any]:
@@ -98,10 +100,12 @@ class Sample(NamedTuple):
         return Leaving(Distances(x), weights, targets - mean, mean)
 
     def without_outliers(self) -> "Sample":
-        """The same with targets no further from the middle half of them than six times its width."""
-        low, high = np.quantile(self.targets, [0.25, 0.75], axis=0)
-        reach = np.where(high > low, 6 * (high - low), np.inf)
-        return self._replace(targets=np.clip(self.targets, low - reach, high + reach))
+        """The rows with targets no further from the middle half of all than three times its width."""
+        low, high = middle_half(self.targets)
+        kept = np.all((low <= self.targets) & (self.targets <= high), axis=1)
+        x, weights, targets = (part[kept] for part in self[:3])
+        left_out = (np.cumsum(kept) - 1)[self.left_out[kept[self.left_out]]]
+        return Sample(x, weights, targets, left_out, self.rounding, self.spread)
 
     def median(self) -> float:
         """The median distance between rows, of some thousand pairs."""
@@ -109,6 +113,19 @@ class Sample(NamedTuple):
             return 1.0
         with np.errstate(over="ignore"):
             return median_of_pairs(self.x, *some_pairs(len(self.x), np.random.default_rng(0), _PAIRS))
+
+
+def middle_half(targets: np.ndarray, widths: float = _OUTLYING) -> tuple[np.ndarray, np.ndarray]:
+    """How far targets reach that are no outliers: some times the width of the middle half, on either side of it.
+
+    Examples
+    --------
+    >>> middle_half(np.arange(5.0)[:, None])
+    (array([-5.]), array([9.]))
+    """
+    low, high = np.quantile(targets, [0.25, 0.75], axis=0)
+    reach = np.where(high > low, widths * (high - low), np.inf)
+    return low - reach, high + reach
 
 
 def sample(rows: Rows, seed: int) -> Sample:

@@ -42,6 +42,9 @@ class Loss(eqx.Module):
     by_squares: ClassVar[bool] = False
     """Whether a lengthscale that is good for squared errors is good for it."""
 
+    robust: ClassVar[bool] = False
+    """Whether it is for numbers of which some may be outliers."""
+
     quadratic: ClassVar[bool] = False
     """Whether the curvature is the same everywhere."""
 
@@ -260,6 +263,7 @@ class HuberLoss(Loss):
 
     piecewise = True
     by_squares = True
+    robust = True
     width: Array
 
     def __init__(self, width: float = 1.35) -> None:
@@ -292,6 +296,7 @@ class QuantileLoss(Loss):
     """
 
     by_squares = True
+    robust = True
     smooth = False
     q: Array
 

@@ -10,7 +10,7 @@ import numpy as np
 from thalweg.kernels import Kernel
 from thalweg.kernels.profiles import written_out
 from thalweg.machines.dense import Dense
-from thalweg.machines.folds import Distances
+from thalweg.machines.folds import Distances, middle_half
 from thalweg.machines.learners import LandmarkLearner, Learner, in_precision, start
 from thalweg.machines.methods import Settings
 from thalweg.machines.rows import Rows
@@ -92,6 +92,8 @@ class Trials:
     def __init__(self, rows: Rows, settings: Settings, seed: int, dtype: Any, final: bool = False) -> None:
         order = rows.shuffled([seed, 1])
         self.held = rows.subset(np.sort(order[: min(_SLICE_ROWS, len(rows) // 4)]))
+        if settings.loss.robust:  # Beside the losses of outliers those of the others would be nothing.
+            self.held = replace(self.held, targets=np.clip(self.held.targets, *middle_half(self.held.targets)))
         count = trial_rows(len(rows), settings)
         plain = settings.method.visits and settings.loss.smooth
         begins = not final and jax.default_backend() == "cpu"

@@ -97,10 +97,13 @@ def choose(rows: Rows, settings: Settings, seed: int, dtype: Any) -> tuple[Kerne
         # Where each begins is by some hundred rows, which may know little of a rare class.
         search = lambda one: _searched(cost, one, search_kernel, search_alpha, _COARSELY) if cost(one) <= near else one
         found, other = (min(map(search, ones), key=cost) for ones in (firsts, others or firsts))
-        found = other if final.loss(other) < (1 - worth) * final.loss(found) else found
         # The ridge too where trials are soon made.
         finely = FINELY if final.on_host else FINELY[:2]
-        found = _searched(final.loss, found, search_kernel, search_alpha, finely)
+        refine = lambda one: _searched(final.loss, one, search_kernel, search_alpha, finely)
+        promising = final.loss(other) < final.loss(found)
+        # Each at its best: with more rows the better lengthscale is another.
+        found, other = refine(found), refine(other) if promising else other
+        found = other if final.loss(other) < (1 - worth) * final.loss(found) else found
     except KeyboardInterrupt:
         tried = final.best or trials.best
         if tried is None:

@@ -3,7 +3,7 @@
 from typing import Any
 
 import numpy as np
-from sklearn.calibration import calibration_curve
+from scipy.stats import beta
 from sklearn.datasets import load_digits
 from sklearn.metrics import confusion_matrix
 
@@ -83,14 +83,22 @@ def _mistakes(run: Run, counts: np.ndarray) -> None:
 
 
 def _calibration(run: Run, probability: np.ndarray, labels: np.ndarray) -> None:
-    truth = np.eye(10)[labels].ravel()
-    observed, predicted = calibration_curve(truth, probability.ravel(), n_bins=_BINS)
+    truth, given = np.eye(10)[labels].ravel(), probability.ravel()
+    part = np.minimum((_BINS * given).astype(int), _BINS - 1)
+    counts, hits, sums = (np.bincount(part, weights, _BINS) for weights in (None, truth, given))
+    some = counts > 0
+    counts, hits, predicted = counts[some], hits[some], sums[some] / counts[some]
+    # Jeffreys' intervals: most parts have a handful of images.
+    low, high = beta.ppf(np.array([[0.025], [0.975]]), hits + 0.5, counts - hits + 0.5)
+    observed = hits / counts
+    reach = np.maximum([observed - low, high - observed], 0)
     fig, axes = plots.figure()
     axes.plot([0, 1], [0, 1], color=plots.PALETTE[-1], linewidth=1, linestyle="--", label="calibrated")
-    axes.plot(predicted, observed, marker="o", label="KernelClassifier")
+    axes.errorbar(predicted, observed, reach, fmt="o", capsize=3, label="KernelClassifier")
     axes.set(xlabel="predicted probability", ylabel="observed frequency")
     axes.legend()
     caption = (
-        "Calibration: how often a digit was the one, against the probability that it was given, for all ten digits."
+        "Calibration: how often a digit was the one, against the probability that it was given, for all ten digits; "
+        "bars are 95 % intervals of the frequency."
     )
     run.figure("calibration", fig, caption)

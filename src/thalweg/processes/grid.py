@@ -25,7 +25,7 @@ from thalweg.processes.exact import Parameters
 from thalweg.processes.host import HostRows
 from thalweg.processes.iterative import refuse
 from thalweg.processes.means import Mean
-from thalweg.processes.scan import Start, best_start, periodogram
+from thalweg.processes.scan import Start
 from thalweg.processes.torus import Coordinates, Layout, Moments, flat
 
 DIMENSIONS, AUTOMATIC = 3, 1
@@ -56,9 +56,6 @@ _FIRST_STEP = 3.0
 
 _FIRST_STEPS = 12
 """Steps of the search for a family that is tried."""
-
-_LEAST_STARTING = 1e-2
-"""The least share of the kernel's variance that noise starts with: without it solves for a rough kernel do not end."""
 
 
 class Lattice(NamedTuple):
@@ -202,23 +199,6 @@ def check(starts: list[Parameters], rows: HostRows) -> None:
         )
     if np.min(float(starts[0].noise) + rows.known) <= 0:
         raise ValueError("method='grid' needs noise in every row: give a noise above 0, or take method='exact'")
-
-
-def starts_by_periodogram(starts: list[Parameters], rows: HostRows, learn_noise: bool) -> list[Start]:
-    """The starts moved to where the periodogram likes them best, the best of them first."""
-    left = rows.targets
-    if rows.basis.shape[1]:
-        root = np.sqrt(rows.weights)[:, None]
-        left = left - rows.basis @ np.linalg.lstsq(root * rows.basis, root * left, rcond=None)[0]
-    seen, known = periodogram(rows.inputs, left, rows.weights), float(np.mean(rows.known))
-    moved = []
-    for start in starts:
-        found = best_start(start.kernel, None if learn_noise else float(start.noise) + known, seen)
-        total = float(found.parameters.noise)
-        least = max(1e-3 * total, _LEAST_STARTING * float(found.parameters.kernel.variance))
-        noise = np.asarray(max(total - known, least)) if learn_noise else start.noise
-        moved.append(Start(Parameters(found.parameters.kernel, noise), found.loss))
-    return sorted(moved, key=lambda start: start.loss)
 
 
 def suits(starts: list[Start], inputs: np.ndarray) -> bool:

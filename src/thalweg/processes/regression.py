@@ -25,6 +25,7 @@ from thalweg.processes.iterative import PathwisePosterior
 from thalweg.processes.learning import line_of_progress
 from thalweg.processes.means import KINDS, Mean
 from thalweg.processes.posterior import ExactPosterior, MixedPosterior
+from thalweg.processes.scan import Start, starts_by_periodogram
 from thalweg.threads import enough_threads
 
 _FAMILIES: tuple[type[Kernel], ...] = (Matern32, Matern52, Gaussian, Matern12)
@@ -223,7 +224,7 @@ def _on_grid(
     elif settings.method != "grid":
         return None
     grid.check(starts, rows)
-    begun = grid.starts_by_periodogram(starts, rows, free) if settings.learn else [grid.Start(starts[0], np.nan)]
+    begun = starts_by_periodogram(starts, rows, free) if settings.learn else [Start(starts[0], np.nan)]
     if settings.method == "auto" and not grid.suits(begun, rows.inputs):
         return None
     least_noise = LEAST_NOISE / STARTING_NOISE * float(starts[0].noise)

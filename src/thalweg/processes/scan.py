@@ -14,6 +14,7 @@ from scipy.ndimage import distance_transform_edt
 
 from thalweg.kernels import Kernel, Stationary
 from thalweg.processes.exact import Parameters
+from thalweg.processes.host import HostRows
 from thalweg.processes.torus import spectrum
 
 _CELLS = 2**16
@@ -22,14 +23,21 @@ _CELLS = 2**16
 _ROWS_A_CELL = 2
 """Rows in a cell, in the mean."""
 
-_GAP = 2.0
-"""Cells from one with rows to those that are taken to be like it."""
+_GAPS = (0.0, 2.0)
+"""Cells from one with rows to those that are taken to be like it: either may be the better guess."""
 
 _STEP, _NOISE_STEP = 1.6, 4.0
 """Ratios between lengthscales and between noises that are compared."""
 
 _LEAST_SHARE, _MOST_SHARE = 1e-7, 10.0
 """Noises that are compared, against the variance of the function."""
+
+
+_PATCH = 600
+"""Rows by which starts are compared."""
+
+_LEAST_STARTING = 1e-2
+"""The least share of the kernel's variance that noise starts with: without it solves for a rough kernel do not end."""
 
 
 class Periodogram(NamedTuple):
@@ -45,8 +53,12 @@ class Periodogram(NamedTuple):
     nodes: tuple[int, ...]
 
 
-def periodogram(inputs: np.ndarray, residuals: np.ndarray, weights: np.ndarray) -> Periodogram:
-    """That of rows and what is left of their targets once a mean is taken off."""
+def periodogram(inputs: np.ndarray, residuals: np.ndarray, weights: np.ndarray, gap: float = 0.0) -> Periodogram:
+    """That of rows and what is left of their targets once a mean is taken off.
+
+    Zeros in cells without rows spread the power of all frequencies over each; what is beside them, up to a ``gap``,
+    dampens the highest.
+    """
     low, extent = inputs.min(axis=0), np.ptp(inputs, axis=0)
     extent = np.where(extent > 0, extent, 1.0)
     dimensions = inputs.shape[1]
@@ -57,10 +69,9 @@ def periodogram(inputs: np.ndarray, residuals: np.ndarray, weights: np.ndarray) 
     size = int(np.prod(nodes))
     mass = np.bincount(cells, weights, size)
     filled = mass > 0
-    # Zeros in cells without rows would spread the power of all frequencies over each: small gaps get what is beside.
-    gap, beside = distance_transform_edt(~filled.reshape(nodes), return_indices=True)
+    away, beside = distance_transform_edt(~filled.reshape(nodes), return_indices=True)
     beside = np.ravel_multi_index(tuple(beside), nodes).ravel()
-    known = np.ravel(gap) <= _GAP
+    known = np.ravel(away) <= gap
     # A taper keeps the ends from leaking into all frequencies.
     taper = np.ones(())
     for count in nodes:
@@ -104,6 +115,44 @@ def best_start(kernel: Kernel, noise: float | None, seen: Periodogram) -> Start:
             chosen = moved._with(variance=size) if scaled else moved
             best = Start(Parameters(chosen, np.asarray(found)), loss)
     return best
+
+
+def starts_by_periodogram(starts: list[Parameters], rows: HostRows, learn_noise: bool) -> list[Start]:
+    """The starts moved to where a periodogram likes them best, the best of them first.
+
+    Small gaps between rows are left open, or closed. What is found with either is judged by a patch of rows, as is
+    which of the starts is best: as if all rows were like those.
+    """
+    left = rows.targets
+    if rows.basis.shape[1]:
+        root = np.sqrt(rows.weights)[:, None]
+        left = left - rows.basis @ np.linalg.lstsq(root * rows.basis, root * left, rcond=None)[0]
+    known = float(np.mean(rows.known))
+
+    def moved(start: Parameters, seen: Periodogram) -> Parameters:
+        found = best_start(start.kernel, None if learn_noise else float(start.noise) + known, seen)
+        total = float(found.parameters.noise)
+        least = max(1e-3 * total, _LEAST_STARTING * float(found.parameters.kernel.variance))
+        noise = np.asarray(max(total - known, least)) if learn_noise else start.noise
+        return Parameters(found.parameters.kernel, noise)
+
+    patch, both = _patch(rows), [periodogram(rows.inputs, left, rows.weights, gap) for gap in _GAPS]
+
+    def judged(parameters: Parameters) -> Start:
+        loss = float(patch.loss(parameters))
+        return Start(parameters, loss * len(rows.inputs) / len(patch.inputs) if np.isfinite(loss) else np.inf)
+
+    each = [[judged(moved(start, seen)) for seen in both] for start in starts]
+    return sorted((min(found, key=lambda start: start.loss) for found in each), key=lambda start: start.loss)
+
+
+def _patch(rows: HostRows) -> HostRows:
+    """Some hundred rows that lie together, as densely as they are."""
+    extent = np.ptp(rows.inputs, axis=0)
+    places = rows.inputs / np.where(extent > 0, extent, 1.0)
+    away = lambda place: np.sum((places - place) ** 2, axis=1)
+    nearest = np.argsort(away(places[np.argmin(away(np.median(places, axis=0)))]), kind="stable")[:_PATCH]
+    return HostRows(*(part[nearest] for part in rows))
 
 
 _spectrum = jax.jit(spectrum, static_argnums=2)

@@ -151,14 +151,12 @@ def test_features_that_do_not_vary_say_nothing_of_the_scale():
     assert model.coef_ == pytest.approx(0, abs=1e-9)
 
 
-def test_a_stream_keeps_the_scale_it_began_with():
+def test_a_stream_has_the_scale_of_the_rows_it_remembers():
     X, y = problem(BernoulliGLM(), 80, 3)
-    stream = BernoulliGLM().partial_fit(X[:40], y[:40])
-    assert stream.prior_scale_ == pytest.approx(1.25 / X[:40].std(axis=0))
-    given = BernoulliGLM(prior_scale=stream.prior_scale_).partial_fit(X[:40], y[:40])
-    for model in (stream, given):
-        model.partial_fit(X[40:], y[40:])
-    assert np.array_equal(stream.coef_, given.coef_)
+    stream = BernoulliGLM().partial_fit(X[:40], y[:40]).partial_fit(X[40:], y[40:])
+    assert stream.prior_scale_ == pytest.approx(1.25 / X.std(axis=0))
+    given = BernoulliGLM(prior_scale=stream.prior_scale_).fit(X, y)
+    assert stream.coef_ == pytest.approx(given.coef_, abs=1e-4)
     fitted = BernoulliGLM("learn").fit(X[:40], y[:40])
     learned = fitted.prior_scale_
     fitted.partial_fit(X[40:], y[40:])

@@ -88,6 +88,7 @@ class GeneralisedLinearModel(Storable):
         with unharmed(self):
             rows = self._observations(X, y, sample_weight, offset, first=True)
             self._keep(linear.fit(self._kind(), rows, self._prior(), self._search()))
+            self._warn_of_doubts(linear.doubts(rows, self._posterior))
         return self
 
     def _fit_further(self, X: Any, y: Any, sample_weight: Any, offset: Any, **known: Any) -> None:
@@ -95,6 +96,7 @@ class GeneralisedLinearModel(Storable):
         with unharmed(self):
             rows = self._observations(X, y, sample_weight, offset, first=before is None, **known)
             self._keep(linear.fit_further(self._kind(), rows, self._prior(), self._search(), before))
+            self._warn_of_doubts(linear.doubts(self._posterior.stream or rows, self._posterior, before))
 
     def _observations(
         self, X: Any, y: Any, sample_weight: Any, offset: Any, first: bool, **known: Any
@@ -132,6 +134,10 @@ class GeneralisedLinearModel(Storable):
                 UserWarning,
                 stacklevel=5,
             )
+
+    def _warn_of_doubts(self, doubts: list[str]) -> None:
+        for doubt in doubts:
+            warnings.warn(f"{type(self).__name__}: {doubt}", UserWarning, stacklevel=5)
 
     def _reweighted(self, targets: np.ndarray, weights: np.ndarray) -> np.ndarray:
         """The weights of the examples, where their classes have weights too."""
@@ -275,11 +281,13 @@ class Regressor(RegressorMixin, GeneralisedLinearModel):
         """Take in a further batch: the posterior so far is the prior of the batch.
 
         That is Bayes' rule with a Gaussian in place of each intermediate posterior, so the outcome depends on the order
-        of the batches a little, and differs from one fit to all of them, the less the larger the batches; for a
-        :class:`GaussianGLM` it is exact. It is always over the coefficients, for streams with many more examples than
-        features; batches of about the same size share one compiled function. A batch that is refused leaves the model
-        as it was. A ``prior_scale`` of ``"auto"`` or ``"learn"`` is wide, as seen from the first batch, or that of a
-        :meth:`fit` before it; a :class:`GaussianGLM` chooses it by all batches.
+        of the batches a little; for a :class:`GaussianGLM` it is exact. The others remember the first 2,048 rows (fewer
+        of many features) and look at all of them again with each batch, so that the order of these does not matter;
+        after that a batch that the ones before it did not foretell is warned of, since rows that are sorted lead a
+        stream astray. It is for streams with many more examples than features; batches of about the same size share one
+        compiled function. A batch that is refused leaves the model as it was. A ``prior_scale`` of ``"auto"`` or
+        ``"learn"`` is wide, as seen from the rows remembered, or that of a :meth:`fit` before it; a
+        :class:`GaussianGLM` chooses it by all batches.
 
         Parameters
         ----------

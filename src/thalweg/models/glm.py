@@ -41,7 +41,8 @@ class BernoulliGLM(Classifier):
         that say little are shrunk towards 0. That predicts best; but a large effect among many small ones is shrunk
         with them, and its interval then covers it less often than it says. The default, ``"auto"``, does so where there
         are fewer than ten examples for each feature; elsewhere the prior is wide, 2.5 for two standard deviations of a
-        feature, and intervals cover effects of any size, 0 too, about as often as they say.
+        feature and wider where an effect turns out larger, and intervals cover effects, 0 too, about as often as they
+        say.
     fit_intercept
         Whether to have an intercept.
     intercept_scale

@@ -26,8 +26,9 @@ class CategoricalGLM(Classifier):
     ----------
     prior_scale
         Prior standard deviations of the coefficients of the log-odds of two classes, in the units of the data, a number
-        or one for each feature. ``"auto"`` is 1.25 for a standard deviation of a feature; with fewer than ten examples
-        for each feature it is narrower by the root of how many are missing.
+        or one for each feature. ``"auto"`` is 1.25 for a standard deviation of a feature, and wider for one whose
+        coefficients turn out larger; with fewer than ten examples for each feature it is narrower by the root of how
+        many are missing.
     fit_intercept, intercept_scale, max_iter, tol, verbose, class_weight
         As in :class:`BernoulliGLM`.
 

@@ -62,6 +62,20 @@ class _Counts(Regressor):
         """
         return super().predict_interval(X, level, _with_exposure(X, offset, exposure))
 
+    def sample(
+        self, n: int = 1, X: Any = None, offset: Any = None, random_state: Any = None, exposure: Any = None
+    ) -> np.ndarray:
+        """Draws from the posterior: see :meth:`GaussianGLM.sample`.
+
+        Parameters
+        ----------
+        n, X, offset, random_state
+            As there.
+        exposure
+            As in :meth:`fit`.
+        """
+        return super().sample(n, X, offset if X is None else _with_exposure(X, offset, exposure), random_state)
+
     def _targets(self, y: np.ndarray, first: bool, **known: Any) -> np.ndarray:
         if np.any(y < 0):
             raise ValueError(f"y must hold counts, numbers of at least 0, found {y[y < 0][0]}")
@@ -114,7 +128,7 @@ class NegativeBinomialGLM(_Counts):
         A positive number; as it goes to 0 this is Poisson regression. By default the bound is maximised over it too,
         between 1e-6 and 1e4, with an exponential prior of mean 1 of its square root, without which a few events would
         leave it anywhere; intervals are then those of Student's t with n − d degrees of freedom. In a stream it is
-        learned from the first batch and then kept: give it, or make the first batch a large one.
+        learned from the first 2,048 rows and then kept.
     prior_scale, fit_intercept, intercept_scale, max_iter, tol, verbose
         As in :class:`BernoulliGLM`.
 

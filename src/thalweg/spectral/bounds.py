@@ -22,7 +22,7 @@ import scipy.linalg
 from jaxtyping import Array, Key
 
 from thalweg import arguments
-from thalweg.compiling import quick_options
+from thalweg.compiling import quick_options, untuned_options
 from thalweg.spectral.chebyshev import IllConditionedError, evaluate
 from thalweg.spectral.operators import Operator
 from thalweg.spectral.operators.base import check_products
@@ -200,8 +200,11 @@ def host_random(key: Key[Array, ""], purpose: int) -> np.random.Generator:
 
 @cache
 def compiled(function: Callable[..., Any], **how: bool) -> Callable[..., Any]:
-    """The function compiled with :func:`thalweg.compiling.quick_options`; for calls from the host."""
-    options: dict[str, Any] = {"compiler_options": dict(quick_options(**how))}
+    """The function compiled with the options of :mod:`thalweg.compiling`, for calls from the host.
+
+    Of a kernel matrix of side 36,000 an H200 then takes 23 s for its first log-determinant instead of 107.
+    """
+    options: dict[str, Any] = {"compiler_options": {**quick_options(**how), **untuned_options()}}
     return eqx.filter_jit(function, **options)
 
 

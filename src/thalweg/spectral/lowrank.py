@@ -326,12 +326,12 @@ def _choose_rank(
     largest = max(largest, 1)
     eighths = 8 * np.geomspace(1, max(largest // 8, 1), 12).astype(int)
     candidates = np.unique(np.minimum(np.append(eighths, largest), largest)).tolist()
-    omega, columns = host_random(key, 4).standard_normal((size, 4)), np.asarray(factor)
+    omega, columns = host_random(key, 4).standard_normal((size, 4)), np.asarray(factor, np.float64)
+    inner = columns.T @ omega
     whole = np.asarray(hosted(type(remainder).mv, remainder)(remainder, jnp.asarray(omega, remainder.dtype)))
     costs = []
     for rank in candidates:
-        part = columns[:, :rank]
-        rest = whole - part @ (part.T @ omega)
+        rest = whole - columns[:, :rank] @ inner[:rank]
         frobenius = float(np.sqrt(np.sum(rest**2) / 4))
         trace = max(float(traces[rank - 1]), 1e-300)
         top = min(np.sqrt(frobenius * min(frobenius**2 / trace, frobenius)), trace)

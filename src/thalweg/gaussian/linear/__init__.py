@@ -7,10 +7,12 @@
 :class:`Labels`, :class:`Counts`,  how targets depend on z, with parameters that are given or learned
 :class:`Measurements`
 :class:`Solution`                  what a fit leads to
+:func:`doubts`                     what observations say against it
 =================================  ================================================================================
 """
 
 from thalweg.gaussian.linear.categories import Categories, fit_categories
+from thalweg.gaussian.linear.doubts import doubts
 from thalweg.gaussian.linear.fitting import Prior, fit, fit_further
 from thalweg.gaussian.linear.marginals import Marginals
 from thalweg.gaussian.linear.observations import Observations
@@ -31,6 +33,7 @@ __all__ = [
     "Solution",
     "Targets",
     "Weights",
+    "doubts",
     "fit",
     "fit_categories",
     "fit_further",

@@ -23,6 +23,8 @@ from thalweg.threads import enough_threads
 
 _SHORTEST, _LONGEST = 0.01, 4.0
 _NARROW = 1e-8
+_ROUNDS, _CLOSE = 3, 1.05
+"""So often the prior is widened for weights that are larger than it allows for, unless by less than this factor."""
 _ROWS, _COLUMNS = 256, 16
 _MANY = 256
 """So many weights are not padded: steps grow with their third power, and cost more than compiling."""
@@ -77,6 +79,11 @@ class Categories(NamedTuple):
             inner[0, 1:] = -self.frame.centre * self.frame.scales[1:]
         return np.kron(contrasts(len(self.levels)) / np.sqrt(2), inner)
 
+    def second_moments(self) -> np.ndarray:
+        """m² + V of each feature's weights, averaged over the contrasts; 1 where the examples say nothing."""
+        variances = np.diagonal(self.covariance).reshape(self.mean.shape)
+        return np.mean(self.mean**2 + variances, axis=0)[self.frame.intercepts :]
+
     def coefficients(self) -> tuple[np.ndarray, np.ndarray]:
         """Means and covariance in the units of the data: those of a class after those before; classes add up to 0."""
         basis = self._basis()
@@ -118,32 +125,46 @@ def fit_categories(rows: Observations, classes: int, prior: Prior, search: Searc
     True
     """
     with jax.enable_x64(True), enough_threads(rows.columns.shape[1] * classes):
-        scale = prior.scale
-        if isinstance(scale, str):
-            scale = wide_scales(Labels(), rows._replace(targets=0 * rows.targets), prior)
-            # All features together say no more a priori than as many as there are tens of examples.
-            scale = scale * min(1.0, np.sqrt(np.sum(rows.weights) / (FEW * len(scale))))
-        intercept = prior.intercept is not None
-        frame = Frame.of(rows, prior.scales(scale, rows.columns.shape[1] - intercept), intercept)
-        totals = np.bincount(rows.targets.astype(int), rows.weights, classes) + 0.5
-        levels = np.log(totals) if intercept else np.zeros(classes)
-        oracle = _oracle(frame.design(rows.columns) / np.sqrt(2), rows.targets, rows.weights, levels)
-        size = oracle.design.shape[1]
-        many = (classes - 1) * size
-        standard = Full(jnp.zeros(many), jnp.eye(many), jnp.eye(many))
-        # The start has the curvature of the model without features: with the prior's the first step could be too long.
-        bent = 2 * _first_gradient(oracle, standard._replace(covariance=_NARROW * jnp.eye(many))).covariance
-        result = minimize(
-            oracle,
-            Full.from_precision(jnp.zeros(many), jnp.eye(many) + bent),
-            term=KLToNormal(standard),
-            divergence=GaussianKL(),
-            step=_Damped(),
-            tol=Tolerance(0, search.tol),
-            steps=search.max_iter,
-            progress=search.progress,
-            engine="compiled",
-        )
+        if not isinstance(prior.scale, str):
+            return _at_scale(rows, classes, prior, prior.scale, search)
+        wide = wide_scales(Labels(), rows._replace(targets=0 * rows.targets), prior)
+        # All features together say no more a priori than as many as there are tens of examples.
+        enough = np.sum(rows.weights) / (FEW * len(wide))
+        scale = wide * min(1.0, np.sqrt(enough))
+        found = _at_scale(rows, classes, prior, scale, search)
+        for _ in range(_ROUNDS if enough >= 1 else 0):
+            wider = np.maximum(wide, scale * np.sqrt(found.second_moments()))
+            if found.status is Status.INTERRUPTED or np.all(wider < _CLOSE * scale):
+                break
+            scale, steps = wider, found.steps
+            found = _at_scale(rows, classes, prior, scale, search)
+            found = found._replace(steps=steps + found.steps)
+        return found
+
+
+def _at_scale(rows: Observations, classes: int, prior: Prior, scale: Any, search: Search) -> Categories:
+    """The posterior for one prior scale."""
+    intercept = prior.intercept is not None
+    frame = Frame.of(rows, prior.scales(scale, rows.columns.shape[1] - intercept), intercept)
+    totals = np.bincount(rows.targets.astype(int), rows.weights, classes) + 0.5
+    levels = np.log(totals) if intercept else np.zeros(classes)
+    oracle = _oracle(frame.design(rows.columns) / np.sqrt(2), rows.targets, rows.weights, levels)
+    size = oracle.design.shape[1]
+    many = (classes - 1) * size
+    standard = Full(jnp.zeros(many), jnp.eye(many), jnp.eye(many))
+    # The start has the curvature of the model without features: with the prior's the first step could be too long.
+    bent = 2 * _first_gradient(oracle, standard._replace(covariance=_NARROW * jnp.eye(many))).covariance
+    result = minimize(
+        oracle,
+        Full.from_precision(jnp.zeros(many), jnp.eye(many) + bent),
+        term=KLToNormal(standard),
+        divergence=GaussianKL(),
+        step=_Damped(),
+        tol=Tolerance(0, search.tol),
+        steps=search.max_iter,
+        progress=search.progress,
+        engine="compiled",
+    )
     if result.status is Status.INTERRUPTED and not result.steps:
         raise KeyboardInterrupt
     kept = slice(len(frame.scales))

@@ -23,6 +23,9 @@ _EVENED = 2.0
 _ROUNDS = 2
 """So often leverages are found anew."""
 
+_REMEMBERED, _NUMBERS = 2048, 2**20
+"""Rows of a stream, and numbers in them, up to which all of them are fitted to again with each batch."""
+
 FEW = 10
 """With fewer examples than so many for each feature the scale is learned."""
 
@@ -91,7 +94,9 @@ def fit_further(
     """The posterior given these observations and all ``before``: the posterior so far is the prior of what comes next.
 
     That is Bayes' rule with a Gaussian in place of each intermediate posterior; for :class:`Measurements` it is exact,
-    and the prior scale is chosen by all batches. Elsewhere it is that of the start, wide if none is given.
+    and the prior scale is chosen by all batches. Elsewhere the first 2,048 rows are remembered, and what is found is
+    the posterior given all of them, with a wide prior if none is given: one batch, of one class maybe, is too little
+    for a Gaussian to stand for. The prior scale, and a dispersion that is learned, are those of the rows remembered.
 
     Examples
     --------
@@ -106,12 +111,15 @@ def fit_further(
         rows = rows.less_offsets()
         rows = rows if before is None or before.stream is None else before.stream.joined(rows)
         return fit(targets, rows, prior, search)
-    if before is None:
-        if isinstance(prior.scale, str):
-            prior = prior._replace(scale=wide_scales(targets, rows, prior))
-        return fit(targets, rows, prior, search)
     with jax.enable_x64(True), enough_threads(rows.columns.shape[1]):
-        return targets.at(before.likelihood, rows, before.weights.frame, search, before)
+        if before is not None and before.stream is None:
+            return targets.at(before.likelihood, rows, before.weights.frame, search, before)
+        if before is not None:
+            rows = before.stream.joined(rows)  # type: ignore[union-attr]
+        scale = wide_scales(targets, rows, prior) if isinstance(prior.scale, str) else prior.scale
+        solution = _at_scale(targets, rows, prior, scale, search, before)
+    many = len(rows.targets) > _REMEMBERED or rows.columns.size > _NUMBERS
+    return solution._replace(stream=None if many else rows)
 
 
 def _at_scale(
@@ -122,16 +130,22 @@ def _at_scale(
 
 
 def _evened(targets: Targets, rows: Observations, prior: Prior, search: Search) -> Solution:
-    """The posterior for a prior that says little, and that leads away from 0 no more than to it."""
-    scale = _EVENED * wide_scales(targets, rows, prior)
-    frame = prior.frame(targets, rows, scale)
-    solution, steps = targets.posterior(rows, frame, loosely(search)), 0
+    """The posterior for a prior that says little, and that leads away from 0 no more than to it.
+
+    It is wider for a feature whose weight turns out to be larger than it allows for: the scale at which the bound is
+    highest, where that is above the wide one.
+    """
+    wide = scale = _EVENED * wide_scales(targets, rows, prior)
+    solution, steps = _at_scale(targets, rows, prior, scale, loosely(search)), 0
     for how in [loosely(search)] * (_ROUNDS - 1) + [search]:
         steps += solution.steps
         if solution.status in (Status.INTERRUPTED, Status.DIVERGED) or not np.isfinite(solution.elbo):
             break
-        solution = targets.posterior(targets.evened(rows, solution), frame, how, solution)
-    return solution._replace(prior_scale=scale, steps=steps + solution.steps)
+        scale = np.maximum(wide, scale * np.sqrt(solution.weights.second_moments()))  # type: ignore[union-attr]
+        evened = targets.evened(rows, solution)
+        solution = targets.posterior(evened, prior.frame(targets, rows, scale), how, solution)
+    shift = targets.balance(rows, solution) if prior.intercept is not None else 0.0
+    return solution._replace(prior_scale=scale, steps=steps + solution.steps, shift=shift)
 
 
 def _sizes(targets: Targets, rows: Observations, prior: Prior) -> tuple[np.ndarray, np.ndarray]:

@@ -86,13 +86,15 @@ class Solution(NamedTuple):
     prior_scale: Any = None
     """As given or learned."""
     stream: Observations | None = None
-    """All observations so far in short, where a stream needs them."""
+    """All observations so far, in short where that says the same, while a stream needs them."""
     log_prior: float = 0.0
     """Of what was learned of the likelihood."""
+    shift: float = 0.0
+    """Of the linear predictor of predictions, so that they add up to what was seen."""
 
     def predict(self, X: np.ndarray, offsets: np.ndarray | float = 0.0) -> np.ndarray:
         """The mean of the targets of rows of features, averaged over the posterior."""
-        average = lambda part, *latent: np.asarray(_mean_target(part.likelihood, *pad_rows(*latent)))[: len(X)]
+        average = lambda part, mean, variance: mean_targets(part.likelihood, mean, variance)
         with jax.enable_x64(True):
             return np.sum([share * average(*rest) for share, *rest in self.latents(X, offsets)], axis=0)
 
@@ -100,7 +102,7 @@ class Solution(NamedTuple):
         """The parts and their shares, and for each the means and variances of the linear predictor of rows."""
         columns = self._columns(X)
         parts = ((share, part, *part.latent(columns)) for share, part in self.weights.parts())
-        return [(share, part, mean + offsets, variance) for share, part, mean, variance in parts]
+        return [(share, part, mean + offsets + self.shift, variance) for share, part, mean, variance in parts]
 
     def draws(
         self, count: int, X: np.ndarray, offsets: np.ndarray | float, rng: np.random.Generator
@@ -110,11 +112,16 @@ class Solution(NamedTuple):
         shares, parts = zip(*self.weights.parts(), strict=True)
         for part, number in zip(parts, rng.multinomial(count, shares), strict=True):
             drawn, off = part.sample(int(number), rng)
-            latent = part.frame.origin(columns) + drawn @ part.frame.design(columns).T + offsets
+            latent = part.frame.origin(columns) + drawn @ part.frame.design(columns).T + offsets + self.shift
             yield part, part.in_units_of_data(drawn), latent, off
 
     def _columns(self, X: np.ndarray) -> np.ndarray:
         return with_intercept(X, self.weights.frame.centre is not None)
+
+
+def mean_targets(likelihood: Likelihood, mean: np.ndarray, variance: np.ndarray) -> np.ndarray:
+    """The mean of targets whose linear predictors are N(mean, variance)."""
+    return np.asarray(_mean_target(likelihood, *pad_rows(mean, variance)))[: len(mean)]
 
 
 @eqx.filter_jit
@@ -254,13 +261,15 @@ def _method(search: Search) -> dict:
     }
 
 
-def seen_from(weights: Weights | Mixture, likelihood: Likelihood, rows: Observations, reach: float) -> Pseudo:
-    """The likelihood as it looks from a posterior: what a whole natural-gradient step puts in its place."""
+def seen_from(
+    weights: Weights | Mixture, frame: Frame, likelihood: Likelihood, rows: Observations, reach: float
+) -> Pseudo:
+    """The likelihood as it looks from a posterior: what a whole natural-gradient step in a frame puts in its place."""
     mean, variance = weights.latent(rows.columns)
     first: Any
     second: Any
     _, first, second = expected(likelihood, rows.targets, mean + rows.offsets, variance)
-    beyond = mean - weights.frame.origin(rows.columns)
+    beyond = mean - frame.origin(rows.columns)
     return Pseudo(rows.weights * (first - second * beyond), -second * rows.weights, reach)
 
 

@@ -7,23 +7,29 @@ from functools import partial
 from typing import Any, ClassVar
 
 import numpy as np
-from scipy.optimize import minimize_scalar
+from scipy.optimize import brentq
 from scipy.special import betainc, expit, logsumexp, pdtr
 
 from thalweg.descent import Status
 from thalweg.gaussian.likelihood import Likelihood
-from thalweg.gaussian.likelihoods import BernoulliLogit, GaussianNoise, NegativeBinomial, Poisson
+from thalweg.gaussian.likelihoods import BernoulliLogit, GaussianNoise
+from thalweg.gaussian.linear.dispersion import (
+    best_dispersion,
+    between,
+    dispersion_at,
+    extrapolated,
+    likelihood_of,
+    log_prior,
+)
 from thalweg.gaussian.linear.marginals import Marginals
-from thalweg.gaussian.linear.mixture import Mixture
 from thalweg.gaussian.linear.observations import Observations
 from thalweg.gaussian.linear.search import (
     Pseudo,
     Search,
     Solution,
-    bound_of_each,
     expected,
     find_weights,
-    pad_rows,
+    mean_targets,
     seen_from,
 )
 from thalweg.gaussian.linear.weights import Frame, Weights
@@ -31,21 +37,18 @@ from thalweg.gaussian.linear.weights import Frame, Weights
 _SMALLEST_VARIANCE = 1e-100
 """The variance of the noise where all targets are 0."""
 
-_DISPERSIONS = (1e-6, 1e4)
-"""Between these the dispersion is learned. At the lower end the counts are Poisson for all that data can tell."""
-
 _MOST_ROUNDS, _PATIENCE = 100, 5
-
-_NEAR = 0.5
-"""So near to the last logarithm of the dispersion the next is looked for first."""
 
 _LARGEST_RATE = 9e18
 """The largest that NumPy draws Poisson counts of."""
 
+_FAR = 30.0
+"""No shift of a logit is larger."""
+
 _NODES = 32
 """Of the quadrature over the linear predictor."""
 
-WIDEST = 1e4
+WIDEST = 1e7
 """A prior scale, for features in standard deviations, that leaves nothing to wish for."""
 
 
@@ -76,6 +79,10 @@ class Targets(ABC):
         spread over the examples by their leverage (Firth 1993).
         """
         return rows
+
+    def balance(self, rows: Observations, solution: Solution) -> float:
+        """What predictions are to be shifted by where observations have been evened."""
+        return 0.0
 
     @abstractmethod
     def level(self, rows: Observations) -> float:
@@ -114,7 +121,7 @@ class Targets(ABC):
         if nearby is None:
             start = self.start(likelihood, rows, frame, before)
         else:
-            start = seen_from(nearby.weights, likelihood, rows, self.reach)
+            start = seen_from(nearby.weights, frame, likelihood, rows, self.reach)
         return find_weights(frame, rows, likelihood, start, search, before)
 
 
@@ -149,6 +156,16 @@ class Labels(Targets):
         more = 0.75 * _leverage(rows, solution)
         same, other = rows._replace(weights=rows.weights + more), rows._replace(targets=1 - rows.targets, weights=more)
         return same.joined(other)
+
+    def balance(self, rows: Observations, solution: Solution) -> float:
+        """Where chances add up to the labels seen, and half a label: labels that evened them made rare ones frequent.
+
+        The coefficients are better with them, predictions are not (Puhr and others 2017).
+        """
+        total, (mean, variance) = np.sum(rows.weights), solution.weights.latent(rows.columns)
+        goal = (rows.weights @ rows.targets + 0.5) / (total + 1)
+        chances = lambda shift: mean_targets(solution.likelihood, mean + rows.offsets + shift, variance)
+        return float(brentq(lambda shift: rows.weights @ chances(shift) / total - goal, -_FAR, _FAR, xtol=1e-9))
 
     def level(self, rows: Observations) -> float:
         """The logarithm of the odds, with half a label more of each kind, less the mean offset."""
@@ -238,7 +255,7 @@ class Counts(Targets):
     Examples
     --------
     >>> rows = Observations(np.ones((1, 1)), np.array([0.5]), np.ones(1))
-    >>> Counts(0.0).start(Poisson(), rows, Frame(None, np.ones(1)), None).precisions
+    >>> Counts(0.0).start(likelihood_of(0.0), rows, Frame(None, np.ones(1)), None).precisions
     array([1.])
     """
 
@@ -280,7 +297,8 @@ class Counts(Targets):
         shares, dispersions, rates = [], [], []
         for share, part, mean, variance in solution.latents(X, offsets):
             shares.append(share * weights / np.sum(weights))
-            rates.append(np.exp(mean + nodes[:, None] * np.sqrt(variance)))
+            latent = mean + nodes[:, None] * np.sqrt(variance)
+            rates.append(np.exp(np.minimum(latent, self.reach)))
             dispersions.append(np.full((_NODES, 1), float(getattr(part.likelihood, "dispersion", 0.0))))
         below = partial(_count_below, np.concatenate(shares), np.concatenate(rates), np.concatenate(dispersions))
         return np.column_stack([_least_count(below, len(X), end) for end in ((1 - level) / 2, (1 + level) / 2)])
@@ -288,30 +306,30 @@ class Counts(Targets):
     def posterior(self, rows: Observations, frame: Frame, search: Search, nearby: Solution | None = None) -> Solution:
         """At the dispersion given, or where the bound is highest over it too."""
         if self.dispersion is not None:
-            return self.at(_likelihood(self.dispersion), rows, frame, search, nearby=nearby)
+            return self.at(likelihood_of(self.dispersion), rows, frame, search, nearby=nearby)
         log = 0.0 if nearby is None else float(np.log(nearby.likelihood.dispersion))  # type: ignore[attr-defined]
         moves: list[tuple[float, float]] = []
         solution, steps = nearby, 0
         ends: list[float | None] = [None, None]  # Between them the best is: from the first one moves up.
         for count in range(1, _MOST_ROUNDS + 1):
-            solution = self.at(_likelihood(_dispersion(log)), rows, frame, search, nearby=solution)
+            solution = self.at(likelihood_of(dispersion_at(log)), rows, frame, search, nearby=solution)
             steps += solution.steps
             if solution.status is Status.INTERRUPTED:
                 break
-            better = _best_dispersion(rows, solution.weights, search.tol / 100, log if moves else None)
+            better = best_dispersion(rows, solution.weights, search.tol / 100, log if moves else None)
             if abs(better - log) < search.tol / 10:
                 break
             ends[int(better < log)] = log
             if None not in ends and abs(ends[1] - ends[0]) < search.tol / 10:  # type: ignore[operator]
                 break
             moves.append((log, better))
-            log = _between(_extrapolated(*moves[-2:]), better, ends, halve=count % _PATIENCE == 0)
+            log = between(extrapolated(*moves[-2:]), better, ends, halve=count % _PATIENCE == 0)
         else:
             solution = solution._replace(status=Status.STEPS_SPENT)  # type: ignore[union-attr]
         assert solution is not None
         assert isinstance(solution.weights, Weights)
         weights = solution.weights.with_learned_dispersion(float(np.sum(rows.weights)))
-        return solution._replace(weights=weights, steps=steps, log_prior=_log_prior(log))
+        return solution._replace(weights=weights, steps=steps, log_prior=log_prior(log))
 
 
 def _leverage(rows: Observations, solution: Solution) -> np.ndarray:
@@ -338,52 +356,3 @@ def _least_count(below: Callable[[np.ndarray], np.ndarray], rows: int, probabili
         under = below(middle) < probability
         low, high = np.where(under, middle, low), np.where(under, high, middle)
     return high
-
-
-def _dispersion(log: float) -> float:
-    """Exactly the lowest at the lower end."""
-    return float(np.exp(log)) if log > np.log(_DISPERSIONS[0]) else _DISPERSIONS[0]
-
-
-def _extrapolated(*moves: tuple[float, float]) -> float:
-    """Where a map that has led from each first to each second number would lead in the end, were it linear."""
-    (before, _), (now, led) = moves[0], moves[-1]
-    last, move = moves[0][1] - before, led - now
-    if len(moves) == 1 or move == last:
-        return led
-    further = -move / (move - last) * (now - before)
-    # At most as far as e² times further, and within the range.
-    return float(np.clip(now + np.clip(further, -2.0, 2.0), *np.log(_DISPERSIONS)))
-
-
-def _between(ahead: float, better: float, ends: list[float | None], halve: bool) -> float:
-    """The first of two guesses that is between the ends, or the middle of them, which it is now and then anyhow."""
-    low, high = (end if end is not None else limit for end, limit in zip(ends, np.log(_DISPERSIONS), strict=True))
-    inside = lambda log: (low < log or ends[0] is None) and (log < high or ends[1] is None)
-    if None not in ends and (halve or not (inside(ahead) or inside(better))):
-        return float(low + high) / 2
-    return ahead if inside(ahead) else better
-
-
-def _log_prior(log: float) -> float:
-    """That of the square root of the dispersion, exponential of mean 1; without it a few counts leave it anywhere."""
-    return -float(np.exp(log / 2))
-
-
-def _likelihood(dispersion: float) -> Likelihood:
-    """Of counts, or of rates: counts divided by exposures."""
-    return NegativeBinomial(dispersion, whole=False) if dispersion else Poisson(whole=False)
-
-
-def _best_dispersion(rows: Observations, weights: Weights | Mixture, sharp: float, near: float | None) -> float:
-    """The logarithm of the dispersion at which bound and prior are highest for this posterior; ``near`` is a guess."""
-    mean, variance = weights.latent(rows.columns)
-    *arrays, counts = pad_rows(rows.targets, mean + rows.offsets, variance, rows.weights)
-    loss = lambda log: -counts @ np.asarray(bound_of_each(_likelihood(np.exp(log)), *arrays)) - _log_prior(log)
-    lowest, highest = np.log(_DISPERSIONS)
-    bounds = (lowest, highest) if near is None else (max(near - _NEAR, lowest), min(near + _NEAR, highest))
-    found = float(minimize_scalar(loss, bounds=bounds, options={"xatol": sharp}).x)
-    if near is not None and min(found - bounds[0], bounds[1] - found) < _NEAR / 100:
-        return _best_dispersion(rows, weights, sharp, None)
-    # Next to the lower end the bound is flat but for rounding: without this the search would never settle.
-    return found if found > lowest + 0.1 else float(lowest)

@@ -145,13 +145,16 @@ class Weights:
             deviations[0] = np.sqrt(variance)
         return means, deviations
 
+    def second_moments(self) -> np.ndarray:
+        """m² + V of all weights but the intercept's; 1 where the examples say what the prior does."""
+        return (self.mean**2 + self._variances())[self.frame.intercepts :]
+
     def slope_in_scale(self) -> float:
         """How the bound changes with the logarithm of a factor common to the scales of all weights but the intercept's.
 
         At the best posterior only the prior's change counts: Σ(m² + V − 1).
         """
-        learned = slice(self.frame.intercepts, None)
-        return float(np.sum(self.mean[learned] ** 2) - np.sum(1 - self._variances()[learned]))
+        return float(np.sum(self.second_moments() - 1))
 
     def covariance_of_coefficients(self) -> np.ndarray | None:
         """Over all pairs, the intercept first; None where it was not formed."""

@@ -259,10 +259,11 @@ class Choice:
         best = begun[0][1]
         if isinstance(part, Climb) or (here and size > _DEAR) or not hasattr(best.kernel, "lengthscale"):
             return begun
-        shares = list(product(_FINER, _QUIETER if self.free else (1.0,)))
-        share = shares[_likeliest([_scaled(best, *share) for share in shares], part)]
-        if not float(part.loss(_scaled(best, *share))) < float(part.loss(best)) - _ELSEWHERE:
+        shares = [(1.0, 1.0), *product(_FINER, _QUIETER if self.free else (1.0,))]
+        losses = _losses([_scaled(best, *share) for share in shares], part)
+        if not np.nanmin(losses[1:], initial=np.inf) < losses[0] - _ELSEWHERE:
             return begun
+        share = shares[int(np.nanargmin(losses))]
         return [(origin, _scaled(start, *share)) for origin, start in begun] + begun
 
     def _second_chances(
@@ -351,9 +352,13 @@ class Choice:
 
 def _likeliest(tried: list[Parameters], rows: Compared) -> int:
     """Which of some parameters makes rows most probable; the first if none can be told."""
-    with enough_threads(len(rows.inputs)):
-        losses = [float(rows.loss(one)) for one in tried]
+    losses = _losses(tried, rows)
     return int(np.nanargmin(losses)) if np.any(np.isfinite(losses)) else 0
+
+
+def _losses(tried: list[Parameters], rows: Compared) -> list[float]:
+    with enough_threads(len(rows.inputs)):
+        return [float(rows.loss(one)) for one in tried]
 
 
 def _scaled(start: Parameters, shorter: float, quieter: float) -> Parameters:

@@ -36,8 +36,8 @@ _PARTIAL_NOISE = 1e-4
 _LEVELS, _MORE = (150, 400, 1_200, 4_000), 1.2
 """Rows on which parameters are looked for before all rows are taken, if those are so many times more."""
 
-_AT_HAND = 200
-"""Rows of a search that are left to the host even if there is an accelerator."""
+_AT_HAND = {False: 200, True: 400}
+"""Rows of a search that are left to the host even if there is an accelerator: more if all are many."""
 
 _ACCELERATED_LEVELS = (150, 384, 4_000, 16_000)
 """Those where there is an accelerator: fewer in between, since each is a new program."""
@@ -125,11 +125,11 @@ class Levels:
         count, here = len(self.rows.inputs), jax.default_backend() == "cpu"
         order = np.random.default_rng(self.seed).permutation(len(self.given.inputs))
         sizes = [size for size in (_LEVELS if here else _ACCELERATED_LEVELS) if _MORE * size < count]
-        parts: list[HostRows | Observations | Climb]
-        parts = [where_computed(self.given.merged(self.mean, self.separate, order[:size]), _AT_HAND) for size in sizes]
-        if self.whole or not sizes:
-            parts.append(where_computed(self.rows, _AT_HAND))
-        elif count <= _CLIMBED[here]:
+        at_hand = _AT_HAND[count > _ACCELERATED_LEVELS[2]]
+        taken = [self.given.merged(self.mean, self.separate, order[:size]) for size in sizes]
+        taken += [self.rows] if self.whole or not sizes else []
+        parts: list[HostRows | Observations | Climb] = [where_computed(rows, at_hand) for rows in taken]
+        if len(taken) == len(sizes) and count <= _CLIMBED[here]:
             parts.append(Climb(self.rows, self.mean, self.seed))
         for part in parts:
             if isinstance(part, Observations):

@@ -120,13 +120,13 @@ class Observations(NamedTuple):
 
     def loss_slope_and_information(self, parameters: Parameters) -> tuple[Any, Parameters, np.ndarray]:
         """Those, and the average information of :func:`information`."""
-        (loss, *_), slopes, *information = np.asarray(self._informed(parameters)[1])
+        told = np.asarray(self._informed(parameters)[1])
         chosen = Blend.chosen(parameters.kernel, self.inputs.shape[1])
         leaves, structure = jax.tree.flatten(parameters)
         ends = np.cumsum([np.size(leaf) for leaf in leaves])[:-1]
-        parts = zip(np.split(slopes @ chosen, ends), leaves, strict=True)
+        parts = zip(np.split(told[1] @ chosen, ends), leaves, strict=True)
         slope = jax.tree.unflatten(structure, [part.reshape(np.shape(leaf)) for part, leaf in parts])
-        return loss, slope, chosen.T @ information @ chosen
+        return told[0, 0], slope, chosen.T @ told[2:] @ chosen
 
     def prepare(self, parameters: Parameters) -> None:
         """Begin to make the program that parameters like these need, if it is one that can be shared."""

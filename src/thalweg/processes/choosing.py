@@ -12,7 +12,6 @@ from functools import partial
 from itertools import product
 from typing import Any, Protocol
 
-import equinox as eqx
 import jax
 import numpy as np
 
@@ -335,17 +334,17 @@ class Choice:
         pairs: list[tuple[Optimum, type[Kernel]]]
         pairs = [(one, type(one.parameters.kernel)) for one in ([first] if other is first else [other, first])]
         pairs += [(first, Matern12)] if rough else []
-        begun = []
+        begun, families = [], {type(start.kernel): start.kernel for start in self.starts}
         for one, family in pairs:
             kernel, noise = one.parameters.kernel, one.parameters.noise
             lengths, spread = one.origin.kernel.lengthscale, one.origin.kernel.variance
             shares = _SECOND_SHARES if self.free else ((_SECOND_SHARES[0][0], 1.0),)
             tried = []
             for length, (size, left) in product(_SECOND_LENGTHS, shares):
-                second = jax.tree.map(np.asarray, family(length * lengths, size * max(noise, _SECOND_LEAST * spread)))
+                second = host.of_family(families[family], length * lengths, size * max(noise, _SECOND_LEAST * spread))
                 tried.append(Parameters(Sum(kernel, second), np.asarray(left * noise)))
-            origin = Parameters(Sum(one.origin.kernel, family(lengths, _SECOND_SIZE * spread)), one.origin.noise)
-            origin = jax.tree.map(np.asarray, origin)
+            second = host.of_family(families[family], lengths, _SECOND_SIZE * spread)
+            origin = Parameters(Sum(one.origin.kernel, second), one.origin.noise)
             begun.append((origin, tried[_likeliest(tried, part)]))
         return begun
 
@@ -363,15 +362,14 @@ def _losses(tried: list[Parameters], rows: Compared) -> list[float]:
 
 def _scaled(start: Parameters, shorter: float, quieter: float) -> Parameters:
     kernel = start.kernel
-    if isinstance(kernel, Stationary) and hasattr(kernel, "lengthscale"):
-        kernel = eqx.tree_at(lambda k: k.lengthscale, kernel, shorter * kernel.lengthscale)
-    return jax.tree.map(np.asarray, Parameters(kernel, quieter * start.noise))
+    if isinstance(kernel, Stationary) and hasattr(kernel, "lengthscale"):  # the first of its parameters
+        kernel = host.of_family(kernel, shorter * kernel.lengthscale, *jax.tree.leaves(kernel)[1:])
+    return Parameters(kernel, np.asarray(quieter * start.noise))
 
 
 def _with_family(parameters: Parameters, start: Parameters) -> Parameters:
-    """Parameters with the family of a start."""
-    kernel = type(start.kernel)(parameters.kernel.lengthscale, parameters.kernel.variance)
-    return jax.tree.map(np.asarray, Parameters(kernel, parameters.noise))
+    """Those with the family of a start."""
+    return Parameters(host.of_family(start.kernel, *jax.tree.leaves(parameters.kernel)), parameters.noise)
 
 
 def _checked(found: Optimum, before: Parameters, part: Compared) -> Optimum:

@@ -99,7 +99,7 @@ class Observations(NamedTuple):
 
     def knows(self, kernel: Kernel) -> bool:
         """Whether :meth:`loss_slope_and_information` can be asked of it."""
-        return Blend.of(kernel, self.inputs.shape[1]) is not None
+        return Blend.serves(kernel)
 
     def solution(self, parameters: Parameters) -> "Solution":
         """The factor of A, and what follows from it; a loss of NaN where A has none.
@@ -110,7 +110,9 @@ class Observations(NamedTuple):
 
     def loss(self, parameters: Parameters) -> Any:
         """−log p(y), by the program that a search needs."""
-        return self.solution(parameters).loss if self.knows(parameters.kernel) else self.loss_and_slope(parameters)[0]
+        return (
+            self._informed(parameters)[0].loss if self.knows(parameters.kernel) else loss_and_slope(parameters, self)[0]
+        )
 
     def loss_and_slope(self, parameters: Parameters) -> tuple[Any, Parameters]:
         """−log p(y), and its derivative in the logarithms of all parameters."""

@@ -215,7 +215,7 @@ def left_out(found: Solution) -> tuple[np.ndarray, np.ndarray]:
     With P = A⁻¹ − A⁻¹H(HᵀA⁻¹H)⁻¹HᵀA⁻¹ these are (Py)ᵢ/Pᵢᵢ and 1/Pᵢᵢ: nothing is solved again. Others that do not
     determine the mean predict nothing: the variance is infinite.
     """
-    root = dtrtri(np.asarray(found.factor), lower=1)[0]
+    root = dtrtri(np.asarray(found.factor).T, lower=0)[0].T  # in the order of columns: nothing is copied
     hat = scipy.linalg.solve_triangular(np.asarray(found.basis_factor), np.asarray(found.whitened).T @ root, lower=True)
     precisions = np.sum(root**2, axis=0) - np.sum(hat**2, axis=0)
     known = precisions > 1e-10 * np.sum(root**2, axis=0)

@@ -82,6 +82,13 @@ def test_broken_numbers_turn_the_verdict(claim, data, method, changes):
     assert claim.verdict(changed(papers_world(), data, method, **changes)) == FAILS
 
 
+def test_nobody_is_faster_where_nobody_arrives():
+    found = papers_world()
+    for method in ("SGD", "LANCZOS"):
+        found = changed(found, "sound", method, errors=[1.0, 1.0])
+    assert [claim.verdict(found) for claim in (FASTER, TWICE)] == [FAILS, FAILS]
+
+
 def test_what_drawn_rows_cannot_tell_is_not_told():
     quick = replace(papers_world(), full=False)
     assert [claim.verdict(quick) for claim in (FASTER, TWICE, STICKS, AVOIDS)] == [UNTESTED] * 4

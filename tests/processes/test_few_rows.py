@@ -21,7 +21,7 @@ from thalweg.processes.blend import Blend
 from thalweg.processes.evidence import Landscape, maximise, plausible
 from thalweg.processes.exact import Observations, Parameters
 from thalweg.processes.means import Mean
-from thalweg.processes.posterior import ExactPosterior, MixedPosterior, widening
+from thalweg.processes.posterior import ExactPosterior, MixedPosterior, left_out, widening
 
 RNG = np.random.default_rng(0)
 INPUTS = RNG.normal(size=(24, 2))
@@ -142,7 +142,7 @@ def test_rows_left_out_are_predicted_as_by_a_fit_without_them():
     settings = RegressorSettings(learn=False, mean="linear")
     kernel, noise = Matern32([1.0, 2.0], 1.5), 0.2
     data = rows("linear", targets)._replace(weights=np.ones(24), known=np.zeros(24))
-    gaps, variances = exact.left_out(data.solution(Parameters(made(kernel), np.asarray(noise))))
+    gaps, variances = left_out(data.solution(Parameters(made(kernel), np.asarray(noise))))
     for row in (0, 7, 23):
         others = np.arange(24) != row
         found = fit_regressor(INPUTS[others], targets[others], settings, kernel, noise)
@@ -156,7 +156,7 @@ def test_a_row_that_alone_determines_the_mean_is_not_predicted_by_others():
     basis = Mean("linear", np.zeros(1), np.ones(1), np.array([0])).basis(inputs)
     data = host.HostRows(inputs, inputs, basis, np.zeros(3), np.ones(3), np.zeros(3), np.ones(3), np.zeros(3))
     found = data.solution(Parameters(made(Gaussian(1.0)), np.asarray(0.1)))
-    assert np.isinf(exact.left_out(found)[1][2])
+    assert np.isinf(left_out(found)[1][2])
 
 
 @pytest.mark.parametrize("factor", [0.5, 1.0, 3.0])

@@ -1,5 +1,8 @@
 """The paper's algorithms on a grid: gradients against dense algebra, and a descent that gains."""
 
+import itertools
+from types import SimpleNamespace
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -50,6 +53,18 @@ def test_a_solve_that_does_not_come_to_its_end_says_so(monkeypatch):
     with pytest.warns(RuntimeWarning, match="1 products left a residual of"):
         descend(start(), ROWS, "lanczos", jax.random.key(0), rounds=1)
     jax.clear_caches()
+
+
+@pytest.mark.slow
+def test_a_descent_ends_with_its_seconds_and_compiling_does_not_count(monkeypatch):
+    ticks = itertools.count()
+    monkeypatch.setattr(paths, "time", SimpleNamespace(perf_counter=lambda: float(next(ticks))))
+    limits = {"rounds": 3, "seconds": 8.0}  # a look at the clock takes a second, and there is one after each step
+    visits = descend(start(), ROWS, "sgd", jax.random.key(0), **limits, compiling=False)
+    assert [visit.seconds for visit in visits] == [0.0, 6.0, 10.0]
+    assert next(ticks) > 10 + 3  # and compiling took some
+    counted = descend(start(), ROWS, "sgd", jax.random.key(0), **limits)
+    assert [visit.parameters.noise for visit in counted] == [visit.parameters.noise for visit in visits]
 
 
 @pytest.mark.slow

@@ -39,11 +39,16 @@ class Blend(Kernel):
     variances: Float[Array | np.ndarray, " 2"]
     shapes: Float[Array | np.ndarray, "2 4"]
 
+    @staticmethod
+    def serves(kernel: Kernel) -> bool:
+        """Whether it is a sum of no more terms, all of them known."""
+        return 1 <= len(_terms(kernel)) <= _TERMS
+
     @classmethod
     def of(cls, kernel: Kernel, features: int) -> "Blend | None":
-        """The same kernel, if it is a sum of no more terms, all of them known."""
+        """The same kernel, if this one serves."""
         terms = _terms(kernel)
-        if not 1 <= len(terms) <= _TERMS:
+        if not cls.serves(kernel):
             return None
         missing = _TERMS - len(terms)
         lengths = [np.broadcast_to(np.asarray(term.lengthscale, np.float64), (features,)) for term in terms]

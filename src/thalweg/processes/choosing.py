@@ -12,7 +12,6 @@ from functools import partial
 from itertools import product
 from typing import Any, Protocol
 
-import equinox as eqx
 import jax
 import numpy as np
 
@@ -36,8 +35,8 @@ _PARTIAL_NOISE = 1e-4
 _LEVELS, _MORE = (150, 400, 1_200, 4_000), 1.2
 """Rows on which parameters are looked for before all rows are taken, if those are so many times more."""
 
-_AT_HAND = 200
-"""Rows of a search that are left to the host even if there is an accelerator."""
+_AT_HAND = {False: 200, True: 400}
+"""Rows of a search that are left to the host even if there is an accelerator: more if all are many."""
 
 _ACCELERATED_LEVELS = (150, 384, 4_000, 16_000)
 """Those where there is an accelerator: fewer in between, since each is a new program."""
@@ -125,11 +124,11 @@ class Levels:
         count, here = len(self.rows.inputs), jax.default_backend() == "cpu"
         order = np.random.default_rng(self.seed).permutation(len(self.given.inputs))
         sizes = [size for size in (_LEVELS if here else _ACCELERATED_LEVELS) if _MORE * size < count]
-        parts: list[HostRows | Observations | Climb]
-        parts = [where_computed(self.given.merged(self.mean, self.separate, order[:size]), _AT_HAND) for size in sizes]
-        if self.whole or not sizes:
-            parts.append(where_computed(self.rows, _AT_HAND))
-        elif count <= _CLIMBED[here]:
+        at_hand = _AT_HAND[count > _ACCELERATED_LEVELS[2]]
+        taken = [self.given.merged(self.mean, self.separate, order[:size]) for size in sizes]
+        taken += [self.rows] if self.whole or not sizes else []
+        parts: list[HostRows | Observations | Climb] = [where_computed(rows, at_hand) for rows in taken]
+        if len(taken) == len(sizes) and count <= _CLIMBED[here]:
             parts.append(Climb(self.rows, self.mean, self.seed))
         for part in parts:
             if isinstance(part, Observations):
@@ -259,10 +258,11 @@ class Choice:
         best = begun[0][1]
         if isinstance(part, Climb) or (here and size > _DEAR) or not hasattr(best.kernel, "lengthscale"):
             return begun
-        shares = list(product(_FINER, _QUIETER if self.free else (1.0,)))
-        share = shares[_likeliest([_scaled(best, *share) for share in shares], part)]
-        if not float(part.loss(_scaled(best, *share))) < float(part.loss(best)) - _ELSEWHERE:
+        shares = [(1.0, 1.0), *product(_FINER, _QUIETER if self.free else (1.0,))]
+        losses = _losses([_scaled(best, *share) for share in shares], part)
+        if not np.nanmin(losses[1:], initial=np.inf) < losses[0] - _ELSEWHERE:
             return begun
+        share = shares[int(np.nanargmin(losses))]
         return [(origin, _scaled(start, *share)) for origin, start in begun] + begun
 
     def _second_chances(
@@ -334,39 +334,42 @@ class Choice:
         pairs: list[tuple[Optimum, type[Kernel]]]
         pairs = [(one, type(one.parameters.kernel)) for one in ([first] if other is first else [other, first])]
         pairs += [(first, Matern12)] if rough else []
-        begun = []
+        begun, families = [], {type(start.kernel): start.kernel for start in self.starts}
         for one, family in pairs:
             kernel, noise = one.parameters.kernel, one.parameters.noise
             lengths, spread = one.origin.kernel.lengthscale, one.origin.kernel.variance
             shares = _SECOND_SHARES if self.free else ((_SECOND_SHARES[0][0], 1.0),)
             tried = []
             for length, (size, left) in product(_SECOND_LENGTHS, shares):
-                second = jax.tree.map(np.asarray, family(length * lengths, size * max(noise, _SECOND_LEAST * spread)))
+                second = host.of_family(families[family], length * lengths, size * max(noise, _SECOND_LEAST * spread))
                 tried.append(Parameters(Sum(kernel, second), np.asarray(left * noise)))
-            origin = Parameters(Sum(one.origin.kernel, family(lengths, _SECOND_SIZE * spread)), one.origin.noise)
-            origin = jax.tree.map(np.asarray, origin)
+            second = host.of_family(families[family], lengths, _SECOND_SIZE * spread)
+            origin = Parameters(Sum(one.origin.kernel, second), one.origin.noise)
             begun.append((origin, tried[_likeliest(tried, part)]))
         return begun
 
 
 def _likeliest(tried: list[Parameters], rows: Compared) -> int:
     """Which of some parameters makes rows most probable; the first if none can be told."""
-    with enough_threads(len(rows.inputs)):
-        losses = [float(rows.loss(one)) for one in tried]
+    losses = _losses(tried, rows)
     return int(np.nanargmin(losses)) if np.any(np.isfinite(losses)) else 0
+
+
+def _losses(tried: list[Parameters], rows: Compared) -> list[float]:
+    with enough_threads(len(rows.inputs)):
+        return [float(rows.loss(one)) for one in tried]
 
 
 def _scaled(start: Parameters, shorter: float, quieter: float) -> Parameters:
     kernel = start.kernel
-    if isinstance(kernel, Stationary) and hasattr(kernel, "lengthscale"):
-        kernel = eqx.tree_at(lambda k: k.lengthscale, kernel, shorter * kernel.lengthscale)
-    return jax.tree.map(np.asarray, Parameters(kernel, quieter * start.noise))
+    if isinstance(kernel, Stationary) and hasattr(kernel, "lengthscale"):  # the first of its parameters
+        kernel = host.of_family(kernel, shorter * kernel.lengthscale, *jax.tree.leaves(kernel)[1:])
+    return Parameters(kernel, np.asarray(quieter * start.noise))
 
 
 def _with_family(parameters: Parameters, start: Parameters) -> Parameters:
-    """Parameters with the family of a start."""
-    kernel = type(start.kernel)(parameters.kernel.lengthscale, parameters.kernel.variance)
-    return jax.tree.map(np.asarray, Parameters(kernel, parameters.noise))
+    """Those with the family of a start."""
+    return Parameters(host.of_family(start.kernel, *jax.tree.leaves(parameters.kernel)), parameters.noise)
 
 
 def _checked(found: Optimum, before: Parameters, part: Compared) -> Optimum:

@@ -20,15 +20,14 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-import scipy.linalg
-from jax.scipy.linalg import cho_solve, solve_triangular
+from jax.scipy.linalg import solve_triangular
 from jaxtyping import Array, Float
-from scipy.linalg.lapack import dtrtri
 
 from thalweg.compiling import Prepared, quick_jit
 from thalweg.kernels import Kernel
 from thalweg.padding import padded, padded_size
 from thalweg.processes.blend import Blend
+from thalweg.processes.factors import Inverted
 
 _LEAST, _GRAIN = 64, 16
 """Rows are padded to as many at least, and to a multiple, so that sets of similar size share one program."""
@@ -100,7 +99,7 @@ class Observations(NamedTuple):
 
     def knows(self, kernel: Kernel) -> bool:
         """Whether :meth:`loss_slope_and_information` can be asked of it."""
-        return Blend.of(kernel, self.inputs.shape[1]) is not None
+        return Blend.serves(kernel)
 
     def solution(self, parameters: Parameters) -> "Solution":
         """The factor of A, and what follows from it; a loss of NaN where A has none.
@@ -111,7 +110,9 @@ class Observations(NamedTuple):
 
     def loss(self, parameters: Parameters) -> Any:
         """−log p(y), by the program that a search needs."""
-        return self.solution(parameters).loss if self.knows(parameters.kernel) else self.loss_and_slope(parameters)[0]
+        return (
+            self._informed(parameters)[0].loss if self.knows(parameters.kernel) else loss_and_slope(parameters, self)[0]
+        )
 
     def loss_and_slope(self, parameters: Parameters) -> tuple[Any, Parameters]:
         """−log p(y), and its derivative in the logarithms of all parameters."""
@@ -121,13 +122,13 @@ class Observations(NamedTuple):
 
     def loss_slope_and_information(self, parameters: Parameters) -> tuple[Any, Parameters, np.ndarray]:
         """Those, and the average information of :func:`information`."""
-        (loss, *_), slopes, *information = np.asarray(self._informed(parameters)[1])
+        told = np.asarray(self._informed(parameters)[1])
         chosen = Blend.chosen(parameters.kernel, self.inputs.shape[1])
         leaves, structure = jax.tree.flatten(parameters)
         ends = np.cumsum([np.size(leaf) for leaf in leaves])[:-1]
-        parts = zip(np.split(slopes @ chosen, ends), leaves, strict=True)
+        parts = zip(np.split(told[1] @ chosen, ends), leaves, strict=True)
         slope = jax.tree.unflatten(structure, [part.reshape(np.shape(leaf)) for part, leaf in parts])
-        return loss, slope, chosen.T @ information @ chosen
+        return told[0, 0], slope, chosen.T @ told[2:] @ chosen
 
     def prepare(self, parameters: Parameters) -> None:
         """Begin to make the program that parameters like these need, if it is one that can be shared."""
@@ -190,7 +191,8 @@ def solved(factor: Any, noise: Any, rows: Any, xp: Any, linalg: Any) -> Solution
     left, basis = whitened[:, :outputs], whitened[:, outputs:]
     basis_factor, coefficients = xp.zeros((0, 0), left.dtype), xp.zeros((0, outputs), left.dtype)
     if basis.shape[1]:
-        basis_factor = xp.linalg.cholesky(basis.T @ basis)
+        gram = basis.T @ basis
+        basis_factor = xp.sqrt(gram) if len(gram) == 1 else xp.linalg.cholesky(gram)
         coefficients = linalg.cho_solve((basis_factor, True), basis.T @ left)
         left = left - basis @ coefficients
     weights = linalg.solve_triangular(factor, left, lower=True, trans=1)
@@ -204,10 +206,11 @@ def solved(factor: Any, noise: Any, rows: Any, xp: Any, linalg: Any) -> Solution
     return Solution(factor, weights, coefficients, basis, basis_factor, loss)
 
 
-def solution(parameters: Parameters, rows: Observations) -> Solution:
-    """Factorise A, and solve for the weights and the coefficients of the mean."""
+def solution(parameters: Parameters, rows: Observations, inverted: bool = False) -> tuple[Solution, Any]:
+    """Factorise A, and solve for the weights and the coefficients of the mean; and what solves with the factor."""
     factor = jnp.linalg.cholesky(covariance(parameters, rows))
-    return solved(factor, parameters.noise, rows, jnp, jax.scipy.linalg)
+    linalg = Inverted(factor) if inverted and len(factor) <= INVERTED else jax.scipy.linalg
+    return solved(factor, parameters.noise, rows, jnp, linalg), linalg
 
 
 def mixed(weights: Any, xp: Any) -> Any:
@@ -238,7 +241,7 @@ def information(moved: Any, found: Solution, noise: Any, rows: Any, xp: Any, lin
     return (inner @ inner.T - hat @ hat.T) / 2 + repeats * xp.asarray(last)
 
 
-posterior = quick_jit(few, tuned=False)(solution)
+posterior = quick_jit(few, tuned=False)(lambda parameters, rows: solution(parameters, rows)[0])
 
 
 @quick_jit(few, tuned=False)
@@ -247,8 +250,8 @@ def loss_and_slope(parameters: Parameters, rows: Observations, seed: int = 0) ->
 
     Equal seeds give equal draws whatever the parameters.
     """
-    found = solution(parameters, rows)
-    pull, diagonal = _pull(found, rows, seed)
+    found, linalg = solution(parameters, rows, inverted=True)
+    pull, diagonal = _pull(found, rows, seed, linalg)
     by_kernel = kernel_slope(parameters.kernel, rows.inputs, pull, diagonal)
     slope = Parameters(by_kernel, _noise_slope(parameters, rows, diagonal))
     return found.loss, jax.tree.map(lambda one, parameter: one * parameter / 2, slope, parameters)
@@ -259,14 +262,14 @@ def _all_at_once(parameters: Parameters, rows: Observations) -> tuple[Solution, 
 
     Parameters are those of a blended kernel, and the noise. One array takes one transfer to the host.
     """
-    found = solution(parameters, rows)
-    pull, diagonal = _pull(found, rows, 0)
+    found, linalg = solution(parameters, rows, inverted=True)
+    pull, diagonal = _pull(found, rows, 0, linalg)
     columns = mixed(found.weights, jnp)
     slopes, moved = _pulled(parameters.kernel, rows.inputs, pull, columns)
     weights = jnp.where(rows.real > 0, rows.weights, 1.0)
     moved = jnp.concatenate([moved, ((parameters.noise / weights)[:, None] * columns)[None]])
     moved = jnp.swapaxes(moved * rows.real[None, :, None], 0, 1)
-    told = information(moved, found, parameters.noise, rows, jnp, jax.scipy.linalg)
+    told = information(moved, found, parameters.noise, rows, jnp, linalg)
     slopes = jnp.append(slopes, parameters.noise * _noise_slope(parameters, rows, diagonal)) / 2
     return found, jnp.concatenate([jnp.full((1, len(slopes)), found.loss), slopes[None], told])
 
@@ -274,11 +277,13 @@ def _all_at_once(parameters: Parameters, rows: Observations) -> tuple[Solution, 
 informed = Prepared(_all_at_once, few, tuned=False)
 
 
-def _pull(found: Solution, rows: Observations, seed: int | Array) -> tuple[Callable[[Callable], Array], Array]:
+def _pull(
+    found: Solution, rows: Observations, seed: int | Array, linalg: Any
+) -> tuple[Callable[[Callable], Array], Array]:
     """W = A⁻¹ − ααᵀ over targets, as :func:`kernel_slope` takes it, or an estimate of it; and its diagonal."""
     outputs, size = rows.targets.shape[1], len(rows.inputs)
-    if size <= INVERTED:
-        left = cho_solve((found.factor, True), jnp.eye(size, dtype=found.factor.dtype))
+    if isinstance(linalg, Inverted):
+        left = linalg.inverse.T @ linalg.inverse
         real = rows.real[:, None]
         pull = lambda part: (outputs * part(left) - part(found.weights) @ found.weights.T) * part(real) * real.T
         diagonal = outputs * jnp.diag(left)
@@ -381,17 +386,3 @@ def prepare_predictions(kernel: Kernel, rows: Any) -> None:
         shapes = ((size, size), (size, outputs), (columns, outputs), (size, columns), (columns, columns), ())
         found = Solution(*(like(*shape) for shape in shapes))
         compiled_predictions.prepare(blend, like(size, features), found, like(STRIP, features), like(STRIP, columns))
-
-
-def left_out(found: Solution) -> tuple[np.ndarray, np.ndarray]:
-    """How far each row is from what all others predict for it, a column per target, and the variance of that.
-
-    With P = A⁻¹ − A⁻¹H(HᵀA⁻¹H)⁻¹HᵀA⁻¹ these are (Py)ᵢ/Pᵢᵢ and 1/Pᵢᵢ: nothing is solved again. Others that do not
-    determine the mean predict nothing: the variance is infinite.
-    """
-    root = dtrtri(np.asarray(found.factor), lower=1)[0]
-    hat = scipy.linalg.solve_triangular(np.asarray(found.basis_factor), np.asarray(found.whitened).T @ root, lower=True)
-    precisions = np.sum(root**2, axis=0) - np.sum(hat**2, axis=0)
-    known = precisions > 1e-10 * np.sum(root**2, axis=0)
-    variances = np.where(known, 1 / np.where(known, precisions, 1.0), np.inf)
-    return np.asarray(found.weights) * np.where(known, variances, 0.0)[:, None], variances

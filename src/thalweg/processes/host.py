@@ -205,7 +205,7 @@ def slopes(
             scaled = centred / term.lengthscale
             moved += [] if columns is None else [_moves(term, scaled, columns, *part)]
             each += _derivatives(term, scaled, pull, *part)
-        return _with_leaves(kernel, *each), moved
+        return of_family(kernel, *each), moved
     size = length(len(pull))
     pull = pull + np.tril(pull, -1).T
     pull = padded(padded(pull, size), size, axis=1)
@@ -249,8 +249,9 @@ def _matrix_and_rise(
     return value_and_rise(kernel, cdist(left, left if new is None else new / lengths, "sqeuclidean"), rise)
 
 
-def _with_leaves(kernel: Kernel, *leaves: Any) -> Kernel:
-    return jax.tree.unflatten(jax.tree.structure(kernel), leaves)
+def of_family(kernel: Kernel, *leaves: Any) -> Kernel:
+    """One with other parameters; a constructor would send them to an accelerator, and they would come back."""
+    return jax.tree.unflatten(jax.tree.structure(kernel), [np.asarray(leaf) for leaf in leaves])
 
 
 def _of_arrays(kernel: Kernel) -> Kernel:

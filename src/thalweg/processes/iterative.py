@@ -35,13 +35,9 @@ _PROBES = 8
 _SINGLE = jnp.float32
 
 
-_STORED = 2**30
-"""Numbers that the preconditioner may hold on an accelerator: with what is made of them, 12 GB."""
-
-
-def _rank(rows: int) -> int:
+def _rank() -> int:
     """Rows that the preconditioner is made of."""
-    return 512 if jax.default_backend() == "cpu" else int(np.clip(_STORED // rows, 512, 2048))
+    return 512 if jax.default_backend() == "cpu" else 2048
 
 
 @dataclass
@@ -89,7 +85,7 @@ class Climb:
         probes = _normal(drawn, (len(points), _PROBES))
         targets, basis = jnp.asarray(rows.targets), jnp.asarray(rows.basis)
         right = jnp.concatenate([targets, basis, probes], axis=1)
-        preconditioner = nystrom(kernel, points, jnp.asarray(rows.variances(noise)), picked, _rank(len(points)))
+        preconditioner = nystrom(kernel, points, jnp.asarray(rows.variances(noise)), picked, _rank())
         found = solve(kernel, points, preconditioner, right, _LOOSE, _PRODUCTS, self._solved)
         if found.interrupted:
             raise KeyboardInterrupt
@@ -215,13 +211,13 @@ def posterior(parameters: Parameters, mean: Mean, rows: HostRows, seed: int) -> 
     frequencies = kernel.frequencies(keys[0], _FREQUENCIES, points.shape[1])
     prior = _normal(keys[1], (2 * _FREQUENCIES, _SAMPLES)).astype(_SINGLE)
     drawn = _drawn(kernel, frequencies, prior, points.astype(_SINGLE))
-    noise = jnp.sqrt(variances)[:, None] * _normal(keys[2], drawn.shape)
-    preconditioner = nystrom(kernel, points, variances, keys[3], _rank(len(points)))
+    drawn = drawn.astype(variances.dtype) + jnp.sqrt(variances)[:, None] * _normal(keys[2], drawn.shape)
+    preconditioner = nystrom(kernel, points, variances, keys[3], _rank())
     probes, basis = preconditioner.draw(keys[4], _PROBES), jnp.asarray(rows.basis)
     outputs = rows.targets.shape[1]
     width = outputs + _SAMPLES
-    parts = (jnp.asarray(rows.targets), drawn.astype(noise.dtype) + noise, basis, probes)
-    right = jnp.concatenate(parts, axis=1)
+    right = jnp.concatenate([jnp.asarray(rows.targets), drawn, basis, probes], axis=1)
+    del drawn  # of a million rows half a gigabyte, while they are solved for
     found = solve(kernel, points, preconditioner, right, TOLERANCE, _PRODUCTS)
     if not found.residual < 1 and not found.interrupted:
         raise ValueError(

@@ -9,7 +9,6 @@ as far as the parameters may move until then: the steps are projected onto a box
 
 import time
 import warnings
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -29,9 +28,6 @@ METHODS = ("sgd", "svrg", "lanczos")
 
 _ROOM = 0.5
 """How far a logarithm may move before the interval is bounded anew."""
-
-_GRADES = 16.0
-"""Condition numbers are rounded up to powers of this."""
 
 _FURTHEST = np.log(1e4)
 """How far in all."""
@@ -132,46 +128,49 @@ def descend(
     seconds: float = np.inf,
     probes: int = 8,
     lanczos_steps: int = 20,
-    watch: Callable[[Visit], None] | None = None,
+    compiling: bool = True,
 ) -> list[Visit]:
     """Follow "sgd" (Algorithm 1), "svrg" (Algorithm 2) or "lanczos" from a start: where they were after each round.
 
-    A round is a few steps with one interval. Everything is arithmetic in float64: call it within ``jax.enable_x64``.
+    A round is a few steps with one interval, fewer where the seconds end. Unless ``compiling`` counts, a round that
+    needs new programs begins again after its first step. Everything is arithmetic in float64: call it within
+    ``jax.enable_x64``.
     """
     arguments.one_of("method", method, METHODS)
     count, misfit = len(rows.targets), Misfit(rows)
-    oracle: Any
-    if method == "lanczos":
-        oracle = LanczosOracle(rows, g=misfit, probes=probes, steps=lanczos_steps)
     logs = jax.tree.map(jnp.log, start)
     least = jax.tree.map(lambda leaf: leaf - _FURTHEST, logs)
     most = jax.tree.map(lambda leaf: leaf + _FURTHEST, logs)
-    visits, clock = [Visit(0.0, start)], 0.0
-    for turn in range(rounds):
+    # The lower end moves with the noise, the upper one with the variance and the lengthscales.
+    below, above = float(np.exp(_ROOM)), float(np.exp(_ROOM * (1 + rows.offsets.shape[1])))
+
+    def oracle_at(logs: Parameters, key: Array) -> Any:
+        if method == "lanczos":
+            return LanczosOracle(rows, g=misfit, probes=probes, steps=lanczos_steps)
+        lower, upper = rows(logs).bounds()
+        options = {"probes": probes, "interval": (lower / below, above * upper), "slack": 1.0}
+        oracle = SpectralOracle("log", rows, logs, key, g=misfit, **options)
+        return SVRG(oracle, _PERIOD) if method == "svrg" else oracle
+
+    visits, clock, turn, known = [Visit(0.0, start)], 0.0, 0, set()
+    while turn < rounds and clock <= seconds:
         begun, key_of_plan, key_of_steps = time.perf_counter(), *jax.random.split(jax.random.fold_in(key, turn))
-        if method != "lanczos":
-            # A box of ±r in the logarithms of variance and lengthscales moves the upper end by exp(r + r·d) at most.
-            # From there it is taken further, to one of few condition numbers: few tables, few programs.
-            room = float(np.exp(_ROOM * (1 + rows.offsets.shape[1])))
-            lower, upper = rows(logs).bounds()
-            kappa = _GRADES ** np.ceil(np.log(room**2 * upper / lower) / np.log(_GRADES))
-            interval = (lower / room, kappa * lower / room)
-            options = {"probes": probes, "interval": interval, "slack": 1.0}
-            oracle = SpectralOracle("log", rows, logs, key_of_plan, g=misfit, **options)
-            oracle = SVRG(oracle, _PERIOD) if method == "svrg" else oracle
+        oracle = oracle_at(logs, key_of_plan)
         box = Box(
             jax.tree.map(lambda leaf, end: jnp.maximum(leaf - _ROOM, end), logs, least),
             jax.tree.map(lambda leaf, end: jnp.minimum(leaf + _ROOM, end), logs, most),
         )
         step = Polynomial(float((1 + turn * _STEPS / 20) ** -0.5) / count, scale=20.0)
-        result = minimize(oracle, logs, term=box, step=step, steps=_STEPS, key=key_of_steps, stride=_STEPS)
+        programs = tuple(np.shape(leaf) for leaf in jax.tree.leaves(oracle))
+        counts = compiling or programs in known
+        late = lambda _: not counts or clock + time.perf_counter() - begun > seconds  # noqa: B023
+        result = minimize(oracle, logs, term=box, step=step, steps=_STEPS, key=key_of_steps, stride=1, callback=late)
+        known.add(programs)
+        if not counts:
+            continue
         logs = jax.block_until_ready(result.x)
-        clock += time.perf_counter() - begun
+        clock, turn = clock + time.perf_counter() - begun, turn + 1
         visits.append(Visit(clock, jax.tree.map(jnp.exp, logs)))
-        if watch is not None:
-            watch(visits[-1])
-        if clock > seconds:
-            break
     left = float(_left(rows, logs))
     if not left <= 2 * _RESIDUAL:
         warnings.warn(

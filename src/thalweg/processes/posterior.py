@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import scipy.linalg
+from scipy.linalg.lapack import dtrtri
 
 from thalweg.codec import storable
 from thalweg.kernels import Kernel
@@ -20,7 +21,6 @@ from thalweg.processes.exact import (
     Solution,
     compiled_covariances,
     compiled_predictions,
-    left_out,
     length,
     predictions,
 )
@@ -194,7 +194,7 @@ def widening(gaps: np.ndarray, variances: np.ndarray) -> float:
     """What standard deviations must be multiplied by so that 95 % of the rows are within 1.96 of what others predict.
 
     At least 1. ``gaps`` (parameters, rows, targets) and ``variances`` (parameters, rows) are those of
-    :func:`~thalweg.processes.exact.left_out` for parameters drawn from their posterior; given all rows but one, each
+    :func:`left_out` for parameters drawn from their posterior; given all rows but one, each
     draw is as plausible as it is without that row's own probability.
     """
     known = np.all(np.isfinite(variances), axis=0)
@@ -207,3 +207,17 @@ def widening(gaps: np.ndarray, variances: np.ndarray) -> float:
     gap = np.sum(share * gaps, axis=0)
     variance = np.sum(share * (variances[:, :, None] + (gaps - gap) ** 2), axis=0)
     return max(1.0, float(np.quantile(np.abs(gap) / np.sqrt(variance), _COVERED)) / _DEVIATIONS)
+
+
+def left_out(found: Solution) -> tuple[np.ndarray, np.ndarray]:
+    """How far each row is from what all others predict for it, a column per target, and the variance of that.
+
+    With P = A⁻¹ − A⁻¹H(HᵀA⁻¹H)⁻¹HᵀA⁻¹ these are (Py)ᵢ/Pᵢᵢ and 1/Pᵢᵢ: nothing is solved again. Others that do not
+    determine the mean predict nothing: the variance is infinite.
+    """
+    root = dtrtri(np.asarray(found.factor).T, lower=0)[0].T  # in the order of columns: nothing is copied
+    hat = scipy.linalg.solve_triangular(np.asarray(found.basis_factor), np.asarray(found.whitened).T @ root, lower=True)
+    precisions = np.sum(root**2, axis=0) - np.sum(hat**2, axis=0)
+    known = precisions > 1e-10 * np.sum(root**2, axis=0)
+    variances = np.where(known, 1 / np.where(known, precisions, 1.0), np.inf)
+    return np.asarray(found.weights) * np.where(known, variances, 0.0)[:, None], variances

@@ -67,28 +67,35 @@ def log_quadrature(sizes: np.ndarray, ratios: np.ndarray) -> float:
 class NystromInverse(NamedTuple):
     """P = U Uᵀ + D and its inverse by Woodbury's identity: a preconditioner for K + D.
 
-    U is stored in float32, and what is made of it has the precision of the noise: where U Uᵀ is large against D, the
-    inverse is a difference of numbers that are nearly equal.
+    U = k(x, pivots) R⁻ᵀ with R Rᵀ = k(pivots, pivots) is made anew for each product, a strip of rows at a time: against
+    a product with K that is next to nothing, and of a million rows it would take gigabytes. It has the precision of the
+    points: where U Uᵀ is large against D, the inverse is a difference of numbers that are nearly equal.
     """
 
-    scaled: Float[Array, "s k r"]
-    """D⁻¹U in strips of rows, the last filled up with zeros: all of it in float64 would take twice the memory."""
+    kernel: Kernel
+    points: Float[Array, "n d"]
+    pivots: Float[Array, "r d"]
+    root: Float[Array, "r r"]
+    """R."""
     factor: Float[Array, "r r"]
     """The Cholesky factor of I + UᵀD⁻¹U."""
     noise: Float[Array, " n"]
 
     def __call__(self, right: Float[Array, "n m"]) -> Float[Array, "n m"]:
         """P⁻¹ times some columns."""
+        scaled = right / self.noise[:, None]
         inner, _ = jax.lax.scan(
-            lambda total, part: (total + part[0].astype(right.dtype).T @ part[1], None),
-            jnp.zeros((self.scaled.shape[2], right.shape[1]), right.dtype),
-            (self.scaled, _cut(right)),
+            lambda total, part: (total + self.kernel(self.pivots, part[0]) @ part[1], None),
+            jnp.zeros((len(self.pivots), right.shape[1]), right.dtype),
+            (_cut(self.points), _cut(scaled)),
         )
-        return right / self.noise[:, None] - self._times(cho_solve((self.factor, True), inner))
+        inner = cho_solve((self.factor, True), solve_triangular(self.root, inner, lower=True))
+        return scaled - self._times(inner) / self.noise[:, None]
 
     def _times(self, inner: Float[Array, "r m"]) -> Float[Array, "n m"]:
-        """D⁻¹U times some columns."""
-        found = jax.lax.map(lambda part: part.astype(inner.dtype) @ inner, self.scaled)
+        """U times some columns."""
+        inner = solve_triangular(self.root, inner, lower=True, trans=1)
+        found = jax.lax.map(lambda part: self.kernel(part, self.pivots) @ inner, _cut(self.points))
         return found.reshape(-1, inner.shape[1])[: len(self.noise)]
 
     def draw(self, key: Key[Array, ""], count: int) -> Float[Array, "n m"]:
@@ -96,7 +103,7 @@ class NystromInverse(NamedTuple):
         low, own = jax.random.split(key)
         smooth = self._times(jax.random.normal(low, (len(self.factor), count), self.noise.dtype))
         rough = jax.random.normal(own, (len(self.noise), count), self.noise.dtype)
-        return self.noise[:, None] * smooth + jnp.sqrt(self.noise)[:, None] * rough
+        return smooth + jnp.sqrt(self.noise)[:, None] * rough
 
     def log_determinant(self) -> Float[Array, ""]:
         """log det P."""
@@ -114,25 +121,19 @@ def _cut(array: Float[Array, "n m"]) -> Float[Array, "s k m"]:
 def nystrom(
     kernel: Kernel, inputs: Float[Array, "n d"], noise: Float[Array, " n"], key: Key[Array, ""], rank: int
 ) -> NystromInverse:
-    """The preconditioner made of k(x, pivots), a strip of rows at a time, with rows taken at random as pivots.
-
-    Sums are those of what is stored, in the precision of the inputs, since I + UᵀD⁻¹U is as badly conditioned as A.
-    """
+    """The preconditioner made of k(x, pivots), a strip of rows at a time, with rows taken at random as pivots."""
     pivots = inputs[jax.random.choice(key, len(inputs), (min(rank, len(inputs)),), replace=False)]
     among = kernel(pivots)
     among = among + 1e-6 * jnp.mean(jnp.diag(among)) * jnp.eye(len(among), dtype=among.dtype)
     root = jnp.linalg.cholesky(among)
 
-    def strip(total: Array, part: tuple[Array, Array]) -> tuple[Array, Array]:
-        points, variances = part
-        low_rank = solve_triangular(root, kernel(pivots, points), lower=True).T
-        scaled = jnp.where(variances > 0, low_rank / jnp.where(variances > 0, variances, 1), 0).astype(_SINGLE)
-        kept = scaled.astype(total.dtype)
-        return total + kept.T @ (variances * kept), scaled
+    def strip(total: Array, part: tuple[Array, Array]) -> tuple[Array, None]:
+        points, precisions = part
+        low_rank = solve_triangular(root, kernel(pivots, points), lower=True)
+        return total + (precisions[:, 0] * low_rank) @ low_rank.T, None
 
-    gram, scaled = jax.lax.scan(strip, jnp.zeros_like(among), (_cut(inputs), _cut(noise[:, None])))
-    factor = jnp.linalg.cholesky(gram + jnp.eye(len(gram), dtype=gram.dtype))
-    return NystromInverse(scaled, factor, noise)
+    gram, _ = jax.lax.scan(strip, jnp.eye(len(among), dtype=among.dtype), (_cut(inputs), _cut(1 / noise[:, None])))
+    return NystromInverse(kernel, inputs, pivots, root, jnp.linalg.cholesky(gram), noise)
 
 
 def strips(count: int, width: int) -> tuple[int, int]:

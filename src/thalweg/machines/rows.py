@@ -15,7 +15,7 @@ _MIDDLE_ROWS = 255
 _STRIP, _DIGITS, _COMPARED = 8192, 9, 131_072
 """Rows that are compared at a time, digits of what they are compared by, and the most that are: it takes a pass."""
 
-_FAR = 10.0
+_FAR = 5.0
 """Standard deviations from the middle to where a value is far out."""
 
 _GROUPS = 200

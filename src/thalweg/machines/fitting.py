@@ -140,7 +140,7 @@ def _begun(rows: Rows, settings: Settings, total: int | None, seed: int, dtype: 
     """What was fitted before, if it fits the settings; else choose a kernel and a ridge, and start with f = 0."""
     if onto is None:
         rows = rows.framed(rows.middle())
-        if not isinstance(settings.kernel, Kernel):  # which is taken as it is
+        if settings.bandwidth == "auto" and not isinstance(settings.kernel, Kernel):  # what is given is as it is
             rows = replace(rows, far=rows.reach())
         rows = mapped(rows, settings, seed)
         kernel, alpha = choose(rows, settings, seed, dtype)

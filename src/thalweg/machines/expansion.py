@@ -114,9 +114,7 @@ def _evaluate(coordinates: Coordinates, expansion: Expansion, x: Float[Array, "n
     return evaluate(coordinates, expansion, x)
 
 
-def _on_host(
-    kernel: Kernel, expansion: Expansion, x: Any, *frame: np.ndarray | None
-) -> np.ndarray:
+def _on_host(kernel: Kernel, expansion: Expansion, x: Any, *frame: np.ndarray | None) -> np.ndarray:
     dtype, used = expansion.weights.dtype, int(expansion.used)
     weights = np.asarray(expansion.scale) * np.asarray(expansion.weights)[:used].reshape(-1, expansion.weights.shape[2])
     there = np.any(weights, axis=1)

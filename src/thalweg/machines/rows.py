@@ -83,9 +83,7 @@ class Rows:
         """The offset, the map and how far is far, as :func:`dense` takes them."""
         return self.offset, self.map, self.far
 
-    def framed(
-        self, offset: np.ndarray | None, map: np.ndarray | None = None, far: np.ndarray | None = None
-    ) -> "Rows":
+    def framed(self, offset: np.ndarray | None, map: np.ndarray | None = None, far: np.ndarray | None = None) -> "Rows":
         """The rows in another frame."""
         return replace(self, offset=offset, map=map, far=far)
 

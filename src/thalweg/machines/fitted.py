@@ -79,7 +79,9 @@ class Fitted:
         whole("seed", self.learner.seed, least=0, most=2**31 - 1)
         if self.offset is not None and (self.offset.ndim != 1 or not np.all(np.isfinite(self.offset))):
             raise ValueError("offset must be a row of finite numbers")
-        if self.far is not None and (np.shape(self.far) != np.shape(self.offset) or not np.all(self.far > 0)):
+        if self.far is not None and (
+            self.offset is None or self.far.shape != self.offset.shape or not np.all(self.far > 0)
+        ):
             raise ValueError("far must be a row of positive numbers, as many as in offset")
         blocks = self.learner.expansion.blocks
         if self.map is not None and (

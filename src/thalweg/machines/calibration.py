@@ -81,7 +81,7 @@ def set_aside(learner: Learner, rows: Rows, seed: int, learn: Callable[[Any, Row
         weights[held] = 0
         pupil = copy(learner)
         learn(pupil, replace(rows, weights=weights))
-        found.append((held, pupil.predict(rows.subset(held).x, rows.offset, rows.map)))
+        found.append((held, pupil.predict(rows.subset(held).x, *rows.frame)))
     return _aside(rows, found)
 
 

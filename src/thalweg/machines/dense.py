@@ -264,9 +264,10 @@ class _Nystroem:
     """(D + GᵀG)⁻¹ for each output, as in :mod:`thalweg.machines.nystroem`."""
 
     def __init__(self, features: np.ndarray, diagonal: np.ndarray, problem: Dense) -> None:
+        # In float64: where one direction holds nearly all of K, float32 leaves nothing of the others.
         self.features, self.diagonal, self.problem = features, diagonal, problem
-        shares = np.where(problem.there, 1 / diagonal, 0).astype(features.dtype)
-        grams = (np.asarray((features * share) @ features.T, np.float64) for share in shares.T)
+        shares = np.where(problem.there, 1 / diagonal, 0)
+        grams = ((features * share) @ features.T for share in shares.T)
         self.factors = [cho_factor(gram + np.eye(len(gram)), lower=True) for gram in grams]
 
     def __call__(self, v: np.ndarray) -> np.ndarray:
@@ -275,12 +276,12 @@ class _Nystroem:
         share = 1 / diagonal / np.sum(1 / diagonal, axis=1, keepdims=True) if problem.loss.centred else 0.0
         v = v - np.sum(share * v, axis=1, keepdims=True)
         scaled = v / diagonal
-        inner = np.asarray(self.features @ scaled.astype(self.features.dtype), np.float64)
+        inner = self.features @ scaled
         if len(self.factors) == 1:
             inner = cho_solve(self.factors[0], inner)
         else:
             inner = np.stack([cho_solve(one, inner[:, c]) for c, one in enumerate(self.factors)], axis=1)
-        found = scaled - (self.features.T @ inner.astype(self.features.dtype)) / diagonal
+        found = scaled - (self.features.T @ inner) / diagonal
         return problem._projected(found - share * np.sum(found, axis=1, keepdims=True))
 
 
@@ -305,7 +306,7 @@ def _explained(matrix: np.ndarray, chosen: np.ndarray) -> tuple[np.ndarray, np.n
     factor = cholesky(inner, lower=True, overwrite_a=True)
     features = solve_triangular(factor, matrix[chosen].astype(np.float64), lower=True, overwrite_b=True)
     left = np.maximum(variance - np.sum(features**2, axis=0), 0.0)
-    return features.astype(matrix.dtype), left
+    return features, left
 
 
 def _ratio(a: np.ndarray, b: np.ndarray) -> np.ndarray:

@@ -114,16 +114,14 @@ def _evaluate(coordinates: Coordinates, expansion: Expansion, x: Float[Array, "n
     return evaluate(coordinates, expansion, x)
 
 
-def _on_host(
-    kernel: Kernel, expansion: Expansion, x: Any, offset: np.ndarray | None, map: np.ndarray | None
-) -> np.ndarray:
+def _on_host(kernel: Kernel, expansion: Expansion, x: Any, *frame: np.ndarray | None) -> np.ndarray:
     dtype, used = expansion.weights.dtype, int(expansion.used)
     weights = np.asarray(expansion.scale) * np.asarray(expansion.weights)[:used].reshape(-1, expansion.weights.shape[2])
     there = np.any(weights, axis=1)
     points = np.asarray(expansion.blocks)[:used].reshape(len(weights), expansion.blocks.shape[2])[there]
     found = np.zeros((x.shape[0], weights.shape[1]), dtype)
     for start in range(0, x.shape[0] if len(points) else 0, _ROWS_AT_ONCE):
-        part = dense("X", x[start : start + _ROWS_AT_ONCE], dtype, offset, map)
+        part = dense("X", x[start : start + _ROWS_AT_ONCE], dtype, *frame)
         found[start : start + len(part)] = product(kernel, part, points, weights[there])
     return found + np.asarray(expansion.intercept, dtype)
 
@@ -132,10 +130,9 @@ def predict(
     coordinates: Coordinates,
     expansion: Expansion,
     x: Any,
-    offset: np.ndarray | None = None,
-    map: np.ndarray | None = None,
+    *frame: np.ndarray | None,
 ) -> np.ndarray:
-    """f at the rows of ``x`` less an offset and mapped, some thousand rows at a time.
+    """f at the rows of ``x`` in a frame of :class:`thalweg.machines.Rows`, some thousand rows at a time.
 
     They may be an array, a memory map or a sparse matrix, of which only those rows are read or made dense.
 
@@ -150,10 +147,10 @@ def predict(
     pairs = x.shape[0] * int(expansion.used) * coordinates.width
     soon = pairs and (pairs <= _FEW_PAIRS or jax.default_backend() == "cpu")
     if soon and isinstance(coordinates, Points) and written_out(coordinates.kernel):
-        return _on_host(coordinates.kernel, expansion, x, offset, map)
+        return _on_host(coordinates.kernel, expansion, x, *frame)
     size = min(_ROWS_AT_ONCE, padded_size(x.shape[0], _GRAIN))
     found = []
     for start in range(0, x.shape[0], size):
-        part = dense("X", x[start : start + size], expansion.weights.dtype, offset, map)
+        part = dense("X", x[start : start + size], expansion.weights.dtype, *frame)
         found.append(np.asarray(_evaluate(coordinates, expansion, padded(part, size)))[: len(part)])
     return np.concatenate(found)

@@ -40,6 +40,8 @@ class Fitted:
         do not see it, but rounding would.
     map
         A matrix that features less the offset are multiplied with, if one was learned.
+    far
+        How far from the offset values are squashed, for each feature.
     counts
         The weight of each label seen, if targets are labels; the intercept of f comes from it.
     calibration
@@ -67,6 +69,7 @@ class Fitted:
     calibration: Calibration | None = None
     residuals: np.ndarray | None = None
     map: np.ndarray | None = None
+    far: np.ndarray | None = None
 
     def check_stored(self) -> None:
         """Refuse numbers that a fit would not leave behind, as a file could hold them."""
@@ -76,6 +79,10 @@ class Fitted:
         whole("seed", self.learner.seed, least=0, most=2**31 - 1)
         if self.offset is not None and (self.offset.ndim != 1 or not np.all(np.isfinite(self.offset))):
             raise ValueError("offset must be a row of finite numbers")
+        if self.far is not None and (
+            self.offset is None or self.far.shape != self.offset.shape or not np.all(self.far > 0)
+        ):
+            raise ValueError("far must be a row of positive numbers, as many as in offset")
         blocks = self.learner.expansion.blocks
         if self.map is not None and (
             self.offset is None
@@ -92,6 +99,11 @@ class Fitted:
     def kernel(self) -> Kernel:
         """The kernel in use."""
         return self.learner.machine.coordinates.kernel
+
+    @property
+    def frame(self) -> tuple[np.ndarray | None, ...]:
+        """The offset, the map and how far is far."""
+        return self.offset, self.map, self.far
 
     @property
     def features(self) -> int:
@@ -116,7 +128,7 @@ class Fitted:
     def predict(self, x: Any) -> np.ndarray:
         """f at the rows of an array, a memory map or a sparse matrix (CSR), a column for each output."""
         with jax.enable_x64(self.double):
-            return self.learner.predict(x, self.offset, self.map)
+            return self.learner.predict(x, *self.frame)
 
     def logits(self, values: np.ndarray) -> np.ndarray:
         """What has probabilities as its sigmoid or softmax, where f has these values."""

@@ -82,7 +82,7 @@ def fit(rows: Rows, settings: Settings, seed: int, onto: Fitted | None = None) -
             begun = _begun(_bounded(rows, settings), settings, len(rows), seed, dtype, onto)
         except Interrupted as stopped:
             return _best_trial(stopped.trial, rows, len(rows))
-        rows = replace(rows, offset=begun.offset, map=begun.map)
+        rows = rows.framed(*begun.frame)
         return (_solved if _solves(begun, rows, settings) else _passed_over)(begun, rows, settings, seed)
 
 
@@ -111,7 +111,7 @@ def learn(rows: Rows, settings: Settings, seed: int, onto: Fitted | None = None)
             begun = _begun(rows, settings, None, seed, np.float32, onto)
         except Interrupted as stopped:
             return _best_trial(stopped.trial, rows, None)
-        rows = replace(rows, offset=begun.offset, map=begun.map)
+        rows = rows.framed(*begun.frame)
         began = time.perf_counter()
         learner, seen = copy(for_stream(begun.learner, settings)), begun.seen + float(np.sum(rows.weights))
         for _ in learner.learn(rows, np.arange(len(rows)), begun.alpha, seen):
@@ -139,10 +139,13 @@ def default_passes(rows: int, settings: Settings) -> int:
 def _begun(rows: Rows, settings: Settings, total: int | None, seed: int, dtype: Any, onto: Fitted | None) -> Fitted:
     """What was fitted before, if it fits the settings; else choose a kernel and a ridge, and start with f = 0."""
     if onto is None:
-        rows = mapped(replace(rows, offset=rows.middle()), settings, seed)
+        rows = rows.framed(rows.middle())
+        if settings.bandwidth == "auto" and not isinstance(settings.kernel, Kernel):  # what is given is as it is
+            rows = replace(rows, far=rows.reach())
+        rows = mapped(rows, settings, seed)
         kernel, alpha = choose(rows, settings, seed, dtype)
         learner = start(settings, kernel, rows.dimension, rows.outputs, total, seed, dtype)
-        fitted = Fitted(learner, alpha, total, offset=rows.offset, counts=rows.counts, map=rows.map)
+        fitted = Fitted(learner, alpha, total, offset=rows.offset, counts=rows.counts, map=rows.map, far=rows.far)
         return _levelled(fitted, rows, settings, 0.0)
     known = onto.learner.machine.loss
     if in_precision(settings.loss, onto.learner.dtype) != known:
@@ -299,7 +302,7 @@ def _passed_over(begun: Fitted, rows: Rows, settings: Settings, seed: int) -> Fi
                 pass
 
         if held is not None:
-            aside: Aside | None = Aside(told.subset(chosen), learner.predict(held.x, held.offset, held.map))
+            aside: Aside | None = Aside(told.subset(chosen), learner.predict(held.x, *held.frame))
         elif settings.method.visits and len(rows) <= settings.block_size and not begun.learner.features:
             aside = set_aside(begun.learner, told, seed, learn)
         else:

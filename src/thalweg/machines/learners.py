@@ -97,12 +97,12 @@ class Learner:
         yield from self.learn(rows, order, alpha, total)
 
     def predict(self, x: Any, *frame: np.ndarray | None) -> np.ndarray:
-        """f at the rows of ``x`` less an offset, and mapped: an array, a memory map or a sparse matrix."""
+        """f at the rows of ``x``, an array, a memory map or a sparse matrix, in the frame of :class:`Rows`."""
         return predict(self.machine.coordinates, self.expansion, x, *frame)
 
     def judged(self, rows: Rows) -> tuple[float, float]:
         """The mean loss on rows, and how far predictions are from their targets in the units users know."""
-        found = self.predict(rows.x, rows.offset, rows.map)
+        found = self.predict(rows.x, *rows.frame)
         loss: Any = self.machine.loss
         values = loss.value(found, np.asarray(rows.targets_of(slice(None)), self.dtype))
         return float(np.average(np.asarray(values), weights=rows.weights)), rows.misses(found)

@@ -1,6 +1,6 @@
 """Examples of which only a batch at a time is made dense and converted: arrays, memory maps, sparse matrices."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -14,6 +14,9 @@ _MIDDLE_ROWS = 255
 
 _STRIP, _DIGITS, _COMPARED = 8192, 9, 131_072
 """Rows that are compared at a time, digits of what they are compared by, and the most that are: it takes a pass."""
+
+_FAR = 5.0
+"""Standard deviations from the middle to where a value is far out."""
 
 _GROUPS = 200
 """Of fewer places a slice would leave out whole regions."""
@@ -29,7 +32,8 @@ class Rows:
     ``targets`` are rows of numbers, or, where ``table`` is given, labels: the target of label c is row c of the table.
     Where ``places`` are given, example i has the features of row places[i] of ``x``. Targets that are numbers are in
     units of ``scale``. Features are those of ``x`` less ``offset``, in float64, before they are cast to anything less;
-    where there is a ``map``, their products with it.
+    values further from 0 than ``far``, where it is given, grow as logarithms from there on; where there is a ``map``,
+    features are products with it.
 
     Examples
     --------
@@ -50,6 +54,7 @@ class Rows:
     scale: Any = 1.0
     offset: np.ndarray | None = None
     map: np.ndarray | None = None
+    far: np.ndarray | None = None
 
     def __len__(self) -> int:
         return len(self.weights)
@@ -71,7 +76,16 @@ class Rows:
 
     def features(self, indices: Any, dtype: Any) -> np.ndarray:
         """Features of chosen rows, dense, less the offset and mapped."""
-        return dense("X", self._read(indices), dtype, self.offset, self.map)
+        return dense("X", self._read(indices), dtype, *self.frame)
+
+    @property
+    def frame(self) -> tuple[np.ndarray | None, ...]:
+        """The offset, the map and how far is far, as :func:`dense` takes them."""
+        return self.offset, self.map, self.far
+
+    def framed(self, offset: np.ndarray | None, map: np.ndarray | None = None, far: np.ndarray | None = None) -> "Rows":
+        """The rows in another frame."""
+        return replace(self, offset=offset, map=map, far=far)
 
     def middle(self) -> np.ndarray:
         """A point amid the rows: of each feature the median of some hundred rows, as it is in one of them.
@@ -83,11 +97,31 @@ class Rows:
         >>> Rows(np.array([[7.0, 0.0], [9.0, 0.0], [8.0, 1e9]]), np.zeros((3, 1)), np.ones(3)).middle()
         array([8., 0.])
         """
-        chosen = np.unique(np.linspace(0, len(self) - 1, _MIDDLE_ROWS).astype(int))
-        there = dense("X", self._read(chosen), np.float64)
+        there = dense("X", self._read(self._some()), np.float64)
         found = np.partition(there, len(there) // 2, axis=0)[len(there) // 2]
         # What float32 cannot hold is refused later, with its size.
         return np.where(np.abs(found) < np.finfo(np.float32).max, found, 0.0)
+
+    def reach(self) -> np.ndarray | None:
+        """How far from the offset a value of each feature is far: ten standard deviations, outermost ones aside.
+
+        New values may be further out than any that were learned from, and kernels know nothing there. Nothing is far
+        where most values are the same: the others are no outliers. None where that is all.
+
+        Examples
+        --------
+        >>> x = np.stack([np.linspace(-1, 1, 255), np.arange(255) == 9], axis=1)
+        >>> Rows(x, np.zeros((255, 1)), np.ones(255), offset=np.zeros(2)).reach().round(1)
+        array([5.8, inf])
+        """
+        there = self.features(self._some(), np.float64)
+        low, high = np.quantile(there, [0.01, 0.99], axis=0)
+        far = _FAR * np.std(np.clip(there, low, high), axis=0)
+        far[(far == 0) | (np.mean(there == np.median(there, axis=0), axis=0) > 0.5)] = np.inf
+        return far if np.any(np.isfinite(far)) else None
+
+    def _some(self) -> np.ndarray:
+        return np.unique(np.linspace(0, len(self) - 1, _MIDDLE_ROWS).astype(int))
 
     def targets_of(self, indices: Any) -> np.ndarray:
         """Targets of chosen rows."""
@@ -96,8 +130,13 @@ class Rows:
 
     def subset(self, indices: np.ndarray) -> "Rows":
         """Chosen rows, as they are."""
-        alike = {"table": self.table, "scale": self.scale, "offset": self.offset, "map": self.map}
-        return Rows(self._read(indices), self.targets[indices], self.weights[indices], **alike)
+        return replace(
+            self,
+            x=self._read(indices),
+            targets=self.targets[indices],
+            weights=self.weights[indices],
+            places=None,
+        )
 
     def shuffled(self, seed: Any) -> np.ndarray:
         """A random order. Where all but a few rows have copies, those of one row follow each other.
@@ -179,8 +218,15 @@ def labels(found: np.ndarray) -> np.ndarray:
     return (found[:, 0] > 0).astype(int) if found.shape[1] == 1 else np.argmax(found, axis=1)
 
 
-def dense(name: str, array: Any, dtype: Any, offset: np.ndarray | None = None, map: np.ndarray | None = None) -> Any:
-    """Return an array, or a sparse matrix, less an offset and mapped, as a dense array of a dtype.
+def dense(
+    name: str,
+    array: Any,
+    dtype: Any,
+    offset: np.ndarray | None = None,
+    map: np.ndarray | None = None,
+    far: np.ndarray | None = None,
+) -> Any:
+    """Return an array, or a sparse matrix, less an offset, squashed and mapped, as a dense array of a dtype.
 
     What does not fit in it is refused.
 
@@ -196,6 +242,10 @@ def dense(name: str, array: Any, dtype: Any, offset: np.ndarray | None = None, m
         with np.errstate(over="raise"):
             # The offset is in float64, and so is the difference.
             array = array if offset is None else array - offset
+            if far is not None and np.any(beyond := np.abs(array) > far):
+                values, unit = array[beyond], np.broadcast_to(far / _FAR, array.shape)[beyond]
+                steps = np.abs(values) / unit - _FAR
+                array[beyond] = np.sign(values) * unit * (_FAR + np.log1p(steps))
             return np.asarray(array if map is None else array @ map, dtype=dtype)
     except FloatingPointError:
         largest = np.max(np.abs(array))

@@ -104,7 +104,7 @@ class Trials:
         self.rows, self.dtype, self.best = rows, dtype, cast(Trial | None, None)
         if settings.method.visits:
             settings = replace(settings, method=replace(settings.method, tol=max(settings.method.tol, _TOL)))
-        self.settings, self.frame = settings, {"offset": rows.offset, "map": rows.map}
+        self.settings, self.frame = settings, {"offset": rows.offset, "map": rows.map, "far": rows.far}
         # More than one block: with room for all rows, so that the program which learns from them is compiled once.
         room = len(self.order) if len(self.order) <= settings.block_size else len(rows)
         self.start = lambda kernel: start(settings, kernel, rows.dimension, rows.outputs, room, seed, dtype)

@@ -28,7 +28,7 @@ _LOSSES: dict[str, type[Loss]] = {
 }
 
 # Up to so many rows the loss "auto" is the logistic one, which has probabilities without rows left out.
-_FEW_ROWS = 2048
+_FEW_ROWS = 512
 
 
 class KernelClassifier(ClassifierMixin, KernelMachine):
@@ -59,7 +59,7 @@ class KernelClassifier(ClassifierMixin, KernelMachine):
         "logistic" (of several classes: softmax), "hinge", "squared_hinge" or "squared"; the last three are one class
         against the rest. Probabilities are calibrated by rows left out. The first and the last have an intercept, so
         that far from all rows the probabilities are the classes' shares, or about them. "auto" is the logistic loss for
-        up to 2,048 rows, for streams and for other methods than "auto", and else the squared one, which is solved in
+        up to 512 rows, for streams and for other methods than "auto", and else the squared one, which is solved in
         fewer steps and errs less.
     alpha
         The ridge of Σ ℓ + alpha/2·‖f‖². "auto" searches for it as for ``bandwidth``; where that does not, it is

@@ -490,3 +490,36 @@ def test_ratings_that_come_again_are_told():
     model = MatrixCompletion(rank=1, random_state=0).fit(cells, stars)
     with pytest.warns(UserWarning, match="30 of 30 new ratings are of cells that had the same value before"):
         model.partial_fit(cells[:30], stars[:30])
+
+
+def test_values_that_are_no_scale_are_not_clipped():
+    rng = np.random.default_rng(0)
+    truth = 3 + rng.normal(size=(60, 2)) @ rng.normal(size=(2, 40))
+    cells = np.array(divmod(rng.permutation(2400), 40)).T
+    cells = cells[np.argsort(truth[*cells.T])]  # those not seen are the largest
+    seen = np.setdiff1d(np.arange(2390), np.arange(0, 2390, 3))
+    model = MatrixCompletion(**SMALL).fit(cells[seen], truth[*cells[seen].T])
+    low, high = model.predict_interval(cells[-10:])
+    assert np.all(high > low)
+    assert np.max(model.predict(cells[-10:])) > np.max(truth[*cells[seen].T])
+
+
+def test_no_more_factors_than_rows_or_columns():
+    model = MatrixCompletion(500, presence=False, max_iter=2, tol=0, random_state=0).fit(X, STARS)
+    assert len(model.strengths_) == FILMS
+
+
+def test_columns_of_a_frame_keep_their_order():
+    pd = pytest.importorskip("pandas")
+    frame = pd.DataFrame(X, columns=["person", "film"])
+    model = MatrixCompletion(**SMALL).fit(frame, STARS)
+    with pytest.raises(ValueError, match="feature names"):
+        model.predict(frame[["film", "person"]])
+
+
+def test_what_was_done_again_and_words_with_an_array_of_features():
+    MatrixCompletion(**SMALL, feedback="implicit").fit(np.vstack([X[:300]] * 2))  # a warning would be an error
+    with pytest.raises(
+        ValueError, match="row_features as an array has a line for each of the ids 0 to 59"
+    ):
+        MatrixCompletion(**SMALL).fit(X.astype(str), STARS, row_features=np.ones((PEOPLE, 1)))

@@ -108,6 +108,7 @@ def complete(
     True
     """
     centre, scale, kept, settings = _units(ratings, options)
+    settings = replace(settings, rank=min(settings.rank, *ratings.shape))
     rng = np.random.default_rng(settings.seed)
     aside = rng.random(len(kept.values)) < options.held_out
     train, watched = kept.part(~aside), kept.part(aside)

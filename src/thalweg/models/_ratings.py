@@ -295,16 +295,16 @@ def rating_range(bounds: Any, values: np.ndarray) -> tuple[float, float]:
 
     Examples
     --------
-    >>> rating_range("auto", np.arange(20.0)), rating_range((1, 5), np.array([2.0, 4.0]))
-    ((0.0, 19.0), (1.0, 5.0))
-    >>> rating_range("auto", np.array([2.0, 4.0]))    # two ratings do not tell the range
+    >>> rating_range("auto", np.arange(40.0) % 5), rating_range((1, 5), np.array([2.0, 4.0]))
+    ((0.0, 4.0), (1.0, 5.0))
+    >>> rating_range("auto", np.linspace(0, 1, 40))    # no scale: most values came once
     (-inf, inf)
     """
     if bounds is None:
         return -np.inf, np.inf
     if isinstance(bounds, str):
-        few = len(values) < _HARDLY_ANY
-        return (-np.inf, np.inf) if few else (float(values.min()), float(values.max()))
+        scale = len(values) >= max(_HARDLY_ANY, 2 * len(np.unique(values)))
+        return (float(values.min()), float(values.max())) if scale else (-np.inf, np.inf)
     if len(bounds) != 2:
         raise ValueError(f"bounds must be 'auto', None or a pair (least, largest), found {bounds!r}")
     low, high = (arguments.real("bounds", bound) for bound in bounds)
@@ -315,7 +315,7 @@ def rating_range(bounds: Any, values: np.ndarray) -> tuple[float, float]:
     return low, high
 
 
-def warn_of_poor_ratings(given: Given) -> None:
+def warn_of_poor_ratings(given: Given, implicit: bool) -> None:
     """Say where intervals cannot be believed: hardly any ratings, or a table that was doubled."""
     count = len(given.values)
     if count < _HARDLY_ANY:
@@ -325,7 +325,7 @@ def warn_of_poor_ratings(given: Given) -> None:
     order = np.lexsort((given.values, given.columns, given.rows))
     same = [np.diff(np.unique(part, return_inverse=True)[1][order]) == 0 for part in given[:3]]
     copies = int(np.sum(np.all(same, axis=0)))
-    if copies > _COPIES * count:
+    if copies > _COPIES * count and not implicit:  # what was done again was done again
         warnings.warn(
             f"{copies} of {count} ratings are copies of another one of the same cell, which count as further ratings "
             "without noise: drop them if they are there by mistake",
@@ -369,10 +369,11 @@ def side_information(name: str, features: Any, ids: np.ndarray, width: int | Non
     else:
         vectors = np.asarray(features)
         known = np.arange(len(vectors))
-        if len(ids) and (ids.dtype.kind not in "iu" or ids.min() < 0 or ids.max() >= len(vectors)):
+        known_ids = np.unique(ids)
+        if len(ids) and (ids.dtype.kind not in "iu" or known_ids[0] < 0 or known_ids[-1] >= len(vectors)):
             raise ValueError(
                 f"{name} as an array has a line for each of the ids 0 to {len(vectors) - 1}, found the id "
-                f"{ids.max().item()!r}: pass a pair (ids, array), a dict or a DataFrame"
+                f"{known_ids[-1].item()!r}: pass a pair (ids, array), a dict or a DataFrame"
             )
     known = _plain(f"ids of {name}", known)
     try:

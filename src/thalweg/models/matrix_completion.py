@@ -9,7 +9,7 @@ from sklearn.base import RegressorMixin, _fit_context
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import Tags, TransformerTags, check_random_state
 from sklearn.utils._param_validation import Interval, StrOptions
-from sklearn.utils.validation import check_is_fitted
+from sklearn.utils.validation import _check_feature_names, check_is_fitted
 
 from thalweg import arguments, completion
 from thalweg.descent import Status
@@ -33,8 +33,8 @@ class MatrixCompletion(RegressorMixin, Storable):
     Parameters
     ----------
     rank
-        The most factors of a row. Those of no use are switched off: see ``strengths_``. None: 30, or 60 with implicit
-        feedback.
+        The most factors of a row, as far as there are rows and columns. Those of no use are switched off: see
+        ``strengths_``. None: 30, or 60 with implicit feedback.
     method
         "factors" is the model above. "nuclear" finds all cells at once, of least smoothed nuclear norm and misfit in
         ``bounds``, as the spectral paper does. It has no posteriors, and is there for comparison.
@@ -42,8 +42,8 @@ class MatrixCompletion(RegressorMixin, Storable):
         "explicit": values are ratings, and a cell without one is not known. "implicit": values are counts of what was
         done (1 where y is None), and a cell without one was not done, though with less confidence.
     bounds
-        The least and the largest rating, to which predictions are clipped. "auto" takes those of the training set.
-        None clips nothing.
+        The least and the largest rating, to which predictions are clipped. "auto" takes those of the training set where
+        they are of a scale, each value coming twice on average. None clips nothing.
     presence
         Whether which columns a row has rated tells of it, whatever the ratings: the first singular vectors of that
         pattern are then side information of rows and columns. Implicit feedback is nothing else, and has no use of it.
@@ -173,6 +173,7 @@ class MatrixCompletion(RegressorMixin, Storable):
 
     def _fit(self, X: Any, y: Any, sample_weight: Any, row_features: Any, column_features: Any) -> None:
         implicit = self.feedback == "implicit"
+        _check_feature_names(self, X, reset=True)
         given = _ratings.checked_ratings(X, y, sample_weight, implicit)
         sides = [
             _ratings.side_information(f"{name}_features", features, known)
@@ -194,7 +195,7 @@ class MatrixCompletion(RegressorMixin, Storable):
         self._sides = [side.width for side in sides]
         kept = Kept.of(ratings, sides[0].matrix(rows.ids), sides[1].matrix(columns.ids))
         self._learn(kept, start)
-        _ratings.warn_of_poor_ratings(given)
+        _ratings.warn_of_poor_ratings(given, implicit)
 
     def _learn(self, kept: Kept, start: completion.Completed | None = None) -> None:
         options = self._options(kept.values, self.feedback == "implicit")
@@ -219,10 +220,9 @@ class MatrixCompletion(RegressorMixin, Storable):
     def _options(self, values: np.ndarray, implicit: bool) -> completion.Options:
         low, high = (-np.inf, np.inf) if implicit else _ratings.rating_range(self.bounds, values)
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
+        most = int(self.rank or (_MOST_IMPLICIT if implicit else _MOST))
         return completion.Options(
-            completion.FactorSettings(
-                rank=self._most(implicit), max_iter=int(self.max_iter), tol=float(self.tol), seed=seed
-            ),
+            completion.FactorSettings(rank=most, max_iter=int(self.max_iter), tol=float(self.tol), seed=seed),
             presence=bool(self.presence),
             low=low,
             high=high,
@@ -230,9 +230,6 @@ class MatrixCompletion(RegressorMixin, Storable):
             confidence=float(self.confidence),
             held_out=float(self.validation_fraction),
         )
-
-    def _most(self, implicit: bool) -> int:
-        return int(self.rank) if self.rank is not None else _MOST_IMPLICIT if implicit else _MOST
 
     def partial_fit(
         self, X: Any, y: Any = None, sample_weight: Any = None, *, row_features: Any = None, column_features: Any = None
@@ -255,6 +252,7 @@ class MatrixCompletion(RegressorMixin, Storable):
         implicit = bool(self._model.confidence)
         if implicit != (self.feedback == "implicit"):
             raise ValueError(f"feedback={self.feedback!r} after a fit with the other kind: call fit")
+        _check_feature_names(self, X, reset=False)
         given = _ratings.checked_ratings(X, y, sample_weight, implicit, empty=True)
         sides = [
             _ratings.side_information(f"{name}_features", features, known, width)
@@ -393,6 +391,7 @@ class MatrixCompletion(RegressorMixin, Storable):
         return self._model
 
     def _numbers(self, X: Any) -> tuple[np.ndarray, np.ndarray]:
+        _check_feature_names(self, X, reset=False)
         rows, columns, _ = _ratings.pairs(X)
         return self._rows.numbers(rows), self._columns.numbers(columns)
 

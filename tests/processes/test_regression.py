@@ -9,6 +9,7 @@ from sklearn.gaussian_process import GaussianProcessRegressor, kernels
 from thalweg.kernels import Bias, Gaussian, Linear, Matern32, Periodic, Sum, White
 from thalweg.processes import RegressorSettings, choosing, exact, fit_regressor, host, iterative, solves
 from thalweg.processes.exact import Observations, Parameters
+from thalweg.processes.given import Given
 from thalweg.processes.means import Mean
 
 RNG = np.random.default_rng(0)
@@ -137,6 +138,29 @@ def test_solves_are_solutions(rank):
     expected = np.linalg.solve(np.asarray(KERNELS["ARD"](ROWS)) + np.diag(noise), right)
     assert found.residual <= 1e-5
     np.testing.assert_allclose(found.x, expected, atol=1e-4 * np.abs(expected).max())
+
+
+def test_a_preconditioner_inverts_what_it_says_and_stores_no_row_for_each_pivot():
+    kernel, noise, rank = KERNELS["ARD"], jnp.linspace(0.05, 0.2, 40), 20
+    found = solves.nystrom(kernel, jnp.asarray(ROWS), noise, jax.random.key(0), rank)
+    among = kernel(found.pivots) + 1.5e-6 * jnp.eye(rank)
+    P = kernel(ROWS, found.pivots) @ jnp.linalg.solve(among, kernel(found.pivots, ROWS)) + jnp.diag(noise)
+    np.testing.assert_allclose(found(P), np.eye(40), atol=1e-8)
+    assert float(found.log_determinant()) == pytest.approx(float(jnp.linalg.slogdet(P)[1]), rel=1e-10)
+    assert max(np.size(leaf) for leaf in jax.tree.leaves(found)) < 40 * rank
+
+
+@pytest.mark.parametrize(("count", "here"), [(700, [True, False, False]), (5_000, [True, True, False, False])])
+def test_an_accelerator_has_a_program_less_to_make_where_rows_are_many(monkeypatch, count, here):
+    monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
+    for part, name in ((Observations, "prepare"), (choosing, "prepare_predictions")):
+        monkeypatch.setattr(part, name, lambda *_: None)
+    inputs = np.random.default_rng(0).normal(size=(count, 1))
+    mean, ones = Mean.of("constant", inputs), np.ones(count)
+    given = Given.of(inputs, inputs, 0 * ones, ones)
+    levels = choosing.Levels(given, mean, False, given.merged(mean, False), True, 0)
+    parts = levels.prepared(Parameters(KERNELS["ARD"], jnp.asarray(0.2)))
+    assert [isinstance(part, host.HostRows) for part, _ in parts] == here
 
 
 def test_a_solve_that_is_cut_short_says_so():

@@ -130,7 +130,7 @@ def nystrom(
     def strip(total: Array, part: tuple[Array, Array]) -> tuple[Array, None]:
         points, precisions = part
         low_rank = solve_triangular(root, kernel(pivots, points), lower=True)
-        return total + (precisions[:, 0] * low_rank) @ low_rank.T, None
+        return total + (precisions.T * low_rank) @ low_rank.T, None
 
     gram, _ = jax.lax.scan(strip, jnp.eye(len(among), dtype=among.dtype), (_cut(inputs), _cut(1 / noise[:, None])))
     return NystromInverse(kernel, inputs, pivots, root, jnp.linalg.cholesky(gram), noise)

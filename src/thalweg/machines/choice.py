@@ -24,9 +24,9 @@ _PLAIN_ALPHA = 0.01
 _LEAST_LOGISTIC = 0.003
 # Units of their own must lower the errors by this part.
 _WORTH = 0.01
-# Learned units and another family must lower the loss on the slice by the first part. A gain on few rows may shrink with
-# more of them: by as much each time they double as from the smaller trials to the larger ones, or, where there is but
-# one size of trials, by the second part (on MNIST a gain of 11 % on 2,048 rows and 6 % on 4,472 is a loss on 60,000).
+# Learned units and another family must lower the loss on the slice by the first part. A gain on few rows may shrink
+# with more of them: by as much each time they double as from the smaller trials to the larger ones, or, where there is
+# but one size of trials, by the second part (on MNIST a gain of 11 % on 2,048 rows and 6 % on 4,472 is none on 60,000).
 _WORTH_ON_SLICE, _SHRINKAGE = 0.015, 0.045
 # So many rows left out are enough to choose units by.
 _FEW = 160

@@ -27,5 +27,5 @@ def test_a_gain_is_carried_to_all_rows_by_how_it_changed_from_one_size_to_the_ne
     monkeypatch.setattr(choice, "Trials", trials)
     x = np.random.default_rng(0).normal(size=(2100, 1))
     rows = Rows(x, np.sin(3 * x), np.ones(2100), offset=np.zeros(1))
-    kernel, _ = choice.choose(rows, Settings(loss=SquaredLoss(), metric="none"), 0, np.float64)
+    kernel, *_ = choice.choose(rows, Settings(loss=SquaredLoss(), metric="none"), 0, np.float64)
     assert isinstance(kernel, first[0]) != taken

@@ -134,7 +134,7 @@ def test_a_kernel_that_is_given_leaves_the_ridge_to_be_found_on_a_slice():
     x = rng.normal(size=(2000, 2))
     y = np.sin(x[:, :1]) + 0.1 * rng.normal(size=(2000, 1))
     settings = Settings(loss=SquaredLoss(), kernel=Gaussian(1.0), method=Auto(block_size=512))
-    kernel, alpha = choose(Rows(x, y, np.ones(2000)), settings, 0, np.float32)
+    kernel, alpha, _ = choose(Rows(x, y, np.ones(2000)), settings, 0, np.float32)
     assert float(kernel.lengthscale) == 1.0
     assert 1e-3 <= alpha <= 1.0
 

@@ -63,3 +63,12 @@ def test_a_slice_has_all_copies_of_a_row_or_none():
     few = Rows(x[copied[:560]], y[copied[:560]], np.ones(560))
     for other in (again, few):
         assert np.array_equal(other.shuffled(1), np.random.default_rng(1).permutation(len(other)))
+
+
+def test_values_far_out_grow_as_logarithms_and_the_others_stay():
+    x = np.array([[-3.0], [5.0], [5.0 + 1e-6], [50.0], [500.0]])
+    rows = Rows(x, np.zeros((5, 1)), np.ones(5), offset=np.zeros(1), far=np.array([5.0]))
+    found = rows.features(slice(None), float)[:, 0]
+    np.testing.assert_allclose(found, [-3, 5, 5 + 1e-6, 5 + np.log1p(45), 5 + np.log1p(495)], rtol=1e-12)
+    np.testing.assert_array_equal(rows.subset(np.array([4])).features(slice(None), float), [found[4:]])
+    assert x[4] == 500  # those of the user are as they were

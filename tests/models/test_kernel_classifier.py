@@ -457,7 +457,7 @@ def test_an_interrupted_search_keeps_the_best_it_tried(monkeypatch):
         return Dense(*given)
 
     monkeypatch.setattr(trials, "Dense", interrupted)
-    message = "interrupted in the search for a lengthscale and a ridge: .* has learned from 500 of 2001 rows"
+    message = "interrupted in the search for a lengthscale and a ridge, .* has learned from 500 of 2001 rows"
     for act in ("fit", "partial_fit"):
         model, count = KernelClassifier(random_state=0, method=Auto(block_size=512)), iter(range(9))
         with pytest.warns(UserWarning, match=message) as caught:
@@ -467,6 +467,18 @@ def test_an_interrupted_search_keeps_the_best_it_tried(monkeypatch):
         assert model.n_features_used_ == 500
     monkeypatch.undo()
     assert model.partial_fit(X[:20], y[:20]).n_features_used_ >= 500
+
+
+def test_an_interrupt_between_the_search_and_the_first_step_keeps_the_best_tried(monkeypatch):
+    def interrupted(*given):
+        raise KeyboardInterrupt
+
+    X, y = make_moons(2001, noise=0.2, random_state=0)
+    monkeypatch.setattr(LandmarkLearner, "dense", interrupted)
+    model = KernelClassifier(random_state=0, method=Auto(block_size=512))
+    with pytest.warns(UserWarning, match="or soon after: .* has learned from 1501 of 2001 rows"):
+        model.fit(X, y)
+    assert model.score(X, y) > 0.94
 
 
 def test_an_interrupted_choice_leaves_the_model_as_it_was(monkeypatch):

@@ -14,7 +14,7 @@ from thalweg.machines.losses import LogisticLoss, SoftmaxLoss
 from thalweg.machines.methods import Settings
 from thalweg.machines.metric import learned_map, learned_unit
 from thalweg.machines.rows import Rows
-from thalweg.machines.trials import Choice, Interrupted, Trials, kernel_of
+from thalweg.machines.trials import Choice, Interrupted, Trial, Trials, kernel_of
 
 ENOUGH_ROWS = 2000
 """With fewer rows than this no slice is held out."""
@@ -24,9 +24,9 @@ _PLAIN_ALPHA = 0.01
 _LEAST_LOGISTIC = 0.003
 # Units of their own must lower the errors by this part.
 _WORTH = 0.01
-# Learned units and another family must lower the loss on the slice by the first part. A gain on few rows may shrink with
-# more of them: by as much each time they double as from the smaller trials to the larger ones, or, where there is but
-# one size of trials, by the second part (on MNIST a gain of 11 % on 2,048 rows and 6 % on 4,472 is a loss on 60,000).
+# Learned units and another family must lower the loss on the slice by the first part. A gain on few rows may shrink
+# with more of them: by as much each time they double as from the smaller trials to the larger ones, or, where there is
+# but one size of trials, by the second part (on MNIST a gain of 11 % on 2,048 rows and 6 % on 4,472 is none on 60,000).
 _WORTH_ON_SLICE, _SHRINKAGE = 0.015, 0.045
 # So many rows left out are enough to choose units by.
 _FEW = 160
@@ -44,8 +44,8 @@ _LIMITS = (1 / 32, 16.0), (1e-3, 100.0)
 _FAMILIES_TRIED = 2
 
 
-def choose(rows: Rows, settings: Settings, seed: int, dtype: Any) -> tuple[Kernel, float]:
-    """Return a kernel and a ridge: those given, or the best on rows left out.
+def choose(rows: Rows, settings: Settings, seed: int, dtype: Any) -> tuple[Kernel, float, Trial | None]:
+    """Return a kernel and a ridge: those given, or the best on rows left out; and the best machine tried, if one was.
 
     Where no kernel is given the family is chosen too. The lengthscale is a multiple of the median distance between
     rows, for features in one unit, each in its own, or in units that were learned. Some hundred rows left out in turn
@@ -58,7 +58,7 @@ def choose(rows: Rows, settings: Settings, seed: int, dtype: Any) -> tuple[Kerne
     many = len(rows) >= ENOUGH_ROWS
     alpha = float(settings.alpha) if not search_alpha else _PLAIN_ALPHA * (10 if many and loss.curvature >= 1 else 1)
     if given and not search_alpha:
-        return in_precision(settings.kernel, dtype), alpha
+        return in_precision(settings.kernel, dtype), alpha, None
     seen = sample(rows, seed)
     if loss.robust:  # What is compared are squares, which outliers would decide.
         seen = seen.without_outliers()
@@ -83,7 +83,7 @@ def choose(rows: Rows, settings: Settings, seed: int, dtype: Any) -> tuple[Kerne
             again = two_at_once(lambda pair: refined(rest, pair[0], kernel_of(pair[1], base), several), first)
             ranked = sorted(zip(again, (family for _, family in first), strict=True), key=lambda pair: pair[0].errors)
         found = starts(unit, ranked)[0]
-        return in_precision(found.kernel, dtype), found.alpha
+        return in_precision(found.kernel, dtype), found.alpha, None
     trials = Trials(rows, settings, seed, dtype)
     final = Trials(rows, settings, seed, dtype, final=True) if trials.on_host else trials
     try:
@@ -109,7 +109,11 @@ def choose(rows: Rows, settings: Settings, seed: int, dtype: Any) -> tuple[Kerne
         if tried is None:
             raise
         raise Interrupted(tried) from None
-    return in_precision(found.kernel, dtype), found.alpha
+    tried = final.best
+    if tried is not None:  # without the matrices of the trials
+        learner = tried.learner()
+        tried = tried._replace(learner=lambda: learner)
+    return in_precision(found.kernel, dtype), found.alpha, tried
 
 
 def mapped(rows: Rows, settings: Settings, seed: int) -> Rows:

@@ -77,13 +77,17 @@ def fit(rows: Rows, settings: Settings, seed: int, onto: Fitted | None = None) -
     """
     double = settings.method.double or len(rows) <= settings.block_size if onto is None else onto.double
     with jax.enable_x64(double), enough_threads(len(rows) // 2):  # most of it is done on half of them, or fewer
+        tried = None
         try:
             dtype = np.float64 if double else np.float32
-            begun = _begun(_bounded(rows, settings), settings, len(rows), seed, dtype, onto)
-        except Interrupted as stopped:
-            return _best_trial(stopped.trial, rows, len(rows))
-        rows = rows.framed(*begun.frame)
-        return (_solved if _solves(begun, rows, settings) else _passed_over)(begun, rows, settings, seed)
+            begun, tried = _begun(_bounded(rows, settings), settings, len(rows), seed, dtype, onto)
+            rows = rows.framed(*begun.frame)
+            return (_solved if _solves(begun, rows, settings) else _passed_over)(begun, rows, settings, seed)
+        except KeyboardInterrupt as stopped:
+            tried = stopped.trial if isinstance(stopped, Interrupted) else tried
+            if tried is None:
+                raise
+            return _best_trial(tried, rows, len(rows))
 
 
 def learn(rows: Rows, settings: Settings, seed: int, onto: Fitted | None = None) -> Fitted:
@@ -108,7 +112,7 @@ def learn(rows: Rows, settings: Settings, seed: int, onto: Fitted | None = None)
         )
     with jax.enable_x64(onto is not None and onto.double):
         try:
-            begun = _begun(rows, settings, None, seed, np.float32, onto)
+            begun, _ = _begun(rows, settings, None, seed, np.float32, onto)
         except Interrupted as stopped:
             return _best_trial(stopped.trial, rows, None)
         rows = rows.framed(*begun.frame)
@@ -136,17 +140,22 @@ def default_passes(rows: int, settings: Settings) -> int:
     return 1 if settings.method.visits and (rows > _FEW_ROWS or one_block) else _PASSES
 
 
-def _begun(rows: Rows, settings: Settings, total: int | None, seed: int, dtype: Any, onto: Fitted | None) -> Fitted:
-    """What was fitted before, if it fits the settings; else choose a kernel and a ridge, and start with f = 0."""
+def _begun(
+    rows: Rows, settings: Settings, total: int | None, seed: int, dtype: Any, onto: Fitted | None
+) -> tuple[Fitted, Trial | None]:
+    """What was fitted before, if it fits the settings; else choose a kernel and a ridge, and start with f = 0.
+
+    Also the best machine tried in that choice.
+    """
     if onto is None:
         rows = rows.framed(rows.middle())
         if settings.bandwidth == "auto" and not isinstance(settings.kernel, Kernel):  # what is given is as it is
             rows = replace(rows, far=rows.reach())
         rows = mapped(rows, settings, seed)
-        kernel, alpha = choose(rows, settings, seed, dtype)
+        kernel, alpha, tried = choose(rows, settings, seed, dtype)
         learner = start(settings, kernel, rows.dimension, rows.outputs, total, seed, dtype)
         fitted = Fitted(learner, alpha, total, offset=rows.offset, counts=rows.counts, map=rows.map, far=rows.far)
-        return _levelled(fitted, rows, settings, 0.0)
+        return _levelled(fitted, rows, settings, 0.0), tried
     known = onto.learner.machine.loss
     if in_precision(settings.loss, onto.learner.dtype) != known:
         raise ValueError(
@@ -154,8 +163,8 @@ def _begun(rows: Rows, settings: Settings, total: int | None, seed: int, dtype: 
             f"found {settings.loss}: set them back, or fit anew"
         )
     if onto.counts is None or rows.counts is None:
-        return onto
-    return _levelled(replace(onto, counts=onto.counts + rows.counts), rows, settings, _OTHER_LEVEL)
+        return onto, None
+    return _levelled(replace(onto, counts=onto.counts + rows.counts), rows, settings, _OTHER_LEVEL), None
 
 
 def _bounded(rows: Rows, settings: Settings) -> Rows:
@@ -171,8 +180,8 @@ def _bounded(rows: Rows, settings: Settings) -> Rows:
 def _best_trial(trial: Trial, rows: Rows, total: int | None) -> Fitted:
     """What a search that was interrupted leaves behind, with a warning."""
     warnings.warn(
-        f"interrupted in the search for a lengthscale and a ridge: the model is the best tried, which has learned from "
-        f"{trial.rows} of {len(rows)} rows",
+        f"interrupted in the search for a lengthscale and a ridge, or soon after: the model is the best tried, which "
+        f"has learned from {trial.rows} of {len(rows)} rows",
         stacklevel=5,
     )
     return Fitted(trial.learner(), trial.alpha, total, float(trial.rows), counts=rows.counts, **trial.frame)

@@ -519,7 +519,5 @@ def test_columns_of_a_frame_keep_their_order():
 
 def test_what_was_done_again_and_words_with_an_array_of_features():
     MatrixCompletion(**SMALL, feedback="implicit").fit(np.vstack([X[:300]] * 2))  # a warning would be an error
-    with pytest.raises(
-        ValueError, match="row_features as an array has a line for each of the ids 0 to 59"
-    ):
+    with pytest.raises(ValueError, match="row_features as an array has a line for each of the ids 0 to 59"):
         MatrixCompletion(**SMALL).fit(X.astype(str), STARS, row_features=np.ones((PEOPLE, 1)))

@@ -103,7 +103,7 @@ class Rows:
         return np.where(np.abs(found) < np.finfo(np.float32).max, found, 0.0)
 
     def reach(self) -> np.ndarray | None:
-        """How far from the offset a value of each feature is far: ten standard deviations, outermost ones aside.
+        """How far from the offset a value of each feature is far: five standard deviations, outermost ones aside.
 
         New values may be further out than any that were learned from, and kernels know nothing there. Nothing is far
         where most values are the same: the others are no outliers. None where that is all.
@@ -112,7 +112,7 @@ class Rows:
         --------
         >>> x = np.stack([np.linspace(-1, 1, 255), np.arange(255) == 9], axis=1)
         >>> Rows(x, np.zeros((255, 1)), np.ones(255), offset=np.zeros(2)).reach().round(1)
-        array([5.8, inf])
+        array([2.9, inf])
         """
         there = self.features(self._some(), np.float64)
         low, high = np.quantile(there, [0.01, 0.99], axis=0)

@@ -117,7 +117,7 @@ def fit_further(
         if before is not None:
             rows = before.stream.joined(rows)  # type: ignore[union-attr]
         scale = wide_scales(targets, rows, prior) if isinstance(prior.scale, str) else prior.scale
-        solution = _at_scale(targets, rows, prior, scale, search, before)
+        solution = _at_scale(targets, rows, prior, scale, search, targets.resumed(before))
     many = len(rows.targets) > _REMEMBERED or rows.columns.size > _NUMBERS
     return solution._replace(stream=None if many else rows)
 

@@ -48,6 +48,9 @@ _FAR = 30.0
 _NODES = 32
 """Of the quadrature over the linear predictor."""
 
+_SOME = 100
+"""Rows after which one more hardly changes a dispersion."""
+
 WIDEST = 1e7
 """A prior scale, for features in standard deviations, that leaves nothing to wish for."""
 
@@ -83,6 +86,10 @@ class Targets(ABC):
     def balance(self, rows: Observations, solution: Solution) -> float:
         """What predictions are to be shifted by where observations have been evened."""
         return 0.0
+
+    def resumed(self, before: Solution | None) -> Solution | None:
+        """What a search starts from when there are some more rows; next to the optimum rounding can stop it."""
+        return None
 
     @abstractmethod
     def level(self, rows: Observations) -> float:
@@ -270,6 +277,11 @@ class Counts(Targets):
         precisions = np.maximum(rows.weights, 1) * means / (1 + float(getattr(likelihood, "dispersion", 0.0)) * means)
         beyond = np.log(means) - frame.origin(rows.columns) - rows.offsets
         return Pseudo(precisions * beyond, precisions, self.reach)
+
+    def resumed(self, before: Solution | None) -> Solution | None:
+        """The dispersion before, if it is learned: to look for it again takes many searches."""
+        known = None if before is None else before.stream
+        return before if self.dispersion is None and known is not None and len(known.targets) > _SOME else None
 
     def evens(self, rows: Observations, few: bool) -> bool:
         """Without an event the likelihood is highest where the rate is 0, and the prior of its logarithm decides."""

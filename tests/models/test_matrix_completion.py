@@ -4,6 +4,7 @@ import copy
 import inspect
 
 import numpy as np
+import pandas
 import pytest
 from scipy.sparse import csr_matrix
 from sklearn.base import clone
@@ -83,7 +84,6 @@ def test_ids_may_be_words_or_in_a_frame_or_a_sparse_matrix(fitted):
     matrix = csr_matrix((STARS[TRAIN], tuple(X[TRAIN].T)), (PEOPLE, FILMS))
     model = MatrixCompletion(**SMALL).fit(matrix)
     np.testing.assert_allclose(model.predict(some), expected, atol=1e-4)
-    pandas = pytest.importorskip("pandas")
     frame = pandas.DataFrame({"who": words[X[:, 0]], "what": X[:, 1]})
     model = MatrixCompletion(**SMALL).fit(frame[TRAIN], STARS[TRAIN])
     np.testing.assert_allclose(model.predict(frame[~TRAIN][:20]), expected, atol=1e-4)
@@ -510,8 +510,7 @@ def test_no_more_factors_than_rows_or_columns():
 
 
 def test_columns_of_a_frame_keep_their_order():
-    pd = pytest.importorskip("pandas")
-    frame = pd.DataFrame(X, columns=["person", "film"])
+    frame = pandas.DataFrame(X, columns=["person", "film"])
     model = MatrixCompletion(**SMALL).fit(frame, STARS)
     with pytest.raises(ValueError, match="feature names"):
         model.predict(frame[["film", "person"]])

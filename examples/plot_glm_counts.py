@@ -6,6 +6,8 @@ Counts that vary more than a Poisson distribution allows make Poisson regression
 binomial model learns how much they vary. Both give a posterior over coefficients, and a table of it.
 """
 
+import warnings
+
 import matplotlib.pyplot as plt
 import numpy as np
 
@@ -21,7 +23,10 @@ truth = np.array([0.6, -0.4, 0.0, 0.0])
 mean = np.exp(1 + X @ truth)
 y = rng.poisson(mean * rng.gamma(1 / 0.8, 0.8, size=300))
 
-poisson = PoissonGLM().fit(X, y)
+with warnings.catch_warnings(record=True) as said:
+    warnings.simplefilter("always")
+    poisson = PoissonGLM().fit(X, y)
+print(said[0].message)  # it notices
 negative_binomial = NegativeBinomialGLM().fit(X, y)
 print(f"Learned dispersion: {negative_binomial.dispersion_:.2f}")
 print(negative_binomial.summary())

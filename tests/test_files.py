@@ -340,6 +340,9 @@ def test_foreign_and_hostile_files_are_refused(path, case):
 def test_a_folder_is_refused(tmp_path):
     with pytest.raises(FileFormatError, match="is a folder"):
         files.load(tmp_path)
+    with pytest.raises(IsADirectoryError, match="is a folder; name a file in it"):
+        files.save(tmp_path, {"x": np.ones(2)}, kind="run")
+    assert list(tmp_path.iterdir()) == []
 
 
 @settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])

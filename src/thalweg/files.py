@@ -147,6 +147,8 @@ def write_atomically(path: str | os.PathLike, data: bytes) -> None:
     target = Path(os.path.realpath(path))
     if not target.parent.is_dir():
         raise FileNotFoundError(f"{path}: the folder {target.parent} does not exist")
+    if target.is_dir():
+        raise IsADirectoryError(f"{path}: is a folder; name a file in it")
     temporary = target.with_name(f".{target.name}.{uuid.uuid4().hex}.tmp")
     try:
         with open(temporary, "xb") as file:

@@ -108,6 +108,12 @@ def test_a_large_constant_does_not_lead_uphill(dtype):
         np.testing.assert_allclose(result.x, 1.0)
 
 
+def test_an_objective_without_a_minimum_is_not_called_rounding():
+    result = minimize(lambda x: -jnp.sum(x), jnp.zeros(3, jnp.float32))
+    assert not result.status.success
+    assert "it may have no minimum" in result.message
+
+
 def test_a_run_that_only_climbs_returns_its_start():
     result = minimize(lambda x: jnp.sum(x**2), jnp.full(2, 0.1), step=1.01, steps=20)
     np.testing.assert_array_equal(result.x, 0.1)

@@ -35,6 +35,9 @@ _MOST_STEPS = 2**31 - 1
 _LARGE = 200
 """The side of a matrix from which factorising it takes far longer than a visit to the host."""
 
+_UNBOUNDED = 1e8
+"""How many times further than where they began an objective has fallen, and x gone, that may have no minimum."""
+
 
 @dataclass(frozen=True)
 class Snapshot:
@@ -240,7 +243,7 @@ class _Run:
             status = Status.STAGNATED
             self.note += "The last step was too short to move x; longer ones lower the objective. "
         if status is Status.STAGNATED:
-            self.note += f"The rounding of {trees.dtype(x)} hides what may be left to gain. "
+            self.note += self._unbounded(x) or f"The rounding of {trees.dtype(x)} hides what may be left to gain. "
         if self._may_have_risen(status) and (first := self._objective(self.start)) < (last := self._objective(x)):
             x = self.start
             self.note += "The last point is worse than the start, which is returned. "
@@ -264,6 +267,14 @@ class _Run:
     def _objective(self, x: PyTree[Array]) -> float:
         # Compiled afresh, since what the function captures may have changed; it is seldom asked for.
         return float(jax.jit(lambda x: self.plan.descent.objective(x))(x))
+
+    def _unbounded(self, x: PyTree[Array]) -> str:
+        """What to say where the objective fell with x until neither could change any more; else nothing."""
+        values = self.progress.history["value"]
+        fell = values.size > 1 and -values[-1] > _UNBOUNDED * (1 + abs(values[0]))
+        if not fell or not float(trees.norm(x)) > _UNBOUNDED * (1 + float(trees.norm(self.start))):
+            return ""
+        return f"x has the norm {float(trees.norm(x)):.1e} and the objective fell with it: it may have no minimum. "
 
     def _stands_still(self) -> bool:
         """Whether the last step led nowhere, in a geometry where that does not tell that the slope is 0."""

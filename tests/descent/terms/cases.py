@@ -336,6 +336,14 @@ def make_cases():
             by_coordinate(lambda u: net(-1.5 * u)),
         ),
         Case(
+            "Within",
+            T.L1(w) + T.Box(lower, upper),
+            vector,
+            total(abs_w),
+            lambda rng: rng.uniform(lower, upper),
+            by_coordinate(abs_w, lower, upper),
+        ),
+        Case(
             "PerLeaf",
             T.PerLeaf(leafwise),
             leafwise_like,

@@ -111,6 +111,9 @@ WRONG = [
     (lambda: "2" * ONE, TypeError, "factor of Scaled must be a finite number.*, found '2'"),
     (lambda: T.Dilated(ONE, 0.0), ValueError, "factor of Dilated must not be 0"),
     (lambda: T.Translated(ONE, NAN), ValueError, "shift of Translated must be a finite number"),
+    (lambda: T.L2(1.0) + T.NonNegative(), ValueError, "a term within NonNegative must be convex, a sum .* found L2"),
+    (lambda: T.Rank(1) + T.Box(0.0, 1.0), ValueError, "a term within Box must be convex.* found Rank"),
+    (lambda: ONE + T.LInfBall, TypeError, "unsupported operand"),
     (lambda: T.PerLeaf({}), TypeError, "terms of PerLeaf must hold at least one Term"),
     (
         lambda: T.PerLeaf({"a": ONE, "b": None}),

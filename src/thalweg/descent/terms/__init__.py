@@ -11,14 +11,14 @@ sets (the prox is the projection)                    :class:`Box`, :class:`NonNe
 matrices                                             :class:`PSDCone`, :class:`SpectralBox`,
                                                      :class:`NuclearNorm`, :class:`Rank` (not convex)
 combinators                                          :class:`Translated`, :class:`Scaled`, :class:`Dilated`,
-                                                     :class:`PerLeaf`
+                                                     :class:`Within`, :class:`PerLeaf`
 nothing                                              :class:`Zero`
 ===================================================  =======================================================
 """
 
 from thalweg.descent.terms.balls import L1Ball, L2Ball, Simplex
 from thalweg.descent.terms.base import Scaled, Term, Zero
-from thalweg.descent.terms.boxes import Box, LInfBall, NonNegative
+from thalweg.descent.terms.boxes import Bounds, Box, LInfBall, NonNegative, Within
 from thalweg.descent.terms.combinators import Dilated, Translated
 from thalweg.descent.terms.flats import Affine, HalfSpace
 from thalweg.descent.terms.groups import GroupLasso
@@ -33,6 +33,7 @@ __all__ = [
     "L1",
     "L2",
     "Affine",
+    "Bounds",
     "Box",
     "Dilated",
     "ElasticNet",
@@ -56,5 +57,6 @@ __all__ = [
     "Term",
     "TotalVariation1D",
     "Translated",
+    "Within",
     "Zero",
 ]

@@ -1,18 +1,82 @@
-"""Sets that bound each coordinate on its own: box, non-negative orthant, L∞ ball."""
+"""Sets that bound each coordinate on its own: box, non-negative orthant, L∞ ball; and terms within them."""
 
 from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, PyTree
+from jaxtyping import Array, PyTree, Scalar
 
-from thalweg.arguments import number, numbers
+from thalweg.arguments import instance, number, numbers
 from thalweg.descent.terms import _arrays
+from thalweg.descent.terms.base import Term, Wrapper
 from thalweg.descent.terms.indicator import Indicator
 
 
-class Box(Indicator):
+class Bounds(Indicator):
+    """A set of one interval for each coordinate; ``h + bounds`` is h :class:`Within` it.
+
+    Examples
+    --------
+    >>> isinstance(NonNegative(), Bounds)
+    True
+    """
+
+    separable: ClassVar[bool] = True
+
+    def __add__(self, term: Any) -> "Within":
+        return Within(term, self) if isinstance(term, Term) else NotImplemented
+
+    __radd__ = __add__
+
+
+class Within(Wrapper):
+    """h where each coordinate is within its bounds, infinity elsewhere; also written ``h + Box(lower, upper)``.
+
+    The prox of h, then the projection: of a convex function of one variable the least value in an interval is where it
+    is least, or at the end that is nearest to there.
+
+    Parameters
+    ----------
+    term
+        h, convex and a sum over coordinates.
+    bounds
+        A Box, NonNegative or LInfBall.
+
+    Examples
+    --------
+    >>> import jax.numpy as jnp
+    >>> from thalweg.descent.terms import L1
+    >>> (L1(1.0) + NonNegative()).prox(jnp.array([3.0, 0.5, -2.0]), 1.0)
+    Array([2., 0., 0.], dtype=float...)
+    """
+
+    bounds: Bounds
+
+    def __init__(self, term: Term, bounds: Bounds) -> None:
+        self.term = instance("term of Within", term, Term)
+        self.bounds = instance("bounds of Within", bounds, Bounds)
+        if not (term.convex and term.separable and term.proximable):
+            raise ValueError(
+                f"a term within {type(bounds).__name__} must be convex, a sum over coordinates and have a prox, as L1 "
+                f"or SquaredL2, found {type(term).__name__}: the prox of the two together has no closed form"
+            )
+
+    def check(self, x: PyTree[Array]) -> None:
+        """Refuse what the term or the bounds refuse."""
+        super().check(x)
+        self.bounds.check(x)
+
+    def value(self, x: PyTree[Array]) -> Scalar:
+        """h(x), or infinity."""
+        return self.term.value(x) + self.bounds.value(x)
+
+    def prox(self, x: PyTree[Array], step: Any) -> PyTree[Array]:
+        """Clip prox_h(x, step)."""
+        return self.bounds.project(self.term.prox(x, step))
+
+
+class Box(Bounds):
     """The set lower_i ≤ x_i ≤ upper_i; the projection clips.
 
     Parameters
@@ -28,7 +92,6 @@ class Box(Indicator):
     Array([-1.,  5.], dtype=float...)
     """
 
-    separable: ClassVar[bool] = True
     fitting: ClassVar[tuple[str, ...]] = ("lower", "upper")
 
     lower: PyTree[Array]
@@ -44,7 +107,7 @@ class Box(Indicator):
         return jax.tree.map(jnp.clip, x, _arrays.spread(self.lower, x), _arrays.spread(self.upper, x))
 
 
-class NonNegative(Indicator):
+class NonNegative(Bounds):
     """The set x_i ≥ 0; the projection is max(x_i, 0).
 
     Examples
@@ -54,14 +117,12 @@ class NonNegative(Indicator):
     Array([0., 2.], dtype=float...)
     """
 
-    separable: ClassVar[bool] = True
-
     def project(self, x: PyTree[Array]) -> PyTree[Array]:
         """max(x, 0)."""
         return jax.tree.map(lambda leaf: jnp.maximum(leaf, 0), x)
 
 
-class LInfBall(Indicator):
+class LInfBall(Bounds):
     """The set |x_i| ≤ radius for every coordinate of every leaf; the projection clips.
 
     Parameters
@@ -75,8 +136,6 @@ class LInfBall(Indicator):
     >>> LInfBall(1.0).prox(jnp.array([3.0, 0.5]), 1.0)
     Array([1. , 0.5], dtype=float...)
     """
-
-    separable: ClassVar[bool] = True
 
     radius: Array
 

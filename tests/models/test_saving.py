@@ -72,6 +72,13 @@ def test_save_and_load_and_predict_is_equal_to_the_last_bit(fitted, tmp_path, na
     assert answers(thalweg.load(tmp_path / "again")) == answers(model)
 
 
+def test_a_function_of_the_users_is_named_where_it_cannot_be_saved(tmp_path):
+    model = thalweg.GPRegressor(Gaussian(0.5), noise=0.1, learn=False, mean=lambda X: X[:, 0]).fit(X, X[:, 0])
+    with pytest.raises(TypeError, match="a file holds no code: GPRegressor with the function mean cannot be saved"):
+        model.save(tmp_path / "model")
+    assert not list(tmp_path.iterdir())
+
+
 @pytest.fixture(scope="module")
 def saved(fitted, tmp_path_factory):
     path = tmp_path_factory.mktemp("files") / "model"

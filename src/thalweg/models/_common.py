@@ -1,5 +1,6 @@
 """What all estimators share: files, the weights of rows, and work that is undone if it fails."""
 
+import inspect
 import os
 import sys
 import warnings
@@ -52,6 +53,9 @@ class Storable(BaseEstimator):
         """
         check_is_fitted(self)
         parameters = self.get_params(deep=False)
+        for name, value in parameters.items():
+            if inspect.isroutine(value):
+                raise TypeError(f"a file holds no code: {type(self).__name__} with the function {name} cannot be saved")
         fitted = {name: value for name, value in vars(self).items() if name not in parameters}
         if isinstance(parameters.get("random_state"), np.random.RandomState | np.random.Generator):
             parameters["random_state"] = None  # a generator has moved on since the fit

@@ -141,7 +141,8 @@ class GPRegressor(RegressorMixin, MultiOutputMixin, Storable):
             Numbers, or rows of several, which share the kernel and the noise, counted in each one's standard deviation
             unless a kernel, noise or alpha is given.
         sample_weight
-            Weights of the rows: the variance of a row's noise is divided by it. A row of weight 0 does not count.
+            Weights of the rows: the variance of a row's noise is divided by it. A row of weight 0 does not count. What
+            is predicted of new observations, and ``noise_``, is for the weight 1.
         """
         with unharmed(self):
             self._fit(X, y, sample_weight)
@@ -157,7 +158,8 @@ class GPRegressor(RegressorMixin, MultiOutputMixin, Storable):
             raise ValueError("learn=False needs noise or alpha, found noise=None and alpha=0")
         if np.max(np.abs(y)) > _LARGEST:
             raise ValueError(f"y must stay below {_LARGEST:g}, found {np.max(np.abs(y)):g}: its square overflows")
-        weights = None if sample_weight is None else row_weights(sample_weight, X)
+        weights = row_weights(sample_weight, X)
+        self._middle_weight = float(np.median(weights[weights > 0]))  # so that their unit does not matter
         self._single = y.ndim == 1
         targets = y[:, None] if self._single else y
         self._subtracted = self.mean if callable(self.mean) else None
@@ -176,15 +178,15 @@ class GPRegressor(RegressorMixin, MultiOutputMixin, Storable):
             (targets - self._offset(X)) / self._units,
             settings,
             kernel,
-            None if self.noise is None and self.learn else float(self.noise or 0.0),
-            self._known(len(X)),
-            weights,
+            None if self.noise is None and self.learn else float(self.noise or 0.0) / self._middle_weight,
+            self._known(len(X)) / self._middle_weight,
+            weights / self._middle_weight,
             seed=int(check_random_state(self.random_state).randint(2**31 - 1)),
         )
         self._posterior = found.posterior
         self._known_of_all = float(self.alpha) if np.ndim(self.alpha) == 0 else 0.0
         self.kernel_ = found.posterior.kernel
-        self.noise_ = found.posterior.noise
+        self.noise_ = found.posterior.noise * self._middle_weight
         self.log_marginal_likelihood_ = found.log_marginal_likelihood - len(X) * float(np.sum(np.log(self._units)))
         self.log_marginal_likelihood_error_ = found.error
         self.method_ = found.method
@@ -243,8 +245,8 @@ class GPRegressor(RegressorMixin, MultiOutputMixin, Storable):
 
     @property
     def _observation_noise(self) -> float:
-        """The variance of a new observation around the function: what is known of all rows is known of it."""
-        return self._posterior.observation_noise + self._known_of_all
+        """The variance of a new observation, of weight 1, around the function: what is known of all is known of it."""
+        return self._posterior.observation_noise * self._middle_weight + self._known_of_all
 
     def _checked(self, X: Any) -> np.ndarray:
         check_is_fitted(self)

@@ -86,80 +86,120 @@ def spectrum(
         At most this many products; a few times as many where the condition number is large.
     """
     size, dtype = operator.dimension, operator.dtype
-    random = host_random(key, 1).standard_normal((size, 1))
-    nothing = jnp.asarray(np.zeros((size, 1)), dtype)
-    state = (jnp.asarray(random / np.linalg.norm(random), dtype), nothing, jnp.asarray(0.0, dtype))
-    alphas: list[float] = []
-    betas: list[float] = []
+    run = _Lanczos(operator, preconditioner, key)
     # Without reorthogonalisation it may take more steps than there are dimensions.
-    limit = min(steps, 2 * size + _CHUNK)
+    most = 2 * size + _CHUNK
+    limit = min(steps, most)
+    unknown = positive and lower is None
     while True:
-        # With a preconditioner the spectrum is narrow: half the steps, and more room, cost less in all.
-        chunk = _CHUNK if preconditioner is None else _CHUNK // 2
         # Looked at now and then only, where there are many.
-        for _ in range(1 if len(alphas) < steps else 8):
-            if len(alphas) < limit:
-                count = min(chunk, limit - len(alphas))
-                state, *pair = hosted(_lanczos, operator)(operator, preconditioner, state, count)
-                alphas += np.asarray(pair[0], np.float64).tolist()
-                betas += np.asarray(pair[1], np.float64).tolist()
-        _check_finite(alphas, betas)
-        # An invariant subspace has been found: what follows in the chunk is noise.
-        scale = max(np.max(np.abs(alphas)), np.max(betas))
-        small = np.nonzero(np.asarray(betas) <= 10 * np.finfo(dtype).eps * scale)[0]
-        exhausted = small.size > 0
-        used = int(small[0]) + 1 if exhausted else len(alphas)
-        nodes, vectors = scipy.linalg.eigh_tridiagonal(alphas[:used], betas[: used - 1])
-        weights = vectors[0] ** 2
-        residuals = np.abs(vectors[-1]) * betas[used - 1]
-        low, high = _ends(nodes, residuals, size, used, positive, exhausted, 0.1 if preconditioner is None else 0.4)
-        if positive and nodes[0] <= 0:
+        for _ in range(1 if run.products < steps else 8):
+            run.go_on(limit)
+        ritz = run.ritz()
+        low, high = _ends(ritz, size, positive, 0.1 if preconditioner is None else 0.4)
+        if positive and ritz.nodes[0] <= 0:
             break
         if low is None and positive and proven[0] > 0:
             low = proven[0]
-        known = (lower is not None or low is not None) and (upper is not None or high is not None)
-        if exhausted or known:
+        # Eigenvalues far below an end that is not settled would not show in the recurrence either.
+        unsettled = unknown and low is None and ritz.nodes[-1] > _UNSETTLED * ritz.nodes[0]
+        if ritz.complete or ((lower is not None or low is not None) and (upper is not None or high is not None)):
             break
-        if used >= limit:
-            # A lower end that is not settled at a large condition number is worth more steps: an estimate takes many
-            # times as many products.
-            unsettled = positive and low is None and lower is None and nodes[-1] > _UNSETTLED * nodes[0]
-            further = min(_PATIENCE * steps, 2 * size + _CHUNK)
+        if ritz.steps >= limit:
+            # It is worth more steps: an estimate takes many times as many products.
+            further = min(_PATIENCE * steps, most)
             if not unsettled or limit >= further:
                 break
             limit = further
-    products = len(alphas)
-    rounding = 1e2 * float(np.finfo(dtype).eps) * scale
-    if positive and -rounding < nodes[0] <= 0 and lower is None:
-        raise IllConditionedError(
-            f"A is singular up to rounding in {dtype}: its smallest eigenvalue is below {rounding:.2g}, its largest "
-            f"about {nodes[-1]:.2g}. Shift it (A + εI), or use method='exact' where it fits."
-        )
-    if positive and nodes[0] <= 0 and (lower is None or lower > 0):
-        raise NotPositiveDefiniteError(
-            f"A must be positive definite for this function: a vector v was found with vᵀAv/vᵀv = {nodes[0]:.4g}. "
-            "Shift it (A + εI), or pass a smoothing where there is one."
-        )
-    gap = residuals[0]
-    # Eigenvalues far below an end that is not settled would not show in the recurrence either.
-    if positive and low is None and lower is None and nodes[-1] > _UNSETTLED * nodes[0]:
-        raise IllConditionedError(
-            f"A is too ill-conditioned for products alone: after {products} of them its smallest eigenvalue is only "
-            f"known to be below {nodes[0]:.2g}, its largest is about {nodes[-1]:.2g}. Use a preconditioner, shift it "
-            "(A + εI), pass interval=, or use method='exact' where it fits."
-        )
+    if positive:
+        _refuse_what_is_not_positive(ritz, dtype, lower)
+        if unknown and unsettled:
+            raise IllConditionedError(
+                f"A is too ill-conditioned for products alone: after {run.products} of them its smallest eigenvalue is "
+                f"only known to be below {ritz.nodes[0]:.2g}, its largest is about {ritz.nodes[-1]:.2g}. Use a "
+                "preconditioner, shift it (A + εI), pass interval=, or use method='exact' where it fits."
+            )
     if low is None:
-        low = max(0.9 * nodes[0] - gap, 0.25 * nodes[0]) if positive else nodes[0] - gap
+        low, gap = ritz.nodes[0], ritz.residuals[0]
+        low = max(0.9 * low - gap, 0.25 * low) if positive else low - gap
     if high is None:
-        high = nodes[-1] + residuals[-1]
-    low, high = max(low, proven[0]), min(high, proven[1])
-    low = low if lower is None else float(lower)
-    high = high if upper is None else float(upper)
+        high = ritz.nodes[-1] + ritz.residuals[-1]
+    low = max(low, proven[0]) if lower is None else float(lower)
+    high = min(high, proven[1]) if upper is None else float(upper)
     # A multiple of the identity, nearly, has an interval of no width: give it some, the degree stays tiny.
     if not high - low > 1e-2 * max(abs(high), abs(low)):
         extra = 1e-2 * max(abs(high), abs(low)) or 1.0
         low, high = (low if lower is not None else low - extra), (high if upper is not None else high + extra)
-    return Spectrum(float(low), float(high), nodes, weights, products)
+    return Spectrum(float(low), float(high), ritz.nodes, ritz.weights, run.products)
+
+
+class _Ritz(NamedTuple):
+    """Ritz values in rising order, the weight of each in the start and the residual of its vector."""
+
+    nodes: np.ndarray
+    weights: np.ndarray
+    residuals: np.ndarray
+    steps: int
+    complete: bool
+    """Whether an invariant subspace has been found."""
+    scale: float
+
+
+class _Lanczos:
+    """Lanczos' method from a random vector, a chunk of steps at a time."""
+
+    def __init__(self, operator: Operator, preconditioner: Any, key: Key[Array, ""]) -> None:
+        self.operator, self.preconditioner = operator, preconditioner
+        size, dtype = operator.dimension, operator.dtype
+        random = host_random(key, 1).standard_normal((size, 1))
+        nothing = jnp.asarray(np.zeros((size, 1)), dtype)
+        self.state: tuple = (jnp.asarray(random / np.linalg.norm(random), dtype), nothing, jnp.asarray(0.0, dtype))
+        self.alphas: list[float] = []
+        self.betas: list[float] = []
+
+    @property
+    def products(self) -> int:
+        return len(self.alphas)
+
+    def go_on(self, limit: int) -> None:
+        """Take another chunk of steps, but no more than ``limit`` in all."""
+        # With a preconditioner the spectrum is narrow: half the steps, and more room, cost less in all.
+        chunk = _CHUNK if self.preconditioner is None else _CHUNK // 2
+        if count := max(min(chunk, limit - self.products), 0):
+            lanczos = hosted(_lanczos, self.operator)
+            self.state, *pair = lanczos(self.operator, self.preconditioner, self.state, count)
+            alphas, betas = (np.asarray(part, np.float64).tolist() for part in pair)
+            self.alphas += alphas
+            self.betas += betas
+        if not (np.all(np.isfinite(self.alphas)) and np.all(np.isfinite(self.betas))):
+            raise ValueError("A holds NaN or infinity: a product with a finite vector is not finite")
+
+    def ritz(self) -> _Ritz:
+        """What the steps so far tell."""
+        alphas, betas = np.asarray(self.alphas), np.asarray(self.betas)
+        scale = max(np.max(np.abs(alphas)), np.max(betas))
+        # An invariant subspace has been found: what follows in the chunk is noise.
+        small = np.nonzero(betas <= 10 * np.finfo(self.operator.dtype).eps * scale)[0]
+        steps = int(small[0]) + 1 if small.size else len(alphas)
+        nodes, vectors = scipy.linalg.eigh_tridiagonal(alphas[:steps], betas[: steps - 1])
+        return _Ritz(
+            nodes, vectors[0] ** 2, np.abs(vectors[-1]) * betas[steps - 1], steps, small.size > 0, float(scale)
+        )
+
+
+def _refuse_what_is_not_positive(ritz: _Ritz, dtype: Any, lower: float | None) -> None:
+    """Raise where the smallest Ritz value proves that A is not positive definite, or is 0 but for rounding."""
+    rounding = 1e2 * float(np.finfo(dtype).eps) * ritz.scale
+    if -rounding < ritz.nodes[0] <= 0 and lower is None:
+        raise IllConditionedError(
+            f"A is singular up to rounding in {dtype}: its smallest eigenvalue is below {rounding:.2g}, its largest "
+            f"about {ritz.nodes[-1]:.2g}. Shift it (A + εI), or use method='exact' where it fits."
+        )
+    if ritz.nodes[0] <= 0 and (lower is None or lower > 0):
+        raise NotPositiveDefiniteError(
+            f"A must be positive definite for this function: a vector v was found with vᵀAv/vᵀv = {ritz.nodes[0]:.4g}. "
+            "Shift it (A + εI), or pass a smoothing where there is one."
+        )
 
 
 def margin(size: int, steps: int) -> float:
@@ -167,29 +207,22 @@ def margin(size: int, steps: int) -> float:
     return float((np.log(1.648 * np.sqrt(size) / _FAILURE) / (2 * steps - 1)) ** 2)
 
 
-def _ends(
-    nodes: np.ndarray, residuals: np.ndarray, size: int, used: int, positive: bool, complete: bool, most: float
-) -> tuple[float | None, float | None]:
+def _ends(ritz: _Ritz, size: int, positive: bool, most: float) -> tuple[float | None, float | None]:
     """The ends of the interval, each None as long as it needs more steps."""
-    low, high = nodes[0], nodes[-1]
+    low, high = ritz.nodes[0], ritz.nodes[-1]
     scale = max(abs(low), abs(high))
-    if complete:
+    if ritz.complete:
         # The Krylov space holds every eigenvector that the start does: only rounding is left.
         slack = 1e-3 * max(high - low, 1e-3 * scale)
         return (max(low - slack, 0.9 * low) if positive else low - slack), high + slack
-    epsilon = margin(size, used)
+    epsilon = margin(size, ritz.steps)
     spread = (high - low) / max(1.0 - 2.0 * epsilon, 0.1)
     upper = high + epsilon * spread if epsilon < most else None
     if not positive:
         return (low - epsilon * spread if epsilon < most else None), upper
     # Converged: the residual bounds the distance to an eigenvalue.
-    converged = residuals[0] < 0.1 * low
-    return (0.9 * low - residuals[0] if converged else None), upper
-
-
-def _check_finite(alphas: list[float], betas: list[float]) -> None:
-    if not (np.all(np.isfinite(alphas)) and np.all(np.isfinite(betas))):
-        raise ValueError("A holds NaN or infinity: a product with a finite vector is not finite")
+    gap = ritz.residuals[0]
+    return (0.9 * low - gap if gap < 0.1 * low else None), upper
 
 
 def host_random(key: Key[Array, ""], purpose: int) -> np.random.Generator:

@@ -108,6 +108,22 @@ def test_a_large_constant_does_not_lead_uphill(dtype):
         np.testing.assert_allclose(result.x, 1.0)
 
 
+@pytest.mark.parametrize("engine", ["compiled", "host"])
+def test_the_unit_of_an_objective_does_not_keep_steps_short(engine):
+    """1e-12 of it: what a step of size 1 changes is far below the rounding of f."""
+    curvature = jnp.asarray([1.0, 2.0, 5.0], jnp.float32)
+    oracle = Exact(lambda x, a: jnp.float32(1e-12) * jnp.sum(a * (x - 1) ** 2), curvature)
+    result = minimize(oracle, jnp.zeros(3, jnp.float32), engine=engine)
+    assert result.status is Status.CONVERGED
+    np.testing.assert_allclose(result.x, 1.0, atol=2e-3)
+
+
+def test_an_objective_that_is_not_a_number_at_the_start_is_told_as_such():
+    result = minimize(lambda x: jnp.sum(jnp.log(x)), -jnp.ones(2))
+    assert result.status is Status.DIVERGED
+    assert "The objective is nan at x0." in result.message
+
+
 def test_an_objective_without_a_minimum_is_not_called_rounding():
     result = minimize(lambda x: -jnp.sum(x), jnp.zeros(3, jnp.float32))
     assert not result.status.success

@@ -35,7 +35,7 @@ from thalweg.descent.engines import (
 from thalweg.descent.iteration import Descent, Info, State
 from thalweg.descent.momentum import NoMomentum
 from thalweg.descent.result import Status
-from thalweg.descent.searches import SearchedStep, after_start, first_trial, next_size, next_trial, with_slack
+from thalweg.descent.searches import SearchedStep, after_start, first_trial, is_short, next_size, next_trial, with_slack
 from thalweg.descent.steps import Taken
 from thalweg.descent.stopping import Record, StoppingRule
 from thalweg.oracles.base import Out
@@ -177,13 +177,15 @@ class HostEngine:
         value = _number(out.value)
         level = objective if search.compares_objective else value
         allowed, largest = with_slack(level, value, largest)
+        length = _number(trees.norm(state.x)) if steps == 0 else _number(0.0)
         trial = first_trial(size)
         while not trial.over:
             reached = self._program(state, out, trial.size, trial.tried == 0)
             size, merit, objective, residual, finite = map(_number, reached[3:])
             told = trees.call(search, "tells", merit, _number(reached.out.value), allowed - level)
             expand = (steps == 0) & search.expands
-            trial = next_trial(trial._replace(size=size), merit <= allowed, told, self._shrink, expand)
+            short = is_short(size * residual, length)
+            trial = next_trial(trial._replace(size=size), merit <= allowed, told, short, self._shrink, expand)
         carried = _number(next_size(trial, self._grow)), _number(after_start(largest, steps))
         following = State(reached.x, _number(steps + 1), state.oracle, carried, state.momentum, reached.average)
         self._known = following, reached.out, objective

@@ -244,6 +244,9 @@ class _Run:
             self.note += "The last step was too short to move x; longer ones lower the objective. "
         if status is Status.STAGNATED:
             self.note += self._unbounded(x) or f"The rounding of {trees.dtype(x)} hides what may be left to gain. "
+        if status is Status.DIVERGED and not progress.steps and self.plan.descent.exact:
+            at_start = self._objective(x)
+            self.note += "" if np.isfinite(at_start) else f"The objective is {at_start:g} at x0. "
         if self._may_have_risen(status) and (first := self._objective(self.start)) < (last := self._objective(x)):
             x = self.start
             self.note += "The last point is worse than the start, which is returned. "

@@ -60,7 +60,12 @@ def after_start(largest: Number, steps: Number) -> Number:
     return largest * (steps > 0).astype(largest.dtype)
 
 
-def next_trial(trial: Trial, passes: Number, told: Number, shrink: Number, expand: Number) -> Trial:
+def is_short(distance: Number, length: Number) -> Number:
+    """Whether a step over some distance hardly moves x, of some length."""
+    return distance < _SHORT * (1 + length)
+
+
+def next_trial(trial: Trial, passes: Number, told: Number, short: Number, shrink: Number, expand: Number) -> Trial:
     """What to try after the size of a trial has passed the test or not; ``expand`` says if the longest is looked for.
 
     A size that passes ends the search, unless the longest is looked for and none has failed yet. After one that fails
@@ -68,8 +73,8 @@ def next_trial(trial: Trial, passes: Number, told: Number, shrink: Number, expan
     """
     size, limits = trial.size, jnp.finfo(trial.size.dtype)
     failed = trial.failed | ~passes
-    # A test that says nothing is no reason to go beyond 1, from where a search begins unless told.
-    longer = expand & (told | (size < 1)) & ~failed & (size < limits.max**0.5)
+    # A test that says nothing is no reason to go beyond 1, from where a search begins unless told, as long as x moves.
+    longer = expand & (told | short | (size < 1)) & ~failed & (size < limits.max**0.5)
     over = (passes & ~longer) | ~(size > limits.tiny**0.5)
     following = trees.numpy_of(size).where(passes, size / shrink, size * shrink)
     return Trial(following, trial.tried + 1, size, passes, failed, told, over)
@@ -79,8 +84,11 @@ def next_size(trial: Trial, grow: Number) -> Number:
     """The size that the step after a search begins with: the one found, longer if it truly passed at once."""
     xp, size = trees.numpy_of(trial.last), trial.last
     longer = (trial.tried == 1) & trial.told
-    return xp.minimum(xp.where(longer, size * grow, size), jnp.finfo(size.dtype).max ** 0.25)
+    return xp.minimum(xp.where(longer, size * grow, size), jnp.finfo(size.dtype).max ** 0.4)
 
+
+_SHORT = 1e-4
+"""A share of the length of x, or of 1, by which a step of size 1 moves it where an objective is in very large units."""
 
 _GROW = 1.1
 """Backtracking's growth: about every eighth step tries a size too long, which costs one evaluation."""
@@ -129,6 +137,7 @@ class SearchedStep(StepRule):
         if self.compares_objective:
             level = value + move.term.value(move.point).astype(last.dtype)
         allowed, largest = with_slack(level, value, largest)
+        length = trees.norm(move.point)
 
         def attempt(carry: tuple) -> tuple:
             trial = carry[0]
@@ -136,7 +145,9 @@ class SearchedStep(StepRule):
             value = jnp.asarray(move.f(x), last.dtype)
             merit = self.merit(move, trial.size, x, value)
             told = self.tells(merit, value, allowed - level)
-            return next_trial(trial, merit <= allowed, told, shrink, (move.steps == 0) & self.expands), x, value
+            short = is_short(trees.norm(trees.subtract(x, move.point)), length).astype(bool)
+            expand = (move.steps == 0) & self.expands
+            return next_trial(trial, merit <= allowed, told, short, shrink, expand), x, value
 
         start = first_trial(move.admit(last)), move.centre, value
         trial, x, value = jax.lax.while_loop(lambda carry: ~carry[0].over, attempt, start)

@@ -144,6 +144,34 @@ def test_weights_are_precisions_and_leave_the_noise_to_be_learned():
     assert np.sqrt(np.mean((precise.latent(new)[0] - np.sin(new[:, 0])) ** 2)) < 0.1
 
 
+def test_a_row_far_out_does_not_say_what_is_far_for_the_others():
+    rng = np.random.default_rng(0)
+    x = rng.uniform(0, 5, size=(80, 1))
+    y = np.sin(x[:, 0]) + 0.1 * rng.normal(size=80)
+    new = np.linspace(0, 5, 50)[:, None]
+    model = GPRegressor(restarts=0, random_state=0).fit(np.append(x, [[1e6]], axis=0), np.append(y, 0.0))
+    assert np.sqrt(np.mean((model.predict(new) - np.sin(new[:, 0])) ** 2)) < 0.04
+
+
+def test_a_level_takes_no_digits_from_what_is_above_it():
+    rng = np.random.default_rng(0)
+    x = rng.uniform(0, 5, size=(60, 1))
+    y = 1e9 + np.round(1e-3 * (np.sin(x[:, 0]) + 0.1 * rng.normal(size=60)), 6)
+    new = np.linspace(0, 5, 20)[:, None]
+    high, low = (GPRegressor("rbf", restarts=0, random_state=0).fit(x, targets) for targets in (y, y - 1e9))
+    np.testing.assert_allclose(high.predict(new) - 1e9, low.predict(new), atol=1e-6)
+
+
+def test_a_target_that_is_constant_has_no_spread():
+    rng = np.random.default_rng(0)
+    x = rng.uniform(0, 5, size=(40, 1))
+    both = np.column_stack([np.sin(x[:, 0]) + 0.1 * rng.normal(size=40), np.full(40, 7.0)])
+    mean, std = GPRegressor("rbf", restarts=0, random_state=0).fit(x, both).predict(x, return_std=True)
+    np.testing.assert_allclose(mean[:, 1], 7.0)
+    assert np.all(std[:, 1] < 1e-6)
+    assert np.all(std[:, 0] > 0.05)
+
+
 def test_short_periods_are_not_taken_for_noise():
     rng = np.random.default_rng(0)
     x = rng.uniform(0, 1, size=(300, 1))

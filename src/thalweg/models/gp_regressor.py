@@ -163,6 +163,8 @@ class GPRegressor(RegressorMixin, MultiOutputMixin, Storable):
         self._single = y.ndim == 1
         targets = y[:, None] if self._single else y
         self._subtracted = self.mean if callable(self.mean) else None
+        # What the mean would find at the end of long sums is left out at once: most digits of y may be its level.
+        self._level = np.median(targets, axis=0) if self.mean in ("constant", "linear") else np.zeros(targets.shape[1])
         free = self.learn and self.noise is None and not np.any(self.alpha) and not isinstance(kernel, Kernel)
         self._units = _units(targets) if free and targets.shape[1] > 1 else np.ones(targets.shape[1])
         settings = processes.RegressorSettings(
@@ -253,9 +255,9 @@ class GPRegressor(RegressorMixin, MultiOutputMixin, Storable):
         return validate_data(self, X, dtype=np.float64, reset=False)
 
     def _offset(self, X: np.ndarray) -> np.ndarray:
-        """The user's mean function as a column, or zeros."""
+        """What was subtracted from y: the level of each column, or the user's mean function as a column."""
         if self._subtracted is None:
-            return np.zeros((len(X), 1))
+            return np.broadcast_to(self._level, (len(X), len(self._level)))
         found = np.asarray(self._subtracted(X), np.float64)
         if found.shape != (len(X),) or not np.all(np.isfinite(found)):
             raise ValueError(f"mean must return a finite number per row, ({len(X)},), found shape {found.shape}")
@@ -274,6 +276,6 @@ class GPRegressor(RegressorMixin, MultiOutputMixin, Storable):
 
 
 def _units(targets: np.ndarray) -> np.ndarray:
-    """Standard deviations of the columns, 1 for those that are constant up to rounding."""
-    found = np.std(targets - targets[:1], axis=0)
-    return np.where(found > 1e-12 * np.max(np.abs(targets), axis=0), found, 1.0)
+    """Standard deviations of the columns, next to nothing for those that are constant up to rounding."""
+    found, least = np.std(targets - targets[:1], axis=0), 1e-12 * np.max(np.abs(targets), axis=0)
+    return np.where(found > least, found, np.where(least > 0, least, 1e-12))

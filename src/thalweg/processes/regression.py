@@ -44,6 +44,10 @@ _TOGETHER, _APART = 300, 4
 """Rows from which on each step of the chain is a draw, and the most steps from one to the next: of few rows some make
 all of their scatter noise and some none, and the way between them is long."""
 
+_MIDDLE, _FAR_OUT = 1.35, 10.0
+"""Standard deviations that the middle half of normal values spans, and how many times as many all of them span where
+some are far out."""
+
 
 @dataclass(frozen=True)
 class RegressorSettings:
@@ -238,7 +242,10 @@ def _starts(rows: HostRows, mean: Mean, kernel: Kernel | type[Kernel] | None, no
     """Where to start: kernels in the units of the data."""
     scatter, variance = _variances(rows)
     families = (kernel,) if isinstance(kernel, type) else _FAMILIES
-    lengthscales = mean.scale * np.sqrt(max(1, np.sum(varying(rows.inputs))))
+    # A value far out must not say what is far for the others.
+    middle = (np.quantile(rows.inputs, 0.75, axis=0) - np.quantile(rows.inputs, 0.25, axis=0)) / _MIDDLE
+    scale = np.where((middle > 0) & (mean.scale > _FAR_OUT * middle), middle, mean.scale)
+    lengthscales = scale * np.sqrt(max(1, np.sum(varying(rows.inputs))))
     kernels = [kernel] if isinstance(kernel, Kernel) else [family(lengthscales, variance) for family in families]
     begun = np.asarray(STARTING_NOISE * scatter if noise is None else noise)
     # In the precision of the scope, since kernels made outside it may hold float32, and on the host.

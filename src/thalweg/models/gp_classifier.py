@@ -165,7 +165,7 @@ class GPClassifier(ClassifierMixin, Storable):
         weights = None if sample_weight is None else row_weights(sample_weight, X)
         self.classes_, labels = np.unique(y, return_inverse=True)
         if len(self.classes_) < 2:
-            raise ValueError(f"y must hold at least two classes, found one class: {self.classes_[0]!r}")
+            raise ValueError(f"y must hold at least two classes, found one class: {self.classes_.tolist()[0]!r}")
         if weights is not None and not np.all(np.bincount(labels, weights) > 0):
             weightless = self.classes_[np.argmin(np.bincount(labels, weights))]
             raise ValueError(f"sample_weight must leave some weight to every class, found none for {weightless!r}")

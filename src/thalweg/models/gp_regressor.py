@@ -213,7 +213,7 @@ class GPRegressor(RegressorMixin, MultiOutputMixin, Storable):
     def predict(self, X: Any, return_std: bool = False, return_cov: bool = False) -> Any:
         """The mean of y at new rows, with its standard deviation or covariance, noise included, if asked for.
 
-        Of several targets each has its own, in a last axis.
+        Of several targets each has its own, in a last axis. A covariance has the exact way only.
         """
         X = self._checked(X)
         if return_std and return_cov:
@@ -231,7 +231,10 @@ class GPRegressor(RegressorMixin, MultiOutputMixin, Storable):
         return self._means(mean, X), self._spreads(variance)
 
     def sample_y(self, X: Any, n_samples: int = 1, random_state: Any = 0) -> np.ndarray:
-        """Functions drawn from the posterior at some rows, without noise, one in each (last) column."""
+        """Functions drawn from the posterior at some rows, without noise, one in each (last) column.
+
+        The exact way draws any number; the other two keep the 64 that their variances are of.
+        """
         X = self._checked(X)
         n_samples = arguments.whole("n_samples", n_samples)
         rng = np.random.default_rng(check_random_state(random_state).randint(2**31 - 1))

@@ -22,7 +22,11 @@ def test_a_gain_is_carried_to_all_rows_by_how_it_changed_from_one_size_to_the_ne
             first.append(one.family)
             return 1.0 if one.family is first[0] else 1 - (large if final else small)
 
-        return SimpleNamespace(loss=loss, order=range(200 if final else 100), on_host=True, best=None)
+        order = range(200 if final else 100)
+        several = lambda act, choices: list(map(act, choices))
+        return SimpleNamespace(
+            loss=loss, order=order, on_host=True, at_once=True, best=None, several=several, prepare=lambda choices: None
+        )
 
     monkeypatch.setattr(choice, "Trials", trials)
     x = np.random.default_rng(0).normal(size=(2100, 1))

@@ -8,6 +8,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int, Scalar
 
 from thalweg.codec import storable
+from thalweg.compiling import quick_jit
 from thalweg.kernels import Kernel
 from thalweg.kernels.profiles import written_out
 from thalweg.machines.coordinates import Coordinates, Points
@@ -109,7 +110,7 @@ def evaluate(coordinates: Coordinates, expansion: Expansion, x: Float[Array, "n 
     return intercept + expansion.scale * jax.lax.fori_loop(0, expansion.used, add, start)
 
 
-@jax.jit
+@quick_jit(lambda *_: False, tuned=False)
 def _evaluate(coordinates: Coordinates, expansion: Expansion, x: Float[Array, "n d"]) -> Float[Array, "n c"]:
     return evaluate(coordinates, expansion, x)
 

@@ -17,7 +17,7 @@ from rich.progress import Progress
 from thalweg.kernels import Kernel
 from thalweg.machines.calibration import Aside, calibrated, last, left_out, residuals, set_aside
 from thalweg.machines.choice import ENOUGH_ROWS, choose, mapped
-from thalweg.machines.dense import MOST, Dense
+from thalweg.machines.dense import MOST
 from thalweg.machines.fitted import Fitted
 from thalweg.machines.folds import FEWEST, middle_half
 from thalweg.machines.learners import Foreseen, LandmarkLearner, Learner, for_stream, in_precision, start
@@ -30,9 +30,6 @@ from thalweg.threads import enough_threads
 _PASSES, _FEW_ROWS = 10, 20_000
 # Newton steps, at most.
 _MOST_STEPS = 100
-# Where the kernel's matrix is made anew for each product, these are to take so many operations at most; what an entry
-# takes beside its features.
-_DEAR_PRODUCT, _ENTRY = 4e9, 20
 # To what part of the objective, or to what gradient of a row, machines are solved that only tell of rows left out.
 _COARSE, _COARSE_ROWS = 1e-3, 1e-2
 # Held out to stop early, at most.
@@ -50,9 +47,9 @@ _TOO_LARGE = "X or y leads to values beyond the range of numbers: look for featu
 def fit(rows: Rows, settings: Settings, seed: int, onto: Fitted | None = None) -> Fitted:
     """Make passes over rows until there are as many as wanted, or a held-out slice says that they no longer help.
 
-    Where all rows can be landmarks and no passes are asked for, up to 8,192 rows (20,000 of few features) are solved
-    for at once, to the optimum of a smooth loss. One block of rows is solved in float64, more of them in float32. An
-    interrupt (Ctrl-C) ends the search or the passes with a warning, and what was learned is returned.
+    Where all rows can be landmarks and no passes are asked for, up to 8,192 rows are solved for at once, to
+    the optimum of a smooth loss. One block of rows is solved in float64, more of them in float32. An interrupt (Ctrl-C)
+    ends the search or the passes with a warning, and what was learned is returned.
 
     Parameters
     ----------
@@ -201,11 +198,8 @@ def _levelled(fitted: Fitted, rows: Rows, settings: Settings, tolerance: float) 
 def _solves(begun: Fitted, rows: Rows, settings: Settings) -> bool:
     """Whether all are solved for at once: where all rows are landmarks, and no passes are asked."""
     unasked = settings.passes is None and settings.method.early_stopping in ("auto", False)
-    few = len(rows) <= min(_FEW_ROWS, settings.max_features)
-    product = len(rows) ** 2 * (rows.dimension + rows.outputs + _ENTRY)
-    soon = len(rows) <= MOST or product <= _DEAR_PRODUCT
-    plain = settings.method.visits and settings.loss.smooth and not begun.learner.features
-    return plain and unasked and few and soon
+    few = len(rows) <= min(MOST, settings.max_features)
+    return few and unasked and settings.method.visits and settings.loss.smooth and not begun.learner.features
 
 
 def _solved(begun: Fitted, rows: Rows, settings: Settings, seed: int) -> Fitted:
@@ -220,31 +214,17 @@ def _solved(begun: Fitted, rows: Rows, settings: Settings, seed: int) -> Fitted:
             if settings.progress:
                 bar.console.print(f"{begun.kernel}, alpha {begun.alpha:.3g}", markup=False)
             task = bar.add_task("solving", total=None)
-            few = len(rows) <= MOST
-            newton = (learner.dense if few else learner.newton)(begun.alpha, settings.method.tol)
+            newton = learner.dense(begun.alpha, settings.method.tol)
             while not newton.done and len(history) < _MOST_STEPS:
                 began = time.perf_counter()
                 step = newton.step()
                 line = {"objective": step.objective, "left": step.left, "products": step.products}
                 history.append(_line(learner, begun.passes + len(history) + 1, len(rows), began, None) | line)
                 bar.update(task, advance=1, description=f"step {len(history)}, objective {step.objective:.6g}")
-                learner.take(newton)
+                learner.take(newton.weights)
         if not _finite(learner):
             raise ValueError(_TOO_LARGE)
-
-        def solve(pupil: Any, rows: Rows) -> None:
-            pupil.place(_bounded(rows, settings), order)
-            other = pupil.newton(begun.alpha, max(settings.method.tol, _COARSE), alike=newton)
-            for _ in range(_MOST_STEPS):
-                other.step()
-                if other.done:
-                    break
-            pupil.take(other)
-
-        if isinstance(newton, Dense):
-            aside = left_out(rows, seed, lambda held: newton.without(np.argsort(order)[held], _COARSE))
-        else:
-            aside = set_aside(begun.learner, rows, seed, solve)
+        aside = left_out(rows, seed, lambda held: newton.without(np.argsort(order)[held], _COARSE))
         begun = _judged(begun, aside, settings)
     except KeyboardInterrupt:
         if not history:  # There is nothing to keep.
@@ -277,7 +257,7 @@ def _passed_over(begun: Fitted, rows: Rows, settings: Settings, seed: int) -> Fi
         held, order = rows.subset(chosen), order[~np.isin(order, chosen)]
     total = float(np.sum(rows.weights))
     learner, history, foreseen = copy(begun.learner), list[dict[str, float]](), Foreseen()
-    best, best_loss, stale = learner.expansion, np.inf, 0
+    best, best_loss, stale, gain = learner.expansion, np.inf, 0, 0.0
     try:
         with Progress(disable=not settings.progress) as bar:
             if settings.progress:
@@ -297,11 +277,22 @@ def _passed_over(begun: Fitted, rows: Rows, settings: Settings, seed: int) -> Fi
                 history.append(_line(learner, begun.passes + len(history) + 1, len(order), began, held))
                 if held is not None:
                     loss = history[-1]["held_out_loss"]
-                    stale = 0 if loss < best_loss * (1 - _IMPROVEMENT) else stale + 1
+                    before, gain = gain, 1 - loss / best_loss
+                    # The next gain of visits is told by the last two, of which the first pass has none.
+                    following = gain * min(gain / before, 1) if settings.method.visits and 0 < before < 1 else gain
+                    stale = 0 if following > _IMPROVEMENT else stale + 1
                     if loss < best_loss:
                         best, best_loss = learner.expansion, loss
+        aside: Aside | None = None
         if held is not None:
             learner.expansion = best
+            aside = Aside(told.subset(chosen), learner.predict(held.x, *held.frame))
+            room = learner.features + count <= settings.max_features
+            if settings.method.visits and settings.method.early_stopping == "auto" and room:
+                # The slice has said what it can. What is fitted to its rows alone the others must have a say in.
+                joined = learner.learn(rows, chosen, begun.alpha, total)
+                for _ in (*joined, *learner.again(rows, chosen[:0], begun.alpha, total)):
+                    pass
         if not _finite(learner):
             raise ValueError(_TOO_LARGE)
 
@@ -310,11 +301,9 @@ def _passed_over(begun: Fitted, rows: Rows, settings: Settings, seed: int) -> Fi
             for _ in pupil.learn(_bounded(rows, settings), order, begun.alpha, total):
                 pass
 
-        if held is not None:
-            aside: Aside | None = Aside(told.subset(chosen), learner.predict(held.x, *held.frame))
-        elif settings.method.visits and len(rows) <= settings.block_size and not begun.learner.features:
+        if held is None and settings.method.visits and len(rows) <= settings.block_size and not begun.learner.features:
             aside = set_aside(begun.learner, told, seed, learn)
-        else:
+        elif held is None:
             aside = last(told, foreseen)
         begun = _judged(begun, aside, settings)
     except KeyboardInterrupt:

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from thalweg.kernels import Kernel
+from thalweg.machines.dense import MOST
 from thalweg.machines.folds import COARSELY, FINALLY, FINELY, Found, Sample, left_out, refined, sample, two_at_once
 from thalweg.machines.learners import in_precision
 from thalweg.machines.losses import LogisticLoss, SoftmaxLoss
@@ -94,6 +95,9 @@ def choose(rows: Rows, settings: Settings, seed: int, dtype: Any) -> tuple[Kerne
         others = [one for ranked in in_learned for one in ranked[:_FAMILIES_TRIED]] or best[1:_FAMILIES_TRIED]
         trials.prepare(others)
         near = _NEAR * min(map(cost, firsts + others))
+        if len(rows) > MOST and trials.best is not None and trials.best.easy:
+            found = min(firsts + others, key=cost)
+            return in_precision(found.kernel, dtype), found.alpha, trials.best
         # Where each begins is by some hundred rows, which may know little of a rare class.
         searching = partial(_searched, trials, search_kernel=search_kernel, search_alpha=search_alpha)
         search = lambda one: searching(one, directions=_COARSELY) if cost(one) <= near else one

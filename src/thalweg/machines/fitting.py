@@ -15,15 +15,17 @@ import numpy as np
 from rich.progress import Progress
 
 from thalweg.kernels import Kernel
+from thalweg.kernels.profiles import written_out
 from thalweg.machines.calibration import Aside, calibrated, last, left_out, residuals, set_aside
 from thalweg.machines.choice import ENOUGH_ROWS, choose, mapped
 from thalweg.machines.dense import MOST
+from thalweg.machines.few import LANDMARKS, Few, spread_out
 from thalweg.machines.fitted import Fitted
 from thalweg.machines.folds import FEWEST, middle_half
 from thalweg.machines.learners import Foreseen, LandmarkLearner, Learner, for_stream, in_precision, start
 from thalweg.machines.methods import Settings
 from thalweg.machines.rows import Rows
-from thalweg.machines.trials import Interrupted, Trial
+from thalweg.machines.trials import HARDLY_ANY, Interrupted, Trial
 from thalweg.threads import enough_threads
 
 # Passes over the data where none are given: a pass over many rows is worth several over few.
@@ -79,7 +81,10 @@ def fit(rows: Rows, settings: Settings, seed: int, onto: Fitted | None = None) -
             dtype = np.float64 if double else np.float32
             begun, tried = _begun(_bounded(rows, settings), settings, len(rows), seed, dtype, onto)
             rows = rows.framed(*begun.frame)
-            return (_solved if _solves(begun, rows, settings) else _passed_over)(begun, rows, settings, seed)
+            if _solves(begun, rows, settings):
+                return _solved(begun, rows, settings, seed)
+            easy = tried is not None and tried.easy and _by_few(begun, rows, settings, seed)
+            return easy or _passed_over(begun, rows, settings, seed)
         except KeyboardInterrupt as stopped:
             tried = stopped.trial if isinstance(stopped, Interrupted) else tried
             if tried is None:
@@ -235,6 +240,30 @@ def _solved(begun: Fitted, rows: Rows, settings: Settings, seed: int) -> Fitted:
         )
     made = begun.passes + len(history)
     return replace(begun, learner=learner, seen=total, passes=made, history=(*begun.history, *history))
+
+
+def _by_few(begun: Fitted, rows: Rows, settings: Settings, seed: int) -> Fitted | None:
+    """All rows by the squares of few landmarks, if what they miss on a slice is hardly anything, or half of that."""
+    kernel, learner, began = begun.kernel, copy(begun.learner), time.perf_counter()
+    room = LANDMARKS <= min(settings.max_features, settings.block_size)
+    if settings.passes is not None or not (settings.loss.quadratic and written_out(kernel) and room):
+        return None
+    assert isinstance(learner, LandmarkLearner)
+    order = rows.shuffled([seed, 2])
+    held, rest = np.split(order, [min(len(rows) // 10, _MOST_HELD_OUT)])
+    chosen = rest[spread_out(kernel, rows.features(rest[:_FEW_ROWS], np.float64), LANDMARKS, seed)]
+    few = Few(kernel, rows.features(chosen, np.float64), np.asarray(learner.expansion.intercept, float))
+    learner.place(rows, chosen)
+    for part in (rest, held):
+        few.add(rows, part)
+        learner.take(few.weights(begun.alpha))
+        if part is rest:
+            aside = Aside(rows.subset(held), learner.predict(rows.subset(held).x, *rows.frame))
+            if not aside.rows.misses(aside.values) <= HARDLY_ANY / 2:
+                return None
+    line = _line(learner, 1, len(rows), began, None)
+    total = float(np.sum(rows.weights))
+    return _judged(replace(begun, learner=learner, seen=total, passes=1, history=(line,)), aside, settings)
 
 
 def _judged(fitted: Fitted, aside: Aside | None, settings: Settings) -> Fitted:

@@ -7,7 +7,7 @@ import pytest
 import reference
 
 from thalweg.kernels import Gaussian
-from thalweg.machines import Auto, HuberLoss, Rows, Settings, SquaredLoss, dense, fit, learn
+from thalweg.machines import Auto, HuberLoss, Rows, Settings, SquaredLoss, choice, dense, fit, fitting, learn
 
 rng = np.random.default_rng(0)
 X = rng.normal(size=(40, 2))
@@ -77,3 +77,33 @@ def test_an_interrupt_before_anything_was_learned_comes_through(monkeypatch):
     monkeypatch.setattr(dense.Dense, "step", interrupted)
     with pytest.raises(KeyboardInterrupt):
         fit(ROWS, SETTINGS, seed=0)
+
+
+def test_rows_held_out_to_stop_by_are_learned_from_in_the_end(monkeypatch):
+    """Seen on 10,000 rows: a tenth that was left out for good cost 5 % of the errors."""
+    monkeypatch.setattr(fitting, "ENOUGH_ROWS", 30)
+    settings = replace(SETTINGS, method=Auto(block_size=16, tol=0.0), passes=40)
+    found = fit(ROWS, settings, seed=0)
+    assert found.history[-1]["rows"] == 36
+    assert found.features == 40
+    K = reference.gaussian(X, X, 0.8, 1.0)
+    exact = K @ np.linalg.solve(K + np.diag(0.3 / ROWS.weights), ROWS.targets)
+    off, before = (np.linalg.norm(one.predict(X) - exact) for one in (found, fit(ROWS, SEVERAL, seed=3)))
+    assert off < before / 2
+
+
+def test_nearly_separable_labels_need_few_landmarks(monkeypatch):
+    for module in (choice, fitting):
+        monkeypatch.setattr(module, "MOST", 1000)
+    monkeypatch.setattr(fitting, "LANDMARKS", 64)
+    x = np.random.default_rng(1).normal(size=(2400, 2))
+    inside = (np.sum(x**2, axis=1) < 1).astype(int)
+    x *= np.where(inside == 1, 0.8, 1.2)[:, None]
+    labels = lambda y: Rows(x[:2100], y, np.ones(2100), table=np.array([[-1.0], [1.0]]))
+    method = Auto(block_size=512)
+    found = fit(labels(inside[:2100]), Settings(loss=SquaredLoss(), method=method), seed=0)
+    assert found.features == 64
+    assert np.mean((found.predict(x[2100:])[:, 0] > 0) == inside[2100:]) > 0.99
+    assert found.calibration is not None
+    noisy = np.where(np.random.default_rng(2).uniform(size=2100) < 0.02, 1 - inside[:2100], inside[:2100])
+    assert fit(labels(noisy), Settings(loss=SquaredLoss(), method=method), seed=0).features == 2100

@@ -20,26 +20,24 @@ _STRIP, _JITTER = 4096, 1e-9
 
 
 def spread_out(kernel: Kernel, x: np.ndarray, count: int, seed: int) -> np.ndarray:
-    """Which of some rows become landmarks: half are any, the others are drawn by how much of them the first half leaves out.
+    """Which of some rows become landmarks: half are any, others are drawn by how much the first half leaves out.
 
     Two rounds of randomly pivoted Cholesky (Chen, Epperly, Tropp and Webber, 2024).
 
     Examples
     --------
     >>> from thalweg.kernels import Gaussian
-    >>> np.sort(spread_out(Gaussian(), np.array([[0.0], [0.0], [0.0], [9.0]]), 2, seed=0))[1]
-    np.int64(3)
+    >>> sorted(spread_out(Gaussian(), np.array([[0.0], [0.0], [0.0], [9.0]]), 2, seed=0).tolist())[1]
+    3
     """
     rng = np.random.default_rng([seed, 5])
     first = rng.permutation(len(x))[: count // 2]
     root = cholesky(_raised(product(kernel, x[first], x[first])), lower=True)
-    left = [
-        float(kernel.variance)
-        - np.sum(solve_triangular(root, product(kernel, x[first], strip), lower=True) ** 2, axis=0)
-        for strip in (x[begin : begin + _STRIP] for begin in range(0, len(x), _STRIP))
-    ]
+    strips = (x[begin : begin + _STRIP] for begin in range(0, len(x), _STRIP))
+    features = (solve_triangular(root, product(kernel, x[first], strip), lower=True) for strip in strips)
+    left = float(kernel.variance) - np.concatenate([np.sum(part**2, axis=0) for part in features])
     # The largest of log p + Gumbel noise are drawn without replacement in proportion to p.
-    lots = np.log(np.maximum(np.concatenate(left), 1e-12)) + rng.gumbel(size=len(x))
+    lots = np.log(np.maximum(left, 1e-12)) + rng.gumbel(size=len(x))
     lots[first] = -np.inf
     return np.concatenate([first, np.argsort(-lots)[: count - len(first)]])
 

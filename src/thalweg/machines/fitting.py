@@ -245,7 +245,7 @@ def _solved(begun: Fitted, rows: Rows, settings: Settings, seed: int) -> Fitted:
 def _by_few(begun: Fitted, rows: Rows, settings: Settings, seed: int) -> Fitted | None:
     """All rows by the squares of few landmarks, if what they miss on a slice is hardly anything, or half of that."""
     kernel, learner, began = begun.kernel, copy(begun.learner), time.perf_counter()
-    room = LANDMARKS <= min(settings.max_features, settings.block_size)
+    room = min(settings.max_features, settings.block_size) >= LANDMARKS
     if settings.passes is not None or not (settings.loss.quadratic and written_out(kernel) and room):
         return None
     assert isinstance(learner, LandmarkLearner)

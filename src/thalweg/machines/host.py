@@ -110,7 +110,7 @@ class _Host:
 
     def fill(self, filled: int, x: np.ndarray, y: np.ndarray, weights: np.ndarray) -> None:
         """Put rows behind the filled ones of the last block, and visit as much of it as is in use."""
-        k, count = self.used - 1, np.count_nonzero(weights)
+        k, count = self.used - 1, int(np.count_nonzero(weights))
         behind, size = slice(filled, filled + count), filled + count
         self.blocks[k, behind], self.targets[k, behind] = x[:count], y[:count]
         self.row_weights[k, behind] = weights[:count]

@@ -8,7 +8,6 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, Key, Scalar
 
 from thalweg.codec import storable
-from thalweg.compiling import quick_jit
 from thalweg.machines.coordinates import Coordinates, Points
 from thalweg.machines.expansion import Expansion, evaluate, with_room
 from thalweg.machines.functional import Batch, FunctionalGradient, Slopes
@@ -100,7 +99,7 @@ def run(
     return scanned(machine, with_room(expansion, int(expansion.used) + steps, machine.rule.limit), batches, keys)
 
 
-@quick_jit(lambda *_: False, tuned=False)
+@jax.jit
 def scanned(
     machine: Machine, expansion: Expansion, batches: Batch, keys: Key[Array, " steps"]
 ) -> tuple[Expansion, StepReport]:

@@ -43,7 +43,7 @@ def test_trials_on_a_device_say_what_those_on_the_host_do(monkeypatch):
     settings, one = Settings(loss=SquaredLoss()), trials.Choice(Gaussian, np.array([1.0, 2.0]), 0.7, 0.1)
     on_host = trials.Trials(rows, settings, 0, np.float64, final=True)
     monkeypatch.setattr(trials.jax, "default_backend", lambda: "gpu")
-    on_device = trials.Trials(rows, settings, 0, np.float64)
+    on_device = trials.Trials(rows, settings, 0, np.float64, final=True)
     monkeypatch.undo()
     assert (on_host.on_host, on_device.on_host, on_device.at_once) == (True, False, True)
     assert on_device.loss(one) == pytest.approx(on_host.loss(one), rel=1e-3)

@@ -86,7 +86,7 @@ def choose(rows: Rows, settings: Settings, seed: int, dtype: Any) -> tuple[Kerne
         found = starts(unit, ranked)[0]
         return in_precision(found.kernel, dtype), found.alpha, None
     trials = Trials(rows, settings, seed, dtype)
-    final = Trials(rows, settings, seed, dtype, final=True) if trials.on_host else trials
+    final = Trials(rows, settings, seed, dtype, final=True) if trials.at_once else trials
     try:
         cost = trials.loss
         trials.prepare([ranked[0] for ranked in in_plain or in_learned])

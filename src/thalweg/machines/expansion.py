@@ -111,7 +111,8 @@ def evaluate(coordinates: Coordinates, expansion: Expansion, x: Float[Array, "n 
 
 
 @quick_jit(lambda *_: False, tuned=False)
-def _evaluate(coordinates: Coordinates, expansion: Expansion, x: Float[Array, "n d"]) -> Float[Array, "n c"]:
+def evaluated(coordinates: Coordinates, expansion: Expansion, x: Float[Array, "n d"]) -> Float[Array, "n c"]:
+    """:func:`evaluate`, compiled."""
     return evaluate(coordinates, expansion, x)
 
 
@@ -153,5 +154,5 @@ def predict(
     found = []
     for start in range(0, x.shape[0], size):
         part = dense("X", x[start : start + size], expansion.weights.dtype, *frame)
-        found.append(np.asarray(_evaluate(coordinates, expansion, padded(part, size)))[: len(part)])
+        found.append(np.asarray(evaluated(coordinates, expansion, padded(part, size)))[: len(part)])
     return np.concatenate(found)

@@ -124,7 +124,7 @@ def learn(rows: Rows, settings: Settings, seed: int, onto: Fitted | None = None)
             pass
         if not _finite(learner):
             raise ValueError(f"{_TOO_LARGE}. The model is as it was before")
-        line = _line(learner, begun.passes, len(rows), began, None)
+        line = _line(learner, begun.passes, len(rows), began)
         # What rows left out have said is of a machine that knew less.
         return replace(begun, learner=learner, seen=seen, history=(*begun.history, line), residuals=None)
 
@@ -224,7 +224,7 @@ def _solved(begun: Fitted, rows: Rows, settings: Settings, seed: int) -> Fitted:
                 began = time.perf_counter()
                 step = newton.step()
                 line = {"objective": step.objective, "left": step.left, "products": step.products}
-                history.append(_line(learner, begun.passes + len(history) + 1, len(rows), began, None) | line)
+                history.append(_line(learner, begun.passes + len(history) + 1, len(rows), began) | line)
                 bar.update(task, advance=1, description=f"step {len(history)}, objective {step.objective:.6g}")
                 learner.take(newton.weights)
         if not _finite(learner):
@@ -261,7 +261,7 @@ def _by_few(begun: Fitted, rows: Rows, settings: Settings, seed: int) -> Fitted 
             aside = Aside(rows.subset(held), learner.predict(rows.subset(held).x, *rows.frame))
             if not aside.rows.misses(aside.values) <= HARDLY_ANY / 2:
                 return None
-    line = _line(learner, 1, len(rows), began, None)
+    line = _line(learner, 1, len(rows), began)
     total = float(np.sum(rows.weights))
     return _judged(replace(begun, learner=learner, seen=total, passes=1, history=(line,)), aside, settings)
 
@@ -286,7 +286,7 @@ def _passed_over(begun: Fitted, rows: Rows, settings: Settings, seed: int) -> Fi
         held, order = rows.subset(chosen), order[~np.isin(order, chosen)]
     total = float(np.sum(rows.weights))
     learner, history, foreseen = copy(begun.learner), list[dict[str, float]](), Foreseen()
-    best, best_loss, stale, gain = learner.expansion, np.inf, 0, 0.0
+    best, best_loss, stale, gain, aside = learner.expansion, np.inf, 0, 0.0, None
     try:
         with Progress(disable=not settings.progress) as bar:
             if settings.progress:
@@ -303,19 +303,19 @@ def _passed_over(begun: Fitted, rows: Rows, settings: Settings, seed: int) -> Fi
                 )
                 for done in passing:
                     bar.update(task, advance=done)
-                history.append(_line(learner, begun.passes + len(history) + 1, len(order), began, held))
+                history.append(_line(learner, begun.passes + len(history) + 1, len(order), began))
                 if held is not None:
-                    loss = history[-1]["held_out_loss"]
+                    values = learner.predict(held.x, *held.frame)
+                    loss, score = learner.judged(held, values)
+                    history[-1] |= {"held_out_loss": loss, "held_out_score": score}
                     before, gain = gain, 1 - loss / best_loss
                     # The next gain of visits is told by the last two, of which the first pass has none.
                     following = gain * min(gain / before, 1) if settings.method.visits and 0 < before < 1 else gain
                     stale = 0 if following > _IMPROVEMENT else stale + 1
                     if loss < best_loss:
-                        best, best_loss = learner.expansion, loss
-        aside: Aside | None = None
+                        best, best_loss, aside = learner.expansion, loss, Aside(told.subset(chosen), values)
         if held is not None:
             learner.expansion = best
-            aside = Aside(told.subset(chosen), learner.predict(held.x, *held.frame))
             room = learner.features + count <= settings.max_features
             if settings.method.visits and settings.method.early_stopping == "auto" and room:
                 # The slice has said what it can. What is fitted to its rows alone the others must have a say in.
@@ -354,14 +354,11 @@ def _held_out(rows: int, passes: int, settings: Settings) -> int:
     return min(int(settings.method.validation_fraction * rows), _MOST_HELD_OUT) if wanted else 0
 
 
-def _line(learner: Learner, passes: int, rows: int, began: float, held: Rows | None) -> dict[str, float]:
+def _line(learner: Learner, passes: int, rows: int, began: float) -> dict[str, float]:
     """A line of the history."""
     jax.block_until_ready(learner.expansion)
     seconds = time.perf_counter() - began
-    line = {"pass": passes, "rows": rows, "seconds": seconds, "features": learner.features}
-    if held is not None:
-        line["held_out_loss"], line["held_out_score"] = learner.judged(held)
-    return line
+    return {"pass": passes, "rows": rows, "seconds": seconds, "features": learner.features}
 
 
 def _finite(learner: Learner) -> bool:

@@ -96,9 +96,9 @@ class Learner:
         """f at the rows of ``x``, an array, a memory map or a sparse matrix, in the frame of :class:`Rows`."""
         return predict(self.machine.coordinates, self.expansion, x, *frame)
 
-    def judged(self, rows: Rows) -> tuple[float, float]:
+    def judged(self, rows: Rows, found: np.ndarray | None = None) -> tuple[float, float]:
         """The mean loss on rows, and how far predictions are from their targets in the units users know."""
-        found = self.predict(rows.x, *rows.frame)
+        found = self.predict(rows.x, *rows.frame) if found is None else found
         loss: Any = self.machine.loss
         values = loss.value(found, np.asarray(rows.targets_of(slice(None)), self.dtype))
         return float(np.average(np.asarray(values), weights=rows.weights)), rows.misses(found)

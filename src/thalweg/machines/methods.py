@@ -267,8 +267,8 @@ class Settings:
     method, max_features
         A method or its word, and the most features of :class:`Auto`.
     passes
-        Passes over the data. None means one for more than 20,000 rows; with fewer, landmarks are solved for at once,
-        and other methods make up to ten.
+        Passes over the data. None means one for more than 20,000 rows and up to ten for fewer; up to 8,192 landmarks
+        are solved for at once.
     progress
         Whether to show a progress bar.
 

@@ -14,6 +14,7 @@ from thalweg.compiling import quick_jit
 from thalweg.kernels import Kernel
 from thalweg.kernels.profiles import written_out
 from thalweg.machines.dense import Dense
+from thalweg.machines.expansion import evaluated
 from thalweg.machines.folds import Distances, middle_half, two_at_once
 from thalweg.machines.learners import LandmarkLearner, Learner, in_precision, start
 from thalweg.machines.methods import Settings
@@ -105,13 +106,11 @@ class Trials:
             self.held = replace(self.held, targets=np.clip(self.held.targets, *middle_half(self.held.targets)))
         count = trial_rows(len(rows), settings)
         plain, by_cpu = settings.method.visits and settings.loss.smooth, jax.default_backend() == "cpu"
-        on_device = plain and settings.loss.quadratic and not by_cpu
-        self.on_host = plain and not on_device and (count <= _HOST_ROWS or (by_cpu and not final))
-        self.at_once = self.on_host or on_device
-        if self.on_host:
+        on_device = settings.loss.quadratic and not by_cpu
+        self.at_once = plain and (count <= _HOST_ROWS or ((by_cpu or on_device) and not final))
+        self.on_host = self.at_once and not on_device
+        if self.at_once:
             count = _HOST_ROWS if final else min(count, len(rows) // 4, _FIRST_ROWS)
-        elif on_device:  # of one size, since each has programs of its own
-            count = max(count, _HOST_ROWS)
         self.order = order[len(self.held) :][:count]
         self.rows, self.dtype, self.best = rows, dtype, cast(Trial | None, None)
         if settings.method.visits:
@@ -124,6 +123,8 @@ class Trials:
         self.level = None if rows.table is None or counts is None else settings.loss.level(rows.table, counts)
         if self.at_once:
             self.matrices = _Matrices(rows.features(self.order, float), self.held.features(slice(None), float))
+        else:
+            self.new = jnp.asarray(self.held.features(slice(None), dtype))
         self._tried = self._solved if self.at_once else self._learned
 
         self._losses: dict[tuple, float] = {}
@@ -190,7 +191,10 @@ class Trials:
         learner = self._level(choice)
         for _ in learner.learn(self.rows, self.order, choice.alpha, len(self.order)):
             pass
-        return *learner.judged(self.held), lambda: learner
+        found = None
+        if jax.default_backend() != "cpu":  # where the program for it is soon made, and used again
+            found = np.asarray(evaluated(learner.machine.coordinates, learner.expansion, self.new))
+        return *learner.judged(self.held, found), lambda: learner
 
     def _level(self, choice: Choice) -> Learner:
         learner = self.start(in_precision(choice.kernel, self.dtype))

@@ -79,19 +79,6 @@ def test_an_interrupt_before_anything_was_learned_comes_through(monkeypatch):
         fit(ROWS, SETTINGS, seed=0)
 
 
-def test_rows_held_out_to_stop_by_are_learned_from_in_the_end(monkeypatch):
-    """Seen on 10,000 rows: a tenth that was left out for good cost 5 % of the errors."""
-    monkeypatch.setattr(fitting, "ENOUGH_ROWS", 30)
-    settings = replace(SETTINGS, method=Auto(block_size=16, tol=0.0), passes=40)
-    found = fit(ROWS, settings, seed=0)
-    assert found.history[-1]["rows"] == 36
-    assert found.features == 40
-    K = reference.gaussian(X, X, 0.8, 1.0)
-    exact = K @ np.linalg.solve(K + np.diag(0.3 / ROWS.weights), ROWS.targets)
-    off, before = (np.linalg.norm(one.predict(X) - exact) for one in (found, fit(ROWS, SEVERAL, seed=3)))
-    assert off < before / 2
-
-
 def test_nearly_separable_labels_need_few_landmarks(monkeypatch):
     for module in (choice, fitting):
         monkeypatch.setattr(module, "MOST", 1000)

@@ -33,7 +33,8 @@ def value_and_rise(
 ) -> tuple[Float[np.ndarray, "n m"], Float[np.ndarray, "n m"]]:
     """A kernel by squared distances in units of its lengthscale, and, if asked for, its derivative in those.
 
-    What rounding took below 0 counts as 0. Where rows are equal that of Matern12 is infinite, and is taken as 0. The array is written over.
+    What rounding took below 0 counts as 0. Where rows are equal the derivative of Matern12 is infinite, and is taken as
+    0. The array is written over.
 
     Examples
     --------

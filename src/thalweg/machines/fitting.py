@@ -35,7 +35,7 @@ _MOST_STEPS = 100
 # To what part of the objective, or to what gradient of a row, machines are solved that only tell of rows left out.
 _COARSE, _COARSE_ROWS = 1e-3, 1e-2
 # Held out to stop early, at most.
-_MOST_HELD_OUT = 5000
+_MOST_HELD_OUT = 1024
 # A pass that lowers the held-out loss by less is the last one, if it is one of steps the second such in a row.
 _IMPROVEMENT = 0.01
 # The intercept of a stream changes when it is so far from that of all labels seen, a factor of three in the odds:
@@ -316,12 +316,6 @@ def _passed_over(begun: Fitted, rows: Rows, settings: Settings, seed: int) -> Fi
                         best, best_loss, aside = learner.expansion, loss, Aside(told.subset(chosen), values)
         if held is not None:
             learner.expansion = best
-            room = learner.features + count <= settings.max_features
-            if settings.method.visits and settings.method.early_stopping == "auto" and room:
-                # The slice has said what it can. What is fitted to its rows alone the others must have a say in.
-                joined = learner.learn(rows, chosen, begun.alpha, total)
-                for _ in (*joined, *learner.again(rows, chosen[:0], begun.alpha, total)):
-                    pass
         if not _finite(learner):
             raise ValueError(_TOO_LARGE)
 

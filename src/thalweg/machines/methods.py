@@ -40,7 +40,7 @@ class Method:
         Stop when further passes do not lower the loss on a held-out slice, and return to the best. "auto" does so for
         2,000 rows or more, if there is more than one pass, but where rows are solved for at once.
     validation_fraction
-        The part held out, of at most 5,000 rows.
+        The part held out, of at most 1,024 rows.
     double
         Work in float64 however many rows there are; streams and more rows than a block are in float32 otherwise.
 

@@ -5,7 +5,8 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from thalweg.machines import Rows, Settings, SquaredLoss, choice
+from thalweg.kernels import Gaussian
+from thalweg.machines import Rows, Settings, SquaredLoss, choice, trials
 
 
 @pytest.mark.parametrize(
@@ -22,10 +23,29 @@ def test_a_gain_is_carried_to_all_rows_by_how_it_changed_from_one_size_to_the_ne
             first.append(one.family)
             return 1.0 if one.family is first[0] else 1 - (large if final else small)
 
-        return SimpleNamespace(loss=loss, order=range(200 if final else 100), on_host=True, best=None)
+        order = range(200 if final else 100)
+        several = lambda act, choices: list(map(act, choices))
+        return SimpleNamespace(
+            loss=loss, order=order, on_host=True, at_once=True, best=None, several=several, prepare=lambda choices: None
+        )
 
     monkeypatch.setattr(choice, "Trials", trials)
     x = np.random.default_rng(0).normal(size=(2100, 1))
     rows = Rows(x, np.sin(3 * x), np.ones(2100), offset=np.zeros(1))
     kernel, *_ = choice.choose(rows, Settings(loss=SquaredLoss(), metric="none"), 0, np.float64)
     assert isinstance(kernel, first[0]) != taken
+
+
+def test_trials_on_a_device_say_what_those_on_the_host_do(monkeypatch):
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(300, 2))
+    rows = Rows(x, np.sin(2 * x[:, :1]) + x[:, 1:], rng.uniform(0.5, 2.0, size=300), offset=np.zeros(2))
+    settings, one = Settings(loss=SquaredLoss()), trials.Choice(Gaussian, np.array([1.0, 2.0]), 0.7, 0.1)
+    on_host = trials.Trials(rows, settings, 0, np.float64, final=True)
+    monkeypatch.setattr(trials.jax, "default_backend", lambda: "gpu")
+    on_device = trials.Trials(rows, settings, 0, np.float64, final=True)
+    monkeypatch.undo()
+    assert (on_host.on_host, on_device.on_host, on_device.at_once) == (True, False, True)
+    assert on_device.loss(one) == pytest.approx(on_host.loss(one), rel=1e-3)
+    found = [each.best.learner().predict(x[:5], np.zeros(2)) for each in (on_host, on_device)]
+    np.testing.assert_allclose(*found, atol=1e-3)

@@ -7,7 +7,7 @@ import pytest
 import reference
 
 from thalweg.kernels import Gaussian
-from thalweg.machines import Auto, HuberLoss, Rows, Settings, SquaredLoss, dense, fit, learn
+from thalweg.machines import Auto, HuberLoss, Rows, Settings, SquaredLoss, choice, dense, fit, fitting, learn
 
 rng = np.random.default_rng(0)
 X = rng.normal(size=(40, 2))
@@ -77,3 +77,20 @@ def test_an_interrupt_before_anything_was_learned_comes_through(monkeypatch):
     monkeypatch.setattr(dense.Dense, "step", interrupted)
     with pytest.raises(KeyboardInterrupt):
         fit(ROWS, SETTINGS, seed=0)
+
+
+def test_nearly_separable_labels_need_few_landmarks(monkeypatch):
+    for module in (choice, fitting):
+        monkeypatch.setattr(module, "MOST", 1000)
+    monkeypatch.setattr(fitting, "LANDMARKS", 64)
+    x = np.random.default_rng(1).normal(size=(2400, 2))
+    inside = (np.sum(x**2, axis=1) < 1).astype(int)
+    x *= np.where(inside == 1, 0.8, 1.2)[:, None]
+    labels = lambda y: Rows(x[:2100], y, np.ones(2100), table=np.array([[-1.0], [1.0]]))
+    method = Auto(block_size=512)
+    found = fit(labels(inside[:2100]), Settings(loss=SquaredLoss(), method=method), seed=0)
+    assert found.features == 64
+    assert np.mean((found.predict(x[2100:])[:, 0] > 0) == inside[2100:]) > 0.99
+    assert found.calibration is not None
+    noisy = np.where(np.random.default_rng(2).uniform(size=2100) < 0.02, 1 - inside[:2100], inside[:2100])
+    assert fit(labels(noisy), Settings(loss=SquaredLoss(), method=method), seed=0).features == 1890  # a tenth is held out

@@ -22,7 +22,6 @@ from thalweg.machines import (
     calibration,
     dense,
     fit,
-    fitting,
 )
 
 N, ALPHA = 118, 0.03  # the last block has empty places
@@ -37,8 +36,7 @@ THREE = np.eye(3)[np.digitize(NOISY, [-0.5, 0.5])]
 
 @pytest.fixture
 def way(request, monkeypatch):
-    """How rows are solved for: few and many with their matrix in memory, and more without it."""
-    monkeypatch.setattr(fitting, "MOST", 0 if request.param == "tiled" else 8192)
+    """How rows are solved for: by a factor, or by iterations."""
     if request.param == "stored":
         monkeypatch.setattr(dense, "_FEW", 0)
         monkeypatch.setattr(dense, "_FACTORISED", 0)
@@ -63,7 +61,7 @@ def falls(found, slack=1e-12):
     return np.all(np.diff(objectives) <= slack * objectives[0])
 
 
-@pytest.mark.parametrize("way", ["factorised", "stored", "tiled"], indirect=True)
+@pytest.mark.parametrize("way", ["factorised", "stored"], indirect=True)
 def test_squares_end_at_the_solution_of_the_linear_system(way):
     """(K + α/w) W = y, to 1e-6 and better in float64, and each step lowers the objective."""
     y = np.stack([NOISY, NOISY**2], axis=1)
@@ -98,7 +96,7 @@ def test_a_plain_fit_is_near_it_in_float32():
     ],
     ids=["logistic", "softmax", "squared hinge", "huber"],
 )
-@pytest.mark.parametrize("way", ["factorised", "stored", "tiled"], indirect=True)
+@pytest.mark.parametrize("way", ["factorised", "stored"], indirect=True)
 def test_smooth_losses_end_where_l_bfgs_does(loss, y, gradient, way):
     """With f = Lz and K = LLᵀ the problem is well conditioned; SciPy's L-BFGS solves it."""
     found, coefficients, values = solution(loss, y)
@@ -130,7 +128,7 @@ def test_what_is_said_of_rows_left_out_is_said_by_a_machine_without_them(way):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("way", ["factorised", "stored", "tiled"], indirect=True)
+@pytest.mark.parametrize("way", ["factorised", "stored"], indirect=True)
 def test_three_thousand_rows_end_at_their_optimum(way):
     """Issue 18, must hold 3: squares to 1e-6 of the exact solution, the logistic loss where L-BFGS ends."""
     n = 3000

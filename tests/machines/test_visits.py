@@ -19,7 +19,7 @@ from thalweg.machines.losses import (
     SquaredHingeLoss,
     SquaredLoss,
 )
-from thalweg.machines.visits import Examples, Visitor, absorb, revisit
+from thalweg.machines.visits import Examples, Visitor, absorb, fill, revisit
 
 SIZE, BLOCKS, D = 8, 3, 2
 N = SIZE * BLOCKS - 3  # the last block has three empty places
@@ -245,5 +245,9 @@ def test_visits_by_numpy_are_the_compiled_ones():
     np.testing.assert_allclose(again.weights, expected.weights, atol=1e-8)
     assert np.all(short <= 1e-8)
     assert np.all(np.asarray(residual) <= 1e-8)
+    more = Batch(*(np.concatenate([part[:3], 0 * part[3:SIZE]]) for part in (X + 0.1, y, WEIGHTS)))
+    filled = [put(visitor, *found[:2], more, np.int32(SIZE - 3)) for put in (host.fill, fill)]
+    for ours, theirs in zip(*map(jax.tree.leaves, filled), strict=True):
+        np.testing.assert_allclose(ours, theirs, atol=1e-8)
     other = Visitor(Points(Laplacian(), SIZE), loss, jnp.asarray(ALPHA), jnp.asarray(0.1), 5)
     assert isinstance(host.absorb(other, begun, examples, blocks(y, WEIGHTS))[2], jax.Array)

@@ -33,7 +33,8 @@ def value_and_rise(
 ) -> tuple[Float[np.ndarray, "n m"], Float[np.ndarray, "n m"]]:
     """A kernel by squared distances in units of its lengthscale, and, if asked for, its derivative in those.
 
-    Where rows are equal that of Matern12 is infinite, and is taken as 0. The array is written over.
+    What rounding took below 0 counts as 0. Where rows are equal the derivative of Matern12 is infinite, and is taken as
+    0. The array is written over.
 
     Examples
     --------
@@ -53,17 +54,22 @@ def value_and_rise(
 
 
 def _profile(order: int | None, found: np.ndarray, variance: float, rise: bool) -> tuple[np.ndarray, np.ndarray]:
+    np.maximum(found, 0, out=found)
     if order is None:
         found *= -0.5
         np.maximum(found, -_FARTHEST, out=found)
         np.exp(found, out=found)
-        found *= variance
+        if variance != 1:
+            found *= variance
         return found, -found / 2 if rise else found
-    found *= 2 * order + 1
+    if order:
+        found *= 2 * order + 1
     np.sqrt(found, out=found)
     np.minimum(found, _FARTHEST, out=found)
-    decay = np.exp(-found)
-    decay *= variance
+    decay = np.negative(found, out=None if order or rise else found)
+    np.exp(decay, out=decay)
+    if variance != 1:
+        decay *= variance
     match order:
         case 0:
             with np.errstate(divide="ignore", invalid="ignore"):

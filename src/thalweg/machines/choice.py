@@ -1,6 +1,6 @@
 """A family of kernels, units, a lengthscale and a ridge: by leaving out rows in turn, and by trial on a slice."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from thalweg.kernels import Kernel
+from thalweg.machines.dense import MOST
 from thalweg.machines.folds import COARSELY, FINALLY, FINELY, Found, Sample, left_out, refined, sample, two_at_once
 from thalweg.machines.learners import in_precision
 from thalweg.machines.losses import LogisticLoss, SoftmaxLoss
@@ -85,22 +86,31 @@ def choose(rows: Rows, settings: Settings, seed: int, dtype: Any) -> tuple[Kerne
         found = starts(unit, ranked)[0]
         return in_precision(found.kernel, dtype), found.alpha, None
     trials = Trials(rows, settings, seed, dtype)
-    final = Trials(rows, settings, seed, dtype, final=True) if trials.on_host else trials
+    final = Trials(rows, settings, seed, dtype, final=True) if trials.at_once else trials
     try:
         cost = trials.loss
+        trials.prepare([ranked[0] for ranked in in_plain or in_learned])
         best = min(in_plain or in_learned, key=lambda ranked: cost(ranked[0]))
         firsts = [ranked[0] for ranked in in_plain or in_learned]
         others = [one for ranked in in_learned for one in ranked[:_FAMILIES_TRIED]] or best[1:_FAMILIES_TRIED]
+        trials.prepare(others)
         near = _NEAR * min(map(cost, firsts + others))
+        if len(rows) > MOST and trials.best is not None and trials.best.easy:
+            found = min(firsts + others, key=cost)
+            return in_precision(found.kernel, dtype), found.alpha, trials.best
         # Where each begins is by some hundred rows, which may know little of a rare class.
-        search = lambda one: _searched(cost, one, search_kernel, search_alpha, _COARSELY) if cost(one) <= near else one
-        found, other = (min(map(search, ones), key=cost) for ones in (firsts, others or firsts))
+        searching = partial(_searched, trials, search_kernel=search_kernel, search_alpha=search_alpha)
+        search = lambda one: searching(one, directions=_COARSELY) if cost(one) <= near else one
+        searched = trials.several(search, firsts + (others or firsts))
+        found, other = (min(ones, key=cost) for ones in (searched[: len(firsts)], searched[len(firsts) :]))
         # The ridge too where trials are soon made.
-        finely = FINELY if final.on_host else FINELY[:2]
-        refine = lambda one: _searched(final.loss, one, search_kernel, search_alpha, finely)
+        finely = FINELY if final.at_once else FINELY[:2]
+        refine = lambda one: _searched(final, one, search_kernel, search_alpha, finely)
+        final.prepare([found, other])
         before, promising = _gained(trials, found, other), _gained(final, found, other) > 0
         # Each at its best: with more rows the better lengthscale is another.
-        found, other = refine(found), refine(other) if promising else other
+        found, *others = final.several(refine, [found, other] if promising else [found])
+        other = others[0] if others else other
         gain, apart = _gained(final, found, other), np.log2(len(final.order) / len(trials.order))
         shrinks = max(before - gain, 0) / apart if apart else _SHRINKAGE
         found = other if gain - shrinks * np.log2(len(rows) / len(final.order)) > _WORTH_ON_SLICE else found
@@ -184,20 +194,24 @@ def _gained(trials: Trials, found: Choice, other: Choice) -> float:
 
 
 def _searched(
-    cost: Callable[[Choice], float],
+    trials: Trials,
     best: Choice,
     search_kernel: bool,
     search_alpha: bool,
     directions: Sequence[tuple[float, float]],
 ) -> Choice:
     """Go from one multiplier and ridge to a better pair."""
-    for narrower, stronger in directions:
-        if (narrower != 1 and not search_kernel) or (stronger != 1 and not search_alpha):
-            continue
-        while True:
-            following = best._replace(times=best.times * narrower, alpha=best.alpha * stronger)
-            inside = all(low <= x <= high for x, (low, high) in zip(following[2:], _LIMITS, strict=True))
-            if not inside or not cost(following) < cost(best):
-                break
-            best = following
+    cost = trials.loss
+    wanted = [(n, s) for n, s in directions if (search_kernel or n == 1) and (search_alpha or s == 1)]
+
+    def ahead(narrower: float, stronger: float) -> list[Choice]:
+        following = best._replace(times=best.times * narrower, alpha=best.alpha * stronger)
+        inside = all(low <= x <= high for x, (low, high) in zip(following[2:], _LIMITS, strict=True))
+        return [following] if inside else []
+
+    for place, direction in enumerate(wanted):
+        if place % 2 == 0:
+            trials.prepare([one for both in wanted[place : place + 2] for one in ahead(*both)])
+        while (following := ahead(*direction)) and cost(following[0]) < cost(best):
+            best = following[0]
     return best

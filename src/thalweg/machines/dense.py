@@ -1,7 +1,13 @@
 """Σ w ℓ(f(x), y) + α/2·‖f‖² where the kernel matrix K is in memory: Newton steps on the host, where nothing compiles.
 
-The steps are those of :mod:`thalweg.machines.solve`, and so is the Nyström preconditioner; squares of few rows are
-factorised, which also tells what would be said of rows left out:
+With f = K W the optimum has g = ∇ℓ(f) + αW/w = 0 in every row. A Newton step δ solves
+
+    (K + α/(w h)) δ = −g/h,    h = ℓ″(f),
+
+by a few conjugate gradients, preconditioned by the Nyström approximation of some landmarks (Frangella, Tropp and Udell,
+2023; for what that leaves out, its mean is on the diagonal). For the squared loss that is the linear system
+(K + α/w) W = y. Losses with kinks have no curvature there and are not solved so. Squares of few rows are factorised,
+which also tells what would be said of rows left out:
 
     y_H − f₋H(x_H) = (A⁻¹_HH)⁻¹ (A⁻¹ (y − intercept))_H,    A = K + α/w.
 """
@@ -12,7 +18,6 @@ import numpy as np
 from scipy.linalg import LinAlgError, cho_factor, cho_solve, cholesky, get_lapack_funcs, solve_triangular
 
 from thalweg.machines.losses import Loss
-from thalweg.machines.solve import ITERATIONS, LEFT, LEFT_OF_PIECES, SLOWEST, Step
 from thalweg.threads import enough_threads
 
 MOST = 8192
@@ -26,7 +31,13 @@ LEAST_DIAGONAL = {np.dtype("float32"): 1e-3, np.dtype("float64"): 1e-10}
 _FACTORISED, _COARSE = 4096, 1e-3
 # Up to 4,096 rows one thread: on a busy machine two take nine times as long to factorise so many as one.
 _ROWS_PER_THREAD = 4
-# Landmarks of the preconditioner, at most, and at most this part of the rows, as in thalweg.machines.nystroem.
+# A Newton step is solved until this part of its residual is left, or so many iterations are made. Rows whose loss has
+# no curvature are solved at once, and what is left of them says nothing of the others.
+_LEFT, _LEFT_OF_PIECES, _ITERATIONS = 0.1, 1e-3, 50
+# Steps that gain this part of what the one before did, or more, are taken to go on like that.
+_SLOWEST = 0.9
+# Landmarks of the preconditioner, at most, and at most this part of the rows. The matrices of c outputs together have
+# as many entries as one of the most.
 _LANDMARKS, _PART, _GRAIN = 1024, 1 / 8, 32
 # Of so few rows the whole matrix is inverted for each output.
 _FEW = 512
@@ -40,6 +51,14 @@ _HALVINGS = 8
 _FASTEST = 0.1
 # A factorised system is solved to this part of its residual.
 _EXACT = 1e-10
+
+
+class Step(NamedTuple):
+    """The objective after a step, the part of it that further steps would gain, and products with K made."""
+
+    objective: float
+    left: float
+    products: int
 
 
 class Basis(NamedTuple):
@@ -122,7 +141,7 @@ class Dense:
         weights = self.row_weights.copy()
         weights[held] = 0
         other = Dense(self.matrix, self.targets, weights, self.loss, self.ridge, self.intercept, tol, alike=self)
-        for _ in range(ITERATIONS):
+        for _ in range(_ITERATIONS):
             other.step()
             if other.done:
                 break
@@ -135,14 +154,14 @@ class Dense:
             self._solver = self._factor() if self._factorised else self._preconditioner(curvature)
         gradient, diagonal = self._slope(self.weights, f), self.ridge / (self.some * curvature)
         residual = self._projected(-gradient / curvature)
-        exact = _EXACT if self.tol < _COARSE else LEFT
-        part = exact if self._factorised else LEFT_OF_PIECES if loss.piecewise else LEFT
+        exact = _EXACT if self.tol < _COARSE else _LEFT
+        part = exact if self._factorised else _LEFT_OF_PIECES if loss.piecewise else _LEFT
         change, values, products = np.zeros_like(f), np.zeros_like(f), 0
         direction = self._solver(residual)
         square = begun = self._inner(residual, direction)
         enough = part**2 * begun
         while True:
-            while products < ITERATIONS and np.any(square > enough):
+            while products < _ITERATIONS and np.any(square > enough):
                 image = self._times(direction)
                 whole = self._projected(image + diagonal * direction)
                 size = _ratio(square, self._inner(direction, whole))
@@ -155,15 +174,15 @@ class Dense:
             slopes = self._along(0.0, change, values)
             gained = -float(slopes[0] if loss.centred else np.sum(slopes)) / 2
             enough = part**2 * enough  # What was solved too coarsely can point uphill, and so can rounding.
-            if gained > 0 or products == ITERATIONS or not np.any(square > enough):
+            if gained > 0 or products == _ITERATIONS or not np.any(square > enough):
                 break
         t = self._length(change, values)
         self.weights, self.values = self.weights + t * change, f + t * values
         objective, gained = self.objective(), max(gained, 0.0)
-        ratio = min(max(gained / self._gained, _FASTEST), SLOWEST) if self._gained else SLOWEST
+        ratio = min(max(gained / self._gained, _FASTEST), _SLOWEST) if self._gained else _SLOWEST
         ratio = float(np.sum(square) / max(np.sum(begun), np.finfo(float).tiny)) if self._factorised else ratio
         self._gained = gained
-        left = gained * ratio / (1 - min(ratio, SLOWEST)) / max(abs(objective), np.finfo(float).tiny)
+        left = gained * ratio / (1 - min(ratio, _SLOWEST)) / max(abs(objective), np.finfo(float).tiny)
         return Step(objective, left, products)
 
     def objective(self) -> float:
@@ -261,7 +280,7 @@ class _Inverse:
 
 
 class _Nystroem:
-    """(D + GᵀG)⁻¹ for each output, as in :mod:`thalweg.machines.nystroem`."""
+    """(D + GᵀG)⁻¹ for each output."""
 
     def __init__(self, features: np.ndarray, diagonal: np.ndarray, problem: Dense) -> None:
         # In float64: where one direction holds nearly all of K, float32 leaves nothing of the others.
@@ -286,7 +305,10 @@ class _Nystroem:
 
 
 def _basis(matrix: np.ndarray, there: np.ndarray, outputs: int) -> Basis:
-    """Half of the landmarks are any rows, the others are drawn by how much of them the first half leaves out."""
+    """Half of the landmarks are any rows, the others are drawn by how much of them the first half leaves out.
+
+    Two rounds of randomly pivoted Cholesky (Chen, Epperly, Tropp and Webber, 2024).
+    """
     rows = np.flatnonzero(there)
     count = int(min(_LANDMARKS / outputs**0.5, _PART * len(rows))) // _GRAIN * _GRAIN
     first = rows[: max(count // 2, 1)]

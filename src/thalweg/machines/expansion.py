@@ -8,6 +8,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int, Scalar
 
 from thalweg.codec import storable
+from thalweg.compiling import quick_jit
 from thalweg.kernels import Kernel
 from thalweg.kernels.profiles import written_out
 from thalweg.machines.coordinates import Coordinates, Points
@@ -109,8 +110,9 @@ def evaluate(coordinates: Coordinates, expansion: Expansion, x: Float[Array, "n 
     return intercept + expansion.scale * jax.lax.fori_loop(0, expansion.used, add, start)
 
 
-@jax.jit
-def _evaluate(coordinates: Coordinates, expansion: Expansion, x: Float[Array, "n d"]) -> Float[Array, "n c"]:
+@quick_jit(lambda *_: False, tuned=False)
+def evaluated(coordinates: Coordinates, expansion: Expansion, x: Float[Array, "n d"]) -> Float[Array, "n c"]:
+    """:func:`evaluate`, compiled."""
     return evaluate(coordinates, expansion, x)
 
 
@@ -152,5 +154,5 @@ def predict(
     found = []
     for start in range(0, x.shape[0], size):
         part = dense("X", x[start : start + size], expansion.weights.dtype, *frame)
-        found.append(np.asarray(_evaluate(coordinates, expansion, padded(part, size)))[: len(part)])
+        found.append(np.asarray(evaluated(coordinates, expansion, padded(part, size)))[: len(part)])
     return np.concatenate(found)

@@ -15,28 +15,27 @@ import numpy as np
 from rich.progress import Progress
 
 from thalweg.kernels import Kernel
+from thalweg.kernels.profiles import written_out
 from thalweg.machines.calibration import Aside, calibrated, last, left_out, residuals, set_aside
 from thalweg.machines.choice import ENOUGH_ROWS, choose, mapped
-from thalweg.machines.dense import MOST, Dense
+from thalweg.machines.dense import MOST
+from thalweg.machines.few import LANDMARKS, Few, spread_out
 from thalweg.machines.fitted import Fitted
 from thalweg.machines.folds import FEWEST, middle_half
 from thalweg.machines.learners import Foreseen, LandmarkLearner, Learner, for_stream, in_precision, start
 from thalweg.machines.methods import Settings
 from thalweg.machines.rows import Rows
-from thalweg.machines.trials import Interrupted, Trial
+from thalweg.machines.trials import HARDLY_ANY, Interrupted, Trial
 from thalweg.threads import enough_threads
 
 # Passes over the data where none are given: a pass over many rows is worth several over few.
 _PASSES, _FEW_ROWS = 10, 20_000
 # Newton steps, at most.
 _MOST_STEPS = 100
-# Where the kernel's matrix is made anew for each product, these are to take so many operations at most; what an entry
-# takes beside its features.
-_DEAR_PRODUCT, _ENTRY = 4e9, 20
 # To what part of the objective, or to what gradient of a row, machines are solved that only tell of rows left out.
 _COARSE, _COARSE_ROWS = 1e-3, 1e-2
 # Held out to stop early, at most.
-_MOST_HELD_OUT = 5000
+_MOST_HELD_OUT = 1024
 # A pass that lowers the held-out loss by less is the last one, if it is one of steps the second such in a row.
 _IMPROVEMENT = 0.01
 # The intercept of a stream changes when it is so far from that of all labels seen, a factor of three in the odds:
@@ -50,9 +49,9 @@ _TOO_LARGE = "X or y leads to values beyond the range of numbers: look for featu
 def fit(rows: Rows, settings: Settings, seed: int, onto: Fitted | None = None) -> Fitted:
     """Make passes over rows until there are as many as wanted, or a held-out slice says that they no longer help.
 
-    Where all rows can be landmarks and no passes are asked for, up to 8,192 rows (20,000 of few features) are solved
-    for at once, to the optimum of a smooth loss. One block of rows is solved in float64, more of them in float32. An
-    interrupt (Ctrl-C) ends the search or the passes with a warning, and what was learned is returned.
+    Where all rows can be landmarks and no passes are asked for, up to 8,192 rows are solved for at once, to
+    the optimum of a smooth loss. One block of rows is solved in float64, more of them in float32. An interrupt (Ctrl-C)
+    ends the search or the passes with a warning, and what was learned is returned.
 
     Parameters
     ----------
@@ -82,7 +81,10 @@ def fit(rows: Rows, settings: Settings, seed: int, onto: Fitted | None = None) -
             dtype = np.float64 if double else np.float32
             begun, tried = _begun(_bounded(rows, settings), settings, len(rows), seed, dtype, onto)
             rows = rows.framed(*begun.frame)
-            return (_solved if _solves(begun, rows, settings) else _passed_over)(begun, rows, settings, seed)
+            if _solves(begun, rows, settings):
+                return _solved(begun, rows, settings, seed)
+            easy = tried is not None and tried.easy and _by_few(begun, rows, settings, seed)
+            return easy or _passed_over(begun, rows, settings, seed)
         except KeyboardInterrupt as stopped:
             tried = stopped.trial if isinstance(stopped, Interrupted) else tried
             if tried is None:
@@ -122,7 +124,7 @@ def learn(rows: Rows, settings: Settings, seed: int, onto: Fitted | None = None)
             pass
         if not _finite(learner):
             raise ValueError(f"{_TOO_LARGE}. The model is as it was before")
-        line = _line(learner, begun.passes, len(rows), began, None)
+        line = _line(learner, begun.passes, len(rows), began)
         # What rows left out have said is of a machine that knew less.
         return replace(begun, learner=learner, seen=seen, history=(*begun.history, line), residuals=None)
 
@@ -201,11 +203,8 @@ def _levelled(fitted: Fitted, rows: Rows, settings: Settings, tolerance: float) 
 def _solves(begun: Fitted, rows: Rows, settings: Settings) -> bool:
     """Whether all are solved for at once: where all rows are landmarks, and no passes are asked."""
     unasked = settings.passes is None and settings.method.early_stopping in ("auto", False)
-    few = len(rows) <= min(_FEW_ROWS, settings.max_features)
-    product = len(rows) ** 2 * (rows.dimension + rows.outputs + _ENTRY)
-    soon = len(rows) <= MOST or product <= _DEAR_PRODUCT
-    plain = settings.method.visits and settings.loss.smooth and not begun.learner.features
-    return plain and unasked and few and soon
+    few = len(rows) <= min(MOST, settings.max_features)
+    return few and unasked and settings.method.visits and settings.loss.smooth and not begun.learner.features
 
 
 def _solved(begun: Fitted, rows: Rows, settings: Settings, seed: int) -> Fitted:
@@ -220,31 +219,17 @@ def _solved(begun: Fitted, rows: Rows, settings: Settings, seed: int) -> Fitted:
             if settings.progress:
                 bar.console.print(f"{begun.kernel}, alpha {begun.alpha:.3g}", markup=False)
             task = bar.add_task("solving", total=None)
-            few = len(rows) <= MOST
-            newton = (learner.dense if few else learner.newton)(begun.alpha, settings.method.tol)
+            newton = learner.dense(begun.alpha, settings.method.tol)
             while not newton.done and len(history) < _MOST_STEPS:
                 began = time.perf_counter()
                 step = newton.step()
                 line = {"objective": step.objective, "left": step.left, "products": step.products}
-                history.append(_line(learner, begun.passes + len(history) + 1, len(rows), began, None) | line)
+                history.append(_line(learner, begun.passes + len(history) + 1, len(rows), began) | line)
                 bar.update(task, advance=1, description=f"step {len(history)}, objective {step.objective:.6g}")
-                learner.take(newton)
+                learner.take(newton.weights)
         if not _finite(learner):
             raise ValueError(_TOO_LARGE)
-
-        def solve(pupil: Any, rows: Rows) -> None:
-            pupil.place(_bounded(rows, settings), order)
-            other = pupil.newton(begun.alpha, max(settings.method.tol, _COARSE), alike=newton)
-            for _ in range(_MOST_STEPS):
-                other.step()
-                if other.done:
-                    break
-            pupil.take(other)
-
-        if isinstance(newton, Dense):
-            aside = left_out(rows, seed, lambda held: newton.without(np.argsort(order)[held], _COARSE))
-        else:
-            aside = set_aside(begun.learner, rows, seed, solve)
+        aside = left_out(rows, seed, lambda held: newton.without(np.argsort(order)[held], _COARSE))
         begun = _judged(begun, aside, settings)
     except KeyboardInterrupt:
         if not history:  # There is nothing to keep.
@@ -255,6 +240,30 @@ def _solved(begun: Fitted, rows: Rows, settings: Settings, seed: int) -> Fitted:
         )
     made = begun.passes + len(history)
     return replace(begun, learner=learner, seen=total, passes=made, history=(*begun.history, *history))
+
+
+def _by_few(begun: Fitted, rows: Rows, settings: Settings, seed: int) -> Fitted | None:
+    """All rows by the squares of few landmarks, if what they miss on a slice is hardly anything, or half of that."""
+    kernel, learner, began = begun.kernel, copy(begun.learner), time.perf_counter()
+    room = min(settings.max_features, settings.block_size) >= LANDMARKS
+    if settings.passes is not None or not (settings.loss.quadratic and written_out(kernel) and room):
+        return None
+    assert isinstance(learner, LandmarkLearner)
+    order = rows.shuffled([seed, 2])
+    held, rest = np.split(order, [min(len(rows) // 10, _MOST_HELD_OUT)])
+    chosen = rest[spread_out(kernel, rows.features(rest[:_FEW_ROWS], np.float64), LANDMARKS, seed)]
+    few = Few(kernel, rows.features(chosen, np.float64), np.asarray(learner.expansion.intercept, float))
+    learner.place(rows, chosen)
+    for part in (rest, held):
+        few.add(rows, part)
+        learner.take(few.weights(begun.alpha))
+        if part is rest:
+            aside = Aside(rows.subset(held), learner.predict(rows.subset(held).x, *rows.frame))
+            if not aside.rows.misses(aside.values) <= HARDLY_ANY / 2:
+                return None
+    line = _line(learner, 1, len(rows), began)
+    total = float(np.sum(rows.weights))
+    return _judged(replace(begun, learner=learner, seen=total, passes=1, history=(line,)), aside, settings)
 
 
 def _judged(fitted: Fitted, aside: Aside | None, settings: Settings) -> Fitted:
@@ -277,7 +286,7 @@ def _passed_over(begun: Fitted, rows: Rows, settings: Settings, seed: int) -> Fi
         held, order = rows.subset(chosen), order[~np.isin(order, chosen)]
     total = float(np.sum(rows.weights))
     learner, history, foreseen = copy(begun.learner), list[dict[str, float]](), Foreseen()
-    best, best_loss, stale = learner.expansion, np.inf, 0
+    best, best_loss, stale, gain, aside = learner.expansion, np.inf, 0, 0.0, None
     try:
         with Progress(disable=not settings.progress) as bar:
             if settings.progress:
@@ -294,12 +303,17 @@ def _passed_over(begun: Fitted, rows: Rows, settings: Settings, seed: int) -> Fi
                 )
                 for done in passing:
                     bar.update(task, advance=done)
-                history.append(_line(learner, begun.passes + len(history) + 1, len(order), began, held))
+                history.append(_line(learner, begun.passes + len(history) + 1, len(order), began))
                 if held is not None:
-                    loss = history[-1]["held_out_loss"]
-                    stale = 0 if loss < best_loss * (1 - _IMPROVEMENT) else stale + 1
+                    values = learner.predict(held.x, *held.frame)
+                    loss, score = learner.judged(held, values)
+                    history[-1] |= {"held_out_loss": loss, "held_out_score": score}
+                    before, gain = gain, 1 - loss / best_loss
+                    # The next gain of visits is told by the last two, of which the first pass has none.
+                    following = gain * min(gain / before, 1) if settings.method.visits and 0 < before < 1 else gain
+                    stale = 0 if following > _IMPROVEMENT else stale + 1
                     if loss < best_loss:
-                        best, best_loss = learner.expansion, loss
+                        best, best_loss, aside = learner.expansion, loss, Aside(told.subset(chosen), values)
         if held is not None:
             learner.expansion = best
         if not _finite(learner):
@@ -310,11 +324,9 @@ def _passed_over(begun: Fitted, rows: Rows, settings: Settings, seed: int) -> Fi
             for _ in pupil.learn(_bounded(rows, settings), order, begun.alpha, total):
                 pass
 
-        if held is not None:
-            aside: Aside | None = Aside(told.subset(chosen), learner.predict(held.x, *held.frame))
-        elif settings.method.visits and len(rows) <= settings.block_size and not begun.learner.features:
+        if held is None and settings.method.visits and len(rows) <= settings.block_size and not begun.learner.features:
             aside = set_aside(begun.learner, told, seed, learn)
-        else:
+        elif held is None:
             aside = last(told, foreseen)
         begun = _judged(begun, aside, settings)
     except KeyboardInterrupt:
@@ -336,14 +348,11 @@ def _held_out(rows: int, passes: int, settings: Settings) -> int:
     return min(int(settings.method.validation_fraction * rows), _MOST_HELD_OUT) if wanted else 0
 
 
-def _line(learner: Learner, passes: int, rows: int, began: float, held: Rows | None) -> dict[str, float]:
+def _line(learner: Learner, passes: int, rows: int, began: float) -> dict[str, float]:
     """A line of the history."""
     jax.block_until_ready(learner.expansion)
     seconds = time.perf_counter() - began
-    line = {"pass": passes, "rows": rows, "seconds": seconds, "features": learner.features}
-    if held is not None:
-        line["held_out_loss"], line["held_out_score"] = learner.judged(held)
-    return line
+    return {"pass": passes, "rows": rows, "seconds": seconds, "features": learner.features}
 
 
 def _finite(learner: Learner) -> bool:

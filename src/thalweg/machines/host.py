@@ -36,10 +36,31 @@ def absorb(
         return visits.absorb(visitor, expansion, examples, batches)
     host = _Host(visitor, expansion, examples)
     before = [host.absorb(*(np.asarray(part[i]) for part in batches)) for i in range(len(batches.weights))]
-    copied = lambda array: jnp.array(array, copy=True)
-    blocks, used = copied(host.blocks), jnp.asarray(np.int32(host.used))
-    expansion = host.expanded()._replace(blocks=blocks, used=used)
-    return expansion, Examples(copied(host.targets), copied(host.row_weights)), np.stack(before)
+    return *host.grown(), np.stack(before)
+
+
+def fill(
+    visitor: Visitor, expansion: Expansion, examples: Examples, batch: Batch, filled: Any
+) -> tuple[Expansion, Examples]:
+    """:func:`thalweg.machines.visits.fill`, for squares on a CPU by NumPy.
+
+    Examples
+    --------
+    >>> from thalweg.kernels import Gaussian
+    >>> from thalweg.machines import Points, SquaredLoss, empty
+    >>> visitor = Visitor(Points(Gaussian(), 2), SquaredLoss(), jnp.array(1.0), jnp.array(0.0), 5)
+    >>> begun = empty(visitor.coordinates, dimension=1, outputs=1, capacity=1, dtype=float)
+    >>> batches = Batch(np.array([[[0.0], [0.0]]]), np.array([[[1.0], [0.0]]]), np.array([[1.0, 0.0]]))
+    >>> begun, examples, _ = absorb(visitor, begun, Examples(jnp.zeros((1, 2, 1)), jnp.zeros((1, 2))), batches)
+    >>> more = Batch(np.array([[9.0], [0.0]]), np.array([[2.0], [0.0]]), np.array([1.0, 0.0]))
+    >>> fill(visitor, begun, examples, more, np.int32(1))[0].weights.ravel().round(6).tolist()  # (K + 1)⁻¹y
+    [0.5, 1.0]
+    """
+    if not _serves(visitor):
+        return visits.fill(visitor, expansion, examples, batch, filled)
+    host = _Host(visitor, expansion, examples)
+    host.fill(int(filled), *map(np.asarray, batch))
+    return host.grown()
 
 
 def revisit(
@@ -87,30 +108,45 @@ class _Host:
         self.solve(k, f)
         return f
 
+    def fill(self, filled: int, x: np.ndarray, y: np.ndarray, weights: np.ndarray) -> None:
+        """Put rows behind the filled ones of the last block, and visit as much of it as is in use."""
+        k, count = self.used - 1, int(np.count_nonzero(weights))
+        behind, size = slice(filled, filled + count), filled + count
+        self.blocks[k, behind], self.targets[k, behind] = x[:count], y[:count]
+        self.row_weights[k, behind] = weights[:count]
+        self.solve(k, self.values(k, size))
+
+    def grown(self) -> tuple[Expansion, Examples]:
+        """The function so far and its examples, where blocks have changed too."""
+        copied = lambda array: jnp.array(array, copy=True)
+        expansion = self.expanded()._replace(blocks=copied(self.blocks), used=jnp.asarray(np.int32(self.used)))
+        return expansion, Examples(copied(self.targets), copied(self.row_weights))
+
     def expanded(self) -> Expansion:
         """The function so far."""
         return self.expansion._replace(weights=jnp.array(self.weights / np.asarray(self.expansion.scale), copy=True))
 
-    def values(self, k: int) -> np.ndarray:
-        """f at the rows of a block."""
+    def values(self, k: int, size: int | None = None) -> np.ndarray:
+        """f at the rows of a block, the first ones if not all are wanted."""
         if not self.used:
             return np.zeros_like(self.targets[k]) + self.intercept
         points, weights = (part[: self.used].reshape(-1, part.shape[2]) for part in (self.blocks, self.weights))
-        return self.intercept + product(self.kernel, self.blocks[k], points, weights)
+        return self.intercept + product(self.kernel, self.blocks[k, :size], points, weights)
 
     def solve(self, k: int, f: np.ndarray) -> float:
         """Solve for the weights of a block whose rows have the predictions ``f``; return how far they are from it."""
-        there = self.row_weights[k] > 0
-        ridge = (self.ridge / np.where(there, self.row_weights[k], 1))[:, None]
-        matrix = product(self.kernel, self.blocks[k], self.blocks[k])
+        x, y, w = (part[k, : len(f)] for part in (self.blocks, self.targets, self.row_weights))
+        there, found = w > 0, self.weights[k, : len(f)]
+        ridge = (self.ridge / np.where(there, w, 1))[:, None]
+        matrix = product(self.kernel, x, x)
         np.fill_diagonal(matrix, float(self.kernel.variance))
         rounds = 0
         with enough_threads(1):
             factor = Factor(matrix, np.maximum(ridge[:, 0], LEAST_DIAGONAL[matrix.dtype]), there)
             while True:
-                short = np.where(there[:, None], f - self.targets[k] + ridge * self.weights[k], 0)
+                short = np.where(there[:, None], f - y + ridge * found, 0)
                 if rounds == self.rounds or np.max(np.abs(short)) <= self.tol:
                     return float(np.max(np.abs(short)))
                 change = -factor(short).astype(matrix.dtype)
-                self.weights[k] += change
+                found += change
                 f, rounds = f + matrix @ change, rounds + 1

@@ -16,14 +16,12 @@ from thalweg.machines.coordinates import Coordinates, Frequencies, Points
 from thalweg.machines.dense import Dense
 from thalweg.machines.expansion import Expansion, empty, predict, with_room
 from thalweg.machines.folds import kernel_matrix
-from thalweg.machines.host import absorb, revisit
+from thalweg.machines.host import absorb, fill, revisit
 from thalweg.machines.methods import Settings
-from thalweg.machines.problem import Problem
 from thalweg.machines.rows import Rows
 from thalweg.machines.rules import Capped
-from thalweg.machines.solve import Newton
 from thalweg.machines.steps import Judged, Machine, run
-from thalweg.machines.visits import Examples, Visitor, append, fill
+from thalweg.machines.visits import Examples, Visitor, append
 from thalweg.padding import padded, padded_size
 
 # Steps in one compiled scan, where a step has few rows; what is left at the end of a pass goes one by one. Where
@@ -41,8 +39,6 @@ _KEPT = 2**18
 _ROUNDS, _ROUNDS_OF_ONE_BLOCK = 5, 1000
 # Up to so many new rows of a stream are solved for alone, and their block is visited so often while it doubles.
 _FEW, _VISITS = 32, 8
-# Large blocks are split for products with the kernel matrix on a CPU, so that tiles stay in its cache.
-_PIECES, _LARGE = 4, 1024
 # The size of a lone block of landmarks is a multiple of this, or of a power of two.
 _GRAIN = 64
 
@@ -100,9 +96,9 @@ class Learner:
         """f at the rows of ``x``, an array, a memory map or a sparse matrix, in the frame of :class:`Rows`."""
         return predict(self.machine.coordinates, self.expansion, x, *frame)
 
-    def judged(self, rows: Rows) -> tuple[float, float]:
+    def judged(self, rows: Rows, found: np.ndarray | None = None) -> tuple[float, float]:
         """The mean loss on rows, and how far predictions are from their targets in the units users know."""
-        found = self.predict(rows.x, *rows.frame)
+        found = self.predict(rows.x, *rows.frame) if found is None else found
         loss: Any = self.machine.loss
         values = loss.value(found, np.asarray(rows.targets_of(slice(None)), self.dtype))
         return float(np.average(np.asarray(values), weights=rows.weights)), rows.misses(found)
@@ -224,30 +220,10 @@ class LandmarkLearner(Learner):
         targets, weights, level = (np.asarray(part, float) for part in (*self.examples, self.expansion.intercept))
         return Dense(matrix, there(targets), there(weights), self.machine.loss, alpha, level, tol)
 
-    def newton(self, alpha: float, tol: float, alike: Newton | None = None) -> Newton:
-        """The same without the matrix; ``alike`` has the same landmarks."""
-        points, size = self.machine.coordinates, self._block_size
-        assert isinstance(points, Points)
-        pieces = _PIECES if jax.default_backend() == "cpu" and size % _PIECES == 0 and size >= _LARGE else 1
-        split = lambda array: jnp.reshape(array, (-1, size // pieces, *array.shape[2:]))
-        with jax.enable_x64(True):
-            fine = lambda part: in_precision(part, np.float64)
-            problem = Problem(
-                points,
-                fine(points),
-                fine(self.machine.loss),
-                jnp.asarray(alpha),
-                split(self.expansion.blocks),
-                fine(split(self.examples.targets)),
-                fine(split(self.examples.weights)),
-                jnp.reshape(fine(self.expansion.intercept), (1, 1, -1)),
-            )
-        return Newton(problem, tol, alike)
-
-    def take(self, newton: Newton | Dense) -> None:
-        """Take over the weights that Newton steps have led to."""
+    def take(self, weights: np.ndarray) -> None:
+        """Take over weights that were found for all landmarks at once."""
         shape = self.expansion.weights.shape
-        weights = padded(newton.weights, shape[0] * shape[1]).reshape(shape) / np.asarray(self.expansion.scale)
+        weights = padded(weights, shape[0] * shape[1]).reshape(shape) / np.asarray(self.expansion.scale)
         self.expansion = self.expansion._replace(weights=jnp.asarray(weights.astype(self.dtype)))
 
     def in_units(self, factor: np.ndarray, shift: np.ndarray, alpha: float) -> Self:

@@ -40,7 +40,7 @@ class Method:
         Stop when further passes do not lower the loss on a held-out slice, and return to the best. "auto" does so for
         2,000 rows or more, if there is more than one pass, but where rows are solved for at once.
     validation_fraction
-        The part held out, of at most 5,000 rows.
+        The part held out, of at most 1,024 rows.
     double
         Work in float64 however many rows there are; streams and more rows than a block are in float32 otherwise.
 
@@ -267,8 +267,8 @@ class Settings:
     method, max_features
         A method or its word, and the most features of :class:`Auto`.
     passes
-        Passes over the data. None means one for more than 20,000 rows; with fewer, landmarks are solved for at once,
-        and other methods make up to ten.
+        Passes over the data. None means one for more than 20,000 rows and up to ten for fewer; up to 8,192 landmarks
+        are solved for at once.
     progress
         Whether to show a progress bar.
 

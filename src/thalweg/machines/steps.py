@@ -122,9 +122,10 @@ def take(machine: Machine, expansion: Expansion, batch: Batch, key: Key[Array, "
     old = machine.coordinates.block(choice.block, expansion.blocks).astype(batch.x.dtype)
     block = jnp.where(choice.new, fresh, old)
     if isinstance(machine.step, Judged):
-        proposing = _every_other(batch, slopes)
-        features, gradient = oracle.along(block, *proposing)
-        direction = _direction(machine, block, features, gradient, *proposing)
+        proposing, weighed = _every_other(batch, slopes)
+        features, gradient = oracle.along(block, proposing, weighed)
+        half = Batch(*(part[::2] for part in proposing))  # of the others nothing would be left in the curvature
+        direction = _direction(machine, block, features[::2], gradient, half, weighed)
         choice = choice._replace(
             size=_judged(machine, jnp.matmul(features, direction, precision="highest"), batch, slopes)
         )

@@ -45,7 +45,7 @@ def product(kernel: Kernel, x: np.ndarray, y: np.ndarray, weights: np.ndarray | 
             def some(i: int, columns: slice = columns, right: np.ndarray = right) -> None:
                 rows = slice(i, i + _ROWS)
                 tile = (left[rows] @ right).astype(x.dtype, copy=False)
-                tile = value_and_rise(kernel, np.maximum(tile, 0, out=tile), rise=False)[0]
+                tile = value_and_rise(kernel, tile, rise=False)[0]
                 if weights is None:
                     found[rows, columns] = tile
                 else:

@@ -1,24 +1,32 @@
 """Trials: machines that learn from some rows with a kernel and a ridge, and are judged on a held-out slice."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from threading import local
 from typing import Any, NamedTuple, cast
 
 import jax
+import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Array
 
+from thalweg.compiling import quick_jit
 from thalweg.kernels import Kernel
 from thalweg.kernels.profiles import written_out
 from thalweg.machines.dense import Dense
-from thalweg.machines.folds import Distances, middle_half
+from thalweg.machines.expansion import evaluated
+from thalweg.machines.folds import Distances, middle_half, two_at_once
 from thalweg.machines.learners import LandmarkLearner, Learner, in_precision, start
 from thalweg.machines.methods import Settings
 from thalweg.machines.rows import Rows
 
+HARDLY_ANY = 0.004
+"""Where no more labels are missed, what one choice gains on another is nothing beside chance."""
+
 # All trials together may cost about this part of what learning costs, the product of rows and features; one of a
 # quarter of few rows costs less than that.
 _PART_OF_COST, _TRIALS = 0.05, 9
-_FEWEST_ROWS, _MOST_ROWS, _SLICE_ROWS = 4096, 16_384, 2048
+_FEWEST_ROWS, _MOST_ROWS, _SLICE_ROWS = 4096, 8192, 2048
 # On a CPU a search begins on the host, with a quarter of the rows, at most the first number; trials of no more rows
 # than the second are solved there anyway.
 _FIRST_ROWS, _HOST_ROWS = 2048, 4096
@@ -76,6 +84,8 @@ class Trial(NamedTuple):
     rows: int
     frame: dict[str, Any]
     """The offset and the map of the rows."""
+    easy: bool
+    """Whether hardly any label was missed."""
 
 
 class Trials:
@@ -95,10 +105,11 @@ class Trials:
         if settings.loss.robust:  # Beside the losses of outliers those of the others would be nothing.
             self.held = replace(self.held, targets=np.clip(self.held.targets, *middle_half(self.held.targets)))
         count = trial_rows(len(rows), settings)
-        plain = settings.method.visits and settings.loss.smooth
-        begins = not final and jax.default_backend() == "cpu"
-        self.on_host = plain and (count <= _HOST_ROWS or begins)
-        if self.on_host:
+        plain, by_cpu = settings.method.visits and settings.loss.smooth, jax.default_backend() == "cpu"
+        on_device = settings.loss.quadratic and not by_cpu
+        self.at_once = plain and (count <= _HOST_ROWS or ((by_cpu or on_device) and not final))
+        self.on_host = self.at_once and not on_device
+        if self.at_once:
             count = _HOST_ROWS if final else min(count, len(rows) // 4, _FIRST_ROWS)
         self.order = order[len(self.held) :][:count]
         self.rows, self.dtype, self.best = rows, dtype, cast(Trial | None, None)
@@ -110,50 +121,80 @@ class Trials:
         self.start = lambda kernel: start(settings, kernel, rows.dimension, rows.outputs, room, seed, dtype)
         counts = rows.counts
         self.level = None if rows.table is None or counts is None else settings.loss.level(rows.table, counts)
-        if self.on_host:
+        if self.at_once:
             self.matrices = _Matrices(rows.features(self.order, float), self.held.features(slice(None), float))
-        self._tried = self._solved if self.on_host else self._learned
+        else:
+            self.new = jnp.asarray(self.held.features(slice(None), dtype))
+        self._tried = self._solved if self.at_once else self._learned
 
         self._losses: dict[tuple, float] = {}
+        self._apart = False
 
     def loss(self, choice: Choice) -> float:
         """The mean loss on the slice; of one choice it is found once."""
         place = (id(choice.family), id(choice.base), f"{choice.times:.6g}", f"{choice.alpha:.6g}")
         if place not in self._losses:
-            found, learner = self._tried(choice)
+            found, misses, learner = self._tried(choice)
             self._losses[place] = found if np.isfinite(found) else np.inf
             if np.isfinite(found) and (self.best is None or found < self.best.loss):
-                self.best = Trial(found, learner, choice.alpha, len(self.order), self.frame)
+                easy = self.rows.table is not None and misses <= HARDLY_ANY
+                self.best = Trial(found, learner, choice.alpha, len(self.order), self.frame, easy)
         return self._losses[place]
 
-    def _solved(self, choice: Choice) -> tuple[float, Callable[[], Learner]]:
-        """On the host, where nothing is compiled."""
-        among, between = self.matrices.of(choice)
+    def several(self, act: Callable[[Choice], Choice], choices: Sequence[Choice]) -> list[Choice]:
+        """Act on choices, two at a time where trials are on the host, which has them use one core each."""
+        if not self.on_host or len(choices) < 2:
+            return list(map(act, choices))
+        self._apart = True
+        try:
+            return two_at_once(act, choices)
+        finally:
+            self._apart = False
+
+    def prepare(self, choices: Sequence[Choice]) -> None:
+        """Find what will be asked for, two at a time, unless all cores have their work."""
+        if self.on_host and not self._apart:
+            two_at_once(self.loss, choices)
+
+    def _solved(self, choice: Choice) -> tuple[float, float, Callable[[], Learner]]:
+        """Of all landmarks at once."""
         loss: Any = self.settings.loss
         level = np.zeros(self.rows.outputs) if self.level is None else self.level
-        targets, weights = np.asarray(self.rows.targets_of(self.order), float), self.rows.weights[self.order]
-        dense = Dense(among, targets, weights, loss, choice.alpha, level, self.settings.method.tol)
-        for _ in range(_MOST_STEPS):
-            dense.step()
-            if dense.done:
-                break
-        values = level + between @ dense.weights.astype(between.dtype)
+        targets, row_weights = np.asarray(self.rows.targets_of(self.order), float), self.rows.weights[self.order]
+        if self.on_host:
+            among, between = self.matrices.of(choice)
+            dense = Dense(among, targets, row_weights, loss, choice.alpha, level, self.settings.method.tol)
+            for _ in range(_MOST_STEPS):
+                dense.step()
+                if dense.done:
+                    break
+            weights, values = dense.weights, between @ dense.weights.astype(between.dtype)
+        else:
+            x, held = self.matrices.units(choice.base)
+            with jax.enable_x64(True):
+                kernel = in_precision(kernel_of(choice.family, choice.times), np.float64)
+                found = squares(kernel, x, targets - level, row_weights, np.float64(choice.alpha), held)
+                weights, values = map(np.asarray, found)
+        values = level + values
         losses = np.asarray(loss.value(values, np.asarray(self.held.targets_of(slice(None)), float)))
 
         def learner() -> Learner:
             made = self._level(choice)
             assert isinstance(made, LandmarkLearner)
             made.place(self.rows, self.order)
-            made.take(dense)
+            made.take(weights)
             return made
 
-        return float(np.average(losses, weights=self.held.weights)), learner
+        return float(np.average(losses, weights=self.held.weights)), self.held.misses(values), learner
 
-    def _learned(self, choice: Choice) -> tuple[float, Callable[[], Learner]]:
+    def _learned(self, choice: Choice) -> tuple[float, float, Callable[[], Learner]]:
         learner = self._level(choice)
         for _ in learner.learn(self.rows, self.order, choice.alpha, len(self.order)):
             pass
-        return learner.judged(self.held)[0], lambda: learner
+        found = None
+        if jax.default_backend() != "cpu":  # where the program for it is soon made, and used again
+            found = np.asarray(evaluated(learner.machine.coordinates, learner.expansion, self.new))
+        return *learner.judged(self.held, found), lambda: learner
 
     def _level(self, choice: Choice) -> Learner:
         learner = self.start(in_precision(choice.kernel, self.dtype))
@@ -161,19 +202,29 @@ class Trials:
 
 
 class _Matrices:
-    """Kernel matrices among some rows and of others with them, in float32; distances are kept, and the last result."""
+    """Kernel matrices among some rows and of others with them, in float32.
+
+    Distances are kept, and the last result of each thread.
+    """
 
     def __init__(self, rows: np.ndarray, others: np.ndarray) -> None:
         self.rows, self.others = rows, others
-        self.known: dict[int, tuple[Distances, Distances]] = {}
-        self.last: tuple[Any, Any] = None, None
+        self.known: dict[int, tuple[Any, Any]] = {}
+        self.last = local()
 
     def of(self, choice: Choice) -> tuple[np.ndarray, np.ndarray]:
         place = (id(choice.family), id(choice.base), choice.times)
-        if self.last[0] != place:
-            self.last = None, None  # its room is for the next
-            self.last = place, self._made(choice)
-        return self.last[1]
+        if getattr(self.last, "place", None) != place:
+            self.last.found = None  # its room is for the next
+            self.last.place, self.last.found = place, self._made(choice)
+        return self.last.found
+
+    def units(self, base: Any) -> tuple[Array, Array]:
+        """Both on the device, in units of a lengthscale and in float64."""
+        if id(base) not in self.known:
+            with jax.enable_x64(True):
+                self.known[id(base)] = jnp.asarray(self.rows / base), jnp.asarray(self.others / base)
+        return self.known[id(base)]
 
     def _made(self, choice: Choice) -> tuple[np.ndarray, np.ndarray]:
         kernel, unit, times = choice.kernel, choice.base, choice.times
@@ -189,6 +240,14 @@ class _Matrices:
         return among.kernel(kernel, times), between.kernel(kernel, times)
 
 
+@quick_jit(lambda *_: False, tuned=False)
+def squares(kernel: Kernel, x: Array, y: Array, weights: Array, ridge: Array, others: Array) -> tuple[Array, Array]:
+    """W = (K + ridge/weights)⁻¹ y, and k(others, x) W: the squared loss on a device, where a factor is soon made."""
+    factor = jax.scipy.linalg.cho_factor(kernel(x) + jnp.diag(ridge / weights), lower=True)
+    found = jax.scipy.linalg.cho_solve(factor, y)
+    return found, jnp.matmul(kernel(others, x), found, precision="highest")
+
+
 def trial_rows(rows: int, settings: Settings) -> int:
     """Rows m of a trial, whose cost is about m²/2.
 
@@ -196,7 +255,7 @@ def trial_rows(rows: int, settings: Settings) -> int:
     --------
     >>> from thalweg.machines import SquaredLoss
     >>> [trial_rows(rows, Settings(loss=SquaredLoss())) for rows in (4000, 60_000, 1_000_000)]
-    [1000, 4472, 16384]
+    [1000, 4472, 8192]
     """
     features = settings.max_features
     cost = rows * min(rows, features) / (2 if rows <= features else 1)

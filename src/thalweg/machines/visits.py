@@ -59,7 +59,7 @@ class Visitor(eqx.Module):
     """The most rounds of a visit."""
 
 
-@quick_jit(lambda visitor, *_: visitor.rounds > _MANY_ROUNDS and visitor.coordinates.block_size <= _QUICK)
+@quick_jit(lambda visitor, *_: visitor.rounds > _MANY_ROUNDS and visitor.coordinates.block_size <= _QUICK, tuned=False)
 def absorb(
     visitor: Visitor, expansion: Expansion, examples: Examples, batches: Batch
 ) -> tuple[Expansion, Examples, Float[Array, "blocks rows c"]]:
@@ -80,7 +80,7 @@ def absorb(
     return expansion, examples, before
 
 
-@jax.jit
+@quick_jit(lambda *_: False, tuned=False)
 def fill(
     visitor: Visitor, expansion: Expansion, examples: Examples, batch: Batch, filled: Int[Array, ""]
 ) -> tuple[Expansion, Examples]:
@@ -104,7 +104,7 @@ def fill(
     return expansion._replace(weights=put(expansion.weights, weights / expansion.scale)), examples
 
 
-@jax.jit
+@quick_jit(lambda *_: False, tuned=False)
 def append(
     visitor: Visitor, expansion: Expansion, examples: Examples, batch: Batch, filled: Int[Array, ""]
 ) -> tuple[Expansion, Examples]:
@@ -118,7 +118,7 @@ def append(
     return expansion._replace(weights=weights, blocks=blocks), examples
 
 
-@jax.jit
+@quick_jit(lambda *_: False, tuned=False)
 def revisit(
     visitor: Visitor, expansion: Expansion, examples: Examples, order: Int[Array, " visits"]
 ) -> tuple[Expansion, Float[Array, " visits"]]:

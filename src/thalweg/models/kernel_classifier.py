@@ -34,10 +34,10 @@ _FEW_ROWS = 512
 class KernelClassifier(ClassifierMixin, KernelMachine):
     """Classification by a kernel machine that learns block by block, in memory for its features and one batch.
 
-    By default rows become landmarks. Up to 8,192, or 20,000 of few features, are solved for, to the optimum of a smooth
-    loss; of more, and for the hinge, each block is solved for with all others held fixed, which after one pass is close
-    to it. With ``method`` "dsg", "udsg" or "cdsg" it is the doubly stochastic method of the papers on random features,
-    with new coordinates in each step, uniformly drawn old ones, or checked ones.
+    By default rows become landmarks. Up to 8,192 are solved for, to the optimum of a smooth loss; of more, and for the
+    hinge, each block is solved for with all others held fixed, which after one pass is close to it. With ``method``
+    "dsg", "udsg" or "cdsg" it is the doubly stochastic method of the papers on random features, with new coordinates in
+    each step, uniformly drawn old ones, or checked ones.
 
     Parameters
     ----------
@@ -73,8 +73,8 @@ class KernelClassifier(ClassifierMixin, KernelMachine):
     class_weight
         None, "balanced", or a dict of weights of classes. For ``partial_fit``, a dict.
     max_iter
-        Passes over the data, block by block. By default up to 8,192 rows (20,000 of few features) are solved for at
-        once if the loss is smooth; else up to ten passes are made over up to 20,000 rows, and one over more.
+        Passes over the data, block by block. By default up to 8,192 rows are solved for at once if the loss is smooth;
+        else up to ten passes are made over up to 20,000 rows, and one over more.
     warm_start
         Whether ``fit`` goes on from what was learned before.
     random_state

@@ -47,9 +47,8 @@ def test_a_block_filled_in_parts_is_what_it_is_filled_at_once():
 def test_rows_are_landmarks_up_to_the_cap_and_steps_beyond_it(monkeypatch):
     model = learner(3)
     steps = []
-    monkeypatch.setattr(
-        model, "_steps", lambda rows, order, size, ridge: steps.append((sorted(order), size, ridge)) or iter(())
-    )
+    taken = lambda rows, order, size, ridge, **_: steps.append((sorted(order), size, ridge)) or iter(())
+    monkeypatch.setattr(model, "_steps", taken)
     learn(model, range(30))
     assert steps.pop() == (list(range(24, 30)), 16, ALPHA / 30)
     assert (model.features, int(model.expansion.used), model.expansion.capacity) == (24, 3, 3)
@@ -101,3 +100,12 @@ def test_predictions_are_padded_and_unpadded(rows):
     learn(model, range(SIZE))
     expected = reference.gaussian(X[:rows], X[:SIZE], 0.8, 1.0) @ exact(np.arange(SIZE))
     np.testing.assert_allclose(model.predict(X[:rows]), expected, rtol=1e-7, atol=1e-9)
+
+
+def test_steps_end_where_new_rows_are_foretold_no_better():
+    """Those of a stream go on."""
+    order = np.concatenate([np.arange(16), np.tile(np.arange(16, 80), 30)])
+    for foreseen, whole in ((None, True), ([], False)):
+        model = learner(2)
+        assert (sum(model.learn(ROWS, order, ALPHA, len(order), foreseen)) == len(order)) == whole
+    assert int(model.expansion.steps) >= 16

@@ -60,8 +60,12 @@ def two_at_once(act: Callable[..., Any], *several: Sequence[Any]) -> list[Any]:
             return act(*given)
 
     # One thread of BLAS for each; a scope that one of them ended would end that of the other.
-    with enough_threads(1), ThreadPoolExecutor(2) as pool:
-        return list(pool.map(one, *several))
+    with enough_threads(1):
+        pool = ThreadPoolExecutor(2)
+        try:
+            return list(pool.map(one, *several))
+        finally:  # Whoever interrupts does not wait for the others.
+            pool.shutdown(wait=False, cancel_futures=True)
 
 
 class Sample(NamedTuple):

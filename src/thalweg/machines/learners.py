@@ -31,6 +31,9 @@ _CHUNK, _MANY_ROWS = 8, 1024
 _ROWS_PER_FEATURE = 4
 # Where a batch has few rows, so many frequencies of a block for each.
 _FREQUENCIES_PER_ROW = 4
+# Steps whose mean loss is compared with that of as many before, at least, and by how much it must be lower: they are
+# the dearer part of a pass over many rows, and the first of them gain the most.
+_WINDOW, _SETTLED = 8, 0.005
 # Room for blocks of frequencies at the start, which is but that of their weights: room for more compiles again.
 _ROOM = 64
 # Frequencies of a pass, times features, that are kept unasked: to make those of every step anew takes far longer.
@@ -84,7 +87,8 @@ class Learner:
         """Learn from new rows in this order; yield the numbers of rows as they are done.
 
         ``total`` is the weight of all rows in the sum of losses that ``alpha`` regularises. To ``foreseen`` rows that
-        become landmarks are added, with f there before it has learned from them.
+        become landmarks are added, with f there before it has learned from them; where it is given, steps that no
+        longer lower the loss on new rows are the last.
         """
         yield from self._steps(rows, order, self.batch_size, alpha / total)
 
@@ -127,14 +131,22 @@ class Learner:
         is_number = lambda leaf: eqx.is_array(leaf) and not jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
         return replace(self, **jax.tree.map(lambda leaf: convert(leaf) if is_number(leaf) else leaf, parts))
 
-    def _steps(self, rows: Rows, order: np.ndarray, size: int, ridge: float) -> Iterator[int]:
+    def _steps(
+        self, rows: Rows, order: np.ndarray, size: int, ridge: float, until_settled: bool = False
+    ) -> Iterator[int]:
         machine = eqx.tree_at(lambda m: m.ridge, self.machine, jnp.asarray(ridge))
+        told, window = list[float](), max(_WINDOW, int(self.expansion.used) // 4)
         for part in _chunks(order, size, _steps_at_once(size)):
             batches = rows.stack(part, size, self.dtype)
             steps, taken = len(batches.weights), int(self.expansion.steps)
             keys = _keys(self.seed, np.arange(taken, taken + steps, dtype=np.int32))
-            self.expansion, _ = run(machine, self.expansion, batches, keys)
+            self.expansion, report = run(machine, self.expansion, batches, keys)
             yield len(part)
+            if until_settled:
+                told.extend(np.asarray(report.value).tolist())  # losses on rows that were new
+                before, now = told[-2 * window : -window], told[-window:]
+                if len(told) >= 2 * window and sum(now) > (1 - _SETTLED) * sum(before):
+                    return
 
 
 @storable
@@ -191,7 +203,7 @@ class LandmarkLearner(Learner):
             self.filled = (len(part) - 1) % size + 1
             self.taken += len(part)
             yield len(part)
-        yield from self._steps(rows, order, self.batch_size, alpha / total)
+        yield from self._steps(rows, order, self.batch_size, alpha / total, until_settled=foreseen is not None)
 
     def again(self, rows: Rows, order: np.ndarray, alpha: float, total: float) -> Iterator[int]:
         """Visit all blocks once more, and step with the rows of ``order`` that :meth:`learn` made no landmarks of."""

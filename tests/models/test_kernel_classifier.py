@@ -355,6 +355,31 @@ def test_the_loss_is_squares_of_many_rows_that_are_all_there(moons, monkeypatch)
     assert stream.predict_proba(X).shape == (80, 2)
 
 
+def test_a_rare_class_is_as_likely_as_it_is():
+    rng = np.random.default_rng(3)
+    y = (rng.uniform(size=900) < 0.03).astype(int)
+    X = rng.normal(size=(900, 2)) + 2.5 * y[:, None]
+    model = KernelClassifier(random_state=0).fit(X[:700], y[:700])
+    assert model.loss_ == "logistic"
+    assert np.mean(model.predict_proba(X[:700])[:, 1]) == pytest.approx(np.mean(y[:700]), rel=0.15)
+
+
+def test_the_unit_of_weights_does_not_matter():
+    """Nor does it whether all rows are given twice: a ridge is counted in the mean weight of a row."""
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(120, 3))
+    y = (np.sin(2 * X[:, 0]) + 0.3 * rng.normal(size=120) > 0).astype(int)
+    plain, small, twice = (
+        KernelClassifier(random_state=0).fit(*rows)
+        for rows in ((X, y), (X, y, np.full(120, 2.0**-20)), (np.tile(X, (2, 1)), np.tile(y, 2)))
+    )
+    assert small.alpha_ == pytest.approx(2.0**-20 * plain.alpha_)
+    assert twice.alpha_ == pytest.approx(2 * plain.alpha_)
+    for other in (small, twice):
+        np.testing.assert_allclose(other.kernel_.lengthscale, plain.kernel_.lengthscale, rtol=1e-6)
+        np.testing.assert_allclose(other.predict_proba(X), plain.predict_proba(X), atol=0.02)
+
+
 def test_an_interrupted_solution_is_told_once(moons, monkeypatch):
     """Seen: the one who interrupted was told too that the optimum was not reached."""
     steps, step = iter(range(9)), Dense.step

@@ -200,7 +200,8 @@ def calibrated(aside: Aside, level: np.ndarray, loss: Loss) -> Calibration:
     """
     outputs, margins = aside.values.shape[1], _margins(loss)
     truth = aside.rows.targets[:, None] == (np.arange(outputs) if outputs > 1 else 1)
-    weights = aside.rows.weights[:, None]
+    # Beside the prior a row counts for one at least, whatever weights are counted in.
+    weights = aside.rows.weights[:, None] / min(float(np.mean(aside.rows.weights)), 1.0)
     parts, base = [aside.values - level], level
     if margins:
         base = _said(level[None])

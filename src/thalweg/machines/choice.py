@@ -57,10 +57,11 @@ def choose(rows: Rows, settings: Settings, seed: int, dtype: Any) -> tuple[Kerne
     search_kernel, search_alpha = not given and settings.bandwidth == "auto", settings.alpha == "auto"
     times = settings.plain_bandwidth if search_kernel else 1.0 if given else float(settings.bandwidth)
     many = len(rows) >= ENOUGH_ROWS
-    alpha = float(settings.alpha) if not search_alpha else _PLAIN_ALPHA * (10 if many and loss.curvature >= 1 else 1)
     if given and not search_alpha:
-        return in_precision(settings.kernel, dtype), alpha, None
+        return in_precision(settings.kernel, dtype), float(settings.alpha), None
     seen = sample(rows, seed)
+    plainly = _PLAIN_ALPHA * (10 if many and loss.curvature >= 1 else 1)
+    alpha = seen.usual * plainly if search_alpha else float(settings.alpha)
     if loss.robust:  # What is compared are squares, which outliers would decide.
         seen = seen.without_outliers()
     several = _MULTIPLIERS if search_kernel else (times,)
@@ -73,7 +74,7 @@ def choose(rows: Rows, settings: Settings, seed: int, dtype: Any) -> tuple[Kerne
     def starts(unit: Any, ranked: _Ranked) -> list[Choice]:
         base = 1.0 if given else seen.in_unit(unit).median()
         start = Choice(settings.families[0], unit * base, times, alpha)
-        return [_started(start, found, family, loss, search_alpha) for found, family in ranked] or [start]
+        return [_started(start, found, family, loss, search_alpha, seen.usual) for found, family in ranked] or [start]
 
     in_plain, in_learned = ([starts(*one) for one in several] for several in (plain, learned))
     if not by_slice:
@@ -99,13 +100,13 @@ def choose(rows: Rows, settings: Settings, seed: int, dtype: Any) -> tuple[Kerne
             found = min(firsts + others, key=cost)
             return in_precision(found.kernel, dtype), found.alpha, trials.best
         # Where each begins is by some hundred rows, which may know little of a rare class.
-        searching = partial(_searched, trials, search_kernel=search_kernel, search_alpha=search_alpha)
-        search = lambda one: searching(one, directions=_COARSELY) if cost(one) <= near else one
-        searched = trials.several(search, firsts + (others or firsts))
+        search = partial(_searched, search_kernel=search_kernel, search_alpha=search_alpha, usual=seen.usual)
+        coarsely = lambda one: search(trials, one, directions=_COARSELY) if cost(one) <= near else one
+        searched = trials.several(coarsely, firsts + (others or firsts))
         found, other = (min(ones, key=cost) for ones in (searched[: len(firsts)], searched[len(firsts) :]))
         # The ridge too where trials are soon made.
         finely = FINELY if final.at_once else FINELY[:2]
-        refine = lambda one: _searched(final, one, search_kernel, search_alpha, finely)
+        refine = lambda one: search(final, one, directions=finely)
         final.prepare([found, other])
         before, promising = _gained(trials, found, other), _gained(final, found, other) > 0
         # Each at its best: with more rows the better lengthscale is another.
@@ -177,14 +178,14 @@ def _compared(seen: Sample, unit: Any, families: Sequence[Any], several: Sequenc
     return sorted(zip([first, *others], families, strict=True), key=lambda pair: pair[0].errors)
 
 
-def _started(plain: Choice, found: Found, family: Any, loss: Any, search_alpha: bool) -> Choice:
+def _started(plain: Choice, found: Found, family: Any, loss: Any, search_alpha: bool, usual: float) -> Choice:
     """Where a search begins: what was found by squares, if the loss is one they speak for."""
     if not loss.by_squares:
         return plain._replace(family=family)
     alpha = plain.alpha
     if search_alpha:
         logistic = isinstance(loss, LogisticLoss | SoftmaxLoss)
-        alpha = max(found.ridge * found.curvature, _LEAST_LOGISTIC) if logistic else found.ridge
+        alpha = usual * (max(found.ridge * found.curvature, _LEAST_LOGISTIC) if logistic else found.ridge)
     return Choice(family, plain.base, found.times, alpha)
 
 
@@ -199,14 +200,16 @@ def _searched(
     search_kernel: bool,
     search_alpha: bool,
     directions: Sequence[tuple[float, float]],
+    usual: float,
 ) -> Choice:
-    """Go from one multiplier and ridge to a better pair."""
+    """Go from one multiplier and ridge to a better pair; ridges are counted in the ``usual`` weight of a row."""
     cost = trials.loss
     wanted = [(n, s) for n, s in directions if (search_kernel or n == 1) and (search_alpha or s == 1)]
 
     def ahead(narrower: float, stronger: float) -> list[Choice]:
         following = best._replace(times=best.times * narrower, alpha=best.alpha * stronger)
-        inside = all(low <= x <= high for x, (low, high) in zip(following[2:], _LIMITS, strict=True))
+        pair = following.times, following.alpha / usual
+        inside = all(low <= x <= high for x, (low, high) in zip(pair, _LIMITS, strict=True))
         return [following] if inside else []
 
     for place, direction in enumerate(wanted):

@@ -82,6 +82,8 @@ class Sample(NamedTuple):
     """The spread that rounding alone makes of a feature that is constant."""
     spread: np.ndarray
     """Standard deviations of the features."""
+    usual: float = 1.0
+    """What weights are counted in, and ridges with them: the mean weight of a row."""
 
     def units(self) -> tuple[Any, ...]:
         """Units of the features worth a try: one for all, and the standard deviation of each, 1 if it is constant."""
@@ -109,7 +111,7 @@ class Sample(NamedTuple):
         kept = np.all((low <= self.targets) & (self.targets <= high), axis=1)
         x, weights, targets = (part[kept] for part in self[:3])
         left_out = (np.cumsum(kept) - 1)[self.left_out[kept[self.left_out]]]
-        return Sample(x, weights, targets, left_out, self.rounding, self.spread)
+        return self._replace(x=x, weights=weights, targets=targets, left_out=left_out)
 
     def median(self) -> float:
         """The median distance between rows, of some thousand pairs."""
@@ -145,7 +147,8 @@ def sample(rows: Rows, seed: int) -> Sample:
     away = 0.0 if rows.offset is None or rows.map is not None else np.abs(rows.offset)
     rounding = 8 * np.finfo(np.float64).eps * (np.median(np.abs(different), axis=0) + away)
     spread = _spread(rows, different)
-    return Sample(different, weights, targets / weights[:, None], np.sort(some), rounding, spread)
+    usual = float(np.mean(weights))
+    return Sample(different, weights / usual, targets / weights[:, None], np.sort(some), rounding, spread, usual)
 
 
 def _spread(rows: Rows, some: np.ndarray) -> np.ndarray:

@@ -225,7 +225,7 @@ def _turned(seen: Sample, unit: np.ndarray, weights: np.ndarray, *fitted: Any) -
 
 def _part(seen: Sample, chosen: np.ndarray) -> Sample:
     x, weights, targets = (part[chosen] for part in seen[:3])
-    return Sample(x, weights, targets, np.arange(len(chosen)), seen.rounding, seen.spread)
+    return seen._replace(x=x, weights=weights, targets=targets, left_out=np.arange(len(chosen)))
 
 
 def _fitted(half: Sample, matrix: np.ndarray, ridge: float) -> tuple[np.ndarray, np.ndarray]:

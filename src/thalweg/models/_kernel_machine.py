@@ -48,7 +48,7 @@ class KernelMachine(Storable):
         """Return targets as :class:`Rows` has them; ``first`` if what is known of them is to be learned anew."""
         raise NotImplementedError
 
-    def _begin(self, rows: int, streams: bool, first: bool) -> None:
+    def _begin(self, y: np.ndarray, streams: bool, first: bool) -> None:
         """Decide on what the number of the ``first`` rows decides, or that they stream, before any is learned."""
 
     def _check_kinds(self, y: Any, classes: Any) -> None:
@@ -168,7 +168,7 @@ class KernelMachine(Storable):
             self, X, y, accept_sparse="csr", dtype="numeric", multi_output=True, ensure_min_samples=1, reset=first
         )
         weights = row_weights(sample_weight, X)
-        self._begin(len(y), streams, first)
+        self._begin(y, streams, first)
         targets = self._targets(y, weights, first, classes)
         weights = weights * self._class_weights(y)
         if not np.any(weights > 0):

@@ -7,7 +7,6 @@ import pytest
 
 from thalweg.kernels import Gaussian
 from thalweg.machines import Rows, Settings, SquaredLoss, choice, trials
-from thalweg.machines.folds import sample
 
 
 @pytest.mark.parametrize(
@@ -50,11 +49,3 @@ def test_trials_on_a_device_say_what_those_on_the_host_do(monkeypatch):
     assert on_device.loss(one) == pytest.approx(on_host.loss(one), rel=1e-3)
     found = [each.best.learner().predict(x[:5], np.zeros(2)) for each in (on_host, on_device)]
     np.testing.assert_allclose(*found, atol=1e-3)
-
-
-def test_a_column_of_two_values_has_a_unit_between_their_distance_and_its_spread():
-    """Seen on w8a, a9a, Covertype and bike: by its standard deviation a rare value is too far from all others."""
-    rare = (np.arange(4000) % 40 == 0) * 3.0
-    x = np.stack([np.random.default_rng(0).normal(size=4000), rare], axis=1)
-    seen = sample(Rows(x, np.zeros((4000, 1)), np.ones(4000), offset=np.zeros(2)), 0)
-    np.testing.assert_allclose(seen.units()[1], [np.std(x[:, 0]), np.sqrt(np.std(rare) * 3)], rtol=1e-3)

@@ -164,3 +164,21 @@ def test_information_that_cannot_be_had_ends_a_search_where_it_is(monkeypatch):
     assert found.status is Status.STEPS_SPENT
     for one, other in zip(*map(jax.tree.leaves, (found.parameters, start)), strict=True):
         np.testing.assert_allclose(one, other)
+
+
+class Tail:
+    """A lengthscale that hardly matters, of which the information says nothing, and others that steps shorten with."""
+
+    def value_slope_and_curvature(self, logs):
+        length, other = logs
+        matters, away = 40 * np.exp(-2 * length), other - 1.5
+        slope = np.array([length / 9 - 2 * matters, 100 * away])
+        return matters + length**2 / 18 + 50 * away**2, slope, np.diag([1 / 9, 100.0])
+
+
+def test_what_information_does_not_say_of_a_lengthscale_is_seen_from_slopes():
+    search = evidence.Scoring(Tail(), np.full(2, -50.0), np.full(2, 50.0), 100, 1e-3, 1.0, np.inf)
+    assert search.run(np.zeros(2))
+    best = min(Tail().value_slope_and_curvature(np.array([length, 1.5]))[0] for length in np.linspace(0, 6, 601))
+    assert search.best[0] < best + 1e-2
+    assert search.evaluations < 12

@@ -29,6 +29,9 @@ _ADDED, _MORE, _LEAST_CHANGE = 1e-2, 2.0, 1 / 3
 """The share of the curvature that is first added to its diagonal; what it is multiplied by after a step that lost,
 twice that after another one, and at least after one that gained."""
 
+_REMEMBERED = 0.3
+"""The share of the curvature that a step found hidden which the step after the next still counts with."""
+
 _STRIDE = 2.0
 """How far a step may take the logarithm of a parameter."""
 
@@ -271,20 +274,27 @@ class Scoring(Search):
 
     Each takes one evaluation, and a few of them do what a quasi-Newton method, which has to find out about the
     curvature from the slopes it sees, needs dozens for. A share of the curvature is added to its diagonal until a step
-    gains (Levenberg, 1944; Marquardt, 1963).
+    gains (Levenberg, 1944; Marquardt, 1963). The information says nothing of a lengthscale that is long enough not to
+    matter, and steps would jump over the best one and back: what slopes changed by beyond it is added too.
     """
 
     def run(self, logs: np.ndarray) -> bool:
         """Search from a point; whether it settled."""
         value, slope, curvature = self._evaluated(logs)
-        added, more, idle = _ADDED, _MORE, 0
+        added, more, idle, hidden = _ADDED, _MORE, 0, np.zeros_like(logs)
         for _ in range(self.max_iter):
-            step, promised = self._step(logs, slope, curvature, added)
+            step, promised = self._step(logs, slope, curvature + np.diag(hidden), added)
             if not np.isfinite(value) or promised < self.worth / 2 or value - _HOPE * promised > self.hopeless:
                 return True
             ahead = self._evaluated(logs + step)
             gain = value - ahead[0]
             idle = idle + 1 if abs(gain) < self.worth else 0
+            change = ahead[1] - slope
+            hidden = hidden if gain <= 0 else _REMEMBERED * hidden
+            known = ahead[2] if gain > 0 else curvature
+            if np.isfinite(ahead[0]) and change @ step > step @ known @ step:
+                found = change / np.where(step == 0, np.inf, step) - np.diag(known)
+                hidden = np.maximum(hidden, found)
             if gain > 0:
                 logs, (value, slope, curvature) = logs + step, ahead
                 # Nielsen's rule (1999): little is changed after a step that gained about half of what it promised.

@@ -71,8 +71,8 @@ _ROWS_A_PARAMETER = 5
 _DEAR = 2_000
 """Rows above which, on a CPU, two families go on, and one at the end."""
 
-_VERY_DEAR = 20_000
-"""Rows above which a search takes as few steps as one by solves does: each is some tenths of 10¹⁴ operations."""
+_VERY_DEAR, _DEAR_STEPS = 20_000, 10
+"""Rows above which a search on all of them takes no more steps: each is some tenths of 10¹⁴ operations."""
 
 _LATER_STEPS, _SETTLED = 25, 8_000
 """Steps of a search that starts from where one on fewer rows ended, unless it is the last and its rows are few."""
@@ -296,7 +296,8 @@ class Choice:
         """
         size, climbing = len(part.inputs), isinstance(part, Climb)
         limit = self.max_iter if not last or size <= _SETTLED else min(self.max_iter, _LATER_STEPS)
-        limit = min(limit, _CLIMBING_STEPS) if climbing or size > _VERY_DEAR else limit
+        limit = min(limit, _CLIMBING_STEPS) if climbing else limit
+        limit = min(limit, _DEAR_STEPS) if size > _VERY_DEAR else limit
         worth = max(worth, _WORTH_A_ROW * size)
         unit = float(self.starts[0].noise) / STARTING_NOISE
         least = (LEAST_NOISE if last and whole else _PARTIAL_NOISE) * unit

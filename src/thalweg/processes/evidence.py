@@ -14,7 +14,7 @@ import scipy.optimize
 
 from thalweg.descent import Status
 from thalweg.kernels import Kernel
-from thalweg.processes.exact import Parameters
+from thalweg.processes.exact import Parameters, unflattened
 
 _FURTHEST = np.log(1e5)
 """How far a search may take a parameter from where it starts, as a logarithm."""
@@ -107,11 +107,9 @@ class Landscape:
     def __init__(self, rows: Any, origin: Parameters, learn_noise: bool, spread: float = _SPREAD) -> None:
         self.rows, self.origin, self.learn_noise, self.spread = rows, origin, learn_noise, spread
         tree = self._free(origin)
-        self.structure = jax.tree.structure(tree)
-        self.shapes = [np.shape(leaf) for leaf in jax.tree.leaves(tree)]
-        self.ends = np.cumsum([int(np.prod(shape)) for shape in self.shapes])[:-1]
+        shapes = [np.shape(leaf) for leaf in jax.tree.leaves(tree)]
         varies = varying(rows.inputs) if isinstance(rows.inputs, np.ndarray) else np.ones(rows.inputs.shape[1], bool)
-        free = [varies if shape == varies.shape else np.ones(int(np.prod(shape)), bool) for shape in self.shapes]
+        free = [varies if shape == varies.shape else np.ones(int(np.prod(shape)), bool) for shape in shapes]
         self.free = np.flatnonzero(np.concatenate(free))
         self.held = _logs(self._flat(tree))
         self.centre = self.held[self.free]
@@ -130,8 +128,7 @@ class Landscape:
         """What has these logarithms."""
         everything = self.held.copy()
         everything[self.free] = logs
-        parts = zip(np.split(np.exp(np.clip(everything, -_LARGEST, _LARGEST)), self.ends), self.shapes, strict=True)
-        tree = jax.tree.unflatten(self.structure, [part.reshape(shape) for part, shape in parts])
+        tree = unflattened(np.exp(np.clip(everything, -_LARGEST, _LARGEST)), self._free(self.origin))
         return tree if self.learn_noise else Parameters(tree, self.origin.noise)
 
     def integrated(self, logs: np.ndarray) -> float:

@@ -294,7 +294,7 @@ class Choice:
     ) -> list[Optimum]:
         """What searches from some starts found; unless ``hopeful``, those that stay behind others end early.
 
-        A second term gains little at first, as long as it is like the first one.
+        A second term gains little at first, as long as it is like the first one: bold steps take it away from there.
         """
         size, climbing = len(part.inputs), isinstance(part, Climb)
         limit = self.max_iter if not last or size <= _SETTLED else min(self.max_iter, _LATER_STEPS)
@@ -305,14 +305,13 @@ class Choice:
         found: list[Optimum] = []
         with enough_threads(size):
             behind = 0.0 if last else _CLOSE
-            # On few rows a search costs little, and where there is no noise it gains a little for a hundred nats.
-            hopeful = hopeful or size <= _TELLING
             furthest = _TRUSTED if climbing else None
             best = np.inf
             for origin, start in begun:
-                hopeless = np.inf if hopeful else best + behind - self._handicap(start, size)
+                # On few rows a search costs little, and where there is no noise it gains a little for a hundred nats.
+                hopeless = np.inf if hopeful or size <= _TELLING else best + behind - self._handicap(start, size)
                 search = partial(maximise, part, start, origin, limit, self.free, least, worth)
-                found.append(search(furthest=furthest, hopeless=hopeless))
+                found.append(search(furthest=furthest, hopeless=hopeless, bold=hopeful))
                 best = min(best, found[-1].loss + self._handicap(start, size))
                 self.steps += found[-1].steps
                 outcome = f"log p(y) {-found[-1].loss:.2f}: {found[-1].parameters.kernel}"

@@ -183,12 +183,13 @@ def maximise(
     hopeless: float = np.inf,
     spread: float = _SPREAD,
     by_slopes: bool = False,
+    bold: bool = False,
 ) -> Optimum:
     """Make the rows most probable, under a normal prior around an origin, until a step gains less than it is worth.
 
     Where rows tell no more than slopes, the first step is as long as the derivative in units of ``unit`` nats. A search
     goes no further than ``furthest`` from its start, in logarithms, and ends early where its steps promise too little
-    to come below a ``hopeless`` value.
+    to come below a ``hopeless`` value. A ``bold`` one may overshoot, which takes it away from where it would stay.
     """
     landscape = Landscape(rows, origin, learn_noise, spread)
     begin = landscape.logs(start)
@@ -198,7 +199,8 @@ def maximise(
     elif learn_noise:  # the last of them
         lower[-1] = min(np.log(least_noise), landscape.centre[-1])
     informed = not by_slopes and isinstance(rows, Informed) and rows.knows(start.kernel)
-    search: Search = (Scoring if informed else QuasiNewton)(landscape, lower, upper, max_iter, worth, unit, hopeless)
+    kind = Scoring if informed else QuasiNewton
+    search: Search = kind(landscape, lower, upper, max_iter, worth, unit, hopeless, bold)
     try:
         settled = search.run(np.clip(begin, lower, upper))
         status = Status.CONVERGED if settled and np.isfinite(search.best[0]) else Status.STEPS_SPENT
@@ -234,6 +236,7 @@ class Search:
     worth: float
     unit: float
     hopeless: float
+    bold: bool = False
     evaluations: int = 0
     best: tuple[float, np.ndarray] = (np.inf, np.zeros(0))
 
@@ -272,7 +275,7 @@ class Scoring(Search):
     Each takes one evaluation, and a few of them do what a quasi-Newton method, which has to find out about the
     curvature from the slopes it sees, needs dozens for. A share of the curvature is added to its diagonal until a step
     gains (Levenberg, 1944; Marquardt, 1963). The information says nothing of a lengthscale that is long enough not to
-    matter, and steps would jump over the best one and back: what slopes changed by beyond it is added too.
+    matter, and steps would jump over the best one and back: what slopes changed by beyond it is added too, if not bold.
     """
 
     def run(self, logs: np.ndarray) -> bool:
@@ -281,17 +284,16 @@ class Scoring(Search):
         added, more, idle, hidden = _ADDED, _MORE, 0, np.zeros_like(logs)
         for _ in range(self.max_iter):
             step, promised = self._step(logs, slope, curvature + np.diag(hidden), added)
-            if not np.isfinite(value) or promised < self.worth / 2 or value - _HOPE * promised > self.hopeless:
+            hoped = self._step(logs, slope, curvature, added)[1] if np.isfinite(self.hopeless) else promised
+            if not np.isfinite(value) or promised < self.worth / 2 or value - _HOPE * hoped > self.hopeless:
                 return True
             ahead = self._evaluated(logs + step)
             gain = value - ahead[0]
             idle = idle + 1 if abs(gain) < self.worth else 0
-            change = ahead[1] - slope
+            change, known = ahead[1] - slope, ahead[2] if gain > 0 else curvature
             hidden = hidden if gain <= 0 else _REMEMBERED * hidden
-            known = ahead[2] if gain > 0 else curvature
-            if np.isfinite(ahead[0]) and change @ step > step @ known @ step:
-                found = change / np.where(step == 0, np.inf, step) - np.diag(known)
-                hidden = np.maximum(hidden, found)
+            if not self.bold and np.isfinite(ahead[0]) and change @ step > step @ known @ step:
+                hidden = np.maximum(hidden, change / np.where(step == 0, np.inf, step) - np.diag(known))
             if gain > 0:
                 logs, (value, slope, curvature) = logs + step, ahead
                 # Nielsen's rule (1999): little is changed after a step that gained about half of what it promised.

@@ -9,7 +9,6 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 _NONE: Mapping[str, Any] = MappingProxyType({})
 _QUICK: Mapping[str, Any] = MappingProxyType(
@@ -126,7 +125,7 @@ class Prepared:
 
     def _program(self, arguments: tuple, run: Callable[[Callable[[], None]], None]) -> Future:
         leaves, structure = jax.tree.flatten(arguments)
-        shapes = tuple((np.shape(leaf), leaf.dtype) for leaf in leaves)
+        shapes = tuple((leaf.shape, leaf.dtype) for leaf in leaves)
         settings = jax.config.jax_enable_x64, jax.config.jax_default_device  # type: ignore[attr-defined]
         key = structure, shapes, settings
         with self._lock:

@@ -217,6 +217,24 @@ def test_sums_may_leave_every_single_term_behind(monkeypatch):
     assert isinstance(found.posterior.kernel, Sum)
 
 
+@pytest.mark.parametrize("doubled", [False, True])
+def test_where_one_family_is_fitted_more_rows_say_which(doubled, monkeypatch):
+    monkeypatch.setattr(choosing, "_DEAR", 30)
+    made = lambda kernel: (None, Parameters(kernel, np.asarray(0.1)))
+    begun = [made(Gaussian()), made(Matern32())]
+    begun = [made(Gaussian() + Gaussian()), *begun] if doubled else begun
+
+    class Part:
+        inputs = ROWS
+
+        def loss(self, parameters):  # one of few rows says little of a sum before it is fitted to more
+            return {Gaussian: 7.0, Matern32: 3.0, Sum: 100.0}[type(parameters.kernel)]
+
+    choice = choosing.Choice([], True, 0, 1, True, np.ones(2, bool), 0, print)
+    (kept,) = choice._close(begun, Part(), last=True)
+    assert type(kept[1].kernel) is (Sum if doubled else Matern32)
+
+
 def test_the_noise_beside_a_steep_plane_is_that_about_the_plane():
     steep = 1e6 * ROWS[:, :1] + np.random.default_rng(1).normal(size=(40, 1))
     found = fit_regressor(ROWS, steep, RegressorSettings(mean="linear", restarts=0), Gaussian).posterior

@@ -1,5 +1,7 @@
 """The information of the parameters of a GP, and searches that take their steps by it, against brute force."""
 
+from dataclasses import dataclass
+
 import jax
 import numpy as np
 import pytest
@@ -164,3 +166,38 @@ def test_information_that_cannot_be_had_ends_a_search_where_it_is(monkeypatch):
     assert found.status is Status.STEPS_SPENT
     for one, other in zip(*map(jax.tree.leaves, (found.parameters, start)), strict=True):
         np.testing.assert_allclose(one, other)
+
+
+@dataclass
+class Tail:
+    """A lengthscale that hardly matters, of which the information says nothing, and others that steps shorten with."""
+
+    scale: float
+    rate: float
+
+    def value_slope_and_curvature(self, logs):
+        length, other = logs
+        matters, away = self.scale * np.exp(-self.rate * length), other - 1.5
+        slope = np.array([length / 9 - self.rate * matters, 100 * away])
+        return matters + length**2 / 18 + 50 * away**2, slope, np.diag([1 / 9, 100.0])
+
+    def searched(self, start, hopeless=np.inf):
+        search = evidence.Scoring(self, np.full(2, -50.0), np.full(2, 50.0), 100, 1e-3, 1.0, hopeless)
+        assert search.run(np.array(start))
+        return search
+
+    def lowest(self):
+        return min(self.value_slope_and_curvature(np.array([length, 1.5]))[0] for length in np.linspace(0, 9, 901))
+
+
+def test_what_information_does_not_say_of_a_lengthscale_is_seen_from_slopes():
+    tail = Tail(40.0, 2.0)
+    search = tail.searched([0.0, 0.0])
+    assert search.best[0] < tail.lowest() + 1e-2
+    assert search.evaluations < 12
+
+
+def test_what_slopes_say_takes_no_hope_away():
+    tail = Tail(1000.0, 1.0)
+    assert tail.searched([0.0, 1.5], hopeless=10.0).best[0] < tail.lowest() + 1e-2
+    assert tail.searched([0.0, 1.5], hopeless=-3000.0).best[0] > 10.0

@@ -69,10 +69,10 @@ _ROWS_A_PARAMETER = 5
 """Rows for each parameter of a second term below which none is looked for."""
 
 _DEAR = 2_000
-"""Rows above which, on a CPU, two families go on, and one at the end."""
+"""Rows above which, on a CPU, two families are fitted, and one at the end."""
 
-_VERY_DEAR = 20_000
-"""Rows above which a search takes as few steps as one by solves does: each is some tenths of 10¹⁴ operations."""
+_VERY_DEAR, _DEAR_STEPS = 20_000, 10
+"""Rows above which a search on all of them takes no more steps: each is some tenths of 10¹⁴ operations."""
 
 _LATER_STEPS, _SETTLED = 25, 8_000
 """Steps of a search that starts from where one on fewer rows ended, unless it is the last and its rows are few."""
@@ -239,8 +239,10 @@ class Choice:
     def _close(self, begun: list[Begun], part: Compared, last: bool) -> list[Begun]:
         """Those to go on from, the best first: more rows tell families apart before they are fitted to them."""
         size = len(part.inputs)
-        dear = _DEAR if jax.default_backend() == "cpu" else np.inf
-        begun = begun if size <= dear and not isinstance(part, Climb) else begun[: 1 if last else 2]
+        dear = jax.default_backend() == "cpu" and size > _DEAR
+        begun = begun[:1] if isinstance(part, Climb) else begun
+        if dear:  # and so none but the best will be fitted: compared with its like
+            begun = [one for one in begun if isinstance(one[1].kernel, Sum) is isinstance(begun[0][1].kernel, Sum)]
         if len(begun) == 1 or not (last or size > _TELLING):
             return begun
         losses = np.array([float(part.loss(one)) + self._handicap(one, size) for _, one in begun])
@@ -250,7 +252,7 @@ class Choice:
         sums = [place for place in order if self.doubled and isinstance(begun[place][1].kernel, Sum)]
         sums = sums[: 2 if size <= _DEAR else 1]
         begun = [begun[place] for place in order if place in sums or not behind[place] >= _CLOSE]
-        return begun[:1] if last and size > _SETTLED else begun
+        return begun[: 1 if last and (dear or size > _SETTLED) else 2 if dear else None]
 
     def _finer(self, begun: list[Begun], part: Compared) -> list[Begun]:
         """Shorter lengthscales first, where these are more probable as they are: few rows take fast waves for noise."""
@@ -292,25 +294,24 @@ class Choice:
     ) -> list[Optimum]:
         """What searches from some starts found; unless ``hopeful``, those that stay behind others end early.
 
-        A second term gains little at first, as long as it is like the first one.
+        A second term gains little at first, as long as it is like the first one: bold steps take it away from there.
         """
         size, climbing = len(part.inputs), isinstance(part, Climb)
         limit = self.max_iter if not last or size <= _SETTLED else min(self.max_iter, _LATER_STEPS)
-        limit = min(limit, _CLIMBING_STEPS) if climbing or size > _VERY_DEAR else limit
+        limit = min(limit, _CLIMBING_STEPS if climbing else _DEAR_STEPS if size > _VERY_DEAR else limit)
         worth = max(worth, _WORTH_A_ROW * size)
         unit = float(self.starts[0].noise) / STARTING_NOISE
         least = (LEAST_NOISE if last and whole else _PARTIAL_NOISE) * unit
         found: list[Optimum] = []
         with enough_threads(size):
             behind = 0.0 if last else _CLOSE
-            # On few rows a search costs little, and where there is no noise it gains a little for a hundred nats.
-            hopeful = hopeful or size <= _TELLING
             furthest = _TRUSTED if climbing else None
             best = np.inf
             for origin, start in begun:
-                hopeless = np.inf if hopeful else best + behind - self._handicap(start, size)
+                # On few rows a search costs little, and where there is no noise it gains a little for a hundred nats.
+                hopeless = np.inf if hopeful or size <= _TELLING else best + behind - self._handicap(start, size)
                 search = partial(maximise, part, start, origin, limit, self.free, least, worth)
-                found.append(search(furthest=furthest, hopeless=hopeless))
+                found.append(search(furthest=furthest, hopeless=hopeless, bold=hopeful))
                 best = min(best, found[-1].loss + self._handicap(start, size))
                 self.steps += found[-1].steps
                 outcome = f"log p(y) {-found[-1].loss:.2f}: {found[-1].parameters.kernel}"

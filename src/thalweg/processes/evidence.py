@@ -14,7 +14,7 @@ import scipy.optimize
 
 from thalweg.descent import Status
 from thalweg.kernels import Kernel
-from thalweg.processes.exact import Parameters
+from thalweg.processes.exact import Parameters, unflattened
 
 _FURTHEST = np.log(1e5)
 """How far a search may take a parameter from where it starts, as a logarithm."""
@@ -28,6 +28,9 @@ _SPREAD, _WIDE = 3.0, 100.0
 _ADDED, _MORE, _LEAST_CHANGE = 1e-2, 2.0, 1 / 3
 """The share of the curvature that is first added to its diagonal; what it is multiplied by after a step that lost,
 twice that after another one, and at least after one that gained."""
+
+_REMEMBERED = 0.3
+"""The share of the curvature that a step found hidden which the step after the next still counts with."""
 
 _STRIDE = 2.0
 """How far a step may take the logarithm of a parameter."""
@@ -104,11 +107,9 @@ class Landscape:
     def __init__(self, rows: Any, origin: Parameters, learn_noise: bool, spread: float = _SPREAD) -> None:
         self.rows, self.origin, self.learn_noise, self.spread = rows, origin, learn_noise, spread
         tree = self._free(origin)
-        self.structure = jax.tree.structure(tree)
-        self.shapes = [np.shape(leaf) for leaf in jax.tree.leaves(tree)]
-        self.ends = np.cumsum([int(np.prod(shape)) for shape in self.shapes])[:-1]
+        shapes = [np.shape(leaf) for leaf in jax.tree.leaves(tree)]
         varies = varying(rows.inputs) if isinstance(rows.inputs, np.ndarray) else np.ones(rows.inputs.shape[1], bool)
-        free = [varies if shape == varies.shape else np.ones(int(np.prod(shape)), bool) for shape in self.shapes]
+        free = [varies if shape == varies.shape else np.ones(int(np.prod(shape)), bool) for shape in shapes]
         self.free = np.flatnonzero(np.concatenate(free))
         self.held = _logs(self._flat(tree))
         self.centre = self.held[self.free]
@@ -127,8 +128,7 @@ class Landscape:
         """What has these logarithms."""
         everything = self.held.copy()
         everything[self.free] = logs
-        parts = zip(np.split(np.exp(np.clip(everything, -_LARGEST, _LARGEST)), self.ends), self.shapes, strict=True)
-        tree = jax.tree.unflatten(self.structure, [part.reshape(shape) for part, shape in parts])
+        tree = unflattened(np.exp(np.clip(everything, -_LARGEST, _LARGEST)), self._free(self.origin))
         return tree if self.learn_noise else Parameters(tree, self.origin.noise)
 
     def integrated(self, logs: np.ndarray) -> float:
@@ -183,12 +183,13 @@ def maximise(
     hopeless: float = np.inf,
     spread: float = _SPREAD,
     by_slopes: bool = False,
+    bold: bool = False,
 ) -> Optimum:
     """Make the rows most probable, under a normal prior around an origin, until a step gains less than it is worth.
 
     Where rows tell no more than slopes, the first step is as long as the derivative in units of ``unit`` nats. A search
     goes no further than ``furthest`` from its start, in logarithms, and ends early where its steps promise too little
-    to come below a ``hopeless`` value.
+    to come below a ``hopeless`` value. A ``bold`` one may overshoot, which takes it away from where it would stay.
     """
     landscape = Landscape(rows, origin, learn_noise, spread)
     begin = landscape.logs(start)
@@ -198,7 +199,8 @@ def maximise(
     elif learn_noise:  # the last of them
         lower[-1] = min(np.log(least_noise), landscape.centre[-1])
     informed = not by_slopes and isinstance(rows, Informed) and rows.knows(start.kernel)
-    search: Search = (Scoring if informed else QuasiNewton)(landscape, lower, upper, max_iter, worth, unit, hopeless)
+    kind = Scoring if informed else QuasiNewton
+    search: Search = kind(landscape, lower, upper, max_iter, worth, unit, hopeless, bold)
     try:
         settled = search.run(np.clip(begin, lower, upper))
         status = Status.CONVERGED if settled and np.isfinite(search.best[0]) else Status.STEPS_SPENT
@@ -234,6 +236,7 @@ class Search:
     worth: float
     unit: float
     hopeless: float
+    bold: bool = False
     evaluations: int = 0
     best: tuple[float, np.ndarray] = (np.inf, np.zeros(0))
 
@@ -271,20 +274,26 @@ class Scoring(Search):
 
     Each takes one evaluation, and a few of them do what a quasi-Newton method, which has to find out about the
     curvature from the slopes it sees, needs dozens for. A share of the curvature is added to its diagonal until a step
-    gains (Levenberg, 1944; Marquardt, 1963).
+    gains (Levenberg, 1944; Marquardt, 1963). The information says nothing of a lengthscale that is long enough not to
+    matter, and steps would jump over the best one and back: what slopes changed by beyond it is added too, if not bold.
     """
 
     def run(self, logs: np.ndarray) -> bool:
         """Search from a point; whether it settled."""
         value, slope, curvature = self._evaluated(logs)
-        added, more, idle = _ADDED, _MORE, 0
+        added, more, idle, hidden = _ADDED, _MORE, 0, np.zeros_like(logs)
         for _ in range(self.max_iter):
-            step, promised = self._step(logs, slope, curvature, added)
-            if not np.isfinite(value) or promised < self.worth / 2 or value - _HOPE * promised > self.hopeless:
+            step, promised = self._step(logs, slope, curvature + np.diag(hidden), added)
+            hoped = self._step(logs, slope, curvature, added)[1] if np.isfinite(self.hopeless) else promised
+            if not np.isfinite(value) or promised < self.worth / 2 or value - _HOPE * hoped > self.hopeless:
                 return True
             ahead = self._evaluated(logs + step)
             gain = value - ahead[0]
             idle = idle + 1 if abs(gain) < self.worth else 0
+            change, known = ahead[1] - slope, ahead[2] if gain > 0 else curvature
+            hidden = hidden if gain <= 0 else _REMEMBERED * hidden
+            if not self.bold and np.isfinite(ahead[0]) and change @ step > step @ known @ step:
+                hidden = np.maximum(hidden, change / np.where(step == 0, np.inf, step) - np.diag(known))
             if gain > 0:
                 logs, (value, slope, curvature) = logs + step, ahead
                 # Nielsen's rule (1999): little is changed after a step that gained about half of what it promised.

@@ -16,7 +16,6 @@ where that derivative is 0 the parameter is off by 1/√M of its own standard de
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -54,11 +53,21 @@ DRAWN = 64
 """Vectors that slopes of more rows are made of."""
 
 
-class Parameters(eqx.Module):
+class Parameters(NamedTuple):
     """What is learned: a kernel, and the variance of the noise."""
 
     kernel: Kernel
     noise: Float[Array | np.ndarray, ""]
+
+
+def unflattened(values: np.ndarray, like: Any) -> Any:
+    """A tree of the numbers in a row."""
+    leaves, structure = jax.tree.flatten(like)
+    found, end = [], 0
+    for leaf in leaves:
+        begin, end = end, end + leaf.size
+        found.append(values[begin:end].reshape(leaf.shape))
+    return jax.tree.unflatten(structure, found)
 
 
 class Observations(NamedTuple):
@@ -124,11 +133,7 @@ class Observations(NamedTuple):
         """Those, and the average information of :func:`information`."""
         told = np.asarray(self._informed(parameters)[1])
         chosen = Blend.chosen(parameters.kernel, self.inputs.shape[1])
-        leaves, structure = jax.tree.flatten(parameters)
-        ends = np.cumsum([np.size(leaf) for leaf in leaves])[:-1]
-        parts = zip(np.split(told[1] @ chosen, ends), leaves, strict=True)
-        slope = jax.tree.unflatten(structure, [part.reshape(np.shape(leaf)) for part, leaf in parts])
-        return told[0, 0], slope, chosen.T @ told[2:] @ chosen
+        return told[0, 0], unflattened(told[1] @ chosen, parameters), chosen.T @ told[2:] @ chosen
 
     def prepare(self, parameters: Parameters) -> None:
         """Begin to make the program that parameters like these need, if it is one that can be shared."""

@@ -16,6 +16,7 @@ from thalweg.kernels import Kernel, Stationary
 from thalweg.processes.exact import Parameters
 from thalweg.processes.host import HostRows
 from thalweg.processes.torus import spectrum
+from thalweg.threads import enough_threads
 
 _CELLS = 2**16
 """The most cells."""
@@ -139,7 +140,8 @@ def starts_by_periodogram(starts: list[Parameters], rows: HostRows, learn_noise:
     patch, both = _patch(rows), [periodogram(rows.inputs, left, rows.weights, gap) for gap in _GAPS]
 
     def judged(parameters: Parameters) -> Start:
-        loss = float(patch.loss(parameters))
+        with enough_threads(len(patch.inputs)):
+            loss = float(patch.loss(parameters))
         return Start(parameters, loss * len(rows.inputs) / len(patch.inputs) if np.isfinite(loss) else np.inf)
 
     each = [[judged(moved(start, seen)) for seen in both] for start in starts]

@@ -29,8 +29,6 @@ _WORTH = 0.01
 # with more of them: by as much each time they double as from the smaller trials to the larger ones, or, where there is
 # but one size of trials, by the second part (on MNIST a gain of 11 % on 2,048 rows and 6 % on 4,472 is none on 60,000).
 _WORTH_ON_SLICE, _SHRINKAGE = 0.015, 0.045
-# More than the other can gain by being refined.
-_FAR_AHEAD = 0.08
 # So many rows left out are enough to choose units by.
 _FEW = 160
 # Multipliers that are tried when each row is left out in turn.
@@ -109,12 +107,11 @@ def choose(rows: Rows, settings: Settings, seed: int, dtype: Any) -> tuple[Kerne
         finely = FINELY if final.at_once else FINELY[:2]
         refine = lambda one: _searched(final, one, search_kernel, search_alpha, finely)
         final.prepare([found, other])
-        before, ahead = _gained(trials, found, other), _gained(final, found, other)
-        # Each at its best: with more rows the better lengthscale is another. What is far behind will be anyway.
-        if 0 < ahead <= _FAR_AHEAD:
-            found, other = final.several(refine, [found, other])
-        else:
-            found, other = (refine(found), other) if ahead <= 0 else (found, refine(other))
+        before, promising = _gained(trials, found, other), _gained(final, found, other) > 0
+        # Each at its best: with more rows the better lengthscale is another (on MNIST 11 % are 6 then, and none in the
+        # end).
+        found, *others = final.several(refine, [found, other] if promising else [found])
+        other = others[0] if others else other
         gain, apart = _gained(final, found, other), np.log2(len(final.order) / len(trials.order))
         shrinks = max(before - gain, 0) / apart if apart else _SHRINKAGE
         found = other if gain - shrinks * np.log2(len(rows) / len(final.order)) > _WORTH_ON_SLICE else found

@@ -37,7 +37,7 @@ _COARSE, _COARSE_ROWS = 1e-3, 1e-2
 # Held out to stop early, at most.
 _MOST_HELD_OUT = 1024
 # A pass that lowers the held-out loss by less is the last one, if it is one of steps the second such in a row.
-_IMPROVEMENT = 0.015
+_IMPROVEMENT = 0.02
 # The intercept of a stream changes when it is so far from that of all labels seen, a factor of three in the odds:
 # seldom, since all landmarks are then visited again.
 _OTHER_LEVEL = float(np.log(3))

@@ -108,8 +108,7 @@ def choose(rows: Rows, settings: Settings, seed: int, dtype: Any) -> tuple[Kerne
         refine = lambda one: _searched(final, one, search_kernel, search_alpha, finely)
         final.prepare([found, other])
         before, promising = _gained(trials, found, other), _gained(final, found, other) > 0
-        # Each at its best: with more rows the better lengthscale is another (on MNIST 11 % are 6 then, and none in the
-        # end).
+        # Each at its best: with more rows the better lengthscale is another.
         found, *others = final.several(refine, [found, other] if promising else [found])
         other = others[0] if others else other
         gain, apart = _gained(final, found, other), np.log2(len(final.order) / len(trials.order))

@@ -1,6 +1,7 @@
 """How many threads linear algebra is given."""
 
-from contextlib import AbstractContextManager
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache
 
 import scipy.linalg  # noqa: F401  (loads its own BLAS, which must be there when libraries are looked for)
@@ -10,7 +11,12 @@ _ONE_THREAD = 1024
 """Rows up to which a factorisation gains little from a second thread: a fifth of its time, on an idle machine."""
 
 
-def enough_threads(rows: int) -> AbstractContextManager:
+_SCOPES: list[None] = []
+"""One for each scope that is in force: to limit threads takes milliseconds, and a scope within another need not."""
+
+
+@contextmanager
+def enough_threads(rows: int) -> Iterator[None]:
     """One thread of BLAS for matrices of few rows, within a scope.
 
     More gain little, and on a busy machine they wait for one another many times longer than they work.
@@ -20,7 +26,15 @@ def enough_threads(rows: int) -> AbstractContextManager:
     >>> with enough_threads(100):
     ...     pass
     """
-    return _libraries().limit(limits=1 if rows <= _ONE_THREAD else None, user_api="blas")
+    if rows > _ONE_THREAD or _SCOPES:
+        yield
+        return
+    with _libraries().limit(limits=1, user_api="blas"):
+        _SCOPES.append(None)
+        try:
+            yield
+        finally:
+            _SCOPES.pop()
 
 
 @cache

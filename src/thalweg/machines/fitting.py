@@ -309,8 +309,8 @@ def _passed_over(begun: Fitted, rows: Rows, settings: Settings, seed: int) -> Fi
                     loss, score = learner.judged(held, values)
                     history[-1] |= {"held_out_loss": loss, "held_out_score": score}
                     before, gain = gain, 1 - loss / best_loss
-                    # The next gain of visits is told by the last two; the second pass has one, often a quarter follows.
-                    slower = min(gain / before, 0.5) if 0 < before < 1 else 0.25
+                    # The next gain of visits is told by the last two; after the first there is often a tenth of it.
+                    slower = min(gain / before, 0.5) if 0 < before < 1 else 0.15
                     following = gain * slower if settings.method.visits and gain < 1 else gain
                     stale = 0 if following > _IMPROVEMENT else stale + 1
                     if loss < best_loss:

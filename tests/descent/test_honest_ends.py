@@ -308,9 +308,16 @@ def test_a_divergence_of_ones_own_keeps_its_digits(dtype):
     assert float(HYPERBOLIC.value(near, centre)) == pytest.approx(exact, rel=1e-3)
 
 
-@pytest.mark.parametrize("options", [{"divergence": HYPERBOLIC}, {"divergence": NegativeEntropy(), "step": 1e-25}])
+@pytest.mark.parametrize(
+    "options", [{"divergence": HYPERBOLIC, "step": 1.0}, {"divergence": NegativeEntropy(), "step": 1e-25}]
+)
 def test_a_step_that_a_geometry_swallows_is_no_arrival(options):
     """Where cosh is 2e8 a step of float32 leaves x where it is, however steep f is."""
     result = minimize(lambda x: 1e4 + jnp.sum((x - 1) ** 2), jnp.full(3, 20.0, np.float32), **options)
     assert not result.success
     assert "too short" in result.message
+
+
+def test_a_search_goes_on_until_a_geometry_lets_x_move():
+    result = minimize(lambda x: 1e4 + jnp.sum((x - 1) ** 2), jnp.full(3, 20.0, np.float32), divergence=HYPERBOLIC)
+    np.testing.assert_allclose(result.x, 1.0, atol=0.1)

@@ -242,8 +242,10 @@ class _Run:
         if status is Status.CONVERGED and self._stands_still() and self._would_fall(x):
             status = Status.STAGNATED
             self.note += "The last step was too short to move x; longer ones lower the objective. "
-        if status is Status.STAGNATED:
-            self.note += self._unbounded(x) or f"The rounding of {trees.dtype(x)} hides what may be left to gain. "
+        if status in (Status.STAGNATED, Status.STEPS_SPENT) and (fallen := self._unbounded(x)):
+            self.note += fallen
+        elif status is Status.STAGNATED:
+            self.note += f"The rounding of {trees.dtype(x)} hides what may be left to gain. "
         if status is Status.DIVERGED and not progress.steps and self.plan.descent.exact:
             at_start = self._objective(x)
             self.note += "" if np.isfinite(at_start) else f"The objective is {at_start:g} at x0. "
@@ -272,12 +274,18 @@ class _Run:
         return float(jax.jit(lambda x: self.plan.descent.objective(x))(x))
 
     def _unbounded(self, x: PyTree[Array]) -> str:
-        """What to say where the objective fell with x until neither could change any more; else nothing."""
-        values = self.progress.history["value"]
-        fell = values.size > 1 and -values[-1] > _UNBOUNDED * (1 + abs(values[0]))
-        if not fell or not float(trees.norm(x)) > _UNBOUNDED * (1 + float(trees.norm(self.start))):
+        """What to say where the objective fell without end, as far as x went; else nothing."""
+        # By NumPy: runs that end like this are many, and nothing is to be compiled for them.
+        length, before = (
+            float(np.sqrt(sum(np.sum(np.square(np.asarray(leaf, np.float64))) for leaf in jax.tree.leaves(point))))
+            for point in (x, self.start)
+        )
+        if not self.plan.descent.exact or not length > _UNBOUNDED * (1 + before):
             return ""
-        return f"x has the norm {float(trees.norm(x)):.1e} and the objective fell with it: it may have no minimum. "
+        first, last = self._objective(self.start), self._objective(x)
+        if not -last > _UNBOUNDED * (1 + abs(first)):
+            return ""
+        return f"x has the norm {length:.1e} and the objective fell with it: it may have no minimum. "
 
     def _stands_still(self) -> bool:
         """Whether the last step led nowhere, in a geometry where that does not tell that the slope is 0."""

@@ -69,6 +69,11 @@ def norm(a: PyTree[Array]) -> Scalar:
     return jnp.sqrt(inner(wide, wide))
 
 
+def norm_on_host(a: PyTree) -> float:
+    """The same by NumPy, for which nothing is compiled."""
+    return float(np.linalg.norm([np.linalg.norm(np.asarray(leaf, np.float64)) for leaf in jax.tree.leaves(a)]))
+
+
 def where(condition: Any, a: PyTree[Array], b: PyTree[Array]) -> PyTree[Array]:
     """``a`` if the scalar condition holds, else ``b``."""
     return jax.tree.map(lambda u, v: numpy_of(condition).where(condition, u, v), a, b)

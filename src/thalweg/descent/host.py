@@ -177,16 +177,14 @@ class HostEngine:
         value = _number(out.value)
         level = objective if search.compares_objective else value
         allowed, largest = with_slack(level, value, largest)
-        # By NumPy, for which nothing is compiled; later steps do not ask.
-        leaves = jax.tree.leaves(state.x) if steps == 0 else []
-        length = np.linalg.norm([np.linalg.norm(np.asarray(leaf)) for leaf in leaves])
+        length = trees.norm_on_host(state.x) if steps == 0 else 0.0  # later steps do not ask
         trial = first_trial(size)
         while not trial.over:
             reached = self._program(state, out, trial.size, trial.tried == 0)
             size, merit, objective, residual, finite = map(_number, reached[3:])
             told = trees.call(search, "tells", merit, _number(reached.out.value), allowed - level)
             expand = (steps == 0) & search.expands
-            short = is_short(size * residual, length)
+            short = is_short(size * residual, _number(length))
             trial = next_trial(trial._replace(size=size), merit <= allowed, told, short, self._shrink, expand)
         carried = _number(next_size(trial, self._grow)), _number(after_start(largest, steps))
         following = State(reached.x, _number(steps + 1), state.oracle, carried, state.momentum, reached.average)

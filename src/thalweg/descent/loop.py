@@ -275,12 +275,8 @@ class _Run:
 
     def _unbounded(self, x: PyTree[Array]) -> str:
         """What to say where the objective fell without end, as far as x went; else nothing."""
-        # By NumPy: runs that end like this are many, and nothing is to be compiled for them.
-        length, before = (
-            float(np.sqrt(sum(np.sum(np.square(np.asarray(leaf, np.float64))) for leaf in jax.tree.leaves(point))))
-            for point in (x, self.start)
-        )
-        if not self.plan.descent.exact or not length > _UNBOUNDED * (1 + before):
+        length = trees.norm_on_host(x)
+        if not self.plan.descent.exact or not length > _UNBOUNDED * (1 + trees.norm_on_host(self.start)):
             return ""
         first, last = self._objective(self.start), self._objective(x)
         if not -last > _UNBOUNDED * (1 + abs(first)):

@@ -88,7 +88,7 @@ def next_size(trial: Trial, grow: Number) -> Number:
 
 
 _SHORT = 1e-4
-"""A share of the length of x, or of 1, by which a step of size 1 moves it where an objective is in very large units."""
+"""A step that moves x by a smaller share of its length, or of 1, is short whatever f says: its numbers may be tiny."""
 
 _GROW = 1.1
 """Backtracking's growth: about every eighth step tries a size too long, which costs one evaluation."""

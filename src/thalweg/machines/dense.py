@@ -304,6 +304,20 @@ class _Nystroem:
         return problem._projected(found - share * np.sum(found, axis=1, keepdims=True))
 
 
+def drawn(left: np.ndarray, but: np.ndarray, count: int, rng: np.random.Generator) -> np.ndarray:
+    """Places that are drawn without replacement in proportion to what is ``left`` there, but for some.
+
+    Examples
+    --------
+    >>> drawn(np.array([1.0, 0.0, 1.0]), np.array([0]), 1, np.random.default_rng(0)).tolist()
+    [2]
+    """
+    # The largest of log p + Gumbel noise are such a draw.
+    lots = np.log(np.maximum(left, 1e-12)) + rng.gumbel(size=len(left))
+    lots[but] = -np.inf
+    return np.argsort(-lots)[:count]
+
+
 def _basis(matrix: np.ndarray, there: np.ndarray, outputs: int) -> Basis:
     """Half of the landmarks are any rows, the others are drawn by how much of them the first half leaves out.
 
@@ -313,9 +327,7 @@ def _basis(matrix: np.ndarray, there: np.ndarray, outputs: int) -> Basis:
     count = int(min(_LANDMARKS / outputs**0.5, _PART * len(rows))) // _GRAIN * _GRAIN
     first = rows[: max(count // 2, 1)]
     left = _explained(matrix, first)[1]
-    lots = np.log(np.maximum(left[rows], 1e-12)) + np.random.default_rng(0).gumbel(size=len(rows))
-    lots[: len(first)] = -np.inf
-    others = rows[np.argsort(-lots)[: count - len(first)]]
+    others = rows[drawn(left[rows], np.arange(len(first)), count - len(first), np.random.default_rng(0))]
     features, left = _explained(matrix, np.concatenate([first, others]))
     return Basis(features, float(np.mean(left[rows])))
 

@@ -9,6 +9,7 @@ import numpy as np
 from scipy.linalg import cho_factor, cho_solve, cholesky, solve_triangular
 
 from thalweg.kernels import Kernel
+from thalweg.machines.dense import drawn
 from thalweg.machines.rows import Rows
 from thalweg.machines.tiles import product
 
@@ -36,10 +37,7 @@ def spread_out(kernel: Kernel, x: np.ndarray, count: int, seed: int) -> np.ndarr
     strips = (x[begin : begin + _STRIP] for begin in range(0, len(x), _STRIP))
     features = (solve_triangular(root, product(kernel, x[first], strip), lower=True) for strip in strips)
     left = float(kernel.variance) - np.concatenate([np.sum(part**2, axis=0) for part in features])
-    # The largest of log p + Gumbel noise are drawn without replacement in proportion to p.
-    lots = np.log(np.maximum(left, 1e-12)) + rng.gumbel(size=len(x))
-    lots[first] = -np.inf
-    return np.concatenate([first, np.argsort(-lots)[: count - len(first)]])
+    return np.concatenate([first, drawn(left, first, count - len(first), rng)])
 
 
 class Few:

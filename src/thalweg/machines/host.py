@@ -42,20 +42,7 @@ def absorb(
 def fill(
     visitor: Visitor, expansion: Expansion, examples: Examples, batch: Batch, filled: Any
 ) -> tuple[Expansion, Examples]:
-    """:func:`thalweg.machines.visits.fill`, for squares on a CPU by NumPy.
-
-    Examples
-    --------
-    >>> from thalweg.kernels import Gaussian
-    >>> from thalweg.machines import Points, SquaredLoss, empty
-    >>> visitor = Visitor(Points(Gaussian(), 2), SquaredLoss(), jnp.array(1.0), jnp.array(0.0), 5)
-    >>> begun = empty(visitor.coordinates, dimension=1, outputs=1, capacity=1, dtype=float)
-    >>> batches = Batch(np.array([[[0.0], [0.0]]]), np.array([[[1.0], [0.0]]]), np.array([[1.0, 0.0]]))
-    >>> begun, examples, _ = absorb(visitor, begun, Examples(jnp.zeros((1, 2, 1)), jnp.zeros((1, 2))), batches)
-    >>> more = Batch(np.array([[9.0], [0.0]]), np.array([[2.0], [0.0]]), np.array([1.0, 0.0]))
-    >>> fill(visitor, begun, examples, more, np.int32(1))[0].weights.ravel().round(6).tolist()  # (K + 1)⁻¹y
-    [0.5, 1.0]
-    """
+    """:func:`thalweg.machines.visits.fill`, for squares on a CPU by NumPy."""
     if not _serves(visitor):
         return visits.fill(visitor, expansion, examples, batch, filled)
     host = _Host(visitor, expansion, examples)

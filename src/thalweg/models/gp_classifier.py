@@ -167,7 +167,7 @@ class GPClassifier(ClassifierMixin, Storable):
         if len(self.classes_) < 2:
             raise ValueError(f"y must hold at least two classes, found one class: {self.classes_.tolist()[0]!r}")
         if weights is not None and not np.all(np.bincount(labels, weights) > 0):
-            weightless = self.classes_[np.argmin(np.bincount(labels, weights))]
+            weightless = self.classes_.tolist()[np.argmin(np.bincount(labels, weights))]
             raise ValueError(f"sample_weight must leave some weight to every class, found none for {weightless!r}")
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
         settings = self._settings()

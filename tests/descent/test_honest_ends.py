@@ -124,6 +124,12 @@ def test_an_objective_that_is_not_a_number_at_the_start_is_told_as_such():
     assert "The objective is nan at x0." in result.message
 
 
+def test_sets_without_a_point_in_common_are_no_arrival():
+    result = minimize(lambda x: jnp.sum((x - 2) ** 2), jnp.zeros(3), term=Box(0.0, 1.0) + Box(2.0, 3.0))
+    assert result.status is Status.DIVERGED
+    assert "no point in common" in result.message
+
+
 def test_an_objective_without_a_minimum_is_not_called_rounding():
     result = minimize(lambda x: -jnp.sum(x), jnp.zeros(3, jnp.float32))
     assert not result.status.success
@@ -216,12 +222,15 @@ def test_variables_in_different_units_are_not_called_converged_where_the_small_o
         assert not result.success or result.fun < 1e-3
 
 
-@pytest.mark.parametrize(("start", "formula"), [(5.0, "short"), (20.0, "long")])
-def test_a_run_that_ends_worse_than_it_began_is_no_success(start, formula):
+@pytest.mark.parametrize("formula", ["short", "long"])
+def test_a_run_that_ends_worse_than_it_began_is_no_success(formula):
+    """Such steps leap about here, and the last bit decides where they end: most runs are lost, a few arrive."""
     flat = lambda x: jnp.sum(jnp.sqrt(1 + x**2))
-    result = minimize(flat, jnp.array([start]), step=BarzilaiBorwein(formula))
-    assert not result.success
-    assert result.x[0] == start
+    starts = [2.0, 5.0, 8.0, 10.0, 20.0, 30.0]
+    results = [minimize(flat, jnp.array([start]), step=BarzilaiBorwein(formula)) for start in starts]
+    for start, result in zip(starts, results, strict=True):
+        assert abs(result.x[0]) < 1e-3 if result.success else result.x[0] == start
+    assert not all(result.success for result in results)
 
 
 def squares(x, A, b):

@@ -256,6 +256,9 @@ class _Run:
             # What rose above all that it had been is not on its way.
             risen = status.success or (status is Status.STEPS_SPENT and last >= np.nanmax(progress.history["value"]))
             status = Status.DIVERGED if risen and not last - first <= rounding else status
+        if status.success and np.isposinf(progress.history.last["value"]):
+            status = Status.DIVERGED
+            self.note += "The objective is infinite at x: the sets of a term may have no point in common. "
         return Result(
             x=x,
             status=status,
@@ -310,7 +313,8 @@ class _Run:
         if not (np.isfinite(values[-1]) or status.success):
             return False
         rounding = 10 * float(jnp.finfo(trees.dtype(self.start)).eps) * abs(values[-1])
-        return not values[-1] <= values[0] - rounding
+        with np.errstate(invalid="ignore"):  # ∞ − ∞
+            return not values[-1] <= values[0] - rounding
 
 
 def _engine(name: str | None, plan: Course, start: Progress) -> CompiledEngine | HostEngine:

@@ -1,6 +1,6 @@
 """A family of kernels, units, a lengthscale and a ridge: by leaving out rows in turn, and by trial on a slice."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -86,6 +86,21 @@ def choose(rows: Rows, settings: Settings, seed: int, dtype: Any) -> tuple[Kerne
             ranked = sorted(zip(again, (family for _, family in first), strict=True), key=lambda pair: pair[0].errors)
         found = starts(unit, ranked)[0]
         return in_precision(found.kernel, dtype), found.alpha, None
+    search = partial(_searched, search_kernel=search_kernel, search_alpha=search_alpha, usual=seen.usual)
+    found, tried = _on_slice(rows, settings, seed, dtype, in_plain, in_learned, search)
+    return in_precision(found.kernel, dtype), found.alpha, tried
+
+
+def _on_slice(
+    rows: Rows,
+    settings: Settings,
+    seed: int,
+    dtype: Any,
+    in_plain: list[list[Choice]],
+    in_learned: list[list[Choice]],
+    search: Callable[..., Choice],
+) -> tuple[Choice, Trial | None]:
+    """The best choice on a held-out slice, of those in plain units and in learned ones, and the best machine tried."""
     trials = Trials(rows, settings, seed, dtype)
     final = Trials(rows, settings, seed, dtype, final=True) if trials.at_once else trials
     try:
@@ -97,10 +112,8 @@ def choose(rows: Rows, settings: Settings, seed: int, dtype: Any) -> tuple[Kerne
         trials.prepare(others)
         near = _NEAR * min(map(cost, firsts + others))
         if len(rows) > MOST and trials.best is not None and trials.best.easy:
-            found = min(firsts + others, key=cost)
-            return in_precision(found.kernel, dtype), found.alpha, trials.best
+            return min(firsts + others, key=cost), trials.best
         # Where each begins is by some hundred rows, which may know little of a rare class.
-        search = partial(_searched, search_kernel=search_kernel, search_alpha=search_alpha, usual=seen.usual)
         coarsely = lambda one: search(trials, one, directions=_COARSELY) if cost(one) <= near else one
         searched = trials.several(coarsely, firsts + (others or firsts))
         found, other = (min(ones, key=cost) for ones in (searched[: len(firsts)], searched[len(firsts) :]))
@@ -124,7 +137,7 @@ def choose(rows: Rows, settings: Settings, seed: int, dtype: Any) -> tuple[Kerne
     if tried is not None:  # without the matrices of the trials
         learner = tried.learner()
         tried = tried._replace(learner=lambda: learner)
-    return in_precision(found.kernel, dtype), found.alpha, tried
+    return found, tried
 
 
 def mapped(rows: Rows, settings: Settings, seed: int) -> Rows:

@@ -189,7 +189,7 @@ def test_resuming_from_a_result_is_as_if_it_had_not_stopped():
     assert np.all(np.diff(rest.history["step"]) > 0)
 
 
-def test_divergence_is_caught_with_its_step_and_the_last_finite_iterate():
+def test_divergence_is_caught_with_its_step_and_the_better_start_is_returned():
     beta = 40 / BOUND
     result = minimize(loss, jnp.zeros(6), step=beta, steps=5000)
     assert result.status is Status.DIVERGED
@@ -204,7 +204,7 @@ def test_divergence_is_caught_with_its_step_and_the_last_finite_iterate():
         x = following
     assert result.steps == k - 1
     assert f"Step {k} was the first to be NaN or infinite" in result.message
-    np.testing.assert_allclose(result.x, x, rtol=1e-6)
+    assert not np.any(result.x)
 
 
 def test_nan_from_the_function_itself_is_caught():

@@ -310,7 +310,7 @@ class _Run:
         values = self.progress.history["value"]
         if not self.plan.descent.exact or values.size < 2:
             return False
-        if not (np.isfinite(values[-1]) or status.success):
+        if np.isnan(values[-1]) and not status.success:
             return False
         rounding = 10 * float(jnp.finfo(trees.dtype(self.start)).eps) * abs(values[-1])
         with np.errstate(invalid="ignore"):  # ∞ − ∞

@@ -45,8 +45,8 @@ class Status(Outcome):
     INTERRUPTED = 8, "Interrupted from the keyboard; nothing is lost. Pass the result as x0 to go on."
     DIVERGED = (
         9,
-        "The iterates became NaN or infinite. Use a smaller step (for exact gradients step=Backtracking() finds one), "
-        "and check that the objective is finite around x0. result.x is the last finite iterate.",
+        "The iterates or the objective grew without bound or became NaN. Use a smaller step (for exact gradients "
+        "step=Backtracking() finds one), and check that the objective is finite around x0. result.x is finite.",
     )
 
     @property

@@ -15,43 +15,35 @@ import numpy as np
 from rich.progress import Progress
 
 from thalweg.kernels import Kernel
-from thalweg.kernels.profiles import written_out
-from thalweg.machines.calibration import Aside, calibrated, last, left_out, residuals, set_aside
+from thalweg.machines.calibration import Aside, last, set_aside
 from thalweg.machines.choice import ENOUGH_ROWS, choose, mapped
-from thalweg.machines.dense import MOST
-from thalweg.machines.few import LANDMARKS, Few, spread_out
 from thalweg.machines.fitted import Fitted
-from thalweg.machines.folds import FEWEST, middle_half
-from thalweg.machines.learners import Foreseen, LandmarkLearner, Learner, for_stream, in_precision, start
+from thalweg.machines.folds import FEWEST
+from thalweg.machines.learners import Foreseen, for_stream, in_precision, start
 from thalweg.machines.methods import Settings
 from thalweg.machines.rows import Rows
-from thalweg.machines.trials import HARDLY_ANY, Interrupted, Trial
+from thalweg.machines.solving import MOST_HELD_OUT, TOO_LARGE, bounded, finite, judged, line, solved_soon
+from thalweg.machines.trials import Interrupted, Trial
 from thalweg.threads import enough_threads
 
 # Passes over the data where none are given: a pass over many rows is worth several over few.
 _PASSES, _FEW_ROWS = 10, 20_000
-# Newton steps, at most.
-_MOST_STEPS = 100
-# To what part of the objective, or to what gradient of a row, machines are solved that only tell of rows left out.
-_COARSE, _COARSE_ROWS = 1e-3, 1e-2
-# Held out to stop early, at most.
-_MOST_HELD_OUT = 1024
+# To what gradient of a row machines are solved that only tell of rows left out.
+_COARSE = 1e-2
 # A pass that lowers the held-out loss by less is the last one, if it is one of steps the second such in a row.
 _IMPROVEMENT = 0.02
 # The intercept of a stream changes when it is so far from that of all labels seen, a factor of three in the odds:
 # seldom, since all landmarks are then visited again.
 _OTHER_LEVEL = float(np.log(3))
-# Widths of the middle half of targets that a robust loss looks at.
-_REACH = 30.0
-_TOO_LARGE = "X or y leads to values beyond the range of numbers: look for features or targets of extreme size"
 
 
 def fit(rows: Rows, settings: Settings, seed: int, onto: Fitted | None = None) -> Fitted:
     """Make passes over rows until there are as many as wanted, or a held-out slice says that they no longer help.
 
-    Where all rows can be landmarks and no passes are asked for, up to 8,192 rows are solved for at once, to
-    the optimum of a smooth loss. One block of rows is solved in float64, more of them in float32. An interrupt (Ctrl-C)
-    ends the search or the passes with a warning, and what was learned is returned.
+    Where all rows can be landmarks and no passes are asked for, up to 8,192 rows are solved for at once, to the optimum
+    of a smooth loss; up to 20,480, for squares on a CPU, nearly to it. One block of rows is solved in float64, more of
+    them in float32. An interrupt (Ctrl-C) ends the search or the passes with a warning, and what was learned is
+    returned.
 
     Parameters
     ----------
@@ -79,12 +71,11 @@ def fit(rows: Rows, settings: Settings, seed: int, onto: Fitted | None = None) -
         tried = None
         try:
             dtype = np.float64 if double else np.float32
-            begun, tried = _begun(_bounded(rows, settings), settings, len(rows), seed, dtype, onto)
+            begun, tried = _begun(bounded(rows, settings), settings, len(rows), seed, dtype, onto)
             rows = rows.framed(*begun.frame)
-            if _solves(begun, rows, settings):
-                return _solved(begun, rows, settings, seed)
-            easy = tried is not None and tried.easy and _by_few(begun, rows, settings, seed)
-            return easy or _passed_over(begun, rows, settings, seed)
+            easy = tried is not None and tried.easy
+            found = solved_soon(begun, rows, settings, seed, easy)
+            return found or _passed_over(begun, rows, settings, seed)
         except KeyboardInterrupt as stopped:
             tried = stopped.trial if isinstance(stopped, Interrupted) else tried
             if tried is None:
@@ -122,11 +113,11 @@ def learn(rows: Rows, settings: Settings, seed: int, onto: Fitted | None = None)
         learner, seen = copy(for_stream(begun.learner, settings)), begun.seen + float(np.sum(rows.weights))
         for _ in learner.learn(rows, np.arange(len(rows)), begun.alpha, seen):
             pass
-        if not _finite(learner):
-            raise ValueError(f"{_TOO_LARGE}. The model is as it was before")
-        line = _line(learner, begun.passes, len(rows), began)
+        if not finite(learner):
+            raise ValueError(f"{TOO_LARGE}. The model is as it was before")
+        told = line(learner, begun.passes, len(rows), began)
         # What rows left out have said is of a machine that knew less.
-        return replace(begun, learner=learner, seen=seen, history=(*begun.history, line), residuals=None)
+        return replace(begun, learner=learner, seen=seen, history=(*begun.history, told), residuals=None)
 
 
 def default_passes(rows: int, settings: Settings) -> int:
@@ -169,16 +160,6 @@ def _begun(
     return _levelled(replace(onto, counts=onto.counts + rows.counts), rows, settings, _OTHER_LEVEL), None
 
 
-def _bounded(rows: Rows, settings: Settings) -> Rows:
-    """The rows with targets of a robust loss within reach: beside what is lost at 10⁶ nothing else would count.
-
-    The optimum is the same, since beyond some residual the gradient is.
-    """
-    if not settings.loss.robust:
-        return rows
-    return replace(rows, targets=np.clip(rows.targets, *middle_half(rows.targets, _REACH)))
-
-
 def _best_trial(trial: Trial, rows: Rows, total: int | None) -> Fitted:
     """What a search that was interrupted leaves behind, with a warning."""
     warnings.warn(
@@ -200,86 +181,10 @@ def _levelled(fitted: Fitted, rows: Rows, settings: Settings, tolerance: float) 
     return replace(fitted, learner=fitted.learner.at_level(level, fitted.alpha))
 
 
-def _solves(begun: Fitted, rows: Rows, settings: Settings) -> bool:
-    """Whether all are solved for at once: where all rows are landmarks, and no passes are asked."""
-    unasked = settings.passes is None and settings.method.early_stopping in ("auto", False)
-    few = len(rows) <= min(MOST, settings.max_features)
-    return few and unasked and settings.method.visits and settings.loss.smooth and not begun.learner.features
-
-
-def _solved(begun: Fitted, rows: Rows, settings: Settings, seed: int) -> Fitted:
-    """Newton steps until the next would lower the objective by less than the tolerance."""
-    learner, history = copy(begun.learner), list[dict[str, float]]()
-    assert isinstance(learner, LandmarkLearner)
-    order = np.random.default_rng([seed, 2]).permutation(len(rows))
-    learner.place(_bounded(rows, settings), order)
-    total = float(np.sum(rows.weights))
-    try:
-        with Progress(disable=not settings.progress) as bar:
-            if settings.progress:
-                bar.console.print(f"{begun.kernel}, alpha {begun.alpha:.3g}", markup=False)
-            task = bar.add_task("solving", total=None)
-            newton = learner.dense(begun.alpha, settings.method.tol)
-            while not newton.done and len(history) < _MOST_STEPS:
-                began = time.perf_counter()
-                step = newton.step()
-                line = {"objective": step.objective, "left": step.left, "products": step.products}
-                history.append(_line(learner, begun.passes + len(history) + 1, len(rows), began) | line)
-                bar.update(task, advance=1, description=f"step {len(history)}, objective {step.objective:.6g}")
-                learner.take(newton.weights)
-        if not _finite(learner):
-            raise ValueError(_TOO_LARGE)
-        aside = left_out(rows, seed, lambda held: newton.without(np.argsort(order)[held], _COARSE))
-        begun = _judged(begun, aside, settings)
-    except KeyboardInterrupt:
-        if not history:  # There is nothing to keep.
-            raise
-        history[-1]["interrupted"] = True
-        warnings.warn(
-            f"interrupted in step {len(history) + 1}: the model keeps what it has learned so far", stacklevel=5
-        )
-    made = begun.passes + len(history)
-    return replace(begun, learner=learner, seen=total, passes=made, history=(*begun.history, *history))
-
-
-def _by_few(begun: Fitted, rows: Rows, settings: Settings, seed: int) -> Fitted | None:
-    """All rows by the squares of few landmarks, if what they miss on a slice is hardly anything, or half of that."""
-    kernel, learner, began = begun.kernel, copy(begun.learner), time.perf_counter()
-    room = min(settings.max_features, settings.block_size) >= LANDMARKS
-    if settings.passes is not None or not (settings.loss.quadratic and written_out(kernel) and room):
-        return None
-    assert isinstance(learner, LandmarkLearner)
-    order = rows.shuffled([seed, 2])
-    held, rest = np.split(order, [min(len(rows) // 10, _MOST_HELD_OUT)])
-    chosen = rest[spread_out(kernel, rows.features(rest[:_FEW_ROWS], np.float64), LANDMARKS, seed)]
-    few = Few(kernel, rows.features(chosen, np.float64), np.asarray(learner.expansion.intercept, float))
-    learner.place(rows, chosen)
-    for part in (rest, held):
-        few.add(rows, part)
-        learner.take(few.weights(begun.alpha))
-        if part is rest:
-            aside = Aside(rows.subset(held), learner.predict(rows.subset(held).x, *rows.frame))
-            if not aside.rows.misses(aside.values) <= HARDLY_ANY / 2:
-                return None
-    line = _line(learner, 1, len(rows), began)
-    total = float(np.sum(rows.weights))
-    return _judged(replace(begun, learner=learner, seen=total, passes=1, history=(line,)), aside, settings)
-
-
-def _judged(fitted: Fitted, aside: Aside | None, settings: Settings) -> Fitted:
-    """Tell from rows set aside how sharp probabilities may be, or how far numbers are off."""
-    if aside is None or not np.all(np.isfinite(aside.values)):
-        return fitted
-    if aside.rows.table is None:
-        return replace(fitted, residuals=residuals(aside))
-    level = np.asarray(fitted.learner.expansion.intercept, np.float64)
-    return replace(fitted, calibration=calibrated(aside, level, settings.loss))
-
-
 def _passed_over(begun: Fitted, rows: Rows, settings: Settings, seed: int) -> Fitted:
     passes = settings.passes or default_passes(len(rows), settings)
     order = np.random.default_rng([seed, 2]).permutation(len(rows))
-    told, rows = rows, _bounded(rows, settings)
+    told, rows = rows, bounded(rows, settings)
     held, count = None, _held_out(len(rows), passes, settings)
     if count:
         chosen = np.sort(rows.shuffled([seed, 2])[:count])
@@ -303,7 +208,7 @@ def _passed_over(begun: Fitted, rows: Rows, settings: Settings, seed: int) -> Fi
                 )
                 for done in passing:
                     bar.update(task, advance=done)
-                history.append(_line(learner, begun.passes + len(history) + 1, len(order), began))
+                history.append(line(learner, begun.passes + len(history) + 1, len(order), began))
                 if held is not None:
                     values = learner.predict(held.x, *held.frame)
                     loss, score = learner.judged(held, values)
@@ -317,19 +222,19 @@ def _passed_over(begun: Fitted, rows: Rows, settings: Settings, seed: int) -> Fi
                         best, best_loss, aside = learner.expansion, loss, Aside(told.subset(chosen), values)
         if held is not None:
             learner.expansion = best
-        if not _finite(learner):
-            raise ValueError(_TOO_LARGE)
+        if not finite(learner):
+            raise ValueError(TOO_LARGE)
 
         def learn(pupil: Any, rows: Rows) -> None:
-            pupil.tol = max(pupil.tol, _COARSE_ROWS)
-            for _ in pupil.learn(_bounded(rows, settings), order, begun.alpha, total):
+            pupil.tol = max(pupil.tol, _COARSE)
+            for _ in pupil.learn(bounded(rows, settings), order, begun.alpha, total):
                 pass
 
         if held is None and settings.method.visits and len(rows) <= settings.block_size and not begun.learner.features:
             aside = set_aside(begun.learner, told, seed, learn)
         elif held is None:
             aside = last(told, foreseen)
-        begun = _judged(begun, aside, settings)
+        begun = judged(begun, aside, settings)
     except KeyboardInterrupt:
         if not learner.features:  # There is nothing to keep.
             raise
@@ -346,15 +251,4 @@ def _held_out(rows: int, passes: int, settings: Settings) -> int:
     wanted = settings.method.early_stopping
     if wanted == "auto":
         wanted = passes > 1 and rows >= ENOUGH_ROWS
-    return min(int(settings.method.validation_fraction * rows), _MOST_HELD_OUT) if wanted else 0
-
-
-def _line(learner: Learner, passes: int, rows: int, began: float) -> dict[str, float]:
-    """A line of the history."""
-    jax.block_until_ready(learner.expansion)
-    seconds = time.perf_counter() - began
-    return {"pass": passes, "rows": rows, "seconds": seconds, "features": learner.features}
-
-
-def _finite(learner: Learner) -> bool:
-    return bool(np.isfinite(np.sum(np.asarray(learner.expansion.weights))))
+    return min(int(settings.method.validation_fraction * rows), MOST_HELD_OUT) if wanted else 0

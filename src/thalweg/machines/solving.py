@@ -1,0 +1,205 @@
+"""Ways to a fitted machine that are shorter than passes over blocks, where a kernel and a ridge are chosen.
+
+All landmarks at once (``dense``), squares with half of the kernel matrix in memory (``kept``), and few landmarks for
+what hardly misses anything (``few``).
+"""
+
+import time
+import warnings
+from copy import copy
+from dataclasses import replace
+
+import jax
+import numpy as np
+from rich.progress import Progress
+
+from thalweg.kernels.profiles import written_out
+from thalweg.machines import kept
+from thalweg.machines.calibration import Aside, calibrated, left_out, residuals
+from thalweg.machines.dense import MOST
+from thalweg.machines.few import LANDMARKS, Few, spread_out
+from thalweg.machines.fitted import Fitted
+from thalweg.machines.folds import middle_half
+from thalweg.machines.learners import LandmarkLearner, Learner
+from thalweg.machines.methods import Settings
+from thalweg.machines.rows import Rows
+from thalweg.machines.trials import HARDLY_ANY
+
+MOST_HELD_OUT = 1024
+"""Rows held out to judge by, at most."""
+
+TOO_LARGE = "X or y leads to values beyond the range of numbers: look for features or targets of extreme size"
+"""What to say where numbers are not finite."""
+
+# Newton steps, at most, and steps of conjugate gradients.
+_MOST_STEPS, _MOST_GRADIENTS = 100, 50
+# To what part of the objective machines are solved that only tell of rows left out.
+_COARSE = 1e-3
+# A step of conjugate gradients that gains a smaller part of the objective is the last one.
+_GAIN = 3e-3
+# Rows that landmarks are drawn from, where they are few.
+_DRAWN_FROM = 20_000
+# Widths of the middle half of targets that a robust loss looks at.
+_REACH = 30.0
+
+
+def bounded(rows: Rows, settings: Settings) -> Rows:
+    """The rows with targets of a robust loss within reach: beside what is lost at 10⁶ nothing else would count.
+
+    The optimum is the same, since beyond some residual the gradient is.
+    """
+    if not settings.loss.robust:
+        return rows
+    return replace(rows, targets=np.clip(rows.targets, *middle_half(rows.targets, _REACH)))
+
+
+def solved_soon(begun: Fitted, rows: Rows, settings: Settings, seed: int, easy: bool) -> Fitted | None:
+    """What has learned from all rows by a way that is open to them; None where passes must be made.
+
+    Parameters
+    ----------
+    begun
+        Has a kernel and a ridge.
+    rows, settings, seed
+        As in ``fit``.
+    easy
+        Whether hardly any label was missed in the choice.
+    """
+    if settings.passes is not None or not settings.method.visits or begun.learner.features:
+        return None
+    stopping, all_landmarks = settings.method.early_stopping, len(rows) <= settings.max_features
+    if len(rows) <= MOST and all_landmarks and settings.loss.smooth and stopping in ("auto", False):
+        return _solved(begun, rows, settings, seed)
+    if not (settings.loss.quadratic and written_out(begun.kernel)):
+        return None
+    found = _by_few(begun, rows, settings, seed) if easy else None
+    keeps = len(rows) <= kept.MOST and all_landmarks and stopping == "auto" and _on_host(begun.learner)
+    return _kept(begun, rows, settings, seed) if found is None and keeps else found
+
+
+def _on_host(learner: Learner) -> bool:
+    return learner.dtype == np.float32 and jax.default_backend() == "cpu"
+
+
+def _solved(begun: Fitted, rows: Rows, settings: Settings, seed: int) -> Fitted:
+    """Newton steps until the next would lower the objective by less than the tolerance."""
+    learner, history = copy(begun.learner), list[dict[str, float]]()
+    assert isinstance(learner, LandmarkLearner)
+    order = np.random.default_rng([seed, 2]).permutation(len(rows))
+    learner.place(bounded(rows, settings), order)
+    total = float(np.sum(rows.weights))
+    try:
+        with Progress(disable=not settings.progress) as bar:
+            if settings.progress:
+                bar.console.print(f"{begun.kernel}, alpha {begun.alpha:.3g}", markup=False)
+            task = bar.add_task("solving", total=None)
+            newton = learner.dense(begun.alpha, settings.method.tol)
+            while not newton.done and len(history) < _MOST_STEPS:
+                began = time.perf_counter()
+                step = newton.step()
+                told = {"objective": step.objective, "left": step.left, "products": step.products}
+                history.append(line(learner, begun.passes + len(history) + 1, len(rows), began) | told)
+                bar.update(task, advance=1, description=f"step {len(history)}, objective {step.objective:.6g}")
+                learner.take(newton.weights)
+        if not finite(learner):
+            raise ValueError(TOO_LARGE)
+        aside = left_out(rows, seed, lambda held: newton.without(np.argsort(order)[held], _COARSE))
+        begun = judged(begun, aside, settings)
+    except KeyboardInterrupt:
+        if not history:  # There is nothing to keep.
+            raise
+        history[-1]["interrupted"] = True
+        warnings.warn(
+            f"interrupted in step {len(history) + 1}: the model keeps what it has learned so far", stacklevel=5
+        )
+    made = begun.passes + len(history)
+    return replace(begun, learner=learner, seen=total, passes=made, history=(*begun.history, *history))
+
+
+def _by_few(begun: Fitted, rows: Rows, settings: Settings, seed: int) -> Fitted | None:
+    """All rows by the squares of few landmarks, if what they miss on a slice is hardly anything, or half of that."""
+    kernel, learner, began = begun.kernel, copy(begun.learner), time.perf_counter()
+    if min(settings.max_features, settings.block_size) < LANDMARKS:
+        return None
+    assert isinstance(learner, LandmarkLearner)
+    order = rows.shuffled([seed, 2])
+    held, rest = np.split(order, [min(len(rows) // 10, MOST_HELD_OUT)])
+    chosen = rest[spread_out(kernel, rows.features(rest[:_DRAWN_FROM], np.float64), LANDMARKS, seed)]
+    few = Few(kernel, rows.features(chosen, np.float64), np.asarray(learner.expansion.intercept, float))
+    learner.place(rows, chosen)
+    for part in (rest, held):
+        few.add(rows, part)
+        learner.take(few.weights(begun.alpha))
+        if part is rest:
+            aside = Aside(rows.subset(held), learner.predict(rows.subset(held).x, *rows.frame))
+            if not aside.rows.misses(aside.values) <= HARDLY_ANY / 2:
+                return None
+    told = line(learner, 1, len(rows), began)
+    total = float(np.sum(rows.weights))
+    return judged(replace(begun, learner=learner, seen=total, passes=1, history=(told,)), aside, settings)
+
+
+def _kept(begun: Fitted, rows: Rows, settings: Settings, seed: int) -> Fitted:
+    """A pass over blocks of rows, and conjugate gradients from there until one gains hardly anything."""
+    learner, history = copy(begun.learner), list[dict[str, float]]()
+    assert isinstance(learner, LandmarkLearner)
+    held, rest = np.split(rows.shuffled([seed, 2]), [min(len(rows) // 10, MOST_HELD_OUT)])
+    rest = np.random.default_rng([seed, 2]).permutation(np.sort(rest))
+    learner.place(rows, rest)
+    aside, total, gained = Aside(rows.subset(held), np.empty(0)), float(np.sum(rows.weights)), np.inf
+    level, diagonal = np.asarray(learner.expansion.intercept, float), begun.alpha / rows.weights[rest]
+    x, new = (rows.features(part, np.float32) for part in (rest, held))
+    machine = kept.Kept(
+        begun.kernel, x, rows.targets_of(rest) - level, diagonal, new, learner.machine.coordinates.width
+    )
+    try:
+        with Progress(disable=not settings.progress) as bar:
+            if settings.progress:
+                bar.console.print(f"{begun.kernel}, alpha {begun.alpha:.3g}", markup=False)
+            task = bar.add_task("pass 1", total=len(rest))
+            while gained > _GAIN and len(history) <= _MOST_GRADIENTS:
+                began = time.perf_counter()
+                if history:
+                    gained = machine.step()
+                else:
+                    for done in machine.meet():
+                        bar.update(task, advance=done)
+                learner.take(machine.weights)
+                aside = aside._replace(values=level + machine.values())
+                loss, score = learner.judged(aside.rows, aside.values)
+                history.append(line(learner, len(history) + 1, len(rest), began))
+                history[-1] |= {"held_out_loss": loss, "held_out_score": score}
+                bar.update(task, description=f"pass {len(history)}")
+        if not finite(learner):
+            raise ValueError(TOO_LARGE)
+        begun = judged(begun, aside, settings)
+    except KeyboardInterrupt:
+        if not np.any(machine.weights):  # There is nothing to keep.
+            raise
+        learner.take(machine.weights)
+        warnings.warn(
+            f"interrupted in pass {len(history) + 1}: the model keeps what it has learned so far", stacklevel=6
+        )
+    return replace(begun, learner=learner, seen=total, passes=len(history), history=tuple(history))
+
+
+def judged(fitted: Fitted, aside: Aside | None, settings: Settings) -> Fitted:
+    """Tell from rows set aside how sharp probabilities may be, or how far numbers are off."""
+    if aside is None or not np.all(np.isfinite(aside.values)):
+        return fitted
+    if aside.rows.table is None:
+        return replace(fitted, residuals=residuals(aside))
+    level = np.asarray(fitted.learner.expansion.intercept, np.float64)
+    return replace(fitted, calibration=calibrated(aside, level, settings.loss))
+
+
+def line(learner: Learner, passes: int, rows: int, began: float) -> dict[str, float]:
+    """A line of the history."""
+    jax.block_until_ready(learner.expansion)
+    seconds = time.perf_counter() - began
+    return {"pass": passes, "rows": rows, "seconds": seconds, "features": learner.features}
+
+
+def finite(learner: Learner) -> bool:
+    """Whether all weights are."""
+    return bool(np.isfinite(np.sum(np.asarray(learner.expansion.weights))))

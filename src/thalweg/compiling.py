@@ -68,12 +68,12 @@ def _known(options: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def quick_jit(
-    quick: Callable[..., bool], tuned: bool | Callable[..., bool] = True, **named: Any
+    quick: Callable[..., bool], tuned: bool = True, **named: Any
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """A decorator: ``jax.jit``, with :func:`quick_options` for those arguments for which ``quick(*arguments)`` holds.
 
-    JAX allows no options within another ``jit``, so the function is to be called from the host. If not ``tuned``, which
-    may depend on the arguments too, :func:`untuned_options` are given; whatever is ``named`` is passed on to ``jax.jit``.
+    JAX allows no options within another ``jit``, so the function is to be called from the host. If not ``tuned``,
+    :func:`untuned_options` are given too; whatever is ``named`` is passed on to ``jax.jit``.
 
     Examples
     --------
@@ -86,15 +86,11 @@ def quick_jit(
     def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
         # Made when first called: the options depend on the device, and an import should start none.
         @cache
-        def compiled(hurry: bool, well: bool) -> Callable[..., Any]:
-            options = {**(quick_options() if hurry else _NONE), **(_NONE if well else untuned_options())}
+        def compiled(hurry: bool) -> Callable[..., Any]:
+            options = {**(quick_options() if hurry else _NONE), **(_NONE if tuned else untuned_options())}
             return jax.jit(function, compiler_options=options or None, **named)
 
-        def called(*arguments: Any) -> Any:
-            well = tuned(*arguments) if callable(tuned) else tuned
-            return compiled(bool(quick(*arguments)), bool(well))(*arguments)
-
-        return wraps(function)(called)
+        return wraps(function)(lambda *arguments: compiled(bool(quick(*arguments)))(*arguments))
 
     return decorate
 

@@ -208,9 +208,9 @@ def test_products_in_halves_lose_hardly_a_digit():
     x, y = (rng.normal(size=(rows, 100)).astype(np.float32) for rows in (40, 30))
     exact = x.astype(float) @ y.astype(float).T
     size = np.linalg.norm(x, axis=1)[:, None] * np.linalg.norm(y, axis=1)
-    found = product_in_halves(jnp.asarray(x), jnp.asarray(y))
+    found = np.asarray(product_in_halves(jnp.asarray(x), jnp.asarray(y)))
     assert found.dtype == jnp.float32
     assert np.max(np.abs(found - exact) / size) < 2.0**-21
-    lengthscale = jnp.float32(10.0)
+    lengthscale = jnp.full((), 10.0, jnp.float32)
     squares = squared_distances(jnp.asarray(x), jnp.asarray(y), lengthscale, by=product_in_halves)
     np.testing.assert_allclose(squares, np.sum(((x[:, None] - y[None]) / 10.0) ** 2, axis=2), rtol=1e-5)

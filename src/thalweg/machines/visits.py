@@ -34,8 +34,6 @@ _ACCELERATED, _RELAXATION = 200, 1.6
 _MANY_ROUNDS = 20
 # A lone block of no more rows is solved in less time than it takes to compile well.
 _QUICK = 1024
-# Numbers in the blocks from which on it pays to have a GPU try variants of its products, which takes some seconds.
-_WORTH_TUNING = 2**25
 # Below this float32 could not factorise a kernel matrix; a longer diagonal only makes for shorter steps.
 _LEAST_DIAGONAL = {jnp.dtype("float32"): 1e-3, jnp.dtype("float64"): 1e-10}
 
@@ -61,10 +59,7 @@ class Visitor(eqx.Module):
     """The most rounds of a visit."""
 
 
-@quick_jit(
-    lambda visitor, *_: visitor.rounds > _MANY_ROUNDS and visitor.coordinates.block_size <= _QUICK,
-    tuned=lambda _, expansion, *__: expansion.blocks.size >= _WORTH_TUNING,
-)
+@quick_jit(lambda visitor, *_: visitor.rounds > _MANY_ROUNDS and visitor.coordinates.block_size <= _QUICK, tuned=False)
 def absorb(
     visitor: Visitor, expansion: Expansion, examples: Examples, batches: Batch
 ) -> tuple[Expansion, Examples, Float[Array, "blocks rows c"]]:

@@ -2,10 +2,11 @@
 
 Ours run with defaults on raw columns. SVC and SVR see standardised columns and choose C and gamma by three folds on at
 most 2,000 rows (nine pairs); Nystroem (1,000 landmarks) with a linear model chooses gamma and the ridge likewise;
-HistGradientBoosting stops early on a tenth. ``--rows`` cuts the training part of each set (the first rows of one
-permutation); at most 10,000 rows are predicted. Every fit counts all of its seconds, search and compiling included.
-Expected calibration errors (fifteen bins) of classes are ours, ours with the squared loss, and that of
-SVC(probability=True), at its tuned setting and on at most 6,000 rows. Needs the data sets (THALWEG_DATA).
+HistGradientBoosting and LightGBM stop early on a tenth; xRFM, where it is installed, chooses among eight settings on a
+fifth, on a GPU if there is one. ``--rows`` cuts the training part of each set (the first rows of one permutation); at
+most 10,000 rows are predicted. Every fit counts all of its seconds, search and compiling included. Expected calibration
+errors (fifteen bins) of classes are ours, ours with the squared loss, and that of SVC(probability=True), at its tuned
+setting and on at most 6,000 rows. Needs the data sets (THALWEG_DATA).
 
     python -m benchmarks.kernel_tables --rows 8000 --sets covtype bike
 
@@ -16,6 +17,7 @@ import argparse
 import json
 import time
 from collections.abc import Callable, Iterator
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -32,11 +34,13 @@ from sklearn.svm import SVC, SVR
 
 import thalweg
 from benchmarks._common import report, table
+from benchmarks._tabular_peers import EarlyTrees, FeatureMachine
 from thalweg import KernelClassifier, KernelRegressor
 
 LABELS = ("covtype", "a9a", "w8a", "skin_nonskin", "usps", "cifar10", "mnist")
 NUMBERS = ("bike", "elevators", "protein", "pumadyn32nm", "keggundirected", "sml", "skillcraft")
-METHODS = ("thalweg", "boosting", "SVM", "Nystroem", "squares", "SVC probabilities")
+RANKED = ("thalweg", "boosting", "LightGBM", "SVM", "Nystroem", "xRFM")
+METHODS = (*RANKED, "squares", "SVC probabilities")
 CALIBRATED_ONLY = ("usps_3v5",)
 MOST_NEW, TUNED_ON, BEHIND, FEW, BINS, CALIBRATED, COMPONENTS = 10_000, 2000, 1.05, 6000, 15, 0.02, 100
 
@@ -117,6 +121,9 @@ def contenders(p: Problem) -> Iterator[tuple[str, Callable[[], Any]]]:
     strength = "logisticregression__C" if p.labels else "ridge__alpha"
     yield "thalweg", lambda: (KernelClassifier if p.labels else KernelRegressor)(random_state=0)
     yield "boosting", lambda: boosting(early_stopping=True, max_iter=1000, random_state=0)
+    yield "LightGBM", lambda: EarlyTrees(p.labels)
+    if find_spec("xrfm"):
+        yield "xRFM", lambda: FeatureMachine(p.labels)
     yield (
         "SVM",
         lambda: Tuned(
@@ -197,7 +204,7 @@ def keep(lines: list[dict[str, Any]], rows: int) -> None:
         return found
 
     errors, calibration = told("error"), told("calibration")
-    methods = METHODS[:4]
+    methods = [method for method in RANKED if any(method in errors[name] for name in errors)]
     whole = [name for name in errors if name not in CALIBRATED_ONLY and all(m in errors[name] for m in methods)]
     found = np.array([[errors[name][method] for method in methods] for name in whole])
     ranks = dict(zip(methods, rankdata(found, axis=1).mean(axis=0), strict=True))

@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from thalweg.kernels import Cauchy, Gaussian, Laplacian, Matern12, Matern32, Matern52
+from thalweg.kernels.distances import product_in_halves, squared_distances
 
 KERNELS = [Gaussian, Matern12, Matern32, Matern52, Laplacian, Cauchy]
 LENGTHS = np.array([0.7, 1.3, 2.9])
@@ -200,3 +201,16 @@ def test_bad_points(x, y, message):
 def test_points_of_different_dimension():
     with pytest.raises(ValueError, match="x and y must have as many features, found 2 and 3"):
         Gaussian()(np.zeros((4, 2)), np.zeros((4, 3)))
+
+
+def test_products_in_halves_lose_hardly_a_digit():
+    rng = np.random.default_rng(0)
+    x, y = (rng.normal(size=(rows, 100)).astype(np.float32) for rows in (40, 30))
+    exact = x.astype(float) @ y.astype(float).T
+    size = np.linalg.norm(x, axis=1)[:, None] * np.linalg.norm(y, axis=1)
+    found = np.asarray(product_in_halves(jnp.asarray(x), jnp.asarray(y)))
+    assert found.dtype == jnp.float32
+    assert np.max(np.abs(found - exact) / size) < 2.0**-21
+    lengthscale = jnp.full((), 10.0, jnp.float32)
+    squares = squared_distances(jnp.asarray(x), jnp.asarray(y), lengthscale, by=product_in_halves)
+    np.testing.assert_allclose(squares, np.sum(((x[:, None] - y[None]) / 10.0) ** 2, axis=2), rtol=1e-5)

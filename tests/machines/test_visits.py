@@ -7,7 +7,7 @@ import pytest
 import reference
 from scipy.optimize import minimize
 
-from thalweg.kernels import Gaussian, Laplacian
+from thalweg.kernels import Gaussian, Laplacian, Matern32
 from thalweg.machines import Points, empty, host, predict
 from thalweg.machines.functional import Batch
 from thalweg.machines.losses import (
@@ -251,3 +251,14 @@ def test_visits_by_numpy_are_the_compiled_ones():
         np.testing.assert_allclose(ours, theirs, atol=1e-8)
     other = Visitor(Points(Laplacian(), SIZE), loss, jnp.asarray(ALPHA), jnp.asarray(0.1), 5)
     assert isinstance(host.absorb(other, begun, examples, blocks(y, WEIGHTS))[2], jax.Array)
+
+
+@pytest.mark.parametrize("kernel", [Gaussian(5.0, 1.5), Matern32(np.linspace(4.0, 6.0, 40)), Laplacian(9.0)])
+def test_features_by_tensor_cores_are_those_of_the_kernel(monkeypatch, kernel):
+    x, block = (rng.normal(size=(rows, 40)).astype(np.float32) for rows in (12, 8))
+    points = Points(jax.tree.map(lambda leaf: leaf.astype(jnp.float32), kernel), block_size=8)
+    exact = points.evaluate(jnp.asarray(x), jnp.asarray(block))
+    monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
+    found = points.evaluate(jnp.asarray(x), jnp.asarray(block))
+    assert found.dtype == jnp.float32
+    np.testing.assert_allclose(found, exact, rtol=2e-5)

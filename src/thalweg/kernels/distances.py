@@ -10,8 +10,33 @@ from jaxtyping import Array, Float
 _FEATURES_AT_ONCE = 4
 
 
+def product(x: Float[Array, "n d"], y: Float[Array, "m d"]) -> Float[Array, "n m"]:
+    """x yᵀ in the precision of both."""
+    return jnp.matmul(x, y.T, precision="highest")
+
+
+def product_in_halves(x: Float[Array, "n d"], y: Float[Array, "m d"]) -> Float[Array, "n m"]:
+    """x yᵀ in float32 from the leading and the trailing digits of either, up to 2⁻²²·‖x_i‖‖y_j‖.
+
+    A GPU takes such halves on its tensor cores: three times the multiplications, in a third of the time. Derivatives
+    have the precision of one half.
+
+    Examples
+    --------
+    >>> x = jnp.array([[1.0, 1 + 2**-20]], dtype="float32")
+    >>> float(product_in_halves(x, x)[0, 0] - 2) * 2**19
+    1.0
+    """
+    leading = lambda rows: jax.lax.reduce_precision(rows, exponent_bits=8, mantissa_bits=10)
+    (x, more), (y, rest) = ((leading(rows), rows - leading(rows)) for rows in (x, y))
+    return jnp.matmul(jnp.hstack([x, x, more]), jnp.hstack([y, rest, y]).T, precision="default")
+
+
 def squared_distances(
-    x: Float[Array, "n d"], y: Float[Array, "m d"] | None, lengthscale: Float[Array, "*d"]
+    x: Float[Array, "n d"],
+    y: Float[Array, "m d"] | None,
+    lengthscale: Float[Array, "*d"],
+    by: Callable[[Array, Array], Array] = product,
 ) -> Float[Array, "n m"]:
     """‖(x_i − y_j)/lengthscale‖², never below 0; no ``y`` means ``x`` again: exactly symmetric, and 0 on the diagonal.
 
@@ -33,12 +58,12 @@ def squared_distances(
     x = scaled(x)
     squares = jnp.sum(x * x, axis=1)
     if y is None:
-        products = jnp.matmul(x, x.T, precision="highest")
+        products = by(x, x)
         # Sums of what is symmetric, and no product: compilers fuse 2·xᵀy with one side of a sum.
         found = _not_negative(squares[:, None] + squares[None, :] - (products + products.T))
         return jnp.where(jnp.eye(len(x), dtype=bool), 0, found)
     y = scaled(y)
-    products = jnp.matmul(x, y.T, precision="highest")
+    products = by(x, y)
     return _not_negative(squares[:, None] + jnp.sum(y * y, axis=1)[None, :] - 2 * products)
 
 

@@ -7,11 +7,16 @@ from jaxtyping import Array, Bool, Float, Scalar
 
 from thalweg.codec import storable
 from thalweg.kernels import Kernel, RandomFeatures
+from thalweg.kernels.distances import product_in_halves, squared_distances
 from thalweg.kernels.draws import KINDS
+from thalweg.kernels.forms import Radial
 
 FEATURES = ("landmarks", *KINDS)
 """Kinds of coordinates."""
 
+# Rows of so many features are multiplied sooner on the tensor cores of a GPU (on an H200, of 100 features, a block of
+# 4,096 landmarks takes 0.43 ms instead of 0.62 for 16,384 rows).
+_WIDE = 32
 # Rows that the noise of the features is estimated from.
 _SAMPLE = 256
 
@@ -164,7 +169,12 @@ class Points(Coordinates):
 
     def evaluate(self, x: Float[Array, "b d"], block: Float[Array, "rows d"]) -> Float[Array, "b width"]:
         """The kernel at the points."""
-        return self.sections(x, block.astype(x.dtype))
+        kernel, block = self.sections, block.astype(x.dtype)
+        wide = x.dtype == jnp.float32 and x.shape[1] >= _WIDE
+        if wide and isinstance(kernel, Radial) and jax.default_backend() == "gpu":
+            squares = squared_distances(x, block, kernel.lengthscale.astype(x.dtype), by=product_in_halves)
+            return kernel.variance.astype(x.dtype) * kernel.profile(squares)
+        return kernel(x, block)
 
     def metric(self, block: Float[Array, "rows d"]) -> Float[Array, "width width"]:
         """The kernel matrix of the points."""

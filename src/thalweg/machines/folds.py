@@ -30,7 +30,7 @@ COARSELY = ((0.5, 1.0), (2.0, 1.0), (1.0, 10**0.5), (1.0, 0.1**0.5))
 # Rows that are looked at, and of those the rows that are left out in turn, in the end and before.
 _LOOKED_AT, FINALLY, _MOST = 2000, 640, 320
 # Numbers that the spreads of features are taken from, at most.
-_ENTRIES = 2**22
+_ENTRIES = 2**21
 # Pairs whose median distance is taken for that of all.
 _PAIRS = 5000
 # Numbers of rows are multiples of this, or of a power of two, where programs are compiled for them.
@@ -168,9 +168,10 @@ def _spread(rows: Rows, some: np.ndarray) -> np.ndarray:
     stride = -(-len(rows) * some.shape[1] // _ENTRIES)
     chosen = slice(None, None, max(stride, 1))
     there, weights = np.clip(rows.features(chosen, np.float64), middle - far, middle + far), rows.weights[chosen]
-    mean = np.average(there, axis=0, weights=weights)
-    spread = np.sqrt(np.average((there - mean) ** 2, axis=0, weights=weights))
-    return np.where(two, np.sqrt(spread * np.ptp(there, axis=0)), spread)
+    reach, share = np.ptp(there, axis=0), weights / np.sum(weights)
+    there -= share @ there
+    spread = np.sqrt(np.einsum("i,ij,ij->j", share, there, there))
+    return np.where(two, np.sqrt(spread * reach), spread)
 
 
 def squared_distances(x: np.ndarray, y: np.ndarray | None = None) -> np.ndarray:

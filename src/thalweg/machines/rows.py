@@ -15,6 +15,9 @@ _MIDDLE_ROWS = 255
 _STRIP, _DIGITS, _COMPARED = 8192, 9, 131_072
 """Rows that are compared at a time, digits of what they are compared by, and the most that are: it takes a pass."""
 
+_LOOKED_AT = 4096
+"""Rows that are compared first: of as many of 131,072 that are there twice, some sixty meet their copy."""
+
 _FAR = 5.0
 """Standard deviations from the middle to where a value is far out."""
 
@@ -155,8 +158,15 @@ class Rows:
         order = np.random.default_rng(seed).permutation(len(self))
         if len(self) > _COMPARED:
             return order
-        place, pairs = self._compared()
+        # With copies of nearly all rows, some of those looked at first would be of one another.
+        some = order[:_LOOKED_AT]
+        if len(np.unique(self._places(some))) == len(some):
+            return order
+        place = self._places(np.arange(len(self)))
         times = np.bincount(place)
+        seen = self.targets if self.table is not None else self.targets @ np.arange(1.0, self.targets.shape[1] + 1)
+        values = np.unique(seen, return_inverse=True)[1]
+        pairs = len(np.unique(place * (np.max(values) + 1) + values))
         alone, several = np.sum(times == 1) / len(self), pairs / len(times) - 1
         if len(times) < _GROUPS or max(alone, several) > _APART:
             return order
@@ -164,19 +174,17 @@ class Rows:
         np.minimum.at(first, place[order], np.arange(len(self)))
         return order[np.argsort(first[place[order]], kind="stable")]
 
-    def _compared(self) -> tuple[np.ndarray, int]:
-        """A number for each row, the same for those at one place, and how many pairs of place and target there are.
+    def _places(self, indices: np.ndarray) -> np.ndarray:
+        """A number for each of some rows, the same for those at one place.
 
         By products with one vector, in units in which features are alike.
         """
-        spread = np.std(self.features(slice(0, _STRIP), np.float64), axis=0)
+        spread = np.std(self.features(slice(0, _LOOKED_AT), np.float64), axis=0)
         weights = np.random.default_rng(0).normal(size=self.dimension) / np.where(spread > 0, spread, 1.0)
-        strips = [slice(first, first + _STRIP) for first in range(0, len(self), _STRIP)]
+        strips = [indices[first : first + _STRIP] for first in range(0, len(indices), _STRIP)]
         with np.errstate(all="ignore"):
             along = np.concatenate([self.features(strip, np.float64) @ weights for strip in strips])
-        place = _alike(along)
-        seen = self.targets if self.table is not None else self.targets @ np.arange(1.0, self.targets.shape[1] + 1)
-        return place, len(np.unique(np.stack([place, np.unique(seen, return_inverse=True)[1]]), axis=1).T)
+        return _alike(along)
 
     def merged(self, chosen: np.ndarray, dtype: Any) -> "Rows":
         """Chosen rows, dense and in their frame: those that are the same as one, of their weight and mean target.

@@ -107,6 +107,7 @@ class Trials:
         count = trial_rows(len(rows), settings)
         plain, by_cpu = settings.method.visits and settings.loss.smooth, jax.default_backend() == "cpu"
         on_device = settings.loss.quadratic and not by_cpu
+        # The final ones are learned as the machine will be: what is solved at once gains more by units of its own.
         self.at_once = plain and (count <= _HOST_ROWS or ((by_cpu or on_device) and not final))
         self.on_host = self.at_once and not on_device
         if self.at_once:

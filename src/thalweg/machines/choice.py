@@ -10,10 +10,10 @@ import numpy as np
 from thalweg.kernels import Kernel
 from thalweg.machines.dense import MOST
 from thalweg.machines.folds import COARSELY, FINALLY, FINELY, Found, Sample, left_out, refined, sample, two_at_once
-from thalweg.machines.learners import in_precision
+from thalweg.machines.learners import LandmarkLearner, in_precision
 from thalweg.machines.losses import LogisticLoss, SoftmaxLoss
 from thalweg.machines.methods import Settings
-from thalweg.machines.metric import SURE, learned_map, learned_unit
+from thalweg.machines.metric import MOST_FEATURES, SURE, learned_map, learned_unit, units_by_slopes
 from thalweg.machines.rows import Rows
 from thalweg.machines.trials import Choice, Interrupted, Trial, Trials, kernel_of
 
@@ -40,6 +40,7 @@ _ROUGHER = 4.0
 # The directions that the search on a slice tries in turn, as factors of the multiplier and of the ridge; it goes on in
 # a direction as long as that helps. A narrower kernel often needs a larger ridge.
 _COARSELY = ((0.5, 1.0), (0.5, 10.0), (2.0, 1.0), (1.0, 10.0), (1.0, 0.1))
+_WIDTHS = (0.5, 1.0), (2.0, 1.0)
 # Whatever begins with a loss of no more than so many times the least is searched from.
 _NEAR = 1.3
 _LIMITS = (1 / 32, 16.0), (1e-3, 100.0)
@@ -47,6 +48,8 @@ _LIMITS = (1 / 32, 16.0), (1e-3, 100.0)
 _TELLING = 0.002
 # Families that begin on the slice.
 _FAMILIES_TRIED = 2
+# Units are learned so often from the machines that are tried last.
+_ROUNDS = 4
 
 
 def choose(rows: Rows, settings: Settings, seed: int, dtype: Any) -> tuple[Kernel, float, Trial | None]:
@@ -97,7 +100,17 @@ def choose(rows: Rows, settings: Settings, seed: int, dtype: Any) -> tuple[Kerne
     learn: Callable[[], list[list[Choice]]] = lambda: [starts(*one) for one in learned()]
     if settings.metric == "diagonal":
         in_plain, learn = learn() or in_plain, list
-    found, tried = _on_slice(rows, settings, seed, dtype, in_plain, learn, search)
+
+    def relearned(tried: Trial) -> list[Choice]:
+        """In units by the slopes of the machine that was tried, and in softer ones."""
+        learner = tried.learner()
+        learns = settings.metric in ("auto", "diagonal") and search_kernel and 1 < rows.dimension <= MOST_FEATURES
+        if not (learns and isinstance(learner, LandmarkLearner)):
+            return []
+        units = units_by_slopes(seen, learner.machine.coordinates.kernel, *learner.landmarks())
+        return [tried.choice._replace(base=unit * seen.in_unit(unit).median()) for unit in units]
+
+    found, tried = _on_slice(rows, settings, seed, dtype, in_plain, learn, relearned, search)
     return in_precision(found.kernel, dtype), found.alpha, tried
 
 
@@ -108,6 +121,7 @@ def _on_slice(
     dtype: Any,
     in_plain: list[list[Choice]],
     learn: Callable[[], list[list[Choice]]],
+    relearned: Callable[[Trial], list[Choice]],
     search: Callable[..., Choice],
 ) -> tuple[Choice, Trial | None]:
     """The best choice on a held-out slice, of those in plain units and in learned ones, and the best machine tried."""
@@ -135,9 +149,29 @@ def _on_slice(
         # Each at its best: with more rows the better lengthscale is another.
         found, *others = final.several(refine, [found, other] if promising else [found])
         other = others[0] if others else other
-        gain, apart = _gained(final, found, other), np.log2(len(final.order) / len(trials.order))
-        shrinks = max(before - gain, 0) / apart if apart else _SHRINKAGE
-        found = other if gain - shrinks * np.log2(len(rows) / len(final.order)) > _WORTH_ON_SLICE else found
+        more, apart = np.log2(len(rows) / len(final.order)), np.log2(len(final.order) / len(trials.order))
+
+        def lasts(other: Choice, before: float) -> bool:
+            gain = _gained(final, found, other)
+            shrinks = max(before - gain, 0) / apart if apart else _SHRINKAGE
+            return gain - shrinks * more > _WORTH_ON_SLICE
+
+        found = other if lasts(other, before) else found
+        # More rows tell more of the features than those that units were learned from before.
+        for _ in range(_ROUNDS):
+            if final.best is None or final.best.choice.base is not found.base:
+                break
+            units = relearned(final.best)
+            if not units:
+                break
+            # What hardly counts in some units hardly shows in slopes: where it counts for more it does.
+            units += relearned(final.trial(units[-1]))
+            trials.prepare(units)
+            other = search(trials, min(units, key=cost), directions=_WIDTHS)
+            other = search(final, other, directions=finely[:2])
+            if not lasts(other, _gained(trials, found, other)):
+                break
+            found = other
     except KeyboardInterrupt:
         tried = final.best or trials.best
         if tried is None:

@@ -167,7 +167,7 @@ def _best_trial(trial: Trial, rows: Rows, total: int | None) -> Fitted:
         f"has learned from {trial.rows} of {len(rows)} rows",
         stacklevel=5,
     )
-    return Fitted(trial.learner(), trial.alpha, total, float(trial.rows), counts=rows.counts, **trial.frame)
+    return Fitted(trial.learner(), trial.choice.alpha, total, float(trial.rows), counts=rows.counts, **trial.frame)
 
 
 def _levelled(fitted: Fitted, rows: Rows, settings: Settings, tolerance: float) -> Fitted:

@@ -225,6 +225,12 @@ class LandmarkLearner(Learner):
         self.examples = Examples(put(batches.y), put(batches.weights))
         self.filled, self.taken = (len(order) - 1) % self._block_size + 1, len(order)
 
+    def landmarks(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """The landmarks, what each of them adds to f, and their weights, on the host."""
+        there = lambda array: np.asarray(array).reshape(-1, *array.shape[2:])[: self.features]
+        now = self.expansion
+        return there(now.blocks), np.asarray(now.scale) * there(now.weights), there(self.examples.weights)
+
     def dense(self, alpha: float, tol: float) -> Dense:
         """Newton steps for all landmarks, their kernel matrix in memory; :meth:`take` takes over what they find."""
         there = lambda array: np.asarray(array).reshape(-1, *array.shape[2:])[: self.features]

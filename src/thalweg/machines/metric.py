@@ -25,15 +25,16 @@ from thalweg.threads import enough_threads
 _ROUNDS = 5
 # Rows of a half, at most, and of those that are left out in turn for a multiplier and a ridge.
 _HALF, _LOOKED_AT = 1000, 250
-# With more features than this per row of a half, slopes are mostly noise, and rounds are dear.
-_MOST_FEATURES = 2000
+MOST_FEATURES = 2000
+"""With more features, slopes are mostly noise, and rounds are dear."""
+
 # Axes of no more features are turned.
 _MOST_TURNED = 1000
 # A round that lowers them by less is the last one, but not the first: of many features that tell nothing those that
 # matter show in the second.
 _GAIN, _FIRST = 0.01, 2
-# Slopes are of a fit by few rows: with many, a slice may say that what features count to this power is better.
-_SOFTER = 0.7
+# Slopes are of a fit by few rows: with many, a slice may say that what features count to such a power is better.
+_SOFTER = 0.7, 0.5
 # A feature that hardly matters still counts so much beside the one that matters most: a later round can bring it back.
 _LEAST = 1e-3
 
@@ -78,7 +79,7 @@ def learned_unit(
     >>> (unit[0] / unit[1:] < 0.1).tolist()
     [True, True]
     """
-    if len(seen.x) < 2 * FEWEST or seen.x.shape[1] > _MOST_FEATURES or seen.x.shape[1] == 1:
+    if len(seen.x) < 2 * FEWEST or seen.x.shape[1] > MOST_FEATURES or seen.x.shape[1] == 1:
         return []
     begun = np.broadcast_to(np.asarray(unit, float), seen.x.shape[1:])
     told = _rounds(seen, begun, multipliers, kernel, _diagonal)
@@ -86,8 +87,8 @@ def learned_unit(
     gained = told[0][1] - best[1]
     if np.mean(gained) <= sure * np.std(gained) / len(gained) ** 0.5:
         return []
-    unit, spread = np.exp(np.mean(np.log(best[2]), axis=0)), _spread(seen)[1]
-    return [unit, spread * (unit / spread) ** _SOFTER]
+    unit = np.exp(np.mean(np.log(best[2]), axis=0))
+    return [unit, _softened(seen, unit, _SOFTER[0])]
 
 
 def learned_map(seen: Sample, multipliers: Sequence[float], kernel: KernelOf) -> np.ndarray | None:
@@ -200,6 +201,12 @@ def _spread(seen: Sample) -> tuple[np.ndarray, np.ndarray]:
     return varies, np.where(varies, spread, 1.0)
 
 
+def _softened(seen: Sample, unit: np.ndarray, power: float) -> np.ndarray:
+    """Units in which features count what they did to a power."""
+    spread = _spread(seen)[1]
+    return spread * (unit / spread) ** power
+
+
 def _diagonal(seen: Sample, unit: np.ndarray, weights: np.ndarray, *fitted: Any) -> np.ndarray | None:
     """The units of the next round."""
     varies, spread = _spread(seen)
@@ -244,10 +251,42 @@ def _fitted(half: Sample, matrix: np.ndarray, ridge: float) -> tuple[np.ndarray,
     return mean, (root * dual).astype(np.float32)
 
 
+def units_by_slopes(
+    seen: Sample, kernel: Kernel, landmarks: np.ndarray, dual: np.ndarray, weights: np.ndarray
+) -> list[np.ndarray]:
+    """Units by the slopes of f_c = Σ_i dual_ic·k(·, x_i) at some of its landmarks x_i, and softer ones.
+
+    What hardly counts in some units hardly shows in slopes: softer ones let it come back.
+
+    Examples
+    --------
+    >>> from thalweg.kernels import Gaussian
+    >>> from thalweg.machines import Rows
+    >>> from thalweg.machines.folds import sample
+    >>> x = np.array([[0.0, 0.0], [1.0, 1.0], [0.0, 1.0], [1.0, 0.0]])
+    >>> seen = sample(Rows(x, np.zeros((4, 1)), np.ones(4)), 0)
+    >>> unit, *softer = units_by_slopes(seen, Gaussian(), x, np.array([[1.0], [-1.0], [1.0], [-1.0]]), np.ones(4))
+    >>> (unit / unit[0]).round(3).tolist()
+    [1.0, 4.083]
+    """
+    length = np.broadcast_to(np.asarray(kernel.lengthscale, float), landmarks.shape[1:])
+    placed = (landmarks / length).astype(np.float32)
+    points = slice(None, None, -(-len(placed) // _HALF))
+    alone = type(kernel)(lengthscale=1.0, variance=kernel.variance)
+    rise = Distances(placed[points], placed).value_and_rise(alone)[1]
+    unit = _diagonal(seen, length, weights[points], alone, placed, dual.astype(np.float32), rise, placed[points])
+    return [] if unit is None else [_softened(seen, unit, power) for power in (1.0, *_SOFTER)]
+
+
 def mean_squared_slopes(
-    weights: np.ndarray, kernel: Kernel, x: np.ndarray, dual: np.ndarray, rise: np.ndarray | None = None
+    weights: np.ndarray,
+    kernel: Kernel,
+    x: np.ndarray,
+    dual: np.ndarray,
+    rise: np.ndarray | None = None,
+    points: np.ndarray | None = None,
 ) -> np.ndarray:
-    """Σ_c mean_i (∂f_c(x_i)/∂x_ij)², for f_c = Σ_i dual_ic·k(·, x_i).
+    """Σ_c mean_i (∂f_c(x_i)/∂x_ij)², for f_c = Σ_i dual_ic·k(·, x_i), or at other points than the x_i.
 
     ``rise`` is what :meth:`Distances.value_and_rise` gives, where it has been found before.
 
@@ -261,16 +300,19 @@ def mean_squared_slopes(
     if not written_out(kernel):
         room = padded_size(len(x), _GRAIN)
         return np.asarray(differentiated(kernel, *(padded(part.astype(x.dtype), room) for part in (x, dual, weights))))
-    each = _slopes(kernel, x, dual, Distances(x).value_and_rise(kernel)[1] if rise is None else rise)
+    each = _slopes(kernel, x, dual, Distances(x).value_and_rise(kernel)[1] if rise is None else rise, points)
     return np.sum([np.average(slopes**2, axis=0, weights=weights) for slopes in each], axis=0)
 
 
-def _slopes(kernel: Kernel, x: np.ndarray, dual: np.ndarray, rise: np.ndarray) -> Iterator[np.ndarray]:
+def _slopes(
+    kernel: Kernel, x: np.ndarray, dual: np.ndarray, rise: np.ndarray, points: np.ndarray | None = None
+) -> Iterator[np.ndarray]:
     """∂f_c(x_i)/∂x_ij for each output in turn, of a kernel that is written out and has one lengthscale."""
+    points = x if points is None else points
     with enough_threads(len(x)):
         for column in dual.T:
             sums = rise @ np.column_stack([column, column[:, None] * x])
-            yield 2 * (sums[:, :1] * x - sums[:, 1:]) / float(kernel.lengthscale) ** 2
+            yield 2 * (sums[:, :1] * points - sums[:, 1:]) / float(kernel.lengthscale) ** 2
 
 
 @quick_jit(lambda kernel, x, dual, weights: len(x) < _GRAIN**2, tuned=False)

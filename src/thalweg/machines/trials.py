@@ -76,11 +76,11 @@ class Interrupted(KeyboardInterrupt):
 
 
 class Trial(NamedTuple):
-    """What was learned with a ridge from some rows, and the loss on others."""
+    """What was learned from some rows with a choice, and the loss on others."""
 
     loss: float
     learner: Callable[[], Learner]
-    alpha: float
+    choice: Choice
     rows: int
     frame: dict[str, Any]
     """The offset and the map of the rows."""
@@ -135,12 +135,18 @@ class Trials:
         """The mean loss on the slice; of one choice it is found once."""
         place = (id(choice.family), id(choice.base), f"{choice.times:.6g}", f"{choice.alpha:.6g}")
         if place not in self._losses:
-            found, misses, learner = self._tried(choice)
-            self._losses[place] = found if np.isfinite(found) else np.inf
-            if np.isfinite(found) and (self.best is None or found < self.best.loss):
-                easy = self.rows.table is not None and misses <= HARDLY_ANY
-                self.best = Trial(found, learner, choice.alpha, len(self.order), self.frame, easy)
+            self._losses[place] = self.trial(choice).loss
         return self._losses[place]
+
+    def trial(self, choice: Choice) -> Trial:
+        """What is learned with a choice; the best is kept."""
+        loss, misses, learner = self._tried(choice)
+        easy = self.rows.table is not None and misses <= HARDLY_ANY
+        loss = loss if np.isfinite(loss) else np.inf
+        found = Trial(loss, learner, choice, len(self.order), self.frame, easy)
+        if np.isfinite(loss) and (self.best is None or loss < self.best.loss):
+            self.best = found
+        return found
 
     def several(self, act: Callable[[Choice], Choice], choices: Sequence[Choice]) -> list[Choice]:
         """Act on choices, two at a time where trials are on the host, which has them use one core each."""

@@ -13,7 +13,7 @@ from thalweg.machines.folds import COARSELY, FINALLY, FINELY, Found, Sample, lef
 from thalweg.machines.learners import in_precision
 from thalweg.machines.losses import LogisticLoss, SoftmaxLoss
 from thalweg.machines.methods import Settings
-from thalweg.machines.metric import learned_map, learned_unit
+from thalweg.machines.metric import SURE, learned_map, learned_unit
 from thalweg.machines.rows import Rows
 from thalweg.machines.trials import Choice, Interrupted, Trial, Trials, kernel_of
 
@@ -29,6 +29,8 @@ _WORTH = 0.01
 # with more of them: by as much each time they double as from the smaller trials to the larger ones, or, where there is
 # but one size of trials, by the second part (on MNIST a gain of 11 % on 2,048 rows and 6 % on 4,472 is none on 60,000).
 _WORTH_ON_SLICE, _SHRINKAGE = 0.015, 0.045
+# Units come to the slice where they lower the errors of the rows learned from by so many standard errors.
+_LIKELY = 1.0
 # So many rows left out are enough to choose units by.
 _FEW = 160
 # Multipliers that are tried when each row is left out in turn.
@@ -41,6 +43,8 @@ _COARSELY = ((0.5, 1.0), (0.5, 10.0), (2.0, 1.0), (1.0, 10.0), (1.0, 0.1))
 # Whatever begins with a loss of no more than so many times the least is searched from.
 _NEAR = 1.3
 _LIMITS = (1 / 32, 16.0), (1e-3, 100.0)
+# A step of the search must lower the loss by this part: less is chance, and each takes another trial.
+_TELLING = 0.002
 # Families that begin on the slice.
 _FAMILIES_TRIED = 2
 
@@ -67,18 +71,20 @@ def choose(rows: Rows, settings: Settings, seed: int, dtype: Any) -> tuple[Kerne
     several = _MULTIPLIERS if search_kernel else (times,)
     by_slice = many and (search_kernel or search_alpha) and not (loss.by_squares and len(rows) <= settings.block_size)
     if given:
-        plain, learned = [(1.0, _compared(seen, 1.0, settings.families, several))], list[_InUnit]()
+        plain = [(1.0, _compared(seen, 1.0, settings.families, several))]
     else:
-        plain, learned = _units(seen, settings, several, by_slice, rows.map is not None)
+        plain = _in_plain_units(seen, settings, several, by_slice, rows.map is not None)
 
     def starts(unit: Any, ranked: _Ranked) -> list[Choice]:
         base = 1.0 if given else seen.in_unit(unit).median()
         start = Choice(settings.families[0], unit * base, times, alpha)
         return [_started(start, found, family, loss, search_alpha, seen.usual) for found, family in ranked] or [start]
 
-    in_plain, in_learned = ([starts(*one) for one in several] for several in (plain, learned))
+    def learned() -> list[_InUnit]:
+        return [] if given else _in_learned_units(seen, plain, settings, several, by_slice)
+
     if not by_slice:
-        unit, ranked = (plain + learned)[-1]
+        unit, ranked = (plain + learned())[-1]
         if ranked and search_kernel and search_alpha:
             there = seen.in_unit(unit, FINALLY)
             base, first, rest = there.median(), ranked[:_FAMILIES_TRIED], there.to_leave_out()
@@ -87,7 +93,11 @@ def choose(rows: Rows, settings: Settings, seed: int, dtype: Any) -> tuple[Kerne
         found = starts(unit, ranked)[0]
         return in_precision(found.kernel, dtype), found.alpha, None
     search = partial(_searched, search_kernel=search_kernel, search_alpha=search_alpha, usual=seen.usual)
-    found, tried = _on_slice(rows, settings, seed, dtype, in_plain, in_learned, search)
+    in_plain = [starts(*one) for one in plain]
+    learn: Callable[[], list[list[Choice]]] = lambda: [starts(*one) for one in learned()]
+    if settings.metric == "diagonal":
+        in_plain, learn = learn() or in_plain, list
+    found, tried = _on_slice(rows, settings, seed, dtype, in_plain, learn, search)
     return in_precision(found.kernel, dtype), found.alpha, tried
 
 
@@ -97,26 +107,26 @@ def _on_slice(
     seed: int,
     dtype: Any,
     in_plain: list[list[Choice]],
-    in_learned: list[list[Choice]],
+    learn: Callable[[], list[list[Choice]]],
     search: Callable[..., Choice],
 ) -> tuple[Choice, Trial | None]:
     """The best choice on a held-out slice, of those in plain units and in learned ones, and the best machine tried."""
-    trials = Trials(rows, settings, seed, dtype)
-    final = Trials(rows, settings, seed, dtype, final=True) if trials.at_once else trials
+    trials = final = Trials(rows, settings, seed, dtype)
     try:
-        cost = trials.loss
-        trials.prepare([ranked[0] for ranked in in_plain or in_learned])
-        best = min(in_plain or in_learned, key=lambda ranked: cost(ranked[0]))
-        firsts = [ranked[0] for ranked in in_plain or in_learned]
-        others = [one for ranked in in_learned for one in ranked[:_FAMILIES_TRIED]] or best[1:_FAMILIES_TRIED]
+        cost, firsts = trials.loss, [ranked[0] for ranked in in_plain]
+        trials.prepare(firsts)
+        best = min(in_plain, key=lambda ranked: cost(ranked[0]))
+        if len(rows) > MOST and trials.best is not None and trials.best.easy:
+            return best[0], trials.best
+        others = [one for ranked in learn() for one in ranked[:_FAMILIES_TRIED]] or best[1:_FAMILIES_TRIED]
         trials.prepare(others)
         near = _NEAR * min(map(cost, firsts + others))
-        if len(rows) > MOST and trials.best is not None and trials.best.easy:
-            return min(firsts + others, key=cost), trials.best
         # Where each begins is by some hundred rows, which may know little of a rare class.
         coarsely = lambda one: search(trials, one, directions=_COARSELY) if cost(one) <= near else one
         searched = trials.several(coarsely, firsts + (others or firsts))
         found, other = (min(ones, key=cost) for ones in (searched[: len(firsts)], searched[len(firsts) :]))
+        if trials.at_once:
+            final = Trials(rows, settings, seed, dtype, final=True)
         # The ridge too where trials are soon made.
         finely = FINELY if final.at_once else FINELY[:2]
         refine = lambda one: search(final, one, directions=finely)
@@ -156,25 +166,28 @@ _InUnit = tuple[Any, _Ranked]
 """Units of the features, and how families do in them."""
 
 
-def _units(
+def _in_plain_units(
     seen: Sample, settings: Settings, several: Sequence[float], by_slice: bool, turned: bool
-) -> tuple[list[_InUnit], list[_InUnit]]:
-    """Plain units, and those learned if they are worth it; of several plain ones the best, unless a slice is to say."""
+) -> list[_InUnit]:
+    """Units that are not learned; of several the best, unless a slice is to say."""
     plain = [1.0] if turned else list(seen.units())
     if len(plain) > 1 and not by_slice:
         pair = [_compared(seen.in_unit(unit, _FEW), 1.0, settings.families[:1], several) for unit in plain]
         errors = [ranked[0][0].errors for ranked in pair if ranked]
         plain = plain[1:] if errors[1:] < [(1 - _WORTH) * errors[0]] else plain[:1]
-    compared = [(unit, _compared(seen, unit, settings.families, several)) for unit in plain]
-    unit, best = min(compared, key=lambda pair: pair[1][0][0].errors) if compared[0][1] else compared[0]
-    if best and settings.metric not in ("none", "full"):
-        family = best[0][1]
-        learned = learned_unit(seen, unit, several, partial(kernel_of, family), always=settings.metric != "auto")
-        if learned:
-            tried = learned if by_slice else learned[:1]
-            in_learned = [(one, _compared(seen, one, settings.families, several)) for one in tried]
-            return (compared if settings.metric == "auto" else []), in_learned
-    return compared, []
+    return [(unit, _compared(seen, unit, settings.families, several)) for unit in plain]
+
+
+def _in_learned_units(
+    seen: Sample, plain: list[_InUnit], settings: Settings, several: Sequence[float], by_slice: bool
+) -> list[_InUnit]:
+    """Units that are learned, if they are to be and are worth it."""
+    if settings.metric in ("none", "full") or not plain[0][1]:
+        return []
+    unit, best = min(plain, key=lambda pair: pair[1][0][0].errors)
+    sure = -np.inf if settings.metric == "diagonal" else _LIKELY if by_slice else SURE
+    learned = learned_unit(seen, unit, several, partial(kernel_of, best[0][1]), sure=sure)
+    return [(one, _compared(seen, one, settings.families, several)) for one in (learned if by_slice else learned[:1])]
 
 
 def _compared(seen: Sample, unit: Any, families: Sequence[Any], several: Sequence[float]) -> _Ranked:
@@ -228,6 +241,6 @@ def _searched(
     for place, direction in enumerate(wanted):
         if place % 2 == 0:
             trials.prepare([one for both in wanted[place : place + 2] for one in ahead(*both)])
-        while (following := ahead(*direction)) and cost(following[0]) < cost(best):
+        while (following := ahead(*direction)) and cost(following[0]) < (1 - _TELLING) * cost(best):
             best = following[0]
     return best

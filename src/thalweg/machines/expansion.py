@@ -72,16 +72,17 @@ def empty(coordinates: Coordinates, dimension: int, outputs: int, capacity: int,
     >>> empty(Points(Gaussian(), block_size=8), dimension=2, outputs=1, capacity=4, dtype=float).weights.shape
     (4, 8, 1)
     """
-    zeros = lambda *shape: jnp.asarray(np.zeros(shape, dtype))  # of NumPy, which compiles nothing
+    put = jax.device_put  # jnp.asarray and jnp.zeros would compile a program for each shape
+    zeros = lambda *shape: put(np.zeros(shape, dtype))
     return Expansion(
         weights=zeros(capacity, coordinates.width, outputs),
         blocks=zeros(capacity, coordinates.kept, dimension),
         drift=zeros(capacity, outputs),
-        used=jnp.asarray(np.int32(0)),
-        scale=jnp.asarray(np.ones((), dtype)),
-        steps=jnp.asarray(np.int32(0)),
+        used=put(np.int32(0)),
+        scale=put(np.ones((), dtype)),
+        steps=put(np.int32(0)),
         mean_square=zeros(),
-        noise=jnp.asarray(-np.ones((), dtype)),
+        noise=put(-np.ones((), dtype)),
         intercept=zeros(outputs),
     )
 

@@ -109,7 +109,7 @@ class Learner:
 
     def at_level(self, intercept: np.ndarray, alpha: float) -> Self:
         """Return a learner whose function has another intercept."""
-        return replace(self, expansion=self.expansion._replace(intercept=jnp.asarray(intercept.astype(self.dtype))))
+        return replace(self, expansion=self.expansion._replace(intercept=jax.device_put(intercept.astype(self.dtype))))
 
     def in_units(self, factor: np.ndarray, shift: np.ndarray, alpha: float) -> Self:
         """Return a learner whose targets are ``factor`` times what they were and ``shift`` more, for each output.
@@ -219,10 +219,10 @@ class LandmarkLearner(Learner):
     def place(self, rows: Rows, order: np.ndarray) -> None:
         """Make rows landmarks in this order, without learning from them; there must be room and nothing before."""
         batches = rows.stack(order, self._block_size, self.dtype)
-        self.expansion = self.expansion._replace(
-            blocks=jnp.asarray(batches.x), used=jnp.asarray(np.int32(len(batches.x)))
-        )
-        self.examples = Examples(jnp.asarray(batches.y), jnp.asarray(batches.weights))
+        count, now, put = len(batches.x), self.expansion, jax.device_put
+        weights, drift = (put(np.asarray(part)[:count]) for part in (now.weights, now.drift))
+        self.expansion = now._replace(blocks=put(batches.x), weights=weights, drift=drift, used=put(np.int32(count)))
+        self.examples = Examples(put(batches.y), put(batches.weights))
         self.filled, self.taken = (len(order) - 1) % self._block_size + 1, len(order)
 
     def dense(self, alpha: float, tol: float) -> Dense:
@@ -236,7 +236,7 @@ class LandmarkLearner(Learner):
         """Take over weights that were found for all landmarks at once."""
         shape = self.expansion.weights.shape
         weights = padded(weights, shape[0] * shape[1]).reshape(shape) / np.asarray(self.expansion.scale)
-        self.expansion = self.expansion._replace(weights=jnp.asarray(weights.astype(self.dtype)))
+        self.expansion = self.expansion._replace(weights=jax.device_put(weights.astype(self.dtype)))
 
     def in_units(self, factor: np.ndarray, shift: np.ndarray, alpha: float) -> Self:
         """Also change the targets of landmarks, and visit all blocks."""
@@ -335,7 +335,7 @@ def start(
     if not method.visits:
         capacity = min(_ROOM, machine.rule.limit or _ROOM) if room else 0
         return Learner(machine, empty(parts, dimension, outputs, capacity, dtype), batch_size, seed)
-    examples = Examples(*(jnp.asarray(np.zeros((capacity, size, *more), dtype)) for more in ((outputs,), ())))
+    examples = Examples(*(jax.device_put(np.zeros((capacity, size, *more), dtype)) for more in ((outputs,), ())))
     rounds = _ROUNDS_OF_ONE_BLOCK if rows is not None and rows <= size else _ROUNDS
     expansion = empty(parts, dimension, outputs, capacity, dtype)
     return LandmarkLearner(machine, expansion, batch_size, seed, examples, method.tol, rounds)
@@ -367,7 +367,7 @@ def for_stream(learner: Learner, settings: Settings) -> Learner:
 
 def in_precision(parts: Any, dtype: Any) -> Any:
     """Return a kernel or a loss in the precision of the machine: made outside its scope it may hold another."""
-    return jax.tree.map(lambda leaf: jnp.asarray(np.asarray(leaf, dtype)), parts)
+    return jax.tree.map(lambda leaf: jax.device_put(np.asarray(leaf, dtype)), parts)
 
 
 @jax.jit

@@ -29,8 +29,6 @@ _HALF, _LOOKED_AT = 1000, 250
 _MOST_FEATURES = 2000
 # Axes of no more features are turned.
 _MOST_TURNED = 1000
-# Errors must fall by so many standard errors of the difference.
-_SURE = 2.0
 # A round that lowers them by less is the last one, but not the first: of many features that tell nothing those that
 # matter show in the second.
 _GAIN, _FIRST = 0.01, 2
@@ -42,12 +40,15 @@ _LEAST = 1e-3
 # Rows of a half are padded to a multiple of this.
 _GRAIN = 64
 
+SURE = 2.0
+"""Errors must fall by so many standard errors of the difference, where nothing else judges."""
+
 KernelOf = Callable[[float], Kernel]
 """A kernel of a lengthscale."""
 
 
 def learned_unit(
-    seen: Sample, unit: Any, multipliers: Sequence[float], kernel: KernelOf, *, always: bool = False
+    seen: Sample, unit: Any, multipliers: Sequence[float], kernel: KernelOf, *, sure: float = SURE
 ) -> list[np.ndarray]:
     """Units of the features from slopes; none where those given are as good, or where the rows are too few to tell.
 
@@ -63,8 +64,8 @@ def learned_unit(
         Of the median distance, to choose from in each round.
     kernel
         Makes a kernel.
-    always
-        Whether to take those learned without asking the other half.
+    sure
+        By how many standard errors those learned must be better on the other half.
 
     Examples
     --------
@@ -83,7 +84,7 @@ def learned_unit(
     told = _rounds(seen, begun, multipliers, kernel, _diagonal)
     best = min(told[1:], key=lambda one: one[0])
     gained = told[0][1] - best[1]
-    if not always and np.mean(gained) <= _SURE * np.std(gained) / len(gained) ** 0.5:
+    if np.mean(gained) <= sure * np.std(gained) / len(gained) ** 0.5:
         return []
     unit, spread = np.exp(np.mean(np.log(best[2]), axis=0)), _spread(seen)[1]
     return [unit, spread * (unit / spread) ** _SOFTER]
@@ -110,7 +111,7 @@ def learned_map(seen: Sample, multipliers: Sequence[float], kernel: KernelOf) ->
     dimension = seen.x.shape[1]
     if dimension > _MOST_TURNED:
         raise ValueError(f"metric='full' takes up to {_MOST_TURNED} features, found {dimension}: 'diagonal' takes more")
-    begun = learned_unit(seen, seen.units()[-1], multipliers, kernel, always=True)
+    begun = learned_unit(seen, seen.units()[-1], multipliers, kernel, sure=-np.inf)
     if not begun:
         return None
     _, _, maps = min(_rounds(seen, begun[0], multipliers, kernel, _turned)[1:], key=lambda one: one[0])

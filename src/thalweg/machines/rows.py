@@ -174,10 +174,32 @@ class Rows:
         strips = [slice(first, first + _STRIP) for first in range(0, len(self), _STRIP)]
         with np.errstate(all="ignore"):
             along = np.concatenate([self.features(strip, np.float64) @ weights for strip in strips])
-            along = np.round(along / np.max(np.abs(along)), _DIGITS)
-        place = np.ravel(np.unique(along, return_inverse=True)[1])
+        place = _alike(along)
         seen = self.targets if self.table is not None else self.targets @ np.arange(1.0, self.targets.shape[1] + 1)
         return place, len(np.unique(np.stack([place, np.unique(seen, return_inverse=True)[1]]), axis=1).T)
+
+    def merged(self, chosen: np.ndarray, dtype: Any) -> "Rows":
+        """Chosen rows, dense and in their frame: those that are the same as one, of their weight and mean target.
+
+        To squares they are what all of them are.
+
+        Examples
+        --------
+        >>> rows = Rows(np.array([[3.0], [5.0], [3.0]]), np.array([[1.0], [0.0], [2.0]]), np.ones(3))
+        >>> one = rows.merged(np.arange(3), float)
+        >>> one.x.tolist(), one.targets.tolist(), one.weights.tolist()
+        ([[3.0], [5.0]], [[1.5], [0.0]], [2.0, 1.0])
+        """
+        x, weights, targets = self.features(chosen, dtype), self.weights[chosen], self.targets_of(chosen)
+        place = _alike(x @ np.random.default_rng(0).normal(size=x.shape[1]))
+        first = np.unique(place, return_index=True)[1]
+        apart = np.any(x != x[first[place]], axis=1)  # what is alike along one direction may differ
+        place[apart] = len(first) + np.arange(np.sum(apart))
+        first = np.unique(place, return_index=True)[1]
+        order = np.argsort(first)
+        total = np.bincount(place, weights)
+        means = np.stack([np.bincount(place, weights * column) for column in targets.T], axis=1) / total[:, None]
+        return Rows(x[first[order]], means[order], total[order], scale=self.scale)
 
     def misses(self, found: np.ndarray) -> float:
         """The part of labels that predictions miss, or the root of their mean squared error in units of users."""
@@ -205,6 +227,13 @@ class Rows:
 
     def _any_target(self) -> np.ndarray:
         return (self.targets if self.table is None else self.table)[:1]
+
+
+def _alike(along: np.ndarray) -> np.ndarray:
+    """A number for each value, the same for those that differ by rounding alone."""
+    with np.errstate(all="ignore"):
+        rounded = np.round(along / np.max(np.abs(along)), _DIGITS)
+    return np.ravel(np.unique(rounded, return_inverse=True)[1])
 
 
 def labels(found: np.ndarray) -> np.ndarray:

@@ -17,7 +17,7 @@ from thalweg.kernels.profiles import written_out
 from thalweg.machines import kept
 from thalweg.machines.calibration import Aside, calibrated, left_out, residuals
 from thalweg.machines.dense import MOST
-from thalweg.machines.few import LANDMARKS, Few, spread_out
+from thalweg.machines.few import LANDMARKS, Few, telling
 from thalweg.machines.fitted import Fitted
 from thalweg.machines.folds import middle_half
 from thalweg.machines.learners import LandmarkLearner, Learner
@@ -122,18 +122,20 @@ def _by_few(begun: Fitted, rows: Rows, settings: Settings, seed: int) -> Fitted 
     if min(settings.max_features, settings.block_size) < LANDMARKS:
         return None
     assert isinstance(learner, LandmarkLearner)
-    order = rows.shuffled([seed, 2])
-    held, rest = np.split(order, [min(len(rows) // 10, MOST_HELD_OUT)])
-    chosen = rest[spread_out(kernel, rows.features(rest[:_DRAWN_FROM], np.float64), LANDMARKS, seed)]
-    few = Few(kernel, rows.features(chosen, np.float64), np.asarray(learner.expansion.intercept, float))
-    learner.place(rows, chosen)
-    for part in (rest, held):
-        few.add(rows, part)
-        learner.take(few.weights(begun.alpha))
-        if part is rest:
-            aside = Aside(rows.subset(held), learner.predict(rows.subset(held).x, *rows.frame))
-            if not aside.rows.misses(aside.values) <= HARDLY_ANY / 2:
-                return None
+    level = np.asarray(learner.expansion.intercept, float)
+    held, rest = np.split(rows.shuffled([seed, 2]), [min(len(rows) // 10, MOST_HELD_OUT)])
+    some = rows.merged(rest[:_DRAWN_FROM], np.float32)
+    chosen = telling(kernel, some, level, begun.alpha, LANDMARKS, seed)
+    few = Few(kernel, some.x[chosen], level)
+    learner.place(some, chosen)
+    few.add(some, np.arange(len(some)))
+    few.add(rows, rest[_DRAWN_FROM:])
+    learner.take(few.weights(begun.alpha))
+    aside = Aside(rows.subset(held), learner.predict(rows.subset(held).x, *rows.frame))
+    if not aside.rows.misses(aside.values) <= HARDLY_ANY / 2:
+        return None
+    few.add(rows, held)
+    learner.take(few.weights(begun.alpha))
     told = line(learner, 1, len(rows), began)
     total = float(np.sum(rows.weights))
     return judged(replace(begun, learner=learner, seen=total, passes=1, history=(told,)), aside, settings)
@@ -144,19 +146,16 @@ def _kept(begun: Fitted, rows: Rows, settings: Settings, seed: int) -> Fitted:
     learner, history = copy(begun.learner), list[dict[str, float]]()
     assert isinstance(learner, LandmarkLearner)
     held, rest = np.split(rows.shuffled([seed, 2]), [min(len(rows) // 10, MOST_HELD_OUT)])
-    rest = np.random.default_rng([seed, 2]).permutation(np.sort(rest))
-    learner.place(rows, rest)
+    some, new = rows.merged(rest, np.float32), rows.features(held, np.float32)
+    learner.place(some, np.arange(len(some)))
     aside, total, gained = Aside(rows.subset(held), np.empty(0)), float(np.sum(rows.weights)), np.inf
-    level, diagonal = np.asarray(learner.expansion.intercept, float), begun.alpha / rows.weights[rest]
-    x, new = (rows.features(part, np.float32) for part in (rest, held))
-    machine = kept.Kept(
-        begun.kernel, x, rows.targets_of(rest) - level, diagonal, new, learner.machine.coordinates.width
-    )
+    level, size = np.asarray(learner.expansion.intercept, float), learner.machine.coordinates.width
+    machine = kept.Kept(begun.kernel, some.x, some.targets - level, begun.alpha / some.weights, new, size)
     try:
         with Progress(disable=not settings.progress) as bar:
             if settings.progress:
                 bar.console.print(f"{begun.kernel}, alpha {begun.alpha:.3g}", markup=False)
-            task = bar.add_task("pass 1", total=len(rest))
+            task = bar.add_task("pass 1", total=len(some))
             while gained > _GAIN and len(history) <= _MOST_GRADIENTS:
                 began = time.perf_counter()
                 if history:

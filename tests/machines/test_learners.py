@@ -109,3 +109,16 @@ def test_steps_end_where_new_rows_are_foretold_no_better():
         model = learner(2)
         assert (sum(model.learn(ROWS, order, ALPHA, len(order), foreseen)) == len(order)) == whole
     assert int(model.expansion.steps) >= 16
+
+
+def test_a_learner_begins_without_compiling():
+    """Of NumPy's arrays jnp.asarray compiles a program for each shape: a fifth of a second in a first fit."""
+    told = []
+    jax.monitoring.register_event_duration_secs_listener(lambda name, *_, **__: told.append(name))
+    rows = Rows(X[:77], ROWS.targets[:77], np.ones(77))
+    begun = start(Settings(loss=SquaredLoss()), Gaussian(0.8), D, 1, 77, 0, np.float32)
+    begun.place(rows, np.arange(77))
+    begun.take(np.ones((77, 1)))
+    assert not [name for name in told if "compile" in name]
+    jax.jit(lambda x: x + 77)(np.zeros(77))
+    assert [name for name in told if "compile" in name]

@@ -72,3 +72,15 @@ def test_values_far_out_grow_as_logarithms_and_the_others_stay():
     np.testing.assert_allclose(found, [-3, 5, 5 + 1e-6, 5 + np.log1p(45), 5 + np.log1p(495)], rtol=1e-12)
     np.testing.assert_array_equal(rows.subset(np.array([4])).features(slice(None), float), [found[4:]])
     assert x[4] == 500  # those of the user are as they were
+
+
+def test_copies_are_merged_and_rows_that_only_look_alike_are_not():
+    """Those that differ across the one direction in which they are compared, and by less than its digits."""
+    x = np.array([[1.0, 2.0], [0.0, 5.0], [1.0, 2.0], [1.0, 2.0 + 1e-12], [0.0, 5.0]])
+    rows = Rows(x, np.array([0, 1, 1, 0, 1]), np.array([1.0, 1.0, 3.0, 1.0, 1.0]), table=np.array([[-1.0], [1.0]]))
+    merged = rows.merged(np.arange(5), np.float64)
+    np.testing.assert_array_equal(merged.x, x[[0, 1, 3]])
+    np.testing.assert_array_equal(merged.targets, [[0.5], [1.0], [-1.0]])
+    np.testing.assert_array_equal(merged.weights, [4, 2, 1])
+    framed = rows.framed(np.array([1.0, 0.0])).merged(np.array([4, 3]), np.float32)
+    np.testing.assert_array_equal(framed.features(slice(None), np.float32), np.float32([[-1, 5], [0, 2]]))

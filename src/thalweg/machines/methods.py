@@ -7,7 +7,7 @@ says what only this method uses, such as ``UDSG(periods=(2, 1), step=0.5)``.
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-import jax.numpy as jnp
+import jax
 import numpy as np
 
 from thalweg.arguments import flag, instance, number, one_of, whole
@@ -135,7 +135,7 @@ class Auto(Method):
     def machine(self, coordinates: Coordinates, loss: Loss, limit: int) -> Machine:
         """Steps along new blocks up to the limit, then along old ones."""
         step = Judged() if self.step is None else self._schedule()
-        return Machine(coordinates, loss, Capped(limit), step, jnp.asarray(0.0))
+        return Machine(coordinates, loss, Capped(limit), step, jax.device_put(0.0))
 
 
 @storable
@@ -180,7 +180,7 @@ class DSG(Method):
             # A preconditioned step of size 1 would solve for the block on this batch; steps that fall as 1/√t average
             # batches. Without a preconditioner 1/L is the longest step that does not overshoot.
             step = Polynomial(0.5 if self.precondition else 1 / loss.curvature, power=0.5, scale=10.0)
-        return Machine(coordinates, loss, self.rule(), step, jnp.asarray(0.0), bool(self.precondition))
+        return Machine(coordinates, loss, self.rule(), step, jax.device_put(0.0), bool(self.precondition))
 
 
 @storable

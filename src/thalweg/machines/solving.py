@@ -32,7 +32,7 @@ TOO_LARGE = "X or y leads to values beyond the range of numbers: look for featur
 """What to say where numbers are not finite."""
 
 # Newton steps, at most, and steps of conjugate gradients.
-_MOST_STEPS, _MOST_GRADIENTS = 100, 50
+_MOST_STEPS, _MOST_GRADIENTS = 100, 30
 # To what part of the objective machines are solved that only tell of rows left out.
 _COARSE = 1e-3
 # A step of conjugate gradients that gains a smaller part of the objective is the last one.

@@ -1,0 +1,99 @@
+"""Squares of some ten thousand rows with half of the kernel matrix in memory: the optimum, copies, cost, interrupts."""
+
+import numpy as np
+import pytest
+
+from thalweg.kernels import Gaussian, Matern32
+from thalweg.machines import Auto, Rows, Settings, SquaredLoss, fit, kept, solving
+
+RNG = np.random.default_rng(0)
+X = RNG.normal(size=(400, 2))
+Y = np.sin(2 * X) + 0.1 * RNG.normal(size=(400, 2))
+W = RNG.uniform(0.5, 2.0, size=400)
+ALPHA = 0.5
+SETTINGS = Settings(loss=SquaredLoss(), kernel=Gaussian(1.0), alpha=ALPHA, method=Auto(block_size=64))
+
+
+@pytest.fixture
+def many(monkeypatch):
+    """As if some hundred rows were more than are solved for at once."""
+    monkeypatch.setattr(solving, "MOST", 100)
+
+
+def optimum(kernel, x, y, weights, new, alpha=ALPHA):
+    matrix = np.asarray(kernel(x)) + np.diag(alpha / weights)
+    return np.asarray(kernel(new, x)) @ np.linalg.solve(matrix, y)
+
+
+@pytest.mark.parametrize(("kernel", "ridge"), [(Matern32(1.0), 0.1), (Matern32(0.1), 3e-4)], ids=["", "raised"])
+def test_steps_lead_to_the_optimum_also_where_the_diagonal_is_raised_in_blocks(kernel, ridge):
+    x, y = X.astype(np.float32), Y.astype(np.float32)
+    machine = kept.Kept(kernel, x[:350], y[:350], ridge / W[:350], x[350:], size=100)
+    assert list(machine.meet()) == [100, 100, 100, 50]
+    gained = [machine.step() for _ in range(40)]
+    assert gained[-1] < 1e-4 < gained[0]
+    wanted = optimum(kernel, X[:350], Y[:350], W[:350], X[350:], ridge)
+    np.testing.assert_allclose(machine.values(), wanted, atol=0.005)
+
+
+def test_a_fit_is_the_optimum_of_rows_and_their_copies(many, monkeypatch):
+    """Copies are one landmark of their weight and mean target."""
+    monkeypatch.setattr(solving, "_GAIN", 1e-7)
+    monkeypatch.setattr(solving, "_MOST_GRADIENTS", 100)
+    copies = RNG.integers(0, 60, size=300)
+    x, y = np.concatenate([X, X[copies]]), np.concatenate([Y, Y[copies] + 0.2])
+    rows, weights = np.arange(700), np.concatenate([W, W[copies]])
+    found = fit(Rows(x, y, weights), SETTINGS, seed=0)
+    held = np.sort(Rows(x, y, weights).shuffled([0, 2])[:70])
+    rest = rows[~np.isin(rows, held)]
+    assert found.features == len(np.unique(x[rest], axis=0)) < len(rest)
+    assert [line["rows"] for line in found.history] == [630] * found.passes
+    wanted = optimum(Gaussian(1.0), x[rest], y[rest], weights[rest], x)
+    np.testing.assert_allclose(found.predict(x), wanted, atol=2e-3)
+    off = np.sort(y[held] - wanted[held], axis=0)
+    np.testing.assert_allclose(found.residuals, off, atol=2e-3)
+
+
+def test_an_entry_of_the_matrix_is_found_once(many, monkeypatch):
+    entries, product = [], kept.product
+    monkeypatch.setattr(kept, "product", lambda kernel, x, y: entries.append(len(x) * len(y)) or product(kernel, x, y))
+    found = fit(Rows(X, Y, W), SETTINGS, seed=0)
+    assert found.passes > 2
+    assert sum(entries) < 0.6 * 360**2 + 40 * 360
+
+
+@pytest.mark.parametrize(("method", "passes"), [("meet", 0), ("step", 1)])
+def test_an_interrupt_keeps_what_was_learned(many, monkeypatch, method, passes):
+    act = getattr(kept.Kept, method)
+
+    def interrupted(self):
+        if method == "meet":
+            blocks = act(self)
+            yield next(blocks)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(kept.Kept, method, interrupted if method == "meet" else lambda self: next(interrupted(self)))
+    with pytest.warns(UserWarning, match=f"interrupted in pass {passes + 1}: the model keeps what it has learned"):
+        found = fit(Rows(X, Y, W), SETTINGS, seed=0)
+    assert found.passes == passes
+    assert np.mean((found.predict(X) - Y) ** 2) < 0.5 * np.mean(Y**2)
+
+
+def test_an_interrupt_before_anything_was_learned_comes_through(many, monkeypatch):
+    def interrupted(self):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(kept.Kept, "meet", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        fit(Rows(X, Y, W), SETTINGS, seed=0)
+
+
+def test_passes_that_are_asked_for_are_made(many, monkeypatch):
+    monkeypatch.setattr(solving, "_kept", None)
+    method = Auto(block_size=64, early_stopping=False)
+    for settings in (
+        Settings(loss=SquaredLoss(), kernel=Gaussian(1.0), alpha=ALPHA, method=Auto(block_size=64), passes=2),
+        Settings(loss=SquaredLoss(), kernel=Gaussian(1.0), alpha=ALPHA, method=method),
+        Settings(loss=SquaredLoss(), kernel=Gaussian(1.0), alpha=ALPHA, method=Auto(block_size=64), max_features=128),
+    ):
+        assert fit(Rows(X, Y, W), settings, seed=0).passes >= 1

@@ -40,7 +40,6 @@ _ROUGHER = 4.0
 # The directions that the search on a slice tries in turn, as factors of the multiplier and of the ridge; it goes on in
 # a direction as long as that helps. A narrower kernel often needs a larger ridge.
 _COARSELY = ((0.5, 1.0), (0.5, 10.0), (2.0, 1.0), (1.0, 10.0), (1.0, 0.1))
-_WIDTHS = (0.5, 1.0), (2.0, 1.0)
 # Whatever begins with a loss of no more than so many times the least is searched from.
 _NEAR = 1.3
 _LIMITS = (1 / 32, 16.0), (1e-3, 100.0)
@@ -158,20 +157,20 @@ def _on_slice(
 
         found = other if lasts(other, before) else found
         # More rows tell more of the features than those that units were learned from before.
+        plain = found
         for _ in range(_ROUNDS):
             if final.best is None or final.best.choice.base is not found.base:
                 break
             units = relearned(final.best)
-            if not units:
-                break
             # What hardly counts in some units hardly shows in slopes: where it counts for more it does.
-            units += relearned(final.trial(units[-1]))
+            units += relearned(final.trial(units[-1])) if units else []
             trials.prepare(units)
-            other = search(trials, min(units, key=cost), directions=_WIDTHS)
-            other = search(final, other, directions=finely[:2])
-            if not lasts(other, _gained(trials, found, other)):
+            other = min(units, key=cost, default=found)
+            before = _gained(trials, found, other)
+            if before <= 0 or not lasts(other, before):
                 break
             found = other
+        found = refine(found) if found is not plain else found
     except KeyboardInterrupt:
         tried = final.best or trials.best
         if tried is None:

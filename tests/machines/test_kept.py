@@ -88,6 +88,12 @@ def test_an_interrupt_before_anything_was_learned_comes_through(many, monkeypatc
         fit(Rows(X, Y, W), SETTINGS, seed=0)
 
 
+def test_targets_that_are_all_the_same_leave_nothing_to_learn(many):
+    found = fit(Rows(X, np.zeros_like(Y), W), SETTINGS, seed=0)
+    assert found.passes == 2
+    assert not np.any(found.predict(X))
+
+
 def test_passes_that_are_asked_for_are_made(many, monkeypatch):
     monkeypatch.setattr(solving, "_kept", None)
     method = Auto(block_size=64, early_stopping=False)

@@ -3,9 +3,10 @@
 The way through the files: ``losses`` → ``functional`` (their gradient along a block) and ``coordinates`` (blocks of
 frequencies or points) → ``expansion`` (the function and its values) → ``rules`` (which block a step goes along) →
 ``steps`` (one step, and a scan of them); ``visits`` solve for a block of landmarks from its own rows, ``dense`` for all
-of them at once, ``few`` for a thousand of them from the squares of all rows. Above them, ``methods`` (what to use of
-all this, and how much) → ``learners`` (passes over ``rows``) → ``choice`` (of a lengthscale and a ridge, by ``folds``
-and ``trials``) and ``calibration`` (by rows left out) → ``fitting``: rows and settings in, a fitted machine out.
+of them at once, ``kept`` for more with half of their kernel matrix in memory, ``few`` for some hundred of them from the
+squares of all rows. Above them, ``methods`` (what to use of all this, and how much) → ``learners`` (passes over
+``rows``) → ``choice`` (of a lengthscale and a ridge, by ``folds`` and ``trials``) and ``calibration`` (by rows left
+out) → ``solving`` (the short ways) → ``fitting``: rows and settings in, a fitted machine out.
 """
 
 from thalweg.machines.coordinates import Coordinates, Frequencies, Points

@@ -86,7 +86,8 @@ class Kept:
         steepest, before = self._preconditioned(self.residual), self.square
         self.square = np.sum(self.residual * steepest, axis=0, dtype=float)
         self.direction = (steepest + _ratio(self.square, before) * self.direction).astype(image.dtype)
-        return float(np.sum(size * before) / np.sum(self.targets * self.weights, dtype=float))
+        whole = max(float(np.sum(self.targets * self.weights, dtype=float)), np.finfo(float).tiny)
+        return float(np.sum(size * before)) / whole
 
     def values(self) -> np.ndarray:
         """What is said of the rows held out."""

@@ -36,10 +36,11 @@ _FEW_WITH_RARE, _RARE = 8192, 0.1
 class KernelClassifier(ClassifierMixin, KernelMachine):
     """Classification by a kernel machine that learns block by block, in memory for its features and one batch.
 
-    By default rows become landmarks. Up to 8,192 are solved for, to the optimum of a smooth loss; of more, and for the
-    hinge, each block is solved for with all others held fixed, which after one pass is close to it. With ``method``
-    "dsg", "udsg" or "cdsg" it is the doubly stochastic method of the papers on random features, with new coordinates in
-    each step, uniformly drawn old ones, or checked ones.
+    By default rows become landmarks. Up to 8,192 are solved for, to the optimum of a smooth loss, and up to 20,480,
+    nearly, by squares on a CPU, which takes memory for their kernel matrix; of more, and for the hinge, each block is
+    solved for with all others held fixed, which after one pass is close to it. With ``method`` "dsg", "udsg" or "cdsg"
+    it is the doubly stochastic method of the papers on random features, with new coordinates in each step, uniformly
+    drawn old ones, or checked ones.
 
     Parameters
     ----------
@@ -75,8 +76,9 @@ class KernelClassifier(ClassifierMixin, KernelMachine):
     class_weight
         None, "balanced", or a dict of weights of classes. For ``partial_fit``, a dict.
     max_iter
-        Passes over the data, block by block. By default up to 8,192 rows are solved for at once if the loss is smooth;
-        else up to ten passes are made over up to 20,000 rows, and one over more.
+        Passes over the data, block by block. By default up to 8,192 rows are solved for at once if the loss is smooth,
+        and up to 20,480 by conjugate gradients if it is squared; else up to ten passes are made over up to 20,000 rows,
+        and one over more.
     warm_start
         Whether ``fit`` goes on from what was learned before.
     random_state
@@ -98,7 +100,7 @@ class KernelClassifier(ClassifierMixin, KernelMachine):
         How much a unit of each feature counts in the distance, beside the one that counts most; times the features'
         standard deviations it says which of them matter.
     n_iter_ : int
-        Passes made, or Newton steps where rows are solved for at once.
+        Passes made, Newton steps where rows are solved for at once, or conjugate gradients.
     n_features_used_ : int
         Features in use.
     history_ : list of dict

@@ -7,7 +7,7 @@ import pytest
 import reference
 
 from thalweg.kernels import Gaussian
-from thalweg.machines import Auto, HuberLoss, Rows, Settings, SquaredLoss, choice, dense, fit, learn, solving
+from thalweg.machines import Auto, HuberLoss, Rows, Settings, SquaredLoss, choice, dense, fit, fitting, learn, solving
 
 rng = np.random.default_rng(0)
 X = rng.normal(size=(40, 2))
@@ -95,3 +95,20 @@ def test_nearly_separable_labels_need_few_landmarks(monkeypatch):
     noisy = np.where(np.random.default_rng(2).uniform(size=2100) < 0.02, 1 - inside[:2100], inside[:2100])
     plain = fit(labels(noisy), Settings(loss=SquaredLoss(), method=method), seed=0)
     assert plain.features == 1890  # a tenth is held out
+
+
+@pytest.mark.parametrize(("lengthscale", "several"), [(1.0, True), (0.02, False)])
+def test_many_rows_are_passed_over_again_where_a_slice_says_that_it_helps(monkeypatch, lengthscale, several):
+    """With a long lengthscale blocks have much to tell each other; with a short one each stands alone."""
+    monkeypatch.setattr(fitting, "_FEW_ROWS", 1000)
+    rng = np.random.default_rng(0)
+    x = rng.uniform(-3, 3, size=(1600, 2))
+    rows = Rows(x, np.sin(3 * x[:, :1]) * np.cos(2 * x[:, 1:]), np.ones(1600))
+    method = Auto(block_size=64, early_stopping=True)
+    settings = Settings(loss=SquaredLoss(), kernel=Gaussian(lengthscale), alpha=1e-2, method=method)
+    history = fitting.fit(rows, settings, seed=0).history
+    losses, passed = ([line[name] for line in history] for name in ("held_out_loss", "rows"))
+    assert passed[0] == 1600 - 160
+    assert passed[-1] < passed[0] / 2  # the last one is broken off
+    assert (len(history) > 2) == several
+    assert not several or losses[1] < 0.9 * losses[0]

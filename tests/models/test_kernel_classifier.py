@@ -13,7 +13,7 @@ from sklearn.datasets import load_digits, make_moons
 
 from thalweg import KernelClassifier
 from thalweg.kernels import Gaussian, Matern32
-from thalweg.machines import CDSG, DSG, UDSG, Auto, Settings, SoftmaxLoss, trials
+from thalweg.machines import CDSG, DSG, UDSG, Auto, Settings, SoftmaxLoss, SquaredLoss, trials
 from thalweg.machines.dense import Dense
 from thalweg.machines.fitting import default_passes
 from thalweg.machines.learners import LandmarkLearner, Learner
@@ -446,6 +446,8 @@ def test_a_pass_is_enough_for_one_block_and_for_many_rows():
     settings = Settings(loss=SoftmaxLoss())
     assert [default_passes(rows, settings) for rows in (100, 2048, 2049, 20_000, 20_001)] == [1, 1, 10, 10, 1]
     assert default_passes(100_000, Settings(loss=SoftmaxLoss(), method="dsg")) == 10
+    squares = Settings(loss=SquaredLoss(), max_features=30_000)
+    assert [default_passes(rows, squares) for rows in (20_001, 30_000, 30_001)] == [10, 10, 1]
 
 
 def test_progress_is_shown_on_demand(moons, capsys):

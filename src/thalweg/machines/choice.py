@@ -48,7 +48,7 @@ _TELLING = 0.002
 # Families that begin on the slice.
 _FAMILIES_TRIED = 2
 # Units are learned so often from the machines that are tried last.
-_ROUNDS = 4
+_ROUNDS = 3
 
 
 def choose(rows: Rows, settings: Settings, seed: int, dtype: Any) -> tuple[Kernel, float, Trial | None]:

@@ -25,8 +25,8 @@ _STRIP, _JITTER = 2048, 1e-9
 def telling(kernel: Kernel, rows: Rows, intercept: np.ndarray, ridge: float, count: int, seed: int) -> np.ndarray:
     """Which rows become landmarks: a quarter are the first ones, others are drawn by how far those leave f off.
 
-    So there are many where classes meet: on skin_nonskin 512 of them miss a third fewer labels than 1,024 that are
-    spread out over the features.
+    So there are many where classes meet: on skin_nonskin 512 of them miss a third fewer labels than as many that are
+    spread out over the features, and no more than 1,024 of those.
 
     Examples
     --------

@@ -10,21 +10,23 @@ from scipy.linalg import cho_factor, cho_solve
 
 from thalweg.kernels import Kernel
 from thalweg.machines.dense import drawn
+from thalweg.machines.folds import two_at_once
 from thalweg.machines.rows import Rows
 from thalweg.machines.tiles import product
+from thalweg.threads import enough_threads
 
 LANDMARKS = 512
 """How many are enough for what few rows tell apart already."""
 
 # Rows at a time, and what is added to the diagonal of a matrix that is factorised, in units of it.
-_STRIP, _JITTER = 4096, 1e-9
+_STRIP, _JITTER = 2048, 1e-9
 
 
 def telling(kernel: Kernel, rows: Rows, intercept: np.ndarray, ridge: float, count: int, seed: int) -> np.ndarray:
     """Which rows become landmarks: a quarter are the first ones, others are drawn by how far those leave f off.
 
-    So there are many where classes meet: on skin_nonskin 512 of them miss a third fewer labels than 1,024 that are
-    spread out over the features.
+    So there are many where classes meet: on skin_nonskin 512 of them miss a third fewer labels than as many that are
+    spread out over the features, and no more than 1,024 of those.
 
     Examples
     --------
@@ -36,7 +38,7 @@ def telling(kernel: Kernel, rows: Rows, intercept: np.ndarray, ridge: float, cou
     first, every = np.arange(count - 3 * count // 4), np.arange(len(rows))
     x = rows.features(every, np.float32)
     few = Few(kernel, x[first], intercept)
-    few.add(rows, every[:_STRIP])  # which are enough to see where it is off
+    few.add(rows, every[: 2 * _STRIP])  # which are enough to see where it is off
     off = intercept + product(kernel, x, few.landmarks, few.weights(ridge)) - rows.targets_of(every)
     left = rows.weights * np.sum(off**2, axis=1)
     return np.concatenate([first, drawn(left, first, count - len(first), np.random.default_rng([seed, 5]))])
@@ -63,16 +65,22 @@ class Few:
 
     def add(self, rows: Rows, chosen: np.ndarray) -> None:
         """Add chosen rows, some of which at a time are read."""
-        for part in (chosen[begin : begin + _STRIP] for begin in range(0, len(chosen), _STRIP)):
-            root = np.sqrt(rows.weights[part])[:, None]
-            features = root * product(self.kernel, rows.features(part, np.float32), self.landmarks)
-            self.squares += features.T @ features
-            self.sums += features.T @ (root * (rows.targets_of(part) - self.intercept))
+        strips = [chosen[begin : begin + _STRIP] for begin in range(0, len(chosen), _STRIP)]
+        for begin in range(0, len(strips), 2):
+            for squares, sums in two_at_once(lambda part: self._of(rows, part), strips[begin : begin + 2]):
+                self.squares += squares
+                self.sums += sums
 
     def weights(self, ridge: float) -> np.ndarray:
         """W."""
         matrix = self.squares + ridge * product(self.kernel, self.landmarks, self.landmarks).astype(float)
-        return cho_solve(cho_factor(_raised(matrix), lower=True), self.sums)
+        with enough_threads(len(matrix)):
+            return cho_solve(cho_factor(_raised(matrix), lower=True), self.sums)
+
+    def _of(self, rows: Rows, part: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        root = np.sqrt(rows.weights[part])[:, None]
+        features = root * product(self.kernel, rows.features(part, np.float32), self.landmarks)
+        return features.T @ features, features.T @ (root * (rows.targets_of(part) - self.intercept))
 
 
 def _raised(matrix: np.ndarray) -> np.ndarray:

@@ -78,7 +78,7 @@ class KernelClassifier(ClassifierMixin, KernelMachine):
     max_iter
         Passes over the data, block by block. By default up to 8,192 rows are solved for at once if the loss is smooth,
         and up to 20,480 by conjugate gradients if it is squared; else up to ten passes are made over up to 20,000 rows,
-        and one over more.
+        for squares up to ``max_features``, and one over more.
     warm_start
         Whether ``fit`` goes on from what was learned before.
     random_state

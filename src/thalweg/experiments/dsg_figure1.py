@@ -12,7 +12,7 @@ from thalweg.experiments import _dsg, claims, plots
 from thalweg.experiments._dsg import Score
 from thalweg.experiments._dsg_race import ALL, FACTOR, LATE, SETTINGS, SVRG, SVRG_BATCH, THREE, Found, Size, race
 from thalweg.experiments._standing import LEVEL_MEANS, Standing
-from thalweg.experiments.claims import Claim, at_full_size
+from thalweg.experiments.claims import Claim, all_of, at_full_size
 from thalweg.experiments.registry import experiment
 from thalweg.experiments.section import Run
 
@@ -62,17 +62,9 @@ class Race:
 
 def _outperforms(checked: str, setting: str) -> tuple[Any, Any]:
     """Whether CDSG is ahead of DSG and UDSG everywhere, and how that is said."""
-
-    def both(race: Race) -> list[Standing | None]:
-        return [race.standing(checked, other, setting) for other in ("DSG", "UDSG")]
-
-    def test(race: Race) -> bool | None:
-        standings = both(race)
-        known = [standing.everywhere for standing in standings if standing]
-        return False if False in known else None if None in standings else True
-
-    names = ("against DSG", "against UDSG")
-    return at_full_size(test), lambda race: "; ".join(f"{n} {s}" for n, s in zip(names, both(race), strict=True) if s)
+    both = lambda race: {other: race.standing(checked, other, setting) for other in ("DSG", "UDSG")}
+    test = lambda race: all_of(None if standing is None else standing.everywhere for standing in both(race).values())
+    return at_full_size(test), lambda race: "; ".join(f"against {name} {s}" for name, s in both(race).items() if s)
 
 
 def _of(get: Callable[[Race], Standing | None], how: str = "everywhere") -> tuple[Any, Any]:

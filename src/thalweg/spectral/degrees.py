@@ -52,12 +52,6 @@ class Law(NamedTuple):
         return self._replace(log_survival=np.maximum(self.log_survival, np.log(FLOOR)))
 
     @property
-    def masses(self) -> np.ndarray:
-        """Pr(n = j) for j = 0 … J; the last one holds everything from J on."""
-        survival = self.survival
-        return survival - np.append(survival[1:], 0.0)
-
-    @property
     def mean(self) -> float:
         """E n = Σ_{j≥1} S_j."""
         return float(np.sum(self.survival[1:]))

@@ -18,8 +18,8 @@ from scipy.spatial.distance import cdist
 
 from thalweg.codec import storable
 from thalweg.compiling import quick_jit
-from thalweg.kernels import Kernel, Sum
-from thalweg.kernels.profiles import value_and_rise, written_out
+from thalweg.kernels import Kernel
+from thalweg.kernels.profiles import summands, value_and_rise
 from thalweg.padding import padded
 from thalweg.processes.exact import (
     DRAWN,
@@ -99,7 +99,7 @@ class HostRows(NamedTuple):
 
     def knows(self, kernel: Kernel) -> bool:
         """Whether :meth:`loss_slope_and_information` can be asked of it."""
-        return bool(_terms(kernel))
+        return bool(summands(kernel))
 
     def loss_and_slope(self, parameters: Parameters) -> tuple[float, Parameters]:
         """−log p(y), and its derivative in the logarithms of all parameters."""
@@ -111,7 +111,7 @@ class HostRows(NamedTuple):
 
     def _evaluated(self, parameters: Parameters, informed: bool) -> tuple[float, Parameters, np.ndarray]:
         kernel = parameters.kernel
-        terms = _terms(kernel)
+        terms = summands(kernel)
         keep = len(terms) == 1 or len(self.inputs) <= _KEPT
         kept = [_matrix_and_rise(term, self.inputs) for term in terms] if keep else []
         covariance = reduce(np.add, (part for part, _ in kept)) if kept else matrix(kernel, self.inputs)
@@ -165,7 +165,7 @@ def diagonal(kernel: Kernel, new: np.ndarray) -> np.ndarray:
 
 def matrix(kernel: Kernel, inputs: np.ndarray, new: np.ndarray | None = None) -> np.ndarray:
     """k(inputs, new), or k(inputs, inputs) with what a kernel has on its diagonal alone."""
-    terms = _terms(kernel)
+    terms = summands(kernel)
     if terms:
         found = _matrix_and_rise(terms[0], inputs, new, rise=False)[0]
         for term in terms[1:]:
@@ -174,14 +174,6 @@ def matrix(kernel: Kernel, inputs: np.ndarray, new: np.ndarray | None = None) ->
     sizes = [len(inputs), len(inputs if new is None else new)]
     points = [None if rows is None else padded(rows, length(len(rows))) for rows in (inputs, new)]
     return np.array(_matrix(_of_arrays(kernel), *points))[: sizes[0], : sizes[1]]
-
-
-def _terms(kernel: Kernel) -> tuple[Kernel, ...]:
-    """What a kernel is the sum of, if all of it is written out; else nothing."""
-    if type(kernel) is Sum:
-        left, right = _terms(kernel.k1), _terms(kernel.k2)
-        return left + right if left and right else ()
-    return (kernel,) if written_out(kernel) else ()
 
 
 def slopes(
@@ -196,7 +188,7 @@ def slopes(
     The upper triangle of ``pull`` is 0. ``kept`` are the matrices of the kernel's terms and their rises, if at hand;
     they are used up.
     """
-    terms = _terms(kernel)
+    terms = summands(kernel)
     moved: list[np.ndarray] = []
     if terms:
         each: list[np.ndarray] = []

@@ -7,7 +7,7 @@ function; they change neither the posterior of the others nor the bound.
 """
 
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -27,15 +27,13 @@ from thalweg.gaussian.likelihoods import BernoulliLogit
 from thalweg.gaussian.oracle import ExpectedLikelihood
 from thalweg.gaussian.posteriors import Implicit, site_factor
 from thalweg.kernels import Kernel
-from thalweg.padding import padded, padded_size
+from thalweg.padding import padded
 from thalweg.processes import host
+from thalweg.processes.exact import few, length
 from thalweg.processes.sites import Labels, State, climb, factor
 
 _FEW = 2048
 """Rows up to which a posterior is found in less time than XLA would take to make that fast."""
-
-_LEAST, _GRAIN = 64, 16
-"""Rows are padded to as many at least, and to a multiple."""
 
 _NEARBY = 4.0
 """How many times longer the first step may be from a posterior of a similar kernel."""
@@ -64,11 +62,6 @@ class ClassifierSettings:
     tol: float = 1e-2
     max_iter: int = 200
     verbose: bool = False
-
-
-def length(rows: int) -> int:
-    """The length that so many rows are padded to."""
-    return padded_size(max(rows, _LEAST), _GRAIN)
 
 
 def on_device(array: Any, rows: int) -> Array:
@@ -144,8 +137,7 @@ class Found:
         return root[:, None] * dpotri(self.factor, lower=1)[0] * root
 
 
-def _few(*arguments: Any) -> bool:
-    return max(np.shape(leaf)[0] for leaf in jax.tree.leaves(arguments) if np.ndim(leaf)) <= _FEW
+_few = partial(few, most=_FEW)
 
 
 def _covariance(kernel: Kernel, inputs: Array, real: Array, jitter: Array) -> Float[Array, "n n"]:

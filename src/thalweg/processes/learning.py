@@ -90,18 +90,9 @@ class Learned(NamedTuple):
 
 
 class Search:
-    """Kernels tried on one set of rows, and the best of them.
+    """Kernels tried on some rows of ``data``, all inputs, targets and weights, and the best of them.
 
-    Parameters
-    ----------
-    rows
-        The rows to learn from.
-    data
-        Inputs, targets and weights of all rows.
-    settings, seed
-        As in ``fit_classifier``.
-    tied
-        Whether the entries of a parameter keep their proportions.
+    If ``tied``, the entries of a parameter keep their proportions.
 
     Examples
     --------

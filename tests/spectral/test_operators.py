@@ -25,7 +25,7 @@ from thalweg.spectral import (
     spectral_sum,
     trace_exp,
 )
-from thalweg.spectral.operators import DenseOperator
+from thalweg.spectral.operators.dense import DenseOperator
 from thalweg.spectral.operators.sparse import sparse_parts
 
 A = laplacian(6)

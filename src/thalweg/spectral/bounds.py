@@ -24,8 +24,7 @@ from jaxtyping import Array, Key
 from thalweg import arguments
 from thalweg.compiling import quick_options, untuned_options
 from thalweg.spectral.chebyshev import IllConditionedError, evaluate
-from thalweg.spectral.operators import Operator
-from thalweg.spectral.operators.base import check_products
+from thalweg.spectral.operators.base import Operator, check_products
 
 _CHUNK, _STEPS = 20, 200
 """Products at a time, and the most; a few times as many where the condition number is large."""

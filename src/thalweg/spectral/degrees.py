@@ -58,13 +58,7 @@ class Law(NamedTuple):
 
 
 def variance(coefficients: np.ndarray, law: Law) -> float:
-    """Return the Chebyshev-weighted variance of the randomly truncated series, Lemma 2 (0/0 counts as 0).
-
-    Examples
-    --------
-    >>> variance(np.array([1.0, 0.5, 0.25]), Law("certain", np.zeros(3)))
-    0.0
-    """
+    """Return the Chebyshev-weighted variance of the randomly truncated series, Lemma 2 (0/0 counts as 0)."""
     b = np.abs(np.asarray(coefficients, np.float64))[1:]
     log_survival = law.log_survival[1 : b.size + 1]
     if log_survival.size < b.size:

@@ -8,7 +8,6 @@ have finished are always the last columns: the block is halved by dropping them,
 """
 
 from collections.abc import Callable
-from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -47,10 +46,6 @@ class _Carry(NamedTuple):
 
 def _columns(carry: _Carry, columns: slice) -> _Carry:
     return jax.tree.map(lambda x: x[..., columns] if x.ndim else x, carry)
-
-
-def _unfinished(bound: Int[Array, ""], carry: _Carry) -> Array:
-    return carry.step <= bound
 
 
 def block_widths(units: int, group: int) -> tuple[int, ...]:
@@ -154,9 +149,8 @@ def sweep(
     for index, width in enumerate(widths):
         following = widths[index + 1] if index + 1 < len(widths) else 0
         # The next width holds once every probe beyond it has finished.
-        bound = needed[following]
-        before = carry.step
-        carry = jax.lax.while_loop(partial(_unfinished, bound), turn, carry)
+        before, bound = carry.step, needed[following]
+        carry = jax.lax.while_loop(lambda carry: carry.step <= bound, turn, carry)  # noqa: B023
         products = products + width * (carry.step - before).astype(dtype)
         done.append(_columns(carry, slice(following, None)))
         carry = _columns(carry, slice(0, following))

@@ -231,13 +231,10 @@ def _describe(size: Size, all_found: list[Found]) -> str:
     return _SETTING.format(
         ridge=_dsg.RIDGE,
         theory=1 / _dsg.RIDGE,
-        sample=size.sample,
-        seconds=size.seconds,
+        size=size,
         device=all_found[0].device,
-        seeds=size.seeds,
         svrg_batch=SVRG_BATCH,
         factor=FACTOR,
-        tries=size.tries,
         edges="; ".join(edges) or "nowhere",
         level=LEVEL_MEANS.format(margin="1 %"),
     )
@@ -247,17 +244,17 @@ _SETTING = (
     "Images are on 100 principal components with a softmax loss; Protein (UCI, nine features, standardised on its "
     "training part) has the squared loss and stands in for the paper's Year, and MNIST for its Epsilon: neither is to "
     "be had here. Gaussian kernel with the median bandwidth; λ = {ridge:g}. The objective is the mean loss plus "
-    "λ/2·‖f‖² on {sample} training rows, the same for all methods. Every run has {seconds:g} s of training on one "
-    "device ({device}), in which neither compiling nor evaluation counts; seeds: {seeds}. Where other programs keep "
-    "the device busy seconds are noisy: the tables show how many steps were taken in them."
+    "λ/2·‖f‖² on {size.sample} training rows, the same for all methods. Every run has {size.seconds:g} s of training "
+    "on one device ({device}), in which neither compiling nor evaluation counts; seeds: {size.seeds}. Where other "
+    "programs keep the device busy seconds are noisy: the tables show how many steps were taken in them."
     "\n\n"
-    "As published: γ_t = θ/t, and θ the best for each method of sizes a factor {factor:g} apart, at most {tries} of "
-    "them. CDSG's step along an old block, by its expected line search, has no bound but 1/λ; a second CDSG goes at "
+    "As published: γ_t = θ/t, and θ the best for each method of sizes a factor {factor:g} apart, at most {size.tries} "
+    "of them. CDSG's step along an old block, by its expected line search, has no bound but 1/λ; a second CDSG goes at "
     "most ten times as far as γ. Matched: all three take the same steps γ₀/√(1 + t/10), γ₀ the best for DSG, and CDSG "
-    "takes them along old blocks, too. P: blocks are preconditioned. The paper's theory asks for θλ > 1, which is "
-    "θ > {theory:g}. SVRG, by minimize, has batches of {svrg_batch}, a snapshot every two passes, and the best of as "
-    "many sizes; making its features counts. A search that ended at the largest or smallest size, so that a better one "
-    "may lie beyond, gives no verdict: {edges}."
+    "takes them along old blocks, too. P: blocks are preconditioned. The paper's theory asks for θλ > 1, which is θ > "
+    "{theory:g}. SVRG, by minimize, has batches of {svrg_batch}, a snapshot every two passes, and the best of as many "
+    "sizes; making its features counts. A search that ended at the largest or smallest size, so that a better one may "
+    "lie beyond, gives no verdict: {edges}."
     "\n\n"
     "{level}"
 )

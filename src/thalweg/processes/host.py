@@ -89,6 +89,11 @@ class HostRows(NamedTuple):
         outputs = self.targets.shape[1]
         return (outputs * (len(self.inputs) * np.log(2 * np.pi) + repeats) + scatter) / 2
 
+    def repeats_slope(self, noise: Any) -> np.ndarray:
+        """Twice the derivative, in the noise, of what several values at one place add to −log p(y)."""
+        variances = np.where(self.copies > 1, noise + self.known, 1.0)
+        return (self.targets.shape[1] * (self.copies - 1) - self.scatter / variances) / variances
+
     def solution(self, parameters: Parameters) -> Solution:
         """The factor of A, and what follows from it; a loss of NaN where A has none."""
         return self._solution(parameters, matrix(parameters.kernel, self.inputs))
@@ -122,9 +127,7 @@ class HostRows(NamedTuple):
         inverse = _inverse(found.factor)
         pull = dsyrk(-0.5, found.weights, outputs / 2, inverse, lower=1, overwrite_c=1)
         diagonal = pull.diagonal().copy()
-        variances = np.where(self.copies > 1, parameters.noise + self.known, 1.0)
-        repeats = (outputs * (self.copies - 1) - self.scatter / variances) / (2 * variances)
-        noise = parameters.noise * np.sum(diagonal / self.weights + repeats)
+        noise = parameters.noise * np.sum(diagonal / self.weights + self.repeats_slope(parameters.noise) / 2)
         columns = mixed(found.weights, np) if informed else None
         slope, moved = slopes(kernel, self.inputs, pull, columns, kept)
         told = np.zeros((0, 0))

@@ -96,12 +96,8 @@ class Climb:
             solved = solved - whitened @ jnp.linalg.solve(basis.T @ whitened, basis.T @ solved)
         left = jnp.concatenate([outputs / _PROBES * sides, -solved], axis=1)
         right = jnp.concatenate([probes, solved], axis=1)
-        variances = np.where(rows.copies > 1, noise + rows.known, 1.0)
-        repeats = (outputs * (rows.copies - 1) - rows.scatter / variances) / variances
-        both = Parameters(
-            kernel=kernel_slope(kernel, points, left, right),
-            noise=jnp.sum(jnp.sum(left * right, axis=1) / rows.weights + repeats),
-        )
+        by_noise = jnp.sum(jnp.sum(left * right, axis=1) / rows.weights + rows.repeats_slope(noise))
+        both = Parameters(kernel_slope(kernel, points, left, right), by_noise)
         return jax.tree.map(lambda one, parameter: one * parameter / 2, both, parameters)
 
 

@@ -190,6 +190,7 @@ def learn(kernels: list[Kernel], data: tuple, settings: ClassifierSettings, seed
     everything = np.arange(len(data[1]))
     part = everything if len(everything) <= _ALL else _part(data[1], seed)
     rng = np.random.default_rng(seed)
+    away = lambda leaf: np.exp(_RESTART_SPREAD * rng.standard_normal(() if tied else np.shape(leaf)))
     search = Search(part, data, replace(settings, tol=max(_LOOSE, _ON_THE_WAY * settings.tol)), seed, tied)
     polish = Search(everything, data, replace(settings, tol=_ON_THE_WAY * settings.tol), seed, tied)
     with line_of_progress(settings.verbose) as note:
@@ -197,7 +198,7 @@ def learn(kernels: list[Kernel], data: tuple, settings: ClassifierSettings, seed
             for kernel in kernels:
                 search.go(kernel, note)
             for _ in range(settings.restarts if settings.learn else 0):
-                search.go(jax.tree.map(lambda leaf: _elsewhere(leaf, rng, tied), search.best.kernel), note)
+                search.go(jax.tree.map(lambda leaf: np.asarray(leaf * away(leaf)), search.best.kernel), note)
             kernel, found, _ = search.best
             polish.go(kernel, note, found if part is everything else None)
             polish.settings = settings
@@ -208,10 +209,6 @@ def learn(kernels: list[Kernel], data: tuple, settings: ClassifierSettings, seed
                 raise
             return best._replace(found=replace(best.found, status=Status.INTERRUPTED))
     return polish.best
-
-
-def _elsewhere(leaf: np.ndarray, rng: np.random.Generator, tied: bool) -> np.ndarray:
-    return np.asarray(leaf * np.exp(_RESTART_SPREAD * rng.standard_normal(() if tied else np.shape(leaf))))
 
 
 def _part(targets: np.ndarray, seed: int) -> np.ndarray:

@@ -14,7 +14,6 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-import scipy.linalg
 from jax.scipy.linalg import solve_triangular
 from jaxtyping import Array, Float
 from scipy.linalg.lapack import dpotri
@@ -153,27 +152,13 @@ def _prior(kernel: Kernel, inputs: Array, real: Array, jitter: Array) -> tuple[F
     return covariance, Implicit.prior(covariance)
 
 
-_from_sites = jax.jit(Implicit.from_sites)
+_from_sites = quick_jit(_few)(Implicit.from_sites)
 
 
 @jax.jit
 def _precision(covariance: Array, sites: Array) -> Float[Array, "n n"]:
     spread = solve_triangular(site_factor(covariance, sites), jnp.diag(jnp.sqrt(sites)), lower=True)
     return spread.T @ spread
-
-
-def _resumed(covariance: Array, start: Found) -> Implicit:
-    """The posterior with the weights and sites of another; of few rows on the host, which compiles nothing."""
-    rows = len(start.sites)
-    padded_parts = [padded(part, len(covariance)) for part in (start.weights, start.sites)]
-    if rows > _FEW:
-        return _from_sites(covariance, *map(jnp.asarray, padded_parts))
-    K, (weights, sites) = np.asarray(covariance), padded_parts
-    lower = factor(K, sites)
-    spread = scipy.linalg.solve_triangular(lower, np.sqrt(sites)[:, None] * K, lower=True, check_finite=False)
-    variance = np.maximum(np.diagonal(K) - np.sum(spread**2, axis=0), np.finfo(float).eps * np.diagonal(K))
-    parts = K @ weights, variance, weights, sites, 2 * np.sum(np.log(np.diagonal(lower)))
-    return Implicit(*map(jnp.asarray, parts))
 
 
 @eqx.filter_jit
@@ -198,7 +183,8 @@ def infer(
         return _on_host(kernel, problem, settings, start)
     rows, data = problem.rows, problem.padded
     covariance, q = _prior(kernel, data.inputs, data.real, settings.jitter)
-    q = q if start is None else _resumed(covariance, start)
+    if start is not None:
+        q = _from_sites(covariance, *(on_device(part, rows) for part in (start.weights, start.sites)))
     batch_size = None if settings.batch_size is None else min(settings.batch_size, rows)
     oracle = ExpectedLikelihood(
         settings.likelihood,

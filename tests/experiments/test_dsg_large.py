@@ -104,7 +104,7 @@ def test_a_network_learns_and_its_body_stays_where_it_is_fixed():
         body = _network.Body(keys[0], width=4)
         seen = _network.features_of(body, images)
         assert seen.shape == (64, _network.FEATURES)
-        head = _network.Head(keys[1])
+        head = _network.new_head(keys[1])
         net = _network.train((None, head), seen, labels, keys[2], _network.stop_after(200), rate=0.01)
     assert net[0] is None
     assert _network.error_of(_network.logits(net, seen), labels) < 0.1

@@ -89,11 +89,9 @@ def test_differences_are_paired_over_documents():
 
 
 @pytest.mark.shared_data
-@pytest.mark.parametrize(
-    ("load", "train", "test", "words"), [("nips", 750, 750, 7605), ("associated_press", 1123, 1123, 10473)]
-)
-def test_corpora_have_the_paper_s_sizes(load, train, test, words):
-    corpus = getattr(figure, load)()
+@pytest.mark.parametrize(("name", "train", "test", "words"), [("NIPS", 750, 750, 7605), ("AP", 1123, 1123, 10473)])
+def test_corpora_have_the_paper_s_sizes(name, train, test, words):
+    corpus = figure.CORPORA[name](0)
     assert corpus.train.shape == (train, words)
     assert corpus.test.shape == (test, words)
     assert isinstance(corpus.train, csr_array)

@@ -87,3 +87,8 @@ FUNCTIONS = {
 def exact(f, A):
     A = A.toarray() if scipy.sparse.issparse(A) else np.asarray(A)
     return float(jnp.sum(f(jnp.linalg.eigvalsh(A))))
+
+
+def masses_of(law):
+    """Pr(n = j) for j = 0 … J; the last one holds everything from J on."""
+    return -np.diff(np.append(law.survival, 0.0))

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import scipy.optimize
+from spectral_matrices import masses_of
 
 from thalweg.descent import Box, Constant, Descent, Polynomial, minimize
 from thalweg.oracles import SVRG
@@ -135,8 +136,8 @@ def second_moment(law, probes, terms):
     """E‖ψ‖² exactly: M probes share a degree, so that E = E‖ψ₁‖²/M + (1 − 1/M)·E_n‖E_v ψ₁‖²."""
     weights = np.where(np.isneginf(law.log_survival), 0, B * np.exp(-np.maximum(law.log_survival, -700)))
     psi = np.cumsum(weights[:, None] * terms, axis=1)
-    single = np.mean(np.sum(psi**2, axis=2), axis=0) @ law.masses
-    shared = np.sum(np.mean(psi, axis=0) ** 2, axis=1) @ law.masses
+    single = np.mean(np.sum(psi**2, axis=2), axis=0) @ masses_of(law)
+    shared = np.sum(np.mean(psi, axis=0) ** 2, axis=1) @ masses_of(law)
     return single / probes + (1 - 1 / probes) * shared
 
 

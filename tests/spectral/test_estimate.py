@@ -15,7 +15,7 @@ import thalweg.spectral as sp
 from thalweg.spectral.adaptive import refine
 from thalweg.spectral.bounds import margin, spectrum
 from thalweg.spectral.estimate import Estimate, EstimateStatus, quantile
-from thalweg.spectral.operators import as_operator
+from thalweg.spectral.operators.convert import as_operator
 from thalweg.spectral.probes import draw_log_uniforms, draw_probes
 from thalweg.spectral.recurrence import block_widths
 

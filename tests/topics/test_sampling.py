@@ -68,7 +68,7 @@ def test_the_gradient_is_that_of_the_density():
     topics, basis = rng.dirichlet(np.ones(6), size=4).T, contrasts(4)
     table = csr_array(rng.poisson(1.5, size=(3, 6)).astype(np.float32))
     given = sampling.Conditions(jnp.asarray(topics), jnp.asarray(np.diag([1.0, 2.0, 3.0])), jnp.asarray(basis))
-    pages = jax.tree.map(lambda leaf: leaf.astype(float) if leaf.dtype.kind == "f" else leaf, paged(table, 8, 3))
+    pages = jax.tree.map(lambda leaf: leaf.astype(float) if leaf.dtype.kind == "f" else leaf, paged(table, 8, 3, 16))
     words = Words.of(pages, given.topics, 3)
     u, means = rng.normal(size=(2, 3, 3))
     _, slopes = sampling.log_density(words, given, jnp.asarray(means), jnp.asarray(u))

@@ -142,17 +142,17 @@ def descend(
         "probes": way.probes,
         "group": way.group,
         "precision": way.precision,
+        "deflated": way.deflated,
+        "law": "fixed" if way.method == "sgd-det" else way.law,
     }
-    options["deflated"] = way.deflated
-    options["law"] = "fixed" if way.method == "sgd-det" else way.law
     with jax.default_matmul_precision("highest"):
         while done < rounds and clock < seconds:
             begun = time.perf_counter()
             key_of_plan, key_of_steps = jax.random.split(jax.random.fold_in(key, done))
             if way.method == "gd":
                 oracle = Factorised(problem.gram, problem.misfit)
-            elif problem.interval(theta, more, way.deflated) != interval:
-                interval = problem.interval(theta, more, way.deflated)
+            elif (wanted := problem.interval(theta, more, way.deflated)) != interval:
+                interval = wanted
                 oracle = _planned(problem, theta, key_of_plan, interval, options)
                 oracle = SVRG(oracle, way.round, restart=way.restart) if way.method == "svrg" else oracle
             result = minimize(
@@ -179,7 +179,9 @@ def descend(
             theta = jax.block_until_ready(result.x)
             clock, products = clock + time.perf_counter() - begun, products + result.work
             times.append(clock)
-            values.append(_value(way, result))
+            # Of SVRG and GD exact, though of where the round began, or where its last step did.
+            exact = way.method == "svrg"
+            values.append(float(result.state.oracle.anchor.full.value if exact else result.history.last["value"]))
             watched += [] if watch is None else [watch(theta)]
             if result.status in (Status.DIVERGED, Status.INTERRUPTED):
                 status = result.status
@@ -215,10 +217,3 @@ def _step(way: Way, smoothness: float, done: int) -> Constant | Polynomial:
         return Constant(size)
     before = way.decay + done * way.round
     return Polynomial(size * (before / way.decay) ** -0.5, scale=before)
-
-
-def _value(way: Way, result: Any) -> float:
-    """Of SVRG and GD exact, though of where the round began, or where its last step did."""
-    if way.method == "svrg":
-        return float(result.state.oracle.anchor.full.value)
-    return float(result.history.last["value"])

@@ -207,13 +207,7 @@ class Side:
 
 
 class Told(NamedTuple):
-    """What a side is told: its ratings, the other side, the scales of its noise, and its weight in every cell.
-
-    Examples
-    --------
-    >>> Told._fields
-    ('entries', 'other', 'scales', 'background')
-    """
+    """What a side is told: its ratings, the other side, the scales of its noise, and its weight in every cell."""
 
     entries: Entries
     other: Posteriors
@@ -224,18 +218,7 @@ class Told(NamedTuple):
 def stepped(told: Told, noise: Array, prior: Prior, counted: Array, shape: Shape) -> tuple[Found, Array]:
     """The posteriors of a side given the other, and the sum of the covariances of those rows that are counted.
 
-    Parameters
-    ----------
-    told
-        The ratings and the other side.
-    noise
-        The precision of the noise in each row.
-    prior
-        What is known of the rows before.
-    counted
-        1 for the rows that count, else 0.
-    shape
-        Of this side.
+    ``noise`` is its precision in each row, and ``counted`` 1 for the rows that count, else 0.
     """
     # Thousands of small factorisations: with more threads, OpenBLAS would spend most of its time waiting for them.
     with enough_threads(shape.width):
@@ -297,18 +280,9 @@ def fit(
 ) -> Fit:
     """Posteriors of factors and biases of centred ratings of about unit variance.
 
-    Parameters
-    ----------
-    ratings
-        What is known.
-    row_features, column_features
-        A line for each row or column, the first number of each a 1.
-    settings
-        How to go about it.
-    watch
-        Called after each sweep with its number, both sides, the noise and the bound; it may ask to stop by True.
-    start
-        Puts both sides where to start from, and returns the precision of the noise there.
+    Features have a line for each row or column, the first number of each a 1. ``watch`` is called after each sweep with
+    its number, both sides, the noise and the bound, and may ask to stop by True. ``start`` puts both sides where to
+    start from, and returns the precision of the noise there.
     """
     rows = Side(ratings, row_features, Shape(settings.rank, False), settings)
     columns = Side(ratings.turned, column_features, Shape(settings.rank, True), settings)

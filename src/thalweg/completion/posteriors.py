@@ -103,18 +103,8 @@ def second_moments(posteriors: Posteriors) -> Float[Array, "rows packed"]:
 def updated(given: Sums, noise: Float[Array, " rows"], prior: Prior, shape: Shape) -> Found:
     """The posterior of each row, given the other side.
 
-    Its precision is Λ + τΣE[xxᵀ], and precision × mean = Λm + τ(Σ r E[x] − Σ E[x c]) with c the other side's bias.
-
-    Parameters
-    ----------
-    given
-        Sums over the ratings of each row.
-    noise
-        The precision τ of the noise in each row.
-    prior
-        What is known before.
-    shape
-        Of this side.
+    Its precision is Λ + τΣE[xxᵀ], and precision × mean = Λm + τ(Σ r E[x] − Σ E[x c]) with τ the precision of the noise
+    in each row and c the other side's bias.
     """
     first, second, place, times = packing(shape.width)
     free = np.array(shape.free)

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from thalweg.completion.factors import SMALL, FactorSettings, Ratings, fit
+from thalweg.completion.factors import SMALL, FactorSettings, Fit, Ratings, fit
 from thalweg.completion.ranking import ndcg
 from thalweg.completion.seen import cells
 from thalweg.descent import Status
@@ -29,9 +29,7 @@ def likeliest_start(
         return settings
     best = (-np.inf, settings.rank)
     for directions in tried_directions(settings):
-        found = fit(ratings, row_features, column_features, on_trial(settings, directions))
-        if found.status is Status.INTERRUPTED:
-            raise KeyboardInterrupt  # nothing of the fit itself has begun
+        found = tried(ratings, row_features, column_features, settings, directions)
         if found.bounds[-1] <= best[0]:
             break
         best = (found.bounds[-1], directions)
@@ -51,25 +49,19 @@ def few(ratings: Ratings, settings: FactorSettings, each: int) -> bool:
 
 
 def tried_directions(settings: FactorSettings, none: bool = False) -> list[int]:
-    """Numbers of factors to start with, fewest first; 0 among them if asked for.
-
-    Examples
-    --------
-    >>> tried_directions(FactorSettings(rank=5), none=True)
-    [0, 3, 5]
-    """
+    """Numbers of factors to start with, fewest first; 0 among them if asked for."""
     return [0] * none + [count for count in _STARTS if count < settings.rank] + [settings.rank]
 
 
-def on_trial(settings: FactorSettings, directions: int) -> FactorSettings:
-    """The settings with so many factors at the start, for the few sweeps until it is seen what they are worth.
-
-    Examples
-    --------
-    >>> on_trial(FactorSettings(), 3).max_iter
-    12
-    """
-    return replace(settings, directions=directions, max_iter=min(settings.max_iter, _TRIAL))
+def tried(
+    ratings: Ratings, row_features: np.ndarray, column_features: np.ndarray, settings: FactorSettings, directions: int
+) -> Fit:
+    """A fit with so many factors at the start, for the few sweeps until it is seen what they are worth."""
+    on_trial = replace(settings, directions=directions, max_iter=min(settings.max_iter, _TRIAL))
+    found = fit(ratings, row_features, column_features, on_trial)
+    if found.status is Status.INTERRUPTED:
+        raise KeyboardInterrupt  # nothing of the fit itself has begun
+    return found
 
 
 def best_ranking_start(
@@ -91,9 +83,7 @@ def best_ranking_start(
         return replace(settings, directions=0)
     best, gained = 0, np.zeros(0)
     for directions in tried_directions(settings, none=True):
-        found = fit(train, row_features, column_features, on_trial(settings, directions))
-        if found.status is Status.INTERRUPTED:
-            raise KeyboardInterrupt  # nothing of the fit itself has begun
+        found = tried(train, row_features, column_features, settings, directions)
         rows, columns = (np.asarray(side.posteriors.means)[: side.count] for side in (found.rows, found.columns))
         scores = np.where(done, -1e30, (rows[asked] @ columns.T).astype(np.float64))
         now = ndcg(wanted[some], scores[some], _FIRST)

@@ -1,6 +1,6 @@
 """Averages of the iterates, for stochastic gradients: all in the coordinates of x and in O(1) memory."""
 
-from typing import NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import equinox as eqx
 import jax
@@ -63,18 +63,19 @@ def _narrow(mean: PyTree[Array], x: PyTree[Array]) -> PyTree[Array]:
     return jax.tree.map(lambda part, leaf: part.astype(leaf.dtype), mean, x)
 
 
-def _take_in(x: PyTree[Array], state: Mean, top: int, offset: int) -> Mean:
-    """Give the k-th iterate the share top/(k + offset), which is 1 for the first."""
-    count = state.seen + 1
-    share = top / (count + offset).astype(trees.dtype(state.mean))
-    return Mean(trees.add_scaled(state.mean, share, trees.subtract(_wide(x), state.mean)), count)
-
-
 class _Running(Averaging):
+    power: ClassVar[Any]
+
     def init(self, x: PyTree[Array]) -> PyTree:
         """The mean of nothing yet."""
         # Of zeros, so that the first iterate is taken in without rounding, however far the start.
         return Mean(jax.tree.map(jnp.zeros_like, _wide(x)), trees.scalar(0, jnp.int32))
+
+    def update(self, x: PyTree[Array], state: PyTree) -> PyTree:
+        """Give the k-th iterate the share (power+1)/(k+power) of all weights up to it."""
+        count = state.seen + 1
+        share = (self.power + 1) / (count + self.power).astype(trees.dtype(state.mean))
+        return Mean(trees.add_scaled(state.mean, share, trees.subtract(_wide(x), state.mean)), count)
 
     def solution(self, x: PyTree[Array], state: PyTree) -> PyTree[Array]:
         """Return the mean."""
@@ -104,6 +105,7 @@ class PolyakRuppert(_Running):
     [4.]
     """
 
+    power: ClassVar[int] = 0
     start: bool = eqx.field(static=True)
 
     def __init__(self, start: bool = False) -> None:
@@ -113,10 +115,6 @@ class PolyakRuppert(_Running):
         """The mean of nothing yet, or of the start."""
         nothing = super().init(x)
         return self.update(x, nothing) if self.start else nothing
-
-    def update(self, x: PyTree[Array], state: PyTree) -> PyTree:
-        """Give the k-th iterate the weight 1/k."""
-        return _take_in(x, state, 1, 0)
 
 
 class Weighted(_Running):
@@ -130,14 +128,10 @@ class Weighted(_Running):
     Weighted(power=2)
     """
 
-    power: int = eqx.field(static=True)
+    power: int = eqx.field(static=True)  # type: ignore[misc]
 
     def __init__(self, power: int = 1) -> None:
         self.power = whole("power of Weighted", power)
-
-    def update(self, x: PyTree[Array], state: PyTree) -> PyTree:
-        """Give the k-th iterate the share (power+1)/(k+power) of all weights up to it."""
-        return _take_in(x, state, self.power + 1, self.power)
 
 
 class Blocks(NamedTuple):

@@ -13,13 +13,7 @@ _shared: ContextVar[list["Bar"] | None] = ContextVar("shared", default=None)
 
 @contextmanager
 def one_bar() -> Iterator[None]:
-    """Let all runs in this scope that show a bar show the same one, after another: of a search, say, and its restarts.
-
-    Examples
-    --------
-    >>> with one_bar():
-    ...     pass
-    """
+    """Let all runs in this scope that show a bar show one, after another: of a search, say, and its restarts."""
     if _shared.get() is not None:
         yield
         return

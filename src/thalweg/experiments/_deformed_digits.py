@@ -14,15 +14,7 @@ _SHIFT, _TURN, _STRETCH = 1.0, 0.12, 0.10
 
 
 class DeformedDigits:
-    """Draws deformed copies of training images and projects them on principal components.
-
-    Parameters
-    ----------
-    images, labels
-        The training images, 28 × 28 from 0 to 1, and their labels.
-    components
-        The number of principal components, from a sample of deformed images.
-    """
+    """Draws deformed copies of training images, 28 × 28 from 0 to 1, and projects them on principal components."""
 
     def __init__(self, images: np.ndarray, labels: np.ndarray, components: int, key: Key[Array, ""]) -> None:
         self.images, self.labels = jnp.asarray(images, jnp.float32), jnp.asarray(labels)

@@ -40,24 +40,12 @@ def _pooled(x: Float[Array, "c h w"]) -> Float[Array, "c h/2 w/2"]:
     return x.reshape(len(x), x.shape[1] // 2, 2, x.shape[2] // 2, 2).max(axis=(2, 4))
 
 
-class Head(eqx.Module):
-    """Two full layers on top of the features, or one where the features are only to be found."""
-
-    layers: tuple[eqx.nn.Linear, ...]
-
-    def __init__(self, key: Key[Array, ""], widths: tuple[int, ...] = (FEATURES, 128, 10)) -> None:
-        keys = jax.random.split(key, len(widths) - 1)
-        pairs = zip(widths[:-1], widths[1:], keys, strict=True)
-        self.layers = tuple(eqx.nn.Linear(wide, narrow, key=key) for wide, narrow, key in pairs)
-
-    def __call__(self, features: Float[Array, " features"]) -> Float[Array, " classes"]:
-        """The logits of one image."""
-        for layer in self.layers[:-1]:
-            features = jax.nn.relu(layer(features))
-        return self.layers[-1](features)
+def new_head(key: Key[Array, ""], hidden: int = 1) -> eqx.nn.MLP:
+    """Full layers on top of the features, one of them hidden, or none where the features are only to be found."""
+    return eqx.nn.MLP(FEATURES, 10, FEATURES, hidden, key=key)
 
 
-Net = tuple[Body | None, Head]
+Net = tuple[Body | None, eqx.nn.MLP]
 """A body and a head; without a body the head sees features that were made before."""
 
 

@@ -157,7 +157,7 @@ def columns(lanes: Sequence[Lane], weights: Callable[[PyTree], np.ndarray]) -> d
     return {
         "method": [lane.name for lane in lanes],
         "gap": [_two_digits(max(lane.gaps[-1], 0.0)) for lane in lanes],
-        "to 1e-6": [_or_dash(lane.passes_to(1e-6)) for lane in lanes],
+        "to 1e-6": ["–" if np.isnan(n := lane.passes_to(1e-6)) else f"{n:.0f}" for lane in lanes],
         "passes": [round(lane.passes[-1]) for lane in lanes],
         "steps": [lane.steps for lane in lanes],
         "sec": [_two_digits(lane.seconds) for lane in lanes],
@@ -168,10 +168,6 @@ def columns(lanes: Sequence[Lane], weights: Callable[[PyTree], np.ndarray]) -> d
 
 def _two_digits(number: float) -> float:
     return float(f"{number:.1e}")
-
-
-def _or_dash(number: float) -> str:
-    return "–" if np.isnan(number) else f"{number:.0f}"
 
 
 def draw(axes: Axes, lanes: Sequence[Lane]) -> None:

@@ -39,15 +39,6 @@ class Standing:
         """Whether it is ahead on more data sets than not."""
         return len(self.places["ahead"]) > len(self.places["level"]) + len(self.places["behind"])
 
-    @property
-    def words(self) -> dict[str, list[str]]:
-        """The names alone."""
-        return {where: [entry.split(" (")[0] for entry in names] for where, names in self.places.items()}
-
-    def turned(self) -> "Standing":
-        """That of the other method."""
-        return Standing({"ahead": self.places["behind"], "level": self.places["level"], "behind": self.places["ahead"]})
-
     def __str__(self) -> str:
         return ", ".join(f"{where} on {_listed(names)}" for where, names in self.places.items() if names)
 

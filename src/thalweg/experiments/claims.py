@@ -1,6 +1,6 @@
 """What a paper says, as something that can fail: its words, and a test of what was found."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -53,6 +53,16 @@ def at_full_size(test: Callable[[Any], bool | None]) -> Callable[[Any], bool | N
         return None if outcome and missing else outcome
 
     return judge
+
+
+def all_of(verdicts: Iterable[bool | None]) -> bool | None:
+    """False if one is, else None if one is, else True.
+
+    >>> all_of([True, None]), all_of([None, False])
+    (None, False)
+    """
+    found = list(verdicts)
+    return False if False in found else None if None in found else True
 
 
 def show(run: Run, claims: Sequence[Claim], found: Any) -> None:

@@ -12,7 +12,7 @@ from thalweg.experiments import _dsg, claims, plots
 from thalweg.experiments._dsg import Score
 from thalweg.experiments._dsg_race import ALL, FACTOR, LATE, SETTINGS, SVRG, SVRG_BATCH, THREE, Found, Size, race
 from thalweg.experiments._standing import LEVEL_MEANS, Standing
-from thalweg.experiments.claims import Claim, at_full_size
+from thalweg.experiments.claims import Claim, all_of, at_full_size
 from thalweg.experiments.registry import experiment
 from thalweg.experiments.section import Run
 
@@ -62,17 +62,9 @@ class Race:
 
 def _outperforms(checked: str, setting: str) -> tuple[Any, Any]:
     """Whether CDSG is ahead of DSG and UDSG everywhere, and how that is said."""
-
-    def both(race: Race) -> list[Standing | None]:
-        return [race.standing(checked, other, setting) for other in ("DSG", "UDSG")]
-
-    def test(race: Race) -> bool | None:
-        standings = both(race)
-        known = [standing.everywhere for standing in standings if standing]
-        return False if False in known else None if None in standings else True
-
-    names = ("against DSG", "against UDSG")
-    return at_full_size(test), lambda race: "; ".join(f"{n} {s}" for n, s in zip(names, both(race), strict=True) if s)
+    both = lambda race: {other: race.standing(checked, other, setting) for other in ("DSG", "UDSG")}
+    test = lambda race: all_of(None if standing is None else standing.everywhere for standing in both(race).values())
+    return at_full_size(test), lambda race: "; ".join(f"against {name} {s}" for name, s in both(race).items() if s)
 
 
 def _of(get: Callable[[Race], Standing | None], how: str = "everywhere") -> tuple[Any, Any]:
@@ -239,13 +231,10 @@ def _describe(size: Size, all_found: list[Found]) -> str:
     return _SETTING.format(
         ridge=_dsg.RIDGE,
         theory=1 / _dsg.RIDGE,
-        sample=size.sample,
-        seconds=size.seconds,
+        size=size,
         device=all_found[0].device,
-        seeds=size.seeds,
         svrg_batch=SVRG_BATCH,
         factor=FACTOR,
-        tries=size.tries,
         edges="; ".join(edges) or "nowhere",
         level=LEVEL_MEANS.format(margin="1 %"),
     )
@@ -255,17 +244,17 @@ _SETTING = (
     "Images are on 100 principal components with a softmax loss; Protein (UCI, nine features, standardised on its "
     "training part) has the squared loss and stands in for the paper's Year, and MNIST for its Epsilon: neither is to "
     "be had here. Gaussian kernel with the median bandwidth; λ = {ridge:g}. The objective is the mean loss plus "
-    "λ/2·‖f‖² on {sample} training rows, the same for all methods. Every run has {seconds:g} s of training on one "
-    "device ({device}), in which neither compiling nor evaluation counts; seeds: {seeds}. Where other programs keep "
-    "the device busy seconds are noisy: the tables show how many steps were taken in them."
+    "λ/2·‖f‖² on {size.sample} training rows, the same for all methods. Every run has {size.seconds:g} s of training "
+    "on one device ({device}), in which neither compiling nor evaluation counts; seeds: {size.seeds}. Where other "
+    "programs keep the device busy seconds are noisy: the tables show how many steps were taken in them."
     "\n\n"
-    "As published: γ_t = θ/t, and θ the best for each method of sizes a factor {factor:g} apart, at most {tries} of "
-    "them. CDSG's step along an old block, by its expected line search, has no bound but 1/λ; a second CDSG goes at "
+    "As published: γ_t = θ/t, and θ the best for each method of sizes a factor {factor:g} apart, at most {size.tries} "
+    "of them. CDSG's step along an old block, by its expected line search, has no bound but 1/λ; a second CDSG goes at "
     "most ten times as far as γ. Matched: all three take the same steps γ₀/√(1 + t/10), γ₀ the best for DSG, and CDSG "
-    "takes them along old blocks, too. P: blocks are preconditioned. The paper's theory asks for θλ > 1, which is "
-    "θ > {theory:g}. SVRG, by minimize, has batches of {svrg_batch}, a snapshot every two passes, and the best of as "
-    "many sizes; making its features counts. A search that ended at the largest or smallest size, so that a better one "
-    "may lie beyond, gives no verdict: {edges}."
+    "takes them along old blocks, too. P: blocks are preconditioned. The paper's theory asks for θλ > 1, which is θ > "
+    "{theory:g}. SVRG, by minimize, has batches of {svrg_batch}, a snapshot every two passes, and the best of as many "
+    "sizes; making its features counts. A search that ended at the largest or smallest size, so that a better one may "
+    "lie beyond, gives no verdict: {edges}."
     "\n\n"
     "{level}"
 )

@@ -184,12 +184,7 @@ def show(run: Run, found: Found) -> None:
     size = found.size
     run.note(
         _SETTING.format(
-            rows=size.rows,
-            batch=size.batch,
-            block=size.block,
-            sample=size.sample,
-            seconds=size.seconds,
-            trial=size.trial,
+            size=size,
             device=found.device,
             short="" if size.rows == ROWS else _SHORT.format(rows=size.rows),
             edges=", ".join(map(" ".join, found.at_edge)) or "none",
@@ -231,12 +226,12 @@ def columns(found: Found) -> dict[str, list[Any]]:
 
 _SHORT = " The paper has 8.1 million; {rows:,} is what there was time for."
 _SETTING = (
-    "{rows:,} digits, drawn: MNIST's training images, shifted, turned and elastically deformed, on 100 principal "
+    "{size.rows:,} digits, drawn: MNIST's training images, shifted, turned and elastically deformed, on 100 principal "
     "components; the test images are MNIST's own. MNIST-8M itself is not to be had here.{short} Gaussian kernel with "
-    "the median bandwidth, batches of {batch:,}, blocks of {block:,} frequencies, λ = 1e-6, no preconditioner, steps "
-    "θ/t, θ the best for each method after {trial:g} s of sizes a factor 4 apart; the best was the largest or smallest "
-    "tried, and gives no verdict: {edges}. The objective is that on {sample:,} training rows. Every run has "
-    "{seconds:g} s of training on one device ({device}); neither compiling nor evaluation counts. CDSG is as "
-    "published, and once with steps along old blocks of at most ten times γ. Landmarks are what the estimators do by "
-    "default, with this kernel and λ."
+    "the median bandwidth, batches of {size.batch:,}, blocks of {size.block:,} frequencies, λ = 1e-6, no "
+    "preconditioner, steps θ/t, θ the best for each method after {size.trial:g} s of sizes a factor 4 apart; the best "
+    "was the largest or smallest tried, and gives no verdict: {edges}. The objective is that on {size.sample:,} "
+    "training rows. Every run has {size.seconds:g} s of training on one device ({device}); neither compiling nor "
+    "evaluation counts. CDSG is as published, and once with steps along old blocks of at most ten times γ. Landmarks "
+    "are what the estimators do by default, with this kernel and λ."
 )

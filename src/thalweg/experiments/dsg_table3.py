@@ -14,7 +14,7 @@ from thalweg.experiments import _dsg, claims
 from thalweg.experiments._dsg import Curve, Problem
 from thalweg.experiments._dsg_race import FACTOR, THREE, tuned_size
 from thalweg.experiments._standing import LEVEL_MEANS, Standing
-from thalweg.experiments.claims import Claim, at_full_size
+from thalweg.experiments.claims import Claim, all_of, at_full_size
 from thalweg.experiments.registry import experiment
 from thalweg.experiments.section import Run
 
@@ -115,10 +115,9 @@ def _all(pairs: list[tuple[tuple[str, str], tuple[str, str]]]) -> tuple[Any, Any
 
     def test(table: Table) -> bool | None:
         standings = [table.standing(*pair) for pair in pairs]
-        known = [standing.everywhere for standing in standings if standing]
+        verdict = all_of(None if standing is None else standing.everywhere for standing in standings)
         # To be ahead of who had less time means nothing.
-        unfair = table.cut and any(one == _LIBSVM for one, _ in pairs)
-        return False if False in known else None if None in standings or unfair else True
+        return None if verdict and table.cut and any(one == _LIBSVM for one, _ in pairs) else verdict
 
     def say(table: Table) -> str:
         named = [(other[0], table.standing(one, other)) for one, other in pairs]

@@ -14,7 +14,7 @@ from thalweg.experiments import _dsg, _network, claims, plots
 from thalweg.experiments._deformed_digits import deformed, drawn
 from thalweg.experiments._dsg import Curve, Problem, Score, Watch
 from thalweg.experiments._dsg_race import THREE, LargeSize, Runs
-from thalweg.experiments._network import Body, Head, Net
+from thalweg.experiments._network import Body, Net
 from thalweg.experiments.claims import Claim, at_full_size
 from thalweg.experiments.registry import experiment
 from thalweg.experiments.section import Run
@@ -127,7 +127,7 @@ def measure(size: LargeSize, seed: int, pretraining: int, keep: Callable[[Found]
     images, new = (jnp.asarray(part[: size.rows], jnp.float32) / 255 for part in (mnist.X_train, mnist.X_test))
     digits = Digits(images, jnp.asarray(mnist.y_train[: size.rows], jnp.int32), new, mnist.y_test[: size.rows])
     keys = jax.random.split(jax.random.key(seed), 4)
-    net: Net = (Body(keys[0]), Head(keys[1], (_network.FEATURES, 10)))
+    net: Net = (Body(keys[0]), _network.new_head(keys[1], hidden=0))
     net = _network.train(net, digits.images, digits.labels, keys[2], _network.stop_after(pretraining))
     body = net[0]
     assert body is not None
@@ -182,7 +182,7 @@ def _net(found: Found, problem: Problem, name: str, body: Body, digits: Digits, 
 
     curve = Curve(name)
     watch = Watch(problem, curve, 2 * found.size.seconds, score)
-    _network.train((start, Head(head_key)), x, labels, key, watch, watch.begin)
+    _network.train((start, _network.new_head(head_key)), x, labels, key, watch, watch.begin)
     curve.steps = len(curve.seconds)
     found.curves[name] = curve
 
@@ -197,10 +197,8 @@ def show(run: Run, found: Found) -> None:
     size = found.size
     run.note(
         _SETTING.format(
-            rows=size.rows,
+            size=size,
             steps=found.pretraining,
-            seconds=size.seconds,
-            trial=size.trial,
             device=found.device,
             own=100 * found.of_features,
             settled=found.settled("CDSG"),
@@ -235,11 +233,12 @@ _TABLE4 = "The paper's Table 4, for MNIST-8M: at full size these are its numbers
 _SETTING = (
     "A small convolutional network (two convolutions and a full layer of 128) is trained on deformed MNIST for {steps} "
     "steps of 512 images, which stands for the pre-trained features of the paper; with one layer on top it misses "
-    "{own:.2f} % of MNIST's test images. DSG, UDSG and CDSG see its features of {rows:,} deformed digits (softmax, "
-    "Gaussian kernel with the median bandwidth, steps θ/t, θ the best for each after {trial:g} s of sizes a factor 4 "
-    "apart; at an edge of these, and so without a verdict: {edges}). Fixed: two new layers on these features. Joint: "
-    "two new layers, and the network learns on with them, on deformed digits. Both by Adam. Kernel machines have "
-    "{seconds:g} s of training on one device ({device}), networks twice as much; neither compiling, evaluation nor "
-    "making features counts. CDSG has converged, its objective within 1 % of its last, after {settled:.3g} s. The "
-    "paper's table has errors of 5.3 to 8.5 % for MNIST-8M, which are almost certainly tenths of these."
+    "{own:.2f} % of MNIST's test images. DSG, UDSG and CDSG see its features of {size.rows:,} deformed digits "
+    "(softmax, Gaussian kernel with the median bandwidth, steps θ/t, θ the best for each after {size.trial:g} s of "
+    "sizes a factor 4 apart; at an edge of these, and so without a verdict: {edges}). Fixed: two new layers on these "
+    "features. Joint: two new layers, and the network learns on with them, on deformed digits. Both by Adam. Kernel "
+    "machines have {size.seconds:g} s of training on one device ({device}), networks twice as much; neither compiling, "
+    "evaluation nor making features counts. CDSG has converged, its objective within 1 % of its last, after "
+    "{settled:.3g} s. The paper's table has errors of 5.3 to 8.5 % for MNIST-8M, which are almost certainly tenths of "
+    "these."
 )

@@ -8,7 +8,7 @@ import numpy as np
 from matplotlib.axes import Axes
 
 from thalweg.experiments import _pgsvi, claims, plots
-from thalweg.experiments.claims import Claim, at_full_size
+from thalweg.experiments.claims import Claim, all_of, at_full_size
 from thalweg.experiments.registry import experiment
 from thalweg.experiments.section import Run
 
@@ -85,12 +85,7 @@ class Found:
 
 def _everywhere(test: Callable[[Curves], bool | None]) -> Callable[[Found], bool | None]:
     """A claim about all data sets: false if it is false of one, unknown if it is unknown of one or one is missing."""
-
-    def judge(found: Found) -> bool | None:
-        verdicts = [test(one) for one in found.all]
-        return False if False in verdicts else None if None in verdicts else True
-
-    return at_full_size(judge)
+    return at_full_size(lambda found: all_of(map(test, found.all)))
 
 
 def _each(say: Callable[[Curves], str]) -> Callable[[Found], str]:

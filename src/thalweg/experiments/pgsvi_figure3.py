@@ -188,31 +188,17 @@ def pgsvi_figure3(run: Run, topics: int = _TOPICS) -> None:
     show(run, Found(sorted(curves, key=lambda curve: names.index(curve.data)), topics, not run.quick))
 
 
-def _register(topics: int) -> None:
-    name = "pgsvi-figure3" if topics == _TOPICS else f"pgsvi-figure3-{topics}-topics"
+for _topics in (_TOPICS, 5, 20, 50):
     experiment(
-        name,
-        title=f"Correlated topics by time: proximal gradients against bounds, {topics} topics",
+        "pgsvi-figure3" if _topics == _TOPICS else f"pgsvi-figure3-{_topics}-topics",
+        title=f"Correlated topics by time: proximal gradients against bounds, {_topics} topics",
         paper="Faster stochastic variational inference using proximal-gradient methods, Figure 3",
         order=42,
-    )(partial(pgsvi_figure3, topics=topics))
-
-
-for _topics in (_TOPICS, 5, 20, 50):
-    _register(_topics)
-
-
-def nips() -> Corpus:
-    """Papers of NIPS, words that occur more than 20 times; half of the documents, at random, for training."""
-    return _halves("NIPS", load("nips_f20"))
-
-
-def associated_press() -> Corpus:
-    """News of the Associated Press; half of the documents, at random, for training."""
-    return _halves("AP", load("ap"))
+    )(partial(pgsvi_figure3, topics=_topics))
 
 
 def _halves(name: str, found: Any) -> Corpus:
+    """Half of the documents, at random, for training, and the others."""
     parts = np.asarray(found.counts, np.int64), np.asarray(found.indices, np.int32), np.asarray(found.indptr)
     counts = csr_array(parts, shape=(len(found.indptr) - 1, len(found.vocab)))
     order = np.random.default_rng(0).permutation(counts.shape[0])
@@ -230,10 +216,11 @@ def drawn(seed: int) -> Corpus:
 
 
 CORPORA: dict[str, Callable[[int], Corpus]] = {
-    "NIPS": lambda seed: nips(),
-    "AP": lambda seed: associated_press(),
+    "NIPS": lambda seed: _halves("NIPS", load("nips_f20")),
+    "AP": lambda seed: _halves("AP", load("ap")),
     "drawn": drawn,
 }
+"""Papers of NIPS, words that occur more than 20 times; news of the Associated Press; and documents that are drawn."""
 
 
 @dataclass

@@ -27,10 +27,9 @@ from jaxtyping import Array, Float, PyTree, Scalar
 
 from thalweg.arguments import one_of
 from thalweg.descent.divergences import Divergence, closed_form
+from thalweg.descent.divergences.base import halve_until
 from thalweg.descent.terms import Term, Zero
 from thalweg.gaussian.posteriors import Diagonal, Full, Implicit, site_factor, symmetric
-
-_MOST_HALVINGS = 60
 
 Posterior = Full | Diagonal | Implicit
 
@@ -102,12 +101,7 @@ class GaussianKL(Divergence):
         """Halve ``size`` until V⁺ is a covariance; sites are guarded instead."""
         if isinstance(centre, Implicit):
             return size
-
-        def improper(carry: tuple) -> Array:
-            size, halvings = carry
-            return ~self.step(centre, gradient, size, term).proper & (halvings < _MOST_HALVINGS)
-
-        return jax.lax.while_loop(improper, lambda carry: (carry[0] / 2, carry[1] + 1), (size, 0))[0]
+        return halve_until(lambda s: self.step(centre, gradient, s, term).proper, size)
 
 
 class KLToNormal(Term):

@@ -1,5 +1,7 @@
 """The softmax likelihood of several classes as an oracle: expectations by nodes that fill the space evenly."""
 
+from typing import ClassVar
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -43,6 +45,8 @@ class ExpectedSoftmax(Oracle):
     1.099
     """
 
+    deterministic: ClassVar[bool] = True
+
     labels: Int[Array, " n"]
     design: Float[Array, "n p"]
     weights: Float[Array, " n"]
@@ -56,18 +60,9 @@ class ExpectedSoftmax(Oracle):
         self.nodes = jnp.asarray(normal_nodes(len(levels) - 1, _NODES))
 
     @property
-    def deterministic(self) -> bool:
-        """There is no chance in it."""
-        return True
-
-    @property
     def fixed_work(self) -> float:
         """Examples per estimate."""
         return float(len(self.labels))
-
-    def init(self, x: PyTree[Array]) -> PyTree:
-        """Nothing is remembered."""
-        return ()
 
     def value(self, x: Full) -> Scalar:
         """f."""

@@ -3,7 +3,7 @@
 import numpy as np
 from jaxtyping import Float
 
-from thalweg.kernels.base import Kernel
+from thalweg.kernels.base import Kernel, Sum
 from thalweg.kernels.stationary import Gaussian, Matern12, Matern32, Matern52
 
 _ORDERS: dict[type[Kernel], int | None] = {Matern12: 0, Matern32: 1, Matern52: 2, Gaussian: None}
@@ -26,6 +26,20 @@ def written_out(kernel: Kernel) -> bool:
     (True, False)
     """
     return type(kernel) in _ORDERS
+
+
+def summands(kernel: Kernel) -> tuple[Kernel, ...]:
+    """What a kernel is the sum of, if all of it is written out; else nothing.
+
+    Examples
+    --------
+    >>> len(summands(Gaussian() + Matern32() + Gaussian())), summands(Gaussian() * Gaussian())
+    (3, ())
+    """
+    if type(kernel) is Sum:
+        left, right = summands(kernel.k1), summands(kernel.k2)
+        return left + right if left and right else ()
+    return (kernel,) if written_out(kernel) else ()
 
 
 def value_and_rise(

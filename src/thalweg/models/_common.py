@@ -208,13 +208,7 @@ def unharmed(model: Any) -> Iterator[None]:
 
 
 def among_many_fits() -> bool:
-    """Whether a loop of scikit-learn over fits is what called: Ctrl-C is then meant for all of them, not for this one.
-
-    Examples
-    --------
-    >>> among_many_fits()
-    False
-    """
+    """Whether a loop of scikit-learn over fits is what called: Ctrl-C is then meant for all of them, not this one."""
     frame: FrameType | None = sys._getframe()
     while frame is not None:
         if str(frame.f_globals.get("__name__")).startswith(("sklearn.model_selection", "sklearn.ensemble")):

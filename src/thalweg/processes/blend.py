@@ -10,8 +10,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from thalweg.kernels import Gaussian, Kernel, Matern12, Matern32, Matern52, Sum
+from thalweg.kernels import Gaussian, Kernel, Matern12, Matern32, Matern52
 from thalweg.kernels.distances import squared_distances
+from thalweg.kernels.profiles import summands
 
 _SHAPES: dict[type[Kernel], tuple[float, ...]] = {
     Matern12: (1.0, 0.0, 0.0, 1.0),
@@ -42,12 +43,12 @@ class Blend(Kernel):
     @staticmethod
     def serves(kernel: Kernel) -> bool:
         """Whether it is a sum of no more terms, all of them known."""
-        return 1 <= len(_terms(kernel)) <= _TERMS
+        return 1 <= len(summands(kernel)) <= _TERMS
 
     @classmethod
     def of(cls, kernel: Kernel, features: int) -> "Blend | None":
         """The same kernel, if this one serves."""
-        terms = _terms(kernel)
+        terms = summands(kernel)
         if not cls.serves(kernel):
             return None
         missing = _TERMS - len(terms)
@@ -61,7 +62,7 @@ class Blend(Kernel):
     @staticmethod
     def chosen(kernel: Kernel, features: int) -> Float[np.ndarray, "p q"]:
         """Which parameters of its blend, and the noise behind them, are those of a kernel: ones in columns."""
-        return _chosen(tuple(np.ndim(term.lengthscale) > 0 for term in _terms(kernel)), features)
+        return _chosen(tuple(np.ndim(term.lengthscale) > 0 for term in summands(kernel)), features)
 
     @property
     def stationary(self) -> bool:
@@ -122,14 +123,6 @@ def _chosen(separate: tuple[bool, ...], features: int) -> Float[np.ndarray, "p q
         columns += list(lengths.T) if each else [np.sum(lengths, axis=1)]
         columns.append(unit[:, _TERMS * features + place])
     return np.stack([*columns, unit[:, -1]], axis=1)
-
-
-def _terms(kernel: Kernel) -> tuple[Kernel, ...]:
-    """What a kernel is the sum of, if all of it is known here; else nothing."""
-    if type(kernel) is Sum:
-        left, right = _terms(kernel.k1), _terms(kernel.k2)
-        return left + right if left and right else ()
-    return (kernel,) if type(kernel) in _SHAPES else ()
 
 
 def _value_and_rise(squared: Array, shape: Array) -> tuple[Array, Array]:

@@ -145,24 +145,10 @@ def where_computed(rows: HostRows, at_hand: int = host.AT_HAND) -> HostRows | Ob
 
 @dataclass
 class Choice:
-    """A search from all starts on few rows, and from the best of what they found on more, and on all.
+    """A search on few rows from all starts, one for each family, and from the best of what they found on more, and all.
 
-    Parameters
-    ----------
-    starts
-        One for each family.
-    free
-        Whether the noise is learned.
-    restarts, max_iter
-        As in ``RegressorSettings``.
-    doubled
-        Whether sums of two terms are looked at.
-    varies
-        Which features differ between rows.
-    seed
-        Of the restarts.
-    note
-        Is told how searches go on.
+    ``free`` says if the noise is learned, ``doubled`` if sums of two terms are looked at, and ``varies`` which features
+    differ between rows; ``note`` is told how searches go on.
     """
 
     starts: list[Parameters]

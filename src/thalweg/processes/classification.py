@@ -2,7 +2,6 @@
 
 from dataclasses import dataclass
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -14,6 +13,7 @@ from thalweg.codec import storable
 from thalweg.descent import History, Status
 from thalweg.gaussian.likelihood import Likelihood
 from thalweg.gaussian.likelihoods import BernoulliLogit
+from thalweg.gaussian.linear.search import mean_targets
 from thalweg.gaussian.posteriors import Marginals
 from thalweg.kernels import Gaussian, Kernel, kernel_or_class
 from thalweg.processes import host
@@ -87,7 +87,7 @@ def probabilities(likelihood: Likelihood, mean: np.ndarray, variance: np.ndarray
     if type(likelihood) is BernoulliLogit:
         return logistic(mean, variance)
     with jax.enable_x64(True):
-        return np.asarray(_mean_label(likelihood, jnp.asarray(mean), jnp.asarray(variance)))
+        return mean_targets(likelihood, mean, variance)
 
 
 def fit_classifier(
@@ -141,9 +141,6 @@ def fit_classifier(
         used = jax.tree.map(np.array, used)
         how = found.steps, found.history, found.status
         return ProcessPosterior(used, inputs[rows], found.weights, found.sites, found.factor, found.bound, *how)
-
-
-_mean_label = eqx.filter_jit(lambda likelihood, mean, variance: likelihood.predict(mean, variance).mean)
 
 
 @jax.jit

@@ -88,13 +88,7 @@ class Informed(Searched, Protocol):
 
 
 def varying(inputs: np.ndarray) -> np.ndarray:
-    """Which features differ between rows.
-
-    Examples
-    --------
-    >>> varying(np.array([[1.0, 2.0], [1.0, 3.0]]))
-    array([False,  True])
-    """
+    """Which features differ between rows."""
     return np.any(inputs != inputs[:1], axis=0)
 
 

@@ -90,21 +90,10 @@ class Observations(NamedTuple):
     real: Float[Array, " n"]
 
     @classmethod
-    def padded(
-        cls,
-        inputs: np.ndarray,
-        targets: np.ndarray,
-        basis: np.ndarray,
-        known: np.ndarray,
-        weights: np.ndarray,
-        scatter: np.ndarray,
-        copies: np.ndarray,
-        shift: np.ndarray,
-    ) -> "Observations":
-        """Rows of NumPy on the device."""
-        size = length(len(inputs))
-        arrays = (inputs, targets, basis, known, weights, scatter, copies, shift, np.ones(len(inputs)))
-        return cls(*(jax.device_put(padded(array, size)) for array in arrays))
+    def padded(cls, *rows: np.ndarray) -> "Observations":
+        """Rows of NumPy, all that there is of them but ``real``, on the device."""
+        count = len(rows[0])
+        return cls(*(jax.device_put(padded(array, length(count))) for array in (*rows, np.ones(count))))
 
     def knows(self, kernel: Kernel) -> bool:
         """Whether :meth:`loss_slope_and_information` can be asked of it."""
@@ -165,9 +154,9 @@ def length(rows: int) -> int:
     return padded_size(max(rows, _LEAST), _GRAIN) if rows <= _PADDED else rows
 
 
-def few(*arguments: Any) -> bool:
+def few(*arguments: Any, most: int = _QUICK) -> bool:
     """Whether to compile in a hurry."""
-    return max(np.shape(leaf)[0] for leaf in jax.tree.leaves(arguments) if np.ndim(leaf)) <= _QUICK
+    return max(np.shape(leaf)[0] for leaf in jax.tree.leaves(arguments) if np.ndim(leaf)) <= most
 
 
 def covariance(parameters: Parameters, rows: Observations) -> Float[Array, "n n"]:

@@ -18,8 +18,8 @@ from scipy.spatial.distance import cdist
 
 from thalweg.codec import storable
 from thalweg.compiling import quick_jit
-from thalweg.kernels import Kernel, Sum
-from thalweg.kernels.profiles import value_and_rise, written_out
+from thalweg.kernels import Kernel
+from thalweg.kernels.profiles import summands, value_and_rise
 from thalweg.padding import padded
 from thalweg.processes.exact import (
     DRAWN,
@@ -89,6 +89,11 @@ class HostRows(NamedTuple):
         outputs = self.targets.shape[1]
         return (outputs * (len(self.inputs) * np.log(2 * np.pi) + repeats) + scatter) / 2
 
+    def repeats_slope(self, noise: Any) -> np.ndarray:
+        """Twice the derivative, in the noise, of what several values at one place add to −log p(y)."""
+        variances = np.where(self.copies > 1, noise + self.known, 1.0)
+        return (self.targets.shape[1] * (self.copies - 1) - self.scatter / variances) / variances
+
     def solution(self, parameters: Parameters) -> Solution:
         """The factor of A, and what follows from it; a loss of NaN where A has none."""
         return self._solution(parameters, matrix(parameters.kernel, self.inputs))
@@ -99,7 +104,7 @@ class HostRows(NamedTuple):
 
     def knows(self, kernel: Kernel) -> bool:
         """Whether :meth:`loss_slope_and_information` can be asked of it."""
-        return bool(_terms(kernel))
+        return bool(summands(kernel))
 
     def loss_and_slope(self, parameters: Parameters) -> tuple[float, Parameters]:
         """−log p(y), and its derivative in the logarithms of all parameters."""
@@ -111,7 +116,7 @@ class HostRows(NamedTuple):
 
     def _evaluated(self, parameters: Parameters, informed: bool) -> tuple[float, Parameters, np.ndarray]:
         kernel = parameters.kernel
-        terms = _terms(kernel)
+        terms = summands(kernel)
         keep = len(terms) == 1 or len(self.inputs) <= _KEPT
         kept = [_matrix_and_rise(term, self.inputs) for term in terms] if keep else []
         covariance = reduce(np.add, (part for part, _ in kept)) if kept else matrix(kernel, self.inputs)
@@ -122,9 +127,7 @@ class HostRows(NamedTuple):
         inverse = _inverse(found.factor)
         pull = dsyrk(-0.5, found.weights, outputs / 2, inverse, lower=1, overwrite_c=1)
         diagonal = pull.diagonal().copy()
-        variances = np.where(self.copies > 1, parameters.noise + self.known, 1.0)
-        repeats = (outputs * (self.copies - 1) - self.scatter / variances) / (2 * variances)
-        noise = parameters.noise * np.sum(diagonal / self.weights + repeats)
+        noise = parameters.noise * np.sum(diagonal / self.weights + self.repeats_slope(parameters.noise) / 2)
         columns = mixed(found.weights, np) if informed else None
         slope, moved = slopes(kernel, self.inputs, pull, columns, kept)
         told = np.zeros((0, 0))
@@ -165,7 +168,7 @@ def diagonal(kernel: Kernel, new: np.ndarray) -> np.ndarray:
 
 def matrix(kernel: Kernel, inputs: np.ndarray, new: np.ndarray | None = None) -> np.ndarray:
     """k(inputs, new), or k(inputs, inputs) with what a kernel has on its diagonal alone."""
-    terms = _terms(kernel)
+    terms = summands(kernel)
     if terms:
         found = _matrix_and_rise(terms[0], inputs, new, rise=False)[0]
         for term in terms[1:]:
@@ -174,14 +177,6 @@ def matrix(kernel: Kernel, inputs: np.ndarray, new: np.ndarray | None = None) ->
     sizes = [len(inputs), len(inputs if new is None else new)]
     points = [None if rows is None else padded(rows, length(len(rows))) for rows in (inputs, new)]
     return np.array(_matrix(_of_arrays(kernel), *points))[: sizes[0], : sizes[1]]
-
-
-def _terms(kernel: Kernel) -> tuple[Kernel, ...]:
-    """What a kernel is the sum of, if all of it is written out; else nothing."""
-    if type(kernel) is Sum:
-        left, right = _terms(kernel.k1), _terms(kernel.k2)
-        return left + right if left and right else ()
-    return (kernel,) if written_out(kernel) else ()
 
 
 def slopes(
@@ -196,7 +191,7 @@ def slopes(
     The upper triangle of ``pull`` is 0. ``kept`` are the matrices of the kernel's terms and their rises, if at hand;
     they are used up.
     """
-    terms = _terms(kernel)
+    terms = summands(kernel)
     moved: list[np.ndarray] = []
     if terms:
         each: list[np.ndarray] = []

@@ -7,14 +7,13 @@ function; they change neither the posterior of the others nor the bound.
 """
 
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-import scipy.linalg
 from jax.scipy.linalg import solve_triangular
 from jaxtyping import Array, Float
 from scipy.linalg.lapack import dpotri
@@ -27,15 +26,13 @@ from thalweg.gaussian.likelihoods import BernoulliLogit
 from thalweg.gaussian.oracle import ExpectedLikelihood
 from thalweg.gaussian.posteriors import Implicit, site_factor
 from thalweg.kernels import Kernel
-from thalweg.padding import padded, padded_size
+from thalweg.padding import padded
 from thalweg.processes import host
+from thalweg.processes.exact import few, length
 from thalweg.processes.sites import Labels, State, climb, factor
 
 _FEW = 2048
 """Rows up to which a posterior is found in less time than XLA would take to make that fast."""
-
-_LEAST, _GRAIN = 64, 16
-"""Rows are padded to as many at least, and to a multiple."""
 
 _NEARBY = 4.0
 """How many times longer the first step may be from a posterior of a similar kernel."""
@@ -64,11 +61,6 @@ class ClassifierSettings:
     tol: float = 1e-2
     max_iter: int = 200
     verbose: bool = False
-
-
-def length(rows: int) -> int:
-    """The length that so many rows are padded to."""
-    return padded_size(max(rows, _LEAST), _GRAIN)
 
 
 def on_device(array: Any, rows: int) -> Array:
@@ -144,8 +136,7 @@ class Found:
         return root[:, None] * dpotri(self.factor, lower=1)[0] * root
 
 
-def _few(*arguments: Any) -> bool:
-    return max(np.shape(leaf)[0] for leaf in jax.tree.leaves(arguments) if np.ndim(leaf)) <= _FEW
+_few = partial(few, most=_FEW)
 
 
 def _covariance(kernel: Kernel, inputs: Array, real: Array, jitter: Array) -> Float[Array, "n n"]:
@@ -161,27 +152,13 @@ def _prior(kernel: Kernel, inputs: Array, real: Array, jitter: Array) -> tuple[F
     return covariance, Implicit.prior(covariance)
 
 
-_from_sites = jax.jit(Implicit.from_sites)
+_from_sites = quick_jit(_few)(Implicit.from_sites)
 
 
 @jax.jit
 def _precision(covariance: Array, sites: Array) -> Float[Array, "n n"]:
     spread = solve_triangular(site_factor(covariance, sites), jnp.diag(jnp.sqrt(sites)), lower=True)
     return spread.T @ spread
-
-
-def _resumed(covariance: Array, start: Found) -> Implicit:
-    """The posterior with the weights and sites of another; of few rows on the host, which compiles nothing."""
-    rows = len(start.sites)
-    padded_parts = [padded(part, len(covariance)) for part in (start.weights, start.sites)]
-    if rows > _FEW:
-        return _from_sites(covariance, *map(jnp.asarray, padded_parts))
-    K, (weights, sites) = np.asarray(covariance), padded_parts
-    lower = factor(K, sites)
-    spread = scipy.linalg.solve_triangular(lower, np.sqrt(sites)[:, None] * K, lower=True, check_finite=False)
-    variance = np.maximum(np.diagonal(K) - np.sum(spread**2, axis=0), np.finfo(float).eps * np.diagonal(K))
-    parts = K @ weights, variance, weights, sites, 2 * np.sum(np.log(np.diagonal(lower)))
-    return Implicit(*map(jnp.asarray, parts))
 
 
 @eqx.filter_jit
@@ -206,7 +183,8 @@ def infer(
         return _on_host(kernel, problem, settings, start)
     rows, data = problem.rows, problem.padded
     covariance, q = _prior(kernel, data.inputs, data.real, settings.jitter)
-    q = q if start is None else _resumed(covariance, start)
+    if start is not None:
+        q = _from_sites(covariance, *(on_device(part, rows) for part in (start.weights, start.sites)))
     batch_size = None if settings.batch_size is None else min(settings.batch_size, rows)
     oracle = ExpectedLikelihood(
         settings.likelihood,

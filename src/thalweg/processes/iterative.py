@@ -18,7 +18,7 @@ from thalweg.kernels import Kernel
 from thalweg.processes.exact import Parameters, few
 from thalweg.processes.host import HostRows
 from thalweg.processes.means import Mean
-from thalweg.processes.solves import NystromInverse, Solves, kernel_slope, nystrom, product, solve, strips
+from thalweg.processes.solves import NystromInverse, Solves, cut, kernel_slope, nystrom, product, solve, strip_rows
 
 TOLERANCE, _PRODUCTS = 2e-3, 400
 """A solve ends where residuals are this small against their right sides, or after so many products."""
@@ -96,12 +96,8 @@ class Climb:
             solved = solved - whitened @ jnp.linalg.solve(basis.T @ whitened, basis.T @ solved)
         left = jnp.concatenate([outputs / _PROBES * sides, -solved], axis=1)
         right = jnp.concatenate([probes, solved], axis=1)
-        variances = np.where(rows.copies > 1, noise + rows.known, 1.0)
-        repeats = (outputs * (rows.copies - 1) - rows.scatter / variances) / variances
-        both = Parameters(
-            kernel=kernel_slope(kernel, points, left, right),
-            noise=jnp.sum(jnp.sum(left * right, axis=1) / rows.weights + repeats),
-        )
+        by_noise = jnp.sum(jnp.sum(left * right, axis=1) / rows.weights + rows.repeats_slope(noise))
+        both = Parameters(kernel_slope(kernel, points, left, right), by_noise)
         return jax.tree.map(lambda one, parameter: one * parameter / 2, both, parameters)
 
 
@@ -183,8 +179,6 @@ def _evaluate(kernel: Kernel, inputs: Array, new: Array, weights: Array, frequen
 
 def _functions(kernel: Kernel, frequencies: Array, prior: Array, points: Array) -> Array:
     """Functions drawn from the prior at some points, as sums of random features, a strip of points at a time."""
-    number, size = strips(len(points), 2 * len(frequencies))
-    cut = jnp.pad(points, ((0, number * size - len(points)), (0, 0))).reshape(number, size, -1)
     half = prior.astype(points.dtype) * jnp.sqrt(kernel.variance.astype(points.dtype) / len(frequencies))
 
     def strip(part: Array) -> Array:
@@ -192,7 +186,8 @@ def _functions(kernel: Kernel, frequencies: Array, prior: Array, points: Array) 
         features = jnp.concatenate([jnp.cos(angles), jnp.sin(angles)], axis=1)
         return jnp.matmul(features, half, precision="highest")
 
-    return jax.lax.map(strip, cut).reshape(number * size, -1)[: len(points)]
+    strips = cut(points, strip_rows(len(points), 2 * len(frequencies)))
+    return jax.lax.map(strip, strips).reshape(-1, prior.shape[1])[: len(points)]
 
 
 _drawn = quick_jit(lambda kernel, frequencies, prior, points: few(points))(_functions)

@@ -90,18 +90,9 @@ class Learned(NamedTuple):
 
 
 class Search:
-    """Kernels tried on one set of rows, and the best of them.
+    """Kernels tried on some rows of ``data``, all inputs, targets and weights, and the best of them.
 
-    Parameters
-    ----------
-    rows
-        The rows to learn from.
-    data
-        Inputs, targets and weights of all rows.
-    settings, seed
-        As in ``fit_classifier``.
-    tied
-        Whether the entries of a parameter keep their proportions.
+    If ``tied``, the entries of a parameter keep their proportions.
 
     Examples
     --------
@@ -199,6 +190,7 @@ def learn(kernels: list[Kernel], data: tuple, settings: ClassifierSettings, seed
     everything = np.arange(len(data[1]))
     part = everything if len(everything) <= _ALL else _part(data[1], seed)
     rng = np.random.default_rng(seed)
+    away = lambda leaf: np.exp(_RESTART_SPREAD * rng.standard_normal(() if tied else np.shape(leaf)))
     search = Search(part, data, replace(settings, tol=max(_LOOSE, _ON_THE_WAY * settings.tol)), seed, tied)
     polish = Search(everything, data, replace(settings, tol=_ON_THE_WAY * settings.tol), seed, tied)
     with line_of_progress(settings.verbose) as note:
@@ -206,7 +198,7 @@ def learn(kernels: list[Kernel], data: tuple, settings: ClassifierSettings, seed
             for kernel in kernels:
                 search.go(kernel, note)
             for _ in range(settings.restarts if settings.learn else 0):
-                search.go(jax.tree.map(lambda leaf: _elsewhere(leaf, rng, tied), search.best.kernel), note)
+                search.go(jax.tree.map(lambda leaf: np.asarray(leaf * away(leaf)), search.best.kernel), note)
             kernel, found, _ = search.best
             polish.go(kernel, note, found if part is everything else None)
             polish.settings = settings
@@ -217,10 +209,6 @@ def learn(kernels: list[Kernel], data: tuple, settings: ClassifierSettings, seed
                 raise
             return best._replace(found=replace(best.found, status=Status.INTERRUPTED))
     return polish.best
-
-
-def _elsewhere(leaf: np.ndarray, rng: np.random.Generator, tied: bool) -> np.ndarray:
-    return np.asarray(leaf * np.exp(_RESTART_SPREAD * rng.standard_normal(() if tied else np.shape(leaf))))
 
 
 def _part(targets: np.ndarray, seed: int) -> np.ndarray:

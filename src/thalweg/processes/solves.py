@@ -87,7 +87,7 @@ class NystromInverse(NamedTuple):
         inner, _ = jax.lax.scan(
             lambda total, part: (total + self.kernel(self.pivots, part[0]) @ part[1], None),
             jnp.zeros((len(self.pivots), right.shape[1]), right.dtype),
-            (_cut(self.points), _cut(scaled)),
+            (cut(self.points), cut(scaled)),
         )
         inner = cho_solve((self.factor, True), solve_triangular(self.root, inner, lower=True))
         return scaled - self._times(inner) / self.noise[:, None]
@@ -95,7 +95,7 @@ class NystromInverse(NamedTuple):
     def _times(self, inner: Float[Array, "r m"]) -> Float[Array, "n m"]:
         """U times some columns."""
         inner = solve_triangular(self.root, inner, lower=True, trans=1)
-        found = jax.lax.map(lambda part: self.kernel(part, self.pivots) @ inner, _cut(self.points))
+        found = jax.lax.map(lambda part: self.kernel(part, self.pivots) @ inner, cut(self.points))
         return found.reshape(-1, inner.shape[1])[: len(self.noise)]
 
     def draw(self, key: Key[Array, ""], count: int) -> Float[Array, "n m"]:
@@ -110,11 +110,10 @@ class NystromInverse(NamedTuple):
         return jnp.sum(jnp.log(self.noise)) + 2 * jnp.sum(jnp.log(jnp.diag(self.factor)))
 
 
-def _cut(array: Float[Array, "n m"]) -> Float[Array, "s k m"]:
-    """Strips of rows, the last of them filled up with zeros."""
-    size = min(_NYSTROM_STRIP, len(array))
-    number = -(-len(array) // size)
-    return jnp.pad(array, ((0, number * size - len(array)), (0, 0))).reshape(number, size, -1)
+def cut(array: Float[Array, "n m"], size: int = _NYSTROM_STRIP) -> Float[Array, "s k m"]:
+    """Strips of so many rows, the last of them filled up with zeros."""
+    size = min(size, len(array))
+    return jnp.pad(array, ((0, -len(array) % size), (0, 0))).reshape(-1, size, array.shape[1])
 
 
 @quick_jit(few, static_argnames="rank")
@@ -132,29 +131,26 @@ def nystrom(
         low_rank = solve_triangular(root, kernel(pivots, points), lower=True)
         return total + (precisions.T * low_rank) @ low_rank.T, None
 
-    gram, _ = jax.lax.scan(strip, jnp.eye(len(among), dtype=among.dtype), (_cut(inputs), _cut(1 / noise[:, None])))
+    gram, _ = jax.lax.scan(strip, jnp.eye(len(among), dtype=among.dtype), (cut(inputs), cut(1 / noise[:, None])))
     return NystromInverse(kernel, inputs, pivots, root, jnp.linalg.cholesky(gram), noise)
 
 
-def strips(count: int, width: int) -> tuple[int, int]:
-    """In how many strips, and of how many rows, a matrix of ``count`` rows and ``width`` columns is made."""
+def strip_rows(count: int, width: int) -> int:
+    """Of how many rows the strips are that a matrix of ``count`` rows and ``width`` columns is made in."""
     entries = 2**26 if jax.default_backend() == "cpu" else 2**28
-    size = int(np.clip(entries // width, 16, count))
-    return -(-count // size), size
+    return int(np.clip(entries // width, 16, count))
 
 
 def product(
     kernel: Kernel, left: Float[Array, "m d"], right: Float[Array, "n d"], vectors: Float[Array, "n t"]
 ) -> Array:
     """k(left, right)·vectors, a strip of rows at a time, in the precision of the points."""
-    number, size = strips(len(left), len(right))
-    rows = jnp.pad(left, ((0, number * size - len(left)), (0, 0))).reshape(number, size, -1)
-    vectors = vectors.astype(left.dtype)
+    rows, vectors = cut(left, strip_rows(len(left), len(right))), vectors.astype(left.dtype)
     # On a GPU three products of halves are as exact as one in float32, whose sums are what rounds, and faster.
     halves = left.dtype == _SINGLE and jax.default_backend() == "gpu"
     precision = jax.lax.DotAlgorithmPreset.BF16_BF16_F32_X3 if halves else "highest"
     found = jax.lax.map(lambda part: jnp.matmul(kernel(part, right), vectors, precision=precision), rows)
-    return found.reshape(number * size, -1)[: len(left)]
+    return found.reshape(-1, vectors.shape[1])[: len(left)]
 
 
 class _State(NamedTuple):
@@ -257,10 +253,9 @@ def kernel_slope(
     kernel: Kernel, inputs: Float[Array, "n d"], left: Float[Array, "n k"], right: Float[Array, "n k"]
 ) -> Kernel:
     """The derivative of Σ_k left_kᵀ K right_k in the kernel's parameters, a strip of K at a time, in float32."""
-    number, size = strips(len(inputs), len(inputs))
+    size = strip_rows(len(inputs), len(inputs))
     single = lambda tree: jax.tree.map(lambda leaf: leaf.astype(_SINGLE), tree)
     points, held, other = single(inputs), single(kernel), single(right)
-    cut = lambda array: jnp.pad(array, ((0, number * size - len(array)), (0, 0))).reshape(number, size, -1)
 
     def strip(total: Kernel, part: tuple[Array, Array]) -> tuple[Kernel, None]:
         rows, weights = part
@@ -268,4 +263,4 @@ def kernel_slope(
         found = jax.vjp(lambda kernel: kernel(rows, points), held)[1](pull)[0]
         return jax.tree.map(lambda sum_, new: sum_ + new.astype(sum_.dtype), total, found), None
 
-    return jax.lax.scan(strip, jax.tree.map(jnp.zeros_like, kernel), (cut(points), cut(single(left))))[0]
+    return jax.lax.scan(strip, jax.tree.map(jnp.zeros_like, kernel), (cut(points, size), cut(single(left), size)))[0]

@@ -186,9 +186,8 @@ class GridSolves(NamedTuple):
 
     x: Array
     steps: Float[Array, "most m"]
+    """0 where a column had ended."""
     ratios: Float[Array, "most m"]
-    counts: Array
-    """Steps of each column."""
     residual: Float[Array, " m"]
     """Its length against that of the right side, in the norm of the preconditioner."""
 
@@ -201,15 +200,14 @@ def solve(
     inverse = 1 / preconditioner
     begun = _inner(right, _times(inverse, right))
     goal = tolerance**2 * begun
-    width = len(right)
-    table = jnp.zeros((PRODUCTS, width), begun.dtype)
+    table = jnp.zeros((PRODUCTS, len(right)), begun.dtype)
     column = lambda numbers: numbers.reshape(-1, *([1] * (right.ndim - 1))).astype(right.dtype)
 
     def go_on(state: tuple) -> Array:
         return jnp.any(state[3] > goal) & (state[-1] < PRODUCTS)
 
     def step(state: tuple) -> tuple:
-        x, residual, direction, energy, steps, ratios, counts, turn = state
+        x, residual, direction, energy, steps, ratios, turn = state
         image = apply(direction)
         slope = _inner(direction, image)
         live = (energy > goal) & (slope > 0)
@@ -219,21 +217,11 @@ def solve(
         now = jnp.where(live, _inner(residual, z), energy)
         ratio = jnp.where(live, now / jnp.where(energy > 0, energy, 1), 0)
         direction = jnp.where(column(live.astype(energy.dtype)) != 0, z + column(ratio) * direction, direction)
-        return (
-            x,
-            residual,
-            direction,
-            now,
-            steps.at[turn].set(size),
-            ratios.at[turn].set(ratio),
-            counts + live.astype(counts.dtype),
-            turn + 1,
-        )
+        return x, residual, direction, now, steps.at[turn].set(size), ratios.at[turn].set(ratio), turn + 1
 
-    zero = jnp.zeros(width, jnp.int32)
-    state = (jnp.zeros_like(right), right, _times(inverse, right), begun, table, table, zero, jnp.asarray(0))
-    x, _, _, energy, steps, ratios, counts, _ = jax.lax.while_loop(go_on, step, state)
-    return GridSolves(x, steps, ratios, counts, jnp.sqrt(energy / jnp.where(begun > 0, begun, 1)))
+    state = (jnp.zeros_like(right), right, _times(inverse, right), begun, table, table, jnp.asarray(0))
+    x, _, _, energy, steps, ratios, _ = jax.lax.while_loop(go_on, step, state)
+    return GridSolves(x, steps, ratios, jnp.sqrt(energy / jnp.where(begun > 0, begun, 1)))
 
 
 class Evaluation(NamedTuple):
@@ -316,8 +304,6 @@ def mean_coefficients(given: Moments, right: Array, solved: Array, targets: int)
 
 def left_of_determinant(solves: GridSolves, probes: np.ndarray) -> np.ndarray:
     """tr log P^(−½)BP^(−½) by Lanczos quadrature, from the conjugate gradients of each probe."""
-    steps, ratios, counts = (np.asarray(part) for part in (solves.steps, solves.ratios, solves.counts))
-    made = np.where(np.arange(len(steps))[:, None] < counts[None], steps, 0.0)
-    columns = range(len(counts) - len(probes), len(counts))
+    columns = zip(np.asarray(solves.steps).T[-len(probes) :], np.asarray(solves.ratios).T[-len(probes) :], strict=True)
     lengths = np.array([np.sum(np.square(probe)) for probe in probes])
-    return lengths * np.array([log_quadrature(made[:, column], ratios[:, column]) for column in columns])
+    return lengths * np.array([log_quadrature(*column) for column in columns])

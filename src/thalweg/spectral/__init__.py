@@ -15,17 +15,11 @@ from thalweg.spectral.degrees import InfiniteVarianceWarning
 from thalweg.spectral.estimate import Estimate, EstimateStatus, Plan
 from thalweg.spectral.lanczos import LanczosOracle
 from thalweg.spectral.lowrank import Nystrom, PivotedCholesky
-from thalweg.spectral.operators import (
-    FunctionOperator,
-    InterpolatedOperator,
-    KernelOperator,
-    Operator,
-    ShiftedOperator,
-    ToeplitzOperator,
-    as_operator,
-    gram_operator,
-    kernel_operator,
-)
+from thalweg.spectral.operators.base import Operator, ShiftedOperator
+from thalweg.spectral.operators.convert import as_operator, gram_operator
+from thalweg.spectral.operators.function import FunctionOperator
+from thalweg.spectral.operators.kernel import KernelOperator, kernel_operator
+from thalweg.spectral.operators.toeplitz import InterpolatedOperator, ToeplitzOperator
 from thalweg.spectral.oracle import SpectralOracle
 from thalweg.spectral.plan import plan
 from thalweg.spectral.precondition import Jacobi, Own

@@ -9,7 +9,7 @@ from jaxtyping import Array, Key
 
 from thalweg.spectral.bounds import IllConditionedError, NotPositiveDefiniteError, host_random, hosted
 from thalweg.spectral.lowrank import PivotedCholesky
-from thalweg.spectral.operators import Operator
+from thalweg.spectral.operators.base import Operator
 from thalweg.spectral.precondition import Jacobi, Preconditioner
 
 _WORTH_SCALING = 4.0

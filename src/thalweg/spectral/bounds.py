@@ -24,10 +24,10 @@ from jaxtyping import Array, Key
 from thalweg import arguments
 from thalweg.compiling import quick_options, untuned_options
 from thalweg.spectral.chebyshev import IllConditionedError, evaluate
-from thalweg.spectral.operators import Operator
-from thalweg.spectral.operators.base import check_products
+from thalweg.spectral.operators.base import Operator, check_products
 
-_CHUNK = 20
+_CHUNK, _STEPS = 20, 200
+"""Products at a time, and the most; a few times as many where the condition number is large."""
 _LARGE = 2**16
 """The dimension from which a block of probes is larger than a cache."""
 _FAILURE = 1e-3
@@ -64,36 +64,21 @@ def spectrum(
     lower: float | None = None,
     upper: float | None = None,
     proven: tuple[float, float] = (-np.inf, np.inf),
-    steps: int = 200,
 ) -> Spectrum:
-    """Bound the spectrum of a symmetric operator and sketch its density.
+    """Bound the spectrum of a symmetric A, or of P^(−½)AP^(−½) for a preconditioner P, and sketch its density.
 
-    Parameters
-    ----------
-    operator
-        The operator A.
-    preconditioner
-        Bound the spectrum of P^(−½)AP^(−½) instead; or None.
-    key
-        For the starting vector.
-    positive
-        The spectrum must be positive: find a positive lower end.
-    lower, upper
-        Ends that are known; what is known is not searched for.
-    proven
-        Bounds proven by other means.
-    steps
-        At most this many products; a few times as many where the condition number is large.
+    Where it must be ``positive`` a positive lower end is found. What is known of ``lower`` and ``upper`` is not
+    searched for; ``proven`` are bounds by other means.
     """
     size, dtype = operator.dimension, operator.dtype
     run = _Lanczos(operator, preconditioner, key)
     # Without reorthogonalisation it may take more steps than there are dimensions.
     most = 2 * size + _CHUNK
-    limit = min(steps, most)
+    limit = min(_STEPS, most)
     unknown = positive and lower is None
     while True:
         # Looked at now and then only, where there are many.
-        for _ in range(1 if run.products < steps else 8):
+        for _ in range(1 if run.products < _STEPS else 8):
             run.go_on(limit)
         ritz = run.ritz()
         low, high = _ends(ritz, size, positive, 0.1 if preconditioner is None else 0.4)
@@ -107,7 +92,7 @@ def spectrum(
             break
         if ritz.steps >= limit:
             # It is worth more steps: an estimate takes many times as many products.
-            further = min(_PATIENCE * steps, most)
+            further = min(_PATIENCE * _STEPS, most)
             if not unsettled or limit >= further:
                 break
             limit = further

@@ -78,27 +78,11 @@ def series(
 ) -> np.ndarray:
     """Return the Chebyshev coefficients b_0 … b_J of ``f`` (or f′) on [lower, upper] (section 2.1 of the paper).
 
-    J is the last coefficient above rounding: coefficients beyond it are noise, and are not returned.
+    J is the last coefficient above rounding: coefficients beyond it are noise, and are not returned. ``at`` are points
+    where the series is to agree with f, besides a few thousand others.
 
-    Parameters
-    ----------
-    f
-        An elementwise function written in :mod:`jax.numpy`.
-    lower, upper
-        The ends of the interval.
-    derivative
-        Expand f′ instead.
-    max_degree
-        Give up beyond this degree.
-    at
-        Points of the interval where the series is to agree with f, besides a few thousand others.
-
-    Raises
-    ------
-    ValueError
-        If the function is undefined or singular inside the interval (the message says where).
-    IllConditionedError
-        If the interval is so close to a singularity that more than ``max_degree`` coefficients would be needed.
+    A function that is undefined or singular inside the interval is refused, with a word on where, and so is an interval
+    so close to a singularity that more than ``max_degree`` coefficients would be needed (:class:`IllConditionedError`).
 
     Examples
     --------

@@ -52,25 +52,13 @@ class Law(NamedTuple):
         return self._replace(log_survival=np.maximum(self.log_survival, np.log(FLOOR)))
 
     @property
-    def masses(self) -> np.ndarray:
-        """Pr(n = j) for j = 0 … J; the last one holds everything from J on."""
-        survival = self.survival
-        return survival - np.append(survival[1:], 0.0)
-
-    @property
     def mean(self) -> float:
         """E n = Σ_{j≥1} S_j."""
         return float(np.sum(self.survival[1:]))
 
 
 def variance(coefficients: np.ndarray, law: Law) -> float:
-    """Return the Chebyshev-weighted variance of the randomly truncated series, Lemma 2 (0/0 counts as 0).
-
-    Examples
-    --------
-    >>> variance(np.array([1.0, 0.5, 0.25]), Law("certain", np.zeros(3)))
-    0.0
-    """
+    """Return the Chebyshev-weighted variance of the randomly truncated series, Lemma 2 (0/0 counts as 0)."""
     b = np.abs(np.asarray(coefficients, np.float64))[1:]
     log_survival = law.log_survival[1 : b.size + 1]
     if log_survival.size < b.size:

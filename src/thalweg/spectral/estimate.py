@@ -22,8 +22,8 @@ from thalweg import arguments
 from thalweg.outcomes import Outcome
 from thalweg.spectral.bounds import hosted
 from thalweg.spectral.gradients import Inputs, quadratic_forms
-from thalweg.spectral.operators import Operator, as_operator
-from thalweg.spectral.operators.base import is_traced
+from thalweg.spectral.operators.base import Operator, is_traced
+from thalweg.spectral.operators.convert import as_operator
 from thalweg.spectral.precondition import Preconditioner
 from thalweg.spectral.probes import draw_log_uniforms, draw_probes
 from thalweg.spectral.recurrence import Tables, block_widths

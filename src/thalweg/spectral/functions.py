@@ -45,13 +45,7 @@ NAMED: dict[str, Callable[[Any], Any]] = {"log": jnp.log, "inverse": reciprocal}
 
 
 def named(f: Any) -> Callable[[Any], Any]:
-    """The function, also of a name: ``"log"`` or ``"inverse"``.
-
-    Examples
-    --------
-    >>> named("log") is jnp.log
-    True
-    """
+    """The function, also of a name: ``"log"`` or ``"inverse"``."""
     function = NAMED.get(f) if isinstance(f, str) else f
     if isinstance(f, np.ufunc):
         function = getattr(jnp, f.__name__, None)

@@ -23,7 +23,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, PyTree
 
-from thalweg.spectral.operators import Operator
+from thalweg.spectral.operators.base import Operator
 from thalweg.spectral.precondition import Preconditioner
 from thalweg.spectral.recurrence import Swept, Tables, sweep
 
@@ -74,14 +74,9 @@ class Inputs(eqx.Module):
 @eqx.filter_custom_jvp
 def quadratic_forms(operator: Operator, inputs: Inputs) -> Forms:
     """Return the randomly truncated quadratic forms of A; their mean has an unbiased derivative."""
-    tables, start, advance = inputs.tables, inputs.start, None
+    start = inputs.start
     with jax.default_matmul_precision(inputs.precision):
-        if inputs.preconditioner is None:
-            strips = operator.strips(2.0 * tables.scale, 2.0 * tables.shift)
-            if strips is not None:
-                start = jnp.pad(start, ((0, strips.rows - start.shape[0]), (0, 0)))
-                advance = strips.advance
-        run = partial(sweep, inputs.apply(operator), tables, stride=operator.stride, advance=advance)
+        run = partial(sweep, inputs.apply(operator), inputs.tables, stride=operator.stride)
         width, together = inputs.widths[0], operator.together
         if together is None or width <= together or width % together:
             return _forms(run(start, inputs.degrees, inputs.widths))

@@ -10,8 +10,7 @@ from jaxtyping import Array, Float, Key, PyTree
 
 from thalweg import arguments
 from thalweg.oracles.base import Oracle, Out
-from thalweg.spectral.operators import Operator
-from thalweg.spectral.operators.base import frozen
+from thalweg.spectral.operators.base import Operator, frozen
 from thalweg.spectral.probes import draw_probes
 
 

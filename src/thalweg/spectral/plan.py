@@ -15,7 +15,6 @@ from thalweg import arguments
 from thalweg.spectral import degrees as laws
 from thalweg.spectral.bounds import (
     IllConditionedError,
-    Spectrum,
     check_interval,
     check_symmetric,
     find_interval,
@@ -26,9 +25,8 @@ from thalweg.spectral.chebyshev import EPS, MAX_DEGREE, clenshaw, evaluate, seri
 from thalweg.spectral.estimate import Plan
 from thalweg.spectral.functions import named, reciprocal
 from thalweg.spectral.gradients import GRADIENTS
-from thalweg.spectral.operators import Operator, as_operator
-from thalweg.spectral.operators.base import frozen, is_concrete, is_traced
-from thalweg.spectral.operators.convert import check_dimension
+from thalweg.spectral.operators.base import Operator, frozen, is_concrete, is_traced
+from thalweg.spectral.operators.convert import as_operator, check_dimension
 from thalweg.spectral.precondition import Preconditioner, Request
 from thalweg.spectral.probes import KINDS
 from thalweg.spectral.recurrence import Tables
@@ -133,7 +131,9 @@ def plan(
     lower, upper = (shift - 1.0) / scale, (shift + 1.0) / scale
     value = series(function, lower, upper, at=np.clip(bounds.nodes, lower, upper))
     slope = series(reciprocal if form == "inverse" else function, lower, upper, derivative=form != "inverse")
-    nodes, weights = _density(bounds, lower, upper, value.size)
+    # Few enough nodes for the tables of all degrees.
+    inside = np.clip(to_unit(bounds.nodes, lower, upper), -1.0, 1.0)
+    nodes, weights = thin(inside, bounds.weights, max(8, min(400, 2_000_000 // max(value.size, 1))))
     tuner = Tuner(
         value,
         slope,
@@ -173,17 +173,17 @@ def plan(
 def check_options(
     f: Callable[[Any], Any],
     operator: Operator,
-    probes: Any = 32,
-    degree: Any = None,
-    law: Any = "optimal",
-    rho: Any = None,
-    interval: Any = None,
-    slack: Any = 1.0,
-    preconditioner: Any = None,
-    probe: Any = "rademacher",
-    group: Any = None,
-    gradient: Any = None,
-    precision: Any = "highest",
+    probes: Any,
+    degree: Any,
+    law: Any,
+    rho: Any,
+    interval: Any,
+    slack: Any,
+    preconditioner: Any,
+    probe: Any,
+    group: Any,
+    gradient: Any,
+    precision: Any,
 ) -> tuple[int, int, float]:
     """Check the options of a plan; return how many groups of how many probes there are, and the slack."""
     arguments.one_of("law", law, laws.LAWS)
@@ -244,12 +244,6 @@ def _check_counts(probes: int, group: int | None, probe: str, dimension: int) ->
             f"probes must be a multiple of {2 * group} (pairs of groups of {group} make the error bar), found {probes}"
         )
     return probes // group, group
-
-
-def _density(bounds: Spectrum, lower: float, upper: float, size: int) -> tuple[np.ndarray, np.ndarray]:
-    """Ritz values on [−1, 1] and their weights, few enough for the tables of all degrees."""
-    nodes = np.clip(to_unit(bounds.nodes, lower, upper), -1.0, 1.0)
-    return thin(nodes, bounds.weights, max(8, min(400, 2_000_000 // max(size, 1))))
 
 
 def _tables(tuner: Tuner, law: laws.Law, coefficient: float, dtype: Any) -> list[Array]:

@@ -8,7 +8,6 @@ have finished are always the last columns: the block is halved by dropping them,
 """
 
 from collections.abc import Callable
-from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -49,10 +48,6 @@ def _columns(carry: _Carry, columns: slice) -> _Carry:
     return jax.tree.map(lambda x: x[..., columns] if x.ndim else x, carry)
 
 
-def _unfinished(bound: Int[Array, ""], carry: _Carry) -> Array:
-    return carry.step <= bound
-
-
 def block_widths(units: int, group: int) -> tuple[int, ...]:
     """The widths the block shrinks through: halves, in whole strata (pairs of units), down to four strata or more.
 
@@ -79,33 +74,12 @@ def sweep(
     accumulate: tuple[Int[Array, " m"], ...] = (),
     keep_last: bool = False,
     stride: int = 1,
-    advance: Callable[[Any, Any], tuple[Any, Any, Any]] | None = None,
 ) -> Swept:
-    """Run the recurrence for every probe up to its degree.
+    """Run the recurrence for every probe of ``start``, sorted so that degrees do not increase, up to its degree.
 
-    Parameters
-    ----------
-    apply
-        The operator on a block.
-    tables
-        Interval and weights.
-    start
-        The probes w_0, sorted so that degrees do not increase.
-    degrees
-        The degree n of each probe.
-    widths
-        See :func:`block_widths`.
-    accumulate
-        For each array of degrees given here also return u = Σ_{j≤n} (b′_j/S_j) w_j, which takes n products where the
-        value takes n/2. (For the value alone: empty.)
-    keep_last
-        Also run to the full degree and return (w_n, w_{n−1}) of every probe, from where the recurrence can be run
-        backwards.
-    stride
-        Steps per turn of the loop, see :attr:`Operator.stride`. At most one step is wasted.
-    advance
-        ``advance(u, w) -> (w⁺, w·w⁺, ‖w⁺‖²)`` with w⁺ = 2Ãw − u, for the value alone, where the operator knows a way to
-        take all three in one pass.
+    For each array of degrees in ``accumulate`` it also returns u = Σ_{j≤n} (b′_j/S_j) w_j, which takes n products where
+    the value takes n/2. With ``keep_last`` it runs to the full degree and returns (w_n, w_{n−1}) of every probe, from
+    where the recurrence can be run backwards. ``stride`` is :attr:`Operator.stride`: at most one step is wasted.
     """
     full = bool(accumulate) or keep_last
     needed = degrees
@@ -145,16 +119,13 @@ def sweep(
         width = carry.newer.shape[1]
         k, limits = carry.step, degrees[:width]
         older = carry.newer
-        if advance is None:
-            latest = 2.0 * shifted(carry.newer) - carry.older
-            if keep_last:
-                active = (k <= own[:width])[None, :]
-                older = jnp.where(active, older, carry.older)
-                latest = jnp.where(active, latest, carry.newer)
-            cross = jnp.sum(older * latest, axis=0)
-            size = jnp.sum(latest * latest, axis=0)
-        else:
-            latest, cross, size = advance(carry.older, carry.newer)
+        latest = 2.0 * shifted(carry.newer) - carry.older
+        if keep_last:
+            active = (k <= own[:width])[None, :]
+            older = jnp.where(active, older, carry.older)
+            latest = jnp.where(active, latest, carry.newer)
+        cross = jnp.sum(older * latest, axis=0)
+        size = jnp.sum(latest * latest, axis=0)
         values = (
             carry.values
             + weigh(2 * k - 1, limits, tables.weights) * (2.0 * cross - moment[:width])
@@ -178,9 +149,8 @@ def sweep(
     for index, width in enumerate(widths):
         following = widths[index + 1] if index + 1 < len(widths) else 0
         # The next width holds once every probe beyond it has finished.
-        bound = needed[following]
-        before = carry.step
-        carry = jax.lax.while_loop(partial(_unfinished, bound), turn, carry)
+        before, bound = carry.step, needed[following]
+        carry = jax.lax.while_loop(lambda carry: carry.step <= bound, turn, carry)  # noqa: B023
         products = products + width * (carry.step - before).astype(dtype)
         done.append(_columns(carry, slice(following, None)))
         carry = _columns(carry, slice(0, following))

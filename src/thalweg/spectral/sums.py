@@ -15,8 +15,7 @@ from jaxtyping import Array, Key
 from thalweg import arguments
 from thalweg.spectral.estimate import Estimate, Plan
 from thalweg.spectral.functions import Exponential, Power, entropy_density, named, reciprocal
-from thalweg.spectral.operators import gram_operator
-from thalweg.spectral.operators.convert import unit_of
+from thalweg.spectral.operators.convert import gram_operator, unit_of
 from thalweg.spectral.ways import in_float64, summed, target_of
 
 

@@ -3,7 +3,7 @@
 import dataclasses
 import inspect
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -23,9 +23,8 @@ from thalweg.spectral.exact import (
     exact_sum,
     factorisation_is_cheaper,
 )
-from thalweg.spectral.operators import Operator, as_operator
-from thalweg.spectral.operators.base import frozen, is_concrete, is_traced, widened
-from thalweg.spectral.operators.convert import check_dimension, is_wide
+from thalweg.spectral.operators.base import Operator, frozen, is_concrete, is_traced, widened
+from thalweg.spectral.operators.convert import as_operator, check_dimension, is_wide
 from thalweg.spectral.plan import check_options
 from thalweg.spectral.plan import plan as make_plan
 
@@ -73,100 +72,117 @@ def summed(
         budget = arguments.whole("budget", budget)
         if target is None:
             raise ValueError(f"budget limits what rtol or atol may spend, and neither is given; found budget={budget}")
-    _check_names(options)
+    defaults = _defaults(options)
     dimension = options.pop("dimension", None)
     if plan is not None:
         _check_beside_plan(arguments.instance("plan", plan, Plan), f, method, options)
     traced = is_traced((key, jnp.zeros(())))
     operator = as_operator(A, dimension)
     check_dimension(operator, dimension)
+    call = _Call(f, operator, key, target, budget, method)
     if plan is not None or traced or not is_concrete(operator):
-        return _planned(f, plan, operator, key, target, budget, method, traced)
-    check_options(f, operator, **options)
+        return call.planned(plan, traced)
+    check_options(f, operator, **{**defaults, **options})
     if method == "exact" or (method == "auto" and exact_at_once(f, operator)):
         return exact_sum(f, operator)
     try:
-        return _stochastic(f, operator, key, target, budget, method, options)
+        return call.stochastic(options)
     except IllConditionedError:
         if method == "auto" and exact_is_possible(operator):
             return exact_sum(f, operator)
         if operator.dtype == np.float64 or is_traced(operator):
             raise
     with jax.enable_x64(True):
-        found = _stochastic(f, widened(operator), key, target, budget, method, options)
+        found = call._replace(operator=widened(operator)).stochastic(options)
     error = np.hypot(float(found.standard_error), 0.5 * float(jnp.finfo(operator.dtype).eps) * float(found.value))
     found = jax.tree.map(lambda leaf: jnp.asarray(np.asarray(leaf)), found)
     return dataclasses.replace(found, standard_error=jnp.asarray(error, operator.dtype))
 
 
-def _check_names(options: dict[str, Any]) -> None:
-    known = [name for name in inspect.signature(make_plan).parameters if name not in ("f", "A", "key")]
+def _defaults(options: dict[str, Any]) -> dict[str, Any]:
+    """Those of the options of a plan; refuse what is none."""
+    known = {name: option.default for name, option in inspect.signature(make_plan).parameters.items()}
+    for name in ("f", "A", "key"):
+        known.pop(name)
     for name in options:
         if name not in known:
             raise TypeError(
                 f"a spectral sum has no option {name!r}, found {name}={options[name]!r}; it has plan, rtol, atol, "
                 f"budget, method, {', '.join(known)}"
             )
+    known.pop("dimension")
+    return known
 
 
-def _stochastic(
-    f: Callable[[Any], Any],
-    operator: Operator,
-    key: Key[Array, ""],
-    target: Target | None,
-    budget: int | None,
-    method: str,
-    options: dict[str, Any],
-) -> Estimate:
-    constant = frozen(operator)
-    if "gradient" not in options and is_traced(operator):
-        options = {**options, "gradient": "series"}
-    if method == "auto" and by_cholesky(f) and "preconditioner" not in options:
-        instead = exact_instead(f, operator)
-        chosen = automatic(constant, key, options.get("probes", 32), _WORTH if instead else np.inf)
-        if chosen is None and instead:
-            return exact_sum(f, operator)
-        options = {**options, "preconditioner": chosen}
-    plan = make_plan(f, operator, key, **options)
-    plan, first, spent = _run_and_widen(plan, operator, key, options)
-    return _refined(f, plan, operator, key, first, target, budget, method, spent)
+class _Call(NamedTuple):
+    """What is asked for."""
 
+    f: Callable[[Any], Any]
+    operator: Operator
+    key: Key[Array, ""]
+    target: Target | None
+    budget: int | None
+    method: str
 
-def _refined(
-    f: Callable[[Any], Any],
-    plan: Plan,
-    operator: Operator,
-    key: Key[Array, ""],
-    first: Estimate,
-    target: Target | None,
-    budget: int | None,
-    method: str,
-    spent: int,
-) -> Estimate:
-    """As many estimates as the tolerance takes; or a factorisation, where that is cheaper than all of them."""
-    if first.outcome != EstimateStatus.OK:
-        raise ValueError(f"estimate failed: {first.message}")
-    if target is not None and plan.units == 1:
-        raise ValueError(
-            f"rtol and atol need an error bar, and one degree for all {plan.probes} probes has none: leave group out, "
-            f"or them"
+    def stochastic(self, options: dict[str, Any]) -> Estimate:
+        """Estimate the sum, with the preconditioner that suits."""
+        f, operator, key = self.f, self.operator, self.key
+        if "gradient" not in options and is_traced(operator):
+            options = {**options, "gradient": "series"}
+        if self.method == "auto" and by_cholesky(f) and "preconditioner" not in options:
+            instead = exact_instead(f, operator)
+            chosen = automatic(frozen(operator), key, options.get("probes", 32), _WORTH if instead else np.inf)
+            if chosen is None and instead:
+                return exact_sum(f, operator)
+            options = {**options, "preconditioner": chosen}
+        plan = make_plan(f, operator, key, **options)
+        return self.refined(*_run_and_widen(plan, operator, key, options))
+
+    def refined(self, plan: Plan, first: Estimate, spent: int) -> Estimate:
+        """As many estimates as the tolerance takes; or a factorisation, where that is cheaper than all of them."""
+        if first.outcome != EstimateStatus.OK:
+            raise ValueError(f"estimate failed: {first.message}")
+        if self.target is not None and plan.units == 1:
+            raise ValueError(
+                f"rtol and atol need an error bar, and one degree for all {plan.probes} probes has none: leave group "
+                f"out, or them"
+            )
+        rounding = float(plan.rounding)
+        wanted = batches_wanted(first, self.target, rounding)[0]
+        cheaper = factorisation_is_cheaper(self.f, self.operator, plan, wanted)
+        if self.method == "auto" and cheaper:
+            return exact_sum(self.f, self.operator)
+        advice = "A factorisation would be cheaper: method='auto' uses it." if cheaper else ""
+        weights = np.asarray(plan.tables.weights)
+        if not np.any(weights[1:]):
+            advice += f" f is {weights[0]:.6g} wherever it was tried: what is narrower goes unseen."
+        advice = f"{first.advice} {advice}"
+        draw = lambda index: plan.estimate(self.operator, jax.random.fold_in(self.key, index))
+        result = refine(draw, first, self.target, self.budget, rounding)
+        return dataclasses.replace(
+            result,
+            products=jnp.asarray(float(jax.lax.stop_gradient(result.products)) + spent, result.products.dtype),
+            advice=advice.strip(),
         )
-    rounding = float(plan.rounding)
-    cheaper = factorisation_is_cheaper(f, operator, plan, batches_wanted(first, target, rounding)[0])
-    if method == "auto" and cheaper:
-        return exact_sum(f, operator)
-    advice = "A factorisation would be cheaper: method='auto' uses it." if cheaper else ""
-    weights = np.asarray(plan.tables.weights)
-    if not np.any(weights[1:]):
-        advice += f" f is {weights[0]:.6g} wherever it was tried: what is narrower goes unseen."
-    advice = f"{first.advice} {advice}"
-    draw = lambda index: plan.estimate(operator, jax.random.fold_in(key, index))
-    result = refine(draw, first, target, budget, rounding)
-    return dataclasses.replace(
-        result,
-        products=jnp.asarray(float(jax.lax.stop_gradient(result.products)) + spent, result.products.dtype),
-        advice=advice.strip(),
-    )
+
+    def planned(self, plan: Plan | None, traced: bool) -> Estimate:
+        """The sum by a plan of the user's; or under jit and vmap, where only a factorisation does without one."""
+        if plan is None:
+            if self.method == "exact" or (self.method == "auto" and exact_at_once(self.f, self.operator)):
+                return exact_sum(self.f, self.operator)
+            raise TypeError(
+                "a plan must be made outside jit and vmap, where arrays and keys are concrete: "
+                "plan = thalweg.spectral.plan(f, A, key), then pass plan=plan"
+            )
+        first = plan.estimate(self.operator, self.key)
+        if not (traced or is_traced(jax.lax.stop_gradient(first.status))):
+            return self._replace(method="stochastic").refined(plan, first, 0)
+        if self.target is not None:
+            raise ValueError(
+                "rtol and atol decide by the first numbers how many more are drawn, which jit and vmap cannot do: "
+                "leave them out there"
+            )
+        return first
 
 
 def _check_beside_plan(plan: Plan, f: Callable[[Any], Any], method: str, options: dict[str, Any]) -> None:
@@ -181,35 +197,6 @@ def _check_beside_plan(plan: Plan, f: Callable[[Any], Any], method: str, options
         raise ValueError(
             f"{name} belongs to the plan, and a plan is given: pass it to thalweg.spectral.plan, found {name}={value!r}"
         )
-
-
-def _planned(
-    f: Callable[[Any], Any],
-    plan: Plan | None,
-    operator: Operator,
-    key: Key[Array, ""],
-    target: Target | None,
-    budget: int | None,
-    method: str,
-    traced: bool,
-) -> Estimate:
-    """The sum by a plan of the user's; or under jit and vmap, where only a factorisation does without one."""
-    if plan is None:
-        if method == "exact" or (method == "auto" and exact_at_once(f, operator)):
-            return exact_sum(f, operator)
-        raise TypeError(
-            "a plan must be made outside jit and vmap, where arrays and keys are concrete: "
-            "plan = thalweg.spectral.plan(f, A, key), then pass plan=plan"
-        )
-    first = plan.estimate(operator, key)
-    if not (traced or is_traced(jax.lax.stop_gradient(first.status))):
-        return _refined(f, plan, operator, key, first, target, budget, "stochastic", 0)
-    if target is not None:
-        raise ValueError(
-            "rtol and atol decide by the first numbers how many more are drawn, which jit and vmap cannot do: "
-            "leave them out there"
-        )
-    return first
 
 
 def _run_and_widen(plan: Plan, operator: Operator, key: Any, options: dict[str, Any]) -> tuple[Plan, Estimate, int]:

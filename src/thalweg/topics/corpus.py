@@ -10,10 +10,9 @@ from jaxtyping import Float
 from scipy.sparse import csr_array
 
 from thalweg.files import storable
-from thalweg.padding import padded_size
 from thalweg.topics import documents
 from thalweg.topics.first import FirstDocuments
-from thalweg.topics.pages import Pages, page_count, page_width, paged
+from thalweg.topics.pages import Pages, page_shape, paged
 from thalweg.topics.prevalence import Prevalence, TopicMoments
 from thalweg.topics.pruning import pruned
 from thalweg.topics.start import starting_topics, starts
@@ -89,13 +88,7 @@ class Topics(NamedTuple):
 
     @classmethod
     def start(cls, counts: csr_array, covariates: int, topics: int, given: np.ndarray | None = None) -> "Topics":
-        """From given topics, else from anchor words, before any posterior.
-
-        Examples
-        --------
-        >>> Topics.start(csr_array(np.eye(4, dtype=int)), 1, 2).words.shape
-        (4, 2)
-        """
+        """From given topics, else from anchor words, before any posterior."""
         length = counts.sum() / max(counts.shape[0], 1)
         words = (starting_topics(counts, topics) if given is None else given).T * (length / topics)
         moments = TopicMoments(np.eye(covariates), np.zeros((covariates, topics)), np.eye(topics))
@@ -139,13 +132,7 @@ def batch_of(
 
 
 def prior_of(prevalence: Prevalence, design: np.ndarray) -> documents.Prior:
-    """The prior of documents with given covariates, for a compiled program.
-
-    Examples
-    --------
-    >>> prior_of(Prevalence.start(1, 2), np.ones((1, 1))).means
-    Array([[0., 0.]], dtype=float32)
-    """
+    """The prior of documents with given covariates, for a compiled program."""
     means, precision = design @ prevalence.coefficients, np.linalg.inv(prevalence.covariance)
     log_determinant = np.linalg.slogdet(precision)[1]
     return documents.Prior(*(jnp.asarray(part, jnp.float32) for part in (means, precision, log_determinant)))
@@ -211,12 +198,7 @@ class Corpus:
         if not self.hidden.sum():  # fractions of words have no halves
             read, self.aside = counts, np.zeros_like(self.aside)
         self.parts = np.array_split(rng.permutation(count), max(1, round(count / settings.batch_size)))
-        width = page_width(counts)
-        self.shape = (
-            padded_size(max(map(len, self.parts)), _GRAIN),
-            padded_size(max(1, *(page_count(counts[part], width) for part in self.parts)), _GRAIN),
-            width,
-        )
+        self.shape = page_shape(counts, self.parts, _GRAIN, _GRAIN)
         self.means = self.begun()
         self._make(read, ~self.aside)
 

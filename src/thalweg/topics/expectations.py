@@ -32,14 +32,7 @@ class Expected(NamedTuple):
 
 
 def diagonals(vectors: Float[Array, "d k"]) -> Float[Array, "d k k"]:
-    """A diagonal matrix of each vector.
-
-    Examples
-    --------
-    >>> diagonals(jnp.ones((1, 2)))[0]
-    Array([[1., 0.],
-           [0., 1.]], dtype=float...)
-    """
+    """A diagonal matrix of each vector."""
     return vectors[:, :, None] * jnp.eye(vectors.shape[1], dtype=vectors.dtype)[None]
 
 

@@ -11,13 +11,7 @@ from thalweg.codec import check_sparse, storable
 
 @storable
 class FirstDocuments(NamedTuple):
-    """A sparse table of their counts, and their covariates.
-
-    Examples
-    --------
-    >>> FirstDocuments.of(csr_array(np.eye(2)), np.ones((2, 1)), 2).table(2).shape
-    (2, 2)
-    """
+    """A sparse table of their counts, and their covariates."""
 
     data: Float[np.ndarray, " e"]
     indices: Int[np.ndarray, " e"]

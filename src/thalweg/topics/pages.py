@@ -1,5 +1,6 @@
 """Documents of any length in arrays of one shape: pages of a few distinct words each, as many as a document needs."""
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import jax
@@ -43,17 +44,24 @@ def page_width(counts: csr_array) -> int:
 
 
 def page_count(counts: csr_array, width: int) -> int:
-    """How many pages the documents take.
-
-    Examples
-    --------
-    >>> page_count(csr_array(np.ones((5, 130))), 32)
-    25
-    """
+    """How many pages the documents take."""
     return int(np.sum(-(-np.diff(counts.indptr) // width)))
 
 
-def paged(counts: csr_array, width: int, documents: int | None = None, pages: int | None = None) -> Pages:
+def page_shape(counts: csr_array, parts: Sequence[np.ndarray], documents: int, pages: int) -> tuple[int, int, int]:
+    """Documents, pages and their width that every part of a table fits into, filled up to multiples.
+
+    Examples
+    --------
+    >>> page_shape(csr_array(np.ones((5, 130))), [np.arange(3), np.arange(3, 5)], documents=8, pages=16)
+    (8, 16, 32)
+    """
+    width = page_width(counts)
+    most = max(1, *(page_count(counts[part], width) for part in parts))
+    return padded_size(max(map(len, parts)), documents), padded_size(most, pages), width
+
+
+def paged(counts: csr_array, width: int, documents: int, pages: int) -> Pages:
     """The documents, one a row, as pages; filled up with empty documents and pages to the sizes given.
 
     Examples
@@ -65,8 +73,6 @@ def paged(counts: csr_array, width: int, documents: int | None = None, pages: in
     lengths = np.diff(counts.indptr)
     of_each = -(-lengths // width)
     count = int(of_each.sum())
-    documents = len(lengths) if documents is None else documents
-    pages = padded_size(max(count, 1), 16) if pages is None else pages
     document = np.full(pages, max(documents - 1, 0), np.int32)
     document[:count] = np.repeat(np.arange(len(lengths)), of_each)
     first = np.cumsum(of_each) - of_each

@@ -23,8 +23,9 @@ class TopicMoments(NamedTuple):
 
     Examples
     --------
-    >>> TopicMoments.of(np.ones((2, 1)), np.array([[1.0, 0.0], [3.0, 0.0]]), np.zeros((2, 2))).xm
-    array([[2., 0.]])
+    >>> found = TopicMoments.of(np.ones((2, 1)), np.array([[1.0], [3.0]]), np.array([[2.0]]))
+    >>> found.xm, found.mm
+    (array([[2.]]), array([[6.]]))
     """
 
     xx: Float[np.ndarray, "p p"]
@@ -33,13 +34,7 @@ class TopicMoments(NamedTuple):
 
     @classmethod
     def of(cls, design: np.ndarray, means: np.ndarray, spread: np.ndarray) -> "TopicMoments":
-        """Those of some documents; ``spread`` is the sum of their V.
-
-        Examples
-        --------
-        >>> TopicMoments.of(np.ones((2, 1)), np.array([[1.0], [3.0]]), np.array([[2.0]])).mm
-        array([[6.]])
-        """
+        """Those of some documents; ``spread`` is the sum of their V."""
         count = max(len(design), 1)
         return cls(design.T @ design / count, design.T @ means / count, (means.T @ means + spread) / count)
 
@@ -60,14 +55,7 @@ class Prevalence(NamedTuple):
 
     @classmethod
     def start(cls, covariates: int, topics: int) -> "Prevalence":
-        """N(0, I).
-
-        Examples
-        --------
-        >>> Prevalence.start(1, 2).covariance
-        array([[1., 0.],
-               [0., 1.]])
-        """
+        """N(0, I)."""
         return cls(np.zeros((covariates, topics)), np.eye(topics))
 
     @classmethod

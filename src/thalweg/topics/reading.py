@@ -219,11 +219,7 @@ def _lasso_neighbours(table: np.ndarray, level: float) -> np.ndarray:
 
 
 def as_vocabulary(vocabulary: Any, size: int) -> list[str]:
-    """The words as a list, or an error that says how many there should be.
-
-    >>> as_vocabulary(np.array(["rain", "wind"]), 2)
-    ['rain', 'wind']
-    """
+    """The words as a list, or an error that says how many there should be."""
     words = [str(word) for word in vocabulary]
     if len(words) != size:
         raise ValueError(
@@ -233,11 +229,7 @@ def as_vocabulary(vocabulary: Any, size: int) -> list[str]:
 
 
 def as_proportions(proportions: Any) -> Float[np.ndarray, "n k"]:
-    """Documents by topics, or an error that says what is wrong.
-
-    >>> as_proportions([[0.25, 0.75]])
-    array([[0.25, 0.75]])
-    """
+    """Documents by topics, or an error that says what is wrong."""
     table = np.asarray(proportions, float)
     if table.ndim != 2 or not table.size or not np.isfinite(table).all() or (table < 0).any():
         raise ValueError(f"proportions must hold one row of shares for each document, found shape {table.shape}")

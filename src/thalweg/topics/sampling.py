@@ -26,7 +26,7 @@ from scipy.special import gammaln
 from thalweg.padding import padded, padded_size
 from thalweg.topics.documents import Words
 from thalweg.topics.expectations import diagonals
-from thalweg.topics.pages import Pages, page_count, page_width, paged
+from thalweg.topics.pages import Pages, page_shape, paged
 from thalweg.topics.prevalence import Prevalence, contrasts
 
 _GRAIN = 64
@@ -179,9 +179,7 @@ class Chain:
     def _cut(self, table: csr_array) -> Iterator[Part]:
         count, sides = table.shape[0], self.topics.shape[1]
         groups = np.array_split(np.arange(count), min(count, -(-table.nnz * sides // _CELLS)) or 1)
-        width = page_width(table)
-        size = padded_size(max(map(len, groups)), _GRAIN)
-        pages = padded_size(max(1, *(page_count(table[group], width) for group in groups)), _GRAIN)
+        size, pages, width = page_shape(table, groups, _GRAIN, _GRAIN)
         most = padded_size(max(1, *(int(np.rint(table[group].data).sum()) for group in groups)), _GRAIN)
         for group in groups:
             rows = slice(int(group[0]), int(group[-1]) + 1)

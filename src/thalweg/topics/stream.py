@@ -3,10 +3,9 @@
 import numpy as np
 from scipy.sparse import csr_array, vstack
 
-from thalweg.padding import padded_size
 from thalweg.topics.corpus import Topics, TopicSettings, absorb, batch_of, begun_topics, prior_of
 from thalweg.topics.first import FirstDocuments
-from thalweg.topics.pages import page_count, page_width
+from thalweg.topics.pages import page_shape
 
 _ENOUGH = 200
 """Documents for each topic that a stream should begin from: of fewer, anchor words are noise."""
@@ -60,10 +59,9 @@ def _continued(
     state: Topics, counts: csr_array, design: np.ndarray, settings: TopicSettings, seed: int, of: float | None
 ) -> Topics:
     count = counts.shape[0]
-    width, counted, rng = page_width(counts), np.ones(count, np.float32), np.random.default_rng(seed)
+    counted, rng = np.ones(count, np.float32), np.random.default_rng(seed)
     parts = np.array_split(np.arange(count), -(-count // settings.batch_size))
-    pages = padded_size(max(1, *(page_count(counts[part], width) for part in parts)), _PAGES)
-    shape = (padded_size(max(map(len, parts)), _DOCUMENTS), pages, width)
+    shape = page_shape(counts, parts, _DOCUMENTS, _PAGES)
     for part in parts:
         batch = batch_of(counts, design, counted, part, shape)
         state = state._replace(documents=state.documents + len(part) if of is None else of)

@@ -12,8 +12,9 @@ from collections.abc import Callable
 from typing import Any, ClassVar, NamedTuple
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
-from jaxtyping import Array, PyTree, Scalar
+from jaxtyping import Array, Bool, PyTree, Scalar
 
 from thalweg import trees
 from thalweg.descent.terms import Term
@@ -76,6 +77,19 @@ class Divergence(eqx.Module):
     def step(self, centre: PyTree[Array], gradient: PyTree[Array], size: Scalar, term: Term) -> PyTree[Array]:
         """Return the exact minimiser of ⟨gradient, x⟩ + h(x) + D(x ‖ centre) / size."""
         return find_closed_form(self, term)(self, term, centre, gradient, size)
+
+
+_MOST_HALVINGS = 60
+
+
+def halve_until(inside: Callable[[Scalar], Bool[Array, ""]], size: Scalar) -> Scalar:
+    """The first of size, size/2, … that is inside; the domains are convex and open, so there is one."""
+
+    def outside(carry):
+        size, halvings = carry
+        return ~inside(size) & (halvings < _MOST_HALVINGS)
+
+    return jax.lax.while_loop(outside, lambda carry: (carry[0] / 2, carry[1] + 1), (size, 0))[0]
 
 
 Rule = Callable[[Any, Any, PyTree, PyTree, Any], PyTree]

@@ -13,30 +13,17 @@ divergence          D(x ‖ c)              gradient in    step with h = 0
 An oracle must return its gradient in those coordinates; ``family.inverse_fisher`` turns ∇_λ f into ∇_μ f.
 """
 
-from collections.abc import Callable
 from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, PyTree, Scalar
+from jaxtyping import Array, PyTree, Scalar
 
 from thalweg import trees
 from thalweg.arguments import instance
-from thalweg.descent.divergences.base import Divergence, closed_form
+from thalweg.descent.divergences.base import Divergence, closed_form, halve_until
 from thalweg.descent.divergences.families import ExponentialFamily
 from thalweg.descent.terms import Term, Zero
-
-_MOST_HALVINGS = 60
-
-
-def _halve_until(inside: Callable[[Scalar], Bool[Array, ""]], size: Scalar) -> Scalar:
-    """The first of size, size/2, … that is inside; the domains are convex and open, so there is one."""
-
-    def outside(carry):
-        size, halvings = carry
-        return ~inside(size) & (halvings < _MOST_HALVINGS)
-
-    return jax.lax.while_loop(outside, lambda carry: (carry[0] / 2, carry[1] + 1), (size, 0))[0]
 
 
 class _BetweenMembers(Divergence):
@@ -89,7 +76,7 @@ class KLToCentre(_BetweenMembers):
 
     def admissible(self, centre: PyTree[Array], gradient: PyTree[Array], size: Scalar, term: Term) -> Scalar:
         """Halve ``size`` until λ⁺ names a member of the family."""
-        return _halve_until(lambda s: self.family.is_natural(self.step(centre, gradient, s, term)), size)
+        return halve_until(lambda s: self.family.is_natural(self.step(centre, gradient, s, term)), size)
 
 
 class KLToPrior(Term):
@@ -171,7 +158,7 @@ class KLFromCentre(_BetweenMembers):
     def admissible(self, centre: PyTree[Array], gradient: PyTree[Array], size: Scalar, term: Term) -> Scalar:
         """Halve ``size`` until μ⁺ is inside the domain of mean parameters."""
         mean = self.family.mean(centre)
-        return _halve_until(lambda s: self.family.is_mean(trees.add_scaled(mean, -s, gradient)), size)
+        return halve_until(lambda s: self.family.is_mean(trees.add_scaled(mean, -s, gradient)), size)
 
 
 @closed_form(KLFromCentre, Zero)
@@ -206,7 +193,7 @@ class NaturalGradient(_BetweenMembers):
     def admissible(self, centre: PyTree[Array], gradient: PyTree[Array], size: Scalar, term: Term) -> Scalar:
         """Halve ``size`` until λ⁺ names a member of the family."""
         direction = self.family.inverse_fisher(centre, gradient)
-        return _halve_until(lambda s: self.family.is_natural(trees.add_scaled(centre, -s, direction)), size)
+        return halve_until(lambda s: self.family.is_natural(trees.add_scaled(centre, -s, direction)), size)
 
 
 @closed_form(NaturalGradient, Zero)

@@ -72,7 +72,16 @@ class Simplex(Indicator):
                 )
 
 
-class L1Ball(Indicator):
+class _Ball(Indicator):
+    _together: ClassVar[bool] = True
+
+    radius: Array
+
+    def __init__(self, radius: Any = 1.0) -> None:
+        self.radius = number(f"radius of {type(self).__name__}", radius, above=0)
+
+
+class L1Ball(_Ball):
     """The set Σ|x_i| ≤ radius, over all coordinates of all leaves.
 
     The projection of a point outside is the soft threshold sign(x)·max(|x| − τ, 0) that makes the sum right.
@@ -89,12 +98,6 @@ class L1Ball(Indicator):
     Array([ 0.75, -0.25], dtype=float...)
     """
 
-    radius: Array
-    _together: ClassVar[bool] = True
-
-    def __init__(self, radius: Any = 1.0) -> None:
-        self.radius = number("radius of L1Ball", radius, above=0)
-
     def project(self, x: PyTree[Array]) -> PyTree[Array]:
         """Soft-threshold what is outside."""
         flat = _arrays.flatten(x)
@@ -109,7 +112,7 @@ class L1Ball(Indicator):
         )
 
 
-class L2Ball(Indicator):
+class L2Ball(_Ball):
     """The set ‖x‖₂ ≤ radius, over all coordinates of all leaves; the projection is min(1, radius/‖x‖)·x.
 
     Parameters
@@ -123,12 +126,6 @@ class L2Ball(Indicator):
     >>> L2Ball(1.0).prox(jnp.array([3.0, 4.0]), 1.0).round(3)
     Array([0.6, 0.8], dtype=float...)
     """
-
-    radius: Array
-    _together: ClassVar[bool] = True
-
-    def __init__(self, radius: Any = 1.0) -> None:
-        self.radius = number("radius of L2Ball", radius, above=0)
 
     def project(self, x: PyTree[Array]) -> PyTree[Array]:
         """Shorten what is outside."""

@@ -10,9 +10,9 @@ from jaxtyping import Array, PyTree, Scalar
 from thalweg import trees
 from thalweg.arguments import number, whole
 from thalweg.descent.terms import _arrays
-from thalweg.descent.terms.base import Term
 from thalweg.descent.terms.boxes import check_order
 from thalweg.descent.terms.indicator import Indicator
+from thalweg.descent.terms.norms import Multiple
 
 
 def _transpose(x: Array) -> Array:
@@ -93,7 +93,7 @@ class SpectralBox(_Spectral):
         return jax.tree.map(_clip_eigenvalues, x, _arrays.spread(self.lower, x), _arrays.spread(self.upper, x))
 
 
-class NuclearNorm(Term):
+class NuclearNorm(Multiple):
     """h(x) = weight·Σσ(x), the sum of the singular values of each leaf, summed over the leaves.
 
     The prox soft-thresholds the singular values at step·weight.
@@ -113,11 +113,6 @@ class NuclearNorm(Term):
 
     axes: ClassVar[int] = 2
     factorises: ClassVar[bool] = True
-
-    weight: Array
-
-    def __init__(self, weight: Any = 1.0) -> None:
-        self.weight = number("weight of NuclearNorm", weight, least=0)
 
     def value(self, x: PyTree[Array]) -> Scalar:
         """weight·Σσ(x)."""

@@ -16,7 +16,28 @@ def soft_threshold(x: Array, threshold: Array) -> Array:
     return x - jnp.clip(x, -threshold, threshold)
 
 
-class L1(Term):
+class Weighted(Term):
+    """A sum over coordinates with a weight for each, or one for all."""
+
+    separable: ClassVar[bool] = True
+    fitting: ClassVar[tuple[str, ...]] = ("weight",)
+
+    weight: PyTree[Array]
+
+    def __init__(self, weight: PyTree = 1.0) -> None:
+        self.weight = numbers(f"weight of {type(self).__name__}", weight, least=0)
+
+
+class Multiple(Term):
+    """A function of x as a whole, times a weight, which is a number."""
+
+    weight: Array
+
+    def __init__(self, weight: Any = 1.0) -> None:
+        self.weight = number(f"weight of {type(self).__name__}", weight, least=0)
+
+
+class L1(Weighted):
     """h(x) = Σ weight_i·|x_i|.
 
     The prox is the soft threshold, sign(x_i)·max(|x_i| − step·weight_i, 0).
@@ -33,14 +54,6 @@ class L1(Term):
     Array([ 2.,  0., -1.], dtype=float...)
     """
 
-    separable: ClassVar[bool] = True
-    fitting: ClassVar[tuple[str, ...]] = ("weight",)
-
-    weight: PyTree[Array]
-
-    def __init__(self, weight: PyTree = 1.0) -> None:
-        self.weight = numbers("weight of L1", weight, least=0)
-
     def value(self, x: PyTree[Array]) -> Scalar:
         """Σ weight_i·|x_i|."""
         return _arrays.sum_leaves(jax.tree.map(lambda leaf, w: w * jnp.abs(leaf), x, _arrays.spread(self.weight, x)))
@@ -51,7 +64,7 @@ class L1(Term):
         return jax.tree.map(soften, x, _arrays.spread(self.weight, x), _arrays.steps(step, x))
 
 
-class L2(Term):
+class L2(Multiple):
     """h(x) = weight·‖x‖₂, the Euclidean norm (not squared) of all leaves together.
 
     The prox shortens x by step·weight, or gives 0: max(0, 1 − step·weight/‖x‖)·x.
@@ -68,11 +81,6 @@ class L2(Term):
     Array([1.5, 2. ], dtype=float...)
     """
 
-    weight: Array
-
-    def __init__(self, weight: Any = 1.0) -> None:
-        self.weight = number("weight of L2", weight, least=0)
-
     def value(self, x: PyTree[Array]) -> Scalar:
         """weight·‖x‖."""
         length = _arrays.norm(x)
@@ -85,7 +93,7 @@ class L2(Term):
         return jax.tree.map(lambda leaf: factor.astype(leaf.dtype) * leaf, x)
 
 
-class SquaredL2(Term):
+class SquaredL2(Weighted):
     """h(x) = ½·Σ weight_i·x_i².
 
     The prox is x_i / (1 + step·weight_i).
@@ -101,14 +109,6 @@ class SquaredL2(Term):
     >>> SquaredL2(1.0).prox(jnp.ones(1), 1.0)
     Array([0.5], dtype=float...)
     """
-
-    separable: ClassVar[bool] = True
-    fitting: ClassVar[tuple[str, ...]] = ("weight",)
-
-    weight: PyTree[Array]
-
-    def __init__(self, weight: PyTree = 1.0) -> None:
-        self.weight = numbers("weight of SquaredL2", weight, least=0)
 
     def value(self, x: PyTree[Array]) -> Scalar:
         """½·Σ weight_i·x_i²."""

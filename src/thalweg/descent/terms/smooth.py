@@ -9,6 +9,7 @@ from jaxtyping import Array, PyTree, Scalar
 from thalweg.arguments import numbers
 from thalweg.descent.terms import _arrays
 from thalweg.descent.terms.base import Term
+from thalweg.descent.terms.norms import Weighted
 
 
 class Huber(Term):
@@ -61,7 +62,7 @@ class Huber(Term):
         return _arrays.spread(self.weight, x), _arrays.spread(self.delta, x)
 
 
-class LogBarrier(Term):
+class LogBarrier(Weighted):
     """h(x) = −Σ weight_i·log x_i for x > 0, and infinity elsewhere.
 
     The prox is (x + √(x² + 4·step·weight)) / 2, always positive.
@@ -77,14 +78,6 @@ class LogBarrier(Term):
     >>> LogBarrier(2.0).prox(jnp.array([1.0, -1.0]), 1.0).round(3)
     Array([2., 1.], dtype=float...)
     """
-
-    separable: ClassVar[bool] = True
-    fitting: ClassVar[tuple[str, ...]] = ("weight",)
-
-    weight: PyTree[Array]
-
-    def __init__(self, weight: PyTree = 1.0) -> None:
-        self.weight = numbers("weight of LogBarrier", weight, least=0)
 
     def value(self, x: PyTree[Array]) -> Scalar:
         """−Σ weight_i·log x_i, or infinity if any x_i ≤ 0."""

@@ -22,9 +22,8 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float, Int, PyTree, Scalar
 
-from thalweg.arguments import number
 from thalweg.descent.terms import _arrays
-from thalweg.descent.terms.base import Term
+from thalweg.descent.terms.norms import Multiple
 
 
 def _plus(line: Array, other: Array) -> Array:
@@ -117,7 +116,7 @@ def _denoise(signal: Float[Array, " n"], weight: Scalar) -> Float[Array, " n"]:
     return centre + unit * result
 
 
-class TotalVariation1D(Term):
+class TotalVariation1D(Multiple):
     """h(x) = weight·Σ|x_{i+1} − x_i| along the last axis of each leaf; leading axes hold independent signals.
 
     The prox is exact and takes O(n) for a signal of n samples in the worst case.
@@ -135,11 +134,6 @@ class TotalVariation1D(Term):
     """
 
     axes: ClassVar[int] = 1
-
-    weight: Array
-
-    def __init__(self, weight: Any = 1.0) -> None:
-        self.weight = number("weight of TotalVariation1D", weight, least=0)
 
     def value(self, x: PyTree[Array]) -> Scalar:
         """weight·Σ|x_{i+1} − x_i|."""

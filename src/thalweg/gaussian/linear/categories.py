@@ -74,10 +74,7 @@ class Categories(NamedTuple):
 
     def _basis(self) -> np.ndarray:
         """From weights to coefficients: all of a class after all of the one before."""
-        inner = np.diag(self.frame.scales)
-        if self.frame.centre is not None:
-            inner[0, 1:] = -self.frame.centre * self.frame.scales[1:]
-        return np.kron(contrasts(len(self.levels)) / np.sqrt(2), inner)
+        return np.kron(contrasts(len(self.levels)) / np.sqrt(2), self.frame.back())
 
     def second_moments(self) -> np.ndarray:
         """m² + V of each feature's weights, averaged over the contrasts; 1 where the examples say nothing."""

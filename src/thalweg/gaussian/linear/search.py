@@ -17,7 +17,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Array
 from scipy.linalg import cho_factor, cho_solve, cholesky
 
 from thalweg.codec import storable
@@ -124,9 +124,7 @@ def mean_targets(likelihood: Likelihood, mean: np.ndarray, variance: np.ndarray)
     return np.asarray(_mean_target(likelihood, *pad_rows(mean, variance)))[: len(mean)]
 
 
-@eqx.filter_jit
-def _mean_target(likelihood: Likelihood, mean: Float[Array, " n"], variance: Float[Array, " n"]) -> Float[Array, " n"]:
-    return likelihood.predict(mean, variance).mean
+_mean_target = eqx.filter_jit(lambda likelihood, mean, variance: likelihood.predict(mean, variance).mean)
 
 
 def find_weights(
@@ -285,11 +283,7 @@ def bound_of_each(likelihood: Likelihood, targets: Array, mean: Array, variance:
     return likelihood.expected(targets, mean, variance).value
 
 
-@eqx.filter_jit
-def _expected(
-    likelihood: Likelihood, targets: Float[Array, " n"], mean: Float[Array, " n"], variance: Float[Array, " n"]
-) -> Expected:
-    return likelihood.expected(targets, mean, variance)
+_expected = eqx.filter_jit(lambda likelihood, *arrays: likelihood.expected(*arrays))
 
 
 def pad_rows(*arrays: np.ndarray) -> list[Any]:

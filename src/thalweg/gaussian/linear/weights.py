@@ -73,6 +73,13 @@ class Frame:
         ones = columns[:, :1]
         return np.hstack([ones, columns[:, 1:] - ones * self.centre]) * self.scales
 
+    def back(self) -> np.ndarray:
+        """The matrix that makes coefficients, in the units of the data, of weights in these coordinates."""
+        found = np.diag(self.scales)
+        if self.centre is not None:
+            found[0, 1:] = -self.centre * self.scales[1:]
+        return found
+
 
 @storable
 @dataclass(frozen=True)
@@ -160,9 +167,7 @@ class Weights:
         """Over all pairs, the intercept first; None where it was not formed."""
         if not isinstance(self.spread, Full):
             return None
-        back = np.diag(self.frame.scales)
-        if self.frame.centre is not None:
-            back[0, 1:] = -self.frame.centre * self.frame.scales[1:]
+        back = self.frame.back()
         return self.inflation * (back @ self.spread.covariance @ back.T)
 
     def with_learned_noise(self, total: float) -> "Weights":

@@ -6,8 +6,8 @@ where that helps, for its diagonal, its columns and bounds of its spectrum; nobo
 """
 
 from abc import abstractmethod
-from collections.abc import Callable
-from typing import Any, ClassVar, NamedTuple
+from operator import attrgetter
+from typing import Any, ClassVar
 
 import equinox as eqx
 import jax
@@ -17,13 +17,6 @@ import scipy.linalg
 from jaxtyping import Array, Float, Int
 
 EPS = float(np.finfo(np.float64).eps)
-
-
-class Strips(NamedTuple):
-    """A faster way through the recurrence: ``advance(u, w) -> (w⁺, w·w⁺, ‖w⁺‖²)`` on blocks padded to ``rows``."""
-
-    rows: int
-    advance: Callable[[Array, Array], tuple[Array, Array, Array]]
 
 
 class Operator(eqx.Module):
@@ -94,10 +87,6 @@ class Operator(eqx.Module):
     def split(self) -> "tuple[Operator, Array | None]":
         """K and σ² of A = K + σ²I, where A is known in that form; A itself and None where it is not."""
         return self, None
-
-    def strips(self, scale: Array, shift: Array) -> Strips | None:
-        """A faster way to w⁺ = (scale·A − shift)w − w⁻ and its inner products, or None."""
-        return None
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -208,7 +197,12 @@ class SumOperator(Operator):
 
 def as_inner(trait: str) -> Any:
     """A trait of an operator that is that of the operator which it is made of."""
-    return property(lambda self: getattr(self.operator, trait))
+    return as_own(f"operator.{trait}")
+
+
+def as_own(field: str) -> Any:
+    """A trait of an operator that is a field of it."""
+    return property(attrgetter(field))
 
 
 class ShiftedOperator(Operator):
@@ -276,10 +270,6 @@ class ShiftedOperator(Operator):
     def split(self) -> tuple[Operator, Array | None]:
         """K and σ²."""
         return self.operator, self.noise
-
-    def strips(self, scale: Array, shift: Array) -> Strips | None:
-        """Those of K: scale·(K + σ²) − shift = scale·K − (shift − scale·σ²)."""
-        return self.operator.strips(scale, shift - scale * self.noise)
 
 
 def moved_squares(squares: np.ndarray) -> np.ndarray:

@@ -6,7 +6,7 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from thalweg.spectral.operators.base import Operator, gershgorin
+from thalweg.spectral.operators.base import Operator, as_own, gershgorin
 
 
 class DenseOperator(Operator):
@@ -65,12 +65,8 @@ class BCOOOperator(Operator):
     entries: Float[Array, " e"]
     places: Int[Array, "e 2"]
     size: int = eqx.field(static=True)
+    dimension = as_own("size")
     materialised: ClassVar[bool] = True
-
-    @property
-    def dimension(self) -> int:
-        """The number of rows."""
-        return self.size
 
     def to_dense(self) -> Array:
         """The entries in their places."""

@@ -10,7 +10,7 @@ import numpy as np
 from jaxtyping import Array, PyTree
 
 from thalweg.arguments import whole
-from thalweg.spectral.operators.base import Operator, is_traced, working_dtype
+from thalweg.spectral.operators.base import Operator, as_own, is_traced, working_dtype
 
 
 class FunctionOperator(Operator):
@@ -38,6 +38,7 @@ class FunctionOperator(Operator):
     function: Callable[..., Any] = eqx.field(static=True)
     arguments: tuple[PyTree[Array], ...]
     size: int = eqx.field(static=True)
+    dimension = as_own("size")
 
     def __init__(self, function: Callable[..., Any], *arguments: PyTree[Array], dimension: int) -> None:
         if not callable(function):
@@ -46,11 +47,6 @@ class FunctionOperator(Operator):
         self.arguments = jax.tree.map(jnp.asarray, arguments)
         self.size = whole("dimension", dimension)
         check_closed(self)
-
-    @property
-    def dimension(self) -> int:
-        """The number of rows."""
-        return self.size
 
     def mv(self, block: Array) -> Array:
         """What the function says."""

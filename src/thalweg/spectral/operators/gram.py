@@ -8,7 +8,7 @@ import numpy as np
 import scipy.linalg
 from jaxtyping import Array, Float, Int
 
-from thalweg.spectral.operators.base import Operator, as_inner, moved_squares
+from thalweg.spectral.operators.base import Operator, as_inner, as_own, moved_squares
 
 
 class GramOperator(Operator):
@@ -79,11 +79,7 @@ class SparseGramOperator(Operator):
     places: Int[Array, " e"]
     height: int = eqx.field(static=True)
     size: int = eqx.field(static=True)
-
-    @property
-    def dimension(self) -> int:
-        """The number of rows."""
-        return self.size
+    dimension = as_own("size")
 
     def mv(self, block: Array) -> Array:
         """Xᵀ(XV), entry by entry."""

@@ -136,11 +136,6 @@ class InterpolatedOperator(Operator):
         indices, weights = self.interpolation.indices[row], self.interpolation.weights[row].astype(self.dtype)
         return weights @ self.operator.entries(indices, indices) @ weights
 
-    def columns(self, indices: Int[Array, " k"]) -> Array:
-        """W K of the rows asked for."""
-        unit = jnp.zeros((self.dimension, indices.size), self.dtype)
-        return self.mv(unit.at[indices, jnp.arange(indices.size)].set(1))
-
     def bounds(self) -> tuple[float, float]:
         """0, and ‖W‖² times the bound of K."""
         norm = float(jax.lax.stop_gradient(self.interpolation.norm_bound()))

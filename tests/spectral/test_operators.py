@@ -1,3 +1,4 @@
+from concurrent.futures import ThreadPoolExecutor
 from typing import ClassVar
 
 import equinox as eqx
@@ -67,6 +68,26 @@ def test_every_kind_multiplies_a_block(kind):
             operator.diagonal()
     else:
         assert operator.diagonal() == pytest.approx(np.diagonal(DENSE))
+
+
+def test_products_on_the_host_keep_float64_in_a_thread_that_has_not_enabled_it():
+    operator = as_operator(scipy.sparse.linalg.aslinearoperator(A))
+    block = np.random.default_rng(0).standard_normal((36, 5))
+    given = jnp.asarray(block)
+    compiled = jax.jit(operator.mv).lower(given).compile()
+
+    def in_float32():
+        with jax.enable_x64(False):
+            return np.asarray(compiled(given))
+
+    with ThreadPoolExecutor(1) as pool:
+        assert pool.submit(in_float32).result() == pytest.approx(DENSE @ block, rel=1e-13)
+
+
+def test_products_on_the_host_are_not_differentiated():
+    operator = as_operator(scipy.sparse.linalg.aslinearoperator(A))
+    with pytest.raises(TypeError, match="cannot be differentiated"):
+        jax.grad(lambda scale: jnp.sum(operator @ (scale * jnp.ones(36))))(2.0)
 
 
 @pytest.mark.parametrize(

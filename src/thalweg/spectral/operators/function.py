@@ -1,6 +1,7 @@
 """Operators of others: functions of the user's, lineax operators, and SciPy's ``LinearOperator``."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import equinox as eqx
@@ -108,10 +109,28 @@ class SciPyOperator(Operator):
 
     def mv(self, block: Array) -> Array:
         """SciPy's product."""
-        product = lambda given: np.asarray(self.operator.matmat(np.asarray(given)), block.dtype)
-        return jax.pure_callback(
-            product, jax.ShapeDtypeStruct(block.shape, block.dtype), block, vmap_method="sequential"
-        )
+        return _on_host(self.operator.matmat, block)
+
+
+@partial(jax.custom_jvp, nondiff_argnums=(0,))
+def _on_host(product: Callable[[np.ndarray], Any], block: Array) -> Array:
+    # JAX may call from a thread that knows nothing of ``enable_x64`` and would cut float64 to float32: bits pass whole.
+    bits = jax.lax.bitcast_convert_type(block, jnp.uint32)
+
+    def of_bits(given: Array) -> np.ndarray:
+        result = product(np.asarray(given).view(block.dtype).reshape(block.shape))
+        return np.ascontiguousarray(result, block.dtype).view(np.uint32).reshape(bits.shape)
+
+    result = jax.pure_callback(of_bits, jax.ShapeDtypeStruct(bits.shape, bits.dtype), bits, vmap_method="sequential")
+    return jax.lax.bitcast_convert_type(result, block.dtype)
+
+
+@_on_host.defjvp
+def _refuse(product: Callable[[np.ndarray], Any], primals: tuple, tangents: tuple) -> tuple:
+    raise TypeError(
+        "a LinearOperator of SciPy cannot be differentiated: its products are made on the host. Write it as "
+        "FunctionOperator(function, *arguments, dimension=...) in jax.numpy"
+    )
 
 
 def check_closed(operator: Operator) -> None:

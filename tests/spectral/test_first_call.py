@@ -216,5 +216,5 @@ def test_products_of_a_rectangle_or_of_no_symmetry_point_to_the_gram_matrix():
 
 
 def test_a_matrix_too_small_for_squares_is_not_advised_to_be_what_it_is():
-    with pytest.raises(ValueError, match="divide it by that$"):
+    with pytest.raises(ValueError, match=r"divide it by that$"):
         sp.logdet(1e-200 * scipy.sparse.eye(9000).tocsr(), KEY)

@@ -260,3 +260,10 @@ def test_another_matrix_of_the_same_size_compiles_nothing(use):
     before = len(Counted.traced)
     use(Counted(1.1 * matrix))
     assert len(Counted.traced) == before > 0
+
+
+def test_a_function_that_cannot_multiply_says_why():
+    with pytest.raises(ValueError, match=r"cannot multiply a block of shape \(30, 2\)"):
+        logdet(lambda block: jnp.asarray(DENSE) @ block, KEY, dimension=30)
+    with pytest.raises(TypeError, match="written in jax.numpy"):
+        logdet(lambda block: DENSE @ np.asarray(block), KEY, dimension=36)

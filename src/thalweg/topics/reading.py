@@ -232,9 +232,7 @@ def as_vocabulary(vocabulary: Any, size: int) -> list[str]:
             raise ValueError(f"vocabulary as a mapping must give each word its column, each of 0 to {size - 1} once")
         vocabulary = sorted(vocabulary, key=lambda word: int(vocabulary[word]))
     if isinstance(vocabulary, str | Set) or not np.iterable(vocabulary):
-        raise TypeError(
-            f"vocabulary must list words in the order of columns, found {type(vocabulary).__name__}"
-        )
+        raise TypeError(f"vocabulary must list words in the order of columns, found {type(vocabulary).__name__}")
     words = [str(word) for word in vocabulary]
     if len(words) != size:
         raise ValueError(

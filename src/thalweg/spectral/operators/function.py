@@ -134,10 +134,17 @@ def _refuse(product: Callable[[np.ndarray], Any], primals: tuple, tangents: tupl
 
 
 def check_closed(operator: Operator) -> None:
-    """Refuse a function that reaches for a value being differentiated or traced: it would count as a constant."""
+    """Refuse a function that fails, or that reaches for a value being traced: it would count as a constant."""
     arrays, rest = eqx.partition(operator, eqx.is_array)
     block = jax.ShapeDtypeStruct((operator.dimension, 2), operator.dtype)
-    constants = jax.make_jaxpr(lambda arrays, block: eqx.combine(arrays, rest).mv(block))(arrays, block).consts
+    try:
+        constants = jax.make_jaxpr(lambda arrays, block: eqx.combine(arrays, rest).mv(block))(arrays, block).consts
+    except jax.errors.TracerArrayConversionError as error:
+        raise TypeError(
+            "A must be a function written in jax.numpy; one of NumPy's arrays goes in as a LinearOperator of SciPy"
+        ) from error
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"A cannot multiply a block of shape {block.shape}, one vector a column: {error}") from error
     if is_traced(constants):
         raise TypeError(
             "A is a function that closes over a value being traced by grad, jit or vmap: pass that value as an "

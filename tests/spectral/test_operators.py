@@ -265,5 +265,5 @@ def test_another_matrix_of_the_same_size_compiles_nothing(use):
 def test_a_function_that_cannot_multiply_says_why():
     with pytest.raises(ValueError, match=r"cannot multiply a block of shape \(30, 2\)"):
         logdet(lambda block: jnp.asarray(DENSE) @ block, KEY, dimension=30)
-    with pytest.raises(TypeError, match="written in jax.numpy"):
+    with pytest.raises(TypeError, match="function written in jax"):
         logdet(lambda block: DENSE @ np.asarray(block), KEY, dimension=36)

@@ -26,6 +26,7 @@ from thalweg.compiling import quick_options, untuned_options
 from thalweg.spectral.chebyshev import IllConditionedError, evaluate
 from thalweg.spectral.operators import Operator
 from thalweg.spectral.operators.base import check_products
+from thalweg.spectral.operators.gram import SquaredOperator
 
 _CHUNK = 20
 _LARGE = 2**16
@@ -278,6 +279,10 @@ def check_symmetric(operator: Operator, key: Key[Array, ""]) -> float:
 
     Returns ‖A1‖/‖Av‖, 1 the constant vector and v a random one as long.
     """
+    inner, _ = operator.split()
+    if isinstance(inner, SquaredOperator):
+        # The square of an A that is not symmetric can be, and its eigenvalues are not then the squared singular values.
+        check_symmetric(inner.operator, key)
     size, dtype = operator.dimension, operator.dtype
     block = np.column_stack([host_random(key, 2).standard_normal((size, 4)), np.ones(size)])
     product = hosted(_product, operator)(operator, jnp.asarray(block, dtype))

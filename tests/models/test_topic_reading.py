@@ -1,6 +1,7 @@
 """The reading tools on a fitted model: the same as the functions on its arrays, and what is wrong is named."""
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from thalweg import CorrelatedTopicModel, topics
@@ -47,3 +48,50 @@ def test_what_is_wrong_is_named(fitted):
         model.coherence(X, measure="c_v")
     with pytest.raises(ValueError, match="vocabulary"):
         model.top_words(WORDS[:3])
+
+
+def test_a_vectorizers_vocabulary_is_read_by_columns_not_in_its_own_order(fitted):
+    model, X, _ = fitted
+    backwards = {word: WORDS.index(word) for word in reversed(WORDS)}
+    assert model.top_words(backwards, 4) == model.top_words(WORDS, 4)
+    assert model.browser(X, backwards) == model.browser(X, WORDS)
+    with pytest.raises(ValueError, match="each of 0 to 11 once"):
+        model.top_words(dict.fromkeys(WORDS, 0))
+    with pytest.raises(TypeError, match="order of columns, found set"):
+        model.top_words(set(WORDS))
+
+
+def test_documents_without_words_have_no_score(fitted):
+    model, X, _ = fitted
+    with pytest.raises(ValueError, match="X must have words, found 80 documents without any"):
+        model.score(0 * X)
+    with pytest.raises(ValueError, match="some above 0"):
+        model.browser(0 * X)
+
+
+def test_a_score_is_for_each_word_also_where_words_add_up_to_less_than_one(fitted):
+    model, X, _ = fitted
+    with pytest.warns(UserWarning, match="fractions"):
+        score = model.score(0.001 * X[:1])
+    # Almost no words leave the prior as it is, and the bound is the mean over it of a word's log p.
+    z = np.random.default_rng(0).multivariate_normal(model.mean_, model.covariance_, size=20_000)
+    chances = np.exp(z - np.logaddexp.reduce(z, axis=1)[:, None]) @ model.components_
+    assert score == pytest.approx(X[0] @ np.log(chances).mean(axis=0) / X[0].sum(), abs=0.15)
+
+
+def test_lists_of_words_are_refused_as_texts(fitted):
+    model, _, _ = fitted
+    for texts in ([["sea0", "sea1"], ["law0"]], np.array([["sea0"], ["law0"]], object)):
+        with pytest.raises(ValueError, match="CountVectorizer"):
+            model.transform(texts)
+    with pytest.raises(ValueError, match="2D array"):
+        model.transform(np.array([], object))
+
+
+def test_covariates_in_another_order_are_refused(fitted):
+    _, X, kind = fitted
+    table = pd.DataFrame({"year": kind, "length": X.sum(axis=1)})
+    model = CorrelatedTopicModel(2, draws=0, random_state=0).fit(X, covariates=table)
+    model.transform(X, covariates=table.to_numpy())
+    with pytest.raises(ValueError, match=r"\['year', 'length'\] in this order, found \['length', 'year'\]"):
+        model.transform(X, covariates=table[["length", "year"]])

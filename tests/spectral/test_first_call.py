@@ -7,12 +7,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import scipy.sparse
+import scipy.sparse.linalg
 from spectral_matrices import rbf, with_spectrum
 
 import thalweg
 import thalweg.spectral as sp
 from thalweg.kernels import Matern32
-from thalweg.spectral.bounds import IllConditionedError
+from thalweg.spectral.bounds import IllConditionedError, NotPositiveDefiniteError
 
 KEY = jax.random.key(0)
 BLAMED = {
@@ -172,3 +173,57 @@ def test_a_lower_end_that_lanczos_does_not_settle_is_refused_not_trusted():
     for key in jax.random.split(KEY, 2):
         with pytest.raises(IllConditionedError, match="only known to be below"):
             sp.logdet(A, key)
+
+
+def _grid_laplacian(side):
+    """Of a grid without a boundary: its rows add up to 0."""
+    ends = np.r_[1.0, np.full(side - 2, 2.0), 1.0]
+    line = scipy.sparse.diags([-np.ones(side - 1), ends, -np.ones(side - 1)], [-1, 0, 1])
+    return (scipy.sparse.kron(line, scipy.sparse.eye(side)) + scipy.sparse.kron(scipy.sparse.eye(side), line)).tocsr()
+
+
+@pytest.mark.parametrize("sum_of", [sp.logdet, sp.trace_inverse])
+def test_the_laplacian_of_a_graph_is_refused_at_once_as_singular(sum_of):
+    A = _grid_laplacian(100)
+    began = time.process_time()
+    with pytest.raises(NotPositiveDefiniteError, match="constant vector"):
+        sum_of(A, KEY)
+    assert time.process_time() - began < 20
+    with jax.enable_x64(False), pytest.raises(NotPositiveDefiniteError, match="constant vector"):
+        sum_of(A.astype(np.float32), KEY)
+
+
+def test_the_laplacian_of_a_graph_has_an_entropy_and_shifted_a_log_determinant():
+    A = _grid_laplacian(20) / 1520.0
+    eigenvalues = np.linalg.eigvalsh(A.toarray())
+    positive = eigenvalues[1:]
+    with pytest.raises(IllConditionedError, match="constant vector"):
+        sp.entropy(A, KEY, method="stochastic")
+    assert float(sp.entropy(A, KEY).value) == pytest.approx(-np.sum(positive * np.log(positive)), rel=1e-10)
+    shifted = sp.logdet(A + 1e-6 * scipy.sparse.eye(400), KEY, method="stochastic", probes=8)
+    assert abs(float(shifted.value) - np.sum(np.log(eigenvalues + 1e-6))) < 6 * float(shifted.standard_error)
+
+
+def test_products_of_a_rectangle_or_of_no_symmetry_point_to_the_gram_matrix():
+    X = np.random.default_rng(0).standard_normal((6, 9))
+    with pytest.raises(ValueError, match=r"spectral_sum\(jnp.sqrt, XᵀX"):
+        sp.nuclear_norm(scipy.sparse.linalg.aslinearoperator(X), KEY)
+    with pytest.raises(ValueError, match=r"spectral_sum\(jnp.sqrt, AᵀA"):
+        sp.nuclear_norm(scipy.sparse.linalg.aslinearoperator(X[:, :6]), KEY)
+    gram = scipy.sparse.linalg.aslinearoperator(X.T[:, :4])
+    found = sp.spectral_sum(jnp.sqrt, gram.T @ gram, KEY)
+    assert float(found.value) == pytest.approx(np.sum(np.linalg.svd(X[:4], compute_uv=False)))
+
+
+def test_a_matrix_too_small_for_squares_is_not_advised_to_be_what_it_is():
+    with pytest.raises(ValueError, match=r"divide it by that$"):
+        sp.logdet(1e-200 * scipy.sparse.eye(9000).tocsr(), KEY)
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+def test_products_whose_square_alone_is_symmetric_are_refused(smoothing):
+    A = scipy.sparse.block_diag([np.array([[0.0, 2.0], [0.5, 0.0]])] * 20)  # A² = I, and singular values 2 and 0.5
+    with pytest.raises(ValueError, match="A must be symmetric"):
+        sp.nuclear_norm(
+            scipy.sparse.linalg.aslinearoperator(A), KEY, method="stochastic", probes=4, smoothing=smoothing
+        )

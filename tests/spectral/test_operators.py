@@ -1,3 +1,4 @@
+from concurrent.futures import ThreadPoolExecutor
 from typing import ClassVar
 
 import jax
@@ -66,6 +67,26 @@ def test_every_kind_multiplies_a_block(kind):
             operator.diagonal()
     else:
         assert operator.diagonal() == pytest.approx(np.diagonal(DENSE))
+
+
+def test_products_on_the_host_keep_float64_in_a_thread_that_has_not_enabled_it():
+    operator = as_operator(scipy.sparse.linalg.aslinearoperator(A))
+    block = np.random.default_rng(0).standard_normal((36, 5))
+    given = jnp.asarray(block)
+    compiled = jax.jit(operator.mv).lower(given).compile()
+
+    def in_float32():
+        with jax.enable_x64(False):
+            return np.asarray(compiled(given))
+
+    with ThreadPoolExecutor(1) as pool:
+        assert pool.submit(in_float32).result() == pytest.approx(DENSE @ block, rel=1e-13)
+
+
+def test_products_on_the_host_are_not_differentiated():
+    operator = as_operator(scipy.sparse.linalg.aslinearoperator(A))
+    with pytest.raises(TypeError, match="cannot be differentiated"):
+        jax.grad(lambda scale: jnp.sum(operator @ (scale * jnp.ones(36))))(2.0)
 
 
 @pytest.mark.parametrize(
@@ -200,3 +221,10 @@ def test_another_matrix_of_the_same_size_compiles_nothing(use):
     before = len(Counted.traced)
     use(Counted(1.1 * matrix))
     assert len(Counted.traced) == before > 0
+
+
+def test_a_function_that_cannot_multiply_says_why():
+    with pytest.raises(ValueError, match=r"cannot multiply a block of shape \(30, 2\)"):
+        logdet(lambda block: jnp.asarray(DENSE) @ block, KEY, dimension=30)
+    with pytest.raises(TypeError, match="function written in jax"):
+        logdet(lambda block: DENSE @ np.asarray(block), KEY, dimension=36)

@@ -267,8 +267,8 @@ class Settings:
     method, max_features
         A method or its word, and the most features of :class:`Auto`.
     passes
-        Passes over the data. None means one for more than 20,000 rows (of squares: than ``max_features``), up to ten for
-        fewer; up to 8,192 landmarks are solved for at once, and squares of up to 20,480 on a CPU by conjugate gradients.
+        Passes over the data. None means one for more than 20,000 rows (of squares: than ``max_features``) or up to ten
+        for fewer; up to 8,192 landmarks are solved at once, squares of up to 20,480 on a CPU by conjugate gradients.
     progress
         Whether to show a progress bar.
 

@@ -21,8 +21,8 @@ class TopicReader:
         Parameters
         ----------
         vocabulary
-            A word for each column, such as a vectorizer's ``get_feature_names_out()``. By default the names of the
-            columns that the model was fitted to.
+            A word for each column, such as a vectorizer's ``get_feature_names_out()``, or a mapping from words to
+            columns, such as its ``vocabulary_``. By default the names of the columns that the model was fitted to.
         n
             How many.
         by

@@ -227,8 +227,9 @@ class CorrelatedTopicModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, To
     def score(self, X: Any, y: Any = None, *, covariates: Any = None) -> float:
         """A lower bound on the mean log p of a word, in nats, of documents that are read as a whole."""
         counts = self._seen(X)
+        _refuse_no_words(counts)
         bound = sum(float(np.sum(part.bounds)) for part in self._posteriors(counts, covariates))
-        return bound / max(float(counts.sum()), 1.0)
+        return bound / float(counts.sum())
 
     def perplexity(self, X: Any, *, covariates: Any = None) -> float:
         """exp(−score): an upper bound on how many words a word is as uncertain as."""
@@ -284,7 +285,7 @@ class CorrelatedTopicModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, To
         return int(check_random_state(self.random_state).randint(2**31 - 1))
 
     def _counts(self, X: Any, reset: bool = False) -> csr_array:
-        if not issparse(X) and np.asarray(X).dtype.kind in "OUS" and isinstance(np.ravel(np.asarray(X))[0], str):
+        if _holds_texts(X):
             raise ValueError("X must be a table of counts, found texts: make one with CountVectorizer().fit_transform")
         X = validate_data(
             self, X, reset=reset, accept_sparse="csr", dtype=np.float32, ensure_non_negative=True, ensure_min_samples=1
@@ -292,8 +293,8 @@ class CorrelatedTopicModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, To
         counts = csr_array(X)
         counts.sum_duplicates()
         counts.eliminate_zeros()
-        if reset and counts.nnz == 0:
-            raise ValueError(f"X must have words, found {counts.shape[0]} documents without any")
+        if reset:
+            _refuse_no_words(counts)
         longest = float(counts.sum(axis=1).max())
         if longest > _LONGEST:
             raise ValueError(
@@ -312,7 +313,7 @@ class CorrelatedTopicModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, To
     def _begin_covariates(self, covariates: Any, rows: int) -> np.ndarray:
         names = getattr(covariates, "columns", None)
         given = self._checked(covariates, rows)
-        self._names = [f"x{column}" for column in range(given.shape[1])] if names is None else [str(n) for n in names]
+        self._names = _unnamed(given.shape[1]) if names is None else [str(name) for name in names]
         self._centre = given.mean(axis=0)
         spread = given.std(axis=0)
         if np.any(flat := spread <= 1e-12 * np.abs(given).max(axis=0, initial=0)):
@@ -327,6 +328,9 @@ class CorrelatedTopicModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, To
         given = self._checked(covariates, rows)
         if given.shape[1] != len(self._names):
             raise ValueError(f"covariates must have {len(self._names)} columns, found {given.shape[1]}")
+        names = [str(name) for name in getattr(covariates, "columns", self._names)]
+        if names != self._names and self._names != _unnamed(len(names)):
+            raise ValueError(f"covariates must have the columns {self._names} in this order, found {names}")
         return np.column_stack([np.ones(rows), (given - self._centre) / self._scales])
 
     @staticmethod
@@ -369,3 +373,22 @@ class CorrelatedTopicModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, To
 
     def _warn(self, message: str) -> None:
         warnings.warn(message, ConvergenceWarning, stacklevel=4)
+
+
+def _unnamed(columns: int) -> list[str]:
+    return [f"x{column}" for column in range(columns)]
+
+
+def _refuse_no_words(counts: csr_array) -> None:
+    if counts.nnz == 0:
+        raise ValueError(f"X must have words, found {counts.shape[0]} documents without any")
+
+
+def _holds_texts(X: Any) -> bool:
+    """Whether ``X`` is texts, or lists of their words."""
+    if issparse(X):
+        return False
+    first = X if isinstance(X, list | tuple) else np.ravel(np.asarray(X))
+    while isinstance(first, list | tuple | np.ndarray) and len(first):
+        first = first[0]
+    return isinstance(first, str)

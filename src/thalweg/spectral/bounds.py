@@ -25,6 +25,7 @@ from thalweg import arguments
 from thalweg.compiling import quick_options, untuned_options
 from thalweg.spectral.chebyshev import IllConditionedError, evaluate
 from thalweg.spectral.operators.base import Operator, check_products
+from thalweg.spectral.operators.gram import SquaredOperator
 
 _CHUNK, _STEPS = 20, 200
 """Products at a time, and the most; a few times as many where the condition number is large."""
@@ -258,20 +259,54 @@ def needs_positive(function: Callable[[Any], Any]) -> bool:
     return not bool(np.all(np.isfinite(values)))
 
 
-def check_symmetric(operator: Operator, key: Key[Array, ""]) -> None:
-    """Refuse an operator that changes the shape of vectors, is not finite, or not symmetric: uᵀAv ≠ vᵀAu."""
+def check_symmetric(operator: Operator, key: Key[Array, ""]) -> float:
+    """Refuse an operator that changes the shape of vectors, is not finite, or not symmetric: uᵀAv ≠ vᵀAu.
+
+    Returns ‖A1‖/‖Av‖, 1 the constant vector and v a random one as long.
+    """
+    inner, _ = operator.split()
+    if isinstance(inner, SquaredOperator):
+        # The square of an A that is not symmetric can be, and its eigenvalues are not then the squared singular values.
+        check_symmetric(inner.operator, key)
     size, dtype = operator.dimension, operator.dtype
-    block = host_random(key, 2).standard_normal((size, 4))
+    block = np.column_stack([host_random(key, 2).standard_normal((size, 4)), np.ones(size)])
     product = hosted(_product, operator)(operator, jnp.asarray(block, dtype))
-    check_products(block, product, dtype)
-    scale = np.max(np.abs(np.asarray(product, np.float64))) / np.sqrt(size)
+    if product.shape != block.shape:
+        raise ValueError(f"A must map a block of shape {block.shape} to the same shape, found {product.shape}")
+    product = np.asarray(product, np.float64)
+    check_products(block[:, :4], product[:, :4], dtype)
+    scale = np.max(np.abs(product[:, :4])) / np.sqrt(size)
     # Lengths are sums of squares, and inner products those of lengths.
     most = float(jnp.finfo(dtype).max) ** 0.5 / 1e3
     if not (scale == 0 or 1 / most < scale < most):
         raise ValueError(
             f"A is of the order of {scale:.2g}, too {'large' if scale > 1 else 'small'} for the squares of its "
-            f"products in {dtype}: divide it by that, or pass it as float64"
+            f"products in {dtype}: divide it by that{'' if dtype == np.float64 else ', or pass it as float64'}"
         )
+    random, constant = np.linalg.norm(product[:, 0]) / np.linalg.norm(block[:, 0]), np.linalg.norm(product[:, 4])
+    return float(constant / np.sqrt(size) / (random or 1.0))
+
+
+def refuse_null_constant(ratio: float, dtype: Any, needs_inverse: bool) -> None:
+    """Refuse a graph's Laplacian, say, for a function that is singular at 0.
+
+    Lanczos' method from a random vector may not see in time that A1 = 0, the vector being one of so many.
+
+    Parameters
+    ----------
+    ratio
+        ‖A1‖/‖Av‖ for a random v as long.
+    dtype
+        In which products are made.
+    needs_inverse
+        Whether a factorisation would be of no help either.
+    """
+    if ratio > 10 * float(np.finfo(dtype).eps):
+        return
+    found = "A1 = 0 up to rounding, 1 being the constant vector (as for the Laplacian of a graph): A is singular."
+    if needs_inverse and ratio <= 10 * float(np.finfo(np.float64).eps):
+        raise NotPositiveDefiniteError(f"A must be positive definite for this function. {found} Shift it (A + εI).")
+    raise IllConditionedError(f"{found} Shift it (A + εI), or use method='exact' where it fits.")
 
 
 def _product(operator: Operator, block: Array) -> Array:

@@ -19,10 +19,12 @@ from thalweg.spectral.bounds import (
     check_symmetric,
     find_interval,
     needs_positive,
+    refuse_null_constant,
     widen,
 )
 from thalweg.spectral.chebyshev import EPS, MAX_DEGREE, clenshaw, evaluate, series, to_unit
 from thalweg.spectral.estimate import Plan
+from thalweg.spectral.exact import by_cholesky
 from thalweg.spectral.functions import named, reciprocal
 from thalweg.spectral.gradients import GRADIENTS
 from thalweg.spectral.operators.base import Operator, frozen, is_concrete, is_traced
@@ -113,7 +115,9 @@ def plan(
     units, group, slack = check_options(
         f, operator, probes, degree, law, rho, interval, slack, preconditioner, probe, group, gradient, precision
     )
-    check_symmetric(operator, key)
+    ratio = check_symmetric(operator, key)
+    if check_interval(interval)[0] is None and needs_positive(f):
+        refuse_null_constant(ratio, operator.dtype, by_cholesky(f))
     function, form = _form(f, preconditioner)
     built = None if preconditioner is None else preconditioner.build(operator, key, probes)
     bounds = find_interval(function, operator, built, key, interval)

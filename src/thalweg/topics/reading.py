@@ -1,5 +1,6 @@
 """What readers of topics look at: the words of a topic, its documents, and which topics go together."""
 
+from collections.abc import Mapping, Set
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -219,7 +220,19 @@ def _lasso_neighbours(table: np.ndarray, level: float) -> np.ndarray:
 
 
 def as_vocabulary(vocabulary: Any, size: int) -> list[str]:
-    """The words as a list, or an error that says how many there should be."""
+    """The words in the order of the columns, or an error that says how many there should be.
+
+    >>> as_vocabulary(np.array(["rain", "wind"]), 2)
+    ['rain', 'wind']
+    >>> as_vocabulary({"wind": 1, "rain": 0}, 2)  # as a CountVectorizer's vocabulary_
+    ['rain', 'wind']
+    """
+    if isinstance(vocabulary, Mapping):
+        if sorted(map(str, vocabulary.values())) != sorted(map(str, range(size))):
+            raise ValueError(f"vocabulary as a mapping must give each word its column, each of 0 to {size - 1} once")
+        vocabulary = sorted(vocabulary, key=lambda word: int(vocabulary[word]))
+    if isinstance(vocabulary, str | Set) or not np.iterable(vocabulary):
+        raise TypeError(f"vocabulary must list words in the order of columns, found {type(vocabulary).__name__}")
     words = [str(word) for word in vocabulary]
     if len(words) != size:
         raise ValueError(
@@ -239,5 +252,8 @@ def as_proportions(proportions: Any) -> Float[np.ndarray, "n k"]:
 def _frequency(frequency: Any, size: int) -> np.ndarray:
     counts = np.asarray(frequency, float).ravel()
     if len(counts) != size or not np.isfinite(counts).all() or (counts < 0).any() or counts.sum() <= 0:
-        raise ValueError(f"frequency must hold a count for each of the {size} words, found {len(counts)} numbers")
+        raise ValueError(
+            f"frequency must hold a count for each of the {size} words, finite and some above 0, found {len(counts)} "
+            f"numbers from {counts.min(initial=np.inf):g} to {counts.max(initial=-np.inf):g}"
+        )
     return counts / counts.sum()

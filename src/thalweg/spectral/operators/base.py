@@ -334,5 +334,6 @@ def check_products(block: np.ndarray, product: Any, dtype: Any) -> None:
     if gap > 1e3 * float(jnp.finfo(dtype).eps):
         raise ValueError(
             f"A must be symmetric: uᵀAv and vᵀAu differ by {gap:.2g} of ‖u‖‖Av‖ for random u, v. "
-            "Symmetrise it, (A + Aᵀ)/2, or for singular values use nuclear_norm or schatten_norm."
+            "Symmetrise it, (A + Aᵀ)/2, or for singular values use nuclear_norm or schatten_norm of a dense or sparse "
+            "matrix, or spectral_sum(jnp.sqrt, AᵀA, key)."
         )

@@ -114,6 +114,11 @@ def _gram(X: Any, dimension: int | None) -> Operator:
         X, "scipy.sparse.linalg", "LinearOperator"
     )
     if isinstance(X, Operator) or foreign or (callable(X) and not hasattr(X, "shape")):
+        if len(set(getattr(X, "shape", ()))) == 2:
+            raise ValueError(
+                f"X is known by its products alone and must be symmetric, found shape {X.shape}: for its singular "
+                "values take spectral_sum(jnp.sqrt, XᵀX, key)"
+            )
         return SquaredOperator(as_operator(X, dimension))
     array = as_array(X)
     if array.ndim != 2:

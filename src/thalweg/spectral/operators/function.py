@@ -1,6 +1,7 @@
 """Operators of others: functions of the user's, lineax operators, and SciPy's ``LinearOperator``."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import equinox as eqx
@@ -104,17 +105,42 @@ class SciPyOperator(Operator):
 
     def mv(self, block: Array) -> Array:
         """SciPy's product."""
-        product = lambda given: np.asarray(self.operator.matmat(np.asarray(given)), block.dtype)
-        return jax.pure_callback(
-            product, jax.ShapeDtypeStruct(block.shape, block.dtype), block, vmap_method="sequential"
-        )
+        return _on_host(self.operator.matmat, block)
+
+
+@partial(jax.custom_jvp, nondiff_argnums=(0,))
+def _on_host(product: Callable[[np.ndarray], Any], block: Array) -> Array:
+    # JAX may call from a thread that knows nothing of ``enable_x64`` and would cut float64 to float32: bits pass whole.
+    bits = jax.lax.bitcast_convert_type(block, jnp.uint32)
+
+    def of_bits(given: Array) -> np.ndarray:
+        result = product(np.asarray(given).view(block.dtype).reshape(block.shape))
+        return np.ascontiguousarray(result, block.dtype).view(np.uint32).reshape(bits.shape)
+
+    result = jax.pure_callback(of_bits, jax.ShapeDtypeStruct(bits.shape, bits.dtype), bits, vmap_method="sequential")
+    return jax.lax.bitcast_convert_type(result, block.dtype)
+
+
+@_on_host.defjvp
+def _refuse(product: Callable[[np.ndarray], Any], primals: tuple, tangents: tuple) -> tuple:
+    raise TypeError(
+        "a LinearOperator of SciPy cannot be differentiated: its products are made on the host. Write it as "
+        "FunctionOperator(function, *arguments, dimension=...) in jax.numpy"
+    )
 
 
 def check_closed(operator: Operator) -> None:
-    """Refuse a function that reaches for a value being differentiated or traced: it would count as a constant."""
+    """Refuse a function that fails, or that reaches for a value being traced: it would count as a constant."""
     arrays, rest = eqx.partition(operator, eqx.is_array)
     block = jax.ShapeDtypeStruct((operator.dimension, 2), operator.dtype)
-    constants = jax.make_jaxpr(lambda arrays, block: eqx.combine(arrays, rest).mv(block))(arrays, block).consts
+    try:
+        constants = jax.make_jaxpr(lambda arrays, block: eqx.combine(arrays, rest).mv(block))(arrays, block).consts
+    except jax.errors.TracerArrayConversionError as error:
+        raise TypeError(
+            "A must be a function written in jax.numpy; one of NumPy's arrays goes in as a LinearOperator of SciPy"
+        ) from error
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"A cannot multiply a block of shape {block.shape}, one vector a column: {error}") from error
     if is_traced(constants):
         raise TypeError(
             "A is a function that closes over a value being traced by grad, jit or vmap: pass that value as an "

@@ -355,6 +355,13 @@ def test_the_loss_is_squares_of_many_rows_that_are_all_there(moons, monkeypatch)
     assert stream.predict_proba(X).shape == (80, 2)
 
 
+@pytest.mark.parametrize(("rows", "share", "loss"), [(20_000, 0.03, "squared"), (20_000, 0.01, "logistic")])
+def test_a_loss_of_its_own_for_classes_that_are_rare(rows, share, loss):
+    model = KernelClassifier()
+    model._begin((np.arange(rows) < share * rows).astype(int), streams=False, first=True)
+    assert model.loss_ == loss
+
+
 def test_a_rare_class_is_as_likely_as_it_is():
     rng = np.random.default_rng(3)
     y = (rng.uniform(size=900) < 0.03).astype(int)

@@ -23,7 +23,7 @@ from thalweg.machines.folds import middle_half
 from thalweg.machines.learners import LandmarkLearner, Learner
 from thalweg.machines.methods import Settings
 from thalweg.machines.rows import Rows
-from thalweg.machines.trials import HARDLY_ANY
+from thalweg.machines.trials import hardly_any
 
 MOST_HELD_OUT = 1024
 """Rows held out to judge by, at most."""
@@ -132,7 +132,7 @@ def _by_few(begun: Fitted, rows: Rows, settings: Settings, seed: int) -> Fitted 
     few.add(rows, rest[_DRAWN_FROM:])
     learner.take(few.weights(begun.alpha))
     aside = Aside(rows.subset(held), learner.predict(rows.subset(held).x, *rows.frame))
-    if not aside.rows.misses(aside.values) <= HARDLY_ANY / 2:
+    if not aside.rows.misses(aside.values) <= hardly_any(rows) / 2:
         return None
     few.add(rows, held)
     learner.take(few.weights(begun.alpha))

@@ -20,8 +20,9 @@ from thalweg.machines.learners import LandmarkLearner, Learner, in_precision, st
 from thalweg.machines.methods import Settings
 from thalweg.machines.rows import Rows
 
-HARDLY_ANY = 0.004
-"""Where no more labels are missed, what one choice gains on another is nothing beside chance."""
+# Where no more labels are missed, what one choice gains on another is nothing beside chance; of those that are missed
+# without learning, no more than the second part.
+_HARDLY_ANY, _OF_MISSED = 0.004, 0.05
 
 # All trials together may cost about this part of what learning costs, the product of rows and features; one of a
 # quarter of few rows costs less than that.
@@ -88,6 +89,20 @@ class Trial(NamedTuple):
     """Whether hardly any label was missed."""
 
 
+def hardly_any(rows: Rows) -> float:
+    """A part of labels that is hardly worth more search; below 0 where targets are numbers.
+
+    Examples
+    --------
+    >>> rows = lambda few: Rows(np.zeros((100, 1)), 1 * (np.arange(100) < few), np.ones(100), table=np.eye(2))
+    >>> round(hardly_any(rows(50)), 4), round(hardly_any(rows(1)), 4)
+    (0.004, 0.0005)
+    """
+    if rows.counts is None:
+        return -1.0
+    return min(_HARDLY_ANY, float(_OF_MISSED * (1 - np.max(rows.counts) / np.sum(rows.counts))))
+
+
 class Trials:
     """Learns from some rows with a kernel and a ridge, judges that on a held-out slice, and keeps the best.
 
@@ -141,7 +156,7 @@ class Trials:
     def trial(self, choice: Choice) -> Trial:
         """What is learned with a choice; the best is kept."""
         loss, misses, learner = self._tried(choice)
-        easy = self.rows.table is not None and misses <= HARDLY_ANY
+        easy = misses <= hardly_any(self.rows)
         loss = loss if np.isfinite(loss) else np.inf
         found = Trial(loss, learner, choice, len(self.order), self.frame, easy)
         if np.isfinite(loss) and (self.best is None or loss < self.best.loss):

@@ -163,7 +163,7 @@ def test_bad_data_are_refused(moons):
 
 
 # Without learning, for time; converged to the digits in which the checks compare weighted with repeated rows.
-CHECKS = list(estimator_checks_generator(GPClassifier(learn=False, jitter=0.0, tol=1e-7)))
+CHECKS = list(estimator_checks_generator(GPClassifier(learn=False, jitter=0.0, tol=1e-9)))
 
 
 @pytest.mark.parametrize(

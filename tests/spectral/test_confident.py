@@ -62,7 +62,11 @@ def hilbert_logdet(n):
 def test_error_bars_of_factorisations_hold_what_rounding_costs(n):
     """Hilbert's matrices, κ = 1e4 to 1e18: bars were up to 500 (log det) and 100,000 (inverse) times too small."""
     H = scipy.linalg.hilbert(n)
-    log, inverse = sp.logdet(H, KEY), sp.trace_inverse(H, KEY)
+    try:
+        log, inverse = sp.logdet(H, KEY), sp.trace_inverse(H, KEY)
+    except sp.NotPositiveDefiniteError:  # beyond 1e16 rounding may leave nothing, on some processors
+        assert n > 11
+        return
     assert abs(float(log.value) - hilbert_logdet(n)) < 4 * float(log.standard_error)
     assert abs(float(inverse.value) - np.trace(scipy.linalg.invhilbert(n))) < 4 * float(inverse.standard_error)
     if n < 8:  # and no wider than they need be

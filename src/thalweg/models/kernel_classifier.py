@@ -64,7 +64,7 @@ class KernelClassifier(ClassifierMixin, KernelMachine):
         against the rest. Probabilities are calibrated by rows left out. The first and the last have an intercept, so
         that far from all rows the probabilities are the classes' shares, or about them. "auto" is the logistic loss for
         up to 512 rows, up to 8,192 (65,536) where one class of two has less than a tenth (a fiftieth) of them, for
-        streams and for other methods than "auto", and else the squared one, which is solved in fewer steps and errs less.
+        streams and for other methods than "auto"; else the squared one, which is solved in fewer steps and errs less.
     alpha
         The ridge of Σ ℓ + alpha/2·‖f‖². "auto" searches for it as for ``bandwidth``; where that does not, it is
         0.01.

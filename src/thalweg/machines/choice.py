@@ -47,8 +47,8 @@ _LIMITS = (1 / 32, 16.0), (1e-3, 100.0)
 _TELLING = 0.002
 # Families that begin on the slice.
 _FAMILIES_TRIED = 2
-# Units are learned so often from the machines that are tried last.
-_ROUNDS = 3
+# Units are learned so often from the machines that are tried last, unless they lose by more than this factor.
+_ROUNDS, _NOT_FAR = 3, 1.05
 
 
 def choose(rows: Rows, settings: Settings, seed: int, dtype: Any) -> tuple[Kernel, float, Trial | None]:
@@ -162,15 +162,18 @@ def _on_slice(
             if final.best is None or final.best.choice.base is not found.base:
                 break
             units = relearned(final.best)
-            # What hardly counts in some units hardly shows in slopes: where it counts for more it does.
-            units += relearned(final.trial(units[-1])) if units else []
             trials.prepare(units)
-            other = min(units, key=cost, default=found)
+            if min(map(cost, units), default=np.inf) > _NOT_FAR * cost(found):
+                break
+            # What hardly counts in some units hardly shows in slopes: where it counts for more it does.
+            units += relearned(final.trial(units[-1]))
+            trials.prepare(units)
+            other = min(units, key=cost)
             before = _gained(trials, found, other)
             if before <= 0 or not lasts(other, before):
                 break
             found = other
-        found = refine(found) if found is not plain else found
+        found = search(final, found, directions=finely[:2]) if found is not plain else found
     except KeyboardInterrupt:
         tried = final.best or trials.best
         if tried is None:

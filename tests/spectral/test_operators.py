@@ -1,6 +1,7 @@
 from concurrent.futures import ThreadPoolExecutor
 from typing import ClassVar
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import lineax as lx
@@ -26,6 +27,7 @@ from thalweg.spectral import (
     spectral_sum,
     trace_exp,
 )
+from thalweg.spectral.operators import sparse
 from thalweg.spectral.operators.dense import DenseOperator
 from thalweg.spectral.operators.sparse import sparse_parts
 
@@ -228,3 +230,41 @@ def test_a_function_that_cannot_multiply_says_why():
         logdet(lambda block: jnp.asarray(DENSE) @ block, KEY, dimension=30)
     with pytest.raises(TypeError, match="function written in jax"):
         logdet(lambda block: DENSE @ np.asarray(block), KEY, dimension=36)
+
+
+@pytest.mark.parametrize("width", [3, 16])
+def test_a_step_in_strips_is_the_step(monkeypatch, width):
+    monkeypatch.setattr(sparse, "_MOST_ROWS", 64)
+    monkeypatch.setattr(sparse, "_STRIP_BYTES", 2**12)
+    monkeypatch.setattr(sparse, "_PARTIAL_SUMS", 100)
+    monkeypatch.setattr(sparse, "_STRIPS_FROM", 1)
+    A = laplacian(13)
+    operator = as_operator(A)
+    strips = operator.strips(0.7, 0.3)
+    assert strips.rows % 64 == 0
+    older, newer = np.random.default_rng(0).standard_normal((2, A.shape[0], width))
+    before, padded = (jnp.pad(jnp.asarray(w), ((0, strips.rows - A.shape[0]), (0, 0))) for w in (older, newer))
+    latest, cross, size = strips.advance(before, padded)
+    expected = 0.7 * (A @ newer) - 0.3 * newer - older
+    assert latest[: A.shape[0]] == pytest.approx(expected)
+    assert latest[A.shape[0] :] == pytest.approx(0)
+    assert cross == pytest.approx(np.sum(newer * expected, axis=0))
+    assert size == pytest.approx(np.sum(expected**2, axis=0))
+
+
+@pytest.mark.slow
+def test_values_do_not_depend_on_the_strips(monkeypatch):
+    A = laplacian(13)
+    operator = as_operator(A)
+    p = plan("log", operator, jax.random.key(0), probes=8)
+    whole = p.estimate(operator, jax.random.key(1))
+    monkeypatch.setattr(sparse, "_STRIPS_FROM", 1)
+    monkeypatch.setattr(sparse, "_MOST_ROWS", 64)
+    operator = as_operator(A)
+    assert operator.strips(1.0, 0.0) is not None
+    assert operator.diagonal() == pytest.approx(A.diagonal())
+    strips = p.estimate(operator, jax.random.key(1))
+    assert float(strips.value) == pytest.approx(float(whole.value), rel=1e-12)
+    assert float(strips.standard_error) == pytest.approx(float(whole.standard_error), rel=1e-9)
+    gradient = eqx.filter_grad(lambda moving: p.estimate(moving, jax.random.key(1)).value)(operator)
+    assert bool(jnp.all(jnp.isfinite(gradient.values)))

@@ -74,9 +74,14 @@ class Inputs(eqx.Module):
 @eqx.filter_custom_jvp
 def quadratic_forms(operator: Operator, inputs: Inputs) -> Forms:
     """Return the randomly truncated quadratic forms of A; their mean has an unbiased derivative."""
-    start = inputs.start
+    tables, start, advance = inputs.tables, inputs.start, None
     with jax.default_matmul_precision(inputs.precision):
-        run = partial(sweep, inputs.apply(operator), inputs.tables, stride=operator.stride)
+        if inputs.preconditioner is None:
+            strips = operator.strips(2.0 * tables.scale, 2.0 * tables.shift)
+            if strips is not None:
+                start = jnp.pad(start, ((0, strips.rows - start.shape[0]), (0, 0)))
+                advance = strips.advance
+        run = partial(sweep, inputs.apply(operator), tables, stride=operator.stride, advance=advance)
         width, together = inputs.widths[0], operator.together
         if together is None or width <= together or width % together:
             return _forms(run(start, inputs.degrees, inputs.widths))

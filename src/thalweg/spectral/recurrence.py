@@ -74,12 +74,14 @@ def sweep(
     accumulate: tuple[Int[Array, " m"], ...] = (),
     keep_last: bool = False,
     stride: int = 1,
+    advance: Callable[[Any, Any], tuple[Any, Any, Any]] | None = None,
 ) -> Swept:
     """Run the recurrence for every probe of ``start``, sorted so that degrees do not increase, up to its degree.
 
     For each array of degrees in ``accumulate`` it also returns u = Σ_{j≤n} (b′_j/S_j) w_j, which takes n products where
     the value takes n/2. With ``keep_last`` it runs to the full degree and returns (w_n, w_{n−1}) of every probe, from
-    where the recurrence can be run backwards. ``stride`` is :attr:`Operator.stride`: at most one step is wasted.
+    where the recurrence can be run backwards. ``stride`` is :attr:`Operator.stride`: at most one step is wasted. For
+    the value alone ``advance(u, w) -> (w⁺, w·w⁺, ‖w⁺‖²)`` with w⁺ = 2Ãw − u may take all three in one pass.
     """
     full = bool(accumulate) or keep_last
     needed = degrees
@@ -119,13 +121,16 @@ def sweep(
         width = carry.newer.shape[1]
         k, limits = carry.step, degrees[:width]
         older = carry.newer
-        latest = 2.0 * shifted(carry.newer) - carry.older
-        if keep_last:
-            active = (k <= own[:width])[None, :]
-            older = jnp.where(active, older, carry.older)
-            latest = jnp.where(active, latest, carry.newer)
-        cross = jnp.sum(older * latest, axis=0)
-        size = jnp.sum(latest * latest, axis=0)
+        if advance is None:
+            latest = 2.0 * shifted(carry.newer) - carry.older
+            if keep_last:
+                active = (k <= own[:width])[None, :]
+                older = jnp.where(active, older, carry.older)
+                latest = jnp.where(active, latest, carry.newer)
+            cross = jnp.sum(older * latest, axis=0)
+            size = jnp.sum(latest * latest, axis=0)
+        else:
+            latest, cross, size = advance(carry.older, carry.newer)
         values = (
             carry.values
             + weigh(2 * k - 1, limits, tables.weights) * (2.0 * cross - moment[:width])

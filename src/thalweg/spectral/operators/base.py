@@ -6,8 +6,9 @@ where that helps, for its diagonal, its columns and bounds of its spectrum; nobo
 """
 
 from abc import abstractmethod
+from collections.abc import Callable
 from operator import attrgetter
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import equinox as eqx
 import jax
@@ -17,6 +18,13 @@ import scipy.linalg
 from jaxtyping import Array, Float, Int
 
 EPS = float(np.finfo(np.float64).eps)
+
+
+class Strips(NamedTuple):
+    """A faster way through the recurrence: ``advance(u, w) -> (w⁺, w·w⁺, ‖w⁺‖²)`` on blocks padded to ``rows``."""
+
+    rows: int
+    advance: Callable[[Array, Array], tuple[Array, Array, Array]]
 
 
 class Operator(eqx.Module):
@@ -87,6 +95,10 @@ class Operator(eqx.Module):
     def split(self) -> "tuple[Operator, Array | None]":
         """K and σ² of A = K + σ²I, where A is known in that form; A itself and None where it is not."""
         return self, None
+
+    def strips(self, scale: Array, shift: Array) -> Strips | None:
+        """A faster way to w⁺ = (scale·A − shift)w − w⁻ and its inner products, or None."""
+        return None
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -270,6 +282,10 @@ class ShiftedOperator(Operator):
     def split(self) -> tuple[Operator, Array | None]:
         """K and σ²."""
         return self.operator, self.noise
+
+    def strips(self, scale: Array, shift: Array) -> Strips | None:
+        """Those of K: scale·(K + σ²) − shift = scale·K − (shift − scale·σ²)."""
+        return self.operator.strips(scale, shift - scale * self.noise)
 
 
 def moved_squares(squares: np.ndarray) -> np.ndarray:

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from thalweg.kernels import Gaussian
+from thalweg.kernels import Gaussian, Laplacian
 from thalweg.machines import Auto, Rows, Settings, SquaredLoss, choice, trials
 
 
@@ -85,3 +85,10 @@ def test_units_need_only_be_likely_where_a_slice_judges(monkeypatch, block_size,
     rows = Rows(x, np.sin(3 * x[:, :1]), np.ones(2048), offset=np.zeros(2))
     choice.choose(rows, Settings(loss=SquaredLoss(), method=Auto(block_size=block_size)), 0, np.float32)
     assert asked == [sure]
+
+
+def test_a_family_that_is_not_written_out_is_searched_too():
+    x = np.random.default_rng(0).normal(size=(2200, 2))
+    rows = Rows(x, np.sin(x[:, :1]), np.ones(2200))
+    kernel, _, _ = choice.choose(rows, Settings(loss=SquaredLoss(), kernel=Laplacian), 0, np.float32)
+    assert isinstance(kernel, Laplacian)

@@ -3,6 +3,7 @@
 import pickle
 import tracemalloc
 from copy import deepcopy
+from dataclasses import replace
 
 import jax
 import numpy as np
@@ -455,6 +456,7 @@ def test_a_pass_is_enough_for_one_block_and_for_many_rows():
     assert default_passes(100_000, Settings(loss=SoftmaxLoss(), method="dsg")) == 10
     squares = Settings(loss=SquaredLoss(), max_features=30_000)
     assert [default_passes(rows, squares) for rows in (20_001, 30_000, 30_001)] == [10, 10, 1]
+    assert default_passes(30_000, replace(squares, method=Auto(early_stopping=False))) == 1
 
 
 def test_progress_is_shown_on_demand(moons, capsys):

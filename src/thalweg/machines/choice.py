@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from thalweg.kernels import Kernel
+from thalweg.kernels.profiles import written_out
 from thalweg.machines.dense import MOST
 from thalweg.machines.folds import COARSELY, FINALLY, FINELY, Found, Sample, left_out, refined, sample, two_at_once
 from thalweg.machines.learners import LandmarkLearner, in_precision
@@ -102,11 +103,11 @@ def choose(rows: Rows, settings: Settings, seed: int, dtype: Any) -> tuple[Kerne
 
     def relearned(tried: Trial) -> list[Choice]:
         """In units by the slopes of the machine that was tried, and in softer ones."""
-        learner = tried.learner()
+        learner, kernel = tried.learner(), tried.choice.kernel
         learns = settings.metric in ("auto", "diagonal") and search_kernel and 1 < rows.dimension <= MOST_FEATURES
-        if not (learns and isinstance(learner, LandmarkLearner)):
+        if not (learns and isinstance(learner, LandmarkLearner) and written_out(kernel)):
             return []
-        units = units_by_slopes(seen, learner.machine.coordinates.kernel, *learner.landmarks())
+        units = units_by_slopes(seen, kernel, *learner.landmarks())
         return [tried.choice._replace(base=unit * seen.in_unit(unit).median()) for unit in units]
 
     found, tried = _on_slice(rows, settings, seed, dtype, in_plain, learn, relearned, search)
@@ -157,7 +158,7 @@ def _on_slice(
 
         found = other if lasts(other, before) else found
         # More rows tell more of the features than those that units were learned from before.
-        plain = found
+        before_rounds = found
         for _ in range(_ROUNDS):
             if final.best is None or final.best.choice.base is not found.base:
                 break
@@ -173,7 +174,7 @@ def _on_slice(
             if before <= 0 or not lasts(other, before):
                 break
             found = other
-        found = search(final, found, directions=finely[:2]) if found is not plain else found
+        found = search(final, found, directions=finely[:2]) if found is not before_rounds else found
     except KeyboardInterrupt:
         tried = final.best or trials.best
         if tried is None:

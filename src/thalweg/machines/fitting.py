@@ -136,7 +136,8 @@ def default_passes(rows: int, settings: Settings) -> int:
     [1, 10, 10, 1]
     """
     one_block = rows <= min(settings.block_size, settings.max_features)
-    many = rows > (settings.max_features if settings.loss.quadratic else _FEW_ROWS)
+    goes_on = settings.loss.quadratic and settings.method.early_stopping in ("auto", True)
+    many = rows > (settings.max_features if goes_on else _FEW_ROWS)
     return 1 if settings.method.visits and (many or one_block) else _PASSES
 
 

@@ -227,13 +227,15 @@ class LandmarkLearner(Learner):
 
     def landmarks(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """The landmarks, what each of them adds to f, and their weights, on the host."""
-        there = lambda array: np.asarray(array).reshape(-1, *array.shape[2:])[: self.features]
-        now = self.expansion
+        there, now = self._of_landmarks, self.expansion
         return there(now.blocks), np.asarray(now.scale) * there(now.weights), there(self.examples.weights)
+
+    def _of_landmarks(self, array: Any) -> np.ndarray:
+        return np.asarray(array).reshape(-1, *array.shape[2:])[: self.features]
 
     def dense(self, alpha: float, tol: float) -> Dense:
         """Newton steps for all landmarks, their kernel matrix in memory; :meth:`take` takes over what they find."""
-        there = lambda array: np.asarray(array).reshape(-1, *array.shape[2:])[: self.features]
+        there = self._of_landmarks
         matrix = kernel_matrix(self.machine.coordinates.kernel, there(self.expansion.blocks))
         targets, weights, level = (np.asarray(part, float) for part in (*self.examples, self.expansion.intercept))
         return Dense(matrix, there(targets), there(weights), self.machine.loss, alpha, level, tol)

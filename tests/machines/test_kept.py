@@ -29,7 +29,7 @@ def optimum(kernel, x, y, weights, new, alpha=ALPHA):
 def test_steps_lead_to_the_optimum_also_where_the_diagonal_is_raised_in_blocks(kernel, ridge):
     x, y = X.astype(np.float32), Y.astype(np.float32)
     machine = kept.Kept(kernel, x[:350], y[:350], ridge / W[:350], x[350:], size=100)
-    assert list(machine.meet()) == [100, 100, 100, 50]
+    assert list(machine.meet()) == [87, 88, 87, 88]
     gained = [machine.step() for _ in range(40)]
     assert gained[-1] < 1e-4 < gained[0]
     wanted = optimum(kernel, X[:350], Y[:350], W[:350], X[350:], ridge)
@@ -90,7 +90,7 @@ def test_an_interrupt_before_anything_was_learned_comes_through(many, monkeypatc
 
 def test_targets_that_are_all_the_same_leave_nothing_to_learn(many):
     found = fit(Rows(X, np.zeros_like(Y), W), SETTINGS, seed=0)
-    assert found.passes == 2
+    assert found.passes == 4
     assert not np.any(found.predict(X))
 
 

@@ -14,7 +14,7 @@ from thalweg.machines.folds import COARSELY, FINALLY, FINELY, Found, Sample, lef
 from thalweg.machines.learners import LandmarkLearner, in_precision
 from thalweg.machines.losses import LogisticLoss, SoftmaxLoss
 from thalweg.machines.methods import Settings
-from thalweg.machines.metric import MOST_FEATURES, SURE, learned_map, learned_unit, units_by_slopes
+from thalweg.machines.metric import MOST_FEATURES, SURE, learned_map, learned_unit, overshot, units_by_slopes
 from thalweg.machines.rows import Rows
 from thalweg.machines.trials import Choice, Interrupted, Trial, Trials, kernel_of
 
@@ -50,6 +50,11 @@ _TELLING = 0.002
 _FAMILIES_TRIED = 2
 # Units are learned so often from the machines that are tried last, unless they lose by more than this factor.
 _ROUNDS, _NOT_FAR = 3, 1.05
+# Where those are of squares, from so many rows, at most half of them, and so often, as long as the loss on the slice
+# falls by the last part.
+_WIDE_ROWS, _WIDE_ROUNDS, _WORTH_A_ROUND = 16_384, 5, 0.01
+# Directions of the search there: with more rows the best lengthscale and ridge fall.
+_WIDELY = ((0.5**0.5, 1.0), (2**0.5, 1.0), (1.0, 0.1**0.5))
 
 
 def choose(rows: Rows, settings: Settings, seed: int, dtype: Any) -> tuple[Kernel, float, Trial | None]:
@@ -101,13 +106,15 @@ def choose(rows: Rows, settings: Settings, seed: int, dtype: Any) -> tuple[Kerne
     if settings.metric == "diagonal":
         in_plain, learn = learn() or in_plain, list
 
-    def relearned(tried: Trial) -> list[Choice]:
-        """In units by the slopes of the machine that was tried, and in softer ones."""
+    def relearned(tried: Trial, further: bool = False) -> list[Choice]:
+        """In units by the slopes of the machine that was tried, and in softer ones; or in one that goes further."""
         learner, kernel = tried.learner(), tried.choice.kernel
         learns = settings.metric in ("auto", "diagonal") and search_kernel and 1 < rows.dimension <= MOST_FEATURES
         if not (learns and isinstance(learner, LandmarkLearner) and written_out(kernel)):
             return []
         units = units_by_slopes(seen, kernel, *learner.landmarks())
+        if further and units:
+            units = [overshot(seen, tried.choice.base, units[0])]
         return [tried.choice._replace(base=unit * seen.in_unit(unit).median()) for unit in units]
 
     found, tried = _on_slice(rows, settings, seed, dtype, in_plain, learn, relearned, search)
@@ -121,7 +128,7 @@ def _on_slice(
     dtype: Any,
     in_plain: list[list[Choice]],
     learn: Callable[[], list[list[Choice]]],
-    relearned: Callable[[Trial], list[Choice]],
+    relearned: Callable[..., list[Choice]],
     search: Callable[..., Choice],
 ) -> tuple[Choice, Trial | None]:
     """The best choice on a held-out slice, of those in plain units and in learned ones, and the best machine tried."""
@@ -142,7 +149,7 @@ def _on_slice(
         if trials.at_once:
             final = Trials(rows, settings, seed, dtype, final=True)
         # The ridge too where trials are soon made.
-        finely = FINELY if final.at_once else FINELY[:2]
+        finely = _WIDELY if final.wide else FINELY if final.at_once else FINELY[:2]
         refine = lambda one: search(final, one, directions=finely)
         final.prepare([found, other])
         before, promising = _gained(trials, found, other), _gained(final, found, other) > 0
@@ -159,7 +166,11 @@ def _on_slice(
         found = other if lasts(other, before) else found
         # More rows tell more of the features than those that units were learned from before.
         before_rounds = found
-        for _ in range(_ROUNDS):
+        learned = all(found.base is not one.base for one in firsts)
+        if final.wide and learned:
+            final = Trials(rows, settings, seed, dtype, final=True, most=min(len(rows) // 2, _WIDE_ROWS))
+            found = _relearned(final, min(firsts, key=cost), found, relearned)
+        for _ in range(0 if final.wide else _ROUNDS):
             if final.best is None or final.best.choice.base is not found.base:
                 break
             units = relearned(final.best)
@@ -185,6 +196,23 @@ def _on_slice(
         learner = tried.learner()
         tried = tried._replace(learner=lambda: learner)
     return found, tried
+
+
+def _relearned(trials: Trials, plain: Choice, found: Choice, relearned: Callable[..., list[Choice]]) -> Choice:
+    """In units learned again, from machines of many rows, if they are better.
+
+    They begin with plain ones: what hardly counts in those learned from few rows hardly shows in slopes.
+    """
+    rounds, tried = list[Choice](), trials.trial(found._replace(base=plain.base))
+    while len(rounds) < _WIDE_ROUNDS:
+        units, before = relearned(tried, further=bool(rounds))[:1], tried.loss
+        if not units:
+            break
+        tried = trials.trial(units[0])
+        rounds += units
+        if tried.loss > (1 - _WORTH_A_ROUND) * before:
+            break
+    return min([found, *rounds], key=trials.loss)
 
 
 def mapped(rows: Rows, settings: Settings, seed: int) -> Rows:

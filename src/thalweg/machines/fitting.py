@@ -22,7 +22,7 @@ from thalweg.machines.folds import FEWEST
 from thalweg.machines.learners import Foreseen, for_stream, in_precision, start
 from thalweg.machines.methods import Settings
 from thalweg.machines.rows import Rows
-from thalweg.machines.solving import MOST_HELD_OUT, TOO_LARGE, bounded, finite, judged, line, solved_soon
+from thalweg.machines.solving import FEW_MISSES, MOST_HELD_OUT, TOO_LARGE, bounded, finite, judged, line, solved_soon
 from thalweg.machines.trials import Interrupted, Trial
 from thalweg.threads import enough_threads
 
@@ -33,9 +33,8 @@ _COARSE = 1e-2
 # A pass that lowers the held-out loss by less is the last one, if it is one of steps the second such in a row.
 _IMPROVEMENT = 0.02
 # A further pass over many rows must be on its way to lower it by the first part, and is broken off where it is not when
-# it has made the second part of its way. It is not begun where fewer labels are missed than the third part: to spare a
-# seventh of them is not worth twice the time of the first pass (MNIST's 1.3 % became 1.1).
-_WORTH_A_PASS, _ASKED_AT, _FEW_MISSES = 0.1, 1 / 16, 0.025
+# it has made the second part of its way.
+_WORTH_A_PASS, _ASKED_AT = 0.1, 1 / 16
 # The intercept of a stream changes when it is so far from that of all labels seen, a factor of three in the odds:
 # seldom, since all landmarks are then visited again.
 _OTHER_LEVEL = float(np.log(3))
@@ -45,9 +44,9 @@ def fit(rows: Rows, settings: Settings, seed: int, onto: Fitted | None = None) -
     """Make passes over rows until there are as many as wanted, or a held-out slice says that they no longer help.
 
     Where all rows can be landmarks and no passes are asked for, up to 8,192 rows are solved for at once, to the optimum
-    of a smooth loss; up to 20,480, for squares on a CPU, nearly to it. One block of rows is solved in float64, more of
-    them in float32. An interrupt (Ctrl-C) ends the search or the passes with a warning, and what was learned is
-    returned.
+    of a smooth loss; for squares on a CPU nearly to it up to 20,480, and to more where half of their kernel matrix
+    takes no more than a quarter of the memory. One block of rows is solved in float64, more of them in float32. An
+    interrupt (Ctrl-C) ends the search or the passes with a warning, and what was learned is returned.
 
     Parameters
     ----------
@@ -233,7 +232,7 @@ def _passed_over(begun: Fitted, rows: Rows, settings: Settings, seed: int) -> Fi
                     # The next gain of visits is told by the last two; after the first there is often a tenth of it.
                     slower = min(gain / before, 0.5) if 0 < before < 1 else 0.15
                     following = gain * slower if settings.method.visits and gain < 1 else gain
-                    further = helps and (rows.table is None or score > _FEW_MISSES)
+                    further = helps and (rows.table is None or score > FEW_MISSES)
                     stale = 0 if (further if many else following > _IMPROVEMENT) else stale + 1
                     if loss < best_loss:
                         best, best_loss, aside = learner.expansion, loss, Aside(told.subset(chosen), values)

@@ -2,21 +2,54 @@
 
 The entries of a block with itself and those before it are found when it is met, and its weights are solved for with the
 others held fixed, as in :mod:`thalweg.machines.visits`. From there conjugate gradients only multiply by what is kept.
-They are preconditioned by a visit to each block and another one in reverse, (L + B) B⁻¹ (B + Lᵀ) for K + D = L + B + Lᵀ
-with blocks B on the diagonal.
+With blocks B on the diagonal of K + D = L + B + Lᵀ they are those of
+
+    (L + B)⁻¹ (K + D) (B + Lᵀ)⁻¹ = (B + Lᵀ)⁻¹ + (L + B)⁻¹ (1 − B (B + Lᵀ)⁻¹),
+
+preconditioned by B (Eisenstat, 1981): a visit to each block and another one in reverse take no more than a product with
+K. Where the diagonal of B had to be raised by E, there is B + E instead of B on the right.
 """
 
+import os
 from collections.abc import Iterator
+from pathlib import Path
 
 import numpy as np
 
 from thalweg.kernels import Kernel
 from thalweg.machines.dense import LEAST_DIAGONAL, Factor
+from thalweg.machines.folds import two_at_once
 from thalweg.machines.tiles import product
 from thalweg.threads import enough_threads
 
 MOST = 20_480
-"""Rows of which half a matrix is kept: 0.8 GiB in float32."""
+"""Rows of which half a matrix is kept at once: 0.8 GiB in float32."""
+
+# Half a matrix of more rows may take this part of the memory.
+_PART = 0.25
+# Rows of a block, at most, and blocks, at least: with half as many there are a step or two less, but factors take four
+# times as long.
+_BLOCK, _BLOCKS = 2048, 12
+# Entries of a matrix that one thread multiplies in less time than it takes to call two.
+_LITTLE = 2**18
+_LIMITS = "/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"
+
+
+def most_rows() -> int:
+    """Rows of which half a matrix, in float32, takes a quarter of the memory of this machine, or those of ``MOST``.
+
+    Examples
+    --------
+    >>> most_rows() >= MOST
+    True
+    """
+    try:
+        room = float(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
+    except (AttributeError, OSError, ValueError):  # a system that does not say
+        return MOST
+    limits = [path.read_text().strip() for path in map(Path, _LIMITS) if path.is_file()]
+    room = min([room, *(float(limit) for limit in limits if limit.isdigit())])
+    return max(MOST, int((_PART * room / 2) ** 0.5))
 
 
 class Kept:
@@ -31,7 +64,7 @@ class Kept:
     held
         Rows held out.
     size
-        Rows of a block.
+        Rows of a block, if they are to be others than usual.
 
     Examples
     --------
@@ -48,43 +81,80 @@ class Kept:
     """
 
     def __init__(
-        self, kernel: Kernel, x: np.ndarray, targets: np.ndarray, diagonal: np.ndarray, held: np.ndarray, size: int
+        self,
+        kernel: Kernel,
+        x: np.ndarray,
+        targets: np.ndarray,
+        diagonal: np.ndarray,
+        held: np.ndarray,
+        size: int | None = None,
     ) -> None:
         self.kernel, self.x, self.held = kernel, x, held
-        self.targets, self.diagonal = (part.astype(x.dtype) for part in (targets, diagonal[:, None]))
-        self.blocks = [slice(begin, min(begin + size, len(x))) for begin in range(0, len(x), size)]
-        self.weights = np.zeros_like(self.targets)
+        # Columns in one piece: products of a matrix with few of them take half the time.
+        self.targets = targets.astype(x.dtype, order="F")
+        self._set(diagonal)
+        count = max(_BLOCKS, -(-len(x) // _BLOCK)) if size is None else -(-len(x) // size)
+        self.blocks = [slice(len(x) * i // count, len(x) * (i + 1) // count) for i in range(count)]
+        self.weights, self.begun = np.zeros_like(self.targets), False
         self.strips: list[np.ndarray] = []
         self.factors: list[Factor] = []
         self.of_held: list[np.ndarray] = []
 
+    def begin(self, weights: np.ndarray) -> None:
+        """Begin with weights that were found before: nothing is solved for when blocks are met."""
+        self.weights, self.begun = weights.astype(self.x.dtype, order="F"), True
+
     def meet(self) -> Iterator[int]:
         """Find the matrix block by block, solve for each of them in turn, and yield its number of rows."""
         for block in self.blocks:
-            strip = product(self.kernel, self.x[block], self.x[: block.stop])
-            own = strip[:, block]
-            np.fill_diagonal(own, float(self.kernel.variance))
-            least = LEAST_DIAGONAL[own.dtype] * float(self.kernel.variance)
             with enough_threads(1):
-                factor = Factor(own, np.maximum(self.diagonal[block, 0], least), np.ones(len(own), bool))
-            self.strips.append(strip)
-            self.factors.append(factor)
-            self.of_held.append(product(self.kernel, self.held, self.x[block]))
-            before = strip[:, : block.start] @ self.weights[: block.start]
-            self.weights[block] = factor(self.targets[block] - before)
-            yield len(own)
-        self.residual = self.targets - self._times(self.weights)
-        self.direction = self._preconditioned(self.residual)
-        self.square = np.sum(self.residual * self.direction, axis=0, dtype=float)
+                strip = product(self.kernel, self.x[block], self.x[: block.stop])
+                np.fill_diagonal(strip[:, block], float(self.kernel.variance))
+                self.strips.append(strip)
+                self.factors.append(self._factor(block, strip))
+                self.of_held.append(product(self.kernel, self.held, self.x[block]))
+                if not self.begun:
+                    before = _times(strip[:, : block.start], self.weights[: block.start])
+                    self.weights[block] = self.factors[-1](self.targets[block] - before)
+            yield len(strip)
+        with enough_threads(1):
+            # What a visit to all blocks makes of what is left; it has just been made if nothing was there before.
+            self._face(self._visited(self.targets - self._image()) if self.begun else self.weights.copy())
+
+    def change(self, diagonal: np.ndarray) -> None:
+        """Go on with another D."""
+        self._set(diagonal)
+        with enough_threads(1):
+            self.factors = [self._factor(*pair) for pair in zip(self.blocks, self.strips, strict=True)]
+            self._face(self._visited(self.targets - self._image()))
+
+    def _set(self, diagonal: np.ndarray) -> None:
+        self.diagonal = diagonal[:, None].astype(self.x.dtype)
+        self.raised = np.maximum(LEAST_DIAGONAL[self.x.dtype] * float(self.kernel.variance) - self.diagonal, 0)
+
+    def _factor(self, block: slice, strip: np.ndarray) -> Factor:
+        return Factor(strip[:, block], (self.diagonal + self.raised)[block, 0], np.ones(len(strip), bool))
+
+    def _face(self, left: np.ndarray) -> None:
+        """Begin with conjugate gradients from what visits make of what is left."""
+        self.left, self.direction = left, self._of_blocks(left)
+        self.square = np.sum(left * self.direction, axis=0, dtype=float)
 
     def step(self) -> float:
         """Make a step of conjugate gradients, and return the part of the objective that it gained."""
-        image = self._times(self.direction)
+        with enough_threads(1):
+            return self._step()
+
+    def _step(self) -> float:
+        step = self._visited_in_reverse(self.direction)
+        image = step + self._visited(self.direction - self._of_blocks(step) - self.raised * step)
         size = _ratio(self.square, np.sum(self.direction * image, axis=0, dtype=float))
-        self.weights += (size * self.direction).astype(image.dtype)
-        self.residual -= (size * image).astype(image.dtype)
-        steepest, before = self._preconditioned(self.residual), self.square
-        self.square = np.sum(self.residual * steepest, axis=0, dtype=float)
+        # Not from the first visits, unless they were made before: to find what they leave takes a product more.
+        self.weights = (self.weights if self.begun else 0) + (size * step).astype(step.dtype)
+        self.begun = True
+        self.left -= (size * image).astype(image.dtype)
+        steepest, before = self._of_blocks(self.left), self.square
+        self.square = np.sum(self.left * steepest, axis=0, dtype=float)
         self.direction = (steepest + _ratio(self.square, before) * self.direction).astype(image.dtype)
         whole = max(float(np.sum(self.targets * self.weights, dtype=float)), np.finfo(float).tiny)
         return float(np.sum(size * before)) / whole
@@ -92,26 +162,45 @@ class Kept:
     def values(self) -> np.ndarray:
         """What is said of the rows held out."""
         pairs = zip(self.of_held, self.blocks, strict=True)
-        return np.sum([matrix @ self.weights[block] for matrix, block in pairs], axis=0)
+        return np.sum([_times(matrix, self.weights[block]) for matrix, block in pairs], axis=0)
 
-    def _times(self, v: np.ndarray) -> np.ndarray:
-        """(K + D) v."""
-        found = self.diagonal * v
+    def _image(self) -> np.ndarray:
+        """(K + D) W."""
+        found = self.diagonal * self.weights
         for block, strip in zip(self.blocks, self.strips, strict=True):
-            found[block] += strip @ v[: block.stop]
-            found[: block.start] += strip[:, : block.start].T @ v[block]
+            found[block] += _times(strip, self.weights[: block.stop])
+            found[: block.start] += _times(strip[:, : block.start].T, self.weights[block])
         return found
 
-    def _preconditioned(self, v: np.ndarray) -> np.ndarray:
-        """(B + Lᵀ)⁻¹ B (L + B)⁻¹ v."""
-        found, above = np.empty_like(v), np.zeros_like(v)
-        parts = list(zip(self.blocks, self.strips, self.factors, strict=True))
-        for block, strip, factor in parts:
-            found[block] = factor(v[block] - strip[:, : block.start] @ found[: block.start])
-        for block, strip, factor in reversed(parts):
-            found[block] -= factor(above[block])
-            above[: block.start] += strip[:, : block.start].T @ found[block]
+    def _of_blocks(self, v: np.ndarray) -> np.ndarray:
+        """B v."""
+        found = (self.diagonal + self.raised) * v
+        for block, strip in zip(self.blocks, self.strips, strict=True):
+            found[block] += _times(strip[:, block], v[block])
         return found
+
+    def _visited(self, v: np.ndarray) -> np.ndarray:
+        """(L + B)⁻¹ v."""
+        found = np.empty_like(v)
+        for block, strip, factor in zip(self.blocks, self.strips, self.factors, strict=True):
+            found[block] = factor(v[block] - _times(strip[:, : block.start], found[: block.start]))
+        return found
+
+    def _visited_in_reverse(self, v: np.ndarray) -> np.ndarray:
+        """(B + Lᵀ)⁻¹ v."""
+        found, above = np.empty_like(v), np.zeros_like(v)
+        for block, strip, factor in reversed(list(zip(self.blocks, self.strips, self.factors, strict=True))):
+            found[block] = factor(v[block] - above[block])
+            above[: block.start] += _times(strip[:, : block.start].T, found[block])
+        return found
+
+
+def _times(matrix: np.ndarray, v: np.ndarray) -> np.ndarray:
+    """Two halves at once, each by one thread: those of BLAS wait for one another where a machine is busy."""
+    if matrix.size < _LITTLE:
+        return (v.T @ matrix.T).T
+    half = len(matrix) // 2
+    return np.hstack(two_at_once(lambda part: v.T @ part.T, [matrix[:half], matrix[half:]])).T
 
 
 def _ratio(a: np.ndarray, b: np.ndarray) -> np.ndarray:

@@ -38,6 +38,8 @@ _SOFTER = 0.7, 0.5
 # A feature that hardly matters still counts so much beside the one that matters most: a later round can bring it back.
 _LEAST = 1e-3
 
+_OVERSHOT = 1.5
+
 # Rows of a half are padded to a multiple of this.
 _GRAIN = 64
 
@@ -276,6 +278,23 @@ def units_by_slopes(
     rise = Distances(placed[points], placed).value_and_rise(alone)[1]
     unit = _diagonal(seen, length, weights[points], alone, placed, dual.astype(np.float32), rise, placed[points])
     return [] if unit is None else [_softened(seen, unit, power) for power in (1.0, *_SOFTER)]
+
+
+def overshot(seen: Sample, before: Any, unit: np.ndarray) -> np.ndarray:
+    """Units half as far again from those before: rounds go the same way, in ever shorter steps.
+
+    Examples
+    --------
+    >>> from thalweg.machines import Rows
+    >>> from thalweg.machines.folds import sample
+    >>> seen = sample(Rows(np.array([[0.0, 0.0], [1.0, 1.0]]), np.zeros((2, 1)), np.ones(2)), 0)
+    >>> unit = overshot(seen, 1.0, np.array([1.0, 4.0]))
+    >>> (unit / unit[0]).tolist()
+    [1.0, 8.0]
+    """
+    spread = _spread(seen)[1]
+    counts = spread / before * (before / unit) ** _OVERSHOT
+    return spread / np.maximum(counts / np.max(counts), _LEAST)
 
 
 def mean_squared_slopes(

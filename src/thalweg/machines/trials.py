@@ -13,9 +13,10 @@ from jaxtyping import Array
 from thalweg.compiling import quick_jit
 from thalweg.kernels import Kernel
 from thalweg.kernels.profiles import written_out
-from thalweg.machines.dense import Dense
+from thalweg.machines.dense import MOST, Dense
 from thalweg.machines.expansion import evaluated
 from thalweg.machines.folds import Distances, middle_half, two_at_once
+from thalweg.machines.kept import Kept
 from thalweg.machines.learners import LandmarkLearner, Learner, in_precision, start
 from thalweg.machines.methods import Settings
 from thalweg.machines.rows import Rows
@@ -31,8 +32,12 @@ _FEWEST_ROWS, _MOST_ROWS, _SLICE_ROWS = 4096, 8192, 2048
 # On a CPU a search begins on the host, with a quarter of the rows, at most the first number; trials of no more rows
 # than the second are solved there anyway.
 _FIRST_ROWS, _HOST_ROWS = 2048, 4096
-# A trial need not be solved to more than this, or in more steps.
-_TOL, _MOST_STEPS = 0.01, 50
+# Final trials of squares on a CPU, where there are more rows than are solved for at once, are of a quarter of them, but
+# no more than this.
+_WIDE_ROWS = 6144
+# A trial need not be solved to more than this, or in more steps; conjugate gradients not further than until one of them
+# gains this part of the objective.
+_TOL, _MOST_STEPS, _GAIN = 0.01, 50, 3e-3
 
 
 class Choice(NamedTuple):
@@ -112,9 +117,13 @@ class Trials:
         As in ``choose``.
     final
         Whether it is to be of as many rows as may be: a search that was on fewer of them ends here.
+    most
+        Rows of a final one by squares on a CPU, if there are to be more than usual.
     """
 
-    def __init__(self, rows: Rows, settings: Settings, seed: int, dtype: Any, final: bool = False) -> None:
+    def __init__(
+        self, rows: Rows, settings: Settings, seed: int, dtype: Any, final: bool = False, most: int | None = None
+    ) -> None:
         order = rows.shuffled([seed, 1])
         self.held = rows.subset(np.sort(order[: min(_SLICE_ROWS, len(rows) // 4)]))
         if settings.loss.robust:  # Beside the losses of outliers those of the others would be nothing.
@@ -125,7 +134,11 @@ class Trials:
         # The final ones are learned as the machine will be: what is solved at once gains more by units of its own.
         self.at_once = plain and (count <= _HOST_ROWS or ((by_cpu or on_device) and not final))
         self.on_host = self.at_once and not on_device
-        if self.at_once:
+        self.wide = final and plain and by_cpu and settings.loss.quadratic and len(rows) > MOST and _written(settings)
+        if self.wide:
+            self.at_once = self.on_host = False
+            count = most or min(max(len(rows) // 4, _HOST_ROWS), _WIDE_ROWS)
+        elif self.at_once:
             count = _HOST_ROWS if final else min(count, len(rows) // 4, _FIRST_ROWS)
         self.order = order[len(self.held) :][:count]
         self.rows, self.dtype, self.best = rows, dtype, cast(Trial | None, None)
@@ -139,19 +152,17 @@ class Trials:
         self.level = None if rows.table is None or counts is None else settings.loss.level(rows.table, counts)
         if self.at_once:
             self.matrices = _Matrices(rows.features(self.order, float), self.held.features(slice(None), float))
-        else:
+        elif not self.wide:
             self.new = jnp.asarray(self.held.features(slice(None), dtype))
-        self._tried = self._solved if self.at_once else self._learned
+        self._tried = self._by_gradients if self.wide else self._solved if self.at_once else self._learned
 
         self._losses: dict[tuple, float] = {}
         self._apart = False
 
     def loss(self, choice: Choice) -> float:
         """The mean loss on the slice; of one choice it is found once."""
-        place = (id(choice.family), id(choice.base), f"{choice.times:.6g}", f"{choice.alpha:.6g}")
-        if place not in self._losses:
-            self._losses[place] = self.trial(choice).loss
-        return self._losses[place]
+        place = _place(choice)
+        return self._losses[place] if place in self._losses else self.trial(choice).loss
 
     def trial(self, choice: Choice) -> Trial:
         """What is learned with a choice; the best is kept."""
@@ -159,6 +170,7 @@ class Trials:
         easy = misses <= hardly_any(self.rows)
         loss = loss if np.isfinite(loss) else np.inf
         found = Trial(loss, learner, choice, len(self.order), self.frame, easy)
+        self._losses[_place(choice)] = loss
         if np.isfinite(loss) and (self.best is None or loss < self.best.loss):
             self.best = found
         return found
@@ -197,7 +209,27 @@ class Trials:
                 kernel = in_precision(kernel_of(choice.family, choice.times), np.float64)
                 found = squares(kernel, x, targets - level, row_weights, np.float64(choice.alpha), held)
                 weights, values = map(np.asarray, found)
-        values = level + values
+        return self._found(choice, weights, level + values)
+
+    def _by_gradients(self, choice: Choice) -> tuple[float, float, Callable[[], Learner]]:
+        """Squares of all landmarks, with half of the kernel matrix in memory."""
+        level = np.zeros(self.rows.outputs) if self.level is None else self.level
+        x, held = (
+            rows.features(some, np.float32) for rows, some in ((self.rows, self.order), (self.held, slice(None)))
+        )
+        targets, diagonal = self.rows.targets_of(self.order) - level, choice.alpha / self.rows.weights[self.order]
+        machine, steps = Kept(choice.kernel, x, targets, diagonal, held), 0
+        for _ in machine.meet():
+            pass
+        while machine.step() > _GAIN and steps < _MOST_STEPS:
+            steps += 1
+        return self._found(choice, machine.weights, level + machine.values())
+
+    def _found(
+        self, choice: Choice, weights: np.ndarray, values: np.ndarray
+    ) -> tuple[float, float, Callable[[], Learner]]:
+        """The mean loss of values on the slice, the part of labels missed, and what makes a learner of weights."""
+        loss: Any = self.settings.loss
         losses = np.asarray(loss.value(values, np.asarray(self.held.targets_of(slice(None)), float)))
 
         def learner() -> Learner:
@@ -221,6 +253,15 @@ class Trials:
     def _level(self, choice: Choice) -> Learner:
         learner = self.start(in_precision(choice.kernel, self.dtype))
         return learner if self.level is None else learner.at_level(self.level, choice.alpha)
+
+
+def _place(choice: Choice) -> tuple:
+    return id(choice.family), id(choice.base), f"{choice.times:.6g}", f"{choice.alpha:.6g}"
+
+
+def _written(settings: Settings) -> bool:
+    kernels = [settings.kernel] if isinstance(settings.kernel, Kernel) else [family() for family in settings.families]
+    return all(map(written_out, kernels))
 
 
 class _Matrices:

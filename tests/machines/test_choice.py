@@ -5,8 +5,8 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from thalweg.kernels import Gaussian, Laplacian
-from thalweg.machines import Auto, Rows, Settings, SquaredLoss, choice, trials
+from thalweg.kernels import Gaussian, Laplacian, Matern12, Matern32, Matern52
+from thalweg.machines import Auto, LogisticLoss, Rows, Settings, SquaredLoss, choice, trials
 
 
 @pytest.mark.parametrize(
@@ -18,22 +18,106 @@ def test_a_gain_is_carried_to_all_rows_by_how_it_changed_from_one_size_to_the_ne
     """Seen on Covertype: a gain of 6 % on 2,048 rows and 7.5 % on 4,096 was no use to 20,000."""
     first = []
 
-    def trials(rows, settings, seed, dtype, final=False):
+    def trials(rows, settings, seed, dtype, final=False, wide=0):
         def loss(one):
-            first.append(one.family)
-            return 1.0 if one.family is first[0] else 1 - (large if final else small)
+            first.append(one.base)
+            return 1.0 if one.base is first[0] else 1 - (large if final else small)
 
         order = range(200 if final else 100)
         several = lambda act, choices: list(map(act, choices))
         return SimpleNamespace(
-            loss=loss, order=order, on_host=True, at_once=True, best=None, several=several, prepare=lambda choices: None
+            loss=loss,
+            order=order,
+            on_host=False,
+            at_once=True,
+            best=None,
+            several=several,
+            prepare=lambda choices: None,
         )
 
     monkeypatch.setattr(choice, "Trials", trials)
+    monkeypatch.setattr(choice, "_in_learned_units", lambda seen, plain, *_: [(np.array([8.0]), plain[0][1])])
     x = np.random.default_rng(0).normal(size=(2100, 1))
     rows = Rows(x, np.sin(3 * x), np.ones(2100), offset=np.zeros(1))
-    kernel, *_ = choice.choose(rows, Settings(loss=SquaredLoss(), metric="none"), 0, np.float64)
-    assert isinstance(kernel, first[0]) != taken
+    kernel, *_ = choice.choose(rows, Settings(loss=SquaredLoss()), 0, np.float64)
+    assert (np.ndim(kernel.lengthscale) == 1) == taken
+
+
+def trials_of(loss):
+    """Trials whose loss is known."""
+    return SimpleNamespace(loss=loss)
+
+
+@pytest.mark.parametrize(("begins", "best"), [(Gaussian, Matern32), (Matern12, Gaussian), (Matern32, Matern32)])
+def test_the_next_rougher_or_smoother_family_is_tried_as_long_as_it_helps(begins, best):
+    families = (Gaussian, Matern52, Matern32, Matern12)
+    order, asked = families.index(best), []
+
+    def loss(one):
+        asked.append(one)
+        return 1 + 0.1 * abs(families.index(one.family) - order)
+
+    found = choice._of_like_family(trials_of(loss), trials.Choice(begins, 1.0, 2.0, 0.1), families, lambda one: one)
+    steps = order - families.index(begins)
+    assert (found.family, found.alpha) == (best, 0.1)
+    assert found.times == pytest.approx(2.0 * 2 ** (steps / 2))
+
+
+def test_units_are_learned_again_from_plain_ones_as_long_as_that_helps_and_the_best_is_kept():
+    begun, plain = (trials.Choice(Gaussian, base, 1.0, 0.1) for base in (np.full(2, 7.0), np.ones(2)))
+    rounds = [plain._replace(base=np.full(2, value)) for value in (2.0, 3.0, 4.0, 5.0)]
+    losses = {1.0: 1.0, 2.0: 0.8, 3.0: 0.7, 4.0: 0.699, 5.0: 0.1, 7.0: 0.9}
+    loss = lambda one: losses[float(one.base[0])]
+    asked = []
+
+    def relearned(tried, further=False):
+        asked.append(further)
+        return [rounds[len(asked) - 1], begun]
+
+    known = SimpleNamespace(loss=loss, trial=lambda one: SimpleNamespace(loss=loss(one), choice=one))
+    assert choice._relearned(known, plain, begun, relearned) is rounds[2]
+    assert asked == [False, True, True]
+    losses[7.0] = 0.5
+    asked.clear()
+    assert choice._relearned(known, plain, begun, relearned) is begun
+
+
+def test_wide_trials_say_what_others_do(monkeypatch):
+    monkeypatch.setattr(trials, "_GAIN", 1e-7)
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(600, 2))
+    y = np.sin(2 * x[:, :1]) + x[:, 1:] + 0.3 * rng.normal(size=(600, 1))
+    rows = Rows(x, y, rng.uniform(0.5, 2.0, size=600), offset=np.full(2, 0.5))
+    settings, one = Settings(loss=SquaredLoss()), trials.Choice(Matern32, np.array([1.0, 2.0]), 0.7, 1.0)
+    wide = trials.Trials(rows, settings, 0, np.float64, final=True, wide=450)
+    others = trials.Trials(rows, settings, 0, np.float64, final=True)
+    assert len(wide.order) == len(others.order) == 450
+    assert wide.loss(one) == pytest.approx(others.loss(one), rel=1e-3)
+    found = [each.best.learner().predict(x[:50], np.full(2, 0.5)) for each in (wide, others)]
+    np.testing.assert_allclose(*found, atol=1e-3)
+
+
+def test_final_trials_are_wide_where_the_machine_will_be_solved_with_half_of_its_matrix(monkeypatch):
+    monkeypatch.setattr(trials, "most_rows", lambda: 40_000)
+    numbers = lambda count: Rows(np.zeros((count, 1)), np.zeros((count, 1)), np.ones(count))
+    labels = lambda count: Rows(np.zeros((count, 1)), np.zeros(count, int), np.ones(count), table=np.eye(2))
+    squares = Settings(loss=SquaredLoss())
+    missed = lambda part: SimpleNamespace(misses=part)
+    wide = lambda rows, settings=squares, part=0.05: trials.wide_rows(rows, settings, missed(part))
+    assert [wide(numbers(count)) for count in (8000, 12_000, 20_000, 40_000, 40_001)] == [0, 4096, 5000, 6144, 0]
+    # Labels of many rows that few miss are learned in a pass.
+    assert [wide(labels(count), part=part) for count in (20_000, 30_000) for part in (0.05, 0.2)] == [5000] * 2 + [
+        0,
+        6144,
+    ]
+    for other in (
+        Settings(loss=SquaredLoss(), passes=1),
+        Settings(loss=SquaredLoss(), max_features=10_000),
+        Settings(loss=SquaredLoss(), kernel=Laplacian(1.0)),
+        Settings(loss=SquaredLoss(), method=Auto(early_stopping=False)),
+        Settings(loss=LogisticLoss()),
+    ):
+        assert wide(numbers(12_000), other) == 0
 
 
 def test_trials_on_a_device_say_what_those_on_the_host_do(monkeypatch):

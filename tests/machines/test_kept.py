@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from thalweg.kernels import Gaussian, Matern32
-from thalweg.machines import Auto, Rows, Settings, SquaredLoss, fit, kept, solving
+from thalweg.machines import Auto, Rows, Settings, SquaredLoss, fit, fitting, kept, solving
 
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(400, 2))
@@ -34,6 +34,65 @@ def test_steps_lead_to_the_optimum_also_where_the_diagonal_is_raised_in_blocks(k
     assert gained[-1] < 1e-4 < gained[0]
     wanted = optimum(kernel, X[:350], Y[:350], W[:350], X[350:], ridge)
     np.testing.assert_allclose(machine.values(), wanted, atol=0.005)
+
+
+def test_steps_from_weights_found_before_and_with_another_ridge_lead_to_the_same_optimum():
+    kernel, (x, y) = Matern32(1.0), (part.astype(np.float32) for part in (X, Y))
+    machine = kept.Kept(kernel, x[:350], y[:350], 1.0 / W[:350], x[350:], size=100)
+    machine.begin(RNG.normal(size=(350, 2)))
+    list(machine.meet())
+    for ridge in (1.0, 0.1):
+        if ridge < 1:
+            machine.change(ridge / W[:350])
+        for _ in range(60):
+            machine.step()
+        wanted = optimum(kernel, X[:350], Y[:350], W[:350], X[350:], ridge)
+        np.testing.assert_allclose(machine.values(), wanted, atol=5e-4)
+
+
+def test_half_a_matrix_takes_a_quarter_of_the_memory_there_is_or_may_be(monkeypatch, tmp_path):
+    monkeypatch.setattr(kept.os, "sysconf", lambda name: {"SC_PHYS_PAGES": 2**22, "SC_PAGE_SIZE": 2**13}[name])
+    limit = tmp_path / "limit"
+    monkeypatch.setattr(kept, "_LIMITS", (str(limit), str(tmp_path / "none")))
+    for text, room in ((None, 2**35), ("max", 2**35), (str(2**34), 2**34), (str(2**40), 2**35)):
+        if text is not None:
+            limit.write_text(text + "\n")
+        assert 4 * kept.most_rows() ** 2 / 2 == pytest.approx(room / 4, rel=1e-3)
+    limit.write_text(str(2**30))
+    assert kept.most_rows() == kept.MOST
+    monkeypatch.delattr(kept.os, "sysconf")
+    assert kept.most_rows() == kept.MOST
+
+
+def test_more_rows_are_passed_over_first_and_then_solved_for(many, monkeypatch):
+    monkeypatch.setattr(kept, "MOST", 200)
+    monkeypatch.setattr(solving, "_GAIN", 1e-6)
+    found = fit(Rows(X, Y, W), SETTINGS, seed=0)
+    held = np.sort(Rows(X, Y, W).shuffled([0, 2])[:40])
+    rest = np.setdiff1d(np.arange(400), held)
+    losses = [line["held_out_loss"] for line in found.history]
+    assert len(losses) > 3
+    assert losses[-1] < losses[0]
+    np.testing.assert_allclose(found.predict(X), optimum(Gaussian(1.0), X[rest], Y[rest], W[rest], X), atol=2e-3)
+
+
+def test_labels_that_a_pass_tells_apart_are_not_solved_for(many, monkeypatch):
+    monkeypatch.setattr(kept, "MOST", 200)
+    monkeypatch.setattr(kept.Kept, "meet", None)
+    side = (X[:, 0] > 0).astype(int)
+    rows = Rows(X + 5 * side[:, None], side, np.ones(400), table=np.eye(2))
+    assert fit(rows, SETTINGS, seed=0).passes == 1
+
+
+def test_a_smaller_ridge_is_taken_where_it_is_to_be_chosen_and_helps(many, monkeypatch):
+    settings = Settings(loss=SquaredLoss(), kernel=Gaussian(1.0), alpha="auto", method=Auto(block_size=64))
+    monkeypatch.setattr(fitting, "choose", lambda *_: (Gaussian(np.float32(1.0)), 100.0, None))
+    given, chosen = (fit(Rows(X, Y, W), one, seed=0) for one in (SETTINGS, settings))
+    assert given.alpha == 100.0
+    assert 0.05 < chosen.alpha < 5
+    errors = [np.mean((one.predict(X) - Y) ** 2) for one in (given, chosen)]
+    assert errors[1] < 0.5 * errors[0]
+    assert chosen.history[-1]["held_out_loss"] >= (1 - 2e-3) * min(line["held_out_loss"] for line in chosen.history)
 
 
 def test_a_fit_is_the_optimum_of_rows_and_their_copies(many, monkeypatch):

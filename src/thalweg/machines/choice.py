@@ -16,7 +16,7 @@ from thalweg.machines.losses import LogisticLoss, SoftmaxLoss
 from thalweg.machines.methods import Settings
 from thalweg.machines.metric import MOST_FEATURES, SURE, learned_map, learned_unit, overshot, units_by_slopes
 from thalweg.machines.rows import Rows
-from thalweg.machines.trials import Choice, Interrupted, Trial, Trials, kernel_of
+from thalweg.machines.trials import Choice, Interrupted, Trial, Trials, kernel_of, wide_rows
 
 ENOUGH_ROWS = 2000
 """With fewer rows than this no slice is held out."""
@@ -26,7 +26,7 @@ _PLAIN_ALPHA = 0.01
 _LEAST_LOGISTIC = 0.003
 # Units of their own must lower the errors by this part.
 _WORTH = 0.01
-# Learned units and another family must lower the loss on the slice by the first part. A gain on few rows may shrink
+# Learned units must lower the loss on the slice by the first part. A gain on few rows may shrink
 # with more of them: by as much each time they double as from the smaller trials to the larger ones, or, where there is
 # but one size of trials, by the second part (on MNIST a gain of 11 % on 2,048 rows and 6 % on 4,472 is none on 60,000).
 _WORTH_ON_SLICE, _SHRINKAGE = 0.015, 0.045
@@ -46,6 +46,8 @@ _NEAR = 1.3
 _LIMITS = (1 / 32, 16.0), (1e-3, 100.0)
 # A step of the search must lower the loss by this part: less is chance, and each takes another trial.
 _TELLING = 0.002
+# A rougher kernel wants a longer lengthscale.
+_LONGER = 2**0.5
 # Families that begin on the slice.
 _FAMILIES_TRIED = 2
 # Units are learned so often from the machines that are tried last, unless they lose by more than this factor.
@@ -132,7 +134,8 @@ def _on_slice(
     search: Callable[..., Choice],
 ) -> tuple[Choice, Trial | None]:
     """The best choice on a held-out slice, of those in plain units and in learned ones, and the best machine tried."""
-    trials = final = Trials(rows, settings, seed, dtype)
+    trials, wide = Trials(rows, settings, seed, dtype), 0
+    final = trials
     try:
         cost, firsts = trials.loss, [ranked[0] for ranked in in_plain]
         trials.prepare(firsts)
@@ -147,9 +150,10 @@ def _on_slice(
         searched = trials.several(coarsely, firsts + (others or firsts))
         found, other = (min(ones, key=cost) for ones in (searched[: len(firsts)], searched[len(firsts) :]))
         if trials.at_once:
-            final = Trials(rows, settings, seed, dtype, final=True)
+            wide = wide_rows(rows, settings, trials.best)
+            final = Trials(rows, settings, seed, dtype, final=True, wide=wide)
         # The ridge too where trials are soon made.
-        finely = _WIDELY if final.wide else FINELY if final.at_once else FINELY[:2]
+        finely = _WIDELY if wide else FINELY if final.at_once else FINELY[:2]
         refine = lambda one: search(final, one, directions=finely)
         final.prepare([found, other])
         before, promising = _gained(trials, found, other), _gained(final, found, other) > 0
@@ -160,17 +164,21 @@ def _on_slice(
 
         def lasts(other: Choice, before: float) -> bool:
             gain = _gained(final, found, other)
+            if other.base is found.base:  # another family, which takes nothing from the rows
+                return gain > 0
             shrinks = max(before - gain, 0) / apart if apart else _SHRINKAGE
             return gain - shrinks * more > _WORTH_ON_SLICE
 
         found = other if lasts(other, before) else found
+        if wide or final.on_host:
+            found = _of_like_family(final, found, settings.families, refine)
         # More rows tell more of the features than those that units were learned from before.
         before_rounds = found
         learned = all(found.base is not one.base for one in firsts)
-        if final.wide and learned:
-            final = Trials(rows, settings, seed, dtype, final=True, most=min(len(rows) // 2, _WIDE_ROWS))
+        if wide and learned:
+            final = Trials(rows, settings, seed, dtype, final=True, wide=min(len(rows) // 2, _WIDE_ROWS))
             found = _relearned(final, min(firsts, key=cost), found, relearned)
-        for _ in range(0 if final.wide else _ROUNDS):
+        for _ in range(0 if wide else _ROUNDS):
             if final.best is None or final.best.choice.base is not found.base:
                 break
             units = relearned(final.best)
@@ -196,6 +204,22 @@ def _on_slice(
         learner = tried.learner()
         tried = tried._replace(learner=lambda: learner)
     return found, tried
+
+
+def _of_like_family(
+    trials: Trials, found: Choice, families: Sequence[Any], refine: Callable[[Choice], Choice]
+) -> Choice:
+    """With the next rougher family, or the next smoother one, as long as that helps: some hundred rows ranked them."""
+    for step in (1, -1):
+        best, place = found, families.index(found.family) + step
+        while place in range(len(families)):
+            other = best._replace(family=families[place], times=best.times * _LONGER**step)
+            if _gained(trials, best, other) <= _TELLING:
+                break
+            best, place = other, place + step
+        if best is not found:
+            return refine(best)
+    return found
 
 
 def _relearned(trials: Trials, plain: Choice, found: Choice, relearned: Callable[..., list[Choice]]) -> Choice:

@@ -19,10 +19,11 @@ from thalweg.machines.calibration import Aside, last, set_aside
 from thalweg.machines.choice import ENOUGH_ROWS, choose, mapped
 from thalweg.machines.fitted import Fitted
 from thalweg.machines.folds import FEWEST
+from thalweg.machines.kept import FEW_MISSES
 from thalweg.machines.learners import Foreseen, for_stream, in_precision, start
 from thalweg.machines.methods import Settings
 from thalweg.machines.rows import Rows
-from thalweg.machines.solving import FEW_MISSES, MOST_HELD_OUT, TOO_LARGE, bounded, finite, judged, line, solved_soon
+from thalweg.machines.solving import MOST_HELD_OUT, TOO_LARGE, bounded, finite, judged, line, solved_soon
 from thalweg.machines.trials import Interrupted, Trial
 from thalweg.threads import enough_threads
 

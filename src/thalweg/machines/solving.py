@@ -29,10 +29,6 @@ from thalweg.machines.trials import hardly_any
 MOST_HELD_OUT = 1024
 """Rows held out to judge by, at most."""
 
-FEW_MISSES = 0.025
-"""Where a pass over many rows misses fewer labels than this part, no other is made: to spare a seventh of them is not
-worth twice the time of the first (MNIST's 1.3 % became 1.1)."""
-
 TOO_LARGE = "X or y leads to values beyond the range of numbers: look for features or targets of extreme size"
 """What to say where numbers are not finite."""
 
@@ -196,7 +192,7 @@ def _kept(begun: Fitted, rows: Rows, settings: Settings, seed: int) -> Fitted:
             if len(rows) > kept.MOST:  # first without the matrix, which may be enough
                 go_on(learner.learn(some, every, begun.alpha, total))
                 score = noted(learner.predict(aside.rows.x, *rows.frame), began)["held_out_score"]
-                enough = rows.table is not None and score <= FEW_MISSES
+                enough = rows.table is not None and score <= kept.FEW_MISSES
                 machine.begin(learner.landmarks()[1])
             else:
                 learner.place(some, every)

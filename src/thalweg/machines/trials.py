@@ -16,7 +16,8 @@ from thalweg.kernels.profiles import written_out
 from thalweg.machines.dense import MOST, Dense
 from thalweg.machines.expansion import evaluated
 from thalweg.machines.folds import Distances, middle_half, two_at_once
-from thalweg.machines.kept import Kept
+from thalweg.machines.kept import FEW_MISSES, Kept, most_rows
+from thalweg.machines.kept import MOST as MOST_KEPT
 from thalweg.machines.learners import LandmarkLearner, Learner, in_precision, start
 from thalweg.machines.methods import Settings
 from thalweg.machines.rows import Rows
@@ -32,9 +33,9 @@ _FEWEST_ROWS, _MOST_ROWS, _SLICE_ROWS = 4096, 8192, 2048
 # On a CPU a search begins on the host, with a quarter of the rows, at most the first number; trials of no more rows
 # than the second are solved there anyway.
 _FIRST_ROWS, _HOST_ROWS = 2048, 4096
-# Final trials of squares on a CPU, where there are more rows than are solved for at once, are of a quarter of them, but
-# no more than this.
-_WIDE_ROWS = 6144
+# Final trials of many rows that will be solved for are of a quarter of them, but no more than this. They will not be if
+# some thousand miss fewer labels than the second part: then a pass over all is likely to miss few.
+_WIDE_ROWS, _MISSED = 6144, 4 * FEW_MISSES
 # A trial need not be solved to more than this, or in more steps; conjugate gradients not further than until one of them
 # gains this part of the objective.
 _TOL, _MOST_STEPS, _GAIN = 0.01, 50, 3e-3
@@ -90,6 +91,8 @@ class Trial(NamedTuple):
     rows: int
     frame: dict[str, Any]
     """The offset and the map of the rows."""
+    misses: float
+    """The part of labels that was missed, or how far numbers were off."""
     easy: bool
     """Whether hardly any label was missed."""
 
@@ -117,12 +120,12 @@ class Trials:
         As in ``choose``.
     final
         Whether it is to be of as many rows as may be: a search that was on fewer of them ends here.
-    most
-        Rows of a final one by squares on a CPU, if there are to be more than usual.
+    wide
+        Rows of final ones that are solved by conjugate gradients; 0 if they are not to be.
     """
 
     def __init__(
-        self, rows: Rows, settings: Settings, seed: int, dtype: Any, final: bool = False, most: int | None = None
+        self, rows: Rows, settings: Settings, seed: int, dtype: Any, final: bool = False, wide: int = 0
     ) -> None:
         order = rows.shuffled([seed, 1])
         self.held = rows.subset(np.sort(order[: min(_SLICE_ROWS, len(rows) // 4)]))
@@ -134,10 +137,8 @@ class Trials:
         # The final ones are learned as the machine will be: what is solved at once gains more by units of its own.
         self.at_once = plain and (count <= _HOST_ROWS or ((by_cpu or on_device) and not final))
         self.on_host = self.at_once and not on_device
-        self.wide = final and plain and by_cpu and settings.loss.quadratic and len(rows) > MOST and _written(settings)
-        if self.wide:
-            self.at_once = self.on_host = False
-            count = most or min(max(len(rows) // 4, _HOST_ROWS), _WIDE_ROWS)
+        if wide:
+            self.at_once, self.on_host, count = False, False, wide
         elif self.at_once:
             count = _HOST_ROWS if final else min(count, len(rows) // 4, _FIRST_ROWS)
         self.order = order[len(self.held) :][:count]
@@ -152,9 +153,9 @@ class Trials:
         self.level = None if rows.table is None or counts is None else settings.loss.level(rows.table, counts)
         if self.at_once:
             self.matrices = _Matrices(rows.features(self.order, float), self.held.features(slice(None), float))
-        elif not self.wide:
+        elif not wide:
             self.new = jnp.asarray(self.held.features(slice(None), dtype))
-        self._tried = self._by_gradients if self.wide else self._solved if self.at_once else self._learned
+        self._tried = self._by_gradients if wide else self._solved if self.at_once else self._learned
 
         self._losses: dict[tuple, float] = {}
         self._apart = False
@@ -169,7 +170,7 @@ class Trials:
         loss, misses, learner = self._tried(choice)
         easy = misses <= hardly_any(self.rows)
         loss = loss if np.isfinite(loss) else np.inf
-        found = Trial(loss, learner, choice, len(self.order), self.frame, easy)
+        found = Trial(loss, learner, choice, len(self.order), self.frame, misses, easy)
         self._losses[_place(choice)] = loss
         if np.isfinite(loss) and (self.best is None or loss < self.best.loss):
             self.best = found
@@ -259,11 +260,6 @@ def _place(choice: Choice) -> tuple:
     return id(choice.family), id(choice.base), f"{choice.times:.6g}", f"{choice.alpha:.6g}"
 
 
-def _written(settings: Settings) -> bool:
-    kernels = [settings.kernel] if isinstance(settings.kernel, Kernel) else [family() for family in settings.families]
-    return all(map(written_out, kernels))
-
-
 class _Matrices:
     """Kernel matrices among some rows and of others with them, in float32.
 
@@ -309,6 +305,17 @@ def squares(kernel: Kernel, x: Array, y: Array, weights: Array, ridge: Array, ot
     factor = jax.scipy.linalg.cho_factor(kernel(x) + jnp.diag(ridge / weights), lower=True)
     found = jax.scipy.linalg.cho_solve(factor, y)
     return found, jnp.matmul(kernel(others, x), found, precision="highest")
+
+
+def wide_rows(rows: Rows, settings: Settings, tried: Trial | None) -> int:
+    """Rows of final trials by conjugate gradients, by which the machine will be solved for; 0 where it will not be."""
+    kernels = [settings.kernel] if isinstance(settings.kernel, Kernel) else [family() for family in settings.families]
+    keeps = settings.method.visits and settings.method.early_stopping == "auto" and settings.passes is None
+    solved = keeps and settings.loss.quadratic and jax.default_backend() == "cpu" and all(map(written_out, kernels))
+    if not solved or not MOST < len(rows) <= min(most_rows(), settings.max_features):
+        return 0
+    hard = len(rows) <= MOST_KEPT or rows.table is None or tried is None or tried.misses > _MISSED
+    return min(max(len(rows) // 4, _HOST_ROWS), _WIDE_ROWS) if hard else 0
 
 
 def trial_rows(rows: int, settings: Settings) -> int:

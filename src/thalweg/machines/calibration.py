@@ -14,6 +14,7 @@ from thalweg.codec import storable
 from thalweg.machines.learners import Foreseen, Learner
 from thalweg.machines.losses import LogisticLoss, Loss, SoftmaxLoss
 from thalweg.machines.rows import Rows
+from thalweg.threads import enough_threads
 
 # Up to so many rows are left out in turn, in folds; of more a part is left out once, of at most so many rows.
 _FEW, _FOLDS, _MOST = 1000, 5, 2000
@@ -221,7 +222,8 @@ def calibrated(aside: Aside, level: np.ndarray, loss: Loss) -> Calibration:
         return float(np.sum((x / spread) ** 2) / 2 - np.sum(weights * logs)), np.array(slope) + x / spread**2
 
     bounds = [(-_REACH, _REACH)] * len(parts) + [(None, None)] * (len(spread) - len(parts))
-    x = minimize(cost, np.zeros(len(spread)), jac=True, method="L-BFGS-B", bounds=bounds).x
+    with enough_threads(len(spread)):
+        x = minimize(cost, np.zeros(len(spread)), jac=True, method="L-BFGS-B", bounds=bounds).x
     if not margins:
         return Calibration(float(np.exp(x[0])), 0.0, np.zeros(outputs))
     return Calibration(float(np.exp(x[0])), _USUAL_BEND * float(np.exp(x[1])), x[2:])

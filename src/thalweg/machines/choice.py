@@ -179,9 +179,7 @@ def _on_slice(
             final = Trials(rows, settings, seed, dtype, final=True, wide=min(len(rows) // 2, _WIDE_ROWS))
             found = _relearned(final, min(firsts, key=cost), found, relearned)
         for _ in range(0 if wide else _ROUNDS):
-            if final.best is None or final.best.choice.base is not found.base:
-                break
-            units = relearned(final.best)
+            units = relearned(final.trial(found))
             trials.prepare(units)
             if min(map(cost, units), default=np.inf) > _NOT_FAR * cost(found):
                 break

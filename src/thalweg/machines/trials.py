@@ -157,22 +157,22 @@ class Trials:
             self.new = jnp.asarray(self.held.features(slice(None), dtype))
         self._tried = self._by_gradients if wide else self._solved if self.at_once else self._learned
 
-        self._losses: dict[tuple, float] = {}
+        self._known: dict[tuple, Trial] = {}
         self._apart = False
 
     def loss(self, choice: Choice) -> float:
-        """The mean loss on the slice; of one choice it is found once."""
-        place = _place(choice)
-        return self._losses[place] if place in self._losses else self.trial(choice).loss
+        """The mean loss on the slice."""
+        return self.trial(choice).loss
 
     def trial(self, choice: Choice) -> Trial:
-        """What is learned with a choice; the best is kept."""
-        loss, misses, learner = self._tried(choice)
-        easy = misses <= hardly_any(self.rows)
-        loss = loss if np.isfinite(loss) else np.inf
-        found = Trial(loss, learner, choice, len(self.order), self.frame, misses, easy)
-        self._losses[_place(choice)] = loss
-        if np.isfinite(loss) and (self.best is None or loss < self.best.loss):
+        """What is learned with a choice, once; the best is kept."""
+        place = (id(choice.family), id(choice.base), f"{choice.times:.6g}", f"{choice.alpha:.6g}")
+        if place not in self._known:
+            loss, misses, learner = self._tried(choice)
+            loss, easy = loss if np.isfinite(loss) else np.inf, misses <= hardly_any(self.rows)
+            self._known[place] = Trial(loss, learner, choice, len(self.order), self.frame, misses, easy)
+        found = self._known[place]
+        if np.isfinite(found.loss) and (self.best is None or found.loss < self.best.loss):
             self.best = found
         return found
 
@@ -254,10 +254,6 @@ class Trials:
     def _level(self, choice: Choice) -> Learner:
         learner = self.start(in_precision(choice.kernel, self.dtype))
         return learner if self.level is None else learner.at_level(self.level, choice.alpha)
-
-
-def _place(choice: Choice) -> tuple:
-    return id(choice.family), id(choice.base), f"{choice.times:.6g}", f"{choice.alpha:.6g}"
 
 
 class _Matrices:

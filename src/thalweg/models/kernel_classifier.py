@@ -38,11 +38,10 @@ class KernelClassifier(ClassifierMixin, KernelMachine):
     """Classification by a kernel machine that learns block by block, in memory for its features and one batch.
 
     By default rows become landmarks. Up to 8,192 are solved for, to the optimum of a smooth loss, and up to 20,480,
-    nearly, by squares on a CPU, which takes memory for half of their kernel matrix (more rows where that is no more than
-    a quarter of what there is); of others, and for the hinge, each block is solved for with all others held fixed, which
-    after one pass is close to it. With ``method`` "dsg", "udsg" or "cdsg"
-    it is the doubly stochastic method of the papers on random features, with new coordinates in each step, uniformly
-    drawn old ones, or checked ones.
+    nearly, by squares on a CPU, which takes memory for half of their kernel matrix (more rows where that is no more
+    than a quarter of what there is); of others, and for the hinge, each block is solved for with all others held fixed,
+    which after one pass is close to it. With ``method`` "dsg", "udsg" or "cdsg" it is the doubly stochastic method of
+    the papers on random features, with new coordinates in each step, uniformly drawn old ones, or checked ones.
 
     Parameters
     ----------
@@ -79,8 +78,8 @@ class KernelClassifier(ClassifierMixin, KernelMachine):
         None, "balanced", or a dict of weights of classes. For ``partial_fit``, a dict.
     max_iter
         Passes over the data, block by block. By default up to 8,192 rows are solved for at once if the loss is smooth,
-        and 20,480 or more by conjugate gradients if it is squared (as above); else up to ten passes are made over up to 20,000 rows,
-        for squares up to ``max_features``, and one over more.
+        and 20,480 or more by conjugate gradients if it is squared (as above); else up to ten passes are made over up to
+        20,000 rows, for squares up to ``max_features``, and one over more.
     warm_start
         Whether ``fit`` goes on from what was learned before.
     random_state

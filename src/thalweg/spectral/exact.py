@@ -84,11 +84,10 @@ def exact_sum(f: Callable[[Any], Any], operator: Operator) -> Estimate:
 
 
 def _traced(f: Callable[[Any], Any], operator: Operator) -> Array:
-    dense = operator.to_dense()
     if f is jnp.log:
-        value = 2.0 * jnp.sum(jnp.log(jnp.diagonal(jnp.linalg.cholesky(dense))))
+        value = 2.0 * jnp.sum(jnp.log(jnp.diagonal(jnp.linalg.cholesky(operator.to_dense()))))
     else:
-        value = jnp.sum(jax.vmap(f)(jnp.linalg.eigvalsh(dense)))
+        value = operator.traced_sum(f)
     if is_concrete(operator) and not bool(jnp.isfinite(jax.lax.stop_gradient(value))):
         raise NotPositiveDefiniteError("f is not finite on the spectrum of A: A is not positive definite")
     return value

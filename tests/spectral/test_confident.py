@@ -130,6 +130,22 @@ def test_norms_of_low_rank_have_finite_subgradients(p):
     np.testing.assert_allclose(jax.grad(entries)(sparse.data), sparse.data / np.sqrt(30 * 14), rtol=1e-4)
 
 
+@pytest.mark.parametrize("f", ["log", "inverse", jnp.sqrt])
+def test_bars_of_nearly_diagonal_matrices_are_narrow_and_true(f):
+    """Signs see nothing of a diagonal: degrees were as short as if they did, and made all of the error."""
+    diagonal = np.linspace(1.0, 5.0, 64)
+    noise = RNG.standard_normal((64, 64)) / 8
+    for off, most in ((0.0, 1e-6), (0.003, 0.003)):
+        B = jnp.asarray(np.diag(diagonal) + off * (noise + noise.T) / 2)
+        p = sp.plan(f, B, KEY)
+        function = {"log": np.log, "inverse": np.reciprocal}.get(f, np.sqrt)
+        truth = np.sum(function(np.linalg.eigvalsh(B)))
+        e = jax.lax.map(lambda key, p=p, B=B: p.estimate(B, key), jax.random.split(KEY, 200))
+        low, high = e.interval(0.95)
+        assert float(jnp.max(e.standard_error)) < most
+        assert float(jnp.mean((low <= truth) & (truth <= high))) >= 0.91
+
+
 def test_the_bar_of_a_norm_of_low_rank_is_small():
     """√σ² has no slope at 0: the bar was 4e33."""
     e = sp.nuclear_norm(np.ones((4, 3)), KEY)

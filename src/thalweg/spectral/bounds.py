@@ -292,6 +292,18 @@ def check_symmetric(operator: Operator, key: Key[Array, ""]) -> float:
     return float(constant / np.sqrt(size) / (random or 1.0))
 
 
+def off_diagonal(operator: Operator, key: Key[Array, ""]) -> float:
+    """Which share of the variation of A, ‖A − cI‖² for the best c, is off its diagonal; 1 where that is not known."""
+    try:
+        diagonal = np.asarray(operator.diagonal(), np.float64)[:, None]
+    except NotImplementedError:
+        return 1.0
+    signs = np.sign(host_random(key, 6).standard_normal((operator.dimension, 5)))
+    product = np.asarray(hosted(_product, operator)(operator, jnp.asarray(signs, operator.dtype)), np.float64)
+    off, own = np.mean((product - diagonal * signs) ** 2), np.var(diagonal)
+    return float(off / (off + own)) if off + own > 0 else 1.0
+
+
 def refuse_null_constant(ratio: float, dtype: Any, needs_inverse: bool) -> None:
     """Refuse a graph's Laplacian, say, for a function that is singular at 0.
 

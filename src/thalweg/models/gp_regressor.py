@@ -47,9 +47,9 @@ class GPRegressor(RegressorMixin, MultiOutputMixin, Storable):
         a part of the rows and a few steps on all, by conjugate gradients that never store the matrix; variances from
         samples.
         "grid": up to three features, a stationary kernel interpolated from a regular grid, at a cost that hardly
-        depends on the number of rows; variances from samples. "auto" takes the grid for one feature and more than
-        12,000 rows where one that is fine enough can be had, else the exact way up to 12,000 rows on a CPU, and on a
-        GPU while its memory lasts.
+        depends on the number of rows; variances from samples. Up to 1,000 rows of two or three features go the exact
+        way, which is the faster one. "auto" takes the grid for one feature and more than 12,000 rows where one that is
+        fine enough can be had, else the exact way up to 12,000 rows on a CPU, and on a GPU while its memory lasts.
     learn
         Whether to maximise the marginal likelihood over the kernel's parameters and the noise.
     restarts

@@ -330,3 +330,15 @@ def test_a_step_that_a_geometry_swallows_is_no_arrival(options):
 def test_a_search_goes_on_until_a_geometry_lets_x_move():
     result = minimize(lambda x: 1e4 + jnp.sum((x - 1) ** 2), jnp.full(3, 20.0, np.float32), divergence=HYPERBOLIC)
     np.testing.assert_allclose(result.x, 1.0, atol=0.1)
+
+
+@pytest.mark.parametrize("unit", [1e20, 1e30])
+@pytest.mark.parametrize("momentum", [None, FISTA()])
+def test_a_function_in_large_units_has_its_minimum_found(unit, momentum):
+    """Sizes ended at 1e-19 in float32, the root of its least number, and 1e20 f diverged at once."""
+    with jax.enable_x64(False):
+        scales = jnp.asarray([1.0, 2.0, 3.0, 4.0, 5.0, 6.0], jnp.float32)
+        f = lambda x: unit * jnp.sum(scales * (x - jnp.asarray(TARGET, jnp.float32)) ** 2)
+        result = minimize(f, jnp.zeros(D, jnp.float32), momentum=momentum)
+        assert result.status is not Status.DIVERGED
+        np.testing.assert_allclose(result.x, TARGET, atol=1e-5)

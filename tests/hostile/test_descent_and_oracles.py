@@ -347,6 +347,7 @@ CASES = {
     "as_optax that looks ahead": (lambda: as_optax(step=0.1, momentum=FISTA()), raises(TypeError, "momentum=FISTA takes the gradient away from the parameters")),
     "as_optax of entropies": (lambda: as_optax(step=0.1, divergence=NegativeEntropy()), raises(TypeError, "divergence=NegativeEntropy has no additive steps")),
     "as_optax with a search": (lambda: as_optax(step=Backtracking()), raises(TypeError, "step=Backtracking needs exact gradients")),
+    "update of a point": (lambda: Descent(bowl, step=0.1).update(X, jax.random.key(0)), raises(TypeError, "state must be a State such as descent.init")),
     "as_optax without parameters": (lambda: as_optax(step=0.1).update(X, as_optax(step=0.1).init(X)), raises(ValueError, "params must be passed to update")),
     "as_optax with another tree": (lambda: as_optax(step=0.1).update({"a": X}, as_optax(step=0.1).init(X), X), raises(ValueError, "returned a gradient with the tree")),
     "a file that is not there": (lambda: files.load("no-such-file.thalweg"), raises(FileNotFoundError, "no-such-file.thalweg")),

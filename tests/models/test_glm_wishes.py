@@ -8,7 +8,10 @@ import pytest
 import scipy.sparse
 from scipy import stats
 from scipy.special import expit
+from sklearn.exceptions import ConvergenceWarning
 
+from thalweg.gaussian.linear import targets
+from thalweg.gaussian.linear.dispersion import best_dispersion
 from thalweg.models import BernoulliGLM, GaussianGLM, NegativeBinomialGLM, PoissonGLM
 
 rng = np.random.default_rng(0)
@@ -226,3 +229,21 @@ def test_a_stream_counts_features_in_the_units_of_its_first_batch(kind):
         plain.partial_fit(X[batch], y[batch])
         scaled.partial_fit(1e-4 * X[batch], y[batch])
     assert 1e-4 * scaled.coef_ == pytest.approx(plain.coef_, rel=1e-3, abs=1e-4)
+
+
+def test_an_interrupted_search_for_a_dispersion_keeps_what_it_has(monkeypatch):
+    """An interruption between two of its searches for weights, or before the first step of one, lost all of them."""
+    calls = []
+
+    def interrupted(*arguments):
+        calls.append(best_dispersion(*arguments))
+        if len(calls) == 2:
+            raise KeyboardInterrupt
+        return calls[-1]
+
+    monkeypatch.setattr(targets, "best_dispersion", interrupted)
+    model = NegativeBinomialGLM(prior_scale=1.0)
+    with pytest.warns(ConvergenceWarning, match="interrupted after [1-9]"):
+        model.fit(X, COUNTS)
+    assert abs(model.coef_[0] - 0.8) < 0.3
+    assert model.dispersion_ == pytest.approx(np.exp(calls[0]), rel=1e-6)

@@ -172,6 +172,17 @@ def test_a_target_that_is_constant_has_no_spread():
     assert np.all(std[:, 0] > 0.05)
 
 
+@pytest.mark.parametrize("kernel", [None, "rbf"])
+def test_targets_that_are_all_the_same_are_not_searched(kernel):
+    """It took three times as long as a search where there is something to find."""
+    model = GPRegressor(kernel, random_state=0).fit(X, np.full(len(X), 7.0))
+    assert model.n_iter_ == 0
+    far = np.concatenate([X[:5], 100 + X[:5]])
+    mean, std = model.predict(far, return_std=True)
+    np.testing.assert_allclose(mean, 7.0)
+    assert np.all((std > 0) & (std < 1e-3))
+
+
 def test_short_periods_are_not_taken_for_noise():
     rng = np.random.default_rng(0)
     x = rng.uniform(0, 1, size=(300, 1))

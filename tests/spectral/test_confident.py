@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import scipy.linalg
 import scipy.sparse
+from jax.experimental.sparse import BCOO
 from spectral_matrices import rbf, with_spectrum
 
 import thalweg.spectral as sp
@@ -94,6 +95,55 @@ def test_norms_of_large_and_small_matrices(scale):
     assert 0 < float(cubes.standard_error) < 1e-13 * scale
     estimate = sp.nuclear_norm(X * scale, KEY, method="stochastic", probes=4)
     assert abs(float(estimate.value) / scale - np.sum(SINGULAR)) < 8 * float(estimate.standard_error) / scale
+
+
+@pytest.mark.parametrize("given", [np.float64, np.float32])
+def test_high_powers_do_not_overflow(given):
+    """σ²⁰⁰ did: bars were infinite in float64, and float32 was refused."""
+    eps = float(np.finfo(given).eps)
+    for p in (10, 200, 1000):
+        truth = SINGULAR[0] * np.sum((SINGULAR / SINGULAR[0]) ** p) ** (1 / p)
+        norm = sp.schatten_norm(X.astype(given), KEY, p=p)
+        assert float(norm.value) == pytest.approx(truth, rel=4 * eps)
+        # That of rounding the norm itself, too.
+        assert 0.4 * eps * truth < float(norm.standard_error) < 4 * eps * truth
+    estimate = sp.schatten_norm(X.astype(given), KEY, p=200, method="stochastic", probes=64)
+    assert abs(float(estimate.value) - SINGULAR[0]) < 4 * float(estimate.standard_error) < 0.05 * SINGULAR[0]
+
+
+def test_a_sum_of_powers_drowned_in_its_error_has_no_root():
+    """The bar, carried through the root to first order, was 14 times too narrow; of a negative sum there was none."""
+    for options in ({}, {"rtol": 0.01}):
+        with pytest.raises(ValueError, match="too little is known of it for its root"):
+            sp.schatten_norm(X.astype(np.float32), KEY, p=1000, method="stochastic", **options)
+
+
+@pytest.mark.parametrize("p", [1, 2, 3])
+def test_norms_of_low_rank_have_finite_subgradients(p):
+    """NaN at the zero matrix, and of every rank below the full an error."""
+    norm = lambda X: sp.schatten_norm(X, KEY, p=p).value
+    for gradient in (jax.grad(norm), jax.jit(jax.grad(norm))):
+        assert np.array_equal(gradient(jnp.zeros((4, 3))), np.zeros((4, 3)))
+        np.testing.assert_allclose(gradient(jnp.ones((4, 3))), np.full((4, 3), 12**-0.5), rtol=1e-5)
+    sparse = BCOO.fromdense(jnp.outer(jnp.arange(1.0, 5.0), jnp.arange(1.0, 4.0)))
+    entries = lambda data: norm(BCOO((data, sparse.indices), shape=sparse.shape))
+    np.testing.assert_allclose(jax.grad(entries)(sparse.data), sparse.data / np.sqrt(30 * 14), rtol=1e-4)
+
+
+@pytest.mark.parametrize("f", ["log", "inverse", jnp.sqrt])
+def test_bars_of_nearly_diagonal_matrices_are_narrow_and_true(f):
+    """Signs see nothing of a diagonal: degrees were as short as if they did, and made all of the error."""
+    diagonal = np.linspace(1.0, 5.0, 64)
+    noise = RNG.standard_normal((64, 64)) / 8
+    for off, most in ((0.0, 1e-6), (0.003, 0.003)):
+        B = jnp.asarray(np.diag(diagonal) + off * (noise + noise.T) / 2)
+        p = sp.plan(f, B, KEY)
+        function = {"log": np.log, "inverse": np.reciprocal}.get(f, np.sqrt)
+        truth = np.sum(function(np.linalg.eigvalsh(B)))
+        e = jax.lax.map(lambda key, p=p, B=B: p.estimate(B, key), jax.random.split(KEY, 200))
+        low, high = e.interval(0.95)
+        assert float(jnp.max(e.standard_error)) < most
+        assert float(jnp.mean((low <= truth) & (truth <= high))) >= 0.91
 
 
 def test_the_bar_of_a_norm_of_low_rank_is_small():

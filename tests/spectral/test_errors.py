@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import scipy.linalg
 import scipy.sparse
 from jax.experimental.sparse import BCOO, BCSR
 from spectral_matrices import rbf, with_spectrum
@@ -146,3 +147,15 @@ def test_tolerances_inside_jit_and_vmap_are_refused():
 def test_a_coefficient_too_large_for_float32_is_refused():
     with jax.enable_x64(False), pytest.raises(ValueError, match="too large for float32"):
         sp.trace_exp(jnp.asarray(with_spectrum(np.linspace(1.0, 120.0, 8)), jnp.float32), KEY)
+
+
+@pytest.mark.parametrize("negative", [0.0, -3.0])
+def test_a_large_singular_matrix_is_refused_by_its_factor_alone(negative, monkeypatch):
+    """All its eigenvalues, for a word in the message, took six times as long as the factor that told."""
+    monkeypatch.setattr(scipy.linalg, "eigvalsh", lambda *_, **__: pytest.fail("eigenvalues were computed"))
+    d = 1600
+    diagonal = np.where(np.arange(d) == d - 2, negative, 2.0)
+    A = np.diag(diagonal) + np.diag(np.where(np.arange(d - 1) < d - 4, 0.5, 0.0), 1)
+    for total in (sp.logdet, sp.trace_inverse):
+        with pytest.raises(sp.NotPositiveDefiniteError, match=f"smallest eigenvalue is at most {negative:.0f} up to"):
+            total(0.5 * (A + A.T), KEY, method="exact")

@@ -206,6 +206,7 @@ class Descent(eqx.Module):
         An oracle with an outer loop (:class:`~thalweg.oracles.SVRG`) also wants :meth:`renew` every
         ``oracle.period`` steps; :func:`minimize` sees to it, a loop of one's own must.
         """
+        instance("state", state, State, "descent.init(x)")
         point, centre = self.momentum.points(state.x, state.momentum)
         out, oracle_state = estimated(self.oracle, point, state.oracle, key)
         state, info = self.advance(state, point, centre, out, oracle_state)

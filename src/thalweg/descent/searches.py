@@ -75,7 +75,7 @@ def next_trial(trial: Trial, passes: Number, told: Number, short: Number, shrink
     failed = trial.failed | ~passes
     # A test that says nothing is no reason to go beyond 1, from where a search begins unless told, as long as x moves.
     longer = expand & (told | short | (size < 1)) & ~failed & (size < limits.max**0.5)
-    over = (passes & ~longer) | ~(size > limits.tiny**0.5)
+    over = (passes & ~longer) | ~(size > limits.tiny**_SHORTEST)
     following = trees.numpy_of(size).where(passes, size / shrink, size * shrink)
     return Trial(following, trial.tried + 1, size, passes, failed, told, over)
 
@@ -86,6 +86,9 @@ def next_size(trial: Trial, grow: Number) -> Number:
     longer = (trial.tried == 1) & trial.told
     return xp.minimum(xp.where(longer, size * grow, size), jnp.finfo(size.dtype).max ** 0.4)
 
+
+_SHORTEST = 0.9
+"""A search gives up at tiny to this power: a function in units of 1e30 has sizes of 1e-30."""
 
 _SHORT = 1e-4
 """A step that moves x by a smaller share of its length, or of 1, is short whatever f says: its numbers may be tiny."""

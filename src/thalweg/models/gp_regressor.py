@@ -47,9 +47,9 @@ class GPRegressor(RegressorMixin, MultiOutputMixin, Storable):
         a part of the rows and a few steps on all, by conjugate gradients that never store the matrix; variances from
         samples.
         "grid": up to three features, a stationary kernel interpolated from a regular grid, at a cost that hardly
-        depends on the number of rows; variances from samples. "auto" takes the grid for one feature and more than
-        12,000 rows where one that is fine enough can be had, else the exact way up to 12,000 rows on a CPU, and on a
-        GPU while its memory lasts.
+        depends on the number of rows; variances from samples. Up to 1,000 rows of two or three features go the exact
+        way, which is the faster one. "auto" takes the grid for one feature and more than 12,000 rows where one that is
+        fine enough can be had, else the exact way up to 12,000 rows on a CPU, and on a GPU while its memory lasts.
     learn
         Whether to maximise the marginal likelihood over the kernel's parameters and the noise.
     restarts
@@ -225,7 +225,11 @@ class GPRegressor(RegressorMixin, MultiOutputMixin, Storable):
         return (self._means(mean, X), deviation) if return_std else self._means(mean, X)
 
     def latent(self, X: Any) -> tuple[np.ndarray, np.ndarray]:
-        """Means and variances of the function itself, without noise."""
+        """Means and variances of the function itself, without noise.
+
+        They take the smoothness of a kernel that was chosen for known: of functions without a derivative that were
+        taken for smoother ones, intervals of 95 % held 85 % (``kernel="matern12"``: 95 %).
+        """
         X = self._checked(X)
         mean, variance = self._posterior.predict(X)
         return self._means(mean, X), self._spreads(variance)

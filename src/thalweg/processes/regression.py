@@ -20,7 +20,7 @@ from thalweg.processes.evidence import Landscape, Optimum, maximise, plausible, 
 from thalweg.processes.exact import Parameters
 from thalweg.processes.given import Given
 from thalweg.processes.grid import GridPosterior
-from thalweg.processes.host import HostRows
+from thalweg.processes.host import HostRows, of_family
 from thalweg.processes.iterative import PathwisePosterior
 from thalweg.processes.learning import line_of_progress
 from thalweg.processes.means import KINDS, Mean
@@ -33,6 +33,10 @@ _FAMILIES: tuple[type[Kernel], ...] = (Matern32, Matern52, Gaussian, Matern12)
 
 _EXACT_ON_CPU = 12_000
 """Rows up to which factorising on a CPU takes less time than solving."""
+
+_FEW = 1_000
+"""Rows up to which a plane or a space is not laid out in a grid: it has many nodes for each row, and solves take as
+many steps as there are rows."""
 
 _MATRICES = 4
 """Matrices of n² numbers that exist at a time in a step of the exact way."""
@@ -149,14 +153,15 @@ def fit_regressor(
     mean = Mean.of(settings.mean, given.inputs, given.weights)
     separate = isinstance(kernel, Kernel) and not kernel.stationary  # each row has its own white noise
     rows = given.merged(mean, separate)
-    method = _way(len(rows.inputs)) if settings.method == "auto" else settings.method
+    method = _way(len(rows.inputs)) if settings.method in ("auto", "grid") else settings.method
     with jax.enable_x64(True), enough_threads(len(rows.inputs)):
         starts = _starts(rows, mean, kernel, noise)
         on_grid = _on_grid(starts, rows, mean, settings, noise is None, seed)
         if on_grid is not None:
             return on_grid
-        found = Optimum(starts[0], np.nan, 0, Status.CONVERGED, starts[0])
-        if settings.learn:
+        flat = noise is None and not isinstance(kernel, Kernel) and not (np.any(rows.targets) or np.any(rows.scatter))
+        found = Optimum(_least(starts[0]) if flat else starts[0], np.nan, 0, Status.CONVERGED, starts[0])
+        if settings.learn and not flat:
             levels = Levels(given, mean, separate, rows, method == "exact", seed)
             with line_of_progress(settings.verbose) as note:
                 options = (settings.restarts, settings.max_iter, kernel is None, varying(rows.inputs), seed)
@@ -171,7 +176,7 @@ def fit_regressor(
                 )
             posterior: ExactPosterior | MixedPosterior | PathwisePosterior
             posterior = ExactPosterior.of(found.parameters, mean, rows.inputs, solution)
-            if settings.learn and found.status is not Status.INTERRUPTED:
+            if settings.learn and not flat and found.status is not Status.INTERRUPTED:
                 try:
                     if len(rows.inputs) > _UNCERTAIN:
                         posterior = posterior.calibrated()
@@ -220,7 +225,7 @@ def _way(rows: int) -> str:
 def _on_grid(
     starts: list[Parameters], rows: HostRows, mean: Mean, settings: RegressorSettings, free: bool, seed: int
 ) -> Regression | None:
-    """The posterior on a grid; None where that was not asked for and is not the cheapest way."""
+    """The posterior on a grid; None where that was not asked for, or is not the cheapest way by far."""
     if settings.method == "auto":
         many = len(rows.inputs) > _EXACT_ON_CPU and rows.inputs.shape[1] <= grid.AUTOMATIC
         if not many or not isinstance(starts[0].kernel, Stationary) or np.any(starts[0].noise + rows.known <= 0):
@@ -228,6 +233,8 @@ def _on_grid(
     elif settings.method != "grid":
         return None
     grid.check(starts, rows)
+    if rows.inputs.shape[1] > grid.AUTOMATIC and len(rows.inputs) <= _FEW:
+        return None
     begun = starts_by_periodogram(starts, rows, free) if settings.learn else [Start(starts[0], np.nan)]
     if settings.method == "auto" and not grid.suits(begun, rows.inputs):
         return None
@@ -250,6 +257,13 @@ def _starts(rows: HostRows, mean: Mean, kernel: Kernel | type[Kernel] | None, no
     begun = np.asarray(STARTING_NOISE * scatter if noise is None else noise)
     # In the precision of the scope, since kernels made outside it may hold float32, and on the host.
     return [Parameters(jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), one), begun) for one in kernels]
+
+
+def _least(start: Parameters) -> Parameters:
+    """What a search would end with where there is nothing to account for: next to no variance, and no noise."""
+    least = np.asarray(LEAST_NOISE / STARTING_NOISE * float(start.noise))
+    lengthscale, _, *rest = jax.tree.leaves(start.kernel)
+    return Parameters(of_family(start.kernel, lengthscale, least, *rest), least)
 
 
 def _variances(rows: HostRows) -> tuple[float, float]:

@@ -41,6 +41,16 @@ def batches_wanted(first: Estimate, target: Target | None, rounding: float) -> t
     return int(np.ceil(np.clip(ratio, 1.0, 1e12))), status
 
 
+def judged(exact: Estimate, target: Target | None) -> Estimate:
+    """An exact value, with the status that it has where rounding costs more than is wanted."""
+    if target is None or isinstance(jax.lax.stop_gradient(exact.value), jax.core.Tracer):
+        return exact
+    value, error = float(jax.lax.stop_gradient(exact.value)), float(exact.standard_error)
+    if error * quantile(_LEVEL, exact.degrees_of_freedom) <= target(value):
+        return exact
+    return dataclasses.replace(exact, status=jnp.asarray(int(EstimateStatus.ROUNDING), exact.status.dtype))
+
+
 def refine(
     draw: Callable[[int], Estimate],
     first: Estimate,
@@ -54,6 +64,9 @@ def refine(
         return first
     per_batch = max(float(first.products), 1.0)
     allowed = _MOST_BATCHES if budget is None else max(1, int(budget // per_batch))
+    if status == EstimateStatus.ROUNDING and budget is None and wanted > allowed:
+        # No number of batches would do, and all that are allowed take a minute.
+        wanted = 1
     batches = min(wanted, allowed)
     total, products = first.value, first.products
     for index in range(1, batches):

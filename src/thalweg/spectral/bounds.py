@@ -24,7 +24,7 @@ from jaxtyping import Array, Key
 from thalweg import arguments
 from thalweg.compiling import quick_options, untuned_options
 from thalweg.spectral.chebyshev import IllConditionedError, evaluate
-from thalweg.spectral.operators.base import Operator, check_products
+from thalweg.spectral.operators.base import Operator, check_products, frozen
 from thalweg.spectral.operators.gram import SquaredOperator
 
 _CHUNK, _STEPS = 20, 200
@@ -117,6 +117,11 @@ def spectrum(
         extra = 1e-2 * max(abs(high), abs(low)) or 1.0
         low, high = (low if lower is not None else low - extra), (high if upper is not None else high + extra)
     return Spectrum(float(low), float(high), ritz.nodes, ritz.weights, run.products)
+
+
+def largest(operator: Operator, key: Key[Array, ""]) -> float:
+    """The largest eigenvalue of a positive operator, about: less by a few per cent at most; 1 where it is zero."""
+    return float(spectrum(frozen(operator), None, key, positive=False).nodes[-1]) or 1.0
 
 
 class _Ritz(NamedTuple):
@@ -285,6 +290,18 @@ def check_symmetric(operator: Operator, key: Key[Array, ""]) -> float:
         )
     random, constant = np.linalg.norm(product[:, 0]) / np.linalg.norm(block[:, 0]), np.linalg.norm(product[:, 4])
     return float(constant / np.sqrt(size) / (random or 1.0))
+
+
+def off_diagonal(operator: Operator, key: Key[Array, ""]) -> float:
+    """Which share of the variation of A, ‖A − cI‖² for the best c, is off its diagonal; 1 where that is not known."""
+    try:
+        diagonal = np.asarray(operator.diagonal(), np.float64)[:, None]
+    except NotImplementedError:
+        return 1.0
+    signs = np.sign(host_random(key, 6).standard_normal((operator.dimension, 5)))
+    product = np.asarray(hosted(_product, operator)(operator, jnp.asarray(signs, operator.dtype)), np.float64)
+    off, own = np.mean((product - diagonal * signs) ** 2), np.var(diagonal)
+    return float(off / (off + own)) if off + own > 0 else 1.0
 
 
 def refuse_null_constant(ratio: float, dtype: Any, needs_inverse: bool) -> None:

@@ -43,7 +43,7 @@ class EstimateStatus(Outcome):
     ABOVE = 2, "an eigenvalue lies above the interval: the value is void; make a plan with a higher upper end"
     NOT_FINITE = 3, "the value is not finite: a product with A was not"
     BUDGET = 4, "the budget of products ended before the tolerance was met; the error bar says how far it got"
-    ROUNDING = 5, "the tolerance is below what rounding costs in this precision; the error bar says how far it got"
+    ROUNDING = 5, "rtol or atol is below what rounding costs in this precision; the error bar says how far it got"
 
 
 class Estimate(eqx.Module):

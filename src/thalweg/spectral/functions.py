@@ -32,13 +32,14 @@ class Exponential:
 
 @dataclass(frozen=True)
 class Power:
-    """x to an exponent; a whole one is taken as such, so that negative numbers have powers too."""
+    """x/unit to an exponent; a whole one is taken as such, so that negative numbers have powers too."""
 
     exponent: float
+    unit: float = 1.0
 
     def __call__(self, x: Any) -> Any:
-        """The power of x."""
-        return x ** (int(self.exponent) if float(self.exponent).is_integer() else self.exponent)
+        """The power of x/unit."""
+        return (x / self.unit) ** (int(self.exponent) if float(self.exponent).is_integer() else self.exponent)
 
 
 NAMED: dict[str, Callable[[Any], Any]] = {"log": jnp.log, "inverse": reciprocal}

@@ -19,6 +19,7 @@ from thalweg.spectral.bounds import (
     check_symmetric,
     find_interval,
     needs_positive,
+    off_diagonal,
     refuse_null_constant,
     widen,
 )
@@ -146,6 +147,7 @@ def plan(
         dimension=operator.dimension,
         strata=max(1, units // 2),
         centre=-1.0 if built is None or built.least() is None else float(to_unit(1.0, lower, upper)),
+        seen=off_diagonal(operator, key) if probe == "rademacher" and built is None else 1.0,
     )
     chosen = tuner.choose(law, degree, gradient, rho)
     laws.warn_if_infinite(value, chosen)

@@ -13,10 +13,15 @@ import jax.numpy as jnp
 from jaxtyping import Array, Key
 
 from thalweg import arguments
+from thalweg.spectral.bounds import largest
 from thalweg.spectral.estimate import Estimate, Plan
 from thalweg.spectral.functions import Exponential, Power, entropy_density, named, reciprocal
+from thalweg.spectral.operators.base import is_concrete, is_traced
 from thalweg.spectral.operators.convert import gram_operator, unit_of
 from thalweg.spectral.ways import in_float64, summed, target_of
+
+_SAFE_POWER = 4.0
+"""Up to this power of singular values float32 holds them as they are; higher ones are taken of σ/σ_max."""
 
 
 def spectral_sum(
@@ -199,7 +204,7 @@ def schatten_norm(X: Any, key: Key[Array, ""], *, p: float, smoothing: float = 0
     3.4641
     """
     p, smoothing = arguments.real("p", p, above=0), arguments.real("smoothing", smoothing, least=0)
-    function = jnp.sqrt if p == 1 else Power(0.5 * p)
+    key = arguments.random_key("key", key)
     wanted = target_of(options.pop("rtol", None), options.pop("atol", None))
     dimension = options.pop("dimension", None)
     # Where the squares of X would overflow or vanish, the norm of X / unit.
@@ -210,19 +215,38 @@ def schatten_norm(X: Any, key: Key[Array, ""], *, p: float, smoothing: float = 0
         lower, upper = options.get("interval") or (None, None)
         options["interval"] = (inner * (1 - 1e-3) if lower is None else lower, upper)
 
-    # What is wanted of the norm, unit·(sum)^(1/p), carried back to the sum.
-    back = lambda total: p * total ** (1 - 1 / p) / unit
-    target = None if wanted is None else lambda total: wanted(unit * total ** (1 / p)) * back(total)
-
     def norm() -> Estimate:
         gram = gram_operator(X if unit == 1 else X / unit, inner, dimension)
-        result = summed(function, gram, key, target, **options)
+        known = options.get("plan") is None and is_concrete(gram) and not is_traced(key)
+        square = largest(gram, key) if p > _SAFE_POWER and known else 1.0
+        size = unit * square**0.5
+        # What is wanted of the norm, size·(sum)^(1/p), carried back to the sum.
+        back = lambda total: p * _rootable(total) ** (1 - 1 / p) / size
+        target = None if wanted is None else lambda total: back(total) * wanted(size * total ** (1 / p))
+        result = summed(jnp.sqrt if p == 1 else Power(0.5 * p, square), gram, key, target, **options)
         if p == 1 and unit == 1:
             return result
-        root = result.value ** (1.0 / p)
-        slope = jax.lax.stop_gradient(jnp.where(result.value > 0, unit * root / (p * result.value), unit))
+        total = jax.lax.stop_gradient(result.value)
+        if p != 1 and not is_traced((total, result.standard_error)):
+            _rootable(float(total), float(result.standard_error))
+        # A zero matrix has a norm, and 0 among its subgradients; the root has none.
+        root = size * jnp.where(total == 0, 0.0, jnp.where(total == 0, 1.0, result.value) ** (1.0 / p))
+        held = jax.lax.stop_gradient(root)
+        slope = jnp.where(total > 0, held / (p * total), size)
+        rounding = 0.5 * jnp.finfo(held.dtype).eps * held
+        error = jnp.hypot(slope * result.standard_error, rounding)
         ends = (result.lower * unit * unit, result.upper * unit * unit)
-        parts = lambda e: (e.value, e.standard_error, e.lower, e.upper)
-        return eqx.tree_at(parts, result, (unit * root, slope * result.standard_error, *ends))
+        return eqx.tree_at(lambda e: (e.value, e.standard_error, e.lower, e.upper), result, (root, error, *ends))
 
     return in_float64(X, key, options.get("plan"), norm)
+
+
+def _rootable(total: float, error: float = 0.0) -> float:
+    """A sum of powers, refused where it is no more than its error: a root to first order means nothing there."""
+    if total < 2 * error or total < 0:
+        raise ValueError(
+            f"the sum of the powers of the singular values, in units of the largest, came out as {total:.3g} with a "
+            f"standard error of {error:.3g}: too little is known of it for its root. Use more probes, a smaller p, "
+            "float64, or method='exact' where it fits."
+        )
+    return total

@@ -37,7 +37,8 @@ class Tuner:
     """What laws are judged by.
 
     The coefficients of f and of f′; the density, as ``nodes`` on [−1, 1] and ``weights``; the dimension; the number
-    of ``strata`` of degrees; and ``centre``, the point of the control variate on [−1, 1].
+    of ``strata`` of degrees; ``centre``, the point of the control variate on [−1, 1]; and ``seen``, the share of the
+    predicted variance of the probes that they do have: signs do not see a diagonal.
     """
 
     value: np.ndarray
@@ -47,6 +48,7 @@ class Tuner:
     dimension: int
     strata: int
     centre: float
+    seen: float = 1.0
 
     def choose(self, name: str, degree: float | None, gradient: str | None, rho: float | None) -> Law:
         """The law of that name and mean degree; the best mean degree for the ``gradient``, if None is given."""
@@ -114,7 +116,7 @@ class Tuner:
         grid = np.unique(np.minimum(np.geomspace(4.0, max(4.0, last), 16), last))
         candidates = [self._optimal(mean, gradient) for mean in grid]
         values = [self.predict(self._padded, law) for law in candidates]
-        scores = [figure.variance * figure.work for figure in values]
+        scores = [(figure.variance - (1.0 - self.seen) * figure.probe) * figure.work for figure in values]
         if gradient:
             # Value and gradient each in units of what their probes alone would vary by.
             slopes = [self.predict(self.slope, law) for law in candidates]

@@ -11,7 +11,7 @@ import numpy as np
 from jaxtyping import Array, Key
 
 from thalweg import arguments
-from thalweg.spectral.adaptive import Target, batches_wanted, refine
+from thalweg.spectral.adaptive import Target, batches_wanted, judged, refine
 from thalweg.spectral.automatic import automatic
 from thalweg.spectral.bounds import IllConditionedError
 from thalweg.spectral.estimate import Estimate, EstimateStatus, Plan
@@ -84,12 +84,12 @@ def summed(
         return call.planned(plan, traced)
     check_options(f, operator, **{**defaults, **options})
     if method == "exact" or (method == "auto" and exact_at_once(f, operator)):
-        return exact_sum(f, operator)
+        return call.exact()
     try:
         return call.stochastic(options)
     except IllConditionedError:
         if method == "auto" and exact_is_possible(operator):
-            return exact_sum(f, operator)
+            return call.exact()
         if operator.dtype == np.float64 or is_traced(operator):
             raise
     with jax.enable_x64(True):
@@ -124,6 +124,10 @@ class _Call(NamedTuple):
     budget: int | None
     method: str
 
+    def exact(self) -> Estimate:
+        """The sum by a factorisation."""
+        return judged(exact_sum(self.f, self.operator), self.target)
+
     def stochastic(self, options: dict[str, Any]) -> Estimate:
         """Estimate the sum, with the preconditioner that suits."""
         f, operator, key = self.f, self.operator, self.key
@@ -133,7 +137,7 @@ class _Call(NamedTuple):
             instead = exact_instead(f, operator)
             chosen = automatic(frozen(operator), key, options.get("probes", 32), _WORTH if instead else np.inf)
             if chosen is None and instead:
-                return exact_sum(f, operator)
+                return self.exact()
             options = {**options, "preconditioner": chosen}
         plan = make_plan(f, operator, key, **options)
         return self.refined(*_run_and_widen(plan, operator, key, options))
@@ -151,7 +155,7 @@ class _Call(NamedTuple):
         wanted = batches_wanted(first, self.target, rounding)[0]
         cheaper = factorisation_is_cheaper(self.f, self.operator, plan, wanted)
         if self.method == "auto" and cheaper:
-            return exact_sum(self.f, self.operator)
+            return self.exact()
         advice = "A factorisation would be cheaper: method='auto' uses it." if cheaper else ""
         weights = np.asarray(plan.tables.weights)
         if not np.any(weights[1:]):
@@ -169,7 +173,7 @@ class _Call(NamedTuple):
         """The sum by a plan of the user's; or under jit and vmap, where only a factorisation does without one."""
         if plan is None:
             if self.method == "exact" or (self.method == "auto" and exact_at_once(self.f, self.operator)):
-                return exact_sum(self.f, self.operator)
+                return self.exact()
             raise TypeError(
                 "a plan must be made outside jit and vmap, where arrays and keys are concrete: "
                 "plan = thalweg.spectral.plan(f, A, key), then pass plan=plan"

@@ -323,21 +323,26 @@ class Counts(Targets):
         moves: list[tuple[float, float]] = []
         solution, steps = nearby, 0
         ends: list[float | None] = [None, None]  # Between them the best is: from the first one moves up.
-        for count in range(1, _MOST_ROUNDS + 1):
-            solution = self.at(likelihood_of(dispersion_at(log)), rows, frame, search, nearby=solution)
-            steps += solution.steps
-            if solution.status is Status.INTERRUPTED:
-                break
-            better = best_dispersion(rows, solution.weights, search.tol / 100, log if moves else None)
-            if abs(better - log) < search.tol / 10:
-                break
-            ends[int(better < log)] = log
-            if None not in ends and abs(ends[1] - ends[0]) < search.tol / 10:  # type: ignore[operator]
-                break
-            moves.append((log, better))
-            log = between(extrapolated(*moves[-2:]), better, ends, halve=count % _PATIENCE == 0)
-        else:
-            solution = solution._replace(status=Status.STEPS_SPENT)  # type: ignore[union-attr]
+        try:
+            for count in range(1, _MOST_ROUNDS + 1):
+                solution = self.at(likelihood_of(dispersion_at(log)), rows, frame, search, nearby=solution)
+                steps += solution.steps
+                if solution.status is Status.INTERRUPTED:
+                    break
+                better = best_dispersion(rows, solution.weights, search.tol / 100, log if moves else None)
+                if abs(better - log) < search.tol / 10:
+                    break
+                ends[int(better < log)] = log
+                if None not in ends and abs(ends[1] - ends[0]) < search.tol / 10:  # type: ignore[operator]
+                    break
+                moves.append((log, better))
+                log = between(extrapolated(*moves[-2:]), better, ends, halve=count % _PATIENCE == 0)
+            else:
+                solution = solution._replace(status=Status.STEPS_SPENT)  # type: ignore[union-attr]
+        except KeyboardInterrupt:
+            if not steps:
+                raise
+            solution = solution._replace(status=Status.INTERRUPTED)  # type: ignore[union-attr]
         assert solution is not None
         assert isinstance(solution.weights, Weights)
         weights = solution.weights.with_learned_dispersion(float(np.sum(rows.weights)))

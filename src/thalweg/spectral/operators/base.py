@@ -146,6 +146,10 @@ class Operator(eqx.Module):
         """All eigenvalues in float64, of an operator whose arrays are known, in ascending order."""
         return scipy.linalg.eigvalsh(self.on_host(), check_finite=False)
 
+    def traced_sum(self, f: Callable[[Any], Any]) -> Array:
+        """Σ f(λ) over all eigenvalues, by a factorisation of JAX's own, which can be differentiated."""
+        return jnp.sum(jax.vmap(f)(jnp.linalg.eigvalsh(self.to_dense())))
+
     def moved(self, eigenvalues: np.ndarray) -> np.ndarray:
         """By how much rounding is expected to have moved each of those :meth:`eigenvalues`."""
         return np.full(eigenvalues.shape, self.rounding * np.max(np.abs(eigenvalues)))
@@ -258,6 +262,10 @@ class ShiftedOperator(Operator):
         """Those of K, and σ²."""
         return self.operator.eigenvalues() + float(self.noise)
 
+    def traced_sum(self, f: Callable[[Any], Any]) -> Array:
+        """That of K, with σ² added to each."""
+        return self.operator.traced_sum(lambda x: f(x + self.noise))
+
     def moved(self, eigenvalues: np.ndarray) -> np.ndarray:
         """What moves those of K, and the addition."""
         return self.operator.moved(eigenvalues - float(self.noise)) + EPS * np.abs(eigenvalues)
@@ -292,6 +300,16 @@ def moved_squares(squares: np.ndarray) -> np.ndarray:
     """By how much squares s² move where every s is off by eps of the largest."""
     each = EPS * np.sqrt(np.max(squares))
     return (2.0 * np.sqrt(np.maximum(squares, 0.0)) + each) * each
+
+
+def sum_of_squares(f: Callable[[Any], Any], squares: Array, rounding: float) -> Array:
+    """Σ f(s²); an s² of at most ``rounding`` times the largest is taken for 0 and without a derivative.
+
+    √(s²) has none at 0 that the chain rule could multiply by 0; as a subgradient of the norm 0 will do.
+    """
+    zero = squares <= rounding * jnp.max(squares)
+    values = jax.vmap(f)(jnp.where(zero, 1.0, squares))
+    return jnp.sum(jnp.where(zero, f(jnp.zeros((), squares.dtype)), values))
 
 
 def frozen(operator: Operator) -> Operator:

@@ -1,6 +1,7 @@
 """Squares: XᵀX or XXᵀ of a rectangular matrix X, whichever is smaller, and A² of a symmetric operator."""
 
-from typing import ClassVar
+from collections.abc import Callable
+from typing import Any, ClassVar
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -8,7 +9,7 @@ import numpy as np
 import scipy.linalg
 from jaxtyping import Array, Float, Int
 
-from thalweg.spectral.operators.base import Operator, as_inner, as_own, moved_squares
+from thalweg.spectral.operators.base import Operator, as_inner, as_own, moved_squares, sum_of_squares
 
 
 class GramOperator(Operator):
@@ -58,6 +59,11 @@ class GramOperator(Operator):
             raise ValueError("X holds NaN or infinity")
         return scipy.linalg.svdvals(matrix, check_finite=False)[::-1] ** 2
 
+    def traced_sum(self, f: Callable[[Any], Any]) -> Array:
+        """By singular values."""
+        singular = jnp.linalg.svd(self.matrix.astype(self.dtype), compute_uv=False)
+        return sum_of_squares(f, singular**2, _lost(self) ** 2)
+
     def moved(self, eigenvalues: np.ndarray) -> np.ndarray:
         """Small ones by less: singular values are what LAPACK rounds."""
         return moved_squares(eigenvalues)
@@ -86,6 +92,10 @@ class SparseGramOperator(Operator):
         entries = self.entries.astype(block.dtype)[:, None]
         inner = jnp.zeros((self.height, block.shape[1]), block.dtype).at[self.rows].add(entries * block[self.places])
         return jnp.zeros_like(block).at[self.places].add(entries * inner[self.rows])
+
+    def traced_sum(self, f: Callable[[Any], Any]) -> Array:
+        """By the eigenvalues of XᵀX: X itself may be too high to be dense."""
+        return sum_of_squares(f, jnp.linalg.eigvalsh(self.to_dense()), _lost(self))
 
     def diagonal(self) -> Array:
         """The squared lengths of the columns."""
@@ -116,6 +126,10 @@ class SquaredOperator(Operator):
         """The squares of A's."""
         return np.sort(self.operator.eigenvalues() ** 2)
 
+    def traced_sum(self, f: Callable[[Any], Any]) -> Array:
+        """By the eigenvalues of A."""
+        return sum_of_squares(f, jnp.linalg.eigvalsh(self.operator.to_dense()) ** 2, _lost(self) ** 2)
+
     def moved(self, eigenvalues: np.ndarray) -> np.ndarray:
         """Small ones by less, as they are squares."""
         return moved_squares(eigenvalues)
@@ -123,3 +137,8 @@ class SquaredOperator(Operator):
     def mv(self, block: Array) -> Array:
         """A(AV)."""
         return self.operator.mv(self.operator.mv(block))
+
+
+def _lost(operator: Operator) -> float:
+    """What a factorisation may be off by, of the largest eigenvalue or singular value."""
+    return operator.dimension * float(jnp.finfo(operator.dtype).eps)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from thalweg.kernels import Gaussian, Laplacian, Matern12, Matern32, Matern52
-from thalweg.machines import Auto, LogisticLoss, Rows, Settings, SquaredLoss, choice, trials
+from thalweg.machines import Auto, LogisticLoss, Rows, Settings, SquaredLoss, choice, kept, trials
 
 
 @pytest.mark.parametrize(
@@ -25,15 +25,9 @@ def test_a_gain_is_carried_to_all_rows_by_how_it_changed_from_one_size_to_the_ne
 
         order = range(200 if final else 100)
         several = lambda act, choices: list(map(act, choices))
-        return SimpleNamespace(
-            loss=loss,
-            order=order,
-            on_host=False,
-            at_once=True,
-            best=None,
-            several=several,
-            prepare=lambda choices: None,
-        )
+        trial = lambda one: SimpleNamespace(learner=lambda: None, choice=one)
+        known = {"loss": loss, "trial": trial, "order": order, "several": several, "prepare": lambda choices: None}
+        return SimpleNamespace(on_host=False, at_once=True, best=None, **known)
 
     monkeypatch.setattr(choice, "Trials", trials)
     monkeypatch.setattr(choice, "_in_learned_units", lambda seen, plain, *_: [(np.array([8.0]), plain[0][1])])
@@ -83,7 +77,7 @@ def test_units_are_learned_again_from_plain_ones_as_long_as_that_helps_and_the_b
 
 
 def test_wide_trials_say_what_others_do(monkeypatch):
-    monkeypatch.setattr(trials, "_GAIN", 1e-7)
+    monkeypatch.setattr(kept, "_GAIN", 1e-7)
     rng = np.random.default_rng(0)
     x = rng.normal(size=(600, 2))
     y = np.sin(2 * x[:, :1]) + x[:, 1:] + 0.3 * rng.normal(size=(600, 1))

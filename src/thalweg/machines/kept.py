@@ -11,7 +11,7 @@ K. Where the diagonal of B had to be raised by E, there is B + E instead of B on
 """
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -31,9 +31,11 @@ worth twice the time of the first (MNIST's 1.3 % became 1.1)."""
 
 # Half a matrix of more rows may take this part of the memory.
 _PART = 0.25
-# Rows of a block, at most, and blocks, at least: with half as many there are a step or two less, but factors take four
-# times as long.
-_BLOCK, _BLOCKS = 2048, 12
+# Rows of a block: with twice as many there are a few steps less, but factors take four times as long.
+_BLOCK = 2048
+# Steps end where one gains no more than the first part of the objective and the last few have not lowered a loss by the
+# second; of smooth kernels the objective says little of what is still to be learned.
+_GAIN, _LAST, _LOWER, _MOST_STEPS = 3e-3, 3, 3e-3, 50
 # Entries of a matrix that one thread multiplies in less time than it takes to call two.
 _LITTLE = 2**18
 _LIMITS = "/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"
@@ -97,7 +99,7 @@ class Kept:
         # Columns in one piece: products of a matrix with few of them take half the time.
         self.targets = targets.astype(x.dtype, order="F")
         self._set(diagonal)
-        count = max(_BLOCKS, -(-len(x) // _BLOCK)) if size is None else -(-len(x) // size)
+        count = -(-len(x) // (size or _BLOCK))
         self.blocks = [slice(len(x) * i // count, len(x) * (i + 1) // count) for i in range(count)]
         self.weights, self.begun = np.zeros_like(self.targets), False
         self.strips: list[np.ndarray] = []
@@ -121,16 +123,14 @@ class Kept:
                     before = _times(strip[:, : block.start], self.weights[: block.start])
                     self.weights[block] = self.factors[-1](self.targets[block] - before)
             yield len(strip)
-        with enough_threads(1):
-            # What a visit to all blocks makes of what is left; it has just been made if nothing was there before.
-            self._face(self._visited(self.targets - self._image()) if self.begun else self.weights.copy())
+        self._face()
 
     def change(self, diagonal: np.ndarray) -> None:
         """Go on with another D."""
         self._set(diagonal)
         with enough_threads(1):
             self.factors = [self._factor(*pair) for pair in zip(self.blocks, self.strips, strict=True)]
-            self._face(self._visited(self.targets - self._image()))
+        self._face()
 
     def _set(self, diagonal: np.ndarray) -> None:
         self.diagonal = diagonal[:, None].astype(self.x.dtype)
@@ -139,10 +139,24 @@ class Kept:
     def _factor(self, block: slice, strip: np.ndarray) -> Factor:
         return Factor(strip[:, block], (self.diagonal + self.raised)[block, 0], np.ones(len(strip), bool))
 
-    def _face(self, left: np.ndarray) -> None:
-        """Begin with conjugate gradients from what visits make of what is left."""
-        self.left, self.direction = left, self._of_blocks(left)
-        self.square = np.sum(left * self.direction, axis=0, dtype=float)
+    def _face(self) -> None:
+        """Begin with conjugate gradients, from what a visit to all blocks makes of what is left."""
+        with enough_threads(1):
+            self.left = self._visited(self.targets - self._image())
+            self.direction = self._of_blocks(self.left)
+        self.square = np.sum(self.left * self.direction, axis=0, dtype=float)
+
+    def steps(self, loss: Callable[[], float]) -> Iterator[float]:
+        """Make steps until neither the objective nor a loss, which is yielded, falls by much."""
+        told = list[float]()
+        while len(told) < _MOST_STEPS:
+            gained = self.step()
+            told.append(loss())
+            yield told[-1]
+            last, before = told[-_LAST:], told[:-_LAST]
+            lower = not before or min(last) < (1 - _LOWER) * min(before)
+            if not (gained > _GAIN or (gained > 0 and lower)):
+                return
 
     def step(self) -> float:
         """Make a step of conjugate gradients, and return the part of the objective that it gained."""
@@ -153,9 +167,7 @@ class Kept:
         step = self._visited_in_reverse(self.direction)
         image = step + self._visited(self.direction - self._of_blocks(step) - self.raised * step)
         size = _ratio(self.square, np.sum(self.direction * image, axis=0, dtype=float))
-        # Not from the first visits, unless they were made before: to find what they leave takes a product more.
-        self.weights = (self.weights if self.begun else 0) + (size * step).astype(step.dtype)
-        self.begun = True
+        self.weights = self.weights + (size * step).astype(step.dtype)
         self.left -= (size * image).astype(image.dtype)
         steepest, before = self._of_blocks(self.left), self.square
         self.square = np.sum(self.left * steepest, axis=0, dtype=float)

@@ -32,12 +32,10 @@ MOST_HELD_OUT = 1024
 TOO_LARGE = "X or y leads to values beyond the range of numbers: look for features or targets of extreme size"
 """What to say where numbers are not finite."""
 
-# Newton steps, at most, and steps of conjugate gradients.
-_MOST_STEPS, _MOST_GRADIENTS = 100, 30
+# Newton steps, at most.
+_MOST_STEPS = 100
 # To what part of the objective machines are solved that only tell of rows left out.
 _COARSE = 1e-3
-# A step of conjugate gradients that gains a smaller part of the objective is the last one, but not one of the first.
-_GAIN, _FEWEST_GRADIENTS = 3e-3, 3
 # A smaller ridge is this part of the one before, must lower the loss on the slice by the second part, and is not below
 # the third one in units of a row's weight.
 _SMALLER, _WORTH_A_RIDGE, _LEAST_RIDGE = 0.1, 2e-3, 1e-3
@@ -159,26 +157,28 @@ def _kept(begun: Fitted, rows: Rows, settings: Settings, seed: int) -> Fitted:
     machine = kept.Kept(begun.kernel, some.x, some.targets - level, begun.alpha / some.weights, new)
     least = _LEAST_RIDGE * total / len(rows) if settings.alpha == "auto" else np.inf
 
-    def noted(values: np.ndarray, began: float) -> dict[str, float]:
-        nonlocal aside
+    began = time.perf_counter()
+
+    def noted(values: np.ndarray) -> dict[str, float]:
+        nonlocal aside, began
         aside = aside._replace(values=values)
         loss, score = learner.judged(aside.rows, values)
         history.append(line(learner, len(history) + 1, len(rest), began))
         history[-1] |= {"held_out_loss": loss, "held_out_score": score}
+        began = time.perf_counter()
         return history[-1]
+
+    def told() -> float:
+        bar.update(task, description=f"pass {len(history) + 1}")
+        learner.take(machine.weights)
+        return noted(level + machine.values())["held_out_loss"]
 
     def solve() -> float:
         """The loss on the slice in the end."""
-        gained, steps = np.inf, 0
-        while (gained > _GAIN and steps < _MOST_GRADIENTS) or steps < _FEWEST_GRADIENTS:
-            began, steps = time.perf_counter(), steps + 1
-            if not machine.strips:
-                go_on(machine.meet())
-            bar.update(task, description=f"pass {len(history) + 1}")
-            gained = machine.step()
-            learner.take(machine.weights)
-            told = noted(level + machine.values(), began)
-        return told["held_out_loss"]
+        if not machine.strips:
+            go_on(machine.meet())
+        *_, loss = machine.steps(told)
+        return loss
 
     def go_on(blocks: Iterator[int]) -> None:
         for done in blocks:
@@ -188,17 +188,16 @@ def _kept(begun: Fitted, rows: Rows, settings: Settings, seed: int) -> Fitted:
         with Progress(disable=not settings.progress) as bar:
             if settings.progress:
                 bar.console.print(f"{begun.kernel}, alpha {begun.alpha:.3g}", markup=False)
-            task, began = bar.add_task("pass 1", total=len(some)), time.perf_counter()
+            task = bar.add_task("pass 1", total=len(some))
             if len(rows) > kept.MOST:  # first without the matrix, which may be enough
                 go_on(learner.learn(some, every, begun.alpha, total))
-                score = noted(learner.predict(aside.rows.x, *rows.frame), began)["held_out_score"]
+                score = noted(learner.predict(aside.rows.x, *rows.frame))["held_out_score"]
                 enough = rows.table is not None and score <= kept.FEW_MISSES
                 machine.begin(learner.landmarks()[1])
             else:
                 learner.place(some, every)
                 go_on(machine.meet())
-                learner.take(machine.weights)
-                noted(level + machine.values(), began)
+                told()
             loss = np.inf if enough else solve()
             while not enough and (alpha := _SMALLER * begun.alpha) >= least:
                 before, known = machine.weights, aside

@@ -36,9 +36,8 @@ _FIRST_ROWS, _HOST_ROWS = 2048, 4096
 # Final trials of many rows that will be solved for are of a quarter of them, but no more than this. They will not be if
 # some thousand miss fewer labels than the second part: then a pass over all is likely to miss few.
 _WIDE_ROWS, _MISSED = 6144, 4 * FEW_MISSES
-# A trial need not be solved to more than this, or in more steps; conjugate gradients not further than until one of them
-# gains this part of the objective.
-_TOL, _MOST_STEPS, _GAIN = 0.01, 50, 3e-3
+# A trial need not be solved to more than this, or in more steps.
+_TOL, _MOST_STEPS = 0.01, 50
 
 
 class Choice(NamedTuple):
@@ -219,12 +218,13 @@ class Trials:
             rows.features(some, np.float32) for rows, some in ((self.rows, self.order), (self.held, slice(None)))
         )
         targets, diagonal = self.rows.targets_of(self.order) - level, choice.alpha / self.rows.weights[self.order]
-        machine, steps = Kept(choice.kernel, x, targets, diagonal, held), 0
+        machine = Kept(choice.kernel, x, targets, diagonal, held)
         for _ in machine.meet():
             pass
-        while machine.step() > _GAIN and steps < _MOST_STEPS:
-            steps += 1
-        return self._found(choice, machine.weights, level + machine.values())
+        tell = lambda: self._found(choice, machine.weights, level + machine.values())
+        for _ in machine.steps(lambda: tell()[0]):
+            pass
+        return tell()
 
     def _found(
         self, choice: Choice, weights: np.ndarray, values: np.ndarray

@@ -15,7 +15,8 @@ from thalweg import arguments, completion
 from thalweg.descent import Status
 from thalweg.models import _ratings
 from thalweg.models._common import Storable, unharmed
-from thalweg.models._ratings import Kept, Names
+from thalweg.models._ids import Names, pairs
+from thalweg.models._ratings import Kept
 from thalweg.models._relaxed import relaxed, with_posteriors
 
 _MOST, _MOST_IMPLICIT = 30, 60
@@ -392,7 +393,7 @@ class MatrixCompletion(RegressorMixin, Storable):
 
     def _numbers(self, X: Any) -> tuple[np.ndarray, np.ndarray]:
         _check_feature_names(self, X, reset=False)
-        rows, columns, _ = _ratings.pairs(X)
+        rows, columns, _ = pairs(X)
         return self._rows.numbers(rows), self._columns.numbers(columns)
 
     def _warn(self, message: str) -> None:

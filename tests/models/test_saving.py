@@ -144,11 +144,8 @@ def spoilt_prior(**parts):
 
 SPOILT = {
     "a mean that is NaN": ("BernoulliGLM", spoilt_weights(mean=np.full(3, np.nan))),
-    "other means": ("PoissonGLM", spoilt_weights(mean=np.ones(4))),
-    "no spread": ("PoissonGLM", spoilt_weights(spread=None)),
     "a spread of others": ("BernoulliGLM", spoilt_weights(spread=Full(np.ones(3), np.eye(3), np.eye(4)))),
     "another centre": ("BernoulliGLM", spoilt_weights(frame=Frame(np.ones((1, 2)), np.ones(3)))),
-    "a level that is a word": ("BernoulliGLM", spoilt_weights(frame=Frame(np.ones(2), np.ones(3), "high"))),
     "freedom that is a word": ("NegativeBinomialGLM", spoilt_weights(freedom="much")),
     "a bound that is none": ("PoissonGLM", lambda found: found._replace(elbo=None)),
     "a stream that is a number": ("PoissonGLM", lambda found: found._replace(stream=3)),

@@ -70,3 +70,13 @@ def test_ratings_and_features_whose_squares_are_no_numbers_are_refused(size):
         MatrixCompletion(**FAST).fit(cells, STARS * size)
     with pytest.raises(ValueError, match="row_features must hold numbers of sizes from 1e-100 to 1e100, found "):
         MatrixCompletion(**FAST).fit(cells, STARS, row_features=np.arange(9.0)[:, None] * size)
+
+
+def test_factors_are_of_rows_and_pairs_need_ratings():
+    long = MatrixCompletion(**FAST).fit([(2**63 * int(row > 4) + int(row), 3) for row in ROWS], STARS)
+    np.testing.assert_array_equal(long.transform([2**63 + 6, 2]), long.row_factors_[[6, 2]])
+    np.testing.assert_array_equal(PLAIN.transform(np.array([[6], [2]])), PLAIN.row_factors_[[6, 2]])
+    with pytest.raises(
+        ValueError, match=r"ids of rows, one each, where y is None, found shape \(2, 2\): pairs come with"
+    ):
+        PLAIN.transform([(0, 4), (0, 9)])

@@ -162,3 +162,13 @@ def pairs(X: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
     if X.ndim != 2 or X.shape[1] != 2:
         raise ValueError(f"X must have shape (n, 2), ids of rows and of columns, found shape {X.shape}")
     return plain("X", X[:, 0]), plain("X", X[:, 1]), None
+
+
+def singles(X: Any) -> np.ndarray:
+    """Ids of rows, one each."""
+    shape = np.shape(X)
+    if len(shape) == 2 and shape[1] == 1:
+        X, shape = np.asarray(X)[:, 0], shape[:1]
+    if len(shape) != 1:
+        raise ValueError(f"X must hold ids of rows, one each, where y is None, found shape {shape}: pairs come with y")
+    return plain("X", X)

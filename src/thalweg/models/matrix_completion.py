@@ -15,7 +15,7 @@ from thalweg import arguments, completion
 from thalweg.descent import Status
 from thalweg.models import _ratings
 from thalweg.models._common import Storable, unharmed
-from thalweg.models._ids import Names, pairs
+from thalweg.models._ids import Names, pairs, singles
 from thalweg.models._ratings import Kept
 from thalweg.models._relaxed import relaxed, with_posteriors
 
@@ -356,7 +356,7 @@ class MatrixCompletion(RegressorMixin, Storable):
         """
         model = with_posteriors(self._model_checked(), "transform")
         if y is None:
-            numbers = self._rows.numbers(np.asarray(X).reshape(-1))
+            numbers = self._rows.numbers(singles(X))
             return model.rows.means[np.where(numbers < 0, model.rows.count, numbers), : model.rank]
         given = _ratings.checked_ratings(X, y, None, bool(model.confidence))
         names = Names.of(given.rows, given.rows[:0])

@@ -150,6 +150,21 @@ def test_learned_dispersion_maximises_the_bound():
     assert density(1.2) < density(1.0) > density(1 / 1.2)
 
 
+@pytest.mark.parametrize("kind", [PoissonGLM, NegativeBinomialGLM])
+@pytest.mark.parametrize("sign", [1, -1])
+def test_a_group_without_an_event_may_have_the_rates_that_leave_it_so(kind, sign):
+    """A wide prior alone put the upper end of the interval far below rates with which three zeros are no surprise."""
+    rng = np.random.default_rng(0)
+    rare, other = np.arange(60) < 3, rng.normal(size=60)
+    counts = np.where(rare, 0, rng.poisson(1.0, size=60))
+    model = kind().fit(np.column_stack([sign * rare, other]), counts)
+    upper = np.max(sign * model.interval()[1])
+    zeros = lambda rate: np.exp(-3 * rate)
+    assert 0.01 < zeros(np.exp(model.intercept_ + upper)) < 0.1
+    assert 0.2 < model.predict(np.column_stack([sign * rare, other])[:3]).sum() < 0.8
+    assert model.predict(np.column_stack([sign * rare, other])[3:]).sum() == pytest.approx(counts.sum(), abs=0.3)
+
+
 @pytest.mark.parametrize(("scale", "most"), [("auto", 0.07), pytest.param("learn", 0.05, marks=pytest.mark.slow)])
 @pytest.mark.parametrize(
     "events", [pytest.param(0, marks=pytest.mark.slow), pytest.param(1, marks=pytest.mark.slow), 2]

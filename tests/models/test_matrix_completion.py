@@ -307,6 +307,16 @@ def test_a_slice_held_out_ends_the_fit():
     assert rmse(model) < 0.6
 
 
+def test_a_slice_held_out_does_not_end_the_fit_before_all_is_learned():
+    rng = np.random.default_rng(0)
+    taste, kind = rng.normal(size=(60, 2)), 0.7 * rng.normal(size=(40, 2))
+    bias, lean = 0.5 * rng.normal(size=60), 0.5 * rng.normal(size=40)
+    person, film = np.divmod(rng.permutation(2400)[:800], 40)
+    stars = bias[person] + lean[film] + np.sum(taste[person] * kind[film], axis=1) + 0.5 * rng.normal(size=800)
+    model = MatrixCompletion(validation_fraction=0.2, random_state=0).fit(np.column_stack([person, film]), stars)
+    assert 0.4 < model.noise_ < 0.6
+
+
 def test_what_was_learned_is_kept_when_interrupted(monkeypatch):
     from thalweg.completion import factors
 

@@ -1,6 +1,7 @@
 """Every estimator in a file: the same to the last bit, going on from there, and no file that is not one of ours."""
 
 import inspect
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -10,6 +11,8 @@ from sklearn.datasets import make_moons
 import thalweg
 from thalweg import files, models
 from thalweg.errors import FileFormatError
+from thalweg.gaussian import Full
+from thalweg.gaussian.linear.weights import Frame
 from thalweg.kernels import Gaussian
 
 X, LABELS = make_moons(60, noise=0.2, random_state=0)
@@ -126,6 +129,45 @@ def test_forged_files_are_refused(saved, tmp_path, case):
     path = forged(saved, tmp_path / "forged", HOSTILE[case])
     with pytest.raises(FileFormatError, match="forged: not a GaussianGLM that this release wrote"):
         thalweg.load(path)
+
+
+def spoilt_weights(**parts):
+    return lambda found: found._replace(weights=replace(found.weights, **parts))
+
+
+def spoilt_prior(**parts):
+    def change(found):
+        return replace(found, rows=replace(found.rows, expectation=replace(found.rows.expectation, **parts)))
+
+    return change
+
+
+SPOILT = {
+    "a mean that is NaN": ("BernoulliGLM", spoilt_weights(mean=np.full(3, np.nan))),
+    "a spread of others": ("BernoulliGLM", spoilt_weights(spread=Full(np.ones(3), np.eye(3), np.eye(4)))),
+    "another centre": ("BernoulliGLM", spoilt_weights(frame=Frame(np.ones((1, 2)), np.ones(3)))),
+    "freedom that is a word": ("NegativeBinomialGLM", spoilt_weights(freedom="much")),
+    "a bound that is none": ("PoissonGLM", lambda found: found._replace(elbo=None)),
+    "a stream that is a number": ("PoissonGLM", lambda found: found._replace(stream=3)),
+    "no likelihood": ("PoissonGLM", lambda found: found._replace(likelihood=None)),
+    "other classes": ("CategoricalGLM", lambda found: found._replace(covariance=found.covariance[None])),
+    "a prior of others": ("MatrixCompletion", spoilt_prior(precision=np.ones((6, 3)))),
+    "a prior that is flat": ("MatrixCompletion", spoilt_prior(precision=np.zeros((3, 3)))),
+}
+
+
+@pytest.mark.parametrize("case", SPOILT)
+def test_posteriors_that_no_fit_leaves_are_refused(fitted, tmp_path, case):
+    """They were loaded, and predictions failed with the words of NumPy or were NaN."""
+    name, spoil = SPOILT[case]
+    fitted(name).save(tmp_path / "model")
+
+    def change(tree):
+        key = "_model" if name == "MatrixCompletion" else "_posterior"
+        tree["fitted"][key] = spoil(tree["fitted"][key])
+
+    with pytest.raises(FileFormatError, match="forged: "):
+        thalweg.load(forged(tmp_path / "model", tmp_path / "forged", change))
 
 
 def test_a_file_of_another_kind_is_refused(saved, tmp_path):

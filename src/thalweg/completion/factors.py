@@ -275,14 +275,14 @@ def fit(
     row_features: np.ndarray,
     column_features: np.ndarray,
     settings: FactorSettings,
-    watch: Callable[[int, Side, Side, float, float], bool] | None = None,
+    watch: Callable[[int, Side, Side, float, float, bool], bool] | None = None,
     start: Callable[[Side, Side], float] | None = None,
 ) -> Fit:
     """Posteriors of factors and biases of centred ratings of about unit variance.
 
     Features have a line for each row or column, the first number of each a 1. ``watch`` is called after each sweep with
-    its number, both sides, the noise and the bound, and may ask to stop by True. ``start`` puts both sides where to
-    start from, and returns the precision of the noise there.
+    its number, both sides, the noise, the bound and whether all is being learned by now, and may ask to stop by True.
+    ``start`` puts both sides where to start from, and returns the precision of the noise there.
     """
     rows = Side(ratings, row_features, Shape(settings.rank, False), settings)
     columns = Side(ratings.turned, column_features, Shape(settings.rank, True), settings)
@@ -307,10 +307,11 @@ def fit(
             if settings.tempering:
                 before, said = said, _means_of_some(rows, columns, ratings)
                 enough = len(bounds) > 1 and noise * np.mean((said - before) ** 2) / 2 < settings.tol
-            if watch is not None and watch(sweep, rows, columns, noise, bounds[-1]):
+            settled = sweep > max(_EVEN_SWEEPS, settling) + 1
+            if watch is not None and watch(sweep, rows, columns, noise, bounds[-1], settled):
                 status = Status.STOPPED_BY_CALLBACK
                 break
-            if enough and sweep > max(_EVEN_SWEEPS, settling) + 1:
+            if enough and settled:
                 status = Status.CONVERGED
                 break
     except KeyboardInterrupt:

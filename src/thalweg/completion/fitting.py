@@ -16,8 +16,9 @@ from thalweg.completion.seen import Seen, cells
 from thalweg.completion.starting import best_ranking_start, likeliest_start
 from thalweg.descent import Status
 
-_PATIENCE = 2
-"""Sweeps without a better held-out error after which a fit ends."""
+_PATIENCE = {True: 10, False: 2}
+"""Sweeps without a better held-out error after which a fit ends, of small and of large sets. Of few ratings errors may
+rise for several sweeps before a direction is found."""
 
 _DOUBT = 5.0
 """Ratings of average authors that are added to those of a column before what choosing it says is believed."""
@@ -54,8 +55,6 @@ class Options:
     """How much more a count of 1 weighs than none, if implicit."""
     held_out: float = 0.0
     """The share of ratings on which errors are watched, to stop when they rise."""
-    patience: int = _PATIENCE
-    """Sweeps without a better one after which that is so."""
 
 
 class LearnedFactors(NamedTuple):
@@ -117,6 +116,7 @@ def complete(
     described = describers[0].features(row_side, rated), describers[1].features(column_side, rated.T.tocsr())
     history: dict[str, list[float]] = {"bound": [], "noise": [], "held_out_rmse": []}
     best: list[tuple[float, Completed]] = []
+    idle = [0]
 
     def packed(rows: Side, columns: Side, noise: float) -> Completed:
         pair = (_vectors(rows, describers[0]), _vectors(columns, describers[1]))
@@ -139,7 +139,7 @@ def complete(
             confidence=options.confidence if options.implicit else 0.0,
         )
 
-    def watch(sweep: int, rows: Side, columns: Side, noise: float, bound: float) -> bool:
+    def watch(sweep: int, rows: Side, columns: Side, noise: float, bound: float, settled: bool) -> bool:
         history["bound"].append(bound)
         history["noise"].append(scale / np.sqrt(noise))
         line = f"sweep {sweep + 1}: bound {bound:.6g}, noise {history['noise'][-1]:.4g}"
@@ -149,12 +149,15 @@ def complete(
             error = float(np.sqrt(np.mean((mean - centre - scale * watched.values) ** 2)))
             history["held_out_rmse"].append(error)
             line += f", held-out RMSE {error:.4f}"
-            if not best or error < best[0][0]:
+            # Errors rise for a while where more begins to be learned; what was best before knows little of the noise.
+            if not settled or not best or error < best[0][0]:
                 best[:] = [(error, model)]
+                idle[0] = 0
+            else:
+                idle[0] += 1
         if show is not None:
             show(line)
-        errors = history["held_out_rmse"]
-        return bool(errors) and len(errors) - int(np.argmin(errors)) > options.patience
+        return idle[0] >= _PATIENCE[rows.small]
 
     if start is not None and not start.fits(settings.rank, *(part.shape for part in described)):
         start = None

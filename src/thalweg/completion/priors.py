@@ -46,6 +46,15 @@ class Expectation:
     precision: np.ndarray
     inverse: np.ndarray
 
+    def check_stored(self) -> None:
+        """Refuse arrays that do not fit one another, and a prior without a covariance."""
+        features, width = self.coefficients.shape
+        shapes = [part.shape for part in (self.ridge, self.precision, self.inverse)]
+        if shapes != [(features,), (width, width), (features, features)]:
+            raise ValueError(f"a prior of shapes {shapes} for {features} features of {width} numbers")
+        if not all(np.all(np.isfinite(part)) for part in (self.coefficients, np.linalg.inv(self.precision))):
+            raise ValueError("a prior without a covariance")
+
     @staticmethod
     def start(features: np.ndarray, precisions: np.ndarray) -> "Expectation":
         """Nothing expected, before anything is known, but the precision of each number."""

@@ -19,7 +19,7 @@ from thalweg.models._common import Storable, dense, row_numbers, row_weights, se
 from thalweg.models._summary import Marginals, Summary
 
 _LARGEST = 1e100
-"""The squares of larger numbers could overflow."""
+"""The squares of larger numbers could overflow, and those of their inverses be 0."""
 
 _SHORTEST_MOVE = 1e-15
 """Rounding hides moves shorter than this."""
@@ -120,12 +120,19 @@ class GeneralisedLinearModel(Storable):
         counts = weights > 0
         targets = self._targets(y[counts], first, **known)
         weights = self._reweighted(targets, weights[counts])
-        self._warn_of_lost_columns(X[counts])
+        self._check_columns(X[counts])
         return linear.Observations.of(X[counts], targets, weights, self.fit_intercept, offsets[counts])
 
-    def _warn_of_lost_columns(self, X: np.ndarray) -> None:
+    def _check_columns(self, X: np.ndarray) -> None:
         """What a column varies by may be no more than the rounding of its size; it then counts as constant."""
-        lost = (np.ptp(X, axis=0) > 0) & (np.std(X, axis=0) <= _LOST * np.max(np.abs(X), axis=0))
+        sizes = np.max(np.abs(X), axis=0)
+        if np.any(tiny := (sizes > 0) & (sizes < 1 / _LARGEST)):
+            name = next(name for name, is_tiny in zip(self._names(), tiny, strict=True) if is_tiny)
+            raise ValueError(
+                f"X must hold numbers of at least {1 / _LARGEST:g} or 0 alone in each column, found {sizes[tiny][0]:g} "
+                f"at most in {name}: take other units"
+            )
+        lost = (np.ptp(X, axis=0) > 0) & (np.std(X, axis=0) <= _LOST * sizes)
         if self.fit_intercept and np.any(lost):
             names = ", ".join(name for name, is_lost in zip(self._names(), lost, strict=True) if is_lost)
             warnings.warn(

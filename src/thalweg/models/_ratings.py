@@ -1,4 +1,4 @@
-"""Ratings as users give them: ids of any kind, pairs, frames, sparse matrices, side information by id."""
+"""Ratings as users give them: values and weights of pairs of ids, side information by id."""
 
 import warnings
 from collections.abc import Mapping
@@ -6,18 +6,21 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
-from scipy.sparse import issparse
 
 from thalweg import arguments
 from thalweg.codec import storable
 from thalweg.completion import Ratings
 from thalweg.models._common import row_weights, unmasked
+from thalweg.models._ids import Names, pairs, plain
 
 _HARDLY_ANY, _COPIES = 20, 0.1
 """Ratings below which noise is hardly known, and the share of copies that looks like a mistake."""
 
 _MOST_COUNTED = 100_000
 """The largest count: with more, single precision cannot tell what other cells say."""
+
+_SIZES = (1e-100, 1e100)
+"""Between which numbers are, or 0: squares of others could be 0 or overflow."""
 
 _SAME_AGAIN = 20
 """New ratings that repeat old ones, from which on one is told."""
@@ -34,51 +37,6 @@ class Given(NamedTuple):
     columns: np.ndarray
     values: np.ndarray
     weights: np.ndarray | None
-
-
-@storable
-@dataclass(frozen=True)
-class Names:
-    """Ids in the order in which they are numbered.
-
-    Examples
-    --------
-    >>> names = Names.of(np.array(["b", "a", "b"]), np.array(["c"]))
-    >>> names.ids.tolist(), names.numbers(np.array(["c", "x"])).tolist()
-    (['a', 'b', 'c'], [2, -1])
-    >>> names.with_more(np.array(["A"])).numbers(np.array(["A", "c"])).tolist()
-    [3, 2]
-    """
-
-    ids: np.ndarray
-
-    @staticmethod
-    def of(*parts: np.ndarray) -> "Names":
-        """All ids of some arrays, sorted."""
-        return Names(np.unique(_joined(*parts)))
-
-    def same(self, other: "Names") -> bool:
-        """Whether both have the same ids in the same order."""
-        return np.array_equal(self.ids, other.ids)
-
-    def with_more(self, *parts: np.ndarray) -> "Names":
-        """With those of some arrays that are new at the end."""
-        new = np.unique(_joined(*parts))
-        new = new[self.numbers(new) < 0]
-        return Names(_joined(self.ids, new)) if len(new) else self
-
-    def numbers(self, ids: Any) -> np.ndarray:
-        """The number of each id, −1 for those that are not known."""
-        ids = _plain("ids", ids)
-        if not len(self.ids) or not len(ids):
-            return np.full(len(ids), -1)
-        if np.issubdtype(ids.dtype, np.str_) != np.issubdtype(self.ids.dtype, np.str_):
-            wanted = "words" if np.issubdtype(self.ids.dtype, np.str_) else "numbers"
-            raise TypeError(f"ids must be {wanted} as in fit, found {ids[0].item()!r}")
-        order = np.argsort(self.ids, kind="stable")
-        place = np.minimum(np.searchsorted(self.ids, ids, sorter=order), len(order) - 1)
-        found = order[place]
-        return np.where(self.ids[found] == ids, found, -1)
 
 
 @storable
@@ -177,64 +135,6 @@ class Kept:
         )
 
 
-def _joined(*parts: np.ndarray) -> np.ndarray:
-    some = [part for part in parts if len(part)] or [parts[0]]
-    if len({np.issubdtype(part.dtype, np.str_) for part in some}) > 1:
-        raise TypeError("ids must be all numbers or all words, found both")
-    return np.concatenate(some)
-
-
-def _plain(name: str, ids: Any) -> np.ndarray:
-    """Ids as an array of whole numbers or of words."""
-    ids = np.asarray(ids)
-    if np.issubdtype(ids.dtype, np.object_):
-        if all(isinstance(one, str) for one in ids):
-            ids = ids.astype(str)
-        elif all(isinstance(one, int | float | np.integer | np.floating) and not isinstance(one, bool) for one in ids):
-            ids = np.array([float(one) if isinstance(one, float | np.floating) else int(one) for one in ids])
-        else:
-            odd = next(one for one in ids if not isinstance(one, str))
-            raise TypeError(f"{name} must be all numbers or all words, found {odd!r}")
-    if np.issubdtype(ids.dtype, np.bool_):
-        ids = ids.astype(np.int64)
-    if ids.dtype.kind in "SmM":
-        ids = ids.astype(str)
-    if np.issubdtype(ids.dtype, np.complexfloating):
-        raise ValueError(f"Complex data not supported: {name} must be numbers or words, found dtype {ids.dtype}")
-    if ids.dtype.kind not in "iufU":
-        raise TypeError(f"{name} must be numbers or words, found dtype {ids.dtype}")
-    if np.issubdtype(ids.dtype, np.floating):
-        if not np.all(np.isfinite(ids)):
-            raise ValueError(f"{name} must not be missing, found {ids[~np.isfinite(ids)][0]}")
-        if np.all(ids == np.round(ids)) and np.all(np.abs(ids) < 2**53):
-            ids = ids.astype(np.int64)
-    return ids
-
-
-def pairs(X: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
-    """Ids of rows and columns, and the values that a sparse matrix has stored."""
-    if issparse(X):
-        cells = X.tocsr().tocoo()  # what is stored twice is summed, as SciPy does
-        return cells.row.astype(np.int64), cells.col.astype(np.int64), cells.data
-    unmasked("X", X)
-    if hasattr(X, "iloc"):
-        if X.shape[1] != 2:
-            raise ValueError(f"X must have two columns, ids of rows and of columns, found {X.shape[1]}")
-        return _plain("X", X.iloc[:, 0].to_numpy()), _plain("X", X.iloc[:, 1].to_numpy()), None
-    if hasattr(X, "__array__"):
-        X = np.asarray(X)
-    if not isinstance(X, np.ndarray):
-        X = list(X)
-        kinds = {type(one) for pair in X if isinstance(pair, tuple | list) for one in pair}
-        # Words beside numbers would make words of the numbers.
-        X = np.array(
-            [tuple(pair) for pair in X], object if len({issubclass(kind, str) for kind in kinds}) > 1 else None
-        )
-    if X.ndim != 2 or X.shape[1] != 2:
-        raise ValueError(f"X must have shape (n, 2), ids of rows and of columns, found shape {X.shape}")
-    return _plain("X", X[:, 0]), _plain("X", X[:, 1]), None
-
-
 def checked_values(name: str, values: Any, count: int) -> np.ndarray:
     """Finite numbers, one for each pair."""
     unmasked(name, values)
@@ -254,7 +154,14 @@ def checked_values(name: str, values: Any, count: int) -> np.ndarray:
     if not np.all(np.isfinite(found)):
         where = int(np.flatnonzero(~np.isfinite(found))[0])
         raise ValueError(f"{name} must hold finite numbers, found {found[where]} at index {where}")
+    _check_sizes(name, found)
     return found
+
+
+def _check_sizes(name: str, values: np.ndarray) -> None:
+    largest = float(np.max(np.abs(values), initial=0.0))
+    if largest and not _SIZES[0] <= largest <= _SIZES[1]:
+        raise ValueError(f"{name} must hold numbers of sizes from 1e-100 to 1e100, found {largest:g}: take other units")
 
 
 def checked_ratings(X: Any, y: Any, sample_weight: Any, implicit: bool, empty: bool = False) -> Given:
@@ -375,7 +282,7 @@ def side_information(name: str, features: Any, ids: np.ndarray, width: int | Non
                 f"{name} as an array has a line for each of the ids 0 to {len(vectors) - 1}, found the id "
                 f"{known_ids[-1].item()!r}: pass a pair (ids, array), a dict or a DataFrame"
             )
-    known = _plain(f"ids of {name}", known)
+    known = plain(f"ids of {name}", known)
     try:
         vectors = np.asarray(vectors).astype(np.float64)
     except (TypeError, ValueError):
@@ -384,6 +291,7 @@ def side_information(name: str, features: Any, ids: np.ndarray, width: int | Non
         raise ValueError(f"{name} must have a vector for each of {len(known)} ids, found shape {vectors.shape}")
     if not np.all(np.isfinite(vectors)):
         raise ValueError(f"{name} must hold finite numbers; leave out the ids of which nothing is known")
+    _check_sizes(name, vectors)
     if len(np.unique(known)) != len(known):
         raise ValueError(f"{name} must have one vector an id, found an id twice")
     if width is not None and vectors.shape[1] != width:

@@ -5,7 +5,7 @@ from typing import Any
 from sklearn.utils import check_random_state
 
 from thalweg import completion
-from thalweg.models._ratings import Names
+from thalweg.models._ids import Names
 
 
 def relaxed(

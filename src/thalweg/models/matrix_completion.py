@@ -15,7 +15,8 @@ from thalweg import arguments, completion
 from thalweg.descent import Status
 from thalweg.models import _ratings
 from thalweg.models._common import Storable, unharmed
-from thalweg.models._ratings import Kept, Names
+from thalweg.models._ids import Names, pairs, singles
+from thalweg.models._ratings import Kept
 from thalweg.models._relaxed import relaxed, with_posteriors
 
 _MOST, _MOST_IMPLICIT = 30, 60
@@ -355,7 +356,7 @@ class MatrixCompletion(RegressorMixin, Storable):
         """
         model = with_posteriors(self._model_checked(), "transform")
         if y is None:
-            numbers = self._rows.numbers(np.asarray(X).reshape(-1))
+            numbers = self._rows.numbers(singles(X))
             return model.rows.means[np.where(numbers < 0, model.rows.count, numbers), : model.rank]
         given = _ratings.checked_ratings(X, y, None, bool(model.confidence))
         names = Names.of(given.rows, given.rows[:0])
@@ -392,7 +393,7 @@ class MatrixCompletion(RegressorMixin, Storable):
 
     def _numbers(self, X: Any) -> tuple[np.ndarray, np.ndarray]:
         _check_feature_names(self, X, reset=False)
-        rows, columns, _ = _ratings.pairs(X)
+        rows, columns, _ = pairs(X)
         return self._rows.numbers(rows), self._columns.numbers(columns)
 
     def _warn(self, message: str) -> None:

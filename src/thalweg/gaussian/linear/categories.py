@@ -12,7 +12,7 @@ from thalweg.descent import History, Status, Tolerance, minimize
 from thalweg.descent.steps import Move, StepRule, Taken
 from thalweg.gaussian.divergence import GaussianKL, KLToNormal
 from thalweg.gaussian.linear.fitting import FEW, Prior, wide_scales
-from thalweg.gaussian.linear.observations import Observations, with_intercept
+from thalweg.gaussian.linear.observations import Observations, check_numbers, with_intercept
 from thalweg.gaussian.linear.search import Search
 from thalweg.gaussian.linear.targets import Labels
 from thalweg.gaussian.linear.weights import Frame
@@ -71,6 +71,13 @@ class Categories(NamedTuple):
     status: Status
     history: History
     prior_scale: Any
+
+    def check_stored(self) -> None:
+        """Refuse arrays that do not fit one another."""
+        shape = len(self.levels) - 1, len(self.frame.scales)
+        check_numbers("levels", self.levels, (len(self.levels),))
+        check_numbers("means", self.mean, shape)
+        check_numbers("covariances", self.covariance, (shape[0] * shape[1],) * 2)
 
     def _basis(self) -> np.ndarray:
         """From weights to coefficients: all of a class after all of the one before."""

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 
 from thalweg.codec import storable
+from thalweg.gaussian.linear.observations import check_numbers
 from thalweg.gaussian.linear.weights import Frame, Weights
 from thalweg.gaussian.posteriors import Full
 
@@ -27,6 +28,12 @@ class Mixture:
     """The coordinates in which it is a prior of what comes next."""
     members: tuple[Weights, ...]
     shares: np.ndarray
+
+    def check_stored(self) -> None:
+        """Refuse members of other weights."""
+        check_numbers("shares", self.shares, (len(self.members),))
+        if any(len(part.frame.scales) != len(self.frame.scales) for part in self.members):
+            raise ValueError("members of other weights")
 
     def parts(self) -> tuple[tuple[float, Weights], ...]:
         """The probability of each member, and the member."""

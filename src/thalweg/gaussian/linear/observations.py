@@ -1,6 +1,7 @@
 """What a linear model is fitted to: columns of features, targets, and how often each example counts."""
 
-from typing import NamedTuple
+from numbers import Real
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -33,6 +34,12 @@ class Observations(NamedTuple):
         known = np.broadcast_to(offsets, len(y))[counts]
         return cls(with_intercept(X[counts], intercept), y[counts], weights[counts], known)
 
+    def check_stored(self) -> None:
+        """Refuse arrays that do not fit one another."""
+        check_numbers("columns", self.columns, (len(self.targets), np.shape(self.columns)[-1]))
+        for name in ("targets", "weights", "offsets"):
+            check_numbers(name, getattr(self, name), (len(self.targets),))
+
     def less_offsets(self) -> "Observations":
         """The same to a Gaussian likelihood: what the targets are beyond their offsets."""
         return self._replace(targets=self.targets - self.offsets, offsets=np.zeros(len(self.targets)))
@@ -59,3 +66,10 @@ class Observations(NamedTuple):
 def with_intercept(X: np.ndarray, intercept: bool) -> np.ndarray:
     """The features with a column of ones before them, if there is an intercept."""
     return np.hstack([np.ones((len(X), 1)), X]) if intercept else X
+
+
+def check_numbers(name: str, found: Any, shape: tuple[int, ...] = ()) -> None:
+    """Refuse what a file holds in place of finite numbers in this shape."""
+    numeric = isinstance(found, np.ndarray) if shape else isinstance(found, Real)
+    if not numeric or np.shape(found) != shape or not np.all(np.isfinite(found)):
+        raise ValueError(f"{name} are no finite numbers of shape {shape}")

@@ -26,7 +26,7 @@ from thalweg.descent.steps import Move, Taken
 from thalweg.gaussian.divergence import GaussianKL, KLToNormal, KLToProcess
 from thalweg.gaussian.likelihood import Expected, Likelihood
 from thalweg.gaussian.linear.mixture import Mixture
-from thalweg.gaussian.linear.observations import Observations, with_intercept
+from thalweg.gaussian.linear.observations import Observations, check_numbers, with_intercept
 from thalweg.gaussian.linear.weights import Frame, LowRankSpread, Weights
 from thalweg.gaussian.oracle import ExpectedLikelihood
 from thalweg.gaussian.posteriors import Full, Implicit
@@ -91,6 +91,17 @@ class Solution(NamedTuple):
     """Of what was learned of the likelihood."""
     shift: float = 0.0
     """Of the linear predictor of predictions, so that they add up to what was seen."""
+
+    def check_stored(self) -> None:
+        """Refuse parts that are something else."""
+        for name in ("elbo", "log_prior", "shift"):
+            check_numbers(name, getattr(self, name))
+        kinds = (self.weights, Weights | Mixture), (self.likelihood, Likelihood), (self.stream, Observations | None)
+        for part, kind in kinds:
+            if not isinstance(part, kind):
+                raise ValueError(f"a {type(part).__name__} in place of {kind}")
+        if self.stream is not None and self.stream.columns.shape[1] != len(self.weights.frame.scales):
+            raise ValueError("observations of other weights")
 
     def predict(self, X: np.ndarray, offsets: np.ndarray | float = 0.0) -> np.ndarray:
         """The mean of the targets of rows of features, averaged over the posterior."""

@@ -284,12 +284,16 @@ class Counts(Targets):
         return before if self.dispersion is None and known is not None and len(known.targets) > _SOME else None
 
     def evens(self, rows: Observations, few: bool) -> bool:
-        """Without an event the likelihood is highest where the rate is 0, and the prior of its logarithm decides."""
-        return not np.any(rows.targets)
+        """Where examples of some kind have no event: their likelihood is highest at a rate of 0, and the prior decides.
+
+        Unless the scale is learned, which shrinks, and there are some events.
+        """
+        return bool(np.any(_eventless(rows)) and not (few and np.any(rows.targets)))
 
     def evened(self, rows: Observations, solution: Solution) -> Observations:
-        """Half as many counts more as each example has leverage."""
-        return rows._replace(targets=rows.targets + _leverage(rows, solution) / (2 * rows.weights))
+        """Half as many counts more as each example of such a kind has leverage."""
+        more = np.where(_eventless(rows), _leverage(rows, solution) / (2 * rows.weights), 0.0)
+        return rows._replace(targets=rows.targets + more)
 
     def level(self, rows: Observations) -> float:
         """The logarithm of the mean, with half a count more."""
@@ -347,6 +351,16 @@ class Counts(Targets):
         assert isinstance(solution.weights, Weights)
         weights = solution.weights.with_learned_dispersion(float(np.sum(rows.weights)))
         return solution._replace(weights=weights, steps=steps, log_prior=log_prior(log))
+
+
+def _eventless(rows: Observations) -> np.ndarray:
+    """Examples of a kind without an event: all those on one side of a value that a column has at every event."""
+    events = rows.columns[rows.targets > 0]
+    if not len(events):
+        return np.ones(len(rows.targets), bool)
+    away = rows.columns - events[0]
+    one_sided = np.all(away >= 0, axis=0) | np.all(away <= 0, axis=0)
+    return np.any((away != 0) & one_sided & np.all(events == events[0], axis=0), axis=1)
 
 
 def _leverage(rows: Observations, solution: Solution) -> np.ndarray:

@@ -12,7 +12,7 @@ import numpy as np
 from scipy.linalg import cho_solve, cholesky, solve_triangular
 
 from thalweg.codec import storable
-from thalweg.gaussian.linear.observations import Observations
+from thalweg.gaussian.linear.observations import Observations, check_numbers
 from thalweg.gaussian.posteriors import Full
 
 _ROUNDING = 1e-24
@@ -47,6 +47,13 @@ class Frame:
         ones = rows.columns[:, 0]
         pull = rows.weights * ones
         return cls(pull @ rows.columns[:, 1:] / (pull @ ones), scales, level)
+
+    def check_stored(self) -> None:
+        """Refuse coordinates that do not fit one another."""
+        check_numbers("scales", self.scales, (len(self.scales),))
+        check_numbers("level", self.level)
+        if self.centre is not None:
+            check_numbers("centre", self.centre, (len(self.scales) - 1,))
 
     def spreads(self, rows: Observations) -> np.ndarray:
         """The part of each weight but the intercept's in the standard deviation of the linear predictor, a priori.
@@ -127,6 +134,21 @@ class Weights:
     """By how much the noise learned was too small, since the weights had followed it: V is larger by this factor."""
     likelihood: Any = None
     """With the parameters that belong to this posterior."""
+
+    def check_stored(self) -> None:
+        """Refuse a spread of other weights than there are."""
+        count = len(self.frame.scales)
+        check_numbers("means", self.mean, (count,))
+        check_numbers("inflation", self.inflation)
+        if isinstance(self.spread, Full):
+            check_numbers("means", self.spread.mean, (count,))
+            check_numbers("covariances", self.spread.covariance, (count, count))
+            check_numbers("precisions", self.spread.precision, (count, count))
+        else:
+            check_numbers("root", self.spread.root, (len(self.spread.factor), count))
+            check_numbers("factor", self.spread.factor, (len(self.spread.factor),) * 2)
+        if not self.freedom > 0:
+            raise ValueError(f"{self.freedom} degrees of freedom")
 
     def latent(self, columns: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Mean and variance of the linear predictor."""

@@ -142,9 +142,8 @@ class Kept:
     def _face(self) -> None:
         """Begin with conjugate gradients, from what a visit to all blocks makes of what is left."""
         with enough_threads(1):
-            self.left = self._visited(self.targets - self._image())
-            self.direction = self._of_blocks(self.left)
-        self.square = np.sum(self.left * self.direction, axis=0, dtype=float)
+            self.left, self.steepest = self._visited(self.targets - self._image())
+        self.direction, self.square = self.steepest, np.sum(self.left * self.steepest, axis=0, dtype=float)
 
     def steps(self, loss: Callable[[], float]) -> Iterator[float]:
         """Make steps until neither the objective nor a loss, which is yielded, falls by much."""
@@ -164,21 +163,22 @@ class Kept:
             return self._step()
 
     def _step(self) -> float:
-        step = self._visited_in_reverse(self.direction)
-        image = step + self._visited(self.direction - self._of_blocks(step) - self.raised * step)
+        step, times_step = self._visited_in_reverse(self.direction)
+        visited, times_visited = self._visited(self.direction - times_step - self.raised * step)
+        image, times_image = step + visited, times_step + times_visited
         size = _ratio(self.square, np.sum(self.direction * image, axis=0, dtype=float))
         self.weights = self.weights + (size * step).astype(step.dtype)
         self.left -= (size * image).astype(image.dtype)
-        steepest, before = self._of_blocks(self.left), self.square
-        self.square = np.sum(self.left * steepest, axis=0, dtype=float)
-        self.direction = (steepest + _ratio(self.square, before) * self.direction).astype(image.dtype)
+        self.steepest = self.steepest - (size * times_image).astype(image.dtype)
+        before, self.square = self.square, np.sum(self.left * self.steepest, axis=0, dtype=float)
+        self.direction = (self.steepest + _ratio(self.square, before) * self.direction).astype(image.dtype)
         whole = max(float(np.sum(self.targets * self.weights, dtype=float)), np.finfo(float).tiny)
         return float(np.sum(size * before)) / whole
 
-    def values(self) -> np.ndarray:
-        """What is said of the rows held out."""
+    def values(self, some: slice = slice(None)) -> np.ndarray:
+        """What is said of the rows held out, or of some of them."""
         pairs = zip(self.of_held, self.blocks, strict=True)
-        return np.sum([_times(matrix, self.weights[block]) for matrix, block in pairs], axis=0)
+        return np.sum([_times(matrix[some], self.weights[block]) for matrix, block in pairs], axis=0)
 
     def _image(self) -> np.ndarray:
         """(K + D) W."""
@@ -188,27 +188,21 @@ class Kept:
             found[: block.start] += _times(strip[:, : block.start].T, self.weights[block])
         return found
 
-    def _of_blocks(self, v: np.ndarray) -> np.ndarray:
-        """B v."""
-        found = (self.diagonal + self.raised) * v
-        for block, strip in zip(self.blocks, self.strips, strict=True):
-            found[block] += _times(strip[:, block], v[block])
-        return found
-
-    def _visited(self, v: np.ndarray) -> np.ndarray:
-        """(L + B)⁻¹ v."""
-        found = np.empty_like(v)
+    def _visited(self, v: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """(L + B)⁻¹ v, and B times that."""
+        found, times = np.empty_like(v), np.empty_like(v)
         for block, strip, factor in zip(self.blocks, self.strips, self.factors, strict=True):
-            found[block] = factor(v[block] - _times(strip[:, : block.start], found[: block.start]))
-        return found
+            times[block] = v[block] - _times(strip[:, : block.start], found[: block.start])
+            found[block] = factor(times[block])
+        return found, times
 
-    def _visited_in_reverse(self, v: np.ndarray) -> np.ndarray:
-        """(B + Lᵀ)⁻¹ v."""
-        found, above = np.empty_like(v), np.zeros_like(v)
+    def _visited_in_reverse(self, v: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """(B + Lᵀ)⁻¹ v, and B times that."""
+        found, times = np.empty_like(v), v.copy(order="F")
         for block, strip, factor in reversed(list(zip(self.blocks, self.strips, self.factors, strict=True))):
-            found[block] = factor(v[block] - above[block])
-            above[: block.start] += _times(strip[:, : block.start].T, found[block])
-        return found
+            found[block] = factor(times[block])
+            times[: block.start] -= _times(strip[:, : block.start].T, found[block])
+        return found, times
 
 
 def _times(matrix: np.ndarray, v: np.ndarray) -> np.ndarray:

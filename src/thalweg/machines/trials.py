@@ -36,8 +36,8 @@ _FIRST_ROWS, _HOST_ROWS = 2048, 4096
 # Final trials of many rows that will be solved for are of a quarter of them, but no more than this. They will not be if
 # some thousand miss fewer labels than the second part: then a pass over all is likely to miss few.
 _WIDE_ROWS, _MISSED = 6144, 4 * FEW_MISSES
-# A trial need not be solved to more than this, or in more steps.
-_TOL, _MOST_STEPS = 0.01, 50
+# A trial need not be solved to more than this, or in more steps; so many rows held out say when gradients may end.
+_TOL, _MOST_STEPS, _FEW_HELD = 0.01, 50, 512
 
 
 class Choice(NamedTuple):
@@ -221,10 +221,10 @@ class Trials:
         machine = Kept(choice.kernel, x, targets, diagonal, held)
         for _ in machine.meet():
             pass
-        tell = lambda: self._found(choice, machine.weights, level + machine.values())
-        for _ in machine.steps(lambda: tell()[0]):
+        some, truth = slice(0, _FEW_HELD), np.asarray(self.held.targets_of(slice(None)), float) - level
+        for _ in machine.steps(lambda: float(np.mean((machine.values(some) - truth[some]) ** 2))):
             pass
-        return tell()
+        return self._found(choice, machine.weights, level + machine.values())
 
     def _found(
         self, choice: Choice, weights: np.ndarray, values: np.ndarray

@@ -100,7 +100,7 @@ def test_a_fit_is_the_optimum_of_rows_and_their_copies(many, monkeypatch):
     """Copies are one landmark of their weight and mean target."""
     monkeypatch.setattr(kept, "_GAIN", 1e-7)
     monkeypatch.setattr(kept, "_MOST_STEPS", 100)
-    monkeypatch.setattr(kept, "_LOWER", 0.0)
+    monkeypatch.setattr(solving, "_LOWER", 0.0)
     copies = RNG.integers(0, 60, size=300)
     x, y = np.concatenate([X, X[copies]]), np.concatenate([Y, Y[copies] + 0.2])
     rows, weights = np.arange(700), np.concatenate([W, W[copies]])

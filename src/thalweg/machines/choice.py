@@ -55,6 +55,8 @@ _ROUNDS, _NOT_FAR = 3, 1.05
 # Where those are of squares, from so many rows, at most half of them, and so often, as long as the loss on the slice
 # falls by the last part.
 _WIDE_ROWS, _WIDE_ROUNDS, _WORTH_A_ROUND = 16_384, 5, 0.01
+# What gains this part there is not asked to beat others at their best.
+_CLEAR = 0.08
 # Directions of the search there: with more rows the best lengthscale and ridge fall.
 _WIDELY = ((0.5**0.5, 1.0), (2**0.5, 1.0), (1.0, 0.1**0.5))
 
@@ -158,8 +160,11 @@ def _on_slice(
         final.prepare([found, other])
         before, promising = _gained(trials, found, other), _gained(final, found, other) > 0
         # Each at its best: with more rows the better lengthscale is another.
-        found, *others = final.several(refine, [found, other] if promising else [found])
-        other = others[0] if others else other
+        if wide and _gained(final, found, other) > _CLEAR:
+            other = refine(other)
+        else:
+            found, *others = final.several(refine, [found, other] if promising else [found])
+            other = others[0] if others else other
         more, apart = np.log2(len(rows) / len(final.order)), np.log2(len(final.order) / len(trials.order))
 
         def lasts(other: Choice, before: float) -> bool:
@@ -191,7 +196,7 @@ def _on_slice(
             if before <= 0 or not lasts(other, before):
                 break
             found = other
-        found = search(final, found, directions=finely[:2]) if found is not before_rounds else found
+        found = search(final, found, directions=finely[: 1 if wide else 2]) if found is not before_rounds else found
     except KeyboardInterrupt:
         tried = final.best or trials.best
         if tried is None:

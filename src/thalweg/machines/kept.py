@@ -33,9 +33,9 @@ worth twice the time of the first (MNIST's 1.3 % became 1.1)."""
 _PART = 0.25
 # Rows of a block: with twice as many there are a few steps less, but factors take four times as long.
 _BLOCK = 2048
-# Steps end where one gains no more than the first part of the objective and the last few have not lowered a loss by the
-# second; of smooth kernels the objective says little of what is still to be learned.
-_GAIN, _LAST, _LOWER, _MOST_STEPS = 3e-3, 3, 3e-3, 50
+# Steps end where one gains no more than this part of the objective and so many have lowered a loss by too little; of
+# smooth kernels the objective says little of what is still to be learned.
+_GAIN, _LAST, _MOST_STEPS = 3e-3, 3, 50
 # Entries of a matrix that one thread multiplies in less time than it takes to call two.
 _LITTLE = 2**18
 _LIMITS = "/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"
@@ -145,15 +145,15 @@ class Kept:
             self.left, self.steepest = self._visited(self.targets - self._image())
         self.direction, self.square = self.steepest, np.sum(self.left * self.steepest, axis=0, dtype=float)
 
-    def steps(self, loss: Callable[[], float]) -> Iterator[float]:
-        """Make steps until neither the objective nor a loss, which is yielded, falls by much."""
+    def steps(self, loss: Callable[[], float], least: float) -> Iterator[float]:
+        """Make steps until the objective no longer falls by much, nor a loss, which is yielded, by the least part."""
         told = list[float]()
         while len(told) < _MOST_STEPS:
             gained = self.step()
             told.append(loss())
             yield told[-1]
             last, before = told[-_LAST:], told[:-_LAST]
-            lower = not before or min(last) < (1 - _LOWER) * min(before)
+            lower = not before or min(last) < (1 - least) * min(before)
             if not (gained > _GAIN or (gained > 0 and lower)):
                 return
 

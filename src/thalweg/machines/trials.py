@@ -36,8 +36,9 @@ _FIRST_ROWS, _HOST_ROWS = 2048, 4096
 # Final trials of many rows that will be solved for are of a quarter of them, but no more than this. They will not be if
 # some thousand miss fewer labels than the second part: then a pass over all is likely to miss few.
 _WIDE_ROWS, _MISSED = 6144, 4 * FEW_MISSES
-# A trial need not be solved to more than this, or in more steps; so many rows held out say when gradients may end.
-_TOL, _MOST_STEPS, _FEW_HELD = 0.01, 50, 512
+# A trial need not be solved to more than this, or in more steps. Conjugate gradients end where so many rows held out
+# say that they lower the loss by less than the last part.
+_TOL, _MOST_STEPS, _FEW_HELD, _LOWER = 0.01, 50, 512, 0.01
 
 
 class Choice(NamedTuple):
@@ -222,7 +223,7 @@ class Trials:
         for _ in machine.meet():
             pass
         some, truth = slice(0, _FEW_HELD), np.asarray(self.held.targets_of(slice(None)), float) - level
-        for _ in machine.steps(lambda: float(np.mean((machine.values(some) - truth[some]) ** 2))):
+        for _ in machine.steps(lambda: float(np.mean((machine.values(some) - truth[some]) ** 2)), _LOWER):
             pass
         return self._found(choice, machine.weights, level + machine.values())
 

@@ -58,7 +58,7 @@ _WIDE_ROWS, _WIDE_ROUNDS, _WORTH_A_ROUND = 16_384, 5, 0.01
 # What gains this part there is not asked to beat others at their best.
 _CLEAR = 0.08
 # Directions of the search there: with more rows the best lengthscale and ridge fall.
-_WIDELY = ((0.5**0.5, 1.0), (2**0.5, 1.0), (1.0, 0.1**0.5))
+_WIDELY, _LASTLY = ((0.5**0.5, 1.0), (2**0.5, 1.0), (1.0, 0.1**0.5)), ((0.5**0.5, 1.0), (1.0, 0.1))
 
 
 def choose(rows: Rows, settings: Settings, seed: int, dtype: Any) -> tuple[Kernel, float, Trial | None]:
@@ -184,6 +184,8 @@ def _on_slice(
             final = Trials(rows, settings, seed, dtype, final=True, wide=min(len(rows) // 2, _WIDE_ROWS))
             found = _relearned(final, min(firsts, key=cost), found, relearned)
         for _ in range(0 if wide else _ROUNDS):
+            if final.best is None or final.best.choice.base is not found.base:
+                break
             units = relearned(final.trial(found))
             trials.prepare(units)
             if min(map(cost, units), default=np.inf) > _NOT_FAR * cost(found):
@@ -196,7 +198,8 @@ def _on_slice(
             if before <= 0 or not lasts(other, before):
                 break
             found = other
-        found = search(final, found, directions=finely[: 1 if wide else 2]) if found is not before_rounds else found
+        if found is not before_rounds:
+            found = search(final, found, directions=_LASTLY if wide else finely[:2])
     except KeyboardInterrupt:
         tried = final.best or trials.best
         if tried is None:

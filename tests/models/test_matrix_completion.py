@@ -443,6 +443,7 @@ NO_IDS = {
     "check_positive_only_tag_during_fit": "X has more than two columns",
     "check_fit2d_1sample": "one rating is enough",
     "check_fit2d_1feature": "expects words about features",
+    "check_fit_idempotent": "transform without ratings takes ids of rows, not pairs",
 }
 
 

@@ -80,3 +80,9 @@ def test_factors_are_of_rows_and_pairs_need_ratings():
         ValueError, match=r"ids of rows, one each, where y is None, found shape \(2, 2\): pairs come with"
     ):
         PLAIN.transform([(0, 4), (0, 9)])
+
+
+def test_a_second_fit_predicts_the_same_bits():
+    model, pairs = MatrixCompletion(**FAST), np.column_stack([ROWS, COLUMNS])
+    first = model.fit(pairs, STARS).predict(pairs)
+    np.testing.assert_array_equal(model.fit(pairs, STARS).predict(pairs), first)

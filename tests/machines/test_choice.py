@@ -92,12 +92,12 @@ def test_wide_trials_say_what_others_do(monkeypatch):
 
 
 def test_final_trials_are_wide_where_the_machine_will_be_solved_with_half_of_its_matrix(monkeypatch):
-    monkeypatch.setattr(trials, "most_rows", lambda: 40_000)
+    monkeypatch.setattr(kept, "most_rows", lambda: 40_000)
     numbers = lambda count: Rows(np.zeros((count, 1)), np.zeros((count, 1)), np.ones(count))
     labels = lambda count: Rows(np.zeros((count, 1)), np.zeros(count, int), np.ones(count), table=np.eye(2))
     squares = Settings(loss=SquaredLoss())
     missed = lambda part: SimpleNamespace(misses=part)
-    wide = lambda rows, settings=squares, part=0.05: trials.wide_rows(rows, settings, missed(part))
+    wide = lambda rows, settings=squares, part=0.05: trials.wide_rows(rows, settings, np.float32, missed(part))
     assert [wide(numbers(count)) for count in (8000, 12_000, 20_000, 40_000, 40_001)] == [0, 4096, 5000, 6144, 0]
     # Labels of many rows that few miss are learned in a pass.
     assert [wide(labels(count), part=part) for count in (20_000, 30_000) for part in (0.05, 0.2)] == [5000] * 2 + [
@@ -112,6 +112,7 @@ def test_final_trials_are_wide_where_the_machine_will_be_solved_with_half_of_its
         Settings(loss=LogisticLoss()),
     ):
         assert wide(numbers(12_000), other) == 0
+    assert trials.wide_rows(numbers(12_000), squares, np.float64, None) == 0
 
 
 def test_trials_on_a_device_say_what_those_on_the_host_do(monkeypatch):

@@ -96,6 +96,24 @@ def test_a_smaller_ridge_is_taken_where_it_is_to_be_chosen_and_helps(many, monke
     assert chosen.history[-1]["held_out_loss"] >= (1 - 2e-3) * min(line["held_out_loss"] for line in chosen.history)
 
 
+def test_an_interrupt_of_a_smaller_ridge_goes_back_to_what_was_solved(many, monkeypatch):
+    settings = Settings(loss=SquaredLoss(), kernel=Gaussian(1.0), alpha="auto", method=Auto(block_size=64))
+    monkeypatch.setattr(fitting, "choose", lambda *_: (Gaussian(np.float32(1.0)), 1.0, None))
+    solved = []
+
+    def interrupted(self, diagonal):
+        solved.append(self.values())
+        self.weights = 0 * self.weights + 1
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(kept.Kept, "change", interrupted)
+    with pytest.warns(UserWarning, match="the model keeps what it has learned so far"):
+        found = fit(Rows(X, Y, W), settings, seed=0)
+    held = Rows(X, Y, W).shuffled([0, 2])[:40]
+    assert (found.alpha, {line["alpha"] for line in found.history}) == (1.0, {1.0})
+    np.testing.assert_allclose(found.predict(X[held]), solved[0], atol=1e-4)
+
+
 def test_a_fit_is_the_optimum_of_rows_and_their_copies(many, monkeypatch):
     """Copies are one landmark of their weight and mean target."""
     monkeypatch.setattr(kept, "_GAIN", 1e-7)

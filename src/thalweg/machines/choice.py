@@ -152,7 +152,7 @@ def _on_slice(
         searched = trials.several(coarsely, firsts + (others or firsts))
         found, other = (min(ones, key=cost) for ones in (searched[: len(firsts)], searched[len(firsts) :]))
         if trials.at_once:
-            wide = wide_rows(rows, settings, trials.best)
+            wide = wide_rows(rows, settings, dtype, trials.best)
             final = Trials(rows, settings, seed, dtype, final=True, wide=wide)
         # The ridge too where trials are soon made.
         finely = _WIDELY if wide else FINELY if final.at_once else FINELY[:2]
@@ -179,7 +179,7 @@ def _on_slice(
             found = _of_like_family(final, found, settings.families, refine)
         # More rows tell more of the features than those that units were learned from before.
         before_rounds = found
-        learned = all(found.base is not one.base for one in firsts)
+        learned = settings.metric == "diagonal" or all(found.base is not one.base for one in firsts)
         if wide and learned:
             final = Trials(rows, settings, seed, dtype, final=True, wide=min(len(rows) // 2, _WIDE_ROWS))
             found = _relearned(final, min(firsts, key=cost), found, relearned)

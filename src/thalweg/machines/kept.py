@@ -13,12 +13,15 @@ K. Where the diagonal of B had to be raised by E, there is B + E instead of B on
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
+import jax
 import numpy as np
 
 from thalweg.kernels import Kernel
 from thalweg.machines.dense import LEAST_DIAGONAL, Factor
 from thalweg.machines.folds import two_at_once
+from thalweg.machines.methods import Settings
 from thalweg.machines.tiles import product
 from thalweg.threads import enough_threads
 
@@ -56,6 +59,21 @@ def most_rows() -> int:
     limits = [path.read_text().strip() for path in map(Path, _LIMITS) if path.is_file()]
     room = min([room, *(float(limit) for limit in limits if limit.isdigit())])
     return max(MOST, int((_PART * room / 2) ** 0.5))
+
+
+def keeps(rows: int, settings: Settings, dtype: Any) -> bool:
+    """Whether so many rows are solved for here, with a kernel that is written out.
+
+    Examples
+    --------
+    >>> from thalweg.machines import LogisticLoss, SquaredLoss
+    >>> [keeps(20_000, Settings(loss=loss()), np.float32) for loss in (SquaredLoss, LogisticLoss)]
+    [True, False]
+    """
+    method, few = settings.method, rows <= min(most_rows(), settings.max_features)
+    asked = method.visits and method.early_stopping == "auto" and settings.passes is None
+    on_host = np.dtype(dtype) == np.float32 and jax.default_backend() == "cpu"
+    return settings.loss.quadratic and few and asked and on_host
 
 
 class Kept:

@@ -77,12 +77,8 @@ def solved_soon(begun: Fitted, rows: Rows, settings: Settings, seed: int, easy: 
     if not (settings.loss.quadratic and written_out(begun.kernel)):
         return None
     found = _by_few(begun, rows, settings, seed) if easy else None
-    keeps = len(rows) <= kept.most_rows() and all_landmarks and stopping == "auto" and _on_host(begun.learner)
-    return _kept(begun, rows, settings, seed) if found is None and keeps else found
-
-
-def _on_host(learner: Learner) -> bool:
-    return learner.dtype == np.float32 and jax.default_backend() == "cpu"
+    keeps = found is None and kept.keeps(len(rows), settings, begun.learner.dtype)
+    return _kept(begun, rows, settings, seed) if keeps else found
 
 
 def _solved(begun: Fitted, rows: Rows, settings: Settings, seed: int) -> Fitted:
@@ -158,15 +154,15 @@ def _kept(begun: Fitted, rows: Rows, settings: Settings, seed: int) -> Fitted:
     level, every = np.asarray(learner.expansion.intercept, float), np.arange(len(some))
     machine = kept.Kept(begun.kernel, some.x, some.targets - level, begun.alpha / some.weights, new)
     least = _LEAST_RIDGE * total / len(rows) if settings.alpha == "auto" else np.inf
-
-    began = time.perf_counter()
+    solved: np.ndarray | None = None  # to which an interrupt, or a smaller ridge that does not help, goes back
+    began, alpha = time.perf_counter(), begun.alpha
 
     def noted(values: np.ndarray) -> dict[str, float]:
         nonlocal aside, began
         aside = aside._replace(values=values)
         loss, score = learner.judged(aside.rows, values)
         history.append(line(learner, len(history) + 1, len(rest), began))
-        history[-1] |= {"held_out_loss": loss, "held_out_score": score}
+        history[-1] |= {"held_out_loss": loss, "held_out_score": score, "alpha": alpha}
         began = time.perf_counter()
         return history[-1]
 
@@ -202,12 +198,12 @@ def _kept(begun: Fitted, rows: Rows, settings: Settings, seed: int) -> Fitted:
                 told()
             loss = np.inf if enough else solve()
             while not enough and (alpha := _SMALLER * begun.alpha) >= least:
-                before, known = machine.weights, aside
+                solved, known = machine.weights, aside
                 machine.change(alpha / some.weights)
                 lower = solve()
                 enough = not lower < (1 - _WORTH_A_RIDGE) * loss
                 if enough:
-                    learner.take(before)
+                    learner.take(solved)
                     aside = known
                 else:
                     begun, loss = replace(begun, alpha=alpha), lower
@@ -215,8 +211,8 @@ def _kept(begun: Fitted, rows: Rows, settings: Settings, seed: int) -> Fitted:
             raise ValueError(TOO_LARGE)
         begun = judged(begun, aside, settings)
     except KeyboardInterrupt:
-        if np.any(machine.weights):
-            learner.take(machine.weights)
+        if solved is not None or np.any(machine.weights):
+            learner.take(machine.weights if solved is None else solved)
         elif not np.any(learner.expansion.weights):  # There is nothing to keep.
             raise
         warnings.warn(

@@ -16,7 +16,7 @@ from thalweg.kernels.profiles import written_out
 from thalweg.machines.dense import MOST, Dense
 from thalweg.machines.expansion import evaluated
 from thalweg.machines.folds import Distances, middle_half, two_at_once
-from thalweg.machines.kept import FEW_MISSES, Kept, most_rows
+from thalweg.machines.kept import FEW_MISSES, Kept, keeps
 from thalweg.machines.kept import MOST as MOST_KEPT
 from thalweg.machines.learners import LandmarkLearner, Learner, in_precision, start
 from thalweg.machines.methods import Settings
@@ -150,7 +150,10 @@ class Trials:
         room = len(self.order) if len(self.order) <= settings.block_size else len(rows)
         self.start = lambda kernel: start(settings, kernel, rows.dimension, rows.outputs, room, seed, dtype)
         counts = rows.counts
-        self.level = None if rows.table is None or counts is None else settings.loss.level(rows.table, counts)
+        if rows.table is None or counts is None:
+            self.level = np.zeros(rows.outputs)
+        else:
+            self.level = settings.loss.level(rows.table, counts)
         if self.at_once:
             self.matrices = _Matrices(rows.features(self.order, float), self.held.features(slice(None), float))
         elif not wide:
@@ -194,8 +197,8 @@ class Trials:
     def _solved(self, choice: Choice) -> tuple[float, float, Callable[[], Learner]]:
         """Of all landmarks at once."""
         loss: Any = self.settings.loss
-        level = np.zeros(self.rows.outputs) if self.level is None else self.level
-        targets, row_weights = np.asarray(self.rows.targets_of(self.order), float), self.rows.weights[self.order]
+        level, row_weights = self.level, self.rows.weights[self.order]
+        targets = np.asarray(self.rows.targets_of(self.order), float)
         if self.on_host:
             among, between = self.matrices.of(choice)
             dense = Dense(among, targets, row_weights, loss, choice.alpha, level, self.settings.method.tol)
@@ -214,11 +217,9 @@ class Trials:
 
     def _by_gradients(self, choice: Choice) -> tuple[float, float, Callable[[], Learner]]:
         """Squares of all landmarks, with half of the kernel matrix in memory."""
-        level = np.zeros(self.rows.outputs) if self.level is None else self.level
-        x, held = (
-            rows.features(some, np.float32) for rows, some in ((self.rows, self.order), (self.held, slice(None)))
-        )
-        targets, diagonal = self.rows.targets_of(self.order) - level, choice.alpha / self.rows.weights[self.order]
+        x, held = self.rows.features(self.order, np.float32), self.held.features(slice(None), np.float32)
+        level, diagonal = self.level, choice.alpha / self.rows.weights[self.order]
+        targets = self.rows.targets_of(self.order) - level
         machine = Kept(choice.kernel, x, targets, diagonal, held)
         for _ in machine.meet():
             pass
@@ -254,7 +255,7 @@ class Trials:
 
     def _level(self, choice: Choice) -> Learner:
         learner = self.start(in_precision(choice.kernel, self.dtype))
-        return learner if self.level is None else learner.at_level(self.level, choice.alpha)
+        return learner.at_level(self.level, choice.alpha)
 
 
 class _Matrices:
@@ -304,12 +305,10 @@ def squares(kernel: Kernel, x: Array, y: Array, weights: Array, ridge: Array, ot
     return found, jnp.matmul(kernel(others, x), found, precision="highest")
 
 
-def wide_rows(rows: Rows, settings: Settings, tried: Trial | None) -> int:
+def wide_rows(rows: Rows, settings: Settings, dtype: Any, tried: Trial | None) -> int:
     """Rows of final trials by conjugate gradients, by which the machine will be solved for; 0 where it will not be."""
     kernels = [settings.kernel] if isinstance(settings.kernel, Kernel) else [family() for family in settings.families]
-    keeps = settings.method.visits and settings.method.early_stopping == "auto" and settings.passes is None
-    solved = keeps and settings.loss.quadratic and jax.default_backend() == "cpu" and all(map(written_out, kernels))
-    if not solved or not MOST < len(rows) <= min(most_rows(), settings.max_features):
+    if len(rows) <= MOST or not (keeps(len(rows), settings, dtype) and all(map(written_out, kernels))):
         return 0
     hard = len(rows) <= MOST_KEPT or rows.table is None or tried is None or tried.misses > _MISSED
     return min(max(len(rows) // 4, _HOST_ROWS), _WIDE_ROWS) if hard else 0

@@ -16,9 +16,9 @@ from thalweg.completion.seen import Seen, cells
 from thalweg.completion.starting import best_ranking_start, likeliest_start
 from thalweg.descent import Status
 
-_PATIENCE = {True: 10, False: 2}
-"""Sweeps without a better held-out error after which a fit ends, of small and of large sets. Of few ratings errors may
-rise for several sweeps before a direction is found."""
+_PATIENCE, _OF_FEW = 2, 10
+"""Sweeps without a better held-out error after which a fit ends, and those of few ratings, where errors may rise for
+several sweeps before a direction is found."""
 
 _DOUBT = 5.0
 """Ratings of average authors that are added to those of a column before what choosing it says is believed."""
@@ -157,7 +157,7 @@ def complete(
                 idle[0] += 1
         if show is not None:
             show(line)
-        return idle[0] >= _PATIENCE[rows.small]
+        return idle[0] >= (_OF_FEW if rows.small else _PATIENCE)
 
     if start is not None and not start.fits(settings.rank, *(part.shape for part in described)):
         start = None

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from thalweg.kernels import Gaussian, Laplacian, Matern12, Matern32, Matern52
-from thalweg.machines import Auto, LogisticLoss, Rows, Settings, SquaredLoss, choice, kept, trials
+from thalweg.machines import Auto, LogisticLoss, Rows, Settings, SquaredLoss, choice, kept, slices, trials
 
 
 @pytest.mark.parametrize(
@@ -29,7 +29,7 @@ def test_a_gain_is_carried_to_all_rows_by_how_it_changed_from_one_size_to_the_ne
         known = {"loss": loss, "trial": trial, "order": order, "several": several, "prepare": lambda choices: None}
         return SimpleNamespace(on_host=False, at_once=True, best=None, **known)
 
-    monkeypatch.setattr(choice, "Trials", trials)
+    monkeypatch.setattr(slices, "Trials", trials)
     monkeypatch.setattr(choice, "_in_learned_units", lambda seen, plain, *_: [(np.array([8.0]), plain[0][1])])
     x = np.random.default_rng(0).normal(size=(2100, 1))
     rows = Rows(x, np.sin(3 * x), np.ones(2100), offset=np.zeros(1))
@@ -51,7 +51,7 @@ def test_the_next_rougher_or_smoother_family_is_tried_as_long_as_it_helps(begins
         asked.append(one)
         return 1 + 0.1 * abs(families.index(one.family) - order)
 
-    found = choice._of_like_family(trials_of(loss), trials.Choice(begins, 1.0, 2.0, 0.1), families, lambda one: one)
+    found = slices.of_like_family(trials_of(loss), trials.Choice(begins, 1.0, 2.0, 0.1), families, lambda one: one)
     steps = order - families.index(begins)
     assert (found.family, found.alpha) == (best, 0.1)
     assert found.times == pytest.approx(2.0 * 2 ** (steps / 2))
@@ -69,11 +69,43 @@ def test_units_are_learned_again_from_plain_ones_as_long_as_that_helps_and_the_b
         return [rounds[len(asked) - 1], begun]
 
     known = SimpleNamespace(loss=loss, trial=lambda one: SimpleNamespace(loss=loss(one), choice=one))
-    assert choice._relearned(known, plain, begun, relearned) is rounds[2]
+    assert slices.relearned_in_rounds(known, plain, begun, relearned) is rounds[2]
     assert asked == [False, True, True]
     losses[7.0] = 0.5
     asked.clear()
-    assert choice._relearned(known, plain, begun, relearned) is begun
+    assert slices.relearned_in_rounds(known, plain, begun, relearned) is begun
+
+
+def labelled(count, wrong):
+    """Two classes that half-planes tell apart, but for some labels that are wrong."""
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(count, 2))
+    x[:, 0] += np.where(x[:, 0] > 0, 0.5, -0.5)
+    turned = rng.permutation(count) < wrong
+    return Rows(x, (x[:, 0] > 0).astype(int) ^ turned, np.ones(count), table=np.array([[0.0], [1.0]]))
+
+
+@pytest.mark.parametrize(("wrong", "slices_made"), [(8, 4), (300, 1)])
+def test_slices_are_held_out_in_turn_where_one_misses_too_few_labels(monkeypatch, wrong, slices_made):
+    """A handful of rows would choose the lengthscale otherwise."""
+    turns, made = [], trials.Trials
+
+    def noted(*given, **more):
+        turns.append(more.get("turn", 0))
+        return made(*given, **more)
+
+    monkeypatch.setattr(slices, "Trials", noted)
+    choice.choose(labelled(2400, wrong), Settings(loss=LogisticLoss()), 0, np.float64)
+    assert len(set(turns)) == slices_made
+
+
+def test_the_loss_of_slices_in_turn_is_that_of_every_row_left_out_once():
+    rows, settings = labelled(2400, 100), Settings(loss=LogisticLoss())
+    several = [trials.Trials(rows, settings, 0, np.float64, final=True, turn=turn) for turn in range(4)]
+    held = np.concatenate([np.setdiff1d(np.arange(2400), one.order) for one in several])
+    assert sorted(held) == list(range(2400))
+    one = trials.Choice(Gaussian, 1.0, 1.0, 0.1)
+    assert trials.InTurn(several).loss(one) == pytest.approx(np.mean([each.loss(one) for each in several]))
 
 
 def test_wide_trials_say_what_others_do(monkeypatch):
@@ -141,12 +173,12 @@ def test_a_search_ends_where_steps_gain_next_to_nothing():
 
         tried = SimpleNamespace(loss=loss, prepare=lambda choices: None)
         begun = trials.Choice(Gaussian, 1.0, 1.0, 0.1)
-        choice._searched(tried, begun, True, True, directions=((2**0.5, 1.0),), usual=1.0)
+        slices.searched(tried, begun, True, True, directions=((2**0.5, 1.0),), usual=1.0)
         assert (len(set(asked)) > 2) == (longest > 2)
 
 
 def test_units_are_not_learned_where_hardly_anything_is_missed(monkeypatch):
-    monkeypatch.setattr(choice, "MOST", 1000)
+    monkeypatch.setattr(slices, "MOST", 1000)
     monkeypatch.setattr(choice, "learned_unit", None)
     x = np.random.default_rng(0).normal(size=(2100, 2))
     x[:, 0] += np.sign(x[:, 0])

@@ -7,7 +7,7 @@ import pytest
 import reference
 
 from thalweg.kernels import Gaussian
-from thalweg.machines import Auto, HuberLoss, Rows, Settings, SquaredLoss, choice, dense, fit, fitting, learn, solving
+from thalweg.machines import Auto, HuberLoss, Rows, Settings, SquaredLoss, dense, fit, fitting, learn, slices, solving
 
 rng = np.random.default_rng(0)
 X = rng.normal(size=(40, 2))
@@ -80,7 +80,7 @@ def test_an_interrupt_before_anything_was_learned_comes_through(monkeypatch):
 
 
 def test_nearly_separable_labels_need_few_landmarks(monkeypatch):
-    for module in (choice, solving):
+    for module in (slices, solving):
         monkeypatch.setattr(module, "MOST", 1000)
     monkeypatch.setattr(solving, "LANDMARKS", 64)
     x = np.random.default_rng(1).normal(size=(2400, 2))

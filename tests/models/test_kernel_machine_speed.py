@@ -9,7 +9,7 @@ from sklearn.model_selection import cross_val_score
 
 from thalweg import KernelClassifier, KernelRegressor
 from thalweg.kernels import Gaussian
-from thalweg.machines import DSG, Auto, LogisticLoss, Rows, Settings, SquaredLoss, choice, learners, trials
+from thalweg.machines import DSG, Auto, LogisticLoss, Rows, Settings, SquaredLoss, choice, learners, slices, trials
 from thalweg.machines.fitting import default_passes
 from thalweg.machines.learners import start
 
@@ -40,7 +40,7 @@ def test_single_rows_of_a_stream_take_milliseconds(monkeypatch):
 @pytest.mark.parametrize("count", [1999, 2001])
 def test_there_is_no_cliff_at_2000_rows(count, monkeypatch):
     """Issue 13, 12: from 2,000 rows on some fifteen trials were made, each as dear as the fit."""
-    monkeypatch.setattr(choice, "Trials", None)
+    monkeypatch.setattr(slices, "Trials", None)
     x = np.random.default_rng(1).normal(size=(count, 3))
     rows = Rows(x, (x[:, :1] > 0).astype(float), np.ones(count))
     for loss in (LogisticLoss(), SquaredLoss()):

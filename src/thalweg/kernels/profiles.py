@@ -92,7 +92,8 @@ def _profile(order: int | None, found: np.ndarray, variance: float, rise: bool) 
         case 1:
             found += 1
             found *= decay
-            decay *= -1.5
+            if rise:
+                decay *= -1.5
             return found, decay
         case _:
             value = found**2
@@ -100,6 +101,7 @@ def _profile(order: int | None, found: np.ndarray, variance: float, rise: bool) 
             found += 1
             value += found
             value *= decay
-            found *= decay
-            found *= -5 / 6
+            if rise:
+                found *= decay
+                found *= -5 / 6
             return value, found

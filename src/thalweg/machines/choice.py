@@ -9,14 +9,14 @@ import numpy as np
 
 from thalweg.kernels import Kernel
 from thalweg.kernels.profiles import written_out
-from thalweg.machines.dense import MOST
-from thalweg.machines.folds import COARSELY, FINALLY, FINELY, Found, Sample, left_out, refined, sample, two_at_once
+from thalweg.machines.folds import COARSELY, FINALLY, Found, Sample, left_out, refined, sample, two_at_once
 from thalweg.machines.learners import LandmarkLearner, in_precision
 from thalweg.machines.losses import LogisticLoss, SoftmaxLoss
 from thalweg.machines.methods import Settings
 from thalweg.machines.metric import MOST_FEATURES, SURE, learned_map, learned_unit, overshot, units_by_slopes
 from thalweg.machines.rows import Rows
-from thalweg.machines.trials import Choice, Interrupted, Trial, Trials, kernel_of, wide_rows
+from thalweg.machines.slices import FAMILIES_TRIED, SliceSearch, searched
+from thalweg.machines.trials import Choice, Trial, kernel_of
 
 ENOUGH_ROWS = 2000
 """With fewer rows than this no slice is held out."""
@@ -26,10 +26,6 @@ _PLAIN_ALPHA = 0.01
 _LEAST_LOGISTIC = 0.003
 # Units of their own must lower the errors by this part.
 _WORTH = 0.01
-# Learned units must lower the loss on the slice by the first part. A gain on few rows may shrink
-# with more of them: by as much each time they double as from the smaller trials to the larger ones, or, where there is
-# but one size of trials, by the second part (on MNIST a gain of 11 % on 2,048 rows and 6 % on 4,472 is none on 60,000).
-_WORTH_ON_SLICE, _SHRINKAGE = 0.015, 0.045
 # Units come to the slice where they lower the errors of the rows learned from by so many standard errors.
 _LIKELY = 1.0
 # So many rows left out are enough to choose units by.
@@ -38,27 +34,6 @@ _FEW = 160
 _MULTIPLIERS = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0)
 # Up to how many times that of the smoothest.
 _ROUGHER = 4.0
-# The directions that the search on a slice tries in turn, as factors of the multiplier and of the ridge; it goes on in
-# a direction as long as that helps. A narrower kernel often needs a larger ridge.
-_COARSELY = ((0.5, 1.0), (0.5, 10.0), (2.0, 1.0), (1.0, 10.0), (1.0, 0.1))
-# Whatever begins with a loss of no more than so many times the least is searched from.
-_NEAR = 1.3
-_LIMITS = (1 / 32, 16.0), (1e-3, 100.0)
-# A step of the search must lower the loss by this part: less is chance, and each takes another trial.
-_TELLING = 0.002
-# A rougher kernel wants a longer lengthscale.
-_LONGER = 2**0.5
-# Families that begin on the slice.
-_FAMILIES_TRIED = 2
-# Units are learned so often from the machines that are tried last, unless they lose by more than this factor.
-_ROUNDS, _NOT_FAR = 3, 1.05
-# Where those are of squares, from so many rows, at most half of them, and so often, as long as the loss on the slice
-# falls by the last part.
-_WIDE_ROWS, _WIDE_ROUNDS, _WORTH_A_ROUND = 16_384, 5, 0.01
-# What gains this part there is not asked to beat others at their best.
-_CLEAR = 0.08
-# Directions of the search there: with more rows the best lengthscale and ridge fall.
-_WIDELY, _LASTLY = ((0.5**0.5, 1.0), (2**0.5, 1.0), (1.0, 0.1**0.5)), ((0.5**0.5, 1.0), (1.0, 0.1))
 
 
 def choose(rows: Rows, settings: Settings, seed: int, dtype: Any) -> tuple[Kernel, float, Trial | None]:
@@ -99,12 +74,12 @@ def choose(rows: Rows, settings: Settings, seed: int, dtype: Any) -> tuple[Kerne
         unit, ranked = (plain + learned())[-1]
         if ranked and search_kernel and search_alpha:
             there = seen.in_unit(unit, FINALLY)
-            base, first, rest = there.median(), ranked[:_FAMILIES_TRIED], there.to_leave_out()
+            base, first, rest = there.median(), ranked[:FAMILIES_TRIED], there.to_leave_out()
             again = two_at_once(lambda pair: refined(rest, pair[0], kernel_of(pair[1], base), several), first)
             ranked = sorted(zip(again, (family for _, family in first), strict=True), key=lambda pair: pair[0].errors)
         found = starts(unit, ranked)[0]
         return in_precision(found.kernel, dtype), found.alpha, None
-    search = partial(_searched, search_kernel=search_kernel, search_alpha=search_alpha, usual=seen.usual)
+    search = partial(searched, search_kernel=search_kernel, search_alpha=search_alpha, usual=seen.usual)
     in_plain = [starts(*one) for one in plain]
     learn: Callable[[], list[list[Choice]]] = lambda: [starts(*one) for one in learned()]
     if settings.metric == "diagonal":
@@ -121,128 +96,8 @@ def choose(rows: Rows, settings: Settings, seed: int, dtype: Any) -> tuple[Kerne
             units = [overshot(seen, tried.choice.base, units[0])]
         return [tried.choice._replace(base=unit * seen.in_unit(unit).median()) for unit in units]
 
-    found, tried = _on_slice(rows, settings, seed, dtype, in_plain, learn, relearned, search)
+    found, tried = SliceSearch(rows, settings, seed, dtype, search, relearned).best(in_plain, learn)
     return in_precision(found.kernel, dtype), found.alpha, tried
-
-
-def _on_slice(
-    rows: Rows,
-    settings: Settings,
-    seed: int,
-    dtype: Any,
-    in_plain: list[list[Choice]],
-    learn: Callable[[], list[list[Choice]]],
-    relearned: Callable[..., list[Choice]],
-    search: Callable[..., Choice],
-) -> tuple[Choice, Trial | None]:
-    """The best choice on a held-out slice, of those in plain units and in learned ones, and the best machine tried."""
-    trials, wide = Trials(rows, settings, seed, dtype), 0
-    final = trials
-    try:
-        cost, firsts = trials.loss, [ranked[0] for ranked in in_plain]
-        trials.prepare(firsts)
-        best = min(in_plain, key=lambda ranked: cost(ranked[0]))
-        if len(rows) > MOST and trials.best is not None and trials.best.easy:
-            return best[0], trials.best
-        others = [one for ranked in learn() for one in ranked[:_FAMILIES_TRIED]] or best[1:_FAMILIES_TRIED]
-        trials.prepare(others)
-        near = _NEAR * min(map(cost, firsts + others))
-        # Where each begins is by some hundred rows, which may know little of a rare class.
-        coarsely = lambda one: search(trials, one, directions=_COARSELY) if cost(one) <= near else one
-        searched = trials.several(coarsely, firsts + (others or firsts))
-        found, other = (min(ones, key=cost) for ones in (searched[: len(firsts)], searched[len(firsts) :]))
-        if trials.at_once:
-            wide = wide_rows(rows, settings, dtype, trials.best)
-            final = Trials(rows, settings, seed, dtype, final=True, wide=wide)
-        # The ridge too where trials are soon made.
-        finely = _WIDELY if wide else FINELY if final.at_once else FINELY[:2]
-        refine = lambda one: search(final, one, directions=finely)
-        final.prepare([found, other])
-        before, promising = _gained(trials, found, other), _gained(final, found, other) > 0
-        # Each at its best: with more rows the better lengthscale is another.
-        if wide and _gained(final, found, other) > _CLEAR:
-            other = refine(other)
-        else:
-            found, *others = final.several(refine, [found, other] if promising else [found])
-            other = others[0] if others else other
-        more, apart = np.log2(len(rows) / len(final.order)), np.log2(len(final.order) / len(trials.order))
-
-        def lasts(other: Choice, before: float) -> bool:
-            gain = _gained(final, found, other)
-            if other.base is found.base:  # another family, which takes nothing from the rows
-                return gain > 0
-            shrinks = max(before - gain, 0) / apart if apart else _SHRINKAGE
-            return gain - shrinks * more > _WORTH_ON_SLICE
-
-        found = other if lasts(other, before) else found
-        if wide or final.on_host:
-            found = _of_like_family(final, found, settings.families, refine)
-        # More rows tell more of the features than those that units were learned from before.
-        before_rounds = found
-        learned = settings.metric == "diagonal" or all(found.base is not one.base for one in firsts)
-        if wide and learned:
-            final = Trials(rows, settings, seed, dtype, final=True, wide=min(len(rows) // 2, _WIDE_ROWS))
-            found = _relearned(final, min(firsts, key=cost), found, relearned)
-        for _ in range(0 if wide else _ROUNDS):
-            if final.best is None or final.best.choice.base is not found.base:
-                break
-            units = relearned(final.trial(found))
-            trials.prepare(units)
-            if min(map(cost, units), default=np.inf) > _NOT_FAR * cost(found):
-                break
-            # What hardly counts in some units hardly shows in slopes: where it counts for more it does.
-            units += relearned(final.trial(units[-1]))
-            trials.prepare(units)
-            other = min(units, key=cost)
-            before = _gained(trials, found, other)
-            if before <= 0 or not lasts(other, before):
-                break
-            found = other
-        if found is not before_rounds:
-            found = search(final, found, directions=_LASTLY if wide else finely[:2])
-    except KeyboardInterrupt:
-        tried = final.best or trials.best
-        if tried is None:
-            raise
-        raise Interrupted(tried) from None
-    tried = final.best
-    if tried is not None:  # without the matrices of the trials
-        learner = tried.learner()
-        tried = tried._replace(learner=lambda: learner)
-    return found, tried
-
-
-def _of_like_family(
-    trials: Trials, found: Choice, families: Sequence[Any], refine: Callable[[Choice], Choice]
-) -> Choice:
-    """With the next rougher family, or the next smoother one, as long as that helps: some hundred rows ranked them."""
-    for step in (1, -1):
-        best, place = found, families.index(found.family) + step
-        while place in range(len(families)):
-            other = best._replace(family=families[place], times=best.times * _LONGER**step)
-            if _gained(trials, best, other) <= _TELLING:
-                break
-            best, place = other, place + step
-        if best is not found:
-            return refine(best)
-    return found
-
-
-def _relearned(trials: Trials, plain: Choice, found: Choice, relearned: Callable[..., list[Choice]]) -> Choice:
-    """In units learned again, from machines of many rows, if they are better.
-
-    They begin with plain ones: what hardly counts in those learned from few rows hardly shows in slopes.
-    """
-    rounds, tried = list[Choice](), trials.trial(found._replace(base=plain.base))
-    while len(rounds) < _WIDE_ROUNDS:
-        units, before = relearned(tried, further=bool(rounds))[:1], tried.loss
-        if not units:
-            break
-        tried = trials.trial(units[0])
-        rounds += units
-        if tried.loss > (1 - _WORTH_A_ROUND) * before:
-            break
-    return min([found, *rounds], key=trials.loss)
 
 
 def mapped(rows: Rows, settings: Settings, seed: int) -> Rows:
@@ -308,34 +163,3 @@ def _started(plain: Choice, found: Found, family: Any, loss: Any, search_alpha: 
         logistic = isinstance(loss, LogisticLoss | SoftmaxLoss)
         alpha = usual * (max(found.ridge * found.curvature, _LEAST_LOGISTIC) if logistic else found.ridge)
     return Choice(family, plain.base, found.times, alpha)
-
-
-def _gained(trials: Trials, found: Choice, other: Choice) -> float:
-    """The part of the loss on the slice that another choice spares."""
-    return 1 - trials.loss(other) / max(trials.loss(found), np.finfo(float).tiny)
-
-
-def _searched(
-    trials: Trials,
-    best: Choice,
-    search_kernel: bool,
-    search_alpha: bool,
-    directions: Sequence[tuple[float, float]],
-    usual: float,
-) -> Choice:
-    """Go from one multiplier and ridge to a better pair; ridges are counted in the ``usual`` weight of a row."""
-    cost = trials.loss
-    wanted = [(n, s) for n, s in directions if (search_kernel or n == 1) and (search_alpha or s == 1)]
-
-    def ahead(narrower: float, stronger: float) -> list[Choice]:
-        following = best._replace(times=best.times * narrower, alpha=best.alpha * stronger)
-        pair = following.times, following.alpha / usual
-        inside = all(low <= x <= high for x, (low, high) in zip(pair, _LIMITS, strict=True))
-        return [following] if inside else []
-
-    for place, direction in enumerate(wanted):
-        if place % 2 == 0:
-            trials.prepare([one for both in wanted[place : place + 2] for one in ahead(*both)])
-        while (following := ahead(*direction)) and cost(following[0]) < (1 - _TELLING) * cost(best):
-            best = following[0]
-    return best

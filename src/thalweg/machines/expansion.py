@@ -18,6 +18,8 @@ from thalweg.padding import padded, padded_size
 
 # Rows of a prediction that have features at a time; fewer are padded to a multiple of the grain.
 _ROWS_AT_ONCE, _GRAIN = 2048, 64
+# On the host so many numbers of them, if those are more rows: to begin with some takes as long as some hundred.
+_NUMBERS_AT_ONCE = 2**20
 # Pairs of rows and landmarks up to which the host is done before a program is compiled.
 _FEW_PAIRS = 2**25
 # Numbers in blocks from which on room for them is made with care.
@@ -123,8 +125,9 @@ def _on_host(kernel: Kernel, expansion: Expansion, x: Any, *frame: np.ndarray | 
     there = np.any(weights, axis=1)
     points = np.asarray(expansion.blocks)[:used].reshape(len(weights), expansion.blocks.shape[2])[there]
     found = np.zeros((x.shape[0], weights.shape[1]), dtype)
-    for start in range(0, x.shape[0] if len(points) else 0, _ROWS_AT_ONCE):
-        part = dense("X", x[start : start + _ROWS_AT_ONCE], dtype, *frame)
+    at_once = max(_ROWS_AT_ONCE, _NUMBERS_AT_ONCE // max(x.shape[1], weights.shape[1]))
+    for start in range(0, x.shape[0] if len(points) else 0, at_once):
+        part = dense("X", x[start : start + at_once], dtype, *frame)
         found[start : start + len(part)] = product(kernel, part, points, weights[there])
     return found + np.asarray(expansion.intercept, dtype)
 

@@ -5,9 +5,9 @@ most 2,000 rows (nine pairs); Nystroem (1,000 landmarks) with a linear model cho
 HistGradientBoosting and LightGBM stop early on a tenth; xRFM, where it is installed, chooses among eight settings on a
 fifth, on a GPU if there is one. ``--rows`` cuts the training part of each set (the first rows of one permutation). The
 test part is that of the set, or 10,000 rows where it has none; of skin_nonskin and w8a, where those hold but a dozen
-misses or a hundred, all that are not learned from. Every fit counts all of its seconds, search and compiling included. Expected calibration
-errors (fifteen bins) of classes are ours, ours with the squared loss, and that of SVC(probability=True), at its tuned
-setting and on at most 6,000 rows. Needs the data sets (THALWEG_DATA).
+misses or a hundred, all that are not learned from. Every fit counts all of its seconds, search and compiling included.
+Expected calibration errors (fifteen bins) of classes are ours, ours with the squared loss, and that of
+SVC(probability=True), at its tuned setting and on at most 6,000 rows. Needs the data sets (THALWEG_DATA).
 
     python -m benchmarks.kernel_tables --rows 8000 --sets covtype bike
 

@@ -23,7 +23,7 @@ from thalweg.machines.kept import FEW_MISSES
 from thalweg.machines.learners import Foreseen, for_stream, in_precision, start
 from thalweg.machines.methods import Settings
 from thalweg.machines.rows import Rows
-from thalweg.machines.solving import MOST_HELD_OUT, TOO_LARGE, bounded, finite, judged, line, solved_soon
+from thalweg.machines.solving import MOST_HELD_OUT, TOO_LARGE, at_quantile, bounded, finite, judged, line, solved_soon
 from thalweg.machines.trials import Interrupted, Trial
 from thalweg.threads import enough_threads
 
@@ -79,7 +79,7 @@ def fit(rows: Rows, settings: Settings, seed: int, onto: Fitted | None = None) -
             rows = rows.framed(*begun.frame)
             easy = tried is not None and tried.easy
             found = solved_soon(begun, rows, settings, seed, easy)
-            return found or _passed_over(begun, rows, settings, seed)
+            return at_quantile(found or _passed_over(begun, rows, settings, seed), settings)
         except KeyboardInterrupt as stopped:
             tried = stopped.trial if isinstance(stopped, Interrupted) else tried
             if tried is None:

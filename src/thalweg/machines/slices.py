@@ -99,9 +99,10 @@ class SliceSearch:
             final = self._trials(final=True, wide=wide)
         # The ridge too where trials are soon made.
         finely = _WIDELY if wide else FINELY if final.at_once else FINELY[:2]
-        refine = lambda one: self.search(final, one, directions=finely)
+        few = self._misses_too_few(final, found)
+        refine = lambda one: one if few else self.search(final, one, directions=finely)
         found = self._better_of(trials, final, found, other, refine, bool(wide))
-        if wide or final.on_host:
+        if wide or (final.on_host and not few):
             found = of_like_family(final, found, self.settings.families, refine)
         # More rows tell more of the features than those that units were learned from before.
         before = found
@@ -112,7 +113,7 @@ class SliceSearch:
             found = relearned_in_rounds(final, min(firsts, key=cost), found, self.relearned)
         if found is not before:
             found = self.search(final, found, directions=_LASTLY if wide else finely[:2])
-        return self._by_all_rows(final, found), final.best
+        return self._by_slices_in_turn(final, found) if few else found, final.best
 
     def _trials(self, **more: Any) -> Trials:
         self._made.append(Trials(*self._given, **more))
@@ -176,17 +177,20 @@ class SliceSearch:
             found = other
         return found
 
-    def _by_all_rows(self, final: Trials, found: Choice) -> Choice:
-        """With slices held out in turn, where that of the trials misses too few labels to tell choices apart."""
+    def _misses_too_few(self, final: Trials, found: Choice) -> bool:
+        """Whether a slice misses too few labels to tell choices apart that are alike."""
         labels = self.rows.table is not None
-        if not (labels and final.on_host and final.trial(found).misses * len(final.held) < _TOO_FEW):
-            return found
+        return labels and final.on_host and final.trial(found).misses * len(final.held) < _TOO_FEW
+
+    def _by_slices_in_turn(self, final: Trials, found: Choice) -> Choice:
+        """With slices held out in turn, each row in one of them."""
         in_turn = InTurn([final, *(self._trials(final=True, turn=turn) for turn in range(1, _SLICES))])
+        found = of_like_family(in_turn, found, self.settings.families, lambda one: one)
         return self.search(in_turn, found, directions=FINELY)
 
 
 def of_like_family(
-    trials: Trials, found: Choice, families: Sequence[Any], refine: Callable[[Choice], Choice]
+    trials: Trials | InTurn, found: Choice, families: Sequence[Any], refine: Callable[[Choice], Choice]
 ) -> Choice:
     """With the next rougher family, or the next smoother one, as long as that helps: some hundred rows ranked them."""
     for step in (1, -1):
@@ -218,13 +222,13 @@ def relearned_in_rounds(trials: Trials, plain: Choice, found: Choice, relearned:
     return min([found, *rounds], key=trials.loss)
 
 
-def gain(trials: Trials, found: Choice, other: Choice) -> float:
+def gain(trials: Trials | InTurn, found: Choice, other: Choice) -> float:
     """The part of the loss on the slice that another choice spares."""
     return 1 - trials.loss(other) / max(trials.loss(found), np.finfo(float).tiny)
 
 
 def searched(
-    trials: Trials,
+    trials: Trials | InTurn,
     best: Choice,
     search_kernel: bool,
     search_alpha: bool,

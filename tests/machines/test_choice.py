@@ -108,6 +108,12 @@ def test_the_loss_of_slices_in_turn_is_that_of_every_row_left_out_once():
     assert trials.InTurn(several).loss(one) == pytest.approx(np.mean([each.loss(one) for each in several]))
 
 
+def test_a_trial_may_have_more_landmarks_than_the_machine_will():
+    rows, settings = labelled(2400, 100), Settings(loss=LogisticLoss(), max_features=64)
+    tried = trials.Trials(rows, settings, 0, np.float64).trial(trials.Choice(Gaussian, 1.0, 1.0, 0.1))
+    assert tried.learner().features == tried.rows > 64
+
+
 def test_wide_trials_say_what_others_do(monkeypatch):
     monkeypatch.setattr(kept, "_GAIN", 1e-7)
     rng = np.random.default_rng(0)

@@ -58,10 +58,14 @@ def test_a_slice_has_all_copies_of_a_row_or_none():
     order = rows.shuffled(1)
     assert sorted(order) == list(range(1200))
     assert np.all(copied[order].reshape(300, 4) == copied[order][::4, None])
-    # Values seen at one place again are no copies if they differ, and some copies are by chance.
+    # Drawn with replacement many have none, but no two rows would meet by chance.
+    drawn = rng.integers(0, 300, 500)
+    order = Rows(x[drawn], y[drawn], np.ones(500)).shuffled(1)
+    assert np.sum(np.diff(drawn[order]) != 0) + 1 == len(np.unique(drawn))
+    # Values seen at one place again are no copies if they differ, and where there are few values rows meet by chance.
     again = Rows(x[copied], rng.normal(size=(1200, 1)), np.ones(1200))
-    few = Rows(x[copied[:560]], y[copied[:560]], np.ones(560))
-    for other in (again, few):
+    whole = rng.integers(0, 25, size=(560, 2)).astype(float)
+    for other in (again, Rows(whole, whole[:, :1], np.ones(560))):
         assert np.array_equal(other.shuffled(1), np.random.default_rng(1).permutation(len(other)))
 
 

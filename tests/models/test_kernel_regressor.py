@@ -162,6 +162,15 @@ def test_quantiles_of_few_rows_cover_new_ones_as_often_as_they_say(quantile):
     assert abs(np.mean(covered) - quantile) < 5 * np.sqrt(quantile * (1 - quantile) / 100 / 8)
 
 
+def test_huber_losses_of_clean_targets_are_solved():
+    """Nearly all residuals are beyond the width at first: a Newton step may be a thousand times too long."""
+    rng = np.random.default_rng(24)
+    X = rng.normal(size=(400, 3))
+    y = np.sin(2 * X[:, 0]) + X[:, 1]
+    model = KernelRegressor(loss="huber", random_state=0).fit(X[:200], y[:200])
+    assert model.score(X[200:], y[200:]) > 0.95
+
+
 def test_huber_losses_shrug_at_outliers(curve):
     X, y = curve
     wild = y.copy()

@@ -45,8 +45,8 @@ _FEW = 512
 _JITTER = {np.dtype("float32"): 3e-5, np.dtype("float64"): 1e-8}
 # Curvatures below this part of the largest count as that much.
 _LEAST_CURVATURE = 1e-4
-# A line search ends with an interval of 2 to the power of −this.
-_HALVINGS = 8
+# A line search ends with an interval of 2 to the power of −this, or, if it has found no way to go yet, of −that.
+_HALVINGS, _MOST_HALVINGS = 8, 40
 # A step that gains a smaller part of what the one before did may have been cut short: as if it had gained this.
 _FASTEST = 0.1
 # A factorised system is solved to this part of its residual.
@@ -207,7 +207,9 @@ class Dense:
         downhill = self._along(one, change, values) <= 0
         if self.loss.quadratic or np.all(downhill):
             return one
-        for _ in range(_HALVINGS):
+        for halvings in range(_MOST_HALVINGS):
+            if halvings >= _HALVINGS and np.all(downhill | (low > 0)):
+                break
             middle = (low + high) / 2
             uphill = self._along(middle, change, values) > 0
             low, high = np.where(uphill, low, middle), np.where(uphill, middle, high)

@@ -142,11 +142,12 @@ class Rows:
         )
 
     def shuffled(self, seed: Any) -> np.ndarray:
-        """A random order. Where all but a few rows have copies, those of one row follow each other.
+        """A random order. Where rows are copied, those of one row follow each other.
 
         So a slice of it has all of them or none, and says how rows fare that are new: a machine knows copies of what it
-        has learned by heart. Values that differ at one place are no copies, and where some rows meet by chance, new
-        ones will too. More than 131,072 rows are not compared.
+        has learned by heart. Rows are copied if all but a few have copies, or if there are any and some feature has a
+        value of its own in nearly every row. Values that differ at one place are no copies, and where rows meet by
+        chance, new ones will too. More than 131,072 rows are not compared.
 
         Examples
         --------
@@ -168,11 +169,18 @@ class Rows:
         values = np.unique(seen, return_inverse=True)[1]
         pairs = len(np.unique(place * (np.max(values) + 1) + values))
         alone, several = np.sum(times == 1) / len(self), pairs / len(times) - 1
-        if len(times) < _GROUPS or max(alone, several) > _APART:
+        copied = alone <= _APART or self._hardly_meet(some)
+        if len(times) < _GROUPS or several > _APART or not copied:
             return order
         first = np.full(len(times), len(self))
         np.minimum.at(first, place[order], np.arange(len(self)))
         return order[np.argsort(first[place[order]], kind="stable")]
+
+    def _hardly_meet(self, indices: np.ndarray) -> bool:
+        """Whether a feature has a value of its own in nearly every one of some rows, but for copies."""
+        different = np.unique(self.features(indices, np.float64), axis=0)
+        values = max(len(np.unique(column)) for column in different.T)
+        return values >= (1 - _APART) * len(different)
 
     def _places(self, indices: np.ndarray) -> np.ndarray:
         """A number for each of some rows, the same for those at one place.

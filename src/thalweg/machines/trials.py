@@ -152,6 +152,8 @@ class Trials:
         elif self.at_once:
             count = _HOST_ROWS if final else min(count, len(rows) // 4, _FIRST_ROWS)
         self.order = order[len(self.held) :][:count]
+        if self.at_once or wide:  # All of them are landmarks, however few the machine will have.
+            settings = replace(settings, max_features=max(settings.max_features, len(self.order)))
         self.rows, self.dtype, self.best = rows, dtype, cast(Trial | None, None)
         if settings.method.visits:
             settings = replace(settings, method=replace(settings.method, tol=max(settings.method.tol, _TOL)))

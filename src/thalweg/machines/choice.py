@@ -125,7 +125,7 @@ def _in_plain_units(
         pair = [_compared(seen.in_unit(unit, _FEW), 1.0, settings.families[:1], several) for unit in plain]
         errors = [ranked[0][0].errors for ranked in pair if ranked]
         plain = plain[1:] if errors[1:] < [(1 - _WORTH) * errors[0]] else plain[:1]
-    return [(unit, _compared(seen, unit, settings.families, several)) for unit in plain]
+    return _in_units(seen, plain, settings.families, several)
 
 
 def _in_learned_units(
@@ -137,7 +137,12 @@ def _in_learned_units(
     unit, best = min(plain, key=lambda pair: pair[1][0][0].errors)
     sure = -np.inf if settings.metric == "diagonal" else _LIKELY if by_slice else SURE
     learned = learned_unit(seen, unit, several, partial(kernel_of, best[0][1]), sure=sure)
-    return [(one, _compared(seen, one, settings.families, several)) for one in (learned if by_slice else learned[:1])]
+    return _in_units(seen, learned if by_slice else learned[:1], settings.families, several)
+
+
+def _in_units(seen: Sample, units: Sequence[Any], families: Sequence[Any], several: Sequence[float]) -> list[_InUnit]:
+    ranked = two_at_once(lambda unit: _compared(seen, unit, families, several), units)
+    return list(zip(units, ranked, strict=True))
 
 
 def _compared(seen: Sample, unit: Any, families: Sequence[Any], several: Sequence[float]) -> _Ranked:

@@ -25,8 +25,8 @@ _ENOUGH = 2000
 # Before anything is seen the standard deviation of the logarithm of the sharpness and of the bend, its reach, that of
 # shifts, also where f has its level already, and what is expected of the bend.
 _PRIOR, _REACH, _SHIFTS, _LEVELLED, _USUAL_BEND = 1.0, 4.0, 2.0, 0.2, 0.5
-# Squares say probabilities of 0 and less; they count as this.
-_LEAST = 0.01
+# Squares say probabilities of 0 and less; they count as this, or as this part of the share of a rare class.
+_LEAST, _OF_SHARE = 0.01, 0.1
 
 
 class Aside(NamedTuple):
@@ -148,13 +148,14 @@ class Calibration:
         straight = self.sharpness * (values - level)
         if not self.bend:
             return level + straight + self.shift
-        base = _said(np.asarray(level)[None])
-        return base + straight + self.bend * (_said(values) - base) + self.shift
+        base = _said(np.asarray(level)[None], level)
+        return base + straight + self.bend * (_said(values, level) - base) + self.shift
 
 
-def _said(values: np.ndarray) -> np.ndarray:
+def _said(values: np.ndarray, level: np.ndarray) -> np.ndarray:
     """log p where f = 2p − 1, of one output its log-odds."""
-    log = lambda p: np.log(np.maximum(p, _LEAST))
+    least = np.minimum(_LEAST, _OF_SHARE * np.clip((1 - np.abs(level)) / 2, 1e-6, 1))
+    log = lambda p: np.log(np.maximum(p, least))
     p = (1 + values) / 2
     return log(p) - log(1 - p) if values.shape[1] == 1 else log(p)
 
@@ -205,8 +206,8 @@ def calibrated(aside: Aside, level: np.ndarray, loss: Loss) -> Calibration:
     weights = aside.rows.weights[:, None] / min(float(np.mean(aside.rows.weights)), 1.0)
     parts, base = [aside.values - level], level
     if margins:
-        base = _said(level[None])
-        parts.append(_USUAL_BEND * (_said(aside.values) - base))
+        base = _said(level[None], level)
+        parts.append(_USUAL_BEND * (_said(aside.values, level) - base))
     shifts = _LEVELLED if loss.quadratic else _SHIFTS
     spread = np.array([_PRIOR] * len(parts) + [shifts] * outputs * margins)
 

@@ -23,8 +23,8 @@ _FEWEST = 10
 # So many of the last rows foreseen tell enough.
 _ENOUGH = 2000
 # Before anything is seen the standard deviation of the logarithm of the sharpness and of the bend, its reach, that of
-# shifts, also where f has its level already, and what is expected of the bend.
-_PRIOR, _REACH, _SHIFTS, _LEVELLED, _USUAL_BEND = 1.0, 4.0, 2.0, 0.2, 0.5
+# shifts, also where f has its level already and where it has log-odds, and what is expected of the bend.
+_PRIOR, _REACH, _SHIFTS, _LEVELLED, _LOG_ODDS, _USUAL_BEND = 1.0, 4.0, 2.0, 0.2, 1.0, 0.5
 # Squares say probabilities of 0 and less; they count as this, or as this part of the share of a rare class.
 _LEAST, _OF_SHARE = 0.01, 0.1
 
@@ -187,7 +187,7 @@ def calibrated(aside: Aside, level: np.ndarray, loss: Loss) -> Calibration:
     level
         The intercept of f.
     loss
-        What f has learned by: of log-odds only the sharpness is looked for.
+        What f has learned by: log-odds have no bend.
 
     Examples
     --------
@@ -197,8 +197,8 @@ def calibrated(aside: Aside, level: np.ndarray, loss: Loss) -> Calibration:
     >>> rows = Rows(f, y, np.ones(2000), table=np.array([[0.0], [1.0]]))
     >>> from thalweg.machines import LogisticLoss
     >>> found = calibrated(Aside(rows, f), np.zeros(1), LogisticLoss())
-    >>> bool(0.4 < found.sharpness < 0.6), found.bend, found.shift
-    (True, 0.0, array([0.]))
+    >>> bool(0.4 < found.sharpness < 0.6), found.bend, bool(abs(found.shift[0]) < 0.2)
+    (True, 0.0, True)
     """
     outputs, margins = aside.values.shape[1], _margins(loss)
     truth = aside.rows.targets[:, None] == (np.arange(outputs) if outputs > 1 else 1)
@@ -208,26 +208,25 @@ def calibrated(aside: Aside, level: np.ndarray, loss: Loss) -> Calibration:
     if margins:
         base = _said(level[None], level)
         parts.append(_USUAL_BEND * (_said(aside.values, level) - base))
-    shifts = _LEVELLED if loss.quadratic else _SHIFTS
-    spread = np.array([_PRIOR] * len(parts) + [shifts] * outputs * margins)
+    shifts = _LEVELLED if loss.quadratic else _SHIFTS if margins else _LOG_ODDS
+    spread = np.array([_PRIOR] * len(parts) + [shifts] * outputs)
 
     def cost(x: np.ndarray) -> tuple[float, np.ndarray]:
         scaled = [np.exp(log_ratio) * part for log_ratio, part in zip(x, parts, strict=False)]
-        logits = base + sum(scaled) + (x[len(parts) :] if margins else 0.0)
+        logits = base + sum(scaled) + x[len(parts) :]
         if outputs == 1:
             logs, p = log_expit(np.where(truth, logits, -logits)), expit(logits)
         else:
             logs, p = np.where(truth, log_softmax(logits, axis=1), 0), softmax(logits, axis=1)
         slopes = weights * (p - truth)
-        slope = [*(np.sum(slopes * part) for part in scaled), *(np.sum(slopes, axis=0) if margins else ())]
+        slope = [*(np.sum(slopes * part) for part in scaled), *np.sum(slopes, axis=0)]
         return float(np.sum((x / spread) ** 2) / 2 - np.sum(weights * logs)), np.array(slope) + x / spread**2
 
     bounds = [(-_REACH, _REACH)] * len(parts) + [(None, None)] * (len(spread) - len(parts))
     with enough_threads(len(spread)):
         x = minimize(cost, np.zeros(len(spread)), jac=True, method="L-BFGS-B", bounds=bounds).x
-    if not margins:
-        return Calibration(float(np.exp(x[0])), 0.0, np.zeros(outputs))
-    return Calibration(float(np.exp(x[0])), _USUAL_BEND * float(np.exp(x[1])), x[2:])
+    bend = _USUAL_BEND * float(np.exp(x[1])) if margins else 0.0
+    return Calibration(float(np.exp(x[0])), bend, x[len(parts) :])
 
 
 def residuals(aside: Aside) -> np.ndarray:

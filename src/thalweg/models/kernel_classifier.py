@@ -195,8 +195,8 @@ class KernelClassifier(ClassifierMixin, KernelMachine):
     def predict_proba(self, X: Any) -> np.ndarray:
         """Probabilities of the classes, calibrated by rows that were left out in ``fit``.
 
-        By a factor (temperature scaling), for other losses than the logistic also by a shift for each class, which
-        ``predict`` does not see: where two classes are nearly even it may choose the other one, as SVC does. A stream
+        By a factor (temperature scaling) and a shift for each class, which ``predict`` sees with the logistic loss
+        alone: with others it may choose the other one of two classes that are nearly even, as SVC does. A stream
         leaves no rows out: its probabilities are those of the logistic loss, and other losses have none.
         """
         values = self._values(X)

@@ -291,3 +291,16 @@ def test_another_loss_between_batches(model, targets, change):
     refused(model.set_params(**change), ValueError, message, lambda: model.partial_fit(X, targets))
     model.set_params(**before).partial_fit(X, targets)
     model.set_params(**change).fit(X, targets)
+
+
+@pytest.mark.parametrize("change", [{"alpha": 3.0}, {"kernel": Gaussian(3.0)}, {"kernel": "matern12"}], ids=str)
+def test_another_kernel_or_ridge_than_what_was_learned_with(change):
+    """They were passed over in silence, by streams and by warm starts."""
+    model = KernelRegressor(**PARTS, warm_start=True).partial_fit(X, T)
+    before = model.get_params()
+    message = f"{next(iter(change))} must stay what the model has learned with .*: set it back, or fit anew"
+    for again in (model.partial_fit, model.fit):
+        refused(model.set_params(**change), ValueError, message, lambda again=again: again(X, T))
+    model.set_params(**before).partial_fit(X, T)
+    model.set_params(alpha="auto").fit(X, T)
+    model.set_params(**change, warm_start=False).fit(X, T)

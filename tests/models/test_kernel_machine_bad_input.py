@@ -254,6 +254,7 @@ def test_streams_that_are_none(fitted):
         model, ValueError, r"batches must yield at least one pair \(X, y\), found none", lambda: model.fit_stream([])
     )
     refused(model, TypeError, r"batches must yield pairs \(X, y\), found ndarray", lambda: model.fit_stream([X]))
+    refused(model, TypeError, "found tuple of 3", lambda: model.fit_stream([(X, Y, np.ones(N))]))
     refused(model, TypeError, r"batches must be an iterable of pairs \(X, y\), found 3", lambda: model.fit_stream(3))
     refused(model, ValueError, "X contains NaN", lambda: model.fit_stream([(broken(np.nan), Y)]))
 
@@ -304,3 +305,17 @@ def test_another_kernel_or_ridge_than_what_was_learned_with(change):
     model.set_params(**before).partial_fit(X, T)
     model.set_params(alpha="auto").fit(X, T)
     model.set_params(**change, warm_start=False).fit(X, T)
+
+
+def test_lengthscales_that_are_not_as_many_as_features():
+    message = "X has 3 features and the kernel 2 lengthscales"
+    for model, targets in ((KernelClassifier, Y), (KernelRegressor, T)):
+        with pytest.raises(ValueError, match=message):
+            model(Gaussian([1.0, 2.0]), random_state=0).fit(X, targets)
+
+
+def test_dates_are_no_numbers():
+    dates = np.datetime64("2026-01-01") + np.arange(len(T))[:, None]
+    for fit in (KernelRegressor().fit, KernelRegressor().partial_fit):
+        with pytest.raises(TypeError, match=r"X must hold numbers, found datetime64\[D\]"):
+            fit(dates, T)

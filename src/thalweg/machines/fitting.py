@@ -149,6 +149,8 @@ def _begun(
     Also the best machine tried in that choice.
     """
     if onto is None:
+        if isinstance(settings.kernel, Kernel):
+            settings.kernel.check_dimension("X", rows.dimension)
         rows = rows.framed(rows.middle())
         if settings.bandwidth == "auto" and not isinstance(settings.kernel, Kernel):  # what is given is as it is
             rows = replace(rows, far=rows.reach())

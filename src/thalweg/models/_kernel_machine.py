@@ -167,6 +167,8 @@ class KernelMachine(Storable):
         X, y = validate_data(
             self, X, y, accept_sparse="csr", dtype="numeric", multi_output=True, ensure_min_samples=1, reset=first
         )
+        if X.dtype.kind in "mM":
+            raise TypeError(f"X must hold numbers, found {X.dtype}: give the days since a date, say")
         weights = row_weights(sample_weight, X)
         self._begin(y, streams, first)
         targets = self._targets(y, weights, first, classes)
@@ -202,5 +204,6 @@ def _as_numpy(node: Any) -> Any:
 
 def _pair(batch: Any) -> tuple[Any, Any]:
     if not isinstance(batch, tuple | list) or len(batch) != 2:
-        raise TypeError(f"batches must yield pairs (X, y), found {type(batch).__name__}")
+        size = f" of {len(batch)}" if isinstance(batch, tuple | list) else ""
+        raise TypeError(f"batches must yield pairs (X, y), found {type(batch).__name__}{size}")
     return batch[0], batch[1]

@@ -312,10 +312,3 @@ def test_lengthscales_that_are_not_as_many_as_features():
     for model, targets in ((KernelClassifier, Y), (KernelRegressor, T)):
         with pytest.raises(ValueError, match=message):
             model(Gaussian([1.0, 2.0]), random_state=0).fit(X, targets)
-
-
-def test_dates_are_no_numbers():
-    dates = np.datetime64("2026-01-01") + np.arange(len(T))[:, None]
-    for fit in (KernelRegressor().fit, KernelRegressor().partial_fit):
-        with pytest.raises(TypeError, match=r"X must hold numbers, found datetime64\[D\]"):
-            fit(dates, T)

@@ -1,3 +1,5 @@
+import contextlib
+import signal
 import subprocess
 import sys
 
@@ -107,6 +109,7 @@ def test_reproduce_lists(runs, invoke):
         (("reproduce", "frist"), "no experiment is called 'frist'; did you mean 'first'?"),
         (("reproduce",), 'give the NAME of an experiment, "all", or --list'),
         (("reproduce", "first", "--seed", "-1"), "--seed"),
+        (("reproduce", "first", "--seed", str(2**64)), "--seed"),
         (("demonstrate",), "No such command"),
     ],
 )
@@ -127,6 +130,22 @@ def test_errors_of_the_user_are_sentences(runs, invoke, kind):
     assert result.exit_code == 1
     assert "Error: put the file there" in result.output
     assert "Traceback" not in result.output
+
+
+def test_an_interrupt_ends_the_command_though_a_fit_would_end_alone(runs, invoke):
+    after = []
+
+    @registry.experiment("patient", title="Patient", paper="")
+    def patient(run):
+        with contextlib.suppress(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
+        after.append("went on")
+
+    before = signal.getsignal(signal.SIGINT)
+    result = invoke("reproduce", "patient")
+    assert (result.exit_code, after) == (1, [])
+    assert "Aborted!" in result.output
+    assert signal.getsignal(signal.SIGINT) is before
 
 
 def test_errors_of_ours_are_not_hidden(runs, invoke):

@@ -1,6 +1,9 @@
 """The command ``thalweg``."""
 
 import platform
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -56,7 +59,7 @@ def demo(output: Path, show: bool) -> None:
 @click.argument("name", required=False)
 @click.option("--list", "listing", is_flag=True, help="List the experiments and stop.")
 @click.option("--quick/--full", default=True, show_default=True, help="A size for seconds, or that of the paper.")
-@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True)
+@click.option("--seed", type=click.IntRange(0, 2**32 - 1), default=0, show_default=True)
 @click.option(
     "--output",
     type=click.Path(file_okay=False, path_type=Path),
@@ -140,7 +143,7 @@ def _run(
     sections = []
     for number, found in enumerate(chosen, 1):
         console.rule(Text(f"{number}/{len(chosen)}  {found.title}"), align="left")
-        with console.status("running …"):
+        with console.status("running …"), _ended_by_interrupts():
             section = execute(found, output / found.name, quick=quick, seed=seed)
         for item in section.items:
             if item["kind"] == "table":
@@ -152,6 +155,20 @@ def _run(
     report.write(page, title, introduction, sections)
     click.echo(f"Report: {page}")
     return page
+
+
+@contextmanager
+def _ended_by_interrupts() -> Iterator[None]:
+    """Let Ctrl-C end the command: a fit would take it as the wish to end that fit alone, and the next would follow."""
+
+    def end(*_: Any) -> None:
+        raise SystemExit("Aborted!")
+
+    before = signal.signal(signal.SIGINT, end)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def _claims(console: Any, output: Path, sections: "list[Section]") -> None:

@@ -44,6 +44,22 @@ def test_intervals_cover_whatever_the_loss(loss, tmp_path):
     np.testing.assert_array_equal(load(tmp_path / "model").predict_interval(new[:5]), model.predict_interval(new[:5]))
 
 
+def test_intervals_cover_the_rows_that_weights_speak_of():
+    """A weight of nine is the row nine times: half of them stand for nine tenths, and 70 % were covered."""
+    draw = np.random.default_rng(0)
+
+    def sample(share, count):
+        x = draw.uniform(0, 1, size=count) - (draw.uniform(size=count) > share)
+        return x[:, None], np.where(x > 0, 1.0, 0.1) * draw.normal(size=count)
+
+    x, y = sample(0.5, 600)
+    model = KernelRegressor(Gaussian(1.0), alpha=10.0, random_state=0).fit(x, y, np.where(x[:, 0] > 0, 9.0, 1.0))
+    new, truth = sample(0.9, 4000)
+    low, high = model.predict_interval(new, level=0.8)
+    share = np.mean((low <= truth) & (truth <= high))
+    assert abs(share - 0.8) < 3 * np.sqrt(0.8 * 0.2 * (1 / 366 + 1 / 4000))
+
+
 def test_what_intervals_cannot_do_is_said():
     model = KernelRegressor(KERNEL, alpha=ALPHA).fit(X[:30], T[:30])
     with pytest.raises(ValueError, match=r"level must be at most 0\.935 where 30 rows were left out .* found 0\.95"):

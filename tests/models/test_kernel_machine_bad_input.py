@@ -254,6 +254,7 @@ def test_streams_that_are_none(fitted):
         model, ValueError, r"batches must yield at least one pair \(X, y\), found none", lambda: model.fit_stream([])
     )
     refused(model, TypeError, r"batches must yield pairs \(X, y\), found ndarray", lambda: model.fit_stream([X]))
+    refused(model, TypeError, "found tuple of 3", lambda: model.fit_stream([(X, Y, np.ones(N))]))
     refused(model, TypeError, r"batches must be an iterable of pairs \(X, y\), found 3", lambda: model.fit_stream(3))
     refused(model, ValueError, "X contains NaN", lambda: model.fit_stream([(broken(np.nan), Y)]))
 
@@ -291,3 +292,23 @@ def test_another_loss_between_batches(model, targets, change):
     refused(model.set_params(**change), ValueError, message, lambda: model.partial_fit(X, targets))
     model.set_params(**before).partial_fit(X, targets)
     model.set_params(**change).fit(X, targets)
+
+
+@pytest.mark.parametrize("change", [{"alpha": 3.0}, {"kernel": Gaussian(3.0)}, {"kernel": "matern12"}], ids=str)
+def test_another_kernel_or_ridge_than_what_was_learned_with(change):
+    """They were passed over in silence, by streams and by warm starts."""
+    model = KernelRegressor(**PARTS, warm_start=True).partial_fit(X, T)
+    before = model.get_params()
+    message = f"{next(iter(change))} must stay what the model has learned with .*: set it back, or fit anew"
+    for again in (model.partial_fit, model.fit):
+        refused(model.set_params(**change), ValueError, message, lambda again=again: again(X, T))
+    model.set_params(**before).partial_fit(X, T)
+    model.set_params(alpha="auto").fit(X, T)
+    model.set_params(**change, warm_start=False).fit(X, T)
+
+
+def test_lengthscales_that_are_not_as_many_as_features():
+    message = "X has 3 features and the kernel 2 lengthscales"
+    for model, targets in ((KernelClassifier, Y), (KernelRegressor, T)):
+        with pytest.raises(ValueError, match=message):
+            model(Gaussian([1.0, 2.0]), random_state=0).fit(X, targets)

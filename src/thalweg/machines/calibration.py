@@ -230,7 +230,9 @@ def calibrated(aside: Aside, level: np.ndarray, loss: Loss) -> Calibration:
 
 
 def residuals(aside: Aside) -> np.ndarray:
-    """y − f, sorted for each output.
+    """y − f, sorted for each output, where a row of twice the weight of another is there twice as often.
+
+    Of unequal weights there are as many as rows of equal weight would tell as much (Kish, 1965).
 
     Examples
     --------
@@ -239,7 +241,16 @@ def residuals(aside: Aside) -> np.ndarray:
     array([[-2.],
            [ 1.]])
     """
-    return np.sort(aside.rows.targets_of(slice(None)) - aside.values, axis=0)
+    off, weights = aside.rows.targets_of(slice(None)) - aside.values, aside.rows.weights
+    order = np.argsort(off, axis=0)
+    found = np.take_along_axis(off, order, axis=0)
+    if np.all(weights == weights[0]):
+        return found
+    shares = np.cumsum(weights[order], axis=0) / np.sum(weights)
+    count = round(np.sum(weights) ** 2 / np.sum(weights**2))
+    middles = (np.arange(count) + 0.5) / count
+    places = np.stack([np.searchsorted(column, middles) for column in shares.T], axis=1)
+    return np.take_along_axis(found, np.minimum(places, len(found) - 1), axis=0)
 
 
 def reach(residuals: np.ndarray, level: float) -> tuple[np.ndarray, np.ndarray]:

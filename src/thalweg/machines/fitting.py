@@ -149,6 +149,8 @@ def _begun(
     Also the best machine tried in that choice.
     """
     if onto is None:
+        if isinstance(settings.kernel, Kernel):
+            settings.kernel.check_dimension("X", rows.dimension)
         rows = rows.framed(rows.middle())
         if settings.bandwidth == "auto" and not isinstance(settings.kernel, Kernel):  # what is given is as it is
             rows = replace(rows, far=rows.reach())
@@ -157,15 +159,32 @@ def _begun(
         learner = start(settings, kernel, rows.dimension, rows.outputs, total, seed, dtype)
         fitted = Fitted(learner, alpha, total, offset=rows.offset, counts=rows.counts, map=rows.map, far=rows.far)
         return _levelled(fitted, rows, settings, 0.0), tried
-    known = onto.learner.machine.loss
-    if in_precision(settings.loss, onto.learner.dtype) != known:
-        raise ValueError(
-            f"loss and its parameters must stay what the model has learned with ({type(known).__name__}), "
-            f"found {settings.loss}: set them back, or fit anew"
-        )
+    _check_alike(settings, onto)
     if onto.counts is None or rows.counts is None:
         return onto, None
     return _levelled(replace(onto, counts=onto.counts + rows.counts), rows, settings, _OTHER_LEVEL), None
+
+
+def _check_alike(settings: Settings, onto: Fitted) -> None:
+    """Refuse another loss, kernel or ridge than what was learned with; what was left to a search has been found."""
+    loss, kernel, dtype = settings.loss, settings.kernel, onto.learner.dtype
+    known = onto.learner.machine.loss
+    if in_precision(loss, dtype) != known:
+        raise ValueError(
+            f"loss and its parameters must stay what the model has learned with ({type(known).__name__}), "
+            f"found {loss}: set them back, or fit anew"
+        )
+    given = isinstance(kernel, Kernel)
+    if in_precision(kernel, dtype) != onto.kernel if given else kernel and not isinstance(onto.kernel, kernel):
+        found = kernel if given else kernel.__name__
+        raise ValueError(
+            f"kernel must stay what the model has learned with ({onto.kernel}), found {found}: set it back, or fit anew"
+        )
+    if settings.alpha != "auto" and not np.isclose(settings.alpha, onto.alpha, rtol=1e-5, atol=0):
+        raise ValueError(
+            f"alpha must stay what the model has learned with ({onto.alpha:g}), found {settings.alpha:g}: set it back, "
+            "or fit anew"
+        )
 
 
 def _best_trial(trial: Trial, rows: Rows, total: int | None) -> Fitted:

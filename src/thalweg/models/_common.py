@@ -144,6 +144,23 @@ def row_weights(sample_weight: Any, X: Any) -> np.ndarray:
     return weights
 
 
+def no_dates(X: Any) -> Any:
+    """X, unless it has dates or durations: as numbers they are in a unit of their own, and later ones in another.
+
+    Examples
+    --------
+    >>> no_dates(np.array([["2026-01-01"]], "datetime64[D]"))
+    Traceback (most recent call last):
+        ...
+    TypeError: X must hold numbers, found datetime64[D]: give the days since a date, say
+    """
+    types: Any = getattr(X, "dtypes", getattr(X, "dtype", None))
+    found = next((one for one in np.atleast_1d(types) if getattr(one, "kind", "") in ("m", "M")), None)
+    if found is not None:
+        raise TypeError(f"X must hold numbers, found {found}: give the days since a date, say")
+    return X
+
+
 def row_numbers(name: str, value: Any, count: int, above: float = -np.inf) -> np.ndarray:
     """A finite number for every row, 0 for None, or an error that says what is wrong."""
     found = np.asarray(0.0 if value is None else value)

@@ -15,7 +15,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from thalweg.arguments import number, whole
 from thalweg.descent import Status
 from thalweg.gaussian import linear
-from thalweg.models._common import Storable, dense, row_numbers, row_weights, seed, unharmed, unmasked
+from thalweg.models._common import Storable, dense, no_dates, row_numbers, row_weights, seed, unharmed, unmasked
 from thalweg.models._summary import Marginals, Summary
 
 _LARGEST = 1e100
@@ -104,7 +104,9 @@ class GeneralisedLinearModel(Storable):
         numeric = is_regressor(self)
         unmasked("X", X)
         unmasked("y", y)
-        X, y = validate_data(self, X, y, reset=first, dtype=np.float64, y_numeric=numeric, accept_sparse="csr")
+        X, y = validate_data(
+            self, no_dates(X), y, reset=first, dtype=np.float64, y_numeric=numeric, accept_sparse="csr"
+        )
         X = dense(X)
         if is_regressor(self) and y.dtype.kind not in "biuf":
             raise ValueError(f"y must hold numbers, found {y[0]!r}")
@@ -214,7 +216,7 @@ class GeneralisedLinearModel(Storable):
     def _rows(self, X: Any) -> np.ndarray:
         check_is_fitted(self)
         unmasked("X", X)
-        X = dense(validate_data(self, X, reset=False, dtype=np.float64, accept_sparse="csr"))
+        X = dense(validate_data(self, no_dates(X), reset=False, dtype=np.float64, accept_sparse="csr"))
         _check_size("X", X)
         return X
 

@@ -19,7 +19,7 @@ from thalweg.kernels import Kernel
 from thalweg.machines.losses import Loss
 from thalweg.machines.methods import METHODS, METRICS, Method, Settings
 from thalweg.machines.rows import Rows
-from thalweg.models._common import Storable, row_weights, unharmed
+from thalweg.models._common import Storable, no_dates, row_weights, unharmed
 
 
 class KernelMachine(Storable):
@@ -165,7 +165,14 @@ class KernelMachine(Storable):
         """Check examples and return those of positive weight."""
         self._check_kinds(y, classes)
         X, y = validate_data(
-            self, X, y, accept_sparse="csr", dtype="numeric", multi_output=True, ensure_min_samples=1, reset=first
+            self,
+            no_dates(X),
+            y,
+            accept_sparse="csr",
+            dtype="numeric",
+            multi_output=True,
+            ensure_min_samples=1,
+            reset=first,
         )
         weights = row_weights(sample_weight, X)
         self._begin(y, streams, first)
@@ -183,7 +190,8 @@ class KernelMachine(Storable):
     def _values(self, X: Any) -> np.ndarray:
         """f at the rows of X."""
         check_is_fitted(self)
-        return self._machine.predict(validate_data(self, X, accept_sparse="csr", dtype="numeric", reset=False))
+        X = validate_data(self, no_dates(X), accept_sparse="csr", dtype="numeric", reset=False)
+        return self._machine.predict(X)
 
 
 def _feature_scales(kernel: Kernel, turned: np.ndarray | None, features: int) -> np.ndarray:
@@ -202,5 +210,6 @@ def _as_numpy(node: Any) -> Any:
 
 def _pair(batch: Any) -> tuple[Any, Any]:
     if not isinstance(batch, tuple | list) or len(batch) != 2:
-        raise TypeError(f"batches must yield pairs (X, y), found {type(batch).__name__}")
+        size = f" of {len(batch)}" if isinstance(batch, tuple | list) else ""
+        raise TypeError(f"batches must yield pairs (X, y), found {type(batch).__name__}{size}")
     return batch[0], batch[1]

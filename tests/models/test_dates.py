@@ -1,0 +1,26 @@
+"""Dates are no features: those of one frame are counted in days, those of the next in nanoseconds."""
+
+import numpy as np
+import pytest
+
+from thalweg import BernoulliGLM, GPClassifier, GPRegressor, KernelClassifier, KernelRegressor
+
+DAYS = np.datetime64("2026-01-01") + np.arange(20)[:, None]
+NUMBERS, LABELS = np.sin(np.arange(20.0)), np.arange(20) % 2
+
+
+@pytest.mark.parametrize("model", [BernoulliGLM, GPClassifier, GPRegressor, KernelClassifier, KernelRegressor])
+def test_dates_are_refused_by_fits_and_by_predictions(model):
+    """A process fitted to nanoseconds said the mean of all targets at the same dates in seconds."""
+    targets = NUMBERS if model in (GPRegressor, KernelRegressor) else LABELS
+    with pytest.raises(TypeError, match=r"X must hold numbers, found datetime64\[D\]"):
+        model().fit(DAYS, targets)
+    fitted = model().fit(np.arange(20.0)[:, None], targets)
+    with pytest.raises(TypeError, match=r"X must hold numbers, found timedelta64\[D\]"):
+        fitted.predict(DAYS - DAYS[0])
+
+
+def test_a_column_of_dates_in_a_frame_is_refused():
+    pandas = pytest.importorskip("pandas")
+    with pytest.raises(TypeError, match="X must hold numbers, found datetime64"):
+        GPRegressor().fit(pandas.DataFrame({"x": NUMBERS, "day": DAYS[:, 0]}), NUMBERS)

@@ -1,0 +1,50 @@
+"""scikit-learn's check of data, with errors that name the column of a frame."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+from sklearn.utils.validation import validate_data
+
+
+def validated(model: Any, X: Any, *args: Any, **options: Any) -> Any:
+    """What ``validate_data`` returns; where it refuses a frame, the error names the first column that is to blame.
+
+    Examples
+    --------
+    >>> import pandas
+    >>> from thalweg import GaussianGLM
+    >>> frame = pandas.DataFrame({"age": [31.0, 42.0], "city": ["Rome", "Oslo"]})
+    >>> validated(GaussianGLM(), frame)
+    Traceback (most recent call last):
+        ...
+    ValueError: X holds 'Rome' in column 'city' (...), which is no finite number: ...
+    """
+    if hasattr(X, "columns") and options.get("dtype") == "numeric":
+        options["dtype"] = [np.float64, np.float32]  # "numeric" lets the words of a category through
+    try:
+        return validate_data(model, X, *args, **options)
+    except (TypeError, ValueError) as error:
+        found = next(_no_numbers(X), "") if hasattr(X, "columns") else ""
+        if not found:
+            raise
+        kind = TypeError if isinstance(error, TypeError) else ValueError
+        raise kind(
+            f"X holds {found}, which is no finite number: encode it, fill it in or leave it out ({error})"
+        ) from error
+
+
+def _no_numbers(frame: Any) -> Iterator[str]:
+    """What the columns of a frame hold that is no finite number, in words."""
+    for name, column in frame.items() if hasattr(frame, "items") else ((name, frame[name]) for name in frame.columns):
+        for value in np.asarray(column, dtype=object):
+            if not _is_finite(value):
+                yield f"{value!r} in column {name!r} ({column.dtype})"
+                break
+
+
+def _is_finite(value: Any) -> bool:
+    try:
+        return bool(np.isfinite(float(value)))
+    except (TypeError, ValueError):
+        return False

@@ -55,7 +55,8 @@ def spectral_sum(
         Draw more probes until the half-width of the 95 % interval is at most max(atol, rtol·|value|).
     budget
         With ``rtol`` or ``atol``: at most this many products (those of the plan apart, in multiples of one estimate's
-        worth); ten thousand estimates' worth by default. The status says if it ended.
+        worth). Without one at most ten thousand estimates are drawn, and where those would not do no more than the
+        first: the status says so, and ``message`` how many it would take.
     method
         ``"exact"`` factorises the matrix, in float64; ``"stochastic"`` estimates; ``"auto"`` takes whichever is
         predicted to be cheaper, and finds a preconditioner by itself where one helps.

@@ -284,6 +284,8 @@ def _check_size(name: str, array: np.ndarray) -> None:
 class Regressor(RegressorMixin, GeneralisedLinearModel):
     """Models of numbers."""
 
+    _trials: ClassVar[tuple[str, ...]] = ("predict", "predict_interval")
+
     @_fit_context(prefer_skip_nested_validation=True)
     def partial_fit(self, X: Any, y: Any, sample_weight: Any = None, offset: Any = None) -> "Regressor":
         """Take in a further batch: the posterior so far is the prior of the batch.

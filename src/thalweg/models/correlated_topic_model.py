@@ -96,6 +96,7 @@ class CorrelatedTopicModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, To
     True
     """
 
+    _trials: ClassVar[tuple[str, ...]] = ("transform",)
     _parameter_constraints: ClassVar[dict] = {
         "n_components": [Interval(Integral, 1, None, closed="left")],
         "inference": [StrOptions(set(topics.TopicSettings.methods))],

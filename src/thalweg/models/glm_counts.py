@@ -49,7 +49,7 @@ class _Counts(Regressor):
         X, offset, exposure
             As in :meth:`fit`.
         """
-        return _warned(super().predict(X, _with_exposure(X, offset, exposure)))
+        return super().predict(X, _with_exposure(X, offset, exposure))
 
     def predict_interval(self, X: Any, level: float = 0.95, offset: Any = None, exposure: Any = None) -> np.ndarray:
         """Central intervals that a new count is in with a probability of at least ``level``; both ends belong to them.
@@ -61,7 +61,15 @@ class _Counts(Regressor):
         level
             The probability.
         """
-        return _warned(super().predict_interval(X, level, _with_exposure(X, offset, exposure)))
+        ends = super().predict_interval(X, level, _with_exposure(X, offset, exposure))
+        if len(beyond := np.flatnonzero(np.any(np.isinf(ends), axis=1))):
+            warnings.warn(
+                f"intervals of {len(beyond)} rows, the first of which is row {beyond[0]}, reach beyond 1e308 and end in "
+                f"inf: their features are far from all that was learned from",
+                RuntimeWarning,
+                stacklevel=2,
+            )
+        return ends
 
     def sample(
         self, n: int = 1, X: Any = None, offset: Any = None, random_state: Any = None, exposure: Any = None
@@ -86,18 +94,6 @@ class _Counts(Regressor):
         tags = super().__sklearn_tags__()
         tags.target_tags.positive_only = True
         return tags
-
-
-def _warned(counts: np.ndarray) -> np.ndarray:
-    """The counts, after a warning if there are some that no number holds."""
-    if len(beyond := np.flatnonzero(np.any(np.isinf(counts.reshape(len(counts), -1)), axis=1))):
-        warnings.warn(
-            f"counts of {len(beyond)} rows, the first of which is row {beyond[0]}, are beyond 1e308 and given as inf: "
-            f"their features are far from all that was learned from",
-            RuntimeWarning,
-            stacklevel=3,
-        )
-    return counts
 
 
 def _with_exposure(X: Any, offset: Any, exposure: Any) -> Any:

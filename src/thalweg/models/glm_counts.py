@@ -64,8 +64,8 @@ class _Counts(Regressor):
         ends = super().predict_interval(X, level, _with_exposure(X, offset, exposure))
         if len(beyond := np.flatnonzero(np.any(np.isinf(ends), axis=1))):
             warnings.warn(
-                f"intervals of {len(beyond)} rows, the first of which is row {beyond[0]}, reach beyond 1e308 and end in "
-                f"inf: their features are far from all that was learned from",
+                f"intervals of {len(beyond)} rows, the first of which is row {beyond[0]}, reach beyond 1e308 and end "
+                f"in inf: their features are far from all that was learned from",
                 RuntimeWarning,
                 stacklevel=2,
             )

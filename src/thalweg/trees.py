@@ -64,9 +64,17 @@ def is_leaf(a: PyTree) -> bool:
 
 
 def norm(a: PyTree[Array]) -> Scalar:
-    """The Euclidean norm of all leaves together, in float32 at least: squares of half-precision numbers underflow."""
+    """The Euclidean norm of all leaves together, in float32 at least; squares neither underflow nor overflow."""
     wide = jax.tree.map(lambda leaf: leaf.astype(single(leaf.dtype)), joined(a))
-    return jnp.sqrt(inner(wide, wide))
+    kind = dtype(wide)
+    largest = reduce(jnp.maximum, [jnp.max(jnp.abs(leaf), initial=0).astype(kind) for leaf in jax.tree.leaves(wide)])
+    # By a power of two, which costs no digits.
+    power = 5 * jnp.finfo(kind).maxexp // 16
+    small, large = (largest > 0) & (largest < 2.0**-power), largest > 2.0**power
+    one, less, more = (jnp.asarray(4.0**exponent, kind) for exponent in (0, -power, power))
+    unit = jnp.where(small, less, jnp.where(large, more, one))
+    wide = scale(1 / unit, wide)
+    return jnp.sqrt(inner(wide, wide)) * unit
 
 
 def norm_on_host(a: PyTree) -> float:

@@ -332,13 +332,37 @@ def test_a_search_goes_on_until_a_geometry_lets_x_move():
     np.testing.assert_allclose(result.x, 1.0, atol=0.1)
 
 
-@pytest.mark.parametrize("unit", [1e20, 1e30])
-@pytest.mark.parametrize("momentum", [None, FISTA()])
-def test_a_function_in_large_units_has_its_minimum_found(unit, momentum):
-    """Sizes ended at 1e-19 in float32, the root of its least number, and 1e20 f diverged at once."""
+def in_units(unit, **options):
+    """Least squares in some unit, from 1, in float32."""
     with jax.enable_x64(False):
-        scales = jnp.asarray([1.0, 2.0, 3.0, 4.0, 5.0, 6.0], jnp.float32)
-        f = lambda x: unit * jnp.sum(scales * (x - jnp.asarray(TARGET, jnp.float32)) ** 2)
-        result = minimize(f, jnp.zeros(D, jnp.float32), momentum=momentum)
-        assert result.status is not Status.DIVERGED
-        np.testing.assert_allclose(result.x, TARGET, atol=1e-5)
+        scales, target = jnp.arange(1.0, D + 1), jnp.asarray(TARGET, jnp.float32)
+        return minimize(lambda x: unit * jnp.sum(scales * (x - target) ** 2), jnp.ones(D, jnp.float32), **options)
+
+
+@pytest.mark.parametrize("unit", [1e-30, 1e-20, 1e20, 1e30])
+@pytest.mark.parametrize("momentum", [None, FISTA()])
+def test_a_function_in_other_units_has_its_minimum_found(unit, momentum):
+    """Sizes ended at 1e-19 and 1e19 in float32: 1e20 f diverged at once, and 1e-30 f was CONVERGED where it began."""
+    result = in_units(unit, momentum=momentum)
+    assert result.status is not Status.DIVERGED
+    np.testing.assert_allclose(result.x, TARGET, atol=1e-5 if unit > 1 else 1e-4)
+
+
+@pytest.mark.parametrize("kind", ["long", "short"])
+def test_secants_are_found_in_small_units(kind):
+    result = in_units(1e-30, step=BarzilaiBorwein(kind))
+    assert result.status is Status.CONVERGED
+    np.testing.assert_allclose(result.x, TARGET, atol=1e-5)
+
+
+@pytest.mark.parametrize("step", [1.0, Monotone(), optax.adam(0.01)], ids=["constant", "monotone", "adam"])
+def test_steps_too_short_for_small_units_are_no_arrival(step):
+    """The square of a slope of 1e-25 is 0 in float32; the slope is not."""
+    assert not in_units(1e-25, step=step).success
+
+
+@pytest.mark.parametrize("engine", ["compiled", "host"])
+def test_an_objective_whose_digits_underflow_says_so(engine):
+    result = in_units(1e-35, engine=engine, steps=500)
+    assert not result.success
+    assert "multiply it" in result.message

@@ -66,6 +66,39 @@ def test_intervals_of_several_classes_cover():
     assert 0.92 <= np.mean(hits) <= 0.98
 
 
+def with_a_rare_column(seed):
+    """Three classes, 200 rows, and a column that is 1 in every twentieth; and the coefficients, less their mean."""
+    rng = np.random.default_rng(seed)
+    rows = np.column_stack([rng.normal(size=200), rng.uniform(size=200) < 0.05]).astype(float)
+    effects = np.array([[0.0, 0.0, 0.0], [0.3, 0.5, 1.0], [-0.3, -0.5, -1.0]])
+    labels = np.argmax(effects[:, 0] + rows @ effects[:, 1:].T + rng.gumbel(size=(200, 3)), axis=1)
+    return rows, labels, effects - effects.mean(axis=0)
+
+
+@pytest.mark.slow
+def test_intervals_of_a_column_that_is_seldom_there_cover():
+    """They covered 87 %: a likelihood of few examples leads away from 0, and is then too sure of it."""
+    hits = []
+    for seed in range(60):
+        rows, labels, effects = with_a_rare_column(seed)
+        low, high = np.moveaxis(CategoricalGLM().fit(rows, labels).interval(), -1, 0)
+        hits.append((low < effects) & (effects < high))
+    assert np.mean(hits) > 0.93
+    assert np.mean(np.array(hits)[:, :, 2]) > 0.91
+
+
+def test_a_class_that_a_rare_column_never_has_is_no_proof():
+    """A prior alone, however wide, takes a handful of rows without the third class for nearly that."""
+    rows, labels, _ = with_a_rare_column(0)
+    rare = rows[:, 1] > 0
+    labels[rare] = np.arange(np.sum(rare)) % 2
+    model = CategoricalGLM().fit(rows, labels)
+    given = CategoricalGLM(prior_scale=model.prior_scale_).fit(rows, labels)
+    assert 0 > model.coef_[2, 1] > 0.8 * given.coef_[2, 1]
+    chances = model.predict_proba(rows).mean(axis=0)
+    np.testing.assert_allclose(chances, (np.bincount(labels) + 0.5) / 201.5, rtol=1e-3)
+
+
 def test_a_table_has_a_row_for_each_class_and_coefficient(fitted):
     summary = fitted.summary()
     assert summary.names[:2] == ["0: intercept", "0: x0"]
@@ -76,9 +109,9 @@ def test_a_table_has_a_row_for_each_class_and_coefficient(fitted):
 
 def test_words_are_classes_and_weights_are_repetitions():
     words = np.array(["setosa", "versicolor", "virginica"])[y]
-    model = CategoricalGLM(class_weight={"virginica": 2.0}).fit(X[::3], words[::3])
+    model = CategoricalGLM(prior_scale=2.0, class_weight={"virginica": 2.0}).fit(X[::3], words[::3])
     twice = np.concatenate([np.arange(0, 150, 3), np.arange(102, 150, 3)])
-    repeated = CategoricalGLM(prior_scale=model.prior_scale_).fit(X[twice], words[twice])
+    repeated = CategoricalGLM(prior_scale=2.0).fit(X[twice], words[twice])
     assert model.predict(X).tolist() == repeated.predict(X).tolist()
     assert model.coef_ == pytest.approx(repeated.coef_, abs=1e-4)
     assert set(model.sample(5, X, random_state=0).ravel()) == set(words)

@@ -130,6 +130,17 @@ def test_norms_of_low_rank_have_finite_subgradients(p):
     np.testing.assert_allclose(jax.grad(entries)(sparse.data), sparse.data / np.sqrt(30 * 14), rtol=1e-4)
 
 
+@pytest.mark.parametrize("scale", [1e-3, 1.0, 10.0])
+def test_high_powers_do_not_overflow_under_jit(scale):
+    """They were infinite, or 0, and their gradients NaN."""
+    norm = lambda X: sp.schatten_norm(X, KEY, p=200).value
+    low = jnp.outer(jnp.arange(1.0, 5.0), jnp.arange(1.0, 4.0))
+    for given in (scale * low, jnp.asarray(scale * X[:6])):
+        assert float(jax.jit(norm)(given)) == pytest.approx(np.linalg.norm(given, 2), rel=0.02)
+        np.testing.assert_allclose(jax.jit(jax.grad(norm))(given), jax.grad(norm)(given), rtol=1e-4, atol=1e-6)
+    assert np.array_equal(jax.jit(jax.grad(norm))(jnp.zeros((4, 3))), np.zeros((4, 3)))
+
+
 @pytest.mark.parametrize("f", ["log", "inverse", jnp.sqrt])
 def test_bars_of_nearly_diagonal_matrices_are_narrow_and_true(f):
     """Signs see nothing of a diagonal: degrees were as short as if they did, and made all of the error."""

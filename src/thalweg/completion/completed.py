@@ -60,6 +60,8 @@ class Vectors:
             raise ValueError(f"covariances of shape {self.covariances.shape} for {len(self.means)} vectors of {width}")
         if self.unevenness.shape.shape != (self.count,) or self.expectation.coefficients.shape[1] != width - 1:
             raise ValueError("a prior or noise of another size than the vectors")
+        if not all(np.all(np.isfinite(part)) for part in (self.means, self.covariances)):
+            raise ValueError("vectors that are no finite numbers")
 
 
 def unknown(expectation: Expectation, features: np.ndarray, shape: Shape) -> Posteriors:
@@ -132,6 +134,9 @@ class Completed:
             )
         if (len(self.row_choice), len(self.column_choice)) != self.seen.shape:
             raise ValueError("choices of other rows or columns")
+        numbers = self.noise, self.centre, self.scale, self.spread, self.usual_weight, self.confidence
+        if not all(np.ndim(found) == 0 and np.isfinite(found) for found in numbers):
+            raise ValueError(f"{numbers}, where finite numbers belong")
 
     @property
     def strengths(self) -> np.ndarray:

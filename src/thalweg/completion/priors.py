@@ -126,6 +126,13 @@ class Unevenness:
     degrees: float
     certain: bool = field(default=False)
 
+    def check_stored(self) -> None:
+        """Refuse what is no posterior of a precision."""
+        if self.rate.shape != self.shape.shape or not all(
+            np.all((part > 0) & np.isfinite(part)) for part in (self.shape, self.rate)
+        ):
+            raise ValueError("noise that is of no gamma distribution")
+
     @staticmethod
     def even(rows: int) -> "Unevenness":
         """The same noise everywhere."""

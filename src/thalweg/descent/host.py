@@ -35,7 +35,16 @@ from thalweg.descent.engines import (
 from thalweg.descent.iteration import Descent, Info, State
 from thalweg.descent.momentum import NoMomentum
 from thalweg.descent.result import Status
-from thalweg.descent.searches import SearchedStep, after_start, first_trial, is_short, next_size, next_trial, with_slack
+from thalweg.descent.searches import (
+    SearchedStep,
+    after_start,
+    first_trial,
+    is_far,
+    is_short,
+    next_size,
+    next_trial,
+    with_slack,
+)
 from thalweg.descent.steps import Taken
 from thalweg.descent.stopping import Record, StoppingRule
 from thalweg.oracles.base import Out
@@ -52,6 +61,7 @@ class Reached(NamedTuple):
     objective: Scalar
     residual: Scalar
     finite: Array
+    far: Array
 
 
 def _step(rest: tuple, arrays: tuple, state: State, key: Key[Array, ""]) -> tuple[State, Info, Array]:
@@ -84,6 +94,7 @@ def _attempt(rest: tuple, arrays: tuple, state: State, out: Out, size: Scalar, a
         objective=value + descent.term.value(x).astype(size.dtype),
         residual=search.residual_norm(move, taken),
         finite=trees.all_finite(x),
+        far=is_far(move.out.gradient, size),
     )
 
 
@@ -181,11 +192,11 @@ class HostEngine:
         trial = first_trial(size)
         while not trial.over:
             reached = self._program(state, out, trial.size, trial.tried == 0)
-            size, merit, objective, residual, finite = map(_number, reached[3:])
+            size, merit, objective, residual, finite, far = map(_number, reached[3:])
             told = trees.call(search, "tells", merit, _number(reached.out.value), allowed - level)
             expand = (steps == 0) & search.expands
             short = is_short(size * residual, _number(length))
-            trial = next_trial(trial._replace(size=size), merit <= allowed, told, short, self._shrink, expand)
+            trial = next_trial(trial._replace(size=size), merit <= allowed, told, short, far, self._shrink, expand)
         carried = _number(next_size(trial, self._grow)), _number(after_start(largest, steps))
         following = State(reached.x, _number(steps + 1), state.oracle, carried, state.momentum, reached.average)
         self._known = following, reached.out, objective

@@ -242,6 +242,9 @@ class _Run:
         if status is Status.CONVERGED and self._stands_still() and self._would_fall(x):
             status = Status.STAGNATED
             self.note += "The last step was too short to move x; longer ones lower the objective. "
+        if status in (Status.CONVERGED, Status.STAGNATED, Status.STEPS_SPENT) and self._underflows():
+            status = Status.STAGNATED if status.success else status
+            self.note += "The objective is so small that its digits are lost: multiply it. "
         if status in (Status.STAGNATED, Status.STEPS_SPENT) and (fallen := self._unbounded(x)):
             self.note += fallen
         elif status is Status.STAGNATED:
@@ -290,6 +293,15 @@ class _Run:
         """Whether the last step led nowhere, in a geometry where that does not tell that the slope is 0."""
         descent = self.plan.descent
         return descent.exact and descent.divergence.swallows and self.progress.history.last["residual"] == 0
+
+    def _underflows(self) -> bool:
+        """Whether values and slopes are, from the start, too small to fall by as many digits as numbers have."""
+        history, limits = self.progress.history, jnp.finfo(trees.dtype(self.start))
+        least = float(limits.tiny) / float(limits.eps)
+        seen = np.abs([*history["value"], *history["residual"]])
+        if not self.plan.descent.exact or not np.any(seen > 0) or np.any(seen >= least):
+            return False
+        return abs(self._objective(self.start)) < least
 
     def _would_fall(self, x: PyTree[Array]) -> bool:
         """Whether a longer step lowers the objective by more than rounding."""

@@ -35,6 +35,8 @@ class Trial(NamedTuple):
     """Whether any has failed."""
     told: Number
     """Whether the last test said anything: what the model adds to f is more than rounding."""
+    far: Number
+    """Whether a longer one might lead where x overflows."""
     over: Number
     """Whether nothing is left to try."""
 
@@ -42,7 +44,7 @@ class Trial(NamedTuple):
 def first_trial(size: Number) -> Trial:
     """A search that has tried nothing."""
     no = np.zeros((), bool)
-    return Trial(size, np.zeros((), trees.single(size.dtype)), size, no, no, no, no)
+    return Trial(size, np.zeros((), trees.single(size.dtype)), size, no, no, no, no, no)
 
 
 def with_slack(level: Number, value: Number, largest: Number) -> tuple[Number, Number]:
@@ -65,7 +67,14 @@ def is_short(distance: Number, length: Number) -> Number:
     return distance < _SHORT * (1 + length)
 
 
-def next_trial(trial: Trial, passes: Number, told: Number, short: Number, shrink: Number, expand: Number) -> Trial:
+def is_far(gradient: PyTree[Array], size: Scalar) -> Array:
+    """Whether a step of some size would, but for a term, lead where no longer one should."""
+    return ~(size * trees.norm(gradient).astype(size.dtype) < jnp.finfo(size.dtype).max ** _FAR)
+
+
+def next_trial(
+    trial: Trial, passes: Number, told: Number, short: Number, far: Number, shrink: Number, expand: Number
+) -> Trial:
     """What to try after the size of a trial has passed the test or not; ``expand`` says if the longest is looked for.
 
     A size that passes ends the search, unless the longest is looked for and none has failed yet. After one that fails
@@ -74,21 +83,24 @@ def next_trial(trial: Trial, passes: Number, told: Number, short: Number, shrink
     size, limits = trial.size, jnp.finfo(trial.size.dtype)
     failed = trial.failed | ~passes
     # A test that says nothing is no reason to go beyond 1, from where a search begins unless told, as long as x moves.
-    longer = expand & (told | short | (size < 1)) & ~failed & (size < limits.max**0.5)
-    over = (passes & ~longer) | ~(size > limits.tiny**_SHORTEST)
+    longer = expand & (told | short | (size < 1)) & ~failed & ~far & (size < limits.max**_EXTREME)
+    over = (passes & ~longer) | ~(size > limits.tiny**_EXTREME)
     following = trees.numpy_of(size).where(passes, size / shrink, size * shrink)
-    return Trial(following, trial.tried + 1, size, passes, failed, told, over)
+    return Trial(following, trial.tried + 1, size, passes, failed, told, far, over)
 
 
 def next_size(trial: Trial, grow: Number) -> Number:
     """The size that the step after a search begins with: the one found, longer if it truly passed at once."""
     xp, size = trees.numpy_of(trial.last), trial.last
-    longer = (trial.tried == 1) & trial.told
-    return xp.minimum(xp.where(longer, size * grow, size), jnp.finfo(size.dtype).max ** 0.4)
+    longer = (trial.tried == 1) & trial.told & ~trial.far
+    return xp.minimum(xp.where(longer, size * grow, size), jnp.finfo(size.dtype).max ** _EXTREME)
 
 
-_SHORTEST = 0.9
-"""A search gives up at tiny to this power: a function in units of 1e30 has sizes of 1e-30."""
+_EXTREME = 0.9
+"""Sizes lie between the least and the largest number to this power: f in units of 1e30 has sizes of 1e-30."""
+
+_FAR = 0.4
+"""The largest number to this power is as far as one step goes: an objective that falls for ever leads there."""
 
 _SHORT = 1e-4
 """A step that moves x by a smaller share of its length, or of 1, is short whatever f says: its numbers may be tiny."""
@@ -149,8 +161,9 @@ class SearchedStep(StepRule):
             merit = self.merit(move, trial.size, x, value)
             told = self.tells(merit, value, allowed - level)
             short = is_short(trees.norm(trees.subtract(x, move.point)), length).astype(bool)
+            far = is_far(move.out.gradient, trial.size)
             expand = (move.steps == 0) & self.expands
-            return next_trial(trial, merit <= allowed, told, short, shrink, expand), x, value
+            return next_trial(trial, merit <= allowed, told, short, far, shrink, expand), x, value
 
         start = first_trial(move.admit(last)), move.centre, value
         trial, x, value = jax.lax.while_loop(lambda carry: ~carry[0].over, attempt, start)

@@ -236,12 +236,15 @@ class BarzilaiBorwein(StepRule):
         s = trees.subtract(move.point, last_point)
         z = trees.subtract(move.out.gradient, last_gradient)
         curvature = trees.inner(s, z)
-        quotients = {"long": (trees.inner(s, s), curvature), "short": (curvature, trees.inner(z, z))}
+        # ⟨z,z⟩ would be 0 where z is small.
+        change = trees.norm(z).astype(curvature.dtype)
+        along = trees.inner(s, trees.scale(1 / change, z))
+        quotients = {"long": (trees.inner(s, s), curvature), "short": (along, change)}
         top, bottom = quotients[self.kind]
         usable = (curvature > 0) & (bottom > 0)
         secant = jnp.where(usable, top / jnp.where(usable, bottom, 1), last_size)
         slope = jnp.maximum(trees.norm(move.out.gradient), jnp.finfo(secant.dtype).tiny)
-        probe = jnp.minimum(1e-3 * jnp.maximum(1, trees.norm(move.point)) / slope, jnp.finfo(secant.dtype).max ** 0.5)
+        probe = jnp.minimum(1e-3 * jnp.maximum(1, trees.norm(move.point)) / slope, jnp.finfo(secant.dtype).max ** 0.9)
         size = move.admit(jnp.where(move.steps == 0, probe, secant).astype(last_size.dtype))
         return Taken(move.reach(size), size, (move.point, move.out.gradient, size), jnp.zeros(()))
 

@@ -197,11 +197,15 @@ class Tolerance(StoppingRule):
         residual, size = record.residual.astype(kind), record.size.astype(kind)
         # A size that is not known is taken to be constant, and cancels.
         size = xp.where(xp.isfinite(size), size, 1)
-        promise = size * residual * residual
+        # Multiplied in this order: the square of a residual in small units is 0.
+        promise = (size * residual) * residual
         # Sizes that shrink promise ever less wherever they are: what is left is what longer ones would have gained.
         reach = xp.maximum(size, state.reach * (state.looked / step).astype(kind) ** 2)
-        # What overflows, or what a step of size 0 leaves undefined, says nothing.
-        known = (residual >= 0) & xp.isfinite(promise)
+        limits = jnp.finfo(kind)
+        # What overflows, or what a step of size 0 leaves undefined, says nothing; nor does what underflows, as long as
+        # nothing was gained against which it is small.
+        lost = (promise < limits.tiny) & (residual > 0) & (state.total < limits.tiny / limits.eps)
+        known = (residual >= 0) & xp.isfinite(promise) & ~lost
         gained = xp.where(known, promise * (step - state.looked).astype(kind), 0)
         newest, *others = state.blocks
         over = step > state.end
@@ -210,7 +214,7 @@ class Tolerance(StoppingRule):
         eps = float(jnp.finfo(record.residual.dtype).eps)
         rtol = number_of(eps**0.5, kind) if self.rtol is None else self.rtol.astype(kind)
         value = xp.where(xp.isfinite(record.value), abs(record.value), 0).astype(kind)
-        total, left = state.total + gained, reach * residual * residual * step.astype(kind)
+        total, left = state.total + gained, (reach * residual) * residual * step.astype(kind)
         coarse = rtol > _COARSE
         ahead = left * xp.where(coarse, xp.maximum(4 * _AHEAD / step.astype(kind), 4), 1)
         share = xp.maximum(rtol * xp.sqrt(rtol), xp.where(rtol < eps, 0, eps)) * xp.minimum(total, value)
@@ -300,7 +304,7 @@ class Stagnation(StoppingRule):
         highest, lowest = xp.fmax(state.highest, value), xp.fmin(state.lowest, value)
         rounding = 100 * eps * abs(value)
         flat = highest - lowest <= rounding
-        spent = ~(size * last**2 > rounding)
+        spent = ~((size * last) * last > rounding)
         level = (residual > 0.9 * state.before) & (residual < 10 * state.before)
         over = (record.step >= state.end) & (looks >= 3)
         following = record.step + xp.maximum(self.patience, record.step // 2)

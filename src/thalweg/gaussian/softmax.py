@@ -6,7 +6,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int, Key, PyTree, Scalar
+from jaxtyping import Array, Float, Key, PyTree, Scalar
 from scipy.linalg import helmert
 from scipy.special import ndtri
 from scipy.stats import qmc
@@ -33,13 +33,13 @@ def normal_nodes(dimension: int, count: int) -> np.ndarray:
 
 
 class ExpectedSoftmax(Oracle):
-    """∇f, f(q) = −Σ w_n E_q log softmax(levels + B·Wx_n)[y_n], for a :class:`Full` posterior q over the weights W.
+    """∇f, f(q) = −Σ c_nk E_q log softmax(levels + B·Wx_n)[k], for a :class:`Full` posterior q over the weights W.
 
-    Rows come in multiples of 256, those of weight 0 being padding.
+    c counts the labels of each class that each row has. Rows come in multiples of 256, those without any being padding.
 
     Examples
     --------
-    >>> oracle = ExpectedSoftmax(jnp.zeros(256, int), jnp.ones((256, 1)), jnp.ones(256) / 256, jnp.zeros(3))
+    >>> oracle = ExpectedSoftmax(jnp.ones((256, 3)) / 768, jnp.ones((256, 1)), jnp.zeros(3))
     >>> start = Full(jnp.zeros(2), 1e-6 * jnp.eye(2), 1e6 * jnp.eye(2))
     >>> round(float(oracle.value(start)), 3)  # log 3
     1.099
@@ -47,22 +47,21 @@ class ExpectedSoftmax(Oracle):
 
     deterministic: ClassVar[bool] = True
 
-    labels: Int[Array, " n"]
+    counts: Float[Array, "n k"]
     design: Float[Array, "n p"]
-    weights: Float[Array, " n"]
     levels: Float[Array, " k"]
     basis: Float[Array, "k c"]
     nodes: Float[Array, "m c"]
 
-    def __init__(self, labels: Array, design: Array, weights: Array, levels: Array) -> None:
-        self.labels, self.design, self.weights = labels, design, weights
+    def __init__(self, counts: Array, design: Array, levels: Array) -> None:
+        self.counts, self.design = counts, design
         self.levels, self.basis = levels, jnp.asarray(contrasts(len(levels)))
         self.nodes = jnp.asarray(normal_nodes(len(levels) - 1, _NODES))
 
     @property
     def fixed_work(self) -> float:
         """Examples per estimate."""
-        return float(len(self.labels))
+        return float(len(self.counts))
 
     def value(self, x: Full) -> Scalar:
         """f."""
@@ -77,13 +76,13 @@ class ExpectedSoftmax(Oracle):
         kept = len(self.basis.T), self.design.shape[1]
 
         def add(sums: tuple, rows: tuple) -> tuple[tuple, None]:
-            labels, design, weights = rows
+            counts, design = rows
+            weights = jnp.sum(counts, axis=1)
             logs = jax.nn.log_softmax(_latent(self, x, design))
             chances = jnp.exp(logs)
             mean = jnp.mean(chances, axis=1)
-            chosen = jax.nn.one_hot(labels, len(self.levels), dtype=mean.dtype)
-            value = weights @ jnp.sum(chosen * jnp.mean(logs, axis=1), axis=1)
-            slope = weights[:, None] * ((chosen - mean) @ self.basis)
+            value = jnp.sum(counts * jnp.mean(logs, axis=1))
+            slope = (counts - weights[:, None] * mean) @ self.basis
             both = jnp.einsum("nmk,nml->nkl", chances, chances) / chances.shape[1]
             curvature = jnp.einsum("ki,nk,kj->nij", self.basis, mean, self.basis)
             curvature -= jnp.einsum("ki,nkl,lj->nij", self.basis, both, self.basis)
@@ -94,12 +93,12 @@ class ExpectedSoftmax(Oracle):
         first, second = np.triu_indices(kept[0])
         start = (jnp.zeros(()), jnp.zeros(kept), jnp.zeros((len(first), kept[1], kept[1])))
         batched = lambda array: array.reshape(-1, _BATCH, *array.shape[1:])
-        rows = tuple(batched(array) for array in (self.labels, self.design, self.weights))
+        rows = tuple(batched(array) for array in (self.counts, self.design))
         (value, mean, pairs), _ = jax.lax.scan(add, start, rows)
         covariance = pairs[_pair_of(kept[0])].swapaxes(1, 2)
         size = len(x.mean)
         gradient = Full(mean.reshape(-1), covariance.reshape(size, size), jnp.zeros((size, size)))
-        return Out(gradient, value, jnp.asarray(float(len(self.labels))))
+        return Out(gradient, value, jnp.asarray(float(len(self.counts))))
 
 
 def _pair_of(contrasts: int) -> np.ndarray:

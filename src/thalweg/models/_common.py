@@ -34,14 +34,17 @@ class Storable(BaseEstimator):
     known: ClassVar[dict[str, type["Storable"]]] = {}
     """The estimators that :func:`load` knows, by name."""
 
+    _trials: ClassVar[tuple[str, ...]] = ("predict", "predict_proba", "decision_function")
+    """What a model that was read from a file must be able to say of rows, as far as it has these methods."""
+
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
         if not cls.__name__.startswith("_"):
             Storable.known[cls.__name__] = cls
 
-    def _trial_row(self) -> Any:
-        """What a model that was read from a file must be able to predict."""
-        return np.zeros((1, self.n_features_in_))
+    def _trial_rows(self) -> Any:
+        """The rows that this is tried with: several, since one fits too many shapes."""
+        return np.linspace(0.0, 1.0, 3)[:, None] * np.ones(self.n_features_in_)
 
     def save(self, path: str | os.PathLike) -> None:
         """Write the fitted estimator to one file, from which :func:`thalweg.load` reads it without running any code.
@@ -109,14 +112,16 @@ def _rebuilt(kind: type[Storable], tree: Any) -> Storable:
         raise ValueError(f"n_features_in_ is {features!r}")
     # Arrays that do not fit one another would fail, or worse not fail, at the first prediction: so this is it.
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # the row has no names
-        row = model._trial_row()
-        found = model.predict(row) if hasattr(model, "predict") else model.transform(row)
-        if len(found) != 1:
-            raise ValueError(f"one row has {len(found)} predictions")
-        if is_classifier(model):
-            method = "predict_proba" if hasattr(model, "predict_proba") else "decision_function"
-            _check_classes(model.classes_, np.shape(getattr(model, method)(row)))
+        warnings.simplefilter("ignore")  # the rows have no names, and may be far from all that was learned from
+        rows = model._trial_rows()
+        found = [getattr(model, method)(rows) for method in model._trials if hasattr(model, method)]
+    for values in found:
+        if len(values) != len(rows):
+            raise ValueError(f"{len(rows)} rows have {len(values)} predictions")
+        if np.issubdtype(values.dtype, np.floating) and np.any(np.isnan(values)):
+            raise ValueError("predictions that are not a number")
+    if is_classifier(model):
+        _check_classes(model.classes_, found[1].shape[1:])
     return model
 
 
@@ -124,7 +129,7 @@ def _check_classes(classes: Any, values: tuple[int, ...]) -> None:
     """Refuse classes that are not in order, or not as many as there are values of one row."""
     if not np.array_equal(np.unique(classes), classes) or len(classes) < 2:
         raise ValueError("classes_ are not two or more in order")
-    if values != (1, len(classes)) and not (values == (1,) and len(classes) == 2):
+    if values != (len(classes),) and not (values == () and len(classes) == 2):
         raise ValueError(f"values of {values} for {len(classes)} classes")
 
 
@@ -142,23 +147,6 @@ def row_weights(sample_weight: Any, X: Any) -> np.ndarray:
     if not (np.all(weights >= 0) and np.any(weights > 0)):
         raise ValueError(f"sample_weight must be non-negative and not all 0, found a minimum of {weights.min():g}")
     return weights
-
-
-def no_dates(X: Any) -> Any:
-    """X, unless it has dates or durations: as numbers they are in a unit of their own, and later ones in another.
-
-    Examples
-    --------
-    >>> no_dates(np.array([["2026-01-01"]], "datetime64[D]"))
-    Traceback (most recent call last):
-        ...
-    TypeError: X must hold numbers, found datetime64[D]: give the days since a date, say
-    """
-    types: Any = getattr(X, "dtypes", getattr(X, "dtype", None))
-    found = next((one for one in np.atleast_1d(types) if getattr(one, "kind", "") in ("m", "M")), None)
-    if found is not None:
-        raise TypeError(f"X must hold numbers, found {found}: give the days since a date, say")
-    return X
 
 
 def row_numbers(name: str, value: Any, count: int, above: float = -np.inf) -> np.ndarray:

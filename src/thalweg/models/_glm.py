@@ -10,12 +10,13 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import Tags
 from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.multiclass import check_classification_targets
-from sklearn.utils.validation import check_is_fitted, validate_data
+from sklearn.utils.validation import check_is_fitted
 
 from thalweg.arguments import number, whole
 from thalweg.descent import Status
 from thalweg.gaussian import linear
-from thalweg.models._common import Storable, dense, no_dates, row_numbers, row_weights, seed, unharmed, unmasked
+from thalweg.models._common import Storable, dense, row_numbers, row_weights, seed, unharmed, unmasked
+from thalweg.models._frames import validated
 from thalweg.models._summary import Marginals, Summary
 
 _LARGEST = 1e100
@@ -104,9 +105,7 @@ class GeneralisedLinearModel(Storable):
         numeric = is_regressor(self)
         unmasked("X", X)
         unmasked("y", y)
-        X, y = validate_data(
-            self, no_dates(X), y, reset=first, dtype=np.float64, y_numeric=numeric, accept_sparse="csr"
-        )
+        X, y = validated(self, X, y, reset=first, dtype=np.float64, y_numeric=numeric, accept_sparse="csr")
         X = dense(X)
         if is_regressor(self) and y.dtype.kind not in "biuf":
             raise ValueError(f"y must hold numbers, found {y[0]!r}")
@@ -216,7 +215,7 @@ class GeneralisedLinearModel(Storable):
     def _rows(self, X: Any) -> np.ndarray:
         check_is_fitted(self)
         unmasked("X", X)
-        X = dense(validate_data(self, no_dates(X), reset=False, dtype=np.float64, accept_sparse="csr"))
+        X = dense(validated(self, X, reset=False, dtype=np.float64, accept_sparse="csr"))
         _check_size("X", X)
         return X
 
@@ -284,6 +283,8 @@ def _check_size(name: str, array: np.ndarray) -> None:
 
 class Regressor(RegressorMixin, GeneralisedLinearModel):
     """Models of numbers."""
+
+    _trials: ClassVar[tuple[str, ...]] = ("predict", "predict_interval")
 
     @_fit_context(prefer_skip_nested_validation=True)
     def partial_fit(self, X: Any, y: Any, sample_weight: Any = None, offset: Any = None) -> "Regressor":

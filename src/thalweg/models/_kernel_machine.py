@@ -12,14 +12,15 @@ from rich.progress import Progress
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import check_random_state
 from sklearn.utils._param_validation import Interval, StrOptions
-from sklearn.utils.validation import check_is_fitted, validate_data
+from sklearn.utils.validation import check_is_fitted
 
 from thalweg import machines
 from thalweg.kernels import Kernel
 from thalweg.machines.losses import Loss
 from thalweg.machines.methods import METHODS, METRICS, Method, Settings
 from thalweg.machines.rows import Rows
-from thalweg.models._common import Storable, no_dates, row_weights, unharmed
+from thalweg.models._common import Storable, row_weights, unharmed
+from thalweg.models._frames import validated
 
 
 class KernelMachine(Storable):
@@ -164,15 +165,8 @@ class KernelMachine(Storable):
     def _rows(self, X: Any, y: Any, sample_weight: Any, first: bool, classes: Any, streams: bool) -> Rows:
         """Check examples and return those of positive weight."""
         self._check_kinds(y, classes)
-        X, y = validate_data(
-            self,
-            no_dates(X),
-            y,
-            accept_sparse="csr",
-            dtype="numeric",
-            multi_output=True,
-            ensure_min_samples=1,
-            reset=first,
+        X, y = validated(
+            self, X, y, accept_sparse="csr", dtype="numeric", multi_output=True, ensure_min_samples=1, reset=first
         )
         weights = row_weights(sample_weight, X)
         self._begin(y, streams, first)
@@ -190,8 +184,7 @@ class KernelMachine(Storable):
     def _values(self, X: Any) -> np.ndarray:
         """f at the rows of X."""
         check_is_fitted(self)
-        X = validate_data(self, no_dates(X), accept_sparse="csr", dtype="numeric", reset=False)
-        return self._machine.predict(X)
+        return self._machine.predict(validated(self, X, accept_sparse="csr", dtype="numeric", reset=False))
 
 
 def _feature_scales(kernel: Kernel, turned: np.ndarray | None, features: int) -> np.ndarray:

@@ -12,10 +12,11 @@ from sklearn.base import ClassNamePrefixFeaturesOutMixin, TransformerMixin, _fit
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import check_random_state
 from sklearn.utils._param_validation import Interval, StrOptions
-from sklearn.utils.validation import check_is_fitted, validate_data
+from sklearn.utils.validation import check_is_fitted
 
 from thalweg import topics
 from thalweg.models._common import Storable, unharmed
+from thalweg.models._frames import validated
 from thalweg.models._summary import Summary
 from thalweg.models._topic_reading import TopicReader
 
@@ -95,6 +96,7 @@ class CorrelatedTopicModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, To
     True
     """
 
+    _trials: ClassVar[tuple[str, ...]] = ("transform",)
     _parameter_constraints: ClassVar[dict] = {
         "n_components": [Interval(Integral, 1, None, closed="left")],
         "inference": [StrOptions(set(topics.TopicSettings.methods))],
@@ -287,7 +289,7 @@ class CorrelatedTopicModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, To
     def _counts(self, X: Any, reset: bool = False) -> csr_array:
         if _holds_texts(X):
             raise ValueError("X must be a table of counts, found texts: make one with CountVectorizer().fit_transform")
-        X = validate_data(
+        X = validated(
             self, X, reset=reset, accept_sparse="csr", dtype=np.float32, ensure_non_negative=True, ensure_min_samples=1
         )
         counts = csr_array(X)

@@ -28,7 +28,8 @@ class CategoricalGLM(Classifier):
         Prior standard deviations of the coefficients of the log-odds of two classes, in the units of the data, a number
         or one for each feature. ``"auto"`` is 1.25 for a standard deviation of a feature, and wider for one whose
         coefficients turn out larger; with fewer than ten examples for each feature it is narrower by the root of how
-        many are missing.
+        many are missing. It is joined by Jeffreys' prior, in the form of a fraction of a label of each class for each
+        example, since few examples alone lead away from 0: a feature that is 1 in 10 of 200 rows is covered in 93 %.
     fit_intercept, intercept_scale, max_iter, tol, verbose, class_weight
         As in :class:`BernoulliGLM`.
 

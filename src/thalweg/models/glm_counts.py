@@ -1,5 +1,6 @@
 """Regression of counts with a Gaussian posterior over the coefficients, by PG-SVI's steps."""
 
+import warnings
 from typing import Any, ClassVar
 
 import numpy as np
@@ -60,7 +61,15 @@ class _Counts(Regressor):
         level
             The probability.
         """
-        return super().predict_interval(X, level, _with_exposure(X, offset, exposure))
+        ends = super().predict_interval(X, level, _with_exposure(X, offset, exposure))
+        if len(beyond := np.flatnonzero(np.any(np.isinf(ends), axis=1))):
+            warnings.warn(
+                f"intervals of {len(beyond)} rows, the first of which is row {beyond[0]}, reach beyond 1e308 and end "
+                f"in inf: their features are far from all that was learned from",
+                RuntimeWarning,
+                stacklevel=2,
+            )
+        return ends
 
     def sample(
         self, n: int = 1, X: Any = None, offset: Any = None, random_state: Any = None, exposure: Any = None

@@ -12,14 +12,15 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import check_random_state
 from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.multiclass import check_classification_targets
-from sklearn.utils.validation import check_is_fitted, validate_data
+from sklearn.utils.validation import check_is_fitted
 
 from thalweg import processes
 from thalweg.descent import Status
 from thalweg.gaussian.likelihood import Likelihood
 from thalweg.gaussian.likelihoods import BernoulliLogit, BernoulliProbit
 from thalweg.kernels import Kernel
-from thalweg.models._common import Storable, no_dates, row_weights, unharmed
+from thalweg.models._common import Storable, row_weights, unharmed
+from thalweg.models._frames import validated
 
 if importlib.util.find_spec("sklearn.callback"):
     importlib.import_module("sklearn.callback")  # or scikit-learn loads its sixty modules within the first fit
@@ -160,7 +161,7 @@ class GPClassifier(ClassifierMixin, Storable):
         return self
 
     def _fit(self, X: Any, y: Any, sample_weight: Any) -> None:
-        X, y = validate_data(self, no_dates(X), y, dtype=np.float64)
+        X, y = validated(self, X, y, dtype=np.float64)
         check_classification_targets(y)
         weights = None if sample_weight is None else row_weights(sample_weight, X)
         self.classes_, labels = np.unique(y, return_inverse=True)
@@ -188,7 +189,7 @@ class GPClassifier(ClassifierMixin, Storable):
     def latent(self, X: Any) -> tuple[np.ndarray, np.ndarray]:
         """Means and variances of the latent function; a column for each class if there are more than two."""
         check_is_fitted(self)
-        X = validate_data(self, no_dates(X), dtype=np.float64, reset=False)
+        X = validated(self, X, dtype=np.float64, reset=False)
         found = [fitted.predict(X) for fitted in self._processes]
         mean, variance = (np.stack(column, axis=1) for column in zip(*found, strict=True))
         return (mean[:, 0], variance[:, 0]) if len(found) == 1 else (mean, variance)

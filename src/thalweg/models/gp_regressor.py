@@ -10,12 +10,13 @@ from sklearn.base import MultiOutputMixin, RegressorMixin, _fit_context
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import check_random_state
 from sklearn.utils._param_validation import Interval, StrOptions
-from sklearn.utils.validation import check_is_fitted, validate_data
+from sklearn.utils.validation import check_is_fitted
 
 from thalweg import arguments, processes
 from thalweg.descent import Status
 from thalweg.kernels import Kernel, kernel_or_class
-from thalweg.models._common import Storable, among_many_fits, no_dates, row_weights, unharmed
+from thalweg.models._common import Storable, among_many_fits, row_weights, unharmed
+from thalweg.models._frames import validated
 
 _LARGEST, _ENOUGH_STEPS = 1e150, 25
 """What y's square can be taken of, and steps after which a search that goes on gains little."""
@@ -150,7 +151,7 @@ class GPRegressor(RegressorMixin, MultiOutputMixin, Storable):
 
     def _fit(self, X: Any, y: Any, sample_weight: Any) -> None:
         kernel = None if self.kernel is None else kernel_or_class(self.kernel)
-        X, y = validate_data(self, no_dates(X), y, dtype=np.float64, multi_output=True, y_numeric=True)
+        X, y = validated(self, X, y, dtype=np.float64, multi_output=True, y_numeric=True)
         y = np.asarray(y, np.float64)
         if kernel is None and not self.learn:
             raise ValueError("learn=False needs a kernel, found kernel=None")
@@ -259,7 +260,7 @@ class GPRegressor(RegressorMixin, MultiOutputMixin, Storable):
 
     def _checked(self, X: Any) -> np.ndarray:
         check_is_fitted(self)
-        return validate_data(self, no_dates(X), dtype=np.float64, reset=False)
+        return validated(self, X, dtype=np.float64, reset=False)
 
     def _offset(self, X: np.ndarray) -> np.ndarray:
         """What was subtracted from y: the level of each column, or the user's mean function as a column."""

@@ -208,8 +208,8 @@ class MatrixCompletion(RegressorMixin, Storable):
         self.history_, self.n_iter_ = found.history, len(found.history["bound"])
         self._say(found.status, "nats a rating")
 
-    def _trial_row(self) -> Any:
-        return [(self.row_ids_[0], self.column_ids_[0])]
+    def _trial_rows(self) -> Any:
+        return [(self.row_ids_[row], self.column_ids_[column]) for row, column in ((0, 0), (-1, -1), (0, -1))]
 
     def _say(self, status: Status, unit: str) -> None:
         if status is Status.INTERRUPTED:

@@ -13,6 +13,7 @@ from thalweg.codec import storable
 from thalweg.descent import History, Status
 from thalweg.gaussian.likelihood import Likelihood
 from thalweg.gaussian.likelihoods import BernoulliLogit
+from thalweg.gaussian.linear.observations import check_numbers
 from thalweg.gaussian.linear.search import mean_targets
 from thalweg.gaussian.posteriors import Marginals
 from thalweg.kernels import Gaussian, Kernel, kernel_or_class
@@ -50,6 +51,16 @@ class ProcessPosterior:
     steps: int
     history: History
     status: Status
+
+    def check_stored(self) -> None:
+        """Refuse arrays that do not fit one another, or that no fit leaves."""
+        count = len(self.inputs)
+        check_numbers("inputs", self.inputs, self.inputs.shape[:2])
+        check_numbers("weights", self.weights, (count,))
+        check_numbers("precisions of sites", self.sites, (count,))
+        check_numbers("factors", self.factor, (count, count))
+        if np.any(self.sites < 0):
+            raise ValueError("negative precisions of sites")
 
     @property
     def residual(self) -> float:

@@ -16,8 +16,8 @@ import numpy as np
 from thalweg.spectral.estimate import Estimate, EstimateStatus, quantile
 
 _LEVEL = 0.95
-_MOST_BATCHES = 10_000
-"""Where no budget is given: a sum near zero may never meet a relative tolerance."""
+MOST_BATCHES = 10_000
+"""Where no budget is given: what takes more of them, as a sum near zero may, is told after the first."""
 
 Target = Callable[[float], float]
 """The half-width of the interval that is wanted, for a value."""
@@ -63,11 +63,11 @@ def refine(
     if wanted == 1 and status == EstimateStatus.OK:
         return first
     per_batch = max(float(first.products), 1.0)
-    allowed = _MOST_BATCHES if budget is None else max(1, int(budget // per_batch))
-    if status == EstimateStatus.ROUNDING and budget is None and wanted > allowed:
-        # No number of batches would do, and all that are allowed take a minute.
-        wanted = 1
-    batches = min(wanted, allowed)
+    if budget is not None:
+        batches = min(wanted, max(1, int(budget // per_batch)))
+    else:
+        # All that are allowed take a minute, and would not do.
+        batches = wanted if wanted <= MOST_BATCHES else 1
     total, products = first.value, first.products
     for index in range(1, batches):
         batch = draw(index)
@@ -76,7 +76,8 @@ def refine(
         total, products = total + batch.value, products + batch.products
     variance = float(jax.lax.stop_gradient(first.standard_error)) ** 2
     error = np.sqrt(max(variance - rounding**2, 0.0) / batches + rounding**2)
-    status = status if batches == wanted else EstimateStatus.BUDGET
+    met = batches == wanted or (budget is None and status == EstimateStatus.ROUNDING)
+    status = status if met else EstimateStatus.BUDGET
     return dataclasses.replace(
         first,
         value=total / batches,

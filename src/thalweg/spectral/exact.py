@@ -28,6 +28,10 @@ _BARE, _LARGEST = 12_000, 16_000
 """Up to this dimension Cholesky's takes less than an estimate without a preconditioner; and any fits into memory."""
 
 
+_LAST_RESORT = {"cholesky": _BARE, "eigenvalues": 4000}
+"""Up to this dimension a factorisation takes less than ten thousand estimates, whatever the matrix is made of."""
+
+
 def by_cholesky(f: Callable[[Any], Any]) -> bool:
     """Whether the sum comes of a Cholesky factor."""
     return f is jnp.log or f is reciprocal
@@ -42,6 +46,11 @@ def exact_at_once(f: Callable[[Any], Any], operator: Operator) -> bool:
 def exact_instead(f: Callable[[Any], Any], operator: Operator) -> bool:
     """Whether a factorisation is the better way where no preconditioner helps."""
     return by_cholesky(f) and operator.calls_library and operator.dimension <= _BARE
+
+
+def exact_at_last(f: Callable[[Any], Any], operator: Operator) -> bool:
+    """Whether a factorisation is the way where a tolerance takes more estimates than are drawn."""
+    return operator.dimension <= _LAST_RESORT["cholesky" if by_cholesky(f) else "eigenvalues"]
 
 
 def exact_is_possible(operator: Operator) -> bool:

@@ -35,7 +35,7 @@ class Power:
     """x/unit to an exponent; a whole one is taken as such, so that negative numbers have powers too."""
 
     exponent: float
-    unit: float = 1.0
+    unit: Any = 1.0
 
     def __call__(self, x: Any) -> Any:
         """The power of x/unit."""

@@ -16,7 +16,7 @@ from thalweg import arguments
 from thalweg.spectral.bounds import largest
 from thalweg.spectral.estimate import Estimate, Plan
 from thalweg.spectral.functions import Exponential, Power, entropy_density, named, reciprocal
-from thalweg.spectral.operators.base import is_concrete, is_traced
+from thalweg.spectral.operators.base import Operator, frozen, is_concrete, is_traced
 from thalweg.spectral.operators.convert import gram_operator, unit_of
 from thalweg.spectral.ways import in_float64, summed, target_of
 
@@ -55,7 +55,8 @@ def spectral_sum(
         Draw more probes until the half-width of the 95 % interval is at most max(atol, rtol·|value|).
     budget
         With ``rtol`` or ``atol``: at most this many products (those of the plan apart, in multiples of one estimate's
-        worth); ten thousand estimates' worth by default. The status says if it ended.
+        worth). Without one at most ten thousand estimates are drawn, and where those would not do no more than the
+        first: the status says so, and ``message`` how many it would take.
     method
         ``"exact"`` factorises the matrix, in float64; ``"stochastic"`` estimates; ``"auto"`` takes whichever is
         predicted to be cheaper, and finds a preconditioner by itself where one helps.
@@ -217,8 +218,9 @@ def schatten_norm(X: Any, key: Key[Array, ""], *, p: float, smoothing: float = 0
 
     def norm() -> Estimate:
         gram = gram_operator(X if unit == 1 else X / unit, inner, dimension)
-        known = options.get("plan") is None and is_concrete(gram) and not is_traced(key)
-        square = largest(gram, key) if p > _SAFE_POWER and known else 1.0
+        square: Any = 1.0
+        if p > _SAFE_POWER and options.get("plan") is None:
+            square = largest(gram, key) if is_concrete(gram) and not is_traced(key) else _traced_largest(gram)
         size = unit * square**0.5
         # What is wanted of the norm, size·(sum)^(1/p), carried back to the sum.
         back = lambda total: p * _rootable(total) ** (1 - 1 / p) / size
@@ -239,6 +241,12 @@ def schatten_norm(X: Any, key: Key[Array, ""], *, p: float, smoothing: float = 0
         return eqx.tree_at(lambda e: (e.value, e.standard_error, e.lower, e.upper), result, (root, error, *ends))
 
     return in_float64(X, key, options.get("plan"), norm)
+
+
+def _traced_largest(gram: Operator) -> Array:
+    """The largest eigenvalue where only a factorisation can follow, held constant; 1 where it is zero."""
+    top = jnp.linalg.eigvalsh(frozen(gram).to_dense())[-1]
+    return jnp.where(top > 0, top, 1.0)
 
 
 def _rootable(total: float, error: float = 0.0) -> float:

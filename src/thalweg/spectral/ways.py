@@ -11,12 +11,13 @@ import numpy as np
 from jaxtyping import Array, Key
 
 from thalweg import arguments
-from thalweg.spectral.adaptive import Target, batches_wanted, judged, refine
+from thalweg.spectral.adaptive import MOST_BATCHES, Target, batches_wanted, judged, refine
 from thalweg.spectral.automatic import automatic
 from thalweg.spectral.bounds import IllConditionedError
 from thalweg.spectral.estimate import Estimate, EstimateStatus, Plan
 from thalweg.spectral.exact import (
     by_cholesky,
+    exact_at_last,
     exact_at_once,
     exact_instead,
     exact_is_possible,
@@ -153,10 +154,17 @@ class _Call(NamedTuple):
             )
         rounding = float(plan.rounding)
         wanted = batches_wanted(first, self.target, rounding)[0]
+        endless = self.budget is None and wanted > MOST_BATCHES
         cheaper = factorisation_is_cheaper(self.f, self.operator, plan, wanted)
+        cheaper = cheaper or (endless and exact_at_last(self.f, self.operator))
         if self.method == "auto" and cheaper:
             return self.exact()
         advice = "A factorisation would be cheaper: method='auto' uses it." if cheaper else ""
+        if endless:
+            advice += (
+                f" The tolerance would take about {wanted:.2g} estimates like this one, of {float(first.products):.0f} "
+                f"products each; more than {MOST_BATCHES:,} are drawn only with a budget."
+            )
         weights = np.asarray(plan.tables.weights)
         if not np.any(weights[1:]):
             advice += f" f is {weights[0]:.6g} wherever it was tried: what is narrower goes unseen."

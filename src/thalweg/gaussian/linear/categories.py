@@ -25,6 +25,10 @@ _SHORTEST, _LONGEST = 0.01, 4.0
 _NARROW = 1e-8
 _ROUNDS, _CLOSE = 3, 1.05
 """So often the prior is widened for weights that are larger than it allows for, unless by less than this factor."""
+_EVENED = 2
+"""So often leverages are found anew."""
+_SHIFTS, _LITTLE = 20, 1e-4
+"""So often predictions are shifted, unless by less than this."""
 _ROWS, _COLUMNS = 256, 16
 _MANY = 256
 """So many weights are not padded: steps grow with their third power, and cost more than compiling."""
@@ -71,6 +75,8 @@ class Categories(NamedTuple):
     status: Status
     history: History
     prior_scale: Any
+    shift: np.ndarray | float = 0.0
+    """What predictions of each class are shifted by where labels were told that were not seen."""
 
     def check_stored(self) -> None:
         """Refuse arrays that do not fit one another."""
@@ -78,6 +84,7 @@ class Categories(NamedTuple):
         check_numbers("levels", self.levels, (len(self.levels),))
         check_numbers("means", self.mean, shape)
         check_numbers("covariances", self.covariance, (shape[0] * shape[1],) * 2)
+        check_numbers("shifts", self.levels + self.shift, (len(self.levels),))
 
     def _basis(self) -> np.ndarray:
         """From weights to coefficients: all of a class after all of the one before."""
@@ -96,6 +103,16 @@ class Categories(NamedTuple):
             means[:, 0] += self.levels - np.mean(self.levels)
         return means.reshape(-1), basis @ self.covariance @ basis.T
 
+    def leverages(self, columns: np.ndarray) -> np.ndarray:
+        """p V[z − Σpz] of each class at rows, p being its chance: what an example has of the information on it."""
+        design, basis = self.frame.design(columns) / np.sqrt(2), contrasts(len(self.levels))
+        chances = self.chances(columns[:, self.frame.intercepts :])
+        size = design.shape[1]
+        blocks = self.covariance.reshape(len(self.mean), size, len(self.mean), size)
+        between = np.einsum("np,apbq,nq->nab", design, blocks, design, optimize=True)
+        centred = basis - (chances @ basis)[:, None]
+        return np.clip(chances * np.einsum("nka,nab,nkb->nk", centred, between, centred, optimize=True), 0, 1)
+
     def sample(self, count: int, X: np.ndarray, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
         """Draws of the coefficients, and with each the linear predictors of rows: a class along the last axis."""
         shape = count, *self.mean.shape
@@ -106,7 +123,9 @@ class Categories(NamedTuple):
         basis = self._basis()
         coefficients = means + (draws - self.mean.reshape(-1)) @ basis.T
         design = self.frame.design(with_intercept(X, self.frame.centre is not None)) / np.sqrt(2)
-        latent = self.levels + (draws.reshape(shape) @ design.T).swapaxes(1, 2) @ contrasts(len(self.levels)).T
+        latent = (
+            self.levels + self.shift + (draws.reshape(shape) @ design.T).swapaxes(1, 2) @ contrasts(len(self.levels)).T
+        )
         return coefficients.reshape(count, len(self.levels), -1), latent
 
     def chances(self, X: np.ndarray) -> np.ndarray:
@@ -114,7 +133,7 @@ class Categories(NamedTuple):
         columns = with_intercept(X, self.frame.centre is not None)
         with jax.enable_x64(True):
             design = self.frame.design(columns) / np.sqrt(2)
-            oracle = _oracle(design, np.zeros(len(X)), np.zeros(len(X)), self.levels)
+            oracle = _oracle(design, np.zeros((len(X), len(self.levels))), self.levels + self.shift)
             size = oracle.design.shape[1]
             return np.asarray(mean_chances(oracle, _posterior(self.mean, self.covariance, size)))[: len(X)]
 
@@ -143,16 +162,44 @@ def fit_categories(rows: Observations, classes: int, prior: Prior, search: Searc
             scale, steps = wider, found.steps
             found = _at_scale(rows, classes, prior, scale, search)
             found = found._replace(steps=steps + found.steps)
-        return found
+        for _ in range(_EVENED if found.status is Status.CONVERGED else 0):
+            steps, told = found.steps, _told(rows, found)
+            found = _at_scale(rows, classes, prior, scale, search, told)
+            found = found._replace(steps=steps + found.steps)
+        return found if prior.intercept is None else _balanced(rows, found)
 
 
-def _at_scale(rows: Observations, classes: int, prior: Prior, scale: Any, search: Search) -> Categories:
-    """The posterior for one prior scale."""
+def _told(rows: Observations, found: Categories) -> np.ndarray:
+    """What Jeffreys' prior says near a posterior: half as many labels of each class as an example has leverage on it.
+
+    The likelihood alone, or with a wide prior, leads away from 0 where few examples tell of a weight, as of a column
+    that is seldom anything but 0, and is then too sure of it (Kosmidis and Firth 2011).
+    """
+    return rows.weights[:, None] * found.leverages(rows.columns) / 2
+
+
+def _balanced(rows: Observations, found: Categories) -> Categories:
+    """Predictions that add up to the labels seen, and half a label of each class: told ones made rare ones frequent."""
+    goal = np.bincount(rows.targets.astype(int), rows.weights, len(found.levels)) + 0.5
+    for _ in range(_SHIFTS):
+        chances = found.chances(rows.columns[:, 1:])
+        off = np.log(goal / np.sum(goal)) - np.log(rows.weights @ chances / np.sum(rows.weights))
+        found = found._replace(shift=found.shift + off)
+        if np.max(np.abs(off)) < _LITTLE:
+            break
+    return found
+
+
+def _at_scale(
+    rows: Observations, classes: int, prior: Prior, scale: Any, search: Search, told: np.ndarray | float = 0.0
+) -> Categories:
+    """The posterior for one prior scale, given what was seen and the labels that are ``told`` besides."""
     intercept = prior.intercept is not None
     frame = Frame.of(rows, prior.scales(scale, rows.columns.shape[1] - intercept), intercept)
     totals = np.bincount(rows.targets.astype(int), rows.weights, classes) + 0.5
     levels = np.log(totals) if intercept else np.zeros(classes)
-    oracle = _oracle(frame.design(rows.columns) / np.sqrt(2), rows.targets, rows.weights, levels)
+    counts = rows.weights[:, None] * np.eye(classes)[rows.targets.astype(int)] + told
+    oracle = _oracle(frame.design(rows.columns) / np.sqrt(2), counts, levels)
     size = oracle.design.shape[1]
     many = (classes - 1) * size
     standard = Full(jnp.zeros(many), jnp.eye(many), jnp.eye(many))
@@ -184,12 +231,11 @@ def _first_gradient(oracle: ExpectedSoftmax, x: Full) -> Full:
     return oracle.full(x).gradient
 
 
-def _oracle(design: np.ndarray, labels: np.ndarray, weights: np.ndarray, levels: np.ndarray) -> ExpectedSoftmax:
+def _oracle(design: np.ndarray, counts: np.ndarray, levels: np.ndarray) -> ExpectedSoftmax:
     many = design.shape[1] * len(levels) > _MANY
     size = design.shape[1] if many else padded_size(design.shape[1], _COLUMNS)
     rows = lambda array: jnp.asarray(padded(array, padded_size(len(array), _ROWS)))
-    arrays = rows(labels.astype(int)), rows(padded(design, size, axis=1)), rows(weights)
-    return ExpectedSoftmax(*arrays, jnp.asarray(levels))
+    return ExpectedSoftmax(rows(counts), rows(padded(design, size, axis=1)), jnp.asarray(levels))
 
 
 def _posterior(mean: np.ndarray, covariance: np.ndarray, size: int) -> Full:

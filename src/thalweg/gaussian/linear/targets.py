@@ -1,18 +1,17 @@
 """How targets depend on the linear predictor: likelihoods, what is learned of them, and where a search starts."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any, ClassVar
 
 import numpy as np
 from scipy.optimize import brentq
-from scipy.special import betainc, expit, logsumexp, pdtr
+from scipy.special import expit, logsumexp
 
 from thalweg.descent import Status
 from thalweg.gaussian.likelihood import Likelihood
 from thalweg.gaussian.likelihoods import BernoulliLogit, GaussianNoise
+from thalweg.gaussian.linear.count_intervals import count_intervals
 from thalweg.gaussian.linear.dispersion import (
     best_dispersion,
     between,
@@ -44,9 +43,6 @@ _LARGEST_RATE = 9e18
 
 _FAR = 30.0
 """No shift of a logit is larger."""
-
-_NODES = 32
-"""Of the quadrature over the linear predictor."""
 
 _SOME = 100
 """Rows after which one more hardly changes a dispersion."""
@@ -309,15 +305,9 @@ class Counts(Targets):
 
     def interval(self, solution: Solution, X: np.ndarray, offsets: np.ndarray | float, level: float) -> np.ndarray:
         """Whole numbers, both of which belong to the interval."""
-        nodes, weights = np.polynomial.hermite_e.hermegauss(_NODES)
-        shares, dispersions, rates = [], [], []
-        for share, part, mean, variance in solution.latents(X, offsets):
-            shares.append(share * weights / np.sum(weights))
-            latent = mean + nodes[:, None] * np.sqrt(variance)
-            rates.append(np.exp(np.minimum(latent, self.reach)))
-            dispersions.append(np.full((_NODES, 1), float(getattr(part.likelihood, "dispersion", 0.0))))
-        below = partial(_count_below, np.concatenate(shares), np.concatenate(rates), np.concatenate(dispersions))
-        return np.column_stack([_least_count(below, len(X), end) for end in ((1 - level) / 2, (1 + level) / 2)])
+        shares, parts, means, variances = zip(*solution.latents(X, offsets), strict=True)
+        dispersions = np.array([float(getattr(part.likelihood, "dispersion", 0.0)) for part in parts])
+        return count_intervals(np.array(shares), np.stack(means), np.stack(variances), dispersions, level)
 
     def posterior(self, rows: Observations, frame: Frame, search: Search, nearby: Solution | None = None) -> Solution:
         """At the dispersion given, or where the bound is highest over it too."""
@@ -368,22 +358,3 @@ def _leverage(rows: Observations, solution: Solution) -> np.ndarray:
     mean, variance = solution.weights.latent(rows.columns)
     curvature = expected(solution.likelihood, rows.targets, mean + rows.offsets, variance).second
     return np.clip(-rows.weights * np.asarray(curvature) * variance, 0.0, 1.0)
-
-
-def _count_below(shares: np.ndarray, rates: np.ndarray, dispersions: np.ndarray, counts: np.ndarray) -> np.ndarray:
-    """P(y ≤ count) of each column of rates, averaged over its rows."""
-    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
-        dispersed = betainc(1 / dispersions, counts + 1, 1 / (1 + dispersions * rates))
-    return shares @ np.where(dispersions > 0, dispersed, pdtr(counts, rates))
-
-
-def _least_count(below: Callable[[np.ndarray], np.ndarray], rows: int, probability: float) -> np.ndarray:
-    """The least whole number of each row with at least this probability up to it."""
-    low, high = np.full(rows, -1.0), np.ones(rows)
-    while np.any(short := (below(high) < probability) & np.isfinite(high)):
-        low, high = np.where(short, high, low), np.where(short, 2 * high, high)
-    while np.any(high - low > np.maximum(1, 1e-12 * high)):
-        middle = np.floor((low + high) / 2)
-        under = below(middle) < probability
-        low, high = np.where(under, middle, low), np.where(under, high, middle)
-    return high

@@ -1,0 +1,52 @@
+"""Frames of pandas with columns that are no numbers: every estimator says which one, and what was found there."""
+
+import numpy as np
+import pandas
+import pytest
+
+from thalweg import BernoulliGLM, CorrelatedTopicModel, GPClassifier, GPRegressor, KernelClassifier, KernelRegressor
+
+N = 12
+CLASSES = np.arange(N) % 2
+ESTIMATORS = [BernoulliGLM, CorrelatedTopicModel, GPClassifier, GPRegressor, KernelClassifier, KernelRegressor]
+COLUMNS = {
+    "category": (pandas.Categorical(["Rome", "Oslo"] * 6), "'Rome' in column 'found' (category)"),
+    "words": (["Rome", "Oslo"] * 6, "'Rome' in column 'found'"),
+    "one word": (pandas.Series([1.0] * 11 + ["Oslo"], dtype=object), "'Oslo' in column 'found' (object)"),
+    "days": (pandas.date_range("2020-01-01", periods=N), "Timestamp('2020-01-01 00:00:00') in column 'found'"),
+    "missing": (pandas.array([1] * 11 + [None], dtype="Int64"), "<NA> in column 'found' (Int64)"),
+    "lists": ([[1]] * N, "[1] in column 'found' (object)"),
+}
+
+
+def frame(column):
+    return pandas.DataFrame({"age": np.arange(N) + 1.0, "found": column})
+
+
+@pytest.mark.parametrize("estimator", ESTIMATORS)
+@pytest.mark.parametrize("name", COLUMNS)
+def test_a_column_that_holds_no_numbers_is_named(estimator, name):
+    column, found = COLUMNS[name]
+    with pytest.raises((TypeError, ValueError)) as raised:
+        estimator().fit(frame(column), CLASSES)
+    assert str(raised.value).startswith(f"X holds {found}")
+
+
+def test_predictions_name_it_too():
+    model = BernoulliGLM().fit(frame(np.arange(N) % 3), CLASSES)
+    with pytest.raises(ValueError, match="X holds 'Rome' in column 'found'"):
+        model.predict(frame(COLUMNS["category"][0]))
+
+
+def test_categories_that_are_numbers_are_taken_as_such():
+    column = np.arange(N) % 3
+    models = [
+        KernelRegressor(random_state=0).fit(frame(kind), CLASSES) for kind in (pandas.Categorical(column), column)
+    ]
+    first, second = (model.predict(frame(column)) for model in models)
+    np.testing.assert_array_equal(first, second)
+
+
+def test_other_errors_are_left_alone():
+    with pytest.raises(ValueError, match=r"^Found input variables with inconsistent numbers of samples"):
+        GPRegressor().fit(frame(np.arange(N)), CLASSES[:5])

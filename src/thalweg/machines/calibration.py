@@ -145,11 +145,15 @@ class Calibration:
 
     def logits(self, values: np.ndarray, level: np.ndarray) -> np.ndarray:
         """What has probabilities as its sigmoid or softmax, where f has these values and this intercept."""
+        return self.unshifted(values, level) + self.shift
+
+    def unshifted(self, values: np.ndarray, level: np.ndarray) -> np.ndarray:
+        """The same before the shift, by which rows are told apart no better."""
         straight = self.sharpness * (values - level)
         if not self.bend:
-            return level + straight + self.shift
+            return level + straight
         base = _said(np.asarray(level)[None], level)
-        return base + straight + self.bend * (_said(values, level) - base) + self.shift
+        return base + straight + self.bend * (_said(values, level) - base)
 
 
 def _said(values: np.ndarray, level: np.ndarray) -> np.ndarray:

@@ -130,7 +130,8 @@ class Fitted:
         with jax.enable_x64(self.double):
             return self.learner.predict(x, *self.frame)
 
-    def logits(self, values: np.ndarray) -> np.ndarray:
-        """What has probabilities as its sigmoid or softmax, where f has these values."""
+    def logits(self, values: np.ndarray, shifted: bool = True) -> np.ndarray:
+        """What has probabilities as its sigmoid or softmax, where f has these values; or that before its shift."""
         level = np.asarray(self.learner.expansion.intercept, values.dtype)
-        return (self.calibration or usual(self.learner.machine.loss, len(level))).logits(values, level)
+        calibration = self.calibration or usual(self.learner.machine.loss, len(level))
+        return (calibration.logits if shifted else calibration.unshifted)(values, level)

@@ -162,8 +162,8 @@ def test_bad_data_are_refused(moons):
         GPClassifier(Gaussian([1.0, 1.0, 1.0])).fit(X, y)
 
 
-# Without learning, for time. Weighted and repeated rows take the same steps, to fifteen digits, as long as rounding does
-# not choose their lengths, which it does from 1e-7 on.
+# Without learning, for time. Weighted and repeated rows take the same steps, to fifteen digits, as long as rounding has
+# no say in their lengths, which it has from 1e-7 on.
 CHECKS = list(estimator_checks_generator(GPClassifier(learn=False, jitter=0.0, tol=1e-5)))
 
 

@@ -66,9 +66,16 @@ def is_leaf(a: PyTree) -> bool:
 def norm(a: PyTree[Array]) -> Scalar:
     """The Euclidean norm of all leaves together, in float32 at least; squares neither underflow nor overflow."""
     wide = jax.tree.map(lambda leaf: leaf.astype(single(leaf.dtype)), joined(a))
+    square, limits = inner(wide, wide), jnp.finfo(dtype(wide))
+    tells = (square > limits.tiny / limits.eps) & (square < jnp.inf)
+    # A second look at all numbers takes as long as a step of some methods.
+    return jax.lax.cond(tells, lambda leaves: jnp.sqrt(square), _scaled_norm, wide)
+
+
+def _scaled_norm(wide: PyTree[Array]) -> Scalar:
+    """The norm in a unit in which the largest number is about 1, a power of two, which costs no digits."""
     kind = dtype(wide)
     largest = reduce(jnp.maximum, [jnp.max(jnp.abs(leaf), initial=0).astype(kind) for leaf in jax.tree.leaves(wide)])
-    # By a power of two, which costs no digits.
     power = 5 * jnp.finfo(kind).maxexp // 16
     small, large = (largest > 0) & (largest < 2.0**-power), largest > 2.0**power
     one, less, more = (jnp.asarray(4.0**exponent, kind) for exponent in (0, -power, power))

@@ -94,7 +94,7 @@ def _attempt(rest: tuple, arrays: tuple, state: State, out: Out, size: Scalar, a
         objective=value + descent.term.value(x).astype(size.dtype),
         residual=search.residual_norm(move, taken),
         finite=trees.all_finite(x),
-        far=is_far(move.out.gradient, size),
+        far=is_far(trees.norm(move.out.gradient), size),
     )
 
 

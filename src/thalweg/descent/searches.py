@@ -67,9 +67,9 @@ def is_short(distance: Number, length: Number) -> Number:
     return distance < _SHORT * (1 + length)
 
 
-def is_far(gradient: PyTree[Array], size: Scalar) -> Array:
-    """Whether a step of some size would, but for a term, lead where no longer one should."""
-    return ~(size * trees.norm(gradient).astype(size.dtype) < jnp.finfo(size.dtype).max ** _FAR)
+def is_far(slope: Scalar, size: Scalar) -> Array:
+    """Whether a step of some size, where the gradient has some length, would lead where no longer one should."""
+    return ~(size * slope.astype(size.dtype) < jnp.finfo(size.dtype).max ** _FAR)
 
 
 def next_trial(
@@ -152,7 +152,7 @@ class SearchedStep(StepRule):
         if self.compares_objective:
             level = value + move.term.value(move.point).astype(last.dtype)
         allowed, largest = with_slack(level, value, largest)
-        length = trees.norm(move.point)
+        length, slope = trees.norm(move.point), trees.norm(move.out.gradient)
 
         def attempt(carry: tuple) -> tuple:
             trial = carry[0]
@@ -161,7 +161,7 @@ class SearchedStep(StepRule):
             merit = self.merit(move, trial.size, x, value)
             told = self.tells(merit, value, allowed - level)
             short = is_short(trees.norm(trees.subtract(x, move.point)), length).astype(bool)
-            far = is_far(move.out.gradient, trial.size)
+            far = is_far(slope, trial.size)
             expand = (move.steps == 0) & self.expands
             return next_trial(trial, merit <= allowed, told, short, far, shrink, expand), x, value
 

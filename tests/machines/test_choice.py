@@ -45,16 +45,15 @@ def trials_of(loss):
 @pytest.mark.parametrize(("begins", "best"), [(Gaussian, Matern32), (Matern12, Gaussian), (Matern32, Matern32)])
 def test_the_next_rougher_or_smoother_family_is_tried_as_long_as_it_helps(begins, best):
     families = (Gaussian, Matern52, Matern32, Matern12)
-    order, asked = families.index(best), []
+    order = families.index(best)
+    loss = lambda one: 1 + 0.1 * abs(families.index(one.family) - order)
 
-    def loss(one):
-        asked.append(one)
-        return 1 + 0.1 * abs(families.index(one.family) - order)
-
-    found = slices.of_like_family(trials_of(loss), trials.Choice(begins, 1.0, 2.0, 0.1), families, lambda one: one)
-    steps = order - families.index(begins)
-    assert (found.family, found.alpha) == (best, 0.1)
-    assert found.times == pytest.approx(2.0 * 2 ** (steps / 2))
+    begun, steps = trials.Choice(begins, 1.0, 2.0, 0.1), order - families.index(begins)
+    for bandwidth, times in (("auto", 2.0 * 2 ** (steps / 2)), (2.0, 2.0)):  # one that is given stays
+        settings = Settings(loss=SquaredLoss(), bandwidth=bandwidth)
+        found = slices.of_like_family(trials_of(loss), begun, settings, lambda one: one)
+        assert (found.family, found.alpha) == (best, 0.1)
+        assert found.times == pytest.approx(times)
 
 
 def test_units_are_learned_again_from_plain_ones_as_long_as_that_helps_and_the_best_is_kept():

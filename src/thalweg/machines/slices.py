@@ -103,7 +103,7 @@ class SliceSearch:
         refine = lambda one: one if few else self.search(final, one, directions=finely)
         found = self._better_of(trials, final, found, other, refine, bool(wide))
         if wide or (final.on_host and not few):
-            found = of_like_family(final, found, self.settings.families, refine)
+            found = of_like_family(final, found, self.settings, refine)
         # More rows tell more of the features than those that units were learned from before.
         before = found
         if not wide:
@@ -185,18 +185,19 @@ class SliceSearch:
     def _by_slices_in_turn(self, final: Trials, found: Choice) -> Choice:
         """With slices held out in turn, each row in one of them."""
         in_turn = InTurn([final, *(self._trials(final=True, turn=turn) for turn in range(1, _SLICES))])
-        found = of_like_family(in_turn, found, self.settings.families, lambda one: one)
+        found = of_like_family(in_turn, found, self.settings, lambda one: one)
         return self.search(in_turn, found, directions=FINELY)
 
 
 def of_like_family(
-    trials: Trials | InTurn, found: Choice, families: Sequence[Any], refine: Callable[[Choice], Choice]
+    trials: Trials | InTurn, found: Choice, settings: Settings, refine: Callable[[Choice], Choice]
 ) -> Choice:
     """With the next rougher family, or the next smoother one, as long as that helps: some hundred rows ranked them."""
+    families, longer = settings.families, _LONGER if settings.bandwidth == "auto" else 1.0
     for step in (1, -1):
         best, place = found, families.index(found.family) + step
         while place in range(len(families)):
-            other = best._replace(family=families[place], times=best.times * _LONGER**step)
+            other = best._replace(family=families[place], times=best.times * longer**step)
             if gain(trials, best, other) <= _TELLING:
                 break
             best, place = other, place + step

@@ -1,6 +1,7 @@
 """Dates are no features: those of one frame are counted in days, those of the next in nanoseconds."""
 
 import numpy as np
+import pandas
 import pytest
 
 from thalweg import BernoulliGLM, GPClassifier, GPRegressor, KernelClassifier, KernelRegressor
@@ -21,6 +22,5 @@ def test_dates_are_refused_by_fits_and_by_predictions(model):
 
 
 def test_a_column_of_dates_in_a_frame_is_refused():
-    pandas = pytest.importorskip("pandas")
     with pytest.raises(TypeError, match="X must hold numbers, found datetime64"):
         GPRegressor().fit(pandas.DataFrame({"x": NUMBERS, "day": DAYS[:, 0]}), NUMBERS)

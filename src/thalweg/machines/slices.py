@@ -64,7 +64,8 @@ class SliceSearch:
         relearned: Callable[..., list[Choice]],
     ) -> None:
         self.rows, self.settings, self.search, self.relearned = rows, settings, search, relearned
-        self._given, self._made = (rows, settings, seed, dtype), list[Trials]()
+        self.seed, self.dtype = seed, dtype
+        self._made = list[Trials]()
 
     def best(
         self, in_plain: list[list[Choice]], learn: Callable[[], list[list[Choice]]]
@@ -95,7 +96,7 @@ class SliceSearch:
         others = [one for ranked in learn() for one in ranked[:FAMILIES_TRIED]] or best[1:FAMILIES_TRIED]
         found, other = self._coarsely(trials, firsts, others)
         if trials.at_once:
-            wide = wide_rows(*self._given[:2], self._given[3], trials.best)
+            wide = wide_rows(self.rows, self.settings, self.dtype, trials.best)
             final = self._trials(final=True, wide=wide)
         # The ridge too where trials are soon made.
         finely = _WIDELY if wide else FINELY if final.at_once else FINELY[:2]
@@ -116,7 +117,7 @@ class SliceSearch:
         return self._by_slices_in_turn(final, found) if few else found, final.best
 
     def _trials(self, **more: Any) -> Trials:
-        self._made.append(Trials(*self._given, **more))
+        self._made.append(Trials(self.rows, self.settings, self.seed, self.dtype, **more))
         return self._made[-1]
 
     def _coarsely(self, trials: Trials, firsts: list[Choice], others: list[Choice]) -> tuple[Choice, Choice]:

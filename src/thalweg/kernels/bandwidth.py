@@ -52,9 +52,12 @@ def median_of_pairs(x: Any, first: np.ndarray, second: np.ndarray) -> float:
     with np.errstate(invalid="ignore"):
         # Squares of very large or small numbers are none.
         unit = abs(difference).max() or 1.0
-        difference = difference / unit
-        squares = difference.multiply(difference) if scipy.sparse.issparse(x) else difference**2
-        distances = unit * np.sqrt(np.asarray(squares.sum(axis=1)).ravel())
+        difference /= unit
+        if scipy.sparse.issparse(x):
+            squares = np.asarray(difference.multiply(difference).sum(axis=1)).ravel()
+        else:
+            squares = np.einsum("ij,ij->i", difference, difference)
+        distances = unit * np.sqrt(squares)
     if not np.isfinite(distances).all():
         raise ValueError("x must be finite, found NaN or infinity among its rows")
     apart = distances[distances > 0]

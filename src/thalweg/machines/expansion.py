@@ -20,6 +20,8 @@ from thalweg.padding import padded, padded_size
 _ROWS_AT_ONCE, _GRAIN = 2048, 64
 # On the host so many numbers of them, if those are more rows: to begin with some takes as long as some hundred.
 _NUMBERS_AT_ONCE = 2**20
+# Features of all rows that a GPU finds at once.
+_FEATURES_AT_ONCE = 2**26
 # Pairs of rows and landmarks up to which the host is done before a program is compiled.
 _FEW_PAIRS = 2**25
 # Numbers in blocks from which on room for them is made with care.
@@ -102,15 +104,34 @@ def with_room(expansion: Expansion, blocks: int, limit: int | None) -> Expansion
 
 
 def evaluate(coordinates: Coordinates, expansion: Expansion, x: Float[Array, "n d"]) -> Float[Array, "n c"]:
-    """f at the rows of ``x``, block by block: memory for one block of features at a time."""
+    """f at the rows of ``x``, block by block: memory for one block of features at a time, or for some small ones."""
+    together = _together(coordinates, expansion, len(x))
 
     def add(i: Array, total: Float[Array, "n c"]) -> Float[Array, "n c"]:
         features = coordinates.evaluate(x, coordinates.block(i, expansion.blocks).astype(x.dtype))
         return total + jnp.matmul(features, expansion.weights[i], precision="highest")
 
+    def add_some(i: Array, total: Float[Array, "n c"]) -> Float[Array, "n c"]:
+        wanted = i * together
+        first = jnp.minimum(wanted, expansion.capacity - together)
+        some = lambda array: jax.lax.dynamic_slice_in_dim(array, first, together)
+        places = first + jnp.arange(together, dtype=first.dtype)
+        new = (places >= wanted) & (places < expansion.used.astype(places.dtype))
+        weights = jnp.where(new[:, None, None], some(expansion.weights), 0)
+        points, weights = (part.reshape(-1, part.shape[2]) for part in (some(expansion.blocks), weights))
+        return total + jnp.matmul(coordinates.evaluate(x, points), weights, precision="highest")
+
     start = jnp.zeros((len(x), expansion.weights.shape[2]), x.dtype)
     intercept = jnp.broadcast_to(jnp.asarray(expansion.intercept, x.dtype), start.shape)
-    return intercept + expansion.scale * jax.lax.fori_loop(0, expansion.used, add, start)
+    rounds, step = (expansion.used, add) if together == 1 else (-(-expansion.used // together), add_some)
+    return intercept + expansion.scale * jax.lax.fori_loop(0, rounds, step, start)
+
+
+def _together(coordinates: Coordinates, expansion: Expansion, rows: int) -> int:
+    """Blocks of landmarks whose features are found at once: beginning a round takes a GPU as long as one of them."""
+    if not isinstance(coordinates, Points) or jax.default_backend() == "cpu":
+        return 1
+    return max(min(_FEATURES_AT_ONCE // (rows * coordinates.width), expansion.capacity), 1)
 
 
 @quick_jit(lambda *_: False, tuned=False)

@@ -167,11 +167,13 @@ def _spread(rows: Rows, some: np.ndarray) -> np.ndarray:
     far[two] = np.inf
     stride = -(-len(rows) * some.shape[1] // _ENTRIES)
     chosen = slice(None, None, max(stride, 1))
-    there, weights = np.clip(rows.features(chosen, np.float64), middle - far, middle + far), rows.weights[chosen]
-    reach, share = np.ptp(there, axis=0), weights / np.sum(weights)
+    there, weights = rows.features(chosen, np.float64), rows.weights[chosen]
+    there = np.clip(there, middle - far, middle + far, out=there if there.flags.owndata else None)
+    share, reach = weights / np.sum(weights), np.ptp(there[:, two], axis=0)
     there -= share @ there
-    spread = np.sqrt(np.einsum("i,ij,ij->j", share, there, there))
-    return np.where(two, np.sqrt(spread * reach), spread)
+    spread = np.sqrt(share @ np.square(there, out=there))
+    spread[two] = np.sqrt(spread[two] * reach)
+    return spread
 
 
 def squared_distances(x: np.ndarray, y: np.ndarray | None = None) -> np.ndarray:

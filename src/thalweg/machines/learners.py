@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from thalweg.ahead import ahead
 from thalweg.arguments import whole
 from thalweg.codec import storable
 from thalweg.kernels import Kernel, RandomFeatures
@@ -40,10 +41,9 @@ _ROOM = 64
 _KEPT = 2**18
 # Rounds of a visit. More of them in a stream fit each block as if it were the last one; a lone block is solved.
 _ROUNDS, _ROUNDS_OF_ONE_BLOCK = 5, 1000
-# Up to so many new rows of a stream are solved for alone, and their block is visited so often while it doubles.
-_FEW, _VISITS = 32, 8
-# The size of a lone block of landmarks is a multiple of this, or of a power of two.
-_GRAIN = 64
+# Up to so many new rows of a stream are solved for alone, and their block is visited so often while it doubles. The
+# size of a lone block of landmarks is a multiple of the last number, or of a power of two.
+_FEW, _VISITS, _GRAIN = 32, 8, 64
 
 Foreseen = list[tuple[np.ndarray, Any]]
 """Rows in the order in which they were learned from, some at a time, and f there before."""
@@ -194,9 +194,9 @@ class LandmarkLearner(Learner):
             yield len(part)
         room = (self._limit - int(self.expansion.used)) * size
         new, order = np.split(order, [room])
-        for part in _chunks(new, size, _steps_at_once(size)):
-            batches = rows.stack(part, size, self.dtype)
-            self._make_room(len(batches.weights))
+        self._make_room(-(-len(new) // size))
+        stacked = lambda part: rows.stack(part, size, self.dtype)
+        for part, batches in ahead(stacked, _chunks(new, size, _steps_at_once(size))):
             self.expansion, self.examples, before = absorb(visitor, self.expansion, self.examples, batches)
             if foreseen is not None:
                 foreseen.append((part, before))
@@ -224,6 +224,10 @@ class LandmarkLearner(Learner):
         self.expansion = now._replace(blocks=put(batches.x), weights=weights, drift=drift, used=put(np.int32(count)))
         self.examples = Examples(put(batches.y), put(batches.weights))
         self.filled, self.taken = (len(order) - 1) % self._block_size + 1, len(order)
+
+    def with_kernel(self, kernel: Kernel) -> Self:
+        """Return a learner with another kernel, of one that knows nothing."""
+        return replace(self, machine=replace(self.machine, coordinates=Points(kernel, self._block_size)))
 
     def landmarks(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """The landmarks, what each of them adds to f, and their weights, on the host."""

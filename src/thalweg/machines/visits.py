@@ -11,6 +11,7 @@ Where it has kinks, with the gradient smoothed about the dual −αW/w, the roun
 which converge when over-relaxed, but may circle for ever when accelerated: only the first ones are.
 """
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -30,7 +31,8 @@ from thalweg.machines.losses import Loss
 _MOMENTUM = FISTA()
 # For losses with kinks so many rounds are accelerated. Then they are over-relaxed: any number below 2 converges.
 _ACCELERATED, _RELAXATION = 200, 1.6
-# Where there may be more rounds, the factor of a visit's matrix is inverted.
+# Where there may be more rounds, the factor of a visit's matrix is inverted; on a GPU, which takes longer to solve with
+# it than to factorise, it always is.
 _MANY_ROUNDS = 20
 # A lone block of no more rows is solved in less time than it takes to compile well.
 _QUICK = 1024
@@ -160,7 +162,7 @@ def _solved(
     diagonal = jnp.maximum(alpha / (curvature * row_weights[:, 0]), _LEAST_DIAGONAL[f.dtype])
     factor = jax.scipy.linalg.cho_factor(kernel + jnp.diag(jnp.where(there, diagonal, 1)), lower=True)
     solve = lambda b: jax.scipy.linalg.cho_solve(factor, b)
-    if visitor.rounds > _MANY_ROUNDS:
+    if visitor.rounds > _MANY_ROUNDS or jax.default_backend() == "gpu":
         # Two products take a tenth of the time; what rounding costs the inverse, further rounds make good.
         inverse = jax.scipy.linalg.solve_triangular(factor[0], jnp.eye(len(f), dtype=f.dtype), lower=True)
         product = lambda a, b: jnp.matmul(a, b, precision="highest")
@@ -170,6 +172,9 @@ def _solved(
     def short_of_optimal(weights: Array, f: Array) -> Array:
         dual = -alpha * weights / row_weights
         return jnp.where(there[:, None], visitor.loss.smoothed_gradient(f, batch.y, dual) - dual, 0)
+
+    if visitor.loss.quadratic:
+        return _refined(visitor, (weights, f), short_of_optimal, solve, kernel)
 
     def go_on(now: _Round) -> Bool[Array, ""]:
         return (now.rounds < visitor.rounds) & (now.residual > visitor.tol.astype(f.dtype))
@@ -190,6 +195,43 @@ def _solved(
     infinity = jnp.full((), jnp.inf, f.dtype)
     found = jax.lax.while_loop(go_on, go, _Round(start, _at_rest(start), infinity, jnp.zeros((), jnp.int32)))
     return found.at[0], found.residual
+
+
+def _refined(
+    visitor: Visitor,
+    start: tuple[Array, Array],
+    short_of_optimal: Callable[[Array, Array], Array],
+    solve: Callable[[Array], Array],
+    kernel: Float[Array, "rows rows"],
+) -> tuple[Array, Scalar]:
+    """The same for squares: one round finds the solution, and others what rounding left of it, as long as they do."""
+
+    def go_on(now: _Squares) -> Bool[Array, ""]:
+        helps = (now.residual > visitor.tol.astype(now.residual.dtype)) & (now.residual < now.before / 2)
+        return (now.rounds < visitor.rounds) & helps
+
+    def go(now: _Squares) -> _Squares:
+        change = -solve(now.short)
+        weights, f = now.weights + change, now.f + jnp.matmul(kernel, change, precision="highest")
+        return at(weights, f, now.residual, now.rounds + 1)
+
+    def at(weights: Array, f: Array, before: Array, rounds: Array) -> _Squares:
+        short = short_of_optimal(weights, f)
+        return _Squares(weights, f, short, jnp.max(jnp.abs(short)), before, rounds)
+
+    infinity = jnp.full((), jnp.inf, kernel.dtype)
+    found = jax.lax.while_loop(go_on, go, at(*start, infinity, jnp.zeros((), jnp.int32)))
+    return found.weights, found.residual
+
+
+class _Squares(NamedTuple):
+    weights: Float[Array, "rows c"]
+    f: Float[Array, "rows c"]
+    short: Float[Array, "rows c"]
+    """How far each row is from optimal."""
+    residual: Scalar
+    before: Scalar
+    rounds: Int[Array, ""]
 
 
 def _at_rest(at: tuple[Array, Array]) -> Any:

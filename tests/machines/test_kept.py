@@ -19,7 +19,7 @@ SETTINGS = Settings(loss=SquaredLoss(), kernel=Gaussian(1.0), alpha=ALPHA, metho
 def many(monkeypatch):
     """As if some hundred rows were more than are solved for at once."""
     monkeypatch.setattr(solving, "MOST", 100)
-    monkeypatch.setattr(kept, "_BLOCK", 64)
+    monkeypatch.setattr(kept, "BLOCK", 64)
 
 
 def optimum(kernel, x, y, weights, new, alpha=ALPHA):

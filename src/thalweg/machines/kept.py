@@ -32,10 +32,11 @@ FEW_MISSES = 0.025
 """Where a pass over many rows misses fewer labels than this part, no other is made: to spare a seventh of them is not
 worth twice the time of the first (MNIST's 1.3 % became 1.1)."""
 
-# Half a matrix of more rows may take this part of the memory.
-_PART = 0.25
-# Rows of a block: with twice as many there are a few steps less, but factors take four times as long.
-_BLOCK = 2048
+# Half a matrix of more rows may take this part of the memory; a device has it whole, of no more rows than these.
+_PART, _MOST_ON_DEVICE = 0.25, 51_200
+BLOCK = 2048
+"""Rows of a block: with twice as many there are a few steps less, but factors take four times as long."""
+
 # Steps end where one gains no more than this part of the objective and so many have lowered a loss by too little; of
 # smooth kernels the objective says little of what is still to be learned.
 _GAIN, _LAST, _MOST_STEPS = 3e-3, 3, 50
@@ -61,6 +62,18 @@ def most_rows() -> int:
     return max(MOST, int((_PART * room / 2) ** 0.5))
 
 
+def most_rows_on_device() -> int:
+    """Rows of which a whole matrix takes a quarter of the memory of a device, but no more than 51,200 (10 GiB).
+
+    Examples
+    --------
+    >>> most_rows_on_device() <= 51_200
+    True
+    """
+    told = jax.local_devices()[0].memory_stats() or {}
+    return min(int((_PART * told.get("bytes_limit", 0) / 4) ** 0.5), _MOST_ON_DEVICE)
+
+
 def keeps(rows: int, settings: Settings, dtype: Any) -> bool:
     """Whether so many rows are solved for here, with a kernel that is written out.
 
@@ -70,13 +83,45 @@ def keeps(rows: int, settings: Settings, dtype: Any) -> bool:
     >>> [keeps(20_000, Settings(loss=loss()), np.float32) for loss in (SquaredLoss, LogisticLoss)]
     [True, False]
     """
-    method, few = settings.method, rows <= min(most_rows(), settings.max_features)
+    most = most_rows() if jax.default_backend() == "cpu" else most_rows_on_device()
+    method, few = settings.method, rows <= min(most, settings.max_features)
     asked = method.visits and method.early_stopping == "auto" and settings.passes is None
-    on_host = np.dtype(dtype) == np.float32 and jax.default_backend() == "cpu"
-    return settings.loss.quadratic and few and asked and on_host
+    return settings.loss.quadratic and few and asked and np.dtype(dtype) == np.float32
 
 
-class Kept:
+class Gradients:
+    """Conjugate gradients, step by step; a subclass defines :meth:`step`.
+
+    Examples
+    --------
+    >>> class Halving(Gradients):
+    ...     left = 1.0
+    ...     def step(self):
+    ...         self.left /= 2
+    ...         return self.left
+    >>> there = Halving()
+    >>> len(list(there.steps(lambda: there.left, 0.9)))  # until a step gains less than a third of a hundredth
+    9
+    """
+
+    def step(self) -> float:
+        """Make a step, and return the part of the objective that it gained."""
+        raise NotImplementedError
+
+    def steps(self, loss: Callable[[], float], least: float) -> Iterator[float]:
+        """Make steps until the objective no longer falls by much, nor a loss, which is yielded, by the least part."""
+        told = list[float]()
+        while len(told) < _MOST_STEPS:
+            gained = self.step()
+            told.append(loss())
+            yield told[-1]
+            last, before = told[-_LAST:], told[:-_LAST]
+            lower = not before or min(last) < (1 - least) * min(before)
+            if not (gained > _GAIN or (gained > 0 and lower)):
+                return
+
+
+class Kept(Gradients):
     """Weights W of the rows, and what they say of rows held out.
 
     Parameters
@@ -117,12 +162,17 @@ class Kept:
         # Columns in one piece: products of a matrix with few of them take half the time.
         self.targets = targets.astype(x.dtype, order="F")
         self._set(diagonal)
-        count = -(-len(x) // (size or _BLOCK))
+        count = -(-len(x) // (size or BLOCK))
         self.blocks = [slice(len(x) * i // count, len(x) * (i + 1) // count) for i in range(count)]
         self.weights, self.begun = np.zeros_like(self.targets), False
         self.strips: list[np.ndarray] = []
         self.factors: list[Factor] = []
         self.of_held: list[np.ndarray] = []
+
+    @property
+    def met(self) -> bool:
+        """Whether the matrix has been found."""
+        return len(self.strips) == len(self.blocks)
 
     def begin(self, weights: np.ndarray) -> None:
         """Begin with weights that were found before: nothing is solved for when blocks are met."""
@@ -162,18 +212,6 @@ class Kept:
         with enough_threads(1):
             self.left, self.steepest = self._visited(self.targets - self._image())
         self.direction, self.square = self.steepest, np.sum(self.left * self.steepest, axis=0, dtype=float)
-
-    def steps(self, loss: Callable[[], float], least: float) -> Iterator[float]:
-        """Make steps until the objective no longer falls by much, nor a loss, which is yielded, by the least part."""
-        told = list[float]()
-        while len(told) < _MOST_STEPS:
-            gained = self.step()
-            told.append(loss())
-            yield told[-1]
-            last, before = told[-_LAST:], told[:-_LAST]
-            lower = not before or min(last) < (1 - least) * min(before)
-            if not (gained > _GAIN or (gained > 0 and lower)):
-                return
 
     def step(self) -> float:
         """Make a step of conjugate gradients, and return the part of the objective that it gained."""

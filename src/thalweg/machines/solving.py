@@ -21,6 +21,7 @@ from thalweg.machines.dense import MOST
 from thalweg.machines.few import LANDMARKS, Few, telling
 from thalweg.machines.fitted import Fitted
 from thalweg.machines.folds import middle_half
+from thalweg.machines.kept_on_device import KeptOnDevice
 from thalweg.machines.learners import LandmarkLearner, Learner
 from thalweg.machines.losses import QuantileLoss
 from thalweg.machines.methods import Settings
@@ -155,7 +156,10 @@ def _kept(begun: Fitted, rows: Rows, settings: Settings, seed: int) -> Fitted:
     some, new = rows.merged(rest, np.float32), rows.features(held, np.float32)
     aside, total, enough = Aside(rows.subset(held), np.empty(0)), float(np.sum(rows.weights)), False
     level, every = np.asarray(learner.expansion.intercept, float), np.arange(len(some))
-    machine = kept.Kept(begun.kernel, some.x, some.targets - level, begun.alpha / some.weights, new)
+    by_gradients = kept.Kept if jax.default_backend() == "cpu" else KeptOnDevice
+    machine: kept.Kept | KeptOnDevice = by_gradients(
+        begun.kernel, some.x, some.targets - level, begun.alpha / some.weights, new
+    )
     least = _LEAST_RIDGE * total / len(rows) if settings.alpha == "auto" else np.inf
     solved: np.ndarray | None = None  # to which an interrupt, or a smaller ridge that does not help, goes back
     began, alpha = time.perf_counter(), begun.alpha
@@ -176,7 +180,7 @@ def _kept(begun: Fitted, rows: Rows, settings: Settings, seed: int) -> Fitted:
 
     def solve() -> float:
         """The loss on the slice in the end."""
-        if not machine.strips:
+        if not machine.met:
             go_on(machine.meet())
         *_, loss = machine.steps(told, _LOWER)
         return loss

@@ -18,7 +18,7 @@ def test_a_gain_is_carried_to_all_rows_by_how_it_changed_from_one_size_to_the_ne
     """Seen on Covertype: a gain of 6 % on 2,048 rows and 7.5 % on 4,096 was no use to 20,000."""
     first = []
 
-    def trials(rows, settings, seed, dtype, final=False, wide=0):
+    def trials(rows, order, settings, seed, dtype, final=False, wide=0):
         def loss(one):
             first.append(one.base)
             return 1.0 if one.base is first[0] else 1 - (large if final else small)
@@ -27,7 +27,7 @@ def test_a_gain_is_carried_to_all_rows_by_how_it_changed_from_one_size_to_the_ne
         several = lambda act, choices: list(map(act, choices))
         trial = lambda one: SimpleNamespace(learner=lambda: None, choice=one)
         known = {"loss": loss, "trial": trial, "order": order, "several": several, "prepare": lambda choices: None}
-        return SimpleNamespace(on_host=False, at_once=True, best=None, **known)
+        return SimpleNamespace(on_host=False, at_once=True, best=None, settings=settings, **known)
 
     monkeypatch.setattr(slices, "Trials", trials)
     monkeypatch.setattr(choice, "_in_learned_units", lambda seen, plain, *_: [(np.array([8.0]), plain[0][1])])
@@ -65,7 +65,7 @@ def test_units_are_learned_again_from_plain_ones_as_long_as_that_helps_and_the_b
 
     def relearned(tried, further=False):
         asked.append(further)
-        return [rounds[len(asked) - 1], begun]
+        return iter([rounds[len(asked) - 1], begun])
 
     known = SimpleNamespace(loss=loss, trial=lambda one: SimpleNamespace(loss=loss(one), choice=one))
     assert slices.relearned_in_rounds(known, plain, begun, relearned) is rounds[2]
@@ -100,7 +100,9 @@ def test_slices_are_held_out_in_turn_where_one_misses_too_few_labels(monkeypatch
 
 def test_the_loss_of_slices_in_turn_is_that_of_every_row_left_out_once():
     rows, settings = labelled(2400, 100), Settings(loss=LogisticLoss())
-    several = [trials.Trials(rows, settings, 0, np.float64, final=True, turn=turn) for turn in range(4)]
+    several = [
+        trials.Trials(rows, rows.shuffled([0, 1]), settings, 0, np.float64, final=True, turn=turn) for turn in range(4)
+    ]
     held = np.concatenate([np.setdiff1d(np.arange(2400), one.order) for one in several])
     assert sorted(held) == list(range(2400))
     one = trials.Choice(Gaussian, 1.0, 1.0, 0.1)
@@ -109,7 +111,9 @@ def test_the_loss_of_slices_in_turn_is_that_of_every_row_left_out_once():
 
 def test_a_trial_may_have_more_landmarks_than_the_machine_will():
     rows, settings = labelled(2400, 100), Settings(loss=LogisticLoss(), max_features=64)
-    tried = trials.Trials(rows, settings, 0, np.float64).trial(trials.Choice(Gaussian, 1.0, 1.0, 0.1))
+    tried = trials.Trials(rows, rows.shuffled([0, 1]), settings, 0, np.float64).trial(
+        trials.Choice(Gaussian, 1.0, 1.0, 0.1)
+    )
     assert tried.learner().features == tried.rows > 64
 
 
@@ -120,8 +124,8 @@ def test_wide_trials_say_what_others_do(monkeypatch):
     y = np.sin(2 * x[:, :1]) + x[:, 1:] + 0.3 * rng.normal(size=(600, 1))
     rows = Rows(x, y, rng.uniform(0.5, 2.0, size=600), offset=np.full(2, 0.5))
     settings, one = Settings(loss=SquaredLoss()), trials.Choice(Matern32, np.array([1.0, 2.0]), 0.7, 1.0)
-    wide = trials.Trials(rows, settings, 0, np.float64, final=True, wide=450)
-    others = trials.Trials(rows, settings, 0, np.float64, final=True)
+    wide = trials.Trials(rows, rows.shuffled([0, 1]), settings, 0, np.float64, final=True, wide=450)
+    others = trials.Trials(rows, rows.shuffled([0, 1]), settings, 0, np.float64, final=True)
     assert len(wide.order) == len(others.order) == 450
     assert wide.loss(one) == pytest.approx(others.loss(one), rel=1e-3)
     found = [each.best.learner().predict(x[:50], np.full(2, 0.5)) for each in (wide, others)]
@@ -157,9 +161,9 @@ def test_trials_on_a_device_say_what_those_on_the_host_do(monkeypatch):
     x = rng.normal(size=(300, 2))
     rows = Rows(x, np.sin(2 * x[:, :1]) + x[:, 1:], rng.uniform(0.5, 2.0, size=300), offset=np.zeros(2))
     settings, one = Settings(loss=SquaredLoss()), trials.Choice(Gaussian, np.array([1.0, 2.0]), 0.7, 0.1)
-    on_host = trials.Trials(rows, settings, 0, np.float64, final=True)
+    on_host = trials.Trials(rows, rows.shuffled([0, 1]), settings, 0, np.float64, final=True)
     monkeypatch.setattr(trials.jax, "default_backend", lambda: "gpu")
-    on_device = trials.Trials(rows, settings, 0, np.float64, final=True)
+    on_device = trials.Trials(rows, rows.shuffled([0, 1]), settings, 0, np.float64, final=True)
     monkeypatch.undo()
     assert (on_host.on_host, on_device.on_host, on_device.at_once) == (True, False, True)
     assert on_device.loss(one) == pytest.approx(on_host.loss(one), rel=1e-3)

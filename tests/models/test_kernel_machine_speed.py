@@ -61,7 +61,10 @@ def test_trials_are_of_a_small_part_of_the_rows_and_blocks_of_one_size():
 def test_a_search_begins_with_few_rows_on_the_host_whatever_their_number():
     """Issue 12, 2: of 60,000 digits it took two thirds of a fit, each trial of as many rows as the last ones."""
     rows = Rows(np.zeros((60_000, 1)), np.zeros((60_000, 1)), np.ones(60_000))
-    first, final = (trials.Trials(rows, Settings(loss=SquaredLoss()), 0, np.float32, final=end) for end in (0, 1))
+    first, final = (
+        trials.Trials(rows, rows.shuffled([0, 1]), Settings(loss=SquaredLoss()), 0, np.float32, final=end)
+        for end in (0, 1)
+    )
     assert first.on_host
     assert len(first.order) == 2048
     assert not final.on_host

@@ -1,6 +1,6 @@
 """A family of kernels, units, a lengthscale and a ridge: by leaving out rows in turn, and by trial on a slice."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -9,8 +9,9 @@ import numpy as np
 
 from thalweg.kernels import Kernel
 from thalweg.kernels.profiles import written_out
+from thalweg.machines.device import soon_tried
 from thalweg.machines.folds import COARSELY, FINALLY, Found, Sample, left_out, refined, sample, two_at_once
-from thalweg.machines.learners import LandmarkLearner, in_precision
+from thalweg.machines.learners import in_precision
 from thalweg.machines.losses import LogisticLoss, SoftmaxLoss
 from thalweg.machines.methods import Settings
 from thalweg.machines.metric import MOST_FEATURES, SURE, learned_map, learned_unit, overshot, units_by_slopes
@@ -57,7 +58,11 @@ def choose(rows: Rows, settings: Settings, seed: int, dtype: Any) -> tuple[Kerne
         seen = seen.without_outliers()
     several = _MULTIPLIERS if search_kernel else (times,)
     by_slice = many and (search_kernel or search_alpha) and not (loss.by_squares and len(rows) <= settings.block_size)
-    if given:
+    by_trials_alone = by_slice and soon_tried(len(rows), settings)
+    plain: list[_InUnit]
+    if by_trials_alone:
+        plain = [(unit, []) for unit in ([1.0] if given or rows.map is not None else seen.units())]
+    elif given:
         plain = [(1.0, _compared(seen, 1.0, settings.families, several))]
     else:
         plain = _in_plain_units(seen, settings, several, by_slice, rows.map is not None)
@@ -85,18 +90,28 @@ def choose(rows: Rows, settings: Settings, seed: int, dtype: Any) -> tuple[Kerne
     if settings.metric == "diagonal":
         in_plain, learn = learn() or in_plain, list
 
-    def relearned(tried: Trial, further: bool = False) -> list[Choice]:
+    def relearned(tried: Trial, further: bool = False) -> Iterator[Choice]:
         """In units by the slopes of the machine that was tried, and in softer ones; or in one that goes further."""
-        learner, kernel = tried.learner(), tried.choice.kernel
         learns = settings.metric in ("auto", "diagonal") and search_kernel and 1 < rows.dimension <= MOST_FEATURES
-        if not (learns and isinstance(learner, LandmarkLearner) and written_out(kernel)):
-            return []
-        units = units_by_slopes(seen, kernel, *learner.landmarks())
+        landmarks, kernel = tried.landmarks() if learns else None, tried.choice.kernel
+        if landmarks is None or not written_out(kernel):
+            return
+        units = units_by_slopes(seen, kernel, *landmarks)
         if further and units:
             units = [overshot(seen, tried.choice.base, units[0])]
-        return [tried.choice._replace(base=unit * seen.in_unit(unit).median()) for unit in units]
+        for unit in units:
+            yield tried.choice._replace(base=unit * seen.in_unit(unit).median())
 
-    found, tried = SliceSearch(rows, settings, seed, dtype, search, relearned).best(in_plain, learn)
+    def translated(choice: Choice, curvature: float) -> Choice:
+        """What was found by squares for the loss."""
+        found = Found(0.0, choice.times, choice.alpha / seen.usual, curvature)
+        return _started(choice, found, choice.family, loss, search_alpha, seen.usual)
+
+    slices = SliceSearch(rows, settings, seed, dtype, search, relearned)
+    if by_trials_alone:
+        found, tried = slices.best_by_trials_alone([ranked[0] for ranked in in_plain], translated)
+    else:
+        found, tried = slices.best(in_plain, learn)
     return in_precision(found.kernel, dtype), found.alpha, tried
 
 

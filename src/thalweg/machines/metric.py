@@ -273,10 +273,11 @@ def units_by_slopes(
     """
     length = np.broadcast_to(np.asarray(kernel.lengthscale, float), landmarks.shape[1:])
     placed = (landmarks / length).astype(np.float32)
+    alone, dual = type(kernel)(lengthscale=1.0, variance=kernel.variance), dual.astype(np.float32)
     points = slice(None, None, -(-len(placed) // _HALF))
-    alone = type(kernel)(lengthscale=1.0, variance=kernel.variance)
-    rise = Distances(placed[points], placed).value_and_rise(alone)[1]
-    unit = _diagonal(seen, length, weights[points], alone, placed, dual.astype(np.float32), rise, placed[points])
+    on_host = jax.default_backend() != "gpu"
+    rise = Distances(placed[points], placed).value_and_rise(alone)[1] if on_host else None
+    unit = _diagonal(seen, length, weights[points], alone, placed, dual, rise, placed[points])
     return [] if unit is None else [_softened(seen, unit, power) for power in (1.0, *_SOFTER)]
 
 
@@ -316,9 +317,10 @@ def mean_squared_slopes(
     >>> mean_squared_slopes(np.ones(2), Gaussian(), x, np.array([[1.0], [0.0]])).round(4)  # (e^(−1/2))² / 2
     array([0.1839, 0.    ])
     """
-    if not written_out(kernel):
-        room = padded_size(len(x), _GRAIN)
-        return np.asarray(differentiated(kernel, *(padded(part.astype(x.dtype), room) for part in (x, dual, weights))))
+    if not written_out(kernel) or (rise is None and jax.default_backend() == "gpu"):
+        of_size = lambda part: padded(part.astype(x.dtype), padded_size(len(part), _GRAIN))
+        parts = map(of_size, (x, dual, weights, x if points is None else points))
+        return np.asarray(differentiated(kernel, *parts))
     each = _slopes(kernel, x, dual, Distances(x).value_and_rise(kernel)[1] if rise is None else rise, points)
     return np.sum([np.average(slopes**2, axis=0, weights=weights) for slopes in each], axis=0)
 
@@ -334,15 +336,19 @@ def _slopes(
             yield 2 * (sums[:, :1] * points - sums[:, 1:]) / float(kernel.lengthscale) ** 2
 
 
-@quick_jit(lambda kernel, x, dual, weights: len(x) < _GRAIN**2, tuned=False)
+@quick_jit(lambda kernel, x, *_: len(x) < _GRAIN**2, tuned=False)
 def differentiated(
-    kernel: Kernel, x: Float[Array, "n d"], dual: Float[Array, "n outputs"], weights: Float[Array, " n"]
+    kernel: Kernel,
+    x: Float[Array, "n d"],
+    dual: Float[Array, "n outputs"],
+    weights: Float[Array, " m"],
+    points: Float[Array, "m d"],
 ) -> Float[Array, " d"]:
     """:func:`mean_squared_slopes` of any kernel."""
-    _, pull = jax.vjp(lambda points: kernel.matrix(points, x) @ dual, x)
+    found, pull = jax.vjp(lambda points: kernel.matrix(points, x) @ dual, points)
 
     def of_output(cotangent: Array) -> Array:
-        (slopes,) = pull(jnp.broadcast_to(cotangent, dual.shape))
+        (slopes,) = pull(jnp.broadcast_to(cotangent, found.shape))
         return jnp.average(slopes**2, axis=0, weights=weights)
 
     return jnp.sum(jax.lax.map(of_output, jnp.eye(dual.shape[1], dtype=x.dtype)), axis=0)

@@ -1,11 +1,12 @@
 """A kernel and a ridge by trial on a held-out slice: from machines of some rows to those of more."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
 from thalweg.machines.dense import MOST
+from thalweg.machines.device import by_squares
 from thalweg.machines.folds import FINELY
 from thalweg.machines.methods import Settings
 from thalweg.machines.rows import Rows
@@ -28,6 +29,9 @@ _LIMITS = (1 / 32, 16.0), (1e-3, 100.0)
 _TELLING = 0.002
 # A rougher kernel wants a longer lengthscale.
 _LONGER = 2**0.5
+# Families are tried further that lose no more than this part where they begin, and units that refining may yet help so
+# much.
+_LIKE, _REFINED = 0.03, 0.05
 # Units are learned so often from the machines that are tried last, unless they lose by more than this factor.
 _ROUNDS, _NOT_FAR = 3, 1.05
 # Where those are of squares, from so many rows, at most half of them, and so often, as long as the loss on the slice
@@ -61,20 +65,34 @@ class SliceSearch:
         seed: int,
         dtype: Any,
         search: Callable[..., Choice],
-        relearned: Callable[..., list[Choice]],
+        relearned: Callable[..., Iterator[Choice]],
     ) -> None:
         self.rows, self.settings, self.search, self.relearned = rows, settings, search, relearned
-        self.seed, self.dtype = seed, dtype
+        self.seed, self.dtype, self._order = seed, dtype, rows.shuffled([seed, 1])
         self._made = list[Trials]()
 
     def best(
         self, in_plain: list[list[Choice]], learn: Callable[[], list[list[Choice]]]
     ) -> tuple[Choice, Trial | None]:
         """The best choice, of those in plain units and in learned ones, and the best machine tried."""
+        return self._ended(lambda: self._from_some_rows_to_more(in_plain, learn))
+
+    def best_by_trials_alone(
+        self, in_plain: list[Choice], translated: Callable[[Choice, float], Choice]
+    ) -> tuple[Choice, Trial | None]:
+        """The same, with families and learned units found by trials of squares, where a device soon makes them.
+
+        ``translated`` gives what a choice that was found by squares is for the loss, where their mean of p(1 − p) is
+        this.
+        """
+        return self._ended(lambda: self._by_trials_alone(in_plain, translated))
+
+    def _ended(self, search: Callable[[], tuple[Choice, Trial | None]]) -> tuple[Choice, Trial | None]:
         try:
-            found, tried = self._from_some_rows_to_more(in_plain, learn)
+            found, tried = search()
         except KeyboardInterrupt:
-            so_far = next((trials.best for trials in reversed(self._made) if trials.best is not None), None)
+            with_loss = [trials for trials in self._made if trials.settings.loss == self.settings.loss]
+            so_far = next((trials.best for trials in reversed(with_loss) if trials.best is not None), None)
             if so_far is None:
                 raise
             raise Interrupted(so_far) from None
@@ -83,11 +101,25 @@ class SliceSearch:
             tried = tried._replace(learner=lambda: learner)
         return found, tried
 
+    def _by_trials_alone(
+        self, in_plain: list[Choice], translated: Callable[[Choice, float], Choice]
+    ) -> tuple[Choice, Trial | None]:
+        trials = self._trials(by_squares(self.settings))
+        cost, coarsely = trials.loss, lambda one: self.search(trials, one, directions=_COARSELY)
+        trials.prepare(in_plain)
+        near = _NEAR * min(map(cost, in_plain))
+        plain = min((coarsely(one) for one in in_plain if cost(one) <= near), key=cost)
+        plain = of_any_family(trials, plain, self.settings, coarsely)
+        learned = relearned_in_rounds(trials, plain, plain, self.relearned)
+        if learned is not plain:
+            learned = of_any_family(trials, coarsely(learned), self.settings, coarsely)
+        found, other = (translated(one, trials.curvature(one)) for one in (plain, learned))
+        return self._with_more_rows(trials, in_plain, found, other, alone=True)
+
     def _from_some_rows_to_more(
         self, in_plain: list[list[Choice]], learn: Callable[[], list[list[Choice]]]
     ) -> tuple[Choice, Trial | None]:
-        trials, wide = self._trials(), 0
-        final = trials
+        trials = self._trials(self.settings)
         cost, firsts = trials.loss, [ranked[0] for ranked in in_plain]
         trials.prepare(firsts)
         best = min(in_plain, key=lambda ranked: cost(ranked[0]))
@@ -95,9 +127,16 @@ class SliceSearch:
             return best[0], trials.best
         others = [one for ranked in learn() for one in ranked[:FAMILIES_TRIED]] or best[1:FAMILIES_TRIED]
         found, other = self._coarsely(trials, firsts, others)
+        return self._with_more_rows(trials, firsts, found, other)
+
+    def _with_more_rows(
+        self, trials: Trials, firsts: list[Choice], found: Choice, other: Choice, alone: bool = False
+    ) -> tuple[Choice, Trial | None]:
+        """One of two choices, at its best with more rows; the first ones have plain units."""
+        final, wide = trials, 0
         if trials.at_once:
             wide = wide_rows(self.rows, self.settings, self.dtype, trials.best)
-            final = self._trials(final=True, wide=wide)
+            final = self._trials(self.settings, final=True, wide=wide)
         # The ridge too where trials are soon made.
         finely = _WIDELY if wide else FINELY if final.at_once else FINELY[:2]
         few = self._misses_too_few(final, found)
@@ -106,18 +145,18 @@ class SliceSearch:
         if wide or (final.on_host and not few):
             found = of_like_family(final, found, self.settings, refine)
         # More rows tell more of the features than those that units were learned from before.
-        before = found
-        if not wide:
+        before, learned = found, all(found.base is not one.base for one in firsts)
+        if wide and (learned or self.settings.metric == "diagonal"):
+            final = self._trials(self.settings, final=True, wide=min(len(self.rows) // 2, _WIDE_ROWS))
+            found = relearned_in_rounds(final, min(firsts, key=trials.loss), found, self.relearned)
+        elif not wide and (learned or not alone):
             found = self._in_rounds(trials, final, found)
-        elif self.settings.metric == "diagonal" or all(found.base is not one.base for one in firsts):
-            final = self._trials(final=True, wide=min(len(self.rows) // 2, _WIDE_ROWS))
-            found = relearned_in_rounds(final, min(firsts, key=cost), found, self.relearned)
         if found is not before:
             found = self.search(final, found, directions=_LASTLY if wide else finely[:2])
         return self._by_slices_in_turn(final, found) if few else found, final.best
 
-    def _trials(self, **more: Any) -> Trials:
-        self._made.append(Trials(self.rows, self.settings, self.seed, self.dtype, **more))
+    def _trials(self, settings: Settings, **more: Any) -> Trials:
+        self._made.append(Trials(self.rows, self._order, settings, self.seed, self.dtype, **more))
         return self._made[-1]
 
     def _coarsely(self, trials: Trials, firsts: list[Choice], others: list[Choice]) -> tuple[Choice, Choice]:
@@ -143,6 +182,9 @@ class SliceSearch:
         """One of two choices, each at its best: with more rows the better lengthscale is another."""
         final.prepare([found, other])
         before, gained = gain(trials, found, other), gain(final, found, other)
+        hopeless = other.base is not found.base and gained < self._worth(trials, final, before, gained) - _REFINED
+        if hopeless and not trials.on_host:
+            return refine(found)
         if wide and gained > _CLEAR:
             other = refine(other)
         else:
@@ -155,16 +197,20 @@ class SliceSearch:
         gained = gain(final, found, other)
         if other.base is found.base:  # another family, which takes nothing from the rows
             return gained > 0
+        return gained > self._worth(trials, final, before, gained)
+
+    def _worth(self, trials: Trials, final: Trials, before: float, gained: float) -> float:
+        """What other units must gain in the final trials to gain something with all rows."""
         more, apart = np.log2(len(self.rows) / len(final.order)), np.log2(len(final.order) / len(trials.order))
-        shrinks = max(before - gained, 0) / apart if apart else _SHRINKAGE
-        return gained - shrinks * more > _WORTH_ON_SLICE
+        alike = trials.settings.loss == final.settings.loss
+        return _WORTH_ON_SLICE + more * (max(before - gained, 0) / apart if apart and alike else _SHRINKAGE)
 
     def _in_rounds(self, trials: Trials, final: Trials, found: Choice) -> Choice:
         """In units learned from the machines that were tried last, as long as that helps."""
         for _ in range(_ROUNDS):
             if final.best is None or final.best.choice.base is not found.base:
                 break
-            units = self.relearned(final.trial(found))
+            units = list(self.relearned(final.trial(found)))
             trials.prepare(units)
             if min(map(trials.loss, units), default=np.inf) > _NOT_FAR * trials.loss(found):
                 break
@@ -185,7 +231,7 @@ class SliceSearch:
 
     def _by_slices_in_turn(self, final: Trials, found: Choice) -> Choice:
         """With slices held out in turn, each row in one of them."""
-        in_turn = InTurn([final, *(self._trials(final=True, turn=turn) for turn in range(1, _SLICES))])
+        in_turn = InTurn([final, *(self._trials(self.settings, final=True, turn=turn) for turn in range(1, _SLICES))])
         found = of_like_family(in_turn, found, self.settings, lambda one: one)
         return self.search(in_turn, found, directions=FINELY)
 
@@ -207,18 +253,32 @@ def of_like_family(
     return found
 
 
-def relearned_in_rounds(trials: Trials, plain: Choice, found: Choice, relearned: Callable[..., list[Choice]]) -> Choice:
+def of_any_family(trials: Trials, found: Choice, settings: Settings, refine: Callable[[Choice], Choice]) -> Choice:
+    """With the best family, each at its best, but for those far behind."""
+    place, longer = settings.families.index(found.family), _LONGER if settings.bandwidth == "auto" else 1.0
+    alike = [
+        found._replace(family=family, times=found.times * longer ** (number - place))
+        for number, family in enumerate(settings.families)
+        if number != place
+    ]
+    trials.prepare(alike)
+    return min([found, *(refine(one) for one in alike if gain(trials, found, one) > -_LIKE)], key=trials.loss)
+
+
+def relearned_in_rounds(
+    trials: Trials, plain: Choice, found: Choice, relearned: Callable[..., Iterator[Choice]]
+) -> Choice:
     """In units learned again, from machines of many rows, if they are better.
 
     They begin with plain ones: what hardly counts in those learned from few rows hardly shows in slopes.
     """
     rounds, tried = list[Choice](), trials.trial(found._replace(base=plain.base))
     while len(rounds) < _WIDE_ROUNDS:
-        units, before = relearned(tried, further=bool(rounds))[:1], tried.loss
-        if not units:
+        unit, before = next(relearned(tried, further=bool(rounds)), None), tried.loss
+        if unit is None:
             break
-        tried = trials.trial(units[0])
-        rounds += units
+        tried = trials.trial(unit)
+        rounds.append(unit)
         if tried.loss > (1 - _WORTH_A_ROUND) * before:
             break
     return min([found, *rounds], key=trials.loss)

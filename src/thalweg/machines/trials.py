@@ -1,6 +1,7 @@
 """Trials: machines that learn from some rows with a kernel and a ridge, and are judged on a held-out slice."""
 
 from collections.abc import Callable, Sequence
+from copy import copy
 from dataclasses import replace
 from threading import local
 from typing import Any, NamedTuple, cast
@@ -10,10 +11,10 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-from thalweg.compiling import quick_jit
 from thalweg.kernels import Kernel
 from thalweg.kernels.profiles import written_out
 from thalweg.machines.dense import MOST, Dense
+from thalweg.machines.device import Squares, squares_on_device
 from thalweg.machines.expansion import evaluated
 from thalweg.machines.folds import Distances, middle_half, two_at_once
 from thalweg.machines.kept import FEW_MISSES, Kept, keeps
@@ -74,6 +75,11 @@ def kernel_of(family: Any, lengthscale: Any) -> Kernel:
     return family if isinstance(family, Kernel) else family(lengthscale=lengthscale)
 
 
+def _place(choice: Choice) -> tuple[Any, ...]:
+    """The same for choices that are."""
+    return id(choice.family), id(choice.base), f"{choice.times:.6g}", f"{choice.alpha:.6g}"
+
+
 class Interrupted(KeyboardInterrupt):
     """The search was interrupted; ``trial`` is the best there was."""
 
@@ -82,11 +88,17 @@ class Interrupted(KeyboardInterrupt):
         self.trial = trial
 
 
+_Landmarks = tuple[np.ndarray, np.ndarray, np.ndarray] | None
+_Tried = tuple[float, float, Callable[[], Learner], Callable[[], _Landmarks]]
+
+
 class Trial(NamedTuple):
     """What was learned from some rows with a choice, and the loss on others."""
 
     loss: float
     learner: Callable[[], Learner]
+    landmarks: Callable[[], _Landmarks]
+    """The rows that are landmarks, what each adds to f, and their weights; None where there are none."""
     choice: Choice
     rows: int
     frame: dict[str, Any]
@@ -118,6 +130,8 @@ class Trials:
     ----------
     rows, settings, seed, dtype
         As in ``choose``.
+    order
+        Of the rows: the first are held out.
     final
         Whether it is to be of as many rows as may be: a search that was on fewer of them ends here.
     wide
@@ -129,6 +143,7 @@ class Trials:
     def __init__(
         self,
         rows: Rows,
+        order: np.ndarray,
         settings: Settings,
         seed: int,
         dtype: Any,
@@ -137,18 +152,19 @@ class Trials:
         turn: int = 0,
     ) -> None:
         some = min(_SLICE_ROWS, len(rows) // 4)
-        order = np.roll(rows.shuffled([seed, 1]), -turn * some)
+        order = np.roll(order, -turn * some)
         self.held = rows.subset(np.sort(order[:some]))
         if settings.loss.robust:  # Beside the losses of outliers those of the others would be nothing.
             self.held = replace(self.held, targets=np.clip(self.held.targets, *middle_half(self.held.targets)))
         count = trial_rows(len(rows), settings)
-        plain, by_cpu = settings.method.visits and settings.loss.smooth, jax.default_backend() == "cpu"
-        on_device = settings.loss.quadratic and not by_cpu
+        plain, device = settings.method.visits and settings.loss.smooth, squares_on_device(settings)
+        soon = device or jax.default_backend() == "cpu"
         # The final ones are learned as the machine will be: what is solved at once gains more by units of its own.
-        self.at_once = plain and (count <= _HOST_ROWS or ((by_cpu or on_device) and not final))
-        self.on_host = self.at_once and not on_device
+        few = count <= _HOST_ROWS and (soon or len(rows) <= MOST)
+        self.at_once = plain and (few or (soon and not final))
+        self.on_host = self.at_once and not device
         if wide:
-            self.at_once, self.on_host, count = False, False, wide
+            self.at_once, self.on_host, count = device, False, wide
         elif self.at_once:
             count = _HOST_ROWS if final else min(count, len(rows) // 4, _FIRST_ROWS)
         self.order = order[len(self.held) :][:count]
@@ -167,13 +183,21 @@ class Trials:
         else:
             self.level = settings.loss.level(rows.table, counts)
         if self.at_once:
-            self.matrices = _Matrices(rows.features(self.order, float), self.held.features(slice(None), float))
+            both = rows.features(self.order, float), self.held.features(slice(None), float)
+            if self.on_host:
+                self.matrices = _Matrices(*both)
+            else:
+                above = lambda rows, indices: (rows.targets_of(indices) - self.level, rows.weights[indices])
+                self.device = Squares(settings.families, *both, above(rows, self.order), above(self.held, slice(None)))
         elif not wide:
+            # Dense, as the machine will have them, and once for all trials.
+            features = rows.features(self.order, dtype)
+            self.near = replace(rows.subset(self.order), x=features, offset=None, map=None, far=None)
             self.new = jnp.asarray(self.held.features(slice(None), dtype))
-        self._tried = self._by_gradients if wide else self._solved if self.at_once else self._learned
+        self._tried = self._solved if self.at_once else self._by_gradients if wide else self._learned
 
-        self._known: dict[tuple, Trial] = {}
-        self._apart = False
+        self._known, self._begun_with = dict[tuple, Trial](), dict[tuple, tuple[Array, Array, Array]]()
+        self._apart, self._begun, self._hardly_any = False, cast(Learner | None, None), hardly_any(rows)
 
     def loss(self, choice: Choice) -> float:
         """The mean loss on the slice."""
@@ -181,15 +205,20 @@ class Trials:
 
     def trial(self, choice: Choice) -> Trial:
         """What is learned with a choice, once; the best is kept."""
-        place = (id(choice.family), id(choice.base), f"{choice.times:.6g}", f"{choice.alpha:.6g}")
+        place = _place(choice)
         if place not in self._known:
-            loss, misses, learner = self._tried(choice)
-            loss, easy = loss if np.isfinite(loss) else np.inf, misses <= hardly_any(self.rows)
-            self._known[place] = Trial(loss, learner, choice, len(self.order), self.frame, misses, easy)
+            loss, misses, learner, landmarks = self._tried(choice)
+            loss, easy = loss if np.isfinite(loss) else np.inf, misses <= self._hardly_any
+            self._known[place] = Trial(loss, learner, landmarks, choice, len(self.order), self.frame, misses, easy)
         found = self._known[place]
         if np.isfinite(found.loss) and (self.best is None or found.loss < self.best.loss):
             self.best = found
         return found
+
+    def curvature(self, choice: Choice) -> float:
+        """The mean of p(1 − p) on the slice, where squares on a device say p."""
+        p = np.clip(self.level + np.asarray(self._squares(choice)[1]), 0, 1)
+        return float(np.mean(p * (1 - p)))
 
     def several(self, act: Callable[[Choice], Choice], choices: Sequence[Choice]) -> list[Choice]:
         """Act on choices, two at a time where trials are on the host, which has them use one core each."""
@@ -202,32 +231,36 @@ class Trials:
             self._apart = False
 
     def prepare(self, choices: Sequence[Choice]) -> None:
-        """Find what will be asked for, two at a time, unless all cores have their work."""
+        """Find what will be asked for, two at a time, unless all cores have their work; a device goes on by itself."""
         if self.on_host and not self._apart:
             two_at_once(self.loss, choices)
+        elif self.at_once and not self.on_host:
+            for choice in choices:
+                self._squares(choice)
 
-    def _solved(self, choice: Choice) -> tuple[float, float, Callable[[], Learner]]:
+    def _solved(self, choice: Choice) -> _Tried:
         """Of all landmarks at once."""
-        loss: Any = self.settings.loss
+        if not self.on_host:
+            weights, values, loss = self._squares(choice)
+            return float(loss), self.held.misses(self.level + np.asarray(values)), *self._made(choice, weights)
         level, row_weights = self.level, self.rows.weights[self.order]
         targets = np.asarray(self.rows.targets_of(self.order), float)
-        if self.on_host:
-            among, between = self.matrices.of(choice)
-            dense = Dense(among, targets, row_weights, loss, choice.alpha, level, self.settings.method.tol)
-            for _ in range(_MOST_STEPS):
-                dense.step()
-                if dense.done:
-                    break
-            weights, values = dense.weights, between @ dense.weights.astype(between.dtype)
-        else:
-            x, held = self.matrices.units(choice.base)
-            with jax.enable_x64(True):
-                kernel = in_precision(kernel_of(choice.family, choice.times), np.float64)
-                found = squares(kernel, x, targets - level, row_weights, np.float64(choice.alpha), held)
-                weights, values = map(np.asarray, found)
-        return self._found(choice, weights, level + values)
+        among, between = self.matrices.of(choice)
+        dense = Dense(among, targets, row_weights, self.settings.loss, choice.alpha, level, self.settings.method.tol)
+        for _ in range(_MOST_STEPS):
+            dense.step()
+            if dense.done:
+                break
+        values = between @ dense.weights.astype(between.dtype)
+        return self._found(choice, dense.weights, level + values)
 
-    def _by_gradients(self, choice: Choice) -> tuple[float, float, Callable[[], Learner]]:
+    def _squares(self, choice: Choice) -> tuple[Array, Array, Array]:
+        place = _place(choice)
+        if place not in self._begun_with:
+            self._begun_with[place] = self.device.solve(*choice)
+        return self._begun_with[place]
+
+    def _by_gradients(self, choice: Choice) -> _Tried:
         """Squares of all landmarks, with half of the kernel matrix in memory."""
         x, held = self.rows.features(self.order, np.float32), self.held.features(slice(None), np.float32)
         level, diagonal = self.level, choice.alpha / self.rows.weights[self.order]
@@ -240,34 +273,40 @@ class Trials:
             pass
         return self._found(choice, machine.weights, level + machine.values())
 
-    def _found(
-        self, choice: Choice, weights: np.ndarray, values: np.ndarray
-    ) -> tuple[float, float, Callable[[], Learner]]:
+    def _found(self, choice: Choice, weights: np.ndarray, values: np.ndarray) -> _Tried:
         """The mean loss of values on the slice, the part of labels missed, and what makes a learner of weights."""
         loss: Any = self.settings.loss
         losses = np.asarray(loss.value(values, np.asarray(self.held.targets_of(slice(None)), float)))
+        mean = float(np.average(losses, weights=self.held.weights))
+        return mean, self.held.misses(values), *self._made(choice, weights)
 
+    def _made(self, choice: Choice, weights: Any) -> tuple[Callable[[], Learner], Callable[[], _Landmarks]]:
         def learner() -> Learner:
             made = self._level(choice)
             assert isinstance(made, LandmarkLearner)
             made.place(self.rows, self.order)
-            made.take(weights)
+            made.take(np.asarray(weights))
             return made
 
-        return float(np.average(losses, weights=self.held.weights)), self.held.misses(values), learner
+        rows, order = self.rows, self.order
+        return learner, lambda: (rows.features(order, self.dtype), np.asarray(weights), rows.weights[order])
 
-    def _learned(self, choice: Choice) -> tuple[float, float, Callable[[], Learner]]:
+    def _learned(self, choice: Choice) -> _Tried:
         learner = self._level(choice)
-        for _ in learner.learn(self.rows, self.order, choice.alpha, len(self.order)):
+        for _ in learner.learn(self.near, np.arange(len(self.order)), choice.alpha, len(self.order)):
             pass
         found = None
         if jax.default_backend() != "cpu":  # where the program for it is soon made, and used again
             found = np.asarray(evaluated(learner.machine.coordinates, learner.expansion, self.new))
-        return *learner.judged(self.held, found), lambda: learner
+        landmarks = learner.landmarks if isinstance(learner, LandmarkLearner) else lambda: None
+        return *learner.judged(self.held, found), lambda: learner, landmarks
 
     def _level(self, choice: Choice) -> Learner:
-        learner = self.start(in_precision(choice.kernel, self.dtype))
-        return learner.at_level(self.level, choice.alpha)
+        kernel = in_precision(choice.kernel, self.dtype)
+        if isinstance(self._begun, LandmarkLearner):
+            return self._begun.with_kernel(kernel)
+        self._begun = self.start(kernel).at_level(self.level, choice.alpha)
+        return copy(self._begun)
 
 
 class InTurn:
@@ -302,13 +341,6 @@ class _Matrices:
             self.last.place, self.last.found = place, self._made(choice)
         return self.last.found
 
-    def units(self, base: Any) -> tuple[Array, Array]:
-        """Both on the device, in units of a lengthscale and in float64."""
-        if id(base) not in self.known:
-            with jax.enable_x64(True):
-                self.known[id(base)] = jnp.asarray(self.rows / base), jnp.asarray(self.others / base)
-        return self.known[id(base)]
-
     def _made(self, choice: Choice) -> tuple[np.ndarray, np.ndarray]:
         kernel, unit, times = choice.kernel, choice.base, choice.times
         if not written_out(kernel):
@@ -321,14 +353,6 @@ class _Matrices:
             self.known[id(choice.base)] = Distances(x), Distances(y, x)
         among, between = self.known[id(choice.base)]
         return among.kernel(kernel, times), between.kernel(kernel, times)
-
-
-@quick_jit(lambda *_: False, tuned=False)
-def squares(kernel: Kernel, x: Array, y: Array, weights: Array, ridge: Array, others: Array) -> tuple[Array, Array]:
-    """W = (K + ridge/weights)⁻¹ y, and k(others, x) W: the squared loss on a device, where a factor is soon made."""
-    factor = jax.scipy.linalg.cho_factor(kernel(x) + jnp.diag(ridge / weights), lower=True)
-    found = jax.scipy.linalg.cho_solve(factor, y)
-    return found, jnp.matmul(kernel(others, x), found, precision="highest")
 
 
 def wide_rows(rows: Rows, settings: Settings, dtype: Any, tried: Trial | None) -> int:

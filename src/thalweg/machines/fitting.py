@@ -45,9 +45,9 @@ def fit(rows: Rows, settings: Settings, seed: int, onto: Fitted | None = None) -
     """Make passes over rows until there are as many as wanted, or a held-out slice says that they no longer help.
 
     Where all rows can be landmarks and no passes are asked for, up to 8,192 rows are solved for at once, to the optimum
-    of a smooth loss; for squares on a CPU nearly to it up to 20,480, and to more where half of their kernel matrix
-    takes no more than a quarter of the memory. One block of rows is solved in float64, more of them in float32. An
-    interrupt (Ctrl-C) ends the search or the passes with a warning, and what was learned is returned.
+    of a smooth loss; for squares nearly to it up to 20,480, and to more where half of their kernel matrix, or on a GPU
+    the whole of it, takes no more than a quarter of the memory. One block of rows is solved in float64, more of them in
+    float32. An interrupt (Ctrl-C) ends the search or the passes with a warning, and what was learned is returned.
 
     Parameters
     ----------

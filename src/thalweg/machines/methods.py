@@ -268,7 +268,7 @@ class Settings:
         A method or its word, and the most features of :class:`Auto`.
     passes
         Passes over the data. None means one for more than 20,000 rows (of squares: than ``max_features``) or up to ten
-        for fewer; up to 8,192 landmarks are solved at once, squares of up to 20,480 on a CPU by conjugate gradients.
+        for fewer; up to 8,192 landmarks are solved at once, squares of up to 20,480 or more by conjugate gradients.
     progress
         Whether to show a progress bar.
 

@@ -38,10 +38,11 @@ class KernelClassifier(ClassifierMixin, KernelMachine):
     """Classification by a kernel machine that learns block by block, in memory for its features and one batch.
 
     By default rows become landmarks. Up to 8,192 are solved for, to the optimum of a smooth loss, and up to 20,480,
-    nearly, by squares on a CPU, which takes memory for half of their kernel matrix (more rows where that is no more
-    than a quarter of what there is); of others, and for the hinge, each block is solved for with all others held fixed,
-    which after one pass is close to it. With ``method`` "dsg", "udsg" or "cdsg" it is the doubly stochastic method of
-    the papers on random features, with new coordinates in each step, uniformly drawn old ones, or checked ones.
+    nearly, by squares, which takes memory for half of their kernel matrix, or for the whole of it on a GPU (more rows
+    where that is no more than a quarter of what there is); of others, and for the hinge, each block is solved for with
+    all others held fixed, which after one pass is close to it. With ``method`` "dsg", "udsg" or "cdsg" it is the doubly
+    stochastic method of the papers on random features, with new coordinates in each step, uniformly drawn old ones, or
+    checked ones.
 
     Parameters
     ----------

@@ -83,7 +83,7 @@ def on_a_device(monkeypatch):
 @pytest.mark.parametrize("loss", [SquaredLoss(), LogisticLoss(), SoftmaxLoss()], ids=["squares", "logistic", "softmax"])
 def test_a_search_by_trials_alone_finds_what_matters(monkeypatch, loss):
     on_a_device(monkeypatch)
-    rows, settings = regression(3000), Settings(loss=loss, method=Auto(block_size=512))
+    rows, settings = regression(1200), Settings(loss=loss, method=Auto(block_size=512))
     if not loss.quadratic:
         labels = (rows.targets[:, 0] > 0).astype(int)
         table = np.eye(2) if isinstance(loss, SoftmaxLoss) else np.array([[0.0], [1.0]])
@@ -198,10 +198,10 @@ def test_rows_of_a_device_are_solved_for_with_the_whole_matrix(monkeypatch):
     meet = KeptOnDevice.meet
     monkeypatch.setattr(KeptOnDevice, "meet", lambda self: met.append(self) or meet(self))
     kernel = Matern32(np.array([0.5, 2.0, 9.0, 9.0]))
-    rows, new = regression(2500), regression(500, seed=1)
+    rows, new = regression(1100), regression(200, seed=1)
     fitted = fitting.fit(rows, Settings(loss=SquaredLoss(), kernel=kernel, alpha=0.1, method=Auto(block_size=512)), 0)
     assert len(met) == 1
-    rest = np.split(rows.shuffled([0, 2]), [250])[1]
+    rest = np.split(rows.shuffled([0, 2]), [110])[1]
     among, between = (np.asarray(kernel(part, rows.x[rest]), float) for part in (rows.x[rest], new.x))
     exact = between @ np.linalg.solve(among + 0.1 * np.eye(len(rest)), rows.targets[rest])
     np.testing.assert_allclose(fitted.predict(new.x), exact, atol=0.02)

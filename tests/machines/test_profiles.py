@@ -20,5 +20,5 @@ def test_values_and_slopes_are_those_of_the_kernel(family):
     summed = kernel + kernel
     np.testing.assert_allclose(folds.Distances(X).kernel(summed, 2.0), summed(X / 2), rtol=1e-5)
     dual, weights = rng.normal(size=(7, 2)), rng.uniform(0.5, 2, size=7)
-    by_autodiff = metric.differentiated(kernel, X, dual, weights)
+    by_autodiff = metric.differentiated(kernel, X, dual, weights, X)
     np.testing.assert_allclose(metric.mean_squared_slopes(weights, kernel, X, dual), by_autodiff, rtol=1e-4)

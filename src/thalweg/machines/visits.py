@@ -34,6 +34,8 @@ _ACCELERATED, _RELAXATION = 200, 1.6
 # Where there may be more rounds, the factor of a visit's matrix is inverted; on a GPU, which takes longer to solve with
 # it than to factorise, it always is.
 _MANY_ROUNDS = 20
+# Rounds of squares end where one leaves more than this part of what there was to be solved.
+_HELPS = 0.9
 # A lone block of no more rows is solved in less time than it takes to compile well.
 _QUICK = 1024
 # Below this float32 could not factorise a kernel matrix; a longer diagonal only makes for shorter steps.
@@ -207,7 +209,7 @@ def _refined(
     """The same for squares: one round finds the solution, and others what rounding left of it, as long as they do."""
 
     def go_on(now: _Squares) -> Bool[Array, ""]:
-        helps = (now.residual > visitor.tol.astype(now.residual.dtype)) & (now.residual < now.before / 2)
+        helps = (now.residual > visitor.tol.astype(now.residual.dtype)) & (now.residual < _HELPS * now.before)
         return (now.rounds < visitor.rounds) & helps
 
     def go(now: _Squares) -> _Squares:

@@ -207,11 +207,7 @@ class Rows:
         ([[3.0], [5.0]], [[1.5], [0.0]], [2.0, 1.0])
         """
         x, weights, targets = self.features(chosen, dtype), self.weights[chosen], self.targets_of(chosen)
-        place = _alike(x @ np.random.default_rng(0).normal(size=x.shape[1]))
-        first = np.unique(place, return_index=True)[1]
-        apart = np.any(x != x[first[place]], axis=1)  # what is alike along one direction may differ
-        place[apart] = len(first) + np.arange(np.sum(apart))
-        first = np.unique(place, return_index=True)[1]
+        first, place = same(x)
         order = np.argsort(first)
         total = np.bincount(place, weights)
         means = np.stack([np.bincount(place, weights * column) for column in targets.T], axis=1) / total[:, None]
@@ -243,6 +239,30 @@ class Rows:
 
     def _any_target(self) -> np.ndarray:
         return (self.targets if self.table is None else self.table)[:1]
+
+
+def same(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The first row of each kind, and for each row which of those it is equal to.
+
+    Examples
+    --------
+    >>> first, place = same(np.array([[3.0, 1.0], [5.0, 0.0], [3.0, 1.0]]))
+    >>> first[place].tolist()
+    [0, 1, 0]
+    """
+    with np.errstate(all="ignore"):
+        place = _alike(x @ np.random.default_rng(0).normal(size=x.shape[1]))
+    first = _first(place)
+    apart = np.any(x != x[first[place]], axis=1)  # what is alike along one direction may differ
+    place[apart] = len(first) + np.arange(np.sum(apart))
+    return _first(place), place
+
+
+def _first(place: np.ndarray) -> np.ndarray:
+    """Where each of the numbers 0, 1, … is for the first time."""
+    found = np.zeros(np.max(place, initial=-1) + 1, int)
+    found[place[::-1]] = np.arange(len(place))[::-1]  # of several that are put in one place the last stays
+    return found
 
 
 def _alike(along: np.ndarray) -> np.ndarray:

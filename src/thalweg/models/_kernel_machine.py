@@ -183,6 +183,9 @@ class KernelMachine(Storable):
             # Chosen when they are read: a memory map stays where it is.
             places = np.flatnonzero(weights > 0)
             targets["targets"], weights = targets["targets"][places], weights[places]
+        single = np.finfo(np.float32)
+        if np.any(lost := (weights < single.tiny) | (weights > single.max)):
+            raise ValueError(f"sample_weight must fit in float32, found values of size {weights[lost][0]:g}")
         rows = Rows(X, weights=weights, places=places, **targets)
         if first:
             self._unit = 1.0 if isinstance(self.kernel, Kernel) else rows.unit()

@@ -16,7 +16,7 @@ from thalweg.machines.coordinates import Coordinates, Frequencies, Points
 from thalweg.machines.dense import Dense
 from thalweg.machines.expansion import Expansion, empty, predict, with_room
 from thalweg.machines.folds import kernel_matrix
-from thalweg.machines.host import absorb, fill, revisit
+from thalweg.machines.host import Stopped, absorb, fill, revisit
 from thalweg.machines.methods import Settings
 from thalweg.machines.rows import Rows
 from thalweg.machines.rules import Capped
@@ -197,7 +197,11 @@ class LandmarkLearner(Learner):
         for part in _chunks(new, size, _steps_at_once(size)):
             batches = rows.stack(part, size, self.dtype)
             self._make_room(len(batches.weights))
-            self.expansion, self.examples, before = absorb(visitor, self.expansion, self.examples, batches)
+            try:
+                self.expansion, self.examples, before = absorb(visitor, self.expansion, self.examples, batches)
+            except Stopped as stopped:
+                (self.expansion, self.examples), self.filled = stopped.kept, (len(part) - 1) % size + 1
+                raise
             if foreseen is not None:
                 foreseen.append((part, before))
             self.filled = (len(part) - 1) % size + 1

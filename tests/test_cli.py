@@ -120,6 +120,17 @@ def test_mistakes_in_the_command_end_with_code_2(runs, invoke, arguments, messag
     assert "Traceback" not in result.output
 
 
+@pytest.mark.parametrize("arguments", [("reproduce", "first"), ("reproduce", "all"), ("demo",)])
+def test_a_folder_that_cannot_be_made_is_named_before_anything_runs(runs, invoke, tmp_path, arguments):
+    (tmp_path / "file").write_text("")
+    result = invoke(*arguments, "--output", str(tmp_path / "file" / "out"))
+    assert result.exit_code == 2
+    assert "Invalid value for --output: the folder" in result.output
+    assert "cannot be made: not a directory" in " ".join(result.output.split())
+    assert "Errno" not in result.output
+    assert runs == []
+
+
 @pytest.mark.parametrize("kind", [DataNotFoundError, FileNotFoundError, PermissionError])
 def test_errors_of_the_user_are_sentences(runs, invoke, kind):
     @registry.experiment("failing", title="Failing", paper="")

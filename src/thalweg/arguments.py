@@ -41,6 +41,11 @@ def number(name: str, value: Any, *, finite: bool = True, dtype: Any = float, **
     Traceback (most recent call last):
         ...
     ValueError: momentum must be a finite number of at least 0 below 1, found 1.5
+    >>> with jax.enable_x64(False):
+    ...     number("step", 1e-300, above=0)
+    Traceback (most recent call last):
+        ...
+    ValueError: step must be a finite number above 0 in float32, found 1e-300
     """
     wanted = _wanted(finite, **limits)
     if isinstance(value, jax.core.Tracer):
@@ -49,8 +54,10 @@ def number(name: str, value: Any, *, finite: bool = True, dtype: Any = float, **
         return value.astype(jnp.result_type(dtype))
     found = _real(name, value, wanted)
     # Checked as it is kept: a number too small for float32 has become 0.
-    if found.ndim or not _inside(found.astype(jnp.result_type(float)), finite, **limits).all():
-        raise ValueError(f"{name} must be {wanted}, found {value!r}")
+    kept = _rounded(found)
+    if found.ndim or not _inside(kept, finite, **limits).all():
+        lost = f" in {kept.dtype}" if not found.ndim and _inside(found, finite, **limits) else ""
+        raise ValueError(f"{name} must be {wanted}{lost}, found {value!r}")
     dtype = jnp.result_type(dtype)
     floating = jnp.issubdtype(dtype, jnp.floating)
     if floating and isinstance(value, jax.Array | np.ndarray) and jnp.issubdtype(value.dtype, jnp.floating):
@@ -104,12 +111,13 @@ def numbers(
         else:
             host = _real(name, part, wanted)
             typed = isinstance(part, np.ndarray | np.generic | jax.Array) and not getattr(part, "weak_type", False)
-            kept = host if typed and jnp.issubdtype(host.dtype, jnp.floating) else host.astype(jnp.result_type(float))
+            kept = host if typed and jnp.issubdtype(host.dtype, jnp.floating) else _rounded(host)
             # Not by jnp.asarray, which compiles a program to copy a number.
             array = part if isinstance(part, jax.Array) else jax.device_put(kept)
             outside = ~_inside(kept, finite, **limits)
             if outside.any() and not host.ndim:
-                raise ValueError(f"{name} must be {wanted}, found {part!r}")
+                lost = f" in {kept.dtype}" if _inside(host, finite, **limits) else ""
+                raise ValueError(f"{name} must be {wanted}{lost}, found {part!r}")
             if outside.any():
                 index = tuple(int(i) for i in np.argwhere(outside)[0])
                 place = index[0] if len(index) == 1 else index
@@ -254,6 +262,12 @@ def _real(name: str, value: Any, wanted: str) -> np.ndarray:
         return host.astype(np.float64)
     except (TypeError, ValueError):
         raise TypeError(f"{name} must be {wanted}, found {value!r}") from None
+
+
+def _rounded(host: np.ndarray) -> np.ndarray:
+    """In JAX's default precision."""
+    with np.errstate(over="ignore"):
+        return host.astype(jnp.result_type(float))
 
 
 def _inside(

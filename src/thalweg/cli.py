@@ -139,6 +139,7 @@ def _run(
     from thalweg.experiments import report
     from thalweg.experiments.registry import execute
 
+    _make_folders([output / found.name for found in chosen])
     console = Console()
     sections = []
     for number, found in enumerate(chosen, 1):
@@ -155,6 +156,16 @@ def _run(
     report.write(page, title, introduction, sections)
     click.echo(f"Report: {page}")
     return page
+
+
+def _make_folders(folders: list[Path]) -> None:
+    """Make them before anything is run, or say which cannot be made."""
+    for folder in folders:
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            reason = (error.strerror or str(error)).lower()
+            raise click.BadParameter(f"the folder {folder} cannot be made: {reason}", param_hint="--output") from error
 
 
 @contextmanager

@@ -206,6 +206,8 @@ PARAMETERS = [
     ("an infinite ridge", lambda: kr(alpha=np.inf), ValueError, "'alpha' parameter .* Got inf"),
     ("a negative ridge", lambda: kr(alpha=-1.0), ValueError, "'alpha' parameter .* Got -1.0"),
     ("a ridge that is a bool", lambda: kr(alpha=True), BOTH, "alpha"),
+    ("a weight too large", lambda: kr(weights=np.r_[1e200, np.ones(N - 1)]), ValueError, r"sample_weight must fit in float32, found values of size 1e\+200"),
+    ("a weight too small", lambda: kc(weights=np.r_[1e-200, np.ones(N - 1)]), ValueError, "sample_weight must fit in float32, found values of size 1e-200"),
     ("a huge ridge", lambda: np.allclose(kr(alpha=1e12).predict(X), T.mean(), atol=1e-6), True, ""),
     ("a tiny ridge", lambda: np.allclose(kr(alpha=1e-12).predict(X), T, atol=1e-3), True, ""),
     ("a loss of the other", lambda: kc(loss="huber"), ValueError, "'loss' parameter of KernelClassifier"),

@@ -8,6 +8,7 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from thalweg import GPRegressor
 from thalweg.kernels import Gaussian, Periodic, Sum
+from thalweg.processes.choosing import Choice
 from thalweg.processes.host import HostRows
 
 RNG = np.random.default_rng(0)
@@ -319,6 +320,24 @@ def test_an_interrupt_keeps_a_fit_and_ends_a_cross_validation(monkeypatch):
     with pytest.raises(KeyboardInterrupt):
         cross_val_score(GPRegressor("rbf", random_state=0), X, Y, cv=3)
     assert len(seen) == 20
+
+
+def test_an_interrupt_between_two_searches_keeps_what_was_found(monkeypatch):
+    """Where starts are compared an interrupt was raised, in three moments of five, and nothing was kept."""
+
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Choice, "_finer", interrupted)
+    rng = np.random.default_rng(0)
+    x = rng.uniform(0, 6, size=(700, 1))
+    y = np.sin(x[:, 0]) + 0.1 * rng.normal(size=700)
+    with pytest.warns(ConvergenceWarning, match="interrupted"):
+        model = GPRegressor("rbf", random_state=0).fit(x, y)
+    assert model.score(x, y) > 0.95
+    monkeypatch.setattr(Choice, "_begin", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        GPRegressor("rbf", random_state=0).fit(x, y)
 
 
 def test_without_noise_the_smoothest_family_is_found():

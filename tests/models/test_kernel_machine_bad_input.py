@@ -1,7 +1,9 @@
 """Bad input to the kernel estimators: errors that name what is wrong, and a model that is unharmed to the last bit."""
 
 import copy
+import re
 
+import jax
 import numpy as np
 import pytest
 from sklearn.exceptions import NotFittedError
@@ -163,6 +165,12 @@ def test_numbers_beyond_the_precision_of_a_stream():
         first.partial_fit(1e300 * X, T)
     with pytest.raises(NotFittedError):
         first.predict(X)
+
+
+@pytest.mark.parametrize("alpha", ["1e-300", "1e+300"])
+def test_a_ridge_that_float32_does_not_hold_is_told_so(alpha):
+    with jax.enable_x64(False), pytest.raises(ValueError, match=re.escape(f"above 0 in float32, found {alpha}")):
+        KernelRegressor(alpha=float(alpha)).fit(X, T)
 
 
 CLASS_WEIGHTS = {

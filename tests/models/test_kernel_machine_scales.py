@@ -116,3 +116,33 @@ def test_a_row_further_out_than_all_others_has_no_mean_of_the_targets(tmp_path):
     new = [[2 * x.max()]]
     assert model.predict(new)[0] > 0.4 * np.log(x.max())  # it was -0.07
     np.testing.assert_array_equal(load(tmp_path / "model").predict(new), model.predict(new))
+
+
+@pytest.mark.parametrize("factor", [2.0**83, 2.0**-660])
+def test_features_of_any_size_are_learned_from(factor, tmp_path):
+    """Squares beyond float32 were warnings, raw errors of SciPy or, of tiny features, an OverflowError."""
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(120, 2))
+    t = np.sin(2 * x[:, 0]) + 0.1 * rng.normal(size=120)
+    for family, y in ((KernelRegressor, t), (KernelClassifier, t > 0)):
+        usual = family(random_state=0).fit(x, y)
+        model = family(random_state=0).fit(factor * x, y)
+        np.testing.assert_array_equal(model.predict(factor * x), usual.predict(x))
+        expected = factor * np.asarray(usual.kernel_.lengthscale, float)
+        np.testing.assert_allclose(np.asarray(model.kernel_.lengthscale), expected, rtol=1e-6)
+        model.save(tmp_path / "model")
+        again = load(tmp_path / "model")
+        np.testing.assert_array_equal(again.predict(factor * x), usual.predict(x))
+        stream = family(Gaussian, random_state=0)
+        for part in (slice(0, 80), slice(80, 120)):
+            stream.partial_fit(factor * x[part], y[part])
+        assert stream.score(factor * x, y) > 0.9
+    more = rng.normal(size=(2100, 2))
+    big = KernelRegressor(Gaussian, metric="none", random_state=0).fit(factor * more, np.sin(more[:, 0]))
+    assert big.score(factor * more, np.sin(more[:, 0])) > 0.99
+
+
+def test_features_that_float32_cannot_hold_beside_one_another_are_refused():
+    x = np.random.default_rng(0).normal(size=(60, 2)) * [1.0, 1e200]
+    with pytest.raises(ValueError, match=r"X must fit in float32, found features from .e\+00 to .e\+200 in size"):
+        KernelRegressor().fit(x, x[:, 0])

@@ -68,18 +68,18 @@ def value_and_rise(
 
 
 def _profile(order: int | None, found: np.ndarray, variance: float, rise: bool) -> tuple[np.ndarray, np.ndarray]:
-    np.maximum(found, 0, out=found)
     if order is None:
+        np.clip(found, 0, 2 * _FARTHEST, out=found)
         found *= -0.5
-        np.maximum(found, -_FARTHEST, out=found)
         np.exp(found, out=found)
         if variance != 1:
             found *= variance
         return found, -found / 2 if rise else found
+    np.clip(found, 0, _FARTHEST**2 / (2 * order + 1), out=found)
     if order:
         found *= 2 * order + 1
+    third = found * (1 / 3) if order == 2 else found
     np.sqrt(found, out=found)
-    np.minimum(found, _FARTHEST, out=found)
     decay = np.negative(found, out=None if order or rise else found)
     np.exp(decay, out=decay)
     if variance != 1:
@@ -96,12 +96,10 @@ def _profile(order: int | None, found: np.ndarray, variance: float, rise: bool) 
                 decay *= -1.5
             return found, decay
         case _:
-            value = found**2
-            value /= 3
             found += 1
-            value += found
-            value *= decay
+            third += found
+            third *= decay
             if rise:
                 found *= decay
                 found *= -5 / 6
-            return value, found
+            return third, found

@@ -20,11 +20,12 @@ from thalweg.machines.choice import ENOUGH_ROWS, choose, mapped
 from thalweg.machines.fitted import Fitted
 from thalweg.machines.folds import FEWEST
 from thalweg.machines.kept import FEW_MISSES
-from thalweg.machines.learners import Foreseen, for_stream, in_precision, start
+from thalweg.machines.learners import Foreseen, LandmarkLearner, Learner, in_precision, start
 from thalweg.machines.methods import Settings
 from thalweg.machines.rows import Rows
 from thalweg.machines.solving import MOST_HELD_OUT, TOO_LARGE, at_quantile, bounded, finite, judged, line, solved_soon
 from thalweg.machines.trials import Interrupted, Trial
+from thalweg.machines.visits import Examples
 from thalweg.threads import enough_threads
 
 # Passes over the data where none are given: a pass over many rows is worth several over few.
@@ -114,7 +115,7 @@ def learn(rows: Rows, settings: Settings, seed: int, onto: Fitted | None = None)
             return _best_trial(stopped.trial, rows, None)
         rows = rows.framed(*begun.frame)
         began = time.perf_counter()
-        learner, seen = copy(for_stream(begun.learner, settings)), begun.seen + float(np.sum(rows.weights))
+        learner, seen = copy(_for_stream(begun.learner, settings)), begun.seen + float(np.sum(rows.weights))
         for _ in learner.learn(rows, np.arange(len(rows)), begun.alpha, seen):
             pass
         if not finite(learner):
@@ -185,6 +186,30 @@ def _check_alike(settings: Settings, onto: Fitted) -> None:
             f"alpha must stay what the model has learned with ({onto.alpha:g}), found {settings.alpha:g}: set it back, "
             "or fit anew"
         )
+
+
+def _for_stream(learner: Learner, settings: Settings) -> Learner:
+    """The same machine with a block as long as a stream has: rows that follow are solved for with those before.
+
+    In short blocks, one after another, they would each be fitted to what the others leave.
+    """
+    now = learner.expansion
+    if not isinstance(learner, LandmarkLearner) or int(now.used) != 1:
+        return learner
+    _, kept, dimension = now.blocks.shape
+    outputs = now.weights.shape[2]
+    fresh = start(settings, learner.machine.coordinates.kernel, dimension, outputs, None, learner.seed, learner.dtype)
+    assert isinstance(fresh, LandmarkLearner)
+    if fresh.expansion.blocks.shape[1] <= kept:
+        return learner
+    put = lambda array, onto: onto.at[:1, :kept].set(array[:1])
+    expansion = now._replace(
+        weights=put(now.weights, fresh.expansion.weights),
+        blocks=put(now.blocks, fresh.expansion.blocks),
+        drift=now.drift[:1],
+    )
+    examples = Examples(*map(put, learner.examples, fresh.examples))
+    return replace(fresh, expansion=expansion, examples=examples, filled=learner.filled, taken=learner.taken)
 
 
 def _best_trial(trial: Trial, rows: Rows, total: int | None) -> Fitted:

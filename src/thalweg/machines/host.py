@@ -1,10 +1,14 @@
-"""Visits by NumPy, for squares: what :mod:`thalweg.machines.visits` does on a CPU, sooner and with nothing compiled."""
+"""Visits by NumPy: what :mod:`thalweg.machines.visits` does on a CPU, sooner and with nothing compiled.
+
+For squares, and for a lone block of any loss, whose rounds an interrupt ends at once.
+"""
 
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from scipy.linalg import get_lapack_funcs
 
 from thalweg.kernels.profiles import written_out
 from thalweg.machines import visits
@@ -14,6 +18,14 @@ from thalweg.machines.functional import Batch
 from thalweg.machines.tiles import product
 from thalweg.machines.visits import Examples, Visitor
 from thalweg.threads import enough_threads
+
+
+class Stopped(KeyboardInterrupt):
+    """An interrupt in a visit, with the function and the examples so far."""
+
+    def __init__(self, kept: tuple[Expansion, Examples]) -> None:
+        super().__init__()
+        self.kept = kept
 
 
 def absorb(
@@ -35,7 +47,12 @@ def absorb(
     if not _serves(visitor):
         return visits.absorb(visitor, expansion, examples, batches)
     host = _Host(visitor, expansion, examples)
-    before = [host.absorb(*(np.asarray(part[i]) for part in batches)) for i in range(len(batches.weights))]
+    try:
+        before = [host.absorb(*(np.asarray(part[i]) for part in batches)) for i in range(len(batches.weights))]
+    except KeyboardInterrupt as interrupt:
+        if not host.rounds_made:
+            raise
+        raise Stopped(host.grown()) from interrupt
     return *host.grown(), np.stack(before)
 
 
@@ -72,7 +89,8 @@ def revisit(
 
 
 def _serves(visitor: Visitor) -> bool:
-    plain = visitor.loss.quadratic and written_out(visitor.coordinates.kernel)
+    alone = visitor.rounds > visits.MANY_ROUNDS
+    plain = (visitor.loss.quadratic or alone) and written_out(visitor.coordinates.kernel)
     return plain and jax.default_backend() == "cpu"
 
 
@@ -81,6 +99,8 @@ class _Host:
 
     def __init__(self, visitor: Visitor, expansion: Expansion, examples: Examples) -> None:
         self.kernel, self.expansion = visitor.coordinates.kernel, expansion
+        self.loss: Any = visitor.loss
+        self.rounds_made = 0
         self.tol, self.rounds, self.ridge = float(visitor.tol), visitor.rounds, float(visitor.ridge)
         self.blocks, self.weights = (np.array(part) for part in (expansion.blocks, expansion.scale * expansion.weights))
         self.targets, self.row_weights = map(np.array, examples)
@@ -127,6 +147,8 @@ class _Host:
         ridge = (self.ridge / np.where(there, w, 1))[:, None]
         matrix = product(self.kernel, x, x)
         np.fill_diagonal(matrix, float(self.kernel.variance))
+        if not self.loss.quadratic:
+            return self._by_rounds(found, f, y, np.where(there, w, 1)[:, None], there, matrix)
         rounds = 0
         with enough_threads(1):
             factor = Factor(matrix, np.maximum(ridge[:, 0], LEAST_DIAGONAL[matrix.dtype]), there)
@@ -137,3 +159,31 @@ class _Host:
                 change = -factor(short).astype(matrix.dtype)
                 found += change
                 f, rounds = f + matrix @ change, rounds + 1
+
+    def _by_rounds(
+        self, found: np.ndarray, f: np.ndarray, y: np.ndarray, w: np.ndarray, there: np.ndarray, matrix: np.ndarray
+    ) -> float:
+        """The rounds of :mod:`thalweg.machines.visits`; ``found`` is written over in each."""
+        curvature, dtype = float(self.loss.curvature), matrix.dtype
+        factor = Factor(matrix, np.maximum(self.ridge / (curvature * w[:, 0]), LEAST_DIAGONAL[dtype]), there)
+        inverse = np.tril(get_lapack_funcs("trtri", [matrix])(factor.factor, lower=1)[0])
+        self.rounds_made = 0
+        at = ahead = found.copy(), f
+        start = t = (1 + np.sqrt(5)) / 2
+        while True:
+            accelerated = self.loss.smooth or self.rounds_made < visits.ACCELERATED
+            weights, values = ahead if accelerated else at
+            dual = -self.ridge * weights / w
+            short = np.where(there[:, None], self.loss.smoothed_gradient(values, y, dual) - dual, 0).astype(dtype)
+            change = -(inverse.T @ (inverse @ (short / curvature))) * (1 if accelerated else visits.RELAXATION)
+            new = weights + change, values + matrix @ change
+            further = (1 + np.sqrt(1 + 4 * t**2)) / 2
+            momentum, t = (t - 1) / further, further
+            if np.vdot(w * short, new[1] - at[1]) > 0:  # uphill
+                momentum, t = 0.0, start
+            ahead = tuple(one + momentum * (one - before) for one, before in zip(new, at, strict=True))
+            at, found[:] = new, new[0]
+            self.rounds_made += 1
+            left = float(np.max(np.abs(short)))
+            if self.rounds_made == self.rounds or left <= self.tol:
+                return left

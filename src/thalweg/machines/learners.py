@@ -17,7 +17,7 @@ from thalweg.machines.coordinates import Coordinates, Frequencies, Points
 from thalweg.machines.dense import Dense
 from thalweg.machines.expansion import Expansion, empty, predict, with_room
 from thalweg.machines.folds import kernel_matrix
-from thalweg.machines.host import absorb, fill, revisit
+from thalweg.machines.host import Stopped, absorb, fill, revisit
 from thalweg.machines.methods import Settings
 from thalweg.machines.rows import Rows
 from thalweg.machines.rules import Capped
@@ -197,7 +197,11 @@ class LandmarkLearner(Learner):
         self._make_room(-(-len(new) // size))
         stacked = lambda part: rows.stack(part, size, self.dtype)
         for part, batches in ahead(stacked, _chunks(new, size, _steps_at_once(size))):
-            self.expansion, self.examples, before = absorb(visitor, self.expansion, self.examples, batches)
+            try:
+                self.expansion, self.examples, before = absorb(visitor, self.expansion, self.examples, batches)
+            except Stopped as stopped:
+                (self.expansion, self.examples), self.filled = stopped.kept, (len(part) - 1) % size + 1
+                raise
             if foreseen is not None:
                 foreseen.append((part, before))
             self.filled = (len(part) - 1) % size + 1
@@ -351,30 +355,6 @@ def start(
     rounds = _ROUNDS_OF_ONE_BLOCK if rows is not None and rows <= size else _ROUNDS
     expansion = empty(parts, dimension, outputs, capacity, dtype)
     return LandmarkLearner(machine, expansion, batch_size, seed, examples, method.tol, rounds)
-
-
-def for_stream(learner: Learner, settings: Settings) -> Learner:
-    """The same machine with a block as long as a stream has: rows that follow are solved for with those before.
-
-    In short blocks, one after another, they would each be fitted to what the others leave.
-    """
-    now = learner.expansion
-    if not isinstance(learner, LandmarkLearner) or int(now.used) != 1:
-        return learner
-    _, kept, dimension = now.blocks.shape
-    outputs = now.weights.shape[2]
-    fresh = start(settings, learner.machine.coordinates.kernel, dimension, outputs, None, learner.seed, learner.dtype)
-    assert isinstance(fresh, LandmarkLearner)
-    if fresh.expansion.blocks.shape[1] <= kept:
-        return learner
-    put = lambda array, onto: onto.at[:1, :kept].set(array[:1])
-    expansion = now._replace(
-        weights=put(now.weights, fresh.expansion.weights),
-        blocks=put(now.blocks, fresh.expansion.blocks),
-        drift=now.drift[:1],
-    )
-    examples = Examples(*map(put, learner.examples, fresh.examples))
-    return replace(fresh, expansion=expansion, examples=examples, filled=learner.filled, taken=learner.taken)
 
 
 def in_precision(parts: Any, dtype: Any) -> Any:

@@ -223,7 +223,7 @@ class HingeLoss(Loss):
 
     def smoothed_gradient(self, f: Outputs, y: Outputs, dual: Outputs) -> Outputs:
         """−y·clip(−y·dual + 1 − y·f, 0, 1)."""
-        return -y * jnp.clip(-y * dual + 1 - y * f, 0, 1)
+        return -y * _numpy(f).clip(-y * dual + 1 - y * f, 0, 1)
 
 
 @storable
@@ -314,8 +314,8 @@ class QuantileLoss(Loss):
 
     def smoothed_gradient(self, f: Outputs, y: Outputs, dual: Outputs) -> Outputs:
         """clip(dual + f − y, −q, 1 − q)."""
-        q = self.q.astype(f.dtype)
-        return jnp.clip(dual + f - y, -q, 1 - q)
+        q = _like(f, self.q)
+        return _numpy(f).clip(dual + f - y, -q, 1 - q)
 
 
 def _numpy(f: Any) -> Any:

@@ -24,6 +24,9 @@ _FAR = 5.0
 _GROUPS = 200
 """Of fewer places a slice would leave out whole regions."""
 
+_EXTREME = 2.0**40
+"""Features that are larger than this, or all of them smaller than its inverse, have squares that float32 may lose."""
+
 _APART = 0.05
 """Where rows are copied, the most that have no copy, of all, and places with several values, of all of them."""
 
@@ -123,6 +126,28 @@ class Rows:
         far[(far == 0) | (np.mean(there == np.median(there, axis=0), axis=0) > 0.5)] = np.inf
         return far if np.any(np.isfinite(far)) else None
 
+    def unit(self) -> float:
+        """What to divide features by so that float32 holds their squares: a power of two, 1 but for extreme sizes.
+
+        Examples
+        --------
+        >>> rows = Rows(np.array([[0.0], [1.0], [2.0]]), np.zeros((3, 1)), np.ones(3))
+        >>> rows.unit(), replace(rows, x=2.0**99 * rows.x).unit() / 2.0**99
+        (1.0, 1.0)
+        """
+        there = dense("X", self._read(self._some()), np.float64)
+        with np.errstate(over="ignore"):
+            away = np.abs(there - np.median(there, axis=0))
+        # Values far out are squashed later, and features of which most are the same say nothing if others do.
+        sizes = np.quantile(away, 0.9, axis=0, method="lower")
+        sizes = sizes if np.any(sizes) else np.max(away, axis=0)
+        known, size = sizes[sizes > 0], float(min(np.max(sizes), np.finfo(float).max))
+        if size == 0 or 1 / _EXTREME <= size <= _EXTREME:
+            return 1.0
+        if size > 1 and np.min(known) / size < np.finfo(np.float32).tiny:
+            raise ValueError(f"X must fit in float32, found features from {np.min(known):.0e} to {size:.0e} in size")
+        return float(2.0 ** np.floor(np.log2(size)))
+
     def _some(self) -> np.ndarray:
         return np.unique(np.linspace(0, len(self) - 1, _MIDDLE_ROWS).astype(int))
 
@@ -207,11 +232,7 @@ class Rows:
         ([[3.0], [5.0]], [[1.5], [0.0]], [2.0, 1.0])
         """
         x, weights, targets = self.features(chosen, dtype), self.weights[chosen], self.targets_of(chosen)
-        place = _alike(x @ np.random.default_rng(0).normal(size=x.shape[1]))
-        first = np.unique(place, return_index=True)[1]
-        apart = np.any(x != x[first[place]], axis=1)  # what is alike along one direction may differ
-        place[apart] = len(first) + np.arange(np.sum(apart))
-        first = np.unique(place, return_index=True)[1]
+        first, place = same(x)
         order = np.argsort(first)
         total = np.bincount(place, weights)
         means = np.stack([np.bincount(place, weights * column) for column in targets.T], axis=1) / total[:, None]
@@ -243,6 +264,30 @@ class Rows:
 
     def _any_target(self) -> np.ndarray:
         return (self.targets if self.table is None else self.table)[:1]
+
+
+def same(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The first row of each kind, and for each row which of those it is equal to.
+
+    Examples
+    --------
+    >>> first, place = same(np.array([[3.0, 1.0], [5.0, 0.0], [3.0, 1.0]]))
+    >>> first[place].tolist()
+    [0, 1, 0]
+    """
+    with np.errstate(all="ignore"):
+        place = _alike(x @ np.random.default_rng(0).normal(size=x.shape[1]))
+    first = _first(place)
+    apart = np.any(x != x[first[place]], axis=1)  # what is alike along one direction may differ
+    place[apart] = len(first) + np.arange(np.sum(apart))
+    return _first(place), place
+
+
+def _first(place: np.ndarray) -> np.ndarray:
+    """Where each of the numbers 0, 1, … is for the first time."""
+    found = np.zeros(np.max(place, initial=-1) + 1, int)
+    found[place[::-1]] = np.arange(len(place))[::-1]  # of several that are put in one place the last stays
+    return found
 
 
 def _alike(along: np.ndarray) -> np.ndarray:

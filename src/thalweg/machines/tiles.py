@@ -7,16 +7,19 @@ import numpy as np
 
 from thalweg.kernels import Kernel
 from thalweg.kernels.profiles import value_and_rise
+from thalweg.machines.rows import same
 from thalweg.threads import enough_threads
 
 # Rows and columns of a tile.
 _ROWS, _COLUMNS = 256, 2048
 # Of so few features distances are found in float64, in which nothing is lost where rows are near one another.
 _FEW_FEATURES = 4
+# Of more rows than this so many are compared first: if this part of them, or more, are equal to others, all are.
+_LOOKED_AT, _COPIED = 4096, 0.1
 
 
 def product(kernel: Kernel, x: np.ndarray, y: np.ndarray, weights: np.ndarray | None = None) -> np.ndarray:
-    """The matrix of a kernel that is written out, times weights if there are any.
+    """The matrix of a kernel that is written out, times weights if there are any: of many equal rows once.
 
     Examples
     --------
@@ -25,6 +28,13 @@ def product(kernel: Kernel, x: np.ndarray, y: np.ndarray, weights: np.ndarray | 
     array([[3.],
            [3.]])
     """
+    if weights is not None and len(x) > _LOOKED_AT and len(same(x[:_LOOKED_AT])[0]) <= (1 - _COPIED) * _LOOKED_AT:
+        first, place = same(x)
+        return _product(kernel, x[first], y, weights)[place]
+    return _product(kernel, x, y, weights)
+
+
+def _product(kernel: Kernel, x: np.ndarray, y: np.ndarray, weights: np.ndarray | None) -> np.ndarray:
     fine = np.float64 if x.shape[1] <= _FEW_FEATURES else x.dtype
     middle, length = np.median(y[:_COLUMNS], axis=0), np.asarray(kernel.lengthscale, fine)
 

@@ -30,10 +30,10 @@ from thalweg.machines.losses import Loss
 
 _MOMENTUM = FISTA()
 # For losses with kinks so many rounds are accelerated. Then they are over-relaxed: any number below 2 converges.
-_ACCELERATED, _RELAXATION = 200, 1.6
+ACCELERATED, RELAXATION = 200, 1.6
 # Where there may be more rounds, the factor of a visit's matrix is inverted; on a GPU, which takes longer to solve with
 # it than to factorise, it always is.
-_MANY_ROUNDS = 20
+MANY_ROUNDS = 20
 # Rounds of squares end where one leaves more than this part of what there was to be solved.
 _HELPS = 0.9
 # A lone block of no more rows is solved in less time than it takes to compile well.
@@ -63,7 +63,7 @@ class Visitor(eqx.Module):
     """The most rounds of a visit."""
 
 
-@quick_jit(lambda visitor, *_: visitor.rounds > _MANY_ROUNDS and visitor.coordinates.block_size <= _QUICK, tuned=False)
+@quick_jit(lambda visitor, *_: visitor.rounds > MANY_ROUNDS and visitor.coordinates.block_size <= _QUICK, tuned=False)
 def absorb(
     visitor: Visitor, expansion: Expansion, examples: Examples, batches: Batch
 ) -> tuple[Expansion, Examples, Float[Array, "blocks rows c"]]:
@@ -164,7 +164,7 @@ def _solved(
     diagonal = jnp.maximum(alpha / (curvature * row_weights[:, 0]), _LEAST_DIAGONAL[f.dtype])
     factor = jax.scipy.linalg.cho_factor(kernel + jnp.diag(jnp.where(there, diagonal, 1)), lower=True)
     solve = lambda b: jax.scipy.linalg.cho_solve(factor, b)
-    if visitor.rounds > _MANY_ROUNDS or jax.default_backend() == "gpu":
+    if visitor.rounds > MANY_ROUNDS or jax.default_backend() == "gpu":
         # Two products take a tenth of the time; what rounding costs the inverse, further rounds make good.
         inverse = jax.scipy.linalg.solve_triangular(factor[0], jnp.eye(len(f), dtype=f.dtype), lower=True)
         product = lambda a, b: jnp.matmul(a, b, precision="highest")
@@ -182,11 +182,11 @@ def _solved(
         return (now.rounds < visitor.rounds) & (now.residual > visitor.tol.astype(f.dtype))
 
     def go(now: _Round) -> _Round:
-        accelerated = visitor.loss.smooth | (now.rounds < _ACCELERATED)
+        accelerated = visitor.loss.smooth | (now.rounds < ACCELERATED)
         weights, values = trees.where(accelerated, now.memory.point, now.at)
         residual = short_of_optimal(weights, values)
         change = -solve(residual / curvature)
-        change = jnp.where(accelerated, 1, _RELAXATION) * change
+        change = jnp.where(accelerated, 1, RELAXATION) * change
         at = weights + change, values + jnp.matmul(kernel, change, precision="highest")
         # The momentum is dropped where it points uphill, by the gradient of the objective as a function.
         uphill = jnp.vdot(row_weights * residual, at[1] - now.at[1]) > 0

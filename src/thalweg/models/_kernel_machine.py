@@ -2,9 +2,11 @@
 
 import warnings
 from collections.abc import Iterable
+from dataclasses import replace
 from numbers import Integral, Real
 from typing import Any, ClassVar
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -40,6 +42,8 @@ class KernelMachine(Storable):
         "verbose": ["verbose"],
     }
     _machine: machines.Fitted
+    _unit: float
+    """What features are divided by before anything is learned from them; 1 but for extreme sizes."""
 
     def _loss(self) -> Loss:
         """The loss, for the targets seen."""
@@ -158,7 +162,7 @@ class KernelMachine(Storable):
 
     def _store(self, found: machines.Fitted) -> None:
         self._machine = found
-        self.kernel_, self.alpha_ = found.kernel, found.alpha
+        self.kernel_, self.alpha_ = _in_units(found.kernel, self._unit), found.alpha
         self.feature_scales_ = _feature_scales(found.kernel, found.map, self.n_features_in_)
         self.n_iter_, self.n_features_used_, self.history_ = found.passes, found.features, list(found.history)
 
@@ -174,17 +178,24 @@ class KernelMachine(Storable):
         weights = weights * self._class_weights(y)
         if not np.any(weights > 0):
             raise ValueError("class_weight must leave a row of positive weight, found none")
-        if np.all(weights > 0):
-            return Rows(X, weights=weights, **targets)
-        # Chosen when they are read: a memory map stays where it is.
-        kept = np.flatnonzero(weights > 0)
-        targets["targets"] = targets["targets"][kept]
-        return Rows(X, weights=weights[kept], places=kept, **targets)
+        places = None
+        if not np.all(weights > 0):
+            # Chosen when they are read: a memory map stays where it is.
+            places = np.flatnonzero(weights > 0)
+            targets["targets"], weights = targets["targets"][places], weights[places]
+        single = np.finfo(np.float32)
+        if np.any(lost := (weights < single.tiny) | (weights > single.max)):
+            raise ValueError(f"sample_weight must fit in float32, found values of size {weights[lost][0]:g}")
+        rows = Rows(X, weights=weights, places=places, **targets)
+        if first:
+            self._unit = 1.0 if isinstance(self.kernel, Kernel) else rows.unit()
+        return rows if self._unit == 1 else replace(rows, x=X / self._unit)
 
     def _values(self, X: Any) -> np.ndarray:
         """f at the rows of X."""
         check_is_fitted(self)
-        return self._machine.predict(validated(self, X, accept_sparse="csr", dtype="numeric", reset=False))
+        X = validated(self, X, accept_sparse="csr", dtype="numeric", reset=False)
+        return self._machine.predict(X if self._unit == 1 else X / self._unit)
 
 
 def _feature_scales(kernel: Kernel, turned: np.ndarray | None, features: int) -> np.ndarray:
@@ -193,6 +204,15 @@ def _feature_scales(kernel: Kernel, turned: np.ndarray | None, features: int) ->
     if turned is not None:
         inverse = np.linalg.norm(turned * inverse, axis=1)
     return np.broadcast_to(inverse / np.max(inverse), (features,)).copy()
+
+
+def _in_units(kernel: Kernel, unit: float) -> Kernel:
+    """The kernel for features that are ``unit`` times as large."""
+    if unit == 1:
+        return kernel
+    with jax.enable_x64(True):
+        length: Any = lambda kernel: kernel.lengthscale
+        return eqx.tree_at(length, kernel, jnp.asarray(unit * np.asarray(length(kernel), np.float64)))
 
 
 def _as_numpy(node: Any) -> Any:

@@ -162,37 +162,42 @@ class Choice:
     steps: int = 0
 
     def made(self, levels: Levels) -> Optimum:
-        """The best that was found."""
+        """The best that was found, until an interrupt if there is one."""
         former = None
         found: list[Optimum] = []
         begun: list[Begun] = []
         single = self.doubled and len(levels.rows.inputs) >= _ROWS_A_PARAMETER * (1 + np.sum(self.varies))
-        for part, last in levels.prepared(self.starts[0]):
-            size, climbing = len(part.inputs), isinstance(part, Climb)
-            search = partial(self._searched, part=part, last=last, whole=levels.whole)
-            ranked = lambda one: one.loss + self._handicap(one.parameters, size)  # noqa: B023
-            begun = self._finer(self._close(begun, part, last), part) if found else begun
-            alone = last and len(begun) == 1 and not single  # and so searched to its end at once
-            worth = _CLOSELY if climbing or alone else _ROUGHLY
-            found = search(begun, worth) if found else self._begin(part, search, last)
-            if climbing and former is not None:
-                found = [_checked(found[0], begun[0][1], former)]
-            if len(self.starts) > 1 and not last and size <= _DEAR and not _interrupted(found):
-                found += self._second_chances(found, part, search)
-            found.sort(key=ranked)
-            if single and not climbing and (last or size >= _DOUBLED) and not _interrupted(found):
-                single = False
-                found += search(self._sums(found, part), _FOR_A_SUM, hopeful=True)
+        try:
+            for part, last in levels.prepared(self.starts[0]):
+                size, climbing = len(part.inputs), isinstance(part, Climb)
+                search = partial(self._searched, part=part, last=last, whole=levels.whole)
+                ranked = lambda one: one.loss + self._handicap(one.parameters, size)  # noqa: B023
+                begun = self._finer(self._close(begun, part, last), part) if found else begun
+                alone = last and len(begun) == 1 and not single  # and so searched to its end at once
+                worth = _CLOSELY if climbing or alone else _ROUGHLY
+                found = search(begun, worth) if found else self._begin(part, search, last)
+                if climbing and former is not None:
+                    found = [_checked(found[0], begun[0][1], former)]
+                if len(self.starts) > 1 and not last and size <= _DEAR and not _interrupted(found):
+                    found += self._second_chances(found, part, search)
                 found.sort(key=ranked)
-            if last and not climbing and not alone and not _interrupted(found):
-                found = search([(found[0].origin, found[0].parameters)], _CLOSELY)
-            if _interrupted(found):
-                return found[0]._replace(steps=self.steps, status=Status.INTERRUPTED)
-            former = part
-            # Few rows do not tell families apart: each goes on, from the best that it has found; later while close.
-            furthest = ranked(found[0]) + (_CLOSE if size > _TELLING else _FAR)
-            best = {_family(one.parameters.kernel): one for one in reversed(found) if ranked(one) < furthest}
-            begun = [(one.origin, one.parameters) for one in sorted(best.values(), key=ranked)] or begun[:1]
+                if single and not climbing and (last or size >= _DOUBLED) and not _interrupted(found):
+                    single = False
+                    found += search(self._sums(found, part), _FOR_A_SUM, hopeful=True)
+                    found.sort(key=ranked)
+                if last and not climbing and not alone and not _interrupted(found):
+                    found = search([(found[0].origin, found[0].parameters)], _CLOSELY)
+                if _interrupted(found):
+                    return found[0]._replace(steps=self.steps, status=Status.INTERRUPTED)
+                former = part
+                # Few rows do not tell families apart: each goes on, from the best that it has found; later while close.
+                furthest = ranked(found[0]) + (_CLOSE if size > _TELLING else _FAR)
+                best = {_family(one.parameters.kernel): one for one in reversed(found) if ranked(one) < furthest}
+                begun = [(one.origin, one.parameters) for one in sorted(best.values(), key=ranked)] or begun[:1]
+        except KeyboardInterrupt:
+            if not found:
+                raise
+            return min(found, key=ranked)._replace(steps=self.steps, status=Status.INTERRUPTED)
         return found[0]._replace(steps=self.steps)
 
     def _begin(

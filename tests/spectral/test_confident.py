@@ -113,9 +113,16 @@ def test_high_powers_do_not_overflow(given):
 
 def test_a_sum_of_powers_drowned_in_its_error_has_no_root():
     """The bar, carried through the root to first order, was 14 times too narrow; of a negative sum there was none."""
+    wide = (0.5 * SINGULAR[-1] ** 2, 1.05 * SINGULAR[0] ** 2)
     for options in ({}, {"rtol": 0.01}):
         with pytest.raises(ValueError, match="too little is known of it for its root"):
-            sp.schatten_norm(X.astype(np.float32), KEY, p=1000, method="stochastic", **options)
+            sp.schatten_norm(X.astype(np.float32), KEY, p=1000, method="stochastic", interval=wide, **options)
+
+
+def test_a_high_power_finds_an_interval_that_it_does_not_grow_beyond():
+    """One with room for what Lanczos' method has not seen, where x⁵⁰⁰ is larger by twenty orders, was refused."""
+    e = sp.schatten_norm(X.astype(np.float32), KEY, p=1000, method="stochastic")
+    assert abs(float(e.value) - SINGULAR[0]) < 4 * float(e.standard_error) < 0.01 * SINGULAR[0]
 
 
 @pytest.mark.parametrize("p", [1, 2, 3])

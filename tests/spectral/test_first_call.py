@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import scipy.linalg
 import scipy.sparse
 import scipy.sparse.linalg
 from spectral_matrices import rbf, with_spectrum
@@ -165,6 +166,83 @@ def test_a_small_matrix_needs_no_plan_under_jit():
     assert float(jax.jit(lambda a: sp.logdet(a, KEY).value)(A)) == pytest.approx(truth)
     bad = jax.jit(lambda a: sp.logdet(a, KEY))(-A)
     assert bad.outcome is sp.EstimateStatus.NOT_FINITE
+    bad = jax.jit(lambda a: sp.trace_inverse(a, KEY))(-A)
+    assert bad.outcome is sp.EstimateStatus.NOT_FINITE
+    assert "positive definite" in bad.message
+
+
+SUMS = {
+    "logdet": sp.logdet,
+    "trace_inverse": sp.trace_inverse,
+    "trace_exp": sp.trace_exp,
+    "nuclear_norm": sp.nuclear_norm,
+    "schatten_norm": lambda A, key: sp.schatten_norm(A, key, p=3.0),
+}
+
+
+@pytest.mark.parametrize("name", SUMS)
+def test_the_error_bar_of_a_factorisation_under_jit_holds_what_float32_costs(name):
+    """It was 0, with a trace of the inverse that was a third off."""
+    compiled = jax.jit(lambda a: SUMS[name](a, KEY))
+    for side in range(3, 6):
+        A = jnp.asarray(scipy.linalg.hilbert(side), jnp.float32)
+        truth = float(SUMS[name](np.asarray(A, np.float64), KEY).value)
+        e = compiled(A)
+        assert e.outcome is sp.EstimateStatus.OK
+        assert 0 < float(e.standard_error) < 0.1 * abs(truth)
+        assert abs(float(e.value) - truth) < 4 * float(e.standard_error)
+
+
+def test_the_trace_of_an_inverse_that_float32_cannot_tell_is_void_under_jit():
+    A = jnp.asarray(scipy.linalg.hilbert(7), jnp.float32)
+    e = jax.jit(lambda a: sp.trace_inverse(a, KEY))(A)
+    truth = float(sp.trace_inverse(np.asarray(A, np.float64), KEY).value)
+    assert not np.isfinite(e.value) or abs(float(e.value) - truth) < 4 * float(e.standard_error)
+
+
+@pytest.mark.parametrize("compiled", [lambda f: f, jax.jit])
+def test_a_float32_density_matrix_without_full_rank_has_an_entropy(compiled):
+    """Its zeros come out as −6e-9, which is nothing to float32: it was refused, and NaN under jit."""
+    X = np.random.default_rng(0).standard_normal((6, 3))
+    A = X @ X.T / np.sum(X**2)
+    positive = np.linalg.eigvalsh(A)[3:]
+    e = compiled(lambda a: sp.entropy(a, KEY))(jnp.asarray(A, jnp.float32))
+    truth = -np.sum(positive * np.log(positive))
+    assert abs(float(e.value) - truth) < 4 * float(e.standard_error) < 1e-3
+    gradient = compiled(jax.grad(lambda a: sp.entropy(a, KEY).value))(jnp.asarray(A, jnp.float32))
+    assert np.all(np.isfinite(gradient))
+
+
+def test_error_bars_of_very_large_and_very_small_matrices_are_finite():
+    A = rbf(12, noise=0.5)
+    for e in (sp.trace_inverse(1e-200 * A, KEY), sp.entropy(1e200 * A, KEY)):
+        assert 0 < float(e.standard_error) < 1e-12 * abs(float(e.value))
+
+
+def test_the_error_bar_holds_the_rounding_of_what_a_preconditioner_knows():
+    scales = np.geomspace(1e-8, 1e8, 500)
+    e = sp.trace_inverse(scipy.sparse.diags(scales).tocsr(), KEY, method="stochastic", preconditioner=sp.Jacobi())
+    assert abs(float(e.value) - np.sum(1 / scales)) <= 4 * float(e.standard_error)
+    assert 1e-16 < float(e.standard_error) / float(e.value) < 1e-13
+
+
+def test_an_estimate_shows_its_value_and_its_error():
+    e = sp.logdet(np.diag([1.0, 2.0, 4.0]), KEY)
+    assert repr(e).startswith("Estimate(2.079441542 ± ")
+    assert "factorisation" in repr(e)
+    batch = jax.vmap(lambda a: sp.logdet(a, KEY))(jnp.stack([jnp.eye(2)] * 3))
+    assert "f64[3]" in repr(batch)
+
+
+@pytest.mark.parametrize(("side", "time_"), [(200, -0.1), (200, -5.0), (400, -1.0)])
+def test_a_heat_trace_is_told_where_one_eigenvalue_is_far_above(side, time_):
+    """Below the spectrum exp(−tx) is huge: of room for what Lanczos had not seen came 1e18 ± 1e19, or a refusal."""
+    eigenvalues = np.append(1e4, np.random.default_rng(0).uniform(1, 2, side - 1))
+    A = with_spectrum(eigenvalues)
+    truth = np.sum(np.exp(time_ * eigenvalues))
+    for key in jax.random.split(KEY, 4):
+        e = sp.trace_exp(A, key, time=time_, method="stochastic")
+        assert abs(float(e.value) - truth) < 5 * float(e.standard_error) < truth
 
 
 def test_a_lower_end_that_lanczos_does_not_settle_is_refused_not_trusted():

@@ -34,7 +34,7 @@ def validated(model: Any, X: Any, *args: Any, **options: Any) -> Any:
         ) from error
 
 
-def no_dates(X: Any) -> Any:
+def no_dates(X: Any, name: str = "X") -> Any:
     """X, unless it has dates or durations: as numbers they are in a unit of their own, and later ones in another.
 
     Examples
@@ -47,7 +47,7 @@ def no_dates(X: Any) -> Any:
     types: Any = getattr(X, "dtypes", getattr(X, "dtype", None))
     found = next((one for one in np.atleast_1d(types) if getattr(one, "kind", "") in ("m", "M")), None)
     if found is not None:
-        raise TypeError(f"X must hold numbers, found {found}: give the days since a date, say")
+        raise TypeError(f"{name} must hold numbers, found {found}: give the days since a date, say")
     return X
 
 

@@ -15,7 +15,8 @@ from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.validation import check_is_fitted
 
 from thalweg import topics
-from thalweg.models._common import Storable, unharmed
+from thalweg.models._common import Storable, among_many_fits, unharmed
+from thalweg.models._covariates import checked, names_of, unnamed
 from thalweg.models._frames import validated
 from thalweg.models._summary import Summary
 from thalweg.models._topic_reading import TopicReader
@@ -78,7 +79,7 @@ class CorrelatedTopicModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, To
     history_ : list of float
         Mean log p of a word left out (see ``tol``), pass by pass.
     n_iter_ : int
-        Passes, or batches that ``partial_fit`` was given.
+        Passes; once ``partial_fit`` has learned, batches that were learned from, those of passes included.
     n_features_in_, feature_names_in_
         As in scikit-learn.
 
@@ -170,6 +171,7 @@ class CorrelatedTopicModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, To
             self.n_iter_ = len(learned.scores)
             self._effects: topics.Effects | None = None
             if learned.interrupted:
+                _end_many_fits()
                 self._warn("interrupted: the topics are those found so far")
             elif not learned.converged:
                 self._warn(f"{self.max_iter} passes were not enough: raise max_iter, or tol, found tol={self.tol}")
@@ -197,6 +199,8 @@ class CorrelatedTopicModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, To
             begun = hasattr(self, "_state")
             counts = self._counts(X, reset=not begun)
             rows = counts.shape[0]
+            if begun:
+                self._refuse_change(covariates)
             design = self._design(covariates, rows) if begun else self._begin_covariates(covariates, rows)
             state = self._state if begun else None
             self._keep(topics.continue_topics(state, counts, design, self._settings(), self._seed()))
@@ -312,10 +316,19 @@ class CorrelatedTopicModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, To
             )
         return counts
 
+    def _refuse_change(self, covariates: Any) -> None:
+        """Refuse to go on with other topics, or without the covariates, than what was learned from."""
+        if len(self.components_) != self.n_components:
+            raise ValueError(
+                f"n_components must stay {len(self.components_)}, which were learned from the documents before, found "
+                f"{self.n_components}: fit learns anew"
+            )
+        if covariates is None and self._names:
+            raise ValueError(f"covariates must be given as before, found None instead of {self._names}")
+
     def _begin_covariates(self, covariates: Any, rows: int) -> np.ndarray:
-        names = getattr(covariates, "columns", None)
-        given = self._checked(covariates, rows)
-        self._names = _unnamed(given.shape[1]) if names is None else [str(name) for name in names]
+        given = checked(covariates, rows)
+        self._names = names_of(covariates) or unnamed(given.shape[1])
         self._centre = given.mean(axis=0)
         spread = given.std(axis=0)
         if np.any(flat := spread <= 1e-12 * np.abs(given).max(axis=0, initial=0)):
@@ -327,26 +340,13 @@ class CorrelatedTopicModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, To
         """A 1 and the covariates in standard deviations, for each row; zeros where none are given."""
         if covariates is None:
             return np.column_stack([np.ones(rows), np.zeros((rows, len(self._names)))])
-        given = self._checked(covariates, rows)
+        given = checked(covariates, rows)
         if given.shape[1] != len(self._names):
             raise ValueError(f"covariates must have {len(self._names)} columns, found {given.shape[1]}")
-        names = [str(name) for name in getattr(covariates, "columns", self._names)]
-        if names != self._names and self._names != _unnamed(len(names)):
+        names = names_of(covariates) or self._names
+        if names != self._names and self._names != unnamed(len(names)):
             raise ValueError(f"covariates must have the columns {self._names} in this order, found {names}")
         return np.column_stack([np.ones(rows), (given - self._centre) / self._scales])
-
-    @staticmethod
-    def _checked(covariates: Any, rows: int) -> np.ndarray:
-        try:
-            given = np.zeros((rows, 0)) if covariates is None else np.asarray(covariates, np.float64)
-        except ValueError as error:
-            raise ValueError(f"covariates must be numbers, found {error}: encode words, as by OneHotEncoder") from None
-        given = given[:, None] if given.ndim == 1 else given
-        if given.ndim != 2 or len(given) != rows:
-            raise ValueError(f"covariates must have a row for each of {rows} documents, found shape {given.shape}")
-        if not np.all(np.isfinite(given)):
-            raise ValueError("covariates must be finite, found NaN or infinity")
-        return given
 
     def _keep(self, state: topics.Topics) -> None:
         self._state = state
@@ -361,6 +361,7 @@ class CorrelatedTopicModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, To
             state, self._effects = topics.refined(counts, design, self._state, self._settings(), self._seed())
             self._keep(state)
         except KeyboardInterrupt:
+            _end_many_fits()
             self._warn("interrupted: the topics are those found so far, without draws")
 
     def _seen(self, X: Any) -> csr_array:
@@ -377,8 +378,10 @@ class CorrelatedTopicModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, To
         warnings.warn(message, ConvergenceWarning, stacklevel=4)
 
 
-def _unnamed(columns: int) -> list[str]:
-    return [f"x{column}" for column in range(columns)]
+def _end_many_fits() -> None:
+    """Pass Ctrl-C on to a search, whose next fit would begin otherwise."""
+    if among_many_fits():
+        raise KeyboardInterrupt
 
 
 def _refuse_no_words(counts: csr_array) -> None:

@@ -23,7 +23,7 @@ from jaxtyping import Array, Key
 
 from thalweg import arguments
 from thalweg.compiling import quick_options, untuned_options
-from thalweg.spectral.chebyshev import IllConditionedError, evaluate
+from thalweg.spectral.chebyshev import IllConditionedError, evaluate, needs_positive
 from thalweg.spectral.operators.base import Operator, check_products, frozen
 from thalweg.spectral.operators.gram import SquaredOperator
 
@@ -36,6 +36,8 @@ _UNSETTLED = 1e5
 """The condition number from which a lower end that Lanczos' method has not settled is not trusted."""
 _PATIENCE = 4
 """How many times as many steps it is given to settle it."""
+_TAME = 100.0
+"""How many times what it is on the spectrum f may be in the room left for what Lanczos' method has not seen."""
 
 
 class Spectrum(NamedTuple):
@@ -65,11 +67,13 @@ def spectrum(
     lower: float | None = None,
     upper: float | None = None,
     proven: tuple[float, float] = (-np.inf, np.inf),
+    function: Callable[[Any], Any] | None = None,
 ) -> Spectrum:
     """Bound the spectrum of a symmetric A, or of P^(−½)AP^(−½) for a preconditioner P, and sketch its density.
 
     Where it must be ``positive`` a positive lower end is found. What is known of ``lower`` and ``upper`` is not
-    searched for; ``proven`` are bounds by other means.
+    searched for; ``proven`` are bounds by other means. Where ``function`` grows fast beyond the spectrum, as
+    exp(−tx) does below it, more steps leave less room for it to do so.
     """
     size, dtype = operator.dimension, operator.dtype
     run = _Lanczos(operator, preconditioner, key)
@@ -83,6 +87,7 @@ def spectrum(
             run.go_on(limit)
         ritz = run.ritz()
         low, high = _ends(ritz, size, positive, 0.1 if preconditioner is None else 0.4)
+        low, high, wild = _tamed(function, ritz.nodes, low, high, proven)
         if positive and ritz.nodes[0] <= 0:
             break
         if low is None and positive and proven[0] > 0:
@@ -94,7 +99,7 @@ def spectrum(
         if ritz.steps >= limit:
             # It is worth more steps: an estimate takes many times as many products.
             further = min(_PATIENCE * _STEPS, most)
-            if not unsettled or limit >= further:
+            if not (unsettled or wild) or limit >= further:
                 break
             limit = further
     if positive:
@@ -216,6 +221,23 @@ def _ends(ritz: _Ritz, size: int, positive: bool, most: float) -> tuple[float | 
     return (0.9 * low - gap if gap < 0.1 * low else None), upper
 
 
+def _tamed(
+    function: Callable[[Any], Any] | None,
+    nodes: np.ndarray,
+    low: float | None,
+    high: float | None,
+    proven: tuple[float, float],
+) -> tuple[float | None, float | None, bool]:
+    """The ends of the interval, each None where f is too large there; and whether one was."""
+    if function is None:
+        return low, high, False
+    ends = [nodes[0] if low is None else max(low, proven[0]), nodes[-1] if high is None else min(high, proven[1])]
+    sizes = np.abs(evaluate(function, np.append(nodes, ends)))
+    # f may not be defined at all of the nodes: that is found out elsewhere.
+    wild = ~(sizes[-2:] <= _TAME * np.max(sizes[:-2], where=np.isfinite(sizes[:-2]), initial=0.0))
+    return None if wild[0] else low, None if wild[1] else high, bool(np.any(wild))
+
+
 def host_random(key: Key[Array, ""], purpose: int) -> np.random.Generator:
     """NumPy's numbers from a key of JAX: nothing to compile, and another stream for every purpose."""
     words = np.asarray(jax.random.key_data(key)).ravel().tolist()
@@ -255,13 +277,6 @@ def _lanczos(operator: Operator, preconditioner: Any, state: tuple, count: int) 
     pairs: tuple
     state, pairs = jax.lax.scan(step, state, None, length=count)
     return state, *pairs
-
-
-def needs_positive(function: Callable[[Any], Any]) -> bool:
-    """Whether f or f′ is undefined at or below zero, so that the spectrum must be positive."""
-    points = [-1.0, -1e-3, 0.0]
-    values = np.append(evaluate(function, points), evaluate(function, points, derivative=True))
-    return not bool(np.all(np.isfinite(values)))
 
 
 def check_symmetric(operator: Operator, key: Key[Array, ""]) -> float:
@@ -356,7 +371,9 @@ def find_interval(
     proven = operator.bounds() if built is None else (-np.inf, np.inf)
     if built is not None and lower is None:
         lower = built.least()
-    found = spectrum(operator, built, key, positive=positive, lower=lower, upper=upper, proven=proven)
+    found = spectrum(
+        operator, built, key, positive=positive, lower=lower, upper=upper, proven=proven, function=function
+    )
     tolerance = 1e-6 * (found.upper - found.lower)
     low, high = found.nodes[0], found.nodes[-1]
     for end, node, beyond in ((given[0], low, found.lower - low), (given[1], high, high - found.upper)):

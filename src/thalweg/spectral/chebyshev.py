@@ -55,6 +55,13 @@ def evaluate(f: Callable[[Any], Any], x: Any, *, derivative: bool = False) -> np
     return flat[: points.size].reshape(points.shape)
 
 
+def needs_positive(function: Callable[[Any], Any]) -> bool:
+    """Whether f or f′ is undefined at or below zero, so that the spectrum must be positive."""
+    points = [-1.0, -1e-3, 0.0]
+    values = np.append(evaluate(function, points), evaluate(function, points, derivative=True))
+    return not bool(np.all(np.isfinite(values)))
+
+
 def to_unit(x: Any, lower: float, upper: float) -> Any:
     """Map [lower, upper] onto [−1, 1]."""
     return (2.0 * x - (upper + lower)) / (upper - lower)

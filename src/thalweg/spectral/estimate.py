@@ -41,7 +41,7 @@ class EstimateStatus(Outcome):
     OK = 0, "ok"
     BELOW = 1, "an eigenvalue lies below the interval: the value is void; make a plan with a lower lower end"
     ABOVE = 2, "an eigenvalue lies above the interval: the value is void; make a plan with a higher upper end"
-    NOT_FINITE = 3, "the value is not finite: a product with A was not"
+    NOT_FINITE = 3, "the value is not finite: A is not, or not positive definite where the function needs it"
     BUDGET = 4, "the budget of products ended before the tolerance was met; the error bar says how far it got"
     ROUNDING = 5, "rtol or atol is below what rounding costs in this precision; the error bar says how far it got"
 
@@ -68,7 +68,10 @@ class Estimate(eqx.Module):
     --------
     >>> import jax.numpy as jnp
     >>> one = jnp.array(1.0)
-    >>> low, high = Estimate(one, one, one, one, one, jnp.array(0), degrees_of_freedom=8.0).interval(0.95)
+    >>> estimate = Estimate(one, one, one, one, one, jnp.array(0), degrees_of_freedom=8.0)
+    >>> estimate
+    Estimate(1 ± 1, ok)
+    >>> low, high = estimate.interval(0.95)
     >>> round(float(high - low), 3)
     4.612
     """
@@ -88,10 +91,15 @@ class Estimate(eqx.Module):
         half = quantile(level, self.degrees_of_freedom) if self.degrees_of_freedom else np.nan
         return self.value - half * self.standard_error, self.value + half * self.standard_error
 
+    def __repr__(self) -> str:
+        if is_traced(self) or jnp.ndim(self.value):
+            return super().__repr__()
+        return f"Estimate({float(self.value):.10g} ± {float(self.standard_error):.2g}, {self.message})"
+
     @property
     def message(self) -> str:
         """What the status means, and what to do about it."""
-        return " ".join(part for part in (self.outcome.advice, self.advice) if part)
+        return ". ".join(part for part in (self.outcome.advice, self.advice) if part)
 
     @property
     def outcome(self) -> EstimateStatus:
@@ -215,7 +223,7 @@ def _estimate(plan: Plan, operator: Operator, key: Key[Array, ""]) -> Estimate:
     units = by_unit(forms.values) - plan.control[degrees] * by_unit(forms.squares)
     # The control variate does not depend on θ: it shifts the value and leaves the derivative alone.
     value = plan.offset + forms.mean + jax.lax.stop_gradient(jnp.mean(units) - forms.mean)
-    error = _standard_error(plan, jax.lax.stop_gradient(units))
+    error = _standard_error(plan, *jax.lax.stop_gradient((units, value)))
     status = jnp.where(
         forms.outside > 0, EstimateStatus.ABOVE, jnp.where(forms.outside < 0, EstimateStatus.BELOW, EstimateStatus.OK)
     )
@@ -235,14 +243,15 @@ def _estimate(plan: Plan, operator: Operator, key: Key[Array, ""]) -> Estimate:
 _NO_ERROR_BAR = "All probes share one degree: the error is unknown. Use group=1 for an error bar."
 
 
-def _standard_error(plan: Plan, units: Float[Array, " units"]) -> Float[Array, ""]:
+def _standard_error(plan: Plan, units: Float[Array, " units"], value: Float[Array, ""]) -> Float[Array, ""]:
     if plan.units == 1:
         return jnp.asarray(jnp.nan, units.dtype)
     pairs = units.reshape(plan.units // 2, 2)
     sampled = _length(pairs[:, 0] - pairs[:, 1]) / plan.units
     # Where probes hardly vary (A is nearly diagonal) a pair differs only if its degrees do, which is rare.
     sampled = jnp.maximum(sampled, jax.lax.stop_gradient(plan.least_error))
-    return _length(jnp.stack([sampled, jax.lax.stop_gradient(plan.rounding)]))
+    # What a preconditioner knows of the sum may be all there is of it, and is rounded too.
+    return _length(jnp.stack([sampled, jax.lax.stop_gradient(plan.rounding), jnp.finfo(value.dtype).eps * value]))
 
 
 _compiled = eqx.filter_jit(_estimate)

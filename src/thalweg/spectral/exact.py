@@ -1,7 +1,7 @@
 """Factorisations, where they are cheaper: log det and tr A⁻¹ by Cholesky's, everything else by eigenvalues.
 
-On arrays that are known they are made by LAPACK on the host, in float64 and with nothing to compile; the error bar is
-what rounding is expected to cost. Where A is differentiated or traced they are JAX's, in A's own precision.
+On arrays that are known they are made by LAPACK on the host, in float64 and with nothing to compile. Where A is
+differentiated or traced they are JAX's, in A's own precision. The error bar is what rounding is expected to cost.
 """
 
 from collections.abc import Callable
@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import scipy.linalg
+from jax.scipy.linalg import cho_solve, solve_triangular
 from jaxtyping import Array
 
 from thalweg.spectral.bounds import NotPositiveDefiniteError
@@ -71,14 +72,17 @@ def exact_sum(f: Callable[[Any], Any], operator: Operator) -> Estimate:
     """Compute tr f(A) by a factorisation; differentiable."""
     dtype = operator.dtype
     value: Any
+    error: Any
     if is_concrete(operator) and not is_traced(operator):
         with enough_threads(operator.dimension):
-            value, error, lower, upper = _on_host(f, operator)
+            value, error, lower, upper = _on_host(f, operator, float(jnp.finfo(dtype).eps))
         if abs(value) > float(jnp.finfo(dtype).max):
             raise ValueError(f"the sum is {value:.4g}, too large for {dtype}: pass A as float64")
-        error = float(np.hypot(error, 0.5 * float(jnp.finfo(dtype).eps) * value))
     else:
-        value, error, lower, upper = _traced(f, operator), 0.0, np.nan, np.nan
+        (value, error), lower, upper = _traced(f, operator), np.nan, np.nan
+    # Whatever the digits of the sum, its dtype keeps no more than its own.
+    stored = 0.5 * float(jnp.finfo(dtype).eps) * jax.lax.stop_gradient(value)
+    error = jnp.hypot(error, stored) if is_traced(operator) else float(np.hypot(error, stored))
     scalar = lambda x: jnp.asarray(x, dtype)
     return Estimate(
         value=value if isinstance(value, jax.Array) else scalar(value),
@@ -92,35 +96,50 @@ def exact_sum(f: Callable[[Any], Any], operator: Operator) -> Estimate:
     )
 
 
-def _traced(f: Callable[[Any], Any], operator: Operator) -> Array:
-    if f is jnp.log:
-        value = 2.0 * jnp.sum(jnp.log(jnp.diagonal(jnp.linalg.cholesky(operator.to_dense()))))
-    else:
-        value = operator.traced_sum(f)
+def _traced(f: Callable[[Any], Any], operator: Operator) -> tuple[Array, Array]:
+    value, error = _traced_cholesky(f is jnp.log, operator) if by_cholesky(f) else operator.traced_sum(f)
     if is_concrete(operator) and not bool(jnp.isfinite(jax.lax.stop_gradient(value))):
         raise NotPositiveDefiniteError("f is not finite on the spectrum of A: A is not positive definite")
-    return value
+    return value, jax.lax.stop_gradient(error)
 
 
-def _on_host(f: Callable[[Any], Any], operator: Operator) -> tuple[float, float, float, float]:
-    """The sum, what rounding is expected to cost it, and the ends of the spectrum where they are known."""
+def _traced_cholesky(log: bool, operator: Operator) -> tuple[Array, Array]:
+    dense = operator.to_dense()
+    root = jnp.linalg.cholesky(dense)
+    if log:
+        parts = 2.0 * jnp.log(jnp.diagonal(root))
+    else:
+        parts = jnp.sum(solve_triangular(root, jnp.eye(len(root), dtype=root.dtype), lower=True) ** 2, axis=0)
+    held, diagonal, own = jax.lax.stop_gradient((root, jnp.diagonal(dense), parts))
+    moved = _moved_by_entries(lambda block: cho_solve((held, True), block), jnp.sqrt(diagonal), 1 if log else 2)
+    eps = float(jnp.finfo(root.dtype).eps)
+    return jnp.sum(parts), eps * jnp.hypot(jnp.linalg.norm(own), jnp.linalg.norm(moved))
+
+
+def _on_host(f: Callable[[Any], Any], operator: Operator, given: float) -> tuple[float, float, float, float]:
+    """The sum, what rounding is expected to cost it, and the ends of the spectrum where they are known.
+
+    ``given`` is the eps that entries were rounded by before they came here.
+    """
     if operator.materialised and operator.dtype != np.float64:
         # Entries that are computed, such as a kernel's, are to have the digits of the factorisation.
         with jax.enable_x64(True):
-            return _on_host(f, widened(operator))
+            return _on_host(f, widened(operator), given)
     if by_cholesky(f):
         return *_cholesky(f is jnp.log, operator.on_host(), operator.rounding), np.nan, np.nan
     eigenvalues = operator.eigenvalues()
     moved = operator.moved(eigenvalues)
     at_zero = float(evaluate(f, 0.0))
-    # What is zero up to rounding may have come out on the side where f is not defined.
-    zero = np.abs(eigenvalues) <= eigenvalues.size * moved
-    if not np.isfinite(at_zero) and (np.any(zero) or eigenvalues[0] < 0):
+    if not np.isfinite(at_zero) and (eigenvalues[0] < 0 or np.any(np.abs(eigenvalues) <= eigenvalues.size * moved)):
         raise NotPositiveDefiniteError(
             f"A must be positive definite for this function: its smallest eigenvalue is {float(eigenvalues[0]):.4g}"
         )
-    beside = evaluate(f, np.stack([eigenvalues, eigenvalues + moved, eigenvalues - moved]))
-    beside = np.where(zero & ~np.isfinite(beside), at_zero, beside)
+    # What is zero up to rounding may have come out on the side where f is not defined.
+    nothing = eigenvalues.size * np.maximum(moved, given * np.max(np.abs(eigenvalues)))
+    lost = (np.abs(eigenvalues) <= nothing) & ~np.isfinite(evaluate(f, eigenvalues))
+    moved = np.where(lost, np.maximum(np.abs(eigenvalues), moved), moved)
+    taken = np.where(lost, 0.0, eigenvalues)
+    beside = evaluate(f, np.stack([taken, taken + moved, taken - moved]))
     values = beside[0]
     if not np.all(np.isfinite(values)):
         where = eigenvalues[~np.isfinite(values)][0]
@@ -131,7 +150,7 @@ def _on_host(f: Callable[[Any], Any], operator: Operator) -> tuple[float, float,
         raise ValueError(f"f is not finite at an eigenvalue of A, {where:.6g}: it is undefined or too large there")
     # Not by the slope, which √x has none of at zero, and a narrow f none that tells.
     changes = np.max(np.abs(np.where(np.isfinite(beside), beside, values) - values), axis=0)
-    error = np.hypot(np.linalg.norm(changes), EPS * np.linalg.norm(values))
+    error = np.hypot(scipy.linalg.norm(changes), EPS * scipy.linalg.norm(values))
     return float(np.sum(values)), float(error), float(eigenvalues[0]), float(eigenvalues[-1])
 
 
@@ -148,13 +167,14 @@ def _cholesky(log: bool, dense: np.ndarray, eps: float) -> tuple[float, float]:
             f"{_least(dense, root, int(lost[0]))} up to rounding. Shift it (A + εI)."
         )
     if log:
-        logs = np.log(pivots)
-        value, own = float(np.sum(logs)), float(np.linalg.norm(logs))
+        parts = np.log(pivots)
     else:
         inverse, _ = scipy.linalg.lapack.dtrtri(root, lower=1)
-        columns = np.sum(np.tril(inverse) ** 2, axis=0)
-        value, own = float(np.sum(columns)), float(np.linalg.norm(columns))
-    return value, eps * float(np.hypot(own, _sensitivity(root, np.sqrt(diagonal), 1 if log else 2)))
+        parts = np.sum(np.tril(inverse) ** 2, axis=0)
+    solve = lambda block: scipy.linalg.cho_solve((root, True), block, check_finite=False)
+    moved = _moved_by_entries(solve, np.sqrt(diagonal), 1 if log else 2)
+    # SciPy's norm: the squares of these numbers may be too large.
+    return float(np.sum(parts)), eps * float(np.hypot(scipy.linalg.norm(parts), scipy.linalg.norm(moved.ravel())))
 
 
 def _least(dense: np.ndarray, root: np.ndarray, index: int) -> str:
@@ -171,12 +191,12 @@ def _least(dense: np.ndarray, root: np.ndarray, index: int) -> str:
     return f"at most {float(vector @ (leading @ vector) / (vector @ vector)):.4g}"
 
 
-def _sensitivity(root: np.ndarray, scale: np.ndarray, power: int) -> float:
-    """‖D A⁻ᵖ D‖ in Frobenius' norm, D² = diag A: what the sum moves by where every entry does by eps·√(a_ii a_jj).
+def _moved_by_entries(solve: Callable[[Any], Any], scale: Any, power: int) -> Any:
+    """Numbers of the length ‖D A⁻ᵖ D‖, D² = diag A: what the sum moves by where each a_ij does by eps·√(a_ii a_jj).
 
-    A Cholesky factor is that of a matrix so close to A; the norm comes of a few random vectors.
+    A Cholesky factor is that of a matrix so close to A; Frobenius' norm comes of a few random vectors.
     """
-    probes = scale[:, None] * np.random.default_rng(0).standard_normal((len(scale), 8))
+    probes = scale[:, None] * np.random.default_rng(0).standard_normal((len(scale), 8)).astype(scale.dtype)
     for _ in range(power):
-        probes = scipy.linalg.cho_solve((root, True), probes, check_finite=False)
-    return float(np.linalg.norm(scale[:, None] * probes) / np.sqrt(8))
+        probes = solve(probes)
+    return scale[:, None] * probes / np.sqrt(8).astype(scale.dtype)

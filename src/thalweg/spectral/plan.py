@@ -18,12 +18,11 @@ from thalweg.spectral.bounds import (
     check_interval,
     check_symmetric,
     find_interval,
-    needs_positive,
     off_diagonal,
     refuse_null_constant,
     widen,
 )
-from thalweg.spectral.chebyshev import EPS, MAX_DEGREE, clenshaw, evaluate, series, to_unit
+from thalweg.spectral.chebyshev import EPS, MAX_DEGREE, clenshaw, evaluate, needs_positive, series, to_unit
 from thalweg.spectral.estimate import Plan
 from thalweg.spectral.exact import by_cholesky
 from thalweg.spectral.functions import named, reciprocal

@@ -73,10 +73,10 @@ def spectral_sum(
     >>> import jax, jax.numpy as jnp
     >>> A = jnp.diag(jnp.array([1.0, 4.0, 9.0]))
     >>> spectral_sum(jnp.sqrt, A, jax.random.key(0)).message
-    'ok Computed by a factorisation.'
+    'ok. Computed by a factorisation.'
     >>> result = spectral_sum(jnp.sqrt, A, jax.random.key(0), method="stochastic", probes=4, rtol=0.05)
     >>> round(float(result.value), 0), result.message
-    (6.0, "ok A factorisation would be cheaper: method='auto' uses it.")
+    (6.0, "ok. A factorisation would be cheaper: method='auto' uses it.")
     """
     f, target = named(f), target_of(rtol, atol)
     call = lambda: summed(f, A, key, target, plan=plan, budget=budget, method=method, **options)

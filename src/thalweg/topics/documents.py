@@ -53,11 +53,8 @@ class Posteriors(NamedTuple):
     means: Float[Array, "d k"]
     precisions: Float[Array, "d k k"] | Float[Array, "d k"]
     draws: Float[Array, "d s k"]
-
-    @property
-    def proportions(self) -> Float[Array, "d k"]:
-        """E[softmax z], over the draws."""
-        return jnp.mean(jax.nn.softmax(self.draws), axis=1)
+    proportions: Float[Array, "d k"]
+    """E[softmax z]."""
 
 
 class Nodes(NamedTuple):
@@ -176,20 +173,24 @@ def infer(
     method: Method,
     steps: Int[Array, ""] | int,
     exact: bool = False,
-    shared: bool = False,
+    last: bool = False,
 ) -> Posteriors:
     """Take steps on the posteriors of documents from given means, with expectations at ``nodes``.
 
-    Each document begins with another set of them, or, ``shared``, all with the first: equal documents then have equal
-    posteriors.
+    Each document begins with another set of them, or, where these steps are the ``last``, all with the first: equal
+    documents then have equal posteriors. Proportions are then means over the draws of the later half of the steps too:
+    of those at the end alone, a document without words has shares that are off by a fifth.
     """
-    begins = jnp.arange(len(means), dtype=jnp.int32) * (0 if shared else 1)
+    begins = jnp.arange(len(means), dtype=jnp.int32) * (0 if last else 1)
+    settled = steps // 2 if last else steps
     first = nodes.of(begins, 0)
     precisions = method.start(prior.precision, words.totals, jax.nn.softmax(means))
     apart = solve_and_draw(precisions, jnp.zeros_like(means), first.points)[1]
 
-    def one(index: Array, state: tuple[Array, Array, Array, Array]) -> tuple[Array, Array, Array, Array]:
-        means, precisions, apart, weights = state
+    def one(index: Array, state: tuple[Array, ...]) -> tuple[Array, ...]:
+        means, precisions, apart, weights, shares = state
+        if last:
+            shares = shares + jnp.where(index >= settled, _shares(means, apart), 0.0)
         expected = method.expected(means, precisions, apart, weights)
         _, ratio, here = words.read(expected.read_at)
         wrote = jnp.einsum("dsk,s->dk", words.assigned(ratio, here), expected.read_weights)
@@ -207,10 +208,16 @@ def infer(
             apart = solve_and_draw(precisions, jnp.zeros_like(means), following.points)[1]
         farthest = jnp.max(jnp.abs(move), axis=1, keepdims=True)
         move = move * jnp.minimum(1, _FARTHEST / jnp.maximum(farthest, _TINY))
-        return means + step * move, precisions, apart, following.weights
+        return means + step * move, precisions, apart, following.weights, shares
 
-    means, precisions, apart, _ = lax.fori_loop(0, steps, one, (means, precisions, apart, first.weights))
-    return Posteriors(means, precisions, means[:, None] + apart)
+    state = (means, precisions, apart, first.weights, jnp.zeros_like(means))
+    means, precisions, apart, _, shares = lax.fori_loop(0, steps, one, state)
+    shares = (shares + _shares(means, apart)) / jnp.asarray(steps - settled + 1, means.dtype)
+    return Posteriors(means, precisions, means[:, None] + apart, shares)
+
+
+def _shares(means: Array, apart: Array) -> Array:
+    return jnp.mean(jax.nn.softmax(means[:, None] + apart), axis=1)
 
 
 def covariances(precisions: Array) -> tuple[Float[Array, "d k k"], Float[Array, " d"]]:
@@ -305,7 +312,7 @@ def posteriors(
     """Posteriors from some means on, and their bounds."""
     words = Words.of(pages, topics, len(prior.means))
     way = METHODS[method]
-    found = infer(words, prior, means, nodes, step, method=way, steps=steps, exact=exact, shared=True)
+    found = infer(words, prior, means, nodes, step, method=way, steps=steps, exact=exact, last=True)
     spread, log_determinant = covariances(found.precisions)
     proportions = jax.nn.softmax(found.draws)
     chance, _, _ = words.read(proportions)

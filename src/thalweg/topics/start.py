@@ -121,6 +121,8 @@ def _profiles(counts: csr_array, rank: int) -> tuple[np.ndarray, np.ndarray]:
     words = counts.shape[1]
     times = lambda block: flipped @ (scaled @ block) - (own * block.T).T
     weights = np.maximum(times(np.ones(words)), 0)
+    if not np.any(weights):  # documents of one word tell nothing of words that go together
+        return np.zeros((words, 1)), weights
     scale = 1 / np.sqrt(weights + _SCARCE * weights.sum() / max(lengths.sum(), 1) + 1e-300)
     between = lambda block: (scale * times((scale * block.T).T).T).T
     if rank >= words - 1 or words < 64:

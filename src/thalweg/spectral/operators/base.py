@@ -146,9 +146,15 @@ class Operator(eqx.Module):
         """All eigenvalues in float64, of an operator whose arrays are known, in ascending order."""
         return scipy.linalg.eigvalsh(self.on_host(), check_finite=False)
 
-    def traced_sum(self, f: Callable[[Any], Any]) -> Array:
-        """Σ f(λ) over all eigenvalues, by a factorisation of JAX's own, which can be differentiated."""
-        return jnp.sum(jax.vmap(f)(jnp.linalg.eigvalsh(self.to_dense())))
+    def traced_sum(self, f: Callable[[Any], Any]) -> tuple[Array, Array]:
+        """Σ f(λ) over all eigenvalues, and what rounding costs it.
+
+        By a factorisation of JAX's own, which can be differentiated.
+        """
+        eigenvalues = jnp.linalg.eigvalsh(self.to_dense())
+        moved = jnp.finfo(eigenvalues.dtype).eps * jnp.max(jnp.abs(eigenvalues))
+        lost = (jnp.abs(eigenvalues) <= eigenvalues.size * moved) & ~jnp.isfinite(jax.vmap(f)(eigenvalues))
+        return _sum_with_error(f, eigenvalues, lost, moved)
 
     def moved(self, eigenvalues: np.ndarray) -> np.ndarray:
         """By how much rounding is expected to have moved each of those :meth:`eigenvalues`."""
@@ -262,7 +268,7 @@ class ShiftedOperator(Operator):
         """Those of K, and σ²."""
         return self.operator.eigenvalues() + float(self.noise)
 
-    def traced_sum(self, f: Callable[[Any], Any]) -> Array:
+    def traced_sum(self, f: Callable[[Any], Any]) -> tuple[Array, Array]:
         """That of K, with σ² added to each."""
         return self.operator.traced_sum(lambda x: f(x + self.noise))
 
@@ -296,20 +302,33 @@ class ShiftedOperator(Operator):
         return self.operator.strips(scale, shift - scale * self.noise)
 
 
-def moved_squares(squares: np.ndarray) -> np.ndarray:
+def moved_squares(squares: Any, eps: float = EPS) -> Any:
     """By how much squares s² move where every s is off by eps of the largest."""
-    each = EPS * np.sqrt(np.max(squares))
-    return (2.0 * np.sqrt(np.maximum(squares, 0.0)) + each) * each
+    each = eps * squares.max() ** 0.5
+    return (2.0 * squares.clip(0.0) ** 0.5 + each) * each
 
 
-def sum_of_squares(f: Callable[[Any], Any], squares: Array, rounding: float) -> Array:
-    """Σ f(s²); an s² of at most ``rounding`` times the largest is taken for 0 and without a derivative.
-
-    √(s²) has none at 0 that the chain rule could multiply by 0; as a subgradient of the norm 0 will do.
-    """
+def sum_of_squares(
+    f: Callable[[Any], Any], squares: Array, rounding: float, moved: Any = moved_squares
+) -> tuple[Array, Array]:
+    """Σ f(s²), and what it is off by where each s² is ``moved``; at most ``rounding`` times the largest s² is 0."""
     zero = squares <= rounding * jnp.max(squares)
-    values = jax.vmap(f)(jnp.where(zero, 1.0, squares))
-    return jnp.sum(jnp.where(zero, f(jnp.zeros((), squares.dtype)), values))
+    return _sum_with_error(f, squares, zero, moved(squares, float(jnp.finfo(squares.dtype).eps)))
+
+
+def _sum_with_error(f: Callable[[Any], Any], eigenvalues: Array, zero: Array, moved: Array) -> tuple[Array, Array]:
+    """Σ f(λ), and what it is expected to be off by where each λ is ``moved``.
+
+    A λ that counts as zero has no derivative: √(s²) has none at 0 that the chain rule could multiply by 0; as a
+    subgradient of the norm 0 will do.
+    """
+    values = jnp.where(zero, f(jnp.zeros((), eigenvalues.dtype)), jax.vmap(f)(jnp.where(zero, 1.0, eigenvalues)))
+    held, own = jax.lax.stop_gradient((eigenvalues, values))
+    moved = jnp.where(zero, jnp.maximum(jnp.abs(held), moved), jax.lax.stop_gradient(moved))
+    taken = jnp.where(zero, 0.0, held)
+    beside = jnp.stack([jax.vmap(f)(taken + moved), jax.vmap(f)(taken - moved)])
+    changes = jnp.max(jnp.where(jnp.isfinite(beside), jnp.abs(beside - own[None]), 0.0), axis=0)
+    return jnp.sum(values), jnp.hypot(jnp.linalg.norm(changes), jnp.finfo(own.dtype).eps * jnp.linalg.norm(own))
 
 
 def frozen(operator: Operator) -> Operator:

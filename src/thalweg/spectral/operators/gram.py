@@ -59,7 +59,7 @@ class GramOperator(Operator):
             raise ValueError("X holds NaN or infinity")
         return scipy.linalg.svdvals(matrix, check_finite=False)[::-1] ** 2
 
-    def traced_sum(self, f: Callable[[Any], Any]) -> Array:
+    def traced_sum(self, f: Callable[[Any], Any]) -> tuple[Array, Array]:
         """By singular values."""
         singular = jnp.linalg.svd(self.matrix.astype(self.dtype), compute_uv=False)
         return sum_of_squares(f, singular**2, _lost(self) ** 2)
@@ -93,9 +93,10 @@ class SparseGramOperator(Operator):
         inner = jnp.zeros((self.height, block.shape[1]), block.dtype).at[self.rows].add(entries * block[self.places])
         return jnp.zeros_like(block).at[self.places].add(entries * inner[self.rows])
 
-    def traced_sum(self, f: Callable[[Any], Any]) -> Array:
+    def traced_sum(self, f: Callable[[Any], Any]) -> tuple[Array, Array]:
         """By the eigenvalues of XᵀX: X itself may be too high to be dense."""
-        return sum_of_squares(f, jnp.linalg.eigvalsh(self.to_dense()), _lost(self))
+        moved = lambda eigenvalues, eps: eps * jnp.max(eigenvalues)
+        return sum_of_squares(f, jnp.linalg.eigvalsh(self.to_dense()), _lost(self), moved)
 
     def diagonal(self) -> Array:
         """The squared lengths of the columns."""
@@ -126,7 +127,7 @@ class SquaredOperator(Operator):
         """The squares of A's."""
         return np.sort(self.operator.eigenvalues() ** 2)
 
-    def traced_sum(self, f: Callable[[Any], Any]) -> Array:
+    def traced_sum(self, f: Callable[[Any], Any]) -> tuple[Array, Array]:
         """By the eigenvalues of A."""
         return sum_of_squares(f, jnp.linalg.eigvalsh(self.operator.to_dense()) ** 2, _lost(self) ** 2)
 

@@ -144,8 +144,8 @@ def _evened(targets: Targets, rows: Observations, prior: Prior, search: Search) 
         scale = np.maximum(wide, scale * np.sqrt(solution.weights.second_moments()))  # type: ignore[union-attr]
         evened = targets.evened(rows, solution)
         solution = targets.posterior(evened, prior.frame(targets, rows, scale), how, solution)
-    shift = targets.balance(rows, solution) if prior.intercept is not None else 0.0
-    return solution._replace(prior_scale=scale, steps=steps + solution.steps, shift=shift)
+    solution = solution._replace(prior_scale=scale, steps=steps + solution.steps)
+    return solution if prior.intercept is None else targets.balanced(rows, solution)
 
 
 def _sizes(targets: Targets, rows: Observations, prior: Prior) -> tuple[np.ndarray, np.ndarray]:

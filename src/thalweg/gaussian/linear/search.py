@@ -282,6 +282,18 @@ def seen_from(
     return Pseudo(rows.weights * (first - second * beyond), -second * rows.weights, reach)
 
 
+def at_shift(solution: Solution, rows: Observations) -> Weights:
+    """The posterior with the spread that these examples leave where predictions are."""
+    weights = solution.weights
+    assert isinstance(weights, Weights)
+    mean, variance = weights.latent(rows.columns)
+    curvature: Any = expected(solution.likelihood, rows.targets, mean + rows.offsets + solution.shift, variance).second
+    design = weights.frame.design(rows.columns)
+    precision: Any = np.eye(design.shape[1]) - (design.T * (rows.weights * curvature)) @ design
+    covariance: Any = cho_solve(cho_factor(precision, lower=True), np.eye(len(precision)))
+    return replace(weights, spread=Full(weights.mean, covariance, precision))
+
+
 def expected(likelihood: Likelihood, targets: np.ndarray, mean: np.ndarray, variance: np.ndarray) -> Expected:
     """E log p(y|z) and its derivatives."""
     found = _expected(likelihood, *pad_rows(targets, mean, variance))

@@ -113,7 +113,7 @@ def fit_further(
         return fit(targets, rows, prior, search)
     with jax.enable_x64(True), enough_threads(rows.columns.shape[1]):
         if before is not None and before.stream is None:
-            return targets.at(before.likelihood, rows, before.weights.frame, search, before)
+            return targets.at(before.likelihood, rows, before.weights.frame, search, before.settled())
         if before is not None:
             rows = before.stream.joined(rows)  # type: ignore[union-attr]
         scale = wide_scales(targets, rows, prior) if isinstance(prior.scale, str) else prior.scale

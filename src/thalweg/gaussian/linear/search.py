@@ -126,6 +126,14 @@ class Solution(NamedTuple):
             latent = part.frame.origin(columns) + drawn @ part.frame.design(columns).T + offsets + self.shift
             yield part, part.in_units_of_data(drawn), latent, off
 
+    def settled(self) -> "Solution":
+        """The same with the shift of predictions in the intercept: what the examples that come next begin with."""
+        weights = self.weights
+        if not (self.shift and isinstance(weights, Weights) and isinstance(weights.spread, Full)):
+            return self
+        mean = weights.mean + np.eye(1, len(weights.mean))[0] * self.shift / weights.frame.scales[0]
+        return self._replace(weights=replace(weights, mean=mean, spread=weights.spread._replace(mean=mean)), shift=0.0)
+
     def _columns(self, X: np.ndarray) -> np.ndarray:
         return with_intercept(X, self.weights.frame.centre is not None)
 

@@ -206,7 +206,7 @@ class NegativeBinomial(_Counts):
         return 1 / dispersion, z + jnp.log(dispersion)
 
     def _constant(self, y: Reals, z: Reals) -> Reals:
-        """With Stirling's series for the difference of the logarithms of large factorials, which hides in their rounding."""
+        """With Stirling's series where the rounding of large factorials would hide what they differ by."""
         size, count = 1 / self.dispersion.astype(z.dtype), jnp.asarray(y, z.dtype)
         low, high, more = count + 1, count + size, size - 1
         far = (low - 0.5) * jnp.log1p(more / low) + more * (jnp.log(high) - 1) + (1 / high - 1 / low) / 12

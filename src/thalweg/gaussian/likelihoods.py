@@ -206,8 +206,16 @@ class NegativeBinomial(_Counts):
         return 1 / dispersion, z + jnp.log(dispersion)
 
     def _constant(self, y: Reals, z: Reals) -> Reals:
-        size = 1 / self.dispersion.astype(z.dtype)
-        return gammaln(y + size) - gammaln(size) - _log_factorial(y, z)
+        """With Stirling's series where the rounding of large factorials would hide what they differ by."""
+        size, count = 1 / self.dispersion.astype(z.dtype), jnp.asarray(y, z.dtype)
+        low, high, more = count + 1, count + size, size - 1
+        far = (low - 0.5) * jnp.log1p(more / low) + more * (jnp.log(high) - 1) + (1 / high - 1 / low) / 12
+        near = gammaln(high) - _log_factorial(y, z)
+        return jnp.where(count > _MANY, far, near) - gammaln(size)
+
+
+_MANY = 1e4
+"""Counts from which Stirling's series is as good as its rounding."""
 
 
 def _log_factorial(y: Reals, z: Reals) -> Reals:

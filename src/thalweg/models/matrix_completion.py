@@ -157,8 +157,8 @@ class MatrixCompletion(RegressorMixin, Storable):
         Parameters
         ----------
         X
-            An (n, 2) array or DataFrame of ids of rows and columns, numbers or words; or a SciPy sparse matrix whose
-            stored entries are the ratings, and then ids are 0, 1, …. A cell that occurs twice was rated twice.
+            An (n, 2) array or DataFrame of ids of rows and columns, numbers or words; a cell that occurs twice was
+            rated twice. Or a SciPy sparse matrix: stored entries, added up in each cell, are ratings; ids are 0, 1, ….
         y
             The ratings; None with a sparse matrix, or with implicit feedback for counts of 1.
         sample_weight

@@ -39,6 +39,7 @@ def doubts(rows: Observations, solution: Solution, before: Solution | None = Non
 
 def _surprise(rows: Observations, before: Solution) -> float:
     """The score test of a shift of all linear predictors, the uncertainty of the weights included."""
+    before = before.settled()
     mean, variance = before.weights.latent(rows.columns)
     _, first, second = expected(before.likelihood, rows.targets, mean + rows.offsets, variance)
     information = -rows.weights * np.asarray(second)

@@ -113,7 +113,7 @@ def fit_further(
         return fit(targets, rows, prior, search)
     with jax.enable_x64(True), enough_threads(rows.columns.shape[1]):
         if before is not None and before.stream is None:
-            return targets.at(before.likelihood, rows, before.weights.frame, search, before)
+            return targets.at(before.likelihood, rows, before.weights.frame, search, before.settled())
         if before is not None:
             rows = before.stream.joined(rows)  # type: ignore[union-attr]
         scale = wide_scales(targets, rows, prior) if isinstance(prior.scale, str) else prior.scale
@@ -144,8 +144,8 @@ def _evened(targets: Targets, rows: Observations, prior: Prior, search: Search) 
         scale = np.maximum(wide, scale * np.sqrt(solution.weights.second_moments()))  # type: ignore[union-attr]
         evened = targets.evened(rows, solution)
         solution = targets.posterior(evened, prior.frame(targets, rows, scale), how, solution)
-    shift = targets.balance(rows, solution) if prior.intercept is not None else 0.0
-    return solution._replace(prior_scale=scale, steps=steps + solution.steps, shift=shift)
+    solution = solution._replace(prior_scale=scale, steps=steps + solution.steps)
+    return solution if prior.intercept is None else targets.balanced(rows, solution)
 
 
 def _sizes(targets: Targets, rows: Observations, prior: Prior) -> tuple[np.ndarray, np.ndarray]:

@@ -126,6 +126,14 @@ class Solution(NamedTuple):
             latent = part.frame.origin(columns) + drawn @ part.frame.design(columns).T + offsets + self.shift
             yield part, part.in_units_of_data(drawn), latent, off
 
+    def settled(self) -> "Solution":
+        """The same with the shift of predictions in the intercept: what the examples that come next begin with."""
+        weights = self.weights
+        if not (self.shift and isinstance(weights, Weights) and isinstance(weights.spread, Full)):
+            return self
+        mean = weights.mean + np.eye(1, len(weights.mean))[0] * self.shift / weights.frame.scales[0]
+        return self._replace(weights=replace(weights, mean=mean, spread=weights.spread._replace(mean=mean)), shift=0.0)
+
     def _columns(self, X: np.ndarray) -> np.ndarray:
         return with_intercept(X, self.weights.frame.centre is not None)
 
@@ -280,6 +288,18 @@ def seen_from(
     _, first, second = expected(likelihood, rows.targets, mean + rows.offsets, variance)
     beyond = mean - frame.origin(rows.columns)
     return Pseudo(rows.weights * (first - second * beyond), -second * rows.weights, reach)
+
+
+def at_shift(solution: Solution, rows: Observations) -> Weights:
+    """The posterior with the spread that these examples leave where predictions are."""
+    weights = solution.weights
+    assert isinstance(weights, Weights)
+    mean, variance = weights.latent(rows.columns)
+    curvature: Any = expected(solution.likelihood, rows.targets, mean + rows.offsets + solution.shift, variance).second
+    design = weights.frame.design(rows.columns)
+    precision: Any = np.eye(design.shape[1]) - (design.T * (rows.weights * curvature)) @ design
+    covariance: Any = cho_solve(cho_factor(precision, lower=True), np.eye(len(precision)))
+    return replace(weights, spread=Full(weights.mean, covariance, precision))
 
 
 def expected(likelihood: Likelihood, targets: np.ndarray, mean: np.ndarray, variance: np.ndarray) -> Expected:

@@ -26,6 +26,7 @@ from thalweg.gaussian.linear.search import (
     Pseudo,
     Search,
     Solution,
+    at_shift,
     expected,
     find_weights,
     mean_targets,
@@ -79,9 +80,9 @@ class Targets(ABC):
         """
         return rows
 
-    def balance(self, rows: Observations, solution: Solution) -> float:
-        """What predictions are to be shifted by where observations have been evened."""
-        return 0.0
+    def balanced(self, rows: Observations, solution: Solution) -> Solution:
+        """The posterior with predictions that add up to what was seen, where observations have been evened."""
+        return solution
 
     def resumed(self, before: Solution | None) -> Solution | None:
         """What a search starts from when there are some more rows; next to the optimum rounding can stop it."""
@@ -160,11 +161,17 @@ class Labels(Targets):
         same, other = rows._replace(weights=rows.weights + more), rows._replace(targets=1 - rows.targets, weights=more)
         return same.joined(other)
 
-    def balance(self, rows: Observations, solution: Solution) -> float:
+    def balanced(self, rows: Observations, solution: Solution) -> Solution:
         """Where chances add up to the labels seen, and half a label: labels that evened them made rare ones frequent.
 
-        The coefficients are better with them, predictions are not (Puhr and others 2017).
+        The coefficients are better with them, predictions are not (Puhr and others 2017). Nor are standard deviations:
+        what examples tell of the weights grows with the labels of the rarer kind, and is counted where predictions are.
         """
+        shifted = solution._replace(shift=self._balance(rows, solution))
+        wider = shifted._replace(weights=at_shift(shifted, self.evened(rows, solution)))
+        return wider._replace(shift=self._balance(rows, wider))
+
+    def _balance(self, rows: Observations, solution: Solution) -> float:
         total, (mean, variance) = np.sum(rows.weights), solution.weights.latent(rows.columns)
         goal = (rows.weights @ rows.targets + 0.5) / (total + 1)
         chances = lambda shift: mean_targets(solution.likelihood, mean + rows.offsets + shift, variance)

@@ -110,7 +110,7 @@ def test_one_block_of_logistic_losses_is_solved(moons):
     K = np.exp(-((X[:, None] - X[None]) ** 2).sum(-1) / 0.5)
     f = model._machine.predict(X)[:, 0]
     np.testing.assert_allclose(f - model._machine.learner.expansion.intercept, K @ (y - expit(f)) / 0.1, atol=1e-5)
-    f = model.decision_function(X)
+    f = model.decision_function(X) + model._machine.calibration.shift
     np.testing.assert_allclose(model.predict_proba(X), np.stack([expit(-f), expit(f)], axis=1), rtol=1e-12)
 
 

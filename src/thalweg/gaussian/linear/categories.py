@@ -226,11 +226,9 @@ def _at_scale(
     size = oracle.design.shape[1]
     many = (classes - 1) * size
     standard = Full(jnp.zeros(many), jnp.eye(many), jnp.eye(many))
-    if nearby is None:
-        # The start has the curvature of the model without features: with the prior's the first step could be too long.
-        start = standard._replace(covariance=_NARROW * jnp.eye(many))
-    else:
-        start = nearby.seen_from(frame, size)
+    # The start has the curvature of the model without features: with the prior's the first step could be too long.
+    featureless = standard._replace(covariance=_NARROW * jnp.eye(many))
+    start = featureless if nearby is None else nearby.seen_from(frame, size)
     bent = 2 * _first_gradient(oracle, start).covariance
     result = minimize(
         oracle,

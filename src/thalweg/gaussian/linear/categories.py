@@ -6,6 +6,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Array
 
 from thalweg.codec import storable
 from thalweg.descent import History, Status, Tolerance, minimize
@@ -13,6 +14,7 @@ from thalweg.descent.steps import Move, StepRule, Taken
 from thalweg.gaussian.divergence import GaussianKL, KLToNormal
 from thalweg.gaussian.linear.fitting import FEW, Prior, wide_scales
 from thalweg.gaussian.linear.observations import Observations, check_numbers, with_intercept
+from thalweg.gaussian.linear.scales import loosely
 from thalweg.gaussian.linear.search import Search
 from thalweg.gaussian.linear.targets import Labels
 from thalweg.gaussian.linear.weights import Frame
@@ -40,9 +42,14 @@ class _Damped(StepRule):
     The nodes make the bound and its gradient differ by a little, too much for a search that compares bounds.
     """
 
+    initial: Array
+
+    def __init__(self, initial: float) -> None:
+        self.initial = jnp.asarray(initial)
+
     def init(self, x: Full) -> tuple:
         """The size to come, and the length of the last natural gradient."""
-        return jnp.ones_like(x.mean[0]), jnp.asarray(jnp.inf, x.mean.dtype)
+        return self.initial.astype(x.mean.dtype), jnp.asarray(jnp.inf, x.mean.dtype)
 
     def take(self, move: Move, state: tuple) -> Taken:
         """One step."""
@@ -103,6 +110,12 @@ class Categories(NamedTuple):
             means[:, 0] += self.levels - np.mean(self.levels)
         return means.reshape(-1), basis @ self.covariance @ basis.T
 
+    def seen_from(self, frame: Frame, size: int) -> Full:
+        """The same in the coordinates of a frame with other scales, with zeros for padded columns."""
+        units = np.tile(self.frame.scales / frame.scales, len(self.mean))
+        mean = units.reshape(self.mean.shape) * self.mean
+        return _posterior(mean, units[:, None] * self.covariance * units, size)
+
     def leverages(self, columns: np.ndarray) -> np.ndarray:
         """p V[z − Σpz] of each class at rows, p being its chance: what an example has of the information on it."""
         design, basis = self.frame.design(columns) / np.sqrt(2), contrasts(len(self.levels))
@@ -154,17 +167,18 @@ def fit_categories(rows: Observations, classes: int, prior: Prior, search: Searc
         # All features together say no more a priori than as many as there are tens of examples.
         enough = np.sum(rows.weights) / (FEW * len(wide))
         scale = wide * min(1.0, np.sqrt(enough))
-        found = _at_scale(rows, classes, prior, scale, search)
+        rough = loosely(search)._replace(max_iter=search.max_iter)
+        found = _at_scale(rows, classes, prior, scale, rough)
         for _ in range(_ROUNDS if enough >= 1 else 0):
             wider = np.maximum(wide, scale * np.sqrt(found.second_moments()))
             if found.status is Status.INTERRUPTED or np.all(wider < _CLOSE * scale):
                 break
             scale, steps = wider, found.steps
-            found = _at_scale(rows, classes, prior, scale, search)
+            found = _at_scale(rows, classes, prior, scale, rough, nearby=found)
             found = found._replace(steps=steps + found.steps)
-        for _ in range(_EVENED if found.status is Status.CONVERGED else 0):
+        for how in [rough] * (_EVENED - 1) + [search] if found.status is Status.CONVERGED else []:
             steps, told = found.steps, _told(rows, found)
-            found = _at_scale(rows, classes, prior, scale, search, told)
+            found = _at_scale(rows, classes, prior, scale, how, told, found)
             found = found._replace(steps=steps + found.steps)
         return found if prior.intercept is None else _balanced(rows, found)
 
@@ -191,9 +205,18 @@ def _balanced(rows: Observations, found: Categories) -> Categories:
 
 
 def _at_scale(
-    rows: Observations, classes: int, prior: Prior, scale: Any, search: Search, told: np.ndarray | float = 0.0
+    rows: Observations,
+    classes: int,
+    prior: Prior,
+    scale: Any,
+    search: Search,
+    told: np.ndarray | float = 0.0,
+    nearby: Categories | None = None,
 ) -> Categories:
-    """The posterior for one prior scale, given what was seen and the labels that are ``told`` besides."""
+    """The posterior for one prior scale, given what was seen and the labels that are ``told`` besides.
+
+    ``nearby`` is that for another scale, or for other labels told, to start from.
+    """
     intercept = prior.intercept is not None
     frame = Frame.of(rows, prior.scales(scale, rows.columns.shape[1] - intercept), intercept)
     totals = np.bincount(rows.targets.astype(int), rows.weights, classes) + 0.5
@@ -204,13 +227,15 @@ def _at_scale(
     many = (classes - 1) * size
     standard = Full(jnp.zeros(many), jnp.eye(many), jnp.eye(many))
     # The start has the curvature of the model without features: with the prior's the first step could be too long.
-    bent = 2 * _first_gradient(oracle, standard._replace(covariance=_NARROW * jnp.eye(many))).covariance
+    featureless = standard._replace(covariance=_NARROW * jnp.eye(many))
+    start = featureless if nearby is None else nearby.seen_from(frame, size)
+    bent = 2 * _first_gradient(oracle, start).covariance
     result = minimize(
         oracle,
-        Full.from_precision(jnp.zeros(many), jnp.eye(many) + bent),
+        Full.from_precision(start.mean, jnp.eye(many) + bent),
         term=KLToNormal(standard),
         divergence=GaussianKL(),
-        step=_Damped(),
+        step=_Damped(1.0 if nearby is None else _LONGEST),
         tol=Tolerance(0, search.tol),
         steps=search.max_iter,
         progress=search.progress,

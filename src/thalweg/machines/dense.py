@@ -190,6 +190,18 @@ class Dense:
         losses = np.asarray(self.loss.value(self.values, self.targets))
         return float(self.row_weights @ losses + self.ridge / 2 * np.vdot(self.weights, self.values - self.intercept))
 
+    def lost(self) -> float:
+        """How far rounding took f from what the weights make it, beside the targets; 1 where no step could be made.
+
+        With next to no ridge weights are so large that sums of them say nothing.
+        """
+        reach = float(np.max(np.abs(np.where(self.there, self.targets - self.intercept, 0.0))))
+        if not reach:
+            return 0.0
+        if not np.any(self.weights):
+            return 1.0 if np.any(self._slope(self.weights, self.values)) else 0.0
+        return float(np.max(np.abs(self._times(self.weights) + self.intercept - self.values))) / reach
+
     def _slope(self, weights: np.ndarray, values: np.ndarray) -> np.ndarray:
         """∇ℓ(f) + αW/w, which is 0 in every row of the optimum."""
         gradient = np.asarray(self.loss.gradient(values, self.targets))

@@ -38,6 +38,8 @@ TOO_LARGE = "X or y leads to values beyond the range of numbers: look for featur
 _MOST_STEPS = 100
 # To what part of the objective machines are solved that only tell of rows left out.
 _COARSE = 1e-3
+# Rounding may take f so far from what the weights make it, beside the targets.
+_LOST = 0.1
 # Conjugate gradients end where they lower the loss on a slice by less than this part.
 _LOWER = 3e-3
 # A smaller ridge is this part of the one before, must lower the loss on the slice by the second part, and is not below
@@ -107,6 +109,11 @@ def _solved(begun: Fitted, rows: Rows, settings: Settings, seed: int) -> Fitted:
                 learner.take(newton.weights)
         if not finite(learner):
             raise ValueError(TOO_LARGE)
+        if settings.alpha != "auto" and newton.lost() > _LOST:
+            raise ValueError(
+                f"alpha must be larger with {begun.kernel} and {len(rows)} rows, found {begun.alpha:g}, which is lost "
+                f"to rounding in {newton.matrix.dtype.name}"
+            )
         aside = left_out(rows, seed, lambda held: newton.without(np.argsort(order)[held], _COARSE))
         begun = judged(begun, aside, settings)
     except KeyboardInterrupt:

@@ -245,6 +245,15 @@ def test_a_heat_trace_is_told_where_one_eigenvalue_is_far_above(side, time_):
         assert abs(float(e.value) - truth) < 5 * float(e.standard_error) < truth
 
 
+def test_rounding_in_float32_is_no_proof_that_a_matrix_is_not_positive():
+    """A Ritz value of −12 beside 1e6 was taken for one, though the smallest eigenvalue is 1."""
+    A = jnp.asarray(with_spectrum(np.append(1e6, np.random.default_rng(0).uniform(1, 4, 299))), jnp.float32)
+    truth = np.linalg.slogdet(np.asarray(A, np.float64))[1]
+    for seed in (7, 12, 14, 17):
+        e = sp.logdet(A, jax.random.key(seed), method="stochastic")
+        assert abs(float(e.value) - truth) < 0.1 * truth
+
+
 def test_a_lower_end_that_lanczos_does_not_settle_is_refused_not_trusted():
     """Eigenvalues from 1e-8 evenly in the logarithm: it took 19 s, and one key in two was off by 16 standard errors."""
     A = sp.FunctionOperator(lambda s, v: s[:, None] * v, jnp.logspace(-8, 0, 2000), dimension=2000)

@@ -164,6 +164,8 @@ def test_planted_topics_cohere_and_mixed_words_do_not():
         (lambda: top_documents([[0.5, 0.5]], 2), "topic must be a whole number from 0 to 1"),
         (lambda: topic_correlations(), "either proportions or covariance"),
         (lambda: topic_correlations(covariance=[1.0]), "covariance must be a square"),
+        (lambda: topic_correlations(covariance=np.triu(np.ones((3, 3)))), "covariance must be symmetric"),
+        (lambda: topic_correlations(covariance=-np.eye(3)), "no negative eigenvalue"),
         (lambda: topic_correlations([[-0.1, 1.1]]), "proportions must hold"),
         (lambda: correlation_graph([[0.5, 0.5]], "huge"), "method must be one of"),
         (lambda: u_mass([[0, 40]], COUNTS), "top must hold columns from 0 to 39"),

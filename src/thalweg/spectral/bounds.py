@@ -185,7 +185,7 @@ class _Lanczos:
 
 def _refuse_what_is_not_positive(ritz: _Ritz, dtype: Any, lower: float | None) -> None:
     """Raise where the smallest Ritz value proves that A is not positive definite, or is 0 but for rounding."""
-    rounding = 1e2 * float(np.finfo(dtype).eps) * ritz.scale
+    rounding = 1e4 * float(np.finfo(dtype).eps) * ritz.scale
     if -rounding < ritz.nodes[0] <= 0 and lower is None:
         raise IllConditionedError(
             f"A is singular up to rounding in {dtype}: its smallest eigenvalue is below {rounding:.2g}, its largest "

@@ -41,7 +41,7 @@ class EstimateStatus(Outcome):
     OK = 0, "ok"
     BELOW = 1, "an eigenvalue lies below the interval: the value is void; make a plan with a lower lower end"
     ABOVE = 2, "an eigenvalue lies above the interval: the value is void; make a plan with a higher upper end"
-    NOT_FINITE = 3, "the value is not finite: A is not, or not positive definite where the function needs it"
+    NOT_FINITE = 3, "the value is not finite: A is not, or not positive definite where f needs it, or f is too large"
     BUDGET = 4, "the budget of products ended before the tolerance was met; the error bar says how far it got"
     ROUNDING = 5, "rtol or atol is below what rounding costs in this precision; the error bar says how far it got"
 

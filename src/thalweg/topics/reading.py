@@ -133,6 +133,9 @@ def topic_correlations(proportions: Any = None, *, covariance: Any = None) -> Fl
     spread = np.asarray(covariance, float)
     if spread.ndim != 2 or spread.shape[0] != spread.shape[1] or not np.isfinite(spread).all():
         raise ValueError(f"covariance must be a square matrix of finite numbers, found shape {spread.shape}")
+    size = np.abs(spread).max(initial=0)
+    if not np.allclose(spread, spread.T, atol=1e-6 * size) or np.linalg.eigvalsh(spread)[0] < -1e-6 * size:
+        raise ValueError("covariance must be symmetric and have no negative eigenvalue, found a matrix that is not so")
     return _scaled(spread - spread.mean(axis=0) - spread.mean(axis=1)[:, None] + spread.mean())
 
 

@@ -1,13 +1,17 @@
-"""How many threads linear algebra is given."""
+"""How many threads linear algebra is given, and one that works ahead."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import cache
 from threading import Lock
-from typing import Any
+from typing import Any, TypeVar
 
 import scipy.linalg  # noqa: F401  (loads its own BLAS, which must be there when libraries are looked for)
 from threadpoolctl import ThreadpoolController
+
+Given = TypeVar("Given")
+Made = TypeVar("Made")
 
 _ONE_THREAD = 1024
 """Rows up to which a factorisation gains little from a second thread: a fifth of its time, on an idle machine."""
@@ -61,3 +65,27 @@ def enough_threads(rows: int) -> Iterator[None]:
 def _libraries() -> ThreadpoolController:
     """Those loaded: to look for them takes as long as to factorise a matrix of a hundred rows."""
     return ThreadpoolController()
+
+
+def ahead(make: Callable[[Given], Made], given: Iterable[Given]) -> Iterator[tuple[Given, Made]]:
+    """Each of some things and what is made of it, where the next is made by another thread in the meantime.
+
+    What is made must not depend on scopes of JAX, which threads do not inherit.
+
+    Examples
+    --------
+    >>> list(ahead(str, [1, 2]))
+    [(1, '1'), (2, '2')]
+    """
+    pool = ThreadPoolExecutor(1)
+    try:
+        waiting = None
+        for one in given:
+            begun = one, pool.submit(make, one)
+            if waiting is not None:
+                yield waiting[0], waiting[1].result()
+            waiting = begun
+        if waiting is not None:
+            yield waiting[0], waiting[1].result()
+    finally:  # Whoever interrupts does not wait for it.
+        pool.shutdown(wait=False, cancel_futures=True)

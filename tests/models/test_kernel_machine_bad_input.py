@@ -326,9 +326,9 @@ def test_lengthscales_that_are_not_as_many_as_features():
 def test_a_ridge_that_is_lost_to_rounding_is_refused(loss):
     """Predictions were off by 1,500 where targets are about 1, or nothing was learned."""
     rng = np.random.default_rng(0)
-    x = rng.uniform(-2, 2, size=(300, 2))
-    y = np.sin(2 * x[:, 0]) * x[:, 1] + 0.1 * rng.normal(size=300)
-    with pytest.raises(ValueError, match=r"alpha must be larger with Gaussian.* 300 rows, found 1e-16"):
+    x = rng.uniform(-2, 2, size=(600, 2))
+    y = np.sin(2 * x[:, 0]) * x[:, 1] + 0.1 * rng.normal(size=600)
+    with pytest.raises(ValueError, match=r"alpha must be larger with Gaussian.* 600 rows, found 1e-16"):
         KernelRegressor(Gaussian(1.0), loss=loss, alpha=1e-16).fit(x, y)
     found = KernelRegressor(Gaussian(1.0), loss=loss, alpha=1e-6).fit(x, y).predict(x)
     assert np.sqrt(np.mean((found - y) ** 2)) < 0.1

@@ -9,7 +9,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from thalweg.ahead import ahead
 from thalweg.arguments import whole
 from thalweg.codec import storable
 from thalweg.kernels import Kernel, RandomFeatures
@@ -24,6 +23,7 @@ from thalweg.machines.rules import Capped
 from thalweg.machines.steps import Judged, Machine, run
 from thalweg.machines.visits import Examples, Visitor, append
 from thalweg.padding import padded, padded_size
+from thalweg.threads import ahead
 
 # Steps in one compiled scan, where a step has few rows; what is left at the end of a pass goes one by one. Where
 # it has many, the call costs nothing beside the step, and one program less is compiled.

@@ -13,6 +13,7 @@ from dataclasses import replace
 import jax
 import numpy as np
 from rich.progress import Progress
+from scipy.linalg import LinAlgError
 
 from thalweg.kernels.profiles import written_out
 from thalweg.machines import kept
@@ -110,12 +111,14 @@ def _solved(begun: Fitted, rows: Rows, settings: Settings, seed: int) -> Fitted:
         if not finite(learner):
             raise ValueError(TOO_LARGE)
         if settings.alpha != "auto" and newton.lost() > _LOST:
-            raise ValueError(
-                f"alpha must be larger with {begun.kernel} and {len(rows)} rows, found {begun.alpha:g}, which is lost "
-                f"to rounding in {newton.matrix.dtype.name}"
-            )
+            raise LinAlgError
         aside = left_out(rows, seed, lambda held: newton.without(np.argsort(order)[held], _COARSE))
         begun = judged(begun, aside, settings)
+    except LinAlgError:
+        raise ValueError(
+            f"alpha must be larger with {begun.kernel} and {len(rows)} rows, found {begun.alpha:g}, which is lost to "
+            f"rounding in {newton.matrix.dtype.name}"
+        ) from None
     except KeyboardInterrupt:
         if not history:  # There is nothing to keep.
             raise

@@ -117,7 +117,7 @@ class Dense:
         self.weights = np.zeros(targets.shape)
         self.values = self.weights + self.intercept
         self.done = False
-        self._gained = 0.0
+        self._gained, self._stuck = 0.0, False
         self._factorised = loss.quadratic and len(matrix) <= _FACTORISED * (1 if targets.shape[1] == 1 else 2)
         self._basis: Basis | None = None if alike is None else alike._basis
         self._solver: Any = None
@@ -176,6 +176,7 @@ class Dense:
             enough = part**2 * enough  # What was solved too coarsely can point uphill, and so can rounding.
             if gained > 0 or products == _ITERATIONS or not np.any(square > enough):
                 break
+        self._stuck = gained <= 0 and products == _ITERATIONS
         t = self._length(change, values)
         self.weights, self.values = self.weights + t * change, f + t * values
         objective, gained = self.objective(), max(gained, 0.0)
@@ -191,16 +192,18 @@ class Dense:
         return float(self.row_weights @ losses + self.ridge / 2 * np.vdot(self.weights, self.values - self.intercept))
 
     def lost(self) -> float:
-        """How far rounding took f from what the weights make it, beside the targets; 1 where no step could be made.
+        """The part that rounding has left unsolved: of the slope at first, where no step leads further down, or of f.
 
         With next to no ridge weights are so large that sums of them say nothing.
         """
-        reach = float(np.max(np.abs(np.where(self.there, self.targets - self.intercept, 0.0))))
-        if not reach:
+        none = np.zeros_like(self.weights)
+        begun = np.linalg.norm(self._slope(none, none + self.intercept))
+        reach = np.max(np.abs(np.where(self.there, self.targets - self.intercept, 0.0)))
+        if not (begun and reach):
             return 0.0
-        if not np.any(self.weights):
-            return 1.0 if np.any(self._slope(self.weights, self.values)) else 0.0
-        return float(np.max(np.abs(self._times(self.weights) + self.intercept - self.values))) / reach
+        slope = np.linalg.norm(self._slope(self.weights, self.values)) if self._stuck else 0.0
+        off = np.max(np.abs(self._times(self.weights) + self.intercept - self.values))
+        return float(max(slope / begun, off / reach))
 
     def _slope(self, weights: np.ndarray, values: np.ndarray) -> np.ndarray:
         """∇ℓ(f) + αW/w, which is 0 in every row of the optimum."""

@@ -10,8 +10,8 @@ from typing import Any, TypeVar
 import scipy.linalg  # noqa: F401  (loads its own BLAS, which must be there when libraries are looked for)
 from threadpoolctl import ThreadpoolController
 
-Given = TypeVar("Given")
-Made = TypeVar("Made")
+_Given = TypeVar("_Given")
+_Made = TypeVar("_Made")
 
 _ONE_THREAD = 1024
 """Rows up to which a factorisation gains little from a second thread: a fifth of its time, on an idle machine."""
@@ -67,7 +67,7 @@ def _libraries() -> ThreadpoolController:
     return ThreadpoolController()
 
 
-def ahead(make: Callable[[Given], Made], given: Iterable[Given]) -> Iterator[tuple[Given, Made]]:
+def ahead(make: Callable[[_Given], _Made], given: Iterable[_Given]) -> Iterator[tuple[_Given, _Made]]:
     """Each of some things and what is made of it, where the next is made by another thread in the meantime.
 
     What is made must not depend on scopes of JAX, which threads do not inherit.

@@ -147,6 +147,8 @@ def test_slopes_by_a_derivative_are_those_that_are_written_out(monkeypatch, fami
     weights, points = rng.uniform(0.5, 2, size=35), x[::2]
     rise = metric.Distances(points, x).value_and_rise(family())[1]
     written = metric.mean_squared_slopes(weights, family(), x, dual, rise, points)
+    found = metric.mean_squared_slopes(weights, family(), x, dual, None, points)
+    np.testing.assert_allclose(found, written, rtol=1e-5)
     monkeypatch.setattr(metric, "written_out", lambda kernel: False)
     np.testing.assert_allclose(metric.mean_squared_slopes(weights, family(), x, dual, None, points), written, rtol=1e-3)
 

@@ -275,9 +275,7 @@ def units_by_slopes(
     placed = (landmarks / length).astype(np.float32)
     alone, dual = type(kernel)(lengthscale=1.0, variance=kernel.variance), dual.astype(np.float32)
     points = slice(None, None, -(-len(placed) // _HALF))
-    on_host = jax.default_backend() != "gpu"
-    rise = Distances(placed[points], placed).value_and_rise(alone)[1] if on_host else None
-    unit = _diagonal(seen, length, weights[points], alone, placed, dual, rise, placed[points])
+    unit = _diagonal(seen, length, weights[points], alone, placed, dual, None, placed[points])
     return [] if unit is None else [_softened(seen, unit, power) for power in (1.0, *_SOFTER)]
 
 
@@ -321,7 +319,9 @@ def mean_squared_slopes(
         of_size = lambda part: padded(part.astype(x.dtype), padded_size(len(part), _GRAIN))
         parts = map(of_size, (x, dual, weights, x if points is None else points))
         return np.asarray(differentiated(kernel, *parts))
-    each = _slopes(kernel, x, dual, Distances(x).value_and_rise(kernel)[1] if rise is None else rise, points)
+    if rise is None:
+        rise = (Distances(x) if points is None else Distances(points, x)).value_and_rise(kernel)[1]
+    each = _slopes(kernel, x, dual, rise, points)
     return np.sum([np.average(slopes**2, axis=0, weights=weights) for slopes in each], axis=0)
 
 

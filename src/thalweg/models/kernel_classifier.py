@@ -197,8 +197,8 @@ class KernelClassifier(ClassifierMixin, KernelMachine):
         """Probabilities of the classes, calibrated by rows that were left out in ``fit``.
 
         By a factor (temperature scaling) and a shift for each class, which ``predict`` does not see: where two classes
-        are nearly even it may choose the other one, as SVC does. A stream
-        leaves no rows out: its probabilities are those of the logistic loss, and other losses have none.
+        are nearly even it may choose the other one, as SVC does. A stream leaves no rows out: its probabilities are
+        those of the logistic loss, and other losses have none.
         """
         values = self._values(X)
         found = self._machine.logits(values)

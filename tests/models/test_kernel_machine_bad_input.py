@@ -332,3 +332,14 @@ def test_a_ridge_that_is_lost_to_rounding_is_refused(loss):
         KernelRegressor(Gaussian(1.0), loss=loss, alpha=1e-16).fit(x, y)
     found = KernelRegressor(Gaussian(1.0), loss=loss, alpha=1e-6).fit(x, y).predict(x)
     assert np.sqrt(np.mean((found - y) ** 2)) < 0.1
+
+
+def test_a_ridge_that_is_lost_to_rounding_is_refused_with_many_rows():
+    """With 10,000 rows alpha=1e-6 predicted numbers of 8,000 where targets are about 1."""
+    rng = np.random.default_rng(0)
+    x = rng.uniform(-2, 2, size=(9000, 2))
+    y = np.sin(2 * x[:, 0]) * x[:, 1] + 0.1 * rng.normal(size=9000)
+    with pytest.raises(ValueError, match=r"alpha must be larger with Gaussian.* 9000 rows, found 1e-06.* in float32"):
+        KernelRegressor(Gaussian(2.0), alpha=1e-6).fit(x, y)
+    found = KernelRegressor(Gaussian(1.0), alpha=0.1).fit(x, y).predict(x[:500])
+    assert np.sqrt(np.mean((found - y[:500]) ** 2)) < 0.12

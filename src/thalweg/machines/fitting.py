@@ -23,7 +23,17 @@ from thalweg.machines.kept import FEW_MISSES
 from thalweg.machines.learners import Foreseen, LandmarkLearner, Learner, in_precision, start
 from thalweg.machines.methods import Settings
 from thalweg.machines.rows import Rows
-from thalweg.machines.solving import MOST_HELD_OUT, TOO_LARGE, at_quantile, bounded, finite, judged, line, solved_soon
+from thalweg.machines.solving import (
+    MOST_HELD_OUT,
+    TOO_LARGE,
+    at_quantile,
+    bounded,
+    check_solved,
+    finite,
+    judged,
+    line,
+    solved_soon,
+)
 from thalweg.machines.trials import Interrupted, Trial
 from thalweg.machines.visits import Examples
 from thalweg.threads import enough_threads
@@ -80,7 +90,9 @@ def fit(rows: Rows, settings: Settings, seed: int, onto: Fitted | None = None) -
             rows = rows.framed(*begun.frame)
             easy = tried is not None and tried.easy
             found = solved_soon(begun, rows, settings, seed, easy)
-            return at_quantile(found or _passed_over(begun, rows, settings, seed), settings)
+            found = found or _passed_over(begun, rows, settings, seed)
+            check_solved(found, bounded(rows, settings), settings)
+            return at_quantile(found, settings)
         except KeyboardInterrupt as stopped:
             tried = stopped.trial if isinstance(stopped, Interrupted) else tried
             if tried is None:

@@ -39,8 +39,9 @@ TOO_LARGE = "X or y leads to values beyond the range of numbers: look for featur
 _MOST_STEPS = 100
 # To what part of the objective machines are solved that only tell of rows left out.
 _COARSE = 1e-3
-# Rounding may take f so far from what the weights make it, beside the targets.
-_LOST = 0.1
+# Rounding may take f so far from what the weights make it, beside the targets, and losses up to so many times what they
+# are before anything is learned.
+_LOST, _WORSE = 0.1, 10.0
 # Conjugate gradients end where they lower the loss on a slice by less than this part.
 _LOWER = 3e-3
 # A smaller ridge is this part of the one before, must lower the loss on the slice by the second part, and is not below
@@ -115,10 +116,7 @@ def _solved(begun: Fitted, rows: Rows, settings: Settings, seed: int) -> Fitted:
         aside = left_out(rows, seed, lambda held: newton.without(np.argsort(order)[held], _COARSE))
         begun = judged(begun, aside, settings)
     except LinAlgError:
-        raise ValueError(
-            f"alpha must be larger with {begun.kernel} and {len(rows)} rows, found {begun.alpha:g}, which is lost to "
-            f"rounding in {newton.matrix.dtype.name}"
-        ) from None
+        raise ValueError(_lost_to_rounding(begun, rows)) from None
     except KeyboardInterrupt:
         if not history:  # There is nothing to keep.
             raise
@@ -246,6 +244,27 @@ def judged(fitted: Fitted, aside: Aside | None, settings: Settings) -> Fitted:
         return replace(fitted, residuals=residuals(aside))
     level = np.asarray(fitted.learner.expansion.intercept, np.float64)
     return replace(fitted, calibration=calibrated(aside, level, settings.loss))
+
+
+def check_solved(fitted: Fitted, rows: Rows, settings: Settings) -> None:
+    """Refuse a ridge that was given where rows learned from fare far worse than without anything learned.
+
+    The minimiser has no larger losses there than f = 0, so rounding has lost it.
+    """
+    if settings.alpha == "auto" or not settings.method.visits:
+        return
+    some = rows.subset(np.arange(0, len(rows), -(-len(rows) // MOST_HELD_OUT)))
+    level = np.broadcast_to(np.asarray(fitted.learner.expansion.intercept), (len(some), rows.outputs))
+    loss, nothing = fitted.learner.judged(some)[0], fitted.learner.judged(some, level)[0]
+    if 0 < _WORSE * nothing < loss:
+        raise ValueError(_lost_to_rounding(fitted, rows))
+
+
+def _lost_to_rounding(fitted: Fitted, rows: Rows) -> str:
+    return (
+        f"alpha must be larger with {fitted.kernel} and {len(rows)} rows, found {fitted.alpha:g}, which is lost to "
+        f"rounding in {np.dtype(fitted.learner.dtype).name}"
+    )
 
 
 def at_quantile(fitted: Fitted, settings: Settings) -> Fitted:

@@ -251,7 +251,7 @@ def check_solved(fitted: Fitted, rows: Rows, settings: Settings) -> None:
 
     The minimiser has no larger losses there than f = 0, so rounding has lost it.
     """
-    if settings.alpha == "auto" or not settings.method.visits:
+    if settings.alpha == "auto" or settings.passes is not None or not settings.method.visits:
         return
     some = rows.subset(np.arange(0, len(rows), -(-len(rows) // MOST_HELD_OUT)))
     level = np.broadcast_to(np.asarray(fitted.learner.expansion.intercept), (len(some), rows.outputs))

@@ -132,6 +132,25 @@ def test_wide_trials_say_what_others_do(monkeypatch):
     np.testing.assert_allclose(*found, atol=1e-3)
 
 
+@pytest.mark.parametrize("wide", [0, 450])
+def test_copies_are_one_landmark_of_a_trial_and_lose_what_each_of_them_would(wide, monkeypatch):
+    """Of 5,000 rows of keggundirected half are copies: with all of them a search took three times as long."""
+    monkeypatch.setattr(kept, "_GAIN", 1e-7)
+    rng = np.random.default_rng(0)
+    x = rng.integers(4, size=(600, 3)).astype(float)
+    y, weights = np.sin(2 * x[:, :1]) + x[:, 1:2] + 0.3 * rng.normal(size=(600, 1)), rng.uniform(0.5, 2.0, size=600)
+    rows, settings = Rows(x, y, weights), Settings(loss=SquaredLoss())
+    tried = trials.Trials(rows, rows.shuffled([0, 1]), settings, 0, np.float64, final=True, wide=wide)
+    found = tried.trial(trials.Choice(Matern32, np.array([1.0, 2.0, 3.0]), 0.7, 1.0))
+    near, held = tried.order, np.setdiff1d(np.arange(600), tried.order)
+    kernel = lambda a, b: np.asarray(found.choice.kernel(x[a], x[b]))
+    exact = np.linalg.solve(kernel(near, near) + np.diag(1 / weights[near]), y[near])
+    errors = (kernel(held, near) @ exact - y[held])[:, 0]
+    assert found.loss == pytest.approx(np.average(errors**2, weights=weights[held]) / 2, rel=1e-3)
+    assert found.learner().features == len(found.landmarks()[0]) == len(np.unique(x[near], axis=0)) <= 64
+    np.testing.assert_allclose(found.learner().predict(x[held], None), kernel(held, near) @ exact, atol=1e-3)
+
+
 def test_final_trials_are_wide_where_the_machine_will_be_solved_with_half_of_its_matrix(monkeypatch):
     monkeypatch.setattr(kept, "most_rows", lambda: 40_000)
     numbers = lambda count: Rows(np.zeros((count, 1)), np.zeros((count, 1)), np.ones(count))

@@ -231,7 +231,7 @@ class Kept(Gradients):
         whole = max(float(np.sum(self.targets * self.weights, dtype=float)), np.finfo(float).tiny)
         return float(np.sum(size * before)) / whole
 
-    def values(self, some: slice = slice(None)) -> np.ndarray:
+    def values(self, some: slice | np.ndarray = slice(None)) -> np.ndarray:
         """What is said of the rows held out, or of some of them."""
         pairs = zip(self.of_held, self.blocks, strict=True)
         return np.sum([_times(matrix[some], self.weights[block]) for matrix, block in pairs], axis=0)

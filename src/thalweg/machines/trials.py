@@ -21,7 +21,7 @@ from thalweg.machines.kept import FEW_MISSES, Kept, keeps
 from thalweg.machines.kept import MOST as MOST_KEPT
 from thalweg.machines.learners import LandmarkLearner, Learner, in_precision, start
 from thalweg.machines.methods import Settings
-from thalweg.machines.rows import Rows
+from thalweg.machines.rows import Rows, same
 
 # Where no more labels are missed, what one choice gains on another is nothing beside chance; of those that are missed
 # without learning, no more than the second part.
@@ -40,6 +40,8 @@ _WIDE_ROWS, _MISSED = 6144, 4 * FEW_MISSES
 # A trial need not be solved to more than this, or in more steps. Conjugate gradients end where so many rows held out
 # say that they lower the loss by less than the last part.
 _TOL, _MOST_STEPS, _FEW_HELD, _LOWER = 0.01, 50, 512, 0.01
+# Where many rows were copies, so few that are left make one block: two take a few steps more, and end less exactly.
+_ONE_BLOCK = 3072
 
 
 class Choice(NamedTuple):
@@ -182,18 +184,7 @@ class Trials:
             self.level = np.zeros(rows.outputs)
         else:
             self.level = settings.loss.level(rows.table, counts)
-        if self.at_once:
-            both = rows.features(self.order, float), self.held.features(slice(None), float)
-            if self.on_host:
-                self.matrices = _Matrices(*both)
-            else:
-                above = lambda rows, indices: (rows.targets_of(indices) - self.level, rows.weights[indices])
-                self.device = Squares(settings.families, *both, above(rows, self.order), above(self.held, slice(None)))
-        elif not wide:
-            # Dense, as the machine will have them, and once for all trials.
-            features = rows.features(self.order, dtype)
-            self.near = replace(rows.subset(self.order), x=features, offset=None, map=None, far=None)
-            self.new = jnp.asarray(self.held.features(slice(None), dtype))
+        self._take_rows(dtype, bool(wide))
         self._tried = self._solved if self.at_once else self._by_gradients if wide else self._learned
 
         self._known, self._begun_with = dict[tuple, Trial](), dict[tuple, tuple[Array, Array, Array]]()
@@ -238,21 +229,39 @@ class Trials:
             for choice in choices:
                 self._squares(choice)
 
+    def _take_rows(self, dtype: Any, wide: bool) -> None:
+        """Make rows dense, once for all trials; to squares on the host those that are the same are one."""
+        rows, on_device = self.rows, self.at_once and not self.on_host
+        dtype = float if self.at_once else np.float32 if wide else dtype
+        self.new, self._place = self.held.features(slice(None), dtype), cast(Any, slice(None))
+        if self.settings.loss.quadratic and not on_device and (self.at_once or wide):
+            self.near = rows.merged(self.order, dtype)
+            first, self._place = same(self.new)
+            self.new = self.new[first]
+        else:
+            x = rows.features(self.order, dtype)
+            self.near = replace(rows.subset(self.order), x=x, offset=None, map=None, far=None)
+        if self.on_host:
+            self.matrices = _Matrices(self.near.x, self.new)
+        elif self.at_once:
+            above = lambda rows: (rows.targets_of(slice(None)) - self.level, rows.weights)
+            self.device = Squares(self.settings.families, self.near.x, self.new, above(self.near), above(self.held))
+
     def _solved(self, choice: Choice) -> _Tried:
         """Of all landmarks at once."""
         if not self.on_host:
-            weights, values, loss = self._squares(choice)
-            return float(loss), self.held.misses(self.level + np.asarray(values)), *self._made(choice, weights)
-        level, row_weights = self.level, self.rows.weights[self.order]
-        targets = np.asarray(self.rows.targets_of(self.order), float)
+            weights, values, mean = self._squares(choice)
+            return float(mean), self.held.misses(self.level + np.asarray(values)), *self._made(choice, weights)
+        loss, tol, level = self.settings.loss, self.settings.method.tol, self.level
+        targets = np.asarray(self.near.targets_of(slice(None)), float)
         among, between = self.matrices.of(choice)
-        dense = Dense(among, targets, row_weights, self.settings.loss, choice.alpha, level, self.settings.method.tol)
+        dense = Dense(among, targets, self.near.weights, loss, choice.alpha, level, tol)
         for _ in range(_MOST_STEPS):
             dense.step()
             if dense.done:
                 break
         values = between @ dense.weights.astype(between.dtype)
-        return self._found(choice, dense.weights, level + values)
+        return self._found(choice, dense.weights, level + values[self._place])
 
     def _squares(self, choice: Choice) -> tuple[Array, Array, Array]:
         place = _place(choice)
@@ -262,16 +271,16 @@ class Trials:
 
     def _by_gradients(self, choice: Choice) -> _Tried:
         """Squares of all landmarks, with half of the kernel matrix in memory."""
-        x, held = self.rows.features(self.order, np.float32), self.held.features(slice(None), np.float32)
-        level, diagonal = self.level, choice.alpha / self.rows.weights[self.order]
-        targets = self.rows.targets_of(self.order) - level
-        machine = Kept(choice.kernel, x, targets, diagonal, held)
+        level, near = self.level, self.near
+        size = len(near) if len(near) <= _ONE_BLOCK else None
+        machine = Kept(choice.kernel, near.x, near.targets - level, choice.alpha / near.weights, self.new, size)
         for _ in machine.meet():
             pass
-        some, truth = slice(0, _FEW_HELD), np.asarray(self.held.targets_of(slice(None)), float) - level
-        for _ in machine.steps(lambda: float(np.mean((machine.values(some) - truth[some]) ** 2)), _LOWER):
+        truth = np.asarray(self.held.targets_of(slice(0, _FEW_HELD)), float) - level
+        some, place = np.unique(self._place[:_FEW_HELD], return_inverse=True)
+        for _ in machine.steps(lambda: float(np.mean((machine.values(some)[place] - truth) ** 2)), _LOWER):
             pass
-        return self._found(choice, machine.weights, level + machine.values())
+        return self._found(choice, machine.weights, level + machine.values()[self._place])
 
     def _found(self, choice: Choice, weights: np.ndarray, values: np.ndarray) -> _Tried:
         """The mean loss of values on the slice, the part of labels missed, and what makes a learner of weights."""
@@ -281,15 +290,16 @@ class Trials:
         return mean, self.held.misses(values), *self._made(choice, weights)
 
     def _made(self, choice: Choice, weights: Any) -> tuple[Callable[[], Learner], Callable[[], _Landmarks]]:
+        near = self.near
+
         def learner() -> Learner:
             made = self._level(choice)
             assert isinstance(made, LandmarkLearner)
-            made.place(self.rows, self.order)
+            made.place(near, np.arange(len(near)))
             made.take(np.asarray(weights))
             return made
 
-        rows, order = self.rows, self.order
-        return learner, lambda: (rows.features(order, self.dtype), np.asarray(weights), rows.weights[order])
+        return learner, lambda: (near.x.astype(self.dtype), np.asarray(weights), near.weights)
 
     def _learned(self, choice: Choice) -> _Tried:
         learner = self._level(choice)
@@ -297,7 +307,7 @@ class Trials:
             pass
         found = None
         if jax.default_backend() != "cpu":  # where the program for it is soon made, and used again
-            found = np.asarray(evaluated(learner.machine.coordinates, learner.expansion, self.new))
+            found = np.asarray(evaluated(learner.machine.coordinates, learner.expansion, jnp.asarray(self.new)))
         landmarks = learner.landmarks if isinstance(learner, LandmarkLearner) else lambda: None
         return *learner.judged(self.held, found), lambda: learner, landmarks
 

@@ -36,9 +36,9 @@ _ROWS_PER_THREAD = 4
 _LEFT, _LEFT_OF_PIECES, _ITERATIONS = 0.1, 1e-3, 50
 # Steps that gain this part of what the one before did, or more, are taken to go on like that.
 _SLOWEST = 0.9
-# Landmarks of the preconditioner, at most, and at most this part of the rows. The matrices of c outputs together have
-# as many entries as one of the most.
-_LANDMARKS, _PART, _GRAIN = 1024, 1 / 8, 32
+# Landmarks of the preconditioner: so many, or all outputs together the second number, but no more than this part of the
+# rows. For each output there is a product of their features in each step, which soon takes longer than iterations.
+_LANDMARKS, _TOGETHER, _PART, _GRAIN = 512, 1024, 1 / 8, 32
 # Of so few rows the whole matrix is inverted for each output.
 _FEW = 512
 # Added to the diagonal of a matrix of landmarks, in units of k(x, x): what rounding may take from its eigenvalues.
@@ -302,8 +302,8 @@ class _Nystroem:
     def __init__(self, features: np.ndarray, diagonal: np.ndarray, problem: Dense) -> None:
         # In float64: where one direction holds nearly all of K, float32 leaves nothing of the others.
         self.features, self.diagonal, self.problem = features, diagonal, problem
-        shares = np.where(problem.there, 1 / diagonal, 0)
-        grams = ((features * share) @ features.T for share in shares.T)
+        roots = np.sqrt(np.where(problem.there, 1 / diagonal, 0))
+        grams = (part @ part.T for part in (features * root for root in roots.T))  # of one array: half the products
         self.factors = [cho_factor(gram + np.eye(len(gram)), lower=True) for gram in grams]
 
     def __call__(self, v: np.ndarray) -> np.ndarray:
@@ -341,7 +341,7 @@ def _basis(matrix: np.ndarray, there: np.ndarray, outputs: int) -> Basis:
     Two rounds of randomly pivoted Cholesky (Chen, Epperly, Tropp and Webber, 2024).
     """
     rows = np.flatnonzero(there)
-    count = int(min(_LANDMARKS / outputs**0.5, _PART * len(rows))) // _GRAIN * _GRAIN
+    count = int(min(_LANDMARKS, max(_TOGETHER / outputs, 2 * _GRAIN), _PART * len(rows))) // _GRAIN * _GRAIN
     first = rows[: max(count // 2, 1)]
     left = _explained(matrix, first)[1]
     others = rows[drawn(left[rows], np.arange(len(first)), count - len(first), np.random.default_rng(0))]

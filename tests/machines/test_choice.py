@@ -1,5 +1,6 @@
 """What a search on a slice makes of trials of two sizes."""
 
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -149,6 +150,21 @@ def test_copies_are_one_landmark_of_a_trial_and_lose_what_each_of_them_would(wid
     assert found.loss == pytest.approx(np.average(errors**2, weights=weights[held]) / 2, rel=1e-3)
     assert found.learner().features == len(found.landmarks()[0]) == len(np.unique(x[near], axis=0)) <= 64
     np.testing.assert_allclose(found.learner().predict(x[held], None), kernel(held, near) @ exact, atol=1e-3)
+
+
+def test_distances_are_kept_in_few_units_and_rooms_are_no_larger_than_trials():
+    """A search on all of Covertype kept a gigabyte."""
+    rows, settings = labelled(2400, 100), Settings(loss=SquaredLoss(), max_features=10_000)
+    tried = trials.Trials(rows, rows.shuffled([0, 1]), settings, 0, np.float64)
+    losses = [tried.loss(trials.Choice(Gaussian, np.array([1.0, unit]), 1.0, 0.1)) for unit in range(1, 10)]
+    assert len(set(losses)) == 9
+    assert len(tried.matrices.known) == 6
+    many = replace(settings, method=Auto(block_size=128))
+    rooms = [replace(many, loss=loss) for loss in (SquaredLoss(), LogisticLoss())]
+    tried, compiled = (trials.Trials(rows, rows.shuffled([0, 1]), one, 0, np.float64) for one in rooms)
+    assert len(tried.order) == 600
+    assert tried.start(Gaussian()).expansion.capacity == 5
+    assert compiled.start(Gaussian()).expansion.capacity > 5
 
 
 def test_final_trials_are_wide_where_the_machine_will_be_solved_with_half_of_its_matrix(monkeypatch):

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from copy import copy
 from dataclasses import replace
-from threading import local
+from threading import Lock, local
 from typing import Any, NamedTuple, cast
 
 import jax
@@ -40,6 +40,8 @@ _WIDE_ROWS, _MISSED = 6144, 4 * FEW_MISSES
 # A trial need not be solved to more than this, or in more steps. Conjugate gradients end where so many rows held out
 # say that they lower the loss by less than the last part.
 _TOL, _MOST_STEPS, _FEW_HELD, _LOWER = 0.01, 50, 512, 0.01
+# Distances are kept in no more units than are searched in turns.
+_UNITS = 6
 # Where many rows were copies, so few that are left make one block: two take a few steps more, and end less exactly.
 _ONE_BLOCK = 3072
 
@@ -176,8 +178,9 @@ class Trials:
         if settings.method.visits:
             settings = replace(settings, method=replace(settings.method, tol=max(settings.method.tol, _TOL)))
         self.settings, self.frame = settings, {"offset": rows.offset, "map": rows.map, "far": rows.far}
-        # More than one block: with room for all rows, so that the program which learns from them is compiled once.
-        room = len(self.order) if len(self.order) <= settings.block_size else len(rows)
+        # More than one block: with room for all rows, so that a program which learns from them is compiled once.
+        compiled = jax.default_backend() != "cpu" or not settings.loss.quadratic
+        room = len(rows) if compiled and len(self.order) > settings.block_size else len(self.order)
         self.start = lambda kernel: start(settings, kernel, rows.dimension, rows.outputs, room, seed, dtype)
         counts = rows.counts
         if rows.table is None or counts is None:
@@ -336,13 +339,13 @@ class InTurn:
 class _Matrices:
     """Kernel matrices among some rows and of others with them, in float32.
 
-    Distances are kept, and the last result of each thread.
+    Distances in the last units are kept, and the last result of each thread.
     """
 
     def __init__(self, rows: np.ndarray, others: np.ndarray) -> None:
         self.rows, self.others = rows, others
-        self.known: dict[int, tuple[Any, Any]] = {}
-        self.last = local()
+        self.known: dict[int, tuple[Distances, Distances]] = {}
+        self.last, self.changing = local(), Lock()
 
     def of(self, choice: Choice) -> tuple[np.ndarray, np.ndarray]:
         place = (id(choice.family), id(choice.base), choice.times)
@@ -358,11 +361,14 @@ class _Matrices:
         elif isinstance(choice.family, Kernel):
             unit, times = np.asarray(kernel.lengthscale, float), 1.0
         kernel = type(kernel)(lengthscale=1.0, variance=kernel.variance) if written_out(kernel) else kernel
-        if id(choice.base) not in self.known:
+        both = self.known.get(id(choice.base))
+        if both is None:
             x, y = ((part / unit).astype(np.float32) for part in (self.rows, self.others))
-            self.known[id(choice.base)] = Distances(x), Distances(y, x)
-        among, between = self.known[id(choice.base)]
-        return among.kernel(kernel, times), between.kernel(kernel, times)
+            both = Distances(x), Distances(y, x)
+            with self.changing:
+                self.known[id(choice.base)] = both
+                self.known = dict(list(self.known.items())[-_UNITS:])
+        return both[0].kernel(kernel, times), both[1].kernel(kernel, times)
 
 
 def wide_rows(rows: Rows, settings: Settings, dtype: Any, tried: Trial | None) -> int:

@@ -190,16 +190,28 @@ class Rows:
             return order
         place = self._places(np.arange(len(self)))
         times = np.bincount(place)
-        seen = self.targets if self.table is not None else self.targets @ np.arange(1.0, self.targets.shape[1] + 1)
-        values = np.unique(seen, return_inverse=True)[1]
-        pairs = len(np.unique(place * (np.max(values) + 1) + values))
-        alone, several = np.sum(times == 1) / len(self), pairs / len(times) - 1
-        copied = alone <= _APART or self._hardly_meet(some)
-        if len(times) < _GROUPS or several > _APART or not copied:
+        copied = np.sum(times == 1) <= _APART * len(self) or self._hardly_meet(some)
+        if len(times) < _GROUPS or self.meet(np.arange(len(self)), place) or not copied:
             return order
         first = np.full(len(times), len(self))
         np.minimum.at(first, place[order], np.arange(len(self)))
         return order[np.argsort(first[place[order]], kind="stable")]
+
+    def meet(self, indices: np.ndarray, place: np.ndarray) -> bool:
+        """Whether rows meet by chance at places with numbers 0, 1, …: they have several targets there, unlike copies.
+
+        Examples
+        --------
+        >>> y = np.array([1, 0, 0, 1])
+        >>> rows = Rows(np.array([[0.0], [0.0], [1.0], [1.0]]), y, np.ones(4), table=np.eye(2))
+        >>> rows.meet(np.arange(4), np.array([0, 0, 1, 1])), rows.meet(np.arange(4), y)
+        (True, False)
+        """
+        seen = self.targets[indices]
+        seen = seen if self.table is not None else seen @ np.arange(1.0, seen.shape[1] + 1)
+        values = np.unique(seen, return_inverse=True)[1]
+        pairs = len(np.unique(place * (np.max(values) + 1) + values))
+        return pairs > (1 + _APART) * (np.max(place) + 1)
 
     def _hardly_meet(self, indices: np.ndarray) -> bool:
         """Whether a feature has a value of its own in nearly every one of some rows, but for copies."""

@@ -165,3 +165,18 @@ def test_rows_after_a_fit_are_learned_as_well_as_those_of_a_stream():
     np.testing.assert_allclose(*ends, atol=1e-2)
     with pytest.raises(ValueError, match="no partial_fit after it"):
         model.predict_interval(x)
+
+
+@pytest.mark.parametrize("values", [2, 12])
+def test_a_table_of_few_places_has_intervals_and_probabilities_of_rows_that_meet_there(values):
+    """Whole places were left out, or nothing of fewer than ten: intervals of 90 % had 1.6 times the width, or none."""
+    rng = np.random.default_rng(0)
+    X, new = (rng.integers(values, size=(count, 1)).astype(float) for count in (400, 4000))
+    effects, noise = rng.normal(size=values), rng.normal(size=4400)
+    y, truth = effects[X[:, 0].astype(int)] + noise[:400], effects[new[:, 0].astype(int)] + noise[400:]
+    low, high = KernelRegressor(random_state=0).fit(X, y).predict_interval(new, level=0.9)
+    assert 0.86 < np.mean((low < truth) & (truth < high)) < 0.94
+    assert np.all(high - low < 3.7)  # of the noise alone 3.3
+    shares = [np.mean(y[X[:, 0] == value] > 0) for value in range(values)]
+    p = KernelClassifier(random_state=0).fit(X, y > 0).predict_proba(np.arange(values)[:, None])[:, 1]
+    np.testing.assert_allclose(p, shares, atol=0.1)

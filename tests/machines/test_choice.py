@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from thalweg.kernels import Gaussian, Laplacian, Matern12, Matern32, Matern52
-from thalweg.machines import Auto, LogisticLoss, Rows, Settings, SquaredLoss, choice, kept, slices, trials
+from thalweg.machines import Auto, LogisticLoss, Rows, Settings, SquaredLoss, choice, folds, kept, slices, trials
 
 
 @pytest.mark.parametrize(
@@ -247,3 +247,20 @@ def test_a_family_that_is_not_written_out_is_searched_too():
     rows = Rows(x, np.sin(x[:, :1]), np.ones(2200))
     kernel, _, _ = choice.choose(rows, Settings(loss=SquaredLoss(), kernel=Laplacian), 0, np.float32)
     assert isinstance(kernel, Laplacian)
+
+
+@pytest.mark.parametrize("search", [folds._left_out_at, lambda rows, kernel, *_: folds.left_out(rows, kernel, [1.0])])
+def test_rows_that_meet_by_chance_are_left_out_one_by_one(search):
+    """Of twenty codes with 45 rows each, whole codes were left out, and f was not told from its mean."""
+    rng = np.random.default_rng(0)
+    x = rng.integers(5, size=(60, 1)).astype(float)
+    y, weights = np.cos(3 * x) + 0.2 * rng.normal(size=(60, 1)), 1 + x[:, 0] % 3
+    seen = folds.sample(Rows(x, y, weights), 0)
+    found = search(seen.to_leave_out(), Gaussian(1.0), 1.0, 0.1)
+    ridge, mean, kernel = found.ridge * seen.usual, weights @ y / np.sum(weights), np.exp(-((x - x.T) ** 2) / 2)
+    errors = []
+    for row in range(60):
+        rest = np.arange(60) != row
+        inner = kernel[rest][:, rest] + np.diag(ridge / weights[rest])
+        errors.append(y[row] - mean - kernel[row, rest] @ np.linalg.solve(inner, y[rest] - mean))
+    assert found.errors == pytest.approx(np.sum(weights[:, None] * np.square(errors)) / seen.usual, rel=1e-3)

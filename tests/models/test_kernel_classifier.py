@@ -528,3 +528,10 @@ def test_an_interrupted_choice_leaves_the_model_as_it_was(monkeypatch):
     with pytest.raises(KeyboardInterrupt):
         model.fit(X, y)
     np.testing.assert_array_equal(model.predict_proba(X), before)
+
+
+def test_rows_of_weight_0_have_no_say_in_the_loss():
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(600, 2))
+    weights = np.repeat([1.0, 0.0], 300)
+    assert KernelClassifier(random_state=0).fit(X, X[:, 0] > 0, sample_weight=weights).loss_ == "logistic"

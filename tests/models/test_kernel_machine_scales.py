@@ -146,3 +146,29 @@ def test_features_that_float32_cannot_hold_beside_one_another_are_refused():
     x = np.random.default_rng(0).normal(size=(60, 2)) * [1.0, 1e200]
     with pytest.raises(ValueError, match=r"X must fit in float32, found features from .e\+00 to .e\+200 in size"):
         KernelRegressor().fit(x, x[:, 0])
+
+
+@pytest.mark.parametrize("code", [-999.0, 1e6])
+def test_a_code_for_what_is_missing_does_not_hide_the_other_values(code):
+    """Beside it they were all one (R² 0.65), or rounding left a kernel matrix that has no factor."""
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(900, 3))
+    y = np.sin(2 * X[:, 0]) + 0.1 * rng.normal(size=900)
+    X[rng.permutation(900)[:300], 0] = code
+    model = KernelRegressor(random_state=0).fit(X[:600], y[:600])
+    told = X[600:, 0] != code
+    assert model.score(X[600:][told], y[600:][told]) > 0.95
+
+
+@pytest.mark.parametrize("rows", [30, 100])
+@pytest.mark.parametrize("size", [1e39, 1e200, -1.7e308])
+def test_one_entry_of_extreme_size_among_few_rows_is_an_outlier(rows, size):
+    """Of so few rows a hundredth is none: its error was SciPy's, or the feature was lost."""
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(rows, 3))
+    y = np.sin(2 * X[:, 0])
+    X[rows // 3, 0] = size
+    assert KernelRegressor(random_state=0).fit(X, y).score(X, y) > 0.9
+    X[rows // 3 : rows // 3 + 3, 0] = size, size / 2, size / 4
+    with pytest.raises(ValueError, match=r"X must fit in float32, .* values of .* beside far smaller ones"):
+        KernelRegressor(random_state=0).fit(X, y)

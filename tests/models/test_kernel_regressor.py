@@ -239,3 +239,16 @@ def test_outliers_do_not_choose_the_kernel_of_a_robust_loss(count, size, most):
     seen[rng.choice(600, count, replace=False)] += size
     model = KernelRegressor(loss="huber", random_state=0).fit(X[:600], seen[:600])
     assert np.sqrt(np.mean((model.predict(X[600:]) - y[600:]) ** 2)) < most * y.std()
+
+
+def test_rows_of_weight_0_have_no_say_in_the_scale_of_a_robust_loss():
+    """A weight of 2 is the row twice, and one of 0 none: the median deviation counted all rows alike."""
+    rng = np.random.default_rng(0)
+    X, weights = rng.normal(size=(200, 3)), rng.integers(4, size=200)
+    y = np.where(weights > 0, np.sin(X[:, 0]) + 0.1 * rng.normal(size=200), 1e3)
+    options = {"loss": "huber", "kernel": Gaussian(1.0), "alpha": 0.1, "method": Auto(tol=1e-10), "random_state": 0}
+    found = KernelRegressor(**options).fit(X, y, sample_weight=weights).predict(X)
+    there, again = weights > 0, np.repeat(np.arange(200), weights)
+    without = KernelRegressor(**options).fit(X[there], y[there], sample_weight=weights[there]).predict(X)
+    np.testing.assert_allclose(found, without, rtol=1e-12)
+    np.testing.assert_allclose(found, KernelRegressor(**options).fit(X[again], y[again]).predict(X), atol=1e-6)

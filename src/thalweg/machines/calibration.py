@@ -13,7 +13,7 @@ from thalweg.arguments import number
 from thalweg.codec import storable
 from thalweg.machines.learners import Foreseen, Learner
 from thalweg.machines.losses import LogisticLoss, Loss, SoftmaxLoss
-from thalweg.machines.rows import Rows
+from thalweg.machines.rows import Rows, same
 from thalweg.threads import enough_threads
 
 # Up to so many rows are left out in turn, in folds; of more a part is left out once, of at most so many rows.
@@ -51,14 +51,17 @@ def folds(rows: Rows, seed: int) -> list[np.ndarray]:
     """
     if len(rows) <= _FEW:
         # Rows that are the same are left out together: a row given twice counts as one of weight two. Those that differ
-        # by what a copy may lose are the same.
-        digits, powers = np.frexp(rows.features(np.arange(len(rows)), np.float64))
+        # by what a copy may lose are the same. Where rows meet by chance, new ones will too.
+        every = np.arange(len(rows))
+        x = rows.features(every, np.float64)
+        digits, powers = np.frexp(x)
         alike = np.ldexp(np.round(digits, _DIGITS), powers)
-        different, place = np.unique(alike, axis=0, return_inverse=True)
-        if len(different) < _FEWEST:
+        place = np.ravel(np.unique(alike, axis=0, return_inverse=True)[1])
+        place = every if rows.meet(every, same(x)[1]) else place
+        if np.max(place) + 1 < _FEWEST:
             return []
-        order = np.random.default_rng([seed, 4]).permutation(len(different))
-        found = [np.flatnonzero(np.isin(np.ravel(place), fold)) for fold in np.array_split(order, _FOLDS)]
+        order = np.random.default_rng([seed, 4]).permutation(np.max(place) + 1)
+        found = [np.flatnonzero(np.isin(place, fold)) for fold in np.array_split(order, _FOLDS)]
         return [fold for fold in found if 0 < len(fold) < len(rows)]
     order = rows.shuffled([seed, 4])
     return [np.sort(order[: min(len(rows) // _FOLDS, _MOST)])]

@@ -71,12 +71,17 @@ def two_at_once(act: Callable[..., Any], *several: Sequence[Any]) -> list[Any]:
 class Sample(NamedTuple):
     """Rows that differ, the weight and the mean target of each, and those to leave out in turn.
 
-    Rows that are the same are one of the sum of their weights: a row given twice counts as one of weight two.
+    Rows that are the same are one of the sum of their weights: a row given twice counts as one of weight two. Where
+    rows meet by chance, so will new ones: there it is each of those at one place that is left out in turn.
     """
 
     x: np.ndarray
     weights: np.ndarray
     targets: np.ndarray
+    shares: np.ndarray
+    """What is left out at a time, of the weight of the row."""
+    within: np.ndarray
+    """The squared distance of targets from their mean, if they differ."""
     left_out: np.ndarray
     rounding: np.ndarray
     """The spread that rounding alone makes of a feature that is constant."""
@@ -101,17 +106,22 @@ class Sample(NamedTuple):
 
     def to_leave_out(self) -> "Leaving":
         """The rows to leave out."""
-        x, weights, targets = (part[self.left_out] for part in (self.x, self.weights, self.targets))
-        mean = np.average(targets, axis=0, weights=weights)
-        return Leaving(Distances(x), weights, targets - mean, mean)
+        some = self.part(self.left_out, np.arange(len(self.left_out)))
+        mean = np.average(some.targets, axis=0, weights=some.weights)
+        return Leaving(Distances(some.x), some.weights, some.targets - mean, mean, some.shares, some.within)
+
+    def part(self, chosen: np.ndarray, left_out: np.ndarray) -> "Sample":
+        """Chosen rows, and which of them to leave out."""
+        x, weights, targets, shares, within = (part[chosen] for part in self[:5])
+        known = {"x": x, "weights": weights, "targets": targets, "shares": shares, "within": within}
+        return self._replace(**known, left_out=left_out)
 
     def without_outliers(self) -> "Sample":
         """The rows with targets no further from the middle half of all than three times its width."""
         low, high = middle_half(self.targets)
         kept = np.all((low <= self.targets) & (self.targets <= high), axis=1)
-        x, weights, targets = (part[kept] for part in self[:3])
         left_out = (np.cumsum(kept) - 1)[self.left_out[kept[self.left_out]]]
-        return self._replace(x=x, weights=weights, targets=targets, left_out=left_out)
+        return self.part(kept, left_out)
 
     def median(self) -> float:
         """The median distance between rows, of some thousand pairs."""
@@ -142,13 +152,18 @@ def sample(rows: Rows, seed: int) -> Sample:
     different, place = np.unique(rows.features(chosen, np.float64), axis=0, return_inverse=True)
     place, each = np.ravel(place), rows.weights[chosen]
     weights = np.bincount(place, each)
-    targets = np.stack([np.bincount(place, each * column) for column in rows.targets_of(chosen).T], axis=1)
+    given = rows.targets_of(chosen)
+    targets = np.stack([np.bincount(place, each * column) for column in given.T], axis=1) / weights[:, None]
+    shares, within = np.ones(len(different)), np.zeros(len(different))
+    if rows.meet(chosen, place):
+        shares = np.bincount(place, each**2) / weights**2
+        within = np.bincount(place, each * np.sum((given - targets[place]) ** 2, axis=1)) / weights
     some = np.random.default_rng([seed, 3]).permutation(len(different))[:FINALLY]
     away = 0.0 if rows.offset is None or rows.map is not None else np.abs(rows.offset)
     rounding = 8 * np.finfo(np.float64).eps * (np.median(np.abs(different), axis=0) + away)
     spread = _spread(rows, different)
     usual = float(np.mean(weights))
-    return Sample(different, weights / usual, targets / weights[:, None], np.sort(some), rounding, spread, usual)
+    return Sample(different, weights / usual, targets, shares, within, np.sort(some), rounding, spread, usual)
 
 
 def _spread(rows: Rows, some: np.ndarray) -> np.ndarray:
@@ -252,12 +267,19 @@ class Distances:
 
 
 class Leaving(NamedTuple):
-    """Rows to leave out in turn: their distances and weights, their targets less a mean, and that mean."""
+    """Rows to leave out in turn: their distances and weights, their targets less a mean, that mean, and the rest."""
 
     distances: Distances
     weights: np.ndarray
     targets: np.ndarray
     mean: np.ndarray
+    shares: np.ndarray
+    within: np.ndarray
+
+    @property
+    def turns(self) -> float:
+        """How often something is left out."""
+        return float(np.sum(1 / self.shares))
 
     def system(self, kernel: Kernel, times: float) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """K, each row and column times the root of its weight, these roots, and the targets times them."""
@@ -266,10 +288,12 @@ class Leaving(NamedTuple):
         matrix *= root * root.T
         return matrix, root, (root * self.targets).astype(np.float32)
 
-    def found(self, errors: np.ndarray, times: float, ridge: float) -> "Found":
-        """What some errors say."""
+    def found(self, errors: np.ndarray, spared: np.ndarray, times: float, ridge: float) -> "Found":
+        """What errors of rows left out say, where f follows each of them, if it is not, by all but what is spared."""
+        left = 1 - self.shares + self.shares * spared  # the same where a part of each is left out
+        errors = errors * (spared / left)[:, None]
         p = np.clip(self.targets - errors + self.mean, 0, 1)
-        squares = float(np.sum(self.weights[:, None] * errors**2))
+        squares = float(np.sum(self.weights[:, None] * errors**2) + np.sum(self.weights * self.within / left**2))
         return Found(squares if np.isfinite(squares) else np.inf, times, ridge, float(np.mean(p * (1 - p))))
 
 
@@ -316,10 +340,11 @@ def _left_out_at(rows: Leaving, kernel: Kernel, times: float, ridge: float) -> F
     try:
         with enough_threads(len(matrix)):
             inverse = strtri(cholesky(matrix.T, lower=True, overwrite_a=True, check_finite=False), lower=1)[0]
-            errors = (inverse.T @ (inverse @ y)) / np.sum(inverse**2, axis=0)[:, None] / root
+            diagonal = np.sum(inverse**2, axis=0)
+            errors = (inverse.T @ (inverse @ y)) / diagonal[:, None] / root
     except LinAlgError:  # beside large weights so small a ridge is lost to rounding
-        errors = np.full_like(rows.targets, np.inf)
-    return rows.found(errors, times, ridge)
+        errors, diagonal = np.full_like(rows.targets, np.inf), np.ones(len(root))
+    return rows.found(errors, ridge * diagonal, times, ridge)
 
 
 def left_out(rows: Leaving, kernel: Kernel, multipliers: Sequence[float]) -> Found | None:
@@ -328,7 +353,7 @@ def left_out(rows: Leaving, kernel: Kernel, multipliers: Sequence[float]) -> Fou
     Multipliers of the kernel's lengthscale are in order; from 1 the search goes both ways as long as errors fall. The
     curvature is that of the logistic loss, where targets are 0 and 1: its ridge is that of squares times it.
     """
-    if len(rows.targets) < FEWEST:
+    if rows.turns < FEWEST:
         return None
 
     def at(times: float) -> Found:
@@ -336,12 +361,13 @@ def left_out(rows: Leaving, kernel: Kernel, multipliers: Sequence[float]) -> Fou
         with enough_threads(len(matrix)):
             values, vectors = eigh(matrix.T, driver="evd", overwrite_a=True, check_finite=False)
             kept = (_RIDGES / (np.maximum(values, 0)[:, None] + _RIDGES)).astype(np.float32)
-            spared, coordinates = root * (vectors**2 @ kept), vectors.T @ y
+            spared, coordinates = vectors**2 @ kept, vectors.T @ y
             errors = (
-                (vectors @ (part[:, None] * coordinates)) / share[:, None]
-                for part, share in zip(kept.T, spared.T, strict=True)
+                (vectors @ (part[:, None] * coordinates)) / (root * each[:, None])
+                for part, each in zip(kept.T, spared.T, strict=True)
             )
-            found = (rows.found(each, times, float(ridge)) for each, ridge in zip(errors, _RIDGES, strict=True))
+            several = zip(errors, spared.T, _RIDGES, strict=True)
+            found = (rows.found(each, share, times, float(ridge)) for each, share, ridge in several)
             return min(found, key=lambda one: one.errors)
 
     start = int(np.argmin(np.abs(np.log(multipliers))))

@@ -176,7 +176,7 @@ def _round(
 ) -> _Round:
     """Fit these rows in a unit, judge that on the others, and look at its slopes."""
     placed = lambda x: x / unit if unit.ndim == 1 else x @ unit
-    half = _part(seen, these).in_unit(1.0, _LOOKED_AT)
+    half = seen.part(these, np.arange(len(these))).in_unit(1.0, _LOOKED_AT)
     half = half._replace(x=placed(half.x))
     median = half.median()
     if before is None:
@@ -231,11 +231,6 @@ def _turned(seen: Sample, unit: np.ndarray, weights: np.ndarray, *fitted: Any) -
     if not np.max(counts) > 0:
         return None
     return directions * np.maximum(counts / np.max(counts), _LEAST) / spread[:, None]
-
-
-def _part(seen: Sample, chosen: np.ndarray) -> Sample:
-    x, weights, targets = (part[chosen] for part in seen[:3])
-    return seen._replace(x=x, weights=weights, targets=targets, left_out=np.arange(len(chosen)))
 
 
 def _fitted(half: Sample, matrix: np.ndarray, ridge: float) -> tuple[np.ndarray, np.ndarray]:

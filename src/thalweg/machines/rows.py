@@ -21,6 +21,9 @@ _LOOKED_AT = 4096
 _FAR = 5.0
 """Standard deviations from the middle to where a value is far out."""
 
+_BESIDE, _FEWEST_BESIDE = 10.0, 4
+"""A code is so many times further from other values than they are from each other, which has so many with it."""
+
 _GROUPS = 200
 """Of fewer places a slice would leave out whole regions."""
 
@@ -112,7 +115,8 @@ class Rows:
         """How far from the offset a value of each feature is far: five standard deviations, outermost ones aside.
 
         New values may be further out than any that were learned from, and kernels know nothing there. Nothing is far
-        where most values are the same: the others are no outliers. None where that is all.
+        where most values are the same: the others are no outliers. A code, such as −999 for what is missing, is left
+        aside as well: beside it the others would all be one. None where nothing is far.
 
         Examples
         --------
@@ -121,8 +125,18 @@ class Rows:
         array([2.9, inf])
         """
         there = self.features(self._some(), np.float64)
-        low, high = np.quantile(there, [0.01, 0.99], axis=0)
-        far = _FAR * np.std(np.clip(there, low, high), axis=0)
+        ordered = np.sort(there, axis=0)
+        with np.errstate(over="ignore", invalid="ignore"):
+            low, high = np.quantile(there, [0.01, 0.99], axis=0)
+            # Of fewer than a hundred rows the hundredth is none: one at either end is left aside all the same.
+            low, high = np.fmax(low, ordered[1 % len(there)]), np.fmin(high, ordered[-2 % len(there)])
+            far = _FAR * np.std(np.clip(there, np.minimum(low, high), np.maximum(low, high)), axis=0)
+        for feature, column in enumerate(there.T):
+            if (rest := _but_a_code(column)) is not None:
+                far[feature] = _FAR * np.std(rest)
+        if np.any(lost := ~(far < _EXTREME**2)):
+            size = np.max(np.abs(there[:, lost]))
+            raise ValueError(f"X must fit in float32, found a feature of values of {size:.0e} beside far smaller ones")
         far[(far == 0) | (np.mean(there == np.median(there, axis=0), axis=0) > 0.5)] = np.inf
         return far if np.any(np.isfinite(far)) else None
 
@@ -190,16 +204,28 @@ class Rows:
             return order
         place = self._places(np.arange(len(self)))
         times = np.bincount(place)
-        seen = self.targets if self.table is not None else self.targets @ np.arange(1.0, self.targets.shape[1] + 1)
-        values = np.unique(seen, return_inverse=True)[1]
-        pairs = len(np.unique(place * (np.max(values) + 1) + values))
-        alone, several = np.sum(times == 1) / len(self), pairs / len(times) - 1
-        copied = alone <= _APART or self._hardly_meet(some)
-        if len(times) < _GROUPS or several > _APART or not copied:
+        copied = np.sum(times == 1) <= _APART * len(self) or self._hardly_meet(some)
+        if len(times) < _GROUPS or self.meet(np.arange(len(self)), place) or not copied:
             return order
         first = np.full(len(times), len(self))
         np.minimum.at(first, place[order], np.arange(len(self)))
         return order[np.argsort(first[place[order]], kind="stable")]
+
+    def meet(self, indices: np.ndarray, place: np.ndarray) -> bool:
+        """Whether rows meet by chance at places with numbers 0, 1, …: they have several targets there, unlike copies.
+
+        Examples
+        --------
+        >>> y = np.array([1, 0, 0, 1])
+        >>> rows = Rows(np.array([[0.0], [0.0], [1.0], [1.0]]), y, np.ones(4), table=np.eye(2))
+        >>> rows.meet(np.arange(4), np.array([0, 0, 1, 1])), rows.meet(np.arange(4), y)
+        (True, False)
+        """
+        seen = self.targets[indices]
+        seen = seen if self.table is not None else seen @ np.arange(1.0, seen.shape[1] + 1)
+        values = np.unique(seen, return_inverse=True)[1]
+        pairs = len(np.unique(place * (np.max(values) + 1) + values))
+        return bool(pairs > (1 + _APART) * (np.max(place) + 1))
 
     def _hardly_meet(self, indices: np.ndarray) -> bool:
         """Whether a feature has a value of its own in nearly every one of some rows, but for copies."""
@@ -281,6 +307,24 @@ def same(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     apart = np.any(x != x[first[place]], axis=1)  # what is alike along one direction may differ
     place[apart] = len(first) + np.arange(np.sum(apart))
     return _first(place), place
+
+
+def _but_a_code(column: np.ndarray) -> np.ndarray | None:
+    """The values without the lowest or the highest, if that is there more than once and far from all others.
+
+    Examples
+    --------
+    >>> _but_a_code(np.array([-999.0, 3.0, 1.0, -999.0, 2.0]))
+    array([3., 1., 2.])
+    """
+    values, times = np.unique(column, return_counts=True)
+    if len(values) < _FEWEST_BESIDE:
+        return None
+    for code, rest in ((0, values[1:]), (-1, values[:-1])):
+        with np.errstate(over="ignore"):
+            if times[code] > 1 and abs(values[code] - rest[code]) > _BESIDE * np.ptp(rest):
+                return column[column != values[code]]
+    return None
 
 
 def _first(place: np.ndarray) -> np.ndarray:

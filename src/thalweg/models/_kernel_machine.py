@@ -173,7 +173,7 @@ class KernelMachine(Storable):
             self, X, y, accept_sparse="csr", dtype="numeric", multi_output=True, ensure_min_samples=1, reset=first
         )
         weights = row_weights(sample_weight, X)
-        self._begin(y, streams, first)
+        self._begin(y[weights > 0], streams, first)
         targets = self._targets(y, weights, first, classes)
         weights = weights * self._class_weights(y)
         if not np.any(weights > 0):

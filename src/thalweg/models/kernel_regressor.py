@@ -186,8 +186,9 @@ class KernelRegressor(RegressorMixin, KernelMachine):
         spread = np.sqrt(variance)
         if first:
             self._flat = y.ndim == 1
+            plain = np.stack([0 * mean, 1 + 0 * spread])
             robust = isinstance(self._loss(), machines.HuberLoss)
-            self._target_core = _core(columns, mean, spread) if robust else np.stack([0 * mean, 1 + 0 * spread])
+            self._target_core = _core(columns, weights, mean, spread) if robust else plain
         mean = mean + self._target_core[0] * spread
         scale = np.where(spread > 0, spread * self._target_core[1], 1.0)
         if first:
@@ -209,15 +210,23 @@ class KernelRegressor(RegressorMixin, KernelMachine):
         self._target_mean, self._target_scale = mean, scale
 
 
-def _core(columns: np.ndarray, mean: np.ndarray, spread: np.ndarray) -> np.ndarray:
+def _core(columns: np.ndarray, weights: np.ndarray, mean: np.ndarray, spread: np.ndarray) -> np.ndarray:
     """How far the median is from the mean, and the standard deviation without outliers, both in standard deviations.
 
     The latter is that of normal targets with the same median deviation.
     """
-    middle = np.median(columns, axis=0)
-    bulk = np.median(np.abs(columns - middle), axis=0) / ndtri(0.75)
+    middle = _median(columns, weights)
+    bulk = _median(np.abs(columns - middle), weights) / ndtri(0.75)
     there, spread = bulk > 0, np.where(spread > 0, spread, 1.0)
     return np.stack([np.where(there, middle - mean, 0.0) / spread, np.where(there, bulk / spread, 1.0)])
+
+
+def _median(columns: np.ndarray, weights: np.ndarray) -> np.ndarray:
+    """The median of each column, where a weight of 2 is a row twice."""
+    order = np.argsort(columns, axis=0)
+    below = np.cumsum(weights[order], axis=0)
+    either = [np.argmax(below >= below[-1] / 2, axis=0), np.argmax(below > below[-1] / 2, axis=0)]
+    return np.mean(np.take_along_axis(np.take_along_axis(columns, order, axis=0), np.stack(either), axis=0), axis=0)
 
 
 def _merged(one: tuple[float, Any, Any], other: tuple[float, Any, Any]) -> tuple[float, Any, Any]:

@@ -89,9 +89,9 @@ def summed(
         return call.exact()
     try:
         return call.stochastic(options)
-    except IllConditionedError as error:
+    except IllConditionedError as reason:
         if method == "auto" and exact_is_possible(operator):
-            warn_if_long(f, operator, error)
+            warn_if_long(f, operator, reason)
             return call.exact()
         if operator.dtype == np.float64 or is_traced(operator):
             raise

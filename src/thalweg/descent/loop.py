@@ -245,10 +245,10 @@ class _Run:
         if status in (Status.CONVERGED, Status.STAGNATED, Status.STEPS_SPENT) and self._underflows():
             status = Status.STAGNATED if status.success else status
             self.note += "The objective is so small that its digits are lost: multiply it. "
-        if status in (Status.STAGNATED, Status.STEPS_SPENT) and (fallen := self._unbounded(x)):
-            self.note += fallen
-        elif status is Status.STAGNATED:
-            self.note += f"The rounding of {trees.dtype(x)} hides what may be left to gain. "
+        if status in (Status.STAGNATED, Status.STEPS_SPENT):
+            hidden = f"The rounding of {trees.dtype(x)} hides what may be left to gain. " * (status is Status.STAGNATED)
+            untested = self.plan.descent.step.untested(progress.history, trees.dtype(x))
+            self.note += self._unbounded(x) or untested or hidden
         if status is Status.DIVERGED and not progress.steps and self.plan.descent.exact:
             at_start = self._objective(x)
             self.note += "" if np.isfinite(at_start) else f"The objective is {at_start:g} at x0. "

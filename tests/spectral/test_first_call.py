@@ -325,3 +325,8 @@ def test_a_factorisation_that_takes_minutes_is_told_before_it_is_made(monkeypatc
     monkeypatch.setitem(exact._LAST_RESORT, "eigenvalues", side - 1)
     with pytest.warns(UserWarning, match="could not be expanded .* side 1,600 is factorised instead"):
         assert sp.spectral_sum(step, line, KEY).value == side // 2
+
+
+def test_an_inverse_too_large_for_its_numbers_is_told():
+    with pytest.raises(ValueError, match="too large for float64: multiply A"):
+        sp.trace_inverse(1e-310 * np.eye(3), KEY)

@@ -186,7 +186,10 @@ def _cholesky(log: bool, dense: np.ndarray, eps: float) -> tuple[float, float]:
         parts = np.log(pivots)
     else:
         inverse, _ = scipy.linalg.lapack.dtrtri(root, lower=1)
-        parts = np.sum(np.tril(inverse) ** 2, axis=0)
+        with np.errstate(over="ignore"):
+            parts = np.sum(np.tril(inverse) ** 2, axis=0)
+        if not np.all(np.isfinite(parts)):
+            raise ValueError("the trace of the inverse is too large for float64: multiply A")
     solve = lambda block: scipy.linalg.cho_solve((root, True), block, check_finite=False)
     moved = _moved_by_entries(solve, np.sqrt(diagonal), 1 if log else 2)
     # SciPy's norm: the squares of these numbers may be too large.

@@ -89,6 +89,11 @@ def norm_on_host(a: PyTree) -> float:
     return float(np.linalg.norm([np.linalg.norm(np.asarray(leaf, np.float64)) for leaf in jax.tree.leaves(a)]))
 
 
+def count(a: PyTree[Array]) -> int:
+    """How many numbers the leaves hold."""
+    return sum(leaf.size for leaf in jax.tree.leaves(a))
+
+
 def where(condition: Any, a: PyTree[Array], b: PyTree[Array]) -> PyTree[Array]:
     """``a`` if the scalar condition holds, else ``b``."""
     return jax.tree.map(lambda u, v: numpy_of(condition).where(condition, u, v), a, b)

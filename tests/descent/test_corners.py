@@ -165,6 +165,11 @@ def test_jit_of_minimize_says_what_to_do_instead():
         jax.jit(lambda x: minimize(bowl, x).x)(jnp.ones(3))
     with pytest.raises(TypeError, match="minimize cannot be traced"):
         jax.vmap(lambda a: minimize(Exact(lambda x, a: jnp.sum((x - a) ** 2), a), jnp.ones(3)).x)(jnp.ones((2, 3)))
+    for engine in ("compiled", "host"):
+        captures = lambda a, engine=engine: minimize(lambda x: jnp.sum((x - a) ** 2), jnp.ones(3), engine=engine).x
+        for transformed in (jax.vmap(captures), jax.jacobian(captures)):
+            with pytest.raises(TypeError, match=r"minimize cannot be traced: .* what a function captures"):
+                transformed(jnp.ones(3))
 
 
 class _Halved(Monotone):

@@ -366,3 +366,24 @@ def test_an_objective_whose_digits_underflow_says_so(engine):
     result = in_units(1e-35, engine=engine, steps=500)
     assert not result.success
     assert "multiply it" in result.message
+
+
+@pytest.mark.parametrize("engine", ["compiled", "host"])
+def test_a_mean_over_a_million_numbers_has_its_minimum_found(engine):
+    """A step of 1 changed it by less than float32 holds, no longer one was tried, and 10,000 gained a hundredth."""
+    target = jnp.asarray(np.random.default_rng(0).standard_normal(2**20), jnp.float32)
+    result = minimize(lambda x: jnp.mean((x - target) ** 2) / 2, jnp.zeros_like(target), engine=engine, steps=100)
+    assert result.status is Status.CONVERGED
+    np.testing.assert_allclose(result.x, target, atol=1e-6)
+
+
+@pytest.mark.parametrize("steps", [50, 1000])
+def test_steps_that_rounding_keeps_short_are_told_with_the_way_out(steps):
+    target = jnp.asarray(np.random.default_rng(0).standard_normal(2**16), jnp.float32)
+    mean = lambda x: 1e4 + jnp.mean((x - target) ** 2) / 2
+    result = minimize(mean, jnp.zeros_like(target), steps=steps)
+    assert result.status is (Status.STEPS_SPENT if steps == 50 else Status.STAGNATED)
+    assert "step=Backtracking(" in result.message
+    longer = minimize(mean, jnp.zeros_like(target), step=Backtracking(2**16), steps=steps)
+    np.testing.assert_allclose(longer.x, target, atol=1e-6)
+    assert "step=Backtracking(" not in minimize(lambda x: mean(x) - 1e4, jnp.zeros_like(target), steps=5).message

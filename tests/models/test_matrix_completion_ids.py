@@ -1,10 +1,13 @@
 """Ids of rows and columns that NumPy would mix up, and ratings that are too large or too small for their squares."""
 
+from datetime import date
+
 import numpy as np
 import pandas
 import pytest
 
 from thalweg import MatrixCompletion
+from thalweg.models._ids import Names, plain
 
 FAST = {"rank": 1, "presence": False, "max_iter": 60, "tol": 0.01, "random_state": 0}
 rng = np.random.default_rng(0)
@@ -86,3 +89,17 @@ def test_a_second_fit_predicts_the_same_bits():
     model, pairs = MatrixCompletion(**FAST), np.column_stack([ROWS, COLUMNS])
     first = model.fit(pairs, STARS).predict(pairs)
     np.testing.assert_array_equal(model.fit(pairs, STARS).predict(pairs), first)
+
+
+def test_a_date_is_the_same_id_in_every_unit_and_kind():
+    """Dates of pandas were other words than those of NumPy in days, and silently unknown."""
+    days = np.array(["2020-01-01", "2020-01-02", "2020-01-03"], "datetime64[D]")
+    names = Names.of(plain("X", days.astype("datetime64[ns]")))
+    for asked in (days[1:2], days[1:2].astype("datetime64[s]"), [date(2020, 1, 2)], [pandas.Timestamp("2020-01-02")]):
+        assert names.numbers(asked).tolist() == [1]
+    assert names.numbers(np.array(["9999-01-01"], "datetime64[D]")).tolist() == [-1]
+    for missing in (np.array(["NaT"], "datetime64[ns]"), [pandas.NaT]):
+        with pytest.raises(ValueError, match="must not be missing, found NaT"):
+            plain("X", missing)
+    with pytest.raises(ValueError, match="whole microseconds"):
+        plain("X", np.array([1], "datetime64[ns]"))

@@ -14,6 +14,7 @@ from spectral_matrices import rbf, with_spectrum
 import thalweg
 import thalweg.spectral as sp
 from thalweg.kernels import Matern32
+from thalweg.spectral import exact
 from thalweg.spectral.bounds import IllConditionedError, NotPositiveDefiniteError
 
 KEY = jax.random.key(0)
@@ -314,3 +315,18 @@ def test_products_whose_square_alone_is_symmetric_are_refused(smoothing):
         sp.nuclear_norm(
             scipy.sparse.linalg.aslinearoperator(A), KEY, method="stochastic", probes=4, smoothing=smoothing
         )
+
+
+def test_a_factorisation_that_takes_minutes_is_told_before_it_is_made(monkeypatch):
+    side = 1600
+    line = scipy.sparse.diags([-np.ones(side - 1), 2.0 * np.ones(side), -np.ones(side - 1)], [-1, 0, 1]).tocsr()
+    step = lambda x: jnp.where(x > 2.0, 1.0, 0.0)
+    assert sp.spectral_sum(step, line, KEY).value == side // 2
+    monkeypatch.setitem(exact._LAST_RESORT, "eigenvalues", side - 1)
+    with pytest.warns(UserWarning, match="could not be expanded .* side 1,600 is factorised instead"):
+        assert sp.spectral_sum(step, line, KEY).value == side // 2
+
+
+def test_an_inverse_too_large_for_its_numbers_is_told():
+    with pytest.raises(ValueError, match="too large for float64: multiply A"):
+        sp.trace_inverse(1e-310 * np.eye(3), KEY)

@@ -16,7 +16,7 @@ import numpy as np
 from jaxtyping import Array, Key, PyTree
 
 from thalweg import trees
-from thalweg.descent.fingerprint import captured
+from thalweg.descent.fingerprint import Same, captured
 from thalweg.descent.iteration import Descent, Info, State
 from thalweg.descent.result import History, Status
 from thalweg.descent.stopping import StoppingRule
@@ -130,7 +130,18 @@ def captures_of(tree: PyTree, rest: tuple) -> tuple:
     JAX keeps by identity what a NumPy array held when it was first compiled in: where that has changed, it forgets all.
     """
     captures, last = captured(tree), _last_captures(rest)
+    refuse_traced([one.value for one in captures if isinstance(one, Same)])
     if last and last[0] != captures:
         jax.clear_caches()
     last[:] = [captures]
     return captures
+
+
+def refuse_traced(parts: PyTree) -> None:
+    """Raise where jit, vmap or grad hand in arrays without numbers, with which no run can be looked at."""
+    if any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(parts)):
+        raise TypeError(
+            "minimize cannot be traced: x0, key, a part or what a function captures holds a traced array, as under "
+            "jax.jit, vmap or grad. It compiles its loop by itself; call it outside, or trace Descent(...).update in a "
+            "loop of your own"
+        )

@@ -195,7 +195,7 @@ class HostEngine:
             size, merit, objective, residual, finite, far = map(_number, reached[3:])
             told = trees.call(search, "tells", merit, _number(reached.out.value), allowed - level)
             expand = (steps == 0) & search.expands
-            short = is_short(size * residual, _number(length))
+            short = is_short(size * residual, _number(length), state.x)
             trial = next_trial(trial._replace(size=size), merit <= allowed, told, short, far, self._shrink, expand)
         carried = _number(next_size(trial, self._grow)), _number(after_start(largest, steps))
         following = State(reached.x, _number(steps + 1), state.oracle, carried, state.momentum, reached.average)

@@ -19,7 +19,7 @@ from thalweg.descent.checkpoint import Checkpoint, Keeper, as_checkpoint
 from thalweg.descent.chunks import CompiledEngine
 from thalweg.descent.display import Bar
 from thalweg.descent.divergences import Divergence
-from thalweg.descent.engines import Course, Progress
+from thalweg.descent.engines import Course, Progress, refuse_traced
 from thalweg.descent.fingerprint import describe, describe_part
 from thalweg.descent.host import HostEngine
 from thalweg.descent.iteration import Descent
@@ -133,11 +133,7 @@ def minimize(
     <Status.CONVERGED: 1>
     """
     descent = Descent(oracle, term=term, divergence=divergence, step=step, momentum=momentum, average=average)
-    if any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves((descent, key, x0, tol))):
-        raise TypeError(
-            "minimize cannot be traced: x0, key or a part holds a traced array, as under jax.jit, vmap or grad. It "
-            "compiles its loop by itself; call it outside, or trace Descent(...).update in a loop of your own"
-        )
+    refuse_traced((descent, key, x0, tol))
     if callback is not None and not callable(callback):
         raise TypeError(f"callback must be a function of a Snapshot, found {callback!r}")
     progress = flag("progress", progress)
@@ -245,10 +241,10 @@ class _Run:
         if status in (Status.CONVERGED, Status.STAGNATED, Status.STEPS_SPENT) and self._underflows():
             status = Status.STAGNATED if status.success else status
             self.note += "The objective is so small that its digits are lost: multiply it. "
-        if status in (Status.STAGNATED, Status.STEPS_SPENT) and (fallen := self._unbounded(x)):
-            self.note += fallen
-        elif status is Status.STAGNATED:
-            self.note += f"The rounding of {trees.dtype(x)} hides what may be left to gain. "
+        if status in (Status.STAGNATED, Status.STEPS_SPENT):
+            hidden = f"The rounding of {trees.dtype(x)} hides what may be left to gain. " * (status is Status.STAGNATED)
+            untested = self.plan.descent.step.untested(progress.history, trees.dtype(x))
+            self.note += self._unbounded(x) or untested or hidden
         if status is Status.DIVERGED and not progress.steps and self.plan.descent.exact:
             at_start = self._objective(x)
             self.note += "" if np.isfinite(at_start) else f"The objective is {at_start:g} at x0. "

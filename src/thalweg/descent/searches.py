@@ -5,6 +5,7 @@ few numbers, which the compiled engine traces into a loop inside the step and th
 attempts. Either way the sizes, the tests and the constants are these.
 """
 
+from collections.abc import Mapping
 from typing import Any, ClassVar, NamedTuple
 
 import jax
@@ -62,9 +63,9 @@ def after_start(largest: Number, steps: Number) -> Number:
     return largest * (steps > 0).astype(largest.dtype)
 
 
-def is_short(distance: Number, length: Number) -> Number:
-    """Whether a step over some distance hardly moves x, of some length."""
-    return distance < _SHORT * (1 + length)
+def is_short(distance: Number, length: Number, x: PyTree[Array]) -> Number:
+    """Whether a step over some distance hardly moves the numbers of x, which has some length."""
+    return distance < _SHORT * (trees.count(x) ** 0.5 + length)
 
 
 def is_far(slope: Scalar, size: Scalar) -> Array:
@@ -103,7 +104,8 @@ _FAR = 0.4
 """The largest number to this power is as far as one step goes: an objective that falls for ever leads there."""
 
 _SHORT = 1e-4
-"""A step that moves x by a smaller share of its length, or of 1, is short whatever f says: its numbers may be tiny."""
+"""A step that moves the numbers of x by a smaller share of them, or of 1, is short whatever f says: it may be tiny, or
+a mean over many numbers, which hardly changes."""
 
 _GROW = 1.1
 """Backtracking's growth: about every eighth step tries a size too long, which costs one evaluation."""
@@ -160,7 +162,7 @@ class SearchedStep(StepRule):
             value = jnp.asarray(move.f(x), last.dtype)
             merit = self.merit(move, trial.size, x, value)
             told = self.tells(merit, value, allowed - level)
-            short = is_short(trees.norm(trees.subtract(x, move.point)), length).astype(bool)
+            short = is_short(trees.norm(trees.subtract(x, move.point)), length, x).astype(bool)
             far = is_far(slope, trial.size)
             expand = (move.steps == 0) & self.expands
             return next_trial(trial, merit <= allowed, told, short, far, shrink, expand), x, value
@@ -215,6 +217,17 @@ class Backtracking(SearchedStep):
     def merit(self, move: Move, size: Scalar, x: PyTree[Array], value: Scalar) -> Scalar:
         """f(x) less what the model adds to f(y)."""
         return value - move.divergence.model(move.out.gradient, x, move.point, size).astype(value.dtype)
+
+    def untested(self, history: Mapping[str, np.ndarray], dtype: Any) -> str:
+        """What to say where no step changed f by more than rounding."""
+        size, promised = history["size"][-1], history["size"] * history["residual"] ** 2
+        rounding = 10 * float(jnp.finfo(dtype).eps) * np.abs(history["value"])
+        if not (np.all(history["size"] == size) and np.all(promised < 2 * rounding)):
+            return ""
+        return (
+            f"Steps of size {size:.3g} change the objective by less than its rounding in {dtype}, which does not tell "
+            f"whether longer ones would do: try step=Backtracking({1000 * size:.3g}). "
+        )
 
 
 class Monotone(SearchedStep):

@@ -1,12 +1,13 @@
 """The step β: numbers, schedules, and rules that look at the function."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import reduce
 from typing import Any, ClassVar, NamedTuple
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Int, PyTree, Scalar
 
 from thalweg import trees
@@ -95,6 +96,10 @@ class StepRule(eqx.Module):
             moved = trees.add_scaled(move.centre, -taken.size, move.out.gradient)
             lost = reduce(jnp.logical_and, map(jnp.array_equal, *map(jax.tree.leaves, (moved, move.centre))))
         return jnp.where(lost, jnp.maximum(trees.norm(move.out.gradient).astype(norm.dtype), norm), norm)
+
+    def untested(self, history: Mapping[str, np.ndarray], dtype: Any) -> str:
+        """What to say after a run in which rounding kept steps as short as they were; else nothing."""
+        return ""
 
 
 class _Scheduled(StepRule):

@@ -1,6 +1,7 @@
-"""Ids of rows and columns of any kind: whole numbers, other numbers or words, and the order they are numbered in."""
+"""Ids of rows and columns: whole numbers, other numbers, words or dates, and the order they are numbered in."""
 
 from dataclasses import dataclass
+from datetime import date
 from typing import Any
 
 import numpy as np
@@ -95,6 +96,16 @@ def _numbers(name: str, ids: np.ndarray) -> np.ndarray:
     return np.array(given)
 
 
+def _in_one_unit(name: str, times: np.ndarray) -> np.ndarray:
+    """Dates or spans of time in microseconds: as words, those of another unit would be others."""
+    if np.any(np.isnat(times)):
+        raise ValueError(f"{name} must not be missing, found NaT")
+    found = times.astype(f"{times.dtype.kind}8[us]")
+    if np.any(found != times):
+        raise ValueError(f"{name} must hold dates of whole microseconds, found {times[found != times][0]}: give words")
+    return found
+
+
 def plain(name: str, ids: Any) -> np.ndarray:
     """Ids as an array of numbers or of words.
 
@@ -111,11 +122,15 @@ def plain(name: str, ids: Any) -> np.ndarray:
             ids = ids.astype(str)
         elif all(isinstance(one, int | float | np.integer | np.floating) and not isinstance(one, bool) for one in ids):
             ids = _numbers(name, ids)
+        elif all(isinstance(one, date | np.datetime64) and getattr(one, "tzinfo", None) is None for one in ids):
+            ids = np.array([np.datetime64("NaT" if one != one else one, "us") for one in ids])
         else:
             odd = next(one for one in ids if not isinstance(one, str))
             raise TypeError(f"{name} must be all numbers or all words, found {odd!r}")
     if np.issubdtype(ids.dtype, np.bool_):
         ids = ids.astype(np.int64)
+    if ids.dtype.kind in "mM":
+        ids = _in_one_unit(name, ids)
     if ids.dtype.kind in "SmM":
         ids = ids.astype(str)
     if np.issubdtype(ids.dtype, np.complexfloating):

@@ -4,6 +4,7 @@ On arrays that are known they are made by LAPACK on the host, in float64 and wit
 differentiated or traced they are JAX's, in A's own precision. The error bar is what rounding is expected to cost.
 """
 
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -32,6 +33,9 @@ _BARE, _LARGEST = 12_000, 16_000
 _LAST_RESORT = {"cholesky": _BARE, "eigenvalues": 4000}
 """Up to this dimension a factorisation takes less than ten thousand estimates, whatever the matrix is made of."""
 
+_SECONDS = {"cholesky": 1.5e-11, "eigenvalues": 1.5e-10}
+"""What a factorisation takes on one core, in units of d³."""
+
 
 def by_cholesky(f: Callable[[Any], Any]) -> bool:
     """Whether the sum comes of a Cholesky factor."""
@@ -57,6 +61,18 @@ def exact_at_last(f: Callable[[Any], Any], operator: Operator) -> bool:
 def exact_is_possible(operator: Operator) -> bool:
     """Whether a factorisation can be made where an estimate cannot."""
     return operator.materialised and operator.dimension <= _LARGEST
+
+
+def warn_if_long(f: Callable[[Any], Any], operator: Operator, reason: Exception) -> None:
+    """Say that a factorisation nobody asked for takes minutes, before it is made."""
+    if exact_at_last(f, operator):
+        return
+    minutes = int(np.ceil(_SECONDS["cholesky" if by_cholesky(f) else "eigenvalues"] * operator.dimension**3 / 60))
+    warnings.warn(
+        f"An estimate failed: {reason} A dense matrix of side {operator.dimension:,} is factorised instead, which "
+        f"takes some {minutes} minute(s), not to be interrupted from the keyboard. method='stochastic' refuses.",
+        stacklevel=6,
+    )
 
 
 def factorisation_is_cheaper(f: Callable[[Any], Any], operator: Operator, plan: Plan, estimates: int) -> bool:
@@ -170,7 +186,10 @@ def _cholesky(log: bool, dense: np.ndarray, eps: float) -> tuple[float, float]:
         parts = np.log(pivots)
     else:
         inverse, _ = scipy.linalg.lapack.dtrtri(root, lower=1)
-        parts = np.sum(np.tril(inverse) ** 2, axis=0)
+        with np.errstate(over="ignore"):
+            parts = np.sum(np.tril(inverse) ** 2, axis=0)
+        if not np.all(np.isfinite(parts)):
+            raise ValueError("the trace of the inverse is too large for float64: multiply A")
     solve = lambda block: scipy.linalg.cho_solve((root, True), block, check_finite=False)
     moved = _moved_by_entries(solve, np.sqrt(diagonal), 1 if log else 2)
     # SciPy's norm: the squares of these numbers may be too large.

@@ -23,6 +23,7 @@ from thalweg.spectral.exact import (
     exact_is_possible,
     exact_sum,
     factorisation_is_cheaper,
+    warn_if_long,
 )
 from thalweg.spectral.operators.base import Operator, frozen, is_concrete, is_traced, widened
 from thalweg.spectral.operators.convert import as_operator, check_dimension, is_wide
@@ -88,8 +89,9 @@ def summed(
         return call.exact()
     try:
         return call.stochastic(options)
-    except IllConditionedError:
+    except IllConditionedError as reason:
         if method == "auto" and exact_is_possible(operator):
+            warn_if_long(f, operator, reason)
             return call.exact()
         if operator.dtype == np.float64 or is_traced(operator):
             raise

@@ -82,7 +82,7 @@ def test_an_interruption_that_leaves_something_is_said(moons, fixed, monkeypatch
     np.testing.assert_array_equal(model.predict(moons[0]), fixed.predict(moons[0]))
     X, y = moons
     with pytest.warns(ConvergenceWarning, match=f"It knows {len(X)} of {2 * len(X)} rows, and elbo_ is of those"):
-        GPClassifier(KERNEL, learn=False).fit(np.vstack([X, X]), np.append(y, y))
+        GPClassifier(KERNEL, learn=False).fit(np.vstack([X, X + 9]), np.append(y, y))
 
 
 def test_a_pickled_model_predicts_the_same_to_the_last_digit(moons, fixed):

@@ -15,7 +15,7 @@ from thalweg.gaussian.posteriors import Full
 from thalweg.oracles.base import Oracle, Out
 
 _BATCH = 256
-_NODES = 256
+NODES = 256
 _JITTER = 1e-12
 
 
@@ -53,10 +53,10 @@ class ExpectedSoftmax(Oracle):
     basis: Float[Array, "k c"]
     nodes: Float[Array, "m c"]
 
-    def __init__(self, counts: Array, design: Array, levels: Array) -> None:
+    def __init__(self, counts: Array, design: Array, levels: Array, nodes: int = NODES) -> None:
         self.counts, self.design = counts, design
         self.levels, self.basis = levels, jnp.asarray(contrasts(len(levels)))
-        self.nodes = jnp.asarray(normal_nodes(len(levels) - 1, _NODES))
+        self.nodes = jnp.asarray(normal_nodes(len(levels) - 1, nodes))
 
     @property
     def fixed_work(self) -> float:

@@ -33,8 +33,8 @@ _SHIFTS, _LITTLE = 20, 1e-4
 """So often predictions are shifted, unless by less than this."""
 _ROWS, _COLUMNS = 256, 16
 _FEW_NODES, _LONG, _CALM = 16, 4096, 0.25
-"""So many nodes do for this many rows or more, if the linear predictors of none vary by more than this: mean chances are
-then off by 5e-4 at most, as with all nodes where they vary by 1."""
+"""So many nodes do for this many rows or more, if the linear predictors of none vary by more than this: mean chances
+are then off by 5e-4 at most, as with all nodes where they vary by 1."""
 _MANY = 256
 """So many weights are not padded: steps grow with their third power, and cost more than compiling."""
 

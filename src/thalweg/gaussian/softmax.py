@@ -25,7 +25,11 @@ def contrasts(classes: int) -> np.ndarray:
 
 
 def normal_nodes(dimension: int, count: int) -> np.ndarray:
-    """Points that stand for N(0, I): half of them are the others' opposites, and their covariance is I."""
+    """Points that stand for N(0, I): half of them are the others' opposites, and their covariance is I.
+
+    There are ``count``, or more where so many could not span the space.
+    """
+    count = max(count, 2 ** (2 * dimension).bit_length())
     half = ndtri(qmc.Sobol(dimension, seed=0).random(count // 2))
     values, vectors = np.linalg.eigh(half.T @ half / len(half))
     half = half @ (vectors / np.sqrt(values)) @ vectors.T

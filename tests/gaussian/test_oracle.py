@@ -9,6 +9,7 @@ from thalweg.gaussian.expectations import MonteCarlo, Quadrature, ScoreSamples
 from thalweg.gaussian.likelihoods import BernoulliLogit, GaussianNoise, Poisson, StudentT
 from thalweg.gaussian.oracle import ExpectedLikelihood
 from thalweg.gaussian.posteriors import Diagonal, Full, Implicit
+from thalweg.gaussian.softmax import normal_nodes
 
 rng = np.random.default_rng(0)
 N, D = 12, 3
@@ -179,3 +180,10 @@ def test_posteriors_that_do_not_fit_are_refused():
         ExpectedLikelihood(BernoulliLogit(), LABELS[:5], batch_size=2).full(POSTERIORS["implicit"])
     with pytest.raises(ValueError, match="design has 2 columns, and the Diagonal posterior is over 3"):
         ExpectedLikelihood(BernoulliLogit(), LABELS, X[:, :2]).value(POSTERIORS["diagonal"])
+
+
+@pytest.mark.parametrize("dimension", [2, 128, 139])
+def test_nodes_of_many_contrasts_span_them(dimension):
+    nodes = normal_nodes(dimension, 256)
+    np.testing.assert_allclose(nodes.T @ nodes / len(nodes), np.eye(dimension), atol=1e-9)
+    np.testing.assert_allclose(nodes.sum(axis=0), 0, atol=1e-9)

@@ -9,6 +9,9 @@ from sklearn.datasets import load_iris
 from sklearn.linear_model import LogisticRegression
 from sklearn.utils.estimator_checks import estimator_checks_generator
 
+from thalweg.gaussian.linear import categories
+from thalweg.gaussian.linear.observations import with_intercept
+from thalweg.gaussian.softmax import NODES
 from thalweg.models import BernoulliGLM, CategoricalGLM
 
 X, y = load_iris(return_X_y=True)
@@ -133,3 +136,29 @@ def test_scikit_learn_contract(estimator, check):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         check(estimator)
+
+
+@pytest.fixture(scope="module")
+def many():
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(5000, 2))
+    z = X @ rng.normal(size=(2, 4)) + np.array([0.0, 0.5, -1.0, 0.0])
+    return X, np.argmax(z + rng.gumbel(size=z.shape), axis=1)
+
+
+@pytest.mark.parametrize("prior_scale", ["auto", 1.0])
+def test_of_many_rows_few_nodes_say_the_same(many, monkeypatch, prior_scale):
+    quick = CategoricalGLM(prior_scale).fit(*many)
+    assert quick._posterior.nodes(with_intercept(many[0], True)) < NODES
+    monkeypatch.setattr(categories, "_LONG", np.inf)
+    slow = CategoricalGLM(prior_scale).fit(*many)
+    assert np.max(np.abs(quick.coef_ - slow.coef_) / slow.coef_sd_) < 1e-3
+    assert quick.coef_sd_ == pytest.approx(slow.coef_sd_, rel=1e-4)
+    assert quick.predict_proba(many[0]) == pytest.approx(slow.predict_proba(many[0]), abs=1e-5)
+
+
+def test_a_row_far_from_all_others_takes_all_nodes(many):
+    X, y = many
+    model = CategoricalGLM(1.0).fit(X, y)
+    far = with_intercept(np.vstack([X, [[100.0, 0.0]]]), True)
+    assert model._posterior.nodes(far) == NODES

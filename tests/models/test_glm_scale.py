@@ -363,3 +363,16 @@ def test_more_features_than_rows_leave_predictions_of_a_sensible_width(shape):
     # The targets themselves have a standard deviation of 2.
     assert np.max(widths) < 2 * 3.92 * 2
     assert np.mean(covered) > 0.85
+
+
+def test_the_intercept_of_few_events_is_covered():
+    covered = []
+    for seed in range(60):
+        rng = np.random.default_rng(seed)
+        X, counts = rng.normal(size=(100, 3)), rng.poisson(0.08, size=100)
+        model = PoissonGLM().fit(X, counts)
+        low, high = model.interval()[0]
+        covered.append(low < np.log(0.08) < high)
+        assert np.sum(model.predict(X)) == pytest.approx(np.sum(counts) + 0.5)
+    # 83 % of 300 such intervals did before few events were evened.
+    assert np.mean(covered) > 0.9

@@ -2,6 +2,7 @@
 
 import pickle
 import warnings
+from dataclasses import replace
 
 import jax
 import numpy as np
@@ -81,7 +82,7 @@ def test_an_interruption_that_leaves_something_is_said(moons, fixed, monkeypatch
     np.testing.assert_array_equal(model.predict(moons[0]), fixed.predict(moons[0]))
     X, y = moons
     with pytest.warns(ConvergenceWarning, match=f"It knows {len(X)} of {2 * len(X)} rows, and elbo_ is of those"):
-        GPClassifier(KERNEL, learn=False).fit(np.vstack([X, X]), np.append(y, y))
+        GPClassifier(KERNEL, learn=False).fit(np.vstack([X, X + 9]), np.append(y, y))
 
 
 def test_a_pickled_model_predicts_the_same_to_the_last_digit(moons, fixed):
@@ -235,3 +236,44 @@ def test_a_class_without_weight_is_refused():
     X, y = make_moons(20, noise=0.2, random_state=0)
     with pytest.raises(ValueError, match="sample_weight must leave some weight to every class, found none for"):
         GPClassifier().fit(X, y, sample_weight=(y == 0).astype(float))
+
+
+@pytest.fixture(scope="module")
+def weak():
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(60, 2))
+    return X, (rng.uniform(size=60) < 1 / (1 + np.exp(-2 * X[:, 0]))).astype(int)
+
+
+def test_copies_are_no_new_evidence_for_the_kernel(weak):
+    X, y = weak
+    once = GPClassifier(random_state=0).fit(X, y)
+    thrice = GPClassifier(random_state=0).fit(np.tile(X, (3, 1)), np.tile(y, 3))
+    assert thrice.kernel_ == once.kernel_
+    weighted = GPClassifier(random_state=0).fit(X, y, sample_weight=np.full(60, 3.0))
+    np.testing.assert_array_equal(weighted.predict_proba(X), thrice.predict_proba(X))
+    # The posterior counts them: three labels say more than one.
+    given = GPClassifier(once.kernel_, learn=False).fit(np.tile(X, (3, 1)), np.tile(y, 3))
+    np.testing.assert_allclose(thrice.predict_proba(X), given.predict_proba(X), atol=1e-4)
+    assert np.abs(thrice.decision_function(X)).mean() > 1.1 * np.abs(once.decision_function(X)).mean()
+
+
+def test_labels_seen_again_and_again_at_a_few_places_are_evidence():
+    doses, ones = np.arange(6.0), np.array([0, 0, 4, 8, 10, 12])
+    X, y = np.repeat(doses, 12)[:, None], (np.arange(12) < ones[:, None]).astype(int).ravel()
+    chances = GPClassifier(random_state=0).fit(X, y).predict_proba(doses[:, None])[:, 1]
+    np.testing.assert_allclose(chances, ones / 12, atol=0.1)
+
+
+def test_an_interrupted_search_among_copies_keeps_what_it_has_found(weak, monkeypatch):
+    X, y = np.tile(weak[0], (2, 1)), np.tile(weak[1], 2)
+    found, calls = processes.fit_classifier, []
+
+    def interrupted(*arguments):
+        calls.append(arguments)
+        return replace(found(*arguments), status=Status.INTERRUPTED)
+
+    monkeypatch.setattr(processes, "fit_classifier", interrupted)
+    with pytest.warns(ConvergenceWarning, match="interrupted: the model is the best found so far; [^.]*[.][^.]*[.]$"):
+        GPClassifier(random_state=0).fit(X, y)
+    assert len(calls) == 1

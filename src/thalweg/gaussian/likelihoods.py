@@ -13,7 +13,7 @@ from jaxtyping import Array
 from thalweg.arguments import flag, number
 from thalweg.codec import storable
 from thalweg.gaussian.likelihood import Expected, Likelihood, Prediction, Reals, check_targets
-from thalweg.gaussian.special import expected_softplus, log_normal_cdf, normal_cdf
+from thalweg.gaussian.special import expected_softplus, expected_softpluses, log_normal_cdf, normal_cdf
 
 
 class _Bernoulli(Likelihood):
@@ -190,7 +190,7 @@ class NegativeBinomial(_Counts):
         """In closed form, by writing σ as a mixture of normal cdfs; see :func:`expected_softplus`."""
         size, shifted = self._size_and_shifted(m)
         # A small dispersion multiplies the errors by a large r: take the mixture to full precision.
-        up, down = (expected_softplus(sign * shifted, v, terms=32) for sign in (1, -1))
+        up, down = expected_softpluses(shifted, v, terms=32)
         # A large y is only multiplied by what is small there: y·ζ less the same would leave its rounding errors.
         value = -y * down.value - size * up.value + self._constant(y, m)
         return Expected(value, y * down.first - size * up.first, -(y + size) * up.second)

@@ -15,7 +15,7 @@ from thalweg.gaussian.posteriors import Full
 from thalweg.oracles.base import Oracle, Out
 
 _BATCH = 256
-_NODES = 256
+NODES = 256
 _JITTER = 1e-12
 
 
@@ -25,7 +25,11 @@ def contrasts(classes: int) -> np.ndarray:
 
 
 def normal_nodes(dimension: int, count: int) -> np.ndarray:
-    """Points that stand for N(0, I): half of them are the others' opposites, and their covariance is I."""
+    """Points that stand for N(0, I): half of them are the others' opposites, and their covariance is I.
+
+    There are ``count``, or more where so many could not span the space.
+    """
+    count = max(count, 2 ** (2 * dimension).bit_length())
     half = ndtri(qmc.Sobol(dimension, seed=0).random(count // 2))
     values, vectors = np.linalg.eigh(half.T @ half / len(half))
     half = half @ (vectors / np.sqrt(values)) @ vectors.T
@@ -53,10 +57,10 @@ class ExpectedSoftmax(Oracle):
     basis: Float[Array, "k c"]
     nodes: Float[Array, "m c"]
 
-    def __init__(self, counts: Array, design: Array, levels: Array) -> None:
+    def __init__(self, counts: Array, design: Array, levels: Array, nodes: int = NODES) -> None:
         self.counts, self.design = counts, design
         self.levels, self.basis = levels, jnp.asarray(contrasts(len(levels)))
-        self.nodes = jnp.asarray(normal_nodes(len(levels) - 1, _NODES))
+        self.nodes = jnp.asarray(normal_nodes(len(levels) - 1, nodes))
 
     @property
     def fixed_work(self) -> float:

@@ -20,7 +20,8 @@ class CategoricalGLM(Classifier):
 
     The posterior over the coefficients of all classes together is the normal distribution that maximises the evidence
     lower bound, found by natural-gradient steps; expectations over it are averages over 256 points that fill the space
-    evenly. A common shift of all z changes nothing, so coefficients are counted from their mean over the classes.
+    evenly, or fewer where many rows leave little uncertain. A common shift of all z changes nothing, so coefficients
+    are counted from their mean over the classes.
 
     Parameters
     ----------

@@ -21,6 +21,7 @@ from thalweg.gaussian.likelihoods import BernoulliLogit, BernoulliProbit
 from thalweg.kernels import Kernel
 from thalweg.models._common import Storable, row_weights, unharmed
 from thalweg.models._frames import validated
+from thalweg.models.gp_copies import Labelled
 
 if importlib.util.find_spec("sklearn.callback"):
     importlib.import_module("sklearn.callback")  # or scikit-learn loads its sixty modules within the first fit
@@ -154,7 +155,9 @@ class GPClassifier(ClassifierMixin, Storable):
         y
             Labels, of two classes or more.
         sample_weight
-            Weights of the rows in the likelihood; a weight of 2 is the row twice.
+            Weights of the rows in the likelihood; a weight of 2 is the row twice. Copies are no new evidence for the
+            kernel: it is learned from each row counted once, unless equal rows differ in their labels about as often as
+            independent labels would.
         """
         with unharmed(self):
             self._fit(X, y, sample_weight)
@@ -173,12 +176,12 @@ class GPClassifier(ClassifierMixin, Storable):
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
         settings = self._settings()
         positives = range(1, 2) if len(self.classes_) == 2 else range(len(self.classes_))
+        rows = Labelled.of(X, labels, weights)
         self._processes = [
-            processes.fit_classifier(X, (labels == positive).astype(float), settings, self.kernel, weights, seed)
-            for positive in positives
+            rows.against_the_rest(positive).process(settings, self.kernel, seed) for positive in positives
         ]
         self._likelihood = settings.likelihood
-        self._warn_if_unfinished(len(X))
+        self._warn_if_unfinished(len(rows.labels))
         self._warn_if_idle(len(X) if weights is None else float(np.sum(weights)))
         self.elbo_ = self.log_marginal_likelihood_bound_ = float(sum(fitted.bound for fitted in self._processes))
         self.n_iter_ = max(fitted.steps for fitted in self._processes)

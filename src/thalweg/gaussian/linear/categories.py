@@ -19,7 +19,7 @@ from thalweg.gaussian.linear.search import Search
 from thalweg.gaussian.linear.targets import Labels
 from thalweg.gaussian.linear.weights import Frame
 from thalweg.gaussian.posteriors import Full
-from thalweg.gaussian.softmax import ExpectedSoftmax, contrasts, mean_chances
+from thalweg.gaussian.softmax import NODES, ExpectedSoftmax, contrasts, mean_chances
 from thalweg.padding import padded, padded_size
 from thalweg.threads import enough_threads
 
@@ -32,6 +32,9 @@ _EVENED = 2
 _SHIFTS, _LITTLE = 20, 1e-4
 """So often predictions are shifted, unless by less than this."""
 _ROWS, _COLUMNS = 256, 16
+_FEW_NODES, _LONG, _CALM = 16, 4096, 0.25
+"""So many nodes do for this many rows or more, if the linear predictors of none vary by more than this: mean chances
+are then off by 5e-4 at most, as with all nodes where they vary by 1."""
 _MANY = 256
 """So many weights are not padded: steps grow with their third power, and cost more than compiling."""
 
@@ -110,6 +113,13 @@ class Categories(NamedTuple):
             means[:, 0] += self.levels - np.mean(self.levels)
         return means.reshape(-1), basis @ self.covariance @ basis.T
 
+    def nodes(self, columns: np.ndarray) -> int:
+        """How many of them expectations at many rows need."""
+        design = self.frame.design(columns) / np.sqrt(2)
+        blocks = self.covariance.reshape(self.mean.shape * 2)
+        variances = np.sum((design @ np.einsum("apaq->pq", blocks)) * design, axis=1)
+        return NODES if np.max(variances) > _CALM else _few_nodes(columns, len(self.levels))
+
     def seen_from(self, frame: Frame, size: int) -> Full:
         """The same in the coordinates of a frame with other scales, with zeros for padded columns."""
         units = np.tile(self.frame.scales / frame.scales, len(self.mean))
@@ -119,7 +129,7 @@ class Categories(NamedTuple):
     def leverages(self, columns: np.ndarray) -> np.ndarray:
         """p V[z − Σpz] of each class at rows, p being its chance: what an example has of the information on it."""
         design, basis = self.frame.design(columns) / np.sqrt(2), contrasts(len(self.levels))
-        chances = self.chances(columns[:, self.frame.intercepts :])
+        chances = self.chances(columns[:, self.frame.intercepts :], self.nodes(columns))
         size = design.shape[1]
         blocks = self.covariance.reshape(len(self.mean), size, len(self.mean), size)
         between = np.einsum("np,apbq,nq->nab", design, blocks, design, optimize=True)
@@ -141,12 +151,12 @@ class Categories(NamedTuple):
         )
         return coefficients.reshape(count, len(self.levels), -1), latent
 
-    def chances(self, X: np.ndarray) -> np.ndarray:
+    def chances(self, X: np.ndarray, nodes: int = NODES) -> np.ndarray:
         """The probabilities of the classes, averaged over the posterior."""
         columns = with_intercept(X, self.frame.centre is not None)
         with jax.enable_x64(True):
             design = self.frame.design(columns) / np.sqrt(2)
-            oracle = _oracle(design, np.zeros((len(X), len(self.levels))), self.levels + self.shift)
+            oracle = _oracle(design, np.zeros((len(X), len(self.levels))), self.levels + self.shift, nodes)
             size = oracle.design.shape[1]
             return np.asarray(mean_chances(oracle, _posterior(self.mean, self.covariance, size)))[: len(X)]
 
@@ -162,12 +172,12 @@ def fit_categories(rows: Observations, classes: int, prior: Prior, search: Searc
     """
     with jax.enable_x64(True), enough_threads(rows.columns.shape[1] * classes):
         if not isinstance(prior.scale, str):
-            return _at_scale(rows, classes, prior, prior.scale, search)
+            return _at_given_scale(rows, classes, prior, search)
+        rough = loosely(search)._replace(max_iter=search.max_iter)
         wide = wide_scales(Labels(), rows._replace(targets=0 * rows.targets), prior)
         # All features together say no more a priori than as many as there are tens of examples.
         enough = np.sum(rows.weights) / (FEW * len(wide))
         scale = wide * min(1.0, np.sqrt(enough))
-        rough = loosely(search)._replace(max_iter=search.max_iter)
         found = _at_scale(rows, classes, prior, scale, rough)
         for _ in range(_ROUNDS if enough >= 1 else 0):
             wider = np.maximum(wide, scale * np.sqrt(found.second_moments()))
@@ -183,6 +193,16 @@ def fit_categories(rows: Observations, classes: int, prior: Prior, search: Searc
         return found if prior.intercept is None else _balanced(rows, found)
 
 
+def _at_given_scale(rows: Observations, classes: int, prior: Prior, search: Search) -> Categories:
+    """Of many rows by few nodes first, which say how many it takes."""
+    many = _few_nodes(rows.columns, classes) < NODES
+    found = _at_scale(rows, classes, prior, prior.scale, loosely(search) if many else search)
+    if not many or found.status is Status.INTERRUPTED:
+        return found
+    again = _at_scale(rows, classes, prior, prior.scale, search, nearby=found)
+    return again._replace(steps=found.steps + again.steps)
+
+
 def _told(rows: Observations, found: Categories) -> np.ndarray:
     """What Jeffreys' prior says near a posterior: half as many labels of each class as an example has leverage on it.
 
@@ -195,8 +215,9 @@ def _told(rows: Observations, found: Categories) -> np.ndarray:
 def _balanced(rows: Observations, found: Categories) -> Categories:
     """Predictions that add up to the labels seen, and half a label of each class: told ones made rare ones frequent."""
     goal = np.bincount(rows.targets.astype(int), rows.weights, len(found.levels)) + 0.5
+    nodes = found.nodes(rows.columns)
     for _ in range(_SHIFTS):
-        chances = found.chances(rows.columns[:, 1:])
+        chances = found.chances(rows.columns[:, 1:], nodes)
         off = np.log(goal / np.sum(goal)) - np.log(rows.weights @ chances / np.sum(rows.weights))
         found = found._replace(shift=found.shift + off)
         if np.max(np.abs(off)) < _LITTLE:
@@ -221,8 +242,9 @@ def _at_scale(
     frame = Frame.of(rows, prior.scales(scale, rows.columns.shape[1] - intercept), intercept)
     totals = np.bincount(rows.targets.astype(int), rows.weights, classes) + 0.5
     levels = np.log(totals) if intercept else np.zeros(classes)
+    nodes = _few_nodes(rows.columns, classes) if nearby is None else nearby.nodes(rows.columns)
     counts = rows.weights[:, None] * np.eye(classes)[rows.targets.astype(int)] + told
-    oracle = _oracle(frame.design(rows.columns) / np.sqrt(2), counts, levels)
+    oracle = _oracle(frame.design(rows.columns) / np.sqrt(2), counts, levels, nodes)
     size = oracle.design.shape[1]
     many = (classes - 1) * size
     standard = Full(jnp.zeros(many), jnp.eye(many), jnp.eye(many))
@@ -256,11 +278,16 @@ def _first_gradient(oracle: ExpectedSoftmax, x: Full) -> Full:
     return oracle.full(x).gradient
 
 
-def _oracle(design: np.ndarray, counts: np.ndarray, levels: np.ndarray) -> ExpectedSoftmax:
+def _few_nodes(columns: np.ndarray, classes: int) -> int:
+    """Enough to tell contrasts apart; all where rows are so few that another program would take longer to compile."""
+    return max(_FEW_NODES, 2 ** int(4 * classes - 5).bit_length()) if len(columns) >= _LONG else NODES
+
+
+def _oracle(design: np.ndarray, counts: np.ndarray, levels: np.ndarray, nodes: int) -> ExpectedSoftmax:
     many = design.shape[1] * len(levels) > _MANY
     size = design.shape[1] if many else padded_size(design.shape[1], _COLUMNS)
     rows = lambda array: jnp.asarray(padded(array, padded_size(len(array), _ROWS)))
-    return ExpectedSoftmax(rows(counts), rows(padded(design, size, axis=1)), jnp.asarray(levels))
+    return ExpectedSoftmax(rows(counts), rows(padded(design, size, axis=1)), jnp.asarray(levels), nodes)
 
 
 def _posterior(mean: np.ndarray, covariance: np.ndarray, size: int) -> Full:

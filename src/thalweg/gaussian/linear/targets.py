@@ -45,6 +45,9 @@ _LARGEST_RATE = 9e18
 _FAR = 30.0
 """No shift of a logit is larger."""
 
+_FEW_EVENTS = 10
+"""With fewer Poisson events than so many for each weight their likelihood is far from normal."""
+
 _SOME = 100
 """Rows after which one more hardly changes a dispersion."""
 
@@ -289,14 +292,36 @@ class Counts(Targets):
     def evens(self, rows: Observations, few: bool) -> bool:
         """Where examples of some kind have no event: their likelihood is highest at a rate of 0, and the prior decides.
 
-        Unless the scale is learned, which shrinks, and there are some events.
+        And where Poisson events are few, since the intercept is then too low. Unless the scale is learned, which
+        shrinks, and there are some events.
         """
-        return bool(np.any(_eventless(rows)) and not (few and np.any(rows.targets)))
+        return bool(np.any(self._uneven(rows)) and not (few and np.any(rows.targets)))
 
     def evened(self, rows: Observations, solution: Solution) -> Observations:
-        """Half as many counts more as each example of such a kind has leverage."""
-        more = np.where(_eventless(rows), _leverage(rows, solution) / (2 * rows.weights), 0.0)
+        """Half as many counts more as each such example has leverage."""
+        more = np.where(self._uneven(rows), _leverage(rows, solution) / (2 * rows.weights), 0.0)
         return rows._replace(targets=rows.targets + more)
+
+    def _uneven(self, rows: Observations) -> np.ndarray:
+        return _eventless(rows) | self._scarce(rows)
+
+    def _scarce(self, rows: Observations) -> bool:
+        """Whether there are some Poisson events, but few for each weight."""
+        events = rows.weights @ rows.targets
+        return self.dispersion == 0 and 0 < events < _FEW_EVENTS * rows.columns.shape[1]
+
+    def balanced(self, rows: Observations, solution: Solution) -> Solution:
+        """Where means add up to the events seen, and half an event, if few were evened; so are standard deviations."""
+        if not self._scarce(rows):
+            return solution
+        shifted = solution._replace(shift=self._balance(rows, solution))
+        wider = shifted._replace(weights=at_shift(shifted, self.evened(rows, solution)))
+        return wider._replace(shift=self._balance(rows, wider))
+
+    def _balance(self, rows: Observations, solution: Solution) -> float:
+        mean, variance = solution.weights.latent(rows.columns)
+        goal = rows.weights @ rows.targets + 0.5
+        return float(np.log(goal) - logsumexp(mean + variance / 2 + rows.offsets, b=rows.weights))
 
     def level(self, rows: Observations) -> float:
         """The logarithm of the mean, with half a count more."""

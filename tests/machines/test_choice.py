@@ -28,6 +28,7 @@ def test_a_gain_is_carried_to_all_rows_by_how_it_changed_from_one_size_to_the_ne
         several = lambda act, choices: list(map(act, choices))
         trial = lambda one: SimpleNamespace(learner=lambda: None, choice=one)
         known = {"loss": loss, "trial": trial, "order": order, "several": several, "prepare": lambda choices: None}
+        known["forget"] = lambda: None
         return SimpleNamespace(on_host=False, at_once=True, best=None, settings=settings, **known)
 
     monkeypatch.setattr(slices, "Trials", trials)
@@ -159,6 +160,9 @@ def test_distances_are_kept_in_few_units_and_rooms_are_no_larger_than_trials():
     losses = [tried.loss(trials.Choice(Gaussian, np.array([1.0, unit]), 1.0, 0.1)) for unit in range(1, 10)]
     assert len(set(losses)) == 9
     assert len(tried.matrices.known) == 6
+    tried.forget()
+    assert not tried.matrices.known
+    assert tried.best.learner().features == len(tried.best.landmarks()[0])
     many = replace(settings, method=Auto(block_size=128))
     rooms = [replace(many, loss=loss) for loss in (SquaredLoss(), LogisticLoss())]
     tried, compiled = (trials.Trials(rows, rows.shuffled([0, 1]), one, 0, np.float64) for one in rooms)

@@ -9,6 +9,7 @@ import numpy as np
 
 from thalweg.kernels import Kernel
 from thalweg.kernels.profiles import written_out
+from thalweg.machines.candidates import Choice, kernel_of
 from thalweg.machines.device import soon_tried
 from thalweg.machines.folds import COARSELY, FINALLY, Found, Sample, left_out, refined, sample, two_at_once
 from thalweg.machines.learners import in_precision
@@ -17,7 +18,7 @@ from thalweg.machines.methods import Settings
 from thalweg.machines.metric import MOST_FEATURES, SURE, learned_map, learned_unit, overshot, units_by_slopes
 from thalweg.machines.rows import Rows
 from thalweg.machines.slices import FAMILIES_TRIED, SliceSearch, searched
-from thalweg.machines.trials import Choice, Trial, kernel_of
+from thalweg.machines.trials import Trial
 
 ENOUGH_ROWS = 2000
 """With fewer rows than this no slice is held out."""

@@ -5,12 +5,13 @@ from typing import Any
 
 import numpy as np
 
+from thalweg.machines.candidates import Choice
 from thalweg.machines.dense import MOST
 from thalweg.machines.device import by_squares
 from thalweg.machines.folds import FINELY
 from thalweg.machines.methods import Settings
 from thalweg.machines.rows import Rows
-from thalweg.machines.trials import Choice, Interrupted, InTurn, Trial, Trials, wide_rows
+from thalweg.machines.trials import Interrupted, InTurn, Trial, Trials, wide_rows
 
 FAMILIES_TRIED = 2
 """Families that begin on the slice."""
@@ -96,6 +97,9 @@ class SliceSearch:
             if so_far is None:
                 raise
             raise Interrupted(so_far) from None
+        finally:
+            for trials in self._made:
+                trials.forget()
         if tried is not None:  # without the matrices of the trials
             learner = tried.learner()
             tried = tried._replace(learner=lambda: learner)

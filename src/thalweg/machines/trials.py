@@ -3,7 +3,6 @@
 from collections.abc import Callable, Sequence
 from copy import copy
 from dataclasses import replace
-from threading import Lock, local
 from typing import Any, NamedTuple, cast
 
 import jax
@@ -13,10 +12,11 @@ from jaxtyping import Array
 
 from thalweg.kernels import Kernel
 from thalweg.kernels.profiles import written_out
+from thalweg.machines.candidates import Choice, Matrices
 from thalweg.machines.dense import MOST, Dense
 from thalweg.machines.device import Squares, squares_on_device
 from thalweg.machines.expansion import evaluated
-from thalweg.machines.folds import Distances, middle_half, two_at_once
+from thalweg.machines.folds import middle_half, two_at_once
 from thalweg.machines.kept import FEW_MISSES, Kept, keeps
 from thalweg.machines.kept import MOST as MOST_KEPT
 from thalweg.machines.learners import LandmarkLearner, Learner, in_precision, start
@@ -40,43 +40,8 @@ _WIDE_ROWS, _MISSED = 6144, 4 * FEW_MISSES
 # A trial need not be solved to more than this, or in more steps. Conjugate gradients end where so many rows held out
 # say that they lower the loss by less than the last part.
 _TOL, _MOST_STEPS, _FEW_HELD, _LOWER = 0.01, 50, 512, 0.01
-# Distances are kept in no more units than are searched in turns.
-_UNITS = 6
 # Where many rows were copies, so few that are left make one block: two take a few steps more, and end less exactly.
 _ONE_BLOCK = 3072
-
-
-class Choice(NamedTuple):
-    """A family of kernels or a kernel, a lengthscale and a multiple of it, and a ridge.
-
-    Examples
-    --------
-    >>> from thalweg.kernels import Gaussian
-    >>> Choice(Gaussian, 3.0, 2.0, 0.1).kernel
-    Gaussian(lengthscale=6, variance=1)
-    """
-
-    family: Any
-    base: Any
-    times: float
-    alpha: float
-
-    @property
-    def kernel(self) -> Kernel:
-        """The kernel of the family, or the kernel that was given."""
-        return kernel_of(self.family, self.times * self.base)
-
-
-def kernel_of(family: Any, lengthscale: Any) -> Kernel:
-    """A kernel of the family, or the kernel that was given.
-
-    Examples
-    --------
-    >>> from thalweg.kernels import Gaussian
-    >>> kernel_of(Gaussian, 2.0)
-    Gaussian(lengthscale=2, variance=1)
-    """
-    return family if isinstance(family, Kernel) else family(lengthscale=lengthscale)
 
 
 def _place(choice: Choice) -> tuple[Any, ...]:
@@ -193,6 +158,12 @@ class Trials:
         self._known, self._begun_with = dict[tuple, Trial](), dict[tuple, tuple[Array, Array, Array]]()
         self._apart, self._begun, self._hardly_any = False, cast(Learner | None, None), hardly_any(rows)
 
+    def forget(self) -> None:
+        """Let go of all that was tried but the best: it refers to itself, and would stay until garbage is collected."""
+        self._known.clear()
+        if self.on_host:
+            self.matrices.forget()
+
     def loss(self, choice: Choice) -> float:
         """The mean loss on the slice."""
         return self.trial(choice).loss
@@ -245,7 +216,7 @@ class Trials:
             x = rows.features(self.order, dtype)
             self.near = replace(rows.subset(self.order), x=x, offset=None, map=None, far=None)
         if self.on_host:
-            self.matrices = _Matrices(self.near.x, self.new)
+            self.matrices = Matrices(self.near.x, self.new)
         elif self.at_once:
             above = lambda rows: (rows.targets_of(slice(None)) - self.level, rows.weights)
             self.device = Squares(self.settings.families, self.near.x, self.new, above(self.near), above(self.held))
@@ -334,41 +305,6 @@ class InTurn:
 
     def prepare(self, choices: Sequence[Choice]) -> None:
         """Do nothing: what is asked for has work for all cores."""
-
-
-class _Matrices:
-    """Kernel matrices among some rows and of others with them, in float32.
-
-    Distances in the last units are kept, and the last result of each thread.
-    """
-
-    def __init__(self, rows: np.ndarray, others: np.ndarray) -> None:
-        self.rows, self.others = rows, others
-        self.known: dict[int, tuple[Distances, Distances]] = {}
-        self.last, self.changing = local(), Lock()
-
-    def of(self, choice: Choice) -> tuple[np.ndarray, np.ndarray]:
-        place = (id(choice.family), id(choice.base), choice.times)
-        if getattr(self.last, "place", None) != place:
-            self.last.found = None  # its room is for the next
-            self.last.place, self.last.found = place, self._made(choice)
-        return self.last.found
-
-    def _made(self, choice: Choice) -> tuple[np.ndarray, np.ndarray]:
-        kernel, unit, times = choice.kernel, choice.base, choice.times
-        if not written_out(kernel):
-            unit, times = 1.0, 1.0
-        elif isinstance(choice.family, Kernel):
-            unit, times = np.asarray(kernel.lengthscale, float), 1.0
-        kernel = type(kernel)(lengthscale=1.0, variance=kernel.variance) if written_out(kernel) else kernel
-        both = self.known.get(id(choice.base))
-        if both is None:
-            x, y = ((part / unit).astype(np.float32) for part in (self.rows, self.others))
-            both = Distances(x), Distances(y, x)
-            with self.changing:
-                self.known[id(choice.base)] = both
-                self.known = dict(list(self.known.items())[-_UNITS:])
-        return both[0].kernel(kernel, times), both[1].kernel(kernel, times)
 
 
 def wide_rows(rows: Rows, settings: Settings, dtype: Any, tried: Trial | None) -> int:

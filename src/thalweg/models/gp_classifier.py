@@ -21,7 +21,7 @@ from thalweg.gaussian.likelihoods import BernoulliLogit, BernoulliProbit
 from thalweg.kernels import Kernel
 from thalweg.models._common import Storable, row_weights, unharmed
 from thalweg.models._frames import validated
-from thalweg.models.gp_copies import Labelled
+from thalweg.models._gp_copies import Labelled
 
 if importlib.util.find_spec("sklearn.callback"):
     importlib.import_module("sklearn.callback")  # or scikit-learn loads its sixty modules within the first fit

@@ -1,5 +1,6 @@
 """How many threads linear algebra is given, and one that works ahead."""
 
+import os
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -15,6 +16,17 @@ _Made = TypeVar("_Made")
 
 _ONE_THREAD = 1024
 """Rows up to which a factorisation gains little from a second thread: a fifth of its time, on an idle machine."""
+
+
+def cores() -> int:
+    """The number of cores that this process may use.
+
+    Examples
+    --------
+    >>> cores() >= 1
+    True
+    """
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 class _Scopes:

@@ -1,0 +1,61 @@
+"""One function for host and device: which array library an array belongs to, and loops that either can run."""
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import jax
+import jax.numpy as jnp
+import jax.scipy.linalg
+import jax.scipy.special
+import numpy as np
+import scipy.linalg
+import scipy.special
+
+State = TypeVar("State")
+
+
+def namespace(array: Any) -> Any:
+    """``numpy`` for its own arrays, where nothing is compiled; ``jax.numpy`` for all others.
+
+    Examples
+    --------
+    >>> namespace(np.ones(2)) is np, namespace(jnp.ones(2)) is jnp
+    (True, True)
+    """
+    return np if isinstance(array, np.ndarray | np.generic) else jnp
+
+
+def solvers(xp: Any) -> Any:
+    """``scipy.linalg`` or its twin in JAX."""
+    return scipy.linalg if xp is np else jax.scipy.linalg
+
+
+def special(xp: Any) -> Any:
+    """``scipy.special`` or its twin in JAX."""
+    return scipy.special if xp is np else jax.scipy.special
+
+
+def while_loop(condition: Callable[[State], Any], step: Callable[[State], State], state: State, xp: Any) -> State:
+    """``jax.lax.while_loop``, or the same loop on the host.
+
+    Examples
+    --------
+    >>> while_loop(lambda n: n < 100, lambda n: 2 * n, 3, np)
+    192
+    """
+    if xp is not np:
+        return jax.lax.while_loop(condition, step, state)
+    while condition(state):
+        state = step(state)
+    return state
+
+
+def matmul(a: Any, b: Any) -> Any:
+    """a b at full precision: a GPU would use TF32 otherwise."""
+    return a @ b if isinstance(a, np.ndarray) else jnp.matmul(a, b, precision="highest")
+
+
+def ratio(a: Any, b: Any) -> Any:
+    """a/b where b is positive, and 0 elsewhere."""
+    xp = namespace(b)
+    return xp.where(b > 0, a / xp.where(b > 0, b, 1), 0)

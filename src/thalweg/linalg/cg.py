@@ -1,0 +1,179 @@
+"""Preconditioned conjugate gradients for many right sides at once, on the host or on a device.
+
+The one direct way to a large system: a Newton step of a kernel machine, the weights of a Gaussian process, the products
+of an inverse with probes. A column that has converged stands still. The coefficients of the steps are kept, since they
+are those of Lanczos' method (Saad, 2003, section 6.7.3).
+"""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from thalweg.compiling import quick_jit
+from thalweg.linalg.arrays import namespace, ratio
+
+_QUICKLY_COMPILED_ROWS = 1024
+"""Systems of no more rows are solved in less time than a compiler takes to optimise the program."""
+
+
+class CGState(NamedTuple):
+    """Where conjugate gradients are."""
+
+    x: Any
+    residual: Any
+    direction: Any
+    energy: Any
+    """⟨r, P⁻¹r⟩ of each column."""
+    norms: Any
+    """‖r‖ of each column."""
+    active: Any
+    """Columns that are not solved yet, and along which A is positive."""
+    iterations: Any
+    sizes: Any
+    """The length of each step so far and of each column; 0 where a column had converged."""
+    ratios: Any
+
+
+class CGResult(NamedTuple):
+    """The solution, how it was reached, and the relative residual of each column."""
+
+    x: Any
+    iterations: int
+    residuals: np.ndarray
+    sizes: np.ndarray
+    ratios: np.ndarray
+
+
+Apply = Callable[[Any], Any]
+Inner = Callable[[Any, Any], Any]
+
+
+def columns_inner(a: Any, b: Any) -> Any:
+    """⟨a, b⟩ of each column: columns are solved independently."""
+    return (a * b).sum(axis=0)
+
+
+def joint_inner(a: Any, b: Any) -> Any:
+    """⟨a, b⟩ of all columns together, once for each: for an operator that mixes columns."""
+    xp = namespace(a)
+    return xp.full(a.shape[1], (a * b).sum(), a.dtype)
+
+
+def conjugate_gradients(
+    apply: Apply,
+    right: Any,
+    *,
+    precondition: Apply | None = None,
+    start: Any = None,
+    tol: float = 1e-6,
+    max_iter: int = 1000,
+    inner: Inner = columns_inner,
+    watch: Callable[[Any, int], bool | None] | None = None,
+    at_once: int = 1,
+) -> CGResult:
+    """Solve A x = right for each column.
+
+    Parameters
+    ----------
+    apply
+        ``apply(block) -> A block``, A symmetric and positive definite. Arrays that it needs on a device are leaves of
+        it (a bound method of a module, ``jax.tree_util.Partial``), so that nothing is compiled again for new ones.
+    right
+        The right sides as columns, of NumPy or of JAX.
+    precondition
+        ``precondition(block) -> P⁻¹ block``, P near A.
+    start
+        An approximate solution.
+    tol
+        A column is solved when ‖r‖ ≤ tol·‖right‖.
+    max_iter
+        Products with A, at most.
+    inner
+        Inner products: of each column, or :func:`joint_inner`.
+    watch
+        ``watch(x, iterations)``, called on the host between steps; True ends the iteration. Interrupts arrive there.
+    at_once
+        Steps that a device makes between two looks of the host.
+
+    Examples
+    --------
+    >>> A = np.array([[4.0, 1.0], [1.0, 3.0]])
+    >>> result = conjugate_gradients(lambda block: A @ block, np.array([[1.0], [2.0]]))
+    >>> result.x.round(6).ravel().tolist(), result.iterations
+    ([0.090909, 0.636364], 2)
+    """
+    xp = namespace(right)
+    step = partial(_iterate, inner=inner)
+    norms = xp.sqrt(inner(right, right))
+    goal = tol * norms
+    state = _begin(apply, precondition, right, start, goal, max_iter, inner, xp)
+    if xp is not np:
+        apply, precondition = (_as_leaf(function) for function in (apply, precondition))
+    while bool(xp.any(state.active)) and int(state.iterations) < max_iter:
+        end = min(int(state.iterations) + at_once, max_iter)
+        if xp is np:
+            state = step(apply, precondition, state, goal)
+        else:
+            state = _advance(apply, precondition, state, goal, jnp.asarray(end), inner)
+        if watch is not None and watch(state.x, int(state.iterations)):
+            break
+    left = np.asarray(state.norms) / np.maximum(np.asarray(norms), np.finfo(norms.dtype).tiny)
+    sizes, ratios = (np.asarray(part)[: int(state.iterations)] for part in (state.sizes, state.ratios))
+    return CGResult(state.x, int(state.iterations), left, sizes, ratios)
+
+
+def _begin(
+    apply: Apply, precondition: Apply | None, right: Any, start: Any, goal: Any, max_iter: int, inner: Inner, xp: Any
+) -> CGState:
+    x = xp.zeros_like(right) if start is None else start
+    residual = right if start is None else right - apply(start)
+    z = residual if precondition is None else precondition(residual)
+    coefficients = xp.zeros((max_iter, right.shape[1]), right.dtype)
+    norms, count = xp.sqrt(inner(residual, residual)), xp.asarray(0)
+    # Two arrays: on the host coefficients are written in place.
+    others = xp.zeros_like(coefficients)
+    return CGState(x, residual, z, inner(residual, z), norms, norms > goal, count, coefficients, others)
+
+
+def _iterate(apply: Apply, precondition: Apply | None, state: CGState, goal: Any, inner: Inner) -> CGState:
+    """One step. A column that is solved stands still: rounding would take it away again."""
+    xp = namespace(state.x)
+    image = apply(state.direction)
+    curvature = inner(state.direction, image)
+    live = state.active & (curvature > 0)
+    size = xp.where(live, ratio(state.energy, curvature), 0).astype(state.x.dtype)
+    x, residual = state.x + size[None, :] * state.direction, state.residual - size[None, :] * image
+    z = residual if precondition is None else precondition(residual)
+    energy = inner(residual, z)
+    following = xp.where(live, ratio(energy, state.energy), 0).astype(state.x.dtype)
+    direction = z + following[None, :] * state.direction
+    norms = xp.where(live, xp.sqrt(inner(residual, residual)), state.norms)
+    count = state.iterations
+    sizes, ratios = _put(state.sizes, count, size), _put(state.ratios, count, following)
+    return CGState(x, residual, direction, energy, norms, live & (norms > goal), count + 1, sizes, ratios)
+
+
+def _put(rows: Any, index: Any, row: Any) -> Any:
+    if isinstance(rows, np.ndarray):
+        rows[int(index)] = row
+        return rows
+    return rows.at[index].set(row)
+
+
+def _as_leaf(function: Any) -> Any:
+    leaf = function is None or isinstance(function, jax.tree_util.Partial)
+    return function if leaf else jax.tree_util.Partial(function)
+
+
+@quick_jit(lambda apply, precondition, state, *_: len(state.x) <= _QUICKLY_COMPILED_ROWS, static_argnames="inner")
+def _advance(apply: Apply, precondition: Apply | None, state: CGState, goal: Any, end: Any, inner: Inner) -> CGState:
+    """Steps on a device until all columns have come to their goal, or ``end`` of them are made."""
+    return jax.lax.while_loop(
+        lambda state: jnp.any(state.active) & (state.iterations < end),
+        lambda state: _iterate(apply, precondition, state, goal, inner),
+        state,
+    )

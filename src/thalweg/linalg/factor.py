@@ -1,0 +1,156 @@
+"""Cholesky factors, with one law for a diagonal that rounding has made too small.
+
+A covariance may have eigenvalues that rounding takes below 0. Its diagonal is then raised by
+
+    τ_k = eps · mean(diagonal) · 10ᵏ,    k = 1, 2, …,
+
+the smallest that factorises; nothing is added where nothing is needed. The factor says what was added, so that whoever
+needs the solution without it can refine: :func:`thalweg.linalg.conjugate_gradients` takes the factor as its
+preconditioner.
+"""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import scipy.linalg.lapack
+
+from thalweg.linalg.arrays import namespace, solvers, while_loop
+
+MAX_RAISES = 14
+"""The last of them adds more than the diagonal itself in float64: a matrix that needs more is no covariance."""
+
+
+class NotPositiveDefinite(np.linalg.LinAlgError):
+    """No raise of the diagonal that leaves something of the matrix makes it positive definite."""
+
+
+class Factor(NamedTuple):
+    """The lower Cholesky factor L of A + τI = LLᵀ.
+
+    Examples
+    --------
+    >>> factor = factorise(np.array([[4.0, 2.0], [2.0, 3.0]]))
+    >>> factor.solve(np.array([8.0, 7.0])).round(9).tolist(), float(factor.raised)
+    ([1.25, 1.5], 0.0)
+    >>> bool(np.isclose(factor.log_determinant(), np.log(8.0)))
+    True
+    """
+
+    lower: Any
+    raised: Any
+    """τ, 0 where nothing was needed."""
+
+    def solve(self, right: Any) -> Any:
+        """(A + τI)⁻¹ times columns."""
+        return self.half_solve(self.half_solve(right), transpose=True)
+
+    def half_solve(self, right: Any, transpose: bool = False) -> Any:
+        """L⁻¹ times columns, or L⁻ᵀ times them."""
+        xp = namespace(self.lower)
+        options: dict[str, Any] = {"check_finite": False} if xp is np else {}
+        return solvers(xp).solve_triangular(self.lower, right, lower=True, trans=int(transpose), **options)
+
+    def log_determinant(self) -> Any:
+        """log det (A + τI)."""
+        xp = namespace(self.lower)
+        return 2 * xp.sum(xp.log(xp.diagonal(self.lower)))
+
+    def inverse_root(self) -> Any:
+        """L⁻¹: products with it replace solves where there are many."""
+        xp = namespace(self.lower)
+        if xp is np:
+            invert = scipy.linalg.get_lapack_funcs("trtri", [self.lower])
+            return np.tril(invert(self.lower, lower=1)[0])
+        return self.half_solve(xp.eye(len(self.lower), dtype=self.lower.dtype))
+
+    def inverse_diagonal(self) -> Any:
+        """The diagonal of (A + τI)⁻¹."""
+        xp = namespace(self.lower)
+        return xp.sum(self.inverse_root() ** 2, axis=0)
+
+    def leave_one_out(self, solution: Any) -> Any:
+        """Residuals y_i − f₋ᵢ(x_i) of kernel ridge regression with row i left out, from W = (A + τI)⁻¹ y.
+
+        They are W_i / (A + τI)⁻¹_ii (Wahba, 1990, (4.2.9)).
+
+        Examples
+        --------
+        >>> A, y = np.array([[2.0, 1.0], [1.0, 3.0]]), np.array([[1.0], [2.0]])
+        >>> factor = factorise(A)
+        >>> factor.leave_one_out(factor.solve(y))[0, 0] == y[0, 0] - A[0, 1] / A[1, 1] * y[1, 0]
+        np.True_
+        """
+        return solution / self.inverse_diagonal()[:, None]
+
+    def leave_out(self, solution: Any, held: Any) -> Any:
+        """Residuals of the rows ``held`` with all of them left out at once: (A⁻¹_HH)⁻¹ W_H."""
+        xp = namespace(self.lower)
+        units = (xp.arange(len(self.lower))[:, None] == xp.asarray(held)[None, :]).astype(self.lower.dtype)
+        part = self.half_solve(units)
+        return factorise(part.T @ part).solve(solution[held])
+
+
+def factorise(matrix: Any, diagonal: Any = None, *, overwrite: bool = False) -> Factor:
+    """Factorise a covariance, on the host or on a device, raising its diagonal by the least that it takes.
+
+    Parameters
+    ----------
+    matrix
+        A symmetric matrix A, of NumPy or of JAX.
+    diagonal
+        What is added to its diagonal in any case: a ridge, noise.
+    overwrite
+        Whether the memory of a NumPy matrix may be used.
+
+    Raises
+    ------
+    NotPositiveDefinite
+        On the host, where no raise helps. On a device, where nothing can be raised, the factor is NaN.
+
+    Examples
+    --------
+    >>> nearly = np.ones((3, 3))
+    >>> factor = factorise(nearly)
+    >>> bool(0 < factor.raised < 1e-13), bool(np.allclose(factor.lower @ factor.lower.T, nearly))
+    (True, True)
+    """
+    xp = namespace(matrix)
+    if diagonal is not None:
+        matrix = _with_added(matrix, diagonal, xp, overwrite)
+        overwrite = True
+    scale = xp.mean(xp.abs(xp.diagonal(matrix)))
+    unit = xp.finfo(matrix.dtype).eps * scale
+
+    def attempt(k: Any) -> tuple[Any, Any, Any]:
+        raised = xp.where(k > 0, unit * 10.0 ** xp.asarray(k, matrix.dtype), xp.zeros_like(unit))
+        lower = _cholesky(matrix, raised, xp)
+        return k, lower, xp.asarray(raised, matrix.dtype)
+
+    fails = lambda state: ~xp.isfinite(state[1][-1, -1]) & (state[0] < MAX_RAISES)
+    _, lower, raised = while_loop(fails, lambda state: attempt(state[0] + 1), attempt(xp.asarray(0)), xp)
+    if xp is np and not np.isfinite(lower[-1, -1]):
+        found = "NaN or infinity in it" if not np.all(np.isfinite(matrix)) else f"a diagonal of {scale:.3g} on average"
+        raise NotPositiveDefinite(f"a matrix of side {len(matrix)} is not positive definite, found {found}")
+    return Factor(lower, raised)
+
+
+def _with_added(matrix: Any, diagonal: Any, xp: Any, overwrite: bool) -> Any:
+    if xp is not np:
+        return matrix + xp.diag(xp.broadcast_to(xp.asarray(diagonal, matrix.dtype), matrix.shape[:1]))
+    matrix = matrix if overwrite else matrix.copy()
+    matrix[np.diag_indices(len(matrix))] += np.asarray(diagonal).astype(matrix.dtype)
+    return matrix
+
+
+def _cholesky(matrix: Any, raised: Any, xp: Any) -> Any:
+    """The lower factor, with NaN in its last entry where there is none."""
+    if xp is not np:
+        return xp.linalg.cholesky(matrix + raised * xp.eye(len(matrix), dtype=matrix.dtype))
+    # A symmetric matrix is its own transpose, which is what LAPACK can work on in place.
+    whole = matrix.copy()
+    whole[np.diag_indices(len(whole))] += raised
+    factorise_in_place = scipy.linalg.get_lapack_funcs("potrf", [whole])
+    upper, failed = factorise_in_place(whole.T, lower=1, overwrite_a=1, clean=1)
+    if failed:
+        upper[-1, -1] = np.nan
+    return upper

@@ -1,0 +1,108 @@
+"""The one low-rank preconditioner: P = GGᵀ + D for A = K + D, with GGᵀ ≼ K from some columns of K.
+
+With pivots J the Nyström approximation is G = K[:, J] R⁻ᵀ, RRᵀ = K[J, J]. Pivots are drawn in a few rounds, each with
+probabilities proportional to what the rounds before leave of the diagonal (randomly pivoted Cholesky; Chen, Epperly,
+Tropp and Webber, 2023, in blocks), so that they go where K is not explained yet. Products with P⁻¹ are by Woodbury's
+identity,
+
+    P⁻¹ = D⁻¹ − D⁻¹G (I + GᵀD⁻¹G)⁻¹ GᵀD⁻¹.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from thalweg.linalg.arrays import matmul, namespace
+from thalweg.linalg.factor import Factor, factorise
+
+PIVOT_ROUNDS = 3
+"""Rounds in which pivots are drawn: one would draw them uniformly; more gain little (a round is a product with G)."""
+
+
+class LowRank(NamedTuple):
+    """P = GGᵀ + D and its inverse; D may differ from column to column of what is solved for.
+
+    Examples
+    --------
+    >>> G, D = np.array([[1.0], [2.0]]), np.array([[0.5], [0.25]])
+    >>> P = G @ G.T + np.diag(D[:, 0])
+    >>> bool(np.allclose(low_rank(G, D).solve(P @ np.ones((2, 1))), 1))
+    True
+    """
+
+    features: Any
+    """G, a row for each of A."""
+    diagonal: Any
+    """D, a column for all right sides or one for each."""
+    factors: tuple[Factor, ...]
+    """Of I + GᵀD⁻¹G, one for each column of D."""
+
+    def solve(self, block: Any) -> Any:
+        """P⁻¹ times columns."""
+        scaled = block / self.diagonal
+        inner = matmul(self.features.T, scaled)
+        if len(self.factors) == 1:
+            inner = self.factors[0].solve(inner)
+        else:
+            columns = [factor.solve(inner[:, [c]]) for c, factor in enumerate(self.factors)]
+            inner = namespace(inner).concatenate(columns, axis=1)
+        return scaled - matmul(self.features, inner) / self.diagonal
+
+    def log_determinant(self) -> Any:
+        """log det P, for one D."""
+        xp = namespace(self.diagonal)
+        return xp.sum(xp.log(self.diagonal)) + self.factors[0].log_determinant()
+
+
+def low_rank(features: Any, diagonal: Any) -> LowRank:
+    """Return P = GGᵀ + D, ready to be inverted."""
+    xp = namespace(features)
+    inner = [matmul(features.T, features / column[:, None]) for column in diagonal.T]
+    one = xp.ones(features.shape[1], features.dtype)
+    return LowRank(features, diagonal, tuple(factorise(gram, one) for gram in inner))
+
+
+def nystrom_features(
+    columns: Callable[[np.ndarray], Any], diagonal: np.ndarray, rank: int, rng: np.random.Generator
+) -> tuple[Any, np.ndarray]:
+    """Return G with GGᵀ ≼ K, and what it leaves of the diagonal of K.
+
+    Parameters
+    ----------
+    columns
+        ``columns(indices) -> K[:, indices]``, of NumPy or of JAX.
+    diagonal
+        That of K, on the host; rows where it is 0 are never pivots.
+    rank
+        The number of pivots, at most.
+    rng
+        Draws them.
+
+    Examples
+    --------
+    >>> K = np.diag([4.0, 0.0, 1.0]) + 1.0
+    >>> K[1] = K[:, 1] = 0.0
+    >>> G, left = nystrom_features(lambda chosen: K[:, chosen], np.diagonal(K), 2, np.random.default_rng(0))
+    >>> bool(np.allclose(G @ G.T, K)), left.round(6).tolist()
+    (True, [0.0, 0.0, 0.0])
+    """
+    diagonal = np.asarray(diagonal, float)
+    left, pivots, found, features = diagonal.copy(), np.empty(0, int), None, None
+    rank = min(rank, int(np.count_nonzero(diagonal > 0)))
+    for round_number in range(PIVOT_ROUNDS):
+        wanted = rank * (round_number + 1) // PIVOT_ROUNDS - len(pivots)
+        open_rows = np.flatnonzero(left > 0)
+        if not (wanted and len(open_rows)):
+            continue
+        share = left[open_rows] / np.sum(left[open_rows])
+        drawn = rng.choice(open_rows, min(wanted, len(open_rows)), replace=False, p=share)
+        pivots, new = np.concatenate([pivots, drawn]), columns(drawn)
+        xp = namespace(new)
+        found = new if found is None else xp.concatenate([found, new], axis=1)
+        among = found[pivots]
+        features = factorise((among + among.T) / 2).half_solve(found.T).T
+        left = np.maximum(diagonal - np.asarray(xp.sum(features**2, axis=1), float), 0.0)
+        left[pivots] = 0.0
+    assert features is not None, "a covariance has a positive entry on its diagonal"
+    return features, left

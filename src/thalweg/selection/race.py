@@ -1,0 +1,219 @@
+"""One race for every search: all candidates on a small subset, survivors on larger ones, refinements on the way.
+
+A *candidate* is any hashable description of a model: a family of kernels with its lengthscales and ridge, a rank, a
+start. A *rung* is a subset that candidates are scored on, from the smallest to the largest. ``score(candidate, rung)``
+fits the candidate and returns a loss for each validation row, the same rows for all candidates of a rung, so that two
+of them are compared by the paired difference. A candidate that cannot be fitted (it raises ``LinAlgError`` or
+``FloatingPointError``, or its losses are not finite) has lost.
+"""
+
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Generic, NamedTuple, TypeVar
+
+import numpy as np
+
+from thalweg.runs import Run
+from thalweg.threads import cores, enough_threads
+
+Candidate = TypeVar("Candidate", bound=Hashable)
+Rung = TypeVar("Rung")
+
+Axis = tuple[Callable[[Any], Any], ...]
+"""Moves that lead from a candidate to its neighbours along one axis, in either direction; None where there is none."""
+
+
+class Entry(NamedTuple, Generic[Candidate]):
+    """A candidate and its losses, one for each validation row of a rung."""
+
+    candidate: Candidate
+    losses: np.ndarray
+
+    @property
+    def loss(self) -> float:
+        """The mean loss."""
+        return float(np.mean(self.losses))
+
+
+class RaceResult(NamedTuple, Generic[Candidate]):
+    """The winner, the others that were level with it on the last rung, and how many were scored."""
+
+    best: Entry[Candidate]
+    level: tuple[Entry[Candidate], ...]
+    evaluations: int
+    interrupted: bool
+
+
+def is_better(new: Entry, old: Entry, standard_errors: float = 0.0, least: float = 0.0) -> bool:
+    """Whether a candidate is better by more than chance: the paired difference exceeds so many standard errors.
+
+    ``least`` is the share of the old loss that must be gained in any case.
+
+    Examples
+    --------
+    >>> old = Entry("old", np.array([1.0, 2.0, 3.0, 4.0]))
+    >>> shifted, turned = Entry("shifted", old.losses - 0.1), Entry("turned", old.losses[::-1] - 0.1)
+    >>> is_better(shifted, old, 2.0), is_better(turned, old, 2.0)
+    (True, False)
+    """
+    gains = old.losses - new.losses
+    if not np.isfinite(new.loss):
+        return False
+    if not np.isfinite(old.loss):
+        return True
+    error = np.std(gains) / np.sqrt(max(len(gains) - 1, 1))
+    return float(np.mean(gains)) > max(standard_errors * float(error), least * abs(old.loss))
+
+
+class _Scores(Generic[Candidate, Rung]):
+    """Scores of one rung, each found once; several are found beside each other, one to a core."""
+
+    def __init__(self, score: Callable[[Candidate, Rung], np.ndarray], rung: Rung, parallel: bool) -> None:
+        self.score, self.rung, self.parallel = score, rung, parallel
+        self.known: dict[Candidate, Entry[Candidate]] = {}
+
+    def __call__(self, candidates: Iterable[Candidate | None]) -> list[Entry[Candidate]]:
+        wanted = list(dict.fromkeys(candidate for candidate in candidates if candidate is not None))
+        new = [candidate for candidate in wanted if candidate not in self.known]
+        if self.parallel and len(new) > 1 and cores() > 1:
+            pool = ThreadPoolExecutor(min(cores(), len(new)))
+            try:
+                with enough_threads(1):
+                    self.known.update(zip(new, pool.map(self._entry, new), strict=True))
+            finally:  # An interrupt does not wait for what is running.
+                pool.shutdown(wait=False, cancel_futures=True)
+        else:
+            self.known.update((candidate, self._entry(candidate)) for candidate in new)
+        return [self.known[candidate] for candidate in wanted]
+
+    def _entry(self, candidate: Candidate) -> Entry[Candidate]:
+        try:
+            losses = np.asarray(self.score(candidate, self.rung), float)
+        except (np.linalg.LinAlgError, FloatingPointError):
+            losses = np.array([np.inf])
+        return Entry(candidate, np.where(np.isfinite(losses), losses, np.inf))
+
+    def best(self, candidates: Iterable[Candidate | None]) -> Entry[Candidate] | None:
+        return min(self(candidates), key=lambda entry: entry.loss, default=None)
+
+
+def line_search(
+    entry: Entry[Candidate],
+    axes: Sequence[Axis],
+    scores: Callable[[Iterable[Candidate | None]], list[Entry[Candidate]]],
+    least: float = 0.0,
+) -> Entry[Candidate]:
+    """Go along each axis in turn as far as that helps.
+
+    Both directions of an axis are scored at once; a step must lower the mean loss by the share ``least``.
+
+    Examples
+    --------
+    >>> scores = lambda some: [Entry(x, np.array([(x - 5.0) ** 2])) for x in some]
+    >>> line_search(Entry(0, np.array([25.0])), [(lambda x: x + 1, lambda x: x - 1)], scores).candidate
+    5
+    """
+    for axis in axes:
+        moves = list(axis)
+        while moves:
+            tried = [(move, move(entry.candidate)) for move in moves]
+            found = {new.candidate: new for new in scores(candidate for _, candidate in tried)}
+            gains = [
+                (found[candidate].loss, move)
+                for move, candidate in tried
+                if candidate is not None and found[candidate].loss < (1 - least) * entry.loss
+            ]
+            if not gains:
+                break
+            _, move = min(gains, key=lambda pair: pair[0])
+            entry = found[move(entry.candidate)]
+            moves = [move]
+    return entry
+
+
+def race(
+    candidates: Sequence[Candidate],
+    score: Callable[[Candidate, Rung], np.ndarray],
+    rungs: Sequence[Rung],
+    *,
+    axes: Callable[[Rung], Sequence[Axis]] | None = None,
+    propose: Callable[[Entry[Candidate], Rung], Sequence[Candidate]] | None = None,
+    least_gain: float = 0.01,
+    standard_errors: float = 0.0,
+    survivors: int = 1,
+    parallel: bool = True,
+) -> RaceResult[Candidate]:
+    """Return the best candidate after all rungs.
+
+    On each rung every survivor is scored and moved along the axes to its best neighbour. Then the best proposes others,
+    round by round, as long as one of them gains ``least_gain`` of the loss. Those that are not worse than the best by
+    more than ``standard_errors`` of the paired difference go on, ``survivors`` at most.
+
+    Parameters
+    ----------
+    candidates
+        Where the race starts.
+    score
+        ``score(candidate, rung)``, the losses of validation rows.
+    rungs
+        Subsets, from the smallest to the largest.
+    axes
+        ``axes(rung)``, the axes of a line search from each candidate.
+    propose
+        ``propose(best, rung)``, further candidates.
+    least_gain
+        The share of the loss that a round must gain for another one to follow.
+    standard_errors, survivors
+        Who goes on to the next rung beside the best.
+    parallel
+        Whether candidates are scored beside each other, on as many cores as there are.
+
+    Examples
+    --------
+    >>> target = lambda x, rows: (x - np.linspace(2, 4, rows)) ** 2
+    >>> race([0, 8], target, [5, 50], axes=lambda rung: [(lambda x: x + 1, lambda x: x - 1)]).best.candidate
+    3
+    """
+    run_scores: list[_Scores[Candidate, Rung]] = []
+    level: list[Entry[Candidate]] = []
+    with Run("search") as run:
+        going = list(candidates)
+        for rung in rungs:
+            scores = _Scores(score, rung, parallel)
+            run_scores.append(scores)
+            best = _raced(going, scores, rung, axes, propose, least_gain, run)
+            level = _level(best, scores, standard_errors, survivors)
+            going = [entry.candidate for entry in level]
+    evaluations = sum(len(scores.known) for scores in run_scores)
+    return RaceResult(run.kept, tuple(level[1:]), evaluations, run.interrupted)
+
+
+def _raced(
+    going: Sequence[Candidate],
+    scores: _Scores[Candidate, Rung],
+    rung: Rung,
+    axes: Callable[[Rung], Sequence[Axis]] | None,
+    propose: Callable[[Entry[Candidate], Rung], Sequence[Candidate]] | None,
+    least_gain: float,
+    run: Run,
+) -> Entry[Candidate]:
+    """The best candidate of one rung."""
+    moved = (lambda entry: entry) if axes is None else lambda entry: line_search(entry, axes(rung), scores)
+    best = min(map(moved, scores(going)), key=lambda entry: entry.loss)
+    run.keep(best)
+    while propose is not None:
+        before = best.loss
+        tried = [moved(entry) for entry in scores(propose(best, rung))]
+        best = min([best, *tried], key=lambda entry: entry.loss)
+        run.keep(best)
+        if not best.loss < (1 - least_gain) * before:
+            break
+    return best
+
+
+def _level(
+    best: Entry[Candidate], scores: _Scores[Candidate, Rung], standard_errors: float, survivors: int
+) -> list[Entry[Candidate]]:
+    others = sorted(scores.known.values(), key=lambda entry: entry.loss)
+    near = [one for one in others if one is not best and not is_better(best, one, standard_errors)]
+    return [best, *near[: survivors - 1]]

@@ -1,0 +1,82 @@
+"""The race: who goes on, when refinements stop, candidates that fail, interrupts."""
+
+import numpy as np
+import pytest
+
+from thalweg.selection import Entry, is_better, race
+
+
+def test_paired_difference_finds_what_single_means_do_not():
+    shared = np.random.default_rng(0).normal(size=50)
+    own = np.random.default_rng(1).normal(size=(2, 50))
+    assert is_better(Entry("a", shared - 0.05), Entry("b", shared), standard_errors=3)
+    assert not is_better(Entry("a", own[0] - 0.05), Entry("b", own[1]), standard_errors=3)
+
+
+def test_a_candidate_that_fails_has_lost_and_the_race_goes_on():
+    def score(candidate, rung):
+        if candidate == "breaks":
+            raise np.linalg.LinAlgError("not positive definite")
+        return np.full(rung, np.nan) if candidate == "nan" else np.ones(rung)
+
+    result = race(["breaks", "nan", "works"], score, [10, 20])
+    assert result.best.candidate == "works"
+    assert result.evaluations == 4
+
+
+def test_other_errors_are_not_hidden():
+    def score(candidate, rung):
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        race(["only"], score, [10])
+
+
+def test_level_candidates_survive_and_larger_rungs_decide():
+    def score(candidate, rows):
+        # On the small rung the hare looks a little better, within noise; on the large one it is worse.
+        own = np.random.default_rng([rows, len(candidate)]).normal(size=rows)
+        return own - np.mean(own) + (0.1 if (candidate == "hare") == (rows > 100) else 0.0)
+
+    assert race(["hare", "tortoise"], score, [20, 1000]).best.candidate == "hare"
+    level = race(["hare", "tortoise"], score, [20, 1000], survivors=2, standard_errors=2.0)
+    assert level.best.candidate == "tortoise"
+
+
+def test_proposals_are_taken_as_long_as_they_gain():
+    score = lambda x, rung: np.full(5, 1.0 + 0.5**x)
+    result = race([0], score, ["all"], propose=lambda best, rung: [best.candidate + 1], least_gain=0.01)
+    assert result.best.candidate == 7  # the step from 6 gains less than a hundredth of the loss, and is the last
+
+
+def test_line_search_finds_the_minimum_of_a_convex_loss():
+    axes = [
+        (lambda c: (2 * c[0], c[1]), lambda c: (c[0] / 2, c[1])),
+        (lambda c: (c[0], 10 * c[1]), lambda c: (c[0], c[1] / 10)),
+    ]
+    score = lambda c, rung: np.array([np.log2(c[0] / 8) ** 2 + np.log10(c[1] / 1e-3) ** 2])
+    assert race([(1.0, 1.0)], score, [1], axes=lambda rung: axes).best.candidate == pytest.approx((8.0, 1e-3))
+
+
+@pytest.mark.parametrize("parallel", [True, False])
+def test_each_candidate_is_scored_once_on_a_rung(parallel):
+    seen = []
+
+    def score(x, rung):
+        seen.append((x, rung))
+        return np.array([(x - 3.0) ** 2])
+
+    race([0, 1, 8], score, [1, 2], axes=lambda rung: [(lambda x: x + 1, lambda x: x - 1)], parallel=parallel)
+    assert len(seen) == len(set(seen))
+
+
+def test_interrupted_race_returns_the_best_so_far():
+    def score(x, rung):
+        if rung == 2:
+            raise KeyboardInterrupt
+        return np.array([x])
+
+    with pytest.warns(UserWarning, match="interrupted"):
+        result = race([5.0, 4.0], score, [1, 2], parallel=False)
+    assert result.interrupted
+    assert result.best.candidate == 4.0

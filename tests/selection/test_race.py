@@ -45,7 +45,7 @@ def test_level_candidates_survive_and_larger_rungs_decide():
 
 def test_proposals_are_taken_as_long_as_they_gain():
     score = lambda x, rung: np.full(5, 1.0 + 0.5**x)
-    result = race([0], score, ["all"], propose=lambda best, rung: [best.candidate + 1], least_gain=0.01)
+    result = race([0], score, ["all"], propose=lambda best, rung: [[best.candidate + 1]], least_gain=0.01)
     assert result.best.candidate == 7  # the step from 6 gains less than a hundredth of the loss, and is the last
 
 

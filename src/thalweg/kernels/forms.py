@@ -10,7 +10,7 @@ from jaxtyping import Array, Float, Key
 from scipy.special import gammaln
 
 from thalweg import arguments
-from thalweg.kernels import distances, draws
+from thalweg.kernels import distances, draws, profiles
 from thalweg.kernels.base import Kernel
 
 # A draw of the mixing variable below this, which float32 can make 0, would be an infinite frequency.
@@ -103,17 +103,27 @@ def positive(name: str, value: Any) -> Array:
 
 
 class Radial(Stationary):
-    """A kernel of the distance r = ‖(x − y) / lengthscale‖ alone; a subclass defines :meth:`profile`.
+    """A kernel of the distance r = ‖(x − y) / lengthscale‖ alone: Matérn's of an order, or its limit, the Gaussian.
 
-    Its frequencies have a multivariate t law with ``degrees`` of freedom, z·√(degrees/χ²) for a normal z; None means
-    that they are normal.
+    Its frequencies have a multivariate t law with 2·order + 1 degrees of freedom, z·√(degrees/χ²) for a normal z; those
+    of the Gaussian are normal.
     """
 
-    degrees: ClassVar[int | None] = None
+    order: ClassVar[int | None] = None
+    """How often its functions are differentiable; None without end."""
 
-    def profile(self, squared: Array) -> Array:
-        """ρ as a function of r²."""
-        raise NotImplementedError(f"{type(self).__name__} must define profile(squared)")
+    @property
+    def degrees(self) -> int | None:
+        """The degrees of freedom of its frequencies."""
+        return None if self.order is None else 2 * self.order + 1
+
+    def profile(self, squared: Any) -> Any:
+        """ρ as a function of r², for arrays of JAX or of NumPy."""
+        return profiles.profile(self.order, squared)
+
+    def profile_slope(self, squared: Any) -> Any:
+        """The derivative of :meth:`profile` in r²; where r = 0 and it is infinite, it is taken as 0."""
+        return profiles.profile_slope(self.order, squared)
 
     def correlation(self, x: Float[Array, "n d"], y: Float[Array, "m d"] | None) -> Float[Array, "n m"]:
         """ρ at the distances between the rows."""

@@ -6,37 +6,11 @@ Parameters are those of :class:`~thalweg.kernels.Stationary`, a lengthscale and 
 import math
 from typing import ClassVar
 
-import jax
 import jax.numpy as jnp
 from jaxtyping import Array
 
 from thalweg.codec import storable
 from thalweg.kernels.forms import Radial, Separable
-
-
-def _matern12(s: Array) -> Array:
-    """exp(−√s); the derivative is taken as 0 at s = 0, where it is infinite."""
-    positive = s > 0
-    return jnp.exp(-jnp.where(positive, jnp.sqrt(jnp.where(positive, s, 1)), 0))
-
-
-# √s has no derivative at 0, but these functions have one: it is written down.
-@jax.custom_jvp
-def _matern32(s: Array) -> Array:
-    """(1 + √s)·exp(−√s)."""
-    root = jnp.sqrt(s)
-    return (1 + root) * jnp.exp(-root)
-
-
-@jax.custom_jvp
-def _matern52(s: Array) -> Array:
-    """(1 + √s + s/3)·exp(−√s)."""
-    root = jnp.sqrt(s)
-    return (1 + root + s / 3) * jnp.exp(-root)
-
-
-_matern32.defjvps(lambda tangent, _, s: -_matern12(s) / 2 * tangent)
-_matern52.defjvps(lambda tangent, _, s: -_matern32(s) / 6 * tangent)
 
 
 @storable
@@ -62,9 +36,7 @@ class Gaussian(Radial):
            [0.607, 1.   ]], dtype=float...)
     """
 
-    def profile(self, squared: Array) -> Array:
-        """exp(−r²/2)."""
-        return jnp.exp(-squared / 2)
+    order: ClassVar[int | None] = None
 
 
 @storable
@@ -78,11 +50,7 @@ class Matern12(Radial):
     Array([[0.368]], dtype=float...)
     """
 
-    degrees: ClassVar[int | None] = 1
-
-    def profile(self, squared: Array) -> Array:
-        """exp(−r)."""
-        return _matern12(squared)
+    order: ClassVar[int | None] = 0
 
 
 @storable
@@ -96,11 +64,7 @@ class Matern32(Radial):
     Array([[0.483]], dtype=float...)
     """
 
-    degrees: ClassVar[int | None] = 3
-
-    def profile(self, squared: Array) -> Array:
-        """(1 + √3·r)·exp(−√3·r)."""
-        return _matern32(3 * squared)
+    order: ClassVar[int | None] = 1
 
 
 @storable
@@ -114,11 +78,7 @@ class Matern52(Radial):
     Array([[0.524]], dtype=float...)
     """
 
-    degrees: ClassVar[int | None] = 5
-
-    def profile(self, squared: Array) -> Array:
-        """(1 + √5·r + 5r²/3)·exp(−√5·r)."""
-        return _matern52(5 * squared)
+    order: ClassVar[int | None] = 2
 
 
 @storable

@@ -11,6 +11,8 @@ preconditioner.
 
 from typing import Any, NamedTuple
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import scipy.linalg.lapack
 
@@ -115,9 +117,22 @@ def factorise(matrix: Any, diagonal: Any = None, *, overwrite: bool = False) -> 
     (True, True)
     """
     xp = namespace(matrix)
-    if diagonal is not None:
-        matrix = _with_added(matrix, diagonal, xp, overwrite)
-        overwrite = True
+    if xp is not np:
+        return _factorise_on_device(matrix, diagonal)
+    factor = _raised_until_positive(matrix if diagonal is None else _with_added(matrix, diagonal, xp, overwrite), xp)
+    if not np.isfinite(factor.lower[-1, -1]):
+        mean = np.mean(np.diagonal(matrix))
+        found = "NaN or infinity in it" if not np.all(np.isfinite(matrix)) else f"a diagonal of {mean:.3g} on average"
+        raise NotPositiveDefinite(f"a matrix of side {len(matrix)} is not positive definite, found {found}")
+    return factor
+
+
+@jax.jit
+def _factorise_on_device(matrix: Any, diagonal: Any) -> Factor:
+    return _raised_until_positive(matrix if diagonal is None else _with_added(matrix, diagonal, jnp, False), jnp)
+
+
+def _raised_until_positive(matrix: Any, xp: Any) -> Factor:
     scale = xp.mean(xp.abs(xp.diagonal(matrix)))
     unit = xp.finfo(matrix.dtype).eps * scale
 
@@ -128,9 +143,6 @@ def factorise(matrix: Any, diagonal: Any = None, *, overwrite: bool = False) -> 
 
     fails = lambda state: ~xp.isfinite(state[1][-1, -1]) & (state[0] < MAX_RAISES)
     _, lower, raised = while_loop(fails, lambda state: attempt(state[0] + 1), attempt(xp.asarray(0)), xp)
-    if xp is np and not np.isfinite(lower[-1, -1]):
-        found = "NaN or infinity in it" if not np.all(np.isfinite(matrix)) else f"a diagonal of {scale:.3g} on average"
-        raise NotPositiveDefinite(f"a matrix of side {len(matrix)} is not positive definite, found {found}")
     return Factor(lower, raised)
 
 

@@ -1,19 +1,16 @@
 """Kernel machines: functions expanded in blocks of coordinates that learn from batches.
 
-The way through the files: ``losses`` → ``functional`` (their gradient along a block) and ``coordinates`` (blocks of
-frequencies or points) → ``expansion`` (the function and its values) → ``rules`` (which block a step goes along) →
-``steps`` (one step, and a scan of them); ``visits`` solve for a block of landmarks from its own rows, ``dense`` for all
-of them at once, ``kept`` for more with half of their kernel matrix in memory, ``few`` for some hundred of them from the
-squares of all rows. Above them, ``methods`` (what to use of all this, and how much) → ``learners`` (passes over
-``rows``) → ``choice`` (of a lengthscale and a ridge, by ``folds`` and ``trials``) and ``calibration`` (by rows left
-out) → ``solving`` (the short ways) → ``fitting``: rows and settings in, a fitted machine out.
+The way through the files: ``losses``; ``expansion`` (the function, its blocks of landmarks or of random frequencies);
+``rules`` and ``steps`` (DSG, UDSG, CDSG: which block a step goes along, one step, a scan of them); ``calibration``;
+``learner`` (passes of such steps, and the fitted machine); ``blocks`` (each block of landmarks solved for with all
+others held fixed) and ``newton`` (all landmarks at once, their kernel matrix in memory). Above them ``settings``,
+``candidates`` and ``search`` (the choice of a kernel and a ridge), ``start``, and ``fit``: a table and settings in, a
+fitted machine out.
 """
 
-from thalweg.machines.coordinates import Coordinates, Frequencies, Points
-from thalweg.machines.expansion import empty, predict
-from thalweg.machines.fitted import Fitted
-from thalweg.machines.fitting import fit, learn
-from thalweg.machines.functional import Batch, FunctionalGradient
+from thalweg.machines.expansion import Coordinates, Frequencies, Points, empty, predict
+from thalweg.machines.fit import fit, learn
+from thalweg.machines.learner import FittedMachine
 from thalweg.machines.losses import (
     HingeLoss,
     HuberLoss,
@@ -24,10 +21,10 @@ from thalweg.machines.losses import (
     SquaredHingeLoss,
     SquaredLoss,
 )
-from thalweg.machines.methods import CDSG, DSG, UDSG, Auto, Method, Settings
-from thalweg.machines.rows import Rows
 from thalweg.machines.rules import Capped, Checked, New, Rule, Uniform
-from thalweg.machines.steps import Judged, Machine, run
+from thalweg.machines.settings import CDSG, DSG, UDSG, Auto, Method, Settings
+from thalweg.machines.steps import FunctionalGradient, Machine, ValidatedStep, run
+from thalweg.rows import Batch, Table
 
 __all__ = [
     "CDSG",
@@ -38,12 +35,11 @@ __all__ = [
     "Capped",
     "Checked",
     "Coordinates",
-    "Fitted",
+    "FittedMachine",
     "Frequencies",
     "FunctionalGradient",
     "HingeLoss",
     "HuberLoss",
-    "Judged",
     "LogisticLoss",
     "Loss",
     "Machine",
@@ -51,13 +47,14 @@ __all__ = [
     "New",
     "Points",
     "QuantileLoss",
-    "Rows",
     "Rule",
     "Settings",
     "SoftmaxLoss",
     "SquaredHingeLoss",
     "SquaredLoss",
+    "Table",
     "Uniform",
+    "ValidatedStep",
     "empty",
     "fit",
     "learn",

@@ -1,8 +1,11 @@
-"""What rows that a machine has not learned from say of it: how sharp its probabilities may be, how far it is off."""
+"""Calibration by rows that a machine has not learned from: probabilities by their labels, intervals by residuals.
+
+Probabilities come from a scaling of f that minimises the log-loss of held-out labels, nearly: priors keep it near the
+default where rows are few. Intervals come from held-out residuals by split conformal prediction (Lei et al., 2018).
+"""
 
 from collections.abc import Callable
-from copy import copy
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -11,127 +14,103 @@ from scipy.special import expit, log_expit, log_softmax, softmax
 
 from thalweg.arguments import number
 from thalweg.codec import storable
-from thalweg.machines.learners import Foreseen, Learner
-from thalweg.machines.losses import LogisticLoss, Loss, SoftmaxLoss
-from thalweg.machines.rows import Rows, same
+from thalweg.machines.losses import Loss
+from thalweg.rows import Table, find_duplicates, random_order
 from thalweg.threads import enough_threads
 
-# Up to so many rows are left out in turn, in folds; of more a part is left out once, of at most so many rows.
-_FEW, _FOLDS, _MOST = 1000, 5, 2000
-# With fewer rows that differ nothing is left out.
-_FEWEST = 10
-# So many of the last rows foreseen tell enough.
-_ENOUGH = 2000
-# Before anything is seen the standard deviation of the logarithm of the sharpness and of the bend, its reach, that of
-# shifts, also where f has its level already and where it has log-odds, and what is expected of the bend.
-_PRIOR, _REACH, _SHIFTS, _LEVELLED, _LOG_ODDS, _USUAL_BEND = 1.0, 4.0, 2.0, 0.2, 1.0, 0.5
-# Squares say probabilities of 0 and less; they count as this, or as this part of the share of a rare class.
-_LEAST, _OF_SHARE = 0.01, 0.1
+FOLDS, MAX_FOLDED_ROWS, MAX_HELD_ROWS = 5, 1000, 2000
+"""Up to so many rows are held out in five folds; of more, a fifth is held out once, of at most so many rows: their log
+scale is then known to 3 %."""
+
+MIN_HELD_ROWS = 10
+"""With fewer distinct rows nothing is held out."""
+
+LOG_SCALE_PRIOR, MAX_LOG_SCALE = 1.0, 4.0
+"""Prior standard deviation of the logarithms of sharpness and bend, and their bound."""
+
+MARGIN_SHIFT_PRIOR, LOG_ODDS_SHIFT_PRIOR, FITTED_SHIFT_PRIOR = 2.0, 1.0, 0.2
+"""Prior standard deviations of shifts: of margins, of log-odds, and of the squared loss, whose f has its intercept."""
+
+DEFAULT_BEND = 0.5
+"""Bend of margins before anything is seen."""
+
+LEAST_PROBABILITY, LEAST_CLASS_SHARE = 0.01, 0.1
+"""Probabilities of the squared loss may be negative: they are at least this, or this share of a rare class's."""
 
 
-class Aside(NamedTuple):
-    """Values of f at rows that it has not learned from."""
+class HeldOut(NamedTuple):
+    """Rows that a machine has not learned from, and f there."""
 
-    rows: Rows
+    table: Table
     values: np.ndarray
 
 
-_DIGITS = 4
-"""Of a feature, by which rows are told apart."""
+def held_out_sets(table: Table, seed: int) -> list[np.ndarray]:
+    """Return sets of rows to hold out in turn: five folds of few rows, a fifth of more, nothing of hardly any.
 
-
-def folds(rows: Rows, seed: int) -> list[np.ndarray]:
-    """Which rows to leave out: five folds of few, a fifth of more, nothing of hardly any.
+    Copies are held out together.
 
     Examples
     --------
-    >>> rows = lambda n: Rows(np.arange(n)[:, None], np.zeros((n, 1)), np.ones(n))
-    >>> [[len(fold) for fold in folds(rows(n), seed=0)] for n in (5, 100, 2000, 50_000)]
+    >>> table = lambda n: Table(np.arange(n)[:, None], np.zeros((n, 1)), np.ones(n))
+    >>> [[len(fold) for fold in held_out_sets(table(n), seed=0)] for n in (5, 100, 2000, 50_000)]
     [[], [20, 20, 20, 20, 20], [400], [2000]]
     """
-    if len(rows) <= _FEW:
-        # Rows that are the same are left out together: a row given twice counts as one of weight two. Those that differ
-        # by what a copy may lose are the same. Where rows meet by chance, new ones will too.
-        every = np.arange(len(rows))
-        x = rows.features(every, np.float64)
-        digits, powers = np.frexp(x)
-        alike = np.ldexp(np.round(digits, _DIGITS), powers)
-        place = np.ravel(np.unique(alike, axis=0, return_inverse=True)[1])
-        place = every if rows.meet(every, same(x)[1]) else place
-        if np.max(place) + 1 < _FEWEST:
-            return []
-        order = np.random.default_rng([seed, 4]).permutation(np.max(place) + 1)
-        found = [np.flatnonzero(np.isin(place, fold)) for fold in np.array_split(order, _FOLDS)]
-        return [fold for fold in found if 0 < len(fold) < len(rows)]
-    order = rows.shuffled([seed, 4])
-    return [np.sort(order[: min(len(rows) // _FOLDS, _MOST)])]
+    group = None if table.copies is None else table.copies.group
+    if len(table) > MAX_FOLDED_ROWS:
+        return [np.sort(table.shuffled([seed, 4])[: min(len(table) // FOLDS, MAX_HELD_ROWS)])]
+    group = np.arange(len(table)) if group is None else group
+    if len(find_duplicates(table.features(slice(None), np.float64)).first) < MIN_HELD_ROWS:
+        return []
+    groups = np.array_split(random_order(np.max(group) + 1, [seed, 4]), FOLDS)
+    folds = [np.flatnonzero(np.isin(group, fold)) for fold in groups]
+    return [fold for fold in folds if 0 < len(fold) < len(table)]
 
 
-def set_aside(learner: Learner, rows: Rows, seed: int, learn: Callable[[Any, Rows], None]) -> Aside | None:
-    """What machines that learn as another did, but not from some rows, say of those.
-
-    Parameters
-    ----------
-    learner
-        Knows nothing yet; copies of it learn.
-    rows, seed
-        Examples, and which to leave out.
-    learn
-        Makes a learner learn from rows, where those of weight 0 are none.
-    """
-    found = []
-    for held in folds(rows, seed):
-        weights = rows.weights.copy()
-        weights[held] = 0
-        pupil = copy(learner)
-        learn(pupil, replace(rows, weights=weights))
-        found.append((held, pupil.predict(rows.subset(held).x, *rows.frame)))
-    return _aside(rows, found)
+def hold_out(table: Table, seed: int, predict_without: Callable[[np.ndarray], np.ndarray]) -> HeldOut | None:
+    """Return held-out predictions; ``predict_without(rows)`` gives f at rows of a machine that has not seen them."""
+    return combine(table, [(held, predict_without(held)) for held in held_out_sets(table, seed)])
 
 
-def left_out(rows: Rows, seed: int, without: Callable[[np.ndarray], np.ndarray]) -> Aside | None:
-    """The same where ``without`` tells what would be said of rows if they were left out."""
-    return _aside(rows, [(held, without(held)) for held in folds(rows, seed)])
-
-
-def last(rows: Rows, foreseen: Foreseen) -> Aside | None:
-    """The last rows learned from, and what was said of them before; None where little was learned before them."""
+def last_predictions(table: Table, predictions: list[tuple[np.ndarray, Any]]) -> HeldOut | None:
+    """Return the last rows of a pass, with f before it had learned from them; None where little was learned before."""
     found: list[tuple[np.ndarray, np.ndarray]] = []
     count = 0
-    for part, values in reversed(foreseen):
-        if count >= _ENOUGH:
+    for rows, values in reversed(predictions):
+        if count >= MAX_HELD_ROWS:
             break
-        found.append((part, np.asarray(values).reshape(-1, rows.outputs)[: len(part)]))
-        count += len(part)
-    return _aside(rows, found) if len(foreseen) > 2 * len(found) else None
+        found.append((rows, np.asarray(values)[: len(rows)]))
+        count += len(rows)
+    return combine(table, found) if len(predictions) > 2 * len(found) else None
 
 
-def _aside(rows: Rows, found: list[tuple[np.ndarray, np.ndarray]]) -> Aside | None:
+def combine(table: Table, found: list[tuple[np.ndarray, np.ndarray]]) -> HeldOut | None:
+    """Return the rows and values of several sets as one; None where there are none."""
     if not found:
         return None
     held, values = (np.concatenate(part) for part in zip(*found, strict=True))
-    return Aside(rows.subset(held), values)
+    return HeldOut(table.subset(held), values)
 
 
 @storable
 @dataclass(frozen=True)
 class Calibration:
-    """How values of f become log-odds of probabilities.
+    """The map from f to log-odds of probabilities.
 
     Parameters
     ----------
     sharpness
-        Of f, but for its intercept; its inverse is called temperature.
+        Factor of f less its intercept; its inverse is called temperature.
     bend
-        Of the logarithm of (1 + f)/2: that is what squares of −1 and 1 say of probabilities, and straight log-odds
-        would bend it.
+        Factor of log((1 + f)/2): the least-squares fit of labels −1 and 1 has p = (1 + f)/2, whose log-odds are not
+        linear in f.
     shift
-        What is added for each output: of one, without a bend, this is Platt's scaling.
+        Added to each output. With one output and no bend this is Platt's scaling.
 
     Examples
     --------
     >>> even = Calibration(sharpness=2.0, bend=0.0, shift=np.array([-1.0]))
-    >>> even.logits(np.array([[0.5]]), level=np.zeros(1))
+    >>> even.logits(np.array([[0.5]]), intercept=np.zeros(1))
     array([[0.]])
     """
 
@@ -146,77 +125,73 @@ class Calibration:
         if self.shift.ndim != 1 or not np.all(np.isfinite(self.shift)):
             raise ValueError("shift must be a row of finite numbers")
 
-    def logits(self, values: np.ndarray, level: np.ndarray) -> np.ndarray:
-        """What has probabilities as its sigmoid or softmax, where f has these values and this intercept."""
-        return self.unshifted(values, level) + self.shift
+    def logits(self, values: np.ndarray, intercept: np.ndarray) -> np.ndarray:
+        """Return log-odds, or logits of a softmax, where f has these values and this intercept."""
+        return self.unshifted_logits(values, intercept) + self.shift
 
-    def unshifted(self, values: np.ndarray, level: np.ndarray) -> np.ndarray:
-        """The same before the shift, by which rows are told apart no better."""
-        straight = self.sharpness * (values - level)
+    def unshifted_logits(self, values: np.ndarray, intercept: np.ndarray) -> np.ndarray:
+        """Return them before the shift, which does not change how rows are ranked."""
+        straight = self.sharpness * (values - intercept)
         if not self.bend:
-            return level + straight
-        base = _said(np.asarray(level)[None], level)
-        return base + straight + self.bend * (_said(values, level) - base)
+            return intercept + straight
+        base = _margin_logits(np.asarray(intercept)[None], intercept)
+        return base + straight + self.bend * (_margin_logits(values, intercept) - base)
 
 
-def _said(values: np.ndarray, level: np.ndarray) -> np.ndarray:
-    """log p where f = 2p − 1, of one output its log-odds."""
-    least = np.minimum(_LEAST, _OF_SHARE * np.clip((1 - np.abs(level)) / 2, 1e-6, 1))
+def _margin_logits(values: np.ndarray, intercept: np.ndarray) -> np.ndarray:
+    """log p where f = 2p − 1; for one output its log-odds."""
+    share = np.clip((1 - np.abs(intercept)) / 2, np.finfo(np.float32).eps, 1)
+    least = np.minimum(LEAST_PROBABILITY, LEAST_CLASS_SHARE * share)
     log = lambda p: np.log(np.maximum(p, least))
     p = (1 + values) / 2
     return log(p) - log(1 - p) if values.shape[1] == 1 else log(p)
 
 
-def usual(loss: Loss, outputs: int) -> Calibration:
-    """What is expected of a machine with a loss before anything is seen.
+def default_calibration(loss: Loss, outputs: int) -> Calibration:
+    """Return the calibration of a loss before anything is seen.
 
     Examples
     --------
     >>> from thalweg.machines import LogisticLoss
-    >>> usual(LogisticLoss(), 1).logits(np.array([[2.0]]), np.array([0.5]))  # these are log-odds as they are
+    >>> default_calibration(LogisticLoss(), 1).logits(np.array([[2.0]]), np.array([0.5]))  # f holds log-odds
     array([[2.]])
     """
-    return Calibration(1.0, _USUAL_BEND if _margins(loss) else 0.0, np.zeros(outputs))
+    return Calibration(1.0, 0.0 if loss.probabilistic else DEFAULT_BEND, np.zeros(outputs))
 
 
-def _margins(loss: Loss) -> bool:
-    """Whether f has margins of about 1; otherwise log-odds."""
-    return not isinstance(loss, LogisticLoss | SoftmaxLoss)
-
-
-def calibrated(aside: Aside, level: np.ndarray, loss: Loss) -> Calibration:
-    """The calibration with the least log-loss, nearly: with hardly any rows it stays near the :func:`usual` one.
+def fit_calibration(held_out: HeldOut, intercept: np.ndarray, loss: Loss) -> Calibration:
+    """Return the calibration with the least log-loss, with a prior around the :func:`default_calibration`.
 
     Parameters
     ----------
-    aside
+    held_out
         Labels, and values of f that have not seen them.
-    level
-        The intercept of f.
+    intercept
+        That of f.
     loss
-        What f has learned by: log-odds have no bend.
+        The loss that f minimises: log-odds have no bend.
 
     Examples
     --------
     >>> rng = np.random.default_rng(0)
     >>> f = rng.normal(size=(2000, 1)) * 3
     >>> y = (rng.uniform(size=2000) < expit(f[:, 0] / 2)).astype(int)
-    >>> rows = Rows(f, y, np.ones(2000), table=np.array([[0.0], [1.0]]))
+    >>> table = Table(f, y, np.ones(2000), codes=np.array([[0.0], [1.0]]))
     >>> from thalweg.machines import LogisticLoss
-    >>> found = calibrated(Aside(rows, f), np.zeros(1), LogisticLoss())
+    >>> found = fit_calibration(HeldOut(table, f), np.zeros(1), LogisticLoss())
     >>> bool(0.4 < found.sharpness < 0.6), found.bend, bool(abs(found.shift[0]) < 0.2)
     (True, 0.0, True)
     """
-    outputs, margins = aside.values.shape[1], _margins(loss)
-    truth = aside.rows.targets[:, None] == (np.arange(outputs) if outputs > 1 else 1)
-    # Beside the prior a row counts for one at least, whatever weights are counted in.
-    weights = aside.rows.weights[:, None] / min(float(np.mean(aside.rows.weights)), 1.0)
-    parts, base = [aside.values - level], level
+    outputs, margins = held_out.values.shape[1], not loss.probabilistic
+    truth = held_out.table.targets[:, None] == (np.arange(outputs) if outputs > 1 else 1)
+    # Beside the prior a row counts for one at least, whatever unit weights are in.
+    weights = held_out.table.weights[:, None] / min(float(np.mean(held_out.table.weights)), 1.0)
+    parts, base = [held_out.values - intercept], intercept
     if margins:
-        base = _said(level[None], level)
-        parts.append(_USUAL_BEND * (_said(aside.values, level) - base))
-    shifts = _LEVELLED if loss.quadratic else _SHIFTS if margins else _LOG_ODDS
-    spread = np.array([_PRIOR] * len(parts) + [shifts] * outputs)
+        base = _margin_logits(intercept[None], intercept)
+        parts.append(DEFAULT_BEND * (_margin_logits(held_out.values, intercept) - base))
+    shifts = FITTED_SHIFT_PRIOR if loss.quadratic else MARGIN_SHIFT_PRIOR if margins else LOG_ODDS_SHIFT_PRIOR
+    spread = np.array([LOG_SCALE_PRIOR] * len(parts) + [shifts] * outputs)
 
     def cost(x: np.ndarray) -> tuple[float, np.ndarray]:
         scaled = [np.exp(log_ratio) * part for log_ratio, part in zip(x, parts, strict=False)]
@@ -225,57 +200,58 @@ def calibrated(aside: Aside, level: np.ndarray, loss: Loss) -> Calibration:
             logs, p = log_expit(np.where(truth, logits, -logits)), expit(logits)
         else:
             logs, p = np.where(truth, log_softmax(logits, axis=1), 0), softmax(logits, axis=1)
-        slopes = weights * (p - truth)
-        slope = [*(np.sum(slopes * part) for part in scaled), *np.sum(slopes, axis=0)]
-        return float(np.sum((x / spread) ** 2) / 2 - np.sum(weights * logs)), np.array(slope) + x / spread**2
+        errors = weights * (p - truth)
+        gradient = [*(np.sum(errors * part) for part in scaled), *np.sum(errors, axis=0)]
+        return float(np.sum((x / spread) ** 2) / 2 - np.sum(weights * logs)), np.array(gradient) + x / spread**2
 
-    bounds = [(-_REACH, _REACH)] * len(parts) + [(None, None)] * (len(spread) - len(parts))
+    bounds: list[Any] = [(-MAX_LOG_SCALE, MAX_LOG_SCALE)] * len(parts) + [(None, None)] * (len(spread) - len(parts))
     with enough_threads(len(spread)):
         x = minimize(cost, np.zeros(len(spread)), jac=True, method="L-BFGS-B", bounds=bounds).x
-    bend = _USUAL_BEND * float(np.exp(x[1])) if margins else 0.0
+    bend = DEFAULT_BEND * float(np.exp(x[1])) if margins else 0.0
     return Calibration(float(np.exp(x[0])), bend, x[len(parts) :])
 
 
-def residuals(aside: Aside) -> np.ndarray:
-    """y − f, sorted for each output, where a row of twice the weight of another is there twice as often.
+def sorted_residuals(held_out: HeldOut) -> np.ndarray:
+    """Return y − f in ascending order for each output; a row of twice the weight of another is there twice as often.
 
-    Of unequal weights there are as many as rows of equal weight would tell as much (Kish, 1965).
+    Of unequal weights there are as many as rows of equal weight would hold the same information (Kish, 1965).
 
     Examples
     --------
-    >>> rows = Rows(np.zeros((2, 1)), np.array([[1.0], [5.0]]), np.ones(2))
-    >>> residuals(Aside(rows, np.array([[0.0], [7.0]])))
+    >>> table = Table(np.zeros((2, 1)), np.array([[1.0], [5.0]]), np.ones(2))
+    >>> sorted_residuals(HeldOut(table, np.array([[0.0], [7.0]])))
     array([[-2.],
            [ 1.]])
     """
-    off, weights = aside.rows.targets_of(slice(None)) - aside.values, aside.rows.weights
-    order = np.argsort(off, axis=0)
-    found = np.take_along_axis(off, order, axis=0)
+    table = held_out.table
+    residuals, weights = table.targets_of(slice(None)) - held_out.values, table.weights
+    order = np.argsort(residuals, axis=0)
+    ascending = np.take_along_axis(residuals, order, axis=0)
     if np.all(weights == weights[0]):
-        return found
+        return ascending
     shares = np.cumsum(weights[order], axis=0) / np.sum(weights)
     count = round(np.sum(weights) ** 2 / np.sum(weights**2))
-    middles = (np.arange(count) + 0.5) / count
-    places = np.stack([np.searchsorted(column, middles) for column in shares.T], axis=1)
-    return np.take_along_axis(found, np.minimum(places, len(found) - 1), axis=0)
+    levels = (np.arange(count) + 0.5) / count
+    indices = np.stack([np.searchsorted(column, levels) for column in shares.T], axis=1)
+    return np.take_along_axis(ascending, np.minimum(indices, len(ascending) - 1), axis=0)
 
 
-def reach(residuals: np.ndarray, level: float) -> tuple[np.ndarray, np.ndarray]:
-    """Between which offsets of f a new target lies with this probability, for each output: split conformal prediction.
+def conformal_offsets(residuals: np.ndarray, level: float) -> tuple[np.ndarray, np.ndarray]:
+    """Return the offsets of f between which a new target lies with this probability: split conformal prediction.
 
-    Of m residuals the k-th from either end, k = ⌊(m + 1)·(1 − level)/2⌋: with exchangeable rows a new one is between
-    them with at least that probability, whatever f is (Lei et al., 2018).
+    Of m residuals they are the k-th from either end, k = ⌊(m + 1)·(1 − level)/2⌋: with exchangeable rows a new target
+    is between them with at least that probability, whatever f is.
 
     Examples
     --------
-    >>> low, high = reach(np.arange(1.0, 100.0)[:, None], level=0.9)
+    >>> low, high = conformal_offsets(np.arange(1.0, 100.0)[:, None], level=0.9)
     >>> float(low[0]), float(high[0])
     (5.0, 95.0)
     """
     k = int((len(residuals) + 1) * (1 - level) / 2 + 1e-9)
     if k < 1:
         raise ValueError(
-            f"level must be at most {1 - 2 / (len(residuals) + 1):.3g} where {len(residuals)} rows were left out to "
-            f"judge by, found {level:g}"
+            f"level must be at most {1 - 2 / (len(residuals) + 1):.3g} where {len(residuals)} rows were held out for "
+            f"calibration, found {level:g}"
         )
     return residuals[k - 1], residuals[-k]

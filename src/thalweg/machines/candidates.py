@@ -1,94 +1,175 @@
-"""A choice of a kernel and a ridge, and the kernel matrices of some rows with it."""
+"""Candidates of the search: kernel ridge regression on a subset of the rows, its validation losses and gradients."""
 
-from threading import Lock, local
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+import jax.numpy as jnp
 import numpy as np
 
 from thalweg.kernels import Kernel
-from thalweg.kernels.profiles import written_out
-from thalweg.machines.folds import Distances
+from thalweg.kernels.forms import Radial
+from thalweg.kernels.host import kernel_tiles, squared_distances_on_host
+from thalweg.linalg import factorise, namespace
+from thalweg.linalg.arrays import matmul
+from thalweg.threads import enough_threads
 
-# Distances are kept in no more units than are searched in turns.
-_UNITS = 6
+MAX_GRADIENT_OUTPUTS = 4
+"""Outputs whose gradients are taken; more are mixed by random signs, which leaves the expected mean square alone."""
+
+MAX_GRADIENT_POINTS = 2048
+"""Rows at which gradients are taken: means over more are hardly more accurate."""
+
+KEPT_METRICS = 6
+"""Metrics whose distances are kept: as many as are compared at a time."""
 
 
-class Choice(NamedTuple):
-    """A family of kernels or a kernel, a lengthscale and a multiple of it, and a ridge.
+@dataclass(frozen=True, eq=False)
+class Metric:
+    """What framed features are multiplied by: factors, or a matrix; the identity of the object is its hash."""
 
-    Examples
-    --------
-    >>> from thalweg.kernels import Gaussian
-    >>> Choice(Gaussian, 3.0, 2.0, 0.1).kernel
-    Gaussian(lengthscale=6, variance=1)
-    """
+    factors: np.ndarray | None
+    learned: bool = False
+
+    def apply(self, x: np.ndarray) -> np.ndarray:
+        """Return rows in this metric."""
+        if self.factors is None:
+            return x
+        return x * self.factors if self.factors.ndim == 1 else x @ self.factors
+
+
+class Candidate(NamedTuple):
+    """Kernel ridge regression."""
 
     family: Any
-    base: Any
-    times: float
-    alpha: float
-
-    @property
-    def kernel(self) -> Kernel:
-        """The kernel of the family, or the kernel that was given."""
-        return kernel_of(self.family, self.times * self.base)
+    """A class of kernels, or a kernel that was given."""
+    metric: Metric
+    multiplier: float
+    """Of the median distance between rows, which makes the lengthscale."""
+    ridge: float
+    """In units of a row's weight."""
 
 
-def kernel_of(family: Any, lengthscale: Any) -> Kernel:
-    """A kernel of the family, or the kernel that was given.
+class Rung:
+    """Rows to learn from and rows to validate on; without the latter, rows are left out one by one.
 
-    Examples
-    --------
-    >>> from thalweg.kernels import Gaussian
-    >>> kernel_of(Gaussian, 2.0)
-    Gaussian(lengthscale=2, variance=1)
-    """
-    return family if isinstance(family, Kernel) else family(lengthscale=lengthscale)
-
-
-class Matrices:
-    """Kernel matrices among some rows and of others with them, in float32.
-
-    Distances in the last units are kept, and the last result of each thread.
-
-    Examples
-    --------
-    >>> from thalweg.kernels import Gaussian
-    >>> x = np.array([[0.0], [2.0]])
-    >>> among, between = Matrices(x, x[:1]).of(Choice(Gaussian, 1.0, 2.0, 0.1))
-    >>> among.shape, between.round(3).tolist()
-    ((2, 2), [[1.0, 0.6069999933242798]])
+    Parameters
+    ----------
+    x, y, weights
+        Rows to learn from: framed features, targets less the intercept, and weights of mean 1.
+    held
+        The same three of the validation set.
+    on_host
+        Whether NumPy computes, or the device.
     """
 
-    def __init__(self, rows: np.ndarray, others: np.ndarray) -> None:
-        self.rows, self.others = rows, others
-        self.known: dict[int, tuple[Distances, Distances]] = {}
-        self.last, self.changing = local(), Lock()
+    def __init__(self, x: np.ndarray, y: np.ndarray, weights: np.ndarray, held: Any, on_host: bool) -> None:
+        self.x, self.y, self.weights, self.held, self.on_host = x, y, weights, held, on_host
+        self._distances: dict[Metric, tuple[Any, Any, float]] = {}
+        self._spectra: dict[tuple, tuple[np.ndarray, np.ndarray]] = {}
 
-    def forget(self) -> None:
-        """Let go of what is kept."""
-        self.known, self.last = {}, local()
+    def lengthscale(self, candidate: Candidate) -> float:
+        """Return the lengthscale of a candidate."""
+        return candidate.multiplier * self.distances(candidate.metric)[2]
 
-    def of(self, choice: Choice) -> tuple[np.ndarray, np.ndarray]:
-        """The matrix among the rows, and that of the others with them."""
-        place = (id(choice.family), id(choice.base), choice.times)
-        if getattr(self.last, "place", None) != place:
-            self.last.found = None  # its room is for the next
-            self.last.place, self.last.found = place, self._made(choice)
-        return self.last.found
+    def kernel(self, candidate: Candidate) -> Kernel:
+        """Return the kernel of a candidate."""
+        family = candidate.family
+        return family if isinstance(family, Kernel) else family(lengthscale=self.lengthscale(candidate))
 
-    def _made(self, choice: Choice) -> tuple[np.ndarray, np.ndarray]:
-        kernel, unit, times = choice.kernel, choice.base, choice.times
-        if not written_out(kernel):
-            unit, times = 1.0, 1.0
-        elif isinstance(choice.family, Kernel):
-            unit, times = np.asarray(kernel.lengthscale, float), 1.0
-        kernel = type(kernel)(lengthscale=1.0, variance=kernel.variance) if written_out(kernel) else kernel
-        both = self.known.get(id(choice.base))
-        if both is None:
-            x, y = ((part / unit).astype(np.float32) for part in (self.rows, self.others))
-            both = Distances(x), Distances(y, x)
-            with self.changing:
-                self.known[id(choice.base)] = both
-                self.known = dict(list(self.known.items())[-_UNITS:])
-        return both[0].kernel(kernel, times), both[1].kernel(kernel, times)
+    def distances(self, metric: Metric) -> tuple[Any, Any, float]:
+        """Return squared distances among the rows and to the validation set in a metric, and the median distance."""
+        if metric not in self._distances:
+            x = metric.apply(self.x)
+            among = squared_distances_on_host(x, x)
+            pairs = np.random.default_rng(0).integers(0, len(x), size=(2, 4 * len(x)))
+            between = among[tuple(pairs[:, pairs[0] != pairs[1]])]
+            median = float(np.sqrt(np.median(between[between > 0]))) if np.any(between > 0) else 1.0
+            others = None if self.held is None else squared_distances_on_host(metric.apply(self.held[0]), x)
+            put = (lambda a: a.astype(self.x.dtype)) if self.on_host else jnp.asarray
+            self._distances[metric] = put(among), None if others is None else put(others), median
+            if len(self._distances) > KEPT_METRICS:
+                self._distances.pop(next(iter(self._distances)))
+        return self._distances[metric]
+
+    def matrices(self, candidate: Candidate) -> tuple[Any, Any]:
+        """Return the kernel matrix among the rows, and that of the validation set with them."""
+        kernel = self.kernel(candidate)
+        if not isinstance(kernel, Radial) or isinstance(candidate.family, Kernel):
+            x = candidate.metric.apply(self.x)
+            among = kernel_tiles(kernel, x).to_dense()
+            return among, None if self.held is None else kernel_tiles(
+                kernel, candidate.metric.apply(self.held[0]), x
+            ).to_dense()
+        among, others, median = self.distances(candidate.metric)
+        square = among.dtype.type((candidate.multiplier * median) ** 2)
+        return kernel.profile(among / square), None if others is None else kernel.profile(others / square)
+
+    def score(self, candidate: Candidate) -> np.ndarray:
+        """Return the weighted squared loss of each validation row."""
+        with enough_threads(len(self.x) // 2):
+            if self.held is None:
+                return self._leave_one_out(candidate)[0]
+            _, values = self.fit(candidate)
+        return self.held[2] * np.sum((np.asarray(values) - self.held[1]) ** 2, axis=1)
+
+    def fit(self, candidate: Candidate) -> tuple[Any, Any]:
+        """Return the weights of the rows in f, and f at the validation set or, without one, of rows left out."""
+        if self.held is None:
+            _, weights, values = self._leave_one_out(candidate)
+            return weights, values
+        among, others = self.matrices(candidate)
+        xp = namespace(among)
+        factor = factorise(among, xp.asarray(candidate.ridge / self.weights, among.dtype))
+        weights = factor.solve(xp.asarray(self.y, among.dtype))
+        return weights, matmul(others, weights)
+
+    def _leave_one_out(self, candidate: Candidate) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """The losses of rows left out one by one, the weights with none left out, and f at rows left out.
+
+        With √w K √w = QΛQᵀ the weights are √w·Q(Λ + ridge)⁻¹Qᵀ√w·y, and the inverse's diagonal is that of
+        Q(Λ + ridge)⁻¹Qᵀ: one eigendecomposition serves all ridges.
+        """
+        root = np.sqrt(self.weights)[:, None]
+        key = candidate[:3]
+        if key not in self._spectra:
+            among, _ = self.matrices(candidate)
+            self._spectra[key] = np.linalg.eigh(root * among.astype(float) * root.T)
+        values, vectors = self._spectra[key]
+        inverse = 1 / (np.maximum(values, 0) + candidate.ridge)
+        dual = vectors @ (inverse[:, None] * (vectors.T @ (root * self.y)))
+        left = dual / (vectors**2 @ inverse)[:, None]
+        return np.sum(left**2, axis=1), root * dual, self.y - left / root
+
+    def gradients(self, candidate: Candidate, full: bool) -> np.ndarray | None:
+        """Return M = mean_x ∇f(x)∇f(x)ᵀ over outputs in framed features, or the roots of its diagonal.
+
+        For k = κ(‖x − x_i‖²): ∇f = 2 Σ_i W_i κ′(r_i²)(x − x_i).
+        """
+        with enough_threads(len(self.x) // 2):
+            return self._gradients(candidate, full)
+
+    def _gradients(self, candidate: Candidate, full: bool) -> np.ndarray | None:
+        among, _, median = self.distances(candidate.metric)
+        xp = namespace(among)
+        square = among.dtype.type((candidate.multiplier * median) ** 2)
+        points = slice(None, None, -(-len(self.x) // MAX_GRADIENT_POINTS))
+        weights, _ = self.fit(candidate)
+        if weights.shape[1] > MAX_GRADIENT_OUTPUTS:
+            signs = np.random.default_rng(0).choice([-1.0, 1.0], (weights.shape[1], MAX_GRADIENT_OUTPUTS))
+            weights = weights @ xp.asarray(signs / np.sqrt(MAX_GRADIENT_OUTPUTS), weights.dtype)
+        slope = candidate.family().profile_slope(among[points] / square)
+        x = xp.asarray(candidate.metric.apply(self.x), slope.dtype)
+        total: Any = 0.0
+        for column in weights.astype(slope.dtype).T:
+            sums = matmul(slope, xp.concatenate([column[:, None], column[:, None] * x], axis=1))
+            gradient = 2 * (sums[:, :1] * x[points] - sums[:, 1:]) / square
+            total = total + (gradient.T @ gradient if full else xp.sum(gradient**2, axis=0)) / len(gradient)
+        total, factors = np.asarray(total, float), candidate.metric.factors
+        if factors is not None:  # back from the metric to framed features
+            total = factors @ total @ factors.T if factors.ndim == 2 else scale_both_sides(total, factors)
+        return total if np.all(np.isfinite(total)) and np.any(total > 0) else None
+
+
+def scale_both_sides(total: np.ndarray, factors: np.ndarray) -> np.ndarray:
+    """Return D·M·D for D = diag(factors), or the diagonal of it where M is given by its diagonal."""
+    return total * factors**2 if total.ndim == 1 else total * factors * factors[:, None]

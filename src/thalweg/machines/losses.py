@@ -1,4 +1,4 @@
-"""Losses of a prediction f against a target y, row by row, with what methods need to know of them.
+"""Losses of a prediction f against a target y, row by row, with the properties that methods rest on.
 
 Predictions and targets are matrices of JAX or of NumPy, a row for each example. Labels are one-hot rows (0 and 1) for
 :class:`SoftmaxLoss`, a column of 0 and 1 for :class:`LogisticLoss`, and −1 and 1 for the hinges.
@@ -10,11 +10,11 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-import scipy.special
 from jaxtyping import Array, Float
 
 from thalweg.arguments import number
 from thalweg.codec import storable
+from thalweg.linalg.arrays import namespace, special
 
 Outputs = Float[Array, "n c"]
 
@@ -33,26 +33,24 @@ class Loss(eqx.Module):
 
     curvature: ClassVar[float] = 1.0
     """L with ℓ(f + u) ≤ ℓ(f) + ⟨∇ℓ(f), u⟩ + L/2·‖u‖²; of a loss with kinks, that of :meth:`smoothed_gradient`."""
-    slope: ClassVar[float | None] = None
-    """The largest length of a gradient, of one output where the losses of outputs are summed; None if there is none."""
+
+    output_gradient_bound: ClassVar[float | None] = None
+    """The largest |∂ℓ/∂f_c| of one output c; None if there is none."""
 
     smooth: ClassVar[bool] = True
-    """Whether there is a gradient everywhere."""
-
-    by_squares: ClassVar[bool] = False
-    """Whether a lengthscale that is good for squared errors is good for it."""
+    """Whether the gradient exists everywhere."""
 
     robust: ClassVar[bool] = False
-    """Whether it is for numbers of which some may be outliers."""
+    """Whether it is made for numbers of which some may be outliers."""
 
     quadratic: ClassVar[bool] = False
     """Whether the curvature is the same everywhere."""
 
-    piecewise: ClassVar[bool] = False
-    """Whether the curvature is 0 on some pieces."""
-
     centred: ClassVar[bool] = False
     """Whether adding one number to all outputs of a row changes nothing."""
+
+    probabilistic: ClassVar[bool] = False
+    """Whether f holds log-odds, so that the loss is a negative log-likelihood of labels."""
 
     def value(self, f: Outputs, y: Outputs) -> Float[Array, " n"]:
         """The loss of each row."""
@@ -62,21 +60,22 @@ class Loss(eqx.Module):
         """The gradient in f, or a subgradient at a kink."""
         raise NotImplementedError(f"{type(self).__name__} must define gradient(f, y)")
 
-    def level(self, table: np.ndarray, counts: np.ndarray) -> np.ndarray:
-        """The intercept of f where the targets are rows of a table, with these weights: 0 unless f has probabilities.
+    def intercept(self, codes: np.ndarray, counts: np.ndarray) -> np.ndarray:
+        """Return the constant f that fits labels of these total weights, one observation of all labels alike added.
 
-        Where it has, it is what f is if they are the frequencies, with one row more that is of all labels alike.
+        ``codes`` are the targets of the labels. It is 0 for losses of margins.
 
         Examples
         --------
-        >>> LogisticLoss().level(np.array([[0.0], [1.0]]), np.array([899.5, 99.5])).round(4)  # log(0.1 / 0.9)
+        >>> LogisticLoss().intercept(np.array([[0.0], [1.0]]), np.array([899.5, 99.5])).round(4)  # log(0.1 / 0.9)
         array([-2.1972])
         """
-        return np.zeros(table.shape[1])
+        return np.zeros(codes.shape[1])
 
-    def longest(self, outputs: int) -> float | None:
-        """M, the largest length of a gradient for so many outputs; None if there is none."""
-        return None if self.slope is None else self.slope * float(np.sqrt(outputs))
+    def gradient_bound(self, outputs: int) -> float | None:
+        """M, the largest norm of a gradient for so many outputs; None if there is none."""
+        bound = self.output_gradient_bound
+        return None if bound is None else bound * float(np.sqrt(outputs))
 
     def smoothed_gradient(self, f: Outputs, y: Outputs, dual: Outputs) -> Outputs:
         """argmax_a ⟨a, f⟩ − ℓ*(a) − ‖a − dual‖²/2, for a loss with kinks; the gradient itself for a smooth one.
@@ -86,9 +85,9 @@ class Loss(eqx.Module):
         return self.gradient(f, y)
 
     def curvatures(self, f: Outputs, y: Outputs) -> Outputs:
-        """The derivative of :meth:`gradient` in f, of each output for itself.
+        """The second derivative of the loss in each output.
 
-        Of a :attr:`centred` loss, a diagonal that acts as the second derivatives do where the outputs sum to 0.
+        For a :attr:`centred` loss it is a diagonal that acts as the Hessian does where the outputs sum to 0.
 
         Examples
         --------
@@ -109,7 +108,6 @@ class SquaredLoss(Loss):
     Array([2.], dtype=float...)
     """
 
-    by_squares = True
     quadratic = True
 
     def value(self, f: Outputs, y: Outputs) -> Float[Array, " n"]:
@@ -122,12 +120,12 @@ class SquaredLoss(Loss):
 
     def curvatures(self, f: Outputs, y: Outputs) -> Outputs:
         """1."""
-        return _numpy(f).ones_like(f)
+        return namespace(f).ones_like(f)
 
-    def level(self, table: np.ndarray, counts: np.ndarray) -> np.ndarray:
-        """The means of the targets: far from all rows a rare class is as rare as it is among them."""
+    def intercept(self, codes: np.ndarray, counts: np.ndarray) -> np.ndarray:
+        """The mean target: far from all rows a rare class is as rare as it is among them."""
         counts = counts + 1 / len(counts)
-        return counts @ table / np.sum(counts)
+        return counts @ codes / np.sum(counts)
 
 
 @storable
@@ -140,27 +138,27 @@ class LogisticLoss(Loss):
     Array([0.6931], dtype=float...)
     """
 
-    by_squares = True
     curvature = 0.25
-    slope = 1.0
+    output_gradient_bound = 1.0
+    probabilistic = True
 
     def value(self, f: Outputs, y: Outputs) -> Float[Array, " n"]:
         """The negative log-likelihood."""
-        return (_numpy(f).logaddexp(f, 0) - y * f).sum(axis=1)
+        return (namespace(f).logaddexp(f, 0) - y * f).sum(axis=1)
 
     def gradient(self, f: Outputs, y: Outputs) -> Outputs:
         """The probability less the label."""
-        return _special(f).expit(f) - y
+        return special(namespace(f)).expit(f) - y
 
     def curvatures(self, f: Outputs, y: Outputs) -> Outputs:
         """p(1 − p)."""
-        p = _special(f).expit(f)
+        p = special(namespace(f)).expit(f)
         return p * (1 - p)
 
-    def level(self, table: np.ndarray, counts: np.ndarray) -> np.ndarray:
+    def intercept(self, codes: np.ndarray, counts: np.ndarray) -> np.ndarray:
         """The log-odds of each column."""
         counts = counts + 1 / len(counts)
-        return np.log(counts @ table) - np.log(counts @ (1 - table))
+        return np.log(counts @ codes) - np.log(counts @ (1 - codes))
 
 
 @storable
@@ -169,18 +167,18 @@ class SoftmaxLoss(Loss):
 
     Examples
     --------
-    >>> round(SoftmaxLoss().longest(outputs=10), 4)  # √2, however many classes
+    >>> round(SoftmaxLoss().gradient_bound(outputs=10), 4)  # √2, however many classes
     1.4142
     """
 
-    by_squares = True
     centred = True
     curvature = 0.5
-    slope = float(np.sqrt(2))
+    output_gradient_bound = 1.0
+    probabilistic = True
 
     def value(self, f: Outputs, y: Outputs) -> Float[Array, " n"]:
         """The negative log-likelihood."""
-        return _special(f).logsumexp(f, axis=1) - (y * f).sum(axis=1)
+        return special(namespace(f)).logsumexp(f, axis=1) - (y * f).sum(axis=1)
 
     def gradient(self, f: Outputs, y: Outputs) -> Outputs:
         """The probabilities less the label."""
@@ -188,16 +186,16 @@ class SoftmaxLoss(Loss):
 
     def curvatures(self, f: Outputs, y: Outputs) -> Outputs:
         """The probabilities p: (diag p − ppᵀ)⁻¹ q is q/p but for its mean, where q sums to 0."""
-        return _numpy(f).exp(f - _special(f).logsumexp(f, axis=1, keepdims=True))
+        return namespace(f).exp(f - special(namespace(f)).logsumexp(f, axis=1, keepdims=True))
 
-    def level(self, table: np.ndarray, counts: np.ndarray) -> np.ndarray:
-        """The logarithms of the frequencies, whose mean is 0 as it is that of f."""
-        logs = np.log((counts + 1 / len(counts)) @ table)
+    def intercept(self, codes: np.ndarray, counts: np.ndarray) -> np.ndarray:
+        """The logarithms of the frequencies less their mean: the outputs of f sum to 0."""
+        logs = np.log((counts + 1 / len(counts)) @ codes)
         return logs - np.mean(logs)
 
-    def longest(self, outputs: int) -> float | None:
+    def gradient_bound(self, outputs: int) -> float | None:
         """√2, however many classes."""
-        return self.slope
+        return float(np.sqrt(2))
 
 
 @storable
@@ -210,20 +208,20 @@ class HingeLoss(Loss):
     Array([0.75, 0.  ], dtype=float...)
     """
 
-    slope = 1.0
+    output_gradient_bound = 1.0
     smooth = False
 
     def value(self, f: Outputs, y: Outputs) -> Float[Array, " n"]:
         """What is missing of a margin of 1."""
-        return _numpy(f).maximum(0, 1 - y * f).sum(axis=1)
+        return namespace(f).maximum(0, 1 - y * f).sum(axis=1)
 
     def gradient(self, f: Outputs, y: Outputs) -> Outputs:
         """−y within the margin."""
-        return jnp.where(y * f < 1, -y, 0)
+        return namespace(f).where(y * f < 1, -y, 0)
 
     def smoothed_gradient(self, f: Outputs, y: Outputs, dual: Outputs) -> Outputs:
         """−y·clip(−y·dual + 1 − y·f, 0, 1)."""
-        return -y * _numpy(f).clip(-y * dual + 1 - y * f, 0, 1)
+        return -y * namespace(f).clip(-y * dual + 1 - y * f, 0, 1)
 
 
 @storable
@@ -236,15 +234,13 @@ class SquaredHingeLoss(Loss):
     Array([0.5, 0. ], dtype=float...)
     """
 
-    piecewise = True
-
     def value(self, f: Outputs, y: Outputs) -> Float[Array, " n"]:
         """Half the square of what is missing of a margin of 1."""
-        return (_numpy(f).maximum(0, 1 - y * f) ** 2).sum(axis=1) / 2
+        return (namespace(f).maximum(0, 1 - y * f) ** 2).sum(axis=1) / 2
 
     def gradient(self, f: Outputs, y: Outputs) -> Outputs:
         """−y times what is missing."""
-        return -y * _numpy(f).maximum(0, 1 - y * f)
+        return -y * namespace(f).maximum(0, 1 - y * f)
 
     def curvatures(self, f: Outputs, y: Outputs) -> Outputs:
         """1 within the margin."""
@@ -261,8 +257,6 @@ class HuberLoss(Loss):
     Array([0.5, 2.5], dtype=float...)
     """
 
-    piecewise = True
-    by_squares = True
     robust = True
     width: Array
 
@@ -272,13 +266,13 @@ class HuberLoss(Loss):
     def value(self, f: Outputs, y: Outputs) -> Float[Array, " n"]:
         """A square that becomes a line."""
         size = abs(f - y)
-        near = _numpy(f).minimum(size, _like(f, self.width))
+        near = namespace(f).minimum(size, _like(f, self.width))
         return (near * (size - near / 2)).sum(axis=1)
 
     def gradient(self, f: Outputs, y: Outputs) -> Outputs:
         """The residual, clipped."""
         width = _like(f, self.width)
-        return _numpy(f).clip(f - y, -width, width)
+        return namespace(f).clip(f - y, -width, width)
 
     def curvatures(self, f: Outputs, y: Outputs) -> Outputs:
         """1 where it is a square."""
@@ -295,7 +289,6 @@ class QuantileLoss(Loss):
     Array([0.9, 0.1], dtype=float...)
     """
 
-    by_squares = True
     robust = True
     smooth = False
     q: Array
@@ -306,25 +299,17 @@ class QuantileLoss(Loss):
     def value(self, f: Outputs, y: Outputs) -> Float[Array, " n"]:
         """The residual, weighted by its sign."""
         q = _like(f, self.q)
-        return _numpy(f).maximum(q * (y - f), (1 - q) * (f - y)).sum(axis=1)
+        return namespace(f).maximum(q * (y - f), (1 - q) * (f - y)).sum(axis=1)
 
     def gradient(self, f: Outputs, y: Outputs) -> Outputs:
         """−q below the target, 1 − q above it."""
-        return jnp.where(f < y, 0, jnp.where(f > y, 1, self.q.astype(f.dtype))) - self.q.astype(f.dtype)
+        xp, q = namespace(f), _like(f, self.q)
+        return xp.where(f < y, 0, xp.where(f > y, 1, q)) - q
 
     def smoothed_gradient(self, f: Outputs, y: Outputs, dual: Outputs) -> Outputs:
         """clip(dual + f − y, −q, 1 − q)."""
         q = _like(f, self.q)
-        return _numpy(f).clip(dual + f - y, -q, 1 - q)
-
-
-def _numpy(f: Any) -> Any:
-    """NumPy for its own arrays: nothing is compiled; else that of JAX."""
-    return np if isinstance(f, np.ndarray) else jnp
-
-
-def _special(f: Any) -> Any:
-    return scipy.special if isinstance(f, np.ndarray) else jax.scipy.special
+        return namespace(f).clip(dual + f - y, -q, 1 - q)
 
 
 def _like(f: Any, parameter: Array) -> Any:

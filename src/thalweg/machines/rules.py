@@ -12,7 +12,7 @@ from thalweg.codec import storable
 from thalweg.machines.expansion import Expansion
 
 
-class Choice(NamedTuple):
+class BlockChoice(NamedTuple):
     """A block, the size of the step along it, and whether the block is new."""
 
     block: Int[Array, ""]
@@ -20,8 +20,8 @@ class Choice(NamedTuple):
     new: Bool[Array, ""]
 
 
-class Look(NamedTuple):
-    """All that a rule may look at."""
+class StepContext(NamedTuple):
+    """What a rule may base its choice on."""
 
     mean: Float[Array, " c"]
     """ḡ, the mean gradient of the batch."""
@@ -43,16 +43,16 @@ class Rule(eqx.Module):
     """
 
     checks: ClassVar[bool] = False
-    """Whether the rule looks at the noise, which must be estimated first."""
+    """Whether the rule needs the noise, which must then be estimated."""
 
     @property
     def limit(self) -> int | None:
         """The most blocks there will be; None where there is no end."""
         return None
 
-    def choose(self, expansion: Expansion, look: Look, key: Key[Array, ""]) -> Choice:
+    def choose(self, expansion: Expansion, context: StepContext, key: Key[Array, ""]) -> BlockChoice:
         """Choose the block of one step."""
-        raise NotImplementedError(f"{type(self).__name__} must define choose(expansion, look, key)")
+        raise NotImplementedError(f"{type(self).__name__} must define choose(expansion, context, key)")
 
 
 @storable
@@ -65,9 +65,9 @@ class New(Rule):
     False
     """
 
-    def choose(self, expansion: Expansion, look: Look, key: Key[Array, ""]) -> Choice:
+    def choose(self, expansion: Expansion, context: StepContext, key: Key[Array, ""]) -> BlockChoice:
         """The next block."""
-        return Choice(expansion.used, look.size, jnp.array(True))
+        return BlockChoice(expansion.used, context.size, jnp.array(True))
 
 
 @storable
@@ -94,10 +94,10 @@ class Uniform(Rule):
         whole("new of Uniform", self.new)
         whole("old of Uniform", self.old, least=0)
 
-    def choose(self, expansion: Expansion, look: Look, key: Key[Array, ""]) -> Choice:
+    def choose(self, expansion: Expansion, context: StepContext, key: Key[Array, ""]) -> BlockChoice:
         """New or old by the count of steps."""
         new = expansion.steps % (self.new + self.old) < self.new
-        return Choice(jnp.where(new, expansion.used, _any(expansion, key)), look.size, new)
+        return BlockChoice(jnp.where(new, expansion.used, _random_block(expansion, key)), context.size, new)
 
 
 @storable
@@ -126,22 +126,22 @@ class Checked(Rule):
 
     checks: ClassVar[bool] = True
 
-    def choose(self, expansion: Expansion, look: Look, key: Key[Array, ""]) -> Choice:
+    def choose(self, expansion: Expansion, context: StepContext, key: Key[Array, ""]) -> BlockChoice:
         """The longest safe step of (9)."""
-        sizes = self.safe_sizes(expansion, look)
+        sizes = self.safe_sizes(expansion, context)
         best = jnp.argmax(sizes).astype(expansion.used.dtype)
-        new = sizes[best] <= look.size
-        longest = jnp.minimum(self.stretch * look.size, 1 / jnp.maximum(look.ridge, jnp.finfo(sizes.dtype).tiny))
+        new = sizes[best] <= context.size
+        longest = jnp.minimum(self.stretch * context.size, 1 / jnp.maximum(context.ridge, jnp.finfo(sizes.dtype).tiny))
         old_size = jnp.minimum(sizes[best], longest)
-        return Choice(jnp.where(new, expansion.used, best), jnp.where(new, look.size, old_size), new)
+        return BlockChoice(jnp.where(new, expansion.used, best), jnp.where(new, context.size, old_size), new)
 
-    def safe_sizes(self, expansion: Expansion, look: Look) -> Float[Array, " capacity"]:
+    def safe_sizes(self, expansion: Expansion, context: StepContext) -> Float[Array, " capacity"]:
         """s_k for each block, 0 where there is none."""
         drift = expansion.scale * expansion.drift
-        square = jnp.vdot(look.mean, look.mean)
-        along = drift @ look.mean
-        a = square + look.noise
-        discriminant = along**2 - a * (jnp.sum(drift**2, axis=1) - look.size**2 * square) / 2
+        square = jnp.vdot(context.mean, context.mean)
+        along = drift @ context.mean
+        a = square + context.noise
+        discriminant = along**2 - a * (jnp.sum(drift**2, axis=1) - context.size**2 * square) / 2
         there = (
             (jnp.arange(expansion.capacity, dtype=expansion.used.dtype) < expansion.used)
             & (discriminant >= 0)
@@ -175,11 +175,11 @@ class Capped(Rule):
         """The cap."""
         return self.blocks
 
-    def choose(self, expansion: Expansion, look: Look, key: Key[Array, ""]) -> Choice:
+    def choose(self, expansion: Expansion, context: StepContext, key: Key[Array, ""]) -> BlockChoice:
         """New while there is room."""
         new = expansion.used < self.blocks
-        return Choice(jnp.where(new, expansion.used, _any(expansion, key)), look.size, new)
+        return BlockChoice(jnp.where(new, expansion.used, _random_block(expansion, key)), context.size, new)
 
 
-def _any(expansion: Expansion, key: Key[Array, ""]) -> Int[Array, ""]:
+def _random_block(expansion: Expansion, key: Key[Array, ""]) -> Int[Array, ""]:
     return jax.random.randint(key, (), 0, jnp.maximum(expansion.used, 1)).astype(expansion.used.dtype)

@@ -1,8 +1,6 @@
 """What the kernel estimators have in common: everything but what targets mean."""
 
-import warnings
 from collections.abc import Iterable
-from dataclasses import replace
 from numbers import Integral, Real
 from typing import Any, ClassVar
 
@@ -10,8 +8,6 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from rich.progress import Progress
-from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import check_random_state
 from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.validation import check_is_fitted
@@ -19,10 +15,11 @@ from sklearn.utils.validation import check_is_fitted
 from thalweg import machines
 from thalweg.kernels import Kernel
 from thalweg.machines.losses import Loss
-from thalweg.machines.methods import METHODS, METRICS, Method, Settings
-from thalweg.machines.rows import Rows
+from thalweg.machines.settings import METHODS, METRICS, Method, Settings
 from thalweg.models._common import Storable, row_weights, unharmed
 from thalweg.models._frames import validated
+from thalweg.rows import Table
+from thalweg.runs import Run
 
 
 class KernelMachine(Storable):
@@ -41,16 +38,14 @@ class KernelMachine(Storable):
         "random_state": ["random_state"],
         "verbose": ["verbose"],
     }
-    _machine: machines.Fitted
-    _unit: float
-    """What features are divided by before anything is learned from them; 1 but for extreme sizes."""
+    _machine: machines.FittedMachine
 
     def _loss(self) -> Loss:
         """The loss, for the targets seen."""
         raise NotImplementedError
 
     def _targets(self, y: np.ndarray, weights: np.ndarray, first: bool, classes: Any) -> dict[str, Any]:
-        """Return targets as :class:`Rows` has them; ``first`` if what is known of them is to be learned anew."""
+        """Return targets as :class:`Table` has them; ``first`` if what is known of them is to be learned anew."""
         raise NotImplementedError
 
     def _begin(self, y: np.ndarray, streams: bool, first: bool) -> None:
@@ -93,8 +88,7 @@ class KernelMachine(Storable):
         if not isinstance(batches, Iterable):
             raise TypeError(f"batches must be an iterable of pairs (X, y), found {batches!r}")
         pairs = iter(batches)
-        with Progress(disable=not self.verbose) as bar:
-            task = bar.add_task("rows", total=None)
+        with Run("stream", bar=bool(self.verbose)) as run:
             with unharmed(self):
                 first = next(pairs, None)
                 if first is None:
@@ -102,10 +96,10 @@ class KernelMachine(Storable):
                 self.__dict__.pop("_machine", None)
                 X, y = _pair(first)
                 self.partial_fit(X, y, **options)
-                bar.update(task, advance=len(y))
+                run.advance(len(y))
             for X, y in map(_pair, pairs):
                 self.partial_fit(X, y)
-                bar.update(task, advance=len(y))
+                run.advance(len(y))
         return self
 
     def __sklearn_is_fitted__(self) -> bool:
@@ -134,19 +128,10 @@ class KernelMachine(Storable):
         self._validate_params()
         known = None if anew else getattr(self, "_machine", None)
         with unharmed(self):
-            rows = self._rows(X, y, sample_weight, known is None, classes, streams=entry is machines.learn)
-            known = None if known is None else self._machine  # which may be in other units now
+            table = self._table(X, y, sample_weight, known is None, classes, streams=entry is machines.learn)
+            known = None if known is None else self._machine  # which may have other targets now
             seed = int(check_random_state(self.random_state).randint(2**31 - 1))
-            self._store(entry(rows, self._settings(), seed, known))
-        line: dict[str, float] = self.history_[-1] if self.history_ else {}
-        left, tol = line.get("left", 0.0), getattr(self._settings().method, "tol", 0.0)
-        if left > tol and "interrupted" not in line:  # who interrupts has been told
-            warnings.warn(
-                f"the optimum was not reached: a further step would lower the objective by {left:.1g} of it, more than "
-                f"tol={tol:g} of the method. A larger alpha makes the problem easier",
-                ConvergenceWarning,
-                stacklevel=3,
-            )
+            self._store(entry(table, self._settings(), seed, known))
         return self
 
     def _settings(self) -> Settings:
@@ -160,13 +145,13 @@ class KernelMachine(Storable):
             **{name: getattr(self, name) for name in alike},
         )
 
-    def _store(self, found: machines.Fitted) -> None:
-        self._machine = found
-        self.kernel_, self.alpha_ = _in_units(found.kernel, self._unit), found.alpha
-        self.feature_scales_ = _feature_scales(found.kernel, found.map, self.n_features_in_)
-        self.n_iter_, self.n_features_used_, self.history_ = found.passes, found.features, list(found.history)
+    def _store(self, machine: machines.FittedMachine) -> None:
+        self._machine, metric = machine, machine.frame.metric
+        self.kernel_, self.alpha_ = _kernel_of_raw_features(machine.kernel, metric), machine.alpha
+        self.feature_scales_ = _feature_scales(machine.kernel, metric, self.n_features_in_)
+        self.n_iter_, self.n_features_used_, self.history_ = machine.passes, machine.features, list(machine.history)
 
-    def _rows(self, X: Any, y: Any, sample_weight: Any, first: bool, classes: Any, streams: bool) -> Rows:
+    def _table(self, X: Any, y: Any, sample_weight: Any, first: bool, classes: Any, streams: bool) -> Table:
         """Check examples and return those of positive weight."""
         self._check_kinds(y, classes)
         X, y = validated(
@@ -178,45 +163,42 @@ class KernelMachine(Storable):
         weights = weights * self._class_weights(y)
         if not np.any(weights > 0):
             raise ValueError("class_weight must leave a row of positive weight, found none")
-        places = None
+        index = None
         if not np.all(weights > 0):
-            # Chosen when they are read: a memory map stays where it is.
-            places = np.flatnonzero(weights > 0)
-            targets["targets"], weights = targets["targets"][places], weights[places]
+            # Rows are chosen when they are read: a memory map stays where it is.
+            index = np.flatnonzero(weights > 0)
+            targets["targets"], weights = targets["targets"][index], weights[index]
         single = np.finfo(np.float32)
         if np.any(lost := (weights < single.tiny) | (weights > single.max)):
             raise ValueError(f"sample_weight must fit in float32, found values of size {weights[lost][0]:g}")
-        rows = Rows(X, weights=weights, places=places, **targets)
-        if first:
-            self._unit = 1.0 if isinstance(self.kernel, Kernel) else rows.unit()
-        return rows if self._unit == 1 else replace(rows, x=X / self._unit)
+        return Table(X, weights=weights, index=index, **targets)
 
     def _values(self, X: Any) -> np.ndarray:
         """f at the rows of X."""
         check_is_fitted(self)
-        X = validated(self, X, accept_sparse="csr", dtype="numeric", reset=False)
-        return self._machine.predict(X if self._unit == 1 else X / self._unit)
+        return self._machine.predict(validated(self, X, accept_sparse="csr", dtype="numeric", reset=False))
 
 
-def _feature_scales(kernel: Kernel, turned: np.ndarray | None, features: int) -> np.ndarray:
+def _kernel_of_raw_features(kernel: Kernel, metric: np.ndarray | None) -> Kernel:
+    """The kernel with lengthscales in the units of the features as they came, where each has a scale of its own."""
+    if metric is None or metric.ndim == 2:
+        return kernel
+    with jax.enable_x64(True):
+        lengthscale = np.asarray(kernel.lengthscale, np.float64) / metric
+        lengthscale = lengthscale[0] if np.all(lengthscale == lengthscale[0]) else lengthscale
+        return eqx.tree_at(lambda kernel: kernel.lengthscale, kernel, jnp.asarray(lengthscale))
+
+
+def _feature_scales(kernel: Kernel, metric: np.ndarray | None, features: int) -> np.ndarray:
     """How much a unit of each feature counts in the distance, beside the one that counts most."""
     inverse = 1 / np.asarray(getattr(kernel, "lengthscale", 1.0), np.float64)
-    if turned is not None:
-        inverse = np.linalg.norm(turned * inverse, axis=1)
+    if metric is not None:
+        inverse = inverse * (metric if metric.ndim == 1 else np.linalg.norm(metric, axis=1))
     return np.broadcast_to(inverse / np.max(inverse), (features,)).copy()
 
 
-def _in_units(kernel: Kernel, unit: float) -> Kernel:
-    """The kernel for features that are ``unit`` times as large."""
-    if unit == 1:
-        return kernel
-    with jax.enable_x64(True):
-        length: Any = lambda kernel: kernel.lengthscale
-        return eqx.tree_at(length, kernel, jnp.asarray(unit * np.asarray(length(kernel), np.float64)))
-
-
 def _as_numpy(node: Any) -> Any:
-    if isinstance(node, machines.Fitted):
+    if isinstance(node, machines.FittedMachine):
         return node.mapped(np.asarray)
     return np.asarray(node) if isinstance(node, jax.Array) else node
 

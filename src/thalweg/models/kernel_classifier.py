@@ -16,9 +16,9 @@ from thalweg import machines
 from thalweg.arguments import number
 from thalweg.kernels import Kernel
 from thalweg.machines.losses import Loss
-from thalweg.machines.methods import Method, Settings
-from thalweg.machines.rows import labels
+from thalweg.machines.settings import Method, Settings
 from thalweg.models._kernel_machine import KernelMachine
+from thalweg.rows import predicted_labels
 
 _LOSSES: dict[str, type[Loss]] = {
     "logistic": machines.LogisticLoss,
@@ -189,8 +189,7 @@ class KernelClassifier(ClassifierMixin, KernelMachine):
 
     def predict(self, X: Any) -> np.ndarray:
         """The classes of the largest values."""
-        found = labels(self._decisions(X))
-        return self.classes_[found]
+        return self.classes_[predicted_labels(self._decisions(X))]
 
     @available_if(lambda self: _has_probabilities(self))
     def predict_proba(self, X: Any) -> np.ndarray:
@@ -218,7 +217,9 @@ class KernelClassifier(ClassifierMixin, KernelMachine):
             method = Settings(loss=machines.SquaredLoss(), method=self.method).method
             shares = np.unique(y, return_counts=True)[1] / len(y)
             rare = len(shares) == 2 and any(len(y) <= most and np.min(shares) < share for most, share in _WITH_RARE)
-            self.loss_ = "squared" if method.visits and len(y) > _FEW_ROWS and not (streams or rare) else "logistic"
+            self.loss_ = (
+                "squared" if method.updates_blocks and len(y) > _FEW_ROWS and not (streams or rare) else "logistic"
+            )
 
     def _loss(self) -> Loss:
         if self.loss_ == "logistic" and len(self.classes_) > 2:
@@ -242,10 +243,10 @@ class KernelClassifier(ClassifierMixin, KernelMachine):
         if len(unseen):
             raise ValueError(f"y must hold known classes, {_shown(self.classes_)}, found {unseen.tolist()[0]!r}")
         several = len(self.classes_) > 2
-        table = np.eye(len(self.classes_)) if several else np.array([[0.0], [1.0]])
+        codes = np.eye(len(self.classes_)) if several else np.array([[0.0], [1.0]])
         if self.loss_ != "logistic":
-            table = 2 * table - 1
-        return {"targets": np.searchsorted(self.classes_, y), "table": table}
+            codes = 2 * codes - 1
+        return {"targets": np.searchsorted(self.classes_, y), "codes": codes}
 
     def _check_kinds(self, y: Any, classes: Any) -> None:
         for name, given in (("y", y), ("classes", classes)):

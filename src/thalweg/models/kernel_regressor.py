@@ -13,7 +13,7 @@ from thalweg.arguments import number
 from thalweg.kernels import Kernel
 from thalweg.machines import calibration
 from thalweg.machines.losses import Loss
-from thalweg.machines.methods import Method
+from thalweg.machines.settings import Method
 from thalweg.models._kernel_machine import KernelMachine
 
 # Of a stream the targets' mean and scale change when they are so far from those of all rows seen, in standard
@@ -154,7 +154,7 @@ class KernelRegressor(RegressorMixin, KernelMachine):
         found = self._values(X)
         ends = [
             (found + offset) * self._target_scale + self._target_mean
-            for offset in calibration.reach(left_out, float(level))
+            for offset in calibration.conformal_offsets(left_out, float(level))
         ]
         low, high = (end[:, 0] if self._flat else end for end in ends)
         return low, high
@@ -206,7 +206,7 @@ class KernelRegressor(RegressorMixin, KernelMachine):
         if not np.any(there & (other_scale | (np.abs(mean - old_mean) > _FAR * spread))):
             return
         scale = np.where(there, scale, old_scale)
-        self._machine = self._machine.in_units(old_scale / scale, (old_mean - mean) / scale)
+        self._machine = self._machine.with_targets(old_scale / scale, (old_mean - mean) / scale)
         self._target_mean, self._target_scale = mean, scale
 
 

@@ -12,16 +12,26 @@ import numpy as np
 
 from thalweg.codec import storable
 
+WINSORISED = 0.1
+"""The share of values at either end that the spread does not see as they are: codes and outliers may be so many."""
+
+_WINSORISED_NORMAL = 0.8238
+"""The standard deviation of a standard normal variable that is clipped at its tenths."""
+
+_MEDIAN_DEVIATION = 0.6745
+"""The median absolute deviation of a standard normal variable."""
+
+MAX_DEVIATIONS = 3.0
+"""The spread is at most so many times what the median absolute deviation tells: a code such as −999 for what is missing
+may be a third of the values."""
+
 FAR_SPREADS = 5.0
 """Robust standard deviations beyond which a value grows as a logarithm: normal values hardly ever get there, and with
 twice as many a single outlier would dominate distances."""
 
-_MEDIAN_DEVIATION = 0.6744897501960817
-"""The median absolute deviation of a standard normal variable."""
-
 
 def median_and_spread(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the median of each feature, and its standard deviation as the median absolute deviation tells it.
+    """Return the median of each feature, and a standard deviation of what is not far out.
 
     The median is a value that occurs. Where more than half of the values are the same the spread is 0.
 
@@ -33,8 +43,11 @@ def median_and_spread(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     middle = len(x) // 2
     centre = np.partition(x, middle, axis=0)[middle]
     with np.errstate(over="ignore"):
-        deviations = np.partition(np.abs(x - centre), middle, axis=0)[middle]
-    return centre, deviations / _MEDIAN_DEVIATION
+        away = x - centre
+        deviations = np.partition(np.abs(away), middle, axis=0)[middle]
+        clipped = np.clip(away, *np.quantile(away, [WINSORISED, 1 - WINSORISED], axis=0, method="nearest"))
+        spread = np.std(clipped, axis=0) / _WINSORISED_NORMAL
+    return centre, np.minimum(spread, MAX_DEVIATIONS * deviations / _MEDIAN_DEVIATION)
 
 
 @storable

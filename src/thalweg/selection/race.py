@@ -101,11 +101,11 @@ def line_search(
     entry: Entry[Candidate],
     axes: Sequence[Axis],
     scores: Callable[[Iterable[Candidate | None]], list[Entry[Candidate]]],
-    least: float = 0.0,
+    standard_errors: float = 0.0,
 ) -> Entry[Candidate]:
-    """Go along each axis in turn as far as that helps.
+    """Go along each axis in turn as far as that is better by so many standard errors.
 
-    Both directions of an axis are scored at once; a step must lower the mean loss by the share ``least``.
+    Both directions of an axis are scored at once.
 
     Examples
     --------
@@ -121,7 +121,7 @@ def line_search(
             gains = [
                 (found[candidate].loss, move)
                 for move, candidate in tried
-                if candidate is not None and found[candidate].loss < (1 - least) * entry.loss
+                if candidate is not None and is_better(found[candidate], entry, standard_errors)
             ]
             if not gains:
                 break
@@ -137,7 +137,7 @@ def race(
     rungs: Sequence[Rung],
     *,
     axes: Callable[[Rung], Sequence[Axis]] | None = None,
-    propose: Callable[[Entry[Candidate], Rung], Sequence[Candidate]] | None = None,
+    propose: Callable[[Entry[Candidate], Rung], Sequence[Sequence[Candidate]]] | None = None,
     least_gain: float = 0.01,
     standard_errors: float = 0.0,
     survivors: int = 1,
@@ -146,8 +146,8 @@ def race(
     """Return the best candidate after all rungs.
 
     On each rung every survivor is scored and moved along the axes to its best neighbour. Then the best proposes others,
-    round by round, as long as one of them gains ``least_gain`` of the loss. Those that are not worse than the best by
-    more than ``standard_errors`` of the paired difference go on, ``survivors`` at most.
+    round by round, as long as a round gains ``least_gain`` of the loss. *Better* means by more than ``standard_errors``
+    of the paired difference. Those than which the best is not better go on beside it, ``survivors`` in all at most.
 
     Parameters
     ----------
@@ -160,11 +160,13 @@ def race(
     axes
         ``axes(rung)``, the axes of a line search from each candidate.
     propose
-        ``propose(best, rung)``, further candidates.
+        ``propose(best, rung)``, groups of further candidates, of each of which the best is moved along the axes.
     least_gain
         The share of the loss that a round must gain for another one to follow.
-    standard_errors, survivors
-        Who goes on to the next rung beside the best.
+    standard_errors
+        By how many of them a candidate must be better.
+    survivors
+        How many go on to the next rung.
     parallel
         Whether candidates are scored beside each other, on as many cores as there are.
 
@@ -181,7 +183,7 @@ def race(
         for rung in rungs:
             scores = _Scores(score, rung, parallel)
             run_scores.append(scores)
-            best = _raced(going, scores, rung, axes, propose, least_gain, run)
+            best = _raced(going, scores, rung, axes, propose, least_gain, standard_errors, run)
             level = _level(best, scores, standard_errors, survivors)
             going = [entry.candidate for entry in level]
     evaluations = sum(len(scores.known) for scores in run_scores)
@@ -193,18 +195,26 @@ def _raced(
     scores: _Scores[Candidate, Rung],
     rung: Rung,
     axes: Callable[[Rung], Sequence[Axis]] | None,
-    propose: Callable[[Entry[Candidate], Rung], Sequence[Candidate]] | None,
+    propose: Callable[[Entry[Candidate], Rung], Sequence[Sequence[Candidate]]] | None,
     least_gain: float,
+    standard_errors: float,
     run: Run,
 ) -> Entry[Candidate]:
     """The best candidate of one rung."""
-    moved = (lambda entry: entry) if axes is None else lambda entry: line_search(entry, axes(rung), scores)
+
+    def moved(entry: Entry[Candidate]) -> Entry[Candidate]:
+        return entry if axes is None else line_search(entry, axes(rung), scores, standard_errors)
+
     best = min(map(moved, scores(going)), key=lambda entry: entry.loss)
     run.keep(best)
     while propose is not None:
-        before = best.loss
-        tried = [moved(entry) for entry in scores(propose(best, rung))]
-        best = min([best, *tried], key=lambda entry: entry.loss)
+        before, groups = best.loss, propose(best, rung)
+        scores(candidate for group in groups for candidate in group)  # beside each other
+        for group in groups:
+            if (challenger := scores.best(group)) is not None and is_better(
+                challenger := moved(challenger), best, standard_errors
+            ):
+                best = challenger
         run.keep(best)
         if not best.loss < (1 - least_gain) * before:
             break

@@ -1,7 +1,7 @@
 """Methods by which a kernel machine learns, and the settings of a fit.
 
-A method is what ``method=`` of the estimators takes: the word "auto", "dsg", "udsg" or "cdsg", or an object that also
-says what only this method uses, such as ``UDSG(periods=(2, 1), step=0.5)``.
+``method=`` of the estimators takes a word, "auto", "dsg", "udsg" or "cdsg", or an object of this module that also has
+the options of that method, such as ``UDSG(periods=(2, 1), step=0.5)``.
 """
 
 from dataclasses import dataclass
@@ -14,15 +14,15 @@ from thalweg.arguments import flag, instance, number, one_of, whole
 from thalweg.codec import storable
 from thalweg.descent.steps import Polynomial, as_step
 from thalweg.kernels import Gaussian, Kernel, Matern12, Matern32, Matern52, kernel_or_class
-from thalweg.machines.coordinates import FEATURES, Coordinates
+from thalweg.machines.expansion import FEATURES, Coordinates
 from thalweg.machines.losses import Loss
 from thalweg.machines.rules import Capped, Checked, New, Rule, Uniform
-from thalweg.machines.steps import Judged, Machine
+from thalweg.machines.steps import Machine, ValidatedStep
 
 
 @dataclass(frozen=True, kw_only=True)
 class Method:
-    """What all methods are told; a subclass says along which blocks steps go, and how far.
+    """Options that all methods have; a subclass says along which blocks steps go, and how far.
 
     Parameters
     ----------
@@ -37,10 +37,10 @@ class Method:
     keep_frequencies
         Keep random frequencies in memory instead of making them anew for every batch, however many there are.
     early_stopping
-        Stop when further passes do not lower the loss on a held-out slice, and return to the best. "auto" does so for
-        2,000 rows or more, if there is more than one pass, but where rows are solved for at once.
+        Stop when further passes do not lower the loss on a validation set, and return to the best. "auto" does so
+        where there is more than one pass; True makes passes even where all rows could be solved for at once.
     validation_fraction
-        The part held out, of at most 1,024 rows.
+        The share of the validation set, of at most 1,024 rows.
     double
         Work in float64 however many rows there are; streams and more rows than a block are in float32 otherwise.
 
@@ -78,8 +78,8 @@ class Method:
         number(self._name("validation_fraction"), self.validation_fraction, above=0, below=1)
 
     @property
-    def visits(self) -> bool:
-        """Whether landmarks learn from their own rows, instead of by steps along blocks."""
+    def updates_blocks(self) -> bool:
+        """Whether blocks of landmarks are solved for from their own rows, instead of stepped along."""
         return False
 
     def machine(self, coordinates: Coordinates, loss: Loss, limit: int) -> Machine:
@@ -102,19 +102,19 @@ class Auto(Method):
     """Landmarks, each block of them solved for from its own rows; when there is room for no more, rows refine them.
 
     With random frequencies instead of landmarks, new blocks are stepped along until there is room for no more.
-    Without a ``step`` half of the rows of a batch propose a direction and the others judge how far to go.
+    Without a ``step`` half of the rows of a batch propose a direction and the others validate how far to go.
 
     Parameters
     ----------
     tol
-        A block's own rows are solved to this accuracy, where the number of rounds allows it. Where all rows are solved
-        for at once, they are until a further step would lower the objective by this part or less.
+        Accuracy of a block's own rows, where the number of rounds allows it; where all rows are solved for at once, the
+        share of the objective that a further step may still gain.
     **others
         As in :class:`Method`.
 
     Examples
     --------
-    >>> Auto(tol=1e-6).visits
+    >>> Auto(tol=1e-6).updates_blocks
     True
     """
 
@@ -128,13 +128,13 @@ class Auto(Method):
         number(self._name("tol"), self.tol, least=0)
 
     @property
-    def visits(self) -> bool:
-        """Landmarks do."""
+    def updates_blocks(self) -> bool:
+        """Whether they are landmarks."""
         return self.features == "landmarks"
 
     def machine(self, coordinates: Coordinates, loss: Loss, limit: int) -> Machine:
         """Steps along new blocks up to the limit, then along old ones."""
-        step = Judged() if self.step is None else self._schedule()
+        step = ValidatedStep() if self.step is None else self._schedule()
         return Machine(coordinates, loss, Capped(limit), step, jax.device_put(0.0))
 
 
@@ -236,39 +236,38 @@ class CDSG(DSG):
 
 
 FAMILIES = (Gaussian, Matern52, Matern32, Matern12)
-"""What is chosen from where no kernel is given: from the smoothest functions to the roughest."""
+"""Families to choose from where no kernel is given, from the smoothest functions to the roughest."""
 
 METRICS = ("auto", "none", "diagonal", "full")
-"""What ``metric`` may be."""
+"""Values of ``metric``."""
 
 METHODS: dict[str, type[Method]] = {"auto": Auto, "dsg": DSG, "udsg": UDSG, "cdsg": CDSG}
-"""The methods that have a word."""
+"""Methods by their words."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """All that :func:`thalweg.machines.fit` must know besides the rows.
+    """The arguments of :func:`thalweg.machines.fit` besides the rows.
 
     Parameters
     ----------
     loss
         A loss that fits the targets.
     kernel
-        A kernel, or a class of them whose lengthscale is ``bandwidth`` times the median distance between rows; None
-        lets rows left out choose among the :attr:`families`.
+        A kernel; or a class of them, whose lengthscale is ``bandwidth`` times the median distance between rows; None
+        chooses among the :attr:`families`.
     bandwidth, alpha
-        That multiplier, and the ridge of Σ ℓ + alpha/2·‖f‖². "auto" searches for them by leaving rows out in turn, with
-        more rows than a block has from there on a held-out slice. With fewer than 40 rows, and for the losses of
-        margins with fewer than 2,000, they are ``plain_bandwidth`` and 0.01.
+        That multiplier, and the ridge of Σ ℓ + alpha/2·‖f‖². "auto" searches for them; with fewer than ten rows they
+        are ``plain_bandwidth`` and 0.01.
     metric
-        "auto" learns units of the features from the slopes of a first fit, and keeps them where rows left out say so;
-        "diagonal" keeps them without asking, "full" learns a map of few directions, "none" does not learn anything. For
-        a kernel with a lengthscale it is "none".
+        "auto" proposes scales of the features by the gradients of the candidates, and takes them where validation rows
+        are predicted better; "diagonal" takes them without a comparison, "full" learns a linear map, "none" nothing.
+        For a kernel with a lengthscale it is "none".
     method, max_features
         A method or its word, and the most features of :class:`Auto`.
     passes
-        Passes over the data. None means one for more than 20,000 rows (of squares: than ``max_features``) or up to ten
-        for fewer; up to 8,192 landmarks are solved at once, squares of up to 20,480 or more by conjugate gradients.
+        Passes over the data. None solves for all rows at once where their kernel matrix fits in memory and the loss is
+        smooth, and makes up to ten passes over blocks otherwise.
     progress
         Whether to show a progress bar.
 
@@ -319,5 +318,5 @@ class Settings:
 
     @property
     def families(self) -> tuple[Any, ...]:
-        """What kernel there may be: the one given, or one of four families."""
+        """The families to choose from: the kernel given, or four families."""
         return FAMILIES if self.kernel is None else (self.kernel,)

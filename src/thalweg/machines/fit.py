@@ -1,0 +1,353 @@
+"""The one entry to kernel machines: a table and settings in, a fitted machine out.
+
+:func:`fit` learns from all rows, :func:`learn` from a stream, each row seen once. Both choose a kernel and a ridge at
+the start, or go on from a machine that was fitted before, which they leave as it is. There are two ways to the weights
+of landmarks, and :func:`solves_at_once` decides between them: Newton steps on the stored kernel matrix, and block
+updates.
+"""
+
+import os
+import warnings
+from copy import copy
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+from sklearn.exceptions import ConvergenceWarning
+
+from thalweg.kernels import Kernel
+from thalweg.kernels.host import kernel_tiles
+from thalweg.machines.blocks import LandmarkLearner, runs_on_host
+from thalweg.machines.calibration import HeldOut, hold_out, last_predictions
+from thalweg.machines.learner import FittedMachine, Learner, Predictions
+from thalweg.machines.losses import QuantileLoss
+from thalweg.machines.newton import MAX_FACTORISED_ROWS, Newton, kernel_matrix
+from thalweg.machines.search import FIRST_RUNG, MIN_SEARCH_ROWS
+from thalweg.machines.settings import Settings
+from thalweg.machines.start import initial_model, with_stream_blocks
+from thalweg.rows import Table
+from thalweg.runs import Run
+
+MATRIX_SHARE_OF_MEMORY = 0.25
+"""The share of the memory that a stored kernel matrix may take, on the host or on a device."""
+
+MAX_PASSES, MIN_PASS_GAIN = 10, 0.02
+"""Passes over blocks, at most. Stop after a pass that improves the validation loss by a smaller share; stochastic steps
+need two such passes."""
+
+MAX_VALIDATION_ROWS = 1024
+"""Rows of the validation set that ends passes and iterations: its mean loss is known to a few per cent."""
+
+PATIENCE, MIN_ITERATION_GAIN = 3, 3e-3
+"""Iterations of a large least-squares problem end where so many lower the validation loss by a smaller share."""
+
+RIDGE_FACTOR, MIN_RIDGE_GAIN, LEAST_RIDGE = 0.1, 2e-3, 1e-3
+"""With all rows the best ridge is smaller than with some of them: the next one is this multiple, must lower the
+validation loss by this share, and is not below the last number in units of a row's weight."""
+
+HELD_OUT_TOL = 1e-3
+"""Accuracy of machines that are fitted without held-out rows, as a share of the objective."""
+
+OUTLIER_WIDTHS = 3.0
+"""Targets of a robust loss are clipped at so many widths of their middle half on either side of it: beyond some
+residual its gradient is constant, and the squared loss of the search would see nothing else."""
+
+_MEMORY_LIMITS = "/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"
+
+
+def fit(table: Table, settings: Settings, seed: int, initial: FittedMachine | None = None) -> FittedMachine:
+    """Learn from all rows.
+
+    One block of rows is solved for in float64, more of them in float32. Ctrl-C ends the search or the solver with a
+    warning, and what was reached is returned.
+
+    Parameters
+    ----------
+    table
+        Examples.
+    settings
+        The loss, the kernel, the method and its options.
+    seed
+        Seeds the order of the rows, the features and the validation sets.
+    initial
+        A machine to go on from.
+
+    Examples
+    --------
+    >>> from thalweg.kernels import Gaussian
+    >>> from thalweg.machines import SquaredLoss
+    >>> x = np.linspace(0, 3, 20)[:, None]
+    >>> table = Table(x, np.sin(x), np.ones(20))
+    >>> fitted = fit(table, Settings(loss=SquaredLoss(), kernel=Gaussian(1.0), alpha=1e-6), seed=0)
+    >>> bool(abs(fitted.predict(x) - np.sin(x)).max() < 1e-3)
+    True
+    """
+    double = settings.method.double or len(table) <= settings.block_size if initial is None else initial.double
+    with jax.enable_x64(double), Run("kernel machine", bar=settings.progress) as run:
+        dtype = np.float64 if double else np.float32
+        clipped = _clip_targets(table, settings)
+        model = initial_model(clipped, settings, len(table), seed, dtype, initial)
+        run.say(f"{model.kernel}, alpha {model.alpha:.3g}")
+        if run.interrupted:  # in the search
+            order = table.shuffled([seed, 1])[:FIRST_RUNG]
+            table, clipped = table.subset(order), clipped.subset(order)
+        table, clipped = table.with_frame(model.frame), clipped.with_frame(model.frame)
+        if solves_at_once(len(table), settings, model.kernel, dtype) and not model.learner.features:
+            model = _fit_at_once(model, table, clipped, settings, seed)
+        else:
+            model = _fit_by_passes(model, table, clipped, settings, seed)
+        if isinstance(settings.loss, QuantileLoss) and settings.alpha == "auto":
+            model = model.at_quantile(float(settings.loss.q))
+        run.keep(model)
+    if not run.kept.learner.is_finite():
+        raise ValueError("X or y leads to values beyond the range of numbers: look for entries of extreme size")
+    return run.kept
+
+
+def learn(table: Table, settings: Settings, seed: int, initial: FittedMachine | None = None) -> FittedMachine:
+    """Learn from rows of a stream, each seen once, in float32 unless ``initial`` is in float64.
+
+    Arguments are those of :func:`fit`.
+
+    Examples
+    --------
+    >>> from thalweg.kernels import Gaussian
+    >>> from thalweg.machines import Auto, SquaredLoss
+    >>> x = np.linspace(0, 3, 20)[:, None]
+    >>> settings = Settings(loss=SquaredLoss(), kernel=Gaussian(1.0), alpha=0.1, method=Auto(block_size=32))
+    >>> first = learn(Table(x[::2], np.sin(x[::2]), np.ones(10)), settings, seed=0)
+    >>> second = learn(Table(x[1::2], np.sin(x[1::2]), np.ones(10)), settings, seed=0, initial=first)
+    >>> first.features, second.features
+    (10, 20)
+    """
+    if initial is None and len(table) < MIN_SEARCH_ROWS and not isinstance(settings.kernel, Kernel):
+        warnings.warn(
+            f"the first batch of a stream chooses the kernel and the ridge for all that follows, and has {len(table)} "
+            f"rows: with fewer than {MIN_SEARCH_ROWS} they are a guess. Begin with more, or give a kernel",
+            stacklevel=5,
+        )
+    with jax.enable_x64(initial is not None and initial.double), Run("stream") as run:
+        model = initial_model(table, settings, None, seed, np.float32, initial)
+        table = table.with_frame(model.frame)
+        learner, seen = copy(with_stream_blocks(model.learner, settings)), model.seen + float(np.sum(table.weights))
+        for _ in learner.learn(table, np.arange(len(table)), model.alpha, seen):
+            pass
+        if not learner.is_finite():
+            raise ValueError(
+                "X or y leads to values beyond the range of numbers: look for entries of extreme size. The model is as "
+                "it was before"
+            )
+        run.record(**_progress(learner, model.passes, len(table)))
+        # Held-out rows are of a machine that knew less.
+        history = (*model.history, *run.records)
+        run.keep(replace(model, learner=learner, seen=seen, history=history, residuals=None))
+    return run.kept
+
+
+def solves_at_once(rows: int, settings: Settings, kernel: Kernel, dtype: Any) -> bool:
+    """Whether all rows are solved for by Newton steps on their stored kernel matrix, rather than by block updates.
+
+    The loss must be smooth, all rows must be landmarks, no passes may be asked for, and half of the matrix on the host,
+    or all of it on a device, must take no more than a quarter of the memory.
+
+    Examples
+    --------
+    >>> from thalweg.kernels import Gaussian
+    >>> from thalweg.machines import HingeLoss, SquaredLoss
+    >>> few, many = 1000, 100_000_000
+    >>> solves_at_once(few, Settings(loss=SquaredLoss()), Gaussian(), np.float32)
+    True
+    >>> solves_at_once(few, Settings(loss=HingeLoss()), Gaussian(), np.float32)
+    False
+    >>> solves_at_once(many, Settings(loss=SquaredLoss(), max_features=many), Gaussian(), np.float32)
+    False
+    """
+    method = settings.method
+    asks_for_passes = settings.passes is not None or method.early_stopping is True
+    if not (method.updates_blocks and settings.loss.smooth) or asks_for_passes or rows > settings.max_features:
+        return False
+    on_host = runs_on_host(kernel)
+    stored = np.dtype(dtype).itemsize * float(rows) ** 2 / (2 if on_host else 1)
+    return rows <= settings.block_size or stored <= MATRIX_SHARE_OF_MEMORY * _memory(on_host)
+
+
+def _memory(on_host: bool) -> float:
+    """Bytes of memory of the host or of a device, infinite where the system does not say."""
+    if not on_host and jax.default_backend() != "cpu":
+        return float((jax.local_devices()[0].memory_stats() or {}).get("bytes_limit", np.inf))
+    try:
+        memory = float(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
+    except (AttributeError, OSError, ValueError):
+        return np.inf
+    limits = [path.read_text().strip() for path in map(Path, _MEMORY_LIMITS) if path.is_file()]
+    return min([memory, *(float(limit) for limit in limits if limit.isdigit())])
+
+
+def _fit_at_once(model: FittedMachine, table: Table, clipped: Table, settings: Settings, seed: int) -> FittedMachine:
+    """Newton steps to the optimum; a least-squares problem of many rows stops where a validation set says so."""
+    learner = copy(model.learner)
+    assert isinstance(learner, LandmarkLearner)
+    on_host, intercept = runs_on_host(model.kernel), np.asarray(learner.expansion.intercept, float)
+    validates = settings.loss.quadratic and len(table) > MAX_FACTORISED_ROWS
+    with Run("Newton steps") as run:
+        if validates:
+            model, held_out = _least_squares(model, learner, clipped, settings, seed, on_host, run)
+        else:
+            order = np.random.default_rng([seed, 2]).permutation(len(table))
+            learner.place(clipped, order)
+            rows = clipped.features(order, learner.dtype)
+            targets, weights = clipped.targets_of(order), clipped.weights[order]
+            matrix = kernel_matrix(model.kernel, rows, on_host)
+            newton = Newton(matrix, targets, weights, settings.loss, model.alpha, intercept, seed)
+            run.say(f"{len(rows)} rows")
+            newton.solve(settings.method.tol, run)
+            position = np.argsort(order)
+            held_out = hold_out(table, seed, lambda held: newton.leave_out(position[held], HELD_OUT_TOL))
+        run.keep(run.kept)
+    learner.take(np.asarray(run.kept))
+    if run.interrupted:
+        held_out = None
+    elif run.records[-1]["left"] > settings.method.tol and not validates:
+        warnings.warn(
+            f"the optimum was not reached: a further step would lower the objective by {run.records[-1]['left']:.1g} "
+            f"of it, more than tol={settings.method.tol:g} of the method. A larger alpha makes the problem easier",
+            ConvergenceWarning,
+            stacklevel=7,
+        )
+    history = [_progress(learner, k + 1, len(table)) | record for k, record in enumerate(run.records)]
+    model = replace(model, learner=learner).calibrated(held_out)
+    total = float(np.sum(table.weights))
+    return replace(model, seen=total, passes=len(history), history=(*model.history, *history))
+
+
+def _least_squares(
+    model: FittedMachine, learner: LandmarkLearner, table: Table, settings: Settings, seed: int, on_host: bool, run: Run
+) -> tuple[FittedMachine, HeldOut]:
+    """Conjugate gradients that end by a validation set, and smaller ridges as long as they help."""
+    held, rest = np.split(table.shuffled([seed, 2]), [min(len(table) // 10, MAX_VALIDATION_ROWS)])
+    validation, rows = table.subset(held), table.merged(rest, np.float32)
+    learner.place(rows, np.arange(len(rows)))
+    intercept = np.asarray(learner.expansion.intercept, float)
+    matrix = kernel_matrix(model.kernel, rows.x, on_host)
+    across = kernel_tiles(model.kernel, validation.features(slice(None), np.float32), rows.x).to_dense()
+    losses: list[float] = []
+
+    def values(weights: Any) -> np.ndarray:
+        return across @ np.asarray(weights, across.dtype) + intercept
+
+    def watch(weights: Any) -> bool:
+        """Record an iteration; true where the last ones no longer help."""
+        loss, error = learner.score(validation, values(weights))
+        losses.append(loss)
+        run.record(left=0.0, held_out_loss=loss, held_out_score=error, alpha=alpha)
+        run.advance(note=f"validation loss {loss:.4g}")
+        before, last = losses[:-PATIENCE], losses[-PATIENCE:]
+        return bool(before) and min(last) > (1 - MIN_ITERATION_GAIN) * min(before)
+
+    best, alpha = np.inf, model.alpha
+    least = LEAST_RIDGE * float(np.mean(table.weights)) if settings.alpha == "auto" else np.inf
+    weights: Any = None
+    while True:
+        newton = Newton(matrix, rows.targets, rows.weights, settings.loss, alpha, intercept, seed)
+        if weights is not None:
+            newton.start(weights)
+        losses.clear()
+        newton.solve(settings.method.tol, None, watch)
+        loss = learner.score(validation, values(newton.weights))[0]
+        if not loss < (1 - MIN_RIDGE_GAIN) * best and weights is not None:
+            break
+        best, weights, model = min(loss, best), newton.weights, replace(model, alpha=alpha)
+        run.keep(weights)
+        alpha = RIDGE_FACTOR * alpha
+        if not alpha >= least:
+            break
+    return model, HeldOut(validation, values(weights))
+
+
+def _fit_by_passes(model: FittedMachine, table: Table, clipped: Table, settings: Settings, seed: int) -> FittedMachine:
+    """Passes over blocks, or of stochastic steps, until the validation loss no longer falls."""
+    rows, method = len(table), settings.method
+    lone = method.updates_blocks and rows <= min(settings.block_size, settings.max_features)
+    default = (
+        1 if method.updates_blocks and (settings.loss.smooth or lone or rows > settings.max_features) else MAX_PASSES
+    )
+    passes = settings.passes or default
+    order = np.random.default_rng([seed, 2]).permutation(rows)
+    stops = method.early_stopping if method.early_stopping != "auto" else passes > 1 and rows > settings.block_size
+    held = np.empty(0, int)
+    if stops:
+        count = min(int(method.validation_fraction * rows), MAX_VALIDATION_ROWS)
+        held = np.sort(clipped.shuffled([seed, 2])[:count])
+        order = order[~np.isin(order, held)]
+    validation = clipped.subset(held)
+    total = float(np.sum(clipped.weights))
+    learner, before = copy(model.learner), Predictions()
+    best, best_loss, stale, held_out = learner.expansion, np.inf, 0, None
+    with Run("passes", total=passes * len(order)) as run:
+        while len(run.records) < passes and stale < (1 if method.updates_blocks else 2):
+            first = not run.records
+            rows_done = (
+                learner.learn(clipped, order, model.alpha, total, before)
+                if first
+                else learner.again(clipped, order, model.alpha, total)
+            )
+            for done in rows_done:
+                run.keep(copy(learner))
+                run.advance(done)
+            if lone and isinstance(learner, LandmarkLearner) and not settings.loss.quadratic:
+                learner.solve_lone_block(model.alpha, run)
+            record = _progress(learner, model.passes + len(run.records) + 1, len(order))
+            if len(held):
+                values = learner.predict(validation.x, validation.frame)
+                loss, error = learner.score(validation, values)
+                record |= {"held_out_loss": loss, "held_out_score": error}
+                stale = 0 if loss < (1 - MIN_PASS_GAIN) * best_loss else stale + 1
+                if loss < best_loss:
+                    best, best_loss = learner.expansion, loss
+                    held_out = HeldOut(table.subset(held), values)
+            run.keep(copy(learner), **record)
+        if len(held):
+            learner.expansion = best
+        if held_out is None and lone and not model.learner.features:
+            held_out = _refit_without(model, table, clipped, seed, order, total)
+        elif held_out is None:
+            held_out = last_predictions(table, before)
+        run.keep(learner)
+    made = model.passes + len(run.records)
+    model = replace(model, learner=run.kept, seen=total, passes=made, history=(*model.history, *run.records))
+    return model if run.interrupted else model.calibrated(held_out)
+
+
+def _refit_without(
+    model: FittedMachine, table: Table, clipped: Table, seed: int, order: np.ndarray, total: float
+) -> HeldOut | None:
+    """Held-out predictions of machines with one block that learn again, without some rows."""
+
+    def predict_without(held: np.ndarray) -> np.ndarray:
+        weights = clipped.weights.copy()
+        weights[held] = 0
+        learner = copy(model.learner)
+        if isinstance(learner, LandmarkLearner):
+            learner.tol = max(learner.tol, HELD_OUT_TOL)
+        for _ in learner.learn(replace(clipped, weights=weights), order, model.alpha, total):
+            pass
+        return learner.predict(table.subset(held).x, table.frame)
+
+    return hold_out(table, seed, predict_without)
+
+
+def _clip_targets(table: Table, settings: Settings) -> Table:
+    """The table with targets of a robust loss within some widths of their middle half."""
+    if not settings.loss.robust:
+        return table
+    low, high = np.quantile(table.targets, [0.25, 0.75], axis=0)
+    reach = np.where(high > low, OUTLIER_WIDTHS * (high - low), np.inf)
+    return replace(table, targets=np.clip(table.targets, low - reach, high + reach))
+
+
+def _progress(learner: Learner, number: int, rows: int) -> dict[str, Any]:
+    """The record of a pass."""
+    jax.block_until_ready(learner.expansion)
+    return {"pass": number, "rows": rows, "features": learner.features}

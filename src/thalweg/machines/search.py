@@ -1,0 +1,302 @@
+"""The choice of a kernel and a ridge: one race over families, scales of the features, lengthscales and ridges.
+
+A candidate is kernel ridge regression with a family of kernels, a metric (a scale for each feature, or a linear map), a
+lengthscale as a multiple of the median distance between rows, and a ridge. It learns from a subset of the rows, on
+rungs of more and more of them, and is scored by the squared loss on a validation set; few rows are left out one by one
+instead, in closed form and for all ridges from one eigendecomposition. Targets of labels are their codes.
+
+The race starts from the Matérn-3/2 kernel with one common scale and with each feature's own. On each rung the best
+candidate proposes the other families, and metrics from its gradients, M = mean_x ∇f(x)∇f(x)ᵀ (Radhakrishnan et al.,
+2024): a feature counts as much as f changes along it. A hundredth of the plain scale is mixed in, so that no feature is
+lost for good. Other metrics are halfway to the plain scales, from gradients of what learns halfway, and from fresh
+gradients in plain scales, which gradients of few rows cannot have trapped.
+
+For another loss than the squared one the kernel is that of the race; ridge and lengthscale are then moved to where the
+loss itself, on a validation set, is lowest.
+"""
+
+from collections.abc import Sequence
+from functools import cache, partial
+from typing import Any, NamedTuple
+
+import numpy as np
+from scipy.optimize import brentq
+
+from thalweg.kernels import Kernel, Matern32
+from thalweg.kernels.forms import Radial
+from thalweg.kernels.host import kernel_tiles
+from thalweg.kernels.profiles import profile
+from thalweg.machines.blocks import runs_on_host
+from thalweg.machines.candidates import Candidate, Metric, Rung, scale_both_sides
+from thalweg.machines.losses import Loss
+from thalweg.machines.newton import Newton, kernel_matrix
+from thalweg.machines.settings import Settings
+from thalweg.rows import FeatureFrame, Table, split_rows
+from thalweg.rows.scale import standard_scales
+from thalweg.selection import Entry, RaceResult, race
+
+MAX_LEAVE_ONE_OUT_ROWS = 750
+"""Up to so many rows are left out one by one: eigenvalues of more take longer than factors for a validation set."""
+
+MIN_SEARCH_ROWS = 10
+"""With fewer rows errors tell nothing, and the first candidate is taken."""
+
+FIRST_RUNG, RUNG_FACTOR, MAX_RUNG_ROWS = 500, 4, 4096
+"""Rows of the first rung, the factor to the next one, and the most: twice as many take eight times as long."""
+
+ALL_PROPOSALS_ROWS = 2048
+"""On larger rungs only metrics are proposed, from the best candidate's gradients, and in one round."""
+
+VALIDATION_ROWS = 2048
+"""Rows of the validation set, a third of all at most: twice as many take longer and choose alike."""
+
+STANDARD_ERRORS = 0.5
+"""Better means by so many standard errors of the paired difference; with 0 noise moves ridges to their ends, with 1
+small real gains are missed."""
+
+LEAST_PLAIN_SHARE = 0.01
+"""The share of the plain scales that is mixed into learned ones."""
+
+MAX_METRIC_FEATURES = 1000
+"""Features up to which a metric is learned: gradients take a product of so many columns for each output."""
+
+START_RIDGE, LEAST_RIDGE = 1e-2, 1e-8
+"""The ridge at which the race starts, in units of a row's weight, and the least that float32 can tell from none."""
+
+LEAST_LOG_ODDS_RIDGE = 3e-3
+"""The least ridge of a loss of log-odds: less of it gains little, and takes many Newton steps."""
+
+SEARCH_TOL = 1e-3
+"""Accuracy of Newton's method for a candidate, as a share of the objective."""
+
+
+class Selection(NamedTuple):
+    """A kernel, a ridge and a frame of the features."""
+
+    kernel: Kernel
+    alpha: float
+    frame: FeatureFrame
+
+
+class _Search:
+    """Starts, axes and proposals of the race."""
+
+    def __init__(self, settings: Settings, scales: np.ndarray, dimension: int) -> None:
+        self.settings, self.scales = settings, scales
+        given = isinstance(settings.kernel, Kernel)
+        self.moves_multiplier = not given and settings.bandwidth == "auto"
+        self.moves_ridge = settings.alpha == "auto"
+        normalised = lambda factors: factors / np.sqrt(np.mean((factors * scales) ** 2))
+        self.normalised = normalised
+        self.own = Metric(normalised(1 / scales))
+        self.plain = [Metric(None)] if given else [Metric(normalised(np.ones(dimension))), self.own][:dimension]
+        radial = all(isinstance(family, type) and issubclass(family, Radial) for family in settings.families)
+        self.learns = settings.metric != "none" and radial and 1 < dimension <= MAX_METRIC_FEATURES
+        self._renewed: set[Rung] = set()
+
+    def starts(self, mean_weight: float) -> list[Candidate]:
+        settings = self.settings
+        multiplier = settings.plain_bandwidth if settings.bandwidth == "auto" else float(settings.bandwidth)
+        ridge = START_RIDGE if self.moves_ridge else float(settings.alpha) / mean_weight
+        family = Matern32 if settings.kernel is None else settings.kernel
+        return [Candidate(family, metric, multiplier, ridge) for metric in self.plain]
+
+    def axes(self, factors: Sequence[tuple[float, float]]) -> list[Any]:
+        """Moves of the multiplier and of the ridge by factors, both ways."""
+        found: list[Any] = []
+        for by_multiplier, by_ridge in factors:
+            if self.moves_multiplier:
+                found.append((partial(_move_multiplier, by_multiplier), partial(_move_multiplier, 1 / by_multiplier)))
+            if self.moves_ridge:
+                found.append((partial(_move_ridge, by_ridge), partial(_move_ridge, 1 / by_ridge)))
+        return found
+
+    def metrics(self, rung: Rung, candidate: Candidate) -> list[Metric]:
+        """A metric by the gradients of a candidate, and one halfway between it and the plain scales."""
+        if not self.learns or not issubclass(candidate.family, Radial):
+            return []
+        if self.settings.metric == "full":
+            total = rung.gradients(candidate, full=True)
+            if total is None:
+                return []
+            values, vectors = np.linalg.eigh(scale_both_sides(total, self.scales))
+            root = vectors * np.sqrt(np.maximum(values, 0))
+            floor = LEAST_PLAIN_SHARE * np.sqrt(np.max(values))
+            root = vectors * np.maximum(np.linalg.norm(root, axis=0), floor)
+            return [Metric(root / self.scales[:, None] / np.sqrt(np.mean(np.sum(root**2, axis=1))), learned=True)]
+        squares = rung.gradients(candidate, full=False)
+        if squares is None:
+            return []
+        own, normalised = self.own.factors, self.normalised
+        assert own is not None
+        learned = normalised((1 - LEAST_PLAIN_SHARE) * normalised(np.sqrt(squares)) + LEAST_PLAIN_SHARE * own)
+        return [Metric(learned, learned=True), Metric(normalised(np.sqrt(learned * own)), learned=True)]
+
+    def propose(self, best: Entry[Candidate], rung: Rung) -> list[list[Candidate]]:
+        """Further candidates from the best one: other metrics, and other families."""
+        candidate = best.candidate
+        metrics, first = self.metrics(rung, candidate), rung not in self._renewed
+        self._renewed.add(rung)
+        if len(rung.x) > ALL_PROPOSALS_ROWS:
+            return [[candidate._replace(metric=metric) for metric in metrics]] if first else []
+        if len(metrics) > 1:
+            metrics += self.metrics(rung, candidate._replace(metric=metrics[1]))[:1]
+        if first:
+            for plain in self.plain:
+                metrics += self.metrics(rung, candidate._replace(metric=plain))
+        others = [family for family in self.settings.families if family is not candidate.family]
+        return [
+            [candidate._replace(metric=metric) for metric in metrics],
+            [self._of_family(candidate, family) for family in others],
+        ]
+
+    def _of_family(self, candidate: Candidate, family: type[Radial]) -> Candidate:
+        """A candidate with another kernel that falls to one half at the same distance."""
+        if not self.moves_multiplier:
+            return candidate._replace(family=family)
+        times = _half_distance(candidate.family) / _half_distance(family)
+        return candidate._replace(family=family, multiplier=candidate.multiplier * times)
+
+
+@cache
+def _half_distance(family: type[Radial]) -> float:
+    """The distance, in lengthscales, at which the correlation is one half."""
+    return brentq(lambda r: float(profile(family.order, np.array(r**2))) - 0.5, 0.0, 2.0)
+
+
+def _move_multiplier(factor: float, candidate: Candidate) -> Candidate:
+    return candidate._replace(multiplier=candidate.multiplier * factor)
+
+
+def _move_ridge(factor: float, candidate: Candidate) -> Candidate | None:
+    ridge = candidate.ridge * factor
+    return candidate._replace(ridge=ridge) if ridge >= LEAST_RIDGE else None
+
+
+COARSE, FINE = (2.0, 10.0), (2.0**0.5, 10.0**0.5)
+"""Factors by which the multiplier and the ridge move: far, then near."""
+
+
+def choose_kernel(table: Table, settings: Settings, seed: int) -> Selection:
+    """Return a kernel, a ridge and a frame: those given, or the best of a race.
+
+    ``table`` is centred; its frame becomes that of the selection, with the metric.
+    """
+    given = isinstance(settings.kernel, Kernel)
+    if given and settings.alpha != "auto":
+        return Selection(settings.kernel, float(settings.alpha), table.frame)
+    mean_weight = float(np.mean(table.weights))
+    rungs = make_rungs(table, settings, seed)
+    search = _Search(settings, standard_scales(rungs[-1].x), table.dimension)
+    starts = search.starts(mean_weight)
+    if len(rungs[-1].x) < MIN_SEARCH_ROWS:
+        best, interrupted = starts[-1], False
+    else:
+        result = _race(search, starts, rungs)
+        best, interrupted = result.best.candidate, result.interrupted
+    last = rungs[-1]
+    alpha = best.ridge * mean_weight
+    if not interrupted and not settings.loss.quadratic and search.moves_ridge:
+        best, alpha = _for_loss(search, best, last, table, settings, seed)
+    frame = table.frame if best.metric.factors is None else table.frame.with_metric(best.metric.factors)
+    return Selection(last.kernel(best), float(alpha), frame)
+
+
+def _race(search: _Search, starts: list[Candidate], rungs: list[Rung]) -> RaceResult[Candidate]:
+    result = race(
+        starts,
+        lambda candidate, rung: rung.score(candidate),
+        rungs,
+        axes=lambda rung: search.axes((COARSE, FINE) if rung is rungs[0] else (FINE,)),
+        propose=search.propose,
+        standard_errors=STANDARD_ERRORS,
+        parallel=rungs[0].on_host,
+    )
+    if search.settings.metric in ("diagonal", "full") and search.learns and not result.best.candidate.metric.learned:
+        # Asked for, a learned metric is taken without a comparison.
+        metrics = search.metrics(rungs[-1], result.best.candidate)
+        if metrics:
+            learned = [result.best.candidate._replace(metric=metric) for metric in metrics]
+            return race(
+                learned,
+                lambda candidate, rung: rung.score(candidate),
+                rungs[-1:],
+                axes=lambda _: search.axes((FINE,)),
+                standard_errors=STANDARD_ERRORS,
+                parallel=rungs[0].on_host,
+            )
+    return result
+
+
+def make_rungs(table: Table, settings: Settings, seed: int) -> list[Rung]:
+    """Return the rungs of the race: of few rows one, on which they are left out one by one."""
+    family = settings.families[0]
+    on_host = runs_on_host(family if isinstance(family, Kernel) else family())
+    intercept = _squared_intercept(table)
+    target = lambda rows: np.asarray(rows.targets_of(slice(None)), float) - intercept
+    if len(table) <= MAX_LEAVE_ONE_OUT_ROWS:
+        every = np.arange(len(table))
+        rows = table.subset(every) if table.copies is None else table.merged(every, float)
+        x = rows.features(slice(None), float)
+        return [Rung(x, target(rows), rows.weights / np.mean(table.weights), None, True)]
+    order, group = table.shuffled([seed, 1]), None if table.copies is None else table.copies.group
+    rest, held = split_rows(order, len(table) // 3, group)
+    held = held[:VALIDATION_ROWS]
+    top = min(len(rest), max(len(table) // 3, ALL_PROPOSALS_ROWS), MAX_RUNG_ROWS)
+    sizes = [FIRST_RUNG]
+    while sizes[-1] * RUNG_FACTOR < top:
+        sizes.append(sizes[-1] * RUNG_FACTOR)
+    sizes = sizes if sizes[-1] >= top else [*sizes, top]
+    some = [table.subset(chosen) for chosen in (rest[: sizes[-1]], held)]
+    (x, y, w), validation = (
+        (part.features(slice(None), np.float32), target(part), part.weights / np.mean(table.weights)) for part in some
+    )
+    return [Rung(x[:size], y[:size], w[:size], validation, on_host) for size in sizes]
+
+
+def _squared_intercept(table: Table) -> np.ndarray:
+    """The mean target of all rows."""
+    if table.codes is not None:
+        counts = table.counts
+        assert counts is not None
+        return counts @ table.codes / np.sum(counts)
+    return np.average(table.targets, axis=0, weights=table.weights)
+
+
+def _for_loss(
+    search: _Search, best: Candidate, rung: Rung, table: Table, settings: Settings, seed: int
+) -> tuple[Candidate, float]:
+    """The candidate for another loss than the squared one, and its alpha."""
+    mean_weight, loss = float(np.mean(table.weights)), settings.loss
+    if loss.probabilistic:
+        _, values = rung.fit(best)
+        p = np.clip(np.asarray(values) + _squared_intercept(table), 0, 1)
+        best = best._replace(ridge=max(best.ridge * float(np.mean(p * (1 - p))), LEAST_LOG_ODDS_RIDGE))
+    if loss.smooth and rung.held is not None and rung.on_host:
+        score = partial(_loss_on_validation, loss, rung, _squared_intercept(table), _intercept(table, loss))
+        result = race(
+            [best],
+            lambda candidate, _: score(candidate),
+            [rung],
+            axes=lambda _: search.axes((FINE,)),
+            standard_errors=STANDARD_ERRORS,
+        )
+        best = result.best.candidate
+    return best, best.ridge * mean_weight
+
+
+def _intercept(table: Table, loss: Loss) -> np.ndarray:
+    return np.zeros(table.outputs) if table.codes is None else loss.intercept(table.codes, table.counts)
+
+
+def _loss_on_validation(
+    loss: Loss, rung: Rung, shift: np.ndarray, intercept: np.ndarray, candidate: Candidate
+) -> np.ndarray:
+    """The loss of each validation row by a machine that was fitted with the loss."""
+    x = candidate.metric.apply(rung.x)
+    kernel = rung.kernel(candidate)
+    newton = Newton(kernel_matrix(kernel, x, True), rung.y + shift, rung.weights, loss, candidate.ridge, intercept)
+    newton.solve(SEARCH_TOL)
+    held_x, held_y, held_weights = rung.held
+    values = kernel_tiles(kernel, candidate.metric.apply(held_x), x).apply(newton.weights) + intercept
+    return held_weights * np.asarray(loss.value(np.asarray(values, float), held_y + shift))

@@ -1,5 +1,7 @@
 """Kernel matrices on the host, by NumPy in tiles: nothing is compiled."""
 
+from typing import Any
+
 import numpy as np
 
 from thalweg.kernels.base import Kernel, Sum
@@ -66,7 +68,8 @@ def kernel_tiles(kernel: Kernel, x: np.ndarray, y: np.ndarray | None = None, *, 
     other, symmetric = (x, True) if y is None else (y, False)
     dtype, shape = x.dtype, (len(x), len(other))
     if not has_host_form(kernel):
-        entries = lambda rows, columns: np.asarray(kernel(x[rows], other[columns]), dtype)
+        compiled: Any = kernel
+        entries = lambda rows, columns: np.asarray(compiled(x[rows], other[columns]), dtype)
         return Tiles(entries, shape, dtype, symmetric=symmetric, stored=stored)
     centre, length = np.median(other[:2048], axis=0), np.asarray(kernel.lengthscale, np.float64)
     left, right = ((rows.astype(np.float64) - centre) / length for rows in (x, other))

@@ -13,6 +13,9 @@ import scipy.special
 
 State = TypeVar("State")
 
+AnyArray = jax.Array | np.ndarray
+"""An array of JAX or of NumPy."""
+
 
 def namespace(array: Any) -> Any:
     """``numpy`` for its own arrays, where nothing is compiled; ``jax.numpy`` for all others.

@@ -11,6 +11,7 @@ at a₀ = −αW/w, which leaves the solution where it is; such steps do not con
 only the first ones are.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, NamedTuple, Self
@@ -214,7 +215,10 @@ class LandmarkLearner(Learner):
         """The kernel of the landmarks."""
         return self.machine.coordinates.kernel
 
-    def learn(self, table: Table, order: np.ndarray, alpha: float, total: float, before: Predictions | None = None):  # type: ignore[override]  # noqa: D102
+    def learn(
+        self, table: Table, order: np.ndarray, alpha: float, total: float, before: Predictions | None = None
+    ) -> Iterator[int]:
+        """Fill the last block, make new ones while there is room, and step with the rest."""
         size, self.absorbed = self._block_size, 0
         if 0 < self.filled < size:
             part, order = np.split(order, [size - self.filled])
@@ -231,7 +235,7 @@ class LandmarkLearner(Learner):
             k = int(self.expansion.used)
             values = self.values_at(batch.x)
             now = self.expansion
-            self.expansion = now._replace(blocks=_put(now.blocks, k, batch.x), used=np.int32(k + 1))
+            self.expansion = now._replace(blocks=_put(now.blocks, k, batch.x), used=np.asarray(k + 1, np.int32))
             placed = (_put(old, k, rows) for old, rows in zip(self.examples, batch[1:], strict=True))
             self.examples, self.filled, self.unsolved = Examples(*placed), len(part), 0
             self._update(k, values, alpha)
@@ -241,7 +245,7 @@ class LandmarkLearner(Learner):
             yield len(part)
         yield from self._steps(table, order, self.batch_size, alpha / total, until_settled=before is not None)
 
-    def again(self, table: Table, order: np.ndarray, alpha: float, total: float):  # type: ignore[override]
+    def again(self, table: Table, order: np.ndarray, alpha: float, total: float) -> Iterator[int]:
         """Sweep over all blocks, and step with the rows of ``order`` that :meth:`learn` made no landmarks of."""
         count = int(self.expansion.used)
         shuffle = np.random.default_rng([self.seed, int(self.expansion.steps), count])
@@ -269,7 +273,7 @@ class LandmarkLearner(Learner):
         count, outputs = len(batches.x), table.outputs
         weights, drift = (np.zeros((count, *more), self.dtype) for more in ((self._block_size, outputs), (outputs,)))
         now = self.expansion
-        self.expansion = now._replace(blocks=batches.x, weights=weights, drift=drift, used=np.int32(count))
+        self.expansion = now._replace(blocks=batches.x, weights=weights, drift=drift, used=np.asarray(count, np.int32))
         self.examples = Examples(batches.y, batches.weights)
         self.filled, self.absorbed = (len(order) - 1) % self._block_size + 1, len(order)
 
@@ -318,6 +322,7 @@ class LandmarkLearner(Learner):
     ) -> float:
         """Solve for a block, or for some rows of it, where f has these values; return the largest |s|."""
         now, rounds = self.expansion, self.max_rounds if max_rounds is None else max_rounds
+        x: Any
         x, y, w = now.blocks[k][rows], self.examples.targets[k][rows], self.examples.weights[k][rows]
         weights = now.scale * now.weights[k][rows]
         if runs_on_host(self.kernel):

@@ -62,7 +62,7 @@ def held_out_sets(table: Table, seed: int) -> list[np.ndarray]:
     group = np.arange(len(table)) if group is None else group
     if len(find_duplicates(table.features(slice(None), np.float64)).first) < MIN_HELD_ROWS:
         return []
-    groups = np.array_split(random_order(np.max(group) + 1, [seed, 4]), FOLDS)
+    groups = np.array_split(random_order(int(np.max(group)) + 1, [seed, 4]), FOLDS)
     folds = [np.flatnonzero(np.isin(group, fold)) for fold in groups]
     return [fold for fold in folds if 0 < len(fold) < len(table)]
 

@@ -9,7 +9,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, Int, Scalar
+from jaxtyping import Array, Bool, Float, Scalar
 
 from thalweg.codec import storable
 from thalweg.compiling import quick_jit
@@ -204,21 +204,23 @@ class Points(Coordinates):
 
 @storable
 class Expansion(NamedTuple):
-    """The weights of the blocks so far, in arrays with room for more: one compiled step serves them all."""
+    """The weights of the blocks so far, in arrays of JAX or of NumPy with room for more: one program serves them all."""
 
-    weights: Float[Array, "capacity width c"]
-    blocks: Float[Array, "capacity rows d"]
+    weights: Any
+    """W_i, by capacity, width of a block and outputs."""
+    blocks: Any
     """What the features of each block are made from; no rows where it is made anew each time."""
-    drift: Float[Array, "capacity c"]
-    """β_i, the sum of the steps taken along block i: what the checked rule looks at."""
-    used: Int[Array, ""]
+    drift: Any
+    """β_i, the sum of the steps taken along block i, by capacity and outputs: what the checked rule is based on."""
+    used: Any
     """The number of blocks so far."""
-    scale: Scalar
+    scale: Any
     """Shrinkage of all weights and drifts, applied when they are read."""
-    steps: Int[Array, ""]
-    mean_square: Scalar
+    steps: Any
+    """The number of steps so far."""
+    mean_square: Any
     """The running mean of ‖g_b‖²."""
-    noise: Scalar
+    noise: Any
     """σ², the variance of φ(x)ᵀφ(y) − k(x, y) over y, from the first batch."""
     intercept: Any = 0.0
     """The value of f far from all data, a number for each output."""

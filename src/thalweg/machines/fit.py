@@ -11,7 +11,7 @@ import warnings
 from copy import copy
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -189,48 +189,42 @@ def _fit_at_once(model: FittedMachine, table: Table, clipped: Table, settings: S
     """Newton steps to the optimum; a least-squares problem of many rows stops where a validation set says so."""
     learner = copy(model.learner)
     assert isinstance(learner, LandmarkLearner)
-    on_host, intercept = runs_on_host(model.kernel), np.asarray(learner.expansion.intercept, float)
-    validates = settings.loss.quadratic and len(table) > MAX_FACTORISED_ROWS
+    held_out: HeldOut | None = None
     with Run("Newton steps") as run:
-        if validates:
-            model, held_out = _least_squares(model, learner, clipped, settings, seed, on_host, run)
+        if settings.loss.quadratic and len(table) > MAX_FACTORISED_ROWS:
+            model, held_out = _least_squares(model, learner, clipped, settings, seed, run)
         else:
             order = np.random.default_rng([seed, 2]).permutation(len(table))
             learner.place(clipped, order)
-            rows = clipped.features(order, learner.dtype)
-            targets, weights = clipped.targets_of(order), clipped.weights[order]
-            matrix = kernel_matrix(model.kernel, rows, on_host)
-            newton = Newton(matrix, targets, weights, settings.loss, model.alpha, intercept, seed)
-            run.say(f"{len(rows)} rows")
+            matrix = kernel_matrix(model.kernel, clipped.features(order, learner.dtype), runs_on_host(model.kernel))
+            targets, intercept = clipped.targets_of(order), np.asarray(learner.expansion.intercept, float)
+            newton = Newton(matrix, targets, clipped.weights[order], settings.loss, model.alpha, intercept, seed)
             newton.solve(settings.method.tol, run)
+            if newton.gap > settings.method.tol:
+                warnings.warn(
+                    f"the optimum was not reached: a further step would lower the objective by {newton.gap:.1g} of it, "
+                    f"more than tol={settings.method.tol:g} of the method. A larger alpha makes the problem easier",
+                    ConvergenceWarning,
+                    stacklevel=7,
+                )
             position = np.argsort(order)
             held_out = hold_out(table, seed, lambda held: newton.leave_out(position[held], HELD_OUT_TOL))
-        run.keep(run.kept)
     learner.take(np.asarray(run.kept))
-    if run.interrupted:
-        held_out = None
-    elif run.records[-1]["left"] > settings.method.tol and not validates:
-        warnings.warn(
-            f"the optimum was not reached: a further step would lower the objective by {run.records[-1]['left']:.1g} "
-            f"of it, more than tol={settings.method.tol:g} of the method. A larger alpha makes the problem easier",
-            ConvergenceWarning,
-            stacklevel=7,
-        )
     history = [_progress(learner, k + 1, len(table)) | record for k, record in enumerate(run.records)]
-    model = replace(model, learner=learner).calibrated(held_out)
-    total = float(np.sum(table.weights))
-    return replace(model, seen=total, passes=len(history), history=(*model.history, *history))
+    model = replace(model, learner=learner, history=(*model.history, *history))
+    model = replace(model, seen=float(np.sum(table.weights)), passes=model.passes + len(history))
+    return model if run.interrupted else model.calibrated(held_out)
 
 
 def _least_squares(
-    model: FittedMachine, learner: LandmarkLearner, table: Table, settings: Settings, seed: int, on_host: bool, run: Run
+    model: FittedMachine, learner: LandmarkLearner, table: Table, settings: Settings, seed: int, run: Run
 ) -> tuple[FittedMachine, HeldOut]:
     """Conjugate gradients that end by a validation set, and smaller ridges as long as they help."""
     held, rest = np.split(table.shuffled([seed, 2]), [min(len(table) // 10, MAX_VALIDATION_ROWS)])
     validation, rows = table.subset(held), table.merged(rest, np.float32)
     learner.place(rows, np.arange(len(rows)))
     intercept = np.asarray(learner.expansion.intercept, float)
-    matrix = kernel_matrix(model.kernel, rows.x, on_host)
+    matrix = kernel_matrix(model.kernel, rows.x, runs_on_host(model.kernel))
     across = kernel_tiles(model.kernel, validation.features(slice(None), np.float32), rows.x).to_dense()
     losses: list[float] = []
 
@@ -268,32 +262,22 @@ def _least_squares(
 
 def _fit_by_passes(model: FittedMachine, table: Table, clipped: Table, settings: Settings, seed: int) -> FittedMachine:
     """Passes over blocks, or of stochastic steps, until the validation loss no longer falls."""
-    rows, method = len(table), settings.method
+    method, rows = settings.method, len(table)
     lone = method.updates_blocks and rows <= min(settings.block_size, settings.max_features)
-    default = (
-        1 if method.updates_blocks and (settings.loss.smooth or lone or rows > settings.max_features) else MAX_PASSES
-    )
-    passes = settings.passes or default
+    passes = settings.passes or _default_passes(rows, settings)
     order = np.random.default_rng([seed, 2]).permutation(rows)
-    stops = method.early_stopping if method.early_stopping != "auto" else passes > 1 and rows > settings.block_size
-    held = np.empty(0, int)
-    if stops:
-        count = min(int(method.validation_fraction * rows), MAX_VALIDATION_ROWS)
-        held = np.sort(clipped.shuffled([seed, 2])[:count])
-        order = order[~np.isin(order, held)]
-    validation = clipped.subset(held)
-    total = float(np.sum(clipped.weights))
+    held = _validation_rows(clipped, passes, settings, seed)
+    order = order[~np.isin(order, held)]
+    validation, total = clipped.subset(held), float(np.sum(clipped.weights))
     learner, before = copy(model.learner), Predictions()
-    best, best_loss, stale, held_out = learner.expansion, np.inf, 0, None
+    best, stale = _Best(learner.expansion, np.inf, None), 0
     with Run("passes", total=passes * len(order)) as run:
         while len(run.records) < passes and stale < (1 if method.updates_blocks else 2):
-            first = not run.records
-            rows_done = (
-                learner.learn(clipped, order, model.alpha, total, before)
-                if first
-                else learner.again(clipped, order, model.alpha, total)
-            )
-            for done in rows_done:
+            for done in (
+                learner.again(clipped, order, model.alpha, total)
+                if run.records
+                else learner.learn(clipped, order, model.alpha, total, before)
+            ):
                 run.keep(copy(learner))
                 run.advance(done)
             if lone and isinstance(learner, LandmarkLearner) and not settings.loss.quadratic:
@@ -303,21 +287,53 @@ def _fit_by_passes(model: FittedMachine, table: Table, clipped: Table, settings:
                 values = learner.predict(validation.x, validation.frame)
                 loss, error = learner.score(validation, values)
                 record |= {"held_out_loss": loss, "held_out_score": error}
-                stale = 0 if loss < (1 - MIN_PASS_GAIN) * best_loss else stale + 1
-                if loss < best_loss:
-                    best, best_loss = learner.expansion, loss
-                    held_out = HeldOut(table.subset(held), values)
+                stale = 0 if loss < (1 - MIN_PASS_GAIN) * best.loss else stale + 1
+                if loss < best.loss:
+                    best = _Best(learner.expansion, loss, HeldOut(table.subset(held), values))
             run.keep(copy(learner), **record)
-        if len(held):
-            learner.expansion = best
-        if held_out is None and lone and not model.learner.features:
-            held_out = _refit_without(model, table, clipped, seed, order, total)
-        elif held_out is None:
-            held_out = last_predictions(table, before)
+        learner.expansion = best.expansion if len(held) else learner.expansion
         run.keep(learner)
+        if len(held):
+            held_out = best.held_out
+        elif lone and not model.learner.features:
+            held_out = _refit_without(model, table, clipped, seed, order, total)
+        else:
+            held_out = last_predictions(table, before)
     made = model.passes + len(run.records)
     model = replace(model, learner=run.kept, seen=total, passes=made, history=(*model.history, *run.records))
     return model if run.interrupted else model.calibrated(held_out)
+
+
+class _Best(NamedTuple):
+    """The function with the lowest validation loss so far."""
+
+    expansion: Any
+    loss: float
+    held_out: HeldOut | None
+
+
+def _default_passes(rows: int, settings: Settings) -> int:
+    """One pass where blocks of a smooth loss are too many for the memory, or there is one block; else up to ten.
+
+    Examples
+    --------
+    >>> from thalweg.machines import HingeLoss, SquaredLoss
+    >>> [_default_passes(rows, Settings(loss=HingeLoss())) for rows in (100, 10_000, 100_000)]
+    [1, 10, 1]
+    >>> _default_passes(10**6, Settings(loss=SquaredLoss()))
+    1
+    """
+    once = settings.loss.smooth or rows <= settings.block_size or rows > settings.max_features
+    return 1 if settings.method.updates_blocks and once else MAX_PASSES
+
+
+def _validation_rows(table: Table, passes: int, settings: Settings, seed: int) -> np.ndarray:
+    """Rows of the validation set of passes, in ascending order; none where they end by their number alone."""
+    stops = settings.method.early_stopping
+    if stops == "auto":
+        stops = passes > 1 and len(table) > settings.block_size
+    count = min(int(settings.method.validation_fraction * len(table)), MAX_VALIDATION_ROWS) if stops else 0
+    return np.sort(table.shuffled([seed, 2])[:count])
 
 
 def _refit_without(

@@ -14,9 +14,10 @@ from jaxtyping import Array, Float
 
 from thalweg.arguments import number
 from thalweg.codec import storable
-from thalweg.linalg.arrays import namespace, special
+from thalweg.linalg.arrays import AnyArray, namespace, special
 
-Outputs = Float[Array, "n c"]
+Outputs = Float[AnyArray, "n c"]
+RowLosses = Float[AnyArray, " n"]
 
 
 class Loss(eqx.Module):
@@ -52,7 +53,7 @@ class Loss(eqx.Module):
     probabilistic: ClassVar[bool] = False
     """Whether f holds log-odds, so that the loss is a negative log-likelihood of labels."""
 
-    def value(self, f: Outputs, y: Outputs) -> Float[Array, " n"]:
+    def value(self, f: Outputs, y: Outputs) -> RowLosses:
         """The loss of each row."""
         raise NotImplementedError(f"{type(self).__name__} must define value(f, y)")
 
@@ -110,7 +111,7 @@ class SquaredLoss(Loss):
 
     quadratic = True
 
-    def value(self, f: Outputs, y: Outputs) -> Float[Array, " n"]:
+    def value(self, f: Outputs, y: Outputs) -> RowLosses:
         """Half the squared distance."""
         return ((f - y) ** 2).sum(axis=1) / 2
 
@@ -142,7 +143,7 @@ class LogisticLoss(Loss):
     output_gradient_bound = 1.0
     probabilistic = True
 
-    def value(self, f: Outputs, y: Outputs) -> Float[Array, " n"]:
+    def value(self, f: Outputs, y: Outputs) -> RowLosses:
         """The negative log-likelihood."""
         return (namespace(f).logaddexp(f, 0) - y * f).sum(axis=1)
 
@@ -176,7 +177,7 @@ class SoftmaxLoss(Loss):
     output_gradient_bound = 1.0
     probabilistic = True
 
-    def value(self, f: Outputs, y: Outputs) -> Float[Array, " n"]:
+    def value(self, f: Outputs, y: Outputs) -> RowLosses:
         """The negative log-likelihood."""
         return special(namespace(f)).logsumexp(f, axis=1) - (y * f).sum(axis=1)
 
@@ -211,7 +212,7 @@ class HingeLoss(Loss):
     output_gradient_bound = 1.0
     smooth = False
 
-    def value(self, f: Outputs, y: Outputs) -> Float[Array, " n"]:
+    def value(self, f: Outputs, y: Outputs) -> RowLosses:
         """What is missing of a margin of 1."""
         return namespace(f).maximum(0, 1 - y * f).sum(axis=1)
 
@@ -234,7 +235,7 @@ class SquaredHingeLoss(Loss):
     Array([0.5, 0. ], dtype=float...)
     """
 
-    def value(self, f: Outputs, y: Outputs) -> Float[Array, " n"]:
+    def value(self, f: Outputs, y: Outputs) -> RowLosses:
         """Half the square of what is missing of a margin of 1."""
         return (namespace(f).maximum(0, 1 - y * f) ** 2).sum(axis=1) / 2
 
@@ -263,7 +264,7 @@ class HuberLoss(Loss):
     def __init__(self, width: float = 1.35) -> None:
         self.width = number("width of HuberLoss", width, above=0)
 
-    def value(self, f: Outputs, y: Outputs) -> Float[Array, " n"]:
+    def value(self, f: Outputs, y: Outputs) -> RowLosses:
         """A square that becomes a line."""
         size = abs(f - y)
         near = namespace(f).minimum(size, _like(f, self.width))
@@ -296,7 +297,7 @@ class QuantileLoss(Loss):
     def __init__(self, q: float = 0.5) -> None:
         self.q = number("q of QuantileLoss", q, above=0, below=1)
 
-    def value(self, f: Outputs, y: Outputs) -> Float[Array, " n"]:
+    def value(self, f: Outputs, y: Outputs) -> RowLosses:
         """The residual, weighted by its sign."""
         q = _like(f, self.q)
         return namespace(f).maximum(q * (y - f), (1 - q) * (f - y)).sum(axis=1)

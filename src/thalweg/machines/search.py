@@ -286,7 +286,8 @@ def _for_loss(
 
 
 def _intercept(table: Table, loss: Loss) -> np.ndarray:
-    return np.zeros(table.outputs) if table.codes is None else loss.intercept(table.codes, table.counts)
+    counts = table.counts
+    return np.zeros(table.outputs) if table.codes is None or counts is None else loss.intercept(table.codes, counts)
 
 
 def _loss_on_validation(

@@ -22,14 +22,12 @@ FOLDS, MAX_FOLDED_ROWS, MAX_HELD_ROWS = 5, 1000, 2000
 """Up to so many rows are held out in five folds; of more, a fifth is held out once, of at most so many rows: their log
 scale is then known to 3 %."""
 
-MIN_HELD_ROWS = 10
-"""With fewer distinct rows nothing is held out."""
+MIN_ROWS = 10
+"""With fewer distinct rows errors tell nothing: none are held out, and no kernel is searched for."""
 
-LOG_SCALE_PRIOR, MAX_LOG_SCALE = 1.0, 4.0
-"""Prior standard deviation of the logarithms of sharpness and bend, and their bound."""
-
-MARGIN_SHIFT_PRIOR, LOG_ODDS_SHIFT_PRIOR, FITTED_SHIFT_PRIOR = 2.0, 1.0, 0.2
-"""Prior standard deviations of shifts: of margins, of log-odds, and of the squared loss, whose f has its intercept."""
+SHIFT_PRIOR = 0.2
+"""Prior standard deviation of the shift of the squared loss, whose f has its intercept; it is 1 for shifts of other
+losses, and for the logarithms of sharpness and bend."""
 
 DEFAULT_BEND = 0.5
 """Bend of margins before anything is seen."""
@@ -60,7 +58,7 @@ def held_out_sets(table: Table, seed: int) -> list[np.ndarray]:
     if len(table) > MAX_FOLDED_ROWS:
         return [np.sort(table.shuffled([seed, 4])[: min(len(table) // FOLDS, MAX_HELD_ROWS)])]
     group = np.arange(len(table)) if group is None else group
-    if len(find_duplicates(table.features(slice(None), np.float64)).first) < MIN_HELD_ROWS:
+    if len(find_duplicates(table.features(slice(None), np.float64)).first) < MIN_ROWS:
         return []
     groups = np.array_split(random_order(int(np.max(group)) + 1, [seed, 4]), FOLDS)
     folds = [np.flatnonzero(np.isin(group, fold)) for fold in groups]
@@ -190,8 +188,7 @@ def fit_calibration(held_out: HeldOut, intercept: np.ndarray, loss: Loss) -> Cal
     if margins:
         base = _margin_logits(intercept[None], intercept)
         parts.append(DEFAULT_BEND * (_margin_logits(held_out.values, intercept) - base))
-    shifts = FITTED_SHIFT_PRIOR if loss.quadratic else MARGIN_SHIFT_PRIOR if margins else LOG_ODDS_SHIFT_PRIOR
-    spread = np.array([LOG_SCALE_PRIOR] * len(parts) + [shifts] * outputs)
+    spread = np.array([1.0] * len(parts) + [SHIFT_PRIOR if loss.quadratic else 1.0] * outputs)
 
     def cost(x: np.ndarray) -> tuple[float, np.ndarray]:
         scaled = [np.exp(log_ratio) * part for log_ratio, part in zip(x, parts, strict=False)]
@@ -204,9 +201,8 @@ def fit_calibration(held_out: HeldOut, intercept: np.ndarray, loss: Loss) -> Cal
         gradient = [*(np.sum(errors * part) for part in scaled), *np.sum(errors, axis=0)]
         return float(np.sum((x / spread) ** 2) / 2 - np.sum(weights * logs)), np.array(gradient) + x / spread**2
 
-    bounds: list[Any] = [(-MAX_LOG_SCALE, MAX_LOG_SCALE)] * len(parts) + [(None, None)] * (len(spread) - len(parts))
     with enough_threads(len(spread)):
-        x = minimize(cost, np.zeros(len(spread)), jac=True, method="L-BFGS-B", bounds=bounds).x
+        x = minimize(cost, np.zeros(len(spread)), jac=True, method="L-BFGS-B").x
     bend = DEFAULT_BEND * float(np.exp(x[1])) if margins else 0.0
     return Calibration(float(np.exp(x[0])), bend, x[len(parts) :])
 

@@ -16,9 +16,6 @@ from thalweg.threads import enough_threads
 MAX_GRADIENT_OUTPUTS = 4
 """Outputs whose gradients are taken; more are mixed by random signs, which leaves the expected mean square alone."""
 
-MAX_GRADIENT_POINTS = 2048
-"""Rows at which gradients are taken: means over more are hardly more accurate."""
-
 KEPT_METRICS = 6
 """Metrics whose distances are kept: as many as are compared at a time."""
 
@@ -152,17 +149,16 @@ class Rung:
         among, _, median = self.distances(candidate.metric)
         xp = namespace(among)
         square = among.dtype.type((candidate.multiplier * median) ** 2)
-        points = slice(None, None, -(-len(self.x) // MAX_GRADIENT_POINTS))
         weights, _ = self.fit(candidate)
         if weights.shape[1] > MAX_GRADIENT_OUTPUTS:
             signs = np.random.default_rng(0).choice([-1.0, 1.0], (weights.shape[1], MAX_GRADIENT_OUTPUTS))
             weights = weights @ xp.asarray(signs / np.sqrt(MAX_GRADIENT_OUTPUTS), weights.dtype)
-        slope = candidate.family().profile_slope(among[points] / square)
+        slope = candidate.family().profile_slope(among / square)
         x = xp.asarray(candidate.metric.apply(self.x), slope.dtype)
         total: Any = 0.0
         for column in weights.astype(slope.dtype).T:
             sums = matmul(slope, xp.concatenate([column[:, None], column[:, None] * x], axis=1))
-            gradient = 2 * (sums[:, :1] * x[points] - sums[:, 1:]) / square
+            gradient = 2 * (sums[:, :1] * x - sums[:, 1:]) / square
             total = total + (gradient.T @ gradient if full else xp.sum(gradient**2, axis=0)) / len(gradient)
         total, factors = np.asarray(total, float), candidate.metric.factors
         if factors is not None:  # back from the metric to framed features

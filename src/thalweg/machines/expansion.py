@@ -23,8 +23,8 @@ from thalweg.padding import padded, padded_size
 from thalweg.rows import FeatureFrame, as_dense
 
 PREDICTED_ROWS, ROW_GRAIN = 8192, 64
-"""Rows whose features exist at a time; fewer are padded to a multiple of the grain, so that a program serves many
-sizes."""
+"""Rows whose features exist at a time; on a device fewer are padded to a multiple of the grain, so that a program serves
+many sizes."""
 
 DEVICE_FEATURES = 2**26
 """Features of rows that a GPU holds at a time: blocks are evaluated together up to so many, since the start of a round

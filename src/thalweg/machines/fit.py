@@ -20,11 +20,11 @@ from sklearn.exceptions import ConvergenceWarning
 from thalweg.kernels import Kernel
 from thalweg.kernels.host import kernel_tiles
 from thalweg.machines.blocks import LandmarkLearner, runs_on_host
-from thalweg.machines.calibration import HeldOut, hold_out, last_predictions
+from thalweg.machines.calibration import MIN_ROWS, HeldOut, hold_out, last_predictions
 from thalweg.machines.learner import FittedMachine, Learner, Predictions
 from thalweg.machines.losses import QuantileLoss
-from thalweg.machines.newton import MAX_FACTORISED_ROWS, Newton, kernel_matrix
-from thalweg.machines.search import FIRST_RUNG, MIN_SEARCH_ROWS
+from thalweg.machines.newton import COARSE_TOL, MAX_FACTORISED_ROWS, Newton, kernel_matrix
+from thalweg.machines.search import FIRST_RUNG
 from thalweg.machines.settings import Settings
 from thalweg.machines.start import initial_model, with_stream_blocks
 from thalweg.rows import Table
@@ -46,9 +46,6 @@ PATIENCE, MIN_ITERATION_GAIN = 3, 3e-3
 RIDGE_FACTOR, MIN_RIDGE_GAIN, LEAST_RIDGE = 0.1, 2e-3, 1e-3
 """With all rows the best ridge is smaller than with some of them: the next one is this multiple, must lower the
 validation loss by this share, and is not below the last number in units of a row's weight."""
-
-HELD_OUT_TOL = 1e-3
-"""Accuracy of machines that are fitted without held-out rows, as a share of the objective."""
 
 OUTLIER_WIDTHS = 3.0
 """Targets of a robust loss are clipped at so many widths of their middle half on either side of it: beyond some
@@ -122,10 +119,10 @@ def learn(table: Table, settings: Settings, seed: int, initial: FittedMachine | 
     >>> first.features, second.features
     (10, 20)
     """
-    if initial is None and len(table) < MIN_SEARCH_ROWS and not isinstance(settings.kernel, Kernel):
+    if initial is None and len(table) < MIN_ROWS and not isinstance(settings.kernel, Kernel):
         warnings.warn(
             f"the first batch of a stream chooses the kernel and the ridge for all that follows, and has {len(table)} "
-            f"rows: with fewer than {MIN_SEARCH_ROWS} they are a guess. Begin with more, or give a kernel",
+            f"rows: with fewer than {MIN_ROWS} they are a guess. Begin with more, or give a kernel",
             stacklevel=5,
         )
     with jax.enable_x64(initial is not None and initial.double), Run("stream") as run:
@@ -208,7 +205,7 @@ def _fit_at_once(model: FittedMachine, table: Table, clipped: Table, settings: S
                     stacklevel=7,
                 )
             position = np.argsort(order)
-            held_out = hold_out(table, seed, lambda held: newton.leave_out(position[held], HELD_OUT_TOL))
+            held_out = hold_out(table, seed, lambda held: newton.leave_out(position[held], COARSE_TOL))
     learner.take(np.asarray(run.kept))
     history = [_progress(learner, k + 1, len(table)) | record for k, record in enumerate(run.records)]
     model = replace(model, learner=learner, history=(*model.history, *history))
@@ -346,7 +343,7 @@ def _refit_without(
         weights[held] = 0
         learner = copy(model.learner)
         if isinstance(learner, LandmarkLearner):
-            learner.tol = max(learner.tol, HELD_OUT_TOL)
+            learner.tol = max(learner.tol, COARSE_TOL)
         for _ in learner.learn(replace(clipped, weights=weights), order, model.alpha, total):
             pass
         return learner.predict(table.subset(held).x, table.frame)

@@ -36,6 +36,9 @@ four times as much to prepare, and save few iterations."""
 MAX_NEWTON_STEPS, MAX_ITERATIONS = 100, 200
 """Newton steps of a fit, and conjugate gradients of a step: more do not help where rounding stops them."""
 
+COARSE_TOL = 1e-3
+"""Accuracy, as a share of the objective, of machines that are fitted to be validated only."""
+
 LEAST_SQUARES_TOL = 1e-8
 """Relative residual of a least-squares problem: an iteration with a factor as preconditioner costs next to nothing."""
 

@@ -27,9 +27,10 @@ from thalweg.kernels.forms import Radial
 from thalweg.kernels.host import kernel_tiles
 from thalweg.kernels.profiles import profile
 from thalweg.machines.blocks import runs_on_host
+from thalweg.machines.calibration import MIN_ROWS
 from thalweg.machines.candidates import Candidate, Metric, Rung, scale_both_sides
 from thalweg.machines.losses import Loss
-from thalweg.machines.newton import Newton, kernel_matrix
+from thalweg.machines.newton import COARSE_TOL, Newton, kernel_matrix
 from thalweg.machines.settings import Settings
 from thalweg.rows import FeatureFrame, Table, split_rows
 from thalweg.rows.scale import standard_scales
@@ -38,17 +39,12 @@ from thalweg.selection import Entry, RaceResult, race
 MAX_LEAVE_ONE_OUT_ROWS = 750
 """Up to so many rows are left out one by one: eigenvalues of more take longer than factors for a validation set."""
 
-MIN_SEARCH_ROWS = 10
-"""With fewer rows errors tell nothing, and the first candidate is taken."""
-
 FIRST_RUNG, RUNG_FACTOR, MAX_RUNG_ROWS = 500, 4, 4096
 """Rows of the first rung, the factor to the next one, and the most: twice as many take eight times as long."""
 
-ALL_PROPOSALS_ROWS = 2048
-"""On larger rungs only metrics are proposed, from the best candidate's gradients, and in one round."""
-
-VALIDATION_ROWS = 2048
-"""Rows of the validation set, a third of all at most: twice as many take longer and choose alike."""
+SEARCH_ROWS = 2048
+"""Rows of the validation set, a third of all at most, and of the largest rung on which all proposals are made; on larger
+ones only metrics are, in one round. With twice as many the search takes four times as long and chooses alike."""
 
 STANDARD_ERRORS = 0.5
 """Better means by so many standard errors of the paired difference; with 0 noise moves ridges to their ends, with 1
@@ -65,9 +61,6 @@ START_RIDGE, LEAST_RIDGE = 1e-2, 1e-8
 
 LEAST_LOG_ODDS_RIDGE = 3e-3
 """The least ridge of a loss of log-odds: less of it gains little, and takes many Newton steps."""
-
-SEARCH_TOL = 1e-3
-"""Accuracy of Newton's method for a candidate, as a share of the objective."""
 
 
 class Selection(NamedTuple):
@@ -137,7 +130,7 @@ class _Search:
         candidate = best.candidate
         metrics, first = self.metrics(rung, candidate), rung not in self._renewed
         self._renewed.add(rung)
-        if len(rung.x) > ALL_PROPOSALS_ROWS:
+        if len(rung.x) > SEARCH_ROWS:
             return [[candidate._replace(metric=metric) for metric in metrics]] if first else []
         if len(metrics) > 1:
             metrics += self.metrics(rung, candidate._replace(metric=metrics[1]))[:1]
@@ -189,7 +182,7 @@ def choose_kernel(table: Table, settings: Settings, seed: int) -> Selection:
     rungs = make_rungs(table, settings, seed)
     search = _Search(settings, standard_scales(rungs[-1].x), table.dimension)
     starts = search.starts(mean_weight)
-    if len(rungs[-1].x) < MIN_SEARCH_ROWS:
+    if len(rungs[-1].x) < MIN_ROWS:
         best, interrupted = starts[-1], False
     else:
         result = _race(search, starts, rungs)
@@ -241,8 +234,8 @@ def make_rungs(table: Table, settings: Settings, seed: int) -> list[Rung]:
         return [Rung(x, target(rows), rows.weights / np.mean(table.weights), None, True)]
     order, group = table.shuffled([seed, 1]), None if table.copies is None else table.copies.group
     rest, held = split_rows(order, len(table) // 3, group)
-    held = held[:VALIDATION_ROWS]
-    top = min(len(rest), max(len(table) // 3, ALL_PROPOSALS_ROWS), MAX_RUNG_ROWS)
+    held = held[:SEARCH_ROWS]
+    top = min(len(rest), max(len(table) // 3, SEARCH_ROWS), MAX_RUNG_ROWS)
     sizes = [FIRST_RUNG]
     while sizes[-1] * RUNG_FACTOR < top:
         sizes.append(sizes[-1] * RUNG_FACTOR)
@@ -297,7 +290,7 @@ def _loss_on_validation(
     x = candidate.metric.apply(rung.x)
     kernel = rung.kernel(candidate)
     newton = Newton(kernel_matrix(kernel, x, True), rung.y + shift, rung.weights, loss, candidate.ridge, intercept)
-    newton.solve(SEARCH_TOL)
+    newton.solve(COARSE_TOL)
     held_x, held_y, held_weights = rung.held
     values = kernel_tiles(kernel, candidate.metric.apply(held_x), x).apply(newton.weights) + intercept
     return held_weights * np.asarray(loss.value(np.asarray(values, float), held_y + shift))

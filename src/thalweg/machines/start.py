@@ -8,7 +8,7 @@ import numpy as np
 
 from thalweg.kernels import Kernel, RandomFeatures
 from thalweg.machines.blocks import LONE_BLOCK_ROUNDS, STREAM_ROUNDS, Examples, LandmarkLearner, runs_on_host
-from thalweg.machines.expansion import Coordinates, Frequencies, Points, empty
+from thalweg.machines.expansion import ROW_GRAIN, Coordinates, Frequencies, Points, empty
 from thalweg.machines.learner import FittedMachine, Learner
 from thalweg.machines.search import choose_kernel
 from thalweg.machines.settings import Settings
@@ -25,8 +25,8 @@ FREQUENCY_BLOCKS = 64
 STORED_FREQUENCIES = 2**18
 """Frequencies of a pass, times features, that are stored unasked: to make those of each step again takes far longer."""
 
-MIN_FREQUENCIES, BLOCK_GRAIN = 32, 64
-"""Frequencies of a block at least, and what sizes of blocks on a device are multiples of."""
+MIN_FREQUENCIES = 32
+"""Frequencies of a block at least."""
 
 INTERCEPT_SHIFT = float(np.log(3))
 """The intercept of a stream follows the labels seen when their log-odds have moved by so much, a factor of three in the
@@ -151,7 +151,7 @@ def _block_size(settings: Settings, kernel: Kernel, rows: int | None) -> int:
         return size
     if method.updates_blocks:
         even = -(-rows // -(-rows // size))
-        return even if runs_on_host(kernel) else min(size, padded_size(even, BLOCK_GRAIN))
+        return even if runs_on_host(kernel) else min(size, padded_size(even, ROW_GRAIN))
     given = rows if method.features == "landmarks" else method.batch_size or rows
     few = min(rows, FREQUENCIES_PER_ROW * given)
     return min(size, max(MIN_FREQUENCIES, 1 << (few - 1).bit_length()))

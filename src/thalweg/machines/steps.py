@@ -12,13 +12,11 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, Key, Scalar
 
 from thalweg.codec import storable
+from thalweg.linalg import factorise
 from thalweg.machines.expansion import Coordinates, Expansion, Points, evaluate, with_capacity
 from thalweg.machines.losses import Loss
 from thalweg.machines.rules import BlockChoice, Rule, StepContext
 from thalweg.rows import Batch
-
-DAMPING = 1e-6
-"""What is added to the diagonal of a block's curvature, as a share of its trace: enough for a factor in float32."""
 
 LEAST_SCALE = 1e-6
 """All weights are rescaled when the lazy shrinkage falls below this, long before it could underflow."""
@@ -207,16 +205,14 @@ def _direction(
     batch: Batch,
     gradients: BatchGradients,
 ) -> Float[Array, "width c"]:
-    """P_k times the gradient: P_k = (L·ZᵀZ/B + λR + εI)⁻¹, or 1/‖φ‖² where blocks are not preconditioned."""
+    """P_k times the gradient: P_k = (L·ZᵀZ/B + λR)⁻¹, or 1/‖φ‖² where blocks are not preconditioned."""
     if not machine.precondition:
         return gradient * (machine.coordinates.kernel.variance / machine.coordinates.largest).astype(gradient.dtype)
     # At full precision: TF32, which GPUs use unless told, would leave the matrix indefinite.
     curvature = jnp.matmul(features.T, batch.weights[:, None] * features, precision="highest")
     curvature *= machine.loss.curvature / gradients.total
     curvature += machine.ridge.astype(gradient.dtype) * machine.coordinates.metric(block)
-    damping = DAMPING * jnp.trace(curvature)
-    factor = jax.scipy.linalg.cho_factor(curvature + damping * jnp.eye(len(curvature), dtype=curvature.dtype))
-    return jax.scipy.linalg.cho_solve(factor, gradient)
+    return factorise(curvature).solve(gradient)
 
 
 def _proposers(batch: Batch, gradients: BatchGradients) -> tuple[Batch, BatchGradients]:

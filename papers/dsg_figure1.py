@@ -8,92 +8,115 @@ import jax
 import numpy as np
 from matplotlib.ticker import LogLocator, NullLocator
 
-from thalweg.experiments import _dsg, claims, plots
-from thalweg.experiments._dsg import Score
-from thalweg.experiments._dsg_race import ALL, FACTOR, LATE, SETTINGS, SVRG, SVRG_BATCH, THREE, Found, Size, race
-from thalweg.experiments._standing import LEVEL_MEANS, Standing
-from thalweg.experiments.claims import Claim, all_of, at_full_size
-from thalweg.experiments.registry import experiment
-from thalweg.experiments.section import Run
+from papers import _dsg
+from papers._dsg import Score
+from papers._dsg_runs import (
+    ALL_METHODS,
+    OVERTIME,
+    PUBLISHED_METHODS,
+    SETTINGS,
+    STEP_FACTOR,
+    SVRG,
+    SVRG_BATCH,
+    Comparison,
+    ComparisonSize,
+    compare_methods,
+)
+from papers._ranking import RANKING_EXPLAINED, Ranking
+from papers.claims import Claim, all_of, at_full_size, show_claims
+from thalweg.demo import Section, experiment, plots
 
 DATA_SETS = ("cifar10", "mnist", "protein")
 _EARLY = 0.1
 """The part of the time that counts as early."""
-_COLOURS = dict(zip((*ALL, "SVRG, 4F", "landmarks"), plots.PALETTE, strict=False))
+_COLOURS = dict(zip((*ALL_METHODS, "SVRG, 4F", "landmarks"), plots.PALETTE, strict=False))
 
 
 @dataclass(frozen=True)
-class Race:
-    """All data sets, and whether the size was the paper's."""
+class Figure1Results:
+    """The comparisons on all data sets, and whether the size was the paper's."""
 
-    all: list[Found]
+    comparisons: list[Comparison]
     full: bool
 
     @property
     def missing(self) -> set[str]:
-        """The data sets that were not run."""
-        return set(DATA_SETS) - {found.name for found in self.all}
+        """Return the data sets that were not run."""
+        return set(DATA_SETS) - {comparison.name for comparison in self.comparisons}
 
-    def standing(self, one: str, other: str, setting: str = "published") -> Standing | None:
-        """One method against another; None where a setting was not run or a step was not tuned to its end."""
-        there = [found for found in self.all if setting in found.settings]
-        if not there or any((setting, name) in found.at_edge for found in there for name in (one, other)):
+    def ranking(self, method: str, other: str, setting: str = "published") -> Ranking | None:
+        """Rank one method against another; None where a setting was not run or a step is at an edge."""
+        complete = [comparison for comparison in self.comparisons if setting in comparison.settings]
+        if not complete or any((setting, name) in c.at_edge for c in complete for name in (method, other)):
             return None
-        of = lambda method: {found.title: found.scores(method, setting) for found in there}
-        return Standing.of(of(one), of(other))
+        scores = lambda method: {c.title: c.scores(method, setting) for c in complete}
+        return Ranking.between(scores(method), scores(other))
 
-    def svrg(self, part: float) -> Standing | None:
-        """The best of the three, as published, against SVRG after a part of the time."""
-        if any(SVRG in found.at_edge for found in self.all):
+    def ranking_against_svrg(self, part: float) -> Ranking | None:
+        """Rank the best of the three, as published, against SVRG after a part of the time."""
+        if any(SVRG in comparison.at_edge for comparison in self.comparisons):
             return None
-        plain = [(method, "published") for method in THREE]
-        ours = {found.title: found.best_of(plain, part) for found in self.all}
-        return Standing.of(ours, {found.title: found.scores("SVRG, 4F", part=part) for found in self.all})
+        published = [(method, "published") for method in PUBLISHED_METHODS]
+        ours = {c.title: c.best_of(published, part) for c in self.comparisons}
+        return Ranking.between(ours, {c.title: c.scores("SVRG, 4F", part=part) for c in self.comparisons})
 
-    def landmarks(self) -> Standing:
-        """Our default against the best of all others."""
-        ours = {found.title: found.scores("landmarks") for found in self.all}
+    def ranking_of_landmarks(self) -> Ranking:
+        """Rank our default against the best of all others."""
+        ours = {comparison.title: comparison.scores("landmarks") for comparison in self.comparisons}
         others = {}
-        for found in self.all:
-            runs = [(s.method, s.setting) for s in found.curves if s.method != "landmarks"]
-            others[found.title] = found.best_of(list(dict.fromkeys(runs)))
-        return Standing.of(ours, others)
+        for comparison in self.comparisons:
+            runs = [(curve.method, curve.setting) for curve in comparison.curves if curve.method != "landmarks"]
+            others[comparison.title] = comparison.best_of(list(dict.fromkeys(runs)))
+        return Ranking.between(ours, others)
 
 
 def _outperforms(checked: str, setting: str) -> tuple[Any, Any]:
-    """Whether CDSG is ahead of DSG and UDSG everywhere, and how that is said."""
-    both = lambda race: {other: race.standing(checked, other, setting) for other in ("DSG", "UDSG")}
-    test = lambda race: all_of(None if standing is None else standing.everywhere for standing in both(race).values())
-    return at_full_size(test), lambda race: "; ".join(f"against {name} {s}" for name, s in both(race).items() if s)
+    """Return the test whether CDSG is ahead of DSG and UDSG everywhere, and its evidence."""
+    both = lambda results: {other: results.ranking(checked, other, setting) for other in ("DSG", "UDSG")}
+    test = lambda results: all_of(r if r is None else r.is_ahead_everywhere for r in both(results).values())
+    evidence = lambda results: "; ".join(f"against {name} {r}" for name, r in both(results).items() if r)
+    return at_full_size(test), evidence
 
 
-def _of(get: Callable[[Race], Standing | None], how: str = "everywhere") -> tuple[Any, Any]:
-    def test(race: Race) -> bool | None:
-        standing = get(race)
+def _is_ahead(
+    get_ranking: Callable[[Figure1Results], Ranking | None], where: str = "is_ahead_everywhere"
+) -> tuple[Any, Any]:
+    """Return the test whether a ranking has a property, and its evidence."""
+
+    def test(results: Figure1Results) -> bool | None:
+        ranking = get_ranking(results)
         # Some of the data sets cannot tell what holds on most.
-        return None if standing is None or (how == "mostly" and race.missing) else getattr(standing, how)
+        return None if ranking is None or (where == "is_ahead_mostly" and results.missing) else getattr(ranking, where)
 
-    return at_full_size(test), lambda race: str(get(race))
+    return at_full_size(test), lambda results: str(get_ranking(results))
 
 
 CLAIMS = (
     Claim("the proposed CDSG outperforms both DSG and UDSG in all datasets", *_outperforms("CDSG", "published")),
     Claim(
         "UDSG generally outperforms DSG (here: on more data sets than not)",
-        *_of(lambda race: race.standing("UDSG", "DSG"), "mostly"),
+        *_is_ahead(lambda results: results.ranking("UDSG", "DSG"), "is_ahead_mostly"),
     ),
-    Claim("In Figure 1(b), UDSG performs worse than DSG (on Epsilon, which is not to be had here)", lambda race: None),
+    Claim(
+        "In Figure 1(b), UDSG performs worse than DSG (on Epsilon, which is not to be had here)", lambda results: None
+    ),
     Claim(
         f"SVRG with limited random features converges to unsatisfactory results at the early stage ({_EARLY:.0%})",
-        *_of(lambda race: race.svrg(_EARLY)),
+        *_is_ahead(lambda results: results.ranking_against_svrg(_EARLY)),
     ),
-    Claim("SVRG converges out of the range (here: is behind the best of the three)", *_of(lambda race: race.svrg(1.0))),
+    Claim(
+        "SVRG converges out of the range (here: is behind the best of the three)",
+        *_is_ahead(lambda results: results.ranking_against_svrg(1.0)),
+    ),
     Claim("(not the paper's) with steps of at most 10γ CDSG outperforms both", *_outperforms(_dsg.CAPPED, "published")),
     Claim(
         "(not the paper's) with the same steps for all three CDSG outperforms both", *_outperforms("CDSG", "matched")
     ),
     Claim("(not the paper's) with preconditioned blocks CDSG outperforms both", *_outperforms("CDSG", "published, P")),
-    Claim("(not the paper's) our default, landmarks, ends below all others", *_of(lambda race: race.landmarks())),
+    Claim(
+        "(not the paper's) our default, landmarks, ends below all others",
+        *_is_ahead(lambda results: results.ranking_of_landmarks()),
+    ),
 )
 
 
@@ -101,12 +124,11 @@ CLAIMS = (
     "dsg-figure1",
     title="Kernel machines on random features: old coordinates or new ones",
     paper="Utilize old coordinates: faster doubly stochastic gradients for kernel methods, Figure 1, Table 1, Table 2",
-    order=50,
 )
-def dsg_figure1(run: Run) -> None:
+def dsg_figure1(section: Section) -> None:
     """Follow the training objective of DSG, UDSG, CDSG, SVRG and our default on three data sets."""
-    size = _quick() if run.quick else full()
-    show(run, size, [measure(name, size, run.seed) for name in DATA_SETS])
+    size = _quick_size() if section.quick else full_size()
+    show_results(section, size, [measure(name, size, section.seed) for name in DATA_SETS])
 
 
 # Table 2, with MNIST in Epsilon's place and Protein in Year's.
@@ -114,88 +136,90 @@ _TABLE_2 = {"cifar10": (4096, 256), "mnist": (10_000, 512), "protein": (10_000, 
 _STANDS_FOR = {"cifar10": "CIFAR-10, on 100 principal components", "mnist": "Epsilon", "protein": "Year"}
 
 
-def _quick() -> Size:
-    sizes = dict.fromkeys(DATA_SETS, (512, 64))
-    return Size(3000, sizes, 500, seconds=0.15, seeds=1, tries=1, capacity=256, preconditioned=())
+def _quick_size() -> ComparisonSize:
+    batches = dict.fromkeys(DATA_SETS, (512, 64))
+    return ComparisonSize(3000, batches, 500, seconds=0.15, seeds=1, tries=1, capacity=256, preconditioned=())
 
 
-def full(seconds: float | None = None, beyond: bool = True) -> Size:
-    """The paper's size. What two cores do in a minute an accelerator does in two seconds.
+def full_size(seconds: float | None = None, beyond: bool = True) -> ComparisonSize:
+    """Return the paper's size. What two cores do in a minute an accelerator does in two seconds.
 
     Without ``beyond`` no blocks are preconditioned, which the paper's are not either.
     """
     seconds = seconds or (60.0 if jax.default_backend() == "cpu" else 2.0)
-    also = ("cifar10",) if beyond else ()
-    return Size(None, _TABLE_2, 8192, seconds, seeds=2, tries=8, capacity=512, preconditioned=also, full=True)
+    preconditioned = ("cifar10",) if beyond else ()
+    return ComparisonSize(
+        None, _TABLE_2, 8192, seconds, seeds=2, tries=8, capacity=512, preconditioned=preconditioned, full=True
+    )
 
 
-def measure(name: str, size: Size, seed: int) -> Found:
+def measure(name: str, size: ComparisonSize, seed: int) -> Comparison:
     """Run every method on a data set."""
     batch, block = size.batches[name]
-    return race(_dsg.load(name, size.rows, batch=batch, block=block, sample=size.sample, seed=seed), size, seed)
+    problem = _dsg.load_problem(name, size.rows, batch=batch, block=block, scored_rows=size.scored_rows, seed=seed)
+    return compare_methods(problem, size, seed)
 
 
-def show(run: Run, size: Size, all_found: list[Found]) -> None:
-    """Draw, tabulate and judge."""
-    run.note(_describe(size, all_found))
-    run.table("sizes", _sizes(all_found), "What is run in place of the paper's Tables 1 and 2.")
-    for found in all_found:
-        _draw(run, found)
-        run.table(found.name, columns(found), _TABLE.format(title=found.title))
-    run.note(_REMARKS)
-    run.numbers("curves", {found.name: _numbers(found) for found in all_found})
-    claims.show(run, CLAIMS, Race(all_found, size.full))
+def show_results(section: Section, size: ComparisonSize, comparisons: list[Comparison]) -> None:
+    """Add the figures, the tables and the verdicts."""
+    section.note(_describe(size, comparisons))
+    section.table("sizes", _sizes(comparisons), "What is run in place of the paper's Tables 1 and 2.")
+    for comparison in comparisons:
+        _draw(section, comparison)
+        section.table(comparison.name, columns(comparison), _TABLE.format(title=comparison.title))
+    section.note(_REMARKS)
+    section.numbers("curves", {comparison.name: _numbers(comparison) for comparison in comparisons})
+    show_claims(section, CLAIMS, Figure1Results(comparisons, size.full))
 
 
-def _sizes(all_found: list[Found]) -> dict[str, list[Any]]:
+def _sizes(comparisons: list[Comparison]) -> dict[str, list[Any]]:
     return {
-        "data": [found.title for found in all_found],
-        "in place of": [_STANDS_FOR.get(found.name, "–") for found in all_found],
-        "rows": [found.rows for found in all_found],
-        "B": [found.batch for found in all_found],
-        "F": [found.block for found in all_found],
-        "B, F of the paper": ["{}, {}".format(*_TABLE_2.get(found.name, ("–", "–"))) for found in all_found],
+        "data": [comparison.title for comparison in comparisons],
+        "in place of": [_STANDS_FOR.get(comparison.name, "–") for comparison in comparisons],
+        "rows": [comparison.rows for comparison in comparisons],
+        "B": [comparison.batch for comparison in comparisons],
+        "F": [comparison.block for comparison in comparisons],
+        "B, F of the paper": ["{}, {}".format(*_TABLE_2.get(c.name, ("–", "–"))) for c in comparisons],
     }
 
 
-def _numbers(found: Found) -> dict[str, Any]:
+def _numbers(comparison: Comparison) -> dict[str, Any]:
     curves = [
         {"method": curve.method, "setting": curve.setting, "seed": curve.seed, "seconds": curve.seconds}
         | {name: curve.column(name) for name in Score._fields}
         | {"steps": curve.steps, "blocks": curve.blocks}
-        for curve in found.curves
+        for curve in comparison.curves
     ]
-    initial = {" ".join(name): size for name, size in found.initial.items()}
+    initial = {" ".join(name): size for name, size in comparison.initial.items()}
     return {"initial": initial, "curves": curves}
 
 
-def _draw(run: Run, found: Found) -> None:
-    """A figure with the steps as published and matched side by side; another one for preconditioned blocks."""
+def _draw(section: Section, comparison: Comparison) -> None:
+    """Draw steps as published beside matched ones; preconditioned blocks have a figure of their own."""
     for precondition in (False, True):
-        settings = [s for s in SETTINGS if s.precondition == precondition and s.name in found.settings]
+        settings = [s for s in SETTINGS if s.precondition == precondition and s.name in comparison.settings]
         if not settings:
             continue
-        fig, panels = plots.figure(2)
-        for axes, setting in zip(panels, settings, strict=True):
-            for method, colour in _COLOURS.items():
-                for curve in found.of(method, setting.name if method in ALL else ""):
-                    label = method if curve.seed == found.curves[0].seed else "_again"
-                    axes.plot(curve.seconds[1:], curve.column("objective")[1:], ".-", color=colour, label=label)
-            axes.axhline(found.curves[0].scores[0].objective, color=plots.INK, linestyle=":", linewidth=1)
-            axes.set(xscale="log", xlabel="seconds of training", title=setting.title)
-            axes.set_xlim(found.seconds / 100, LATE * found.seconds)
-        panels[0].set_ylabel("training objective")
-        _share_heights(panels, found)
-        plots.label_lines(panels[1])
-        suffix = "-preconditioned" if precondition else ""
-        how = "with" if precondition else "without"
-        run.figure(f"{found.name}{suffix}", fig, _FIGURE.format(title=found.title, how=how))
+        name = f"{comparison.name}{'-preconditioned' if precondition else ''}"
+        caption = _FIGURE.format(title=comparison.title, how="with" if precondition else "without")
+        with section.figure(name, caption, columns=2) as panels:
+            for axes, setting in zip(panels, settings, strict=True):
+                for method, colour in _COLOURS.items():
+                    for curve in comparison.curves_of(method, setting.name if method in ALL_METHODS else ""):
+                        label = method if curve.seed == comparison.curves[0].seed else "_again"
+                        axes.plot(curve.seconds[1:], curve.column("objective")[1:], ".-", color=colour, label=label)
+                axes.axhline(comparison.curves[0].scores[0].objective, color=plots.INK, linestyle=":", linewidth=1)
+                axes.set(xscale="log", xlabel="seconds of training", title=setting.title)
+                axes.set_xlim(comparison.seconds / 100, OVERTIME * comparison.seconds)
+            panels[0].set_ylabel("training objective")
+            _share_heights(panels, comparison)
+            plots.label_lines(panels[1])
 
 
-def _share_heights(panels: Any, found: Found) -> None:
-    """The same axis for both panels, from just below the lowest curve to just above f = 0."""
-    start = found.curves[0].scores[0].objective
-    lowest = min(np.nanmin(curve.column("objective")) for curve in found.curves)
+def _share_heights(panels: Any, comparison: Comparison) -> None:
+    """Give both panels one axis, from just below the lowest curve to just above f = 0."""
+    start = comparison.curves[0].scores[0].objective
+    lowest = min(np.nanmin(curve.column("objective")) for curve in comparison.curves)
     for axes in panels:
         axes.set(yscale="log", ylim=(lowest / 1.08, start * 1.25))
         axes.yaxis.set_major_locator(LogLocator(subs=(1, 1.25, 1.5, 1.75, 2, 2.5, 3, 3.5, 4, 5, 6, 8)))
@@ -203,13 +227,13 @@ def _share_heights(panels: Any, found: Found) -> None:
         axes.yaxis.set_minor_locator(NullLocator())
 
 
-def columns(found: Found) -> dict[str, list[Any]]:
-    """How the runs on a data set ended."""
+def columns(comparison: Comparison) -> dict[str, list[Any]]:
+    """Return a table of how the runs on a data set ended."""
     rows = []
-    for setting, method in dict.fromkeys((curve.setting, curve.method) for curve in found.curves):
-        curves = found.of(method, setting)
-        initial = found.initial.get((setting, method))
-        edge = " (edge)" if (setting, method) in found.at_edge else ""
+    for setting, method in dict.fromkeys((curve.setting, curve.method) for curve in comparison.curves):
+        curves = comparison.curves_of(method, setting)
+        initial = comparison.initial.get((setting, method))
+        edge = " (edge)" if (setting, method) in comparison.at_edge else ""
         rows.append(
             (
                 setting or "–",
@@ -217,36 +241,36 @@ def columns(found: Found) -> dict[str, list[Any]]:
                 "–" if initial is None else f"{initial:g}{edge}",
                 round(np.mean([curve.steps for curve in curves])),
                 round(np.mean([curve.blocks for curve in curves])),
-                float(np.mean(found.scores(method, setting, part=_EARLY))),
-                float(np.mean(found.scores(method, setting))),
-                float(np.mean(found.scores(method, setting, "loss"))),
+                float(np.mean(comparison.scores(method, setting, part=_EARLY))),
+                float(np.mean(comparison.scores(method, setting))),
+                float(np.mean(comparison.scores(method, setting, "loss"))),
             )
         )
     headers = ("steps", "method", "size", "taken", "blocks", "early", "objective", "loss")
     return {header: list(column) for header, column in zip(headers, zip(*rows, strict=True), strict=True)}
 
 
-def _describe(size: Size, all_found: list[Found]) -> str:
-    edges = [f"{found.title} ({', '.join(map(' '.join, found.at_edge))})" for found in all_found if found.at_edge]
+def _describe(size: ComparisonSize, comparisons: list[Comparison]) -> str:
+    edges = [f"{c.title} ({', '.join(map(' '.join, c.at_edge))})" for c in comparisons if c.at_edge]
     return _SETTING.format(
         ridge=_dsg.RIDGE,
         theory=1 / _dsg.RIDGE,
         size=size,
-        device=all_found[0].device,
+        device=comparisons[0].device,
         svrg_batch=SVRG_BATCH,
-        factor=FACTOR,
+        factor=STEP_FACTOR,
         edges="; ".join(edges) or "nowhere",
-        level=LEVEL_MEANS.format(margin="1 %"),
+        level=RANKING_EXPLAINED.format(margin="1 %"),
     )
 
 
 _SETTING = (
     "Images are on 100 principal components with a softmax loss; Protein (UCI, nine features, standardised on its "
-    "training part) has the squared loss and stands in for the paper's Year, and MNIST for its Epsilon: neither is to "
-    "be had here. Gaussian kernel with the median bandwidth; λ = {ridge:g}. The objective is the mean loss plus "
-    "λ/2·‖f‖² on {size.sample} training rows, the same for all methods. Every run has {size.seconds:g} s of training "
-    "on one device ({device}), in which neither compiling nor evaluation counts; seeds: {size.seeds}. Where other "
-    "programs keep the device busy seconds are noisy: the tables show how many steps were taken in them."
+    "training part) has the squared loss and stands in for the paper's Year, and MNIST for its Epsilon: neither is "
+    "available here. Gaussian kernel with the median bandwidth; λ = {ridge:g}. The objective is the mean loss plus "
+    "λ/2·‖f‖² on {size.scored_rows} training rows, the same for all methods. Every run has {size.seconds:g} s of "
+    "training on one device ({device}), in which neither compiling nor evaluation counts; seeds: {size.seeds}. Where "
+    "other programs keep the device busy seconds are noisy: the tables show how many steps were taken in them."
     "\n\n"
     "As published: γ_t = θ/t, and θ the best for each method of sizes a factor {factor:g} apart, at most {size.tries} "
     "of them. CDSG's step along an old block, by its expected line search, has no bound but 1/λ; a second CDSG goes at "

@@ -9,39 +9,39 @@ import jax
 import numpy as np
 from sklearn.svm import SVC
 
+from papers import _dsg
+from papers._dsg import KernelProblem, TrainingCurve
+from papers._dsg_runs import OVERTIME, PUBLISHED_METHODS, STEP_FACTOR, tune_step
+from papers._landmarks import run_landmarks
+from papers._ranking import RANKING_EXPLAINED, Ranking
+from papers.claims import Claim, all_of, at_full_size, show_claims
+from thalweg.demo import Section, experiment
 from thalweg.descent import Polynomial
-from thalweg.experiments import _dsg, claims
-from thalweg.experiments._dsg import Curve, Problem
-from thalweg.experiments._dsg_race import FACTOR, THREE, tuned_size
-from thalweg.experiments._standing import LEVEL_MEANS, Standing
-from thalweg.experiments.claims import Claim, all_of, at_full_size
-from thalweg.experiments.registry import experiment
-from thalweg.experiments.section import Run
 
 DATA_SETS = ("cifar10", "mnist")
 _METHODS = tuple(_dsg.RULES)
 _PUBLISHED, _PRECONDITIONED = "θ/t", "preconditioned"
-_START, _TRIAL = 100.0, 0.1
+_INITIAL_THETA, _TRIAL = 100.0, 0.1
 """Where the search for θ begins, and the part of the time after which it is chosen."""
 _MARGIN = 0.005
 """Errors that differ by less are level: one seed, and some thousand rows, tell no more."""
 _NEAR, _QUICKLY = 0.01, 0.1
 """So near LIBSVM's error is satisfactory, and that part of its time is quick."""
-_CACHE = 2000
-"""Megabytes of kernel rows that LIBSVM may keep."""
+_CACHE_MEGABYTES = 2000
+"""The memory that LIBSVM may use for rows of the kernel matrix."""
 
 
 @dataclass(frozen=True)
-class Size:
-    """Rows, (B, F) by data set, rows that judge, the most seconds that a run gets, however long LIBSVM takes.
+class Table3Size:
+    """Rows, (B, F) by data set, scored rows, and the most seconds of a run, however long LIBSVM takes.
 
-    ``tries`` are the sizes of steps tried at most; ``beyond`` whether to run what the paper does not have.
+    At most ``tries`` sizes of steps are tried; ``beyond`` adds what the paper does not have.
     """
 
     rows: int | None
     batches: dict[str, tuple[int, int]]
-    sample: int
-    most_seconds: float
+    scored_rows: int
+    max_seconds: float
     capacity: int
     tries: int = 8
     beyond: bool = True
@@ -49,10 +49,10 @@ class Size:
 
 
 @dataclass
-class Found:
-    """Training errors on one data set, by method: LIBSVM's, and those of the others after ``given`` seconds.
+class DataSetErrors:
+    """Training errors on one data set by method: LIBSVM's, and those of the others after ``given`` seconds.
 
-    ``soonest`` is when a method was first as good as LIBSVM to within a hundredth, NaN if never. ``thetas`` are the
+    ``arrivals`` is when a method was first as good as LIBSVM to within a hundredth, NaN if never. ``thetas`` are the
     best for each method, and ``at_edge`` the methods whose best is the largest or smallest that was tried.
     """
 
@@ -68,97 +68,101 @@ class Found:
     thetas: dict[str, float] = field(default_factory=dict)
     at_edge: list[str] = field(default_factory=list)
     errors: dict[tuple[str, str], float] = field(default_factory=dict)
-    soonest: dict[tuple[str, str], float] = field(default_factory=dict)
+    arrivals: dict[tuple[str, str], float] = field(default_factory=dict)
     blocks: dict[tuple[str, str], int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
-class Table:
-    """All data sets, and whether the size was the paper's."""
+class Table3Results:
+    """The errors on all data sets, and whether the size was the paper's."""
 
-    all: list[Found]
+    data_sets: list[DataSetErrors]
     full: bool
 
     @property
     def missing(self) -> set[str]:
-        """The data sets that were not run."""
-        return set(DATA_SETS) - {found.name for found in self.all}
+        """Return the data sets that were not run."""
+        return set(DATA_SETS) - {each.name for each in self.data_sets}
 
     @property
-    def cut(self) -> bool:
-        """Whether the others got less than LIBSVM's time somewhere."""
-        return any(found.given < found.seconds for found in self.all)
+    def is_cut(self) -> bool:
+        """Return whether the others got less than LIBSVM's time somewhere."""
+        return any(each.given < each.seconds for each in self.data_sets)
 
     def errors(self, key: tuple[str, str]) -> dict[str, np.ndarray]:
-        """Of one method."""
-        return {found.title: np.array([found.errors[key]]) for found in self.all}
+        """Return the errors of one method by data set."""
+        return {each.title: np.array([each.errors[key]]) for each in self.data_sets}
 
-    def standing(self, one: tuple[str, str], other: tuple[str, str]) -> Standing | None:
-        """One against another; None where one was not run, or its θ was not tuned to its end."""
-        untuned = [name for found in self.all for name in found.at_edge]
-        if any(name in untuned for name, setting in (one, other) if setting == _PUBLISHED):
+    def ranking(self, method: tuple[str, str], other: tuple[str, str]) -> Ranking | None:
+        """Rank one method against another; None where one was not run, or its θ is at an edge."""
+        at_edge = [name for each in self.data_sets for name in each.at_edge]
+        if any(name in at_edge for name, setting in (method, other) if setting == _PUBLISHED):
             return None
-        if any(key not in found.errors for found in self.all for key in (one, other)):
+        if any(key not in each.errors for each in self.data_sets for key in (method, other)):
             return None
-        return Standing.of(self.errors(one), self.errors(other), _MARGIN)
+        return Ranking.between(self.errors(method), self.errors(other), _MARGIN)
 
     def shares(self, method: str) -> list[float]:
-        """The parts of LIBSVM's time after which a method was near it, NaN if never."""
-        return [found.soonest[method, _PUBLISHED] / found.seconds for found in self.all]
+        """Return the parts of LIBSVM's time after which a method was near it, NaN if never."""
+        return [each.arrivals[method, _PUBLISHED] / each.seconds for each in self.data_sets]
 
 
 _LIBSVM, _OURS = ("LIBSVM", "–"), ("landmarks", "–")
 
 
-def _all(pairs: list[tuple[tuple[str, str], tuple[str, str]]]) -> tuple[Any, Any]:
-    """A claim that the first of each pair is ahead of the second everywhere."""
+def _are_ahead(pairs: list[tuple[tuple[str, str], tuple[str, str]]]) -> tuple[Any, Any]:
+    """Return the test whether the first of each pair is ahead of the second everywhere, and its evidence."""
 
-    def test(table: Table) -> bool | None:
-        standings = [table.standing(*pair) for pair in pairs]
-        verdict = all_of(None if standing is None else standing.everywhere for standing in standings)
-        # To be ahead of who had less time means nothing.
-        return None if verdict and table.cut and any(one == _LIBSVM for one, _ in pairs) else verdict
+    def test(results: Table3Results) -> bool | None:
+        rankings = [results.ranking(*pair) for pair in pairs]
+        outcome = all_of(None if ranking is None else ranking.is_ahead_everywhere for ranking in rankings)
+        # LIBSVM ahead of a method that had less time means nothing.
+        return None if outcome and results.is_cut and any(method == _LIBSVM for method, _ in pairs) else outcome
 
-    def say(table: Table) -> str:
-        named = [(other[0], table.standing(one, other)) for one, other in pairs]
-        return "; ".join(f"against {name} {standing}" for name, standing in named if standing)
+    def evidence(results: Table3Results) -> str:
+        named = [(other[0], results.ranking(method, other)) for method, other in pairs]
+        return "; ".join(f"against {name} {ranking}" for name, ranking in named if ranking)
 
-    return at_full_size(test), say
+    return at_full_size(test), evidence
 
 
-def _quickly(table: Table) -> bool | None:
-    if any((method, _PUBLISHED) not in found.soonest for found in table.all for method in THREE):
+def _arrive_quickly(results: Table3Results) -> bool | None:
+    if any((method, _PUBLISHED) not in each.arrivals for each in results.data_sets for method in PUBLISHED_METHODS):
         return None
-    shares = [(share, found) for method in THREE for share, found in zip(table.shares(method), table.all, strict=True)]
-    slow = [found.given >= _QUICKLY * found.seconds for share, found in shares if not share <= _QUICKLY]
-    # Who had less than that part of the time cannot have been late.
-    return False if any(slow) else None if slow else True
+    late = [
+        each.given >= _QUICKLY * each.seconds
+        for method in PUBLISHED_METHODS
+        for share, each in zip(results.shares(method), results.data_sets, strict=True)
+        if not share <= _QUICKLY
+    ]
+    # A method that had less than that part of the time cannot have been late.
+    return False if any(late) else None if late else True
 
 
 CLAIMS = (
     Claim(
         "the exact optimization is always preferable in practice if we have enough memory (here: LIBSVM's training "
         "error is below those of all three)",
-        *_all([(_LIBSVM, (method, _PUBLISHED)) for method in THREE]),
+        *_are_ahead([(_LIBSVM, (method, _PUBLISHED)) for method in PUBLISHED_METHODS]),
     ),
     Claim(
         "DSG-based algorithms achieve the satisfactory performance quickly (here: all three within "
         f"{_NEAR:g} of LIBSVM's error in {_QUICKLY:.0%} of its time)",
-        at_full_size(_quickly),
-        lambda table: "; ".join(
-            f"{method} after {', '.join('never' if np.isnan(s) else f'{s:.1%}' for s in table.shares(method))}"
-            for method in THREE
+        at_full_size(_arrive_quickly),
+        lambda results: "; ".join(
+            f"{method} after {', '.join('never' if np.isnan(s) else f'{s:.1%}' for s in results.shares(method))}"
+            for method in PUBLISHED_METHODS
         ),
     ),
     Claim(
         "UDSG and CDSG have a smaller error than DSG (0.402 against 0.407 on CIFAR-10, and level on Epsilon)",
-        *_all([((method, _PUBLISHED), ("DSG", _PUBLISHED)) for method in ("UDSG", "CDSG")]),
+        *_are_ahead([((method, _PUBLISHED), ("DSG", _PUBLISHED)) for method in ("UDSG", "CDSG")]),
     ),
     Claim(
         "(not the paper's) with preconditioned blocks LIBSVM is still below all three",
-        *_all([(_LIBSVM, (method, _PRECONDITIONED)) for method in THREE]),
+        *_are_ahead([(_LIBSVM, (method, _PRECONDITIONED)) for method in PUBLISHED_METHODS]),
     ),
-    Claim("(not the paper's) our default, landmarks, is below LIBSVM", *_all([(_OURS, _LIBSVM)])),
+    Claim("(not the paper's) our default, landmarks, is below LIBSVM", *_are_ahead([(_OURS, _LIBSVM)])),
 )
 
 
@@ -166,53 +170,52 @@ CLAIMS = (
     "dsg-table3",
     title="Kernel machines on random features against LIBSVM",
     paper="Utilize old coordinates: faster doubly stochastic gradients for kernel methods, Table 3",
-    order=51,
 )
-def dsg_table3(run: Run) -> None:
+def dsg_table3(section: Section) -> None:
     """Give DSG, UDSG, CDSG and our default the time that LIBSVM takes, and compare training errors."""
-    size = _quick() if run.quick else full()
-    names = DATA_SETS[:1] if run.quick else DATA_SETS
-    show(run, size, [measure(name, size, run.seed) for name in names])
+    size = _quick_size() if section.quick else full_size()
+    names = DATA_SETS[:1] if section.quick else DATA_SETS
+    show_results(section, size, [measure(name, size, section.seed) for name in names])
 
 
-def _quick() -> Size:
-    return Size(1500, dict.fromkeys(DATA_SETS, (512, 64)), 1500, 0.2, 256, tries=1, beyond=False)
+def _quick_size() -> Table3Size:
+    return Table3Size(1500, dict.fromkeys(DATA_SETS, (512, 64)), 1500, 0.2, 256, tries=1, beyond=False)
 
 
-def full(most_seconds: float = np.inf, beyond: bool = True) -> Size:
-    """The paper's size: B and F are those of its Table 2, MNIST in Epsilon's place."""
+def full_size(max_seconds: float = np.inf, beyond: bool = True) -> Table3Size:
+    """Return the paper's size: B and F are those of its Table 2, MNIST in Epsilon's place."""
     batches = {"cifar10": (4096, 256), "mnist": (10_000, 512)}
-    return Size(None, batches, 10_000, most_seconds, 512, beyond=beyond, full=True)
+    return Table3Size(None, batches, 10_000, max_seconds, 512, beyond=beyond, full=True)
 
 
-def load(name: str, size: Size, seed: int) -> Problem:
-    """The rows of a data set, with its B and F."""
+def load_problem(name: str, size: Table3Size, seed: int) -> KernelProblem:
+    """Load the rows of a data set, with its B and F."""
     batch, block = size.batches[name]
-    return _dsg.load(name, size.rows, batch=batch, block=block, sample=size.sample, seed=seed)
+    return _dsg.load_problem(name, size.rows, batch=batch, block=block, scored_rows=size.scored_rows, seed=seed)
 
 
 def measure(
     name: str,
-    size: Size,
+    size: Table3Size,
     seed: int,
     exact: tuple[float, float] | None = None,
-    keep: Callable[[Found], Any] = lambda found: None,
-) -> Found:
+    on_progress: Callable[[DataSetErrors], Any] = lambda results: None,
+) -> DataSetErrors:
     """Train LIBSVM on a data set, unless its seconds and error are given, then the others for as long.
 
-    ``keep`` is shown what there is after each.
+    ``on_progress`` is called with the results after each.
     """
-    problem = load(name, size, seed)
+    problem = load_problem(name, size, seed)
     pairs = _dsg.one_vs_one(problem)
-    seconds, error = exact or libsvm(problem)
-    given = min(seconds, size.most_seconds)
+    seconds, error = exact or train_libsvm(problem)
+    given = min(seconds, size.max_seconds)
 
-    def go(method: str, step: Polynomial, precondition: bool, seconds: float) -> Curve:
-        curve = Curve(method, _PRECONDITIONED if precondition else _PUBLISHED, seed)
+    def run(method: str, step: Polynomial, precondition: bool, seconds: float) -> TrainingCurve:
+        curve = TrainingCurve(method, _PRECONDITIONED if precondition else _PUBLISHED, seed)
         options: dict[str, Any] = {"precondition": precondition, "seconds": seconds, "capacity": size.capacity}
-        return _dsg.machine(pairs, _dsg.RULES[method], step, curve=curve, **options)
+        return _dsg.run_machine(pairs, _dsg.RULES[method], step, curve=curve, **options)
 
-    found = Found(
+    results = DataSetErrors(
         problem.name,
         problem.title,
         len(problem.x),
@@ -225,106 +228,107 @@ def measure(
         errors={_LIBSVM: error},
     )
 
-    def add(curve: Curve) -> None:
+    def add(curve: TrainingCurve) -> None:
         key = curve.method, curve.setting
-        found.errors[key] = curve.at(1.1 * given).error
-        found.soonest[key] = _first(curve, error + _NEAR, 1.1 * given)
-        found.blocks[key] = curve.blocks
-        keep(found)
+        results.errors[key] = curve.at(OVERTIME * given).error
+        results.arrivals[key] = _arrival(curve, error + _NEAR, OVERTIME * given)
+        results.blocks[key] = curve.blocks
+        on_progress(results)
 
-    published = lambda method, theta, part: go(method, Polynomial(theta, power=1.0), False, part * given)
-    methods = _METHODS if size.beyond else THREE
-    _dsg.prepare(pairs, [_dsg.RULES[name] for name in methods], precondition=False, capacity=size.capacity)
+    run_published = lambda method, theta, part: run(method, Polynomial(theta, power=1.0), False, part * given)
+    methods = _METHODS if size.beyond else PUBLISHED_METHODS
+    _dsg.compile_rules(pairs, [_dsg.RULES[name] for name in methods], precondition=False, capacity=size.capacity)
     for method in methods:
-        trial = lambda theta, method=method: published(method, theta, _TRIAL)
-        theta, edge = tuned_size(found.thetas.get("DSG", _START), trial, size.tries)
-        found.thetas[method] = theta
-        found.at_edge += [method] if edge else []
-        add(published(method, theta, 1.0))
+        trial = lambda theta, method=method: run_published(method, theta, _TRIAL)
+        theta, edge = tune_step(results.thetas.get("DSG", _INITIAL_THETA), trial, size.tries)
+        results.thetas[method] = theta
+        results.at_edge += [method] if edge else []
+        add(run_published(method, theta, 1.0))
     if size.beyond:
-        # What the estimators do with blocks that they precondition, and by default.
+        # What the estimators do with preconditioned blocks, and by default.
         for method in _METHODS:
-            add(go(method, Polynomial(0.5, power=0.5, scale=10.0), True, given))
-        add(_dsg.landmarks(pairs, seconds=given, curve=Curve(*_OURS, seed)))
-    return found
+            add(run(method, Polynomial(0.5, power=0.5, scale=10.0), True, given))
+        add(run_landmarks(pairs, seconds=given, curve=TrainingCurve(*_OURS, seed)))
+    return results
 
 
-def libsvm(problem: Problem) -> tuple[float, float]:
-    """Seconds until scikit-learn's SVC has converged, and its training error."""
+def train_libsvm(problem: KernelProblem) -> tuple[float, float]:
+    """Return the seconds until scikit-learn's SVC has converged, and its training error."""
     assert problem.labels is not None
     gamma = 0.5 / float(problem.kernel.lengthscale) ** 2
-    model = SVC(C=1 / (problem.ridge * len(problem.x)), gamma=gamma, cache_size=_CACHE)
-    began = time.perf_counter()
+    model = SVC(C=1 / (problem.ridge * len(problem.x)), gamma=gamma, cache_size=_CACHE_MEGABYTES)
+    start = time.perf_counter()
     model.fit(problem.x, problem.labels)
-    seconds = time.perf_counter() - began
-    sample = slice(problem.sample)
-    return seconds, float(np.mean(model.predict(problem.x[sample]) != problem.labels[sample]))
+    seconds = time.perf_counter() - start
+    scored = slice(problem.scored_rows)
+    return seconds, float(np.mean(model.predict(problem.x[scored]) != problem.labels[scored]))
 
 
-def _first(curve: Curve, error: float, until: float) -> float:
+def _arrival(curve: TrainingCurve, error: float, until: float) -> float:
+    """Return the seconds until the error was reached, NaN if not in time."""
     reached = np.flatnonzero((curve.column("error") <= error) & (np.array(curve.seconds) <= until))
     return curve.seconds[reached[0]] if reached.size else np.nan
 
 
-def show(run: Run, size: Size, all_found: list[Found]) -> None:
-    """Tabulate and judge."""
-    run.note(_describe(size, all_found))
-    run.table("errors", columns(all_found), _TABLE)
-    if any(found.errors[key] < found.errors[_LIBSVM] - _MARGIN for found in all_found for key in found.errors):
-        run.note(_BELOW)
-    run.numbers("errors", {found.name: _numbers(found) for found in all_found})
-    claims.show(run, CLAIMS, Table(all_found, size.full))
+def show_results(section: Section, size: Table3Size, data_sets: list[DataSetErrors]) -> None:
+    """Add the table and the verdicts."""
+    section.note(_describe(size, data_sets))
+    section.table("errors", columns(data_sets), _TABLE)
+    if any(each.errors[key] < each.errors[_LIBSVM] - _MARGIN for each in data_sets for key in each.errors):
+        section.note(_BELOW)
+    section.numbers("errors", {each.name: _numbers(each) for each in data_sets})
+    show_claims(section, CLAIMS, Table3Results(data_sets, size.full))
 
 
-def _numbers(found: Found) -> dict[str, Any]:
+def _numbers(results: DataSetErrors) -> dict[str, Any]:
     return {
-        "rows": found.rows,
-        "libsvm_seconds": found.seconds,
-        "given_seconds": found.given,
-        "theta": found.thetas,
-        "errors": {f"{method} {setting}": error for (method, setting), error in found.errors.items()},
-        "soonest": {f"{method} {setting}": when for (method, setting), when in found.soonest.items()},
+        "rows": results.rows,
+        "libsvm_seconds": results.seconds,
+        "given_seconds": results.given,
+        "theta": results.thetas,
+        "errors": {f"{method} {setting}": error for (method, setting), error in results.errors.items()},
+        "arrivals": {f"{method} {setting}": seconds for (method, setting), seconds in results.arrivals.items()},
     }
 
 
-def columns(all_found: list[Found]) -> dict[str, list[Any]]:
-    """The errors of all methods."""
+def columns(data_sets: list[DataSetErrors]) -> dict[str, list[Any]]:
+    """Return a table of the errors of all methods."""
     rows = [
         (
-            found.title,
+            each.title,
             *key,
-            found.seconds if key[0] == "LIBSVM" else found.given,
+            each.seconds if key[0] == "LIBSVM" else each.given,
             error,
-            found.blocks.get(key, "–"),
-            "–" if np.isnan(found.soonest.get(key, np.nan)) else f"{found.soonest[key]:.3g}",
+            each.blocks.get(key, "–"),
+            "–" if np.isnan(each.arrivals.get(key, np.nan)) else f"{each.arrivals[key]:.3g}",
         )
-        for found in all_found
-        for key, error in found.errors.items()
+        for each in data_sets
+        for key, error in each.errors.items()
     ]
     headers = ("data", "method", "steps", "seconds", "error", "blocks", "near")
     return {header: list(column) for header, column in zip(headers, zip(*rows, strict=True), strict=True)}
 
 
-def _describe(size: Size, all_found: list[Found]) -> str:
-    cut = [found.title for found in all_found if found.given < found.seconds]
-    tuned = "; ".join(
-        f"{found.title} {', '.join(f'{name} {theta:g}' for name, theta in found.thetas.items())}" for found in all_found
+def _describe(size: Table3Size, data_sets: list[DataSetErrors]) -> str:
+    cut = [each.title for each in data_sets if each.given < each.seconds]
+    thetas = "; ".join(
+        f"{each.title} {', '.join(f'{name} {theta:g}' for name, theta in each.thetas.items())}" for each in data_sets
     )
     text = _SETTING.format(
-        rows=", ".join(f"{f.title} {f.rows:,} in batches of {f.batch:,}, blocks of {f.block}" for f in all_found),
-        sample=min(size.sample, *(found.rows for found in all_found)),
-        constants=", ".join(f"{1 / (found.ridge * found.rows):.3g}" for found in all_found),
+        rows=", ".join(f"{d.title} {d.rows:,} in batches of {d.batch:,}, blocks of {d.block}" for d in data_sets),
+        sample=min(size.scored_rows, *(each.rows for each in data_sets)),
+        constants=", ".join(f"{1 / (each.ridge * each.rows):.3g}" for each in data_sets),
         ridge=_dsg.RIDGE,
-        device=all_found[0].device,
-        tuned=tuned,
-        factor=FACTOR,
+        device=data_sets[0].device,
+        tuned=thetas,
+        factor=STEP_FACTOR,
         trial=_TRIAL,
-        edges=", ".join(f"{name} on {found.title}" for found in all_found for name in found.at_edge) or "none",
-        level=LEVEL_MEANS.format(margin=f"{_MARGIN:g}"),
+        edges=", ".join(f"{name} on {each.title}" for each in data_sets for name in each.at_edge) or "none",
+        level=RANKING_EXPLAINED.format(margin=f"{_MARGIN:g}"),
     )
     if cut:
         text += (
-            f" On {' and '.join(cut)} the others got {size.most_seconds:g} s, which is less than LIBSVM took: with all "
+            f" On {' and '.join(cut)} the others got {size.max_seconds:g} s, which is less than LIBSVM took: with all "
             f"of its time their errors might be lower."
         )
     return text
@@ -332,7 +336,7 @@ def _describe(size: Size, all_found: list[Found]) -> str:
 
 _SETTING = (
     "Training rows on 100 principal components: {rows} frequencies; errors are those on {sample} of them. MNIST stands "
-    "in for Epsilon, which is not to be had here, with its B and F. A Gaussian kernel with the median bandwidth; one "
+    "in for Epsilon, which is not available here, with its B and F. A Gaussian kernel with the median bandwidth; one "
     "hinge loss for each pair of classes, and labels by vote, for all methods. LIBSVM is scikit-learn's SVC on one "
     "core, with C = 1/(λn), here {constants}, which makes the objective of a pair the one that the others minimise, "
     "but for LIBSVM's intercept, which they do not have; λ = {ridge:g}. They run on one device ({device}) for the time "

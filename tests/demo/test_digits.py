@@ -2,12 +2,12 @@ import csv
 
 import pytest
 
-from thalweg.experiments import registry
+from thalweg.demo.digits import digits
 
 
 @pytest.mark.slow
 def test_landmarks_and_preconditioned_blocks_learn_digits_where_plain_dsg_is_still_far(tmp_path):
-    section = registry.execute(registry.find("demo-digits"), tmp_path, quick=True, seed=0)
+    section = digits.run(tmp_path, quick=True, seed=0)
     with (section.folder / "growth.csv").open(encoding="utf-8") as file:
         errors = {row["machine"]: float(row["error on test images"]) for row in csv.DictReader(file)}
     assert errors["landmarks, each seen once"] < 0.03

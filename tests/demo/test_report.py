@@ -2,8 +2,7 @@ from html.parser import HTMLParser
 
 import pytest
 
-from thalweg.experiments import plots, registry, report
-from thalweg.experiments.section import Section
+from thalweg.demo import Experiment, Section, plots, write_page
 
 NASTY = "<script>alert('x')</script> & \"quotes\""
 VOID = {"meta", "br", "img", "link"}
@@ -40,23 +39,22 @@ class Page(HTMLParser):
 
 @pytest.fixture
 def section(tmp_path):
-    def function(run):
-        run.note(f"First {NASTY}\n\nSecond paragraph.")
-        run.table("t", {NASTY: ["a", NASTY], "n": [1, 2.5]}, NASTY)
-        fig, ax = plots.figure()
-        ax.plot([1, 2], label="a <b>")
-        ax.set_title("x < y & z")
-        plots.label_lines(ax)
-        run.figure("f", fig, NASTY)
-        run.numbers("secret", {"value": 12345})
+    def write(section):
+        section.note(f"First {NASTY}\n\nSecond paragraph.")
+        section.table("t", {NASTY: ["a", NASTY], "n": [1, 2.5]}, NASTY)
+        with section.figure("f", NASTY) as ax:
+            ax.plot([1, 2], label="a <b>")
+            ax.set_title("x < y & z")
+            plots.label_lines(ax)
+        section.numbers("secret", {"value": 12345})
 
-    experiment = registry.Experiment("toy", f"Toy {NASTY}", "Figure 1", function, demo=True, order=1)
-    return registry.execute(experiment, tmp_path / "toy", quick=True, seed=5)
+    return Experiment("toy", f"Toy {NASTY}", "Figure 1", write).run(tmp_path / "toy", quick=True, seed=5)
 
 
 @pytest.fixture
-def page(section):
-    return report.build("Report", "Hello.\n\nWorld.", [section])
+def page(section, tmp_path):
+    write_page(tmp_path / "index.html", "Report", "Hello.\n\nWorld.", [section])
+    return (tmp_path / "index.html").read_text(encoding="utf-8")
 
 
 def test_the_page_is_well_formed_and_needs_nothing_else(page):
@@ -89,14 +87,12 @@ def test_plots_take_the_colour_of_the_page(page):
 
 
 def test_ids_of_several_plots_do_not_clash(tmp_path):
-    def function(run):
+    def write(section):
         for name in ("one", "two"):
-            fig, ax = plots.figure()
-            ax.plot([1, 2], marker="o")
-            run.figure(name, fig, name)
+            with section.figure(name, name) as ax:
+                ax.plot([1, 2], marker="o")
 
-    experiment = registry.Experiment("toy", "Toy", "", function, demo=True, order=1)
-    section = registry.execute(experiment, tmp_path / "toy", quick=True, seed=0)
+    section = Experiment("toy", "Toy", "", write).run(tmp_path / "toy", quick=True, seed=0)
     ids = {}
     for name in ("one", "two"):
         text = (section.folder / f"{name}.svg").read_text()
@@ -114,10 +110,20 @@ def test_the_facts_of_the_run_are_given(page):
 
 
 def test_a_section_read_from_its_folder_gives_the_same_page(section, page, tmp_path):
-    report.write(tmp_path / "deep" / "index.html", "Report", "Hello.\n\nWorld.", [Section.read(section.folder)])
+    write_page(tmp_path / "deep" / "index.html", "Report", "Hello.\n\nWorld.", [Section.read(section.folder)])
     assert (tmp_path / "deep" / "index.html").read_text(encoding="utf-8") == page
 
 
 def test_a_page_works_on_phones_and_in_the_dark(page):
     assert 'name="viewport"' in page
     assert "prefers-color-scheme: dark" in page
+
+
+def test_a_summary_stands_before_the_sections(section, tmp_path):
+    summary = Section(tmp_path, quick=True, seed=0)
+    summary.table("claims", {"claim": [NASTY], "verdict": ["holds"]}, "What was claimed.")
+    write_page(tmp_path / "index.html", "Report", "", [section], summary=summary.items[-1])
+    text = (tmp_path / "index.html").read_text(encoding="utf-8")
+    assert Page(text).ids.index("claims") < Page(text).ids.index("toy")
+    assert "What was claimed." in text
+    assert "<script" not in text

@@ -6,35 +6,35 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from thalweg.experiments.claims import FAILS, HOLDS, UNTESTED, Claim
-from thalweg.experiments.registry import execute, experiments, find
-from thalweg.experiments.scgd_figure3 import CLAIMS, Curve, Found
+from papers.catalogue import EXPERIMENTS
+from papers.claims import FAILS, HOLDS, UNTESTED, Claim
+from papers.scgd_figure3 import CLAIMS, ErrorCurve, Figure3Results, scgd_figure3
 
 FASTER, TWICE, STICKS, AVOIDS, OURS = CLAIMS
 
 
 def curves(data, method, seconds, ends):
     return [
-        Curve(data, method, start, [0.0, second], [1.0, end])
+        ErrorCurve(data, method, start, [0.0, second], [1.0, end])
         for start, second, end in zip((1e-4, 1e-3, 1e-2, 1e-1), seconds, ends, strict=True)
     ]
 
 
 def papers_world():
-    """Numbers under which all that the paper says is so."""
-    found = []
+    """Return numbers with which all claims hold."""
+    results = []
     for data, best in (("sound", 0.036), ("humidity", 0.1)):
-        found += curves(data, "SGD", [1.0] * 4, [best] * 4)
+        results += curves(data, "SGD", [1.0] * 4, [best] * 4)
         ends = [best, best, 2 * best, 2 * best] if data == "humidity" else [best] * 4
-        found += curves(data, "LANCZOS", [3.0] * 4, ends)
-        found += curves(data, "GPRegressor", [0.1] * 4, [best] * 4)
-    return Found(found, full=True)
+        results += curves(data, "LANCZOS", [3.0] * 4, ends)
+        results += curves(data, "GPRegressor", [0.1] * 4, [best] * 4)
+    return Figure3Results(results, full=True)
 
 
-def changed(found, data, method, **changes):
+def changed(results, data, method, **changes):
     return replace(
-        found,
-        curves=[replace(c, **changes) if (c.data, c.method) == (data, method) else c for c in found.curves],
+        results,
+        curves=[replace(c, **changes) if (c.data, c.method) == (data, method) else c for c in results.curves],
     )
 
 
@@ -43,11 +43,12 @@ def test_a_claim_has_three_verdicts():
     assert [claim.verdict(value) for value in (1.0, -1.0, np.nan)] == [HOLDS, FAILS, UNTESTED]
 
 
-def test_every_experiment_of_a_paper_has_claims():
-    for found in experiments():
-        function = getattr(found.function, "func", found.function)  # a partial one, where it is registered twice
-        claims = getattr(sys.modules[function.__module__], "CLAIMS", ())
-        assert found.demo or (claims and all(isinstance(claim, Claim) for claim in claims)), found.name
+@pytest.mark.parametrize("experiment", EXPERIMENTS, ids=lambda experiment: experiment.name)
+def test_every_figure_and_table_has_claims(experiment):
+    function = getattr(experiment.function, "func", experiment.function)  # a partial one, where settings differ
+    claims = sys.modules[function.__module__].CLAIMS
+    assert claims
+    assert all(isinstance(claim, Claim) for claim in claims)
 
 
 PAPERS = {
@@ -59,7 +60,7 @@ PAPERS = {
 
 @pytest.mark.parametrize("paper", PAPERS)
 def test_every_figure_and_table_is_listed(paper):
-    listed = " ".join(found.paper for found in experiments() if found.paper.startswith(paper))
+    listed = " ".join(each.paper for each in EXPERIMENTS if each.paper.startswith(paper))
     assert [item for item in PAPERS[paper] if item not in listed] == []
 
 
@@ -83,19 +84,19 @@ def test_broken_numbers_turn_the_verdict(claim, data, method, changes):
 
 
 def test_nobody_is_faster_where_nobody_arrives():
-    found = papers_world()
+    results = papers_world()
     for method in ("SGD", "LANCZOS"):
-        found = changed(found, "sound", method, errors=[1.0, 1.0])
-    assert [claim.verdict(found) for claim in (FASTER, TWICE)] == [FAILS, FAILS]
+        results = changed(results, "sound", method, errors=[1.0, 1.0])
+    assert [claim.verdict(results) for claim in (FASTER, TWICE)] == [FAILS, FAILS]
 
 
-def test_what_drawn_rows_cannot_tell_is_not_told():
+def test_drawn_rows_give_no_verdict_on_the_paper():
     quick = replace(papers_world(), full=False)
     assert [claim.verdict(quick) for claim in (FASTER, TWICE, STICKS, AVOIDS)] == [UNTESTED] * 4
 
 
 @pytest.mark.slow
 def test_figure3_runs_and_our_search_sticks_nowhere(tmp_path):
-    section = execute(find("scgd-figure3"), tmp_path, quick=True, seed=0)
+    section = scgd_figure3.run(tmp_path, quick=True, seed=0)
     table = next(item for item in section.items if item["kind"] == "table" and item["name"] == "claims")
     assert table["rows"][-1][1] == HOLDS

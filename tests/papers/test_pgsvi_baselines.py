@@ -5,9 +5,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from papers._baselines import EPSILON, optimizers
+from papers._pgsvi import Settings
 from thalweg.descent import Descent
-from thalweg.experiments._baselines import EPSILON, optimizers
-from thalweg.experiments._pgsvi import Settings
 from thalweg.oracles import Exact
 
 STEPS = 12
@@ -111,5 +111,5 @@ def test_a_baseline_is_its_formula(name):
 
     # Optax promotes counts to floats.
     with jax.numpy_dtype_promotion("standard"):
-        found = run(descent.init(jnp.asarray(START)), jax.random.split(jax.random.key(0), STEPS))
-    np.testing.assert_allclose(found, METHODS[name](), rtol=1e-11, atol=1e-12)
+        path = run(descent.init(jnp.asarray(START)), jax.random.split(jax.random.key(0), STEPS))
+    np.testing.assert_allclose(path, METHODS[name](), rtol=1e-11, atol=1e-12)

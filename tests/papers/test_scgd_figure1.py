@@ -6,9 +6,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from thalweg.experiments.claims import FAILS, HOLDS
-from thalweg.experiments.registry import execute, find
-from thalweg.experiments.spectral_figure1 import CLAIMS, Found
+from papers.claims import FAILS, HOLDS
+from papers.scgd_figure1 import CLAIMS, LawVariances, scgd_figure1
 
 SMALLEST, MAGNITUDE, GEOMETRIC, OURS = CLAIMS
 
@@ -16,7 +15,7 @@ SMALLEST, MAGNITUDE, GEOMETRIC, OURS = CLAIMS
 @pytest.fixture(scope="module")
 def figure(tmp_path_factory):
     folder = tmp_path_factory.mktemp("figure1")
-    section = execute(find("spectral-figure1"), folder, quick=True, seed=0)
+    section = scgd_figure1.run(folder, quick=True, seed=0)
     return section, json.loads((folder / "curves.json").read_text())
 
 
@@ -52,7 +51,7 @@ def papers_world():
     falling = 10.0 ** -np.arange(5.0)
     laws = {"Theorem 3": falling, "Poisson": 100 * falling, "negative binomial": 20 * falling}
     laws["coefficient-optimal"] = falling / 2
-    return Found({"log": laws, "exp": dict(laws)}, 0.5 ** np.arange(20.0), 2.0)
+    return LawVariances({"log": laws, "exp": dict(laws)}, 0.5 ** np.arange(20.0), 2.0)
 
 
 def test_all_claims_hold_where_the_paper_is_right():
@@ -64,11 +63,11 @@ def test_all_claims_hold_where_the_paper_is_right():
     [(SMALLEST, "Poisson", 1e-3), (MAGNITUDE, "negative binomial", 0.1), (OURS, "coefficient-optimal", 3.0)],
 )
 def test_a_law_that_is_off_in_one_panel_turns_its_verdict(claim, law, factor):
-    found = papers_world()
-    found.variances["exp"][law] = found.variances["exp"][law] * factor
-    assert claim.verdict(found) == (FAILS if claim is not MAGNITUDE else HOLDS)
-    found.variances["log"][law] = found.variances["log"][law] * factor
-    assert claim.verdict(found) == FAILS
+    results = papers_world()
+    results.variances["exp"][law] = results.variances["exp"][law] * factor
+    assert claim.verdict(results) == (FAILS if claim is not MAGNITUDE else HOLDS)
+    results.variances["log"][law] = results.variances["log"][law] * factor
+    assert claim.verdict(results) == FAILS
 
 
 def test_coefficients_that_fall_otherwise_turn_theirs():

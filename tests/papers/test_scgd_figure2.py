@@ -3,10 +3,9 @@ import json
 import numpy as np
 import pytest
 
+from papers import scgd_figure2 as figure
 from thalweg.completion import Path
 from thalweg.descent import Status
-from thalweg.experiments import scgd_figure2 as figure
-from thalweg.experiments.registry import execute, find
 
 
 def path(seconds, errors):
@@ -16,13 +15,13 @@ def path(seconds, errors):
 def test_verdicts_turn_with_the_numbers_and_are_not_given_where_nothing_arrived():
     claim = figure.CLAIMS[0]
     slow, quick = path([0.0, 4.0, 8.0], [3.0, 2.0, 1.4]), path([0.0, 3.0], [3.0, 1.4])
-    judged = lambda gd, svrg: claim.verdict(figure.Found(True, {"a": {"GD": gd, "SVRG": svrg}}))
-    assert judged(slow, quick) == "holds"
-    assert judged(quick, slow) == "does not hold"
-    assert judged(path([0.0, 8.0], [3.0, 2.0]), quick) == "holds"  # it took longer than that
-    assert judged(path([0.0, 4.0], [3.0, 2.0]), quick) == "does not hold"  # nobody knows how much longer
-    assert judged(path([0.0, 8.0], [3.0, 2.0]), path([0.0, 8.0], [3.0, 2.0])) == "not tested at this size"
-    assert claim.verdict(figure.Found(False, {"a": {"GD": slow, "SVRG": quick}})) == "not tested at this size"
+    verdict = lambda gd, svrg: claim.verdict(figure.Figure2Results(True, {"a": {"GD": gd, "SVRG": svrg}}))
+    assert verdict(slow, quick) == "holds"
+    assert verdict(quick, slow) == "does not hold"
+    assert verdict(path([0.0, 8.0], [3.0, 2.0]), quick) == "holds"  # it took longer than that
+    assert verdict(path([0.0, 4.0], [3.0, 2.0]), quick) == "does not hold"  # nobody knows how much longer
+    assert verdict(path([0.0, 8.0], [3.0, 2.0]), path([0.0, 8.0], [3.0, 2.0])) == "not tested at this size"
+    assert claim.verdict(figure.Figure2Results(False, {"a": {"GD": slow, "SVRG": quick}})) == "not tested at this size"
 
 
 def as_the_paper_has_it():
@@ -58,32 +57,32 @@ BREAKING = [
 
 @pytest.mark.parametrize(("words", "panel", "name", "seconds", "last"), BREAKING)
 def test_each_claim_holds_with_the_papers_curves_and_not_with_a_broken_one(words, panel, name, seconds, last):
-    (claim,) = [one for one in figure.CLAIMS if words in one.words]
+    (claim,) = [claim for claim in figure.CLAIMS if words in claim.words]
     curves = as_the_paper_has_it()
-    assert claim.verdict(figure.Found(True, curves)) == "holds"
+    assert claim.verdict(figure.Figure2Results(True, curves)) == "holds"
     curves[panel][name] = path([0.0, seconds, 10 * seconds], [3.0, 1.4, last])
-    assert claim.verdict(figure.Found(True, curves)) == "does not hold"
+    assert claim.verdict(figure.Figure2Results(True, curves)) == "does not hold"
     del curves[panel]
-    assert claim.verdict(figure.Found(True, curves)) == "not tested at this size"
+    assert claim.verdict(figure.Figure2Results(True, curves)) == "not tested at this size"
 
 
 def test_a_run_that_was_cut_early_decides_nothing():
     curves = as_the_paper_has_it()
     curves["a"]["SVRG"] = path([0.0, 2.0], [3.0, 2.0])  # GD arrived after 9 s, SGD after 3 s
-    assert figure.CLAIMS[0].verdict(figure.Found(True, curves)) == "not tested at this size"
-    assert FASTEST.verdict(figure.Found(True, curves)) == "not tested at this size"
+    assert figure.CLAIMS[0].verdict(figure.Figure2Results(True, curves)) == "not tested at this size"
+    assert FASTEST.verdict(figure.Figure2Results(True, curves)) == "not tested at this size"
     curves["a"]["SVRG"] = path([0.0, 5.0], [3.0, 2.0])
-    assert figure.CLAIMS[0].verdict(figure.Found(True, curves)) == "does not hold"
+    assert figure.CLAIMS[0].verdict(figure.Figure2Results(True, curves)) == "does not hold"
 
 
 def test_nobody_is_the_fastest_where_nobody_arrives():
     never = {name: path([0.0, 8.0], [3.0, 2.0]) for name in ("GD", "SVRG", "SGD", "SGD-DET")}
-    assert FASTEST.verdict(figure.Found(True, {"a": never})) == "not tested at this size"
+    assert FASTEST.verdict(figure.Figure2Results(True, {"a": never})) == "not tested at this size"
 
 
 @pytest.mark.slow
 def test_the_quick_size_draws_three_panels_and_gives_no_verdicts(tmp_path):
-    section = execute(find("scgd-figure2"), tmp_path, quick=True, seed=0)
+    section = figure.scgd_figure2.run(tmp_path, quick=True, seed=0)
     assert {item["name"] for item in section.items if item["kind"] == "figure"} == {"a", "c", "d"}
     panels = {panel: json.loads((tmp_path / f"curves_{panel}.json").read_text()) for panel in "acd"}
     assert [len(curves) for curves in panels.values()] == [5, 4, 4]

@@ -1,1 +1,20 @@
-"""One file per figure or table, and the report they are shown in."""
+"""The demonstration, and the machinery of reports: experiments, their sections, plots, and a page of HTML.
+
+``thalweg demo`` runs the experiments of :mod:`thalweg.demo.sections`. Those that reproduce papers stand in ``papers/``,
+beside the library, and use the same machinery.
+"""
+
+from thalweg.demo import plots
+from thalweg.demo.report import write_page
+from thalweg.demo.section import Experiment, Section, experiment
+from thalweg.demo.terminal import print_table, run_experiments
+
+__all__ = [
+    "Experiment",
+    "Section",
+    "experiment",
+    "plots",
+    "print_table",
+    "run_experiments",
+    "write_page",
+]

@@ -1,6 +1,7 @@
-"""Two moons by a Gaussian process: PG-SVI against Adam on the bound, and a map of what the classifier knows."""
+"""Two moons by a Gaussian process: PG-SVI against Adam on the bound, and a map of the classifier's uncertainty."""
 
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -9,10 +10,9 @@ import optax
 from jaxtyping import Array
 from sklearn.datasets import make_moons
 
+from thalweg.demo import plots
+from thalweg.demo.section import Section, experiment
 from thalweg.descent import Polynomial, minimize
-from thalweg.experiments import plots
-from thalweg.experiments.registry import experiment
-from thalweg.experiments.section import Run
 from thalweg.gaussian import (
     BernoulliLogit,
     ExpectedLikelihood,
@@ -24,108 +24,86 @@ from thalweg.gaussian import (
 )
 from thalweg.models import GPClassifier
 
-_ROWS, _BATCH, _JITTER = 120, 10, 1e-3
-_RATES = (0.01, 0.03, 0.1)
+# Points, and those in a mini-batch. Twice as many points take eight times as long, and Adam is no nearer.
+ROWS, BATCH_SIZE = 120, 10
+# Passes over the data. Adam would need hundreds.
+PASSES = 20
+# Added to the diagonal of the covariance. Twice as much changes the bound in its third digit.
+JITTER = 1e-3
 
 
-@experiment(
-    "demo-gp", title="A Gaussian process that knows what it does not know", paper="Demonstration", demo=True, order=3
-)
-def demo_gp(run: Run) -> None:
-    """Fit, race, and look."""
-    X, y = make_moons(_ROWS, noise=0.25, random_state=run.seed)
-    model = GPClassifier(jitter=_JITTER, random_state=run.seed).fit(X, y)
-    run.note(
-        f"{_ROWS} points of two moons that overlap. GPClassifier learned the kernel {model.kernel_!r}; the bound on "
+@experiment("demo-gp", title="A Gaussian process that knows what it does not know", paper="Demonstration")
+def gp(section: Section) -> None:
+    """Fit a classifier, climb its bound by two methods, and draw its predictions."""
+    X, y = make_moons(ROWS, noise=0.25, random_state=section.seed)
+    model = GPClassifier(jitter=JITTER, random_state=section.seed).fit(X, y)
+    section.note(
+        f"{ROWS} points of two moons that overlap. GPClassifier learned the kernel {model.kernel_!r}; the bound on "
         f"the log marginal likelihood is {model.elbo_:.2f} nats. With that kernel held fixed, the same bound is then "
-        f"climbed by mini-batches of {_BATCH}: by PG-SVI, whose step is the exact minimiser of the iteration with D "
-        "and h both KL divergences, and by Adam on the mean and the Cholesky factor of V, at three rates."
+        f"climbed by mini-batches of {BATCH_SIZE}: by PG-SVI, whose step is the exact minimiser of the iteration with "
+        "D and h both KL divergences, and by Adam on the mean and the Cholesky factor of V, at three rates."
     )
-    passes = 20 if run.quick else 100
     with jax.enable_x64(True):
         kernel: Any = model.kernel_
-        covariance = kernel(jnp.asarray(X)) + _JITTER * jnp.eye(_ROWS)
-        curves = _race(covariance, jnp.asarray(y, float), passes, run.seed)
-    fig, axes = plots.figure()
-    for curve in curves:
-        axes.plot(curve.passes, curve.losses, label=curve.name)
-    axes.axhline(-model.elbo_, color=plots.PALETTE[-1], linewidth=1, linestyle="--", label="optimum")
-    axes.set(xlabel="passes over the data", ylabel="−ELBO, nats", yscale="log")
-    axes.legend()
-    run.figure("bound", fig, "Negative bound against passes. Lower is better; the dashed line is the optimum.")
-    gaps = [curve.losses[-1] + model.elbo_ for curve in curves]
-    run.table(
+        covariance = kernel(jnp.asarray(X)) + JITTER * jnp.eye(ROWS)
+        losses = _climb_bound(covariance, jnp.asarray(y, float), section.seed)
+    caption = "Negative bound against passes. Lower is better; the dashed line is the optimum."
+    with section.figure("bound", caption) as axes:
+        for name, curve in losses.items():
+            axes.plot(curve, label=name)
+        axes.axhline(-model.elbo_, color=plots.PALETTE[-1], linewidth=1, linestyle="--", label="optimum")
+        axes.set(xlabel="passes over the data", ylabel="−ELBO, nats", yscale="log")
+        axes.legend()
+    gaps = [curve[-1] + model.elbo_ for curve in losses.values()]
+    section.table(
         "methods",
-        {"method": [c.name for c in curves], "passes": [passes] * len(curves), "nats above the optimum": gaps},
+        {"method": list(losses), "passes": [PASSES] * len(losses), "nats above the optimum": gaps},
         "How far above the optimum each method ends.",
     )
-    _map(run, model, X, y)
-    run.numbers(
-        "curves",
-        {"optimum": -model.elbo_, **{c.name: {"passes": list(c.passes), "losses": list(c.losses)} for c in curves}},
-    )
+    grid = plots.square_grid(X.min(axis=0) - 1.5, X.max(axis=0) + 1.5, 80)
+    probability, deviation = model.predict_proba(grid)[:, 1], np.sqrt(model.latent(grid)[1])
+    caption = "Left: predicted probability, with the line where it is one half. Right: how uncertain the function is."
+    with section.figure("map", caption, columns=2, height=3.2) as axes:
+        levels, title = np.linspace(0, 1, 11), "standard deviation of the latent function"
+        plots.draw_map(axes[0], grid, probability, levels=levels, colours="RdBu_r", title="probability of class 1")
+        plots.draw_map(axes[1], grid, deviation, levels=10, colours="viridis", title=title)
+        for ax in axes:
+            ax.tricontour(*grid.T, probability, levels=[0.5], colors=[plots.INK], linewidths=1)
+            for points, marker, colour in zip((X[y == 0], X[y == 1]), "o^", plots.PALETTE, strict=False):
+                ax.scatter(*points.T, s=12, marker=marker, color=colour, edgecolors="white", linewidths=0.4)
+    section.note("Away from the points the probability returns to one half and the uncertainty to that of the prior.")
+    passes = list(range(PASSES + 1))
+    raw = {name: {"passes": passes, "losses": curve} for name, curve in losses.items()}
+    section.numbers("curves", {"optimum": -model.elbo_, **raw})
 
 
-class _Curve(NamedTuple):
-    name: str
-    passes: np.ndarray
-    losses: np.ndarray
+def _climb_bound(covariance: Array, targets: Array, seed: int) -> dict[str, list[float]]:
+    """Return −ELBO after each pass, by method."""
+    oracle = ExpectedLikelihood(BernoulliLogit(), targets, batch_size=BATCH_SIZE)
+    bound = NegativeBound(oracle, covariance)
+    steps = ROWS // BATCH_SIZE
 
+    def climb(oracle: Any, start: Any, loss: Callable[[Any], Array], **parts: Any) -> list[float]:
+        loss = jax.jit(loss)
+        losses = [float(loss(start))]
+        minimize(
+            oracle,
+            start,
+            steps=PASSES * steps,
+            stride=steps,
+            key=jax.random.key(seed),
+            callback=lambda snapshot: losses.append(float(loss(snapshot.x))),
+            **parts,
+        )
+        return losses
 
-def _race(covariance: Array, targets: Array, passes: int, seed: int) -> list[_Curve]:
-    oracle = ExpectedLikelihood(BernoulliLogit(), targets, batch_size=_BATCH)
-    share = _BATCH / _ROWS
     proximal = {
-        "step": Polynomial(share, power=0.7, scale=2 / share),
+        "step": Polynomial(1 / steps, power=0.7, scale=2.0 * steps),
         "term": KLToProcess(covariance),
         "divergence": GaussianKL(),
     }
-    loss = jax.jit(lambda q: oracle.value(q) + q.kl_to_prior())
-    curves = [_climb("PG-SVI", oracle, Implicit.prior(covariance), loss, passes, seed, **proximal)]
-    bound, start = NegativeBound(oracle, covariance), Factored.prior(covariance)
-    whole = jax.jit(lambda q: bound.value(q))
-    for rate in _RATES:
-        curves.append(_climb(f"Adam, rate {rate:g}", bound, start, whole, passes, seed, step=optax.adam(rate)))
+    negative_elbo = lambda q: oracle.value(q) + q.kl_to_prior()
+    curves = {"PG-SVI": climb(oracle, Implicit.prior(covariance), negative_elbo, **proximal)}
+    for rate in (0.01, 0.03, 0.1):
+        curves[f"Adam, rate {rate:g}"] = climb(bound, Factored.prior(covariance), bound.value, step=optax.adam(rate))
     return curves
-
-
-def _climb(name: str, oracle: Any, start: Any, loss: Any, passes: int, seed: int, **parts: Any) -> _Curve:
-    """Run a method pass by pass, and evaluate the bound after each."""
-    steps = _ROWS // _BATCH
-    key = jax.random.key(seed)
-    seen = [float(loss(start))]
-    minimize(
-        oracle,
-        start,
-        steps=passes * steps,
-        stride=steps,
-        key=key,
-        callback=lambda snapshot: seen.append(float(loss(snapshot.x))),
-        **parts,
-    )
-    return _Curve(name, np.arange(len(seen)), np.asarray(seen))
-
-
-def _map(run: Run, model: GPClassifier, X: np.ndarray, y: np.ndarray) -> None:
-    low, high = X.min(axis=0) - 1.5, X.max(axis=0) + 1.5
-    across, up = np.meshgrid(np.linspace(low[0], high[0], 80), np.linspace(low[1], high[1], 80))
-    grid = np.column_stack([across.ravel(), up.ravel()])
-    probability = model.predict_proba(grid)[:, 1].reshape(across.shape)
-    deviation = np.sqrt(model.latent(grid)[1]).reshape(across.shape)
-    fig, axes = plots.figure(2, height=3.2)
-    for ax, values, levels, colours, title in (
-        (axes[0], probability, np.linspace(0, 1, 11), "RdBu_r", "probability of class 1"),
-        (axes[1], deviation, 10, "viridis", "standard deviation of the latent function"),
-    ):
-        shades = ax.contourf(across, up, values, levels=levels, cmap=colours)
-        fig.colorbar(shades, ax=ax)
-        ax.contour(across, up, probability, levels=[0.5], colors=[plots.INK], linewidths=1)
-        for label, marker in ((0, "o"), (1, "^")):
-            ax.scatter(
-                *X[y == label].T, s=12, marker=marker, color=plots.PALETTE[label], edgecolors="white", linewidths=0.4
-            )
-        ax.set_title(title)
-        ax.grid(visible=False)
-    caption = "Left: predicted probability, with the line where it is one half. Right: how uncertain the function is."
-    run.figure("map", fig, caption)
-    run.note("Away from the points the probability returns to one half and the uncertainty to that of the prior.")

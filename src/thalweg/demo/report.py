@@ -1,86 +1,54 @@
 """One self-contained page of HTML made from the folders that experiments leave behind."""
 
 import re
-from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from html import escape
 from pathlib import Path
+from string import Template
 from typing import Any
 
-from thalweg.experiments.claims import gathered
-from thalweg.experiments.plots import INK
-from thalweg.experiments.section import Section
+from thalweg.demo.plots import INK
+from thalweg.demo.section import Section
 
-_CSS = """
-:root { color-scheme: light dark; --paper: #fdfdfc; --ink: #1d2021; --soft: #5f6669; --line: #d9dcdd;
-        --accent: #0b6aa6; }
-@media (prefers-color-scheme: dark) {
-  :root { --paper: #16191b; --ink: #e4e6e6; --soft: #a0a8ab; --line: #363c3f; --accent: #6fbaf0; } }
-* { box-sizing: border-box; }
-body { margin: 0 auto; padding: 1.5rem 1rem 4rem; max-width: 48rem; background: var(--paper); color: var(--ink);
-       font: 1rem/1.55 system-ui, sans-serif; overflow-wrap: break-word; }
-h1 { font-size: 1.7rem; line-height: 1.2; margin: 0 0 .5rem; }
-h2 { font-size: 1.3rem; line-height: 1.25; margin: 0; }
-a { color: var(--accent); }
-nav { border-block: 1px solid var(--line); margin: 1.5rem 0; padding: .75rem 0; }
-nav ol { margin: 0; padding-left: 1.5rem; }
-section { margin-top: 3rem; }
-.facts, footer { color: var(--soft); font-size: .85rem; }
-.facts { margin: .25rem 0 1rem; }
-figure { margin: 1.5rem 0; }
-figure svg { display: block; max-width: 100%; height: auto; }
-figcaption { color: var(--soft); font-size: .9rem; margin: .4rem 0; }
-.scroll { overflow-x: auto; }
-table { border-collapse: collapse; font-size: .9rem; font-variant-numeric: tabular-nums; min-width: 60%; }
-th, td { padding: .3rem .9rem .3rem 0; text-align: left; border-bottom: 1px solid var(--line); }
-thead th { border-bottom: 2px solid var(--soft); vertical-align: bottom; }
-.number { text-align: right; white-space: nowrap; }
-footer { margin-top: 4rem; border-top: 1px solid var(--line); padding-top: .75rem; }
-"""
+_PAGE = Template(Path(__file__).with_name("page.html").read_text(encoding="utf-8"))
 
 
-def build(title: str, introduction: str, sections: Sequence[Section]) -> str:
-    """Return the page: a table of contents and, for each section, its prose, tables and plots in order."""
-    contents = "\n".join(f'<li><a href="#{escape(s.name)}">{escape(s.title)}</a></li>' for s in sections)
-    versions = ", ".join(sorted({section.version for section in sections}))
-    return f"""<!DOCTYPE html>
-<html lang="en-GB">
-<head>
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<title>{escape(title)}</title>
-<style>{_CSS}</style>
-</head>
-<body>
-<header><h1>{escape(title)}</h1>
-{_paragraphs(introduction)}</header>
-<nav aria-label="Contents"><ol>
-{contents}
-</ol></nav>
-<main>
-{_claims(sections)}{"".join(map(_section, sections))}</main>
-<footer>Made by Thalweg {escape(versions)}. The numbers behind each section are in files beside this page.</footer>
-</body>
-</html>
-"""
+def write_page(
+    path: Path,
+    title: str,
+    introduction: str,
+    sections: Sequence[Section],
+    *,
+    summary: Mapping[str, Any] | None = None,
+) -> None:
+    """Write a page of HTML: contents, then the prose, tables and plots of each section in order.
 
-
-def write(path: Path, title: str, introduction: str, sections: Sequence[Section]) -> None:
-    """Write the page to ``path``."""
+    Parameters
+    ----------
+    path
+        The file; its folder is made if need be.
+    title, introduction
+        What stands at the head of the page.
+    sections
+        What experiments left behind.
+    summary
+        A table that stands before all sections: an item of a :class:`~thalweg.demo.Section`.
+    """
+    page = _PAGE.substitute(
+        title=escape(title),
+        introduction=_paragraphs(introduction),
+        contents="\n".join(f'<li><a href="#{escape(s.name)}">{escape(s.title)}</a></li>' for s in sections),
+        summary="" if summary is None else _summary(summary),
+        sections="".join(map(_section, sections)),
+        versions=escape(", ".join(sorted({section.version for section in sections}))),
+    )
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(build(title, introduction, sections), encoding="utf-8")
+    path.write_text(page, encoding="utf-8")
 
 
-def _claims(sections: Sequence[Section]) -> str:
-    """One table of the claims of several sections."""
-    columns = gathered(sections)
-    if len(sections) == 1 or not columns["claim"]:
-        return ""
-    rows = [list(row) for row in zip(*columns.values(), strict=True)]
-    counts = Counter(columns["verdict"])
-    caption = "What the papers say: " + ", ".join(f"{count} {verdict}" for verdict, count in counts.items()) + "."
-    item = {"caption": caption, "header": list(columns), "rows": rows, "numeric": [False] * len(columns)}
-    return f'<section id="claims">\n<h2>Claims</h2>\n{_table(item)}</section>\n'
+def _summary(table: Mapping[str, Any]) -> str:
+    name = escape(table["name"])
+    return f'<section id="{name}">\n<h2>{name.capitalize()}</h2>\n{_table(table)}</section>\n'
 
 
 def _section(section: Section) -> str:
@@ -109,7 +77,7 @@ def _paragraphs(text: str) -> str:
     return "".join(f"<p>{escape(part.strip())}</p>\n" for part in re.split(r"\n\s*\n", text) if part.strip())
 
 
-def _table(item: dict[str, Any]) -> str:
+def _table(item: Mapping[str, Any]) -> str:
     classes = [' class="number"' if numeric else "" for numeric in item["numeric"]]
     header = "".join(
         f'<th scope="col"{kind}>{escape(text)}</th>' for text, kind in zip(item["header"], classes, strict=True)

@@ -1,7 +1,7 @@
-"""What an experiment leaves behind: a folder of plots, tables and numbers, which is also a section of the report.
+"""Experiments and what they leave behind: a folder of plots, tables and numbers, which is a section of the report.
 
-An experiment talks to its :class:`Run`; the run writes each file at once and, at the end, an ``index.json`` that
-lists them in order. The report is made from such folders alone, so there is no other kind of section.
+An :class:`Experiment` is one figure or table. Its function is given a :class:`Section`, which writes each file at once;
+in the end an ``index.json`` lists them in order. The report is made from such folders alone.
 """
 
 import csv
@@ -9,35 +9,49 @@ import io
 import json
 import math
 import re
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-import numpy as np
-
+from thalweg import __version__
+from thalweg.demo import plots
 from thalweg.errors import FileFormatError
-from thalweg.experiments import plots
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 _INDEX = "index.json"
 
 
-@dataclass(frozen=True)
+@dataclass
 class Section:
-    """The output of one experiment; ``items`` holds notes, tables, figures and numbers in order."""
+    """The output of one experiment: notes, tables, figures and numbers, in order.
+
+    Parameters
+    ----------
+    folder
+        Where its files go.
+    quick
+        Whether the size is one that takes seconds; otherwise it is that of the paper.
+    seed
+        Seeds all that is random.
+    name, title, paper
+        Those of the experiment.
+    seconds, version
+        How long it took, and with which version of the library.
+    items
+        What was written, in order.
+    """
 
     folder: Path
-    name: str
-    title: str
-    paper: str
     quick: bool
     seed: int
-    seconds: float
-    version: str
-    items: list[dict[str, Any]]
+    name: str = ""
+    title: str = ""
+    paper: str = ""
+    seconds: float = 0.0
+    version: str = __version__
+    items: list[dict[str, Any]] = field(default_factory=list)
 
     @classmethod
     def read(cls, folder: Path) -> "Section":
@@ -48,79 +62,113 @@ class Section:
         except (ValueError, TypeError) as error:
             raise FileFormatError(f"{folder / _INDEX}: not the index of an experiment ({error})") from None
 
-    def write(self) -> None:
-        """Write the index into the folder."""
+    def write_index(self) -> None:
+        """Write ``index.json``: all but the folder."""
         index = {key: value for key, value in vars(self).items() if key != "folder"}
-        (self.folder / _INDEX).write_text(json.dumps(index, indent=1) + "\n", encoding="utf-8")
-
-
-@dataclass
-class Run:
-    """What an experiment is given: its size, its seed, and where to put what it finds.
-
-    ``quick`` asks for a size that takes seconds; otherwise the size is that of the paper.
-    """
-
-    folder: Path
-    quick: bool
-    seed: int
-    items: list[dict[str, Any]] = field(default_factory=list)
+        self._write(_INDEX, json.dumps(index, indent=1) + "\n")
 
     def note(self, text: str) -> None:
         """Add prose; an empty line begins a new paragraph."""
         self.items.append({"kind": "note", "text": text})
 
-    def figure(self, name: str, figure: "Figure", caption: str) -> None:
-        """Add a plot; writes ``name.png`` and ``name.svg``."""
+    @contextmanager
+    def figure(self, name: str, caption: str, *, columns: int = 1, height: float = 3.4) -> Iterator[Any]:
+        """Add a plot, drawn on the axes that the ``with`` statement gets; writes ``name.png`` and ``name.svg``."""
         self._add("figure", name, caption=caption)
-        plots.save(figure, self.folder / name)
+        fig, axes = plots.figure(columns, height=height)
+        yield axes
+        plots.save(fig, self.folder / name)
 
     def table(self, name: str, columns: Mapping[str, Sequence[Any]], caption: str) -> None:
         """Add a table of named columns; writes ``name.csv`` (all digits) and ``name.txt`` (for reading)."""
-        values = {header: [_plain(value) for value in column] for header, column in columns.items()}
+        values = {header: [_as_python(value) for value in column] for header, column in columns.items()}
         lengths = {header: len(column) for header, column in values.items()}
         if len(set(lengths.values())) != 1:
             raise ValueError(f"columns must be of one length, found {lengths}")
         rows = list(zip(*values.values(), strict=True))
-        shown = [[_shown(value) for value in row] for row in rows]
+        texts = [[f"{value:.4g}" if isinstance(value, float) else str(value) for value in row] for row in rows]
         numeric = [all(isinstance(value, int | float) for value in column) for column in values.values()]
-        self._add("table", name, caption=caption, header=list(values), rows=shown, numeric=numeric)
+        self._add("table", name, caption=caption, header=list(values), rows=texts, numeric=numeric)
         buffer = io.StringIO()
         csv.writer(buffer, lineterminator="\n").writerows([list(values), *rows])
         self._write(f"{name}.csv", buffer.getvalue())
-        self._write(f"{name}.txt", f"{caption}\n\n{_aligned([list(values), *shown], numeric)}")
+        self._write(f"{name}.txt", f"{caption}\n\n{_align([list(values), *texts], numeric)}")
 
     def numbers(self, name: str, values: Mapping[str, Any]) -> None:
         """Add raw numbers (scalars, sequences, arrays, nested dicts of them); writes ``name.json``."""
         self._add("numbers", name)
-        self._write(f"{name}.json", json.dumps(_jsonable(values), indent=1, allow_nan=False) + "\n")
+        self._write(f"{name}.json", json.dumps(_as_json(values), indent=1, allow_nan=False) + "\n")
 
     def _add(self, kind: str, name: str, **facts: Any) -> None:
-        check_name(name)
+        _check_name(name)
         if any(item["kind"] == kind and item["name"] == name for item in self.items):
-            raise ValueError(f"name: this run has a {kind} called {name!r} already")
+            raise ValueError(f"name: this section has a {kind} called {name!r} already")
         self.items.append({"kind": kind, "name": name, **facts})
 
     def _write(self, name: str, text: str) -> None:
         (self.folder / name).write_text(text, encoding="utf-8")
 
 
-def check_name(name: str) -> None:
+@dataclass(frozen=True)
+class Experiment:
+    """One figure or table: its name, its heading, where it is from, and the function that makes it.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from pathlib import Path
+    >>> halving = Experiment("halving", "Halving", "Figure 1", lambda section: section.note("Each step halves it."))
+    >>> halving.run(Path(tempfile.mkdtemp()), quick=True, seed=0).items
+    [{'kind': 'note', 'text': 'Each step halves it.'}]
+    """
+
+    name: str
+    title: str
+    paper: str
+    function: Callable[[Section], None]
+
+    def __post_init__(self) -> None:
+        _check_name(self.name)
+
+    def run(self, folder: Path, *, quick: bool, seed: int) -> Section:
+        """Run the experiment in the shared plot style; its output goes into ``folder``, which is made if need be."""
+        folder.mkdir(parents=True, exist_ok=True)
+        section = Section(folder, quick, seed, self.name, self.title, self.paper)
+        start = time.perf_counter()
+        with plots.style():
+            self.function(section)
+        section.seconds = time.perf_counter() - start
+        section.write_index()
+        return section
+
+
+def experiment(name: str, *, title: str, paper: str) -> Callable[[Callable[[Section], None]], Experiment]:
+    """Make an :class:`Experiment` of the decorated ``function(section)``.
+
+    Parameters
+    ----------
+    name
+        The name of its folder; letters, digits, ``-`` and ``_``.
+    title
+        The heading of its section.
+    paper
+        The figure or table it reproduces, as a reader would cite it.
+    """
+    return lambda function: Experiment(name, title, paper, function)
+
+
+def _check_name(name: str) -> None:
     """Raise unless the name is fit for a file on any system."""
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_-]*", name):
         raise ValueError(f"name must consist of letters, digits, - and _, found {name!r}")
 
 
-def _plain(value: Any) -> Any:
+def _as_python(value: Any) -> Any:
     """Turn NumPy and JAX scalars into Python's."""
     return value.item() if hasattr(value, "item") else value
 
 
-def _shown(value: Any) -> str:
-    return f"{value:.4g}" if isinstance(value, float) else str(value)
-
-
-def _aligned(rows: list[list[str]], numeric: list[bool]) -> str:
+def _align(rows: list[list[str]], numeric: list[bool]) -> str:
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = [
         "  ".join(
@@ -132,14 +180,11 @@ def _aligned(rows: list[list[str]], numeric: list[bool]) -> str:
     return "\n".join([lines[0], "  ".join("-" * width for width in widths), *lines[1:]]) + "\n"
 
 
-def _jsonable(value: Any) -> Any:
-    """JSON has no NaN and no infinity: they become the strings that ``float`` understands."""
+def _as_json(value: Any) -> Any:
+    """Return what JSON can hold: it has no NaN and no infinity, which become the strings that ``float`` understands."""
+    value = value.tolist() if hasattr(value, "tolist") else value
     if isinstance(value, Mapping):
-        return {str(key): _jsonable(item) for key, item in value.items()}
-    if isinstance(value, float):
-        return value if math.isfinite(value) else str(value)
-    if isinstance(value, str | int | None):
-        return value
-    if isinstance(value, list | tuple):
-        return [_jsonable(item) for item in value]
-    return _jsonable(np.asarray(value).tolist())
+        return {str(key): _as_json(item) for key, item in value.items()}
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        return [_as_json(item) for item in value]
+    return str(value) if isinstance(value, float) and not math.isfinite(value) else value

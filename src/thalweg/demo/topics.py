@@ -1,16 +1,12 @@
-"""Topics that go together, and a covariate that moves them: CorrelatedTopicModel on documents drawn for it."""
-
-from typing import Any
+"""Topics that go together, and a covariate that moves them: CorrelatedTopicModel on generated documents."""
 
 import numpy as np
 from scipy.optimize import linear_sum_assignment
 from scipy.sparse import csr_array
 
-from thalweg.experiments import plots
-from thalweg.experiments.registry import experiment
-from thalweg.experiments.section import Run
+from thalweg.demo import plots
+from thalweg.demo.section import Section, experiment
 from thalweg.models import CorrelatedTopicModel
-from thalweg.topics.layout import topic_map
 
 _SUBJECTS = {
     "sea": "wave tide harbour sail anchor reef gull shore storm keel current salt island net deck",
@@ -20,101 +16,86 @@ _SUBJECTS = {
     "kitchen": "bread oven salt butter recipe dough spice onion soup knife sugar flour taste season pan",
     "garden": "seed soil rain root leaf bloom prune season hedge sun bulb rose frost spade onion",
 }
-_TOGETHER = [("sea", "weather"), ("market", "court"), ("kitchen", "garden")]
-_COMMON = "new year day time people place work long good small great old part end way"
-_EFFECT = 0.8
-"""Of the year, in its standard deviations, on z of the market, less that on z of the sea."""
+_COMMON_WORDS = "new year day time people place work long good small great old part end way"
+# The effect of one standard deviation of the year on z. Twice as much makes two subjects rare at the ends of the years.
+_EFFECTS = {"market": 0.4, "sea": -0.4}
 
 
-@experiment("demo-topics", title="Topics that go together", paper="Demonstration", demo=True, order=5)
-def demo_topics(run: Run) -> None:
-    """Draw documents from six subjects, find them again, their map, and what the year does."""
-    rng = np.random.default_rng(run.seed)
-    counts, vocabulary, truth, year = _drawn(rng, 240)
-    model = CorrelatedTopicModel(len(_SUBJECTS), random_state=run.seed).fit(counts, covariates=year)
-    names, cosines, order = _named(model.components_, truth)
+@experiment("demo-topics", title="Topics that go together", paper="Demonstration")
+def topics(section: Section) -> None:
+    """Draw documents from six subjects; estimate the subjects, their correlations, and the effect of the year."""
+    counts, vocabulary, truth, year = _draw_documents(np.random.default_rng(section.seed), 240)
+    model = CorrelatedTopicModel(len(_SUBJECTS), random_state=section.seed).fit(counts, covariates=year)
+    order, cosines = _match(model.components_, truth)
     shares = model.transform(counts, covariates=year).mean(axis=0)
-    strongest = [" ".join(vocabulary[np.argsort(-model.components_[k])[:6]]) for k in order]
     effects = model.effects()
-    run.table(
+    section.table(
         "topics",
         {
-            "subject": names,
-            "its strongest words": strongest,
-            "share of all words": [f"{100 * shares[k]:.0f} %" for k in order],
+            "subject": list(_SUBJECTS),
+            "its strongest words": [" ".join(vocabulary[np.argsort(-model.components_[k])[:6]]) for k in order],
+            "share of all words": [f"{shares[k]:.0%}" for k in order],
             "cosine with the truth": [f"{cosine:.3f}" for cosine in cosines],
             "effect of the year": [f"{effects.means[k]:+.2f} ± {1.96 * effects.deviations[k]:.2f}" for k in order],
-            "drawn with": [f"{effect:+.2f}" for effect in _effects(names)],
+            "drawn with": [f"{_EFFECTS.get(name, 0.0):+.2f}" for name in _SUBJECTS],
         },
         "Six subjects found from counts of words alone; the year moves the market up and the sea down, "
         "with 95 % intervals from draws of the joint posterior.",
     )
     correlations = model.topic_correlations()[np.ix_(order, order)]
-    run.figure("map", _map(model.components_[order], shares[order], correlations, names), _CAPTION)
+    _draw_map(section, model.components_[order], shares[order], correlations)
 
 
-_CAPTION = (
-    "Left: topics as circles, near one another where they use the same words, of an area that is their share; lines "
-    "join those that occur in the same documents more than others. Right: the correlations. Pairs were drawn together: "
-    "sea and weather, market and court, kitchen and garden."
-)
-
-
-def _effects(names: list[str]) -> np.ndarray:
-    """Of the year on z of each subject; they add up to 0."""
-    return np.array([{"market": _EFFECT / 2, "sea": -_EFFECT / 2}.get(name, 0.0) for name in names])
-
-
-def _drawn(rng: np.random.Generator, documents: int) -> tuple[csr_array, np.ndarray, dict, np.ndarray]:
-    words = {name: text.split() for name, text in _SUBJECTS.items()}
-    vocabulary = np.array(sorted({*_COMMON.split(), *(word for text in words.values() for word in text)}))
-    place = {word: column for column, word in enumerate(vocabulary)}
-    truth = {}
-    for name, own in words.items():
-        chances = np.zeros(len(vocabulary))
-        chances[[place[word] for word in own]] = 0.85 / np.arange(2, len(own) + 2) ** 0.7
-        chances[[place[word] for word in _COMMON.split()]] += 0.15 / len(_COMMON.split())
-        truth[name] = chances / chances.sum()
-    subjects = list(_SUBJECTS)
-    covariance = np.eye(len(subjects))
-    for one, other in _TOGETHER:
-        i, j = subjects.index(one), subjects.index(other)
-        covariance[i, j] = covariance[j, i] = 0.75
+def _draw_documents(rng: np.random.Generator, documents: int) -> tuple[csr_array, np.ndarray, np.ndarray, np.ndarray]:
+    """Return word counts, the vocabulary, the true topics and the year; each two subjects in a row are correlated."""
+    subjects = [text.split() for text in _SUBJECTS.values()]
+    common = _COMMON_WORDS.split()
+    vocabulary = np.unique([*common, *(word for words in subjects for word in words)])
+    truth = np.zeros((len(subjects), len(vocabulary)))
+    for topic, words in zip(truth, subjects, strict=True):
+        topic[np.searchsorted(vocabulary, words)] = 0.85 / np.arange(2, len(words) + 2) ** 0.7
+        topic[np.searchsorted(vocabulary, common)] += 0.15 / len(common)
+    truth /= truth.sum(axis=1, keepdims=True)
+    covariance = np.kron(np.eye(len(subjects) // 2), [[1.0, 0.75], [0.75, 1.0]])
     year = rng.normal(size=documents)
     z = rng.multivariate_normal(np.zeros(len(subjects)), 1.5 * covariance, size=documents)
-    z += np.outer(year, _effects(subjects))
+    z += np.outer(year, [_EFFECTS.get(name, 0.0) for name in _SUBJECTS])
     shares = np.exp(z) / np.exp(z).sum(axis=1, keepdims=True)
-    chances = shares @ np.array([truth[name] for name in subjects])
-    counts = np.stack([rng.multinomial(100, chance) for chance in chances])
+    counts = np.stack([rng.multinomial(100, probabilities) for probabilities in shares @ truth])
     return csr_array(counts), vocabulary, truth, year
 
 
-def _named(components: np.ndarray, truth: dict) -> tuple[list[str], np.ndarray, np.ndarray]:
-    """The subject of each topic: matched by their cosines, in the subjects' order."""
-    unit = lambda rows: rows / np.linalg.norm(rows, axis=1, keepdims=True)
-    cosines = unit(np.array(list(truth.values()))) @ unit(components).T
+def _match(components: np.ndarray, truth: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the topic of each subject, matched by their cosines, and these."""
+    normalise = lambda rows: rows / np.linalg.norm(rows, axis=1, keepdims=True)
+    cosines = normalise(truth) @ normalise(components).T
     rows, columns = linear_sum_assignment(-cosines)
-    return [list(truth)[row] for row in rows], cosines[rows, columns], columns
+    return columns, cosines[rows, columns]
 
 
-def _map(topics: np.ndarray, shares: np.ndarray, correlations: np.ndarray, names: list[str]) -> Any:
-    places = topic_map(topics)
-    fig, axes = plots.figure(2, height=3.4)
-    for i in range(len(names)):
-        for j in range(i):
-            if correlations[i, j] > 0.15:
-                axes[0].plot(*places[[i, j]].T, color=plots.INK, linewidth=4 * correlations[i, j], alpha=0.5, zorder=1)
-    axes[0].scatter(*places.T, s=4000 * shares, color=plots.PALETTE[0], alpha=0.6, zorder=2)
-    apart = np.linalg.norm(places[:, None] - places, axis=2) + np.diag(np.full(len(names), np.inf))
-    for name, spot, nearest in zip(names, places, places[apart.argmin(axis=1)], strict=True):
-        away = 16 if spot[1] >= nearest[1] else -16  # from the one beside it, whose disc may cover this
-        axes[0].annotate(name, spot, (0, away), textcoords="offset points", ha="center", va="center", zorder=3)
-    axes[0].margins(0.3)
-    axes[0].set(xticks=[], yticks=[], title="map")
-    shown = axes[1].imshow(correlations, cmap="RdBu_r", vmin=-1, vmax=1)
-    axes[1].set_xticks(range(len(names)), names, rotation=45, ha="right")
-    axes[1].set_yticks(range(len(names)), names)
-    axes[1].set_title("correlations")
-    axes[1].grid(visible=False)
-    fig.colorbar(shown, ax=axes[1])
-    return fig
+def _draw_map(section: Section, topics: np.ndarray, shares: np.ndarray, correlations: np.ndarray) -> None:
+    names = list(_SUBJECTS)
+    # Principal components of the square roots of the topics: distances are about Hellinger distances.
+    left, scales, _ = np.linalg.svd(np.sqrt(topics) - np.sqrt(topics).mean(axis=0), full_matrices=False)
+    points = left[:, :2] * scales[:2]
+    distances = np.linalg.norm(points[:, None] - points, axis=2) + np.diag(np.full(len(names), np.inf))
+    caption = (
+        "Left: topics as circles, near one another where they use the same words, of an area that is their share; "
+        "lines join those that occur in the same documents more than others. Right: the correlations. Pairs were drawn "
+        "together: sea and weather, market and court, kitchen and garden."
+    )
+    with section.figure("map", caption, columns=2) as axes:
+        for i, j in np.argwhere(np.tril(correlations, -1) > 0.15):
+            axes[0].plot(*points[[i, j]].T, color=plots.INK, linewidth=4 * correlations[i, j], alpha=0.5, zorder=1)
+        axes[0].scatter(*points.T, s=4000 * shares, color=plots.PALETTE[0], alpha=0.6, zorder=2)
+        for name, point, nearest in zip(names, points, points[distances.argmin(axis=1)], strict=True):
+            shift = 16 if point[1] >= nearest[1] else -16  # away from the nearest circle, which may cover the name
+            axes[0].annotate(name, point, (0, shift), textcoords="offset points", ha="center", va="center", zorder=3)
+        axes[0].margins(0.3)
+        axes[0].set(xticks=[], yticks=[], title="map")
+        image = axes[1].imshow(correlations, cmap="RdBu_r", vmin=-1, vmax=1)
+        axes[1].set_xticks(range(len(names)), names, rotation=45, ha="right")
+        axes[1].set_yticks(range(len(names)), names)
+        axes[1].set_title("correlations")
+        axes[1].grid(visible=False)
+        axes[1].figure.colorbar(image, ax=axes[1])

@@ -8,6 +8,7 @@ import pytest
 from scipy.sparse import csr_array
 
 from papers import pgsvi_figure3 as figure
+from papers._corpora import CORPORA
 from papers.claims import FAILS, HOLDS, UNTESTED
 from papers.pgsvi_figure3 import (
     FIT,
@@ -104,7 +105,7 @@ def test_differences_are_paired_over_documents():
 @pytest.mark.shared_data
 @pytest.mark.parametrize(("name", "train", "test", "words"), [("NIPS", 750, 750, 7605), ("AP", 1123, 1123, 10473)])
 def test_corpora_have_the_paper_s_sizes(name, train, test, words):
-    corpus = figure.CORPORA[name](0)
+    corpus = CORPORA[name](0)
     assert corpus.train.shape == (train, words)
     assert corpus.test.shape == (test, words)
     assert isinstance(corpus.train, csr_array)

@@ -4,7 +4,6 @@
 beside the library, and use the same machinery.
 """
 
-from thalweg.demo import plots
 from thalweg.demo.report import write_page
 from thalweg.demo.section import Experiment, Section, experiment
 from thalweg.demo.terminal import print_table, run_experiments
@@ -13,7 +12,6 @@ __all__ = [
     "Experiment",
     "Section",
     "experiment",
-    "plots",
     "print_table",
     "run_experiments",
     "write_page",

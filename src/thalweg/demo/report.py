@@ -33,6 +33,14 @@ def write_page(
         What experiments left behind.
     summary
         A table that stands before all sections: an item of a :class:`~thalweg.demo.Section`.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> page = Path(tempfile.mkdtemp()) / "index.html"
+    >>> write_page(page, "Nothing yet", "No experiment was run.", [])
+    >>> "<h1>Nothing yet</h1>" in page.read_text()
+    True
     """
     page = _PAGE.substitute(
         title=escape(title),

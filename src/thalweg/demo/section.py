@@ -41,6 +41,17 @@ class Section:
         How long it took, and with which version of the library.
     items
         What was written, in order.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> section = Section(Path(tempfile.mkdtemp()), quick=True, seed=0)
+    >>> section.table("errors", {"step": [1, 2], "error": [0.5, 0.25]}, "Error by step.")
+    >>> print((section.folder / "errors.csv").read_text())
+    step,error
+    1,0.5
+    2,0.25
+    <BLANKLINE>
     """
 
     folder: Path
@@ -116,7 +127,6 @@ class Experiment:
     Examples
     --------
     >>> import tempfile
-    >>> from pathlib import Path
     >>> halving = Experiment("halving", "Halving", "Figure 1", lambda section: section.note("Each step halves it."))
     >>> halving.run(Path(tempfile.mkdtemp()), quick=True, seed=0).items
     [{'kind': 'note', 'text': 'Each step halves it.'}]
@@ -153,6 +163,14 @@ def experiment(name: str, *, title: str, paper: str) -> Callable[[Callable[[Sect
         The heading of its section.
     paper
         The figure or table it reproduces, as a reader would cite it.
+
+    Examples
+    --------
+    >>> @experiment("halving", title="Halving", paper="Figure 1")
+    ... def halving(section):
+    ...     section.note("Each step halves the error.")
+    >>> halving.title
+    'Halving'
     """
     return lambda function: Experiment(name, title, paper, function)
 

@@ -15,7 +15,18 @@ from thalweg.demo.section import Experiment, Section
 
 
 def run_experiments(chosen: Sequence[Experiment], output: Path, *, quick: bool, seed: int) -> list[Section]:
-    """Run experiments one by one, each into its folder within ``output``, and print their tables."""
+    """Run experiments one by one, each into its folder within ``output``, and print their tables.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> halving = Experiment("halving", "Halving", "Figure 1", lambda section: section.note("Each step halves it."))
+    >>> sections = run_experiments([halving], Path(tempfile.mkdtemp()), quick=True, seed=0)
+    1/1  Halving ──...
+    ...
+    >>> sections[0].name
+    'halving'
+    """
     _make_folders([output / experiment.name for experiment in chosen])
     console = Console()
     sections = []
@@ -32,7 +43,19 @@ def run_experiments(chosen: Sequence[Experiment], output: Path, *, quick: bool, 
 
 
 def print_table(item: Mapping[str, Any]) -> None:
-    """Print a table, an item of a :class:`~thalweg.demo.Section`, to the terminal."""
+    """Print a table, an item of a :class:`~thalweg.demo.Section`, to the terminal.
+
+    Examples
+    --------
+    >>> header, rows = ["step", "error"], [["1", "0.5"]]
+    >>> print_table({"caption": "Errors.", "header": header, "rows": rows, "numeric": [True, True]})
+    Errors...
+    ┏━━━━━━┳━━━━━━━┓
+    ┃ step ┃ error ┃
+    ┡━━━━━━╇━━━━━━━┩
+    │    1 │   0.5 │
+    └──────┴───────┘
+    """
     table = Table(title=Text(item["caption"]), title_justify="left")  # as text: brackets are not markup
     for header, numeric in zip(item["header"], item["numeric"], strict=True):
         table.add_column(Text(header), justify="right" if numeric else "left")

@@ -78,4 +78,3 @@ def info() -> None:
     for key, text in facts.items():
         table.add_row(key, Text(text))
     Console().print(table)
-

@@ -6,7 +6,7 @@ from thalweg.demo import plots
 from thalweg.demo.section import Section, experiment
 from thalweg.models import MatrixCompletion
 
-# People and films, and the share of ratings that is known. Twice as many people double the time.
+# People and films, and the share of ratings that is known. Twice as many people double the ratings and the work.
 PEOPLE, FILMS, KNOWN = 90, 60, 0.25
 
 

@@ -12,11 +12,11 @@ from thalweg.demo.section import Section, experiment
 from thalweg.machines import DSG, Auto
 from thalweg.models import KernelClassifier
 
-# Training images; the other 597 are test images, of which a dozen are missed.
+# Training images, of 1,797: with twice as many there would be none to test on.
 TRAINING_ROWS = 1200
 # Images that arrive at a time. Twice as many give the curves half as many points.
 BLOCK_SIZE = 64
-# Bins of the calibration plot. Twice as many leave most of them nearly empty.
+# Bins of the calibration plot. Most hold a handful of images; twice as many would hold half of that.
 BINS = 8
 
 

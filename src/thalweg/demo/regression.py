@@ -8,7 +8,7 @@ from thalweg.demo import plots
 from thalweg.demo.section import Section, experiment
 from thalweg.models import GPRegressor
 
-# Standard deviation of the noise. Twice as much widens the bands as much.
+# Standard deviation of the noise. Twice as much makes the bands about twice as wide where there are rows.
 NOISE = 0.15
 
 

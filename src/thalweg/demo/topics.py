@@ -17,7 +17,7 @@ _SUBJECTS = {
     "garden": "seed soil rain root leaf bloom prune season hedge sun bulb rose frost spade onion",
 }
 _COMMON_WORDS = "new year day time people place work long good small great old part end way"
-# The effect of one standard deviation of the year on z. Twice as much makes two subjects rare at the ends of the years.
+# The effect of one standard deviation of the year on z, about five standard errors. Twice as much is seen more easily.
 _EFFECTS = {"market": 0.4, "sea": -0.4}
 
 

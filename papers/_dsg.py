@@ -236,6 +236,7 @@ def run_machine(
     seconds: float,
     capacity: int,
     curve: TrainingCurve,
+    read_clock: Callable[[], float] = time.perf_counter,
 ) -> TrainingCurve:
     """Run DSG or one of its relatives. Compiling does not count: each program runs once before it is timed."""
     dimension = problem.x.shape[1]
@@ -248,7 +249,7 @@ def run_machine(
         return problem.score(lambda x: predict(features, expansion, x), float(norm**2))
 
     x, y = problem.on_device
-    clock, compiled_capacity = TrainingClock(problem, curve, seconds, score), 0
+    clock, compiled_capacity = TrainingClock(problem, curve, seconds, score, read_clock), 0
     for indices in _batches(len(x), problem.batch, curve.seed):
         grown = with_room(expansion, int(expansion.used) + STEPS_PER_SCAN, None)
         if grown.capacity != compiled_capacity:

@@ -46,7 +46,7 @@ def completion(section: Section) -> None:
             "number": [int(part.sum()) for part in parts.values()],
             "RMSE": [rmse(mean, part) for part in parts.values()],
             "RMSE of the film's mean": [rmse(film_means[hidden[:, 1]], part) for part in parts.values()],
-            "within the 95 % interval": [f"{covered[part].mean():.1%}" for part in parts.values()],
+            "within the 95 % interval": [f"{100 * covered[part].mean():.1f} %" for part in parts.values()],
         },
         "Of people with few ratings less is known, and their intervals are as much wider.",
     )

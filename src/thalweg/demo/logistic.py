@@ -39,7 +39,8 @@ def logistic(section: Section) -> None:
     )
     show_curves(section, problem, curves, lambda x: x["weights"], "Sparse logistic regression by seven methods.")
     signs = [np.sign(test @ curve.x["weights"] + curve.x["intercept"]) for curve in curves]
-    low, *_, high = sorted(f"{np.mean(sign == y_test):.1%}" for sign in signs)
+    accuracies = [float(np.mean(sign == y_test)) for sign in signs]
+    low, high = f"{min(accuracies):.1%}", f"{max(accuracies):.1%}"
     section.note(
         "What one sees: much the same as for the lasso, on a function that is not quadratic. Gradient descent needs "
         "several times the passes of the accelerated methods; heavy ball starts slowly and ends well; the restart "

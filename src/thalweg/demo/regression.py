@@ -27,12 +27,13 @@ def regression(section: Section) -> None:
     surface_model = GPRegressor(random_state=section.seed).fit(points, values)
     _draw_surface(section, surface_model, points)
     surface_coverage = _coverage(surface_model, _surface, rng.uniform(-3, 3, size=(2000, 2)), rng)
+    percent = lambda share: f"{100 * share:.1f} %"
     section.table(
         "intervals",
         {
             "data": ["curve", "map"],
             "rows": [len(x), len(points)],
-            "new observations within the 95 % interval": [f"{c:.1%}" for c in (curve_coverage, surface_coverage)],
+            "new observations within the 95 % interval": [percent(curve_coverage), percent(surface_coverage)],
             "noise, learned": [float(np.sqrt(model.noise_)) for model in (curve_model, surface_model)],
             "noise, true": [NOISE, NOISE],
         },

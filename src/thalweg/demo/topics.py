@@ -34,7 +34,7 @@ def topics(section: Section) -> None:
         {
             "subject": list(_SUBJECTS),
             "its strongest words": [" ".join(vocabulary[np.argsort(-model.components_[k])[:6]]) for k in order],
-            "share of all words": [f"{shares[k]:.0%}" for k in order],
+            "share of all words": [f"{100 * shares[k]:.0f} %" for k in order],
             "cosine with the truth": [f"{cosine:.3f}" for cosine in cosines],
             "effect of the year": [f"{effects.means[k]:+.2f} ± {1.96 * effects.deviations[k]:.2f}" for k in order],
             "drawn with": [f"{_EFFECTS.get(name, 0.0):+.2f}" for name in _SUBJECTS],

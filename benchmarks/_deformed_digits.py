@@ -1,5 +1,5 @@
-"""The deformed digits of the experiments, for the benchmarks."""
+"""The deformed digits of the papers, for the benchmarks."""
 
-from thalweg.experiments._deformed_digits import DeformedDigits
+from papers._deformed_digits import DeformedDigits
 
 __all__ = ["DeformedDigits"]

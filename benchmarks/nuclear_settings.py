@@ -24,9 +24,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from papers import scgd_figure2 as figure
 from thalweg.completion import Ratings, Relaxed, Way, descend
-from thalweg.experiments import scgd_figure2 as figure
-from thalweg.experiments.registry import execute, find
 
 STEPS = (0.3, 1.0, 0.1, 0.6, 1.8)
 """Over 1/L, for every method."""
@@ -40,7 +39,7 @@ LENGTHS = (20, 10, 50)
 
 def training(share: float) -> Ratings:
     """Training ratings of the file, of some films and people alone."""
-    ratings, rng = figure.movielens().ratings, np.random.default_rng(0)
+    ratings, rng = figure.load_movielens().ratings, np.random.default_rng(0)
     if share >= 1:
         return ratings
     films, people = (np.flatnonzero(rng.random(side) < share) for side in ratings.shape)
@@ -75,7 +74,7 @@ class Judge:
         )  # fmt: skip
         shown = np.unique(np.linspace(0, len(path.watched) - 1, 12).astype(int))
         return {
-            "end": float(np.nan_to_num(figure.Found(True, {"a": {"": path}}).end("a", ""), nan=np.inf)),
+            "end": float(np.nan_to_num(figure.Figure2Results(True, {"a": {"": path}}).end("a", ""), nan=np.inf)),
             "seconds to 1.5": path.arrival(1.5),
             "rounds": len(path.values),
             "repeated": path.repeated,
@@ -89,13 +88,13 @@ class Judge:
 def grid(kind: str) -> list[tuple[float, float, str, Way]]:
     """What is tried: λ and ε with GD, or each method's steps."""
     if kind == "problem":
-        return [(*pair, "GD", figure.WAYS["GD"]) for pair in product((0.3, 1.0, 3.0), (0.5, 1.0, 2.0, 4.0))]
+        return [(*pair, "GD", figure.METHODS["GD"]) for pair in product((0.3, 1.0, 3.0), (0.5, 1.0, 2.0, 4.0))]
     given = figure.THRESHOLD, figure.SMOOTHING
-    own = [(*given, name, way) for name, way in figure.WAYS.items()]
+    own = [(*given, name, way) for name, way in figure.METHODS.items()]
     if kind == "sizes":
         return [one for one in own if one[2] != "GD"] + [
             (*given, name, replace(way, probes=probes, group=group, step=way.step * times))
-            for name, way in figure.WAYS.items()
+            for name, way in figure.METHODS.items()
             # One degree more or less is all the same to a method that has one.
             for probes, group in (SIZES[:1] if way.method == "sgd-det" else SIZES)
             for times in (1.0, 0.5, 2.0)
@@ -105,7 +104,7 @@ def grid(kind: str) -> list[tuple[float, float, str, Way]]:
     others = [
         (*given, name, replace(way, step=step, round=length))
         for step in STEPS
-        for name, way in figure.WAYS.items()
+        for name, way in figure.METHODS.items()
         for length in (LENGTHS if way.method == "svrg" else (way.round,))
     ]
     return own + [one for one in others if one not in own]
@@ -137,14 +136,14 @@ def main() -> None:
         if options.out:
             options.out.write_text(json.dumps(found, indent=1))
     if options.figure:
-        for name, way in figure.WAYS.items():
+        for name, way in figure.METHODS.items():
             mine = [one for one in found if one["name"] == name]
             if mine:
                 best = min(mine, key=lambda one: one["end"])
                 chosen = ("step", "round", "probes", "group")
-                figure.WAYS[name] = replace(way, **{setting: best[setting] for setting in chosen})
-        print(figure.WAYS, flush=True)
-        section = execute(find("scgd-figure2"), options.figure, quick=False, seed=0)
+                figure.METHODS[name] = replace(way, **{setting: best[setting] for setting in chosen})
+        print(figure.METHODS, flush=True)
+        section = figure.scgd_figure2.run(options.figure, quick=False, seed=0)
         print(json.dumps([item for item in section.items if item["kind"] == "table"]), flush=True)
 
 

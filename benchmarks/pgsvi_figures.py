@@ -1,6 +1,6 @@
 """Figures 1 and 2 of PG-SVI at the authors' size, their runs spread over many cores.
 
-Each run (a method on one data set, or at some step sizes) is a process on a core of its own; what it found is kept in
+Each run (a method on one data set, or at some step sizes) is a process on a core of its own; its result is written to
 ``--output`` and not run again. After ``--seconds`` the claims are judged by what is there. ``--only usps`` takes the
 runs whose names hold that word.
 
@@ -26,8 +26,8 @@ _TOGETHER = 3
 
 def names() -> list[str]:
     """All runs: Figure 2's, and Figure 1's from the largest sizes, which matter most, to the smallest."""
-    from thalweg.experiments.pgsvi_figure1 import AUTHORS
-    from thalweg.experiments.pgsvi_figure2 import DATA_SETS
+    from papers.pgsvi_figure1 import AUTHORS
+    from papers.pgsvi_figure2 import DATA_SETS
 
     methods = ("PG-SVI", "SGD", "AdaGrad", "RMSprop", "Adadelta", "Adam")
     second = [f"{FIGURE2} {data} {method}" for data in reversed(DATA_SETS) for method in methods]
@@ -42,23 +42,24 @@ def names() -> list[str]:
     return second + [name for _, name in sorted(first)]
 
 
-def one(name: str, seconds: float, long: int) -> object:
-    """What a run finds."""
+def run_one(name: str, seconds: float, long: int) -> object:
+    """Return the result of a run."""
     import jax
 
-    from thalweg.experiments import _pgsvi, pgsvi_figure1, pgsvi_figure2
+    from papers import _pgsvi, pgsvi_figure1, pgsvi_figure2
 
     figure, what, which = name.split()
     with jax.enable_x64(True):
         if figure == FIGURE1:
             grid = {size: pgsvi_figure1.AUTHORS[what][size] for size in map(float, which.split(","))}
             seconds *= 4 if what == "GD" else 1
-            return pgsvi_figure1.sweep(_pgsvi.load("ionosphere"), what, grid, seeds=3, seed=0, seconds=seconds)
+            return pgsvi_figure1.sweep(_pgsvi.load_problem("ionosphere"), what, grid, seeds=3, seed=0, seconds=seconds)
         keys = jax.random.split(jax.random.key(0), pgsvi_figure2.SEEDS)
-        found = pgsvi_figure2.curves(_pgsvi.load(what), keys, pgsvi_figure2.PASSES, only=which, long=long)
+        problem = _pgsvi.load_problem(what)
+        curves = pgsvi_figure2.measure_curves(problem, keys, pgsvi_figure2.PASSES, only=which, long=long)
         # Without the kernel matrices, of which there would be a copy in every file.
-        bare = dataclasses.replace(found.problem, covariance=None, cross=None, labels=None, test_labels=None)
-        return dataclasses.replace(found, problem=bare)
+        bare = dataclasses.replace(problem, covariance=None, cross=None, labels=None, test_labels=None)
+        return dataclasses.replace(curves, problem=bare)
 
 
 def spread(waiting: list[str], given: argparse.Namespace) -> None:
@@ -84,47 +85,49 @@ def spread(waiting: list[str], given: argparse.Namespace) -> None:
 
 
 def judged(output: Path) -> dict:
-    """Both figures, from what was found so far."""
+    """Write both figures from the results so far, and return their verdicts."""
     import numpy as np
 
-    from thalweg.experiments import pgsvi_figure1, pgsvi_figure2
-    from thalweg.experiments.pgsvi_figure1 import Sweep
-    from thalweg.experiments.section import Run
+    from papers import pgsvi_figure1, pgsvi_figure2
+    from papers.pgsvi_figure1 import Sweep
+    from thalweg.demo import Section
 
-    found = {path.stem: pickle.loads(path.read_bytes()) for path in sorted(output.glob("*.pickle"))}
-    kept = {FIGURE1: {}, FIGURE2: {}}
-    for name, result in found.items():
+    results = {path.stem: pickle.loads(path.read_bytes()) for path in sorted(output.glob("*.pickle"))}
+    parts_of = {FIGURE1: {}, FIGURE2: {}}
+    for name, result in results.items():
         figure, what, _ = name.split()
-        kept[figure].setdefault(what, []).append(result)
+        parts_of[figure].setdefault(what, []).append(result)
     outcome = {}
-    if set(kept[FIGURE1]) == set(pgsvi_figure1.AUTHORS):
+    if set(parts_of[FIGURE1]) == set(pgsvi_figure1.AUTHORS):
         sweeps = {}
         for name in pgsvi_figure1.AUTHORS:
-            parts = [vars(part) for part in kept[FIGURE1][name]]
+            parts = [vars(part) for part in parts_of[FIGURE1][name]]
             order = np.argsort(np.concatenate([part["sizes"] for part in parts]))
             sweeps[name] = Sweep(*(np.concatenate([part[field] for part in parts])[order] for field in parts[0]))
-        figure = pgsvi_figure1.Found("ionosphere", 280, sweeps, full=True)
-        run = Run(_folder(output / FIGURE1), quick=False, seed=0)
-        pgsvi_figure1.show(run, figure)
+        figure = pgsvi_figure1.Figure1Results("ionosphere", 280, sweeps, full=True)
+        section = Section(_folder(output / FIGURE1), quick=False, seed=0)
+        pgsvi_figure1.show_results(section, figure)
         outcome[FIGURE1] = verdicts(pgsvi_figure1.CLAIMS, figure)
-    complete = [data for data in pgsvi_figure2.DATA_SETS if len(kept[FIGURE2].get(data, ())) == 6]
+    complete = [data for data in pgsvi_figure2.DATA_SETS if len(parts_of[FIGURE2].get(data, ())) == 6]
     if complete:
-        figure = pgsvi_figure2.Found([pgsvi_figure2.joined(kept[FIGURE2][data]) for data in complete], full=True)
-        run = Run(_folder(output / FIGURE2), quick=False, seed=0)
-        pgsvi_figure2.show(run, figure)
+        figure = pgsvi_figure2.Figure2Results(
+            [pgsvi_figure2.join_methods(parts_of[FIGURE2][data]) for data in complete], full=True
+        )
+        section = Section(_folder(output / FIGURE2), quick=False, seed=0)
+        pgsvi_figure2.show_results(section, figure)
         outcome[f"{FIGURE2} on {', '.join(complete)}"] = verdicts(pgsvi_figure2.CLAIMS, figure)
         outcome["nats from the optimum after ten passes"] = {
-            one.name: {name: one.end(name) for name in one.bounds} for one in figure.all
+            curves.name: {name: curves.end(name) for name in curves.bounds} for curves in figure.data_sets
         }
         outcome["seeds, and passes of the longest run"] = {
-            one.name: [len(one.bounds["Adam"]), one.followed("Adam")] for one in figure.all
+            curves.name: [len(curves.bounds["Adam"]), curves.max_passes("Adam")] for curves in figure.data_sets
         }
-    outcome["runs that ended, of all"] = f"{len(found)} of {len(names())}"
+    outcome["runs that ended, of all"] = f"{len(results)} of {len(names())}"
     return outcome
 
 
-def verdicts(claims: tuple, found: object) -> list[dict]:
-    return [{"claim": claim.words, "verdict": claim.verdict(found), "seen": claim.evidence(found)} for claim in claims]
+def verdicts(claims: tuple, results: object) -> list[dict]:
+    return [{"claim": c.words, "verdict": c.verdict(results), "seen": c.evidence_in(results)} for c in claims]
 
 
 def _folder(path: Path) -> Path:
@@ -146,7 +149,7 @@ def main() -> None:
     if given.one:
         if "PIN" in os.environ:
             os.sched_setaffinity(0, {int(os.environ["PIN"])})
-        result = one(given.one, given.each, given.long)
+        result = run_one(given.one, given.each, given.long)
         (given.output / f"{given.one}.pickle").write_bytes(pickle.dumps(result))
         return
     waiting = [name for name in names() if any(word in name for word in given.only.split(","))]

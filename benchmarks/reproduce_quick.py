@@ -1,4 +1,4 @@
-"""All figures and tables of the papers at quick size, on two cores: ``thalweg reproduce all --quick`` in 20 minutes.
+"""All figures and tables of the papers at quick size, on two cores: ``python -m papers all --quick`` in 20 minutes.
 
 It is a fresh process that compiles everything, pinned to the first two cores that this one may use.
 
@@ -18,7 +18,6 @@ from pathlib import Path
 from benchmarks._common import report
 
 MOST = 1200.0
-COMMAND = "import sys; sys.argv[0] = 'thalweg'; from thalweg.cli import main; main()"
 
 
 def main() -> None:
@@ -28,7 +27,7 @@ def main() -> None:
     os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:2])
     plain = {name: value for name, value in os.environ.items() if name != "JAX_COMPILATION_CACHE_DIR"}
     began = time.perf_counter()
-    command = [sys.executable, "-c", COMMAND, "reproduce", "all", "--quick", "--output", str(given.output)]
+    command = [sys.executable, "-m", "papers", "all", "--quick", "--output", str(given.output)]
     subprocess.run(command, env={**plain, "JAX_PLATFORMS": "cpu"}, check=True)
     seconds = time.perf_counter() - began
     claims = list(csv.DictReader((given.output / "claims.csv").open()))
@@ -40,7 +39,7 @@ def main() -> None:
         "verdicts": dict(Counter(row["verdict"] for row in claims)),
     }
     holds = seconds <= MOST and figure["one report"] and bool(claims)
-    report("thalweg reproduce all --quick ends on two cores within 20 minutes", figure, holds, sections=sections)
+    report("python -m papers all --quick ends on two cores within 20 minutes", figure, holds, sections=sections)
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ import hashlib
 import io
 import pickle
 import struct
+import sys
 import tarfile
 import threading
 import zipfile
@@ -23,7 +24,7 @@ from thalweg import data
 from thalweg.data import converters, store
 from thalweg.data.catalogue import CATALOGUE
 from thalweg.data.registry import Entry, Home, Raw, shapes
-from thalweg.errors import DataNotFoundError, FileFormatError
+from thalweg.errors import DataNotFoundError, FileFormatError, MissingPackageError
 
 ARRAYS = {"X": np.arange(6, dtype=np.float32).reshape(3, 2), "y": np.array([1, -1, 1], np.int8)}
 
@@ -158,6 +159,16 @@ def test_a_failed_download_says_what_to_do(entry, tmp_path):
 
     with pytest.raises(DataNotFoundError, match=r"example\.org/toy\.csv failed .*no route.*try again, or put"):
         store.obtain(entry, [tmp_path], offline)
+
+
+def test_without_pooch_a_download_says_how_to_install_it_and_a_file_is_read(entry, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "pooch", None)
+    monkeypatch.delitem(sys.modules, "thalweg.data.download", raising=False)
+    with pytest.raises(MissingPackageError, match=r"^pooch is not installed: pip install 'thalweg\[data\]'$"):
+        store.obtain(entry, [tmp_path], store.download)
+    (tmp_path / "sub").mkdir()
+    (tmp_path / entry.file).write_bytes(npz(ARRAYS))
+    np.testing.assert_array_equal(store.obtain(entry, [tmp_path], store.download).X, ARRAYS["X"])
 
 
 def test_a_download_with_another_checksum_is_refused(entry, tmp_path):

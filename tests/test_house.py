@@ -11,7 +11,19 @@ import pytest
 
 SOURCE = Path(__file__).parents[1] / "src" / "thalweg"
 FILES = sorted(SOURCE.rglob("*.py"))
-SMALL_ROOMS = {"arguments", "codec", "compiling", "errors", "files", "outcomes", "padding", "threads", "trees", "data"}
+SMALL_ROOMS = {
+    "arguments",
+    "codec",
+    "compiling",
+    "errors",
+    "extras",
+    "files",
+    "outcomes",
+    "padding",
+    "threads",
+    "trees",
+    "data",
+}
 BASEMENT = {"linalg", "rows", "runs", "selection"}
 # Each room and the rooms it may know, beside itself, the small rooms, which everybody may enter, and the basement, on
 # which every system stands.
@@ -30,7 +42,7 @@ MAY_KNOW = {
     "processes": {"descent", "gaussian", "kernels", "oracles", "spectral"},
     "topics": {"gaussian"},
     "models": {"completion", "descent", "gaussian", "kernels", "machines", "processes", "spectral", "topics"},
-    "experiments": {
+    "demo": {
         "completion",
         "descent",
         "gaussian",
@@ -42,7 +54,7 @@ MAY_KNOW = {
         "spectral",
         "topics",
     },
-    "cli": {"experiments"},
+    "cli": {"demo"},
     "__main__": {"cli"},
 }
 
@@ -88,6 +100,20 @@ def test_no_private_name_crosses_packages(module):
         assert not private or room(other) == room(module), f"{module} takes {private} from {other}"
 
 
+@pytest.mark.parametrize("module", [module for module in MODULES if room(module) == "demo"])
+def test_the_demo_uses_what_rooms_export(module):
+    for other, _ in imported(MODULES[module]):
+        assert room(other) in {"", "demo"} | SMALL_ROOMS or other.count(".") == 1, f"{module} reaches into {other}"
+
+
+def test_nothing_knows_the_papers():
+    for path in FILES:
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+            assert not any(name.split(".")[0] == "papers" for name in names), f"{name_of(path)} knows the papers"
+
+
 def test_imports_run_in_no_circle():
     graph = {module: {other for other, _ in imported(path)} for module, path in MODULES.items()}
     try:
@@ -108,7 +134,7 @@ def loaded_by(statement):
 
 
 def test_the_face_loads_nothing_before_it_is_used():
-    others = {"sklearn", "matplotlib", "rich", "optax", "pooch", "pandas"}
+    others = {"sklearn", "matplotlib", "rich", "optax", "pooch", "pandas", "lineax"}
     assert not loaded_by("import thalweg, thalweg.cli") & {"jax", "numpy", "scipy", *others}
     assert not loaded_by("from thalweg import minimize, L1, Exact, logdet") & {"scipy.stats", *others}
 

@@ -15,3 +15,7 @@ class FileFormatError(ThalwegError, ValueError):
 
 class DataNotFoundError(ThalwegError, LookupError):
     """A data set that is neither in the data folder nor at a public home."""
+
+
+class MissingPackageError(ThalwegError, ImportError):
+    """An optional package that is not installed; the message says which command installs it."""

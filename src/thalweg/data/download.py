@@ -2,10 +2,13 @@
 
 from pathlib import Path
 
-import pooch
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 
 from thalweg.data.registry import Raw
+from thalweg.extras import extra
+
+with extra("data"):
+    import pooch
 
 
 def retrieve(raw: Raw, folder: Path) -> Path:

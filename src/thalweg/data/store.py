@@ -30,6 +30,8 @@ def load(name: str) -> Dataset:
         The name is unknown, the download failed, or the set has no public home; the message says what to do.
     FileFormatError
         A file does not have the checksum or the content it should have.
+    MissingPackageError
+        The set must be downloaded, and the packages of the extra ``data`` are not installed.
 
     Examples
     --------

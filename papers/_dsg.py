@@ -37,7 +37,7 @@ from thalweg.machines import (
     predict,
     run,
 )
-from thalweg.machines.expansion import Expansion, with_room
+from thalweg.machines.expansion import Expansion, with_capacity
 from thalweg.oracles import SVRG, MiniBatch
 
 RIDGE = 1e-5
@@ -251,7 +251,7 @@ def run_machine(
     x, y = problem.on_device
     clock, compiled_capacity = TrainingClock(problem, curve, seconds, score, read_clock), 0
     for indices in _batches(len(x), problem.batch, curve.seed):
-        grown = with_room(expansion, int(expansion.used) + STEPS_PER_SCAN, None)
+        grown = with_capacity(expansion, int(expansion.used) + STEPS_PER_SCAN, None)
         if grown.capacity != compiled_capacity:
             compiled_capacity = grown.capacity
             jax.block_until_ready(_advance(machine, grown, x, y, indices, curve.seed))

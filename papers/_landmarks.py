@@ -10,19 +10,19 @@ import jax
 import numpy as np
 
 from papers._dsg import KernelProblem, Score, TrainingClock, TrainingCurve
-from thalweg.machines import Rows, Settings, predict
+from thalweg.machines import Settings, Table, predict
 from thalweg.machines.expansion import Expansion
-from thalweg.machines.learners import start
+from thalweg.machines.start import start_learner
 
 
 def run_landmarks(problem: KernelProblem, *, seconds: float, curve: TrainingCurve) -> TrainingCurve:
     """Update blocks of landmarks one by one, pass after pass, with the problem's kernel and ridge."""
     settings = Settings(loss=problem.loss)
-    rows = Rows(problem.x, problem.y, np.ones(len(problem.x)))
+    rows = Table(problem.x, problem.y, np.ones(len(problem.x)))
     order = np.random.default_rng([curve.seed, 2]).permutation(len(rows))
     alpha = problem.ridge * len(rows)
     dimension, outputs = problem.x.shape[1], problem.y.shape[1]
-    new_learner = lambda: start(settings, problem.kernel, dimension, outputs, len(rows), curve.seed, np.float32)
+    new_learner = lambda: start_learner(settings, problem.kernel, dimension, outputs, len(rows), curve.seed, np.float32)
 
     def score(expansion: Expansion) -> Score:
         coordinates = learner.machine.coordinates
@@ -32,8 +32,8 @@ def run_landmarks(problem: KernelProblem, *, seconds: float, curve: TrainingCurv
         return problem.score(lambda x: predict(coordinates, expansion, x), square_norm)
 
     learner = new_learner()
-    # To compile it: the learner scans eight blocks at a time, and one at a time at the end.
-    for _ in learner.learn(rows, order[: 9 * settings.block_size], alpha, len(rows)):
+    # To compile it, where a device computes.
+    for _ in learner.learn(rows, order[: settings.block_size], alpha, len(rows)):
         pass
     for _ in learner.again(rows, order, alpha, len(rows)):
         jax.block_until_ready(learner.expansion)

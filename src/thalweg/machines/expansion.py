@@ -23,8 +23,8 @@ from thalweg.padding import padded, padded_size
 from thalweg.rows import FeatureFrame, as_dense
 
 PREDICTED_ROWS, ROW_GRAIN = 8192, 64
-"""Rows whose features exist at a time; on a device fewer are padded to a multiple of the grain, so that a program serves
-many sizes."""
+"""Rows whose features exist at a time; on a device fewer are padded to a multiple of the grain, so that one program
+serves many sizes."""
 
 DEVICE_FEATURES = 2**26
 """Features of rows that a GPU holds at a time: blocks are evaluated together up to so many, since the start of a round
@@ -204,7 +204,7 @@ class Points(Coordinates):
 
 @storable
 class Expansion(NamedTuple):
-    """The weights of the blocks so far, in arrays of JAX or of NumPy with room for more: one program serves them all."""
+    """The weights of the blocks so far, in arrays of JAX or of NumPy with room for more: one program serves many."""
 
     weights: Any
     """W_i, by capacity, width of a block and outputs."""
@@ -338,7 +338,7 @@ def values_at(coordinates: Coordinates, expansion: Expansion, x: Any) -> Any:
     return values + kernel_product(coordinates.kernel, np.asarray(x, dtype), points[there], scale * weights[there])
 
 
-def predict(coordinates: Coordinates, expansion: Expansion, x: Any, frame: FeatureFrame) -> np.ndarray:
+def predict(coordinates: Coordinates, expansion: Expansion, x: Any, frame: FeatureFrame | None = None) -> np.ndarray:
     """Return f at the rows of an array, a memory map or a sparse matrix, of which only some are dense at a time.
 
     Examples
@@ -347,7 +347,7 @@ def predict(coordinates: Coordinates, expansion: Expansion, x: Any, frame: Featu
     >>> from thalweg.machines import Points
     >>> points = Points(Gaussian(), block_size=2)
     >>> start = empty(points, dimension=1, outputs=1, capacity=1, dtype=float)
-    >>> predict(points, start, np.ones((3, 1)), FeatureFrame()).shape
+    >>> predict(points, start, np.ones((3, 1))).shape
     (3, 1)
     """
     found = np.zeros((x.shape[0], expansion.weights.shape[2]), expansion.weights.dtype)

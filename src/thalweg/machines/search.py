@@ -43,8 +43,8 @@ FIRST_RUNG, RUNG_FACTOR, MAX_RUNG_ROWS = 500, 4, 4096
 """Rows of the first rung, the factor to the next one, and the most: twice as many take eight times as long."""
 
 SEARCH_ROWS = 2048
-"""Rows of the validation set, a third of all at most, and of the largest rung on which all proposals are made; on larger
-ones only metrics are, in one round. With twice as many the search takes four times as long and chooses alike."""
+"""Rows of the validation set, a third of all at most, and of the largest rung on which all proposals are made; larger
+ones propose metrics alone, in one round. With twice as many the search takes four times as long and chooses alike."""
 
 STANDARD_ERRORS = 0.5
 """Better means by so many standard errors of the paired difference; with 0 noise moves ridges to their ends, with 1

@@ -14,8 +14,8 @@ import numpy as np
 
 from benchmarks._common import report, table
 from thalweg.kernels import Matern32
+from thalweg.linalg.operators.base import widened
 from thalweg.spectral import KernelOperator, ShiftedOperator, logdet
-from thalweg.spectral.operators.base import widened
 
 DIMENSIONS, LENGTHSCALE, NOISE = 8, 2.0, 0.01
 

@@ -13,10 +13,10 @@ from jax.experimental.sparse import BCOO
 from spectral_matrices import FUNCTIONS, exact, families, laplacian, low_rank, rbf, wishart, with_spectrum
 
 import thalweg.spectral as sp
+from thalweg.linalg.operators.convert import as_operator
 from thalweg.spectral.adaptive import refine
 from thalweg.spectral.bounds import margin, spectrum
 from thalweg.spectral.estimate import Estimate, EstimateStatus, quantile
-from thalweg.spectral.operators.convert import as_operator
 from thalweg.spectral.probes import draw_log_uniforms, draw_probes
 from thalweg.spectral.recurrence import block_widths
 

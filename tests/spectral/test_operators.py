@@ -13,6 +13,9 @@ from jax.experimental import sparse as jsparse
 from spectral_matrices import laplacian, rbf
 
 from thalweg.kernels import Gaussian
+from thalweg.linalg.operators import sparse
+from thalweg.linalg.operators.dense import DenseOperator
+from thalweg.linalg.operators.sparse import sparse_parts
 from thalweg.spectral import (
     FunctionOperator,
     KernelOperator,
@@ -27,9 +30,6 @@ from thalweg.spectral import (
     spectral_sum,
     trace_exp,
 )
-from thalweg.spectral.operators import sparse
-from thalweg.spectral.operators.dense import DenseOperator
-from thalweg.spectral.operators.sparse import sparse_parts
 
 A = laplacian(6)
 DENSE = A.toarray()

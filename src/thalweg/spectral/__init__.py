@@ -10,16 +10,16 @@ The way of one estimate through the files: ``operators`` → ``plan`` (``bounds`
 ``precondition``, ``lowrank``) → ``estimate`` (``probes``, ``recurrence``, ``gradients``) → ``sums``.
 """
 
+from thalweg.linalg.operators.base import Operator, ShiftedOperator
+from thalweg.linalg.operators.convert import as_operator, gram_operator
+from thalweg.linalg.operators.function import FunctionOperator
+from thalweg.linalg.operators.kernel import KernelOperator, kernel_operator
+from thalweg.linalg.operators.toeplitz import InterpolatedOperator, ToeplitzOperator
 from thalweg.spectral.bounds import NotPositiveDefiniteError
 from thalweg.spectral.degrees import InfiniteVarianceWarning
 from thalweg.spectral.estimate import Estimate, EstimateStatus, Plan
 from thalweg.spectral.lanczos import LanczosOracle
 from thalweg.spectral.lowrank import Nystrom, PivotedCholesky
-from thalweg.spectral.operators.base import Operator, ShiftedOperator
-from thalweg.spectral.operators.convert import as_operator, gram_operator
-from thalweg.spectral.operators.function import FunctionOperator
-from thalweg.spectral.operators.kernel import KernelOperator, kernel_operator
-from thalweg.spectral.operators.toeplitz import InterpolatedOperator, ToeplitzOperator
 from thalweg.spectral.oracle import SpectralOracle
 from thalweg.spectral.plan import plan
 from thalweg.spectral.precondition import Jacobi, Own

@@ -7,9 +7,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Key
 
+from thalweg.linalg.operators.base import Operator
 from thalweg.spectral.bounds import IllConditionedError, NotPositiveDefiniteError, host_random, hosted
 from thalweg.spectral.lowrank import PivotedCholesky
-from thalweg.spectral.operators.base import Operator
 from thalweg.spectral.precondition import Jacobi, Preconditioner
 
 _WORTH_SCALING = 4.0

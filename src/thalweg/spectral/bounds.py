@@ -23,9 +23,9 @@ from jaxtyping import Array, Key
 
 from thalweg import arguments
 from thalweg.compiling import quick_options, untuned_options
+from thalweg.linalg.operators.base import Operator, check_products, frozen
+from thalweg.linalg.operators.gram import SquaredOperator
 from thalweg.spectral.chebyshev import IllConditionedError, evaluate, needs_positive
-from thalweg.spectral.operators.base import Operator, check_products, frozen
-from thalweg.spectral.operators.gram import SquaredOperator
 
 _CHUNK, _STEPS = 20, 200
 """Products at a time, and the most; a few times as many where the condition number is large."""

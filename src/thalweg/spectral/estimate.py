@@ -19,11 +19,11 @@ import scipy.special
 from jaxtyping import Array, Float, Int, Key
 
 from thalweg import arguments
+from thalweg.linalg.operators.base import Operator, is_traced
+from thalweg.linalg.operators.convert import as_operator
 from thalweg.outcomes import Outcome
 from thalweg.spectral.bounds import hosted
 from thalweg.spectral.gradients import Inputs, quadratic_forms
-from thalweg.spectral.operators.base import Operator, is_traced
-from thalweg.spectral.operators.convert import as_operator
 from thalweg.spectral.precondition import Preconditioner
 from thalweg.spectral.probes import draw_log_uniforms, draw_probes
 from thalweg.spectral.recurrence import Tables, block_widths

@@ -15,11 +15,11 @@ import scipy.linalg
 from jax.scipy.linalg import cho_solve, solve_triangular
 from jaxtyping import Array
 
+from thalweg.linalg.operators.base import EPS, Operator, is_concrete, is_traced, widened
 from thalweg.spectral.bounds import NotPositiveDefiniteError
 from thalweg.spectral.chebyshev import evaluate
 from thalweg.spectral.estimate import Estimate, EstimateStatus, Plan
 from thalweg.spectral.functions import reciprocal
-from thalweg.spectral.operators.base import EPS, Operator, is_concrete, is_traced, widened
 from thalweg.threads import enough_threads
 
 # Multiplications of a factorisation, in units of d³, weighted by how much slower than a product they run.

@@ -23,7 +23,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, PyTree
 
-from thalweg.spectral.operators.base import Operator
+from thalweg.linalg.operators.base import Operator
 from thalweg.spectral.precondition import Preconditioner
 from thalweg.spectral.recurrence import Swept, Tables, sweep
 

@@ -9,8 +9,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Key, PyTree
 
 from thalweg import arguments
+from thalweg.linalg.operators.base import Operator, frozen
 from thalweg.oracles.base import Oracle, Out
-from thalweg.spectral.operators.base import Operator, frozen
 from thalweg.spectral.probes import draw_probes
 
 

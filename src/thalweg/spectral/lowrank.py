@@ -19,8 +19,8 @@ import numpy as np
 from jaxtyping import Array, Float, Int, Key
 
 from thalweg import arguments
+from thalweg.linalg.operators.base import Operator, ShiftedOperator
 from thalweg.spectral.bounds import IllConditionedError, compiled, host_random, hosted, spectrum
-from thalweg.spectral.operators.base import Operator, ShiftedOperator
 from thalweg.spectral.precondition import Preconditioner, Request
 from thalweg.threads import enough_threads
 

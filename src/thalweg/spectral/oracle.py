@@ -8,10 +8,10 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Key, PyTree, Scalar
 
+from thalweg.linalg.operators.base import Operator
 from thalweg.oracles.base import Oracle, Out
 from thalweg.spectral.estimate import Plan
 from thalweg.spectral.exact import exact_sum
-from thalweg.spectral.operators.base import Operator
 from thalweg.spectral.plan import plan as make_plan
 
 

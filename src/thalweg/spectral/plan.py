@@ -12,6 +12,8 @@ import numpy as np
 from jaxtyping import Array, Key
 
 from thalweg import arguments
+from thalweg.linalg.operators.base import Operator, frozen, is_concrete, is_traced
+from thalweg.linalg.operators.convert import as_operator, check_dimension
 from thalweg.spectral import degrees as laws
 from thalweg.spectral.bounds import (
     IllConditionedError,
@@ -27,8 +29,6 @@ from thalweg.spectral.estimate import Plan
 from thalweg.spectral.exact import by_cholesky
 from thalweg.spectral.functions import named, reciprocal
 from thalweg.spectral.gradients import GRADIENTS
-from thalweg.spectral.operators.base import Operator, frozen, is_concrete, is_traced
-from thalweg.spectral.operators.convert import as_operator, check_dimension
 from thalweg.spectral.precondition import Preconditioner, Request
 from thalweg.spectral.probes import KINDS
 from thalweg.spectral.recurrence import Tables

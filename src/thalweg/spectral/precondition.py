@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Key
 
-from thalweg.spectral.operators.base import Operator
+from thalweg.linalg.operators.base import Operator
 
 
 class Request(eqx.Module):

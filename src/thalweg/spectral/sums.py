@@ -13,11 +13,11 @@ import jax.numpy as jnp
 from jaxtyping import Array, Key
 
 from thalweg import arguments
+from thalweg.linalg.operators.base import Operator, frozen, is_concrete, is_traced
+from thalweg.linalg.operators.convert import gram_operator, unit_of
 from thalweg.spectral.bounds import largest
 from thalweg.spectral.estimate import Estimate, Plan
 from thalweg.spectral.functions import Exponential, Power, entropy_density, named, reciprocal
-from thalweg.spectral.operators.base import Operator, frozen, is_concrete, is_traced
-from thalweg.spectral.operators.convert import gram_operator, unit_of
 from thalweg.spectral.ways import in_float64, summed, target_of
 
 _SAFE_POWER = 4.0

@@ -11,6 +11,8 @@ import numpy as np
 from jaxtyping import Array, Key
 
 from thalweg import arguments
+from thalweg.linalg.operators.base import Operator, frozen, is_concrete, is_traced, widened
+from thalweg.linalg.operators.convert import as_operator, check_dimension, is_wide
 from thalweg.spectral.adaptive import MOST_BATCHES, Target, batches_wanted, judged, refine
 from thalweg.spectral.automatic import automatic
 from thalweg.spectral.bounds import IllConditionedError
@@ -25,8 +27,6 @@ from thalweg.spectral.exact import (
     factorisation_is_cheaper,
     warn_if_long,
 )
-from thalweg.spectral.operators.base import Operator, frozen, is_concrete, is_traced, widened
-from thalweg.spectral.operators.convert import as_operator, check_dimension, is_wide
 from thalweg.spectral.plan import check_options
 from thalweg.spectral.plan import plan as make_plan
 

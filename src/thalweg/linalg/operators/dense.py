@@ -6,7 +6,7 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from thalweg.spectral.operators.base import Operator, as_own, gershgorin
+from thalweg.linalg.operators.base import Operator, as_own, gershgorin
 
 
 class DenseOperator(Operator):

@@ -9,7 +9,7 @@ import scipy.fft
 from jaxtyping import Array, Float, Int
 
 from thalweg.arguments import numbers
-from thalweg.spectral.operators.base import Operator
+from thalweg.linalg.operators.base import Operator
 
 
 class ToeplitzOperator(Operator):

@@ -10,8 +10,8 @@ from jaxtyping import Array, Float, PyTree
 
 from thalweg import trees
 from thalweg.arguments import whole
-from thalweg.spectral.operators.base import Operator, ShiftedOperator, at_least_float32
-from thalweg.spectral.operators.function import check_closed
+from thalweg.linalg.operators.base import Operator, ShiftedOperator, at_least_float32
+from thalweg.linalg.operators.function import check_closed
 
 
 class KernelOperator(Operator):

@@ -11,11 +11,11 @@ import scipy.sparse
 from jaxtyping import Array
 
 from thalweg import arguments
-from thalweg.spectral.operators.base import Operator, ShiftedOperator, is_traced
-from thalweg.spectral.operators.dense import BCOOOperator, DenseOperator
-from thalweg.spectral.operators.function import FunctionOperator, LineaxOperator, SciPyOperator
-from thalweg.spectral.operators.gram import GramOperator, SparseGramOperator, SquaredOperator
-from thalweg.spectral.operators.sparse import SparseOperator
+from thalweg.linalg.operators.base import Operator, ShiftedOperator, is_traced
+from thalweg.linalg.operators.dense import BCOOOperator, DenseOperator
+from thalweg.linalg.operators.function import FunctionOperator, LineaxOperator, SciPyOperator
+from thalweg.linalg.operators.gram import GramOperator, SparseGramOperator, SquaredOperator
+from thalweg.linalg.operators.sparse import SparseOperator
 
 
 def as_operator(A: Any, dimension: int | None = None) -> Operator:

@@ -10,7 +10,7 @@ import numpy as np
 import scipy.sparse
 from jaxtyping import Array, Float, Int
 
-from thalweg.spectral.operators.base import Operator, Strips, as_own, gershgorin
+from thalweg.linalg.operators.base import Operator, Strips, as_own, gershgorin
 
 _LONG_ROW = 2.0
 """Rows longer than this many times the mean go into a remainder, see :func:`sparse_parts`."""

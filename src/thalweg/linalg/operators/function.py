@@ -11,7 +11,7 @@ import numpy as np
 from jaxtyping import Array, PyTree
 
 from thalweg.arguments import whole
-from thalweg.spectral.operators.base import Operator, as_own, is_traced, working_dtype
+from thalweg.linalg.operators.base import Operator, as_own, is_traced, working_dtype
 
 
 class FunctionOperator(Operator):

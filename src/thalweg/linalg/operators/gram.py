@@ -9,7 +9,7 @@ import numpy as np
 import scipy.linalg
 from jaxtyping import Array, Float, Int
 
-from thalweg.spectral.operators.base import Operator, as_inner, as_own, moved_squares, sum_of_squares
+from thalweg.linalg.operators.base import Operator, as_inner, as_own, moved_squares, sum_of_squares
 
 
 class GramOperator(Operator):

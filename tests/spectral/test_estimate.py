@@ -14,9 +14,9 @@ from spectral_matrices import FUNCTIONS, exact, families, laplacian, low_rank, r
 
 import thalweg.spectral as sp
 from thalweg.linalg.operators.convert import as_operator
-from thalweg.spectral.adaptive import refine
-from thalweg.spectral.bounds import margin, spectrum
+from thalweg.spectral.bounds import find_spectrum, margin
 from thalweg.spectral.estimate import Estimate, EstimateStatus, quantile
+from thalweg.spectral.methods import refine
 from thalweg.spectral.probes import draw_log_uniforms, draw_probes
 from thalweg.spectral.recurrence import block_widths
 
@@ -326,7 +326,7 @@ def test_lanczos_intervals_hold():
     for name, B in families().items():
         values = np.linalg.eigvalsh(B.toarray() if hasattr(B, "toarray") else B)
         for positive in (True, False):
-            found = spectrum(as_operator(B), None, KEY, positive=positive)
+            found = find_spectrum(as_operator(B), None, KEY, positive=positive)
             assert found.lower <= values[0], name
             assert found.upper >= values[-1], name
             assert found.upper - found.lower < 1.6 * (values[-1] - values[0]) + 0.1 * values[-1], name

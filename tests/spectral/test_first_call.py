@@ -14,8 +14,8 @@ from spectral_matrices import rbf, with_spectrum
 import thalweg
 import thalweg.spectral as sp
 from thalweg.kernels import Matern32
-from thalweg.spectral import exact
-from thalweg.spectral.bounds import IllConditionedError, NotPositiveDefiniteError
+from thalweg.spectral import NotPositiveDefiniteError, exact
+from thalweg.spectral.bounds import IllConditionedError
 
 KEY = jax.random.key(0)
 BLAMED = {

@@ -1,4 +1,4 @@
-"""The compiled recurrences: w_{j+1} = 2Ãw_j − w_{j−1}, on a block of probes that shrinks as they finish.
+"""The recurrence w_{j+1} = 2Ãw_j − w_{j−1}, compiled, on a block of probes that shrinks as they finish.
 
 Values need half the products, because T_{2j} and T_{2j+1} of a symmetric operator are products of two vectors known
 already: v·w_{2j} = 2‖w_j‖² − ‖v‖² and v·w_{2j−1} = 2 w_{j−1}·w_j − v·w_1.
@@ -24,15 +24,24 @@ class Tables(NamedTuple):
     derivative: Float[Array, " n"]
 
 
-class Swept(NamedTuple):
-    """What a sweep of the recurrence leaves behind."""
+class Forms(NamedTuple):
+    """Quadratic forms of the truncated series."""
 
+    mean: Float[Array, ""]
     values: Float[Array, " m"]
     squares: Float[Array, " m"]
+    """‖w_0‖² of each probe."""
+    outside: Float[Array, ""]
+    """1 or −1 where an eigenvalue was seen above or below the interval, else 0."""
+    products: Float[Array, ""]
+
+
+class Sweep(NamedTuple):
+    """The result of a recurrence: the forms, the sums Σ (b′_j/S_j) w_j, and the last two vectors."""
+
+    forms: Forms
     vectors: tuple
     last: tuple
-    outside: Float[Array, ""]
-    products: Float[Array, ""]
 
 
 class _Carry(NamedTuple):
@@ -49,7 +58,7 @@ def _columns(carry: _Carry, columns: slice) -> _Carry:
 
 
 def block_widths(units: int, group: int) -> tuple[int, ...]:
-    """The widths the block shrinks through: halves, in whole strata (pairs of units), down to four strata or more.
+    """Return the widths through which the block shrinks: halves in whole strata (pairs of units), of at least four.
 
     Every width is a loop of its own to compile; narrower ones would save less than that costs.
     """
@@ -61,7 +70,7 @@ def block_widths(units: int, group: int) -> tuple[int, ...]:
 
 
 def tolerance(dtype: Any) -> float:
-    """By how much ‖w_j‖² may exceed ‖v‖² before an eigenvalue must lie outside: rounding alone does less."""
+    """Return by how much ‖w_j‖² may exceed ‖v‖² before an eigenvalue must lie outside: rounding alone does less."""
     return max(1e-6, 1e4 * float(jnp.finfo(dtype).eps))
 
 
@@ -74,14 +83,12 @@ def sweep(
     accumulate: tuple[Int[Array, " m"], ...] = (),
     keep_last: bool = False,
     stride: int = 1,
-    advance: Callable[[Any, Any], tuple[Any, Any, Any]] | None = None,
-) -> Swept:
+) -> Sweep:
     """Run the recurrence for every probe of ``start``, sorted so that degrees do not increase, up to its degree.
 
     For each array of degrees in ``accumulate`` it also returns u = Σ_{j≤n} (b′_j/S_j) w_j, which takes n products where
     the value takes n/2. With ``keep_last`` it runs to the full degree and returns (w_n, w_{n−1}) of every probe, from
-    where the recurrence can be run backwards. ``stride`` is :attr:`Operator.stride`: at most one step is wasted. For
-    the value alone ``advance(u, w) -> (w⁺, w·w⁺, ‖w⁺‖²)`` with w⁺ = 2Ãw − u may take all three in one pass.
+    where the recurrence can be run backwards. ``stride`` is :attr:`Operator.stride`: at most one step is wasted.
     """
     full = bool(accumulate) or keep_last
     needed = degrees
@@ -120,17 +127,11 @@ def sweep(
     def body(carry: _Carry) -> _Carry:
         width = carry.newer.shape[1]
         k, limits = carry.step, degrees[:width]
-        older = carry.newer
-        if advance is None:
-            latest = 2.0 * shifted(carry.newer) - carry.older
-            if keep_last:
-                active = (k <= own[:width])[None, :]
-                older = jnp.where(active, older, carry.older)
-                latest = jnp.where(active, latest, carry.newer)
-            cross = jnp.sum(older * latest, axis=0)
-            size = jnp.sum(latest * latest, axis=0)
-        else:
-            latest, cross, size = advance(carry.older, carry.newer)
+        older, latest = carry.newer, 2.0 * shifted(carry.newer) - carry.older
+        if keep_last:
+            active = (k <= own[:width])[None, :]
+            older, latest = jnp.where(active, older, carry.older), jnp.where(active, latest, carry.newer)
+        cross, size = jnp.sum(older * latest, axis=0), jnp.sum(latest * latest, axis=0)
         values = (
             carry.values
             + weigh(2 * k - 1, limits, tables.weights) * (2.0 * cross - moment[:width])
@@ -160,4 +161,5 @@ def sweep(
         done.append(_columns(carry, slice(following, None)))
         carry = _columns(carry, slice(0, following))
     joined = jax.tree.map(lambda *parts: jnp.concatenate(parts, axis=-1) if parts[0].ndim else parts[-1], *done[::-1])
-    return Swept(joined.values, squares, joined.vectors, (joined.newer, joined.older), carry.outside, products)
+    forms = Forms(jnp.mean(joined.values), joined.values, squares, carry.outside, products)
+    return Sweep(forms, joined.vectors, (joined.newer, joined.older))

@@ -1,38 +1,33 @@
 """What every operator knows of itself.
 
-An operator is a module: its arrays are leaves, so that they are arguments of what is compiled and not constants in it,
-and any of them that is differentiated is a parameter. The rest of the floor asks an operator for its products and,
-where that helps, for its diagonal, its columns and bounds of its spectrum; nobody asks what kind of operator it is.
+An operator is a module: its arrays are leaves, so that they are arguments of compiled programs and not constants in
+them, and any of them may be differentiated. Callers ask an operator for its products and, where that helps, for its
+diagonal, its columns, bounds of its spectrum or its eigenvalues; nobody asks what kind of operator it is.
 """
 
 from abc import abstractmethod
 from collections.abc import Callable
 from operator import attrgetter
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-import scipy.linalg
 from jaxtyping import Array, Float, Int
 
-EPS = float(np.finfo(np.float64).eps)
+from thalweg.compiling import host_jit
 
-
-class Strips(NamedTuple):
-    """A faster way through the recurrence: ``advance(u, w) -> (w⁺, w·w⁺, ‖w⁺‖²)`` on blocks padded to ``rows``."""
-
-    rows: int
-    advance: Callable[[Array, Array], tuple[Array, Array, Array]]
+FUSED_ROWS = 2**16
+"""Rows from which a block of vectors exceeds the cache, so that fused loops earn their compile time (1 s); at twice as
+many, repeated estimates of matrices in between would take a seventh longer."""
 
 
 class Operator(eqx.Module):
     """A symmetric operator A, known by its products with blocks of vectors.
 
-    A subclass says its ``dimension`` and its products, :meth:`mv`. It may say more: its :meth:`diagonal`, its
-    :meth:`columns`, :meth:`bounds` of its spectrum. Its arrays are fields; gradients are taken with respect to those
-    that depend on what is differentiated.
+    A subclass defines its ``dimension`` and its products, :meth:`mv`. It may define more: its :meth:`diagonal`, its
+    :meth:`columns`, :meth:`bounds` of its spectrum. Its arrays are fields, and gradients reach every one of them.
 
     Examples
     --------
@@ -51,20 +46,20 @@ class Operator(eqx.Module):
     """
 
     materialised: ClassVar[bool] = False
-    """Whether all entries can be had without products, so that a factorisation needs no more."""
+    """Whether all entries can be computed without products, as a factorisation needs them."""
 
     calls_library: ClassVar[bool] = False
-    """Whether products are calls of a library, as fast in a program that was compiled quickly."""
+    """Whether products are library calls, as fast in a quickly compiled program."""
 
     has_columns: ClassVar[bool] = False
-    """Whether columns can be had without a product each."""
+    """Whether a column costs less than a product."""
 
     stride: ClassVar[int] = 1
-    """Steps of the recurrence per turn of its loop. With two the newer vector overwrites the older in place; with one
-    the compiler copies a block every step, which counts where a product is as cheap as a copy."""
+    """Steps of a recurrence per turn of its loop. With two the newer vector overwrites the older one; with one the
+    compiler copies a block in each step, which counts where a product is as cheap as a copy."""
 
-    together: ClassVar[int | None] = None
-    """How many columns are best multiplied together, where that is no gain beyond them; None: all there are."""
+    column_group: ClassVar[int | None] = None
+    """How many columns are multiplied at a time; None: all of them."""
 
     @property
     @abstractmethod
@@ -73,32 +68,32 @@ class Operator(eqx.Module):
 
     @abstractmethod
     def mv(self, block: Float[Array, "d m"]) -> Float[Array, "d m"]:
-        """A times a block with one vector per column."""
+        """Multiply a block with one vector per column."""
 
     def diagonal(self) -> Float[Array, " d"]:
-        """The diagonal of A."""
+        """Return the diagonal of A."""
         raise NotImplementedError(
             f"{type(self).__name__} knows its products only, not its diagonal: give it a method diagonal(), or use "
             "what needs products only (of the preconditioners, Nystrom())"
         )
 
     def columns(self, indices: Int[Array, " k"]) -> Float[Array, "d k"]:
-        """Columns of A: products with unit vectors, unless an operator knows better."""
-        return self.mv(
-            (jnp.arange(self.dimension, dtype=indices.dtype)[:, None] == indices[None, :]).astype(self.dtype)
-        )
+        """Return columns of A: products with unit vectors, unless an operator knows better."""
+        rows = jnp.arange(self.dimension, dtype=indices.dtype)
+        return self.mv((rows[:, None] == indices[None, :]).astype(self.dtype))
 
     def bounds(self) -> tuple[float, float]:
-        """Proven bounds of the spectrum, (−∞, ∞) if there are none."""
+        """Return proven bounds of the spectrum, (−∞, ∞) if there are none."""
         return -np.inf, np.inf
 
     def split(self) -> "tuple[Operator, Array | None]":
-        """K and σ² of A = K + σ²I, where A is known in that form; A itself and None where it is not."""
+        """Return K and σ² of A = K + σ²I if A is known in that form, else A and None."""
         return self, None
 
-    def strips(self, scale: Array, shift: Array) -> Strips | None:
-        """A faster way to w⁺ = (scale·A − shift)w − w⁻ and its inner products, or None."""
-        return None
+    @property
+    def symmetric_factor(self) -> "Operator":
+        """The operator that must be symmetric too: B, where A is B² (or B² + σ²I), else A."""
+        return self
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -107,34 +102,36 @@ class Operator(eqx.Module):
 
     @property
     def dtype(self) -> np.dtype:
-        """The floating dtype in which products are made."""
+        """The floating dtype of products."""
         return working_dtype(*(leaf.dtype for leaf in jax.tree.leaves(self) if eqx.is_inexact_array(leaf)))
 
     def __matmul__(self, vectors: Float[Array, " d *m"]) -> Float[Array, " d *m"]:
-        """A v for one vector, or for a block with one vector per column."""
+        """Multiply one vector, or a block with one vector per column."""
         vectors = jnp.asarray(vectors)
         if vectors.ndim not in (1, 2) or len(vectors) != self.dimension:
             raise ValueError(f"vectors must have {self.dimension} rows, found shape {vectors.shape}")
         return self.mv(vectors[:, None])[:, 0] if vectors.ndim == 1 else self.mv(vectors)
 
     def __add__(self, other: Any) -> "Operator":
-        """The sum of two operators of the same shape."""
+        """Return the sum of two operators of the same shape."""
         return SumOperator((self, other)) if isinstance(other, Operator) else NotImplemented
 
     def to_dense(self) -> Float[Array, "d d"]:
-        """All d² entries, by a product with the identity."""
+        """Return all d² entries, by a product with the identity."""
         return self.mv(jnp.eye(self.dimension, dtype=self.dtype))
 
-    def on_host(self) -> np.ndarray:
-        """All d² entries in float64, of an operator whose arrays are known."""
-        dense = self._entries()
+    def entries(self, xp: Any = np) -> Any:
+        """Return all d² entries: by NumPy in float64 and checked for symmetry, or by JAX as they are traced."""
+        if xp is not np:
+            return self.to_dense()
+        dense = self._entries_on_host()
         block = np.random.default_rng(0).standard_normal((self.dimension, 4))
         with np.errstate(invalid="ignore", over="ignore"):
             product = dense @ block
         check_products(block, product, self.dtype)
         return dense
 
-    def _entries(self) -> np.ndarray:
+    def _entries_on_host(self) -> np.ndarray:
         if self.materialised:
             return np.asarray(self.to_dense(), np.float64)
         # A few columns at a time: what a product needs in between may be much larger than A.
@@ -142,37 +139,40 @@ class Operator(eqx.Module):
         units = (jnp.eye(size, width, -start, dtype=self.dtype) for start in range(0, size, width))
         return np.concatenate([np.asarray(self.mv(unit), np.float64) for unit in units], axis=1)[:, :size]
 
-    def eigenvalues(self) -> np.ndarray:
-        """All eigenvalues in float64, of an operator whose arrays are known, in ascending order."""
-        return scipy.linalg.eigvalsh(self.on_host(), check_finite=False)
+    def eigenvalues(self, xp: Any = np) -> tuple[Any, Any]:
+        """Return all eigenvalues, and how far rounding is expected to have moved each.
 
-    def traced_sum(self, f: Callable[[Any], Any]) -> tuple[Array, Array]:
-        """Σ f(λ) over all eigenvalues, and what rounding costs it.
-
-        By a factorisation of JAX's own, which can be differentiated.
+        By NumPy in float64, of an operator whose arrays are known; or by JAX, to be traced and differentiated.
         """
-        eigenvalues = jnp.linalg.eigvalsh(self.to_dense())
-        moved = jnp.finfo(eigenvalues.dtype).eps * jnp.max(jnp.abs(eigenvalues))
-        lost = (jnp.abs(eigenvalues) <= eigenvalues.size * moved) & ~jnp.isfinite(jax.vmap(f)(eigenvalues))
-        return _sum_with_error(f, eigenvalues, lost, moved)
-
-    def moved(self, eigenvalues: np.ndarray) -> np.ndarray:
-        """By how much rounding is expected to have moved each of those :meth:`eigenvalues`."""
-        return np.full(eigenvalues.shape, self.rounding * np.max(np.abs(eigenvalues)))
+        values = xp.linalg.eigvalsh(self.entries(xp))
+        return values, xp.full_like(values, self.rounding * xp.max(xp.abs(values)))
 
     @property
     def rounding(self) -> float:
-        """That of float64 for entries that can be had in it; of products, where they are all there is."""
-        return EPS if self.materialised else float(jnp.finfo(self.dtype).eps)
+        """The relative rounding error of an entry."""
+        return float(jnp.finfo(self.dtype).eps)
+
+    def compile(self, function: Callable[..., Any], repeated: bool = False) -> Callable[..., Any]:
+        """Compile a function of this operator for calls from the host: quickly, and fused if it is worth it.
+
+        ``repeated`` says that the program runs long, or often.
+        """
+        loops = not self.calls_library
+        return host_jit(function, loops=loops, fused=loops and repeated and self.dimension >= FUSED_ROWS)
+
+
+def inherit(trait: str) -> Any:
+    """Return a property that is the same property of the field ``operator``."""
+    return property(attrgetter(f"operator.{trait}"))
 
 
 class SumOperator(Operator):
-    """A + B + …: what each term knows, added up.
+    """A + B + …
 
     Examples
     --------
     >>> import jax.numpy as jnp
-    >>> from thalweg.spectral import as_operator
+    >>> from thalweg.linalg.operators import as_operator
     >>> total = as_operator(jnp.eye(2)) + as_operator(2.0 * jnp.eye(2))
     >>> total @ jnp.ones(2), total.diagonal()
     (Array([3., 3.], dtype=float...), Array([3., 3.], dtype=float...))
@@ -180,51 +180,44 @@ class SumOperator(Operator):
 
     terms: tuple[Operator, ...]
 
-    @property
-    def materialised(self) -> bool:  # type: ignore[override]
-        """If every term is."""
-        return all(term.materialised for term in self.terms)
-
-    def to_dense(self) -> Array:
-        """The sum of the terms' entries."""
-        return sum(term.to_dense() for term in self.terms)  # type: ignore[return-value]
-
     def __check_init__(self) -> None:
         shapes = {term.shape for term in self.terms}
         if len(shapes) != 1:
             raise ValueError(f"terms of SumOperator must have one shape, found {sorted(shapes)}")
 
+    def _total(self, method: str, *arguments: Any) -> Any:
+        return sum(getattr(term, method)(*arguments) for term in self.terms)
+
+    @property
+    def materialised(self) -> bool:  # type: ignore[override]
+        """If every term is."""
+        return all(term.materialised for term in self.terms)
+
     @property
     def dimension(self) -> int:
-        """That of every term."""
+        """The number of rows of every term."""
         return self.terms[0].dimension
 
+    def to_dense(self) -> Array:
+        """Add up entries."""
+        return self._total("to_dense")
+
     def mv(self, block: Array) -> Array:
-        """AV + BV + …"""
-        return sum(term.mv(block) for term in self.terms)  # type: ignore[return-value]
+        """Add up products."""
+        return self._total("mv", block)
 
     def diagonal(self) -> Array:
-        """The sum of the diagonals."""
-        return sum(term.diagonal() for term in self.terms)  # type: ignore[return-value]
+        """Add up diagonals."""
+        return self._total("diagonal")
 
     def columns(self, indices: Array) -> Array:
-        """The sum of the columns."""
-        return sum(term.columns(indices) for term in self.terms)  # type: ignore[return-value]
+        """Add up columns."""
+        return self._total("columns", indices)
 
     def bounds(self) -> tuple[float, float]:
-        """The sums of the bounds."""
+        """Add up bounds."""
         lower, upper = zip(*(term.bounds() for term in self.terms), strict=True)
         return sum(lower), sum(upper)
-
-
-def as_inner(trait: str) -> Any:
-    """A trait of an operator that is that of the operator which it is made of."""
-    return as_own(f"operator.{trait}")
-
-
-def as_own(field: str) -> Any:
-    """A trait of an operator that is a field of it."""
-    return property(attrgetter(field))
 
 
 class ShiftedOperator(Operator):
@@ -240,7 +233,7 @@ class ShiftedOperator(Operator):
     Examples
     --------
     >>> import jax.numpy as jnp
-    >>> from thalweg.spectral import as_operator
+    >>> from thalweg.linalg.operators import as_operator
     >>> A = ShiftedOperator(as_operator(jnp.ones((2, 2))), 0.5)
     >>> A.diagonal(), A.bounds()
     (Array([1.5, 1.5], dtype=float...), (0.49..., 2.50...))
@@ -249,96 +242,65 @@ class ShiftedOperator(Operator):
     operator: Operator
     noise: Float[Array, ""]
 
+    stride, column_group, materialised, has_columns, calls_library, dimension, symmetric_factor = map(
+        inherit,
+        ("stride", "column_group", "materialised", "has_columns", "calls_library", "dimension", "symmetric_factor"),
+    )
+
     def __init__(self, operator: Operator, noise: Any) -> None:
         self.operator = operator
         self.noise = jnp.asarray(noise, operator.dtype)
         if self.noise.ndim:
             raise ValueError(f"noise of ShiftedOperator must be one number, found an array of shape {self.noise.shape}")
 
-    stride, together, materialised, has_columns, calls_library, dimension = map(
-        as_inner, ("stride", "together", "materialised", "has_columns", "calls_library", "dimension")
-    )
-
     def to_dense(self) -> Array:
-        """The entries of K, and σ² on the diagonal."""
+        """Add σ² to the diagonal of K."""
         dense = self.operator.to_dense()
         return dense + self.noise.astype(dense.dtype) * jnp.eye(self.dimension, dtype=dense.dtype)
 
-    def eigenvalues(self) -> np.ndarray:
-        """Those of K, and σ²."""
-        return self.operator.eigenvalues() + float(self.noise)
-
-    def traced_sum(self, f: Callable[[Any], Any]) -> tuple[Array, Array]:
-        """That of K, with σ² added to each."""
-        return self.operator.traced_sum(lambda x: f(x + self.noise))
-
-    def moved(self, eigenvalues: np.ndarray) -> np.ndarray:
-        """What moves those of K, and the addition."""
-        return self.operator.moved(eigenvalues - float(self.noise)) + EPS * np.abs(eigenvalues)
+    def eigenvalues(self, xp: Any = np) -> tuple[Any, Any]:
+        """Add σ² to the eigenvalues of K."""
+        inner, moved = self.operator.eigenvalues(xp)
+        values = inner + (float(self.noise) if xp is np else self.noise)
+        return values, moved + self.rounding * xp.abs(values)
 
     def mv(self, block: Array) -> Array:
         """KV + σ²V."""
         return self.operator.mv(block) + self.noise.astype(block.dtype) * block
 
     def diagonal(self) -> Array:
-        """That of K, and σ²."""
+        """Add σ² to the diagonal of K."""
         return self.operator.diagonal() + self.noise
 
     def columns(self, indices: Array) -> Array:
-        """Those of K, and σ² on the diagonal."""
+        """Add σ² where columns of K meet the diagonal."""
         return self.operator.columns(indices).at[indices, jnp.arange(indices.size)].add(self.noise)
 
     def bounds(self) -> tuple[float, float]:
-        """Those of K, and σ²."""
+        """Add σ² to the bounds of K."""
         lower, upper = self.operator.bounds()
         return lower + float(self.noise), upper + float(self.noise)
 
     def split(self) -> tuple[Operator, Array | None]:
-        """K and σ²."""
+        """Return K and σ²."""
         return self.operator, self.noise
 
-    def strips(self, scale: Array, shift: Array) -> Strips | None:
-        """Those of K: scale·(K + σ²) − shift = scale·K − (shift − scale·σ²)."""
-        return self.operator.strips(scale, shift - scale * self.noise)
 
-
-def moved_squares(squares: Any, eps: float = EPS) -> Any:
-    """By how much squares s² move where every s is off by eps of the largest."""
-    each = eps * squares.max() ** 0.5
-    return (2.0 * squares.clip(0.0) ** 0.5 + each) * each
-
-
-def sum_of_squares(
-    f: Callable[[Any], Any], squares: Array, rounding: float, moved: Any = moved_squares
-) -> tuple[Array, Array]:
-    """Σ f(s²), and what it is off by where each s² is ``moved``; at most ``rounding`` times the largest s² is 0."""
-    zero = squares <= rounding * jnp.max(squares)
-    return _sum_with_error(f, squares, zero, moved(squares, float(jnp.finfo(squares.dtype).eps)))
-
-
-def _sum_with_error(f: Callable[[Any], Any], eigenvalues: Array, zero: Array, moved: Array) -> tuple[Array, Array]:
-    """Σ f(λ), and what it is expected to be off by where each λ is ``moved``.
-
-    A λ that counts as zero has no derivative: √(s²) has none at 0 that the chain rule could multiply by 0; as a
-    subgradient of the norm 0 will do.
-    """
-    values = jnp.where(zero, f(jnp.zeros((), eigenvalues.dtype)), jax.vmap(f)(jnp.where(zero, 1.0, eigenvalues)))
-    held, own = jax.lax.stop_gradient((eigenvalues, values))
-    moved = jnp.where(zero, jnp.maximum(jnp.abs(held), moved), jax.lax.stop_gradient(moved))
-    taken = jnp.where(zero, 0.0, held)
-    beside = jnp.stack([jax.vmap(f)(taken + moved), jax.vmap(f)(taken - moved)])
-    changes = jnp.max(jnp.where(jnp.isfinite(beside), jnp.abs(beside - own[None]), 0.0), axis=0)
-    return jnp.sum(values), jnp.hypot(jnp.linalg.norm(changes), jnp.finfo(own.dtype).eps * jnp.linalg.norm(own))
+def square(values: Any, moved: Any, xp: Any) -> tuple[Any, Any]:
+    """Return the squares of eigenvalues or singular values in ascending order, and how far rounding has moved them."""
+    squares, moved = values**2, (2 * xp.abs(values) + moved) * moved
+    order = xp.argsort(squares)
+    return squares[order], moved[order]
 
 
 def frozen(operator: Operator) -> Operator:
-    """The same operator with its arrays held constant under differentiation."""
+    """Return the same operator with its arrays held constant under differentiation."""
     arrays, rest = eqx.partition(operator, eqx.is_array)
     return eqx.combine(jax.lax.stop_gradient(arrays), rest)
 
 
 def is_concrete(operator: Operator) -> bool:
-    """Whether every array is known now, so that a plan can be made."""
+    """Whether every array is known now (it may be differentiated), so that a plan can be made."""
     return not is_traced(frozen(operator))
 
 
@@ -348,7 +310,7 @@ def is_traced(tree: Any) -> bool:
 
 
 def gershgorin(diagonal: Array | np.ndarray, radius: Array | np.ndarray) -> tuple[float, float]:
-    """Bounds of the spectrum by discs of the given centres and radii, with room for rounding."""
+    """Bound a spectrum by discs of the given centres and radii, with room for rounding."""
     # On the host: nothing to compile.
     centre, reach = map(np.asarray, jax.lax.stop_gradient((diagonal, radius)))
     slack = 4 * float(jnp.finfo(centre.dtype).eps) * float(np.max(np.abs(centre) + reach))
@@ -356,25 +318,19 @@ def gershgorin(diagonal: Array | np.ndarray, radius: Array | np.ndarray) -> tupl
 
 
 def working_dtype(*dtypes: Any) -> np.dtype:
-    """The widest floating dtype, at least float32 (a recurrence in half precision is all rounding); JAX's if none."""
+    """Return the widest floating dtype, at least float32, since a recurrence in half precision is all rounding."""
     floating = [jnp.dtype(dtype) for dtype in dtypes if jnp.issubdtype(dtype, jnp.floating)]
     widest = max(floating, key=lambda dtype: dtype.itemsize, default=jnp.result_type(float))
     return jnp.result_type(widest if widest.itemsize >= 4 else jnp.float32)
 
 
-def widened(operator: Operator) -> Operator:
-    """The same operator in float64; within a scope that has it."""
+def in_float64(operator: Operator) -> Operator:
+    """Return the same operator in float64; to be called within ``jax.enable_x64``."""
     return jax.tree.map(lambda leaf: leaf.astype(np.float64) if eqx.is_inexact_array(leaf) else leaf, operator)
 
 
-def at_least_float32(tree: Any) -> Any:
-    """The same tree with arrays of half precision in float32: kernels of them are exact to float32, not to half."""
-    half = lambda leaf: eqx.is_inexact_array(leaf) and leaf.dtype.itemsize < 4
-    return jax.tree.map(lambda leaf: leaf.astype(jnp.float32) if half(leaf) else leaf, tree)
-
-
 def check_products(block: np.ndarray, product: Any, dtype: Any) -> None:
-    """Refuse products of A with a block of four that change its shape, are not finite, or tell that A ≠ Aᵀ."""
+    """Refuse products of A with a block of four that change its shape, are not finite, or show that A ≠ Aᵀ."""
     if product.shape != block.shape:
         raise ValueError(f"A must map a block of shape {block.shape} to the same shape, found {product.shape}")
     product = np.asarray(product, np.float64)

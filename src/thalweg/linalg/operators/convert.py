@@ -1,4 +1,4 @@
-"""Whatever people have, as an operator."""
+"""Make an operator of a matrix, a function, or an operator of another library."""
 
 import sys
 from typing import Any
@@ -11,8 +11,8 @@ import scipy.sparse
 from jaxtyping import Array
 
 from thalweg import arguments
-from thalweg.linalg.operators.base import Operator, ShiftedOperator, is_traced
-from thalweg.linalg.operators.dense import BCOOOperator, DenseOperator
+from thalweg.linalg.operators.base import Operator, ShiftedOperator
+from thalweg.linalg.operators.dense import CoordinateOperator, DenseOperator
 from thalweg.linalg.operators.function import FunctionOperator, LineaxOperator, SciPyOperator
 from thalweg.linalg.operators.gram import GramOperator, SparseGramOperator, SquaredOperator
 from thalweg.linalg.operators.sparse import SparseOperator
@@ -21,8 +21,8 @@ from thalweg.linalg.operators.sparse import SparseOperator
 def as_operator(A: Any, dimension: int | None = None) -> Operator:
     """Coerce ``A`` into an :class:`Operator`.
 
-    Dense arrays, SciPy sparse matrices and linear operators, JAX ``BCOO`` matrices, lineax operators, operators
-    themselves, and plain functions ``vectors -> vectors`` together with a ``dimension`` are understood.
+    ``A`` may be a dense array, a SciPy sparse matrix or linear operator, a JAX ``BCOO`` matrix, a lineax operator, an
+    operator already, or a plain function ``vectors -> vectors`` together with a ``dimension``.
 
     Examples
     --------
@@ -30,46 +30,23 @@ def as_operator(A: Any, dimension: int | None = None) -> Operator:
     >>> as_operator(jnp.eye(3)).shape, as_operator(lambda v: 2.0 * v, 5).shape
     ((3, 3), (5, 5))
     """
-    if isinstance(A, Operator):
-        return A
-    if scipy.sparse.issparse(A):
-        _check_square(A.shape)
-        return SparseOperator(_floating(A))
-    if _is_bcoo(A):
-        _check_square(A.shape)
-        return BCOOOperator(as_array(A.data), A.indices, A.shape[0])
-    if _is_instance(A, "lineax", "AbstractLinearOperator"):
-        _check_square((A.out_size(), A.in_size()))
-        for leaf in jax.tree.leaves(eqx.filter(A, eqx.is_inexact_array)):
-            _check_real(leaf.dtype)
-        return LineaxOperator(A)
-    if _is_instance(A, "scipy.sparse.linalg", "LinearOperator"):
-        _check_square(A.shape)
-        _check_real(A.dtype)
-        return SciPyOperator(A)
-    if callable(A) and not hasattr(A, "shape"):
-        if dimension is None:
-            raise ValueError("A is a function: pass dimension=, the length of the vectors it multiplies")
-        return FunctionOperator(A, dimension=dimension)
-    array = as_array(A)
-    _check_square(array.shape)
-    return DenseOperator(array)
+    operator = _by_products(A, dimension)
+    if operator is not None:
+        return operator
+    matrix = A if scipy.sparse.issparse(A) or _is_bcoo(A) else as_array(A)
+    _check_square(matrix.shape)
+    if scipy.sparse.issparse(matrix):
+        return SparseOperator(_as_floating(matrix))
+    if _is_bcoo(matrix):
+        return CoordinateOperator(as_array(matrix.data), matrix.indices, matrix.shape[0])
+    return DenseOperator(matrix)
 
 
-def check_dimension(operator: Operator, dimension: Any) -> None:
-    """Refuse a dimension that is not the operator's."""
+def check_dimension(operator: Operator, dimension: Any) -> Operator:
+    """Return the operator, and refuse a dimension that is not its own."""
     if dimension is not None and arguments.whole("dimension", dimension) != operator.dimension:
         raise ValueError(f"dimension must be that of A, {operator.dimension}, or left out, found {dimension}")
-
-
-def is_wide(A: Any) -> bool:
-    """Whether ``A`` holds numbers of the host that float32 would cut short: NumPy's float64, whole numbers, lists."""
-    if isinstance(A, list | tuple):
-        return not _of_jax(A)
-    if isinstance(A, jax.Array | eqx.Module) or not hasattr(A, "shape"):
-        return False
-    dtype = A.dtype if hasattr(A, "dtype") else np.asarray(A).dtype
-    return isinstance(dtype, np.dtype) and dtype.kind in "iubf" and dtype not in (np.float32, np.float16)
+    return operator
 
 
 def gram_operator(X: Any, smoothing: float = 0.0, dimension: int | None = None) -> Operator:
@@ -84,53 +61,71 @@ def gram_operator(X: Any, smoothing: float = 0.0, dimension: int | None = None) 
     Array([25.5], dtype=float...)
     """
     epsilon = arguments.number("smoothing", smoothing, least=0)
-    gram = _gram(X, dimension)
-    check_dimension(gram, dimension)
-    # What has no noise must not be taken for an operator that knows its own.
+    gram = check_dimension(_gram(X, dimension), dimension)
+    # A shift of 0 would tell preconditioners that there is noise.
     return gram if not isinstance(epsilon, jax.core.Tracer) and epsilon == 0 else ShiftedOperator(gram, epsilon)
-
-
-_MODERATE = 2.0**16
-
-
-def unit_of(X: Any, smoothing: float) -> float:
-    """A power of two of the size of a matrix whose entries are so large or small that powers of them are not safe."""
-    entries = X.data if scipy.sparse.issparse(X) else X
-    if is_traced(entries) or not isinstance(entries, np.ndarray | jax.Array) or entries.dtype.kind not in "fV":
-        return 1.0
-    largest = max(float(np.max(np.abs(np.asarray(entries, np.float64)), initial=0.0)), smoothing**0.5)
-    if not 0 < largest < np.inf or 1 / _MODERATE < largest < _MODERATE:
-        return 1.0
-    return float(np.exp2(np.round(np.log2(largest))))
 
 
 def _gram(X: Any, dimension: int | None) -> Operator:
     if scipy.sparse.issparse(X):
-        coo = _floating(X).tocoo()
-        return _sparse_gram(jnp.asarray(coo.data), (coo.row.astype(np.int32), coo.col.astype(np.int32)), X.shape)
-    if _is_bcoo(X):
-        return _sparse_gram(as_array(X.data), (X.indices[:, 0], X.indices[:, 1]), X.shape)
-    foreign = _is_instance(X, "lineax", "AbstractLinearOperator") or _is_instance(
-        X, "scipy.sparse.linalg", "LinearOperator"
-    )
-    if isinstance(X, Operator) or foreign or (callable(X) and not hasattr(X, "shape")):
-        if len(set(getattr(X, "shape", ()))) == 2:
+        coo = _as_floating(X).tocoo()
+        values, rows, columns = jnp.asarray(coo.data), coo.row.astype(np.int32), coo.col.astype(np.int32)
+    elif _is_bcoo(X):
+        values, rows, columns = as_array(X.data), X.indices[:, 0], X.indices[:, 1]
+    else:
+        operator = None if len(set(getattr(X, "shape", ()))) == 2 else _by_products(X, dimension)
+        if operator is not None:
+            return SquaredOperator(operator)
+        if _has_products_only(X):
             raise ValueError(
                 f"X is known by its products alone and must be symmetric, found shape {X.shape}: for its singular "
                 "values take spectral_sum(jnp.sqrt, XᵀX, key)"
             )
-        return SquaredOperator(as_operator(X, dimension))
-    array = as_array(X)
-    if array.ndim != 2:
-        raise ValueError(f"X must be a matrix, found an array of shape {array.shape}")
-    _check_nonempty(array.shape)
-    return GramOperator(array)
+        array = as_array(X)
+        if array.ndim != 2:
+            raise ValueError(f"X must be a matrix, found an array of shape {array.shape}")
+        _check_nonempty("X", array.shape)
+        return GramOperator(array)
+    _check_nonempty("X", X.shape)
+    if X.shape[0] < X.shape[1]:
+        rows, columns = columns, rows
+    return SparseGramOperator(values, jnp.asarray(rows), jnp.asarray(columns), max(X.shape), min(X.shape))
 
 
-def _sparse_gram(entries: Array, places: tuple[Any, Any], shape: tuple[int, int]) -> Operator:
-    _check_nonempty(shape)
-    rows, columns = (jnp.asarray(place) for place in (places if shape[0] >= shape[1] else places[::-1]))
-    return SparseGramOperator(entries, rows, columns, max(shape), min(shape))
+def _has_products_only(A: Any) -> bool:
+    """Whether ``A`` is an operator or a function, and no matrix."""
+    foreign = ("lineax", "AbstractLinearOperator"), ("scipy.sparse.linalg", "LinearOperator")
+    is_function = callable(A) and not hasattr(A, "shape")
+    return isinstance(A, Operator) or any(_is_instance(A, *kind) for kind in foreign) or is_function
+
+
+def _by_products(A: Any, dimension: int | None) -> Operator | None:
+    """Return the operator of something known by its products, None for a matrix."""
+    if isinstance(A, Operator) or not _has_products_only(A):
+        return A if isinstance(A, Operator) else None
+    if _is_instance(A, "lineax", "AbstractLinearOperator"):
+        leaves = jax.tree.leaves(eqx.filter(A, eqx.is_inexact_array))
+        shape, dtypes, kind = (A.out_size(), A.in_size()), [leaf.dtype for leaf in leaves], LineaxOperator
+    elif _is_instance(A, "scipy.sparse.linalg", "LinearOperator"):
+        shape, dtypes, kind = A.shape, [A.dtype], SciPyOperator
+    elif dimension is None:
+        raise ValueError("A is a function: pass dimension=, the length of the vectors it multiplies")
+    else:
+        return FunctionOperator(A, dimension=dimension)
+    _check_square(shape)
+    for dtype in dtypes:
+        _check_real(dtype)
+    return kind(A)
+
+
+def is_wide(A: Any) -> bool:
+    """Whether ``A`` holds numbers of the host that float32 would cut short: NumPy's float64, whole numbers, lists."""
+    if isinstance(A, list | tuple):
+        return not _is_of_jax(A)
+    if isinstance(A, jax.Array | eqx.Module) or not hasattr(A, "shape"):
+        return False
+    dtype = A.dtype if hasattr(A, "dtype") else np.asarray(A).dtype
+    return isinstance(dtype, np.dtype) and dtype.kind in "iubf" and dtype not in (np.float32, np.float16)
 
 
 def as_array(A: Any) -> Array:
@@ -138,22 +133,21 @@ def as_array(A: Any) -> Array:
     if isinstance(A, np.ma.MaskedArray) and np.ma.getmaskarray(A).any():
         raise ValueError("A must have no masked entries: fill them in first")
     try:
-        array = jnp.asarray(A if _of_jax(A) else _of_host(A))
+        array = jnp.asarray(A if _is_of_jax(A) else _native(A))
     except (TypeError, ValueError, NotImplementedError) as error:
         raise TypeError(
             f"A must be a dense array, a SciPy sparse matrix or LinearOperator, a BCOO matrix of JAX, a lineax "
             f"operator, an Operator, or a function with dimension=; found {type(A).__name__}"
         ) from error
-    _check_real(array.dtype)
-    return array if jnp.issubdtype(array.dtype, jnp.floating) else array.astype(jnp.result_type(float))
+    return _as_floating(array)
 
 
-def _of_jax(A: Any) -> bool:
+def _is_of_jax(A: Any) -> bool:
     return any(isinstance(leaf, jax.Array) for leaf in (A if isinstance(A, list | tuple) else [A]))
 
 
-def _of_host(A: Any) -> np.ndarray:
-    """The array in a form that JAX knows: of this machine's byte order, and no longer than float64."""
+def _native(A: Any) -> np.ndarray:
+    """Return an array in this machine's byte order, no longer than float64."""
     host = np.asarray(np.ma.getdata(A))
     if host.dtype.kind in "USOMm" or host.dtype.names:
         raise TypeError(f"found dtype {host.dtype}")
@@ -161,13 +155,13 @@ def _of_host(A: Any) -> np.ndarray:
     return host.astype(np.float64 if wide else host.dtype.newbyteorder("="), copy=False)
 
 
-def _floating(A: Any) -> Any:
+def _as_floating(A: Any) -> Any:
     _check_real(A.dtype)
-    return A if np.issubdtype(A.dtype, np.floating) else A.astype(float)
+    return A if jnp.issubdtype(A.dtype, jnp.floating) else A.astype(jnp.result_type(float))
 
 
 def _is_bcoo(A: Any) -> bool:
-    """Whether ``A`` is a BCOO matrix of JAX; one with dimensions for batches or dense parts is refused."""
+    """Whether ``A`` is a BCOO matrix of JAX; refuse one with batch or dense dimensions."""
     if not _is_instance(A, "jax.experimental.sparse", "BCOO"):
         return False
     if A.n_batch or A.n_dense:
@@ -176,7 +170,7 @@ def _is_bcoo(A: Any) -> bool:
 
 
 def _is_instance(A: Any, module: str, name: str) -> bool:
-    """Whether ``A`` is of a class of a module: one that nobody has imported has no instances, and stays unimported."""
+    """Whether ``A`` is of a class of a module, which is not imported for it: then there would be no instance."""
     return module in sys.modules and isinstance(A, getattr(sys.modules[module], name))
 
 
@@ -188,10 +182,9 @@ def _check_real(dtype: Any) -> None:
 def _check_square(shape: tuple[int, ...]) -> None:
     if len(shape) != 2 or shape[0] != shape[1]:
         raise ValueError(f"A must be square, found shape {tuple(shape)}")
-    if shape[0] == 0:
-        raise ValueError("A is empty: it must have at least one row")
+    _check_nonempty("A", shape)
 
 
-def _check_nonempty(shape: tuple[int, ...]) -> None:
+def _check_nonempty(name: str, shape: tuple[int, ...]) -> None:
     if 0 in shape:
-        raise ValueError(f"X is empty: found shape {tuple(shape)}")
+        raise ValueError(f"{name} is empty: found shape {tuple(shape)}")

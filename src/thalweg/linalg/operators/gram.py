@@ -1,15 +1,13 @@
 """Squares: XᵀX or XXᵀ of a rectangular matrix X, whichever is smaller, and A² of a symmetric operator."""
 
-from collections.abc import Callable
 from typing import Any, ClassVar
 
 import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
-import scipy.linalg
 from jaxtyping import Array, Float, Int
 
-from thalweg.linalg.operators.base import Operator, as_inner, as_own, moved_squares, sum_of_squares
+from thalweg.linalg.operators.base import Operator, inherit, square
 
 
 class GramOperator(Operator):
@@ -44,7 +42,7 @@ class GramOperator(Operator):
         return tall.T @ (tall @ block)
 
     def diagonal(self) -> Array:
-        """The squared lengths of the columns."""
+        """Return the squared lengths of the columns."""
         return jnp.sum(self.tall.astype(self.dtype) ** 2, axis=0)
 
     def to_dense(self) -> Array:
@@ -52,21 +50,13 @@ class GramOperator(Operator):
         tall = self.tall.astype(self.dtype)
         return tall.T @ tall
 
-    def eigenvalues(self) -> np.ndarray:
-        """The squared singular values: small ones keep their digits."""
-        matrix = np.asarray(self.matrix, np.float64)
-        if not np.all(np.isfinite(matrix)):
+    def eigenvalues(self, xp: Any = np) -> tuple[Any, Any]:
+        """Return the squared singular values: small ones keep their digits."""
+        matrix = xp.asarray(self.matrix, self.dtype)
+        if xp is np and not np.all(np.isfinite(matrix)):
             raise ValueError("X holds NaN or infinity")
-        return scipy.linalg.svdvals(matrix, check_finite=False)[::-1] ** 2
-
-    def traced_sum(self, f: Callable[[Any], Any]) -> tuple[Array, Array]:
-        """By singular values."""
-        singular = jnp.linalg.svd(self.matrix.astype(self.dtype), compute_uv=False)
-        return sum_of_squares(f, singular**2, _lost(self) ** 2)
-
-    def moved(self, eigenvalues: np.ndarray) -> np.ndarray:
-        """Small ones by less: singular values are what LAPACK rounds."""
-        return moved_squares(eigenvalues)
+        singular = xp.linalg.svd(matrix, compute_uv=False)
+        return square(singular, self.rounding * xp.max(singular), xp)
 
 
 class SparseGramOperator(Operator):
@@ -80,27 +70,26 @@ class SparseGramOperator(Operator):
     Array([ 0., 25.], dtype=float...)
     """
 
-    entries: Float[Array, " e"]
+    values: Float[Array, " e"]
     rows: Int[Array, " e"]
-    places: Int[Array, " e"]
+    indices: Int[Array, " e"]
     height: int = eqx.field(static=True)
     size: int = eqx.field(static=True)
-    dimension = as_own("size")
+
+    @property
+    def dimension(self) -> int:
+        """The number of columns of X."""
+        return self.size
 
     def mv(self, block: Array) -> Array:
         """Xᵀ(XV), entry by entry."""
-        entries = self.entries.astype(block.dtype)[:, None]
-        inner = jnp.zeros((self.height, block.shape[1]), block.dtype).at[self.rows].add(entries * block[self.places])
-        return jnp.zeros_like(block).at[self.places].add(entries * inner[self.rows])
-
-    def traced_sum(self, f: Callable[[Any], Any]) -> tuple[Array, Array]:
-        """By the eigenvalues of XᵀX: X itself may be too high to be dense."""
-        moved = lambda eigenvalues, eps: eps * jnp.max(eigenvalues)
-        return sum_of_squares(f, jnp.linalg.eigvalsh(self.to_dense()), _lost(self), moved)
+        values = self.values.astype(block.dtype)[:, None]
+        inner = jnp.zeros((self.height, block.shape[1]), block.dtype).at[self.rows].add(values * block[self.indices])
+        return jnp.zeros_like(block).at[self.indices].add(values * inner[self.rows])
 
     def diagonal(self) -> Array:
-        """The squared lengths of the columns."""
-        return jnp.zeros(self.dimension, self.dtype).at[self.places].add(self.entries.astype(self.dtype) ** 2)
+        """Return the squared lengths of the columns."""
+        return jnp.zeros(self.size, self.dtype).at[self.indices].add(self.values.astype(self.dtype) ** 2)
 
 
 class SquaredOperator(Operator):
@@ -109,37 +98,29 @@ class SquaredOperator(Operator):
     Examples
     --------
     >>> import jax.numpy as jnp
-    >>> from thalweg.spectral import as_operator
+    >>> from thalweg.linalg.operators import as_operator
     >>> SquaredOperator(as_operator(3.0 * jnp.eye(2))) @ jnp.ones(2)
     Array([9., 9.], dtype=float...)
     """
 
     operator: Operator
 
-    materialised, dimension = map(as_inner, ("materialised", "dimension"))
+    materialised, dimension = map(inherit, ("materialised", "dimension"))
+
+    @property
+    def symmetric_factor(self) -> Operator:
+        """A: the square of an A that is not symmetric may be, but its eigenvalues are no squared singular values."""
+        return self.operator
 
     def to_dense(self) -> Array:
-        """The square of A's entries, as a matrix."""
+        """Square the matrix A."""
         dense = self.operator.to_dense()
         return dense @ dense
 
-    def eigenvalues(self) -> np.ndarray:
-        """The squares of A's."""
-        return np.sort(self.operator.eigenvalues() ** 2)
-
-    def traced_sum(self, f: Callable[[Any], Any]) -> tuple[Array, Array]:
-        """By the eigenvalues of A."""
-        return sum_of_squares(f, jnp.linalg.eigvalsh(self.operator.to_dense()) ** 2, _lost(self) ** 2)
-
-    def moved(self, eigenvalues: np.ndarray) -> np.ndarray:
-        """Small ones by less, as they are squares."""
-        return moved_squares(eigenvalues)
+    def eigenvalues(self, xp: Any = np) -> tuple[Any, Any]:
+        """Square the eigenvalues of A."""
+        return square(*self.operator.eigenvalues(xp), xp)
 
     def mv(self, block: Array) -> Array:
         """A(AV)."""
         return self.operator.mv(self.operator.mv(block))
-
-
-def _lost(operator: Operator) -> float:
-    """What a factorisation may be off by, of the largest eigenvalue or singular value."""
-    return operator.dimension * float(jnp.finfo(operator.dtype).eps)

@@ -64,8 +64,9 @@ def lanczos(
         return (LanczosState(image, vector, norm), basis), (alpha, norm)
 
     basis = jnp.zeros((steps, *state.vector.shape), state.vector.dtype) if reorthogonalise else None
-    (state, basis), (alphas, betas) = jax.lax.scan(step, (state, basis), jnp.arange(steps))
-    return state, alphas, betas, basis
+    coefficients: tuple
+    (state, basis), coefficients = jax.lax.scan(step, (state, basis), jnp.arange(steps))
+    return state, *coefficients, basis
 
 
 class Ritz(NamedTuple):

@@ -26,16 +26,16 @@ from thalweg.spectral.chebyshev import IllConditionedError, evaluate, needs_posi
 
 CHUNK_STEPS = 20
 """Steps of Lanczos' method between two looks at its Ritz values, half as many with a preconditioner, which makes the
-spectrum narrow. Twice as many would double the products of a plan for a well-conditioned matrix."""
+spectrum narrow. Twice as many double the products of a plan for a well-conditioned matrix."""
 MAX_STEPS = 800
-"""Steps after which an end that has not settled is taken as it is: condition numbers up to 1e5 settle before. Twice as
-many settle ends of four times the condition number, at the price of a few whole estimates."""
+"""Steps after which an end is taken as it is; a quarter of them where the condition number is moderate. Twice as many
+settle four times the condition number, for as many more products with one vector."""
 UNSETTLED_CONDITION = 1e5
-"""The condition number from which an unsettled lower end is refused: eigenvalues far below it would not show in the
-recurrence either. At twice as much, one estimate in two of such a matrix is off by many standard errors."""
+"""The condition number from which an unsettled lower end takes all steps, and is then refused: eigenvalues far below it
+would not show in the recurrence either. At twice as much, more estimates are off by many standard errors."""
 MAX_GROWTH = 100.0
-"""How many times its largest value on the spectrum f may reach beyond it before more steps narrow the interval. At
-twice as much, rounding costs exponentials twice the error."""
+"""How many times its largest value on the spectrum f may reach beyond it before more steps narrow the interval. Twice
+as much saves steps, and rounding costs an exponential twice as much."""
 
 
 class Interval(NamedTuple):
@@ -56,22 +56,22 @@ class _LanczosRun:
         vector = host_random(key, 1).standard_normal((operator.dimension, 1))
         self.state = LanczosState.start(jnp.asarray(vector / np.linalg.norm(vector), operator.dtype))
         self.alphas, self.betas = np.empty(0), np.empty(0)
-        # Without reorthogonalisation it may take more steps than there are dimensions.
-        self.max_steps = min(MAX_STEPS, 2 * operator.dimension + CHUNK_STEPS)
+        # With a preconditioner the spectrum is narrow: half the steps, and more room, cost less in all.
+        self.chunk, self.max_margin = (CHUNK_STEPS, 0.1) if preconditioner is None else (CHUNK_STEPS // 2, 0.4)
 
-    @property
-    def is_long(self) -> bool:
-        return len(self.alphas) >= self.max_steps
+    def is_at_end(self, patient: bool) -> bool:
+        """Whether enough steps have been taken, more of them if ``patient``."""
+        # Without reorthogonalisation it may take more steps than there are dimensions.
+        most = min(MAX_STEPS if patient else MAX_STEPS // 4, 2 * self.operator.dimension + CHUNK_STEPS)
+        return len(self.alphas) >= most
 
     def advance(self) -> Ritz:
         """Take some more steps, and return the Ritz values."""
-        chunk = CHUNK_STEPS if self.preconditioner is None else CHUNK_STEPS // 2
         # Ritz values take longer the more there are: look at them less often.
         for _ in range(1 + len(self.alphas) // 160):
-            if count := max(min(chunk, self.max_steps - len(self.alphas)), 0):
-                take = self.operator.compile(_lanczos)
-                self.state, alphas, betas = take(self.operator, self.preconditioner, self.state, count)
-                self.alphas, self.betas = np.append(self.alphas, alphas), np.append(self.betas, betas)
+            take = self.operator.compile(_lanczos)
+            self.state, alphas, betas = take(self.operator, self.preconditioner, self.state, self.chunk)
+            self.alphas, self.betas = np.append(self.alphas, alphas), np.append(self.betas, betas)
         if not (np.all(np.isfinite(self.alphas)) and np.all(np.isfinite(self.betas))):
             raise ValueError("A holds NaN or infinity: a product with a finite vector is not finite")
         return ritz(self.alphas, self.betas, 10 * np.finfo(self.operator.dtype).eps)
@@ -108,17 +108,17 @@ def find_spectrum(
     run = _LanczosRun(operator, preconditioner, key)
     while True:
         values = run.advance()
-        found = _ends(values, operator.dimension, positive, 0.1 if preconditioner is None else 0.4)
-        found = _tame(function, values.nodes, found, proven)
-        if positive and proven[0] > 0 and found[0] is None:
-            found = proven[0], found[1]
+        low, high = _ends(values, operator.dimension, positive, run.max_margin)
+        low, high = _tame(function, values.nodes, (low, high), proven)
+        found = (proven[0] if low is None and positive and proven[0] > 0 else low), high
         settled = [end is not None or own is not None for end, own in zip(ends, found, strict=True)]
-        if all(settled) or (positive and values.nodes[0] <= 0) or values.complete or run.is_long:
+        # More steps are worth it for an end where f is large, or where little is known of the lower end.
+        patient = not (positive and settled[1]) or _condition(values) > UNSETTLED_CONDITION
+        if all(settled) or values.complete or (positive and values.nodes[0] <= 0) or run.is_at_end(patient):
             break
     if positive:
         _refuse_what_is_not_positive(values, operator.dtype, ends[0])
-        if not settled[0]:
-            _refuse_unsettled(values, len(run.alphas))
+        _refuse_unsettled(values, settled[0], len(run.alphas))
     lower, upper = _final_ends(values, found, ends, proven, positive)
     return Interval(lower, upper, values.nodes, values.weights, len(run.alphas))
 
@@ -202,8 +202,13 @@ def _refuse_what_is_not_positive(values: Ritz, dtype: Any, lower: float | None) 
         )
 
 
-def _refuse_unsettled(values: Ritz, products: int) -> None:
-    if values.nodes[-1] > UNSETTLED_CONDITION * values.nodes[0]:
+def _condition(values: Ritz) -> float:
+    return values.nodes[-1] / values.nodes[0] if values.nodes[0] > 0 else np.inf
+
+
+def _refuse_unsettled(values: Ritz, settled: bool, products: int) -> None:
+    """Raise where eigenvalues may lie so far below the smallest Ritz value that the recurrence would not show them."""
+    if not settled and _condition(values) > UNSETTLED_CONDITION:
         raise IllConditionedError(
             f"A is too ill-conditioned for products alone: after {products} of them its smallest eigenvalue is only "
             f"known to be below {values.nodes[0]:.2g}, its largest is about {values.nodes[-1]:.2g}. Use a "

@@ -112,7 +112,7 @@ def series(
     while size <= 2 * max_degree:
         values = on_unit(_grid(size))
         if not np.all(np.isfinite(values)):
-            where = from_unit(_first_undefined(on_unit, values), lower, upper)
+            where = from_unit(_locate_trouble(on_unit), lower, upper)
             raise ValueError(
                 f"{name} is not finite on the interval [{lower:.6g}, {upper:.6g}]: it is undefined or singular near "
                 f"x = {where:.6g}. Pass an interval that avoids it, or shift the operator (A + εI)."
@@ -131,10 +131,11 @@ def series(
             if gap <= 1e-9 * scale:
                 return _chop(coefficients, scale)
         size *= 2
+    where = from_unit(_locate_trouble(on_unit), lower, upper)
     raise IllConditionedError(
         f"{name} could not be expanded on the interval [{lower:.6g}, {upper:.6g}] with {max_degree} coefficients: it "
-        f"is singular at or very near x = {from_unit(_worst_point(on_unit), lower, upper):.6g}. Pass an interval that "
-        "keeps away from it, shift the operator (A + εI), or use a preconditioner."
+        f"is singular at or very near x = {where:.6g}. Pass an interval that keeps away from it, shift the operator "
+        "(A + εI), or use a preconditioner."
     )
 
 
@@ -198,32 +199,18 @@ def _chop(coefficients: np.ndarray, scale: float) -> np.ndarray:
     return coefficients[: last + 1].copy()
 
 
-def _first_undefined(on_unit: Callable[[Any], np.ndarray], values: np.ndarray) -> float:
-    """Bisect between a defined point and its undefined neighbour: that is where the domain ends."""
-    points, good = _grid(values.size - 1), np.isfinite(values)
-    if not np.any(good):
-        return float(points[0])
-    index = int(np.nonzero(good[1:] != good[:-1])[0][0])
-    inside, outside = (points[index], points[index + 1]) if good[index] else (points[index + 1], points[index])
-    for _ in range(60):
-        middle = 0.5 * (inside + outside)
-        if np.isfinite(on_unit([middle]))[0]:
-            inside = middle
-        else:
-            outside = middle
-    return float(outside)
-
-
-def _worst_point(on_unit: Callable[[Any], np.ndarray]) -> float:
-    """Bisect towards the half whose local expansion decays more slowly: it holds the singularity."""
+def _locate_trouble(on_unit: Callable[[Any], np.ndarray]) -> float:
+    """Bisect towards the end of the domain, or else towards the half whose local expansion decays more slowly."""
     lower, upper = -1.0, 1.0
     for _ in range(48):
-        middle = 0.5 * (lower + upper)
-        tails = []
+        middle, scores = 0.5 * (lower + upper), []
         for ends in ((lower, middle), (middle, upper)):
-            size = np.abs(_coefficients(on_unit(from_unit(_grid(64), *ends))))
-            tails.append(np.max(size[32:]) / max(np.max(size[1:]), np.finfo(np.float64).tiny))
-        if not np.all(np.isfinite(tails)):
-            return middle
-        lower, upper = (lower, middle) if tails[0] >= tails[1] else (middle, upper)
+            values = on_unit(from_unit(_grid(64), *ends))
+            defined = np.isfinite(values)
+            if np.all(defined):
+                size = np.abs(_coefficients(values))
+                scores.append(np.max(size[32:]) / max(np.max(size[1:]), np.finfo(np.float64).tiny))
+            else:
+                scores.append(2.0 if np.any(defined) else -1.0)
+        lower, upper = (lower, middle) if scores[0] >= scores[1] else (middle, upper)
     return 0.5 * (lower + upper)

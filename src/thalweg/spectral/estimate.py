@@ -20,13 +20,13 @@ from jaxtyping import Array, Float, Int, Key
 
 from thalweg import arguments
 from thalweg.linalg.arrays import scaled_norm
-from thalweg.linalg.operators.base import Operator, is_traced
+from thalweg.linalg.operators.base import Operator, frozen, is_traced
 from thalweg.linalg.operators.convert import as_operator
 from thalweg.outcomes import Outcome
 from thalweg.spectral.gradients import FormInputs, quadratic_forms
 from thalweg.spectral.precondition import Preconditioner
 from thalweg.spectral.probes import draw_log_uniforms, draw_probes
-from thalweg.spectral.recurrence import Tables, block_widths
+from thalweg.spectral.recurrence import Tables
 
 
 class EstimateStatus(Outcome):
@@ -209,17 +209,8 @@ def _estimate(plan: Plan, operator: Operator, key: Key[Array, ""]) -> Estimate:
     probes = draw_probes(plan.probe, probe_key, plan.dimension, plan.units, plan.group, dtype)
     degrees = _draw_degrees(plan, degree_key, dtype)
     second = _draw_degrees(plan, second_key, dtype) if plan.form == "inverse" else degrees
-    inputs = FormInputs(
-        *jax.lax.stop_gradient((plan.tables, plan.preconditioner)),
-        probes,
-        jnp.repeat(degrees, plan.group),
-        jnp.repeat(second, plan.group),
-        widths=block_widths(plan.units, plan.group),
-        form=plan.form,
-        gradient=plan.gradient,
-        precision=plan.precision,
-    )
-    forms = quadratic_forms(operator, inputs)
+    draws = (jnp.repeat(each, plan.group) for each in (degrees, second))
+    forms = quadratic_forms(operator, FormInputs(frozen(plan), probes, *draws))
     by_unit = lambda array: jnp.mean(array.reshape(plan.units, plan.group), axis=1)
     units = by_unit(forms.values) - plan.control[degrees] * by_unit(forms.squares)
     # The control variate does not depend on θ: it shifts the value and leaves the derivative alone.

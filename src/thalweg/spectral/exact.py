@@ -8,6 +8,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -43,7 +44,7 @@ def exact_sum(f: Callable[[Any], Any], operator: Operator) -> Estimate:
     value: Any
     error: Any
     if is_traced(operator):
-        value, error = _by_cholesky(f, operator, jnp) if by_cholesky(f) else _by_eigenvalues(f, operator, jnp)
+        value, error = _traced_cholesky(f, operator, jnp) if by_cholesky(f) else _by_eigenvalues(f, operator, jnp)
         if is_concrete(operator) and not bool(jnp.isfinite(jax.lax.stop_gradient(value))):
             raise NotPositiveDefinite("f is not finite on the spectrum of A: A is not positive definite")
         error = jax.lax.stop_gradient(error)
@@ -114,7 +115,12 @@ def _add_up(f: Callable[[Any], Any], eigenvalues: Any, moved: Any, zero: Any, xp
     # Not by the slope, which √x has none of at zero, and a narrow f none that tells.
     beside = f(xp.concatenate([xp.where(zero, 0.0, held) + sign * moved for sign in (1, -1)])).reshape(2, -1)
     changes = xp.max(xp.where(xp.isfinite(beside), xp.abs(beside - own[None]), 0.0), axis=0)
-    return xp.sum(values), xp.hypot(scaled_norm(changes), xp.finfo(own.dtype).eps * scaled_norm(own))
+    return xp.sum(values), _hypot(xp, changes, xp.finfo(own.dtype).eps * own)
+
+
+def _hypot(xp: Any, *vectors: Any) -> Any:
+    """Return the root of the sum of all squares, which on the host may be too large by themselves."""
+    return xp.hypot(*map(scaled_norm if xp is np else jnp.linalg.norm, vectors))
 
 
 def _hold(arrays: Any, xp: Any) -> Any:
@@ -140,7 +146,10 @@ def _by_cholesky(f: Callable[[Any], Any], operator: Operator, xp: Any) -> tuple[
     for _ in range(1 if f is jnp.log else 2):
         moved = held.solve(moved)
     moved = scale * moved / np.sqrt(8).astype(scale.dtype)
-    return xp.sum(parts), operator.rounding * xp.hypot(scaled_norm(own), scaled_norm(moved.ravel()))
+    return xp.sum(parts), operator.rounding * _hypot(xp, own, moved.ravel())
+
+
+_traced_cholesky = eqx.filter_jit(_by_cholesky)
 
 
 def _lower_on_host(dense: np.ndarray) -> np.ndarray:

@@ -16,6 +16,7 @@ Both are `custom_jvp` rules whose loops run on primals only, so that grad, jvp, 
 
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -23,8 +24,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, PyTree
 
 from thalweg.linalg.operators.base import Operator
-from thalweg.spectral.precondition import Preconditioner
-from thalweg.spectral.recurrence import Forms, Tables, sweep
+from thalweg.spectral.recurrence import Forms, block_widths, sweep
 
 GRADIENTS = ("series", "paper")
 
@@ -36,24 +36,25 @@ class FormInputs(eqx.Module):
     gradient of the preconditioned inverse, a product of two truncated series).
     """
 
-    tables: Tables
-    preconditioner: Preconditioner | None
+    plan: Any
     probes: Float[Array, "d m"]
     degrees: Int[Array, " m"]
     second: Int[Array, " m"]
-    widths: tuple[int, ...] = eqx.field(static=True)
-    form: str = eqx.field(static=True)
-    gradient: str = eqx.field(static=True)
-    precision: str = eqx.field(static=True)
+
+    @property
+    def widths(self) -> tuple[int, ...]:
+        """Return the widths through which the block shrinks."""
+        return block_widths(self.plan.units, self.plan.group)
 
     @property
     def start(self) -> Array:
         """w_0: the probe, or P^(−½) v for the trace of the inverse, tr A⁻¹ = tr P^(−½) B⁻¹ P^(−½)."""
-        return self.half(self.probes) if self.form == "inverse" else self.probes
+        return self.half(self.probes) if self.plan.form == "inverse" else self.probes
 
     def half(self, block: Array) -> Array:
         """P^(−½) V."""
-        return block if self.preconditioner is None else self.preconditioner.inverse_root(block)
+        preconditioner = self.plan.preconditioner
+        return block if preconditioner is None else preconditioner.inverse_root(block)
 
     def apply(self, operator: Operator) -> Callable[[Array], Array]:
         """V ↦ P^(−½) A P^(−½) V."""
@@ -64,8 +65,8 @@ class FormInputs(eqx.Module):
 def quadratic_forms(operator: Operator, inputs: FormInputs) -> Forms:
     """Return the randomly truncated quadratic forms of A; their mean has an unbiased derivative."""
     width, group = inputs.widths[0], operator.column_group
-    run = partial(sweep, inputs.apply(operator), inputs.tables, stride=operator.stride)
-    with jax.default_matmul_precision(inputs.precision):
+    run: Any = partial(sweep, inputs.apply(operator), inputs.plan.tables, stride=operator.stride)
+    with jax.default_matmul_precision(inputs.plan.precision):
         start = inputs.start
         if group is None or width <= group or width % group:
             return run(start, inputs.degrees, inputs.widths).forms
@@ -84,8 +85,8 @@ def quadratic_forms(operator: Operator, inputs: FormInputs) -> Forms:
 @quadratic_forms.def_jvp
 def _quadratic_forms_jvp(primals: tuple, tangents: tuple) -> tuple[Forms, Forms]:
     (operator, inputs), (tangent, _) = primals, tangents
-    rule = _paper if inputs.gradient == "paper" else _series
-    with jax.default_matmul_precision(inputs.precision):
+    rule = _paper if inputs.plan.gradient == "paper" else _series
+    with jax.default_matmul_precision(inputs.plan.precision):
         forms, derivative = rule(operator, inputs, tangent)
         derivative = derivative + _control(operator, inputs, tangent)
     return forms, Forms(derivative.astype(forms.mean.dtype), None, None, None, None)  # type: ignore[arg-type]
@@ -103,10 +104,10 @@ def _split(operator: Operator, tangent: PyTree) -> tuple[Operator, Operator]:
 
 def _series(operator: Operator, inputs: FormInputs, tangent: PyTree) -> tuple[Forms, Array]:
     start = inputs.start
-    draws = (inputs.degrees, inputs.second) if inputs.form == "inverse" else (inputs.degrees,)
-    forms, vectors, _ = sweep(inputs.apply(operator), inputs.tables, start, inputs.degrees, inputs.widths, draws)
+    draws = (inputs.degrees, inputs.second) if inputs.plan.form == "inverse" else (inputs.degrees,)
+    forms, vectors, _ = sweep(inputs.apply(operator), inputs.plan.tables, start, inputs.degrees, inputs.widths, draws)
     left = inputs.half(vectors[0])
-    if inputs.form == "inverse":
+    if inputs.plan.form == "inverse":
         # ∂ tr A⁻¹ = −tr(A⁻¹ ∂A A⁻¹): two independent truncations of B⁻¹ around ∂A.
         left, right = -left, inputs.half(vectors[1])
     else:
@@ -116,7 +117,7 @@ def _series(operator: Operator, inputs: FormInputs, tangent: PyTree) -> tuple[Fo
 
 
 def _paper(operator: Operator, inputs: FormInputs, tangent: PyTree) -> tuple[Forms, Array]:
-    start, tables = inputs.start, inputs.tables
+    start, tables = inputs.start, inputs.plan.tables
     degrees = jnp.maximum(inputs.degrees, 1)
     apply = inputs.apply(operator)
     forms, _, last = sweep(apply, tables, start, inputs.degrees, inputs.widths, keep_last=True)
@@ -156,10 +157,10 @@ def _control(operator: Operator, inputs: FormInputs, tangent: PyTree) -> Array:
     construction at θ with its pivots frozen; for P₀ = P(θ) the first term is ∂ log det P. With P₀ in both terms it
     has mean zero also where the plan was made at another θ.
     """
-    preconditioner = inputs.preconditioner
+    preconditioner = inputs.plan.preconditioner
     if preconditioner is None:
         return jnp.zeros((), inputs.probes.dtype)
     vectors, sign, power = inputs.half(inputs.probes), 1.0, 1
-    if inputs.form == "inverse":
+    if inputs.plan.form == "inverse":
         vectors, sign, power = inputs.half(vectors), -1.0, 2
     return sign * _derivative(lambda moving: preconditioner.control(moving, vectors, power), operator, tangent)

@@ -39,7 +39,8 @@ class LowRankRoot(Preconditioner):
     operator does not know it itself.
     """
 
-    sample: "ColumnSample | Sketch"
+    omega: Int[Array, " k"] | Float[Array, "d k"]
+    """Ω: the indices of chosen columns, or a random block."""
     shift: Float[Array, ""] | None
     products: np.ndarray
     basis: Float[Array, "d k"]
@@ -49,9 +50,9 @@ class LowRankRoot(Preconditioner):
     inverse_trace: Float[Array, ""]
     proven: bool = eqx.field(static=True)
 
-    def __init__(self, operator: Operator, sample: Any, shift: Array | None, products: int, proven: bool) -> None:
-        self.sample, self.shift, self.products, self.proven = sample, shift, np.asarray(products), proven
-        features, self.noise = operator.compile(_features)(operator, sample, shift)
+    def __init__(self, operator: Operator, omega: Array, shift: Array | None, products: int, proven: bool) -> None:
+        self.omega, self.shift, self.products, self.proven = omega, shift, np.asarray(products), proven
+        features, self.noise = operator.compile(_features)(operator, omega, shift)
         # In float64, where the Gram matrix keeps the digits of small eigenvalues as well as an SVD.
         tall, level, dtype = np.asarray(features, np.float64), float(self.noise), operator.dtype
         gram = tall.T @ tall
@@ -74,7 +75,7 @@ class LowRankRoot(Preconditioner):
 
     def control(self, operator: Operator, vectors: Array, power: int) -> Array:
         """See :meth:`Preconditioner.control`."""
-        features, noise = _features(operator, self.sample, self.shift)
+        features, noise = _features(operator, self.omega, self.shift)
         whitened = features
         for _ in range(power):
             whitened = self.inverse_root(whitened)
@@ -98,32 +99,15 @@ class LowRankRoot(Preconditioner):
         return 1.0 - max(lost, 1e-6)
 
 
-class ColumnSample(eqx.Module):
-    """Ω as a choice of columns."""
-
-    pivots: Int[Array, " k"]
-
-    def __call__(self, operator: Operator) -> tuple[Array, Array]:
-        """Return KΩ and ΩᵀKΩ."""
-        columns = operator.columns(self.pivots)
-        return columns, columns[self.pivots]
-
-
-class Sketch(eqx.Module):
-    """Ω as a random block."""
-
-    block: Float[Array, "d k"]
-
-    def __call__(self, operator: Operator) -> tuple[Array, Array]:
-        """Return KΩ and ΩᵀKΩ."""
-        product = operator.mv(self.block)
-        return product, self.block.T @ product
-
-
-def _features(operator: Operator, sample: Any, shift: Array | None) -> tuple[Array, Array]:
+def _features(operator: Operator, omega: Array, shift: Array | None) -> tuple[Array, Array]:
     """Return G and σ², differentiable: what is added to the diagonal of ΩᵀKΩ against rounding is held constant."""
     kernel, noise = _without_noise(operator, shift)
-    columns, core = sample(kernel)
+    if omega.ndim == 1:
+        columns = kernel.columns(omega)
+        core = columns[omega]
+    else:
+        columns = kernel.mv(omega)
+        core = omega.T @ columns
     core = 0.5 * (core + core.T)
     raised = factorise(jax.lax.stop_gradient(core)).raised
     root = jnp.linalg.cholesky(core + raised * jnp.eye(len(core), dtype=core.dtype))
@@ -199,7 +183,7 @@ class PivotedCholesky(_LowRankRequest):
         if self.rank is None:
             pivots = pivots[: _choose_rank(kernel, noise, factor.features, traces, len(pivots), key, probes)]
             products = 4
-        return LowRankRoot(operator, ColumnSample(jnp.asarray(pivots)), shift, products, level is not None)
+        return LowRankRoot(operator, jnp.asarray(pivots), shift, products, level is not None)
 
     def _factorise(self, kernel: Operator, level: float | None) -> "_TrialFactor":
         """Factorise with more and more pivots until nothing is left of K, or the noise of A has been found."""
@@ -271,12 +255,12 @@ class Nystrom(_LowRankRequest):
         products += rank
         sketch = jnp.asarray(np.linalg.qr(host_random(key, 3).standard_normal((size, rank)))[0], dtype)
         if self.rank is None:
-            features, _ = operator.compile(_features)(operator, Sketch(sketch), shift)
+            features, _ = operator.compile(_features)(operator, sketch, shift)
             squares = np.sum(np.asarray(features, np.float64) ** 2, axis=0)
             kernel, lost = _without_noise(operator, shift)[0], np.sum(squares) - np.cumsum(squares)
             rank = _choose_rank(kernel, level, features, lost, rank, key, probes)
             products += 4
-        return LowRankRoot(operator, Sketch(sketch[:, :rank]), shift, products, True)
+        return LowRankRoot(operator, sketch[:, :rank], shift, products, True)
 
 
 def _noise(features: Array, pivots: np.ndarray) -> tuple[float, bool]:

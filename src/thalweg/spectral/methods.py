@@ -155,15 +155,15 @@ class _SumTask(NamedTuple):
             options = dataclasses.replace(options, preconditioner=chosen)
         lower, upper = options.interval or (None, None)
         own = {EstimateStatus.BELOW: lower is None, EstimateStatus.ABOVE: upper is None}
-        spent, first, slack = 0, None, options.slack
+        spent = 0
         for attempt in range(MAX_WIDENINGS + 1):
             # An eigenvalue outside an interval of our own making: widen it.
-            options = dataclasses.replace(options, slack=slack * 1.5**attempt)
-            plan = make_plan(f, frozen(operator), key, options)
-            spent += int(plan.products) + (0 if first is None else int(jax.lax.stop_gradient(first.products)))
-            first = plan.estimate(operator, key)
+            wider = dataclasses.replace(options, slack=options.slack * 1.5**attempt)
+            plan = make_plan(f, frozen(operator), key, wider)
+            first, spent = plan.estimate(operator, key), spent + int(plan.products)
             if not own.get(first.outcome):
                 break
+            spent += int(jax.lax.stop_gradient(first.products))
         return self.refine(plan, first, spent)
 
     def refine(self, plan: Plan, first: Estimate, spent: int) -> Estimate:

@@ -34,9 +34,13 @@ class _TraceOracle(Oracle):
         return eqx.combine(self.functions, self.frames)[0]
 
     @property
-    def g(self) -> Callable[[Any], Any]:
+    def g(self) -> Callable[[Any], Any] | None:
         """The rest of the objective."""
-        return eqx.combine(self.functions, self.frames)[1] or (lambda theta: 0.0)
+        return eqx.combine(self.functions, self.frames)[1]
+
+    def rest(self, theta: PyTree[Array]) -> Any:
+        """Return g(θ), 0 without g."""
+        return 0.0 if self.g is None else self.g(theta)
 
 
 class _Options(dict):
@@ -110,7 +114,7 @@ class SpectralOracle(_TraceOracle):
 
         def objective(theta: PyTree[Array]) -> tuple[Array, Any]:
             result = self.plan.estimate(self.operator(theta), key)
-            return result.value + self.g(theta), (result.status, result.products)
+            return result.value + self.rest(theta), (result.status, result.products)
 
         (value, (status, products)), gradient = jax.value_and_grad(objective, has_aux=True)(x)
         void = lambda leaf: jnp.where(status == 0, leaf, jnp.nan)
@@ -118,7 +122,7 @@ class SpectralOracle(_TraceOracle):
 
     def value(self, x: PyTree[Array]) -> Scalar:
         """Evaluate the objective exactly, by a factorisation of the dense matrix."""
-        return exact_sum(self.plan.f, self.operator(x)).value + self.g(x)
+        return exact_sum(self.plan.f, self.operator(x)).value + self.rest(x)
 
     def full(self, x: PyTree[Array]) -> Out:
         """Return value and exact gradient at ``x``, by a factorisation of the dense matrix; work is its dimension."""
@@ -178,7 +182,7 @@ class LanczosOracle(_TraceOracle):
             vectors = draw_probes("rademacher", key, A.dimension, self.probes, 1, A.dtype)
             value, solved = quadrature(frozen(A), vectors, min(self.steps, A.dimension))
             moving = jnp.sum(solved * A.mv(vectors)) / self.probes
-            return moving + self.g(theta), value - jax.lax.stop_gradient(moving)
+            return moving + self.rest(theta), value - jax.lax.stop_gradient(moving)
 
         (total, difference), gradient = jax.value_and_grad(objective, has_aux=True)(x)
         return Out(gradient, total + difference, jnp.asarray(float(self.probes * (self.steps + 1)))), state

@@ -36,7 +36,7 @@ class Forms(NamedTuple):
     products: Float[Array, ""]
 
 
-class Sweep(NamedTuple):
+class RecurrenceResult(NamedTuple):
     """The result of a recurrence: the forms, the sums Σ (b′_j/S_j) w_j, and the last two vectors."""
 
     forms: Forms
@@ -44,7 +44,7 @@ class Sweep(NamedTuple):
     last: tuple
 
 
-class _Carry(NamedTuple):
+class _SweepState(NamedTuple):
     step: Int[Array, ""]
     older: Float[Array, "d w"]
     newer: Float[Array, "d w"]
@@ -53,7 +53,7 @@ class _Carry(NamedTuple):
     outside: Float[Array, ""]
 
 
-def _columns(carry: _Carry, columns: slice) -> _Carry:
+def _columns(carry: _SweepState, columns: slice) -> _SweepState:
     return jax.tree.map(lambda x: x[..., columns] if x.ndim else x, carry)
 
 
@@ -83,7 +83,7 @@ def sweep(
     accumulate: tuple[Int[Array, " m"], ...] = (),
     keep_last: bool = False,
     stride: int = 1,
-) -> Sweep:
+) -> RecurrenceResult:
     """Run the recurrence for every probe of ``start``, sorted so that degrees do not increase, up to its degree.
 
     For each array of degrees in ``accumulate`` it also returns u = Σ_{j≤n} (b′_j/S_j) w_j, which takes n products where
@@ -98,60 +98,51 @@ def sweep(
     # Degrees fall from one stratum to the next, but not within one: bound them from the right.
     needed = jax.lax.cummax(own, reverse=True)
 
-    dtype = start.dtype
+    dtype, limit = start.dtype, 1.0 + tolerance(start.dtype)
     shifted = lambda block: tables.scale * apply(block) - tables.shift * block
-    squares = jnp.sum(start * start, axis=0)
-    first = shifted(start)
-    moment, length = jnp.sum(start * first, axis=0), jnp.sum(first * first, axis=0)
+    squares, first = jnp.sum(start * start, axis=0), shifted(start)
+    moment = jnp.sum(start * first, axis=0)
     weigh = lambda j, limit, table: jnp.where(j <= limit, table.at[j].get(mode="fill", fill_value=0), 0)
-    values = tables.weights[0] * squares + weigh(1, degrees, tables.weights) * moment
-    second = 2.0 * length - squares
-    values = values + weigh(2, degrees, tables.weights) * second
-    vectors = tuple(
-        tables.derivative[0] * start + weigh(1, other, tables.derivative)[None, :] * first for other in accumulate
-    )
-    limit = 1.0 + tolerance(dtype)
 
-    def watch(outside: Any, size: Any, cross: Any, width: int) -> Any:
+    def watch(outside: Any, size: Any, cross: Any) -> Any:
         # The component that has grown most dominates w_j ever more: at the upper end it keeps its sign from step to
         # step, at the lower end it alternates. (`not ≤` also holds for NaN, where `>` would let it pass.)
-        share = size / squares[:width]
+        share = size / squares[: size.size]
         largest = jnp.argmax(share)
         grown = ~(share[largest] <= limit)
         side = jnp.where(cross[largest] < 0, -1.0, 1.0).astype(dtype)
         known = (outside != 0) & ~jnp.isfinite(cross[largest])
         return jnp.where(grown & ~known, side, outside)
 
-    outside = watch(jnp.zeros((), dtype), 0.5 * (second + squares), moment, start.shape[1])
-
-    def body(carry: _Carry) -> _Carry:
-        width = carry.newer.shape[1]
-        k, limits = carry.step, degrees[:width]
-        older, latest = carry.newer, 2.0 * shifted(carry.newer) - carry.older
-        if keep_last:
-            active = (k <= own[:width])[None, :]
-            older, latest = jnp.where(active, older, carry.older), jnp.where(active, latest, carry.newer)
-        cross, size = jnp.sum(older * latest, axis=0), jnp.sum(latest * latest, axis=0)
-        values = (
-            carry.values
-            + weigh(2 * k - 1, limits, tables.weights) * (2.0 * cross - moment[:width])
-            + weigh(2 * k, limits, tables.weights) * (2.0 * size - squares[:width])
-        )
+    def add(k: Any, older: Array, newer: Array, values: Array, vectors: tuple, outside: Array) -> _SweepState:
+        """Add the terms of T_k, T_(2k−1) and T_2k, where ``newer`` is w_k."""
+        width = newer.shape[1]
+        cross, size = jnp.sum(older * newer, axis=0), jnp.sum(newer * newer, axis=0)
+        odd = weigh(2 * k - 1, degrees[:width], tables.weights) * (2.0 * cross - moment[:width])
+        even = weigh(2 * k, degrees[:width], tables.weights) * (2.0 * size - squares[:width])
         vectors = tuple(
-            u + weigh(k, other[:width], tables.derivative)[None, :] * latest
-            for u, other in zip(carry.vectors, accumulate, strict=True)
+            u + weigh(k, other[:width], tables.derivative)[None, :] * newer
+            for u, other in zip(vectors, accumulate, strict=True)
         )
-        return _Carry(k + 1, older, latest, values, vectors, watch(carry.outside, size, cross, width))
+        return _SweepState(k + 1, older, newer, values + odd + even, vectors, watch(outside, size, cross))
 
-    def turn(carry: _Carry) -> _Carry:
+    def advance(carry: _SweepState) -> _SweepState:
+        older, newer = carry.newer, 2.0 * shifted(carry.newer) - carry.older
+        if keep_last:
+            active = (carry.step <= own[: newer.shape[1]])[None, :]
+            older, newer = jnp.where(active, older, carry.older), jnp.where(active, newer, carry.newer)
+        return add(carry.step, older, newer, carry.values, carry.vectors, carry.outside)
+
+    def turn(carry: _SweepState) -> _SweepState:
         for _ in range(stride):
-            carry = body(carry)
+            carry = advance(carry)
         return carry
 
-    step = jnp.asarray(2, needed.dtype)
-    carry = _Carry(step, start, first, values, vectors, outside)
+    vectors = tuple(tables.derivative[0] * start for _ in accumulate)
+    one = jnp.asarray(1, needed.dtype)
+    carry = add(one, start, first, tables.weights[0] * squares, vectors, jnp.zeros((), dtype))
     products = jnp.asarray(start.shape[1], dtype)
-    done: list[_Carry] = []
+    done: list[_SweepState] = []
     for index, width in enumerate(widths):
         following = widths[index + 1] if index + 1 < len(widths) else 0
         # The next width holds once every probe beyond it has finished.
@@ -162,4 +153,4 @@ def sweep(
         carry = _columns(carry, slice(0, following))
     joined = jax.tree.map(lambda *parts: jnp.concatenate(parts, axis=-1) if parts[0].ndim else parts[-1], *done[::-1])
     forms = Forms(jnp.mean(joined.values), joined.values, squares, carry.outside, products)
-    return Sweep(forms, joined.vectors, (joined.newer, joined.older))
+    return RecurrenceResult(forms, joined.vectors, (joined.newer, joined.older))

@@ -16,11 +16,7 @@ from thalweg.spectral import degrees as laws
 from thalweg.spectral.degrees import Law
 
 STEP_COLUMNS = 4.0
-"""One step of a block costs as much again as this many more columns would. At twice as many, mean degrees come out a
-tenth shorter."""
-MAX_TABLE = 2_000_000
-"""Numbers in a table of all degrees at all nodes of the density, with which laws are compared: 16 MB; twice as many
-take twice as long and decide alike."""
+"""One step of a block costs as much again as this many more columns would. Twice as many favour shorter degrees."""
 
 
 class Forecast(NamedTuple):
@@ -131,7 +127,7 @@ class Tuner:
 
 def thin(nodes: np.ndarray, weights: np.ndarray, terms: int) -> tuple[np.ndarray, np.ndarray]:
     """Merge neighbouring nodes until tables of so many terms at all nodes are small enough."""
-    count = max(8, min(400, MAX_TABLE // terms))
+    count = max(8, min(400, 2_000_000 // terms))
     if nodes.size <= count:
         return nodes, weights
     starts = np.linspace(0, nodes.size, count, endpoint=False).astype(int)

@@ -8,7 +8,7 @@ diagonal, its columns, bounds of its spectrum or its eigenvalues; nobody asks wh
 from abc import abstractmethod
 from collections.abc import Callable
 from operator import attrgetter
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 import equinox as eqx
 import jax
@@ -17,6 +17,8 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 
 from thalweg.compiling import host_jit
+
+Tree = TypeVar("Tree")
 
 FUSED_ROWS = 2**16
 """Rows from which a block of vectors exceeds the cache, so that fused loops earn their compile time (1 s); at twice as
@@ -188,15 +190,8 @@ class SumOperator(Operator):
     def _total(self, method: str, *arguments: Any) -> Any:
         return sum(getattr(term, method)(*arguments) for term in self.terms)
 
-    @property
-    def materialised(self) -> bool:  # type: ignore[override]
-        """If every term is."""
-        return all(term.materialised for term in self.terms)
-
-    @property
-    def dimension(self) -> int:
-        """The number of rows of every term."""
-        return self.terms[0].dimension
+    dimension = property(lambda self: self.terms[0].dimension)
+    materialised = property(lambda self: all(term.materialised for term in self.terms))
 
     def to_dense(self) -> Array:
         """Add up entries."""
@@ -293,8 +288,8 @@ def square(values: Any, moved: Any, xp: Any) -> tuple[Any, Any]:
     return squares[order], moved[order]
 
 
-def frozen(operator: Operator) -> Operator:
-    """Return the same operator with its arrays held constant under differentiation."""
+def frozen(operator: Tree) -> Tree:
+    """Return the same operator, or any module, with its arrays held constant under differentiation."""
     arrays, rest = eqx.partition(operator, eqx.is_array)
     return eqx.combine(jax.lax.stop_gradient(arrays), rest)
 

@@ -13,7 +13,7 @@ from jaxtyping import Array
 from thalweg import arguments
 from thalweg.linalg.operators.base import Operator, ShiftedOperator
 from thalweg.linalg.operators.dense import CoordinateOperator, DenseOperator
-from thalweg.linalg.operators.function import FunctionOperator, LineaxOperator, SciPyOperator
+from thalweg.linalg.operators.function import FunctionOperator, SciPyOperator
 from thalweg.linalg.operators.gram import GramOperator, SparseGramOperator, SquaredOperator
 from thalweg.linalg.operators.sparse import SparseOperator
 
@@ -30,10 +30,9 @@ def as_operator(A: Any, dimension: int | None = None) -> Operator:
     >>> as_operator(jnp.eye(3)).shape, as_operator(lambda v: 2.0 * v, 5).shape
     ((3, 3), (5, 5))
     """
-    operator = _by_products(A, dimension)
-    if operator is not None:
-        return operator
-    matrix = A if scipy.sparse.issparse(A) or _is_bcoo(A) else as_array(A)
+    if _has_products_only(A):
+        return _by_products(A, dimension)
+    matrix: Any = A if scipy.sparse.issparse(A) or _is_bcoo(A) else as_array(A)
     _check_square(matrix.shape)
     if scipy.sparse.issparse(matrix):
         return SparseOperator(_as_floating(matrix))
@@ -67,20 +66,19 @@ def gram_operator(X: Any, smoothing: float = 0.0, dimension: int | None = None) 
 
 
 def _gram(X: Any, dimension: int | None) -> Operator:
+    if _has_products_only(X):
+        if len(set(getattr(X, "shape", ()))) == 2:
+            raise ValueError(
+                f"X is known by its products alone and must be symmetric, found shape {X.shape}: for its singular "
+                "values take spectral_sum(jnp.sqrt, XᵀX, key)"
+            )
+        return SquaredOperator(_by_products(X, dimension))
     if scipy.sparse.issparse(X):
         coo = _as_floating(X).tocoo()
         values, rows, columns = jnp.asarray(coo.data), coo.row.astype(np.int32), coo.col.astype(np.int32)
     elif _is_bcoo(X):
         values, rows, columns = as_array(X.data), X.indices[:, 0], X.indices[:, 1]
     else:
-        operator = None if len(set(getattr(X, "shape", ()))) == 2 else _by_products(X, dimension)
-        if operator is not None:
-            return SquaredOperator(operator)
-        if _has_products_only(X):
-            raise ValueError(
-                f"X is known by its products alone and must be symmetric, found shape {X.shape}: for its singular "
-                "values take spectral_sum(jnp.sqrt, XᵀX, key)"
-            )
         array = as_array(X)
         if array.ndim != 2:
             raise ValueError(f"X must be a matrix, found an array of shape {array.shape}")
@@ -94,28 +92,30 @@ def _gram(X: Any, dimension: int | None) -> Operator:
 
 def _has_products_only(A: Any) -> bool:
     """Whether ``A`` is an operator or a function, and no matrix."""
-    foreign = ("lineax", "AbstractLinearOperator"), ("scipy.sparse.linalg", "LinearOperator")
     is_function = callable(A) and not hasattr(A, "shape")
-    return isinstance(A, Operator) or any(_is_instance(A, *kind) for kind in foreign) or is_function
+    return isinstance(A, Operator) or is_function or _is_lineax(A) or _is_scipy(A)
 
 
-def _by_products(A: Any, dimension: int | None) -> Operator | None:
-    """Return the operator of something known by its products, None for a matrix."""
-    if isinstance(A, Operator) or not _has_products_only(A):
-        return A if isinstance(A, Operator) else None
-    if _is_instance(A, "lineax", "AbstractLinearOperator"):
-        leaves = jax.tree.leaves(eqx.filter(A, eqx.is_inexact_array))
-        shape, dtypes, kind = (A.out_size(), A.in_size()), [leaf.dtype for leaf in leaves], LineaxOperator
-    elif _is_instance(A, "scipy.sparse.linalg", "LinearOperator"):
-        shape, dtypes, kind = A.shape, [A.dtype], SciPyOperator
-    elif dimension is None:
+def _by_products(A: Any, dimension: int | None) -> Operator:
+    """Return the operator of something known by its products."""
+    if isinstance(A, Operator):
+        return A
+    if _is_lineax(A):
+        _check_square((A.out_size(), A.in_size()))
+        for leaf in jax.tree.leaves(eqx.filter(A, eqx.is_inexact_array)):
+            _check_real(leaf.dtype)
+        return FunctionOperator(_multiply_by_lineax, A, dimension=A.out_size())
+    if _is_scipy(A):
+        _check_square(A.shape)
+        _check_real(A.dtype)
+        return SciPyOperator(A)
+    if dimension is None:
         raise ValueError("A is a function: pass dimension=, the length of the vectors it multiplies")
-    else:
-        return FunctionOperator(A, dimension=dimension)
-    _check_square(shape)
-    for dtype in dtypes:
-        _check_real(dtype)
-    return kind(A)
+    return FunctionOperator(A, dimension=dimension)
+
+
+def _multiply_by_lineax(operator: Any, block: Array) -> Array:
+    return jax.vmap(operator.mv, in_axes=1, out_axes=1)(block)
 
 
 def is_wide(A: Any) -> bool:
@@ -172,6 +172,14 @@ def _is_bcoo(A: Any) -> bool:
 def _is_instance(A: Any, module: str, name: str) -> bool:
     """Whether ``A`` is of a class of a module, which is not imported for it: then there would be no instance."""
     return module in sys.modules and isinstance(A, getattr(sys.modules[module], name))
+
+
+def _is_lineax(A: Any) -> bool:
+    return _is_instance(A, "lineax", "AbstractLinearOperator")
+
+
+def _is_scipy(A: Any) -> bool:
+    return _is_instance(A, "scipy.sparse.linalg", "LinearOperator")
 
 
 def _check_real(dtype: Any) -> None:

@@ -1,5 +1,6 @@
 """Matrices whose entries are given: dense arrays, and entries with their coordinates."""
 
+from operator import attrgetter
 from typing import Any, ClassVar
 
 import equinox as eqx
@@ -28,10 +29,7 @@ class DenseOperator(Operator):
     calls_library: ClassVar[bool] = True
     has_columns: ClassVar[bool] = True
 
-    @property
-    def dimension(self) -> int:
-        """The number of rows."""
-        return self.matrix.shape[0]
+    dimension = property(lambda self: len(self.matrix))
 
     def mv(self, block: Array) -> Array:
         """AV."""
@@ -70,10 +68,7 @@ class CoordinateOperator(Operator):
     size: int = eqx.field(static=True)
     materialised: ClassVar[bool] = True
 
-    @property
-    def dimension(self) -> int:
-        """The number of rows."""
-        return self.size
+    dimension = property(attrgetter("size"))
 
     def mv(self, block: Array) -> Array:
         """AV, entry by entry."""

@@ -1,7 +1,8 @@
-"""Operators given by products: functions, lineax operators, and SciPy's ``LinearOperator``."""
+"""Operators given by products: functions, and SciPy's ``LinearOperator``."""
 
 from collections.abc import Callable
 from functools import partial
+from operator import attrgetter
 from typing import Any
 
 import equinox as eqx
@@ -47,39 +48,11 @@ class FunctionOperator(Operator):
         self.size = whole("dimension", dimension)
         check_closed(self)
 
-    @property
-    def dimension(self) -> int:
-        """The number of rows."""
-        return self.size
+    dimension = property(attrgetter("size"))
 
     def mv(self, block: Array) -> Array:
         """Call the function."""
         return self.function(*self.arguments, block)
-
-
-class LineaxOperator(Operator):
-    """A lineax operator.
-
-    Examples
-    --------
-    >>> import jax.numpy as jnp, lineax
-    >>> LineaxOperator(lineax.DiagonalLinearOperator(jnp.array([1.0, 2.0]))) @ jnp.ones(2)
-    Array([1., 2.], dtype=float...)
-    """
-
-    operator: Any
-
-    def __check_init__(self) -> None:
-        check_closed(self)
-
-    @property
-    def dimension(self) -> int:
-        """The number of rows."""
-        return self.operator.out_size()
-
-    def mv(self, block: Array) -> Array:
-        """Multiply every column."""
-        return jax.vmap(self.operator.mv, in_axes=1, out_axes=1)(block)
 
 
 class SciPyOperator(Operator):
@@ -96,10 +69,7 @@ class SciPyOperator(Operator):
 
     operator: Any = eqx.field(static=True)
 
-    @property
-    def dimension(self) -> int:
-        """The number of rows."""
-        return self.operator.shape[0]
+    dimension = property(lambda self: self.operator.shape[0])
 
     @property
     def dtype(self) -> np.dtype:

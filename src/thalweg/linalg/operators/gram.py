@@ -1,5 +1,6 @@
 """Squares: XᵀX or XXᵀ of a rectangular matrix X, whichever is smaller, and A² of a symmetric operator."""
 
+from operator import attrgetter
 from typing import Any, ClassVar
 
 import equinox as eqx
@@ -25,10 +26,7 @@ class GramOperator(Operator):
     materialised: ClassVar[bool] = True
     calls_library: ClassVar[bool] = True
 
-    @property
-    def dimension(self) -> int:
-        """The smaller of the two sides."""
-        return min(self.matrix.shape)
+    dimension = property(lambda self: min(self.matrix.shape))
 
     @property
     def tall(self) -> Array:
@@ -76,10 +74,7 @@ class SparseGramOperator(Operator):
     height: int = eqx.field(static=True)
     size: int = eqx.field(static=True)
 
-    @property
-    def dimension(self) -> int:
-        """The number of columns of X."""
-        return self.size
+    dimension = property(attrgetter("size"))
 
     def mv(self, block: Array) -> Array:
         """Xᵀ(XV), entry by entry."""

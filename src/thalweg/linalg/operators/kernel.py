@@ -60,15 +60,8 @@ class KernelOperator(Operator):
         if self.points.dtype.itemsize * len(points) ** 2 <= whole("store_bytes", store_bytes, least=0):
             self.stored = self.kernel(self.points, self.points)
 
-    @property
-    def dimension(self) -> int:
-        """The number of points."""
-        return self.points.shape[0]
-
-    @property
-    def calls_library(self) -> bool:  # type: ignore[override]
-        """If the matrix is stored."""
-        return self.stored is not None
+    dimension = property(lambda self: len(self.points))
+    calls_library = property(lambda self: self.stored is not None)
 
     def mv(self, block: Array) -> Array:
         """KV, a tile of rows at a time."""

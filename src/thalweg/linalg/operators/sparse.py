@@ -91,4 +91,4 @@ class SparseOperator(CoordinateOperator):
         values, neighbours = xp.asarray(self.gathered).ravel(), xp.asarray(self.neighbours).ravel()
         remainder = xp.asarray(self.values), *xp.asarray(self.coordinates).T
         pairs = zip((values, rows, neighbours), remainder, strict=True)
-        return tuple(xp.concatenate([xp.asarray(first), second]) for first, second in pairs)  # type: ignore[return-value]
+        return tuple(xp.concatenate([xp.asarray(first), second]) for first, second in pairs)

@@ -45,10 +45,7 @@ class ToeplitzOperator(Operator):
                 "column of ToeplitzOperator must have an axis for each dimension of the grid, found a number"
             )
 
-    @property
-    def dimension(self) -> int:
-        """The number of nodes."""
-        return int(np.prod(self.column.shape))
+    dimension = property(lambda self: int(np.prod(self.column.shape)))
 
     @property
     def _lengths(self) -> tuple[int, ...]:
@@ -119,10 +116,7 @@ class InterpolatedOperator(Operator):
     interpolation: Any
     operator: ToeplitzOperator
 
-    @property
-    def dimension(self) -> int:
-        """The number of points."""
-        return self.interpolation.shape[0]
+    dimension = property(lambda self: self.interpolation.shape[0])
 
     def mv(self, block: Array) -> Array:
         """W(K(WᵀV))."""

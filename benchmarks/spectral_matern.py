@@ -14,8 +14,8 @@ import numpy as np
 
 from benchmarks._common import report, table
 from thalweg.kernels import Matern32
+from thalweg.linalg.operators.base import in_float64
 from thalweg.spectral import KernelOperator, ShiftedOperator, logdet
-from thalweg.spectral.operators.base import widened
 
 DIMENSIONS, LENGTHSCALE, NOISE = 8, 2.0, 0.01
 
@@ -52,7 +52,7 @@ def main() -> None:
         narrow = ShiftedOperator(KernelOperator(Matern32(lengthscale=LENGTHSCALE), jnp.asarray(points)), NOISE)
         row("float32", narrow, keys[0])
     with jax.enable_x64(True):
-        wide = widened(narrow)
+        wide = in_float64(narrow)
         row("float64", wide, keys[1])
         began = time.perf_counter()
         exact = float(reference(wide))

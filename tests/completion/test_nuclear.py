@@ -8,9 +8,9 @@ import pytest
 from thalweg.completion import Ratings, Relaxation, Relaxed, Way, descend, relax
 from thalweg.completion.nuclear import bound, factorised, second
 from thalweg.descent import FISTA, NuclearNorm, Status, minimize
+from thalweg.linalg.operators.gram import GramOperator
 from thalweg.oracles import Exact
 from thalweg.spectral import ShiftedOperator, SpectralOracle
-from thalweg.spectral.operators.gram import GramOperator
 
 SHAPE = (6, 9)
 

@@ -1,6 +1,6 @@
-"""The first call is right: what new users saw go wrong (issue 13, points 8, 10 and 11), made impossible."""
+"""The first call, without options, is right, or refused with the way out."""
 
-import time
+from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -14,8 +14,9 @@ from spectral_matrices import rbf, with_spectrum
 import thalweg
 import thalweg.spectral as sp
 from thalweg.kernels import Matern32
-from thalweg.spectral import exact
-from thalweg.spectral.bounds import IllConditionedError, NotPositiveDefiniteError
+from thalweg.linalg.operators.dense import DenseOperator
+from thalweg.spectral import NotPositiveDefiniteError
+from thalweg.spectral.bounds import IllConditionedError
 
 KEY = jax.random.key(0)
 BLAMED = {
@@ -37,15 +38,13 @@ def test_logdet_does_not_blame_an_interval_nobody_gave(name):
 
 
 @pytest.mark.parametrize("exponent", [9, 10, 12])
-def test_an_ill_conditioned_matrix_is_exact_or_refused_early(exponent):
+def test_an_ill_conditioned_matrix_is_exact_or_refused(exponent):
     A = with_spectrum(np.logspace(-exponent, 0, 120))
     e = thalweg.logdet(A, KEY)
     assert abs(float(e.value) + exponent * 60 * np.log(10)) < 1e-13 * 10**exponent
     assert abs(float(e.value) + exponent * 60 * np.log(10)) < 20 * float(e.standard_error) + 1e-9
-    began = time.process_time()
     with pytest.raises(IllConditionedError, match="method='exact'"):
         sp.logdet(A, KEY, method="stochastic", probes=4)
-    assert time.process_time() - began < 5
 
 
 def test_float64_of_numpy_is_computed_in_float64_without_touching_the_users_setting():
@@ -76,20 +75,28 @@ def test_large_and_small_scales_are_right_or_refused_by_their_right_name():
             sp.logdet(single, KEY, method="stochastic")
 
 
+class KernelByProducts(sp.KernelOperator):
+    """A kernel matrix that is not factorised above 1,000 rows, as if it were too large for memory."""
+
+    materialised: ClassVar[bool] = False
+
+
+class DenseByProducts(DenseOperator):
+    """A dense matrix that is not factorised at once above 1,000 rows, as if it were larger."""
+
+    materialised: ClassVar[bool] = False
+
+
 @pytest.mark.slow
-def test_a_matern_kernel_too_ill_conditioned_for_float32_takes_more_digits(monkeypatch):
-    """An everyday GP: 36,000 points in 8 dimensions, noise 0.01. Here 300 with the same condition; and no way out."""
-    monkeypatch.setattr("thalweg.spectral.ways.exact_at_once", lambda f, operator: False)
-    monkeypatch.setattr("thalweg.spectral.ways.exact_is_possible", lambda operator: False)
-    monkeypatch.setattr("thalweg.spectral.ways.factorisation_is_cheaper", lambda *_: False)
-    points = np.random.default_rng(0).uniform(size=(300, 8))
+def test_a_matern_kernel_too_ill_conditioned_for_float32_takes_more_digits():
+    points = np.random.default_rng(0).uniform(size=(1001, 8))
     with jax.enable_x64(False):
-        K = sp.KernelOperator(Matern32(lengthscale=2.0), jnp.asarray(points, jnp.float32))
+        K = KernelByProducts(Matern32(lengthscale=2.0), jnp.asarray(points, jnp.float32))
         A = sp.ShiftedOperator(K, 1e-4)
         e = sp.logdet(A, KEY)
         assert e.value.dtype == jnp.float32
     dense = Matern32(lengthscale=2.0)(*2 * [jnp.asarray(points.astype(np.float32), jnp.float64)])
-    truth = np.linalg.slogdet(np.asarray(dense) + float(A.noise) * np.eye(300))[1]
+    truth = np.linalg.slogdet(np.asarray(dense) + float(A.noise) * np.eye(1001))[1]
     low, high = e.interval(0.999)
     assert float(low) <= truth <= float(high)
     assert float(high - low) < 0.01 * abs(truth)
@@ -111,26 +118,17 @@ def test_a_wrong_dimension_and_an_unknown_option_are_named():
             sp.trace_exp(A, KEY, t=2.0, method=method)
 
 
-def test_a_covariance_matrix_of_side_300_is_exact_in_milliseconds():
+def test_a_covariance_matrix_of_side_300_is_exact_and_compiles_nothing_again(caplog):
     C = np.cov(np.random.default_rng(0).standard_normal((900, 300)).T)
     assert float(thalweg.logdet(C, KEY).value) == pytest.approx(np.linalg.slogdet(C)[1], rel=1e-13)
-    spent = []
-    for _ in range(5):
-        began = time.process_time()
-        thalweg.logdet(C, KEY)
-        spent.append(time.process_time() - began)
-    assert min(spent) < 0.1
+    with jax.log_compiles():
+        thalweg.logdet(C[:299, :299], KEY)
+    assert not [record for record in caplog.records if "Finished" in record.getMessage()]
 
 
-def large(monkeypatch):
-    """Have small matrices treated as large ones are."""
-    monkeypatch.setattr("thalweg.spectral.exact._AT_ONCE", {"cholesky": 100, "eigenvalues": 100, "products": 100})
-
-
-def test_a_large_kernel_matrix_finds_its_preconditioner_and_noise(monkeypatch):
-    large(monkeypatch)
-    A = rbf(400, noise=0.01)
-    e = sp.logdet(A, KEY, method="auto")
+def test_a_large_kernel_matrix_finds_its_preconditioner_and_noise():
+    A = rbf(1001, noise=0.01)
+    e = sp.logdet(DenseByProducts(jnp.asarray(A)), KEY, method="auto")
     truth = np.linalg.slogdet(A)[1]
     assert 0 < float(e.products) < 2000
     assert abs(float(e.value) / truth - 1) < 1e-3
@@ -138,27 +136,24 @@ def test_a_large_kernel_matrix_finds_its_preconditioner_and_noise(monkeypatch):
     assert float(low) <= truth <= float(high)
 
 
-def test_a_large_matrix_that_no_preconditioner_helps_is_factorised(monkeypatch):
-    large(monkeypatch)
-    monkeypatch.setattr("thalweg.spectral.lowrank._LARGEST_RANK", 32)
-    A = np.cov(np.random.default_rng(0).standard_normal((900, 300)).T)
-    assert "factorisation" in sp.logdet(A, KEY).message
+def test_a_large_matrix_that_no_preconditioner_helps_is_factorised():
+    A = np.cov(np.random.default_rng(0).standard_normal((3003, 1001)).T)
+    assert "factorisation" in sp.logdet(DenseByProducts(jnp.asarray(A)), KEY).message
 
 
-def test_a_sparse_matrix_of_a_new_size_makes_four_programs(monkeypatch, caplog):
-    """Products to look at it, its diagonal, Lanczos' method, the estimate: all else is done on the host."""
-    large(monkeypatch)
+def test_a_sparse_matrix_of_a_new_size_makes_three_programs(caplog):
+    """Products to look at it, Lanczos' method, the estimate: all else is done on the host."""
     line = lambda side: scipy.sparse.diags(
         [np.full(side - 1, -1.0), np.full(side, 3.0), np.full(side - 1, -1.0)], [-1, 0, 1]
     )
-    sp.logdet(line(300).tocsr(), KEY)
+    sp.logdet(line(5001).tocsr(), KEY)
     with jax.log_compiles():
-        sp.logdet(line(301).tocsr(), KEY)
+        sp.logdet(line(5002).tocsr(), KEY)
     words = (
         word for record in caplog.records for word in record.getMessage().split() if "Finished" in record.getMessage()
     )
     made = {word for word in words if word.startswith("jit(_")}
-    assert made == {"jit(_product)", "jit(_diagonal)", "jit(_lanczos)", "jit(_estimate)"}
+    assert made == {"jit(_product)", "jit(_lanczos)", "jit(_estimate)"}
 
 
 def test_a_small_matrix_needs_no_plan_under_jit():
@@ -183,7 +178,6 @@ SUMS = {
 
 @pytest.mark.parametrize("name", SUMS)
 def test_the_error_bar_of_a_factorisation_under_jit_holds_what_float32_costs(name):
-    """It was 0, with a trace of the inverse that was a third off."""
     compiled = jax.jit(lambda a: SUMS[name](a, KEY))
     for side in range(3, 6):
         A = jnp.asarray(scipy.linalg.hilbert(side), jnp.float32)
@@ -203,7 +197,7 @@ def test_the_trace_of_an_inverse_that_float32_cannot_tell_is_void_under_jit():
 
 @pytest.mark.parametrize("compiled", [lambda f: f, jax.jit])
 def test_a_float32_density_matrix_without_full_rank_has_an_entropy(compiled):
-    """Its zeros come out as −6e-9, which is nothing to float32: it was refused, and NaN under jit."""
+    """Its zero eigenvalues come out as −6e-9, which is rounding in float32."""
     X = np.random.default_rng(0).standard_normal((6, 3))
     A = X @ X.T / np.sum(X**2)
     positive = np.linalg.eigvalsh(A)[3:]
@@ -236,8 +230,8 @@ def test_an_estimate_shows_its_value_and_its_error():
 
 
 @pytest.mark.parametrize(("side", "time_"), [(200, -0.1), (200, -5.0), (400, -1.0)])
-def test_a_heat_trace_is_told_where_one_eigenvalue_is_far_above(side, time_):
-    """Below the spectrum exp(−tx) is huge: of room for what Lanczos had not seen came 1e18 ± 1e19, or a refusal."""
+def test_a_heat_trace_is_estimated_where_one_eigenvalue_is_far_above(side, time_):
+    """Below the spectrum exp(−tx) is huge: the usual room beyond the Ritz values would be too much."""
     eigenvalues = np.append(1e4, np.random.default_rng(0).uniform(1, 2, side - 1))
     A = with_spectrum(eigenvalues)
     truth = np.sum(np.exp(time_ * eigenvalues))
@@ -247,7 +241,7 @@ def test_a_heat_trace_is_told_where_one_eigenvalue_is_far_above(side, time_):
 
 
 def test_rounding_in_float32_is_no_proof_that_a_matrix_is_not_positive():
-    """A Ritz value of −12 beside 1e6 was taken for one, though the smallest eigenvalue is 1."""
+    """A Ritz value comes out as −12 beside 1e6, though the smallest eigenvalue is 1."""
     A = jnp.asarray(with_spectrum(np.append(1e6, np.random.default_rng(0).uniform(1, 4, 299))), jnp.float32)
     truth = np.linalg.slogdet(np.asarray(A, np.float64))[1]
     for seed in (7, 12, 14, 17):
@@ -256,7 +250,7 @@ def test_rounding_in_float32_is_no_proof_that_a_matrix_is_not_positive():
 
 
 def test_a_lower_end_that_lanczos_does_not_settle_is_refused_not_trusted():
-    """Eigenvalues from 1e-8 evenly in the logarithm: it took 19 s, and one key in two was off by 16 standard errors."""
+    """Eigenvalues from 1e-8 evenly in the logarithm."""
     A = sp.FunctionOperator(lambda s, v: s[:, None] * v, jnp.logspace(-8, 0, 2000), dimension=2000)
     for key in jax.random.split(KEY, 2):
         with pytest.raises(IllConditionedError, match="only known to be below"):
@@ -264,7 +258,7 @@ def test_a_lower_end_that_lanczos_does_not_settle_is_refused_not_trusted():
 
 
 def _grid_laplacian(side):
-    """Of a grid without a boundary: its rows add up to 0."""
+    """Return the Laplacian of a grid without a boundary: its rows add up to 0."""
     ends = np.r_[1.0, np.full(side - 2, 2.0), 1.0]
     line = scipy.sparse.diags([-np.ones(side - 1), ends, -np.ones(side - 1)], [-1, 0, 1])
     return (scipy.sparse.kron(line, scipy.sparse.eye(side)) + scipy.sparse.kron(scipy.sparse.eye(side), line)).tocsr()
@@ -273,10 +267,8 @@ def _grid_laplacian(side):
 @pytest.mark.parametrize("sum_of", [sp.logdet, sp.trace_inverse])
 def test_the_laplacian_of_a_graph_is_refused_at_once_as_singular(sum_of):
     A = _grid_laplacian(100)
-    began = time.process_time()
     with pytest.raises(NotPositiveDefiniteError, match="constant vector"):
         sum_of(A, KEY)
-    assert time.process_time() - began < 20
     with jax.enable_x64(False), pytest.raises(NotPositiveDefiniteError, match="constant vector"):
         sum_of(A.astype(np.float32), KEY)
 
@@ -317,16 +309,6 @@ def test_products_whose_square_alone_is_symmetric_are_refused(smoothing):
         )
 
 
-def test_a_factorisation_that_takes_minutes_is_told_before_it_is_made(monkeypatch):
-    side = 1600
-    line = scipy.sparse.diags([-np.ones(side - 1), 2.0 * np.ones(side), -np.ones(side - 1)], [-1, 0, 1]).tocsr()
-    step = lambda x: jnp.where(x > 2.0, 1.0, 0.0)
-    assert sp.spectral_sum(step, line, KEY).value == side // 2
-    monkeypatch.setitem(exact._LAST_RESORT, "eigenvalues", side - 1)
-    with pytest.warns(UserWarning, match="could not be expanded .* side 1,600 is factorised instead"):
-        assert sp.spectral_sum(step, line, KEY).value == side // 2
-
-
-def test_an_inverse_too_large_for_its_numbers_is_told():
+def test_an_inverse_too_large_for_its_numbers_is_refused():
     with pytest.raises(ValueError, match="too large for float64: multiply A"):
         sp.trace_inverse(1e-310 * np.eye(3), KEY)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from thalweg.spectral import FunctionOperator, LanczosOracle, as_operator
-from thalweg.spectral.lanczos import quadrature
+from thalweg.spectral.oracle import quadrature
 
 RNG = np.random.default_rng(0)
 SIZE = 30

@@ -32,11 +32,11 @@ from jaxtyping import Array, Float, Int, Key, PyTree
 
 from thalweg.completion.factors import Ratings
 from thalweg.descent import Box
+from thalweg.linalg.operators.gram import GramOperator
 from thalweg.oracles import Oracle
 from thalweg.oracles.base import Out
 from thalweg.padding import padded, padded_size
 from thalweg.spectral import ShiftedOperator, SpectralOracle
-from thalweg.spectral.operators.gram import GramOperator
 
 _ROOM = 1.25
 """By how much a norm may grow in a round before its bound does not hold; if it does, the round is repeated."""

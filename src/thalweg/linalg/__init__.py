@@ -3,7 +3,8 @@
 from thalweg.linalg.arrays import namespace
 from thalweg.linalg.cg import CGResult, conjugate_gradients, joint_inner
 from thalweg.linalg.factor import Factor, NotPositiveDefinite, factorise
-from thalweg.linalg.lowrank import LowRank, low_rank, nystrom_features
+from thalweg.linalg.lanczos import log_quadrature
+from thalweg.linalg.lowrank import LowRank, low_rank, nystrom_features, pivoted_cholesky
 
 __all__ = [
     "CGResult",
@@ -13,7 +14,9 @@ __all__ = [
     "conjugate_gradients",
     "factorise",
     "joint_inner",
+    "log_quadrature",
     "low_rank",
     "namespace",
     "nystrom_features",
+    "pivoted_cholesky",
 ]

@@ -62,3 +62,17 @@ def ratio(a: Any, b: Any) -> Any:
     """a/b where b is positive, and 0 elsewhere."""
     xp = namespace(b)
     return xp.where(b > 0, a / xp.where(b > 0, b, 1), 0)
+
+
+def scaled_norm(vector: Any) -> Any:
+    """Return ‖v‖ of numbers whose squares may be too large or too small.
+
+    Examples
+    --------
+    >>> round(float(scaled_norm(np.array([6e200, 8e200]))) / 1e201, 9)
+    1.0
+    """
+    xp = namespace(vector)
+    largest = xp.max(xp.abs(vector))
+    scale = xp.where((largest > 0) & xp.isfinite(largest), largest, 1)
+    return scale * xp.sqrt(xp.sum((vector / scale) ** 2))

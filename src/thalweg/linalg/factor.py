@@ -23,7 +23,11 @@ MAX_RAISES = 14
 
 
 class NotPositiveDefinite(np.linalg.LinAlgError):
-    """No raise of the diagonal that leaves something of the matrix makes it positive definite."""
+    """A matrix that must be positive definite is not, by more than rounding.
+
+    >>> issubclass(NotPositiveDefinite, ValueError)  # so that ``except ValueError`` catches it
+    True
+    """
 
 
 class Factor(NamedTuple):

@@ -11,7 +11,10 @@ identity,
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+import jax
+import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Array, Float, Int
 
 from thalweg.linalg.arrays import matmul, namespace
 from thalweg.linalg.factor import Factor, factorise
@@ -106,3 +109,56 @@ def nystrom_features(
         left[pivots] = 0.0
     assert features is not None, "a covariance has a positive entry on its diagonal"
     return features, left
+
+
+def pivoted_cholesky(
+    columns: Callable[[Array], Array], diagonal: Float[Array, " d"], rank: int, enough: Any = 0.0
+) -> tuple[Int[Array, " k"], Float[Array, " k"], Float[Array, "d k"]]:
+    """Factorise K ≈ GGᵀ with the largest entry of the remaining diagonal as each pivot, in a compiled loop.
+
+    Greedy pivots leave a third to a tenth of what :func:`nystrom_features` leaves of a smooth kernel in few dimensions,
+    one column at a time.
+
+    Parameters
+    ----------
+    columns
+        ``columns(indices) -> K[:, indices]``.
+    diagonal
+        That of K.
+    rank
+        The number of pivots, at most.
+    enough
+        The trace of K − GGᵀ at which to stop. It also stops at a pivot that is down to rounding.
+
+    Returns
+    -------
+    pivots, traces, factor
+        The pivots, −1 where there are fewer; the trace of K − GGᵀ after each; and G.
+
+    Examples
+    --------
+    >>> K = jnp.array([[2.0, 1.0], [1.0, 1.0]])
+    >>> pivots, traces, G = pivoted_cholesky(lambda chosen: K[:, chosen], jnp.diagonal(K), 1)
+    >>> pivots.tolist(), traces.round(6).tolist()
+    ([0], [0.5])
+    """
+    floor = 8 * jnp.finfo(diagonal.dtype).eps * jnp.max(diagonal)
+
+    def step(carry: tuple) -> tuple:
+        index, factor, left, pivots, traces = carry
+        pivot = jnp.argmax(left)
+        new = (columns(pivot[None])[:, 0] - factor @ factor[pivot]) / jnp.sqrt(left[pivot])
+        left = jnp.maximum(left - new**2, 0.0).at[pivot].set(0.0)
+        factor, pivots = factor.at[:, index].set(new), pivots.at[index].set(pivot)
+        return index + 1, factor, left, pivots, traces.at[index].set(jnp.sum(left))
+
+    def unfinished(carry: tuple) -> Array:
+        index, _, left, _, _ = carry
+        # At every eighth only: the programs that follow are compiled for a number of pivots.
+        done = (jnp.sum(left) <= enough) & (index % 8 == 0)
+        return (index < rank) & (jnp.max(left) > floor) & ~done
+
+    empty = jnp.zeros((diagonal.size, rank), diagonal.dtype), jnp.full(rank, -1), jnp.zeros(rank, diagonal.dtype)
+    start = jnp.asarray(0), empty[0], diagonal, *empty[1:]
+    _, factor, _, pivots, traces = jax.lax.while_loop(unfinished, step, start)
+    return pivots, traces, factor

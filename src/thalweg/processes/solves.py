@@ -10,12 +10,12 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-import scipy.linalg
 from jax.scipy.linalg import cho_solve, solve_triangular
 from jaxtyping import Array, Float, Key
 
 from thalweg.compiling import quick_jit
 from thalweg.kernels import Kernel
+from thalweg.linalg import log_quadrature
 from thalweg.processes.exact import few
 
 _NYSTROM_STRIP = 4096
@@ -46,22 +46,6 @@ class Solves(NamedTuple):
         return np.array(
             [log_quadrature(*one) for one in zip(self.sizes.T[columns], self.ratios.T[columns], strict=True)]
         )
-
-
-def log_quadrature(sizes: np.ndarray, ratios: np.ndarray) -> float:
-    """The square of the first entries of a tridiagonal matrix's vectors times the logarithms of its values.
-
-    The matrix is that of Lanczos' method whose steps, as conjugate gradients, had these sizes and ratios; sizes of 0
-    are steps that were not made.
-    """
-    count = int(np.sum(sizes > 0))
-    if not count:  # solved at once, or not at all
-        return 0.0
-    sizes, ratios = sizes[:count], ratios[: count - 1]
-    diagonal = 1 / sizes
-    diagonal[1:] += ratios / sizes[:-1]
-    values, vectors = scipy.linalg.eigh_tridiagonal(diagonal, np.sqrt(ratios) / sizes[:-1])
-    return float(vectors[0] ** 2 @ np.log(np.maximum(values, np.finfo(np.float64).tiny)))
 
 
 class NystromInverse(NamedTuple):

@@ -26,7 +26,7 @@ from jaxtyping import Array, Float
 
 from thalweg.compiling import Prepared, quick_jit
 from thalweg.kernels import Interpolation, Kernel, stencil_product
-from thalweg.processes.solves import log_quadrature
+from thalweg.linalg import log_quadrature
 
 _STENCIL_DIMENSIONS = 2
 """Up to so many dimensions G is added up; in three a stencil has 343 entries a node, more than the rows have."""

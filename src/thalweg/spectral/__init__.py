@@ -6,21 +6,28 @@ vᵀf(A)v; a Chebyshev series turns f(A)v into products with A; and a random deg
 All the rest makes the estimate cheap (a law of degrees that suits the coefficients, half the products, a
 preconditioner) and honest (an error bar that covers, a watch on the spectrum).
 
-The way of one estimate through the files: ``operators`` → ``plan`` (``bounds``, ``chebyshev``, ``degrees``, ``tuning``,
-``precondition``, ``lowrank``) → ``estimate`` (``probes``, ``recurrence``, ``gradients``) → ``sums``.
+An estimate passes through these files: ``sums`` (the names) → ``methods`` (factorise or estimate) → ``plan``
+(``bounds``, ``chebyshev``, ``degrees``, ``tuning``, ``precondition``, ``lowrank``) → ``estimate`` (``probes``,
+``recurrence``, ``gradients``); a factorisation through ``exact``. Operators are those of
+:mod:`thalweg.linalg.operators`.
 """
 
-from thalweg.spectral.bounds import NotPositiveDefiniteError
+from thalweg.linalg.factor import NotPositiveDefinite as NotPositiveDefiniteError
+from thalweg.linalg.operators import (
+    FunctionOperator,
+    InterpolatedOperator,
+    KernelOperator,
+    Operator,
+    ShiftedOperator,
+    ToeplitzOperator,
+    as_operator,
+    gram_operator,
+    kernel_operator,
+)
 from thalweg.spectral.degrees import InfiniteVarianceWarning
 from thalweg.spectral.estimate import Estimate, EstimateStatus, Plan
-from thalweg.spectral.lanczos import LanczosOracle
 from thalweg.spectral.lowrank import Nystrom, PivotedCholesky
-from thalweg.spectral.operators.base import Operator, ShiftedOperator
-from thalweg.spectral.operators.convert import as_operator, gram_operator
-from thalweg.spectral.operators.function import FunctionOperator
-from thalweg.spectral.operators.kernel import KernelOperator, kernel_operator
-from thalweg.spectral.operators.toeplitz import InterpolatedOperator, ToeplitzOperator
-from thalweg.spectral.oracle import SpectralOracle
+from thalweg.spectral.oracle import LanczosOracle, SpectralOracle
 from thalweg.spectral.plan import plan
 from thalweg.spectral.precondition import Jacobi, Own
 from thalweg.spectral.sums import (

@@ -14,9 +14,9 @@ import scipy.special
 from thalweg.arguments import real
 from thalweg.spectral.chebyshev import decay
 
-# No degree up to the last is rarer than this: a weight b_j/S_j is then never drawn from beyond the reach of the
-# uniform numbers, at the cost of J·2⁻³⁰ in the mean degree.
 FLOOR = 2.0**-30
+"""The smallest probability of a degree up to the last: a weight b_j/S_j is then never beyond the reach of the uniform
+numbers, at the cost of J·2⁻³⁰ in the mean degree. Twice as much doubles that cost, which stays next to nothing."""
 
 
 class InfiniteVarianceWarning(UserWarning):
@@ -47,7 +47,7 @@ class Law(NamedTuple):
     @property
     def floored(self) -> "Law":
         """The law as it is sampled: no degree rarer than the uniform numbers can draw."""
-        if self.name == "fixed":
+        if self.biased:
             return self
         return self._replace(log_survival=np.maximum(self.log_survival, np.log(FLOOR)))
 
@@ -59,16 +59,10 @@ class Law(NamedTuple):
 
 def variance(coefficients: np.ndarray, law: Law) -> float:
     """Return the Chebyshev-weighted variance of the randomly truncated series, Lemma 2 (0/0 counts as 0)."""
-    b = np.abs(np.asarray(coefficients, np.float64))[1:]
-    log_survival = law.log_survival[1 : b.size + 1]
-    if log_survival.size < b.size:
-        log_survival = np.append(log_survival, np.full(b.size - log_survival.size, -np.inf))
-    some = b > 0
-    if np.any(np.isneginf(log_survival[some])):
-        return np.inf
-    with np.errstate(over="ignore", divide="ignore"):
-        logs = 2.0 * np.log(b[some]) - log_survival[some] + np.log(-np.expm1(log_survival[some]))
-        return float(0.5 * np.pi * np.sum(np.exp(logs)))
+    squares = np.asarray(coefficients, np.float64)[1:] ** 2
+    with np.errstate(over="ignore", invalid="ignore"):
+        terms = squares * np.expm1(-law.log_survival[1 : squares.size + 1])
+    return float(0.5 * np.pi * np.sum(terms[squares > 0]))
 
 
 def optimal(coefficients: np.ndarray, mean: float) -> Law:
@@ -129,22 +123,21 @@ def geometric(coefficients: np.ndarray, mean: float) -> Law:
 
 def poisson(coefficients: np.ndarray, mean: float) -> Law:
     """Return the Poisson law of mean N."""
-    log_mass = lambda j: j * np.log(mean) - mean - scipy.special.gammaln(j + 1)
-    return Law("poisson", _survival(log_mass, coefficients.size, mean), rate=np.inf)
+    degrees = np.arange(1, coefficients.size)
+    return Law("poisson", _log_survival(scipy.special.gammainc(degrees, mean)), rate=np.inf)
 
 
 def negative_binomial(coefficients: np.ndarray, mean: float, shape: float = 5.0) -> Law:
     """Return the negative binomial law of mean N: the number of failures before ``shape`` successes."""
-    log_success, log_failure = np.log(shape / (shape + mean)), np.log(mean / (shape + mean))
-    log_mass = lambda j: (
-        scipy.special.gammaln(j + shape)
-        - scipy.special.gammaln(shape)
-        - scipy.special.gammaln(j + 1)
-        + shape * log_success
-        + j * log_failure
-    )
-    logs = _survival(log_mass, coefficients.size, mean)
-    return Law("negative_binomial", logs, rate=float(-log_failure))
+    degrees, failure = np.arange(1, coefficients.size), mean / (shape + mean)
+    survival = scipy.special.betainc(degrees, shape, failure)
+    return Law("negative_binomial", _log_survival(survival), rate=-float(np.log(failure)))
+
+
+def _log_survival(survival: np.ndarray) -> np.ndarray:
+    """Return log S_0 … log S_J for S_1 … S_J, which rounding must not let rise."""
+    with np.errstate(divide="ignore"):
+        return np.append(0.0, np.log(np.minimum.accumulate(survival)))
 
 
 def fixed(coefficients: np.ndarray, mean: float) -> Law:
@@ -164,29 +157,13 @@ LAWS: dict[str, Callable[..., Law]] = {
 }
 
 
-def has_finite_variance(coefficients: np.ndarray, law: Law) -> bool:
-    """Whether Σ b_j²/S_j converges for the whole series, judged by the rates at which both fall.
-
-    Examples
-    --------
-    >>> import jax.numpy as jnp
-    >>> from thalweg.spectral.chebyshev import series
-    >>> b = series(jnp.log, 1.0, 100.0)
-    >>> has_finite_variance(b, poisson(b, 30.0)), has_finite_variance(b, geometric(b, 30.0))
-    (False, True)
-    """
-    if law.biased:
-        return True
-    rho, entire = decay(coefficients)
-    return bool(entire or law.rate < 2.0 * np.log(rho))
-
-
 def warn_if_infinite(coefficients: np.ndarray, law: Law) -> None:
-    """Say so if the law has infinite variance for these coefficients."""
-    if not has_finite_variance(coefficients, law):
+    """Warn if Σ b_j²/S_j diverges for the whole series, by the rates at which both fall."""
+    rho, entire = decay(coefficients)
+    if not (law.biased or entire or law.rate < 2.0 * np.log(rho)):
         warnings.warn(
             f"the {law.name} law of mean {law.mean:.3g} has infinite variance for this function on this interval: its "
-            f"survival falls like e^(−{law.rate:.3g} j), b_j² like e^(−{2 * np.log(decay(coefficients)[0]):.3g} j). "
+            f"survival falls like e^(−{law.rate:.3g} j), b_j² like e^(−{2 * np.log(rho):.3g} j). "
             "Use law='optimal', or a larger degree where the law is geometric.",
             InfiniteVarianceWarning,
             stacklevel=3,
@@ -217,12 +194,3 @@ def _from_weights(name: str, weights: np.ndarray, mean: float) -> Law:
         else:
             high = middle
     return Law(name, np.append(0.0, survival(0.5 * (low + high))))
-
-
-def _survival(log_mass: Callable[[np.ndarray], np.ndarray], size: int, mean: float) -> np.ndarray:
-    """Sum masses in log space, from the far end where S_j is small and from the near end where 1 − S_j is."""
-    far = np.arange(size + int(20 * mean) + 200, dtype=np.float64)
-    logs = log_mass(far)
-    above = np.logaddexp.accumulate(logs[::-1])[::-1][:size]
-    below = np.append(-np.inf, np.logaddexp.accumulate(logs)[: size - 1])
-    return np.where(below < np.log(0.5), np.log1p(-np.exp(np.minimum(below, np.log(0.5)))), np.minimum(above, 0.0))

@@ -2,9 +2,9 @@
 
 Error bars come from pairs. Degrees are stratified, so that probes in different strata differ systematically and the
 plain sample variance is too wide; two units (a probe, or a group of probes that share a degree) in the same stratum are
-independent and alike, and their differences estimate the variance of the mean, probes and degrees together:
-SE² = Σ (X_a − X_b)² / M², Student's t with M/2 degrees of freedom for M units; and never less than what the degrees
-alone are predicted to make of it. A single unit has no other one to differ from: its error is unknown, and is NaN.
+independent and identically distributed, and their differences estimate the variance of the mean, probes and degrees
+together: SE² = Σ (X_a − X_b)² / M², Student's t with M/2 degrees of freedom for M units; and never less than the
+predicted deviation of the degrees alone. The error of a single unit is unknown, and is NaN.
 """
 
 import dataclasses
@@ -19,14 +19,14 @@ import scipy.special
 from jaxtyping import Array, Float, Int, Key
 
 from thalweg import arguments
+from thalweg.linalg.arrays import scaled_norm
+from thalweg.linalg.operators.base import Operator, frozen, is_traced
+from thalweg.linalg.operators.convert import as_operator
 from thalweg.outcomes import Outcome
-from thalweg.spectral.bounds import hosted
-from thalweg.spectral.gradients import Inputs, quadratic_forms
-from thalweg.spectral.operators.base import Operator, is_traced
-from thalweg.spectral.operators.convert import as_operator
+from thalweg.spectral.gradients import FormInputs, quadratic_forms
 from thalweg.spectral.precondition import Preconditioner
 from thalweg.spectral.probes import draw_log_uniforms, draw_probes
-from thalweg.spectral.recurrence import Tables, block_widths
+from thalweg.spectral.recurrence import Tables
 
 
 class EstimateStatus(Outcome):
@@ -108,7 +108,7 @@ class Estimate(eqx.Module):
 
 
 def quantile(level: float, degrees_of_freedom: float) -> float:
-    """The half-width of a two-sided interval, in standard errors."""
+    """Return the half-width of a two-sided interval, in standard errors."""
     if np.isinf(degrees_of_freedom):
         return float(scipy.special.ndtri(0.5 + 0.5 * level))
     return float(scipy.special.stdtrit(degrees_of_freedom, 0.5 + 0.5 * level))
@@ -132,11 +132,11 @@ class Plan(eqx.Module):
     preconditioner
         The preconditioner, built.
     offset
-        What the preconditioner knows of the sum.
+        The part of the sum that the preconditioner gives.
     rounding
-        What rounding is expected to cost in the value, as one standard deviation.
+        The expected rounding error of the value, as one standard deviation.
     least_error
-        What degrees alone are predicted to make the value vary by, as one standard deviation.
+        The predicted deviation of the value by degrees alone.
     products
         Products with A spent on making the plan.
 
@@ -198,7 +198,8 @@ class Plan(eqx.Module):
         if operator.dimension != self.dimension:
             raise ValueError(f"A must have the plan's dimension {self.dimension}, found dimension {operator.dimension}")
         # The coefficients say what f is: any function in its place, so that all share the same compiled code.
-        run = _compiled if is_traced((operator, key, self, jnp.zeros(()))) else hosted(_estimate, operator, dear=True)
+        traced = is_traced((operator, key, self, jnp.zeros(())))
+        run = _compiled if traced else operator.compile(_estimate, repeated=True)
         return run(dataclasses.replace(self, f=abs), operator, arguments.random_key("key", key))
 
 
@@ -208,17 +209,8 @@ def _estimate(plan: Plan, operator: Operator, key: Key[Array, ""]) -> Estimate:
     probes = draw_probes(plan.probe, probe_key, plan.dimension, plan.units, plan.group, dtype)
     degrees = _draw_degrees(plan, degree_key, dtype)
     second = _draw_degrees(plan, second_key, dtype) if plan.form == "inverse" else degrees
-    inputs = Inputs(
-        *jax.lax.stop_gradient((plan.tables, plan.preconditioner)),
-        probes,
-        jnp.repeat(degrees, plan.group),
-        jnp.repeat(second, plan.group),
-        widths=block_widths(plan.units, plan.group),
-        form=plan.form,
-        gradient=plan.gradient,
-        precision=plan.precision,
-    )
-    forms = quadratic_forms(operator, inputs)
+    draws = (jnp.repeat(each, plan.group) for each in (degrees, second))
+    forms = quadratic_forms(operator, FormInputs(frozen(plan), probes, *draws))
     by_unit = lambda array: jnp.mean(array.reshape(plan.units, plan.group), axis=1)
     units = by_unit(forms.values) - plan.control[degrees] * by_unit(forms.squares)
     # The control variate does not depend on θ: it shifts the value and leaves the derivative alone.
@@ -247,24 +239,17 @@ def _standard_error(plan: Plan, units: Float[Array, " units"], value: Float[Arra
     if plan.units == 1:
         return jnp.asarray(jnp.nan, units.dtype)
     pairs = units.reshape(plan.units // 2, 2)
-    sampled = _length(pairs[:, 0] - pairs[:, 1]) / plan.units
+    sampled = scaled_norm(pairs[:, 0] - pairs[:, 1]) / plan.units
     # Where probes hardly vary (A is nearly diagonal) a pair differs only if its degrees do, which is rare.
     sampled = jnp.maximum(sampled, jax.lax.stop_gradient(plan.least_error))
-    # What a preconditioner knows of the sum may be all there is of it, and is rounded too.
-    return _length(jnp.stack([sampled, jax.lax.stop_gradient(plan.rounding), jnp.finfo(value.dtype).eps * value]))
+    # The preconditioner's part may be all there is of the sum, and is rounded too.
+    return scaled_norm(jnp.stack([sampled, jax.lax.stop_gradient(plan.rounding), jnp.finfo(value.dtype).eps * value]))
 
 
 _compiled = eqx.filter_jit(_estimate)
 
 
-def _length(vector: Float[Array, " n"]) -> Float[Array, ""]:
-    """Its norm, of numbers whose squares may be too large or too small."""
-    largest = jnp.max(jnp.abs(vector))
-    scale = jnp.where((largest > 0) & jnp.isfinite(largest), largest, 1.0)
-    return scale * jnp.sqrt(jnp.sum((vector / scale) ** 2))
-
-
 def _draw_degrees(plan: Plan, key: Key[Array, ""], dtype: Any) -> Int[Array, " units"]:
-    """n = #{j ≥ 1 : S_j > u}, u stratified."""
+    """Draw n = #{j ≥ 1 : S_j > u}, u stratified."""
     logs = draw_log_uniforms(key, plan.units, dtype)
     return jnp.searchsorted(-plan.log_survival[1:], -logs, side="left")

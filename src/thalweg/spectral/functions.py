@@ -26,19 +26,19 @@ class Exponential:
     time: float
 
     def __call__(self, x: Any) -> Any:
-        """exp(t x)."""
+        """Return exp(t x)."""
         return jnp.exp(self.time * x)
 
 
 @dataclass(frozen=True)
 class Power:
-    """x/unit to an exponent; a whole one is taken as such, so that negative numbers have powers too."""
+    """x/unit to a power; a whole exponent allows negative numbers."""
 
     exponent: float
     unit: Any = 1.0
 
     def __call__(self, x: Any) -> Any:
-        """The power of x/unit."""
+        """Return the power of x/unit."""
         return (x / self.unit) ** (int(self.exponent) if float(self.exponent).is_integer() else self.exponent)
 
 
@@ -46,7 +46,7 @@ NAMED: dict[str, Callable[[Any], Any]] = {"log": jnp.log, "inverse": reciprocal}
 
 
 def named(f: Any) -> Callable[[Any], Any]:
-    """The function, also of a name: ``"log"`` or ``"inverse"``."""
+    """Return the function, also by its name, ``"log"`` or ``"inverse"``, and check it."""
     function = NAMED.get(f) if isinstance(f, str) else f
     if isinstance(f, np.ufunc):
         function = getattr(jnp, f.__name__, None)

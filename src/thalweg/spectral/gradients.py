@@ -16,55 +16,45 @@ Both are `custom_jvp` rules whose loops run on primals only, so that grad, jvp, 
 
 from collections.abc import Callable
 from functools import partial
-from typing import NamedTuple
+from typing import Any
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, PyTree
 
-from thalweg.spectral.operators.base import Operator
-from thalweg.spectral.precondition import Preconditioner
-from thalweg.spectral.recurrence import Swept, Tables, sweep
+from thalweg.linalg.operators.base import Operator
+from thalweg.spectral.recurrence import Forms, block_widths, sweep
 
 GRADIENTS = ("series", "paper")
 
 
-class Forms(NamedTuple):
-    """The mean of the quadratic forms, their values and ‖w_0‖² one by one, and the watchman's report."""
-
-    mean: Float[Array, ""]
-    values: Float[Array, " m"]
-    squares: Float[Array, " m"]
-    outside: Float[Array, ""]
-    products: Float[Array, ""]
-
-
-class Inputs(eqx.Module):
-    """What is held constant under differentiation.
+class FormInputs(eqx.Module):
+    """The inputs of quadratic forms that are held constant under differentiation.
 
     ``probes`` are the v; ``degrees`` their degrees, and ``second`` a second, independent draw of them (used by the
     gradient of the preconditioned inverse, a product of two truncated series).
     """
 
-    tables: Tables
-    preconditioner: Preconditioner | None
+    plan: Any
     probes: Float[Array, "d m"]
     degrees: Int[Array, " m"]
     second: Int[Array, " m"]
-    widths: tuple[int, ...] = eqx.field(static=True)
-    form: str = eqx.field(static=True)
-    gradient: str = eqx.field(static=True)
-    precision: str = eqx.field(static=True)
+
+    @property
+    def widths(self) -> tuple[int, ...]:
+        """Return the widths through which the block shrinks."""
+        return block_widths(self.plan.units, self.plan.group)
 
     @property
     def start(self) -> Array:
         """w_0: the probe, or P^(−½) v for the trace of the inverse, tr A⁻¹ = tr P^(−½) B⁻¹ P^(−½)."""
-        return self.half(self.probes) if self.form == "inverse" else self.probes
+        return self.half(self.probes) if self.plan.form == "inverse" else self.probes
 
     def half(self, block: Array) -> Array:
         """P^(−½) V."""
-        return block if self.preconditioner is None else self.preconditioner.inverse_root(block)
+        preconditioner = self.plan.preconditioner
+        return block if preconditioner is None else preconditioner.inverse_root(block)
 
     def apply(self, operator: Operator) -> Callable[[Array], Array]:
         """V ↦ P^(−½) A P^(−½) V."""
@@ -72,46 +62,38 @@ class Inputs(eqx.Module):
 
 
 @eqx.filter_custom_jvp
-def quadratic_forms(operator: Operator, inputs: Inputs) -> Forms:
+def quadratic_forms(operator: Operator, inputs: FormInputs) -> Forms:
     """Return the randomly truncated quadratic forms of A; their mean has an unbiased derivative."""
-    tables, start, advance = inputs.tables, inputs.start, None
-    with jax.default_matmul_precision(inputs.precision):
-        if inputs.preconditioner is None:
-            strips = operator.strips(2.0 * tables.scale, 2.0 * tables.shift)
-            if strips is not None:
-                start = jnp.pad(start, ((0, strips.rows - start.shape[0]), (0, 0)))
-                advance = strips.advance
-        run = partial(sweep, inputs.apply(operator), tables, stride=operator.stride, advance=advance)
-        width, together = inputs.widths[0], operator.together
-        if together is None or width <= together or width % together:
-            return _forms(run(start, inputs.degrees, inputs.widths))
+    width, group = inputs.widths[0], operator.column_group
+    run: Any = partial(sweep, inputs.apply(operator), inputs.plan.tables, stride=operator.stride)
+    with jax.default_matmul_precision(inputs.plan.precision):
+        start = inputs.start
+        if group is None or width <= group or width % group:
+            return run(start, inputs.degrees, inputs.widths).forms
         # One loop to compile instead of one for every width of a block that shrinks.
-        blocks = start.reshape(start.shape[0], -1, together).transpose(1, 0, 2)
-        swept = jax.lax.map(
-            lambda group: run(group[0], group[1], (together,)), (blocks, inputs.degrees.reshape(-1, together))
-        )
-        return _forms(
-            swept._replace(
-                values=swept.values.ravel(),
-                squares=swept.squares.ravel(),
-                outside=swept.outside[jnp.argmax(jnp.abs(swept.outside))],
-                products=jnp.sum(swept.products),
-            )
+        blocks = start.reshape(start.shape[0], -1, group).transpose(1, 0, 2)
+        forms = jax.lax.map(lambda part: run(*part, (group,)).forms, (blocks, inputs.degrees.reshape(-1, group)))
+        return Forms(
+            mean=jnp.mean(forms.mean),
+            values=forms.values.ravel(),
+            squares=forms.squares.ravel(),
+            outside=forms.outside[jnp.argmax(jnp.abs(forms.outside))],
+            products=jnp.sum(forms.products),
         )
 
 
 @quadratic_forms.def_jvp
 def _quadratic_forms_jvp(primals: tuple, tangents: tuple) -> tuple[Forms, Forms]:
     (operator, inputs), (tangent, _) = primals, tangents
-    rule = _paper if inputs.gradient == "paper" else _series
-    with jax.default_matmul_precision(inputs.precision):
+    rule = _paper if inputs.plan.gradient == "paper" else _series
+    with jax.default_matmul_precision(inputs.plan.precision):
         forms, derivative = rule(operator, inputs, tangent)
         derivative = derivative + _control(operator, inputs, tangent)
     return forms, Forms(derivative.astype(forms.mean.dtype), None, None, None, None)  # type: ignore[arg-type]
 
 
-def _moved(function: Callable[[Operator], Array], operator: Operator, tangent: PyTree) -> Array:
-    """The derivative of a function of the operator along a tangent; what is not differentiated has the tangent None."""
+def _derivative(function: Callable[[Operator], Array], operator: Operator, tangent: PyTree) -> Array:
+    """Return the derivative along a tangent, which is None for fields that are not differentiated."""
     moving, rest = _split(operator, tangent)
     return jax.jvp(lambda part: function(eqx.combine(part, rest)), (moving,), (tangent,))[1]
 
@@ -120,29 +102,25 @@ def _split(operator: Operator, tangent: PyTree) -> tuple[Operator, Operator]:
     return eqx.partition(operator, jax.tree.map(lambda leaf: leaf is not None, tangent, is_leaf=lambda x: x is None))
 
 
-def _forms(swept: Swept) -> Forms:
-    return Forms(jnp.mean(swept.values), swept.values, swept.squares, swept.outside, swept.products)
-
-
-def _series(operator: Operator, inputs: Inputs, tangent: PyTree) -> tuple[Forms, Array]:
+def _series(operator: Operator, inputs: FormInputs, tangent: PyTree) -> tuple[Forms, Array]:
     start = inputs.start
-    draws = (inputs.degrees, inputs.second) if inputs.form == "inverse" else (inputs.degrees,)
-    swept = sweep(inputs.apply(operator), inputs.tables, start, inputs.degrees, inputs.widths, draws)
-    left = inputs.half(swept.vectors[0])
-    if inputs.form == "inverse":
+    draws = (inputs.degrees, inputs.second) if inputs.plan.form == "inverse" else (inputs.degrees,)
+    forms, vectors, _ = sweep(inputs.apply(operator), inputs.plan.tables, start, inputs.degrees, inputs.widths, draws)
+    left = inputs.half(vectors[0])
+    if inputs.plan.form == "inverse":
         # ∂ tr A⁻¹ = −tr(A⁻¹ ∂A A⁻¹): two independent truncations of B⁻¹ around ∂A.
-        left, right = -left, inputs.half(swept.vectors[1])
+        left, right = -left, inputs.half(vectors[1])
     else:
         right = inputs.half(start)
-    moved = _moved(lambda moving: moving.mv(right), operator, tangent)
-    return _forms(swept), jnp.sum(left * moved) / start.shape[1]
+    change = _derivative(lambda moving: moving.mv(right), operator, tangent)
+    return forms, jnp.sum(left * change) / start.shape[1]
 
 
-def _paper(operator: Operator, inputs: Inputs, tangent: PyTree) -> tuple[Forms, Array]:
-    start, tables = inputs.start, inputs.tables
+def _paper(operator: Operator, inputs: FormInputs, tangent: PyTree) -> tuple[Forms, Array]:
+    start, tables = inputs.start, inputs.plan.tables
     degrees = jnp.maximum(inputs.degrees, 1)
     apply = inputs.apply(operator)
-    swept = sweep(apply, tables, start, inputs.degrees, inputs.widths, keep_last=True)
+    forms, _, last = sweep(apply, tables, start, inputs.degrees, inputs.widths, keep_last=True)
     count = start.shape[1]
     moving, rest = _split(operator, tangent)
     shifted = lambda block: tables.scale * apply(block) - tables.shift * block
@@ -166,23 +144,23 @@ def _paper(operator: Operator, inputs: Inputs, tangent: PyTree) -> tuple[Forms, 
         return j - 1, state, before, latest, adjoint, total
 
     zero = jnp.zeros_like(start)
-    carry = (jnp.max(degrees), *swept.last, zero, zero, jax.tree.map(jnp.zeros_like, moving))
+    carry = (jnp.max(degrees), *last, zero, zero, jax.tree.map(jnp.zeros_like, moving))
     gradient = jax.lax.while_loop(lambda c: c[0] >= 1, body, carry)[-1]
     pairs = zip(jax.tree.leaves(gradient), jax.tree.leaves(tangent), strict=True)
-    return _forms(swept), sum((jnp.sum(g * t) for g, t in pairs), jnp.zeros((), start.dtype))
+    return forms, sum((jnp.sum(g * t) for g, t in pairs), jnp.zeros((), start.dtype))
 
 
-def _control(operator: Operator, inputs: Inputs, tangent: PyTree) -> Array:
-    """The preconditioner as a control variate: mean zero, and it takes the variance away as P → A.
+def _control(operator: Operator, inputs: FormInputs, tangent: PyTree) -> Array:
+    """Return the derivative of a control variate of mean zero, which takes the variance away as P → A.
 
     For log det: tr(P₀⁻¹∂P) − (P₀^(−½)v)ᵀ ∂P (P₀^(−½)v), where P₀ is the preconditioner of the plan and P(θ) the same
     construction at θ with its pivots frozen; for P₀ = P(θ) the first term is ∂ log det P. With P₀ in both terms it
     has mean zero also where the plan was made at another θ.
     """
-    preconditioner = inputs.preconditioner
+    preconditioner = inputs.plan.preconditioner
     if preconditioner is None:
         return jnp.zeros((), inputs.probes.dtype)
     vectors, sign, power = inputs.half(inputs.probes), 1.0, 1
-    if inputs.form == "inverse":
+    if inputs.plan.form == "inverse":
         vectors, sign, power = inputs.half(vectors), -1.0, 2
-    return sign * _moved(lambda moving: preconditioner.control(moving, vectors, power), operator, tangent)
+    return sign * _derivative(lambda moving: preconditioner.control(moving, vectors, power), operator, tangent)

@@ -1,16 +1,15 @@
-"""Low-rank preconditioners: for A = K + σ²I take P = LLᵀ + σ²I with LLᵀ ≼ K.
+"""Low-rank preconditioners for spectral sums: for A = K + σ²I take P = GGᵀ + σ²I with GGᵀ ≼ K.
 
-Then every eigenvalue of P^(−½)AP^(−½) is at least 1, and all but a few are close to it. Two constructions of L have
-LLᵀ ≼ K: the pivoted Cholesky factorisation, which needs the diagonal and a few columns of K only, and Nyström's from a
-random sketch, which needs products only. Both read
+Then every eigenvalue of P^(−½)AP^(−½) is at least 1, and all but a few are close to it. The features G of
+:mod:`thalweg.linalg.lowrank` come of columns of K or of a random sketch, which needs products only:
 
-    L(θ) = C(θ) chol(ΩᵀC(θ))^(−ᵀ),   C = K(θ)Ω,
+    G(θ) = C(θ) R(θ)^(−ᵀ),   C = K(θ)Ω,   RRᵀ = ΩᵀC(θ),
 
 with Ω a choice of columns or a Gaussian block; Ω is frozen in the plan, so that P(θ) can be differentiated.
 """
 
 from abc import abstractmethod
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import equinox as eqx
 import jax
@@ -19,22 +18,29 @@ import numpy as np
 from jaxtyping import Array, Float, Int, Key
 
 from thalweg import arguments
-from thalweg.spectral.bounds import IllConditionedError, compiled, host_random, hosted, spectrum
-from thalweg.spectral.operators.base import Operator, ShiftedOperator
-from thalweg.spectral.precondition import Preconditioner, Request
+from thalweg.linalg.factor import Factor, factorise
+from thalweg.linalg.lowrank import pivoted_cholesky
+from thalweg.linalg.operators.base import Operator, ShiftedOperator
+from thalweg.spectral.bounds import IllConditionedError, find_spectrum, host_random, multiply
+from thalweg.spectral.precondition import Jacobi, Preconditioner, PreconditionerRequest, positive_diagonal
 from thalweg.threads import enough_threads
 
-_LARGEST_RANK = 512
+MAX_RANK = 512
+"""The largest rank that is tried unasked. Twice as many take four times as long to build, more than an estimate."""
+WORTH_SCALING = 4.0
+"""Diagonal entries that differ by more than this factor are divided out before anything else is tried. At twice the
+factor an interval stays twice as wide as it must be, and an estimate takes 1.4 times as many products."""
 
 
-class LowRank(Preconditioner):
-    """P = LLᵀ + σ²I through the eigenvectors of LLᵀ: P^(−½) costs O(dk).
+class LowRankRoot(Preconditioner):
+    """P = GGᵀ + σ²I through the eigenvectors of GGᵀ: P^(−½) costs O(dk).
 
-    LLᵀ ≼ K, so that in exact arithmetic 1 bounds the preconditioned spectrum from below. ``shift`` is σ² where the
+    GGᵀ ≼ K, so that in exact arithmetic 1 bounds the preconditioned spectrum from below. ``shift`` is σ² where the
     operator does not know it itself.
     """
 
-    sample: "_Columns | _Sketch"
+    omega: Int[Array, " k"] | Float[Array, "d k"]
+    """Ω: the indices of chosen columns, or a random block."""
     shift: Float[Array, ""] | None
     products: np.ndarray
     basis: Float[Array, "d k"]
@@ -44,11 +50,11 @@ class LowRank(Preconditioner):
     inverse_trace: Float[Array, ""]
     proven: bool = eqx.field(static=True)
 
-    def __init__(self, operator: Operator, sample: Any, shift: Array | None, products: int, proven: bool) -> None:
-        self.sample, self.shift, self.products, self.proven = sample, shift, np.asarray(products), proven
-        factor, noise = hosted(_factor, operator)(operator, sample, shift)
-        # In float64, where the Gram matrix keeps the digits of its small eigenvalues that an SVD would.
-        tall, level, dtype = np.asarray(factor, np.float64), float(noise), operator.dtype
+    def __init__(self, operator: Operator, omega: Array, shift: Array | None, products: int, proven: bool) -> None:
+        self.omega, self.shift, self.products, self.proven = omega, shift, np.asarray(products), proven
+        features, self.noise = operator.compile(_features)(operator, omega, shift)
+        # In float64, where the Gram matrix keeps the digits of small eigenvalues as well as an SVD.
+        tall, level, dtype = np.asarray(features, np.float64), float(self.noise), operator.dtype
         gram = tall.T @ tall
         with enough_threads(len(gram)):
             eigenvalues, vectors = np.linalg.eigh(gram)
@@ -56,31 +62,31 @@ class LowRank(Preconditioner):
         if not np.all(np.isfinite(eigenvalues)):
             raise IllConditionedError(f"A − {level:.4g}·I must be positive semi-definite for this preconditioner")
         size, rank = tall.shape
-        self.noise, self.eigenvalues = noise, jnp.asarray(eigenvalues, dtype)
+        self.eigenvalues = jnp.asarray(eigenvalues, dtype)
         self.basis = jnp.asarray((tall @ vectors) / np.sqrt(eigenvalues), dtype)
         self.log_determinant = jnp.asarray((size - rank) * np.log(level) + np.sum(np.log(eigenvalues + level)), dtype)
         self.inverse_trace = jnp.asarray((size - rank) / level + np.sum(1.0 / (eigenvalues + level)), dtype)
 
     def inverse_root(self, block: Array) -> Array:
-        """P^(−½) V = σ⁻¹ (V − U (1 − σ/√(s² + σ²)) UᵀV)."""
+        """Return P^(−½) V = σ⁻¹ (V − U (1 − σ/√(s² + σ²)) UᵀV)."""
         root = jnp.sqrt(self.noise)
         shrink = 1.0 - root / jnp.sqrt(self.eigenvalues + self.noise)
         return (block - self.basis @ (shrink[:, None] * (self.basis.T @ block))) / root
 
     def control(self, operator: Operator, vectors: Array, power: int) -> Array:
         """See :meth:`Preconditioner.control`."""
-        factor, noise = _factor(operator, self.sample, self.shift)
-        whitened = factor
+        features, noise = _features(operator, self.omega, self.shift)
+        whitened = features
         for _ in range(power):
             whitened = self.inverse_root(whitened)
-        size, rank = factor.shape
+        size, rank = features.shape
         trace = (size - rank) / self.noise**power + jnp.sum((self.eigenvalues + self.noise) ** -float(power))
         exact = jnp.sum(whitened**2) + noise * trace
-        sampled = jnp.sum((factor.T @ vectors) ** 2) + noise * jnp.sum(vectors**2)
+        sampled = jnp.sum((features.T @ vectors) ** 2) + noise * jnp.sum(vectors**2)
         return exact - sampled / vectors.shape[1]
 
     def least(self) -> float | None:
-        """1 less what rounding can do, where σ² is known: P ≼ A then holds to a few eps·κ(A)."""
+        """Return 1 less what rounding can do, where σ² is known: P ≼ A then holds to a few eps·κ(A)."""
         if not self.proven:
             return None
         kappa = 1.0 + float(jnp.max(self.eigenvalues) / self.noise)
@@ -93,49 +99,31 @@ class LowRank(Preconditioner):
         return 1.0 - max(lost, 1e-6)
 
 
-class _Columns(eqx.Module):
-    """Ω a choice of columns."""
-
-    pivots: Int[Array, " k"]
-
-    def __call__(self, operator: Operator) -> tuple[Array, Array]:
-        """KΩ and ΩᵀKΩ."""
-        columns = operator.columns(self.pivots)
-        return columns, columns[self.pivots]
-
-
-class _Sketch(eqx.Module):
-    """Ω a random block."""
-
-    block: Float[Array, "d k"]
-
-    def __call__(self, operator: Operator) -> tuple[Array, Array]:
-        """KΩ and ΩᵀKΩ."""
-        product = operator.mv(self.block)
-        return product, self.block.T @ product
-
-
-def _factor(operator: Operator, sample: Any, shift: Array | None) -> tuple[Array, Array]:
-    """L = C chol(ΩᵀC)^(−ᵀ) and σ², with a breath of jitter against rounding (it only makes LLᵀ smaller)."""
-    remainder, noise = _without_noise(operator, shift)
-    columns, core = sample(remainder)
+def _features(operator: Operator, omega: Array, shift: Array | None) -> tuple[Array, Array]:
+    """Return G and σ², differentiable: what is added to the diagonal of ΩᵀKΩ against rounding is held constant."""
+    kernel, noise = _without_noise(operator, shift)
+    if omega.ndim == 1:
+        columns = kernel.columns(omega)
+        core = columns[omega]
+    else:
+        columns = kernel.mv(omega)
+        core = omega.T @ columns
     core = 0.5 * (core + core.T)
-    breath = 4 * jnp.finfo(core.dtype).eps * jnp.trace(core) + jnp.finfo(core.dtype).tiny
-    core = core + breath * jnp.eye(core.shape[0], dtype=core.dtype)
-    root = jnp.linalg.cholesky(core)
-    return jax.scipy.linalg.solve_triangular(root, columns.T, lower=True).T, noise
+    raised = factorise(jax.lax.stop_gradient(core)).raised
+    root = jnp.linalg.cholesky(core + raised * jnp.eye(len(core), dtype=core.dtype))
+    return Factor(root, raised).half_solve(columns.T).T, noise
 
 
 def _without_noise(operator: Operator, shift: Array | None) -> tuple[Operator, Array]:
-    """K and σ² of A = K + σ²I: by the given shift, or as the operator knows them."""
+    """Return K and σ² of A = K + σ²I: by the given shift, or as the operator knows them."""
     if shift is not None:
         return ShiftedOperator(operator, -shift), shift
-    remainder, noise = operator.split()
+    kernel, noise = operator.split()
     assert noise is not None, "without a shift the operator knows its noise"
-    return remainder, noise
+    return kernel, noise
 
 
-class _LowRankRequest(Request):
+class _LowRankRequest(PreconditionerRequest):
     rank: int | None = None
     noise: float | None = None
 
@@ -146,19 +134,19 @@ class _LowRankRequest(Request):
         if self.noise is not None:
             arguments.real(f"noise of {name}", self.noise, above=0)
 
-    def build(self, operator: Operator, key: Key[Array, ""], probes: int) -> LowRank:
+    def build(self, operator: Operator, key: Key[Array, ""], probes: int) -> LowRankRoot:
         """Find σ², then Ω."""
         if self.rank is not None:
             arguments.whole(f"rank of {type(self).__name__}", self.rank, most=operator.dimension)
-        level, own = self.noise, None
-        if level is None:
-            own = operator.split()[1]
-            level = None if own is None else arguments.real("noise of the operator", own, above=0)
-        return self._built(operator, level, own is not None, key, probes)
+        level, own = self.noise, operator.split()[1] if self.noise is None else None
+        if own is not None:
+            level = arguments.real("noise of the operator", own, above=0)
+        shift = None if own is not None or level is None else jnp.asarray(level, operator.dtype)
+        return self._build(operator, level, shift, key, probes)
 
     @abstractmethod
-    def _built(self, operator: Operator, level: float | None, own: bool, key: Array, probes: int) -> "LowRank":
-        """P for a σ² that is given, the operator's ``own``, or to be found."""
+    def _build(self, operator: Operator, level: float | None, shift: Any, key: Array, probes: int) -> LowRankRoot:
+        """Build P for σ² = ``level``, found if None; ``shift`` is the same if the operator does not know it."""
 
 
 class PivotedCholesky(_LowRankRequest):
@@ -181,37 +169,62 @@ class PivotedCholesky(_LowRankRequest):
     """
 
     least_explained: ClassVar[float] = 0.0
-    """The share of the trace above the noise that a first trial must explain, for more of the same to be made."""
+    """The share of the trace above the noise that the first pivots must explain, else more are not tried."""
 
-    def _built(self, operator: Operator, level: float | None, own: bool, key: Array, probes: int) -> LowRank:
-        size, dtype, enough = operator.dimension, operator.dtype, 0.0
-        proven = level is not None
-        shift = None if own or level is None else jnp.asarray(level, dtype)
-        remainder = operator if level is None else _without_noise(operator, shift)[0]
-        if level is not None and self.rank is None:
-            # A remainder so small that its share of log det A is below a hundredth of d needs no more pivots.
-            enough = 1e-2 * size * level
-        # Grow by doubling: a step of the factorisation costs as much as its table is wide.
-        largest = min(_LARGEST_RANK, size)
-        capacities = [rank for rank in (_LARGEST_RANK // 4, _LARGEST_RANK // 2) if rank < largest] + [largest]
-        for rank in [self.rank] if self.rank else capacities:
-            found, left, factor = compiled(_pivots)(remainder, jnp.asarray(enough, dtype), rank)
-            # None, where nothing is left of K at all: then any does.
-            pivots = np.asarray(found)[np.asarray(found) >= 0] if int(found[0]) >= 0 else np.zeros(1, int)
-            noise, seen = _noise(factor, pivots) if level is None else (level, False)
-            if len(pivots) < rank or seen:
-                break
-            if not proven and _explained(operator, noise, left) < self.least_explained:
-                raise IllConditionedError("A is no matrix of low rank plus noise, as far as a trial can tell")
-        traces, spent = np.asarray(left, np.float64), 0
-        if not proven:
+    def _build(self, operator: Operator, level: float | None, shift: Any, key: Array, probes: int) -> LowRankRoot:
+        size, dtype = operator.dimension, operator.dtype
+        kernel = operator if level is None else _without_noise(operator, shift)[0]
+        factor = self._factorise(kernel, level)
+        noise, traces, pivots, products = factor.noise, factor.traces, factor.pivots, 0
+        if level is None:
             traces = np.maximum(traces - noise * (size - 1 - np.arange(len(traces))), 0.0)
             shift = jnp.asarray(noise, dtype)
-            remainder = _without_noise(operator, shift)[0]
+            kernel = _without_noise(operator, shift)[0]
         if self.rank is None:
-            spent = 4
-            pivots = pivots[: _choose_rank(remainder, noise, factor, traces, len(pivots), key, probes)]
-        return LowRank(operator, _Columns(jnp.asarray(pivots)), shift, spent, proven)
+            pivots = pivots[: _choose_rank(kernel, noise, factor.features, traces, len(pivots), key, probes)]
+            products = 4
+        return LowRankRoot(operator, jnp.asarray(pivots), shift, products, level is not None)
+
+    def _factorise(self, kernel: Operator, level: float | None) -> "_TrialFactor":
+        """Factorise with more and more pivots until nothing is left of K, or the noise of A has been found."""
+        size = kernel.dimension
+        # A remainder so small that its share of log det A is below a hundredth of d needs no more pivots.
+        enough = 0.0 if level is None or self.rank else 1e-2 * size * level
+        # By doubling, since a step of the factorisation costs as much as its table is wide.
+        ranks = [rank for rank in (MAX_RANK // 4, MAX_RANK // 2) if rank < size] + [min(MAX_RANK, size)]
+        for rank in [self.rank] if self.rank else ranks:
+            pivots, traces, features = kernel.compile(_pivot)(kernel, jnp.asarray(enough, kernel.dtype), rank)
+            chosen = np.asarray(pivots)[np.asarray(pivots) >= 0]
+            # Where nothing is left of K at all, any pivot does.
+            chosen = chosen if len(chosen) else np.zeros(1, int)
+            noise, seen = _noise(features, chosen) if level is None else (level, False)
+            factor = _TrialFactor(chosen, np.asarray(traces, np.float64), features, noise)
+            if len(chosen) < rank or seen:
+                break
+            if level is None and factor.explained(kernel) < self.least_explained:
+                raise IllConditionedError("A is no matrix of low rank plus noise, as far as a trial can tell")
+        return factor
+
+
+class _TrialCholesky(PivotedCholesky):
+    least_explained: ClassVar[float] = 0.8
+
+
+def _pivot(kernel: Operator, enough: Array, rank: int) -> tuple[Array, Array, Array]:
+    return pivoted_cholesky(kernel.columns, kernel.diagonal(), rank, enough)
+
+
+class _TrialFactor(NamedTuple):
+    pivots: np.ndarray
+    traces: np.ndarray
+    features: Array
+    noise: float
+
+    def explained(self, operator: Operator) -> float:
+        """Return how much of the trace above the noise is explained, between 0 and 1."""
+        size, rank = operator.dimension, len(self.traces)
+        above = float(jnp.sum(operator.diagonal())) - size * self.noise
+        return 1.0 - (self.traces[-1] - (size - rank) * self.noise) / above if above > 0 else 1.0
 
 
 class Nystrom(_LowRankRequest):
@@ -232,27 +245,27 @@ class Nystrom(_LowRankRequest):
     ValueError: noise of Nystrom must be a finite number above 0, found -1.0
     """
 
-    def _built(self, operator: Operator, level: float | None, own: bool, key: Array, probes: int) -> LowRank:
+    def _build(self, operator: Operator, level: float | None, shift: Any, key: Array, probes: int) -> LowRankRoot:
         size, dtype, products = operator.dimension, operator.dtype, 0
         if level is None:
-            found = spectrum(operator, None, key, positive=True)
-            level, products = found.lower, found.products
-        shift = None if own else jnp.asarray(level, dtype)
-        rank = self.rank or min(_LARGEST_RANK, size)
+            interval = find_spectrum(operator, None, key, positive=True)
+            level, products = interval.lower, interval.products
+            shift = jnp.asarray(level, dtype)
+        rank = self.rank or min(MAX_RANK, size)
+        products += rank
         sketch = jnp.asarray(np.linalg.qr(host_random(key, 3).standard_normal((size, rank)))[0], dtype)
-        chosen = rank
         if self.rank is None:
-            factor, _ = hosted(_factor, operator)(operator, _Sketch(sketch), shift)
-            squares = np.sum(np.asarray(factor, np.float64) ** 2, axis=0)
-            remainder, _ = _without_noise(operator, shift)
-            lost = np.sum(squares) - np.cumsum(squares)
-            chosen, products = _choose_rank(remainder, level, factor, lost, rank, key, probes), products + 4
-        return LowRank(operator, _Sketch(sketch[:, :chosen]), shift, products + rank, True)
+            features, _ = operator.compile(_features)(operator, sketch, shift)
+            squares = np.sum(np.asarray(features, np.float64) ** 2, axis=0)
+            kernel, lost = _without_noise(operator, shift)[0], np.sum(squares) - np.cumsum(squares)
+            rank = _choose_rank(kernel, level, features, lost, rank, key, probes)
+            products += 4
+        return LowRankRoot(operator, sketch[:, :rank], shift, products, True)
 
 
-def _noise(factor: Array, pivots: np.ndarray) -> tuple[float, bool]:
-    """σ² of A ≈ LLᵀ + σ²I by the least eigenvalue of A at the pivots; and whether several of them agree on it."""
-    root = np.asarray(factor, np.float64)[pivots, : len(pivots)]
+def _noise(features: Array, pivots: np.ndarray) -> tuple[float, bool]:
+    """Return σ² of A ≈ GGᵀ + σ²I, by the least eigenvalue of A at the pivots, and whether several agree on it."""
+    root = np.asarray(features, np.float64)[pivots, : len(pivots)]
     with enough_threads(len(root)):
         eigenvalues = np.linalg.svdvals(root)[::-1] ** 2
     if not eigenvalues.size or not eigenvalues[0] > 0:
@@ -261,84 +274,61 @@ def _noise(factor: Array, pivots: np.ndarray) -> tuple[float, bool]:
     return 0.999 * float(eigenvalues[0]), bool(eigenvalues[:9][-1] < 1.05 * eigenvalues[0])
 
 
-def _explained(operator: Operator, level: float, left: Array) -> float:
-    """How much of the trace above the noise a factorisation explains, between 0 and 1."""
-    size, rank = operator.dimension, len(left)
-    above = float(jnp.sum(operator.diagonal())) - size * level
-    return 1.0 - (float(left[-1]) - (size - rank) * level) / above if above > 0 else 1.0
-
-
-def _pivots(remainder: Operator, enough: Array, rank: int) -> tuple[Array, Array, Array]:
-    """Choose pivots greedily: the largest diagonal entry of what is left of K.
-
-    Returns
-    -------
-    pivots, traces, factor
-        The pivots (−1 where there are fewer than ``rank``); the trace of what is left after each; and the factor
-        itself. The factorisation ends at a pivot that is down to rounding, or when the trace of what is left is
-        at most ``enough``.
-    """
-    left = remainder.diagonal()
-    floor = 8 * jnp.finfo(left.dtype).eps * jnp.max(left)
-
-    def step(carry: tuple) -> tuple:
-        index, factor, left, pivots, traces = carry
-        pivot = jnp.argmax(left)
-        new = (remainder.columns(pivot[None])[:, 0] - factor @ factor[pivot]) / jnp.sqrt(left[pivot])
-        left = jnp.maximum(left - new**2, 0.0).at[pivot].set(0.0)
-        return (
-            index + 1,
-            factor.at[:, index].set(new),
-            left,
-            pivots.at[index].set(pivot),
-            traces.at[index].set(jnp.sum(left)),
-        )
-
-    def unfinished(carry: tuple) -> Array:
-        index, _, left, _, _ = carry
-        done = jnp.sum(left) <= enough
-        # At every eighth only: the programs that follow are compiled for a number of pivots.
-        return (index < rank) & (jnp.max(left) > floor) & ~(done & (index % 8 == 0))
-
-    factor, traces = jnp.zeros((left.size, rank), left.dtype), jnp.zeros(rank, left.dtype)
-    start = (jnp.asarray(0), factor, left, jnp.full(rank, -1), traces)
-    _, factor, _, pivots, traces = jax.lax.while_loop(unfinished, step, start)
-    return pivots, traces, factor
-
-
 def _choose_rank(
-    remainder: Operator,
-    noise: float,
-    factor: Array,
-    traces: np.ndarray,
-    largest: int,
-    key: Key[Array, ""],
-    probes: int,
+    kernel: Operator, noise: float, features: Array, traces: np.ndarray, largest: int, key: Array, probes: int
 ) -> int:
     """Choose among ranks by the predicted time of everything that follows.
 
-    With R_k = K − L_kL_kᵀ the preconditioned spectrum reaches to 1 + λ_max(R_k)/σ². One block product KΩ serves all
+    With R_k = K − G_kG_kᵀ the preconditioned spectrum reaches to 1 + λ_max(R_k)/σ². One block product KΩ serves all
     candidates: ‖R_kΩ‖ estimates ‖R_k‖_F, and tr R_k is known; λ_max lies between ‖R‖_F²/tr R and ‖R‖_F, and their
     geometric mean is taken. Work is counted in multiplications: products with A (d² each), applications of P^(−½)
     (4dk for each product), and the factorisation itself (3dk² with its SVD).
     """
-    size = remainder.dimension
-    largest = max(largest, 1)
+    size, largest = kernel.dimension, max(largest, 1)
     eighths = 8 * np.geomspace(1, max(largest // 8, 1), 12).astype(int)
-    candidates = np.unique(np.minimum(np.append(eighths, largest), largest)).tolist()
-    omega, columns = host_random(key, 4).standard_normal((size, 4)), np.asarray(factor, np.float64)
-    inner = columns.T @ omega
-    whole = np.asarray(hosted(type(remainder).mv, remainder)(remainder, jnp.asarray(omega, remainder.dtype)))
-    costs = []
-    for rank in candidates:
-        rest = whole - columns[:, :rank] @ inner[:rank]
-        frobenius = float(np.sqrt(np.sum(rest**2) / 4))
-        trace = max(float(traces[rank - 1]), 1e-300)
-        top = min(np.sqrt(frobenius * min(frobenius**2 / trace, frobenius)), trace)
-        kappa = 1.0 + top / noise
-        degree = 4.0 + 2.5 * np.sqrt(kappa)
-        # Noise that is left must be averaged away by probes: bring it to the scale of a thousandth of d.
-        spread = 2.0 * min(frobenius / noise, np.sqrt(size) * np.log(kappa)) ** 2
-        needed = max(float(probes), spread / (1e-3 * size) ** 2)
-        costs.append(0.5 * degree * needed * (size**2 + 4.0 * size * rank) + 6.0 * size * rank**2)
-    return candidates[int(np.argmin(costs))]
+    ranks = np.unique(np.minimum(np.append(eighths, largest), largest))
+    omega, columns = host_random(key, 4).standard_normal((size, 4)), np.asarray(features, np.float64)
+    inner, product = columns.T @ omega, multiply(kernel, omega)
+    frobenius = np.array([np.linalg.norm(product - columns[:, :rank] @ inner[:rank]) / 2 for rank in ranks])
+    trace = np.maximum(traces[ranks - 1], 1e-300)
+    kappa = 1.0 + np.minimum(np.sqrt(frobenius * np.minimum(frobenius**2 / trace, frobenius)), trace) / noise
+    degree = 4.0 + 2.5 * np.sqrt(kappa)
+    # Noise that is left must be averaged away by probes: bring it to the scale of a thousandth of d.
+    spread = 2.0 * np.minimum(frobenius / noise, np.sqrt(size) * np.log(kappa)) ** 2
+    needed = np.maximum(float(probes), spread / (1e-3 * size) ** 2)
+    costs = 0.5 * degree * needed * (size**2 + 4.0 * size * ranks) + 6.0 * size * ranks.astype(float) ** 2
+    return int(ranks[np.argmin(costs)])
+
+
+def find_preconditioner(
+    operator: Operator, key: Key[Array, ""], probes: int, max_error: float
+) -> Preconditioner | None:
+    """Return the preconditioner that suits an operator, or None.
+
+    That is the diagonal where it varies; or a pivoted Cholesky, where columns can be read, if it is predicted to bring
+    the standard error of log det A down to ``max_error`` for each dimension.
+    """
+    try:
+        diagonal = positive_diagonal(operator)
+    except NotImplementedError:
+        return None
+    if np.max(diagonal) > WORTH_SCALING * np.min(diagonal):
+        return Jacobi().build(operator, key, probes)
+    if not operator.has_columns:
+        return None
+    try:
+        request = _TrialCholesky() if np.isfinite(max_error) else PivotedCholesky()
+        built = request.build(operator, key, probes)
+    except IllConditionedError:
+        return None
+    # Quadratic forms of log B vary by 2‖log B‖² without its mean, which is about ‖B − cI‖² for the best c near 1.
+    omega = host_random(key, 5).standard_normal((operator.dimension, 4))
+    whitened = np.asarray(operator.compile(_whiten)(operator, built, jnp.asarray(omega, operator.dtype)))
+    mean = np.sum(whitened * omega) / np.sum(omega**2)
+    predicted = np.linalg.norm(whitened - mean * omega) / 2 * np.sqrt(2 / probes)
+    return built if predicted <= max_error * operator.dimension else None
+
+
+def _whiten(operator: Operator, built: Preconditioner, block: Array) -> Array:
+    with jax.default_matmul_precision("highest"):
+        return built.inverse_root(operator.mv(built.inverse_root(block)))

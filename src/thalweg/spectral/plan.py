@@ -5,6 +5,7 @@ gathered here once; the compiled estimate takes the plan as an argument.
 """
 
 from collections.abc import Callable
+from dataclasses import dataclass, fields
 from typing import Any
 
 import jax.numpy as jnp
@@ -12,49 +13,102 @@ import numpy as np
 from jaxtyping import Array, Key
 
 from thalweg import arguments
+from thalweg.linalg.operators.base import Operator, frozen, is_concrete, is_traced
+from thalweg.linalg.operators.convert import as_operator, check_dimension
 from thalweg.spectral import degrees as laws
 from thalweg.spectral.bounds import (
-    IllConditionedError,
+    Interval,
     check_interval,
     check_symmetric,
     find_interval,
-    off_diagonal,
+    off_diagonal_share,
     refuse_null_constant,
     widen,
 )
-from thalweg.spectral.chebyshev import EPS, MAX_DEGREE, clenshaw, evaluate, needs_positive, series, to_unit
+from thalweg.spectral.chebyshev import (
+    EPS,
+    IllConditionedError,
+    clenshaw,
+    evaluate,
+    from_unit,
+    needs_positive,
+    series,
+    to_unit,
+)
 from thalweg.spectral.estimate import Plan
 from thalweg.spectral.exact import by_cholesky
 from thalweg.spectral.functions import named, reciprocal
 from thalweg.spectral.gradients import GRADIENTS
-from thalweg.spectral.operators.base import Operator, frozen, is_concrete, is_traced
-from thalweg.spectral.operators.convert import as_operator, check_dimension
-from thalweg.spectral.precondition import Preconditioner, Request
+from thalweg.spectral.precondition import Preconditioner, PreconditionerRequest
 from thalweg.spectral.probes import KINDS
 from thalweg.spectral.recurrence import Tables
 from thalweg.spectral.tuning import Tuner, thin
 
-MOST_CONDITION = 1e7
-"""κ = upper/lower beyond which a series that is singular at 0 has too many terms, about 18√κ, to be worth it."""
+MAX_CONDITION = 1e7
+"""κ = upper/lower beyond which a series that is singular at 0 is refused: it has about 18√κ terms, each a product.
+Twice as much takes 1.4 times as many."""
+
+
+@dataclass(frozen=True)
+class PlanOptions:
+    """The options of :func:`plan`, with their defaults."""
+
+    probes: int = 32
+    degree: float | None = None
+    law: str = "optimal"
+    rho: float | None = None
+    interval: tuple[float | None, float | None] | None = None
+    slack: float = 1.0
+    preconditioner: Any = None
+    probe: str = "rademacher"
+    group: int | None = None
+    gradient: str | None = None
+    precision: str = "highest"
+
+    @classmethod
+    def of(cls, options: dict[str, Any]) -> "PlanOptions":
+        """Return the options, and refuse unknown ones."""
+        known = [field.name for field in fields(cls)]
+        for name, value in options.items():
+            if name not in known:
+                raise TypeError(
+                    f"a spectral sum has no option {name!r}, found {name}={value!r}; it has plan, rtol, atol, "
+                    f"budget, method, dimension, {', '.join(known)}"
+                )
+        return cls(**options)
+
+    def check(self, f: Callable[[Any], Any], dimension: int) -> tuple[int, int]:
+        """Check all of them, and return how many groups of how many probes there are."""
+        arguments.one_of("law", self.law, laws.LAWS)
+        arguments.one_of("precision", self.precision, ("default", "high", "highest"))
+        arguments.one_of("probe", self.probe, KINDS)
+        if self.gradient is not None:
+            arguments.one_of("gradient", self.gradient, GRADIENTS)
+        for name, value, above in (("degree", self.degree, 0.0), ("rho", self.rho, 1.0)):
+            if value is not None:
+                arguments.real(name, value, above=above)
+        arguments.real("slack", self.slack, least=1)
+        check_interval(self.interval)
+        _form(f, self.preconditioner)
+        return self._groups(dimension)
+
+    def _groups(self, dimension: int) -> tuple[int, int]:
+        probes, group, together = self.probes, self.group, self.probe == "orthogonal"
+        arguments.whole("probes", probes, least=1 if group == 1 else 2)
+        if group is None:
+            group = next((g for g in range(min(4, dimension), 1, -1) if together and probes % (2 * g) == 0), 1)
+        # No more probes than there are dimensions can be orthogonal.
+        arguments.whole("group", group, most=dimension if together else None)
+        if probes % (2 * group) and probes != group:
+            raise ValueError(
+                f"probes must be a multiple of {2 * group} (pairs of groups of {group} make the error bar), found "
+                f"{probes}"
+            )
+        return probes // group, group
 
 
 def plan(
-    f: Callable[[Any], Any] | str,
-    A: Any,
-    key: Key[Array, ""],
-    *,
-    dimension: int | None = None,
-    probes: int = 32,
-    degree: float | None = None,
-    law: str = "optimal",
-    rho: float | None = None,
-    interval: tuple[float | None, float | None] | None = None,
-    slack: float = 1.0,
-    preconditioner: Any = None,
-    probe: str = "rademacher",
-    group: int | None = None,
-    gradient: str | None = None,
-    precision: str = "highest",
+    f: Callable[[Any], Any] | str, A: Any, key: Key[Array, ""], *, dimension: int | None = None, **options: Any
 ) -> Plan:
     """Make a plan for tr f(A).
 
@@ -103,115 +157,89 @@ def plan(
     >>> round(float(p.estimate(4.0 * jnp.eye(3), jax.random.key(1)).value), 4)
     6.0
     """
-    operator = as_operator(A, dimension)
-    check_dimension(operator, dimension)
+    operator = check_dimension(as_operator(A, dimension), dimension)
     key = arguments.random_key("key", key)
     if not is_concrete(operator) or is_traced((key, jnp.zeros(()))):
         raise TypeError(
             "a plan needs concrete arrays, and A is being traced by jit or vmap: make the plan outside, "
             "plan = thalweg.spectral.plan(f, A, key), and pass it in, plan.estimate(A, key)"
         )
-    operator, f = frozen(operator), named(f)
-    units, group, slack = check_options(
-        f, operator, probes, degree, law, rho, interval, slack, preconditioner, probe, group, gradient, precision
-    )
+    return make_plan(named(f), frozen(operator), key, PlanOptions.of(options))
+
+
+def make_plan(f: Callable[[Any], Any], operator: Operator, key: Key[Array, ""], options: PlanOptions) -> Plan:
+    """Make a plan for a function and an operator that have been checked."""
+    units, group = options.check(f, operator.dimension)
     ratio = check_symmetric(operator, key)
-    if check_interval(interval)[0] is None and needs_positive(f):
+    if check_interval(options.interval)[0] is None and needs_positive(f):
         refuse_null_constant(ratio, operator.dtype, by_cholesky(f))
-    function, form = _form(f, preconditioner)
-    built = None if preconditioner is None else preconditioner.build(operator, key, probes)
-    bounds = find_interval(function, operator, built, key, interval)
-    positive = needs_positive(function)
-    lower, upper = widen(bounds.lower, bounds.upper, slack, positive)
-    if positive and check_interval(interval)[0] is None and upper > MOST_CONDITION * lower:
-        raise IllConditionedError(
-            f"A is too ill-conditioned for products alone: its eigenvalues reach from about {lower:.2g} to "
-            f"{upper:.2g}. Use a preconditioner, shift it (A + εI), or use method='exact' where it fits."
-        )
-    dtype = operator.dtype
-    # Ã = scale·A − shift is applied in the operator's precision: take as the interval what the rounded numbers mean.
-    scale = float(np.asarray(2.0 / (upper - lower), dtype))
-    shift = float(np.asarray((upper + lower) / (upper - lower), dtype))
-    lower, upper = (shift - 1.0) / scale, (shift + 1.0) / scale
+    function, form = _form(f, options.preconditioner)
+    built = options.preconditioner and options.preconditioner.build(operator, key, options.probes)
+    bounds = find_interval(function, operator, built, key, options.interval)
+    lower, upper, scale, shift = _map_to_unit(function, bounds, options, operator.dtype)
     value = series(function, lower, upper, at=np.clip(bounds.nodes, lower, upper))
-    slope = series(reciprocal if form == "inverse" else function, lower, upper, derivative=form != "inverse")
-    # Few enough nodes for the tables of all degrees.
-    inside = np.clip(to_unit(bounds.nodes, lower, upper), -1.0, 1.0)
-    nodes, weights = thin(inside, bounds.weights, max(8, min(400, 2_000_000 // max(value.size, 1))))
     tuner = Tuner(
         value,
-        slope,
-        nodes,
-        weights,
+        series(reciprocal if form == "inverse" else function, lower, upper, derivative=form != "inverse"),
+        *thin(np.clip(to_unit(bounds.nodes, lower, upper), -1.0, 1.0), bounds.weights, value.size),
         dimension=operator.dimension,
         strata=max(1, units // 2),
         centre=-1.0 if built is None or built.least() is None else float(to_unit(1.0, lower, upper)),
-        seen=off_diagonal(operator, key) if probe == "rademacher" and built is None else 1.0,
+        probe_share=off_diagonal_share(operator, key) if options.probe == "rademacher" and built is None else 1.0,
     )
-    chosen = tuner.choose(law, degree, gradient, rho)
-    laws.warn_if_infinite(value, chosen)
-    predicted = tuner.predict(value, chosen.floored)
-    weighted, slopes, log_survival, control = _tables(tuner, chosen, predicted.coefficient, dtype)
+    law = tuner.choose(options.law, options.degree, options.gradient, options.rho)
+    laws.warn_if_infinite(value, law)
+    predicted = tuner.predict(value, law.floored)
+    weighted, slopes, log_survival, control = _tables(tuner, law, predicted.coefficient, operator.dtype)
+    scalar = lambda x: jnp.asarray(x, operator.dtype)
     return Plan(
-        tables=Tables(jnp.asarray(scale, dtype), jnp.asarray(shift, dtype), weighted, slopes),
+        tables=Tables(scalar(scale), scalar(shift), weighted, slopes),
         log_survival=log_survival,
         control=control,
         preconditioner=built,
-        offset=_offset(form, built, dtype),
-        rounding=jnp.asarray(_rounding(function, tuner, lower, upper, dtype), dtype),
-        least_error=jnp.asarray(np.sqrt(max(predicted.degree, 0.0) / units), dtype),
+        offset=scalar(_offset(form, built)),
+        rounding=scalar(_rounding(function, tuner, lower, upper, operator.dtype)),
+        least_error=scalar(np.sqrt(max(predicted.degree, 0.0) / units)),
         lower=np.asarray(lower),
         upper=np.asarray(upper),
-        mean_degree=np.asarray(chosen.mean),
+        mean_degree=np.asarray(law.mean),
         products=np.asarray(bounds.products + (0 if built is None else built.products)),
         f=f,
         dimension=operator.dimension,
         units=units,
         group=group,
-        probe=probe,
+        probe=options.probe,
         form=form,
-        gradient=gradient or "series",
-        precision=precision,
+        gradient=options.gradient or "series",
+        precision=options.precision,
     )
 
 
-def check_options(
-    f: Callable[[Any], Any],
-    operator: Operator,
-    probes: Any,
-    degree: Any,
-    law: Any,
-    rho: Any,
-    interval: Any,
-    slack: Any,
-    preconditioner: Any,
-    probe: Any,
-    group: Any,
-    gradient: Any,
-    precision: Any,
-) -> tuple[int, int, float]:
-    """Check the options of a plan; return how many groups of how many probes there are, and the slack."""
-    arguments.one_of("law", law, laws.LAWS)
-    arguments.one_of("precision", precision, ("default", "high", "highest"))
-    if gradient is not None:
-        arguments.one_of("gradient", gradient, GRADIENTS)
-    for name, value, above in (("degree", degree, 0.0), ("rho", rho, 1.0)):
-        if value is not None:
-            arguments.real(name, value, above=above)
-    check_interval(interval)
-    _form(f, preconditioner)
-    units, group = _check_counts(probes, group, probe, operator.dimension)
-    return units, group, arguments.real("slack", slack, least=1)
+def _map_to_unit(
+    function: Callable[[Any], Any], bounds: Interval, options: PlanOptions, dtype: Any
+) -> tuple[float, float, float, float]:
+    """Return the interval with its slack, and the map Ã = scale·A − shift onto [−1, 1]."""
+    positive = needs_positive(function)
+    lower, upper = widen(bounds.lower, bounds.upper, options.slack, positive)
+    if positive and check_interval(options.interval)[0] is None and upper > MAX_CONDITION * lower:
+        raise IllConditionedError(
+            f"A is too ill-conditioned for products alone: its eigenvalues reach from about {lower:.2g} to "
+            f"{upper:.2g}. Use a preconditioner, shift it (A + εI), or use method='exact' where it fits."
+        )
+    # The map is applied in the operator's precision: take as the interval what the rounded numbers mean.
+    scale = float(np.asarray(2.0 / (upper - lower), dtype))
+    shift = float(np.asarray((upper + lower) / (upper - lower), dtype))
+    return (shift - 1.0) / scale, (shift + 1.0) / scale, scale, shift
 
 
 def _form(f: Callable[[Any], Any], preconditioner: Any) -> tuple[Callable[[Any], Any], str]:
-    """The function that is expanded, and what its sum is of tr f(A)."""
+    """Return the function that is expanded, and how tr f(A) follows from its sum."""
     if preconditioner is None:
         return f, "plain"
     arguments.instance(
         "preconditioner",
         preconditioner,
-        Request,  # type: ignore[type-abstract]
+        PreconditionerRequest,  # type: ignore[type-abstract]
         "PivotedCholesky(), Nystrom(), Jacobi() or Own(...)",
     )
     if f is jnp.log:
@@ -226,37 +254,20 @@ def _excess(x: Any) -> Any:
     return 1.0 / x - 1.0
 
 
-def _offset(form: str, built: Preconditioner | None, dtype: Any) -> Array:
+def _offset(form: str, built: Preconditioner | None) -> Any:
     if built is None:
-        return jnp.zeros((), dtype)
-    known = built.log_determinant if form == "log" else built.inverse_trace
+        return 0.0
+    name = "log_determinant" if form == "log" else "inverse_trace"
+    known = getattr(built, name)
     if not np.isfinite(float(known)):
-        name = "log_determinant" if form == "log" else "inverse_trace"
         raise ValueError(f"the preconditioner's {name} must be finite for this sum, found {float(known)}: pass {name}=")
-    return jnp.asarray(known, dtype)
-
-
-def _check_counts(probes: int, group: int | None, probe: str, dimension: int) -> tuple[int, int]:
-    arguments.one_of("probe", probe, KINDS)
-    arguments.whole("probes", probes, least=1 if group == 1 else 2)
-    together = probe == "orthogonal"
-    if group is None:
-        group = next((g for g in range(min(4, dimension), 1, -1) if together and probes % (2 * g) == 0), 1)
-    # No more probes than there are dimensions can be orthogonal.
-    arguments.whole("group", group, most=dimension if together else None)
-    if probes % (2 * group) and probes != group:
-        raise ValueError(
-            f"probes must be a multiple of {2 * group} (pairs of groups of {group} make the error bar), found {probes}"
-        )
-    return probes // group, group
+    return known
 
 
 def _tables(tuner: Tuner, law: laws.Law, coefficient: float, dtype: Any) -> list[Array]:
     """b_j/S_j, b′_j/S_j, log S_j and the control variate, padded to a power of two: few shapes to compile for."""
     logs = law.floored.log_survival
     length = max(64, 1 << (logs.size - 1).bit_length())
-    if length > 2 * MAX_DEGREE:
-        raise ValueError(f"the series has {logs.size} coefficients: the interval is too wide; use a preconditioner")
     inverse = np.where(np.isneginf(logs), 0.0, np.exp(-np.maximum(logs, -700.0)))
     weigh = lambda b: np.append(b * inverse[: b.size], np.zeros(length - b.size))
     weights = weigh(tuner.value)
@@ -272,13 +283,11 @@ def _tables(tuner: Tuner, law: laws.Law, coefficient: float, dtype: Any) -> list
 
 
 def _rounding(function: Callable[[Any], Any], tuner: Tuner, lower: float, upper: float, dtype: Any) -> float:
-    """What rounding is expected to cost: a product moves an eigenvalue by a fraction of eps·‖A‖, f by f′ times that."""
-    points = 0.5 * (upper - lower) * tuner.nodes + 0.5 * (upper + lower)
-    points = np.clip(points, lower, upper)
-    slopes = np.abs(evaluate(function, points, derivative=True))
-    values = np.abs(evaluate(function, points))
+    """Return the expected rounding error: a product moves an eigenvalue by a fraction of eps·‖A‖, f by f′ times it."""
+    points = np.clip(from_unit(tuner.nodes, lower, upper), lower, upper)
+    slopes, values = (np.abs(evaluate(function, points, derivative=derivative)) for derivative in (True, False))
     moved = 0.1 * (upper - lower) * float(tuner.weights @ slopes) + float(tuner.weights @ values)
-    # And where no node lies but eigenvalues may; and what coefficients made in float64 are off by, all the same way.
+    # Also where eigenvalues may lie between the nodes; and the rounding of the coefficients, all of one sign.
     degrees = np.arange(tuner.value.size)
     anywhere = np.sqrt(tuner.dimension) * np.linalg.norm(degrees * tuner.value)
     series = tuner.dimension * np.sqrt(degrees.size) * EPS * np.sum(np.abs(tuner.value))

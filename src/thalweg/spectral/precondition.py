@@ -1,7 +1,7 @@
 """Preconditioners for log and 1/x: log det A = log det P + tr log(P^(−½) A P^(−½)).
 
-What people ask for (:class:`Jacobi` and :class:`Own` here, :class:`PivotedCholesky` and :class:`Nystrom` in
-:mod:`thalweg.spectral.lowrank`) builds itself.
+A request (:class:`Jacobi` and :class:`Own` here, :class:`PivotedCholesky` and :class:`Nystrom` in
+:mod:`thalweg.spectral.lowrank`) builds its preconditioner for an operator.
 """
 
 from abc import abstractmethod
@@ -13,68 +13,81 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Key
 
-from thalweg.spectral.operators.base import Operator
+from thalweg.linalg.factor import NotPositiveDefinite
+from thalweg.linalg.operators.base import Operator
 
 
-class Request(eqx.Module):
-    """What can be asked for as a preconditioner."""
+class PreconditionerRequest(eqx.Module):
+    """A request for a preconditioner."""
 
     @abstractmethod
     def build(self, operator: Operator, key: Key[Array, ""], probes: int) -> "Preconditioner":
-        """The preconditioner for an operator and estimates of so many probes."""
+        """Build the preconditioner for an operator and estimates of so many probes."""
 
 
-class Preconditioner(Request):
-    """A symmetric positive definite P with a cheap P^(−½), log det P and tr P⁻¹; ``products`` is what it took."""
+class Preconditioner(PreconditionerRequest):
+    """A symmetric positive definite P with a cheap P^(−½), log det P and tr P⁻¹, built by ``products`` products."""
 
     log_determinant: eqx.AbstractVar[Array]
     inverse_trace: eqx.AbstractVar[Array]
     products: eqx.AbstractVar[np.ndarray]
 
-    # Known by identity, as a function is: what is an option must be hashable, and this holds arrays.
+    # Compared by identity, since options must be hashable, and this holds arrays.
     __hash__ = object.__hash__
     __eq__ = object.__eq__
 
     def build(self, operator: Operator, key: Key[Array, ""], probes: int) -> "Preconditioner":
-        """Itself: it is built."""
+        """Return itself: it is built."""
         return self
 
     @abstractmethod
     def inverse_root(self, block: Array) -> Array:
-        """P^(−½) applied to a block of vectors."""
+        """Apply P^(−½) to a block of vectors."""
 
     def control(self, operator: Operator, vectors: Array, power: int) -> Array:
-        """tr(P⁻ᵖ P(θ)) − mean_i x_iᵀ P(θ) x_i for x_i of covariance P⁻ᵖ, p = ``power``: mean zero whatever θ.
+        """Return tr(P⁻ᵖ P(θ)) − mean_i x_iᵀ P(θ) x_i for x_i of covariance P⁻ᵖ, p = ``power``: mean zero whatever θ.
 
-        P(θ) is built of the operator as P was. Nothing where it is not known how.
+        P(θ) is built of the operator as P was; 0 where it is not known how.
         """
         return jnp.zeros((), vectors.dtype)
 
     def least(self) -> float | None:
-        """A lower end of the spectrum of P^(−½)AP^(−½), near 1, if one is known."""
+        """Return a lower end of the spectrum of P^(−½)AP^(−½), near 1, if one is known."""
         return None
 
 
-class Scaling(Preconditioner):
+class DiagonalPreconditioner(Preconditioner):
     """P = diag(A)."""
 
-    scale: Float[Array, " d"]
+    diagonal: Float[Array, " d"]
     log_determinant: Float[Array, ""]
     inverse_trace: Float[Array, ""]
     products: np.ndarray
 
     def inverse_root(self, block: Array) -> Array:
-        """V divided by the roots of the diagonal."""
-        return block / jnp.sqrt(self.scale)[:, None]
+        """Divide by the roots of the diagonal."""
+        return block / jnp.sqrt(self.diagonal)[:, None]
 
     def control(self, operator: Operator, vectors: Array, power: int) -> Array:
         """See :meth:`Preconditioner.control`."""
         moving = operator.diagonal()
         sampled = jnp.sum(moving[:, None] * vectors**2) / vectors.shape[1]
-        return jnp.sum(moving * self.scale ** -float(power)) - sampled
+        return jnp.sum(moving * self.diagonal ** -float(power)) - sampled
 
 
-class Jacobi(Request):
+def positive_diagonal(operator: Operator) -> np.ndarray:
+    """Return the diagonal of A on the host, and refuse one that shows that A is not positive definite."""
+    diagonal = np.asarray(operator.diagonal(), np.float64)
+    if not np.all(diagonal > 0):
+        index = int(np.argmin(np.where(np.isnan(diagonal), -np.inf, diagonal)))
+        raise NotPositiveDefinite(
+            f"A must be positive definite for this function: its diagonal has the entry {diagonal[index]:.4g} at "
+            f"index {index}"
+        )
+    return diagonal
+
+
+class Jacobi(PreconditionerRequest):
     """Ask for P = diag(A).
 
     Examples
@@ -89,18 +102,12 @@ class Jacobi(Request):
 
     def build(self, operator: Operator, key: Key[Array, ""], probes: int) -> Preconditioner:
         """Read the diagonal."""
-        scale = operator.diagonal()
-        known = np.asarray(scale, np.float64)
-        if not np.all(known > 0):
-            raise ValueError(
-                f"A must be positive definite for a diagonal preconditioner: its diagonal has the entry "
-                f"{np.min(known):.4g}"
-            )
-        return Scaling(
-            log_determinant=jnp.asarray(np.sum(np.log(known)), scale.dtype),
-            inverse_trace=jnp.asarray(np.sum(1.0 / known), scale.dtype),
+        diagonal, dtype = positive_diagonal(operator), operator.dtype
+        return DiagonalPreconditioner(
+            diagonal=jnp.asarray(diagonal, dtype),
+            log_determinant=jnp.asarray(np.sum(np.log(diagonal)), dtype),
+            inverse_trace=jnp.asarray(np.sum(1.0 / diagonal), dtype),
             products=np.asarray(0),
-            scale=scale,
         )
 
 
@@ -132,11 +139,9 @@ class Own(Preconditioner):
     def __init__(
         self, inverse_root: Callable[[Any], Any], log_determinant: Any = np.nan, inverse_trace: Any = np.nan
     ) -> None:
-        self.function = inverse_root
-        self.log_determinant = jnp.asarray(log_determinant)
-        self.inverse_trace = jnp.asarray(inverse_trace)
-        self.products = np.asarray(0)
+        self.function, self.products = inverse_root, np.asarray(0)
+        self.log_determinant, self.inverse_trace = jnp.asarray(log_determinant), jnp.asarray(inverse_trace)
 
     def inverse_root(self, block: Array) -> Array:
-        """P^(−½) V, as given."""
+        """Call the function."""
         return self.function(block)

@@ -1,4 +1,4 @@
-"""The compiled recurrences: w_{j+1} = 2Ãw_j − w_{j−1}, on a block of probes that shrinks as they finish.
+"""The recurrence w_{j+1} = 2Ãw_j − w_{j−1}, compiled, on a block of probes that shrinks as they finish.
 
 Values need half the products, because T_{2j} and T_{2j+1} of a symmetric operator are products of two vectors known
 already: v·w_{2j} = 2‖w_j‖² − ‖v‖² and v·w_{2j−1} = 2 w_{j−1}·w_j − v·w_1.
@@ -24,18 +24,27 @@ class Tables(NamedTuple):
     derivative: Float[Array, " n"]
 
 
-class Swept(NamedTuple):
-    """What a sweep of the recurrence leaves behind."""
+class Forms(NamedTuple):
+    """Quadratic forms of the truncated series."""
 
+    mean: Float[Array, ""]
     values: Float[Array, " m"]
     squares: Float[Array, " m"]
-    vectors: tuple
-    last: tuple
+    """‖w_0‖² of each probe."""
     outside: Float[Array, ""]
+    """1 or −1 where an eigenvalue was seen above or below the interval, else 0."""
     products: Float[Array, ""]
 
 
-class _Carry(NamedTuple):
+class RecurrenceResult(NamedTuple):
+    """The result of a recurrence: the forms, the sums Σ (b′_j/S_j) w_j, and the last two vectors."""
+
+    forms: Forms
+    vectors: tuple
+    last: tuple
+
+
+class _SweepState(NamedTuple):
     step: Int[Array, ""]
     older: Float[Array, "d w"]
     newer: Float[Array, "d w"]
@@ -44,12 +53,12 @@ class _Carry(NamedTuple):
     outside: Float[Array, ""]
 
 
-def _columns(carry: _Carry, columns: slice) -> _Carry:
+def _columns(carry: _SweepState, columns: slice) -> _SweepState:
     return jax.tree.map(lambda x: x[..., columns] if x.ndim else x, carry)
 
 
 def block_widths(units: int, group: int) -> tuple[int, ...]:
-    """The widths the block shrinks through: halves, in whole strata (pairs of units), down to four strata or more.
+    """Return the widths through which the block shrinks: halves in whole strata (pairs of units), of at least four.
 
     Every width is a loop of its own to compile; narrower ones would save less than that costs.
     """
@@ -61,7 +70,7 @@ def block_widths(units: int, group: int) -> tuple[int, ...]:
 
 
 def tolerance(dtype: Any) -> float:
-    """By how much ‖w_j‖² may exceed ‖v‖² before an eigenvalue must lie outside: rounding alone does less."""
+    """Return by how much ‖w_j‖² may exceed ‖v‖² before an eigenvalue must lie outside: rounding alone does less."""
     return max(1e-6, 1e4 * float(jnp.finfo(dtype).eps))
 
 
@@ -74,14 +83,12 @@ def sweep(
     accumulate: tuple[Int[Array, " m"], ...] = (),
     keep_last: bool = False,
     stride: int = 1,
-    advance: Callable[[Any, Any], tuple[Any, Any, Any]] | None = None,
-) -> Swept:
+) -> RecurrenceResult:
     """Run the recurrence for every probe of ``start``, sorted so that degrees do not increase, up to its degree.
 
     For each array of degrees in ``accumulate`` it also returns u = Σ_{j≤n} (b′_j/S_j) w_j, which takes n products where
     the value takes n/2. With ``keep_last`` it runs to the full degree and returns (w_n, w_{n−1}) of every probe, from
-    where the recurrence can be run backwards. ``stride`` is :attr:`Operator.stride`: at most one step is wasted. For
-    the value alone ``advance(u, w) -> (w⁺, w·w⁺, ‖w⁺‖²)`` with w⁺ = 2Ãw − u may take all three in one pass.
+    where the recurrence can be run backwards. ``stride`` is :attr:`Operator.stride`: at most one step is wasted.
     """
     full = bool(accumulate) or keep_last
     needed = degrees
@@ -91,66 +98,51 @@ def sweep(
     # Degrees fall from one stratum to the next, but not within one: bound them from the right.
     needed = jax.lax.cummax(own, reverse=True)
 
-    dtype = start.dtype
+    dtype, limit = start.dtype, 1.0 + tolerance(start.dtype)
     shifted = lambda block: tables.scale * apply(block) - tables.shift * block
-    squares = jnp.sum(start * start, axis=0)
-    first = shifted(start)
-    moment, length = jnp.sum(start * first, axis=0), jnp.sum(first * first, axis=0)
+    squares, first = jnp.sum(start * start, axis=0), shifted(start)
+    moment = jnp.sum(start * first, axis=0)
     weigh = lambda j, limit, table: jnp.where(j <= limit, table.at[j].get(mode="fill", fill_value=0), 0)
-    values = tables.weights[0] * squares + weigh(1, degrees, tables.weights) * moment
-    second = 2.0 * length - squares
-    values = values + weigh(2, degrees, tables.weights) * second
-    vectors = tuple(
-        tables.derivative[0] * start + weigh(1, other, tables.derivative)[None, :] * first for other in accumulate
-    )
-    limit = 1.0 + tolerance(dtype)
 
-    def watch(outside: Any, size: Any, cross: Any, width: int) -> Any:
+    def watch(outside: Any, size: Any, cross: Any) -> Any:
         # The component that has grown most dominates w_j ever more: at the upper end it keeps its sign from step to
         # step, at the lower end it alternates. (`not ≤` also holds for NaN, where `>` would let it pass.)
-        share = size / squares[:width]
+        share = size / squares[: size.size]
         largest = jnp.argmax(share)
         grown = ~(share[largest] <= limit)
         side = jnp.where(cross[largest] < 0, -1.0, 1.0).astype(dtype)
         known = (outside != 0) & ~jnp.isfinite(cross[largest])
         return jnp.where(grown & ~known, side, outside)
 
-    outside = watch(jnp.zeros((), dtype), 0.5 * (second + squares), moment, start.shape[1])
-
-    def body(carry: _Carry) -> _Carry:
-        width = carry.newer.shape[1]
-        k, limits = carry.step, degrees[:width]
-        older = carry.newer
-        if advance is None:
-            latest = 2.0 * shifted(carry.newer) - carry.older
-            if keep_last:
-                active = (k <= own[:width])[None, :]
-                older = jnp.where(active, older, carry.older)
-                latest = jnp.where(active, latest, carry.newer)
-            cross = jnp.sum(older * latest, axis=0)
-            size = jnp.sum(latest * latest, axis=0)
-        else:
-            latest, cross, size = advance(carry.older, carry.newer)
-        values = (
-            carry.values
-            + weigh(2 * k - 1, limits, tables.weights) * (2.0 * cross - moment[:width])
-            + weigh(2 * k, limits, tables.weights) * (2.0 * size - squares[:width])
-        )
+    def add(k: Any, older: Array, newer: Array, values: Array, vectors: tuple, outside: Array) -> _SweepState:
+        """Add the terms of T_k, T_(2k−1) and T_2k, where ``newer`` is w_k."""
+        width = newer.shape[1]
+        cross, size = jnp.sum(older * newer, axis=0), jnp.sum(newer * newer, axis=0)
+        odd = weigh(2 * k - 1, degrees[:width], tables.weights) * (2.0 * cross - moment[:width])
+        even = weigh(2 * k, degrees[:width], tables.weights) * (2.0 * size - squares[:width])
         vectors = tuple(
-            u + weigh(k, other[:width], tables.derivative)[None, :] * latest
-            for u, other in zip(carry.vectors, accumulate, strict=True)
+            u + weigh(k, other[:width], tables.derivative)[None, :] * newer
+            for u, other in zip(vectors, accumulate, strict=True)
         )
-        return _Carry(k + 1, older, latest, values, vectors, watch(carry.outside, size, cross, width))
+        return _SweepState(k + 1, older, newer, values + odd + even, vectors, watch(outside, size, cross))
 
-    def turn(carry: _Carry) -> _Carry:
+    def advance(carry: _SweepState) -> _SweepState:
+        older, newer = carry.newer, 2.0 * shifted(carry.newer) - carry.older
+        if keep_last:
+            active = (carry.step <= own[: newer.shape[1]])[None, :]
+            older, newer = jnp.where(active, older, carry.older), jnp.where(active, newer, carry.newer)
+        return add(carry.step, older, newer, carry.values, carry.vectors, carry.outside)
+
+    def turn(carry: _SweepState) -> _SweepState:
         for _ in range(stride):
-            carry = body(carry)
+            carry = advance(carry)
         return carry
 
-    step = jnp.asarray(2, needed.dtype)
-    carry = _Carry(step, start, first, values, vectors, outside)
+    vectors = tuple(tables.derivative[0] * start for _ in accumulate)
+    one = jnp.asarray(1, needed.dtype)
+    carry = add(one, start, first, tables.weights[0] * squares, vectors, jnp.zeros((), dtype))
     products = jnp.asarray(start.shape[1], dtype)
-    done: list[_Carry] = []
+    done: list[_SweepState] = []
     for index, width in enumerate(widths):
         following = widths[index + 1] if index + 1 < len(widths) else 0
         # The next width holds once every probe beyond it has finished.
@@ -160,4 +152,5 @@ def sweep(
         done.append(_columns(carry, slice(following, None)))
         carry = _columns(carry, slice(0, following))
     joined = jax.tree.map(lambda *parts: jnp.concatenate(parts, axis=-1) if parts[0].ndim else parts[-1], *done[::-1])
-    return Swept(joined.values, squares, joined.vectors, (joined.newer, joined.older), carry.outside, products)
+    forms = Forms(jnp.mean(joined.values), joined.values, squares, carry.outside, products)
+    return RecurrenceResult(forms, joined.vectors, (joined.newer, joined.older))

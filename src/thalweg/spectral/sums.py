@@ -1,6 +1,6 @@
-"""The sums people ask for by name.
+"""The sums by name: log-determinant, trace of the inverse, entropy, Estrada index, Schatten norms.
 
-Called on concrete arrays they choose their way, plan by themselves, raise where something is wrong, and widen an
+Called on concrete arrays they choose their method, plan by themselves, raise where something is wrong, and widen an
 interval that turns out too narrow; under jit or vmap they need a plan, and return a status instead.
 """
 
@@ -10,18 +10,21 @@ from typing import Any
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
+import scipy.sparse
 from jaxtyping import Array, Key
 
 from thalweg import arguments
-from thalweg.spectral.bounds import largest
+from thalweg.linalg.operators.base import Operator, frozen, is_concrete, is_traced
+from thalweg.linalg.operators.convert import gram_operator
+from thalweg.spectral.bounds import largest_eigenvalue
 from thalweg.spectral.estimate import Estimate, Plan
 from thalweg.spectral.functions import Exponential, Power, entropy_density, named, reciprocal
-from thalweg.spectral.operators.base import Operator, frozen, is_concrete, is_traced
-from thalweg.spectral.operators.convert import gram_operator, unit_of
-from thalweg.spectral.ways import in_float64, summed, target_of
+from thalweg.spectral.methods import Target, call_in_float64, compute_sum, target_of
 
-_SAFE_POWER = 4.0
-"""Up to this power of singular values float32 holds them as they are; higher ones are taken of σ/σ_max."""
+SAFE_BITS = 64
+"""Powers of two that float32 holds with room for sums: the fourth powers of entries from 2⁻¹⁶ to 2¹⁶, and powers of
+singular values up to the fourth. Other matrices are scaled. At twice as many, sums of powers overflow."""
 
 
 def spectral_sum(
@@ -79,8 +82,8 @@ def spectral_sum(
     (6.0, "ok. A factorisation would be cheaper: method='auto' uses it.")
     """
     f, target = named(f), target_of(rtol, atol)
-    call = lambda: summed(f, A, key, target, plan=plan, budget=budget, method=method, **options)
-    return in_float64(A, key, plan, call)
+    call = lambda: compute_sum(f, A, key, target, plan=plan, budget=budget, method=method, **options)
+    return call_in_float64(A, key, plan, call)
 
 
 def logdet(A: Any, key: Key[Array, ""], **options: Any) -> Estimate:
@@ -206,51 +209,64 @@ def schatten_norm(X: Any, key: Key[Array, ""], *, p: float, smoothing: float = 0
     """
     p, smoothing = arguments.real("p", p, above=0), arguments.real("smoothing", smoothing, least=0)
     key = arguments.random_key("key", key)
-    wanted = target_of(options.pop("rtol", None), options.pop("atol", None))
-    dimension = options.pop("dimension", None)
-    # Where the squares of X would overflow or vanish, the norm of X / unit.
-    own = options.get("plan") is not None or options.get("interval") is not None
-    unit = 1.0 if own else unit_of(X, smoothing)
+    target = target_of(options.pop("rtol", None), options.pop("atol", None))
+    dimension, plan, interval = options.pop("dimension", None), options.get("plan"), options.get("interval")
+    unit = 1.0 if plan is not None or interval is not None else _unit(X, smoothing)
     inner = smoothing / unit / unit
-    if inner > 0 and options.get("plan") is None:
-        lower, upper = options.get("interval") or (None, None)
+    if inner > 0 and plan is None:
+        lower, upper = interval or (None, None)
         options["interval"] = (inner * (1 - 1e-3) if lower is None else lower, upper)
 
     def norm() -> Estimate:
         gram = gram_operator(X if unit == 1 else X / unit, inner, dimension)
-        square: Any = 1.0
-        if p > _SAFE_POWER and options.get("plan") is None:
-            square = largest(gram, key) if is_concrete(gram) and not is_traced(key) else _traced_largest(gram)
-        size = unit * square**0.5
-        # What is wanted of the norm, size·(sum)^(1/p), carried back to the sum.
-        back = lambda total: p * _rootable(total) ** (1 - 1 / p) / size
-        target = None if wanted is None else lambda total: back(total) * wanted(size * total ** (1 / p))
-        result = summed(jnp.sqrt if p == 1 else Power(0.5 * p, square), gram, key, target, **options)
-        if p == 1 and unit == 1:
-            return result
-        total = jax.lax.stop_gradient(result.value)
-        if p != 1 and not is_traced((total, result.standard_error)):
-            _rootable(float(total), float(result.standard_error))
-        # A zero matrix has a norm, and 0 among its subgradients; the root has none.
-        root = size * jnp.where(total == 0, 0.0, jnp.where(total == 0, 1.0, result.value) ** (1.0 / p))
-        held = jax.lax.stop_gradient(root)
-        slope = jnp.where(total > 0, held / (p * total), size)
-        rounding = 0.5 * jnp.finfo(held.dtype).eps * held
-        error = jnp.hypot(slope * result.standard_error, rounding)
-        ends = (result.lower * unit * unit, result.upper * unit * unit)
-        return eqx.tree_at(lambda e: (e.value, e.standard_error, e.lower, e.upper), result, (root, error, *ends))
+        largest = _largest(gram, key) if 16 * p > SAFE_BITS and plan is None else 1.0
+        size = unit * largest**0.5
+        f = jnp.sqrt if p == 1 else Power(0.5 * p, largest)
+        result = compute_sum(f, gram, key, target and _target_of_sum(target, p, size), **options)
+        return result if p == 1 and unit == 1 else _root(result, p, size, unit)
 
-    return in_float64(X, key, options.get("plan"), norm)
+    return call_in_float64(X, key, plan, norm)
 
 
-def _traced_largest(gram: Operator) -> Array:
-    """The largest eigenvalue where only a factorisation can follow, held constant; 1 where it is zero."""
-    top = jnp.linalg.eigvalsh(frozen(gram).to_dense())[-1]
-    return jnp.where(top > 0, top, 1.0)
+def _target_of_sum(target: Target, p: float, size: Any) -> Target:
+    """Carry what is wanted of the norm, size·(sum)^(1/p), back to the sum."""
+    return lambda total: p * _rootable(total) ** (1 - 1 / p) / size * target(size * total ** (1 / p))
+
+
+def _root(result: Estimate, p: float, size: Any, unit: float) -> Estimate:
+    """Return the norm, size·(sum)^(1/p), with its error to first order."""
+    total = jax.lax.stop_gradient(result.value)
+    if p != 1 and not is_traced((total, result.standard_error)):
+        _rootable(float(total), float(result.standard_error))
+    # A zero matrix has a norm, and 0 among its subgradients; the root has none.
+    norm = size * jnp.where(total == 0, 0.0, jnp.where(total == 0, 1.0, result.value) ** (1.0 / p))
+    held = jax.lax.stop_gradient(norm)
+    slope = jnp.where(total > 0, held / (p * total), size)
+    error = jnp.hypot(slope * result.standard_error, 0.5 * jnp.finfo(held.dtype).eps * held)
+    ends = (result.lower * unit * unit, result.upper * unit * unit)
+    return eqx.tree_at(lambda e: (e.value, e.standard_error, e.lower, e.upper), result, (norm, error, *ends))
+
+
+def _unit(X: Any, smoothing: float) -> float:
+    """Return a power of two of the size of a matrix whose entries are so large or small that powers are not safe."""
+    entries = X.data if scipy.sparse.issparse(X) else X
+    if is_traced(entries) or not isinstance(entries, np.ndarray | jax.Array) or entries.dtype.kind not in "fV":
+        return 1.0
+    largest = max(float(np.max(np.abs(np.asarray(entries, np.float64)), initial=0.0)), smoothing**0.5)
+    bits = np.log2(largest) if 0 < largest < np.inf else 0.0
+    return float(np.exp2(np.round(bits))) if abs(bits) >= SAFE_BITS / 4 else 1.0
+
+
+def _largest(gram: Operator, key: Key[Array, ""]) -> Any:
+    """Return about the largest eigenvalue, held constant; 1 where it is zero."""
+    if is_concrete(gram) and not is_traced(key):
+        return largest_eigenvalue(gram, key)
+    largest = jnp.linalg.eigvalsh(frozen(gram).to_dense())[-1]
+    return jnp.where(largest > 0, largest, 1.0)
 
 
 def _rootable(total: float, error: float = 0.0) -> float:
-    """A sum of powers, refused where it is no more than its error: a root to first order means nothing there."""
+    """Return a sum of powers, and refuse one no larger than its error, whose root to first order means nothing."""
     if total < 2 * error or total < 0:
         raise ValueError(
             f"the sum of the powers of the singular values, in units of the largest, came out as {total:.3g} with a "

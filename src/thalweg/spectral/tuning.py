@@ -1,4 +1,4 @@
-"""The law of degrees and the control variate, chosen from a sketch of the spectral density.
+"""Choose the law of degrees and the control variate from a sketch of the spectral density.
 
 Lanczos' method, run for the interval, leaves a quadrature (x_k, τ_k) with tr g(A) ≈ d Σ τ_k g(x_k). With it the
 variance of the estimate is predicted before it is made: that of the probes, 2d Var(f) over the density, and that of the
@@ -15,30 +15,30 @@ from thalweg import arguments
 from thalweg.spectral import degrees as laws
 from thalweg.spectral.degrees import Law
 
-# One step of the block costs about as much again as this many more columns would.
-_STEP_COLUMNS = 4.0
+STEP_COLUMNS = 4.0
+"""One step of a block costs as much again as this many more columns would. Twice as many favour shorter degrees."""
 
 
 class Forecast(NamedTuple):
-    """What a law is predicted to do, per probe.
-
-    The variance, that of the probe alone and that of the degree alone; the work; the control coefficient.
-    """
+    """The predicted behaviour of a law, per probe."""
 
     variance: float
     probe: float
+    """The variance by the probe alone."""
     degree: float
+    """The variance by the degree alone."""
     work: float
     coefficient: float
+    """Of the control variate."""
 
 
 @dataclass(frozen=True)
 class Tuner:
-    """What laws are judged by.
+    """Compares laws on a sketch of the spectrum.
 
-    The coefficients of f and of f′; the density, as ``nodes`` on [−1, 1] and ``weights``; the dimension; the number
-    of ``strata`` of degrees; ``centre``, the point of the control variate on [−1, 1]; and ``seen``, the share of the
-    predicted variance of the probes that they do have: signs do not see a diagonal.
+    It holds the coefficients of f and of f′; the density, as ``nodes`` on [−1, 1] and ``weights``; the dimension; the
+    number of ``strata`` of degrees; ``centre``, the point of the control variate on [−1, 1]; and ``probe_share``, the
+    share of the predicted variance that probes have: random signs have none for a diagonal matrix.
     """
 
     value: np.ndarray
@@ -48,10 +48,10 @@ class Tuner:
     dimension: int
     strata: int
     centre: float
-    seen: float = 1.0
+    probe_share: float = 1.0
 
     def choose(self, name: str, degree: float | None, gradient: str | None, rho: float | None) -> Law:
-        """The law of that name and mean degree; the best mean degree for the ``gradient``, if None is given."""
+        """Return the law of that name and mean degree, by default the best one for the ``gradient``."""
         given = None if degree is None else arguments.real("degree", degree, above=0)
         degree = given or self._best_degree(gradient)
         if name == "optimal":
@@ -63,9 +63,9 @@ class Tuner:
     def predict(self, coefficients: np.ndarray, law: Law) -> Forecast:
         """Predict the variance and work of one probe."""
         errors, values = self._truncations(coefficients, law)
-        spread, control = errors[:, :-1], self.dimension * errors[:, -1]
-        trace = self.dimension * (spread @ self.weights)
-        squares = 2.0 * self.dimension * (spread**2 @ self.weights)
+        at_nodes, control = errors[:, :-1], self.dimension * errors[:, -1]
+        trace = self.dimension * (at_nodes @ self.weights)
+        squares = 2.0 * self.dimension * (at_nodes**2 @ self.weights)
         length, stratum, degree = _cells(law, self.strata)
         within = lambda g, h: _within(length, stratum, g[degree], h[degree], self.strata)
         denominator = within(control, control)
@@ -77,11 +77,11 @@ class Tuner:
         probe = 2.0 * self.dimension * (self.weights @ (values - mean) ** 2)
         alone = within(rest, rest)
         truncation = alone + float(length @ squares[degree])
-        work = float(length @ degree) + _STEP_COLUMNS * float(degree.max()) / (2 * self.strata)
+        work = float(length @ degree) + STEP_COLUMNS * float(degree.max()) / (2 * self.strata)
         return Forecast(float(probe + truncation), float(probe), alone, work, float(coefficient))
 
     def _truncations(self, coefficients: np.ndarray, law: Law) -> tuple[np.ndarray, np.ndarray]:
-        """e_n(t) = p̂_n(t) − f(t) for n = 0 … J (one per row) at the nodes and the centre; and f at the nodes."""
+        """Return e_n(t) = p̂_n(t) − f(t) for n = 0 … J (one per row) at the nodes and the centre; and f at the nodes."""
         b = np.append(coefficients, np.zeros(law.log_survival.size - coefficients.size))
         with np.errstate(over="ignore", divide="ignore", invalid="ignore"):
             weights = np.where(b != 0, b * np.exp(-law.log_survival), 0.0)
@@ -91,7 +91,7 @@ class Tuner:
 
     @cached_property
     def _polynomials(self) -> np.ndarray:
-        """T_j at the nodes and the centre, one degree per row: all laws that are tried share them."""
+        """T_j at the nodes and the centre, one degree per row, shared by all laws."""
         points = np.clip(np.append(self.nodes, self.centre), -1.0, 1.0)
         return np.cos(np.arange(self._padded.size)[:, None] * np.arccos(points)[None, :])
 
@@ -116,7 +116,7 @@ class Tuner:
         grid = np.unique(np.minimum(np.geomspace(4.0, max(4.0, last), 16), last))
         candidates = [self._optimal(mean, gradient) for mean in grid]
         values = [self.predict(self._padded, law) for law in candidates]
-        scores = [(figure.variance - (1.0 - self.seen) * figure.probe) * figure.work for figure in values]
+        scores = [(figure.variance - (1.0 - self.probe_share) * figure.probe) * figure.work for figure in values]
         if gradient:
             # Value and gradient each in units of what their probes alone would vary by.
             slopes = [self.predict(self.slope, law) for law in candidates]
@@ -125,8 +125,9 @@ class Tuner:
         return float(grid[int(np.argmin(scores))])
 
 
-def thin(nodes: np.ndarray, weights: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
-    """Merge neighbouring nodes until at most ``count`` are left."""
+def thin(nodes: np.ndarray, weights: np.ndarray, terms: int) -> tuple[np.ndarray, np.ndarray]:
+    """Merge neighbouring nodes until tables of so many terms at all nodes are small enough."""
+    count = max(8, min(400, 2_000_000 // terms))
     if nodes.size <= count:
         return nodes, weights
     starts = np.linspace(0, nodes.size, count, endpoint=False).astype(int)
@@ -138,7 +139,7 @@ def thin(nodes: np.ndarray, weights: np.ndarray, count: int) -> tuple[np.ndarray
 
 
 def _cells(law: Law, strata: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Cut (0, 1) where the degree n(u) = #{j : S_j > u} or the stratum changes: lengths, strata, degrees of cells."""
+    """Cut (0, 1) where the degree n(u) = #{j : S_j > u} or the stratum changes; return lengths, strata and degrees."""
     survival = np.sort(law.survival[1:])
     edges = np.unique(np.concatenate([survival, np.arange(strata + 1) / strata]))
     middle = 0.5 * (edges[1:] + edges[:-1])
@@ -148,6 +149,6 @@ def _cells(law: Law, strata: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 
 def _within(length: np.ndarray, stratum: np.ndarray, g: np.ndarray, h: np.ndarray, strata: int) -> float:
-    """The covariance of g and h within strata, averaged over them."""
+    """Return the covariance of g and h within strata, averaged over them."""
     mean = lambda x: np.bincount(stratum, weights=length * x, minlength=strata) * strata
     return float(np.mean(mean(g * h) - mean(g) * mean(h)))

@@ -9,7 +9,7 @@ import scipy.fft
 from jaxtyping import Array, Float, Int
 
 from thalweg.arguments import numbers
-from thalweg.spectral.operators.base import Operator
+from thalweg.linalg.operators.base import Operator
 
 
 class ToeplitzOperator(Operator):
@@ -45,10 +45,7 @@ class ToeplitzOperator(Operator):
                 "column of ToeplitzOperator must have an axis for each dimension of the grid, found a number"
             )
 
-    @property
-    def dimension(self) -> int:
-        """The number of nodes."""
-        return int(np.prod(self.column.shape))
+    dimension = property(lambda self: int(np.prod(self.column.shape)))
 
     @property
     def _lengths(self) -> tuple[int, ...]:
@@ -56,39 +53,39 @@ class ToeplitzOperator(Operator):
         return tuple(scipy.fft.next_fast_len(2 * nodes - 1, real=True) for nodes in self.column.shape)
 
     def spectrum(self) -> Float[Array, "*frequencies"]:
-        """The eigenvalues of the circulant matrix, half of them: the others are the same by symmetry."""
+        """Return the eigenvalues of the circulant matrix, half of them: the others are the same by symmetry."""
         around = self.column
         for axis, (nodes, length) in enumerate(zip(self.column.shape, self._lengths, strict=True)):
             index = np.arange(length)
             index = np.minimum(index, length - index)
-            # Lags that the matrix does not have are anything; the last one keeps the spectrum smooth.
+            # Lags beyond the matrix may be anything; the last one keeps the spectrum smooth.
             around = jnp.take(around, jnp.asarray(np.minimum(index, nodes - 1)), axis=axis)
         return jnp.fft.rfftn(around).real
 
     def mv(self, block: Array) -> Array:
-        """The product with the circulant matrix, cut down again."""
+        """Multiply by the circulant matrix, and keep the corner."""
         shape, lengths = self.column.shape, self._lengths
         axes = tuple(range(1, len(shape) + 1))
         fields = block.T.reshape(-1, *shape)
         transformed = jnp.fft.rfftn(fields, lengths, axes)
-        found = jnp.fft.irfftn(transformed * self.spectrum().astype(transformed.dtype)[None], lengths, axes)
-        return found[(slice(None), *(slice(nodes) for nodes in shape))].reshape(-1, self.dimension).T
+        product = jnp.fft.irfftn(transformed * self.spectrum().astype(transformed.dtype)[None], lengths, axes)
+        return product[(slice(None), *(slice(nodes) for nodes in shape))].reshape(-1, self.dimension).T
 
     def diagonal(self) -> Array:
-        """c(0)."""
+        """Return c(0) for every node."""
         return jnp.broadcast_to(self.column.ravel()[0], (self.dimension,))
 
-    def entries(self, rows: Int[Array, " n"], columns: Int[Array, " k"]) -> Array:
-        """c(|i − j|) for some nodes i and j."""
+    def between(self, rows: Int[Array, " n"], columns: Int[Array, " k"]) -> Array:
+        """Return c(|i − j|) for some nodes i and j."""
         left, right = (jnp.unravel_index(indices, self.column.shape) for indices in (rows, columns))
         return self.column[tuple(jnp.abs(i[:, None] - j[None]) for i, j in zip(left, right, strict=True))]
 
     def columns(self, indices: Int[Array, " k"]) -> Array:
-        """c(|i − j|) for the nodes j asked for."""
-        return self.entries(jnp.arange(self.dimension), indices)
+        """Return c(|i − j|) for some nodes j."""
+        return self.between(jnp.arange(self.dimension), indices)
 
     def bounds(self) -> tuple[float, float]:
-        """Those of the circulant matrix, whose corner K is: its eigenvalues interlace."""
+        """Return the bounds of the circulant matrix of which K is a corner: eigenvalues interlace."""
         spectrum = jax.lax.stop_gradient(self.spectrum())
         slack = 8 * float(jnp.finfo(spectrum.dtype).eps) * float(jnp.max(jnp.abs(spectrum)))
         return float(jnp.min(spectrum)) - slack, float(jnp.max(spectrum)) + slack
@@ -119,24 +116,21 @@ class InterpolatedOperator(Operator):
     interpolation: Any
     operator: ToeplitzOperator
 
-    @property
-    def dimension(self) -> int:
-        """The number of points."""
-        return self.interpolation.shape[0]
+    dimension = property(lambda self: self.interpolation.shape[0])
 
     def mv(self, block: Array) -> Array:
         """W(K(WᵀV))."""
         return self.interpolation.mv(self.operator.mv(self.interpolation.rmv(block)))
 
     def diagonal(self) -> Array:
-        """wᵀKw for each row w of W, from the entries of K among its nodes."""
+        """Return wᵀKw for each row w of W, from the entries of K among its nodes."""
         return jax.lax.map(self._entry, jnp.arange(self.dimension))
 
     def _entry(self, row: Array) -> Array:
         indices, weights = self.interpolation.indices[row], self.interpolation.weights[row].astype(self.dtype)
-        return weights @ self.operator.entries(indices, indices) @ weights
+        return weights @ self.operator.between(indices, indices) @ weights
 
     def bounds(self) -> tuple[float, float]:
-        """0, and ‖W‖² times the bound of K."""
+        """Return 0, and ‖W‖² times the bound of K."""
         norm = float(jax.lax.stop_gradient(self.interpolation.norm_bound()))
         return 0.0, norm * max(self.operator.bounds()[1], 0.0)

@@ -1,7 +1,8 @@
-"""Operators of others: functions of the user's, lineax operators, and SciPy's ``LinearOperator``."""
+"""Operators given by products: functions, and SciPy's ``LinearOperator``."""
 
 from collections.abc import Callable
 from functools import partial
+from operator import attrgetter
 from typing import Any
 
 import equinox as eqx
@@ -11,7 +12,7 @@ import numpy as np
 from jaxtyping import Array, PyTree
 
 from thalweg.arguments import whole
-from thalweg.spectral.operators.base import Operator, as_own, is_traced, working_dtype
+from thalweg.linalg.operators.base import Operator, is_traced, working_dtype
 
 
 class FunctionOperator(Operator):
@@ -22,9 +23,8 @@ class FunctionOperator(Operator):
     function
         ``function(*arguments, vectors) -> vectors``, linear in ``vectors``, an array with one vector per column.
     *arguments
-        What the function needs besides: any pytrees of arrays. Gradients are taken with respect to those that depend
-        on what is differentiated. Pass arrays here rather than closing over them: they are then arguments of what is
-        compiled and not constants in it.
+        What else the function needs: any pytrees of arrays, which gradients can reach. Pass arrays here rather than
+        closing over them: they are then arguments of compiled programs and not constants in them.
     dimension
         The number of rows.
 
@@ -39,7 +39,6 @@ class FunctionOperator(Operator):
     function: Callable[..., Any] = eqx.field(static=True)
     arguments: tuple[PyTree[Array], ...]
     size: int = eqx.field(static=True)
-    dimension = as_own("size")
 
     def __init__(self, function: Callable[..., Any], *arguments: PyTree[Array], dimension: int) -> None:
         if not callable(function):
@@ -49,33 +48,17 @@ class FunctionOperator(Operator):
         self.size = whole("dimension", dimension)
         check_closed(self)
 
+    dimension = property(attrgetter("size"))
+
     def mv(self, block: Array) -> Array:
-        """What the function says."""
+        """Call the function."""
         return self.function(*self.arguments, block)
-
-
-class LineaxOperator(Operator):
-    """A lineax operator; lineax is not a dependency, and is never imported here."""
-
-    operator: Any
-
-    def __check_init__(self) -> None:
-        check_closed(self)
-
-    @property
-    def dimension(self) -> int:
-        """The number of rows."""
-        return self.operator.out_size()
-
-    def mv(self, block: Array) -> Array:
-        """The operator on every column."""
-        return jax.vmap(self.operator.mv, in_axes=1, out_axes=1)(block)
 
 
 class SciPyOperator(Operator):
     """A ``LinearOperator`` of SciPy: products are made by SciPy on the host, also from compiled code.
 
-    Nothing of it can be differentiated, and every product waits for Python: right for products that are dear.
+    It cannot be differentiated, and every product waits for Python: right for expensive products.
 
     Examples
     --------
@@ -86,18 +69,15 @@ class SciPyOperator(Operator):
 
     operator: Any = eqx.field(static=True)
 
-    @property
-    def dimension(self) -> int:
-        """The number of rows."""
-        return self.operator.shape[0]
+    dimension = property(lambda self: self.operator.shape[0])
 
     @property
     def dtype(self) -> np.dtype:
-        """SciPy's, if it is a floating one."""
+        """That of SciPy's operator, if it is a floating one."""
         return working_dtype(self.operator.dtype)
 
     def mv(self, block: Array) -> Array:
-        """SciPy's product."""
+        """Multiply on the host."""
         return _on_host(self.operator.matmat, block)
 
 
@@ -123,7 +103,7 @@ def _refuse(product: Callable[[np.ndarray], Any], primals: tuple, tangents: tupl
 
 
 def check_closed(operator: Operator) -> None:
-    """Refuse a function that fails, or that reaches for a value being traced: it would count as a constant."""
+    """Refuse a function that fails, or that closes over a traced value, which would count as a constant."""
     arrays, rest = eqx.partition(operator, eqx.is_array)
     block = jax.ShapeDtypeStruct((operator.dimension, 2), operator.dtype)
     try:

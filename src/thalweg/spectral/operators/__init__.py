@@ -1,1 +1,0 @@
-"""Symmetric operators: one small class for each kind, and what makes one of whatever people have."""

@@ -72,12 +72,17 @@ def norm(a: PyTree[Array]) -> Scalar:
     return jax.lax.cond(tells, lambda leaves: jnp.sqrt(square), _scaled_norm, wide)
 
 
+def largest(a: PyTree[Array]) -> Scalar:
+    """The largest absolute value in all leaves, in the widest of their dtypes; 0 where there is none."""
+    kind = dtype(a)
+    return reduce(jnp.maximum, [jnp.max(jnp.abs(leaf), initial=0).astype(kind) for leaf in jax.tree.leaves(a)])
+
+
 def _scaled_norm(wide: PyTree[Array]) -> Scalar:
     """The norm in a unit in which the largest number is about 1, a power of two, which costs no digits."""
-    kind = dtype(wide)
-    largest = reduce(jnp.maximum, [jnp.max(jnp.abs(leaf), initial=0).astype(kind) for leaf in jax.tree.leaves(wide)])
+    kind, top = dtype(wide), largest(wide)
     power = 5 * jnp.finfo(kind).maxexp // 16
-    small, large = (largest > 0) & (largest < 2.0**-power), largest > 2.0**power
+    small, large = (top > 0) & (top < 2.0**-power), top > 2.0**power
     one, less, more = (jnp.asarray(4.0**exponent, kind) for exponent in (0, -power, power))
     unit = jnp.where(small, less, jnp.where(large, more, one))
     wide = scale(1 / unit, wide)

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from thalweg.descent import minimize
-from thalweg.descent.fingerprint import captured
+from thalweg.descent.captured import captured
 from thalweg.oracles import Exact
 
 shift = np.zeros(2)

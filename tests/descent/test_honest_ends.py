@@ -29,7 +29,7 @@ from thalweg.descent import (
     Zero,
     minimize,
 )
-from thalweg.descent.fingerprint import captured
+from thalweg.descent.captured import captured
 from thalweg.errors import IncompatiblePartsError
 from thalweg.oracles import Exact
 

@@ -14,8 +14,11 @@ from jaxtyping import PyTree
 
 from thalweg import files
 from thalweg.arguments import number
+from thalweg.descent.captured import fingerprint
 from thalweg.descent.engines import Progress
+from thalweg.descent.iteration import Descent
 from thalweg.descent.result import History, Status
+from thalweg.descent.stopping import StoppingRule
 from thalweg.errors import FileFormatError
 
 KIND = "checkpoint"
@@ -54,13 +57,14 @@ def as_checkpoint(checkpoint: Any) -> Checkpoint | None:
     raise TypeError(f"checkpoint must be a path or a Checkpoint, found {type(checkpoint).__name__}")
 
 
-class Keeper:
+class CheckpointWriter:
     """Writes the progress of one run to its checkpoint, and finds it again."""
 
-    def __init__(self, checkpoint: Checkpoint, parts: dict[str, str], rule: str) -> None:
+    def __init__(self, checkpoint: Checkpoint, descent: Descent, rule: StoppingRule, key: Any, start: PyTree) -> None:
         self.checkpoint = checkpoint
-        self.parts = parts
-        self.rule = rule
+        self.parts = {name: _describe(getattr(descent, name)) for name in Descent.__dataclass_fields__}
+        self.parts |= {"key": fingerprint(key), "x0": fingerprint(start)}
+        self.rule = _describe(rule)
         self.last_written = time.monotonic()
 
     def find_or_write(self, fresh: Progress) -> Progress:
@@ -116,6 +120,10 @@ class Keeper:
         """Write if the last time is long enough ago."""
         if time.monotonic() - self.last_written >= self.checkpoint.every:
             self.write(progress)
+
+
+def _describe(part: eqx.Module) -> str:
+    return f"{type(part).__name__} {fingerprint(part)}"
 
 
 def _on_device(tree: PyTree) -> PyTree:

@@ -26,7 +26,7 @@ from thalweg.arguments import instance
 from thalweg.descent.averaging import Averaging, Last
 from thalweg.descent.divergences import Divergence, Euclidean, find_closed_form
 from thalweg.descent.momentum import Momentum, NoMomentum
-from thalweg.descent.searches import Backtracking, Monotone
+from thalweg.descent.searches import Backtracking
 from thalweg.descent.steps import Move, StepRule, Taken, as_step
 from thalweg.descent.terms import Term, Zero
 from thalweg.errors import IncompatiblePartsError
@@ -127,7 +127,10 @@ class Descent(eqx.Module):
         self.step = as_step(_default_step(self.oracle) if step is None else step)
         self.momentum = instance("momentum", _NO_MOMENTUM if momentum is None else momentum, Momentum, "FISTA()")
         self.average = instance("average", _LAST if average is None else average, Averaging, "PolyakRuppert()")
-        self._refuse_what_does_not_fit()
+        find_closed_form(self.divergence, self.term)
+        self._check_step()
+        self._check_momentum()
+        self._check_average()
 
     # By identity, so that ``jax.jit(descent.update)`` works: a module is hashed by its arrays otherwise, and fails.
     __hash__ = object.__hash__
@@ -135,56 +138,59 @@ class Descent(eqx.Module):
     def __eq__(self, other: object) -> bool:
         return self is other
 
-    def _refuse_what_does_not_fit(self) -> None:
-        step, oracle = type(self.step).__name__, type(self.oracle).__name__
-        find_closed_form(self.divergence, self.term)
-        if (self.step.needs_exact and not self.oracle.deterministic) or (
-            self.step.needs_value and self.oracle.value is None
-        ):
-            needs = " and a function that can be evaluated" if self.step.needs_value else ""
-            raise IncompatiblePartsError(
-                f"step={step} needs exact gradients{needs}, which oracle={oracle} has not. Use a constant, a "
-                f"schedule or an Optax optimiser."
-            )
-        if self.step.needs_euclidean and not isinstance(self.divergence, Euclidean):
-            raise IncompatiblePartsError(
-                f"step={step} measures in the Euclidean norm, which is not that of "
-                f"divergence={type(self.divergence).__name__}. Use Euclidean, or Backtracking."
-            )
-        if self.step.additive and not (isinstance(self.divergence, Euclidean) and isinstance(self.term, Zero)):
-            raise IncompatiblePartsError(
-                f"step={step} adds an update of its own, which is no minimiser of (1) with "
-                f"term={type(self.term).__name__} and divergence={type(self.divergence).__name__}. It works with "
-                f"Zero and Euclidean; for the others use a number, a schedule or Backtracking."
-            )
-        if self.momentum.extrapolates and not self.divergence.linear:
-            raise IncompatiblePartsError(
-                f"momentum={type(self.momentum).__name__} extrapolates, which can leave the space of "
-                f"divergence={type(self.divergence).__name__}. Use momentum=None, or a linear geometry: Euclidean, "
-                f"DiagonalMetric, MatrixMetric."
-            )
-        if isinstance(self.step, Monotone) and self.momentum.extrapolates and not self.momentum.looks_ahead:
-            raise IncompatiblePartsError(
-                f"step={step} compares with the objective at the iterate, but momentum={type(self.momentum).__name__} "
-                f"steps from elsewhere, from where no size need lower it. Use a number, or FISTA or Nesterov."
-            )
-        bounded = self.term.indicator and not isinstance(self.term, Zero)
-        if isinstance(self.step, Monotone) and self.momentum.extrapolates and bounded:
-            raise IncompatiblePartsError(
-                f"step={step} compares with the objective where the step begins, which "
-                f"momentum={type(self.momentum).__name__} may take out of the set of "
-                f"term={type(self.term).__name__}, where it is infinite. Use Backtracking, or momentum=None."
-            )
-        if self.oracle.period is not None and not isinstance(self.momentum, NoMomentum):
-            raise IncompatiblePartsError(
-                f"momentum={type(self.momentum).__name__} does not survive the outer loop of oracle={oracle}, which "
-                f"replaces the iterate. Use momentum=None, or LooplessSVRG."
-            )
-        if not isinstance(self.average, Last) and not self.term.convex:
-            raise IncompatiblePartsError(
-                f"average={type(self.average).__name__} can leave the domain of term={type(self.term).__name__}, "
-                f"which is not convex. Use average=None."
-            )
+    def _check_step(self) -> None:
+        step, oracle, term, divergence = self.step, self.oracle, self.term, self.divergence
+        name, geometry = type(step).__name__, type(divergence).__name__
+        needs = " and a function that can be evaluated" if step.needs_value else ""
+        _refuse(
+            (step.needs_exact and not oracle.deterministic) or (step.needs_value and oracle.value is None),
+            f"step={name} needs exact gradients{needs}, which oracle={type(oracle).__name__} has not. Use a constant, a "
+            f"schedule or an Optax optimiser.",
+        )
+        _refuse(
+            step.needs_euclidean and not isinstance(divergence, Euclidean),
+            f"step={name} measures in the Euclidean norm, which is not that of divergence={geometry}. Use Euclidean, or "
+            f"Backtracking.",
+        )
+        _refuse(
+            step.additive and not (isinstance(divergence, Euclidean) and isinstance(term, Zero)),
+            f"step={name} adds an update of its own, which is no minimiser of (1) with term={type(term).__name__} and "
+            f"divergence={geometry}. It works with Zero and Euclidean; for the others use a number, a schedule or "
+            f"Backtracking.",
+        )
+
+    def _check_momentum(self) -> None:
+        momentum, term = self.momentum, self.term
+        name, step, oracle = (type(part).__name__ for part in (momentum, self.step, self.oracle))
+        if not momentum.extrapolates:
+            return
+        _refuse(
+            not self.divergence.linear,
+            f"momentum={name} extrapolates, which can leave the space of divergence={type(self.divergence).__name__}. "
+            f"Use momentum=None, or a linear geometry: Euclidean, DiagonalMetric, MatrixMetric.",
+        )
+        _refuse(
+            self.step.compares_objective and not momentum.looks_ahead,
+            f"step={step} compares with the objective at the iterate, but momentum={name} steps from elsewhere, from "
+            f"where no size need lower it. Use a number, or FISTA or Nesterov.",
+        )
+        _refuse(
+            self.step.compares_objective and term.indicator and not isinstance(term, Zero),
+            f"step={step} compares with the objective where the step begins, which momentum={name} may take out of the "
+            f"set of term={type(term).__name__}, where it is infinite. Use Backtracking, or momentum=None.",
+        )
+        _refuse(
+            self.oracle.period is not None,
+            f"momentum={name} does not survive the outer loop of oracle={oracle}, which replaces the iterate. Use "
+            f"momentum=None, or LooplessSVRG.",
+        )
+
+    def _check_average(self) -> None:
+        _refuse(
+            not isinstance(self.average, Last) and not self.term.convex,
+            f"average={type(self.average).__name__} can leave the domain of term={type(self.term).__name__}, which is "
+            f"not convex. Use average=None.",
+        )
 
     def init(self, x: PyTree) -> State:
         """Return the state at the starting point, after checking that it fits all the parts."""
@@ -208,7 +214,7 @@ class Descent(eqx.Module):
         """
         instance("state", state, State, "descent.init(x)")
         point, centre = self.momentum.points(state.x, state.momentum)
-        out, oracle_state = estimated(self.oracle, point, state.oracle, key)
+        out, oracle_state = _estimate(self.oracle, point, state.oracle, key)
         state, info = self.advance(state, point, centre, out, oracle_state)
         if not self.tests_iterate:
             info = info._replace(residual=self._residual_at_solution(state, info, key).astype(info.residual.dtype))
@@ -238,7 +244,7 @@ class Descent(eqx.Module):
 
     def move(self, state: State, point: PyTree[Array], centre: PyTree[Array], out: Out) -> Move:
         """Gather what a step rule may look at, after checking the gradient."""
-        check_gradient(type(self.oracle).__name__, out.gradient, centre)
+        _check_gradient(type(self.oracle).__name__, out.gradient, centre)
         gradient = jax.tree.map(lambda g, c: g.astype(c.dtype), out.gradient, centre)
         return Move(
             steps=state.steps,
@@ -304,6 +310,11 @@ class Descent(eqx.Module):
         return trees.call(self.average, "solution", state.x, state.average)
 
 
+def _refuse(misfit: bool, message: str) -> None:
+    if misfit:
+        raise IncompatiblePartsError(message)
+
+
 def _default_step(oracle: Oracle) -> StepRule:
     if oracle.deterministic and oracle.value is not None:
         return Backtracking()
@@ -341,27 +352,21 @@ def as_point(x: PyTree) -> PyTree[Array]:
     return jax.tree_util.tree_map_with_path(leaf, x)
 
 
-def estimated(oracle: Oracle, x: PyTree[Array], state: PyTree, key: Key[Array, ""]) -> tuple[Out, PyTree]:
-    """Ask the oracle; what it fails with, or a gradient that does not look like x, is told in its name.
-
-    It costs nothing, since shapes are known when a step is traced.
-    """
-    name = type(oracle).__name__
+def _estimate(oracle: Oracle, x: PyTree[Array], state: PyTree, key: Key[Array, ""]) -> tuple[Out, PyTree]:
+    """Ask the oracle; an error of its function is raised in its name."""
     try:
-        out, state = oracle.estimate(x, state, key)
+        return oracle.estimate(x, state, key)
     except (TypeError, ValueError) as error:
         if str(error).startswith("oracle="):
             raise
         # Not of the error's own type: JAX has some that cannot be made from a message.
         kind = TypeError if isinstance(error, TypeError) else ValueError
         shapes = jax.tree.map(jnp.shape, x)
-        raise kind(f"oracle={name} failed at a point of x0's shape {shapes}: {error}") from error
-    check_gradient(name, out.gradient, x)
-    return out, state
+        raise kind(f"oracle={type(oracle).__name__} failed at a point of x0's shape {shapes}: {error}") from error
 
 
-def check_gradient(oracle: str, gradient: PyTree[Array], x: PyTree[Array]) -> None:
-    """Refuse a gradient that does not look like x."""
+def _check_gradient(oracle: str, gradient: PyTree[Array], x: PyTree[Array]) -> None:
+    """Refuse a gradient that does not look like x; it costs nothing, since shapes are known when a step is traced."""
     if not trees.same_structure(gradient, x):
         found, wanted = jax.tree.structure(gradient), jax.tree.structure(x)
         raise ValueError(f"oracle={oracle} returned a gradient with the tree {found}, but x0 has {wanted}")

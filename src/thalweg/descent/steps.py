@@ -17,6 +17,10 @@ from thalweg.descent.divergences import Divergence
 from thalweg.descent.terms import Term, Zero
 from thalweg.oracles.base import Out
 
+SIZE_RANGE_POWER = 0.9
+"""Sizes lie between the smallest and the largest number to this power: f in units of 1e30 has sizes of 1e-30. Nearer to
+1, in float32, steps would be lost to underflow."""
+
 
 class Move(NamedTuple):
     """All that a step rule may look at when it takes one step."""
@@ -69,6 +73,8 @@ class StepRule(eqx.Module):
     """Whether the rule only makes sense in the plain Euclidean geometry."""
     searches: ClassVar[bool] = False
     """Whether a step may evaluate the function beside the gradient."""
+    compares_objective: ClassVar[bool] = False
+    """Whether the rule compares f + h with its value where the step begins."""
     additive: ClassVar[bool] = False
     """Whether the rule replaces x⁺ = argmin … by an addition of its own, so that no other D or h fits."""
 
@@ -248,8 +254,9 @@ class BarzilaiBorwein(StepRule):
         top, bottom = quotients[self.kind]
         usable = (curvature > 0) & (bottom > 0)
         secant = jnp.where(usable, top / jnp.where(usable, bottom, 1), last_size)
-        slope = jnp.maximum(trees.norm(move.out.gradient), jnp.finfo(secant.dtype).tiny)
-        probe = jnp.minimum(1e-3 * jnp.maximum(1, trees.norm(move.point)) / slope, jnp.finfo(secant.dtype).max ** 0.9)
+        limits = jnp.finfo(secant.dtype)
+        slope = jnp.maximum(trees.norm(move.out.gradient), limits.tiny)
+        probe = jnp.minimum(1e-3 * jnp.maximum(1, trees.norm(move.point)) / slope, limits.max**SIZE_RANGE_POWER)
         size = move.admit(jnp.where(move.steps == 0, probe, secant).astype(last_size.dtype))
         return Taken(move.reach(size), size, (move.point, move.out.gradient, size), jnp.zeros(()))
 

@@ -45,7 +45,7 @@ class SearchState(NamedTuple):
     tells: Any
     """Whether the last test said anything: what the model adds to f is more than rounding."""
     far: Any
-    """Whether a longer step might lead where squares overflow."""
+    """Whether a longer step might lead where x or f overflows."""
     over: Any
     """Whether nothing is left to try."""
 
@@ -115,7 +115,8 @@ class SearchedStep(StepRule):
         slack = 10 * limits.eps * largest
         passes, tells = measured.merit <= level + slack, self.tells(measured.merit, measured.value, slack)
         short = measured.distance < SHORT_STEP * (1 + measured.length)
-        far = ~(size * measured.slope < limits.max**0.5)
+        # Beyond the cube root of the largest number products of three entries overflow, and projections lose digits.
+        far = ~(size * measured.slope < limits.max ** (1 / 3))
         failed = search.failed | ~passes
         # A test that says nothing is no reason to go beyond the usual first size of 1, as long as x moves.
         worthwhile = first & self.expands & (tells | short | (size < 1))

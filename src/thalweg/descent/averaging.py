@@ -10,6 +10,8 @@ from jaxtyping import Array, Int, PyTree
 from thalweg import trees
 from thalweg.arguments import flag, whole
 
+__all__ = ["Averaging", "Last", "PolyakRuppert", "Suffix", "Weighted"]
+
 
 class Averaging(eqx.Module):
     """What the solution is, given all iterates.

@@ -21,6 +21,8 @@ from thalweg.descent.result import History, Status
 from thalweg.descent.stopping import StoppingRule
 from thalweg.errors import FileFormatError
 
+__all__ = ["Checkpoint"]
+
 KIND = "checkpoint"
 
 

@@ -23,6 +23,7 @@ LOOK_DIVISOR = 32
 """With no stride given, looks of the stopping rule lie 1 + steps/32 apart: a few hundred whatever the length of the
 run, and at most 3 % of the steps come after it could have stopped. Twice as many looks would halve both."""
 
+
 @dataclass
 class Progress:
     """Where a run stands between two chunks."""

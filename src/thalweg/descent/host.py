@@ -2,8 +2,8 @@
 
 The compiled engine puts steps, search, records and stopping rule into one loop, which is right for many cheap steps.
 Where a step factorises a matrix, and a few dozen of them are enough, that program takes longer to compile than to run,
-and between two milliseconds of LAPACK a visit to the host costs nothing. The stopping rule's arithmetic of a few numbers
-is done in NumPy here, by the code that the compiled engine traces.
+and between two milliseconds of LAPACK a visit to the host costs nothing. What is arithmetic of a few numbers, the
+stopping rule and the decisions of a search, is done in NumPy here, by the code that the compiled engine traces.
 
 A step that searches for its size is compiled as one *attempt*: it goes to where a size leads and takes value and
 gradient there together, so that the step after it begins with what the last attempt has evaluated.

@@ -13,6 +13,8 @@ from thalweg.descent.terms import Term
 from thalweg.errors import IncompatiblePartsError
 from thalweg.oracles.base import Oracle, Out
 
+__all__ = ["as_optax"]
+
 
 class _Given(Oracle):
     """Stands in for the gradients that Optax's caller computes."""

@@ -32,6 +32,8 @@ from thalweg.descent.terms import Term, Zero
 from thalweg.errors import IncompatiblePartsError
 from thalweg.oracles.base import Oracle, Out, as_oracle
 
+__all__ = ["Descent", "Info", "State"]
+
 
 class State(NamedTuple):
     """What is carried from step to step.
@@ -144,13 +146,13 @@ class Descent(eqx.Module):
         needs = " and a function that can be evaluated" if step.needs_value else ""
         _refuse(
             (step.needs_exact and not oracle.deterministic) or (step.needs_value and oracle.value is None),
-            f"step={name} needs exact gradients{needs}, which oracle={type(oracle).__name__} has not. Use a constant, a "
-            f"schedule or an Optax optimiser.",
+            f"step={name} needs exact gradients{needs}, which oracle={type(oracle).__name__} has not. Use a constant, "
+            f"a schedule or an Optax optimiser.",
         )
         _refuse(
             step.needs_euclidean and not isinstance(divergence, Euclidean),
-            f"step={name} measures in the Euclidean norm, which is not that of divergence={geometry}. Use Euclidean, or "
-            f"Backtracking.",
+            f"step={name} measures in the Euclidean norm, which is not that of divergence={geometry}. Use Euclidean, "
+            f"or Backtracking.",
         )
         _refuse(
             step.additive and not (isinstance(divergence, Euclidean) and isinstance(term, Zero)),

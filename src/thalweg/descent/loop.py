@@ -28,6 +28,8 @@ from thalweg.descent.verdict import Verdict, objective_of
 from thalweg.errors import IncompatiblePartsError
 from thalweg.runs import Run
 
+__all__ = ["Snapshot", "minimize"]
+
 _MAX_STEPS = int(np.iinfo(np.int32).max)
 """Steps are counted in int32."""
 
@@ -299,6 +301,3 @@ def _resumed(result: Result, descent: Descent, rule: StoppingRule) -> Progress:
     if trees.same_structure(rule_state, result.rule_state):
         rule_state = result.rule_state
     return Progress(result.state, rule_state, History(result.history), result.work, result.seconds)
-
-
-__all__ = ["Checkpoint", "Snapshot", "minimize"]

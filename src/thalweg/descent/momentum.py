@@ -9,6 +9,8 @@ from jaxtyping import Array, Int, PyTree
 from thalweg import trees
 from thalweg.arguments import instance, number
 
+__all__ = ["FISTA", "AdaptiveRestart", "HeavyBall", "Momentum", "Nesterov", "NoMomentum"]
+
 
 class Momentum(eqx.Module):
     """The two points of a step, and what is remembered for the next.

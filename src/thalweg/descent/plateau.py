@@ -11,6 +11,8 @@ from thalweg.arguments import number
 from thalweg.descent.result import Status
 from thalweg.descent.stopping import Code, Record, StoppingRule, number_of, when
 
+__all__ = ["Plateau"]
+
 
 class Windows(NamedTuple):
     """Running mean and squared deviations of the window being filled; best mean and its error so far."""

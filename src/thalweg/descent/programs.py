@@ -39,6 +39,7 @@ class Compiled:
     arrays: tuple
 
     def __call__(self, *arguments: Any) -> Any:
+        """Run the program."""
         return self.program.call(self.arrays, *arguments)
 
 

@@ -11,6 +11,8 @@ from jaxtyping import Array, PyTree
 from thalweg.codec import storable
 from thalweg.outcomes import Outcome
 
+__all__ = ["History", "Result", "Status"]
+
 
 @storable
 class Status(Outcome):

@@ -1,9 +1,9 @@
 """Step sizes found by looking at the function: longer while it goes well, shorter where it does not.
 
-A search is a sequence of attempts. Each goes to where a size leads (:meth:`SearchedStep.measure` reduces its arrays to a
-few numbers), and :meth:`SearchedStep.decide` says whether the size passes and which one to try next. The compiled engine
-traces both into a loop inside the step; the host engine compiles the former and does the arithmetic of the latter in
-NumPy.
+A search is a sequence of attempts. Each goes to where a size leads (:meth:`SearchedStep.measure` reduces its arrays to
+a few numbers), and :meth:`SearchedStep.decide` says whether the size passes and which one to try next. The compiled
+engine traces both into a loop inside the step; the host engine compiles the former and does the arithmetic of the
+latter in NumPy.
 """
 
 from collections.abc import Mapping
@@ -21,8 +21,8 @@ from thalweg.descent.steps import SIZE_RANGE_POWER, Move, StepRule, Taken
 __all__ = ["Backtracking", "Monotone"]
 
 SHORT_STEP = 1e-4
-"""A step that moves x by a smaller share of its largest number, or of 1, is short, whatever the test says: f may be tiny, or a
-mean over many numbers, which hardly changes. Twice this share would lengthen a few more first steps."""
+"""A step that moves x by a smaller share of its largest number, or of 1, is short, whatever the test says: f may be
+tiny, or a mean over many numbers, which hardly changes. Twice this share would lengthen a few more first steps."""
 
 BACKTRACKING_GROWTH = 1.1
 """Backtracking's growth: about every eighth step tries a size too long, which costs one evaluation. At 1.2 every fourth
@@ -103,7 +103,7 @@ class SearchedStep(StepRule):
         return Measured(value, self.merit(move, size, x, value), *map(trees.largest, arrays))
 
     def decide(self, search: SearchState, measured: Measured, level: Any, largest: Any, first: Any) -> SearchState:
-        """Return the search after an attempt; ``level`` is what its merit may not exceed, ``first`` if no step was taken.
+        """Return the search after an attempt, whose merit may not exceed ``level``; ``first`` if no step was taken.
 
         A size that passes ends the search, unless the longest is looked for and none has failed yet. After one that
         fails the next is shorter; coming from a size that has passed, that is this one again.

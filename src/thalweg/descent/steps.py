@@ -17,6 +17,9 @@ from thalweg.descent.divergences import Divergence
 from thalweg.descent.terms import Term, Zero
 from thalweg.oracles.base import Out
 
+__all__ = ["BarzilaiBorwein", "Constant", "InverseLipschitz", "InverseTime", "OptaxStep", "Polynomial", "Schedule"]
+__all__ += ["StepRule"]
+
 SIZE_RANGE_POWER = 0.9
 """Sizes lie between the smallest and the largest number to this power: f in units of 1e30 has sizes of 1e-30. Nearer to
 1, in float32, steps would be lost to underflow."""

@@ -15,6 +15,8 @@ from thalweg import trees
 from thalweg.arguments import number
 from thalweg.descent.result import Status
 
+__all__ = ["AllOf", "AnyOf", "Record", "Seconds", "Stagnation", "Steps", "StoppingRule", "Tolerance", "Work"]
+
 RECORD_SPACING = 10
 """Steps at least between two records of an exact oracle, where no stride is given: a record evaluates the objective,
 which costs about half a step, 5 % of a short run. Rules ask of as many steps that they show something. Twice as many
@@ -125,7 +127,9 @@ class ToleranceState(NamedTuple):
 
     step: Int[Array, ""]  # of the last look
     block_end: Int[Array, ""]  # the step with which the newest block ends
-    blocks: tuple[Scalar, ...]  # promised decreases summed over four blocks, the newest first: the second half of the run
+    blocks: tuple[
+        Scalar, ...
+    ]  # promised decreases summed over four blocks, the newest first: the second half of the run
     total: Scalar  # their sum over the whole run
     in_a_row: Int[Array, ""]  # looks in a row that found little left
     slow_in_a_row: Int[Array, ""]  # looks in a row that found little left against the objective

@@ -1,38 +1,14 @@
 """Divergences D: the geometry of a step."""
 
-from thalweg.descent.divergences.base import Divergence, closed_form, closed_forms, find_closed_form, has_closed_form
-from thalweg.descent.divergences.bregman import Bregman, BurgEntropy, NegativeEntropy
-from thalweg.descent.divergences.euclidean import DiagonalMetric, Euclidean, MatrixMetric
-from thalweg.descent.divergences.exponential import KLFromCentre, KLToCentre, KLToPrior, NaturalGradient
-from thalweg.descent.divergences.families import (
-    BernoulliFamily,
-    CategoricalFamily,
-    ExponentialFamily,
-    GaussianFamily,
-    Moments,
-    PoissonFamily,
-)
+from thalweg.descent.divergences.base import *  # noqa: F403
+from thalweg.descent.divergences.base import __all__ as _base
+from thalweg.descent.divergences.bregman import *  # noqa: F403
+from thalweg.descent.divergences.bregman import __all__ as _bregman
+from thalweg.descent.divergences.euclidean import *  # noqa: F403
+from thalweg.descent.divergences.euclidean import __all__ as _euclidean
+from thalweg.descent.divergences.exponential import *  # noqa: F403
+from thalweg.descent.divergences.exponential import __all__ as _exponential
+from thalweg.descent.divergences.families import *  # noqa: F403
+from thalweg.descent.divergences.families import __all__ as _families
 
-__all__ = [
-    "BernoulliFamily",
-    "Bregman",
-    "BurgEntropy",
-    "CategoricalFamily",
-    "DiagonalMetric",
-    "Divergence",
-    "Euclidean",
-    "ExponentialFamily",
-    "GaussianFamily",
-    "KLFromCentre",
-    "KLToCentre",
-    "KLToPrior",
-    "MatrixMetric",
-    "Moments",
-    "NaturalGradient",
-    "NegativeEntropy",
-    "PoissonFamily",
-    "closed_form",
-    "closed_forms",
-    "find_closed_form",
-    "has_closed_form",
-]
+__all__ = [*_base, *_bregman, *_euclidean, *_exponential, *_families]

@@ -20,6 +20,8 @@ from thalweg import trees
 from thalweg.descent.terms import Term
 from thalweg.errors import IncompatiblePartsError
 
+__all__ = ["Divergence", "closed_form", "closed_forms", "find_closed_form", "has_closed_form"]
+
 
 class Divergence(eqx.Module):
     """A distance-like function D(x ‖ y), convex in x, zero where x = y.

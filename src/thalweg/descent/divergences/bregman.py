@@ -15,6 +15,8 @@ from thalweg.descent.divergences.base import Divergence, closed_form, find_close
 from thalweg.descent.terms import L1, Box, L1Ball, LogBarrier, NonNegative, PerLeaf, Simplex, Zero
 from thalweg.descent.terms._arrays import spread
 
+__all__ = ["Bregman", "BurgEntropy", "NegativeEntropy"]
+
 
 def _require_positive(x: PyTree[Array], name: str, why: str) -> None:
     for path, leaf in jax.tree_util.tree_leaves_with_path(x):

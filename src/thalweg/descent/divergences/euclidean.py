@@ -13,6 +13,8 @@ from thalweg.arguments import numbers
 from thalweg.descent.divergences.base import Divergence, closed_form
 from thalweg.descent.terms import SquaredL2, Term, Zero
 
+__all__ = ["DiagonalMetric", "Euclidean", "MatrixMetric"]
+
 
 class Euclidean(Divergence):
     """D(x ‖ y) = ½‖x − y‖². Works with every term that has a prox.

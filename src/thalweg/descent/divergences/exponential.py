@@ -25,6 +25,8 @@ from thalweg.descent.divergences.base import Divergence, closed_form, halve_unti
 from thalweg.descent.divergences.families import ExponentialFamily
 from thalweg.descent.terms import Term, Zero
 
+__all__ = ["KLFromCentre", "KLToCentre", "KLToPrior", "NaturalGradient"]
+
 
 class _BetweenMembers(Divergence):
     family: ExponentialFamily

@@ -5,14 +5,15 @@ from typing import Any, ClassVar
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, PyTree, Scalar
+from jaxtyping import Array, PyTree
 
 from thalweg import trees
 from thalweg.arguments import number, whole
-from thalweg.descent.terms import _arrays
+from thalweg.descent.terms.base import Indicator, Leafwise
 from thalweg.descent.terms.boxes import check_order
-from thalweg.descent.terms.indicator import Indicator
 from thalweg.descent.terms.norms import Multiple
+
+__all__ = ["NuclearNorm", "PSDCone", "Rank", "SpectralBox"]
 
 
 def _transpose(x: Array) -> Array:
@@ -59,9 +60,9 @@ class PSDCone(_Spectral):
            [0., 0.]], dtype=float...)
     """
 
-    def project(self, x: PyTree[Array]) -> PyTree[Array]:
+    def project_leaf(self, leaf: Array) -> Array:  # type: ignore[override]
         """Set the negative eigenvalues to 0."""
-        return jax.tree.map(lambda leaf: _clip_eigenvalues(leaf, 0.0, jnp.inf), x)
+        return _clip_eigenvalues(leaf, 0.0, jnp.inf)
 
 
 class SpectralBox(_Spectral):
@@ -80,6 +81,8 @@ class SpectralBox(_Spectral):
     True
     """
 
+    fitting: ClassVar[tuple[str, ...]] = ("lower", "upper")
+
     lower: Array
     upper: Array
 
@@ -88,12 +91,12 @@ class SpectralBox(_Spectral):
         self.upper = number("upper of SpectralBox", upper, finite=False)
         check_order("SpectralBox", self.lower, self.upper)
 
-    def project(self, x: PyTree[Array]) -> PyTree[Array]:
+    def project_leaf(self, leaf: Array, lower: Array, upper: Array) -> Array:  # type: ignore[override]
         """Clip the eigenvalues."""
-        return jax.tree.map(_clip_eigenvalues, x, _arrays.spread(self.lower, x), _arrays.spread(self.upper, x))
+        return _clip_eigenvalues(leaf, lower, upper)
 
 
-class NuclearNorm(Multiple):
+class NuclearNorm(Multiple, Leafwise):
     """h(x) = weight·Σσ(x), the sum of the singular values of each leaf, summed over the leaves.
 
     The prox soft-thresholds the singular values at step·weight.
@@ -114,21 +117,13 @@ class NuclearNorm(Multiple):
     axes: ClassVar[int] = 2
     factorises: ClassVar[bool] = True
 
-    def value(self, x: PyTree[Array]) -> Scalar:
-        """weight·Σσ(x)."""
-        sums = jax.tree.map(
-            lambda leaf, w: w * jnp.linalg.svd(leaf, compute_uv=False), x, _arrays.spread(self.weight, x)
-        )
-        return _arrays.sum_leaves(sums)
+    def leaf_value(self, leaf: Array, weight: Array) -> Array:  # type: ignore[override]
+        """weight·σ(x)."""
+        return weight * jnp.linalg.svd(leaf, compute_uv=False)
 
-    def prox(self, x: PyTree[Array], step: Any) -> PyTree[Array]:
+    def leaf_prox(self, leaf: Array, step: Array, weight: Array) -> Array:  # type: ignore[override]
         """Soft-threshold the singular values."""
-        step = _arrays.scalar_step("NuclearNorm", step, x)
-
-        def soften(leaf: Array, w: Array, t: Array) -> Array:
-            return _map_singular_values(leaf, lambda values: jnp.maximum(values - t * w, 0))
-
-        return jax.tree.map(soften, x, _arrays.spread(self.weight, x), _arrays.steps(step, x))
+        return _map_singular_values(leaf, lambda values: jnp.maximum(values - step * weight, 0))
 
 
 class Rank(Indicator):
@@ -158,8 +153,9 @@ class Rank(Indicator):
     def __init__(self, rank: int) -> None:
         self.rank = whole("rank of Rank", rank)
 
-    def project(self, x: PyTree[Array]) -> PyTree[Array]:
+    def project_leaf(self, leaf: Array) -> Array:  # type: ignore[override]
         """Keep the largest singular values."""
-        keep = lambda values: jnp.where(jnp.arange(values.shape[-1]) < self.rank, values, 0)
-        whole = lambda leaf: self.rank >= min(leaf.shape[-2:])
-        return jax.tree.map(lambda leaf: leaf if whole(leaf) else _map_singular_values(leaf, keep), x)
+        if self.rank >= min(leaf.shape[-2:]):
+            return leaf
+        kept = jnp.arange(min(leaf.shape[-2:])) < self.rank
+        return _map_singular_values(leaf, lambda values: jnp.where(kept, values, 0))

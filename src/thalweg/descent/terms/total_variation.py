@@ -15,15 +15,17 @@ once, so the n samples take at most 3n turns, whatever the signal.
 (N. A. Johnson, "A dynamic programming algorithm for the fused lasso and L0-segmentation", 2013.)
 """
 
-from typing import Any, ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax import lax
-from jaxtyping import Array, Float, Int, PyTree, Scalar
+from jaxtyping import Array, Float, Int, Scalar
 
-from thalweg.descent.terms import _arrays
+from thalweg.descent.terms.base import Leafwise
 from thalweg.descent.terms.norms import Multiple
+
+__all__ = ["TotalVariation1D"]
 
 
 def _plus(line: Array, other: Array) -> Array:
@@ -116,7 +118,7 @@ def _denoise(signal: Float[Array, " n"], weight: Scalar) -> Float[Array, " n"]:
     return centre + unit * result
 
 
-class TotalVariation1D(Multiple):
+class TotalVariation1D(Multiple, Leafwise):
     """h(x) = weight·Σ|x_{i+1} − x_i| along the last axis of each leaf; leading axes hold independent signals.
 
     The prox is exact and takes O(n) for a signal of n samples in the worst case.
@@ -135,21 +137,15 @@ class TotalVariation1D(Multiple):
 
     axes: ClassVar[int] = 1
 
-    def value(self, x: PyTree[Array]) -> Scalar:
-        """weight·Σ|x_{i+1} − x_i|."""
-        jumps = lambda leaf, w: w * jnp.abs(jnp.diff(leaf, axis=-1))
-        return _arrays.sum_leaves(jax.tree.map(jumps, x, _arrays.spread(self.weight, x)))
+    def leaf_value(self, leaf: Array, weight: Array) -> Array:  # type: ignore[override]
+        """weight·|x_{i+1} − x_i|."""
+        return weight * jnp.abs(jnp.diff(leaf, axis=-1))
 
-    def prox(self, x: PyTree[Array], step: Any) -> PyTree[Array]:
+    def leaf_prox(self, leaf: Array, step: Array, weight: Array) -> Array:  # type: ignore[override]
         """Denoise each signal exactly."""
-        step = _arrays.scalar_step("TotalVariation1D", step, x)
-
-        def denoise(leaf: Array, w: Array, t: Array) -> Array:
-            if leaf.shape[-1] < 2 or leaf.size == 0:
-                return leaf
-            if leaf.ndim == 1:
-                return _denoise(leaf, t * w)
-            rows = leaf.reshape(-1, leaf.shape[-1])
-            return jax.vmap(_denoise, in_axes=(0, None))(rows, t * w).reshape(leaf.shape)
-
-        return jax.tree.map(denoise, x, _arrays.spread(self.weight, x), _arrays.steps(step, x))
+        if leaf.shape[-1] < 2 or leaf.size == 0:
+            return leaf
+        if leaf.ndim == 1:
+            return _denoise(leaf, step * weight)
+        rows = leaf.reshape(-1, leaf.shape[-1])
+        return jax.vmap(_denoise, in_axes=(0, None))(rows, step * weight).reshape(leaf.shape)

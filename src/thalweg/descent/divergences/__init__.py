@@ -1,14 +1,12 @@
 """Divergences D: the geometry of a step."""
 
-from thalweg.descent.divergences.base import *  # noqa: F403
-from thalweg.descent.divergences.base import __all__ as _base
-from thalweg.descent.divergences.bregman import *  # noqa: F403
-from thalweg.descent.divergences.bregman import __all__ as _bregman
-from thalweg.descent.divergences.euclidean import *  # noqa: F403
-from thalweg.descent.divergences.euclidean import __all__ as _euclidean
-from thalweg.descent.divergences.exponential import *  # noqa: F403
-from thalweg.descent.divergences.exponential import __all__ as _exponential
-from thalweg.descent.divergences.families import *  # noqa: F403
-from thalweg.descent.divergences.families import __all__ as _families
+import types
 
-__all__ = [*_base, *_bregman, *_euclidean, *_exponential, *_families]
+from thalweg.descent.divergences.base import *  # noqa: F403
+from thalweg.descent.divergences.bregman import *  # noqa: F403
+from thalweg.descent.divergences.euclidean import *  # noqa: F403
+from thalweg.descent.divergences.exponential import *  # noqa: F403
+from thalweg.descent.divergences.families import *  # noqa: F403
+
+# All that the modules export.
+__all__ = [name for name, part in globals().items() if name[0] != "_" and not isinstance(part, types.ModuleType)]

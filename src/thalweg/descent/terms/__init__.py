@@ -16,19 +16,15 @@ nothing                                              :class:`Zero`
 ===================================================  =======================================================
 """
 
-from thalweg.descent.terms.base import *  # noqa: F403
-from thalweg.descent.terms.base import __all__ as _base
-from thalweg.descent.terms.boxes import *  # noqa: F403
-from thalweg.descent.terms.boxes import __all__ as _boxes
-from thalweg.descent.terms.combinators import *  # noqa: F403
-from thalweg.descent.terms.combinators import __all__ as _combinators
-from thalweg.descent.terms.matrices import *  # noqa: F403
-from thalweg.descent.terms.matrices import __all__ as _matrices
-from thalweg.descent.terms.norms import *  # noqa: F403
-from thalweg.descent.terms.norms import __all__ as _norms
-from thalweg.descent.terms.sets import *  # noqa: F403
-from thalweg.descent.terms.sets import __all__ as _sets
-from thalweg.descent.terms.total_variation import *  # noqa: F403
-from thalweg.descent.terms.total_variation import __all__ as _total_variation
+import types
 
-__all__ = [*_base, *_boxes, *_combinators, *_matrices, *_norms, *_sets, *_total_variation]
+from thalweg.descent.terms.base import *  # noqa: F403
+from thalweg.descent.terms.boxes import *  # noqa: F403
+from thalweg.descent.terms.combinators import *  # noqa: F403
+from thalweg.descent.terms.matrices import *  # noqa: F403
+from thalweg.descent.terms.norms import *  # noqa: F403
+from thalweg.descent.terms.sets import *  # noqa: F403
+from thalweg.descent.terms.total_variation import *  # noqa: F403
+
+# All that the modules export.
+__all__ = [name for name, part in globals().items() if name[0] != "_" and not isinstance(part, types.ModuleType)]

@@ -1,5 +1,6 @@
 """The simple term h of the iteration: its contract, sums over leaves, multiples, and indicators of sets."""
 
+from collections.abc import Callable
 from functools import reduce
 from typing import Any, ClassVar
 
@@ -98,13 +99,10 @@ class Term(eqx.Module):
 class Leafwise(Term):
     """A sum over leaves; a subclass defines the value and the prox of one leaf, with the parameters that fit it."""
 
-    def leaf_value(self, leaf: Array, *parameters: Array) -> Array:
-        """h of a leaf, or of each of its entries."""
-        raise NotImplementedError
-
-    def leaf_prox(self, leaf: Array, step: Array, *parameters: Array) -> Array:
-        """The prox of a leaf."""
-        raise NotImplementedError
+    leaf_value: ClassVar[Callable[..., Array]]
+    """``leaf_value(leaf, *parameters)`` is h of a leaf, or of each of its entries."""
+    leaf_prox: ClassVar[Callable[..., Array]]
+    """``leaf_prox(leaf, step, *parameters)`` is the prox of a leaf."""
 
     def value(self, x: PyTree[Array]) -> Scalar:
         """The sum over all leaves."""
@@ -237,9 +235,8 @@ class Indicator(Term):
     # Whether the set joins the leaves of a tree (a ball) or holds for each leaf on its own (a box).
     _together: ClassVar[bool] = False
 
-    def project_leaf(self, leaf: Array, *parameters: Array) -> Array:
-        """Return the point of a leaf's set nearest to the leaf, with the parameters that fit it."""
-        raise NotImplementedError(f"{type(self).__name__} must define project(x)")
+    project_leaf: ClassVar[Callable[..., Array]]
+    """``project_leaf(leaf, *parameters)`` is the point nearest to a leaf, for sets that do not join leaves."""
 
     def project(self, x: PyTree[Array]) -> PyTree[Array]:
         """Return the point of the set nearest to ``x``."""

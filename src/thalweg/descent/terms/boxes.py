@@ -103,7 +103,7 @@ class Box(Bounds):
         self.upper = numbers("upper of Box", upper, finite=False)
         check_order("Box", self.lower, self.upper)
 
-    def project_leaf(self, leaf: Array, lower: Array, upper: Array) -> Array:  # type: ignore[override]
+    def project_leaf(self, leaf: Array, lower: Array, upper: Array) -> Array:
         """Clip."""
         return jnp.clip(leaf, lower, upper)
 
@@ -118,7 +118,7 @@ class NonNegative(Bounds):
     Array([0., 2.], dtype=float...)
     """
 
-    def project_leaf(self, leaf: Array) -> Array:  # type: ignore[override]
+    def project_leaf(self, leaf: Array) -> Array:
         """max(x, 0)."""
         return jnp.maximum(leaf, 0)
 
@@ -145,7 +145,7 @@ class LInfBall(Bounds):
     def __init__(self, radius: Any = 1.0) -> None:
         self.radius = number("radius of LInfBall", radius, above=0)
 
-    def project_leaf(self, leaf: Array, radius: Array) -> Array:  # type: ignore[override]
+    def project_leaf(self, leaf: Array, radius: Array) -> Array:
         """Clip to ±radius."""
         return jnp.clip(leaf, -radius, radius)
 

@@ -60,7 +60,7 @@ class PSDCone(_Spectral):
            [0., 0.]], dtype=float...)
     """
 
-    def project_leaf(self, leaf: Array) -> Array:  # type: ignore[override]
+    def project_leaf(self, leaf: Array) -> Array:
         """Set the negative eigenvalues to 0."""
         return _clip_eigenvalues(leaf, 0.0, jnp.inf)
 
@@ -91,7 +91,7 @@ class SpectralBox(_Spectral):
         self.upper = number("upper of SpectralBox", upper, finite=False)
         check_order("SpectralBox", self.lower, self.upper)
 
-    def project_leaf(self, leaf: Array, lower: Array, upper: Array) -> Array:  # type: ignore[override]
+    def project_leaf(self, leaf: Array, lower: Array, upper: Array) -> Array:
         """Clip the eigenvalues."""
         return _clip_eigenvalues(leaf, lower, upper)
 
@@ -117,11 +117,11 @@ class NuclearNorm(Multiple, Leafwise):
     axes: ClassVar[int] = 2
     factorises: ClassVar[bool] = True
 
-    def leaf_value(self, leaf: Array, weight: Array) -> Array:  # type: ignore[override]
+    def leaf_value(self, leaf: Array, weight: Array) -> Array:
         """weight·σ(x)."""
         return weight * jnp.linalg.svd(leaf, compute_uv=False)
 
-    def leaf_prox(self, leaf: Array, step: Array, weight: Array) -> Array:  # type: ignore[override]
+    def leaf_prox(self, leaf: Array, step: Array, weight: Array) -> Array:
         """Soft-threshold the singular values."""
         return _map_singular_values(leaf, lambda values: jnp.maximum(values - step * weight, 0))
 
@@ -153,7 +153,7 @@ class Rank(Indicator):
     def __init__(self, rank: int) -> None:
         self.rank = whole("rank of Rank", rank)
 
-    def project_leaf(self, leaf: Array) -> Array:  # type: ignore[override]
+    def project_leaf(self, leaf: Array) -> Array:
         """Keep the largest singular values."""
         if self.rank >= min(leaf.shape[-2:]):
             return leaf

@@ -61,11 +61,11 @@ class L1(WeightedSum):
     Array([ 2.,  0., -1.], dtype=float...)
     """
 
-    def leaf_value(self, leaf: Array, weight: Array) -> Array:  # type: ignore[override]
+    def leaf_value(self, leaf: Array, weight: Array) -> Array:
         """weight_i·|x_i|."""
         return weight * jnp.abs(leaf)
 
-    def leaf_prox(self, leaf: Array, step: Array, weight: Array) -> Array:  # type: ignore[override]
+    def leaf_prox(self, leaf: Array, step: Array, weight: Array) -> Array:
         """Soft-threshold at step·weight."""
         return soft_threshold(leaf, step * weight)
 
@@ -117,11 +117,11 @@ class SquaredL2(WeightedSum):
     Array([0.5], dtype=float...)
     """
 
-    def leaf_value(self, leaf: Array, weight: Array) -> Array:  # type: ignore[override]
+    def leaf_value(self, leaf: Array, weight: Array) -> Array:
         """½·weight_i·x_i²."""
         return weight * jnp.square(leaf) / 2
 
-    def leaf_prox(self, leaf: Array, step: Array, weight: Array) -> Array:  # type: ignore[override]
+    def leaf_prox(self, leaf: Array, step: Array, weight: Array) -> Array:
         """Divide by 1 + step·weight."""
         return leaf / (1 + step * weight)
 
@@ -153,11 +153,11 @@ class ElasticNet(Leafwise):
         self.l1 = numbers("l1 of ElasticNet", l1, least=0)
         self.l2 = numbers("l2 of ElasticNet", l2, least=0)
 
-    def leaf_value(self, leaf: Array, l1: Array, l2: Array) -> Array:  # type: ignore[override]
+    def leaf_value(self, leaf: Array, l1: Array, l2: Array) -> Array:
         """l1_i·|x_i| + ½·l2_i·x_i²."""
         return l1 * jnp.abs(leaf) + l2 * jnp.square(leaf) / 2
 
-    def leaf_prox(self, leaf: Array, step: Array, l1: Array, l2: Array) -> Array:  # type: ignore[override]
+    def leaf_prox(self, leaf: Array, step: Array, l1: Array, l2: Array) -> Array:
         """Soft-threshold at step·l1, then divide by 1 + step·l2."""
         return soft_threshold(leaf, step * l1) / (1 + step * l2)
 
@@ -189,12 +189,12 @@ class Huber(Leafwise):
         self.weight = numbers("weight of Huber", weight, least=0)
         self.delta = numbers("delta of Huber", delta, above=0)
 
-    def leaf_value(self, leaf: Array, weight: Array, delta: Array) -> Array:  # type: ignore[override]
+    def leaf_value(self, leaf: Array, weight: Array, delta: Array) -> Array:
         """weight_i·φ(x_i)."""
         inside = jnp.minimum(jnp.abs(leaf), delta)
         return weight * (jnp.square(inside) / 2 + delta * (jnp.abs(leaf) - inside))
 
-    def leaf_prox(self, leaf: Array, step: Array, weight: Array, delta: Array) -> Array:  # type: ignore[override]
+    def leaf_prox(self, leaf: Array, step: Array, weight: Array, delta: Array) -> Array:
         """Divide by 1 + t near 0, move by t·delta towards 0 elsewhere."""
         t = step * weight
         moved = leaf - jnp.clip(leaf, -t * delta, t * delta)
@@ -218,12 +218,12 @@ class LogBarrier(WeightedSum):
     Array([2., 1.], dtype=float...)
     """
 
-    def leaf_value(self, leaf: Array, weight: Array) -> Array:  # type: ignore[override]
+    def leaf_value(self, leaf: Array, weight: Array) -> Array:
         """−weight_i·log x_i, or infinity if x_i ≤ 0."""
         inside = leaf > 0
         return jnp.where(inside, -weight * jnp.log(jnp.where(inside, leaf, 1)), jnp.inf)
 
-    def leaf_prox(self, leaf: Array, step: Array, weight: Array) -> Array:  # type: ignore[override]
+    def leaf_prox(self, leaf: Array, step: Array, weight: Array) -> Array:
         """(x + √(x² + 4·step·weight)) / 2, without cancellation or overflow."""
         root = jnp.sqrt(step) * jnp.sqrt(weight)
         half = jnp.hypot(leaf / 2, root)

@@ -63,7 +63,7 @@ class Simplex(Indicator):
     def __init__(self, total: Any = 1.0) -> None:
         self.total = number("total of Simplex", total, above=0)
 
-    def project_leaf(self, leaf: Array, total: Array) -> Array:  # type: ignore[override]
+    def project_leaf(self, leaf: Array, total: Array) -> Array:
         """max(x − τ, 0) along the last axis."""
         return project_simplex(leaf, total)
 

@@ -137,11 +137,11 @@ class TotalVariation1D(Multiple, Leafwise):
 
     axes: ClassVar[int] = 1
 
-    def leaf_value(self, leaf: Array, weight: Array) -> Array:  # type: ignore[override]
+    def leaf_value(self, leaf: Array, weight: Array) -> Array:
         """weight·|x_{i+1} − x_i|."""
         return weight * jnp.abs(jnp.diff(leaf, axis=-1))
 
-    def leaf_prox(self, leaf: Array, step: Array, weight: Array) -> Array:  # type: ignore[override]
+    def leaf_prox(self, leaf: Array, step: Array, weight: Array) -> Array:
         """Denoise each signal exactly."""
         if leaf.shape[-1] < 2 or leaf.size == 0:
             return leaf

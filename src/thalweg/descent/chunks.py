@@ -43,17 +43,6 @@ class ChunkLimits(NamedTuple):
     """Steps between two records; 0 for a stride that grows with the run."""
 
 
-class ChunkStart(NamedTuple):
-    """What was spent before a chunk, and what was recorded last."""
-
-    work: Any
-    seconds: Any
-    recorded: Any
-    """The step of the last record; 0 if there is none."""
-    value: Any
-    """The objective there; NaN if there is none."""
-
-
 class RecordBuffer(NamedTuple):
     """The records of a chunk so far, at the front of arrays of fixed length."""
 
@@ -88,18 +77,16 @@ def _run_chunk(
     rule_state: PyTree,
     key: Key[Array, ""],
     limits: ChunkLimits,
-    start: ChunkStart,
+    last: Record,
 ) -> ChunkState:
     kind, zero = record_dtype(state), jnp.zeros((), jnp.int32)
     records = RecordBuffer(jnp.zeros(MAX_RECORDS, jnp.int32), jnp.zeros((MAX_RECORDS, 4), kind), zero)
-    carry = ChunkState(
-        state, rule_state, zero, records, jnp.zeros_like(start.work), start.recorded, start.value.astype(kind)
-    )
+    carry = ChunkState(state, rule_state, zero, records, jnp.zeros_like(last.work), last.step, last.value.astype(kind))
 
     def is_unfinished(carry: ChunkState) -> Array:
         return (carry.code == 0) & (carry.records.filled < limits.records) & (carry.state.steps < limits.until)
 
-    look = partial(_run_to_next_look, method, whole_stride, key, limits, start)
+    look = partial(_run_to_next_look, method, whole_stride, key, limits, last)
     return jax.lax.while_loop(is_unfinished, look, carry)
 
 
@@ -118,7 +105,7 @@ def _run_to_next_look(
     whole_stride: int | None,
     key: Key[Array, ""],
     limits: ChunkLimits,
-    start: ChunkStart,
+    last: Record,
     carry: ChunkState,
 ) -> ChunkState:
     """Take the steps up to a look, let the rule look, and record if a record is due."""
@@ -127,8 +114,8 @@ def _run_to_next_look(
     # A loop whose length is known when it is compiled is faster by a test a step.
     steps = whole_stride or steps_to_look(looked, limits.stride, limits.last_step)
     state, work, value, residual, size = _take_steps(descent, carry, key, steps)
-    last, valued = (value, state.steps) if noisy else (carry.value, carry.recorded)
-    record = Record(state.steps, last, residual, size, start.work + work, start.seconds, valued)
+    known, valued = (value, state.steps) if noisy else (carry.value, carry.recorded)
+    record = Record(state.steps, known, residual, size, last.work + work, last.seconds, valued)
     rule_state, code = rule.update(carry.rule_state, record)
     code = jnp.where(trees.all_finite(state.x), code, int(Status.DIVERGED)).astype(jnp.int32)
     due = jnp.ones((), bool)
@@ -204,11 +191,9 @@ class CompiledEngine:
         chunk_steps = max(int(paces.get(self._shapes, 0) * CHUNK_SECONDS), 1)
         until = plan.last_step if plan.record_by_record else min(progress.steps + chunk_steps, plan.last_step)
         limits = until, 1 if plan.record_by_record else MAX_RECORDS, plan.last_step, plan.stride
-        last_value = np.float64(progress.history.last["value"])
-        start = np.float64(progress.work), np.float64(progress.seconds), np.int32(progress.recorded), last_value
-        end = self._run(
-            progress.state, progress.rule_state, plan.key, ChunkLimits(*map(np.int32, limits)), ChunkStart(*start)
-        )
+        before: Any = progress.history.last["value"], np.nan, np.nan, progress.work, progress.seconds
+        last = Record(np.int32(progress.recorded), *map(np.float64, before))  # type: ignore[arg-type]
+        end = self._run(progress.state, progress.rule_state, plan.key, ChunkLimits(*map(np.int32, limits)), last)
         status, count = Status(int(end.code)), int(end.records.filled)
         taken, state = int(end.state.steps) - progress.steps, end.state
         paces[self._shapes] = taken / (time.perf_counter() - began)

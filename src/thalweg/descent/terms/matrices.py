@@ -20,7 +20,7 @@ def _transpose(x: Array) -> Array:
     return jnp.swapaxes(x, -1, -2)
 
 
-def _clip_eigenvalues(x: Array, lower: Array | float, upper: Array | float) -> Array:
+def _clip_eigenvalues(x: Array, lower: Array, upper: Array) -> Array:
     """Clip the eigenvalues of the symmetric part of x; the result is symmetric to the last bit."""
     values, vectors = jnp.linalg.eigh(x / 2 + _transpose(x) / 2, symmetrize_input=False)
     clipped = vectors * jnp.clip(values, lower, upper)[..., None, :]
@@ -34,38 +34,7 @@ def _map_singular_values(x: Array, change: Any) -> Array:
     return jnp.matmul(left * change(values)[..., None, :], right, precision="highest")
 
 
-class _Spectral(Indicator):
-    """A set of symmetric matrices, given by their eigenvalues."""
-
-    factorises: ClassVar[bool] = True
-
-    def check(self, x: PyTree[Array]) -> None:
-        """Refuse leaves that are not square matrices."""
-        for path, leaf in jax.tree_util.tree_leaves_with_path(x):
-            if leaf.ndim < 2 or leaf.shape[-1] != leaf.shape[-2]:
-                name = f"{type(self).__name__}: x{trees.path_name(path)}"
-                raise ValueError(f"{name} must be a square matrix, found the shape {leaf.shape}")
-
-
-class PSDCone(_Spectral):
-    """The symmetric positive semi-definite matrices, for each leaf.
-
-    The projection takes the symmetric part and sets its negative eigenvalues to 0.
-
-    Examples
-    --------
-    >>> import jax.numpy as jnp
-    >>> PSDCone().prox(jnp.diag(jnp.array([2.0, -1.0])), 1.0)
-    Array([[2., 0.],
-           [0., 0.]], dtype=float...)
-    """
-
-    def project_leaf(self, leaf: Array) -> Array:
-        """Set the negative eigenvalues to 0."""
-        return _clip_eigenvalues(leaf, 0.0, jnp.inf)
-
-
-class SpectralBox(_Spectral):
+class SpectralBox(Indicator):
     """The symmetric matrices with all eigenvalues in [lower, upper], for each leaf.
 
     The projection takes the symmetric part and clips its eigenvalues.
@@ -81,6 +50,7 @@ class SpectralBox(_Spectral):
     True
     """
 
+    factorises: ClassVar[bool] = True
     fitting: ClassVar[tuple[str, ...]] = ("lower", "upper")
 
     lower: Array
@@ -91,9 +61,33 @@ class SpectralBox(_Spectral):
         self.upper = number("upper of SpectralBox", upper, finite=False)
         check_order("SpectralBox", self.lower, self.upper)
 
+    def check(self, x: PyTree[Array]) -> None:
+        """Refuse leaves that are not square matrices."""
+        for path, leaf in jax.tree_util.tree_leaves_with_path(x):
+            if leaf.ndim < 2 or leaf.shape[-1] != leaf.shape[-2]:
+                name = f"{type(self).__name__}: x{trees.path_name(path)}"
+                raise ValueError(f"{name} must be a square matrix, found the shape {leaf.shape}")
+
     def project_leaf(self, leaf: Array, lower: Array, upper: Array) -> Array:
         """Clip the eigenvalues."""
         return _clip_eigenvalues(leaf, lower, upper)
+
+
+class PSDCone(SpectralBox):
+    """The symmetric positive semi-definite matrices, for each leaf.
+
+    The projection takes the symmetric part and sets its negative eigenvalues to 0.
+
+    Examples
+    --------
+    >>> import jax.numpy as jnp
+    >>> PSDCone().prox(jnp.diag(jnp.array([2.0, -1.0])), 1.0)
+    Array([[2., 0.],
+           [0., 0.]], dtype=float...)
+    """
+
+    def __init__(self) -> None:
+        super().__init__(0.0, jnp.inf)
 
 
 class NuclearNorm(Multiple, Leafwise):

@@ -12,6 +12,8 @@ from jaxtyping import Array, Key, PyTree, Scalar
 from thalweg import arguments, trees
 from thalweg.oracles.base import Oracle, Out
 
+__all__ = ["FiniteDifferences"]
+
 
 class FiniteDifferences(Oracle):
     """Central differences (f(x + δeᵢ) − f(x − δeᵢ))/2δ, for functions that cannot be differentiated otherwise.

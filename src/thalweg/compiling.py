@@ -38,7 +38,7 @@ def quick_options(loops: bool = False, fused: bool = False) -> Mapping[str, Any]
     >>> float(jax.jit(lambda x: x + 1, compiler_options=dict(quick_options()))(1.0))
     2.0
     """
-    return _known(_FUSED if fused else _LOOPS if loops else _QUICK) if jax.default_backend() == "cpu" else _NONE
+    return known_options(_FUSED if fused else _LOOPS if loops else _QUICK) if jax.default_backend() == "cpu" else _NONE
 
 
 @cache
@@ -54,16 +54,16 @@ def untuned_options() -> Mapping[str, Any]:
     >>> float(jax.jit(lambda x: x + 1, compiler_options=dict(untuned_options()))(1.0))
     2.0
     """
-    return _known(_UNTUNED) if jax.default_backend() == "gpu" else _NONE
+    return known_options(_UNTUNED) if jax.default_backend() == "gpu" else _NONE
 
 
-def _known(options: Mapping[str, Any]) -> Mapping[str, Any]:
+def known_options(options: Mapping[str, Any]) -> Mapping[str, Any]:
     """Those of some options that this XLA knows."""
     try:
         jax.jit(lambda: 0).lower().compile(dict(options))
         return options
     except jax.errors.JaxRuntimeError:
-        one_by_one = [_known({name: value}) for name, value in options.items()] if len(options) > 1 else []
+        one_by_one = [known_options({name: value}) for name, value in options.items()] if len(options) > 1 else []
         return {name: value for known in one_by_one for name, value in known.items()}
 
 

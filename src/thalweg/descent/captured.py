@@ -1,7 +1,7 @@
 """What the functions of a method capture: closures, defaults, globals, attributes.
 
-A snapshot of it says whether a compiled program is still that of its functions. A fingerprint of it says whether a
-checkpoint belongs to the same run, also in another process.
+A snapshot of it shows whether a compiled program is still that of its functions, a fingerprint whether a checkpoint
+belongs to the same run, also in another process.
 """
 
 import functools
@@ -90,27 +90,27 @@ def fingerprint(tree: PyTree) -> str:
 
 def _parts_within(tree: PyTree, inside: bool) -> list[Any]:
     """Return what a tree is made of, depth first; ``inside`` a function arrays and numbers count, too."""
-    found: list[Any] = []
+    collected: list[Any] = []
     seen: dict[int, Any] = {}
 
     def visit(value: Any, inside: bool) -> None:
         if isinstance(value, _PLAIN):
             if inside:
-                found.append((type(value).__name__, repr(value)))
+                collected.append((type(value).__name__, repr(value)))
         elif isinstance(value, _INDIVISIBLE):
             if inside:
-                found.append(value)
+                collected.append(value)
         elif id(value) not in seen:
             seen[id(value)] = value
             opaque = callable(value) or _is_of_library(type(value))
-            found.append(value if opaque and not isinstance(value, _TRANSPARENT) else type(value))
+            collected.append(value if opaque and not isinstance(value, _TRANSPARENT) else type(value))
             # The arrays of a module are arguments, whether it can be called or not.
             inside = inside or (callable(value) and not isinstance(value, eqx.Module))
             for part in _parts(value):
                 visit(part, inside)
 
     visit(tree, inside)
-    return found
+    return collected
 
 
 def _parts(value: Any) -> Iterable[Any]:

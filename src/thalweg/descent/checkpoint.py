@@ -70,7 +70,7 @@ class CheckpointWriter:
         self.last_written = time.monotonic()
 
     def find_or_write(self, fresh: Progress) -> Progress:
-        """Return the progress on file; if there is no file, write ``fresh``, so that one is told now if one cannot."""
+        """Return the progress on file; without one write ``fresh``, so that a path that cannot be written fails now."""
         path = Path(self.checkpoint.path)
         if not path.exists():
             self.write(fresh)
@@ -93,10 +93,10 @@ class CheckpointWriter:
             Status(metadata["status"]) if same_rule else Status.RUNNING,
         )
 
-    def _refuse_another_run(self, found: dict[str, str]) -> None:
-        names = [name for name in self.parts if found.get(name) != self.parts[name]]
+    def _refuse_another_run(self, stored: dict[str, str]) -> None:
+        names = [name for name in self.parts if stored.get(name) != self.parts[name]]
         if names:
-            was = ", ".join(f"{name}={found.get(name)}" for name in names)
+            was = ", ".join(f"{name}={stored.get(name)}" for name in names)
             now = ", ".join(f"{name}={self.parts[name]}" for name in names)
             raise FileFormatError(
                 f"checkpoint {self.checkpoint.path} belongs to another run: it has {was}; this run has {now}. (The "

@@ -18,6 +18,7 @@ from thalweg import trees
 from thalweg.descent.iteration import Descent, Info, State
 from thalweg.descent.result import History, Status
 from thalweg.descent.stopping import RECORD_SPACING, StoppingRule
+from thalweg.linalg import namespace
 
 LOOK_DIVISOR = 32
 """With no stride given, looks of the stopping rule lie 1 + steps/32 apart: a few hundred whatever the length of the
@@ -80,13 +81,13 @@ class Chunk(NamedTuple):
 
 def steps_to_look(steps: Any, stride: Any, last_step: Any) -> Any:
     """Return how many steps lie between a look after ``steps`` steps and the next one."""
-    xp = trees.numpy_of(steps)
+    xp = namespace(steps)
     return xp.minimum(xp.where(stride > 0, stride, 1 + steps // LOOK_DIVISOR), last_step - steps)
 
 
 def is_record_due(steps: Any, looked: Any, recorded: Any, stride: Any, last_step: Any) -> Any:
     """Return whether a look after ``steps`` steps is recorded, given the steps of the last look and record."""
-    xp = trees.numpy_of(steps)
+    xp = namespace(steps)
     spacing = xp.where(stride > 0, stride, xp.maximum(1 + looked // LOOK_DIVISOR, RECORD_SPACING))
     return (recorded == 0) | (steps >= recorded + spacing) | (steps == last_step)
 

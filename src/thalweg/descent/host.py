@@ -36,7 +36,7 @@ def _step(descent: Descent, state: State, key: Key[Array, ""]) -> tuple[State, I
 
 
 class Attempt(NamedTuple):
-    """Where an attempt led: what the next step begins with, and the numbers by which it is judged."""
+    """Where an attempt led: what the next step begins with, and the numbers that decide how the search goes on."""
 
     x: PyTree[Array]
     average: PyTree
@@ -49,7 +49,7 @@ class Attempt(NamedTuple):
 
 
 def _attempt(descent: Descent, state: State, out: Out, size: Scalar, admit: Array) -> Attempt:
-    """Take a step of some size from the iterate, where the oracle returned ``out``; ``admit`` says to shorten it first.
+    """Take a step of some size from the iterate, where the oracle returned ``out``; ``admit`` if it may be shortened.
 
     A step of size 0 stays where it is, by which the start is evaluated by what is compiled for all steps.
     """
@@ -105,7 +105,7 @@ class HostEngine:
         """Take the steps up to the next look, and look."""
         plan, state, first, began = self.plan, progress.state, progress.steps, time.perf_counter()
         exact, kind = plan.descent.oracle.deterministic, record_dtype(state)
-        until = first + int(steps_to_look(first, plan.stride, plan.last_step))
+        until = first + int(steps_to_look(np.int32(first), plan.stride, plan.last_step))
         total = work = 0.0
         for step in range(first + 1, until + 1):
             following, info, valid = self._take(state)
@@ -126,7 +126,7 @@ class HostEngine:
         )
         rule_state, code = trees.call(self._rule, "update", jax.tree.map(_number, progress.rule_state), record)
         status, recorded = Status(int(code)), progress.recorded
-        due = not exact or status or is_record_due(until, first, recorded, plan.stride, plan.last_step)
+        due = not exact or status or is_record_due(record.step, first, recorded, plan.stride, plan.last_step)
         numbers = np.array([[value, info.residual, info.size, work]] if due else np.zeros((0, 4)), np.float64)
         return Chunk(state, rule_state, status, np.full(len(numbers), until), numbers, until - first, work)
 

@@ -3,8 +3,8 @@
     x⁺ = argmin_x  ⟨ĝ(y_k), x⟩ + h(x) + D(x ‖ c_k) / β_k                                    (1)
 
 Four interchangeable parts: the oracle ĝ, the term h, the divergence D, the step β. Momentum picks two points
-from the past, y, where the gradient is taken, and c, where the step is centred; averaging says what the
-solution is. Gradient descent, ISTA and FISTA, projected and mirror descent, natural gradient, SGD and SVRG are
+from the past, y, where the gradient is taken, and c, where the step is centred; averaging defines the
+solution. Gradient descent, ISTA and FISTA, projected and mirror descent, natural gradient, SGD and SVRG are
 choices of these parts and nothing else.
 
 :class:`Descent` is the iteration alone: ``init`` and ``update(state, key) -> (state, info)``, pure functions of
@@ -212,7 +212,7 @@ class Descent(eqx.Module):
         """Take one step.
 
         An oracle with an outer loop (:class:`~thalweg.oracles.SVRG`) also wants :meth:`renew` every
-        ``oracle.period`` steps; :func:`minimize` sees to it, a loop of one's own must.
+        ``oracle.period`` steps; :func:`minimize` calls it, your own loop must.
         """
         instance("state", state, State, "descent.init(x)")
         point, centre = self.momentum.points(state.x, state.momentum)
@@ -231,8 +231,8 @@ class Descent(eqx.Module):
 
     @property
     def tests_iterate(self) -> bool:
-        """Whether the residual of a step tells of where it leads: an addition of one's own may lead anywhere, and an
-        average lags behind. (Noise that does not vanish leaves nothing to test.)"""
+        """Whether the residual of a step is that of the solution; an average lags behind, and an Optax update may lead
+        anywhere. (Noise that does not vanish leaves nothing to test.)"""
         ours = isinstance(self.average, Last) and not self.step.additive
         return ours or not self.oracle.vanishing_noise
 
@@ -245,7 +245,7 @@ class Descent(eqx.Module):
         return self.divergence.residual_norm(x, self.divergence.step(x, gradient, info.size, self.term), info.size)
 
     def move(self, state: State, point: PyTree[Array], centre: PyTree[Array], out: Out) -> Move:
-        """Gather what a step rule may look at, after checking the gradient."""
+        """Return what a step rule needs to know, after checking the gradient."""
         _check_gradient(type(self.oracle).__name__, out.gradient, centre)
         gradient = jax.tree.map(lambda g, c: g.astype(c.dtype), out.gradient, centre)
         return Move(
@@ -275,7 +275,7 @@ class Descent(eqx.Module):
         return self.oracle.deterministic and self.oracle.value is not None
 
     def arrive(self, state: State, move: Move, taken: Taken, oracle_state: PyTree) -> tuple[State, Info]:
-        """The state and the info after a step that was taken."""
+        """Return the state and the info after a step."""
         if self.exact:
             f_value = self.oracle.value(taken.x) if taken.value is None else taken.value
             value = f_value + self.term.value(taken.x)
@@ -370,8 +370,8 @@ def _estimate(oracle: Oracle, x: PyTree[Array], state: PyTree, key: Key[Array, "
 def _check_gradient(oracle: str, gradient: PyTree[Array], x: PyTree[Array]) -> None:
     """Refuse a gradient that does not look like x; it costs nothing, since shapes are known when a step is traced."""
     if not trees.same_structure(gradient, x):
-        found, wanted = jax.tree.structure(gradient), jax.tree.structure(x)
-        raise ValueError(f"oracle={oracle} returned a gradient with the tree {found}, but x0 has {wanted}")
+        tree, expected = jax.tree.structure(gradient), jax.tree.structure(x)
+        raise ValueError(f"oracle={oracle} returned a gradient with the tree {tree}, but x0 has {expected}")
     for (path, leaf), g in zip(jax.tree_util.tree_leaves_with_path(x), jax.tree.leaves(gradient), strict=True):
         if jnp.shape(g) != leaf.shape:
             raise ValueError(

@@ -191,7 +191,7 @@ class AdaptiveRestart(Momentum):
         return self.momentum.points(x, memory)
 
     def remember(self, x: PyTree[Array], x_next: PyTree[Array], centre: PyTree[Array], memory: PyTree) -> PyTree:
-        """Start anew at ``x_next`` if the last move went against the residual."""
+        """Restart at ``x_next`` if the last move went against the residual."""
         uphill = trees.inner(trees.subtract(centre, x_next), trees.subtract(x_next, x)) > 0
         onwards = self.momentum.remember(x, x_next, centre, memory)
         return trees.where(uphill, self.momentum.init(x_next), onwards)

@@ -10,6 +10,7 @@ from thalweg import trees
 from thalweg.arguments import number
 from thalweg.descent.result import Status
 from thalweg.descent.stopping import Code, Record, StoppingRule, number_of, when
+from thalweg.linalg import namespace
 
 __all__ = ["Plateau"]
 
@@ -37,7 +38,7 @@ class PlateauState(NamedTuple):
 
 
 MIN_WINDOW_RECORDS = 4
-"""Records that a window holds at least: fewer do not tell how large the noise is. Twice as many would lengthen the
+"""Records that a window holds at least: fewer do not show how large the noise is. Twice as many would lengthen the
 first windows of runs with few records."""
 
 
@@ -81,7 +82,7 @@ class Plateau(StoppingRule):
 
     def update(self, state: PyTree, record: Record) -> tuple[PyTree, Code]:
         """Fill the window; at its end compare its mean with the best."""
-        xp, step = trees.numpy_of(record.value), record.step
+        xp, step = namespace(record.value), record.step
         has_value, empty = xp.isfinite(record.value), trees.call(self, "init")
         # The first value ends a prelude of residuals: means of the two cannot be compared.
         fresh = empty._replace(step=state.step, window=empty.window._replace(start=state.step))

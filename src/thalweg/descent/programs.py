@@ -1,4 +1,4 @@
-"""Compiled programs of a method, kept for later calls as long as nothing that its functions capture has changed."""
+"""Compiled programs of a method, held for later calls as long as nothing that its functions capture has changed."""
 
 import gc
 from collections import OrderedDict
@@ -14,7 +14,7 @@ from jaxtyping import PyTree
 from thalweg.descent.captured import captured, unchanged
 
 MAX_PROGRAMS = 32
-"""How many programs are kept, each with the arrays it captures. Twice as many would keep twice as much memory."""
+"""How many programs are held, each with the arrays it captures. Twice as many would hold twice as much memory."""
 
 
 class _Program(NamedTuple):
@@ -24,7 +24,7 @@ class _Program(NamedTuple):
     """What its functions captured then."""
     call: Callable[..., Any]
     paces: dict[Any, float]
-    """Calls, steps or the like a second, by the shapes of the arguments: what callers remember of it."""
+    """Steps a second, by the shapes of the arguments."""
 
 
 _programs: OrderedDict[tuple, _Program] = OrderedDict()

@@ -1,4 +1,4 @@
-"""Step sizes found by looking at the function: longer while it goes well, shorter where it does not.
+"""Line searches: step sizes that evaluating the function finds.
 
 A search is a sequence of attempts. Each goes to where a size leads (:meth:`SearchedStep.measure` reduces its arrays to
 a few numbers), and :meth:`SearchedStep.decide` says whether the size passes and which one to try next. The compiled
@@ -17,6 +17,7 @@ from jaxtyping import Array, PyTree, Scalar
 from thalweg import trees
 from thalweg.arguments import number
 from thalweg.descent.steps import SIZE_RANGE_POWER, Move, StepRule, Taken
+from thalweg.linalg import namespace
 
 __all__ = ["Backtracking", "Monotone"]
 
@@ -42,8 +43,8 @@ class SearchState(NamedTuple):
     """Whether that one passed the test."""
     failed: Any
     """Whether any has failed."""
-    tells: Any
-    """Whether the last test said anything: what the model adds to f is more than rounding."""
+    informative: Any
+    """Whether the last test compared more than rounding errors."""
     far: Any
     """Whether a longer step might lead where x or f overflows."""
     over: Any
@@ -51,7 +52,7 @@ class SearchState(NamedTuple):
 
 
 class Measured(NamedTuple):
-    """The numbers by which an attempt is judged."""
+    """The numbers of an attempt that decide how a search goes on."""
 
     value: Any
     """f where it led."""
@@ -61,7 +62,7 @@ class Measured(NamedTuple):
     """The largest change of an entry of x."""
     length: Any
     """The largest entry of the point where the gradient was taken."""
-    slope: Any
+    gradient: Any
     """The largest entry of the gradient."""
 
 
@@ -85,11 +86,11 @@ class SearchedStep(StepRule):
         return self.initial.astype(dtype), trees.scalar(0, dtype)
 
     def merit(self, move: Move, size: Scalar, x: PyTree[Array], value: Scalar) -> Scalar:
-        """What the test compares, for a size that leads to ``x``, where f is ``value``."""
+        """Return what the test compares, for a size that leads to ``x``, where f is ``value``."""
         raise NotImplementedError
 
-    def tells(self, merit: Any, value: Any, slack: Any) -> Any:
-        """Whether a test says anything."""
+    def is_informative(self, merit: Any, value: Any, slack: Any) -> Any:
+        """Return whether a test compares more than rounding errors: what the model adds to f is above the slack."""
         return abs(merit - value) > slack
 
     def begin(self, size: Any) -> SearchState:
@@ -108,32 +109,33 @@ class SearchedStep(StepRule):
         A size that passes ends the search, unless the longest is looked for and none has failed yet. After one that
         fails the next is shorter; coming from a size that has passed, that is this one again.
         """
-        xp, size, limits = trees.numpy_of(search.size), search.size, jnp.finfo(search.size.dtype)
+        xp, size, limits = namespace(search.size), search.size, jnp.finfo(search.size.dtype)
         shrink = self.shrink.astype(size.dtype)
         # f may be a difference of large numbers, and its rounding error is theirs: without this allowance rounding
         # fails the test near the minimum, and the size is cut to nothing.
         slack = 10 * limits.eps * largest
-        passes, tells = measured.merit <= level + slack, self.tells(measured.merit, measured.value, slack)
+        passes = measured.merit <= level + slack
+        informative = self.is_informative(measured.merit, measured.value, slack)
         short = measured.distance < SHORT_STEP * (1 + measured.length)
         # Beyond the cube root of the largest number products of three entries overflow, and projections lose digits.
-        far = ~(size * measured.slope < limits.max ** (1 / 3))
+        far = ~(size * measured.gradient < limits.max ** (1 / 3))
         failed = search.failed | ~passes
-        # A test that says nothing is no reason to go beyond the usual first size of 1, as long as x moves.
-        worthwhile = first & self.expands & (tells | short | (size < 1))
+        # An uninformative test is no reason to go beyond the usual first size of 1, as long as x moves.
+        worthwhile = first & self.expands & (informative | short | (size < 1))
         longer = worthwhile & ~failed & ~far & (size < limits.max**SIZE_RANGE_POWER)
         over = (passes & ~longer) | ~(size > limits.tiny**SIZE_RANGE_POWER)
         following = xp.where(passes, size / shrink, size * shrink)
-        return SearchState(following, search.tried + 1, size, passes, failed, tells, far, over)
+        return SearchState(following, search.tried + 1, size, passes, failed, informative, far, over)
 
     def carry(self, search: SearchState, largest: Any, first: Any, looks_ahead: bool) -> PyTree:
         """Return the state after a search: the size found, longer if that truly passed at once, and the largest |f|.
 
         The start does not count for the latter, since it may lie where the term is infinite.
         """
-        xp, size = trees.numpy_of(search.last), search.last
+        xp, size = namespace(search.last), search.last
         default = 1.0 if looks_ahead else BACKTRACKING_GROWTH
         grow = xp.asarray(default if self.grow is None else self.grow, size.dtype)
-        longer = (search.tried == 1) & search.tells & ~search.far
+        longer = (search.tried == 1) & search.informative & ~search.far
         size = xp.minimum(xp.where(longer, size * grow, size), jnp.finfo(size.dtype).max ** SIZE_RANGE_POWER)
         return size, xp.where(first, 0, largest)
 
@@ -202,7 +204,7 @@ class Backtracking(SearchedStep):
         return value - move.divergence.model(move.out.gradient, x, move.point, size).astype(value.dtype)
 
     def untested(self, history: Mapping[str, np.ndarray], dtype: Any) -> str:
-        """What to say where no step changed f by more than rounding."""
+        """Suggest a longer first size where no step changed f by more than rounding."""
         size, promised = history["size"][-1], history["size"] * history["residual"] ** 2
         rounding = 10 * float(jnp.finfo(dtype).eps) * np.abs(history["value"])
         if not (np.all(history["size"] == size) and np.all(promised < 2 * rounding)):
@@ -217,7 +219,7 @@ class Monotone(SearchedStep):
     """The size that last lowered f + h, longer by ``grow`` if it did so at once; shortened until it does.
 
     For geometries in which no bound on the curvature is known, or where the bound is far too careful: it only asks
-    that the objective does not rise, and so recovers from an initial size that is too long or too short.
+    that the objective does not increase, and so recovers from an initial size that is too long or too short.
 
     Examples
     --------
@@ -236,8 +238,8 @@ class Monotone(SearchedStep):
         self.grow = number("grow of Monotone", grow, least=1)
         self.shrink = number("shrink of Monotone", shrink, above=0, below=1)
 
-    def tells(self, merit: Any, value: Any, slack: Any) -> Any:
-        """It asks for no more than that nothing rises, and always tells."""
+    def is_informative(self, merit: Any, value: Any, slack: Any) -> Any:
+        """Return True: the test asks only that the objective does not increase."""
         return np.ones((), bool)
 
     def merit(self, move: Move, size: Scalar, x: PyTree[Array], value: Scalar) -> Scalar:

@@ -14,6 +14,7 @@ from jaxtyping import Array, Int, PyTree, Scalar
 from thalweg import trees
 from thalweg.arguments import number
 from thalweg.descent.result import Status
+from thalweg.linalg import namespace
 
 __all__ = ["AllOf", "AnyOf", "Record", "Seconds", "Stagnation", "Steps", "StoppingRule", "Tolerance", "Work"]
 
@@ -83,7 +84,7 @@ class _RulePair(StoppingRule):
 
 
 class AnyOf(_RulePair):
-    """Stop when either rule says so: ``first | second``.
+    """Stop when either rule does: ``first | second``.
 
     Examples
     --------
@@ -98,7 +99,7 @@ class AnyOf(_RulePair):
 
 
 class AllOf(_RulePair):
-    """Stop when both rules say so at the same record: ``first & second``.
+    """Stop when both rules do at the same record: ``first & second``.
 
     Examples
     --------
@@ -118,7 +119,7 @@ def when(condition: Array, status: Status) -> Code:
 
 
 def number_of(value: Any, dtype: Any = float) -> Any:
-    """A number of a state at the start, of JAX's default float unless told."""
+    """Return a number as an array of NumPy, by default of JAX's default float."""
     return np.asarray(value, jnp.result_type(dtype))
 
 
@@ -127,9 +128,7 @@ class ToleranceState(NamedTuple):
 
     step: Int[Array, ""]  # of the last look
     block_end: Int[Array, ""]  # the step with which the newest block ends
-    blocks: tuple[
-        Scalar, ...
-    ]  # promised decreases summed over four blocks, the newest first: the second half of the run
+    blocks: tuple  # promised decreases summed over the four blocks of the second half of the run, the newest first
     total: Scalar  # their sum over the whole run
     in_a_row: Int[Array, ""]  # looks in a row that found little left
     slow_in_a_row: Int[Array, ""]  # looks in a row that found little left against the objective
@@ -195,7 +194,7 @@ class Tolerance(StoppingRule):
 
     def update(self, state: PyTree, record: Record) -> tuple[PyTree, Code]:
         """Add what the steps since the last look have promised; compare it with what is left."""
-        xp, kind, step = trees.numpy_of(record.residual), state.total.dtype, record.step
+        xp, kind, step = namespace(record.residual), state.total.dtype, record.step
         eps, limits, steps = float(jnp.finfo(record.residual.dtype).eps), jnp.finfo(kind), step.astype(kind)
         rtol = number_of(eps**0.5, kind) if self.rtol is None else self.rtol.astype(kind)
         coarse = rtol > COARSE_RTOL
@@ -204,8 +203,8 @@ class Tolerance(StoppingRule):
         size = xp.where(xp.isfinite(size), size, 1)
         # Multiplied in this order: the square of a residual in small units is 0.
         promise = (size * residual) * residual
-        # What overflows, or what a step of size 0 leaves undefined, says nothing; nor does what underflows, as long as
-        # nothing was gained against which it is small.
+        # Promises that overflow, or that a step of size 0 leaves undefined, are unknown; so are those that underflow,
+        # as long as nothing was gained against which they are small.
         lost = (promise < limits.tiny) & (residual > 0) & (state.total < limits.tiny / limits.eps)
         known = (residual >= 0) & xp.isfinite(promise) & ~lost
         gained = xp.where(known, promise * (step - state.step).astype(kind), 0)
@@ -225,7 +224,7 @@ class Tolerance(StoppingRule):
         # An objective that has come to 0, as seen from where it was: its own rounding goes to 0 with it.
         nothing = xp.where(coarse, 4, 1000) * eps**2 * highest
         vanished = xp.isfinite(record.value) & (value <= nothing) & (left <= 100 * nothing)
-        # Steps too short to change the residual say nothing of where they are.
+        # Steps too short to change the residual do not show how near the optimum is.
         largest = xp.maximum(state.largest, xp.where(known, residual, 0))
         moved = residual < (1 - 100 * eps) * largest
         near = (residual <= self.atol.astype(kind)) | (
@@ -301,7 +300,7 @@ class Stagnation(StoppingRule):
 
     def update(self, state: PyTree, record: Record) -> tuple[PyTree, Code]:
         """Widen the envelope; at the end of a window compare it with the one before."""
-        xp = trees.numpy_of(record.value)
+        xp = namespace(record.value)
         looks = state.looks + 1
         eps = float(jnp.finfo(record.value.dtype).eps)
         value, last, size = (n.astype(state.before.dtype) for n in (record.value, record.residual, record.size))

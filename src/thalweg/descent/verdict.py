@@ -1,4 +1,4 @@
-"""What is said of a run at its end: whether its status holds, and what else the user should know."""
+"""Checks at the end of a run: whether its status holds, and what else the user should know."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -62,7 +62,7 @@ class Verdict:
         return self._objective(self.x)
 
     def _check_standstill(self) -> None:
-        """A last step that led nowhere has not converged, where rounding swallows steps and longer ones gain."""
+        """A last step that led nowhere has not converged, where rounding loses steps and longer ones gain."""
         stands = self.plan.descent.divergence.swallows and self.progress.history.last["residual"] == 0
         if self.status is Status.CONVERGED and stands and self._longer_steps_gain():
             self.status = Status.STAGNATED
@@ -76,7 +76,7 @@ class Verdict:
         return float(jnp.nanmin(values)) < self._last - 100 * self.eps * abs(self._last)
 
     def _check_underflow(self) -> None:
-        """Values and slopes that are, from the start, too small to fall by all their digits do not converge."""
+        """Values and gradients that are, from the start, too small to fall by all their digits do not converge."""
         least = self.tiny / self.eps
         seen = np.abs([*self.progress.history["value"], *self.progress.history["residual"]])
         ended = self.status in (Status.CONVERGED, Status.STAGNATED, Status.STEPS_SPENT)
@@ -94,7 +94,7 @@ class Verdict:
         return f"x has the norm {length:.1e} and the objective fell with it: it may have no minimum. "
 
     def _check_start(self) -> None:
-        """A run that could not take a first step may have begun where the objective is not finite."""
+        """A run that could not take a first step may have started where the objective is not finite."""
         if self.status is Status.DIVERGED and not self.progress.steps and not np.isfinite(self._last):
             self.note += f"The objective is {self._last:g} at x0. "
 

@@ -54,7 +54,7 @@ class _Snapshots(Oracle):
         return self._memory(x, self.oracle.init(x))
 
     def _memory(self, x: PyTree[Array], inner: PyTree) -> SnapshotMemory:
-        # A long sum of half-precision numbers would stand still: it is kept in float32 at least.
+        # A long sum of half-precision numbers would stand still: it is summed in float32 at least.
         nothing = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, trees.single(leaf.dtype)), x)
         return SnapshotMemory(Anchor(x, self.oracle.full(x)), inner, jnp.zeros((), jnp.int32), nothing)
 
@@ -72,7 +72,7 @@ class SVRG(_Snapshots):
     """Stochastic variance-reduced gradient: Algorithm 2 of the spectral paper, for any oracle.
 
     Every ``period`` steps the iterate is replaced by the mean of the iterates since the last snapshot, and the new
-    snapshot is taken there. :func:`~thalweg.descent.minimize` does so by itself; a loop of one's own around
+    snapshot is taken there. :func:`~thalweg.descent.minimize` does so by itself; your own loop around
     ``Descent.update`` must call ``Descent.renew``.
 
     Parameters
@@ -138,7 +138,7 @@ class LooplessSVRG(_Snapshots):
         self.probability = number("probability of LooplessSVRG", probability, above=0, most=1)
 
     def estimate(self, x: PyTree[Array], state: PyTree, key: Key[Array, ""]) -> tuple[Out, PyTree]:
-        """Return the corrected gradient; move the snapshot if the coin says so."""
+        """Return the corrected gradient; move the snapshot at random."""
         coin, noise = jax.random.split(key)
         out, inner = self._corrected(x, state, noise)
         moved = jax.lax.cond(

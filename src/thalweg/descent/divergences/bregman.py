@@ -1,4 +1,4 @@
-"""Bregman divergences D_φ(x ‖ y) = φ(x) − φ(y) − ⟨∇φ(y), x − y⟩: entropy, Burg entropy, and one's own φ."""
+"""Bregman divergences D_φ(x ‖ y) = φ(x) − φ(y) − ⟨∇φ(y), x − y⟩: entropy, Burg entropy, and a φ of your own."""
 
 from collections.abc import Callable
 from functools import reduce
@@ -134,12 +134,12 @@ class BurgEntropy(PositiveGeometry):
             return reduce(jnp.minimum, jax.tree.leaves(sizes))
         if isinstance(term, L1):
             gradient = trees.add(gradient, *term.parameters(gradient))
-        slopes = jax.tree.map(jnp.multiply, centre, gradient)
+        scaled = jax.tree.map(jnp.multiply, centre, gradient)
         if isinstance(term, Box):
             # Where there is an upper bound, clipping takes the place of a minimiser.
             upper = term.parameters(centre)[1]
-            slopes = jax.tree.map(lambda slope, upper: jnp.where(upper < jnp.inf, 0, slope), slopes, upper)
-        steepest = reduce(jnp.minimum, [jnp.min(slope, initial=0.0) for slope in jax.tree.leaves(slopes)])
+            scaled = jax.tree.map(lambda s, upper: jnp.where(upper < jnp.inf, 0, s), scaled, upper)
+        steepest = reduce(jnp.minimum, [jnp.min(leaf, initial=0.0) for leaf in jax.tree.leaves(scaled)])
         # 1 + size·steepest ≥ 1/16 keeps the step off the pole, where rounding decides the sign.
         halvings = jnp.ceil(jnp.log2(jnp.maximum(size * -steepest / (15 / 16), 1)))
         return jnp.ldexp(size, -halvings.astype(jnp.int32))
@@ -197,7 +197,7 @@ def _burg_log_barrier(divergence, term, centre, gradient, size):
 
 
 class Bregman(Divergence):
-    """The Bregman divergence of a potential of one's own. Works with Zero.
+    """The Bregman divergence of a potential of your own. Works with Zero.
 
     Parameters
     ----------
@@ -229,12 +229,14 @@ class Bregman(Divergence):
 
     def value(self, x: PyTree[Array], y: PyTree[Array]) -> Scalar:
         """φ(x) − φ(y) − ⟨∇φ(y), x − y⟩."""
-        (at_x, steeper), (at_y, slope) = (jax.value_and_grad(self.potential)(point) for point in (x, y))
+        (at_x, gradient_x), (at_y, gradient_y) = (jax.value_and_grad(self.potential)(point) for point in (x, y))
         apart = trees.subtract(x, y)
-        plain = at_x - at_y - trees.inner(slope, apart)
-        # Of points so near that rounding hides their divergence, the mean of both directions tells it.
+        plain = at_x - at_y - trees.inner(gradient_y, apart)
+        # Where rounding hides the divergence of near points, the mean of both directions has its digits.
         hidden = plain <= 1e3 * jnp.finfo(at_x.dtype).eps * (abs(at_x) + abs(at_y))
-        return jnp.where(hidden, trees.inner(trees.subtract(steeper, slope), apart).astype(at_x.dtype) / 2, plain)
+        return jnp.where(
+            hidden, trees.inner(trees.subtract(gradient_x, gradient_y), apart).astype(at_x.dtype) / 2, plain
+        )
 
     def residual(self, centre: PyTree[Array], x: PyTree[Array], size: Scalar) -> PyTree[Array]:
         """(∇φ(centre) − ∇φ(x)) / size."""

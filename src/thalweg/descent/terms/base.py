@@ -43,7 +43,7 @@ class Term(eqx.Module):
     indicator: ClassVar[bool] = False
     """Whether h is 0 on a set and infinite off it, so that ``prox`` is the projection."""
     factorises: ClassVar[bool] = False
-    """Whether a step factorises a matrix as large as x, so that few dear steps are to be expected."""
+    """Whether a step factorises a matrix as large as x, so that few expensive steps are to be expected."""
     fitting: ClassVar[tuple[str, ...]] = ()
     """The parameters that must broadcast to x: arrays, or trees of them that are prefixes of x's tree."""
     axes: ClassVar[int] = 0

@@ -9,7 +9,7 @@ because a step from u_i to u_{i+1} never costs more than λ a unit. Each g_i is 
 linear. The last sample is the root of g_n, and going back, u_i = clip(u_{i+1}, a_i, b_i), where
 g_i(a_i) = −λ and g_i(b_i) = λ.
 
-The pieces are kept as a double-ended queue of knots: where one lies, and by how much slope and intercept
+The pieces are stored as a double-ended queue of knots: where one lies, and by how much slope and intercept
 change there. Clipping drops knots at both ends and adds one at each. A knot is added once and dropped at most
 once, so the n samples take at most 3n turns, whatever the signal.
 (N. A. Johnson, "A dynamic programming algorithm for the fused lasso and L0-segmentation", 2013.)
@@ -29,7 +29,7 @@ __all__ = ["TotalVariation1D"]
 
 
 def _plus(line: Array, other: Array) -> Array:
-    """Add two lines (slope, intercept, rounding error of the intercept), kept along the last axis.
+    """Add two lines (slope, intercept, rounding error of the intercept), along the last axis.
 
     Intercepts are running sums of the signal. What rounding takes from them is carried along and given back:
     otherwise the error would grow with n, to three digits in float32 at n = 100,000.
@@ -38,8 +38,8 @@ def _plus(line: Array, other: Array) -> Array:
     slope, total, lost = jnp.moveaxis(line + other, -1, 0)
     part = total - line[..., 1]
     lost += (line[..., 1] - (total - part)) + (other[..., 1] - part)
-    kept = total + lost
-    return jnp.stack([slope, kept, lost - (kept - total)], axis=-1)
+    rounded = total + lost
+    return jnp.stack([slope, rounded, lost - (rounded - total)], axis=-1)
 
 
 class _Sweep(NamedTuple):
@@ -90,7 +90,7 @@ def _turn(lefts: Array, rights: Array, lift: Array, sweep: _Sweep) -> _Sweep:
     return _Sweep(i, first, last, left, right, knots[first], knots[last], knots, bounds)
 
 
-@jax.jit  # a call outside of jit would otherwise compile the loop anew each time
+@jax.jit  # a call outside of jit would otherwise compile the loop each time
 def _denoise(signal: Float[Array, " n"], weight: Scalar) -> Float[Array, " n"]:
     """The exact prox for one signal of at least two samples."""
     n, kind = signal.shape[0], signal.dtype

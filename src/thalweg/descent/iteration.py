@@ -13,6 +13,7 @@ looked at is not computed. When and why to stop, what to record and what to show
 :func:`~thalweg.descent.minimize`.
 """
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -130,69 +131,16 @@ class Descent(eqx.Module):
         self.momentum = instance("momentum", _NO_MOMENTUM if momentum is None else momentum, Momentum, "FISTA()")
         self.average = instance("average", _LAST if average is None else average, Averaging, "PolyakRuppert()")
         find_closed_form(self.divergence, self.term)
-        self._check_step()
-        self._check_momentum()
-        self._check_average()
+        for misfit, message in _CONFLICTS:
+            if misfit(self):
+                names = {name: f"{name}={type(part).__name__}" for name, part in vars(self).items()}
+                raise IncompatiblePartsError(message.format(**names))
 
     # By identity, so that ``jax.jit(descent.update)`` works: a module is hashed by its arrays otherwise, and fails.
     __hash__ = object.__hash__
 
     def __eq__(self, other: object) -> bool:
         return self is other
-
-    def _check_step(self) -> None:
-        step, oracle, term, divergence = self.step, self.oracle, self.term, self.divergence
-        name, geometry = type(step).__name__, type(divergence).__name__
-        needs = " and a function that can be evaluated" if step.needs_value else ""
-        _refuse(
-            (step.needs_exact and not oracle.deterministic) or (step.needs_value and oracle.value is None),
-            f"step={name} needs exact gradients{needs}, which oracle={type(oracle).__name__} has not. Use a constant, "
-            f"a schedule or an Optax optimiser.",
-        )
-        _refuse(
-            step.needs_euclidean and not isinstance(divergence, Euclidean),
-            f"step={name} measures in the Euclidean norm, which is not that of divergence={geometry}. Use Euclidean, "
-            f"or Backtracking.",
-        )
-        _refuse(
-            step.additive and not (isinstance(divergence, Euclidean) and isinstance(term, Zero)),
-            f"step={name} adds an update of its own, which is no minimiser of (1) with term={type(term).__name__} and "
-            f"divergence={geometry}. It works with Zero and Euclidean; for the others use a number, a schedule or "
-            f"Backtracking.",
-        )
-
-    def _check_momentum(self) -> None:
-        momentum, term = self.momentum, self.term
-        name, step, oracle = (type(part).__name__ for part in (momentum, self.step, self.oracle))
-        if not momentum.extrapolates:
-            return
-        _refuse(
-            not self.divergence.linear,
-            f"momentum={name} extrapolates, which can leave the space of divergence={type(self.divergence).__name__}. "
-            f"Use momentum=None, or a linear geometry: Euclidean, DiagonalMetric, MatrixMetric.",
-        )
-        _refuse(
-            self.step.compares_objective and not momentum.looks_ahead,
-            f"step={step} compares with the objective at the iterate, but momentum={name} steps from elsewhere, from "
-            f"where no size need lower it. Use a number, or FISTA or Nesterov.",
-        )
-        _refuse(
-            self.step.compares_objective and term.indicator and not isinstance(term, Zero),
-            f"step={step} compares with the objective where the step begins, which momentum={name} may take out of the "
-            f"set of term={type(term).__name__}, where it is infinite. Use Backtracking, or momentum=None.",
-        )
-        _refuse(
-            self.oracle.period is not None,
-            f"momentum={name} does not survive the outer loop of oracle={oracle}, which replaces the iterate. Use "
-            f"momentum=None, or LooplessSVRG.",
-        )
-
-    def _check_average(self) -> None:
-        _refuse(
-            not isinstance(self.average, Last) and not self.term.convex,
-            f"average={type(self.average).__name__} can leave the domain of term={type(self.term).__name__}, which is "
-            f"not convex. Use average=None.",
-        )
 
     def init(self, x: PyTree) -> State:
         """Return the state at the starting point, after checking that it fits all the parts."""
@@ -312,9 +260,55 @@ class Descent(eqx.Module):
         return trees.call(self.average, "solution", state.x, state.average)
 
 
-def _refuse(misfit: bool, message: str) -> None:
-    if misfit:
-        raise IncompatiblePartsError(message)
+def _is_set(term: Term) -> bool:
+    return term.indicator and not isinstance(term, Zero)
+
+
+_CONFLICTS: list[tuple[Callable[["Descent"], bool], str]] = [
+    (
+        lambda d: d.step.needs_value and not d.exact,
+        "{step} needs exact gradients and a function that can be evaluated, which {oracle} has not. Use a constant, a "
+        "schedule or an Optax optimiser.",
+    ),
+    (
+        lambda d: d.step.needs_exact and not d.oracle.deterministic,
+        "{step} needs exact gradients, which {oracle} has not. Use a constant, a schedule or an Optax optimiser.",
+    ),
+    (
+        lambda d: d.step.needs_euclidean and not isinstance(d.divergence, Euclidean),
+        "{step} measures in the Euclidean norm, which is not that of {divergence}. Use Euclidean, or Backtracking.",
+    ),
+    (
+        lambda d: d.step.additive and not (isinstance(d.divergence, Euclidean) and isinstance(d.term, Zero)),
+        "{step} adds an update of its own, which is no minimiser of (1) with {term} and {divergence}. It works with "
+        "Zero and Euclidean; for the others use a number, a schedule or Backtracking.",
+    ),
+    (
+        lambda d: d.momentum.extrapolates and not d.divergence.linear,
+        "{momentum} extrapolates, which can leave the space of {divergence}. Use momentum=None, or a linear geometry: "
+        "Euclidean, DiagonalMetric, MatrixMetric.",
+    ),
+    (
+        lambda d: d.step.compares_objective and d.momentum.extrapolates and not d.momentum.looks_ahead,
+        "{step} compares with the objective at the iterate, but {momentum} steps from elsewhere, from where no size "
+        "need lower it. Use a number, or FISTA or Nesterov.",
+    ),
+    (
+        lambda d: d.step.compares_objective and d.momentum.extrapolates and _is_set(d.term),
+        "{step} compares with the objective where the step begins, which {momentum} may take out of the set of {term}, "
+        "where it is infinite. Use Backtracking, or momentum=None.",
+    ),
+    (
+        lambda d: d.oracle.period is not None and d.momentum.extrapolates,
+        "{momentum} does not survive the outer loop of {oracle}, which replaces the iterate. Use momentum=None, or "
+        "LooplessSVRG.",
+    ),
+    (
+        lambda d: not isinstance(d.average, Last) and not d.term.convex,
+        "{average} can leave the domain of {term}, which is not convex. Use average=None.",
+    ),
+]
+"""Parts that do not fit one another, with what would work."""
 
 
 def _default_step(oracle: Oracle) -> StepRule:

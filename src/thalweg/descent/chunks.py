@@ -14,7 +14,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int, Key, PyTree, Scalar
 
 from thalweg import trees
-from thalweg.descent.engines import Chunk, Plan, Progress, is_record_due, record_dtype, steps_to_look, take_step
+from thalweg.descent.engines import Chunk, RunPlan, Progress, is_record_due, record_dtype, steps_to_look, take_step
 from thalweg.descent.iteration import Descent, State
 from thalweg.descent.programs import compiled
 from thalweg.descent.result import Status
@@ -173,7 +173,7 @@ def _take_steps(
 class CompiledEngine:
     """Runs a method in chunks of about half a second."""
 
-    def __init__(self, plan: Plan, start: Progress) -> None:
+    def __init__(self, plan: RunPlan, start: Progress) -> None:
         self.plan = plan
         method = plan.descent, plan.rule
         # A stride that divides the steps is known to the compiler.

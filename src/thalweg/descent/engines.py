@@ -48,7 +48,7 @@ class Progress:
 
 
 @dataclass(frozen=True)
-class Plan:
+class RunPlan:
     """What an engine is to run, and how far."""
 
     descent: Descent

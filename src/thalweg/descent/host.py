@@ -18,7 +18,7 @@ import numpy as np
 from jaxtyping import Array, Key, PyTree, Scalar
 
 from thalweg import trees
-from thalweg.descent.engines import Chunk, Plan, Progress, is_record_due, record_dtype, steps_to_look, take_step
+from thalweg.descent.engines import Chunk, RunPlan, Progress, is_record_due, record_dtype, steps_to_look, take_step
 from thalweg.descent.iteration import Descent, Info, State
 from thalweg.descent.momentum import NoMomentum
 from thalweg.descent.programs import compiled
@@ -80,7 +80,7 @@ def _number(value: Any, kind: Any = None) -> Any:
 class HostEngine:
     """Runs a method step by step; a chunk is what lies between two looks of the stopping rule."""
 
-    def __init__(self, plan: Plan, start: Progress) -> None:
+    def __init__(self, plan: RunPlan, start: Progress) -> None:
         self.plan = plan
         descent = plan.descent
         # Without momentum the next gradient is wanted where the search ends.

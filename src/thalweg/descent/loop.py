@@ -16,7 +16,7 @@ from thalweg.descent.averaging import Averaging
 from thalweg.descent.checkpoint import CheckpointWriter, as_checkpoint
 from thalweg.descent.chunks import CompiledEngine
 from thalweg.descent.divergences import Divergence
-from thalweg.descent.engines import Chunk, Plan, Progress
+from thalweg.descent.engines import Chunk, RunPlan, Progress
 from thalweg.descent.host import HostEngine
 from thalweg.descent.iteration import Descent
 from thalweg.descent.momentum import Momentum
@@ -152,7 +152,7 @@ def minimize(
     if (file := as_checkpoint(checkpoint)) is not None:
         writer = CheckpointWriter(file, descent, rule, key, start.state.x)
         start = writer.find_or_write(start)
-    plan = Plan(descent, rule, key, last_step, stride, callback is not None, compiler_options)
+    plan = RunPlan(descent, rule, key, last_step, stride, callback is not None, compiler_options)
     loop = _Loop(plan, _engine(engine, plan, start), start, callback, writer)
     return loop.result(loop.run(bar=progress))
 
@@ -162,7 +162,7 @@ class _Loop:
 
     def __init__(
         self,
-        plan: Plan,
+        plan: RunPlan,
         engine: CompiledEngine | HostEngine,
         start: Progress,
         callback: Callable[[Snapshot], bool | None] | None,
@@ -239,7 +239,7 @@ class _Loop:
         )
 
 
-def _engine(name: str | None, plan: Plan, start: Progress) -> CompiledEngine | HostEngine:
+def _engine(name: str | None, plan: RunPlan, start: Progress) -> CompiledEngine | HostEngine:
     """The engine that was asked for, or the one that suits the cost of a step."""
     if name is None:
         descent = plan.descent

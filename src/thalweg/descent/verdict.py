@@ -10,7 +10,7 @@ import numpy as np
 from jaxtyping import Array, Key, PyTree
 
 from thalweg import trees
-from thalweg.descent.engines import Plan, Progress
+from thalweg.descent.engines import RunPlan, Progress
 from thalweg.descent.iteration import Descent
 from thalweg.descent.programs import compiled
 from thalweg.descent.result import Status
@@ -25,7 +25,7 @@ def objective_of(descent: Descent) -> Callable[[PyTree[Array]], float]:
 class Verdict:
     """The end of a run; the checks change its status, its solution and its note."""
 
-    plan: Plan
+    plan: RunPlan
     progress: Progress
     start: PyTree[Array]
     status: Status

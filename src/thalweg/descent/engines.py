@@ -41,10 +41,11 @@ class Progress:
         """Steps taken."""
         return int(self.state.steps)
 
-    @property
+    @cached_property
     def recorded(self) -> int:
         """The step of the last record; 0 if there is none."""
-        return int(np.nan_to_num(self.history.last["step"]))
+        last = self.history.last["step"]
+        return 0 if np.isnan(last) else int(last)
 
 
 @dataclass(frozen=True)

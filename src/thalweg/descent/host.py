@@ -97,6 +97,7 @@ class HostEngine:
         # Numbers of NumPy, whose arithmetic needs no compiling.
         self._rule: StoppingRule = jax.tree.map(_number, plan.rule)
         self._rule_of_size: Any = jax.tree.map(_number, descent.step) if by_attempts else None
+        self._kind = record_dtype(start.state)
         self._evaluated: tuple[State, Out, Any] | None = None
 
     # What overflows shows in the status, as in compiled code, and not in a warning.
@@ -104,7 +105,7 @@ class HostEngine:
     def run(self, progress: Progress) -> Chunk:
         """Take the steps up to the next look, and look."""
         plan, state, first, began = self.plan, progress.state, progress.steps, time.perf_counter()
-        exact, kind = plan.descent.oracle.deterministic, record_dtype(state)
+        exact, kind = plan.descent.oracle.deterministic, self._kind
         until = first + int(steps_to_look(np.int32(first), plan.stride, plan.last_step))
         total = work = 0.0
         for step in range(first + 1, until + 1):

@@ -58,12 +58,10 @@ class Measured(NamedTuple):
     """f where it led."""
     merit: Any
     """What the test compares."""
-    distance: Any
-    """The largest change of an entry of x."""
-    length: Any
-    """The largest entry of the point where the gradient was taken."""
-    gradient: Any
-    """The largest entry of the gradient."""
+    short: Any
+    """Whether it hardly moved x."""
+    far: Any
+    """Whether a longer step might lead where x or f overflows."""
 
 
 class SearchedStep(StepRule):
@@ -100,8 +98,10 @@ class SearchedStep(StepRule):
 
     def measure(self, move: Move, size: Scalar, x: PyTree[Array], value: Scalar) -> Measured:
         """Reduce an attempt that led to ``x``, where f is ``value``, to numbers."""
-        arrays = trees.subtract(x, move.point), move.point, move.out.gradient
-        return Measured(value, self.merit(move, size, x, value), *map(trees.largest, arrays))
+        short = trees.largest(trees.subtract(x, move.point)) < SHORT_STEP * (1 + trees.largest(move.point))
+        # Beyond the cube root of the largest number products of three entries overflow, and projections lose digits.
+        far = ~(size * trees.largest(move.out.gradient) < jnp.finfo(size.dtype).max ** (1 / 3))
+        return Measured(value, self.merit(move, size, x, value), short, far)
 
     def decide(self, search: SearchState, measured: Measured, level: Any, largest: Any, first: Any) -> SearchState:
         """Return the search after an attempt, whose merit may not exceed ``level``; ``first`` if no step was taken.
@@ -115,17 +115,14 @@ class SearchedStep(StepRule):
         # fails the test near the minimum, and the size is cut to nothing.
         slack = 10 * limits.eps * largest
         passes = measured.merit <= level + slack
-        informative = self.is_informative(measured.merit, measured.value, slack)
-        short = measured.distance < SHORT_STEP * (1 + measured.length)
-        # Beyond the cube root of the largest number products of three entries overflow, and projections lose digits.
-        far = ~(size * measured.gradient < limits.max ** (1 / 3))
+        informative = trees.call(self, "is_informative", measured.merit, measured.value, slack)
         failed = search.failed | ~passes
         # An uninformative test is no reason to go beyond the usual first size of 1, as long as x moves.
-        worthwhile = first & self.expands & (informative | short | (size < 1))
-        longer = worthwhile & ~failed & ~far & (size < limits.max**SIZE_RANGE_POWER)
+        worthwhile = first & self.expands & (informative | measured.short | (size < 1))
+        longer = worthwhile & ~failed & ~measured.far & (size < limits.max**SIZE_RANGE_POWER)
         over = (passes & ~longer) | ~(size > limits.tiny**SIZE_RANGE_POWER)
         following = xp.where(passes, size / shrink, size * shrink)
-        return SearchState(following, search.tried + 1, size, passes, failed, informative, far, over)
+        return SearchState(following, search.tried + 1, size, passes, failed, informative, measured.far, over)
 
     def carry(self, search: SearchState, largest: Any, first: Any, looks_ahead: bool) -> PyTree:
         """Return the state after a search: the size found, longer if that truly passed at once, and the largest |f|.

@@ -19,22 +19,22 @@ def add(a: PyTree[Array], b: PyTree[Array]) -> PyTree[Array]:
 
 
 def subtract(a: PyTree[Array], b: PyTree[Array]) -> PyTree[Array]:
-    """a − b, leaf by leaf."""
+    """Return a − b, leaf by leaf."""
     return jax.tree.map(operator.sub, a, b)
 
 
 def scale(factor: Any, a: PyTree[Array]) -> PyTree[Array]:
-    """factor · a; the factor is cast to each leaf's dtype, so that no leaf is promoted."""
+    """Return factor · a; the factor is cast to each leaf's dtype, so that no leaf is promoted."""
     return jax.tree.map(lambda leaf: jnp.asarray(factor, leaf.dtype) * leaf, a)
 
 
 def add_scaled(a: PyTree[Array], factor: Any, b: PyTree[Array]) -> PyTree[Array]:
-    """a + factor · b, in the dtype of ``a``."""
+    """Return a + factor · b, in the dtype of ``a``."""
     return jax.tree.map(lambda u, v: u + jnp.asarray(factor, u.dtype) * v.astype(u.dtype), a, b)
 
 
 def inner(a: PyTree[Array], b: PyTree[Array]) -> Scalar:
-    """⟨a, b⟩, summed over all leaves."""
+    """Return ⟨a, b⟩, summed over all leaves."""
     a, b = joined(a, b)
     return total(jax.tree.map(lambda u, v: jnp.sum(u * v), a, b))
 
@@ -53,22 +53,22 @@ def joined(*parts: PyTree[Array]) -> tuple[PyTree[Array], ...]:
 
 
 def total(a: PyTree[Array]) -> Scalar:
-    """The sum of leaves that are scalars, in the widest of their dtypes."""
+    """Return the sum of leaves that are scalars, in the widest of their dtypes."""
     return reduce(operator.add, [leaf.astype(dtype(a)) for leaf in jax.tree.leaves(a)])
 
 
 def same_structure(a: PyTree, b: PyTree) -> bool:
-    """Whether two trees differ in their leaves at most."""
+    """Return whether two trees differ in their leaves at most."""
     return bool(jax.tree.structure(a) == jax.tree.structure(b))  # type: ignore[operator]
 
 
 def is_leaf(a: PyTree) -> bool:
-    """Whether a tree is a single leaf."""
+    """Return whether a tree is a single leaf."""
     return bool(jax.tree_util.all_leaves([a]))
 
 
 def norm(a: PyTree[Array]) -> Scalar:
-    """The Euclidean norm of all leaves together, in float32 at least; squares neither underflow nor overflow."""
+    """Return the Euclidean norm of all leaves, in float32 at least; squares neither underflow nor overflow."""
     wide = jax.tree.map(lambda leaf: leaf.astype(single(leaf.dtype)), joined(a))
     square, limits = inner(wide, wide), jnp.finfo(dtype(wide))
     in_range = (square > limits.tiny / limits.eps) & (square < jnp.inf)
@@ -77,13 +77,13 @@ def norm(a: PyTree[Array]) -> Scalar:
 
 
 def largest(a: PyTree[Array]) -> Scalar:
-    """The largest absolute value in all leaves, in the widest of their dtypes; 0 where there is none."""
+    """Return the largest absolute value in all leaves, in the widest of their dtypes; 0 if they are empty."""
     kind = dtype(a)
     return reduce(jnp.maximum, [jnp.max(jnp.abs(leaf), initial=0).astype(kind) for leaf in jax.tree.leaves(a)])
 
 
 def _scaled_norm(wide: PyTree[Array]) -> Scalar:
-    """The norm in a unit in which the largest number is about 1, a power of two, which costs no digits."""
+    """Return the norm of leaves that are scaled by a power of two first, which costs no digits."""
     kind, top = dtype(wide), largest(wide)
     power = 5 * jnp.finfo(kind).maxexp // 16
     small, large = (top > 0) & (top < 2.0**-power), top > 2.0**power
@@ -99,12 +99,12 @@ def norm_on_host(a: PyTree) -> float:
 
 
 def where(condition: Any, a: PyTree[Array], b: PyTree[Array]) -> PyTree[Array]:
-    """``a`` if the scalar condition holds, else ``b``."""
+    """Return ``a`` if the scalar condition holds, else ``b``."""
     return jax.tree.map(lambda u, v: namespace(condition).where(condition, u, v), a, b)
 
 
 def all_finite(a: PyTree[Array]) -> Scalar:
-    """Whether no leaf holds NaN or infinity."""
+    """Return whether no leaf holds NaN or infinity."""
     finite: dict[tuple, Array] = {}
     # Leaves of one shape share one test.
     for leaf in jax.tree.leaves(joined(a)):
@@ -154,12 +154,14 @@ def path_name(path: tuple) -> str:
 
 
 def call(part: eqx.Module, method: str, *args: Any) -> Any:
-    """Call a method of a module on the host: Equinox would make a module of the bound method first, at 50 µs each."""
+    """Call a method of a module without binding it, for which Equinox takes 50 µs."""
     return getattr(type(part), method)(part, *args)
 
 
 def near_the_origin(*points: Any) -> tuple[Any, ...]:
-    """Points of the host in float64 less the mean of the first, while they have all their digits; others as they are.
+    """Subtract the mean of the first from NumPy arrays in float64, before a cast to float32 loses digits.
+
+    Other arrays are returned as they are.
 
     Examples
     --------
@@ -169,8 +171,8 @@ def near_the_origin(*points: Any) -> tuple[Any, ...]:
            [ 1.]]), None)
     """
     first = points[0]
-    of_host = lambda array: array is None or (isinstance(array, np.ndarray) and array.dtype == np.float64)
-    if jnp.result_type(float) == jnp.float64 or not all(map(of_host, points)) or first.ndim != 2 or not len(first):
+    is_wide = lambda array: array is None or (isinstance(array, np.ndarray) and array.dtype == np.float64)
+    if jnp.result_type(float) == jnp.float64 or not all(map(is_wide, points)) or first.ndim != 2 or not len(first):
         return points
     with np.errstate(all="ignore"):
         origin = first[0] + np.mean(first - first[0], axis=0)

@@ -14,7 +14,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int, Key, PyTree, Scalar
 
 from thalweg import trees
-from thalweg.descent.engines import Chunk, RunPlan, Progress, is_record_due, record_dtype, steps_to_look, take_step
+from thalweg.descent.engines import Chunk, Progress, RunPlan, is_record_due, record_dtype, steps_to_look, take_step
 from thalweg.descent.iteration import Descent, State
 from thalweg.descent.programs import compiled
 from thalweg.descent.result import Status

@@ -16,7 +16,7 @@ from thalweg.descent.averaging import Averaging
 from thalweg.descent.checkpoint import CheckpointWriter, as_checkpoint
 from thalweg.descent.chunks import CompiledEngine
 from thalweg.descent.divergences import Divergence
-from thalweg.descent.engines import Chunk, RunPlan, Progress
+from thalweg.descent.engines import Chunk, Progress, RunPlan
 from thalweg.descent.host import HostEngine
 from thalweg.descent.iteration import Descent
 from thalweg.descent.momentum import Momentum

@@ -10,7 +10,7 @@ import numpy as np
 from jaxtyping import Array, Key, PyTree
 
 from thalweg import trees
-from thalweg.descent.engines import RunPlan, Progress
+from thalweg.descent.engines import Progress, RunPlan
 from thalweg.descent.iteration import Descent
 from thalweg.descent.programs import compiled
 from thalweg.descent.result import Status

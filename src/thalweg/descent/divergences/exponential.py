@@ -49,6 +49,10 @@ class _BetweenMembers(Divergence):
                 f"distribution (for a Gaussian: −2·second must be positive definite)"
             )
 
+    def admissible(self, centre: PyTree[Array], gradient: PyTree[Array], size: Scalar, term: Term) -> Scalar:
+        """Halve ``size`` until λ⁺ names a member of the family."""
+        return halve_until(lambda s: self.family.is_natural(self.step(centre, gradient, s, term)), size)
+
 
 class KLToCentre(_BetweenMembers):
     """D(x ‖ c) = KL[q_x ‖ q_c], for f linear in the mean parameters: gradients are ∇_μ f.
@@ -75,10 +79,6 @@ class KLToCentre(_BetweenMembers):
     def residual(self, centre: PyTree[Array], x: PyTree[Array], size: Scalar) -> PyTree[Array]:
         """(λ_c − λ_x) / size, which is ∇_μ f when h = 0."""
         return trees.scale(1 / size, trees.subtract(centre, x))
-
-    def admissible(self, centre: PyTree[Array], gradient: PyTree[Array], size: Scalar, term: Term) -> Scalar:
-        """Halve ``size`` until λ⁺ names a member of the family."""
-        return halve_until(lambda s: self.family.is_natural(self.step(centre, gradient, s, term)), size)
 
 
 class KLToPrior(Term):
@@ -191,11 +191,6 @@ class NaturalGradient(_BetweenMembers):
     def residual(self, centre: PyTree[Array], x: PyTree[Array], size: Scalar) -> PyTree[Array]:
         """F(λ_c)(λ_c − λ_x) / size."""
         return trees.scale(1 / size, self.family.fisher(centre, trees.subtract(centre, x)))
-
-    def admissible(self, centre: PyTree[Array], gradient: PyTree[Array], size: Scalar, term: Term) -> Scalar:
-        """Halve ``size`` until λ⁺ names a member of the family."""
-        direction = self.family.inverse_fisher(centre, gradient)
-        return halve_until(lambda s: self.family.is_natural(trees.add_scaled(centre, -s, direction)), size)
 
 
 @closed_form(NaturalGradient, Zero)

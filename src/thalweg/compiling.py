@@ -1,4 +1,4 @@
-"""Compiling quickly, for programs that run for less time than XLA would take to make them fast."""
+"""Fast compilation, for programs that run for less time than XLA takes to optimise them."""
 
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
@@ -28,10 +28,9 @@ _UNTUNED: Mapping[str, Any] = MappingProxyType({"xla_gpu_autotune_level": 0, "xl
 def quick_options(loops: bool = False, fused: bool = False) -> Mapping[str, Any]:
     """Options for ``jax.jit`` with which a CPU program compiles several times faster than by default.
 
-    What LAPACK does stays as fast as it was; loops over elements become a few times slower. With ``loops`` they stay
-    nearly as fast (a tenth was measured, a quarter where blocks are larger than the cache), and compiling takes half of
-    its time; if they are ``fused``, too, as fast in two thirds of it. Empty on other devices; what an XLA does not know
-    is left out.
+    LAPACK runs as fast as before; loops over elements become a few times slower. With ``loops`` they become a tenth
+    slower (a quarter where blocks are larger than the cache), and compiling takes half of its time; with ``fused`` they
+    stay as fast, and compiling takes two thirds. Empty on other devices; options that XLA does not know are left out.
 
     Examples
     --------
@@ -39,15 +38,15 @@ def quick_options(loops: bool = False, fused: bool = False) -> Mapping[str, Any]
     >>> float(jax.jit(lambda x: x + 1, compiler_options=dict(quick_options()))(1.0))
     2.0
     """
-    return _known(_FUSED if fused else _LOOPS if loops else _QUICK) if jax.default_backend() == "cpu" else _NONE
+    return known_options(_FUSED if fused else _LOOPS if loops else _QUICK) if jax.default_backend() == "cpu" else _NONE
 
 
 @cache
 def untuned_options() -> Mapping[str, Any]:
-    """Options with which a GPU tries no variants of its matrix products while compiling; empty on other devices.
+    """Options with which a GPU does not tune its matrix products while compiling; empty on other devices.
 
-    Where LAPACK's counterpart does the work, trying them takes half of the compiling and gains nothing. Products are
-    then left to cuBLAS: XLA's own, untuned, were measured to be 5 to 13 times slower on an H200.
+    Where cuSOLVER does the work, tuning takes half of the compilation and gains nothing. Products are then left to
+    cuBLAS: XLA's own, untuned, were 5 to 13 times slower on an H200.
 
     Examples
     --------
@@ -55,16 +54,16 @@ def untuned_options() -> Mapping[str, Any]:
     >>> float(jax.jit(lambda x: x + 1, compiler_options=dict(untuned_options()))(1.0))
     2.0
     """
-    return _known(_UNTUNED) if jax.default_backend() == "gpu" else _NONE
+    return known_options(_UNTUNED) if jax.default_backend() == "gpu" else _NONE
 
 
-def _known(options: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Those of some options that this XLA knows."""
+def known_options(options: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return those of some options that this version of XLA knows."""
     try:
         jax.jit(lambda: 0).lower().compile(dict(options))
         return options
     except jax.errors.JaxRuntimeError:
-        one_by_one = [_known({name: value}) for name, value in options.items()] if len(options) > 1 else []
+        one_by_one = [known_options({name: value}) for name, value in options.items()] if len(options) > 1 else []
         return {name: value for known in one_by_one for name, value in known.items()}
 
 
@@ -113,10 +112,10 @@ def host_jit(function: Callable[..., Any], *, loops: bool = False, fused: bool =
 
 
 class Prepared:
-    """``jax.jit``, of which several programs can be made beside each other before they are called.
+    """A compiled function whose programs can be prepared in threads before they are called.
 
-    ``quick`` and ``tuned`` are those of :func:`quick_jit`. Arrays come as arguments by position, whatever tree they are
-    in; a program belongs to their shapes.
+    ``quick`` and ``tuned`` are those of :func:`quick_jit`. Arguments are passed by position; each combination of their
+    shapes has a program.
 
     Examples
     --------
@@ -133,11 +132,11 @@ class Prepared:
         self._lock = Lock()
 
     def __call__(self, *arguments: Any) -> Any:
-        """What the function returns; its program is made first, or waited for."""
+        """Return what the function returns; compile its program first, or wait for it."""
         return self._program(arguments, lambda make: make()).result()(*arguments)
 
     def prepare(self, *arguments: Any) -> None:
-        """Begin to make the program for arguments like these, in a thread."""
+        """Start to compile the program for arguments of these shapes, in a thread."""
         self._program(arguments, lambda make: Thread(target=make).start())
 
     def _program(self, arguments: tuple, run: Callable[[Callable[[], None]], None]) -> Future:

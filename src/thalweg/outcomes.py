@@ -1,4 +1,4 @@
-"""How an outcome is told: a number that compiled code can return, a name, and advice in words."""
+"""Outcomes: a number that compiled code can return, a name, and advice in words."""
 
 import enum
 
@@ -28,5 +28,5 @@ class Outcome(enum.IntEnum):
         return self.name
 
     def stored(self) -> dict[str, int]:
-        """What a file keeps of it."""
+        """Return what a file holds of it."""
         return {"value": int(self)}

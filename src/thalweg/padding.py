@@ -6,7 +6,7 @@ import numpy as np
 
 
 def padded_size(size: int, grain: int) -> int:
-    """The next of a few sizes: a multiple of ``grain``, or of a power of two, at most an eighth larger.
+    """Return the next of a few sizes: a multiple of ``grain``, or of a power of two, at most an eighth larger.
 
     Examples
     --------
@@ -18,7 +18,7 @@ def padded_size(size: int, grain: int) -> int:
 
 
 def padded(array: Any, size: int, axis: int = 0) -> np.ndarray:
-    """The array with zeros at the end of an axis, up to ``size``.
+    """Return the array with zeros at the end of an axis, up to ``size``.
 
     Examples
     --------

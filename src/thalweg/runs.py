@@ -10,7 +10,8 @@ A fit opens a :class:`Run`, and says after each step what there is to keep:
 
 Ctrl-C ends the scope. Where something was kept, the interrupt ends there: ``run.interrupted`` is true, and a warning
 says that the fit keeps what it has reached. Where nothing was kept it is raised as usual. Runs nest: an interrupt in an
-inner one is known to the outer ones, the outermost one warns, and all of them share one bar.
+inner one is known to the outer ones, the outermost one warns, and all of them share one bar. A run that does not know
+its total has no line on the bar of its own until it advances: the runs within it take their turns on one line.
 """
 
 import time
@@ -52,6 +53,8 @@ class Run:
         Of how many units of work the bar counts; None where that is not known.
     bar
         Whether to show a progress bar. A run within one that shows it does, too.
+    warns
+        Whether an interrupt that ends here is warned of. A function that returns a status has no need to.
 
     Examples
     --------
@@ -66,42 +69,44 @@ class Run:
     'interrupted (steps): the result is what was reached so far'
     """
 
-    def __init__(self, title: str, *, total: float | None = None, bar: bool = False) -> None:
-        self.title, self.total = title, total
+    def __init__(self, title: str, *, total: float | None = None, bar: bool = False, warns: bool = True) -> None:
+        self.title, self.total, self.warns = title, total, warns
         self.kept: Any = None
         self.records: list[dict[str, Any]] = []
         self.interrupted = False
-        self._has_kept, self._bar = False, bar
+        self._has_kept, self._bar, self._warning_due = False, bar, False
         self._display: Any = None
-        self._task: Any = None
+        self._line: Any = None
+        self._turns = 0
 
     def __enter__(self) -> "Run":
         self._outer = _current.get()
         self._token = _current.set(self)
         self.began = self._last_record = time.perf_counter()
-        if self._outer is not None and self._outer._display is not None:
-            self._display = self._outer._display
-        elif self._bar:
+        self._display = None if self._outer is None else self._outer._display
+        self._owns_display = self._display is None and self._bar
+        if self._owns_display:
             self._display = _progress()
-            self._display.start()
-        if self._display is not None:
-            self._task = self._display.add_task(self.title, total=self.total, note="")
+        if self.total is not None:
+            self._show()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> bool:
         _current.reset(self._token)
-        if self._display is not None:
-            self._display.update(self._task, visible=self._outer is None)
-            if self._outer is None or self._outer._display is None:
+        if self._line is not None:
+            if self._outer is not None and self._line != self._outer._line and not self._owns_display:
+                self._display.update(self._line, visible=False)
+            if self._owns_display:
                 self._display.stop()
         swallowed = isinstance(error, KeyboardInterrupt) and self._has_kept and not _raises.get()
         if swallowed:
             run: Run | None = self
             while run is not None:
-                run.interrupted, run = True, run._outer
-        if self.interrupted and self._outer is None and (swallowed or error is None):
+                run.interrupted, run._warning_due = True, run._warning_due or self.warns
+                run = run._outer
+        if self._warning_due and self._outer is None and (swallowed or error is None):
             warnings.warn(f"interrupted ({self.title}): the result is what was reached so far", stacklevel=3)
         return swallowed
 
@@ -125,12 +130,28 @@ class Run:
     def advance(self, work: float = 1, note: str | None = None) -> None:
         """Move the bar by some work; ``note`` stands behind it."""
         if self._display is not None:
-            self._display.update(self._task, advance=work, **({} if note is None else {"note": note}))
+            self._show()
+            self._display.update(self._line, advance=work, **({} if note is None else {"note": note}))
 
     def say(self, text: str) -> None:
         """Print a line above the bar, if there is one."""
         if self._display is not None:
             self._display.console.print(text, markup=False)
+
+    def _show(self) -> None:
+        """Begin this run's line on the bar, or its turn on the line of the run around it."""
+        if self._display is None or self._line is not None:
+            return
+        self._display.start()
+        outer = self._outer
+        if self._owns_display or outer is None or outer.total is not None:
+            self._line = self._display.add_task(self.title, total=self.total, note="")
+            return
+        outer._show()
+        outer._turns += 1
+        title = self.title if outer._turns == 1 else f"{self.title} {outer._turns}"
+        self._line = outer._line
+        self._display.reset(self._line, description=title, total=self.total, note="")
 
 
 def _progress() -> Any:

@@ -1,13 +1,12 @@
 """What a function captures may change between two runs: the second run sees it."""
 
-import time
-
+import equinox as eqx
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from thalweg.descent import minimize
-from thalweg.descent.fingerprint import captured
 from thalweg.oracles import Exact
 
 shift = np.zeros(2)
@@ -41,7 +40,8 @@ class Distance:
         return self(x)
 
 
-def solve(function, engine=None):
+def solve(function, engine="host"):
+    """By the engine that compiles less: both keep their programs in one way."""
     return minimize(function, jnp.zeros(2), step=0.5, engine=engine).x
 
 
@@ -80,15 +80,52 @@ def test_globals_helpers_defaults_and_attributes(monkeypatch):
         np.testing.assert_allclose(solve(function), 6.0)
 
 
-def test_data_that_are_arguments_compile_nothing_anew():
-    f = lambda x, b: jnp.sum((x - b) ** 2)
-    assert captured(Exact(f, jnp.ones(2))) == captured(Exact(f, jnp.zeros(2)))
+class Curve(eqx.Module):
+    scale: jax.Array
+
+    def __call__(self, x):
+        return self.scale * x
 
 
-def test_large_arrays_are_compared_quickly():
-    large = np.ones(2_500_000)
-    f = lambda x: jnp.sum((x - large[:2]) ** 2)
-    begun = time.perf_counter()
-    captured(f)
-    # 20 MB.
-    assert time.perf_counter() - begun < 1.0
+@pytest.mark.parametrize("make", [lambda scale: scale * jnp.ones(2), lambda scale: Curve(scale * jnp.ones(2))])
+def test_data_that_are_arguments_compile_nothing_anew(make):
+    """Arrays, and modules that hold them, callable or not."""
+    traces = []
+
+    def f(x, data):
+        traces.append(1)
+        return jnp.sum((x - (data if isinstance(data, jax.Array) else data(1.0))) ** 2)
+
+    np.testing.assert_allclose(solve(Exact(f, make(1.0))), 1.0)
+    traces.clear()
+    np.testing.assert_allclose(solve(Exact(f, make(2.0))), 2.0)
+    assert traces == []
+
+
+def test_an_array_captured_by_two_functions_may_change():
+    """JAX converts float64 for float32 programs, and keeps the copy as long as a program that holds it lives."""
+    with jax.enable_x64(False):
+        written = np.ones(2)
+        one, other = (lambda x: jnp.sum((x - written) ** 2)), (lambda x: 1 + jnp.sum((x - written) ** 2))
+        for target in (1.0, 5.0):
+            written[:] = target
+            np.testing.assert_allclose(solve(one), target)
+            np.testing.assert_allclose(solve(other), target)
+
+
+def test_programs_of_others_stay_compiled():
+    traces = []
+
+    @jax.jit
+    def of_others(x):
+        traces.append(1)
+        return x + 1
+
+    of_others(jnp.ones(2))
+    written = np.ones(2)
+    f = lambda x: jnp.sum((x - written) ** 2)
+    solve(f)
+    written[:] = 3.0
+    np.testing.assert_allclose(solve(f), 3.0)
+    of_others(jnp.zeros(2))
+    assert traces == [1]

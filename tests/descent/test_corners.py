@@ -31,8 +31,8 @@ from thalweg.descent import (
     Weighted,
     minimize,
 )
-from thalweg.descent.display import one_bar
 from thalweg.oracles import Exact, MiniBatch
+from thalweg.runs import Run
 
 SCALES = jnp.array([1.0, 10.0, 100.0])
 
@@ -221,14 +221,14 @@ def test_plateau_stops_at_the_same_place_whatever_the_stride():
 
 
 def test_runs_that_belong_together_show_one_bar(capsys):
-    with one_bar():
+    with Run("fit", bar=True):
         for start in (1.0, 2.0, 3.0):
-            minimize(bowl, jnp.full(3, start), steps=20, progress=True)
+            minimize(bowl, jnp.full(3, start), steps=20)
     shown = [line for line in capsys.readouterr().out.splitlines() if "value" in line]
     assert len(shown) == 1
-    assert "run 3" in shown[0]
+    assert shown[0].startswith("descent 3 ")
     minimize(bowl, jnp.zeros(3), steps=20, progress=True)
-    assert "run" not in capsys.readouterr().out
+    assert "descent 2" not in capsys.readouterr().out
 
 
 def test_a_constant_has_nothing_to_gain():

@@ -337,8 +337,8 @@ def test_a_pair_can_be_registered_from_outside_and_the_specific_one_wins():
             jnp.array([1.0, 0.0]),
             "divergence=BurgEntropy, which is infinite at zero; found 0",
         ),
-        (DiagonalMetric(weights), jnp.ones(3), r"weights of DiagonalMetric have shape \(4,\), x0 has \(3,\)"),
-        (DiagonalMetric(weights), {"a": jnp.ones(4)}, "weights of DiagonalMetric have the tree"),
+        (DiagonalMetric(weights), jnp.ones(3), r"weights of DiagonalMetric must broadcast to the shape \(3,\)"),
+        (DiagonalMetric({"b": weights}), {"a": jnp.ones(4)}, "weights of DiagonalMetric must be one array or a tree"),
         (MatrixMetric(METRIC), jnp.ones(3), "side 4, x0 has 3 entries"),
         (
             KLToCentre(GaussianFamily()),

@@ -2,7 +2,6 @@
 
 import itertools
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -29,7 +28,6 @@ from thalweg.descent import (
     Zero,
     minimize,
 )
-from thalweg.descent.fingerprint import captured
 from thalweg.errors import IncompatiblePartsError
 from thalweg.oracles import Exact
 
@@ -163,26 +161,6 @@ def test_fun_is_the_objective_at_x():
     result = minimize(lambda x: jnp.sum((x - 3) ** 2), jnp.zeros(2), term=L1(2.0))
     assert result.fun == pytest.approx(10.0)
     assert jax.tree.leaves(result.fun) == [result.fun]
-
-
-def test_a_callable_module_in_a_method_does_not_tell_programs_apart():
-    """Its arrays are arguments: a new one of the same kind is served by what was compiled."""
-
-    class Curve(eqx.Module):
-        scale: jax.Array
-
-        def __call__(self, x):
-            return self.scale * x
-
-    assert captured(Curve(jnp.ones(2))) == captured(Curve(jnp.zeros(2)))
-
-
-def test_an_array_of_numpy_that_changed_in_place_is_noticed():
-    b = np.ones(2)
-    f = lambda x: jnp.sum((x - b) ** 2)
-    np.testing.assert_allclose(minimize(f, jnp.zeros(2)).x, 1.0)
-    b[:] = 5.0
-    np.testing.assert_allclose(minimize(f, jnp.zeros(2)).x, 5.0)
 
 
 METHODS = {

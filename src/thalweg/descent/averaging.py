@@ -10,6 +10,8 @@ from jaxtyping import Array, Int, PyTree
 from thalweg import trees
 from thalweg.arguments import flag, whole
 
+__all__ = ["Averaging", "Last", "PolyakRuppert", "Suffix", "Weighted"]
+
 
 class Averaging(eqx.Module):
     """What the solution is, given all iterates.
@@ -47,7 +49,7 @@ class Last(Averaging):
         return x
 
 
-class Mean(NamedTuple):
+class RunningMean(NamedTuple):
     """A running mean and how many iterates it has seen."""
 
     mean: PyTree[Array]
@@ -69,13 +71,13 @@ class _Running(Averaging):
     def init(self, x: PyTree[Array]) -> PyTree:
         """The mean of nothing yet."""
         # Of zeros, so that the first iterate is taken in without rounding, however far the start.
-        return Mean(jax.tree.map(jnp.zeros_like, _wide(x)), trees.scalar(0, jnp.int32))
+        return RunningMean(jax.tree.map(jnp.zeros_like, _wide(x)), trees.scalar(0, jnp.int32))
 
     def update(self, x: PyTree[Array], state: PyTree) -> PyTree:
         """Give the k-th iterate the share (power+1)/(k+power) of all weights up to it."""
         count = state.seen + 1
         share = (self.power + 1) / (count + self.power).astype(trees.dtype(state.mean))
-        return Mean(trees.add_scaled(state.mean, share, trees.subtract(_wide(x), state.mean)), count)
+        return RunningMean(trees.add_scaled(state.mean, share, trees.subtract(_wide(x), state.mean)), count)
 
     def solution(self, x: PyTree[Array], state: PyTree) -> PyTree[Array]:
         """Return the mean."""
@@ -134,7 +136,7 @@ class Weighted(_Running):
         self.power = whole("power of Weighted", power)
 
 
-class Blocks(NamedTuple):
+class SuffixBlocks(NamedTuple):
     """Means over the last complete block of iterates and over the one being filled."""
 
     complete: PyTree[Array]
@@ -158,16 +160,16 @@ class Suffix(Averaging):
 
     def init(self, x: PyTree[Array]) -> PyTree:
         """No block yet."""
-        return Blocks(_wide(x), _wide(x), trees.scalar(0, jnp.int32))
+        return SuffixBlocks(_wide(x), _wide(x), trees.scalar(0, jnp.int32))
 
     def update(self, x: PyTree[Array], state: PyTree) -> PyTree:
         """Add to the current block; begin a new one after 1, 2, 4, 8, … iterates."""
         count, x = state.seen + 1, _wide(x)
         begins = count & (count - 1) == 0
-        place = (count - _block_start(count) + 1).astype(trees.dtype(x))
-        moved = trees.add_scaled(state.current, 1 / place, trees.subtract(x, state.current))
+        position = (count - _block_start(count) + 1).astype(trees.dtype(x))
+        moved = trees.add_scaled(state.current, 1 / position, trees.subtract(x, state.current))
         complete = trees.where(begins, state.current, state.complete)
-        return Blocks(complete, trees.where(begins, x, moved), count)
+        return SuffixBlocks(complete, trees.where(begins, x, moved), count)
 
     def solution(self, x: PyTree[Array], state: PyTree) -> PyTree[Array]:
         """Return the mean over both blocks."""

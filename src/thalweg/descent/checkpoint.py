@@ -14,9 +14,14 @@ from jaxtyping import PyTree
 
 from thalweg import files
 from thalweg.arguments import number
+from thalweg.descent.captured import fingerprint
 from thalweg.descent.engines import Progress
+from thalweg.descent.iteration import Descent
 from thalweg.descent.result import History, Status
+from thalweg.descent.stopping import StoppingRule
 from thalweg.errors import FileFormatError
+
+__all__ = ["Checkpoint"]
 
 KIND = "checkpoint"
 
@@ -54,17 +59,18 @@ def as_checkpoint(checkpoint: Any) -> Checkpoint | None:
     raise TypeError(f"checkpoint must be a path or a Checkpoint, found {type(checkpoint).__name__}")
 
 
-class Keeper:
+class CheckpointWriter:
     """Writes the progress of one run to its checkpoint, and finds it again."""
 
-    def __init__(self, checkpoint: Checkpoint, parts: dict[str, str], rule: str) -> None:
+    def __init__(self, checkpoint: Checkpoint, descent: Descent, rule: StoppingRule, key: Any, start: PyTree) -> None:
         self.checkpoint = checkpoint
-        self.parts = parts
-        self.rule = rule
+        self.parts = {name: _describe(getattr(descent, name)) for name in Descent.__dataclass_fields__}
+        self.parts |= {"key": fingerprint(key), "x0": fingerprint(start)}
+        self.rule = _describe(rule)
         self.last_written = time.monotonic()
 
     def find_or_write(self, fresh: Progress) -> Progress:
-        """Return the progress on file; if there is no file, write ``fresh``, so that one is told now if one cannot."""
+        """Return the progress on file; without one write ``fresh``, so that a path that cannot be written fails now."""
         path = Path(self.checkpoint.path)
         if not path.exists():
             self.write(fresh)
@@ -87,10 +93,10 @@ class Keeper:
             Status(metadata["status"]) if same_rule else Status.RUNNING,
         )
 
-    def _refuse_another_run(self, found: dict[str, str]) -> None:
-        names = [name for name in self.parts if found.get(name) != self.parts[name]]
+    def _refuse_another_run(self, stored: dict[str, str]) -> None:
+        names = [name for name in self.parts if stored.get(name) != self.parts[name]]
         if names:
-            was = ", ".join(f"{name}={found.get(name)}" for name in names)
+            was = ", ".join(f"{name}={stored.get(name)}" for name in names)
             now = ", ".join(f"{name}={self.parts[name]}" for name in names)
             raise FileFormatError(
                 f"checkpoint {self.checkpoint.path} belongs to another run: it has {was}; this run has {now}. (The "
@@ -116,6 +122,10 @@ class Keeper:
         """Write if the last time is long enough ago."""
         if time.monotonic() - self.last_written >= self.checkpoint.every:
             self.write(progress)
+
+
+def _describe(part: eqx.Module) -> str:
+    return f"{type(part).__name__} {fingerprint(part)}"
 
 
 def _on_device(tree: PyTree) -> PyTree:

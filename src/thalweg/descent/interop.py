@@ -3,7 +3,7 @@
 from typing import Any
 
 import jax.numpy as jnp
-from jaxtyping import Array, Key, PyTree
+from jaxtyping import PyTree
 
 from thalweg import trees
 from thalweg.descent.divergences import Divergence
@@ -13,12 +13,7 @@ from thalweg.descent.terms import Term
 from thalweg.errors import IncompatiblePartsError
 from thalweg.oracles.base import Oracle, Out
 
-
-class _Given(Oracle):
-    """Stands in for the gradients that Optax's caller computes."""
-
-    def estimate(self, x: PyTree[Array], state: PyTree, key: Key[Array, ""]) -> tuple[Out, PyTree]:
-        return Out(x, jnp.full((), jnp.nan), jnp.ones(())), state
+__all__ = ["as_optax"]
 
 
 def as_optax(
@@ -49,7 +44,8 @@ def as_optax(
     """
     import optax  # here, so that those who do not use it need not import it
 
-    descent = Descent(_Given(), term=term, divergence=divergence, step=step, momentum=momentum)
+    # An oracle that is never asked stands in for the gradients that Optax's caller computes.
+    descent = Descent(Oracle(), term=term, divergence=divergence, step=step, momentum=momentum)
     if not descent.divergence.linear:
         raise IncompatiblePartsError(
             f"divergence={type(descent.divergence).__name__} has no additive steps, which Optax needs. Use Euclidean, "

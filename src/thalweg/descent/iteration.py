@@ -3,8 +3,8 @@
     x⁺ = argmin_x  ⟨ĝ(y_k), x⟩ + h(x) + D(x ‖ c_k) / β_k                                    (1)
 
 Four interchangeable parts: the oracle ĝ, the term h, the divergence D, the step β. Momentum picks two points
-from the past, y, where the gradient is taken, and c, where the step is centred; averaging says what the
-solution is. Gradient descent, ISTA and FISTA, projected and mirror descent, natural gradient, SGD and SVRG are
+from the past, y, where the gradient is taken, and c, where the step is centred; averaging defines the
+solution. Gradient descent, ISTA and FISTA, projected and mirror descent, natural gradient, SGD and SVRG are
 choices of these parts and nothing else.
 
 :class:`Descent` is the iteration alone: ``init`` and ``update(state, key) -> (state, info)``, pure functions of
@@ -13,6 +13,7 @@ looked at is not computed. When and why to stop, what to record and what to show
 :func:`~thalweg.descent.minimize`.
 """
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -26,11 +27,13 @@ from thalweg.arguments import instance
 from thalweg.descent.averaging import Averaging, Last
 from thalweg.descent.divergences import Divergence, Euclidean, find_closed_form
 from thalweg.descent.momentum import Momentum, NoMomentum
-from thalweg.descent.searches import Backtracking, Monotone
+from thalweg.descent.searches import Backtracking
 from thalweg.descent.steps import Move, StepRule, Taken, as_step
 from thalweg.descent.terms import Term, Zero
 from thalweg.errors import IncompatiblePartsError
 from thalweg.oracles.base import Oracle, Out, as_oracle
+
+__all__ = ["Descent", "Info", "State"]
 
 
 class State(NamedTuple):
@@ -127,64 +130,17 @@ class Descent(eqx.Module):
         self.step = as_step(_default_step(self.oracle) if step is None else step)
         self.momentum = instance("momentum", _NO_MOMENTUM if momentum is None else momentum, Momentum, "FISTA()")
         self.average = instance("average", _LAST if average is None else average, Averaging, "PolyakRuppert()")
-        self._refuse_what_does_not_fit()
+        find_closed_form(self.divergence, self.term)
+        for misfit, message in _CONFLICTS:
+            if misfit(self):
+                names = {name: f"{name}={type(part).__name__}" for name, part in vars(self).items()}
+                raise IncompatiblePartsError(message.format(**names))
 
     # By identity, so that ``jax.jit(descent.update)`` works: a module is hashed by its arrays otherwise, and fails.
     __hash__ = object.__hash__
 
     def __eq__(self, other: object) -> bool:
         return self is other
-
-    def _refuse_what_does_not_fit(self) -> None:
-        step, oracle = type(self.step).__name__, type(self.oracle).__name__
-        find_closed_form(self.divergence, self.term)
-        if (self.step.needs_exact and not self.oracle.deterministic) or (
-            self.step.needs_value and self.oracle.value is None
-        ):
-            needs = " and a function that can be evaluated" if self.step.needs_value else ""
-            raise IncompatiblePartsError(
-                f"step={step} needs exact gradients{needs}, which oracle={oracle} has not. Use a constant, a "
-                f"schedule or an Optax optimiser."
-            )
-        if self.step.needs_euclidean and not isinstance(self.divergence, Euclidean):
-            raise IncompatiblePartsError(
-                f"step={step} measures in the Euclidean norm, which is not that of "
-                f"divergence={type(self.divergence).__name__}. Use Euclidean, or Backtracking."
-            )
-        if self.step.additive and not (isinstance(self.divergence, Euclidean) and isinstance(self.term, Zero)):
-            raise IncompatiblePartsError(
-                f"step={step} adds an update of its own, which is no minimiser of (1) with "
-                f"term={type(self.term).__name__} and divergence={type(self.divergence).__name__}. It works with "
-                f"Zero and Euclidean; for the others use a number, a schedule or Backtracking."
-            )
-        if self.momentum.extrapolates and not self.divergence.linear:
-            raise IncompatiblePartsError(
-                f"momentum={type(self.momentum).__name__} extrapolates, which can leave the space of "
-                f"divergence={type(self.divergence).__name__}. Use momentum=None, or a linear geometry: Euclidean, "
-                f"DiagonalMetric, MatrixMetric."
-            )
-        if isinstance(self.step, Monotone) and self.momentum.extrapolates and not self.momentum.looks_ahead:
-            raise IncompatiblePartsError(
-                f"step={step} compares with the objective at the iterate, but momentum={type(self.momentum).__name__} "
-                f"steps from elsewhere, from where no size need lower it. Use a number, or FISTA or Nesterov."
-            )
-        bounded = self.term.indicator and not isinstance(self.term, Zero)
-        if isinstance(self.step, Monotone) and self.momentum.extrapolates and bounded:
-            raise IncompatiblePartsError(
-                f"step={step} compares with the objective where the step begins, which "
-                f"momentum={type(self.momentum).__name__} may take out of the set of "
-                f"term={type(self.term).__name__}, where it is infinite. Use Backtracking, or momentum=None."
-            )
-        if self.oracle.period is not None and not isinstance(self.momentum, NoMomentum):
-            raise IncompatiblePartsError(
-                f"momentum={type(self.momentum).__name__} does not survive the outer loop of oracle={oracle}, which "
-                f"replaces the iterate. Use momentum=None, or LooplessSVRG."
-            )
-        if not isinstance(self.average, Last) and not self.term.convex:
-            raise IncompatiblePartsError(
-                f"average={type(self.average).__name__} can leave the domain of term={type(self.term).__name__}, "
-                f"which is not convex. Use average=None."
-            )
 
     def init(self, x: PyTree) -> State:
         """Return the state at the starting point, after checking that it fits all the parts."""
@@ -204,11 +160,11 @@ class Descent(eqx.Module):
         """Take one step.
 
         An oracle with an outer loop (:class:`~thalweg.oracles.SVRG`) also wants :meth:`renew` every
-        ``oracle.period`` steps; :func:`minimize` sees to it, a loop of one's own must.
+        ``oracle.period`` steps; :func:`minimize` calls it, your own loop must.
         """
         instance("state", state, State, "descent.init(x)")
         point, centre = self.momentum.points(state.x, state.momentum)
-        out, oracle_state = estimated(self.oracle, point, state.oracle, key)
+        out, oracle_state = _estimate(self.oracle, point, state.oracle, key)
         state, info = self.advance(state, point, centre, out, oracle_state)
         if not self.tests_iterate:
             info = info._replace(residual=self._residual_at_solution(state, info, key).astype(info.residual.dtype))
@@ -223,8 +179,8 @@ class Descent(eqx.Module):
 
     @property
     def tests_iterate(self) -> bool:
-        """Whether the residual of a step tells of where it leads: an addition of one's own may lead anywhere, and an
-        average lags behind. (Noise that does not vanish leaves nothing to test.)"""
+        """Whether the residual of a step is that of the solution; an average lags behind, and an Optax update may lead
+        anywhere. (Noise that does not vanish leaves nothing to test.)"""
         ours = isinstance(self.average, Last) and not self.step.additive
         return ours or not self.oracle.vanishing_noise
 
@@ -237,8 +193,8 @@ class Descent(eqx.Module):
         return self.divergence.residual_norm(x, self.divergence.step(x, gradient, info.size, self.term), info.size)
 
     def move(self, state: State, point: PyTree[Array], centre: PyTree[Array], out: Out) -> Move:
-        """Gather what a step rule may look at, after checking the gradient."""
-        check_gradient(type(self.oracle).__name__, out.gradient, centre)
+        """Return what a step rule needs to know, after checking the gradient."""
+        _check_gradient(type(self.oracle).__name__, out.gradient, centre)
         gradient = jax.tree.map(lambda g, c: g.astype(c.dtype), out.gradient, centre)
         return Move(
             steps=state.steps,
@@ -267,7 +223,7 @@ class Descent(eqx.Module):
         return self.oracle.deterministic and self.oracle.value is not None
 
     def arrive(self, state: State, move: Move, taken: Taken, oracle_state: PyTree) -> tuple[State, Info]:
-        """The state and the info after a step that was taken."""
+        """Return the state and the info after a step."""
         if self.exact:
             f_value = self.oracle.value(taken.x) if taken.value is None else taken.value
             value = f_value + self.term.value(taken.x)
@@ -302,6 +258,57 @@ class Descent(eqx.Module):
     def solution(self, state: State) -> PyTree[Array]:
         """Return the average that was asked for, or the iterate."""
         return trees.call(self.average, "solution", state.x, state.average)
+
+
+def _is_set(term: Term) -> bool:
+    return term.indicator and not isinstance(term, Zero)
+
+
+_CONFLICTS: list[tuple[Callable[["Descent"], bool], str]] = [
+    (
+        lambda d: d.step.needs_value and not d.exact,
+        "{step} needs exact gradients and a function that can be evaluated, which {oracle} has not. Use a constant, a "
+        "schedule or an Optax optimiser.",
+    ),
+    (
+        lambda d: d.step.needs_exact and not d.oracle.deterministic,
+        "{step} needs exact gradients, which {oracle} has not. Use a constant, a schedule or an Optax optimiser.",
+    ),
+    (
+        lambda d: d.step.needs_euclidean and not isinstance(d.divergence, Euclidean),
+        "{step} measures in the Euclidean norm, which is not that of {divergence}. Use Euclidean, or Backtracking.",
+    ),
+    (
+        lambda d: d.step.additive and not (isinstance(d.divergence, Euclidean) and isinstance(d.term, Zero)),
+        "{step} adds an update of its own, which is no minimiser of (1) with {term} and {divergence}. It works with "
+        "Zero and Euclidean; for the others use a number, a schedule or Backtracking.",
+    ),
+    (
+        lambda d: d.momentum.extrapolates and not d.divergence.linear,
+        "{momentum} extrapolates, which can leave the space of {divergence}. Use momentum=None, or a linear geometry: "
+        "Euclidean, DiagonalMetric, MatrixMetric.",
+    ),
+    (
+        lambda d: d.step.compares_objective and d.momentum.extrapolates and not d.momentum.looks_ahead,
+        "{step} compares with the objective at the iterate, but {momentum} steps from elsewhere, from where no size "
+        "need lower it. Use a number, or FISTA or Nesterov.",
+    ),
+    (
+        lambda d: d.step.compares_objective and d.momentum.extrapolates and _is_set(d.term),
+        "{step} compares with the objective where the step begins, which {momentum} may take out of the set of {term}, "
+        "where it is infinite. Use Backtracking, or momentum=None.",
+    ),
+    (
+        lambda d: d.oracle.period is not None and d.momentum.extrapolates,
+        "{momentum} does not survive the outer loop of {oracle}, which replaces the iterate. Use momentum=None, or "
+        "LooplessSVRG.",
+    ),
+    (
+        lambda d: not isinstance(d.average, Last) and not d.term.convex,
+        "{average} can leave the domain of {term}, which is not convex. Use average=None.",
+    ),
+]
+"""Parts that do not fit one another, with what would work."""
 
 
 def _default_step(oracle: Oracle) -> StepRule:
@@ -341,30 +348,24 @@ def as_point(x: PyTree) -> PyTree[Array]:
     return jax.tree_util.tree_map_with_path(leaf, x)
 
 
-def estimated(oracle: Oracle, x: PyTree[Array], state: PyTree, key: Key[Array, ""]) -> tuple[Out, PyTree]:
-    """Ask the oracle; what it fails with, or a gradient that does not look like x, is told in its name.
-
-    It costs nothing, since shapes are known when a step is traced.
-    """
-    name = type(oracle).__name__
+def _estimate(oracle: Oracle, x: PyTree[Array], state: PyTree, key: Key[Array, ""]) -> tuple[Out, PyTree]:
+    """Ask the oracle; an error of its function is raised in its name."""
     try:
-        out, state = oracle.estimate(x, state, key)
+        return oracle.estimate(x, state, key)
     except (TypeError, ValueError) as error:
         if str(error).startswith("oracle="):
             raise
         # Not of the error's own type: JAX has some that cannot be made from a message.
         kind = TypeError if isinstance(error, TypeError) else ValueError
         shapes = jax.tree.map(jnp.shape, x)
-        raise kind(f"oracle={name} failed at a point of x0's shape {shapes}: {error}") from error
-    check_gradient(name, out.gradient, x)
-    return out, state
+        raise kind(f"oracle={type(oracle).__name__} failed at a point of x0's shape {shapes}: {error}") from error
 
 
-def check_gradient(oracle: str, gradient: PyTree[Array], x: PyTree[Array]) -> None:
-    """Refuse a gradient that does not look like x."""
+def _check_gradient(oracle: str, gradient: PyTree[Array], x: PyTree[Array]) -> None:
+    """Refuse a gradient that does not look like x; it costs nothing, since shapes are known when a step is traced."""
     if not trees.same_structure(gradient, x):
-        found, wanted = jax.tree.structure(gradient), jax.tree.structure(x)
-        raise ValueError(f"oracle={oracle} returned a gradient with the tree {found}, but x0 has {wanted}")
+        tree, expected = jax.tree.structure(gradient), jax.tree.structure(x)
+        raise ValueError(f"oracle={oracle} returned a gradient with the tree {tree}, but x0 has {expected}")
     for (path, leaf), g in zip(jax.tree_util.tree_leaves_with_path(x), jax.tree.leaves(gradient), strict=True):
         if jnp.shape(g) != leaf.shape:
             raise ValueError(

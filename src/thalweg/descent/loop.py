@@ -1,8 +1,6 @@
 """The loop around the iteration: chunks, history, stopping, progress, callbacks, checkpoints."""
 
-import time
 from collections.abc import Callable, Mapping
-from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -15,28 +13,29 @@ from jaxtyping import Array, Key, PyTree
 from thalweg import trees
 from thalweg.arguments import flag, number, one_of, random_key, whole
 from thalweg.descent.averaging import Averaging
-from thalweg.descent.checkpoint import Checkpoint, Keeper, as_checkpoint
+from thalweg.descent.checkpoint import CheckpointWriter, as_checkpoint
 from thalweg.descent.chunks import CompiledEngine
-from thalweg.descent.display import Bar
 from thalweg.descent.divergences import Divergence
-from thalweg.descent.engines import Course, Progress, refuse_traced
-from thalweg.descent.fingerprint import describe, describe_part
+from thalweg.descent.engines import Chunk, Progress, RunPlan
 from thalweg.descent.host import HostEngine
 from thalweg.descent.iteration import Descent
 from thalweg.descent.momentum import Momentum
+from thalweg.descent.programs import refuse_traced
 from thalweg.descent.result import History, Result, Status
 from thalweg.descent.stopping import Stagnation, Steps, StoppingRule, Tolerance
 from thalweg.descent.terms import Term
+from thalweg.descent.verdict import Verdict, objective_of
 from thalweg.errors import IncompatiblePartsError
+from thalweg.runs import Run
 
-_MOST_STEPS = 2**31 - 1
+__all__ = ["Snapshot", "minimize"]
+
+_MAX_STEPS = int(np.iinfo(np.int32).max)
 """Steps are counted in int32."""
 
-_LARGE = 200
-"""The side of a matrix from which factorising it takes far longer than a visit to the host."""
-
-_UNBOUNDED = 1e8
-"""How many times further than where they began an objective has fallen, and x gone, that may have no minimum."""
+MIN_HOST_SIDE = 200
+"""The side of a matrix from which factorising it takes longer than a visit to the host, a tenth of a millisecond. At
+twice the side it takes eight times as long, so that more runs would wait for the larger program to compile."""
 
 
 @dataclass(frozen=True)
@@ -108,8 +107,8 @@ def minimize(
         A path, or a :class:`Checkpoint`: write the state there now and then, and go on from it if it exists.
     engine
         ``"compiled"``: many steps in one program, for cheap ones. ``"host"``: a program per step, driven from Python,
-        for a few dear ones, since it compiles faster and a search takes value and gradient together. The iterates and
-        the records are the same. None takes the host for an exact oracle whose steps factorise large matrices
+        for a few expensive ones, since it compiles faster and a search takes value and gradient together. The iterates
+        and the records are the same. None takes the host for an exact oracle whose steps factorise large matrices
         (``term.factorises`` or ``divergence.factorises``).
     compiler_options
         Passed on to ``jax.jit``. A short run on a CPU can gain from ``thalweg.compiling.quick_options()``, with which
@@ -139,8 +138,8 @@ def minimize(
     progress = flag("progress", progress)
     if not isinstance(compiler_options, Mapping | None):
         raise TypeError(f"compiler_options must be a mapping or None, found {compiler_options!r}")
-    steps = whole("steps", steps, most=_MOST_STEPS)
-    stride = 0 if stride is None else whole("stride", stride, most=_MOST_STEPS)
+    steps = whole("steps", steps, most=_MAX_STEPS)
+    stride = 0 if stride is None else whole("stride", stride, most=_MAX_STEPS)
     rule = _as_rule(tol, descent)
     key = _as_key(key, descent)
     if isinstance(x0, Result):
@@ -148,83 +147,68 @@ def minimize(
     else:
         state, rule_state = trees.strongly_typed((trees.call(descent, "init", x0), trees.call(rule, "init")))
         start = Progress(state, rule_state, History())
-    keeper = None
-    last_step = whole("steps, with those already taken,", start.steps + steps, most=_MOST_STEPS)
-    if (kept := as_checkpoint(checkpoint)) is not None:
-        keeper = Keeper(kept, describe(descent, key, start.state.x), describe_part(rule))
-        start = keeper.find_or_write(start)
-    plan = Course(descent, rule, key, last_step, stride, callback is not None, compiler_options)
-    run = _Run(plan, _engine(engine, plan, start), start, callback, keeper)
-    with Bar(last_step, run.progress.steps) if progress else nullcontext() as bar:
-        status = run.until_stopped(bar)
-    return run.result(status)
+    last_step = whole("steps, with those already taken,", start.steps + steps, most=_MAX_STEPS)
+    writer = None
+    if (file := as_checkpoint(checkpoint)) is not None:
+        writer = CheckpointWriter(file, descent, rule, key, start.state.x)
+        start = writer.find_or_write(start)
+    plan = RunPlan(descent, rule, key, last_step, stride, callback is not None, compiler_options)
+    loop = _Loop(plan, _engine(engine, plan, start), start, callback, writer)
+    return loop.result(loop.run(bar=progress))
 
 
-class _Run:
+class _Loop:
     """One call of :func:`minimize`: what happens between chunks."""
 
     def __init__(
         self,
-        plan: Course,
+        plan: RunPlan,
         engine: CompiledEngine | HostEngine,
         start: Progress,
         callback: Callable[[Snapshot], bool | None] | None,
-        keeper: Keeper | None,
+        writer: CheckpointWriter | None,
     ) -> None:
         self.plan, self.engine = plan, engine
-        self.progress = start
-        self.start = start.state.x
-        self.callback, self.keeper = callback, keeper
+        self.progress, self.start = start, start.state.x
+        self.callback, self.writer = callback, writer
         self.note = ""
-        self.before = start.seconds
-        self.started = time.perf_counter()
 
-    def until_stopped(self, bar: Bar | None) -> Status:
+    def run(self, bar: bool) -> Status:
         """Run chunk after chunk; return why it ended."""
-        status, recorded = self.progress.status, self._recorded()
-        try:
-            while status is Status.RUNNING and self.progress.steps < self.plan.last_step:
-                status = self._chunk()
-                if bar is not None:
-                    bar.show(self.progress.steps, self.progress.history)
+        status, first, before = self.progress.status, self.progress.steps, self.progress.seconds
+        with Run("descent", total=self.plan.last_step, bar=bar, warns=False) as run:
+            run.advance(first)
+            run.keep(self.progress)
+            while status is Status.RUNNING and self.progress.steps < self.plan.last_step and not run.interrupted:
+                chunk = self.engine.run(self.progress)
+                status = self._add(chunk, before + run.seconds)
+                run.keep(self.progress)
+                run.advance(chunk.taken, self._describe((self.progress.steps - first) / run.seconds))
                 if status is Status.DIVERGED:
-                    break
-                if self.callback is not None and self._recorded() != recorded:
-                    recorded = self._recorded()
-                    if self.callback(self._snapshot()) and status is Status.RUNNING:
-                        status = Status.STOPPED_BY_CALLBACK
-                if self.keeper is not None:
-                    self.keeper.write_if_due(self.progress)
-        except KeyboardInterrupt:
-            status = Status.INTERRUPTED
-        status = Status.STEPS_SPENT if status is Status.RUNNING else status
-        if self.keeper is not None:
-            # What ended for want of anything to gain is not taken up again; all else goes on.
-            ended = status.success or status is Status.STAGNATED
-            self.progress.status = status if ended else Status.RUNNING
-            self.keeper.write(self.progress)
-        return status
+                    self.note = f"Step {self.progress.steps + 1} was the first to be NaN or infinite. "
+                elif self.callback is not None and chunk.steps.size and self.callback(self._snapshot()):
+                    status = Status.STOPPED_BY_CALLBACK if status is Status.RUNNING else status
+                if self.writer is not None and status is not Status.DIVERGED:
+                    self.writer.write_if_due(self.progress)
+        if run.interrupted:
+            return Status.INTERRUPTED
+        return Status.STEPS_SPENT if status is Status.RUNNING else status
 
-    def _recorded(self) -> float:
-        """The step of the last record."""
-        return self.progress.history.last["step"]
-
-    def _chunk(self) -> Status:
+    def _add(self, chunk: Chunk, seconds: float) -> Status:
+        """Take in what a chunk has done, up to some time; return its status."""
         last = self.progress
-        chunk = self.engine.run(last)
-        seconds = self.before + time.perf_counter() - self.started
-        if chunk.status is Status.DIVERGED:
-            self.note = f"Step {int(chunk.state.steps) + 1} was the first to be NaN or infinite. "
         if chunk.steps.size:
             value, residual, size, work = chunk.numbers.T
             # Time is known at the ends of a chunk; within it steps are taken to be equally long.
-            share = (chunk.steps - last.steps) / chunk.taken
-            columns = (chunk.steps, value, residual, size, last.work + work)
-            last.history.append(
-                dict(zip(History.names, (*columns, last.seconds + share * (seconds - last.seconds)), strict=True))
-            )
+            times = last.seconds + (chunk.steps - last.steps) / chunk.taken * (seconds - last.seconds)
+            columns = chunk.steps, value, residual, size, last.work + work, times
+            last.history.append(dict(zip(History.names, columns, strict=True)))
         self.progress = Progress(chunk.state, chunk.rule_state, last.history, last.work + chunk.work, seconds)
         return chunk.status
+
+    def _describe(self, rate: float) -> str:
+        last = self.progress.history.last
+        return f"{rate:,.0f} steps/s  value {last['value']:.6g}  ‖G‖ {last['residual']:.2e}"
 
     def _snapshot(self) -> Snapshot:
         row = self.progress.history.last
@@ -232,106 +216,36 @@ class _Run:
         return Snapshot(self.progress.steps, self.plan.descent.solution(self.progress.state), **row)
 
     def result(self, status: Status) -> Result:
-        """Gather what the run has to show."""
+        """Write the last checkpoint, and gather what the run has to show."""
         progress = self.progress
-        x = trees.call(self.plan.descent, "solution", progress.state)
-        if status is Status.CONVERGED and self._stands_still() and self._would_fall(x):
-            status = Status.STAGNATED
-            self.note += "The last step was too short to move x; longer ones lower the objective. "
-        if status in (Status.CONVERGED, Status.STAGNATED, Status.STEPS_SPENT) and self._underflows():
-            status = Status.STAGNATED if status.success else status
-            self.note += "The objective is so small that its digits are lost: multiply it. "
-        if status in (Status.STAGNATED, Status.STEPS_SPENT):
-            hidden = f"The rounding of {trees.dtype(x)} hides what may be left to gain. " * (status is Status.STAGNATED)
-            untested = self.plan.descent.step.untested(progress.history, trees.dtype(x))
-            self.note += self._unbounded(x) or untested or hidden
-        if status is Status.DIVERGED and not progress.steps and self.plan.descent.exact:
-            at_start = self._objective(x)
-            self.note += "" if np.isfinite(at_start) else f"The objective is {at_start:g} at x0. "
-        if self._may_have_risen(status) and (first := self._objective(self.start)) < (last := self._objective(x)):
-            x = self.start
-            self.note += "The last point is worse than the start, which is returned. "
-            rounding = 100 * float(jnp.finfo(trees.dtype(x)).eps) * abs(first)
-            # What rose above all that it had been is not on its way.
-            risen = status.success or (status is Status.STEPS_SPENT and last >= np.nanmax(progress.history["value"]))
-            status = Status.DIVERGED if risen and not last - first <= rounding else status
-        if status.success and np.isposinf(progress.history.last["value"]):
-            status = Status.DIVERGED
-            self.note += "The objective is infinite at x: the sets of a term may have no point in common. "
+        if self.writer is not None:
+            # What ended for want of anything to gain is not taken up again; all else goes on.
+            ended = status.success or status is Status.STAGNATED
+            progress.status = status if ended else Status.RUNNING
+            self.writer.write(progress)
+        verdict = Verdict(self.plan, progress, self.start, status, self.note)
+        verdict.check()
         return Result(
-            x=x,
-            status=status,
-            message=f"{status.name} after {progress.steps} steps. {self.note}{status.advice}",
+            x=verdict.x,
+            status=verdict.status,
+            message=f"{verdict.status.name} after {progress.steps} steps. {verdict.note}{verdict.status.advice}",
             steps=progress.steps,
             work=progress.work,
             seconds=progress.seconds,
             history=progress.history,
             state=progress.state,
             rule_state=progress.rule_state,
-            objective=self._objective,
+            objective=objective_of(self.plan.descent),
         )
 
-    def _objective(self, x: PyTree[Array]) -> float:
-        # Compiled afresh, since what the function captures may have changed; it is seldom asked for.
-        return float(jax.jit(lambda x: self.plan.descent.objective(x))(x))
 
-    def _unbounded(self, x: PyTree[Array]) -> str:
-        """What to say where the objective fell without end, as far as x went; else nothing."""
-        length = trees.norm_on_host(x)
-        if not self.plan.descent.exact or not length > _UNBOUNDED * (1 + trees.norm_on_host(self.start)):
-            return ""
-        first, last = self._objective(self.start), self._objective(x)
-        if not -last > _UNBOUNDED * (1 + abs(first)):
-            return ""
-        return f"x has the norm {length:.1e} and the objective fell with it: it may have no minimum. "
-
-    def _stands_still(self) -> bool:
-        """Whether the last step led nowhere, in a geometry where that does not tell that the slope is 0."""
-        descent = self.plan.descent
-        return descent.exact and descent.divergence.swallows and self.progress.history.last["residual"] == 0
-
-    def _underflows(self) -> bool:
-        """Whether values and slopes are, from the start, too small to fall by as many digits as numbers have."""
-        history, limits = self.progress.history, jnp.finfo(trees.dtype(self.start))
-        least = float(limits.tiny) / float(limits.eps)
-        seen = np.abs([*history["value"], *history["residual"]])
-        if not self.plan.descent.exact or not np.any(seen > 0) or np.any(seen >= least):
-            return False
-        return abs(self._objective(self.start)) < least
-
-    def _would_fall(self, x: PyTree[Array]) -> bool:
-        """Whether a longer step lowers the objective by more than rounding."""
-        descent, size = self.plan.descent, self.progress.history.last["size"]
-
-        def after(size: Array) -> Array:
-            gradient = descent.oracle.estimate(x, self.progress.state.oracle, self.plan.key)[0].gradient
-            size = descent.divergence.admissible(x, gradient, size, descent.term)
-            return descent.objective(descent.divergence.step(x, gradient, size, descent.term))
-
-        eps = float(jnp.finfo(trees.dtype(x)).eps)
-        sizes = jnp.asarray(np.geomspace(size, max(size / eps, 1.0), 50), trees.dtype(x))
-        now, least = self._objective(x), float(jnp.nanmin(jax.jit(lambda sizes: jax.lax.map(after, sizes))(sizes)))
-        return least < now - 100 * eps * abs(now)
-
-    def _may_have_risen(self, status: Status) -> bool:
-        """Whether the records of an exact oracle do not show that the objective fell."""
-        values = self.progress.history["value"]
-        if not self.plan.descent.exact or values.size < 2:
-            return False
-        if np.isnan(values[-1]) and not status.success:
-            return False
-        rounding = 10 * float(jnp.finfo(trees.dtype(self.start)).eps) * abs(values[-1])
-        with np.errstate(invalid="ignore"):  # ∞ − ∞
-            return not values[-1] <= values[0] - rounding
-
-
-def _engine(name: str | None, plan: Course, start: Progress) -> CompiledEngine | HostEngine:
+def _engine(name: str | None, plan: RunPlan, start: Progress) -> CompiledEngine | HostEngine:
     """The engine that was asked for, or the one that suits the cost of a step."""
     if name is None:
         descent = plan.descent
         factorises = descent.term.factorises or descent.divergence.factorises
         side = max(max(leaf.shape, default=0) for leaf in jax.tree.leaves(start.state.x))
-        name = "host" if descent.oracle.deterministic and factorises and side >= _LARGE else "compiled"
+        name = "host" if descent.oracle.deterministic and factorises and side >= MIN_HOST_SIDE else "compiled"
     return ENGINES[one_of("engine", name, ENGINES)](plan, start)
 
 
@@ -387,6 +301,3 @@ def _resumed(result: Result, descent: Descent, rule: StoppingRule) -> Progress:
     if trees.same_structure(rule_state, result.rule_state):
         rule_state = result.rule_state
     return Progress(result.state, rule_state, History(result.history), result.work, result.seconds)
-
-
-__all__ = ["Checkpoint", "Snapshot", "minimize"]

@@ -1,13 +1,16 @@
 """Momentum: chooses from the past where the gradient is taken (y) and where the step is centred (c)."""
 
+from collections.abc import Callable
 from typing import Any, ClassVar, NamedTuple
 
 import equinox as eqx
 import jax.numpy as jnp
-from jaxtyping import Array, Int, PyTree
+from jaxtyping import Array, PyTree, Scalar
 
 from thalweg import trees
 from thalweg.arguments import instance, number
+
+__all__ = ["FISTA", "AdaptiveRestart", "HeavyBall", "Momentum", "Nesterov", "NoMomentum"]
 
 
 class Momentum(eqx.Module):
@@ -89,24 +92,22 @@ class HeavyBall(Momentum):
         return x
 
 
-class Ahead(NamedTuple):
-    """Memory of the look-ahead methods: the next point y, and how far the sequence of coefficients has come."""
+class LookAheadMemory(NamedTuple):
+    """Memory of the look-ahead methods: the next point y, and where the sequence of coefficients stands."""
 
     point: PyTree[Array]
-    steps: Int[Array, ""]
-    t: Array
+    t: Scalar
 
 
 class _LookAhead(Momentum):
     """y = c = x_k + μ_k(x_k − x_{k−1})."""
 
-    def _next(self, count: Int[Array, ""], t: Array) -> tuple[Array, Array]:
-        """Return (μ for the next point, t for the one after)."""
-        raise NotImplementedError
+    _advance: ClassVar[Callable[..., tuple[Scalar, Scalar]]]
+    """``_advance(t)`` is (μ of the next point, t of the one after)."""
 
     def init(self, x: PyTree[Array]) -> PyTree:
         """The first step is a plain one."""
-        return Ahead(x, trees.scalar(0, jnp.int32), trees.scalar(1, trees.dtype(x)))
+        return LookAheadMemory(x, trees.scalar(1, trees.dtype(x)))
 
     def points(self, x: PyTree[Array], memory: PyTree) -> tuple[PyTree[Array], PyTree[Array]]:
         """Return (y, y)."""
@@ -114,9 +115,8 @@ class _LookAhead(Momentum):
 
     def remember(self, x: PyTree[Array], x_next: PyTree[Array], centre: PyTree[Array], memory: PyTree) -> PyTree:
         """The next point, x_{k+1} + μ(x_{k+1} − x_k)."""
-        mu, t = self._next(memory.steps + 1, memory.t)
-        ahead = trees.add_scaled(x_next, mu, trees.subtract(x_next, x))
-        return Ahead(ahead, memory.steps + 1, t.astype(memory.t.dtype))
+        mu, t = self._advance(memory.t)
+        return LookAheadMemory(trees.add_scaled(x_next, mu, trees.subtract(x_next, x)), t)
 
 
 class Nesterov(_LookAhead):
@@ -137,15 +137,11 @@ class Nesterov(_LookAhead):
     coefficient: Array | None
 
     def __init__(self, coefficient: Any = None) -> None:
-        self.coefficient = (
-            None if coefficient is None else number("coefficient of Nesterov", coefficient, least=0, below=1)
-        )
+        given = coefficient is not None
+        self.coefficient = number("coefficient of Nesterov", coefficient, least=0, below=1) if given else None
 
-    def _next(self, count: Int[Array, ""], t: Array) -> tuple[Array, Array]:
-        if self.coefficient is None:
-            k = count.astype(t.dtype)
-            return k / (k + 3), t
-        return self.coefficient, t
+    def _advance(self, t: Scalar) -> tuple[Scalar, Scalar]:
+        return t / (t + 3) if self.coefficient is None else self.coefficient, t + 1
 
 
 class FISTA(_LookAhead):
@@ -159,7 +155,7 @@ class FISTA(_LookAhead):
     Array(1., dtype=float...)
     """
 
-    def _next(self, count: Int[Array, ""], t: Array) -> tuple[Array, Array]:
+    def _advance(self, t: Scalar) -> tuple[Scalar, Scalar]:
         t_next = (1 + jnp.sqrt(1 + 4 * t**2)) / 2
         return (t - 1) / t_next, t_next
 
@@ -195,7 +191,7 @@ class AdaptiveRestart(Momentum):
         return self.momentum.points(x, memory)
 
     def remember(self, x: PyTree[Array], x_next: PyTree[Array], centre: PyTree[Array], memory: PyTree) -> PyTree:
-        """Start anew at ``x_next`` if the last move went against the residual."""
+        """Restart at ``x_next`` if the last move went against the residual."""
         uphill = trees.inner(trees.subtract(centre, x_next), trees.subtract(x_next, x)) > 0
         onwards = self.momentum.remember(x, x_next, centre, memory)
         return trees.where(uphill, self.momentum.init(x_next), onwards)

@@ -10,26 +10,36 @@ from thalweg import trees
 from thalweg.arguments import number
 from thalweg.descent.result import Status
 from thalweg.descent.stopping import Code, Record, StoppingRule, number_of, when
+from thalweg.linalg import namespace
+
+__all__ = ["Plateau"]
 
 
-class Windows(NamedTuple):
-    """Running mean and squared deviations of the window being filled; best mean and its error so far."""
+class PlateauWindow(NamedTuple):
+    """Running mean and squared deviations of the criterion over the window being filled."""
 
-    valued: Int[Array, ""]  # 1 once a value was seen; until then the residual is the criterion
-    looked: Int[Array, ""]  # the step of the last record
-    begun: Int[Array, ""]  # the step at which the window began
-    length: Int[Array, ""]
+    start: Int[Array, ""]
     records: Int[Array, ""]
     weight: Scalar
     mean: Scalar
     squares: Scalar
+
+
+class PlateauState(NamedTuple):
+    """The window being filled, and the best mean so far."""
+
+    valued: Int[Array, ""]  # 1 once a value was seen; until then the residual is the criterion
+    step: Int[Array, ""]  # of the last record
+    window: PlateauWindow
+    length: Int[Array, ""]  # of the window, in steps
     best: Scalar
     best_variance: Scalar
-    idle: Int[Array, ""]
+    idle: Int[Array, ""]  # windows in a row without improvement
 
 
-_RECORDS = 4
-"""Records that a window holds at least: fewer do not tell how large the noise is."""
+MIN_WINDOW_RECORDS = 4
+"""Records that a window holds at least: fewer do not show how large the noise is. Twice as many would lengthen the
+first windows of runs with few records."""
 
 
 class Plateau(StoppingRule):
@@ -67,45 +77,41 @@ class Plateau(StoppingRule):
     def init(self) -> PyTree:
         """An empty first window."""
         zero, none = number_of(0), number_of(0, jnp.int32)
-        return Windows(none, none, none, self.window, none, zero, zero, zero, number_of(np.inf), zero, none)
+        window = PlateauWindow(none, none, zero, zero, zero)
+        return PlateauState(none, none, window, self.window, number_of(np.inf), zero, none)
 
     def update(self, state: PyTree, record: Record) -> tuple[PyTree, Code]:
         """Fill the window; at its end compare its mean with the best."""
-        xp, step = trees.numpy_of(record.value), record.step
-        has_value = xp.isfinite(record.value)
+        xp, step = namespace(record.value), record.step
+        has_value, empty = xp.isfinite(record.value), trees.call(self, "init")
         # The first value ends a prelude of residuals: means of the two cannot be compared.
-        begins = has_value & (state.valued == 0)
-        fresh = self.init()._replace(looked=state.looked, begun=state.looked)
-        state = trees.where(begins, fresh, state)
-        valued = xp.where(has_value, 1, state.valued)
-        criterion = xp.where(valued == 1, record.value, record.residual).astype(state.mean.dtype)
+        fresh = empty._replace(step=state.step, window=empty.window._replace(start=state.step))
+        state = trees.where(has_value & (state.valued == 0), fresh, state)
+        valued, window = xp.where(has_value, 1, state.valued), state.window
+        criterion = xp.where(valued == 1, record.value, record.residual).astype(window.mean.dtype)
         counts = xp.isfinite(criterion)
         criterion = xp.where(counts, criterion, 0)
 
         # A value is the mean over the steps since the last record, a residual that of one step.
-        share = xp.where(valued == 1, step - state.looked, 1).astype(state.mean.dtype)
-        records, weight = state.records + 1, state.weight + share
-        delta = criterion - state.mean
-        mean = state.mean + delta * share / weight
-        squares = state.squares + share * delta * (criterion - mean)
-        full = (step - state.begun >= state.length) & (records >= _RECORDS)
+        share = xp.where(valued == 1, step - state.step, 1).astype(window.mean.dtype)
+        records, weight = window.records + 1, window.weight + share
+        delta = criterion - window.mean
+        mean = window.mean + delta * share / weight
+        squares = window.squares + share * delta * (criterion - mean)
+        full = (step - window.start >= state.length) & (records >= MIN_WINDOW_RECORDS)
         variance = squares / xp.maximum(records - 1, 1).astype(weight.dtype) / weight
         noise = self.errors.astype(weight.dtype) * xp.sqrt(variance + state.best_variance)
-        idle = xp.where(full, xp.where(mean < state.best - noise, 0, state.idle + 1), state.idle)
-        better = full & (mean < state.best)
-        following = Windows(
+        filled = PlateauWindow(window.start, records, weight, mean, squares)
+        improves, better = mean < state.best - noise, full & (mean < state.best)
+        following = PlateauState(
             valued,
             step,
-            xp.where(full, step, state.begun),
+            trees.where(full, empty.window._replace(start=step), filled),
             xp.where(full, state.length + xp.maximum(state.length // 4, 1), state.length),
-            xp.where(full, 0, records),
-            xp.where(full, 0, weight),
-            xp.where(full, 0, mean),
-            xp.where(full, 0, squares),
             xp.where(better, mean, state.best),
             xp.where(better, variance, state.best_variance),
-            idle,
+            xp.where(full, xp.where(improves, 0, state.idle + 1), state.idle),
         )
         # A record without the criterion leaves all but the step as it was.
-        state = trees.where(counts, following, state._replace(looked=step))
+        state = trees.where(counts, following, state._replace(step=step))
         return state, when(state.idle >= self.patience, Status.PLATEAU)

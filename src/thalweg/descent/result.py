@@ -11,6 +11,8 @@ from jaxtyping import Array, PyTree
 from thalweg.codec import storable
 from thalweg.outcomes import Outcome
 
+__all__ = ["History", "Result", "Status"]
+
 
 @storable
 class Status(Outcome):
@@ -23,7 +25,7 @@ class Status(Outcome):
     """
 
     RUNNING = 0, "The run has not stopped."
-    CONVERGED = 1, "The tolerance was met: as far as the run tells, nothing worth it is left to gain."
+    CONVERGED = 1, "The tolerance was met: as far as the run shows, nothing worth it is left to gain."
     STAGNATED = (
         2,
         "Neither ‖G_k‖ nor the objective improves any more: rounding error is reached. For more, use float64 "
@@ -150,7 +152,7 @@ class Result:
     rule_state: PyTree = field(repr=False)
     """What the stopping rule remembers."""
     objective: Callable[[PyTree[Array]], float] = field(repr=False, compare=False)
-    """f + h, by which :attr:`fun` is found."""
+    """f + h, which :attr:`fun` evaluates."""
 
     def __getstate__(self) -> dict[str, Any]:
         # A function cannot be pickled; what it finds can.

@@ -1,8 +1,9 @@
-"""Step sizes found by looking at the function: longer while it goes well, shorter where it does not.
+"""Line searches: step sizes that evaluating the function finds.
 
-A search is written in small pieces: what a size is worth (:meth:`SearchedStep.merit`, of arrays), and arithmetic of a
-few numbers, which the compiled engine traces into a loop inside the step and the host engine does in NumPy between two
-attempts. Either way the sizes, the tests and the constants are these.
+A search is a sequence of attempts. Each goes to where a size leads (:meth:`SearchedStep.measure` reduces its arrays to
+a few numbers), and :meth:`SearchedStep.decide` says whether the size passes and which one to try next. The compiled
+engine traces both into a loop inside the step; the host engine compiles the former and does the arithmetic of the
+latter in NumPy.
 """
 
 from collections.abc import Mapping
@@ -15,100 +16,52 @@ from jaxtyping import Array, PyTree, Scalar
 
 from thalweg import trees
 from thalweg.arguments import number
-from thalweg.descent.steps import Move, StepRule, Taken
+from thalweg.descent.steps import SIZE_RANGE_POWER, Move, StepRule, Taken
+from thalweg.linalg import namespace
 
-Number = Any
-"""A scalar array, traced or of the host."""
+__all__ = ["Backtracking", "Monotone"]
+
+SHORT_STEP = 1e-4
+"""A step that moves x by a smaller share of its largest number, or of 1, is short, whatever the test says: f may be
+tiny, or a mean over many numbers, which hardly changes. Twice this share would lengthen a few more first steps."""
+
+BACKTRACKING_GROWTH = 1.1
+"""Backtracking's growth: about every eighth step tries a size too long, which costs one evaluation. At 1.2 every fourth
+would."""
 
 
-class Trial(NamedTuple):
-    """Where a search stands between two attempts."""
+class SearchState(NamedTuple):
+    """Where a search stands between two attempts; numbers, traced or of NumPy."""
 
-    size: Number
+    size: Any
     """What to try next."""
-    tried: Number
+    tried: Any
     """How many sizes were tried."""
-    last: Number
+    last: Any
     """The last of them."""
-    passes: Number
+    passes: Any
     """Whether that one passed the test."""
-    failed: Number
+    failed: Any
     """Whether any has failed."""
-    told: Number
-    """Whether the last test said anything: what the model adds to f is more than rounding."""
-    far: Number
-    """Whether a longer one might lead where x overflows."""
-    over: Number
+    informative: Any
+    """Whether the last test compared more than rounding errors."""
+    far: Any
+    """Whether a longer step might lead where x or f overflows."""
+    over: Any
     """Whether nothing is left to try."""
 
 
-def first_trial(size: Number) -> Trial:
-    """A search that has tried nothing."""
-    no = np.zeros((), bool)
-    return Trial(size, np.zeros((), trees.single(size.dtype)), size, no, no, no, no, no)
+class Measured(NamedTuple):
+    """The numbers of an attempt that decide how a search goes on."""
 
-
-def with_slack(level: Number, value: Number, largest: Number) -> tuple[Number, Number]:
-    """A level with an allowance for rounding, and the largest |f| seen, now that f is ``value``.
-
-    f may be a difference of large numbers, and its rounding error that of the largest of them: without the allowance
-    rounding fails the test near the minimum, and the size is cut to nothing.
-    """
-    largest = trees.numpy_of(value).maximum(largest, abs(value))
-    return level + 10 * jnp.finfo(largest.dtype).eps * largest, largest
-
-
-def after_start(largest: Number, steps: Number) -> Number:
-    """The largest |f| to carry on: without that at the start, which may lie where the term is infinite."""
-    return largest * (steps > 0).astype(largest.dtype)
-
-
-def is_short(distance: Number, length: Number, x: PyTree[Array]) -> Number:
-    """Whether a step over some distance hardly moves the numbers of x, which has some length."""
-    return distance < _SHORT * (trees.count(x) ** 0.5 + length)
-
-
-def is_far(slope: Scalar, size: Scalar) -> Array:
-    """Whether a step of some size, where the gradient has some length, would lead where no longer one should."""
-    return ~(size * slope.astype(size.dtype) < jnp.finfo(size.dtype).max ** _FAR)
-
-
-def next_trial(
-    trial: Trial, passes: Number, told: Number, short: Number, far: Number, shrink: Number, expand: Number
-) -> Trial:
-    """What to try after the size of a trial has passed the test or not; ``expand`` says if the longest is looked for.
-
-    A size that passes ends the search, unless the longest is looked for and none has failed yet. After one that fails
-    the next is shorter; coming from a size that has passed, that is this one again.
-    """
-    size, limits = trial.size, jnp.finfo(trial.size.dtype)
-    failed = trial.failed | ~passes
-    # A test that says nothing is no reason to go beyond 1, from where a search begins unless told, as long as x moves.
-    longer = expand & (told | short | (size < 1)) & ~failed & ~far & (size < limits.max**_EXTREME)
-    over = (passes & ~longer) | ~(size > limits.tiny**_EXTREME)
-    following = trees.numpy_of(size).where(passes, size / shrink, size * shrink)
-    return Trial(following, trial.tried + 1, size, passes, failed, told, far, over)
-
-
-def next_size(trial: Trial, grow: Number) -> Number:
-    """The size that the step after a search begins with: the one found, longer if it truly passed at once."""
-    xp, size = trees.numpy_of(trial.last), trial.last
-    longer = (trial.tried == 1) & trial.told & ~trial.far
-    return xp.minimum(xp.where(longer, size * grow, size), jnp.finfo(size.dtype).max ** _EXTREME)
-
-
-_EXTREME = 0.9
-"""Sizes lie between the least and the largest number to this power: f in units of 1e30 has sizes of 1e-30."""
-
-_FAR = 0.4
-"""The largest number to this power is as far as one step goes: an objective that falls for ever leads there."""
-
-_SHORT = 1e-4
-"""A step that moves the numbers of x by a smaller share of them, or of 1, is short whatever f says: it may be tiny, or
-a mean over many numbers, which hardly changes."""
-
-_GROW = 1.1
-"""Backtracking's growth: about every eighth step tries a size too long, which costs one evaluation."""
+    value: Any
+    """f where it led."""
+    merit: Any
+    """What the test compares."""
+    short: Any
+    """Whether it hardly moved x."""
+    far: Any
+    """Whether a longer step might lead where x or f overflows."""
 
 
 class SearchedStep(StepRule):
@@ -118,8 +71,6 @@ class SearchedStep(StepRule):
     needs_exact: ClassVar[bool] = True
     needs_value: ClassVar[bool] = True
     searches: ClassVar[bool] = True
-    compares_objective: ClassVar[bool]
-    """Whether the test compares with f + h where the step begins, or with f."""
     expands: ClassVar[bool]
     """Whether the first step looks for the longest size that passes."""
 
@@ -127,54 +78,86 @@ class SearchedStep(StepRule):
     shrink: Array
     grow: Array | None
 
-    def growth(self, looks_ahead: bool) -> Array:
-        """The factor by which a size is longer after it passed at once; ``looks_ahead`` is the momentum's trait."""
-        if self.grow is None:
-            return trees.scalar(1 if looks_ahead else _GROW)
-        return self.grow
-
     def init(self, x: PyTree[Array]) -> PyTree:
         """Carry the size to begin with and the largest |f| seen."""
         dtype = trees.dtype(x)
         return self.initial.astype(dtype), trees.scalar(0, dtype)
 
     def merit(self, move: Move, size: Scalar, x: PyTree[Array], value: Scalar) -> Scalar:
-        """What the test compares, for a size that leads to ``x``, where f is ``value``."""
+        """Return what the test compares, for a size that leads to ``x``, where f is ``value``."""
         raise NotImplementedError
 
-    def tells(self, merit: Number, value: Number, slack: Number) -> Number:
-        """Whether a test says anything."""
+    def is_informative(self, merit: Any, value: Any, slack: Any) -> Any:
+        """Return whether a test compares more than rounding errors: what the model adds to f is above the slack."""
         return abs(merit - value) > slack
+
+    def begin(self, size: Any) -> SearchState:
+        """Return a search that has tried nothing."""
+        no = np.zeros((), bool)
+        return SearchState(size, np.zeros((), trees.single(size.dtype)), size, no, no, no, no, no)
+
+    def measure(self, move: Move, size: Scalar, x: PyTree[Array], value: Scalar) -> Measured:
+        """Reduce an attempt that led to ``x``, where f is ``value``, to numbers."""
+        short = trees.largest(trees.subtract(x, move.point)) < SHORT_STEP * (1 + trees.largest(move.point))
+        # Beyond the cube root of the largest number products of three entries overflow, and projections lose digits.
+        far = ~(size * trees.largest(move.out.gradient) < jnp.finfo(size.dtype).max ** (1 / 3))
+        return Measured(value, self.merit(move, size, x, value), short, far)
+
+    def decide(self, search: SearchState, measured: Measured, level: Any, largest: Any, first: Any) -> SearchState:
+        """Return the search after an attempt, whose merit may not exceed ``level``; ``first`` if no step was taken.
+
+        A size that passes ends the search, unless the longest is looked for and none has failed yet. After one that
+        fails the next is shorter; coming from a size that has passed, that is this one again.
+        """
+        xp, size, limits = namespace(search.size), search.size, jnp.finfo(search.size.dtype)
+        shrink = self.shrink.astype(size.dtype)
+        # f may be a difference of large numbers, and its rounding error is theirs: without this allowance rounding
+        # fails the test near the minimum, and the size is cut to nothing.
+        slack = 10 * limits.eps * largest
+        passes = measured.merit <= level + slack
+        informative = trees.call(self, "is_informative", measured.merit, measured.value, slack)
+        failed = search.failed | ~passes
+        # An uninformative test is no reason to go beyond the usual first size of 1, as long as x moves.
+        worthwhile = first & self.expands & (informative | measured.short | (size < 1))
+        longer = worthwhile & ~failed & ~measured.far & (size < limits.max**SIZE_RANGE_POWER)
+        over = (passes & ~longer) | ~(size > limits.tiny**SIZE_RANGE_POWER)
+        following = xp.where(passes, size / shrink, size * shrink)
+        return SearchState(following, search.tried + 1, size, passes, failed, informative, measured.far, over)
+
+    def carry(self, search: SearchState, largest: Any, first: Any, looks_ahead: bool) -> PyTree:
+        """Return the state after a search: the size found, longer if that truly passed at once, and the largest |f|.
+
+        The start does not count for the latter, since it may lie where the term is infinite.
+        """
+        xp, size = namespace(search.last), search.last
+        default = 1.0 if looks_ahead else BACKTRACKING_GROWTH
+        grow = xp.asarray(default if self.grow is None else self.grow, size.dtype)
+        longer = (search.tried == 1) & search.informative & ~search.far
+        size = xp.minimum(xp.where(longer, size * grow, size), jnp.finfo(size.dtype).max ** SIZE_RANGE_POWER)
+        return size, xp.where(first, 0, largest)
 
     def take(self, move: Move, state: PyTree) -> Taken:
         """Search, then step."""
-        last, largest = state
-        shrink, grow = self.shrink.astype(last.dtype), self.growth(move.looks_ahead).astype(last.dtype)
-        value = level = move.out.value.astype(last.dtype)
-        if self.compares_objective:
-            level = value + move.term.value(move.point).astype(last.dtype)
-        allowed, largest = with_slack(level, value, largest)
-        length, slope = trees.norm(move.point), trees.norm(move.out.gradient)
+        size, largest = state
+        first, value = move.steps == 0, move.out.value.astype(size.dtype)
+        level = value + move.term.value(move.point).astype(size.dtype) if self.compares_objective else value
+        largest = jnp.maximum(largest, abs(value))
 
         def attempt(carry: tuple) -> tuple:
-            trial = carry[0]
-            x = move.reach(trial.size)
-            value = jnp.asarray(move.f(x), last.dtype)
-            merit = self.merit(move, trial.size, x, value)
-            told = self.tells(merit, value, allowed - level)
-            short = is_short(trees.norm(trees.subtract(x, move.point)), length, x).astype(bool)
-            far = is_far(slope, trial.size)
-            expand = (move.steps == 0) & self.expands
-            return next_trial(trial, merit <= allowed, told, short, far, shrink, expand), x, value
+            search = carry[0]
+            x = move.reach(search.size)
+            value = jnp.asarray(move.f(x), size.dtype)
+            measured = self.measure(move, search.size, x, value)
+            return self.decide(search, measured, level, largest, first), x, value
 
-        start = first_trial(move.admit(last)), move.centre, value
-        trial, x, value = jax.lax.while_loop(lambda carry: ~carry[0].over, attempt, start)
-        state = next_size(trial, grow), after_start(largest, move.steps)
-        return Taken(_or_nan(trial.passes, x), trial.last, state, trial.tried, value)
+        start = self.begin(move.admit(size)), move.centre, value
+        search, x, value = jax.lax.while_loop(lambda carry: ~carry[0].over, attempt, start)
+        state = self.carry(search, largest, first, move.looks_ahead)
+        return Taken(_or_nan(search.passes, x), search.last, state, search.tried, value)
 
 
 def _or_nan(passed: Array, x: PyTree[Array]) -> PyTree[Array]:
-    """The step, or one that ends the run where no size was accepted, as for a function that is NaN here."""
+    """Return the step, or NaN, which ends the run, where no size was accepted, as for a function that is NaN here."""
     leaves, structure = jax.tree.flatten(x)
     # NaN in one leaf does that: the smallest.
     smallest = min(range(len(leaves)), key=lambda i: leaves[i].size)
@@ -206,7 +189,6 @@ class Backtracking(SearchedStep):
     3.0
     """
 
-    compares_objective: ClassVar[bool] = False
     expands: ClassVar[bool] = True
 
     def __init__(self, initial: Any = 1.0, shrink: float = 0.5, grow: float | None = None) -> None:
@@ -219,7 +201,7 @@ class Backtracking(SearchedStep):
         return value - move.divergence.model(move.out.gradient, x, move.point, size).astype(value.dtype)
 
     def untested(self, history: Mapping[str, np.ndarray], dtype: Any) -> str:
-        """What to say where no step changed f by more than rounding."""
+        """Suggest a longer first size where no step changed f by more than rounding."""
         size, promised = history["size"][-1], history["size"] * history["residual"] ** 2
         rounding = 10 * float(jnp.finfo(dtype).eps) * np.abs(history["value"])
         if not (np.all(history["size"] == size) and np.all(promised < 2 * rounding)):
@@ -234,7 +216,7 @@ class Monotone(SearchedStep):
     """The size that last lowered f + h, longer by ``grow`` if it did so at once; shortened until it does.
 
     For geometries in which no bound on the curvature is known, or where the bound is far too careful: it only asks
-    that the objective does not rise, and so recovers from an initial size that is too long or too short.
+    that the objective does not increase, and so recovers from an initial size that is too long or too short.
 
     Examples
     --------
@@ -253,8 +235,8 @@ class Monotone(SearchedStep):
         self.grow = number("grow of Monotone", grow, least=1)
         self.shrink = number("shrink of Monotone", shrink, above=0, below=1)
 
-    def tells(self, merit: Number, value: Number, slack: Number) -> Number:
-        """It asks for no more than that nothing rises, and always tells."""
+    def is_informative(self, merit: Any, value: Any, slack: Any) -> Any:
+        """Return True: the test asks only that the objective does not increase."""
         return np.ones((), bool)
 
     def merit(self, move: Move, size: Scalar, x: PyTree[Array], value: Scalar) -> Scalar:

@@ -17,9 +17,16 @@ from thalweg.descent.divergences import Divergence
 from thalweg.descent.terms import Term, Zero
 from thalweg.oracles.base import Out
 
+__all__ = ["BarzilaiBorwein", "Constant", "InverseLipschitz", "InverseTime", "OptaxStep", "Polynomial", "Schedule"]
+__all__ += ["StepRule"]
+
+SIZE_RANGE_POWER = 0.9
+"""Sizes lie between the smallest and the largest number to this power: f in units of 1e30 has sizes of 1e-30. Nearer to
+1, in float32, steps would be lost to underflow."""
+
 
 class Move(NamedTuple):
-    """All that a step rule may look at when it takes one step."""
+    """What a step rule knows when it takes one step."""
 
     steps: Int[Array, ""]
     """How many were taken before this one."""
@@ -69,6 +76,8 @@ class StepRule(eqx.Module):
     """Whether the rule only makes sense in the plain Euclidean geometry."""
     searches: ClassVar[bool] = False
     """Whether a step may evaluate the function beside the gradient."""
+    compares_objective: ClassVar[bool] = False
+    """Whether the rule compares f + h with its value where the step begins."""
     additive: ClassVar[bool] = False
     """Whether the rule replaces x⁺ = argmin … by an addition of its own, so that no other D or h fits."""
 
@@ -83,14 +92,14 @@ class StepRule(eqx.Module):
     def residual_norm(self, move: Move, taken: Taken) -> Scalar:
         """‖G_k‖ of the step taken; where y and c differ, the larger of the residuals from either.
 
-        A heavy ball that rolls through the minimum has no gradient there, and yet it has not arrived.
+        A heavy ball that passes the minimum has no gradient there, and yet it has not converged.
         """
         origins = [move.centre] if move.point is move.centre else [move.centre, move.point]
         norms = [move.divergence.residual_norm(origin, taken.x, taken.size) for origin in origins]
         norm = reduce(jnp.maximum, norms)
         if not move.divergence.linear:
             return norm
-        # A step so short that rounding loses it moves nothing, but has not arrived either: its slope tells.
+        # A step so short that rounding loses it has not converged: the gradient is its residual.
         lost = norm == 0
         if not isinstance(move.term, Zero):
             moved = trees.add_scaled(move.centre, -taken.size, move.out.gradient)
@@ -98,7 +107,7 @@ class StepRule(eqx.Module):
         return jnp.where(lost, jnp.maximum(trees.norm(move.out.gradient).astype(norm.dtype), norm), norm)
 
     def untested(self, history: Mapping[str, np.ndarray], dtype: Any) -> str:
-        """What to say after a run in which rounding kept steps as short as they were; else nothing."""
+        """Return advice after a run in which rounding hid whether longer steps would do; else nothing."""
         return ""
 
 
@@ -212,7 +221,7 @@ class Schedule(_Scheduled):
 class BarzilaiBorwein(StepRule):
     """β_k = ⟨s,s⟩/⟨s,z⟩ ("long") or ⟨s,z⟩/⟨z,z⟩ ("short"), s and z the last changes of y and of the gradient.
 
-    The first step is a small probe. Where the curvature ⟨s,z⟩ is not positive the last size is kept. The rule is
+    The first step is a small probe. Where the curvature ⟨s,z⟩ is not positive the last size is used again. The rule is
     not monotone; on a function far from quadratic it can diverge, where :class:`~thalweg.descent.Backtracking` cannot.
 
     Examples
@@ -248,8 +257,9 @@ class BarzilaiBorwein(StepRule):
         top, bottom = quotients[self.kind]
         usable = (curvature > 0) & (bottom > 0)
         secant = jnp.where(usable, top / jnp.where(usable, bottom, 1), last_size)
-        slope = jnp.maximum(trees.norm(move.out.gradient), jnp.finfo(secant.dtype).tiny)
-        probe = jnp.minimum(1e-3 * jnp.maximum(1, trees.norm(move.point)) / slope, jnp.finfo(secant.dtype).max ** 0.9)
+        limits = jnp.finfo(secant.dtype)
+        length = jnp.maximum(trees.norm(move.out.gradient), limits.tiny)
+        probe = jnp.minimum(1e-3 * jnp.maximum(1, trees.norm(move.point)) / length, limits.max**SIZE_RANGE_POWER)
         size = move.admit(jnp.where(move.steps == 0, probe, secant).astype(last_size.dtype))
         return Taken(move.reach(size), size, (move.point, move.out.gradient, size), jnp.zeros(()))
 
@@ -272,7 +282,7 @@ class OptaxStep(StepRule):
     transformation: Any = eqx.field(static=True)
 
     def __init__(self, transformation: Any) -> None:
-        import optax  # here, since whoever has an optimiser has imported it, and nobody else needs to
+        import optax  # imported here, since only users of an Optax optimiser need it
 
         if not (hasattr(transformation, "init") and hasattr(transformation, "update")):
             raise TypeError(f"transformation of OptaxStep must be an Optax optimiser, found {transformation!r}")

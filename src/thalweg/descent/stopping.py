@@ -14,6 +14,14 @@ from jaxtyping import Array, Int, PyTree, Scalar
 from thalweg import trees
 from thalweg.arguments import number
 from thalweg.descent.result import Status
+from thalweg.linalg import namespace
+
+__all__ = ["AllOf", "AnyOf", "Record", "Seconds", "Stagnation", "Steps", "StoppingRule", "Tolerance", "Work"]
+
+RECORD_SPACING = 10
+"""Steps at least between two records of an exact oracle, where no stride is given: a record evaluates the objective,
+which costs about half a step, 5 % of a short run. Rules ask of as many steps that they show something. Twice as many
+would save half of that, and end runs later."""
 
 Code = Int[Array, ""]
 
@@ -61,7 +69,7 @@ class StoppingRule(eqx.Module):
         return AllOf(self, other) if isinstance(other, StoppingRule) else NotImplemented
 
 
-class _Pair(StoppingRule):
+class _RulePair(StoppingRule):
     first: StoppingRule
     second: StoppingRule
 
@@ -75,8 +83,8 @@ class _Pair(StoppingRule):
         return (first, second), a, b
 
 
-class AnyOf(_Pair):
-    """Stop when either rule says so: ``first | second``.
+class AnyOf(_RulePair):
+    """Stop when either rule does: ``first | second``.
 
     Examples
     --------
@@ -90,8 +98,8 @@ class AnyOf(_Pair):
         return state, trees.where(a != 0, a, b)
 
 
-class AllOf(_Pair):
-    """Stop when both rules say so at the same record: ``first & second``.
+class AllOf(_RulePair):
+    """Stop when both rules do at the same record: ``first & second``.
 
     Examples
     --------
@@ -111,42 +119,35 @@ def when(condition: Array, status: Status) -> Code:
 
 
 def number_of(value: Any, dtype: Any = float) -> Any:
-    """A number of a state at the start, of JAX's default float unless told."""
+    """Return a number as an array of NumPy, by default of JAX's default float."""
     return np.asarray(value, jnp.result_type(dtype))
 
 
-class Approach(NamedTuple):
-    """What :class:`Tolerance` remembers: what was promised lately, and since when little is left."""
+class ToleranceState(NamedTuple):
+    """What :class:`Tolerance` remembers: the decreases promised lately, and since when little is left."""
 
-    looked: Int[Array, ""]  # the step of the last look
-    end: Int[Array, ""]  # the step with which the newest block ends
-    blocks: tuple[Scalar, ...]  # sums of the promises over four stretches, the newest first; together the second half
+    step: Int[Array, ""]  # of the last look
+    block_end: Int[Array, ""]  # the step with which the newest block ends
+    blocks: tuple  # promised decreases summed over the four blocks of the second half of the run, the newest first
     total: Scalar  # their sum over the whole run
-    agreed: Int[Array, ""]  # looks in a row that found little left
-    shared: Int[Array, ""]  # looks in a row that found little left against the objective
-    since: Int[Array, ""]  # the step at which a stretch began that has to show that promises go on falling
-    after: Scalar  # the sum of the promises in that stretch
+    in_a_row: Int[Array, ""]  # looks in a row that found little left
+    slow_in_a_row: Int[Array, ""]  # looks in a row that found little left against the objective
+    stretch_start: Int[Array, ""]  # the step at which a stretch began that has to show that promises go on falling
+    stretch_sum: Scalar  # the decreases promised in that stretch
     falls: Int[Array, ""]  # stretches in a row that have shown it
     valued: Int[Array, ""]  # the step of the last value that was compared with
-    reach: Scalar  # the longest size seen, forgotten as the square of the run's length
+    longest: Scalar  # the longest size seen, forgotten as the square of the run's length
     largest: Scalar  # the largest residual seen
     highest: Scalar  # the largest value seen
 
 
-_STRETCH = 10
-"""Steps at least in which promises have to show that they go on falling: a steep direction alone falls for fewer."""
+SLOW_STEPS = 10_000
+"""Steps at least over which what is left is counted against the objective with a coarse tolerance: flat directions gain
+slowly. Twice as many would end fewer slow runs of float32."""
 
-_AHEAD = 10_000
-"""Steps at least over which what is left is then counted against the objective: flat directions gain slowly."""
-
-_COARSE = 1e-6
-"""Above this rtol, that of float32, steep directions can hide flat ones for longer."""
-
-_CHANGED = 0.99
-"""A residual that has fallen to this part of the largest shows that the steps move something."""
-
-_SINGLE = 1e-10
-"""A rounding unit above which digits are too few to be generous with."""
+COARSE_RTOL = 1e-6
+"""Above this rtol, such as that of float32, steep directions can hide flat ones for longer, and more is asked for. It
+lies between the defaults of float32 and float64, 3.5e-4 and 1.5e-8; twice as much changes neither."""
 
 
 class Tolerance(StoppingRule):
@@ -189,71 +190,74 @@ class Tolerance(StoppingRule):
     def init(self) -> PyTree:
         """Nothing seen yet."""
         none, zero = number_of(0, jnp.int32), number_of(0)
-        return Approach(none, none, (zero,) * 4, zero, none, none, none, zero, none, none, zero, zero, zero)
+        return ToleranceState(none, none, (zero,) * 4, zero, none, none, none, zero, none, none, zero, zero, zero)
 
     def update(self, state: PyTree, record: Record) -> tuple[PyTree, Code]:
         """Add what the steps since the last look have promised; compare it with what is left."""
-        xp, kind, step = trees.numpy_of(record.residual), state.after.dtype, record.step
+        xp, kind, step = namespace(record.residual), state.total.dtype, record.step
+        eps, limits, steps = float(jnp.finfo(record.residual.dtype).eps), jnp.finfo(kind), step.astype(kind)
+        rtol = number_of(eps**0.5, kind) if self.rtol is None else self.rtol.astype(kind)
+        coarse = rtol > COARSE_RTOL
         residual, size = record.residual.astype(kind), record.size.astype(kind)
         # A size that is not known is taken to be constant, and cancels.
         size = xp.where(xp.isfinite(size), size, 1)
         # Multiplied in this order: the square of a residual in small units is 0.
         promise = (size * residual) * residual
-        # Sizes that shrink promise ever less wherever they are: what is left is what longer ones would have gained.
-        reach = xp.maximum(size, state.reach * (state.looked / step).astype(kind) ** 2)
-        limits = jnp.finfo(kind)
-        # What overflows, or what a step of size 0 leaves undefined, says nothing; nor does what underflows, as long as
-        # nothing was gained against which it is small.
+        # Promises that overflow, or that a step of size 0 leaves undefined, are unknown; so are those that underflow,
+        # as long as nothing was gained against which they are small.
         lost = (promise < limits.tiny) & (residual > 0) & (state.total < limits.tiny / limits.eps)
         known = (residual >= 0) & xp.isfinite(promise) & ~lost
-        gained = xp.where(known, promise * (step - state.looked).astype(kind), 0)
-        newest, *others = state.blocks
-        over = step > state.end
-        blocks = trees.where(over, (gained, newest, *others[:2]), (newest + gained, *others))
-        end = xp.where(over, step + step // 4, state.end)
-        eps = float(jnp.finfo(record.residual.dtype).eps)
-        rtol = number_of(eps**0.5, kind) if self.rtol is None else self.rtol.astype(kind)
-        value = xp.where(xp.isfinite(record.value), abs(record.value), 0).astype(kind)
-        total, left = state.total + gained, (reach * residual) * residual * step.astype(kind)
-        coarse = rtol > _COARSE
-        ahead = left * xp.where(coarse, xp.maximum(4 * _AHEAD / step.astype(kind), 4), 1)
-        share = xp.maximum(rtol * xp.sqrt(rtol), xp.where(rtol < eps, 0, eps)) * xp.minimum(total, value)
+        gained = xp.where(known, promise * (step - state.step).astype(kind), 0)
+        newest, *older = state.blocks
+        begins_block = step > state.block_end
+        blocks = trees.where(begins_block, (gained, newest, *older[:2]), (newest + gained, *older))
+        block_end, total = xp.where(begins_block, step + step // 4, state.block_end), state.total + gained
+
+        # Sizes that shrink promise ever less wherever they are: what is left is what longer ones would have gained.
+        longest = xp.maximum(size, state.longest * (state.step / step).astype(kind) ** 2)
+        left = (longest * residual) * residual * steps
         # A value is that of an earlier step, when it may have been far larger: only new ones are compared with.
         valued = step if record.valued is None else record.valued.astype(step.dtype)
-        fresh = valued >= state.valued + _STRETCH
-        valued = xp.where(fresh, valued, state.valued)
-        largest = xp.maximum(state.largest, xp.where(known, residual, 0))
-        # Steps too short to change the slope say nothing of where they are.
-        moved = residual <= _CHANGED * largest
-        # An objective that has come to 0, as seen from where it was: its own rounding goes to 0 with it.
+        fresh = valued >= state.valued + RECORD_SPACING
+        value = xp.where(xp.isfinite(record.value), abs(record.value), 0).astype(kind)
         highest = xp.maximum(state.highest, value)
-        none = (4 if eps > _SINGLE else 1000) * eps**2 * highest
-        gone = xp.isfinite(record.value) & (value <= none) & (left <= 100 * none)
+        # An objective that has come to 0, as seen from where it was: its own rounding goes to 0 with it.
+        nothing = xp.where(coarse, 4, 1000) * eps**2 * highest
+        vanished = xp.isfinite(record.value) & (value <= nothing) & (left <= 100 * nothing)
+        # Steps too short to change the residual do not show how near the optimum is.
+        largest = xp.maximum(state.largest, xp.where(known, residual, 0))
+        moved = residual < (1 - 100 * eps) * largest
         near = (residual <= self.atol.astype(kind)) | (
-            moved & fresh & (gone | (left <= xp.minimum(rtol, 100 * eps) * eps * value))
+            moved & fresh & (vanished | (left <= xp.minimum(rtol, 100 * eps) * eps * value))
         )
         # Promises that do not fall from one part of the second half to the next but one are those of a valley's floor.
-        falling = (others[2] > 0) & (others[0] <= others[2])
-        slow = falling & (ahead * xp.sqrt(step.astype(kind)) <= share)
+        falling = (older[2] > 0) & (older[0] <= older[2])
+        ahead = left * xp.where(coarse, xp.maximum(4 * SLOW_STEPS / steps, 4), 1)
+        share = xp.maximum(rtol * xp.sqrt(rtol), xp.where(rtol < eps, 0, eps)) * xp.minimum(total, value)
+        slow = falling & (ahead * xp.sqrt(steps) <= share)
         little = known & (near | slow | (left <= rtol * sum(blocks)))
-        shared = (state.shared + fresh.astype(state.shared.dtype)) * (known & slow).astype(state.shared.dtype)
-        agreed = (state.agreed + 1) * little.astype(state.agreed.dtype)
+        count = lambda before, more, goes_on: (before + more) * (known & goes_on).astype(before.dtype)
+        in_a_row = count(state.in_a_row, 1, little)
+        slow_in_a_row = count(state.slow_in_a_row, fresh.astype(state.slow_in_a_row.dtype), slow)
         # Then two stretches have to show that the promises go on falling, and do not just lie lower.
-        after, begins = state.after + gained, agreed <= 1
-        waited = step >= state.since + xp.maximum(state.since // 6, _STRETCH)
-        flat = promise * (step - state.since).astype(kind) > xp.clip(rtol ** (1 / 6), 1 / 16, 1 / 4) * after
-        falls = xp.where(begins | (waited & flat), 0, state.falls + waited.astype(state.falls.dtype))
-        converged = (agreed >= self.in_a_row) & (
-            near | (falls >= xp.where(coarse, 3, 2)) | (shared >= xp.maximum(self.in_a_row, 3))
+        stretch_sum, begins = state.stretch_sum + gained, in_a_row <= 1
+        ends = step >= state.stretch_start + xp.maximum(state.stretch_start // 6, RECORD_SPACING)
+        length = (step - state.stretch_start).astype(kind)
+        flat = promise * length > xp.clip(rtol ** (1 / 6), 1 / 16, 1 / 4) * stretch_sum
+        falls = xp.where(begins | (ends & flat), 0, state.falls + ends.astype(state.falls.dtype))
+        converged = (in_a_row >= self.in_a_row) & (
+            near | (falls >= xp.where(coarse, 3, 2)) | (slow_in_a_row >= xp.maximum(self.in_a_row, 3))
         )
-        since, after = xp.where(begins | waited, step, state.since), xp.where(begins | waited, 0, after)
-        following = Approach(
-            step, end, blocks, total, agreed, shared, since, after, falls, valued, reach, largest, highest
-        )
-        return following, when(converged, Status.CONVERGED)
+        stretch_start = xp.where(begins | ends, step, state.stretch_start)
+        stretch_sum = xp.where(begins | ends, 0, stretch_sum)
+        valued = xp.where(fresh, valued, state.valued)
+        counts = step, block_end, blocks, total, in_a_row, slow_in_a_row
+        stretch = stretch_start, stretch_sum, falls
+        state = ToleranceState(*counts, *stretch, valued, longest, largest, highest)
+        return state, when(converged, Status.CONVERGED)
 
 
-class Envelope(NamedTuple):
+class StagnationState(NamedTuple):
     """The largest residual and the range of the value in the window, and the largest residual of the one before."""
 
     end: Int[Array, ""]
@@ -292,11 +296,11 @@ class Stagnation(StoppingRule):
     def init(self) -> PyTree:
         """Nothing seen yet."""
         nothing = (number_of(value) for value in (0, -np.inf, np.inf, np.inf))
-        return Envelope(self.patience, number_of(0, jnp.int32), *nothing)
+        return StagnationState(self.patience, number_of(0, jnp.int32), *nothing)
 
     def update(self, state: PyTree, record: Record) -> tuple[PyTree, Code]:
         """Widen the envelope; at the end of a window compare it with the one before."""
-        xp = trees.numpy_of(record.value)
+        xp = namespace(record.value)
         looks = state.looks + 1
         eps = float(jnp.finfo(record.value.dtype).eps)
         value, last, size = (n.astype(state.before.dtype) for n in (record.value, record.residual, record.size))
@@ -309,8 +313,8 @@ class Stagnation(StoppingRule):
         over = (record.step >= state.end) & (looks >= 3)
         following = record.step + xp.maximum(self.patience, record.step // 2)
         # The next window begins with this value, so that a slow fall from window to window is seen as one.
-        fresh = Envelope(following, xp.zeros_like(looks), xp.zeros_like(residual), value, value, residual)
-        widened = Envelope(state.end, looks, residual, highest, lowest, state.before)
+        fresh = StagnationState(following, xp.zeros_like(looks), xp.zeros_like(residual), value, value, residual)
+        widened = StagnationState(state.end, looks, residual, highest, lowest, state.before)
         state = trees.where(over, fresh, widened)
         known = xp.isfinite(value)
         return state, when(over & level & flat & spent & known, Status.STAGNATED)

@@ -17,8 +17,8 @@ from sklearn.utils.validation import _check_sample_weight, check_is_fitted
 
 from thalweg import __version__, files, models
 from thalweg.arguments import whole
-from thalweg.descent.display import one_bar
 from thalweg.errors import FileFormatError
+from thalweg.runs import Run
 
 _MOST_ENTRIES = 2**27
 """Of a sparse matrix that is made dense: a gibibyte of them."""
@@ -204,7 +204,7 @@ def unharmed(model: Any) -> Iterator[None]:
     """
     before = dict(vars(model))
     try:
-        with one_bar():
+        with Run(type(model).__name__, bar=bool(getattr(model, "verbose", False))):
             yield
     except BaseException:
         vars(model).clear()

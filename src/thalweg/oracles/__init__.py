@@ -1,19 +1,12 @@
 """Oracles ĝ: ways to estimate a gradient without bias, and what each costs."""
 
-from thalweg.oracles.base import Exact, Oracle, Out
-from thalweg.oracles.finite import FiniteDifferences
-from thalweg.oracles.minibatch import MiniBatch
-from thalweg.oracles.montecarlo import Reparameterised, ScoreFunction
-from thalweg.oracles.svrg import SVRG, LooplessSVRG
+import types
 
-__all__ = [
-    "SVRG",
-    "Exact",
-    "FiniteDifferences",
-    "LooplessSVRG",
-    "MiniBatch",
-    "Oracle",
-    "Out",
-    "Reparameterised",
-    "ScoreFunction",
-]
+from thalweg.oracles.base import *  # noqa: F403
+from thalweg.oracles.finite import *  # noqa: F403
+from thalweg.oracles.minibatch import *  # noqa: F403
+from thalweg.oracles.montecarlo import *  # noqa: F403
+from thalweg.oracles.svrg import *  # noqa: F403
+
+# All that the modules export.
+__all__ = [name for name, part in globals().items() if name[0] != "_" and not isinstance(part, types.ModuleType)]

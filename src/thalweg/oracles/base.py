@@ -20,6 +20,8 @@ from jaxtyping import Array, Key, PyTree, Scalar
 
 from thalweg import arguments
 
+__all__ = ["Exact", "Oracle", "Out"]
+
 
 class Out(NamedTuple):
     """What an oracle returns: an unbiased gradient, the value where it comes for free, and the work done.
@@ -36,6 +38,12 @@ class Out(NamedTuple):
     gradient: PyTree[Array]
     value: Scalar
     work: Scalar
+
+
+def differentiate(function: Callable[[PyTree[Array]], Scalar], x: PyTree[Array], work: float) -> Out:
+    """Return value and gradient of a function at ``x``, with the work that it counts for."""
+    value, gradient = jax.value_and_grad(function)(x)
+    return Out(gradient, value, jnp.asarray(work))
 
 
 class Oracle(eqx.Module):
@@ -57,11 +65,8 @@ class Oracle(eqx.Module):
     value: ClassVar[Any] = None
     full: ClassVar[Any] = None
     period: ClassVar[Any] = None
-
-    @property
-    def fixed_work(self) -> float | None:
-        """The work of every estimate, if it is always the same: loops then need not add it up step by step."""
-        return None
+    fixed_work: ClassVar[Any] = None
+    """The work of every estimate, if it is always the same: loops then need not add it up step by step."""
 
     @property
     def vanishing_noise(self) -> bool:
@@ -127,8 +132,7 @@ class Exact(Oracle):
 
     def full(self, x: PyTree[Array]) -> Out:
         """Return value and exact gradient at ``x``."""
-        value, gradient = jax.value_and_grad(self._scalar)(x)
-        return Out(gradient, value, jnp.asarray(self.work))
+        return differentiate(self._scalar, x, self.work)
 
     def _scalar(self, x: PyTree[Array]) -> Scalar:
         value = self.function(x, *self.args)

@@ -22,10 +22,7 @@ def start_epoch(examples: int) -> Epoch:
 def draw_batch(epoch: Epoch, key: Key[Array, ""], batch_size: int) -> tuple[Int[Array, " b"], Epoch]:
     """Return the next batch's indices; n mod ``batch_size`` examples, others each time, are left out of an epoch."""
     examples = epoch.order.shape[0]
-    order = jax.lax.cond(
-        epoch.used == 0,
-        lambda: jax.random.permutation(key, examples).astype(epoch.order.dtype),
-        lambda: epoch.order,
-    )
+    shuffled = lambda: jax.random.permutation(key, examples).astype(epoch.order.dtype)
+    order = jax.lax.cond(epoch.used == 0, shuffled, lambda: epoch.order)
     batch = jax.lax.dynamic_slice(order, (epoch.used * batch_size,), (batch_size,))
     return batch, Epoch(order, (epoch.used + 1) % (examples // batch_size))

@@ -12,6 +12,8 @@ from jaxtyping import Array, Key, PyTree, Scalar
 from thalweg import arguments, trees
 from thalweg.oracles.base import Oracle, Out
 
+__all__ = ["FiniteDifferences"]
+
 
 class FiniteDifferences(Oracle):
     """Central differences (f(x + δeᵢ) − f(x − δeᵢ))/2δ, for functions that cannot be differentiated otherwise.
@@ -55,9 +57,9 @@ class FiniteDifferences(Oracle):
         offsets = spacing * jnp.maximum(1, jnp.abs(flat))
         at = lambda point: jnp.asarray(self.function(unravel(point)))
 
-        def slope(i: Array) -> Array:
+        def derivative(i: Array) -> Array:
             ahead, behind = flat.at[i].add(offsets[i]), flat.at[i].add(-offsets[i])
             return (at(ahead) - at(behind)) / (ahead[i] - behind[i])
 
-        gradient = jax.lax.map(slope, jnp.arange(flat.size))
+        gradient = jax.lax.map(derivative, jnp.arange(flat.size))
         return Out(unravel(gradient.astype(flat.dtype)), at(flat), jnp.asarray(2.0 * flat.size)), state

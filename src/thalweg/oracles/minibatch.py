@@ -6,11 +6,13 @@ from typing import Any
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int, Key, PyTree, Scalar
+from jaxtyping import Array, Float, Key, PyTree, Scalar
 
 from thalweg.arguments import flag, function, whole
-from thalweg.oracles.base import Oracle, Out
+from thalweg.oracles.base import Oracle, Out, differentiate
 from thalweg.oracles.epochs import draw_batch, start_epoch
+
+__all__ = ["MiniBatch"]
 
 
 class MiniBatch(Oracle):
@@ -77,14 +79,7 @@ class MiniBatch(Oracle):
 
     def init(self, x: PyTree[Array]) -> PyTree:
         """Nothing with replacement; else an epoch that is about to begin."""
-        if self.replacement:
-            return ()
-        return start_epoch(self.examples)
-
-    def _indices(self, state: PyTree, key: Key[Array, ""]) -> tuple[Int[Array, " b"], PyTree]:
-        if self.replacement:
-            return jax.random.randint(key, (self.batch_size,), 0, self.examples), state
-        return draw_batch(state, key, self.batch_size)
+        return () if self.replacement else start_epoch(self.examples)
 
     def _mean(self, x: PyTree[Array], data: PyTree[Array], weights: Array | None) -> Scalar:
         losses = self.losses(x, data)
@@ -95,11 +90,13 @@ class MiniBatch(Oracle):
 
     def estimate(self, x: PyTree[Array], state: PyTree, key: Key[Array, ""]) -> tuple[Out, PyTree]:
         """Return mean loss and gradient over one batch."""
-        indices, state = self._indices(state, key)
+        if self.replacement:
+            indices = jax.random.randint(key, (self.batch_size,), 0, self.examples)
+        else:
+            indices, state = draw_batch(state, key, self.batch_size)
         batch = jax.tree.map(lambda leaf: leaf[indices], self.data)
         weights = None if self.weights is None else self.weights[indices]
-        value, gradient = jax.value_and_grad(self._mean)(x, batch, weights)
-        return Out(gradient, value, jnp.asarray(self.fixed_work)), state
+        return differentiate(lambda x: self._mean(x, batch, weights), x, self.fixed_work), state
 
     def value(self, x: PyTree[Array]) -> Scalar:
         """The mean loss over all examples."""
@@ -107,19 +104,17 @@ class MiniBatch(Oracle):
 
     def full(self, x: PyTree[Array]) -> Out:
         """Return mean loss and exact gradient over all examples."""
-        value, gradient = jax.value_and_grad(self._mean)(x, self.data, self.weights)
-        return Out(gradient, value, jnp.asarray(float(self.examples)))
+        return differentiate(self.value, x, float(self.examples))
 
 
 def _count_examples(data: PyTree[Array]) -> int:
-    leaves = jax.tree_util.tree_leaves_with_path(data)
-    lengths = {jax.tree_util.keystr(path): leaf.shape[0] if leaf.ndim else None for path, leaf in leaves}
-    if not lengths or None in lengths.values() or len(set(lengths.values())) != 1:
-        raise ValueError(f"data must hold arrays of one common length along the first axis, found {lengths}")
-    count = next(iter(lengths.values()))
-    if not count:
+    shapes = {jax.tree_util.keystr(path): leaf.shape for path, leaf in jax.tree_util.tree_leaves_with_path(data)}
+    lengths = {shape[:1] for shape in shapes.values()}
+    if len(lengths) != 1 or () in lengths:
+        raise ValueError(f"data must hold arrays of one common length along the first axis, found the shapes {shapes}")
+    if lengths == {(0,)}:
         raise ValueError("data must hold at least one example, found none")
-    return count
+    return lengths.pop()[0]
 
 
 def _normalised(weights: Any, count: int) -> Float[Array, " n"]:
@@ -130,8 +125,7 @@ def _normalised(weights: Any, count: int) -> Float[Array, " n"]:
         raise TypeError(f"weights must be numbers, one per example, found {weights!r}") from None
     if array.shape != (count,):
         raise ValueError(f"weights must have shape ({count},), one per example, found {array.shape}")
-    if not isinstance(array, jax.core.Tracer) and not bool(
-        jnp.all((array >= 0) & jnp.isfinite(array)) & (jnp.sum(array) > 0)
-    ):
+    usable = jnp.all((array >= 0) & jnp.isfinite(array)) & (jnp.sum(array) > 0)
+    if not isinstance(usable, jax.core.Tracer) and not usable:
         raise ValueError(f"weights must be finite, non-negative and not all 0, found {array}")
     return array / jnp.mean(array)

@@ -9,10 +9,12 @@ import jax.numpy as jnp
 from jaxtyping import Array, Key, PyTree
 
 from thalweg.arguments import flag, function, whole
-from thalweg.oracles.base import Oracle, Out
+from thalweg.oracles.base import Oracle, Out, differentiate
+
+__all__ = ["Reparameterised", "ScoreFunction"]
 
 
-class _Sampled(Oracle):
+class _SampleMean(Oracle):
     samples: eqx.AbstractVar[int]
 
     @property
@@ -21,7 +23,7 @@ class _Sampled(Oracle):
         return float(self.samples)
 
 
-class Reparameterised(_Sampled):
+class Reparameterised(_SampleMean):
     """The gradient of E_ε[F(x, ε)], differentiating through the samples.
 
     Parameters
@@ -50,11 +52,10 @@ class Reparameterised(_Sampled):
         """Average over the samples."""
         keys = jax.random.split(key, self.samples)
         mean = lambda x: jnp.mean(jax.vmap(lambda k: self.integrand(x, k))(keys))
-        value, gradient = jax.value_and_grad(mean)(x)
-        return Out(gradient, value, jnp.asarray(self.fixed_work)), state
+        return differentiate(mean, x, self.fixed_work), state
 
 
-class ScoreFunction(_Sampled):
+class ScoreFunction(_SampleMean):
     """The gradient of E_{z∼q_x}[F(x, z)] by the score function: mean of (F − b) ∇_x log q_x(z), plus ∇_x F.
 
     The baseline b of a sample is the mean of F over the *other* samples, which leaves the estimate unbiased.
@@ -113,5 +114,4 @@ class ScoreFunction(_Sampled):
             # Its gradient is the estimate; its value, with the scores cancelled, is the mean of F.
             return jnp.mean((fixed - others) * (scores - jax.lax.stop_gradient(scores)) + values)
 
-        value, gradient = jax.value_and_grad(surrogate)(x)
-        return Out(gradient, value, jnp.asarray(self.fixed_work)), state
+        return differentiate(surrogate, x, self.fixed_work), state

@@ -12,6 +12,8 @@ from thalweg import trees
 from thalweg.arguments import instance, number, one_of, whole
 from thalweg.oracles.base import Oracle, Out
 
+__all__ = ["SVRG", "LooplessSVRG"]
+
 
 class Anchor(NamedTuple):
     """A snapshot, and the full gradient there."""
@@ -20,7 +22,7 @@ class Anchor(NamedTuple):
     full: Out
 
 
-class Memory(NamedTuple):
+class SnapshotMemory(NamedTuple):
     """What a variance-reduced oracle carries."""
 
     anchor: Anchor
@@ -40,10 +42,7 @@ class _Snapshots(Oracle):
 
     def __check_init__(self) -> None:
         if instance("oracle", self.oracle, Oracle).full is None:
-            raise TypeError(
-                f"oracle={type(self.oracle).__name__} has no full(x): variance reduction needs the full gradient at "
-                f"the snapshot"
-            )
+            raise TypeError(f"oracle={type(self.oracle).__name__} has no full(x), which a snapshot needs")
 
     @property
     def value(self) -> Callable[[PyTree[Array]], Scalar] | None:
@@ -54,13 +53,12 @@ class _Snapshots(Oracle):
         """Take the first snapshot at ``x``."""
         return self._memory(x, self.oracle.init(x))
 
-    def _memory(self, x: PyTree[Array], inner: PyTree) -> Memory:
-        anchor = Anchor(x, self.oracle.full(x))
-        # A long sum of half-precision numbers would stand still: it is kept in float32 at least.
+    def _memory(self, x: PyTree[Array], inner: PyTree) -> SnapshotMemory:
+        # A long sum of half-precision numbers would stand still: it is summed in float32 at least.
         nothing = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, trees.single(leaf.dtype)), x)
-        return Memory(anchor, inner, jnp.zeros((), jnp.int32), nothing)
+        return SnapshotMemory(Anchor(x, self.oracle.full(x)), inner, jnp.zeros((), jnp.int32), nothing)
 
-    def _corrected(self, x: PyTree[Array], memory: Memory, key: Key[Array, ""]) -> tuple[Out, PyTree]:
+    def _corrected(self, x: PyTree[Array], memory: SnapshotMemory, key: Key[Array, ""]) -> tuple[Out, PyTree]:
         here, inner = self.oracle.estimate(x, memory.inner, key)
         there, _ = self.oracle.estimate(memory.anchor.x, memory.inner, key)
         full = memory.anchor.full
@@ -74,7 +72,7 @@ class SVRG(_Snapshots):
     """Stochastic variance-reduced gradient: Algorithm 2 of the spectral paper, for any oracle.
 
     Every ``period`` steps the iterate is replaced by the mean of the iterates since the last snapshot, and the new
-    snapshot is taken there. :func:`~thalweg.descent.minimize` does so by itself; a loop of one's own around
+    snapshot is taken there. :func:`~thalweg.descent.minimize` does so by itself; your own loop around
     ``Descent.update`` must call ``Descent.renew``.
 
     Parameters
@@ -105,7 +103,7 @@ class SVRG(_Snapshots):
         """Return the corrected gradient, and remember ``x`` for the mean."""
         out, inner = self._corrected(x, state, key)
         total = trees.where(state.seen == 0, state.total, trees.add_scaled(state.total, 1, x))
-        return out, Memory(state.anchor, inner, state.seen + 1, total)
+        return out, state._replace(inner=inner, seen=state.seen + 1, total=total)
 
     def renew(self, x: PyTree[Array], state: PyTree) -> tuple[PyTree[Array], PyTree]:
         """Take the snapshot, and the iterate with it, to the mean of the last inner loop."""
@@ -140,12 +138,12 @@ class LooplessSVRG(_Snapshots):
         self.probability = number("probability of LooplessSVRG", probability, above=0, most=1)
 
     def estimate(self, x: PyTree[Array], state: PyTree, key: Key[Array, ""]) -> tuple[Out, PyTree]:
-        """Return the corrected gradient; move the snapshot if the coin says so."""
+        """Return the corrected gradient; move the snapshot at random."""
         coin, noise = jax.random.split(key)
         out, inner = self._corrected(x, state, noise)
         moved = jax.lax.cond(
             jax.random.bernoulli(coin, self.probability),
             lambda: self._memory(x, inner),
-            lambda: Memory(state.anchor, inner, state.seen + 1, state.total),
+            lambda: state._replace(inner=inner, seen=state.seen + 1),
         )
         return out, moved

@@ -1,38 +1,12 @@
 """Divergences D: the geometry of a step."""
 
-from thalweg.descent.divergences.base import Divergence, closed_form, closed_forms, find_closed_form, has_closed_form
-from thalweg.descent.divergences.bregman import Bregman, BurgEntropy, NegativeEntropy
-from thalweg.descent.divergences.euclidean import DiagonalMetric, Euclidean, MatrixMetric
-from thalweg.descent.divergences.exponential import KLFromCentre, KLToCentre, KLToPrior, NaturalGradient
-from thalweg.descent.divergences.families import (
-    BernoulliFamily,
-    CategoricalFamily,
-    ExponentialFamily,
-    GaussianFamily,
-    Moments,
-    PoissonFamily,
-)
+import types
 
-__all__ = [
-    "BernoulliFamily",
-    "Bregman",
-    "BurgEntropy",
-    "CategoricalFamily",
-    "DiagonalMetric",
-    "Divergence",
-    "Euclidean",
-    "ExponentialFamily",
-    "GaussianFamily",
-    "KLFromCentre",
-    "KLToCentre",
-    "KLToPrior",
-    "MatrixMetric",
-    "Moments",
-    "NaturalGradient",
-    "NegativeEntropy",
-    "PoissonFamily",
-    "closed_form",
-    "closed_forms",
-    "find_closed_form",
-    "has_closed_form",
-]
+from thalweg.descent.divergences.base import *  # noqa: F403
+from thalweg.descent.divergences.bregman import *  # noqa: F403
+from thalweg.descent.divergences.euclidean import *  # noqa: F403
+from thalweg.descent.divergences.exponential import *  # noqa: F403
+from thalweg.descent.divergences.families import *  # noqa: F403
+
+# All that the modules export.
+__all__ = [name for name, part in globals().items() if name[0] != "_" and not isinstance(part, types.ModuleType)]

@@ -20,6 +20,8 @@ from thalweg import trees
 from thalweg.descent.terms import Term
 from thalweg.errors import IncompatiblePartsError
 
+__all__ = ["Divergence", "closed_form", "closed_forms", "find_closed_form", "has_closed_form"]
+
 
 class Divergence(eqx.Module):
     """A distance-like function D(x ‖ y), convex in x, zero where x = y.
@@ -37,10 +39,10 @@ class Divergence(eqx.Module):
     linear: ClassVar[bool] = False
     """Whether points may be extrapolated, as momentum does, without leaving the space."""
     factorises: ClassVar[bool] = False
-    """Whether a step factorises a matrix as large as x, so that few dear steps are to be expected."""
+    """Whether a step factorises a matrix as large as x, so that few expensive steps are to be expected."""
 
     swallows: ClassVar[bool] = False
-    """Whether rounding can swallow a step, so that one that leads nowhere need not have arrived."""
+    """Whether rounding can lose a step, so that one that does not move x need not have converged."""
 
     def value(self, x: PyTree[Array], y: PyTree[Array]) -> Scalar:
         """D(x ‖ y)."""
@@ -79,7 +81,8 @@ class Divergence(eqx.Module):
         return find_closed_form(self, term)(self, term, centre, gradient, size)
 
 
-_MOST_HALVINGS = 60
+MAX_HALVINGS = 60
+"""A size that was halved this often is 1e-18 of what it was, less than rounding; more would change nothing."""
 
 
 def halve_until(inside: Callable[[Scalar], Bool[Array, ""]], size: Scalar) -> Scalar:
@@ -87,7 +90,7 @@ def halve_until(inside: Callable[[Scalar], Bool[Array, ""]], size: Scalar) -> Sc
 
     def outside(carry):
         size, halvings = carry
-        return ~inside(size) & (halvings < _MOST_HALVINGS)
+        return ~inside(size) & (halvings < MAX_HALVINGS)
 
     return jax.lax.while_loop(outside, lambda carry: (carry[0] / 2, carry[1] + 1), (size, 0))[0]
 
@@ -196,8 +199,8 @@ def find_closed_form(divergence: Divergence, term: Term) -> Rule:
 
 def _refusal(divergence: Divergence, term: Term) -> str:
     name = type(divergence).__name__
-    found = [entry.note or entry.term.__name__ for entry in _table if isinstance(divergence, entry.divergence)]
-    works = ", ".join(dict.fromkeys(found)) or "no term yet"
+    terms = [entry.note or entry.term.__name__ for entry in _table if isinstance(divergence, entry.divergence)]
+    works = ", ".join(dict.fromkeys(terms)) or "no term yet"
     return (
         f"divergence={name} has no closed-form step with term={type(term).__name__}. "
         f"{name} works with: {works}. Euclidean works with every term that has a prox; "

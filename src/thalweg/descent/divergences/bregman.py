@@ -1,4 +1,4 @@
-"""Bregman divergences D_φ(x ‖ y) = φ(x) − φ(y) − ⟨∇φ(y), x − y⟩: entropy, Burg entropy, and one's own φ."""
+"""Bregman divergences D_φ(x ‖ y) = φ(x) − φ(y) − ⟨∇φ(y), x − y⟩: entropy, Burg entropy, and a φ of your own."""
 
 from collections.abc import Callable
 from functools import reduce
@@ -11,29 +11,52 @@ from jaxtyping import Array, PyTree, Scalar
 
 from thalweg import trees
 from thalweg.arguments import function
-from thalweg.descent.divergences.base import Divergence, closed_form, find_closed_form, has_closed_form
-from thalweg.descent.terms import L1, Box, L1Ball, LogBarrier, NonNegative, PerLeaf, Simplex, Zero
-from thalweg.descent.terms._arrays import spread
+from thalweg.descent.divergences.base import Divergence, closed_form, has_closed_form
+from thalweg.descent.terms import L1, Box, L1Ball, LogBarrier, NonNegative, PerLeaf, Simplex, Term, Zero
+
+__all__ = ["Bregman", "BurgEntropy", "NegativeEntropy"]
 
 
-def _require_positive(x: PyTree[Array], name: str, why: str) -> None:
-    for path, leaf in jax.tree_util.tree_leaves_with_path(x):
-        if isinstance(leaf, jax.core.Tracer) or leaf.size == 0:
-            continue
-        smallest = float(jnp.min(leaf))
-        if not smallest > 0:
+class PositiveGeometry(Divergence):
+    """A geometry of positive entries, a sum over them; a subclass defines it for arrays."""
+
+    swallows: ClassVar[bool] = True
+    reason: ClassVar[str]
+    """Why entries must be positive."""
+
+    leaf_value: ClassVar[Callable[..., Array]]
+    """``leaf_value(u, v)`` is D(u ‖ v) of each entry."""
+    leaf_residual: ClassVar[Callable[..., Array]]
+    """``leaf_residual(c, u)`` is φ′(c) − φ′(u) of each entry."""
+    leaf_step: ClassVar[Callable[..., Array]]
+    """``leaf_step(c, g, size)`` minimises g·u + D(u ‖ c)/size for each entry; infinite where there is no minimiser."""
+
+    def free_step(self, centre: PyTree[Array], gradient: PyTree[Array], size: Scalar) -> PyTree[Array]:
+        """The step with h = 0."""
+        return jax.tree.map(lambda c, g: self.leaf_step(c, g, jnp.asarray(size, c.dtype)), centre, gradient)
+
+    def check(self, x: PyTree[Array]) -> None:
+        """Refuse entries that are not positive."""
+        for path, leaf in jax.tree_util.tree_leaves_with_path(x):
+            if isinstance(leaf, jax.core.Tracer) or leaf.size == 0 or (smallest := float(jnp.min(leaf))) > 0:
+                continue
             raise ValueError(
-                f"x0{trees.path_name(path)} must be positive for divergence={name}, {why}; found {smallest:.6g}"
+                f"x0{trees.path_name(path)} must be positive for divergence={type(self).__name__}, {self.reason}; "
+                f"found {smallest:.6g}"
             )
 
+    def value(self, x: PyTree[Array], y: PyTree[Array]) -> Scalar:
+        """The sum over entries."""
+        return trees.total(jax.tree.map(lambda u, v: jnp.sum(self.leaf_value(u, v)), x, y))
 
-class _OnPositive(Divergence):
-    swallows: ClassVar[bool] = True
+    def residual(self, centre: PyTree[Array], x: PyTree[Array], size: Scalar) -> PyTree[Array]:
+        """(φ′(centre) − φ′(x)) / size."""
+        return jax.tree.map(lambda c, u: self.leaf_residual(c, u) / jnp.asarray(size, c.dtype), centre, x)
 
     def residual_norm(self, centre: PyTree[Array], x: PyTree[Array], size: Scalar) -> Scalar:
         """‖G‖ in the local norm, or ‖min(G, centre/size)‖ if that is larger.
 
-        Steps multiply: near 0 they hardly move, whatever the slope. The second norm is that of a step that adds.
+        Near 0 steps hardly move, whatever the gradient. The second norm is that of a step that adds.
         """
         natural = jax.tree.map(
             lambda g, c: jnp.minimum(g, c / jnp.asarray(size, c.dtype)), self.residual(centre, x, size), centre
@@ -41,7 +64,7 @@ class _OnPositive(Divergence):
         return jnp.maximum(super().residual_norm(centre, x, size), trees.norm(natural).astype(trees.dtype(centre)))
 
 
-class NegativeEntropy(_OnPositive):
+class NegativeEntropy(PositiveGeometry):
     """D(x ‖ y) = Σ xᵢ log(xᵢ/yᵢ) − xᵢ + yᵢ on x ≥ 0: the geometry of probabilities and of counts.
 
     The step is multiplicative, xᵢ exp(−β gᵢ), and on the simplex it is the exponentiated gradient. Terms:
@@ -54,42 +77,100 @@ class NegativeEntropy(_OnPositive):
     Array([0.5, 0.5], dtype=float...)
     """
 
-    def check(self, x: PyTree[Array]) -> None:
-        """Refuse entries that are not positive: an entry at zero stays there, wherever the minimum is."""
-        _require_positive(x, "NegativeEntropy", "whose steps multiply and never leave zero")
+    # An entry at zero stays there, wherever the minimum is.
+    reason: ClassVar[str] = "whose steps multiply and never leave zero"
 
-    def value(self, x: PyTree[Array], y: PyTree[Array]) -> Scalar:
-        """Σ xᵢ log(xᵢ/yᵢ) − xᵢ + yᵢ."""
-        return trees.total(jax.tree.map(lambda u, v: jnp.sum(_kl(u, v)), x, y))
+    def leaf_value(self, u: Array, v: Array) -> Array:
+        """u log(u/v) − u + v."""
+        return jnp.where(u > 0, u * self.leaf_residual(u, v), 0) - u + v
 
-    def residual(self, centre: PyTree[Array], x: PyTree[Array], size: Scalar) -> PyTree[Array]:
-        """(log centre − log x) / size, and 0 where both are 0."""
-        return jax.tree.map(lambda c, u: _log_ratio(c, u) / jnp.asarray(size, c.dtype), centre, x)
+    def leaf_residual(self, c: Array, u: Array) -> Array:
+        """log c − log u, and 0 where both are 0."""
+        alike = (c == 0) & (u == 0)
+        return jnp.where(alike, 0, jnp.log(jnp.where(alike, 1, c)) - jnp.log(jnp.where(alike, 1, u)))
 
-
-def _log_ratio(c: Array, u: Array) -> Array:
-    """log c − log u, and 0 where both are 0."""
-    alike = (c == 0) & (u == 0)
-    return jnp.where(alike, 0, jnp.log(jnp.where(alike, 1, c)) - jnp.log(jnp.where(alike, 1, u)))
-
-
-def _kl(u: Array, v: Array) -> Array:
-    return jnp.where(u > 0, u * _log_ratio(u, v), 0) - u + v
+    def leaf_step(self, c: Array, g: Array, size: Array) -> Array:
+        """c·exp(−size·g)."""
+        return _kept_positive(c * jnp.exp(-size * g), c)
 
 
 def _kept_positive(x: Array, centre: Array) -> Array:
-    """An entry that underflows to 0 could never come back: it stays at the smallest positive number."""
+    """Keep an entry that underflows at the smallest positive number: from 0 it could never come back."""
     return jnp.where(centre > 0, jnp.maximum(x, jnp.finfo(x.dtype).tiny), x)
 
 
-def _multiplicative(centre: PyTree[Array], gradient: PyTree[Array], size: Scalar) -> PyTree[Array]:
-    return jax.tree.map(lambda c, g: _kept_positive(c * jnp.exp(-jnp.asarray(size, c.dtype) * g), c), centre, gradient)
+class BurgEntropy(PositiveGeometry):
+    """D(x ‖ y) = Σ xᵢ/yᵢ − log(xᵢ/yᵢ) − 1 on x > 0 (Itakura–Saito): the geometry of scales and spectra.
+
+    Terms: Zero, NonNegative, L1, Box, LogBarrier. A step so long that there is no minimiser is halved until
+    there is one.
+
+    Examples
+    --------
+    >>> import jax.numpy as jnp
+    >>> BurgEntropy().step(jnp.ones(1), jnp.ones(1), 1.0, Zero())
+    Array([0.5], dtype=float...)
+    """
+
+    reason: ClassVar[str] = "which is infinite at zero"
+
+    def leaf_value(self, u: Array, v: Array) -> Array:
+        """u/v − log(u/v) − 1."""
+        return u / v - jnp.log(u / v) - 1
+
+    def leaf_residual(self, c: Array, u: Array) -> Array:
+        """1/u − 1/c."""
+        return 1 / u - 1 / c
+
+    def leaf_step(self, c: Array, g: Array, size: Array) -> Array:
+        """c / (1 + size·g·c); where the denominator is not positive the objective falls for ever."""
+        denominator = 1 + size * g * c
+        return jnp.where(denominator > 0, c / denominator, jnp.inf)
+
+    def admissible(self, centre: PyTree[Array], gradient: PyTree[Array], size: Scalar, term: Any) -> Scalar:
+        """Halve ``size`` until 1 + size·gᵢ·xᵢ > 0 for every entry that no upper bound holds."""
+        if isinstance(term, PerLeaf):
+            sizes = term.map(lambda part, c, g: self.admissible(c, g, size, part), centre, gradient)
+            return reduce(jnp.minimum, jax.tree.leaves(sizes))
+        if isinstance(term, L1):
+            gradient = trees.add(gradient, *term.parameters(gradient))
+        scaled = jax.tree.map(jnp.multiply, centre, gradient)
+        if isinstance(term, Box):
+            # Where there is an upper bound, clipping takes the place of a minimiser.
+            upper = term.parameters(centre)[1]
+            scaled = jax.tree.map(lambda s, upper: jnp.where(upper < jnp.inf, 0, s), scaled, upper)
+        steepest = reduce(jnp.minimum, [jnp.min(leaf, initial=0.0) for leaf in jax.tree.leaves(scaled)])
+        # 1 + size·steepest ≥ 1/16 keeps the step off the pole, where rounding decides the sign.
+        halvings = jnp.ceil(jnp.log2(jnp.maximum(size * -steepest / (15 / 16), 1)))
+        return jnp.ldexp(size, -halvings.astype(jnp.int32))
 
 
-@closed_form(NegativeEntropy, Zero)
-@closed_form(NegativeEntropy, NonNegative)
-def _entropy_step(divergence, term, centre, gradient, size):
-    return _multiplicative(centre, gradient, size)
+def _on_both(term: type[Term], **options: Any) -> Callable[[Any], Any]:
+    """Register a step for the negative entropy and for Burg's."""
+    return lambda rule: closed_form(NegativeEntropy, term, **options)(closed_form(BurgEntropy, term, **options)(rule))
+
+
+@_on_both(Zero)
+@_on_both(NonNegative)
+def _free_step(divergence, term, centre, gradient, size):
+    return divergence.free_step(centre, gradient, size)
+
+
+@_on_both(L1)
+def _l1_step(divergence, term, centre, gradient, size):
+    # On x ≥ 0 the term is linear, so it is added to the gradient.
+    return divergence.free_step(centre, trees.add(gradient, *term.parameters(gradient)), size)
+
+
+@_on_both(Box)
+def _box_step(divergence, term, centre, gradient, size):
+    # The minimiser over an interval of a separable convex function is its free minimiser, clipped.
+    return term.project(divergence.free_step(centre, gradient, size))
+
+
+@_on_both(PerLeaf, when=lambda d, t: all(has_closed_form(d, part) for part in t.parts), note="PerLeaf of these")
+def _leaf_by_leaf(divergence, term, centre, gradient, size):
+    return term.map(lambda part, c, g: divergence.step(c, g, size, part), centre, gradient)
 
 
 @closed_form(NegativeEntropy, Simplex)
@@ -104,119 +185,19 @@ def _exponentiated_gradient(divergence, term, centre, gradient, size):
 
 @closed_form(NegativeEntropy, L1Ball)
 def _entropy_l1_ball(divergence, term, centre, gradient, size):
-    free = _multiplicative(centre, gradient, size)
+    free = divergence.free_step(centre, gradient, size)
     total = sum(jnp.sum(leaf) for leaf in jax.tree.leaves(free))
     return trees.scale(jnp.minimum(1, term.radius / jnp.maximum(total, term.radius)), free)
 
 
-def _plus_weight(gradient: PyTree[Array], weight: Any) -> PyTree[Array]:
-    """On x ≥ 0, weight·‖x‖₁ is linear, so it is added to the gradient."""
-    return trees.add(gradient, spread(weight, gradient))
-
-
-def _clip(x: PyTree[Array], box: Box) -> PyTree[Array]:
-    """The minimiser over an interval of a separable convex function is its free minimiser, clipped."""
-    return box.prox(x, 1.0)
-
-
-@closed_form(NegativeEntropy, L1)
-def _entropy_l1(divergence, term, centre, gradient, size):
-    return _multiplicative(centre, _plus_weight(gradient, term.weight), size)
-
-
-@closed_form(NegativeEntropy, Box)
-def _entropy_box(divergence, term, centre, gradient, size):
-    return _clip(_multiplicative(centre, gradient, size), term)
-
-
-class BurgEntropy(_OnPositive):
-    """D(x ‖ y) = Σ xᵢ/yᵢ − log(xᵢ/yᵢ) − 1 on x > 0 (Itakura–Saito): the geometry of scales and spectra.
-
-    Terms: Zero, NonNegative, L1, Box, LogBarrier. A step so long that there is no minimiser is halved until
-    there is one.
-
-    Examples
-    --------
-    >>> import jax.numpy as jnp
-    >>> BurgEntropy().step(jnp.ones(1), jnp.ones(1), 1.0, Zero())
-    Array([0.5], dtype=float...)
-    """
-
-    def check(self, x: PyTree[Array]) -> None:
-        """Refuse entries that are not positive."""
-        _require_positive(x, "BurgEntropy", "which is infinite at zero")
-
-    def value(self, x: PyTree[Array], y: PyTree[Array]) -> Scalar:
-        """Σ xᵢ/yᵢ − log(xᵢ/yᵢ) − 1."""
-        terms = jax.tree.map(lambda u, v: jnp.sum(u / v - jnp.log(u / v) - 1), x, y)
-        return trees.total(terms)
-
-    def residual(self, centre: PyTree[Array], x: PyTree[Array], size: Scalar) -> PyTree[Array]:
-        """(1/x − 1/centre) / size."""
-        return jax.tree.map(lambda c, u: (1 / u - 1 / c) / jnp.asarray(size, c.dtype), centre, x)
-
-    def admissible(self, centre: PyTree[Array], gradient: PyTree[Array], size: Scalar, term: Any) -> Scalar:
-        """Halve ``size`` until 1 + size·gᵢ·xᵢ > 0 for every entry that no upper bound holds."""
-        if isinstance(term, PerLeaf):
-            sizes = term.map(lambda part, c, g: self.admissible(c, g, size, part), centre, gradient)
-            return reduce(jnp.minimum, jax.tree.leaves(sizes))
-        if isinstance(term, L1):
-            gradient = _plus_weight(gradient, term.weight)
-        slopes = jax.tree.map(jnp.multiply, centre, gradient)
-        if isinstance(term, Box):
-            # Where there is an upper bound, clipping takes the place of a minimiser.
-            slopes = jax.tree.map(lambda s, upper: jnp.where(upper < jnp.inf, 0, s), slopes, spread(term.upper, centre))
-        steepest = reduce(jnp.minimum, [jnp.min(slope, initial=0.0) for slope in jax.tree.leaves(slopes)])
-        # 1 + size·steepest ≥ 1/16 keeps the step off the pole, where rounding decides the sign.
-        halvings = jnp.ceil(jnp.log2(jnp.maximum(size * -steepest / (15 / 16), 1)))
-        return jnp.ldexp(size, -halvings.astype(jnp.int32))
-
-
-def _burg(centre, gradient, size, weight=0.0):
-    def leaf(c, g, w):
-        beta = jnp.asarray(size, c.dtype)
-        denominator = 1 + beta * g * c
-        # No free minimiser where the denominator is not positive: the objective falls for ever, hence ∞.
-        return jnp.where(denominator > 0, (1 + beta * w) * c / denominator, jnp.inf)
-
-    return jax.tree.map(leaf, centre, gradient, spread(weight, centre))
-
-
-@closed_form(BurgEntropy, Zero)
-@closed_form(BurgEntropy, NonNegative)
-def _burg_step(divergence, term, centre, gradient, size):
-    return _burg(centre, gradient, size)
-
-
-@closed_form(BurgEntropy, L1)
-def _burg_l1(divergence, term, centre, gradient, size):
-    return _burg(centre, _plus_weight(gradient, term.weight), size)
-
-
-@closed_form(BurgEntropy, Box)
-def _burg_box(divergence, term, centre, gradient, size):
-    return _clip(_burg(centre, gradient, size), term)
-
-
 @closed_form(BurgEntropy, LogBarrier)
 def _burg_log_barrier(divergence, term, centre, gradient, size):
-    return _burg(centre, gradient, size, term.weight)
-
-
-def _every_part_fits(divergence: Divergence, term: PerLeaf) -> bool:
-    return all(has_closed_form(divergence, part) for part in term.parts)
-
-
-@closed_form(NegativeEntropy, PerLeaf, when=_every_part_fits, note="PerLeaf of these")
-@closed_form(BurgEntropy, PerLeaf, when=_every_part_fits, note="PerLeaf of these")
-def _leaf_by_leaf(divergence, term, centre, gradient, size):
-    return term.map(
-        lambda part, c, g: find_closed_form(divergence, part)(divergence, part, c, g, size), centre, gradient
-    )
+    free, (weight,) = divergence.free_step(centre, gradient, size), term.parameters(centre)
+    return jax.tree.map(lambda x, w: (1 + jnp.asarray(size, x.dtype) * w) * x, free, weight)
 
 
 class Bregman(Divergence):
-    """The Bregman divergence of a potential of one's own. Works with Zero.
+    """The Bregman divergence of a potential of your own. Works with Zero.
 
     Parameters
     ----------
@@ -248,12 +229,14 @@ class Bregman(Divergence):
 
     def value(self, x: PyTree[Array], y: PyTree[Array]) -> Scalar:
         """φ(x) − φ(y) − ⟨∇φ(y), x − y⟩."""
-        (at_x, steeper), (at_y, slope) = (jax.value_and_grad(self.potential)(point) for point in (x, y))
+        (at_x, gradient_x), (at_y, gradient_y) = (jax.value_and_grad(self.potential)(point) for point in (x, y))
         apart = trees.subtract(x, y)
-        plain = at_x - at_y - trees.inner(slope, apart)
-        # Of points so near that rounding hides their divergence, the mean of both directions tells it.
+        plain = at_x - at_y - trees.inner(gradient_y, apart)
+        # Where rounding hides the divergence of near points, the mean of both directions has its digits.
         hidden = plain <= 1e3 * jnp.finfo(at_x.dtype).eps * (abs(at_x) + abs(at_y))
-        return jnp.where(hidden, trees.inner(trees.subtract(steeper, slope), apart).astype(at_x.dtype) / 2, plain)
+        return jnp.where(
+            hidden, trees.inner(trees.subtract(gradient_x, gradient_y), apart).astype(at_x.dtype) / 2, plain
+        )
 
     def residual(self, centre: PyTree[Array], x: PyTree[Array], size: Scalar) -> PyTree[Array]:
         """(∇φ(centre) − ∇φ(x)) / size."""

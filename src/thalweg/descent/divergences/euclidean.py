@@ -12,6 +12,9 @@ from thalweg import trees
 from thalweg.arguments import numbers
 from thalweg.descent.divergences.base import Divergence, closed_form
 from thalweg.descent.terms import SquaredL2, Term, Zero
+from thalweg.descent.terms._arrays import check_fit, spread
+
+__all__ = ["DiagonalMetric", "Euclidean", "MatrixMetric"]
 
 
 class Euclidean(Divergence):
@@ -57,7 +60,7 @@ class DiagonalMetric(Divergence):
     Parameters
     ----------
     weights
-        A pytree like x of positive arrays (or one positive number).
+        A positive number, a positive array that broadcasts to each leaf of x, or a tree of such (a prefix of x's tree).
 
     Examples
     --------
@@ -73,39 +76,27 @@ class DiagonalMetric(Divergence):
     def __init__(self, weights: PyTree) -> None:
         self.weights = numbers("weights of DiagonalMetric", weights, above=0)
 
-    def _like(self, x: PyTree[Array]) -> PyTree[Array]:
-        if trees.is_leaf(self.weights):
-            return jax.tree.map(lambda leaf: jnp.asarray(self.weights, leaf.dtype), x)
-        return jax.tree.map(lambda leaf, w: w.astype(leaf.dtype), x, self.weights)
-
     def check(self, x: PyTree[Array]) -> None:
-        """Refuse weights whose tree or shapes differ from those of ``x``."""
-        if trees.is_leaf(self.weights) and jnp.ndim(self.weights) == 0:
-            return
-        if not trees.same_structure(self.weights, x):
-            raise ValueError(
-                f"weights of DiagonalMetric have the tree {jax.tree.structure(self.weights)}, "
-                f"x0 has {jax.tree.structure(x)}"
-            )
-        for leaf, weight in zip(jax.tree.leaves(x), jax.tree.leaves(self.weights), strict=True):
-            if jnp.shape(weight) not in ((), jnp.shape(leaf)):
-                raise ValueError(f"weights of DiagonalMetric have shape {jnp.shape(weight)}, x0 has {jnp.shape(leaf)}")
+        """Refuse weights that do not broadcast to ``x``."""
+        check_fit("DiagonalMetric", "weights", self.weights, x)
 
     def value(self, x: PyTree[Array], y: PyTree[Array]) -> Scalar:
         """½ Σ wᵢ (xᵢ − yᵢ)²."""
         difference = trees.subtract(x, y)
-        return trees.inner(jax.tree.map(jnp.multiply, self._like(x), difference), difference) / 2
+        return trees.inner(jax.tree.map(jnp.multiply, spread(self.weights, x), difference), difference) / 2
 
     def residual(self, centre: PyTree[Array], x: PyTree[Array], size: Scalar) -> PyTree[Array]:
         """W (centre − x) / size."""
-        return jax.tree.map(lambda w, c, u: w * (c - u) / jnp.asarray(size, c.dtype), self._like(x), centre, x)
+        return jax.tree.map(
+            lambda w, c, u: w * (c - u) / jnp.asarray(size, c.dtype), spread(self.weights, x), centre, x
+        )
 
 
 @closed_form(DiagonalMetric, Term, when=lambda d, t: t.proximable and t.separable, note="every separable term")
 def _scaled_proximal_step(divergence, term, centre, gradient, size):
     sizes = jax.tree.map(
         lambda w, c: jnp.broadcast_to(jnp.asarray(size, c.dtype) / w, c.shape),
-        divergence._like(centre),
+        spread(divergence.weights, centre),
         centre,
     )
     return term.prox(jax.tree.map(lambda c, s, g: c - s * g, centre, sizes, gradient), sizes)

@@ -25,6 +25,8 @@ from thalweg.descent.divergences.base import Divergence, closed_form, halve_unti
 from thalweg.descent.divergences.families import ExponentialFamily
 from thalweg.descent.terms import Term, Zero
 
+__all__ = ["KLFromCentre", "KLToCentre", "KLToPrior", "NaturalGradient"]
+
 
 class _BetweenMembers(Divergence):
     family: ExponentialFamily
@@ -46,6 +48,10 @@ class _BetweenMembers(Divergence):
                 f"x0 must be natural parameters of {type(self.family).__name__}; the ones given name no "
                 f"distribution (for a Gaussian: −2·second must be positive definite)"
             )
+
+    def admissible(self, centre: PyTree[Array], gradient: PyTree[Array], size: Scalar, term: Term) -> Scalar:
+        """Halve ``size`` until λ⁺ names a member of the family."""
+        return halve_until(lambda s: self.family.is_natural(self.step(centre, gradient, s, term)), size)
 
 
 class KLToCentre(_BetweenMembers):
@@ -73,10 +79,6 @@ class KLToCentre(_BetweenMembers):
     def residual(self, centre: PyTree[Array], x: PyTree[Array], size: Scalar) -> PyTree[Array]:
         """(λ_c − λ_x) / size, which is ∇_μ f when h = 0."""
         return trees.scale(1 / size, trees.subtract(centre, x))
-
-    def admissible(self, centre: PyTree[Array], gradient: PyTree[Array], size: Scalar, term: Term) -> Scalar:
-        """Halve ``size`` until λ⁺ names a member of the family."""
-        return halve_until(lambda s: self.family.is_natural(self.step(centre, gradient, s, term)), size)
 
 
 class KLToPrior(Term):
@@ -189,11 +191,6 @@ class NaturalGradient(_BetweenMembers):
     def residual(self, centre: PyTree[Array], x: PyTree[Array], size: Scalar) -> PyTree[Array]:
         """F(λ_c)(λ_c − λ_x) / size."""
         return trees.scale(1 / size, self.family.fisher(centre, trees.subtract(centre, x)))
-
-    def admissible(self, centre: PyTree[Array], gradient: PyTree[Array], size: Scalar, term: Term) -> Scalar:
-        """Halve ``size`` until λ⁺ names a member of the family."""
-        direction = self.family.inverse_fisher(centre, gradient)
-        return halve_until(lambda s: self.family.is_natural(trees.add_scaled(centre, -s, direction)), size)
 
 
 @closed_form(NaturalGradient, Zero)

@@ -13,6 +13,8 @@ from jaxtyping import Array, Bool, Float, PyTree, Scalar
 
 from thalweg import trees
 
+__all__ = ["BernoulliFamily", "CategoricalFamily", "ExponentialFamily", "GaussianFamily", "Moments", "PoissonFamily"]
+
 
 class ExponentialFamily(eqx.Module):
     """An exponential family in its minimal form, with both maps between natural and mean parameters.

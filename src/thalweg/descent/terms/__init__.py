@@ -16,47 +16,15 @@ nothing                                              :class:`Zero`
 ===================================================  =======================================================
 """
 
-from thalweg.descent.terms.balls import L1Ball, L2Ball, Simplex
-from thalweg.descent.terms.base import Scaled, Term, Zero
-from thalweg.descent.terms.boxes import Bounds, Box, LInfBall, NonNegative, Within
-from thalweg.descent.terms.combinators import Dilated, Translated
-from thalweg.descent.terms.flats import Affine, HalfSpace
-from thalweg.descent.terms.groups import GroupLasso
-from thalweg.descent.terms.indicator import Indicator
-from thalweg.descent.terms.matrices import NuclearNorm, PSDCone, Rank, SpectralBox
-from thalweg.descent.terms.norms import L1, L2, ElasticNet, SquaredL2
-from thalweg.descent.terms.per_leaf import PerLeaf
-from thalweg.descent.terms.smooth import Huber, LogBarrier
-from thalweg.descent.terms.total_variation import TotalVariation1D
+import types
 
-__all__ = [
-    "L1",
-    "L2",
-    "Affine",
-    "Bounds",
-    "Box",
-    "Dilated",
-    "ElasticNet",
-    "GroupLasso",
-    "HalfSpace",
-    "Huber",
-    "Indicator",
-    "L1Ball",
-    "L2Ball",
-    "LInfBall",
-    "LogBarrier",
-    "NonNegative",
-    "NuclearNorm",
-    "PSDCone",
-    "PerLeaf",
-    "Rank",
-    "Scaled",
-    "Simplex",
-    "SpectralBox",
-    "SquaredL2",
-    "Term",
-    "TotalVariation1D",
-    "Translated",
-    "Within",
-    "Zero",
-]
+from thalweg.descent.terms.base import *  # noqa: F403
+from thalweg.descent.terms.boxes import *  # noqa: F403
+from thalweg.descent.terms.combinators import *  # noqa: F403
+from thalweg.descent.terms.matrices import *  # noqa: F403
+from thalweg.descent.terms.norms import *  # noqa: F403
+from thalweg.descent.terms.sets import *  # noqa: F403
+from thalweg.descent.terms.total_variation import *  # noqa: F403
+
+# All that the modules export.
+__all__ = [name for name, part in globals().items() if name[0] != "_" and not isinstance(part, types.ModuleType)]

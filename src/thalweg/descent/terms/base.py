@@ -1,5 +1,7 @@
-"""The simple term h of the iteration: its contract, and how it is multiplied by a number."""
+"""The simple term h of the iteration: its contract, sums over leaves, multiples, and indicators of sets."""
 
+from collections.abc import Callable
+from functools import reduce
 from typing import Any, ClassVar
 
 import equinox as eqx
@@ -8,8 +10,10 @@ import jax.numpy as jnp
 from jaxtyping import Array, PyTree, Scalar
 
 from thalweg import trees
-from thalweg.arguments import instance, number
+from thalweg.arguments import instance, number, numbers
 from thalweg.descent.terms import _arrays
+
+__all__ = ["Indicator", "Scaled", "Term", "Zero"]
 
 
 class Term(eqx.Module):
@@ -39,7 +43,7 @@ class Term(eqx.Module):
     indicator: ClassVar[bool] = False
     """Whether h is 0 on a set and infinite off it, so that ``prox`` is the projection."""
     factorises: ClassVar[bool] = False
-    """Whether a step factorises a matrix as large as x, so that few dear steps are to be expected."""
+    """Whether a step factorises a matrix as large as x, so that few expensive steps are to be expected."""
     fitting: ClassVar[tuple[str, ...]] = ()
     """The parameters that must broadcast to x: arrays, or trees of them that are prefixes of x's tree."""
     axes: ClassVar[int] = 0
@@ -65,17 +69,49 @@ class Term(eqx.Module):
         """Raise ``ValueError`` if ``x`` and the term's parameters do not fit; called before the first step."""
         owner = type(self).__name__
         for name in self.fitting:
-            _arrays.fit(owner, name, getattr(self, name), x)
+            _arrays.check_fit(owner, name, getattr(self, name), x)
         for path, leaf in jax.tree_util.tree_leaves_with_path(x):
             if jnp.ndim(leaf) < self.axes:
                 kind = "a matrix" if self.axes == 2 else "a vector or an array of them"
                 raise ValueError(f"{owner}: x{trees.path_name(path)} must be {kind}, found the shape {leaf.shape}")
+
+    def parameters(self, x: PyTree[Array]) -> list[PyTree[Array]]:
+        """The parameters that must broadcast to x, given to its leaves."""
+        return [_arrays.spread(getattr(self, name), x) for name in self.fitting]
+
+    def check_prox(self, x: PyTree[Array], step: Any) -> None:
+        """Refuse points that are not real, and steps that are negative, NaN, no numbers or more than the term takes."""
+        _arrays.check_point(x)
+        for part in jax.tree.leaves(step):
+            if not _arrays.is_traced(part):
+                numbers("step", part, least=0, finite=False)
+        if not self.separable and (not trees.is_leaf(step) or jnp.ndim(step)):
+            shapes = jax.tree.map(jnp.shape, step)
+            raise ValueError(f"{type(self).__name__} is not separable: step must be a scalar, found {shapes}")
 
     def __rmul__(self, factor: Any) -> "Term":
         return Scaled(self, factor)
 
     def __mul__(self, factor: Any) -> "Term":
         return self.__rmul__(factor)
+
+
+class Leafwise(Term):
+    """A sum over leaves; a subclass defines the value and the prox of one leaf, with the parameters that fit it."""
+
+    leaf_value: ClassVar[Callable[..., Array]]
+    """``leaf_value(leaf, *parameters)`` is h of a leaf, or of each of its entries."""
+    leaf_prox: ClassVar[Callable[..., Array]]
+    """``leaf_prox(leaf, step, *parameters)`` is the prox of a leaf."""
+
+    def value(self, x: PyTree[Array]) -> Scalar:
+        """The sum over all leaves."""
+        return _arrays.sum_leaves(jax.tree.map(self.leaf_value, x, *self.parameters(x)))
+
+    def prox(self, x: PyTree[Array], step: Any) -> PyTree[Array]:
+        """The prox of each leaf."""
+        self.check_prox(x, step)
+        return jax.tree.map(self.leaf_prox, x, _arrays.steps(step, x), *self.parameters(x))
 
 
 def _as_wrapped(trait: str) -> Any:
@@ -130,7 +166,12 @@ class Scaled(Wrapper):
 
     def prox(self, x: PyTree[Array], step: Any) -> PyTree[Array]:
         """prox_h(x, factor·step)."""
-        return self.term.prox(x, _arrays.multiplied(step, self.factor, x))
+        return self.term.prox(x, multiplied(step, self.factor, x))
+
+
+def multiplied(step: Any, factor: Array, x: PyTree[Array]) -> Any:
+    """The step, a scalar or a tree, times the factor."""
+    return jax.tree.map(lambda part: jnp.asarray(part, trees.dtype(x)) * factor.astype(trees.dtype(x)), step)
 
 
 class Zero(Term):
@@ -154,3 +195,59 @@ class Zero(Term):
     def prox(self, x: PyTree[Array], step: Any) -> PyTree[Array]:
         """Return ``x`` itself."""
         return x
+
+
+def feasible(
+    x: PyTree[Array], projection: PyTree[Array], *, coupled: bool, scale: Any = 0.0, together: bool = False
+) -> Array:
+    """Whether ``x`` is its own projection up to rounding error.
+
+    The tolerance is 8·eps of each leaf's dtype, relative to the largest entry of the leaf, its projection and
+    ``scale``; it grows with the square root of the number of coordinates where these are ``coupled``. Leaves
+    are compared ``together`` if the set joins them: the rounding error of the largest then reaches all.
+    """
+    pairs = list(zip(jax.tree.leaves(x), jax.tree.leaves(projection), strict=True))
+    sizes = [jnp.maximum(trees.largest(leaf), trees.largest(image)) for leaf, image in pairs]
+    counts = [leaf.size for leaf, _ in pairs]
+    if together:
+        sizes, counts = [reduce(jnp.maximum, sizes)] * len(pairs), [sum(counts)] * len(pairs)
+
+    def near(leaf: Array, image: Array, size: Array, count: int) -> Array:
+        tolerance = 8 * float(jnp.finfo(leaf.dtype).eps) * (count**0.5 if coupled else 1.0)
+        return jnp.all(jnp.abs(leaf - image) <= tolerance * jnp.maximum(size, jnp.asarray(scale, size.dtype)))
+
+    verdicts = [near(*pair, size, count) for pair, size, count in zip(pairs, sizes, counts, strict=True)]
+    return reduce(jnp.logical_and, verdicts)
+
+
+class Indicator(Term):
+    """h(x) = 0 if x is in a set, else infinity. A subclass defines :meth:`project`, or :meth:`project_leaf`.
+
+    Examples
+    --------
+    >>> from thalweg.descent.terms import NonNegative
+    >>> isinstance(NonNegative(), Indicator)
+    True
+    """
+
+    indicator: ClassVar[bool] = True
+
+    # Whether the set joins the leaves of a tree (a ball) or holds for each leaf on its own (a box).
+    _together: ClassVar[bool] = False
+
+    project_leaf: ClassVar[Callable[..., Array]]
+    """``project_leaf(leaf, *parameters)`` is the point nearest to a leaf, for sets that do not join leaves."""
+
+    def project(self, x: PyTree[Array]) -> PyTree[Array]:
+        """Return the point of the set nearest to ``x``."""
+        return jax.tree.map(self.project_leaf, x, *self.parameters(x))
+
+    def prox(self, x: PyTree[Array], step: Any) -> PyTree[Array]:
+        """Project ``x`` on the set, whatever the step."""
+        self.check_prox(x, step)
+        return self.project(x)
+
+    def value(self, x: PyTree[Array]) -> Scalar:
+        """0 if ``x`` is its own projection up to rounding error, else infinity."""
+        inside = feasible(x, self.project(x), coupled=not self.separable, together=self._together)
+        return jnp.where(inside, 0.0, jnp.inf).astype(trees.dtype(x))

@@ -9,8 +9,9 @@ from jaxtyping import Array, PyTree, Scalar
 
 from thalweg.arguments import instance, number, numbers
 from thalweg.descent.terms import _arrays
-from thalweg.descent.terms.base import Term, Wrapper
-from thalweg.descent.terms.indicator import Indicator
+from thalweg.descent.terms.base import Indicator, Term, Wrapper
+
+__all__ = ["Bounds", "Box", "LInfBall", "NonNegative", "Within"]
 
 
 class Bounds(Indicator):
@@ -102,9 +103,9 @@ class Box(Bounds):
         self.upper = numbers("upper of Box", upper, finite=False)
         check_order("Box", self.lower, self.upper)
 
-    def project(self, x: PyTree[Array]) -> PyTree[Array]:
+    def project_leaf(self, leaf: Array, lower: Array, upper: Array) -> Array:
         """Clip."""
-        return jax.tree.map(jnp.clip, x, _arrays.spread(self.lower, x), _arrays.spread(self.upper, x))
+        return jnp.clip(leaf, lower, upper)
 
 
 class NonNegative(Bounds):
@@ -117,9 +118,9 @@ class NonNegative(Bounds):
     Array([0., 2.], dtype=float...)
     """
 
-    def project(self, x: PyTree[Array]) -> PyTree[Array]:
+    def project_leaf(self, leaf: Array) -> Array:
         """max(x, 0)."""
-        return jax.tree.map(lambda leaf: jnp.maximum(leaf, 0), x)
+        return jnp.maximum(leaf, 0)
 
 
 class LInfBall(Bounds):
@@ -137,14 +138,16 @@ class LInfBall(Bounds):
     Array([1. , 0.5], dtype=float...)
     """
 
+    fitting: ClassVar[tuple[str, ...]] = ("radius",)
+
     radius: Array
 
     def __init__(self, radius: Any = 1.0) -> None:
         self.radius = number("radius of LInfBall", radius, above=0)
 
-    def project(self, x: PyTree[Array]) -> PyTree[Array]:
+    def project_leaf(self, leaf: Array, radius: Array) -> Array:
         """Clip to ±radius."""
-        return jax.tree.map(lambda leaf, r: jnp.clip(leaf, -r, r), x, _arrays.spread(self.radius, x))
+        return jnp.clip(leaf, -radius, radius)
 
 
 def check_order(owner: str, lower: PyTree[Array], upper: PyTree[Array]) -> None:
@@ -153,9 +156,8 @@ def check_order(owner: str, lower: PyTree[Array], upper: PyTree[Array]) -> None:
         return
     # Either may be a prefix of the other, as both are of x.
     whole = lower if len(jax.tree.leaves(lower)) > len(jax.tree.leaves(upper)) else upper
-    spread = lambda part: jax.tree.map(lambda one, below: jax.tree.map(lambda _: one, below), part, whole)
     try:
-        lows, highs = jax.tree.leaves(spread(lower)), jax.tree.leaves(spread(upper))
+        lows, highs = (jax.tree.leaves(jax.tree.broadcast(part, whole)) for part in (lower, upper))
     except (ValueError, TypeError, KeyError):
         raise ValueError(
             f"lower and upper of {owner} must be trees of one structure, found {jax.tree.structure(lower)} "

@@ -5,21 +5,22 @@ from typing import Any, ClassVar
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, PyTree, Scalar
+from jaxtyping import Array, PyTree
 
 from thalweg import trees
 from thalweg.arguments import number, whole
-from thalweg.descent.terms import _arrays
+from thalweg.descent.terms.base import Indicator, Leafwise
 from thalweg.descent.terms.boxes import check_order
-from thalweg.descent.terms.indicator import Indicator
 from thalweg.descent.terms.norms import Multiple
+
+__all__ = ["NuclearNorm", "PSDCone", "Rank", "SpectralBox"]
 
 
 def _transpose(x: Array) -> Array:
     return jnp.swapaxes(x, -1, -2)
 
 
-def _clip_eigenvalues(x: Array, lower: Array | float, upper: Array | float) -> Array:
+def _clip_eigenvalues(x: Array, lower: Array, upper: Array) -> Array:
     """Clip the eigenvalues of the symmetric part of x; the result is symmetric to the last bit."""
     values, vectors = jnp.linalg.eigh(x / 2 + _transpose(x) / 2, symmetrize_input=False)
     clipped = vectors * jnp.clip(values, lower, upper)[..., None, :]
@@ -33,38 +34,7 @@ def _map_singular_values(x: Array, change: Any) -> Array:
     return jnp.matmul(left * change(values)[..., None, :], right, precision="highest")
 
 
-class _Spectral(Indicator):
-    """A set of symmetric matrices, given by their eigenvalues."""
-
-    factorises: ClassVar[bool] = True
-
-    def check(self, x: PyTree[Array]) -> None:
-        """Refuse leaves that are not square matrices."""
-        for path, leaf in jax.tree_util.tree_leaves_with_path(x):
-            if leaf.ndim < 2 or leaf.shape[-1] != leaf.shape[-2]:
-                name = f"{type(self).__name__}: x{trees.path_name(path)}"
-                raise ValueError(f"{name} must be a square matrix, found the shape {leaf.shape}")
-
-
-class PSDCone(_Spectral):
-    """The symmetric positive semi-definite matrices, for each leaf.
-
-    The projection takes the symmetric part and sets its negative eigenvalues to 0.
-
-    Examples
-    --------
-    >>> import jax.numpy as jnp
-    >>> PSDCone().prox(jnp.diag(jnp.array([2.0, -1.0])), 1.0)
-    Array([[2., 0.],
-           [0., 0.]], dtype=float...)
-    """
-
-    def project(self, x: PyTree[Array]) -> PyTree[Array]:
-        """Set the negative eigenvalues to 0."""
-        return jax.tree.map(lambda leaf: _clip_eigenvalues(leaf, 0.0, jnp.inf), x)
-
-
-class SpectralBox(_Spectral):
+class SpectralBox(Indicator):
     """The symmetric matrices with all eigenvalues in [lower, upper], for each leaf.
 
     The projection takes the symmetric part and clips its eigenvalues.
@@ -80,6 +50,9 @@ class SpectralBox(_Spectral):
     True
     """
 
+    factorises: ClassVar[bool] = True
+    fitting: ClassVar[tuple[str, ...]] = ("lower", "upper")
+
     lower: Array
     upper: Array
 
@@ -88,12 +61,36 @@ class SpectralBox(_Spectral):
         self.upper = number("upper of SpectralBox", upper, finite=False)
         check_order("SpectralBox", self.lower, self.upper)
 
-    def project(self, x: PyTree[Array]) -> PyTree[Array]:
+    def check(self, x: PyTree[Array]) -> None:
+        """Refuse leaves that are not square matrices."""
+        for path, leaf in jax.tree_util.tree_leaves_with_path(x):
+            if leaf.ndim < 2 or leaf.shape[-1] != leaf.shape[-2]:
+                name = f"{type(self).__name__}: x{trees.path_name(path)}"
+                raise ValueError(f"{name} must be a square matrix, found the shape {leaf.shape}")
+
+    def project_leaf(self, leaf: Array, lower: Array, upper: Array) -> Array:
         """Clip the eigenvalues."""
-        return jax.tree.map(_clip_eigenvalues, x, _arrays.spread(self.lower, x), _arrays.spread(self.upper, x))
+        return _clip_eigenvalues(leaf, lower, upper)
 
 
-class NuclearNorm(Multiple):
+class PSDCone(SpectralBox):
+    """The symmetric positive semi-definite matrices, for each leaf.
+
+    The projection takes the symmetric part and sets its negative eigenvalues to 0.
+
+    Examples
+    --------
+    >>> import jax.numpy as jnp
+    >>> PSDCone().prox(jnp.diag(jnp.array([2.0, -1.0])), 1.0)
+    Array([[2., 0.],
+           [0., 0.]], dtype=float...)
+    """
+
+    def __init__(self) -> None:
+        super().__init__(0.0, jnp.inf)
+
+
+class NuclearNorm(Multiple, Leafwise):
     """h(x) = weight·Σσ(x), the sum of the singular values of each leaf, summed over the leaves.
 
     The prox soft-thresholds the singular values at step·weight.
@@ -114,21 +111,13 @@ class NuclearNorm(Multiple):
     axes: ClassVar[int] = 2
     factorises: ClassVar[bool] = True
 
-    def value(self, x: PyTree[Array]) -> Scalar:
-        """weight·Σσ(x)."""
-        sums = jax.tree.map(
-            lambda leaf, w: w * jnp.linalg.svd(leaf, compute_uv=False), x, _arrays.spread(self.weight, x)
-        )
-        return _arrays.sum_leaves(sums)
+    def leaf_value(self, leaf: Array, weight: Array) -> Array:
+        """weight·σ(x)."""
+        return weight * jnp.linalg.svd(leaf, compute_uv=False)
 
-    def prox(self, x: PyTree[Array], step: Any) -> PyTree[Array]:
+    def leaf_prox(self, leaf: Array, step: Array, weight: Array) -> Array:
         """Soft-threshold the singular values."""
-        step = _arrays.scalar_step("NuclearNorm", step, x)
-
-        def soften(leaf: Array, w: Array, t: Array) -> Array:
-            return _map_singular_values(leaf, lambda values: jnp.maximum(values - t * w, 0))
-
-        return jax.tree.map(soften, x, _arrays.spread(self.weight, x), _arrays.steps(step, x))
+        return _map_singular_values(leaf, lambda values: jnp.maximum(values - step * weight, 0))
 
 
 class Rank(Indicator):
@@ -158,8 +147,9 @@ class Rank(Indicator):
     def __init__(self, rank: int) -> None:
         self.rank = whole("rank of Rank", rank)
 
-    def project(self, x: PyTree[Array]) -> PyTree[Array]:
+    def project_leaf(self, leaf: Array) -> Array:
         """Keep the largest singular values."""
-        keep = lambda values: jnp.where(jnp.arange(values.shape[-1]) < self.rank, values, 0)
-        whole = lambda leaf: self.rank >= min(leaf.shape[-2:])
-        return jax.tree.map(lambda leaf: leaf if whole(leaf) else _map_singular_values(leaf, keep), x)
+        if self.rank >= min(leaf.shape[-2:]):
+            return leaf
+        kept = jnp.arange(min(leaf.shape[-2:])) < self.rank
+        return _map_singular_values(leaf, lambda values: jnp.where(kept, values, 0))

@@ -1,14 +1,19 @@
-"""Norms and squares: L1, L2, squared L2, elastic net."""
+"""Norms, squares and smooth functions: L1, L2, squared L2, elastic net, Huber, logarithmic barrier, group lasso."""
 
 from typing import Any, ClassVar
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, PyTree, Scalar
 
+from thalweg import trees
 from thalweg.arguments import number, numbers
 from thalweg.descent.terms import _arrays
-from thalweg.descent.terms.base import Term
+from thalweg.descent.terms.base import Leafwise, Term
+
+__all__ = ["L1", "L2", "ElasticNet", "GroupLasso", "Huber", "LogBarrier", "SquaredL2"]
 
 
 def soft_threshold(x: Array, threshold: Array) -> Array:
@@ -16,7 +21,7 @@ def soft_threshold(x: Array, threshold: Array) -> Array:
     return x - jnp.clip(x, -threshold, threshold)
 
 
-class Weighted(Term):
+class WeightedSum(Leafwise):
     """A sum over coordinates with a weight for each, or one for all."""
 
     separable: ClassVar[bool] = True
@@ -29,7 +34,9 @@ class Weighted(Term):
 
 
 class Multiple(Term):
-    """A function of x as a whole, times a weight, which is a number."""
+    """A function that is no sum over coordinates, times a weight, which is a number."""
+
+    fitting: ClassVar[tuple[str, ...]] = ("weight",)
 
     weight: Array
 
@@ -37,7 +44,7 @@ class Multiple(Term):
         self.weight = number(f"weight of {type(self).__name__}", weight, least=0)
 
 
-class L1(Weighted):
+class L1(WeightedSum):
     """h(x) = Σ weight_i·|x_i|.
 
     The prox is the soft threshold, sign(x_i)·max(|x_i| − step·weight_i, 0).
@@ -54,14 +61,13 @@ class L1(Weighted):
     Array([ 2.,  0., -1.], dtype=float...)
     """
 
-    def value(self, x: PyTree[Array]) -> Scalar:
-        """Σ weight_i·|x_i|."""
-        return _arrays.sum_leaves(jax.tree.map(lambda leaf, w: w * jnp.abs(leaf), x, _arrays.spread(self.weight, x)))
+    def leaf_value(self, leaf: Array, weight: Array) -> Array:
+        """weight_i·|x_i|."""
+        return weight * jnp.abs(leaf)
 
-    def prox(self, x: PyTree[Array], step: Any) -> PyTree[Array]:
+    def leaf_prox(self, leaf: Array, step: Array, weight: Array) -> Array:
         """Soft-threshold at step·weight."""
-        soften = lambda leaf, w, t: soft_threshold(leaf, t * w)
-        return jax.tree.map(soften, x, _arrays.spread(self.weight, x), _arrays.steps(step, x))
+        return soft_threshold(leaf, step * weight)
 
 
 class L2(Multiple):
@@ -88,12 +94,13 @@ class L2(Multiple):
 
     def prox(self, x: PyTree[Array], step: Any) -> PyTree[Array]:
         """Shorten ``x`` by step·weight."""
-        step = _arrays.scalar_step("L2", step, x)
-        factor = _arrays.shrinkage(_arrays.norm(x), step * self.weight.astype(step.dtype))
+        self.check_prox(x, step)
+        length = _arrays.norm(x)
+        factor = _arrays.shrinkage(length, _arrays.steps(step, length) * self.weight.astype(length.dtype))
         return jax.tree.map(lambda leaf: factor.astype(leaf.dtype) * leaf, x)
 
 
-class SquaredL2(Weighted):
+class SquaredL2(WeightedSum):
     """h(x) = ½·Σ weight_i·x_i².
 
     The prox is x_i / (1 + step·weight_i).
@@ -110,18 +117,16 @@ class SquaredL2(Weighted):
     Array([0.5], dtype=float...)
     """
 
-    def value(self, x: PyTree[Array]) -> Scalar:
-        """½·Σ weight_i·x_i²."""
-        half = lambda leaf, w: w * jnp.square(leaf) / 2
-        return _arrays.sum_leaves(jax.tree.map(half, x, _arrays.spread(self.weight, x)))
+    def leaf_value(self, leaf: Array, weight: Array) -> Array:
+        """½·weight_i·x_i²."""
+        return weight * jnp.square(leaf) / 2
 
-    def prox(self, x: PyTree[Array], step: Any) -> PyTree[Array]:
+    def leaf_prox(self, leaf: Array, step: Array, weight: Array) -> Array:
         """Divide by 1 + step·weight."""
-        shrink = lambda leaf, w, t: leaf / (1 + t * w)
-        return jax.tree.map(shrink, x, _arrays.spread(self.weight, x), _arrays.steps(step, x))
+        return leaf / (1 + step * weight)
 
 
-class ElasticNet(Term):
+class ElasticNet(Leafwise):
     """h(x) = Σ l1_i·|x_i| + ½·Σ l2_i·x_i².
 
     The prox is the soft threshold at step·l1 divided by 1 + step·l2.
@@ -148,13 +153,178 @@ class ElasticNet(Term):
         self.l1 = numbers("l1 of ElasticNet", l1, least=0)
         self.l2 = numbers("l2 of ElasticNet", l2, least=0)
 
+    def leaf_value(self, leaf: Array, l1: Array, l2: Array) -> Array:
+        """l1_i·|x_i| + ½·l2_i·x_i²."""
+        return l1 * jnp.abs(leaf) + l2 * jnp.square(leaf) / 2
+
+    def leaf_prox(self, leaf: Array, step: Array, l1: Array, l2: Array) -> Array:
+        """Soft-threshold at step·l1, then divide by 1 + step·l2."""
+        return soft_threshold(leaf, step * l1) / (1 + step * l2)
+
+
+class Huber(Leafwise):
+    """h(x) = Σ weight_i·φ(x_i), with φ(u) = u²/2 for |u| ≤ delta and delta·(|u| − delta/2) beyond.
+
+    With t = step·weight the prox is x/(1 + t) where |x| ≤ delta·(1 + t), and x − t·delta·sign(x) elsewhere.
+
+    Parameters
+    ----------
+    weight, delta
+        Numbers, arrays that broadcast to each leaf of x, or trees of such (prefixes of x's tree); delta > 0.
+
+    Examples
+    --------
+    >>> import jax.numpy as jnp
+    >>> Huber(1.0, delta=1.0).prox(jnp.array([1.0, 5.0]), 1.0)
+    Array([0.5, 4. ], dtype=float...)
+    """
+
+    separable: ClassVar[bool] = True
+    fitting: ClassVar[tuple[str, ...]] = ("weight", "delta")
+
+    weight: PyTree[Array]
+    delta: PyTree[Array]
+
+    def __init__(self, weight: PyTree = 1.0, delta: PyTree = 1.0) -> None:
+        self.weight = numbers("weight of Huber", weight, least=0)
+        self.delta = numbers("delta of Huber", delta, above=0)
+
+    def leaf_value(self, leaf: Array, weight: Array, delta: Array) -> Array:
+        """weight_i·φ(x_i)."""
+        inside = jnp.minimum(jnp.abs(leaf), delta)
+        return weight * (jnp.square(inside) / 2 + delta * (jnp.abs(leaf) - inside))
+
+    def leaf_prox(self, leaf: Array, step: Array, weight: Array, delta: Array) -> Array:
+        """Divide by 1 + t near 0, move by t·delta towards 0 elsewhere."""
+        t = step * weight
+        moved = leaf - jnp.clip(leaf, -t * delta, t * delta)
+        return jnp.where(jnp.abs(leaf) <= delta * (1 + t), leaf / (1 + t), moved)
+
+
+class LogBarrier(WeightedSum):
+    """h(x) = −Σ weight_i·log x_i for x > 0, and infinity elsewhere.
+
+    The prox is (x + √(x² + 4·step·weight)) / 2, always positive.
+
+    Parameters
+    ----------
+    weight
+        A number, an array that broadcasts to each leaf of x, or a tree of such (a prefix of x's tree).
+
+    Examples
+    --------
+    >>> import jax.numpy as jnp
+    >>> LogBarrier(2.0).prox(jnp.array([1.0, -1.0]), 1.0).round(3)
+    Array([2., 1.], dtype=float...)
+    """
+
+    def leaf_value(self, leaf: Array, weight: Array) -> Array:
+        """−weight_i·log x_i, or infinity if x_i ≤ 0."""
+        inside = leaf > 0
+        return jnp.where(inside, -weight * jnp.log(jnp.where(inside, leaf, 1)), jnp.inf)
+
+    def leaf_prox(self, leaf: Array, step: Array, weight: Array) -> Array:
+        """(x + √(x² + 4·step·weight)) / 2, without cancellation or overflow."""
+        root = jnp.sqrt(step) * jnp.sqrt(weight)
+        half = jnp.hypot(leaf / 2, root)
+        # For x < 0 the sum cancels; the product of the two roots of the quadratic is −step·weight.
+        apart = half - jnp.minimum(leaf, 0) / 2
+        other = root * (root / jnp.where(apart > 0, apart, 1))
+        # A result that underflows would leave the domain.
+        inside = jnp.maximum(jnp.where(leaf >= 0, leaf / 2 + half, other), jnp.finfo(leaf.dtype).tiny)
+        return jnp.where(jnp.isnan(leaf), leaf, inside)
+
+
+class GroupLasso(Term):
+    """h(x) = Σ_g weight_g·‖x_g‖₂, where x_g are the coordinates with label g.
+
+    The prox shortens each group by step·weight_g, or sets it to 0.
+
+    Parameters
+    ----------
+    groups
+        Integer labels 0, …, G − 1 that broadcast to x: labels of the shape of x, or
+        ``jnp.arange(n)[:, None]`` to make each row of an n-row matrix a group. For a tree, labels for each
+        leaf; equal labels in two leaves are one group.
+    weight
+        One number for all groups, or an array of G numbers.
+    count
+        The number of groups G; by default the largest label plus one. Needed if the labels are traced.
+
+    Examples
+    --------
+    >>> import jax.numpy as jnp
+    >>> GroupLasso([0, 0, 1], weight=2.5).prox(jnp.array([3.0, 4.0, 1.0]), 1.0)
+    Array([1.5, 2. , 0. ], dtype=float...)
+    """
+
+    fitting: ClassVar[tuple[str, ...]] = ("groups",)
+
+    groups: PyTree[Array]
+    weight: Array
+    count: int = eqx.field(static=True)
+
+    def __init__(self, groups: PyTree, weight: Any = 1.0, count: int | None = None) -> None:
+        # A list of plain numbers is one array of labels, not a tree of scalars.
+        if isinstance(groups, list | tuple) and groups and all(isinstance(label, int | np.integer) for label in groups):
+            groups = np.asarray(groups)
+        labels = [_as_labels(leaf) for leaf in jax.tree.leaves(groups)]
+        if not labels or any(label.size == 0 for label in labels):
+            raise ValueError(f"groups of GroupLasso must hold at least one label, found {groups!r}")
+        self.groups = jax.tree.map(_as_labels, groups)
+        self.count = _count(labels, count)
+        weight = np.asarray(weight) if isinstance(weight, list | tuple) else weight
+        self.weight = numbers("weight of GroupLasso", weight, least=0)
+        if not isinstance(self.weight, jax.Array) or self.weight.shape not in ((), (self.count,)):
+            raise ValueError(
+                f"weight of GroupLasso must be a number or an array of shape ({self.count},), one for each "
+                f"group, found {jax.tree.map(jnp.shape, self.weight)}"
+            )
+
     def value(self, x: PyTree[Array]) -> Scalar:
-        """Σ l1_i·|x_i| + ½·Σ l2_i·x_i²."""
-        both = lambda leaf, a, b: a * jnp.abs(leaf) + b * jnp.square(leaf) / 2
-        return _arrays.sum_leaves(jax.tree.map(both, x, _arrays.spread(self.l1, x), _arrays.spread(self.l2, x)))
+        """Σ_g weight_g·‖x_g‖."""
+        lengths = self._lengths(x)
+        return jnp.sum(self.weight.astype(lengths.dtype) * lengths)
 
     def prox(self, x: PyTree[Array], step: Any) -> PyTree[Array]:
-        """Soft-threshold at step·l1, then divide by 1 + step·l2."""
-        shrink = lambda leaf, a, b, t: soft_threshold(leaf, t * a) / (1 + t * b)
-        weights = _arrays.spread(self.l1, x), _arrays.spread(self.l2, x)
-        return jax.tree.map(shrink, x, *weights, _arrays.steps(step, x))
+        """Shorten each group by step·weight_g."""
+        self.check_prox(x, step)
+        lengths = self._lengths(x)
+        threshold = _arrays.steps(step, jnp.zeros((), lengths.dtype)) * self.weight.astype(lengths.dtype)
+        factors = _arrays.shrinkage(lengths, threshold)
+        return jax.tree.map(lambda leaf, label: factors[label].astype(leaf.dtype) * leaf, x, self._labels(x))
+
+    def _labels(self, x: PyTree[Array]) -> PyTree[Array]:
+        broadcast = lambda label, leaf: jnp.broadcast_to(label, leaf.shape)
+        return jax.tree.map(broadcast, jax.tree.broadcast(self.groups, x), x)
+
+    def _lengths(self, x: PyTree[Array]) -> Array:
+        """The norm of each group, scaled by its largest entry so that squares neither overflow nor vanish."""
+        flat, labels = jnp.abs(_arrays.flatten(x)[0]), _arrays.flatten(self._labels(x))[0]
+        top = jnp.zeros(self.count, trees.dtype(x)).at[labels].max(flat)
+        safe = jnp.where(top > 0, top, 1)
+        squares = jnp.square((flat / safe[labels]).astype(trees.single(flat.dtype)))
+        return top * _arrays.root(jax.ops.segment_sum(squares, labels, self.count)).astype(top.dtype)
+
+
+def _as_labels(leaf: Any) -> Array:
+    if not _arrays.is_traced(leaf):
+        leaf = np.asarray(leaf)
+    if not jnp.issubdtype(leaf.dtype, jnp.integer):
+        raise TypeError(f"groups of GroupLasso must be integer labels, found the dtype {leaf.dtype}")
+    return jnp.asarray(leaf)
+
+
+def _count(labels: list[Array], count: int | None) -> int:
+    if any(_arrays.is_traced(label) for label in labels):
+        if count is None:
+            raise ValueError("count of GroupLasso must be given where groups is traced, found None")
+        return int(count)
+    lowest, highest = min(int(label.min()) for label in labels), max(int(label.max()) for label in labels)
+    if lowest < 0:
+        raise ValueError(f"groups of GroupLasso must be labels ≥ 0, found {lowest}")
+    if count is None:
+        return highest + 1
+    if count <= highest:
+        raise ValueError(f"count of GroupLasso must exceed the largest label {highest}, found {count}")
+    return int(count)

@@ -9,25 +9,27 @@ because a step from u_i to u_{i+1} never costs more than λ a unit. Each g_i is 
 linear. The last sample is the root of g_n, and going back, u_i = clip(u_{i+1}, a_i, b_i), where
 g_i(a_i) = −λ and g_i(b_i) = λ.
 
-The pieces are kept as a double-ended queue of knots: where one lies, and by how much slope and intercept
+The pieces are stored as a double-ended queue of knots: where one lies, and by how much slope and intercept
 change there. Clipping drops knots at both ends and adds one at each. A knot is added once and dropped at most
 once, so the n samples take at most 3n turns, whatever the signal.
 (N. A. Johnson, "A dynamic programming algorithm for the fused lasso and L0-segmentation", 2013.)
 """
 
-from typing import Any, ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax import lax
-from jaxtyping import Array, Float, Int, PyTree, Scalar
+from jaxtyping import Array, Float, Int, Scalar
 
-from thalweg.descent.terms import _arrays
+from thalweg.descent.terms.base import Leafwise
 from thalweg.descent.terms.norms import Multiple
+
+__all__ = ["TotalVariation1D"]
 
 
 def _plus(line: Array, other: Array) -> Array:
-    """Add two lines (slope, intercept, rounding error of the intercept), kept along the last axis.
+    """Add two lines (slope, intercept, rounding error of the intercept), along the last axis.
 
     Intercepts are running sums of the signal. What rounding takes from them is carried along and given back:
     otherwise the error would grow with n, to three digits in float32 at n = 100,000.
@@ -36,8 +38,8 @@ def _plus(line: Array, other: Array) -> Array:
     slope, total, lost = jnp.moveaxis(line + other, -1, 0)
     part = total - line[..., 1]
     lost += (line[..., 1] - (total - part)) + (other[..., 1] - part)
-    kept = total + lost
-    return jnp.stack([slope, kept, lost - (kept - total)], axis=-1)
+    rounded = total + lost
+    return jnp.stack([slope, rounded, lost - (rounded - total)], axis=-1)
 
 
 class _Sweep(NamedTuple):
@@ -88,7 +90,7 @@ def _turn(lefts: Array, rights: Array, lift: Array, sweep: _Sweep) -> _Sweep:
     return _Sweep(i, first, last, left, right, knots[first], knots[last], knots, bounds)
 
 
-@jax.jit  # a call outside of jit would otherwise compile the loop anew each time
+@jax.jit  # a call outside of jit would otherwise compile the loop each time
 def _denoise(signal: Float[Array, " n"], weight: Scalar) -> Float[Array, " n"]:
     """The exact prox for one signal of at least two samples."""
     n, kind = signal.shape[0], signal.dtype
@@ -116,7 +118,7 @@ def _denoise(signal: Float[Array, " n"], weight: Scalar) -> Float[Array, " n"]:
     return centre + unit * result
 
 
-class TotalVariation1D(Multiple):
+class TotalVariation1D(Multiple, Leafwise):
     """h(x) = weight·Σ|x_{i+1} − x_i| along the last axis of each leaf; leading axes hold independent signals.
 
     The prox is exact and takes O(n) for a signal of n samples in the worst case.
@@ -135,21 +137,15 @@ class TotalVariation1D(Multiple):
 
     axes: ClassVar[int] = 1
 
-    def value(self, x: PyTree[Array]) -> Scalar:
-        """weight·Σ|x_{i+1} − x_i|."""
-        jumps = lambda leaf, w: w * jnp.abs(jnp.diff(leaf, axis=-1))
-        return _arrays.sum_leaves(jax.tree.map(jumps, x, _arrays.spread(self.weight, x)))
+    def leaf_value(self, leaf: Array, weight: Array) -> Array:
+        """weight·|x_{i+1} − x_i|."""
+        return weight * jnp.abs(jnp.diff(leaf, axis=-1))
 
-    def prox(self, x: PyTree[Array], step: Any) -> PyTree[Array]:
+    def leaf_prox(self, leaf: Array, step: Array, weight: Array) -> Array:
         """Denoise each signal exactly."""
-        step = _arrays.scalar_step("TotalVariation1D", step, x)
-
-        def denoise(leaf: Array, w: Array, t: Array) -> Array:
-            if leaf.shape[-1] < 2 or leaf.size == 0:
-                return leaf
-            if leaf.ndim == 1:
-                return _denoise(leaf, t * w)
-            rows = leaf.reshape(-1, leaf.shape[-1])
-            return jax.vmap(_denoise, in_axes=(0, None))(rows, t * w).reshape(leaf.shape)
-
-        return jax.tree.map(denoise, x, _arrays.spread(self.weight, x), _arrays.steps(step, x))
+        if leaf.shape[-1] < 2 or leaf.size == 0:
+            return leaf
+        if leaf.ndim == 1:
+            return _denoise(leaf, step * weight)
+        rows = leaf.reshape(-1, leaf.shape[-1])
+        return jax.vmap(_denoise, in_axes=(0, None))(rows, step * weight).reshape(leaf.shape)

@@ -68,12 +68,13 @@ def known_options(options: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def quick_jit(
-    quick: Callable[..., bool], tuned: bool = True, **named: Any
+    quick: Callable[..., bool], tuned: bool = True, loops: bool = False, **named: Any
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """A decorator: ``jax.jit``, with :func:`quick_options` for those arguments for which ``quick(*arguments)`` holds.
 
     JAX allows no options within another ``jit``, so the function is to be called from the host. If not ``tuned``,
-    :func:`untuned_options` are given too; whatever is ``named`` is passed on to ``jax.jit``.
+    :func:`untuned_options` are given too; ``loops`` is that of the options, and whatever is ``named`` is passed on to
+    ``jax.jit``.
 
     Examples
     --------
@@ -87,7 +88,7 @@ def quick_jit(
         # Made when first called: the options depend on the device, and an import should start none.
         @cache
         def compiled(hurry: bool) -> Callable[..., Any]:
-            options = {**(quick_options() if hurry else _NONE), **(_NONE if tuned else untuned_options())}
+            options = {**(quick_options(loops) if hurry else _NONE), **(_NONE if tuned else untuned_options())}
             return jax.jit(function, compiler_options=options or None, **named)
 
         return wraps(function)(lambda *arguments: compiled(bool(quick(*arguments)))(*arguments))

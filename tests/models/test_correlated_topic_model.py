@@ -7,12 +7,12 @@ from scipy.optimize import linear_sum_assignment
 from scipy.sparse import csr_matrix
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.feature_extraction.text import CountVectorizer
-from sklearn.model_selection import cross_val_score
 from sklearn.pipeline import make_pipeline
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from thalweg import CorrelatedTopicModel, files, load
 from thalweg.errors import FileFormatError
+from thalweg.runs import Run, raising_interrupts
 
 TOPICS, WORDS, DOCUMENTS = 3, 60, 240
 
@@ -123,7 +123,7 @@ def test_a_stream_of_few_documents_begins_again_when_it_has_more(corpus, tmp_pat
     before = matched(stream.components_, corpus[1])[1].mean()
     stream.save(tmp_path / "model")
     stream = load(tmp_path / "model").partial_fit(corpus[0][DOCUMENTS - 60 :])
-    assert stream._state.first.begun == DOCUMENTS
+    assert stream._state.first.started_from == DOCUMENTS
     assert matched(stream.components_, corpus[1])[1].mean() > before
     assert matched(stream.components_, corpus[1])[1].min() > 0.97
     assert stream.n_iter_ == 4
@@ -268,13 +268,43 @@ def test_documents_of_one_word_or_less_have_topics(share):
     assert np.all(np.isfinite(model.transform(X)))
 
 
-def test_ctrl_c_ends_a_search_not_one_of_its_fits(corpus, monkeypatch):
-    def interrupted(*arguments, **options):
-        raise KeyboardInterrupt
+@pytest.fixture
+def interrupt_after(monkeypatch):
+    """A function that makes Ctrl-C come after so many results of a fit."""
 
-    monkeypatch.setattr("thalweg.topics.corpus.absorb", interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        cross_val_score(CorrelatedTopicModel(TOPICS, random_state=0), corpus[0], cv=2)
+    def set_up(results):
+        keep, kept = Run.keep, []
+
+        def keep_then_interrupt(run, state, **record):
+            keep(run, state, **record)
+            kept.append(state)
+            if len(kept) == results:
+                raise KeyboardInterrupt
+
+        monkeypatch.setattr(Run, "keep", keep_then_interrupt)
+
+    return set_up
+
+
+@pytest.mark.parametrize("results", [4, 65])
+def test_a_fit_that_is_interrupted_keeps_its_topics(corpus, interrupt_after, results):
+    """While starts are raced, and in the passes after that."""
+    interrupt_after(results)
+    with pytest.warns(UserWarning, match="interrupted") as caught:
+        model = CorrelatedTopicModel(TOPICS, random_state=0).fit(corpus[0])
+    assert len(caught) == 1
+    assert model.components_.shape == (TOPICS, WORDS)
+    assert 0 < model._state.batches <= results
+    with pytest.raises(ValueError, match="effects"):
+        model.effects()
+
+
+def test_an_interrupt_of_many_fits_leaves_a_model_as_it_was(corpus, interrupt_after):
+    interrupt_after(4)
+    model = CorrelatedTopicModel(TOPICS, random_state=0)
+    with raising_interrupts(), pytest.raises(KeyboardInterrupt):
+        model.fit(corpus[0])
+    assert not hasattr(model, "components_")
 
 
 def test_effects_need_covariates(fitted):
@@ -282,29 +312,8 @@ def test_effects_need_covariates(fitted):
         fitted.effects()
 
 
-def test_a_fit_that_is_interrupted_keeps_its_topics(corpus, monkeypatch):
-    from thalweg.topics import corpus as room
-
-    done = []
-
-    def interrupted(*arguments, **options):
-        if len(done) == 4:
-            raise KeyboardInterrupt
-        done.append(1)
-        return absorb(*arguments, **options)
-
-    absorb = room.absorb
-    monkeypatch.setattr(room, "absorb", interrupted)
-    with pytest.warns(ConvergenceWarning, match="interrupted"):
-        model = CorrelatedTopicModel(TOPICS, random_state=0).fit(corpus[0])
-    assert model.components_.shape == (TOPICS, WORDS)
-    assert model._state.batches == 4
-
-
 def test_equal_documents_have_equal_proportions_wherever_they_stand(fitted, corpus):
-    alike = fitted.transform(
-        np.tile(corpus[0][:1], (5, 1)) if not hasattr(corpus[0], "toarray") else corpus[0][[0] * 5]
-    )
+    alike = fitted.transform(corpus[0][[0] * 5])
     np.testing.assert_allclose(alike, alike[:1].repeat(5, axis=0), atol=1e-6)
     none = fitted.transform(np.zeros((4, fitted.n_features_in_)))
     np.testing.assert_allclose(none, none[:1].repeat(4, axis=0), atol=1e-6)

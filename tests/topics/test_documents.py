@@ -12,14 +12,15 @@ import pytest
 from scipy.optimize import minimize
 from scipy.sparse import csr_array
 
-from thalweg.topics.documents import Nodes, Prior, Words, covariances, infer
+from thalweg.topics.documents import DocumentWords, Nodes, StepPlan, covariances, infer
 from thalweg.topics.expectations import METHODS
-from thalweg.topics.pages import paged
+from thalweg.topics.pages import BatchShape, make_pages
+from thalweg.topics.prevalence import DocumentPrior
 
 
 @partial(jax.jit, static_argnames=("method", "exact"))
-def run(words, prior, means, nodes, step, steps, *, method, exact):
-    return infer(words, prior, means, nodes, step, steps=steps, method=METHODS[method], exact=exact)
+def run(words, prior, means, plan, *, method, exact):
+    return infer(words, prior, means, plan, method=METHODS[method], exact=exact)
 
 
 def grid(sides, degree=12):
@@ -31,7 +32,7 @@ def grid(sides, degree=12):
     return points, weights
 
 
-class Problem:
+class OneDocument:
     def __init__(self, sides, seed=0):
         rng = np.random.default_rng(seed)
         self.counts = rng.poisson(1.0, size=7).astype(float) + np.eye(7)[0]
@@ -67,20 +68,21 @@ class Problem:
 
     def found(self, method="pgsvi", exact=True, steps=150, step=0.7, means=None):
         table = csr_array(self.counts[None])
-        pages = paged(table, 4, 1, 2)
-        pages = pages._replace(counts=pages.counts.astype(jnp.float64))
-        words = Words.of(pages, jnp.asarray(self.topics), 1)
+        pages = make_pages(table, BatchShape(1, 2, 4))
+        pages = jax.tree.map(jnp.asarray, pages._replace(counts=pages.counts.astype(float)))
+        words = DocumentWords.of(pages, jnp.asarray(self.topics), 1)
         precision = np.linalg.inv(self.covariance)
-        prior = Prior(*map(jnp.asarray, (self.mean[None], precision, np.linalg.slogdet(precision)[1])))
+        prior = DocumentPrior(*map(jnp.asarray, (self.mean[None], precision, np.linalg.slogdet(precision)[1])))
         nodes = Nodes(jnp.asarray(self.points.T)[None], jnp.asarray(self.weights))
         means = prior.means if means is None else jnp.asarray(means)[None]
-        result = run(words, prior, means, nodes, jnp.asarray(step), steps, method=method, exact=exact)
+        plan = StepPlan(nodes, jnp.asarray(step), jnp.asarray(steps))
+        result = run(words, prior, means, plan, method=method, exact=exact)
         return np.asarray(result.means[0]), np.asarray(covariances(result.precisions)[0][0])
 
 
 @pytest.mark.parametrize("sides", [2, 3])
 def test_the_fixed_point_maximises_the_documents_bound(sides):
-    problem = Problem(sides)
+    problem = OneDocument(sides)
     mean, covariance = problem.best()
     found_mean, found_covariance = problem.found()
     np.testing.assert_allclose(found_mean, mean, atol=1e-5)
@@ -88,7 +90,7 @@ def test_the_fixed_point_maximises_the_documents_bound(sides):
 
 
 def test_without_the_words_curvature_the_mean_is_still_stationary():
-    problem = Problem(3)
+    problem = OneDocument(3)
     mean, covariance = problem.found(exact=False)
     root = np.linalg.cholesky(covariance)
     slopes = [(problem.bound(mean + side, root) - problem.bound(mean - side, root)) / 2e-5 for side in 1e-5 * np.eye(3)]
@@ -98,7 +100,7 @@ def test_without_the_words_curvature_the_mean_is_still_stationary():
 @pytest.mark.parametrize("exact", [True, False])
 @pytest.mark.parametrize("step", [0.1, 1.0])
 def test_covariances_are_positive_definite_from_any_start_with_any_step(exact, step):
-    problem = Problem(3)
+    problem = OneDocument(3)
     for start in (np.array([40.0, -40.0, 0.0]), np.zeros(3), np.array([-9.0, 9.0, 9.0])):
         for steps in (1, 2, 7):
             mean, covariance = problem.found(exact=exact, step=step, steps=steps, means=start)
@@ -108,7 +110,7 @@ def test_covariances_are_positive_definite_from_any_start_with_any_step(exact, s
 
 def test_laplace_finds_the_mode_of_its_bound():
     """With φ free, words count as log Σ β e^m: the mode is where its gradient and the prior's are opposite."""
-    problem = Problem(3)
+    problem = OneDocument(3)
     mean, covariance = problem.found("laplace", exact=False)
     point = lambda z: (
         problem.counts @ np.log(problem.topics @ np.exp(z) / np.sum(np.exp(z)))
@@ -142,7 +144,7 @@ def jensen_bounds(problem, method):
 
 @pytest.mark.parametrize("method", ["mean-field", "delta"])
 def test_the_older_diagonal_methods_maximise_their_bounds(method):
-    problem = Problem(3)
+    problem = OneDocument(3)
     bound = jensen_bounds(problem, method)
     best = minimize(lambda flat: -bound(flat), np.concatenate([problem.mean, np.zeros(3)]), options={"gtol": 1e-8}).x
     mean, covariance = problem.found(method, exact=False, steps=300)
@@ -152,7 +154,7 @@ def test_the_older_diagonal_methods_maximise_their_bounds(method):
 
 
 def test_a_diagonal_posteriors_mean_is_stationary():
-    problem = Problem(3)
+    problem = OneDocument(3)
     mean, covariance = problem.found("pgsvi-mf", exact=False, steps=300)
     root = np.sqrt(covariance)
     slopes = [(problem.bound(mean + side, root) - problem.bound(mean - side, root)) / 2e-5 for side in 1e-5 * np.eye(3)]

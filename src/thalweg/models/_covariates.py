@@ -1,21 +1,55 @@
-"""What is known of documents: a table of numbers, with names where it has any."""
+"""Covariates of documents: a table of numbers, with names where it has any, brought to a common scale."""
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from jaxtyping import Float
 
+from thalweg.files import storable
 from thalweg.models._frames import no_dates
 
 
-def checked(covariates: Any, rows: int) -> Float[np.ndarray, "n p"]:
-    """Covariates as a table of finite numbers with so many rows; one without columns if there are none.
+@storable
+class CovariateScaling(NamedTuple):
+    """Names, means and standard deviations of the covariates that a model was fitted with.
 
     Examples
     --------
-    >>> checked([1, 2, 4], 3).shape, checked(None, 3).shape
-    ((3, 1), (3, 0))
-    >>> checked(["a", "b"], 2)
+    >>> scaling = CovariateScaling.of([1.0, 3.0], 2)
+    >>> scaling.names, scaling.design([5.0], 1)
+    (['x0'], array([[1., 3.]]))
+    """
+
+    names: list[str]
+    centre: Float[np.ndarray, " p"]
+    scales: Float[np.ndarray, " p"]
+
+    @classmethod
+    def of(cls, covariates: Any, rows: int) -> "CovariateScaling":
+        """Learn them from a table with so many rows, or None."""
+        table = _as_table(covariates, rows)
+        names, scales = _names(covariates, table.shape[1]), table.std(axis=0)
+        if np.any(flat := scales <= 1e-12 * np.abs(table).max(axis=0, initial=0)):
+            raise ValueError(f"covariates must vary, found {names[np.argmax(flat)]!r} constant")
+        return cls(names, table.mean(axis=0), scales)
+
+    def design(self, covariates: Any, rows: int) -> Float[np.ndarray, "n q"]:
+        """Return a 1 and the covariates in standard deviations for each row, or zeros where none are given."""
+        if covariates is None:
+            return np.column_stack([np.ones(rows), np.zeros((rows, len(self.names)))])
+        table = _as_table(covariates, rows)
+        if table.shape[1] != len(self.names):
+            raise ValueError(f"covariates must have {len(self.names)} columns, found {table.shape[1]}")
+        names, unnamed = (_names(each, len(self.names)) for each in (covariates, None))
+        if unnamed not in (names, self.names) and names != self.names:
+            raise ValueError(f"covariates must have the columns {self.names} in this order, found {names}")
+        return np.column_stack([np.ones(rows), (table - self.centre) / self.scales])
+
+
+def _as_table(covariates: Any, rows: int) -> Float[np.ndarray, "n p"]:
+    """Return finite numbers in so many rows, without columns if there are none.
+
+    >>> _as_table(["a", "b"], 2)
     Traceback (most recent call last):
         ...
     ValueError: covariates must be numbers, found could not convert string to float: 'a': encode words...
@@ -23,38 +57,19 @@ def checked(covariates: Any, rows: int) -> Float[np.ndarray, "n p"]:
     if covariates is None:
         return np.zeros((rows, 0))
     try:
-        given = np.asarray(no_dates(covariates, "covariates"), np.float64)
+        table = np.asarray(no_dates(covariates, "covariates"), np.float64)
     except ValueError as error:
         raise ValueError(f"covariates must be numbers, found {error}: encode words, as by OneHotEncoder") from None
-    given = given[:, None] if given.ndim == 1 else given
-    if given.ndim != 2 or len(given) != rows:
-        raise ValueError(f"covariates must have a row for each of {rows} documents, found shape {given.shape}")
-    if not np.all(np.isfinite(given)):
+    table = table[:, None] if table.ndim == 1 else table
+    if table.ndim != 2 or len(table) != rows:
+        raise ValueError(f"covariates must have a row for each of {rows} documents, found shape {table.shape}")
+    if not np.all(np.isfinite(table)):
         raise ValueError("covariates must be finite, found NaN or infinity")
-    return given
+    return table
 
 
-def names_of(covariates: Any) -> list[str] | None:
-    """Those of the columns of a frame, or that of a series.
-
-    Examples
-    --------
-    >>> import pandas
-    >>> names_of(pandas.DataFrame({"year": [1990], "month": [5]})), names_of(pandas.Series([1990], name="year"))
-    (['year', 'month'], ['year'])
-    """
-    if hasattr(covariates, "columns"):
-        return [str(name) for name in covariates.columns]
+def _names(covariates: Any, count: int) -> list[str]:
+    """Return the names of the columns of a frame, that of a series, or x0, x1, … where there are none."""
     name = getattr(covariates, "name", None)
-    return None if name is None else [str(name)]
-
-
-def unnamed(columns: int) -> list[str]:
-    """Names for columns without any.
-
-    Examples
-    --------
-    >>> unnamed(2)
-    ['x0', 'x1']
-    """
-    return [f"x{column}" for column in range(columns)]
+    unnamed = [f"x{column}" for column in range(count)] if name is None else [name]
+    return [str(each) for each in getattr(covariates, "columns", unnamed)]

@@ -1,4 +1,4 @@
-"""What readers ask a topic model for: :mod:`thalweg.topics` on what an estimator has learned."""
+"""Methods to read a fitted topic model with: the functions of :mod:`thalweg.topics` on its attributes."""
 
 from typing import Any
 
@@ -16,7 +16,7 @@ class TopicReader:
     covariance_: np.ndarray
 
     def top_words(self, vocabulary: Any = None, n: int = 10, by: str = "probability") -> list[list[str]]:
-        """The first words of each topic.
+        """Return the first words of each topic.
 
         Parameters
         ----------
@@ -32,23 +32,24 @@ class TopicReader:
         return topics.top_words(self.components_, self._vocabulary(vocabulary), n, by)
 
     def top_documents(self, X: Any, topic: int, n: int = 10) -> np.ndarray:
-        """The rows of ``X`` with the largest share of a topic, the largest first."""
+        """Return the rows of ``X`` with the largest share of a topic, the largest first."""
         return topics.top_documents(self.transform(X), topic, n)  # type: ignore[attr-defined]
 
     def topic_correlations(self) -> np.ndarray:
-        """How the shares of topics go together, by the covariance of the prior."""
+        """Return the correlations of topics under the prior."""
         check_is_fitted(self)
         return topics.topic_correlations(covariance=self.covariance_)
 
     def coherence(self, X: Any, n: int = 10, measure: str = "npmi") -> np.ndarray:
-        """Whether the first words of each topic occur in the same documents of ``X``: "npmi" or "u_mass"."""
+        """Return the coherence of each topic's first words in the documents ``X``: "npmi" or "u_mass"."""
         check_is_fitted(self)
         measures = {"npmi": topics.npmi, "u_mass": topics.u_mass}
-        arguments.one_of("measure", measure, tuple(measures))
-        return measures[measure](topics.top_indices(self.components_, n), X)
+        return measures[arguments.one_of("measure", measure, tuple(measures))](
+            topics.top_indices(self.components_, n), X
+        )
 
     def completion(self, X: Any, random_state: int = 0) -> topics.Completion:
-        """How well the other half of each document is predicted from one half: nats a token, with a standard error.
+        """Score how well one half of each document is predicted from the other: nats a token, with a standard error.
 
         See :func:`thalweg.topics.document_completion`. Covariates are taken to be as they are on average.
         """
@@ -57,7 +58,7 @@ class TopicReader:
         return topics.document_completion(X, self.components_, prior, random_state=random_state)
 
     def browser(self, X: Any, vocabulary: Any = None, documents: Any = None, title: str = "Topics") -> str:
-        """A page of HTML to look at the topics with: a map, words, documents, correlations and a search.
+        """Return a page of HTML to look at the topics with: a map, words, documents, correlations and a search.
 
         Parameters
         ----------

@@ -15,15 +15,17 @@ from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.validation import check_is_fitted
 
 from thalweg import topics
-from thalweg.models._common import Storable, among_many_fits, unharmed
-from thalweg.models._covariates import checked, names_of, unnamed
+from thalweg.models._common import Storable, unharmed
+from thalweg.models._covariates import CovariateScaling
 from thalweg.models._frames import validated
 from thalweg.models._summary import Summary
 from thalweg.models._topic_reading import TopicReader
+from thalweg.runs import Run
 
-_FEW_DRAWS = 10
-_LONGEST = 1e6
-"""Words of a document, in single precision."""
+LEAST_EFFECT_DRAWS = 10
+"""Effects whose draws are worth fewer independent ones have deviations that are off by a fifth; effects() warns."""
+MAX_DOCUMENT_WORDS = 1e6
+"""Single precision, in which documents are summed up, counts to sixteen times as many."""
 
 
 class CorrelatedTopicModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, TopicReader, Storable):
@@ -45,12 +47,12 @@ class CorrelatedTopicModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, To
     smoothing
         How often each topic is taken to have written each word before anything is read.
     batch_size
-        Documents whose posteriors are found at once. More than that are learned from in batches.
+        Documents whose posteriors are computed at once. More than that are learned from in batches.
     max_iter
         The most passes over the documents.
     tol
-        Passes end when documents left out are predicted no better than this, in nats a word, than five passes before.
-        Of fewer than 200 documents none is left out, and those learned from are looked at.
+        Passes end when held-out documents are predicted no better than this, in nats a word, than five passes before.
+        Of fewer than 200 documents none is held out, and the bound of all is used.
     step
         How far a step of a posterior goes to where its gradient says, at most 1.
     samples
@@ -64,7 +66,7 @@ class CorrelatedTopicModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, To
     random_state
         Seeds the order of batches and the draws.
     verbose
-        Whether to show how the passes go on.
+        Whether to show a progress bar.
 
     Attributes
     ----------
@@ -77,7 +79,7 @@ class CorrelatedTopicModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, To
     coefficients_ : array (n_covariates, n_components)
         Cᵀ without μ, in the covariates' units.
     history_ : list of float
-        Mean log p of a word left out (see ``tol``), pass by pass.
+        Mean log p of a held-out word (see ``tol``), pass by pass; without held-out documents the bound on it.
     n_iter_ : int
         Passes; once ``partial_fit`` has learned, batches that were learned from, those of passes included.
     n_features_in_, feature_names_in_
@@ -151,7 +153,7 @@ class CorrelatedTopicModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, To
 
     @_fit_context(prefer_skip_nested_validation=True)
     def fit(self, X: Any, y: Any = None, *, covariates: Any = None) -> "CorrelatedTopicModel":
-        """Learn topics and their prior.
+        """Learn topics and their prior. Ctrl-C ends it with the topics that were found so far.
 
         Parameters
         ----------
@@ -162,29 +164,25 @@ class CorrelatedTopicModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, To
         covariates
             What prevalence may depend on, a row of numbers for each document, or a data frame.
         """
-        with unharmed(self):
-            counts = self._counts(X, reset=True)
-            design = self._begin_covariates(covariates, counts.shape[0])
+        with unharmed(self), Run("topics", bar=bool(self.verbose)) as run:
+            counts, design = self._read(X, covariates, reset=True)
             learned = topics.fit_topics(counts, design, self._settings(), self._seed())
-            self._keep(learned.state)
-            self.history_ = learned.scores
-            self.n_iter_ = len(learned.scores)
-            self._effects: topics.Effects | None = None
-            if learned.interrupted:
-                _end_many_fits()
-                self._warn("interrupted: the topics are those found so far")
-            elif not learned.converged:
-                self._warn(f"{self.max_iter} passes were not enough: raise max_iter, or tol, found tol={self.tol}")
-            if self.draws and self.n_components > 1 and not learned.interrupted:
-                self._refine(counts, design)
+            self._store(learned.state)
+            self.history_, self.n_iter_ = learned.scores, len(learned.scores)
+            run.keep(self)
+            if not (learned.converged or run.interrupted):
+                message = f"{self.max_iter} passes were not enough: raise max_iter, or tol, found tol={self.tol}"
+                warnings.warn(message, ConvergenceWarning, stacklevel=3)
+            if self.draws and self.n_components > 1 and not run.interrupted:
+                self._store(*topics.refined(counts, design, self._state, self._settings(), self._seed()))
         return self
 
     @_fit_context(prefer_skip_nested_validation=True)
     def partial_fit(self, X: Any, y: Any = None, *, covariates: Any = None) -> "CorrelatedTopicModel":
         """Learn from one more batch of documents; memory is bounded, however many there were before.
 
-        Topics start from the first documents. Where those are fewer than 200 for each topic, they are kept, and topics
-        begin again once there are four times as many.
+        Topics start from the first documents. Where those are fewer than 200 for each topic, they are stored, and
+        topics start again once there are four times as many.
 
         Parameters
         ----------
@@ -196,21 +194,17 @@ class CorrelatedTopicModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, To
             As for :meth:`fit`; in all calls or in none.
         """
         with unharmed(self):
-            begun = hasattr(self, "_state")
-            counts = self._counts(X, reset=not begun)
-            rows = counts.shape[0]
-            if begun:
+            state = getattr(self, "_state", None)
+            if state is not None:
                 self._refuse_change(covariates)
-            design = self._design(covariates, rows) if begun else self._begin_covariates(covariates, rows)
-            state = self._state if begun else None
-            self._keep(topics.continue_topics(state, counts, design, self._settings(), self._seed()))
-            self._effects = None
+            counts, design = self._read(X, covariates, reset=state is None)
+            self._store(topics.continue_topics(state, counts, design, self._settings(), self._seed()))
             self.n_iter_ = self._state.batches
             self.history_ = getattr(self, "history_", [])
         return self
 
     def transform(self, X: Any, *, covariates: Any = None) -> Float[np.ndarray, "n k"]:
-        """The expected proportions of topics in documents, rows that sum to one.
+        """Return the expected proportions of topics in documents, rows that sum to one.
 
         Parameters
         ----------
@@ -219,30 +213,30 @@ class CorrelatedTopicModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, To
         covariates
             Those of the documents, if the model has learned with covariates; else the average ones are taken.
         """
-        return np.concatenate([part.proportions for part in self._posteriors(self._seen(X), covariates)])
+        return np.concatenate([part.proportions for part in self._posteriors(*self._read(X, covariates))])
 
     def posterior(self, X: Any, *, covariates: Any = None) -> tuple[np.ndarray, np.ndarray]:
-        """Means and covariances of z, of which softmax(z) are the proportions, given each document's words.
+        """Return means and covariances of z, of which softmax(z) are the proportions, given each document's words.
 
         With "pgsvi" they maximise the document's bound (PG-SVI, eq. 38) over all means and covariances, up to the noise
         of the draws.
         """
-        parts = list(self._posteriors(self._seen(X), covariates, exact=self.inference == "pgsvi"))
+        parts = list(self._posteriors(*self._read(X, covariates), exact=self.inference == "pgsvi"))
         return np.concatenate([part.means for part in parts]), np.concatenate([part.covariances for part in parts])
 
     def score(self, X: Any, y: Any = None, *, covariates: Any = None) -> float:
-        """A lower bound on the mean log p of a word, in nats, of documents that are read as a whole."""
-        counts = self._seen(X)
+        """Return a lower bound on the mean log p of a word, in nats, of documents that are read as a whole."""
+        counts, design = self._read(X, covariates)
         _refuse_no_words(counts)
-        bound = sum(float(np.sum(part.bounds)) for part in self._posteriors(counts, covariates))
+        bound = sum(float(np.sum(part.bounds)) for part in self._posteriors(counts, design))
         return bound / float(counts.sum())
 
     def perplexity(self, X: Any, *, covariates: Any = None) -> float:
-        """exp(−score): an upper bound on how many words a word is as uncertain as."""
+        """Return exp(−score): an upper bound on how many words a word is as uncertain as."""
         return float(np.exp(-self.score(X, covariates=covariates)))
 
     def effects(self) -> Summary:
-        """How the covariates change the prevalence of topics: a table with a row for each topic and covariate.
+        """Return how the covariates change the prevalence of topics: a table with a row for each topic and covariate.
 
         An effect is the change of z_k, less the mean change over topics, when the covariate grows by one: of the log of
         the proportion over the geometric mean of all proportions. Its mean and deviation are over draws from the joint
@@ -252,136 +246,77 @@ class CorrelatedTopicModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, To
         check_is_fitted(self)
         if self._effects is None:
             raise ValueError(
-                "effects() needs a model of two topics or more that was fitted by fit(X, covariates=…) with draws "
-                "above 0: found none, or learned from a batch since"
+                "effects() needs two topics or more, fit(X, covariates=…) and draws above 0: found a model without, or "
+                "one that has learned from a batch since"
             )
-        coefficients, covariances, worth = self._effects
-        if worth < _FEW_DRAWS:
-            warnings.warn(
-                f"draws of effects are worth {worth:.0f} independent ones only: deviations are rough, since documents "
-                "say too little of so many topics",
-                UserWarning,
-                stacklevel=2,
-            )
-        deviations = np.sqrt(np.diagonal(covariances, axis1=1, axis2=2)).T[1:] / self._scales[:, None]
-        means = coefficients[1:] / self._scales[:, None]
-        names = [f"topic {k}: {name}" for k in range(means.shape[1]) for name in self._names]
-        return Summary(names, means.T.ravel(), deviations.T.ravel())
+        if self._effects.worth < LEAST_EFFECT_DRAWS:
+            rough = f"draws of effects are worth {self._effects.worth:.0f} independent ones only: deviations are rough"
+            warnings.warn(f"{rough}, since documents say too little of so many topics", UserWarning, stacklevel=2)
+        deviations = np.sqrt(np.diagonal(self._effects.covariances, axis1=1, axis2=2))
+        means, deviations = (
+            part[:, 1:] / self._covariates.scales for part in (self._effects.coefficients.T, deviations)
+        )
+        names = [f"topic {k}: {name}" for k in range(len(means)) for name in self._covariates.names]
+        return Summary(names, means.ravel(), deviations.ravel())
 
     @property
     def _n_features_out(self) -> int:
         return len(self.components_)
 
     def _settings(self) -> topics.TopicSettings:
-        return topics.TopicSettings(
-            int(self.n_components),
-            method=self.inference,
-            smoothing=float(self.smoothing),
-            batch_size=int(self.batch_size),
-            passes=int(self.max_iter),
-            tolerance=float(self.tol),
-            step=float(self.step),
-            samples=int(self.samples),
-            decay=float(self.decay),
-            draws=int(self.draws),
-            verbose=bool(self.verbose),
-        )
+        same = ("smoothing", "batch_size", "step", "samples", "decay", "draws", "verbose")
+        options = {name: getattr(self, name) for name in same}
+        renamed = {"method": self.inference, "passes": self.max_iter, "tolerance": self.tol}
+        return topics.TopicSettings(int(self.n_components), **options, **renamed)
 
     def _seed(self) -> int:
         return int(check_random_state(self.random_state).randint(2**31 - 1))
 
-    def _counts(self, X: Any, reset: bool = False) -> csr_array:
+    def _read(self, X: Any, covariates: Any, reset: bool = False) -> tuple[csr_array, np.ndarray]:
+        """Return counts and a design matrix, checked; ``reset`` if the model learns their words and scales anew."""
+        if not reset:
+            check_is_fitted(self)
         if _holds_texts(X):
             raise ValueError("X must be a table of counts, found texts: make one with CountVectorizer().fit_transform")
-        X = validated(
-            self, X, reset=reset, accept_sparse="csr", dtype=np.float32, ensure_non_negative=True, ensure_min_samples=1
-        )
-        counts = csr_array(X)
+        options: dict[str, Any] = {"accept_sparse": "csr", "dtype": np.float32, "ensure_non_negative": True}
+        counts = csr_array(validated(self, X, reset=reset, **options))
         counts.sum_duplicates()
         counts.eliminate_zeros()
         if reset:
             _refuse_no_words(counts)
         longest = float(counts.sum(axis=1).max())
-        if longest > _LONGEST:
-            raise ValueError(
-                f"X must have at most {_LONGEST:.0e} words a document, found {longest:.3g}: single precision cannot "
-                "count so many"
-            )
+        if longest > MAX_DOCUMENT_WORDS:
+            most = f"at most {MAX_DOCUMENT_WORDS:.0e} words a document, which single precision can count"
+            raise ValueError(f"X must have {most}, found {longest:.3g}")
         if np.any(counts.data != np.floor(counts.data)):
-            warnings.warn(
-                "X holds fractions, and they are taken for counts of words: weights such as tf-idf make documents "
-                "seem shorter, and their topics less certain, than they are",
-                UserWarning,
-                stacklevel=4,
-            )
-        return counts
+            taken = "X holds fractions, and they are taken for counts of words: weights such as tf-idf make documents"
+            warnings.warn(f"{taken} seem shorter, and topics less certain, than they are", UserWarning, stacklevel=4)
+        if reset:
+            self._covariates = CovariateScaling.of(covariates, counts.shape[0])
+        return counts, self._covariates.design(covariates, counts.shape[0])
 
     def _refuse_change(self, covariates: Any) -> None:
-        """Refuse to go on with other topics, or without the covariates, than what was learned from."""
+        """Refuse to go on with other topics, or without the covariates, than the documents before had."""
         if len(self.components_) != self.n_components:
-            raise ValueError(
-                f"n_components must stay {len(self.components_)}, which were learned from the documents before, found "
-                f"{self.n_components}: fit learns anew"
-            )
-        if covariates is None and self._names:
-            raise ValueError(f"covariates must be given as before, found None instead of {self._names}")
+            must = f"n_components must stay {len(self.components_)} after partial_fit"
+            raise ValueError(f"{must}, found {self.n_components}: fit learns anew")
+        if covariates is None and self._covariates.names:
+            raise ValueError(f"covariates must be given as before, found None instead of {self._covariates.names}")
 
-    def _begin_covariates(self, covariates: Any, rows: int) -> np.ndarray:
-        given = checked(covariates, rows)
-        self._names = names_of(covariates) or unnamed(given.shape[1])
-        self._centre = given.mean(axis=0)
-        spread = given.std(axis=0)
-        if np.any(flat := spread <= 1e-12 * np.abs(given).max(axis=0, initial=0)):
-            raise ValueError(f"covariates must vary, found {self._names[np.argmax(flat)]!r} constant")
-        self._scales = spread
-        return self._design(covariates, rows)
-
-    def _design(self, covariates: Any, rows: int) -> np.ndarray:
-        """A 1 and the covariates in standard deviations, for each row; zeros where none are given."""
-        if covariates is None:
-            return np.column_stack([np.ones(rows), np.zeros((rows, len(self._names)))])
-        given = checked(covariates, rows)
-        if given.shape[1] != len(self._names):
-            raise ValueError(f"covariates must have {len(self._names)} columns, found {given.shape[1]}")
-        names = names_of(covariates) or self._names
-        if names != self._names and self._names != unnamed(len(names)):
-            raise ValueError(f"covariates must have the columns {self._names} in this order, found {names}")
-        return np.column_stack([np.ones(rows), (given - self._centre) / self._scales])
-
-    def _keep(self, state: topics.Topics) -> None:
-        self._state = state
+    def _store(self, state: topics.Topics, effects: topics.Effects | None = None) -> None:
+        self._state, self._effects = state, effects
         self.components_ = state.components(self.smoothing).T.astype(np.float64)
         self.components_ /= self.components_.sum(axis=1, keepdims=True)
         self.mean_ = state.prevalence.coefficients[0].copy()
         self.covariance_ = state.prevalence.covariance.copy()
-        self.coefficients_ = state.prevalence.coefficients[1:] / self._scales[:, None]
+        self.coefficients_ = state.prevalence.coefficients[1:] / self._covariates.scales[:, None]
 
-    def _refine(self, counts: csr_array, design: np.ndarray) -> None:
-        try:
-            state, self._effects = topics.refined(counts, design, self._state, self._settings(), self._seed())
-            self._keep(state)
-        except KeyboardInterrupt:
-            _end_many_fits()
-            self._warn("interrupted: the topics are those found so far, without draws")
-
-    def _seen(self, X: Any) -> csr_array:
-        check_is_fitted(self)
-        return self._counts(X)
-
-    def _posteriors(self, counts: csr_array, covariates: Any, exact: bool = False) -> Iterator[topics.TopicPosteriors]:
-        design = self._design(covariates, counts.shape[0])
+    def _posteriors(
+        self, counts: csr_array, design: np.ndarray, exact: bool = False
+    ) -> Iterator[topics.TopicPosteriors]:
         how = topics.Inference(self.inference, step=float(self.step), exact=exact)
-        found = topics.document_posteriors(counts, design, self.components_.T, self._state.prevalence, how)
-        return (part for _, part in found)
-
-    def _warn(self, message: str) -> None:
-        warnings.warn(message, ConvergenceWarning, stacklevel=4)
-
-
-def _end_many_fits() -> None:
-    """Pass Ctrl-C on to a search, whose next fit would begin otherwise."""
-    if among_many_fits():
-        raise KeyboardInterrupt
+        parts = topics.document_posteriors(counts, design, self.components_.T, self._state.prevalence, how)
+        return (part for _, part in parts)
 
 
 def _refuse_no_words(counts: csr_array) -> None:

@@ -14,21 +14,22 @@ held-out score              :func:`document_completion` under a :class:`Logistic
 """
 
 from thalweg.topics.browser import topic_browser
-from thalweg.topics.coherence import exclusivity, npmi, u_mass
+from thalweg.topics.chains import Dirichlet, LogisticNormal
 from thalweg.topics.corpus import LearnedTopics, Topics, TopicSettings, fit_topics
-from thalweg.topics.dirichlet import Dirichlet
+from thalweg.topics.documents import Inference, TopicPosteriors, document_posteriors
 from thalweg.topics.effects import Effects, refined
 from thalweg.topics.held_out import Completion, document_completion, split_tokens
-from thalweg.topics.inference import Inference, TopicPosteriors, document_posteriors
-from thalweg.topics.logistic_normal import LogisticNormal
 from thalweg.topics.prevalence import Prevalence, TopicMoments
 from thalweg.topics.reading import (
     Graph,
     correlation_graph,
+    exclusivity,
+    npmi,
     top_documents,
     top_indices,
     top_words,
     topic_correlations,
+    u_mass,
     word_scores,
 )
 from thalweg.topics.start import starting_topics

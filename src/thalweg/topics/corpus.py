@@ -1,30 +1,32 @@
 """Topics of a corpus by stochastic variational EM: posteriors of a batch of documents, then topics and prior."""
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
-import jax.numpy as jnp
+import jax
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from scipy.sparse import csr_array
 
+from thalweg.codec import check_sparse
 from thalweg.files import storable
-from thalweg.topics import documents
-from thalweg.topics.first import FirstDocuments
-from thalweg.topics.pages import Pages, page_shape, paged
+from thalweg.runs import Run
+from thalweg.selection.race import race
+from thalweg.topics.documents import LEAST_PROBABILITY, BatchStatistics, StepPlan, antithetic, learn
+from thalweg.topics.expectations import METHODS
+from thalweg.topics.pages import DocumentBatch, batch_shape, make_batch
 from thalweg.topics.prevalence import Prevalence, TopicMoments
-from thalweg.topics.pruning import pruned
 from thalweg.topics.start import starting_topics, starts
 
-_GRAIN = 64
-_FEW_TOKENS = 150_000
-_RACE = ((9, 8), (4, 12), (2, 20))
-"""Of fewer tokens several starts are raced: so many of them go on for so many passes, and again."""
-_MANY_TOPICS = 25
-"""From so many on, a fit begins with more topics than asked for: anchors miss some."""
-_FIRST, _LAST = 10, 3
-"""Passes over the first documents of a stream; over all once those left out have shown that no more are needed."""
+MAX_RACE_TOKENS = 150_000
+"""In fewer tokens co-occurrences are noisy, and several starts are raced; in more the first one is as good as any, and
+a race would take a third of the time."""
+RACE_PASSES = 20
+"""Passes over the documents before starts are compared: some good ones learn slowly. Doubled, a fit to few documents
+takes almost twice as long."""
+SETTLING_PASSES = 5
+"""Passes over the first documents of a stream after its start, and over all documents once those held out have shown
+convergence. Doubled, streams start twice as slowly."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +43,7 @@ class TopicSettings:
     'pgsvi'
     """
 
-    methods: ClassVar[tuple[str, ...]] = tuple(documents.METHODS)
+    methods: ClassVar[tuple[str, ...]] = tuple(METHODS)
 
     topics: int
     method: str = "pgsvi"
@@ -51,19 +53,47 @@ class TopicSettings:
     tolerance: float = 2e-4
     step: float = 0.9
     samples: int = 4
-    exact: bool = False
-    """Whether to keep the part of the curvature that comes from words: see :mod:`thalweg.topics.documents`."""
     decay: float = 0.6
     warm_steps: int = 2
     """Steps of a posterior that goes on from the last pass."""
     cold_steps: int = 10
     """Steps of a posterior that begins at the prior."""
-    held: int = 3
+    fixed_prior_batches: int = 3
     """Batches before the prior is learned: posteriors of the first ones mostly say what the topics do not."""
     patience: int = 5
+    least_held_out: int = 20
+    """Documents held out to see convergence, a tenth of all, or none if that is fewer: those predict too little."""
     draws: int = 80
     """From the joint posterior, after the passes."""
     verbose: bool = False
+
+
+@storable
+class FirstDocuments(NamedTuple):
+    """The first documents of a stream, stored until there are enough to start from: sparse counts and covariates."""
+
+    data: Float[np.ndarray, " e"]
+    indices: Int[np.ndarray, " e"]
+    indptr: Int[np.ndarray, " n"]
+    design: Float[np.ndarray, "n p"]
+    started_from: int
+    """How many of them the current topics started from."""
+
+    @classmethod
+    def of(cls, counts: csr_array, design: np.ndarray, started_from: int) -> "FirstDocuments":
+        """Store a table."""
+        return cls(counts.data, counts.indices, counts.indptr, design, started_from)
+
+    def table(self, words: int) -> csr_array:
+        """Return their counts of so many words."""
+        return csr_array((self.data, self.indices, self.indptr), shape=(len(self.design), words))
+
+    def check_stored(self) -> None:
+        """Refuse arrays from a file that are no sparse table; the number of words is checked by :class:`Topics`."""
+        words = int(np.max(self.indices, initial=-1)) + 1
+        check_sparse(self.indices, self.indptr, (len(self.design), words))
+        if len(self.data) != len(self.indices) or not np.all(np.isfinite(self.data)):
+            raise ValueError("counts of other words, or that are no finite numbers")
 
 
 @storable
@@ -82,13 +112,13 @@ class Topics(NamedTuple):
     prevalence: Prevalence
     batches: int
     documents: float
-    """How many the smoothing and the shrinkage are set against."""
+    """The number of documents that smoothing and shrinkage are weighed against."""
     first: FirstDocuments | None = None
-    """Of a stream that has had few so far."""
+    """Those of a stream that has had few so far."""
 
     @classmethod
     def start(cls, counts: csr_array, covariates: int, topics: int, given: np.ndarray | None = None) -> "Topics":
-        """From given topics, else from anchor words, before any posterior."""
+        """Start from given topics, else from anchor words, before any posterior."""
         length = counts.sum() / max(counts.shape[0], 1)
         words = (starting_topics(counts, topics) if given is None else given).T * (length / topics)
         moments = TopicMoments(np.eye(covariates), np.zeros((covariates, topics)), np.eye(topics))
@@ -100,75 +130,40 @@ class Topics(NamedTuple):
             raise ValueError(f"first documents with words beyond the {len(self.words)} that there are")
 
     def components(self, smoothing: float) -> Float[np.ndarray, "v k"]:
-        """p(word | topic)."""
+        """Return p(word | topic)."""
         words = self.words + np.float32(smoothing / max(self.documents, 1))
         return words / words.sum(axis=0)
 
 
-class Batch(NamedTuple):
-    """Documents ready for a compiled program: pages, covariates, those that count, and their rows."""
-
-    pages: Pages
-    design: Float[np.ndarray, "d p"]
-    counted: Float[np.ndarray, " d"]
-    rows: np.ndarray
-
-
-def batch_of(
-    counts: csr_array, design: np.ndarray, counted: np.ndarray, rows: np.ndarray, shape: tuple[int, int, int]
-) -> Batch:
-    """Some rows of a table, filled up to a shape: documents, pages, and words of a page.
-
-    Examples
-    --------
-    >>> table = csr_array(np.eye(3, dtype=int))
-    >>> batch_of(table, np.ones((3, 1)), np.ones(3), np.arange(2), (4, 4, 8)).counted
-    array([1., 1., 0., 0.], dtype=float32)
-    """
-    size, pages, width = shape
-    filled, counts_here = np.zeros((size, design.shape[1]), np.float32), np.zeros(size, np.float32)
-    filled[: len(rows)], counts_here[: len(rows)] = design[rows], counted[rows]
-    return Batch(paged(counts[rows], width, size, pages), filled, counts_here, rows)
-
-
-def prior_of(prevalence: Prevalence, design: np.ndarray) -> documents.Prior:
-    """The prior of documents with given covariates, for a compiled program."""
-    means, precision = design @ prevalence.coefficients, np.linalg.inv(prevalence.covariance)
-    log_determinant = np.linalg.slogdet(precision)[1]
-    return documents.Prior(*(jnp.asarray(part, jnp.float32) for part in (means, precision, log_determinant)))
-
-
-def absorb(
-    state: Topics, batch: Batch, means: Any, rng: np.random.Generator, settings: TopicSettings, steps: int, share: float
-) -> tuple[Topics, documents.Statistics]:
-    """One batch: posteriors from ``means`` on, then topics and prior, of which the batch becomes a ``share``."""
-    found = documents.learn(
-        batch.pages,
-        state.components(settings.smoothing),
-        prior_of(state.prevalence, batch.design),
-        means,
-        batch.counted,
-        documents.antithetic(rng, (len(batch.design), settings.topics, settings.samples)),
-        np.float32(settings.step),
-        np.int32(steps),
-        method=settings.method,
-        exact=settings.exact,
-    )
+def update_topics(
+    topics: Topics,
+    batch: DocumentBatch,
+    means: Any,
+    rng: np.random.Generator,
+    settings: TopicSettings,
+    steps: int,
+    share: float,
+) -> tuple[Topics, BatchStatistics]:
+    """Find the posteriors of a batch from ``means`` on, and mix a ``share`` of them into topics and prior."""
+    nodes = antithetic(rng, (len(batch.counted), topics.words.shape[1], settings.samples))
+    plan = StepPlan(nodes, np.float32(settings.step), np.int32(steps))
+    given = batch.pages, topics.components(settings.smoothing), topics.prevalence.prior(batch.design), means
+    statistics = learn(*given, batch.counted, plan, settings.method)
     counted = batch.counted > 0
-    count = max(int(counted.sum()), 1)
-    new = np.asarray(found.means, np.float64)[counted]
-    moments = TopicMoments.of(batch.design[counted].astype(np.float64), new, np.asarray(found.spread, np.float64))
-    words = (1 - np.float32(share)) * state.words + np.float32(share / count) * np.asarray(found.words)
-    pairs = zip(state.moments, moments, strict=True)
-    mixed = TopicMoments(*((1 - share) * old + share * fresh for old, fresh in pairs))
-    held = state.batches < settings.held
-    prevalence = state.prevalence if held else Prevalence.learned(mixed, state.documents)
-    return state._replace(words=words, moments=mixed, prevalence=prevalence, batches=state.batches + 1), found
+    of_counted = batch.design[counted], np.asarray(statistics.means, np.float64)[counted]
+    moments = TopicMoments.of(*of_counted, np.asarray(statistics.covariance_sum, np.float64))
+    moments = topics.moments.mixed(moments, share)
+    part = np.float32(share / max(int(counted.sum()), 1))
+    words = (1 - np.float32(share)) * topics.words + part * np.asarray(statistics.words)
+    is_fixed = topics.batches < settings.fixed_prior_batches
+    prevalence = topics.prevalence if is_fixed else Prevalence.learned(moments, topics.documents)
+    batches = topics.batches + 1
+    return topics._replace(words=words, moments=moments, prevalence=prevalence, batches=batches), statistics
 
 
 @dataclass
 class LearnedTopics:
-    """What a fit came to: the topics, the score of each pass, and how it ended.
+    """The result of a fit: the topics, the score of each pass, and how it ended.
 
     Examples
     --------
@@ -182,79 +177,111 @@ class LearnedTopics:
     interrupted: bool = False
 
 
-class Corpus:
-    """Documents in batches of one shape, the means of their posteriors, and those left out to see convergence on.
+class EMState(NamedTuple):
+    """Topics, and the posterior means of each batch that the next pass goes on from."""
 
-    Of a document left out, half of the words are read, and the other half tells how well it is predicted. It is read
-    with the others of its batch, and does not count.
+    topics: Topics
+    means: tuple[Any, ...]
+
+
+class Corpus:
+    """Documents in batches of one shape, of which some may be held out to see convergence.
+
+    Half of the words of a held-out document are read with the others of its batch, and do not count; the other half are
+    predicted.
     """
 
-    def __init__(self, counts: csr_array, design: np.ndarray, settings: TopicSettings) -> None:
+    def __init__(self, counts: csr_array, design: np.ndarray, settings: TopicSettings, holds_out: bool = True) -> None:
         self.counts, self.design, self.settings = counts, design, settings
-        rng = np.random.default_rng(0)  # the same slice whatever the seed
+        rng = np.random.default_rng(0)  # the same documents whatever the seed
         count = counts.shape[0]
-        self.aside = rng.permutation(count) < (min(count // 10, 500) if count >= 200 else 0)
-        read, self.hidden = _halves(counts, self.aside, rng)
+        held = count // 10 if holds_out else 0
+        self.held_out = rng.permutation(count) < (held if held >= settings.least_held_out else 0)
+        observed, self.hidden = _halves(counts, self.held_out, rng)
         if not self.hidden.sum():  # fractions of words have no halves
-            read, self.aside = counts, np.zeros_like(self.aside)
+            observed, self.held_out = counts, np.zeros_like(self.held_out)
         self.parts = np.array_split(rng.permutation(count), max(1, round(count / settings.batch_size)))
-        self.shape = page_shape(counts, self.parts, _GRAIN, _GRAIN)
-        self.means = self.begun()
-        self._make(read, ~self.aside)
+        self.shape = batch_shape(counts, self.parts)
+        self._make_batches(observed)
 
-    def begun(self) -> list[np.ndarray]:
-        """Means of posteriors before anything was read."""
-        return [np.zeros((self.shape[0], self.settings.topics), np.float32) for _ in self.parts]
-
-    def _make(self, counts: csr_array, counted: np.ndarray) -> None:
-        weights = counted.astype(np.float32)
-        self.tokens = float(counts[counted].sum())
-        self.batches = [batch_of(counts, self.design, weights, part, self.shape) for part in self.parts]
+    def _make_batches(self, counts: csr_array) -> None:
+        self.tokens = float(counts[~self.held_out].sum())
+        batches = [make_batch(counts, self.design, part, self.shape, ~self.held_out) for part in self.parts]
+        self.batches = [batch._replace(pages=jax.device_put(batch.pages)) for batch in batches]
 
     def use_all(self) -> None:
-        """Let the documents left out count from now on."""
-        self.aside = np.zeros_like(self.aside)
-        self._make(self.counts, ~self.aside)
+        """Learn from the documents that were held out too."""
+        self.held_out = np.zeros_like(self.held_out)
+        self._make_batches(self.counts)
 
-    def one_pass(
-        self, state: Topics, rng: np.random.Generator, steps: int, heard: Callable[[Topics], None]
-    ) -> tuple[float, float]:
-        """Every batch once, in random order; the log p of a token left out, else of one read, and the bound."""
-        hidden = seen = bound = 0.0
+    def start(self, given: Float[np.ndarray, "k v"]) -> EMState:
+        """Start from given topics, with posteriors at the prior."""
+        none = np.zeros((self.shape.documents, len(given)), np.float32)
+        first = Topics.start(self.counts, self.design.shape[1], len(given), given)
+        return EMState(first, tuple(none for _ in self.parts))
+
+    def run_pass(self, state: EMState, rng: np.random.Generator, run: Run) -> tuple[EMState, float, Any]:
+        """Learn from every batch once, in random order, and keep the topics after each in a run.
+
+        Return the state, the log p of a hidden token, else the bound on that of one that was read, and the bound of
+        each document.
+        """
+        topics, means, settings = state.topics, list(state.means), self.settings
+        steps = settings.warm_steps if topics.batches else settings.cold_steps
+        hidden, bounds = 0.0, np.zeros(self.counts.shape[0])
         for index in rng.permutation(len(self.batches)):
-            batch = self.batches[index]
-            share = (1 + state.batches) ** -self.settings.decay if len(self.batches) > 1 else 1.0
-            topics = state.components(self.settings.smoothing)
-            state, found = absorb(state, batch, self.means[index], rng, self.settings, steps, share)
-            self.means[index] = np.asarray(found.means)
-            heard(state)
-            seen += float(found.log_likelihood)
-            bound += float(found.bound)
-            if self.aside.any():
-                hidden += _log_likelihood(self.hidden[batch.rows], np.asarray(found.proportions), topics)
-        bound += self.settings.smoothing * float(np.sum(np.log(topics)))
-        return hidden / float(self.hidden.sum()) if self.aside.any() else seen / max(self.tokens, 1.0), bound
+            batch, before = self.batches[index], topics
+            share = (1 + topics.batches) ** -settings.decay if len(self.batches) > 1 else 1.0
+            topics, statistics = update_topics(topics, batch, means[index], rng, settings, steps, share)
+            means[index] = statistics.means
+            bounds[batch.rows] = np.asarray(statistics.bounds)[: len(batch.rows)]
+            if self.held_out.any():
+                chances = before.components(settings.smoothing)
+                hidden += _log_likelihood(self.hidden[batch.rows], np.asarray(statistics.proportions), chances)
+            run.keep(topics)
+        score = hidden / float(self.hidden.sum()) if self.held_out.any() else bounds.sum() / max(self.tokens, 1.0)
+        return EMState(topics, tuple(means)), float(score), bounds
 
 
 def _halves(counts: csr_array, rows: np.ndarray, rng: np.random.Generator) -> tuple[csr_array, csr_array]:
-    """The table with half of the words of some rows taken out, and those words."""
+    """Return the table with half of the words of some rows taken out, and those words."""
     chosen = np.repeat(rows, np.diff(counts.indptr))
     whole = np.where(chosen, np.floor(counts.data), 0).astype(np.int64)
-    out = rng.binomial(whole, 0.5).astype(np.float32)
+    taken = rng.binomial(whole, 0.5).astype(np.float32)
     make = lambda data: csr_array((data, counts.indices, counts.indptr), shape=counts.shape)
-    return make(counts.data - out), make(out)
+    return make(counts.data - taken), make(taken)
 
 
 def _log_likelihood(counts: csr_array, proportions: np.ndarray, topics: np.ndarray) -> float:
-    """Σ y log Σ_k π_k β_k, over words that occur."""
+    """Return Σ y log Σ_k π_k β_k."""
     document = np.repeat(np.arange(counts.shape[0]), np.diff(counts.indptr))
-    some = counts.data > 0
-    chance = np.einsum("nk,nk->n", proportions[document[some]], topics[counts.indices[some]])
-    return float(np.sum(counts.data[some] * np.log(np.maximum(chance, 1e-30))))
+    present = counts.data > 0
+    chance = np.einsum("nk,nk->n", proportions[document[present]], topics[counts.indices[present]])
+    return float(counts.data[present] @ np.log(np.maximum(chance, LEAST_PROBABILITY)))
+
+
+def start_corpus(corpus: Corpus, run: Run) -> EMState:
+    """Return a state to learn from, the same whatever the seed: of few tokens, the start with the best bound."""
+    settings, rng = corpus.settings, np.random.default_rng(0)
+    if settings.topics == 1 or corpus.counts.sum() > MAX_RACE_TOKENS:
+        return corpus.start(starting_topics(corpus.counts, settings.topics))
+    states = [corpus.start(given) for given in starts(corpus.counts, settings.topics)]
+
+    def losses(start: int, passes: int) -> np.ndarray:
+        """Go on with a start, and return what its documents lack: −bounds, less the log-prior of topics."""
+        for _ in range(min(passes, settings.passes)):
+            states[start], _, bounds = corpus.run_pass(states[start], rng, run)
+        log_prior = settings.smoothing * np.sum(np.log(states[start].topics.components(settings.smoothing)))
+        return -bounds - log_prior / len(bounds)
+
+    # A compiled program uses all cores, so candidates take turns.
+    best = race(range(len(states)), losses, [RACE_PASSES], parallel=False).best.candidate
+    run.keep(states[best].topics)
+    return states[best]
 
 
 def fit_topics(counts: csr_array, design: np.ndarray, settings: TopicSettings, seed: int) -> LearnedTopics:
-    """Passes over a corpus until documents left out are predicted no better, then a few over all.
+    """Make passes over a corpus until held-out documents are predicted no better, then a few over all.
 
     ``counts`` are float32, and ``design`` has a row of covariates for each document, the first of them 1. Interrupted,
     it returns what was learned.
@@ -262,100 +289,32 @@ def fit_topics(counts: csr_array, design: np.ndarray, settings: TopicSettings, s
     Examples
     --------
     >>> table = csr_array(np.kron(np.eye(2), np.ones((20, 3))).astype(np.float32))
-    >>> found = fit_topics(table, np.ones((40, 1)), TopicSettings(2), 0)
-    >>> found.state.components(0.1).round(1).max(axis=0).tolist()
+    >>> learned = fit_topics(table, np.ones((40, 1)), TopicSettings(2), 0)
+    >>> learned.state.components(0.1).round(1).max(axis=0).tolist()
     [0.30000001192092896, 0.30000001192092896]
     """
-    rng = np.random.default_rng(seed)
-    few = counts.sum() < _FEW_TOKENS
-    crowded = not few and settings.topics >= _MANY_TOPICS
-    given = _of_a_crowd(counts, design, settings) if crowded else None
-    learned = LearnedTopics(Topics.start(counts, design.shape[1], settings.topics, given), [])
-    heard = lambda state: setattr(learned, "state", state)
-    tell = print if settings.verbose else lambda text: None
-    try:
+    rng, scores = np.random.default_rng(seed), []
+    with Run("passes", total=settings.passes, bar=settings.verbose) as run:
         corpus = Corpus(counts, design, settings)
-        if few and settings.topics > 1:
-            heard(_raced(corpus, learned, heard))
-        for step in range(settings.passes):
-            steps = settings.cold_steps if step == 0 else settings.warm_steps
-            score, _ = corpus.one_pass(learned.state, rng, steps, heard)
-            learned.scores.append(score)
-            tell(f"pass {step + 1}: {score:.4f} nats a word")
-            if _settled(learned.scores, settings):
-                learned.converged = True
-                break
-        if corpus.aside.any():
+        state = start_corpus(corpus, run)
+        while not (run.interrupted or has_converged(scores, settings) or len(scores) == settings.passes):
+            state, score, _ = corpus.run_pass(state, rng, run)
+            scores.append(score)
+            run.advance(note=f"{score:.4f} nats a word")
+        if corpus.held_out.any() and not run.interrupted:
             corpus.use_all()
-            for _ in range(_LAST):
-                corpus.one_pass(learned.state, rng, settings.warm_steps + 1, heard)
-    except KeyboardInterrupt:
-        learned.interrupted = True
-    return learned
+            for _ in range(SETTLING_PASSES):
+                state, _, _ = corpus.run_pass(state, rng, run)
+    return LearnedTopics(run.kept, scores, has_converged(scores, settings), run.interrupted)
 
 
-def _raced(corpus: Corpus, learned: LearnedTopics, heard: Callable[[Topics], None]) -> Topics:
-    """What has the best bound after some passes, of several starts; the same whatever the seed."""
-    topics, rng = corpus.settings.topics, np.random.default_rng(0)
-    given = starts(corpus.counts, topics)
-    racing = [(0.0, Topics.start(corpus.counts, corpus.design.shape[1], topics, one), corpus.begun()) for one in given]
-    for count, passes in _RACE:
-        ahead = []
-        for _, state, corpus.means in racing[:count]:
-            heard(state)
-            for _ in range(min(passes, corpus.settings.passes)):
-                steps = corpus.settings.warm_steps if learned.state.batches else corpus.settings.cold_steps
-                _, bound = corpus.one_pass(learned.state, rng, steps, heard)
-            ahead.append((bound, learned.state, corpus.means))
-        racing = sorted(ahead, key=lambda one: -one[0])
-    _, chosen, corpus.means = racing[0]
-    return chosen
-
-
-def begun_topics(counts: csr_array, design: np.ndarray, settings: TopicSettings) -> Topics:
-    """Some passes over the first documents of a stream: one is not enough to get away from the start.
-
-    Of few words several starts are raced; of many, more topics than asked for are learned first.
+def has_converged(scores: list[float], settings: TopicSettings) -> bool:
+    """Whether the last passes gained less than the tolerance over those before.
 
     Examples
     --------
-    >>> table = csr_array(np.kron(np.eye(2), np.ones((20, 3))).astype(np.float32))
-    >>> begun_topics(table, np.ones((40, 1)), TopicSettings(2)).documents
-    40.0
+    >>> has_converged([-9.0, -8.0] + 8 * [-7.0], TopicSettings(2)), has_converged([-9.0, -8.0, -7.0], TopicSettings(2))
+    (True, False)
     """
-    few = counts.sum() < _FEW_TOKENS
-    given = None if few else _of_a_crowd(counts, design, settings)
-    corpus = Corpus(counts, design, settings)
-    return _passed(corpus, given, _FIRST, few and settings.topics > 1)._replace(batches=len(corpus.parts))
-
-
-def _of_a_crowd(counts: csr_array, design: np.ndarray, settings: TopicSettings) -> np.ndarray | None:
-    """Topics to start from, out of a quarter more that a few passes have found; nothing if that is less than one."""
-    more = settings.topics // 4
-    if not more:
-        return None
-    found = _passed(Corpus(counts, design, replace(settings, topics=settings.topics + more)), None, _FIRST // 2)
-    given = pruned(found.words, settings.topics) + np.float32(1e-6)
-    return (given / given.sum(axis=0)).T
-
-
-def _passed(corpus: Corpus, given: np.ndarray | None, passes: int, race: bool = False) -> Topics:
-    """So many passes over all documents from given topics on, else from anchors; the same whatever the seed."""
-    rng, settings = np.random.default_rng(0), corpus.settings
-    learned = LearnedTopics(Topics.start(corpus.counts, corpus.design.shape[1], settings.topics, given), [])
-    heard = lambda state: setattr(learned, "state", state)
-    corpus.use_all()
-    if race:
-        heard(_raced(corpus, learned, heard))
-    for step in range(passes):
-        steps = settings.cold_steps if step == 0 else settings.warm_steps
-        corpus.one_pass(learned.state, rng, steps, heard)
-    return learned.state
-
-
-def _settled(scores: list[float], settings: TopicSettings) -> bool:
-    """Whether the last passes gained less than the tolerance over those before."""
-    patience = settings.patience
-    if len(scores) <= settings.held + patience:
-        return False
-    return max(scores[-patience:]) < max(scores[:-patience]) + settings.tolerance
+    recent, before = scores[-settings.patience :], scores[: -settings.patience]
+    return len(before) > settings.fixed_prior_batches and max(recent) < max(before) + settings.tolerance

@@ -18,41 +18,41 @@ The older methods are the same loop with other expectations: see :mod:`thalweg.t
 
 XLA's batched factorisations and triangular solves can wait for ever for one another on a CPU: seen with JAX 0.10.2 on
 two cores, when a program had six independent ones (20 × 20 and larger, 500 matrices and more), never when each needed
-the one before. So no two are independent here: the mean's step and the next samples are one solve, a covariance and its
-determinant come from one factor, and what is needed of the prior comes with it.
+the one before. So no two are independent here: the mean's step and the next draws are one solve, a covariance and its
+determinant come from one factor, and the prior comes with its precision and determinant.
 """
 
-from functools import partial
-from typing import NamedTuple
+from collections.abc import Iterator
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
 from jaxtyping import Array, Float, Int
+from scipy.sparse import csr_array
 
-from thalweg.topics.expectations import METHODS, Expected, Method, diagonals
-from thalweg.topics.pages import Pages
+from thalweg.compiling import quick_jit
+from thalweg.linalg import namespace
+from thalweg.topics.expectations import METHODS, InferenceMethod, diagonals, mean_curvature
+from thalweg.topics.pages import Pages, batch_shape, make_batch, split_rows
+from thalweg.topics.prevalence import DocumentPrior, Prevalence
 
-_FARTHEST = 3.0
-"""The most that a step moves an entry of m: a step from afar is one of Newton's, and may overshoot."""
-_TINY = 1e-30
-
-
-class Prior(NamedTuple):
-    """N(μ_d, Σ) of the documents, by its means, the one precision Σ⁻¹, and log |Σ⁻¹|."""
-
-    means: Float[Array, "d k"]
-    precision: Float[Array, "k k"]
-    log_determinant: Float[Array, ""]
+MAX_MOVE = 3.0
+"""The largest move of an entry of m in a step: from far away a step is one of Newton's and may overshoot. Doubled, a
+long document that starts at the prior may go there and back."""
+LEAST_PROBABILITY = 1e-30
+"""Probabilities are raised to this before a division or a logarithm in single precision, which ends at 1e-38."""
 
 
-class Posteriors(NamedTuple):
-    """q(z_d) = N(m_d, V_d) of documents: means, precisions V⁻¹ (their diagonals for diagonal ones), and draws of z."""
+class DocumentPosteriors(NamedTuple):
+    """q(z_d) = N(m_d, V_d) of documents."""
 
     means: Float[Array, "d k"]
     precisions: Float[Array, "d k k"] | Float[Array, "d k"]
-    draws: Float[Array, "d s k"]
+    """V⁻¹, or its diagonal for methods with a diagonal one."""
+    deviations: Float[Array, "d s k"]
+    """Draws of z less their means."""
     proportions: Float[Array, "d k"]
     """E[softmax z]."""
 
@@ -60,20 +60,28 @@ class Posteriors(NamedTuple):
 class Nodes(NamedTuple):
     """Sets of points at which expectations over a standard normal are taken, and the weight of each point.
 
-    Steps take the sets in turn. They are arguments of what is compiled: a generator of random numbers within it would
-    take as long to compile as all else.
+    Steps take the sets in turn. They are arguments of the compiled program: a generator of random numbers within it
+    would take as long to compile as all else.
     """
 
     points: Float[Array, "n k s"]
     weights: Float[Array, " s"]
 
-    def of(self, first: Int[Array, " d"], step: Int[Array, ""] | int) -> "Nodes":
-        """The points of each document at a step, of those that begin with the set ``first``."""
-        return self._replace(points=self.points[(first + step) % len(self.points)])
+    def of(self, first: Int[Array, " d"], step: Int[Array, ""] | int) -> Array:
+        """Return the points of each document at a step, from the set ``first`` on."""
+        return self.points[(first + step) % len(self.points)]
+
+
+class StepPlan(NamedTuple):
+    """The steps on posteriors: the nodes of expectations, the size of a step, and how many there are."""
+
+    nodes: Nodes
+    size: Float[Array, ""]
+    steps: Int[Array, ""]
 
 
 def antithetic(rng: np.random.Generator, shape: tuple[int, int, int]) -> Nodes:
-    """Sets of standard normal points, each with its mirror image, of equal weight.
+    """Draw sets of standard normal points, each with its mirror image, of equal weight.
 
     Examples
     --------
@@ -88,19 +96,62 @@ def antithetic(rng: np.random.Generator, shape: tuple[int, int, int]) -> Nodes:
     return Nodes(jnp.asarray(points), jnp.asarray(weights))
 
 
+class DocumentWords(NamedTuple):
+    """The words of documents on pages, p(word | topic) of each, and the length W of each document."""
+
+    pages: Pages
+    chances: Float[Array, "p w k"]
+    lengths: Float[Array, " d"]
+
+    @classmethod
+    def of(cls, pages: Pages, topics: Float[Array, "v k"], documents: int) -> "DocumentWords":
+        """Look up the topics of every word."""
+        return cls(pages, topics[pages.words], pages.total(pages.counts.sum(axis=1), documents))
+
+    def read(self, proportions: Float[Array, "d s k"]) -> tuple[Any, Any, Any]:
+        """Return p(word) under each proportion, y / p(word), and the proportions of the pages."""
+        xp, of_pages = namespace(proportions), proportions[self.pages.document]
+        chance = xp.maximum(self.chances @ xp.swapaxes(of_pages, 1, 2), LEAST_PROBABILITY)
+        return chance, self.pages.counts[:, :, None] / chance, of_pages
+
+    def assigned(self, ratio: Any, of_pages: Any) -> Any:
+        """Return Σ_n y_n φ_n: how many of a document's words each topic wrote."""
+        xp = namespace(ratio)
+        return self.pages.total(of_pages * (xp.swapaxes(ratio, 1, 2) @ self.chances), len(self.lengths))
+
+    def log_likelihood(self, chance: Any) -> Any:
+        """Return Σ_n y_n log p(word_n) of each document and sample."""
+        xp = namespace(chance)
+        return self.pages.total((self.pages.counts[:, :, None] * xp.log(chance)).sum(axis=1), len(self.lengths))
+
+    def outer(self, ratio: Array, of_pages: Array, weights: Array) -> Float[Array, "d k k"]:
+        """Return Σ_n y_n E[φ_nφ_nᵀ], a sample at a time."""
+        roots = lax.rsqrt(jnp.maximum(self.pages.counts, LEAST_PROBABILITY))
+
+        def add(total: Array, sample: tuple[Array, Array, Array]) -> tuple[Array, None]:
+            part, proportion, weight = sample
+            shares = self.chances * proportion[:, None] * (part * roots)[:, :, None]
+            return total + weight * jnp.einsum("pwk,pwj->pkj", shares, shares), None
+
+        sides = self.chances.shape[2]
+        zero = jnp.zeros((len(self.chances), sides, sides), self.chances.dtype)
+        samples = (jnp.moveaxis(ratio, 2, 0), jnp.moveaxis(of_pages, 1, 0), weights)
+        return self.pages.total(lax.scan(add, zero, samples)[0], len(self.lengths))
+
+
 def _solve(triangle: Array, right: Array, transpose: bool = False) -> Array:
     return lax.linalg.triangular_solve(triangle, right, left_side=True, lower=True, transpose_a=transpose)
 
 
 def solve_and_draw(precision: Array, gradient: Array, points: Array) -> tuple[Array, Array]:
-    """Λ⁻¹g, and Λ^{−½}ε for standard normal points ε, of each document, from one factorisation.
+    """Return Λ⁻¹g, and Λ^{−½}ε for standard normal points ε, of each document, from one factorisation.
 
     Diagonal precisions are vectors.
 
     Examples
     --------
-    >>> move, apart = solve_and_draw(4 * jnp.eye(2)[None], jnp.ones((1, 2)), jnp.ones((1, 2, 3)))
-    >>> move, apart.shape
+    >>> move, deviations = solve_and_draw(4 * jnp.eye(2)[None], jnp.ones((1, 2)), jnp.ones((1, 2, 3)))
+    >>> move, deviations.shape
     (Array([[0.25, 0.25]], dtype=float...), (1, 3, 2))
     """
     if precision.ndim == 2:
@@ -111,117 +162,78 @@ def solve_and_draw(precision: Array, gradient: Array, points: Array) -> tuple[Ar
     return solved[:, :, 0], jnp.swapaxes(solved[:, :, 1:], 1, 2)
 
 
-class Words(NamedTuple):
-    """What the words of documents say: their pages, p(word | topic) of each, and how many there are."""
-
-    pages: Pages
-    chances: Float[Array, "p w k"]
-    totals: Float[Array, " d"]
-
-    @classmethod
-    def of(cls, pages: Pages, topics: Float[Array, "v k"], documents: int) -> "Words":
-        """Look up the topics of every word."""
-        return cls(pages, topics[pages.words], pages.total(jnp.sum(pages.counts, axis=1), documents))
-
-    def read(self, proportions: Float[Array, "d s k"]) -> tuple[Array, Array, Array]:
-        """p(word) under each proportion, y / p(word), and the proportions of the pages."""
-        here = proportions[self.pages.document]
-        chance = jnp.maximum(jnp.einsum("pwk,psk->pws", self.chances, here), _TINY)
-        return chance, self.pages.counts[:, :, None] / chance, here
-
-    def assigned(self, ratio: Array, here: Array) -> Float[Array, "d s k"]:
-        """Σ_n y_n φ_n: how many of a document's words each topic wrote."""
-        of_pages = here * jnp.einsum("pwk,pws->psk", self.chances, ratio)
-        return self.pages.total(of_pages, len(self.totals))
-
-    def doubt(self, ratio: Array, here: Array, weights: Array) -> Float[Array, "d k k"]:
-        """Σ_n y_n E[φ_nφ_nᵀ], a sample at a time."""
-        roots = lax.rsqrt(jnp.maximum(self.pages.counts, _TINY))
-
-        def of_one(total: Array, sample: tuple[Array, Array, Array]) -> tuple[Array, None]:
-            part, proportion, weight = sample
-            shares = self.chances * proportion[:, None] * (part * roots)[:, :, None]
-            return total + weight * jnp.einsum("pwk,pwj->pkj", shares, shares), None
-
-        sides = self.chances.shape[2]
-        zero = jnp.zeros((len(self.chances), sides, sides), self.chances.dtype)
-        samples = (jnp.moveaxis(ratio, 2, 0), jnp.moveaxis(here, 1, 0), weights)
-        return self.pages.total(lax.scan(of_one, zero, samples)[0], len(self.totals))
-
-
-def _curved(precision: Array, target: Array, step: Array) -> Array:
-    """A step from a precision towards a matrix that may be indefinite, among positive definite matrices."""
+def _curved_step(precision: Array, target: Array, step: Array) -> Array:
+    """Move a precision towards a matrix that may be indefinite, among positive definite matrices."""
     ahead = target - precision
     whitened = _solve(lax.linalg.cholesky(precision), ahead)
     return precision + step * ahead + step**2 / 2 * jnp.einsum("dik,dij->dkj", whitened, whitened)
 
 
-def _exact_curvature(words: Words, expected: Expected, weights: Array) -> Array:
-    """The part of Γ that comes from the words, which is subtracted."""
-    _, ratio, here = words.read(expected.read_at)
-    wrote = jnp.einsum("dsk,s->dk", words.assigned(ratio, here), weights)
-    return diagonals(wrote) - words.doubt(ratio, here, weights)
+def _target_precision(prior: DocumentPrior, lengths: Array, curvature: Array) -> Array:
+    """Return Σ⁻¹ + W E[diag π − ππᵀ], or its diagonal."""
+    if curvature.ndim == 2:
+        return jnp.diagonal(prior.precision)[None] + lengths[:, None] * curvature
+    return prior.precision[None] + lengths[:, None, None] * curvature
+
+
+def _dominant_diagonal(prior: DocumentPrior, lengths: Array, proportions: Array) -> Array:
+    """Return a diagonal above Σ⁻¹ + W(diag π − ππᵀ), with which steps of the mean cannot overshoot."""
+    return jnp.sum(jnp.abs(prior.precision), axis=1)[None] + lengths[:, None] * jnp.abs(proportions)
 
 
 def infer(
-    words: Words,
-    prior: Prior,
+    words: DocumentWords,
+    prior: DocumentPrior,
     means: Float[Array, "d k"],
-    nodes: Nodes,
-    step: Float[Array, ""],
+    plan: StepPlan,
     *,
-    method: Method,
-    steps: Int[Array, ""] | int,
+    method: InferenceMethod,
     exact: bool = False,
-    last: bool = False,
-) -> Posteriors:
-    """Take steps on the posteriors of documents from given means, with expectations at ``nodes``.
+    shared_nodes: bool = False,
+) -> DocumentPosteriors:
+    """Take steps on the posteriors of documents from given means.
 
-    Each document begins with another set of them, or, where these steps are the ``last``, all with the first: equal
-    documents then have equal posteriors. Proportions are then means over the draws of the later half of the steps too:
-    of those at the end alone, a document without words has shares that are off by a fifth.
+    Each document begins with another set of nodes, or all with the first if they are shared: equal documents then have
+    equal posteriors. Proportions are means over the draws of the later half of the steps: those at the end alone would
+    leave a document without words with shares that are off by a fifth.
     """
-    begins = jnp.arange(len(means), dtype=jnp.int32) * (0 if last else 1)
-    settled = steps // 2 if last else steps
-    first = nodes.of(begins, 0)
-    precisions = method.start(prior.precision, words.totals, jax.nn.softmax(means))
-    apart = solve_and_draw(precisions, jnp.zeros_like(means), first.points)[1]
+    nodes, size, steps = plan
+    first_set = jnp.arange(len(means), dtype=jnp.int32) * (0 if shared_nodes else 1)
+    at_means = mean_curvature(jax.nn.softmax(means)[:, None], jnp.ones(1, means.dtype), method.diagonal)
+    precisions = _target_precision(prior, words.lengths, at_means)
+    deviations = solve_and_draw(precisions, jnp.zeros_like(means), nodes.of(first_set, 0))[1]
+    shares_of = lambda means, deviations: jnp.einsum(
+        "dsk,s->dk", jax.nn.softmax(means[:, None] + deviations), nodes.weights
+    )
 
     def one(index: Array, state: tuple[Array, ...]) -> tuple[Array, ...]:
-        means, precisions, apart, weights, shares = state
-        if last:
-            shares = shares + jnp.where(index >= settled, _shares(means, apart), 0.0)
-        expected = method.expected(means, precisions, apart, weights)
-        _, ratio, here = words.read(expected.read_at)
-        wrote = jnp.einsum("dsk,s->dk", words.assigned(ratio, here), expected.read_weights)
-        uphill = wrote - words.totals[:, None] * expected.proportions - (means - prior.means) @ prior.precision
-        target = method.target(prior.precision, words.totals, expected)
+        means, precisions, deviations, shares = state
+        shares = shares + jnp.where(index >= steps // 2, shares_of(means, deviations), 0.0)
+        expected = method.expectations(means, precisions, deviations, nodes.weights)
+        _, ratio, of_pages = words.read(expected.points)
+        wrote = jnp.einsum("dsk,s->dk", words.assigned(ratio, of_pages), expected.weights)
+        lengths = words.lengths[:, None]
+        gradient = wrote - lengths * expected.proportions - (means - prior.means) @ prior.precision
+        target = _target_precision(prior, words.lengths, expected.curvature)
         if exact:
-            target = target - _exact_curvature(words, expected, expected.read_weights)
-            precisions = _curved(precisions, target, step)
+            target = target - diagonals(wrote) + words.outer(ratio, of_pages, expected.weights)
+            precisions = _curved_step(precisions, target, size)
         else:
-            precisions = (1 - step) * precisions + step * target
-        following = nodes.of(begins, index + 1)
-        metric = method.metric(prior.precision, words.totals, expected, precisions)
-        move, apart = solve_and_draw(metric, uphill, following.points)
-        if method.apart_metric:
-            apart = solve_and_draw(precisions, jnp.zeros_like(means), following.points)[1]
-        farthest = jnp.max(jnp.abs(move), axis=1, keepdims=True)
-        move = move * jnp.minimum(1, _FARTHEST / jnp.maximum(farthest, _TINY))
-        return means + step * move, precisions, apart, following.weights, shares
+            precisions = (1 - size) * precisions + size * target
+        move, deviations = solve_and_draw(precisions, gradient, nodes.of(first_set, index + 1))
+        if method.diagonal:
+            move = gradient / _dominant_diagonal(prior, words.lengths, expected.proportions)
+        farthest = jnp.max(jnp.abs(move), axis=1, keepdims=True, initial=MAX_MOVE)
+        return means + size * MAX_MOVE / farthest * move, precisions, deviations, shares
 
-    state = (means, precisions, apart, first.weights, jnp.zeros_like(means))
-    means, precisions, apart, _, shares = lax.fori_loop(0, steps, one, state)
-    shares = (shares + _shares(means, apart)) / jnp.asarray(steps - settled + 1, means.dtype)
-    return Posteriors(means, precisions, means[:, None] + apart, shares)
-
-
-def _shares(means: Array, apart: Array) -> Array:
-    return jnp.mean(jax.nn.softmax(means[:, None] + apart), axis=1)
+    state = (means, precisions, deviations, jnp.zeros_like(means))
+    means, precisions, deviations, shares = lax.fori_loop(0, steps, one, state)
+    shares = (shares + shares_of(means, deviations)) / jnp.asarray(steps - steps // 2 + 1, means.dtype)
+    return DocumentPosteriors(means, precisions, deviations, shares)
 
 
 def covariances(precisions: Array) -> tuple[Float[Array, "d k k"], Float[Array, " d"]]:
-    """V and log |V⁻¹| of each document.
+    """Return V and log |V⁻¹| of each document.
 
     Examples
     --------
@@ -231,106 +243,145 @@ def covariances(precisions: Array) -> tuple[Float[Array, "d k k"], Float[Array, 
     """
     if precisions.ndim == 2:
         return diagonals(1 / precisions), jnp.sum(jnp.log(precisions), axis=1)
-    unit = diagonals(jnp.ones(precisions.shape[:2], precisions.dtype))
     triangle = lax.linalg.cholesky(precisions)
-    inverse = _solve(triangle, unit)
+    inverse = _solve(triangle, diagonals(jnp.ones(precisions.shape[:2], precisions.dtype)))
     log_determinant = 2 * jnp.sum(jnp.log(jnp.diagonal(triangle, axis1=1, axis2=2)), axis=1)
     return jnp.einsum("dik,dij->dkj", inverse, inverse), log_determinant
 
 
-class Statistics(NamedTuple):
-    """What topics and prior are learned from, of one batch: sums over those of its documents that count."""
+def divergence(means: Array, covariance: Array, log_determinant: Array, prior: DocumentPrior) -> Float[Array, " d"]:
+    """Return KL[N(m, V) ‖ N(μ, Σ)] of each document, from m, V and log |V⁻¹|.
+
+    Examples
+    --------
+    >>> prior = DocumentPrior(jnp.ones((1, 2)), jnp.eye(2), jnp.zeros(()))
+    >>> float(divergence(jnp.zeros((1, 2)), jnp.eye(2)[None], jnp.zeros(1), prior)[0])
+    1.0
+    """
+    shift = means - prior.means
+    length = jnp.einsum("dk,kj,dj->d", shift, prior.precision, shift)
+    trace = jnp.einsum("kj,dkj->d", prior.precision, covariance)
+    return (log_determinant - prior.log_determinant + trace + length - means.shape[1]) / 2
+
+
+class TopicPosteriors(NamedTuple):
+    """Posteriors of documents: mean and covariance of z, E[softmax z], and the bound on log p(words).
+
+    Examples
+    --------
+    >>> TopicPosteriors._fields
+    ('means', 'covariances', 'proportions', 'bounds')
+    """
+
+    means: Float[np.ndarray, "n k"]
+    covariances: Float[np.ndarray, "n k k"]
+    proportions: Float[np.ndarray, "n k"]
+    bounds: Float[np.ndarray, " n"]
+
+
+def _with_bounds(
+    words: DocumentWords, prior: DocumentPrior, found: DocumentPosteriors, plan: StepPlan
+) -> TopicPosteriors:
+    """Add covariances and bounds, by the draws."""
+    covariance, log_determinant = covariances(found.precisions)
+    chance, _, _ = words.read(jax.nn.softmax(found.means[:, None] + found.deviations))
+    gap = divergence(found.means, covariance, log_determinant, prior)
+    bounds = words.log_likelihood(chance) @ plan.nodes.weights - gap
+    return TopicPosteriors(found.means, covariance, found.proportions, bounds)
+
+
+class BatchStatistics(NamedTuple):
+    """What topics and prior are learned from, of one batch; sums are over the documents that count."""
 
     means: Float[Array, "d k"]
     proportions: Float[Array, "d k"]
     words: Float[Array, "v k"]
     """How often each topic wrote each word."""
-    spread: Float[Array, "k k"]
+    covariance_sum: Float[Array, "k k"]
     """Σ_d V_d."""
-    log_likelihood: Float[Array, ""]
-    """Σ_n y_n log Σ_k β_nk E[π_k]."""
-    bound: Float[Array, ""]
-    """Σ_d L(m_d, V_d), by the draws."""
+    bounds: Float[Array, " d"]
+    """L(m_d, V_d) of each document, by the draws; 0 if it does not count."""
 
 
-@partial(jax.jit, static_argnames=("method", "exact"))
+@quick_jit(lambda *_: True, loops=True, static_argnames="method")
 def learn(
     pages: Pages,
     topics: Float[Array, "v k"],
-    prior: Prior,
+    prior: DocumentPrior,
     means: Float[Array, "d k"],
     counted: Float[Array, " d"],
-    nodes: Nodes,
-    step: Float[Array, ""],
-    steps: Int[Array, ""],
-    *,
+    plan: StepPlan,
     method: str,
-    exact: bool = False,
-) -> Statistics:
+) -> BatchStatistics:
     """Take steps on the posteriors of a batch, and gather the statistics of the documents with ``counted`` 1, not 0."""
-    way = METHODS[method]
-    words = Words.of(pages, topics, len(means))
-    found = infer(words, prior, means, nodes, step, method=way, steps=steps, exact=exact)
-    weights = jnp.full(found.draws.shape[1], 1 / found.draws.shape[1], means.dtype)
-    expected = way.expected(found.means, found.precisions, found.draws - found.means[:, None], weights)
-    read, ratio, here = words.read(expected.read_at)
-    shares = jnp.einsum("pws,psk,s,p->pwk", ratio, here, expected.read_weights, counted[pages.document])
+    words = DocumentWords.of(pages, topics, len(means))
+    found = infer(words, prior, means, plan, method=METHODS[method])
+    expected = METHODS[method].expectations(found.means, found.precisions, found.deviations, plan.nodes.weights)
+    _, ratio, of_pages = words.read(expected.points)
+    shares = jnp.einsum("pws,psk,s,p->pwk", ratio, of_pages, expected.weights, counted[pages.document])
     wrote = topics * jnp.zeros_like(topics).at[pages.words.reshape(-1)].add(shares.reshape(-1, topics.shape[1]))
-    spread, log_determinant = covariances(found.precisions)
-    proportions = found.proportions
-    chance, _, _ = words.read(proportions[:, None])
-    counts = pages.counts * counted[pages.document][:, None]
-    seen = jnp.sum(counts * jnp.log(chance[:, :, 0]))
-    gap = counted @ divergence(found.means, spread, log_determinant, prior)
-    bound = jnp.einsum("pw,pws,s->", counts, jnp.log(read), expected.read_weights) - gap
-    return Statistics(found.means, proportions, wrote, jnp.einsum("dij,d->ij", spread, counted), seen, bound)
+    whole = _with_bounds(words, prior, found, plan)
+    covariance_sum = jnp.einsum("dij,d->ij", whole.covariances, counted)
+    return BatchStatistics(found.means, found.proportions, wrote, covariance_sum, counted * whole.bounds)
 
 
-class Inferred(NamedTuple):
-    """Posteriors of documents as users see them."""
-
-    means: Float[Array, "d k"]
-    covariances: Float[Array, "d k k"]
-    proportions: Float[Array, "d k"]
-    bound: Float[Array, " d"]
-    """L(m, V) of each, by the draws."""
-
-
-@partial(jax.jit, static_argnames=("method", "exact"))
-def posteriors(
+@quick_jit(lambda *_: True, loops=True, static_argnames=("method", "exact"))
+def _posteriors(
     pages: Pages,
     topics: Float[Array, "v k"],
-    prior: Prior,
-    means: Float[Array, "d k"],
-    nodes: Nodes,
-    step: Float[Array, ""],
-    steps: Int[Array, ""],
-    *,
+    prior: DocumentPrior,
+    plan: StepPlan,
     method: str,
     exact: bool,
-) -> Inferred:
-    """Posteriors from some means on, and their bounds."""
-    words = Words.of(pages, topics, len(prior.means))
-    way = METHODS[method]
-    found = infer(words, prior, means, nodes, step, method=way, steps=steps, exact=exact, last=True)
-    spread, log_determinant = covariances(found.precisions)
-    proportions = jax.nn.softmax(found.draws)
-    chance, _, _ = words.read(proportions)
-    likelihood = pages.total(jnp.sum(pages.counts * jnp.mean(jnp.log(chance), axis=2), axis=1), len(found.means))
-    gap = divergence(found.means, spread, log_determinant, prior)
-    return Inferred(found.means, spread, found.proportions, likelihood - gap)
+) -> TopicPosteriors:
+    words = DocumentWords.of(pages, topics, len(prior.means))
+    found = infer(words, prior, prior.means, plan, method=METHODS[method], exact=exact, shared_nodes=True)
+    return _with_bounds(words, prior, found, plan)
 
 
-def divergence(means: Array, spread: Array, log_determinant: Array, prior: Prior) -> Float[Array, " d"]:
-    """KL[N(m, V) ‖ N(μ, Σ)] of each document, from m, V and log |V⁻¹|.
+class Inference(NamedTuple):
+    """How posteriors are found: ``exact`` maximises the bound over V too, at K times the cost of a step.
 
     Examples
     --------
-    >>> prior = Prior(jnp.ones((1, 2)), jnp.eye(2), jnp.zeros(()))
-    >>> float(divergence(jnp.zeros((1, 2)), jnp.eye(2)[None], jnp.zeros(1), prior)[0])
-    1.0
+    >>> Inference(exact=True).method
+    'pgsvi'
     """
-    apart = means - prior.means
-    length = jnp.einsum("dk,kj,dj->d", apart, prior.precision, apart)
-    trace = jnp.einsum("kj,dkj->d", prior.precision, spread)
-    return (log_determinant - prior.log_determinant + trace + length - means.shape[1]) / 2
+
+    method: str = "pgsvi"
+    samples: int = 16
+    step: float = 0.9
+    exact: bool = False
+    seed: int = 0
+    steps: int = 25
+
+
+def document_posteriors(
+    counts: csr_array,
+    design: Float[np.ndarray, "n p"],
+    topics: Float[np.ndarray, "v k"],
+    prevalence: Prevalence,
+    how: Inference,
+) -> Iterator[tuple[slice, TopicPosteriors]]:
+    """Find the posteriors of documents under known topics, batch by batch in bounded memory.
+
+    Examples
+    --------
+    >>> table = csr_array(np.array([[9, 0], [0, 9]], np.float32))
+    >>> topics = np.array([[0.9, 0.1], [0.1, 0.9]])
+    >>> found = list(document_posteriors(table, np.ones((2, 1)), topics, Prevalence.start(1, 2), Inference()))
+    >>> found[0][1].proportions.argmax(axis=1)
+    array([0, 1])
+    """
+    sides = topics.shape[1]
+    parts = split_rows(counts.shape[0], max(sides, how.samples) * (sides + counts.nnz / max(counts.shape[0], 1)))
+    shape = batch_shape(counts, parts)
+    nodes = antithetic(np.random.default_rng(how.seed), (how.steps + 1, sides, how.samples))
+    plan = StepPlan(nodes, np.float32(how.step), np.int32(how.steps))
+    on_device = jax.device_put(topics.astype(np.float32))
+    for rows in parts:
+        batch = make_batch(counts, design, rows, shape)
+        prior = prevalence.prior(batch.design)
+        found = _posteriors(batch.pages, on_device, prior, plan, how.method, how.exact)
+        leaves = (np.asarray(leaf, np.float64)[: len(rows)] for leaf in found)
+        yield slice(int(rows[0]), int(rows[-1]) + 1), TopicPosteriors(*leaves)

@@ -17,20 +17,20 @@ import numpy as np
 from jaxtyping import Float, Int
 from scipy.sparse import csr_array
 
-from thalweg.topics.tables import distributions, whole_counts
+from thalweg.topics.tables import as_counts, as_topics
 
-_DOCUMENTS = 1024
-"""Scored at once; bounds the memory."""
+DOCUMENTS_AT_ONCE = 256
+"""Documents whose chains advance together. Doubled, memory doubles, and arrays leave the cache."""
 
 
-class Prior(Protocol):
-    """What a prior of proportions must be able to do: see :class:`LogisticNormal` and :class:`Dirichlet`."""
+class ProportionsPrior(Protocol):
+    """A prior of proportions: see :class:`LogisticNormal` and :class:`Dirichlet`."""
 
-    def part(self, rows: slice) -> "Prior":
-        """The prior of some of the documents."""
+    def part(self, rows: slice) -> "ProportionsPrior":
+        """Return the prior of some of the documents."""
 
     def chains(self, components: np.ndarray, counts: csr_array, rng: np.random.Generator) -> Float[np.ndarray, "n c k"]:
-        """For each document the mean of θ over each of several independent chains in its posterior."""
+        """Return the mean of θ over each of several independent chains in the posterior of each document."""
 
 
 @dataclass(frozen=True)
@@ -54,20 +54,20 @@ class Completion:
 
     @property
     def score(self) -> float:
-        """Mean log p of a held-out token."""
+        """The mean log p of a held-out token."""
         return float(np.nansum(self.log_likelihood) / self.tokens.sum())
 
     @property
     def standard_error(self) -> float:
-        """Of the score as a ratio of two sums over documents."""
+        """The error of the score, as a ratio of two sums over documents."""
         counted = self.tokens > 0
-        apart = self.log_likelihood[counted] - self.score * self.tokens[counted]
+        residuals = self.log_likelihood[counted] - self.score * self.tokens[counted]
         n = max(int(counted.sum()), 2)
-        return float(np.sqrt(np.sum(apart**2) * n / (n - 1)) / self.tokens.sum())
+        return float(np.sqrt(np.sum(residuals**2) * n / (n - 1)) / self.tokens.sum())
 
     @property
     def monte_carlo_error(self) -> float:
-        """Of the score, from the differences between independent chains."""
+        """The error of the score that comes from the draws, by the differences between independent chains."""
         return float(np.sqrt(np.nansum(self.noise**2)) / self.tokens.sum())
 
     def __repr__(self) -> str:
@@ -79,7 +79,7 @@ class Completion:
 
 
 def document_completion(
-    counts: Any, components: Any, prior: Prior, *, random_state: int | np.random.Generator = 0
+    counts: Any, components: Any, prior: ProportionsPrior, *, random_state: int | np.random.Generator = 0
 ) -> Completion:
     """Score topics and a prior of proportions by document completion, as the head of this module defines it.
 
@@ -106,7 +106,7 @@ def document_completion(
     >>> bool(score(pure) > -0.75), bool(score(mixed) < -1.3)    # log ½ and log ¼ at best
     (True, True)
     """
-    table, topics = whole_counts(counts), distributions(components)
+    table, topics = as_counts(counts), as_topics(components)
     if table.shape[1] != topics.shape[1]:
         raise ValueError(f"counts and components must have one vocabulary, found {table.shape[1]}, {topics.shape[1]}")
     rng = np.random.default_rng(random_state)
@@ -119,12 +119,12 @@ def document_completion(
             f"components give {len(unknown)} words that occur in counts, such as column {unknown[0]}, no probability "
             "in any topic: smooth the topics, or leave out these columns of both"
         )
-    pieces = []
-    for start in range(0, table.shape[0], _DOCUMENTS):
-        rows = slice(start, start + _DOCUMENTS)
-        pieces.append(_complete(held[rows], topics, prior.part(rows).chains(topics, observed[rows], rng)))
-    values, noises = (np.concatenate(parts) for parts in zip(*pieces, strict=True))
-    tokens = np.asarray(held.sum(axis=1)).ravel().astype(int)
+    tokens = held.sum(axis=1).astype(int)
+    values, noises = np.full(len(tokens), np.nan), np.zeros(len(tokens))
+    for first in range(0, len(tokens), DOCUMENTS_AT_ONCE):
+        rows = slice(first, first + DOCUMENTS_AT_ONCE)
+        chains = prior.part(rows).chains(topics, observed[rows], rng)
+        values[rows], noises[rows] = log_predictive(held[rows], topics, chains)
     return Completion(np.where(tokens > 0, values, np.nan), tokens, noises)
 
 
@@ -137,34 +137,35 @@ def split_tokens(counts: Any, random_state: int | np.random.Generator = 0) -> tu
     >>> observed.sum(axis=1), held.sum(axis=1), (observed + held).toarray()
     (array([4, 1]), array([3, 0]), array([[3, 0, 4], [1, 0, 0]]))
     """
-    table, rng = whole_counts(counts), np.random.default_rng(random_state)
-    lengths = np.diff(table.indptr)
-    document = np.repeat(np.repeat(np.arange(table.shape[0]), lengths), table.data)
+    table, rng = as_counts(counts), np.random.default_rng(random_state)
+    document = np.repeat(np.repeat(np.arange(table.shape[0]), np.diff(table.indptr)), table.data)
     entry = np.repeat(np.arange(table.nnz), table.data)
     # Tokens in random order within their document; the second half of each is held out.
     order = np.lexsort((rng.random(len(entry)), document))
     total = np.bincount(document, minlength=table.shape[0])
-    place = np.arange(len(entry)) - np.repeat(np.cumsum(total) - total, total)
-    later = place >= np.repeat(total - total // 2, total)
-    taken = np.bincount(entry[order][later], minlength=table.nnz).astype(table.dtype)
+    index = np.arange(len(entry)) - np.repeat(np.cumsum(total) - total, total)
+    in_second_half = index >= np.repeat(total - total // 2, total)
+    taken = np.bincount(entry[order][in_second_half], minlength=table.nnz).astype(table.dtype)
     return _with_data(table, table.data - taken), _with_data(table, taken)
 
 
 def _with_data(table: csr_array, data: np.ndarray) -> csr_array:
-    made = csr_array((data, table.indices.copy(), table.indptr.copy()), shape=table.shape)
-    made.eliminate_zeros()
-    return made
+    copy = csr_array((data, table.indices.copy(), table.indptr.copy()), shape=table.shape)
+    copy.eliminate_zeros()
+    return copy
 
 
-def _complete(held: csr_array, topics: np.ndarray, chains: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Log-likelihoods of held-out tokens, and their Monte Carlo errors: chains are independent, tokens share them."""
+def log_predictive(
+    held: csr_array, topics: Float[np.ndarray, "k v"], chains: Float[np.ndarray, "n c k"]
+) -> tuple[Float[np.ndarray, " n"], Float[np.ndarray, " n"]]:
+    """Return log-likelihoods of the held-out tokens of each document, and their Monte Carlo errors."""
     values, noises = np.zeros(held.shape[0]), np.zeros(held.shape[0])
     for row, (start, stop) in enumerate(zip(held.indptr[:-1], held.indptr[1:], strict=True)):
         words, times = held.indices[start:stop], held.data[start:stop]
-        each = chains[row] @ topics[:, words]
-        mean, size = each.mean(axis=0), len(each)
-        apart = each / mean - 1
-        bias = 0.5 * np.sum(apart**2, axis=0) / (size * (size - 1))
+        of_chains = chains[row] @ topics[:, words]
+        mean, size = of_chains.mean(axis=0), len(of_chains)
+        deviations = of_chains / mean - 1
+        bias = 0.5 * np.sum(deviations**2, axis=0) / (size * (size - 1))
         values[row] = times @ (np.log(mean) + bias)
-        noises[row] = np.sqrt(np.sum((apart @ times) ** 2) / (size * (size - 1)))
+        noises[row] = np.sqrt(np.sum((deviations @ times) ** 2) / (size * (size - 1)))
     return values, noises

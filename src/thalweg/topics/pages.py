@@ -1,85 +1,136 @@
-"""Documents of any length in arrays of one shape: pages of a few distinct words each, as many as a document needs."""
+"""Documents of any length in arrays of one shape: pages of a few distinct words each, as many as a document needs.
+
+A long document has many pages and a short one few, so that nothing is padded to the longest document: what is wasted is
+the rest of each last page. Sums over a document are sums over pages, and then over its few pages.
+"""
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 from scipy.sparse import csr_array
 
-from thalweg.padding import padded_size
+from thalweg.linalg import namespace
+from thalweg.padding import padded, padded_size
 
-_WIDTHS = (8, 16, 32, 64)
+SIZE_GRAIN = 8
+"""Documents, pages and words of a page are filled up to multiples of this: batches of about one size share a compiled
+program. Doubled, small batches waste up to twice as much."""
+MAX_BATCH_CELLS = 2**23
+"""Numbers in the largest array of a batch: 32 MiB in single precision. Doubled, memory doubles and time stays."""
 
 
 class Pages(NamedTuple):
-    """Documents cut into pages of ``width`` distinct words; the pages of a document follow one another.
-
-    A long document has many pages and a short one few, so that nothing is padded to the longest document: what is
-    wasted is the rest of each last page. Sums over a document are sums over pages, and then over its few pages.
-    """
+    """Documents cut into pages of distinct words; the pages of a document follow one another."""
 
     document: Int[Array, " p"]
     """The document that a page belongs to, in order; empty pages at the end belong to the last."""
     words: Int[Array, "p w"]
     counts: Float[Array, "p w"]
 
-    def total(self, of_pages: Array, documents: int) -> Array:
-        """Sums over the pages of each document."""
+    def total(self, of_pages: Any, documents: int) -> Any:
+        """Sum over the pages of each document."""
+        if namespace(of_pages) is np:
+            return np.add.reduceat(of_pages, np.searchsorted(self.document, np.arange(documents)))
         return jax.ops.segment_sum(of_pages, self.document, documents, indices_are_sorted=True)
 
 
+class BatchShape(NamedTuple):
+    """The size of a batch: documents, pages, and distinct words of a page."""
+
+    documents: int
+    pages: int
+    width: int
+
+
+class DocumentBatch(NamedTuple):
+    """Documents ready for a compiled program, filled up to a shape with empty ones."""
+
+    pages: Pages
+    design: Float[np.ndarray, "d p"]
+    counted: Float[np.ndarray, " d"]
+    """1 for documents to learn from, 0 for those that are only scored or were filled up."""
+    rows: Int[np.ndarray, " n"]
+
+
 def page_width(counts: csr_array) -> int:
-    """A width of pages that wastes little: about a quarter of a usual document's distinct words.
+    """Return a width of pages that wastes little: about a quarter of a typical document's distinct words.
 
     Examples
     --------
     >>> page_width(csr_array(np.ones((5, 130))))
     32
     """
-    usual = float(np.median(np.diff(counts.indptr))) if counts.shape[0] else 0.0
-    return min(_WIDTHS, key=lambda width: abs(4 * width - usual))
+    typical = float(np.median(np.diff(counts.indptr))) if counts.shape[0] else 0.0
+    return padded_size(max(int(typical) // 4, 1), SIZE_GRAIN)
 
 
-def page_count(counts: csr_array, width: int) -> int:
-    """How many pages the documents take."""
-    return int(np.sum(-(-np.diff(counts.indptr) // width)))
+def page_counts(counts: csr_array, width: int) -> Int[np.ndarray, " d"]:
+    """Return the pages of each document, at least one."""
+    return np.maximum(-(-np.diff(counts.indptr) // width), 1)
 
 
-def page_shape(counts: csr_array, parts: Sequence[np.ndarray], documents: int, pages: int) -> tuple[int, int, int]:
-    """Documents, pages and their width that every part of a table fits into, filled up to multiples.
+def batch_shape(counts: csr_array, parts: Sequence[np.ndarray]) -> BatchShape:
+    """Return a shape that every part of a table fits into.
 
     Examples
     --------
-    >>> page_shape(csr_array(np.ones((5, 130))), [np.arange(3), np.arange(3, 5)], documents=8, pages=16)
-    (8, 16, 32)
+    >>> batch_shape(csr_array(np.ones((5, 130))), [np.arange(3), np.arange(3, 5)])
+    BatchShape(documents=8, pages=16, width=32)
     """
     width = page_width(counts)
-    most = max(1, *(page_count(counts[part], width) for part in parts))
-    return padded_size(max(map(len, parts)), documents), padded_size(most, pages), width
+    pages = page_counts(counts, width)
+    most = max(int(pages[part].sum()) for part in parts)
+    return BatchShape(padded_size(max(map(len, parts)), SIZE_GRAIN), padded_size(most, SIZE_GRAIN), width)
 
 
-def paged(counts: csr_array, width: int, documents: int, pages: int) -> Pages:
-    """The documents, one a row, as pages; filled up with empty documents and pages to the sizes given.
+def make_pages(counts: csr_array, shape: BatchShape) -> Pages:
+    """Cut documents, one a row, into pages of NumPy arrays, filled up to a shape.
 
     Examples
     --------
     >>> table = csr_array(np.array([[2, 0, 1], [1, 1, 1], [0, 0, 0]]))
-    >>> paged(table, 2, documents=4, pages=4).document
-    Array([0, 1, 1, 3], dtype=int32)
+    >>> make_pages(table, BatchShape(documents=4, pages=5, width=2)).document
+    array([0, 1, 1, 2, 3], dtype=int32)
     """
-    lengths = np.diff(counts.indptr)
-    of_each = -(-lengths // width)
-    count = int(of_each.sum())
-    document = np.full(pages, max(documents - 1, 0), np.int32)
-    document[:count] = np.repeat(np.arange(len(lengths)), of_each)
+    lengths, of_each = np.diff(counts.indptr), page_counts(counts, shape.width)
+    document = np.full(shape.pages, max(shape.documents - 1, 0), np.int32)
+    document[: of_each.sum()] = np.repeat(np.arange(len(lengths)), of_each)
     first = np.cumsum(of_each) - of_each
-    place = np.arange(counts.nnz) - np.repeat(counts.indptr[:-1], lengths)
-    page = np.repeat(first, lengths) + place // width
-    words = np.zeros((pages, width), np.int32)
-    values = np.zeros((pages, width), np.float32)
-    words[page, place % width] = counts.indices
-    values[page, place % width] = counts.data
-    return Pages(*map(jnp.asarray, (document, words, values)))
+    index = np.arange(counts.nnz) - np.repeat(counts.indptr[:-1], lengths)
+    page = np.repeat(first, lengths) + index // shape.width
+    words = np.zeros((shape.pages, shape.width), np.int32)
+    values = np.zeros((shape.pages, shape.width), np.float32)
+    words[page, index % shape.width] = counts.indices
+    values[page, index % shape.width] = counts.data
+    return Pages(document, words, values)
+
+
+def make_batch(
+    counts: csr_array, design: np.ndarray, rows: np.ndarray, shape: BatchShape, counted: np.ndarray | None = None
+) -> DocumentBatch:
+    """Make a batch of some rows of a table, all of which count by default.
+
+    Examples
+    --------
+    >>> table, shape = csr_array(np.eye(3, dtype=int)), BatchShape(4, 4, 8)
+    >>> make_batch(table, np.ones((3, 1)), np.arange(2), shape).counted
+    array([1., 1., 0., 0.], dtype=float32)
+    """
+    counted = np.ones(counts.shape[0]) if counted is None else counted
+    weights = padded(counted[rows].astype(np.float32), shape.documents)
+    return DocumentBatch(make_pages(counts[rows], shape), padded(design[rows], shape.documents), weights, rows)
+
+
+def split_rows(count: int, cells_per_document: float) -> list[Int[np.ndarray, " n"]]:
+    """Split rows into the fewest parts of about one size whose documents fit into memory together.
+
+    Examples
+    --------
+    >>> [len(part) for part in split_rows(5, MAX_BATCH_CELLS / 2)]
+    [2, 2, 1]
+    """
+    parts = min(count, int(np.ceil(count * cells_per_document / MAX_BATCH_CELLS)))
+    return np.array_split(np.arange(count), max(parts, 1))

@@ -1,30 +1,39 @@
-"""The prior of documents, N(Cᵀx_d, Σ): learned from their posteriors, and the errors of its coefficients C.
+"""The prior of documents, N(Cᵀx_d, Σ), and how it is learned from their posteriors.
 
 x_d begins with a 1; without covariates there is nothing else, and Cᵀ is the mean μ. The part of z that is the same for
-all topics cannot be seen in words, so C is reported with rows that sum to zero.
+all topics does not change proportions, so C is reported with rows that sum to zero.
 """
 
 from typing import NamedTuple
 
+import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Array, Float
 
 from thalweg.files import storable
+from thalweg.linalg import factorise
 
-_RIDGE = 1.0
-"""Documents' worth of belief that covariates, in standard deviations, have no effect."""
-_SHRINKAGE = 10.0
-"""Documents' worth of belief, for each topic, that Σ is the identity."""
+COVARIANCE_SHRINKAGE = 10.0
+"""Documents' worth of prior belief, for each topic, that Σ is the identity: with many topics, few documents say little
+of it. Doubled, correlations of a few hundred documents shrink."""
+
+
+class DocumentPrior(NamedTuple):
+    """N(μ_d, Σ) of documents for a compiled program: means, the one precision Σ⁻¹, and log |Σ⁻¹|."""
+
+    means: Float[Array, "d k"]
+    precision: Float[Array, "k k"]
+    log_determinant: Float[Array, ""]
 
 
 @storable
 class TopicMoments(NamedTuple):
-    """Means over documents of xxᵀ, xmᵀ and mmᵀ + V: what the prior is learned from.
+    """Means over documents of xxᵀ, xmᵀ and mmᵀ + V: the statistics that the prior is learned from.
 
     Examples
     --------
-    >>> found = TopicMoments.of(np.ones((2, 1)), np.array([[1.0], [3.0]]), np.array([[2.0]]))
-    >>> found.xm, found.mm
+    >>> moments = TopicMoments.of(np.ones((2, 1)), np.array([[1.0], [3.0]]), np.array([[2.0]]))
+    >>> moments.xm, moments.mm
     (array([[2.]]), array([[6.]]))
     """
 
@@ -33,10 +42,14 @@ class TopicMoments(NamedTuple):
     mm: Float[np.ndarray, "k k"]
 
     @classmethod
-    def of(cls, design: np.ndarray, means: np.ndarray, spread: np.ndarray) -> "TopicMoments":
-        """Those of some documents; ``spread`` is the sum of their V."""
+    def of(cls, design: np.ndarray, means: np.ndarray, covariance_sum: np.ndarray) -> "TopicMoments":
+        """Return the moments of some documents from their means and the sum of their V."""
         count = max(len(design), 1)
-        return cls(design.T @ design / count, design.T @ means / count, (means.T @ means + spread) / count)
+        return cls(design.T @ design / count, design.T @ means / count, (means.T @ means + covariance_sum) / count)
+
+    def mixed(self, new: "TopicMoments", share: float) -> "TopicMoments":
+        """Return the mean of these moments and of ``share`` of new ones."""
+        return TopicMoments(*((1 - share) * old + share * fresh for old, fresh in zip(self, new, strict=True)))
 
 
 @storable
@@ -55,12 +68,12 @@ class Prevalence(NamedTuple):
 
     @classmethod
     def start(cls, covariates: int, topics: int) -> "Prevalence":
-        """N(0, I)."""
+        """Return N(0, I)."""
         return cls(np.zeros((covariates, topics)), np.eye(topics))
 
     @classmethod
-    def learned(cls, moments: TopicMoments, documents: float, ridge: float = _RIDGE) -> "Prevalence":
-        """The most probable prior given posteriors of ``documents`` documents.
+    def learned(cls, moments: TopicMoments, documents: float) -> "Prevalence":
+        """Return the most probable prior given posteriors of ``documents`` documents.
 
         Examples
         --------
@@ -68,18 +81,28 @@ class Prevalence(NamedTuple):
         >>> Prevalence.learned(TopicMoments.of(np.ones((2, 1)), means, np.zeros((2, 2))), 2).coefficients
         array([[2., 0.]])
         """
-        belief = np.full(len(moments.xx), ridge / max(documents, 1))
-        belief[0] = 0
-        coefficients = np.linalg.solve(moments.xx + np.diag(belief), moments.xm)
+        coefficients = np.linalg.solve(moments.xx + covariate_ridge(len(moments.xx)) / max(documents, 1), moments.xm)
         explained = coefficients.T @ moments.xm
         covariance = moments.mm - explained - explained.T + coefficients.T @ moments.xx @ coefficients
-        prior = _SHRINKAGE * len(covariance)
-        covariance = (documents * covariance + prior * np.eye(len(covariance))) / (documents + prior)
+        belief = COVARIANCE_SHRINKAGE * len(covariance)
+        covariance = (documents * covariance + belief * np.eye(len(covariance))) / (documents + belief)
         return cls(coefficients, (covariance + covariance.T) / 2)
+
+    def prior(self, design: Float[np.ndarray, "d p"]) -> DocumentPrior:
+        """Return the prior of documents with given covariates."""
+        factor = factorise(self.covariance)
+        precision = factor.solve(np.eye(len(self.covariance)))
+        parts = design @ self.coefficients, precision, -factor.log_determinant()
+        return DocumentPrior(*(jnp.asarray(part, jnp.float32) for part in parts))
+
+
+def covariate_ridge(covariates: int) -> Float[np.ndarray, "p p"]:
+    """Return the precision of the prior C ~ N(0, Σ) a standard deviation of a covariate; the intercept is free."""
+    return np.diag(np.arange(covariates) > 0).astype(float)
 
 
 def contrasts(topics: int) -> Float[np.ndarray, "k r"]:
-    """An orthonormal basis of the vectors of ``topics`` entries that sum to zero.
+    """Return an orthonormal basis of the vectors of ``topics`` entries that sum to zero.
 
     Examples
     --------

@@ -1,6 +1,9 @@
-"""What readers of topics look at: the words of a topic, its documents, and which topics go together."""
+"""Read topics: the words and documents of a topic, which topics go together, and how coherent their words are.
 
-from collections.abc import Mapping, Set
+Coherence and exclusivity take the words of each topic as columns of the counts, best first: see :func:`top_indices`.
+"""
+
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -8,23 +11,22 @@ from jaxtyping import Float, Int
 from scipy.stats import norm, rankdata
 
 from thalweg.arguments import one_of, real, whole
-from thalweg.topics.tables import distributions
+from thalweg.topics.tables import as_counts, as_frequency, as_proportions, as_topics, as_vocabulary
 
-_LEAST_SHARE = 1e-6
 ORDERS = ("probability", "frex", "lift")
 
 
 def word_scores(
     components: Any, by: str = "probability", *, frequency: Any = None, weight: float = 0.5
 ) -> Float[np.ndarray, "k v"]:
-    """How well each word stands for each topic.
+    """Score how well each word stands for each topic.
 
     Parameters
     ----------
     components
         p(word | topic), one topic a row.
     by
-        ``"probability"`` is p(w | k). ``"lift"`` is p(w | k) / p(w), which brings up rare words. ``"frex"`` asks for
+        ``"probability"`` is p(w | k). ``"lift"`` is p(w | k) / p(w), which favours rare words. ``"frex"`` asks for
         words that are both frequent and exclusive: the harmonic mean of two ranks within the topic, that of p(w | k)
         and that of p(w | k) / Σⱼ p(w | j), each as a share of the vocabulary (Bischof and Airoldi 2012, eq. 2).
     frequency
@@ -42,24 +44,30 @@ def word_scores(
     array([[1.  , 1.33, 0.67],
            [1.  , 0.67, 1.33]])
     """
-    topics = distributions(components)
+    topics = as_topics(components)
     if one_of("by", by, ORDERS) == "probability":
         return topics
     if by == "lift":
-        overall = topics.mean(axis=0) if frequency is None else _frequency(frequency, topics.shape[1])
-        # A word that never occurs has no lift: it would be infinite.
-        return np.divide(topics, overall, out=np.zeros_like(topics), where=overall > 0)
+        return _ratio(topics, topics.mean(axis=0) if frequency is None else as_frequency(frequency, topics.shape[1]))
     weight = real("weight", weight, least=0, most=1)
-    total = topics.sum(axis=0)
-    exclusive = np.divide(topics, total, out=np.zeros_like(topics), where=total > 0)
-    ranks = [rankdata(each, axis=1) / topics.shape[1] for each in (exclusive, topics)]
-    return 1 / (weight / ranks[0] + (1 - weight) / ranks[1])
+    exclusive, frequent = (rankdata(each, axis=1) / topics.shape[1] for each in (_exclusivities(topics), topics))
+    return 1 / (weight / exclusive + (1 - weight) / frequent)
+
+
+def _ratio(topics: np.ndarray, by: np.ndarray) -> np.ndarray:
+    """Divide the columns; a word that never occurs gets 0 instead of infinity."""
+    return np.divide(topics, by, out=np.zeros_like(topics), where=by > 0)
+
+
+def _exclusivities(topics: np.ndarray) -> np.ndarray:
+    """p(w | k) / Σⱼ p(w | j)."""
+    return _ratio(topics, topics.sum(axis=0))
 
 
 def top_indices(
     components: Any, n: int = 10, by: str = "probability", *, frequency: Any = None, weight: float = 0.5
 ) -> Int[np.ndarray, "k n"]:
-    """The columns of the n words that stand best for each topic, best first; see :func:`word_scores`.
+    """Return the columns of the n words that stand best for each topic, best first; see :func:`word_scores`.
 
     Examples
     --------
@@ -80,7 +88,7 @@ def top_words(
     frequency: Any = None,
     weight: float = 0.5,
 ) -> list[list[str]]:
-    """The n words that stand best for each topic, best first; see :func:`word_scores` for what best means.
+    """Return the n words that stand best for each topic, best first; see :func:`word_scores` for what best means.
 
     Examples
     --------
@@ -92,7 +100,7 @@ def top_words(
 
 
 def top_documents(proportions: Any, topic: int, n: int = 10) -> Int[np.ndarray, " n"]:
-    """The rows of the n documents with most of a topic, most first.
+    """Return the rows of the n documents with the largest share of a topic, the largest first.
 
     Examples
     --------
@@ -105,7 +113,7 @@ def top_documents(proportions: Any, topic: int, n: int = 10) -> Int[np.ndarray, 
 
 
 def topic_correlations(proportions: Any = None, *, covariance: Any = None) -> Float[np.ndarray, "k k"]:
-    """Which topics go together: correlations over documents, or those of a logistic-normal prior.
+    """Return which topics go together: correlations over documents, or those of a logistic-normal prior.
 
     Parameters
     ----------
@@ -129,29 +137,29 @@ def topic_correlations(proportions: Any = None, *, covariance: Any = None) -> Fl
     if (proportions is None) == (covariance is None):
         raise ValueError("give either proportions or covariance")
     if covariance is None:
-        return _correlations(as_proportions(proportions))
-    spread = np.asarray(covariance, float)
-    if spread.ndim != 2 or spread.shape[0] != spread.shape[1] or not np.isfinite(spread).all():
-        raise ValueError(f"covariance must be a square matrix of finite numbers, found shape {spread.shape}")
-    size = np.abs(spread).max(initial=0)
-    if not np.allclose(spread, spread.T, atol=1e-6 * size) or np.linalg.eigvalsh(spread)[0] < -1e-6 * size:
+        return _column_correlations(as_proportions(proportions))
+    matrix = np.asarray(covariance, float)
+    if matrix.ndim != 2 or matrix.shape[0] != matrix.shape[1] or not np.isfinite(matrix).all():
+        raise ValueError(f"covariance must be a square matrix of finite numbers, found shape {matrix.shape}")
+    size = np.abs(matrix).max(initial=0)
+    if not np.allclose(matrix, matrix.T, atol=1e-6 * size) or np.linalg.eigvalsh(matrix)[0] < -1e-6 * size:
         raise ValueError("covariance must be symmetric and have no negative eigenvalue, found a matrix that is not so")
-    return _scaled(spread - spread.mean(axis=0) - spread.mean(axis=1)[:, None] + spread.mean())
+    return _as_correlations(matrix - matrix.mean(axis=0) - matrix.mean(axis=1)[:, None] + matrix.mean())
 
 
-def _correlations(table: np.ndarray) -> np.ndarray:
-    """Of the columns."""
-    away = table - table.mean(axis=0)
-    return _scaled(away.T @ away)
+def _column_correlations(table: np.ndarray) -> np.ndarray:
+    centred = table - table.mean(axis=0)
+    return _as_correlations(centred.T @ centred)
 
 
-def _scaled(spread: np.ndarray) -> np.ndarray:
-    """A covariance as correlations; those with what does not vary are 0."""
-    scale = np.sqrt(np.maximum(np.diag(spread), 0))
+def _as_correlations(covariance: np.ndarray) -> np.ndarray:
+    """Scale a covariance to correlations; those of a constant are 0."""
+    scale = np.sqrt(np.maximum(np.diag(covariance), 0))
     product = np.outer(scale, scale)
-    found = np.divide(spread, product, out=np.zeros_like(spread), where=product > 1e-12 * max(product.max(), 1e-300))
-    np.fill_diagonal(found, 1.0)
-    return np.clip(found, -1, 1)
+    varies = product > 1e-12 * max(product.max(), 1e-300)
+    correlations = np.divide(covariance, product, out=np.zeros_like(covariance), where=varies)
+    np.fill_diagonal(correlations, 1.0)
+    return np.clip(correlations, -1, 1)
 
 
 class Graph(NamedTuple):
@@ -168,7 +176,7 @@ class Graph(NamedTuple):
 def correlation_graph(
     proportions: Any, method: str = "threshold", *, threshold: float = 0.05, level: float = 0.05
 ) -> Graph:
-    """The graph of topics that occur together more than by chance.
+    """Return the graph of topics that occur together more than by chance.
 
     Parameters
     ----------
@@ -178,8 +186,8 @@ def correlation_graph(
         ``"threshold"``: an edge where the correlation over documents is above ``threshold``. ``"neighbours"``: an edge
         where two topics are positively correlated and each helps to predict the other once all others are known: it has
         a weight in the other's lasso regression, with Meinshausen and Bühlmann's penalty at ``level`` (2006, eq. 9).
-        Shares sum to one, which alone makes topics predict each other; centred log-ratios, log θ less its mean over
-        topics, suffer less from it, and are what this looks at.
+        Shares sum to one, which alone makes topics predict each other; this uses centred log-ratios, log θ less its
+        mean over topics, which suffer less from it.
     threshold, level
         As above.
 
@@ -192,12 +200,12 @@ def correlation_graph(
     one_of("method", method, ("threshold", "neighbours"))
     table = as_proportions(proportions)
     if method == "threshold":
-        correlations = topic_correlations(table)
+        correlations = _column_correlations(table)
         joined = correlations > real("threshold", threshold, least=-1, most=1)
     else:
-        logs = np.log(np.maximum(table, _LEAST_SHARE))
+        logs = np.log(np.maximum(table, np.finfo(float).eps))
         table = logs - logs.mean(axis=1, keepdims=True)
-        correlations = _correlations(table)
+        correlations = _column_correlations(table)
         chosen = _lasso_neighbours(table, real("level", level, above=0, below=1))
         joined = chosen & chosen.T & (correlations > 0)
     first, second = np.nonzero(np.triu(joined, 1))
@@ -211,52 +219,122 @@ def _lasso_neighbours(table: np.ndarray, level: float) -> np.ndarray:
     from sklearn.linear_model import Lasso
 
     n, k = table.shape
-    spread = table.std(axis=0)
-    scaled = (table - table.mean(axis=0)) / np.where(spread > 0, spread, 1.0)
+    deviations = table.std(axis=0)
+    scaled = (table - table.mean(axis=0)) / np.where(deviations > 0, deviations, 1.0)
     penalty = norm.isf(level / (2 * k**2)) / np.sqrt(n)
     chosen = np.zeros((k, k), bool)
-    for topic in np.flatnonzero(spread > 0):
+    for topic in np.flatnonzero(deviations > 0):
         others = np.arange(k) != topic
         fitted = Lasso(alpha=penalty, max_iter=10_000).fit(scaled[:, others], scaled[:, topic])
         chosen[topic, others] = np.asarray(fitted.coef_) != 0
     return chosen
 
 
-def as_vocabulary(vocabulary: Any, size: int) -> list[str]:
-    """The words in the order of the columns, or an error that says how many there should be.
+def u_mass(top: Any, counts: Any, *, smoothing: float = 1.0) -> Float[np.ndarray, " k"]:
+    """Return Mimno et al.'s coherence: Σ_{m>l} log (D(w_m, w_l) + 1) / D(w_l) over a topic's words, best first.
 
-    >>> as_vocabulary(np.array(["rain", "wind"]), 2)
-    ['rain', 'wind']
-    >>> as_vocabulary({"wind": 1, "rain": 0}, 2)  # as a CountVectorizer's vocabulary_
-    ['rain', 'wind']
+    D counts the documents in which words occur, or occur together. 0 or a little above it is best. A pair whose better
+    word occurs in no document is left out. Gensim's ``u_mass`` is the mean over pairs, with ``smoothing`` 1e-12 times
+    the number of documents.
+
+    Parameters
+    ----------
+    top
+        Columns of each topic's words, best first, one topic a row; two words or more.
+    counts
+        Documents by words: those of the training corpus, or of another.
+    smoothing
+        In place of 1.
+
+    Examples
+    --------
+    >>> u_mass([[0, 1], [0, 2]], [[1, 1, 0], [2, 1, 0], [0, 0, 3]]).round(3)    # log 3/2 and log 1/2
+    array([ 0.405, -0.693])
     """
-    if isinstance(vocabulary, Mapping):
-        if sorted(map(str, vocabulary.values())) != sorted(map(str, range(size))):
-            raise ValueError(f"vocabulary as a mapping must give each word its column, each of 0 to {size - 1} once")
-        vocabulary = sorted(vocabulary, key=lambda word: int(vocabulary[word]))
-    if isinstance(vocabulary, str | Set) or not np.iterable(vocabulary):
-        raise TypeError(f"vocabulary must list words in the order of columns, found {type(vocabulary).__name__}")
-    words = [str(word) for word in vocabulary]
-    if len(words) != size:
+
+    def coherence(both: np.ndarray, better: np.ndarray, worse: np.ndarray, documents: int) -> float:
+        known = better > 0
+        ratio = (both + smoothing)[known] / better[known]
+        return float(np.log(ratio).sum()) if known.any() else np.nan
+
+    return _over_pairs(coherence, top, counts)
+
+
+def npmi(top: Any, counts: Any) -> Float[np.ndarray, " k"]:
+    """Return the normalised pointwise mutual information of a topic's words, its mean over their pairs.
+
+    NPMI = log(p(w, v) / p(w)p(v)) / −log p(w, v), with p the share of documents in which words occur, or occur
+    together (Bouma 2009; Lau et al. 2014). It is 1 for words that occur only together, about 0 for words that have
+    nothing to do with each other, and −1 for words that never meet.
+
+    Parameters
+    ----------
+    top
+        Columns of each topic's words, one topic a row; two words or more.
+    counts
+        Documents by words: those of the training corpus, or of another.
+
+    Examples
+    --------
+    >>> npmi([[0, 1], [0, 2]], [[1, 1, 0], [2, 1, 0], [0, 0, 3]])
+    array([ 1., -1.])
+    """
+
+    def coherence(both: np.ndarray, first: np.ndarray, second: np.ndarray, documents: int) -> float:
+        values = np.where(both >= documents, 1.0, -1.0)
+        met = (both > 0) & (both < documents)
+        share, expected = both[met] / documents, first[met] * second[met] / documents**2
+        values[met] = np.log(share / expected) / -np.log(share)
+        return float(values.mean())
+
+    return _over_pairs(coherence, top, counts)
+
+
+def exclusivity(components: Any, top: Any) -> Float[np.ndarray, " k"]:
+    """Return how much a topic's words are its own: the mean of p(w | k) / Σⱼ p(w | j), from 1/K or less to 1.
+
+    Parameters
+    ----------
+    components
+        p(word | topic), one topic a row.
+    top
+        Columns of each topic's words, one topic a row.
+
+    Examples
+    --------
+    >>> exclusivity([[0.6, 0.4, 0.0], [0.2, 0.0, 0.8]], [[0, 1], [2, 0]])
+    array([0.875, 0.625])
+    """
+    topics, columns = as_topics(components), _as_columns(top, np.shape(components)[-1])
+    if len(columns) != len(topics):
+        raise ValueError(f"top must have a row for each of the {len(topics)} topics, found {len(columns)}")
+    return np.take_along_axis(_exclusivities(topics), columns, axis=1).mean(axis=1)
+
+
+def _over_pairs(coherence: Callable[..., float], top: Any, counts: Any) -> Float[np.ndarray, " k"]:
+    """``coherence(documents with both, with the better, with the worse, all)`` of the pairs of each topic's words."""
+    table = as_counts(counts)
+    columns = _as_columns(top, table.shape[1])
+    if columns.shape[1] < 2:
+        raise ValueError(f"top must hold two words or more of each topic, found {columns.shape[1]}")
+    if not table.shape[0]:
+        raise ValueError("counts must have a document, found none")
+    occurs = (table != 0).astype(np.int64)
+    better, worse = np.triu_indices(columns.shape[1], 1)
+    values = []
+    for words in columns:
+        together = (occurs[:, words].T @ occurs[:, words]).toarray()
+        alone = np.diag(together)
+        values.append(coherence(together[better, worse], alone[better], alone[worse], table.shape[0]))
+    return np.array(values)
+
+
+def _as_columns(top: Any, size: int) -> Int[np.ndarray, "k n"]:
+    columns = np.asarray(top)
+    if columns.ndim != 2 or not np.issubdtype(columns.dtype, np.integer) or not columns.size:
         raise ValueError(
-            f"vocabulary must have a word for each of the {size} columns of components, found {len(words)}"
+            f"top must hold one row of columns for each topic, found {columns.dtype} of shape {columns.shape}"
         )
-    return words
-
-
-def as_proportions(proportions: Any) -> Float[np.ndarray, "n k"]:
-    """Documents by topics, or an error that says what is wrong."""
-    table = np.asarray(proportions, float)
-    if table.ndim != 2 or not table.size or not np.isfinite(table).all() or (table < 0).any():
-        raise ValueError(f"proportions must hold one row of shares for each document, found shape {table.shape}")
-    return table
-
-
-def _frequency(frequency: Any, size: int) -> np.ndarray:
-    counts = np.asarray(frequency, float).ravel()
-    if len(counts) != size or not np.isfinite(counts).all() or (counts < 0).any() or counts.sum() <= 0:
-        raise ValueError(
-            f"frequency must hold a count for each of the {size} words, finite and some above 0, found {len(counts)} "
-            f"numbers from {counts.min(initial=np.inf):g} to {counts.max(initial=-np.inf):g}"
-        )
-    return counts / counts.sum()
+    if columns.min() < 0 or columns.max() >= size:
+        raise ValueError(f"top must hold columns from 0 to {size - 1}, found {columns.min()} to {columns.max()}")
+    return columns

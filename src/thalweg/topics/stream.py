@@ -3,16 +3,23 @@
 import numpy as np
 from scipy.sparse import csr_array, vstack
 
-from thalweg.topics.corpus import Topics, TopicSettings, absorb, batch_of, begun_topics, prior_of
-from thalweg.topics.first import FirstDocuments
-from thalweg.topics.pages import page_shape
+from thalweg.runs import Run
+from thalweg.topics.corpus import (
+    SETTLING_PASSES,
+    Corpus,
+    FirstDocuments,
+    Topics,
+    TopicSettings,
+    start_corpus,
+    update_topics,
+)
+from thalweg.topics.pages import batch_shape, make_batch
 
-_ENOUGH = 200
-"""Documents for each topic that a stream should begin from: of fewer, anchor words are noise."""
-_TIMES = 4
-"""Topics begin again when there are so many times the documents that they began from, until those were enough."""
-_DOCUMENTS, _PAGES = 8, 64
-"""What the numbers of a batch are filled up to multiples of."""
+ENOUGH_DOCUMENTS_PER_TOPIC = 200
+"""First documents that a stream should start from: of fewer, anchor words are noise. Doubled, more are stored."""
+RESTART_GROWTH = 4
+"""Topics start again when there are so many times the documents that they started from, until those were enough.
+Doubled, a stream keeps bad topics for longer."""
 
 
 def continue_topics(
@@ -23,10 +30,10 @@ def continue_topics(
     seed: int,
     of: float | None = None,
 ) -> Topics:
-    """Learn from some more documents, of a stream; from nothing if ``state`` is None.
+    """Learn from more documents of a stream, from nothing if ``state`` is None.
 
-    Topics that began from few documents begin again once there are many more, and until then those are kept.
-    ``of`` is how many documents there are in all, where that is known, as in another pass over the same ones.
+    Topics that started from few documents start again once there are many more, and until then those are stored.
+    ``of`` is the number of documents in all, where that is known, as in another pass over the same ones.
 
     Examples
     --------
@@ -36,36 +43,39 @@ def continue_topics(
     80.0
     """
     if state is None:
-        return _begun(counts, design, settings, 0)
+        return _start(counts, design, settings, 0)
     if state.first is None:
-        return _continued(state, counts, design, settings, seed, of)
-    begun = state.first.begun
+        return _update(state, counts, design, settings, seed, of)
     table = csr_array(vstack([state.first.table(counts.shape[1]), counts]))
-    rows = np.concatenate([state.first.design, design])
-    if len(rows) >= _TIMES * begun:
-        return _begun(table, rows, settings, state.batches)
-    state = _continued(state, counts, design, settings, seed, of)
-    return state._replace(first=FirstDocuments.of(table, rows, begun))
+    rows, started_from = np.concatenate([state.first.design, design]), state.first.started_from
+    if len(rows) >= RESTART_GROWTH * started_from:
+        return _start(table, rows, settings, state.batches)
+    state = _update(state, counts, design, settings, seed, of)
+    return state._replace(first=FirstDocuments.of(table, rows, started_from))
 
 
-def _begun(counts: csr_array, design: np.ndarray, settings: TopicSettings, batches: int) -> Topics:
-    state = begun_topics(counts, design, settings)
-    few = len(design) < _ENOUGH * settings.topics
-    first = FirstDocuments.of(counts, design, len(design)) if few else None
-    return state._replace(first=first, batches=batches + state.batches)
+def _start(counts: csr_array, design: np.ndarray, settings: TopicSettings, batches: int) -> Topics:
+    """Start from the first documents, the same whatever the seed, and store them if they are few."""
+    corpus, rng = Corpus(counts, design, settings, holds_out=False), np.random.default_rng(0)
+    with Run("first documents", total=SETTLING_PASSES, bar=settings.verbose) as run:
+        state = start_corpus(corpus, run)
+        for _ in range(0 if run.interrupted else SETTLING_PASSES):
+            state, _, _ = corpus.run_pass(state, rng, run)
+            run.advance()
+    count = len(design)
+    first = FirstDocuments.of(counts, design, count) if count < ENOUGH_DOCUMENTS_PER_TOPIC * settings.topics else None
+    return run.kept._replace(first=first, batches=batches + len(corpus.parts))
 
 
-def _continued(
+def _update(
     state: Topics, counts: csr_array, design: np.ndarray, settings: TopicSettings, seed: int, of: float | None
 ) -> Topics:
-    count = counts.shape[0]
-    counted, rng = np.ones(count, np.float32), np.random.default_rng(seed)
+    rng, count = np.random.default_rng(seed), counts.shape[0]
     parts = np.array_split(np.arange(count), -(-count // settings.batch_size))
-    shape = page_shape(counts, parts, _DOCUMENTS, _PAGES)
+    shape = batch_shape(counts, parts)
     for part in parts:
-        batch = batch_of(counts, design, counted, part, shape)
+        batch = make_batch(counts, design, part, shape)
         state = state._replace(documents=state.documents + len(part) if of is None else of)
-        means = prior_of(state.prevalence, batch.design).means
-        share = (1 + state.batches) ** -settings.decay
-        state, _ = absorb(state, batch, means, rng, settings, settings.cold_steps, share)
+        means, share = state.prevalence.prior(batch.design).means, (1 + state.batches) ** -settings.decay
+        state, _ = update_topics(state, batch, means, rng, settings, settings.cold_steps, share)
     return state

@@ -1,4 +1,4 @@
-"""The chain in the joint posterior: its draws have the distributions they should, and effects that come of it cover."""
+"""Chains in posteriors: their draws have the distributions they should, and effects that come of them cover."""
 
 import jax
 import jax.numpy as jnp
@@ -8,9 +8,10 @@ from scipy.sparse import csr_array
 from scipy.special import gammaln, softmax
 
 from thalweg import CorrelatedTopicModel
-from thalweg.topics import sampling
-from thalweg.topics.documents import Words
-from thalweg.topics.pages import paged
+from thalweg.topics.chains import ChainTarget, adaptation_rate
+from thalweg.topics.documents import DocumentWords
+from thalweg.topics.effects import JointChain, log_marginal
+from thalweg.topics.pages import BatchShape, make_pages
 from thalweg.topics.prevalence import Prevalence, contrasts
 
 COPIES, SIDES = 2000, 2
@@ -25,12 +26,10 @@ def copies():
     table = csr_array(np.repeat(DOCUMENT, COPIES, axis=0).astype(np.float32))
     basis = contrasts(SIDES)
     prior = Prevalence(np.array([[MEAN]]) @ basis.T, VARIANCE * basis @ basis.T)
-    chain = sampling.Chain(table, np.ones((COPIES, 1)), TOPICS, prior, 0.2, 0)
-    for _ in range(30):
-        words = chain._documents(0.05)
-    for _ in range(20):
-        words = chain._documents(0.0)
-    return chain, np.asarray(chain.parts[0].places.u)[:COPIES, 0], words
+    chain = JointChain(table, np.ones((COPIES, 1)), TOPICS, prior, 0.2, 0)
+    for move in range(50):
+        words = chain.draw_documents(adaptation_rate(move, 30))
+    return chain, np.asarray(chain.parts[0].state.u)[:COPIES, 0, 0], words
 
 
 def posterior():
@@ -63,31 +62,32 @@ def test_words_get_topics_by_their_chances(copies):
     assert copies[2].sum() == COPIES * DOCUMENT.sum()
 
 
-def test_the_gradient_is_that_of_the_density():
+@pytest.mark.parametrize("library", [np, jnp])
+def test_the_gradient_is_that_of_the_density(library):
     rng = np.random.default_rng(0)
     topics, basis = rng.dirichlet(np.ones(6), size=4).T, contrasts(4)
-    table = csr_array(rng.poisson(1.5, size=(3, 6)).astype(np.float32))
-    given = sampling.Conditions(jnp.asarray(topics), jnp.asarray(np.diag([1.0, 2.0, 3.0])), jnp.asarray(basis))
-    pages = jax.tree.map(lambda leaf: leaf.astype(float) if leaf.dtype.kind == "f" else leaf, paged(table, 8, 3, 16))
-    words = Words.of(pages, given.topics, 3)
-    u, means = rng.normal(size=(2, 3, 3))
-    _, slopes = sampling.log_density(words, given, jnp.asarray(means), jnp.asarray(u))
+    table = csr_array(rng.poisson(1.5, size=(3, 6)).astype(float))
+    pages = make_pages(table, BatchShape(3, 3, 8))
+    pages = pages._replace(counts=pages.counts.astype(float))
+    u, means = rng.normal(size=(3, 2, 3)), rng.normal(size=(3, 3))
+    target = (pages, topics, means, np.diag([1.0, 2.0, 3.0]), basis)
+    pages, topics, *prior = jax.tree.map(library.asarray, target)
+    target = ChainTarget(DocumentWords.of(pages, topics, 3), *prior)
+    _, gradients = target.log_density(library.asarray(u))
     for side in range(3):
         step = 1e-5 * np.eye(3)[side]
-        up, down = (
-            sampling.log_density(words, given, jnp.asarray(means), jnp.asarray(u + s))[0] for s in (step, -step)
-        )
-        np.testing.assert_allclose((up - down) / 2e-5, slopes[:, side], rtol=1e-6)
+        up, down = (target.log_density(library.asarray(u + s))[0] for s in (step, -step))
+        np.testing.assert_allclose((up - down) / 2e-5, gradients[:, :, side], rtol=1e-6)
 
 
-def test_the_concentration_is_judged_by_the_dirichlet_multinomial():
+def test_the_concentration_is_scored_by_the_dirichlet_multinomial():
     words = np.array([[3.0, 0.0], [1.0, 2.0]])
     for a in (0.1, 2.0):
         by_hand = sum(
             gammaln(2 * a) - gammaln(2 * a + column.sum()) + np.sum(gammaln(a + column) - gammaln(a))
             for column in words.T
         )
-        assert sampling._log_marginal(words, a) == pytest.approx(by_hand)
+        assert log_marginal(words, a) == pytest.approx(by_hand)
 
 
 def drawn(seed, documents=300, length=60, words=60, topics=3):

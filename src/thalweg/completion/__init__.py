@@ -1,23 +1,21 @@
 """Completing matrices of ratings: factors and biases of rows and columns with Gaussian posteriors.
 
-The way through the files: ``entries`` (ratings in blocks, and sums over them) → ``posteriors`` (those of one side
-given the other) → ``priors`` (what features say, and uneven noise) → ``factors`` (the sweeps and the bound) →
-``seen`` and ``features`` (who rated what, and side information) → ``completed`` (what the result says) →
-``fitting``: ratings in, a completed matrix out; ``adding`` takes in new ratings, ``ranking`` measures recommendations.
+The files build on one another: ``ratings`` (in blocks, and sums over them) → ``posteriors`` (of one side given the
+other) → ``priors`` (from features, and the scales of the noise) → ``factors`` (sweeps and the bound) → ``completed``
+(what a result predicts) → ``rank`` (NDCG, and the number of factors) → ``fitting``: ratings in, a completed matrix out;
+``stream`` takes in new ratings.
 
-Beside it, ``nuclear`` (the smoothed nuclear norm) → ``descending`` (four ways down) → ``dense`` (all cells) →
-``relaxing``.
+Beside it, ``nuclear`` (the smoothed nuclear norm) → ``relaxing`` (four ways to minimise it, and all cells out).
 """
 
-from thalweg.completion.adding import added, extended, vectors_of
-from thalweg.completion.completed import Completed
-from thalweg.completion.dense import Filled
-from thalweg.completion.descending import Path, Way, descend
-from thalweg.completion.factors import FactorSettings, Ratings
+from thalweg.completion.completed import Completed, Filled
+from thalweg.completion.factors import FactorSettings
 from thalweg.completion.fitting import LearnedFactors, Options, complete
 from thalweg.completion.nuclear import Relaxed
-from thalweg.completion.ranking import ranking
-from thalweg.completion.relaxing import Relaxation, Settled, relax
+from thalweg.completion.rank import ranking
+from thalweg.completion.ratings import Ratings
+from thalweg.completion.relaxing import Path, Relaxation, Settled, Way, descend, relax
+from thalweg.completion.stream import added, extended, vectors_of
 
 __all__ = [
     "Completed",

@@ -1,87 +1,170 @@
-"""A matrix that was completed: what it says of cells, which columns suit a row, which columns are alike."""
+"""Completed matrices: predictions of cells, recommendations for a row, similar columns, and how good a ranking is.
 
-from dataclasses import dataclass
+Cells are given by indices of rows and columns; an index of −1 is a row or column never seen.
+"""
+
+from dataclasses import dataclass, fields
+from functools import cached_property
 
 import jax.numpy as jnp
 import numpy as np
-from scipy.special import ndtri, stdtrit
+from scipy.sparse import csr_matrix
+from scipy.special import stdtrit
 
 from thalweg.codec import storable
-from thalweg.completion.features import Describer
-from thalweg.completion.posteriors import Posteriors, Shape, packing, predicted
-from thalweg.completion.priors import Expectation, Unevenness
-from thalweg.completion.seen import Seen
+from thalweg.completion.posteriors import MAX_NUMBERS_AT_ONCE, VectorLayout, VectorPosteriors, packing, predict_pairs
+from thalweg.completion.priors import FactorPrior, FeatureMap, NoiseScales
+from thalweg.completion.ratings import GRAIN, Ratings
 from thalweg.padding import padded, padded_size
 
-_FEW = 20
-"""Ratings below which the noise is hardly known: intervals are then Student's."""
+SHRINKAGE_RATINGS = 5.0
+"""Average ratings that are added to those of a row or column before their mean is believed. Doubled, means of rows with
+few ratings are pulled further to that of all."""
 
-_PAIRS = 16_384
-"""Cells that are predicted at a time."""
+
+class Recommender:
+    """What a completed matrix does with scores of columns."""
+
+    low: float
+    high: float
+    ratings: Ratings
+
+    @cached_property
+    def rated(self) -> csr_matrix:
+        """A sparse matrix with a 1 in each rated cell."""
+        return self.ratings.cells()
+
+    def scores(self, rows: np.ndarray) -> np.ndarray:
+        """Return the predictions of all columns for some rows, not clipped."""
+        raise NotImplementedError
+
+    def column_vectors(self) -> np.ndarray:
+        """Return a vector for each column; their cosines are correlations of predictions over rows."""
+        raise NotImplementedError
+
+    def recommend(self, row: int, count: int, exclude_seen: bool) -> tuple[np.ndarray, np.ndarray]:
+        """Return the columns with the highest predictions for a row, and these."""
+        scores = self.scores(np.array([row]))[0]
+        if exclude_seen and row >= 0:
+            scores[self.rated[row].indices] = -np.inf
+        best = _highest(scores, count)
+        return best, np.clip(scores[best], self.low, self.high)
+
+    def similar(self, column: int, count: int) -> tuple[np.ndarray, np.ndarray]:
+        """Return the columns whose predictions correlate most with those of one, over rows, and the correlations."""
+        vectors = self.column_vectors()
+        norms = np.maximum(np.linalg.norm(vectors, axis=1), np.finfo(float).tiny)
+        correlations = (vectors @ vectors[column]) / (norms * norms[column])
+        correlations[column] = -np.inf
+        best = _highest(correlations, count)
+        return best, correlations[best]
 
 
 @storable
 @dataclass(frozen=True)
-class Vectors:
-    """The posteriors of one side, the last line that of a row about which nothing is known, and what they came from."""
+class RatingUnits:
+    """The units in which ratings have mean 0 and variance 1, or counts are ratings beside a background of zeros.
+
+    Examples
+    --------
+    >>> ratings = Ratings(np.array([0, 1]), np.array([0, 1]), np.array([2.0, 4.0]), None, (2, 2))
+    >>> RatingUnits.of(ratings).standardise(ratings).values.tolist()
+    [-1.0, 1.0]
+    """
+
+    centre: float
+    scale: float
+    usual_weight: float
+    """The mean weight of ratings: intervals are those of a rating of this weight."""
+    confidence: float
+    """How much more a count of 1 weighs than none; 0 with explicit feedback."""
+
+    @staticmethod
+    def of(ratings: Ratings, confidence: float = 0.0) -> "RatingUnits":
+        """Return the units of a training set; with a ``confidence`` it holds counts."""
+        if confidence:
+            density = min(len(ratings.values) / (ratings.shape[0] * ratings.shape[1]), 0.5)
+            return RatingUnits(0.0, float(np.sqrt(density * (1 - density))), 1.0, confidence)
+        weights = ratings.scaled_weights()
+        centre = float(np.average(ratings.values, weights=weights))
+        spread = float(np.sqrt(np.average((ratings.values - centre) ** 2, weights=weights)))
+        if spread <= np.sqrt(np.finfo(float).eps) * abs(centre):  # equal ratings
+            spread = max(abs(centre), 1.0)
+        return RatingUnits(centre, spread, 1.0 if ratings.weights is None else float(ratings.weights.mean()), 0.0)
+
+    def standardise(self, ratings: Ratings) -> Ratings:
+        """Return ratings in these units.
+
+        A count of c says "1" with weight 1 + kc, k being the confidence. The background says "0" with weight 1 in that
+        cell too, so that (1 + kc)/(kc) with weight kc remains.
+        """
+        if self.confidence:
+            extra = self.confidence * ratings.values
+            return ratings._replace(values=(1 + extra) / extra / self.scale, weights=extra)
+        weights = None if ratings.weights is None else ratings.weights / self.usual_weight
+        return ratings._replace(values=(ratings.values - self.centre) / self.scale, weights=weights)
+
+
+@storable
+@dataclass(frozen=True)
+class SideVectors:
+    """The posteriors of one side, that of a row never seen last, and what is needed to update them."""
 
     means: np.ndarray
     covariances: np.ndarray
-    expectation: Expectation
-    unevenness: Unevenness
-    describer: Describer
+    prior: FactorPrior
+    noise_scales: NoiseScales
+    feature_map: FeatureMap
     tempering: float
-    usual: float
-    """What a row is told weighs as ``usual`` over this power of the number of its ratings."""
+    usual_weight: float
+    """The ratings of a row weigh as this over the power ``tempering`` of their number."""
 
-    def tempered(self, ratings: np.ndarray) -> np.ndarray:
-        """The weights of what rows with so many ratings are told."""
-        return self.usual / np.maximum(ratings, 1) ** self.tempering
+    def weights(self, counts: np.ndarray) -> np.ndarray:
+        """Return the weights of the ratings of rows with these numbers of them."""
+        return self.usual_weight / np.maximum(counts, 1) ** self.tempering
 
     @property
     def count(self) -> int:
-        """Rows, without the unknown one."""
+        """The number of rows, without the one never seen."""
         return len(self.means) - 1
 
     @property
-    def posteriors(self) -> Posteriors:
-        """On the device, padded so that a few more rows compile nothing."""
-        size = padded_size(len(self.means), 64)
-        return Posteriors(jnp.asarray(padded(self.means, size)), jnp.asarray(padded(self.covariances, size)))
+    def posteriors(self) -> VectorPosteriors:
+        """The posteriors on the device, padded so that a few more rows compile nothing."""
+        size = padded_size(len(self.means), GRAIN)
+        return VectorPosteriors(jnp.asarray(padded(self.means, size)), jnp.asarray(padded(self.covariances, size)))
 
-    def noise_scales(self, numbers: np.ndarray) -> np.ndarray:
-        """E 1/ω of rows."""
-        return np.append(self.unevenness.variances, 1.0)[numbers]
+    def noise_variances(self, rows: np.ndarray) -> np.ndarray:
+        """Return E 1/ω of rows."""
+        return np.append(self.noise_scales.variances, 1.0)[rows]
 
     def check_stored(self) -> None:
         """Refuse arrays that do not fit one another."""
         width = self.means.shape[1]
         if self.covariances.shape != (len(self.means), width * (width + 1) // 2):
             raise ValueError(f"covariances of shape {self.covariances.shape} for {len(self.means)} vectors of {width}")
-        if self.unevenness.shape.shape != (self.count,) or self.expectation.coefficients.shape[1] != width - 1:
+        if self.noise_scales.shape.shape != (self.count,) or self.prior.coefficients.shape[1] != width - 1:
             raise ValueError("a prior or noise of another size than the vectors")
         if not all(np.all(np.isfinite(part)) for part in (self.means, self.covariances)):
             raise ValueError("vectors that are no finite numbers")
 
 
-def unknown(expectation: Expectation, features: np.ndarray, shape: Shape) -> Posteriors:
-    """What is known of rows without ratings: their features' part in the prior."""
-    first, second, _, _ = packing(shape.width)
-    free = np.array(shape.free)
-    means = np.ones((len(features), shape.width), np.float32)
-    means[:, free] = expectation.expected(features)
-    covariance = np.zeros((shape.width, shape.width))
-    covariance[np.ix_(free, free)] = np.linalg.inv(expectation.precision)
-    factor = expectation.covariance_factor(features)
-    return Posteriors(means, (factor[:, None] * covariance[first, second]).astype(np.float32))  # type: ignore[arg-type]
+def prior_vectors(prior: FactorPrior, features: np.ndarray, layout: VectorLayout) -> VectorPosteriors:
+    """Return means and covariances of rows with these features and without ratings."""
+    first, second, _, _ = packing(layout.width)
+    free = np.array(layout.free)
+    means = np.ones((len(features), layout.width), np.float32)
+    means[:, free] = prior.mean(features)
+    covariance = np.zeros((layout.width, layout.width))
+    covariance[np.ix_(free, free)] = prior.covariance
+    factor = prior.covariance_factor(features)
+    return VectorPosteriors(means, (factor[:, None] * covariance[first, second]).astype(np.float32))  # type: ignore[arg-type]
 
 
 @storable
 @dataclass(frozen=True)
-class Completed:
-    """Both sides, the noise, and the units of the ratings.
-
-    Cells are given by numbers of rows and columns; a number of −1 is a row or column never seen.
+class Completed(Recommender):
+    """The posteriors of both sides, the noise, and the units of the ratings.
 
     Examples
     --------
@@ -95,47 +178,47 @@ class Completed:
     True
     """
 
-    rows: Vectors
-    columns: Vectors
+    rows: SideVectors
+    columns: SideVectors
     noise: float
-    centre: float
-    scale: float
+    """Its precision, in the units of the fit."""
+    units: RatingUnits
     low: float
     high: float
-    seen: Seen
-    row_choice: np.ndarray
-    column_choice: np.ndarray
-    """By how much those who chose to rate a column rate it higher than others like them would: what item means have,
-    and is added for rows of which no rating is known."""
-    known: int
-    """Ratings."""
-    spread: float
-    """Their standard deviation."""
-    usual_weight: float
-    """The mean of their weights."""
-    confidence: float
-    """How much more a count of 1 weighs than none; 0 where ratings are explicit."""
+    row_selection: np.ndarray
+    column_selection: np.ndarray
+    """By how much those who chose to rate a column rate it higher than others like them would. It is added for rows
+    without ratings, as a mean over the ratings of the column would have it."""
+    ratings: Ratings
+    """All ratings so far, for a fit anew."""
+    row_side: np.ndarray
+    column_side: np.ndarray
+    fitted: int
+    """The number of ratings that the last fit had."""
 
     @property
     def rank(self) -> int:
-        """Factors of a row."""
+        """The number of factors."""
         return self.rows.means.shape[1] - 2
 
-    def fits(self, rank: int, rows: tuple[int, ...], columns: tuple[int, ...]) -> bool:
-        """Whether a fit of this rank, and with features of these shapes, can start from here."""
-        mine = [(side.count, len(side.expectation.ridge)) for side in (self.rows, self.columns)]
-        return rank == self.rank and mine == [rows, columns]
+    def has_shape(self, rank: int, rows: tuple[int, ...], columns: tuple[int, ...]) -> bool:
+        """Return whether a fit of this rank, and with features of these shapes, can start from here."""
+        own = [(side.count, len(side.prior.ridge)) for side in (self.rows, self.columns)]
+        return rank == self.rank and own == [rows, columns]
 
     def check_stored(self) -> None:
-        """Refuse sides that are not of the cells that were seen."""
-        if self.seen.shape != (self.rows.count, self.columns.count):
-            raise ValueError(
-                f"{self.rows.count} rows and {self.columns.count} columns, of which {self.seen.shape} were seen"
+        """Refuse sides that do not belong to the ratings."""
+        lengths = [
+            tuple(map(len, parts))
+            for parts in zip(
+                (self.row_side, self.column_side), (self.row_selection, self.column_selection), strict=True
             )
-        if (len(self.row_choice), len(self.column_choice)) != self.seen.shape:
-            raise ValueError("choices of other rows or columns")
-        numbers = self.noise, self.centre, self.scale, self.spread, self.usual_weight, self.confidence
-        if not all(np.ndim(found) == 0 and np.isfinite(found) for found in numbers):
+        ]
+        counts = self.rows.count, self.columns.count
+        if self.ratings.shape != counts or lengths != [(count, count) for count in counts]:
+            raise ValueError(f"{counts} rows and columns, and ratings of {self.ratings.shape}")
+        numbers = self.noise, *(getattr(self.units, field.name) for field in fields(self.units))
+        if not all(np.ndim(number) == 0 and np.isfinite(number) for number in numbers):
             raise ValueError(f"{numbers}, where finite numbers belong")
 
     @property
@@ -144,94 +227,139 @@ class Completed:
 
         √ of the eigenvalues of Σ_p Σ_q, which no change of the factors' coordinates alters.
         """
-        p, q = (np.linalg.inv(side.expectation.precision)[:-1, :-1] for side in (self.rows, self.columns))
-        found = np.linalg.eigvals(p @ q).real
-        return self.scale * np.sqrt(np.sort(np.maximum(found, 0.0))[::-1])
+        p, q = (side.prior.covariance[:-1, :-1] for side in (self.rows, self.columns))
+        eigenvalues = np.linalg.eigvals(p @ q).real
+        return self.units.scale * np.sqrt(np.sort(np.maximum(eigenvalues, 0.0))[::-1])
 
     def predict(self, row: np.ndarray, column: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Means, within the range of ratings, and standard deviations of ratings, noise included."""
+        """Return means, within the range of ratings, and standard deviations of ratings, noise included."""
         mean, deviation = self._in_units(row, column)
         return np.clip(mean, self.low, self.high), deviation
 
     def _in_units(self, row: np.ndarray, column: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         mean, variance = self.raw(row, column)
-        noise = self.rows.noise_scales(row) * self.columns.noise_scales(column) / self.noise
-        deviation = self.scale * np.sqrt(np.maximum(variance, 0.0) + noise)
-        return self.centre + self.scale * mean, np.hypot(deviation, self._doubt)
-
-    @property
-    def _few(self) -> bool:
-        return self.known < _FEW and not self.confidence
-
-    @property
-    def _doubt(self) -> float:
-        """What few ratings leave open about their mean and the noise, which are taken as known above."""
-        return float(np.sqrt(2 / self.known)) * self.spread if self._few else 0.0
+        noise = self.rows.noise_variances(row) * self.columns.noise_variances(column) / self.noise
+        # Mean and noise of the ratings were taken as known, and are known up to the last term.
+        variance = np.maximum(variance, 0.0) + noise + (0.0 if self.units.confidence else 2 / len(self.ratings.values))
+        return self.units.centre + self.units.scale * mean, self.units.scale * np.sqrt(variance)
 
     def interval(self, row: np.ndarray, column: np.ndarray, level: float) -> tuple[np.ndarray, np.ndarray]:
-        """Ends between which a rating lies with probability ``level``, cut off at the range of ratings.
+        """Return the ends between which a rating lies with probability ``level``, cut off at the range of ratings.
 
         The noise was learned from ratings as they are given, so that their rounding to a few levels is part of it.
         """
         mean, deviation = self._in_units(row, column)
-        share = (1 + level) / 2
-        reach = (stdtrit(max(self.known - 1, 1), share) if self._few else ndtri(share)) * deviation
+        reach = stdtrit(max(len(self.ratings.values) - 1, 1), (1 + level) / 2) * deviation
         return np.clip(mean - reach, self.low, self.high), np.clip(mean + reach, self.low, self.high)
 
     def raw(self, row: np.ndarray, column: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Means and variances of cells in the units of the fit, without noise."""
+        """Return means and variances of cells in the units of the fit, without noise."""
         rows, columns = self.rows.posteriors, self.columns.posteriors
         row, column = (np.where(of < 0, side.count, of) for of, side in ((row, self.rows), (column, self.columns)))
-        means, variances = [], []
-        for start in range(0, len(row), _PAIRS):
-            some = slice(start, start + _PAIRS)
-            size = padded_size(len(row[some]), 64)
-            mean, variance = predicted(
-                rows, columns, padded(row[some], size).astype(np.int32), padded(column[some], size).astype(np.int32)
-            )
-            means.append(np.asarray(mean, np.float64)[: len(row[some])])
-            variances.append(np.asarray(variance, np.float64)[: len(row[some])])
-        return np.concatenate([*means, []]) + self._chosen(row, column), np.concatenate([*variances, []])
+        means, variances = [np.zeros(0)], [np.zeros(0)]
+        at_once = MAX_NUMBERS_AT_ONCE // rows.covariances.shape[1]
+        for start in range(0, len(row), at_once):
+            pairs = [of[start : start + at_once].astype(np.int32) for of in (row, column)]
+            count = len(pairs[0])
+            mean, variance = predict_pairs(rows, columns, *(padded(of, padded_size(count, GRAIN)) for of in pairs))
+            means.append(np.asarray(mean, np.float64)[:count])
+            variances.append(np.asarray(variance, np.float64)[:count])
+        return np.concatenate(means) + self._selection(row, column), np.concatenate(variances)
 
-    def _chosen(self, row: np.ndarray, column: np.ndarray) -> np.ndarray:
-        """What a rating says by being there, for rows and columns without any other."""
-        blank_row = np.append(self.seen.by_row == 0, True)[row]
-        blank_column = np.append(self.seen.by_column == 0, True)[column]
-        by_column = np.where(blank_row, np.append(self.column_choice, 0.0)[column], 0.0)
-        return by_column + np.where(blank_column, np.append(self.row_choice, 0.0)[row], 0.0)
+    def _selection(self, row: np.ndarray, column: np.ndarray) -> np.ndarray:
+        """Return what being rated says of a cell, for rows and columns without any other rating."""
+        new_row = np.append(self.ratings.counts == 0, True)[row]
+        new_column = np.append(self.ratings.transposed.counts == 0, True)[column]
+        by_column = np.where(new_row, np.append(self.column_selection, 0.0)[column], 0.0)
+        return by_column + np.where(new_column, np.append(self.row_selection, 0.0)[row], 0.0)
 
     def scores(self, rows: np.ndarray) -> np.ndarray:
-        """The mean of every column, not clipped, for some rows."""
-        numbers = np.where(rows < 0, self.rows.count, rows)
-        found = (self.rows.means[numbers] @ self.columns.means[:-1].T).astype(np.float64)
+        """Return the mean of every column for some rows, not clipped."""
+        rows = np.where(rows < 0, self.rows.count, rows)
+        products = (self.rows.means[rows] @ self.columns.means[:-1].T).astype(np.float64)
         every = np.arange(self.columns.count)
-        found += self._chosen(np.repeat(numbers, len(every)), np.tile(every, len(rows))).reshape(found.shape)
-        return self.centre + self.scale * found
+        selection = self._selection(np.repeat(rows, len(every)), np.tile(every, len(rows)))
+        return self.units.centre + self.units.scale * (products + selection.reshape(products.shape))
 
-    def recommend(self, row: int, count: int, exclude_seen: bool) -> tuple[np.ndarray, np.ndarray]:
-        """The columns with the highest means for a row, and these."""
-        scores = self.scores(np.array([row]))[0]
-        if exclude_seen and row >= 0:
-            scores[self.seen.of_row(row)] = -np.inf
-        best = highest(scores, count)
-        return best, np.clip(scores[best], self.low, self.high)
-
-    def similar(self, column: int, count: int) -> tuple[np.ndarray, np.ndarray]:
-        """The columns whose ratings go with those of one, and how: the correlation over rows that the model expects.
-
-        Of what factors say; the biases of rows, which all columns share, left out.
-        """
-        spread = np.linalg.inv(self.rows.expectation.precision)[:-1, :-1]
-        factors = self.columns.means[:-1, : self.rank].astype(np.float64) @ np.linalg.cholesky(spread)
-        norms = np.maximum(np.linalg.norm(factors, axis=1), 1e-300)
-        alike = (factors @ factors[column]) / (norms * norms[column])
-        alike[column] = -np.inf
-        best = highest(alike, count)
-        return best, alike[best]
+    def column_vectors(self) -> np.ndarray:
+        """Return the factors of columns in units of their effect; the biases of rows are left out."""
+        factors = self.columns.means[:-1, : self.rank].astype(np.float64)
+        return factors @ np.linalg.cholesky(self.rows.prior.covariance[:-1, :-1])
 
 
-def highest(scores: np.ndarray, count: int) -> np.ndarray:
-    """Which of the finite scores are highest, best first."""
+@storable
+@dataclass(frozen=True)
+class Filled(Recommender):
+    """All cells without posteriors, as the nuclear norm has them, and effects of rows and columns for new ones.
+
+    Examples
+    --------
+    >>> ratings = Ratings(np.array([0, 1]), np.array([0, 1]), np.array([2.0, 4.0]), None, (2, 2))
+    >>> model = Filled.of(np.full((2, 2), 3.0), ratings, 1.0, 5.0)
+    >>> model.predict(np.array([0, -1]), np.array([1, -1])).tolist()
+    [3.0, 3.0]
+    """
+
+    values: np.ndarray
+    row_effects: np.ndarray
+    column_effects: np.ndarray
+    centre: float
+    low: float
+    high: float
+    ratings: Ratings
+
+    @staticmethod
+    def of(values: np.ndarray, ratings: Ratings, low: float, high: float) -> "Filled":
+        """Take the cells from θ, and effects from the ratings."""
+        centre, rows, columns = additive_effects(ratings)
+        return Filled(np.asarray(values, np.float32), rows, columns, centre, low, high, ratings)
+
+    def check_stored(self) -> None:
+        """Refuse arrays that do not fit one another."""
+        if not self.values.shape == self.ratings.shape == (len(self.row_effects), len(self.column_effects)):
+            raise ValueError(f"cells of shape {self.values.shape}, and ratings of {self.ratings.shape}")
+
+    def predict(self, row: np.ndarray, column: np.ndarray) -> np.ndarray:
+        """Return θ within the range of ratings; for a row never seen the effect of the column, and vice versa."""
+        means = self.centre + np.append(self.row_effects, 0.0)[row] + np.append(self.column_effects, 0.0)[column]
+        known = (row >= 0) & (column >= 0)
+        means[known] = self.values[row[known], column[known]]
+        return np.clip(means, self.low, self.high)
+
+    def scores(self, rows: np.ndarray) -> np.ndarray:
+        """Return all columns of some rows."""
+        return np.where((rows >= 0)[:, None], self.values[rows].astype(np.float64), self.centre + self.column_effects)
+
+    def column_vectors(self) -> np.ndarray:
+        """Return the columns of θ, centred over rows and columns."""
+        centred = self.values - self.values.mean(axis=1, keepdims=True)
+        return (centred - centred.mean(axis=0)).T.astype(np.float64)
+
+
+def additive_effects(ratings: Ratings) -> tuple[float, np.ndarray, np.ndarray]:
+    """Return the mean, and by how much rows, and columns beside them, are rated higher, shrunk towards 0.
+
+    Examples
+    --------
+    >>> ratings = Ratings(np.array([0, 1]), np.array([0, 0]), np.array([2.0, 4.0]), None, (2, 1))
+    >>> centre, rows, _ = additive_effects(ratings)
+    >>> centre, rows.round(2).tolist()
+    (3.0, [-0.17, 0.17])
+    """
+    weights = ratings.scaled_weights()
+    centre = float(np.average(ratings.values, weights=weights))
+
+    def effects(of: np.ndarray, values: np.ndarray, count: int) -> np.ndarray:
+        total = np.bincount(of, weights * values, minlength=count)
+        return total / (np.bincount(of, weights, minlength=count) + SHRINKAGE_RATINGS)
+
+    columns = effects(ratings.columns, ratings.values - centre, ratings.shape[1])
+    rows = effects(ratings.rows, ratings.values - centre - columns[ratings.columns], ratings.shape[0])
+    return centre, rows, columns
+
+
+def _highest(scores: np.ndarray, count: int) -> np.ndarray:
+    """Return the indices of the highest finite scores, best first."""
     count = min(count, int(np.sum(scores > -np.inf)))
     best = np.argpartition(-scores, max(count - 1, 0))[:count]
     return best[np.argsort(-scores[best], kind="stable")]

@@ -1,30 +1,238 @@
-"""Ratings in, all cells out, by the smoothed nuclear norm."""
+"""The smoothed nuclear norm, minimised in four ways, a round of steps at a time; ratings in, all cells out.
 
+GD takes exact gradients, SGD (Algorithm 1 of the spectral paper) estimated ones; SGD-DET estimates with one fixed
+degree, which is biased. SVRG (Algorithm 2) corrects SGD by an exact gradient at the head of each round; both of its
+gradients share keys, interval, coefficients and law, which change with the snapshot only.
+"""
+
+import time
+import warnings
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Array, Float, Key
 
-from thalweg.completion.dense import Filled, levels
-from thalweg.completion.descending import Way, descend
-from thalweg.completion.factors import Ratings
-from thalweg.completion.nuclear import Relaxed
-from thalweg.descent import Status
+from thalweg import arguments
+from thalweg.completion.completed import Filled, additive_effects
+from thalweg.completion.fitting import PATIENCE
+from thalweg.completion.nuclear import ExactNuclearOracle, Relaxed
+from thalweg.completion.ratings import Ratings
+from thalweg.descent import FISTA, Constant, PolyakRuppert, Polynomial, Result, Status, minimize
+from thalweg.oracles import SVRG
+from thalweg.runs import Run
+from thalweg.spectral import InfiniteVarianceWarning
 
-_FACTORISED = 1500
-"""The smaller side up to which an eigendecomposition takes less time than a gradient of so little variance."""
+METHODS = ("gd", "sgd", "sgd-det", "svrg")
 
-_SMOOTHING = {True: 0.1, False: 0.5}
-"""√ε with exact gradients, where it should be small, and with estimated ones, whose variance it governs."""
+ROOM_AFTER_DIVERGENCE = 256.0
+"""The factor by which the interval of a round that diverged is widened: its norm may have outgrown the interval. With
+twice as much, degrees of such a round are larger by a factor of 1.4."""
 
-_MOST_CELLS = 2**30
-"""Of θ, which is dense: 4 GiB of them."""
+MIN_TABLE_LENGTH = 2048
+"""The least length of an estimate's tables: with as many degrees as any interval needs, one program serves them all.
+Doubled, it wastes memory."""
 
-_PATIENCE = 3
-"""Rounds without a better held-out error after which a fit ends."""
+MAX_EXACT_SIDE = 1500
+"""The smaller side up to which an eigendecomposition takes less time than an estimate of as little variance. At twice
+as much, it takes eight times as long."""
+
+SMOOTHING = {"gd": 0.1, "svrg": 0.5}
+"""√ε over the typical singular value: exact gradients allow it to be small, the variance of estimated ones grows as it
+falls. Doubled, predictions are those of a weaker penalty."""
+
+
+@dataclass(frozen=True)
+class Way:
+    """How to minimise.
+
+    Examples
+    --------
+    >>> Way("sgd", law="theorem3", degree=15.0).round
+    10
+    """
+
+    method: str = "svrg"
+    """One of ``METHODS``."""
+    step: float = 0.5
+    """The step size, over 1/L; GD takes up to 2."""
+    law: str = "optimal"
+    """Of the degrees: see :func:`thalweg.spectral.plan`. SGD-DET has none."""
+    degree: float | None = 15.0
+    """The mean degree N, and the degree of SGD-DET; None: where variance times work is least."""
+    probes: int = 64
+    """M."""
+    group: int = 1
+    """How many of them share a degree; all of them do in Algorithms 1 and 2."""
+    round: int = 10
+    """Steps with one interval; of SVRG, T."""
+    decay: float = np.inf
+    """Steps after which those of SGD begin to fall as one over the root of their number."""
+    restart: str = "mean"
+    """Of SVRG, where the next snapshot is taken: at the mean of the steps, as in Algorithm 2, or at the "last"."""
+    precision: str = "highest"
+    """Of the products of an estimate on an accelerator: see :func:`thalweg.spectral.plan`."""
+    deflated: bool = False
+    """Whether the leading singular value is left out of estimates and computed exactly: for positive ratings."""
+    accelerated: bool = False
+    """Whether GD has FISTA's momentum, for the length of a round; its step is then 1 at most."""
+
+
+@dataclass(frozen=True)
+class Path:
+    """The last θ, and after each round the seconds, what was watched, and the objective (an estimate, of SGD).
+
+    Examples
+    --------
+    >>> Path(np.zeros((1, 1)), [0.0, 1.0], [2.0, 1.0], [5.0], 8.0, Status.STEPS_SPENT).arrival(1.5)
+    1.0
+    """
+
+    theta: Any
+    seconds: list[float]
+    watched: list[float]
+    values: list[float]
+    products: float
+    status: Status
+    repeated: int = 0
+    """Rounds made again because the spectrum had left the interval; they are on the clock."""
+
+    def arrival(self, level: float) -> float:
+        """Return the seconds until what was watched was first as small; infinite if never."""
+        reached = np.flatnonzero(np.asarray(self.watched) <= level)
+        return self.seconds[reached[0]] if reached.size else np.inf
+
+
+def descend(
+    problem: Relaxed,
+    start: Float[Array, "d r"],
+    way: Way,
+    key: Key[Array, ""],
+    *,
+    rounds: int,
+    seconds: float = np.inf,
+    watch: Callable[[Array], float] | None = None,
+    stop: Callable[[list[float], list[float]], bool] | None = None,
+    verbose: bool = False,
+) -> Path:
+    """Minimise from a start, a round of steps at a time; what is watched is not on the clock.
+
+    Parameters
+    ----------
+    problem
+        What to minimise.
+    start
+        The initial θ.
+    way
+        The method and its settings.
+    key
+        Seeds probes and degrees.
+    rounds, seconds
+        The most of each.
+    watch
+        A number to be recorded after each round, and before the first.
+    stop
+        ``stop(values, watched) -> bool`` after each round: whether it was the last.
+    verbose
+        Whether to show a progress bar, and a line for each round.
+
+    Examples
+    --------
+    >>> from thalweg.completion import Ratings
+    >>> ratings = Ratings(np.array([0, 0, 1, 1]), np.array([0, 1, 1, 2]), np.array([3.0, 4.0, 4.0, 2.0]), None, (2, 3))
+    >>> problem = Relaxed.of(ratings, low=0.0, high=5.0)
+    >>> path = descend(problem, problem.known(), Way("gd", 1.5, round=5), jax.random.key(0), rounds=2)
+    >>> bool(path.values[-1] < path.values[0])
+    True
+    """
+    arguments.one_of("method", way.method, METHODS)
+    path = Path(start, [0.0], [] if watch is None else [watch(start)], [], 0.0, Status.STEPS_SPENT)
+    oracle, interval, room = None, None, 1.0
+    with Run("rounds of steps", total=rounds, bar=verbose) as run, jax.default_matmul_precision("highest"):
+        while path.status is Status.STEPS_SPENT and len(path.values) < rounds and path.seconds[-1] < seconds:
+            began = time.perf_counter()
+            plan_key, step_key = jax.random.split(jax.random.fold_in(key, len(path.values)))
+            wanted = None if way.method == "gd" else problem.interval(path.theta, room, way.deflated)
+            if oracle is None or wanted != interval:
+                oracle, interval = _oracle(problem, way, path.theta, plan_key, wanted), wanted
+            result = _make_round(oracle, problem, way, path, step_key)
+            if result.status is Status.INTERRUPTED:
+                raise KeyboardInterrupt
+            wider = problem.interval(path.theta, ROOM_AFTER_DIVERGENCE, way.deflated)
+            if result.status is Status.DIVERGED and room == 1.0 and interval is not None and wider[1] > interval[1]:
+                room, path = ROOM_AFTER_DIVERGENCE, replace(path, repeated=path.repeated + 1)
+                path.seconds[-1] += time.perf_counter() - began
+                continue
+            room, path = 1.0, _after(path, result, way, time.perf_counter() - began)
+            path.watched.extend([] if watch is None else [watch(path.theta)])
+            if path.status is Status.STEPS_SPENT and stop is not None and stop(path.values, path.watched):
+                path = replace(path, status=Status.CONVERGED)
+            run.keep(path)
+            run.advance()
+            errors = f", watched {path.watched[-1]:.4f}" if path.watched else ""
+            run.say(f"round {len(path.values)}: objective {path.values[-1]:.6g}{errors}")
+    return replace(path, status=Status.INTERRUPTED) if run.interrupted else path
+
+
+def _oracle(problem: Relaxed, way: Way, theta: Array, key: Key[Array, ""], interval: tuple[float, float] | None) -> Any:
+    """Return the gradients of a way; ``interval`` is None where they are exact."""
+    if interval is None:
+        return ExactNuclearOracle(problem.gram, problem.misfit)
+    law = "fixed" if way.method == "sgd-det" else way.law
+    options = {"degree": way.degree, "probes": way.probes, "group": way.group, "precision": way.precision, "law": law}
+    with warnings.catch_warnings():
+        # A law of infinite variance is chosen to be compared with others.
+        warnings.simplefilter("ignore", InfiniteVarianceWarning)
+        oracle = problem.oracle(theta, key, way.deflated, interval=interval, slack=1.0, **options)
+    plan = oracle.plan
+    more = max(0, MIN_TABLE_LENGTH - len(plan.log_survival))
+    longer = lambda table, value: jnp.pad(table, (0, more), constant_values=value)
+    tables = plan.tables._replace(weights=longer(plan.tables.weights, 0), derivative=longer(plan.tables.derivative, 0))
+    new = tables, longer(plan.log_survival, -jnp.inf), longer(plan.control, 0)
+    oracle = eqx.tree_at(lambda one: (one.plan.tables, one.plan.log_survival, one.plan.control), oracle, new)
+    return SVRG(oracle, way.round, restart=way.restart) if way.method == "svrg" else oracle
+
+
+def _make_round(oracle: Any, problem: Relaxed, way: Way, path: Path, key: Key[Array, ""]) -> Result:
+    averages = way.method == "svrg" and way.restart == "mean"
+    return minimize(
+        oracle,
+        path.theta,
+        term=problem.box,
+        step=_step(way, problem.smoothness, len(path.values)),
+        momentum=FISTA() if way.accelerated and way.method == "gd" else None,
+        average=PolyakRuppert() if averages else None,
+        steps=way.round,
+        key=key,
+        stride=way.round,
+    )
+
+
+def _step(way: Way, smoothness: float, rounds: int) -> Constant | Polynomial:
+    size = way.step / smoothness
+    if not way.method.startswith("sgd") or not np.isfinite(way.decay):
+        return Constant(size)
+    before = way.decay + rounds * way.round
+    return Polynomial(size * (before / way.decay) ** -0.5, scale=before)
+
+
+def _after(path: Path, result: Result, way: Way, seconds: float) -> Path:
+    """Return the path after one more round."""
+    # Exact for SVRG and GD, though where the round began, or its last step did.
+    value = result.state.oracle.anchor.full.value if way.method == "svrg" else result.history.last["value"]
+    return Path(
+        jax.block_until_ready(result.x),
+        [*path.seconds, path.seconds[-1] + seconds],
+        list(path.watched),
+        [*path.values, float(value)],
+        path.products + result.work,
+        Status.DIVERGED if result.status is Status.DIVERGED else path.status,
+        path.repeated,
+    )
 
 
 @dataclass(frozen=True)
@@ -38,7 +246,7 @@ class Relaxation:
     """
 
     threshold: float = 0.1
-    """1/(2λ), over the typical singular value of what is known."""
+    """1/(2λ), over the typical singular value of the ratings."""
     smoothing: float | None = None
     """√ε, over the same; None: small where gradients are exact, larger where they are estimated."""
     low: float = -np.inf
@@ -46,13 +254,13 @@ class Relaxation:
     high: float = np.inf
     """The largest."""
     held_out: float = 0.0
-    """The share of ratings on which errors are watched, to stop when they rise."""
+    """The share of ratings that is a validation set, whose error ends the fit when it rises."""
     rounds: int = 50
     """The most rounds of steps."""
     tol: float = 2e-4
     """The fall of the objective in a round, as a share of it, below which a fit has converged."""
     seed: int = 0
-    """Of probes, degrees, and what is held out."""
+    """Seeds probes, degrees, and the validation set."""
 
 
 class Settled(NamedTuple):
@@ -69,15 +277,15 @@ class Settled(NamedTuple):
     status: Status
 
 
-def suited(sides: tuple[int, int]) -> Way:
-    """SVRG for a matrix of this shape; exact gradients with momentum where they are cheaper still.
+def suited(shape: tuple[int, int]) -> Way:
+    """Return SVRG for a matrix of this shape, or exact gradients with momentum where they are cheaper.
 
     Examples
     --------
     >>> suited((300, 5000)).method, suited((4000, 6000)).method
     ('gd', 'svrg')
     """
-    if min(sides) <= _FACTORISED:
+    if min(shape) <= MAX_EXACT_SIDE:
         return Way("gd", 1.0, round=20, accelerated=True)
     return Way("svrg", 1.0, degree=None, probes=256, round=5, restart="last")
 
@@ -86,21 +294,21 @@ def relax(
     ratings: Ratings,
     options: Relaxation,
     way: Way | None = None,
-    show: Callable[[str], Any] | None = None,
+    verbose: bool = False,
     start: Filled | None = None,
 ) -> Settled:
-    """Find the θ of least smoothed nuclear norm and misfit, from the levels of rows and columns or from an earlier θ.
+    """Minimise smoothed nuclear norm and misfit, from additive effects of rows and columns or from an earlier result.
 
     Parameters
     ----------
     ratings
-        What is known.
+        The ratings.
     options
         The problem.
     way
-        How to go down; :func:`suited` to the shape if None.
-    show
-        Called with a line after each round.
+        How to minimise; :func:`suited` to the shape if None.
+    verbose
+        Whether to show a progress bar, and a line for each round.
     start
         An earlier result of the same rows and columns.
 
@@ -108,60 +316,60 @@ def relax(
     --------
     >>> row, column = np.divmod(np.arange(48), 6)
     >>> ratings = Ratings(row, column, 3 + np.sin(row) * np.cos(column), None, (8, 6))
-    >>> found = relax(ratings, Relaxation(threshold=0.05, low=1.0, high=5.0))
-    >>> bool(np.std(found.model.predict(row, column) - ratings.values) < 0.2)
+    >>> result = relax(ratings, Relaxation(threshold=0.05, low=1.0, high=5.0))
+    >>> bool(np.std(result.model.predict(row, column) - ratings.values) < 0.2)
     True
     """
-    if ratings.shape[0] * ratings.shape[1] > _MOST_CELLS:
+    if ratings.shape[0] * ratings.shape[1] > np.iinfo(np.int32).max:  # by which JAX counts entries
         gibibytes = 4 * ratings.shape[0] * ratings.shape[1] / 2**30
         raise ValueError(
             f"the nuclear norm is of all cells, and {ratings.shape[0]:,} × {ratings.shape[1]:,} of them would take "
             f"{gibibytes:.0f} GiB: use method='factors'"
         )
-    aside = np.random.default_rng(options.seed).random(len(ratings.values)) < options.held_out
-    train, held = ratings.part(~aside), ratings.part(aside)
-    turned = ratings.shape[0] > ratings.shape[1]
-    low = train.turned if turned else train
+    train, validation = ratings.split(options.held_out, np.random.default_rng(options.seed))
+    oriented = lambda theta: theta.T if ratings.shape[0] > ratings.shape[1] else theta
     way = suited(ratings.shape) if way is None else way
-    smoothing = options.smoothing if options.smoothing is not None else _SMOOTHING[way.method == "gd"]
+    smoothing = options.smoothing or SMOOTHING["gd" if way.method == "gd" else "svrg"]
     if start is None:
-        centre, by_row, by_column = levels(train)
-        first = centre + by_row[:, None] + by_column[None, :]
+        centre, by_row, by_column = additive_effects(train)
+        initial = centre + by_row[:, None] + by_column[None, :]
     else:
-        first = start.values
-    first = np.clip(first, options.low, options.high).astype(np.float32)
-    best: list[tuple[float, np.ndarray]] = []
+        initial = start.values
+    best: dict[float, np.ndarray] = {}
 
-    def laid(theta: Any) -> np.ndarray:
-        return np.asarray(theta).T if turned else np.asarray(theta)
+    def validation_error(theta: Array) -> float:
+        cells = np.asarray(oriented(theta))
+        error = float(np.sqrt(np.mean((cells[validation.rows, validation.columns] - validation.values) ** 2)))
+        if error < min(best, default=np.inf):
+            best.clear()
+            best[error] = cells
+        return error
 
-    def error(theta: Any) -> float:
-        found = float(np.sqrt(np.mean((laid(theta)[held.rows, held.columns] - held.values) ** 2)))
-        if not best or found < best[0][0]:
-            best[:] = [(found, laid(theta))]
-        return found
-
-    def ended(values: list[float], errors: list[float]) -> bool:
-        if show is not None:
-            watched = f", held-out RMSE {errors[-1]:.4f}" if errors else ""
-            show(f"round {len(values)}: objective {values[-1]:.6g}{watched}")
+    def stop(values: list[float], errors: list[float]) -> bool:
         if errors:
-            return len(errors) - int(np.argmin(errors)) > _PATIENCE
+            return len(errors) - int(np.argmin(errors)) > PATIENCE
         return len(values) > 1 and values[-2] - values[-1] <= options.tol * abs(values[-1])
 
     with jax.enable_x64(False):
-        problem = Relaxed.of(low, low=options.low, high=options.high, threshold=options.threshold, smoothing=smoothing)
+        problem = Relaxed.of(
+            train if ratings.shape[0] <= ratings.shape[1] else train.transposed,
+            low=options.low,
+            high=options.high,
+            threshold=options.threshold,
+            smoothing=smoothing,
+        )
         path = descend(
             problem,
-            jnp.asarray(first.T if turned else first),
+            jnp.asarray(oriented(np.clip(initial, options.low, options.high).astype(np.float32))),
             way,
             jax.random.key(options.seed),
             rounds=options.rounds,
-            watch=error if len(held.values) else None,
-            stop=ended,
+            watch=validation_error if len(validation.values) else None,
+            stop=stop,
+            verbose=verbose,
         )
     history = {"objective": np.array(path.values), "seconds": np.array(path.seconds[1:])}
     if path.watched:
         history["held_out_rmse"] = np.array(path.watched[1:])
-    theta = best[0][1] if best else laid(path.theta)
-    return Settled(Filled.of(theta, train, options.low, options.high), history, path.status)
+    cells = next(iter(best.values()), np.asarray(oriented(path.theta)))
+    return Settled(Filled.of(cells, train, options.low, options.high), history, path.status)

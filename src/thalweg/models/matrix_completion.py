@@ -15,12 +15,7 @@ from thalweg import arguments, completion
 from thalweg.descent import Status
 from thalweg.models import _ratings
 from thalweg.models._common import Storable, unharmed
-from thalweg.models._ids import Names, pairs, singles
-from thalweg.models._ratings import Kept
-from thalweg.models._relaxed import relaxed, with_posteriors
-
-_MOST, _MOST_IMPLICIT = 30, 60
-"""Factors, unless asked for fewer or more."""
+from thalweg.models._ids import IdIndex, id_pairs, single_ids
 
 
 class MatrixCompletion(RegressorMixin, Storable):
@@ -62,7 +57,7 @@ class MatrixCompletion(RegressorMixin, Storable):
     random_state
         Seeds where the factors start, and what is set aside.
     verbose
-        Whether to print a line a sweep.
+        Whether to show a progress bar, and a line for each sweep.
 
     Attributes
     ----------
@@ -176,54 +171,77 @@ class MatrixCompletion(RegressorMixin, Storable):
         implicit = self.feedback == "implicit"
         _check_feature_names(self, X, reset=True)
         given = _ratings.checked_ratings(X, y, sample_weight, implicit)
-        sides = [
-            _ratings.side_information(f"{name}_features", features, known)
-            for name, features, known in (("row", row_features, given.rows), ("column", column_features, given.columns))
-        ]
-        rows, columns = (
-            Names.of(ids, extra.ids) for ids, extra in zip((given.rows, given.columns), sides, strict=True)
-        )
-        ratings = _ratings.numbered(given, rows, columns)
+        row_side, column_side = self._side_information(given, row_features, column_features)
+        rows, columns = IdIndex.of(given.rows, row_side.ids), IdIndex.of(given.columns, column_side.ids)
+        start = getattr(self, "_model", None) if self.warm_start else None
+        if start is not None and not (rows.same(self._rows) and columns.same(self._columns)):
+            start = None
+        self._rows, self._columns, self.n_features_in_ = rows, columns, 2
+        ratings = given.indexed(rows, columns)
         if self.method == "nuclear":
-            widths, bounds = [side.width for side in sides], _ratings.rating_range(self.bounds, given.values)
-            self._say(relaxed(self, ratings, (rows, columns), widths, bounds).status, "of the objective a round")
-            return
-        learned = isinstance(vars(self).get("_model"), completion.Completed)
-        before: Any = self if self.warm_start and learned else None
-        same = before and rows.same(before._rows) and columns.same(before._columns)
-        start = before._model if same else None
-        self._rows, self._columns = rows, columns
-        self._sides = [side.width for side in sides]
-        kept = Kept.of(ratings, sides[0].matrix(rows.ids), sides[1].matrix(columns.ids))
-        self._learn(kept, start)
-        _ratings.warn_of_poor_ratings(given, implicit)
+            if implicit or row_features is not None or column_features is not None:
+                raise ValueError(
+                    "method='nuclear' takes explicit ratings without side information: use method='factors'"
+                )
+            self._relax(ratings, start if isinstance(start, completion.Filled) else None)
+        else:
+            sides = row_side.matrix(rows.ids), column_side.matrix(columns.ids)
+            self._learn(ratings, *sides, start if isinstance(start, completion.Completed) else None)
+            _ratings.warn_of_poor_ratings(ratings, implicit)
 
-    def _learn(self, kept: Kept, start: completion.Completed | None = None) -> None:
-        options = self._options(kept.values, self.feedback == "implicit")
-        show = print if self.verbose else None
-        found = completion.complete(kept.ratings, kept.row_side, kept.column_side, options, show=show, start=start)
-        self.n_features_in_, self._kept = 2, kept
-        self._take(found.model)
-        self.elbo_ = float(found.history["bound"][-1])
-        self.history_, self.n_iter_ = found.history, len(found.history["bound"])
-        self._say(found.status, "nats a rating")
+    def _side_information(
+        self, given: _ratings.GivenRatings, row_features: Any, column_features: Any, widths: Any = (None, None)
+    ) -> list[_ratings.SideInformation]:
+        parts = ("row", row_features, given.rows, widths[0]), ("column", column_features, given.columns, widths[1])
+        return [_ratings.side_information(f"{name}_features", *part) for name, *part in parts]
+
+    def _learn(
+        self,
+        ratings: completion.Ratings,
+        row_side: np.ndarray,
+        column_side: np.ndarray,
+        start: completion.Completed | None = None,
+    ) -> None:
+        options = self._options(ratings.values, self.feedback == "implicit")
+        learned = completion.complete(ratings, row_side, column_side, options, verbose=bool(self.verbose), start=start)
+        self._take(learned.model)
+        self.elbo_ = float(learned.history["bound"][-1])
+        self.history_, self.n_iter_ = learned.history, len(learned.history["bound"])
+        self._warn_if_unfinished(learned.status, "nats a rating")
+
+    def _relax(self, ratings: completion.Ratings, start: completion.Filled | None) -> None:
+        low, high = _ratings.rating_range(self.bounds, ratings.values)
+        options = completion.Relaxation(
+            low=low,
+            high=high,
+            held_out=float(self.validation_fraction),
+            rounds=int(self.max_iter),
+            tol=float(self.tol),
+            seed=self._seed(),
+        )
+        settled = completion.relax(ratings, options, verbose=bool(self.verbose), start=start)
+        self._model, self.mean_ = settled.model, settled.model.centre
+        self.row_ids_, self.column_ids_ = self._rows.ids, self._columns.ids
+        self.history_, self.n_iter_ = settled.history, len(settled.history["objective"])
+        self._warn_if_unfinished(settled.status, "of the objective a round")
+
+    def _seed(self) -> int:
+        return int(check_random_state(self.random_state).randint(2**31 - 1))
 
     def _trial_rows(self) -> Any:
         return [(self.row_ids_[row], self.column_ids_[column]) for row, column in ((0, 0), (-1, -1), (0, -1))]
 
-    def _say(self, status: Status, unit: str) -> None:
-        if status is Status.INTERRUPTED:
-            self._warn(f"interrupted after {self.n_iter_} sweeps: the model is what was learned so far")
-        elif status is Status.STEPS_SPENT and self.tol > 0:
+    def _warn_if_unfinished(self, status: Status, unit: str) -> None:
+        if status is Status.STEPS_SPENT and self.tol > 0:
             enough = f"sweeps were not enough to come within tol={self.tol:g} {unit}: raise one of them"
-            self._warn(f"max_iter={self.max_iter} {enough}")
+            warnings.warn(f"max_iter={self.max_iter} {enough}", ConvergenceWarning, stacklevel=5)
 
     def _options(self, values: np.ndarray, implicit: bool) -> completion.Options:
         low, high = (-np.inf, np.inf) if implicit else _ratings.rating_range(self.bounds, values)
-        seed = int(check_random_state(self.random_state).randint(2**31 - 1))
-        most = int(self.rank or (_MOST_IMPLICIT if implicit else _MOST))
+        # Counts are of all cells, and support twice as many factors.
+        rank = int(self.rank or completion.FactorSettings.rank * (1 + implicit))
         return completion.Options(
-            completion.FactorSettings(rank=most, max_iter=int(self.max_iter), tol=float(self.tol), seed=seed),
+            completion.FactorSettings(rank=rank, max_iter=int(self.max_iter), tol=float(self.tol), seed=self._seed()),
             presence=bool(self.presence),
             low=low,
             high=high,
@@ -249,32 +267,29 @@ class MatrixCompletion(RegressorMixin, Storable):
         return self
 
     def _add(self, X: Any, y: Any, sample_weight: Any, row_features: Any, column_features: Any) -> None:
-        with_posteriors(self._model, "partial_fit after fit")
-        implicit = bool(self._model.confidence)
+        model = self._with_posteriors("partial_fit after fit")
+        implicit = bool(model.units.confidence)
         if implicit != (self.feedback == "implicit"):
             raise ValueError(f"feedback={self.feedback!r} after a fit with the other kind: call fit")
         _check_feature_names(self, X, reset=False)
         given = _ratings.checked_ratings(X, y, sample_weight, implicit, empty=True)
-        sides = [
-            _ratings.side_information(f"{name}_features", features, known, width)
-            for name, features, known, width in (
-                ("row", row_features, given.rows, self._sides[0]),
-                ("column", column_features, given.columns, self._sides[1]),
-            )
-        ]
+        widths = model.row_side.shape[1], model.column_side.shape[1]
+        row_side, column_side = self._side_information(given, row_features, column_features, widths)
         if len(given.values) and not implicit:
             _ratings.rating_range(self.bounds, given.values)
-        before = len(self._rows.ids), len(self._columns.ids)
-        rows = self._rows.with_more(given.rows, sides[0].ids)
-        columns = self._columns.with_more(given.columns, sides[1].ids)
-        ratings = _ratings.numbered(given, rows, columns)
-        fresh = sides[0].matrix(rows.ids[before[0] :]), sides[1].matrix(columns.ids[before[1] :])
-        self._rows, self._columns = rows, columns
-        self._kept = self._kept.with_more(ratings, *fresh, explicit=not implicit)
-        if self._kept.due:
-            self._learn(self._kept.fitted_whole)
+        before = model.ratings.shape
+        self._rows = self._rows.extended(given.rows, row_side.ids)
+        self._columns = self._columns.extended(given.columns, column_side.ids)
+        ratings = given.indexed(self._rows, self._columns)
+        if not implicit:
+            _ratings.warn_of_repeated_ratings(model.ratings, ratings)
+        new_sides = row_side.matrix(self._rows.ids[before[0] :]), column_side.matrix(self._columns.ids[before[1] :])
+        model = completion.extended(model, ratings, *new_sides)
+        # All fits together then cost at most three times the last one.
+        if 2 * len(model.ratings.values) >= 3 * model.fitted:
+            self._learn(model.ratings, model.row_side, model.column_side)
         else:
-            self._take(completion.added(completion.extended(self._model, ratings, *fresh), ratings))
+            self._take(completion.added(model, ratings))
 
     def _take(self, model: completion.Completed) -> None:
         self._model = model
@@ -282,9 +297,10 @@ class MatrixCompletion(RegressorMixin, Storable):
         self.row_factors_, self.column_factors_ = (
             side.means[:-1, : model.rank] for side in (model.rows, model.columns)
         )
-        self.row_biases_ = model.scale * model.rows.means[:-1, model.rank]
-        self.column_biases_ = model.scale * model.columns.means[:-1, model.rank + 1]
-        self.mean_, self.noise_ = model.centre, model.scale / float(np.sqrt(model.noise))
+        scale = model.units.scale
+        self.row_biases_ = scale * model.rows.means[:-1, model.rank]
+        self.column_biases_ = scale * model.columns.means[:-1, model.rank + 1]
+        self.mean_, self.noise_ = model.units.centre, scale / float(np.sqrt(model.noise))
         self.strengths_ = model.strengths
 
     def predict(self, X: Any, return_std: bool = False) -> Any:
@@ -300,9 +316,9 @@ class MatrixCompletion(RegressorMixin, Storable):
             Whether to return the standard deviation of a new rating too.
         """
         if return_std:
-            return with_posteriors(self._model_checked(), "return_std=True").predict(*self._numbers(X))
-        found: Any = self._model_checked().predict(*self._numbers(X))
-        return found[0] if isinstance(found, tuple) else found
+            return self._with_posteriors("return_std=True").predict(*self._indices(X))
+        prediction: Any = self._model_checked().predict(*self._indices(X))
+        return prediction[0] if isinstance(prediction, tuple) else prediction
 
     def predict_interval(self, X: Any, level: float = 0.95) -> tuple[np.ndarray, np.ndarray]:
         """Ends between which a new rating of each cell lies with probability ``level``, within the range of ratings.
@@ -311,7 +327,7 @@ class MatrixCompletion(RegressorMixin, Storable):
         learned from ratings as they are, so that their rounding is part of it.
         """
         level = arguments.real("level", level, above=0, below=1)
-        return with_posteriors(self._model_checked(), "predict_interval").interval(*self._numbers(X), level)
+        return self._with_posteriors("predict_interval").interval(*self._indices(X), level)
 
     def recommend(self, row: Any, n: int = 10, exclude_seen: bool = True) -> tuple[np.ndarray, np.ndarray]:
         """Ids of the columns with the highest predictions for a row, and these; the best on average for a row unseen.
@@ -328,18 +344,18 @@ class MatrixCompletion(RegressorMixin, Storable):
         model = self._model_checked()
         if np.ndim(row):
             raise ValueError(f"row must be the id of one row, found {row!r}")
-        number = int(self._rows.numbers([row])[0])
-        best, scores = model.recommend(number, arguments.whole("n", n), bool(exclude_seen))
+        index = int(self._rows.indices([row])[0])
+        best, scores = model.recommend(index, arguments.whole("n", n), bool(exclude_seen))
         return self._columns.ids[best], scores
 
     def similar(self, column: Any, n: int = 10) -> tuple[np.ndarray, np.ndarray]:
         """Ids of the columns most like one, and the correlation, over rows, of what their factors add to ratings."""
         model = self._model_checked()
-        number = int(self._columns.numbers([column])[0])
-        if number < 0:
+        index = int(self._columns.indices([column])[0])
+        if index < 0:
             raise ValueError(f"column must be an id that was seen, found {column!r}")
-        best, alike = model.similar(number, arguments.whole("n", n))
-        return self._columns.ids[best], alike
+        best, correlations = model.similar(index, arguments.whole("n", n))
+        return self._columns.ids[best], correlations
 
     def transform(self, X: Any, y: Any = None, row_features: Any = None) -> np.ndarray:
         """Factors of rows: of known ones by their ids, or of new ones from their ratings.
@@ -354,18 +370,16 @@ class MatrixCompletion(RegressorMixin, Storable):
         row_features
             Side information of the new rows.
         """
-        model = with_posteriors(self._model_checked(), "transform")
+        model = self._with_posteriors("transform")
         if y is None:
-            numbers = self._rows.numbers(singles(X))
-            return model.rows.means[np.where(numbers < 0, model.rows.count, numbers), : model.rank]
-        given = _ratings.checked_ratings(X, y, None, bool(model.confidence))
-        names = Names.of(given.rows, given.rows[:0])
-        extra = _ratings.side_information("row_features", row_features, given.rows, self._sides[0])
-        columns = self._columns.numbers(given.columns)
-        shape = len(names.ids), len(self._columns.ids)
-        ratings = completion.Ratings(names.numbers(given.rows), columns, given.values, given.weights, shape)
-        found = completion.vectors_of(model, ratings.part(columns >= 0), extra.matrix(names.ids))
-        return np.asarray(found.means)[:, : model.rank]
+            indices = self._rows.indices(single_ids(X))
+            return model.rows.means[np.where(indices < 0, model.rows.count, indices), : model.rank]
+        given = _ratings.checked_ratings(X, y, None, bool(model.units.confidence))
+        rows = IdIndex.of(given.rows)
+        side = _ratings.side_information("row_features", row_features, given.rows, model.row_side.shape[1])
+        ratings = given.indexed(rows, self._columns)
+        new = completion.vectors_of(model, ratings.part(ratings.columns >= 0), side.matrix(rows.ids))
+        return np.asarray(new.means)[:, : model.rank]
 
     def ranking(self, X: Any, y: Any = None, k: int = 10, exclude_seen: bool = True) -> dict[str, float]:
         """How well the first ``k`` recommendations meet cells held out: mean NDCG@k and recall@k over their rows.
@@ -374,7 +388,7 @@ class MatrixCompletion(RegressorMixin, Storable):
         share of a row's cells with a positive gain that are among the first k, of k if they are more than that.
         """
         model = self._model_checked()
-        row, column = self._numbers(X)
+        row, column = self._indices(X)
         gains = np.ones(len(row)) if y is None else _ratings.checked_values("y", y, len(row))
         known = (row >= 0) & (column >= 0)
         return completion.ranking(
@@ -391,10 +405,13 @@ class MatrixCompletion(RegressorMixin, Storable):
         check_is_fitted(self)
         return self._model
 
-    def _numbers(self, X: Any) -> tuple[np.ndarray, np.ndarray]:
-        _check_feature_names(self, X, reset=False)
-        rows, columns, _ = pairs(X)
-        return self._rows.numbers(rows), self._columns.numbers(columns)
+    def _with_posteriors(self, purpose: str) -> completion.Completed:
+        model = self._model_checked()
+        if isinstance(model, completion.Filled):
+            raise ValueError(f"{purpose} needs posteriors, and method='nuclear' has none: use method='factors'")
+        return model
 
-    def _warn(self, message: str) -> None:
-        warnings.warn(message, ConvergenceWarning, stacklevel=5)
+    def _indices(self, X: Any) -> tuple[np.ndarray, np.ndarray]:
+        _check_feature_names(self, X, reset=False)
+        rows, columns, _ = id_pairs(X)
+        return self._rows.indices(rows), self._columns.indices(columns)

@@ -1,0 +1,155 @@
+"""How well recommendations rank held-out cells, and how many factors a set of ratings supports.
+
+Where there are fewer ratings than numbers to learn, many factors fit them at once, noise and all, and are then switched
+off all together: a local maximum of the bound at which nothing is learned. So numbers of factors race, from none to
+the most.
+"""
+
+from dataclasses import replace
+
+import numpy as np
+
+from thalweg.completion.completed import Recommender
+from thalweg.completion.factors import FactorSettings, FactorState
+from thalweg.completion.posteriors import MAX_NUMBERS_AT_ONCE
+from thalweg.completion.ratings import Ratings
+from thalweg.runs import raising_interrupts
+from thalweg.selection import race
+
+MAX_RACED_RATINGS = 100_000
+"""Above this a race would take minutes, and even a few ratings a row show which factors are of use."""
+
+RACE_SWEEPS = 25
+"""Sweeps after which candidates are compared. With half as many, candidates with useful factors can still be behind
+those with none; with twice as many, a race takes twice as long and ends alike."""
+
+RACE_RATIO = 3
+"""The ratio of two numbers of factors that race. Twice as large, the best may lie between two candidates."""
+
+RACE_HELD_OUT, RACE_LENGTH = 0.2, 10
+"""With implicit feedback, the share of counts that is held out, and the length of the lists that are scored. With twice
+the share, what is left supports fewer factors; longer lists rank candidates alike."""
+
+
+def choose_start(
+    ratings: Ratings, row_features: np.ndarray, column_features: np.ndarray, settings: FactorSettings
+) -> FactorState:
+    """Return where to start, with the best number of factors if there are fewer ratings than numbers to learn.
+
+    Ratings are scored by the bound for each of them: where a validation set would be needed most, it would take the
+    ratings that show a factor. Counts have no bound, and are scored by NDCG on a validation set.
+    """
+    features = row_features, column_features
+
+    def begin(ratings: Ratings, directions: int | None) -> FactorState:
+        return FactorState.initial(ratings, *features, replace(settings, directions=directions))
+
+    few = len(ratings.values) <= min(settings.rank * sum(ratings.shape), MAX_RACED_RATINGS)
+    if not few or settings.directions is not None:
+        return begin(ratings, settings.directions)
+    candidates = [settings.rank]
+    while candidates[-1]:
+        candidates.append(candidates[-1] // RACE_RATIO)
+    implicit = settings.background > 0
+    rng = np.random.default_rng(settings.seed)
+    train, held_out = ratings.split(RACE_HELD_OUT, rng) if implicit else (ratings, ratings)
+    states: dict[int, FactorState] = {}
+
+    def losses(directions: int, sweeps: int) -> np.ndarray:
+        state = begin(train, directions)
+        while len(state.bounds) < min(sweeps, settings.max_iter) and not state.converged:
+            state = state.swept()
+        states[directions] = state
+        return _ranking_losses(state, train, held_out) if implicit else -np.array([state.bounds[-1]])
+
+    with raising_interrupts():
+        # One after the other: two programs of batched factorisations at once can deadlock XLA's pool of threads.
+        result = race(candidates, losses, [RACE_SWEEPS], standard_errors=1.0, survivors=len(candidates), parallel=False)
+    # The one-standard-error rule: fewer factors unless more are better by more than chance.
+    fewest = min(entry.candidate for entry in (result.best, *result.level))
+    return begin(ratings, fewest) if implicit else states[fewest]
+
+
+def _ranking_losses(state: FactorState, train: Ratings, held_out: Ratings) -> np.ndarray:
+    """Return 1 − NDCG of the rows, as many as memory holds, that have a held-out cell without a count in training."""
+    rows, columns = (np.asarray(side.posteriors.means)[: side.count] for side in (state.rows, state.columns))
+    asked = np.unique(held_out.rows)[: max(MAX_NUMBERS_AT_ONCE // len(columns), 1)]
+    seen, relevant = (part.cells()[asked].toarray() > 0 for part in (train, held_out))
+    scores = np.where(seen, -np.inf, (rows[asked] @ columns.T).astype(np.float64))
+    counted = np.any(relevant & ~seen, axis=1)
+    if not counted.any():
+        return np.ones(1)
+    return 1 - ndcg(relevant[counted].astype(float), scores[counted], RACE_LENGTH)
+
+
+def ranking(
+    model: Recommender, rows: np.ndarray, columns: np.ndarray, gains: np.ndarray, k: int, exclude_seen: bool
+) -> dict[str, float]:
+    """Return mean NDCG@k and recall@k over the rows that have a held-out cell with a positive gain.
+
+    Recall is the share of these cells that are among the first k, or of k if they are more than that.
+
+    Examples
+    --------
+    >>> from thalweg.completion import Options, complete
+    >>> row, column = np.divmod(np.arange(36), 6)
+    >>> ratings = Ratings(row, column, np.sin(row) * np.cos(column), None, (6, 6))
+    >>> none = np.zeros((6, 0))
+    >>> model = complete(ratings, none, none, Options(FactorSettings(rank=1, max_iter=9))).model
+    >>> ranking(model, row, column, np.ones(36), 3, exclude_seen=False)["recall"]
+    1.0
+    """
+    if np.any(gains < 0):
+        raise ValueError(
+            f"y must hold gains of at least 0, found {gains.min():g}: NDCG is a share of what can be gained"
+        )
+    rated = model.rated
+    asked, position = np.unique(rows, return_inverse=True)
+    metrics = []
+    at_once = max(MAX_NUMBERS_AT_ONCE // rated.shape[1], 1)
+    for start in range(0, len(asked), at_once):
+        chunk = asked[start : start + at_once]
+        scores = model.scores(chunk)
+        if exclude_seen:
+            scores[rated[chunk].nonzero()] = -np.inf
+        within = (position >= start) & (position < start + len(chunk))
+        relevant = np.zeros_like(scores)
+        np.maximum.at(relevant, (position[within] - start, columns[within]), gains[within])
+        counted = relevant.max(axis=1) > 0
+        relevant, scores = relevant[counted], scores[counted]
+        metrics.append((ndcg(relevant, scores, k), recall(relevant, scores, k)))
+    if not sum(len(part) for part, _ in metrics):
+        raise ValueError("X must hold a cell of a row and a column that were seen, found none")
+    return {
+        name: float(np.mean(np.concatenate(part)))
+        for name, part in zip(("ndcg", "recall"), zip(*metrics, strict=True), strict=True)
+    }
+
+
+def _first(scores: np.ndarray, k: int) -> np.ndarray:
+    return np.argsort(-scores, axis=1, kind="stable")[:, :k]
+
+
+def ndcg(relevant: np.ndarray, scores: np.ndarray, k: int) -> np.ndarray:
+    """Return NDCG@k of each row, as :func:`sklearn.metrics.ndcg_score` has its mean; ties keep their order.
+
+    Examples
+    --------
+    >>> ndcg(np.array([[1.0, 0.0, 1.0]]), np.array([[3.0, 2.0, 1.0]]), 2).round(3)
+    array([0.613])
+    """
+    discount = 1 / np.log2(np.arange(min(k, scores.shape[1])) + 2)
+    ideal = -np.sort(-relevant, axis=1)[:, :k]
+    return (np.take_along_axis(relevant, _first(scores, k), axis=1) @ discount) / (ideal @ discount)
+
+
+def recall(relevant: np.ndarray, scores: np.ndarray, k: int) -> np.ndarray:
+    """Return recall@k of each row.
+
+    Examples
+    --------
+    >>> recall(np.array([[1.0, 0.0, 1.0]]), np.array([[3.0, 2.0, 1.0]]), 2)
+    array([0.5])
+    """
+    hits = np.sum(np.take_along_axis(relevant, _first(scores, k), axis=1) > 0, axis=1)
+    return hits / np.minimum(np.sum(relevant > 0, axis=1), k)

@@ -1,0 +1,179 @@
+"""New ratings for a completed matrix: the posteriors so far are the prior, and the updates are those of the fit."""
+
+from dataclasses import replace
+
+import jax.numpy as jnp
+import numpy as np
+from scipy.sparse import csr_matrix
+
+from thalweg.completion.completed import Completed, SideVectors, prior_vectors
+from thalweg.completion.posteriors import (
+    Evidence,
+    SideUpdate,
+    VectorLayout,
+    VectorPosteriors,
+    VectorPriors,
+    update_posteriors,
+)
+from thalweg.completion.ratings import GRAIN, RatingBlocks, Ratings
+from thalweg.padding import padded, padded_size
+
+ROUNDS = 3
+"""How often rows and columns are updated in turn. With one, new rows do not know of new columns; six change little."""
+
+
+def vectors_of(model: Completed, ratings: Ratings, side: np.ndarray) -> VectorPosteriors:
+    """Return the posteriors of new rows, with indices from 0, given their ratings alone; columns stay as they are.
+
+    Examples
+    --------
+    >>> from thalweg.completion import Options, FactorSettings, complete
+    >>> row, column = np.divmod(np.arange(36), 6)
+    >>> ratings = Ratings(row, column, np.sin(row) * np.cos(column), None, (6, 6))
+    >>> none = np.zeros((6, 0))
+    >>> model = complete(ratings, none, none, Options(FactorSettings(rank=1, max_iter=9))).model
+    >>> new = Ratings(np.zeros(3, int), np.arange(3), np.array([0.5, 0.3, -0.2]), None, (1, 6))
+    >>> vectors_of(model, new, np.zeros((1, 0))).means.shape
+    (1, 3)
+    """
+    count, prior = ratings.shape[0], model.rows.prior
+    means = prior.mean(model.rows.feature_map(side, ratings.cells()))
+    priors = means, np.broadcast_to(prior.precision, (count, *prior.precision.shape))
+    noise = model.noise * model.rows.weights(ratings.counts)
+    update = _update(
+        model.columns,
+        model.units.standardise(ratings),
+        noise,
+        priors,
+        VectorLayout(model.rank, False),
+        background=model.units.confidence > 0,
+    )
+    return update.posteriors
+
+
+def extended(model: Completed, ratings: Ratings, row_side: np.ndarray, column_side: np.ndarray) -> Completed:
+    """Return the model with new rows and columns, at their prior, and the cells rated now among those rated.
+
+    ``row_side`` and ``column_side`` hold the side information of the new ones, a line each.
+
+    Examples
+    --------
+    >>> from thalweg.completion import Options, FactorSettings, complete
+    >>> row, column = np.divmod(np.arange(36), 6)
+    >>> ratings = Ratings(row, column, np.sin(row) * np.cos(column), None, (6, 6))
+    >>> none = np.zeros((6, 0))
+    >>> model = complete(ratings, none, none, Options(FactorSettings(rank=1, max_iter=9))).model
+    >>> more = Ratings(np.array([6]), np.array([0]), np.array([0.5]), None, (7, 6))
+    >>> extended(model, more, np.zeros((1, 0)), np.zeros((0, 0))).rows.count
+    7
+    """
+    cells, before = ratings.cells(), model.ratings.shape
+    layouts = (VectorLayout(model.rank, False), VectorLayout(model.rank, True))
+    rows = _with_rows(model.rows, row_side, cells[before[0] :], layouts[0])
+    columns = _with_rows(model.columns, column_side, cells.T.tocsr()[before[1] :], layouts[1])
+    longer = replace(
+        model,
+        rows=rows,
+        columns=columns,
+        ratings=model.ratings.joined(ratings),
+        row_side=np.vstack([model.row_side, row_side]),
+        column_side=np.vstack([model.column_side, column_side]),
+        low=min(model.low, float(ratings.values.min(initial=np.inf))),
+        high=max(model.high, float(ratings.values.max(initial=-np.inf))),
+        row_selection=np.pad(model.row_selection, (0, rows.count - before[0])),
+        column_selection=np.pad(model.column_selection, (0, columns.count - before[1])),
+    )
+    if not model.units.confidence:
+        return longer
+    # To a new row, all cells say "0" at first.
+    none = ratings.part(np.zeros(0, int))
+    return replace(
+        longer,
+        rows=_updated(rows, columns, none, longer, layouts[0], np.arange(before[0], rows.count)),
+        columns=_updated(columns, rows, none.transposed, longer, layouts[1], np.arange(before[1], columns.count)),
+    )
+
+
+def added(model: Completed, ratings: Ratings) -> Completed:
+    """Return the model after ratings of rows and columns it knows: q ∝ (posterior so far) × exp E log p(ratings).
+
+    Examples
+    --------
+    >>> from thalweg.completion import Options, FactorSettings, complete
+    >>> row, column = np.divmod(np.arange(36), 6)
+    >>> ratings = Ratings(row, column, np.sin(row) * np.cos(column), None, (6, 6))
+    >>> none = np.zeros((6, 0))
+    >>> model = complete(ratings, none, none, Options(FactorSettings(rank=1, max_iter=9))).model
+    >>> new = Ratings(np.array([2]), np.array([3]), np.array([9.0]), None, (6, 6))
+    >>> before, after = (one.raw(np.array([2]), np.array([3]))[0][0] for one in (model, added(model, new)))
+    >>> bool(after > before)
+    True
+    """
+    ratings = model.units.standardise(ratings)
+    rows, columns = model.rows, model.columns
+    for _ in range(ROUNDS):
+        rows = _updated(model.rows, columns, ratings, model, VectorLayout(model.rank, False))
+        columns = _updated(model.columns, rows, ratings.transposed, model, VectorLayout(model.rank, True))
+    return replace(model, rows=rows, columns=columns)
+
+
+def _with_rows(old: SideVectors, side: np.ndarray, cells: csr_matrix, layout: VectorLayout) -> SideVectors:
+    new = prior_vectors(old.prior, old.feature_map(side, cells), layout)
+    means, covariances = (
+        np.vstack([before[:-1], part, before[-1:]])
+        for before, part in zip((old.means, old.covariances), new, strict=True)
+    )
+    return replace(old, means=means, covariances=covariances, noise_scales=old.noise_scales.extended(len(side)))
+
+
+def _updated(
+    old: SideVectors,
+    other: SideVectors,
+    ratings: Ratings,
+    model: Completed,
+    layout: VectorLayout,
+    new_rows: np.ndarray | None = None,
+) -> SideVectors:
+    """Return a side after ratings of some of its rows; or, for new rows, after what cells without ratings say."""
+    chosen = np.unique(ratings.rows) if new_rows is None else new_rows
+    if not len(chosen):
+        return old
+    ratings = ratings._replace(rows=np.searchsorted(chosen, ratings.rows), shape=(len(chosen), other.count))
+    counts = (model.ratings.transposed if layout.columns else model.ratings).counts
+    scales = old.noise_scales
+    noise = model.noise * old.weights(counts[chosen]) * scales.means[chosen]
+    priors = (
+        old.means[chosen][:, np.array(layout.free)],
+        np.linalg.inv(layout.free_entries(old.covariances[chosen].astype(np.float64))),
+    )
+    update = _update(other, ratings, noise, priors, layout, background=new_rows is not None)
+    means, covariances = old.means.copy(), old.covariances.copy()
+    means[chosen], covariances[chosen] = update.posteriors
+    shape, rate = scales.shape.copy(), scales.rate.copy()
+    shape[chosen] += ratings.counts / 2
+    rate[chosen] += model.noise * np.maximum(update.misfit, 0.0) / 2
+    return replace(old, means=means, covariances=covariances, noise_scales=replace(scales, shape=shape, rate=rate))
+
+
+def _update(
+    other: SideVectors,
+    ratings: Ratings,
+    noise: np.ndarray,
+    priors: tuple[np.ndarray, np.ndarray],
+    layout: VectorLayout,
+    background: bool,
+) -> SideUpdate:
+    """Return the posteriors of rows, on the host; ``priors`` are means and precisions of each."""
+    posteriors, size = other.posteriors, padded_size(len(noise), GRAIN)
+    on_device = lambda numbers, size: jnp.asarray(padded(numbers, size).astype(np.float32))
+    scales = on_device(other.noise_scales.means, len(posteriors.means))
+    evidence = Evidence(RatingBlocks.of(ratings), posteriors, scales, float(background) * scales)
+    precisions = np.tile(np.eye(len(layout.free), dtype=np.float32), (size, 1, 1))
+    precisions[: len(noise)] = priors[1]
+    update = update_posteriors(
+        evidence, on_device(noise, size), VectorPriors(on_device(priors[0], size), jnp.asarray(precisions)), layout
+    )
+    means, covariances = (np.asarray(part)[: len(noise)] for part in update.posteriors)
+    return SideUpdate(
+        VectorPosteriors(means, covariances), *(np.asarray(part, float)[: len(noise)] for part in update[1:])
+    )

@@ -118,7 +118,7 @@ class BernoulliGLM(Classifier):
         """
         if self.class_weight == "balanced":
             raise ValueError("class_weight must be a dictionary or None in a stream, found 'balanced'")
-        self._fit_further(X, y, sample_weight, offset, classes=classes)
+        self._continue_fit(X, y, sample_weight, offset, classes=classes)
         return self
 
     def _second(self, X: Any, offset: Any) -> np.ndarray:
@@ -168,8 +168,8 @@ class BernoulliGLM(Classifier):
         found = super().sample(n, X, offset, random_state)
         return found if X is None else self.classes_[found]
 
-    def _kind(self) -> linear.Targets:
-        return linear.Labels()
+    def _target_model(self) -> linear.TargetModel:
+        return linear.BinaryTargets()
 
     def _possible(self, classes: np.ndarray) -> np.ndarray:
         if len(classes) > 2:
@@ -262,12 +262,12 @@ class GaussianGLM(Regressor):
             warnings.warn(message, UserWarning, stacklevel=2)
         return self
 
-    def _kind(self) -> linear.Targets:
-        return linear.Measurements(self.noise_variance)
+    def _target_model(self) -> linear.TargetModel:
+        return linear.RealTargets(self.noise_variance)
 
     def _targets(self, y: np.ndarray, first: bool, **known: Any) -> np.ndarray:
         return y.astype(np.float64)
 
-    def _keep(self, solution: linear.Solution) -> None:
-        super()._keep(solution)
-        self.noise_variance_ = float(solution.likelihood.variance)  # type: ignore[attr-defined]
+    def _store(self, fit: linear.LinearFit) -> None:
+        super()._store(fit)
+        self.noise_variance_ = float(fit.likelihood.variance)  # type: ignore[attr-defined]

@@ -72,10 +72,11 @@ class CategoricalGLM(Classifier):
         """
         with unharmed(self):
             rows = self._observations(X, y, sample_weight, None, first=True)
-            found = linear.fit_categories(rows, len(self.classes_), self._prior(), self._search())
-            self._judge(found)
-            self._posterior: Any = found
-            means, covariance = found.coefficients()
+            with self._run():
+                fit = linear.fit_categorical(rows, len(self.classes_), self._prior(), self._settings())
+            self._check(fit)
+            self._posterior: Any = fit
+            means, covariance = fit.coefficients()
             parts = means, np.sqrt(np.maximum(np.diagonal(covariance), 0))
             split = [part.reshape(len(self.classes_), -1) for part in parts]
             first = int(self.fit_intercept)
@@ -83,14 +84,14 @@ class CategoricalGLM(Classifier):
             none = np.zeros(len(self.classes_))
             intercepts: Any = (part[:, 0] if first else none for part in split)
             self.intercept_, self.intercept_sd_ = intercepts
-            self.covariance_, self.prior_scale_, self.elbo_ = covariance, found.prior_scale, found.elbo
-            self.n_iter_, self.history_ = found.steps, found.history
+            self.covariance_, self.prior_scale_, self.elbo_ = covariance, fit.prior_scale, fit.elbo
+            self.n_iter_, self.history_ = fit.steps, fit.history
         return self
 
     def predict_proba(self, X: Any) -> np.ndarray:
         """Probabilities of the classes, averaged over the posterior of the coefficients."""
         X = self._rows(X)
-        return self._posterior.chances(X)
+        return self._posterior.probabilities(X)
 
     def decision_function(self, X: Any) -> np.ndarray:
         """The logarithms of the averaged probabilities; for two classes the log-odds of the second."""
@@ -100,8 +101,7 @@ class CategoricalGLM(Classifier):
 
     def predict(self, X: Any) -> np.ndarray:
         """The most probable class."""
-        chances = self.predict_proba(X)
-        return self.classes_[np.argmax(chances, axis=1)]
+        return self.classes_[np.argmax(self.predict_proba(X), axis=1)]
 
     def interval(self, level: float = 0.95) -> np.ndarray:
         """Central credible intervals of the coefficients, for each class and coefficient, the intercept's first.
@@ -112,8 +112,8 @@ class CategoricalGLM(Classifier):
             The posterior probability of each interval.
         """
         check_is_fitted(self)
-        found = self.summary().of.interval(float(number("level", level, above=0, below=1)))
-        return found.reshape(len(self.classes_), -1, 2)
+        intervals = self.summary().of.interval(float(number("level", level, above=0, below=1)))
+        return intervals.reshape(len(self.classes_), -1, 2)
 
     def summary(self) -> Summary:
         """A table as that of :class:`BernoulliGLM`, with the coefficients of each class after those before."""
@@ -137,8 +137,8 @@ class CategoricalGLM(Classifier):
         coefficients, latent = self._posterior.sample(n, rows, rng)
         if X is None:
             return coefficients
-        chances = np.cumsum(softmax(latent, axis=-1), axis=-1)[..., :-1]
-        return self.classes_[np.sum(rng.uniform(size=chances.shape[:-1])[..., None] > chances, axis=-1)]
+        bounds = np.cumsum(softmax(latent, axis=-1), axis=-1)[..., :-1]
+        return self.classes_[np.sum(rng.uniform(size=bounds.shape[:-1])[..., None] > bounds, axis=-1)]
 
     def _has_intercept(self) -> bool:
         return self._posterior.frame.centre is not None

@@ -1,11 +1,13 @@
 """The bound maximised by natural-gradient steps, driven from the host.
 
 Each step is the KL-proximal step of :class:`~thalweg.gaussian.divergence.GaussianKL` with the share ρ = β/(1 + β) of
-the way: a whole one, ρ = 1, is Newton's. A step is halved until it lowers −bound or shortens the natural gradient: the
-latter alone tells where rounding, or nodes of a quadrature, hide what is left to gain. Arrays of NumPy need no
-compiling; for arrays of JAX one program makes a step and evaluates where it leads.
+the way: a whole one, ρ = 1, is Newton's. A step is halved until it improves the bound, but for rounding, or shortens
+the natural gradient, which alone tells where the nodes of a quadrature hide the little that is left to gain. Steps end
+where neither improves. Arrays of NumPy need no compiling.
 """
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -14,13 +16,16 @@ import numpy as np
 
 from thalweg.descent import History, Status
 from thalweg.gaussian.divergence import GaussianKL
-from thalweg.gaussian.posteriors import Implicit
 from thalweg.linalg import namespace
 from thalweg.runs import Run
 
 MIN_DEVICE_NUMBERS = 2**24
 """Numbers in a design from which a step takes the host about a second, and so longer than compiling is worth: twice as
 many only delay the use of a GPU."""
+
+ROUNDING = 100
+"""Relative errors, in units of float64's, of a bound that is a sum over many rows. With ten, steps would be halved for
+nothing; with a thousand, they could circle around the optimum."""
 
 
 class AscentResult(NamedTuple):
@@ -35,11 +40,12 @@ class AscentResult(NamedTuple):
 
 
 class _Point(NamedTuple):
-    """A posterior, its −bound, the gradient of f there, and the natural gradient of the step that led to it."""
+    """A posterior x, its −bound, the gradient of f, where a whole step leads, and the natural gradient's length."""
 
     x: Any
     loss: Any
     gradient: Any
+    target: Any
     residual: Any
 
 
@@ -72,48 +78,51 @@ def maximise_bound(oracle: Any, term: Any, *starts: Any, tol: float, max_iter: i
     >>> result.x.mean.round(4), result.status.name
     (array([0.4131]), 'CONVERGED')
     """
-    step = _step if namespace(starts[0].mean) is np else _compiled_step
-    status, share, residual, before = Status.STEPS_SPENT, 1.0, 0.0, None
+    place_of = _HOST if namespace(starts[0].mean) is np else _DEVICE
+    move = partial(_move, place_of, oracle, term)
+    status, share, least_share = Status.STEPS_SPENT, 1.0, np.sqrt(np.finfo(float).eps)
     with Run("natural-gradient steps", total=max_iter) as run, np.errstate(all="ignore"):
-        for start in starts:
-            point = step(oracle, term, start, jax.tree.map(np.zeros_like, start), np.float64(0))
-            if np.isfinite(point.loss):
-                break
+        point = _first_finite(place_of.evaluate, oracle, term, starts)
         for number in range(1, max_iter + 1):
-            ahead = step(oracle, term, point.x, point.gradient, _size(share))
-            while not (ahead.loss <= point.loss or ahead.residual < residual):
+            rounding = ROUNDING * np.finfo(float).eps * abs(point.loss)
+            ahead = move(point, share)
+            while not (ahead.loss <= point.loss + rounding or ahead.residual < point.residual) and share > least_share:
                 share /= 2
-                if share < np.finfo(float).eps:
-                    break
-                ahead = step(oracle, term, point.x, point.gradient, _size(share))
-            else:
-                way = _way(ahead.x, point.x, share)
-                point, residual = ahead, float(ahead.residual)
-                size = _size(share)
-                run.keep(point, step=number, value=float(point.loss), residual=residual, size=size, work=1.0)
-                run.advance(note=f"natural gradient {residual:.1e}")
-                if residual <= tol:
-                    status = Status.CONVERGED
-                    break
-                share, before = _next_share(share, way, before), (share, way)
-                continue
-            status = Status.STAGNATED
-            break
+                ahead = move(point, share)
+            gains = ahead.loss < point.loss - rounding or ahead.residual < point.residual
+            if not (gains or ahead.residual <= tol):
+                status = Status.STAGNATED
+                break
+            residual = float(ahead.residual)
+            run.keep(ahead, step=number, value=float(ahead.loss), residual=residual, size=float(_size(share)))
+            run.advance(note=f"natural gradient {residual:.1e}")
+            share, point = _next_share(share, point, ahead), ahead
+            if residual <= tol:
+                status = Status.CONVERGED
+                break
     status = Status.INTERRUPTED if run.interrupted else status
-    columns = {name: [record[name] for record in run.records] for name in History.names}
-    history = History(columns | {name: np.cumsum(columns[name]) for name in ("work", "seconds")})
     point = run.kept or point
-    return AscentResult(point.x, float(point.loss), len(run.records), status, history)
+    return AscentResult(point.x, float(point.loss), len(run.records), status, _history(run.records))
 
 
-def _step(oracle: Any, term: Any, centre: Any, gradient: Any, size: Any) -> _Point:
-    x = _DIVERGENCE.step(centre, gradient, size, term)
+def _history(records: list[dict[str, Any]]) -> History:
+    columns = {name: [record[name] for record in records] for name in ("step", "value", "residual", "size", "seconds")}
+    return History(columns | {"work": columns["step"], "seconds": np.cumsum(columns["seconds"])})
+
+
+def _evaluate(oracle: Any, term: Any, x: Any) -> _Point:
     out = oracle.full(x)
-    return _Point(x, out.value + term.value(x), out.gradient, _DIVERGENCE.residual_norm(centre, x, size))
+    target = _DIVERGENCE.step(x, out.gradient, np.inf, term)
+    residual = _DIVERGENCE.residual_norm(x, target, np.inf)
+    return _Point(x, out.value + term.value(x), out.gradient, target, residual)
 
 
-_DIVERGENCE = GaussianKL()
-_compiled_step = jax.jit(_step)
+def _first_finite(evaluate: Callable[..., _Point], oracle: Any, term: Any, starts: tuple) -> _Point:
+    for start in starts:
+        point = evaluate(oracle, term, start)
+        if np.isfinite(point.loss):
+            break
+    return point
 
 
 def _size(share: float) -> np.float64:
@@ -121,19 +130,28 @@ def _size(share: float) -> np.float64:
     return np.divide(share, 1 - share)
 
 
-def _way(x: Any, centre: Any, share: float) -> tuple[Any, Any]:
-    """The whole way that a step took a share of: the change of the mean, and its dual in the metric of the prior."""
-    mean = (x.mean - centre.mean) / share
-    return mean, (x.weights - centre.weights) / share if isinstance(x, Implicit) else mean
-
-
-def _next_share(share: float, way: tuple[Any, Any], before: tuple[float, tuple[Any, Any]] | None) -> float:
+def _next_share(share: float, before: _Point, point: _Point) -> float:
     """Estimate the share that would leave nothing of the way, by what the last step left of it.
 
-    Along the slowest direction a share ρ leaves 1 − ρ(1 − μ) of the way, and 1/(1 − μ) would leave nothing.
+    Along the slowest direction a share ρ leaves 1 − ρ(1 − μ) of the way, and 1/(1 − μ) would leave nothing: whole steps
+    can circle around the optimum. Growth is slow, since the estimate may be of another direction than the next step's.
     """
-    if before is None:
-        return share
-    taken, (mean, dual) = before
-    left = float(way[0] @ dual) / max(float(mean @ dual), np.finfo(float).tiny)
-    return float(np.clip(taken / max(1 - left, taken), share / 2, min(2 * share, 1.0)))
+    way, left = before.target.mean - before.x.mean, point.target.mean - point.x.mean
+    ratio = float(left @ way) / max(float(way @ way), np.finfo(float).tiny)
+    return float(np.clip(share / max(1 - ratio, share), share / 2, min(1.2 * share, 1.0)))
+
+
+class _Place(NamedTuple):
+    """The functions of a step, as they are or compiled."""
+
+    evaluate: Callable[..., _Point]
+    step: Callable[..., Any]
+
+
+def _move(place: _Place, oracle: Any, term: Any, point: _Point, share: float) -> _Point:
+    x = point.target if share == 1 else place.step(point.x, point.gradient, _size(share), term)
+    return place.evaluate(oracle, term, x)
+
+
+_DIVERGENCE = GaussianKL()
+_HOST, _DEVICE = _Place(_evaluate, _DIVERGENCE.step), _Place(jax.jit(_evaluate), jax.jit(_DIVERGENCE.step))

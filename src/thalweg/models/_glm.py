@@ -85,7 +85,7 @@ class GeneralisedLinearModel(Storable):
         with unharmed(self):
             rows = self._observations(X, y, sample_weight, offset, first=True)
             with self._run():
-                self._store(linear.fit(self._target_model(), rows, self._prior(), self._settings()))
+                self._store(self._model().fit(rows))
             self._warn_of_misfit(linear.misfit_warnings(rows, self._posterior))
         return self
 
@@ -94,8 +94,7 @@ class GeneralisedLinearModel(Storable):
         with unharmed(self):
             rows = self._observations(X, y, sample_weight, offset, first=before is None, **known)
             with self._run():
-                fit = linear.continue_fit(self._target_model(), rows, self._prior(), self._settings(), before)
-                self._store(fit)
+                self._store(self._model().continue_fit(rows, before))
             self._warn_of_misfit(linear.misfit_warnings(self._posterior.stream or rows, self._posterior, before))
 
     def _run(self) -> Run:
@@ -154,10 +153,14 @@ class GeneralisedLinearModel(Storable):
         """The weights of the examples, where their classes have weights too."""
         return weights
 
-    def _prior(self) -> linear.WeightPrior:
+    def _model(self) -> linear.LinearModel:
+        settings = linear.AscentSettings(float(self.tol), int(self.max_iter))
         intercept = float(self.intercept_scale) if self.fit_intercept else None
+        return linear.LinearModel(self._target_model(), settings, self._checked_scale(), intercept)
+
+    def _checked_scale(self) -> Any:
         if isinstance(self.prior_scale, str):
-            return linear.WeightPrior(self.prior_scale, intercept)
+            return self.prior_scale
         scales = np.array(self.prior_scale, dtype=np.float64)
         if scales.ndim and scales.shape != (self.n_features_in_,):
             raise ValueError(
@@ -166,10 +169,7 @@ class GeneralisedLinearModel(Storable):
             )
         if not np.all((scales > 0) & np.isfinite(scales)):
             raise ValueError(f"prior_scale must hold finite numbers above 0, found {self.prior_scale!r}")
-        return linear.WeightPrior(scales if scales.ndim else float(scales), intercept)
-
-    def _settings(self) -> linear.AscentSettings:
-        return linear.AscentSettings(float(self.tol), int(self.max_iter))
+        return scales if scales.ndim else float(scales)
 
     def _check(self, fit: linear.LinearFit | linear.CategoricalFit) -> None:
         """Refuse a bound that is no number, and warn of a tolerance that was not reached."""
@@ -350,6 +350,9 @@ class Classifier(ClassifierMixin, GeneralisedLinearModel):
     ) -> None:
         super().__init__(prior_scale, fit_intercept, intercept_scale, max_iter, tol, verbose)
         self.class_weight = class_weight
+
+    def _target_model(self) -> linear.TargetModel:
+        return linear.BinaryTargets()
 
     def _possible(self, classes: np.ndarray) -> np.ndarray:
         raise NotImplementedError

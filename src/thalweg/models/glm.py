@@ -168,9 +168,6 @@ class BernoulliGLM(Classifier):
         found = super().sample(n, X, offset, random_state)
         return found if X is None else self.classes_[found]
 
-    def _target_model(self) -> linear.TargetModel:
-        return linear.BinaryTargets()
-
     def _possible(self, classes: np.ndarray) -> np.ndarray:
         if len(classes) > 2:
             raise ValueError(

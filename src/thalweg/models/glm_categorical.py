@@ -73,7 +73,7 @@ class CategoricalGLM(Classifier):
         with unharmed(self):
             rows = self._observations(X, y, sample_weight, None, first=True)
             with self._run():
-                fit = linear.fit_categorical(rows, len(self.classes_), self._prior(), self._settings())
+                fit = linear.fit_categorical(rows, len(self.classes_), self._model())
             self._check(fit)
             self._posterior: Any = fit
             means, covariance = fit.coefficients()

@@ -11,14 +11,11 @@ from thalweg.gaussian.ascent import maximise_bound, place
 from thalweg.gaussian.divergence import KLToNormal
 from thalweg.gaussian.linear.fitting import (
     ROWS_PER_FEATURE,
-    WeightPrior,
+    LinearModel,
     one_thread_if_small,
-    wide_scales,
     widen_with_jeffreys,
 )
 from thalweg.gaussian.linear.observations import LinearObservations, check_numbers, with_intercept
-from thalweg.gaussian.linear.solution import AscentSettings
-from thalweg.gaussian.linear.targets import BinaryTargets
 from thalweg.gaussian.linear.weights import PriorFrame
 from thalweg.gaussian.posteriors import Full
 from thalweg.gaussian.softmax import NODES, ExpectedSoftmax, contrasts
@@ -35,10 +32,13 @@ NARROW = 1e-8
 class CategoricalFit(NamedTuple):
     """The posterior of the weights of several classes; arrays are NumPy's.
 
+    The intercept of its frame is not used.
+
     Examples
     --------
+    >>> from thalweg.gaussian.linear import AscentSettings, BinaryTargets
     >>> rows = LinearObservations(np.ones((3, 1)), np.array([0, 1, 2]), np.ones(3))
-    >>> result = fit_categorical(rows, 3, WeightPrior(1.0, intercept=None), AscentSettings(1e-6, 100))
+    >>> result = fit_categorical(rows, 3, LinearModel(BinaryTargets(), AscentSettings(1e-6, 100), 1.0, None))
     >>> result.probabilities(np.ones((1, 1))).round(3)
     array([[0.333, 0.333, 0.333]])
     """
@@ -125,86 +125,69 @@ class CategoricalFit(NamedTuple):
         return self.frame.design(columns) / np.sqrt(2)
 
 
-def fit_categorical(
-    rows: LinearObservations, classes: int, prior: WeightPrior, settings: AscentSettings
-) -> CategoricalFit:
-    """The posterior given observations whose targets are 0, 1, …; prior scales are those of log-odds of two classes.
-
-    Examples
-    --------
-    >>> rows = LinearObservations(np.ones((2, 1)), np.array([0, 1]), np.ones(2))
-    >>> fit_categorical(rows, 2, WeightPrior(1.0, intercept=None), AscentSettings(1e-6, 100)).status.success
-    True
-    """
-    rows = rows._replace(targets=rows.targets.astype(int))
+def fit_categorical(rows: LinearObservations, classes: int, model: LinearModel) -> CategoricalFit:
+    """The posterior given observations whose targets are 0, 1, …; prior scales are those of log-odds of two classes."""
+    labels = rows.weights[:, None] * np.eye(classes)[rows.targets.astype(int)]
+    rows = rows._replace(targets=0 * rows.targets)
 
     def fit_at(scale: Any, nearby: CategoricalFit | None) -> CategoricalFit:
+        if nearby is None:
+            return _fit_at(rows, labels, model, scale)
         # Half as many labels of each class as an example has leverage on it (Kosmidis and Firth 2011).
-        pseudo_labels = 0.0 if nearby is None else rows.weights[:, None] * nearby.leverages(rows.columns) / 2
-        return _fit_at(rows, classes, prior, scale, settings, pseudo_labels, nearby)
+        pseudo_labels = rows.weights[:, None] * nearby.leverages(rows.columns) / 2
+        return _fit_at(rows, labels + pseudo_labels, model, scale, nearby)
 
     with one_thread_if_small(rows):
-        if not isinstance(prior.scale, str):
-            rough = _fit_at(rows, classes, prior, prior.scale, settings)
+        if not isinstance(model.prior_scale, str):
+            rough = fit_at(model.prior_scale, None)
             if rough.status is Status.INTERRUPTED or rough.nodes_needed(rows.columns) == _few_nodes(classes):
                 return rough
-            result = _fit_at(rows, classes, prior, prior.scale, settings, nearby=rough)
+            result = _fit_at(rows, labels, model, model.prior_scale, rough)
             return result._replace(steps=rough.steps + result.steps)
-        wide = wide_scales(BinaryTargets(), rows._replace(targets=0 * rows.targets), prior)
+        wide = model.wide_scales(rows)
         # All features together say no more a priori than as many as there are tens of examples.
         enough = np.sum(rows.weights) / (ROWS_PER_FEATURE * len(wide))
-        result = widen_with_jeffreys(fit_at, wide * min(1.0, np.sqrt(enough)), CategoricalFit.second_moments)
-        return result if prior.intercept is None else _balance(rows, result)
+        balance = lambda result: result if model.intercept_scale is None else _balance(rows, labels, result)
+        narrowed = wide * min(1.0, np.sqrt(enough))
+        return widen_with_jeffreys(fit_at, narrowed, CategoricalFit.second_moments, balance)
 
 
-def _balance(rows: LinearObservations, result: CategoricalFit) -> CategoricalFit:
+def _balance(rows: LinearObservations, labels: np.ndarray, result: CategoricalFit) -> CategoricalFit:
     """Shift predictions until they add up to the labels seen, and half a label of each class.
 
     Pseudo-labels made rare classes frequent.
     """
-    goal = np.bincount(rows.targets, rows.weights, len(result.intercepts)) + 0.5
+    goal = np.sum(labels, axis=0) + 0.5
     nodes, last = result.nodes_needed(rows.columns), np.inf
     while True:
         probabilities = result.probabilities(rows.columns[:, 1:], nodes)
         missing = np.log(goal / np.sum(goal)) - np.log(rows.weights @ probabilities / np.sum(rows.weights))
         result = result._replace(shift=result.shift + missing)
         largest = np.max(np.abs(missing))
-        # Each round leaves the same share of what is missing, until rounding leaves nothing.
+        # Each round leaves about the same share of what is missing.
         if largest < 1e-4 or largest >= last:
             return result
         last = largest
 
 
 def _fit_at(
-    rows: LinearObservations,
-    classes: int,
-    prior: WeightPrior,
-    scale: Any,
-    settings: AscentSettings,
-    pseudo_labels: np.ndarray | float = 0.0,
-    nearby: CategoricalFit | None = None,
+    rows: LinearObservations, labels: np.ndarray, model: LinearModel, scale: Any, nearby: CategoricalFit | None = None
 ) -> CategoricalFit:
-    """The posterior for one prior scale, given what was seen and ``pseudo_labels`` besides.
-
-    ``nearby`` is that for another scale, or for other pseudo-labels, to start from.
-    """
-    frame = prior.frame(rows, scale)
-    totals = np.bincount(rows.targets, rows.weights, classes) + 0.5
-    intercepts = np.zeros(classes) if prior.intercept is None else np.log(totals)
+    """The posterior for one prior scale; ``nearby`` is that for another, or for other labels, to start from."""
+    frame, classes = model.frame(rows, scale), labels.shape[1]
+    intercepts = np.zeros(classes) if model.intercept_scale is None else np.log(np.sum(labels, axis=0) + 0.5)
     nodes = _few_nodes(classes) if nearby is None else nearby.nodes_needed(rows.columns)
-    counts = rows.weights[:, None] * np.eye(classes)[rows.targets] + pseudo_labels
-    likelihood = ExpectedSoftmax.of(counts, frame.design(rows.columns) / np.sqrt(2), intercepts, nodes)
+    likelihood = ExpectedSoftmax.of(labels, frame.design(rows.columns) / np.sqrt(2), intercepts, nodes)
     many = (classes - 1) * len(frame.scales)
-    standard: Any = Full(np.zeros(many), np.eye(many), np.eye(many))
-    narrow: Any = Full(np.zeros(many), NARROW * np.eye(many), np.eye(many) / NARROW)
+    prior: Any = Full(np.zeros(many), np.eye(many), np.eye(many))  # type: ignore[arg-type]
+    narrow = Full(prior.mean, NARROW * prior.covariance, prior.precision / NARROW)
     start = narrow if nearby is None else nearby.in_frame(frame)
     with jax.enable_x64(True):
-        likelihood, term, start = place((likelihood, KLToNormal(standard), start), counts.size * nodes)
-        result = maximise_bound(likelihood, term, start, **settings._asdict())
-    mean = np.asarray(result.x.mean).reshape(classes - 1, -1)
-    covariance = np.asarray(result.x.covariance)
-    elbo, outcome = -result.loss, (result.steps, result.status, result.history)
-    return CategoricalFit(frame, mean, covariance, intercepts, elbo, *outcome, scale)
+        likelihood, term, start = place((likelihood, KLToNormal(prior), start), labels.size * nodes)
+        result = maximise_bound(likelihood, term, start, **model.settings._asdict())
+    mean, covariance = np.asarray(result.x.mean).reshape(classes - 1, -1), np.asarray(result.x.covariance)
+    outcome = result.steps, result.status, result.history
+    return CategoricalFit(frame, mean, covariance, intercepts, -result.loss, *outcome, scale)
 
 
 def _few_nodes(classes: int) -> int:

@@ -35,6 +35,7 @@ class CountTargets(TargetModel):
 
     Examples
     --------
+    >>> from thalweg.gaussian.linear import PriorFrame
     >>> rows = LinearObservations(np.ones((1, 1)), np.array([0.5]), np.ones(1))
     >>> CountTargets(0.0).start(LinearProblem(rows, PriorFrame(None, np.ones(1)), None), None).precisions
     array([1.])
@@ -112,10 +113,18 @@ class CountTargets(TargetModel):
         with Run("dispersion") as run:
             slope(climb(slope, start, 0.1, (lowest, highest), problem.settings.tol))
         fit = run.kept
-        weights: WeightPosterior = fit.weights
-        total = float(np.sum(rows.weights))
-        log = float(np.log(fit.likelihood.dispersion))
-        return fit._replace(weights=weights.with_learned_dispersion(total), steps=steps, log_prior=log_prior(log))
+        return fit._replace(steps=steps, log_prior=log_prior(float(np.log(fit.likelihood.dispersion))))
+
+    def with_parameters_of(self, fit: LinearFit) -> TargetModel:
+        """The same with the dispersion of a fit."""
+        return CountTargets(float(getattr(fit.likelihood, "dispersion", 0.0)))
+
+    def allow_for_learning(self, fit: LinearFit, total: float) -> LinearFit:
+        """By tails as heavy as those of a noise learned from as many, if the dispersion was learned."""
+        if self.dispersion is not None:
+            return fit
+        assert isinstance(fit.weights, WeightPosterior)
+        return fit._replace(weights=fit.weights.with_learned_dispersion(total))
 
 
 def log_prior(log: float) -> float:

@@ -1,7 +1,8 @@
 """The fit of a linear model, to some observations or to a stream of them, with a prior scale given or learned."""
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -13,6 +14,7 @@ from thalweg.gaussian.linear.scales import average_over_scales
 from thalweg.gaussian.linear.solution import AscentSettings, LinearFit, LinearProblem
 from thalweg.gaussian.linear.targets import WIDEST_SCALE, TargetModel
 from thalweg.gaussian.linear.weights import PriorFrame
+from thalweg.runs import Run
 from thalweg.threads import enough_threads
 
 WIDE_SCALE = 1.25
@@ -38,106 +40,126 @@ SURPRISING_ERRORS, MIN_VARIANCE_RATIO = 6.0, 1.2
 half as many, one stream of a hundred batches in three would warn by chance."""
 
 
-class WeightPrior(NamedTuple):
-    """Prior standard deviations: one for all weights, or one per weight, or how they are chosen; the intercept's.
+@dataclass(frozen=True)
+class LinearModel:
+    """Targets, the prior of the weights, and how the posterior is found.
 
     Examples
     --------
-    >>> rows = LinearObservations(np.ones((3, 2)), np.ones(3), np.ones(3))
-    >>> WeightPrior(2.0, intercept=10.0).frame(rows, 2.0).scales
-    array([10.,  2.])
+    >>> from thalweg.gaussian.linear import RealTargets
+    >>> model = LinearModel(RealTargets(1.0), AscentSettings(1e-6, 10), prior_scale=1.0, intercept_scale=None)
+    >>> batch = lambda y: LinearObservations(np.ones((1, 1)), np.array([y]), np.ones(1), np.zeros(1))
+    >>> model.fit(batch(1.0).joined(batch(3.0))).weights.coefficients()[0].round(4)  # (1 + 3)/(2 + 1)
+    array([1.3333])
+    >>> model.continue_fit(batch(3.0), before=model.fit(batch(1.0))).weights.coefficients()[0].round(4)
+    array([1.3333])
     """
 
-    scale: float | np.ndarray | str = "auto"
-    """``"learn"``: averaged over one scale for all features in standard deviations; ``"auto"``: so where examples are
-    few, wide elsewhere."""
-    intercept: float | None = 10.0
-    """Of the linear predictor where every feature is at its mean, around that of the intercept alone; None for none."""
+    targets: TargetModel
+    settings: AscentSettings
+    prior_scale: float | np.ndarray | str = "auto"
+    """Prior standard deviations of all weights, or of each; ``"learn"``: averaged over one scale for all features in
+    standard deviations; ``"auto"``: so where examples are few, wide elsewhere."""
+    intercept_scale: float | None = 10.0
+    """That of the linear predictor where every feature is at its mean, around that of the intercept alone; None
+    without an intercept."""
 
-    def frame(self, rows: LinearObservations, scale: Any, targets: TargetModel | None = None) -> PriorFrame:
-        """The coordinates in which this prior is N(0, I), with weights of this scale."""
-        scales = np.array(np.broadcast_to(scale, rows.columns.shape[1] - (self.intercept is not None)), float)
-        if self.intercept is None:
+    def fit(self, rows: LinearObservations) -> LinearFit:
+        """The posterior given these observations and no others, with a prior scale given, chosen or averaged over."""
+        with one_thread_if_small(rows):
+            rows = rows.less_offsets().compressed() if self.targets.compresses else rows
+            result = self._fit_at(rows, self.prior_scale) if self._has_scale else self._fit_by_rows(rows)
+        return result._replace(stream=rows if self.targets.compresses else None)
+
+    def continue_fit(self, rows: LinearObservations, before: LinearFit | None) -> LinearFit:
+        """The posterior given these observations and all ``before``, whose posterior is the prior of what comes next.
+
+        That is Bayes' rule with a Gaussian in place of each intermediate posterior; for :class:`RealTargets` it is
+        exact, and the prior scale is chosen by all batches. Elsewhere the first 2,048 rows are remembered, and the
+        result is the posterior given all of them, with a wide prior if none is given: one batch, of one class maybe, is
+        too little for a Gaussian to stand for. The prior scale, and a dispersion that is learned, are those of the rows
+        remembered.
+        """
+        remembered = None if before is None else before.stream
+        if self.targets.compresses:
+            rows = rows.less_offsets()
+            return self.fit(rows if remembered is None else remembered.joined(rows))
+        with one_thread_if_small(rows):
+            if before is not None and remembered is None:
+                problem = LinearProblem(rows, before.weights.frame, self.settings)
+                start = self.targets.start(problem, before.likelihood)
+                return problem.solve(before.likelihood, start, before.with_shift_in_intercept())
+            rows = rows if remembered is None else remembered.joined(rows)
+            result = self._fit_at(rows, self.prior_scale if self._has_scale else self.wide_scales(rows))
+        many = len(rows.targets) > MAX_REMEMBERED_ROWS or rows.columns.size > MAX_REMEMBERED_NUMBERS
+        return result._replace(stream=None if many else rows)
+
+    @property
+    def _has_scale(self) -> bool:
+        return not isinstance(self.prior_scale, str)
+
+    def _fit_by_rows(self, rows: LinearObservations) -> LinearFit:
+        """Choose the prior by how many rows there are for each feature."""
+        sizes, varies = self._sizes(rows)
+        few = self.prior_scale == "learn" or np.sum(rows.weights) < ROWS_PER_FEATURE * len(sizes)
+        # Without an event there is nothing to learn a scale from.
+        if self.targets.uses_jeffreys and not (few and np.any(rows.targets)):
+            return self._fit_with_jeffreys(rows)
+        if few and np.any(varies):
+            # Each column that varies has the same part in the spread of the linear predictor.
+            units = sizes * np.sqrt(np.sum(varies))
+            fit_at = lambda spread, nearby: self._fit_at(rows, spread / units, nearby)
+            return average_over_scales(fit_at, self.settings.tol)
+        return self._fit_at(rows, self.wide_scales(rows))
+
+    def _fit_at(self, rows: LinearObservations, scale: Any, nearby: LinearFit | None = None) -> LinearFit:
+        """The posterior for one prior scale; ``nearby`` is that for another, to start from."""
+        problem = LinearProblem(rows, self.frame(rows, scale), self.settings)
+        return self._finished(self.targets.posterior(problem, nearby), rows, scale)
+
+    def _finished(self, result: LinearFit, rows: LinearObservations, scale: Any) -> LinearFit:
+        return self.targets.allow_for_learning(result, float(np.sum(rows.weights)))._replace(prior_scale=scale)
+
+    def _fit_with_jeffreys(self, rows: LinearObservations) -> LinearFit:
+        """The posterior for a prior that says little, and that leads away from 0 no more than to it.
+
+        Parameters of the likelihood are learned from what was seen alone.
+        """
+
+        def fit_at(scale: np.ndarray, nearby: LinearFit | None) -> LinearFit:
+            if nearby is None:
+                return self._fit_at(rows, scale)
+            seen = self.targets.pseudo_observations(rows, nearby.leverages(rows))
+            problem = LinearProblem(seen, self.frame(rows, scale), self.settings)
+            result = self.targets.with_parameters_of(nearby).posterior(problem, nearby)
+            return self._finished(result, rows, scale)
+
+        wide = JEFFREYS_WIDENING * self.wide_scales(rows)
+        balance = lambda result: self.targets.balance(rows, result) if self.intercept_scale is not None else result
+        return widen_with_jeffreys(fit_at, wide, lambda result: result.weights.second_moments(), balance)
+
+    def frame(self, rows: LinearObservations, scale: Any) -> PriorFrame:
+        """The coordinates in which the prior is N(0, I), with weights of this scale."""
+        intercept = self.intercept_scale
+        scales = np.array(np.broadcast_to(scale, rows.columns.shape[1] - (intercept is not None)), float)
+        if intercept is None:
             return PriorFrame(None, scales)
         weights = rows.weights * rows.columns[:, 0]
         centre = weights @ rows.columns[:, 1:] / (weights @ rows.columns[:, 0])
-        intercept = 0.0 if targets is None else targets.intercept_only(rows)
-        return PriorFrame(centre, np.append(self.intercept, scales), intercept)
+        return PriorFrame(centre, np.append(intercept, scales), self.targets.intercept_only(rows))
 
+    def _sizes(self, rows: LinearObservations) -> tuple[np.ndarray, np.ndarray]:
+        """The unit of each column, its standard deviation or, if it is constant, its size; and whether it varies."""
+        frame = self.frame(rows, 1.0)
+        spreads = frame.spreads(rows)
+        varies = spreads > 0
+        largest = np.max(np.abs(rows.columns[:, frame.intercepts :]), axis=0)
+        return np.where(varies, spreads, np.where(largest > 0, largest, 1.0)), varies
 
-def fit(targets: TargetModel, rows: LinearObservations, prior: WeightPrior, settings: AscentSettings) -> LinearFit:
-    """The posterior given these observations and no others, with a prior scale given, chosen or averaged over.
-
-    Examples
-    --------
-    >>> from thalweg.gaussian.linear import RealTargets
-    >>> rows = LinearObservations(np.ones((2, 1)), np.array([1.0, 3.0]), np.ones(2))
-    >>> result = fit(RealTargets(1.0), rows, WeightPrior(scale=1.0, intercept=None), AscentSettings(1e-6, 10))
-    >>> result.weights.coefficients()[0].round(4)  # (1 + 3)/(2 + 1)
-    array([1.3333])
-    """
-    with one_thread_if_small(rows):
-        rows = rows.less_offsets().compressed() if targets.compresses else rows
-
-        def fit_at(scale: Any, nearby: LinearFit | None = None, seen: LinearObservations = rows) -> LinearFit:
-            problem = LinearProblem(seen, prior.frame(rows, scale, targets), settings)
-            return targets.posterior(problem, nearby)._replace(prior_scale=scale)
-
-        if not isinstance(prior.scale, str):
-            result = fit_at(prior.scale)
-        else:
-            sizes, varies = _sizes(rows, prior)
-            few = prior.scale == "learn" or np.sum(rows.weights) < ROWS_PER_FEATURE * len(sizes)
-            # Without an event there is nothing to learn a scale from.
-            if targets.uses_jeffreys and not (few and np.any(rows.targets)):
-                result = _fit_with_jeffreys(targets, rows, prior, fit_at)
-            elif few and np.any(varies):
-                # Each column that varies has the same part in the spread of the linear predictor.
-                units = sizes * np.sqrt(np.sum(varies))
-                result = average_over_scales(lambda spread, nearby: fit_at(spread / units, nearby), settings.tol)
-            else:
-                result = fit_at(wide_scales(targets, rows, prior))
-    return result._replace(stream=rows if targets.compresses else None)
-
-
-def continue_fit(
-    targets: TargetModel,
-    rows: LinearObservations,
-    prior: WeightPrior,
-    settings: AscentSettings,
-    before: LinearFit | None,
-) -> LinearFit:
-    """The posterior given these observations and all ``before``: the posterior so far is the prior of what comes next.
-
-    That is Bayes' rule with a Gaussian in place of each intermediate posterior; for :class:`RealTargets` it is exact,
-    and the prior scale is chosen by all batches. Elsewhere the first 2,048 rows are remembered, and the result is the
-    posterior given all of them, with a wide prior if none is given: one batch, of one class maybe, is too little for a
-    Gaussian to stand for. The prior scale, and a dispersion that is learned, are those of the rows remembered.
-
-    Examples
-    --------
-    >>> from thalweg.gaussian.linear import RealTargets
-    >>> parts = WeightPrior(scale=1.0, intercept=None), AscentSettings(1e-6, 10)
-    >>> batch = lambda y: LinearObservations(np.ones((1, 1)), np.array([y]), np.ones(1))
-    >>> first = continue_fit(RealTargets(1.0), batch(1.0), *parts, before=None)
-    >>> continue_fit(RealTargets(1.0), batch(3.0), *parts, before=first).weights.coefficients()[0].round(4)
-    array([1.3333])
-    """
-    remembered = None if before is None else before.stream
-    if targets.compresses:
-        rows = rows.less_offsets()
-        return fit(targets, rows if remembered is None else remembered.joined(rows), prior, settings)
-    with one_thread_if_small(rows):
-        if before is not None and remembered is None:
-            problem = LinearProblem(rows, before.weights.frame, settings)
-            start = targets.start(problem, before.likelihood)
-            return problem.solve(before.likelihood, start, before.with_shift_in_intercept())
-        rows = rows if remembered is None else remembered.joined(rows)
-        scale = wide_scales(targets, rows, prior) if isinstance(prior.scale, str) else prior.scale
-        problem = LinearProblem(rows, prior.frame(rows, scale, targets), settings)
-        result = targets.posterior(problem)._replace(prior_scale=scale)
-    many = len(rows.targets) > MAX_REMEMBERED_ROWS or rows.columns.size > MAX_REMEMBERED_NUMBERS
-    return result._replace(stream=None if many else rows)
+    def wide_scales(self, rows: LinearObservations) -> np.ndarray:
+        """Prior scales that say little, whatever the units."""
+        sizes, _ = self._sizes(rows)
+        return WIDE_SCALE * self.targets.wide_scale(rows, self.frame(rows, WIDEST_SCALE / sizes)) / sizes
 
 
 def one_thread_if_small(rows: LinearObservations) -> Any:
@@ -145,53 +167,29 @@ def one_thread_if_small(rows: LinearObservations) -> Any:
     return enough_threads(int(np.sqrt(rows.columns.size)))
 
 
-def _fit_with_jeffreys(
-    targets: TargetModel, rows: LinearObservations, prior: WeightPrior, fit_at: Callable[..., LinearFit]
-) -> LinearFit:
-    """The posterior for a prior that says little, and that leads away from 0 no more than to it."""
-    wide = JEFFREYS_WIDENING * wide_scales(targets, rows, prior)
-    result = widen_with_jeffreys(
-        lambda scale, nearby: fit_at(
-            scale, nearby, rows if nearby is None else targets.pseudo_observations(rows, nearby.leverages(rows))
-        ),
-        wide,
-        lambda result: result.weights.second_moments(),
-    )
-    return result if prior.intercept is None or not np.isfinite(result.elbo) else targets.balance(rows, result)
-
-
-def widen_with_jeffreys(fit_at: Callable[..., Any], wide: np.ndarray, second_moments: Callable[..., np.ndarray]) -> Any:
-    """Fit with a wide prior, then with pseudo-observations that the last fit says.
+def widen_with_jeffreys(
+    fit_at: Callable[[np.ndarray, Any], Any],
+    wide: np.ndarray,
+    second_moments: Callable[[Any], np.ndarray],
+    balance: Callable[[Any], Any],
+) -> Any:
+    """Fit with a wide prior, then with the pseudo-observations that the last fit leads to, and balance predictions.
 
     The prior is wider for a feature whose weight turns out to be larger than it allows for: the scale at which the
     bound is highest, where that is above the wide one.
     """
-    scale = wide
-    result = fit_at(scale, None)
-    for _ in range(JEFFREYS_ROUNDS):
-        if result.status is Status.INTERRUPTED or not np.isfinite(result.elbo):
-            break
-        scale = np.maximum(wide, scale * np.sqrt(second_moments(result)))
-        steps = result.steps
-        result = fit_at(scale, result)
-        result = result._replace(steps=steps + result.steps)
-    return result
-
-
-def _sizes(rows: LinearObservations, prior: WeightPrior) -> tuple[np.ndarray, np.ndarray]:
-    """The unit of each column, its standard deviation or, where it does not vary, its size; and whether it varies."""
-    frame = prior.frame(rows, 1.0)
-    spreads = frame.spreads(rows)
-    varies = spreads > 0
-    largest = np.max(np.abs(rows.columns[:, frame.intercepts :]), axis=0)
-    return np.where(varies, spreads, np.where(largest > 0, largest, 1.0)), varies
-
-
-def wide_scales(targets: TargetModel, rows: LinearObservations, prior: WeightPrior) -> np.ndarray:
-    """Prior scales that say little, whatever the units."""
-    sizes, _ = _sizes(rows, prior)
-    frame = prior.frame(rows, WIDEST_SCALE / sizes, targets)
-    return WIDE_SCALE * targets.wide_scale(rows, frame) / sizes
+    scale, steps = wide, 0
+    with Run("Jeffreys' prior") as run:
+        for _ in range(1 + JEFFREYS_ROUNDS):
+            result = fit_at(scale, run.kept)
+            steps += result.steps
+            run.keep(result._replace(steps=steps))
+            if run.interrupted or not np.isfinite(result.elbo):
+                break
+            scale = np.maximum(wide, scale * np.sqrt(second_moments(result)))
+        else:
+            run.keep(balance(run.kept))
+    return run.kept._replace(status=Status.INTERRUPTED) if run.interrupted else run.kept
 
 
 def misfit_warnings(rows: LinearObservations, result: LinearFit, before: LinearFit | None = None) -> list[str]:
@@ -203,7 +201,7 @@ def misfit_warnings(rows: LinearObservations, result: LinearFit, before: LinearF
     --------
     >>> from thalweg.gaussian.linear import CountTargets
     >>> rows = LinearObservations(np.ones((40, 1)), np.repeat([0.0, 30.0], 20), np.ones(40))
-    >>> result = fit(CountTargets(0.0), rows, WeightPrior(1.0, None), AscentSettings(1e-6, 100))
+    >>> result = LinearModel(CountTargets(0.0), AscentSettings(1e-6, 100), 1.0, None).fit(rows)
     >>> misfit_warnings(rows, result)[0]  # doctest: +ELLIPSIS
     'the counts vary 15 times as much about their means as Poisson counts do, so that intervals are too narrow: ...'
     """

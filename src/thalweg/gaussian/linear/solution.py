@@ -38,10 +38,9 @@ class LinearFit(NamedTuple):
 
     Examples
     --------
-    >>> from thalweg.gaussian.linear import LinearObservations, RealTargets, WeightPrior, fit
+    >>> from thalweg.gaussian.linear import LinearModel, LinearObservations, RealTargets
     >>> rows = LinearObservations(np.ones((2, 1)), np.array([1.0, 3.0]), np.ones(2))
-    >>> result = fit(RealTargets(1.0), rows, WeightPrior(1.0, intercept=None), AscentSettings(1e-6, 10))
-    >>> result.predict(np.ones((1, 1))).round(4)
+    >>> LinearModel(RealTargets(1.0), AscentSettings(1e-6, 10), 1.0, None).fit(rows).predict(np.ones((1, 1))).round(4)
     array([1.3333])
     """
 

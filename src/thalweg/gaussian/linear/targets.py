@@ -59,6 +59,14 @@ class TargetModel(ABC):
             return problem.solve(likelihood, self.start(problem, likelihood))
         return problem.solve(likelihood, problem.working_response(nearby, jax.tree.map(np.asarray, likelihood)))
 
+    def with_parameters_of(self, fit: LinearFit) -> "TargetModel":
+        """The same with parameters of the likelihood that a fit has learned as given ones."""
+        return self
+
+    def allow_for_learning(self, fit: LinearFit, total: float) -> LinearFit:
+        """Widen a posterior for parameters that were learned with it, from examples of this total weight."""
+        return fit
+
     def wide_scale(self, rows: LinearObservations, wide: PriorFrame) -> float:
         """The size of plausible effects in the units of the prior; ``wide`` is the frame of a very wide one."""
         return 1.0
@@ -191,11 +199,14 @@ class RealTargets(TargetModel):
         frame = replace(problem.frame, scales=problem.frame.scales * np.sqrt(variance))
         with jax.enable_x64(True):
             likelihood = GaussianNoise(variance)
-        fit = self.fit_at(likelihood, problem._replace(frame=frame))
+        return self.fit_at(likelihood, problem._replace(frame=frame))
+
+    def allow_for_learning(self, fit: LinearFit, total: float) -> LinearFit:
+        """By Student's distributions, if the noise was learned."""
         if self.noise_variance is not None:
             return fit
         assert isinstance(fit.weights, WeightPosterior)
-        return fit._replace(weights=fit.weights.with_learned_noise(float(np.sum(problem.rows.weights))))
+        return fit._replace(weights=fit.weights.with_learned_noise(total))
 
     def variance(self, frame: PriorFrame, rows: LinearObservations) -> float:
         """As given, or where the evidence is highest: (‖y − z‖² + ‖u‖²)/n at the best weights u."""

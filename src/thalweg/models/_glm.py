@@ -62,9 +62,9 @@ class GeneralisedLinearModel(Storable):
         """How targets depend on the linear predictor."""
         raise NotImplementedError
 
-    def _targets(self, y: np.ndarray, first: bool, **known: Any) -> np.ndarray:
+    def _targets(self, y: np.ndarray, first: bool, classes: Any) -> np.ndarray:
         """Targets as the likelihood wants them, or an error that says what is wrong; ``first`` if nothing was seen."""
-        raise NotImplementedError
+        return y.astype(np.float64)
 
     @_fit_context(prefer_skip_nested_validation=True)
     def fit(self, X: Any, y: Any, sample_weight: Any = None, offset: Any = None) -> "GeneralisedLinearModel":
@@ -82,34 +82,29 @@ class GeneralisedLinearModel(Storable):
         offset
             A part of z that is known for each example: z = offset + intercept + x·coefficients.
         """
-        with unharmed(self):
-            rows = self._observations(X, y, sample_weight, offset, first=True)
-            with self._run():
-                self._store(self._model().fit(rows))
-            self._warn_of_misfit(linear.misfit_warnings(rows, self._posterior))
+        self._fit(X, y, sample_weight, offset)
         return self
 
-    def _continue_fit(self, X: Any, y: Any, sample_weight: Any, offset: Any, **known: Any) -> None:
-        before = getattr(self, "_posterior", None)
+    def _fit(self, X: Any, y: Any, sample_weight: Any, offset: Any, stream: bool = False, classes: Any = None) -> None:
+        """Fit to the rows alone, or in a stream to these after all before."""
+        before = getattr(self, "_posterior", None) if stream else None
         with unharmed(self):
-            rows = self._observations(X, y, sample_weight, offset, first=before is None, **known)
-            with self._run():
-                self._store(self._model().continue_fit(rows, before))
-            self._warn_of_misfit(linear.misfit_warnings(self._posterior.stream or rows, self._posterior, before))
-
-    def _run(self) -> Run:
-        """The scope of a fit: its progress bar, and the warning after Ctrl-C."""
-        return Run(type(self).__name__, bar=bool(self.verbose))
+            rows = self._observations(X, y, sample_weight, offset, before is None, classes)
+            with Run(type(self).__name__, bar=bool(self.verbose)):
+                model = self._model()
+                self._store(model.continue_fit(rows, before) if stream else model.fit(rows))
+            for message in linear.misfit_warnings(self._posterior.stream or rows, self._posterior, before):
+                warnings.warn(f"{type(self).__name__}: {message}", UserWarning, stacklevel=4)
 
     def _observations(
-        self, X: Any, y: Any, sample_weight: Any, offset: Any, first: bool, **known: Any
+        self, X: Any, y: Any, sample_weight: Any, offset: Any, first: bool = True, classes: Any = None
     ) -> linear.LinearObservations:
-        numeric = is_regressor(self)
         unmasked("X", X)
         unmasked("y", y)
+        numeric = is_regressor(self)
         X, y = validated(self, X, y, reset=first, dtype=np.float64, y_numeric=numeric, accept_sparse="csr")
         X = dense(X)
-        if is_regressor(self) and y.dtype.kind not in "biuf":
+        if numeric and y.dtype.kind not in "biuf":
             raise ValueError(f"y must hold numbers, found {y[0]!r}")
         _check_size("X", X)
         _check_size("y", y)
@@ -121,33 +116,28 @@ class GeneralisedLinearModel(Storable):
         weights, offsets = row_weights(sample_weight, X), row_numbers("offset", offset, len(X))
         # Classes are those of rows that count.
         counts = weights > 0
-        targets = self._targets(y[counts], first, **known)
+        targets = self._targets(y[counts], first, classes)
         weights = self._reweighted(targets, weights[counts])
         self._check_columns(X[counts])
         return linear.LinearObservations.of(X[counts], targets, weights, self.fit_intercept, offsets[counts])
 
     def _check_columns(self, X: np.ndarray) -> None:
-        """What a column varies by may be no more than the rounding of its size; it then counts as constant."""
-        sizes = np.max(np.abs(X), axis=0)
+        """Refuse columns whose squares are 0, and warn of those that vary by no more than rounding."""
+        sizes, names = np.max(np.abs(X), axis=0), np.array(self._names(), dtype=object)
         if np.any(tiny := (sizes > 0) & (sizes < 1 / LARGEST_NUMBER)):
-            name = next(name for name, is_tiny in zip(self._names(), tiny, strict=True) if is_tiny)
             raise ValueError(
                 f"X must hold numbers of at least {1 / LARGEST_NUMBER:g} or 0 alone in each column, found "
-                f"{sizes[tiny][0]:g} at most in {name}: take other units"
+                f"{sizes[tiny][0]:g} at most in {names[tiny][0]}: take other units"
             )
         lost = (np.ptp(X, axis=0) > 0) & (np.std(X, axis=0) <= RELATIVE_ROUNDING * sizes)
         if self.fit_intercept and np.any(lost):
-            names = ", ".join(name for name, is_lost in zip(self._names(), lost, strict=True) if is_lost)
+            names = ", ".join(names[lost])
             warnings.warn(
                 f"X varies by less than {RELATIVE_ROUNDING:g} of its size in {names}, which is rounding, and is taken "
                 f"for constant there: subtract from such columns what all rows have in common, before they are rounded",
                 UserWarning,
-                stacklevel=5,
+                stacklevel=6,
             )
-
-    def _warn_of_misfit(self, messages: list[str]) -> None:
-        for message in messages:
-            warnings.warn(f"{type(self).__name__}: {message}", UserWarning, stacklevel=5)
 
     def _reweighted(self, targets: np.ndarray, weights: np.ndarray) -> np.ndarray:
         """The weights of the examples, where their classes have weights too."""
@@ -299,7 +289,7 @@ class Regressor(RegressorMixin, GeneralisedLinearModel):
         X, y, sample_weight, offset
             As in :meth:`fit`.
         """
-        self._continue_fit(X, y, sample_weight, offset)
+        self._fit(X, y, sample_weight, offset, stream=True)
         return self
 
     def predict(self, X: Any, offset: Any = None) -> np.ndarray:
@@ -357,7 +347,7 @@ class Classifier(ClassifierMixin, GeneralisedLinearModel):
     def _possible(self, classes: np.ndarray) -> np.ndarray:
         raise NotImplementedError
 
-    def _targets(self, y: np.ndarray, first: bool, classes: Any = None, **known: Any) -> np.ndarray:
+    def _targets(self, y: np.ndarray, first: bool, classes: Any) -> np.ndarray:
         check_classification_targets(y)
         if first:
             self.classes_ = self._possible(np.unique(y if classes is None else classes))

@@ -13,6 +13,7 @@ from thalweg.gaussian import linear
 from thalweg.models._common import seed, unharmed
 from thalweg.models._glm import POSITIVE, Classifier
 from thalweg.models._summary import Summary
+from thalweg.runs import Run
 
 
 class CategoricalGLM(Classifier):
@@ -71,8 +72,8 @@ class CategoricalGLM(Classifier):
             As in :meth:`BernoulliGLM.fit`.
         """
         with unharmed(self):
-            rows = self._observations(X, y, sample_weight, None, first=True)
-            with self._run():
+            rows = self._observations(X, y, sample_weight, None)
+            with Run(type(self).__name__, bar=bool(self.verbose)):
                 fit = linear.fit_categorical(rows, len(self.classes_), self._model())
             self._check(fit)
             self._posterior: Any = fit
@@ -101,7 +102,8 @@ class CategoricalGLM(Classifier):
 
     def predict(self, X: Any) -> np.ndarray:
         """The most probable class."""
-        return self.classes_[np.argmax(self.predict_proba(X), axis=1)]
+        most_probable = np.argmax(self.predict_proba(X), axis=1)
+        return self.classes_[most_probable]
 
     def interval(self, level: float = 0.95) -> np.ndarray:
         """Central credible intervals of the coefficients, for each class and coefficient, the intercept's first.

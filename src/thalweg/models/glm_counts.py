@@ -12,7 +12,7 @@ from thalweg.models._common import row_numbers
 from thalweg.models._glm import POSITIVE, GeneralisedLinearModel, Regressor
 
 
-class CountRegressor(Regressor):
+class _CountRegressor(Regressor):
     """Models of counts with the mean eᶻ."""
 
     def fit(
@@ -85,10 +85,10 @@ class CountRegressor(Regressor):
         """
         return super().sample(n, X, offset if X is None else _with_exposure(X, offset, exposure), random_state)
 
-    def _targets(self, y: np.ndarray, first: bool, **known: Any) -> np.ndarray:
+    def _targets(self, y: np.ndarray, first: bool, classes: Any) -> np.ndarray:
         if np.any(y < 0):
             raise ValueError(f"y must hold counts, numbers of at least 0, found {y[y < 0][0]}")
-        return y.astype(np.float64)
+        return super()._targets(y, first, classes)
 
     def __sklearn_tags__(self) -> Tags:
         tags = super().__sklearn_tags__()
@@ -103,7 +103,7 @@ def _with_exposure(X: Any, offset: Any, exposure: Any) -> Any:
     return row_numbers("offset", offset, count) + np.log(row_numbers("exposure", exposure, count, above=0))
 
 
-class PoissonGLM(CountRegressor):
+class PoissonGLM(_CountRegressor):
     """Bayesian Poisson regression: counts with the mean eᶻ.
 
     The posterior over the coefficients is the normal distribution N(m, V) that maximises the evidence lower bound,
@@ -125,7 +125,7 @@ class PoissonGLM(CountRegressor):
         return linear.CountTargets(dispersion=0.0)
 
 
-class NegativeBinomialGLM(CountRegressor):
+class NegativeBinomialGLM(_CountRegressor):
     """Bayesian negative binomial regression: counts of mean μ = eᶻ and variance μ + dispersion·μ².
 
     The posterior over the coefficients is the normal distribution N(m, V) that maximises the evidence lower bound,

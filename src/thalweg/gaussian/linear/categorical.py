@@ -16,6 +16,7 @@ from thalweg.gaussian.linear.fitting import (
     widen_with_jeffreys,
 )
 from thalweg.gaussian.linear.observations import LinearObservations, check_numbers, with_intercept
+from thalweg.gaussian.linear.solution import standard_normal
 from thalweg.gaussian.linear.weights import PriorFrame
 from thalweg.gaussian.posteriors import Full
 from thalweg.gaussian.softmax import NODES, ExpectedSoftmax, contrasts
@@ -23,9 +24,6 @@ from thalweg.gaussian.softmax import NODES, ExpectedSoftmax, contrasts
 FEW_NODES, FEW_NODES_VARIANCE = 16, 0.25
 """Nodes that are enough if the linear predictors of no row vary by more than this: mean probabilities are then off by
 5e-4 at most, as with all nodes where they vary by 1."""
-
-NARROW = 1e-8
-"""The variance of the weights where steps begin, at 0: so narrow that the first step is Newton's."""
 
 
 @storable
@@ -178,10 +176,15 @@ def _fit_at(
     intercepts = np.zeros(classes) if model.intercept_scale is None else np.log(np.sum(labels, axis=0) + 0.5)
     nodes = _few_nodes(classes) if nearby is None else nearby.nodes_needed(rows.columns)
     likelihood = ExpectedSoftmax.of(labels, frame.design(rows.columns) / np.sqrt(2), intercepts, nodes)
-    many = (classes - 1) * len(frame.scales)
-    prior: Any = Full(np.zeros(many), np.eye(many), np.eye(many))  # type: ignore[arg-type]
-    narrow = Full(prior.mean, NARROW * prior.covariance, prior.precision / NARROW)
-    start = narrow if nearby is None else nearby.in_frame(frame)
+    design = likelihood.design
+    prior = standard_normal((classes - 1) * len(frame.scales))
+    if nearby is None:
+        # At 0 with the largest curvature that a softmax has (Böhning 1992).
+        information = (design.T * np.sum(labels, axis=1)) @ design / 2
+        curvature = np.kron(np.eye(classes - 1), information)
+        start: Any = Full.from_precision(prior.mean, prior.precision + curvature)
+    else:
+        start = nearby.in_frame(frame)
     with jax.enable_x64(True):
         likelihood, term, start = place((likelihood, KLToNormal(prior), start), labels.size * nodes)
         result = maximise_bound(likelihood, term, start, **model.settings._asdict())

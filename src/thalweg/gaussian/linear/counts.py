@@ -21,9 +21,6 @@ DISPERSIONS = (1e-6, 1e4)
 """The range of a dispersion that is learned. At the lower end counts are Poisson for all that data can tell; the upper
 one leaves a mean without meaning."""
 
-LARGEST_RATE = 9e18
-"""The largest that NumPy draws Poisson counts of."""
-
 SMOOTH_POINTS, SHARP_POINTS = 33, 513
 """Points of the quadrature over the log rate in intervals of counts: half as many would miss 0.1 % of the probability
 where the count given its rate varies as much as the rate, and 2 % where it hardly varies."""
@@ -76,7 +73,8 @@ class CountTargets(TargetModel):
         rates, dispersion = np.exp(z), float(getattr(likelihood, "dispersion", 0.0))
         if dispersion:
             rates *= rng.gamma(1 / dispersion, dispersion, size=z.shape)
-        return rng.poisson(np.minimum(rates, LARGEST_RATE))
+        # NumPy draws counts of no rate near the largest integer.
+        return rng.poisson(np.minimum(rates, 0.9 * np.iinfo(np.int64).max))
 
     def interval(self, fit: LinearFit, X: np.ndarray, offsets: np.ndarray | float, level: float) -> np.ndarray:
         """Whole numbers, both of which belong to the interval."""

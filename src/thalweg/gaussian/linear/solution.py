@@ -159,7 +159,7 @@ class LinearProblem(NamedTuple):
         if before is None and design.shape[0] < design.shape[1]:
             basis, triangle = np.linalg.qr(design.T)
             design = triangle.T
-        prior = _standard_normal(design.shape[1]) if before is None else before.weights.as_prior()
+        prior = standard_normal(design.shape[1]) if before is None else before.weights.as_prior()
         precision = prior.precision + (design.T * start.precisions) @ design
         mean = factorise(precision).solve(prior.precision @ prior.mean + design.T @ start.weighted)
         first: Any = Full.from_precision(mean, precision)
@@ -179,7 +179,8 @@ class LinearProblem(NamedTuple):
         return fit if before is None else fit._replace(elbo=fit.elbo + before.elbo, prior_scale=before.prior_scale)
 
 
-def _standard_normal(count: int) -> Any:
+def standard_normal(count: int) -> Any:
+    """N(0, I)."""
     return Full(np.zeros(count), np.eye(count), np.eye(count))  # type: ignore[arg-type]
 
 

@@ -5,7 +5,7 @@ import pytest
 import scipy.stats
 
 from thalweg import NegativeBinomialGLM, PoissonGLM
-from thalweg.gaussian.linear.count_intervals import count_intervals
+from thalweg.gaussian.linear.counts import count_intervals
 
 LEVELS = [0.5, 0.8, 0.9, 0.95, 0.99]
 

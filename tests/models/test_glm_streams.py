@@ -32,7 +32,7 @@ def test_the_order_of_the_first_rows_does_not_matter():
 
 
 def test_rows_after_a_fit_make_a_rare_label_no_more_frequent():
-    """Seen: ten further rows without one made 11.3 labels of 8.5, since what had balanced predictions was forgotten."""
+    """The shift that balances predictions stays in the intercept of the prior of further rows."""
     rng = np.random.default_rng(1)
     X = rng.normal(size=(4000, 3))
     y = (rng.uniform(size=4000) < 1 / (1 + np.exp(6 - X @ [0.8, 0.0, -0.4]))).astype(int)
@@ -51,14 +51,13 @@ def test_the_dispersion_is_that_of_all_rows_remembered():
     assert found.coef_sd_ == pytest.approx(whole.coef_sd_, rel=1e-3)
 
 
-def test_what_no_batch_before_foretold_is_warned_of(monkeypatch):
-    monkeypatch.setattr("thalweg.gaussian.linear.fitting._REMEMBERED", 100)
+def test_a_sorted_stream_is_warned_of_once_its_first_rows_are_forgotten():
     rng = np.random.default_rng(0)
-    X, y = rng.normal(size=(480, 2)), np.repeat([0, 1], 240)
+    X, y = rng.normal(size=(4400, 2)), np.repeat([0, 1], 2200)
     with pytest.warns(UserWarning, match=r"BernoulliGLM: the targets of this batch are \d+ standard errors from"):
-        stream(BernoulliGLM(), X, y, 120, classes=[0, 1])
-    order = rng.permutation(480)
-    stream(BernoulliGLM(), X, y[order], 120)  # a warning would be an error
+        stream(BernoulliGLM(), X, y, 1100, classes=[0, 1])
+    order = rng.permutation(4400)
+    stream(BernoulliGLM(), X, y[order], 1100)  # a warning would be an error
 
 
 def test_counts_that_vary_too_much_are_warned_of():

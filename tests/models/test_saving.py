@@ -12,7 +12,7 @@ import thalweg
 from thalweg import files, models
 from thalweg.errors import FileFormatError
 from thalweg.gaussian import Full
-from thalweg.gaussian.linear.weights import Frame
+from thalweg.gaussian.linear.weights import PriorFrame
 from thalweg.kernels import Gaussian
 
 X, LABELS = make_moons(60, noise=0.2, random_state=0)
@@ -145,7 +145,7 @@ def spoilt_prior(**parts):
 SPOILT = {
     "a mean that is NaN": ("BernoulliGLM", spoilt_weights(mean=np.full(3, np.nan))),
     "a spread of others": ("BernoulliGLM", spoilt_weights(spread=Full(np.ones(3), np.eye(3), np.eye(4)))),
-    "another centre": ("BernoulliGLM", spoilt_weights(frame=Frame(np.ones((1, 2)), np.ones(3)))),
+    "another centre": ("BernoulliGLM", spoilt_weights(frame=PriorFrame(np.ones((1, 2)), np.ones(3)))),
     "freedom that is a word": ("NegativeBinomialGLM", spoilt_weights(freedom="much")),
     "a bound that is none": ("PoissonGLM", lambda found: found._replace(elbo=None)),
     "a stream that is a number": ("PoissonGLM", lambda found: found._replace(stream=3)),

@@ -22,14 +22,14 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.scipy.linalg import cho_solve, solve
 from jaxtyping import Array, Float, PyTree, Scalar
 
 from thalweg.arguments import one_of
 from thalweg.descent.divergences import Divergence, closed_form
 from thalweg.descent.divergences.base import halve_until
 from thalweg.descent.terms import Term, Zero
-from thalweg.gaussian.posteriors import Diagonal, Full, Implicit, site_factor, symmetric
+from thalweg.gaussian.posteriors import Diagonal, Full, Implicit, factorise_sites, solve, symmetric
+from thalweg.linalg import namespace
 
 Posterior = Full | Diagonal | Implicit
 
@@ -80,13 +80,13 @@ class GaussianKL(Divergence):
 
     def displacement(self, x: Any, y: Any) -> PyTree[Array]:
         """x − y in the coordinates of the gradient (α, Γ/2) at y: Δm and ΔV, plus ΔmΔmᵀ if f is linear in V + mmᵀ."""
-        ahead = x.mean - y.mean
+        shift = x.mean - y.mean
         mean = self.coordinates == "mean"
         rest = jax.tree.map(jnp.zeros_like, y)
         if isinstance(y, Full):
-            spread = x.covariance - y.covariance + (jnp.outer(ahead, ahead) if mean else 0)
-            return rest._replace(mean=ahead, covariance=spread)
-        return rest._replace(mean=ahead, variance=x.variance - y.variance + (ahead**2 if mean else 0))
+            spread = x.covariance - y.covariance + (jnp.outer(shift, shift) if mean else 0)
+            return rest._replace(mean=shift, covariance=spread)
+        return rest._replace(mean=shift, variance=x.variance - y.variance + (shift**2 if mean else 0))
 
     def residual_norm(self, centre: Any, x: Any, size: Scalar) -> Scalar:
         """The length of the natural gradient of f + h, √(KL[c‖x] + KL[x‖c]) / ρ with ρ = β/(1+β).
@@ -95,7 +95,8 @@ class GaussianKL(Divergence):
         optimal the point is whatever β; dividing by β would let a long step pass for a short distance. About half its
         square is what is left to gain, in nats.
         """
-        return jnp.sqrt(jnp.maximum(x.symmetric_kl(centre), 0)) * (1 + 1 / size)
+        xp = namespace(x.mean)
+        return xp.sqrt(xp.maximum(x.symmetric_kl(centre), 0)) * (1 + 1 / size)
 
     def admissible(self, centre: Any, gradient: Any, size: Scalar, term: Term) -> Scalar:
         """Halve ``size`` until V⁺ is a covariance; sites are guarded instead."""
@@ -165,22 +166,24 @@ class KLToProcess(Term):
 @closed_form(GaussianKL, KLToProcess)
 def _process_step(divergence, term, centre, gradient, size):
     """Steps (83) and (82) without K⁻¹: a⁺ = a − (1−r)(q − s ⊙ B⁻¹(s ⊙ Kq)), q = a + α."""
+    xp = namespace(centre.mean)
     keep = 1 / (1 + size)
-    move = size / (1 + size)
+    move = 1 - keep
     sites = keep * centre.sites + move * 2 * gradient.variance
-    sites = jnp.maximum(sites, 0) if divergence.guard == "clip" else jnp.abs(sites)
-    factor = site_factor(term.covariance, sites)
+    sites = xp.maximum(sites, 0) if divergence.guard == "clip" else xp.abs(sites)
+    factor = factorise_sites(term.covariance, sites)
     within = sites if divergence.coordinates == "mean" else keep * centre.sites
-    root = jnp.sqrt(within)
-    inner = factor if divergence.coordinates == "mean" else site_factor(term.covariance, within)
-    pull = centre.weights + gradient.mean
-    weights = centre.weights - move * (pull - root * cho_solve((inner, True), root * (term.covariance @ pull)))
+    root = xp.sqrt(within)
+    inner = factor if divergence.coordinates == "mean" else factorise_sites(term.covariance, within)
+    dual = centre.weights + gradient.mean
+    weights = centre.weights - move * (dual - root * inner.solve(root * (term.covariance @ dual)))
     return Implicit.from_factor(term.covariance, weights, sites, factor)
 
 
 @closed_form(GaussianKL, KLToNormal)
 def _normal_step(divergence, term, centre, gradient, size):
-    return _step(divergence, centre, gradient, 1 / (1 + size), size / (1 + size), term.prior)
+    keep = 1 / (1 + size)
+    return _step(divergence, centre, gradient, keep, 1 - keep, term.prior)
 
 
 @closed_form(GaussianKL, Zero)
@@ -197,12 +200,11 @@ def _step(divergence: GaussianKL, centre: Any, gradient: Any, keep: Any, move: A
     curvature = 2 * symmetric(gradient.covariance) if full else 2 * gradient.variance
     prior_precision = 0.0 * centre.precision if prior is None else prior.precision
     prior_mean = centre.mean if prior is None else prior.mean
-    pull = gradient.mean + times(prior_precision, centre.mean - prior_mean)
+    slope = gradient.mean + times(prior_precision, centre.mean - prior_mean)
     precision = keep * centre.precision + move * (prior_precision + curvature)
     moved = type(centre).from_precision(centre.mean, precision)
     if divergence.coordinates == "mean":
         covariance = moved.covariance if full else moved.variance
-        return moved._replace(mean=centre.mean - move * times(covariance, pull))
+        return moved._replace(mean=centre.mean - move * times(covariance, slope))
     within = keep * centre.precision + move * prior_precision
-    ahead = solve(within, pull, assume_a="pos") if full else pull / within
-    return moved._replace(mean=centre.mean - move * ahead)
+    return moved._replace(mean=centre.mean - move * (solve(within, slope) if full else slope / within))

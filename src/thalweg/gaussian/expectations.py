@@ -15,10 +15,12 @@ from typing import ClassVar
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float, Key
 
 from thalweg.arguments import flag, random_key, whole
-from thalweg.gaussian.likelihood import Expected, Likelihood, Reals, aligned
+from thalweg.gaussian.likelihood import Expected, Likelihood, Reals, aligned, expected_on_host
+from thalweg.linalg import namespace
 
 
 class Expectation(eqx.Module):
@@ -66,7 +68,9 @@ class Quadrature(Expectation):
     def __call__(
         self, likelihood: Likelihood, y: Reals, m: Reals, v: Reals, key: Key[Array, ""] | None = None
     ) -> Expected:
-        """E log p(y|z) and its derivatives; ``key`` is not used."""
+        """E log p(y|z) and its derivatives; ``key`` is not used. Of NumPy's arrays they are NumPy's, too."""
+        if namespace(y, m, v) is np:
+            return expected_on_host(likelihood, y, m, v)
         return _expected(likelihood, *aligned(y, m, v))
 
 

@@ -1,6 +1,10 @@
 """The contract of a likelihood p(y|z): one target y given one latent number z, elementwise over arrays.
 
-A likelihood of one's own needs ``log_prob`` alone: derivatives, expectations and predictive densities follow from it.
+A likelihood of one's own needs ``log_prob`` alone: derivatives, expectations and predictive densities follow from it,
+by a quadrature that is accurate even where the Gaussian of z is far wider than the bend of log p. Gauss–Hermite nodes
+spread with the Gaussian: with a standard deviation of 300 they step over a bend of width 1. Here they are dense at the
+bend. With its location p and width w, z = p + w·sinh t gives everything at the distance |z − p| > w the same size in t;
+the integrand is analytic in t and vanishes at both ends, so that the trapezoidal rule converges geometrically.
 """
 
 from collections.abc import Callable
@@ -14,10 +18,16 @@ from jax.scipy.special import logsumexp
 from jax.scipy.stats import norm
 from jaxtyping import Array, Float, Scalar
 
-from thalweg.gaussian.quadrature import REACH, graded_nodes
 from thalweg.gaussian.special import normal_pdf
 
 Reals = Float[Array, "..."]
+
+CHUNK_NUMBERS = 2**17
+"""Numbers that are computed at a time on the host: a megabyte, as the cache of a core holds. Ten times as many take
+twice as long."""
+
+REACH = 8.0
+"""Standard deviations at which a Gaussian is cut off: 1e-15 of its mass is beyond."""
 
 
 class Expected(NamedTuple):
@@ -81,9 +91,9 @@ class Likelihood(eqx.Module):
         raise NotImplementedError(f"{type(self).__name__} must define log_prob(y, z)")
 
     def bend(self, y: Reals) -> tuple[Reals | float, Reals | float]:
-        """The place in z where log p(y|·) bends most, and the width of the bend: quadrature is dense there.
+        """The location in z where log p(y|·) bends most, and the width of the bend: quadrature is dense there.
 
-        The width is best no larger than the distance from the place to the nearest singularity of log p in the
+        The width is best no larger than the distance from the location to the nearest singularity of log p in the
         complex plane; a smaller one costs little accuracy. More bends of that width are resolved if they are no
         further than about ten widths away.
         """
@@ -96,8 +106,8 @@ class Likelihood(eqx.Module):
     def derivatives(self, y: Reals, z: Reals) -> tuple[Reals, Reals, Reals]:
         """log p(y|z) and its first and second derivative in z."""
         ones = jnp.ones_like(z)
-        with_slope = lambda z: jax.jvp(lambda z: self.log_prob(y, z), (z,), (ones,))
-        (value, first), (_, second) = jax.jvp(with_slope, (z,), (ones,))
+        with_derivative = lambda z: jax.jvp(lambda z: self.log_prob(y, z), (z,), (ones,))
+        (value, first), (_, second) = jax.jvp(with_derivative, (z,), (ones,))
         return value, first, second
 
     def expected(self, y: Reals, m: Reals, v: Reals) -> Expected:
@@ -120,18 +130,62 @@ class Likelihood(eqx.Module):
         return Expected(*(jnp.sum(weights * part) for part in self.derivatives(y, z)))
 
     def _log_predictive_by_quadrature(self, y: Scalar, m: Scalar, v: Scalar) -> Scalar:
-        place, width = self._bend(y, m)
-        # p(y|z) pulls the mass of the integrand from m towards the bend: to no place that is less likely under N(m, v)
-        # by more than log p can rise on the way.
-        rise = jnp.maximum(self.log_prob(y, place) - self.log_prob(y, m), 0)
-        pull = jnp.minimum(jnp.sqrt(2 * v * rise), jnp.abs(place - m) + REACH * width)
-        left, right = jnp.where(place < m, pull, 0), jnp.where(place > m, pull, 0)
-        z, x, dx = graded_nodes(m, v, place, width, count=400, beyond=(left, right))
+        location, width = self._bend(y, m)
+        # p(y|z) moves the mass of the integrand from m towards the bend, but nowhere that is less likely under N(m, v)
+        # by more than log p can grow on the way.
+        growth = jnp.maximum(self.log_prob(y, location) - self.log_prob(y, m), 0)
+        shift = jnp.minimum(jnp.sqrt(2 * v * growth), jnp.abs(location - m) + REACH * width)
+        left, right = jnp.where(location < m, shift, 0), jnp.where(location > m, shift, 0)
+        z, x, dx = graded_nodes(m, v, location, width, count=400, beyond=(left, right))
         return logsumexp(self.log_prob(y, z) + norm.logpdf(x) + jnp.log(dx))
 
     def _bend(self, y: Scalar, m: Scalar) -> tuple[Scalar, Scalar]:
-        place, width = self.bend(y)
-        return jnp.asarray(place, m.dtype), jnp.asarray(width, m.dtype)
+        location, width = self.bend(y)
+        return jnp.asarray(location, m.dtype), jnp.asarray(width, m.dtype)
+
+
+class QuadratureNodes(NamedTuple):
+    """Nodes z of a rule, their distances x from m in standard deviations, and the step dx that each stands for."""
+
+    z: Float[Array, " nodes"]
+    x: Float[Array, " nodes"]
+    dx: Float[Array, " nodes"]
+
+
+def graded_nodes(
+    m: Scalar,
+    v: Scalar,
+    location: Scalar,
+    width: Scalar,
+    count: int,
+    beyond: tuple[Scalar | float, Scalar | float] = (0.0, 0.0),
+) -> QuadratureNodes:
+    """Return nodes from m − 8√v to m + 8√v, dense at a bend: Σ g(z)·φ(x)·dx is E g(z) under N(m, v).
+
+    ``beyond`` extends the range to the left and to the right.
+
+    Examples
+    --------
+    >>> import jax.numpy as jnp
+    >>> z, x, dx = graded_nodes(jnp.array(1.0), jnp.array(1e4), jnp.array(0.0), jnp.array(1.0), count=192)
+    >>> round(float(jnp.sum(z**2 * normal_pdf(x) * dx)))
+    10001
+    """
+    distance = m - location
+    # Below this a Gaussian is a point to the arithmetic: the floor makes v = 0 work.
+    deviation = jnp.sqrt(jnp.maximum(v, jnp.finfo(m.dtype).eps * jnp.hypot(distance, width) ** 2))
+    left, right = (REACH * deviation + extra for extra in beyond)
+    centre = jnp.arcsinh(distance / width)
+    start = jnp.arcsinh((distance - left) / width) - centre
+    stop = jnp.arcsinh((distance + right) / width) - centre
+    # With t measured from where z = m, both z − m and z − p come without cancellation, however far the bend is from m.
+    t = start + (stop - start) * jnp.linspace(0, 1, count, dtype=m.dtype)
+    growth = jnp.expm1(jnp.abs(t) / 2)
+    twice_sinh = jnp.sign(t) * (growth + growth / (1 + growth))
+    middle = jnp.exp(centre + t / 2)
+    offset = twice_sinh * width * 0.5 * (middle + 1 / middle)
+    derivative = jnp.sqrt(width**2 + (distance + offset) ** 2)
+    return QuadratureNodes(m + offset, offset / deviation, derivative * ((stop - start) / (count - 1) / deviation))
 
 
 @eqx.filter_jit
@@ -141,6 +195,26 @@ def _each(function: Callable[[Scalar, Scalar, Scalar], Any], y: Reals, m: Reals,
     flat = tuple(array.reshape(-1) for array in (y, m, v))
     results = jax.lax.map(lambda scalars: function(*scalars), flat, batch_size=256)
     return jax.tree.map(lambda part: part.reshape(m.shape), results)
+
+
+def mean_targets(likelihood: Likelihood, mean: np.ndarray, variance: np.ndarray) -> np.ndarray:
+    """The mean of targets whose latent values are N(mean, variance), as a NumPy array."""
+    return _on_host(lambda *chunk: (likelihood.predict(*chunk).mean,), mean, variance)[0]
+
+
+def expected_on_host(likelihood: Likelihood, y: np.ndarray, m: np.ndarray, v: np.ndarray) -> Expected:
+    """E log p(y|z) and its derivatives as NumPy arrays."""
+    return Expected(*_on_host(likelihood.expected, y, m, v))
+
+
+def _on_host(function: Callable[..., tuple], *arrays: np.ndarray) -> list[np.ndarray]:
+    """Apply an elementwise function chunk by chunk, so that what it computes in between stays in the cache."""
+    arrays = np.broadcast_arrays(*arrays)
+    flat = [array.reshape(-1) for array in arrays]
+    rows = CHUNK_NUMBERS // 32  # of a mixture of as many terms
+    chunks = [slice(first, first + rows) for first in range(0, flat[0].size, rows)] or [slice(0)]
+    parts = [function(*(array[chunk] for array in flat)) for chunk in chunks]
+    return [np.concatenate(part).reshape(arrays[0].shape) for part in zip(*parts, strict=True)]
 
 
 def aligned(y: Any, m: Any, v: Any) -> tuple[Reals, Reals, Reals]:

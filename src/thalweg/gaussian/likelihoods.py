@@ -4,16 +4,21 @@ import math
 from typing import Any, ClassVar
 
 import equinox as eqx
-import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.scipy.special import gammaln
 from jaxtyping import Array
+from scipy.special import digamma
 
 from thalweg.arguments import flag, number
 from thalweg.codec import storable
 from thalweg.gaussian.likelihood import Expected, Likelihood, Prediction, Reals, check_targets
 from thalweg.gaussian.special import expected_softplus, expected_softpluses, log_normal_cdf, normal_cdf
+from thalweg.linalg.arrays import namespace
+from thalweg.linalg.arrays import special as special_functions
+
+STIRLING_COUNT = 1e4
+"""Counts from which Stirling's series is as good as its rounding, and a log-gamma function loses digits."""
 
 
 class _Bernoulli(Likelihood):
@@ -46,7 +51,7 @@ class BernoulliLogit(_Bernoulli):
 
     def log_prob(self, y: Reals, z: Reals) -> Reals:
         """−log(1 + e⁻ᶻ) for y = 1, −log(1 + eᶻ) for y = 0."""
-        return -jax.nn.softplus((1 - 2 * y) * z)
+        return -_softplus((1 - 2 * y) * z)
 
     def bend(self, y: Reals) -> tuple[float, float]:
         """At 0; the poles of σ are at ±iπ."""
@@ -137,21 +142,22 @@ class Poisson(_Counts):
 
     def log_prob(self, y: Reals, z: Reals) -> Reals:
         """y·z − eᶻ − log y!."""
-        return y * z - jnp.exp(z) - _log_factorial(y, z)
+        return y * z - namespace(z).exp(z) - _log_factorial(y, z)
 
     def expected(self, y: Reals, m: Reals, v: Reals) -> Expected:
         """In closed form, from E eᶻ = exp(m + v/2)."""
-        rate = jnp.exp(m + v / 2)
+        xp = namespace(m)
+        rate = xp.exp(m + v / 2)
         # With m counted from log y, large counts do not leave the rounding errors of y·m.
-        near = jnp.maximum(jnp.asarray(y, m.dtype), 1)
-        beyond = m - jnp.log(near)
-        highest = near * (jnp.log(near) - 1) - _log_factorial(y, m)
-        shifted = near * (beyond - jnp.expm1(beyond + v / 2)) + highest
-        return Expected(jnp.where(y < 1, y * m - rate - _log_factorial(y, m), shifted), y - rate, -rate)
+        near = xp.maximum(xp.asarray(y, m.dtype), 1)
+        shift = m - xp.log(near)
+        highest = near * (xp.log(near) - 1) - _log_factorial(y, m)
+        shifted = near * (shift - xp.expm1(shift + v / 2)) + highest
+        return Expected(xp.where(y < 1, y * m - rate - _log_factorial(y, m), shifted), y - rate, -rate)
 
     def predict(self, m: Reals, v: Reals) -> Prediction:
         """exp(m + v/2), and the variance of the counts plus that of their rate."""
-        rate = jnp.exp(m + v / 2)
+        rate = namespace(m).exp(m + v / 2)
         return Prediction(rate, rate + _variance_of_rate(m, v))
 
 
@@ -184,7 +190,7 @@ class NegativeBinomial(_Counts):
     def log_prob(self, y: Reals, z: Reals) -> Reals:
         """−y·log(1 + e^−ζ) − r·log(1 + e^ζ) + log Γ(y + r) − log Γ(r) − log y!, with ζ = z − log r."""
         size, shifted = self._size_and_shifted(z)
-        return -y * jax.nn.softplus(-shifted) - size * jax.nn.softplus(shifted) + self._constant(y, z)
+        return -y * _softplus(-shifted) - size * _softplus(shifted) + self._constant(y, z)
 
     def expected(self, y: Reals, m: Reals, v: Reals) -> Expected:
         """In closed form, by writing σ as a mixture of normal cdfs; see :func:`expected_softplus`."""
@@ -197,34 +203,44 @@ class NegativeBinomial(_Counts):
 
     def predict(self, m: Reals, v: Reals) -> Prediction:
         """exp(m + v/2), and the variance of the counts plus that of their rate."""
-        rate = jnp.exp(m + v / 2)
-        extra = self.dispersion.astype(rate.dtype) * jnp.exp(2 * (m + v))
+        xp = namespace(m)
+        rate = xp.exp(m + v / 2)
+        extra = self.dispersion.astype(rate.dtype) * xp.exp(2 * (m + v))
         return Prediction(rate, rate + extra + _variance_of_rate(m, v))
+
+    def slope_in_log_dispersion(self, y: Reals, m: Reals, v: Reals) -> Reals:
+        """The derivative of E log p(y|z) under N(m, v) in log dispersion, for NumPy arrays."""
+        size, shifted = self._size_and_shifted(m)
+        up, down = expected_softpluses(shifted, v, terms=32)
+        return y * down.first + size * (up.value - up.first - digamma(y + size) + digamma(size))
 
     def _size_and_shifted(self, z: Reals) -> tuple[Reals, Reals]:
         dispersion = self.dispersion.astype(z.dtype)
-        return 1 / dispersion, z + jnp.log(dispersion)
+        return 1 / dispersion, z + namespace(z).log(dispersion)
 
     def _constant(self, y: Reals, z: Reals) -> Reals:
-        """With Stirling's series where the rounding of large factorials would hide what they differ by."""
-        size, count = 1 / self.dispersion.astype(z.dtype), jnp.asarray(y, z.dtype)
+        """Use Stirling's series where the rounding of large factorials would hide what they differ by."""
+        xp = namespace(z)
+        log_gamma = special_functions(xp).gammaln
+        size, count = 1 / self.dispersion.astype(z.dtype), xp.asarray(y, z.dtype)
         low, high, more = count + 1, count + size, size - 1
-        far = (low - 0.5) * jnp.log1p(more / low) + more * (jnp.log(high) - 1) + (1 / high - 1 / low) / 12
-        near = gammaln(high) - _log_factorial(y, z)
-        return jnp.where(count > _MANY, far, near) - gammaln(size)
+        far = (low - 0.5) * xp.log1p(more / low) + more * (xp.log(high) - 1) + (1 / high - 1 / low) / 12
+        return xp.where(count > STIRLING_COUNT, far, log_gamma(high) - log_gamma(low)) - log_gamma(size)
 
 
-_MANY = 1e4
-"""Counts from which Stirling's series is as good as its rounding."""
+def _softplus(z: Reals) -> Reals:
+    return namespace(z).logaddexp(z, 0.0)
 
 
 def _log_factorial(y: Reals, z: Reals) -> Reals:
-    return gammaln(jnp.asarray(y, z.dtype) + 1)
+    xp = namespace(z)
+    return special_functions(xp).gammaln(xp.asarray(y, z.dtype) + 1)
 
 
 def _variance_of_rate(m: Reals, v: Reals) -> Reals:
     """The variance of eᶻ, e^(2m + 2v) − e^(2m + v)."""
-    return -jnp.exp(2 * (m + v)) * jnp.expm1(-v)
+    xp = namespace(m)
+    return -xp.exp(2 * (m + v)) * xp.expm1(-v)
 
 
 @storable
@@ -262,7 +278,7 @@ class GaussianNoise(Likelihood):
         """In closed form: log p is quadratic."""
         variance = self.variance.astype(m.dtype)
         value = _log_normal(y - m, variance) - v / (2 * variance)
-        return Expected(value, (y - m) / variance, jnp.broadcast_to(-1 / variance, value.shape))
+        return Expected(value, (y - m) / variance, namespace(m).broadcast_to(-1 / variance, value.shape))
 
     def log_predictive(self, y: Reals, m: Reals, v: Reals) -> Reals:
         """log N(y; m, v + variance)."""
@@ -274,7 +290,7 @@ class GaussianNoise(Likelihood):
 
 
 def _log_normal(x: Reals, variance: Reals) -> Reals:
-    return -0.5 * (jnp.square(x) / variance + jnp.log(2 * math.pi * variance))
+    return -0.5 * (x * x / variance + namespace(x).log(2 * math.pi * variance))
 
 
 @storable

@@ -1,6 +1,6 @@
 """The likelihood as an oracle: f(q) = −Σ w_n E_q log p(y_n|z_n) and its gradient, exact or from a batch and samples."""
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
@@ -36,7 +36,7 @@ class ExpectedLikelihood(Oracle):
     examples
         How many of the rows, from the first, batches are drawn from; the rest is padding of weight 0. All by default.
     offset
-        What is known of each z: the posterior is over the rest. 0 by default.
+        The known part of each z: the posterior is over the rest. 0 by default.
 
     Examples
     --------
@@ -115,13 +115,13 @@ class ExpectedLikelihood(Oracle):
         return self._out(x, indices, self.expectation, sample_key), state
 
     def _marginals(self, x: Any, indices: Int[Array, " b"] | None) -> Marginals:
-        marginals = self._beyond_offset(x, indices)
+        marginals = self._unshifted_marginals(x, indices)
         if self.offset is None:
             return marginals
         known = self.offset if indices is None else self.offset[indices]
         return marginals._replace(mean=marginals.mean + known)
 
-    def _beyond_offset(self, x: Any, indices: Int[Array, " b"] | None) -> Marginals:
+    def _unshifted_marginals(self, x: Any, indices: Int[Array, " b"] | None) -> Marginals:
         dimension, family = x.mean.shape[0], type(x).__name__
         if not isinstance(x, Full | Diagonal):
             if self.design is not None:
@@ -141,14 +141,38 @@ class ExpectedLikelihood(Oracle):
         return x.marginals(self.design if indices is None else self.design[indices])
 
     def _out(self, x: Any, indices: Any, expectation: Expectation, key: Any) -> Out:
-        marginals, pull = jax.vjp(lambda x: self._marginals(x, indices), x)
+        marginals, pull_back = jax.vjp(lambda x: self._marginals(x, indices), x)
         pick = (lambda array: array) if indices is None else (lambda array: array[indices])
         used = self.examples if indices is None else indices.shape[0]
         factor = self.examples / used
         scale = factor if self.weights is None else factor * pick(self.weights)
         expected = expectation(self.likelihood, pick(self.targets), marginals.mean, marginals.variance, key)
-        (gradient,) = pull(Marginals(-scale * expected.first, -scale * expected.second / 2))
+        (gradient,) = pull_back(Marginals(-scale * expected.first, -scale * expected.second / 2))
         return Out(gradient, -jnp.sum(scale * expected.value), jnp.asarray(float(used)))
+
+
+class WeightLikelihood(NamedTuple):
+    """f(q) = −Σ w_n E_q log p(y_n|z_n), z = offset + Xu, and its gradient for a posterior q over the weights u.
+
+    It is an exact :class:`ExpectedLikelihood` that takes arrays as they are, of NumPy or of JAX.
+    """
+
+    likelihood: Likelihood
+    targets: Any
+    weights: Any
+    offset: Any
+    design: Any
+
+    def full(self, x: Full) -> Out:
+        """Value and gradient."""
+        mean, variance = x.marginals(self.design)
+        expected = _QUADRATURE(self.likelihood, self.targets, mean + self.offset, variance)
+        gradient = Marginals(-self.weights * expected.first, -self.weights * expected.second / 2)
+        work: Any = float(len(self.targets))
+        return Out(x.pull_back(self.design, gradient), -(self.weights @ expected.value), work)
+
+
+_QUADRATURE = Quadrature()
 
 
 def _design(design: Any, count: int) -> Array:

@@ -10,16 +10,19 @@ factorises once and everything else is cheap: the gradient of f with respect to 
 :class:`Diagonal`  V diagonal                     the same, many of them
 :class:`Implicit`  V⁻¹ = K⁻¹ + diag(γ̃)            a Gaussian process at its n inputs: O(n) numbers, V is never stored
 =================  =============================  ===================================================================
+
+Arrays are of NumPy, where nothing is compiled, or of JAX.
 """
 
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jax.scipy.linalg import cho_solve, solve_triangular
+import numpy as np
 from jaxtyping import Array, Float, Int, Key, Scalar
 
 from thalweg.codec import storable
+from thalweg.linalg import Factor, NotPositiveDefinite, factorise, namespace
 
 
 class Marginals(NamedTuple):
@@ -69,20 +72,25 @@ class Full(NamedTuple):
 
     def kl(self, other: "Full") -> Scalar:
         """KL[self ‖ other]."""
-        ahead = self.mean - other.mean
-        trace = jnp.sum(other.precision * self.covariance)
-        ratio = _log_determinant(self.precision) - _log_determinant(other.precision)
-        return (trace + ahead @ (other.precision @ ahead) - ahead.shape[0] + ratio) / 2
+        shift = self.mean - other.mean
+        trace = (other.precision * self.covariance).sum()
+        ratio = _factor(self.precision).log_determinant() - _factor(other.precision).log_determinant()
+        return (trace + shift @ (other.precision @ shift) - len(shift) + ratio) / 2
 
     def symmetric_kl(self, other: "Full") -> Scalar:
         """KL[self ‖ other] + KL[other ‖ self], in which the determinants cancel."""
-        ahead = self.mean - other.mean
-        spread = jnp.sum((self.precision - other.precision) * (self.covariance - other.covariance))
-        return (ahead @ ((self.precision + other.precision) @ ahead) - spread) / 2
+        shift = self.mean - other.mean
+        spread = ((self.precision - other.precision) * (self.covariance - other.covariance)).sum()
+        return (shift @ ((self.precision + other.precision) @ shift) - spread) / 2
 
     def marginals(self, design: Float[Array, "n d"]) -> Marginals:
         """Of Xz for the rows of a design X."""
-        return Marginals(design @ self.mean, jnp.sum((design @ self.covariance) * design, axis=1))
+        return Marginals(design @ self.mean, ((design @ self.covariance) * design).sum(axis=1))
+
+    def pull_back(self, design: Float[Array, "n d"], gradient: Marginals) -> "Full":
+        """The gradient in a point of this family, given that in its marginals under a design."""
+        covariance = (design.T * gradient.variance[None]) @ design
+        return Full(design.T @ gradient.mean, covariance, namespace(design).zeros_like(covariance))
 
     def sample(self, key: Key[Array, ""], count: int) -> Float[Array, "count d"]:
         """Draw ``count`` vectors."""
@@ -121,13 +129,13 @@ class Diagonal(NamedTuple):
 
     def kl(self, other: "Diagonal") -> Scalar:
         """KL[self ‖ other]."""
-        ahead, ratio = self.mean - other.mean, other.precision * self.variance
-        return jnp.sum(ratio + other.precision * ahead**2 - 1 - jnp.log(ratio)) / 2
+        shift, ratio = self.mean - other.mean, other.precision * self.variance
+        return (ratio + other.precision * shift**2 - 1 - namespace(ratio).log(ratio)).sum() / 2
 
     def symmetric_kl(self, other: "Diagonal") -> Scalar:
         """KL[self ‖ other] + KL[other ‖ self], in which the determinants cancel."""
         distance = (self.precision + other.precision) * (self.mean - other.mean) ** 2
-        return jnp.sum(distance - (self.precision - other.precision) * (self.variance - other.variance)) / 2
+        return (distance - (self.precision - other.precision) * (self.variance - other.variance)).sum() / 2
 
     def marginals(self, design: Float[Array, "n d"]) -> Marginals:
         """Of Xz for the rows of a design X."""
@@ -166,52 +174,47 @@ class Implicit(NamedTuple):
     @classmethod
     def prior(cls, covariance: Float[Array, "n n"]) -> "Implicit":
         """The prior itself, N(0, K): no sites."""
-        zeros = jnp.zeros(covariance.shape[0], covariance.dtype)
-        return cls(zeros, jnp.diagonal(covariance), zeros, zeros, jnp.zeros((), covariance.dtype))
+        zeros = namespace(covariance).zeros(len(covariance), covariance.dtype)
+        return cls(zeros, covariance.diagonal(), zeros, zeros, zeros.sum())
 
     @classmethod
     def from_sites(
         cls, covariance: Float[Array, "n n"], weights: Float[Array, " n"], sites: Float[Array, " n"]
     ) -> "Implicit":
         """The posterior with m = K·weights and V⁻¹ = K⁻¹ + diag(sites), by one factorisation of B."""
-        factor = site_factor(covariance, sites)
-        return cls.from_factor(covariance, weights, sites, factor)
+        return cls.from_factor(covariance, weights, sites, factorise_sites(covariance, sites))
 
     @classmethod
     def from_factor(
-        cls,
-        covariance: Float[Array, "n n"],
-        weights: Float[Array, " n"],
-        sites: Float[Array, " n"],
-        factor: Float[Array, "n n"],
+        cls, covariance: Float[Array, "n n"], weights: Float[Array, " n"], sites: Float[Array, " n"], factor: Factor
     ) -> "Implicit":
-        """The same, with the Cholesky factor of B at hand."""
-        spread = solve_triangular(factor, jnp.sqrt(sites)[:, None] * covariance, lower=True)
-        diagonal = jnp.diagonal(covariance)
+        """The same, with the factor of B at hand."""
+        xp = namespace(covariance)
+        spread = factor.half_solve(xp.sqrt(sites)[:, None] * covariance)
+        diagonal = covariance.diagonal()
         # Where the sites leave next to nothing of the prior, rounding could leave less.
-        variance = jnp.maximum(diagonal - jnp.sum(spread**2, axis=0), jnp.finfo(diagonal.dtype).eps * diagonal)
-        log_determinant = 2 * jnp.sum(jnp.log(jnp.diagonal(factor)))
-        return cls(covariance @ weights, variance, weights, sites, log_determinant)
+        variance = xp.maximum(diagonal - (spread**2).sum(axis=0), xp.finfo(diagonal.dtype).eps * diagonal)
+        return cls(covariance @ weights, variance, weights, sites, factor.log_determinant())
 
     def kl(self, other: "Implicit") -> Scalar:
         """KL[self ‖ other] of two posteriors with the same K, which it does not need.
 
         With V⁻¹ = K⁻¹ + Γ̃: tr(V_y⁻¹V_x) = n + (γ̃_y − γ̃_x)·v_x, and K cancels in |V_y|/|V_x| = |B_x|/|B_y|.
         """
-        ahead = self.mean - other.mean
-        trace = jnp.sum((other.sites - self.sites) * self.variance)
-        distance = ahead @ (self.weights - other.weights) + jnp.sum(other.sites * ahead**2)
+        shift = self.mean - other.mean
+        trace = ((other.sites - self.sites) * self.variance).sum()
+        distance = shift @ (self.weights - other.weights) + (other.sites * shift**2).sum()
         return (trace + distance + self.log_determinant - other.log_determinant) / 2
 
     def symmetric_kl(self, other: "Implicit") -> Scalar:
         """KL[self ‖ other] + KL[other ‖ self], in which the determinants cancel."""
-        ahead = self.mean - other.mean
-        distance = 2 * ahead * (self.weights - other.weights) + (self.sites + other.sites) * ahead**2
-        return jnp.sum(distance - (self.sites - other.sites) * (self.variance - other.variance)) / 2
+        shift = self.mean - other.mean
+        distance = 2 * shift * (self.weights - other.weights) + (self.sites + other.sites) * shift**2
+        return (distance - (self.sites - other.sites) * (self.variance - other.variance)).sum() / 2
 
     def kl_to_prior(self) -> Scalar:
         """KL[self ‖ N(0, K)] = ½(log|B| − γ̃·v + m·a)."""
-        return (self.log_determinant + jnp.sum(self.mean * self.weights - self.sites * self.variance)) / 2
+        return (self.log_determinant + (self.mean * self.weights - self.sites * self.variance).sum()) / 2
 
     def marginals(self, indices: Int[Array, " b"] | None = None) -> Marginals:
         """Of all inputs, or of those with the given indices."""
@@ -221,8 +224,7 @@ class Implicit(NamedTuple):
 
     def sample(self, key: Key[Array, ""], count: int, covariance: Float[Array, "n n"]) -> Float[Array, "count n"]:
         """Draw ``count`` vectors of latent values; ``covariance`` is K."""
-        scaled = jnp.sqrt(self.sites)[:, None] * covariance
-        spread = solve_triangular(site_factor(covariance, self.sites), scaled, lower=True)
+        spread = factorise_sites(covariance, self.sites).half_solve(jnp.sqrt(self.sites)[:, None] * covariance)
         # V is singular where inputs repeat, and has no Cholesky factor then.
         values, vectors = jnp.linalg.eigh(symmetric(covariance - spread.T @ spread))
         normals = jax.random.normal(key, (count, self.mean.shape[0]), self.mean.dtype)
@@ -234,18 +236,34 @@ class Implicit(NamedTuple):
         return ((self.sites >= 0) & (self.variance > 0)).all() & (abs(self.log_determinant) < jnp.inf)
 
 
+def factorise_sites(covariance: Float[Array, "n n"], sites: Float[Array, " n"]) -> Factor:
+    """Factorise B = I + diag(√γ̃) K diag(√γ̃), whose eigenvalues are at least 1 whatever K."""
+    xp = namespace(sites)
+    root = xp.sqrt(sites)
+    return _factor(root[:, None] * covariance * root[None] + xp.eye(len(root), dtype=root.dtype))
+
+
 def site_factor(covariance: Float[Array, "n n"], sites: Float[Array, " n"]) -> Float[Array, "n n"]:
-    """The lower Cholesky factor of B = I + diag(√γ̃) K diag(√γ̃), whose eigenvalues are at least 1 whatever K."""
-    root = jnp.sqrt(sites)
-    scaled = root[:, None] * covariance * root[None] + jnp.eye(root.shape[0], dtype=root.dtype)
-    return jnp.linalg.cholesky(scaled, symmetrize_input=False)
+    """The lower Cholesky factor of B."""
+    return factorise_sites(covariance, sites).lower
 
 
 def inverse(matrix: Float[Array, "d d"]) -> Float[Array, "d d"]:
     """The inverse of a positive definite matrix; NaN for one that is not."""
-    identity = jnp.eye(matrix.shape[0], dtype=matrix.dtype)
-    return symmetric(cho_solve((jnp.linalg.cholesky(symmetric(matrix)), True), identity))
+    identity = namespace(matrix).eye(len(matrix), dtype=matrix.dtype)
+    return symmetric(_factor(symmetric(matrix)).solve(identity))
 
 
-def _log_determinant(matrix: Float[Array, "d d"]) -> Scalar:
-    return 2 * jnp.sum(jnp.log(jnp.diagonal(jnp.linalg.cholesky(matrix))))
+def solve(matrix: Float[Array, "d d"], right: Float[Array, " d"]) -> Float[Array, " d"]:
+    """The inverse of a positive definite matrix times a vector."""
+    return _factor(matrix).solve(right)
+
+
+def _factor(matrix: Float[Array, "d d"]) -> Factor:
+    """Factorise a precision, or return NaN: steps are shortened until it is positive definite."""
+    if namespace(matrix) is not np:
+        return Factor(jnp.linalg.cholesky(matrix), jnp.zeros((), matrix.dtype))
+    try:
+        return factorise(matrix)
+    except NotPositiveDefinite:
+        return Factor(np.full_like(matrix, np.nan), np.zeros(()))

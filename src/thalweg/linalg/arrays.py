@@ -17,15 +17,15 @@ AnyArray = jax.Array | np.ndarray
 """An array of JAX or of NumPy."""
 
 
-def namespace(array: Any) -> Any:
-    """``numpy`` for its own arrays, where nothing is compiled; ``jax.numpy`` for all others.
+def namespace(*arrays: Any) -> Any:
+    """``numpy`` if all are its own arrays, where nothing is compiled; ``jax.numpy`` for all others.
 
     Examples
     --------
-    >>> namespace(np.ones(2)) is np, namespace(jnp.ones(2)) is jnp
-    (True, True)
+    >>> namespace(np.ones(2)) is np, namespace(jnp.ones(2)) is jnp, namespace(np.ones(2), jnp.ones(2)) is jnp
+    (True, True, True)
     """
-    return np if isinstance(array, np.ndarray | np.generic) else jnp
+    return np if all(isinstance(array, np.ndarray | np.generic) for array in arrays) else jnp
 
 
 def solvers(xp: Any) -> Any:

@@ -15,18 +15,14 @@ from sklearn.utils.validation import check_is_fitted
 from thalweg.arguments import number, whole
 from thalweg.descent import Status
 from thalweg.gaussian import linear
+from thalweg.gaussian.linear.weights import RELATIVE_ROUNDING
 from thalweg.models._common import Storable, dense, row_numbers, row_weights, seed, unharmed, unmasked
 from thalweg.models._frames import validated
-from thalweg.models._summary import Marginals, Summary
+from thalweg.models._summary import Summary
+from thalweg.runs import Run
 
-_LARGEST = 1e100
-"""The squares of larger numbers could overflow, and those of their inverses be 0."""
-
-_SHORTEST_MOVE = 1e-15
-"""Rounding hides moves shorter than this."""
-
-_LOST = 1e-12
-"""A standard deviation smaller than this part of a column's size is rounding."""
+LARGEST_NUMBER = 1e100
+"""The squares of larger numbers could overflow, and those of their inverses be 0: from 1e154 on they would."""
 
 POSITIVE: Interval = Interval(Real, 0, None, closed="neither")
 
@@ -62,13 +58,13 @@ class GeneralisedLinearModel(Storable):
         self.tol = tol
         self.verbose = verbose
 
-    def _kind(self) -> linear.Targets:
+    def _target_model(self) -> linear.TargetModel:
         """How targets depend on the linear predictor."""
         raise NotImplementedError
 
-    def _targets(self, y: np.ndarray, first: bool, **known: Any) -> np.ndarray:
+    def _targets(self, y: np.ndarray, first: bool, classes: Any) -> np.ndarray:
         """Targets as the likelihood wants them, or an error that says what is wrong; ``first`` if nothing was seen."""
-        raise NotImplementedError
+        return y.astype(np.float64)
 
     @_fit_context(prefer_skip_nested_validation=True)
     def fit(self, X: Any, y: Any, sample_weight: Any = None, offset: Any = None) -> "GeneralisedLinearModel":
@@ -86,28 +82,29 @@ class GeneralisedLinearModel(Storable):
         offset
             A part of z that is known for each example: z = offset + intercept + x·coefficients.
         """
-        with unharmed(self):
-            rows = self._observations(X, y, sample_weight, offset, first=True)
-            self._keep(linear.fit(self._kind(), rows, self._prior(), self._search()))
-            self._warn_of_doubts(linear.doubts(rows, self._posterior))
+        self._fit(X, y, sample_weight, offset)
         return self
 
-    def _fit_further(self, X: Any, y: Any, sample_weight: Any, offset: Any, **known: Any) -> None:
-        before = getattr(self, "_posterior", None)
+    def _fit(self, X: Any, y: Any, sample_weight: Any, offset: Any, stream: bool = False, classes: Any = None) -> None:
+        """Fit to the rows alone, or in a stream to these after all before."""
+        before = getattr(self, "_posterior", None) if stream else None
         with unharmed(self):
-            rows = self._observations(X, y, sample_weight, offset, first=before is None, **known)
-            self._keep(linear.fit_further(self._kind(), rows, self._prior(), self._search(), before))
-            self._warn_of_doubts(linear.doubts(self._posterior.stream or rows, self._posterior, before))
+            rows = self._observations(X, y, sample_weight, offset, before is None, classes)
+            with Run(type(self).__name__, bar=bool(self.verbose)):
+                model = self._model()
+                self._store(model.continue_fit(rows, before) if stream else model.fit(rows))
+            for message in linear.misfit_warnings(self._posterior.stream or rows, self._posterior, before):
+                warnings.warn(f"{type(self).__name__}: {message}", UserWarning, stacklevel=4)
 
     def _observations(
-        self, X: Any, y: Any, sample_weight: Any, offset: Any, first: bool, **known: Any
-    ) -> linear.Observations:
-        numeric = is_regressor(self)
+        self, X: Any, y: Any, sample_weight: Any, offset: Any, first: bool = True, classes: Any = None
+    ) -> linear.LinearObservations:
         unmasked("X", X)
         unmasked("y", y)
+        numeric = is_regressor(self)
         X, y = validated(self, X, y, reset=first, dtype=np.float64, y_numeric=numeric, accept_sparse="csr")
         X = dense(X)
-        if is_regressor(self) and y.dtype.kind not in "biuf":
+        if numeric and y.dtype.kind not in "biuf":
             raise ValueError(f"y must hold numbers, found {y[0]!r}")
         _check_size("X", X)
         _check_size("y", y)
@@ -119,42 +116,41 @@ class GeneralisedLinearModel(Storable):
         weights, offsets = row_weights(sample_weight, X), row_numbers("offset", offset, len(X))
         # Classes are those of rows that count.
         counts = weights > 0
-        targets = self._targets(y[counts], first, **known)
+        targets = self._targets(y[counts], first, classes)
         weights = self._reweighted(targets, weights[counts])
         self._check_columns(X[counts])
-        return linear.Observations.of(X[counts], targets, weights, self.fit_intercept, offsets[counts])
+        return linear.LinearObservations.of(X[counts], targets, weights, self.fit_intercept, offsets[counts])
 
     def _check_columns(self, X: np.ndarray) -> None:
-        """What a column varies by may be no more than the rounding of its size; it then counts as constant."""
-        sizes = np.max(np.abs(X), axis=0)
-        if np.any(tiny := (sizes > 0) & (sizes < 1 / _LARGEST)):
-            name = next(name for name, is_tiny in zip(self._names(), tiny, strict=True) if is_tiny)
+        """Refuse columns whose squares are 0, and warn of those that vary by no more than rounding."""
+        sizes, names = np.max(np.abs(X), axis=0), np.array(self._names(), dtype=object)
+        if np.any(tiny := (sizes > 0) & (sizes < 1 / LARGEST_NUMBER)):
             raise ValueError(
-                f"X must hold numbers of at least {1 / _LARGEST:g} or 0 alone in each column, found {sizes[tiny][0]:g} "
-                f"at most in {name}: take other units"
+                f"X must hold numbers of at least {1 / LARGEST_NUMBER:g} or 0 alone in each column, found "
+                f"{sizes[tiny][0]:g} at most in {names[tiny][0]}: take other units"
             )
-        lost = (np.ptp(X, axis=0) > 0) & (np.std(X, axis=0) <= _LOST * sizes)
+        lost = (np.ptp(X, axis=0) > 0) & (np.std(X, axis=0) <= RELATIVE_ROUNDING * sizes)
         if self.fit_intercept and np.any(lost):
-            names = ", ".join(name for name, is_lost in zip(self._names(), lost, strict=True) if is_lost)
+            names = ", ".join(names[lost])
             warnings.warn(
-                f"X varies by less than {_LOST:g} of its size in {names}, which is rounding, and is taken for constant "
-                f"there: subtract from such columns what all rows have in common, before they are rounded",
+                f"X varies by less than {RELATIVE_ROUNDING:g} of its size in {names}, which is rounding, and is taken "
+                f"for constant there: subtract from such columns what all rows have in common, before they are rounded",
                 UserWarning,
-                stacklevel=5,
+                stacklevel=6,
             )
-
-    def _warn_of_doubts(self, doubts: list[str]) -> None:
-        for doubt in doubts:
-            warnings.warn(f"{type(self).__name__}: {doubt}", UserWarning, stacklevel=5)
 
     def _reweighted(self, targets: np.ndarray, weights: np.ndarray) -> np.ndarray:
         """The weights of the examples, where their classes have weights too."""
         return weights
 
-    def _prior(self) -> linear.Prior:
+    def _model(self) -> linear.LinearModel:
+        settings = linear.AscentSettings(float(self.tol), int(self.max_iter))
         intercept = float(self.intercept_scale) if self.fit_intercept else None
+        return linear.LinearModel(self._target_model(), settings, self._checked_scale(), intercept)
+
+    def _checked_scale(self) -> Any:
         if isinstance(self.prior_scale, str):
-            return linear.Prior(self.prior_scale, intercept)
+            return self.prior_scale
         scales = np.array(self.prior_scale, dtype=np.float64)
         if scales.ndim and scales.shape != (self.n_features_in_,):
             raise ValueError(
@@ -163,50 +159,40 @@ class GeneralisedLinearModel(Storable):
             )
         if not np.all((scales > 0) & np.isfinite(scales)):
             raise ValueError(f"prior_scale must hold finite numbers above 0, found {self.prior_scale!r}")
-        return linear.Prior(scales if scales.ndim else float(scales), intercept)
+        return scales if scales.ndim else float(scales)
 
-    def _search(self) -> linear.Search:
-        return linear.Search(float(self.tol), int(self.max_iter), bool(self.verbose))
-
-    def _judge(self, solution: linear.Solution | linear.Categories) -> None:
-        """Refuse what is beyond numbers, and warn of what was not reached."""
-        status, last = solution.status, solution.history.last
-        if status is Status.DIVERGED or not np.isfinite(solution.elbo):
+    def _check(self, fit: linear.LinearFit | linear.CategoricalFit) -> None:
+        """Refuse a bound that is no number, and warn of a tolerance that was not reached."""
+        if not np.isfinite(fit.elbo):
             raise ValueError(
                 "X and y lead to a bound beyond the range of numbers: look for features, targets or offsets of extreme "
                 "size, or lower prior_scale. The model is as it was before"
             )
-        found = f"natural gradient {last['residual']:.1e}, step size {last['size']:.1e}"
-        if status is Status.INTERRUPTED:
-            self._warn(
-                f"{type(self).__name__} was interrupted after {solution.steps} steps and is as they left it: {found}"
-            )
-        # Where rounding hides what a step gains it is cut to nothing; the gradient that it shows is then 0 anyhow.
-        elif not status.success or self.tol * last["size"] < _SHORTEST_MOVE:
-            self._warn(
-                f"{type(self).__name__} took {solution.steps} steps without reaching tol={self.tol}: {found}. "
-                f"Standardise the features or lower prior_scale; where the gradient is small and the step is not, "
-                f"raise max_iter or tol"
+        if not fit.status.success and fit.status is not Status.INTERRUPTED:
+            last = fit.history.last
+            warnings.warn(
+                f"{type(self).__name__} took {fit.steps} steps without reaching tol={self.tol}: natural gradient "
+                f"{last['residual']:.1e}, step size {last['size']:.1e}. Standardise the features or lower prior_scale; "
+                f"where the gradient is small and the step is not, raise max_iter or tol",
+                ConvergenceWarning,
+                stacklevel=5,
             )
 
-    def _keep(self, solution: linear.Solution) -> None:
-        self._judge(solution)
-        self._posterior = solution
-        means, deviations = solution.weights.coefficients()
+    def _store(self, fit: linear.LinearFit) -> None:
+        self._check(fit)
+        self._posterior = fit
+        means, deviations = fit.weights.coefficients()
         first = int(self.fit_intercept)
         self.coef_, self.coef_sd_ = means[first:], deviations[first:]
         self.intercept_, self.intercept_sd_ = (float(part[0]) if first else 0.0 for part in (means, deviations))
-        self.covariance_ = solution.weights.covariance_of_coefficients()
-        self.prior_scale_, self.elbo_ = solution.prior_scale, solution.elbo
-        self.n_iter_, self.history_ = solution.steps, solution.history
+        self.covariance_ = fit.weights.covariance_of_coefficients()
+        self.prior_scale_, self.elbo_ = fit.prior_scale, fit.elbo
+        self.n_iter_, self.history_ = fit.steps, fit.history
 
     def __sklearn_tags__(self) -> Tags:
         tags = super().__sklearn_tags__()
         tags.input_tags.sparse = True
         return tags
-
-    def _warn(self, message: str) -> None:
-        warnings.warn(message, ConvergenceWarning, stacklevel=6)
 
     def _has_intercept(self) -> bool:
         """Whether the model was fitted with an intercept, whatever has been set since."""
@@ -252,13 +238,12 @@ class GeneralisedLinearModel(Storable):
         n, rng = whole("n", n), np.random.default_rng(seed(random_state))
         rows = np.zeros((0, self.n_features_in_)) if X is None else self._rows(X)
         offsets = row_numbers("offset", offset, len(rows))
-        draws = self._posterior.draws(n, rows, offsets, rng)
-        kind = self._kind()
-        if X is None:
-            found = [coefficients for _, coefficients, *_ in draws]
-        else:
-            found = [kind.draw(part.likelihood, latent, off, rng) for part, _, latent, off in draws]
-        return rng.permutation(np.concatenate(found))
+        targets = self._target_model()
+        draws = [
+            coefficients if X is None else targets.draw(part.likelihood, latent, factors, rng)
+            for part, coefficients, latent, factors in self._posterior.draws(n, rows, offsets, rng)
+        ]
+        return rng.permutation(np.concatenate(draws))
 
     def summary(self) -> Summary:
         """A table: mean, standard deviation, 2.5 % and 97.5 % quantile and P(coefficient > 0) of each coefficient."""
@@ -269,16 +254,16 @@ class GeneralisedLinearModel(Storable):
     def _names(self) -> list[str]:
         return list(getattr(self, "feature_names_in_", [f"x{index}" for index in range(self.n_features_in_)]))
 
-    def _marginals(self) -> Marginals:
+    def _marginals(self) -> linear.CoefficientMarginals:
         shares, parts = zip(*self._posterior.weights.parts(), strict=True)
         means, deviations = zip(*(part.coefficients() for part in parts), strict=True)
         freedoms = np.array([part.freedom for part in parts])
-        return Marginals(np.array(shares), np.stack(means), np.stack(deviations), freedoms)
+        return linear.CoefficientMarginals(np.array(shares), np.stack(means), np.stack(deviations), freedoms)
 
 
 def _check_size(name: str, array: np.ndarray) -> None:
-    if np.issubdtype(array.dtype, np.floating) and np.max(np.abs(array)) > _LARGEST:
-        raise ValueError(f"{name} must hold numbers of at most {_LARGEST:g}, found {np.max(np.abs(array)):g}")
+    if np.issubdtype(array.dtype, np.floating) and np.max(np.abs(array)) > LARGEST_NUMBER:
+        raise ValueError(f"{name} must hold numbers of at most {LARGEST_NUMBER:g}, found {np.max(np.abs(array)):g}")
 
 
 class Regressor(RegressorMixin, GeneralisedLinearModel):
@@ -304,7 +289,7 @@ class Regressor(RegressorMixin, GeneralisedLinearModel):
         X, y, sample_weight, offset
             As in :meth:`fit`.
         """
-        self._fit_further(X, y, sample_weight, offset)
+        self._fit(X, y, sample_weight, offset, stream=True)
         return self
 
     def predict(self, X: Any, offset: Any = None) -> np.ndarray:
@@ -332,7 +317,7 @@ class Regressor(RegressorMixin, GeneralisedLinearModel):
             The probability.
         """
         X, level = self._rows(X), float(number("level", level, above=0, below=1))
-        return self._kind().interval(self._posterior, X, row_numbers("offset", offset, len(X)), level)
+        return self._target_model().interval(self._posterior, X, row_numbers("offset", offset, len(X)), level)
 
 
 class Classifier(ClassifierMixin, GeneralisedLinearModel):
@@ -356,10 +341,13 @@ class Classifier(ClassifierMixin, GeneralisedLinearModel):
         super().__init__(prior_scale, fit_intercept, intercept_scale, max_iter, tol, verbose)
         self.class_weight = class_weight
 
+    def _target_model(self) -> linear.TargetModel:
+        return linear.BinaryTargets()
+
     def _possible(self, classes: np.ndarray) -> np.ndarray:
         raise NotImplementedError
 
-    def _targets(self, y: np.ndarray, first: bool, classes: Any = None, **known: Any) -> np.ndarray:
+    def _targets(self, y: np.ndarray, first: bool, classes: Any) -> np.ndarray:
         check_classification_targets(y)
         if first:
             self.classes_ = self._possible(np.unique(y if classes is None else classes))

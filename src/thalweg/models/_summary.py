@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from thalweg.gaussian.linear import Marginals
+from thalweg.gaussian.linear import CoefficientMarginals
 
 _HEADER = ("", "mean", "sd", "2.5 %", "97.5 %", "P(> 0)")
 
@@ -28,13 +28,13 @@ class Summary:
     names: list[str]
     means: np.ndarray
     deviations: np.ndarray
-    marginals: Marginals | None = None
+    marginals: CoefficientMarginals | None = None
     """What the quantiles are of; by default they are those of normal distributions."""
 
     @property
-    def of(self) -> Marginals:
+    def of(self) -> CoefficientMarginals:
         """The distributions that quantiles are of."""
-        normal = Marginals(np.ones(1), self.means[None], self.deviations[None], np.array([np.inf]))
+        normal = CoefficientMarginals(np.ones(1), self.means[None], self.deviations[None], np.array([np.inf]))
         return normal if self.marginals is None else self.marginals
 
     @property

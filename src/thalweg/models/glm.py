@@ -17,13 +17,6 @@ from thalweg.gaussian import linear
 from thalweg.models._common import row_numbers
 from thalweg.models._glm import POSITIVE, Classifier, GeneralisedLinearModel, Regressor
 
-_SMALLEST = 1e-16
-"""Less likely, or more, the log-odds are not told apart."""
-
-
-_SAY_NOTHING_OF_NOISE = 2
-"""Rows through which a line goes without any."""
-
 
 class BernoulliGLM(Classifier):
     """Bayesian logistic regression: two classes, P(second class) = 1/(1 + e⁻ᶻ).
@@ -118,7 +111,7 @@ class BernoulliGLM(Classifier):
         """
         if self.class_weight == "balanced":
             raise ValueError("class_weight must be a dictionary or None in a stream, found 'balanced'")
-        self._fit_further(X, y, sample_weight, offset, classes=classes)
+        self._fit(X, y, sample_weight, offset, stream=True, classes=classes)
         return self
 
     def _second(self, X: Any, offset: Any) -> np.ndarray:
@@ -144,7 +137,8 @@ class BernoulliGLM(Classifier):
         X, offset
             As in :meth:`fit`.
         """
-        return logit(np.clip(self._second(X, offset), _SMALLEST, 1 - _SMALLEST))
+        rounding = np.finfo(float).eps
+        return logit(np.clip(self._second(X, offset), rounding, 1 - rounding))
 
     def predict(self, X: Any, offset: Any = None) -> np.ndarray:
         """The more probable class.
@@ -165,11 +159,8 @@ class BernoulliGLM(Classifier):
         n, X, offset, random_state
             As there.
         """
-        found = super().sample(n, X, offset, random_state)
-        return found if X is None else self.classes_[found]
-
-    def _kind(self) -> linear.Targets:
-        return linear.Labels()
+        draws = super().sample(n, X, offset, random_state)
+        return draws if X is None else self.classes_[draws]
 
     def _possible(self, classes: np.ndarray) -> np.ndarray:
         if len(classes) > 2:
@@ -257,17 +248,14 @@ class GaussianGLM(Regressor):
     def fit(self, X: Any, y: Any, sample_weight: Any = None, offset: Any = None) -> "GaussianGLM":
         """Find the posterior given these examples, and forget all others; see :meth:`BernoulliGLM.fit`."""
         super().fit(X, y, sample_weight, offset)
-        if self.noise_variance is None and len(np.asarray(y)) <= _SAY_NOTHING_OF_NOISE:
+        if self.noise_variance is None and len(np.asarray(y)) <= 2:
             message = "one or two rows tell nothing of the noise, and intervals are far too narrow: give noise_variance"
             warnings.warn(message, UserWarning, stacklevel=2)
         return self
 
-    def _kind(self) -> linear.Targets:
-        return linear.Measurements(self.noise_variance)
+    def _target_model(self) -> linear.TargetModel:
+        return linear.RealTargets(self.noise_variance)
 
-    def _targets(self, y: np.ndarray, first: bool, **known: Any) -> np.ndarray:
-        return y.astype(np.float64)
-
-    def _keep(self, solution: linear.Solution) -> None:
-        super()._keep(solution)
-        self.noise_variance_ = float(solution.likelihood.variance)  # type: ignore[attr-defined]
+    def _store(self, fit: linear.LinearFit) -> None:
+        super()._store(fit)
+        self.noise_variance_ = float(fit.likelihood.variance)  # type: ignore[attr-defined]

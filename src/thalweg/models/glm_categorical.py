@@ -13,6 +13,7 @@ from thalweg.gaussian import linear
 from thalweg.models._common import seed, unharmed
 from thalweg.models._glm import POSITIVE, Classifier
 from thalweg.models._summary import Summary
+from thalweg.runs import Run
 
 
 class CategoricalGLM(Classifier):
@@ -71,11 +72,12 @@ class CategoricalGLM(Classifier):
             As in :meth:`BernoulliGLM.fit`.
         """
         with unharmed(self):
-            rows = self._observations(X, y, sample_weight, None, first=True)
-            found = linear.fit_categories(rows, len(self.classes_), self._prior(), self._search())
-            self._judge(found)
-            self._posterior: Any = found
-            means, covariance = found.coefficients()
+            rows = self._observations(X, y, sample_weight, None)
+            with Run(type(self).__name__, bar=bool(self.verbose)):
+                fit = linear.fit_categorical(rows, len(self.classes_), self._model())
+            self._check(fit)
+            self._posterior: Any = fit
+            means, covariance = fit.coefficients()
             parts = means, np.sqrt(np.maximum(np.diagonal(covariance), 0))
             split = [part.reshape(len(self.classes_), -1) for part in parts]
             first = int(self.fit_intercept)
@@ -83,14 +85,14 @@ class CategoricalGLM(Classifier):
             none = np.zeros(len(self.classes_))
             intercepts: Any = (part[:, 0] if first else none for part in split)
             self.intercept_, self.intercept_sd_ = intercepts
-            self.covariance_, self.prior_scale_, self.elbo_ = covariance, found.prior_scale, found.elbo
-            self.n_iter_, self.history_ = found.steps, found.history
+            self.covariance_, self.prior_scale_, self.elbo_ = covariance, fit.prior_scale, fit.elbo
+            self.n_iter_, self.history_ = fit.steps, fit.history
         return self
 
     def predict_proba(self, X: Any) -> np.ndarray:
         """Probabilities of the classes, averaged over the posterior of the coefficients."""
         X = self._rows(X)
-        return self._posterior.chances(X)
+        return self._posterior.probabilities(X)
 
     def decision_function(self, X: Any) -> np.ndarray:
         """The logarithms of the averaged probabilities; for two classes the log-odds of the second."""
@@ -100,8 +102,8 @@ class CategoricalGLM(Classifier):
 
     def predict(self, X: Any) -> np.ndarray:
         """The most probable class."""
-        chances = self.predict_proba(X)
-        return self.classes_[np.argmax(chances, axis=1)]
+        most_probable = np.argmax(self.predict_proba(X), axis=1)
+        return self.classes_[most_probable]
 
     def interval(self, level: float = 0.95) -> np.ndarray:
         """Central credible intervals of the coefficients, for each class and coefficient, the intercept's first.
@@ -112,8 +114,8 @@ class CategoricalGLM(Classifier):
             The posterior probability of each interval.
         """
         check_is_fitted(self)
-        found = self.summary().of.interval(float(number("level", level, above=0, below=1)))
-        return found.reshape(len(self.classes_), -1, 2)
+        intervals = self.summary().of.interval(float(number("level", level, above=0, below=1)))
+        return intervals.reshape(len(self.classes_), -1, 2)
 
     def summary(self) -> Summary:
         """A table as that of :class:`BernoulliGLM`, with the coefficients of each class after those before."""
@@ -137,8 +139,8 @@ class CategoricalGLM(Classifier):
         coefficients, latent = self._posterior.sample(n, rows, rng)
         if X is None:
             return coefficients
-        chances = np.cumsum(softmax(latent, axis=-1), axis=-1)[..., :-1]
-        return self.classes_[np.sum(rng.uniform(size=chances.shape[:-1])[..., None] > chances, axis=-1)]
+        bounds = np.cumsum(softmax(latent, axis=-1), axis=-1)[..., :-1]
+        return self.classes_[np.sum(rng.uniform(size=bounds.shape[:-1])[..., None] > bounds, axis=-1)]
 
     def _has_intercept(self) -> bool:
         return self._posterior.frame.centre is not None

@@ -12,7 +12,7 @@ from thalweg.models._common import row_numbers
 from thalweg.models._glm import POSITIVE, GeneralisedLinearModel, Regressor
 
 
-class _Counts(Regressor):
+class _CountRegressor(Regressor):
     """Models of counts with the mean eᶻ."""
 
     def fit(
@@ -85,10 +85,10 @@ class _Counts(Regressor):
         """
         return super().sample(n, X, offset if X is None else _with_exposure(X, offset, exposure), random_state)
 
-    def _targets(self, y: np.ndarray, first: bool, **known: Any) -> np.ndarray:
+    def _targets(self, y: np.ndarray, first: bool, classes: Any) -> np.ndarray:
         if np.any(y < 0):
             raise ValueError(f"y must hold counts, numbers of at least 0, found {y[y < 0][0]}")
-        return y.astype(np.float64)
+        return super()._targets(y, first, classes)
 
     def __sklearn_tags__(self) -> Tags:
         tags = super().__sklearn_tags__()
@@ -103,7 +103,7 @@ def _with_exposure(X: Any, offset: Any, exposure: Any) -> Any:
     return row_numbers("offset", offset, count) + np.log(row_numbers("exposure", exposure, count, above=0))
 
 
-class PoissonGLM(_Counts):
+class PoissonGLM(_CountRegressor):
     """Bayesian Poisson regression: counts with the mean eᶻ.
 
     The posterior over the coefficients is the normal distribution N(m, V) that maximises the evidence lower bound,
@@ -121,11 +121,11 @@ class PoissonGLM(_Counts):
     array([2.9, 7.4])
     """
 
-    def _kind(self) -> linear.Targets:
-        return linear.Counts(dispersion=0.0)
+    def _target_model(self) -> linear.TargetModel:
+        return linear.CountTargets(dispersion=0.0)
 
 
-class NegativeBinomialGLM(_Counts):
+class NegativeBinomialGLM(_CountRegressor):
     """Bayesian negative binomial regression: counts of mean μ = eᶻ and variance μ + dispersion·μ².
 
     The posterior over the coefficients is the normal distribution N(m, V) that maximises the evidence lower bound,
@@ -174,9 +174,9 @@ class NegativeBinomialGLM(_Counts):
         super().__init__(prior_scale, fit_intercept, intercept_scale, max_iter, tol, verbose)
         self.dispersion = dispersion
 
-    def _kind(self) -> linear.Targets:
-        return linear.Counts(self.dispersion)
+    def _target_model(self) -> linear.TargetModel:
+        return linear.CountTargets(self.dispersion)
 
-    def _keep(self, solution: linear.Solution) -> None:
-        super()._keep(solution)
-        self.dispersion_ = float(solution.likelihood.dispersion)  # type: ignore[attr-defined]
+    def _store(self, fit: linear.LinearFit) -> None:
+        super()._store(fit)
+        self.dispersion_ = float(fit.likelihood.dispersion)  # type: ignore[attr-defined]

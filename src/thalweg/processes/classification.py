@@ -11,10 +11,9 @@ from jaxtyping import Array
 
 from thalweg.codec import storable
 from thalweg.descent import History, Status
-from thalweg.gaussian.likelihood import Likelihood
+from thalweg.gaussian.likelihood import Likelihood, mean_targets
 from thalweg.gaussian.likelihoods import BernoulliLogit
 from thalweg.gaussian.linear.observations import check_numbers
-from thalweg.gaussian.linear.search import mean_targets
 from thalweg.gaussian.posteriors import Marginals
 from thalweg.kernels import Gaussian, Kernel, kernel_or_class
 from thalweg.processes import host

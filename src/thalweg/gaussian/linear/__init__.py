@@ -1,40 +1,38 @@
 """Posteriors over the weights of linear models: z = intercept + x·weights, and a likelihood p(y|z).
 
-=================================  ================================================================================
-:func:`fit`, :func:`fit_further`   the posterior given some observations, or given these and all before
-:class:`Observations`              features, targets and how often each counts
-:class:`Prior`                     how large the weights may be, or that it is to be learned
-:class:`Labels`, :class:`Counts`,  how targets depend on z, with parameters that are given or learned
-:class:`Measurements`
-:class:`Solution`                  what a fit leads to
-:func:`doubts`                     what observations say against it
-=================================  ================================================================================
+=====================================  ============================================================================
+:class:`LinearModel`                   what is fitted to observations, or to a stream of them
+:class:`BinaryTargets`,                how targets depend on z, with parameters that are given or learned
+:class:`CountTargets`,
+:class:`RealTargets`
+:class:`LinearObservations`            features, targets and how often each counts
+:class:`LinearFit`                     the result of a fit
+:func:`fit_categorical`                the same of several classes
+:func:`misfit_warnings`                how observations contradict a fit
+=====================================  ============================================================================
 """
 
-from thalweg.gaussian.linear.categories import Categories, fit_categories
-from thalweg.gaussian.linear.doubts import doubts
-from thalweg.gaussian.linear.fitting import Prior, fit, fit_further
-from thalweg.gaussian.linear.marginals import Marginals
-from thalweg.gaussian.linear.observations import Observations
-from thalweg.gaussian.linear.search import Search, Solution
-from thalweg.gaussian.linear.targets import Counts, Labels, Measurements, Targets
-from thalweg.gaussian.linear.weights import Frame, Weights
+from thalweg.gaussian.linear.categorical import CategoricalFit, fit_categorical
+from thalweg.gaussian.linear.counts import CountTargets
+from thalweg.gaussian.linear.fitting import LinearModel, misfit_warnings
+from thalweg.gaussian.linear.observations import LinearObservations
+from thalweg.gaussian.linear.solution import AscentSettings, LinearFit
+from thalweg.gaussian.linear.targets import BinaryTargets, RealTargets, TargetModel
+from thalweg.gaussian.linear.weights import CoefficientMarginals, PriorFrame, WeightPosterior
 
 __all__ = [
-    "Categories",
-    "Counts",
-    "Frame",
-    "Labels",
-    "Marginals",
-    "Measurements",
-    "Observations",
-    "Prior",
-    "Search",
-    "Solution",
-    "Targets",
-    "Weights",
-    "doubts",
-    "fit",
-    "fit_categories",
-    "fit_further",
+    "AscentSettings",
+    "BinaryTargets",
+    "CategoricalFit",
+    "CoefficientMarginals",
+    "CountTargets",
+    "LinearFit",
+    "LinearModel",
+    "LinearObservations",
+    "PriorFrame",
+    "RealTargets",
+    "TargetModel",
+    "WeightPosterior",
+    "fit_categorical",
+    "misfit_warnings",
 ]

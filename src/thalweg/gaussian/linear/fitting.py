@@ -1,163 +1,240 @@
 """The fit of a linear model, to some observations or to a stream of them, with a prior scale given or learned."""
 
-from functools import partial
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
 
-import jax
 import numpy as np
 
 from thalweg.descent import Status
-from thalweg.gaussian.linear.observations import Observations
-from thalweg.gaussian.linear.scales import loosely, over_scales
-from thalweg.gaussian.linear.search import Search, Solution
-from thalweg.gaussian.linear.targets import WIDEST, Targets
-from thalweg.gaussian.linear.weights import Frame
+from thalweg.gaussian.likelihood import expected_on_host
+from thalweg.gaussian.likelihoods import Poisson
+from thalweg.gaussian.linear.observations import LinearObservations
+from thalweg.gaussian.linear.scales import average_over_scales
+from thalweg.gaussian.linear.solution import AscentSettings, LinearFit, LinearProblem
+from thalweg.gaussian.linear.targets import WIDEST_SCALE, TargetModel
+from thalweg.gaussian.linear.weights import PriorFrame
+from thalweg.runs import Run
 from thalweg.threads import enough_threads
 
-_WIDE = 1.25
-"""The prior scale where none is given and none is learned, for features in standard deviations."""
+WIDE_SCALE = 1.25
+"""The prior scale where none is given and none is learned, for features in standard deviations: 2.5 for two of them, as
+in R's rstanarm. Twice as wide, few examples lead further away from 0."""
 
-_EVENED = 2.0
-"""So much wider the prior may be where Jeffreys' prior is there too."""
+JEFFREYS_WIDENING = 2.0
+"""How much wider the prior is where Jeffreys' prior is there too, which leads back to 0."""
 
-_ROUNDS = 2
-"""So often leverages are found anew."""
+JEFFREYS_ROUNDS = 2
+"""How often leverages are computed: they change by a per cent or so the third time."""
 
-_REMEMBERED, _NUMBERS = 2048, 2**20
-"""Rows of a stream, and numbers in them, up to which all of them are fitted to again with each batch."""
+ROWS_PER_FEATURE = 10
+"""With fewer examples for each feature the scale is learned: a wide prior then predicts badly. At twice as many,
+intervals of large effects would be too short."""
 
-FEW = 10
-"""With fewer examples than so many for each feature the scale is learned."""
+MAX_REMEMBERED_ROWS, MAX_REMEMBERED_NUMBERS = 2048, 2**20
+"""Rows of a stream, and numbers in them, up to which all of them are fitted to again with each batch: a fit to more
+takes more than some tenths of a second."""
 
-
-class Prior(NamedTuple):
-    """Prior standard deviations: one for all weights, or one per weight, or how they are chosen; the intercept's.
-
-    Examples
-    --------
-    >>> Prior(2.0, intercept=10.0).scales(2.0, features=2)
-    array([10.,  2.,  2.])
-    """
-
-    scale: float | np.ndarray | str = "auto"
-    """``"learn"``: averaged over one scale for all features in standard deviations; ``"auto"``: so where examples are
-    few, wide elsewhere."""
-    intercept: float | None = 10.0
-    """Of the linear predictor where every feature is at its mean, around that of the intercept alone; None for none."""
-
-    def scales(self, scale: Any, features: int) -> np.ndarray:
-        """That of each weight, the intercept's first."""
-        scales = np.array(np.broadcast_to(scale, features), dtype=np.float64)
-        return scales if self.intercept is None else np.append(self.intercept, scales)
-
-    def frame(self, targets: Targets, rows: Observations, scale: Any) -> Frame:
-        """The coordinates in which this prior is N(0, I)."""
-        intercept = self.intercept is not None
-        level = targets.level(rows) if intercept else 0.0
-        return Frame.of(rows, self.scales(scale, rows.columns.shape[1] - intercept), intercept, level)
+SURPRISING_ERRORS, MIN_VARIANCE_RATIO = 6.0, 1.2
+"""Standard errors by which data contradict a model, and the ratio of variances, from which a warning is worth it: with
+half as many, one stream of a hundred batches in three would warn by chance."""
 
 
-def fit(targets: Targets, rows: Observations, prior: Prior, search: Search) -> Solution:
-    """The posterior given these observations and no others, with a prior scale given, chosen or averaged over.
+@dataclass(frozen=True)
+class LinearModel:
+    """Targets, the prior of the weights, and how the posterior is found.
 
     Examples
     --------
-    >>> from thalweg.gaussian.linear import Measurements
-    >>> rows = Observations(np.ones((2, 1)), np.array([1.0, 3.0]), np.ones(2))
-    >>> found = fit(Measurements(1.0), rows, Prior(scale=1.0, intercept=None), Search(1e-6, 10))
-    >>> found.weights.coefficients()[0].round(4)  # (1 + 3)/(2 + 1)
+    >>> from thalweg.gaussian.linear import RealTargets
+    >>> model = LinearModel(RealTargets(1.0), AscentSettings(1e-6, 10), prior_scale=1.0, intercept_scale=None)
+    >>> batch = lambda y: LinearObservations(np.ones((1, 1)), np.array([y]), np.ones(1), np.zeros(1))
+    >>> model.fit(batch(1.0).joined(batch(3.0))).weights.coefficients()[0].round(4)  # (1 + 3)/(2 + 1)
+    array([1.3333])
+    >>> model.continue_fit(batch(3.0), before=model.fit(batch(1.0))).weights.coefficients()[0].round(4)
     array([1.3333])
     """
-    with jax.enable_x64(True), enough_threads(min(rows.columns.shape)):
-        rows = rows.less_offsets().compressed() if targets.remembers else rows
-        at_scale = partial(_at_scale, targets, rows, prior)
-        if not isinstance(prior.scale, str):
-            solution = at_scale(prior.scale, search)
+
+    targets: TargetModel
+    settings: AscentSettings
+    prior_scale: float | np.ndarray | str = "auto"
+    """Prior standard deviations of all weights, or of each; ``"learn"``: averaged over one scale for all features in
+    standard deviations; ``"auto"``: so where examples are few, wide elsewhere."""
+    intercept_scale: float | None = 10.0
+    """That of the linear predictor where every feature is at its mean, around that of the intercept alone; None
+    without an intercept."""
+
+    def fit(self, rows: LinearObservations) -> LinearFit:
+        """The posterior given these observations and no others, with a prior scale given, chosen or averaged over."""
+        with one_thread_if_small(rows):
+            rows = rows.less_offsets().compressed() if self.targets.compresses else rows
+            result = self._fit_at(rows, self.prior_scale) if self._has_scale else self._fit_by_rows(rows)
+        return result._replace(stream=rows if self.targets.compresses else None)
+
+    def continue_fit(self, rows: LinearObservations, before: LinearFit | None) -> LinearFit:
+        """The posterior given these observations and all ``before``, whose posterior is the prior of what comes next.
+
+        That is Bayes' rule with a Gaussian in place of each intermediate posterior; for :class:`RealTargets` it is
+        exact, and the prior scale is chosen by all batches. Elsewhere the first 2,048 rows are remembered, and the
+        result is the posterior given all of them, with a wide prior if none is given: one batch, of one class maybe, is
+        too little for a Gaussian to stand for. The prior scale, and a dispersion that is learned, are those of the rows
+        remembered.
+        """
+        remembered = None if before is None else before.stream
+        if self.targets.compresses:
+            rows = rows.less_offsets()
+            return self.fit(rows if remembered is None else remembered.joined(rows))
+        with one_thread_if_small(rows):
+            if before is not None and remembered is None:
+                problem = LinearProblem(rows, before.weights.frame, self.settings)
+                start = self.targets.start(problem, before.likelihood)
+                return problem.solve(before.likelihood, start, before.with_shift_in_intercept())
+            rows = rows if remembered is None else remembered.joined(rows)
+            result = self._fit_at(rows, self.prior_scale if self._has_scale else self.wide_scales(rows))
+        many = len(rows.targets) > MAX_REMEMBERED_ROWS or rows.columns.size > MAX_REMEMBERED_NUMBERS
+        return result._replace(stream=None if many else rows)
+
+    @property
+    def _has_scale(self) -> bool:
+        return not isinstance(self.prior_scale, str)
+
+    def _fit_by_rows(self, rows: LinearObservations) -> LinearFit:
+        """Choose the prior by how many rows there are for each feature."""
+        sizes, varies = self._sizes(rows)
+        few = self.prior_scale == "learn" or np.sum(rows.weights) < ROWS_PER_FEATURE * len(sizes)
+        # Without an event there is nothing to learn a scale from.
+        if self.targets.uses_jeffreys and not (few and np.any(rows.targets)):
+            return self._fit_with_jeffreys(rows)
+        if few and np.any(varies):
+            # Each column that varies has the same part in the spread of the linear predictor.
+            units = sizes * np.sqrt(np.sum(varies))
+            fit_at = lambda spread, nearby: self._fit_at(rows, spread / units, nearby)
+            return average_over_scales(fit_at, self.settings.tol)
+        return self._fit_at(rows, self.wide_scales(rows))
+
+    def _fit_at(self, rows: LinearObservations, scale: Any, nearby: LinearFit | None = None) -> LinearFit:
+        """The posterior for one prior scale; ``nearby`` is that for another, to start from."""
+        problem = LinearProblem(rows, self.frame(rows, scale), self.settings)
+        return self._finished(self.targets.posterior(problem, nearby), rows, scale)
+
+    def _finished(self, result: LinearFit, rows: LinearObservations, scale: Any) -> LinearFit:
+        return self.targets.allow_for_learning(result, float(np.sum(rows.weights)))._replace(prior_scale=scale)
+
+    def _fit_with_jeffreys(self, rows: LinearObservations) -> LinearFit:
+        """The posterior for a prior that says little, and that leads away from 0 no more than to it.
+
+        Parameters of the likelihood are learned from what was seen alone.
+        """
+
+        def fit_at(scale: np.ndarray, nearby: LinearFit | None) -> LinearFit:
+            if nearby is None:
+                return self._fit_at(rows, scale)
+            seen = self.targets.pseudo_observations(rows, nearby.leverages(rows))
+            problem = LinearProblem(seen, self.frame(rows, scale), self.settings)
+            result = self.targets.with_parameters_of(nearby).posterior(problem, nearby)
+            return self._finished(result, rows, scale)
+
+        wide = JEFFREYS_WIDENING * self.wide_scales(rows)
+        balance = lambda result: self.targets.balance(rows, result) if self.intercept_scale is not None else result
+        return widen_with_jeffreys(fit_at, wide, lambda result: result.weights.second_moments(), balance)
+
+    def frame(self, rows: LinearObservations, scale: Any) -> PriorFrame:
+        """The coordinates in which the prior is N(0, I), with weights of this scale."""
+        intercept = self.intercept_scale
+        scales = np.array(np.broadcast_to(scale, rows.columns.shape[1] - (intercept is not None)), float)
+        if intercept is None:
+            return PriorFrame(None, scales)
+        weights = rows.weights * rows.columns[:, 0]
+        centre = weights @ rows.columns[:, 1:] / (weights @ rows.columns[:, 0])
+        return PriorFrame(centre, np.append(intercept, scales), self.targets.intercept_only(rows))
+
+    def _sizes(self, rows: LinearObservations) -> tuple[np.ndarray, np.ndarray]:
+        """The unit of each column, its standard deviation or, if it is constant, its size; and whether it varies."""
+        frame = self.frame(rows, 1.0)
+        spreads = frame.spreads(rows)
+        varies = spreads > 0
+        largest = np.max(np.abs(rows.columns[:, frame.intercepts :]), axis=0)
+        return np.where(varies, spreads, np.where(largest > 0, largest, 1.0)), varies
+
+    def wide_scales(self, rows: LinearObservations) -> np.ndarray:
+        """Prior scales that say little, whatever the units."""
+        sizes, _ = self._sizes(rows)
+        return WIDE_SCALE * self.targets.wide_scale(rows, self.frame(rows, WIDEST_SCALE / sizes)) / sizes
+
+
+def one_thread_if_small(rows: LinearObservations) -> Any:
+    """A scope in which BLAS keeps to one thread for a design that is no larger than a square one which does."""
+    return enough_threads(int(np.sqrt(rows.columns.size)))
+
+
+def widen_with_jeffreys(
+    fit_at: Callable[[np.ndarray, Any], Any],
+    wide: np.ndarray,
+    second_moments: Callable[[Any], np.ndarray],
+    balance: Callable[[Any], Any],
+) -> Any:
+    """Fit with a wide prior, then with the pseudo-observations that the last fit leads to, and balance predictions.
+
+    The prior is wider for a feature whose weight turns out to be larger than it allows for: the scale at which the
+    bound is highest, where that is above the wide one.
+    """
+    scale, steps = wide, 0
+    with Run("Jeffreys' prior") as run:
+        for _ in range(1 + JEFFREYS_ROUNDS):
+            result = fit_at(scale, run.kept)
+            steps += result.steps
+            run.keep(result._replace(steps=steps))
+            if run.interrupted or not np.isfinite(result.elbo):
+                break
+            scale = np.maximum(wide, scale * np.sqrt(second_moments(result)))
         else:
-            sizes, varies = _sizes(targets, rows, prior)
-            few = np.sum(rows.weights) < FEW * len(sizes)
-            few = bool(few or prior.scale == "learn")
-            if targets.evens(rows, few):
-                solution = _evened(targets, rows, prior, search)
-            elif np.any(varies) and few:
-                # Each column that varies has the same part in the spread of the linear predictor.
-                units = sizes * np.sqrt(np.sum(varies))
-                solution = over_scales(lambda spread, *how: at_scale(spread / units, *how), search)
-            else:
-                solution = at_scale(wide_scales(targets, rows, prior), search)
-    return solution._replace(stream=rows if targets.remembers else None)
+            run.keep(balance(run.kept))
+    return run.kept._replace(status=Status.INTERRUPTED) if run.interrupted else run.kept
 
 
-def fit_further(
-    targets: Targets, rows: Observations, prior: Prior, search: Search, before: Solution | None
-) -> Solution:
-    """The posterior given these observations and all ``before``: the posterior so far is the prior of what comes next.
+def misfit_warnings(rows: LinearObservations, result: LinearFit, before: LinearFit | None = None) -> list[str]:
+    """Say what contradicts a posterior: a stream that is sorted, counts that vary more than they should.
 
-    That is Bayes' rule with a Gaussian in place of each intermediate posterior; for :class:`Measurements` it is exact,
-    and the prior scale is chosen by all batches. Elsewhere the first 2,048 rows are remembered, and what is found is
-    the posterior given all of them, with a wide prior if none is given: one batch, of one class maybe, is too little
-    for a Gaussian to stand for. The prior scale, and a dispersion that is learned, are those of the rows remembered.
+    ``before`` is the posterior of the stream before these rows.
 
     Examples
     --------
-    >>> from thalweg.gaussian.linear import Measurements
-    >>> parts = Prior(scale=1.0, intercept=None), Search(1e-6, 10)
-    >>> batch = lambda y: Observations(np.ones((1, 1)), np.array([y]), np.ones(1))
-    >>> first = fit_further(Measurements(1.0), batch(1.0), *parts, before=None)
-    >>> fit_further(Measurements(1.0), batch(3.0), *parts, before=first).weights.coefficients()[0].round(4)
-    array([1.3333])
+    >>> from thalweg.gaussian.linear import CountTargets
+    >>> rows = LinearObservations(np.ones((40, 1)), np.repeat([0.0, 30.0], 20), np.ones(40))
+    >>> result = LinearModel(CountTargets(0.0), AscentSettings(1e-6, 100), 1.0, None).fit(rows)
+    >>> misfit_warnings(rows, result)[0]  # doctest: +ELLIPSIS
+    'the counts vary 15 times as much about their means as Poisson counts do, so that intervals are too narrow: ...'
     """
-    if targets.remembers:
-        rows = rows.less_offsets()
-        rows = rows if before is None or before.stream is None else before.stream.joined(rows)
-        return fit(targets, rows, prior, search)
-    with jax.enable_x64(True), enough_threads(rows.columns.shape[1]):
-        if before is not None and before.stream is None:
-            return targets.at(before.likelihood, rows, before.weights.frame, search, before.settled())
-        if before is not None:
-            rows = before.stream.joined(rows)  # type: ignore[union-attr]
-        scale = wide_scales(targets, rows, prior) if isinstance(prior.scale, str) else prior.scale
-        solution = _at_scale(targets, rows, prior, scale, search, targets.resumed(before))
-    many = len(rows.targets) > _REMEMBERED or rows.columns.size > _NUMBERS
-    return solution._replace(stream=None if many else rows)
+    warnings = []
+    if before is not None and before.stream is None and (errors := abs(_surprise(rows, before))) > SURPRISING_ERRORS:
+        warnings.append(
+            f"the targets of this batch are {errors:.0f} standard errors from what those before it foretell. Where "
+            f"rows come in an order, by target or by time, a stream is off and its intervals are too narrow: "
+            f"shuffle them, or give all to fit"
+        )
+    if isinstance(result.likelihood, Poisson) and (ratio := _variance_ratio(rows, result)) > MIN_VARIANCE_RATIO:
+        warnings.append(
+            f"the counts vary {ratio:.2g} times as much about their means as Poisson counts do, so that intervals "
+            f"are too narrow: take a negative binomial model"
+        )
+    return warnings
 
 
-def _at_scale(
-    targets: Targets, rows: Observations, prior: Prior, scale: Any, search: Search, nearby: Solution | None = None
-) -> Solution:
-    """The posterior for one prior scale; ``nearby`` is that for another, to start from."""
-    return targets.posterior(rows, prior.frame(targets, rows, scale), search, nearby)._replace(prior_scale=scale)
+def _surprise(rows: LinearObservations, before: LinearFit) -> float:
+    """The score test of a shift of all linear predictors, the uncertainty of the weights included."""
+    before = before.with_shift_in_intercept()
+    mean, variance = before.weights.latent(rows.columns)
+    _, first, second = expected_on_host(before.likelihood, rows.targets, mean + rows.offsets, variance)
+    information = -rows.weights * second
+    total = before.weights.frame.design(rows.columns).T @ information
+    noise = np.sum(information) + total @ before.weights.as_prior().covariance @ total
+    return float(rows.weights @ first / np.sqrt(max(noise, np.finfo(float).tiny)))
 
 
-def _evened(targets: Targets, rows: Observations, prior: Prior, search: Search) -> Solution:
-    """The posterior for a prior that says little, and that leads away from 0 no more than to it.
-
-    It is wider for a feature whose weight turns out to be larger than it allows for: the scale at which the bound is
-    highest, where that is above the wide one.
-    """
-    wide = scale = _EVENED * wide_scales(targets, rows, prior)
-    solution, steps = _at_scale(targets, rows, prior, scale, loosely(search)), 0
-    for how in [loosely(search)] * (_ROUNDS - 1) + [search]:
-        steps += solution.steps
-        if solution.status in (Status.INTERRUPTED, Status.DIVERGED) or not np.isfinite(solution.elbo):
-            break
-        scale = np.maximum(wide, scale * np.sqrt(solution.weights.second_moments()))  # type: ignore[union-attr]
-        evened = targets.evened(rows, solution)
-        solution = targets.posterior(evened, prior.frame(targets, rows, scale), how, solution)
-    solution = solution._replace(prior_scale=scale, steps=steps + solution.steps)
-    return solution if prior.intercept is None else targets.balanced(rows, solution)
-
-
-def _sizes(targets: Targets, rows: Observations, prior: Prior) -> tuple[np.ndarray, np.ndarray]:
-    """What each column is counted in: its standard deviation where it varies, which is said too, or what is there."""
-    frame = prior.frame(targets, rows, 1.0)
-    spreads = frame.spreads(rows)
-    varies = spreads > 0
-    largest = np.max(np.abs(rows.columns[:, frame.intercepts :]), axis=0)
-    return np.where(varies, spreads, np.where(largest > 0, largest, 1.0)), varies
-
-
-def wide_scales(targets: Targets, rows: Observations, prior: Prior) -> np.ndarray:
-    """Prior scales that say little, whatever the units."""
-    sizes, _ = _sizes(targets, rows, prior)
-    return _WIDE * targets.unit(rows, prior.frame(targets, rows, WIDEST / sizes)) / sizes
+def _variance_ratio(rows: LinearObservations, result: LinearFit) -> float:
+    """The variance about the mean in units of Poisson's, or 1 where chance could make it (Dean 1992)."""
+    rates = np.exp(result.weights.latent(rows.columns)[0] + rows.offsets)
+    squares = rows.weights @ (rows.targets - rates) ** 2
+    excess = squares - rows.weights @ rows.targets
+    chance = np.sqrt(2 * rows.weights @ rates**2)
+    return float(squares / (rows.weights @ rates)) if excess > SURPRISING_ERRORS * chance else 1.0

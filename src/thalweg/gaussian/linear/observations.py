@@ -9,13 +9,13 @@ from thalweg.codec import storable
 
 
 @storable
-class Observations(NamedTuple):
+class LinearObservations(NamedTuple):
     """Examples: the columns (that of the intercept first, if there is one), targets, positive weights, and offsets.
 
     Examples
     --------
-    >>> rows = Observations.of(np.array([[2.0], [3.0]]), np.array([1.0, 0.0]), np.array([1.0, 0.0]), intercept=True)
-    >>> rows.columns
+    >>> X, y, weights = np.array([[2.0], [3.0]]), np.array([1.0, 0.0]), np.array([1.0, 0.0])
+    >>> LinearObservations.of(X, y, weights, intercept=True).columns
     array([[1., 2.]])
     """
 
@@ -23,12 +23,12 @@ class Observations(NamedTuple):
     targets: np.ndarray
     weights: np.ndarray
     offsets: np.ndarray | float = 0.0
-    """What is known of the linear predictor of each."""
+    """The known part of the linear predictor of each."""
 
     @classmethod
     def of(
         cls, X: np.ndarray, y: np.ndarray, weights: np.ndarray, intercept: bool, offsets: np.ndarray | float = 0.0
-    ) -> "Observations":
+    ) -> "LinearObservations":
         """Those of positive weight."""
         counts = weights > 0
         known = np.broadcast_to(offsets, len(y))[counts]
@@ -40,16 +40,16 @@ class Observations(NamedTuple):
         for name in ("targets", "weights", "offsets"):
             check_numbers(name, getattr(self, name), (len(self.targets),))
 
-    def less_offsets(self) -> "Observations":
-        """The same to a Gaussian likelihood: what the targets are beyond their offsets."""
+    def less_offsets(self) -> "LinearObservations":
+        """Subtract the offsets from the targets, which is the same to a Gaussian likelihood."""
         return self._replace(targets=self.targets - self.offsets, offsets=np.zeros(len(self.targets)))
 
-    def joined(self, further: "Observations") -> "Observations":
+    def joined(self, further: "LinearObservations") -> "LinearObservations":
         """These, and others after them."""
-        return Observations(*(np.concatenate(parts) for parts in zip(self, further, strict=True)))
+        return LinearObservations(*(np.concatenate(parts) for parts in zip(self, further, strict=True)))
 
-    def compressed(self) -> "Observations":
-        """Observations that say the same to a Gaussian likelihood, for any noise: at most one more than columns.
+    def compressed(self) -> "LinearObservations":
+        """Return at most one row more than columns with the same Gaussian likelihood, whatever the noise.
 
         They have the same products of columns and targets, by a QR factorisation, and the same total weight.
         """
@@ -60,7 +60,7 @@ class Observations(NamedTuple):
         scaled = np.sqrt(self.weights)[:, None] * np.column_stack([self.columns, self.targets])
         # Equal weights that add up to the total; what they multiply is divided by them.
         factor = np.linalg.qr(scaled, mode="r") / np.sqrt(total / most)
-        return Observations(factor[:, :-1], factor[:, -1], np.full(most, total / most), np.zeros(most))
+        return LinearObservations(factor[:, :-1], factor[:, -1], np.full(most, total / most), np.zeros(most))
 
 
 def with_intercept(X: np.ndarray, intercept: bool) -> np.ndarray:

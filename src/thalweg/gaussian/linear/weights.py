@@ -1,72 +1,62 @@
 """The posterior N(m, V) over the weights of a linear predictor, and what follows from it.
 
 Weights are counted in prior standard deviations, so that the prior is N(0, I), and the features are centred if there is
-an intercept: :class:`Frame` holds these coordinates. V is a matrix, or, where there are more weights than examples,
-V = I − RᵀR with a matrix R that has a row per example, and no matrix over pairs of weights is formed.
+an intercept: :class:`PriorFrame` holds these coordinates. V is a matrix, or, where there are more weights than
+examples, the prior's outside the space that the examples span, and no matrix over pairs of weights is formed. A
+posterior averaged over several priors is a mixture of such Gaussians.
 """
 
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-from scipy.linalg import cho_solve, cholesky, solve_triangular
+from scipy.special import stdtr, stdtrit
 
 from thalweg.codec import storable
-from thalweg.gaussian.linear.observations import Observations, check_numbers
+from thalweg.gaussian.linear.observations import LinearObservations, check_numbers
 from thalweg.gaussian.posteriors import Full
 
-_ROUNDING = 1e-24
-"""Centred columns with squares smaller than this, beside those of the columns, are rounding errors."""
-
-_LEAST_FREEDOM = 1.0
-"""Of Student's t distributions, however few the examples."""
+RELATIVE_ROUNDING = 1e-12
+"""A standard deviation of a column below this share of its size is rounding. Ten times less would take the rounding of
+columns of a million rows for variation."""
 
 
 @storable
 @dataclass(frozen=True)
-class Frame:
+class PriorFrame:
     """The coordinates of the weights: centre of the features (None without intercept), prior standard deviations.
 
-    With an intercept the prior mean of the linear predictor is ``level`` where all features are at the centre.
+    With an intercept the prior mean of the linear predictor is ``intercept`` where all features are at the centre.
 
     Examples
     --------
-    >>> Frame(centre=np.array([2.0]), scales=np.array([10.0, 0.5])).design(np.array([[1.0, 4.0]]))
+    >>> PriorFrame(centre=np.array([2.0]), scales=np.array([10.0, 0.5])).design(np.array([[1.0, 4.0]]))
     array([[10.,  1.]])
     """
 
     centre: np.ndarray | None
     scales: np.ndarray
-    level: float = 0.0
-
-    @classmethod
-    def of(cls, rows: Observations, scales: np.ndarray, intercept: bool, level: float = 0.0) -> "Frame":
-        """Centred at the weighted mean of the rows, if there is an intercept."""
-        if not intercept:
-            return cls(None, scales)
-        ones = rows.columns[:, 0]
-        pull = rows.weights * ones
-        return cls(pull @ rows.columns[:, 1:] / (pull @ ones), scales, level)
+    intercept: float = 0.0
 
     def check_stored(self) -> None:
         """Refuse coordinates that do not fit one another."""
         check_numbers("scales", self.scales, (len(self.scales),))
-        check_numbers("level", self.level)
+        check_numbers("intercept", self.intercept)
         if self.centre is not None:
             check_numbers("centre", self.centre, (len(self.scales) - 1,))
 
-    def spreads(self, rows: Observations) -> np.ndarray:
-        """The part of each weight but the intercept's in the standard deviation of the linear predictor, a priori.
+    def spreads(self, rows: LinearObservations) -> np.ndarray:
+        """The part of each weight but the intercept's in the prior standard deviation of the linear predictor.
 
         It is 0 for a constant column, but for rounding.
         """
-        squares = lambda columns: rows.weights @ columns[:, self.intercepts :] ** 2 / np.sum(rows.weights)
-        centred, plain = squares(self.design(rows.columns)), squares(rows.columns * self.scales)
-        return np.sqrt(np.where(centred > _ROUNDING * plain, centred, 0.0))
+        mean_squares = lambda columns: rows.weights @ columns[:, self.intercepts :] ** 2 / np.sum(rows.weights)
+        centred, plain = mean_squares(self.design(rows.columns)), mean_squares(rows.columns * self.scales)
+        return np.sqrt(np.where(centred > RELATIVE_ROUNDING**2 * plain, centred, 0.0))
 
     def origin(self, columns: np.ndarray) -> np.ndarray:
         """The prior mean of the linear predictor of each row."""
-        return self.level * columns[:, 0] if self.intercepts else np.zeros(len(columns))
+        return self.intercept * columns[:, 0] if self.intercepts else np.zeros(len(columns))
 
     @property
     def intercepts(self) -> int:
@@ -81,53 +71,45 @@ class Frame:
         return np.hstack([ones, columns[:, 1:] - ones * self.centre]) * self.scales
 
     def back(self) -> np.ndarray:
-        """The matrix that makes coefficients, in the units of the data, of weights in these coordinates."""
-        found = np.diag(self.scales)
+        """The matrix that maps weights in these coordinates to coefficients in the units of the data."""
+        matrix = np.diag(self.scales)
         if self.centre is not None:
-            found[0, 1:] = -self.centre * self.scales[1:]
-        return found
+            matrix[0, 1:] = -self.centre * self.scales[1:]
+        return matrix
 
 
 @storable
 @dataclass(frozen=True)
-class LowRankSpread:
-    """What the examples say of more weights than there are examples: V⁻¹ = I + GᵀG, V = I − RᵀR, R = L⁻¹G."""
+class LowRankCovariance:
+    """The covariance V = I + B(C − I)Bᵀ of more weights than examples: the prior's where they do not reach."""
 
-    root: np.ndarray
-    """G."""
-    factor: np.ndarray
-    """L, the lower Cholesky factor of I + GGᵀ."""
+    basis: np.ndarray
+    """B, orthonormal columns that span the rows of the design."""
+    covariance: np.ndarray
+    """C, that of the weights along these columns."""
 
-    @classmethod
-    def of(cls, design: np.ndarray, sites: np.ndarray) -> "LowRankSpread":
-        """With V⁻¹ = I + Aᵀdiag(γ̃)A, for a design A and sites γ̃."""
-        root = np.sqrt(sites)[:, None] * design
-        return cls(root, cholesky(np.eye(len(root)) + root @ root.T, lower=True))
-
-    def explained(self, design: np.ndarray) -> np.ndarray:
-        """The part ‖Rx‖² of the prior variance ‖x‖² that each row x loses."""
-        return np.sum(solve_triangular(self.factor, self.root @ design.T, lower=True) ** 2, axis=0)
-
-    def explained_of_each(self) -> np.ndarray:
-        """The same of each weight by itself."""
-        return np.sum(solve_triangular(self.factor, self.root, lower=True) ** 2, axis=0)
+    def variances(self, design: np.ndarray | None = None) -> np.ndarray:
+        """Those of the rows of a design times the weights, or of each weight by itself."""
+        along = self.basis if design is None else design @ self.basis
+        prior = 1.0 if design is None else np.sum(design**2, axis=1)
+        return prior - np.sum((along - along @ self.covariance) * along, axis=1)
 
 
 @storable
 @dataclass(frozen=True)
-class Weights:
+class WeightPosterior:
     """The posterior N(mean, V) in the coordinates of a frame; V is that of ``spread``.
 
     Examples
     --------
     >>> spread = Full(np.ones(1), np.array([[0.25]]), np.array([[4.0]]))
-    >>> Weights(Frame(None, np.array([2.0])), np.ones(1), spread).coefficients()
+    >>> WeightPosterior(PriorFrame(None, np.array([2.0])), np.ones(1), spread).coefficients()
     (array([2.]), array([1.]))
     """
 
-    frame: Frame
+    frame: PriorFrame
     mean: Any
-    spread: Full | LowRankSpread
+    spread: Full | LowRankCovariance
     freedom: float = np.inf
     """Degrees of freedom of Student's t distributions, where the variance of the noise has been learned."""
     inflation: float = 1.0
@@ -145,8 +127,9 @@ class Weights:
             check_numbers("covariances", self.spread.covariance, (count, count))
             check_numbers("precisions", self.spread.precision, (count, count))
         else:
-            check_numbers("root", self.spread.root, (len(self.spread.factor), count))
-            check_numbers("factor", self.spread.factor, (len(self.spread.factor),) * 2)
+            rank = np.shape(self.spread.basis)[-1]
+            check_numbers("basis", self.spread.basis, (count, rank))
+            check_numbers("covariances", self.spread.covariance, (rank, rank))
         if not self.freedom > 0:
             raise ValueError(f"{self.freedom} degrees of freedom")
 
@@ -156,18 +139,17 @@ class Weights:
         if isinstance(self.spread, Full):
             variance = np.sum((design @ self.spread.covariance) * design, axis=1)
         else:
-            variance = np.sum(design**2, axis=1) - self.spread.explained(design)
+            variance = self.spread.variances(design)
         return self.frame.origin(columns) + design @ self.mean, self.inflation * np.maximum(variance, 0)
 
-    def _variances(self) -> np.ndarray:
+    def variances(self) -> np.ndarray:
         """The diagonal of V."""
-        spread = self.spread
-        return np.diagonal(spread.covariance) if isinstance(spread, Full) else 1 - spread.explained_of_each()
+        return np.diagonal(self.spread.covariance) if isinstance(self.spread, Full) else self.spread.variances()
 
     def coefficients(self) -> tuple[np.ndarray, np.ndarray]:
         """Means and standard deviations in the units of the data, the intercept's first if there is one."""
         scales = self.frame.scales
-        means, deviations = scales * self.mean, scales * np.sqrt(self.inflation * np.maximum(self._variances(), 0))
+        means, deviations = scales * self.mean, scales * np.sqrt(self.inflation * np.maximum(self.variances(), 0))
         if self.frame.centre is not None:
             # The intercept is the linear predictor where all features are 0.
             (means[0],), (variance,) = self.latent(np.eye(1, len(scales)))
@@ -176,14 +158,7 @@ class Weights:
 
     def second_moments(self) -> np.ndarray:
         """m² + V of all weights but the intercept's; 1 where the examples say what the prior does."""
-        return (self.mean**2 + self._variances())[self.frame.intercepts :]
-
-    def slope_in_scale(self) -> float:
-        """How the bound changes with the logarithm of a factor common to the scales of all weights but the intercept's.
-
-        At the best posterior only the prior's change counts: Σ(m² + V − 1).
-        """
-        return float(np.sum(self.second_moments() - 1))
+        return (self.mean**2 + self.variances())[self.frame.intercepts :]
 
     def covariance_of_coefficients(self) -> np.ndarray | None:
         """Over all pairs, the intercept first; None where it was not formed."""
@@ -192,7 +167,7 @@ class Weights:
         back = self.frame.back()
         return self.inflation * (back @ self.spread.covariance @ back.T)
 
-    def with_learned_noise(self, total: float) -> "Weights":
+    def with_learned_noise(self, total: float) -> "WeightPosterior":
         """The same where the noise was learned too, from examples of this total weight.
 
         They have n − Σ(1 − V) degrees of freedom left, the sum being what the weights have learned from them. As many
@@ -201,35 +176,34 @@ class Weights:
         freedom = max(self._freedom(total), total / 2 if len(self.mean) >= total else 0.0)
         return replace(self, freedom=freedom, inflation=max(total / freedom, 1.0))
 
-    def with_learned_dispersion(self, total: float) -> "Weights":
+    def with_learned_dispersion(self, total: float) -> "WeightPosterior":
         """The same where a dispersion was learned too: tails as heavy as those of a noise learned from as many."""
         return replace(self, freedom=self._freedom(total))
 
     def _freedom(self, total: float) -> float:
-        return max(total - float(np.sum(1 - self._variances())), _LEAST_FREEDOM)
+        return max(total - float(np.sum(1 - self.variances())), 1.0)
 
     def sample(self, count: int, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
-        """Draws of the weights in these coordinates, one per row, and by what the variance learned is off in each."""
-        if isinstance(self.spread, Full):
-            zeros = np.zeros(len(self.mean))
-            away = rng.multivariate_normal(zeros, self.spread.covariance, count, check_valid="ignore", method="eigh")
-        else:  # V(ε + Gᵀη) has the covariance V(I + GᵀG)V = V.
-            root, factor = self.spread.root, self.spread.factor
-            away = rng.normal(size=(count, root.shape[1])) + rng.normal(size=(count, len(root))) @ root
-            away -= cho_solve((factor, True), root @ away.T).T @ root
+        """Draw weights in these coordinates, one per row, and the factors by which the variance learned is off."""
+        covariance: Any = self.spread.covariance
+        zeros = np.zeros(len(covariance))
+        shifts = rng.multivariate_normal(zeros, covariance, count, check_valid="ignore", method="eigh")
+        if isinstance(self.spread, LowRankCovariance):
+            prior = rng.normal(size=(count, len(self.mean)))
+            shifts = prior + (shifts - prior @ self.spread.basis) @ self.spread.basis.T
         known = np.isinf(self.freedom)
-        off = np.ones(count) if known else self.freedom / rng.chisquare(self.freedom, size=count)
-        off *= self.inflation
-        return self.mean + np.sqrt(off)[:, None] * away, off
+        factors = np.ones(count) if known else self.freedom / rng.chisquare(self.freedom, size=count)
+        factors *= self.inflation
+        return self.mean + np.sqrt(factors)[:, None] * shifts, factors
 
     def in_units_of_data(self, draws: np.ndarray) -> np.ndarray:
         """Rows of weights as coefficients, the intercept first if there is one."""
-        found = draws * self.frame.scales
+        coefficients = draws * self.frame.scales
         if self.frame.centre is not None:
-            found[:, 0] += self.frame.level - found[:, 1:] @ self.frame.centre
-        return found
+            coefficients[:, 0] += self.frame.intercept - coefficients[:, 1:] @ self.frame.centre
+        return coefficients
 
-    def parts(self) -> tuple[tuple[float, "Weights"], ...]:
+    def parts(self) -> tuple[tuple[float, "WeightPosterior"], ...]:
         """Itself, with all of the probability: a mixture has several."""
         return ((1.0, self),)
 
@@ -237,6 +211,110 @@ class Weights:
         """The prior of the examples that come next."""
         if isinstance(self.spread, Full):
             return self.spread
-        precision: Any = np.eye(len(self.mean)) + self.spread.root.T @ self.spread.root
-        covariance: Any = np.linalg.inv(precision)
-        return Full(self.mean, covariance, precision)
+        basis, covariance = self.spread.basis, self.spread.covariance
+        whole: Any = np.eye(len(basis)) - basis @ (np.eye(len(covariance)) - covariance) @ basis.T
+        return Full.from_moments(self.mean, whole)
+
+
+@storable
+@dataclass(frozen=True)
+class PosteriorMixture:
+    """The posterior Σ share·N(mean, V): means and variances are those of the whole, by the law of total variance.
+
+    Examples
+    --------
+    >>> part = lambda mean: WeightPosterior(PriorFrame(None, np.ones(1)), np.array([mean]), Full(*np.ones((3, 1, 1))))
+    >>> mixture = PosteriorMixture(part(0.0).frame, (part(0.0), part(2.0)), np.array([0.5, 0.5]))
+    >>> means, deviations = mixture.coefficients()
+    >>> float(means[0]), round(float(deviations[0] ** 2), 6)
+    (1.0, 2.0)
+    """
+
+    frame: PriorFrame
+    """The coordinates in which it is a prior of what comes next."""
+    members: tuple[WeightPosterior, ...]
+    shares: np.ndarray
+
+    def check_stored(self) -> None:
+        """Refuse members of other weights."""
+        check_numbers("shares", self.shares, (len(self.members),))
+        if any(len(part.frame.scales) != len(self.frame.scales) for part in self.members):
+            raise ValueError("members of other weights")
+
+    def parts(self) -> tuple[tuple[float, WeightPosterior], ...]:
+        """The probability of each member, and the member."""
+        return tuple(zip(self.shares.tolist(), self.members, strict=True))
+
+    def _total(self, means: np.ndarray, variances: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        mean = self.shares @ means
+        return mean, self.shares @ (variances + (means - mean) ** 2)
+
+    def latent(self, columns: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Mean and variance of the linear predictor."""
+        means, variances = zip(*(member.latent(columns) for member in self.members), strict=True)
+        return self._total(np.stack(means), np.stack(variances))
+
+    def coefficients(self) -> tuple[np.ndarray, np.ndarray]:
+        """Means and standard deviations in the units of the data, the intercept's first if there is one."""
+        means, deviations = zip(*(member.coefficients() for member in self.members), strict=True)
+        mean, variance = self._total(np.stack(means), np.stack(deviations) ** 2)
+        return mean, np.sqrt(variance)
+
+    def covariance_of_coefficients(self) -> np.ndarray | None:
+        """Over all pairs, the intercept first; None where it was not formed."""
+        covariances = [member.covariance_of_coefficients() for member in self.members]
+        if any(covariance is None for covariance in covariances):
+            return None
+        return self._covariance(np.stack([member.coefficients()[0] for member in self.members]), covariances)
+
+    def _covariance(self, means: np.ndarray, covariances: list[Any]) -> Any:
+        shifts = means - self.shares @ means
+        within = sum(share * covariance for share, covariance in zip(self.shares, covariances, strict=True))
+        return within + (shifts.T * self.shares) @ shifts
+
+    def as_prior(self) -> Full:
+        """The Gaussian of the same mean and covariance, as the prior of the examples that come next."""
+        priors = [(member.as_prior(), member.frame.scales / self.frame.scales) for member in self.members]
+        means = np.stack([scales * prior.mean for prior, scales in priors])
+        covariance = self._covariance(means, [scales[:, None] * prior.covariance * scales for prior, scales in priors])
+        return Full.from_moments(self.shares @ means, covariance)  # type: ignore[arg-type]
+
+
+@dataclass(frozen=True)
+class CoefficientMarginals:
+    """The distributions of single numbers: each a mixture of normal or Student's t distributions, one per row.
+
+    Examples
+    --------
+    >>> normal = CoefficientMarginals(np.ones(1), np.zeros((1, 1)), np.ones((1, 1)), np.array([np.inf]))
+    >>> normal.interval(0.95).round(2)
+    array([[-1.96,  1.96]])
+    """
+
+    shares: np.ndarray
+    means: np.ndarray
+    deviations: np.ndarray
+    freedoms: np.ndarray
+    """Degrees of freedom of each part: infinite for normal distributions."""
+
+    def below(self, values: np.ndarray | float) -> np.ndarray:
+        """The probability that each coefficient is at most so large."""
+        with np.errstate(divide="ignore", invalid="ignore"):
+            standard = (values - self.means) / self.deviations
+        # Where nothing is uncertain, a value at the mean has half of the probability below it.
+        return self.shares @ stdtr(self.freedoms[:, None], np.nan_to_num(standard, posinf=1e300, neginf=-1e300))
+
+    def interval(self, level: float) -> np.ndarray:
+        """The central intervals that hold the probability ``level``, one per row: lower and upper end."""
+        return np.column_stack([self._quantile((1 - level) / 2), self._quantile((1 + level) / 2)])
+
+    def _quantile(self, probability: float) -> np.ndarray:
+        """Bisect between the quantiles of the parts, where that of the mixture is."""
+        ends = self.means + stdtrit(self.freedoms[:, None], probability) * self.deviations
+        low, high = ends.min(axis=0), ends.max(axis=0)
+        middle = (low + high) / 2
+        while np.any((low < middle) & (middle < high)):
+            under = self.below(middle) < probability
+            low, high = np.where(under, middle, low), np.where(under, high, middle)
+            middle = (low + high) / 2
+        return middle

@@ -1,0 +1,193 @@
+"""What a fit of a linear model leads to: the posterior, how it was found, and predictions."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from thalweg.codec import storable
+from thalweg.descent import History, Status
+from thalweg.gaussian.ascent import maximise_bound, place
+from thalweg.gaussian.divergence import KLToNormal
+from thalweg.gaussian.likelihood import Likelihood, expected_on_host, mean_targets
+from thalweg.gaussian.linear.observations import LinearObservations, check_numbers, with_intercept
+from thalweg.gaussian.linear.weights import LowRankCovariance, PosteriorMixture, PriorFrame, WeightPosterior
+from thalweg.gaussian.oracle import WeightLikelihood
+from thalweg.gaussian.posteriors import Full
+from thalweg.linalg import factorise
+
+
+class AscentSettings(NamedTuple):
+    """How to look for a posterior: until the natural gradient is as short as ``tol``, in ``max_iter`` steps at most.
+
+    Examples
+    --------
+    >>> AscentSettings(tol=1e-5, max_iter=1000)
+    AscentSettings(tol=1e-05, max_iter=1000)
+    """
+
+    tol: float
+    max_iter: int
+
+
+@storable
+class LinearFit(NamedTuple):
+    """The posterior that a fit has led to, and how; arrays are NumPy's.
+
+    Examples
+    --------
+    >>> from thalweg.gaussian.linear import LinearModel, LinearObservations, RealTargets
+    >>> rows = LinearObservations(np.ones((2, 1)), np.array([1.0, 3.0]), np.ones(2))
+    >>> LinearModel(RealTargets(1.0), AscentSettings(1e-6, 10), 1.0, None).fit(rows).predict(np.ones((1, 1))).round(4)
+    array([1.3333])
+    """
+
+    weights: WeightPosterior | PosteriorMixture
+    likelihood: Likelihood
+    """With its parameters as given or learned."""
+    elbo: float
+    """The bound, in nats; for a stream the sum over batches."""
+    steps: int
+    status: Status
+    history: History
+    prior_scale: Any = None
+    """As given or learned."""
+    stream: LinearObservations | None = None
+    """All observations so far, compressed if that is exact, while a stream needs them."""
+    log_prior: float = 0.0
+    """Of the parameters of the likelihood that were learned."""
+    shift: float = 0.0
+    """Of the linear predictor of predictions, so that they add up to what was seen."""
+
+    def check_stored(self) -> None:
+        """Refuse parts of another kind."""
+        for name in ("elbo", "log_prior", "shift"):
+            check_numbers(name, getattr(self, name))
+        kinds = (
+            (self.weights, WeightPosterior | PosteriorMixture),
+            (self.likelihood, Likelihood),
+            (self.stream, LinearObservations | None),
+        )
+        for part, kind in kinds:
+            if not isinstance(part, kind):
+                raise ValueError(f"a {type(part).__name__} in place of {kind}")
+        if self.stream is not None and self.stream.columns.shape[1] != len(self.weights.frame.scales):
+            raise ValueError("observations of other weights")
+
+    def predict(self, X: np.ndarray, offsets: np.ndarray | float = 0.0) -> np.ndarray:
+        """The mean of the targets of rows of features, averaged over the posterior."""
+        average = lambda part, mean, variance: mean_targets(part.likelihood, mean, variance)
+        with np.errstate(over="ignore"):
+            return np.sum([share * average(*rest) for share, *rest in self.latents(X, offsets)], axis=0)
+
+    def latents(
+        self, X: np.ndarray, offsets: np.ndarray | float = 0.0
+    ) -> list[tuple[float, WeightPosterior, np.ndarray, np.ndarray]]:
+        """The parts and their shares, and for each the means and variances of the linear predictor of rows."""
+        columns = self._columns(X)
+        parts = ((share, part, *part.latent(columns)) for share, part in self.weights.parts())
+        return [(share, part, mean + offsets + self.shift, variance) for share, part, mean, variance in parts]
+
+    def draws(
+        self, count: int, X: np.ndarray, offsets: np.ndarray | float, rng: np.random.Generator
+    ) -> Iterator[tuple[WeightPosterior, np.ndarray, np.ndarray, np.ndarray]]:
+        """For each part: draws of coefficients, of linear predictors of the rows, and the factors of the noise."""
+        columns = self._columns(X)
+        shares, parts = zip(*self.weights.parts(), strict=True)
+        for part, number in zip(parts, rng.multinomial(count, shares), strict=True):
+            weights, factors = part.sample(int(number), rng)
+            latent = part.frame.origin(columns) + weights @ part.frame.design(columns).T + offsets + self.shift
+            yield part, part.in_units_of_data(weights), latent, factors
+
+    def leverages(self, rows: LinearObservations) -> np.ndarray:
+        """The share of the information on the weights that each row has, times the number of weights it is about."""
+        mean, variance = self.weights.latent(rows.columns)
+        curvature = expected_on_host(self.likelihood, rows.targets, mean + rows.offsets, variance).second
+        return np.clip(-rows.weights * curvature * variance, 0.0, 1.0)
+
+    def with_covariance_at_shift(self, rows: LinearObservations) -> "LinearFit":
+        """The same with the covariance that the rows leave where the shift takes predictions."""
+        weights = self.weights
+        assert isinstance(weights, WeightPosterior)
+        mean, variance = weights.latent(rows.columns)
+        curvature = expected_on_host(self.likelihood, rows.targets, mean + rows.offsets + self.shift, variance).second
+        design = weights.frame.design(rows.columns)
+        information: Any = -(design.T * (rows.weights * curvature)) @ design
+        spread = Full.from_precision(weights.mean, np.eye(design.shape[1]) + information)
+        return self._replace(weights=replace(weights, spread=spread))
+
+    def with_shift_in_intercept(self) -> "LinearFit":
+        """The same with the shift of predictions in the intercept, as the prior of the examples that come next."""
+        weights = self.weights
+        if not (self.shift and isinstance(weights, WeightPosterior) and isinstance(weights.spread, Full)):
+            return self
+        mean = weights.mean + np.eye(1, len(weights.mean))[0] * self.shift / weights.frame.scales[0]
+        return self._replace(weights=replace(weights, mean=mean, spread=weights.spread._replace(mean=mean)), shift=0.0)
+
+    def _columns(self, X: np.ndarray) -> np.ndarray:
+        return with_intercept(X, self.weights.frame.centre is not None)
+
+
+class LinearProblem(NamedTuple):
+    """Observations, the coordinates in which the prior of their weights is N(0, I), and how to find the posterior."""
+
+    rows: LinearObservations
+    frame: PriorFrame
+    settings: AscentSettings
+
+    @property
+    def known(self) -> np.ndarray:
+        """The linear predictor of each row at the prior mean."""
+        return self.frame.origin(self.rows.columns) + self.rows.offsets
+
+    def working_response(self, nearby: LinearFit, likelihood: Likelihood) -> "WorkingResponse":
+        """The likelihood as a nearby posterior sees it: with it a linear solve is a whole natural-gradient step."""
+        mean, variance = nearby.weights.latent(self.rows.columns)
+        mean = mean + self.rows.offsets
+        _, first, second = expected_on_host(likelihood, self.rows.targets, mean, variance)
+        return WorkingResponse(self.rows.weights * (first - second * (mean - self.known)), -second * self.rows.weights)
+
+    def solve(self, likelihood: Likelihood, start: "WorkingResponse", before: LinearFit | None = None) -> LinearFit:
+        """Maximise the bound over the weights, beginning where the working response leads.
+
+        Of more weights than examples those along the rows of the design are enough: the others keep their prior. In a
+        stream the prior is the posterior of the observations ``before``.
+        """
+        design, basis = self.frame.design(self.rows.columns), None
+        if before is None and design.shape[0] < design.shape[1]:
+            basis, triangle = np.linalg.qr(design.T)
+            design = triangle.T
+        prior = standard_normal(design.shape[1]) if before is None else before.weights.as_prior()
+        precision = prior.precision + (design.T * start.precisions) @ design
+        mean = factorise(precision).solve(prior.precision @ prior.mean + design.T @ start.weighted)
+        first: Any = Full.from_precision(mean, precision)
+        # The working response can lead to where an exponential overflows.
+        starts = first, first._replace(mean=prior.mean)
+        rows = self.rows
+        with jax.enable_x64(True):
+            likelihood = jax.tree.map(np.asarray, likelihood)
+            oracle = WeightLikelihood(likelihood, rows.targets, rows.weights, self.known, design)
+            oracle, term, starts = place((oracle, KLToNormal(prior), starts), design.size)
+            result = maximise_bound(oracle, term, *starts, **self.settings._asdict())
+        x: Any = jax.tree.map(np.asarray, result.x)
+        spread = x if basis is None else LowRankCovariance(basis, x.covariance)
+        mean = x.mean if basis is None else basis @ x.mean
+        weights = WeightPosterior(self.frame, mean, spread, likelihood=likelihood)
+        fit = LinearFit(weights, likelihood, -result.loss, result.steps, result.status, result.history)
+        return fit if before is None else fit._replace(elbo=fit.elbo + before.elbo, prior_scale=before.prior_scale)
+
+
+def standard_normal(count: int) -> Any:
+    """N(0, I)."""
+    return Full(np.zeros(count), np.eye(count), np.eye(count))  # type: ignore[arg-type]
+
+
+class WorkingResponse(NamedTuple):
+    """A Gaussian observation of the linear predictor in place of each example, as in iteratively reweighted least
+    squares (McCullagh and Nelder 1989, section 2.5): with it the posterior is a linear solve."""
+
+    weighted: np.ndarray
+    """The response beyond the prior mean, times its precision."""
+    precisions: np.ndarray

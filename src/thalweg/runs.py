@@ -52,6 +52,8 @@ class Run:
         Of how many units of work the bar counts; None where that is not known.
     bar
         Whether to show a progress bar. A run within one that shows it does, too.
+    warn
+        Whether to warn of an interrupt if this is the outermost run; False where the caller does.
 
     Examples
     --------
@@ -66,8 +68,8 @@ class Run:
     'interrupted (steps): the result is what was reached so far'
     """
 
-    def __init__(self, title: str, *, total: float | None = None, bar: bool = False) -> None:
-        self.title, self.total = title, total
+    def __init__(self, title: str, *, total: float | None = None, bar: bool = False, warn: bool = True) -> None:
+        self.title, self.total, self.warn = title, total, warn
         self.kept: Any = None
         self.records: list[dict[str, Any]] = []
         self.interrupted = False
@@ -101,7 +103,7 @@ class Run:
             run: Run | None = self
             while run is not None:
                 run.interrupted, run = True, run._outer
-        if self.interrupted and self._outer is None and (swallowed or error is None):
+        if self.interrupted and self._outer is None and self.warn and (swallowed or error is None):
             warnings.warn(f"interrupted ({self.title}): the result is what was reached so far", stacklevel=3)
         return swallowed
 

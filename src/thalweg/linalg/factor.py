@@ -47,8 +47,16 @@ class Factor(NamedTuple):
     def half_solve(self, right: Any, transpose: bool = False) -> Any:
         """L⁻¹ times columns, or L⁻ᵀ times them."""
         xp = namespace(self.lower)
-        options: dict[str, Any] = {"check_finite": False} if xp is np else {}
-        return solvers(xp).solve_triangular(self.lower, right, lower=True, trans=int(transpose), **options)
+        if xp is not np:
+            return solvers(xp).solve_triangular(self.lower, right, lower=True, trans=int(transpose))
+        if not right.size:
+            return right
+        # LAPACK itself: SciPy's checks take ten times as long as a solve of few rows.
+        solve = scipy.linalg.get_lapack_funcs("trtrs", [self.lower, right])
+        columns = right.reshape(len(right), -1)
+        if self.lower.flags.f_contiguous:
+            return solve(self.lower, columns, lower=1, trans=int(transpose))[0].reshape(right.shape)
+        return solve(self.lower.T, columns, lower=0, trans=int(not transpose))[0].reshape(right.shape)
 
     def log_determinant(self) -> Any:
         """log det (A + τI)."""
@@ -62,6 +70,21 @@ class Factor(NamedTuple):
             invert = scipy.linalg.get_lapack_funcs("trtri", [self.lower])
             return np.tril(invert(self.lower, lower=1)[0])
         return self.half_solve(xp.eye(len(self.lower), dtype=self.lower.dtype))
+
+    def inverse(self) -> Any:
+        """(A + τI)⁻¹, symmetric.
+
+        Examples
+        --------
+        >>> factorise(np.array([[2.0, 1.0], [1.0, 1.0]])).inverse().round(9).tolist()
+        [[1.0, -1.0], [-1.0, 2.0]]
+        """
+        if namespace(self.lower) is np:
+            invert = scipy.linalg.get_lapack_funcs("potri", [self.lower])
+            half = invert(self.lower, lower=1)[0]
+            return half + np.tril(half, -1).T
+        root = self.inverse_root()
+        return root.T @ root
 
     def inverse_diagonal(self) -> Any:
         """The diagonal of (A + τI)⁻¹."""
@@ -90,7 +113,7 @@ class Factor(NamedTuple):
         return factorise(part.T @ part).solve(solution[held])
 
 
-def factorise(matrix: Any, diagonal: Any = None, *, overwrite: bool = False) -> Factor:
+def factorise(matrix: Any, diagonal: Any = None) -> Factor:
     """Factorise a covariance, on the host or on a device, raising its diagonal by the least that it takes.
 
     Parameters
@@ -99,8 +122,6 @@ def factorise(matrix: Any, diagonal: Any = None, *, overwrite: bool = False) -> 
         A symmetric matrix A, of NumPy or of JAX.
     diagonal
         What is added to its diagonal in any case: a ridge, noise.
-    overwrite
-        Whether the memory of a NumPy matrix may be used.
 
     Raises
     ------
@@ -115,15 +136,13 @@ def factorise(matrix: Any, diagonal: Any = None, *, overwrite: bool = False) -> 
     (True, True)
     """
     xp = namespace(matrix)
-    if diagonal is not None:
-        matrix = _with_added(matrix, diagonal, xp, overwrite)
-        overwrite = True
-    scale = xp.mean(xp.abs(xp.diagonal(matrix)))
+    added = xp.asarray(0.0 if diagonal is None else diagonal, matrix.dtype)
+    scale = xp.mean(xp.abs(xp.diagonal(matrix) + added))
     unit = xp.finfo(matrix.dtype).eps * scale
 
     def attempt(k: Any) -> tuple[Any, Any, Any]:
         raised = xp.where(k > 0, unit * 10.0 ** xp.asarray(k, matrix.dtype), xp.zeros_like(unit))
-        lower = _cholesky(matrix, raised, xp)
+        lower = _cholesky(matrix, added + raised, xp)
         return k, lower, xp.asarray(raised, matrix.dtype)
 
     fails = lambda state: ~xp.isfinite(state[1][-1, -1]) & (state[0] < MAX_RAISES)
@@ -134,23 +153,15 @@ def factorise(matrix: Any, diagonal: Any = None, *, overwrite: bool = False) -> 
     return Factor(lower, raised)
 
 
-def _with_added(matrix: Any, diagonal: Any, xp: Any, overwrite: bool) -> Any:
+def _cholesky(matrix: Any, added: Any, xp: Any) -> Any:
+    """The lower factor of the matrix with a diagonal added, with NaN in its last entry where there is none."""
     if xp is not np:
-        return matrix + xp.diag(xp.broadcast_to(xp.asarray(diagonal, matrix.dtype), matrix.shape[:1]))
-    matrix = matrix if overwrite else matrix.copy()
-    matrix[np.diag_indices(len(matrix))] += np.asarray(diagonal).astype(matrix.dtype)
-    return matrix
-
-
-def _cholesky(matrix: Any, raised: Any, xp: Any) -> Any:
-    """The lower factor, with NaN in its last entry where there is none."""
-    if xp is not np:
-        return xp.linalg.cholesky(matrix + raised * xp.eye(len(matrix), dtype=matrix.dtype))
+        return xp.linalg.cholesky(matrix + xp.diag(xp.broadcast_to(added, matrix.shape[:1])))
     # A symmetric matrix is its own transpose, which is what LAPACK can work on in place.
     whole = matrix.copy()
-    whole[np.diag_indices(len(whole))] += raised
+    whole.flat[:: len(whole) + 1] += added
     factorise_in_place = scipy.linalg.get_lapack_funcs("potrf", [whole])
-    upper, failed = factorise_in_place(whole.T, lower=1, overwrite_a=1, clean=1)
+    lower, failed = factorise_in_place(whole.T, lower=1, overwrite_a=1, clean=1)
     if failed:
-        upper[-1, -1] = np.nan
-    return upper
+        lower[-1, -1] = np.nan
+    return lower

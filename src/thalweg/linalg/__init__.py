@@ -5,7 +5,7 @@ from thalweg.linalg.cg import CGResult, conjugate_gradients, joint_inner, traced
 from thalweg.linalg.factor import Factor, NotPositiveDefinite, factorise
 from thalweg.linalg.lanczos import log_quadrature
 from thalweg.linalg.lowrank import LowRank, TiledFeatures, low_rank, nystrom_features
-from thalweg.linalg.tiles import Tile, fold_tiles
+from thalweg.linalg.fold import Tile, fold_tiles
 
 __all__ = [
     "CGResult",

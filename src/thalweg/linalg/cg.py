@@ -164,7 +164,8 @@ def _iterate(apply: Apply, precondition: Apply | None, state: CGState, goal: Any
     xp = namespace(state.x)
     image = apply(state.direction)
     curvature = inner(state.direction, image)
-    live = state.active & (curvature > 0)
+    # Where an operator or a preconditioner has lost its definiteness to rounding, a column stands still too.
+    live = state.active & (curvature > 0) & (state.energy > 0)
     size = xp.where(live, ratio(state.energy, curvature), 0).astype(state.x.dtype)
     x, residual = state.x + size[None, :] * state.direction, state.residual - size[None, :] * image
     z = residual if precondition is None else precondition(residual)

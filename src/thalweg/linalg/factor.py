@@ -82,7 +82,9 @@ class Factor(NamedTuple):
         if namespace(self.lower) is np:
             invert = scipy.linalg.get_lapack_funcs("potri", [self.lower])
             half = invert(self.lower, lower=1)[0]
-            return half + np.tril(half, -1).T
+            whole = half + half.T
+            whole.flat[:: len(whole) + 1] /= 2
+            return whole
         root = self.inverse_root()
         return root.T @ root
 
@@ -137,16 +139,15 @@ def factorise(matrix: Any, diagonal: Any = None) -> Factor:
     """
     xp = namespace(matrix)
     added = xp.asarray(0.0 if diagonal is None else diagonal, matrix.dtype)
-    scale = xp.mean(xp.abs(xp.diagonal(matrix) + added))
+    scale = abs(matrix.diagonal() + added).mean()
     unit = xp.finfo(matrix.dtype).eps * scale
 
     def attempt(k: Any) -> tuple[Any, Any, Any]:
-        raised = xp.where(k > 0, unit * 10.0 ** xp.asarray(k, matrix.dtype), xp.zeros_like(unit))
-        lower = _cholesky(matrix, added + raised, xp)
-        return k, lower, xp.asarray(raised, matrix.dtype)
+        raised = xp.where(k > 0, unit * 10.0**k, 0.0).astype(matrix.dtype)
+        return k, _cholesky(matrix, added + raised, xp), raised
 
     fails = lambda state: ~xp.isfinite(state[1][-1, -1]) & (state[0] < MAX_RAISES)
-    _, lower, raised = while_loop(fails, lambda state: attempt(state[0] + 1), attempt(xp.asarray(0)), xp)
+    _, lower, raised = while_loop(fails, lambda state: attempt(state[0] + 1), attempt(xp.zeros((), matrix.dtype)), xp)
     if xp is np and not np.isfinite(lower[-1, -1]):
         found = "NaN or infinity in it" if not np.all(np.isfinite(matrix)) else f"a diagonal of {scale:.3g} on average"
         raise NotPositiveDefinite(f"a matrix of side {len(matrix)} is not positive definite, found {found}")

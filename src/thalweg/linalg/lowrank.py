@@ -15,7 +15,7 @@ import numpy as np
 
 from thalweg.linalg.arrays import matmul, namespace
 from thalweg.linalg.factor import Factor, factorise
-from thalweg.linalg.tiles import Tile, fold_tiles
+from thalweg.linalg.fold import Tile, fold_tiles
 
 TILE_ROWS = 4096
 """Rows of features that are made at a time."""

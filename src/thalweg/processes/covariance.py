@@ -25,7 +25,7 @@ from thalweg.kernels import Gaussian, Kernel, Matern12, Matern32, Matern52
 from thalweg.kernels.distances import squared_distances
 from thalweg.kernels.profiles import summands, value_and_rise
 from thalweg.linalg import namespace
-from thalweg.linalg.tiles import Tile, fold_tiles
+from thalweg.linalg.fold import Tile, fold_tiles
 from thalweg.padding import padded, padded_size
 
 TILE_ROWS = 2048
@@ -148,10 +148,10 @@ def diagonal(kernel: Kernel | tuple[Term, ...], x: Any) -> Any:
     return np.asarray(_compiled_diagonal(as_device_arrays(kernel), _padded(x)))[: len(x)]
 
 
-def matrix_by_tiles(kernel: Kernel | tuple[Term, ...], x: Any) -> Any:
+def matrix_by_tiles(kernel: Kernel | tuple[Term, ...], x: Any, tile_rows: int = TILE_ROWS) -> Any:
     """Return k(x, x), made a tile at a time: at once it would take the memory of several such matrices."""
     xp, size = namespace(x), len(x)
-    if size <= TILE_ROWS or (xp is np and not isinstance(kernel, tuple)):
+    if size <= tile_rows or (xp is np and not isinstance(kernel, tuple)):
         return matrix(kernel, x)
     own, every = diagonal(kernel, x), xp.arange(size)
 
@@ -160,7 +160,7 @@ def matrix_by_tiles(kernel: Kernel | tuple[Term, ...], x: Any) -> Any:
         on_diagonal = (tile.begin + xp.arange(tile.size))[:, None] == every[None]
         return tile.put(filled, xp.where(on_diagonal, own[None], part))
 
-    return fold_tiles(fill, xp.zeros((size, size), own.dtype), size, TILE_ROWS, xp)
+    return fold_tiles(fill, xp.zeros((size, size), own.dtype), size, tile_rows, xp)
 
 
 Pull = Callable[[Callable[[Any], Any]], Any]
@@ -168,7 +168,7 @@ Pull = Callable[[Callable[[Any], Any]], Any]
 
 
 def gradient_and_products(
-    terms: tuple[Term, ...], x: Any, pull: Pull, columns: Any, parts: Parts | None = None
+    terms: tuple[Term, ...], x: Any, pull: Pull, columns: Any, parts: Parts | None = None, tile_rows: int = TILE_ROWS
 ) -> tuple[Any, Any]:
     """Return the derivatives of Σ W∘K, and of K·columns (rows, parameters, columns), in logarithms.
 
@@ -176,7 +176,7 @@ def gradient_and_products(
     """
     xp, (size, features) = namespace(x), x.shape
     centred = x - (x[:1] + xp.mean(x - x[:1], axis=0, keepdims=True))
-    scaled = [centred / term.lengthscale for term in terms]
+    scaled = [centred / xp.reshape(term.lengthscale, (1, -1)) for term in terms]
     count = len(terms) * (features + 1)
 
     def add(totals: tuple[Any, Any], tile: Tile) -> tuple[Any, Any]:
@@ -191,7 +191,7 @@ def gradient_and_products(
         return totals[0] + gradient, tile.put(totals[1], products)
 
     zeros = xp.zeros(count, x.dtype), xp.zeros((size, count, columns.shape[1]), x.dtype)
-    return fold_tiles(add, zeros, size, TILE_ROWS if parts is None else size, xp)
+    return fold_tiles(add, zeros, size, tile_rows if parts is None else size, xp)
 
 
 def _term_derivatives(x: Any, y: Any, weights: Any, columns: Any, value: Any, slope: Any) -> tuple[Any, Any]:

@@ -110,8 +110,7 @@ class LogPosterior:
 
     def parameters(self, point: np.ndarray) -> Any:
         """Return the parameters with these free logarithms."""
-        largest = np.log(np.finfo(float).max)
-        return unflattened(np.exp(np.clip(self.centre + self.moves @ point, -largest, largest)), self.origin)
+        return unflattened(flattened(self.origin) * np.exp(self.moves @ point), self.origin)
 
     def prior(self, point: np.ndarray) -> float:
         """Return the negative logarithm of the prior, up to a constant."""
@@ -186,17 +185,23 @@ class ParameterSearch:
         """Take damped Newton steps until two in a row gain less than a tolerance; say whether that was reached.
 
         Each takes one evaluation, and a few of them do what L-BFGS, which finds out about the curvature from gradients,
-        needs dozens for. Damping is Marquardt's (1963), adapted by Nielsen's rule (1999).
+        needs dozens for. Damping is Marquardt's (1963), adapted by Nielsen's rule (1999). The information says nothing
+        of a lengthscale that is too long to matter, and steps would jump over its optimum and back: the curvature that
+        gradients show beyond it is added to the diagonal, and forgotten by and by.
         """
         value, gradient, curvature = first
-        damping, growth, idle = INITIAL_DAMPING, 2.0, 0
+        damping, growth, idle, hidden = INITIAL_DAMPING, 2.0, 0, np.zeros_like(point)
         for _ in range(max_iter):
-            step, promised = self._damped_step(point, gradient, curvature, damping)
+            step, promised = self._damped_step(point, gradient, curvature + np.diag(hidden), damping)
             if promised < tolerance / 2:
                 return True
             ahead = self.evaluate(point + step)
             gain = value - ahead[0]
             idle = idle + 1 if abs(gain) < tolerance else 0
+            change = ahead[1] - gradient
+            if np.isfinite(ahead[0]) and change @ step > step @ ahead[2] @ step:
+                secant = change / np.where(step == 0, np.inf, step)
+                hidden = np.maximum(hidden / 3, secant - np.diag(ahead[2]))
             if gain > 0:
                 point, (value, gradient, curvature) = point + step, ahead
                 damping *= max(1 / 3, 1 - (2 * min(gain / promised, 1.0) - 1) ** 3)
@@ -220,20 +225,32 @@ class ParameterSearch:
         return step, -float(gradient @ step + step @ curvature @ step / 2)
 
     def l_bfgs(self, point: np.ndarray, first: tuple, max_iter: int, tolerance: float) -> bool:
-        """ParameterSearch by gradients alone; say whether it came to an end."""
-        # The loss is about as large as the number of rows: per row, a gradient is the right length of the first step.
-        rows = len(self.posterior.evidence.inputs)
+        """Search by gradients alone until steps gain less than a tolerance; say whether that was reached.
+
+        As many steps as there are parameters must gain less together: they find out about the curvature.
+        """
+        # The first step is as long as the gradient: here an e-fold change of a parameter.
+        unit = max(np.max(np.abs(first[1])), tolerance)
+        values = [first[0]]
 
         def scaled(trial: np.ndarray) -> tuple[float, np.ndarray]:
             value, gradient, _ = first if np.array_equal(trial, point) else self.evaluate(trial)
             # A line search backs away from what is finite and large.
             value = value if np.isfinite(value) else abs(first[0]) + 1 / np.finfo(float).eps
-            return (value - first[0]) / rows, gradient / rows
+            return (value - first[0]) / unit, gradient / unit
 
-        options = {"maxiter": max_iter, "maxfun": 2 * max_iter, "ftol": tolerance / rows, "gtol": tolerance / rows}
+        def stop_if_settled(_: np.ndarray) -> None:
+            assert self.best is not None
+            values.append(self.best[0])
+            if len(values) > len(point) and values[-1 - len(point)] - values[-1] < tolerance:
+                raise StopIteration
+
+        options = {"maxiter": max_iter, "maxfun": 2 * max_iter, "ftol": 0.0, "gtol": 0.0}
         bounds = np.stack([self.lower, self.upper], axis=1)
-        found = scipy.optimize.minimize(scaled, point, jac=True, bounds=bounds, method="L-BFGS-B", options=options)
-        return bool(found.success)
+        scipy.optimize.minimize(
+            scaled, point, jac=True, bounds=bounds, method="L-BFGS-B", options=options, callback=stop_if_settled
+        )
+        return len(values) - 1 < max_iter
 
 
 def maximise(
@@ -279,7 +296,7 @@ def maximise(
     point = np.clip(posterior.point(start), search.lower, search.upper)
     first = search.evaluate(point)
     steps = search.l_bfgs if by_gradients or first[2] is None else search.newton
-    settled = np.isfinite(first[0]) and steps(point, first, max_iter, tolerance)
+    settled = not max_iter or (np.isfinite(first[0]) and steps(point, first, max_iter, tolerance))
     return search.optimum(Status.CONVERGED if settled else Status.STEPS_SPENT)
 
 

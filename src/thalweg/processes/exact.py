@@ -88,44 +88,44 @@ def solve(factor: Factor, noise: Any, rows: RegressionRows) -> ExactSolution:
         left = left - basis @ coefficients
     weights = factor.half_solve(left, transpose=True)
     logs = xp.log(xp.diagonal(factor.lower)) + np.log(2 * np.pi) / 2
-    losses = xp.sum(left**2, axis=1) / 2 + outputs * logs + rows.repeats(noise)[0]
+    losses = xp.sum(left**2, axis=1) / 2 + outputs * logs + rows.repeat_losses(noise)
     return ExactSolution(factor.lower, weights, coefficients, basis, basis_factor, losses)
 
 
 def evaluate(
-    kernel: Kernel | tuple[Term, ...], noise: Any, rows: RegressionRows, seed: int = 0
+    kernel: Kernel | tuple[Term, ...], noise: Any, rows: RegressionRows, seed: int = 0, tile_rows: int = TILE_ROWS
 ) -> tuple[ExactSolution, Any, Any]:
     """Return the solution, the gradient of the loss in the logarithms of all parameters, and their information.
 
     Of terms these are all lengthscales and the variance of each, and the noise; of any other kernel on a device, its
-    own, in a tree of parameters, without information. Of many rows the gradient is an estimate, with equal draws for
-    equal seeds.
+    own, in a tree of parameters, without information. Of more rows than a tile has the gradient is an estimate, with
+    equal draws for equal seeds.
     """
-    xp, many = namespace(rows.inputs), len(rows.inputs) > TILE_ROWS
+    xp, many = namespace(rows.inputs), len(rows.inputs) > tile_rows
     terms = kernel if isinstance(kernel, tuple) else ()
     parts = covariance.parts_of(terms, rows.inputs) if terms and not many else None
     if parts is None:
-        among = covariance.matrix_by_tiles(kernel, rows.inputs)
+        among = covariance.matrix_by_tiles(kernel, rows.inputs, tile_rows)
     else:
         among = reduce(lambda total, part: total + part, (value for value, _ in parts))
     factor = factorise(among, rows.variances(noise))
     del among  # before other matrices are made
     solution = solve(factor, noise, rows)
     pull, own = _gradient_weights(factor, solution, rows, seed, many)
-    repeats = rows.repeats(noise)
-    by_noise = xp.sum(own * noise / rows.weights) / 2 + xp.sum(repeats[1])
+    repeats = rows.repeat_derivatives(noise)
+    by_noise = xp.sum(own * noise / rows.weights) / 2 + repeats[0]
     if not terms:
         if xp is np:
             found = covariance.gradient_on_host(kernel, rows.inputs, pull(lambda array: array) / 2)
             return solution, np.append(found, by_noise), None
-        found = covariance.kernel_gradient(kernel, rows.inputs, pull, own)
+        found = covariance.kernel_gradient(kernel, rows.inputs, pull, own, tile_rows)
         return solution, Parameters(jax.tree.map(lambda a, b: a * b / 2, found, kernel), by_noise), None
     columns = _mixed(solution.weights)
-    gradient, products = covariance.gradient_and_products(terms, rows.inputs, pull, columns, parts)
+    gradient, products = covariance.gradient_and_products(terms, rows.inputs, pull, columns, parts, tile_rows)
     products = xp.concatenate([products, (columns * (noise / rows.weights)[:, None])[:, None]], axis=1)
     information = _information(products, solution)
     last = xp.arange(len(information)) == len(information) - 1
-    information = information + xp.where(last[:, None] & last[None], xp.sum(repeats[2]), 0)
+    information = information + xp.where(last[:, None] & last[None], repeats[1], 0)
     return solution, xp.append(gradient / 2, by_noise), information
 
 
@@ -181,9 +181,9 @@ class EvidenceEvaluation(NamedTuple):
 class ExactEvidence:
     """−log p(y) of rows as a function of the parameters: on a device if there is one and rows are many."""
 
-    def __init__(self, rows: RegressionRows) -> None:
+    def __init__(self, rows: RegressionRows, on_device: bool | None = None) -> None:
         self.rows, self.inputs = rows, rows.inputs
-        self.on_device = computes_on_device(len(rows.inputs))
+        self.on_device = computes_on_device(len(rows.inputs)) if on_device is None else on_device
         self._placed = jax.device_put(rows) if self.on_device else rows
 
     def prepare(self, kernel: Kernel) -> None:

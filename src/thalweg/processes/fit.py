@@ -326,16 +326,12 @@ def _with_uncertain_parameters(problem: RegressionProblem, optimum: Optimum) -> 
         optimum = maximise(evidence, better, optimum.origin, tolerance=TOLERANCE_NATS, **options)
         draws = draw()
     # Parameters were drawn with their prior; those that are shown make the rows most probable.
-    best = maximise(
-        evidence,
-        optimum.parameters,
-        optimum.origin,
-        tolerance=TOLERANCE_NATS / 10,
-        deviation=np.inf,
-        by_gradients=True,
-        **options,
-    )
-    best = best._replace(evaluations=evaluations + best.evaluations, status=optimum.status)
+    best = optimum
+    for by_gradients in (False, True):  # the information may be far above the curvature along a ridge
+        settle = {"tolerance": TOLERANCE_NATS / 10, "deviation": np.inf, "by_gradients": by_gradients}
+        best = maximise(evidence, best.parameters, optimum.origin, **settle, **options)
+        evaluations += best.evaluations
+    best = best._replace(evaluations=evaluations, status=optimum.status)
     mixture = ExactPosterior.of(best.parameters, problem.mean, rows, mixture=[one for _, one in draws])
     return best, mixture.calibrated()
 

@@ -118,8 +118,10 @@ def fineness(grid: Grid, kernel: Kernel, inputs: np.ndarray) -> float:
 class GridEvidence:
     """−log p(y) of rows on a grid as a function of the parameters."""
 
-    def __init__(self, rows: RegressionRows, grid: Grid, seed: int) -> None:
-        self.rows, self.grid, self.inputs = rows, grid, rows.inputs
+    def __init__(
+        self, rows: RegressionRows, grid: Grid, seed: int, tolerances: tuple[float, float] = SEARCH_TOLERANCES
+    ) -> None:
+        self.rows, self.grid, self.inputs, self.tolerances = rows, grid, rows.inputs, tolerances
         self.interpolation = grid.interpolation(rows.inputs)
         # An offset costs digits; the first column of a basis takes it.
         self.offset = np.average(rows.targets, axis=0, weights=rows.weights) * (rows.basis.shape[1] > 0)
@@ -161,7 +163,7 @@ class GridEvidence:
         noise = float(parameters.noise)
         found = self._evaluate(parameters)
         rows, own = self.rows, noise / (noise + self.rows.known)
-        by_noise = float(found.noise_gradient) + float(np.sum(rows.outputs * own / 2 + rows.repeats(noise)[1]))
+        by_noise = float(found.noise_gradient) + float(np.sum(rows.outputs * own / 2)) + rows.repeat_derivatives(noise)[0]
         gradient = np.append(flattened(found.kernel_gradient), by_noise)
         return EvidenceEvaluation(np.array([self._loss(found, noise)[0]]), gradient, None)
 
@@ -172,14 +174,14 @@ class GridEvidence:
     def _evaluate(self, parameters: Parameters) -> circulant.GridEvaluation:
         given, shares = self.moments(float(parameters.noise))
         fixed = self.layout, parameters.kernel, self.spacing, given, shares, self.probes
-        return circulant.evaluate(*fixed, self._tolerances(SEARCH_TOLERANCES, PROBES))
+        return circulant.evaluate(*fixed, self._tolerances(self.tolerances, PROBES))
 
     def _loss(self, found: circulant.GridEvaluation, noise: float) -> tuple[float, float]:
         rows, outputs = self.rows, self.rows.outputs
         rest = circulant.left_of_determinant(found.solves, np.asarray(self.probes))
         known = float(found.known_determinant) + float(np.sum(np.log(2 * np.pi * rows.variances(noise))))
         determinant = outputs * (known + float(np.mean(rest)))
-        loss = (float(found.misfit) + determinant) / 2 + float(np.sum(rows.repeats(noise)[0]))
+        loss = (float(found.misfit) + determinant) / 2 + float(np.sum(rows.repeat_losses(noise)))
         return loss, outputs / 2 * float(np.std(rest, ddof=1) / np.sqrt(len(rest)))
 
 

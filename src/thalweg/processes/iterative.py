@@ -49,6 +49,10 @@ PROBES = 8
 PIVOTS = {"cpu": 512, "gpu": 2048}
 """Rows that the preconditioner is made of: on either device a factorisation of about a second."""
 
+PIVOT_RIDGE = 1e-6
+"""Added to the diagonal of the pivots' own matrix, as a share of the variance. With less, rounding in products with its
+inverse root outweighs small noise; what it leaves out of the preconditioner is left to conjugate gradients."""
+
 TILE_ENTRIES = {"cpu": 2**26, "gpu": 2**28}
 """Entries of the kernel matrix that exist at a time."""
 
@@ -138,7 +142,7 @@ def posterior(parameters: Parameters, mean: ProcessMean, rows: RegressionRows, s
     prior = _normal(keys[1], (2 * FREQUENCIES, POSTERIOR_SAMPLES)).astype(jnp.float32)
     drawn = _compiled_functions(kernel, frequencies, prior, points.astype(jnp.float32)).astype(points.dtype)
     drawn = drawn + jnp.sqrt(variances)[:, None] * _normal(keys[2], drawn.shape)
-    preconditioner = nystrom(kernel, points, variances, keys[3])
+    preconditioner = nystrom(kernel, points, variances, keys[3], PIVOTS[jax.default_backend()])
     inner = _normal(keys[4], (len(preconditioner.features.root.lower), PROBES))
     probes = _compiled_draw(preconditioner, inner, _normal(keys[5], (len(points), PROBES)))
     outputs, columns = rows.outputs, rows.basis.shape[1]
@@ -153,7 +157,7 @@ def posterior(parameters: Parameters, mean: ProcessMean, rows: RegressionRows, s
     determinant, error = _log_determinant(solved, preconditioner, probes, slice(width + columns, None))
     left = rows.targets - rows.basis @ coefficients[:, :outputs]
     quadratic = float(np.sum(left * solutions[:, :outputs]))
-    constant = outputs * len(points) * np.log(2 * np.pi) / 2 + float(np.sum(rows.repeats(noise)[0]))
+    constant = outputs * len(points) * np.log(2 * np.pi) / 2 + float(np.sum(rows.repeat_losses(noise)))
     return PathwisePosterior(
         kernel=jax.tree.map(np.asarray, kernel),
         noise=noise,
@@ -198,6 +202,12 @@ def solve(
         solved = solved._replace(residuals=np.asarray(_norms(residual) / jnp.maximum(_norms(right), _TINY)))
         if run.interrupted or np.max(solved.residuals) < 2 * SOLVE_TOLERANCE:
             break
+    if not (run.interrupted or np.max(solved.residuals) < 1):
+        least = float(jnp.min(preconditioner.diagonal))
+        raise ValueError(
+            f"conjugate gradients broke down: a noise variance of {least:.3g} is too small for them. Give a larger "
+            "noise, or take method='exact'"
+        )
     return solved, dtype
 
 
@@ -251,12 +261,14 @@ def _columns(kernel: Kernel, pivots: Array, points: Array) -> Array:
     return kernel(points, pivots)
 
 
-@quick_jit(compiles_quickly)
-def nystrom(kernel: Kernel, points: Float[Array, "n d"], noise: Float[Array, " n"], key: Key[Array, ""]) -> LowRank:
+@quick_jit(lambda kernel, points, noise, key, pivots: compiles_quickly(points), static_argnums=4)
+def nystrom(
+    kernel: Kernel, points: Float[Array, "n d"], noise: Float[Array, " n"], key: Key[Array, ""], rank: int
+) -> LowRank:
     """Return the preconditioner of K + diag(noise) from rows taken at random."""
-    count = min(PIVOTS[jax.default_backend()], len(points))
-    pivots = points[jax.random.choice(key, len(points), (count,), replace=False)]
-    features = TiledFeatures(Partial(_columns, kernel, pivots), points, factorise(kernel(pivots)))
+    pivots = points[jax.random.choice(key, len(points), (min(rank, len(points)),), replace=False)]
+    root = factorise(kernel(pivots), PIVOT_RIDGE * kernel.variance)
+    features = TiledFeatures(Partial(_columns, kernel, pivots), points, root)
     return low_rank(features, noise[:, None])
 
 

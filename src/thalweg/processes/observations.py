@@ -126,18 +126,24 @@ class RegressionRows(NamedTuple):
         """Return the variance of the noise of each row."""
         return (noise + self.known) / self.weights
 
-    def repeats(self, noise: Any) -> tuple[Any, Any, Any]:
-        """Return what merged targets add to −log p(y), by row, its derivative in log noise, and its information.
+    def repeat_losses(self, noise: Any) -> Any:
+        """Return what merged targets add to −log p(y), by row.
 
         Of c targets with equal inputs, c − 1 differences are observed, which are noise alone.
         """
-        xp, spare = namespace(self.counts), self.counts - 1
-        variances = xp.where(spare > 0, noise + self.known, 1.0)
-        logs = spare * xp.log(2 * np.pi * variances) + self.log_shift
+        variances, xp = self._repeat_variances(noise), namespace(self.counts)
+        logs = (self.counts - 1) * xp.log(2 * np.pi * variances) + self.log_shift
+        return (self.outputs * logs + self.scatter / variances) / 2
+
+    def repeat_derivatives(self, noise: Any) -> tuple[Any, Any]:
+        """Return the derivative of the sum of those in log noise, and its information."""
+        variances, spare = self._repeat_variances(noise), self.counts - 1
         share = noise / variances
-        losses = (self.outputs * logs + self.scatter / variances) / 2
         gradient = share * (self.outputs * spare - self.scatter / variances) / 2
-        return losses, gradient, self.outputs / 2 * spare * share**2
+        return gradient.sum(), (self.outputs / 2 * spare * share**2).sum()
+
+    def _repeat_variances(self, noise: Any) -> Any:
+        return namespace(self.counts).where(self.counts > 1, noise + self.known, 1.0)
 
 
 def varying(inputs: np.ndarray) -> np.ndarray:

@@ -17,35 +17,26 @@ import jax
 import numpy as np
 
 from thalweg.kernels import Kernel, Matern12, Matern32, Stationary, Sum
-from thalweg.processes.evidence import TOLERANCE_NATS, TOLERANCE_NATS_PER_ROW, Optimum, maximise
+from thalweg.processes.evidence import TOLERANCE_NATS, Optimum, maximise
 from thalweg.processes.exact import ExactEvidence, Parameters
 from thalweg.processes.observations import varying
 from thalweg.runs import Run
 from thalweg.selection import Entry, is_better, race
 from thalweg.threads import enough_threads
 
-LEAST_NOISE_SHARE, LEAST_SUBSET_NOISE_SHARE = 1e-7, 1e-3
-"""The least noise that a search may find, as a share of the one it starts with: less is lost to rounding in K. On a
-subset of the rows it is more, since a few that agree by chance would say that there is none."""
+LEAST_NOISE_SHARE = 1e-7
+"""The least noise that a search may find, as a share of the one it starts with: less is lost to rounding in K."""
 
 LENGTH_MULTIPLIERS, NOISE_MULTIPLIERS = (1.0, 0.3, 0.1, 0.03), (5.0, 1.0, 0.1, 0.01)
 """Multipliers of lengthscales and of noise whose combinations are tried as starts: few rows take fast waves for noise."""
 
-ROUGH_NATS = 5.0
-"""Nats by which Matern12, whose functions have no derivative, must be ahead of the smoother families."""
+EARLY_STEPS = 5
+"""The most steps of candidates on the last rows of a race, which start from those on fewer rows. With twice as many the
+choice is the same, and the race takes longer than the fit."""
 
-RACE_TOLERANCE_NATS, EARLY_STEPS = 0.3, 5
-"""A gain that is worth another step while candidates are compared, and the most steps on the last rows of a race, which
-start from those on fewer rows. With twice as many the choice is the same, and the race takes longer than the fit."""
-
-SURVIVORS, LEVEL_STANDARD_ERRORS = 4, 2.0
-"""How many candidates at most go on to more rows, and by how many standard errors they may be behind the best."""
-
-MIN_SUM_ROWS, ROWS_PER_PARAMETER = 300, 5
-"""A second term is tried from so many rows on, or on all rows, if there are so many for each of its parameters."""
-
-SECOND_TERM_SHARE = 0.1
-"""The variance that a second term is expected to have, as a share of the first one's."""
+LEVEL_STANDARD_ERRORS = 2.0
+"""By how many standard errors a candidate may be behind the best and go on to more rows. With half as many, sums that
+are best in the end were lost on 400 rows."""
 
 
 class KernelRung(NamedTuple):
@@ -53,7 +44,6 @@ class KernelRung(NamedTuple):
 
     evidence: ExactEvidence
     max_iter: int
-    tolerance: float
 
 
 @dataclass(eq=False)
@@ -92,7 +82,7 @@ class KernelChoice:
 
     def best(self, evidences: Sequence[ExactEvidence]) -> KernelCandidate:
         """Return the winner of a race on subsets of rows, from the smallest to the largest."""
-        self.rungs = [KernelRung(one, self.max_iter, RACE_TOLERANCE_NATS) for one in evidences]
+        self.rungs = [KernelRung(one, self.max_iter) for one in evidences]
         if len(evidences) > 2:  # candidates that are fitted already need few steps to tell which is ahead
             self.rungs[-1] = self.rungs[-1]._replace(max_iter=min(self.max_iter, EARLY_STEPS))
         self.rng, self.rounds = np.random.default_rng(self.seed), Counter[KernelRung]()
@@ -105,7 +95,7 @@ class KernelChoice:
             propose=self._propose,
             least_gain=0.0,
             standard_errors=LEVEL_STANDARD_ERRORS,
-            survivors=SURVIVORS,
+            survivors=len(self.starts),
             kind=lambda candidate: _families(candidate.start.kernel),
             parallel=not any(one.on_device for one in evidences),
         )
@@ -114,14 +104,15 @@ class KernelChoice:
     def fit(self, candidate: KernelCandidate, rung: KernelRung) -> Optimum:
         """Fit a candidate to the rows of a rung, from where it is."""
         size = len(rung.evidence.inputs)
-        least = LEAST_NOISE_SHARE if size == self.rows else LEAST_SUBSET_NOISE_SHARE
+        # On a subset it is more, since a few rows that agree by chance would say that there is no noise.
+        least = LEAST_NOISE_SHARE if size == self.rows else np.sqrt(LEAST_NOISE_SHARE)
         with jax.enable_x64(True), enough_threads(size):
             optimum = maximise(
                 rung.evidence,
                 candidate.parameters,
                 candidate.origin,
                 max_iter=rung.max_iter,
-                tolerance=max(rung.tolerance, TOLERANCE_NATS_PER_ROW * size),
+                tolerance=TOLERANCE_NATS,
                 least_noise=least * float(self.starts[0].noise) if self.learn_noise else None,
                 fixed=0 if self.learn_noise else 1,
                 keep=self._keep,
@@ -147,11 +138,14 @@ class KernelChoice:
         return losses
 
     def _penalty(self, kernel: Kernel, rung: KernelRung) -> float:
-        """Return the nats that a kernel has to be ahead of one with a single smooth term."""
+        """Return the nats that a kernel has to be ahead of one with a single smooth term.
+
+        They are half the logarithm of the number of rows for each parameter of a second term, and once for a term whose
+        functions have no derivative.
+        """
         inputs = rung.evidence.inputs
-        if len(self.starts) > 1 and isinstance(kernel, Sum):
-            return (1 + np.sum(varying(inputs))) * np.log(len(inputs)) / 2
-        return ROUGH_NATS if len(self.starts) > 1 and isinstance(kernel, Matern12) else 0.0
+        further = 1 + np.sum(varying(inputs)) if isinstance(kernel, Sum) else isinstance(kernel, Matern12)
+        return float(further) * np.log(len(inputs)) / 2 if len(self.starts) > 1 else 0.0
 
     def _propose(self, best: Entry[KernelCandidate], rung: KernelRung) -> list[KernelCandidate]:
         """Return candidates made of the best one: other starts, the other families, and a second term."""
@@ -172,8 +166,7 @@ class KernelChoice:
             if own is not None and type(start.kernel) is not type(winner.start.kernel):
                 family = KernelCandidate(_with_family(winner.parameters, start), start)
                 proposed += self._if_better([family], own, rung)
-        enough = len(inputs) >= ROWS_PER_PARAMETER * (1 + np.sum(varying(inputs)))
-        if self.sums and enough and (len(inputs) >= MIN_SUM_ROWS or rung is self.rungs[-1]):
+        if self.sums and (index == 1 or rung is self.rungs[-1]):
             self.sums = False  # once is enough: those that are level go on
             proposed += self._with_second_term(best, rung)
         return proposed
@@ -215,13 +208,13 @@ class KernelChoice:
     def _sum(self, first: KernelCandidate, second: Parameters, evidence: ExactEvidence) -> KernelCandidate:
         """Return a candidate with a second term, which begins with some of the noise."""
         kernel, noise = first.parameters
-        lengths, spread = second.kernel.lengthscale, second.kernel.variance
+        lengths = second.kernel.lengthscale
         starts = []
         for multiplier, share in product(LENGTH_MULTIPLIERS[:2], (0.5, 0.1) if self.learn_noise else (1.0,)):
-            variance = np.maximum((1 - share) * noise, SECOND_TERM_SHARE * second.noise)
+            variance = np.maximum((1 - share) * noise, NOISE_MULTIPLIERS[2] * second.noise)
             term = with_parameters(second.kernel, multiplier * lengths, variance)
             starts.append(Parameters(Sum(kernel, term), np.asarray(share * noise)))
-        term = with_parameters(second.kernel, lengths, SECOND_TERM_SHARE * spread)
+        term = with_parameters(second.kernel, lengths, second.noise)
         origin = Parameters(Sum(first.origin.kernel, term), first.origin.noise)
         return KernelCandidate(self._likeliest(starts, evidence), origin)
 

@@ -27,15 +27,10 @@ from jaxtyping import Array, Float
 from thalweg.compiling import Prepared, quick_jit
 from thalweg.kernels import Interpolation, Kernel, stencil_product
 from thalweg.linalg import log_quadrature, traced_conjugate_gradients
+from thalweg.processes.iterative import MAX_PRODUCTS
 
-MAX_STENCIL_DIMENSIONS = 2
-"""Up to so many dimensions G is added up; in three a stencil has 343 entries a node, more than the rows have."""
-
-MAX_PRODUCTS = 400
-"""The most products of a solve: noise of a ten-thousandth of the variance takes some hundred."""
-
-NEGLIGIBLE_EIGENVALUE = 1e-14
-"""Eigenvalues of K below this share of the largest are rounding of the Fourier transform."""
+MAX_DIMENSIONS = 3
+"""The most features that a grid can have: of four it would have 22 nodes in each."""
 
 
 class GridLayout(eqx.Module):
@@ -60,7 +55,8 @@ class NodeGram(eqx.Module):
     def of(cls, interpolation: Interpolation, scales: Float[Array, " n"]) -> "NodeGram":
         """The product of W with itself."""
         occupied = jnp.sum(interpolation.rmv(jnp.ones_like(scales)[:, None]) > 0.5).astype(scales.dtype)
-        added_up = len(interpolation.nodes) <= MAX_STENCIL_DIMENSIONS
+        # In three dimensions a stencil has 343 entries a node, more than the rows have.
+        added_up = len(interpolation.nodes) < MAX_DIMENSIONS
         return cls(
             interpolation.gram(scales) if added_up else None,
             None if added_up else interpolation,
@@ -268,7 +264,9 @@ def _evaluate(
     spread = jnp.mean((jnp.conj(asked) * (answers - asked)).real, axis=0)
     diagonal = coordinates.counts / preconditioner + spread
     slope = targets * (coordinates.counts - diagonal) - jnp.sum(jnp.abs(a) ** 2, axis=0)
-    real = eigenvalues > NEGLIGIBLE_EIGENVALUE * jnp.max(eigenvalues)
+    # The smallest eigenvalues are rounding of the Fourier transform.
+    rounding = jnp.finfo(eigenvalues.dtype).eps * math.log2(2 * math.prod(nodes))
+    real = eigenvalues > rounding * jnp.max(eigenvalues)
     kernel_gradient = pull(jnp.where(real, slope / jnp.where(real, eigenvalues, 1), 0) / 2)[0]
     # The noise: ∂G = −G_ρ, whose trace has that of G times the mean ρ as control variate.
     share = shares.gram.total / given.gram.total

@@ -21,7 +21,7 @@ from jaxtyping import Array, Float
 from scipy.spatial.distance import cdist
 
 from thalweg.compiling import quick_jit
-from thalweg.kernels import Gaussian, Kernel, Matern12, Matern32, Matern52
+from thalweg.kernels import Kernel
 from thalweg.kernels.distances import squared_distances
 from thalweg.kernels.profiles import summands, value_and_rise
 from thalweg.linalg import namespace
@@ -29,23 +29,7 @@ from thalweg.linalg.fold import Tile, fold_tiles
 from thalweg.padding import padded, padded_size
 
 TILE_ROWS = 2048
-"""Rows of a matrix that are made at a time: a tile of 50,000 columns takes 0.8 GB. Half as many would take as long."""
-
-QUICK_ROWS = 1024
-"""Programs for no more rows run for less time than a compiler takes to optimise them."""
-
-PADDED_ROWS = 64
-"""Rows of matrices that JAX makes for the host are padded to a multiple of this, so that programs are shared. With
-twice as many, small ones would take twice the time."""
-
-_SHAPES: dict[type[Kernel], tuple[float, ...]] = {
-    Matern12: (1.0, 0.0, 0.0, 1.0),
-    Matern32: (3.0, 1.0, 0.0, 1.0),
-    Matern52: (5.0, 1.0, 1 / 3, 1.0),
-    Gaussian: (1.0, 0.0, 0.0, 0.0),
-}
-"""c, a, b and w of κ(s) = (1 + a√(cs) + bcs)·exp(−w√(cs) − (1 − w)s/2)."""
-
+"""Rows of a matrix that are made at a time: of 50,000 columns they take 0.8 GB. Half as many would take as long."""
 
 class DeviceTerm(NamedTuple):
     """A radial term whose family is data; a variance of 0 means that there is none."""
@@ -70,6 +54,7 @@ def device_terms(kernel: Kernel, features: int) -> tuple[DeviceTerm, ...]:
 
     Examples
     --------
+    >>> from thalweg.kernels import Gaussian, Matern12
     >>> x, both = np.array([[0.0], [1.0]]), Gaussian(2.0) + Matern12(1.0)
     >>> bool(np.allclose(matrix(device_terms(both, 1), jnp.asarray(x)), both(x)))
     True
@@ -78,9 +63,15 @@ def device_terms(kernel: Kernel, features: int) -> tuple[DeviceTerm, ...]:
     if not 1 <= len(terms) <= 2:
         return ()
     lengthscale = lambda term: np.broadcast_to(np.asarray(term.lengthscale, np.float64), (features,))
-    made = [DeviceTerm(lengthscale(one), np.asarray(one.variance), np.array(_SHAPES[type(one)])) for one in terms]
-    none = DeviceTerm(np.ones(features), np.zeros(()), np.array(_SHAPES[Gaussian]))
-    return (*made, none)[:2]
+    made = [DeviceTerm(lengthscale(one), np.asarray(one.variance), _shape(one.degrees)) for one in terms]
+    return (*made, DeviceTerm(np.ones(features), np.zeros(()), _shape(None)))[:2]
+
+
+def _shape(degrees: int | None) -> np.ndarray:
+    """c, a, b and w of κ(s) = (1 + a√(cs) + bcs)·exp(−w√(cs) − (1 − w)s/2): Matérn's, or the Gaussian's."""
+    if degrees is None:
+        return np.array([1.0, 0.0, 0.0, 0.0])
+    return np.array([degrees, degrees > 1, (degrees > 3) / 3, 1.0])
 
 
 def own_parameters(kernel: Kernel, features: int, terms: int) -> Float[np.ndarray, "q p"]:
@@ -241,8 +232,9 @@ def log_gradient(
 
 def gradient_on_host(kernel: Kernel, x: np.ndarray, weights: np.ndarray) -> np.ndarray:
     """Return the derivatives of Σ W∘K in the logarithms of the parameters of any kernel, by a compiled program."""
-    size = padded_size(len(x), PADDED_ROWS)
-    found = _compiled_gradient(as_device_arrays(kernel), _padded(x), padded(padded(weights, size), size, axis=1))
+    rows = _padded(x)
+    weights = padded(padded(weights, len(rows)), len(rows), axis=1)
+    found = _compiled_gradient(as_device_arrays(kernel), rows, weights)
     return flattened(jax.tree.map(lambda gradient, leaf: np.asarray(gradient) * leaf, found, kernel))
 
 
@@ -270,12 +262,12 @@ def as_host_arrays(tree: Any) -> Any:
 
 
 def compiles_quickly(*arguments: Any) -> bool:
-    """Whether programs for such arguments are not worth optimising."""
-    return max(np.shape(leaf)[0] for leaf in jax.tree.leaves(arguments) if np.ndim(leaf)) <= QUICK_ROWS
+    """Whether programs for such arguments run for less time than a compiler takes to optimise them."""
+    return max(np.shape(leaf)[0] for leaf in jax.tree.leaves(arguments) if np.ndim(leaf)) <= TILE_ROWS
 
 
 def _padded(rows: np.ndarray) -> np.ndarray:
-    return padded(rows, padded_size(len(rows), PADDED_ROWS))
+    return padded(rows, padded_size(len(rows), 1))
 
 
 _compiled_matrix = quick_jit(compiles_quickly)(lambda kernel, x, y: kernel.matrix(x, y))

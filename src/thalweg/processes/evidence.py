@@ -21,7 +21,7 @@ PRIOR_DEVIATION = 3.0
 """Standard deviation of the prior of a logarithm: a factor of 20, so that it costs tenths of a nat at most. With twice
 as much, lengthscales of features that say nothing wander off."""
 
-TOLERANCE_NATS, TOLERANCE_NATS_PER_ROW = 0.1, 2e-5
+TOLERANCE_NATS = 0.1
 """A gain that is worth another step of a search. Ten times as much shows in the predictions."""
 
 MAX_LOG_MOVE = np.log(1e5)
@@ -36,12 +36,6 @@ INITIAL_DAMPING = 1e-2
 
 T_DEGREES = 5.0
 """Degrees of freedom of the t law that approximates the posterior of the parameters: its tails must be the heavier."""
-
-BURN_IN_DRAWS = 6
-"""Draws that are left out: the chain starts at the optimum, and a step all but forgets where it was."""
-
-DIFFERENCE = 0.03
-"""Of logarithms, for second derivatives."""
 
 
 class Evidence(Protocol):
@@ -321,8 +315,8 @@ def sample_parameters(
         return degrees / 2 * np.log1p(square(point) / T_DEGREES) - value, value
 
     point, (level, value) = mode, height(mode)
-    draws = []
-    for step in range((BURN_IN_DRAWS + count) * stride):
+    draws, burn_in = [], len(mode)  # a step all but forgets where the chain was
+    for step in range((burn_in + count) * stride):
         # A t law is a mixture of normal ones: the next step knows which.
         width = np.sqrt((T_DEGREES + square(point)) / rng.chisquare(degrees))
         other, goal = width * (root @ rng.standard_normal(len(mode))), level + np.log(rng.uniform())
@@ -336,16 +330,16 @@ def sample_parameters(
                 point, level, value = proposed, reached, here
             low, high = (angle, high) if angle < 0 else (low, angle)
             angle = rng.uniform(low, high)
-        if step >= BURN_IN_DRAWS * stride and (step + 1) % stride == 0:
+        if step >= burn_in * stride and (step + 1) % stride == 0:
             draws.append((value, posterior.parameters(point)))
     return draws
 
 
 def _laplace(posterior: LogPosterior, mode: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """A square root of the inverse of the curvature, and its inverse."""
-    here = posterior.evaluate(mode)[1]
-    ahead = [posterior.evaluate(mode + DIFFERENCE * unit)[1] for unit in np.eye(len(mode))]
-    curvature = (np.array(ahead) - here) / DIFFERENCE
+    here, change = posterior.evaluate(mode)[1], np.cbrt(np.finfo(float).eps)
+    ahead = [posterior.evaluate(mode + change * unit)[1] for unit in np.eye(len(mode))]
+    curvature = (np.array(ahead) - here) / change
     # No direction is wider than the prior.
     values, vectors = np.linalg.eigh((curvature + curvature.T) / 2)
     deviations = 1 / np.sqrt(np.maximum(values, 1 / posterior.deviation**2))

@@ -45,11 +45,7 @@ than the factorisations of a fit."""
 
 INVERSE_DRAWS = 64
 """Columns that replace the inverse of more than ``TILE_ROWS`` rows; a search then ends within 1/√64 of a standard
-deviation of the optimum. Twice as many take twice the time of the derivatives."""
-
-MAX_INFORMATION_COLUMNS = 8
-"""More targets are mixed into so many columns, with random signs, for the information: it is a curvature alone."""
-
+deviation of the optimum. Twice as many take twice the time of the derivatives. More targets are mixed into as many."""
 
 class Parameters(NamedTuple):
     """What is learned: a kernel, and the variance of the noise."""
@@ -150,10 +146,10 @@ def _gradient_weights(
 def _mixed(weights: Any) -> Any:
     """Columns whose products have, in the mean over signs, the same sum as those of the weights of all targets."""
     outputs = weights.shape[1]
-    if outputs <= MAX_INFORMATION_COLUMNS:
+    if outputs <= INVERSE_DRAWS:
         return weights
-    signs = np.random.default_rng(0).choice([-1.0, 1.0], (outputs, MAX_INFORMATION_COLUMNS))
-    return weights @ namespace(weights).asarray(signs / np.sqrt(MAX_INFORMATION_COLUMNS))
+    signs = np.random.default_rng(0).choice([-1.0, 1.0], (outputs, INVERSE_DRAWS))
+    return weights @ namespace(weights).asarray(signs / np.sqrt(INVERSE_DRAWS))
 
 
 def _information(products: Any, solution: ExactSolution) -> Any:

@@ -38,28 +38,16 @@ STARTING_NOISE_SHARE = 0.1
 MAX_EXACT_ROWS = 12_000
 """Rows up to which factorising on a CPU takes less time than solving."""
 
-MIN_GRID_ROWS = 1000
-"""Rows up to which two or three features are not laid out on a grid: factorising is the faster."""
-
 EXACT_MATRICES = 4
 """Matrices of n² numbers that a step of the exact method holds at a time."""
 
-RACE_ROWS = {"cpu": (150, 400, 1200), "gpu": (150, 400, 4000)}
-"""Rows on which kernels are compared. On all rows of larger sets an evaluation takes seconds, and 1,200 rows tell
-families apart: of two that they do not, either will do."""
-
-SUBSET_ROWS = {"cpu": 4000, "gpu": 16_000}
-"""Rows on which the best kernel is fitted on the way to all rows, or instead of them."""
-
-MIN_GROWTH = 1.2
-"""Subsets that all rows are not more than so many times as many of are left out."""
+SUBSET_ROWS = {"cpu": (150, 400, 1200, 4000), "gpu": (150, 400, 4000, 16_000)}
+"""Rows that kernels are compared on, and at last those that the best one is fitted to on the way to all rows, or instead
+of them. Of two families that so many rows do not tell apart either will do."""
 
 MAX_UNCERTAIN_ROWS, MIXTURE_DRAWS = 480, (16, 64)
 """Rows up to which the uncertainty of parameters is counted, and how many are drawn: more where rows are fewer. With
 twice the rows intervals hardly change."""
-
-BETTER_NATS = 1.0
-"""A draw of parameters that is so much better than the optimum of the search begins a new search."""
 
 
 @dataclass(frozen=True)
@@ -162,7 +150,7 @@ class RegressionProblem:
         evidences = [self.subset(size, indices) for size in sizes]
         for evidence in evidences:
             evidence.prepare(self.starts[0].kernel)
-        raced = sum(size <= MIN_GROWTH * RACE_ROWS[_backend()][-1] for size in sizes)
+        raced = sum(size < 2 * _subsets()[-2] for size in sizes)
         settings = self.settings
         choice = KernelChoice(
             self.starts,
@@ -177,7 +165,7 @@ class RegressionProblem:
         winner = choice.best(evidences[:raced])
         for evidence in dict.fromkeys([*evidences[raced:], evidences[-1]]):
             if not run.interrupted:
-                choice.fit(winner, KernelRung(evidence, settings.max_iter, TOLERANCE_NATS))
+                choice.fit(winner, KernelRung(evidence, settings.max_iter))
         assert winner.optimum is not None
         return winner.optimum._replace(evaluations=choice.evaluations)
 
@@ -247,13 +235,13 @@ def fit_regressor(
         return _fit_exactly(problem) if method == "exact" else _fit_by_solves(problem)
 
 
-def _backend() -> str:
-    return "cpu" if jax.default_backend() == "cpu" else "gpu"
+def _subsets() -> tuple[int, ...]:
+    return SUBSET_ROWS["cpu" if jax.default_backend() == "cpu" else "gpu"]
 
 
 def subset_sizes(rows: int) -> list[int]:
     """Return the numbers of rows that are learned from one after another, the last of them all."""
-    return [size for size in (*RACE_ROWS[_backend()], SUBSET_ROWS[_backend()]) if MIN_GROWTH * size < rows] + [rows]
+    return [size for size in _subsets() if 2 * size <= rows] + [rows]
 
 
 def method_for(problem: RegressionProblem) -> str:
@@ -262,7 +250,7 @@ def method_for(problem: RegressionProblem) -> str:
     if wanted == "grid":
         grid.check(problem.starts, problem.rows)
         # Few rows of a plane have many nodes of a grid for each, and solves take as many steps as there are rows.
-        return method_by_size(rows) if features > 1 and rows <= MIN_GRID_ROWS else "grid"
+        return method_by_size(rows) if features > 1 and rows <= _subsets()[-2] else "grid"
     if wanted != "auto":
         return wanted
     start = problem.starts[0]
@@ -317,16 +305,11 @@ def _with_uncertain_parameters(problem: RegressionProblem, optimum: Optimum) -> 
     count = int(np.clip(MIXTURE_DRAWS[0] * MAX_UNCERTAIN_ROWS // len(rows.inputs), *MIXTURE_DRAWS))
     # Of few rows some draws make all of the scatter noise and some none, and the way between them is long.
     stride = count // MIXTURE_DRAWS[0]
-    draw = lambda: sample_parameters(
-        posterior, optimum.parameters, count, np.random.default_rng([problem.seed, 1]), stride
-    )
-    draws, evaluations = draw(), optimum.evaluations
-    least, better = min(draws, key=lambda one: one[0])
-    if least < posterior.integrated(posterior.point(optimum.parameters)) - BETTER_NATS:
-        optimum = maximise(evidence, better, optimum.origin, tolerance=TOLERANCE_NATS, **options)
-        draws = draw()
+    draws = sample_parameters(posterior, optimum.parameters, count, np.random.default_rng([problem.seed, 1]), stride)
     # Parameters were drawn with their prior; those that are shown make the rows most probable.
-    best = optimum
+    here = posterior.integrated(posterior.point(optimum.parameters)), optimum.parameters
+    best = optimum._replace(parameters=min([here, *draws], key=lambda one: one[0])[1])
+    evaluations = best.evaluations
     for by_gradients in (False, True):  # the information may be far above the curvature along a ridge
         settle = {"tolerance": TOLERANCE_NATS / 10, "deviation": np.inf, "by_gradients": by_gradients}
         best = maximise(evidence, best.parameters, optimum.origin, **settle, **options)
@@ -338,7 +321,7 @@ def _with_uncertain_parameters(problem: RegressionProblem, optimum: Optimum) -> 
 
 def _fit_by_solves(problem: RegressionProblem) -> Regression:
     with Run("Gaussian process", bar=problem.settings.verbose, warn=False) as run:
-        run.keep(problem.learn(run, SUBSET_ROWS[_backend()]))
+        run.keep(problem.learn(run, _subsets()[-1]))
         optimum = run.kept
         posterior = iterative.posterior(optimum.parameters, problem.mean, problem.rows, problem.seed)
     status = Status.INTERRUPTED if run.interrupted else optimum.status
@@ -354,8 +337,8 @@ def _fit_on_grid(problem: RegressionProblem) -> Regression | None:
         run.keep(_learn_on_patch(problem, run) if problem.learns else problem.learn(run, 0))
     start, interrupted = run.kept.parameters, run.interrupted
     if problem.learns and problem.learn_noise:
-        least_noise = grid.LEAST_STARTING_NOISE * float(start.kernel.variance)
-        start = start._replace(noise=np.maximum(start.noise, least_noise))
+        # With less noise, solves for a rough kernel do not end.
+        start = start._replace(noise=np.maximum(start.noise, STARTING_NOISE_SHARE**2 * float(start.kernel.variance)))
     if settings.method == "auto" and not grid.lattice(start.kernel, rows.inputs).is_fine:
         return None
     with Run("Gaussian process on a grid", bar=settings.verbose, warn=False) as run:
@@ -370,7 +353,7 @@ def _fit_on_grid(problem: RegressionProblem) -> Regression | None:
 
 def _learn_on_patch(problem: RegressionProblem, run: Run) -> Optimum:
     """Return the best parameters for rows that lie together."""
-    patch = problem.given.subset(grid.patch(problem.given.inputs))
+    patch = problem.given.subset(grid.patch(problem.given.inputs, _subsets()[1]))
     rows, kernel = patch.merged(), problem.kernel
     noise = None if problem.learn_noise else float(problem.starts[0].noise)
     starts = starting_parameters(rows, kernel, noise)

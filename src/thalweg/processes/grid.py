@@ -19,19 +19,16 @@ from thalweg.descent import Status
 from thalweg.errors import IncompatiblePartsError
 from thalweg.kernels import Grid, Kernel
 from thalweg.processes import circulant
-from thalweg.processes.circulant import GridLayout, GridMoments
+from thalweg.processes.circulant import MAX_DIMENSIONS, GridLayout, GridMoments
 from thalweg.processes.covariance import flattened, matrix
 from thalweg.processes.evidence import TOLERANCE_NATS, Optimum, maximise
 from thalweg.processes.exact import EvidenceEvaluation, Parameters
-from thalweg.processes.iterative import POSTERIOR_SAMPLES, PROBES, refuse
+from thalweg.processes.iterative import POSTERIOR_SAMPLES, PROBES, SOLVE_TOLERANCE, refuse
 from thalweg.processes.observations import ProcessMean, RegressionRows
 from thalweg.runs import Run
 
-MAX_DIMENSIONS = 3
-"""The most features that a grid can have: of four it would have 16 nodes in each."""
-
-NODES_PER_ROW, NODE_LIMITS = 16, (2**12, 2**18)
-"""A grid has no more nodes than so many for each row, between two limits; a quarter of a million take a second a step."""
+MAX_NODES = 2**18
+"""The most nodes of a grid: with them a step of a search takes a second."""
 
 NEAR_CORRELATION, FAR_CORRELATION = 0.9, 1e-3
 """Correlations that the fine and the coarse scale of a kernel are measured at."""
@@ -39,18 +36,8 @@ NEAR_CORRELATION, FAR_CORRELATION = 0.9, 1e-3
 NODES_PER_FINE_SCALE, LEAST_NODES_PER_FINE_SCALE = 1.5, 0.9
 """Nodes within the fine scale: so many by choice, and so many at least, or the function found is smoother than it is."""
 
-SEARCH_TOLERANCES, POSTERIOR_TOLERANCES = (1e-6, 1e-3), (1e-8, 3e-4)
-"""Residuals of solves for the targets, and for probes or samples, in a search and at its end. Those of the targets
-enter the loss squared; ten times those of the probes move it by a nat."""
-
-MAX_GRIDS = 4
-"""Grids that a search may go through."""
-
-PATCH_ROWS = 600
-"""Rows that lie together from which a search starts: enough to tell waves from noise."""
-
-LEAST_STARTING_NOISE = 1e-2
-"""The least noise to start with, as a share of the kernel's variance: with less, solves for a rough kernel do not end."""
+TOLERANCES = SOLVE_TOLERANCE**2, SOLVE_TOLERANCE
+"""Residuals of solves for the targets, which enter the loss squared, and for probes or samples."""
 
 
 class Lattice(NamedTuple):
@@ -78,14 +65,13 @@ def lattice(kernel: Kernel, inputs: np.ndarray) -> Lattice:
     low, extent = inputs.min(axis=0), _extent(inputs)
     near, far = _scales(kernel, extent)
     nodes = NODES_PER_FINE_SCALE
-    most = np.clip(NODES_PER_ROW * len(inputs), *NODE_LIMITS)
     while True:
         spacing = np.minimum(near / nodes, extent / 4)
         box = np.ceil(extent / spacing) + 5
         margin = np.clip(np.ceil(far / spacing), 4, np.maximum(box, 4))
         # Sizes that are products of small primes are transformed quickly.
         shape = [scipy.fft.next_fast_len(int(min(size, 1e12)), real=True) for size in box + 2 * margin]
-        if np.prod(np.array(shape, float)) <= most:
+        if np.prod(np.array(shape, float)) <= MAX_NODES:
             origin = low - (np.array(shape) - box + 4) / 2 * spacing
             return Lattice(Grid(origin, spacing, shape), nodes)
         nodes *= 0.9
@@ -119,7 +105,7 @@ class GridEvidence:
     """−log p(y) of rows on a grid as a function of the parameters."""
 
     def __init__(
-        self, rows: RegressionRows, grid: Grid, seed: int, tolerances: tuple[float, float] = SEARCH_TOLERANCES
+        self, rows: RegressionRows, grid: Grid, seed: int, tolerances: tuple[float, float] = TOLERANCES
     ) -> None:
         self.rows, self.grid, self.inputs, self.tolerances = rows, grid, rows.inputs, tolerances
         self.interpolation = grid.interpolation(rows.inputs)
@@ -142,10 +128,10 @@ class GridEvidence:
     def for_paths(self, kernel: Kernel, given: GridMoments, errors: Any, white: Any) -> tuple:
         """Return the arguments of :data:`~thalweg.processes.circulant.posterior_paths`."""
         fixed = self.layout, kernel, self.spacing, given, self.interpolation, self.rows.basis
-        return *fixed, errors, white, self._tolerances(POSTERIOR_TOLERANCES, POSTERIOR_SAMPLES)
+        return *fixed, errors, white, self._tolerances(POSTERIOR_SAMPLES)
 
-    def _tolerances(self, tolerances: tuple[float, float], others: int) -> np.ndarray:
-        return np.repeat(tolerances, (self.columns.shape[1], others))
+    def _tolerances(self, others: int) -> np.ndarray:
+        return np.repeat(self.tolerances, (self.columns.shape[1], others))
 
     def _add_up(self, scales: np.ndarray) -> GridMoments:
         return circulant.moments(self.interpolation, self.columns, jax.device_put(scales))
@@ -174,7 +160,7 @@ class GridEvidence:
     def _evaluate(self, parameters: Parameters) -> circulant.GridEvaluation:
         given, shares = self.moments(float(parameters.noise))
         fixed = self.layout, parameters.kernel, self.spacing, given, shares, self.probes
-        return circulant.evaluate(*fixed, self._tolerances(self.tolerances, PROBES))
+        return circulant.evaluate(*fixed, self._tolerances(PROBES))
 
     def _loss(self, found: circulant.GridEvaluation, noise: float) -> tuple[float, float]:
         rows, outputs = self.rows, self.rows.outputs
@@ -199,12 +185,12 @@ def check(starts: list[Parameters], rows: RegressionRows) -> None:
         raise ValueError("method='grid' needs noise in every row: give a noise above 0, or take method='exact'")
 
 
-def patch(inputs: np.ndarray) -> np.ndarray:
-    """Return the indices of some hundred rows that lie together, as densely as they are, nearest to their middle first."""
+def patch(inputs: np.ndarray, count: int) -> np.ndarray:
+    """Return the indices of some rows that lie together, as densely as they are, nearest to their middle first."""
     places = inputs / _extent(inputs)
     distances = lambda place: np.sum((places - place) ** 2, axis=1)
     middle = places[np.argmin(distances(np.median(places, axis=0)))]
-    return np.argsort(distances(middle), kind="stable")[:PATCH_ROWS]
+    return np.argsort(distances(middle), kind="stable")[:count]
 
 
 def learn(
@@ -212,7 +198,7 @@ def learn(
 ) -> tuple[Optimum, GridEvidence]:
     """Make the rows most probable, from a start, on as many grids as it takes; no steps, no search."""
     made, evaluations, nothing = lattice(start.kernel, rows.inputs), 0, np.full(1, np.nan)
-    for _ in range(MAX_GRIDS if max_iter else 1):
+    while True:
         evidence = GridEvidence(rows, made.grid, seed)
         evidence.prepare(start.kernel)
         run.keep((Optimum(start, nothing, evaluations, Status.INTERRUPTED, start), evidence))
@@ -220,10 +206,9 @@ def learn(
         options = {"max_iter": max_iter, "tolerance": TOLERANCE_NATS, "least_noise": least_noise, "keep": keep}
         optimum = maximise(evidence, start, start, fixed=int(least_noise is None), **options)
         evaluations += optimum.evaluations
-        if made.suits(optimum.parameters.kernel, rows.inputs):
-            break
+        if evaluations >= max_iter or made.suits(optimum.parameters.kernel, rows.inputs):
+            return optimum._replace(evaluations=evaluations), evidence
         start, made = optimum.parameters, lattice(optimum.parameters.kernel, rows.inputs)
-    return optimum._replace(evaluations=evaluations), evidence
 
 
 @storable

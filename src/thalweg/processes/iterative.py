@@ -49,15 +49,8 @@ PROBES = 8
 PIVOTS = {"cpu": 512, "gpu": 2048}
 """Rows that the preconditioner is made of: on either device a factorisation of about a second."""
 
-PIVOT_RIDGE = 1e-6
-"""Added to the diagonal of the pivots' own matrix, as a share of the variance. With less, rounding in products with its
-inverse root outweighs small noise; what it leaves out of the preconditioner is left to conjugate gradients."""
-
 TILE_ENTRIES = {"cpu": 2**26, "gpu": 2**28}
-"""Entries of the kernel matrix that exist at a time."""
-
-ENTRIES_PER_LOOK = {"cpu": 1e8, "gpu": 2e11}
-"""Entries of the kernel matrix that are computed in about half a second, after which interrupts are heard."""
+"""Entries of the kernel matrix that exist at a time, after which interrupts are heard."""
 
 
 def refuse(covariance: bool, count: int = 0) -> None:
@@ -183,7 +176,7 @@ def solve(
     Conjugate gradients in float32 may break down, or end with another residual than they think. Then float64 begins
     anew, so that the coefficients of its steps belong to one solve. An interrupt keeps what was reached.
     """
-    per_look = max(1, int(ENTRIES_PER_LOOK[jax.default_backend()] / len(points) ** 2))
+    per_look = max(1, TILE_ENTRIES[jax.default_backend()] // len(points) ** 2)
     none = np.zeros((0, right.shape[1]))
     for dtype in (jnp.float32, jnp.float64):
         with Run("solves", total=MAX_PRODUCTS) as run:
@@ -267,7 +260,8 @@ def nystrom(
 ) -> LowRank:
     """Return the preconditioner of K + diag(noise) from rows taken at random."""
     pivots = points[jax.random.choice(key, len(points), (min(rank, len(points)),), replace=False)]
-    root = factorise(kernel(pivots), PIVOT_RIDGE * kernel.variance)
+    # With a smaller ridge, rounding in products with the inverse root would outweigh small noise.
+    root = factorise(kernel(pivots), np.cbrt(np.finfo(float).eps) * kernel.variance)
     features = TiledFeatures(Partial(_columns, kernel, pivots), points, root)
     return low_rank(features, noise[:, None])
 

@@ -17,11 +17,6 @@ from thalweg.rows.scale import standard_scales
 
 MEANS = ("zero", "constant", "linear")
 
-DEPENDENT_SHARE = 1e-6
-"""A feature of which a regression on the others leaves a smaller share is a combination of them. With twice as much
-nothing changes: shares are of order 1, or rounding."""
-
-
 @storable
 @dataclass(frozen=True)
 class ProcessMean:
@@ -45,7 +40,7 @@ class ProcessMean:
         """Return the mean for some inputs; features that the others determine are left out."""
         centre, scale = inputs[0] + np.mean(inputs - inputs[0], axis=0), standard_scales(inputs)
         _, sizes, order = scipy.linalg.qr((inputs - centre) / scale, mode="economic", pivoting=True)
-        rank = np.sum(np.abs(np.diag(sizes)) > DEPENDENT_SHARE * max(1.0, abs(sizes[0, 0])))
+        rank = np.sum(np.abs(np.diag(sizes)) > np.sqrt(np.finfo(float).eps) * max(1.0, abs(sizes[0, 0])))
         # Fewer coefficients than would go through all rows.
         return cls(kind, centre, scale, np.sort(order[: min(rank, (len(inputs) - 1) // 2)]))
 

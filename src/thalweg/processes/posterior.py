@@ -8,11 +8,12 @@ from typing import Any, ClassVar
 import jax
 import jax.numpy as jnp
 import numpy as np
+from scipy.special import ndtri
 
 from thalweg.codec import storable
 from thalweg.kernels import Kernel
 from thalweg.padding import padded
-from thalweg.processes.covariance import as_device_arrays, as_host_arrays, device_terms
+from thalweg.processes.covariance import TILE_ROWS, as_device_arrays, as_host_arrays, device_terms
 from thalweg.processes.exact import (
     ExactEvidence,
     Parameters,
@@ -25,11 +26,8 @@ from thalweg.processes.exact import (
 from thalweg.processes.observations import ProcessMean, RegressionRows
 from thalweg.threads import enough_threads
 
-COVERAGE, DEVIATIONS = 0.95, 1.959964
-"""The share of rows that is to lie within so many standard deviations of what all others predict."""
-
-PREDICTED_ROWS = 1024
-"""New rows that are predicted at a time."""
+COVERAGE = 0.95
+"""The share of rows whose intervals, of as much of a normal distribution, are to hold what all others predict."""
 
 
 @storable
@@ -107,7 +105,7 @@ class ExactPosterior:
 
     def _predictions(self, new: np.ndarray, full: bool) -> list[tuple[np.ndarray, np.ndarray]]:
         """Predictions of each part."""
-        tile = len(new) if full else PREDICTED_ROWS
+        tile = len(new) if full else TILE_ROWS
         tiles = [new[begin : begin + tile] for begin in range(0, len(new), tile)]
         with jax.enable_x64(True), enough_threads(len(self.rows.inputs)):
             made = [
@@ -120,7 +118,7 @@ class ExactPosterior:
         inputs, basis, count = self.rows.inputs, self.mean.basis(new), len(new)
         if not computes_on_device(len(inputs)):
             return predict(kernel, inputs, solution, new, basis, full)
-        size = count if full else PREDICTED_ROWS  # one program, however many there are
+        size = count if full else TILE_ROWS  # one program, however many there are
         placed = [jnp.asarray(padded(part, size)) for part in (new, basis)]
         terms = as_device_arrays(device_terms(kernel, inputs.shape[1]) or kernel)
         found = compiled_predict(terms, jnp.asarray(inputs), jax.tree.map(jnp.asarray, solution), *placed, full)
@@ -165,4 +163,4 @@ def widening(differences: np.ndarray, variances: np.ndarray) -> float:
     share = (share / share.sum(axis=0))[:, :, None]
     mean = np.sum(share * differences, axis=0)
     variance = np.sum(share * (variances[:, :, None] + (differences - mean) ** 2), axis=0)
-    return max(1.0, float(np.quantile(np.abs(mean) / np.sqrt(variance), COVERAGE)) / DEVIATIONS)
+    return max(1.0, float(np.quantile(np.abs(mean) / np.sqrt(variance), COVERAGE)) / ndtri((1 + COVERAGE) / 2))

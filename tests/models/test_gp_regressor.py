@@ -8,8 +8,7 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from thalweg import GPRegressor
 from thalweg.kernels import Gaussian, Periodic, Sum
-from thalweg.processes.choosing import Choice
-from thalweg.processes.host import HostRows
+from thalweg.processes.exact import ExactEvidence
 
 RNG = np.random.default_rng(0)
 X = RNG.uniform(-3, 3, size=(120, 2))
@@ -302,42 +301,48 @@ def test_a_search_cut_short_and_targets_that_overflow_are_told():
         GPRegressor().fit(X, np.sin(X[:, 0]) * 1e200)
 
 
-def test_an_interrupt_keeps_a_fit_and_ends_a_cross_validation(monkeypatch):
-    evaluate = HostRows.loss_slope_and_information
-    seen = []
+def interrupt(monkeypatch, call, method="evaluate", rows=0):
+    """Let Ctrl-C come at some call of a method of the evidence of more than so many rows."""
+    whole, calls = getattr(ExactEvidence, method), []
 
-    def interrupted(rows, parameters):
-        seen.append(parameters)
-        if len(seen) == 20:
+    def interrupted(evidence, parameters):
+        calls.append(len(evidence.inputs) > rows)
+        if sum(calls) == call:
             raise KeyboardInterrupt
-        return evaluate(rows, parameters)
+        return whole(evidence, parameters)
 
-    monkeypatch.setattr(HostRows, "loss_slope_and_information", interrupted)
+    monkeypatch.setattr(ExactEvidence, method, interrupted)
+    return calls
+
+
+def test_an_interrupt_keeps_a_fit_and_ends_a_cross_validation(monkeypatch):
+    calls = interrupt(monkeypatch, 10)
     with pytest.warns(ConvergenceWarning, match="interrupted"):
         model = GPRegressor("rbf", random_state=0).fit(X, Y)
     assert np.all(np.isfinite(model.predict(NEW)))
-    seen.clear()
+    calls.clear()
     with pytest.raises(KeyboardInterrupt):
         cross_val_score(GPRegressor("rbf", random_state=0), X, Y, cv=3)
-    assert len(seen) == 20
+    assert len(calls) == 10
 
 
-def test_an_interrupt_between_two_searches_keeps_what_was_found(monkeypatch):
-    """Where starts are compared an interrupt was raised, in three moments of five, and nothing was kept."""
-
-    def interrupted(*_):
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(Choice, "_finer", interrupted)
+@pytest.mark.parametrize(("call", "method", "rows"), [(3, "evaluate", 200), (1, "solution", 200), (4, "evaluate", 500)])
+def test_an_interrupt_on_more_rows_keeps_what_fewer_have_found(monkeypatch, call, method, rows):
     rng = np.random.default_rng(0)
     x = rng.uniform(0, 6, size=(700, 1))
     y = np.sin(x[:, 0]) + 0.1 * rng.normal(size=700)
+    interrupt(monkeypatch, call, method, rows)
     with pytest.warns(ConvergenceWarning, match="interrupted"):
         model = GPRegressor("rbf", random_state=0).fit(x, y)
     assert model.score(x, y) > 0.95
-    monkeypatch.setattr(Choice, "_begin", interrupted)
+
+
+def test_an_interrupt_before_anything_is_found_is_raised(monkeypatch):
+    interrupt(monkeypatch, 1)
+    model = GPRegressor("rbf", random_state=0)
     with pytest.raises(KeyboardInterrupt):
-        GPRegressor("rbf", random_state=0).fit(x, y)
+        model.fit(X, Y)
+    assert not hasattr(model, "kernel_")
 
 
 def test_without_noise_the_smoothest_family_is_found():

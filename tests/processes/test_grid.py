@@ -1,4 +1,4 @@
-"""The grid way against dense linear algebra with the same interpolated kernel, and against the exact way."""
+"""The grid method against dense linear algebra with the same interpolated kernel, and against the exact method."""
 
 import jax
 import jax.numpy as jnp
@@ -7,11 +7,10 @@ import pytest
 
 from thalweg.errors import IncompatiblePartsError
 from thalweg.kernels import Gaussian, Grid, Linear, Matern12, Matern32, Matern52, Periodic
-from thalweg.processes import RegressorSettings, fit_regressor, grid, regression
+from thalweg.processes import RegressorSettings, fit_regressor
 from thalweg.processes.exact import Parameters
-from thalweg.processes.iterative import HostRows
-from thalweg.processes.means import Mean
-from thalweg.processes.scan import starts_by_periodogram
+from thalweg.processes.grid import GridEvidence, lattice
+from thalweg.processes.observations import ProcessMean, RegressionRows
 
 RNG = np.random.default_rng(0)
 COUNT = 60
@@ -31,8 +30,8 @@ def rows_of(dimension, known=True):
     targets = np.stack([np.sin(7 * inputs[:, 0]), inputs.sum(axis=1)], axis=1) + 0.1 * RNG.normal(size=(COUNT, 2))
     noise = np.where(np.arange(COUNT) % 2, 0.05, 0.0) if known else np.zeros(COUNT)
     weights = 1.0 + np.arange(COUNT) % 2
-    basis = Mean.of("linear", inputs).basis(inputs)
-    return HostRows(inputs, targets, basis, noise, weights, 0.1 * (weights - 1), weights, np.log(weights))
+    basis = ProcessMean.of("linear", inputs).basis(inputs)
+    return RegressionRows(inputs, targets, basis, noise, weights, 0.1 * (weights - 1), weights, np.log(weights))
 
 
 def around(dimension):
@@ -71,27 +70,25 @@ CASES += [pytest.param("Matern52", dimension, marks=pytest.mark.slow) for dimens
 
 
 @pytest.mark.parametrize(("name", "dimension"), CASES)
-def test_loss_and_slope_are_unbiased(name, dimension, monkeypatch):
-    monkeypatch.setattr(grid, "_PROBE_DIGITS", 1e-8)  # what truncation costs is tested below
+def test_loss_and_gradient_are_unbiased(name, dimension):
     rows, made, parameters = rows_of(dimension), around(dimension), Parameters(KERNELS[name], jnp.asarray(0.03))
     # Where a torus is too small for a kernel its spectrum is cut at 0, and it is another kernel.
     assert np.linalg.eigvalsh(np.asarray(circulant(parameters.kernel, made)))[0] > -1e-9
     expected, derivative = jax.value_and_grad(dense_loss)(parameters, rows, made)
     slopes = [slope * value for slope, value in zip(*map(jax.tree.leaves, (derivative, parameters)), strict=True)]
-    found = [grid.GridProblem(rows, made, seed).loss_and_slope(parameters) for seed in range(24)]
-    drawn = np.array([[loss, *map(float, jax.tree.leaves(slope))] for loss, slope in found])
+    # What truncating solves costs is tested below.
+    found = [GridEvidence(rows, made, seed, tolerances=(1e-8, 1e-8)).evaluate(parameters) for seed in range(24)]
+    drawn = np.array([[*one.losses, *one.gradient] for one in found])
     errors = drawn.std(axis=0, ddof=1) / np.sqrt(len(drawn))
     assert np.all(np.abs(drawn.mean(axis=0) - np.array([expected, *slopes])) < 5 * errors + 1e-6)
 
 
-def test_truncated_probes_bias_the_loss_by_less_than_their_residual(monkeypatch):
+def test_truncated_probes_bias_the_loss_by_less_than_their_residual():
     rows, made, parameters = rows_of(1), around(1), Parameters(KERNELS["Gaussian"], jnp.asarray(0.03))
-    loose, slope = grid.GridProblem(rows, made, 0).loss_and_slope(parameters)
-    monkeypatch.setattr(grid, "_PROBE_DIGITS", 1e-10)
-    tight, exact = grid.GridProblem(rows, made, 0).loss_and_slope(parameters)
-    assert abs(loose - tight) < 1e-3 * COUNT
-    for one, other in zip(*map(jax.tree.leaves, (slope, exact)), strict=True):
-        assert abs(float(one) - float(other)) < 1e-2 * COUNT
+    loose = GridEvidence(rows, made, 0).evaluate(parameters)
+    tight = GridEvidence(rows, made, 0, tolerances=(1e-10, 1e-10)).evaluate(parameters)
+    assert abs(loose.losses[0] - tight.losses[0]) < 1e-3 * COUNT
+    np.testing.assert_allclose(loose.gradient, tight.gradient, atol=1e-2 * COUNT)
 
 
 def test_the_posterior_is_that_of_the_dense_interpolated_kernel():
@@ -104,7 +101,7 @@ def test_the_posterior_is_that_of_the_dense_interpolated_kernel():
     among = vectors * np.maximum(values, 0) @ vectors.T  # as the spectrum is cut at 0
     W, here = (np.asarray(found.grid.interpolation(x).mv(jnp.eye(found.grid.size))) for x in (rows.inputs, new))
     A = W @ among @ W.T + np.diag((noise + rows.known) / rows.weights)
-    H, above = (Mean.of("constant", rows.inputs, rows.weights).basis(x) for x in (rows.inputs, new))
+    H, above = (ProcessMean.of("constant", rows.inputs).basis(x) for x in (rows.inputs, new))
     inverse = np.linalg.inv(A)
     level = np.linalg.solve(H.T @ inverse @ H, H.T @ inverse @ rows.targets)
     cross = here @ among @ W.T
@@ -122,20 +119,20 @@ def test_the_posterior_is_that_of_the_dense_interpolated_kernel():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("dimension", [1, 2])
-def test_it_is_close_to_the_exact_way(dimension, monkeypatch):
-    monkeypatch.setattr(regression, "_FEW", 0)
-    rows = rows_of(dimension, known=False)
+@pytest.mark.parametrize(("dimension", "count"), [(1, 60), (2, 1200)])
+def test_it_is_close_to_the_exact_method(dimension, count):
+    rng = np.random.default_rng(1)
+    inputs = rng.uniform(size=(count, dimension))
+    targets = (np.sin(7 * inputs[:, 0]) + inputs.sum(axis=1) + 0.1 * rng.normal(size=count))[:, None]
     kernel = Gaussian(0.3, 1.0)
-    exact = fit_regressor(rows.inputs, rows.targets, RegressorSettings("exact", learn=False), kernel, 0.02)
-    found = fit_regressor(rows.inputs, rows.targets, FIXED, kernel, 0.02)
-    new = RNG.uniform(size=(50, dimension))
+    exact = fit_regressor(inputs, targets, RegressorSettings("exact", learn=False), kernel, 0.02)
+    found = fit_regressor(inputs, targets, FIXED, kernel, 0.02)
+    new = rng.uniform(size=(50, dimension))
     assert found.method == "grid"
     np.testing.assert_allclose(found.posterior.predict(new)[0], exact.posterior.predict(new)[0], atol=0.02)
 
 
-def test_few_rows_of_a_plane_go_the_exact_way():
-    """On a grid their fast waves took two minutes, or were taken for noise; the exact way takes a second."""
+def test_few_rows_of_a_plane_take_the_exact_method():
     rng = np.random.default_rng(0)
     inputs = rng.uniform(size=(500, 2))
     waves = np.sin(20 * inputs[:, 0]) * np.cos(15 * inputs[:, 1])
@@ -159,7 +156,6 @@ def test_learning_finds_the_same_from_any_start(factor):
 
 
 def test_a_rough_function_without_noise_is_searched_from_some_noise():
-    """The sight: 17,000 hours of humidity by Matern12 took 333 s, to a lengthscale of less than a second."""
     rng, left = np.random.default_rng(1), np.exp(-1 / 12)
     y = [rng.normal()]
     for _ in range(1499):
@@ -169,7 +165,7 @@ def test_a_rough_function_without_noise_is_searched_from_some_noise():
     assert 8 < float(found.posterior.kernel.lengthscale[0]) < 20
 
 
-def test_beyond_the_grid_is_the_prior_and_a_grid_that_is_too_coarse_says_so(monkeypatch):
+def test_beyond_the_grid_is_the_prior():
     rows = rows_of(1, known=False)
     settings = RegressorSettings("grid", learn=False, mean="zero")
     found = fit_regressor(rows.inputs, rows.targets, settings, Gaussian(0.1, 3.0), 0.1).posterior
@@ -179,13 +175,17 @@ def test_beyond_the_grid_is_the_prior_and_a_grid_that_is_too_coarse_says_so(monk
     with pytest.raises(ValueError, match="2 points lie beyond"):
         found.sample(np.array([[1e4], [-1e4]]), 1, np.random.default_rng(0))
     assert not found.coarse
-    monkeypatch.setattr(grid, "_MOST_NODES", 40)
-    assert fit_regressor(rows.inputs, rows.targets, settings, Gaussian(0.01, 3.0), 0.1).posterior.coarse
+
+
+def test_a_grid_that_is_too_coarse_says_so():
+    rows = rows_of(1, known=False)
+    settings = RegressorSettings("grid", learn=False, mean="zero")
+    assert fit_regressor(rows.inputs, rows.targets, settings, Gaussian(1e-4, 3.0), 0.1).posterior.coarse
 
 
 def test_the_grid_follows_the_kernel():
     inputs = np.linspace(0, 1, 20)[:, None]
-    fine, coarse = (grid.lattice(Gaussian(length), inputs) for length in (0.01, 0.3))
+    fine, coarse = (lattice(Gaussian(length), inputs) for length in (0.01, 0.3))
     assert fine.grid.spacing[0] < 0.01 < coarse.grid.spacing[0] < 0.3
     assert not coarse.suits(Gaussian(0.01), inputs)
     assert coarse.suits(Gaussian(0.25), inputs)
@@ -226,14 +226,13 @@ def test_nothing_breaks_it(case):
     assert np.max(np.abs(mean - targets.mean())) < 10 * (np.ptp(targets) + 1e-6 * np.abs(targets).max())
 
 
-@pytest.mark.parametrize(("dimensions", "rows", "wave"), [(1, 800, 15.0), (2, 4000, 7.0)])
+@pytest.mark.parametrize(
+    ("dimensions", "rows", "wave"), [(1, 800, 15.0), pytest.param(2, 4000, 7.0, marks=pytest.mark.slow)]
+)
 def test_waves_are_seen_beside_larger_ones_where_rows_lie_unevenly(dimensions, rows, wave):
-    """Rows by chance leave one cell in seven empty; a start that took the waves for noise was never left again."""
     rng = np.random.default_rng(0)
     inputs = rng.uniform(0, 10, (rows, dimensions))
     targets = np.sin(inputs).sum(1) + 0.3 * np.sin(wave * inputs[:, 0]) + 0.1 * rng.normal(size=rows)
-    given = (inputs, targets[:, None], np.ones((rows, 1)), *(fill * np.ones(rows) for fill in (0, 1, 0, 1, 0)))
-    starts = [Parameters(family(np.ones(dimensions)), np.asarray(0.1)) for family in (Gaussian, Matern32)]
-    found = starts_by_periodogram(starts, HostRows(*given), True)[0].parameters
-    assert np.all(found.kernel.lengthscale < 8 / wave)
-    assert 0.003 < float(found.noise) < 0.05
+    found = fit_regressor(inputs, targets[:, None], RegressorSettings("grid", restarts=0))
+    assert found.method == "grid"
+    assert 0.005 < found.posterior.noise < 0.02

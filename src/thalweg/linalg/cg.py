@@ -69,7 +69,7 @@ def conjugate_gradients(
     *,
     precondition: Apply | None = None,
     start: Any = None,
-    tol: float = 1e-6,
+    tol: Any = 1e-6,
     max_iter: int = 1000,
     inner: Inner = columns_inner,
     watch: Callable[[Any, int], bool | None] | None = None,
@@ -89,7 +89,7 @@ def conjugate_gradients(
     start
         An approximate solution.
     tol
-        A column is solved when ‖r‖ ≤ tol·‖right‖.
+        A column is solved when ‖r‖ ≤ tol·‖right‖; a number, or one for each column.
     max_iter
         Products with A, at most.
     inner
@@ -110,9 +110,11 @@ def conjugate_gradients(
     step = partial(_iterate, inner=inner)
     norms = xp.sqrt(inner(right, right))
     goal = tol * norms
-    state = _begin(apply, precondition, right, start, goal, max_iter, inner, xp)
+    begin = _begin
     if xp is not np:
         apply, precondition = (_as_leaf(function) for function in (apply, precondition))
+        begin = _begin_compiled
+    state = begin(apply, precondition, right, start, goal, max_iter, inner)
     while bool(xp.any(state.active)) and int(state.iterations) < max_iter:
         end = min(int(state.iterations) + at_once, max_iter)
         if xp is np:
@@ -126,9 +128,27 @@ def conjugate_gradients(
     return CGResult(state.x, int(state.iterations), left, sizes, ratios)
 
 
-def _begin(
-    apply: Apply, precondition: Apply | None, right: Any, start: Any, goal: Any, max_iter: int, inner: Inner, xp: Any
+def traced_conjugate_gradients(
+    apply: Apply, right: Any, precondition: Apply | None, tol: Any, max_iter: int, inner: Inner = columns_inner
 ) -> CGState:
+    """Solve A x = right for each column within a compiled program, where the host has no look in between.
+
+    Examples
+    --------
+    >>> A = jnp.array([[4.0, 1.0], [1.0, 3.0]])
+    >>> solve = jax.jit(lambda right: traced_conjugate_gradients(lambda block: A @ block, right, None, 1e-5, 9).x)
+    >>> solve(jnp.array([[1.0], [2.0]])).round(4).ravel()
+    Array([0.0909, 0.6364], dtype=float...)
+    """
+    goal = tol * jnp.sqrt(inner(right, right))
+    state = _begin(apply, precondition, right, None, goal, max_iter, inner)
+    return _iterate_until(apply, precondition, state, goal, max_iter, inner)
+
+
+def _begin(
+    apply: Apply, precondition: Apply | None, right: Any, start: Any, goal: Any, max_iter: int, inner: Inner
+) -> CGState:
+    xp = namespace(right)
     x = xp.zeros_like(right) if start is None else start
     residual = right if start is None else right - apply(start)
     z = residual if precondition is None else precondition(residual)
@@ -144,7 +164,8 @@ def _iterate(apply: Apply, precondition: Apply | None, state: CGState, goal: Any
     xp = namespace(state.x)
     image = apply(state.direction)
     curvature = inner(state.direction, image)
-    live = state.active & (curvature > 0)
+    # Where an operator or a preconditioner has lost its definiteness to rounding, a column stands still too.
+    live = state.active & (curvature > 0) & (state.energy > 0)
     size = xp.where(live, ratio(state.energy, curvature), 0).astype(state.x.dtype)
     x, residual = state.x + size[None, :] * state.direction, state.residual - size[None, :] * image
     z = residual if precondition is None else precondition(residual)
@@ -169,9 +190,20 @@ def _as_leaf(function: Any) -> Any:
     return function if leaf else jax.tree_util.Partial(function)
 
 
+_begin_compiled = quick_jit(
+    lambda apply, precondition, right, *_: len(right) <= _QUICKLY_COMPILED_ROWS, static_argnums=(5, 6)
+)(_begin)
+
+
 @quick_jit(lambda apply, precondition, state, *_: len(state.x) <= _QUICKLY_COMPILED_ROWS, static_argnames="inner")
 def _advance(apply: Apply, precondition: Apply | None, state: CGState, goal: Any, end: Any, inner: Inner) -> CGState:
     """Steps on a device until all columns have come to their goal, or ``end`` of them are made."""
+    return _iterate_until(apply, precondition, state, goal, end, inner)
+
+
+def _iterate_until(
+    apply: Apply, precondition: Apply | None, state: CGState, goal: Any, end: Any, inner: Inner
+) -> CGState:
     return jax.lax.while_loop(
         lambda state: jnp.any(state.active) & (state.iterations < end),
         lambda state: _iterate(apply, precondition, state, goal, inner),

@@ -109,7 +109,7 @@ def log_quadrature(sizes: np.ndarray, ratios: np.ndarray) -> float:
     count = int(np.sum(sizes > 0))
     if not count:  # solved at once, or not at all
         return 0.0
-    sizes, ratios = sizes[:count], ratios[: count - 1]
+    sizes, ratios = np.asarray(sizes[:count], float), np.asarray(ratios[: count - 1], float)
     alphas = 1 / sizes
     alphas[1:] += ratios / sizes[:-1]
     quadrature = ritz(alphas, np.append(np.sqrt(ratios) / sizes[:-1], 0.0), 0.0)

@@ -16,7 +16,8 @@ from thalweg.gaussian.likelihoods import BernoulliLogit
 from thalweg.gaussian.linear.observations import check_numbers
 from thalweg.gaussian.posteriors import Marginals
 from thalweg.kernels import Gaussian, Kernel, kernel_or_class
-from thalweg.processes import host
+from thalweg.processes import covariance
+from thalweg.processes.exact import computes_on_device
 from thalweg.processes.inference import ClassifierSettings, Problem, infer, on_device
 from thalweg.processes.learning import Learned, learn, starting_kernels
 from thalweg.processes.sites import logistic
@@ -70,7 +71,7 @@ class ProcessPosterior:
         """The latent means and variances at new inputs, a strip of rows at a time."""
         strips = [new[first : first + _STRIP] for first in range(0, len(new), _STRIP)]
         with jax.enable_x64(True), enough_threads(len(self.inputs)):
-            if host.serves(len(self.inputs)):
+            if not computes_on_device(len(self.inputs)):
                 parts: list = [self._on_host(strip) for strip in strips]
             else:
                 fixed = [jnp.asarray(array) for array in (self.inputs, self.weights, self.sites, self.factor)]
@@ -79,7 +80,7 @@ class ProcessPosterior:
         return Marginals(*(np.concatenate(column) for column in zip(*parts, strict=True)))  # type: ignore[arg-type]
 
     def _on_host(self, new: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        cross, prior = host.matrix(self.kernel, self.inputs, new), host.diagonal(self.kernel, new)
+        cross, prior = covariance.matrix(self.kernel, self.inputs, new), covariance.diagonal(self.kernel, new)
         scaled = np.sqrt(self.sites)[:, None] * cross
         spread = scipy.linalg.solve_triangular(self.factor, scaled, lower=True, overwrite_b=True, check_finite=False)
         return self.weights @ cross, np.maximum(prior - np.sum(spread**2, axis=0), np.finfo(float).eps * prior)

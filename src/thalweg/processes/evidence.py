@@ -1,373 +1,347 @@
-"""The parameters that make rows most probable, and others that are about as plausible.
+"""The parameters that make rows most probable, and draws of others that are plausible.
 
-A search moves the logarithms of the parameters and keeps the best it saw: by Newton's steps where rows tell their
-information, else by a quasi-Newton method. The logarithms have a weak normal prior around an origin, so that what the
-rows say nothing about stays where it was.
+A search moves the logarithms of parameters: by Newton's steps where the evidence knows their information, else by
+L-BFGS. The logarithms have a weak normal prior around an origin, so that what the rows say nothing about stays there.
 """
 
-from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from collections.abc import Callable
+from typing import Any, NamedTuple, Protocol
 
 import jax
 import numpy as np
 import scipy.optimize
 
 from thalweg.descent import Status
-from thalweg.kernels import Kernel
-from thalweg.processes.exact import Parameters, unflattened
+from thalweg.linalg import NotPositiveDefinite
+from thalweg.processes.covariance import flattened, unflattened
+from thalweg.processes.exact import EvidenceEvaluation
+from thalweg.processes.observations import varying
 
-_FURTHEST = np.log(1e5)
-"""How far a search may take a parameter from where it starts, as a logarithm."""
+PRIOR_DEVIATION = 3.0
+"""Standard deviation of the prior of a logarithm: a factor of 20, so that it costs tenths of a nat at most. With twice
+as much, lengthscales of features that say nothing wander off."""
 
-_LARGEST = 700.0
-"""A logarithm of which the exponential is still a number."""
+TOLERANCE_NATS = 0.1
+"""A gain that is worth another step of a search. Ten times as much shows in the predictions."""
 
-_SPREAD, _WIDE = 3.0, 100.0
-"""Standard deviations of the normal prior of each logarithm around its start: a weak one, and next to none."""
+MAX_LOG_MOVE = np.log(1e5)
+"""How far a search may take a logarithm from the origin: beyond that arithmetic overflows before anything is gained."""
 
-_ADDED, _MORE, _LEAST_CHANGE = 1e-2, 2.0, 1 / 3
-"""The share of the curvature that is first added to its diagonal; what it is multiplied by after a step that lost,
-twice that after another one, and at least after one that gained."""
+MAX_LOG_STEP = 2.0
+"""How far a step may take a logarithm: the information is that of the neighbourhood. With twice as much, searches jump
+over optima."""
 
-_REMEMBERED = 0.3
-"""The share of the curvature that a step found hidden which the step after the next still counts with."""
+INITIAL_DAMPING = 1e-2
+"""The share of the curvature that is first added to its diagonal; each step adapts it."""
 
-_STRIDE = 2.0
-"""How far a step may take the logarithm of a parameter."""
-
-_HOPE = 3.0
-"""A search may gain so many times what its next step promises."""
-
-_IDLE = 2
-"""Steps in turn that gain less than is worth another one."""
-
-_SETTLED = 0.02
-"""A gain in nats that is worth another step where a search settles."""
-
-_DIFFERENCE = 0.03
-"""Of logarithms, for second derivatives."""
-
-_TAIL = 5.0
-"""Degrees of freedom of the t law that approximates the posterior of the parameters."""
-
-_FORGOTTEN = 6
-"""Draws that are left away: the chain starts from the best, and one step all but forgets where it was."""
+T_DEGREES = 5.0
+"""Degrees of freedom of the t law that approximates the posterior of the parameters: its tails must be the heavier."""
 
 
-class Optimum(NamedTuple):
-    """What a search found, and how it ended."""
-
-    parameters: Parameters
-    loss: float
-    steps: int
-    status: Status
-    origin: Parameters
-    """The point that the prior is around."""
-
-
-class Searched(Protocol):
-    """What a search needs of rows."""
+class Evidence(Protocol):
+    """What a search needs to know of rows."""
 
     @property
     def inputs(self) -> Any:
-        """Where they are."""
+        """Their features."""
 
-    def loss_and_slope(self, parameters: Parameters) -> tuple[Any, Parameters]:
-        """−log p(y), and its derivative in the logarithms of all parameters."""
-
-
-@runtime_checkable
-class Informed(Searched, Protocol):
-    """Rows that tell the curvature too."""
-
-    def knows(self, kernel: Kernel) -> bool:
-        """Whether they do for such a kernel."""
-
-    def loss_slope_and_information(self, parameters: Parameters) -> tuple[Any, Parameters, Any]:
-        """−log p(y), its derivative in the logarithms of all parameters, and their information, the noise last."""
+    def evaluate(self, parameters: Any) -> EvidenceEvaluation:
+        """Return losses, the gradient in the logarithms of all parameters, and their information if it is known."""
 
 
-def varying(inputs: np.ndarray) -> np.ndarray:
-    """Which features differ between rows."""
-    return np.any(inputs != inputs[:1], axis=0)
+class Optimum(NamedTuple):
+    """The best parameters of a search, and how it ended."""
+
+    parameters: Any
+    losses: np.ndarray
+    """Without the prior."""
+    evaluations: int
+    status: Status
+    origin: Any
+    """The centre of the prior."""
+
+    @property
+    def loss(self) -> float:
+        """−log p(y)."""
+        return float(np.sum(self.losses))
 
 
-class Landscape:
-    """−log p(y) and a weak prior, as a function of the logarithms of the parameters that are free.
+class LogPosterior:
+    """−log p(y) and a normal prior as a function of the logarithms of free parameters, less those of an origin.
 
-    Lengthscales of features that do not vary, of which the rows say nothing, are held where the prior has them.
+    Lengthscales of features that do not vary, of which rows say nothing, stay at the origin. If ``tied``, the entries
+    of a parameter keep their proportions.
     """
 
-    def __init__(self, rows: Any, origin: Parameters, learn_noise: bool, spread: float = _SPREAD) -> None:
-        self.rows, self.origin, self.learn_noise, self.spread = rows, origin, learn_noise, spread
-        tree = self._free(origin)
-        shapes = [np.shape(leaf) for leaf in jax.tree.leaves(tree)]
-        varies = varying(rows.inputs) if isinstance(rows.inputs, np.ndarray) else np.ones(rows.inputs.shape[1], bool)
-        free = [varies if shape == varies.shape else np.ones(int(np.prod(shape)), bool) for shape in shapes]
-        self.free = np.flatnonzero(np.concatenate(free))
-        self.held = _logs(self._flat(tree))
-        self.centre = self.held[self.free]
+    def __init__(
+        self,
+        evidence: Evidence,
+        origin: Any,
+        *,
+        fixed: int = 0,
+        tied: bool = False,
+        deviation: float = PRIOR_DEVIATION,
+    ) -> None:
+        self.evidence, self.origin, self.deviation = evidence, origin, deviation
+        self.centre = _logs(origin)
+        varies, columns, unit = varying(np.asarray(evidence.inputs)), [], np.eye(self.centre.size)
+        begin = 0
+        for leaf in jax.tree.leaves(origin):
+            own = unit[:, begin : begin + np.size(leaf)]
+            begin += np.size(leaf)
+            if tied:
+                own = np.sum(own, axis=1, keepdims=True)
+            elif np.shape(leaf) == varies.shape:
+                own = own[:, varies]
+            columns.append(own)
+        moves = np.concatenate(columns, axis=1)
+        self.moves = moves[:, : moves.shape[1] - fixed]
+        """How free logarithms move those of all parameters; the last ``fixed`` of them do not move."""
 
-    def _free(self, parameters: Parameters) -> Any:
-        return parameters if self.learn_noise else parameters.kernel
+    def point(self, parameters: Any) -> np.ndarray:
+        """Return the free logarithms of parameters."""
+        return self.moves.T @ (_logs(parameters) - self.centre) / np.sum(self.moves, axis=0)
 
-    def _flat(self, tree: Any) -> np.ndarray:
-        return np.concatenate([np.ravel(np.asarray(leaf, np.float64)) for leaf in jax.tree.leaves(tree)])
+    def parameters(self, point: np.ndarray) -> Any:
+        """Return the parameters with these free logarithms."""
+        return unflattened(flattened(self.origin) * np.exp(self.moves @ point), self.origin)
 
-    def logs(self, parameters: Parameters) -> np.ndarray:
-        """The logarithms of what is free."""
-        return _logs(self._flat(self._free(parameters)))[self.free]
+    def prior(self, point: np.ndarray) -> float:
+        """Return the negative logarithm of the prior, up to a constant."""
+        return float(point @ point) / (2 * self.deviation**2)
 
-    def parameters(self, logs: np.ndarray) -> Parameters:
-        """What has these logarithms."""
-        everything = self.held.copy()
-        everything[self.free] = logs
-        tree = unflattened(np.exp(np.clip(everything, -_LARGEST, _LARGEST)), self._free(self.origin))
-        return tree if self.learn_noise else Parameters(tree, self.origin.noise)
+    def evaluate(self, point: np.ndarray) -> tuple[float, np.ndarray, np.ndarray | None, np.ndarray]:
+        """Return the value, its gradient, a positive curvature where it is known, and the losses of the rows.
 
-    def integrated(self, logs: np.ndarray) -> float:
-        """With the coefficients of the mean integrated over; infinite where it cannot be computed.
+        The value is infinite, with a gradient of 0, where anything is not finite.
+        """
+        losses, gradient, information = self.evidence.evaluate(self.parameters(point))
+        value = float(np.sum(losses)) + self.prior(point)
+        gradient = gradient @ self.moves + point / self.deviation**2
+        curvature = None
+        if information is not None:
+            curvature = self.moves.T @ information @ self.moves + np.eye(len(point)) / self.deviation**2
+        usable = np.isfinite(value) and all(part is None or np.all(np.isfinite(part)) for part in (gradient, curvature))
+        return (value, gradient, curvature, losses) if usable else (np.inf, 0 * point, curvature, losses)
+
+    def integrated(self, point: np.ndarray) -> float:
+        """Return the value with the coefficients of the mean integrated over.
 
         At their best, as a search has them, they take up some of the scatter, and with ten rows the posterior of the
         noise would be that of eleven (Patterson and Thompson, 1971).
         """
-        if np.max(np.abs(logs - self.centre)) > 2 * _FURTHEST:  # where arithmetic overflows
+        if np.max(np.abs(point)) > 2 * MAX_LOG_MOVE:
             return np.inf
-        found = self.rows.solution(self.parameters(logs))
-        value = float(found.loss) + self.rows.targets.shape[1] * float(np.sum(np.log(np.diag(found.basis_factor))))
-        away = (logs - self.centre) / self.spread
-        return value + float(away @ away) / 2 if np.isfinite(value) else np.inf
-
-    def value_and_slope(self, logs: np.ndarray) -> tuple[float, np.ndarray]:
-        """Infinite, with a slope of 0, where either cannot be computed."""
-        return self._with_prior(logs, *self.rows.loss_and_slope(self.parameters(logs)))
-
-    def value_slope_and_curvature(self, logs: np.ndarray) -> tuple[float, np.ndarray, np.ndarray]:
-        """Those and an approximate curvature that is positive, by the information that the rows give."""
-        loss, slope, information = self.rows.loss_slope_and_information(self.parameters(logs))
-        value, pull = self._with_prior(logs, loss, slope)
-        curvature = np.eye(len(logs)) / self.spread**2
-        if np.isfinite(value):
-            curvature = curvature + np.asarray(information)[np.ix_(self.free, self.free)]
-        usable = np.all(np.isfinite(curvature))
-        return (value, pull, curvature) if usable else (np.inf, np.zeros_like(pull), np.zeros_like(curvature))
-
-    def _with_prior(self, logs: np.ndarray, loss: Any, slope: Parameters) -> tuple[float, np.ndarray]:
-        away = (logs - self.centre) / self.spread
-        total = float(loss) + float(away @ away) / 2
-        pull = self._flat(self._free(slope))[self.free] + away / self.spread
-        usable = np.isfinite(total) and np.all(np.isfinite(pull))
-        return (total, pull) if usable else (np.inf, np.zeros_like(logs))
+        try:
+            solution = self.evidence.solution(self.parameters(point))  # type: ignore[attr-defined]
+        except NotPositiveDefinite:
+            return np.inf
+        coefficients = float(np.sum(np.log(np.diagonal(solution.basis_factor))))
+        value = float(np.sum(solution.losses)) + solution.weights.shape[1] * coefficients + self.prior(point)
+        return value if np.isfinite(value) else np.inf
 
 
-def _logs(values: np.ndarray) -> np.ndarray:
-    return np.log(np.maximum(values, np.finfo(np.float64).tiny))
+def _logs(tree: Any) -> np.ndarray:
+    return np.log(np.maximum(flattened(tree), np.finfo(float).tiny))
 
 
-def maximise(
-    rows: Searched,
-    start: Parameters,
-    origin: Parameters,
-    max_iter: int,
-    learn_noise: bool,
-    least_noise: float,
-    worth: float = 1e-3,
-    unit: float = 1.0,
-    furthest: float | None = None,
-    hopeless: float = np.inf,
-    spread: float = _SPREAD,
-    by_slopes: bool = False,
-    bold: bool = False,
-) -> Optimum:
-    """Make the rows most probable, under a normal prior around an origin, until a step gains less than it is worth.
+class ParameterSearch:
+    """A search for the least value of a log posterior within bounds, which keeps the best point that it saw."""
 
-    Where rows tell no more than slopes, the first step is as long as the derivative in units of ``unit`` nats. A search
-    goes no further than ``furthest`` from its start, in logarithms, and ends early where its steps promise too little
-    to come below a ``hopeless`` value. A ``bold`` one may overshoot, which takes it away from where it would stay.
-    """
-    landscape = Landscape(rows, origin, learn_noise, spread)
-    begin = landscape.logs(start)
-    lower, upper = landscape.centre - _FURTHEST, landscape.centre + _FURTHEST
-    if furthest is not None:
-        lower, upper = np.maximum(lower, begin - furthest), np.minimum(upper, begin + furthest)
-    elif learn_noise:  # the last of them
-        lower[-1] = min(np.log(least_noise), landscape.centre[-1])
-    informed = not by_slopes and isinstance(rows, Informed) and rows.knows(start.kernel)
-    kind = Scoring if informed else QuasiNewton
-    search: Search = kind(landscape, lower, upper, max_iter, worth, unit, hopeless, bold)
-    try:
-        settled = search.run(np.clip(begin, lower, upper))
-        status = Status.CONVERGED if settled and np.isfinite(search.best[0]) else Status.STEPS_SPENT
-    except KeyboardInterrupt:
-        status = Status.INTERRUPTED
-    loss, logs = search.best
-    return Optimum(landscape.parameters(logs if len(logs) else begin), loss, search.evaluations, status, origin)
+    def __init__(
+        self, posterior: LogPosterior, least_noise: float | None, keep: Callable[[Optimum], None] | None
+    ) -> None:
+        self.posterior, self.keep = posterior, keep
+        count = posterior.moves.shape[1]
+        self.lower, self.upper = np.full(count, -MAX_LOG_MOVE), np.full(count, MAX_LOG_MOVE)
+        if least_noise is not None:
+            self.lower[-1] = min(np.log(least_noise) - posterior.centre[-1], 0.0)
+        self.best: tuple[float, np.ndarray, np.ndarray] | None = None
+        self.evaluations = 0
 
-
-def settled(rows: Searched, found: Optimum, max_iter: int, learn_noise: bool, least_noise: float) -> Optimum:
-    """Where the rows are most probable, with next to no prior, from what was found with one.
-
-    The average information may be ten times the curvature along a ridge, and then promises next to nothing of steps
-    that are worth some nats: a search by slopes alone goes on from where Newton's steps end.
-    """
-    options = (found.origin, max_iter, learn_noise, least_noise)
-    near = maximise(rows, found.parameters, *options, _SETTLED, spread=_WIDE)
-    if near.status is Status.INTERRUPTED:
-        return near
-    there = maximise(rows, near.parameters, *options, _SETTLED / 2, spread=_WIDE, by_slopes=True)
-    status = there.status if there.status is Status.INTERRUPTED else near.status
-    return there._replace(steps=near.steps + there.steps, status=status)
-
-
-@dataclass
-class Search:
-    """A search of a landscape within bounds, which keeps the best that it saw."""
-
-    landscape: Landscape
-    lower: np.ndarray
-    upper: np.ndarray
-    max_iter: int
-    worth: float
-    unit: float
-    hopeless: float
-    bold: bool = False
-    evaluations: int = 0
-    best: tuple[float, np.ndarray] = (np.inf, np.zeros(0))
-
-    def run(self, logs: np.ndarray) -> bool:
-        """Search from a point; whether it settled."""
-        raise NotImplementedError
-
-    def _seen(self, value: float, logs: np.ndarray) -> None:
+    def evaluate(self, point: np.ndarray) -> tuple[float, np.ndarray, np.ndarray | None]:
+        """Evaluate a point, and keep it if it is the best so far."""
+        value, gradient, curvature, losses = self.posterior.evaluate(point)
         self.evaluations += 1
-        if value < self.best[0]:
-            self.best = value, logs.copy()
+        if self.best is None or value < self.best[0]:
+            self.best = value, point.copy(), losses
+            if self.keep is not None and np.isfinite(value):
+                self.keep(self.optimum(Status.INTERRUPTED))
+        return value, gradient, curvature
 
+    def optimum(self, status: Status) -> Optimum:
+        """Return the best so far."""
+        assert self.best is not None
+        _, point, losses = self.best
+        return Optimum(self.posterior.parameters(point), losses, self.evaluations, status, self.posterior.origin)
 
-class QuasiNewton(Search):
-    """L-BFGS-B: for rows of which no more than slopes are known."""
+    def newton(self, point: np.ndarray, first: tuple, max_iter: int, tolerance: float) -> bool:
+        """Take damped Newton steps until two in a row gain less than a tolerance; say whether that was reached.
 
-    def run(self, logs: np.ndarray) -> bool:
-        """Search from a point; whether it settled."""
-        # SciPy's tolerance is relative to a loss that is about as large as the number of rows.
-        ends = {"ftol": self.worth / len(self.landscape.rows.inputs), "gtol": 1e-2 / self.unit}
-        options = {"maxiter": self.max_iter, "maxfun": 2 * self.max_iter, "maxls": 8, **ends}
-        bounds = np.stack([self.lower, self.upper], 1)
-        found = scipy.optimize.minimize(self._scaled, logs, jac=True, bounds=bounds, method="L-BFGS-B", options=options)
-        return bool(found.success)
-
-    def _scaled(self, logs: np.ndarray) -> tuple[float, np.ndarray]:
-        total, pull = self.landscape.value_and_slope(logs)
-        self._seen(total, logs)
-        total = total if np.isfinite(total) else 1e10 + abs(np.nan_to_num(self.best[0], posinf=0.0))
-        return total / self.unit, pull / self.unit
-
-
-class Scoring(Search):
-    """Newton's steps with the average information as the curvature, shortened where they promise too much.
-
-    Each takes one evaluation, and a few of them do what a quasi-Newton method, which has to find out about the
-    curvature from the slopes it sees, needs dozens for. A share of the curvature is added to its diagonal until a step
-    gains (Levenberg, 1944; Marquardt, 1963). The information says nothing of a lengthscale that is long enough not to
-    matter, and steps would jump over the best one and back: what slopes changed by beyond it is added too, if not bold.
-    """
-
-    def run(self, logs: np.ndarray) -> bool:
-        """Search from a point; whether it settled."""
-        value, slope, curvature = self._evaluated(logs)
-        added, more, idle, hidden = _ADDED, _MORE, 0, np.zeros_like(logs)
-        for _ in range(self.max_iter):
-            step, promised = self._step(logs, slope, curvature + np.diag(hidden), added)
-            hoped = self._step(logs, slope, curvature, added)[1] if np.isfinite(self.hopeless) else promised
-            if not np.isfinite(value) or promised < self.worth / 2 or value - _HOPE * hoped > self.hopeless:
+        Each takes one evaluation, and a few of them do what L-BFGS, which finds out about the curvature from gradients,
+        needs dozens for. Damping is Marquardt's (1963), adapted by Nielsen's rule (1999). The information says nothing
+        of a lengthscale that is too long to matter, and steps would jump over its optimum and back: the curvature that
+        gradients show beyond it is added to the diagonal, and forgotten by and by.
+        """
+        value, gradient, curvature = first
+        damping, growth, idle, hidden = INITIAL_DAMPING, 2.0, 0, np.zeros_like(point)
+        for _ in range(max_iter):
+            step, promised = self._damped_step(point, gradient, curvature + np.diag(hidden), damping)
+            if promised < tolerance / 2:
                 return True
-            ahead = self._evaluated(logs + step)
+            ahead = self.evaluate(point + step)
             gain = value - ahead[0]
-            idle = idle + 1 if abs(gain) < self.worth else 0
-            change, known = ahead[1] - slope, ahead[2] if gain > 0 else curvature
-            hidden = hidden if gain <= 0 else _REMEMBERED * hidden
-            if not self.bold and np.isfinite(ahead[0]) and change @ step > step @ known @ step:
-                hidden = np.maximum(hidden, change / np.where(step == 0, np.inf, step) - np.diag(known))
+            idle = idle + 1 if abs(gain) < tolerance else 0
+            change = ahead[1] - gradient
+            if np.isfinite(ahead[0]) and change @ step > step @ ahead[2] @ step:
+                secant = change / np.where(step == 0, np.inf, step)
+                hidden = np.maximum(hidden / 3, secant - np.diag(ahead[2]))
             if gain > 0:
-                logs, (value, slope, curvature) = logs + step, ahead
-                # Nielsen's rule (1999): little is changed after a step that gained about half of what it promised.
-                added *= np.clip(1 - (2 * min(gain / promised, 1.0) - 1) ** 3, _LEAST_CHANGE, 2.0)
-                more = _MORE
+                point, (value, gradient, curvature) = point + step, ahead
+                damping *= max(1 / 3, 1 - (2 * min(gain / promised, 1.0) - 1) ** 3)
+                growth = 2.0
             else:
-                added, more = added * more, 2 * more
-            if idle == _IDLE:
+                damping, growth = damping * growth, 2 * growth
+            if idle == 2:
                 return True
         return False
 
-    def _step(
-        self, logs: np.ndarray, slope: np.ndarray, curvature: np.ndarray, added: float
+    def _damped_step(
+        self, point: np.ndarray, gradient: np.ndarray, curvature: np.ndarray, damping: float
     ) -> tuple[np.ndarray, float]:
-        """A step within the bounds, and the gain that a parabola promises of it."""
-        free = ~(((logs <= self.lower) & (slope > 0)) | ((logs >= self.upper) & (slope < 0)))
-        raised = curvature + np.diag(added * (1 + np.diag(curvature)))
-        step = np.zeros_like(logs)
-        step[free] = -np.linalg.solve(raised[np.ix_(free, free)], slope[free])
-        step *= min(1.0, _STRIDE / max(np.max(np.abs(step), initial=0.0), _STRIDE))
-        step = np.clip(logs + step, self.lower, self.upper) - logs
-        return step, -float(slope @ step + step @ curvature @ step / 2)
+        """Return a step within the bounds, and the gain that a parabola promises."""
+        free = ~(((point <= self.lower) & (gradient > 0)) | ((point >= self.upper) & (gradient < 0)))
+        damped = curvature + np.diag(damping * (1 + np.diag(curvature)))
+        step = np.zeros_like(point)
+        step[free] = -np.linalg.solve(damped[np.ix_(free, free)], gradient[free])
+        step *= min(1.0, MAX_LOG_STEP / max(np.max(np.abs(step), initial=0.0), MAX_LOG_STEP))
+        step = np.clip(point + step, self.lower, self.upper) - point
+        return step, -float(gradient @ step + step @ curvature @ step / 2)
 
-    def _evaluated(self, logs: np.ndarray) -> tuple[float, np.ndarray, np.ndarray]:
-        found = self.landscape.value_slope_and_curvature(logs)
-        self._seen(found[0], logs)
-        return found
+    def l_bfgs(self, point: np.ndarray, first: tuple, max_iter: int, tolerance: float) -> bool:
+        """Search by gradients alone until steps gain less than a tolerance; say whether that was reached.
+
+        As many steps as there are parameters must gain less together: they find out about the curvature.
+        """
+        # The first step is as long as the gradient: here an e-fold change of a parameter.
+        unit = max(np.max(np.abs(first[1])), tolerance)
+        values = [first[0]]
+
+        def scaled(trial: np.ndarray) -> tuple[float, np.ndarray]:
+            value, gradient, _ = first if np.array_equal(trial, point) else self.evaluate(trial)
+            # A line search backs away from what is finite and large.
+            value = value if np.isfinite(value) else abs(first[0]) + 1 / np.finfo(float).eps
+            return (value - first[0]) / unit, gradient / unit
+
+        def stop_if_settled(_: np.ndarray) -> None:
+            assert self.best is not None
+            values.append(self.best[0])
+            if len(values) > len(point) and values[-1 - len(point)] - values[-1] < tolerance:
+                raise StopIteration
+
+        options = {"maxiter": max_iter, "maxfun": 2 * max_iter, "ftol": 0.0, "gtol": 0.0}
+        bounds = np.stack([self.lower, self.upper], axis=1)
+        scipy.optimize.minimize(
+            scaled, point, jac=True, bounds=bounds, method="L-BFGS-B", options=options, callback=stop_if_settled
+        )
+        return len(values) - 1 < max_iter
 
 
-def plausible(
-    landscape: Landscape, best: Parameters, count: int, rng: np.random.Generator, every: int = 1
-) -> list[tuple[float, Parameters]]:
-    """Parameters drawn from their posterior, by a Markov chain that starts from the best ones, after its value there.
+def maximise(
+    evidence: Evidence,
+    start: Any,
+    origin: Any,
+    *,
+    max_iter: int,
+    tolerance: float,
+    least_noise: float | None = None,
+    fixed: int = 0,
+    tied: bool = False,
+    deviation: float = PRIOR_DEVIATION,
+    by_gradients: bool = False,
+    keep: Callable[[Optimum], None] | None = None,
+) -> Optimum:
+    """Return the parameters that make rows most probable, under a normal prior around an origin.
 
-    Of every so many steps of the chain the last is a draw.
+    Parameters
+    ----------
+    evidence
+        The loss as a function of the parameters.
+    start, origin
+        Where to start, and the centre of the prior.
+    max_iter, tolerance
+        The most steps, and the gain in nats that is worth another one.
+    least_noise
+        A lower bound of the last parameter.
+    fixed
+        How many of the parameters, from the last, stay at the origin.
+    tied
+        Whether the entries of a parameter keep their proportions.
+    deviation
+        That of the prior.
+    by_gradients
+        Whether to leave the information aside. It may be ten times the curvature along a ridge, and then promises next
+        to nothing of steps that are worth some nats.
+    keep
+        Is given each optimum so far, so that an interrupt does not lose it.
+    """
+    posterior = LogPosterior(evidence, origin, fixed=fixed, tied=tied, deviation=deviation)
+    search = ParameterSearch(posterior, least_noise, keep)
+    point = np.clip(posterior.point(start), search.lower, search.upper)
+    first = search.evaluate(point)
+    steps = search.l_bfgs if by_gradients or first[2] is None else search.newton
+    settled = not max_iter or (np.isfinite(first[0]) and steps(point, first, max_iter, tolerance))
+    return search.optimum(Status.CONVERGED if settled else Status.STEPS_SPENT)
+
+
+def sample_parameters(
+    posterior: LogPosterior, best: Any, count: int, rng: np.random.Generator, stride: int = 1
+) -> list[tuple[float, Any]]:
+    """Draw parameters from their posterior, each after its value, by a Markov chain that starts at the best.
 
     Elliptical slice sampling (Murray, Adams and MacKay, 2010; Nishihara, Murray and Adams, 2014) around a t law, made
     of the curvature at the best: each step draws an ellipse through the present point and turns on it until the
-    posterior allows it, so no step is rejected and there is nothing to tune. Where the law is about right, draws are
-    nearly independent.
+    posterior allows it, so that no step is rejected and there is nothing to tune. Of every ``stride`` steps the last is
+    a draw.
     """
-    mode = landscape.logs(best)
-    root, whiten = _laplace(landscape, mode)
-    square = lambda logs: float(np.sum((whiten @ (logs - mode)) ** 2))
-    degrees = _TAIL + len(mode)
+    mode = posterior.point(best)
+    root, whiten = _laplace(posterior, mode)
+    square = lambda point: float(np.sum((whiten @ (point - mode)) ** 2))
+    degrees = T_DEGREES + len(mode)
 
-    def height(logs: np.ndarray) -> tuple[float, float]:
-        """The posterior against the approximation, as a logarithm, and the value."""
-        value = landscape.integrated(logs)
-        return degrees / 2 * np.log1p(square(logs) / _TAIL) - value, value
+    def height(point: np.ndarray) -> tuple[float, float]:
+        """The logarithm of the posterior against the t law, and the value."""
+        value = posterior.integrated(point)
+        return degrees / 2 * np.log1p(square(point) / T_DEGREES) - value, value
 
-    place, (level, loss) = mode, height(mode)
-    drawn = []
-    for step in range((_FORGOTTEN + count) * every):
+    point, (level, value) = mode, height(mode)
+    draws, burn_in = [], len(mode)  # a step all but forgets where the chain was
+    for step in range((burn_in + count) * stride):
         # A t law is a mixture of normal ones: the next step knows which.
-        width = np.sqrt((_TAIL + square(place)) / rng.chisquare(degrees))
+        width = np.sqrt((T_DEGREES + square(point)) / rng.chisquare(degrees))
         other, goal = width * (root @ rng.standard_normal(len(mode))), level + np.log(rng.uniform())
         angle = rng.uniform(0, 2 * np.pi)
         low, high = angle - 2 * np.pi, angle
-        while True:
-            proposed = mode + (place - mode) * np.cos(angle) + other * np.sin(angle)
-            reached, value = height(proposed)
-            if reached > goal or high - low < 1e-6:
-                break
+        reached = -np.inf
+        while reached <= goal and high - low > np.sqrt(np.finfo(float).eps):
+            proposed = mode + (point - mode) * np.cos(angle) + other * np.sin(angle)
+            reached, here = height(proposed)
+            if reached > goal:
+                point, level, value = proposed, reached, here
             low, high = (angle, high) if angle < 0 else (low, angle)
             angle = rng.uniform(low, high)
-        if reached > goal:
-            place, level, loss = proposed, reached, value
-        if step >= _FORGOTTEN * every and (step + 1) % every == 0:
-            drawn.append((loss, landscape.parameters(place)))
-    return drawn
+        if step >= burn_in * stride and (step + 1) % stride == 0:
+            draws.append((value, posterior.parameters(point)))
+    return draws
 
 
-def _laplace(landscape: Landscape, mode: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def _laplace(posterior: LogPosterior, mode: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """A square root of the inverse of the curvature, and its inverse."""
-    _, here = landscape.value_and_slope(mode)
-    ahead = [landscape.value_and_slope(mode + _DIFFERENCE * unit)[1] for unit in np.eye(len(mode))]
-    curvature = (np.array(ahead) - here) / _DIFFERENCE
+    here, change = posterior.evaluate(mode)[1], np.cbrt(np.finfo(float).eps)
+    ahead = [posterior.evaluate(mode + change * unit)[1] for unit in np.eye(len(mode))]
+    curvature = (np.array(ahead) - here) / change
     # No direction is wider than the prior.
     values, vectors = np.linalg.eigh((curvature + curvature.T) / 2)
-    deviations = 1 / np.sqrt(np.maximum(values, 1 / landscape.spread**2))
+    deviations = 1 / np.sqrt(np.maximum(values, 1 / posterior.deviation**2))
     # Symmetric, so that rows that differ little have roots that differ little.
     return vectors * deviations @ vectors.T, vectors / deviations @ vectors.T

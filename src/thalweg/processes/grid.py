@@ -2,60 +2,42 @@
 
 The grid follows the kernel: it is fine enough for its shortest correlations and reaches as far beyond the rows as its
 longest, so that opposite ends of the torus do not meet. A search that leaves what its grid was made for begins again on
-another grid, from where it is.
+another grid, from where it is. It starts from what a patch of rows that lie together has found exactly.
 """
 
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import scipy.fft
 from jaxtyping import Array, Float
 
 from thalweg.codec import storable
-from thalweg.compiling import Prepared, quick_jit
+from thalweg.compiling import quick_jit
 from thalweg.descent import Status
 from thalweg.errors import IncompatiblePartsError
 from thalweg.kernels import Grid, Kernel
-from thalweg.processes import host, torus
-from thalweg.processes.evidence import Optimum, maximise
-from thalweg.processes.exact import Parameters
-from thalweg.processes.host import HostRows
-from thalweg.processes.iterative import refuse
-from thalweg.processes.means import Mean
-from thalweg.processes.scan import Start
-from thalweg.processes.torus import Coordinates, Layout, Moments, flat
+from thalweg.processes import circulant
+from thalweg.processes.circulant import MAX_DIMENSIONS, GridLayout, GridMoments
+from thalweg.processes.covariance import flattened, matrix
+from thalweg.processes.evidence import TOLERANCE_NATS, Optimum, maximise
+from thalweg.processes.exact import EvidenceEvaluation, Parameters
+from thalweg.processes.iterative import POSTERIOR_SAMPLES, PROBES, SOLVE_TOLERANCE, refuse
+from thalweg.processes.observations import ProcessMean, RegressionRows
+from thalweg.runs import Run
 
-DIMENSIONS, AUTOMATIC = 3, 1
-"""The most features that a grid can have, and up to which it is the cheapest way for many rows."""
+MAX_NODES = 2**18
+"""The most nodes of a grid: with them a step of a search takes a second."""
 
-_LEAST_NODES, _MOST_NODES, _NODES_A_ROW = 2**12, 2**18, 16
-"""A grid has no more nodes than this number for each row, between two limits."""
-
-_NEAR, _FAR = 0.9, 1e-3
+NEAR_CORRELATION, FAR_CORRELATION = 0.9, 1e-3
 """Correlations that the fine and the coarse scale of a kernel are measured at."""
 
-_FINE, _COARSE = 1.5, 0.9
-"""Nodes within the fine scale: so many by choice, and so many at least."""
+NODES_PER_FINE_SCALE, LEAST_NODES_PER_FINE_SCALE = 1.5, 0.9
+"""Nodes within the fine scale: so many by choice, and so many at least, or the function found is smoother than it is."""
 
-_PROBES, _SAMPLES = 8, 64
-_DIGITS, _PROBE_DIGITS, _LAST_DIGITS, _SAMPLE_DIGITS = 1e-6, 1e-3, 1e-8, 3e-4
-"""Residuals of solves for the targets and for probes in a search, and for the targets and samples at its end, in the
-norm of the preconditioner."""
-
-_GRIDS = 4
-"""Grids that a search may go through."""
-
-_ALIKE = 0.002
-"""Nats a row by which a family may be behind the best, by the periodogram, and be tried too."""
-
-_FIRST_STEP = 3.0
-"""How far the first step goes: so many times the slope a row, in logarithms."""
-
-_FIRST_STEPS = 12
-"""Steps of the search for a family that is tried."""
+TOLERANCES = SOLVE_TOLERANCE**2, SOLVE_TOLERANCE
+"""Residuals of solves for the targets, which enter the loss squared, and for probes or samples."""
 
 
 class Lattice(NamedTuple):
@@ -65,133 +47,137 @@ class Lattice(NamedTuple):
     fineness: float
 
     @property
-    def fine(self) -> bool:
+    def is_fine(self) -> bool:
         """Whether the kernel can be interpolated from it."""
-        return self.fineness >= _COARSE
+        return self.fineness >= LEAST_NODES_PER_FINE_SCALE
 
     def suits(self, kernel: Kernel, inputs: np.ndarray) -> bool:
         """Whether it does for another kernel too, or no grid would be much better."""
         wanted = lattice(kernel, inputs).grid
         beyond = lambda grid: (np.array(grid.shape) - 1) * grid.spacing - np.ptp(inputs, axis=0)
-        fine = fineness_of(self.grid, kernel, inputs) >= _COARSE or np.all(wanted.spacing > 0.8 * self.grid.spacing)
+        fine = fineness(self.grid, kernel, inputs) >= LEAST_NODES_PER_FINE_SCALE
+        fine = fine or np.all(wanted.spacing > 0.8 * self.grid.spacing)
         return bool(fine and np.all(2.2 * beyond(self.grid) >= beyond(wanted)))
 
 
 def lattice(kernel: Kernel, inputs: np.ndarray) -> Lattice:
-    """The grid for a kernel around some rows."""
-    low, extent = inputs.min(axis=0), np.ptp(inputs, axis=0)
-    extent = np.where(extent > 0, extent, 1.0)
+    """Return the grid for a kernel around some rows."""
+    low, extent = inputs.min(axis=0), _extent(inputs)
     near, far = _scales(kernel, extent)
-    fineness = _FINE
-    most = np.clip(_NODES_A_ROW * len(inputs), _LEAST_NODES, _MOST_NODES)
+    nodes = NODES_PER_FINE_SCALE
     while True:
-        spacing = np.minimum(near / fineness, extent / 4)
+        spacing = np.minimum(near / nodes, extent / 4)
         box = np.ceil(extent / spacing) + 5
         margin = np.clip(np.ceil(far / spacing), 4, np.maximum(box, 4))
         # Sizes that are products of small primes are transformed quickly.
         shape = [scipy.fft.next_fast_len(int(min(size, 1e12)), real=True) for size in box + 2 * margin]
-        if np.prod(np.array(shape, float)) <= most:
+        if np.prod(np.array(shape, float)) <= MAX_NODES:
             origin = low - (np.array(shape) - box + 4) / 2 * spacing
-            return Lattice(Grid(origin, spacing, shape), fineness)
-        fineness *= 0.9
+            return Lattice(Grid(origin, spacing, shape), nodes)
+        nodes *= 0.9
+
+
+def _extent(inputs: np.ndarray) -> np.ndarray:
+    extent = np.ptp(inputs, axis=0)
+    return np.where(extent > 0, extent, 1.0)
 
 
 def _scales(kernel: Kernel, extent: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The distances along each feature at which correlations fall below 0.9 first, and below 0.001 for good."""
+    """Return the distances along each feature at which correlations become small first, and for good."""
     dimensions = len(extent)
     shares = 10 ** np.linspace(-6, 1.5, 300)
-    places = np.concatenate([np.zeros((1, dimensions)), *(share * np.diag(extent) for share in shares)])
-    values = host.matrix(kernel, places[:1], places)[0]
+    points = np.concatenate([np.zeros((1, dimensions)), *(share * np.diag(extent) for share in shares)])
+    values = matrix(kernel, points[:1], points)[0]
     correlations = np.abs(values[1:].reshape(-1, dimensions) / values[0])
-    below = correlations < _NEAR
+    below = correlations < NEAR_CORRELATION
     near = np.where(below.any(axis=0), shares[np.argmax(below, axis=0)], shares[-1])
-    above = correlations >= _FAR
+    above = correlations >= FAR_CORRELATION
     far = np.where(above.any(axis=0), shares[len(shares) - 1 - np.argmax(above[::-1], axis=0)], shares[0])
     return near * extent, far * extent
 
 
-def fineness_of(grid: Grid, kernel: Kernel, inputs: np.ndarray) -> float:
-    """Nodes within the fine scale of a kernel, in the feature that has fewest."""
-    extent = np.ptp(inputs, axis=0)
-    return float(np.min(_scales(kernel, np.where(extent > 0, extent, 1.0))[0] / grid.spacing))
+def fineness(grid: Grid, kernel: Kernel, inputs: np.ndarray) -> float:
+    """Return the nodes within the fine scale of a kernel, in the feature that has fewest."""
+    return float(np.min(_scales(kernel, _extent(inputs))[0] / grid.spacing))
 
 
-class GridProblem:
-    """The marginal likelihood of rows on a grid, as a function of the parameters."""
+class GridEvidence:
+    """−log p(y) of rows on a grid as a function of the parameters."""
 
-    def __init__(self, rows: HostRows, grid: Grid, seed: int) -> None:
-        self.rows, self.grid = rows, grid
-        self.targets = rows.targets.shape[1]
+    def __init__(
+        self, rows: RegressionRows, grid: Grid, seed: int, tolerances: tuple[float, float] = TOLERANCES
+    ) -> None:
+        self.rows, self.grid, self.inputs, self.tolerances = rows, grid, rows.inputs, tolerances
         self.interpolation = grid.interpolation(rows.inputs)
         # An offset costs digits; the first column of a basis takes it.
         self.offset = np.average(rows.targets, axis=0, weights=rows.weights) * (rows.basis.shape[1] > 0)
         columns = np.concatenate([rows.targets - self.offset, rows.basis], axis=1)
-        signs = np.random.default_rng([seed, 7]).integers(0, 2, size=(_PROBES, *grid.shape))
+        signs = np.random.default_rng([seed, 7]).integers(0, 2, size=(PROBES, *grid.shape))
         # Unlike jnp.asarray this compiles nothing.
         self.columns, self.spacing, self.probes = map(jax.device_put, (columns, grid.spacing, 2.0 * signs - 1.0))
-        self.layout = Layout(grid.shape, self.targets)
-        self.plain = not np.any(rows.known)
-        self.unit = self._add_up(rows.weights) if self.plain else None
+        self.layout = GridLayout(grid.shape, rows.outputs)
+        self.unit = None if np.any(rows.known) else self._add_up(rows.weights)
 
     def prepare(self, kernel: Kernel) -> None:
-        """Begin to make the program of the posterior, which is needed once the search has ended."""
+        """Begin to compile the program of the posterior, which is needed once the search has ended."""
         if self.unit is not None:
-            sizes = (len(self.rows.inputs), _SAMPLES), (_SAMPLES, *self.grid.shape)
-            paths.prepare(*self.for_paths(kernel, self.unit, *(jax.ShapeDtypeStruct(size, float) for size in sizes)))
+            shapes = (len(self.inputs), POSTERIOR_SAMPLES), (POSTERIOR_SAMPLES, *self.grid.shape)
+            like = [jax.ShapeDtypeStruct(shape, float) for shape in shapes]
+            circulant.posterior_paths.prepare(*self.for_paths(kernel, self.unit, *like))
 
-    def for_paths(self, kernel: Kernel, given: Moments, errors: Any, white: Any) -> tuple:
-        """What :data:`paths` needs."""
-        tolerance = np.array([_LAST_DIGITS] * self.columns.shape[1] + [_SAMPLE_DIGITS] * _SAMPLES)
+    def for_paths(self, kernel: Kernel, given: GridMoments, errors: Any, white: Any) -> tuple:
+        """Return the arguments of :data:`~thalweg.processes.circulant.posterior_paths`."""
         fixed = self.layout, kernel, self.spacing, given, self.interpolation, self.rows.basis
-        return *fixed, errors, white, tolerance
+        return *fixed, errors, white, self._tolerances(POSTERIOR_SAMPLES)
 
-    @property
-    def inputs(self) -> np.ndarray:
-        """Of the rows."""
-        return self.rows.inputs
+    def _tolerances(self, others: int) -> np.ndarray:
+        return np.repeat(self.tolerances, (self.columns.shape[1], others))
 
-    def _add_up(self, scales: np.ndarray) -> Moments:
-        return torus.moments(self.interpolation, self.columns, jax.device_put(scales))
+    def _add_up(self, scales: np.ndarray) -> GridMoments:
+        return circulant.moments(self.interpolation, self.columns, jax.device_put(scales))
 
-    def moments(self, noise: float) -> tuple[Moments, Moments]:
-        """Those for 1/D, and for its share that grows with the noise."""
+    def moments(self, noise: float) -> tuple[GridMoments, GridMoments]:
+        """Return those for 1/D, and for its share that grows with the noise."""
         if self.unit is not None:
-            given = torus.scaled(self.unit, np.asarray(1 / noise))
+            given = circulant.scaled(self.unit, np.asarray(1 / noise))
             return given, given
         total = noise + self.rows.known
         return self._add_up(self.rows.weights / total), self._add_up(self.rows.weights * noise / total**2)
 
-    def evaluate(self, parameters: Parameters) -> torus.Evaluation:
-        """Solve for targets and probes."""
-        given, shares = self.moments(float(parameters.noise))
-        tolerance = np.array([_DIGITS] * self.columns.shape[1] + [_PROBE_DIGITS] * _PROBES)
-        return torus.evaluate(self.layout, parameters.kernel, self.spacing, given, shares, self.probes, tolerance)
-
-    def loss_and_slope(self, parameters: Parameters) -> tuple[float, Parameters]:
-        """−log p(y), and its derivative in the logarithms of the parameters."""
+    def evaluate(self, parameters: Parameters) -> EvidenceEvaluation:
+        """Return the loss, and its gradient in the logarithms of the parameters; nothing is known of the information."""
         noise = float(parameters.noise)
-        found = self.evaluate(parameters)
-        variances = noise + self.rows.known
-        grows = noise / variances * (self.targets * self.rows.copies - self.rows.scatter / variances)
-        slope = Parameters(found.kernel_slope, np.asarray(found.noise_slope) + np.sum(grows) / 2)
-        return self._loss(found, noise)[0], slope
+        found = self._evaluate(parameters)
+        rows, own = self.rows, noise / (noise + self.rows.known)
+        by_noise = (
+            float(found.noise_gradient) + float(np.sum(rows.outputs * own / 2)) + rows.repeat_derivatives(noise)[0]
+        )
+        gradient = np.append(flattened(found.kernel_gradient), by_noise)
+        return EvidenceEvaluation(np.array([self._loss(found, noise)[0]]), gradient, None)
 
     def loss_and_error(self, parameters: Parameters) -> tuple[float, float]:
-        """−log p(y), and its standard error."""
-        return self._loss(self.evaluate(parameters), float(parameters.noise))
+        """Return −log p(y), and its standard error."""
+        return self._loss(self._evaluate(parameters), float(parameters.noise))
 
-    def _loss(self, found: torus.Evaluation, noise: float) -> tuple[float, float]:
-        rest = torus.left_of_determinant(found.solves, np.asarray(self.probes))
-        known = float(found.known_determinant) + float(np.sum(np.log(self.rows.variances(noise))))
-        loss = (float(found.misfit) + self.targets * (known + float(np.mean(rest)))) / 2 + self.rows.constant(noise)
-        return loss, self.targets / 2 * float(np.std(rest, ddof=1) / np.sqrt(len(rest)))
+    def _evaluate(self, parameters: Parameters) -> circulant.GridEvaluation:
+        given, shares = self.moments(float(parameters.noise))
+        fixed = self.layout, parameters.kernel, self.spacing, given, shares, self.probes
+        return circulant.evaluate(*fixed, self._tolerances(PROBES))
+
+    def _loss(self, found: circulant.GridEvaluation, noise: float) -> tuple[float, float]:
+        rows, outputs = self.rows, self.rows.outputs
+        rest = circulant.left_of_determinant(found.solves, np.asarray(self.probes))
+        known = float(found.known_determinant) + float(np.sum(np.log(2 * np.pi * rows.variances(noise))))
+        determinant = outputs * (known + float(np.mean(rest)))
+        loss = (float(found.misfit) + determinant) / 2 + float(np.sum(rows.repeat_losses(noise)))
+        return loss, outputs / 2 * float(np.std(rest, ddof=1) / np.sqrt(len(rest)))
 
 
-def check(starts: list[Parameters], rows: HostRows) -> None:
+def check(starts: list[Parameters], rows: RegressionRows) -> None:
     """Refuse what a grid cannot do."""
-    if rows.inputs.shape[1] > DIMENSIONS:
+    if rows.inputs.shape[1] > MAX_DIMENSIONS:
         raise ValueError(
-            f"method='grid' takes up to {DIMENSIONS} features, found {rows.inputs.shape[1]}: take 'iterative'"
+            f"method='grid' takes up to {MAX_DIMENSIONS} features, found {rows.inputs.shape[1]}: take 'iterative'"
         )
     if not starts[0].kernel.stationary:
         raise IncompatiblePartsError(
@@ -201,44 +187,30 @@ def check(starts: list[Parameters], rows: HostRows) -> None:
         raise ValueError("method='grid' needs noise in every row: give a noise above 0, or take method='exact'")
 
 
-def suits(starts: list[Start], inputs: np.ndarray) -> bool:
-    """Whether a grid that memory holds is fine enough for the best start."""
-    return lattice(starts[0].parameters.kernel, inputs).fine
+def patch(inputs: np.ndarray, count: int) -> np.ndarray:
+    """Return the indices of some rows that lie together, as densely as they are, nearest to their middle first."""
+    places = inputs / _extent(inputs)
+    distances = lambda place: np.sum((places - place) ** 2, axis=1)
+    middle = places[np.argmin(distances(np.median(places, axis=0)))]
+    return np.argsort(distances(middle), kind="stable")[:count]
 
 
 def learn(
-    starts: list[Start], rows: HostRows, max_iter: int, learn_noise: bool, least_noise: float, seed: int
-) -> tuple[Optimum, GridProblem]:
-    """Make the rows most probable, from the best start and from one that is close to it; no steps, no search."""
-    if not max_iter:
-        problem = GridProblem(rows, lattice(starts[0].parameters.kernel, rows.inputs).grid, seed)
-        loss, _ = problem.loss_and_slope(starts[0].parameters)
-        return Optimum(starts[0].parameters, loss, 1, Status.CONVERGED, starts[0].parameters), problem
-    close = [start for start in starts if start.loss <= starts[0].loss + _ALIKE * len(rows.inputs)][:2]
-    search = lambda begun, steps: _search(begun, rows, steps, learn_noise, least_noise, seed)
-    tried = [search(start.parameters, max_iter if len(close) == 1 else min(max_iter, _FIRST_STEPS)) for start in close]
-    steps = sum(found.steps for found, _ in tried)
-    best, problem = min(tried, key=lambda one: one[0].loss)
-    if len(close) > 1 and max_iter > _FIRST_STEPS and best.status is not Status.INTERRUPTED:
-        best, problem = search(best.parameters, max_iter - _FIRST_STEPS)
-        steps += best.steps
-    return best._replace(steps=steps), problem
-
-
-def _search(
-    start: Parameters, rows: HostRows, max_iter: int, learn_noise: bool, least_noise: float, seed: int
-) -> tuple[Optimum, GridProblem]:
-    steps, made = 0, lattice(start.kernel, rows.inputs)
-    for _ in range(_GRIDS):
-        problem = GridProblem(rows, made.grid, seed)
-        problem.prepare(start.kernel)
-        unit = len(rows.inputs) / _FIRST_STEP
-        found = maximise(problem, start, start, max_iter, learn_noise, least_noise, unit=unit)
-        steps += found.steps
-        if found.status is Status.INTERRUPTED or made.suits(found.parameters.kernel, rows.inputs):
-            break
-        start, made = found.parameters, lattice(found.parameters.kernel, rows.inputs)
-    return found._replace(steps=steps), problem
+    start: Parameters, rows: RegressionRows, max_iter: int, least_noise: float | None, seed: int, run: Run
+) -> tuple[Optimum, GridEvidence]:
+    """Make the rows most probable, from a start, on as many grids as it takes; no steps, no search."""
+    made, evaluations, nothing = lattice(start.kernel, rows.inputs), 0, np.full(1, np.nan)
+    while True:
+        evidence = GridEvidence(rows, made.grid, seed)
+        evidence.prepare(start.kernel)
+        run.keep((Optimum(start, nothing, evaluations, Status.INTERRUPTED, start), evidence))
+        keep = lambda optimum: run.keep((optimum, evidence))  # noqa: B023
+        options = {"max_iter": max_iter, "tolerance": TOLERANCE_NATS, "least_noise": least_noise, "keep": keep}
+        optimum = maximise(evidence, start, start, fixed=int(least_noise is None), **options)
+        evaluations += optimum.evaluations
+        if evaluations >= max_iter or made.suits(optimum.parameters.kernel, rows.inputs):
+            return optimum._replace(evaluations=evaluations), evidence
+        start, made = optimum.parameters, lattice(optimum.parameters.kernel, rows.inputs)
 
 
 @storable
@@ -248,24 +220,24 @@ class GridPosterior:
 
     kernel: Kernel
     noise: float
-    mean: Mean
+    mean: ProcessMean
     grid: Grid
     values: np.ndarray
-    """The mean of the function without Hβ, a column per target."""
+    """The mean of the function without Hβ, a column for each target."""
     coefficients: np.ndarray
     samples: np.ndarray
-    """What differs from the mean, in float32, a column per sample."""
+    """What differs from the mean, in float32, a column for each sample."""
     updated: np.ndarray
     """The coefficients of the mean in each sample."""
     residual: float
     """The largest residual of a solve against its right side."""
     fineness: float
-    """Nodes of the grid within the distance at which correlations fall to 0.9."""
+    """Nodes of the grid within the fine scale of the kernel."""
 
     @property
     def coarse(self) -> bool:
         """Whether the grid is too coarse for the kernel, so that the function is smoother than it should be."""
-        return self.fineness < _COARSE
+        return self.fineness < LEAST_NODES_PER_FINE_SCALE
 
     @property
     def observation_noise(self) -> float:
@@ -273,25 +245,25 @@ class GridPosterior:
         return self.noise
 
     def predict(self, new: np.ndarray, full: bool = False) -> tuple[np.ndarray, np.ndarray]:
-        """Means of the function at new inputs, a column per target, and its variances from the samples."""
-        refuse(full, _SAMPLES)
+        """Return means of the function at new inputs, a column for each target, and its variances from the samples."""
+        refuse(full)
         mean, differences, inside = self._parts(new)
         variances = np.mean(differences**2, axis=1)
         return mean, np.where(inside, variances, variances + float(self.kernel.variance))
 
     def sample(self, new: np.ndarray, count: int, rng: np.random.Generator) -> np.ndarray:
-        """Functions drawn from the posterior, at new inputs: (points, targets, count); as many as were solved."""
-        refuse(False, _SAMPLES, count)
+        """Return functions drawn from the posterior, at new inputs: (points, targets, count); as many as were solved."""
+        refuse(False, count)
         mean, differences, inside = self._parts(new)
         if not np.all(inside):
             raise ValueError(
                 f"samples reach from {self.grid.origin} to {self.grid.last}, as far as the rows tell anything; "
                 f"{np.sum(~inside)} points lie beyond"
             )
-        return mean[:, :, None] + differences[:, None, rng.permutation(_SAMPLES)[:count]]
+        return mean[:, :, None] + differences[:, None, rng.permutation(POSTERIOR_SAMPLES)[:count]]
 
     def _parts(self, new: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Means, what samples differ from them by, and which points the grid covers: beyond it is the prior."""
+        """Return means, what samples differ from them by, and which points the grid covers: beyond it is the prior."""
         inside = self.grid.contains(new)
         targets, basis = self.values.shape[1], self.mean.basis(new)
         found = np.zeros((len(new), targets + self.samples.shape[1]))
@@ -307,17 +279,16 @@ def _at_points(interpolation: Any, values: Float[Array, "nodes m"]) -> Float[Arr
     return interpolation.mv(values)
 
 
-def posterior(parameters: Parameters, mean: Mean, problem: GridProblem, seed: int) -> GridPosterior:
+def posterior(parameters: Parameters, mean: ProcessMean, evidence: GridEvidence, seed: int) -> GridPosterior:
     """Solve for the mean and for samples of the posterior on the grid."""
-    rows, grid = problem.rows, problem.grid
-    noise = float(parameters.noise)
-    given, _ = problem.moments(noise)
-    variances = (noise + rows.known) / rows.weights
+    rows, grid, noise = evidence.rows, evidence.grid, float(parameters.noise)
+    given, _ = evidence.moments(noise)
     rng = np.random.default_rng([seed, 11])
-    errors = np.sqrt(variances)[:, None] * rng.standard_normal((len(variances), _SAMPLES))
-    found = paths(*problem.for_paths(parameters.kernel, given, errors, rng.standard_normal((_SAMPLES, *grid.shape))))
+    errors = np.sqrt(rows.variances(noise))[:, None] * rng.standard_normal((len(rows.inputs), POSTERIOR_SAMPLES))
+    white = rng.standard_normal((POSTERIOR_SAMPLES, *grid.shape))
+    found = circulant.posterior_paths(*evidence.for_paths(parameters.kernel, given, errors, white))
     values, coefficients, samples, updated, residual = (np.array(part) for part in found)
-    coefficients[:1] += problem.offset
+    coefficients[:1] += evidence.offset
     return GridPosterior(
         kernel=jax.tree.map(np.asarray, parameters.kernel),
         noise=noise,
@@ -328,46 +299,5 @@ def posterior(parameters: Parameters, mean: Mean, problem: GridProblem, seed: in
         samples=samples.astype(np.float32),
         updated=updated,
         residual=float(np.max(residual)),
-        fineness=fineness_of(grid, parameters.kernel, rows.inputs),
+        fineness=fineness(grid, parameters.kernel, rows.inputs),
     )
-
-
-def _paths(
-    layout: Layout,
-    kernel: Kernel,
-    spacing: Array,
-    given: Moments,
-    interpolation: Any,
-    basis: Float[Array, "n p"],
-    errors: Float[Array, "n s"],
-    white: Float[Array, " s *nodes"],
-    tolerance: Float[Array, " r+s"],
-) -> tuple[Array, ...]:
-    """Means on the grid with their coefficients, samples of what differs, with theirs, and residuals."""
-    nodes, targets = layout.nodes, layout.targets
-    coordinates = Coordinates(torus.spectrum(kernel, spacing, nodes), nodes)
-    preconditioner = 1 + given.gram.symbol(nodes) * coordinates.eigenvalues
-    scaled = given.gram.scales[:, None] * errors
-    drawn = interpolation.rmv(scaled).T.reshape(-1, *nodes)
-    width, extra = len(given.sums), len(white)
-    every = coordinates.white(jnp.concatenate([given.sums, white, drawn]))
-    start = every[width : width + extra]
-    right = jnp.concatenate([coordinates.rooted(every[:width]), start - coordinates.rooted(every[width + extra :])])
-    found = torus.solve(given.gram, coordinates, preconditioner, right, tolerance)
-    coefficients = torus.mean_coefficients(given, right[:width], found.x[:width], targets)
-    fields = coordinates.synthesis(jnp.concatenate([found.x, start]))
-    prior, fields = fields[width + extra :], flat(fields[: width + extra])
-    values, levels, paths = fields[:targets], fields[targets:width], fields[width:]
-    # β of each sample, by generalised least squares on its own values at the rows: A⁻¹H = D⁻¹(H − W z_H).
-    inverse = given.squares - (jnp.conj(flat(right[:width])) @ flat(found.x[:width]).T).real
-    seen = flat(given.sums[targets:]) @ flat(prior).T - levels @ flat(given.gram(prior)).T
-    seen = seen + basis.T @ scaled - levels @ flat(drawn).T
-    if width > targets:
-        updated = jnp.linalg.solve((inverse + inverse.T)[targets:, targets:] / 2, seen)
-    else:
-        updated = jnp.zeros((0, extra), spacing.dtype)
-    samples = paths + updated.T @ levels
-    return values.T - levels.T @ coefficients, coefficients, samples.T, updated, found.residual
-
-
-paths = Prepared(_paths, lambda *_: False, tuned=False)

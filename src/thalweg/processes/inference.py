@@ -7,7 +7,7 @@ function; they change neither the posterior of the others nor the bound.
 """
 
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -26,9 +26,9 @@ from thalweg.gaussian.likelihoods import BernoulliLogit
 from thalweg.gaussian.oracle import ExpectedLikelihood
 from thalweg.gaussian.posteriors import Implicit, site_factor
 from thalweg.kernels import Kernel
-from thalweg.padding import padded
-from thalweg.processes import host
-from thalweg.processes.exact import few, length
+from thalweg.padding import padded, padded_size
+from thalweg.processes import covariance as covariances
+from thalweg.processes.exact import computes_on_device
 from thalweg.processes.sites import Labels, State, climb, factor
 
 _FEW = 2048
@@ -136,7 +136,12 @@ class Found:
         return root[:, None] * dpotri(self.factor, lower=1)[0] * root
 
 
-_few = partial(few, most=_FEW)
+def _few(*arguments: Any) -> bool:
+    return max(np.shape(leaf)[0] for leaf in jax.tree.leaves(arguments) if np.ndim(leaf)) <= _FEW
+
+
+def length(rows: int) -> int:
+    return padded_size(max(rows, 64), 16) if rows <= _FEW else rows
 
 
 def _covariance(kernel: Kernel, inputs: Array, real: Array, jitter: Array) -> Float[Array, "n n"]:
@@ -179,7 +184,7 @@ def infer(
     ``start`` has the weights and sites to begin with; by default those of the prior.
     """
     exact = settings.batch_size is None
-    if exact and type(settings.likelihood) is BernoulliLogit and host.serves(problem.rows):
+    if exact and type(settings.likelihood) is BernoulliLogit and not computes_on_device(problem.rows):
         return _on_host(kernel, problem, settings, start)
     rows, data = problem.rows, problem.padded
     covariance, q = _prior(kernel, data.inputs, data.real, settings.jitter)
@@ -231,7 +236,7 @@ def infer(
 
 def _on_host(kernel: Kernel, problem: Problem, settings: ClassifierSettings, start: Found | None) -> Found:
     settings.likelihood.check(problem.targets)
-    covariance = host.matrix(kernel, problem.inputs)
+    covariance = covariances.matrix(kernel, problem.inputs)
     covariance[np.diag_indices_from(covariance)] += settings.jitter
     labels = Labels(problem.targets, problem.weights)
     near = None if start is None else start.state

@@ -14,7 +14,7 @@ from scipy.spatial.distance import pdist
 
 from thalweg.descent import Status
 from thalweg.kernels import Gaussian, Kernel, Stationary
-from thalweg.processes.host import slopes
+from thalweg.processes.covariance import log_gradient
 from thalweg.processes.inference import ClassifierSettings, Found, Problem, infer
 
 _FURTHEST = np.log(1e4)
@@ -150,12 +150,13 @@ class Search:
             weights, precision = found.weights[:, None], found.precision
             # At the best posterior its own part vanishes, and this is the derivative of −bound in the covariance.
             pull = dsyrk(-0.5, weights, 0.5, precision, lower=1)
-            slope, changes = slopes(proposed, self.problem.inputs, pull, weights if logs is origin else None)
-            gradient = ties @ np.concatenate([np.ravel(leaf) for leaf in jax.tree.leaves(slope)])
+            pull = pull + np.tril(pull, -1).T
+            slope, changes = log_gradient(proposed, self.problem.inputs, pull, weights if logs is origin else None)
+            gradient = ties @ slope
             curvature = np.eye(count) * rows / 3
-            if changes:
+            if changes is not None:
                 # The average information, as if targets had Gaussian noise of the sites' size.
-                change = np.concatenate(changes, axis=1)[:, :, 0] @ ties.T
+                change = changes[:, :, 0] @ ties.T
                 curvature = change.T @ dsymm(0.5, precision, change, lower=1)
             return found, gradient, curvature
 

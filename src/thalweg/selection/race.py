@@ -141,6 +141,7 @@ def race(
     least_gain: float = 0.01,
     standard_errors: float = 0.0,
     survivors: int = 1,
+    kind: Callable[[Candidate], Hashable] | None = None,
     parallel: bool = True,
 ) -> RaceResult[Candidate]:
     """Return the best candidate after all rungs.
@@ -167,6 +168,8 @@ def race(
         By how many of them a candidate must be better.
     survivors
         How many go on to the next rung.
+    kind
+        ``kind(candidate)``; of each kind only the best goes on. By default each candidate is a kind of its own.
     parallel
         Whether candidates are scored beside each other, on as many cores as there are.
 
@@ -184,7 +187,7 @@ def race(
             scores = _Scores(score, rung, parallel)
             run_scores.append(scores)
             best = _raced(going, scores, rung, axes, propose, least_gain, standard_errors, run)
-            level = _level(best, scores, standard_errors, survivors)
+            level = _level(best, scores, standard_errors, survivors, kind or (lambda candidate: candidate))
             going = [entry.candidate for entry in level]
     evaluations = sum(len(scores.known) for scores in run_scores)
     return RaceResult(run.kept, tuple(level[1:]), evaluations, run.interrupted)
@@ -216,14 +219,21 @@ def _raced(
             ):
                 best = challenger
         run.keep(best)
-        if not best.loss < (1 - least_gain) * before:
+        if not before - best.loss > least_gain * abs(before):
             break
     return best
 
 
 def _level(
-    best: Entry[Candidate], scores: _Scores[Candidate, Rung], standard_errors: float, survivors: int
+    best: Entry[Candidate],
+    scores: _Scores[Candidate, Rung],
+    standard_errors: float,
+    survivors: int,
+    kind: Callable[[Candidate], Hashable],
 ) -> list[Entry[Candidate]]:
-    others = sorted(scores.known.values(), key=lambda entry: entry.loss)
-    near = [one for one in others if one is not best and not is_better(best, one, standard_errors)]
-    return [best, *near[: survivors - 1]]
+    near = [one for one in scores.known.values() if not is_better(best, one, standard_errors)]
+    # The best of a kind comes last, and replaces those before it.
+    kinds = {kind(one.candidate): one for one in sorted(near, key=lambda entry: -entry.loss)}
+    kinds.pop(kind(best.candidate), None)
+    others = sorted(kinds.values(), key=lambda entry: entry.loss)
+    return [best, *others[: survivors - 1]]

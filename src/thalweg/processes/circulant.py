@@ -16,7 +16,7 @@ targets enter squared.
 
 import math
 from itertools import product
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
@@ -26,26 +26,21 @@ from jaxtyping import Array, Float
 
 from thalweg.compiling import Prepared, quick_jit
 from thalweg.kernels import Interpolation, Kernel, stencil_product
-from thalweg.linalg import log_quadrature
+from thalweg.linalg import log_quadrature, traced_conjugate_gradients
+from thalweg.processes.iterative import MAX_PRODUCTS
 
-_STENCIL_DIMENSIONS = 2
-"""Up to so many dimensions G is added up; in three a stencil has 343 entries a node, more than the rows have."""
-
-PRODUCTS = 400
-"""The most products of a solve."""
-
-_NEGLIGIBLE = 1e-14
-"""Eigenvalues of K that are smaller than this share of the largest are rounding."""
+MAX_DIMENSIONS = 3
+"""The most features that a grid can have: of four it would have 22 nodes in each."""
 
 
-class Layout(eqx.Module):
+class GridLayout(eqx.Module):
     """What a program is made for: the nodes of the grid, and how many of the columns are targets."""
 
     nodes: tuple[int, ...] = eqx.field(static=True)
     targets: int = eqx.field(static=True)
 
 
-class Gram(eqx.Module):
+class NodeGram(eqx.Module):
     """Wᵀ diag(ω) W: by its stencil, or in three dimensions by its factors."""
 
     stencil: Float[Array, " stencil *nodes"] | None
@@ -57,13 +52,14 @@ class Gram(eqx.Module):
     """The sum of ω."""
 
     @classmethod
-    def of(cls, interpolation: Interpolation, scales: Float[Array, " n"]) -> "Gram":
+    def of(cls, interpolation: Interpolation, scales: Float[Array, " n"]) -> "NodeGram":
         """The product of W with itself."""
         occupied = jnp.sum(interpolation.rmv(jnp.ones_like(scales)[:, None]) > 0.5).astype(scales.dtype)
-        few = len(interpolation.nodes) <= _STENCIL_DIMENSIONS
+        # In three dimensions a stencil has 343 entries a node, more than the rows have.
+        added_up = len(interpolation.nodes) < MAX_DIMENSIONS
         return cls(
-            interpolation.gram(scales) if few else None,
-            None if few else interpolation,
+            interpolation.gram(scales) if added_up else None,
+            None if added_up else interpolation,
             scales,
             jnp.maximum(occupied, 1),
             jnp.sum(scales),
@@ -88,37 +84,39 @@ class Gram(eqx.Module):
             column = column.at[tuple(offsets.T)].add(means)
         return jnp.maximum(jnp.fft.rfftn(column).real, 0)
 
-    def scaled(self, factor: Array) -> "Gram":
+    def scaled(self, factor: Array) -> "NodeGram":
         """The same of ω times a number."""
         times = lambda leaf: None if leaf is None else factor * leaf
-        return Gram(times(self.stencil), self.interpolation, factor * self.scales, self.occupied, factor * self.total)
+        return NodeGram(
+            times(self.stencil), self.interpolation, factor * self.scales, self.occupied, factor * self.total
+        )
 
 
-class Moments(NamedTuple):
+class GridMoments(NamedTuple):
     """Sums over rows: Wᵀ diag(ω) W, Wᵀ diag(ω) R and Rᵀ diag(ω) R for the columns R of targets and basis."""
 
-    gram: Gram
+    gram: NodeGram
     sums: Float[Array, " r *nodes"]
     squares: Float[Array, "r r"]
 
-    def scaled(self, factor: Array) -> "Moments":
+    def scaled(self, factor: Array) -> "GridMoments":
         """Those of ω times a number."""
-        return Moments(self.gram.scaled(factor), factor * self.sums, factor * self.squares)
+        return GridMoments(self.gram.scaled(factor), factor * self.sums, factor * self.squares)
 
 
 @quick_jit(lambda *_: False, tuned=False)
-def moments(interpolation: Interpolation, columns: Float[Array, "n r"], scales: Float[Array, " n"]) -> Moments:
+def moments(interpolation: Interpolation, columns: Float[Array, "n r"], scales: Float[Array, " n"]) -> GridMoments:
     """Add rows up with weights ω."""
     weighted = scales[:, None] * columns
     sums = interpolation.rmv(weighted).T.reshape(-1, *interpolation.nodes)
-    return Moments(Gram.of(interpolation, scales), sums, weighted.T @ columns)
+    return GridMoments(NodeGram.of(interpolation, scales), sums, weighted.T @ columns)
 
 
-scaled = jax.jit(Moments.scaled)
+scaled = jax.jit(GridMoments.scaled)
 
 
 def spectrum(kernel: Kernel, spacing: Float[Array, " d"], nodes: tuple[int, ...]) -> Float[Array, "*frequencies"]:
-    """Half the eigenvalues of the circulant K, none of them negative."""
+    """Return half the eigenvalues of the circulant K, none of them negative."""
     lags = [np.arange(count // 2 + 1) for count in nodes]
     corner = jnp.asarray(np.stack(np.meshgrid(*lags, indexing="ij"), axis=-1).reshape(-1, len(nodes)), spacing.dtype)
     column = kernel(jnp.zeros((1, len(nodes)), spacing.dtype), corner * spacing[None])
@@ -129,7 +127,7 @@ def spectrum(kernel: Kernel, spacing: Float[Array, " d"], nodes: tuple[int, ...]
     return jnp.maximum(jnp.fft.rfftn(column).real, 0)
 
 
-class Coordinates(eqx.Module):
+class FourierCoordinates(eqx.Module):
     """Whitened coordinates: √K and its adjoint between them and the grid, in which inner products are plain sums.
 
     Of one program no two transforms may run beside each other: each waits for threads of a pool that both have taken
@@ -150,7 +148,7 @@ class Coordinates(eqx.Module):
         return tuple(range(1, len(self.nodes) + 1))
 
     def white(self, fields: Float[Array, " m *nodes"]) -> Array:
-        """Coordinates of white noise on the grid."""
+        """FourierCoordinates of white noise on the grid."""
         scale = jnp.sqrt(self.counts / math.prod(self.nodes))
         return _times(scale, jnp.fft.rfftn(fields, axes=self._axes()))
 
@@ -185,52 +183,46 @@ class GridSolves(NamedTuple):
     """B⁻¹ times the right sides, the coefficients of their conjugate gradients, and where they ended."""
 
     x: Array
-    steps: Float[Array, "most m"]
+    sizes: Float[Array, "most m"]
     """0 where a column had ended."""
     ratios: Float[Array, "most m"]
     residual: Float[Array, " m"]
-    """Its length against that of the right side, in the norm of the preconditioner."""
+    """Its length against that of the right side, in the norm of P⁻¹."""
 
 
 def solve(
-    gram: Gram, coordinates: Coordinates, preconditioner: Array, right: Array, tolerance: Float[Array, " m"]
+    gram: NodeGram, coordinates: FourierCoordinates, preconditioner: Array, right: Array, tol: Float[Array, " m"]
 ) -> GridSolves:
-    """Solve B x = right by preconditioned conjugate gradients, all columns at once."""
-    apply = lambda w: w + coordinates.analysis(gram(coordinates.synthesis(w)))
-    inverse = 1 / preconditioner
-    begun = _inner(right, _times(inverse, right))
-    goal = tolerance**2 * begun
-    table = jnp.zeros((PRODUCTS, len(right)), begun.dtype)
-    column = lambda numbers: numbers.reshape(-1, *([1] * (right.ndim - 1))).astype(right.dtype)
+    """Solve B x = right, as P^(−½) B P^(−½) (P^½ x) = P^(−½) right."""
+    root = 1 / jnp.sqrt(preconditioner)
+    frequencies = right.shape[1:]
 
-    def go_on(state: tuple) -> Array:
-        return jnp.any(state[3] > goal) & (state[-1] < PRODUCTS)
+    def as_columns(block: Array) -> Float[Array, "2f m"]:
+        parts = flat(block)
+        return jnp.concatenate([parts.real, parts.imag], axis=1).T
 
-    def step(state: tuple) -> tuple:
-        x, residual, direction, energy, steps, ratios, turn = state
-        image = apply(direction)
-        slope = _inner(direction, image)
-        live = (energy > goal) & (slope > 0)
-        size = jnp.where(live, energy / jnp.where(slope > 0, slope, 1), 0)
-        x, residual = x + column(size) * direction, residual - column(size) * image
-        z = _times(inverse, residual)
-        now = jnp.where(live, _inner(residual, z), energy)
-        ratio = jnp.where(live, now / jnp.where(energy > 0, energy, 1), 0)
-        direction = jnp.where(column(live.astype(energy.dtype)) != 0, z + column(ratio) * direction, direction)
-        return x, residual, direction, now, steps.at[turn].set(size), ratios.at[turn].set(ratio), turn + 1
+    def as_block(columns: Float[Array, "2f m"]) -> Array:
+        real, imaginary = jnp.split(columns.T, 2, axis=1)
+        return jax.lax.complex(real, imaginary).reshape(-1, *frequencies)
 
-    state = (jnp.zeros_like(right), right, _times(inverse, right), begun, table, table, jnp.asarray(0))
-    x, _, _, energy, steps, ratios, _ = jax.lax.while_loop(go_on, step, state)
-    return GridSolves(x, steps, ratios, jnp.sqrt(energy / jnp.where(begun > 0, begun, 1)))
+    def apply(columns: Array) -> Array:
+        scaled = _times(root, as_block(columns))
+        return as_columns(_times(root, scaled + coordinates.analysis(gram(coordinates.synthesis(scaled)))))
+
+    begin = as_columns(_times(root, right))
+    end = traced_conjugate_gradients(apply, begin, None, tol, MAX_PRODUCTS)
+    norms = jnp.sqrt(jnp.sum(begin**2, axis=0))
+    residual = end.norms / jnp.where(norms > 0, norms, 1)
+    return GridSolves(_times(root, as_block(end.x)), end.sizes, end.ratios, residual)
 
 
-class Evaluation(NamedTuple):
+class GridEvaluation(NamedTuple):
     """The data term, the slopes in the logarithms of the parameters, and what the log-determinant is made of."""
 
     misfit: Float[Array, ""]
     """(y − Hβ̂)ᵀA⁻¹(y − Hβ̂)."""
-    kernel_slope: Kernel
-    noise_slope: Float[Array, ""]
+    kernel_gradient: Kernel
+    noise_gradient: Float[Array, ""]
     """Without the part of log det D."""
     known_determinant: Float[Array, ""]
     """log det P."""
@@ -239,24 +231,24 @@ class Evaluation(NamedTuple):
 
 
 def _evaluate(
-    layout: Layout,
+    layout: GridLayout,
     kernel: Kernel,
     spacing: Float[Array, " d"],
-    given: Moments,
-    shares: Moments,
+    given: GridMoments,
+    shares: GridMoments,
     probes: Float[Array, " m *nodes"],
     tolerance: Float[Array, " r+m"],
-) -> Evaluation:
+) -> GridEvaluation:
     """Everything about −log p(y) but constants.
 
     ``given`` are the moments for ω = 1/D, ``shares`` those for ω = ρ/D, ρ the share of D that grows with the noise.
     """
     nodes, targets = layout.nodes, layout.targets
     eigenvalues, pull = jax.vjp(lambda kernel: spectrum(kernel, spacing, nodes), kernel)
-    coordinates = Coordinates(eigenvalues, nodes)
+    coordinates = FourierCoordinates(eigenvalues, nodes)
     preconditioner = 1 + given.gram.symbol(nodes) * eigenvalues
     width = len(given.sums)
-    both = coordinates.white(jnp.concatenate([given.sums, probes]))  # at once: see Coordinates
+    both = coordinates.white(jnp.concatenate([given.sums, probes]))  # at once: see FourierCoordinates
     white = both[width:]
     right = jnp.concatenate([coordinates.rooted(both[:width]), _times(jnp.sqrt(preconditioner), white)])
     found = solve(given.gram, coordinates, preconditioner, right, tolerance)
@@ -272,8 +264,10 @@ def _evaluate(
     spread = jnp.mean((jnp.conj(asked) * (answers - asked)).real, axis=0)
     diagonal = coordinates.counts / preconditioner + spread
     slope = targets * (coordinates.counts - diagonal) - jnp.sum(jnp.abs(a) ** 2, axis=0)
-    real = eigenvalues > _NEGLIGIBLE * jnp.max(eigenvalues)
-    kernel_slope = pull(jnp.where(real, slope / jnp.where(real, eigenvalues, 1), 0) / 2)[0]
+    # The smallest eigenvalues are rounding of the Fourier transform.
+    rounding = jnp.finfo(eigenvalues.dtype).eps * math.log2(2 * math.prod(nodes))
+    real = eigenvalues > rounding * jnp.max(eigenvalues)
+    kernel_gradient = pull(jnp.where(real, slope / jnp.where(real, eigenvalues, 1), 0) / 2)[0]
     # The noise: ∂G = −G_ρ, whose trace has that of G times the mean ρ as control variate.
     share = shares.gram.total / given.gram.total
     fields = coordinates.synthesis(jnp.concatenate([asked, a]))
@@ -282,18 +276,18 @@ def _evaluate(
     trace = share * jnp.sum(coordinates.counts - diagonal) + jnp.mean(_inner(answers, coordinates.analysis(rest)))
     quadratic = residual_squares(shares) + jnp.sum(means * shares.gram(means))
     quadratic = quadratic - 2 * jnp.sum(flat(means) * (combine.T @ flat(shares.sums)))
-    noise_slope = -(targets * trace + quadratic) / 2
+    noise_gradient = -(targets * trace + quadratic) / 2
     known = jnp.sum(coordinates.counts * jnp.log(preconditioner))
     times = lambda slope, value: slope * value
-    return Evaluation(
-        misfit, jax.tree.map(times, kernel_slope, kernel), noise_slope, known, found._replace(x=jnp.zeros(0))
+    return GridEvaluation(
+        misfit, jax.tree.map(times, kernel_gradient, kernel), noise_gradient, known, found._replace(x=jnp.zeros(0))
     )
 
 
 evaluate = Prepared(_evaluate, lambda *_: False, tuned=False)
 
 
-def mean_coefficients(given: Moments, right: Array, solved: Array, targets: int) -> Float[Array, "p t"]:
+def mean_coefficients(given: GridMoments, right: Array, solved: Array, targets: int) -> Float[Array, "p t"]:
     """β̂, the coefficients of the mean by generalised least squares."""
     inverse = given.squares - (jnp.conj(flat(right)) @ flat(solved).T).real
     inverse = (inverse + inverse.T) / 2
@@ -304,6 +298,47 @@ def mean_coefficients(given: Moments, right: Array, solved: Array, targets: int)
 
 def left_of_determinant(solves: GridSolves, probes: np.ndarray) -> np.ndarray:
     """tr log P^(−½)BP^(−½) by Lanczos quadrature, from the conjugate gradients of each probe."""
-    columns = zip(np.asarray(solves.steps).T[-len(probes) :], np.asarray(solves.ratios).T[-len(probes) :], strict=True)
+    columns = zip(np.asarray(solves.sizes).T[-len(probes) :], np.asarray(solves.ratios).T[-len(probes) :], strict=True)
     lengths = np.array([np.sum(np.square(probe)) for probe in probes])
     return lengths * np.array([log_quadrature(*column) for column in columns])
+
+
+def _posterior_paths(
+    layout: GridLayout,
+    kernel: Kernel,
+    spacing: Array,
+    given: GridMoments,
+    interpolation: Any,
+    basis: Float[Array, "n p"],
+    errors: Float[Array, "n s"],
+    white: Float[Array, " s *nodes"],
+    tolerance: Float[Array, " r+s"],
+) -> tuple[Array, ...]:
+    """Means on the grid with their coefficients, samples of what differs, with theirs, and residuals."""
+    nodes, targets = layout.nodes, layout.targets
+    coordinates = FourierCoordinates(spectrum(kernel, spacing, nodes), nodes)
+    preconditioner = 1 + given.gram.symbol(nodes) * coordinates.eigenvalues
+    scaled = given.gram.scales[:, None] * errors
+    drawn = interpolation.rmv(scaled).T.reshape(-1, *nodes)
+    width, extra = len(given.sums), len(white)
+    every = coordinates.white(jnp.concatenate([given.sums, white, drawn]))
+    start = every[width : width + extra]
+    right = jnp.concatenate([coordinates.rooted(every[:width]), start - coordinates.rooted(every[width + extra :])])
+    found = solve(given.gram, coordinates, preconditioner, right, tolerance)
+    coefficients = mean_coefficients(given, right[:width], found.x[:width], targets)
+    fields = coordinates.synthesis(jnp.concatenate([found.x, start]))
+    prior, fields = fields[width + extra :], flat(fields[: width + extra])
+    values, levels, paths = fields[:targets], fields[targets:width], fields[width:]
+    # β of each sample, by generalised least squares on its own values at the rows: A⁻¹H = D⁻¹(H − W z_H).
+    inverse = given.squares - (jnp.conj(flat(right[:width])) @ flat(found.x[:width]).T).real
+    seen = flat(given.sums[targets:]) @ flat(prior).T - levels @ flat(given.gram(prior)).T
+    seen = seen + basis.T @ scaled - levels @ flat(drawn).T
+    if width > targets:
+        updated = jnp.linalg.solve((inverse + inverse.T)[targets:, targets:] / 2, seen)
+    else:
+        updated = jnp.zeros((0, extra), spacing.dtype)
+    samples = paths + updated.T @ levels
+    return values.T - levels.T @ coefficients, coefficients, samples.T, updated, found.residual
+
+
+posterior_paths = Prepared(_posterior_paths, lambda *_: False, tuned=False)

@@ -1,0 +1,264 @@
+"""The kernel that makes rows most probable, by a race on subsets of the rows.
+
+A candidate is a kernel with starting parameters; it is scored by fitting it to the rows of a rung and taking −log p(y)
+there, as a sum over rows. Survivors go on from where they were on more rows. On the way the best one proposes others:
+other starts, the other families from its own parameters, and sums with a second term, which has lengthscales of its
+own, since real data seldom have one smoothness and one scale in each feature. A sum must be ahead by half the logarithm
+of the number of rows for each further parameter (Schwarz, 1978).
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import product
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from thalweg.kernels import Kernel, Matern12, Matern32, Stationary, Sum
+from thalweg.processes.evidence import TOLERANCE_NATS, Optimum, maximise
+from thalweg.processes.exact import ExactEvidence, Parameters
+from thalweg.processes.observations import varying
+from thalweg.runs import Run
+from thalweg.selection import Entry, is_better, race
+from thalweg.threads import enough_threads
+
+LEAST_NOISE_SHARE = 1e-7
+"""The least noise that a search may find, as a share of the one it starts with: less is lost to rounding in K."""
+
+LENGTH_MULTIPLIERS, NOISE_MULTIPLIERS = (1.0, 0.3, 0.1, 0.03), (5.0, 1.0, 0.1, 0.01)
+"""Multipliers of lengthscales and of noise whose combinations are tried as starts: few rows take fast waves for noise."""
+
+EARLY_STEPS = 5
+"""The most steps of candidates on the last rows of a race, which start from those on fewer rows. With twice as many the
+choice is the same, and the race takes longer than the fit."""
+
+LEVEL_STANDARD_ERRORS = 2.0
+"""By how many standard errors a candidate may be behind the best and go on to more rows. With half as many, sums that
+are best in the end were lost on 400 rows."""
+
+
+class KernelRung(NamedTuple):
+    """Rows that candidates are fitted to, and how many steps they have for it."""
+
+    evidence: ExactEvidence
+    max_iter: int
+
+
+@dataclass(eq=False)
+class KernelCandidate:
+    """A kernel with parameters to start from."""
+
+    start: Parameters
+    origin: Parameters
+    """The centre of the prior."""
+    optimum: Optimum | None = None
+    """What a search on the last rung found."""
+
+    @property
+    def parameters(self) -> Parameters:
+        """The best parameters so far."""
+        return self.start if self.optimum is None else self.optimum.parameters
+
+
+@dataclass
+class KernelChoice:
+    """The choice among kernels of one structure or, if there are several starts, among families and their sums.
+
+    ``sums`` says whether a second term is tried; ``run`` keeps the best optimum so far.
+    """
+
+    starts: Sequence[Parameters]
+    rows: int
+    """How many rows there are in all."""
+    learn_noise: bool
+    sums: bool
+    restarts: int
+    max_iter: int
+    seed: int
+    run: Run
+    evaluations: int = 0
+
+    def best(self, evidences: Sequence[ExactEvidence]) -> KernelCandidate:
+        """Return the winner of a race on subsets of rows, from the smallest to the largest."""
+        self.rungs = [KernelRung(one, self.max_iter) for one in evidences]
+        if len(evidences) > 2:  # candidates that are fitted already need few steps to tell which is ahead
+            self.rungs[-1] = self.rungs[-1]._replace(max_iter=min(self.max_iter, EARLY_STEPS))
+        self.rng, self.rounds = np.random.default_rng(self.seed), Counter[KernelRung]()
+        self.singles: dict[tuple[KernelRung, type[Kernel]], Entry[KernelCandidate]] = {}
+        start = self._likeliest(_multiplied(self.starts[0], LENGTH_MULTIPLIERS, self._noises(0)), evidences[0])
+        result = race(
+            [KernelCandidate(_with_family(start, one), one) for one in self.starts],
+            self._score,
+            self.rungs,
+            propose=self._propose,
+            least_gain=0.0,
+            standard_errors=LEVEL_STANDARD_ERRORS,
+            survivors=len(self.starts),
+            kind=lambda candidate: _families(candidate.start.kernel),
+            parallel=not any(one.on_device for one in evidences),
+        )
+        return result.best.candidate
+
+    def fit(self, candidate: KernelCandidate, rung: KernelRung) -> Optimum:
+        """Fit a candidate to the rows of a rung, from where it is."""
+        size = len(rung.evidence.inputs)
+        # On a subset it is more, since a few rows that agree by chance would say that there is no noise.
+        least = LEAST_NOISE_SHARE if size == self.rows else np.sqrt(LEAST_NOISE_SHARE)
+        with jax.enable_x64(True), enough_threads(size):
+            optimum = maximise(
+                rung.evidence,
+                candidate.parameters,
+                candidate.origin,
+                max_iter=rung.max_iter,
+                tolerance=TOLERANCE_NATS,
+                least_noise=least * float(self.starts[0].noise) if self.learn_noise else None,
+                fixed=0 if self.learn_noise else 1,
+                keep=self._keep,
+            )
+        candidate.optimum = optimum
+        self.evaluations += optimum.evaluations
+        text = f"{size} rows, {self.evaluations} evaluations, log p(y) {-optimum.loss:.2f}: {optimum.parameters.kernel}"
+        self.run.advance(optimum.evaluations, text)
+        return optimum
+
+    def _keep(self, optimum: Optimum) -> None:
+        """Make an optimum the result so far if it is the best of those of the most rows."""
+        kept, rows = self.run.kept, len(optimum.losses)
+        if kept is None or (-rows, optimum.loss) < (-len(kept.losses), kept.loss):
+            self.run.keep(optimum)
+
+    def _score(self, candidate: KernelCandidate, rung: KernelRung) -> np.ndarray:
+        losses = self.fit(candidate, rung).losses
+        losses = losses + self._penalty(candidate.start.kernel, rung) / len(losses)
+        entry, place = Entry(candidate, losses), (rung, type(candidate.start.kernel))
+        if place not in self.singles or entry.loss < self.singles[place].loss:
+            self.singles[place] = entry
+        return losses
+
+    def _penalty(self, kernel: Kernel, rung: KernelRung) -> float:
+        """Return the nats that a kernel has to be ahead of one with a single smooth term.
+
+        They are half the logarithm of the number of rows for each parameter of a second term, and once for a term whose
+        functions have no derivative.
+        """
+        inputs = rung.evidence.inputs
+        further = 1 + np.sum(varying(inputs)) if isinstance(kernel, Sum) else isinstance(kernel, Matern12)
+        return float(further) * np.log(len(inputs)) / 2 if len(self.starts) > 1 else 0.0
+
+    def _propose(self, best: Entry[KernelCandidate], rung: KernelRung) -> list[KernelCandidate]:
+        """Return candidates made of the best one: other starts, the other families, and a second term."""
+        winner, index, inputs = best.candidate, self.rungs.index(rung), rung.evidence.inputs
+        self.rounds[rung] += 1
+        proposed = []
+        if self.rounds[rung] == 1 and index == 0:
+            moved = [_moved(winner.origin, varying(inputs), self.rng) for _ in range(self.restarts)]
+            proposed = [KernelCandidate(one, winner.origin) for one in moved]
+        if self.rounds[rung] == 1 and index == 1:
+            shorter = _multiplied(winner.parameters, LENGTH_MULTIPLIERS[1:], self._noises(1))
+            start = self._likeliest(shorter, rung.evidence)
+            proposed = self._if_better([KernelCandidate(start, winner.origin)], best, rung)
+        if isinstance(winner.start.kernel, Sum) or len(self.starts) == 1:
+            return proposed
+        for start in self.starts:
+            own = self.singles.get((rung, type(start.kernel)))
+            if own is not None and type(start.kernel) is not type(winner.start.kernel):
+                family = KernelCandidate(_with_family(winner.parameters, start), start)
+                proposed += self._if_better([family], own, rung)
+        if self.sums and (index == 1 or rung is self.rungs[-1]):
+            self.sums = False  # once is enough: those that are level go on
+            proposed += self._with_second_term(best, rung)
+        return proposed
+
+    def _noises(self, first: int) -> tuple[float, ...]:
+        return NOISE_MULTIPLIERS[first:] if self.learn_noise else (1.0,)
+
+    def _if_better(
+        self, candidates: list[KernelCandidate], entry: Entry[KernelCandidate], rung: KernelRung
+    ) -> list[KernelCandidate]:
+        """Return those that are better as they are than one that was fitted."""
+        evidence = rung.evidence
+        loss = lambda one: (
+            np.mean(evidence.losses(one.start)) + self._penalty(one.start.kernel, rung) / len(evidence.inputs)
+        )
+        return [one for one in candidates if loss(one) < entry.loss]
+
+    def _with_second_term(self, best: Entry[KernelCandidate], rung: KernelRung) -> list[KernelCandidate]:
+        """Return sums of two terms, of the best family, of Matern32, and with a rough term, where those are level.
+
+        Which family is ahead without a second term says little of which is with it, but where the rough one is, the
+        rows mean two smooth terms of unlike scale as often as not.
+        """
+        families = {type(start.kernel): start for start in self.starts}
+        level = {
+            family: one.candidate
+            for (other, family), one in self.singles.items()
+            if other is rung and family in families and not is_better(best, one, LEVEL_STANDARD_ERRORS)
+        }
+        rough = Matern12 in level
+        first = best.candidate
+        middle = self.singles.get((rung, Matern32), best).candidate if rough else level.get(Matern32, first)
+        if isinstance(first.start.kernel, Matern12):
+            first = middle
+        pairs = [(one, type(one.start.kernel)) for one in dict.fromkeys([first, middle])]
+        pairs += [(first, Matern12)] if rough else []
+        return [self._sum(one, families[family], rung.evidence) for one, family in pairs]
+
+    def _sum(self, first: KernelCandidate, second: Parameters, evidence: ExactEvidence) -> KernelCandidate:
+        """Return a candidate with a second term, which begins with some of the noise."""
+        kernel, noise = first.parameters
+        lengths = second.kernel.lengthscale
+        starts = []
+        for multiplier, share in product(LENGTH_MULTIPLIERS[:2], (0.5, 0.1) if self.learn_noise else (1.0,)):
+            variance = np.maximum((1 - share) * noise, NOISE_MULTIPLIERS[2] * second.noise)
+            term = with_parameters(second.kernel, multiplier * lengths, variance)
+            starts.append(Parameters(Sum(kernel, term), np.asarray(share * noise)))
+        term = with_parameters(second.kernel, lengths, second.noise)
+        origin = Parameters(Sum(first.origin.kernel, term), first.origin.noise)
+        return KernelCandidate(self._likeliest(starts, evidence), origin)
+
+    def _likeliest(self, starts: Iterable[Parameters], evidence: ExactEvidence) -> Parameters:
+        """Return the parameters that make rows most probable; the first if none can be told."""
+        with jax.enable_x64(True), enough_threads(len(evidence.inputs)):
+            losses = {
+                float(np.nan_to_num(np.sum(evidence.losses(one)), nan=np.inf)): one for one in reversed(list(starts))
+            }
+        return losses[min(losses)]
+
+
+def _multiplied(start: Parameters, lengths: Iterable[float], noises: Iterable[float]) -> Iterator[Parameters]:
+    """Parameters with multiples of the lengthscales and of the noise."""
+    kernel, noise = start
+    for length, share in product(lengths, noises):
+        moved = kernel
+        if isinstance(kernel, Stationary):  # whose lengthscale is the first of its parameters
+            moved = with_parameters(kernel, length * kernel.lengthscale, *jax.tree.leaves(kernel)[1:])
+        yield Parameters(moved, np.asarray(share * noise))
+
+
+def _families(kernel: Kernel) -> tuple[type[Kernel], ...]:
+    return _families(kernel.k1) + _families(kernel.k2) if isinstance(kernel, Sum) else (type(kernel),)
+
+
+def _with_family(parameters: Parameters, start: Parameters) -> Parameters:
+    """Parameters with the family of a start."""
+    return Parameters(with_parameters(start.kernel, *jax.tree.leaves(parameters.kernel)), parameters.noise)
+
+
+def with_parameters(kernel: Kernel, *leaves: Any) -> Kernel:
+    """Return a kernel with other parameters, on the host; a constructor would send them to an accelerator."""
+    return jax.tree.unflatten(jax.tree.structure(kernel), [np.asarray(leaf) for leaf in leaves])
+
+
+def _moved(start: Parameters, varies: np.ndarray, rng: np.random.Generator) -> Parameters:
+    """Parameters multiplied at random, by e on average or its inverse."""
+
+    def elsewhere(leaf: np.ndarray) -> np.ndarray:
+        # What belongs to a feature that does not vary stays, and uses up no random numbers.
+        free = varies if np.shape(leaf) == varies.shape else np.ones(np.shape(leaf), bool)
+        logs = np.zeros(np.shape(leaf))
+        logs[free] = rng.standard_normal(int(np.sum(free)))
+        return np.asarray(leaf * np.exp(logs))
+
+    return jax.tree.map(elsewhere, start)

@@ -1,0 +1,280 @@
+"""Marginal likelihoods by a factor, their gradients and information, against dense algebra, on host and device."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from thalweg.kernels import (
+    Bias,
+    Cauchy,
+    Gaussian,
+    Laplacian,
+    Linear,
+    Matern12,
+    Matern32,
+    Matern52,
+    Periodic,
+    White,
+)
+from thalweg.kernels.profiles import summands
+from thalweg.processes.covariance import as_device_arrays, as_host_arrays, device_terms, flattened, own_parameters
+from thalweg.processes.exact import ExactEvidence, Parameters, evaluate, leave_one_out, predict
+from thalweg.processes.observations import ProcessMean, RegressionRows
+from thalweg.threads import enough_threads
+
+RNG = np.random.default_rng(0)
+COUNT = 40
+INPUTS = RNG.normal(size=(COUNT, 2))
+TARGETS = np.stack([np.sin(2 * INPUTS[:, 0]), INPUTS[:, 1]], axis=1) + 0.1 * RNG.normal(size=(COUNT, 2))
+NEW = RNG.normal(size=(5, 2))
+RADIAL = [
+    Matern12([1.0, 2.0], 1.5),
+    Matern52(1.3, 0.7),
+    Gaussian([1.0, 2.0], 1.5) + Matern32(2.0, 0.3),
+    Matern12(2.0) + Gaussian([1.0, 2.0]),
+]
+OTHERS = [
+    Laplacian(1.3),
+    Cauchy([1.0, 2.0]),
+    Gaussian(1.0) + White(0.3) + Linear(0.5),
+    Periodic(2.0) * Gaussian(3.0) + Bias(2.0),
+]
+THREE = Matern32([1.0, 2.0]) + Matern52(1.3, 0.4) + Matern12(0.7)
+PLACES = pytest.mark.parametrize("on_device", [False, True], ids=["host", "device"])
+
+
+@pytest.fixture(autouse=True)
+def one_thread():
+    with enough_threads(COUNT):
+        yield
+
+
+def rows(mean="constant", repeats=True):
+    """Rows of one to three targets each, whose scatter is given."""
+    counts = 1.0 + np.arange(COUNT) % 3 if repeats else np.ones(COUNT)
+    scatter = np.where(counts > 1, np.arange(COUNT) / COUNT, 0.0)
+    basis = ProcessMean.of(mean, INPUTS).basis(INPUTS)
+    known = np.linspace(0, 0.1, COUNT)
+    return RegressionRows(INPUTS, TARGETS, basis, known, counts, scatter, counts, np.log(counts))
+
+
+def definition(parameters, data):
+    """−log p(y) with the coefficients of the mean at their best, every target as a row of its own."""
+    counts = data.counts.astype(int)
+    again, ends = np.repeat(np.arange(COUNT), counts), np.cumsum(counts)
+    # Two of the targets of a row with scatter lie beside their mean.
+    several, beside = counts > 1, np.zeros((len(again), 2))
+    lengths = np.sqrt(data.scatter / 2)[several]
+    beside[ends[several] - 1, 0], beside[ends[several] - 2, 0] = lengths, -lengths
+    covariance = parameters.kernel(jnp.asarray(INPUTS))[again][:, again]
+    covariance = covariance + jnp.diag(parameters.noise + data.known[again])
+    basis, targets = jnp.asarray(data.basis[again]), jnp.asarray(data.targets[again] + beside)
+    inverse = jnp.linalg.inv(covariance)
+    if basis.shape[1]:
+        targets = targets - basis @ jnp.linalg.solve(basis.T @ inverse @ basis, basis.T @ inverse @ targets)
+    quadratic = jnp.trace(targets.T @ inverse @ targets)
+    return quadratic / 2 + jnp.linalg.slogdet(covariance)[1] + len(again) * jnp.log(2 * jnp.pi)
+
+
+def in_logarithms(parameters, data):
+    """The definition and its gradient in the logarithms of the parameters."""
+    parameters = as_device_arrays(parameters)
+    value, gradient = jax.value_and_grad(definition)(parameters, data)
+    return float(value), flattened(gradient) * flattened(parameters)
+
+
+@PLACES
+@pytest.mark.parametrize("kernel", [*RADIAL, *OTHERS, THREE], ids=str)
+def test_loss_and_gradient_are_those_of_the_definition(kernel, on_device):
+    data, parameters = rows(), as_host_arrays(Parameters(kernel, np.asarray(0.2)))
+    losses, gradient, _ = ExactEvidence(data, on_device).evaluate(parameters)
+    expected, derivative = in_logarithms(parameters, data)
+    assert np.sum(losses) == pytest.approx(expected, rel=1e-10)
+    np.testing.assert_allclose(gradient, derivative, rtol=1e-7, atol=1e-8)
+    assert np.sum(ExactEvidence(data, on_device).losses(parameters)) == pytest.approx(expected, rel=1e-10)
+
+
+@PLACES
+@pytest.mark.parametrize("mean", ["zero", "linear"])
+def test_loss_knows_the_mean(mean, on_device):
+    data, parameters = rows(mean), as_host_arrays(Parameters(RADIAL[0], np.asarray(0.2)))
+    losses, gradient, _ = ExactEvidence(data, on_device).evaluate(parameters)
+    expected, derivative = in_logarithms(parameters, data)
+    assert np.sum(losses) == pytest.approx(expected, rel=1e-10)
+    np.testing.assert_allclose(gradient, derivative, rtol=1e-7, atol=1e-8)
+
+
+def test_losses_are_those_of_each_row_given_the_ones_before():
+    data, noise = rows("zero", repeats=False)._replace(known=np.zeros(COUNT)), 0.2
+    losses = ExactEvidence(data).losses(as_host_arrays(Parameters(RADIAL[0], np.asarray(noise))))
+    covariance = np.asarray(RADIAL[0](INPUTS)) + noise * np.eye(COUNT)
+    for row in (0, 1, 17, 39):
+        before, cross = covariance[:row, :row], covariance[row, :row]
+        gain = np.linalg.solve(before, cross) if row else np.zeros(0)
+        variance = covariance[row, row] - gain @ cross
+        away = TARGETS[row] - gain @ TARGETS[:row]
+        expected = np.sum(away**2) / (2 * variance) + np.log(2 * np.pi * variance)
+        assert losses[row] == pytest.approx(expected - data.log_shift[row], rel=1e-9)
+
+
+def arguments(kernel, data, on_device):
+    """A kernel's terms, or itself, the noise and the rows, on host or device."""
+    if not on_device:
+        return summands(as_host_arrays(kernel)), np.asarray(0.2), data
+    terms = device_terms(kernel, 2) or kernel
+    return as_device_arrays(terms), jnp.asarray(0.2), jax.device_put(data)
+
+
+@pytest.mark.parametrize(
+    ("kernel", "on_device"), [(RADIAL[2], False), (RADIAL[2], True), (OTHERS[2], True)], ids=["host", "device", "any"]
+)
+def test_gradients_of_many_rows_are_unbiased_and_their_variance_is_the_information_over_the_draws(kernel, on_device):
+    data, draws = rows("constant"), 64
+    parameters = as_host_arrays(Parameters(kernel, np.asarray(0.2)))
+    given = arguments(kernel, data, on_device)
+    one = lambda seed: evaluate(*given, seed=seed, tile_rows=24)  # does not divide 40
+    if on_device:
+        solution, gradients, _ = jax.jit(jax.vmap(lambda seed: one(seed)))(jnp.arange(300))
+        losses, gradients = np.sum(solution.losses, axis=1), np.concatenate(
+            [np.reshape(leaf, (300, -1)) for leaf in jax.tree.leaves(gradients)], axis=1
+        )
+    else:
+        made = [one(seed) for seed in range(300)]
+        losses, gradients = np.array([np.sum(m[0].losses) for m in made]), np.array([m[1] for m in made])
+    expected, derivative = in_logarithms(parameters, data)
+    np.testing.assert_allclose(losses, expected, rtol=1e-10)
+    if summands(kernel):
+        gradients = gradients @ own_parameters(kernel, 2, 2)
+    errors = gradients.std(axis=0) / np.sqrt(300)
+    assert np.all(np.abs(gradients.mean(axis=0) - derivative) < 5 * errors)
+    leaves, structure = jax.tree.flatten(as_device_arrays(parameters))
+
+    def covariance(logs):
+        moved = jax.tree.unflatten(structure, [leaf * jnp.exp(log) for leaf, log in zip(leaves, logs, strict=True)])
+        return moved.kernel(jnp.asarray(INPUTS)) + jnp.diag((moved.noise + data.known) / data.weights)
+
+    zeros = [jnp.zeros_like(leaf) for leaf in leaves]
+    inverse = jnp.linalg.inv(covariance(zeros))
+    changes = jnp.concatenate([one.reshape(COUNT, COUNT, -1) for one in jax.jacfwd(covariance)(zeros)], axis=2)
+    # Two targets: twice the trace, four times the variance.
+    information = 4 * jnp.einsum("ijp,jk,klp,li->p", changes, inverse, changes, inverse) / 2
+    np.testing.assert_allclose(gradients.var(axis=0), information / draws, rtol=0.45)
+
+
+@PLACES
+def test_information_by_tiles_is_that_of_the_whole_matrix(on_device):
+    made = lambda size: lambda *given: evaluate(*given, tile_rows=size)[2]
+    place = jax.jit if on_device else lambda function: function
+    whole, tiled = (place(made(size))(*arguments(RADIAL[2], rows(), on_device)) for size in (COUNT, 24))
+    np.testing.assert_allclose(tiled, whole, rtol=1e-9, atol=1e-9)
+
+
+def derivatives(parameters, data):
+    """A, and its derivatives in the logarithms of all parameters, by JAX."""
+    leaves, structure = jax.tree.flatten(as_device_arrays(parameters))
+
+    def covariance(*logs):
+        moved = jax.tree.unflatten(structure, [leaf * jnp.exp(log) for leaf, log in zip(leaves, logs, strict=True)])
+        return moved.kernel(jnp.asarray(data.inputs)) + jnp.diag(data.variances(moved.noise))
+
+    zeros = [jnp.zeros_like(leaf) for leaf in leaves]
+    moved = jax.jacfwd(covariance, argnums=tuple(range(len(leaves))))(*zeros)
+    size = len(data.inputs)
+    changes = np.concatenate([np.reshape(one, (size, size, -1)) for one in moved], axis=2)
+    return np.asarray(covariance(*zeros)), np.moveaxis(changes, 2, 0)
+
+
+def information_by_definition(parameters, data):
+    """½ Σ αᵀ∂A P ∂A α over targets, with what merged targets say of the noise."""
+    covariance, moved = derivatives(parameters, data)
+    inverse, basis = np.linalg.inv(covariance), data.basis
+    projected = inverse - inverse @ basis @ np.linalg.solve(basis.T @ inverse @ basis, basis.T @ inverse)
+    products = moved @ projected @ data.targets
+    found = np.einsum("int,nm,jmt->ij", products, projected, products)
+    share = parameters.noise / (parameters.noise + data.known)
+    found[-1, -1] += data.outputs * np.sum((data.counts - 1) * share**2)
+    return found / 2
+
+
+@PLACES
+@pytest.mark.parametrize("kernel", [*RADIAL[:3]], ids=str)
+def test_information_is_that_of_the_definition(kernel, on_device):
+    data, parameters = rows(), as_host_arrays(Parameters(kernel, np.asarray(0.2)))
+    found = ExactEvidence(data, on_device).evaluate(parameters).information
+    np.testing.assert_allclose(found, information_by_definition(parameters, data), rtol=1e-7, atol=1e-8)
+
+
+def test_information_is_in_the_mean_that_of_fisher():
+    parameters = as_host_arrays(Parameters(RADIAL[0], np.asarray(0.1)))
+    empty = rows("zero", repeats=False)
+    covariance, moved = derivatives(parameters, empty)
+    left = np.linalg.solve(covariance, moved)
+    expected = np.einsum("inm,jmn->ij", left, left) / 2
+    root, rng = np.linalg.cholesky(covariance), np.random.default_rng(1)
+    drawn = [empty._replace(targets=root @ rng.standard_normal((COUNT, 1))) for _ in range(300)]
+    found = np.array([ExactEvidence(one).evaluate(parameters).information for one in drawn])
+    error = found.std(axis=0, ddof=1) / np.sqrt(len(found))
+    assert np.all(np.abs(found.mean(axis=0) - expected) < 5 * error)
+
+
+def test_many_targets_are_mixed_and_in_the_mean_over_their_signs_nothing_is_lost():
+    rng = np.random.default_rng(2)
+    targets, parameters = TARGETS @ rng.normal(size=(2, 12)), as_host_arrays(Parameters(RADIAL[0], np.asarray(0.1)))
+    flips = [rng.choice([-1.0, 1.0], 12) for _ in range(300)]
+    data = rows()._replace(targets=targets)
+    found = [ExactEvidence(data._replace(targets=targets * flip)).evaluate(parameters).information[0] for flip in flips]
+    error = np.std(found, axis=0, ddof=1) / np.sqrt(len(found))
+    assert np.all(np.abs(np.mean(found, axis=0) - information_by_definition(parameters, data)[0]) < 5 * error)
+    assert np.all(error > 0)
+
+
+@pytest.mark.parametrize("mean", ["zero", "linear"])
+@pytest.mark.parametrize("full", [False, True])
+def test_host_and_device_predict_the_same(mean, full):
+    data, parameters = rows(mean), as_host_arrays(Parameters(Matern52([1.0, 2.0], 1.5), np.asarray(0.2)))
+    basis = ProcessMean.of(mean, INPUTS).basis(NEW)
+    here, there = (ExactEvidence(data, on_device).solution(parameters) for on_device in (False, True))
+    mine = predict(parameters.kernel, INPUTS, here, NEW, basis, full)
+    terms = as_device_arrays(device_terms(parameters.kernel, 2))
+    theirs = predict(terms, jnp.asarray(INPUTS), there, jnp.asarray(NEW), jnp.asarray(basis), full)
+    for one, other in zip(mine, theirs, strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-9, atol=1e-12)
+
+
+def test_one_program_serves_all_radial_kernels():
+    first = jax.tree.structure(device_terms(RADIAL[0], 2))
+    shapes = jax.tree.map(np.shape, device_terms(RADIAL[0], 2))
+    for kernel in RADIAL[1:]:
+        assert jax.tree.structure(device_terms(kernel, 2)) == first
+        assert jax.tree.map(np.shape, device_terms(kernel, 2)) == shapes
+    for kernel in (*OTHERS, THREE):
+        assert device_terms(kernel, 2) == ()
+
+
+def test_a_covariance_that_is_not_one_has_an_infinite_loss():
+    parameters = as_host_arrays(Parameters(Gaussian([1.0, 2.0]), np.asarray(0.1)))
+    evidence = ExactEvidence(rows()._replace(inputs=np.full((COUNT, 2), np.nan)))
+    assert np.all(np.isinf(evidence.losses(parameters)))
+    assert np.all(np.isinf(evidence.evaluate(parameters).losses))
+
+
+def test_rows_left_out_are_predicted_as_by_a_solution_without_them():
+    data = rows("linear", repeats=False)
+    parameters = as_host_arrays(Parameters(Matern32([1.0, 2.0], 1.5), np.asarray(0.2)))
+    differences, variances = leave_one_out(ExactEvidence(data).solution(parameters))
+    for row in (0, 7, 39):
+        others = data.subset(np.arange(COUNT) != row)
+        solution = ExactEvidence(others).solution(parameters)
+        here, basis = INPUTS[row : row + 1], data.basis[row : row + 1]
+        mean, variance = predict(parameters.kernel, others.inputs, solution, here, basis)
+        np.testing.assert_allclose(differences[row], TARGETS[row] - mean[0], rtol=1e-8)
+        assert variances[row] == pytest.approx(variance[0] + 0.2 + data.known[row], rel=1e-8)
+
+
+def test_a_row_that_alone_determines_the_mean_is_not_predicted_by_others():
+    inputs, ones, zeros = np.array([[0.0], [0.0], [5.0]]), np.ones(3), np.zeros(3)
+    basis = ProcessMean("linear", np.zeros(1), np.ones(1), np.array([0])).basis(inputs)
+    data = RegressionRows(inputs, inputs, basis, zeros, ones, zeros, ones, zeros)
+    solution = ExactEvidence(data).solution(as_host_arrays(Parameters(Gaussian(1.0), np.asarray(0.1))))
+    assert np.isinf(leave_one_out(solution)[1][2])

@@ -1,0 +1,84 @@
+"""GP regression by solves: against dense algebra and the exact method, and where float32 is not enough."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from thalweg.kernels import Gaussian, Matern32
+from thalweg.processes import RegressorSettings, fit_regressor
+from thalweg.processes.covariance import as_host_arrays
+from thalweg.processes.exact import ExactEvidence, Parameters
+from thalweg.processes.iterative import nystrom, posterior, solve
+from thalweg.processes.observations import ProcessMean, RegressionRows
+
+RNG = np.random.default_rng(0)
+ROWS = RNG.normal(size=(40, 2))
+TARGETS = np.stack([np.sin(2 * ROWS[:, 0]), ROWS[:, 1]], axis=1) + 0.1 * RNG.normal(size=(40, 2))
+NEW = RNG.normal(size=(7, 2))
+KERNEL = Matern32([1.0, 2.0], 1.5)
+
+
+@pytest.mark.parametrize("pivots", [1, 20])
+def test_solves_are_solutions(pivots):
+    noise = jnp.linspace(0.05, 0.2, 40)
+    right = jnp.asarray(np.concatenate([TARGETS, np.zeros((40, 1))], axis=1))
+    preconditioner = nystrom(KERNEL, jnp.asarray(ROWS), noise, jax.random.key(0), pivots)
+    solved, dtype = solve(KERNEL, jnp.asarray(ROWS), preconditioner, right)
+    expected = np.linalg.solve(np.asarray(KERNEL(ROWS)) + np.diag(noise), right)
+    assert dtype == jnp.float32
+    assert np.max(solved.residuals) <= 2e-3
+    np.testing.assert_allclose(solved.x, expected, atol=0.1 * np.abs(expected).max())
+
+
+def test_products_are_in_float64_where_float32_is_not_enough():
+    """Targets that are linear in the features: the kernel is nearly constant, and the noise small against it."""
+    rows = np.random.default_rng(1).normal(size=(300, 2))
+    kernel, noise = Gaussian(1e2, 1e5), jnp.full(300, 1e-4)
+    preconditioner = nystrom(kernel, jnp.asarray(rows), noise, jax.random.key(0), 20)
+    solved, dtype = solve(kernel, jnp.asarray(rows), preconditioner, jnp.asarray(rows))
+    assert dtype == jnp.float64
+    covariance = np.asarray(kernel(rows)) + np.diag(noise)
+    residual = rows - covariance @ np.asarray(solved.x)
+    assert np.linalg.norm(residual) < 4e-3 * np.linalg.norm(rows)
+
+
+def test_linear_data_are_learned():
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(500, 3))
+    y = x @ np.array([3.0, -2.0, 1.0]) + 0.1 * rng.normal(size=500)
+    found = fit_regressor(x, y[:, None], RegressorSettings("iterative", restarts=0), Gaussian)
+    new = rng.normal(size=(200, 3))
+    mean = found.posterior.predict(new)[0][:, 0]
+    assert np.sqrt(np.mean((mean - new @ np.array([3.0, -2.0, 1.0])) ** 2)) < 0.05
+    assert found.solved
+
+
+@pytest.mark.parametrize("mean", ["zero", "constant"])
+def test_samples_have_the_mean_and_the_variances_of_the_exact_posterior(mean):
+    settings = {method: RegressorSettings(method, learn=False, mean=mean) for method in ("exact", "iterative")}
+    mine, theirs = (
+        fit_regressor(ROWS, TARGETS, settings[method], KERNEL, noise=0.2).posterior.predict(NEW)
+        for method in ("iterative", "exact")
+    )
+    np.testing.assert_allclose(mine[0], theirs[0], atol=2e-3)
+    # 64 samples: the standard error of a variance is √(2/64) of it, and random features add a few per cent.
+    np.testing.assert_allclose(mine[1], theirs[1], rtol=5 * np.sqrt(2 / 64))
+
+
+@pytest.mark.parametrize("mean", ["zero", "constant"])
+def test_the_likelihood_is_the_exact_one_within_its_error(mean):
+    """Rows beyond the pivots of the preconditioner: 600 of them, at 512 pivots."""
+    rng = np.random.default_rng(2)
+    inputs = rng.normal(size=(600, 2))
+    targets = np.sin(2 * inputs[:, :1]) + 0.1 * rng.normal(size=(600, 1))
+    weights, plane = 1.0 + np.arange(600) % 3, ProcessMean.of(mean, inputs)
+    rows = RegressionRows.of(inputs, targets, np.linspace(0, 0.1, 600), weights, plane).merged()
+    parameters = as_host_arrays(Parameters(Matern32([0.1, 0.1], 1.5), np.asarray(0.02)))
+    expected = float(np.sum(ExactEvidence(rows).losses(parameters)))
+    found = [posterior(parameters, plane, rows, seed) for seed in range(6)]
+    errors = np.array([one.loss - expected for one in found])
+    reported = np.array([one.loss_error for one in found])
+    assert np.all(reported > 0)
+    assert abs(np.mean(errors)) < 5 * np.sqrt(np.mean(reported**2) / 6)
+    assert np.std(errors) < 3 * np.sqrt(np.mean(reported**2))

@@ -1,90 +1,62 @@
-"""Low-rank preconditioners whose features are stored or made anew, and loops over tiles, on host and device."""
+"""The low-rank preconditioner: its inverse, its determinant, and pivots that go where K is not explained yet."""
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax.tree_util import Partial
 
-from thalweg.linalg import TiledFeatures, conjugate_gradients, factorise, fold_tiles, log_quadrature, low_rank
+from thalweg.linalg import low_rank, nystrom_features
 
 RNG = np.random.default_rng(0)
-POINTS = RNG.normal(size=(9000, 1))
-PIVOTS = np.linspace(-3, 3, 5)[:, None]
-NOISE = np.linspace(0.5, 2.0, 9000)[:, None]
-PLACES = pytest.mark.parametrize("xp", [np, jnp], ids=["host", "device"])
+X = RNG.uniform(0, 4, size=(90, 2))
+K = np.exp(-((X[:, None] - X) ** 2).sum(-1) / 2)
 
 
-def kernel(pivots, points):
-    xp = np if isinstance(points, np.ndarray) else jnp
-    return xp.exp(-((points - pivots.T) ** 2) / 2)
+def columns_of(matrix, xp=np):
+    return lambda chosen: xp.asarray(matrix)[:, chosen]
 
 
-def tiled(xp):
-    pivots = xp.asarray(PIVOTS)
-    return TiledFeatures(Partial(kernel, pivots), xp.asarray(POINTS), factorise(kernel(pivots, pivots)))
+@pytest.mark.parametrize("xp", [np, jnp], ids=["host", "device"])
+def test_the_inverse_is_that_of_the_dense_matrix_for_each_diagonal(xp):
+    G, right = RNG.normal(size=(90, 7)), RNG.normal(size=(90, 3))
+    diagonals = RNG.uniform(0.1, 2.0, size=(90, 3))
+    several = low_rank(xp.asarray(G), xp.asarray(diagonals))
+    for c in range(3):
+        dense = G @ G.T + np.diag(diagonals[:, c])
+        exact = np.linalg.solve(dense, right)
+        one = low_rank(xp.asarray(G), xp.asarray(diagonals[:, [c]]))
+        np.testing.assert_allclose(one.solve(xp.asarray(right)), exact, rtol=1e-8, atol=1e-10)
+        np.testing.assert_allclose(several.solve(xp.asarray(right))[:, c], exact[:, c], rtol=1e-8, atol=1e-10)
+        assert float(one.log_determinant()) == pytest.approx(np.linalg.slogdet(dense)[1], rel=1e-10)
 
 
-def stored():
-    root = factorise(kernel(PIVOTS, PIVOTS))
-    return root.half_solve(kernel(PIVOTS, POINTS).T).T
+@pytest.mark.parametrize("xp", [np, jnp], ids=["host", "device"])
+def test_features_lie_below_the_matrix_and_say_what_they_leave(xp):
+    features, left = nystrom_features(columns_of(K, xp), np.diagonal(K), 30, np.random.default_rng(1))
+    assert features.shape == (90, 30)
+    rest = K - np.asarray(features) @ np.asarray(features).T
+    assert np.linalg.eigvalsh(rest).min() > -1e-9
+    np.testing.assert_allclose(left, np.diagonal(rest), atol=1e-9)
+    assert np.mean(left) < 0.02
 
 
-@PLACES
-def test_features_made_anew_precondition_as_stored_ones(xp):
-    block = RNG.normal(size=(9000, 2))
-    expected = low_rank(stored(), NOISE)
-    place = jax.jit if xp is jnp else lambda function: function
-    found = place(low_rank)(tiled(xp), xp.asarray(NOISE))
-    np.testing.assert_allclose(found.solve(xp.asarray(block)), expected.solve(block), rtol=1e-9, atol=1e-9)
-    assert float(found.log_determinant()) == pytest.approx(float(expected.log_determinant()), rel=1e-12)
-    inner = RNG.normal(size=(5, 2))
-    made, kept = (one.draw(part(inner), part(block)) for one, part in ((found, xp.asarray), (expected, np.asarray)))
-    np.testing.assert_allclose(made, kept, rtol=1e-9, atol=1e-9)
+def test_more_pivots_than_the_matrix_has_rank_are_no_error():
+    features, left = nystrom_features(columns_of(K), np.diagonal(K), 500, np.random.default_rng(1))
+    np.testing.assert_allclose(features @ features.T, K, atol=1e-6)
+    assert np.all(left >= 0)
 
 
-def test_features_made_anew_store_no_row_for_each_pivot():
-    assert max(np.size(leaf) for leaf in jax.tree.leaves(low_rank(tiled(np), NOISE))) < 3 * len(POINTS)
+def test_pivots_go_where_the_matrix_is_not_explained():
+    """Of ninety copies of one row and nine rows of their own, uniform pivots would miss most of the nine."""
+    points = np.concatenate([np.zeros(90), 10 * np.arange(1.0, 10)])[:, None]
+    matrix = np.exp(-((points - points.T) ** 2))
+    _, left = nystrom_features(columns_of(matrix), np.diagonal(matrix), 30, np.random.default_rng(0))
+    assert np.max(left) < 1e-6
 
 
-def test_a_preconditioner_inverts_what_it_says():
-    preconditioner = low_rank(stored()[:50], NOISE[:50])
-    matrix = stored()[:50] @ stored()[:50].T + np.diag(NOISE[:50, 0])
-    np.testing.assert_allclose(preconditioner.solve(matrix), np.eye(50), atol=1e-9)
-    assert float(preconditioner.log_determinant()) == pytest.approx(np.linalg.slogdet(matrix)[1], rel=1e-10)
-
-
-@PLACES
-@pytest.mark.parametrize("size", [1, 4, 10, 99])
-def test_tiles_hold_every_row_once(xp, size):
-    values = xp.asarray(np.arange(10.0))
-
-    def step(carry, tile):
-        total, copied = carry
-        return total + xp.sum(xp.where(tile.new, tile.take(values), 0)), tile.put(copied, 2 * tile.take(values))
-
-    total, copied = fold_tiles(step, (xp.zeros(()), xp.zeros(10)), 10, size, xp)
-    assert float(total) == 45
-    np.testing.assert_array_equal(copied, 2 * np.arange(10.0))
-
-
-def test_logarithms_follow_from_the_steps_of_preconditioned_conjugate_gradients():
-    matrix = stored()[:30] @ stored()[:30].T + np.diag(NOISE[:30, 0])
-    preconditioner = low_rank(0.5 * stored()[:30], NOISE[:30])
-    right = RNG.normal(size=(30, 3))
-    steps = conjugate_gradients(lambda block: matrix @ block, right, precondition=preconditioner.solve, tol=1e-10)
-    low = 0.25 * stored()[:30] @ stored()[:30].T + np.diag(NOISE[:30, 0])
-    values, vectors = np.linalg.eigh(low)
-    root = vectors / np.sqrt(values) @ vectors.T
-    values, vectors = np.linalg.eigh(root @ matrix @ root)
-    logarithm = vectors * np.log(values) @ vectors.T
-    for column in range(3):
-        z = root @ right[:, column]
-        found = log_quadrature(steps.sizes[:, column], steps.ratios[:, column])
-        assert found == pytest.approx(z @ logarithm @ z / (z @ z), rel=1e-6)
-
-
-def test_a_preconditioner_that_is_not_positive_definite_ends_a_column():
-    solved = conjugate_gradients(lambda block: block, np.ones((3, 1)), precondition=lambda block: -block)
-    assert solved.iterations == 1
-    assert solved.residuals[0] == 1
+def test_rows_without_a_diagonal_are_no_pivots():
+    matrix = K.copy()
+    matrix[40:] = matrix[:, 40:] = 0
+    features, left = nystrom_features(columns_of(matrix), np.diagonal(matrix), 90, np.random.default_rng(0))
+    assert features.shape[1] == 40
+    assert not np.any(features[40:])
+    assert not np.any(left[40:])

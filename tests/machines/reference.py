@@ -59,7 +59,7 @@ GRADIENTS = {
     "Softmax": lambda f, y: softmax(f, axis=1) - y,
 }
 CURVATURES = {"Squared": 1.0, "Logistic": 0.25, "Softmax": 0.5}
-SLOPES = {"Squared": None, "Logistic": 1.0, "Softmax": np.sqrt(2)}
+GRADIENT_BOUNDS = {"Squared": None, "Logistic": 1.0, "Softmax": np.sqrt(2)}
 
 
 class Machine:
@@ -94,8 +94,8 @@ class Machine:
         v = np.where(proposers, w, 0.0)
         direction = self.preconditioned(z, z.T @ (v[:, None] * g) / v.sum(), v, block)
         if gamma is None:
-            judges, change = np.where(proposers, 0.0, w)[:, None], z @ direction
-            s = (judges * g * change).sum() / (CURVATURES[self.loss] * (judges * change**2).sum())
+            validating, change = np.where(proposers, 0.0, w)[:, None], z @ direction
+            s = (validating * g * change).sum() / (CURVATURES[self.loss] * (validating * change**2).sum())
             s = min(max(s, 0.0), 1.0)
         for j in range(m):
             self.weights[j] = (1 - s * self.ridge) * self.weights[j]
@@ -127,8 +127,8 @@ class Machine:
             self.sigma2 = errors.var(axis=1).mean()
         square = (w * (g**2).sum(axis=1)).sum() / w.sum()
         self.mean_square += (square - self.mean_square) / (self.count + 1)
-        slope = SLOPES[self.loss]
-        return 2 * (self.mean_square if slope is None else slope**2) * self.sigma2 / (4 * w.sum())
+        bound = GRADIENT_BOUNDS[self.loss]
+        return 2 * (self.mean_square if bound is None else bound**2) * self.sigma2 / (4 * w.sum())
 
 
 def new(machine, x, g, w, mean, fresh, gamma, draw):

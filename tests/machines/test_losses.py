@@ -58,7 +58,7 @@ def on_one_row(function):
 value = on_one_row(lambda loss, f, y: loss.value(f, y))
 gradient = on_one_row(lambda loss, f, y: loss.gradient(f, y))
 smoothed = on_one_row(lambda loss, f, y, dual: loss.smoothed_gradient(f, y, dual))
-slope = on_one_row(lambda loss, f, y: jax.grad(lambda f: loss.value(f, y)[0])(f))
+derivative = on_one_row(lambda loss, f, y: jax.grad(lambda f: loss.value(f, y)[0])(f))
 
 
 @settings(max_examples=60, deadline=None)
@@ -68,7 +68,7 @@ def test_gradients_are_derivatives_away_from_kinks(point):
     distance = {"hinge": np.abs(y * f - 1), "quantile": np.abs(f - y)}.get(name, np.ones(C))
     found = gradient(loss, f, y)
     apart = distance > 1e-6
-    np.testing.assert_allclose(found[apart], slope(loss, f, y)[apart], rtol=1e-9, atol=1e-12)
+    np.testing.assert_allclose(found[apart], derivative(loss, f, y)[apart], rtol=1e-9, atol=1e-12)
     if (distance > 1e-3).all():
         h = 1e-4
         differences = [(value(loss, f + h * e, y) - value(loss, f - h * e, y)) / (2 * h) for e in np.eye(C)]
@@ -107,30 +107,30 @@ def test_curvatures_are_tight():
     }
     for name, (f, y) in at.items():
         loss = LOSSES[name][0]
-        rise = value(loss, f + u, y) - value(loss, f, y) - gradient(loss, f, y) @ u
-        assert rise == pytest.approx(loss.curvature / 2 * (u @ u), rel=1e-3), name
+        excess = value(loss, f + u, y) - value(loss, f, y) - gradient(loss, f, y) @ u
+        assert excess == pytest.approx(loss.curvature / 2 * (u @ u), rel=1e-3), name
 
 
 @settings(max_examples=60, deadline=None)
 @given(points(["logistic", "softmax", "hinge"]))
-def test_gradients_are_no_longer_than_the_slope(point):
+def test_gradients_are_no_longer_than_their_bound(point):
     _, loss, f, y = point
-    assert np.linalg.norm(gradient(loss, f, y)) <= loss.longest(C) + 1e-12
+    assert np.linalg.norm(gradient(loss, f, y)) <= loss.gradient_bound(C) + 1e-12
 
 
-def test_slopes_are_attained():
+def test_bounds_of_gradients_are_attained():
     far = np.array([60.0, -60.0, -60.0])
-    assert np.linalg.norm(gradient(SoftmaxLoss(), far, np.eye(C)[1])) == pytest.approx(SoftmaxLoss().longest(C))
+    assert np.linalg.norm(gradient(SoftmaxLoss(), far, np.eye(C)[1])) == pytest.approx(SoftmaxLoss().gradient_bound(C))
     assert np.linalg.norm(gradient(LogisticLoss(), far, np.array([0.0, 1.0, 1.0]))) == pytest.approx(
-        LogisticLoss().longest(C)
+        LogisticLoss().gradient_bound(C)
     )
-    assert np.linalg.norm(gradient(HingeLoss(), 0 * far, np.ones(C))) == pytest.approx(HingeLoss().longest(C))
-    assert (LogisticLoss().longest(1), HingeLoss().longest(1), SoftmaxLoss().longest(7)) == (
+    assert np.linalg.norm(gradient(HingeLoss(), 0 * far, np.ones(C))) == pytest.approx(HingeLoss().gradient_bound(C))
+    assert (LogisticLoss().gradient_bound(1), HingeLoss().gradient_bound(1), SoftmaxLoss().gradient_bound(7)) == (
         1,
         1,
         pytest.approx(np.sqrt(2)),
     )
-    assert {LOSSES[name][0].longest(C) for name in ("squared", "squared_hinge", "huber", "quantile")} == {None}
+    assert {LOSSES[name][0].gradient_bound(C) for name in ("squared", "squared_hinge", "huber", "quantile")} == {None}
 
 
 def conjugate(name, y):

@@ -7,7 +7,7 @@ import pytest
 
 from thalweg.kernels import Gaussian
 from thalweg.machines import Capped, Checked, New, Points, Rule, Uniform, empty
-from thalweg.machines.rules import Look
+from thalweg.machines.rules import StepContext
 
 CASES = 5000
 BLOCKS, USED, C = 6, 4, 3
@@ -19,8 +19,8 @@ def expansion(used=USED, steps=0, drift=None, scale=1.0):
     return state._replace(used=jnp.asarray(used), steps=jnp.asarray(steps), drift=drift, scale=jnp.asarray(scale))
 
 
-def look(mean=(1.0, 0.0, 0.0), noise=0.1, size=0.5, ridge=0.0):
-    return Look(jnp.asarray(mean), jnp.asarray(noise), jnp.asarray(size), jnp.asarray(ridge))
+def context(mean=(1.0, 0.0, 0.0), noise=0.1, size=0.5, ridge=0.0):
+    return StepContext(jnp.asarray(mean), jnp.asarray(noise), jnp.asarray(size), jnp.asarray(ridge))
 
 
 @pytest.fixture(scope="module")
@@ -43,7 +43,7 @@ def cases():
     @jax.vmap
     def decide(drift, scale, mean, noise, size, ridge):
         state = expansion(drift=drift / scale, scale=scale)
-        seen = Look(mean, noise, size, ridge)
+        seen = StepContext(mean, noise, size, ridge)
         return rule.safe_sizes(state, seen), rule.choose(state, seen, jax.random.key(0))
 
     sizes, choice = decide(drift, scale, mean, noise, size, ridge)
@@ -91,33 +91,33 @@ def test_the_checked_rule_takes_the_longest_safe_step_or_a_new_block(cases):
 
 
 def test_no_gradient_and_no_noise_is_no_safe_step():
-    choice = jax.jit(Checked().choose)(expansion(), look(mean=(0.0, 0.0, 0.0), noise=0.0), jax.random.key(0))
+    choice = jax.jit(Checked().choose)(expansion(), context(mean=(0.0, 0.0, 0.0), noise=0.0), jax.random.key(0))
     assert bool(choice.new)
     assert float(choice.size) == 0.5
 
 
 @pytest.mark.parametrize(("new", "old"), [(1, 1), (2, 3), (3, 0)])
-def test_uniform_has_periods_that_begin_with_a_new_block(new, old):
+def test_the_uniform_rule_has_periods_that_begin_with_a_new_block(new, old):
     rule = Uniform(new, old)
-    found = [bool(rule.choose(expansion(steps=i), look(), jax.random.key(i)).new) for i in range(2 * (new + old))]
+    found = [bool(rule.choose(expansion(steps=i), context(), jax.random.key(i)).new) for i in range(2 * (new + old))]
     assert found == ([True] * new + [False] * old) * 2
 
 
 @pytest.mark.parametrize("rule", [Uniform(1, 1), Capped(USED)])
 def test_old_blocks_are_drawn_uniformly(rule):
     keys = jax.random.split(jax.random.key(0), 4000)
-    choice = jax.vmap(lambda key: rule.choose(expansion(steps=1), look(), key))(keys)
+    choice = jax.vmap(lambda key: rule.choose(expansion(steps=1), context(), key))(keys)
     assert not choice.new.any()
     counts = np.bincount(choice.block, minlength=USED)
     assert len(counts) == USED
     assert (np.abs(counts - 1000) < 5 * np.sqrt(1000 * 0.75)).all()
 
 
-def test_caps_and_new_blocks():
+def test_new_blocks_end_at_the_cap():
     key = jax.random.key(0)
-    assert New().choose(expansion(2), look(), key)[::2] == (2, True)
-    assert Capped(3).choose(expansion(2), look(), key)[::2] == (2, True)
-    assert not Capped(3).choose(expansion(3), look(), key).new
+    assert New().choose(expansion(2), context(), key)[::2] == (2, True)
+    assert Capped(3).choose(expansion(2), context(), key)[::2] == (2, True)
+    assert not Capped(3).choose(expansion(3), context(), key).new
     assert (New().limit, Uniform().limit, Checked().limit, Capped(3).limit) == (None, None, None, 3)
 
 
@@ -131,6 +131,6 @@ def test_caps_and_new_blocks():
         (lambda: Rule().choose(None, None, None), NotImplementedError, r"Rule must define choose\(expansion"),
     ],
 )
-def test_wrong_parts_are_named(make, error, message):
+def test_errors_name_the_wrong_parameter(make, error, message):
     with pytest.raises(error, match=message):
         make()

@@ -55,13 +55,13 @@ def errors_of(rule):
     return (np.asarray(run(jax.random.split(jax.random.key(1), SEEDS))) - BEST[:, 0]) ** 2
 
 
-def bound(largest_slope, extra):
+def bound(largest_gradient, extra):
     """(2C² + 2κS²) of Theorems 3 and 4, with κ = φ = 1 for the unit features used here, and L = 1."""
     z = 2 * RIDGE * THETA - 1
-    c = 4 * largest_slope * THETA * np.sqrt(extra)
+    c = 4 * largest_gradient * THETA * np.sqrt(extra)
     q = np.sqrt(2) * c * THETA
     norm = np.sqrt((WEIGHTS.T @ GRAM @ WEIGHTS)[0, 0])
-    s = max(norm, (q + np.sqrt(q**2 + z * (1 + THETA * RIDGE) ** 2 * THETA**2 * largest_slope**2)) / z)
+    s = max(norm, (q + np.sqrt(q**2 + z * (1 + THETA * RIDGE) ** 2 * THETA**2 * largest_gradient**2)) / z)
     return 2 * c**2 + 2 * s**2
 
 

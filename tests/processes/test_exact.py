@@ -17,7 +17,7 @@ from thalweg.kernels import (
     Periodic,
     White,
 )
-from thalweg.kernels.profiles import summands
+from thalweg.kernels.host import summands
 from thalweg.processes.covariance import as_device_arrays, as_host_arrays, device_terms, flattened, own_parameters
 from thalweg.processes.exact import ExactEvidence, Parameters, evaluate, leave_one_out, predict
 from thalweg.processes.observations import ProcessMean, RegressionRows

@@ -5,7 +5,7 @@ The usual kernels are sums of radial terms v·κ(s) with s = Σ_j ((x_j − x′
     ∂K/∂log v = K,    ∂K/∂log ℓ_j = −2 vκ′(s) ((x_j − x′_j)/ℓ_j)²,
 
 and the square of a difference opened up, x² − 2xx′ + x′², sums over all pairs of rows are products of matrices. On the
-host a term is a kernel of which :mod:`thalweg.kernels.profiles` has a NumPy implementation, so that nothing is
+host a term is a kernel of which :mod:`thalweg.kernels.host` has a NumPy implementation, so that nothing is
 compiled. On a device it is a :class:`DeviceTerm`, whose family is data, so that one program serves all families and
 sums of two of them. Other kernels are differentiated by JAX.
 """
@@ -23,7 +23,8 @@ from scipy.spatial.distance import cdist
 from thalweg.compiling import quick_jit
 from thalweg.kernels import Kernel
 from thalweg.kernels.distances import squared_distances
-from thalweg.kernels.profiles import summands, value_and_rise
+from thalweg.kernels.host import summands
+from thalweg.kernels.profiles import profile, profile_slope
 from thalweg.linalg import namespace
 from thalweg.linalg.fold import Tile, fold_tiles
 from thalweg.padding import padded, padded_size
@@ -64,15 +65,15 @@ def device_terms(kernel: Kernel, features: int) -> tuple[DeviceTerm, ...]:
     if not 1 <= len(terms) <= 2:
         return ()
     lengthscale = lambda term: np.broadcast_to(np.asarray(term.lengthscale, np.float64), (features,))
-    made = [DeviceTerm(lengthscale(one), np.asarray(one.variance), _shape(one.degrees)) for one in terms]
+    made = [DeviceTerm(lengthscale(one), np.asarray(one.variance), _shape(one.order)) for one in terms]
     return (*made, DeviceTerm(np.ones(features), np.zeros(()), _shape(None)))[:2]
 
 
-def _shape(degrees: int | None) -> np.ndarray:
+def _shape(order: int | None) -> np.ndarray:
     """c, a, b and w of κ(s) = (1 + a√(cs) + bcs)·exp(−w√(cs) − (1 − w)s/2): Matérn's, or the Gaussian's."""
-    if degrees is None:
+    if order is None:
         return np.array([1.0, 0.0, 0.0, 0.0])
-    return np.array([degrees, degrees > 1, (degrees > 3) / 3, 1.0])
+    return np.array([2 * order + 1, order >= 1, (order >= 2) / 3, 1.0])
 
 
 def own_parameters(kernel: Kernel, features: int, terms: int) -> Float[np.ndarray, "q p"]:
@@ -104,7 +105,9 @@ def _parts(term: Term, x: Any, y: Any, slope: bool = True) -> tuple[Any, Any]:
         return term.profile_and_slope(squared_distances(x, y, term.lengthscale))
     lengths = np.asarray(term.lengthscale)
     scaled = x / lengths
-    return value_and_rise(term, cdist(scaled, scaled if y is None else y / lengths, "sqeuclidean"), slope)
+    squared = cdist(scaled, scaled if y is None else y / lengths, "sqeuclidean")
+    variance, order = float(term.variance), term.order
+    return variance * profile(order, squared), variance * profile_slope(order, squared) if slope else None
 
 
 def matrix(kernel: Kernel | tuple[Term, ...], x: Any, y: Any = None) -> Any:

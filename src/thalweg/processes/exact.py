@@ -24,7 +24,7 @@ from jaxtyping import Array, Float
 from thalweg.codec import storable
 from thalweg.compiling import Prepared, quick_jit
 from thalweg.kernels import Kernel
-from thalweg.kernels.profiles import summands
+from thalweg.kernels.host import summands
 from thalweg.linalg import Factor, NotPositiveDefinite, factorise, namespace
 from thalweg.processes import covariance
 from thalweg.processes.covariance import (

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from thalweg.kernels import Gaussian, RandomFeatures
-from thalweg.machines.functional import Batch, FunctionalGradient
-from thalweg.machines.losses import LogisticLoss, SquaredLoss
+from thalweg.machines import Batch, FunctionalGradient, LogisticLoss, SquaredLoss
 
 rng = np.random.default_rng(0)
 N, D, B, KEYS = 12, 2, 4, 4000
@@ -32,8 +31,8 @@ def test_the_functional_gradient_is_unbiased(loss):
         oracle = FunctionalGradient(features.evaluate, loss)
         chosen = jax.random.randint(key_batch, (B,), 0, N)
         batch = Batch(jnp.asarray(X)[chosen], jnp.asarray(y)[chosen], jnp.ones(B))
-        slopes = oracle.slopes(jnp.asarray(f)[chosen], batch)
-        _, along = oracle.along(features.block(2), batch, slopes)
+        gradients = oracle.gradients(jnp.asarray(f)[chosen], batch)
+        _, along = oracle.along(features.block(2), batch, gradients)
         return (features(jnp.asarray(POINTS), 2) @ along)[:, 0]
 
     found = np.asarray(estimate(jax.random.split(jax.random.key(0), KEYS)))
@@ -53,8 +52,8 @@ def test_weights_are_repetitions_and_padding_is_nothing():
     times = np.array([1, 3, 2, 0, 1])
     weighted = Batch(x, y, times.astype(float))
     repeated = Batch(np.repeat(x, times, axis=0), np.repeat(y, times, axis=0), np.ones(7))
-    one = oracle.slopes(f, weighted)
-    two = oracle.slopes(np.repeat(f, times, axis=0), repeated)
+    one = oracle.gradients(f, weighted)
+    two = oracle.gradients(np.repeat(f, times, axis=0), repeated)
     np.testing.assert_allclose(one.mean, two.mean, rtol=1e-12)
     np.testing.assert_allclose(one.mean, ((f - y) * times[:, None]).sum(axis=0) / 7, rtol=1e-12)
     assert float(one.value) == pytest.approx(float(two.value), rel=1e-12)

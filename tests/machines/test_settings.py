@@ -1,4 +1,4 @@
-"""Methods and settings: what they make of words, and errors that name the parameter and its owner."""
+"""Methods and settings: words for methods, their machines, and errors that name the parameter and its owner."""
 
 import jax.numpy as jnp
 import optax
@@ -12,30 +12,30 @@ from thalweg.machines import (
     Auto,
     Capped,
     Checked,
-    Judged,
     LogisticLoss,
     New,
     Points,
     Settings,
     SquaredLoss,
     Uniform,
+    ValidatedStep,
 )
 
 
-def test_words_are_methods():
+def test_a_word_names_a_method():
     found = {word: type(Settings(loss=SquaredLoss(), method=word).method) for word in ("auto", "dsg", "udsg", "cdsg")}
     assert found == {"auto": Auto, "dsg": DSG, "udsg": UDSG, "cdsg": CDSG}
     own = UDSG(periods=(3, 2))
     assert Settings(loss=SquaredLoss(), method=own).method is own
-    assert [kind().visits for kind in (Auto, DSG)] == [True, False]
-    assert not Auto(features="quasi").visits
+    assert [kind().updates_blocks for kind in (Auto, DSG)] == [True, False]
+    assert not Auto(features="quasi").updates_blocks
 
 
-def test_methods_make_machines():
+def test_each_method_has_its_rule_and_its_step():
     points = Points(Gaussian(1.0), 4)
     machines = [method.machine(points, LogisticLoss(), 7) for method in (Auto(), DSG(), UDSG(periods=(2, 3)), CDSG())]
     assert [machine.rule for machine in machines] == [Capped(7), New(), Uniform(2, 3), Checked(10.0)]
-    assert isinstance(machines[0].step, Judged)
+    assert isinstance(machines[0].step, ValidatedStep)
     # Steps begin with 1/2 where they are preconditioned, else with 1/L.
     plain = DSG(precondition=False).machine(points, LogisticLoss(), 7)
     assert [float(machine.step.size(jnp.array(0))) for machine in (machines[1], plain)] == [0.5, 4.0]
@@ -71,10 +71,10 @@ def test_methods_make_machines():
         (lambda: Settings(loss=SquaredLoss(), passes=0), "passes must be a whole number of at least 1, found 0"),
     ],
 )
-def test_wrong_settings_are_named(make, message):
+def test_errors_name_the_wrong_setting(make, message):
     with pytest.raises((TypeError, ValueError), match=message):
         make()
 
 
-def test_a_class_of_kernels_is_a_kernel_to_choose():
+def test_a_class_of_kernels_is_accepted():
     assert Settings(loss=SquaredLoss(), kernel=Matern32).kernel is Matern32

@@ -9,7 +9,7 @@ DATA_STAMP := $(VENV)/.installed-data
 DOCS_STAMP := $(VENV)/.installed-docs
 BENCH_STAMP := $(VENV)/.installed-bench
 
-.PHONY: install demo papers test test-slow test-dear test-all lint docs bench clean
+.PHONY: install demo papers test test-slow test-all lint docs bench clean
 
 install: $(STAMP)
 
@@ -54,10 +54,6 @@ test: $(STAMP)
 
 test-slow: $(STAMP)
 	$(PYTEST) -m slow
-
-# What `make test` leaves out for its time alone (tests/dear_cases.txt); CI runs it.
-test-dear: $(STAMP)
-	$(PYTEST) -m dear
 
 test-all: test test-slow
 

@@ -61,32 +61,11 @@ def pytest_runtest_teardown(item, nextitem):
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config, items):
-    """Leave dear cases and the pages of the guide to the slow tests; skip what needs data sets that are not here."""
-    names = {item.nodeid for item in items}
-    everything = not any(Path(str(one).split("::")[0]).exists() for one in config.invocation_params.args)
-    dear, unknown = _dear_cases(names)
-    if everything and unknown:
-        raise pytest.UsageError(f"{_DEAR} names what does not exist: {unknown}")
+    """Leave the pages of the guide to the slow tests; skip what needs data sets that are not here."""
     for item in items:
-        if item.nodeid in dear and not item.get_closest_marker("slow"):
-            item.add_marker(pytest.mark.dear)
-        if item.nodeid in dear or item.path.parent.name == "docs":
+        if item.path.parent.name == "docs":
             item.add_marker(pytest.mark.slow)
     _skip_without_data(items)
-
-
-_DEAR = "tests/dear_cases.txt"
-
-
-def _dear_cases(names):
-    """Which of these are listed, and what is listed and none of them."""
-    lines = (Path(__file__).parent / _DEAR).read_text(encoding="utf-8").splitlines()
-    listed = [line for line in lines if line and not line.startswith("#")]
-    starts = tuple(line[:-1] for line in listed if line.endswith("*"))
-    exact = {line for line in listed if not line.endswith("*")}
-    dear = {name for name in names if name in exact or name.startswith(starts)}
-    matched = {start for start in starts if any(name.startswith(start) for name in dear)}
-    return dear, sorted((exact - dear) | (set(starts) - matched))
 
 
 def _skip_without_data(items):

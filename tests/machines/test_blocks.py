@@ -6,10 +6,11 @@ import numpy as np
 import pytest
 import reference
 from scipy.optimize import minimize
+from thalweg.machines.functional import Batch
+from thalweg.machines.visits import Examples, Visitor, absorb, fill, revisit
 
 from thalweg.kernels import Gaussian, Laplacian, Matern32
 from thalweg.machines import Auto, Points, Rows, Settings, empty, fit, host, predict
-from thalweg.machines.functional import Batch
 from thalweg.machines.losses import (
     HingeLoss,
     HuberLoss,
@@ -19,7 +20,6 @@ from thalweg.machines.losses import (
     SquaredHingeLoss,
     SquaredLoss,
 )
-from thalweg.machines.visits import Examples, Visitor, absorb, fill, revisit
 
 SIZE, BLOCKS, D = 8, 3, 2
 N = SIZE * BLOCKS - 3  # the last block has three empty places

@@ -5,14 +5,14 @@ import time
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from thalweg.machines.choice import choose
+from thalweg.machines.folds import sample, two_at_once
+from thalweg.machines.metric import learned_unit, mean_squared_slopes
 from threadpoolctl import threadpool_info
 
 from thalweg import KernelClassifier, KernelRegressor, load
 from thalweg.kernels import Gaussian, Laplacian, Matern12, Matern32
 from thalweg.machines import Auto, Rows, Settings, SquaredLoss
-from thalweg.machines.choice import choose
-from thalweg.machines.folds import sample, two_at_once
-from thalweg.machines.metric import learned_unit, mean_squared_slopes
 from thalweg.threads import enough_threads
 
 MULTIPLIERS = (0.25, 0.5, 1.0, 2.0, 4.0)

@@ -5,10 +5,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import reference
+from thalweg.machines.learners import start
 
 from thalweg.kernels import Gaussian
 from thalweg.machines import Auto, Rows, Settings, SquaredLoss
-from thalweg.machines.learners import start
 
 SIZE, D, ALPHA = 8, 2, 0.3
 rng = np.random.default_rng(0)

@@ -11,13 +11,13 @@ import pytest
 import scipy.sparse
 from scipy.special import expit, softmax
 from sklearn.datasets import load_digits, make_moons
+from thalweg.machines.dense import Dense
+from thalweg.machines.fitting import default_passes
+from thalweg.machines.learners import LandmarkLearner, Learner
 
 from thalweg import KernelClassifier
 from thalweg.kernels import Gaussian, Matern32
 from thalweg.machines import CDSG, DSG, UDSG, Auto, Settings, SoftmaxLoss, SquaredLoss, trials
-from thalweg.machines.dense import Dense
-from thalweg.machines.fitting import default_passes
-from thalweg.machines.learners import LandmarkLearner, Learner
 
 # A small machine: five blocks of landmarks, or of frequencies, in float32.
 SMALL = {"kernel": Gaussian(0.5), "alpha": 0.1, "method": Auto(block_size=16), "random_state": 0}

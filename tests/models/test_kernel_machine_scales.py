@@ -7,11 +7,11 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import log_loss
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
+from thalweg.machines.choice import choose
 
 from thalweg import KernelClassifier, KernelRegressor, load
 from thalweg.kernels import Gaussian, Laplacian
 from thalweg.machines import Auto, HingeLoss, Rows, Settings, SquaredLoss, folds
-from thalweg.machines.choice import choose
 
 
 def raw(seed, n):

@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 from sklearn.datasets import make_classification
 from sklearn.model_selection import cross_val_score
+from thalweg.machines.fitting import default_passes
+from thalweg.machines.learners import start
 
 from thalweg import KernelClassifier, KernelRegressor
 from thalweg.kernels import Gaussian
 from thalweg.machines import DSG, Auto, LogisticLoss, Rows, Settings, SquaredLoss, choice, learners, slices, trials
-from thalweg.machines.fitting import default_passes
-from thalweg.machines.learners import start
 
 X = np.random.default_rng(0).normal(size=(300, 3))
 T = X[:, 0] + np.sin(X[:, 1])

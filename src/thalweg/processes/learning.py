@@ -136,9 +136,7 @@ class LatentRung(NamedTuple):
     settings: ClassifierSettings
 
 
-def learn(
-    kernels: list[Kernel], rows: LatentRows, settings: ClassifierSettings, seed: int, tied: bool
-) -> FittedKernel:
+def learn(kernels: list[Kernel], rows: LatentRows, settings: ClassifierSettings, seed: int, tied: bool) -> FittedKernel:
     """Return the best kernel that learning finds; without learning the best of those given.
 
     Starting points are compared loosely, on a subset of many rows, and the best of them goes on with all. An interrupt

@@ -199,7 +199,7 @@ class GPRegressor(RegressorMixin, MultiOutputMixin, Storable):
         elif not found.solved:
             self._warn(
                 f"a solve ended with a residual of {found.posterior.residual:.2g}, above its tolerance: predictions "
-                "may be off by about as much of y's spread. Raise noise, or take fewer rows and method='exact'"
+                "may be off by about as much of their deviations. Raise noise, or take fewer rows and method='exact'"
             )
         elif self.learn and found.status is Status.STEPS_SPENT and self.max_iter < _ENOUGH_STEPS:
             self._warn(f"max_iter={self.max_iter} ended the search for the kernel before it had settled: raise it")

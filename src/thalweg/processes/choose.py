@@ -28,7 +28,7 @@ LEAST_NOISE_SHARE = 1e-7
 """The least noise that a search may find, as a share of the one it starts with: less is lost to rounding in K."""
 
 LENGTH_MULTIPLIERS, NOISE_MULTIPLIERS = (1.0, 0.3, 0.1, 0.03), (5.0, 1.0, 0.1, 0.01)
-"""Multipliers of lengthscales and of noise whose combinations are tried as starts: few rows take fast waves for noise."""
+"""Multipliers of lengthscales and of noise, all of which are tried as starts: few rows take fast waves for noise."""
 
 EARLY_STEPS = 5
 """The most steps of candidates on the last rows of a race, which start from those on fewer rows. With twice as many the

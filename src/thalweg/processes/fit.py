@@ -42,8 +42,8 @@ EXACT_MATRICES = 4
 """Matrices of n² numbers that a step of the exact method holds at a time."""
 
 SUBSET_ROWS = {"cpu": (150, 400, 1200, 4000), "gpu": (150, 400, 4000, 16_000)}
-"""Rows that kernels are compared on, and at last those that the best one is fitted to on the way to all rows, or instead
-of them. Of two families that so many rows do not tell apart either will do."""
+"""Rows that kernels are compared on, and at last those that the best one is fitted to before all rows, or instead of
+them. Of two families that so many rows do not tell apart either will do."""
 
 MAX_UNCERTAIN_ROWS, MIXTURE_DRAWS = 480, (16, 64)
 """Rows up to which the uncertainty of parameters is counted, and how many are drawn: more where rows are fewer. With

@@ -23,7 +23,7 @@ from thalweg.processes.circulant import MAX_DIMENSIONS, GridLayout, GridMoments
 from thalweg.processes.covariance import flattened, matrix
 from thalweg.processes.evidence import TOLERANCE_NATS, Optimum, maximise
 from thalweg.processes.exact import EvidenceEvaluation, Parameters
-from thalweg.processes.iterative import POSTERIOR_SAMPLES, PROBES, SOLVE_TOLERANCE, SampledPosterior
+from thalweg.processes.iterative import POSTERIOR_SAMPLES, PROBES, SampledPosterior
 from thalweg.processes.observations import ProcessMean, RegressionRows
 from thalweg.runs import Run
 
@@ -34,10 +34,10 @@ NEAR_CORRELATION, FAR_CORRELATION = 0.9, 1e-3
 """Correlations that the fine and the coarse scale of a kernel are measured at."""
 
 NODES_PER_FINE_SCALE, LEAST_NODES_PER_FINE_SCALE = 1.5, 0.9
-"""Nodes within the fine scale: so many by choice, and so many at least, or the function found is smoother than it is."""
+"""Nodes within the fine scale: by choice, and at least, since from fewer a function comes out too smooth."""
 
-TOLERANCES = SOLVE_TOLERANCE**2, SOLVE_TOLERANCE
-"""Residuals of solves for the targets, which enter the loss squared, and for probes or samples."""
+TOLERANCES = 4e-6, 2e-3
+"""Residuals of solves for the targets and for probes or samples: gradients of a search err by about as much."""
 
 
 class Lattice(NamedTuple):
@@ -145,7 +145,7 @@ class GridEvidence:
         return self._add_up(self.rows.weights / total), self._add_up(self.rows.weights * noise / total**2)
 
     def evaluate(self, parameters: Parameters) -> EvidenceEvaluation:
-        """Return the loss, and its gradient in the logarithms of the parameters; nothing is known of the information."""
+        """Return the loss and its gradient in the logarithms of the parameters; their information is not known."""
         noise = float(parameters.noise)
         found = self._evaluate(parameters)
         rows, own = self.rows, noise / (noise + self.rows.known)

@@ -136,8 +136,9 @@ def test_gradients_of_many_rows_are_unbiased_and_their_variance_is_the_informati
     one = lambda seed: evaluate(*given, seed=seed, tile_rows=24)  # does not divide 40
     if on_device:
         solution, gradients, _ = jax.jit(jax.vmap(lambda seed: one(seed)))(jnp.arange(300))
-        losses, gradients = np.sum(solution.losses, axis=1), np.concatenate(
-            [np.reshape(leaf, (300, -1)) for leaf in jax.tree.leaves(gradients)], axis=1
+        losses, gradients = (
+            np.sum(solution.losses, axis=1),
+            np.concatenate([np.reshape(leaf, (300, -1)) for leaf in jax.tree.leaves(gradients)], axis=1),
         )
     else:
         made = [one(seed) for seed in range(300)]
@@ -220,8 +221,8 @@ def test_information_is_in_the_mean_that_of_fisher():
 
 def test_many_targets_are_mixed_and_in_the_mean_over_their_signs_nothing_is_lost():
     rng = np.random.default_rng(2)
-    targets, parameters = TARGETS @ rng.normal(size=(2, 12)), as_host_arrays(Parameters(RADIAL[0], np.asarray(0.1)))
-    flips = [rng.choice([-1.0, 1.0], 12) for _ in range(300)]
+    targets, parameters = TARGETS @ rng.normal(size=(2, 70)), as_host_arrays(Parameters(RADIAL[0], np.asarray(0.1)))
+    flips = [rng.choice([-1.0, 1.0], 70) for _ in range(300)]
     data = rows()._replace(targets=targets)
     found = [ExactEvidence(data._replace(targets=targets * flip)).evaluate(parameters).information[0] for flip in flips]
     error = np.std(found, axis=0, ddof=1) / np.sqrt(len(found))

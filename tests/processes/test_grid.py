@@ -177,10 +177,10 @@ def test_beyond_the_grid_is_the_prior():
     assert not found.coarse
 
 
-def test_a_grid_that_is_too_coarse_says_so():
-    rows = rows_of(1, known=False)
-    settings = RegressorSettings("grid", learn=False, mean="zero")
-    assert fit_regressor(rows.inputs, rows.targets, settings, Gaussian(1e-4, 3.0), 0.1).posterior.coarse
+def test_a_grid_that_memory_does_not_hold_fine_enough_says_so():
+    inputs = np.random.default_rng(0).uniform(size=(60, 3))
+    assert lattice(Gaussian(0.3), inputs).is_fine
+    assert not lattice(Gaussian(0.01), inputs).is_fine
 
 
 def test_the_grid_follows_the_kernel():

@@ -136,7 +136,7 @@ def fit_classifier(
     rows = _merged(LatentRows(inputs, targets, np.ones(len(targets)) if weights is None else weights))
     with jax.enable_x64(True), enough_threads(len(rows.inputs)):
         tied = not isinstance(given, Kernel)
-        kernels = starting_kernels(rows.inputs[rows.weights > 0], given) if tied else [given]
+        kernels = starting_kernels(rows.inputs, given) if tied else [given]
         kernels = as_host_arrays(kernels)
         if not settings.learn and len(kernels) == 1:
             fitted = FittedKernel(kernels[0], infer(kernels[0], rows, settings, seed), rows)
@@ -157,7 +157,8 @@ def fit_classifier(
 
 
 def _merged(rows: LatentRows) -> LatentRows:
-    """Return the rows with those of equal inputs and targets made one, of their weight."""
+    """Return the rows that count, with those of equal inputs and targets made one, of their weight."""
+    rows = rows.subset(np.flatnonzero(rows.weights > 0))
     duplicates = find_duplicates(np.column_stack([rows.inputs, rows.targets]))
     merged = rows.subset(duplicates.first)
     return merged._replace(weights=np.bincount(duplicates.group, rows.weights))

@@ -268,7 +268,7 @@ def method_by_size(rows: int) -> str:
 
 
 def _fit_exactly(problem: RegressionProblem) -> Regression:
-    with Run("Gaussian process", bar=problem.settings.verbose, warns=False) as run:
+    with Run("Gaussian process", bar=problem.settings.verbose) as run:
         run.keep(problem.learn(run, len(problem.given.inputs)))
     optimum, interrupted = run.kept, run.interrupted
     try:
@@ -282,7 +282,7 @@ def _fit_exactly(problem: RegressionProblem) -> Regression:
     posterior = ExactPosterior.of(optimum.parameters, problem.mean, problem.rows, solution)
     loss = float(np.sum(solution.losses))
     if problem.learns and not interrupted:
-        with Run("uncertainty of parameters", warns=False) as run:
+        with Run("uncertainty of parameters") as run:
             run.keep((optimum, posterior))
             if len(problem.rows.inputs) <= MAX_UNCERTAIN_ROWS:
                 run.keep(_with_uncertain_parameters(problem, optimum))
@@ -320,7 +320,7 @@ def _with_uncertain_parameters(problem: RegressionProblem, optimum: Optimum) -> 
 
 
 def _fit_by_solves(problem: RegressionProblem) -> Regression:
-    with Run("Gaussian process", bar=problem.settings.verbose, warns=False) as run:
+    with Run("Gaussian process", bar=problem.settings.verbose) as run:
         run.keep(problem.learn(run, _subsets()[-1]))
         optimum = run.kept
         posterior = _solve(problem, optimum.parameters)
@@ -344,7 +344,7 @@ def _fit_on_grid(problem: RegressionProblem) -> Regression | None:
     """Return the posterior on a grid; None if it was not asked for, and no grid that memory holds is fine enough."""
     rows, settings = problem.rows, problem.settings
     least = problem.least_noise if problem.learn_noise else None
-    with Run("Gaussian process on a patch of rows", bar=settings.verbose, warns=False) as run:
+    with Run("Gaussian process on a patch of rows", bar=settings.verbose) as run:
         run.keep(_learn_on_patch(problem, run) if problem.learns else problem.learn(run, 0))
     start, interrupted = run.kept.parameters, run.interrupted
     if problem.learns and problem.learn_noise:
@@ -352,7 +352,7 @@ def _fit_on_grid(problem: RegressionProblem) -> Regression | None:
         start = start._replace(noise=np.maximum(start.noise, STARTING_NOISE_SHARE**2 * float(start.kernel.variance)))
     if settings.method == "auto" and not grid.lattice(start.kernel, rows.inputs).is_fine:
         return None
-    with Run("Gaussian process on a grid", bar=settings.verbose, warns=False) as run:
+    with Run("Gaussian process on a grid", bar=settings.verbose) as run:
         max_iter = settings.max_iter if problem.learns and not interrupted else 0
         run.keep(grid.learn(start, rows, max_iter, least, problem.seed, run))
     optimum, evidence = run.kept

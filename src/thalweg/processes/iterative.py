@@ -23,7 +23,6 @@ from thalweg.kernels import Kernel
 from thalweg.linalg import (
     CGResult,
     LowRank,
-    TiledFeatures,
     conjugate_gradients,
     factorise,
     fold_tiles,
@@ -93,7 +92,7 @@ class SampledPosterior:
         return mean, np.where(inside, variances, variances + float(self.kernel.variance))
 
     def sample(self, new: np.ndarray, count: int, rng: np.random.Generator) -> np.ndarray:
-        """Draw functions from the posterior, at new inputs: (points, targets, count), at most as many as were solved."""
+        """Draw functions from the posterior, at new inputs: (points, targets, count); there are only so many."""
         if count > POSTERIOR_SAMPLES:
             raise ValueError(
                 f"n_samples must be at most {POSTERIOR_SAMPLES} where the fit was not exact, found {count}"
@@ -189,21 +188,20 @@ def solve(
     """Return A⁻¹ times columns and probes, all of these columns, the preconditioner P, and the products' precision.
 
     Probes are columns of N(0, P). Conjugate gradients in float32 may break down, or end with another residual than they
-    think. Then float64 begins anew, with a preconditioner that does for smaller noise and holds its features in memory.
-    An interrupt keeps what was reached.
+    think. Then float64 begins anew, so that the coefficients of its steps belong to one solve. An interrupt keeps what
+    was reached.
     """
     size, backend, least = len(points), jax.default_backend(), float(jnp.min(variances))
     keys = jax.random.split(key, 3)
-    none = np.zeros((0, right.shape[1] + PROBES))
+    preconditioner = nystrom(kernel, points, variances, keys[0], PIVOTS[backend])
+    inner = _normal(keys[1], (preconditioner.features.shape[1], PROBES))
+    columns = jnp.concatenate([right, _compiled_draw(preconditioner, inner, _normal(keys[2], (size, PROBES)))], axis=1)
+    energies = jnp.sum(columns * _compiled_precondition(preconditioner, columns), axis=0)
+    # ‖r‖²/noise bounds ⟨r, A⁻¹r⟩, which is what errors of samples are made of.
+    scales, none = jnp.sqrt(least * energies), np.zeros((0, columns.shape[1]))
     # Rounding of K in float32 must be small against the noise.
     wide = least < np.finfo(np.float32).eps * np.sqrt(size) * float(kernel.variance)
     for dtype in (jnp.float64,) if wide else (jnp.float32, jnp.float64):
-        preconditioner = nystrom(kernel, points, variances, keys[0], PIVOTS[backend], dtype == jnp.float64)
-        inner = _normal(keys[1], (len(preconditioner.factors[0].lower), PROBES))
-        columns = jnp.concatenate([right, _compiled_draw(preconditioner, inner, _normal(keys[2], (size, PROBES)))], 1)
-        energies = jnp.sum(columns * _compiled_precondition(preconditioner, columns), axis=0)
-        # ‖r‖²/noise bounds ⟨r, A⁻¹r⟩, which is what errors of samples are made of.
-        scales = jnp.sqrt(least * energies)
         with Run("solves", total=MAX_PRODUCTS) as run:
             solved = conjugate_gradients(
                 Partial(_covariance_product, *_as_type((kernel, points), dtype), preconditioner.diagonal),
@@ -271,25 +269,19 @@ def _by_tiles(make: Callable[[Array], Array], points: Array, width: int, columns
     return fold_tiles(fill, jnp.zeros((len(points), columns), points.dtype), len(points), rows, jnp)
 
 
-def _columns(kernel: Kernel, pivots: Array, points: Array) -> Array:
-    return kernel(points, pivots)
-
-
-@quick_jit(lambda kernel, points, *_: compiles_quickly(points), static_argnums=(4, 5))
+@quick_jit(lambda kernel, points, *_: compiles_quickly(points), static_argnums=4)
 def nystrom(
-    kernel: Kernel, points: Float[Array, "n d"], noise: Float[Array, " n"], key: Key[Array, ""], rank: int, stored: bool
+    kernel: Kernel, points: Float[Array, "n d"], noise: Float[Array, " n"], key: Key[Array, ""], rank: int
 ) -> LowRank:
-    """Return the preconditioner of K + diag(noise) from rows taken at random, its features stored or made again.
+    """Return the preconditioner of K + diag(noise) from rows taken at random.
 
-    A ridge on the pivots' matrix is an error of its own, and rounding that it does not damp is another. They are
-    balanced at eps^(2/3) of the variance if features are stored; products that go by the inverse root need eps^(1/3).
+    A ridge on the pivots' matrix is an error of its own, and rounding that it does not damp is another: they are
+    balanced at eps^(2/3) of the variance.
     """
     pivots = points[jax.random.choice(key, len(points), (min(rank, len(points)),), replace=False)]
-    ridge = np.cbrt(np.finfo(float).eps) ** (2 if stored else 1) * kernel.variance
-    root = factorise(kernel(pivots), ridge)
-    if stored:
-        return low_rank(root.half_solve(kernel(points, pivots).T).T, noise[:, None])
-    return low_rank(TiledFeatures(Partial(_columns, kernel, pivots), points, root), noise[:, None])
+    root = factorise(kernel(pivots), np.cbrt(np.finfo(float).eps) ** 2 * kernel.variance)
+    make = lambda part: root.half_solve(kernel(part, pivots).T).T
+    return low_rank(_by_tiles(make, points, len(pivots), len(pivots)), noise[:, None])
 
 
 def _log_determinant(solved: CGResult, preconditioner: LowRank, probes: Array) -> tuple[float, float]:

@@ -144,7 +144,7 @@ def learn(kernels: list[Kernel], rows: LatentRows, settings: ClassifierSettings,
     """
     device, rng = computes_on_device(len(rows.inputs)), np.random.default_rng(seed)
     on_the_way = replace(settings, tol=LOOSENESS * settings.tol)
-    rungs = [LatentRung(_subset(rows, seed), on_the_way), LatentRung(rows, on_the_way)]
+    rungs = [LatentRung(subset_of_rows(rows, seed), on_the_way), LatentRung(rows, on_the_way)]
     restarts = [settings.restarts if settings.learn else 0]
 
     def keep(fitted: FittedKernel) -> None:
@@ -152,8 +152,6 @@ def learn(kernels: list[Kernel], rows: LatentRows, settings: ClassifierSettings,
         order = lambda one: (len(one.rows.inputs), one.posterior.bound)
         if kept is None or order(fitted) > order(kept):
             run.keep(fitted)
-        bound, count = fitted.posterior.bound, len(fitted.rows.inputs)
-        run.advance(1, f"{count} rows, bound {bound:.2f}: {fitted.kernel}")
 
     def score(candidate: LatentCandidate, rung: LatentRung) -> np.ndarray:
         fitted = candidate.fitted
@@ -183,6 +181,7 @@ def learn(kernels: list[Kernel], rows: LatentRows, settings: ClassifierSettings,
         if not run.interrupted:
             kernel, posterior, _ = run.kept
             run.keep(FittedKernel(kernel, infer(kernel, rows, settings, seed, posterior), rows))
+            run.say(f"{len(rows.inputs)} rows, bound {run.kept.posterior.bound:.2f}: {kernel}")
     kernel, posterior, used = run.kept
     status = Status.INTERRUPTED if run.interrupted else posterior.status
     return FittedKernel(kernel, posterior._replace(status=status), used)
@@ -194,7 +193,7 @@ def _moved(kernel: Kernel, tied: bool, rng: np.random.Generator) -> Kernel:
     return jax.tree.map(lambda leaf: np.asarray(leaf * factor(leaf)), kernel)
 
 
-def _subset(rows: LatentRows, seed: int) -> LatentRows:
+def subset_of_rows(rows: LatentRows, seed: int) -> LatentRows:
     """Return some of many rows, a quarter of them at least of the rarer half of the targets if there are as many."""
     targets = rows.targets
     if len(targets) <= 2 * SUBSET_ROWS:

@@ -123,7 +123,7 @@ def arguments(kernel, data, on_device):
     if not on_device:
         return summands(as_host_arrays(kernel)), np.asarray(0.2), data
     terms = device_terms(kernel, 2) or kernel
-    return as_device_arrays(terms), jnp.asarray(0.2), jax.device_put(data)
+    return jax.tree.map(jnp.asarray, terms), jnp.asarray(0.2), jax.device_put(data)
 
 
 @pytest.mark.parametrize(
@@ -237,7 +237,7 @@ def test_host_and_device_predict_the_same(mean, full):
     basis = ProcessMean.of(mean, INPUTS).basis(NEW)
     here, there = (ExactEvidence(data, on_device).solution(parameters) for on_device in (False, True))
     mine = predict(parameters.kernel, INPUTS, here, NEW, basis, full)
-    terms = as_device_arrays(device_terms(parameters.kernel, 2))
+    terms = jax.tree.map(jnp.asarray, device_terms(parameters.kernel, 2))
     theirs = predict(terms, jnp.asarray(INPUTS), there, jnp.asarray(NEW), jnp.asarray(basis), full)
     for one, other in zip(mine, theirs, strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-9, atol=1e-12)

@@ -155,13 +155,14 @@ class GPRegressor(RegressorMixin, MultiOutputMixin, Storable):
     def _fit(self, X: Any, y: Any, sample_weight: Any) -> None:
         kernel = None if self.kernel is None else kernel_or_class(self.kernel)
         X, y = validated(self, X, y, dtype=np.float64, multi_output=True, y_numeric=True)
+        y = np.asarray(y, np.float64)
         self._check(kernel, y)
         weights, known = row_weights(sample_weight, X), self._known(len(X))
         self._middle_weight = float(np.median(weights[weights > 0]))  # so that their unit does not matter
         given = self.noise is not None or not self.learn
         found = processes.fit_regressor(
             X,
-            self._standardised(X, np.asarray(y, np.float64), kernel),
+            self._standardised(X, y, kernel),
             self._settings(),
             kernel,
             float(self.noise or 0.0) / self._middle_weight if given else None,

@@ -24,7 +24,7 @@ from thalweg.runs import Run
 from thalweg.selection import Entry, is_better, race
 from thalweg.threads import enough_threads
 
-LEAST_NOISE_SHARE = 1e-7
+LEAST_NOISE_SHARE = np.sqrt(np.finfo(float).eps)
 """The least noise that a search may find, as a share of the one it starts with: less is lost to rounding in K."""
 
 LENGTH_MULTIPLIERS, NOISE_MULTIPLIERS = (1.0, 0.3, 0.1, 0.03), (5.0, 1.0, 0.1, 0.01)

@@ -13,6 +13,7 @@ the factor gives: E SSᵀ/M = A⁻¹, and the variance of the derivative in a pa
 where that derivative is 0 the parameter is off by 1/√M of its own standard deviation, whatever the number of rows.
 """
 
+import operator
 from functools import reduce
 from typing import Any, NamedTuple
 
@@ -104,7 +105,7 @@ def evaluate(
     if parts is None:
         among = covariance.matrix_by_tiles(kernel, rows.inputs, tile_rows)
     else:
-        among = reduce(lambda total, part: total + part, (value for value, _ in parts))
+        among = reduce(operator.add, (value for value, _ in parts))
     factor = factorise(among, rows.variances(noise))
     del among  # before other matrices are made
     solution = solve(factor, noise, rows)
@@ -190,14 +191,8 @@ class ExactEvidence:
 
     def solution(self, parameters: Parameters) -> ExactSolution:
         """Return the factor of A and what follows from it; NotPositiveDefinite if it has none."""
-        if self.on_device:
-            # By the program of the search where there is one, since another would have to be compiled.
-            arguments = self._arguments(parameters)
-            return (
-                _compiled_evaluation(*arguments)[0]
-                if isinstance(arguments[0], tuple)
-                else _compiled_solution(*arguments)
-            )
+        if self.on_device:  # by the program of the search, since another would have to be compiled
+            return _compiled_evaluation(*self._arguments(parameters))[0]
         among = covariance.matrix_by_tiles(parameters.kernel, self.inputs)
         return solve(factorise(among, self.rows.variances(parameters.noise)), parameters.noise, self.rows)
 
@@ -241,11 +236,6 @@ def computes_on_device(rows: int) -> bool:
 
 
 _compiled_evaluation = Prepared(evaluate, compiles_quickly, tuned=False)
-
-
-@quick_jit(compiles_quickly, tuned=False)
-def _compiled_solution(kernel: Kernel, noise: Array, rows: RegressionRows) -> ExactSolution:
-    return solve(factorise(covariance.matrix_by_tiles(kernel, rows.inputs), rows.variances(noise)), noise, rows)
 
 
 def predict(

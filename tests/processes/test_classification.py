@@ -14,10 +14,11 @@ from sklearn.datasets import make_moons
 from thalweg.descent import Status
 from thalweg.gaussian import BernoulliLogit, KLToProcess, Likelihood, StudentT
 from thalweg.gaussian.ascent import maximise_bound
+from thalweg.gaussian.oracle import WeightLikelihood
 from thalweg.gaussian.posteriors import Implicit
 from thalweg.kernels import Gaussian, Linear, Matern32
 from thalweg.processes import ClassifierSettings, default_kernel, fit_classifier, probabilities
-from thalweg.processes.inference import LatentLikelihood, LatentRows, infer
+from thalweg.processes.inference import LatentRows, infer
 from thalweg.processes.learning import subset_of_rows
 
 KERNEL = Gaussian(lengthscale=0.7, variance=20.0)
@@ -239,7 +240,7 @@ def test_a_likelihood_without_a_closed_form_ends_where_the_closed_form_does(fixe
 
 def test_a_device_ends_where_the_host_does(fixed):
     K = jnp.asarray(np.asarray(KERNEL(X)) + 1e-3 * np.eye(60))
-    oracle = LatentLikelihood(BernoulliLogit(), jnp.asarray(Y), jnp.ones(60))
+    oracle = WeightLikelihood(BernoulliLogit(), jnp.asarray(Y), jnp.ones(60), 0.0, None)
     found = maximise_bound(oracle, KLToProcess(K), Implicit.prior(K), tol=1e-4, max_iter=50)
     assert -found.loss == pytest.approx(fixed.bound, abs=1e-7)
 
@@ -255,7 +256,7 @@ def test_the_posterior_of_another_kernel_is_a_good_start(fixed):
 def test_where_whole_steps_overshoot_few_shorter_ones_do():
     """Whole steps go to and fro for a variance of 100 and independent rows."""
     K = 100.0 * np.eye(60)
-    oracle = LatentLikelihood(BernoulliLogit(), Y, np.ones(60))
+    oracle = WeightLikelihood(BernoulliLogit(), Y, np.ones(60), 0.0, None)
     found = maximise_bound(oracle, KLToProcess(K), Implicit.prior(K), tol=1e-2, max_iter=100)
     assert found.status is Status.CONVERGED
     assert found.steps <= 12

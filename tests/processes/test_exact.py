@@ -219,17 +219,6 @@ def test_information_is_in_the_mean_that_of_fisher():
     assert np.all(np.abs(found.mean(axis=0) - expected) < 5 * error)
 
 
-def test_many_targets_are_mixed_and_in_the_mean_over_their_signs_nothing_is_lost():
-    rng = np.random.default_rng(2)
-    targets, parameters = TARGETS @ rng.normal(size=(2, 70)), as_host_arrays(Parameters(RADIAL[0], np.asarray(0.1)))
-    flips = [rng.choice([-1.0, 1.0], 70) for _ in range(300)]
-    data = rows()._replace(targets=targets)
-    found = [ExactEvidence(data._replace(targets=targets * flip)).evaluate(parameters).information[0] for flip in flips]
-    error = np.std(found, axis=0, ddof=1) / np.sqrt(len(found))
-    assert np.all(np.abs(np.mean(found, axis=0) - information_by_definition(parameters, data)[0]) < 5 * error)
-    assert np.all(error > 0)
-
-
 @pytest.mark.parametrize("mean", ["zero", "linear"])
 @pytest.mark.parametrize("full", [False, True])
 def test_host_and_device_predict_the_same(mean, full):

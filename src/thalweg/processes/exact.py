@@ -46,7 +46,7 @@ than the factorisations of a fit."""
 
 INVERSE_DRAWS = 64
 """Columns that replace the inverse of more than ``TILE_ROWS`` rows; a search then ends within 1/√64 of a standard
-deviation of the optimum. Twice as many take twice the time of the derivatives. More targets are mixed into as many."""
+deviation of the optimum. Twice as many take twice the time of the derivatives."""
 
 
 class Parameters(NamedTuple):
@@ -118,7 +118,7 @@ def evaluate(
             return solution, np.append(found, by_noise), None
         found = covariance.kernel_gradient(kernel, rows.inputs, pull, own, tile_rows)
         return solution, Parameters(jax.tree.map(lambda a, b: a * b / 2, found, kernel), by_noise), None
-    columns = _mixed(solution.weights)
+    columns = solution.weights
     gradient, products = covariance.gradient_and_products(terms, rows.inputs, pull, columns, parts, tile_rows)
     products = xp.concatenate([products, (columns * (noise / rows.weights)[:, None])[:, None]], axis=1)
     information = _information(products, solution)
@@ -143,15 +143,6 @@ def _gradient_weights(
     drawn = factor.half_solve(normal, transpose=True) * np.sqrt(outputs / INVERSE_DRAWS)
     pull = lambda take: take(drawn) @ drawn.T - take(weights) @ weights.T
     return pull, xp.sum(drawn**2, axis=1) - xp.sum(weights**2, axis=1)
-
-
-def _mixed(weights: Any) -> Any:
-    """Columns whose products have, in the mean over signs, the same sum as those of the weights of all targets."""
-    outputs = weights.shape[1]
-    if outputs <= INVERSE_DRAWS:
-        return weights
-    signs = np.random.default_rng(0).choice([-1.0, 1.0], (outputs, INVERSE_DRAWS))
-    return weights @ namespace(weights).asarray(signs / np.sqrt(INVERSE_DRAWS))
 
 
 def _information(products: Any, solution: ExactSolution) -> Any:

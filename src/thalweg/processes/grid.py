@@ -19,7 +19,7 @@ from thalweg.descent import Status
 from thalweg.errors import IncompatiblePartsError
 from thalweg.kernels import Grid, Kernel
 from thalweg.processes import circulant
-from thalweg.processes.circulant import MAX_DIMENSIONS, GridLayout, GridMoments
+from thalweg.processes.circulant import MAX_DIMENSIONS, GridMoments
 from thalweg.processes.covariance import flattened, matrix
 from thalweg.processes.evidence import TOLERANCE_NATS, Optimum, maximise
 from thalweg.processes.exact import EvidenceEvaluation, Parameters
@@ -115,7 +115,6 @@ class GridEvidence:
         signs = np.random.default_rng([seed, 7]).integers(0, 2, size=(PROBES, *grid.shape))
         # Unlike jnp.asarray this compiles nothing.
         self.columns, self.spacing, self.probes = map(jax.device_put, (columns, grid.spacing, 2.0 * signs - 1.0))
-        self.layout = GridLayout(grid.shape, rows.outputs)
         self.unit = None if np.any(rows.known) else self._add_up(rows.weights)
 
     def prepare(self, kernel: Kernel) -> None:
@@ -127,14 +126,14 @@ class GridEvidence:
 
     def for_paths(self, kernel: Kernel, given: GridMoments, errors: Any, white: Any) -> tuple:
         """Return the arguments of :data:`~thalweg.processes.circulant.posterior_paths`."""
-        fixed = self.layout, kernel, self.spacing, given, self.interpolation, self.rows.basis
+        fixed = kernel, self.spacing, given, self.interpolation, self.rows.basis
         return *fixed, errors, white, self._tolerances(POSTERIOR_SAMPLES)
 
     def _tolerances(self, others: int) -> np.ndarray:
         return np.repeat(self.tolerances, (self.columns.shape[1], others))
 
     def _add_up(self, scales: np.ndarray) -> GridMoments:
-        return circulant.moments(self.interpolation, self.columns, jax.device_put(scales))
+        return circulant.moments(self.interpolation, self.columns, jax.device_put(scales), self.rows.outputs)
 
     def moments(self, noise: float) -> tuple[GridMoments, GridMoments]:
         """Return those for 1/D, and for its share that grows with the noise."""
@@ -161,7 +160,7 @@ class GridEvidence:
 
     def _evaluate(self, parameters: Parameters) -> circulant.GridEvaluation:
         given, shares = self.moments(float(parameters.noise))
-        fixed = self.layout, parameters.kernel, self.spacing, given, shares, self.probes
+        fixed = parameters.kernel, self.spacing, given, shares, self.probes
         return circulant.evaluate(*fixed, self._tolerances(PROBES))
 
     def _loss(self, found: circulant.GridEvaluation, noise: float) -> tuple[float, float]:

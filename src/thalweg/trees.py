@@ -179,3 +179,26 @@ def near_the_origin(*points: Any) -> tuple[Any, ...]:
     if not np.all(np.isfinite(origin)) or any(p is not None and p.shape[1:] != origin.shape for p in points):
         return points
     return tuple(None if p is None else p - origin for p in points)
+
+
+def flattened(tree: Any) -> np.ndarray:
+    """Return all numbers of a tree in a row, in float64 on the host."""
+    return np.concatenate([np.ravel(np.asarray(leaf, np.float64)) for leaf in jax.tree.leaves(tree)])
+
+
+def unflattened(values: np.ndarray, like: Any) -> Any:
+    """Return a tree of the numbers in a row."""
+    leaves, structure = jax.tree.flatten(like)
+    ends = np.cumsum([np.size(leaf) for leaf in leaves])
+    parts = zip(np.split(values, ends[:-1]), leaves, strict=True)
+    return jax.tree.unflatten(structure, [part.reshape(np.shape(leaf)) for part, leaf in parts])
+
+
+def as_device_arrays(tree: Any) -> Any:
+    """Return a tree with its numbers as arrays of JAX in float64."""
+    return jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.float64), tree)
+
+
+def as_host_arrays(tree: Any) -> Any:
+    """Return a tree with its numbers as arrays of NumPy in float64."""
+    return jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), tree)

@@ -6,11 +6,11 @@ import pytest
 
 from thalweg.descent import Status
 from thalweg.kernels import Gaussian, Laplacian, Matern32
-from thalweg.processes.covariance import as_host_arrays, flattened
 from thalweg.processes.evidence import LogPosterior, maximise, sample_parameters
 from thalweg.processes.exact import EvidenceEvaluation, ExactEvidence, Parameters
 from thalweg.processes.observations import ProcessMean, RegressionRows
 from thalweg.threads import enough_threads
+from thalweg.trees import as_host_arrays, flattened
 
 RNG = np.random.default_rng(0)
 INPUTS = np.concatenate([RNG.normal(size=(64, 2)), np.zeros((6, 2))])

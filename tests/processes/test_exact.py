@@ -18,10 +18,11 @@ from thalweg.kernels import (
     White,
 )
 from thalweg.kernels.host import summands
-from thalweg.processes.covariance import as_device_arrays, as_host_arrays, device_terms, flattened, own_parameters
+from thalweg.processes.covariance import device_terms, own_parameters
 from thalweg.processes.exact import ExactEvidence, Parameters, evaluate, leave_one_out, predict
 from thalweg.processes.observations import ProcessMean, RegressionRows
 from thalweg.threads import enough_threads
+from thalweg.trees import as_device_arrays, as_host_arrays, flattened
 
 RNG = np.random.default_rng(0)
 COUNT = 40

@@ -9,7 +9,7 @@ from thalweg.errors import IncompatiblePartsError
 from thalweg.kernels import Gaussian, Grid, Linear, Matern12, Matern32, Matern52, Periodic
 from thalweg.processes import RegressorSettings, fit_regressor
 from thalweg.processes.exact import Parameters
-from thalweg.processes.grid import GridEvidence, lattice, posterior
+from thalweg.processes.grid import GridEvidence, is_fine, lattice, posterior, suits
 from thalweg.processes.observations import ProcessMean, RegressionRows
 
 RNG = np.random.default_rng(0)
@@ -98,7 +98,7 @@ def test_the_posterior_is_that_of_the_dense_interpolated_kernel():
     kernel, noise = KERNELS["Matern52"], 0.03
     plane = ProcessMean.of("linear", rows.inputs)
     # What truncating solves costs is tested above.
-    evidence = GridEvidence(rows, lattice(kernel, rows.inputs).grid, 0, tolerances=(1e-10, 1e-10))
+    evidence = GridEvidence(rows, lattice(kernel, rows.inputs), 0, tolerances=(1e-10, 1e-10))
     found = posterior(Parameters(kernel, noise), plane, evidence, 0)
     mean, variance = found.predict(new)
     values, vectors = np.linalg.eigh(np.asarray(circulant(kernel, found.grid)))
@@ -183,17 +183,18 @@ def test_beyond_the_grid_is_the_prior():
 
 def test_a_grid_that_memory_does_not_hold_fine_enough_says_so():
     inputs = np.random.default_rng(0).uniform(size=(60, 3))
-    assert lattice(Gaussian(0.3), inputs).is_fine
-    assert not lattice(Gaussian(0.01), inputs).is_fine
+    wide, narrow = Gaussian(0.3), Gaussian(0.01)
+    assert is_fine(lattice(wide, inputs), wide, inputs)
+    assert not is_fine(lattice(narrow, inputs), narrow, inputs)
 
 
 def test_the_grid_follows_the_kernel():
     inputs = np.linspace(0, 1, 20)[:, None]
     fine, coarse = (lattice(Gaussian(length), inputs) for length in (0.01, 0.3))
-    assert fine.grid.spacing[0] < 0.01 < coarse.grid.spacing[0] < 0.3
-    assert not coarse.suits(Gaussian(0.01), inputs)
-    assert coarse.suits(Gaussian(0.25), inputs)
-    assert not fine.suits(Gaussian(0.3), inputs), "its ends would meet"
+    assert fine.spacing[0] < 0.01 < coarse.spacing[0] < 0.3
+    assert not suits(coarse, Gaussian(0.01), inputs)
+    assert suits(coarse, Gaussian(0.25), inputs)
+    assert not suits(fine, Gaussian(0.3), inputs), "its ends would meet"
 
 
 @pytest.mark.parametrize(

@@ -7,10 +7,10 @@ import pytest
 
 from thalweg.kernels import Gaussian, Matern32
 from thalweg.processes import RegressorSettings, fit_regressor
-from thalweg.processes.covariance import as_host_arrays
 from thalweg.processes.exact import ExactEvidence, Parameters
 from thalweg.processes.iterative import nystrom, posterior, solve
 from thalweg.processes.observations import ProcessMean, RegressionRows
+from thalweg.trees import as_host_arrays
 
 RNG = np.random.default_rng(0)
 ROWS = RNG.normal(size=(40, 2))

@@ -4,7 +4,7 @@ from thalweg.linalg.arrays import namespace
 from thalweg.linalg.cg import CGResult, conjugate_gradients, joint_inner, traced_conjugate_gradients
 from thalweg.linalg.factor import Factor, NotPositiveDefinite, factorise
 from thalweg.linalg.fold import Tile, fold_tiles
-from thalweg.linalg.lanczos import log_quadrature
+from thalweg.linalg.lanczos import log_quadrature, log_trace
 from thalweg.linalg.lowrank import LowRank, low_rank, nystrom_features, pivoted_cholesky
 
 __all__ = [
@@ -18,6 +18,7 @@ __all__ = [
     "fold_tiles",
     "joint_inner",
     "log_quadrature",
+    "log_trace",
     "low_rank",
     "namespace",
     "nystrom_features",

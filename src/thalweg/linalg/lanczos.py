@@ -114,3 +114,21 @@ def log_quadrature(sizes: np.ndarray, ratios: np.ndarray) -> float:
     alphas[1:] += ratios / sizes[:-1]
     quadrature = ritz(alphas, np.append(np.sqrt(ratios) / sizes[:-1], 0.0), 0.0)
     return float(quadrature.weights @ np.log(np.maximum(quadrature.nodes, np.finfo(np.float64).tiny)))
+
+
+def log_trace(sizes: np.ndarray, ratios: np.ndarray, lengths: np.ndarray) -> tuple[float, float]:
+    """Estimate tr log A and its standard error from the steps of conjugate gradients for probes, a column for each.
+
+    Probes z have the mean zzᵀ = I, and the squared lengths ``lengths``.
+
+    Examples
+    --------
+    >>> from thalweg.linalg.cg import conjugate_gradients
+    >>> probes = np.array([[1.0, 1.0], [1.0, -1.0]])
+    >>> steps = conjugate_gradients(lambda block: np.diag([1.0, 3.0]) @ block, probes)
+    >>> value, error = log_trace(steps.sizes, steps.ratios, np.array([2.0, 2.0]))
+    >>> bool(np.isclose(value, np.log(3.0))), bool(error < 1e-9)
+    (True, True)
+    """
+    values = lengths * np.array([log_quadrature(*steps) for steps in zip(sizes.T, ratios.T, strict=True)])
+    return float(np.mean(values)), float(np.std(values, ddof=1) / np.sqrt(len(values)))

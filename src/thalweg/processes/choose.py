@@ -18,7 +18,7 @@ import numpy as np
 
 from thalweg.descent import Status
 from thalweg.kernels import Kernel, Matern12, Matern32, Stationary, Sum
-from thalweg.processes.evidence import TOLERANCE_NATS, Optimum, maximise
+from thalweg.processes.evidence import Optimum, maximise
 from thalweg.processes.exact import ExactEvidence, Parameters
 from thalweg.processes.observations import varying
 from thalweg.processes.problem import RegressionProblem, subset_rows, subset_sizes
@@ -96,7 +96,6 @@ class KernelChoice:
                 candidate.parameters,
                 candidate.origin,
                 max_iter=max_iter,
-                tolerance=TOLERANCE_NATS,
                 least_noise=problem.least_noise(size) if problem.learn_noise else None,
                 fixed=0 if problem.learn_noise else 1,
                 keep=self._keep,
@@ -138,21 +137,20 @@ class KernelChoice:
         """Return candidates made of the best one: other starts, the other families, and a second term."""
         winner, index, inputs = best.candidate, list(self.rungs).index(rung), rung.inputs
         self.rounds[rung] += 1
-        proposed = []
-        if self.rounds[rung] == 1 and index == 0:
-            moved = [_moved(winner.origin, varying(inputs), self.rng) for _ in range(self.problem.settings.restarts)]
-            proposed = [KernelCandidate(one, winner.origin) for one in moved]
+        origin, restarts = winner.origin, 0 if index or self.rounds[rung] > 1 else self.problem.settings.restarts
+        proposed = [KernelCandidate(_moved(origin, varying(inputs), self.rng), origin) for _ in range(restarts)]
         if self.rounds[rung] == 1 and index == 1:
             shorter = _multiplied(winner.parameters, LENGTH_MULTIPLIERS[1:], self._noises(1))
-            start = self._likeliest(shorter, rung)
-            proposed = self._if_better([KernelCandidate(start, winner.origin)], best, rung)
+            start = self._likeliest([winner.parameters, *shorter], rung)
+            proposed += [] if start is winner.parameters else [KernelCandidate(start, origin)]
         if isinstance(winner.start.kernel, Sum) or len(self.starts) == 1:
             return [[one] for one in proposed]
         for start in self.starts:
             own = self.singles.get((rung, type(start.kernel)))
             if own is not None and type(start.kernel) is not type(winner.start.kernel):
-                family = KernelCandidate(_with_family(winner.parameters, start), start)
-                proposed += self._if_better([family], own, rung)
+                moved = _with_family(winner.parameters, start)
+                if self._likeliest([own.candidate.parameters, moved], rung) is moved:
+                    proposed.append(KernelCandidate(moved, start))
         # A second term begins with some of the noise, so there must be some.
         noisy = not self.problem.learn_noise or winner.parameters.noise > 2 * self.problem.least_noise(len(inputs))
         if self.sums and noisy and (index == 1 or rung is self.rungs[-1]):
@@ -162,13 +160,6 @@ class KernelChoice:
 
     def _noises(self, first: int) -> tuple[float, ...]:
         return NOISE_MULTIPLIERS[first:] if self.problem.learn_noise else (1.0,)
-
-    def _if_better(
-        self, candidates: list[KernelCandidate], entry: Entry[KernelCandidate], rung: ExactEvidence
-    ) -> list[KernelCandidate]:
-        """Return those that are better as they are than one that was fitted."""
-        loss = lambda one: np.mean(rung.losses(one.start)) + self._penalty(one.start.kernel, rung) / len(rung.inputs)
-        return [one for one in candidates if loss(one) < entry.loss]
 
     def _with_second_term(self, best: Entry[KernelCandidate], rung: ExactEvidence) -> list[KernelCandidate]:
         """Return sums of two terms, of the best family, of Matern32, and with a rough term, where those are level.
@@ -206,11 +197,9 @@ class KernelChoice:
 
     def _likeliest(self, starts: Iterable[Parameters], evidence: ExactEvidence) -> Parameters:
         """Return the parameters that make rows most probable; the first if none can be told."""
+        loss = lambda one: np.nan_to_num(np.sum(evidence.losses(one)), nan=np.inf)
         with jax.enable_x64(True), enough_threads(len(evidence.inputs)):
-            losses = {
-                float(np.nan_to_num(np.sum(evidence.losses(one)), nan=np.inf)): one for one in reversed(list(starts))
-            }
-        return losses[min(losses)]
+            return min(starts, key=loss)
 
 
 def _multiplied(start: Parameters, lengths: Iterable[float], noises: Iterable[float]) -> Iterator[Parameters]:

@@ -24,9 +24,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from thalweg.compiling import Prepared, quick_jit
+from thalweg.compiling import quick_jit
 from thalweg.kernels import Interpolation, Kernel, stencil_product
-from thalweg.linalg import log_quadrature, traced_conjugate_gradients
+from thalweg.linalg import traced_conjugate_gradients
 from thalweg.processes.iterative import MAX_PRODUCTS
 
 MAX_DIMENSIONS = 3
@@ -37,32 +37,23 @@ class NodeGram(eqx.Module):
     """Wᵀ diag(ω) W: by its stencil, or in three dimensions by its factors."""
 
     stencil: Float[Array, " stencil *nodes"] | None
-    interpolation: Interpolation | None
+    interpolation: Interpolation
     scales: Float[Array, " n"]
     occupied: Float[Array, ""]
     """How many nodes rows are near."""
-    total: Float[Array, ""]
-    """The sum of ω."""
 
     @classmethod
     def of(cls, interpolation: Interpolation, scales: Float[Array, " n"]) -> "NodeGram":
         """The product of W with itself."""
         occupied = jnp.sum(interpolation.rmv(jnp.ones_like(scales)[:, None]) > 0.5).astype(scales.dtype)
         # In three dimensions a stencil has 343 entries a node, more than the rows have.
-        added_up = len(interpolation.nodes) < MAX_DIMENSIONS
-        return cls(
-            interpolation.gram(scales) if added_up else None,
-            None if added_up else interpolation,
-            scales,
-            jnp.maximum(occupied, 1),
-            jnp.sum(scales),
-        )
+        stencil = interpolation.gram(scales) if len(interpolation.nodes) < MAX_DIMENSIONS else None
+        return cls(stencil, interpolation, scales, jnp.maximum(occupied, 1))
 
     def __call__(self, fields: Float[Array, " m *nodes"]) -> Float[Array, " m *nodes"]:
         """Multiply fields."""
         if self.stencil is not None:
             return stencil_product(self.stencil, fields)
-        assert self.interpolation is not None
         found = self.interpolation.mv(fields.reshape(len(fields), -1).T)
         return self.interpolation.rmv(self.scales[:, None] * found).T.reshape(fields.shape)
 
@@ -70,7 +61,7 @@ class NodeGram(eqx.Module):
         """The transform of the mean stencil among occupied nodes; in three dimensions the mean density."""
         column = jnp.zeros(nodes, self.scales.dtype)
         if self.stencil is None:
-            column = column.at[(0,) * len(nodes)].set(self.total / self.occupied)
+            column = column.at[(0,) * len(nodes)].set(jnp.sum(self.scales) / self.occupied)
         else:
             means = jnp.sum(self.stencil, axis=range(1, self.stencil.ndim)) / self.occupied
             offsets = np.array(list(product(range(-3, 4), repeat=len(nodes))))
@@ -80,9 +71,7 @@ class NodeGram(eqx.Module):
     def scaled(self, factor: Array) -> "NodeGram":
         """The same of ω times a number."""
         times = lambda leaf: None if leaf is None else factor * leaf
-        return NodeGram(
-            times(self.stencil), self.interpolation, factor * self.scales, self.occupied, factor * self.total
-        )
+        return NodeGram(times(self.stencil), self.interpolation, factor * self.scales, self.occupied)
 
 
 class GridMoments(eqx.Module):
@@ -146,13 +135,10 @@ class FourierCoordinates(eqx.Module):
         twice = np.where((last == 0) | (2 * last == self.nodes[-1]), 1.0, 2.0)
         return jnp.broadcast_to(jnp.asarray(twice, self.eigenvalues.dtype), self.eigenvalues.shape)
 
-    def _axes(self) -> tuple[int, ...]:
-        return tuple(range(1, len(self.nodes) + 1))
-
     def white(self, fields: Float[Array, " m *nodes"]) -> Array:
         """FourierCoordinates of white noise on the grid."""
         scale = jnp.sqrt(self.counts / math.prod(self.nodes))
-        return _times(scale, jnp.fft.rfftn(fields, axes=self._axes()))
+        return _times(scale, jnp.fft.rfftn(fields, axes=range(1, fields.ndim)))
 
     def rooted(self, white: Array) -> Array:
         """√K of what has such coordinates."""
@@ -165,7 +151,7 @@ class FourierCoordinates(eqx.Module):
     def synthesis(self, coordinates: Array) -> Float[Array, " m *nodes"]:
         """√K coordinates, on the grid."""
         scale = jnp.sqrt(self.eigenvalues * math.prod(self.nodes) / self.counts)
-        return jnp.fft.irfftn(_times(scale, coordinates), self.nodes, self._axes())
+        return jnp.fft.irfftn(_times(scale, coordinates), self.nodes, range(1, coordinates.ndim))
 
 
 def _times(real: Array, block: Array) -> Array:
@@ -175,10 +161,6 @@ def _times(real: Array, block: Array) -> Array:
 def flat(block: Array) -> Array:
     """All but the first axis as one; there may be no rows."""
     return block.reshape(len(block), math.prod(block.shape[1:]))
-
-
-def _inner(left: Array, right: Array) -> Float[Array, " m"]:
-    return jnp.sum((jnp.conj(left) * right).real, axis=range(1, left.ndim))
 
 
 class GridSolves(NamedTuple):
@@ -232,7 +214,8 @@ class GridEvaluation(NamedTuple):
     """Of targets, basis and probes; without the solutions."""
 
 
-def _evaluate(
+@quick_jit(lambda *_: False, tuned=False)
+def evaluate(
     kernel: Kernel,
     spacing: Float[Array, " d"],
     given: GridMoments,
@@ -270,11 +253,12 @@ def _evaluate(
     real = eigenvalues > rounding * jnp.max(eigenvalues)
     kernel_gradient = pull(jnp.where(real, slope / jnp.where(real, eigenvalues, 1), 0) / 2)[0]
     # The noise: ∂G = −G_ρ, whose trace has that of G times the mean ρ as control variate.
-    share = shares.gram.total / given.gram.total
+    share = jnp.sum(shares.gram.scales) / jnp.sum(given.gram.scales)
     fields = coordinates.synthesis(jnp.concatenate([asked, a]))
     fields, means = fields[: len(asked)], fields[len(asked) :]
     rest = shares.gram(fields) - share * given.gram(fields)
-    trace = share * jnp.sum(coordinates.counts - diagonal) + jnp.mean(_inner(answers, coordinates.analysis(rest)))
+    correction = jnp.sum((jnp.conj(answers) * coordinates.analysis(rest)).real) / len(answers)
+    trace = share * jnp.sum(coordinates.counts - diagonal) + correction
     quadratic = residual_squares(shares) + jnp.sum(means * shares.gram(means))
     quadratic = quadratic - 2 * jnp.sum(flat(means) * (combine.T @ flat(shares.sums)))
     noise_gradient = -(targets * trace + quadratic) / 2
@@ -283,9 +267,6 @@ def _evaluate(
     return GridEvaluation(
         misfit, jax.tree.map(times, kernel_gradient, kernel), noise_gradient, known, found._replace(x=jnp.zeros(0))
     )
-
-
-evaluate = Prepared(_evaluate, lambda *_: False, tuned=False)
 
 
 def mean_coefficients(given: GridMoments, right: Array, solved: Array) -> tuple[Array, Array]:
@@ -300,14 +281,8 @@ def _solve_small(gram: Array, right: Array) -> Array:
     return jnp.linalg.solve(gram, right) if len(gram) else right
 
 
-def left_of_determinant(solves: GridSolves, probes: np.ndarray) -> np.ndarray:
-    """tr log P^(−½)BP^(−½) by Lanczos quadrature, from the conjugate gradients of each probe."""
-    columns = zip(np.asarray(solves.sizes).T[-len(probes) :], np.asarray(solves.ratios).T[-len(probes) :], strict=True)
-    lengths = np.array([np.sum(np.square(probe)) for probe in probes])
-    return lengths * np.array([log_quadrature(*column) for column in columns])
-
-
-def _posterior_paths(
+@quick_jit(lambda *_: False, tuned=False)
+def posterior_paths(
     kernel: Kernel,
     spacing: Array,
     given: GridMoments,
@@ -338,6 +313,3 @@ def _posterior_paths(
     updated = _solve_small(basis_gram, seen)
     samples = paths + updated.T @ levels
     return values.T - levels.T @ coefficients, coefficients, samples.T, updated, found.residual
-
-
-posterior_paths = Prepared(_posterior_paths, lambda *_: False, tuned=False)

@@ -14,13 +14,14 @@ from thalweg.gaussian.linear.observations import check_numbers
 from thalweg.gaussian.posteriors import Marginals
 from thalweg.kernels import Gaussian, Kernel, kernel_or_class
 from thalweg.linalg import Factor, namespace
-from thalweg.processes.covariance import TILE_ROWS, as_device_arrays, as_host_arrays, diagonal, matrix
+from thalweg.processes.covariance import TILE_ROWS, diagonal, matrix
 from thalweg.processes.exact import computes_on_device
 from thalweg.processes.inference import ClassifierSettings, LatentRows, infer
 from thalweg.processes.learning import LatentCandidate, learn, starting_kernels
 from thalweg.rows import find_duplicates
 from thalweg.rows.split import CHANCE
 from thalweg.threads import enough_threads
+from thalweg.trees import as_device_arrays, as_host_arrays
 
 
 @storable
@@ -66,11 +67,12 @@ class ProcessPosterior:
     def predict(self, new: np.ndarray) -> Marginals:
         """Return the latent means and variances at new inputs, made a tile of rows at a time."""
         with jax.enable_x64(True), enough_threads(len(self.inputs)):
+            points: Any = new
             kernel, arrays = self.kernel, (self.inputs, self.weights, self.sites, self.factor)
             if computes_on_device(len(self.inputs)):
-                new = jnp.asarray(new)
+                points = jnp.asarray(new)
                 kernel, arrays = as_device_arrays((kernel, arrays))
-            tiles = [new[begin : begin + TILE_ROWS] for begin in range(0, len(new), TILE_ROWS)]
+            tiles = [points[begin : begin + TILE_ROWS] for begin in range(0, len(new), TILE_ROWS)]
             parts = [_marginals(kernel, tile, *arrays) for tile in tiles]
         mean, variance = (np.concatenate(column) for column in zip(*parts, strict=True))
         return Marginals(mean, variance)  # type: ignore[arg-type]
@@ -130,7 +132,7 @@ def fit_classifier(
     >>> np.sign(fitted.predict(inputs).mean)
     array([-1.,  1.])
     """
-    given = kernel_or_class(Gaussian if kernel is None else kernel)
+    given: Any = kernel_or_class(Gaussian if kernel is None else kernel)
     if isinstance(given, Kernel):
         given.check_dimension("X", inputs.shape[1])
     rows = _merged(LatentRows(inputs, targets, np.ones(len(targets)) if weights is None else weights))
@@ -149,9 +151,9 @@ def fit_classifier(
         if tied and len(np.unique(learned.lengthscale)) == 1:
             learned = given(np.ravel(learned.lengthscale)[0], learned.variance)  # a number, if features have one
         learned = as_host_arrays(learned)
-        parts = [np.array(part) for part in (posterior.q.weights, posterior.q.sites, posterior.factor.lower)]
+        weights, sites, lower = map(np.array, (posterior.q.weights, posterior.q.sites, posterior.factor.lower))
         how = posterior.bound, posterior.steps, posterior.history, posterior.status
-        return ProcessPosterior(learned, rows.inputs, *parts, *how)
+        return ProcessPosterior(learned, rows.inputs, weights, sites, lower, *how)
 
 
 def _merged(rows: LatentRows) -> LatentRows:

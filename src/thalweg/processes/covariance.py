@@ -29,6 +29,7 @@ from thalweg.kernels.profiles import profile, profile_slope
 from thalweg.linalg import namespace
 from thalweg.linalg.fold import Tile, fold_tiles
 from thalweg.padding import padded, padded_size
+from thalweg.trees import as_device_arrays, flattened
 
 TILE_ROWS = 2048
 """Rows of a matrix that are made at a time: of 50,000 columns they take 0.8 GB. Half as many would take as long."""
@@ -98,7 +99,7 @@ def parts_of(terms: Sequence[Term], x: Any, y: Any = None) -> Parts:
 
 def _parts(term: Term, x: Any, y: Any, slope: bool = True) -> tuple[Any, Any]:
     if isinstance(term, DeviceTerm):
-        return term.value_and_slope(squared_distances(x, y, term.lengthscale))
+        return term.value_and_slope(squared_distances(x, y, term.lengthscale))  # type: ignore[arg-type]
     lengths = np.asarray(term.lengthscale)
     scaled = (x - x[:1]) / lengths  # an offset that many lengthscales fit into would cost digits
     squared = cdist(scaled, scaled if y is None else (y - x[:1]) / lengths, "sqeuclidean")
@@ -227,29 +228,6 @@ def gradient_on_host(kernel: Kernel, x: np.ndarray, weights: np.ndarray) -> np.n
     weights = padded(padded(weights, len(rows)), len(rows), axis=1)
     found = _compiled_gradient(as_device_arrays(kernel), rows, weights)
     return flattened(jax.tree.map(lambda gradient, leaf: np.asarray(gradient) * leaf, found, kernel))
-
-
-def flattened(tree: Any) -> np.ndarray:
-    """Return all numbers of a tree in a row."""
-    return np.concatenate([np.ravel(np.asarray(leaf, np.float64)) for leaf in jax.tree.leaves(tree)])
-
-
-def unflattened(values: np.ndarray, like: Any) -> Any:
-    """Return a tree of the numbers in a row."""
-    leaves, structure = jax.tree.flatten(like)
-    ends = np.cumsum([np.size(leaf) for leaf in leaves])
-    parts = zip(np.split(values, ends[:-1]), leaves, strict=True)
-    return jax.tree.unflatten(structure, [part.reshape(np.shape(leaf)) for part, leaf in parts])
-
-
-def as_device_arrays(tree: Any) -> Any:
-    """Return a tree with its numbers as arrays of JAX in float64."""
-    return jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.float64), tree)
-
-
-def as_host_arrays(tree: Any) -> Any:
-    """Return a tree with its numbers as arrays of NumPy in float64."""
-    return jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), tree)
 
 
 def compiles_quickly(*arguments: Any) -> bool:

@@ -13,8 +13,8 @@ import scipy.optimize
 
 from thalweg.descent import Status
 from thalweg.linalg import NotPositiveDefinite
-from thalweg.processes.covariance import flattened, unflattened
 from thalweg.processes.observations import varying
+from thalweg.trees import flattened, unflattened
 
 PRIOR_DEVIATION = 3.0
 """Standard deviation of the prior of a logarithm: a factor of 20, so that it costs tenths of a nat at most. With twice
@@ -183,7 +183,7 @@ class ParameterSearch:
             change = ahead[1] - gradient
             if np.isfinite(ahead[0]) and change @ step > step @ ahead[2] @ step:
                 secant = change / np.where(step == 0, np.inf, step)
-                hidden = np.maximum(hidden / 3, secant - np.diag(ahead[2]))
+                hidden = np.maximum(hidden / 3, secant - np.diag(ahead[2]))  # type: ignore[arg-type]
             if gain > 0:
                 point, (value, gradient, curvature) = point + step, ahead
                 damping *= max(1 / 3, 1 - (2 * min(gain / promised, 1.0) - 1) ** 3)
@@ -227,11 +227,9 @@ class ParameterSearch:
             if len(values) > len(point) and values[-1 - len(point)] - values[-1] < tolerance:
                 raise StopIteration
 
-        options = {"maxiter": max_iter, "maxfun": 2 * max_iter, "ftol": 0.0, "gtol": 0.0}
-        bounds = np.stack([self.lower, self.upper], axis=1)
-        scipy.optimize.minimize(
-            scaled, point, jac=True, bounds=bounds, method="L-BFGS-B", options=options, callback=stop_if_settled
-        )
+        options: dict[str, Any] = {"bounds": np.stack([self.lower, self.upper], axis=1), "callback": stop_if_settled}
+        options["options"] = {"maxiter": max_iter, "maxfun": 2 * max_iter, "ftol": 0.0, "gtol": 0.0}
+        scipy.optimize.minimize(scaled, point, jac=True, method="L-BFGS-B", **options)
         return len(values) - 1 < max_iter
 
 
@@ -241,7 +239,7 @@ def maximise(
     origin: Any,
     *,
     max_iter: int,
-    tolerance: float,
+    tolerance: float = TOLERANCE_NATS,
     least_noise: float | None = None,
     fixed: int = 0,
     tied: bool = False,

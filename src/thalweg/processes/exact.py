@@ -28,17 +28,9 @@ from thalweg.kernels import Kernel
 from thalweg.kernels.host import summands
 from thalweg.linalg import Factor, NotPositiveDefinite, factorise, namespace
 from thalweg.processes import covariance
-from thalweg.processes.covariance import (
-    TILE_ROWS,
-    Pull,
-    Term,
-    as_device_arrays,
-    compiles_quickly,
-    device_terms,
-    flattened,
-    own_parameters,
-)
+from thalweg.processes.covariance import TILE_ROWS, Pull, Term, compiles_quickly
 from thalweg.processes.observations import RegressionRows
+from thalweg.trees import as_device_arrays, flattened
 
 MAX_HOST_ROWS = 500
 """Up to so many rows are left to the host even if there is an accelerator: a transfer and a new program take longer
@@ -91,7 +83,7 @@ def solve(factor: Factor, noise: Any, rows: RegressionRows) -> ExactSolution:
 
 
 def evaluate(
-    kernel: Kernel | tuple[Term, ...], noise: Any, rows: RegressionRows, seed: int = 0, tile_rows: int = TILE_ROWS
+    kernel: Any, noise: Any, rows: RegressionRows, seed: int = 0, tile_rows: int = TILE_ROWS
 ) -> tuple[ExactSolution, Any, Any]:
     """Return the solution, the gradient of the loss in the logarithms of all parameters, and their information.
 
@@ -114,10 +106,10 @@ def evaluate(
     by_noise = xp.sum(own * noise / rows.weights) / 2 + repeats[0]
     if not terms:
         if xp is np:
-            found = covariance.gradient_on_host(kernel, rows.inputs, pull(lambda array: array) / 2)
-            return solution, np.append(found, by_noise), None
-        found = covariance.kernel_gradient(kernel, rows.inputs, pull, own, tile_rows)
-        return solution, Parameters(jax.tree.map(lambda a, b: a * b / 2, found, kernel), by_noise), None
+            on_host = covariance.gradient_on_host(kernel, rows.inputs, pull(lambda array: array) / 2)
+            return solution, np.append(on_host, by_noise), None
+        traced = covariance.kernel_gradient(kernel, rows.inputs, pull, own, tile_rows)
+        return solution, Parameters(jax.tree.map(lambda a, b: a * b / 2, traced, kernel), by_noise), None
     columns = solution.weights
     gradient, products = covariance.gradient_and_products(terms, rows.inputs, pull, columns, parts, tile_rows)
     products = xp.concatenate([products, (columns * (noise / rows.weights)[:, None])[:, None]], axis=1)
@@ -136,10 +128,8 @@ def _gradient_weights(
         whole = outputs * factor.inverse() - weights @ weights.T
         return (lambda take: take(whole)), xp.diagonal(whole)
     shape = len(weights), INVERSE_DRAWS
-    if xp is np:
-        normal = np.random.default_rng(seed).standard_normal(shape)
-    else:
-        normal = jax.random.normal(jax.random.key(seed), shape, weights.dtype)
+    on_host = lambda: np.random.default_rng(seed).standard_normal(shape)
+    normal = on_host() if xp is np else jax.random.normal(jax.random.key(seed), shape, weights.dtype)
     drawn = factor.half_solve(normal, transpose=True) * np.sqrt(outputs / INVERSE_DRAWS)
     pull = lambda take: take(drawn) @ drawn.T - take(weights) @ weights.T
     return pull, xp.sum(drawn**2, axis=1) - xp.sum(weights**2, axis=1)
@@ -177,7 +167,7 @@ class ExactEvidence:
 
     def prepare(self, kernel: Kernel) -> None:
         """Begin to compile the program of all radial kernels, if one will be needed."""
-        if self.on_device and device_terms(kernel, self.inputs.shape[1]):
+        if self.on_device and covariance.device_terms(kernel, self.inputs.shape[1]):
             _compiled_evaluation.prepare(*self._arguments(Parameters(kernel, np.ones(()))))
 
     def solution(self, parameters: Parameters) -> ExactSolution:
@@ -211,14 +201,14 @@ class ExactEvidence:
         if terms:
             features = self.inputs.shape[1]
             number = (len(gradient) - 1) // (features + 1)
-            own = own_parameters(parameters.kernel, features, number)
+            own = covariance.own_parameters(parameters.kernel, features, number)
             return EvidenceEvaluation(losses, gradient @ own, own.T @ np.asarray(information) @ own)
         return EvidenceEvaluation(losses, gradient, None)
 
     def _arguments(self, parameters: Parameters) -> tuple:
         kernel, noise = parameters
-        kernel = device_terms(kernel, self.inputs.shape[1]) or as_device_arrays(kernel)
-        return kernel, jnp.asarray(noise, jnp.float64), self._placed
+        terms = covariance.device_terms(kernel, self.inputs.shape[1])
+        return terms or as_device_arrays(kernel), jnp.asarray(noise, jnp.float64), self._placed
 
 
 def computes_on_device(rows: int) -> bool:

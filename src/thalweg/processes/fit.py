@@ -4,6 +4,7 @@ Everything here runs in float64, inside a scope.
 """
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 import jax
 import numpy as np
@@ -14,7 +15,7 @@ from thalweg.kernels import Kernel, Stationary
 from thalweg.linalg import NotPositiveDefinite
 from thalweg.processes import grid, iterative
 from thalweg.processes.choose import learn
-from thalweg.processes.covariance import TILE_ROWS, as_host_arrays
+from thalweg.processes.covariance import TILE_ROWS
 from thalweg.processes.evidence import TOLERANCE_NATS, LogPosterior, Optimum, maximise, sample_parameters
 from thalweg.processes.exact import ExactEvidence, Parameters
 from thalweg.processes.grid import GridPosterior
@@ -30,6 +31,7 @@ from thalweg.processes.problem import (
 )
 from thalweg.runs import Run
 from thalweg.threads import enough_threads
+from thalweg.trees import as_host_arrays
 
 MAX_EXACT_ROWS = 12_000
 """Rows up to which factorising on a CPU takes less time than solving."""
@@ -183,7 +185,7 @@ def _with_uncertain_parameters(problem: RegressionProblem, optimum: Optimum) -> 
     rows, settings = problem.rows, problem.settings
     evidence = ExactEvidence(rows)
     fixed = 0 if problem.learn_noise else 1
-    options = {"max_iter": settings.max_iter, "fixed": fixed}
+    options: dict[str, Any] = {"max_iter": settings.max_iter, "fixed": fixed}
     options["least_noise"] = problem.least_noise(len(problem.rows.inputs)) if problem.learn_noise else None
     posterior = LogPosterior(evidence, optimum.origin, fixed=fixed)
     count = int(np.clip(MIXTURE_DRAWS[0] * MAX_UNCERTAIN_ROWS // len(rows.inputs), *MIXTURE_DRAWS))
@@ -195,7 +197,7 @@ def _with_uncertain_parameters(problem: RegressionProblem, optimum: Optimum) -> 
     best = optimum._replace(parameters=min([here, *draws], key=lambda one: one[0])[1])
     evaluations = best.evaluations
     for by_gradients in (False, True):  # the information may be far above the curvature along a ridge
-        settle = {"tolerance": TOLERANCE_NATS / 10, "deviation": np.inf, "by_gradients": by_gradients}
+        settle: dict[str, Any] = {"tolerance": TOLERANCE_NATS / 10, "deviation": np.inf, "by_gradients": by_gradients}
         best = maximise(evidence, best.parameters, optimum.origin, **settle, **options)
         evaluations += best.evaluations
     best = best._replace(evaluations=evaluations, status=optimum.status)
@@ -234,7 +236,8 @@ def _fit_on_grid(problem: RegressionProblem) -> Regression | None:
     if problem.learns and problem.learn_noise:
         # With less noise, solves for a rough kernel do not end.
         start = start._replace(noise=np.maximum(start.noise, STARTING_NOISE_SHARE**2 * float(start.kernel.variance)))
-    if settings.method == "auto" and not grid.lattice(start.kernel, rows.inputs).is_fine:
+    fine = grid.is_fine(grid.lattice(start.kernel, rows.inputs), start.kernel, rows.inputs)
+    if settings.method == "auto" and not fine:
         return None
     with Run("Gaussian process on a grid", bar=settings.verbose) as run:
         max_iter = settings.max_iter if problem.learns and not interrupted else 0

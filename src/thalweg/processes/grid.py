@@ -6,7 +6,7 @@ another grid, from where it is. It starts from what a patch of rows that lie tog
 """
 
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import numpy as np
@@ -18,14 +18,16 @@ from thalweg.compiling import quick_jit
 from thalweg.descent import Status
 from thalweg.errors import IncompatiblePartsError
 from thalweg.kernels import Grid, Kernel
+from thalweg.linalg import log_trace
 from thalweg.processes import circulant
 from thalweg.processes.circulant import MAX_DIMENSIONS, GridMoments
-from thalweg.processes.covariance import flattened, matrix
-from thalweg.processes.evidence import TOLERANCE_NATS, Optimum, maximise
+from thalweg.processes.covariance import matrix
+from thalweg.processes.evidence import Optimum, maximise
 from thalweg.processes.exact import EvidenceEvaluation, Parameters
 from thalweg.processes.iterative import POSTERIOR_SAMPLES, PROBES, SampledPosterior
 from thalweg.processes.observations import ProcessMean, RegressionRows
 from thalweg.runs import Run
+from thalweg.trees import flattened
 
 MAX_NODES = 2**18
 """The most nodes of a grid: with them a step of a search takes a second."""
@@ -40,27 +42,7 @@ TOLERANCES = 4e-6, 2e-3
 """Residuals of solves for the targets and for probes or samples: gradients of a search err by about as much."""
 
 
-class Lattice(NamedTuple):
-    """A grid made for a kernel, and how fine it is: nodes within the fine scale."""
-
-    grid: Grid
-    fineness: float
-
-    @property
-    def is_fine(self) -> bool:
-        """Whether the kernel can be interpolated from it."""
-        return self.fineness >= LEAST_NODES_PER_FINE_SCALE
-
-    def suits(self, kernel: Kernel, inputs: np.ndarray) -> bool:
-        """Whether it does for another kernel too, or no grid would be much better."""
-        wanted = lattice(kernel, inputs).grid
-        beyond = lambda grid: (np.array(grid.shape) - 1) * grid.spacing - np.ptp(inputs, axis=0)
-        fine = fineness(self.grid, kernel, inputs) >= LEAST_NODES_PER_FINE_SCALE
-        fine = fine or np.all(wanted.spacing > 0.8 * self.grid.spacing)
-        return bool(fine and np.all(2.2 * beyond(self.grid) >= beyond(wanted)))
-
-
-def lattice(kernel: Kernel, inputs: np.ndarray) -> Lattice:
+def lattice(kernel: Kernel, inputs: np.ndarray) -> Grid:
     """Return the grid for a kernel around some rows."""
     low, extent = inputs.min(axis=0), _extent(inputs)
     near, far = _scales(kernel, extent)
@@ -73,7 +55,7 @@ def lattice(kernel: Kernel, inputs: np.ndarray) -> Lattice:
         shape = [scipy.fft.next_fast_len(int(min(size, 1e12)), real=True) for size in box + 2 * margin]
         if np.prod(np.array(shape, float)) <= MAX_NODES:
             origin = low - (np.array(shape) - box + 4) / 2 * spacing
-            return Lattice(Grid(origin, spacing, shape), nodes)
+            return Grid(origin, spacing, shape)
         nodes *= 0.9
 
 
@@ -96,9 +78,17 @@ def _scales(kernel: Kernel, extent: np.ndarray) -> tuple[np.ndarray, np.ndarray]
     return near * extent, far * extent
 
 
-def fineness(grid: Grid, kernel: Kernel, inputs: np.ndarray) -> float:
-    """Return the nodes within the fine scale of a kernel, in the feature that has fewest."""
-    return float(np.min(_scales(kernel, _extent(inputs))[0] / grid.spacing))
+def is_fine(grid: Grid, kernel: Kernel, inputs: np.ndarray) -> bool:
+    """Whether a kernel can be interpolated from a grid: enough nodes are within its fine scale in every feature."""
+    return bool(np.min(_scales(kernel, _extent(inputs))[0] / grid.spacing) >= LEAST_NODES_PER_FINE_SCALE)
+
+
+def suits(grid: Grid, kernel: Kernel, inputs: np.ndarray) -> bool:
+    """Whether a grid does for another kernel than it was made for, or no grid would be much better."""
+    wanted = lattice(kernel, inputs)
+    beyond = lambda grid: (np.array(grid.shape) - 1) * grid.spacing - np.ptp(inputs, axis=0)
+    fine = is_fine(grid, kernel, inputs) or np.all(wanted.spacing > 0.8 * grid.spacing)
+    return bool(fine and np.all(2.2 * beyond(grid) >= beyond(wanted)))
 
 
 class GridEvidence:
@@ -117,19 +107,8 @@ class GridEvidence:
         self.columns, self.spacing, self.probes = map(jax.device_put, (columns, grid.spacing, 2.0 * signs - 1.0))
         self.unit = None if np.any(rows.known) else self._add_up(rows.weights)
 
-    def prepare(self, kernel: Kernel) -> None:
-        """Begin to compile the program of the posterior, which is needed once the search has ended."""
-        if self.unit is not None:
-            shapes = (len(self.inputs), POSTERIOR_SAMPLES), (POSTERIOR_SAMPLES, *self.grid.shape)
-            like = [jax.ShapeDtypeStruct(shape, float) for shape in shapes]
-            circulant.posterior_paths.prepare(*self.for_paths(kernel, self.unit, *like))
-
-    def for_paths(self, kernel: Kernel, given: GridMoments, errors: Any, white: Any) -> tuple:
-        """Return the arguments of :data:`~thalweg.processes.circulant.posterior_paths`."""
-        fixed = kernel, self.spacing, given, self.interpolation, self.rows.basis
-        return *fixed, errors, white, self._tolerances(POSTERIOR_SAMPLES)
-
-    def _tolerances(self, others: int) -> np.ndarray:
+    def tolerances_with(self, others: int) -> np.ndarray:
+        """Return those of solves for the targets, the basis and other columns."""
         return np.repeat(self.tolerances, (self.columns.shape[1], others))
 
     def _add_up(self, scales: np.ndarray) -> GridMoments:
@@ -161,15 +140,16 @@ class GridEvidence:
     def _evaluate(self, parameters: Parameters) -> circulant.GridEvaluation:
         given, shares = self.moments(float(parameters.noise))
         fixed = parameters.kernel, self.spacing, given, shares, self.probes
-        return circulant.evaluate(*fixed, self._tolerances(PROBES))
+        return circulant.evaluate(*fixed, self.tolerances_with(PROBES))
 
     def _loss(self, found: circulant.GridEvaluation, noise: float) -> tuple[float, float]:
         rows, outputs = self.rows, self.rows.outputs
-        rest = circulant.left_of_determinant(found.solves, np.asarray(self.probes))
+        probes = np.asarray(self.probes).reshape(PROBES, -1)
+        sizes, ratios = (np.asarray(part)[:, -PROBES:] for part in (found.solves.sizes, found.solves.ratios))
+        trace, error = log_trace(sizes, ratios, np.sum(probes**2, axis=1))
         known = float(found.known_determinant) + float(np.sum(np.log(2 * np.pi * rows.variances(noise))))
-        determinant = outputs * (known + float(np.mean(rest)))
-        loss = (float(found.misfit) + determinant) / 2 + float(np.sum(rows.repeat_losses(noise)))
-        return loss, outputs / 2 * float(np.std(rest, ddof=1) / np.sqrt(len(rest)))
+        loss = (float(found.misfit) + outputs * (known + trace)) / 2 + float(np.sum(rows.repeat_losses(noise)))
+        return loss, outputs / 2 * error
 
 
 def check(starts: list[Parameters], rows: RegressionRows) -> None:
@@ -200,14 +180,13 @@ def learn(
     """Make the rows most probable, from a start, on as many grids as it takes; no steps, no search."""
     made, evaluations, nothing = lattice(start.kernel, rows.inputs), 0, np.full(1, np.nan)
     while True:
-        evidence = GridEvidence(rows, made.grid, seed)
-        evidence.prepare(start.kernel)
+        evidence = GridEvidence(rows, made, seed)
         run.keep((Optimum(start, nothing, evaluations, Status.INTERRUPTED, start), evidence))
         keep = lambda optimum: run.keep((optimum, evidence))  # noqa: B023
-        options = {"max_iter": max_iter, "tolerance": TOLERANCE_NATS, "least_noise": least_noise, "keep": keep}
+        options: dict[str, Any] = {"max_iter": max_iter, "least_noise": least_noise, "keep": keep}
         optimum = maximise(evidence, start, start, fixed=int(least_noise is None), **options)
         evaluations += optimum.evaluations
-        if evaluations >= max_iter or made.suits(optimum.parameters.kernel, rows.inputs):
+        if evaluations >= max_iter or suits(made, optimum.parameters.kernel, rows.inputs):
             return optimum._replace(evaluations=evaluations), evidence
         start, made = optimum.parameters, lattice(optimum.parameters.kernel, rows.inputs)
 
@@ -222,13 +201,6 @@ class GridPosterior(SampledPosterior):
     """The mean of the function without Hβ, a column for each target."""
     samples: np.ndarray
     """What differs from the mean, in float32, a column for each sample."""
-    fineness: float
-    """Nodes of the grid within the fine scale of the kernel."""
-
-    @property
-    def coarse(self) -> bool:  # type: ignore[override]
-        """Whether the grid is too coarse for the kernel, so that the function is smoother than it should be."""
-        return self.fineness < LEAST_NODES_PER_FINE_SCALE
 
     def functions(self, new: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return means and samples, interpolated from the nodes."""
@@ -253,7 +225,8 @@ def posterior(parameters: Parameters, mean: ProcessMean, evidence: GridEvidence,
     rng = np.random.default_rng([seed, 11])
     errors = np.sqrt(rows.variances(noise))[:, None] * rng.standard_normal((len(rows.inputs), POSTERIOR_SAMPLES))
     white = rng.standard_normal((POSTERIOR_SAMPLES, *grid.shape))
-    found = circulant.posterior_paths(*evidence.for_paths(parameters.kernel, given, errors, white))
+    fixed = parameters.kernel, evidence.spacing, given, evidence.interpolation, rows.basis
+    found = circulant.posterior_paths(*fixed, errors, white, evidence.tolerances_with(POSTERIOR_SAMPLES))
     values, coefficients, samples, updated, residual = (np.array(part) for part in found)
     coefficients[:1] += evidence.offset
     return GridPosterior(
@@ -266,5 +239,5 @@ def posterior(parameters: Parameters, mean: ProcessMean, evidence: GridEvidence,
         samples=samples.astype(np.float32),
         updated=updated,
         residual=float(np.max(residual)),
-        fineness=fineness(grid, parameters.kernel, rows.inputs),
+        coarse=not is_fine(grid, parameters.kernel, rows.inputs),
     )

@@ -20,8 +20,9 @@ from thalweg.gaussian.posteriors import Implicit, factorise_sites
 from thalweg.kernels import Kernel
 from thalweg.linalg import Factor, namespace
 from thalweg.linalg.arrays import ratio
-from thalweg.processes.covariance import as_device_arrays, matrix
+from thalweg.processes.covariance import matrix
 from thalweg.processes.exact import computes_on_device
+from thalweg.trees import as_device_arrays
 
 
 @dataclass(frozen=True)
@@ -97,7 +98,7 @@ def infer(
     covariance = covariance + settings.jitter * xp.eye(len(covariance), dtype=covariance.dtype)
     q = Implicit.prior(covariance) if start is None else _with_same_sites(covariance, start.q)
     if exact:
-        oracle = WeightLikelihood(settings.likelihood, *map(xp.asarray, rows[1:]), offset=0.0, design=None)
+        oracle = WeightLikelihood(settings.likelihood, xp.asarray(rows.targets), xp.asarray(rows.weights), 0.0, None)
         result = maximise_bound(oracle, KLToProcess(covariance), q, tol=settings.tol, max_iter=settings.max_iter)
     else:
         result = _steps_from_batches(rows, settings, seed, covariance, q)

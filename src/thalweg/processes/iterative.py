@@ -9,7 +9,7 @@ Where float32 is not enough, since the noise is small against the largest eigenv
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -20,20 +20,13 @@ from jaxtyping import Array, Float, Key
 from thalweg.codec import storable
 from thalweg.compiling import quick_jit
 from thalweg.kernels import Kernel
-from thalweg.linalg import (
-    CGResult,
-    LowRank,
-    conjugate_gradients,
-    factorise,
-    fold_tiles,
-    log_quadrature,
-    low_rank,
-)
+from thalweg.linalg import CGResult, LowRank, conjugate_gradients, factorise, fold_tiles, log_trace, low_rank
 from thalweg.linalg.arrays import ratio
-from thalweg.processes.covariance import as_device_arrays, compiles_quickly
+from thalweg.processes.covariance import compiles_quickly
 from thalweg.processes.exact import Parameters
 from thalweg.processes.observations import ProcessMean, RegressionRows
 from thalweg.runs import Run
+from thalweg.trees import as_device_arrays
 
 SOLVE_TOLERANCE, MAX_PRODUCTS = 0.02, 400
 """A solve ends where ⟨r, A⁻¹r⟩ of its residual is at most the square of this share of that of its right side, or after
@@ -68,8 +61,8 @@ class SampledPosterior:
     """The same in each sample."""
     residual: float
     """The largest residual of a solve as a share of its right side, in the norm of A⁻¹."""
-
-    coarse: ClassVar[bool] = False
+    coarse: bool
+    """Whether it is interpolated from a grid that is too coarse for the kernel: the function is then too smooth."""
 
     @property
     def observation_noise(self) -> float:
@@ -146,9 +139,9 @@ def posterior(parameters: Parameters, mean: ProcessMean, rows: RegressionRows, s
     keys = jax.random.split(jax.random.key(seed), 4)
     points = jnp.asarray(rows.inputs - mean.centre)  # before anything is cast to float32
     frequencies = kernel.frequencies(keys[0], FREQUENCIES, points.shape[1])
-    prior = _normal(keys[1], (2 * FREQUENCIES, POSTERIOR_SAMPLES)).astype(jnp.float32)
+    prior = jax.random.normal(keys[1], (2 * FREQUENCIES, POSTERIOR_SAMPLES)).astype(jnp.float32)
     drawn = _compiled_functions(kernel, frequencies, prior, points)
-    drawn = drawn + jnp.sqrt(variances)[:, None] * _normal(keys[2], drawn.shape)
+    drawn = drawn + jnp.sqrt(variances)[:, None] * jax.random.normal(keys[2], drawn.shape)
     right = jnp.concatenate([jnp.asarray(rows.targets), drawn, jnp.asarray(rows.basis)], axis=1)
     del drawn  # of a million rows half a gigabyte, while they are solved for
     solved, right, preconditioner, dtype = solve(kernel, points, variances, right, keys[3])
@@ -169,6 +162,7 @@ def posterior(parameters: Parameters, mean: ProcessMean, rows: RegressionRows, s
         coefficients=coefficients[:, :outputs],
         updated=coefficients[:, outputs:],
         residual=float(np.max(solved.residuals)),
+        coarse=False,
         inputs=rows.inputs,
         weights=solutions.astype(dtype),
         frequencies=np.asarray(frequencies),
@@ -194,8 +188,9 @@ def solve(
     size, backend, least = len(points), jax.default_backend(), float(jnp.min(variances))
     keys = jax.random.split(key, 3)
     preconditioner = nystrom(kernel, points, variances, keys[0], PIVOTS[backend])
-    inner = _normal(keys[1], (preconditioner.features.shape[1], PROBES))
-    columns = jnp.concatenate([right, _compiled_draw(preconditioner, inner, _normal(keys[2], (size, PROBES)))], axis=1)
+    rank = preconditioner.features.shape[1]
+    inner, outer = (jax.random.normal(key, (n, PROBES)) for key, n in zip(keys[1:], (rank, size), strict=True))
+    columns = jnp.concatenate([right, _compiled_draw(preconditioner, inner, outer)], axis=1)
     energies = jnp.sum(columns * _compiled_precondition(preconditioner, columns), axis=0)
     # ‖r‖²/noise bounds ⟨r, A⁻¹r⟩, which is what errors of samples are made of.
     scales, none = jnp.sqrt(least * energies), np.zeros((0, columns.shape[1]))
@@ -287,15 +282,8 @@ def nystrom(
 def _log_determinant(solved: CGResult, preconditioner: LowRank, probes: Array) -> tuple[float, float]:
     """log det A = log det P + tr log(P^(−½) A P^(−½)), the trace from solves for columns of N(0, P); and its error."""
     lengths = np.asarray(jnp.sum(probes * _compiled_precondition(preconditioner, probes), axis=0))
-    steps = zip(solved.sizes.T[-PROBES:], solved.ratios.T[-PROBES:], strict=True)
-    values = lengths * np.array([log_quadrature(*one) for one in steps])
-    error = np.std(values, ddof=1) / np.sqrt(len(values))
-    return float(preconditioner.log_determinant()) + float(np.mean(values)), float(error)
-
-
-@quick_jit(lambda key, shape: shape[0] <= 2 * FREQUENCIES, static_argnums=1)
-def _normal(key: Array, shape: tuple[int, int]) -> Array:
-    return jax.random.normal(key, shape, jnp.float64)
+    trace, error = log_trace(solved.sizes[:, -PROBES:], solved.ratios[:, -PROBES:], lengths)
+    return float(preconditioner.log_determinant()) + trace, error
 
 
 _compiled_product = quick_jit(compiles_quickly)(_product)

@@ -1,6 +1,7 @@
 """The kernel that makes the bound of a latent process highest: starting points, and a race between them."""
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 import jax
 import numpy as np
@@ -67,8 +68,8 @@ class LatentCandidate:
     """A kernel, its posterior once there is one, and the rows that the posterior is of."""
 
     kernel: Kernel
-    posterior: LatentPosterior | None = None
-    rows: LatentRows | None = None
+    posterior: Any = None
+    rows: Any = None
 
 
 class BoundEvidence:
@@ -122,8 +123,8 @@ def learn(
             evidence, start = BoundEvidence(rung, settings, seed, candidate, run), candidate.kernel
             if settings.learn:
                 tolerance = min(TOLERANCE_NATS, settings.tol) if rung is rows else TOLERANCE_NATS
-                options = {"max_iter": settings.max_iter, "tolerance": tolerance, "tied": tied, "deviation": np.inf}
-                maximise(evidence, start, start, **options)
+                options: dict[str, Any] = {"max_iter": settings.max_iter, "tied": tied, "deviation": np.inf}
+                maximise(evidence, start, start, tolerance=tolerance, **options)
             else:
                 evidence.infer(start)
         vars(candidate).update(vars(evidence.best))

@@ -47,14 +47,9 @@ class ProcessMean:
 
     def basis(self, inputs: np.ndarray) -> np.ndarray:
         """Return the columns that the coefficients multiply."""
-        ones = np.ones((len(inputs), 1))
-        match self.kind:
-            case "zero":
-                return ones[:, :0]
-            case "constant":
-                return ones
-            case _:
-                return np.concatenate([ones, ((inputs - self.centre) / self.scale)[:, self.features]], axis=1)
+        plane = ((inputs - self.centre) / self.scale)[:, self.features]
+        columns = np.concatenate([np.ones((len(inputs), 1)), plane], axis=1)
+        return columns[:, : {"zero": 0, "constant": 1}.get(self.kind)]
 
 
 @storable

@@ -13,18 +13,12 @@ from scipy.special import ndtri
 from thalweg.codec import storable
 from thalweg.kernels import Kernel
 from thalweg.padding import padded
-from thalweg.processes.covariance import TILE_ROWS, as_device_arrays, as_host_arrays, device_terms
-from thalweg.processes.exact import (
-    ExactEvidence,
-    ExactSolution,
-    Parameters,
-    compiled_predict,
-    computes_on_device,
-    leave_one_out,
-    predict,
-)
+from thalweg.processes import exact
+from thalweg.processes.covariance import TILE_ROWS, device_terms
+from thalweg.processes.exact import ExactEvidence, ExactSolution, Parameters, computes_on_device
 from thalweg.processes.observations import ProcessMean, RegressionRows
 from thalweg.threads import enough_threads
+from thalweg.trees import as_device_arrays, as_host_arrays
 
 COVERAGE = 0.95
 """The share of rows whose intervals, of as much of a normal distribution, are to hold what all others predict."""
@@ -117,11 +111,11 @@ class ExactPosterior:
     def _tile(self, kernel: Kernel, solution: ExactSolution, new: np.ndarray, full: bool) -> tuple[Any, Any]:
         inputs, basis, count = self.rows.inputs, self.mean.basis(new), len(new)
         if not computes_on_device(len(inputs)):
-            return predict(kernel, inputs, solution, new, basis, full)
+            return exact.predict(kernel, inputs, solution, new, basis, full)
         size = count if full else TILE_ROWS  # one program, however many there are
         placed = [jnp.asarray(padded(part, size)) for part in (new, basis)]
         terms = device_terms(kernel, inputs.shape[1]) or as_device_arrays(kernel)
-        found = compiled_predict(terms, jnp.asarray(inputs), jax.tree.map(jnp.asarray, solution), *placed, full)
+        found = exact.compiled_predict(terms, jnp.asarray(inputs), jax.tree.map(jnp.asarray, solution), *placed, full)
         mean, spread = map(np.asarray, found)
         return mean[:count], spread[(slice(count),) * spread.ndim]
 
@@ -137,7 +131,7 @@ class ExactPosterior:
     def calibrated(self) -> "ExactPosterior":
         """Return the same with the scale that leave-one-out predictions ask for."""
         with enough_threads(len(self.rows.inputs)):
-            parts = [leave_one_out(solution) for solution in self.solutions]
+            parts = [exact.leave_one_out(solution) for solution in self.solutions]
         return replace(self, scale=widening(*map(np.array, zip(*parts, strict=True))))
 
 

@@ -11,11 +11,11 @@ import jax
 import numpy as np
 
 from thalweg.kernels import Gaussian, Kernel, Matern12, Matern32, Matern52
-from thalweg.processes.covariance import as_host_arrays
 from thalweg.processes.exact import ExactEvidence, Parameters
 from thalweg.processes.observations import MEANS, ProcessMean, RegressionRows, varying
 from thalweg.rows import fit_frame
 from thalweg.rows.scale import standard_scales
+from thalweg.trees import as_host_arrays
 
 FAMILIES: tuple[type[Kernel], ...] = (Matern32, Matern52, Gaussian, Matern12)
 """The kernels that are compared where none is given."""

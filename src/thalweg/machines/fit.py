@@ -19,7 +19,7 @@ from sklearn.exceptions import ConvergenceWarning
 
 from thalweg.kernels import Kernel
 from thalweg.kernels.host import kernel_tiles
-from thalweg.machines.blocks import LandmarkLearner, runs_on_host
+from thalweg.machines.blocks import STREAM_ROUNDS, LandmarkLearner, runs_on_host
 from thalweg.machines.calibration import MIN_ROWS, HeldOut, hold_out, last_predictions
 from thalweg.machines.learner import FittedMachine, Learner, Predictions
 from thalweg.machines.losses import QuantileLoss
@@ -267,6 +267,8 @@ def _fit_by_passes(model: FittedMachine, table: Table, clipped: Table, settings:
     order = order[~np.isin(order, held)]
     validation, total = clipped.subset(held), float(np.sum(clipped.weights))
     learner, before = copy(model.learner), Predictions()
+    if lone and isinstance(learner, LandmarkLearner) and not settings.loss.quadratic:
+        learner.max_rounds = STREAM_ROUNDS  # further rounds are made with looks at Ctrl-C
     best, stale = _Best(learner.expansion, np.inf, None), 0
     with Run("passes", total=passes * len(order)) as run:
         while len(run.records) < passes and stale < (1 if method.updates_blocks else 2):

@@ -45,6 +45,10 @@ class Candidate(NamedTuple):
     ridge: float
     """In units of a row's weight."""
 
+    def __hash__(self) -> int:
+        # A kernel that was given holds arrays, which have no hash: it is the same object or another one.
+        return hash((object.__hash__(self.family), *self[1:]))
+
 
 class Rung:
     """Rows to learn from and rows to validate on; without the latter, rows are left out one by one.
@@ -62,7 +66,7 @@ class Rung:
     def __init__(self, x: np.ndarray, y: np.ndarray, weights: np.ndarray, held: Any, on_host: bool) -> None:
         self.x, self.y, self.weights, self.held, self.on_host = x, y, weights, held, on_host
         self._distances: dict[Metric, tuple[Any, Any, float]] = {}
-        self._spectra: dict[tuple, tuple[np.ndarray, np.ndarray]] = {}
+        self._spectra: dict[Candidate, tuple[np.ndarray, np.ndarray]] = {}
 
     def lengthscale(self, candidate: Candidate) -> float:
         """Return the lengthscale of a candidate."""
@@ -127,7 +131,7 @@ class Rung:
         Q(Λ + ridge)⁻¹Qᵀ: one eigendecomposition serves all ridges.
         """
         root = np.sqrt(self.weights)[:, None]
-        key = candidate[:3]
+        key = candidate._replace(ridge=0.0)
         if key not in self._spectra:
             among, _ = self.matrices(candidate)
             self._spectra[key] = np.linalg.eigh(root * among.astype(float) * root.T)

@@ -178,7 +178,7 @@ def choose_kernel(table: Table, settings: Settings, seed: int) -> Selection:
     given = isinstance(settings.kernel, Kernel)
     if given and settings.alpha != "auto":
         return Selection(settings.kernel, float(settings.alpha), table.frame)
-    mean_weight = float(np.mean(table.weights))
+    mean_weight = _mean_weight(table)
     rungs = make_rungs(table, settings, seed)
     search = _Search(settings, standard_scales(rungs[-1].x), table.dimension)
     starts = search.starts(mean_weight)
@@ -231,7 +231,7 @@ def make_rungs(table: Table, settings: Settings, seed: int) -> list[Rung]:
         every = np.arange(len(table))
         rows = table.subset(every) if table.copies is None else table.merged(every, float)
         x = rows.features(slice(None), float)
-        return [Rung(x, target(rows), rows.weights / np.mean(table.weights), None, True)]
+        return [Rung(x, target(rows), rows.weights / _mean_weight(table), None, True)]
     order, group = table.shuffled([seed, 1]), None if table.copies is None else table.copies.group
     rest, held = split_rows(order, len(table) // 3, group)
     held = held[:SEARCH_ROWS]
@@ -242,9 +242,14 @@ def make_rungs(table: Table, settings: Settings, seed: int) -> list[Rung]:
     sizes = sizes if sizes[-1] >= top else [*sizes, top]
     some = [table.subset(chosen) for chosen in (rest[: sizes[-1]], held)]
     (x, y, w), validation = (
-        (part.features(slice(None), np.float32), target(part), part.weights / np.mean(table.weights)) for part in some
+        (part.features(slice(None), np.float32), target(part), part.weights / _mean_weight(table)) for part in some
     )
     return [Rung(x[:size], y[:size], w[:size], validation, on_host) for size in sizes]
+
+
+def _mean_weight(table: Table) -> float:
+    """The mean weight of a row, where copies are one: a table given twice has the same choice."""
+    return float(np.sum(table.weights)) / (len(table) if table.copies is None else len(table.copies.first))
 
 
 def _squared_intercept(table: Table) -> np.ndarray:
@@ -260,7 +265,7 @@ def _for_loss(
     search: _Search, best: Candidate, rung: Rung, table: Table, settings: Settings, seed: int
 ) -> tuple[Candidate, float]:
     """The candidate for another loss than the squared one, and its alpha."""
-    mean_weight, loss = float(np.mean(table.weights)), settings.loss
+    mean_weight, loss = _mean_weight(table), settings.loss
     if loss.probabilistic:
         _, values = rung.fit(best)
         p = np.clip(np.asarray(values) + _squared_intercept(table), 0, 1)

@@ -15,7 +15,7 @@ from scipy.special import expit, log_expit, log_softmax, softmax
 from thalweg.arguments import number
 from thalweg.codec import storable
 from thalweg.machines.losses import Loss
-from thalweg.rows import Table, find_duplicates, random_order
+from thalweg.rows import Table, random_order
 from thalweg.threads import enough_threads
 
 FOLDS, MAX_FOLDED_ROWS, MAX_HELD_ROWS = 5, 1000, 2000
@@ -58,9 +58,10 @@ def held_out_sets(table: Table, seed: int) -> list[np.ndarray]:
     if len(table) > MAX_FOLDED_ROWS:
         return [np.sort(table.shuffled([seed, 4])[: min(len(table) // FOLDS, MAX_HELD_ROWS)])]
     group = np.arange(len(table)) if group is None else group
-    if len(find_duplicates(table.features(slice(None), np.float64)).first) < MIN_ROWS:
+    count = int(np.max(group)) + 1
+    if count < MIN_ROWS:
         return []
-    groups = np.array_split(random_order(int(np.max(group)) + 1, [seed, 4]), FOLDS)
+    groups = np.array_split(random_order(count, [seed, 4]), FOLDS)
     folds = [np.flatnonzero(np.isin(group, fold)) for fold in groups]
     return [fold for fold in folds if 0 < len(fold) < len(table)]
 

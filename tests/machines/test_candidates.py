@@ -25,8 +25,11 @@ def matrix(found, candidate, x, y):
     return np.asarray(kernel(candidate.metric.apply(x), candidate.metric.apply(y)))
 
 
-@pytest.mark.parametrize("family", [Gaussian, Matern52, Matern32, Matern12, Laplacian, Matern32(0.7, 2.0)])
-@pytest.mark.parametrize("metric", [PLAIN, SCALED, TURNED], ids=["plain", "diagonal", "full"])
+@pytest.mark.parametrize(
+    ("family", "metric"),
+    [(Gaussian, PLAIN), (Matern52, SCALED), (Matern32, TURNED), (Matern12, PLAIN), (Laplacian, SCALED)]
+    + [(Matern32(0.7, 2.0), PLAIN)],
+)
 def test_rows_are_left_out_one_by_one_as_refits_do(family, metric):
     """One eigendecomposition serves all ridges."""
     found = rung(held=None)

@@ -19,7 +19,7 @@ from thalweg.rows import Table, find_duplicates, random_order
 from thalweg.threads import enough_threads
 
 FOLDS, MAX_FOLDED_ROWS, MAX_HELD_ROWS = 5, 1000, 2048
-"""Up to so many rows are held out in five folds; of more, a fifth is held out once, of at most so many rows, as in every
+"""Up to so many rows are held out in five folds; of more, a fifth is held out once, of at most so many, as in every
 validation set: their mean loss is known to a few per cent, and the scale of residuals to 2 %."""
 
 MIN_ROWS = 10

@@ -58,9 +58,9 @@ class KernelClassifier(ClassifierMixin, KernelMachine):
     loss
         "logistic" (of several classes: softmax), "hinge", "squared_hinge" or "squared"; the last three are one class
         against the rest. Probabilities are calibrated by rows left out. The first and the last have an intercept, so
-        that far from all rows the probabilities are the classes' shares, or about them. "auto" is the logistic loss where
-        the largest class leaves few rows to the others (512 or less), for streams and for other methods than "auto";
-        else the squared one, which is solved in fewer steps and errs less.
+        that far from all rows the probabilities are the classes' shares, or about them. "auto" is the logistic loss
+        where the largest class leaves few rows to the others (512 or less), for streams and for other methods than
+        "auto"; else the squared one, which is solved in fewer steps and errs less.
     alpha
         The ridge of Σ ℓ + alpha/2·‖f‖². "auto" searches for it as for ``bandwidth``.
     method

@@ -42,6 +42,10 @@ COARSE_TOL = 1e-3
 LEAST_SQUARES_TOL = 1e-8
 """Relative residual of a least-squares problem: an iteration with a factor as preconditioner costs next to nothing."""
 
+LEAST_ITERATED_RIDGE = 1e-3
+"""The least ridge, in units of a row's weight, that is chosen where no factor solves for the weights: less of it gains
+little, and takes many iterations."""
+
 FORCING = 0.1
 """Relative residual of the first Newton steps; it falls with the gradient, so that the last ones converge faster than
 any geometric series."""
@@ -226,6 +230,8 @@ class Newton:
         centred, start = self.loss.centred, self.weights
         project = Partial(_project, self.counted) if not centred else Partial(_project_centred, self.counted)
         solver = self._precondition(diagonal)
+        if isinstance(solver, Factor):  # what rounding made necessary is a part of the ridge
+            diagonal = diagonal + solver.raised
         return conjugate_gradients(
             Partial(_system, self.matrix.apply, diagonal, project),
             project(right),

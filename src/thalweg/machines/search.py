@@ -27,10 +27,10 @@ from thalweg.kernels.forms import Radial
 from thalweg.kernels.host import kernel_tiles
 from thalweg.kernels.profiles import profile
 from thalweg.machines.blocks import runs_on_host
-from thalweg.machines.calibration import MIN_ROWS
+from thalweg.machines.calibration import MAX_HELD_ROWS, MIN_ROWS
 from thalweg.machines.candidates import Candidate, Metric, Rung, scale_both_sides
 from thalweg.machines.losses import Loss
-from thalweg.machines.newton import COARSE_TOL, Newton, kernel_matrix
+from thalweg.machines.newton import COARSE_TOL, LEAST_ITERATED_RIDGE, Newton, kernel_matrix
 from thalweg.machines.settings import Settings
 from thalweg.rows import FeatureFrame, Table, split_rows
 from thalweg.rows.scale import standard_scales
@@ -43,8 +43,8 @@ FIRST_RUNG, RUNG_FACTOR, MAX_RUNG_ROWS = 500, 4, 4096
 """Rows of the first rung, the factor to the next one, and the most: twice as many take eight times as long."""
 
 SEARCH_ROWS = 2048
-"""Rows of the validation set, a third of all at most, and of the largest rung on which all proposals are made; larger
-ones propose metrics alone, in one round. With twice as many the search takes four times as long and chooses alike."""
+"""Rows of the largest rung on which all proposals are made; larger ones propose metrics alone, in one round. With twice
+as many the search takes four times as long and chooses alike."""
 
 STANDARD_ERRORS = 0.5
 """Better means by so many standard errors of the paired difference; with 0 noise moves ridges to their ends, with 1
@@ -56,11 +56,8 @@ LEAST_PLAIN_SHARE = 0.01
 MAX_METRIC_FEATURES = 1000
 """Features up to which a metric is learned: gradients take a product of so many columns for each output."""
 
-START_RIDGE, LEAST_RIDGE = 1e-2, 1e-8
-"""The ridge at which the race starts, in units of a row's weight, and the least that float32 can tell from none."""
-
-LEAST_LOG_ODDS_RIDGE = 3e-3
-"""The least ridge of a loss of log-odds: less of it gains little, and takes many Newton steps."""
+START_RIDGE, LEAST_RIDGE = 1e-2, 1e-12
+"""The ridge at which the race starts, in units of a row's weight, and the least that float64 can tell from none."""
 
 
 class Selection(NamedTuple):
@@ -234,7 +231,7 @@ def make_rungs(table: Table, settings: Settings, seed: int) -> list[Rung]:
         return [Rung(x, target(rows), rows.weights / _mean_weight(table), None, True)]
     order, group = table.shuffled([seed, 1]), None if table.copies is None else table.copies.group
     rest, held = split_rows(order, len(table) // 3, group)
-    held = held[:SEARCH_ROWS]
+    held = held[:MAX_HELD_ROWS]
     top = min(len(rest), max(len(table) // 3, SEARCH_ROWS), MAX_RUNG_ROWS)
     sizes = [FIRST_RUNG]
     while sizes[-1] * RUNG_FACTOR < top:
@@ -269,7 +266,7 @@ def _for_loss(
     if loss.probabilistic:
         _, values = rung.fit(best)
         p = np.clip(np.asarray(values) + _squared_intercept(table), 0, 1)
-        best = best._replace(ridge=max(best.ridge * float(np.mean(p * (1 - p))), LEAST_LOG_ODDS_RIDGE))
+        best = best._replace(ridge=max(best.ridge * float(np.mean(p * (1 - p))), LEAST_ITERATED_RIDGE))
     if loss.smooth and rung.held is not None and rung.on_host:
         score = partial(_loss_on_validation, loss, rung, _squared_intercept(table), _intercept(table, loss))
         result = race(

@@ -111,7 +111,24 @@ def start_learner(
     """Return a learner of f = 0 for so many rows; None means a stream without an end."""
     method, loss, kernel = settings.method, in_precision(settings.loss, dtype), in_precision(kernel, dtype)
     kernel.check_dimension("X", dimension)
-    size = _block_size(settings, kernel, rows)
+    coordinates = _coordinates(settings, kernel, dimension, rows, seed)
+    limit = max(settings.max_features // coordinates.width, 1)
+    machine = method.machine(coordinates, loss, limit)
+    batch_size = _batch_size(settings, coordinates, machine.step)
+    if not method.updates_blocks:
+        capacity = min(FREQUENCY_BLOCKS, machine.rule.limit or FREQUENCY_BLOCKS)
+        return Learner(machine, empty(coordinates, dimension, outputs, capacity, dtype), batch_size, seed)
+    size = coordinates.stored_rows
+    capacity = 1 if rows is None else min(-(-rows // size), limit)
+    examples = Examples(*(np.zeros((capacity, size, *more), dtype) for more in ((outputs,), ())))
+    rounds = LONE_BLOCK_ROUNDS if rows is not None and rows <= size else STREAM_ROUNDS
+    expansion = empty(coordinates, dimension, outputs, capacity, dtype)
+    return LandmarkLearner(machine, expansion, batch_size, seed, examples, method.tol, rounds)
+
+
+def _coordinates(settings: Settings, kernel: Kernel, dimension: int, rows: int | None, seed: int) -> Coordinates:
+    """Landmarks or random features, in blocks of a size that the settings allow."""
+    method = settings.method
 
     def of_size(size: int) -> Coordinates:
         if method.features == "landmarks":
@@ -120,28 +137,23 @@ def start_learner(
         steps = np.inf if rows is None else rows / (method.batch_size or ROWS_PER_FEATURE * features.width)
         return Frequencies(features, method.keep_frequencies or steps * size * dimension <= STORED_FREQUENCIES)
 
+    size = _block_size(settings, kernel, rows)
     coordinates = of_size(size)
     if method.capped and coordinates.width > settings.max_features:
-        coordinates = of_size(max(size * settings.max_features // coordinates.width, 1))
-    size = coordinates.stored_rows or size
-    limit = max(settings.max_features // coordinates.width, 1)
-    batch_size = method.batch_size or ROWS_PER_FEATURE * coordinates.width
-    if method.features == "landmarks" and not method.updates_blocks and batch_size < size:
+        return of_size(max(size * settings.max_features // coordinates.width, 1))
+    return coordinates
+
+
+def _batch_size(settings: Settings, coordinates: Coordinates, step: Any) -> int:
+    method = settings.method
+    size = method.batch_size or ROWS_PER_FEATURE * coordinates.width
+    if method.features == "landmarks" and not method.updates_blocks and size < coordinates.stored_rows:
         raise ValueError(
-            f"batch_size must be at least block_size={size} with features='landmarks', which are rows of the batch; "
-            f"found {batch_size}"
+            f"batch_size must be at least block_size={coordinates.stored_rows} with features='landmarks', which are "
+            f"rows of the batch; found {size}"
         )
-    machine = method.machine(coordinates, loss, limit)
-    if isinstance(machine.step, ValidatedStep):
-        batch_size = max(batch_size, 2)  # one row proposes a step, another validates it
-    if not method.updates_blocks:
-        capacity = min(FREQUENCY_BLOCKS, machine.rule.limit or FREQUENCY_BLOCKS)
-        return Learner(machine, empty(coordinates, dimension, outputs, capacity, dtype), batch_size, seed)
-    capacity = 1 if rows is None else min(-(-rows // size), limit)
-    examples = Examples(*(np.zeros((capacity, size, *more), dtype) for more in ((outputs,), ())))
-    rounds = LONE_BLOCK_ROUNDS if rows is not None and rows <= size else STREAM_ROUNDS
-    expansion = empty(coordinates, dimension, outputs, capacity, dtype)
-    return LandmarkLearner(machine, expansion, batch_size, seed, examples, method.tol, rounds)
+    # One row proposes a step, another validates it.
+    return max(size, 2) if isinstance(step, ValidatedStep) else size
 
 
 def _block_size(settings: Settings, kernel: Kernel, rows: int | None) -> int:

@@ -53,8 +53,7 @@ _MEMORY_LIMITS = "/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limi
 def fit(table: Table, settings: Settings, seed: int, initial: FittedMachine | None = None) -> FittedMachine:
     """Learn from all rows.
 
-    One block of rows is solved for in float64, more of them in float32. Ctrl-C ends the search or the solver with a
-    warning, and what was reached is returned.
+    Ctrl-C ends the search or the solver with a warning, and what was reached is returned.
 
     Parameters
     ----------
@@ -77,20 +76,17 @@ def fit(table: Table, settings: Settings, seed: int, initial: FittedMachine | No
     >>> bool(abs(fitted.predict(x) - np.sin(x)).max() < 1e-3)
     True
     """
-    double = settings.method.double or len(table) <= settings.block_size if initial is None else initial.double
-    with jax.enable_x64(double), Run("kernel machine", bar=settings.progress) as run:
-        dtype = np.float64 if double else np.float32
+    with Run("kernel machine", bar=settings.progress) as run:
         clipped = _clip_targets(table, settings)
-        model = initial_model(clipped, settings, len(table), seed, dtype, initial)
+        model = initial_model(clipped, settings, len(table), seed, initial)
         run.say(f"{model.kernel}, alpha {model.alpha:.3g}")
         if run.interrupted:  # in the search
             order = table.shuffled([seed, 1])[:FIRST_RUNG]
             table, clipped = table.subset(order), clipped.subset(order)
         table, clipped = table.with_frame(model.frame), clipped.with_frame(model.frame)
-        if solves_at_once(len(table), settings, model.kernel, dtype) and not model.learner.features:
-            model = _fit_at_once(model, table, clipped, settings, seed)
-        else:
-            model = _fit_by_passes(model, table, clipped, settings, seed)
+        at_once = solves_at_once(len(table), settings, model.kernel, model.learner.dtype) and not model.features
+        with jax.enable_x64(model.double):
+            model = (_fit_at_once if at_once else _fit_by_passes)(model, table, clipped, settings, seed)
         if isinstance(settings.loss, QuantileLoss) and settings.alpha == "auto":
             model = model.at_quantile(float(settings.loss.q))
         run.keep(model)
@@ -122,7 +118,7 @@ def learn(table: Table, settings: Settings, seed: int, initial: FittedMachine | 
             stacklevel=5,
         )
     with jax.enable_x64(initial is not None and initial.double), Run("stream") as run:
-        model = initial_model(table, settings, None, seed, np.float32, initial)
+        model = initial_model(table, settings, None, seed, initial)
         table = table.with_frame(model.frame)
         learner, seen = copy(with_stream_blocks(model.learner, settings)), model.seen + float(np.sum(table.weights))
         for _ in learner.learn(table, np.arange(len(table)), model.alpha, seen):

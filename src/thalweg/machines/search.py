@@ -26,7 +26,6 @@ from thalweg.kernels import Kernel, Matern32
 from thalweg.kernels.forms import Radial
 from thalweg.kernels.host import kernel_tiles
 from thalweg.kernels.profiles import profile
-from thalweg.machines.blocks import runs_on_host
 from thalweg.machines.calibration import MAX_HELD_ROWS, MIN_ROWS
 from thalweg.machines.candidates import Candidate, Metric, Rung, scale_both_sides
 from thalweg.machines.losses import Loss
@@ -200,7 +199,6 @@ def _race(search: _Search, starts: list[Candidate], rungs: list[Rung]) -> RaceRe
         axes=lambda rung: search.axes((COARSE, FINE) if rung is rungs[0] else (FINE,)),
         propose=search.propose,
         standard_errors=STANDARD_ERRORS,
-        parallel=rungs[0].on_host,
     )
     if search.settings.metric in ("diagonal", "full") and search.learns and not result.best.candidate.metric.learned:
         # Asked for, a learned metric is taken without a comparison.
@@ -213,22 +211,19 @@ def _race(search: _Search, starts: list[Candidate], rungs: list[Rung]) -> RaceRe
                 rungs[-1:],
                 axes=lambda _: search.axes((FINE,)),
                 standard_errors=STANDARD_ERRORS,
-                parallel=rungs[0].on_host,
             )
     return result
 
 
 def make_rungs(table: Table, settings: Settings, seed: int) -> list[Rung]:
     """Return the rungs of the race: of few rows one, on which they are left out one by one."""
-    family = settings.families[0]
-    on_host = runs_on_host(family if isinstance(family, Kernel) else family())
     intercept = _squared_intercept(table)
     target = lambda rows: np.asarray(rows.targets_of(slice(None)), float) - intercept
     if len(table) <= MAX_LEAVE_ONE_OUT_ROWS:
         every = np.arange(len(table))
         rows = table.subset(every) if table.copies is None else table.merged(every, float)
         x = rows.features(slice(None), float)
-        return [Rung(x, target(rows), rows.weights / _mean_weight(table), None, True)]
+        return [Rung(x, target(rows), rows.weights / _mean_weight(table), None)]
     order, group = table.shuffled([seed, 1]), None if table.copies is None else table.copies.group
     rest, held = split_rows(order, len(table) // 3, group)
     held = held[:MAX_HELD_ROWS]
@@ -241,7 +236,7 @@ def make_rungs(table: Table, settings: Settings, seed: int) -> list[Rung]:
     (x, y, w), validation = (
         (part.features(slice(None), np.float32), target(part), part.weights / _mean_weight(table)) for part in some
     )
-    return [Rung(x[:size], y[:size], w[:size], validation, on_host) for size in sizes]
+    return [Rung(x[:size], y[:size], w[:size], validation) for size in sizes]
 
 
 def _mean_weight(table: Table) -> float:
@@ -267,7 +262,7 @@ def _for_loss(
         _, values = rung.fit(best)
         p = np.clip(np.asarray(values) + _squared_intercept(table), 0, 1)
         best = best._replace(ridge=max(best.ridge * float(np.mean(p * (1 - p))), LEAST_ITERATED_RIDGE))
-    if loss.smooth and rung.held is not None and rung.on_host:
+    if loss.smooth and rung.held is not None:
         score = partial(_loss_on_validation, loss, rung, _squared_intercept(table), _intercept(table, loss))
         result = race(
             [best],

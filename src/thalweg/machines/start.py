@@ -34,7 +34,7 @@ odds: then all landmarks are solved for again."""
 
 
 def initial_model(
-    table: Table, settings: Settings, total: int | None, seed: int, dtype: Any, initial: FittedMachine | None
+    table: Table, settings: Settings, total: int | None, seed: int, initial: FittedMachine | None
 ) -> FittedMachine:
     """What was fitted before, if it agrees with the settings; else f = 0 with a kernel and a ridge of the search."""
     if initial is None:
@@ -45,13 +45,33 @@ def initial_model(
         # A kernel that was given, or a lengthscale, is for features as they are.
         table = table.with_frame(replace(frame, spread=None) if given or settings.bandwidth != "auto" else frame)
         kernel, alpha, frame = choose_kernel(table, settings, seed)
-        learner = start_learner(settings, kernel, table.dimension, table.outputs, total, seed, dtype)
+        double = needs_double(total, settings, alpha / float(np.mean(table.weights)))
+        dtype = np.float64 if double else np.float32
+        with jax.enable_x64(double):
+            learner = start_learner(settings, kernel, table.dimension, table.outputs, total, seed, dtype)
         model = FittedMachine(learner, alpha, total, frame=frame, counts=table.counts)
         return _with_intercept(model, table, settings, 0.0)
     _check_agreement(settings, initial)
     if initial.counts is None or table.counts is None:
         return initial
     return _with_intercept(replace(initial, counts=initial.counts + table.counts), table, settings, INTERCEPT_SHIFT)
+
+
+def needs_double(rows: int | None, settings: Settings, ridge: float) -> bool:
+    """Whether a machine works in float64: for one block of rows, where it costs little, or a ridge beside rounding.
+
+    The rounding of a kernel matrix of n rows in float32 moves its eigenvalues by about eps·√n.
+
+    Examples
+    --------
+    >>> from thalweg.machines import SquaredLoss
+    >>> settings = Settings(loss=SquaredLoss())
+    >>> [needs_double(rows, settings, ridge) for rows, ridge in ((100, 0.1), (5000, 0.1), (5000, 1e-7), (None, 1e-7))]
+    [True, False, True, False]
+    """
+    if rows is None:
+        return False
+    return settings.method.double or rows <= settings.block_size or ridge < float(np.finfo(np.float32).eps) * rows**0.5
 
 
 def _with_intercept(model: FittedMachine, table: Table, settings: Settings, tolerance: float) -> FittedMachine:

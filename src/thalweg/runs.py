@@ -30,12 +30,14 @@ _raises: ContextVar[bool] = ContextVar("raises", default=False)
 def raising_interrupts(raises: bool = True) -> Iterator[None]:
     """Let Ctrl-C through, whatever the runs in this scope have kept: it is meant for more than one fit.
 
+    ``raises=False`` changes nothing, within such a scope either.
+
     Examples
     --------
     >>> with raising_interrupts(), Run("steps") as run:
     ...     run.keep(1.0)  # from here on an interrupt would else end the run quietly
     """
-    token = _raises.set(raises)
+    token = _raises.set(raises or _raises.get())
     try:
         yield
     finally:

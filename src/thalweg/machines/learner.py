@@ -27,8 +27,12 @@ from thalweg.rows import FeatureFrame, Table
 SCANNED_STEPS, MANY_ROWS = 8, 1024
 """Steps in one compiled scan, unless a step has so many rows that calling it costs nothing beside the work."""
 
-SETTLED_STEPS, SETTLED_GAIN = 8, 0.005
-"""Steps end where the mean loss of the last ones, at least so many, is not lower by this share than that of as many
+MIN_GAIN = 3e-3
+"""The share by which iterations must lower a validation loss to go on: half of it gains nothing that a table of 10,000
+rows could show."""
+
+SETTLED_STEPS = 8
+"""Steps end where the mean loss of the last ones, at least so many, is not lower by ``MIN_GAIN`` than that of as many
 before: they are the slow part of a pass over many rows, and the first of them gain the most."""
 
 Predictions = list[tuple[np.ndarray, Any]]
@@ -135,7 +139,7 @@ class Learner:
             if until_settled:
                 losses.extend(np.asarray(report.value).tolist())  # on rows that were new
                 before, now = losses[-2 * window : -window], losses[-window:]
-                if len(losses) >= 2 * window and sum(now) > (1 - SETTLED_GAIN) * sum(before):
+                if len(losses) >= 2 * window and sum(now) > (1 - MIN_GAIN) * sum(before):
                     return
 
 

@@ -2,12 +2,11 @@
 
 import inspect
 import os
-import sys
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
-from types import FrameType
 from typing import Any, ClassVar
+from weakref import WeakSet
 
 import jax
 import numpy as np
@@ -18,7 +17,7 @@ from sklearn.utils.validation import _check_sample_weight, check_is_fitted
 from thalweg import __version__, files, models
 from thalweg.arguments import whole
 from thalweg.errors import FileFormatError
-from thalweg.runs import Run
+from thalweg.runs import Run, raising_interrupts
 
 _MOST_ENTRIES = 2**27
 """Of a sparse matrix that is made dense: a gibibyte of them."""
@@ -41,6 +40,14 @@ class Storable(BaseEstimator):
         super().__init_subclass__(**options)
         if not cls.__name__.startswith("_"):
             Storable.known[cls.__name__] = cls
+
+    _clones: ClassVar[WeakSet["Storable"]] = WeakSet()
+    """Estimators that scikit-learn copied to fit them many times: Ctrl-C is meant for all of their fits."""
+
+    def __sklearn_clone__(self) -> "Storable":
+        copy = super().__sklearn_clone__()
+        Storable._clones.add(copy)
+        return copy
 
     def _trial_rows(self) -> Any:
         """The rows that this is tried with: several, since one fits too many shapes."""
@@ -200,23 +207,14 @@ def seed(random_state: Any) -> Any:
 def unharmed(model: Any) -> Iterator[None]:
     """Leave the model as it was where what is done in this scope fails or is interrupted; nothing is copied.
 
-    All runs of the scope show one progress bar.
+    All runs of the scope show one progress bar. An interrupt of a clone is raised.
     """
     before = dict(vars(model))
+    bar, cloned = bool(getattr(model, "verbose", False)), model in Storable._clones
     try:
-        with Run(type(model).__name__, bar=bool(getattr(model, "verbose", False))):
+        with raising_interrupts(cloned), Run(type(model).__name__, bar=bar):
             yield
     except BaseException:
         vars(model).clear()
         vars(model).update(before)
         raise
-
-
-def among_many_fits() -> bool:
-    """Whether a loop of scikit-learn over fits is what called: Ctrl-C is then meant for all of them, not this one."""
-    frame: FrameType | None = sys._getframe()
-    while frame is not None:
-        if str(frame.f_globals.get("__name__")).startswith(("sklearn.model_selection", "sklearn.ensemble")):
-            return True
-        frame = frame.f_back
-    return False

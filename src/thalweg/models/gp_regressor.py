@@ -15,7 +15,7 @@ from sklearn.utils.validation import check_is_fitted
 from thalweg import arguments, processes
 from thalweg.descent import Status
 from thalweg.kernels import Kernel, kernel_or_class
-from thalweg.models._common import Storable, among_many_fits, row_weights, unharmed
+from thalweg.models._common import Storable, row_weights, unharmed
 from thalweg.models._frames import validated
 
 _LARGEST, _ENOUGH_STEPS = 1e150, 25
@@ -195,8 +195,6 @@ class GPRegressor(RegressorMixin, MultiOutputMixin, Storable):
         self.method_ = found.method
         self.n_iter_ = found.steps
         if found.status is Status.INTERRUPTED:
-            if among_many_fits():
-                raise KeyboardInterrupt
             self._warn("interrupted: the model is the best found so far")
         elif not found.solved:
             self._warn(

@@ -31,8 +31,8 @@ class KernelRegressor(RegressorMixin, KernelMachine):
     """Regression by a kernel machine that learns block by block, in memory for its features and one batch.
 
     It is to :class:`~thalweg.KernelClassifier` what scikit-learn's regressors are to its classifiers: parameters not
-    listed here, attributes and methods are the same. Targets are centred and scaled inside. With the squared loss, up
-    to a block of rows (2,048) give scikit-learn's ``KernelRidge(alpha)`` of the centred targets.
+    listed here, attributes and methods are the same. Targets are centred and scaled inside. With the squared loss it is
+    scikit-learn's ``KernelRidge(alpha)`` of the centred targets.
 
     Parameters
     ----------
@@ -40,7 +40,7 @@ class KernelRegressor(RegressorMixin, KernelMachine):
         As in :class:`~thalweg.KernelClassifier`.
     bandwidth
         The lengthscale, in median distances. "auto" searches for it as in :class:`~thalweg.KernelClassifier`; with
-        fewer than 40 rows it is 1.
+        fewer than ten rows it is 1.
     loss
         "squared", "huber" or "quantile" (the median), or an object that says more, in units of the targets' standard
         deviation (for Huber's loss that of their bulk, by the median deviation, whatever outliers there are):

@@ -99,7 +99,9 @@ class KernelChoice:
             kind=lambda candidate: _families(candidate.start.kernel),
             parallel=not any(one.on_device for one in evidences),
         )
-        return result.best.candidate
+        # Of candidates that are level on the last rows, the likeliest; those of an interrupted race have other rows.
+        level = [] if result.interrupted else result.level
+        return min([result.best, *level], key=lambda entry: entry.loss).candidate
 
     def fit(self, candidate: KernelCandidate, rung: KernelRung) -> Optimum:
         """Fit a candidate to the rows of a rung, from where it is."""
@@ -147,7 +149,7 @@ class KernelChoice:
         further = 1 + np.sum(varying(inputs)) if isinstance(kernel, Sum) else isinstance(kernel, Matern12)
         return float(further) * np.log(len(inputs)) / 2 if len(self.starts) > 1 else 0.0
 
-    def _propose(self, best: Entry[KernelCandidate], rung: KernelRung) -> list[KernelCandidate]:
+    def _propose(self, best: Entry[KernelCandidate], rung: KernelRung) -> list[list[KernelCandidate]]:
         """Return candidates made of the best one: other starts, the other families, and a second term."""
         winner, index, inputs = best.candidate, self.rungs.index(rung), rung.evidence.inputs
         self.rounds[rung] += 1
@@ -160,7 +162,7 @@ class KernelChoice:
             start = self._likeliest(shorter, rung.evidence)
             proposed = self._if_better([KernelCandidate(start, winner.origin)], best, rung)
         if isinstance(winner.start.kernel, Sum) or len(self.starts) == 1:
-            return proposed
+            return [[one] for one in proposed]
         for start in self.starts:
             own = self.singles.get((rung, type(start.kernel)))
             if own is not None and type(start.kernel) is not type(winner.start.kernel):
@@ -169,7 +171,7 @@ class KernelChoice:
         if self.sums and (index == 1 or rung is self.rungs[-1]):
             self.sums = False  # once is enough: those that are level go on
             proposed += self._with_second_term(best, rung)
-        return proposed
+        return [[one] for one in proposed]
 
     def _noises(self, first: int) -> tuple[float, ...]:
         return NOISE_MULTIPLIERS[first:] if self.learn_noise else (1.0,)

@@ -1,36 +1,32 @@
 """Classification by a latent Gaussian process: rows and settings in, a posterior that predicts out."""
 
 from dataclasses import dataclass
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-import scipy.linalg
-from jax.scipy.linalg import solve_triangular
-from jaxtyping import Array
 
 from thalweg.codec import storable
 from thalweg.descent import History, Status
 from thalweg.gaussian.likelihood import Likelihood, mean_targets
-from thalweg.gaussian.likelihoods import BernoulliLogit
 from thalweg.gaussian.linear.observations import check_numbers
 from thalweg.gaussian.posteriors import Marginals
 from thalweg.kernels import Gaussian, Kernel, kernel_or_class
-from thalweg.processes import covariance
+from thalweg.linalg import Factor, namespace
+from thalweg.processes.covariance import TILE_ROWS, as_device_arrays, as_host_arrays, diagonal, matrix
 from thalweg.processes.exact import computes_on_device
-from thalweg.processes.inference import ClassifierSettings, Problem, infer, on_device
-from thalweg.processes.learning import Learned, learn, starting_kernels
-from thalweg.processes.sites import logistic
+from thalweg.processes.inference import ClassifierSettings, LatentRows, infer
+from thalweg.processes.learning import FittedKernel, learn, starting_kernels
+from thalweg.rows import find_duplicates
+from thalweg.rows.split import CHANCE
 from thalweg.threads import enough_threads
-
-_STRIP = 1024
-"""Rows of a prediction that exist at a time."""
 
 
 @storable
 @dataclass(frozen=True)
 class ProcessPosterior:
-    """The posterior of a process, its kernel and its bound; arrays of NumPy, without padding.
+    """The posterior of a process, its kernel and its bound; arrays of NumPy.
 
     Examples
     --------
@@ -46,7 +42,7 @@ class ProcessPosterior:
     weights: np.ndarray
     sites: np.ndarray
     factor: np.ndarray
-    """The Cholesky factor of B, which variances of predictions need."""
+    """The Cholesky factor of B = I + √sites·K·√sites, which variances of predictions need."""
     bound: float
     steps: int
     history: History
@@ -68,26 +64,27 @@ class ProcessPosterior:
         return self.history.last["residual"]
 
     def predict(self, new: np.ndarray) -> Marginals:
-        """The latent means and variances at new inputs, a strip of rows at a time."""
-        strips = [new[first : first + _STRIP] for first in range(0, len(new), _STRIP)]
+        """Return the latent means and variances at new inputs, made a tile of rows at a time."""
         with jax.enable_x64(True), enough_threads(len(self.inputs)):
-            if not computes_on_device(len(self.inputs)):
-                parts: list = [self._on_host(strip) for strip in strips]
-            else:
-                fixed = [jnp.asarray(array) for array in (self.inputs, self.weights, self.sites, self.factor)]
-                found = [_predict(self.kernel, on_device(strip, len(strip)), *fixed) for strip in strips]
-                parts = [[np.asarray(part)[: len(strip)] for part in f] for f, strip in zip(found, strips, strict=True)]
-        return Marginals(*(np.concatenate(column) for column in zip(*parts, strict=True)))  # type: ignore[arg-type]
+            kernel, arrays = self.kernel, (self.inputs, self.weights, self.sites, self.factor)
+            if computes_on_device(len(self.inputs)):
+                new = jnp.asarray(new)
+                kernel, arrays = as_device_arrays((kernel, arrays))
+            tiles = [new[begin : begin + TILE_ROWS] for begin in range(0, len(new), TILE_ROWS)]
+            parts = [_marginals(kernel, tile, *arrays) for tile in tiles]
+        mean, variance = (np.concatenate(column) for column in zip(*parts, strict=True))
+        return Marginals(mean, variance)  # type: ignore[arg-type]
 
-    def _on_host(self, new: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        cross, prior = covariance.matrix(self.kernel, self.inputs, new), covariance.diagonal(self.kernel, new)
-        scaled = np.sqrt(self.sites)[:, None] * cross
-        spread = scipy.linalg.solve_triangular(self.factor, scaled, lower=True, overwrite_b=True, check_finite=False)
-        return self.weights @ cross, np.maximum(prior - np.sum(spread**2, axis=0), np.finfo(float).eps * prior)
+
+def _marginals(kernel: Kernel, new: Any, inputs: Any, weights: Any, sites: Any, lower: Any) -> tuple[Any, Any]:
+    xp = namespace(inputs)
+    cross, prior = matrix(kernel, inputs, new), diagonal(kernel, new)
+    spread = Factor(lower, 0.0).half_solve(xp.sqrt(sites)[:, None] * cross)
+    return weights @ cross, xp.maximum(prior - xp.sum(spread**2, axis=0), xp.finfo(prior.dtype).eps * prior)
 
 
 def probabilities(likelihood: Likelihood, mean: np.ndarray, variance: np.ndarray) -> np.ndarray:
-    """Those of a label 1 where the latent number is N(mean, variance).
+    """Return those of a label 1 where the latent number is N(mean, variance).
 
     Examples
     --------
@@ -95,8 +92,6 @@ def probabilities(likelihood: Likelihood, mean: np.ndarray, variance: np.ndarray
     >>> probabilities(BernoulliLogit(), np.zeros(1), np.ones(1)).round(4)
     array([0.5])
     """
-    if type(likelihood) is BernoulliLogit:
-        return logistic(mean, variance)
     with jax.enable_x64(True):
         return mean_targets(likelihood, mean, variance)
 
@@ -109,14 +104,17 @@ def fit_classifier(
     weights: np.ndarray | None = None,
     seed: int = 0,
 ) -> ProcessPosterior:
-    """The posterior given targets of the likelihood at the inputs, and the kernel if it is to be learned.
+    """Return the posterior given targets of the likelihood at the inputs, and the kernel if it is to be learned.
+
+    Rows with equal inputs and targets are merged. Copies of a row are all as it predicts, and would make a kernel
+    likely that follows single rows: then the kernel is learned from each row counted once.
 
     Parameters
     ----------
     inputs, targets, weights
         The rows, what was seen there, and how often each counts (1 by default).
     settings
-        How to look for the posterior.
+        How to find the posterior.
     kernel
         The kernel, or the one to start from; or its class or name, :class:`~thalweg.kernels.Gaussian` by default. Of a
         class the lengthscale is at first the median distance between rows, as they are or with standardised features,
@@ -128,36 +126,48 @@ def fit_classifier(
     --------
     >>> from thalweg.gaussian import BernoulliLogit
     >>> inputs = np.array([[-1.0], [1.0]])
-    >>> found = fit_classifier(inputs, np.array([0.0, 1.0]), ClassifierSettings(BernoulliLogit(), learn=False))
-    >>> np.sign(found.predict(inputs).mean)
+    >>> fitted = fit_classifier(inputs, np.array([0.0, 1.0]), ClassifierSettings(BernoulliLogit(), learn=False))
+    >>> np.sign(fitted.predict(inputs).mean)
     array([-1.,  1.])
     """
-    counted = inputs if weights is None else inputs[weights > 0]
     given = kernel_or_class(Gaussian if kernel is None else kernel)
     if isinstance(given, Kernel):
         given.check_dimension("X", inputs.shape[1])
-    with jax.enable_x64(True), enough_threads(len(inputs)):
-        kernels = [given] if isinstance(given, Kernel) else starting_kernels(counted, given)
-        # In the precision of the scope: kernels made outside it may hold float32.
-        kernels = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), kernels)
-        if settings.learn or len(kernels) > 1:
-            learned = learn(kernels, (inputs, targets, weights), settings, seed, tied=not isinstance(given, Kernel))
+    rows = _merged(LatentRows(inputs, targets, np.ones(len(targets)) if weights is None else weights))
+    with jax.enable_x64(True), enough_threads(len(rows.inputs)):
+        tied = not isinstance(given, Kernel)
+        kernels = starting_kernels(rows.inputs[rows.weights > 0], given) if tied else [given]
+        kernels = as_host_arrays(kernels)
+        if not settings.learn and len(kernels) == 1:
+            fitted = FittedKernel(kernels[0], infer(kernels[0], rows, settings, seed), rows)
+        elif settings.learn and _are_copies(rows):
+            fitted = learn(kernels, rows._replace(weights=np.minimum(rows.weights, 1.0)), settings, seed, tied)
+            if fitted.posterior.status is not Status.INTERRUPTED:
+                posterior = infer(fitted.kernel, rows, settings, seed, fitted.posterior)
+                fitted = FittedKernel(fitted.kernel, posterior, rows)
         else:
-            everything = Problem.of(inputs, targets, weights)
-            found = infer(kernels[0], everything, settings, seed, progress=settings.verbose)
-            learned = Learned(kernels[0], found, np.arange(len(inputs)))
-        used, found, rows = learned
-        if not isinstance(given, Kernel) and len(np.unique(used.lengthscale)) == 1:
-            used = given(np.ravel(used.lengthscale)[0], used.variance)  # a number, if features have one
-        used = jax.tree.map(np.array, used)
-        how = found.steps, found.history, found.status
-        return ProcessPosterior(used, inputs[rows], found.weights, found.sites, found.factor, found.bound, *how)
+            fitted = learn(kernels, rows, settings, seed, tied)
+        learned, posterior, rows = fitted
+        if tied and len(np.unique(learned.lengthscale)) == 1:
+            learned = given(np.ravel(learned.lengthscale)[0], learned.variance)  # a number, if features have one
+        learned = as_host_arrays(learned)
+        parts = [np.array(part) for part in (posterior.q.weights, posterior.q.sites, posterior.factor.lower)]
+        how = posterior.bound, posterior.steps, posterior.history, posterior.status
+        return ProcessPosterior(learned, rows.inputs, *parts, *how)
 
 
-@jax.jit
-def _predict(kernel: Kernel, new: Array, inputs: Array, weights: Array, sites: Array, factor: Array) -> Marginals:
-    cross = kernel(inputs, new)
-    spread = solve_triangular(factor, jnp.sqrt(sites)[:, None] * cross, lower=True)
-    prior = kernel.diagonal(new)
-    variance = jnp.maximum(prior - jnp.sum(spread**2, axis=0), jnp.finfo(prior.dtype).eps * prior)
-    return Marginals(weights @ cross, variance)
+def _merged(rows: LatentRows) -> LatentRows:
+    """Return the rows with those of equal inputs and targets made one, of their weight."""
+    duplicates = find_duplicates(np.column_stack([rows.inputs, rows.targets]))
+    merged = rows.subset(duplicates.first)
+    return merged._replace(weights=np.bincount(duplicates.group, rows.weights))
+
+
+def _are_copies(rows: LatentRows) -> bool:
+    """Whether merged rows count more than once and hardly ever differ in their targets, as repeats would at times."""
+    group = find_duplicates(rows.inputs).group
+    order = np.lexsort([-rows.weights, group])
+    first = np.unique(group[order], return_index=True)[1]
+    totals, most = np.bincount(group, rows.weights), rows.weights[order][first]
+    further = np.maximum(totals - 1, 0)
+    return bool(np.sum((totals - most)[further > 0]) < CHANCE * np.sum(further))

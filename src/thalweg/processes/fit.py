@@ -21,7 +21,7 @@ from thalweg.processes.covariance import TILE_ROWS, as_host_arrays
 from thalweg.processes.evidence import LogPosterior, Optimum, maximise, sample_parameters
 from thalweg.processes.exact import ExactEvidence, Parameters
 from thalweg.processes.grid import GridPosterior
-from thalweg.processes.iterative import SOLVE_TOLERANCE, PathwisePosterior
+from thalweg.processes.iterative import SOLVE_TOLERANCE, PathwisePosterior, SolveFailed
 from thalweg.processes.observations import MEANS, ProcessMean, RegressionRows, varying
 from thalweg.processes.posterior import ExactPosterior
 from thalweg.rows import fit_frame
@@ -323,10 +323,21 @@ def _fit_by_solves(problem: RegressionProblem) -> Regression:
     with Run("Gaussian process", bar=problem.settings.verbose, warns=False) as run:
         run.keep(problem.learn(run, _subsets()[-1]))
         optimum = run.kept
-        posterior = iterative.posterior(optimum.parameters, problem.mean, problem.rows, problem.seed)
+        posterior = _solve(problem, optimum.parameters)
     status = Status.INTERRUPTED if run.interrupted else optimum.status
     loss = posterior.loss
     return Regression(posterior, "iterative", -loss, posterior.loss_error, optimum.evaluations, status)
+
+
+def _solve(problem: RegressionProblem, parameters: Parameters) -> PathwisePosterior:
+    """Return the posterior by solves, with as much more noise as they need if the noise was not given."""
+    while True:
+        try:
+            return iterative.posterior(parameters, problem.mean, problem.rows, problem.seed)
+        except SolveFailed:
+            if not problem.learn_noise:
+                raise
+            parameters = parameters._replace(noise=10 * parameters.noise)
 
 
 def _fit_on_grid(problem: RegressionProblem) -> Regression | None:

@@ -23,7 +23,7 @@ from thalweg.processes.circulant import MAX_DIMENSIONS, GridLayout, GridMoments
 from thalweg.processes.covariance import flattened, matrix
 from thalweg.processes.evidence import TOLERANCE_NATS, Optimum, maximise
 from thalweg.processes.exact import EvidenceEvaluation, Parameters
-from thalweg.processes.iterative import POSTERIOR_SAMPLES, PROBES, SOLVE_TOLERANCE, refuse
+from thalweg.processes.iterative import POSTERIOR_SAMPLES, PROBES, SOLVE_TOLERANCE, SampledPosterior
 from thalweg.processes.observations import ProcessMean, RegressionRows
 from thalweg.runs import Run
 
@@ -215,63 +215,31 @@ def learn(
 
 @storable
 @dataclass(frozen=True)
-class GridPosterior:
-    """The posterior of a function by its mean on the nodes of a grid, and by samples of what differs from it."""
+class GridPosterior(SampledPosterior):
+    """The posterior by its mean and samples on the nodes of a grid; beyond the grid it is the prior."""
 
-    kernel: Kernel
-    noise: float
-    mean: ProcessMean
     grid: Grid
     values: np.ndarray
     """The mean of the function without Hβ, a column for each target."""
-    coefficients: np.ndarray
     samples: np.ndarray
     """What differs from the mean, in float32, a column for each sample."""
-    updated: np.ndarray
-    """The coefficients of the mean in each sample."""
-    residual: float
-    """The largest residual of a solve against its right side."""
     fineness: float
     """Nodes of the grid within the fine scale of the kernel."""
 
     @property
-    def coarse(self) -> bool:
+    def coarse(self) -> bool:  # type: ignore[override]
         """Whether the grid is too coarse for the kernel, so that the function is smoother than it should be."""
         return self.fineness < LEAST_NODES_PER_FINE_SCALE
 
-    @property
-    def observation_noise(self) -> float:
-        """The variance of an observation around the function."""
-        return self.noise
-
-    def predict(self, new: np.ndarray, full: bool = False) -> tuple[np.ndarray, np.ndarray]:
-        """Return means of the function at new inputs, a column for each target, and its variances from the samples."""
-        refuse(full)
-        mean, differences, inside = self._parts(new)
-        variances = np.mean(differences**2, axis=1)
-        return mean, np.where(inside, variances, variances + float(self.kernel.variance))
-
-    def sample(self, new: np.ndarray, count: int, rng: np.random.Generator) -> np.ndarray:
-        """Return functions drawn from the posterior, at new inputs: (points, targets, count); as many as were solved."""
-        refuse(False, count)
-        mean, differences, inside = self._parts(new)
-        if not np.all(inside):
-            raise ValueError(
-                f"samples reach from {self.grid.origin} to {self.grid.last}, as far as the rows tell anything; "
-                f"{np.sum(~inside)} points lie beyond"
-            )
-        return mean[:, :, None] + differences[:, None, rng.permutation(POSTERIOR_SAMPLES)[:count]]
-
-    def _parts(self, new: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Return means, what samples differ from them by, and which points the grid covers: beyond it is the prior."""
+    def functions(self, new: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return means and samples, interpolated from the nodes."""
         inside = self.grid.contains(new)
-        targets, basis = self.values.shape[1], self.mean.basis(new)
-        found = np.zeros((len(new), targets + self.samples.shape[1]))
+        both = np.concatenate([self.values, self.samples.astype(np.float64)], axis=1)
+        found = np.zeros((len(new), both.shape[1]))
         if np.any(inside):
             with jax.enable_x64(True):
-                both = np.concatenate([self.values, self.samples.astype(np.float64)], axis=1)
                 found[inside] = np.asarray(_at_points(self.grid.interpolation(new[inside]), both))
-        return found[:, :targets] + basis @ self.coefficients, found[:, targets:] - basis @ self.updated, inside
+        return found, inside
 
 
 @quick_jit(lambda *_: True)

@@ -30,6 +30,7 @@ from thalweg.linalg import (
     log_quadrature,
     low_rank,
 )
+from thalweg.linalg.arrays import ratio
 from thalweg.processes.covariance import as_device_arrays, compiles_quickly
 from thalweg.processes.exact import Parameters
 from thalweg.processes.observations import ProcessMean, RegressionRows
@@ -53,42 +54,19 @@ TILE_ENTRIES = {"cpu": 2**26, "gpu": 2**28}
 """Entries of the kernel matrix that exist at a time, after which interrupts are heard."""
 
 
-def refuse(covariance: bool, count: int = 0) -> None:
-    """Say what a posterior that is known by samples cannot give."""
-    if covariance:
-        raise ValueError(
-            f"the covariance between points needs method='exact': here variances come from {POSTERIOR_SAMPLES} "
-            "samples, which sample_y gives"
-        )
-    if count > POSTERIOR_SAMPLES:
-        raise ValueError(f"n_samples must be at most {POSTERIOR_SAMPLES} where the fit was not exact, found {count}")
-
-
-@storable
 @dataclass(frozen=True)
-class PathwisePosterior:
+class SampledPosterior:
     """The posterior of a function by its mean and a few samples of what differs from it; arrays of NumPy."""
 
     kernel: Kernel
     noise: float
     mean: ProcessMean
-    inputs: np.ndarray
-    weights: np.ndarray
-    """A⁻¹(y − Hβ̂), in the precision that products with the kernel matrix need."""
     coefficients: np.ndarray
-    frequencies: np.ndarray
-    prior: np.ndarray
-    """Weights of the random features of each sample."""
-    updates: np.ndarray
-    """A⁻¹ times each sample's own values at the rows."""
+    """Those of the mean of the process, a column for each target."""
     updated: np.ndarray
-    """The coefficients of the mean in each sample."""
+    """The same in each sample."""
     residual: float
     """The largest residual of a solve against its right side."""
-    loss: float
-    """−log p(y) of all rows, estimated."""
-    loss_error: float
-    """Its standard error."""
 
     coarse: ClassVar[bool] = False
 
@@ -97,57 +75,89 @@ class PathwisePosterior:
         """The variance of an observation around the function."""
         return self.noise
 
+    def functions(self, new: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return means and samples at new inputs, without the mean of the process, and where there are any."""
+        raise NotImplementedError
+
     def predict(self, new: np.ndarray, full: bool = False) -> tuple[np.ndarray, np.ndarray]:
         """Return means of the function at new inputs, a column for each target, and its variances from the samples."""
-        refuse(full)
-        mean, differences = self._parts(new)
-        return mean, np.mean(differences**2, axis=1)
+        if full:
+            raise ValueError(
+                f"the covariance between points needs method='exact': here variances come from {POSTERIOR_SAMPLES} "
+                "samples, which sample_y gives"
+            )
+        mean, differences, inside = self._parts(new)
+        variances = np.mean(differences**2, axis=1)
+        return mean, np.where(inside, variances, variances + float(self.kernel.variance))
 
     def sample(self, new: np.ndarray, count: int, rng: np.random.Generator) -> np.ndarray:
         """Return functions drawn from the posterior, at new inputs: (points, targets, count); as many as were solved."""
-        refuse(False, count)
-        mean, differences = self._parts(new)
+        if count > POSTERIOR_SAMPLES:
+            raise ValueError(
+                f"n_samples must be at most {POSTERIOR_SAMPLES} where the fit was not exact, found {count}"
+            )
+        mean, differences, inside = self._parts(new)
+        if not np.all(inside):
+            raise ValueError(
+                f"samples reach as far as the rows tell anything: {np.sum(~inside)} points lie beyond the grid"
+            )
         return mean[:, :, None] + differences[:, None, rng.permutation(POSTERIOR_SAMPLES)[:count]]
 
-    def _parts(self, new: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def _parts(self, new: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        functions, inside = self.functions(new)
+        targets, basis = self.coefficients.shape[1], self.mean.basis(new)
+        mean = functions[:, :targets] + basis @ self.coefficients
+        return mean, functions[:, targets:] - basis @ self.updated, inside
+
+
+@storable
+@dataclass(frozen=True)
+class PathwisePosterior(SampledPosterior):
+    """The posterior by weights of the rows, and by samples made of random features and of weights of the rows."""
+
+    inputs: np.ndarray
+    weights: np.ndarray
+    """A⁻¹(y − Hβ̂), and A⁻¹ times each sample's own values at the rows, in the precision that products need."""
+    frequencies: np.ndarray
+    prior: np.ndarray
+    """Weights of the random features of each sample."""
+    loss: float
+    """−log p(y) of all rows, estimated."""
+    loss_error: float
+    """Its standard error."""
+
+    def functions(self, new: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return products with the weights, from which those of samples are subtracted."""
         with jax.enable_x64(True):
-            points = [jnp.asarray(rows - self.mean.centre, self.weights.dtype) for rows in (self.inputs, new)]
-            both = jnp.asarray(np.concatenate([self.weights, self.updates], axis=1))
-            arrays = jax.tree.map(jnp.asarray, (self.frequencies, self.prior))
-            kernel = as_device_arrays(self.kernel)
-            products, features = (
-                _compiled_product(kernel, *points[::-1], both),
-                _compiled_functions(kernel, *arrays, points[1]),
-            )
-        targets, basis = self.weights.shape[1], self.mean.basis(new)
-        products = np.asarray(products, np.float64)
-        mean = products[:, :targets] + basis @ self.coefficients
-        return mean, np.asarray(features, np.float64) - products[:, targets:] - basis @ self.updated
+            points = [jnp.asarray(rows - self.mean.centre, self.weights.dtype) for rows in (new, self.inputs)]
+            kernel, arrays = as_device_arrays(self.kernel), map(jnp.asarray, (self.frequencies, self.prior))
+            products = np.array(_compiled_product(kernel, *points, jnp.asarray(self.weights)), np.float64)
+            features = np.asarray(_compiled_functions(kernel, *arrays, points[0]), np.float64)
+        targets = self.coefficients.shape[1]
+        products[:, targets:] = features - products[:, targets:]
+        return products, np.ones(len(new), bool)
 
 
 def posterior(parameters: Parameters, mean: ProcessMean, rows: RegressionRows, seed: int) -> PathwisePosterior:
     """Solve for the mean, for samples of the posterior, and for vectors that the marginal likelihood is made of."""
     kernel, noise = as_device_arrays(parameters.kernel), float(parameters.noise)
     variances = jnp.asarray(rows.variances(noise))
-    keys = jax.random.split(jax.random.key(seed), 6)
+    keys = jax.random.split(jax.random.key(seed), 4)
     points = jnp.asarray(rows.inputs - mean.centre)  # before anything is cast to float32
     frequencies = kernel.frequencies(keys[0], FREQUENCIES, points.shape[1])
     prior = _normal(keys[1], (2 * FREQUENCIES, POSTERIOR_SAMPLES)).astype(jnp.float32)
     drawn = _compiled_functions(kernel, frequencies, prior, points.astype(jnp.float32)).astype(points.dtype)
     drawn = drawn + jnp.sqrt(variances)[:, None] * _normal(keys[2], drawn.shape)
-    preconditioner = nystrom(kernel, points, variances, keys[3], PIVOTS[jax.default_backend()])
-    inner = _normal(keys[4], (len(preconditioner.features.root.lower), PROBES))
-    probes = _compiled_draw(preconditioner, inner, _normal(keys[5], (len(points), PROBES)))
+    right = jnp.concatenate([jnp.asarray(rows.targets), drawn, jnp.asarray(rows.basis)], axis=1)
+    del drawn  # of a million rows half a gigabyte, while they are solved for
+    solved, right, preconditioner, dtype = solve(kernel, points, variances, right, keys[3])
     outputs, columns = rows.outputs, rows.basis.shape[1]
     width = outputs + POSTERIOR_SAMPLES
-    right = jnp.concatenate([jnp.asarray(rows.targets), drawn, jnp.asarray(rows.basis), probes], axis=1)
-    del drawn  # of a million rows half a gigabyte, while they are solved for
-    solved, dtype = solve(kernel, points, preconditioner, right)
     solutions, whitened = np.asarray(solved.x[:, :width]), np.asarray(solved.x[:, width : width + columns])
     # Coefficients of the mean by generalised least squares, for the targets and for each sample.
     coefficients = np.linalg.solve(rows.basis.T @ whitened, whitened.T @ np.asarray(right[:, :width]))
     solutions = solutions - whitened @ coefficients
-    determinant, error = _log_determinant(solved, preconditioner, probes, slice(width + columns, None))
+    determinant, error = _log_determinant(solved, preconditioner, right[:, width + columns :])
     left = rows.targets - rows.basis @ coefficients[:, :outputs]
     quadratic = float(np.sum(left * solutions[:, :outputs]))
     constant = outputs * len(points) * np.log(2 * np.pi) / 2 + float(np.sum(rows.repeat_losses(noise)))
@@ -155,56 +165,61 @@ def posterior(parameters: Parameters, mean: ProcessMean, rows: RegressionRows, s
         kernel=jax.tree.map(np.asarray, kernel),
         noise=noise,
         mean=mean,
-        inputs=rows.inputs,
-        weights=solutions[:, :outputs].astype(dtype),
         coefficients=coefficients[:, :outputs],
-        frequencies=np.asarray(frequencies),
-        prior=np.asarray(prior),
-        updates=solutions[:, outputs:].astype(dtype),
         updated=coefficients[:, outputs:],
         residual=float(np.max(solved.residuals)),
+        inputs=rows.inputs,
+        weights=solutions.astype(dtype),
+        frequencies=np.asarray(frequencies),
+        prior=np.asarray(prior),
         loss=(quadratic + outputs * determinant) / 2 + constant,
         loss_error=outputs * error / 2,
     )
 
 
-def solve(
-    kernel: Kernel, points: Float[Array, "n d"], preconditioner: LowRank, right: Float[Array, "n m"]
-) -> tuple[CGResult, Any]:
-    """Return A⁻¹ times columns, and the precision that products with the kernel matrix needed for it.
+class SolveFailed(ValueError):
+    """Conjugate gradients broke down, since the noise is too small for float64."""
 
-    Conjugate gradients in float32 may break down, or end with another residual than they think. Then float64 begins
-    anew, so that the coefficients of its steps belong to one solve. An interrupt keeps what was reached.
+
+def solve(
+    kernel: Kernel, points: Float[Array, "n d"], variances: Float[Array, " n"], right: Float[Array, "n m"], key: Array
+) -> tuple[CGResult, Array, LowRank, Any]:
+    """Return A⁻¹ times columns and probes, all of these columns, the preconditioner P, and the products' precision.
+
+    Probes are columns of N(0, P). Conjugate gradients in float32 may break down, or end with another residual than they
+    think. Then float64 begins anew, with a preconditioner that does for smaller noise and holds its features in memory.
+    An interrupt keeps what was reached.
     """
-    per_look = max(1, TILE_ENTRIES[jax.default_backend()] // len(points) ** 2)
-    none = np.zeros((0, right.shape[1]))
+    size, backend = len(points), jax.default_backend()
+    keys = jax.random.split(key, 3)
+    none = np.zeros((0, right.shape[1] + PROBES))
     for dtype in (jnp.float32, jnp.float64):
+        preconditioner = nystrom(kernel, points, variances, keys[0], PIVOTS[backend], dtype == jnp.float64)
+        inner = _normal(keys[1], (len(preconditioner.factors[0].lower), PROBES))
+        columns = jnp.concatenate([right, _compiled_draw(preconditioner, inner, _normal(keys[2], (size, PROBES)))], 1)
         with Run("solves", total=MAX_PRODUCTS) as run:
             solved = conjugate_gradients(
                 Partial(_covariance_product, *_as_type((kernel, points), dtype), preconditioner.diagonal),
-                right,
+                columns,
                 precondition=Partial(LowRank.solve, preconditioner),
                 tol=SOLVE_TOLERANCE,
                 max_iter=MAX_PRODUCTS,
                 watch=lambda x, iterations: run.keep(CGResult(x, iterations, none, none, none)),
-                at_once=per_look,
+                at_once=max(1, TILE_ENTRIES[backend] // size**2),
             )
             run.keep(solved)
         solved = run.kept
-        residual = right - _compiled_covariance_product(kernel, points, preconditioner.diagonal, solved.x)
-        solved = solved._replace(residuals=np.asarray(_norms(residual) / jnp.maximum(_norms(right), _TINY)))
+        residual = columns - _compiled_covariance_product(kernel, points, preconditioner.diagonal, solved.x)
+        solved = solved._replace(residuals=np.asarray(ratio(_norms(residual), _norms(columns))))
         if run.interrupted or np.max(solved.residuals) < 2 * SOLVE_TOLERANCE:
             break
     if not (run.interrupted or np.max(solved.residuals) < 1):
-        least = float(jnp.min(preconditioner.diagonal))
-        raise ValueError(
+        least = float(jnp.min(variances))
+        raise SolveFailed(
             f"conjugate gradients broke down: a noise variance of {least:.3g} is too small for them. Give a larger "
             "noise, or take method='exact'"
         )
-    return solved, dtype
-
-
-_TINY = np.finfo(np.float64).tiny
+    return solved, columns, preconditioner, dtype
 
 
 def _norms(block: Array) -> Array:
@@ -254,22 +269,27 @@ def _columns(kernel: Kernel, pivots: Array, points: Array) -> Array:
     return kernel(points, pivots)
 
 
-@quick_jit(lambda kernel, points, noise, key, pivots: compiles_quickly(points), static_argnums=4)
+@quick_jit(lambda kernel, points, *_: compiles_quickly(points), static_argnums=(4, 5))
 def nystrom(
-    kernel: Kernel, points: Float[Array, "n d"], noise: Float[Array, " n"], key: Key[Array, ""], rank: int
+    kernel: Kernel, points: Float[Array, "n d"], noise: Float[Array, " n"], key: Key[Array, ""], rank: int, stored: bool
 ) -> LowRank:
-    """Return the preconditioner of K + diag(noise) from rows taken at random."""
+    """Return the preconditioner of K + diag(noise) from rows taken at random, its features stored or made again.
+
+    A ridge on the pivots' matrix is an error of its own, and rounding that it does not damp is another. They are
+    balanced at eps^(2/3) of the variance if features are stored; products that go by the inverse root need eps^(1/3).
+    """
     pivots = points[jax.random.choice(key, len(points), (min(rank, len(points)),), replace=False)]
-    # With a smaller ridge, rounding in products with the inverse root would outweigh small noise.
-    root = factorise(kernel(pivots), np.cbrt(np.finfo(float).eps) * kernel.variance)
-    features = TiledFeatures(Partial(_columns, kernel, pivots), points, root)
-    return low_rank(features, noise[:, None])
+    ridge = np.cbrt(np.finfo(float).eps) ** (2 if stored else 1) * kernel.variance
+    root = factorise(kernel(pivots), ridge)
+    if stored:
+        return low_rank(root.half_solve(kernel(points, pivots).T).T, noise[:, None])
+    return low_rank(TiledFeatures(Partial(_columns, kernel, pivots), points, root), noise[:, None])
 
 
-def _log_determinant(solved: CGResult, preconditioner: LowRank, probes: Array, columns: slice) -> tuple[float, float]:
+def _log_determinant(solved: CGResult, preconditioner: LowRank, probes: Array) -> tuple[float, float]:
     """log det A = log det P + tr log(P^(−½) A P^(−½)), the trace from solves for columns of N(0, P); and its error."""
     lengths = np.asarray(jnp.sum(probes * _compiled_precondition(preconditioner, probes), axis=0))
-    steps = zip(solved.sizes.T[columns], solved.ratios.T[columns], strict=True)
+    steps = zip(solved.sizes.T[-PROBES:], solved.ratios.T[-PROBES:], strict=True)
     values = lengths * np.array([log_quadrature(*one) for one in steps])
     error = np.std(values, ddof=1) / np.sqrt(len(values))
     return float(preconditioner.log_determinant()) + float(np.mean(values)), float(error)

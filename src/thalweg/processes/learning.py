@@ -1,46 +1,40 @@
-"""The kernel that makes the bound highest: where to start, and the climb from there."""
+"""The kernel that makes the bound of a latent process highest: starting points, and a race between them."""
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import replace
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import jax
 import numpy as np
-import scipy.optimize
-from scipy.linalg import block_diag
-from scipy.linalg.blas import dsymm, dsyrk
 from scipy.spatial.distance import pdist
 
 from thalweg.descent import Status
 from thalweg.kernels import Gaussian, Kernel, Stationary
 from thalweg.processes.covariance import log_gradient
-from thalweg.processes.inference import ClassifierSettings, Found, Problem, infer
+from thalweg.processes.evidence import TOLERANCE_NATS, maximise
+from thalweg.processes.exact import EvidenceEvaluation, computes_on_device
+from thalweg.processes.inference import ClassifierSettings, LatentPosterior, LatentRows, infer
+from thalweg.runs import Run
+from thalweg.selection import Entry, race
+from thalweg.threads import enough_threads
 
-_FURTHEST = np.log(1e4)
-"""How far learning may take a parameter of the kernel from where it starts, as a logarithm."""
+SUBSET_ROWS = 256
+"""Rows that starting points are compared on where there are twice as many. With twice as many the choice is the same,
+and takes longer than the rest of the fit."""
 
-_RESTART_SPREAD = np.log(4.0)
-"""Standard deviation of the logarithm of the parameters at a restart."""
+MAX_MEDIAN_ROWS = 300
+"""Rows between which the median distance is taken; it is then off by a few percent."""
 
-_PART, _ALL = 256, 512
-"""Of more rows than ``_ALL`` so many are enough to compare starting points on."""
+ONE_SCALE_RATIO = 1.5
+"""The ratio of standard deviations below which features are taken to have one scale."""
 
-_DISTANCES = 300
-"""Rows among which distances are measured."""
-
-_ALIKE = 1.5
-"""A ratio of standard deviations below which features have one scale."""
-
-_LOOSE = 0.1
-"""The tolerance, and the gain in nats that is worth another step, where starting points are compared."""
-
-_ON_THE_WAY = 5.0
-"""How many times wider the tolerance is for posteriors on the way to the best kernel."""
+LOOSENESS = 5.0
+"""How many times wider the tolerance of posteriors is on the way to the best kernel: what they lack is a hundredth of
+a nat. With ten times as much searches end early."""
 
 
 def default_kernel(inputs: np.ndarray, kind: type[Stationary] = Gaussian) -> Kernel:
-    """A kernel with the median distance between rows as lengthscale, and variance 10.
+    """Return a kernel with the median distance between rows as lengthscale, and variance 10.
 
     Examples
     --------
@@ -51,7 +45,7 @@ def default_kernel(inputs: np.ndarray, kind: type[Stationary] = Gaussian) -> Ker
 
 
 def starting_kernels(inputs: np.ndarray, kind: type[Stationary] = Gaussian) -> list[Kernel]:
-    """The default kernel, and if features differ in scale another with a lengthscale for each.
+    """Return the default kernel, and if features differ in scale another with a lengthscale for each.
 
     Those are as the standard deviations are: the kernel of standardised features.
 
@@ -68,168 +62,146 @@ def starting_kernels(inputs: np.ndarray, kind: type[Stationary] = Gaussian) -> l
     spread = rows.std(axis=0)
     varying = spread > 0
     scales: list[np.ndarray] = [np.ones(())]
-    if np.any(varying) and spread.max() > _ALIKE * spread[varying].min():
+    if np.any(varying) and spread.max() > ONE_SCALE_RATIO * spread[varying].min():
         scales = [np.ones(len(spread)), np.where(varying, spread, 1.0)]
-    rows = rows[np.random.default_rng(0).permutation(len(rows))[:_DISTANCES]]
+    rows = rows[np.random.default_rng(0).permutation(len(rows))[:MAX_MEDIAN_ROWS]]
     with jax.enable_x64(True):
-        lengths = [jax.device_put(unit * _median(rows / scale) * scale) for scale in scales]  # compiles nothing
+        lengths = [jax.device_put(unit * _median_distance(rows / scale) * scale) for scale in scales]
         return [kind(lengthscale=length, variance=jax.device_put(np.array(10.0))) for length in lengths]
 
 
-def _median(rows: np.ndarray) -> float:
+def _median_distance(rows: np.ndarray) -> float:
     distances = pdist(rows)
     return float(np.median(distances[distances > 0])) if np.any(distances > 0) else 1.0
 
 
-class Learned(NamedTuple):
+class FittedKernel(NamedTuple):
     """A kernel, its posterior, and the rows that the posterior is of."""
 
     kernel: Kernel
-    found: Found
-    rows: np.ndarray
+    posterior: LatentPosterior
+    rows: LatentRows
 
 
-class Search:
-    """Kernels tried on some rows of ``data``, all inputs, targets and weights, and the best of them.
+class BoundEvidence:
+    """−bound of rows as a function of a kernel; each posterior starts from the one of the kernel before it."""
 
-    If ``tied``, the entries of a parameter keep their proportions.
+    def __init__(
+        self,
+        rows: LatentRows,
+        settings: ClassifierSettings,
+        seed: int,
+        start: LatentPosterior | None,
+        keep: Callable[[FittedKernel], None],
+    ) -> None:
+        self.rows, self.inputs, self.settings, self.seed, self.keep = rows, rows.inputs, settings, seed, keep
+        self.last = start
+        self.best: FittedKernel | None = None
 
-    Examples
-    --------
-    >>> from thalweg.gaussian import BernoulliLogit
-    >>> data = np.array([[-1.0], [1.0]]), np.array([0.0, 1.0]), None
-    >>> with jax.enable_x64(True):
-    ...     search = Search(np.arange(2), data, ClassifierSettings(BernoulliLogit(), learn=False), 0, True)
-    ...     search.go(default_kernel(data[0]), print)
-    2 rows, start 1, bound -1.76, best -1.76: Gaussian(lengthscale=2, variance=10)
-    """
-
-    def __init__(self, rows: np.ndarray, data: tuple, settings: ClassifierSettings, seed: int, tied: bool) -> None:
-        inputs, targets, weights = data
-        self.problem = Problem.of(inputs[rows], targets[rows], None if weights is None else weights[rows])
-        self.rows, self.settings, self.seed, self.tied = rows, settings, seed, tied
-        self.best: Any = None
-        self.starts = 0
-
-    def go(self, kernel: Kernel, note: Callable[[str], None], start: Any = None) -> None:
-        """Learn from a kernel on, or take it as it is; ``start`` is the posterior to begin with."""
-        self.note, self.starts = note, self.starts + 1
-        self._climb(kernel, start) if self.settings.learn else self.infer(kernel, start)
-
-    def infer(self, kernel: Kernel, start: Any) -> Found:
-        """Find the posterior for a kernel, and keep it if it is the best. An interruption is passed on."""
-        found = infer(kernel, self.problem, self.settings, self.seed, start)
-        if self.best is None or not found.bound <= self.best.found.bound:
-            self.best = Learned(kernel, found, self.rows)
-        best = self.best.found.bound
-        self.note(f"{len(self.rows)} rows, start {self.starts}, bound {found.bound:.2f}, best {best:.2f}: {kernel}")
-        if found.status is Status.INTERRUPTED:
+    def infer(self, kernel: Kernel) -> LatentPosterior:
+        """Return the posterior for a kernel, and keep it if it is the best so far; an interrupt is raised again."""
+        self.last = infer(kernel, self.rows, self.settings, self.seed, self.last)
+        if self.best is None or not self.last.bound <= self.best.posterior.bound:
+            self.best = FittedKernel(kernel, self.last, self.rows)
+            self.keep(self.best)
+        if self.last.status is Status.INTERRUPTED:
             raise KeyboardInterrupt
-        return found
+        return self.last
 
-    def _climb(self, kernel: Kernel, start: Any) -> None:
-        """Maximise the bound over the logarithms of the kernel's parameters, from where they are."""
-        leaves, structure = jax.tree.flatten(kernel)
-        shapes = [() if self.tied else np.shape(leaf) for leaf in leaves]
-        ends = np.cumsum([int(np.prod(shape)) for shape in shapes])
-        count, rows = int(ends[-1]), len(self.rows)
-        sizes = [np.size(leaf) for leaf in leaves]
-        ties = block_diag(*(np.ones((1, size)) if self.tied else np.eye(size) for size in sizes))
+    def evaluate(self, kernel: Kernel) -> EvidenceEvaluation:
+        """Return −bound, its gradient in the logarithms of all parameters, and the average information.
 
-        def moved(logs: np.ndarray) -> Kernel:
-            parts = zip(leaves, np.split(np.exp(logs), ends[:-1]), shapes, strict=True)
-            return jax.tree.unflatten(
-                structure, [np.asarray(leaf * part.reshape(shape)) for leaf, part, shape in parts]
-            )
-
-        def bound(logs: np.ndarray) -> tuple[Found, np.ndarray, np.ndarray]:
-            """The posterior, the derivative of −bound, and at first about the second one."""
-            nonlocal start
-            proposed = moved(logs)
-            found = start = self.infer(proposed, start)
-            weights, precision = found.weights[:, None], found.precision
-            # At the best posterior its own part vanishes, and this is the derivative of −bound in the covariance.
-            pull = dsyrk(-0.5, weights, 0.5, precision, lower=1)
-            pull = pull + np.tril(pull, -1).T
-            slope, changes = log_gradient(proposed, self.problem.inputs, pull, weights if logs is origin else None)
-            gradient = ties @ slope
-            curvature = np.eye(count) * rows / 3
-            if changes is not None:
-                # The average information, as if targets had Gaussian noise of the sites' size.
-                change = changes[:, :, 0] @ ties.T
-                curvature = change.T @ dsymm(0.5, precision, change, lower=1)
-            return found, gradient, curvature
-
-        origin = np.zeros(count)
-        first, rise, curvature = bound(origin)
-        metric = np.linalg.inv(np.linalg.cholesky(curvature + np.eye(count))).T
-        # Newton's step by this curvature is the first, but an e-fold one at most.
-        unit = max(1.0, float(np.max(np.abs(metric @ (metric.T @ rise)))))
-
-        def loss(place: np.ndarray) -> tuple[float, np.ndarray]:
-            logs = np.clip(metric @ place, -_FURTHEST, _FURTHEST)
-            found, gradient, _ = bound(logs) if np.any(place) else (first, rise, None)
-            return (first.bound - found.bound) / unit, metric.T @ gradient / unit
-
-        worth = min(self.settings.tol / _ON_THE_WAY, _LOOSE) / unit
-        scipy.optimize.minimize(
-            loss,
-            origin,
-            jac=True,
-            method="L-BFGS-B",
-            bounds=[(-1e9, 1e9)] * count,  # none, but with some the first step is not shortened
-            options={"maxiter": 50, "ftol": worth, "gtol": np.sqrt(worth / unit)},
-        )
+        At the best posterior the derivative of its own part vanishes; the information is that of targets with Gaussian
+        noise of the sites' size.
+        """
+        posterior = self.infer(kernel)
+        weights, precision = np.asarray(posterior.q.weights)[:, None], posterior.precision
+        gradient, changes = log_gradient(kernel, self.inputs, (precision - weights @ weights.T) / 2, weights)
+        information = None if changes is None else changes[:, :, 0].T @ precision @ changes[:, :, 0] / 2
+        return EvidenceEvaluation(np.array([-posterior.bound]), gradient, information)
 
 
-def learn(kernels: list[Kernel], data: tuple, settings: ClassifierSettings, seed: int, tied: bool) -> Learned:
-    """The best kernel that learning finds; without learning the best of those given.
+@dataclass(eq=False)
+class LatentCandidate:
+    """A kernel to start from, and what became of it on the last rung."""
 
-    Starting points are compared loosely, on a part of many rows, and the best of them goes on with all. An interruption
-    keeps the best that was found before.
+    kernel: Kernel
+    fitted: FittedKernel | None = None
+
+
+class LatentRung(NamedTuple):
+    """Rows that candidates are fitted to, and how closely."""
+
+    rows: LatentRows
+    settings: ClassifierSettings
+
+
+def learn(kernels: list[Kernel], rows: LatentRows, settings: ClassifierSettings, seed: int, tied: bool) -> FittedKernel:
+    """Return the best kernel that learning finds; without learning the best of those given.
+
+    Starting points are compared loosely, on a subset of many rows, and the best of them goes on with all. An interrupt
+    keeps the best so far. If ``tied``, lengthscales of features keep their proportions.
     """
-    everything = np.arange(len(data[1]))
-    part = everything if len(everything) <= _ALL else _part(data[1], seed)
-    rng = np.random.default_rng(seed)
-    away = lambda leaf: np.exp(_RESTART_SPREAD * rng.standard_normal(() if tied else np.shape(leaf)))
-    search = Search(part, data, replace(settings, tol=max(_LOOSE, _ON_THE_WAY * settings.tol)), seed, tied)
-    polish = Search(everything, data, replace(settings, tol=_ON_THE_WAY * settings.tol), seed, tied)
-    with line_of_progress(settings.verbose) as note:
-        try:
-            for kernel in kernels:
-                search.go(kernel, note)
-            for _ in range(settings.restarts if settings.learn else 0):
-                search.go(jax.tree.map(lambda leaf: np.asarray(leaf * away(leaf)), search.best.kernel), note)
-            kernel, found, _ = search.best
-            polish.go(kernel, note, found if part is everything else None)
-            polish.settings = settings
-            polish.infer(polish.best.kernel, polish.best.found)
-        except KeyboardInterrupt:
-            best = polish.best or search.best
-            if best is None:
-                raise
-            return best._replace(found=replace(best.found, status=Status.INTERRUPTED))
-    return polish.best
+    device, rng = computes_on_device(len(rows.inputs)), np.random.default_rng(seed)
+    on_the_way = replace(settings, tol=LOOSENESS * settings.tol)
+    rungs = [LatentRung(_subset(rows, seed), on_the_way), LatentRung(rows, on_the_way)]
+    restarts = [settings.restarts if settings.learn else 0]
+
+    def keep(fitted: FittedKernel) -> None:
+        kept = run.kept
+        order = lambda one: (len(one.rows.inputs), one.posterior.bound)
+        if kept is None or order(fitted) > order(kept):
+            run.keep(fitted)
+        bound, count = fitted.posterior.bound, len(fitted.rows.inputs)
+        run.advance(1, f"{count} rows, bound {bound:.2f}: {fitted.kernel}")
+
+    def score(candidate: LatentCandidate, rung: LatentRung) -> np.ndarray:
+        fitted = candidate.fitted
+        same_rows = fitted is not None and len(fitted.rows.inputs) == len(rung.rows.inputs)
+        start = fitted.posterior if fitted is not None and same_rows else None
+        kernel = candidate.kernel if fitted is None else fitted.kernel
+        with jax.enable_x64(True), enough_threads(len(rung.rows.inputs)):
+            evidence = BoundEvidence(rung.rows, rung.settings, seed, start, keep)
+            if settings.learn:
+                tolerance = TOLERANCE_NATS if rung is rungs[0] else min(TOLERANCE_NATS, settings.tol)
+                options = {"max_iter": 50, "tolerance": tolerance, "tied": tied, "deviation": np.inf}
+                maximise(evidence, kernel, kernel, **options)
+            else:
+                evidence.infer(kernel)
+        assert evidence.best is not None
+        candidate.fitted = evidence.best
+        return np.array([-evidence.best.posterior.bound])
+
+    def propose(best: Entry[LatentCandidate], rung: LatentRung) -> list[list[LatentCandidate]]:
+        count, restarts[0] = restarts[0], 0  # on the first rung alone
+        assert best.candidate.fitted is not None
+        return [[LatentCandidate(_moved(best.candidate.fitted.kernel, tied, rng))] for _ in range(count)]
+
+    with Run("kernel of a Gaussian process", bar=settings.verbose) as run:
+        parallel = not device and settings.batch_size is None
+        race([LatentCandidate(kernel) for kernel in kernels], score, rungs, propose=propose, parallel=parallel)
+        if not run.interrupted:
+            kernel, posterior, _ = run.kept
+            run.keep(FittedKernel(kernel, infer(kernel, rows, settings, seed, posterior), rows))
+    kernel, posterior, used = run.kept
+    status = Status.INTERRUPTED if run.interrupted else posterior.status
+    return FittedKernel(kernel, posterior._replace(status=status), used)
 
 
-def _part(targets: np.ndarray, seed: int) -> np.ndarray:
-    """Some rows, a quarter of them at least of the rarer half of the targets if there are as many."""
+def _moved(kernel: Kernel, tied: bool, rng: np.random.Generator) -> Kernel:
+    """Return a kernel whose parameters are multiplied at random, by four on average or its inverse."""
+    factor = lambda leaf: 4.0 ** rng.standard_normal(() if tied else np.shape(leaf))
+    return jax.tree.map(lambda leaf: np.asarray(leaf * factor(leaf)), kernel)
+
+
+def _subset(rows: LatentRows, seed: int) -> LatentRows:
+    """Return some of many rows, a quarter of them at least of the rarer half of the targets if there are as many."""
+    targets = rows.targets
+    if len(targets) <= 2 * SUBSET_ROWS:
+        return rows
     order = np.random.default_rng([seed, 1]).permutation(len(targets))
     above = targets[order] > np.mean(targets)
     rare = order[above if 2 * np.sum(above) < len(order) else ~above]
-    few = rare[: max(_PART // 4, _PART * len(rare) // len(order))]
+    few = rare[: max(SUBSET_ROWS // 4, SUBSET_ROWS * len(rare) // len(order))]
     rest = order[~np.isin(order, rare)]
-    return np.sort(np.concatenate([few, rest[: _PART - len(few)]]))
-
-
-@contextmanager
-def line_of_progress(shown: bool) -> Iterator[Callable[[str], None]]:
-    """A line on the screen, and the function that writes on it."""
-    if not shown:
-        yield lambda text: None
-        return
-    from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
-
-    with Progress(SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn()) as bar:
-        task = bar.add_task("learning", total=None)
-        yield lambda text: bar.update(task, description=text)
+    return rows.subset(np.sort(np.concatenate([few, rest[: SUBSET_ROWS - len(few)]])))

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from thalweg.completion import Ratings, Relaxation, Relaxed, Way, descend, relax
-from thalweg.completion.nuclear import bound, factorised, second
+from thalweg.completion.nuclear import bound, exact_gradient, second
 from thalweg.descent import FISTA, NuclearNorm, Status, minimize
 from thalweg.linalg.operators.gram import GramOperator
 from thalweg.oracles import Exact
@@ -38,7 +38,7 @@ def objective(theta, problem):
 
 
 def test_the_exact_gradient_is_that_of_the_objective(problem, theta):
-    out = factorised(problem.gram, problem.misfit, theta)
+    out = exact_gradient(problem.gram, problem.misfit, theta)
     value, gradient = jax.value_and_grad(objective)(theta, problem)
     np.testing.assert_allclose(out.gradient, gradient, rtol=1e-9)
     np.testing.assert_allclose(out.value, value, rtol=1e-12)
@@ -56,9 +56,9 @@ def deviations(problem, theta, law, deflated=False):
     oracle = problem.oracle(
         theta, jax.random.key(0), deflated, law=law, degree=8.0, probes=4, interval=interval, slack=1.0
     )
-    found = np.asarray(estimates(oracle, theta, jax.random.split(jax.random.key(1), 2000)))
-    exact = np.asarray(factorised(problem.gram, problem.misfit, theta).gradient)
-    return (found.mean(axis=0) - exact) / (found.std(axis=0) / np.sqrt(len(found)))
+    gradients = np.asarray(estimates(oracle, theta, jax.random.split(jax.random.key(1), 2000)))
+    exact = np.asarray(exact_gradient(problem.gram, problem.misfit, theta).gradient)
+    return (gradients.mean(axis=0) - exact) / (gradients.std(axis=0) / np.sqrt(len(gradients)))
 
 
 @pytest.mark.filterwarnings("ignore::thalweg.spectral.InfiniteVarianceWarning")
@@ -81,12 +81,12 @@ def test_the_half_that_is_taken_has_less_noise_than_both(problem):
     theta = jnp.asarray(4.5 + 0.1 * np.random.default_rng(2).uniform(size=SHAPE))
     both = lambda x: ShiftedOperator(GramOperator(x), problem.gram.smoothing)
     options = {"degree": 30.0, "probes": 4, "interval": problem.interval(theta), "slack": 1.0}
-    exact = np.asarray(factorised(problem.gram, problem.misfit, theta).gradient)
+    exact = np.asarray(exact_gradient(problem.gram, problem.misfit, theta).gradient)
     noise = []
     for operator in (problem.gram, both):
         oracle = SpectralOracle(jnp.sqrt, operator, theta, jax.random.key(0), g=problem.misfit, **options)
-        found = np.asarray(estimates(oracle, theta, jax.random.split(jax.random.key(1), 400)))
-        noise.append(np.sqrt(np.mean((found - exact) ** 2)))
+        gradients = np.asarray(estimates(oracle, theta, jax.random.split(jax.random.key(1), 400)))
+        noise.append(np.sqrt(np.mean((gradients - exact) ** 2)))
     assert noise[0] < 0.5 * noise[1]
 
 
@@ -164,23 +164,23 @@ def test_a_norm_that_outgrows_its_interval_repeats_the_round(problem):
     assert problem.value(path.theta) < problem.value(nothing)
 
 
-def test_a_matrix_higher_than_wide_is_turned():
+def test_a_matrix_higher_than_wide_is_transposed():
     ratings, options = some_ratings(4), Relaxation(low=0.5, high=5.0, rounds=3)
-    wide, high = relax(ratings, options), relax(ratings.turned, options)
+    wide, high = relax(ratings, options), relax(ratings.transposed, options)
     np.testing.assert_allclose(wide.model.values, high.model.values.T, atol=1e-4)
-    with pytest.raises(ValueError, match="turn them"):
-        Relaxed.of(ratings.turned)
+    with pytest.raises(ValueError, match="transpose them"):
+        Relaxed.of(ratings.transposed)
     with pytest.raises(ValueError, match="GiB"):
         relax(ratings._replace(shape=(10**5, 10**6)), options)
 
 
-def test_it_stops_by_ratings_that_are_set_aside():
-    lines = []
-    found = relax(some_ratings(5, 50), Relaxation(low=0.5, high=5.0, held_out=0.2, rounds=40), show=lines.append)
-    errors = found.history["held_out_rmse"]
-    assert found.status is Status.CONVERGED
-    assert len(lines) == len(errors) < 40
-    assert "held-out RMSE" in lines[0]
+def test_it_stops_by_the_error_of_a_validation_set(capsys):
+    options = Relaxation(low=0.5, high=5.0, held_out=0.2, rounds=40)
+    result = relax(some_ratings(5, 50), options, verbose=True)
+    errors = result.history["held_out_rmse"]
+    assert result.status is Status.CONVERGED
+    assert len(errors) == len(result.history["objective"]) < 40
+    assert f"round {len(errors)}: objective" in capsys.readouterr().out
 
 
 @pytest.mark.slow
@@ -188,6 +188,6 @@ def test_a_fit_by_svrg_is_that_by_exact_gradients():
     ratings = some_ratings(6, 40)
     options = Relaxation(low=0.5, high=5.0, smoothing=0.5, rounds=40, tol=1e-7)
     exact = relax(ratings, options)
-    found = relax(ratings, options, Way("svrg", 0.3, degree=None, probes=32, round=10, restart="last"))
-    assert found.history["objective"][-1] == pytest.approx(exact.history["objective"][-1], rel=2e-3)
-    assert np.max(np.abs(found.model.values - exact.model.values)) < 0.1
+    sampled = relax(ratings, options, Way("svrg", 0.3, degree=None, probes=32, round=10, restart="last"))
+    assert sampled.history["objective"][-1] == pytest.approx(exact.history["objective"][-1], rel=2e-3)
+    assert np.max(np.abs(sampled.model.values - exact.model.values)) < 0.1

@@ -84,6 +84,18 @@ def test_a_narrow_valley_reached_from_afar_is_not_the_end(start, dtype):
         assert np.dtype(dtype).name in result.message
 
 
+def test_a_lasso_that_is_solved_to_rounding_has_converged():
+    loss = lambda x, a, b: 0.5 * jnp.sum((a @ x - b) ** 2)
+    for seed in range(6):
+        rng = np.random.default_rng(seed)
+        a, x = rng.normal(size=(200, 12)), rng.normal(size=12) * (rng.random(12) < 0.5)
+        b = a @ x + 0.1 * rng.normal(size=200)
+        result = minimize(Exact(loss, jnp.asarray(a), jnp.asarray(b)), jnp.zeros(12), term=L1(0.1))
+        assert result.status is Status.CONVERGED
+        correlation = a.T @ (b - a @ np.asarray(result.x))
+        np.testing.assert_allclose(np.clip(correlation, -0.1, 0.1), correlation, rtol=0, atol=1e-4)
+
+
 def test_a_feature_a_thousand_times_as_large_does_not_end_the_run():
     rng = np.random.default_rng(0)
     X = rng.normal(size=(60, 3)) * np.array([1000.0, 1.0, 1.0])

@@ -24,12 +24,13 @@ from thalweg.completion.ratings import GRAIN, RatingBlocks, Ratings
 from thalweg.padding import padded, padded_size
 from thalweg.threads import enough_threads
 
-INITIAL_PRECISION = 2.0
-"""The precision of the priors of factors and biases before they are learned. Doubled, the first sweeps explain less."""
-
 SETTLING_SWEEPS = 5
-"""Sweeps before noise may differ between rows: until then, most of it is what factors do not explain yet. Doubled, a fit
-takes as many more sweeps."""
+"""Sweeps of a set with few ratings before the spread of factors is learned and noise may differ between rows: until
+then, most of it is what factors do not explain yet. Doubled, a fit takes as many more sweeps."""
+
+MIN_NOISE_VARIANCE = 1e-6
+"""The least mean square misfit of a row's ratings, which have variance 1: sums in float32 are off by up to a quarter of
+it. Doubled, a fit of ratings without noise ends with errors larger by a factor of 1.4."""
 
 
 @dataclass(frozen=True)
@@ -88,19 +89,18 @@ class Side:
     def initial(ratings: Ratings, features: np.ndarray, layout: VectorLayout, settings: FactorSettings) -> "Side":
         """Return a side with random factors, as far as they are not switched off."""
         counts = ratings.counts.astype(float)
-        active = np.arange(layout.rank + 1) < (layout.rank if settings.directions is None else settings.directions)
-        active[-1] = True  # the bias
+        factors = layout.rank if settings.directions is None else settings.directions
+        active = np.append(np.arange(layout.rank) < factors, True)  # the last is the bias
+        # Products of all factors then have variance 1 together, as the ratings have.
+        precision = max(factors, 1) ** 0.5
         observed = (counts > 0) | (settings.background > 0)
-        prior = FactorPrior.initial(
-            features * observed[:, None], np.where(active, INITIAL_PRECISION, 1 / PRIOR_VARIANCE)
-        )
+        prior = FactorPrior.initial(features * observed[:, None], np.where(active, precision, 1 / PRIOR_VARIANCE))
         size = padded_size(len(counts), GRAIN)
-        factors = int(active[:-1].sum())
         means: np.ndarray = np.zeros((size, layout.width), settings.dtype)
         rng = np.random.default_rng(settings.seed)
-        means[: len(counts), :factors] = INITIAL_PRECISION**-0.5 * rng.normal(size=(len(counts), factors))
+        means[: len(counts), :factors] = precision**-0.5 * rng.normal(size=(len(counts), factors))
         means[:, layout.constant] = 1
-        covariances = np.zeros((size, len(packing(layout.width)[0])), settings.dtype)
+        covariances: np.ndarray = np.zeros((size, len(packing(layout.width)[0])), settings.dtype)
         return Side(
             layout,
             settings,
@@ -146,7 +146,7 @@ class Side:
         return replace(
             self,
             posteriors=update.posteriors,
-            misfit=np.asarray(update.misfit, np.float64)[: self.count],
+            misfit=np.maximum(np.asarray(update.misfit, np.float64)[: self.count], MIN_NOISE_VARIANCE * self.counts),
             log_determinants=float(np.sum(log_determinants)),
         )
 
@@ -215,8 +215,7 @@ class FactorState(NamedTuple):
             scales, factor = side.noise_scales.learned(side.counts, noise * side.misfit).centred()
             side, noise = replace(side, noise_scales=scales), noise * factor
         if side.settings.learn_noise:
-            misfit = float(np.sum(side.noise_scales.means * side.misfit))
-            noise = side.counts.sum() / max(misfit, np.finfo(np.float32).eps * side.counts.sum())
+            noise = side.counts.sum() / float(np.sum(side.noise_scales.means * side.misfit))
         return side, noise
 
     def bound(self) -> float:

@@ -44,9 +44,10 @@ def choose_start(
     def begin(ratings: Ratings, directions: int | None) -> FactorState:
         return FactorState.initial(ratings, *features, replace(settings, directions=directions))
 
-    few = len(ratings.values) <= min(settings.rank * sum(ratings.shape), MAX_RACED_RATINGS)
-    if not few or settings.directions is not None:
+    if len(ratings.values) > MAX_RACED_RATINGS or settings.directions is not None:
         return begin(ratings, settings.directions)
+    if len(ratings.values) > settings.rank * sum(ratings.shape):
+        return begin(ratings, settings.rank)
     candidates = [settings.rank]
     while candidates[-1]:
         candidates.append(candidates[-1] // RACE_RATIO)

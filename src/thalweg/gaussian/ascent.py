@@ -112,8 +112,9 @@ def _history(records: list[dict[str, Any]]) -> History:
 
 def _evaluate(oracle: Any, term: Any, x: Any) -> _Point:
     out = oracle.full(x)
-    target = _DIVERGENCE.step(x, out.gradient, np.inf, term)
-    residual = _DIVERGENCE.residual_norm(x, target, np.inf)
+    whole: Any = np.inf
+    target = _DIVERGENCE.step(x, out.gradient, whole, term)
+    residual = _DIVERGENCE.residual_norm(x, target, whole)
     return _Point(x, out.value + term.value(x), out.gradient, target, residual)
 
 
@@ -136,9 +137,15 @@ def _next_share(share: float, before: _Point, point: _Point) -> float:
     Along the slowest direction a share ρ leaves 1 − ρ(1 − μ) of the way, and 1/(1 − μ) would leave nothing: whole steps
     can circle around the optimum. Growth is slow, since the estimate may be of another direction than the next step's.
     """
-    way, left = before.target.mean - before.x.mean, point.target.mean - point.x.mean
-    ratio = float(left @ way) / max(float(way @ way), np.finfo(float).tiny)
+    ratio = float(_inner_product(point, before)) / max(float(_inner_product(before, before)), np.finfo(float).tiny)
     return float(np.clip(share / max(1 - ratio, share), share / 2, min(1.2 * share, 1.0)))
+
+
+def _inner_product(point: _Point, other: _Point) -> Any:
+    """That of the ways from two points to their targets which makes the symmetric KL a square, to first order."""
+    shift, other_shift = point.target.mean - point.x.mean, other.target.mean - other.x.mean
+    precisions, covariances = point.target.precision - point.x.precision, other.target.covariance - other.x.covariance
+    return shift @ (point.x.precision @ other_shift) - (precisions * covariances).sum() / 2
 
 
 class _Place(NamedTuple):

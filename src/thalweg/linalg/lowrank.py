@@ -31,6 +31,12 @@ class TiledFeatures(NamedTuple):
     """G = C R⁻ᵀ of which no row is stored: C is made anew for each product, a tile of rows at a time.
 
     Against a product with K that is next to nothing, and of a million rows G would take gigabytes.
+
+    Examples
+    --------
+    >>> features = TiledFeatures(lambda points: points, np.array([[1.0], [2.0]]), factorise(np.array([[4.0]])))
+    >>> features.times(np.ones((1, 1))).ravel().tolist()
+    [0.5, 1.0]
     """
 
     columns: Callable[[Any], Any]
@@ -111,7 +117,14 @@ class LowRank(NamedTuple):
 
 
 def low_rank(features: Any, diagonal: Any) -> LowRank:
-    """Return P = GGᵀ + D, ready to be inverted."""
+    """Return P = GGᵀ + D, ready to be inverted.
+
+    Examples
+    --------
+    >>> P = low_rank(np.array([[1.0], [0.0]]), np.ones((2, 1)))  # diag(2, 1)
+    >>> P.solve(np.array([[2.0], [3.0]])).ravel().tolist()
+    [1.0, 3.0]
+    """
     tiled = isinstance(features, TiledFeatures)
     gram = features.gram if tiled else lambda weights: matmul(features.T, features * weights[:, None])
     return LowRank(features, diagonal, tuple(factorise(gram(1 / column), 1.0) for column in diagonal.T))

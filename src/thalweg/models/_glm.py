@@ -131,10 +131,10 @@ class GeneralisedLinearModel(Storable):
             )
         lost = (np.ptp(X, axis=0) > 0) & (np.std(X, axis=0) <= RELATIVE_ROUNDING * sizes)
         if self.fit_intercept and np.any(lost):
-            names = ", ".join(names[lost])
             warnings.warn(
-                f"X varies by less than {RELATIVE_ROUNDING:g} of its size in {names}, which is rounding, and is taken "
-                f"for constant there: subtract from such columns what all rows have in common, before they are rounded",
+                f"X varies by less than {RELATIVE_ROUNDING:g} of its size in {', '.join(names[lost])}, which is "
+                f"rounding, and is taken for constant there: subtract from such columns what all rows have in common, "
+                f"before they are rounded",
                 UserWarning,
                 stacklevel=6,
             )

@@ -21,7 +21,6 @@ from thalweg.spectral.bounds import (
     check_interval,
     check_symmetric,
     find_interval,
-    off_diagonal_share,
     refuse_null_constant,
     widen,
 )
@@ -43,6 +42,8 @@ from thalweg.spectral.precondition import Preconditioner, PreconditionerRequest
 from thalweg.spectral.probes import KINDS
 from thalweg.spectral.recurrence import Tables
 from thalweg.spectral.tuning import Tuner, thin
+
+__all__ = ["plan"]
 
 MAX_CONDITION = 1e7
 """κ = upper/lower beyond which a series that is singular at 0 is refused: it has about 18√κ terms, each a product.
@@ -185,7 +186,6 @@ def make_plan(f: Callable[[Any], Any], operator: Operator, key: Key[Array, ""], 
         dimension=operator.dimension,
         strata=max(1, units // 2),
         centre=-1.0 if built is None or built.least() is None else float(to_unit(1.0, lower, upper)),
-        probe_share=off_diagonal_share(operator, key) if options.probe == "rademacher" and built is None else 1.0,
     )
     law = tuner.choose(options.law, options.degree, options.gradient, options.rho)
     laws.warn_if_infinite(value, law)

@@ -91,7 +91,7 @@ class CategoricalFit(NamedTuple):
     def in_frame(self, frame: PriorFrame) -> Full:
         """The same in the coordinates of a frame with other scales."""
         scales = np.tile(self.frame.scales / frame.scales, len(self.mean))
-        return Full.from_moments(scales * self.mean.reshape(-1), scales[:, None] * self.covariance * scales)  # type: ignore[arg-type]
+        return Full.from_moments(scales * self.mean.reshape(-1), scales[:, None] * self.covariance * scales)
 
     def leverages(self, columns: np.ndarray) -> np.ndarray:
         """p V[z − Σpz] of each class at rows, p its probability: the share of the information on it in an example."""

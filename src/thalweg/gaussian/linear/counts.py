@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, ClassVar
+from typing import Any
 
 import jax
 import numpy as np
@@ -40,8 +40,6 @@ class CountTargets(TargetModel):
 
     dispersion: float | None = None
 
-    uses_jeffreys: ClassVar[bool] = True
-
     def start(self, problem: LinearProblem, likelihood: Any) -> WorkingResponse:
         """The likelihood at its highest point, with half a count more for the sake of counts of 0."""
         rows, means = problem.rows, problem.rows.targets + 0.5
@@ -49,13 +47,22 @@ class CountTargets(TargetModel):
         precisions = np.maximum(rows.weights, 1) * means / (1 + float(getattr(likelihood, "dispersion", 0.0)) * means)
         return WorkingResponse(precisions * (np.log(means) - problem.known), precisions)
 
+    def uses_jeffreys(self, rows: LinearObservations) -> bool:
+        """For Poisson counts, and where a group of examples has no event."""
+        return bool(np.any(self._needs_pseudo_counts(rows)))
+
     def pseudo_observations(self, rows: LinearObservations, leverages: np.ndarray) -> LinearObservations:
-        """Half as many counts more as each example has leverage."""
-        return rows._replace(targets=rows.targets + leverages / (2 * rows.weights))
+        """Half as many counts more as each such example has leverage."""
+        more = np.where(self._needs_pseudo_counts(rows), leverages / (2 * rows.weights), 0.0)
+        return rows._replace(targets=rows.targets + more)
+
+    def _needs_pseudo_counts(self, rows: LinearObservations) -> np.ndarray:
+        """A dispersion that is learned makes up for few events, but not for a likelihood that is highest at rate 0."""
+        return without_events(rows) | (self.dispersion == 0)
 
     def balance(self, rows: LinearObservations, fit: LinearFit) -> LinearFit:
-        """As others, if there are any events: without one pseudo-counts alone say what rates are possible."""
-        return super().balance(rows, fit) if np.any(rows.targets) else fit
+        """As others, for Poisson events: without any, pseudo-counts alone say what rates are possible."""
+        return super().balance(rows, fit) if self.dispersion == 0 and np.any(rows.targets) else fit
 
     def balancing_shift(self, rows: LinearObservations, fit: LinearFit) -> float:
         """Where means add up to the events seen, and half an event."""
@@ -123,6 +130,23 @@ class CountTargets(TargetModel):
             return fit
         assert isinstance(fit.weights, WeightPosterior)
         return fit._replace(weights=fit.weights.with_learned_dispersion(total))
+
+
+def without_events(rows: LinearObservations) -> np.ndarray:
+    """Whether each example is of a group without events: on one side of the value that a column has at every event.
+
+    Examples
+    --------
+    >>> X, counts = np.array([[0.0, 1.0], [0.0, 2.0], [1.0, 1.0]]), np.array([3.0, 1.0, 0.0])
+    >>> without_events(LinearObservations(X, counts, np.ones(3)))
+    array([False, False,  True])
+    """
+    events = rows.columns[rows.targets > 0]
+    if not len(events):
+        return np.ones(len(rows.targets), bool)
+    away = rows.columns - events[0]
+    one_sided = np.all(away >= 0, axis=0) | np.all(away <= 0, axis=0)
+    return np.any((away != 0) & one_sided & np.all(events == events[0], axis=0), axis=1)
 
 
 def log_prior(log: float) -> float:

@@ -103,7 +103,7 @@ class LinearModel:
         sizes, varies = self._sizes(rows)
         few = self.prior_scale == "learn" or np.sum(rows.weights) < ROWS_PER_FEATURE * len(sizes)
         # Without an event there is nothing to learn a scale from.
-        if self.targets.uses_jeffreys and not (few and np.any(rows.targets)):
+        if self.targets.uses_jeffreys(rows) and not (few and np.any(rows.targets)):
             return self._fit_with_jeffreys(rows)
         if few and np.any(varies):
             # Each column that varies has the same part in the spread of the linear predictor.

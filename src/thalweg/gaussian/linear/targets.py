@@ -38,8 +38,6 @@ class TargetModel(ABC):
 
     compresses: ClassVar[bool] = False
     """Whether a stream keeps compressed observations, so that it is exact."""
-    uses_jeffreys: ClassVar[bool] = False
-    """Whether a wide prior is joined by Jeffreys', in the form of :meth:`pseudo_observations`."""
 
     @abstractmethod
     def intercept_only(self, rows: LinearObservations) -> float:
@@ -70,6 +68,10 @@ class TargetModel(ABC):
     def wide_scale(self, rows: LinearObservations, wide: PriorFrame) -> float:
         """The size of plausible effects in the units of the prior; ``wide`` is the frame of a very wide one."""
         return 1.0
+
+    def uses_jeffreys(self, rows: LinearObservations) -> bool:
+        """Whether a wide prior is joined by Jeffreys', in the form of :meth:`pseudo_observations`."""
+        return False
 
     def pseudo_observations(self, rows: LinearObservations, leverages: np.ndarray) -> LinearObservations:
         """The observations, and with them what Jeffreys' prior says near a posterior.
@@ -114,7 +116,9 @@ class BinaryTargets(TargetModel):
     array([-0.5,  0.5])
     """
 
-    uses_jeffreys: ClassVar[bool] = True
+    def uses_jeffreys(self, rows: LinearObservations) -> bool:
+        """Always."""
+        return True
 
     def start(self, problem: LinearProblem, likelihood: Any) -> WorkingResponse:
         """The gradient of the likelihood at the prior mean, and its largest curvature, 1/4."""

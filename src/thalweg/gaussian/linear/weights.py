@@ -277,7 +277,7 @@ class PosteriorMixture:
         priors = [(member.as_prior(), member.frame.scales / self.frame.scales) for member in self.members]
         means = np.stack([scales * prior.mean for prior, scales in priors])
         covariance = self._covariance(means, [scales[:, None] * prior.covariance * scales for prior, scales in priors])
-        return Full.from_moments(self.shares @ means, covariance)  # type: ignore[arg-type]
+        return Full.from_moments(self.shares @ means, covariance)
 
 
 @dataclass(frozen=True)

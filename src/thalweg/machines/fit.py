@@ -190,10 +190,7 @@ def _fit_at_once(model: FittedMachine, table: Table, clipped: Table, settings: S
             newton = Newton(matrix, targets, clipped.weights[order], settings.loss, model.alpha, intercept, seed)
             newton.solve(settings.method.tol, run)
             if newton.gap > settings.method.tol:
-                tol = settings.method.tol
-                _warn_of_optimum(
-                    f"a further step would lower the objective by {newton.gap:.1g} of it, above tol={tol:g}"
-                )
+                _warn_of_optimum(f"a further step would lower the objective by {newton.gap:.1g} of it")
             position = np.argsort(order)
             held_out = hold_out(table, seed, lambda held: newton.leave_out(position[held], COARSE_TOL))
     learner.take(np.asarray(run.kept))
@@ -252,9 +249,7 @@ def _least_squares(
         if not alpha >= least:
             break
     if best > most:
-        _warn_of_optimum(
-            f"rows left out have {2 * best / most:.1g} times the loss that fewer rows led to in the search"
-        )
+        _warn_of_optimum(f"new rows have {2 * best / most:.1g} times the loss that fewer rows led to in the search")
     return model, HeldOut(validation, values(weights))
 
 
@@ -267,8 +262,10 @@ def _fit_by_passes(model: FittedMachine, table: Table, clipped: Table, settings:
     order = np.random.default_rng([seed, 2]).permutation(rows)
     order, total = order[~np.isin(order, held)], float(np.sum(clipped.weights))
     learner, before, best = copy(model.learner), Predictions(), _BestPass()
-    if lone and isinstance(learner, LandmarkLearner) and not settings.loss.quadratic:
-        learner.max_rounds = STREAM_ROUNDS  # further rounds are made with looks at Ctrl-C
+    # Further rounds of a lone block with kinks are made with looks at Ctrl-C.
+    block = learner if lone and isinstance(learner, LandmarkLearner) and not settings.loss.quadratic else None
+    if block is not None:
+        block.max_rounds = STREAM_ROUNDS
     held_out: HeldOut | None
     with Run("passes", total=passes * len(order)) as run:
         while len(run.records) < passes and best.stale < (1 if method.updates_blocks else 2):
@@ -280,8 +277,8 @@ def _fit_by_passes(model: FittedMachine, table: Table, clipped: Table, settings:
             for done in rows_done:
                 run.keep(copy(learner))
                 run.advance(done)
-            if lone and isinstance(learner, LandmarkLearner) and not settings.loss.quadratic:
-                learner.solve_lone_block(model.alpha, run)
+            if block is not None:
+                block.solve_lone_block(model.alpha, run)
             record = _progress(learner, model.passes + len(run.records) + 1, len(order))
             if len(held):
                 best, scores = best.or_this(learner, clipped.subset(held))

@@ -189,9 +189,9 @@ class KernelClassifier(ClassifierMixin, KernelMachine):
     def predict_proba(self, X: Any) -> np.ndarray:
         """Probabilities of the classes, calibrated by rows that were left out in ``fit``.
 
-        By a factor (temperature scaling) and a shift for each class, which ``predict`` does not see: where two classes
-        are nearly even it may choose the other one, as SVC does. A stream leaves no rows out: its probabilities are
-        those of the logistic loss, and other losses have none.
+        By a factor (temperature scaling) and a shift for each class. The margins of other losses than the logistic one
+        do not have the shift: where two classes are nearly even ``predict`` may choose the other one, as SVC does. A
+        stream leaves no rows out: its probabilities are those of the logistic loss, and other losses have none.
         """
         values = self._values(X)
         found = self._machine.logits(values)
@@ -200,9 +200,9 @@ class KernelClassifier(ClassifierMixin, KernelMachine):
         return softmax(found, axis=1)
 
     def _decisions(self, X: Any) -> np.ndarray:
-        """The log-odds of the logistic loss, without a shift, and the margins of others."""
+        """The calibrated log-odds of the logistic loss, and the margins of others."""
         found = self._values(X)
-        return self._machine.logits(found, shifted=False) if self.loss_ == "logistic" else found
+        return self._machine.logits(found) if self.loss_ == "logistic" else found
 
     def _begin(self, y: np.ndarray, streams: bool, first: bool) -> None:
         if self.loss != "auto":

@@ -127,11 +127,7 @@ class Calibration:
 
     def logits(self, values: np.ndarray, intercept: np.ndarray) -> np.ndarray:
         """Return log-odds, or logits of a softmax, where f has these values and this intercept."""
-        return self.unshifted_logits(values, intercept) + self.shift
-
-    def unshifted_logits(self, values: np.ndarray, intercept: np.ndarray) -> np.ndarray:
-        """Return them before the shift, which does not change how rows are ranked."""
-        straight = self.sharpness * (values - intercept)
+        straight = self.sharpness * (values - intercept) + self.shift
         if not self.bend:
             return intercept + straight
         base = _margin_logits(np.asarray(intercept)[None], intercept)

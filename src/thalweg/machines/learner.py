@@ -258,11 +258,11 @@ class FittedMachine:
         with jax.enable_x64(self.double):
             return self.learner.predict(x, self.frame)
 
-    def logits(self, values: np.ndarray, shifted: bool = True) -> np.ndarray:
-        """Return calibrated log-odds where f has these values, or those before the shift."""
+    def logits(self, values: np.ndarray) -> np.ndarray:
+        """Return calibrated log-odds where f has these values."""
         intercept = np.asarray(self.learner.expansion.intercept, values.dtype)
         calibration = self.calibration or default_calibration(self.learner.machine.loss, len(intercept))
-        return (calibration.logits if shifted else calibration.unshifted_logits)(values, intercept)
+        return calibration.logits(values, intercept)
 
     def calibrated(self, held_out: HeldOut | None) -> Self:
         """Return the machine with probabilities, or residuals, by held-out rows."""

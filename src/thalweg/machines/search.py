@@ -71,15 +71,15 @@ class Selection(NamedTuple):
 class _Search:
     """Starts, axes and proposals of the race."""
 
-    def __init__(self, settings: Settings, scales: np.ndarray, dimension: int) -> None:
-        self.settings, self.scales = settings, scales
+    def __init__(self, settings: Settings, scales: np.ndarray, units: np.ndarray) -> None:
+        self.settings, self.scales, dimension = settings, scales, len(scales)
         given = isinstance(settings.kernel, Kernel)
         self.moves_multiplier = not given and settings.bandwidth == "auto"
         self.moves_ridge = settings.alpha == "auto"
         normalised = lambda factors: factors / np.sqrt(np.mean((factors * scales) ** 2))
         self.normalised = normalised
         self.own = Metric(normalised(1 / scales))
-        self.plain = [Metric(None)] if given else [Metric(normalised(np.ones(dimension))), self.own][:dimension]
+        self.plain = [Metric(None)] if given else [Metric(normalised(units)), self.own][:dimension]
         radial = all(isinstance(family, type) and issubclass(family, Radial) for family in settings.families)
         self.learns = settings.metric != "none" and radial and 1 < dimension <= MAX_METRIC_FEATURES
         self._renewed: set[Rung] = set()
@@ -177,7 +177,8 @@ def choose_kernel(table: Table, settings: Settings, seed: int) -> Selection:
         return Selection(settings.kernel, float(settings.alpha), table.frame)
     mean_weight = _mean_weight(table)
     rungs = make_rungs(table, settings, seed)
-    search = _Search(settings, standard_scales(rungs[-1].x), table.dimension)
+    units = np.ones(table.dimension) if table.frame.metric is None else 1 / table.frame.metric
+    search = _Search(settings, standard_scales(rungs[-1].x), units / np.max(units))
     starts = search.starts(mean_weight)
     if len(rungs[-1].x) < MIN_ROWS:
         best, interrupted, loss = starts[-1], False, np.inf
@@ -188,7 +189,8 @@ def choose_kernel(table: Table, settings: Settings, seed: int) -> Selection:
     alpha = best.ridge * mean_weight
     if not interrupted and not settings.loss.quadratic and search.moves_ridge:
         best, alpha = _for_loss(search, best, last, table, settings, seed)
-    frame = table.frame if best.metric.factors is None else table.frame.with_metric(best.metric.factors)
+    factors = best.metric.factors
+    frame = table.frame if factors is None else table.frame.with_metric((factors.T / units).T)
     return Selection(last.kernel(best), float(alpha), frame, loss)
 
 

@@ -1,6 +1,7 @@
 """Kernel classification that streams."""
 
 import numbers
+from dataclasses import KW_ONLY, dataclass
 from typing import Any, ClassVar
 
 import numpy as np
@@ -32,6 +33,7 @@ _LOSSES: dict[str, type[Loss]] = {
 _FEW_ROWS = 512
 
 
+@dataclass(repr=False, eq=False)
 class KernelClassifier(ClassifierMixin, KernelMachine):
     """Classification by a kernel machine that learns block by block, in memory for its features and one batch.
 
@@ -124,34 +126,19 @@ class KernelClassifier(ClassifierMixin, KernelMachine):
         "class_weight": [None, dict, StrOptions({"balanced"})],
     }
 
-    def __init__(
-        self,
-        kernel: Kernel | type[Kernel] | str | None = None,
-        *,
-        bandwidth: float | str = "auto",
-        metric: str = "auto",
-        loss: str = "auto",
-        alpha: float | str = "auto",
-        method: str | Method = "auto",
-        max_features: int = 65_536,
-        class_weight: Any = None,
-        max_iter: int | None = None,
-        warm_start: bool = False,
-        random_state: Any = None,
-        verbose: bool = False,
-    ) -> None:
-        self.kernel = kernel
-        self.bandwidth = bandwidth
-        self.metric = metric
-        self.loss = loss
-        self.alpha = alpha
-        self.method = method
-        self.max_features = max_features
-        self.class_weight = class_weight
-        self.max_iter = max_iter
-        self.warm_start = warm_start
-        self.random_state = random_state
-        self.verbose = verbose
+    kernel: Kernel | type[Kernel] | str | None = None
+    _: KW_ONLY
+    bandwidth: float | str = "auto"
+    metric: str = "auto"
+    loss: str = "auto"
+    alpha: float | str = "auto"
+    method: str | Method = "auto"
+    max_features: int = 65_536
+    class_weight: Any = None
+    max_iter: int | None = None
+    warm_start: bool = False
+    random_state: Any = None
+    verbose: bool = False
 
     def partial_fit(  # type: ignore[override]
         self, X: Any, y: Any, classes: Any = None, sample_weight: Any = None
@@ -189,9 +176,9 @@ class KernelClassifier(ClassifierMixin, KernelMachine):
     def predict_proba(self, X: Any) -> np.ndarray:
         """Probabilities of the classes, calibrated by rows that were left out in ``fit``.
 
-        By a factor (temperature scaling) and a shift for each class, which ``predict`` does not see: where two classes
-        are nearly even it may choose the other one, as SVC does. A stream leaves no rows out: its probabilities are
-        those of the logistic loss, and other losses have none.
+        By a factor (temperature scaling) and a shift for each class. The margins of other losses than the logistic one
+        do not have the shift: where two classes are nearly even ``predict`` may choose the other one, as SVC does. A
+        stream leaves no rows out: its probabilities are those of the logistic loss, and other losses have none.
         """
         values = self._values(X)
         found = self._machine.logits(values)
@@ -200,9 +187,9 @@ class KernelClassifier(ClassifierMixin, KernelMachine):
         return softmax(found, axis=1)
 
     def _decisions(self, X: Any) -> np.ndarray:
-        """The log-odds of the logistic loss, without a shift, and the margins of others."""
+        """The calibrated log-odds of the logistic loss, and the margins of others."""
         found = self._values(X)
-        return self._machine.logits(found, shifted=False) if self.loss_ == "logistic" else found
+        return self._machine.logits(found) if self.loss_ == "logistic" else found
 
     def _begin(self, y: np.ndarray, streams: bool, first: bool) -> None:
         if self.loss != "auto":

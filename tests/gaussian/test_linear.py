@@ -107,7 +107,7 @@ def test_an_interrupted_search_for_a_dispersion_keeps_the_last_one():
 def test_a_fit_is_plain_data():
     fit = linear.LinearModel(linear.RealTargets(), SETTINGS, "learn").fit(ROWS)
     assert all(type(part.mean) is np.ndarray for _, part in fit.weights.parts())
-    assert all(type(part) is np.ndarray for part in (*fit.weights.members[0].spread, *fit.stream))
+    assert all(type(part) is np.ndarray for part in (fit.weights.members[0].covariance, *fit.stream))
     assert type(fit.likelihood.variance) is np.ndarray
     assert type(fit.prior_scale) is np.ndarray
 

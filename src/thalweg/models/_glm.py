@@ -276,12 +276,11 @@ class Regressor(RegressorMixin, GeneralisedLinearModel):
         """Take in a further batch: the posterior so far is the prior of the batch.
 
         That is Bayes' rule with a Gaussian in place of each intermediate posterior, so the outcome depends on the order
-        of the batches a little; for a :class:`GaussianGLM` it is exact. The others remember the first 2,048 rows (fewer
-        of many features) and look at all of them again with each batch, so that the order of these does not matter;
-        after that a batch that the ones before it did not foretell is warned of, since rows that are sorted lead a
-        stream astray. It is for streams with many more examples than features; batches of about the same size share one
-        compiled function. A batch that is refused leaves the model as it was. A ``prior_scale`` of ``"auto"`` or
-        ``"learn"`` is wide, as seen from the rows remembered, or that of a :meth:`fit` before it; a
+        of the batches a little; for a :class:`GaussianGLM` it is exact. The others remember the first 2,048 rows, and
+        are fitted to all of them again with each batch, so that the order of these does not matter; after that a batch
+        that contradicts the ones before it is warned of, since rows that are sorted lead a stream astray. It is for
+        streams with many more examples than features. A batch that is refused leaves the model as it was. A
+        ``prior_scale`` of ``"auto"`` or ``"learn"`` is wide, as seen from the rows remembered, or that of a :meth:`fit` before it; a
         :class:`GaussianGLM` chooses it by all batches.
 
         Parameters

@@ -13,7 +13,7 @@ from thalweg.gaussian.ascent import maximise_bound, place
 from thalweg.gaussian.divergence import KLToNormal
 from thalweg.gaussian.likelihood import Likelihood, expected_on_host, mean_targets
 from thalweg.gaussian.linear.observations import LinearObservations, check_numbers, with_intercept
-from thalweg.gaussian.linear.weights import LowRankCovariance, PosteriorMixture, PriorFrame, WeightPosterior
+from thalweg.gaussian.linear.weights import PosteriorMixture, PriorFrame, WeightPosterior
 from thalweg.gaussian.oracle import WeightLikelihood
 from thalweg.gaussian.posteriors import Full
 from thalweg.linalg import factorise
@@ -115,16 +115,16 @@ class LinearFit(NamedTuple):
         curvature = expected_on_host(self.likelihood, rows.targets, mean + rows.offsets + self.shift, variance).second
         design = weights.frame.design(rows.columns)
         information: Any = -(design.T * (rows.weights * curvature)) @ design
-        spread = Full.from_precision(weights.mean, np.eye(design.shape[1]) + information)
-        return self._replace(weights=replace(weights, spread=spread))
+        covariance = factorise(np.eye(design.shape[1]) + information).inverse()
+        return self._replace(weights=replace(weights, covariance=covariance, basis=None))
 
     def with_shift_in_intercept(self) -> "LinearFit":
         """The same with the shift of predictions in the intercept, as the prior of the examples that come next."""
         weights = self.weights
-        if not (self.shift and isinstance(weights, WeightPosterior) and isinstance(weights.spread, Full)):
+        if not (self.shift and isinstance(weights, WeightPosterior)):
             return self
         mean = weights.mean + np.eye(1, len(weights.mean))[0] * self.shift / weights.frame.scales[0]
-        return self._replace(weights=replace(weights, mean=mean, spread=weights.spread._replace(mean=mean)), shift=0.0)
+        return self._replace(weights=replace(weights, mean=mean), shift=0.0)
 
     def _columns(self, X: np.ndarray) -> np.ndarray:
         return with_intercept(X, self.weights.frame.centre is not None)
@@ -172,9 +172,8 @@ class LinearProblem(NamedTuple):
             oracle, term, starts = place((oracle, KLToNormal(prior), starts), design.size)
             result = maximise_bound(oracle, term, *starts, **self.settings._asdict())
         x: Any = jax.tree.map(np.asarray, result.x)
-        spread = x if basis is None else LowRankCovariance(basis, x.covariance)
         mean = x.mean if basis is None else basis @ x.mean
-        weights = WeightPosterior(self.frame, mean, spread, likelihood=likelihood)
+        weights = WeightPosterior(self.frame, mean, x.covariance, basis, likelihood=likelihood)
         fit = LinearFit(weights, likelihood, -result.loss, result.steps, result.status, result.history)
         return fit if before is None else fit._replace(elbo=fit.elbo + before.elbo, prior_scale=before.prior_scale)
 

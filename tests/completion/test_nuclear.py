@@ -52,7 +52,7 @@ def estimates(oracle, theta, keys):
 
 def deviations(problem, theta, law, deflated=False):
     """By how many standard errors the mean of many estimates is off, cell by cell."""
-    interval = problem.interval(theta, 1.0, deflated)
+    interval = problem.interval(theta, deflated)
     oracle = problem.oracle(
         theta, jax.random.key(0), deflated, law=law, degree=8.0, probes=4, interval=interval, slack=1.0
     )
@@ -70,7 +70,7 @@ def test_gradients_are_unbiased_under_every_law(problem, theta, law):
 def test_gradients_with_the_leading_value_apart_are_unbiased_too(problem):
     ratings = problem.known() + 1.0  # one singular value is far above the others
     values = np.linalg.svd(np.asarray(ratings), compute_uv=False)
-    assert problem.interval(ratings, 1.0, True)[1] < 0.5 * problem.interval(ratings)[1]
+    assert problem.interval(ratings, True)[1] < 0.5 * problem.interval(ratings)[1]
     assert 0.9 * values[1] ** 2 < float(second(ratings)) <= 1.001 * values[1] ** 2
     assert np.max(np.abs(deviations(problem, ratings, "theorem3", deflated=True))) < 5
 

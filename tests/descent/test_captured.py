@@ -129,3 +129,20 @@ def test_programs_of_others_stay_compiled():
     np.testing.assert_allclose(solve(f), 3.0)
     of_others(jnp.zeros(2))
     assert traces == [1]
+
+
+def test_the_program_of_a_function_outlives_a_run_of_another():
+    traced = []
+
+    def first(x, a):
+        traced.append("first")
+        return jnp.sum((x - a) ** 2)
+
+    def second(x, a):
+        traced.append("second")
+        return jnp.sum((x - a) ** 4)
+
+    for function in (first, second, first):
+        before = len(traced)
+        minimize(Exact(function, jnp.ones(2)), jnp.zeros(2), step=0.1, steps=3)
+    assert len(traced) == before

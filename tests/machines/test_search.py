@@ -53,7 +53,7 @@ def _median(x):
 def test_a_kernel_and_a_ridge_that_are_given_are_taken_as_they_are():
     table = numbers(*three_of_fifty(100))
     settings = Settings(loss=SquaredLoss(), kernel=Gaussian(3.0), alpha=0.7)
-    kernel, alpha, frame = choose_kernel(table, settings, 0)
+    kernel, alpha, frame, _ = choose_kernel(table, settings, 0)
     assert (kernel, alpha) == (settings.kernel, 0.7)
     assert frame is table.frame
 
@@ -65,7 +65,7 @@ def test_a_kernel_that_is_given_leaves_the_ridge_to_be_found(rows):
     chosen = []
     for noise in (0.01, 1.0):
         y = np.sin(x[:, 0]) + noise * rng.normal(size=rows)
-        kernel, alpha, _ = choose_kernel(numbers(x, y), Settings(loss=SquaredLoss(), kernel=Gaussian(1.0)), 0)
+        kernel, alpha, _, _ = choose_kernel(numbers(x, y), Settings(loss=SquaredLoss(), kernel=Gaussian(1.0)), 0)
         assert float(kernel.lengthscale) == 1.0
         chosen.append(alpha)
     assert chosen[1] > 10 * chosen[0]
@@ -75,7 +75,7 @@ def test_a_bandwidth_and_a_ridge_that_are_given_stay():
     x, y = three_of_fifty(200)
     table = numbers(x[:, :3], y)
     settings = Settings(loss=SquaredLoss(), kernel=Gaussian, bandwidth=0.5, alpha=0.3, metric="none")
-    kernel, alpha, frame = choose_kernel(table, settings, 0)
+    kernel, alpha, frame, _ = choose_kernel(table, settings, 0)
     assert alpha == pytest.approx(0.3)
     framed_rows = frame.apply(table.x)
     distances = np.sqrt(np.sum((framed_rows[:, None] - framed_rows[None]) ** 2, axis=2))[np.triu_indices(200, 1)]
@@ -189,7 +189,7 @@ def test_the_family_follows_the_smoothness_of_the_function():
 def test_a_family_without_a_numpy_implementation_is_searched_too(rows):
     x = np.random.default_rng(0).normal(size=(rows, 2))
     settings = Settings(loss=SquaredLoss(), kernel=Laplacian)
-    kernel, alpha, _ = choose_kernel(framed(numbers(x, np.sin(x[:, 0]))), settings, 0)
+    kernel, alpha, _, _ = choose_kernel(framed(numbers(x, np.sin(x[:, 0]))), settings, 0)
     assert isinstance(kernel, Laplacian)
     assert alpha < 1e-2
 
@@ -197,7 +197,7 @@ def test_a_family_without_a_numpy_implementation_is_searched_too(rows):
 def test_few_rows_have_plain_values():
     x, y = three_of_fifty(9)
     settings = Settings(loss=SquaredLoss(), kernel=Gaussian, plain_bandwidth=2.0)
-    kernel, alpha, frame = choose_kernel(framed(numbers(x, y)), settings, 0)
+    kernel, alpha, frame, _ = choose_kernel(framed(numbers(x, y)), settings, 0)
     assert alpha == pytest.approx(0.01)
     rows = frame.apply(x)
     distances = np.sqrt(np.sum((rows[:, None] - rows[None]) ** 2, axis=2))[np.triu_indices(9, 1)]

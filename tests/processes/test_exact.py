@@ -136,8 +136,9 @@ def test_gradients_of_many_rows_are_unbiased_and_their_variance_is_the_informati
     one = lambda seed: evaluate(*given, seed=seed, tile_rows=24)  # does not divide 40
     if on_device:
         solution, gradients, _ = jax.jit(jax.vmap(lambda seed: one(seed)))(jnp.arange(300))
-        losses, gradients = np.sum(solution.losses, axis=1), np.concatenate(
-            [np.reshape(leaf, (300, -1)) for leaf in jax.tree.leaves(gradients)], axis=1
+        losses, gradients = (
+            np.sum(solution.losses, axis=1),
+            np.concatenate([np.reshape(leaf, (300, -1)) for leaf in jax.tree.leaves(gradients)], axis=1),
         )
     else:
         made = [one(seed) for seed in range(300)]

@@ -62,9 +62,7 @@ def test_merged_duplicates_are_as_probable_as_single_rows():
 
 def test_rows_that_differ_behind_a_large_offset_are_not_merged():
     inputs = np.column_stack([1e8 + np.repeat(np.arange(10.0), 2), np.full(20, 3.0)])
-    rows = RegressionRows.of(
-        inputs, inputs, np.arange(20) % 4.0, np.ones(20), ProcessMean.of("constant", inputs)
-    )
+    rows = RegressionRows.of(inputs, inputs, np.arange(20) % 4.0, np.ones(20), ProcessMean.of("constant", inputs))
     assert len(rows.merged().inputs) == 20  # known noise differs
     same = rows._replace(known=np.zeros(20)).merged()
     np.testing.assert_array_equal(same.counts, 2)

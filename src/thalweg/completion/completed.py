@@ -12,10 +12,10 @@ from scipy.sparse import csr_matrix
 from scipy.special import stdtrit
 
 from thalweg.codec import storable
-from thalweg.completion.posteriors import MAX_NUMBERS_AT_ONCE, VectorLayout, VectorPosteriors, packing, predict_pairs
+from thalweg.completion.posteriors import VectorLayout, VectorPosteriors, packing, predict_pairs
 from thalweg.completion.priors import FactorPrior, FeatureMap, NoiseScales
 from thalweg.completion.ratings import GRAIN, Ratings
-from thalweg.padding import padded, padded_size
+from thalweg.padding import MAX_TEMPORARY_NUMBERS, padded, padded_size
 
 SHRINKAGE_RATINGS = 5.0
 """Average ratings that are added to those of a row or column before their mean is believed. Doubled, means of rows with
@@ -158,7 +158,7 @@ def prior_vectors(prior: FactorPrior, features: np.ndarray, layout: VectorLayout
     covariance = np.zeros((layout.width, layout.width))
     covariance[np.ix_(free, free)] = prior.covariance
     factor = prior.covariance_factor(features)
-    return VectorPosteriors(means, (factor[:, None] * covariance[first, second]).astype(np.float32))  # type: ignore[arg-type]
+    return VectorPosteriors(means, (factor[:, None] * covariance[first, second]).astype(np.float32))
 
 
 @storable
@@ -257,7 +257,7 @@ class Completed(Recommender):
         rows, columns = self.rows.posteriors, self.columns.posteriors
         row, column = (np.where(of < 0, side.count, of) for of, side in ((row, self.rows), (column, self.columns)))
         means, variances = [np.zeros(0)], [np.zeros(0)]
-        at_once = MAX_NUMBERS_AT_ONCE // rows.covariances.shape[1]
+        at_once = MAX_TEMPORARY_NUMBERS // rows.covariances.shape[1]
         for start in range(0, len(row), at_once):
             pairs = [of[start : start + at_once].astype(np.int32) for of in (row, column)]
             count = len(pairs[0])

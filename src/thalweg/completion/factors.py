@@ -12,7 +12,7 @@ import numpy as np
 from jaxtyping import Array
 
 from thalweg.completion.posteriors import (
-    Evidence,
+    SideEvidence,
     VectorLayout,
     VectorPosteriors,
     VectorPriors,
@@ -135,7 +135,7 @@ class Side:
         """Return the side with its posteriors given the other side."""
         scales = other.noise_scales.means
         background = self.settings.background * scales * other.observed
-        evidence = Evidence(self.blocks, other.posteriors, other.on_device(scales), other.on_device(background))
+        evidence = SideEvidence(self.blocks, other.posteriors, other.on_device(scales), other.on_device(background))
         precision = jnp.asarray(self.prior.precision.astype(self.settings.dtype))
         priors = VectorPriors(self.on_device(self.prior.mean(self.features)), precision)
         tempered = self.usual_weight / np.maximum(self.counts, 1.0) ** self.settings.tempering

@@ -8,7 +8,7 @@ from scipy.sparse import csr_matrix
 
 from thalweg.completion.completed import Completed, SideVectors, prior_vectors
 from thalweg.completion.posteriors import (
-    Evidence,
+    SideEvidence,
     SideUpdate,
     VectorLayout,
     VectorPosteriors,
@@ -167,7 +167,7 @@ def _update(
     posteriors, size = other.posteriors, padded_size(len(noise), GRAIN)
     on_device = lambda numbers, size: jnp.asarray(padded(numbers, size).astype(np.float32))
     scales = on_device(other.noise_scales.means, len(posteriors.means))
-    evidence = Evidence(RatingBlocks.of(ratings), posteriors, scales, float(background) * scales)
+    evidence = SideEvidence(RatingBlocks.of(ratings), posteriors, scales, float(background) * scales)
     precisions = np.tile(np.eye(len(layout.free), dtype=np.float32), (size, 1, 1))
     precisions[: len(noise)] = priors[1]
     update = update_posteriors(

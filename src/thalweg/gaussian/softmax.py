@@ -78,9 +78,9 @@ class ExpectedSoftmax(NamedTuple):
         def sums(counts: Any, design: Any) -> tuple:
             products = _products(design)
             centre, probabilities, normalisers = self._at_nodes(x, design, products)
-            mean, weights = probabilities.mean(axis=1), counts.sum(axis=1)
-            between = xp.matmul(probabilities.swapaxes(1, 2), probabilities) / len(self.nodes)
-            curvature = (first == second) * mean[:, first] - between[:, first, second]
+            mean, weights = probabilities.mean(axis=2), counts.sum(axis=1)
+            between = xp.matmul(probabilities, probabilities.swapaxes(1, 2)) / len(self.nodes)
+            curvature = xp.where((first == second)[None], mean[:, first], 0.0) - between[:, first, second]
             value = (counts * centre).sum() - weights @ normalisers.mean(axis=1)
             return value, (counts - weights[:, None] * mean).T @ design, (weights[:, None] * curvature).T @ products
 
@@ -95,10 +95,10 @@ class ExpectedSoftmax(NamedTuple):
     def mean_probabilities(self, x: Full) -> np.ndarray:
         """The probability of each class, averaged over the posterior, for each row of a design of NumPy."""
         chunks = (self.design[first : first + CHUNK_ROWS] for first in range(0, len(self.design), CHUNK_ROWS))
-        return np.concatenate([self._at_nodes(x, chunk, _products(chunk))[1].mean(axis=1) for chunk in chunks])
+        return np.concatenate([self._at_nodes(x, chunk, _products(chunk))[1].mean(axis=2) for chunk in chunks])
 
     def _at_nodes(self, x: Full, design: Any, products: Any) -> tuple:
-        """Mean linear predictors of rows; at each node the probabilities of the classes and log Σ exp."""
+        """Mean linear predictors of rows and classes; probabilities at nodes, the last axis, and log Σ exp there."""
         xp = namespace(x.mean)
         columns, contrast_count = design.shape[1], self.basis.shape[1]
         first, second, numbers = _pairs(contrast_count)
@@ -109,11 +109,13 @@ class ExpectedSoftmax(NamedTuple):
         lowest = ADDED_VARIANCE * (1 + xp.trace(covariance, axis1=1, axis2=2))
         root = xp.linalg.cholesky(covariance + lowest[:, None, None] * xp.eye(contrast_count)[None])
         centre = self.intercepts[None] + mean @ self.basis.T
-        logits = centre[:, None] + self.nodes[None] @ (root.swapaxes(1, 2) @ self.basis.T)
-        largest = logits.max(axis=-1, keepdims=True)
-        odds = xp.exp(logits - largest)
-        total = odds.sum(axis=-1, keepdims=True)
-        return centre, odds / total, (largest + xp.log(total))[..., 0]
+        # One product of two matrices: NumPy takes three times as long to multiply one for each row.
+        shifts = (self.basis @ root).reshape(-1, contrast_count) @ self.nodes.T
+        logits = centre[:, :, None] + shifts.reshape(*centre.shape, -1)
+        largest = logits.max(axis=1)
+        odds = xp.exp(logits - largest[:, None])
+        total = odds.sum(axis=1)
+        return centre, odds / total[:, None], largest + xp.log(total)
 
 
 def _products(design: Any) -> Any:

@@ -190,12 +190,7 @@ def _fit_at_once(model: FittedMachine, table: Table, clipped: Table, settings: S
             newton = Newton(matrix, targets, clipped.weights[order], settings.loss, model.alpha, intercept, seed)
             newton.solve(settings.method.tol, run)
             if newton.gap > settings.method.tol:
-                warnings.warn(
-                    f"the optimum was not reached: a further step would lower the objective by {newton.gap:.1g} of it, "
-                    f"more than tol={settings.method.tol:g} of the method. A larger alpha makes the problem easier",
-                    ConvergenceWarning,
-                    stacklevel=7,
-                )
+                _warn_of_optimum(f"a further step would lower the objective by {newton.gap:.1g} of it")
             position = np.argsort(order)
             held_out = hold_out(table, seed, lambda held: newton.leave_out(position[held], COARSE_TOL))
     learner.take(np.asarray(run.kept))
@@ -203,6 +198,11 @@ def _fit_at_once(model: FittedMachine, table: Table, clipped: Table, settings: S
     model = replace(model, learner=learner, history=(*model.history, *history))
     model = replace(model, seen=float(np.sum(table.weights)), passes=model.passes + len(history))
     return model if run.interrupted else model.calibrated(held_out)
+
+
+def _warn_of_optimum(reason: str) -> None:
+    text = f"the optimum was not reached: {reason}. A larger alpha makes the problem easier"
+    warnings.warn(text, ConvergenceWarning, stacklevel=8)
 
 
 def _least_squares(
@@ -227,9 +227,11 @@ def _least_squares(
         run.record(left=0.0, held_out_loss=loss, held_out_score=error, alpha=alpha)
         run.advance(note=f"validation loss {loss:.4g}")
         before, last = losses[:-PATIENCE], losses[-PATIENCE:]
-        return bool(before) and min(last) > (1 - MIN_GAIN) * min(before)
+        return bool(before) and min(last) > (1 - MIN_GAIN) * min(before) and loss <= most
 
     best, alpha = np.inf, model.alpha
+    # The loss is half of a square. More rows than the search had cannot double it, but iterations that stand still can.
+    most = model.search_loss
     least = LEAST_ITERATED_RIDGE * float(np.mean(table.weights)) if settings.alpha == "auto" else np.inf
     weights: Any = None
     while True:
@@ -246,6 +248,8 @@ def _least_squares(
         alpha = RIDGE_FACTOR * alpha
         if not alpha >= least:
             break
+    if best > most:
+        _warn_of_optimum(f"new rows have {2 * best / most:.1g} times the loss that fewer rows led to in the search")
     return model, HeldOut(validation, values(weights))
 
 
@@ -258,8 +262,10 @@ def _fit_by_passes(model: FittedMachine, table: Table, clipped: Table, settings:
     order = np.random.default_rng([seed, 2]).permutation(rows)
     order, total = order[~np.isin(order, held)], float(np.sum(clipped.weights))
     learner, before, best = copy(model.learner), Predictions(), _BestPass()
-    if lone and isinstance(learner, LandmarkLearner) and not settings.loss.quadratic:
-        learner.max_rounds = STREAM_ROUNDS  # further rounds are made with looks at Ctrl-C
+    # Further rounds of a lone block with kinks are made with looks at Ctrl-C.
+    block = learner if lone and isinstance(learner, LandmarkLearner) and not settings.loss.quadratic else None
+    if block is not None:
+        block.max_rounds = STREAM_ROUNDS
     held_out: HeldOut | None
     with Run("passes", total=passes * len(order)) as run:
         while len(run.records) < passes and best.stale < (1 if method.updates_blocks else 2):
@@ -271,8 +277,8 @@ def _fit_by_passes(model: FittedMachine, table: Table, clipped: Table, settings:
             for done in rows_done:
                 run.keep(copy(learner))
                 run.advance(done)
-            if lone and isinstance(learner, LandmarkLearner) and not settings.loss.quadratic:
-                learner.solve_lone_block(model.alpha, run)
+            if block is not None:
+                block.solve_lone_block(model.alpha, run)
             record = _progress(learner, model.passes + len(run.records) + 1, len(order))
             if len(held):
                 best, scores = best.or_this(learner, clipped.subset(held))

@@ -188,6 +188,8 @@ class FittedMachine:
         What maps rows to the features of the machine.
     counts
         The weight of each label seen, if targets are labels; the intercept of f comes from it.
+    search_loss
+        The squared loss of the machine that won the search, infinite where nothing was searched for.
     calibration
         The map from f to probabilities, by held-out rows; None where none were.
     residuals
@@ -210,6 +212,7 @@ class FittedMachine:
     history: tuple[dict[str, float], ...] = ()
     frame: FeatureFrame = field(default_factory=FeatureFrame)
     counts: np.ndarray | None = None
+    search_loss: float = np.inf
     calibration: Calibration | None = None
     residuals: np.ndarray | None = None
 

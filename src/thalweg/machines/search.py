@@ -60,11 +60,12 @@ START_RIDGE, LEAST_RIDGE = 1e-2, 1e-12
 
 
 class Selection(NamedTuple):
-    """A kernel, a ridge and a frame of the features."""
+    """A kernel, a ridge, a frame of the features, and the squared loss of the machine that won the race with them."""
 
     kernel: Kernel
     alpha: float
     frame: FeatureFrame
+    loss: float = np.inf
 
 
 class _Search:
@@ -180,17 +181,17 @@ def choose_kernel(table: Table, settings: Settings, seed: int) -> Selection:
     search = _Search(settings, standard_scales(rungs[-1].x), units / np.max(units))
     starts = search.starts(mean_weight)
     if len(rungs[-1].x) < MIN_ROWS:
-        best, interrupted = starts[-1], False
+        best, interrupted, loss = starts[-1], False, np.inf
     else:
         result = _race(search, starts, rungs)
-        best, interrupted = result.best.candidate, result.interrupted
+        best, interrupted, loss = result.best.candidate, result.interrupted, result.best.loss
     last = rungs[-1]
     alpha = best.ridge * mean_weight
     if not interrupted and not settings.loss.quadratic and search.moves_ridge:
         best, alpha = _for_loss(search, best, last, table, settings, seed)
     factors = best.metric.factors
     frame = table.frame if factors is None else table.frame.with_metric((factors.T / units).T)
-    return Selection(last.kernel(best), float(alpha), frame)
+    return Selection(last.kernel(best), float(alpha), frame, loss)
 
 
 def _race(search: _Search, starts: list[Candidate], rungs: list[Rung]) -> RaceResult[Candidate]:

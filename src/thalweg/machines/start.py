@@ -44,12 +44,12 @@ def initial_model(
         frame = table.fit_frame()
         # A kernel that was given, or a lengthscale, is for features as they are.
         table = table.with_frame(replace(frame, spread=None) if given or settings.bandwidth != "auto" else frame)
-        kernel, alpha, frame = choose_kernel(table if given else table.in_binary_scales(), settings, seed)
+        kernel, alpha, frame, loss = choose_kernel(table if given else table.in_binary_scales(), settings, seed)
         double = needs_double(total, settings, alpha / float(np.mean(table.weights)))
         dtype = np.float64 if double else np.float32
         with jax.enable_x64(double):
             learner = start_learner(settings, kernel, table.dimension, table.outputs, total, seed, dtype)
-        model = FittedMachine(learner, alpha, total, frame=frame, counts=table.counts)
+        model = FittedMachine(learner, alpha, total, frame=frame, counts=table.counts, search_loss=loss)
         return _with_intercept(model, table, settings, 0.0)
     _check_agreement(settings, initial)
     if initial.counts is None or table.counts is None:

@@ -265,9 +265,9 @@ class CorrelatedTopicModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, To
 
     def _settings(self) -> topics.TopicSettings:
         same = ("smoothing", "batch_size", "step", "samples", "decay", "draws", "verbose")
-        options = {name: getattr(self, name) for name in same}
-        renamed = {"method": self.inference, "passes": self.max_iter, "tolerance": self.tol}
-        return topics.TopicSettings(int(self.n_components), **options, **renamed)
+        options: dict[str, Any] = {name: getattr(self, name) for name in same}
+        options |= {"method": self.inference, "passes": self.max_iter, "tolerance": self.tol}
+        return topics.TopicSettings(int(self.n_components), **options)
 
     def _seed(self) -> int:
         return int(check_random_state(self.random_state).randint(2**31 - 1))

@@ -99,6 +99,10 @@ class MatrixCompletion(RegressorMixin, Storable):
     (3,)
     """
 
+    _rows: IdIndex
+    _columns: IdIndex
+    _model: completion.Completed | completion.Filled
+
     _parameter_constraints: ClassVar[dict] = {
         "rank": [Interval(Integral, 1, None, closed="left"), None],
         "method": [StrOptions({"factors", "nuclear"})],
@@ -401,7 +405,7 @@ class MatrixCompletion(RegressorMixin, Storable):
         tags.input_tags.sparse = tags.input_tags.string = tags.input_tags.categorical = True
         return tags
 
-    def _model_checked(self) -> completion.Completed:
+    def _model_checked(self) -> completion.Completed | completion.Filled:
         check_is_fitted(self)
         return self._model
 

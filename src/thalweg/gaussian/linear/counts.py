@@ -9,6 +9,7 @@ import jax
 import numpy as np
 from scipy.special import betainc, gammainc, logsumexp, pdtr
 
+from thalweg.descent import Status
 from thalweg.gaussian.likelihood import REACH, Likelihood
 from thalweg.gaussian.likelihoods import NegativeBinomial, Poisson
 from thalweg.gaussian.linear.observations import LinearObservations
@@ -118,7 +119,8 @@ class CountTargets(TargetModel):
         with Run("dispersion") as run:
             slope(climb(slope, start, 0.1, (lowest, highest), problem.settings.tol))
         fit = run.kept
-        return fit._replace(steps=steps, log_prior=log_prior(float(np.log(fit.likelihood.dispersion))))
+        status = Status.INTERRUPTED if run.interrupted else fit.status
+        return fit._replace(steps=steps, status=status, log_prior=log_prior(float(np.log(fit.likelihood.dispersion))))
 
     def with_parameters_of(self, fit: LinearFit) -> TargetModel:
         """The same with the dispersion of a fit."""

@@ -126,7 +126,7 @@ class LinearModel:
         Parameters of the likelihood are learned from what was seen alone.
         """
 
-        def fit_at(scale: np.ndarray, nearby: LinearFit | None) -> LinearFit:
+        def fit_at(scale: np.ndarray, nearby: LinearFit | None, last: bool) -> LinearFit:
             if nearby is None:
                 return self._fit_at(rows, scale)
             seen = self.targets.pseudo_observations(rows, nearby.leverages(rows))
@@ -168,7 +168,7 @@ def one_thread_if_small(rows: LinearObservations) -> Any:
 
 
 def widen_with_jeffreys(
-    fit_at: Callable[[np.ndarray, Any], Any],
+    fit_at: Callable[[np.ndarray, Any, bool], Any],
     wide: np.ndarray,
     second_moments: Callable[[Any], np.ndarray],
     balance: Callable[[Any], Any],
@@ -176,12 +176,13 @@ def widen_with_jeffreys(
     """Fit with a wide prior, then with the pseudo-observations that the last fit leads to, and balance predictions.
 
     The prior is wider for a feature whose weight turns out to be larger than it allows for: the scale at which the
-    bound is highest, where that is above the wide one.
+    bound is highest, where that is above the wide one. ``fit_at`` takes the scale, the last fit, and whether it is the
+    last one.
     """
     scale, steps = wide, 0
     with Run("Jeffreys' prior") as run:
-        for _ in range(1 + JEFFREYS_ROUNDS):
-            result = fit_at(scale, run.kept)
+        for number in range(1 + JEFFREYS_ROUNDS):
+            result = fit_at(scale, run.kept, number == JEFFREYS_ROUNDS)
             steps += result.steps
             run.keep(result._replace(steps=steps))
             if run.interrupted or not np.isfinite(result.elbo):

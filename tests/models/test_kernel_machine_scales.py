@@ -73,8 +73,9 @@ def test_features_that_are_constant_and_a_row_of_extreme_size_do_no_harm():
     assert np.all(np.isfinite(found))
     new = np.column_stack([NEW, np.full(2000, 7.0), np.full(2000, 0.1 + 0.2), np.zeros(2000)])
     assert model.score(new, NEW_SIGNAL) > plain.score(NEW, NEW_SIGNAL) - 0.01
-    odd = np.concatenate([X, [[1e15, 1e15, 1e15]]])
-    assert KernelRegressor(random_state=0).fit(odd, np.append(SIGNAL, 0.0)).score(NEW, NEW_SIGNAL) > 0.98
+    odd = np.concatenate([X[:, :2], [[1e15, 1e15]]])
+    model = KernelRegressor(metric="none", random_state=0).fit(odd, np.append(X[:, 0] - 1e8, 0.0))
+    assert model.score(NEW[:, :2], NEW[:, 0] - 1e8) > 0.95
 
 
 def test_a_kernel_that_is_given_is_in_units_of_the_user():
@@ -115,21 +116,21 @@ def test_features_of_any_size_are_learned_from(factor, tmp_path):
     assert big.score(factor * more, np.sin(more[:, 0])) > 0.99
 
 
-def test_features_that_float32_cannot_hold_beside_one_another_are_refused():
+def test_features_that_float32_could_not_hold_beside_one_another_are_learned_from():
     x = np.random.default_rng(0).normal(size=(60, 2)) * [1.0, 1e200]
-    with pytest.raises(ValueError, match=r"X must fit in float32, found features from .e\+00 to .e\+200 in size"):
-        KernelRegressor().fit(x, x[:, 0])
+    for y in (np.sin(x[:, 0]), np.sin(x[:, 1] / 1e200)):
+        assert KernelRegressor(random_state=0).fit(x, y).score(x, y) > 0.95
 
 
-@pytest.mark.parametrize("code", [-999.0, 1e6])
+@pytest.mark.parametrize("code", [-999.0, pytest.param(1e6, marks=pytest.mark.slow)])
 def test_a_code_for_what_is_missing_does_not_hide_the_other_values(code):
     rng = np.random.default_rng(0)
-    X = rng.normal(size=(900, 3))
-    y = np.sin(2 * X[:, 0]) + 0.1 * rng.normal(size=900)
-    X[rng.permutation(900)[:300], 0] = code
-    model = KernelRegressor(random_state=0).fit(X[:600], y[:600])
-    told = X[600:, 0] != code
-    assert model.score(X[600:][told], y[600:][told]) > 0.95
+    X = rng.normal(size=(1100, 3))
+    y = np.sin(2 * X[:, 0]) + 0.1 * rng.normal(size=1100)
+    X[rng.permutation(1100)[:350], 0] = code
+    model = KernelRegressor(random_state=0).fit(X[:800], y[:800])
+    there = X[800:, 0] != code
+    assert model.score(X[800:][there], y[800:][there]) > 0.95
 
 
 @pytest.mark.parametrize("rows", [30, 100])
@@ -141,5 +142,4 @@ def test_one_entry_of_extreme_size_among_few_rows_is_an_outlier(rows, size):
     X[rows // 3, 0] = size
     assert KernelRegressor(random_state=0).fit(X, y).score(X, y) > 0.9
     X[rows // 3 : rows // 3 + 3, 0] = size, size / 2, size / 4
-    with pytest.raises(ValueError, match=r"X must fit in float32, .* values of .* beside far smaller ones"):
-        KernelRegressor(random_state=0).fit(X, y)
+    assert KernelRegressor(random_state=0).fit(X, y).score(X, y) > 0.8

@@ -69,7 +69,6 @@ class Rung:
     def __init__(self, x: np.ndarray, y: np.ndarray, weights: np.ndarray, held: Any) -> None:
         self.x, self.y, self.weights, self.held = x, y, weights, held
         self._distances: dict[Metric, tuple[Any, Any, float]] = {}
-        self._spectra: dict[Candidate, tuple[np.ndarray, np.ndarray]] = {}
 
     def lengthscale(self, candidate: Candidate) -> float:
         """Return the lengthscale of a candidate."""
@@ -128,19 +127,13 @@ class Rung:
     def _leave_one_out(self, candidate: Candidate) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """The losses of rows left out one by one, the weights with none left out, and f at rows left out.
 
-        With √w K √w = QΛQᵀ the weights are √w·Q(Λ + ridge)⁻¹Qᵀ√w·y, and the inverse's diagonal is that of
-        Q(Λ + ridge)⁻¹Qᵀ: one eigendecomposition serves all ridges.
+        With A = K + ridge/w and W = A⁻¹y the residuals of rows left out are W_i / (A⁻¹)_ii.
         """
-        root = np.sqrt(self.weights)[:, None]
-        key = candidate._replace(ridge=0.0)
-        if key not in self._spectra:
-            among, _ = self.matrices(candidate)
-            self._spectra[key] = np.linalg.eigh(root * among.astype(float) * root.T)
-        values, vectors = self._spectra[key]
-        inverse = 1 / (np.maximum(values, 0) + candidate.ridge)
-        dual = vectors @ (inverse[:, None] * (vectors.T @ (root * self.y)))
-        left = dual / (vectors**2 @ inverse)[:, None]
-        return np.sum(left**2, axis=1), root * dual, self.y - left / root
+        among, _ = self.matrices(candidate)
+        factor = factorise(among.astype(float, copy=False), candidate.ridge / self.weights)
+        weights = factor.solve(self.y)
+        left = factor.leave_one_out(weights)
+        return self.weights * np.sum(left**2, axis=1), weights, self.y - left
 
     def gradients(self, candidate: Candidate, full: bool) -> np.ndarray | None:
         """Return M = mean_x ∇f(x)∇f(x)ᵀ over outputs in framed features, or the roots of its diagonal.

@@ -87,8 +87,8 @@ class LinearModel:
         with one_thread_if_small(rows):
             if before is not None and remembered is None:
                 problem = LinearProblem(rows, before.weights.frame, self.settings)
-                start = self.targets.start(problem, before.likelihood)
-                return problem.solve(before.likelihood, start, before.with_shift_in_intercept())
+                before = before.with_shift_in_intercept()
+                return problem.solve(before.likelihood, before, before)
             rows = rows if remembered is None else remembered.joined(rows)
             result = self._fit_at(rows, self.prior_scale if self._has_scale else self.wide_scales(rows))
         return result._replace(stream=rows if len(rows.targets) <= MAX_REMEMBERED_ROWS else None)

@@ -106,9 +106,9 @@ class KernelClassifier(ClassifierMixin, KernelMachine):
 
     Notes
     -----
-    Up to a block of rows (2,048) are solved in float64, more of them, and streams, in float32. Before that the median
-    of some of the first rows is subtracted from the features, in float64: their distance from the origin does not
-    matter.
+    One block of rows, and a ridge that float32 would lose, are computed in float64; more rows, and streams, in float32.
+    Before that the median of some of the first rows is subtracted from the features, in float64: their distance from
+    the origin does not matter.
 
     Examples
     --------

@@ -2,13 +2,12 @@
 
 import numpy as np
 import pytest
-import reference
 from scipy.optimize import minimize
 from scipy.special import expit
 
 from thalweg import KernelClassifier, KernelRegressor, load
 from thalweg.kernels import Gaussian
-from thalweg.machines import Auto, Settings, SoftmaxLoss, SquaredHingeLoss, SquaredLoss, Table, calibration, fit
+from thalweg.machines import SoftmaxLoss, SquaredHingeLoss, Table, calibration
 
 rng = np.random.default_rng(0)
 X = rng.uniform(-2, 2, size=(150, 2))

@@ -2,6 +2,7 @@
 
 import signal
 from dataclasses import replace
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -60,7 +61,7 @@ def test_passes_end_where_the_validation_loss_no_longer_falls():
     history = fit(table, settings, seed=0).history
     losses = [record["held_out_loss"] for record in history]
     assert 1 < len(losses) <= 10
-    assert all(now < before for before, now in zip(losses[:-2], losses[1:-1], strict=True))
+    assert all(now < before for before, now in pairwise(losses[:-1]))
     assert len(losses) == 10 or losses[-1] > 0.97 * losses[-2]
 
 

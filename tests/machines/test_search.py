@@ -241,6 +241,7 @@ def test_rungs_grow_and_share_their_validation_set():
     assert not learned & held
 
 
+@pytest.mark.slow
 def test_a_loss_of_log_odds_has_a_ridge_of_its_own():
     rng = np.random.default_rng(0)
     x = rng.normal(size=(760, 1))

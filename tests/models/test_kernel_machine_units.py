@@ -124,10 +124,13 @@ def test_rare_labels_of_few_rows_have_better_probabilities_than_a_constant():
         x = draws.normal(size=(n, 5))
         return x, (draws.uniform(size=n) < 1 / (1 + np.exp(3 - x[:, 0]))).astype(int)
 
-    (x, y), (new, labels) = drawn(0, 800), drawn(1, 4000)
-    model = KernelClassifier(random_state=0).fit(x, y)
-    constant = log_loss(labels, np.full(4000, y.mean()))
-    assert log_loss(labels, model.predict_proba(new)[:, 1]) < 0.97 * constant
+    new, labels = drawn(1, 4000)
+    ratios = []
+    for seed in (0, 2, 3):
+        x, y = drawn(seed, 800)
+        found = KernelClassifier(random_state=0).fit(x, y).predict_proba(new)[:, 1]
+        ratios.append(log_loss(labels, found) / log_loss(labels, np.full(4000, y.mean())))
+    assert max(ratios) < 0.97
 
 
 def test_diabetes_is_predicted_as_well_as_by_a_line():

@@ -95,10 +95,11 @@ class _Search:
         """Moves of the multiplier and of the ridge by factors, both ways."""
         found: list[Any] = []
         for by_multiplier, by_ridge in factors:
-            if self.moves_multiplier:
-                found.append((partial(_move_multiplier, by_multiplier), partial(_move_multiplier, 1 / by_multiplier)))
+            # The ridge first: with too small a one a short lengthscale, with which f is constant, would look best.
             if self.moves_ridge:
                 found.append((partial(_move_ridge, by_ridge), partial(_move_ridge, 1 / by_ridge)))
+            if self.moves_multiplier:
+                found.append((partial(_move_multiplier, by_multiplier), partial(_move_multiplier, 1 / by_multiplier)))
         return found
 
     def metrics(self, rung: Rung, candidate: Candidate) -> list[Metric]:

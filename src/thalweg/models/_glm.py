@@ -1,6 +1,7 @@
 """What the generalised linear models have in common: everything but the likelihood."""
 
 import warnings
+from dataclasses import dataclass
 from numbers import Integral, Real
 from typing import Any, ClassVar
 
@@ -27,6 +28,7 @@ LARGEST_NUMBER = 1e100
 POSITIVE: Interval = Interval(Real, 0, None, closed="neither")
 
 
+@dataclass(repr=False, eq=False)
 class GeneralisedLinearModel(Storable):
     """Base of the generalised linear models: a Gaussian posterior over coefficients by natural-gradient steps.
 
@@ -42,21 +44,12 @@ class GeneralisedLinearModel(Storable):
         "verbose": ["verbose"],
     }
 
-    def __init__(
-        self,
-        prior_scale: Any = "auto",
-        fit_intercept: bool = True,
-        intercept_scale: float = 10.0,
-        max_iter: int = 1000,
-        tol: float = 1e-5,
-        verbose: int = 0,
-    ) -> None:
-        self.prior_scale = prior_scale
-        self.fit_intercept = fit_intercept
-        self.intercept_scale = intercept_scale
-        self.max_iter = max_iter
-        self.tol = tol
-        self.verbose = verbose
+    prior_scale: Any = "auto"
+    fit_intercept: bool = True
+    intercept_scale: float = 10.0
+    max_iter: int = 1000
+    tol: float = 1e-5
+    verbose: int = 0
 
     def _target_model(self) -> linear.TargetModel:
         """How targets depend on the linear predictor."""
@@ -319,6 +312,7 @@ class Regressor(RegressorMixin, GeneralisedLinearModel):
         return self._target_model().interval(self._posterior, X, row_numbers("offset", offset, len(X)), level)
 
 
+@dataclass(repr=False, eq=False)
 class Classifier(ClassifierMixin, GeneralisedLinearModel):
     """Models of classes; a subclass says which are possible, by :meth:`_possible`."""
 
@@ -327,18 +321,7 @@ class Classifier(ClassifierMixin, GeneralisedLinearModel):
         "class_weight": [dict, StrOptions({"balanced"}), None],
     }
 
-    def __init__(
-        self,
-        prior_scale: Any = "auto",
-        fit_intercept: bool = True,
-        intercept_scale: float = 10.0,
-        max_iter: int = 1000,
-        tol: float = 1e-5,
-        verbose: int = 0,
-        class_weight: Any = None,
-    ) -> None:
-        super().__init__(prior_scale, fit_intercept, intercept_scale, max_iter, tol, verbose)
-        self.class_weight = class_weight
+    class_weight: Any = None
 
     def _target_model(self) -> linear.TargetModel:
         return linear.BinaryTargets()

@@ -2,6 +2,7 @@
 
 import warnings
 from collections.abc import Callable
+from dataclasses import KW_ONLY, dataclass
 from numbers import Integral, Real
 from typing import Any, ClassVar
 
@@ -22,6 +23,7 @@ _LARGEST, _ENOUGH_STEPS = 1e150, 25
 """What y's square can be taken of, and steps after which a search that goes on gains little."""
 
 
+@dataclass(repr=False, eq=False)
 class GPRegressor(RegressorMixin, MultiOutputMixin, Storable):
     """Gaussian process regression: a smooth function through noisy values, and how far it may be off.
 
@@ -105,30 +107,17 @@ class GPRegressor(RegressorMixin, MultiOutputMixin, Storable):
         "verbose": ["verbose"],
     }
 
-    def __init__(
-        self,
-        kernel: Kernel | str | None = None,
-        *,
-        noise: float | None = None,
-        alpha: Any = 0.0,
-        mean: str | Callable[[np.ndarray], np.ndarray] = "constant",
-        method: str = "auto",
-        learn: bool = True,
-        restarts: int = 1,
-        max_iter: int = 100,
-        random_state: Any = None,
-        verbose: bool = False,
-    ) -> None:
-        self.kernel = kernel
-        self.noise = noise
-        self.alpha = alpha
-        self.mean = mean
-        self.method = method
-        self.learn = learn
-        self.restarts = restarts
-        self.max_iter = max_iter
-        self.random_state = random_state
-        self.verbose = verbose
+    kernel: Kernel | str | None = None
+    _: KW_ONLY
+    noise: float | None = None
+    alpha: Any = 0.0
+    mean: str | Callable[[np.ndarray], np.ndarray] = "constant"
+    method: str = "auto"
+    learn: bool = True
+    restarts: int = 1
+    max_iter: int = 100
+    random_state: Any = None
+    verbose: bool = False
 
     @_fit_context(prefer_skip_nested_validation=True)
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> "GPRegressor":

@@ -1,6 +1,6 @@
 """Kernel regression that streams."""
 
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY, dataclass, field
 from typing import Any, ClassVar
 
 import numpy as np
@@ -65,6 +65,10 @@ class KernelRegressor(RegressorMixin, KernelMachine):
     """
 
     _plain_bandwidth = 1.0
+    _target_mean: np.ndarray = field(init=False)
+    _target_scale: np.ndarray = field(init=False)
+    _target_core: np.ndarray = field(init=False)
+    _target_moments: tuple[float, np.ndarray, np.ndarray] = field(init=False)
     _parameter_constraints: ClassVar[dict[str, list]] = KernelMachine._parameter_constraints | {
         "loss": [StrOptions(set(_LOSSES)), Loss],
     }

@@ -120,7 +120,7 @@ class ExactPosterior:
             return predict(kernel, inputs, solution, new, basis, full)
         size = count if full else TILE_ROWS  # one program, however many there are
         placed = [jnp.asarray(padded(part, size)) for part in (new, basis)]
-        terms = as_device_arrays(device_terms(kernel, inputs.shape[1]) or kernel)
+        terms = device_terms(kernel, inputs.shape[1]) or as_device_arrays(kernel)
         found = compiled_predict(terms, jnp.asarray(inputs), jax.tree.map(jnp.asarray, solution), *placed, full)
         mean, spread = map(np.asarray, found)
         return mean[:count], spread[(slice(count),) * spread.ndim]

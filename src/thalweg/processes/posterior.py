@@ -1,7 +1,7 @@
 """The posterior of a function by factors of the covariance of its rows, for one or several plausible parameters."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import Any, ClassVar
 

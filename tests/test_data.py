@@ -23,7 +23,7 @@ import scipy.io
 from thalweg import data
 from thalweg.data import converters, store
 from thalweg.data.catalogue import CATALOGUE
-from thalweg.data.registry import Entry, Home, Raw, shapes
+from thalweg.data.registry import CatalogueEntry, Home, Raw, shapes
 from thalweg.errors import DataNotFoundError, FileFormatError, MissingPackageError
 
 ARRAYS = {"X": np.arange(6, dtype=np.float32).reshape(3, 2), "y": np.array([1, -1, 1], np.int8)}
@@ -38,7 +38,7 @@ def npz(arrays):
 @pytest.fixture
 def entry():
     """A set of three rows, published as one comma-separated table."""
-    return Entry(
+    return CatalogueEntry(
         name="toy",
         file="sub/toy.npz",
         sha256=hashlib.sha256(npz(ARRAYS)).hexdigest(),

@@ -38,13 +38,21 @@ def documented():
     return found
 
 
-@pytest.mark.parametrize(("package", "name"), PUBLIC)
-def test_public_names_have_docstrings_of_their_own(package, name):
-    thing = getattr(importlib.import_module(package), name)
-    # A class without a docstring would otherwise show that of its base.
-    text = vars(thing).get("__doc__") if inspect.isclass(thing) else thing.__doc__
-    assert text
-    assert ">>>" in text, "an example is wanted"
+def test_public_names_have_docstrings_of_their_own_with_an_example():
+    for package, name in PUBLIC:
+        thing = getattr(importlib.import_module(package), name)
+        # A class without a docstring would otherwise show that of its base.
+        text = vars(thing).get("__doc__") if inspect.isclass(thing) else thing.__doc__
+        assert text, name
+        assert ">>>" in text, f"an example of {name} is wanted"
+
+
+def test_public_methods_have_docstrings():
+    for package, name in PUBLIC:
+        thing = getattr(importlib.import_module(package), name)
+        for method, found in vars(thing).items() if inspect.isclass(thing) else ():
+            if not method.startswith("_") and inspect.isfunction(found):
+                assert inspect.getdoc(getattr(thing, method)), f"{name}.{method}"
 
 
 def test_public_names_are_on_an_api_page():

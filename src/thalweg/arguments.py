@@ -53,11 +53,9 @@ def number(name: str, value: Any, *, finite: bool = True, dtype: Any = float, **
             raise ValueError(f"{name} must be {wanted}, found an array of shape {value.shape}")
         return value.astype(jnp.result_type(dtype))
     found = _real(name, value, wanted)
-    # Checked as it is kept: a number too small for float32 has become 0.
-    kept = _rounded(found)
-    if found.ndim or not _inside(kept, finite, **limits).all():
-        lost = f" in {kept.dtype}" if not found.ndim and _inside(found, finite, **limits) else ""
-        raise ValueError(f"{name} must be {wanted}{lost}, found {value!r}")
+    if found.ndim:
+        raise ValueError(f"{name} must be {wanted}, found {value!r}")
+    _refuse_outside(name, value, found, _rounded(found), finite, **limits)
     dtype = jnp.result_type(dtype)
     floating = jnp.issubdtype(dtype, jnp.floating)
     if floating and isinstance(value, jax.Array | np.ndarray) and jnp.issubdtype(value.dtype, jnp.floating):
@@ -105,26 +103,14 @@ def numbers(
     wanted = _wanted(finite, **limits)
 
     def leaf(part: Any) -> Array:
-        array: Array
-        if isinstance(part, jax.core.Tracer):
-            array = part
-        else:
+        array: Array = part
+        if not isinstance(part, jax.core.Tracer):
             host = _real(name, part, wanted)
             typed = isinstance(part, np.ndarray | np.generic | jax.Array) and not getattr(part, "weak_type", False)
-            kept = host if typed and jnp.issubdtype(host.dtype, jnp.floating) else _rounded(host)
+            kept = host if typed else _rounded(host)
+            _refuse_outside(name, part, host, kept, finite, **limits)
             # Not by jnp.asarray, which compiles a program to copy a number.
             array = part if isinstance(part, jax.Array) else jax.device_put(kept)
-            outside = ~_inside(kept, finite, **limits)
-            if outside.any() and not host.ndim:
-                lost = f" in {kept.dtype}" if _inside(host, finite, **limits) else ""
-                raise ValueError(f"{name} must be {wanted}{lost}, found {part!r}")
-            if outside.any():
-                index = tuple(int(i) for i in np.argwhere(outside)[0])
-                place = index[0] if len(index) == 1 else index
-                raise ValueError(
-                    f"{name} must hold {wanted.removeprefix('a ').replace('number', 'numbers')}, "
-                    f"found {host[index]:g} at index {place}"
-                )
         if ndim is not None and (array.ndim > ndim or array.size == 0):
             raise ValueError(f"{name} must have at most {ndim} axes and an entry, found shape {array.shape}")
         # Python's numbers are weakly typed: every parameter gets a definite floating dtype.
@@ -268,6 +254,20 @@ def _rounded(host: np.ndarray) -> np.ndarray:
     """In JAX's default precision."""
     with np.errstate(over="ignore"):
         return host.astype(jnp.result_type(float))
+
+
+def _refuse_outside(name: str, value: Any, found: np.ndarray, kept: np.ndarray, finite: bool, **limits: Any) -> None:
+    """Refuse numbers out of range, as they are kept: one too small for float32 has become 0."""
+    outside, wanted = ~_inside(kept, finite, **limits), _wanted(finite, **limits)
+    if not outside.any():
+        return
+    if not found.ndim:
+        lost = f" in {kept.dtype}" if _inside(found, finite, **limits) else ""
+        raise ValueError(f"{name} must be {wanted}{lost}, found {value!r}")
+    index = tuple(int(i) for i in np.argwhere(outside)[0])
+    place = index[0] if len(index) == 1 else index
+    wanted = wanted.removeprefix("a ").replace("number", "numbers")
+    raise ValueError(f"{name} must hold {wanted}, found {found[index]:g} at index {place}")
 
 
 def _inside(

@@ -102,16 +102,10 @@ def _label(path: Path) -> str:
 
 def encode(node: Any, path: Path, arrays: Arrays) -> Any:
     """Describe a tree in JSON; its arrays go into ``arrays`` under the names of their leaves."""
-    if node is None or type(node) in (bool, int, str):
-        return node
-    if type(node) is float:
-        return node if math.isfinite(node) else {"float": str(node)}
-    if isinstance(node, jax.Array) and is_key(node):
-        return {"key": str(jax.random.key_impl(node)), "data": encode(jax.random.key_data(node), path, arrays)}
-    if isinstance(node, np.ndarray) and node.dtype == object and node.ndim == 1 and {*map(type, node)} <= {str}:
-        return {"words": node.tolist()}
+    if node is None or type(node) in (bool, int, float, str):
+        return node if type(node) is not float or math.isfinite(node) else {"float": str(node)}
     if isinstance(node, jax.Array | np.ndarray | np.generic):
-        return _encode_array(np.asarray(node), _label(path), arrays)
+        return _encode_array(node, path, arrays)
     if len(path) > _MAX_DEPTH:
         raise ValueError(f"tree: nested more than {_MAX_DEPTH} levels deep, or contains itself")
     if isinstance(node, type) and _STORABLE.get(node.__name__) is node:
@@ -134,7 +128,13 @@ def _encode_object(node: Any, path: Path, arrays: Arrays) -> dict:
     }
 
 
-def _encode_array(array: np.ndarray, name: str, arrays: Arrays) -> dict:
+def _encode_array(node: Any, path: Path, arrays: Arrays) -> dict:
+    if isinstance(node, jax.Array) and is_key(node):
+        words = _encode_array(jax.random.key_data(node), path, arrays)
+        return {"key": str(jax.random.key_impl(node)), "data": words}
+    array, name = np.asarray(node), _label(path)
+    if array.dtype == object and array.ndim == 1 and {*map(type, array)} <= {str}:
+        return {"words": array.tolist()}
     if array.dtype.hasobject or array.dtype.names:
         raise TypeError(f"{name}: cannot store arrays of dtype {array.dtype}")
     array = np.array(array, dtype=array.dtype.newbyteorder("<"), order="C")

@@ -1,8 +1,11 @@
-"""Sizes that arrays are padded to, so that data sets of about the same size share one compiled program."""
+"""Sizes of arrays: padded, so that data sets of about one size share a compiled program, and bounded by memory."""
 
 from typing import Any
 
 import numpy as np
+
+MAX_TEMPORARY_NUMBERS = 2**22
+"""Numbers of a temporary array, 16 MiB in float32: twice as many would take twice the memory and no less time."""
 
 
 def padded_size(size: int, grain: int) -> int:

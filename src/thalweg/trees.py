@@ -68,12 +68,21 @@ def is_leaf(a: PyTree) -> bool:
 
 
 def norm(a: PyTree[Array]) -> Scalar:
-    """Return the Euclidean norm of all leaves, in float32 at least; squares neither underflow nor overflow."""
+    """Return the Euclidean norm of all leaves, in float32 at least, with the derivative 0 at 0.
+
+    Squares neither underflow nor overflow.
+    """
     wide = jax.tree.map(lambda leaf: leaf.astype(single(leaf.dtype)), joined(a))
     square, limits = inner(wide, wide), jnp.finfo(dtype(wide))
     in_range = (square > limits.tiny / limits.eps) & (square < jnp.inf)
     # A second pass over all numbers takes as long as a step of some methods.
-    return jax.lax.cond(in_range, lambda leaves: jnp.sqrt(square), _scaled_norm, wide)
+    return jax.lax.cond(in_range, lambda leaves: root(square), _scaled_norm, wide)
+
+
+def root(square: Array) -> Array:
+    """Return √square, with the derivative 0 at 0."""
+    positive = square != 0
+    return jnp.where(positive, jnp.sqrt(jnp.where(positive, square, 1)), 0)
 
 
 def largest(a: PyTree[Array]) -> Scalar:
@@ -90,7 +99,7 @@ def _scaled_norm(wide: PyTree[Array]) -> Scalar:
     one, less, more = (jnp.asarray(4.0**exponent, kind) for exponent in (0, -power, power))
     unit = jnp.where(small, less, jnp.where(large, more, one))
     wide = scale(1 / unit, wide)
-    return jnp.sqrt(inner(wide, wide)) * unit
+    return root(inner(wide, wide)) * unit
 
 
 def norm_on_host(a: PyTree) -> float:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from thalweg.completion import Ratings, Relaxation, Relaxed, Way, descend, relax
-from thalweg.completion.nuclear import bound, factorised, second
+from thalweg.completion.nuclear import bound, exact_gradient, second
 from thalweg.descent import FISTA, NuclearNorm, Status, minimize
 from thalweg.linalg.operators.gram import GramOperator
 from thalweg.oracles import Exact
@@ -28,6 +28,13 @@ def problem():
 
 
 @pytest.fixture(scope="module")
+def least(problem):
+    """The minimiser, by exact gradients."""
+    way = Way("gd", 1.0, round=200, accelerated=True)
+    return descend(problem, problem.known(), way, jax.random.key(0), rounds=1).theta
+
+
+@pytest.fixture(scope="module")
 def theta():
     return jnp.asarray(np.random.default_rng(1).uniform(0, 5, SHAPE))
 
@@ -38,7 +45,7 @@ def objective(theta, problem):
 
 
 def test_the_exact_gradient_is_that_of_the_objective(problem, theta):
-    out = factorised(problem.gram, problem.misfit, theta)
+    out = exact_gradient(problem.gram, problem.misfit, theta)
     value, gradient = jax.value_and_grad(objective)(theta, problem)
     np.testing.assert_allclose(out.gradient, gradient, rtol=1e-9)
     np.testing.assert_allclose(out.value, value, rtol=1e-12)
@@ -52,13 +59,13 @@ def estimates(oracle, theta, keys):
 
 def deviations(problem, theta, law, deflated=False):
     """By how many standard errors the mean of many estimates is off, cell by cell."""
-    interval = problem.interval(theta, 1.0, deflated)
+    interval = problem.interval(theta, deflated)
     oracle = problem.oracle(
         theta, jax.random.key(0), deflated, law=law, degree=8.0, probes=4, interval=interval, slack=1.0
     )
-    found = np.asarray(estimates(oracle, theta, jax.random.split(jax.random.key(1), 2000)))
-    exact = np.asarray(factorised(problem.gram, problem.misfit, theta).gradient)
-    return (found.mean(axis=0) - exact) / (found.std(axis=0) / np.sqrt(len(found)))
+    gradients = np.asarray(estimates(oracle, theta, jax.random.split(jax.random.key(1), 2000)))
+    exact = np.asarray(exact_gradient(problem.gram, problem.misfit, theta).gradient)
+    return (gradients.mean(axis=0) - exact) / (gradients.std(axis=0) / np.sqrt(len(gradients)))
 
 
 @pytest.mark.filterwarnings("ignore::thalweg.spectral.InfiniteVarianceWarning")
@@ -70,7 +77,7 @@ def test_gradients_are_unbiased_under_every_law(problem, theta, law):
 def test_gradients_with_the_leading_value_apart_are_unbiased_too(problem):
     ratings = problem.known() + 1.0  # one singular value is far above the others
     values = np.linalg.svd(np.asarray(ratings), compute_uv=False)
-    assert problem.interval(ratings, 1.0, True)[1] < 0.5 * problem.interval(ratings)[1]
+    assert problem.interval(ratings, True)[1] < 0.5 * problem.interval(ratings)[1]
     assert 0.9 * values[1] ** 2 < float(second(ratings)) <= 1.001 * values[1] ** 2
     assert np.max(np.abs(deviations(problem, ratings, "theorem3", deflated=True))) < 5
 
@@ -81,12 +88,12 @@ def test_the_half_that_is_taken_has_less_noise_than_both(problem):
     theta = jnp.asarray(4.5 + 0.1 * np.random.default_rng(2).uniform(size=SHAPE))
     both = lambda x: ShiftedOperator(GramOperator(x), problem.gram.smoothing)
     options = {"degree": 30.0, "probes": 4, "interval": problem.interval(theta), "slack": 1.0}
-    exact = np.asarray(factorised(problem.gram, problem.misfit, theta).gradient)
+    exact = np.asarray(exact_gradient(problem.gram, problem.misfit, theta).gradient)
     noise = []
     for operator in (problem.gram, both):
         oracle = SpectralOracle(jnp.sqrt, operator, theta, jax.random.key(0), g=problem.misfit, **options)
-        found = np.asarray(estimates(oracle, theta, jax.random.split(jax.random.key(1), 400)))
-        noise.append(np.sqrt(np.mean((found - exact) ** 2)))
+        gradients = np.asarray(estimates(oracle, theta, jax.random.split(jax.random.key(1), 400)))
+        noise.append(np.sqrt(np.mean((gradients - exact) ** 2)))
     assert noise[0] < 0.5 * noise[1]
 
 
@@ -116,9 +123,8 @@ def test_the_optimum_is_that_of_proximal_gradient_as_smoothing_vanishes():
 
 
 @pytest.mark.parametrize("method", ["svrg", "sgd"])
-def test_stochastic_ways_end_near_the_optimum_and_in_the_box(problem, method):
+def test_stochastic_ways_end_near_the_optimum_and_in_the_box(problem, least, method):
     start = problem.known()
-    least = descend(problem, start, Way("gd", 1.0, round=200, accelerated=True), jax.random.key(0), rounds=1).theta
     step, decay = (0.3, np.inf) if method == "svrg" else (0.1, 40.0)
     way = Way(method, step, probes=16, round=20, restart="last", decay=decay)
     path = descend(problem, start, way, jax.random.key(1), rounds=20, watch=lambda theta: float(jnp.min(theta)))
@@ -158,29 +164,29 @@ def test_a_norm_that_outgrows_its_interval_repeats_the_round(problem):
     # From nothing at all the first interval holds next to nothing.
     nothing = jnp.zeros(SHAPE)
     assert problem.interval(nothing)[1] < 0.1 * problem.interval(jnp.full(SHAPE, 5.0))[1]
-    path = descend(problem, nothing, Way("sgd", 0.1, probes=16, round=20), jax.random.key(1), rounds=3)
+    path = descend(problem, nothing, Way("sgd", 0.1, probes=16, round=20, decay=40.0), jax.random.key(1), rounds=3)
     assert path.status is Status.STEPS_SPENT
     assert bool(jnp.all(jnp.isfinite(path.theta)))
     assert problem.value(path.theta) < problem.value(nothing)
 
 
-def test_a_matrix_higher_than_wide_is_turned():
+def test_a_matrix_higher_than_wide_is_transposed():
     ratings, options = some_ratings(4), Relaxation(low=0.5, high=5.0, rounds=3)
-    wide, high = relax(ratings, options), relax(ratings.turned, options)
+    wide, high = relax(ratings, options), relax(ratings.transposed, options)
     np.testing.assert_allclose(wide.model.values, high.model.values.T, atol=1e-4)
-    with pytest.raises(ValueError, match="turn them"):
-        Relaxed.of(ratings.turned)
+    with pytest.raises(ValueError, match="transpose them"):
+        Relaxed.of(ratings.transposed)
     with pytest.raises(ValueError, match="GiB"):
         relax(ratings._replace(shape=(10**5, 10**6)), options)
 
 
-def test_it_stops_by_ratings_that_are_set_aside():
-    lines = []
-    found = relax(some_ratings(5, 50), Relaxation(low=0.5, high=5.0, held_out=0.2, rounds=40), show=lines.append)
-    errors = found.history["held_out_rmse"]
-    assert found.status is Status.CONVERGED
-    assert len(lines) == len(errors) < 40
-    assert "held-out RMSE" in lines[0]
+def test_it_stops_by_the_error_of_a_validation_set(capsys):
+    options = Relaxation(low=0.5, high=5.0, held_out=0.2, rounds=40)
+    result = relax(some_ratings(5, 50), options, verbose=True)
+    errors = result.history["held_out_rmse"]
+    assert result.status is Status.CONVERGED
+    assert len(errors) == len(result.history["objective"]) < 40
+    assert f"round {len(errors)}: objective" in capsys.readouterr().out
 
 
 @pytest.mark.slow
@@ -188,6 +194,6 @@ def test_a_fit_by_svrg_is_that_by_exact_gradients():
     ratings = some_ratings(6, 40)
     options = Relaxation(low=0.5, high=5.0, smoothing=0.5, rounds=40, tol=1e-7)
     exact = relax(ratings, options)
-    found = relax(ratings, options, Way("svrg", 0.3, degree=None, probes=32, round=10, restart="last"))
-    assert found.history["objective"][-1] == pytest.approx(exact.history["objective"][-1], rel=2e-3)
-    assert np.max(np.abs(found.model.values - exact.model.values)) < 0.1
+    sampled = relax(ratings, options, Way("svrg", 0.3, degree=None, probes=32, round=10, restart="last"))
+    assert sampled.history["objective"][-1] == pytest.approx(exact.history["objective"][-1], rel=2e-3)
+    assert np.max(np.abs(sampled.model.values - exact.model.values)) < 0.1

@@ -1,5 +1,7 @@
 """What a function captures may change between two runs: the second run sees it."""
 
+import itertools
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -129,3 +131,19 @@ def test_programs_of_others_stay_compiled():
     np.testing.assert_allclose(solve(f), 3.0)
     of_others(jnp.zeros(2))
     assert traces == [1]
+
+
+def test_the_program_of_a_function_outlives_a_run_of_another():
+    traced = itertools.count()
+
+    def first(x, a):
+        next(traced)
+        return jnp.sum((x - a) ** 2)
+
+    second = lambda x, a: jnp.sum((x - a) ** 4)
+    run = lambda function: minimize(Exact(function, jnp.ones(2)), jnp.zeros(2), step=0.1, steps=3)
+    run(first)
+    before = next(traced)
+    run(second)
+    run(first)
+    assert next(traced) == before + 1

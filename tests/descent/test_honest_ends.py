@@ -46,12 +46,19 @@ def optimum(scales, weight, box):
     return np.sign(TARGET) * np.maximum(np.abs(TARGET) - weight / scales, 0)
 
 
-PROBLEMS = list(itertools.product([1.0, 1e2, 1e4], [0.0, 1e3], [(0.0, False), (0.4, False), (0.0, True)], [0.0, 7.0]))
-"""Conditions, starts, terms and constants: 36 problems for each method and each dtype."""
+PROBLEMS = list(itertools.product([1.0, 1e3], [0.0, 1e3], [(0.0, False), (0.4, False), (0.0, True)], [0.0, 7.0]))
+"""Conditions, starts, terms and constants: 24 problems for each method and each dtype."""
 
 
-@pytest.mark.parametrize("dtype", [np.float32, np.float64], ids=["float32", "float64"])
-@pytest.mark.parametrize("momentum", [None, AdaptiveRestart()], ids=["plain", "accelerated"])
+@pytest.mark.parametrize(
+    ("momentum", "dtype"),
+    [
+        pytest.param(None, np.float32, id="plain-float32", marks=pytest.mark.slow),
+        pytest.param(None, np.float64, id="plain-float64"),
+        pytest.param(AdaptiveRestart(), np.float32, id="accelerated-float32"),
+        pytest.param(AdaptiveRestart(), np.float64, id="accelerated-float64", marks=pytest.mark.slow),
+    ],
+)
 def test_converged_is_said_with_nothing_left_to_gain(momentum, dtype):
     eps = np.finfo(dtype).eps
     rtol, said = eps**0.5, 0
@@ -82,6 +89,18 @@ def test_a_narrow_valley_reached_from_afar_is_not_the_end(start, dtype):
     assert result.status is not Status.CONVERGED or result.fun < 1e-9
     if result.status is Status.STAGNATED:
         assert np.dtype(dtype).name in result.message
+
+
+def test_a_lasso_that_is_solved_to_rounding_has_converged():
+    loss = lambda x, a, b: 0.5 * jnp.sum((a @ x - b) ** 2)
+    for seed in range(6):
+        rng = np.random.default_rng(seed)
+        a, x = rng.normal(size=(200, 12)), rng.normal(size=12) * (rng.random(12) < 0.5)
+        b = a @ x + 0.1 * rng.normal(size=200)
+        result = minimize(Exact(loss, jnp.asarray(a), jnp.asarray(b)), jnp.zeros(12), term=L1(0.1))
+        assert result.status is Status.CONVERGED
+        correlation = a.T @ (b - a @ np.asarray(result.x))
+        np.testing.assert_allclose(np.clip(correlation, -0.1, 0.1), correlation, rtol=0, atol=1e-4)
 
 
 def test_a_feature_a_thousand_times_as_large_does_not_end_the_run():
@@ -176,7 +195,10 @@ METHODS = {
 SETS = {"none": Zero(), "simplex": Simplex(), "positive": NonNegative(), "ball": L2Ball(1.5)}
 
 
-@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(n, marks=() if n in ("adam", "mean", "entropy", "Burg") else pytest.mark.slow) for n in METHODS],
+)
 def test_calling_again_gains_nothing_worth_the_name(name):
     """Optax, averages, mirrors and far starts, in corners too: where CONVERGED is said, a good method finds no more."""
     options, sets = METHODS[name]
@@ -204,7 +226,7 @@ def test_variables_in_different_units_are_not_called_converged_where_the_small_o
 def test_a_run_that_ends_worse_than_it_began_is_no_success(formula):
     """Such steps leap about here, and the last bit decides where they end: most runs are lost, a few arrive."""
     flat = lambda x: jnp.sum(jnp.sqrt(1 + x**2))
-    starts = [2.0, 5.0, 8.0, 10.0, 20.0, 30.0]
+    starts = [2.0, 8.0, 30.0]
     results = [minimize(flat, jnp.array([start]), step=BarzilaiBorwein(formula)) for start in starts]
     for start, result in zip(starts, results, strict=True):
         assert abs(result.x[0]) < 1e-3 if result.success else result.x[0] == start

@@ -257,7 +257,7 @@ CASES = {
     "box without room": (lambda: solve(term=Box(0.5, 0.5)).x, near(0.5)),
     "box without bounds": (lambda: solve(term=Box(-INF, INF)).x, near(1.0)),
     "simplex of nothing": (lambda: Simplex(0.0), raises(ValueError, "total of Simplex must be .* above 0, found 0.0")),
-    "simplex of a scalar": (lambda: solve(jnp.zeros(()), term=Simplex()), raises(ValueError, r"Simplex: x must have a last axis")),
+    "simplex of a scalar": (lambda: solve(jnp.zeros(()), term=Simplex()), raises(ValueError, r"Simplex: x must be a vector or an array of them")),
     "simplex from far": (lambda: Simplex().prox(jnp.array([1e200, -1e200, 1e200]), 1.0), near([0.5, 0.0, 0.5])),
     "simplex of equals": (lambda: Simplex().prox(jnp.full(4, 7.0), 1.0), near(0.25)),
     "ball of negative radius": (lambda: L2Ball(-1.0), raises(ValueError, "radius of L2Ball must be .* found -1.0")),

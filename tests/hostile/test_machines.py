@@ -23,9 +23,9 @@ from thalweg.machines import (
     Checked,
     HuberLoss,
     QuantileLoss,
-    Rows,
     Settings,
     SquaredLoss,
+    Table,
     Uniform,
     fit,
     learn,
@@ -37,8 +37,8 @@ Y = (X[:, 0] > 0).astype(int)
 T = X[:, 0] + np.sin(X[:, 1])
 PARTS = {"kernel": Gaussian(2.0), "alpha": 0.1, "method": Auto(block_size=64), "random_state": 0}
 BOTH = (TypeError, ValueError)
-ROWS = Rows(X, T[:, None], np.ones(N))
-SQUARES = Settings(loss=SquaredLoss(), kernel=Gaussian(2.0), alpha=0.1, method=Auto(block_size=64))
+TABLE = Table(X, T[:, None], np.ones(N))
+SQUARED = Settings(loss=SquaredLoss(), kernel=Gaussian(2.0), alpha=0.1, method=Auto(block_size=64))
 
 
 def kc(x=X, y=Y, weights=None, **options):
@@ -231,7 +231,7 @@ METHODS = [
     ("a step of zero", lambda: DSG(step=0.0), ValueError, "step"),
     ("a step that is a word", lambda: CDSG(step="long"), BOTH, "step"),
     ("a tolerance of NaN", lambda: Auto(tol=np.nan), ValueError, "tol of Auto .* found nan"),
-    ("a slice of everything", lambda: Auto(validation_fraction=1.0), ValueError, "validation_fraction of Auto .* found 1.0"),
+    ("a validation set of everything", lambda: Auto(validation_fraction=1.0), ValueError, "validation_fraction of Auto .* found 1.0"),
     ("early stopping that is a word", lambda: Auto(early_stopping="no"), ValueError, "early_stopping of Auto .* found 'no'"),
     ("precondition that is a word", lambda: DSG(precondition="no"), TypeError, "precondition of DSG .* found 'no'"),
     ("keeping that is a number", lambda: DSG(keep_frequencies=1), TypeError, "keep_frequencies of DSG .* found 1"),
@@ -247,9 +247,9 @@ METHODS = [
     ("settings with a wrong kernel", lambda: Settings(loss=SquaredLoss(), kernel=int), TypeError, "kernel must be .* found"),
     ("settings with a bool", lambda: Settings(loss=SquaredLoss(), max_features=True), TypeError, "max_features must be .* True"),
     ("settings of half a pass", lambda: Settings(loss=SquaredLoss(), passes=0.5), TypeError, "passes must be .* 0.5"),
-    ("fit of rows", lambda: np.allclose(fit(ROWS, SQUARES, 0).predict(X[:2]).shape, (2, 1)), True, ""),
-    ("learn beyond the range of numbers", lambda: learn(replace(ROWS, targets=np.where(ROWS.targets > 0, 3e38, -3e38)), SQUARES, 0), ValueError, "values beyond the range of numbers"),
-    ("fit of features beyond float32", lambda: learn(replace(ROWS, x=1e300 * X), SQUARES, 0), ValueError, "X must fit in float32, found values of size"),
+    ("fit of rows", lambda: np.allclose(fit(TABLE, SQUARED, 0).predict(X[:2]).shape, (2, 1)), True, ""),
+    ("learn beyond the range of numbers", lambda: learn(replace(TABLE, targets=np.where(TABLE.targets > 0, 3e38, -3e38)), SQUARED, 0), ValueError, "values beyond the range of numbers"),
+    ("fit of features beyond float32", lambda: learn(replace(TABLE, x=1e300 * X), SQUARED, 0), ValueError, "X must fit in float32, found values of size"),
 ]  # fmt: skip
 
 CALLS = [
@@ -296,13 +296,8 @@ CASES = {
 }  # fmt: skip
 
 
-# What compiles programs of its own.
-DEAR = {"calls: a stream with its classes", "calls: a stream row by row", "parameters: blocks of one row",
-        "X: rows twice are weights of two", "X: a constant column", "calls: a refit of another width"}  # fmt: skip
-
-
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("name", [pytest.param(n, marks=pytest.mark.slow) if n in DEAR else n for n in CASES])
+@pytest.mark.parametrize("name", CASES)
 def test_a_clear_error_or_a_right_answer(name, tmp_path):
     act, expected, message = CASES[name]
     given = (tmp_path,) if name.startswith("files") else ()

@@ -64,3 +64,13 @@ def test_which_kernels_numpy_can_compute():
         0,
         1,
     ]
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_a_matrix_is_the_same_however_threads_take_turns(dtype):
+    x = RNG.normal(size=(700, 3)).astype(dtype)
+    first = kernel_tiles(Matern32(0.8), x).to_dense()
+    below = np.tril_indices(700, -64)
+    np.testing.assert_array_equal(first[below], first.T[below])
+    for _ in range(3):
+        np.testing.assert_array_equal(kernel_tiles(Matern32(0.8), x).to_dense(), first)

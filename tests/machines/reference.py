@@ -110,11 +110,10 @@ class Machine:
         return k, s
 
     def preconditioned(self, z, gradient, w, block):
-        """(L·ZᵀZ/B + λR + εI)⁻¹ times the gradient, R the features' inner products and ε a millionth of the trace."""
+        """(L·ZᵀZ/B + λR)⁻¹ times the gradient, R the features' inner products."""
         if not self.precondition:
             return self.coordinates.gradient_scale * gradient
         matrix = CURVATURES[self.loss] * z.T @ np.diag(w) @ z / w.sum() + self.ridge * self.coordinates.metric(block)
-        matrix += 1e-6 * np.trace(matrix) * np.eye(len(matrix))
         return np.linalg.solve(matrix, gradient)
 
     def noise(self, x, g, w, fresh):

@@ -1,183 +1,117 @@
-"""A learned metric: slopes are derivatives, features that matter are found, and noise leaves units as they were."""
+"""Candidates of the search: leave-one-out against refits, validation losses, and gradients against differences."""
 
-import time
-
-import jax.numpy as jnp
 import numpy as np
 import pytest
-from thalweg.machines.choice import choose
-from thalweg.machines.folds import sample, two_at_once
-from thalweg.machines.metric import learned_unit, mean_squared_slopes
-from threadpoolctl import threadpool_info
 
-from thalweg import KernelClassifier, KernelRegressor, load
-from thalweg.kernels import Gaussian, Laplacian, Matern12, Matern32
-from thalweg.machines import Auto, Rows, Settings, SquaredLoss
-from thalweg.threads import enough_threads
+from thalweg.kernels import Gaussian, Laplacian, Matern12, Matern32, Matern52
+from thalweg.machines.candidates import Candidate, Metric, Rung
 
-MULTIPLIERS = (0.25, 0.5, 1.0, 2.0, 4.0)
-
-
-def learned(x, y, **options):
-    seen = sample(Rows(x, y.reshape(len(x), -1), np.ones(len(x))), 0)
-    return learned_unit(seen, 1.0, MULTIPLIERS, Gaussian, **options)
+rng = np.random.default_rng(0)
+X = rng.normal(size=(40, 3))
+Y = np.stack([np.sin(2 * X[:, 0]) + X[:, 1], X[:, 1] * X[:, 2]], axis=1) + 0.1 * rng.normal(size=(40, 2))
+WEIGHTS = rng.uniform(0.5, 2.0, size=40)
+HELD = rng.normal(size=(15, 3)), rng.normal(size=(15, 2)), rng.uniform(0.5, 2.0, size=15)
+PLAIN, SCALED = Metric(None), Metric(np.array([2.0, 1.0, 0.25]))
+TURNED = Metric(np.linalg.qr(rng.normal(size=(3, 3)))[0] * [1.5, 1.0, 0.5])
 
 
-def test_two_calls_at_once_leave_the_threads_of_blas_as_they_were():
-    def threads():
-        return [found["num_threads"] for found in threadpool_info() if found["user_api"] == "blas"]
-
-    def overlapping(wait, stay):
-        time.sleep(wait)
-        with enough_threads(1):
-            time.sleep(stay)
-            return threads()
-
-    before = threads()
-    # The first to begin is the first to end, and the other is still at it.
-    assert all(set(found) == {1} for found in two_at_once(overlapping, [0.0, 0.05], [0.1, 0.2]))
-    assert threads() == before
+def rung(held=HELD, dtype=float):
+    held = None if held is None else (held[0].astype(dtype), *held[1:])
+    return Rung(X.astype(dtype), Y, WEIGHTS, held)
 
 
-@pytest.mark.parametrize("kernel", [Gaussian(0.7), Matern32(2.0)])
-def test_slopes_are_those_of_finite_differences(kernel):
-    rng = np.random.default_rng(0)
-    x, dual, weights = rng.normal(size=(12, 2)), rng.normal(size=(12, 3)), rng.uniform(0.5, 2.0, 12)
-    f = lambda points: np.asarray(kernel(jnp.asarray(points), jnp.asarray(x))) @ dual
-    expected = []
-    for j in range(2):
-        step = 1e-5 * np.eye(2)[j]
-        slopes = (f(x + step) - f(x - step)) / 2e-5
-        expected.append(np.average(np.sum(slopes**2, axis=1), weights=weights))
-    np.testing.assert_allclose(mean_squared_slopes(weights, kernel, x, dual), expected, rtol=1e-5)
+def matrix(found, candidate, x, y):
+    kernel = found.kernel(candidate)
+    return np.asarray(kernel(candidate.metric.apply(x), candidate.metric.apply(y)))
 
 
-def three_of_fifty(rows, seed=0):
-    x = np.random.default_rng(seed).normal(size=(rows, 50))
-    return x, np.sin(2 * x[:, 0]) + x[:, 1] * x[:, 2]
+@pytest.mark.parametrize(
+    ("family", "metric"),
+    [
+        (Gaussian, PLAIN),
+        (Matern52, SCALED),
+        (Matern32, TURNED),
+        (Matern12, PLAIN),
+        (Laplacian, SCALED),
+        (Matern32(0.7, 2.0), PLAIN),
+    ],
+)
+def test_rows_are_left_out_one_by_one_as_refits_do(family, metric):
+    """One eigendecomposition serves all ridges."""
+    found = rung(held=None)
+    for ridge in (1.0, 1e-3):
+        candidate = Candidate(family, metric, 0.8, ridge)
+        losses, values = found.score(candidate), found.fit(candidate)[1]
+        K = matrix(found, candidate, X, X)
+        for row in (0, 17, 39):
+            rest = np.arange(40) != row
+            inner = K[np.ix_(rest, rest)] + np.diag(ridge / WEIGHTS[rest])
+            f = K[row, rest] @ np.linalg.solve(inner, Y[rest])
+            np.testing.assert_allclose(values[row], f, atol=1e-7)
+            assert losses[row] == pytest.approx(WEIGHTS[row] * np.sum((f - Y[row]) ** 2), rel=1e-6)
 
 
-def test_second_units_are_softer():
-    """Issue 18, 1: on bike and covtype what matters less counted for too little."""
-    x, y = three_of_fifty(300)
-    sharp, soft = (np.std(x, axis=0) / unit for unit in learned(x, y, sure=-np.inf))
-    np.testing.assert_allclose(np.log(soft), 0.7 * np.log(sharp), atol=1e-12)
+@pytest.mark.parametrize("family", [Gaussian, Matern32, Laplacian])
+@pytest.mark.parametrize("dtype", [float, np.float32])
+def test_a_validation_set_is_predicted_by_kernel_ridge(family, dtype):
+    found = rung(dtype=dtype)
+    candidate = Candidate(family, SCALED, 0.8, 0.1)
+    inner = matrix(found, candidate, X, X) + np.diag(0.1 / WEIGHTS)
+    f = matrix(found, candidate, HELD[0], X) @ np.linalg.solve(inner, Y)
+    expected = HELD[2] * np.sum((f - HELD[1]) ** 2, axis=1)
+    np.testing.assert_allclose(found.score(candidate), expected, rtol=1e-6 if dtype is float else 1e-2, atol=1e-6)
 
 
-def test_three_features_of_fifty_are_found_and_the_error_falls_by_half():
-    x, y = three_of_fifty(900)
-    new, truth = three_of_fifty(500, seed=1)
-    error = {}
-    for metric in ("auto", "none"):
-        model = KernelRegressor(metric=metric, random_state=0).fit(x, y)
-        error[metric] = np.sqrt(np.mean((model.predict(new) - truth) ** 2))
-        if metric == "auto":
-            assert set(np.argsort(model.feature_scales_)[-3:]) == {0, 1, 2}
-            assert np.sort(model.feature_scales_)[-4] < 0.2
-    assert error["auto"] < 0.5 * error["none"]
-
-
-def test_a_classifier_finds_them_too():
-    x, y = three_of_fifty(900)
-    new, truth = three_of_fifty(500, seed=1)
-    scores = [KernelClassifier(metric=m, random_state=0).fit(x, y > 0).score(new, truth > 0) for m in ("auto", "none")]
-    assert 1 - scores[0] < 0.6 * (1 - scores[1])
-
-
-def test_where_nothing_can_be_gained_units_stay():
-    kept = 0
-    for seed in range(20):
-        rng = np.random.default_rng(seed)
-        x = rng.normal(size=(120, 4))
-        y = rng.normal(size=120) if seed % 2 else np.sum(np.sin(x), axis=1) + 0.5 * rng.normal(size=120)
-        kept += learned(x, y) != []
-    assert kept <= 3
-
-
-def test_units_follow_the_features_and_constants_keep_theirs():
-    rng = np.random.default_rng(0)
-    x = rng.normal(size=(160, 3))
-    y = np.sin(2 * x[:, 0]) + 0.3 * x[:, 1]
-    factors = np.array([1e3, 1e-3, 1.0])
-    seen = [sample(Rows(np.c_[z, np.full(160, 7.0)], y[:, None], np.ones(160)), 0) for z in (x, x * factors)]
-    plain, scaled = (
-        learned_unit(one, np.append(unit, 1.0), MULTIPLIERS, Matern32)[0]
-        for one, unit in zip(seen, (np.ones(3), factors), strict=True)
+def test_the_lengthscale_is_a_multiple_of_the_median_distance():
+    distances = np.sqrt(np.sum((X[:, None] - X[None]) ** 2, axis=2))[np.triu_indices(40, 1)]
+    assert rung().lengthscale(Candidate(Gaussian, PLAIN, 0.5, 1.0)) == pytest.approx(
+        0.5 * np.median(distances), rel=0.1
     )
-    np.testing.assert_allclose(scaled[:3], plain[:3] * factors, rtol=1e-6)
-    assert np.all(np.isfinite(plain))
+    same = Rung(np.ones((40, 3)), Y, WEIGHTS, None)
+    assert same.lengthscale(Candidate(Gaussian, PLAIN, 0.5, 1.0)) == 0.5
+    assert np.all(np.isfinite(same.score(Candidate(Gaussian, PLAIN, 0.5, 1.0))))
 
 
-def test_few_rows_and_one_feature_learn_no_metric():
-    rng = np.random.default_rng(0)
-    assert learned(rng.normal(size=(60, 3)), rng.normal(size=60)) == []
-    assert learned(rng.normal(size=(200, 1)), rng.normal(size=200)) == []
-    assert learned(rng.normal(size=(200, 2)), np.zeros(200)) == []
+@pytest.mark.parametrize("family", [Gaussian, Matern32, Matern52])
+@pytest.mark.parametrize("metric", [PLAIN, SCALED, TURNED], ids=["plain", "diagonal", "full"])
+@pytest.mark.parametrize("held", [None, HELD], ids=["left out", "validated"])
+def test_gradients_are_those_of_finite_differences(family, metric, held):
+    """M = mean_x ∇f(x)∇f(x)ᵀ, in the features and not in the metric."""
+    found, candidate = rung(held), Candidate(family, metric, 0.9, 0.1)
+    weights = found.fit(candidate)[0]
+    f = lambda points: matrix(found, candidate, points, X) @ weights
+    step = 1e-5
+    slopes = np.stack([(f(X + step * unit) - f(X - step * unit)) / (2 * step) for unit in np.eye(3)], axis=2)
+    expected = np.einsum("rci,rcj->ij", slopes, slopes) / 40
+    if metric is not TURNED:
+        np.testing.assert_allclose(found.gradients(candidate, full=False), np.diagonal(expected), rtol=1e-4)
+    np.testing.assert_allclose(found.gradients(candidate, full=True), expected, rtol=1e-4, atol=1e-6)
 
 
-def test_diagonal_asks_nobody():
-    rng = np.random.default_rng(1)
-    assert learned(rng.normal(size=(120, 4)), rng.normal(size=120), sure=-np.inf) != []
+def test_gradients_of_many_outputs_are_mixed():
+    """Of ten outputs that change along one feature each, all features count, and the unused ones do not."""
+    x = np.random.default_rng(1).normal(size=(200, 12))
+    found = Rung(x, np.sin(x[:, :10]), np.ones(200), None)
+    squares = found.gradients(Candidate(Gaussian, PLAIN, 1.0, 1e-2), full=False)
+    assert np.min(squares[:10]) > 3 * np.max(squares[10:])
 
 
-def test_the_family_is_chosen_by_rows_left_out():
-    x = np.sort(np.random.default_rng(0).uniform(0, 10, 150))[:, None]
-    rough = np.where(np.floor(x[:, 0]) % 2 == 0, 1.0, -1.0)
-    smooth = np.sin(x[:, 0])
-    assert isinstance(KernelRegressor(random_state=0).fit(x, smooth).kernel_, Gaussian)
-    assert isinstance(KernelRegressor(random_state=0).fit(x, rough).kernel_, Matern12)
+def test_gradients_find_the_features_that_matter():
+    x = np.random.default_rng(1).normal(size=(300, 20))
+    y = np.sin(2 * x[:, 3]) + x[:, 7] * x[:, 11]
+    squares = Rung(x, y[:, None], np.ones(300), None).gradients(Candidate(Gaussian, PLAIN, 1.0, 1e-2), full=False)
+    assert set(np.argsort(squares)[-3:]) == {3, 7, 11}
 
 
-@pytest.mark.slow
-def test_a_kernel_that_is_given_leaves_the_ridge_to_be_found_on_a_slice():
-    rng = np.random.default_rng(0)
-    x = rng.normal(size=(2000, 2))
-    y = np.sin(x[:, :1]) + 0.1 * rng.normal(size=(2000, 1))
-    settings = Settings(loss=SquaredLoss(), kernel=Gaussian(1.0), method=Auto(block_size=512))
-    kernel, alpha, _ = choose(Rows(x, y, np.ones(2000)), settings, 0, np.float32)
-    assert float(kernel.lengthscale) == 1.0
-    assert 1e-3 <= alpha <= 1.0
+def test_gradients_find_the_directions_that_matter():
+    x = np.random.default_rng(1).normal(size=(300, 8))
+    along = np.linalg.qr(np.random.default_rng(2).normal(size=(8, 2)))[0]
+    y = np.sin(2 * x @ along[:, :1]) + x @ along[:, 1:]
+    total = Rung(x, y, np.ones(300), None).gradients(Candidate(Gaussian, PLAIN, 1.0, 1e-2), full=True)
+    largest = np.linalg.eigh(total)[1][:, -2:]
+    assert np.linalg.svd(along.T @ largest)[1].min() > 0.95  # cosine of the larger angle between the planes
 
 
-def test_a_metric_for_a_kernel_that_has_lengthscales_is_refused():
-    with pytest.raises(ValueError, match=r"metric='diagonal' learns lengthscales, and kernel=Gaussian.* has them"):
-        KernelRegressor(Gaussian(1.0), metric="diagonal").fit(np.eye(3), np.arange(3.0))
-
-
-def test_a_stream_that_begins_with_few_rows_is_told():
-    with pytest.warns(UserWarning, match="first batch of a stream .* has 3 rows: with fewer than 40 they are a guess"):
-        KernelRegressor(random_state=0).partial_fit(np.eye(3), np.arange(3.0))
-
-
-def rotated(rows, seed):
-    """Ten features, of which two directions matter that are along none of them."""
-    x = np.random.default_rng(seed).normal(size=(rows, 10))
-    along = x @ np.linalg.qr(np.random.default_rng(0).normal(size=(10, 2)))[0]
-    return x, np.sin(2 * along[:, 0]) + along[:, 1]
-
-
-def test_a_map_finds_directions_that_units_cannot_tell(tmp_path):
-    """Must exist 3 of issue 18: the error is less than half that of learned units, and files hold the map."""
-    (x, y), (new, truth) = rotated(500, 1), rotated(500, 2)
-    units, turned = (KernelRegressor(metric=metric, random_state=0).fit(x, y) for metric in ("diagonal", "full"))
-    error = [np.sqrt(np.mean((model.predict(new) - truth) ** 2)) for model in (units, turned)]
-    assert error[1] < 0.5 * error[0]
-    assert turned._machine.map.shape[1] < 10
-    assert turned.feature_scales_.shape == (10,)
-    turned.save(tmp_path / "model")
-    again = load(tmp_path / "model")
-    np.testing.assert_array_equal(again.predict(new), turned.predict(new))
-    again.partial_fit(*rotated(30, 3))
-    assert np.sqrt(np.mean((again.predict(new) - truth) ** 2)) < 0.5 * error[0]
-
-
-def test_a_map_is_refused_where_there_is_none():
-    x, y = rotated(100, 1)
-    with pytest.raises(ValueError, match=r"metric='full' is for Gaussian and Matern kernels, found kernel=Laplacian"):
-        KernelRegressor(Laplacian, metric="full").fit(x, y)
-    with pytest.raises(ValueError, match=r"metric='full' learns lengthscales, and kernel=Gaussian.* has them"):
-        KernelRegressor(Gaussian(1.0), metric="full").fit(x, y)
-    with pytest.raises(ValueError, match=r"metric='full' takes up to 1000 features, found 1001"):
-        KernelRegressor(metric="full").fit(np.random.default_rng(0).normal(size=(100, 1001)), y)
-    few = KernelRegressor(metric="full", random_state=0).fit(x[:30], y[:30])  # too few rows to learn a map by
-    assert few._machine.map is None
+def test_a_constant_function_has_no_gradients():
+    found = Rung(X, np.zeros((40, 1)), WEIGHTS, None)
+    assert found.gradients(Candidate(Gaussian, PLAIN, 1.0, 0.1), full=False) is None

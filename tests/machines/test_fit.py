@@ -1,51 +1,74 @@
-"""The one entry: what it returns, that it leaves what it goes on from as it was, and how it holds out and counts."""
+"""The one entry: what it returns, that it leaves what it goes on from as it was, and how it validates and counts."""
 
+import signal
 from dataclasses import replace
+from itertools import pairwise
 
 import numpy as np
 import pytest
 import reference
 
 from thalweg.kernels import Gaussian
-from thalweg.machines import Auto, HuberLoss, Rows, Settings, SquaredLoss, dense, fit, fitting, learn, slices, solving
+from thalweg.machines import Auto, HingeLoss, HuberLoss, LogisticLoss, Settings, SquaredLoss, Table, fit, learn
 
 rng = np.random.default_rng(0)
 X = rng.normal(size=(40, 2))
-ROWS = Rows(X, np.sin(2 * X[:, :1]) + X[:, 1:], rng.uniform(0.5, 2.0, size=40), scale=np.array([10.0]))
+TABLE = Table(X, np.sin(2 * X[:, :1]) + X[:, 1:], rng.uniform(0.5, 2.0, size=40), scale=np.array([10.0]))
 SETTINGS = Settings(loss=SquaredLoss(), kernel=Gaussian(0.8), alpha=0.3, method=Auto(block_size=64))
 SEVERAL = replace(SETTINGS, method=Auto(block_size=16, early_stopping=True, validation_fraction=0.25), passes=3)
 
 
 @pytest.fixture(scope="module")
 def several():
-    return fit(ROWS, SEVERAL, seed=3)
+    return fit(TABLE, SEVERAL, seed=3)
 
 
 def test_one_block_is_kernel_ridge_in_float64():
-    found = fit(ROWS, SETTINGS, seed=0)
+    found = fit(TABLE, SETTINGS, seed=0)
     K = reference.gaussian(X, X, 0.8, 1.0)
-    exact = K @ np.linalg.solve(K + np.diag(0.3 / ROWS.weights), ROWS.targets)
+    exact = K @ np.linalg.solve(K + np.diag(0.3 / TABLE.weights), TABLE.targets)
     np.testing.assert_allclose(found.predict(X), exact, atol=1e-9)
     assert (found.double, found.features, found.passes, found.alpha) == (True, 40, 1, 0.3)
-    assert found.seen == pytest.approx(ROWS.weights.sum())
+    assert found.seen == pytest.approx(TABLE.weights.sum())
 
 
-def test_a_held_out_slice_is_judged_in_units_of_the_targets(several):
-    order = np.random.default_rng([3, 2]).permutation(40)
-    held = ROWS.subset(np.sort(order[:10]))
-    best = min(several.history, key=lambda line: line["held_out_loss"])
+def test_newton_steps_and_block_updates_find_the_same_function():
+    labels = Table(X, (TABLE.targets > 0).astype(float), TABLE.weights)
+    settings = replace(SETTINGS, loss=LogisticLoss(), method=Auto(block_size=16, tol=1e-12, double=True))
+    at_once = fit(labels, settings, seed=0)
+    passes = fit(labels, replace(settings, passes=100, method=replace(settings.method, early_stopping=False)), seed=0)
+    assert "objective" in at_once.history[-1]
+    assert "objective" not in passes.history[-1]
+    np.testing.assert_allclose(passes.predict(X), at_once.predict(X), atol=1e-4)
+
+
+def test_the_validation_set_is_scored_in_units_of_the_targets(several):
+    order = TABLE.shuffled([3, 2])
+    held = TABLE.subset(np.sort(order[:10]))
+    best = min(several.history, key=lambda record: record["held_out_loss"])
     errors = several.predict(held.x) - held.targets
     assert best["held_out_loss"] == pytest.approx(np.average(errors[:, 0] ** 2 / 2, weights=held.weights), rel=1e-4)
     assert best["held_out_score"] == pytest.approx(10 * np.sqrt(2 * best["held_out_loss"]), rel=1e-4)
-    assert [line["rows"] for line in several.history] == [30] * several.passes
+    assert [record["rows"] for record in several.history] == [30] * several.passes
     assert several.features == 30
     assert not several.double
 
 
+def test_passes_end_where_the_validation_loss_no_longer_falls():
+    x = np.random.default_rng(0).uniform(-3, 3, size=(600, 1))
+    table = Table(x, np.where(np.sin(2 * x) > 0, 1.0, -1.0), np.ones(600))
+    settings = Settings(loss=HingeLoss(), kernel=Gaussian(0.5), alpha=0.1, method=Auto(block_size=64))
+    history = fit(table, settings, seed=0).history
+    losses = [record["held_out_loss"] for record in history]
+    assert 1 < len(losses) <= 10
+    assert all(now < before for before, now in pairwise(losses[:-1]))
+    assert len(losses) == 10 or losses[-1] > 0.97 * losses[-2]
+
+
 def test_going_on_leaves_what_was_there_as_it_was(several):
     before, history = several.predict(X), several.history
-    more = learn(ROWS, SEVERAL, seed=0, onto=several)
-    again = fit(ROWS, SEVERAL, seed=0, onto=several)
+    more = learn(TABLE, SEVERAL, seed=0, initial=several)
+    again = fit(TABLE, SEVERAL, seed=0, initial=several)
     np.testing.assert_array_equal(several.predict(X), before)
     assert several.history is history
     assert (more.passes, again.passes) == (several.passes, several.passes + len(again.history) - len(history))
@@ -60,55 +83,42 @@ def test_the_loss_must_stay(several):
         with pytest.raises(
             ValueError, match=r"must stay what the model has learned with \(SquaredLoss\), found HuberL"
         ):
-            act(ROWS, other, seed=0, onto=several)
+            act(TABLE, other, seed=0, initial=several)
 
 
+@pytest.mark.filterwarnings("ignore:overflow", "ignore:invalid value")
 def test_values_beyond_the_range_of_numbers_are_refused(several):
-    wild = replace(ROWS, targets=np.where(np.arange(40)[:, None] % 2, 3e38, -3e38))
-    for onto in (None, several):
+    wild = replace(TABLE, targets=np.where(np.arange(40)[:, None] % 2, 3e38, -3e38))
+    for initial in (None, several):
         with pytest.raises(ValueError, match=r"values beyond the range of numbers.* The model is as it was before"):
-            learn(wild, SEVERAL, seed=0, onto=onto)
+            learn(wild, SEVERAL, seed=0, initial=initial)
 
 
-def test_an_interrupt_before_anything_was_learned_comes_through(monkeypatch):
-    def interrupted(*_):
-        raise KeyboardInterrupt
+class Interrupted(LogisticLoss):
+    """The logistic loss, with Ctrl-C in its first gradient."""
 
-    monkeypatch.setattr(dense.Dense, "step", interrupted)
+    def gradient(self, f, y):
+        signal.raise_signal(signal.SIGINT)
+        return super().gradient(f, y)
+
+
+def test_an_interrupt_before_anything_was_learned_is_raised():
+    table = Table(X, (TABLE.targets > 0).astype(float), TABLE.weights)
     with pytest.raises(KeyboardInterrupt):
-        fit(ROWS, SETTINGS, seed=0)
+        fit(table, replace(SETTINGS, loss=Interrupted()), seed=0)
 
 
-def test_nearly_separable_labels_need_few_landmarks(monkeypatch):
-    for module in (slices, solving):
-        monkeypatch.setattr(module, "MOST", 1000)
-    monkeypatch.setattr(solving, "LANDMARKS", 64)
-    x = np.random.default_rng(1).normal(size=(2400, 2))
-    inside = (np.sum(x**2, axis=1) < 1).astype(int)
-    x *= np.where(inside == 1, 0.8, 1.2)[:, None]
-    labels = lambda y: Rows(x[:2100], y, np.ones(2100), table=np.array([[-1.0], [1.0]]))
-    method = Auto(block_size=512)
-    found = fit(labels(inside[:2100]), Settings(loss=SquaredLoss(), method=method), seed=0)
-    assert found.features == 64
-    assert np.mean((found.predict(x[2100:])[:, 0] > 0) == inside[2100:]) > 0.99
-    assert found.calibration is not None
-    noisy = np.where(np.random.default_rng(2).uniform(size=2100) < 0.02, 1 - inside[:2100], inside[:2100])
-    plain = fit(labels(noisy), Settings(loss=SquaredLoss(), method=method), seed=0)
-    assert plain.features == 1890  # a tenth is held out
-
-
-@pytest.mark.parametrize(("lengthscale", "several"), [(1.0, True), (0.02, False)])
-def test_many_rows_are_passed_over_again_where_a_slice_says_that_it_helps(monkeypatch, lengthscale, several):
-    """With a long lengthscale blocks have much to tell each other; with a short one each stands alone."""
-    monkeypatch.setattr(fitting, "_FEW_ROWS", 1000)
-    rng = np.random.default_rng(0)
-    x = rng.uniform(-3, 3, size=(1600, 2))
-    rows = Rows(x, np.sin(3 * x[:, :1]) * np.cos(2 * x[:, 1:]), np.ones(1600))
-    method = Auto(block_size=64, early_stopping=True)
-    settings = Settings(loss=SquaredLoss(), kernel=Gaussian(lengthscale), alpha=1e-2, method=method)
-    history = fitting.fit(rows, settings, seed=0).history
-    losses, passed = ([line[name] for line in history] for name in ("held_out_loss", "rows"))
-    assert passed[0] == 1600 - 160
-    assert passed[-1] < passed[0] / 2  # the last one is broken off
-    assert (len(history) > 2) == several
-    assert not several or losses[1] < 0.9 * losses[0]
+def test_more_rows_than_are_factorised_are_solved_for_by_iterations_that_a_validation_set_ends():
+    draw = np.random.default_rng(0)
+    x = draw.uniform(0, 6, size=(9300, 1))
+    x[1] = x[0]
+    y = np.sin(x) + 0.3 * draw.normal(size=x.shape)
+    y[1] = y[0]
+    settings = Settings(loss=SquaredLoss(), kernel=Gaussian(1.0), alpha=0.1)
+    found = fit(Table(x, y, np.ones(9300)), settings, seed=0)
+    new = np.linspace(0.1, 5.9, 200)[:, None]
+    assert np.sqrt(np.mean((found.predict(new) - np.sin(new)) ** 2)) < 0.03
+    losses = [record["held_out_loss"] for record in found.history]
+    assert losses[-1] <= losses[0]
+    assert len(found.residuals) > 500
+    assert found.alpha == 0.1

@@ -1,270 +1,302 @@
-"""What a search on a slice makes of trials of two sizes."""
+"""The choice of a kernel and a ridge: it beats where it starts, finds what matters, and takes what is given."""
 
-from dataclasses import replace
-from types import SimpleNamespace
+import signal
 
 import numpy as np
 import pytest
 
-from thalweg.kernels import Gaussian, Laplacian, Matern12, Matern32, Matern52
-from thalweg.machines import Auto, LogisticLoss, Rows, Settings, SquaredLoss, choice, folds, kept, slices, trials
+from thalweg import KernelClassifier, KernelRegressor, load
+from thalweg.kernels import Gaussian, Laplacian, Matern12, Matern32
+from thalweg.machines import Auto, HuberLoss, LogisticLoss, Settings, SquaredLoss, Table, fit
+from thalweg.machines.search import choose_kernel, make_rungs
+
+SQUARED = Settings(loss=SquaredLoss())
 
 
-@pytest.mark.parametrize(
-    ("small", "large", "taken"),
-    [(0.06, 0.08, True), (0.055, 0.05, True), (0.11, 0.05, False), (0.0, 0.01, False)],
-    ids=["grows", "hardly shrinks", "shrinks", "too small"],
-)
-def test_a_gain_is_carried_to_all_rows_by_how_it_changed_from_one_size_to_the_next(monkeypatch, small, large, taken):
-    """Seen on Covertype: a gain of 6 % on 2,048 rows and 7.5 % on 4,096 was no use to 20,000."""
-    first = []
-
-    def trials(rows, order, settings, seed, dtype, final=False, wide=0):
-        def loss(one):
-            first.append(one.base)
-            return 1.0 if one.base is first[0] else 1 - (large if final else small)
-
-        order = range(200 if final else 100)
-        several = lambda act, choices: list(map(act, choices))
-        trial = lambda one: SimpleNamespace(learner=lambda: None, choice=one)
-        known = {"loss": loss, "trial": trial, "order": order, "several": several, "prepare": lambda choices: None}
-        known["forget"] = lambda: None
-        return SimpleNamespace(on_host=False, at_once=True, best=None, settings=settings, **known)
-
-    monkeypatch.setattr(slices, "Trials", trials)
-    monkeypatch.setattr(choice, "_in_learned_units", lambda seen, plain, *_: [(np.array([8.0]), plain[0][1])])
-    x = np.random.default_rng(0).normal(size=(2100, 1))
-    rows = Rows(x, np.sin(3 * x), np.ones(2100), offset=np.zeros(1))
-    kernel, *_ = choice.choose(rows, Settings(loss=SquaredLoss()), 0, np.float64)
-    assert (np.ndim(kernel.lengthscale) == 1) == taken
+def numbers(x, y, weights=None):
+    return Table(x, np.reshape(y, (len(x), -1)), np.ones(len(x)) if weights is None else weights)
 
 
-def trials_of(loss):
-    """Trials whose loss is known."""
-    return SimpleNamespace(loss=loss)
+def framed(table):
+    return table.with_frame(table.fit_frame())
 
 
-@pytest.mark.parametrize(("begins", "best"), [(Gaussian, Matern32), (Matern12, Gaussian), (Matern32, Matern32)])
-def test_the_next_rougher_or_smoother_family_is_tried_as_long_as_it_helps(begins, best):
-    families = (Gaussian, Matern52, Matern32, Matern12)
-    order = families.index(best)
-    loss = lambda one: 1 + 0.1 * abs(families.index(one.family) - order)
-
-    begun, steps = trials.Choice(begins, 1.0, 2.0, 0.1), order - families.index(begins)
-    for bandwidth, times in (("auto", 2.0 * 2 ** (steps / 2)), (2.0, 2.0)):  # one that is given stays
-        settings = Settings(loss=SquaredLoss(), bandwidth=bandwidth)
-        found = slices.of_like_family(trials_of(loss), begun, settings, lambda one: one)
-        assert (found.family, found.alpha) == (best, 0.1)
-        assert found.times == pytest.approx(times)
+def three_of_fifty(rows, seed=0):
+    x = np.random.default_rng(seed).normal(size=(rows, 50))
+    return x, np.sin(2 * x[:, 0]) + x[:, 1] * x[:, 2]
 
 
-def test_units_are_learned_again_from_plain_ones_as_long_as_that_helps_and_the_best_is_kept():
-    begun, plain = (trials.Choice(Gaussian, base, 1.0, 0.1) for base in (np.full(2, 7.0), np.ones(2)))
-    rounds = [plain._replace(base=np.full(2, value)) for value in (2.0, 3.0, 4.0, 5.0)]
-    losses = {1.0: 1.0, 2.0: 0.8, 3.0: 0.7, 4.0: 0.699, 5.0: 0.1, 7.0: 0.9}
-    loss = lambda one: losses[float(one.base[0])]
-    asked = []
-
-    def relearned(tried, further=False):
-        asked.append(further)
-        return iter([rounds[len(asked) - 1], begun])
-
-    known = SimpleNamespace(loss=loss, trial=lambda one: SimpleNamespace(loss=loss(one), choice=one))
-    assert slices.relearned_in_rounds(known, plain, begun, relearned) is rounds[2]
-    assert asked == [False, True, True]
-    losses[7.0] = 0.5
-    asked.clear()
-    assert slices.relearned_in_rounds(known, plain, begun, relearned) is begun
-
-
-def labelled(count, wrong):
-    """Two classes that half-planes tell apart, but for some labels that are wrong."""
+@pytest.mark.parametrize("rows", [150, 800], ids=["left out one by one", "validation set"])
+def test_what_is_chosen_predicts_better_than_where_the_search_starts(rows):
+    """Those are Matern32 with one scale for all features, and with each feature's own."""
     rng = np.random.default_rng(0)
-    x = rng.normal(size=(count, 2))
-    x[:, 0] += np.where(x[:, 0] > 0, 0.5, -0.5)
-    turned = rng.permutation(count) < wrong
-    return Rows(x, (x[:, 0] > 0).astype(int) ^ turned, np.ones(count), table=np.array([[0.0], [1.0]]))
+    x = rng.normal(size=(rows + 500, 4)) * [1.0, 10.0, 1.0, 1.0]
+    truth = np.sin(2 * x[:, 0]) + x[:, 1] / 10
+    y = truth + 0.2 * rng.normal(size=len(x))
+    error = lambda found: np.sqrt(np.mean((found.predict(x[rows:])[:, 0] - truth[rows:]) ** 2))
+    table = numbers(x[:rows], y[:rows])
+    start = {"kernel": Matern32, "bandwidth": 1.0, "alpha": 1e-2, "metric": "none"}
+    common = numbers(x[:rows] / [1.0, 1.0, 1.0, 1.0], y[:rows])
+    own = numbers(x[:rows] / np.std(x, axis=0), y[:rows])
+    chosen = error(fit(table, SQUARED, seed=0))
+    for given, scales in ((common, np.ones(4)), (own, np.std(x, axis=0))):
+        one = Settings(loss=SquaredLoss(), kernel=Matern32(_median(given.x)), alpha=1e-2)
+        found = fit(given, one, seed=0)
+        assert chosen < 0.8 * np.sqrt(np.mean((found.predict(x[rows:] / scales)[:, 0] - truth[rows:]) ** 2))
+    assert chosen < 0.8 * error(fit(table, Settings(loss=SquaredLoss(), **start), seed=0))
 
 
-@pytest.mark.parametrize(("wrong", "slices_made"), [(8, 4), (300, 1)])
-def test_slices_are_held_out_in_turn_where_one_misses_too_few_labels(monkeypatch, wrong, slices_made):
-    """A handful of rows would choose the lengthscale otherwise."""
-    turns, made = [], trials.Trials
-
-    def noted(*given, **more):
-        turns.append(more.get("turn", 0))
-        return made(*given, **more)
-
-    monkeypatch.setattr(slices, "Trials", noted)
-    choice.choose(labelled(2400, wrong), Settings(loss=LogisticLoss()), 0, np.float64)
-    assert len(set(turns)) == slices_made
+def _median(x):
+    return float(np.median(np.sqrt(np.sum((x[::2] - x[1::2]) ** 2, axis=1))))
 
 
-def test_the_loss_of_slices_in_turn_is_that_of_every_row_left_out_once():
-    rows, settings = labelled(2400, 100), Settings(loss=LogisticLoss())
-    several = [
-        trials.Trials(rows, rows.shuffled([0, 1]), settings, 0, np.float64, final=True, turn=turn) for turn in range(4)
-    ]
-    held = np.concatenate([np.setdiff1d(np.arange(2400), one.order) for one in several])
-    assert sorted(held) == list(range(2400))
-    one = trials.Choice(Gaussian, 1.0, 1.0, 0.1)
-    assert trials.InTurn(several).loss(one) == pytest.approx(np.mean([each.loss(one) for each in several]))
+def test_a_kernel_and_a_ridge_that_are_given_are_taken_as_they_are():
+    table = numbers(*three_of_fifty(100))
+    settings = Settings(loss=SquaredLoss(), kernel=Gaussian(3.0), alpha=0.7)
+    kernel, alpha, frame, _ = choose_kernel(table, settings, 0)
+    assert (kernel, alpha) == (settings.kernel, 0.7)
+    assert frame is table.frame
 
 
-def test_a_trial_may_have_more_landmarks_than_the_machine_will():
-    rows, settings = labelled(2400, 100), Settings(loss=LogisticLoss(), max_features=64)
-    tried = trials.Trials(rows, rows.shuffled([0, 1]), settings, 0, np.float64).trial(
-        trials.Choice(Gaussian, 1.0, 1.0, 0.1)
-    )
-    assert tried.learner().features == tried.rows > 64
-
-
-def test_wide_trials_say_what_others_do(monkeypatch):
-    monkeypatch.setattr(kept, "_GAIN", 1e-7)
+@pytest.mark.parametrize("rows", [200, 800])
+def test_a_kernel_that_is_given_leaves_the_ridge_to_be_found(rows):
     rng = np.random.default_rng(0)
-    x = rng.normal(size=(600, 2))
-    y = np.sin(2 * x[:, :1]) + x[:, 1:] + 0.3 * rng.normal(size=(600, 1))
-    rows = Rows(x, y, rng.uniform(0.5, 2.0, size=600), offset=np.full(2, 0.5))
-    settings, one = Settings(loss=SquaredLoss()), trials.Choice(Matern32, np.array([1.0, 2.0]), 0.7, 1.0)
-    wide = trials.Trials(rows, rows.shuffled([0, 1]), settings, 0, np.float64, final=True, wide=450)
-    others = trials.Trials(rows, rows.shuffled([0, 1]), settings, 0, np.float64, final=True)
-    assert len(wide.order) == len(others.order) == 450
-    assert wide.loss(one) == pytest.approx(others.loss(one), rel=1e-3)
-    found = [each.best.learner().predict(x[:50], np.full(2, 0.5)) for each in (wide, others)]
-    np.testing.assert_allclose(*found, atol=1e-3)
+    x = rng.normal(size=(rows, 2))
+    chosen = []
+    for noise in (0.01, 1.0):
+        y = np.sin(x[:, 0]) + noise * rng.normal(size=rows)
+        kernel, alpha, _, _ = choose_kernel(numbers(x, y), Settings(loss=SquaredLoss(), kernel=Gaussian(1.0)), 0)
+        assert float(kernel.lengthscale) == 1.0
+        chosen.append(alpha)
+    assert chosen[1] > 10 * chosen[0]
 
 
-@pytest.mark.parametrize("wide", [0, 450])
-def test_copies_are_one_landmark_of_a_trial_and_lose_what_each_of_them_would(wide, monkeypatch):
-    """Of 5,000 rows of keggundirected half are copies: with all of them a search took three times as long."""
-    monkeypatch.setattr(kept, "_GAIN", 1e-7)
+def test_a_bandwidth_and_a_ridge_that_are_given_stay():
+    x, y = three_of_fifty(200)
+    table = numbers(x[:, :3], y)
+    settings = Settings(loss=SquaredLoss(), kernel=Gaussian, bandwidth=0.5, alpha=0.3, metric="none")
+    kernel, alpha, frame, _ = choose_kernel(table, settings, 0)
+    assert alpha == pytest.approx(0.3)
+    framed_rows = frame.apply(table.x)
+    distances = np.sqrt(np.sum((framed_rows[:, None] - framed_rows[None]) ** 2, axis=2))[np.triu_indices(200, 1)]
+    assert float(kernel.lengthscale) == pytest.approx(0.5 * np.median(distances), rel=0.1)
+
+
+def test_three_features_of_fifty_are_found_and_the_error_falls_by_half():
+    x, y = three_of_fifty(800)
+    new, truth = three_of_fifty(500, seed=1)
+    error = {}
+    for metric in ("auto", "none"):
+        model = KernelRegressor(metric=metric, random_state=0).fit(x, y)
+        error[metric] = np.sqrt(np.mean((model.predict(new) - truth) ** 2))
+        if metric == "auto":
+            assert set(np.argsort(model.feature_scales_)[-3:]) == {0, 1, 2}
+            assert np.sort(model.feature_scales_)[-4] < 0.2
+    assert error["auto"] < 0.5 * error["none"]
+
+
+@pytest.mark.slow
+def test_a_classifier_finds_them_too():
+    x, y = three_of_fifty(900)
+    new, truth = three_of_fifty(500, seed=1)
+    scores = [KernelClassifier(metric=m, random_state=0).fit(x, y > 0).score(new, truth > 0) for m in ("auto", "none")]
+    assert 1 - scores[0] < 0.6 * (1 - scores[1])
+
+
+def test_where_all_features_matter_alike_a_learned_metric_does_no_harm():
+    ratios = []
+    for seed in range(3):
+        rng = np.random.default_rng(seed)
+        x = rng.normal(size=(620, 4))
+        truth = np.sum(np.sin(x), axis=1)
+        y = truth + 0.5 * rng.normal(size=620)
+        learned, plain = (
+            KernelRegressor(metric=metric, random_state=0).fit(x[:120], y[:120]).predict(x[120:]) - truth[120:]
+            for metric in ("auto", "none")
+        )
+        ratios.append(np.sqrt(np.mean(learned**2) / np.mean(plain**2)))
+    assert np.mean(ratios) < 1.1
+
+
+def test_noise_is_predicted_by_its_mean():
     rng = np.random.default_rng(0)
-    x = rng.integers(4, size=(600, 3)).astype(float)
-    y, weights = np.sin(2 * x[:, :1]) + x[:, 1:2] + 0.3 * rng.normal(size=(600, 1)), rng.uniform(0.5, 2.0, size=600)
-    rows, settings = Rows(x, y, weights), Settings(loss=SquaredLoss())
-    tried = trials.Trials(rows, rows.shuffled([0, 1]), settings, 0, np.float64, final=True, wide=wide)
-    found = tried.trial(trials.Choice(Matern32, np.array([1.0, 2.0, 3.0]), 0.7, 1.0))
-    near, held = tried.order, np.setdiff1d(np.arange(600), tried.order)
-    kernel = lambda a, b: np.asarray(found.choice.kernel(x[a], x[b]))
-    exact = np.linalg.solve(kernel(near, near) + np.diag(1 / weights[near]), y[near])
-    errors = (kernel(held, near) @ exact - y[held])[:, 0]
-    assert found.loss == pytest.approx(np.average(errors**2, weights=weights[held]) / 2, rel=1e-3)
-    assert found.learner().features == len(found.landmarks()[0]) == len(np.unique(x[near], axis=0)) <= 64
-    np.testing.assert_allclose(found.learner().predict(x[held], None), kernel(held, near) @ exact, atol=1e-3)
+    x, y = rng.normal(size=(150, 3)), rng.normal(size=150)
+    model = KernelRegressor(random_state=0).fit(x, y)
+    assert np.std(model.predict(rng.normal(size=(500, 3)))) < 0.3
 
 
-def test_distances_are_kept_in_few_units_and_rooms_are_no_larger_than_trials():
-    """A search on all of Covertype kept a gigabyte."""
-    rows, settings = labelled(2400, 100), Settings(loss=SquaredLoss(), max_features=10_000)
-    tried = trials.Trials(rows, rows.shuffled([0, 1]), settings, 0, np.float64)
-    losses = [tried.loss(trials.Choice(Gaussian, np.array([1.0, unit]), 1.0, 0.1)) for unit in range(1, 10)]
-    assert len(set(losses)) == 9
-    assert len(tried.matrices.known) == 6
-    tried.forget()
-    assert not tried.matrices.known
-    assert tried.best.learner().features == len(tried.best.landmarks()[0])
-    many = replace(settings, method=Auto(block_size=128))
-    rooms = [replace(many, loss=loss) for loss in (SquaredLoss(), LogisticLoss())]
-    tried, compiled = (trials.Trials(rows, rows.shuffled([0, 1]), one, 0, np.float64) for one in rooms)
-    assert len(tried.order) == 600
-    assert tried.start(Gaussian()).expansion.capacity == 5
-    assert compiled.start(Gaussian()).expansion.capacity > 5
-
-
-def test_final_trials_are_wide_where_the_machine_will_be_solved_with_half_of_its_matrix(monkeypatch):
-    monkeypatch.setattr(kept, "most_rows", lambda: 40_000)
-    numbers = lambda count: Rows(np.zeros((count, 1)), np.zeros((count, 1)), np.ones(count))
-    labels = lambda count: Rows(np.zeros((count, 1)), np.zeros(count, int), np.ones(count), table=np.eye(2))
-    squares = Settings(loss=SquaredLoss())
-    missed = lambda part: SimpleNamespace(misses=part)
-    wide = lambda rows, settings=squares, part=0.05: trials.wide_rows(rows, settings, np.float32, missed(part))
-    assert [wide(numbers(count)) for count in (8000, 12_000, 20_000, 40_000, 40_001)] == [0, 4096, 5000, 6144, 0]
-    # Labels of many rows that few miss are learned in a pass.
-    assert [wide(labels(count), part=part) for count in (20_000, 30_000) for part in (0.05, 0.2)] == [5000] * 2 + [
-        0,
-        6144,
-    ]
-    for other in (
-        Settings(loss=SquaredLoss(), passes=1),
-        Settings(loss=SquaredLoss(), max_features=10_000),
-        Settings(loss=SquaredLoss(), kernel=Laplacian(1.0)),
-        Settings(loss=SquaredLoss(), method=Auto(early_stopping=False)),
-        Settings(loss=LogisticLoss()),
-    ):
-        assert wide(numbers(12_000), other) == 0
-    assert trials.wide_rows(numbers(12_000), squares, np.float64, None) == 0
-
-
-def test_trials_on_a_device_say_what_those_on_the_host_do(monkeypatch):
+def test_units_of_the_features_do_not_matter():
     rng = np.random.default_rng(0)
-    x = rng.normal(size=(300, 2))
-    rows = Rows(x, np.sin(2 * x[:, :1]) + x[:, 1:], rng.uniform(0.5, 2.0, size=300), offset=np.zeros(2))
-    settings, one = Settings(loss=SquaredLoss()), trials.Choice(Gaussian, np.array([1.0, 2.0]), 0.7, 0.1)
-    on_host = trials.Trials(rows, rows.shuffled([0, 1]), settings, 0, np.float64, final=True)
-    monkeypatch.setattr(trials.jax, "default_backend", lambda: "gpu")
-    on_device = trials.Trials(rows, rows.shuffled([0, 1]), settings, 0, np.float64, final=True)
-    monkeypatch.undo()
-    assert (on_host.on_host, on_device.on_host, on_device.at_once) == (True, False, True)
-    assert on_device.loss(one) == pytest.approx(on_host.loss(one), rel=1e-3)
-    found = [each.best.learner().predict(x[:5], np.zeros(2)) for each in (on_host, on_device)]
-    np.testing.assert_allclose(*found, atol=1e-3)
+    x = np.column_stack([rng.normal(size=(160, 3)), np.full(160, 7.0)])
+    y = np.sin(2 * x[:, 0]) + 0.3 * x[:, 1]
+    factors = np.array([2.0**20, 2.0**-20, 1.0, 1.0])
+    model = KernelRegressor(metric="diagonal", random_state=0).fit(x * factors, y)
+    assert np.all(np.isfinite(np.asarray(model.kernel_.lengthscale)))
+    assert model.score(x * factors, y) > 0.99
+    counts = model.feature_scales_ * factors * np.std(x, axis=0)
+    assert counts[0] > 3 * counts[2]
 
 
-def test_a_search_ends_where_steps_gain_next_to_nothing():
-    """Seen on protein: seven trials of 4,096 rows, each 0.02 % better than the last."""
-    for gain, longest in ((1e-4, 2), (0.01, 20)):
-        asked = []
-
-        def loss(one, asked=asked, gain=gain):
-            asked.append(one.times)
-            return (1 - gain) ** np.log2(one.times)
-
-        tried = SimpleNamespace(loss=loss, prepare=lambda choices: None)
-        begun = trials.Choice(Gaussian, 1.0, 1.0, 0.1)
-        slices.searched(tried, begun, True, True, directions=((2**0.5, 1.0),), usual=1.0)
-        assert (len(set(asked)) > 2) == (longest > 2)
+def test_a_diagonal_metric_is_taken_without_a_comparison():
+    rng = np.random.default_rng(1)
+    table = framed(numbers(rng.normal(size=(120, 4)), rng.normal(size=120)))
+    settings = Settings(loss=SquaredLoss(), metric="diagonal")
+    metric = choose_kernel(table, settings, 0).frame.metric
+    spread = metric * np.std(table.features(slice(None), float), axis=0)
+    assert np.ptp(metric) > 0.01 * np.max(metric)
+    assert np.ptp(spread) > 0.01 * np.max(spread)
 
 
-def test_units_are_not_learned_where_hardly_anything_is_missed(monkeypatch):
-    monkeypatch.setattr(slices, "MOST", 1000)
-    monkeypatch.setattr(choice, "learned_unit", None)
-    x = np.random.default_rng(0).normal(size=(2100, 2))
-    x[:, 0] += np.sign(x[:, 0])
-    rows = Rows(x, (x[:, 0] > 0).astype(int), np.ones(2100), table=np.array([[-1.0], [1.0]]), offset=np.zeros(2))
-    *_, tried = choice.choose(rows, Settings(loss=SquaredLoss(), method=Auto(block_size=512)), 0, np.float32)
-    assert tried.easy
+def rotated(rows, seed):
+    """Ten features, of which two directions matter that are along none of them."""
+    x = np.random.default_rng(seed).normal(size=(rows, 10))
+    along = x @ np.linalg.qr(np.random.default_rng(0).normal(size=(10, 2)))[0]
+    return x, np.sin(2 * along[:, 0]) + along[:, 1]
 
 
-@pytest.mark.parametrize(("block_size", "sure"), [(512, 1.0), (2048, 2.0)], ids=["a slice judges", "nothing else does"])
-def test_units_need_only_be_likely_where_a_slice_judges(monkeypatch, block_size, sure):
-    """Seen on Covertype: 6,000 rows were not sure of units that lower the error by a tenth."""
-    asked = []
-    monkeypatch.setattr(choice, "learned_unit", lambda *_, sure: asked.append(sure) or [])
-    x = np.random.default_rng(0).normal(size=(2048, 2))
-    rows = Rows(x, np.sin(3 * x[:, :1]), np.ones(2048), offset=np.zeros(2))
-    choice.choose(rows, Settings(loss=SquaredLoss(), method=Auto(block_size=block_size)), 0, np.float32)
-    assert asked == [sure]
+def test_a_full_metric_finds_directions_that_scales_cannot_tell(tmp_path):
+    """The error is less than half that of scales of single features, and files hold the map."""
+    (x, y), (new, truth) = rotated(760, 1), rotated(500, 2)
+    scales, turned = (KernelRegressor(metric=metric, random_state=0).fit(x, y) for metric in ("diagonal", "full"))
+    error = [np.sqrt(np.mean((model.predict(new) - truth) ** 2)) for model in (scales, turned)]
+    assert error[1] < 0.5 * error[0]
+    assert turned.feature_scales_.shape == (10,)
+    turned.save(tmp_path / "model")
+    again = load(tmp_path / "model")
+    np.testing.assert_array_equal(again.predict(new), turned.predict(new))
+    again.partial_fit(*rotated(30, 3))
+    assert np.sqrt(np.mean((again.predict(new) - truth) ** 2)) < 0.5 * error[0]
 
 
-def test_a_family_that_is_not_written_out_is_searched_too():
-    x = np.random.default_rng(0).normal(size=(2200, 2))
-    rows = Rows(x, np.sin(x[:, :1]), np.ones(2200))
-    kernel, _, _ = choice.choose(rows, Settings(loss=SquaredLoss(), kernel=Laplacian), 0, np.float32)
+def test_a_metric_is_refused_where_there_is_none():
+    x, y = rotated(100, 1)
+    with pytest.raises(ValueError, match=r"metric='full' is for Gaussian and Matern kernels, found kernel=Laplacian"):
+        KernelRegressor(Laplacian, metric="full").fit(x, y)
+    for metric in ("diagonal", "full"):
+        with pytest.raises(ValueError, match=rf"metric='{metric}' learns lengthscales, and kernel=Gaussian.* has them"):
+            KernelRegressor(Gaussian(1.0), metric=metric).fit(x, y)
+
+
+def test_the_family_follows_the_smoothness_of_the_function():
+    x = np.sort(np.random.default_rng(0).uniform(0, 10, 150))[:, None]
+    rough = np.where(np.floor(x[:, 0]) % 2 == 0, 1.0, -1.0)
+    smooth = np.sin(x[:, 0])
+    assert isinstance(KernelRegressor(random_state=0).fit(x, smooth).kernel_, Gaussian)
+    assert isinstance(KernelRegressor(random_state=0).fit(x, rough).kernel_, Matern12)
+
+
+@pytest.mark.parametrize("rows", [60, 760])
+def test_a_family_without_a_numpy_implementation_is_searched_too(rows):
+    x = np.random.default_rng(0).normal(size=(rows, 2))
+    settings = Settings(loss=SquaredLoss(), kernel=Laplacian)
+    kernel, alpha, _, _ = choose_kernel(framed(numbers(x, np.sin(x[:, 0]))), settings, 0)
     assert isinstance(kernel, Laplacian)
+    assert alpha < 1e-2
 
 
-@pytest.mark.parametrize("search", [folds._left_out_at, lambda rows, kernel, *_: folds.left_out(rows, kernel, [1.0])])
-def test_rows_that_meet_by_chance_are_left_out_one_by_one(search):
-    """Of twenty codes with 45 rows each, whole codes were left out, and f was not told from its mean."""
+def test_few_rows_have_plain_values():
+    x, y = three_of_fifty(9)
+    settings = Settings(loss=SquaredLoss(), kernel=Gaussian, plain_bandwidth=2.0)
+    kernel, alpha, frame, _ = choose_kernel(framed(numbers(x, y)), settings, 0)
+    assert alpha == pytest.approx(0.01)
+    rows = frame.apply(x)
+    distances = np.sqrt(np.sum((rows[:, None] - rows[None]) ** 2, axis=2))[np.triu_indices(9, 1)]
+    assert float(kernel.lengthscale) == pytest.approx(2 * np.median(distances), rel=0.15)
+
+
+def test_rows_given_twice_choose_what_weights_of_two_do():
     rng = np.random.default_rng(0)
-    x = rng.integers(5, size=(60, 1)).astype(float)
-    y, weights = np.cos(3 * x) + 0.2 * rng.normal(size=(60, 1)), 1 + x[:, 0] % 3
-    seen = folds.sample(Rows(x, y, weights), 0)
-    found = search(seen.to_leave_out(), Gaussian(1.0), 1.0, 0.1)
-    ridge, mean, kernel = found.ridge * seen.usual, weights @ y / np.sum(weights), np.exp(-((x - x.T) ** 2) / 2)
-    errors = []
-    for row in range(60):
-        rest = np.arange(60) != row
-        inner = kernel[rest][:, rest] + np.diag(ridge / weights[rest])
-        errors.append(y[row] - mean - kernel[row, rest] @ np.linalg.solve(inner, y[rest] - mean))
-    assert found.errors == pytest.approx(np.sum(weights[:, None] * np.square(errors)) / seen.usual, rel=1e-3)
+    x = rng.normal(size=(120, 3))
+    y = np.sin(2 * x[:, 0]) + 0.3 * rng.normal(size=120)
+    weighted = choose_kernel(framed(numbers(x, y, np.full(120, 2.0))), SQUARED, 0)
+    twice = choose_kernel(framed(numbers(np.tile(x, (2, 1)), np.tile(y, 2))), SQUARED, 0)
+    assert type(twice.kernel) is type(weighted.kernel)
+    assert twice.alpha == pytest.approx(weighted.alpha)
+    np.testing.assert_allclose(twice.frame.metric, weighted.frame.metric, rtol=1e-6)
+
+
+def test_copies_are_on_one_side_of_every_rung_and_repeats_are_rows_of_their_own():
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(400, 2))
+    copied = numbers(np.tile(x, (3, 1)), np.tile(x[:, :1], (3, 1)))
+    for rung in make_rungs(copied, SQUARED, 0):
+        learned, held = ({tuple(row) for row in rows} for rows in (rung.x, rung.held[0]))
+        assert not learned & held
+    few = make_rungs(numbers(np.tile(x[:200], (3, 1)), np.tile(x[:200, :1], (3, 1))), SQUARED, 0)[0]
+    assert len(few.x) == 200
+    np.testing.assert_allclose(few.weights, 1.0)
+    codes = rng.integers(5, size=(600, 1)).astype(float)
+    repeats = make_rungs(numbers(codes, codes + rng.normal(size=(600, 1))), SQUARED, 0)[0]
+    assert len(repeats.x) == 600
+
+
+def test_rungs_grow_and_share_their_validation_set():
+    x = np.random.default_rng(0).normal(size=(12_000, 2))
+    rungs = make_rungs(numbers(x, x[:, 0]), SQUARED, 0)
+    sizes = [len(rung.x) for rung in rungs]
+    assert len(rungs) > 2
+    assert sizes == sorted(set(sizes))
+    assert all(rung.held is rungs[0].held for rung in rungs)
+    learned, held = ({tuple(row) for row in rows} for rows in (rungs[-1].x, rungs[-1].held[0]))
+    assert not learned & held
+
+
+@pytest.mark.slow
+def test_a_loss_of_log_odds_has_a_ridge_of_its_own():
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(760, 1))
+    separable = (x[:, 0] > 0).astype(int)
+    noisy = (x[:, 0] + rng.normal(size=760) > 0).astype(int)
+    chosen = []
+    for labels in (separable, noisy):
+        table = Table(x, labels, np.ones(760), codes=np.array([[0.0], [1.0]]))
+        chosen.append(choose_kernel(framed(table), Settings(loss=LogisticLoss()), 0).alpha)
+    assert chosen[1] > 3 * chosen[0]
+
+
+def test_a_robust_loss_is_searched_for_too():
+    rng = np.random.default_rng(0)
+    x = rng.uniform(0, 6, size=(900, 1))
+    y = np.sin(x[:, 0]) + 0.3 * rng.standard_t(2, size=900)
+    found = fit(numbers(x, y), Settings(loss=HuberLoss(0.5)), seed=0)
+    assert np.sqrt(np.mean((found.predict(x)[:, 0] - np.sin(x[:, 0])) ** 2)) < 0.1
+
+
+def test_the_choice_is_that_of_the_seed():
+    x, y = three_of_fifty(760)
+    table = framed(numbers(x[:, :3], y))
+    first, again = (choose_kernel(table, SQUARED, seed=3) for _ in range(2))
+    assert first.alpha == again.alpha
+    np.testing.assert_array_equal(first.frame.metric, again.frame.metric)
+
+
+class Interrupted(Gaussian):
+    """A Gaussian kernel, with one Ctrl-C when it is evaluated on many rows."""
+
+    def profile(self, squared):
+        if squared.shape[1] > 500 and not interrupts:  # on the second rung
+            interrupts.append(1)
+            signal.raise_signal(signal.SIGINT)
+        return super().profile(squared)
+
+
+interrupts = []
+
+
+@pytest.mark.parametrize("act", ["fit", "partial_fit"])
+def test_an_interrupted_search_keeps_the_best_so_far(act):
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(1800, 2))
+    y = np.sin(2 * x[:, 0])
+    interrupts.clear()
+    model = KernelRegressor(Interrupted, metric="none", random_state=0, method=Auto(block_size=512))
+    with pytest.warns(UserWarning, match="interrupted .*: the result is what was reached so far") as told:
+        getattr(model, act)(x, y)
+    assert len(told) == 1
+    assert model.score(x, y) > 0.9
+    assert model.partial_fit(x[:20], y[:20]).score(x, y) > 0.9
+
+
+def test_a_stream_that_starts_with_few_rows_is_warned_of():
+    with pytest.warns(UserWarning, match="first batch of a stream .* has 3 rows: with fewer than 10 they are a guess"):
+        KernelRegressor(random_state=0).partial_fit(np.eye(3), np.arange(3.0))

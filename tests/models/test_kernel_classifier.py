@@ -1,9 +1,9 @@
 """Kernel classification: every method and loss learns digits, and is the same again from any source of rows."""
 
 import pickle
+import signal
 import tracemalloc
 from copy import deepcopy
-from dataclasses import replace
 
 import jax
 import numpy as np
@@ -11,13 +11,11 @@ import pytest
 import scipy.sparse
 from scipy.special import expit, softmax
 from sklearn.datasets import load_digits, make_moons
-from thalweg.machines.dense import Dense
-from thalweg.machines.fitting import default_passes
-from thalweg.machines.learners import LandmarkLearner, Learner
 
 from thalweg import KernelClassifier
 from thalweg.kernels import Gaussian, Matern32
-from thalweg.machines import CDSG, DSG, UDSG, Auto, Settings, SoftmaxLoss, SquaredLoss, trials
+from thalweg.machines import CDSG, DSG, UDSG, Auto
+from thalweg.rows import FeatureFrame
 
 # A small machine: five blocks of landmarks, or of frequencies, in float32.
 SMALL = {"kernel": Gaussian(0.5), "alpha": 0.1, "method": Auto(block_size=16), "random_state": 0}
@@ -87,7 +85,7 @@ def test_the_default_beats_plain_steps(digits):
     assert 0.7 < plain.score(new, labels) < default.score(new, labels)
 
 
-def test_one_block_of_squares_is_the_exact_solution(moons):
+def test_one_block_of_the_squared_loss_is_the_exact_solution(moons):
     """(K + α/w)⁻¹ of labels −1 and 1 less their mean, with one more row of both alike, in float64."""
     X, y = moons
     weights = np.random.default_rng(0).uniform(0.5, 2.0, size=len(y))
@@ -95,8 +93,8 @@ def test_one_block_of_squares_is_the_exact_solution(moons):
         X, y, sample_weight=weights
     )
     K = np.exp(-((X[:, None] - X[None]) ** 2).sum(-1) / 0.5)
-    level = weights @ (2.0 * y - 1) / (np.sum(weights) + 1)
-    exact = level + K @ np.linalg.solve(K + np.diag(0.1 / weights), 2.0 * y - 1 - level)
+    mean = weights @ (2.0 * y - 1) / (np.sum(weights) + 1)
+    exact = mean + K @ np.linalg.solve(K + np.diag(0.1 / weights), 2.0 * y - 1 - mean)
     np.testing.assert_allclose(model.decision_function(X), exact, atol=1e-9)
     np.testing.assert_array_equal(model.predict(X), (exact > 0).astype(int))
     assert (model.n_features_used_, model.n_iter_) == (80, 1)
@@ -117,14 +115,14 @@ def test_one_block_of_logistic_losses_is_solved(moons):
 @pytest.mark.slow
 @pytest.mark.parametrize("alpha", [0.01, 1.0])
 def test_one_block_of_hinge_losses_is_solved(digits, alpha):
-    """αW·y is the part of the margin's slope: 1 within the margin, 0 beyond it, anything between on it."""
+    """αW·y is the part of the subgradient −y: 1 within the margin, 0 beyond it, anything between on it."""
     X, y, _, _ = digits
     X, signs = X[:300], np.where(y[:300] < 5, -1.0, 1.0)
     model = KernelClassifier(loss="hinge", alpha=alpha, method=Auto(tol=1e-6), random_state=0).fit(X, signs)
     learner = model._machine.learner
-    points = np.asarray(learner.expansion.blocks[0, :300]) + model._machine.offset
-    part = alpha * np.asarray(learner.expansion.weights[0, :300, 0]) * np.asarray(learner.examples.targets[0, :300, 0])
-    margin = model.decision_function(points) * np.asarray(learner.examples.targets[0, :300, 0])
+    points, weights, _ = learner.landmarks()
+    targets = np.asarray(learner.examples.targets).reshape(-1)[:300]
+    part, margin = alpha * weights[:, 0] * targets, learner.predict(points, FeatureFrame())[:, 0] * targets
     assert (np.abs(part - 0.5) < 0.5 + 1e-4).all()
     np.testing.assert_allclose(part[margin < 1 - 1e-3], 1, atol=1e-4)
     np.testing.assert_allclose(part[margin > 1 + 1e-3], 0, atol=1e-4)
@@ -234,8 +232,8 @@ def test_a_stream_is_its_batches_one_after_the_other(moons):
     assert (stream.n_features_used_, [line["rows"] for line in stream.history_]) == (80, [40, 10, 30])
     # Blocks fill up, so that the landmarks are the rows in order whatever the batches.
     once = KernelClassifier(**SMALL).partial_fit(X, y)
-    places = lambda model: np.asarray(model._machine.learner.expansion.blocks[:5]) + model._machine.offset
-    np.testing.assert_allclose(places(stream), places(once), atol=1e-6)
+    points = lambda model: model._machine.learner.landmarks()[0] + model._machine.frame.centre
+    np.testing.assert_allclose(points(stream), points(once), atol=1e-6)
     assert np.mean(stream.predict(X) == once.predict(X)) > 0.95
 
 
@@ -268,99 +266,77 @@ def test_a_fit_forgets_unless_it_starts_warm(moons):
     assert loss(warm) < loss(once)
 
 
-def spoil_later_passes(monkeypatch, kind):
-    """Let each pass but the first make the function worse than it was."""
-
-    def again(self, rows, order, alpha, total):
-        self.expansion = self.expansion._replace(weights=-2 * abs(self.expansion.weights))
-        yield len(order)
-
-    monkeypatch.setattr(kind, "again", again)
-
-
-def test_early_stopping_returns_to_the_best_pass(moons, monkeypatch):
+def test_early_stopping_holds_rows_out_and_no_early_stopping_none(moons):
     X, y = moons
-    options = SMALL | {"method": Auto(block_size=16, early_stopping=True, validation_fraction=0.2)}
-    best = KernelClassifier(**options, max_iter=1).fit(X, y)
-    spoil_later_passes(monkeypatch, LandmarkLearner)
-    model = KernelClassifier(**options, max_iter=9).fit(X, y)
-    losses = [line["held_out_loss"] for line in model.history_]
-    assert losses[0] < min(losses[1:])
-    assert model.n_iter_ == len(losses) == 2
-    np.testing.assert_array_equal(model.decision_function(X), best.decision_function(X))
-    assert 0 <= model.history_[0]["held_out_score"] < 0.3
-    # Without it the last pass stays.
-    last = KernelClassifier(**SMALL | {"method": Auto(block_size=16, early_stopping=False)}, max_iter=3).fit(X, y)
-    assert last.n_iter_ == 3
-    assert "held_out_loss" not in last.history_[0]
-    assert np.mean(last.predict(X) == y) != np.mean(best.predict(X) == y)
+    stops, goes = (
+        KernelClassifier(**SMALL | {"method": Auto(block_size=16, early_stopping=stop)}, max_iter=9).fit(X, y)
+        for stop in (True, False)
+    )
+    losses = [record["held_out_loss"] for record in stops.history_]
+    assert stops.n_iter_ == len(losses) < 9
+    assert losses[-1] > 0.97 * min(losses)
+    assert stops.n_features_used_ == 72
+    assert 0 <= stops.history_[0]["held_out_score"] < 0.5
+    assert (goes.n_iter_, goes.n_features_used_) == (9, 80)
+    assert "held_out_loss" not in goes.history_[0]
 
 
-def test_an_interrupted_fit_keeps_the_passes_it_made(moons, monkeypatch):
+class Interrupted(Gaussian):
+    """A Gaussian kernel, with Ctrl-C at a call of its profile."""
+
+    def profile(self, squared):
+        calls["made"] += 1
+        if calls["made"] == calls["interrupt"]:
+            signal.raise_signal(signal.SIGINT)
+        return super().profile(squared)
+
+
+calls = {"made": 0, "interrupt": 0}
+
+
+def test_an_interrupted_fit_keeps_the_passes_it_made_and_goes_on(moons):
     X, y = moons
-    once = KernelClassifier(**SMALL, max_iter=1).fit(X, y).decision_function(X)
-
-    def again(self, rows, order, alpha, total):
-        yield 1
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(LandmarkLearner, "again", again)
-    model = KernelClassifier(**SMALL, max_iter=4)
-    with pytest.warns(UserWarning, match="interrupted in pass 2 of 4: the model keeps what it has learned so far"):
-        model.fit(X, y)
-    assert model.n_iter_ == len(model.history_) == 1
-    np.testing.assert_array_equal(model.decision_function(X), once)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("when", ["in the first pass", "in the second pass"])
-def test_an_interrupted_fit_keeps_what_it_has_learned(moons, monkeypatch, when):
-    X, y = moons
-    options = SMALL | {"method": DSG(batch_size=16, block_size=16)}
-    whole = KernelClassifier(**options, max_iter=1).fit(X, y).decision_function(X)
-    steps = Learner._steps
-
-    def interrupted(self, rows, order, size, ridge):
-        taken = int(self.expansion.steps)
-        for done in steps(self, rows, order, size, ridge):
-            yield done
-            if when == "in the first pass" and int(self.expansion.steps) == 2:
-                raise KeyboardInterrupt
-            if when == "in the second pass" and taken > 0:
-                raise KeyboardInterrupt
-
-    monkeypatch.setattr(Learner, "_steps", interrupted)
+    options = SMALL | {"kernel": Interrupted(0.5), "method": Auto(block_size=16, early_stopping=False)}
+    calls.update(made=0, interrupt=0)
+    once = KernelClassifier(**options, max_iter=1).fit(X, y)
+    calls.update(made=0, interrupt=calls["made"] + 2)
     model = KernelClassifier(**options, max_iter=4)
-    number = 1 if when == "in the first pass" else 2
-    with pytest.warns(UserWarning, match=f"interrupted in pass {number} of 4: the model keeps what it has learned"):
+    with pytest.warns(UserWarning, match="interrupted .*: the result is what was reached so far") as told:
         model.fit(X, y)
-    monkeypatch.undo()
-    assert model.n_iter_ == number - 1
-    assert np.isfinite(model.decision_function(X)).all()
-    assert model.score(X, y) > 0.6
-    assert int(model._machine.learner.expansion.steps) == (2 if number == 1 else 6)
-    assert np.abs(model.decision_function(X) - whole).max() > 1e-4
-    pickle.loads(pickle.dumps(model)).partial_fit(X, y)
+    assert len(told) == 1
+    assert model.n_iter_ == len(model.history_) == 1
+    assert model.score(X, y) >= once.score(X, y) - 0.03
+    assert model.partial_fit(X, y).score(X, y) > 0.9
 
 
-def test_the_loss_is_squares_of_many_rows_that_are_all_there(moons, monkeypatch):
+def test_an_interrupt_before_anything_was_learned_leaves_the_model_as_it_was(moons):
     X, y = moons
-    monkeypatch.setattr("thalweg.models.kernel_classifier._FEW_ROWS", 50)
+    calls.update(made=0, interrupt=0)
+    model = KernelClassifier(Interrupted, random_state=0).fit(X, np.arange(80) % 3)
+    before = model.predict_proba(X)
+    calls.update(made=0, interrupt=1)
+    with pytest.raises(KeyboardInterrupt):
+        model.fit(X, y)
+    np.testing.assert_array_equal(model.predict_proba(X), before)
+
+
+def test_the_default_loss_is_squared_for_many_rows_that_are_all_there(moons):
+    X, y = make_moons(1400, noise=0.2, random_state=0)
     model = KernelClassifier(**SMALL).fit(X, y)
     assert model.loss_ == "squared"
-    squares = KernelClassifier(**SMALL, loss="squared").fit(X, y)
-    np.testing.assert_array_equal(model.predict_proba(X), squares.predict_proba(X))
-    assert KernelClassifier(**SMALL).fit(X[:50], y[:50]).loss_ == "logistic"
+    squared = KernelClassifier(**SMALL, loss="squared").fit(X, y)
+    np.testing.assert_array_equal(model.predict_proba(X), squared.predict_proba(X))
+    assert KernelClassifier(**SMALL).fit(*moons).loss_ == "logistic"
     stream = KernelClassifier(**SMALL).partial_fit(X, y)
     assert stream.loss_ == "logistic"
-    assert stream.predict_proba(X).shape == (80, 2)
+    assert stream.predict_proba(X).shape == (1400, 2)
 
 
-@pytest.mark.parametrize(("rows", "share", "loss"), [(20_000, 0.03, "squared"), (20_000, 0.01, "logistic")])
-def test_a_loss_of_its_own_for_classes_that_are_rare(rows, share, loss):
-    model = KernelClassifier()
-    model._begin((np.arange(rows) < share * rows).astype(int), streams=False, first=True)
-    assert model.loss_ == loss
+def test_the_default_loss_of_a_rare_class_is_logistic():
+    for rare, loss in ((0.5, "squared"), (0.01, "logistic")):
+        model = KernelClassifier()
+        model._begin((np.arange(20_000) < rare * 20_000).astype(int), streams=False, first=True)
+        assert model.loss_ == loss
 
 
 def test_a_rare_class_is_as_likely_as_it_is():
@@ -386,23 +362,6 @@ def test_the_unit_of_weights_does_not_matter():
     for other in (small, twice):
         np.testing.assert_allclose(other.kernel_.lengthscale, plain.kernel_.lengthscale, rtol=1e-6)
         np.testing.assert_allclose(other.predict_proba(X), plain.predict_proba(X), atol=0.02)
-
-
-def test_an_interrupted_solution_is_told_once(moons, monkeypatch):
-    """Seen: the one who interrupted was told too that the optimum was not reached."""
-    steps, step = iter(range(9)), Dense.step
-
-    def interrupted(self):
-        if next(steps) == 2:
-            raise KeyboardInterrupt
-        return step(self)
-
-    monkeypatch.setattr(Dense, "step", interrupted)
-    model = KernelClassifier(**SMALL)
-    with pytest.warns(UserWarning, match="interrupted in step 3") as told:
-        model.fit(*moons)
-    assert len(told) == 1
-    assert [line.get("interrupted", False) for line in model.history_] == [False, True]
 
 
 @pytest.mark.slow
@@ -450,19 +409,12 @@ def test_lengthscale_and_ridge_are_searched_where_there_are_rows_enough(digits):
     assert noisy_model.score(new, labels) > 0.8
 
 
-def test_a_pass_is_enough_for_one_block_and_for_many_rows():
-    settings = Settings(loss=SoftmaxLoss())
-    assert [default_passes(rows, settings) for rows in (100, 2048, 2049, 20_000, 20_001)] == [1, 1, 10, 10, 1]
-    assert default_passes(100_000, Settings(loss=SoftmaxLoss(), method="dsg")) == 10
-    squares = Settings(loss=SquaredLoss(), max_features=30_000)
-    assert [default_passes(rows, squares) for rows in (20_001, 30_000, 30_001)] == [10, 10, 1]
-    assert default_passes(30_000, replace(squares, method=Auto(early_stopping=False))) == 1
-
-
 def test_progress_is_shown_on_demand(moons, capsys):
     X, y = moons
     KernelClassifier(**SMALL, max_iter=2, verbose=True).fit(X, y)
-    assert "pass 2" in capsys.readouterr().out
+    shown = capsys.readouterr().out
+    assert "passes" in shown
+    assert "Gaussian" in shown
     KernelClassifier(**SMALL, max_iter=2).fit(X, y)
     assert capsys.readouterr().out == ""
 
@@ -479,55 +431,6 @@ def test_no_more_features_than_asked_for(features, limit):
     )
     assert 0 < model.fit(X, y).n_features_used_ <= limit
     assert 0 < model.partial_fit(X, y).n_features_used_ <= limit
-
-
-@pytest.mark.slow
-def test_an_interrupted_search_keeps_the_best_it_tried(monkeypatch):
-    """Issue 13, 4: Ctrl-C in the search ended in a traceback."""
-    X, y = make_moons(2001, noise=0.2, random_state=0)
-    count = iter(range(9))
-
-    def interrupted(*given):
-        if next(count) == 3:  # of two at a time
-            raise KeyboardInterrupt
-        return Dense(*given)
-
-    monkeypatch.setattr(trials, "Dense", interrupted)
-    message = "interrupted in the search for a lengthscale and a ridge, .* has learned from 500 of 2001 rows"
-    for act in ("fit", "partial_fit"):
-        model, count = KernelClassifier(random_state=0, method=Auto(block_size=512)), iter(range(9))
-        with pytest.warns(UserWarning, match=message) as caught:
-            getattr(model, act)(X, y)
-        assert caught[0].filename == __file__
-        assert model.score(X, y) > 0.94
-        assert model.n_features_used_ == 500
-    monkeypatch.undo()
-    assert model.partial_fit(X[:20], y[:20]).n_features_used_ >= 500
-
-
-def test_an_interrupt_between_the_search_and_the_first_step_keeps_the_best_tried(monkeypatch):
-    def interrupted(*given):
-        raise KeyboardInterrupt
-
-    X, y = make_moons(2001, noise=0.2, random_state=0)
-    monkeypatch.setattr(LandmarkLearner, "dense", interrupted)
-    model = KernelClassifier(random_state=0, method=Auto(block_size=512))
-    with pytest.warns(UserWarning, match="or soon after: .* has learned from 1501 of 2001 rows"):
-        model.fit(X, y)
-    assert model.score(X, y) > 0.94
-
-
-def test_an_interrupted_choice_leaves_the_model_as_it_was(monkeypatch):
-    def interrupted(*arguments, **options):
-        raise KeyboardInterrupt
-
-    X, y = make_moons(60, noise=0.2, random_state=0)
-    model = KernelClassifier(random_state=0).fit(X, np.arange(60) % 3)
-    before = model.predict_proba(X)
-    monkeypatch.setattr("thalweg.machines.fitting.choose", interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        model.fit(X, y)
-    np.testing.assert_array_equal(model.predict_proba(X), before)
 
 
 def test_rows_of_weight_0_have_no_say_in_the_loss():

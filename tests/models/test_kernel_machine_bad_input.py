@@ -1,9 +1,7 @@
 """Bad input to the kernel estimators: errors that name what is wrong, and a model that is unharmed to the last bit."""
 
 import copy
-import re
 
-import jax
 import numpy as np
 import pytest
 from sklearn.exceptions import NotFittedError
@@ -167,12 +165,6 @@ def test_numbers_beyond_the_precision_of_a_stream():
         first.predict(X)
 
 
-@pytest.mark.parametrize("alpha", ["1e-300", "1e+300"])
-def test_a_ridge_that_float32_does_not_hold_is_told_so(alpha):
-    with jax.enable_x64(False), pytest.raises(ValueError, match=re.escape(f"above 0 in float32, found {alpha}")):
-        KernelRegressor(alpha=float(alpha)).fit(X, T)
-
-
 CLASS_WEIGHTS = {
     "a word": ("even", "The 'class_weight' parameter of KernelClassifier must be None, .* Got 'even'"),
     "a number": (3, "The 'class_weight' parameter of KernelClassifier must be None, .* Got 3"),
@@ -304,7 +296,6 @@ def test_another_loss_between_batches(model, targets, change):
 
 @pytest.mark.parametrize("change", [{"alpha": 3.0}, {"kernel": Gaussian(3.0)}, {"kernel": "matern12"}], ids=str)
 def test_another_kernel_or_ridge_than_what_was_learned_with(change):
-    """They were passed over in silence, by streams and by warm starts."""
     model = KernelRegressor(**PARTS, warm_start=True).partial_fit(X, T)
     before = model.get_params()
     message = f"{next(iter(change))} must stay what the model has learned with .*: set it back, or fit anew"
@@ -320,26 +311,3 @@ def test_lengthscales_that_are_not_as_many_as_features():
     for model, targets in ((KernelClassifier, Y), (KernelRegressor, T)):
         with pytest.raises(ValueError, match=message):
             model(Gaussian([1.0, 2.0]), random_state=0).fit(X, targets)
-
-
-@pytest.mark.parametrize("loss", ["squared", "huber"])
-def test_a_ridge_that_is_lost_to_rounding_is_refused(loss):
-    """Predictions were off by 1,500 where targets are about 1, or nothing was learned."""
-    rng = np.random.default_rng(0)
-    x = rng.uniform(-2, 2, size=(600, 2))
-    y = np.sin(2 * x[:, 0]) * x[:, 1] + 0.1 * rng.normal(size=600)
-    with pytest.raises(ValueError, match=r"alpha must be larger with Gaussian.* 600 rows, found 1e-16"):
-        KernelRegressor(Gaussian(1.0), loss=loss, alpha=1e-16).fit(x, y)
-    found = KernelRegressor(Gaussian(1.0), loss=loss, alpha=1e-6).fit(x, y).predict(x)
-    assert np.sqrt(np.mean((found - y) ** 2)) < 0.1
-
-
-def test_a_ridge_that_is_lost_to_rounding_is_refused_with_many_rows():
-    """With 10,000 rows alpha=1e-6 predicted numbers of 8,000 where targets are about 1."""
-    rng = np.random.default_rng(0)
-    x = rng.uniform(-2, 2, size=(9000, 2))
-    y = np.sin(2 * x[:, 0]) * x[:, 1] + 0.1 * rng.normal(size=9000)
-    with pytest.raises(ValueError, match=r"alpha must be larger with Gaussian.* 9000 rows, found 1e-06.* in float32"):
-        KernelRegressor(Gaussian(2.0), alpha=1e-6).fit(x, y)
-    found = KernelRegressor(Gaussian(1.0), alpha=0.1).fit(x, y).predict(x[:500])
-    assert np.sqrt(np.mean((found - y[:500]) ** 2)) < 0.12

@@ -36,7 +36,6 @@ WAYS = {
     "way", ["many rows", "stream", *(pytest.param(w, marks=pytest.mark.slow) for w in list(WAYS)[1::2])]
 )
 def test_features_far_from_the_origin_are_learned_as_well(kind, way, tmp_path):
-    """Issue 13, 5: cast to float32 as they were, X + 1e8 was all one point."""
     y, new_y, _ = KINDS[kind]
     near, far = (WAYS[way](kind(**SMALL), X + shift, y) for shift in (0.0, FAR))
     scores = near.score(NEW, new_y), far.score(NEW + FAR, new_y)
@@ -63,7 +62,6 @@ def test_a_sparse_matrix_and_a_memory_map_are_learned_from_as_arrays_are(tmp_pat
 @pytest.mark.parametrize("loss", ["quantile", *(pytest.param(w, marks=pytest.mark.slow) for w in ("huber", "squared"))])
 @pytest.mark.parametrize("first", ["one row", "all the same", "a tenth of the spread"])
 def test_a_stream_whose_first_targets_are_not_like_the_rest_is_learned_as_well(loss, first, tmp_path):
-    """Issue 13, 5: the targets' scale came from the first batch; R² was 0.00 after one row, -19 after equal targets."""
     y, new_y = 1e4 * VALUES + 1e5, 1e4 * NEW_VALUES + 1e5
     middle = np.argsort(np.abs(VALUES - np.median(VALUES)))[:20]
     rows = {"one row": [0], "all the same": [0] * 20, "a tenth of the spread": middle}[first]
@@ -81,7 +79,6 @@ def test_a_stream_whose_first_targets_are_not_like_the_rest_is_learned_as_well(l
 
 @pytest.mark.parametrize("method", [DSG, *(pytest.param(w, marks=pytest.mark.slow) for w in (UDSG, CDSG))])
 def test_a_stream_of_random_features_follows_the_targets_as_well(method):
-    """Issue 13, 5: what it had learned was off by the shift of the mean until it was learned anew."""
     y, new_y = 1e4 * VALUES + 1e5, 1e4 * NEW_VALUES + 1e5
     parts = {"kernel": Gaussian(0.5), "alpha": 0.01, "method": method(block_size=16), "random_state": 0}
     model = KernelRegressor(**parts).partial_fit(X[:1], y[:1])
@@ -93,31 +90,24 @@ def test_a_stream_of_random_features_follows_the_targets_as_well(method):
     assert model.score(NEW, new_y) > plain.score(NEW, new_y) - 0.05
     # Other units do not change what it predicts.
     before = plain.predict(NEW)
-    plain._machine = plain._machine.in_units(np.array([0.5]), np.array([-3.0]))
+    plain._machine = plain._machine.with_targets(np.array([0.5]), np.array([-3.0]))
     np.testing.assert_allclose(
         (plain._values(NEW)[:, 0] + 3) * 2 * plain._target_scale + plain._target_mean, before, rtol=1e-4
     )
 
 
-@pytest.mark.parametrize("way", ["fit", "stream"])
-def test_far_from_the_data_a_probability_is_the_prevalence(way):
-    """Issue 13, 7: without an intercept it was 0.5, or 1 / classes."""
+def test_far_from_the_data_a_probability_is_the_prevalence():
+    """But for the shift of the calibration; in a stream, whose first rows are all of one class, about it."""
     draws = np.random.default_rng(0).choice(3, 300, p=[0.1, 0.3, 0.6])
-    # The first rows of the stream are all of one class.
-    order = np.argsort(draws != 2, kind="stable") if way == "stream" else np.arange(300)
-    far = np.full((1, 2), 1e3)
-    for y in (draws, (draws == 0).astype(int)):
-        model = KernelClassifier(**SMALL)
-        if way == "fit":
-            model.fit(X, y)
-        else:
-            pieces = np.split(order, [60, 160])
-            model.fit_stream(((X[part], y[part]) for part in pieces), classes=np.unique(y))
-        shares = np.bincount(y) / 300
-        np.testing.assert_allclose(model.predict_proba(far)[0], shares, atol=0.01 if way == "fit" else 0.15)
-    weighted = KernelClassifier(**SMALL, class_weight="balanced").fit(X, y)
-    np.testing.assert_allclose(weighted.predict_proba(far)[0], [0.5, 0.5], atol=1e-6)
-    hinge = KernelClassifier(**SMALL, loss="hinge").fit(X, y)
+    shares, far = np.bincount(draws) / 300, np.full((1, 2), 1e3)
+    fitted = KernelClassifier(random_state=0).fit(X, draws)
+    np.testing.assert_allclose(fitted.predict_proba(far)[0], shares, atol=0.03)
+    parts = np.split(np.argsort(draws != 2, kind="stable"), [60, 160])
+    stream = KernelClassifier(**SMALL).fit_stream(((X[part], draws[part]) for part in parts), classes=[0, 1, 2])
+    np.testing.assert_allclose(stream.predict_proba(far)[0], shares, atol=0.15)
+    balanced = KernelClassifier(random_state=0, class_weight="balanced").fit(X, draws == 0)
+    np.testing.assert_allclose(balanced.predict_proba(far)[0], [0.5, 0.5], atol=0.05)
+    hinge = KernelClassifier(**SMALL, loss="hinge").fit(X, draws == 0)
     assert abs(hinge.decision_function(far)[0]) < 1e-20
 
 
@@ -128,21 +118,22 @@ def test_a_row_of_extreme_size_does_not_take_the_others_along():
 
 
 def test_rare_labels_of_few_rows_have_better_probabilities_than_a_constant():
-    """Issue 13, 7: with 800 rows, 7 % of them positive, the log-loss was 1.4 times that of the constant."""
 
     def drawn(seed, n):
         draws = np.random.default_rng(seed)
         x = draws.normal(size=(n, 5))
         return x, (draws.uniform(size=n) < 1 / (1 + np.exp(3 - x[:, 0]))).astype(int)
 
-    (x, y), (new, labels) = drawn(0, 800), drawn(1, 4000)
-    model = KernelClassifier(random_state=0).fit(x, y)
-    constant = log_loss(labels, np.full(4000, y.mean()))
-    assert log_loss(labels, model.predict_proba(new)[:, 1]) < 0.97 * constant
+    new, labels = drawn(1, 4000)
+    ratios = []
+    for seed in (0, 2, 3):
+        x, y = drawn(seed, 800)
+        found = KernelClassifier(random_state=0).fit(x, y).predict_proba(new)[:, 1]
+        ratios.append(log_loss(labels, found) / log_loss(labels, np.full(4000, y.mean())))
+    assert max(ratios) < 0.97
 
 
 def test_diabetes_is_predicted_as_well_as_by_a_line():
-    """Issue 13, 7: R² was 0.33, of Ridge it is 0.48."""
     x, y = load_diabetes(return_X_y=True)
     folds = KFold(3, shuffle=True, random_state=0)
     assert cross_val_score(KernelRegressor(random_state=0), x, y, cv=folds).mean() >= 0.45

@@ -20,41 +20,35 @@ def saved(tmp_path_factory):
     return path
 
 
-def kept(**change):
-    return "_kept", lambda found: replace(found, **{name: part(getattr(found, name)) for name, part in change.items()})
+def ratings(**change):
+    def changed(model):
+        parts = {name: part(getattr(model.ratings, name)) for name, part in change.items()}
+        return replace(model, ratings=model.ratings._replace(**parts))
 
-
-def seen(**change):
-    return "_model", lambda found: replace(
-        found, seen=replace(found.seen, **{name: part(getattr(found.seen, name)) for name, part in change.items()})
-    )
+    return changed
 
 
 HOSTILE = {
-    "a row that there is not": kept(rows=lambda rows: rows + 1),
-    "a row before the first": kept(rows=lambda rows: rows - 1),
-    "half a row": kept(rows=lambda rows: rows + 0.5),
-    "a column that there is not": kept(columns=lambda columns: columns + 1),
-    "fewer ratings than rows": kept(values=lambda values: values[1:]),
-    "more weights than ratings": kept(weights=lambda _: np.ones(61)),
-    "a rating that is none": kept(values=lambda values: values * np.nan),
-    "a seen column that there is not": seen(columns=lambda columns: columns + 1),
-    "a seen column before the first": seen(columns=lambda columns: columns - 1),
-    "half a column": seen(columns=lambda columns: columns + 0.5),
-    "rows that go back": seen(starts=lambda starts: np.concatenate([starts[:1], starts[-2:0:-1], starts[-1:]])),
-    "rows of fewer cells": seen(starts=lambda starts: starts // 2),
-    "no rows": seen(starts=lambda starts: starts[:0]),
-    "fewer rows": seen(starts=lambda starts: starts[[0, -1]]),
-    "more columns": seen(width=lambda width: width + 1),
-    "choices of other rows": ("_model", lambda found: replace(found, row_choice=np.zeros(3))),
+    "a row that there is not": ratings(rows=lambda rows: rows + 1),
+    "a row before the first": ratings(rows=lambda rows: rows - 1),
+    "half a row": ratings(rows=lambda rows: rows + 0.5),
+    "a column that there is not": ratings(columns=lambda columns: columns + 1),
+    "a column before the first": ratings(columns=lambda columns: columns - 1),
+    "half a column": ratings(columns=lambda columns: columns + 0.5),
+    "fewer ratings than rows": ratings(values=lambda values: values[1:]),
+    "more weights than ratings": ratings(weights=lambda _: np.ones(61)),
+    "a rating that is none": ratings(values=lambda values: values * np.nan),
+    "more columns": ratings(shape=lambda shape: (shape[0], shape[1] + 1)),
+    "fewer rows": ratings(shape=lambda shape: (shape[0] - 1, shape[1])),
+    "selection effects of other rows": lambda model: replace(model, row_selection=np.zeros(3)),
+    "side information of other columns": lambda model: replace(model, column_side=model.column_side[1:]),
 }
 
 
 @pytest.mark.parametrize("case", HOSTILE)
 def test_a_changed_file_is_refused(saved, tmp_path, case):
     tree, metadata, kind = files.read(saved)
-    name, change = HOSTILE[case]
-    tree["fitted"][name] = change(tree["fitted"][name])
+    tree["fitted"]["_model"] = HOSTILE[case](tree["fitted"]["_model"])
     files.save(tmp_path / "changed", tree, metadata, kind=kind)
     with pytest.raises(FileFormatError, match="changed"):
         thalweg.load(tmp_path / "changed")

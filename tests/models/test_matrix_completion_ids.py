@@ -7,7 +7,7 @@ import pandas
 import pytest
 
 from thalweg import MatrixCompletion
-from thalweg.models._ids import Names, plain
+from thalweg.models._ids import IdIndex, as_ids
 
 FAST = {"rank": 1, "presence": False, "max_iter": 60, "tol": 0.01, "random_state": 0}
 rng = np.random.default_rng(0)
@@ -69,9 +69,9 @@ def test_frames_keep_long_ids_of_either_kind():
 @pytest.mark.parametrize("size", [1e-200, 1e200])
 def test_ratings_and_features_whose_squares_are_no_numbers_are_refused(size):
     cells = np.column_stack([ROWS, COLUMNS])
-    with pytest.raises(ValueError, match="y must hold numbers of sizes from 1e-100 to 1e100, found "):
+    with pytest.raises(ValueError, match=r"y must hold numbers of sizes from 1e-100 to 1e\+100, found "):
         MatrixCompletion(**FAST).fit(cells, STARS * size)
-    with pytest.raises(ValueError, match="row_features must hold numbers of sizes from 1e-100 to 1e100, found "):
+    with pytest.raises(ValueError, match=r"row_features must hold numbers of sizes from 1e-100 to 1e\+100, found "):
         MatrixCompletion(**FAST).fit(cells, STARS, row_features=np.arange(9.0)[:, None] * size)
 
 
@@ -92,14 +92,13 @@ def test_a_second_fit_predicts_the_same_bits():
 
 
 def test_a_date_is_the_same_id_in_every_unit_and_kind():
-    """Dates of pandas were other words than those of NumPy in days, and silently unknown."""
     days = np.array(["2020-01-01", "2020-01-02", "2020-01-03"], "datetime64[D]")
-    names = Names.of(plain("X", days.astype("datetime64[ns]")))
+    index = IdIndex.of(as_ids("X", days.astype("datetime64[ns]")))
     for asked in (days[1:2], days[1:2].astype("datetime64[s]"), [date(2020, 1, 2)], [pandas.Timestamp("2020-01-02")]):
-        assert names.numbers(asked).tolist() == [1]
-    assert names.numbers(np.array(["9999-01-01"], "datetime64[D]")).tolist() == [-1]
+        assert index.indices(asked).tolist() == [1]
+    assert index.indices(np.array(["9999-01-01"], "datetime64[D]")).tolist() == [-1]
     for missing in (np.array(["NaT"], "datetime64[ns]"), [pandas.NaT]):
         with pytest.raises(ValueError, match="must not be missing, found NaT"):
-            plain("X", missing)
+            as_ids("X", missing)
     with pytest.raises(ValueError, match="whole microseconds"):
-        plain("X", np.array([1], "datetime64[ns]"))
+        as_ids("X", np.array([1], "datetime64[ns]"))

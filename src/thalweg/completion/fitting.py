@@ -115,22 +115,12 @@ def complete(
 
     def pack(state: FactorState) -> Completed:
         rows, columns = _side_vectors(state.rows, maps[0]), _side_vectors(state.columns, maps[1])
-        selection = _selection_effects(rated, rows, columns, maps[0](row_side), maps[1](column_side))
+        by_row, by_column = _selection_effects(rated, rows, columns, maps[0](row_side), maps[1](column_side))
         if options.implicit:  # a count says by being there what selection would add
-            selection = [0 * effect for effect in selection]
-        return Completed(
-            rows,
-            columns,
-            state.noise,
-            units,
-            options.low,
-            options.high,
-            *selection,
-            ratings,
-            row_side,
-            column_side,
-            len(ratings.values),
-        )
+            by_row, by_column = 0 * by_row, 0 * by_column
+        limits, sides = (options.low, options.high), (row_side, column_side)
+        count = len(ratings.values)
+        return Completed(rows, columns, state.noise, units, *limits, by_row, by_column, ratings, *sides, count)
 
     def validation_error(state: FactorState) -> float:
         mean, _ = pack(state).predict(validation.rows, validation.columns)
@@ -167,16 +157,13 @@ def _initial_state(
     if start is None or not start.has_shape(settings.rank, *(part.shape for part in features)):
         return choose_start(train, *features, settings)
     state = FactorState.initial(train, *features, settings)
-    sides = [
-        replace(
-            side,
-            posteriors=VectorPosteriors(side.on_device(old.means[:-1]), side.on_device(old.covariances[:-1])),
-            prior=old.prior,
-            noise_scales=old.noise_scales,
-        )
-        for side, old in ((state.rows, start.rows), (state.columns, start.columns))
-    ]
-    return FactorState(*sides, start.noise)
+    return FactorState(_resumed(state.rows, start.rows), _resumed(state.columns, start.columns), start.noise)
+
+
+def _resumed(side: Side, old: SideVectors) -> Side:
+    """Return a side with the posteriors, the prior and the noise of an earlier result."""
+    posteriors = VectorPosteriors(side.padded(old.means[:-1]), side.padded(old.covariances[:-1]))
+    return replace(side, posteriors=posteriors, prior=old.prior, noise_scales=old.noise_scales)
 
 
 def _feature_maps(

@@ -39,8 +39,8 @@ from thalweg.padding import padded, padded_size
 from thalweg.spectral import ShiftedOperator, SpectralOracle
 
 GROWTH = 1.25
-"""The factor by which a norm may grow in a round before its bound does not hold, and the round is repeated. Doubled,
-degrees double with the width of the interval."""
+"""The factor by which a norm may grow in a round before its bound does not hold, and the round is repeated with more
+room. Doubled, degrees double with the width of the interval."""
 
 POWER_ITERATIONS = 8
 """Of the power method: with ratings, the error of its vector falls to an eighth or less in each. More gain nothing."""
@@ -64,7 +64,7 @@ class _HalfGram(GramOperator):
         return jax.lax.stop_gradient(tall).T @ (_twice(tall) @ block)
 
 
-def leading(theta: Float[Array, "d r"]) -> Float[Array, " d"]:
+def leading(theta: Float[Array, "d r"], start: Float[Array, " d"] | None = None) -> Float[Array, " d"]:
     """Return the left singular vector of the largest singular value, by the power method, as a constant.
 
     Examples
@@ -73,11 +73,23 @@ def leading(theta: Float[Array, "d r"]) -> Float[Array, " d"]:
     [1.0, 0.0]
     """
     theta = jax.lax.stop_gradient(theta)
-    vector = jnp.ones(len(theta), theta.dtype)
+    vector = jnp.ones(len(theta), theta.dtype) if start is None else start
     for _ in range(POWER_ITERATIONS):  # unrolled, so that the compiler merges two calls into one
         image = _squared(theta, vector)
         vector = image / jnp.maximum(jnp.linalg.norm(image), jnp.finfo(theta.dtype).tiny)
     return vector
+
+
+def deflate(theta: Float[Array, "d r"]) -> Float[Array, "d r"]:
+    """Return Pθ: θ without its leading singular value.
+
+    Examples
+    --------
+    >>> jnp.abs(deflate(jnp.array([[3.0, 0.0], [0.0, 1.0]]))).round(3).tolist()
+    [[0.0, 0.0], [0.0, 1.0]]
+    """
+    vector = leading(theta)
+    return theta - vector[:, None] * jnp.matmul(vector, theta, precision="highest")[None, :]
 
 
 def _squared(theta: Array, vector: Array) -> Array:
@@ -98,10 +110,7 @@ class GramMap(eqx.Module):
 
     def __call__(self, theta: Float[Array, "d r"]) -> ShiftedOperator:
         """Return A(θ)."""
-        if self.deflated:
-            vector = leading(theta)
-            theta = theta - vector[:, None] * jnp.matmul(vector, theta, precision="highest")[None, :]
-        return ShiftedOperator(_HalfGram(theta), self.smoothing)
+        return ShiftedOperator(_HalfGram(deflate(theta) if self.deflated else theta), self.smoothing)
 
 
 class RatingMisfit(eqx.Module):
@@ -203,7 +212,7 @@ class Relaxed(eqx.Module):
         return float(1 / np.sqrt(self.gram.smoothing) + 2 * np.max(self.misfit.weights))
 
     def known(self) -> Float[Array, "d r"]:
-        """Return the ratings, and 0 elsewhere, where the paper starts; two ratings of a cell are added within the box."""
+        """Return the ratings, and 0 elsewhere, where the paper starts; ratings of one cell are added within the box."""
         misfit = self.misfit
         given = jnp.where(misfit.weights > 0, misfit.values, 0)
         return self.box.project(jnp.zeros(self.shape, given.dtype).at[misfit.rows, misfit.columns].add(given))
@@ -216,14 +225,18 @@ class Relaxed(eqx.Module):
     def oracle(
         self, theta: Float[Array, "d r"], key: Key[Array, ""], deflated: bool = False, **options: Any
     ) -> "SampledNuclearOracle":
-        """Return unbiased gradients, with exact ones by ``full``; options are those of :func:`thalweg.spectral.plan`."""
+        """Return unbiased gradients, and exact ones by ``full``; options are those of :func:`thalweg.spectral.plan`."""
         gram = GramMap(self.gram.smoothing, deflated)
         return SampledNuclearOracle(jnp.sqrt, gram, theta, key, g=ExactPart(self.misfit, gram), **options)  # type: ignore[call-arg, arg-type]
 
-    def interval(self, theta: Float[Array, "d r"], room: float = 1.0, deflated: bool = False) -> tuple[float, float]:
-        """Return an interval that holds the spectrum of A here, and after a round unless that outgrows ``room``."""
+    def interval(self, theta: Float[Array, "d r"], deflated: bool = False, repeats: int = 0) -> tuple[float, float]:
+        """Return an interval that holds the spectrum of A here, and after a round unless the norm grows too much.
+
+        What it may grow by is taken to the fourth power for each time that the round is repeated.
+        """
         least = float(self.gram.smoothing)
-        reach = room * (GROWTH**2 * float(second(theta) if deflated else bound(theta)) + least)
+        growth = GROWTH ** (2 * 4**repeats)
+        reach = growth * (float(second(theta) if deflated else bound(theta)) + least)
         ends = np.abs([float(self.box.lower), float(self.box.upper)])
         most = ends.max() ** 2 * np.prod(self.shape) + 2 * least  # no point of the box has a larger norm
         power_of_two = least * 2.0 ** np.ceil(np.log2(reach / least))
@@ -242,15 +255,9 @@ def bound(theta: Float[Array, "d r"]) -> Float[Array, ""]:
     16.0
     """
     sizes = jnp.abs(theta)
-
-    def normed(_: Any, vector: Array) -> Array:
-        image = _squared(sizes, vector)
-        return image / jnp.maximum(jnp.max(image), jnp.finfo(theta.dtype).tiny)
-
-    vector = jax.lax.fori_loop(0, POWER_ITERATIONS, normed, jnp.ones(len(theta), theta.dtype))
+    vector = leading(sizes)
     image = _squared(sizes, vector)
-    ratios = jnp.where(image > 0, image / vector, 0)
-    return jnp.minimum(jnp.max(ratios), jnp.sum(sizes**2))
+    return jnp.minimum(jnp.max(jnp.where(image > 0, image / vector, 0)), jnp.sum(sizes**2))
 
 
 @jax.jit
@@ -262,16 +269,10 @@ def second(theta: Float[Array, "d r"]) -> Float[Array, ""]:
     >>> round(float(second(jnp.array([[3.0, 0.0], [0.0, 2.0]]))), 3)
     4.0
     """
-    first = leading(theta)
-
-    def turn(_: Any, carry: tuple[Array, Array]) -> tuple[Array, Array]:
-        vector = carry[0] - first * jnp.sum(first * carry[0])
-        vector = vector / jnp.maximum(jnp.linalg.norm(vector), jnp.finfo(theta.dtype).tiny)
-        image = _squared(theta, vector)
-        return image, jnp.linalg.norm(image)
-
-    start = jnp.cos(jnp.arange(len(theta), dtype=theta.dtype)), jnp.zeros((), theta.dtype)
-    return jax.lax.fori_loop(0, 2 * POWER_ITERATIONS, turn, start)[1]
+    rest = deflate(theta)
+    # A start of ones would be close to the vector that was taken out.
+    vector = leading(rest, jnp.cos(jnp.arange(len(theta), dtype=theta.dtype)))
+    return jnp.linalg.norm(_squared(rest, vector))
 
 
 def exact_gradient(gram: GramMap, misfit: RatingMisfit, theta: Float[Array, "d r"]) -> Out:

@@ -7,7 +7,7 @@ are packed: entries (j, k) with j ≤ k.
 """
 
 from functools import lru_cache, partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -16,10 +16,9 @@ from jaxtyping import Array, Float
 
 from thalweg.compiling import quick_jit
 from thalweg.completion.ratings import RatingBlocks, RatingSums, sum_ratings
+from thalweg.linalg.arrays import AnyArray
+from thalweg.padding import MAX_TEMPORARY_NUMBERS
 from thalweg.threads import enough_threads
-
-MAX_NUMBERS_AT_ONCE = 2**22
-"""Numbers of a temporary array, 16 MiB in float32: twice as many would take twice the memory and no less time."""
 
 
 class VectorLayout(NamedTuple):
@@ -50,7 +49,7 @@ class VectorLayout(NamedTuple):
         """The positions of the factors and the bias."""
         return tuple(j for j in range(self.width) if j != self.constant)
 
-    def free_entries(self, packed: np.ndarray) -> np.ndarray:
+    def free_entries(self, packed: Any) -> Any:
         """Unpack the entries of a symmetric matrix, or of several, that belong to factors and bias."""
         free = np.array(self.free)
         return packed[..., packing(self.width)[2][free[:, None], free[None]]]
@@ -59,24 +58,24 @@ class VectorLayout(NamedTuple):
 class VectorPosteriors(NamedTuple):
     """Means and packed covariances of the vectors of one side; the constant is 1 with variance 0."""
 
-    means: Float[Array, "rows width"]
-    covariances: Float[Array, "rows packed"]
+    means: Float[AnyArray, "rows width"]
+    covariances: Float[AnyArray, "rows packed"]
 
 
 class VectorPriors(NamedTuple):
     """N(mean, precision⁻¹) for each row; the precision is one for all, or one for each."""
 
-    means: Float[Array, "rows free"]
-    precision: Float[Array, "... free free"]
+    means: Float[AnyArray, "rows free"]
+    precision: Float[AnyArray, "... free free"]
 
 
-class Evidence(NamedTuple):
+class SideEvidence(NamedTuple):
     """What a side learns from: its ratings, and the other side's posteriors, noise scales and background weights."""
 
     blocks: RatingBlocks
     other: VectorPosteriors
-    scales: Array
-    background: Array
+    scales: AnyArray
+    background: AnyArray
     """The weight of a rating of 0 of each row by each of the others."""
 
 
@@ -84,8 +83,8 @@ class SideUpdate(NamedTuple):
     """VectorPosteriors, and for each row Σ w E(r − f)² and the log-determinant of its precision."""
 
     posteriors: VectorPosteriors
-    misfit: Float[Array, " rows"]
-    log_determinants: Float[Array, " rows"]
+    misfit: Float[AnyArray, " rows"]
+    log_determinants: Float[AnyArray, " rows"]
 
 
 @lru_cache
@@ -105,7 +104,7 @@ def packing(width: int) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]
 
 
 @jax.jit
-def second_moments(posteriors: VectorPosteriors) -> Float[Array, "rows packed"]:
+def second_moments(posteriors: VectorPosteriors) -> Float[AnyArray, "rows packed"]:
     """Return E[vvᵀ], packed.
 
     Examples
@@ -117,7 +116,9 @@ def second_moments(posteriors: VectorPosteriors) -> Float[Array, "rows packed"]:
     return posteriors.covariances + posteriors.means[:, first] * posteriors.means[:, second]
 
 
-def update_posteriors(evidence: Evidence, noise: Array, priors: VectorPriors, layout: VectorLayout) -> SideUpdate:
+def update_posteriors(
+    evidence: SideEvidence, noise: AnyArray, priors: VectorPriors, layout: VectorLayout
+) -> SideUpdate:
     """Return the posteriors of a side given the other; ``noise`` is the precision of the noise in each row."""
     # Thousands of small factorisations: with more threads, OpenBLAS would spend most of its time waiting for them.
     with enough_threads(layout.width):
@@ -125,17 +126,15 @@ def update_posteriors(evidence: Evidence, noise: Array, priors: VectorPriors, la
 
 
 @quick_jit(lambda *_: False, tuned=False, static_argnums=3)
-def _update(evidence: Evidence, noise: Array, priors: VectorPriors, layout: VectorLayout) -> SideUpdate:
+def _update(evidence: SideEvidence, noise: AnyArray, priors: VectorPriors, layout: VectorLayout) -> SideUpdate:
     moments, size = second_moments(evidence.other), len(noise)
     sums = sum_ratings(evidence.blocks, moments, evidence.other.means, evidence.scales, size)
     every = jnp.matmul(evidence.background, moments, precision="highest")
     sums = sums._replace(moments=sums.moments + every[None])
     own = priors.precision.ndim == 3
-    update = lambda row: _update_row(
-        row[0], row[1], row[2] if own else row[2]._replace(precision=priors.precision), layout
-    )
-    chunks = -(-size * layout.width**2 // MAX_NUMBERS_AT_ONCE)
-    rows = sums, noise, priors if own else priors._replace(precision=None)
+    update = lambda row: _update_row(row[0], row[1], VectorPriors(row[2], row[3] if own else priors.precision), layout)
+    chunks = -(-size * layout.width**2 // MAX_TEMPORARY_NUMBERS)
+    rows = sums, noise, priors.means, priors.precision if own else None
     return jax.lax.map(update, rows, batch_size=-(-size // chunks))
 
 
@@ -165,22 +164,26 @@ def _update_row(sums: RatingSums, noise: Array, prior: VectorPriors, layout: Vec
     return SideUpdate(VectorPosteriors(mean, packed), misfit, log_determinant)
 
 
-@jax.jit
 def predict_pairs(
-    rows: VectorPosteriors, columns: VectorPosteriors, row: Array, column: Array
-) -> tuple[Float[Array, " pairs"], Float[Array, " pairs"]]:
-    """Return mean and variance of ũ·ṽ for pairs: Var = ⟨V_u, ṽṽᵀ⟩ + ⟨ũũᵀ, V_i⟩ + ⟨V_u, V_i⟩.
+    rows: VectorPosteriors, columns: VectorPosteriors, row: np.ndarray, column: np.ndarray
+) -> tuple[Float[np.ndarray, " pairs"], Float[np.ndarray, " pairs"]]:
+    """Return mean and variance of ũ·ṽ for pairs: Var = ⟨V_u, ṽṽᵀ + V_i⟩ + ⟨ũũᵀ, V_i⟩. On the host nothing compiles.
 
     Examples
     --------
-    >>> posterior = VectorPosteriors(jnp.array([[2.0, 1.0]]), jnp.array([[0.5, 0.0, 0.0]]))
-    >>> [float(part[0]) for part in predict_pairs(posterior, posterior, jnp.array([0]), jnp.array([0]))]
+    >>> posterior = VectorPosteriors(np.array([[2.0, 1.0]]), np.array([[0.5, 0.0, 0.0]]))
+    >>> [float(part[0]) for part in predict_pairs(posterior, posterior, np.array([0]), np.array([0]))]
     [5.0, 4.25]
     """
     first, second, _, multiplicity = packing(rows.means.shape[1])
-    u, v = rows.means[row], columns.means[column]
-    multiplicity = multiplicity.astype(u.dtype)[None]
-    row_covariance, column_covariance = rows.covariances[row] * multiplicity, columns.covariances[column] * multiplicity
-    variance = jnp.sum(row_covariance * (v[:, first] * v[:, second] + columns.covariances[column]), axis=1)
-    variance = variance + jnp.sum(column_covariance * (u[:, first] * u[:, second]), axis=1)
-    return jnp.sum(u * v, axis=1), variance
+    means, variances = np.zeros(len(row)), np.zeros(len(row))
+    at_once = MAX_TEMPORARY_NUMBERS // len(first)
+    for start in range(0, len(row), at_once):
+        part = slice(start, start + at_once)
+        u, v = rows.means[row[part]], columns.means[column[part]]
+        row_covariance, column_covariance = rows.covariances[row[part]], columns.covariances[column[part]]
+        means[part] = np.einsum("ij,ij->i", u, v)
+        terms = row_covariance * (v[:, first] * v[:, second] + column_covariance)
+        terms += column_covariance * (u[:, first] * u[:, second])
+        variances[part] = terms @ multiplicity.astype(terms.dtype)
+    return means, variances

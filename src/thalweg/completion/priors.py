@@ -33,8 +33,8 @@ class FactorPrior:
     --------
     >>> prior = FactorPrior.initial(features=np.ones((4, 1)), precisions=np.full(2, 10.0))
     >>> means = np.array([[1.0, 0.0], [1.0, 2.0], [1.0, 0.0], [1.0, 2.0]])
-    >>> prior.with_coefficients(np.ones((4, 1)), means).mean(np.ones((1, 1))).round(3)
-    array([[1., 1.]])
+    >>> prior.with_coefficients(np.ones((4, 1)), means).mean(np.ones((1, 1))).round(3)    # halfway from 0 at first
+    array([[0.5, 0.5]])
     """
 
     coefficients: np.ndarray
@@ -154,7 +154,7 @@ class NoiseScales:
         """Return the posteriors given the number of ratings of each row and its τΣE(r − f)², then the best ν."""
         shape, rate = (self.degrees + counts) / 2, (self.degrees + np.maximum(misfit, 0.0)) / 2
         rated = counts > 0
-        # ν/2 solves log x − ψ(x) = gap. An approximation (Minka, 2002) and two Newton steps in 1/x are exact to rounding.
+        # ν/2 solves log x − ψ(x) = gap: an approximation (Minka, 2002), then two Newton steps in 1/x.
         gap = float(np.mean((shape / rate - digamma(shape) + np.log(rate))[rated])) - 1.0
         x = (3 - gap + np.sqrt((gap - 3) ** 2 + 24 * gap)) / (12 * gap)
         for _ in range(2):

@@ -11,8 +11,8 @@ import numpy as np
 
 from thalweg.completion.completed import Recommender
 from thalweg.completion.factors import FactorSettings, FactorState
-from thalweg.completion.posteriors import MAX_NUMBERS_AT_ONCE
 from thalweg.completion.ratings import Ratings
+from thalweg.padding import MAX_TEMPORARY_NUMBERS
 from thalweg.runs import raising_interrupts
 from thalweg.selection import race
 
@@ -26,9 +26,9 @@ those with none; with twice as many, a race takes twice as long and ends alike."
 RACE_RATIO = 3
 """The ratio of two numbers of factors that race. Twice as large, the best may lie between two candidates."""
 
-RACE_HELD_OUT, RACE_LENGTH = 0.2, 10
-"""With implicit feedback, the share of counts that is held out, and the length of the lists that are scored. With twice
-the share, what is left supports fewer factors; longer lists rank candidates alike."""
+RACE_HELD_OUT = 0.2
+"""With implicit feedback, the share of counts that is held out. With twice the share, what is left supports fewer
+factors."""
 
 
 def choose_start(
@@ -44,9 +44,10 @@ def choose_start(
     def begin(ratings: Ratings, directions: int | None) -> FactorState:
         return FactorState.initial(ratings, *features, replace(settings, directions=directions))
 
-    few = len(ratings.values) <= min(settings.rank * sum(ratings.shape), MAX_RACED_RATINGS)
-    if not few or settings.directions is not None:
+    if len(ratings.values) > MAX_RACED_RATINGS or settings.directions is not None:
         return begin(ratings, settings.directions)
+    if len(ratings.values) > settings.rank * sum(ratings.shape):
+        return begin(ratings, settings.rank)
     candidates = [settings.rank]
     while candidates[-1]:
         candidates.append(candidates[-1] // RACE_RATIO)
@@ -73,13 +74,13 @@ def choose_start(
 def _ranking_losses(state: FactorState, train: Ratings, held_out: Ratings) -> np.ndarray:
     """Return 1 − NDCG of the rows, as many as memory holds, that have a held-out cell without a count in training."""
     rows, columns = (np.asarray(side.posteriors.means)[: side.count] for side in (state.rows, state.columns))
-    asked = np.unique(held_out.rows)[: max(MAX_NUMBERS_AT_ONCE // len(columns), 1)]
+    asked = np.unique(held_out.rows)[: max(MAX_TEMPORARY_NUMBERS // len(columns), 1)]
     seen, relevant = (part.cells()[asked].toarray() > 0 for part in (train, held_out))
     scores = np.where(seen, -np.inf, (rows[asked] @ columns.T).astype(np.float64))
     counted = np.any(relevant & ~seen, axis=1)
     if not counted.any():
         return np.ones(1)
-    return 1 - ndcg(relevant[counted].astype(float), scores[counted], RACE_LENGTH)
+    return 1 - ndcg(relevant[counted].astype(float), scores[counted], scores.shape[1])
 
 
 def ranking(
@@ -106,7 +107,7 @@ def ranking(
     rated = model.rated
     asked, position = np.unique(rows, return_inverse=True)
     metrics = []
-    at_once = max(MAX_NUMBERS_AT_ONCE // rated.shape[1], 1)
+    at_once = max(MAX_TEMPORARY_NUMBERS // rated.shape[1], 1)
     for start in range(0, len(asked), at_once):
         chunk = asked[start : start + at_once]
         scores = model.scores(chunk)

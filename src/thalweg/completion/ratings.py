@@ -68,13 +68,13 @@ class Ratings(NamedTuple):
 
     def joined(self, more: "Ratings") -> "Ratings":
         """Return these ratings and further ones, which give the shape."""
-        parts = [np.concatenate(pair) for pair in zip(self[:3], more[:3], strict=True)]
+        rows, columns, values = (np.concatenate(pair) for pair in zip(self[:3], more[:3], strict=True))
         weights = None
         if self.weights is not None or more.weights is not None:
             weights = np.concatenate(
                 [np.ones(len(of.values)) if of.weights is None else of.weights for of in (self, more)]
             )
-        return Ratings(*parts, weights, more.shape)
+        return Ratings(rows, columns, values, weights, more.shape)
 
     def check_stored(self) -> None:
         """Refuse ratings of rows and columns that do not exist."""

@@ -29,14 +29,6 @@ from thalweg.spectral import InfiniteVarianceWarning
 
 METHODS = ("gd", "sgd", "sgd-det", "svrg")
 
-ROOM_AFTER_DIVERGENCE = 256.0
-"""The factor by which the interval of a round that diverged is widened: its norm may have outgrown the interval. With
-twice as much, degrees of such a round are larger by a factor of 1.4."""
-
-MIN_TABLE_LENGTH = 2048
-"""The least length of an estimate's tables: with as many degrees as any interval needs, one program serves them all.
-Doubled, it wastes memory."""
-
 MAX_EXACT_SIDE = 1500
 """The smaller side up to which an eigendecomposition takes less time than an estimate of as little variance. At twice
 as much, it takes eight times as long."""
@@ -151,23 +143,10 @@ def descend(
     """
     arguments.one_of("method", way.method, METHODS)
     path = Path(start, [0.0], [] if watch is None else [watch(start)], [], 0.0, Status.STEPS_SPENT)
-    oracle, interval, room = None, None, 1.0
+    gradients = _Gradients(problem, way)
     with Run("rounds of steps", total=rounds, bar=verbose) as run, jax.default_matmul_precision("highest"):
         while path.status is Status.STEPS_SPENT and len(path.values) < rounds and path.seconds[-1] < seconds:
-            began = time.perf_counter()
-            plan_key, step_key = jax.random.split(jax.random.fold_in(key, len(path.values)))
-            wanted = None if way.method == "gd" else problem.interval(path.theta, room, way.deflated)
-            if oracle is None or wanted != interval:
-                oracle, interval = _oracle(problem, way, path.theta, plan_key, wanted), wanted
-            result = _make_round(oracle, problem, way, path, step_key)
-            if result.status is Status.INTERRUPTED:
-                raise KeyboardInterrupt
-            wider = problem.interval(path.theta, ROOM_AFTER_DIVERGENCE, way.deflated)
-            if result.status is Status.DIVERGED and room == 1.0 and interval is not None and wider[1] > interval[1]:
-                room, path = ROOM_AFTER_DIVERGENCE, replace(path, repeated=path.repeated + 1)
-                path.seconds[-1] += time.perf_counter() - began
-                continue
-            room, path = 1.0, _after(path, result, way, time.perf_counter() - began)
+            path = _run_round(gradients, path, jax.random.fold_in(key, len(path.values)))
             path.watched.extend([] if watch is None else [watch(path.theta)])
             if path.status is Status.STEPS_SPENT and stop is not None and stop(path.values, path.watched):
                 path = replace(path, status=Status.CONVERGED)
@@ -178,29 +157,72 @@ def descend(
     return replace(path, status=Status.INTERRUPTED) if run.interrupted else path
 
 
-def _oracle(problem: Relaxed, way: Way, theta: Array, key: Key[Array, ""], interval: tuple[float, float] | None) -> Any:
-    """Return the gradients of a way; ``interval`` is None where they are exact."""
-    if interval is None:
-        return ExactNuclearOracle(problem.gram, problem.misfit)
-    law = "fixed" if way.method == "sgd-det" else way.law
-    options = {"degree": way.degree, "probes": way.probes, "group": way.group, "precision": way.precision, "law": law}
-    with warnings.catch_warnings():
-        # A law of infinite variance is chosen to be compared with others.
-        warnings.simplefilter("ignore", InfiniteVarianceWarning)
-        oracle = problem.oracle(theta, key, way.deflated, interval=interval, slack=1.0, **options)
-    plan = oracle.plan
-    more = max(0, MIN_TABLE_LENGTH - len(plan.log_survival))
-    longer = lambda table, value: jnp.pad(table, (0, more), constant_values=value)
-    tables = plan.tables._replace(weights=longer(plan.tables.weights, 0), derivative=longer(plan.tables.derivative, 0))
-    new = tables, longer(plan.log_survival, -jnp.inf), longer(plan.control, 0)
-    oracle = eqx.tree_at(lambda one: (one.plan.tables, one.plan.log_survival, one.plan.control), oracle, new)
-    return SVRG(oracle, way.round, restart=way.restart) if way.method == "svrg" else oracle
+class _Gradients:
+    """The gradients of a way; those that are estimated depend on an interval that holds the spectrum."""
+
+    def __init__(self, problem: Relaxed, way: Way) -> None:
+        self.problem, self.way = problem, way
+        self.interval: tuple[float, float] | None = None
+        self.oracle: Any = ExactNuclearOracle(problem.gram, problem.misfit) if way.method == "gd" else None
+
+    def widen(self, theta: Array, key: Key[Array, ""], repeats: int) -> bool:
+        """Make the interval of a round, and return whether it is another one than before."""
+        if self.way.method == "gd":
+            return False
+        interval = self.problem.interval(theta, self.way.deflated, repeats)
+        if interval == self.interval:
+            return False
+        self.interval, self.oracle = interval, self._estimate(theta, key, interval)
+        return True
+
+    def _estimate(self, theta: Array, key: Key[Array, ""], interval: tuple[float, float]) -> Any:
+        way = self.way
+        law = "fixed" if way.method == "sgd-det" else way.law
+        options = {name: getattr(way, name) for name in ("degree", "probes", "group", "precision")}
+        with warnings.catch_warnings():
+            # A law of infinite variance is chosen to be compared with others.
+            warnings.simplefilter("ignore", InfiniteVarianceWarning)
+            oracle = self.problem.oracle(theta, key, way.deflated, interval=interval, slack=1.0, law=law, **options)
+        plan = oracle.plan
+        # With tables of a power of two in length, intervals of several widths share one program.
+        more = 2 ** int(len(plan.log_survival) - 1).bit_length() - len(plan.log_survival)
+        longer = lambda table, value=0.0: jnp.pad(table, (0, more), constant_values=value)
+        tables = plan.tables._replace(weights=longer(plan.tables.weights), derivative=longer(plan.tables.derivative))
+        new = tables, longer(plan.log_survival, -jnp.inf), longer(plan.control)
+        oracle = eqx.tree_at(lambda one: (one.plan.tables, one.plan.log_survival, one.plan.control), oracle, new)
+        return SVRG(oracle, way.round, restart=way.restart) if way.method == "svrg" else oracle
 
 
-def _make_round(oracle: Any, problem: Relaxed, way: Way, path: Path, key: Key[Array, ""]) -> Result:
+def _run_round(gradients: _Gradients, path: Path, key: Key[Array, ""]) -> Path:
+    """Return the path after one more round, which is repeated with more room where its norm outgrows the interval."""
+    began, repeats = time.perf_counter(), 0
+    plan_key, step_key = jax.random.split(key)
+    gradients.widen(path.theta, plan_key, repeats)
+    result = _take_steps(gradients, path, step_key)
+    while result.status is Status.DIVERGED and repeats < 2 and gradients.widen(path.theta, plan_key, repeats + 1):
+        repeats += 1
+        result = _take_steps(gradients, path, step_key)
+    if result.status is Status.INTERRUPTED:
+        raise KeyboardInterrupt
+    # Exact for SVRG and GD, though where the round began, or its last step did.
+    svrg = gradients.way.method == "svrg"
+    value = result.state.oracle.anchor.full.value if svrg else result.history.last["value"]
+    return Path(
+        jax.block_until_ready(result.x),
+        [*path.seconds, path.seconds[-1] + time.perf_counter() - began],
+        list(path.watched),
+        [*path.values, float(value)],
+        path.products + result.work,
+        Status.DIVERGED if result.status is Status.DIVERGED else path.status,
+        path.repeated + repeats,
+    )
+
+
+def _take_steps(gradients: _Gradients, path: Path, key: Key[Array, ""]) -> Result:
+    problem, way = gradients.problem, gradients.way
     averages = way.method == "svrg" and way.restart == "mean"
     return minimize(
-        oracle,
+        gradients.oracle,
         path.theta,
         term=problem.box,
         step=_step(way, problem.smoothness, len(path.values)),
@@ -218,21 +240,6 @@ def _step(way: Way, smoothness: float, rounds: int) -> Constant | Polynomial:
         return Constant(size)
     before = way.decay + rounds * way.round
     return Polynomial(size * (before / way.decay) ** -0.5, scale=before)
-
-
-def _after(path: Path, result: Result, way: Way, seconds: float) -> Path:
-    """Return the path after one more round."""
-    # Exact for SVRG and GD, though where the round began, or its last step did.
-    value = result.state.oracle.anchor.full.value if way.method == "svrg" else result.history.last["value"]
-    return Path(
-        jax.block_until_ready(result.x),
-        [*path.seconds, path.seconds[-1] + seconds],
-        list(path.watched),
-        [*path.values, float(value)],
-        path.products + result.work,
-        Status.DIVERGED if result.status is Status.DIVERGED else path.status,
-        path.repeated,
-    )
 
 
 @dataclass(frozen=True)
@@ -327,7 +334,8 @@ def relax(
             f"{gibibytes:.0f} GiB: use method='factors'"
         )
     train, validation = ratings.split(options.held_out, np.random.default_rng(options.seed))
-    oriented = lambda theta: theta.T if ratings.shape[0] > ratings.shape[1] else theta
+    is_tall = ratings.shape[0] > ratings.shape[1]
+    oriented = lambda theta: theta.T if is_tall else theta
     way = suited(ratings.shape) if way is None else way
     smoothing = options.smoothing or SMOOTHING["gd" if way.method == "gd" else "svrg"]
     if start is None:
@@ -352,7 +360,7 @@ def relax(
 
     with jax.enable_x64(False):
         problem = Relaxed.of(
-            train if ratings.shape[0] <= ratings.shape[1] else train.transposed,
+            train.transposed if is_tall else train,
             low=options.low,
             high=options.high,
             threshold=options.threshold,

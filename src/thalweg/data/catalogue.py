@@ -7,7 +7,7 @@ from importlib import import_module
 from importlib.resources import files
 from typing import Any
 
-from thalweg.data.registry import Arrays, Entry, Home, Raw, shapes
+from thalweg.data.registry import Arrays, CatalogueEntry, Home, Raw, shapes
 
 # Pinned to a commit, so that its files cannot change.
 _UCI_REGRESSION = (
@@ -28,8 +28,8 @@ def _home(facts: dict[str, Any]) -> Home | None:
     return Home(raw, convert, facts.get("without", ()), facts.get("note", ""))
 
 
-def _main_entry(name: str, facts: dict[str, Any]) -> Entry:
-    return Entry(
+def _main_entry(name: str, facts: dict[str, Any]) -> CatalogueEntry:
+    return CatalogueEntry(
         name=name,
         file=f"{name}.npz",
         sha256=facts["sha256"],
@@ -45,10 +45,10 @@ def _main_entry(name: str, facts: dict[str, Any]) -> Entry:
     )
 
 
-def _uci_entry(row: dict[str, str]) -> Entry:
+def _uci_entry(row: dict[str, str]) -> CatalogueEntry:
     name, n, d = row["name"], row["n"], row["d"]
     leak = " exp(y) is linear in the last two features: drop them." if name == "bike" else ""
-    return Entry(
+    return CatalogueEntry(
         name=f"uci/{name}",
         file=f"uci_regression/{name}.npz",
         sha256=row["sha256"],
@@ -69,7 +69,7 @@ def _uci_entry(row: dict[str, str]) -> Entry:
     )
 
 
-def _read() -> dict[str, Entry]:
+def _read() -> dict[str, CatalogueEntry]:
     here = files("thalweg.data")
     facts = tomllib.loads(here.joinpath("catalogue.toml").read_text(encoding="utf-8"))
     rows = csv.DictReader(here.joinpath("uci.csv").read_text(encoding="utf-8").splitlines())

@@ -40,7 +40,7 @@ class Home:
 
 
 @dataclass(frozen=True)
-class Entry:
+class CatalogueEntry:
     """A data set: ``file`` is its place in the data folder, ``labels`` how often each label occurs."""
 
     name: str

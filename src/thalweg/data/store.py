@@ -14,7 +14,7 @@ import platformdirs
 
 from thalweg.data.catalogue import CATALOGUE
 from thalweg.data.dataset import Dataset
-from thalweg.data.registry import Arrays, Entry, Raw
+from thalweg.data.registry import Arrays, CatalogueEntry, Raw
 from thalweg.errors import DataNotFoundError, FileFormatError
 from thalweg.files import write_atomically
 
@@ -92,7 +92,7 @@ def folders() -> list[Path]:
     return [Path(given).expanduser(), cache] if given else [cache]
 
 
-def obtain(entry: Entry, where: list[Path], fetch: Fetch) -> Dataset:
+def obtain(entry: CatalogueEntry, where: list[Path], fetch: Fetch) -> Dataset:
     """Read the set from the first folder that has it, else download it into the last."""
     path = _find(entry, where)
     description = entry.description
@@ -113,7 +113,7 @@ def download(raw: Raw, folder: Path) -> Path:
     return retrieve(raw, folder)
 
 
-def _entry(name: str) -> Entry:
+def _entry(name: str) -> CatalogueEntry:
     if name in CATALOGUE:
         return CATALOGUE[name]
     close = difflib.get_close_matches(str(name), CATALOGUE, n=3, cutoff=0.5)
@@ -121,11 +121,11 @@ def _entry(name: str) -> Entry:
     raise DataNotFoundError(f"name: no data set is called {name!r}; {hint}")
 
 
-def _find(entry: Entry, where: list[Path]) -> Path | None:
+def _find(entry: CatalogueEntry, where: list[Path]) -> Path | None:
     return next((folder / entry.file for folder in where if (folder / entry.file).is_file()), None)
 
 
-def _by_hand(entry: Entry, folder: Path) -> str:
+def _by_hand(entry: CatalogueEntry, folder: Path) -> str:
     return f"put the file {folder / entry.file} in place (sha256 {entry.sha256}; it comes from: {entry.source})"
 
 
@@ -134,7 +134,7 @@ def _recorded(path: Path) -> Path:
     return path.with_name(path.name + ".sha256")
 
 
-def _verify(entry: Entry, path: Path, data: bytes) -> str:
+def _verify(entry: CatalogueEntry, path: Path, data: bytes) -> str:
     """Return whether the file is the reference ``file`` or a converted ``download``; else raise."""
     found = hashlib.sha256(data).hexdigest()
     if found == entry.sha256:
@@ -150,7 +150,7 @@ def _verify(entry: Entry, path: Path, data: bytes) -> str:
     raise FileFormatError(f"{path}: wrong checksum (sha256): expected {expected}, found {found}; {remedy}")
 
 
-def _download(entry: Entry, where: list[Path], fetch: Fetch) -> Path:
+def _download(entry: CatalogueEntry, where: list[Path], fetch: Fetch) -> Path:
     """Fetch the published files, convert and check them, and keep the arrays with a checksum of their own."""
     assert entry.home is not None
     with tempfile.TemporaryDirectory() as scratch:

@@ -128,7 +128,8 @@ def _parts(value: Any) -> Iterable[Any]:
     if isinstance(value, tuple | list):
         return value
     if isinstance(value, eqx.Module):
-        return vars(value).values()
+        # By name: a module that JAX has put together again holds its fields in another order.
+        return [part for _, part in sorted(vars(value).items())]
     if hasattr(value, "__wrapped__"):
         return [value.__wrapped__]
     if _is_of_library(type(value)):

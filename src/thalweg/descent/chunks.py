@@ -72,7 +72,6 @@ class ChunkState(NamedTuple):
 
 def _run_chunk(
     method: Method,
-    whole_stride: int | None,
     state: State,
     rule_state: PyTree,
     key: Key[Array, ""],
@@ -86,7 +85,7 @@ def _run_chunk(
     def is_unfinished(carry: ChunkState) -> Array:
         return (carry.code == 0) & (carry.records.filled < limits.records) & (carry.state.steps < limits.until)
 
-    look = partial(_run_to_next_look, method, whole_stride, key, limits, last)
+    look = partial(_run_to_next_look, method, key, limits, last)
     return jax.lax.while_loop(is_unfinished, look, carry)
 
 
@@ -101,25 +100,19 @@ def _last_finite(method: Method, state: State, key: Key[Array, ""], steps: Int[A
 
 
 def _run_to_next_look(
-    method: Method,
-    whole_stride: int | None,
-    key: Key[Array, ""],
-    limits: ChunkLimits,
-    last: Record,
-    carry: ChunkState,
+    method: Method, key: Key[Array, ""], limits: ChunkLimits, last: Record, carry: ChunkState
 ) -> ChunkState:
     """Take the steps up to a look, let the rule look, and record if a record is due."""
     descent, rule = method
     noisy, looked = not descent.oracle.deterministic, carry.state.steps
-    # A loop whose length is known when it is compiled is faster by a test a step.
-    steps = whole_stride or steps_to_look(looked, limits.stride, limits.last_step)
+    steps = steps_to_look(looked, limits.stride, limits.last_step)
     state, work, value, residual, size = _take_steps(descent, carry, key, steps)
     known, valued = (value, state.steps) if noisy else (carry.value, carry.recorded)
     record = Record(state.steps, known, residual, size, last.work + work, last.seconds, valued)
     rule_state, code = rule.update(carry.rule_state, record)
     code = jnp.where(trees.all_finite(state.x), code, int(Status.DIVERGED)).astype(jnp.int32)
     due = jnp.ones((), bool)
-    if not (whole_stride or noisy):
+    if not noisy:
         due = (code != 0) | is_record_due(state.steps, looked, carry.recorded, limits.stride, limits.last_step)
         if _informs_at_every_step(descent):
             value = jnp.where(due, value, carry.value)
@@ -142,28 +135,27 @@ def _take_steps(
     """Return state, work, value, residual and size after some steps; a noisy oracle's value is the mean over them."""
     kind, noisy = carry.value.dtype, not descent.oracle.deterministic
     informs = _informs_at_every_step(descent)
-    fixed_work = None if descent.step.searches else descent.oracle.fixed_work
 
     def take(_: Any, before: tuple) -> tuple:
         state, work, total, _ = before
         state, info = take_step(descent, state, key)
-        work = work + info.work.astype(work.dtype) if fixed_work is None else work
         # The estimates of a noisy oracle are free, and averaged; an exact value is computed for records alone.
-        return state, work, total + info.value.astype(kind) if noisy else total, info[:3] if informs else ()
+        return (
+            state,
+            work + info.work.astype(work.dtype),
+            total + info.value.astype(kind) if noisy else total,
+            info[:3] if informs else (),
+        )
 
     unknown = (jnp.zeros((), trees.dtype(carry.state.x)),) * 3 if informs else ()
     taken = carry.state, carry.work, jnp.zeros((), kind), unknown
     if informs:
         state, work, _, numbers = jax.lax.fori_loop(0, steps, take, taken)
     else:
-        # The last step alone is looked at, and traced on its own. A loop that never runs would be traced, too.
-        if not isinstance(steps, int) or steps > 1:
-            taken = jax.lax.fori_loop(0, steps - 1, take, taken)
-        state, work, total, _ = taken
+        # The last step alone is looked at, and traced on its own.
+        state, work, total, _ = jax.lax.fori_loop(0, steps - 1, take, taken)
         state, info = take_step(descent, state, key)
-        numbers = info[:3]
-        of_all = jnp.asarray(steps, work.dtype) * (fixed_work or 0)
-        work = work + (info.work.astype(work.dtype) if fixed_work is None else of_all)
+        numbers, work = info[:3], work + info.work.astype(work.dtype)
     value, residual, size = (number.astype(kind) for number in numbers)
     if noisy:
         value = (total + value) / jnp.asarray(steps, kind)
@@ -176,19 +168,14 @@ class CompiledEngine:
     def __init__(self, plan: RunPlan, start: Progress) -> None:
         self.plan = plan
         method = plan.descent, plan.rule
-        # A stride that divides the steps is known to the compiler.
-        divides = plan.stride and (plan.last_step - start.steps) % plan.stride == 0
-        whole_stride = plan.stride if divides else None
-        self._run = compiled(_run_chunk, method, whole_stride, options=plan.compiler_options)
-        shapes = [(leaf.shape, str(leaf.dtype)) for leaf in (*self._run.arrays, *jax.tree.leaves(start.state))]
-        self._shapes = tuple(shapes)
+        self._run = compiled(_run_chunk, method, options=plan.compiler_options)
+        self._steps_per_second = 0.0
 
     def run(self, progress: Progress) -> Chunk:
         """Run for about half a second, or to the next record, or until the rule stops."""
         plan, began = self.plan, time.perf_counter()
-        paces = self._run.program.paces
-        # The first chunk of a program that was never run is one look; it holds the compilation.
-        chunk_steps = max(int(paces.get(self._shapes, 0) * CHUNK_SECONDS), 1)
+        # The first chunk is one look; it may hold the compilation.
+        chunk_steps = max(int(self._steps_per_second * CHUNK_SECONDS), 1)
         until = plan.last_step if plan.record_by_record else min(progress.steps + chunk_steps, plan.last_step)
         limits = until, 1 if plan.record_by_record else MAX_RECORDS, plan.last_step, plan.stride
         before: Any = progress.history.last["value"], np.nan, np.nan, progress.work, progress.seconds
@@ -196,7 +183,7 @@ class CompiledEngine:
         end = self._run(progress.state, progress.rule_state, plan.key, ChunkLimits(*map(np.int32, limits)), last)
         status, count = Status(int(end.code)), int(end.records.filled)
         taken, state = int(end.state.steps) - progress.steps, end.state
-        paces[self._shapes] = taken / (time.perf_counter() - began)
+        self._steps_per_second = taken / (time.perf_counter() - began)
         steps, numbers = np.asarray(end.records.steps)[:count], np.asarray(end.records.numbers, np.float64)[:count]
         if status is Status.DIVERGED:
             replay = compiled(_last_finite, (plan.descent, plan.rule))

@@ -28,7 +28,7 @@ from thalweg.descent.averaging import Averaging, Last
 from thalweg.descent.divergences import Divergence, Euclidean, find_closed_form
 from thalweg.descent.momentum import Momentum, NoMomentum
 from thalweg.descent.searches import Backtracking
-from thalweg.descent.steps import Move, StepRule, Taken, as_step
+from thalweg.descent.steps import Move, StepRule, as_step
 from thalweg.descent.terms import Term, Zero
 from thalweg.errors import IncompatiblePartsError
 from thalweg.oracles.base import Oracle, Out, as_oracle
@@ -174,8 +174,41 @@ class Descent(eqx.Module):
         self, state: State, point: PyTree[Array], centre: PyTree[Array], out: Out, oracle_state: PyTree
     ) -> tuple[State, Info]:
         """Take the step of :meth:`update` with a gradient that is already there."""
-        move = self.move(state, point, centre, out)
-        return self.arrive(state, move, self.step.take(move, state.step), oracle_state)
+        _check_gradient(type(self.oracle).__name__, out.gradient, centre)
+        gradient = jax.tree.map(lambda g, c: g.astype(c.dtype), out.gradient, centre)
+        move = Move(
+            steps=state.steps,
+            point=point,
+            centre=centre,
+            out=out._replace(gradient=gradient),
+            reach=lambda size: self.divergence.step(centre, gradient, size, self.term),
+            admit=lambda size: self.divergence.admissible(centre, gradient, size, self.term),
+            f=self._f,
+            divergence=self.divergence,
+            term=self.term,
+            looks_ahead=self.momentum.looks_ahead,
+        )
+        taken = self.step.take(move, state.step)
+        if self.exact:
+            f_value = self.oracle.value(taken.x) if taken.value is None else taken.value
+            value = f_value + self.term.value(taken.x)
+        else:
+            value = out.value + self.term.value(state.x)
+        dtype = trees.dtype(state.x)
+        info = Info(
+            value=jnp.asarray(value, dtype),
+            residual=jnp.asarray(self.step.residual_norm(move, taken), dtype),
+            size=jnp.asarray(taken.size, dtype),
+            work=out.work * (1 + taken.evaluations),
+        )
+        return State(
+            x=taken.x,
+            steps=state.steps + 1,
+            oracle=oracle_state,
+            step=taken.state,
+            momentum=self.momentum.remember(state.x, taken.x, centre, state.momentum),
+            average=self.average.update(taken.x, state.average),
+        ), info
 
     @property
     def tests_iterate(self) -> bool:
@@ -192,23 +225,6 @@ class Descent(eqx.Module):
         gradient = jax.tree.map(lambda g, leaf: g.astype(leaf.dtype), gradient, x)
         return self.divergence.residual_norm(x, self.divergence.step(x, gradient, info.size, self.term), info.size)
 
-    def move(self, state: State, point: PyTree[Array], centre: PyTree[Array], out: Out) -> Move:
-        """Return what a step rule needs to know, after checking the gradient."""
-        _check_gradient(type(self.oracle).__name__, out.gradient, centre)
-        gradient = jax.tree.map(lambda g, c: g.astype(c.dtype), out.gradient, centre)
-        return Move(
-            steps=state.steps,
-            point=point,
-            centre=centre,
-            out=out._replace(gradient=gradient),
-            reach=lambda size: self.divergence.step(centre, gradient, size, self.term),
-            admit=lambda size: self.divergence.admissible(centre, gradient, size, self.term),
-            f=self._f,
-            divergence=self.divergence,
-            term=self.term,
-            looks_ahead=self.momentum.looks_ahead,
-        )
-
     def _f(self, x: PyTree[Array]) -> Scalar:
         if not self.exact:
             raise IncompatiblePartsError(
@@ -221,29 +237,6 @@ class Descent(eqx.Module):
     def exact(self) -> bool:
         """Whether gradients are exact and the function can be evaluated."""
         return self.oracle.deterministic and self.oracle.value is not None
-
-    def arrive(self, state: State, move: Move, taken: Taken, oracle_state: PyTree) -> tuple[State, Info]:
-        """Return the state and the info after a step."""
-        if self.exact:
-            f_value = self.oracle.value(taken.x) if taken.value is None else taken.value
-            value = f_value + self.term.value(taken.x)
-        else:
-            value = move.out.value + self.term.value(state.x)
-        dtype = trees.dtype(state.x)
-        info = Info(
-            value=jnp.asarray(value, dtype),
-            residual=jnp.asarray(self.step.residual_norm(move, taken), dtype),
-            size=jnp.asarray(taken.size, dtype),
-            work=move.out.work * (1 + taken.evaluations),
-        )
-        return State(
-            x=taken.x,
-            steps=state.steps + 1,
-            oracle=oracle_state,
-            step=taken.state,
-            momentum=self.momentum.remember(state.x, taken.x, move.centre, state.momentum),
-            average=self.average.update(taken.x, state.average),
-        ), info
 
     def renew(self, state: State) -> State:
         """Close an outer iteration of the oracle: for SVRG, a new snapshot. Every ``oracle.period`` steps."""

@@ -107,9 +107,9 @@ def minimize(
         A path, or a :class:`Checkpoint`: write the state there now and then, and go on from it if it exists.
     engine
         ``"compiled"``: many steps in one program, for cheap ones. ``"host"``: a program per step, driven from Python,
-        for a few expensive ones, since it compiles faster and a search takes value and gradient together. The iterates
-        and the records are the same. None takes the host for an exact oracle whose steps factorise large matrices
-        (``term.factorises`` or ``divergence.factorises``).
+        for a few expensive ones, since it compiles faster. The iterates and the records are the same. None takes the
+        host for an exact oracle whose steps factorise large matrices (``term.factorises`` or
+        ``divergence.factorises``).
     compiler_options
         Passed on to ``jax.jit``. A short run on a CPU can gain from ``thalweg.compiling.quick_options()``, with which
         compiling takes a fraction of its time.

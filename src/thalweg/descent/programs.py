@@ -3,7 +3,7 @@
 import gc
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from functools import partial
 from threading import Lock
 from typing import Any, NamedTuple
 
@@ -23,29 +23,15 @@ class _Program(NamedTuple):
     captures: list[Any]
     """What its functions captured then."""
     call: Callable[..., Any]
-    paces: dict[Any, float]
-    """Steps a second, by the shapes of the arguments."""
 
 
 _programs: OrderedDict[tuple, _Program] = OrderedDict()
 _lock = Lock()
 
 
-@dataclass(frozen=True)
-class Compiled:
-    """A program with the arrays of one method."""
-
-    program: _Program
-    arrays: tuple
-
-    def __call__(self, *arguments: Any) -> Any:
-        """Run the program."""
-        return self.program.call(self.arrays, *arguments)
-
-
 def compiled(
     function: Callable[..., Any], method: PyTree, *static: Any, options: Mapping[str, Any] | None = None
-) -> Compiled:
+) -> Callable[..., Any]:
     """Return ``function(method, *static, …)``, compiled, as a function of the remaining arguments.
 
     The arrays of the method are arguments of the program, so that a method with other arrays shares it. ``options`` are
@@ -76,11 +62,11 @@ def compiled(
                 return function(jax.tree.unflatten(structure, joined), *static, *arguments)
 
             call = jax.jit(run, compiler_options=dict(options or {}))
-            program = _programs[key] = _Program(jax.tree.unflatten(structure, others), captures, call, {})
+            program = _programs[key] = _Program(jax.tree.unflatten(structure, others), captures, call)
         _programs.move_to_end(key)
         if len(_programs) > MAX_PROGRAMS:
             _programs.popitem(last=False)
-    return Compiled(program, arrays)
+    return partial(program.call, arrays)
 
 
 def _drop_changed() -> None:

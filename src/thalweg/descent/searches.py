@@ -1,9 +1,6 @@
 """Line searches: step sizes that evaluating the function finds.
 
-A search is a sequence of attempts. Each goes to where a size leads (:meth:`SearchedStep.measure` reduces its arrays to
-a few numbers), and :meth:`SearchedStep.decide` says whether the size passes and which one to try next. The compiled
-engine traces both into a loop inside the step; the host engine compiles the former and does the arithmetic of the
-latter in NumPy.
+A search goes to where a size leads, tests what it finds there, and tries a shorter or a longer size.
 """
 
 from collections.abc import Mapping
@@ -17,7 +14,6 @@ from jaxtyping import Array, PyTree, Scalar
 from thalweg import trees
 from thalweg.arguments import number
 from thalweg.descent.steps import SIZE_RANGE_POWER, Move, StepRule, Taken
-from thalweg.linalg import namespace
 
 __all__ = ["Backtracking", "Monotone"]
 
@@ -31,16 +27,20 @@ would."""
 
 
 class SearchState(NamedTuple):
-    """Where a search stands between two attempts; numbers, traced or of NumPy."""
+    """Where a search stands between two sizes."""
 
-    size: Any
+    size: Scalar
     """What to try next."""
-    tried: Any
+    tried: Scalar
     """How many sizes were tried."""
-    last: Any
+    last: Scalar
     """The last of them."""
+    x: PyTree[Array]
+    """Where it led."""
+    value: Scalar
+    """f there."""
     passes: Any
-    """Whether that one passed the test."""
+    """Whether it passed the test."""
     failed: Any
     """Whether any has failed."""
     informative: Any
@@ -49,19 +49,6 @@ class SearchState(NamedTuple):
     """Whether a longer step might lead where x or f overflows."""
     over: Any
     """Whether nothing is left to try."""
-
-
-class Measured(NamedTuple):
-    """The numbers of an attempt that decide how a search goes on."""
-
-    value: Any
-    """f where it led."""
-    merit: Any
-    """What the test compares."""
-    short: Any
-    """Whether it hardly moved x."""
-    far: Any
-    """Whether a longer step might lead where x or f overflows."""
 
 
 class SearchedStep(StepRule):
@@ -91,69 +78,48 @@ class SearchedStep(StepRule):
         """Return whether a test compares more than rounding errors: what the model adds to f is above the slack."""
         return abs(merit - value) > slack
 
-    def begin(self, size: Any) -> SearchState:
-        """Return a search that has tried nothing."""
-        no = np.zeros((), bool)
-        return SearchState(size, np.zeros((), trees.single(size.dtype)), size, no, no, no, no, no)
-
-    def measure(self, move: Move, size: Scalar, x: PyTree[Array], value: Scalar) -> Measured:
-        """Reduce an attempt that led to ``x``, where f is ``value``, to numbers."""
-        short = trees.largest(trees.subtract(x, move.point)) < SHORT_STEP * (1 + trees.largest(move.point))
-        # Beyond the cube root of the largest number products of three entries overflow, and projections lose digits.
-        far = ~(size * trees.largest(move.out.gradient) < jnp.finfo(size.dtype).max ** (1 / 3))
-        return Measured(value, self.merit(move, size, x, value), short, far)
-
-    def decide(self, search: SearchState, measured: Measured, level: Any, largest: Any, first: Any) -> SearchState:
-        """Return the search after an attempt, whose merit may not exceed ``level``; ``first`` if no step was taken.
-
-        A size that passes ends the search, unless the longest is looked for and none has failed yet. After one that
-        fails the next is shorter; coming from a size that has passed, that is this one again.
-        """
-        xp, size, limits = namespace(search.size), search.size, jnp.finfo(search.size.dtype)
-        shrink = self.shrink.astype(size.dtype)
-        # f may be a difference of large numbers, and its rounding error is theirs: without this allowance rounding
-        # fails the test near the minimum, and the size is cut to nothing.
-        slack = 10 * limits.eps * largest
-        passes = measured.merit <= level + slack
-        informative = trees.call(self, "is_informative", measured.merit, measured.value, slack)
-        failed = search.failed | ~passes
-        # An uninformative test is no reason to go beyond the usual first size of 1, as long as x moves.
-        worthwhile = first & self.expands & (informative | measured.short | (size < 1))
-        longer = worthwhile & ~failed & ~measured.far & (size < limits.max**SIZE_RANGE_POWER)
-        over = (passes & ~longer) | ~(size > limits.tiny**SIZE_RANGE_POWER)
-        following = xp.where(passes, size / shrink, size * shrink)
-        return SearchState(following, search.tried + 1, size, passes, failed, informative, measured.far, over)
-
-    def carry(self, search: SearchState, largest: Any, first: Any, looks_ahead: bool) -> PyTree:
-        """Return the state after a search: the size found, longer if that truly passed at once, and the largest |f|.
-
-        The start does not count for the latter, since it may lie where the term is infinite.
-        """
-        xp, size = namespace(search.last), search.last
-        default = 1.0 if looks_ahead else BACKTRACKING_GROWTH
-        grow = xp.asarray(default if self.grow is None else self.grow, size.dtype)
-        longer = (search.tried == 1) & search.informative & ~search.far
-        size = xp.minimum(xp.where(longer, size * grow, size), jnp.finfo(size.dtype).max ** SIZE_RANGE_POWER)
-        return size, xp.where(first, 0, largest)
-
     def take(self, move: Move, state: PyTree) -> Taken:
-        """Search, then step."""
+        """Search, then step.
+
+        A size that passes ends the search, unless the longest is looked for, in the first step, and none has failed
+        yet. After one that fails the next is shorter; coming from a size that has passed, that is this one again.
+        """
         size, largest = state
-        first, value = move.steps == 0, move.out.value.astype(size.dtype)
+        first, value, limits = move.steps == 0, move.out.value.astype(size.dtype), jnp.finfo(size.dtype)
         level = value + move.term.value(move.point).astype(size.dtype) if self.compares_objective else value
         largest = jnp.maximum(largest, abs(value))
+        # f may be a difference of large numbers, and its rounding error is theirs: without this allowance rounding
+        # fails the test near the minimum, and the size is cut to nothing.
+        slack, shrink = 10 * limits.eps * largest, self.shrink.astype(size.dtype)
 
-        def attempt(carry: tuple) -> tuple:
-            search = carry[0]
-            x = move.reach(search.size)
+        def attempt(search: SearchState) -> SearchState:
+            size = search.size
+            x = move.reach(size)
             value = jnp.asarray(move.f(x), size.dtype)
-            measured = self.measure(move, search.size, x, value)
-            return self.decide(search, measured, level, largest, first), x, value
+            merit = self.merit(move, size, x, value)
+            passes, informative = merit <= level + slack, self.is_informative(merit, value, slack)
+            failed = search.failed | ~passes
+            short = trees.largest(trees.subtract(x, move.point)) < SHORT_STEP * (1 + trees.largest(move.point))
+            # Beyond the cube root of the largest number products of three entries overflow, and projections lose
+            # digits.
+            far = ~(size * trees.largest(move.out.gradient) < limits.max ** (1 / 3))
+            # An uninformative test is no reason to go beyond the usual first size of 1, as long as x moves.
+            worthwhile = first & self.expands & (informative | short | (size < 1))
+            longer = worthwhile & ~failed & ~far & (size < limits.max**SIZE_RANGE_POWER)
+            over = (passes & ~longer) | ~(size > limits.tiny**SIZE_RANGE_POWER)
+            following = jnp.where(passes, size / shrink, size * shrink)
+            return SearchState(following, search.tried + 1, size, x, value, passes, failed, informative, far, over)
 
-        start = self.begin(move.admit(size)), move.centre, value
-        search, x, value = jax.lax.while_loop(lambda carry: ~carry[0].over, attempt, start)
-        state = self.carry(search, largest, first, move.looks_ahead)
-        return Taken(_or_nan(search.passes, x), search.last, state, search.tried, value)
+        no, none = jnp.zeros((), bool), jnp.zeros((), trees.single(size.dtype))
+        start = SearchState(move.admit(size), none, size, move.centre, value, no, no, no, no, no)
+        search = jax.lax.while_loop(lambda search: ~search.over, attempt, start)
+        # The next size is longer if this one truly passed at once.
+        grow = (1.0 if move.looks_ahead else BACKTRACKING_GROWTH) if self.grow is None else self.grow
+        longer = (search.tried == 1) & search.informative & ~search.far
+        following = jnp.where(longer, search.last * jnp.asarray(grow, size.dtype), search.last)
+        # The start does not count for the largest |f|, since it may lie where the term is infinite.
+        state = jnp.minimum(following, limits.max**SIZE_RANGE_POWER), jnp.where(first, 0, largest)
+        return Taken(_or_nan(search.passes, search.x), search.last, state, search.tried, search.value)
 
 
 def _or_nan(passed: Array, x: PyTree[Array]) -> PyTree[Array]:
@@ -237,7 +203,7 @@ class Monotone(SearchedStep):
 
     def is_informative(self, merit: Any, value: Any, slack: Any) -> Any:
         """Return True: the test asks only that the objective does not increase."""
-        return np.ones((), bool)
+        return jnp.ones((), bool)
 
     def merit(self, move: Move, size: Scalar, x: PyTree[Array], value: Scalar) -> Scalar:
         """f + h."""

@@ -113,6 +113,11 @@ class AllOf(_RulePair):
         return state, trees.where(b != 0, a, b)
 
 
+def rules_within(rule: StoppingRule) -> list[StoppingRule]:
+    """Return a rule, or those that it combines."""
+    return [*rules_within(rule.first), *rules_within(rule.second)] if isinstance(rule, _RulePair) else [rule]
+
+
 def when(condition: Array, status: Status) -> Code:
     """The status if the condition holds, else 0."""
     return condition.astype(jnp.int32) * int(status)
@@ -187,6 +192,10 @@ class Tolerance(StoppingRule):
         self.atol = number("atol of Tolerance", atol, least=0)
         self.in_a_row = number("in_a_row of Tolerance", in_a_row, least=1, dtype=jnp.int32)
 
+    def rtol_for(self, eps: float) -> float:
+        """Return rtol in a dtype whose rounding unit is ``eps``."""
+        return eps**0.5 if self.rtol is None else float(self.rtol)
+
     def init(self) -> PyTree:
         """Nothing seen yet."""
         none, zero = number_of(0, jnp.int32), number_of(0)
@@ -196,7 +205,7 @@ class Tolerance(StoppingRule):
         """Add what the steps since the last look have promised; compare it with what is left."""
         xp, kind, step = namespace(record.residual), state.total.dtype, record.step
         eps, limits, steps = float(jnp.finfo(record.residual.dtype).eps), jnp.finfo(kind), step.astype(kind)
-        rtol = number_of(eps**0.5, kind) if self.rtol is None else self.rtol.astype(kind)
+        rtol = number_of(self.rtol_for(eps), kind) if self.rtol is None else self.rtol.astype(kind)
         coarse = rtol > COARSE_RTOL
         residual, size = record.residual.astype(kind), record.size.astype(kind)
         # A size that is not known is taken to be constant, and cancels.

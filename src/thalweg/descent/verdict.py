@@ -14,6 +14,7 @@ from thalweg.descent.engines import Progress, RunPlan
 from thalweg.descent.iteration import Descent
 from thalweg.descent.programs import compiled
 from thalweg.descent.result import Status
+from thalweg.descent.stopping import Tolerance, rules_within
 
 
 def objective_of(descent: Descent) -> Callable[[PyTree[Array]], float]:
@@ -39,6 +40,7 @@ class Verdict:
     def check(self) -> None:
         """Run all checks."""
         if self.plan.descent.exact:
+            self._check_rounding()
             self._check_standstill()
             self._check_underflow()
         if self.status in (Status.STAGNATED, Status.STEPS_SPENT):
@@ -74,6 +76,16 @@ class Verdict:
         after = compiled(_objectives_after, self.plan.descent)
         values = after(self.x, self.progress.state.oracle, self.plan.key, sizes)
         return float(jnp.nanmin(values)) < self._last - 100 * self.eps * abs(self._last)
+
+    def _check_rounding(self) -> None:
+        """Rounding that can hide less than the tolerance allows leaves nothing to gain."""
+        tolerances = [rule for rule in rules_within(self.plan.rule) if isinstance(rule, Tolerance)]
+        if self.status is Status.STAGNATED and tolerances:
+            rtol = max(tolerance.rtol_for(self.eps) for tolerance in tolerances)
+            # What a step promises when a run stagnates is at most this, and as many steps may be to come.
+            hidden = self.progress.steps * 100 * self.eps * abs(self._last)
+            if hidden <= rtol * min(self._first - self._last, abs(self._last)):
+                self.status = Status.CONVERGED
 
     def _check_underflow(self) -> None:
         """Values and gradients that are, from the start, too small to fall by all their digits do not converge."""

@@ -202,18 +202,20 @@ def mean_targets(likelihood: Likelihood, mean: np.ndarray, variance: np.ndarray)
     return _on_host(lambda *chunk: (likelihood.predict(*chunk).mean,), mean, variance)[0]
 
 
-def expected_on_host(likelihood: Likelihood, y: np.ndarray, m: np.ndarray, v: np.ndarray) -> Expected:
+def expected_on_host(likelihood: Likelihood, y: Any, m: Any, v: Any) -> Any:
     """E log p(y|z) and its derivatives as NumPy arrays."""
     return Expected(*_on_host(likelihood.expected, y, m, v))
 
 
-def _on_host(function: Callable[..., tuple], *arrays: np.ndarray) -> list[np.ndarray]:
+def _on_host(function: Callable[..., tuple], *arrays: np.ndarray) -> list[Any]:
     """Apply an elementwise function chunk by chunk, so that what it computes in between stays in the cache."""
     arrays = np.broadcast_arrays(*arrays)
     flat = [array.reshape(-1) for array in arrays]
     rows = CHUNK_NUMBERS // 32  # of a mixture of as many terms
     chunks = [slice(first, first + rows) for first in range(0, flat[0].size, rows)] or [slice(0)]
-    parts = [function(*(array[chunk] for array in flat)) for chunk in chunks]
+    # An infinite expectation is a result, as it is on a device: steps are shortened until it is finite.
+    with np.errstate(over="ignore", invalid="ignore"):
+        parts = [function(*(array[chunk] for array in flat)) for chunk in chunks]
     return [np.concatenate(part).reshape(arrays[0].shape) for part in zip(*parts, strict=True)]
 
 

@@ -254,8 +254,7 @@ def site_factor(covariance: Float[Array, "n n"], sites: Float[Array, " n"]) -> F
 
 def inverse(matrix: Float[Array, "d d"]) -> Float[Array, "d d"]:
     """The inverse of a positive definite matrix; NaN for one that is not."""
-    identity = namespace(matrix).eye(len(matrix), dtype=matrix.dtype)
-    return symmetric(_factor(symmetric(matrix)).solve(identity))
+    return _factor(symmetric(matrix)).inverse()
 
 
 def solve(matrix: Float[Array, "d d"], right: Float[Array, " d"]) -> Float[Array, " d"]:

@@ -1,6 +1,7 @@
 """The softmax likelihood of several classes as an oracle: expectations by nodes that fill the space evenly."""
 
 from collections.abc import Callable
+from functools import reduce
 from typing import Any, NamedTuple
 
 import jax
@@ -65,56 +66,50 @@ class ExpectedSoftmax(NamedTuple):
     def full(self, x: Full) -> Out:
         """Value and gradient, by chunks of rows."""
         xp = namespace(x.mean)
-        first, second = _pairs(self.basis)
-        basis_pairs = self.basis[:, first] * self.basis[:, second]
+        first, second, numbers = _pairs(len(self.intercepts))
 
         def sums(counts: Any, design: Any) -> tuple:
             products = _products(design)
-            logits = self._logits(x, design, products)
-            logs = logits - _log_sum_exp(logits, xp)
-            probabilities = xp.exp(logs)
-            mean, weights = probabilities.mean(axis=1), counts.sum(axis=1)
-            in_basis = probabilities @ self.basis
-            between = xp.matmul(in_basis.swapaxes(1, 2), in_basis) / len(self.nodes)
-            curvature = mean @ basis_pairs - between[:, first, second]
-            gradient = (counts - weights[:, None] * mean) @ self.basis
-            value = (counts * logs.mean(axis=1)).sum()
-            return value, gradient.T @ design, (weights[:, None] * curvature).T @ products
+            centre, probabilities, normalisers = self._at_nodes(x, design, products)
+            mean, weights = probabilities.mean(axis=2), counts.sum(axis=1)
+            between = xp.matmul(probabilities, probabilities.swapaxes(1, 2)) / len(self.nodes)
+            curvature = xp.where((first == second)[None], mean[:, first], 0.0) - between[:, first, second]
+            value = (counts * centre).sum() - weights @ normalisers.mean(axis=1)
+            return value, (counts - weights[:, None] * mean).T @ design, (weights[:, None] * curvature).T @ products
 
-        value, gradient, pairs = _sum_over_chunks(sums, (self.counts, self.design), self._chunk_rows(), xp)
-        contrast_count, columns = gradient.shape
-        blocks = pairs.reshape(-1, columns, columns)[_pair_numbers(contrast_count)].swapaxes(1, 2)
+        value, gradient, pairs = _sum_over_chunks(sums, (self.counts, self.design), xp)
+        gradient, columns = self.basis.T @ gradient, self.design.shape[1]
+        between_classes = pairs.reshape(-1, columns, columns)[numbers]
+        blocks = xp.einsum("ka,lb,klpq->apbq", self.basis, self.basis, between_classes, optimize=True)
         covariance = blocks.reshape(gradient.size, gradient.size) / 2
         point = Full(-gradient.reshape(-1), covariance, xp.zeros_like(covariance))
         return Out(point, -value, xp.asarray(float(len(self.counts))))
 
     def mean_probabilities(self, x: Full) -> np.ndarray:
         """The probability of each class, averaged over the posterior, for each row of a design of NumPy."""
-        rows, parts = self._chunk_rows(), []
-        for first in range(0, len(self.design), rows):
-            design = self.design[first : first + rows]
-            logits = self._logits(x, design, _products(design))
-            parts.append(np.exp(logits - _log_sum_exp(logits, np)).mean(axis=1))
-        return np.concatenate(parts)
+        chunks = (self.design[rows] for rows in _chunks(len(self.design)))
+        return np.concatenate([self._at_nodes(x, chunk, _products(chunk))[1].mean(axis=2) for chunk in chunks])
 
-    def _chunk_rows(self) -> int:
-        return max(1, CHUNK_NUMBERS // max(len(self.nodes) * len(self.intercepts), self.design.shape[1] ** 2))
-
-    def _logits(self, x: Full, design: Any, products: Any) -> Any:
-        """The linear predictors of all classes at the nodes, for each row."""
+    def _at_nodes(self, x: Full, design: Any, products: Any) -> tuple:
+        """Mean linear predictors of rows and classes; probabilities at nodes, the last axis, and log Σ exp there."""
         xp = namespace(x.mean)
-        columns = design.shape[1]
-        contrast_count = self.basis.shape[1]
-        first, second = _pairs(self.basis)
+        columns, contrast_count = design.shape[1], self.basis.shape[1]
+        first, second, numbers = _pairs(contrast_count)
         mean = design @ x.mean.reshape(contrast_count, columns).T
         blocks = x.covariance.reshape(contrast_count, columns, contrast_count, columns)
         pairs = blocks.swapaxes(1, 2)[first, second].reshape(len(first), -1)
-        covariance = (products @ pairs.T)[:, _pair_numbers(contrast_count)]
-        # The symmetric root of a covariance that may be singular, as that of a row of zeros is.
-        values, vectors = xp.linalg.eigh(covariance)
-        root = (vectors * xp.sqrt(xp.maximum(values, 0))[:, None]) @ vectors.swapaxes(1, 2)
-        around = mean[:, None] + self.nodes[None] @ root
-        return self.intercepts[None, None] + around @ self.basis.T
+        covariance = (products @ pairs.T)[:, numbers]
+        # Rounding, of about eps, could leave a variance below 0; the square root of eps would change probabilities.
+        lowest = xp.finfo(mean.dtype).eps ** 0.75 * (1 + xp.trace(covariance, axis1=1, axis2=2))
+        root = xp.linalg.cholesky(covariance + lowest[:, None, None] * xp.eye(contrast_count)[None])
+        centre = self.intercepts[None] + mean @ self.basis.T
+        # One product of two matrices: NumPy takes three times as long to multiply one for each row.
+        shifts = (self.basis @ root).reshape(-1, contrast_count) @ self.nodes.T
+        logits = centre[:, :, None] + shifts.reshape(*centre.shape, -1)
+        largest = logits.max(axis=1)
+        odds = xp.exp(logits - largest[:, None])
+        total = odds.sum(axis=1)
+        return centre, odds / total[:, None], largest + xp.log(total)
 
 
 def _products(design: Any) -> Any:
@@ -122,34 +117,30 @@ def _products(design: Any) -> Any:
     return (design[:, :, None] * design[:, None]).reshape(len(design), -1)
 
 
-def _log_sum_exp(logits: Any, xp: Any) -> Any:
-    largest = logits.max(axis=-1, keepdims=True)
-    return largest + xp.log(xp.exp(logits - largest).sum(axis=-1, keepdims=True))
-
-
-def _pairs(basis: Any) -> tuple[np.ndarray, np.ndarray]:
-    """Pairs of contrasts: of what is symmetric in two of them each is computed once."""
-    return np.triu_indices(basis.shape[1])
-
-
-def _pair_numbers(count: int) -> np.ndarray:
-    """The number of each pair of contrasts, whichever is the first."""
-    numbers = np.zeros((count, count), int)
+def _pairs(count: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """The members of each pair, and the number of each pair, whichever comes first: what is symmetric stands once."""
     first, second = np.triu_indices(count)
+    numbers = np.zeros((count, count), int)
     numbers[first, second] = numbers[second, first] = np.arange(len(first))
-    return numbers
+    return first, second, numbers
 
 
-def _sum_over_chunks(function: Callable[..., tuple], arrays: tuple, rows: int, xp: Any) -> tuple:
+def _chunks(rows: int) -> list[slice]:
+    """Slices of rows that fill the cache of a core with all nodes and four classes.
+
+    Fewer rows would add up the curvatures of many classes too often.
+    """
+    count = CHUNK_NUMBERS // (4 * NODES)
+    return [slice(first, first + count) for first in range(0, rows, count)]
+
+
+def _sum_over_chunks(function: Callable[..., tuple], arrays: tuple, xp: Any) -> tuple:
     """Add up what a function returns for each chunk of rows; rows of zeros must add nothing."""
+    chunks = _chunks(len(arrays[0]))
     if xp is np:
-        chunks = (tuple(array[first : first + rows] for array in arrays) for first in range(0, len(arrays[0]), rows))
-        total = function(*next(chunks))
-        for chunk in chunks:
-            total = tuple(a + b for a, b in zip(total, function(*chunk), strict=True))
-        return total
-    missing = -len(arrays[0]) % rows
-    padded = (jnp.pad(array, ((0, missing), (0, 0))) for array in arrays)
-    chunks = tuple(array.reshape(-1, rows, array.shape[1]) for array in padded)
-    parts = jax.lax.map(lambda chunk: function(*chunk), chunks)
-    return tuple(part.sum(axis=0) for part in parts)
+        parts = (function(*(array[rows] for array in arrays)) for rows in chunks)
+        return reduce(lambda total, part: tuple(a + b for a, b in zip(total, part, strict=True)), parts)
+    padded = (jnp.pad(array, ((0, chunks[-1].stop - len(array)), (0, 0))) for array in arrays)
+    stacked = tuple(array.reshape(len(chunks), -1, array.shape[1]) for array in padded)
+    sums = jax.lax.map(lambda chunk: function(*chunk), stacked)
+    return tuple(part.sum(axis=0) for part in sums)

@@ -39,7 +39,14 @@ class CGState(NamedTuple):
 
 
 class CGResult(NamedTuple):
-    """The solution, how it was reached, and the relative residual of each column."""
+    """The solution, how it was reached, and the relative residual of each column.
+
+    Examples
+    --------
+    >>> result = conjugate_gradients(lambda block: 2.0 * block, np.ones((3, 1)))
+    >>> result.iterations, float(result.residuals[0])
+    (1, 0.0)
+    """
 
     x: Any
     iterations: int
@@ -58,7 +65,13 @@ def columns_inner(a: Any, b: Any) -> Any:
 
 
 def joint_inner(a: Any, b: Any) -> Any:
-    """⟨a, b⟩ of all columns together, once for each: for an operator that mixes columns."""
+    """⟨a, b⟩ of all columns together, once for each: for an operator that mixes columns.
+
+    Examples
+    --------
+    >>> joint_inner(np.ones((2, 3)), np.ones((2, 3)))
+    array([6., 6., 6.])
+    """
     xp = namespace(a)
     return xp.full(a.shape[1], (a * b).sum(), a.dtype)
 

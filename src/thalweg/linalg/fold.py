@@ -14,7 +14,13 @@ Carry = TypeVar("Carry")
 
 
 class Tile(NamedTuple):
-    """Some consecutive rows."""
+    """Some consecutive rows.
+
+    Examples
+    --------
+    >>> Tile(1, 2, np.ones(2, bool)).take(np.arange(5))
+    array([1, 2])
+    """
 
     begin: Any
     size: int

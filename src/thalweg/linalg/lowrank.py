@@ -63,7 +63,14 @@ class LowRank(NamedTuple):
 
 
 def low_rank(features: Any, diagonal: Any) -> LowRank:
-    """Return P = GGᵀ + D, ready to be inverted."""
+    """Return P = GGᵀ + D, ready to be inverted.
+
+    Examples
+    --------
+    >>> P = low_rank(np.array([[1.0], [0.0]]), np.ones((2, 1)))  # diag(2, 1)
+    >>> P.solve(np.array([[2.0], [3.0]])).ravel().tolist()
+    [1.0, 3.0]
+    """
     gram = lambda weights: matmul(features.T, features * weights[:, None])
     return LowRank(features, diagonal, tuple(factorise(gram(1 / column), 1.0) for column in diagonal.T))
 

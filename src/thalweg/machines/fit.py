@@ -19,11 +19,11 @@ from sklearn.exceptions import ConvergenceWarning
 
 from thalweg.kernels import Kernel
 from thalweg.kernels.host import kernel_tiles
-from thalweg.machines.blocks import LandmarkLearner, runs_on_host
-from thalweg.machines.calibration import MIN_ROWS, HeldOut, hold_out, last_predictions
-from thalweg.machines.learner import FittedMachine, Learner, Predictions
+from thalweg.machines.blocks import STREAM_ROUNDS, LandmarkLearner, runs_on_host
+from thalweg.machines.calibration import MAX_HELD_ROWS, MIN_ROWS, HeldOut, hold_out, last_predictions
+from thalweg.machines.learner import MIN_GAIN, FittedMachine, Learner, Predictions
 from thalweg.machines.losses import QuantileLoss
-from thalweg.machines.newton import COARSE_TOL, MAX_FACTORISED_ROWS, Newton, kernel_matrix
+from thalweg.machines.newton import COARSE_TOL, LEAST_ITERATED_RIDGE, MAX_FACTORISED_ROWS, Newton, kernel_matrix
 from thalweg.machines.search import FIRST_RUNG
 from thalweg.machines.settings import Settings
 from thalweg.machines.start import initial_model, with_stream_blocks
@@ -37,15 +37,11 @@ MAX_PASSES, MIN_PASS_GAIN = 10, 0.02
 """Passes over blocks, at most. Stop after a pass that improves the validation loss by a smaller share; stochastic steps
 need two such passes."""
 
-MAX_VALIDATION_ROWS = 1024
-"""Rows of the validation set that ends passes and iterations: its mean loss is known to a few per cent."""
+PATIENCE = 3
+"""Iterations of a large least-squares problem end where so many lower the validation loss by less than ``MIN_GAIN``."""
 
-PATIENCE, MIN_ITERATION_GAIN = 3, 3e-3
-"""Iterations of a large least-squares problem end where so many lower the validation loss by a smaller share."""
-
-RIDGE_FACTOR, MIN_RIDGE_GAIN, LEAST_RIDGE = 0.1, 2e-3, 1e-3
-"""With all rows the best ridge is smaller than with some of them: the next one is this multiple, must lower the
-validation loss by this share, and is not below the last number in units of a row's weight."""
+RIDGE_FACTOR = 0.1
+"""With all rows the best ridge is smaller than with some of them: the next one to try is this multiple."""
 
 OUTLIER_WIDTHS = 3.0
 """Targets of a robust loss are clipped at so many widths of their middle half on either side of it: beyond some
@@ -57,8 +53,7 @@ _MEMORY_LIMITS = "/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limi
 def fit(table: Table, settings: Settings, seed: int, initial: FittedMachine | None = None) -> FittedMachine:
     """Learn from all rows.
 
-    One block of rows is solved for in float64, more of them in float32. Ctrl-C ends the search or the solver with a
-    warning, and what was reached is returned.
+    Ctrl-C ends the search or the solver with a warning, and what was reached is returned.
 
     Parameters
     ----------
@@ -81,20 +76,17 @@ def fit(table: Table, settings: Settings, seed: int, initial: FittedMachine | No
     >>> bool(abs(fitted.predict(x) - np.sin(x)).max() < 1e-3)
     True
     """
-    double = settings.method.double or len(table) <= settings.block_size if initial is None else initial.double
-    with jax.enable_x64(double), Run("kernel machine", bar=settings.progress) as run:
-        dtype = np.float64 if double else np.float32
+    with Run("kernel machine", bar=settings.progress) as run:
         clipped = _clip_targets(table, settings)
-        model = initial_model(clipped, settings, len(table), seed, dtype, initial)
+        model = initial_model(clipped, settings, len(table), seed, initial)
         run.say(f"{model.kernel}, alpha {model.alpha:.3g}")
         if run.interrupted:  # in the search
             order = table.shuffled([seed, 1])[:FIRST_RUNG]
             table, clipped = table.subset(order), clipped.subset(order)
         table, clipped = table.with_frame(model.frame), clipped.with_frame(model.frame)
-        if solves_at_once(len(table), settings, model.kernel, dtype) and not model.learner.features:
-            model = _fit_at_once(model, table, clipped, settings, seed)
-        else:
-            model = _fit_by_passes(model, table, clipped, settings, seed)
+        at_once = solves_at_once(len(table), settings, model.kernel, model.learner.dtype) and not model.features
+        with jax.enable_x64(model.double):
+            model = (_fit_at_once if at_once else _fit_by_passes)(model, table, clipped, settings, seed)
         if isinstance(settings.loss, QuantileLoss) and settings.alpha == "auto":
             model = model.at_quantile(float(settings.loss.q))
         run.keep(model)
@@ -126,7 +118,7 @@ def learn(table: Table, settings: Settings, seed: int, initial: FittedMachine | 
             stacklevel=5,
         )
     with jax.enable_x64(initial is not None and initial.double), Run("stream") as run:
-        model = initial_model(table, settings, None, seed, np.float32, initial)
+        model = initial_model(table, settings, None, seed, initial)
         table = table.with_frame(model.frame)
         learner, seen = copy(with_stream_blocks(model.learner, settings)), model.seen + float(np.sum(table.weights))
         for _ in learner.learn(table, np.arange(len(table)), model.alpha, seen):
@@ -198,12 +190,7 @@ def _fit_at_once(model: FittedMachine, table: Table, clipped: Table, settings: S
             newton = Newton(matrix, targets, clipped.weights[order], settings.loss, model.alpha, intercept, seed)
             newton.solve(settings.method.tol, run)
             if newton.gap > settings.method.tol:
-                warnings.warn(
-                    f"the optimum was not reached: a further step would lower the objective by {newton.gap:.1g} of it, "
-                    f"more than tol={settings.method.tol:g} of the method. A larger alpha makes the problem easier",
-                    ConvergenceWarning,
-                    stacklevel=7,
-                )
+                _warn_of_optimum(f"a further step would lower the objective by {newton.gap:.1g} of it")
             position = np.argsort(order)
             held_out = hold_out(table, seed, lambda held: newton.leave_out(position[held], COARSE_TOL))
     learner.take(np.asarray(run.kept))
@@ -213,11 +200,16 @@ def _fit_at_once(model: FittedMachine, table: Table, clipped: Table, settings: S
     return model if run.interrupted else model.calibrated(held_out)
 
 
+def _warn_of_optimum(reason: str) -> None:
+    text = f"the optimum was not reached: {reason}. A larger alpha makes the problem easier"
+    warnings.warn(text, ConvergenceWarning, stacklevel=8)
+
+
 def _least_squares(
     model: FittedMachine, learner: LandmarkLearner, table: Table, settings: Settings, seed: int, run: Run
 ) -> tuple[FittedMachine, HeldOut]:
     """Conjugate gradients that end by a validation set, and smaller ridges as long as they help."""
-    held, rest = np.split(table.shuffled([seed, 2]), [min(len(table) // 10, MAX_VALIDATION_ROWS)])
+    held, rest = np.split(table.shuffled([seed, 2]), [min(len(table) // 10, MAX_HELD_ROWS)])
     validation, rows = table.subset(held), table.merged(rest, np.float32)
     learner.place(rows, np.arange(len(rows)))
     intercept = np.asarray(learner.expansion.intercept, float)
@@ -235,10 +227,12 @@ def _least_squares(
         run.record(left=0.0, held_out_loss=loss, held_out_score=error, alpha=alpha)
         run.advance(note=f"validation loss {loss:.4g}")
         before, last = losses[:-PATIENCE], losses[-PATIENCE:]
-        return bool(before) and min(last) > (1 - MIN_ITERATION_GAIN) * min(before)
+        return bool(before) and min(last) > (1 - MIN_GAIN) * min(before) and loss <= most
 
     best, alpha = np.inf, model.alpha
-    least = LEAST_RIDGE * float(np.mean(table.weights)) if settings.alpha == "auto" else np.inf
+    # The loss is half of a square. More rows than the search had cannot double it, but iterations that stand still can.
+    most = model.search_loss
+    least = LEAST_ITERATED_RIDGE * float(np.mean(table.weights)) if settings.alpha == "auto" else np.inf
     weights: Any = None
     while True:
         newton = Newton(matrix, rows.targets, rows.weights, settings.loss, alpha, intercept, seed)
@@ -247,13 +241,15 @@ def _least_squares(
         losses.clear()
         newton.solve(settings.method.tol, None, watch)
         loss = learner.score(validation, values(newton.weights))[0]
-        if not loss < (1 - MIN_RIDGE_GAIN) * best and weights is not None:
+        if not loss < (1 - MIN_GAIN) * best and weights is not None:
             break
         best, weights, model = min(loss, best), newton.weights, replace(model, alpha=alpha)
         run.keep(weights)
         alpha = RIDGE_FACTOR * alpha
         if not alpha >= least:
             break
+    if best > most:
+        _warn_of_optimum(f"new rows have {2 * best / most:.1g} times the loss that fewer rows led to in the search")
     return model, HeldOut(validation, values(weights))
 
 
@@ -262,51 +258,59 @@ def _fit_by_passes(model: FittedMachine, table: Table, clipped: Table, settings:
     method, rows = settings.method, len(table)
     lone = method.updates_blocks and rows <= min(settings.block_size, settings.max_features)
     passes = settings.passes or _default_passes(rows, settings)
-    order = np.random.default_rng([seed, 2]).permutation(rows)
     held = _validation_rows(clipped, passes, settings, seed)
-    order = order[~np.isin(order, held)]
-    validation, total = clipped.subset(held), float(np.sum(clipped.weights))
-    learner, before = copy(model.learner), Predictions()
-    best, stale = _Best(learner.expansion, np.inf, None), 0
+    order = np.random.default_rng([seed, 2]).permutation(rows)
+    order, total = order[~np.isin(order, held)], float(np.sum(clipped.weights))
+    learner, before, best = copy(model.learner), Predictions(), _BestPass()
+    # Further rounds of a lone block with kinks are made with looks at Ctrl-C.
+    block = learner if lone and isinstance(learner, LandmarkLearner) and not settings.loss.quadratic else None
+    if block is not None:
+        block.max_rounds = STREAM_ROUNDS
+    held_out: HeldOut | None
     with Run("passes", total=passes * len(order)) as run:
-        while len(run.records) < passes and stale < (1 if method.updates_blocks else 2):
-            for done in (
+        while len(run.records) < passes and best.stale < (1 if method.updates_blocks else 2):
+            rows_done = (
                 learner.again(clipped, order, model.alpha, total)
                 if run.records
                 else learner.learn(clipped, order, model.alpha, total, before)
-            ):
+            )
+            for done in rows_done:
                 run.keep(copy(learner))
                 run.advance(done)
-            if lone and isinstance(learner, LandmarkLearner) and not settings.loss.quadratic:
-                learner.solve_lone_block(model.alpha, run)
+            if block is not None:
+                block.solve_lone_block(model.alpha, run)
             record = _progress(learner, model.passes + len(run.records) + 1, len(order))
             if len(held):
-                values = learner.predict(validation.x, validation.frame)
-                loss, error = learner.score(validation, values)
-                record |= {"held_out_loss": loss, "held_out_score": error}
-                stale = 0 if loss < (1 - MIN_PASS_GAIN) * best.loss else stale + 1
-                if loss < best.loss:
-                    best = _Best(learner.expansion, loss, HeldOut(table.subset(held), values))
+                best, scores = best.or_this(learner, clipped.subset(held))
+                record |= scores
             run.keep(copy(learner), **record)
-        learner.expansion = best.expansion if len(held) else learner.expansion
-        run.keep(learner)
-        if len(held):
-            held_out = best.held_out
+        if best.values is not None:
+            learner.expansion, held_out = best.expansion, HeldOut(table.subset(held), best.values)
         elif lone and not model.learner.features:
             held_out = _refit_without(model, table, clipped, seed, order, total)
         else:
             held_out = last_predictions(table, before)
+        run.keep(learner)
     made = model.passes + len(run.records)
     model = replace(model, learner=run.kept, seen=total, passes=made, history=(*model.history, *run.records))
     return model if run.interrupted else model.calibrated(held_out)
 
 
-class _Best(NamedTuple):
-    """The function with the lowest validation loss so far."""
+class _BestPass(NamedTuple):
+    """The pass with the lowest validation loss so far, and how many since then have gained too little."""
 
-    expansion: Any
-    loss: float
-    held_out: HeldOut | None
+    loss: float = np.inf
+    expansion: Any = None
+    values: np.ndarray | None = None
+    stale: int = 0
+
+    def or_this(self, learner: Learner, validation: Table) -> tuple["_BestPass", dict[str, float]]:
+        """Return the better of it and a learner's last pass, and the scores of that."""
+        values = learner.predict(validation.x, validation.frame)
+        loss, error = learner.score(validation, values)
+        stale = 0 if loss < (1 - MIN_PASS_GAIN) * self.loss else self.stale + 1
+        best = _BestPass(loss, learner.expansion, values, stale) if loss < self.loss else self._replace(stale=stale)
+        return best, {"held_out_loss": loss, "held_out_score": error}
 
 
 def _default_passes(rows: int, settings: Settings) -> int:
@@ -329,7 +333,7 @@ def _validation_rows(table: Table, passes: int, settings: Settings, seed: int) -
     stops = settings.method.early_stopping
     if stops == "auto":
         stops = passes > 1 and len(table) > settings.block_size
-    count = min(int(settings.method.validation_fraction * len(table)), MAX_VALIDATION_ROWS) if stops else 0
+    count = min(int(settings.method.validation_fraction * len(table)), MAX_HELD_ROWS) if stops else 0
     return np.sort(table.shuffled([seed, 2])[:count])
 
 

@@ -27,8 +27,12 @@ from thalweg.rows import FeatureFrame, Table
 SCANNED_STEPS, MANY_ROWS = 8, 1024
 """Steps in one compiled scan, unless a step has so many rows that calling it costs nothing beside the work."""
 
-SETTLED_STEPS, SETTLED_GAIN = 8, 0.005
-"""Steps end where the mean loss of the last ones, at least so many, is not lower by this share than that of as many
+MIN_GAIN = 3e-3
+"""The share by which iterations must lower a validation loss to go on: half of it gains nothing that a table of 10,000
+rows could show."""
+
+SETTLED_STEPS = 8
+"""Steps end where the mean loss of the last ones, at least so many, is not lower by ``MIN_GAIN`` than that of as many
 before: they are the slow part of a pass over many rows, and the first of them gain the most."""
 
 Predictions = list[tuple[np.ndarray, Any]]
@@ -135,7 +139,7 @@ class Learner:
             if until_settled:
                 losses.extend(np.asarray(report.value).tolist())  # on rows that were new
                 before, now = losses[-2 * window : -window], losses[-window:]
-                if len(losses) >= 2 * window and sum(now) > (1 - SETTLED_GAIN) * sum(before):
+                if len(losses) >= 2 * window and sum(now) > (1 - MIN_GAIN) * sum(before):
                     return
 
 
@@ -184,6 +188,8 @@ class FittedMachine:
         What maps rows to the features of the machine.
     counts
         The weight of each label seen, if targets are labels; the intercept of f comes from it.
+    search_loss
+        The squared loss of the machine that won the search, infinite where nothing was searched for.
     calibration
         The map from f to probabilities, by held-out rows; None where none were.
     residuals
@@ -206,6 +212,7 @@ class FittedMachine:
     history: tuple[dict[str, float], ...] = ()
     frame: FeatureFrame = field(default_factory=FeatureFrame)
     counts: np.ndarray | None = None
+    search_loss: float = np.inf
     calibration: Calibration | None = None
     residuals: np.ndarray | None = None
 
@@ -251,11 +258,11 @@ class FittedMachine:
         with jax.enable_x64(self.double):
             return self.learner.predict(x, self.frame)
 
-    def logits(self, values: np.ndarray, shifted: bool = True) -> np.ndarray:
-        """Return calibrated log-odds where f has these values, or those before the shift."""
+    def logits(self, values: np.ndarray) -> np.ndarray:
+        """Return calibrated log-odds where f has these values."""
         intercept = np.asarray(self.learner.expansion.intercept, values.dtype)
         calibration = self.calibration or default_calibration(self.learner.machine.loss, len(intercept))
-        return (calibration.logits if shifted else calibration.unshifted_logits)(values, intercept)
+        return calibration.logits(values, intercept)
 
     def calibrated(self, held_out: HeldOut | None) -> Self:
         """Return the machine with probabilities, or residuals, by held-out rows."""

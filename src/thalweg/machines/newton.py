@@ -42,6 +42,10 @@ COARSE_TOL = 1e-3
 LEAST_SQUARES_TOL = 1e-8
 """Relative residual of a least-squares problem: an iteration with a factor as preconditioner costs next to nothing."""
 
+LEAST_ITERATED_RIDGE = 1e-3
+"""The least ridge, in units of a row's weight, that is chosen where no factor solves for the weights: less of it gains
+little, and takes many iterations."""
+
 FORCING = 0.1
 """Relative residual of the first Newton steps; it falls with the gradient, so that the last ones converge faster than
 any geometric series."""
@@ -149,6 +153,7 @@ class Newton:
         self._first_gradient = float(self.xp.linalg.norm(self._gradient()))
         self._features: Any = None
         self._solver: Factor | LowRank | None = None
+        self._forcing = FORCING
 
     def start(self, weights: Any) -> None:
         """Go on from other weights."""
@@ -207,7 +212,7 @@ class Newton:
         curvature = xp.maximum(loss.curvatures(self.values, self.targets), LEAST_CURVATURE * loss.curvature)
         gradient = self._gradient()
         diagonal = self.ridge / (xp.where(self.counted, self.row_weights, 1) * curvature)
-        forcing = min(FORCING, float(xp.linalg.norm(gradient)) / max(self._first_gradient, np.finfo(float).tiny))
+        forcing = min(self._forcing, float(xp.linalg.norm(gradient)) / max(self._first_gradient, np.finfo(float).tiny))
         found = self._solve_system(diagonal, -gradient / curvature, forcing, watch)
         step, change = found.x, self.matrix.apply(found.x)
         slope = float(xp.sum(self.row_weights * gradient * change))
@@ -217,13 +222,16 @@ class Newton:
         if loss.quadratic:
             self.gap = float(np.max(found.residuals, initial=0.0)) ** 2
         else:
-            self.gap = max(-slope / 2, 0.0) / max(abs(float(before)), np.finfo(float).tiny)
+            self.gap = abs(slope) / 2 / max(abs(float(before)), np.finfo(float).tiny)
+            self._forcing *= FORCING if length < 0.25 else 1  # solved for too coarsely, a step soon leads uphill
         self.products += found.iterations + 1
 
     def _solve_system(self, diagonal: Any, right: Any, tol: float, watch: Callable[[Any], bool] | None) -> CGResult:
         centred, start = self.loss.centred, self.weights
         project = Partial(_project, self.counted) if not centred else Partial(_project_centred, self.counted)
         solver = self._precondition(diagonal)
+        if isinstance(solver, Factor):  # what rounding made necessary is a part of the ridge
+            diagonal = diagonal + solver.raised
         return conjugate_gradients(
             Partial(_system, self.matrix.apply, diagonal, project),
             project(right),
@@ -267,7 +275,7 @@ class Newton:
 
     def _length(self, step: Any, change: Any, slope: float, before: Any) -> float:
         """The longest of 1, ½, ¼, … at which the objective falls by a tenth of what the slope promises, or nearly 0."""
-        length = 1.0
+        length = 1.0 if slope <= 0 else 0.0
         while length > np.finfo(np.float32).eps:
             after = self._objective(self.weights + length * step, self.values + length * change)
             if float(after - before) <= 0.1 * length * slope:

@@ -26,11 +26,10 @@ from thalweg.kernels import Kernel, Matern32
 from thalweg.kernels.forms import Radial
 from thalweg.kernels.host import kernel_tiles
 from thalweg.kernels.profiles import profile
-from thalweg.machines.blocks import runs_on_host
-from thalweg.machines.calibration import MIN_ROWS
+from thalweg.machines.calibration import MAX_HELD_ROWS, MIN_ROWS
 from thalweg.machines.candidates import Candidate, Metric, Rung, scale_both_sides
 from thalweg.machines.losses import Loss
-from thalweg.machines.newton import COARSE_TOL, Newton, kernel_matrix
+from thalweg.machines.newton import COARSE_TOL, LEAST_ITERATED_RIDGE, Newton, kernel_matrix
 from thalweg.machines.settings import Settings
 from thalweg.rows import FeatureFrame, Table, split_rows
 from thalweg.rows.scale import standard_scales
@@ -43,8 +42,8 @@ FIRST_RUNG, RUNG_FACTOR, MAX_RUNG_ROWS = 500, 4, 4096
 """Rows of the first rung, the factor to the next one, and the most: twice as many take eight times as long."""
 
 SEARCH_ROWS = 2048
-"""Rows of the validation set, a third of all at most, and of the largest rung on which all proposals are made; larger
-ones propose metrics alone, in one round. With twice as many the search takes four times as long and chooses alike."""
+"""Rows of the largest rung on which all proposals are made; larger ones propose metrics alone, in one round. With twice
+as many the search takes four times as long and chooses alike."""
 
 STANDARD_ERRORS = 0.5
 """Better means by so many standard errors of the paired difference; with 0 noise moves ridges to their ends, with 1
@@ -56,33 +55,31 @@ LEAST_PLAIN_SHARE = 0.01
 MAX_METRIC_FEATURES = 1000
 """Features up to which a metric is learned: gradients take a product of so many columns for each output."""
 
-START_RIDGE, LEAST_RIDGE = 1e-2, 1e-8
-"""The ridge at which the race starts, in units of a row's weight, and the least that float32 can tell from none."""
-
-LEAST_LOG_ODDS_RIDGE = 3e-3
-"""The least ridge of a loss of log-odds: less of it gains little, and takes many Newton steps."""
+START_RIDGE, LEAST_RIDGE = 1e-2, 1e-12
+"""The ridge at which the race starts, in units of a row's weight, and the least that float64 can tell from none."""
 
 
 class Selection(NamedTuple):
-    """A kernel, a ridge and a frame of the features."""
+    """A kernel, a ridge, a frame of the features, and the squared loss of the machine that won the race with them."""
 
     kernel: Kernel
     alpha: float
     frame: FeatureFrame
+    loss: float = np.inf
 
 
 class _Search:
     """Starts, axes and proposals of the race."""
 
-    def __init__(self, settings: Settings, scales: np.ndarray, dimension: int) -> None:
-        self.settings, self.scales = settings, scales
+    def __init__(self, settings: Settings, scales: np.ndarray, units: np.ndarray) -> None:
+        self.settings, self.scales, dimension = settings, scales, len(scales)
         given = isinstance(settings.kernel, Kernel)
         self.moves_multiplier = not given and settings.bandwidth == "auto"
         self.moves_ridge = settings.alpha == "auto"
         normalised = lambda factors: factors / np.sqrt(np.mean((factors * scales) ** 2))
         self.normalised = normalised
         self.own = Metric(normalised(1 / scales))
-        self.plain = [Metric(None)] if given else [Metric(normalised(np.ones(dimension))), self.own][:dimension]
+        self.plain = [Metric(None)] if given else [Metric(normalised(units)), self.own][:dimension]
         radial = all(isinstance(family, type) and issubclass(family, Radial) for family in settings.families)
         self.learns = settings.metric != "none" and radial and 1 < dimension <= MAX_METRIC_FEATURES
         self._renewed: set[Rung] = set()
@@ -98,10 +95,11 @@ class _Search:
         """Moves of the multiplier and of the ridge by factors, both ways."""
         found: list[Any] = []
         for by_multiplier, by_ridge in factors:
-            if self.moves_multiplier:
-                found.append((partial(_move_multiplier, by_multiplier), partial(_move_multiplier, 1 / by_multiplier)))
+            # The ridge first: with too small a one a short lengthscale, with which f is constant, would look best.
             if self.moves_ridge:
                 found.append((partial(_move_ridge, by_ridge), partial(_move_ridge, 1 / by_ridge)))
+            if self.moves_multiplier:
+                found.append((partial(_move_multiplier, by_multiplier), partial(_move_multiplier, 1 / by_multiplier)))
         return found
 
     def metrics(self, rung: Rung, candidate: Candidate) -> list[Metric]:
@@ -178,21 +176,23 @@ def choose_kernel(table: Table, settings: Settings, seed: int) -> Selection:
     given = isinstance(settings.kernel, Kernel)
     if given and settings.alpha != "auto":
         return Selection(settings.kernel, float(settings.alpha), table.frame)
-    mean_weight = float(np.mean(table.weights))
+    mean_weight = _mean_weight(table)
     rungs = make_rungs(table, settings, seed)
-    search = _Search(settings, standard_scales(rungs[-1].x), table.dimension)
+    units = np.ones(table.dimension) if table.frame.metric is None else 1 / table.frame.metric
+    search = _Search(settings, standard_scales(rungs[-1].x), units / np.max(units))
     starts = search.starts(mean_weight)
     if len(rungs[-1].x) < MIN_ROWS:
-        best, interrupted = starts[-1], False
+        best, interrupted, loss = starts[-1], False, np.inf
     else:
         result = _race(search, starts, rungs)
-        best, interrupted = result.best.candidate, result.interrupted
+        best, interrupted, loss = result.best.candidate, result.interrupted, result.best.loss
     last = rungs[-1]
     alpha = best.ridge * mean_weight
     if not interrupted and not settings.loss.quadratic and search.moves_ridge:
         best, alpha = _for_loss(search, best, last, table, settings, seed)
-    frame = table.frame if best.metric.factors is None else table.frame.with_metric(best.metric.factors)
-    return Selection(last.kernel(best), float(alpha), frame)
+    factors = best.metric.factors
+    frame = table.frame if factors is None else table.frame.with_metric((factors.T / units).T)
+    return Selection(last.kernel(best), float(alpha), frame, loss)
 
 
 def _race(search: _Search, starts: list[Candidate], rungs: list[Rung]) -> RaceResult[Candidate]:
@@ -203,7 +203,6 @@ def _race(search: _Search, starts: list[Candidate], rungs: list[Rung]) -> RaceRe
         axes=lambda rung: search.axes((COARSE, FINE) if rung is rungs[0] else (FINE,)),
         propose=search.propose,
         standard_errors=STANDARD_ERRORS,
-        parallel=rungs[0].on_host,
     )
     if search.settings.metric in ("diagonal", "full") and search.learns and not result.best.candidate.metric.learned:
         # Asked for, a learned metric is taken without a comparison.
@@ -216,25 +215,22 @@ def _race(search: _Search, starts: list[Candidate], rungs: list[Rung]) -> RaceRe
                 rungs[-1:],
                 axes=lambda _: search.axes((FINE,)),
                 standard_errors=STANDARD_ERRORS,
-                parallel=rungs[0].on_host,
             )
     return result
 
 
 def make_rungs(table: Table, settings: Settings, seed: int) -> list[Rung]:
     """Return the rungs of the race: of few rows one, on which they are left out one by one."""
-    family = settings.families[0]
-    on_host = runs_on_host(family if isinstance(family, Kernel) else family())
     intercept = _squared_intercept(table)
     target = lambda rows: np.asarray(rows.targets_of(slice(None)), float) - intercept
     if len(table) <= MAX_LEAVE_ONE_OUT_ROWS:
         every = np.arange(len(table))
         rows = table.subset(every) if table.copies is None else table.merged(every, float)
         x = rows.features(slice(None), float)
-        return [Rung(x, target(rows), rows.weights / np.mean(table.weights), None, True)]
+        return [Rung(x, target(rows), rows.weights / _mean_weight(table), None)]
     order, group = table.shuffled([seed, 1]), None if table.copies is None else table.copies.group
     rest, held = split_rows(order, len(table) // 3, group)
-    held = held[:SEARCH_ROWS]
+    held = held[:MAX_HELD_ROWS]
     top = min(len(rest), max(len(table) // 3, SEARCH_ROWS), MAX_RUNG_ROWS)
     sizes = [FIRST_RUNG]
     while sizes[-1] * RUNG_FACTOR < top:
@@ -242,9 +238,14 @@ def make_rungs(table: Table, settings: Settings, seed: int) -> list[Rung]:
     sizes = sizes if sizes[-1] >= top else [*sizes, top]
     some = [table.subset(chosen) for chosen in (rest[: sizes[-1]], held)]
     (x, y, w), validation = (
-        (part.features(slice(None), np.float32), target(part), part.weights / np.mean(table.weights)) for part in some
+        (part.features(slice(None), np.float32), target(part), part.weights / _mean_weight(table)) for part in some
     )
-    return [Rung(x[:size], y[:size], w[:size], validation, on_host) for size in sizes]
+    return [Rung(x[:size], y[:size], w[:size], validation) for size in sizes]
+
+
+def _mean_weight(table: Table) -> float:
+    """The mean weight of a row, where copies are one: a table given twice has the same choice."""
+    return float(np.sum(table.weights)) / (len(table) if table.copies is None else len(table.copies.first))
 
 
 def _squared_intercept(table: Table) -> np.ndarray:
@@ -260,12 +261,12 @@ def _for_loss(
     search: _Search, best: Candidate, rung: Rung, table: Table, settings: Settings, seed: int
 ) -> tuple[Candidate, float]:
     """The candidate for another loss than the squared one, and its alpha."""
-    mean_weight, loss = float(np.mean(table.weights)), settings.loss
+    mean_weight, loss = _mean_weight(table), settings.loss
     if loss.probabilistic:
         _, values = rung.fit(best)
         p = np.clip(np.asarray(values) + _squared_intercept(table), 0, 1)
-        best = best._replace(ridge=max(best.ridge * float(np.mean(p * (1 - p))), LEAST_LOG_ODDS_RIDGE))
-    if loss.smooth and rung.held is not None and rung.on_host:
+        best = best._replace(ridge=max(best.ridge * float(np.mean(p * (1 - p))), LEAST_ITERATED_RIDGE))
+    if loss.smooth and rung.held is not None:
         score = partial(_loss_on_validation, loss, rung, _squared_intercept(table), _intercept(table, loss))
         result = race(
             [best],

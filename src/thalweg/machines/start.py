@@ -34,7 +34,7 @@ odds: then all landmarks are solved for again."""
 
 
 def initial_model(
-    table: Table, settings: Settings, total: int | None, seed: int, dtype: Any, initial: FittedMachine | None
+    table: Table, settings: Settings, total: int | None, seed: int, initial: FittedMachine | None
 ) -> FittedMachine:
     """What was fitted before, if it agrees with the settings; else f = 0 with a kernel and a ridge of the search."""
     if initial is None:
@@ -44,14 +44,34 @@ def initial_model(
         frame = table.fit_frame()
         # A kernel that was given, or a lengthscale, is for features as they are.
         table = table.with_frame(replace(frame, spread=None) if given or settings.bandwidth != "auto" else frame)
-        kernel, alpha, frame = choose_kernel(table, settings, seed)
-        learner = start_learner(settings, kernel, table.dimension, table.outputs, total, seed, dtype)
-        model = FittedMachine(learner, alpha, total, frame=frame, counts=table.counts)
+        kernel, alpha, frame, loss = choose_kernel(table if given else table.in_binary_scales(), settings, seed)
+        double = needs_double(total, settings, alpha / float(np.mean(table.weights)))
+        dtype = np.float64 if double else np.float32
+        with jax.enable_x64(double):
+            learner = start_learner(settings, kernel, table.dimension, table.outputs, total, seed, dtype)
+        model = FittedMachine(learner, alpha, total, frame=frame, counts=table.counts, search_loss=loss)
         return _with_intercept(model, table, settings, 0.0)
     _check_agreement(settings, initial)
     if initial.counts is None or table.counts is None:
         return initial
     return _with_intercept(replace(initial, counts=initial.counts + table.counts), table, settings, INTERCEPT_SHIFT)
+
+
+def needs_double(rows: int | None, settings: Settings, ridge: float) -> bool:
+    """Whether a machine works in float64: for one block of rows, where it costs little, or a ridge beside rounding.
+
+    The rounding of a kernel matrix of n rows in float32 moves its eigenvalues by about eps·√n.
+
+    Examples
+    --------
+    >>> from thalweg.machines import SquaredLoss
+    >>> settings = Settings(loss=SquaredLoss())
+    >>> [needs_double(rows, settings, ridge) for rows, ridge in ((100, 0.1), (5000, 0.1), (5000, 1e-7), (None, 1e-7))]
+    [True, False, True, False]
+    """
+    if rows is None:
+        return False
+    return settings.method.double or rows <= settings.block_size or ridge < float(np.finfo(np.float32).eps) * rows**0.5
 
 
 def _with_intercept(model: FittedMachine, table: Table, settings: Settings, tolerance: float) -> FittedMachine:
@@ -111,7 +131,24 @@ def start_learner(
     """Return a learner of f = 0 for so many rows; None means a stream without an end."""
     method, loss, kernel = settings.method, in_precision(settings.loss, dtype), in_precision(kernel, dtype)
     kernel.check_dimension("X", dimension)
-    size = _block_size(settings, kernel, rows)
+    coordinates = _coordinates(settings, kernel, dimension, rows, seed)
+    limit = max(settings.max_features // coordinates.width, 1)
+    machine = method.machine(coordinates, loss, limit)
+    batch_size = _batch_size(settings, coordinates, machine.step)
+    if not method.updates_blocks:
+        capacity = min(FREQUENCY_BLOCKS, machine.rule.limit or FREQUENCY_BLOCKS)
+        return Learner(machine, empty(coordinates, dimension, outputs, capacity, dtype), batch_size, seed)
+    size = coordinates.stored_rows
+    capacity = 1 if rows is None else min(-(-rows // size), limit)
+    examples = Examples(*(np.zeros((capacity, size, *more), dtype) for more in ((outputs,), ())))
+    rounds = LONE_BLOCK_ROUNDS if rows is not None and rows <= size else STREAM_ROUNDS
+    expansion = empty(coordinates, dimension, outputs, capacity, dtype)
+    return LandmarkLearner(machine, expansion, batch_size, seed, examples, method.tol, rounds)
+
+
+def _coordinates(settings: Settings, kernel: Kernel, dimension: int, rows: int | None, seed: int) -> Coordinates:
+    """Landmarks or random features, in blocks of a size that the settings allow."""
+    method = settings.method
 
     def of_size(size: int) -> Coordinates:
         if method.features == "landmarks":
@@ -120,28 +157,23 @@ def start_learner(
         steps = np.inf if rows is None else rows / (method.batch_size or ROWS_PER_FEATURE * features.width)
         return Frequencies(features, method.keep_frequencies or steps * size * dimension <= STORED_FREQUENCIES)
 
+    size = _block_size(settings, kernel, rows)
     coordinates = of_size(size)
     if method.capped and coordinates.width > settings.max_features:
-        coordinates = of_size(max(size * settings.max_features // coordinates.width, 1))
-    size = coordinates.stored_rows or size
-    limit = max(settings.max_features // coordinates.width, 1)
-    batch_size = method.batch_size or ROWS_PER_FEATURE * coordinates.width
-    if method.features == "landmarks" and not method.updates_blocks and batch_size < size:
+        return of_size(max(size * settings.max_features // coordinates.width, 1))
+    return coordinates
+
+
+def _batch_size(settings: Settings, coordinates: Coordinates, step: Any) -> int:
+    method = settings.method
+    size = method.batch_size or ROWS_PER_FEATURE * coordinates.width
+    if method.features == "landmarks" and not method.updates_blocks and size < coordinates.stored_rows:
         raise ValueError(
-            f"batch_size must be at least block_size={size} with features='landmarks', which are rows of the batch; "
-            f"found {batch_size}"
+            f"batch_size must be at least block_size={coordinates.stored_rows} with features='landmarks', which are "
+            f"rows of the batch; found {size}"
         )
-    machine = method.machine(coordinates, loss, limit)
-    if isinstance(machine.step, ValidatedStep):
-        batch_size = max(batch_size, 2)  # one row proposes a step, another validates it
-    if not method.updates_blocks:
-        capacity = min(FREQUENCY_BLOCKS, machine.rule.limit or FREQUENCY_BLOCKS)
-        return Learner(machine, empty(coordinates, dimension, outputs, capacity, dtype), batch_size, seed)
-    capacity = 1 if rows is None else min(-(-rows // size), limit)
-    examples = Examples(*(np.zeros((capacity, size, *more), dtype) for more in ((outputs,), ())))
-    rounds = LONE_BLOCK_ROUNDS if rows is not None and rows <= size else STREAM_ROUNDS
-    expansion = empty(coordinates, dimension, outputs, capacity, dtype)
-    return LandmarkLearner(machine, expansion, batch_size, seed, examples, method.tol, rounds)
+    # One row proposes a step, another validates it.
+    return max(size, 2) if isinstance(step, ValidatedStep) else size
 
 
 def _block_size(settings: Settings, kernel: Kernel, rows: int | None) -> int:

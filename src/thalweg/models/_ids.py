@@ -84,15 +84,24 @@ def _from_objects(name: str, ids: np.ndarray) -> np.ndarray:
     """Return words, numbers or dates that were an array of objects, whole numbers exactly."""
     if all(isinstance(one, str) for one in ids):
         return ids.astype(str)
-    if all(isinstance(one, int | float | np.integer | np.floating) and not isinstance(one, bool) for one in ids):
+    if all(map(_is_number, ids)):
         numbers = [float(one) if isinstance(one, float | np.floating) else int(one) for one in ids]
-        if all(isinstance(one, int) or one.is_integer() for one in numbers):
+        if all(float(one).is_integer() for one in numbers if isinstance(one, float)):
             return _from_integers(name, [int(one) for one in numbers])
         return np.array(numbers)
-    if all(isinstance(one, date | np.datetime64) and getattr(one, "tzinfo", None) is None for one in ids):
+    if all(map(_is_date, ids)):
         return np.array([np.datetime64("NaT" if one != one else one, "us") for one in ids])
     odd = next(one for one in ids if not isinstance(one, str))
     raise TypeError(f"{name} must be all numbers or all words, found {odd!r}")
+
+
+def _is_number(one: Any) -> bool:
+    return isinstance(one, int | float | np.integer | np.floating) and not isinstance(one, bool)
+
+
+def _is_date(one: Any) -> bool:
+    """Whether it is a date, or a time without a zone."""
+    return isinstance(one, date | np.datetime64) and getattr(one, "tzinfo", None) is None
 
 
 def _from_times(name: str, times: np.ndarray) -> np.ndarray:

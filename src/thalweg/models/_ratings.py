@@ -31,8 +31,8 @@ class GivenRatings(NamedTuple):
 
     def indexed(self, rows: IdIndex, columns: IdIndex) -> Ratings:
         """Return the ratings with indices in place of ids."""
-        indices = (index.indices(ids).astype(np.int32) for index, ids in ((rows, self.rows), (columns, self.columns)))
-        return Ratings(*indices, self.values, self.weights, (len(rows.ids), len(columns.ids)))
+        at_row, at_column = rows.indices(self.rows).astype(np.int32), columns.indices(self.columns).astype(np.int32)
+        return Ratings(at_row, at_column, self.values, self.weights, (len(rows.ids), len(columns.ids)))
 
 
 def checked_values(name: str, values: Any, count: int) -> np.ndarray:

@@ -2,6 +2,7 @@
 
 import importlib.util
 import warnings
+from dataclasses import KW_ONLY, dataclass
 from numbers import Integral, Real
 from typing import Any, ClassVar
 
@@ -32,6 +33,7 @@ LEAST_GAIN = 1e-3
 independent of the features gain."""
 
 
+@dataclass(repr=False, eq=False)
 class GPClassifier(ClassifierMixin, Storable):
     """Gaussian process classification with a Gaussian posterior, found by KL-proximal steps (PG-SVI).
 
@@ -114,32 +116,18 @@ class GPClassifier(ClassifierMixin, Storable):
         "verbose": ["verbose"],
     }
 
-    def __init__(
-        self,
-        kernel: Kernel | type[Kernel] | str | None = None,
-        *,
-        likelihood: str | Likelihood = "logit",
-        jitter: float = 1e-6,
-        learn: bool = True,
-        restarts: int = 1,
-        batch_size: int | None = None,
-        step: float = 1.0,
-        tol: float = 1e-2,
-        max_iter: int = 200,
-        random_state: Any = None,
-        verbose: bool = False,
-    ) -> None:
-        self.kernel = kernel
-        self.likelihood = likelihood
-        self.jitter = jitter
-        self.learn = learn
-        self.restarts = restarts
-        self.batch_size = batch_size
-        self.step = step
-        self.tol = tol
-        self.max_iter = max_iter
-        self.random_state = random_state
-        self.verbose = verbose
+    kernel: Kernel | type[Kernel] | str | None = None
+    _: KW_ONLY
+    likelihood: str | Likelihood = "logit"
+    jitter: float = 1e-6
+    learn: bool = True
+    restarts: int = 1
+    batch_size: int | None = None
+    step: float = 1.0
+    tol: float = 1e-2
+    max_iter: int = 200
+    random_state: Any = None
+    verbose: bool = False
 
     @_fit_context(prefer_skip_nested_validation=True)
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> "GPClassifier":

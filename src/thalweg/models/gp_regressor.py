@@ -2,6 +2,7 @@
 
 import warnings
 from collections.abc import Callable
+from dataclasses import KW_ONLY, dataclass
 from numbers import Integral, Real
 from typing import Any, ClassVar
 
@@ -25,6 +26,7 @@ ENOUGH_STEPS = 25
 """Steps after which a search that goes on gains little, so that ending it needs no warning."""
 
 
+@dataclass(repr=False, eq=False)
 class GPRegressor(RegressorMixin, MultiOutputMixin, Storable):
     """Gaussian process regression: a smooth function through noisy values, and how far it may be off.
 
@@ -108,30 +110,17 @@ class GPRegressor(RegressorMixin, MultiOutputMixin, Storable):
         "verbose": ["verbose"],
     }
 
-    def __init__(
-        self,
-        kernel: Kernel | str | None = None,
-        *,
-        noise: float | None = None,
-        alpha: Any = 0.0,
-        mean: str | Callable[[np.ndarray], np.ndarray] = "constant",
-        method: str = "auto",
-        learn: bool = True,
-        restarts: int = 1,
-        max_iter: int = 100,
-        random_state: Any = None,
-        verbose: bool = False,
-    ) -> None:
-        self.kernel = kernel
-        self.noise = noise
-        self.alpha = alpha
-        self.mean = mean
-        self.method = method
-        self.learn = learn
-        self.restarts = restarts
-        self.max_iter = max_iter
-        self.random_state = random_state
-        self.verbose = verbose
+    kernel: Kernel | str | None = None
+    _: KW_ONLY
+    noise: float | None = None
+    alpha: Any = 0.0
+    mean: str | Callable[[np.ndarray], np.ndarray] = "constant"
+    method: str = "auto"
+    learn: bool = True
+    restarts: int = 1
+    max_iter: int = 100
+    random_state: Any = None
+    verbose: bool = False
 
     @_fit_context(prefer_skip_nested_validation=True)
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> "GPRegressor":

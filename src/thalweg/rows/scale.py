@@ -135,3 +135,15 @@ def standard_scales(framed: Any) -> np.ndarray:
     spread = np.std(framed, axis=0)
     rounding = np.finfo(np.float64).eps * np.max(np.abs(framed), axis=0, initial=0.0)
     return np.where(spread > len(framed) * rounding, spread, 1.0)
+
+
+def binary_scales(framed: Any) -> np.ndarray:
+    """Return the least power of two above each framed feature, by which division is exact; 1 where it is 0.
+
+    Examples
+    --------
+    >>> binary_scales(np.array([[3.0, 0.0], [-5e-3, 0.0]])).tolist()
+    [4.0, 1.0]
+    """
+    largest = np.max(np.abs(framed), axis=0)
+    return np.exp2(np.ceil(np.log2(np.where(largest > 0, largest, 1.0))))

@@ -43,7 +43,14 @@ class Duplicates(NamedTuple):
 
 
 def find_duplicates(x: np.ndarray) -> Duplicates:
-    """Group rows whose features are equal: by their products with one vector, which are then checked."""
+    """Group rows whose features are equal: by their products with one vector, which are then checked.
+
+    Examples
+    --------
+    >>> found = find_duplicates(np.array([[1.0], [2.0], [1.0]]))
+    >>> found.group.tolist(), found.first.tolist()
+    ([0, 1, 0], [0, 1])
+    """
     with np.errstate(all="ignore"):
         along = x @ np.random.default_rng(0).normal(size=x.shape[1])
         rounded = np.round(along / np.max(np.abs(along), initial=np.finfo(float).tiny), _DIGITS)

@@ -8,7 +8,7 @@ import numpy as np
 import scipy.sparse
 
 from thalweg.padding import padded
-from thalweg.rows.scale import FeatureFrame, fit_frame
+from thalweg.rows.scale import FeatureFrame, binary_scales, fit_frame
 from thalweg.rows.split import Duplicates, duplicates_are_copies, find_duplicates, random_order
 
 SAMPLE_ROWS = 2048
@@ -108,6 +108,11 @@ class Table:
     def fit_frame(self) -> FeatureFrame:
         """Return the frame that fits the features of a sample of the rows."""
         return fit_frame(as_dense("X", self._read(self.sample()), np.float64))
+
+    def in_binary_scales(self) -> "Table":
+        """Return the same rows with features of the order of 1, whatever their units: float32 holds their squares."""
+        framed = as_dense("X", self._read(self.sample()), np.float64, self.frame)
+        return self.with_frame(self.frame.with_metric(1 / binary_scales(framed)))
 
     def subset(self, indices: np.ndarray) -> "Table":
         """Return chosen rows, read now."""

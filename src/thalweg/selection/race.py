@@ -24,7 +24,13 @@ Axis = tuple[Callable[[Any], Any], ...]
 
 
 class Entry(NamedTuple, Generic[Candidate]):
-    """A candidate and its losses, one for each validation row of a rung."""
+    """A candidate and its losses, one for each validation row of a rung.
+
+    Examples
+    --------
+    >>> Entry("ridge", np.array([1.0, 3.0])).loss
+    2.0
+    """
 
     candidate: Candidate
     losses: np.ndarray
@@ -36,7 +42,14 @@ class Entry(NamedTuple, Generic[Candidate]):
 
 
 class RaceResult(NamedTuple, Generic[Candidate]):
-    """The winner, the others that were level with it on the last rung, and how many were scored."""
+    """The winner, the others that were level with it on the last rung, and how many were scored.
+
+    Examples
+    --------
+    >>> result = race([3.0, 1.0], lambda candidate, rung: np.full(rung, candidate), [4])
+    >>> result.best.candidate, result.evaluations
+    (1.0, 2)
+    """
 
     best: Entry[Candidate]
     level: tuple[Entry[Candidate], ...]

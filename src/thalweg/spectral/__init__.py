@@ -12,63 +12,17 @@ An estimate passes through these files: ``sums`` (the names) → ``methods`` (fa
 :mod:`thalweg.linalg.operators`.
 """
 
-from thalweg.linalg.factor import NotPositiveDefinite as NotPositiveDefiniteError
-from thalweg.linalg.operators import (
-    FunctionOperator,
-    InterpolatedOperator,
-    KernelOperator,
-    Operator,
-    ShiftedOperator,
-    ToeplitzOperator,
-    as_operator,
-    gram_operator,
-    kernel_operator,
-)
-from thalweg.spectral.degrees import InfiniteVarianceWarning
-from thalweg.spectral.estimate import Estimate, EstimateStatus, Plan
-from thalweg.spectral.lowrank import Nystrom, PivotedCholesky
-from thalweg.spectral.oracle import LanczosOracle, SpectralOracle
-from thalweg.spectral.plan import plan
-from thalweg.spectral.precondition import Jacobi, Own
-from thalweg.spectral.sums import (
-    entropy,
-    estrada,
-    logdet,
-    nuclear_norm,
-    schatten_norm,
-    spectral_sum,
-    trace_exp,
-    trace_inverse,
-)
+import types
 
-__all__ = [
-    "Estimate",
-    "EstimateStatus",
-    "FunctionOperator",
-    "InfiniteVarianceWarning",
-    "InterpolatedOperator",
-    "Jacobi",
-    "KernelOperator",
-    "LanczosOracle",
-    "NotPositiveDefiniteError",
-    "Nystrom",
-    "Operator",
-    "Own",
-    "PivotedCholesky",
-    "Plan",
-    "ShiftedOperator",
-    "SpectralOracle",
-    "ToeplitzOperator",
-    "as_operator",
-    "entropy",
-    "estrada",
-    "gram_operator",
-    "kernel_operator",
-    "logdet",
-    "nuclear_norm",
-    "plan",
-    "schatten_norm",
-    "spectral_sum",
-    "trace_exp",
-    "trace_inverse",
-]
+from thalweg.linalg.factor import NotPositiveDefinite as NotPositiveDefiniteError  # noqa: F401
+from thalweg.linalg.operators import *  # noqa: F403
+from thalweg.spectral.degrees import *  # noqa: F403
+from thalweg.spectral.estimate import *  # noqa: F403
+from thalweg.spectral.lowrank import *  # noqa: F403
+from thalweg.spectral.oracle import *  # noqa: F403
+from thalweg.spectral.plan import *  # noqa: F403
+from thalweg.spectral.precondition import *  # noqa: F403
+from thalweg.spectral.sums import *  # noqa: F403
+
+# All that the modules export.
+__all__ = [name for name, part in globals().items() if name[0] != "_" and not isinstance(part, types.ModuleType)]

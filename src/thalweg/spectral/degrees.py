@@ -14,6 +14,8 @@ import scipy.special
 from thalweg.arguments import real
 from thalweg.spectral.chebyshev import decay
 
+__all__ = ["InfiniteVarianceWarning"]
+
 FLOOR = 2.0**-30
 """The smallest probability of a degree up to the last: a weight b_j/S_j is then never beyond the reach of the uniform
 numbers, at the cost of J·2⁻³⁰ in the mean degree. Twice as much doubles that cost, which stays next to nothing."""

@@ -28,6 +28,8 @@ from thalweg.spectral.precondition import Preconditioner
 from thalweg.spectral.probes import draw_log_uniforms, draw_probes
 from thalweg.spectral.recurrence import Tables
 
+__all__ = ["Estimate", "EstimateStatus", "Plan"]
+
 
 class EstimateStatus(Outcome):
     """How an estimate ended.

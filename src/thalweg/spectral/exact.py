@@ -161,22 +161,16 @@ def _lower_on_host(dense: np.ndarray) -> np.ndarray:
     lost = pivots <= 8 * eps * np.sqrt(len(pivots)) * np.diagonal(dense)[: len(pivots)]
     if not failed and not np.any(lost):
         return root
+    least = _rayleigh_quotient(dense, root, failed - 1 if failed else int(np.argmax(lost)))
     raise NotPositiveDefinite(
-        "A must be positive definite for this function: its smallest eigenvalue is "
-        f"{_least_eigenvalue(dense, root, failed - 1 if failed else int(np.argmax(lost)))} up to rounding. "
-        "Shift it (A + εI)."
+        f"A must be positive definite for this function: its smallest eigenvalue is at most {least:.4g} up to "
+        "rounding. Shift it (A + εI)."
     )
 
 
-def _least_eigenvalue(dense: np.ndarray, root: np.ndarray, index: int) -> str:
-    """Return the smallest eigenvalue, in words, of an A whose pivot of that index is lost.
-
-    Of a large A it is the quotient vᵀAv/vᵀv of the vector v that shows it: eigenvalues would take six times as long as
-    the factor.
-    """
-    if len(dense) <= EXACT_ROWS["products"]:
-        return f"{float(scipy.linalg.eigvalsh(dense, check_finite=False, subset_by_index=(0, 0))[0]):.4g}"
+def _rayleigh_quotient(dense: np.ndarray, root: np.ndarray, index: int) -> float:
+    """Return vᵀAv/vᵀv for the vector v that shows that an A whose pivot of that index is lost is not positive."""
     before = scipy.linalg.cho_solve((root[:index, :index], True), dense[:index, index], check_finite=False)
     vector = np.append(-before, 1.0) / max(np.max(np.abs(before), initial=0.0), 1.0)
     leading = dense[: index + 1, : index + 1]
-    return f"at most {float(vector @ (leading @ vector) / (vector @ vector)):.4g}"
+    return float(vector @ (leading @ vector) / (vector @ vector))

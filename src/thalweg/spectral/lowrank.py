@@ -25,6 +25,8 @@ from thalweg.spectral.bounds import IllConditionedError, find_spectrum, host_ran
 from thalweg.spectral.precondition import Jacobi, Preconditioner, PreconditionerRequest, positive_diagonal
 from thalweg.threads import enough_threads
 
+__all__ = ["Nystrom", "PivotedCholesky"]
+
 MAX_RANK = 512
 """The largest rank that is tried unasked. Twice as many take four times as long to build, more than an estimate."""
 WORTH_SCALING = 4.0

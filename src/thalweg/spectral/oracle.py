@@ -21,6 +21,8 @@ from thalweg.spectral.exact import exact_sum
 from thalweg.spectral.plan import plan as make_plan
 from thalweg.spectral.probes import draw_probes
 
+__all__ = ["LanczosOracle", "SpectralOracle"]
+
 
 class _TraceOracle(Oracle):
     """Holds A(θ) and g(θ): their arrays, if they are modules, are arguments of compiled programs."""

@@ -44,6 +44,8 @@ from thalweg.spectral.probes import KINDS
 from thalweg.spectral.recurrence import Tables
 from thalweg.spectral.tuning import Tuner, thin
 
+__all__ = ["plan"]
+
 MAX_CONDITION = 1e7
 """κ = upper/lower beyond which a series that is singular at 0 is refused: it has about 18√κ terms, each a product.
 Twice as much takes 1.4 times as many."""

@@ -16,6 +16,8 @@ from jaxtyping import Array, Float, Key
 from thalweg.linalg.factor import NotPositiveDefinite
 from thalweg.linalg.operators.base import Operator
 
+__all__ = ["Jacobi", "Own"]
+
 
 class PreconditionerRequest(eqx.Module):
     """A request for a preconditioner."""

@@ -14,12 +14,12 @@ from typing import Any, NamedTuple
 
 import jax
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Float
 from scipy.sparse import csr_array
 from scipy.special import digamma
 
 from thalweg.linalg import factorise, namespace
-from thalweg.linalg.arrays import while_loop
+from thalweg.linalg.arrays import AnyArray, while_loop
 from thalweg.topics.documents import MAX_MOVE, DocumentWords
 from thalweg.topics.pages import BatchShape, make_pages, page_counts, page_width
 from thalweg.topics.prevalence import contrasts
@@ -38,9 +38,9 @@ class ChainTarget(NamedTuple):
     """The density of u in each document: its words, and the prior N(mean, precision⁻¹) of u, with z = basis u."""
 
     words: DocumentWords
-    means: Float[Array, "d r"]
-    precision: Float[Array, "r r"]
-    basis: Float[Array, "k r"]
+    means: Float[AnyArray, "d r"]
+    precision: Float[AnyArray, "r r"]
+    basis: Float[AnyArray, "k r"]
 
     def proportions(self, u: Any) -> Any:
         """Return softmax(Bu)."""
@@ -48,7 +48,7 @@ class ChainTarget(NamedTuple):
         shares = xp.exp(z - z.max(axis=-1, keepdims=True))
         return shares / shares.sum(axis=-1, keepdims=True)
 
-    def log_density(self, u: Float[Array, "d c r"]) -> tuple[Any, Any]:
+    def log_density(self, u: Float[AnyArray, "d c r"]) -> tuple[Any, Any]:
         """Return log p(words, u) of each chain of each document, up to a constant, and its gradient in u."""
         proportions = self.proportions(u)
         chance, ratio, of_pages = self.words.read(proportions)
@@ -58,7 +58,7 @@ class ChainTarget(NamedTuple):
         gradient = (wrote - self.words.lengths[:, None, None] * proportions) @ self.basis - pull
         return self.words.log_likelihood(chance) - (shift * pull).sum(axis=-1) / 2, gradient
 
-    def metric_roots(self, proportions: Float[Array, "d k"], information: float) -> Any:
+    def metric_roots(self, proportions: Float[AnyArray, "d k"], information: float) -> Any:
         """Return L⁻¹ of the metric LLᵀ = Σ⁻¹ + ``information``·W Bᵀ(diag π − ππᵀ)B at some proportions."""
         xp = namespace(proportions)
         weighted = proportions[:, :, None] * self.basis[None]
@@ -85,21 +85,21 @@ class ChainTarget(NamedTuple):
 class ChainState(NamedTuple):
     """Where the chains of documents are, and what they have adapted to."""
 
-    u: Float[Array, "d c r"]
-    step_sizes: Float[Array, " d"]
-    proportions: Float[Array, "d k"]
+    u: Float[AnyArray, "d c r"]
+    step_sizes: Float[AnyArray, " d"]
+    proportions: Float[AnyArray, "d k"]
     """Those at which the metric is taken."""
 
 
 class MoveNoise(NamedTuple):
     """Standard normal speeds, and uniforms that stretch the steps and accept moves."""
 
-    speeds: Float[Array, "d c r"]
-    stretches: Float[Array, " d"]
-    accepts: Float[Array, "d c"]
+    speeds: Float[AnyArray, "d c r"]
+    stretches: Float[AnyArray, " d"]
+    accepts: Float[AnyArray, "d c"]
 
     @classmethod
-    def draw(cls, rng: np.random.Generator, shape: tuple[int, int, int]) -> "MoveNoise":
+    def draw(cls, rng: np.random.Generator, shape: tuple[int, ...]) -> "MoveNoise":
         """Draw the noise of one move."""
         speeds = rng.standard_normal(shape, np.float32)
         return cls(speeds, rng.random(shape[0], np.float32), rng.random(shape[:2], np.float32))

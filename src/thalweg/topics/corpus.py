@@ -146,7 +146,7 @@ def update_topics(
 ) -> tuple[Topics, BatchStatistics]:
     """Find the posteriors of a batch from ``means`` on, and mix a ``share`` of them into topics and prior."""
     nodes = antithetic(rng, (len(batch.counted), topics.words.shape[1], settings.samples))
-    plan = StepPlan(nodes, np.float32(settings.step), np.int32(steps))
+    plan = StepPlan.of(nodes, settings.step, steps)
     given = batch.pages, topics.components(settings.smoothing), topics.prevalence.prior(batch.design), means
     statistics = learn(*given, batch.counted, plan, settings.method)
     counted = batch.counted > 0
@@ -293,7 +293,8 @@ def fit_topics(counts: csr_array, design: np.ndarray, settings: TopicSettings, s
     >>> learned.state.components(0.1).round(1).max(axis=0).tolist()
     [0.30000001192092896, 0.30000001192092896]
     """
-    rng, scores = np.random.default_rng(seed), []
+    rng = np.random.default_rng(seed)
+    scores: list[float] = []
     with Run("passes", total=settings.passes, bar=settings.verbose) as run:
         corpus = Corpus(counts, design, settings)
         state = start_corpus(corpus, run)

@@ -34,6 +34,7 @@ from scipy.sparse import csr_array
 
 from thalweg.compiling import quick_jit
 from thalweg.linalg import namespace
+from thalweg.linalg.arrays import AnyArray
 from thalweg.topics.expectations import METHODS, InferenceMethod, diagonals, mean_curvature
 from thalweg.topics.pages import Pages, batch_shape, make_batch, split_rows
 from thalweg.topics.prevalence import DocumentPrior, Prevalence
@@ -76,8 +77,13 @@ class StepPlan(NamedTuple):
     """The steps on posteriors: the nodes of expectations, the size of a step, and how many there are."""
 
     nodes: Nodes
-    size: Float[Array, ""]
-    steps: Int[Array, ""]
+    size: Float[AnyArray, ""]
+    steps: Int[AnyArray, ""]
+
+    @classmethod
+    def of(cls, nodes: Nodes, size: float, steps: int) -> "StepPlan":
+        """Plan steps of one size; another number of them compiles nothing."""
+        return cls(nodes, np.asarray(size, np.float32), np.asarray(steps, np.int32))
 
 
 def antithetic(rng: np.random.Generator, shape: tuple[int, int, int]) -> Nodes:
@@ -100,11 +106,11 @@ class DocumentWords(NamedTuple):
     """The words of documents on pages, p(word | topic) of each, and the length W of each document."""
 
     pages: Pages
-    chances: Float[Array, "p w k"]
-    lengths: Float[Array, " d"]
+    chances: Float[AnyArray, "p w k"]
+    lengths: Float[AnyArray, " d"]
 
     @classmethod
-    def of(cls, pages: Pages, topics: Float[Array, "v k"], documents: int) -> "DocumentWords":
+    def of(cls, pages: Pages, topics: Float[AnyArray, "v k"], documents: int) -> "DocumentWords":
         """Look up the topics of every word."""
         return cls(pages, topics[pages.words], pages.total(pages.counts.sum(axis=1), documents))
 
@@ -197,10 +203,10 @@ def infer(
     equal posteriors. Proportions are means over the draws of the later half of the steps: those at the end alone would
     leave a document without words with shares that are off by a fifth.
     """
-    nodes, size, steps = plan
+    nodes, size, steps, lengths = plan.nodes, jnp.asarray(plan.size), plan.steps, jnp.asarray(words.lengths)
     first_set = jnp.arange(len(means), dtype=jnp.int32) * (0 if shared_nodes else 1)
     at_means = mean_curvature(jax.nn.softmax(means)[:, None], jnp.ones(1, means.dtype), method.diagonal)
-    precisions = _target_precision(prior, words.lengths, at_means)
+    precisions = _target_precision(prior, lengths, at_means)
     deviations = solve_and_draw(precisions, jnp.zeros_like(means), nodes.of(first_set, 0))[1]
     shares_of = lambda means, deviations: jnp.einsum(
         "dsk,s->dk", jax.nn.softmax(means[:, None] + deviations), nodes.weights
@@ -212,9 +218,8 @@ def infer(
         expected = method.expectations(means, precisions, deviations, nodes.weights)
         _, ratio, of_pages = words.read(expected.points)
         wrote = jnp.einsum("dsk,s->dk", words.assigned(ratio, of_pages), expected.weights)
-        lengths = words.lengths[:, None]
-        gradient = wrote - lengths * expected.proportions - (means - prior.means) @ prior.precision
-        target = _target_precision(prior, words.lengths, expected.curvature)
+        gradient = wrote - lengths[:, None] * expected.proportions - (means - prior.means) @ prior.precision
+        target = _target_precision(prior, lengths, expected.curvature)
         if exact:
             target = target - diagonals(wrote) + words.outer(ratio, of_pages, expected.weights)
             precisions = _curved_step(precisions, target, size)
@@ -222,7 +227,7 @@ def infer(
             precisions = (1 - size) * precisions + size * target
         move, deviations = solve_and_draw(precisions, gradient, nodes.of(first_set, index + 1))
         if method.diagonal:
-            move = gradient / _dominant_diagonal(prior, words.lengths, expected.proportions)
+            move = gradient / _dominant_diagonal(prior, lengths, expected.proportions)
         farthest = jnp.max(jnp.abs(move), axis=1, keepdims=True, initial=MAX_MOVE)
         return means + size * MAX_MOVE / farthest * move, precisions, deviations, shares
 
@@ -273,10 +278,10 @@ class TopicPosteriors(NamedTuple):
     ('means', 'covariances', 'proportions', 'bounds')
     """
 
-    means: Float[np.ndarray, "n k"]
-    covariances: Float[np.ndarray, "n k k"]
-    proportions: Float[np.ndarray, "n k"]
-    bounds: Float[np.ndarray, " n"]
+    means: Float[AnyArray, "n k"]
+    covariances: Float[AnyArray, "n k k"]
+    proportions: Float[AnyArray, "n k"]
+    bounds: Float[AnyArray, " n"]
 
 
 def _with_bounds(
@@ -377,7 +382,7 @@ def document_posteriors(
     parts = split_rows(counts.shape[0], max(sides, how.samples) * (sides + counts.nnz / max(counts.shape[0], 1)))
     shape = batch_shape(counts, parts)
     nodes = antithetic(np.random.default_rng(how.seed), (how.steps + 1, sides, how.samples))
-    plan = StepPlan(nodes, np.float32(how.step), np.int32(how.steps))
+    plan = StepPlan.of(nodes, how.step, how.steps)
     on_device = jax.device_put(topics.astype(np.float32))
     for rows in parts:
         batch = make_batch(counts, design, rows, shape)

@@ -139,7 +139,7 @@ class JointChain:
             u = (batch.design @ self.coefficients).astype(np.float32)[:, None]
             shares = jax.nn.softmax((u @ self.basis.T.astype(np.float32))[:, 0])
             state = ChainState(jnp.asarray(u), jnp.full(len(u), 0.7, jnp.float32), shares)
-            words = batch.pages.words.ravel()[of_batch].astype(np.int64)
+            words = np.asarray(batch.pages.words).ravel()[of_batch].astype(np.int64)
             on_device = jax.device_put((batch.pages, padded(of_batch, most)))
             parts.append(_ChainPart(on_device[0], batch.design, len(batch.rows), on_device[1], words, state))
         return parts
@@ -253,7 +253,8 @@ def refined(
     has_effects = design.shape[1] > 1
     most = settings.draws * (MAX_ROUNDS if has_effects else 1)
     warm_up, worth = int(WARM_UP_SHARE * most), np.inf
-    coefficients, covariance, words = [], np.zeros_like(state.prevalence.covariance), np.zeros(state.words.shape)
+    coefficients: list[np.ndarray] = []
+    covariance, words = np.zeros_like(state.prevalence.covariance), np.zeros(state.words.shape)
     with Run("draws", total=most, bar=settings.verbose) as run:
         while len(coefficients) < most:
             for drawn_words, prevalence in chain.draws(0 if coefficients else warm_up, settings.draws):

@@ -9,26 +9,25 @@ from typing import Any, NamedTuple
 
 import jax
 import numpy as np
-from jaxtyping import Array, Float, Int
+from jaxtyping import Float, Int
 from scipy.sparse import csr_array
 
 from thalweg.linalg import namespace
-from thalweg.padding import padded, padded_size
+from thalweg.linalg.arrays import AnyArray
+from thalweg.padding import MAX_TEMPORARY_NUMBERS, padded, padded_size
 
 SIZE_GRAIN = 8
 """Documents, pages and words of a page are filled up to multiples of this: batches of about one size share a compiled
 program. Doubled, small batches waste up to twice as much."""
-MAX_BATCH_CELLS = 2**23
-"""Numbers in the largest array of a batch: 32 MiB in single precision. Doubled, memory doubles and time stays."""
 
 
 class Pages(NamedTuple):
     """Documents cut into pages of distinct words; the pages of a document follow one another."""
 
-    document: Int[Array, " p"]
+    document: Int[AnyArray, " p"]
     """The document that a page belongs to, in order; empty pages at the end belong to the last."""
-    words: Int[Array, "p w"]
-    counts: Float[Array, "p w"]
+    words: Int[AnyArray, "p w"]
+    counts: Float[AnyArray, "p w"]
 
     def total(self, of_pages: Any, documents: int) -> Any:
         """Sum over the pages of each document."""
@@ -129,8 +128,8 @@ def split_rows(count: int, cells_per_document: float) -> list[Int[np.ndarray, " 
 
     Examples
     --------
-    >>> [len(part) for part in split_rows(5, MAX_BATCH_CELLS / 2)]
+    >>> [len(part) for part in split_rows(5, MAX_TEMPORARY_NUMBERS / 2)]
     [2, 2, 1]
     """
-    parts = min(count, int(np.ceil(count * cells_per_document / MAX_BATCH_CELLS)))
+    parts = min(count, int(np.ceil(count * cells_per_document / MAX_TEMPORARY_NUMBERS)))
     return np.array_split(np.arange(count), max(parts, 1))

@@ -145,7 +145,7 @@ UNFIT = [
     (T.Box(np.zeros(3), 1.0), VECTOR, "lower of Box must broadcast"),
     (T.HalfSpace(np.ones(3), 1.0), VECTOR, "normal of HalfSpace must broadcast"),
     (T.Affine(np.ones((1, 3)), [1.0]), VECTOR, "matrix of Affine must have one column for each of the 4 .* found 3"),
-    (T.Simplex(), TREE, r"Simplex: x\['b'\] must have a last axis .* found the shape \(\)"),
+    (T.Simplex(), TREE, r"Simplex: x\['b'\] must be a vector or an array of them, found the shape \(\)"),
     (T.PSDCone(), jnp.ones((2, 3)), r"PSDCone: x must be a square matrix, found the shape \(2, 3\)"),
     (T.SpectralBox(0, 1), {"a": VECTOR}, r"SpectralBox: x\['a'\] must be a square matrix, found the shape \(4,\)"),
     (T.NuclearNorm(1.0), VECTOR, r"NuclearNorm: x must be a matrix, found the shape \(4,\)"),

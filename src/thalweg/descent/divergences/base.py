@@ -81,18 +81,13 @@ class Divergence(eqx.Module):
         return find_closed_form(self, term)(self, term, centre, gradient, size)
 
 
-MAX_HALVINGS = 60
-"""A size that was halved this often is 1e-18 of what it was, less than rounding; more would change nothing."""
-
-
 def halve_until(inside: Callable[[Scalar], Bool[Array, ""]], size: Scalar) -> Scalar:
-    """The first of size, size/2, … that is inside; the domains are convex and open, so there is one."""
+    """Return the first of size, size/2, … that is inside; the domains are convex and open, so there is one.
 
-    def outside(carry):
-        size, halvings = carry
-        return ~inside(size) & (halvings < MAX_HALVINGS)
-
-    return jax.lax.while_loop(outside, lambda carry: (carry[0] / 2, carry[1] + 1), (size, 0))[0]
+    A gradient that is not a number has none: the size is then given up where it is lost to rounding twice over.
+    """
+    least = size * jnp.finfo(jnp.result_type(size)).eps ** 2
+    return jax.lax.while_loop(lambda size: ~inside(size) & (size > least), lambda size: size / 2, size)
 
 
 Rule = Callable[[Any, Any, PyTree, PyTree, Any], PyTree]

@@ -17,7 +17,26 @@ from thalweg.descent.terms._arrays import check_fit, spread
 __all__ = ["DiagonalMetric", "Euclidean", "MatrixMetric"]
 
 
-class Euclidean(Divergence):
+class QuadraticDivergence(Divergence):
+    """D(x ‖ y) = ½⟨x − y, M(x − y)⟩ for a metric M that is the same everywhere."""
+
+    linear: ClassVar[bool] = True
+
+    def metric(self, vector: PyTree[Array]) -> PyTree[Array]:
+        """Return M · vector."""
+        raise NotImplementedError
+
+    def value(self, x: PyTree[Array], y: PyTree[Array]) -> Scalar:
+        """½⟨x − y, M(x − y)⟩."""
+        difference = trees.subtract(x, y)
+        return trees.inner(self.metric(difference), difference) / 2
+
+    def residual(self, centre: PyTree[Array], x: PyTree[Array], size: Scalar) -> PyTree[Array]:
+        """M (centre − x) / size."""
+        return trees.scale(1 / size, self.metric(trees.subtract(centre, x)))
+
+
+class Euclidean(QuadraticDivergence):
     """D(x ‖ y) = ½‖x − y‖². Works with every term that has a prox.
 
     Examples
@@ -27,16 +46,9 @@ class Euclidean(Divergence):
     Array([0.75], dtype=float...)
     """
 
-    linear: ClassVar[bool] = True
-
-    def value(self, x: PyTree[Array], y: PyTree[Array]) -> Scalar:
-        """½‖x − y‖²."""
-        difference = trees.subtract(x, y)
-        return trees.inner(difference, difference) / 2
-
-    def residual(self, centre: PyTree[Array], x: PyTree[Array], size: Scalar) -> PyTree[Array]:
-        """(centre − x) / size."""
-        return trees.scale(1 / size, trees.subtract(centre, x))
+    def metric(self, vector: PyTree[Array]) -> PyTree[Array]:
+        """Return the vector itself."""
+        return vector
 
     def residual_norm(self, centre: PyTree[Array], x: PyTree[Array], size: Scalar) -> Scalar:
         """‖centre − x‖ / size."""
@@ -54,7 +66,7 @@ def _proximal_step(divergence, term, centre, gradient, size):
     return term.prox(trees.add_scaled(centre, -size, gradient), size)
 
 
-class DiagonalMetric(Divergence):
+class DiagonalMetric(QuadraticDivergence):
     """D(x ‖ y) = ½ Σ wᵢ (xᵢ − yᵢ)², a step scaled coordinate by coordinate. Works with separable terms.
 
     Parameters
@@ -69,8 +81,6 @@ class DiagonalMetric(Divergence):
     Array([0.75], dtype=float...)
     """
 
-    linear: ClassVar[bool] = True
-
     weights: PyTree[Array]
 
     def __init__(self, weights: PyTree) -> None:
@@ -80,16 +90,9 @@ class DiagonalMetric(Divergence):
         """Refuse weights that do not broadcast to ``x``."""
         check_fit("DiagonalMetric", "weights", self.weights, x)
 
-    def value(self, x: PyTree[Array], y: PyTree[Array]) -> Scalar:
-        """½ Σ wᵢ (xᵢ − yᵢ)²."""
-        difference = trees.subtract(x, y)
-        return trees.inner(jax.tree.map(jnp.multiply, spread(self.weights, x), difference), difference) / 2
-
-    def residual(self, centre: PyTree[Array], x: PyTree[Array], size: Scalar) -> PyTree[Array]:
-        """W (centre − x) / size."""
-        return jax.tree.map(
-            lambda w, c, u: w * (c - u) / jnp.asarray(size, c.dtype), spread(self.weights, x), centre, x
-        )
+    def metric(self, vector: PyTree[Array]) -> PyTree[Array]:
+        """Return wᵢ vᵢ."""
+        return jax.tree.map(jnp.multiply, spread(self.weights, vector), vector)
 
 
 @closed_form(DiagonalMetric, Term, when=lambda d, t: t.proximable and t.separable, note="every separable term")
@@ -102,7 +105,7 @@ def _scaled_proximal_step(divergence, term, centre, gradient, size):
     return term.prox(jax.tree.map(lambda c, s, g: c - s * g, centre, sizes, gradient), sizes)
 
 
-class MatrixMetric(Divergence):
+class MatrixMetric(QuadraticDivergence):
     """D(x ‖ y) = ½ (x − y)ᵀM(x − y), on all leaves of x laid end to end. Works with Zero and SquaredL2.
 
     Parameters
@@ -116,8 +119,6 @@ class MatrixMetric(Divergence):
     >>> MatrixMetric(2 * jnp.eye(2)).value(jnp.ones(2), jnp.zeros(2))
     Array(2., dtype=float...)
     """
-
-    linear: ClassVar[bool] = True
 
     eigenvalues: Float[Array, " n"]
     eigenvectors: Float[Array, "n n"]
@@ -151,14 +152,9 @@ class MatrixMetric(Divergence):
         scaled = function(self.eigenvalues.astype(flat.dtype)) * (vectors.T @ flat)
         return unravel(vectors @ scaled)
 
-    def value(self, x: PyTree[Array], y: PyTree[Array]) -> Scalar:
-        """½ (x − y)ᵀM(x − y)."""
-        difference = trees.subtract(x, y)
-        return trees.inner(self._apply(lambda m: m, difference), difference) / 2
-
-    def residual(self, centre: PyTree[Array], x: PyTree[Array], size: Scalar) -> PyTree[Array]:
-        """M (centre − x) / size."""
-        return trees.scale(1 / size, self._apply(lambda m: m, trees.subtract(centre, x)))
+    def metric(self, vector: PyTree[Array]) -> PyTree[Array]:
+        """Return M · vector."""
+        return self._apply(lambda m: m, vector)
 
 
 @closed_form(MatrixMetric, Zero)
@@ -172,5 +168,5 @@ def _one_weight(divergence: MatrixMetric, term: SquaredL2) -> bool:
 
 @closed_form(MatrixMetric, SquaredL2, when=_one_weight, note="SquaredL2 with one weight")
 def _ridge_step(divergence, term, centre, gradient, size):
-    target = trees.add_scaled(divergence._apply(lambda m: m, centre), -size, gradient)
+    target = trees.add_scaled(divergence.metric(centre), -size, gradient)
     return divergence._apply(lambda m: 1 / (m + jnp.asarray(size * term.weight, m.dtype)), target)

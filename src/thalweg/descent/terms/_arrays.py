@@ -71,23 +71,6 @@ def sum_leaves(terms: PyTree[Array]) -> Scalar:
     return trees.total(jax.tree.map(jnp.sum, terms))
 
 
-def norm(x: PyTree[Array]) -> Scalar:
-    """The Euclidean norm of all leaves, with the derivative 0 at 0; squares neither overflow nor vanish."""
-    top = trees.largest(x)
-    safe = jnp.where(top > 0, top, 1)
-    # In float32 at least: a long sum of half-precision numbers would stand still.
-    squares = jax.tree.map(
-        lambda leaf: jnp.square((leaf / safe.astype(leaf.dtype)).astype(trees.single(leaf.dtype))), x
-    )
-    return top * root(sum_leaves(squares)).astype(top.dtype)
-
-
-def root(square: Array) -> Array:
-    """√square, with the derivative 0 at 0."""
-    positive = square > 0
-    return jnp.where(positive, jnp.sqrt(jnp.where(positive, square, 1)), 0)
-
-
 def shrinkage(length: Array, threshold: Array) -> Array:
     """max(0, 1 − threshold/length), with 0 at length 0: the factor of a block soft-threshold."""
     longer = length > threshold

@@ -89,13 +89,13 @@ class L2(Multiple):
 
     def value(self, x: PyTree[Array]) -> Scalar:
         """weight·‖x‖."""
-        length = _arrays.norm(x)
+        length = trees.norm(x).astype(trees.dtype(x))
         return self.weight.astype(length.dtype) * length
 
     def prox(self, x: PyTree[Array], step: Any) -> PyTree[Array]:
         """Shorten ``x`` by step·weight."""
         self.check_prox(x, step)
-        length = _arrays.norm(x)
+        length = trees.norm(x)
         factor = _arrays.shrinkage(length, _arrays.steps(step, length) * self.weight.astype(length.dtype))
         return jax.tree.map(lambda leaf: factor.astype(leaf.dtype) * leaf, x)
 
@@ -304,7 +304,7 @@ class GroupLasso(Term):
         top = jnp.zeros(self.count, trees.dtype(x)).at[labels].max(flat)
         safe = jnp.where(top > 0, top, 1)
         squares = jnp.square((flat / safe[labels]).astype(trees.single(flat.dtype)))
-        return top * _arrays.root(jax.ops.segment_sum(squares, labels, self.count)).astype(top.dtype)
+        return top * trees.root(jax.ops.segment_sum(squares, labels, self.count)).astype(top.dtype)
 
 
 def _as_labels(leaf: Any) -> Array:

@@ -57,6 +57,7 @@ class Simplex(Indicator):
     """
 
     fitting: ClassVar[tuple[str, ...]] = ("total",)
+    axes: ClassVar[int] = 1
 
     total: Array
 
@@ -66,15 +67,6 @@ class Simplex(Indicator):
     def project_leaf(self, leaf: Array, total: Array) -> Array:
         """max(x − τ, 0) along the last axis."""
         return project_simplex(leaf, total)
-
-    def check(self, x: PyTree[Array]) -> None:
-        """Refuse a leaf without a last axis to sum over."""
-        for path, leaf in jax.tree_util.tree_leaves_with_path(x):
-            if jnp.ndim(leaf) == 0 or jnp.shape(leaf)[-1] == 0:
-                raise ValueError(
-                    f"Simplex: x{trees.path_name(path)} must have a last axis of at least one entry, "
-                    f"found the shape {jnp.shape(leaf)}"
-                )
 
 
 class _Ball(Indicator):
@@ -128,7 +120,7 @@ class L2Ball(_Ball):
 
     def project(self, x: PyTree[Array]) -> PyTree[Array]:
         """Shorten what is outside."""
-        length = _arrays.norm(x)
+        length = trees.norm(x)
         radius = self.radius.astype(length.dtype)
         # Direction first: radius/‖x‖ alone would underflow for a huge x.
         longest = jnp.maximum(length, radius)
@@ -178,7 +170,7 @@ class HalfSpace(Indicator):
         """Move back along the normal what is outside."""
         parts = _arrays.spread(self.normal, x)
         normal = jax.tree.map(lambda part, leaf: jnp.broadcast_to(part, leaf.shape), parts, x)
-        length = _arrays.norm(normal)
+        length = trees.norm(normal).astype(trees.dtype(x))
         unit = jax.tree.map(lambda leaf: leaf / length.astype(leaf.dtype), normal)
         bound = self.bound.astype(length.dtype) / length
         outside = trees.inner(unit, x) > bound

@@ -1,5 +1,6 @@
 """Linear models of several classes: P(class) = softmax(z), a linear predictor z for each class."""
 
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import jax
@@ -12,7 +13,6 @@ from thalweg.gaussian.divergence import KLToNormal
 from thalweg.gaussian.linear.fitting import (
     ROWS_PER_FEATURE,
     LinearModel,
-    one_thread_if_small,
     widen_with_jeffreys,
 )
 from thalweg.gaussian.linear.observations import LinearObservations, check_numbers, with_intercept
@@ -20,10 +20,11 @@ from thalweg.gaussian.linear.solution import standard_normal
 from thalweg.gaussian.linear.weights import PriorFrame
 from thalweg.gaussian.posteriors import Full
 from thalweg.gaussian.softmax import NODES, ExpectedSoftmax, contrasts
+from thalweg.threads import enough_threads
 
 FEW_NODES, FEW_NODES_VARIANCE = 16, 0.25
-"""Nodes that are enough if the linear predictors of no row vary by more than this: mean probabilities are then off by
-5e-4 at most, as with all nodes where they vary by 1."""
+"""Nodes that are enough for few classes if the linear predictors of no row vary by more than this: mean probabilities
+are then off by 5e-4 at most, as with all nodes where they vary by 1."""
 
 
 @storable
@@ -86,12 +87,12 @@ class CategoricalFit(NamedTuple):
         design = self._design(columns)
         blocks = self.covariance.reshape(self.mean.shape * 2)
         variances = np.sum((design @ np.einsum("apaq->pq", blocks)) * design, axis=1)
-        return NODES if np.max(variances) > FEW_NODES_VARIANCE else _few_nodes(len(self.intercepts))
+        return NODES if np.max(variances) > FEW_NODES_VARIANCE else FEW_NODES
 
     def in_frame(self, frame: PriorFrame) -> Full:
         """The same in the coordinates of a frame with other scales."""
         scales = np.tile(self.frame.scales / frame.scales, len(self.mean))
-        return Full.from_moments(scales * self.mean.reshape(-1), scales[:, None] * self.covariance * scales)  # type: ignore[arg-type]
+        return Full.from_moments(scales * self.mean.reshape(-1), scales[:, None] * self.covariance * scales)
 
     def leverages(self, columns: np.ndarray) -> np.ndarray:
         """p V[z − Σpz] of each class at rows, p its probability: the share of the information on it in an example."""
@@ -117,7 +118,8 @@ class CategoricalFit(NamedTuple):
         design, classes = self._design(with_intercept(X, self.frame.centre is not None)), len(self.intercepts)
         likelihood = ExpectedSoftmax.of(np.zeros((len(X), classes)), design, self.intercepts + self.shift, nodes)
         posterior: Any = Full(self.mean.reshape(-1), self.covariance, self.covariance)  # type: ignore[arg-type]
-        return likelihood.mean_probabilities(posterior)
+        with enough_threads(nodes):
+            return likelihood.mean_probabilities(posterior)
 
     def _design(self, columns: np.ndarray) -> np.ndarray:
         return self.frame.design(columns) / np.sqrt(2)
@@ -128,17 +130,20 @@ def fit_categorical(rows: LinearObservations, classes: int, model: LinearModel) 
     labels = rows.weights[:, None] * np.eye(classes)[rows.targets.astype(int)]
     rows = rows._replace(targets=0 * rows.targets)
 
-    def fit_at(scale: Any, nearby: CategoricalFit | None) -> CategoricalFit:
+    # Of a fit that only says which scales, pseudo-labels and nodes it takes, half of the digits are enough.
+    rough_model = replace(model, settings=model.settings._replace(tol=np.sqrt(model.settings.tol)))
+
+    def fit_at(scale: Any, nearby: CategoricalFit | None, last: bool) -> CategoricalFit:
         if nearby is None:
-            return _fit_at(rows, labels, model, scale)
+            return _fit_at(rows, labels, rough_model, scale)
         # Half as many labels of each class as an example has leverage on it (Kosmidis and Firth 2011).
         pseudo_labels = rows.weights[:, None] * nearby.leverages(rows.columns) / 2
-        return _fit_at(rows, labels + pseudo_labels, model, scale, nearby)
+        return _fit_at(rows, labels + pseudo_labels, model if last else rough_model, scale, nearby)
 
-    with one_thread_if_small(rows):
+    with enough_threads(NODES):
         if not isinstance(model.prior_scale, str):
-            rough = fit_at(model.prior_scale, None)
-            if rough.status is Status.INTERRUPTED or rough.nodes_needed(rows.columns) == _few_nodes(classes):
+            rough = fit_at(model.prior_scale, None, last=False)
+            if rough.status is Status.INTERRUPTED:
                 return rough
             result = _fit_at(rows, labels, model, model.prior_scale, rough)
             return result._replace(steps=rough.steps + result.steps)
@@ -174,7 +179,7 @@ def _fit_at(
     """The posterior for one prior scale; ``nearby`` is that for another, or for other labels, to start from."""
     frame, classes = model.frame(rows, scale), labels.shape[1]
     intercepts = np.zeros(classes) if model.intercept_scale is None else np.log(np.sum(labels, axis=0) + 0.5)
-    nodes = _few_nodes(classes) if nearby is None else nearby.nodes_needed(rows.columns)
+    nodes = FEW_NODES if nearby is None else nearby.nodes_needed(rows.columns)
     likelihood = ExpectedSoftmax.of(labels, frame.design(rows.columns) / np.sqrt(2), intercepts, nodes)
     design = likelihood.design
     prior = standard_normal((classes - 1) * len(frame.scales))
@@ -186,13 +191,8 @@ def _fit_at(
     else:
         start = nearby.in_frame(frame)
     with jax.enable_x64(True):
-        likelihood, term, start = place((likelihood, KLToNormal(prior), start), labels.size * nodes)
+        likelihood, term, start = place((likelihood, KLToNormal(prior), start), labels.size * len(likelihood.nodes))
         result = maximise_bound(likelihood, term, start, **model.settings._asdict())
     mean, covariance = np.asarray(result.x.mean).reshape(classes - 1, -1), np.asarray(result.x.covariance)
     outcome = result.steps, result.status, result.history
     return CategoricalFit(frame, mean, covariance, intercepts, -result.loss, *outcome, scale)
-
-
-def _few_nodes(classes: int) -> int:
-    """Enough to tell contrasts apart."""
-    return min(max(FEW_NODES, 2 ** int(4 * classes - 5).bit_length()), NODES)

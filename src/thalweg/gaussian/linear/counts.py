@@ -3,16 +3,17 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, ClassVar
+from typing import Any
 
 import jax
 import numpy as np
 from scipy.special import betainc, gammainc, logsumexp, pdtr
 
+from thalweg.descent import Status
 from thalweg.gaussian.likelihood import REACH, Likelihood
 from thalweg.gaussian.likelihoods import NegativeBinomial, Poisson
 from thalweg.gaussian.linear.observations import LinearObservations
-from thalweg.gaussian.linear.solution import LinearFit, LinearProblem, WorkingResponse
+from thalweg.gaussian.linear.solution import LinearFit, LinearProblem
 from thalweg.gaussian.linear.targets import TargetModel, climb
 from thalweg.gaussian.linear.weights import WeightPosterior
 from thalweg.runs import Run
@@ -32,30 +33,29 @@ class CountTargets(TargetModel):
 
     Examples
     --------
-    >>> from thalweg.gaussian.linear import PriorFrame
-    >>> rows = LinearObservations(np.ones((1, 1)), np.array([0.5]), np.ones(1))
-    >>> CountTargets(0.0).start(LinearProblem(rows, PriorFrame(None, np.ones(1)), None), None).precisions
-    array([1.])
+    >>> rows = LinearObservations(np.ones((2, 1)), np.array([0.0, 1.0]), np.ones(2))
+    >>> round(CountTargets(0.0).intercept_only(rows), 4)  # log(1.5/2)
+    -0.2877
     """
 
     dispersion: float | None = None
 
-    uses_jeffreys: ClassVar[bool] = True
-
-    def start(self, problem: LinearProblem, likelihood: Any) -> WorkingResponse:
-        """The likelihood at its highest point, with half a count more for the sake of counts of 0."""
-        rows, means = problem.rows, problem.rows.targets + 0.5
-        # At least as precise as an example of weight 1: otherwise the average of the exponential could overflow.
-        precisions = np.maximum(rows.weights, 1) * means / (1 + float(getattr(likelihood, "dispersion", 0.0)) * means)
-        return WorkingResponse(precisions * (np.log(means) - problem.known), precisions)
+    def uses_jeffreys(self, rows: LinearObservations) -> bool:
+        """For Poisson counts, and where a group of examples has no event."""
+        return bool(np.any(self._needs_pseudo_counts(rows)))
 
     def pseudo_observations(self, rows: LinearObservations, leverages: np.ndarray) -> LinearObservations:
-        """Half as many counts more as each example has leverage."""
-        return rows._replace(targets=rows.targets + leverages / (2 * rows.weights))
+        """Half as many counts more as each such example has leverage."""
+        more = np.where(self._needs_pseudo_counts(rows), leverages / (2 * rows.weights), 0.0)
+        return rows._replace(targets=rows.targets + more)
+
+    def _needs_pseudo_counts(self, rows: LinearObservations) -> np.ndarray:
+        """A dispersion that is learned makes up for few events, but not for a likelihood that is highest at rate 0."""
+        return without_events(rows) | (self.dispersion == 0)
 
     def balance(self, rows: LinearObservations, fit: LinearFit) -> LinearFit:
-        """As others, if there are any events: without one pseudo-counts alone say what rates are possible."""
-        return super().balance(rows, fit) if np.any(rows.targets) else fit
+        """As others, for Poisson events: without any, pseudo-counts alone say what rates are possible."""
+        return super().balance(rows, fit) if self.dispersion == 0 and np.any(rows.targets) else fit
 
     def balancing_shift(self, rows: LinearObservations, fit: LinearFit) -> float:
         """Where means add up to the events seen, and half an event."""
@@ -88,13 +88,13 @@ class CountTargets(TargetModel):
         The derivative of the bound in the dispersion is that of the likelihood alone, since the posterior maximises it.
         """
         if self.dispersion is not None:
-            return self.fit_at(count_likelihood(self.dispersion), problem, nearby)
+            return problem.solve(self.likelihood(self.dispersion), nearby)
         steps, rows = 0, problem.rows
 
         def slope(log: float) -> float:
             nonlocal steps
             dispersion = float(np.exp(log)) if log > lowest else DISPERSIONS[0]
-            fit = self.fit_at(count_likelihood(dispersion), problem, nearby if run.kept is None else run.kept)
+            fit = problem.solve(self.likelihood(dispersion), nearby if run.kept is None else run.kept)
             steps += fit.steps
             run.keep(fit)
             if run.interrupted:
@@ -111,7 +111,13 @@ class CountTargets(TargetModel):
         with Run("dispersion") as run:
             slope(climb(slope, start, 0.1, (lowest, highest), problem.settings.tol))
         fit = run.kept
-        return fit._replace(steps=steps, log_prior=log_prior(float(np.log(fit.likelihood.dispersion))))
+        status = Status.INTERRUPTED if run.interrupted else fit.status
+        return fit._replace(steps=steps, status=status, log_prior=log_prior(float(np.log(fit.likelihood.dispersion))))
+
+    def likelihood(self, dispersion: float) -> Likelihood:
+        """Of counts, or of rates: counts divided by exposures."""
+        with jax.enable_x64(True):
+            return NegativeBinomial(dispersion, whole=False) if dispersion else Poisson(whole=False)
 
     def with_parameters_of(self, fit: LinearFit) -> TargetModel:
         """The same with the dispersion of a fit."""
@@ -125,15 +131,26 @@ class CountTargets(TargetModel):
         return fit._replace(weights=fit.weights.with_learned_dispersion(total))
 
 
+def without_events(rows: LinearObservations) -> np.ndarray:
+    """Whether each example is of a group without events: on one side of the value that a column has at every event.
+
+    Examples
+    --------
+    >>> X, counts = np.array([[0.0, 1.0], [0.0, 2.0], [1.0, 1.0]]), np.array([3.0, 1.0, 0.0])
+    >>> without_events(LinearObservations(X, counts, np.ones(3)))
+    array([False, False,  True])
+    """
+    events = rows.columns[rows.targets > 0]
+    if not len(events):
+        return np.ones(len(rows.targets), bool)
+    away = rows.columns - events[0]
+    one_sided = np.all(away >= 0, axis=0) | np.all(away <= 0, axis=0)
+    return np.any((away != 0) & one_sided & np.all(events == events[0], axis=0), axis=1)
+
+
 def log_prior(log: float) -> float:
     """That of the square root of the dispersion, exponential of mean 1; without it a few counts leave it anywhere."""
     return -float(np.exp(log / 2))
-
-
-def count_likelihood(dispersion: float) -> Likelihood:
-    """Of counts, or of rates: counts divided by exposures."""
-    with jax.enable_x64(True):
-        return NegativeBinomial(dispersion, whole=False) if dispersion else Poisson(whole=False)
 
 
 def count_intervals(

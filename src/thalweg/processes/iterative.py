@@ -187,8 +187,9 @@ def solve(
     """
     size, backend, least = len(points), jax.default_backend(), float(jnp.min(variances))
     keys = jax.random.split(key, 3)
-    preconditioner = nystrom(kernel, points, variances, keys[0], PIVOTS[backend])
-    rank = preconditioner.features.shape[1]
+    # Fewer pivots for so many rows that their features would take more memory than two tiles.
+    rank = min(PIVOTS[backend], size, 2 * TILE_ENTRIES[backend] // size)
+    preconditioner = nystrom(kernel, points, variances, keys[0], rank)
     inner, outer = (jax.random.normal(key, (n, PROBES)) for key, n in zip(keys[1:], (rank, size), strict=True))
     columns = jnp.concatenate([right, _compiled_draw(preconditioner, inner, outer)], axis=1)
     energies = jnp.sum(columns * _compiled_precondition(preconditioner, columns), axis=0)
@@ -273,7 +274,7 @@ def nystrom(
     A ridge on the pivots' matrix is an error of its own, and rounding that it does not damp is another: they are
     balanced at eps^(2/3) of the variance.
     """
-    pivots = points[jax.random.choice(key, len(points), (min(rank, len(points)),), replace=False)]
+    pivots = points[jax.random.choice(key, len(points), (rank,), replace=False)]
     root = factorise(kernel(pivots), np.cbrt(np.finfo(float).eps) ** 2 * kernel.variance)
     make = lambda part: root.half_solve(kernel(part, pivots).T).T
     return low_rank(_by_tiles(make, points, len(pivots), len(pivots)), noise[:, None])

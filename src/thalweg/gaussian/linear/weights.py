@@ -198,7 +198,7 @@ class WeightPosterior:
         if self.basis is None:
             return Full.from_moments(self.mean, self.covariance)
         learned = self.basis @ (np.eye(len(self.covariance)) - self.covariance) @ self.basis.T
-        return Full.from_moments(self.mean, np.eye(len(self.mean)) - learned)  # type: ignore[arg-type]
+        return Full.from_moments(self.mean, np.eye(len(self.mean)) - learned)
 
 
 @storable

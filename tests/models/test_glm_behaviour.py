@@ -172,12 +172,13 @@ def test_want_of_convergence_is_said():
         BernoulliGLM(prior_scale=2.5, max_iter=1).fit(X, simulated(BernoulliGLM(), X, [1.0, -1.0], rng))
 
 
-@pytest.mark.slow
-def test_hopeless_scales_are_said():
+def test_a_tolerance_below_rounding_is_warned_of():
     rng = np.random.default_rng(0)
     X = rng.normal(size=(4, 30)) * 10.0 ** np.linspace(-6, 6, 30)
+    reached = PoissonGLM(prior_scale=2.5).fit(X, [0, 1, 2, 0])
     with pytest.warns(ConvergenceWarning, match="Standardise the features or lower prior_scale"):
-        PoissonGLM(prior_scale=2.5).fit(X, [0, 1, 2, 0])
+        beyond = PoissonGLM(prior_scale=2.5, tol=1e-12).fit(X, [0, 1, 2, 0])
+    assert beyond.elbo_ == pytest.approx(reached.elbo_, abs=1e-6)
 
 
 def test_summary_is_a_table():

@@ -146,6 +146,7 @@ def largest(law, probes):
     return max(second_moment(law, probes, terms) for terms in TERMS_ON_GRID)
 
 
+@pytest.mark.slow
 def test_the_oracle_s_second_moment_is_that_of_formula_12(oracle):
     keys = jax.random.split(jax.random.key(2), 4000)
     drawn = jax.jit(jax.vmap(lambda key: oracle.estimate(jnp.asarray(THETA), (), key)[0].gradient))(keys)
@@ -174,6 +175,7 @@ def test_lemma_4_bounds_the_second_moment_for_all_probes_and_degrees():
     assert all(largest(poisson(B, mean), 1) > bound(mean, 1) for mean in (8.0, 12.0))
 
 
+@pytest.mark.slow
 def test_theorem_5_sgd_with_steps_1_over_alpha_t_converges_as_1_over_t(sgd_errors):
     second = largest(theorem3(B, N, RHO), M)
     corners = np.array([[0.0] * PARAMETERS, [1.0] * PARAMETERS])

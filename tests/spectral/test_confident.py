@@ -108,7 +108,9 @@ def test_numbers_keep_their_digits_where_jax_works_in_float32():
         assert float(smooth.value) == pytest.approx(np.sum(np.sqrt(SINGULAR**2 + 0.1)), rel=1e-14)
 
 
-@pytest.mark.parametrize("scale", [1e-280, 1e-155, 1e-30, 1e155, 1e300])
+@pytest.mark.parametrize(
+    "scale", [1e-280, *(pytest.param(s, marks=pytest.mark.slow) for s in (1e-155, 1e-30, 1e155)), 1e300]
+)
 def test_norms_of_large_and_small_matrices(scale):
     for given in (X * scale, scipy.sparse.csr_matrix(X * scale)):
         assert float(sp.nuclear_norm(given, KEY).value) == pytest.approx(scale * np.sum(SINGULAR), rel=1e-13)
@@ -119,6 +121,7 @@ def test_norms_of_large_and_small_matrices(scale):
     assert abs(float(estimate.value) / scale - np.sum(SINGULAR)) < 8 * float(estimate.standard_error) / scale
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("given", [pytest.param(np.float64, marks=pytest.mark.slow), np.float32])
 def test_high_powers_do_not_overflow(given):
     eps = float(np.finfo(given).eps)
@@ -145,6 +148,7 @@ def test_a_high_power_finds_an_interval_that_it_does_not_grow_beyond():
     assert abs(float(e.value) - SINGULAR[0]) < 4 * float(e.standard_error) < 0.01 * SINGULAR[0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("p", [1, *(pytest.param(p, marks=pytest.mark.slow) for p in (2, 3))])
 def test_norms_of_low_rank_have_finite_subgradients(p):
     norm = lambda X: sp.schatten_norm(X, KEY, p=p).value
@@ -156,6 +160,7 @@ def test_norms_of_low_rank_have_finite_subgradients(p):
     np.testing.assert_allclose(jax.grad(entries)(sparse.data), sparse.data / np.sqrt(30 * 14), rtol=1e-4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scale", [1e-3, *(pytest.param(scale, marks=pytest.mark.slow) for scale in (1.0, 10.0))])
 def test_high_powers_do_not_overflow_under_jit(scale):
     norm = lambda X: sp.schatten_norm(X, KEY, p=200).value
@@ -255,6 +260,7 @@ def test_the_noise_of_a_kernel_is_a_proven_lower_end():
     assert 0.9e-2 < float(p.lower) <= eigenvalues[0]
 
 
+@pytest.mark.slow
 def test_a_function_that_is_huge_beside_the_spectrum_has_a_bar_that_says_so():
     """exp(−x/3) on an interval that reaches far below the eigenvalues."""
     eigenvalues = np.append(np.ones(23), 1e6)

@@ -276,7 +276,7 @@ def test_named_sums():
     X = np.random.default_rng(0).standard_normal((30, 60))
     singular = np.linalg.svd(X, compute_uv=False)
     W = wishart(30) / 30
-    few = {"probes": 32, "method": "stochastic"}
+    few = {"probes": 12, "method": "stochastic"}
     cases = {
         "trace_inverse": (sp.trace_inverse(W, KEY, **few), exact(FUNCTIONS["inverse"], W)),
         "entropy": (sp.entropy(W, KEY, **few), -exact(FUNCTIONS["xlogx"], W)),

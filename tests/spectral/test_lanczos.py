@@ -34,6 +34,7 @@ def test_all_steps_are_exact_and_an_exhausted_subspace_stops():
     np.testing.assert_allclose(solved, VECTORS / 2)
 
 
+@pytest.mark.slow
 def test_few_steps_overstate_the_logarithm_and_understate_the_inverse():
     steps = 2
     logs, inverse = forms(steps)

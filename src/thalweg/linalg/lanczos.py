@@ -14,6 +14,8 @@ import numpy as np
 import scipy.linalg
 from jaxtyping import Array, Float
 
+from thalweg.linalg.arrays import namespace
+
 
 class LanczosState(NamedTuple):
     """The last two Lanczos vectors of each column, and the coefficient that connects them."""
@@ -27,8 +29,9 @@ class LanczosState(NamedTuple):
     @classmethod
     def start(cls, vectors: Float[Array, "d m"]) -> "LanczosState":
         """Begin from vectors of length 1."""
-        zero = jnp.zeros_like(vectors[0])
-        return cls(vectors, jnp.zeros_like(vectors), zero, zero)
+        xp = namespace(vectors)
+        zero = xp.zeros_like(vectors[0])
+        return cls(vectors, xp.zeros_like(vectors), zero, zero)
 
 
 def lanczos(

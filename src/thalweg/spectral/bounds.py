@@ -54,7 +54,7 @@ class _LanczosRun:
     def __init__(self, operator: Operator, preconditioner: Any, key: Key[Array, ""]) -> None:
         self.operator, self.preconditioner = operator, preconditioner
         vector = host_random(key, 1).standard_normal((operator.dimension, 1))
-        self.state = LanczosState.start(jnp.asarray(vector / np.linalg.norm(vector), operator.dtype))
+        self.state = LanczosState.start(np.asarray(vector / np.linalg.norm(vector), operator.dtype))
         self.alphas, self.betas = np.empty(0), np.empty(0)
         # With a preconditioner the spectrum is narrow: half the steps, and more room, cost less in all.
         self.chunk, self.max_margin = (CHUNK_STEPS, 0.1) if preconditioner is None else (CHUNK_STEPS // 2, 0.4)

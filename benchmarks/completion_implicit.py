@@ -54,14 +54,14 @@ def ours(name: str) -> dict:
 
 def measured(scores: np.ndarray, train: np.ndarray, test: np.ndarray) -> dict:
     """The peer's scores of all cells by the same definitions."""
-    from thalweg.completion.ranking import ranked
+    from thalweg.completion.rank import ndcg, recall
 
     scores[train[:, 0], train[:, 1]] = -1e30
     relevant = np.zeros_like(scores)
     relevant[test[:, 0], test[:, 1]] = 1
     asked = np.unique(test[:, 0])
-    ndcg, recall = ranked(relevant[asked], scores[asked], 10)
-    return {"ndcg": ndcg / len(asked), "recall": recall / len(asked)}
+    given = relevant[asked], scores[asked], 10
+    return {"ndcg": float(ndcg(*given).mean()), "recall": float(recall(*given).mean())}
 
 
 def peer(python: str, tuned: list[str]) -> dict:

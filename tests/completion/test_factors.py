@@ -12,7 +12,7 @@ from sklearn.metrics import ndcg_score
 
 from thalweg.completion import FactorSettings, Options, Ratings, complete
 from thalweg.completion.factors import FactorState, Side
-from thalweg.completion.posteriors import VectorLayout, packing, predict_pairs, second_moments
+from thalweg.completion.posteriors import VectorLayout, VectorPosteriors, packing, predict_pairs, second_moments
 from thalweg.completion.priors import FactorPrior, FeatureMap, NoiseScales, presence_bases
 from thalweg.completion.rank import ndcg
 from thalweg.completion.ratings import RatingBlocks, sum_ratings
@@ -59,7 +59,7 @@ def sigma_points(mean, covariance):
 
 
 def prediction(p, q):
-    return jnp.sum(p[:RANK] * q[:RANK]) + p[RANK] + q[RANK]
+    return (p[..., :RANK] * q[..., :RANK]).sum(axis=-1) + p[..., RANK] + q[..., RANK]
 
 
 def test_sums_are_those_of_a_plain_loop():
@@ -122,10 +122,8 @@ def whole_bound(ratings, rows, columns, noise):
     (p, V), (q, W) = unpacked(rows), unpacked(columns)
     total = 0.0
     for u, i, r, w in zip(*ratings[:4], strict=True):
-        miss = [
-            (r - float(prediction(a, b))) ** 2
-            for a, b in itertools.product(sigma_points(p[u], V[u]), sigma_points(q[i], W[i]))
-        ]
+        a, b = sigma_points(p[u], V[u])[:, None], sigma_points(q[i], W[i])[None]
+        miss = (r - prediction(a, b)) ** 2
         total += (np.log(noise) - np.log(2 * np.pi) - noise * w * np.mean(miss)) / 2
     for side, means, covariances in ((rows, p, V), (columns, q, W)):
         prior = side.prior
@@ -184,7 +182,8 @@ def test_sweeps_raise_the_bound_with_features_and_uneven_noise():
 
 def test_the_variance_of_a_prediction_is_exact():
     _, rows, columns = sides()
-    mean, variance = predict_pairs(rows.posteriors, columns.posteriors, jnp.array([1]), jnp.array([3]))
+    on_host = (VectorPosteriors(*map(np.asarray, side.posteriors)) for side in (rows, columns))
+    mean, variance = predict_pairs(*on_host, np.array([1]), np.array([3]))
     (p, V), (q, W) = unpacked(rows), unpacked(columns)
     values = [float(prediction(a, b)) for a, b in itertools.product(sigma_points(p[1], V[1]), sigma_points(q[3], W[3]))]
     np.testing.assert_allclose(mean[0], np.mean(values), atol=1e-10)

@@ -28,6 +28,13 @@ def problem():
 
 
 @pytest.fixture(scope="module")
+def least(problem):
+    """The minimiser, by exact gradients."""
+    way = Way("gd", 1.0, round=200, accelerated=True)
+    return descend(problem, problem.known(), way, jax.random.key(0), rounds=1).theta
+
+
+@pytest.fixture(scope="module")
 def theta():
     return jnp.asarray(np.random.default_rng(1).uniform(0, 5, SHAPE))
 
@@ -116,9 +123,8 @@ def test_the_optimum_is_that_of_proximal_gradient_as_smoothing_vanishes():
 
 
 @pytest.mark.parametrize("method", ["svrg", "sgd"])
-def test_stochastic_ways_end_near_the_optimum_and_in_the_box(problem, method):
+def test_stochastic_ways_end_near_the_optimum_and_in_the_box(problem, least, method):
     start = problem.known()
-    least = descend(problem, start, Way("gd", 1.0, round=200, accelerated=True), jax.random.key(0), rounds=1).theta
     step, decay = (0.3, np.inf) if method == "svrg" else (0.1, 40.0)
     way = Way(method, step, probes=16, round=20, restart="last", decay=decay)
     path = descend(problem, start, way, jax.random.key(1), rounds=20, watch=lambda theta: float(jnp.min(theta)))
@@ -158,7 +164,7 @@ def test_a_norm_that_outgrows_its_interval_repeats_the_round(problem):
     # From nothing at all the first interval holds next to nothing.
     nothing = jnp.zeros(SHAPE)
     assert problem.interval(nothing)[1] < 0.1 * problem.interval(jnp.full(SHAPE, 5.0))[1]
-    path = descend(problem, nothing, Way("sgd", 0.1, probes=16, round=20), jax.random.key(1), rounds=3)
+    path = descend(problem, nothing, Way("sgd", 0.1, probes=16, round=20, decay=40.0), jax.random.key(1), rounds=3)
     assert path.status is Status.STEPS_SPENT
     assert bool(jnp.all(jnp.isfinite(path.theta)))
     assert problem.value(path.theta) < problem.value(nothing)

@@ -46,12 +46,19 @@ def optimum(scales, weight, box):
     return np.sign(TARGET) * np.maximum(np.abs(TARGET) - weight / scales, 0)
 
 
-PROBLEMS = list(itertools.product([1.0, 1e2, 1e4], [0.0, 1e3], [(0.0, False), (0.4, False), (0.0, True)], [0.0, 7.0]))
-"""Conditions, starts, terms and constants: 36 problems for each method and each dtype."""
+PROBLEMS = list(itertools.product([1.0, 1e3], [0.0, 1e3], [(0.0, False), (0.4, False), (0.0, True)], [0.0, 7.0]))
+"""Conditions, starts, terms and constants: 24 problems for each method and each dtype."""
 
 
-@pytest.mark.parametrize("dtype", [np.float32, np.float64], ids=["float32", "float64"])
-@pytest.mark.parametrize("momentum", [None, AdaptiveRestart()], ids=["plain", "accelerated"])
+@pytest.mark.parametrize(
+    ("momentum", "dtype"),
+    [
+        pytest.param(None, np.float32, id="plain-float32", marks=pytest.mark.slow),
+        pytest.param(None, np.float64, id="plain-float64"),
+        pytest.param(AdaptiveRestart(), np.float32, id="accelerated-float32"),
+        pytest.param(AdaptiveRestart(), np.float64, id="accelerated-float64", marks=pytest.mark.slow),
+    ],
+)
 def test_converged_is_said_with_nothing_left_to_gain(momentum, dtype):
     eps = np.finfo(dtype).eps
     rtol, said = eps**0.5, 0
@@ -188,7 +195,10 @@ METHODS = {
 SETS = {"none": Zero(), "simplex": Simplex(), "positive": NonNegative(), "ball": L2Ball(1.5)}
 
 
-@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(n, marks=() if n in ("adam", "mean", "entropy", "Burg") else pytest.mark.slow) for n in METHODS],
+)
 def test_calling_again_gains_nothing_worth_the_name(name):
     """Optax, averages, mirrors and far starts, in corners too: where CONVERGED is said, a good method finds no more."""
     options, sets = METHODS[name]
@@ -216,7 +226,7 @@ def test_variables_in_different_units_are_not_called_converged_where_the_small_o
 def test_a_run_that_ends_worse_than_it_began_is_no_success(formula):
     """Such steps leap about here, and the last bit decides where they end: most runs are lost, a few arrive."""
     flat = lambda x: jnp.sum(jnp.sqrt(1 + x**2))
-    starts = [2.0, 5.0, 8.0, 10.0, 20.0, 30.0]
+    starts = [2.0, 8.0, 30.0]
     results = [minimize(flat, jnp.array([start]), step=BarzilaiBorwein(formula)) for start in starts]
     for start, result in zip(starts, results, strict=True):
         assert abs(result.x[0]) < 1e-3 if result.success else result.x[0] == start

@@ -11,7 +11,6 @@ from sklearn.datasets import make_moons
 import thalweg
 from thalweg import files, models
 from thalweg.errors import FileFormatError
-from thalweg.gaussian import Full
 from thalweg.gaussian.linear.weights import PriorFrame
 from thalweg.kernels import Gaussian
 
@@ -144,7 +143,7 @@ def spoilt_prior(**parts):
 
 SPOILT = {
     "a mean that is NaN": ("BernoulliGLM", spoilt_weights(mean=np.full(3, np.nan))),
-    "a spread of others": ("BernoulliGLM", spoilt_weights(spread=Full(np.ones(3), np.eye(3), np.eye(4)))),
+    "a covariance of others": ("BernoulliGLM", spoilt_weights(covariance=np.eye(4))),
     "another centre": ("BernoulliGLM", spoilt_weights(frame=PriorFrame(np.ones((1, 2)), np.ones(3)))),
     "freedom that is a word": ("NegativeBinomialGLM", spoilt_weights(freedom="much")),
     "a bound that is none": ("PoissonGLM", lambda found: found._replace(elbo=None)),

@@ -9,7 +9,7 @@ from thalweg.errors import IncompatiblePartsError
 from thalweg.kernels import Gaussian, Grid, Linear, Matern12, Matern32, Matern52, Periodic
 from thalweg.processes import RegressorSettings, fit_regressor
 from thalweg.processes.exact import Parameters
-from thalweg.processes.grid import GridEvidence, lattice
+from thalweg.processes.grid import GridEvidence, lattice, posterior
 from thalweg.processes.observations import ProcessMean, RegressionRows
 
 RNG = np.random.default_rng(0)
@@ -26,8 +26,9 @@ FIXED = RegressorSettings("grid", learn=False)
 
 
 def rows_of(dimension, known=True):
-    inputs = RNG.uniform(size=(COUNT, dimension))
-    targets = np.stack([np.sin(7 * inputs[:, 0]), inputs.sum(axis=1)], axis=1) + 0.1 * RNG.normal(size=(COUNT, 2))
+    rng = np.random.default_rng(dimension)
+    inputs = rng.uniform(size=(COUNT, dimension))
+    targets = np.stack([np.sin(7 * inputs[:, 0]), inputs.sum(axis=1)], axis=1) + 0.1 * rng.normal(size=(COUNT, 2))
     noise = np.where(np.arange(COUNT) % 2, 0.05, 0.0) if known else np.zeros(COUNT)
     weights = 1.0 + np.arange(COUNT) % 2
     basis = ProcessMean.of("linear", inputs).basis(inputs)
@@ -93,15 +94,18 @@ def test_truncated_probes_bias_the_loss_by_less_than_their_residual():
 
 def test_the_posterior_is_that_of_the_dense_interpolated_kernel():
     rows = rows_of(1)
-    new = RNG.uniform(-0.1, 1.1, size=(9, 1))
+    new = np.random.default_rng(9).uniform(-0.1, 1.1, size=(9, 1))
     kernel, noise = KERNELS["Matern52"], 0.03
-    found = fit_regressor(rows.inputs, rows.targets, FIXED, kernel, noise, rows.known, rows.weights).posterior
+    plane = ProcessMean.of("linear", rows.inputs)
+    # What truncating solves costs is tested above.
+    evidence = GridEvidence(rows, lattice(kernel, rows.inputs).grid, 0, tolerances=(1e-10, 1e-10))
+    found = posterior(Parameters(kernel, noise), plane, evidence, 0)
     mean, variance = found.predict(new)
     values, vectors = np.linalg.eigh(np.asarray(circulant(kernel, found.grid)))
     among = vectors * np.maximum(values, 0) @ vectors.T  # as the spectrum is cut at 0
     W, here = (np.asarray(found.grid.interpolation(x).mv(jnp.eye(found.grid.size))) for x in (rows.inputs, new))
     A = W @ among @ W.T + np.diag((noise + rows.known) / rows.weights)
-    H, above = (ProcessMean.of("constant", rows.inputs).basis(x) for x in (rows.inputs, new))
+    H, above = (plane.basis(x) for x in (rows.inputs, new))
     inverse = np.linalg.inv(A)
     level = np.linalg.solve(H.T @ inverse @ H, H.T @ inverse @ rows.targets)
     cross = here @ among @ W.T
@@ -177,10 +181,10 @@ def test_beyond_the_grid_is_the_prior():
     assert not found.coarse
 
 
-def test_a_grid_that_is_too_coarse_says_so():
-    rows = rows_of(1, known=False)
-    settings = RegressorSettings("grid", learn=False, mean="zero")
-    assert fit_regressor(rows.inputs, rows.targets, settings, Gaussian(1e-4, 3.0), 0.1).posterior.coarse
+def test_a_grid_that_memory_does_not_hold_fine_enough_says_so():
+    inputs = np.random.default_rng(0).uniform(size=(60, 3))
+    assert lattice(Gaussian(0.3), inputs).is_fine
+    assert not lattice(Gaussian(0.01), inputs).is_fine
 
 
 def test_the_grid_follows_the_kernel():

@@ -19,28 +19,46 @@ NEW = RNG.normal(size=(7, 2))
 KERNEL = Matern32([1.0, 2.0], 1.5)
 
 
-@pytest.mark.parametrize("pivots", [1, 20])
-def test_solves_are_solutions(pivots):
+def test_solves_are_solutions():
     noise = jnp.linspace(0.05, 0.2, 40)
     right = jnp.asarray(np.concatenate([TARGETS, np.zeros((40, 1))], axis=1))
-    preconditioner = nystrom(KERNEL, jnp.asarray(ROWS), noise, jax.random.key(0), pivots)
-    solved, dtype = solve(KERNEL, jnp.asarray(ROWS), preconditioner, right)
-    expected = np.linalg.solve(np.asarray(KERNEL(ROWS)) + np.diag(noise), right)
+    solved, columns, _, dtype = solve(KERNEL, jnp.asarray(ROWS), noise, right, jax.random.key(0))
+    expected = np.linalg.solve(np.asarray(KERNEL(ROWS)) + np.diag(noise), columns)
     assert dtype == jnp.float32
-    assert np.max(solved.residuals) <= 2e-3
-    np.testing.assert_allclose(solved.x, expected, atol=0.1 * np.abs(expected).max())
+    assert np.max(solved.residuals) <= 0.02
+    np.testing.assert_allclose(solved.x, expected, atol=0.02 * np.abs(expected).max())
+
+
+def test_the_preconditioner_is_the_covariance_if_all_rows_are_pivots():
+    noise = jnp.linspace(0.05, 0.2, 40)
+    preconditioner = nystrom(KERNEL, jnp.asarray(ROWS), noise, jax.random.key(0), 40)
+    expected = np.linalg.solve(np.asarray(KERNEL(ROWS)) + np.diag(noise), TARGETS)
+    np.testing.assert_allclose(preconditioner.solve(jnp.asarray(TARGETS)), expected, atol=1e-6)
 
 
 def test_products_are_in_float64_where_float32_is_not_enough():
     """Targets that are linear in the features: the kernel is nearly constant, and the noise small against it."""
     rows = np.random.default_rng(1).normal(size=(300, 2))
     kernel, noise = Gaussian(1e2, 1e5), jnp.full(300, 1e-4)
-    preconditioner = nystrom(kernel, jnp.asarray(rows), noise, jax.random.key(0), 20)
-    solved, dtype = solve(kernel, jnp.asarray(rows), preconditioner, jnp.asarray(rows))
+    solved, columns, _, dtype = solve(kernel, jnp.asarray(rows), noise, jnp.asarray(rows), jax.random.key(0))
     assert dtype == jnp.float64
     covariance = np.asarray(kernel(rows)) + np.diag(noise)
-    residual = rows - covariance @ np.asarray(solved.x)
-    assert np.linalg.norm(residual) < 4e-3 * np.linalg.norm(rows)
+    residual = columns - covariance @ np.asarray(solved.x)
+    assert np.linalg.norm(residual) < 1e-4 * np.linalg.norm(columns)
+
+
+@pytest.mark.parametrize("features", [3, 16])
+def test_a_small_noise_that_is_learned_is_no_trouble(features):
+    rng = np.random.default_rng(0)
+    x, w = rng.normal(size=(800, features)), rng.normal(size=features)
+    y = x @ w + 1e-3 * rng.normal(size=800)
+    found = fit_regressor(x, y[:, None], RegressorSettings("iterative", restarts=0), Gaussian)
+    new = rng.normal(size=(200, features))
+    mean, variance = found.posterior.predict(new)
+    errors = mean[:, 0] - new @ w
+    assert np.sqrt(np.mean(errors**2)) < 1e-3
+    assert np.mean(np.abs(errors) < 2 * np.sqrt(variance)) > 0.9
+    assert found.posterior.noise == pytest.approx(1e-6, rel=0.2)
 
 
 def test_linear_data_are_learned():
@@ -66,7 +84,7 @@ def test_samples_have_the_mean_and_the_variances_of_the_exact_posterior(mean):
     np.testing.assert_allclose(mine[1], theirs[1], rtol=5 * np.sqrt(2 / 64))
 
 
-@pytest.mark.parametrize("mean", ["zero", "constant"])
+@pytest.mark.parametrize("mean", [pytest.param("zero", marks=pytest.mark.slow), "constant"])
 def test_the_likelihood_is_the_exact_one_within_its_error(mean):
     """Rows beyond the pivots of the preconditioner: 600 of them, at 512 pivots."""
     rng = np.random.default_rng(2)
@@ -76,9 +94,9 @@ def test_the_likelihood_is_the_exact_one_within_its_error(mean):
     rows = RegressionRows.of(inputs, targets, np.linspace(0, 0.1, 600), weights, plane).merged()
     parameters = as_host_arrays(Parameters(Matern32([0.1, 0.1], 1.5), np.asarray(0.02)))
     expected = float(np.sum(ExactEvidence(rows).losses(parameters)))
-    found = [posterior(parameters, plane, rows, seed) for seed in range(6)]
+    found = [posterior(parameters, plane, rows, seed) for seed in range(4)]
     errors = np.array([one.loss - expected for one in found])
     reported = np.array([one.loss_error for one in found])
     assert np.all(reported > 0)
-    assert abs(np.mean(errors)) < 5 * np.sqrt(np.mean(reported**2) / 6)
+    assert abs(np.mean(errors)) < 5 * np.sqrt(np.mean(reported**2) / 4)
     assert np.std(errors) < 3 * np.sqrt(np.mean(reported**2))

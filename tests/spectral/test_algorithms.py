@@ -199,6 +199,7 @@ def test_algorithm_1_in_minimize(oracle):
     np.testing.assert_allclose(found.x, OPTIMUM, atol=0.1)
 
 
+@pytest.mark.slow
 def test_theorem_6_svrg_converges_linearly_where_sgd_with_the_same_step_stands_still(oracle):
     """Algorithm 2: a snapshot at the mean of each inner loop of T steps."""
     inner, outer, step = 100, 8, Constant(0.05)

@@ -36,6 +36,7 @@ def test_a_bump_that_no_first_grid_meets_is_resolved(width):
     assert b[0] == pytest.approx(2 * width * np.sqrt(np.pi) / (np.pi * np.sqrt(1 - t**2)), rel=1e-2)
 
 
+@pytest.mark.slow
 def test_a_bump_on_an_eigenvalue_that_lanczos_finds_is_resolved():
     A = np.diag(np.append(np.linspace(0.0, 0.5, 59), 1.0))
     e = sp.spectral_sum(bump(1.0, 3e-5), A, KEY, method="stochastic", probes=4)
@@ -62,7 +63,7 @@ class Diagonal(sp.Operator):
         return np.sort(np.asarray(self.scales)), np.zeros(len(self.scales))
 
 
-@pytest.mark.parametrize(("side", "warned"), [(2400, False), (6000, True)])
+@pytest.mark.parametrize(("side", "warned"), [(2400, False), (8000, True)])
 def test_what_cannot_be_expanded_is_factorised_with_a_warning_where_that_takes_minutes(side, warned):
     A = Diagonal(jnp.linspace(0.0, 1.0, side))
     with warnings.catch_warnings(record=True) as caught:
@@ -118,7 +119,7 @@ def test_norms_of_large_and_small_matrices(scale):
     assert abs(float(estimate.value) / scale - np.sum(SINGULAR)) < 8 * float(estimate.standard_error) / scale
 
 
-@pytest.mark.parametrize("given", [np.float64, np.float32])
+@pytest.mark.parametrize("given", [pytest.param(np.float64, marks=pytest.mark.slow), np.float32])
 def test_high_powers_do_not_overflow(given):
     eps = float(np.finfo(given).eps)
     for p in (10, 200, 1000):
@@ -144,7 +145,7 @@ def test_a_high_power_finds_an_interval_that_it_does_not_grow_beyond():
     assert abs(float(e.value) - SINGULAR[0]) < 4 * float(e.standard_error) < 0.01 * SINGULAR[0]
 
 
-@pytest.mark.parametrize("p", [1, 2, 3])
+@pytest.mark.parametrize("p", [1, *(pytest.param(p, marks=pytest.mark.slow) for p in (2, 3))])
 def test_norms_of_low_rank_have_finite_subgradients(p):
     norm = lambda X: sp.schatten_norm(X, KEY, p=p).value
     for gradient in (jax.grad(norm), jax.jit(jax.grad(norm))):
@@ -155,7 +156,7 @@ def test_norms_of_low_rank_have_finite_subgradients(p):
     np.testing.assert_allclose(jax.grad(entries)(sparse.data), sparse.data / np.sqrt(30 * 14), rtol=1e-4)
 
 
-@pytest.mark.parametrize("scale", [1e-3, 1.0, 10.0])
+@pytest.mark.parametrize("scale", [1e-3, *(pytest.param(scale, marks=pytest.mark.slow) for scale in (1.0, 10.0))])
 def test_high_powers_do_not_overflow_under_jit(scale):
     norm = lambda X: sp.schatten_norm(X, KEY, p=200).value
     low = jnp.outer(jnp.arange(1.0, 5.0), jnp.arange(1.0, 4.0))
@@ -165,7 +166,7 @@ def test_high_powers_do_not_overflow_under_jit(scale):
     assert np.array_equal(jax.jit(jax.grad(norm))(jnp.zeros((4, 3))), np.zeros((4, 3)))
 
 
-@pytest.mark.parametrize("f", ["log", "inverse", jnp.sqrt])
+@pytest.mark.parametrize("f", ["log", *(pytest.param(f, marks=pytest.mark.slow) for f in ("inverse", jnp.sqrt))])
 def test_bars_of_nearly_diagonal_matrices_are_narrow_and_true(f):
     """Random signs have no variance for a diagonal matrix, so that the degrees make all of the error."""
     diagonal = np.linspace(1.0, 5.0, 64)

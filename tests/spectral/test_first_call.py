@@ -195,7 +195,7 @@ def test_the_trace_of_an_inverse_that_float32_cannot_tell_is_void_under_jit():
     assert not np.isfinite(e.value) or abs(float(e.value) - truth) < 4 * float(e.standard_error)
 
 
-@pytest.mark.parametrize("compiled", [lambda f: f, jax.jit])
+@pytest.mark.parametrize("compiled", [lambda f: f, pytest.param(jax.jit, marks=pytest.mark.slow)])
 def test_a_float32_density_matrix_without_full_rank_has_an_entropy(compiled):
     """Its zero eigenvalues come out as −6e-9, which is rounding in float32."""
     X = np.random.default_rng(0).standard_normal((6, 3))
@@ -229,13 +229,16 @@ def test_an_estimate_shows_its_value_and_its_error():
     assert "f64[3]" in repr(batch)
 
 
-@pytest.mark.parametrize(("side", "time_"), [(200, -0.1), (200, -5.0), (400, -1.0)])
+@pytest.mark.parametrize(
+    ("side", "time_"),
+    [pytest.param(200, -0.1, marks=pytest.mark.slow), (200, -5.0), pytest.param(400, -1.0, marks=pytest.mark.slow)],
+)
 def test_a_heat_trace_is_estimated_where_one_eigenvalue_is_far_above(side, time_):
     """Below the spectrum exp(−tx) is huge: the usual room beyond the Ritz values would be too much."""
     eigenvalues = np.append(1e4, np.random.default_rng(0).uniform(1, 2, side - 1))
     A = with_spectrum(eigenvalues)
     truth = np.sum(np.exp(time_ * eigenvalues))
-    for key in jax.random.split(KEY, 4):
+    for key in jax.random.split(KEY, 2):
         e = sp.trace_exp(A, key, time=time_, method="stochastic")
         assert abs(float(e.value) - truth) < 5 * float(e.standard_error) < truth
 
@@ -244,7 +247,7 @@ def test_rounding_in_float32_is_no_proof_that_a_matrix_is_not_positive():
     """A Ritz value comes out as −12 beside 1e6, though the smallest eigenvalue is 1."""
     A = jnp.asarray(with_spectrum(np.append(1e6, np.random.default_rng(0).uniform(1, 4, 299))), jnp.float32)
     truth = np.linalg.slogdet(np.asarray(A, np.float64))[1]
-    for seed in (7, 12, 14, 17):
+    for seed in (7, 12):
         e = sp.logdet(A, jax.random.key(seed), method="stochastic")
         assert abs(float(e.value) - truth) < 0.1 * truth
 

@@ -122,7 +122,7 @@ def test_hubs_of_a_graph_are_scattered():
     assert operator.bounds()[1] >= 7  # √49, the largest eigenvalue
 
 
-def test_kernel_products_do_not_depend_on_the_strips():
+def test_kernel_products_do_not_depend_on_the_tiles():
     points = jnp.asarray(np.random.default_rng(0).uniform(size=(23, 2)))
     rbf_kernel = lambda t, X, Y: jnp.exp(-0.5 * jnp.sum((X[:, None] - Y[None]) ** 2, -1) / t**2)
     whole = kernel_operator(rbf_kernel, jnp.array(0.2), points, 0.05)

@@ -6,7 +6,6 @@ Cells are given by indices of rows and columns; an index of −1 is a row or col
 from dataclasses import dataclass, fields
 from functools import cached_property
 
-import jax.numpy as jnp
 import numpy as np
 from scipy.sparse import csr_matrix
 from scipy.special import stdtrit
@@ -14,8 +13,7 @@ from scipy.special import stdtrit
 from thalweg.codec import storable
 from thalweg.completion.posteriors import VectorLayout, VectorPosteriors, packing, predict_pairs
 from thalweg.completion.priors import FactorPrior, FeatureMap, NoiseScales
-from thalweg.completion.ratings import GRAIN, Ratings
-from thalweg.padding import MAX_TEMPORARY_NUMBERS, padded, padded_size
+from thalweg.completion.ratings import Ratings
 
 SHRINKAGE_RATINGS = 5.0
 """Average ratings that are added to those of a row or column before their mean is believed. Doubled, means of rows with
@@ -130,9 +128,8 @@ class SideVectors:
 
     @property
     def posteriors(self) -> VectorPosteriors:
-        """The posteriors on the device, padded so that a few more rows compile nothing."""
-        size = padded_size(len(self.means), GRAIN)
-        return VectorPosteriors(jnp.asarray(padded(self.means, size)), jnp.asarray(padded(self.covariances, size)))
+        """Means and covariances, that of a row never seen last."""
+        return VectorPosteriors(self.means, self.covariances)
 
     def noise_variances(self, rows: np.ndarray) -> np.ndarray:
         """Return E 1/ω of rows."""
@@ -254,17 +251,9 @@ class Completed(Recommender):
 
     def raw(self, row: np.ndarray, column: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return means and variances of cells in the units of the fit, without noise."""
-        rows, columns = self.rows.posteriors, self.columns.posteriors
         row, column = (np.where(of < 0, side.count, of) for of, side in ((row, self.rows), (column, self.columns)))
-        means, variances = [np.zeros(0)], [np.zeros(0)]
-        at_once = MAX_TEMPORARY_NUMBERS // rows.covariances.shape[1]
-        for start in range(0, len(row), at_once):
-            pairs = [of[start : start + at_once].astype(np.int32) for of in (row, column)]
-            count = len(pairs[0])
-            mean, variance = predict_pairs(rows, columns, *(padded(of, padded_size(count, GRAIN)) for of in pairs))
-            means.append(np.asarray(mean, np.float64)[:count])
-            variances.append(np.asarray(variance, np.float64)[:count])
-        return np.concatenate(means) + self._selection(row, column), np.concatenate(variances)
+        means, variances = predict_pairs(self.rows.posteriors, self.columns.posteriors, row, column)
+        return means + self._selection(row, column), variances
 
     def _selection(self, row: np.ndarray, column: np.ndarray) -> np.ndarray:
         """Return what being rated says of a cell, for rows and columns without any other rating."""

@@ -7,9 +7,7 @@ form, and after each the prior of that side, the scales of its noise, and the no
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
-import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array
 
 from thalweg.completion.posteriors import (
     SideEvidence,
@@ -107,7 +105,7 @@ class Side:
             RatingBlocks.of(ratings, settings.dtype),
             counts,
             features,
-            VectorPosteriors(jnp.asarray(means), jnp.asarray(covariances)),
+            VectorPosteriors(means, covariances),
             prior,
             NoiseScales.prior(len(counts), 4.0 if settings.uneven else 1 / float(np.finfo(np.float32).eps)),
         )
@@ -127,21 +125,20 @@ class Side:
         """The mean power of the number of ratings by which those of a row are divided; see ``tempering``."""
         return float(np.mean(np.maximum(self.counts, 1.0) ** self.settings.tempering))
 
-    def on_device(self, numbers: np.ndarray) -> Array:
-        """Return numbers, one or more a row, padded."""
-        return jnp.asarray(padded(numbers, len(self.posteriors.means)).astype(self.settings.dtype))
+    def padded(self, numbers: np.ndarray) -> np.ndarray:
+        """Return numbers, one or more a row, filled up to the size of the posteriors."""
+        return padded(numbers, len(self.posteriors.means)).astype(self.settings.dtype)
 
     def updated(self, other: "Side", noise: float) -> "Side":
         """Return the side with its posteriors given the other side."""
         scales = other.noise_scales.means
         background = self.settings.background * scales * other.observed
-        evidence = SideEvidence(self.blocks, other.posteriors, other.on_device(scales), other.on_device(background))
-        precision = jnp.asarray(self.prior.precision.astype(self.settings.dtype))
-        priors = VectorPriors(self.on_device(self.prior.mean(self.features)), precision)
+        evidence = SideEvidence(self.blocks, other.posteriors, other.padded(scales), other.padded(background))
+        precision: np.ndarray = self.prior.precision.astype(self.settings.dtype)
+        priors = VectorPriors(self.padded(self.prior.mean(self.features)), precision)
         tempered = self.usual_weight / np.maximum(self.counts, 1.0) ** self.settings.tempering
-        update = update_posteriors(
-            evidence, self.on_device(noise * tempered * self.noise_scales.means), priors, self.layout
-        )
+        noise_of_rows = self.padded(noise * tempered * self.noise_scales.means)
+        update = update_posteriors(evidence, noise_of_rows, priors, self.layout)
         log_determinants = np.asarray(update.log_determinants, np.float64)[: self.count][self.observed]
         return replace(
             self,
@@ -162,8 +159,8 @@ class Side:
         """Return the expected sum of squares of the vectors about their prior means."""
         means = np.asarray(self.posteriors.means, np.float64)[: self.count, self.layout.free]
         deviations = (means - self.prior.mean(self.features))[self.observed]
-        covariances = jnp.asarray(self.observed.astype(self.settings.dtype)) @ self.posteriors.covariances[: self.count]
-        return deviations.T @ deviations + self.layout.free_entries(np.asarray(covariances, np.float64))
+        covariances = self.observed.astype(self.settings.dtype) @ np.asarray(self.posteriors.covariances)[: self.count]
+        return deviations.T @ deviations + self.layout.free_entries(covariances.astype(np.float64))
 
     def bound(self) -> float:
         """Return the part of the bound that belongs to this side."""

@@ -162,7 +162,7 @@ def _initial_state(
 
 def _resumed(side: Side, old: SideVectors) -> Side:
     """Return a side with the posteriors, the prior and the noise of an earlier result."""
-    posteriors = VectorPosteriors(side.on_device(old.means[:-1]), side.on_device(old.covariances[:-1]))
+    posteriors = VectorPosteriors(side.padded(old.means[:-1]), side.padded(old.covariances[:-1]))
     return replace(side, posteriors=posteriors, prior=old.prior, noise_scales=old.noise_scales)
 
 

@@ -65,8 +65,8 @@ class VectorPosteriors(NamedTuple):
 class VectorPriors(NamedTuple):
     """N(mean, precision⁻¹) for each row; the precision is one for all, or one for each."""
 
-    means: Float[Array, "rows free"]
-    precision: Float[Array, "... free free"]
+    means: Float[AnyArray, "rows free"]
+    precision: Float[AnyArray, "... free free"]
 
 
 class SideEvidence(NamedTuple):
@@ -74,8 +74,8 @@ class SideEvidence(NamedTuple):
 
     blocks: RatingBlocks
     other: VectorPosteriors
-    scales: Array
-    background: Array
+    scales: AnyArray
+    background: AnyArray
     """The weight of a rating of 0 of each row by each of the others."""
 
 
@@ -116,7 +116,9 @@ def second_moments(posteriors: VectorPosteriors) -> Float[AnyArray, "rows packed
     return posteriors.covariances + posteriors.means[:, first] * posteriors.means[:, second]
 
 
-def update_posteriors(evidence: SideEvidence, noise: Array, priors: VectorPriors, layout: VectorLayout) -> SideUpdate:
+def update_posteriors(
+    evidence: SideEvidence, noise: AnyArray, priors: VectorPriors, layout: VectorLayout
+) -> SideUpdate:
     """Return the posteriors of a side given the other; ``noise`` is the precision of the noise in each row."""
     # Thousands of small factorisations: with more threads, OpenBLAS would spend most of its time waiting for them.
     with enough_threads(layout.width):
@@ -124,7 +126,7 @@ def update_posteriors(evidence: SideEvidence, noise: Array, priors: VectorPriors
 
 
 @quick_jit(lambda *_: False, tuned=False, static_argnums=3)
-def _update(evidence: SideEvidence, noise: Array, priors: VectorPriors, layout: VectorLayout) -> SideUpdate:
+def _update(evidence: SideEvidence, noise: AnyArray, priors: VectorPriors, layout: VectorLayout) -> SideUpdate:
     moments, size = second_moments(evidence.other), len(noise)
     sums = sum_ratings(evidence.blocks, moments, evidence.other.means, evidence.scales, size)
     every = jnp.matmul(evidence.background, moments, precision="highest")
@@ -162,22 +164,26 @@ def _update_row(sums: RatingSums, noise: Array, prior: VectorPriors, layout: Vec
     return SideUpdate(VectorPosteriors(mean, packed), misfit, log_determinant)
 
 
-@jax.jit
 def predict_pairs(
-    rows: VectorPosteriors, columns: VectorPosteriors, row: Array, column: Array
-) -> tuple[Float[Array, " pairs"], Float[Array, " pairs"]]:
-    """Return mean and variance of ũ·ṽ for pairs: Var = ⟨V_u, ṽṽᵀ⟩ + ⟨ũũᵀ, V_i⟩ + ⟨V_u, V_i⟩.
+    rows: VectorPosteriors, columns: VectorPosteriors, row: np.ndarray, column: np.ndarray
+) -> tuple[Float[np.ndarray, " pairs"], Float[np.ndarray, " pairs"]]:
+    """Return mean and variance of ũ·ṽ for pairs: Var = ⟨V_u, ṽṽᵀ + V_i⟩ + ⟨ũũᵀ, V_i⟩. On the host nothing compiles.
 
     Examples
     --------
-    >>> posterior = VectorPosteriors(jnp.array([[2.0, 1.0]]), jnp.array([[0.5, 0.0, 0.0]]))
-    >>> [float(part[0]) for part in predict_pairs(posterior, posterior, jnp.array([0]), jnp.array([0]))]
+    >>> posterior = VectorPosteriors(np.array([[2.0, 1.0]]), np.array([[0.5, 0.0, 0.0]]))
+    >>> [float(part[0]) for part in predict_pairs(posterior, posterior, np.array([0]), np.array([0]))]
     [5.0, 4.25]
     """
     first, second, _, multiplicity = packing(rows.means.shape[1])
-    u, v = rows.means[row], columns.means[column]
-    multiplicity = multiplicity.astype(u.dtype)[None]
-    row_covariance, column_covariance = rows.covariances[row] * multiplicity, columns.covariances[column] * multiplicity
-    variance = jnp.sum(row_covariance * (v[:, first] * v[:, second] + columns.covariances[column]), axis=1)
-    variance = variance + jnp.sum(column_covariance * (u[:, first] * u[:, second]), axis=1)
-    return jnp.sum(u * v, axis=1), variance
+    means, variances = np.zeros(len(row)), np.zeros(len(row))
+    at_once = MAX_TEMPORARY_NUMBERS // len(first)
+    for start in range(0, len(row), at_once):
+        part = slice(start, start + at_once)
+        u, v = rows.means[row[part]], columns.means[column[part]]
+        row_covariance, column_covariance = rows.covariances[row[part]], columns.covariances[column[part]]
+        means[part] = np.einsum("ij,ij->i", u, v)
+        terms = row_covariance * (v[:, first] * v[:, second] + column_covariance)
+        terms += column_covariance * (u[:, first] * u[:, second])
+        variances[part] = terms @ multiplicity.astype(terms.dtype)
+    return means, variances

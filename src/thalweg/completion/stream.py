@@ -2,7 +2,6 @@
 
 from dataclasses import replace
 
-import jax.numpy as jnp
 import numpy as np
 from scipy.sparse import csr_matrix
 
@@ -164,16 +163,14 @@ def _update(
     background: bool,
 ) -> SideUpdate:
     """Return the posteriors of rows, on the host; ``priors`` are means and precisions of each."""
-    posteriors, size = other.posteriors, padded_size(len(noise), GRAIN)
-    on_device = lambda numbers, size: jnp.asarray(padded(numbers, size).astype(np.float32))
-    scales = on_device(other.noise_scales.means, len(posteriors.means))
-    evidence = SideEvidence(RatingBlocks.of(ratings), posteriors, scales, float(background) * scales)
+    # Padded, so that a few more rows compile nothing.
+    size, columns = padded_size(len(noise), GRAIN), padded_size(len(other.means), GRAIN)
+    single = lambda numbers, size: padded(numbers, size).astype(np.float32)
+    scales, posteriors = single(other.noise_scales.means, columns), (padded(part, columns) for part in other.posteriors)
+    evidence = SideEvidence(RatingBlocks.of(ratings), VectorPosteriors(*posteriors), scales, float(background) * scales)
     precisions = np.tile(np.eye(len(layout.free), dtype=np.float32), (size, 1, 1))
     precisions[: len(noise)] = priors[1]
-    update = update_posteriors(
-        evidence, on_device(noise, size), VectorPriors(on_device(priors[0], size), jnp.asarray(precisions)), layout
-    )
+    update = update_posteriors(evidence, single(noise, size), VectorPriors(single(priors[0], size), precisions), layout)
     means, covariances = (np.asarray(part)[: len(noise)] for part in update.posteriors)
-    return SideUpdate(
-        VectorPosteriors(means, covariances), *(np.asarray(part, float)[: len(noise)] for part in update[1:])
-    )
+    misfit, log_determinants = (np.asarray(part, float)[: len(noise)] for part in update[1:])
+    return SideUpdate(VectorPosteriors(means, covariances), misfit, log_determinants)

@@ -92,10 +92,10 @@ def maximise_bound(oracle: Any, term: Any, *starts: Any, tol: float, max_iter: i
         for number in range(1, max_iter + 1):
             rounding = ROUNDING * np.finfo(float).eps * abs(point.loss)
             share, ahead = 1.0, evaluate(_extrapolated(recent))
-            while not (ahead.loss <= point.loss + rounding or ahead.residual < point.residual) and share > least_share:
+            while not (ahead.loss <= point.loss + rounding or _closer(ahead, point)) and share > least_share:
                 share, recent = (share if len(recent) > 1 else share / 2), [point]
                 ahead = evaluate(place_of.step(point.x, point.gradient, _size(share), term))
-            gains = ahead.loss < point.loss - rounding or ahead.residual < point.residual
+            gains = ahead.loss < point.loss - rounding or _closer(ahead, point)
             if not (gains or ahead.residual <= tol):
                 status = Status.STAGNATED
                 break
@@ -130,6 +130,11 @@ def _first_finite(evaluate: Callable[[Any], _Point], starts: tuple) -> _Point:
         if np.isfinite(point.loss):
             break
     return point
+
+
+def _closer(ahead: _Point, point: _Point) -> bool:
+    """Whether the natural gradient is shorter, and so short that it would gain less than half a nat."""
+    return ahead.residual < min(point.residual, 1)
 
 
 def _size(share: float) -> np.float64:

@@ -154,7 +154,8 @@ class ExpectedLikelihood(Oracle):
 class WeightLikelihood(NamedTuple):
     """f(q) = −Σ w_n E_q log p(y_n|z_n), z = offset + Xu, and its gradient for a posterior q over the weights u.
 
-    It is an exact :class:`ExpectedLikelihood` that takes arrays as they are, of NumPy or of JAX.
+    Without a design X, q is an :class:`Implicit` posterior over z − offset. It is an exact :class:`ExpectedLikelihood`
+    that takes arrays as they are, of NumPy or of JAX.
     """
 
     likelihood: Likelihood
@@ -163,7 +164,7 @@ class WeightLikelihood(NamedTuple):
     offset: Any
     design: Any
 
-    def full(self, x: Full) -> Out:
+    def full(self, x: Any) -> Out:
         """Value and gradient."""
         mean, variance = x.marginals(self.design)
         expected = _QUADRATURE(self.likelihood, self.targets, mean + self.offset, variance)

@@ -222,6 +222,10 @@ class Implicit(NamedTuple):
             return Marginals(self.mean, self.variance)
         return Marginals(self.mean[indices], self.variance[indices])
 
+    def pull_back(self, design: None, gradient: Marginals) -> "Implicit":
+        """The gradient in a point of this family, whose latent numbers are its own: there is no design."""
+        return Implicit(*gradient, 0 * self.weights, 0 * self.sites, 0 * self.log_determinant)
+
     def sample(self, key: Key[Array, ""], count: int, covariance: Float[Array, "n n"]) -> Float[Array, "count n"]:
         """Draw ``count`` vectors of latent values; ``covariance`` is K."""
         spread = factorise_sites(covariance, self.sites).half_solve(jnp.sqrt(self.sites)[:, None] * covariance)

@@ -12,20 +12,13 @@ from scipy.linalg import helmert
 from scipy.special import ndtri
 from scipy.stats import qmc
 
+from thalweg.gaussian.likelihood import CHUNK_NUMBERS
 from thalweg.gaussian.posteriors import Full
 from thalweg.linalg import namespace
 from thalweg.oracles.base import Out
 
 NODES = 256
 """Nodes for each row: with half as many, mean probabilities are off by 1e-3 where linear predictors vary by 1."""
-
-CHUNK_ROWS = 128
-"""Rows that are computed at a time: with 256 nodes and a few classes, as many numbers as the cache of a core holds.
-With a tenth of them, adding up the curvatures of 50 classes would take longest."""
-
-ADDED_VARIANCE = 1e-12
-"""Share of the variance of linear predictors, and of 1, that is added to it: rounding could else leave less than none.
-A hundred times as much changes no probability by more than 1e-9."""
 
 
 def contrasts(classes: int) -> np.ndarray:
@@ -94,7 +87,7 @@ class ExpectedSoftmax(NamedTuple):
 
     def mean_probabilities(self, x: Full) -> np.ndarray:
         """The probability of each class, averaged over the posterior, for each row of a design of NumPy."""
-        chunks = (self.design[first : first + CHUNK_ROWS] for first in range(0, len(self.design), CHUNK_ROWS))
+        chunks = (self.design[rows] for rows in _chunks(len(self.design)))
         return np.concatenate([self._at_nodes(x, chunk, _products(chunk))[1].mean(axis=2) for chunk in chunks])
 
     def _at_nodes(self, x: Full, design: Any, products: Any) -> tuple:
@@ -106,7 +99,8 @@ class ExpectedSoftmax(NamedTuple):
         blocks = x.covariance.reshape(contrast_count, columns, contrast_count, columns)
         pairs = blocks.swapaxes(1, 2)[first, second].reshape(len(first), -1)
         covariance = (products @ pairs.T)[:, numbers]
-        lowest = ADDED_VARIANCE * (1 + xp.trace(covariance, axis1=1, axis2=2))
+        # Rounding, of about eps, could leave a variance below 0; the square root of eps would change probabilities.
+        lowest = xp.finfo(mean.dtype).eps ** 0.75 * (1 + xp.trace(covariance, axis1=1, axis2=2))
         root = xp.linalg.cholesky(covariance + lowest[:, None, None] * xp.eye(contrast_count)[None])
         centre = self.intercepts[None] + mean @ self.basis.T
         # One product of two matrices: NumPy takes three times as long to multiply one for each row.
@@ -131,14 +125,22 @@ def _pairs(count: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     return first, second, numbers
 
 
+def _chunks(rows: int) -> list[slice]:
+    """Slices of rows that fill the cache of a core with all nodes and four classes.
+
+    Fewer rows would add up the curvatures of many classes too often.
+    """
+    count = CHUNK_NUMBERS // (4 * NODES)
+    return [slice(first, first + count) for first in range(0, rows, count)]
+
+
 def _sum_over_chunks(function: Callable[..., tuple], arrays: tuple, xp: Any) -> tuple:
     """Add up what a function returns for each chunk of rows; rows of zeros must add nothing."""
+    chunks = _chunks(len(arrays[0]))
     if xp is np:
-        starts = range(0, len(arrays[0]), CHUNK_ROWS)
-        parts = (function(*(array[first : first + CHUNK_ROWS] for array in arrays)) for first in starts)
+        parts = (function(*(array[rows] for array in arrays)) for rows in chunks)
         return reduce(lambda total, part: tuple(a + b for a, b in zip(total, part, strict=True)), parts)
-    missing = -len(arrays[0]) % CHUNK_ROWS
-    padded = (jnp.pad(array, ((0, missing), (0, 0))) for array in arrays)
-    chunks = tuple(array.reshape(-1, CHUNK_ROWS, array.shape[1]) for array in padded)
-    sums = jax.lax.map(lambda chunk: function(*chunk), chunks)
+    padded = (jnp.pad(array, ((0, chunks[-1].stop - len(array)), (0, 0))) for array in arrays)
+    stacked = tuple(array.reshape(len(chunks), -1, array.shape[1]) for array in padded)
+    sums = jax.lax.map(lambda chunk: function(*chunk), stacked)
     return tuple(part.sum(axis=0) for part in sums)

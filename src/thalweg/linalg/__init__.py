@@ -5,7 +5,7 @@ from thalweg.linalg.cg import CGResult, conjugate_gradients, joint_inner, traced
 from thalweg.linalg.factor import Factor, NotPositiveDefinite, factorise
 from thalweg.linalg.fold import Tile, fold_tiles
 from thalweg.linalg.lanczos import log_quadrature
-from thalweg.linalg.lowrank import LowRank, TiledFeatures, low_rank, nystrom_features, pivoted_cholesky
+from thalweg.linalg.lowrank import LowRank, low_rank, nystrom_features, pivoted_cholesky
 
 __all__ = [
     "CGResult",
@@ -13,7 +13,6 @@ __all__ = [
     "LowRank",
     "NotPositiveDefinite",
     "Tile",
-    "TiledFeatures",
     "conjugate_gradients",
     "factorise",
     "fold_tiles",

@@ -21,11 +21,14 @@ class LanczosState(NamedTuple):
     vector: Float[Array, "d m"]
     previous: Float[Array, "d m"]
     beta: Float[Array, " m"]
+    scale: Float[Array, " m"]
+    """The largest |α| + β so far, about ‖A‖, to whose rounding products are known."""
 
     @classmethod
     def start(cls, vectors: Float[Array, "d m"]) -> "LanczosState":
         """Begin from vectors of length 1."""
-        return cls(vectors, jnp.zeros_like(vectors), jnp.zeros_like(vectors[0]))
+        zero = jnp.zeros_like(vectors[0])
+        return cls(vectors, jnp.zeros_like(vectors), zero, zero)
 
 
 def lanczos(
@@ -50,7 +53,7 @@ def lanczos(
     """
 
     def step(carry: tuple, index: Array) -> tuple:
-        (vector, previous, beta), basis = carry
+        (vector, previous, beta, scale), basis = carry
         image = apply(vector)
         alpha = jnp.sum(vector * image, axis=0)
         image = image - alpha[None] * vector - beta[None] * previous
@@ -59,9 +62,10 @@ def lanczos(
             for _ in range(2):  # once is not enough in floating point
                 image = image - jnp.einsum("kdm,km->dm", basis, jnp.einsum("kdm,dm->km", basis, image))
         norm = jnp.linalg.norm(image, axis=0)
-        live = norm > 10 * jnp.finfo(norm.dtype).eps * (jnp.abs(alpha) + beta)
+        scale = jnp.maximum(scale, jnp.abs(alpha) + beta)
+        live = norm > 10 * jnp.finfo(norm.dtype).eps * scale
         norm, image = jnp.where(live, norm, 0), jnp.where(live[None], image / jnp.where(live, norm, 1)[None], 0)
-        return (LanczosState(image, vector, norm), basis), (alpha, norm)
+        return (LanczosState(image, vector, norm, scale), basis), (alpha, norm)
 
     basis = jnp.zeros((steps, *state.vector.shape), state.vector.dtype) if reorthogonalise else None
     coefficients: tuple

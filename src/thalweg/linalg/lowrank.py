@@ -18,63 +18,9 @@ from jaxtyping import Array, Float, Int
 
 from thalweg.linalg.arrays import matmul, namespace
 from thalweg.linalg.factor import Factor, factorise
-from thalweg.linalg.fold import Tile, fold_tiles
-
-TILE_ROWS = 4096
-"""Rows of features that are made at a time."""
 
 PIVOT_ROUNDS = 3
 """Rounds in which pivots are drawn: one would draw them uniformly; more gain little (a round is a product with G)."""
-
-
-class TiledFeatures(NamedTuple):
-    """G = C R⁻ᵀ of which no row is stored: C is made anew for each product, a tile of rows at a time.
-
-    Against a product with K that is next to nothing, and of a million rows G would take gigabytes.
-
-    Examples
-    --------
-    >>> features = TiledFeatures(lambda points: points, np.array([[1.0], [2.0]]), factorise(np.array([[4.0]])))
-    >>> features.times(np.ones((1, 1))).ravel().tolist()
-    [0.5, 1.0]
-    """
-
-    columns: Callable[[Any], Any]
-    """``columns(points)``, those rows of C = K[:, J]; a function with its arrays as leaves."""
-    points: Any
-    root: Factor
-    """R, the factor of K[J, J]."""
-
-    def times(self, inner: Any) -> Any:
-        """Return G times columns."""
-        inner = self.root.half_solve(inner, transpose=True)
-        fill = lambda block, tile: tile.put(block, matmul(self.columns(tile.take(self.points)), inner))
-        shape = len(self.points), inner.shape[1]
-        return self._fold(fill, namespace(inner).zeros(shape, inner.dtype))
-
-    def transpose_times(self, block: Any) -> Any:
-        """Return Gᵀ times columns."""
-        add = lambda total, tile: total + matmul(self.columns(tile.take(self.points)).T, _new_rows(tile, block))
-        shape = len(self.root.lower), block.shape[1]
-        return self.root.half_solve(self._fold(add, namespace(block).zeros(shape, block.dtype)))
-
-    def gram(self, weights: Any) -> Any:
-        """Return Gᵀ diag(weights) G."""
-
-        def add(total: Any, tile: Tile) -> Any:
-            features = self.root.half_solve(self.columns(tile.take(self.points)).T)
-            return total + matmul(features * _new_rows(tile, weights[:, None]).T, features.T)
-
-        size = len(self.root.lower)
-        return self._fold(add, namespace(weights).zeros((size, size), weights.dtype))
-
-    def _fold(self, step: Callable[[Any, Tile], Any], carry: Any) -> Any:
-        return fold_tiles(step, carry, len(self.points), TILE_ROWS, namespace(carry))
-
-
-def _new_rows(tile: Tile, block: Any) -> Any:
-    xp = namespace(block)
-    return xp.where(tile.new[:, None], tile.take(block), 0)
 
 
 class LowRank(NamedTuple):
@@ -89,7 +35,7 @@ class LowRank(NamedTuple):
     """
 
     features: Any
-    """G, a row for each of A: an array, or :class:`TiledFeatures`."""
+    """G, a row for each of A."""
     diagonal: Any
     """D, a column for all right sides or one for each."""
     factors: tuple[Factor, ...]
@@ -98,17 +44,17 @@ class LowRank(NamedTuple):
     def solve(self, block: Any) -> Any:
         """P⁻¹ times columns."""
         scaled = block / self.diagonal
-        inner = _transpose_times(self.features, scaled)
+        inner = matmul(self.features.T, scaled)
         if len(self.factors) == 1:
             inner = self.factors[0].solve(inner)
         else:
             columns = [factor.solve(inner[:, [c]]) for c, factor in enumerate(self.factors)]
             inner = namespace(inner).concatenate(columns, axis=1)
-        return scaled - _times(self.features, inner) / self.diagonal
+        return scaled - matmul(self.features, inner) / self.diagonal
 
     def draw(self, inner: Any, outer: Any) -> Any:
         """Return columns of N(0, P) from standard normal ones, as many as G has columns and rows."""
-        return _times(self.features, inner) + namespace(outer).sqrt(self.diagonal) * outer
+        return matmul(self.features, inner) + namespace(outer).sqrt(self.diagonal) * outer
 
     def log_determinant(self) -> Any:
         """log det P, for one D."""
@@ -125,17 +71,8 @@ def low_rank(features: Any, diagonal: Any) -> LowRank:
     >>> P.solve(np.array([[2.0], [3.0]])).ravel().tolist()
     [1.0, 3.0]
     """
-    tiled = isinstance(features, TiledFeatures)
-    gram = features.gram if tiled else lambda weights: matmul(features.T, features * weights[:, None])
+    gram = lambda weights: matmul(features.T, features * weights[:, None])
     return LowRank(features, diagonal, tuple(factorise(gram(1 / column), 1.0) for column in diagonal.T))
-
-
-def _times(features: Any, inner: Any) -> Any:
-    return features.times(inner) if isinstance(features, TiledFeatures) else matmul(features, inner)
-
-
-def _transpose_times(features: Any, block: Any) -> Any:
-    return features.transpose_times(block) if isinstance(features, TiledFeatures) else matmul(features.T, block)
 
 
 def nystrom_features(

@@ -1,6 +1,7 @@
 """What the generalised linear models have in common: everything but the likelihood."""
 
 import warnings
+from dataclasses import dataclass
 from numbers import Integral, Real
 from typing import Any, ClassVar
 
@@ -27,6 +28,7 @@ LARGEST_NUMBER = 1e100
 POSITIVE: Interval = Interval(Real, 0, None, closed="neither")
 
 
+@dataclass(repr=False, eq=False)
 class GeneralisedLinearModel(Storable):
     """Base of the generalised linear models: a Gaussian posterior over coefficients by natural-gradient steps.
 
@@ -42,21 +44,12 @@ class GeneralisedLinearModel(Storable):
         "verbose": ["verbose"],
     }
 
-    def __init__(
-        self,
-        prior_scale: Any = "auto",
-        fit_intercept: bool = True,
-        intercept_scale: float = 10.0,
-        max_iter: int = 1000,
-        tol: float = 1e-5,
-        verbose: int = 0,
-    ) -> None:
-        self.prior_scale = prior_scale
-        self.fit_intercept = fit_intercept
-        self.intercept_scale = intercept_scale
-        self.max_iter = max_iter
-        self.tol = tol
-        self.verbose = verbose
+    prior_scale: Any = "auto"
+    fit_intercept: bool = True
+    intercept_scale: float = 10.0
+    max_iter: int = 1000
+    tol: float = 1e-5
+    verbose: int = 0
 
     def _target_model(self) -> linear.TargetModel:
         """How targets depend on the linear predictor."""
@@ -276,13 +269,12 @@ class Regressor(RegressorMixin, GeneralisedLinearModel):
         """Take in a further batch: the posterior so far is the prior of the batch.
 
         That is Bayes' rule with a Gaussian in place of each intermediate posterior, so the outcome depends on the order
-        of the batches a little; for a :class:`GaussianGLM` it is exact. The others remember the first 2,048 rows (fewer
-        of many features) and look at all of them again with each batch, so that the order of these does not matter;
-        after that a batch that the ones before it did not foretell is warned of, since rows that are sorted lead a
-        stream astray. It is for streams with many more examples than features; batches of about the same size share one
-        compiled function. A batch that is refused leaves the model as it was. A ``prior_scale`` of ``"auto"`` or
-        ``"learn"`` is wide, as seen from the rows remembered, or that of a :meth:`fit` before it; a
-        :class:`GaussianGLM` chooses it by all batches.
+        of the batches a little; for a :class:`GaussianGLM` it is exact. The others remember the first 2,048 rows, and
+        are fitted to all of them again with each batch, so that the order of these does not matter; after that a batch
+        that contradicts the ones before it is warned of, since rows that are sorted lead a stream astray. It is for
+        streams with many more examples than features. A batch that is refused leaves the model as it was. A
+        ``prior_scale`` of ``"auto"`` or ``"learn"`` is wide, as seen from the rows remembered, or that of a :meth:`fit`
+        before it; a :class:`GaussianGLM` chooses it by all batches.
 
         Parameters
         ----------
@@ -320,6 +312,7 @@ class Regressor(RegressorMixin, GeneralisedLinearModel):
         return self._target_model().interval(self._posterior, X, row_numbers("offset", offset, len(X)), level)
 
 
+@dataclass(repr=False, eq=False)
 class Classifier(ClassifierMixin, GeneralisedLinearModel):
     """Models of classes; a subclass says which are possible, by :meth:`_possible`."""
 
@@ -328,18 +321,7 @@ class Classifier(ClassifierMixin, GeneralisedLinearModel):
         "class_weight": [dict, StrOptions({"balanced"}), None],
     }
 
-    def __init__(
-        self,
-        prior_scale: Any = "auto",
-        fit_intercept: bool = True,
-        intercept_scale: float = 10.0,
-        max_iter: int = 1000,
-        tol: float = 1e-5,
-        verbose: int = 0,
-        class_weight: Any = None,
-    ) -> None:
-        super().__init__(prior_scale, fit_intercept, intercept_scale, max_iter, tol, verbose)
-        self.class_weight = class_weight
+    class_weight: Any = None
 
     def _target_model(self) -> linear.TargetModel:
         return linear.BinaryTargets()

@@ -2,6 +2,7 @@
 
 import warnings
 from collections.abc import Iterator
+from dataclasses import KW_ONLY, dataclass
 from numbers import Integral, Real
 from typing import Any, ClassVar
 
@@ -28,6 +29,7 @@ MAX_DOCUMENT_WORDS = 1e6
 """Single precision, in which documents are summed up, counts to sixteen times as many."""
 
 
+@dataclass(repr=False, eq=False)
 class CorrelatedTopicModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, TopicReader, Storable):
     """Topics of documents that may occur together: the correlated topic model, with covariates of prevalence.
 
@@ -115,34 +117,19 @@ class CorrelatedTopicModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, To
         "verbose": ["verbose"],
     }
 
-    def __init__(
-        self,
-        n_components: int = 10,
-        *,
-        inference: str = "pgsvi",
-        smoothing: float = 0.2,
-        batch_size: int = 2048,
-        max_iter: int = 100,
-        tol: float = 2e-4,
-        step: float = 0.9,
-        samples: int = 4,
-        decay: float = 0.6,
-        draws: int = 80,
-        random_state: Any = None,
-        verbose: bool = False,
-    ) -> None:
-        self.n_components = n_components
-        self.inference = inference
-        self.smoothing = smoothing
-        self.batch_size = batch_size
-        self.max_iter = max_iter
-        self.tol = tol
-        self.step = step
-        self.samples = samples
-        self.decay = decay
-        self.draws = draws
-        self.random_state = random_state
-        self.verbose = verbose
+    n_components: int = 10
+    _: KW_ONLY
+    inference: str = "pgsvi"
+    smoothing: float = 0.2
+    batch_size: int = 2048
+    max_iter: int = 100
+    tol: float = 2e-4
+    step: float = 0.9
+    samples: int = 4
+    decay: float = 0.6
+    draws: int = 80
+    random_state: Any = None
+    verbose: bool = False
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()

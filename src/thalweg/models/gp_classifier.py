@@ -2,6 +2,7 @@
 
 import importlib.util
 import warnings
+from dataclasses import KW_ONLY, dataclass
 from numbers import Integral, Real
 from typing import Any, ClassVar
 
@@ -21,19 +22,18 @@ from thalweg.gaussian.likelihoods import BernoulliLogit, BernoulliProbit
 from thalweg.kernels import Kernel
 from thalweg.models._common import Storable, row_weights, unharmed
 from thalweg.models._frames import validated
-from thalweg.models._gp_copies import Labelled
 
 if importlib.util.find_spec("sklearn.callback"):
     importlib.import_module("sklearn.callback")  # or scikit-learn loads its sixty modules within the first fit
 
 _LINKS = {"logit": BernoulliLogit, "probit": BernoulliProbit}
 
-_SETTLED = (Status.CONVERGED, Status.STAGNATED)
+LEAST_GAIN = 1e-3
+"""The share of a coin's bound that a kernel must gain to say anything; ten times as much is what labels that are nearly
+independent of the features gain."""
 
-_IDLE = 1e-3
-"""The share of a coin's bound that a kernel must gain to tell anything."""
 
-
+@dataclass(repr=False, eq=False)
 class GPClassifier(ClassifierMixin, Storable):
     """Gaussian process classification with a Gaussian posterior, found by KL-proximal steps (PG-SVI).
 
@@ -61,8 +61,7 @@ class GPClassifier(ClassifierMixin, Storable):
         Rows per step. By default all, with exact gradients, which is also the fastest: a step's cost hardly depends on
         it. With a number, the stochastic method of the paper.
     step
-        The initial β, for all rows; it is shortened where the bound would fall and made longer where it rises, so that
-        it need not be chosen. For batches the first β is this times batch_size/n, and it decays.
+        For batches: the first β is this times batch_size/n, and it decays. Steps with all rows choose their own length.
     tol
         Stop when the natural gradient is this short; about half its square is what is left to gain, in nats.
     max_iter
@@ -117,32 +116,18 @@ class GPClassifier(ClassifierMixin, Storable):
         "verbose": ["verbose"],
     }
 
-    def __init__(
-        self,
-        kernel: Kernel | type[Kernel] | str | None = None,
-        *,
-        likelihood: str | Likelihood = "logit",
-        jitter: float = 1e-6,
-        learn: bool = True,
-        restarts: int = 1,
-        batch_size: int | None = None,
-        step: float = 1.0,
-        tol: float = 1e-2,
-        max_iter: int = 200,
-        random_state: Any = None,
-        verbose: bool = False,
-    ) -> None:
-        self.kernel = kernel
-        self.likelihood = likelihood
-        self.jitter = jitter
-        self.learn = learn
-        self.restarts = restarts
-        self.batch_size = batch_size
-        self.step = step
-        self.tol = tol
-        self.max_iter = max_iter
-        self.random_state = random_state
-        self.verbose = verbose
+    kernel: Kernel | type[Kernel] | str | None = None
+    _: KW_ONLY
+    likelihood: str | Likelihood = "logit"
+    jitter: float = 1e-6
+    learn: bool = True
+    restarts: int = 1
+    batch_size: int | None = None
+    step: float = 1.0
+    tol: float = 1e-2
+    max_iter: int = 200
+    random_state: Any = None
+    verbose: bool = False
 
     @_fit_context(prefer_skip_nested_validation=True)
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> "GPClassifier":
@@ -176,13 +161,13 @@ class GPClassifier(ClassifierMixin, Storable):
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
         settings = self._settings()
         positives = range(1, 2) if len(self.classes_) == 2 else range(len(self.classes_))
-        rows = Labelled.of(X, labels, weights)
+        fit = processes.fit_classifier
         self._processes = [
-            rows.against_the_rest(positive).process(settings, self.kernel, seed) for positive in positives
+            fit(X, (labels == positive).astype(float), settings, self.kernel, weights, seed) for positive in positives
         ]
         self._likelihood = settings.likelihood
-        self._warn_if_unfinished(len(rows.labels))
-        self._warn_if_idle(len(X) if weights is None else float(np.sum(weights)))
+        self._warn_if_unfinished(len(np.unique(X if weights is None else X[weights > 0], axis=0)))
+        self._warn_if_nothing_learned(len(X) if weights is None else float(np.sum(weights)))
         self.elbo_ = self.log_marginal_likelihood_bound_ = float(sum(fitted.bound for fitted in self._processes))
         self.n_iter_ = max(fitted.steps for fitted in self._processes)
         single = len(self._processes) == 1
@@ -237,11 +222,11 @@ class GPClassifier(ClassifierMixin, Storable):
             verbose=bool(self.verbose),
         )
 
-    def _warn_if_idle(self, total: float) -> None:
-        """Where a kernel in the wrong units is so far from the right one that no direction helps."""
+    def _warn_if_nothing_learned(self, total: float) -> None:
+        """Warn where a kernel is so far from the right one, as in wrong units, that no direction helps."""
         coin = -total * np.log(2)
         given = self.learn and isinstance(self.kernel, Kernel)
-        if given and any(fitted.bound < (1 - _IDLE) * coin for fitted in self._processes):
+        if given and any(fitted.bound < (1 - LEAST_GAIN) * coin for fitted in self._processes):
             warnings.warn(
                 f"the bound is that of tossing a coin, {coin:.4g}: learning from kernel={self.kernel} led nowhere. Its "
                 f"lengthscale may be in other units than X; kernel=None starts from the data",
@@ -250,17 +235,21 @@ class GPClassifier(ClassifierMixin, Storable):
 
     def _warn_if_unfinished(self, rows: int) -> None:
         worst = max(fitted.residual for fitted in self._processes)
-        left = f"the natural gradient is {worst:.2g} long"
-        if any(fitted.status is Status.INTERRUPTED for fitted in self._processes):
-            known = min(len(fitted.inputs) for fitted in self._processes)
-            some = f" It knows {known} of {rows} rows, and elbo_ is of those." if known < rows else ""
+        known = min(len(fitted.inputs) for fitted in self._processes)
+        if known < rows:
             warnings.warn(
-                f"interrupted: the model is the best found so far; {left}.{some}", ConvergenceWarning, stacklevel=5
+                f"interrupted: the model knows {known} of {rows} rows, and elbo_ is of those",
+                ConvergenceWarning,
+                stacklevel=5,
             )
-        elif self.batch_size is None and worst > self.tol and any(f.status not in _SETTLED for f in self._processes):
+        elif (
+            self.batch_size is None
+            and worst > self.tol
+            and any(f.status is Status.STEPS_SPENT for f in self._processes)
+        ):
             warnings.warn(
-                f"{left} after {self.max_iter} steps, tol is {self.tol:g}; about {worst**2 / 2:.1g} nat are left to "
-                f"gain. Raise max_iter.",
+                f"the natural gradient is {worst:.2g} long after {self.max_iter} steps, tol is {self.tol:g}; about "
+                f"{worst**2 / 2:.1g} nat are left to gain. Raise max_iter.",
                 ConvergenceWarning,
                 stacklevel=5,
             )

@@ -2,6 +2,7 @@
 
 import warnings
 from collections.abc import Callable
+from dataclasses import KW_ONLY, dataclass
 from numbers import Integral, Real
 from typing import Any, ClassVar
 
@@ -18,10 +19,14 @@ from thalweg.kernels import Kernel, kernel_or_class
 from thalweg.models._common import Storable, row_weights, unharmed
 from thalweg.models._frames import validated
 
-_LARGEST, _ENOUGH_STEPS = 1e150, 25
-"""What y's square can be taken of, and steps after which a search that goes on gains little."""
+MAX_TARGET = 1e150
+"""The largest target: squares of larger ones overflow, also in a sum over many rows."""
+
+ENOUGH_STEPS = 25
+"""Steps after which a search that goes on gains little, so that ending it needs no warning."""
 
 
+@dataclass(repr=False, eq=False)
 class GPRegressor(RegressorMixin, MultiOutputMixin, Storable):
     """Gaussian process regression: a smooth function through noisy values, and how far it may be off.
 
@@ -105,30 +110,17 @@ class GPRegressor(RegressorMixin, MultiOutputMixin, Storable):
         "verbose": ["verbose"],
     }
 
-    def __init__(
-        self,
-        kernel: Kernel | str | None = None,
-        *,
-        noise: float | None = None,
-        alpha: Any = 0.0,
-        mean: str | Callable[[np.ndarray], np.ndarray] = "constant",
-        method: str = "auto",
-        learn: bool = True,
-        restarts: int = 1,
-        max_iter: int = 100,
-        random_state: Any = None,
-        verbose: bool = False,
-    ) -> None:
-        self.kernel = kernel
-        self.noise = noise
-        self.alpha = alpha
-        self.mean = mean
-        self.method = method
-        self.learn = learn
-        self.restarts = restarts
-        self.max_iter = max_iter
-        self.random_state = random_state
-        self.verbose = verbose
+    kernel: Kernel | str | None = None
+    _: KW_ONLY
+    noise: float | None = None
+    alpha: Any = 0.0
+    mean: str | Callable[[np.ndarray], np.ndarray] = "constant"
+    method: str = "auto"
+    learn: bool = True
+    restarts: int = 1
+    max_iter: int = 100
+    random_state: Any = None
+    verbose: bool = False
 
     @_fit_context(prefer_skip_nested_validation=True)
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> "GPRegressor":
@@ -153,36 +145,17 @@ class GPRegressor(RegressorMixin, MultiOutputMixin, Storable):
         kernel = None if self.kernel is None else kernel_or_class(self.kernel)
         X, y = validated(self, X, y, dtype=np.float64, multi_output=True, y_numeric=True)
         y = np.asarray(y, np.float64)
-        if kernel is None and not self.learn:
-            raise ValueError("learn=False needs a kernel, found kernel=None")
-        if not self.learn and self.noise is None and not np.any(self.alpha):
-            raise ValueError("learn=False needs noise or alpha, found noise=None and alpha=0")
-        if np.max(np.abs(y)) > _LARGEST:
-            raise ValueError(f"y must stay below {_LARGEST:g}, found {np.max(np.abs(y)):g}: its square overflows")
-        weights = row_weights(sample_weight, X)
+        self._check(kernel, y)
+        weights, known = row_weights(sample_weight, X), self._known(len(X))
         self._middle_weight = float(np.median(weights[weights > 0]))  # so that their unit does not matter
-        self._single = y.ndim == 1
-        targets = y[:, None] if self._single else y
-        self._subtracted = self.mean if callable(self.mean) else None
-        # What the mean would find at the end of long sums is left out at once: most digits of y may be its level.
-        self._level = np.median(targets, axis=0) if self.mean in ("constant", "linear") else np.zeros(targets.shape[1])
-        free = self.learn and self.noise is None and not np.any(self.alpha) and not isinstance(kernel, Kernel)
-        self._units = _units(targets) if free and targets.shape[1] > 1 else np.ones(targets.shape[1])
-        settings = processes.RegressorSettings(
-            method=self.method,
-            learn=bool(self.learn),
-            mean=self.mean if isinstance(self.mean, str) else "zero",
-            restarts=int(self.restarts),
-            max_iter=int(self.max_iter),
-            verbose=bool(self.verbose),
-        )
+        given = self.noise is not None or not self.learn
         found = processes.fit_regressor(
             X,
-            (targets - self._offset(X)) / self._units,
-            settings,
+            self._standardised(X, y, kernel),
+            self._settings(),
             kernel,
-            None if self.noise is None and self.learn else float(self.noise or 0.0) / self._middle_weight,
-            self._known(len(X)) / self._middle_weight,
+            float(self.noise or 0.0) / self._middle_weight if given else None,
+            known / self._middle_weight,
             weights / self._middle_weight,
             seed=int(check_random_state(self.random_state).randint(2**31 - 1)),
         )
@@ -194,20 +167,56 @@ class GPRegressor(RegressorMixin, MultiOutputMixin, Storable):
         self.log_marginal_likelihood_error_ = found.error
         self.method_ = found.method
         self.n_iter_ = found.steps
+        self._warn_if_unfinished(found)
+
+    def _check(self, kernel: Kernel | type[Kernel] | None, y: np.ndarray) -> None:
+        if kernel is None and not self.learn:
+            raise ValueError("learn=False needs a kernel, found kernel=None")
+        if not self.learn and self.noise is None and not np.any(self.alpha):
+            raise ValueError("learn=False needs noise or alpha, found noise=None and alpha=0")
+        if np.max(np.abs(y)) > MAX_TARGET:
+            raise ValueError(f"y must stay below {MAX_TARGET:g}, found {np.max(np.abs(y)):g}: its square overflows")
+
+    def _standardised(self, X: np.ndarray, y: np.ndarray, kernel: Kernel | type[Kernel] | None) -> np.ndarray:
+        """Return targets as columns, less an offset, and in units of their own if there are several."""
+        self._single = y.ndim == 1
+        targets = y[:, None] if self._single else y
+        self._subtracted = self.mean if callable(self.mean) else None
+        # Most digits of y may be its level, which a mean would find at the end of long sums only.
+        self._level = np.median(targets, axis=0) if self.mean in ("constant", "linear") else np.zeros(targets.shape[1])
+        free = self.learn and self.noise is None and not np.any(self.alpha) and not isinstance(kernel, Kernel)
+        self._units = _units(targets) if free and targets.shape[1] > 1 else np.ones(targets.shape[1])
+        return (targets - self._offset(X)) / self._units
+
+    def _settings(self) -> processes.RegressorSettings:
+        return processes.RegressorSettings(
+            method=self.method,
+            learn=bool(self.learn),
+            mean=self.mean if isinstance(self.mean, str) else "zero",
+            restarts=int(self.restarts),
+            max_iter=int(self.max_iter),
+            verbose=bool(self.verbose),
+        )
+
+    def _warn_if_unfinished(self, found: processes.Regression) -> None:
+        """Warn of what a fit could not reach; an interrupt is warned of by its run."""
         if found.status is Status.INTERRUPTED:
-            self._warn("interrupted: the model is the best found so far")
-        elif not found.solved:
-            self._warn(
+            return
+        message = None
+        if not found.solved:
+            message = (
                 f"a solve ended with a residual of {found.posterior.residual:.2g}, above its tolerance: predictions "
-                "may be off by about as much of y's spread. Raise noise, or take fewer rows and method='exact'"
+                "may be off by about as much of their deviations. Raise noise, or take fewer rows and method='exact'"
             )
-        elif self.learn and found.status is Status.STEPS_SPENT and self.max_iter < _ENOUGH_STEPS:
-            self._warn(f"max_iter={self.max_iter} ended the search for the kernel before it had settled: raise it")
+        elif self.learn and found.status is Status.STEPS_SPENT and self.max_iter < ENOUGH_STEPS:
+            message = f"max_iter={self.max_iter} ended the search for the kernel before it had settled: raise it"
         elif found.posterior.coarse:
-            self._warn(
+            message = (
                 f"the finest grid that can be had is too coarse for {self.kernel_}: the function found is smoother "
                 "than that. Take method='iterative', or fewer rows and method='exact'"
             )
+        if message is not None:
+            warnings.warn(message, ConvergenceWarning, stacklevel=6)
 
     def predict(self, X: Any, return_std: bool = False, return_cov: bool = False) -> Any:
         """The mean of y at new rows, with its standard deviation or covariance, noise included, if asked for.
@@ -276,9 +285,6 @@ class GPRegressor(RegressorMixin, MultiOutputMixin, Storable):
         if not np.all((known >= 0) & np.isfinite(known)):
             raise ValueError(f"alpha must be finite and not negative, found a minimum of {known.min():g}")
         return np.broadcast_to(known, (rows,))
-
-    def _warn(self, message: str) -> None:
-        warnings.warn(message, ConvergenceWarning, stacklevel=6)
 
 
 def _units(targets: np.ndarray) -> np.ndarray:

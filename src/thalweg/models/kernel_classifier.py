@@ -1,6 +1,7 @@
 """Kernel classification that streams."""
 
 import numbers
+from dataclasses import KW_ONLY, dataclass
 from typing import Any, ClassVar
 
 import numpy as np
@@ -32,6 +33,7 @@ _LOSSES: dict[str, type[Loss]] = {
 _FEW_ROWS = 512
 
 
+@dataclass(repr=False, eq=False)
 class KernelClassifier(ClassifierMixin, KernelMachine):
     """Classification by a kernel machine that learns block by block, in memory for its features and one batch.
 
@@ -104,9 +106,9 @@ class KernelClassifier(ClassifierMixin, KernelMachine):
 
     Notes
     -----
-    Up to a block of rows (2,048) are solved in float64, more of them, and streams, in float32. Before that the median
-    of some of the first rows is subtracted from the features, in float64: their distance from the origin does not
-    matter.
+    One block of rows, and a ridge that float32 would lose, are computed in float64; more rows, and streams, in float32.
+    Before that the median of some of the first rows is subtracted from the features, in float64: their distance from
+    the origin does not matter.
 
     Examples
     --------
@@ -124,34 +126,19 @@ class KernelClassifier(ClassifierMixin, KernelMachine):
         "class_weight": [None, dict, StrOptions({"balanced"})],
     }
 
-    def __init__(
-        self,
-        kernel: Kernel | type[Kernel] | str | None = None,
-        *,
-        bandwidth: float | str = "auto",
-        metric: str = "auto",
-        loss: str = "auto",
-        alpha: float | str = "auto",
-        method: str | Method = "auto",
-        max_features: int = 65_536,
-        class_weight: Any = None,
-        max_iter: int | None = None,
-        warm_start: bool = False,
-        random_state: Any = None,
-        verbose: bool = False,
-    ) -> None:
-        self.kernel = kernel
-        self.bandwidth = bandwidth
-        self.metric = metric
-        self.loss = loss
-        self.alpha = alpha
-        self.method = method
-        self.max_features = max_features
-        self.class_weight = class_weight
-        self.max_iter = max_iter
-        self.warm_start = warm_start
-        self.random_state = random_state
-        self.verbose = verbose
+    kernel: Kernel | type[Kernel] | str | None = None
+    _: KW_ONLY
+    bandwidth: float | str = "auto"
+    metric: str = "auto"
+    loss: str = "auto"
+    alpha: float | str = "auto"
+    method: str | Method = "auto"
+    max_features: int = 65_536
+    class_weight: Any = None
+    max_iter: int | None = None
+    warm_start: bool = False
+    random_state: Any = None
+    verbose: bool = False
 
     def partial_fit(  # type: ignore[override]
         self, X: Any, y: Any, classes: Any = None, sample_weight: Any = None

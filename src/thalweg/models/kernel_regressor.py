@@ -1,5 +1,6 @@
 """Kernel regression that streams."""
 
+from dataclasses import KW_ONLY, dataclass, field
 from typing import Any, ClassVar
 
 import numpy as np
@@ -27,6 +28,7 @@ _LOSSES: dict[str, type[Loss]] = {
 }
 
 
+@dataclass(repr=False, eq=False)
 class KernelRegressor(RegressorMixin, KernelMachine):
     """Regression by a kernel machine that learns block by block, in memory for its features and one batch.
 
@@ -63,40 +65,26 @@ class KernelRegressor(RegressorMixin, KernelMachine):
     """
 
     _plain_bandwidth = 1.0
-    _target_mean: np.ndarray
-    _target_scale: np.ndarray
-    _target_core: np.ndarray
-    _target_moments: tuple[float, np.ndarray, np.ndarray]
+    _target_mean: np.ndarray = field(init=False)
+    _target_scale: np.ndarray = field(init=False)
+    _target_core: np.ndarray = field(init=False)
+    _target_moments: tuple[float, np.ndarray, np.ndarray] = field(init=False)
     _parameter_constraints: ClassVar[dict[str, list]] = KernelMachine._parameter_constraints | {
         "loss": [StrOptions(set(_LOSSES)), Loss],
     }
 
-    def __init__(
-        self,
-        kernel: Kernel | type[Kernel] | str | None = None,
-        *,
-        bandwidth: float | str = "auto",
-        metric: str = "auto",
-        loss: str | Loss = "squared",
-        alpha: float | str = "auto",
-        method: str | Method = "auto",
-        max_features: int = 65_536,
-        max_iter: int | None = None,
-        warm_start: bool = False,
-        random_state: Any = None,
-        verbose: bool = False,
-    ) -> None:
-        self.kernel = kernel
-        self.bandwidth = bandwidth
-        self.metric = metric
-        self.loss = loss
-        self.alpha = alpha
-        self.method = method
-        self.max_features = max_features
-        self.max_iter = max_iter
-        self.warm_start = warm_start
-        self.random_state = random_state
-        self.verbose = verbose
+    kernel: Kernel | type[Kernel] | str | None = None
+    _: KW_ONLY
+    bandwidth: float | str = "auto"
+    metric: str = "auto"
+    loss: str | Loss = "squared"
+    alpha: float | str = "auto"
+    method: str | Method = "auto"
+    max_features: int = 65_536
+    max_iter: int | None = None
+    warm_start: bool = False
+    random_state: Any = None
+    verbose: bool = False
 
     def partial_fit(  # type: ignore[override]
         self, X: Any, y: Any, sample_weight: Any = None

@@ -1,6 +1,7 @@
 """Completing a matrix of ratings."""
 
 import warnings
+from dataclasses import KW_ONLY, dataclass, field
 from numbers import Integral, Real
 from typing import Any, ClassVar
 
@@ -18,6 +19,7 @@ from thalweg.models._common import Storable, unharmed
 from thalweg.models._ids import IdIndex, id_pairs, single_ids
 
 
+@dataclass(repr=False, eq=False)
 class MatrixCompletion(RegressorMixin, Storable):
     """Ratings of columns by rows (of films by people, of reactions by compounds): the missing ones, and how sure.
 
@@ -99,9 +101,9 @@ class MatrixCompletion(RegressorMixin, Storable):
     (3,)
     """
 
-    _rows: IdIndex
-    _columns: IdIndex
-    _model: completion.Completed | completion.Filled
+    _rows: IdIndex = field(init=False)
+    _columns: IdIndex = field(init=False)
+    _model: completion.Completed | completion.Filled = field(init=False)
 
     _parameter_constraints: ClassVar[dict] = {
         "rank": [Interval(Integral, 1, None, closed="left"), None],
@@ -118,34 +120,19 @@ class MatrixCompletion(RegressorMixin, Storable):
         "verbose": ["verbose"],
     }
 
-    def __init__(
-        self,
-        rank: int | None = None,
-        *,
-        method: str = "factors",
-        feedback: str = "explicit",
-        bounds: Any = "auto",
-        presence: bool = True,
-        confidence: float = 2.0,
-        validation_fraction: float = 0.0,
-        max_iter: int = 150,
-        tol: float = 2e-4,
-        warm_start: bool = False,
-        random_state: Any = None,
-        verbose: bool = False,
-    ) -> None:
-        self.rank = rank
-        self.method = method
-        self.feedback = feedback
-        self.bounds = bounds
-        self.presence = presence
-        self.confidence = confidence
-        self.validation_fraction = validation_fraction
-        self.max_iter = max_iter
-        self.tol = tol
-        self.warm_start = warm_start
-        self.random_state = random_state
-        self.verbose = verbose
+    rank: int | None = None
+    _: KW_ONLY
+    method: str = "factors"
+    feedback: str = "explicit"
+    bounds: Any = "auto"
+    presence: bool = True
+    confidence: float = 2.0
+    validation_fraction: float = 0.0
+    max_iter: int = 150
+    tol: float = 2e-4
+    warm_start: bool = False
+    random_state: Any = None
+    verbose: bool = False
 
     @_fit_context(prefer_skip_nested_validation=True)
     def fit(

@@ -13,9 +13,10 @@
 """
 
 from thalweg.processes.classification import ProcessPosterior, fit_classifier, probabilities
-from thalweg.processes.fit import Regression, RegressorSettings, fit_regressor
+from thalweg.processes.fit import Regression, fit_regressor
 from thalweg.processes.inference import ClassifierSettings
 from thalweg.processes.learning import default_kernel
+from thalweg.processes.problem import RegressorSettings
 
 __all__ = [
     "ClassifierSettings",

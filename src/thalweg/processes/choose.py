@@ -11,24 +11,23 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import product
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import numpy as np
 
+from thalweg.descent import Status
 from thalweg.kernels import Kernel, Matern12, Matern32, Stationary, Sum
 from thalweg.processes.evidence import TOLERANCE_NATS, Optimum, maximise
 from thalweg.processes.exact import ExactEvidence, Parameters
 from thalweg.processes.observations import varying
+from thalweg.processes.problem import RegressionProblem, subset_rows, subset_sizes
 from thalweg.runs import Run
 from thalweg.selection import Entry, is_better, race
 from thalweg.threads import enough_threads
 
-LEAST_NOISE_SHARE = 1e-7
-"""The least noise that a search may find, as a share of the one it starts with: less is lost to rounding in K."""
-
 LENGTH_MULTIPLIERS, NOISE_MULTIPLIERS = (1.0, 0.3, 0.1, 0.03), (5.0, 1.0, 0.1, 0.01)
-"""Multipliers of lengthscales and of noise whose combinations are tried as starts: few rows take fast waves for noise."""
+"""Multipliers of lengthscales and of noise, all of which are tried as starts: few rows take fast waves for noise."""
 
 EARLY_STEPS = 5
 """The most steps of candidates on the last rows of a race, which start from those on fewer rows. With twice as many the
@@ -37,13 +36,6 @@ choice is the same, and the race takes longer than the fit."""
 LEVEL_STANDARD_ERRORS = 2.0
 """By how many standard errors a candidate may be behind the best and go on to more rows. With half as many, sums that
 are best in the end were lost on 400 rows."""
-
-
-class KernelRung(NamedTuple):
-    """Rows that candidates are fitted to, and how many steps they have for it."""
-
-    evidence: ExactEvidence
-    max_iter: int
 
 
 @dataclass(eq=False)
@@ -69,54 +61,44 @@ class KernelChoice:
     ``sums`` says whether a second term is tried; ``run`` keeps the best optimum so far.
     """
 
-    starts: Sequence[Parameters]
-    rows: int
-    """How many rows there are in all."""
-    learn_noise: bool
+    problem: RegressionProblem
     sums: bool
-    restarts: int
-    max_iter: int
-    seed: int
     run: Run
     evaluations: int = 0
 
-    def best(self, evidences: Sequence[ExactEvidence]) -> KernelCandidate:
+    def best(self, rungs: Sequence[ExactEvidence]) -> KernelCandidate:
         """Return the winner of a race on subsets of rows, from the smallest to the largest."""
-        self.rungs = [KernelRung(one, self.max_iter) for one in evidences]
-        if len(evidences) > 2:  # candidates that are fitted already need few steps to tell which is ahead
-            self.rungs[-1] = self.rungs[-1]._replace(max_iter=min(self.max_iter, EARLY_STEPS))
-        self.rng, self.rounds = np.random.default_rng(self.seed), Counter[KernelRung]()
-        self.singles: dict[tuple[KernelRung, type[Kernel]], Entry[KernelCandidate]] = {}
-        start = self._likeliest(_multiplied(self.starts[0], LENGTH_MULTIPLIERS, self._noises(0)), evidences[0])
+        self.rungs, self.starts = rungs, self.problem.starts
+        self.rng, self.rounds = np.random.default_rng(self.problem.seed), Counter[ExactEvidence]()
+        self.singles: dict[tuple[ExactEvidence, type[Kernel]], Entry[KernelCandidate]] = {}
+        start = self._likeliest(_multiplied(self.starts[0], LENGTH_MULTIPLIERS, self._noises(0)), rungs[0])
         result = race(
             [KernelCandidate(_with_family(start, one), one) for one in self.starts],
             self._score,
-            self.rungs,
+            rungs,
             propose=self._propose,
             least_gain=0.0,
             standard_errors=LEVEL_STANDARD_ERRORS,
             survivors=len(self.starts),
             kind=lambda candidate: _families(candidate.start.kernel),
-            parallel=not any(one.on_device for one in evidences),
+            parallel=not any(one.on_device for one in rungs),
         )
         # Of candidates that are level on the last rows, the likeliest; those of an interrupted race have other rows.
         level = [] if result.interrupted else result.level
         return min([result.best, *level], key=lambda entry: entry.loss).candidate
 
-    def fit(self, candidate: KernelCandidate, rung: KernelRung) -> Optimum:
-        """Fit a candidate to the rows of a rung, from where it is."""
-        size = len(rung.evidence.inputs)
-        # On a subset it is more, since a few rows that agree by chance would say that there is no noise.
-        least = LEAST_NOISE_SHARE if size == self.rows else np.sqrt(LEAST_NOISE_SHARE)
+    def fit(self, candidate: KernelCandidate, evidence: ExactEvidence, max_iter: int) -> Optimum:
+        """Fit a candidate to rows, from where it is."""
+        size, problem = len(evidence.inputs), self.problem
         with jax.enable_x64(True), enough_threads(size):
             optimum = maximise(
-                rung.evidence,
+                evidence,
                 candidate.parameters,
                 candidate.origin,
-                max_iter=rung.max_iter,
+                max_iter=max_iter,
                 tolerance=TOLERANCE_NATS,
-                least_noise=least * float(self.starts[0].noise) if self.learn_noise else None,
-                fixed=0 if self.learn_noise else 1,
+                least_noise=problem.least_noise(size) if problem.learn_noise else None,
+                fixed=0 if problem.learn_noise else 1,
                 keep=self._keep,
             )
         candidate.optimum = optimum
@@ -131,35 +113,38 @@ class KernelChoice:
         if kept is None or (-rows, optimum.loss) < (-len(kept.losses), kept.loss):
             self.run.keep(optimum)
 
-    def _score(self, candidate: KernelCandidate, rung: KernelRung) -> np.ndarray:
-        losses = self.fit(candidate, rung).losses
+    def _score(self, candidate: KernelCandidate, rung: ExactEvidence) -> np.ndarray:
+        # Candidates that are fitted to fewer rows already need few steps to tell which is ahead.
+        early = len(self.rungs) > 2 and rung is self.rungs[-1]
+        max_iter = self.problem.settings.max_iter
+        losses = self.fit(candidate, rung, min(max_iter, EARLY_STEPS) if early else max_iter).losses
         losses = losses + self._penalty(candidate.start.kernel, rung) / len(losses)
         entry, place = Entry(candidate, losses), (rung, type(candidate.start.kernel))
         if place not in self.singles or entry.loss < self.singles[place].loss:
             self.singles[place] = entry
         return losses
 
-    def _penalty(self, kernel: Kernel, rung: KernelRung) -> float:
+    def _penalty(self, kernel: Kernel, rung: ExactEvidence) -> float:
         """Return the nats that a kernel has to be ahead of one with a single smooth term.
 
         They are half the logarithm of the number of rows for each parameter of a second term, and once for a term whose
         functions have no derivative.
         """
-        inputs = rung.evidence.inputs
+        inputs = rung.inputs
         further = 1 + np.sum(varying(inputs)) if isinstance(kernel, Sum) else isinstance(kernel, Matern12)
         return float(further) * np.log(len(inputs)) / 2 if len(self.starts) > 1 else 0.0
 
-    def _propose(self, best: Entry[KernelCandidate], rung: KernelRung) -> list[list[KernelCandidate]]:
+    def _propose(self, best: Entry[KernelCandidate], rung: ExactEvidence) -> list[list[KernelCandidate]]:
         """Return candidates made of the best one: other starts, the other families, and a second term."""
-        winner, index, inputs = best.candidate, self.rungs.index(rung), rung.evidence.inputs
+        winner, index, inputs = best.candidate, list(self.rungs).index(rung), rung.inputs
         self.rounds[rung] += 1
         proposed = []
         if self.rounds[rung] == 1 and index == 0:
-            moved = [_moved(winner.origin, varying(inputs), self.rng) for _ in range(self.restarts)]
+            moved = [_moved(winner.origin, varying(inputs), self.rng) for _ in range(self.problem.settings.restarts)]
             proposed = [KernelCandidate(one, winner.origin) for one in moved]
         if self.rounds[rung] == 1 and index == 1:
             shorter = _multiplied(winner.parameters, LENGTH_MULTIPLIERS[1:], self._noises(1))
-            start = self._likeliest(shorter, rung.evidence)
+            start = self._likeliest(shorter, rung)
             proposed = self._if_better([KernelCandidate(start, winner.origin)], best, rung)
         if isinstance(winner.start.kernel, Sum) or len(self.starts) == 1:
             return [[one] for one in proposed]
@@ -168,25 +153,24 @@ class KernelChoice:
             if own is not None and type(start.kernel) is not type(winner.start.kernel):
                 family = KernelCandidate(_with_family(winner.parameters, start), start)
                 proposed += self._if_better([family], own, rung)
-        if self.sums and (index == 1 or rung is self.rungs[-1]):
+        # A second term begins with some of the noise, so there must be some.
+        noisy = not self.problem.learn_noise or winner.parameters.noise > 2 * self.problem.least_noise(len(inputs))
+        if self.sums and noisy and (index == 1 or rung is self.rungs[-1]):
             self.sums = False  # once is enough: those that are level go on
             proposed += self._with_second_term(best, rung)
         return [[one] for one in proposed]
 
     def _noises(self, first: int) -> tuple[float, ...]:
-        return NOISE_MULTIPLIERS[first:] if self.learn_noise else (1.0,)
+        return NOISE_MULTIPLIERS[first:] if self.problem.learn_noise else (1.0,)
 
     def _if_better(
-        self, candidates: list[KernelCandidate], entry: Entry[KernelCandidate], rung: KernelRung
+        self, candidates: list[KernelCandidate], entry: Entry[KernelCandidate], rung: ExactEvidence
     ) -> list[KernelCandidate]:
         """Return those that are better as they are than one that was fitted."""
-        evidence = rung.evidence
-        loss = lambda one: (
-            np.mean(evidence.losses(one.start)) + self._penalty(one.start.kernel, rung) / len(evidence.inputs)
-        )
+        loss = lambda one: np.mean(rung.losses(one.start)) + self._penalty(one.start.kernel, rung) / len(rung.inputs)
         return [one for one in candidates if loss(one) < entry.loss]
 
-    def _with_second_term(self, best: Entry[KernelCandidate], rung: KernelRung) -> list[KernelCandidate]:
+    def _with_second_term(self, best: Entry[KernelCandidate], rung: ExactEvidence) -> list[KernelCandidate]:
         """Return sums of two terms, of the best family, of Matern32, and with a rough term, where those are level.
 
         Which family is ahead without a second term says little of which is with it, but where the rough one is, the
@@ -205,14 +189,14 @@ class KernelChoice:
             first = middle
         pairs = [(one, type(one.start.kernel)) for one in dict.fromkeys([first, middle])]
         pairs += [(first, Matern12)] if rough else []
-        return [self._sum(one, families[family], rung.evidence) for one, family in pairs]
+        return [self._sum(one, families[family], rung) for one, family in pairs]
 
     def _sum(self, first: KernelCandidate, second: Parameters, evidence: ExactEvidence) -> KernelCandidate:
         """Return a candidate with a second term, which begins with some of the noise."""
         kernel, noise = first.parameters
         lengths = second.kernel.lengthscale
         starts = []
-        for multiplier, share in product(LENGTH_MULTIPLIERS[:2], (0.5, 0.1) if self.learn_noise else (1.0,)):
+        for multiplier, share in product(LENGTH_MULTIPLIERS[:2], (0.5, 0.1) if self.problem.learn_noise else (1.0,)):
             variance = np.maximum((1 - share) * noise, NOISE_MULTIPLIERS[2] * second.noise)
             term = with_parameters(second.kernel, multiplier * lengths, variance)
             starts.append(Parameters(Sum(kernel, term), np.asarray(share * noise)))
@@ -264,3 +248,25 @@ def _moved(start: Parameters, varies: np.ndarray, rng: np.random.Generator) -> P
         return np.asarray(leaf * np.exp(logs))
 
     return jax.tree.map(elsewhere, start)
+
+
+def learn(
+    problem: RegressionProblem, run: Run, most: int, order: np.ndarray | None = None, sums: bool = True
+) -> Optimum:
+    """Return the best parameters on at most so many rows: the first of an order, by default a random one."""
+    if not problem.learns:
+        return Optimum(problem.starts[0], np.full(1, np.nan), 0, Status.CONVERGED, problem.starts[0])
+    if order is None:
+        order = np.random.default_rng(problem.seed).permutation(len(problem.rows.inputs))
+    sizes = subset_sizes(min(most, len(order)))
+    evidences = [problem.subset(size, order) for size in sizes]
+    for evidence in evidences:
+        evidence.prepare(problem.starts[0].kernel)
+    raced = sum(size < 2 * subset_rows()[-2] for size in sizes)
+    choice = KernelChoice(problem, sums and problem.kernel is None, run)
+    winner = choice.best(evidences[:raced])
+    for evidence in dict.fromkeys([*evidences[raced:], evidences[-1]]):
+        if not run.interrupted:
+            choice.fit(winner, evidence, problem.settings.max_iter)
+    assert winner.optimum is not None
+    return winner.optimum._replace(evaluations=choice.evaluations)

@@ -33,13 +33,6 @@ MAX_DIMENSIONS = 3
 """The most features that a grid can have: of four it would have 22 nodes in each."""
 
 
-class GridLayout(eqx.Module):
-    """What a program is made for: the nodes of the grid, and how many of the columns are targets."""
-
-    nodes: tuple[int, ...] = eqx.field(static=True)
-    targets: int = eqx.field(static=True)
-
-
 class NodeGram(eqx.Module):
     """Wᵀ diag(ω) W: by its stencil, or in three dimensions by its factors."""
 
@@ -92,24 +85,33 @@ class NodeGram(eqx.Module):
         )
 
 
-class GridMoments(NamedTuple):
+class GridMoments(eqx.Module):
     """Sums over rows: Wᵀ diag(ω) W, Wᵀ diag(ω) R and Rᵀ diag(ω) R for the columns R of targets and basis."""
 
     gram: NodeGram
     sums: Float[Array, " r *nodes"]
     squares: Float[Array, "r r"]
+    targets: int = eqx.field(static=True)
+    """How many of the columns are targets."""
+
+    @property
+    def nodes(self) -> tuple[int, ...]:
+        """Those of the grid, along each feature."""
+        return self.sums.shape[1:]
 
     def scaled(self, factor: Array) -> "GridMoments":
         """Those of ω times a number."""
-        return GridMoments(self.gram.scaled(factor), factor * self.sums, factor * self.squares)
+        return GridMoments(self.gram.scaled(factor), factor * self.sums, factor * self.squares, self.targets)
 
 
-@quick_jit(lambda *_: False, tuned=False)
-def moments(interpolation: Interpolation, columns: Float[Array, "n r"], scales: Float[Array, " n"]) -> GridMoments:
+@quick_jit(lambda *_: False, tuned=False, static_argnums=3)
+def moments(
+    interpolation: Interpolation, columns: Float[Array, "n r"], scales: Float[Array, " n"], targets: int
+) -> GridMoments:
     """Add rows up with weights ω."""
     weighted = scales[:, None] * columns
     sums = interpolation.rmv(weighted).T.reshape(-1, *interpolation.nodes)
-    return GridMoments(NodeGram.of(interpolation, scales), sums, weighted.T @ columns)
+    return GridMoments(NodeGram.of(interpolation, scales), sums, weighted.T @ columns, targets)
 
 
 scaled = jax.jit(GridMoments.scaled)
@@ -231,7 +233,6 @@ class GridEvaluation(NamedTuple):
 
 
 def _evaluate(
-    layout: GridLayout,
     kernel: Kernel,
     spacing: Float[Array, " d"],
     given: GridMoments,
@@ -243,7 +244,7 @@ def _evaluate(
 
     ``given`` are the moments for ω = 1/D, ``shares`` those for ω = ρ/D, ρ the share of D that grows with the noise.
     """
-    nodes, targets = layout.nodes, layout.targets
+    nodes, targets = given.nodes, given.targets
     eigenvalues, pull = jax.vjp(lambda kernel: spectrum(kernel, spacing, nodes), kernel)
     coordinates = FourierCoordinates(eigenvalues, nodes)
     preconditioner = 1 + given.gram.symbol(nodes) * eigenvalues
@@ -253,7 +254,7 @@ def _evaluate(
     right = jnp.concatenate([coordinates.rooted(both[:width]), _times(jnp.sqrt(preconditioner), white)])
     found = solve(given.gram, coordinates, preconditioner, right, tolerance)
     solved, answers = found.x[:width], found.x[width:]
-    coefficients = mean_coefficients(given, right[:width], solved, targets)
+    coefficients, _ = mean_coefficients(given, right[:width], solved)
     combine = jnp.concatenate([jnp.eye(targets, dtype=spacing.dtype), -coefficients])
     a = (combine.T.astype(solved.dtype) @ flat(solved)).reshape(targets, *eigenvalues.shape)
     residual_squares = lambda m: jnp.sum(combine * (m.squares @ combine))
@@ -287,13 +288,16 @@ def _evaluate(
 evaluate = Prepared(_evaluate, lambda *_: False, tuned=False)
 
 
-def mean_coefficients(given: GridMoments, right: Array, solved: Array, targets: int) -> Float[Array, "p t"]:
-    """β̂, the coefficients of the mean by generalised least squares."""
+def mean_coefficients(given: GridMoments, right: Array, solved: Array) -> tuple[Array, Array]:
+    """Return β̂, the coefficients of the mean by generalised least squares, and HᵀA⁻¹H."""
     inverse = given.squares - (jnp.conj(flat(right)) @ flat(solved).T).real
-    inverse = (inverse + inverse.T) / 2
-    if len(inverse) == targets:
-        return jnp.zeros((0, targets), inverse.dtype)
-    return jnp.linalg.solve(inverse[targets:, targets:], inverse[targets:, :targets])
+    both = (inverse + inverse.T)[given.targets :] / 2
+    gram = both[:, given.targets :]
+    return _solve_small(gram, both[:, : given.targets]), gram
+
+
+def _solve_small(gram: Array, right: Array) -> Array:
+    return jnp.linalg.solve(gram, right) if len(gram) else right
 
 
 def left_of_determinant(solves: GridSolves, probes: np.ndarray) -> np.ndarray:
@@ -304,7 +308,6 @@ def left_of_determinant(solves: GridSolves, probes: np.ndarray) -> np.ndarray:
 
 
 def _posterior_paths(
-    layout: GridLayout,
     kernel: Kernel,
     spacing: Array,
     given: GridMoments,
@@ -315,7 +318,7 @@ def _posterior_paths(
     tolerance: Float[Array, " r+s"],
 ) -> tuple[Array, ...]:
     """Means on the grid with their coefficients, samples of what differs, with theirs, and residuals."""
-    nodes, targets = layout.nodes, layout.targets
+    nodes, targets = given.nodes, given.targets
     coordinates = FourierCoordinates(spectrum(kernel, spacing, nodes), nodes)
     preconditioner = 1 + given.gram.symbol(nodes) * coordinates.eigenvalues
     scaled = given.gram.scales[:, None] * errors
@@ -325,18 +328,14 @@ def _posterior_paths(
     start = every[width : width + extra]
     right = jnp.concatenate([coordinates.rooted(every[:width]), start - coordinates.rooted(every[width + extra :])])
     found = solve(given.gram, coordinates, preconditioner, right, tolerance)
-    coefficients = mean_coefficients(given, right[:width], found.x[:width], targets)
+    coefficients, basis_gram = mean_coefficients(given, right[:width], found.x[:width])
     fields = coordinates.synthesis(jnp.concatenate([found.x, start]))
     prior, fields = fields[width + extra :], flat(fields[: width + extra])
     values, levels, paths = fields[:targets], fields[targets:width], fields[width:]
     # β of each sample, by generalised least squares on its own values at the rows: A⁻¹H = D⁻¹(H − W z_H).
-    inverse = given.squares - (jnp.conj(flat(right[:width])) @ flat(found.x[:width]).T).real
     seen = flat(given.sums[targets:]) @ flat(prior).T - levels @ flat(given.gram(prior)).T
     seen = seen + basis.T @ scaled - levels @ flat(drawn).T
-    if width > targets:
-        updated = jnp.linalg.solve((inverse + inverse.T)[targets:, targets:] / 2, seen)
-    else:
-        updated = jnp.zeros((0, extra), spacing.dtype)
+    updated = _solve_small(basis_gram, seen)
     samples = paths + updated.T @ levels
     return values.T - levels.T @ coefficients, coefficients, samples.T, updated, found.residual
 

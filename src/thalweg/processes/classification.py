@@ -17,7 +17,7 @@ from thalweg.linalg import Factor, namespace
 from thalweg.processes.covariance import TILE_ROWS, as_device_arrays, as_host_arrays, diagonal, matrix
 from thalweg.processes.exact import computes_on_device
 from thalweg.processes.inference import ClassifierSettings, LatentRows, infer
-from thalweg.processes.learning import FittedKernel, learn, starting_kernels
+from thalweg.processes.learning import LatentCandidate, learn, starting_kernels
 from thalweg.rows import find_duplicates
 from thalweg.rows.split import CHANCE
 from thalweg.threads import enough_threads
@@ -136,18 +136,16 @@ def fit_classifier(
     rows = _merged(LatentRows(inputs, targets, np.ones(len(targets)) if weights is None else weights))
     with jax.enable_x64(True), enough_threads(len(rows.inputs)):
         tied = not isinstance(given, Kernel)
-        kernels = starting_kernels(rows.inputs[rows.weights > 0], given) if tied else [given]
+        kernels = starting_kernels(rows.inputs, given) if tied else [given]
         kernels = as_host_arrays(kernels)
-        if not settings.learn and len(kernels) == 1:
-            fitted = FittedKernel(kernels[0], infer(kernels[0], rows, settings, seed), rows)
-        elif settings.learn and _are_copies(rows):
-            fitted = learn(kernels, rows._replace(weights=np.minimum(rows.weights, 1.0)), settings, seed, tied)
-            if fitted.posterior.status is not Status.INTERRUPTED:
-                posterior = infer(fitted.kernel, rows, settings, seed, fitted.posterior)
-                fitted = FittedKernel(fitted.kernel, posterior, rows)
-        else:
-            fitted = learn(kernels, rows, settings, seed, tied)
-        learned, posterior, rows = fitted
+        counted = rows
+        if settings.learn and _are_copies(rows):
+            counted = rows._replace(weights=np.minimum(rows.weights, 1.0))
+        fitted = learn(kernels, counted, settings, seed, tied)
+        if counted is not rows and fitted.posterior.status is not Status.INTERRUPTED:
+            posterior = infer(fitted.kernel, rows, settings, seed)
+            fitted = LatentCandidate(fitted.kernel, posterior, rows)
+        learned, posterior, rows = fitted.kernel, fitted.posterior, fitted.rows
         if tied and len(np.unique(learned.lengthscale)) == 1:
             learned = given(np.ravel(learned.lengthscale)[0], learned.variance)  # a number, if features have one
         learned = as_host_arrays(learned)
@@ -157,7 +155,8 @@ def fit_classifier(
 
 
 def _merged(rows: LatentRows) -> LatentRows:
-    """Return the rows with those of equal inputs and targets made one, of their weight."""
+    """Return the rows that count, with those of equal inputs and targets made one, of their weight."""
+    rows = rows.subset(np.flatnonzero(rows.weights > 0))
     duplicates = find_duplicates(np.column_stack([rows.inputs, rows.targets]))
     merged = rows.subset(duplicates.first)
     return merged._replace(weights=np.bincount(duplicates.group, rows.weights))

@@ -10,6 +10,7 @@ compiled. On a device it is a :class:`DeviceTerm`, whose family is data, so that
 sums of two of them. Other kernels are differentiated by JAX.
 """
 
+import operator
 from collections.abc import Callable, Sequence
 from functools import reduce
 from typing import Any, NamedTuple
@@ -17,11 +18,11 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Int
 from scipy.spatial.distance import cdist
 
 from thalweg.compiling import quick_jit
-from thalweg.kernels import Kernel
+from thalweg.kernels import Gaussian, Kernel, Matern12, Matern32, Matern52
 from thalweg.kernels.distances import squared_distances
 from thalweg.kernels.host import summands
 from thalweg.kernels.profiles import profile, profile_slope
@@ -32,23 +33,24 @@ from thalweg.padding import padded, padded_size
 TILE_ROWS = 2048
 """Rows of a matrix that are made at a time: of 50,000 columns they take 0.8 GB. Half as many would take as long."""
 
+RADIAL_FAMILIES = (Gaussian, Matern12, Matern32, Matern52)
+"""Families that a device knows."""
+
 
 class DeviceTerm(NamedTuple):
     """A radial term whose family is data; a variance of 0 means that there is none."""
 
     lengthscale: Float[Array | np.ndarray, " d"]
     variance: Float[Array | np.ndarray, ""]
-    shape: Float[Array | np.ndarray, " 4"]
+    family: Int[Array | np.ndarray, ""]
+    """Its index among ``RADIAL_FAMILIES``."""
 
-    def profile_and_slope(self, squares: Array) -> tuple[Array, Array]:
+    def value_and_slope(self, squared: Array) -> tuple[Array, Array]:
         """Return vκ(s) and vκ′(s)."""
-        c, a, b, w = self.shape
-        root = jnp.sqrt(c * squares)
-        decay = self.variance * jnp.exp(-w * root - (1 - w) / 2 * squares)
-        value = (1 + a * root + b * c * squares) * decay
-        # Where rows are equal the slope of a rough term is infinite, but no parameter moves their distance.
-        inverse = jnp.where(root > 0, 1 / jnp.where(root > 0, root, 1), 0)
-        return value, c / 2 * ((a - w) * inverse + (2 * b - w * a) - w * b * root) * decay - (1 - w) / 2 * value
+        orders = [family.order for family in RADIAL_FAMILIES]
+        both = [lambda s, order=order: (profile(order, s), profile_slope(order, s)) for order in orders]
+        value, slope = jax.lax.switch(self.family, both, squared)
+        return self.variance * value, self.variance * slope
 
 
 def device_terms(kernel: Kernel, features: int) -> tuple[DeviceTerm, ...]:
@@ -65,15 +67,9 @@ def device_terms(kernel: Kernel, features: int) -> tuple[DeviceTerm, ...]:
     if not 1 <= len(terms) <= 2:
         return ()
     lengthscale = lambda term: np.broadcast_to(np.asarray(term.lengthscale, np.float64), (features,))
-    made = [DeviceTerm(lengthscale(one), np.asarray(one.variance), _shape(one.order)) for one in terms]
-    return (*made, DeviceTerm(np.ones(features), np.zeros(()), _shape(None)))[:2]
-
-
-def _shape(order: int | None) -> np.ndarray:
-    """c, a, b and w of κ(s) = (1 + a√(cs) + bcs)·exp(−w√(cs) − (1 − w)s/2): Matérn's, or the Gaussian's."""
-    if order is None:
-        return np.array([1.0, 0.0, 0.0, 0.0])
-    return np.array([2 * order + 1, order >= 1, (order >= 2) / 3, 1.0])
+    family = lambda term: np.asarray(RADIAL_FAMILIES.index(type(term)), np.int32)
+    made = [DeviceTerm(lengthscale(one), np.asarray(one.variance), family(one)) for one in terms]
+    return (*made, made[0]._replace(variance=np.zeros(())))[:2]
 
 
 def own_parameters(kernel: Kernel, features: int, terms: int) -> Float[np.ndarray, "q p"]:
@@ -102,10 +98,10 @@ def parts_of(terms: Sequence[Term], x: Any, y: Any = None) -> Parts:
 
 def _parts(term: Term, x: Any, y: Any, slope: bool = True) -> tuple[Any, Any]:
     if isinstance(term, DeviceTerm):
-        return term.profile_and_slope(squared_distances(x, y, term.lengthscale))
+        return term.value_and_slope(squared_distances(x, y, term.lengthscale))
     lengths = np.asarray(term.lengthscale)
-    scaled = x / lengths
-    squared = cdist(scaled, scaled if y is None else y / lengths, "sqeuclidean")
+    scaled = (x - x[:1]) / lengths  # an offset that many lengthscales fit into would cost digits
+    squared = cdist(scaled, scaled if y is None else (y - x[:1]) / lengths, "sqeuclidean")
     variance, order = float(term.variance), term.order
     return variance * profile(order, squared), variance * profile_slope(order, squared) if slope else None
 
@@ -114,21 +110,12 @@ def matrix(kernel: Kernel | tuple[Term, ...], x: Any, y: Any = None) -> Any:
     """Return k(x, y), or k(x, x) with what a kernel has on its diagonal alone."""
     terms = kernel if isinstance(kernel, tuple) else summands(kernel) if namespace(x) is np else ()
     if terms:
-        return reduce(lambda total, term: _added(total, _parts(term, x, y, slope=False)[0]), terms, None)
+        return reduce(operator.iadd, (_parts(term, x, y, slope=False)[0] for term in terms))
     if namespace(x) is not np:
         return kernel(x, y)  # type: ignore[operator]
     shape = len(x), len(x if y is None else y)
     made = _compiled_matrix(as_device_arrays(kernel), _padded(x), None if y is None else _padded(y))
     return np.array(made)[: shape[0], : shape[1]]
-
-
-def _added(total: Any, part: Any) -> Any:
-    if total is None:
-        return part
-    if isinstance(total, np.ndarray):
-        total += part
-        return total
-    return total + part
 
 
 def diagonal(kernel: Kernel | tuple[Term, ...], x: Any) -> Any:

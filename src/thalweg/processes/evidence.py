@@ -5,7 +5,7 @@ L-BFGS. The logarithms have a weak normal prior around an origin, so that what t
 """
 
 from collections.abc import Callable
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -14,7 +14,6 @@ import scipy.optimize
 from thalweg.descent import Status
 from thalweg.linalg import NotPositiveDefinite
 from thalweg.processes.covariance import flattened, unflattened
-from thalweg.processes.exact import EvidenceEvaluation
 from thalweg.processes.observations import varying
 
 PRIOR_DEVIATION = 3.0
@@ -36,17 +35,6 @@ INITIAL_DAMPING = 1e-2
 
 T_DEGREES = 5.0
 """Degrees of freedom of the t law that approximates the posterior of the parameters: its tails must be the heavier."""
-
-
-class Evidence(Protocol):
-    """What a search needs to know of rows."""
-
-    @property
-    def inputs(self) -> Any:
-        """Their features."""
-
-    def evaluate(self, parameters: Any) -> EvidenceEvaluation:
-        """Return losses, the gradient in the logarithms of all parameters, and their information if it is known."""
 
 
 class Optimum(NamedTuple):
@@ -75,7 +63,7 @@ class LogPosterior:
 
     def __init__(
         self,
-        evidence: Evidence,
+        evidence: Any,
         origin: Any,
         *,
         fixed: int = 0,
@@ -133,7 +121,7 @@ class LogPosterior:
         if np.max(np.abs(point)) > 2 * MAX_LOG_MOVE:
             return np.inf
         try:
-            solution = self.evidence.solution(self.parameters(point))  # type: ignore[attr-defined]
+            solution = self.evidence.solution(self.parameters(point))
         except NotPositiveDefinite:
             return np.inf
         coefficients = float(np.sum(np.log(np.diagonal(solution.basis_factor))))
@@ -248,7 +236,7 @@ class ParameterSearch:
 
 
 def maximise(
-    evidence: Evidence,
+    evidence: Any,
     start: Any,
     origin: Any,
     *,
@@ -266,7 +254,8 @@ def maximise(
     Parameters
     ----------
     evidence
-        The loss as a function of the parameters.
+        The rows: ``inputs``, and ``evaluate(parameters)``, which returns an
+        :class:`~thalweg.processes.exact.EvidenceEvaluation`.
     start, origin
         Where to start, and the centre of the prior.
     max_iter, tolerance

@@ -13,6 +13,7 @@ the factor gives: E SSᵀ/M = A⁻¹, and the variance of the derivative in a pa
 where that derivative is 0 the parameter is off by 1/√M of its own standard deviation, whatever the number of rows.
 """
 
+import operator
 from functools import reduce
 from typing import Any, NamedTuple
 
@@ -45,7 +46,7 @@ than the factorisations of a fit."""
 
 INVERSE_DRAWS = 64
 """Columns that replace the inverse of more than ``TILE_ROWS`` rows; a search then ends within 1/√64 of a standard
-deviation of the optimum. Twice as many take twice the time of the derivatives. More targets are mixed into as many."""
+deviation of the optimum. Twice as many take twice the time of the derivatives."""
 
 
 class Parameters(NamedTuple):
@@ -104,7 +105,7 @@ def evaluate(
     if parts is None:
         among = covariance.matrix_by_tiles(kernel, rows.inputs, tile_rows)
     else:
-        among = reduce(lambda total, part: total + part, (value for value, _ in parts))
+        among = reduce(operator.add, (value for value, _ in parts))
     factor = factorise(among, rows.variances(noise))
     del among  # before other matrices are made
     solution = solve(factor, noise, rows)
@@ -117,7 +118,7 @@ def evaluate(
             return solution, np.append(found, by_noise), None
         found = covariance.kernel_gradient(kernel, rows.inputs, pull, own, tile_rows)
         return solution, Parameters(jax.tree.map(lambda a, b: a * b / 2, found, kernel), by_noise), None
-    columns = _mixed(solution.weights)
+    columns = solution.weights
     gradient, products = covariance.gradient_and_products(terms, rows.inputs, pull, columns, parts, tile_rows)
     products = xp.concatenate([products, (columns * (noise / rows.weights)[:, None])[:, None]], axis=1)
     information = _information(products, solution)
@@ -142,15 +143,6 @@ def _gradient_weights(
     drawn = factor.half_solve(normal, transpose=True) * np.sqrt(outputs / INVERSE_DRAWS)
     pull = lambda take: take(drawn) @ drawn.T - take(weights) @ weights.T
     return pull, xp.sum(drawn**2, axis=1) - xp.sum(weights**2, axis=1)
-
-
-def _mixed(weights: Any) -> Any:
-    """Columns whose products have, in the mean over signs, the same sum as those of the weights of all targets."""
-    outputs = weights.shape[1]
-    if outputs <= INVERSE_DRAWS:
-        return weights
-    signs = np.random.default_rng(0).choice([-1.0, 1.0], (outputs, INVERSE_DRAWS))
-    return weights @ namespace(weights).asarray(signs / np.sqrt(INVERSE_DRAWS))
 
 
 def _information(products: Any, solution: ExactSolution) -> Any:
@@ -190,14 +182,8 @@ class ExactEvidence:
 
     def solution(self, parameters: Parameters) -> ExactSolution:
         """Return the factor of A and what follows from it; NotPositiveDefinite if it has none."""
-        if self.on_device:
-            # By the program of the search where there is one, since another would have to be compiled.
-            arguments = self._arguments(parameters)
-            return (
-                _compiled_evaluation(*arguments)[0]
-                if isinstance(arguments[0], tuple)
-                else _compiled_solution(*arguments)
-            )
+        if self.on_device:  # by the program of the search, since another would have to be compiled
+            return _compiled_evaluation(*self._arguments(parameters))[0]
         among = covariance.matrix_by_tiles(parameters.kernel, self.inputs)
         return solve(factorise(among, self.rows.variances(parameters.noise)), parameters.noise, self.rows)
 
@@ -241,11 +227,6 @@ def computes_on_device(rows: int) -> bool:
 
 
 _compiled_evaluation = Prepared(evaluate, compiles_quickly, tuned=False)
-
-
-@quick_jit(compiles_quickly, tuned=False)
-def _compiled_solution(kernel: Kernel, noise: Array, rows: RegressionRows) -> ExactSolution:
-    return solve(factorise(covariance.matrix_by_tiles(kernel, rows.inputs), rows.variances(noise)), noise, rows)
 
 
 def predict(

@@ -19,11 +19,11 @@ from thalweg.descent import Status
 from thalweg.errors import IncompatiblePartsError
 from thalweg.kernels import Grid, Kernel
 from thalweg.processes import circulant
-from thalweg.processes.circulant import MAX_DIMENSIONS, GridLayout, GridMoments
+from thalweg.processes.circulant import MAX_DIMENSIONS, GridMoments
 from thalweg.processes.covariance import flattened, matrix
 from thalweg.processes.evidence import TOLERANCE_NATS, Optimum, maximise
 from thalweg.processes.exact import EvidenceEvaluation, Parameters
-from thalweg.processes.iterative import POSTERIOR_SAMPLES, PROBES, SOLVE_TOLERANCE, SampledPosterior
+from thalweg.processes.iterative import POSTERIOR_SAMPLES, PROBES, SampledPosterior
 from thalweg.processes.observations import ProcessMean, RegressionRows
 from thalweg.runs import Run
 
@@ -34,10 +34,10 @@ NEAR_CORRELATION, FAR_CORRELATION = 0.9, 1e-3
 """Correlations that the fine and the coarse scale of a kernel are measured at."""
 
 NODES_PER_FINE_SCALE, LEAST_NODES_PER_FINE_SCALE = 1.5, 0.9
-"""Nodes within the fine scale: so many by choice, and so many at least, or the function found is smoother than it is."""
+"""Nodes within the fine scale: by choice, and at least, since from fewer a function comes out too smooth."""
 
-TOLERANCES = SOLVE_TOLERANCE**2, SOLVE_TOLERANCE
-"""Residuals of solves for the targets, which enter the loss squared, and for probes or samples."""
+TOLERANCES = 4e-6, 2e-3
+"""Residuals of solves for the targets and for probes or samples: gradients of a search err by about as much."""
 
 
 class Lattice(NamedTuple):
@@ -115,7 +115,6 @@ class GridEvidence:
         signs = np.random.default_rng([seed, 7]).integers(0, 2, size=(PROBES, *grid.shape))
         # Unlike jnp.asarray this compiles nothing.
         self.columns, self.spacing, self.probes = map(jax.device_put, (columns, grid.spacing, 2.0 * signs - 1.0))
-        self.layout = GridLayout(grid.shape, rows.outputs)
         self.unit = None if np.any(rows.known) else self._add_up(rows.weights)
 
     def prepare(self, kernel: Kernel) -> None:
@@ -127,14 +126,14 @@ class GridEvidence:
 
     def for_paths(self, kernel: Kernel, given: GridMoments, errors: Any, white: Any) -> tuple:
         """Return the arguments of :data:`~thalweg.processes.circulant.posterior_paths`."""
-        fixed = self.layout, kernel, self.spacing, given, self.interpolation, self.rows.basis
+        fixed = kernel, self.spacing, given, self.interpolation, self.rows.basis
         return *fixed, errors, white, self._tolerances(POSTERIOR_SAMPLES)
 
     def _tolerances(self, others: int) -> np.ndarray:
         return np.repeat(self.tolerances, (self.columns.shape[1], others))
 
     def _add_up(self, scales: np.ndarray) -> GridMoments:
-        return circulant.moments(self.interpolation, self.columns, jax.device_put(scales))
+        return circulant.moments(self.interpolation, self.columns, jax.device_put(scales), self.rows.outputs)
 
     def moments(self, noise: float) -> tuple[GridMoments, GridMoments]:
         """Return those for 1/D, and for its share that grows with the noise."""
@@ -145,7 +144,7 @@ class GridEvidence:
         return self._add_up(self.rows.weights / total), self._add_up(self.rows.weights * noise / total**2)
 
     def evaluate(self, parameters: Parameters) -> EvidenceEvaluation:
-        """Return the loss, and its gradient in the logarithms of the parameters; nothing is known of the information."""
+        """Return the loss and its gradient in the logarithms of the parameters; their information is not known."""
         noise = float(parameters.noise)
         found = self._evaluate(parameters)
         rows, own = self.rows, noise / (noise + self.rows.known)
@@ -161,7 +160,7 @@ class GridEvidence:
 
     def _evaluate(self, parameters: Parameters) -> circulant.GridEvaluation:
         given, shares = self.moments(float(parameters.noise))
-        fixed = self.layout, parameters.kernel, self.spacing, given, shares, self.probes
+        fixed = parameters.kernel, self.spacing, given, shares, self.probes
         return circulant.evaluate(*fixed, self._tolerances(PROBES))
 
     def _loss(self, found: circulant.GridEvaluation, noise: float) -> tuple[float, float]:

@@ -14,18 +14,14 @@ import numpy as np
 from thalweg.descent import History, Polynomial, Status, minimize
 from thalweg.gaussian.ascent import AscentResult, maximise_bound
 from thalweg.gaussian.divergence import GaussianKL, KLToProcess
-from thalweg.gaussian.expectations import Quadrature
 from thalweg.gaussian.likelihood import Likelihood
-from thalweg.gaussian.oracle import ExpectedLikelihood
+from thalweg.gaussian.oracle import ExpectedLikelihood, WeightLikelihood
 from thalweg.gaussian.posteriors import Implicit, factorise_sites
 from thalweg.kernels import Kernel
 from thalweg.linalg import Factor, namespace
 from thalweg.linalg.arrays import ratio
-from thalweg.oracles.base import Out
 from thalweg.processes.covariance import as_device_arrays, matrix
 from thalweg.processes.exact import computes_on_device
-
-_QUADRATURE = Quadrature()
 
 
 @dataclass(frozen=True)
@@ -66,22 +62,6 @@ class LatentRows(NamedTuple):
         return LatentRows(*(part[indices] for part in self))
 
 
-class LatentLikelihood(NamedTuple):
-    """f(q) = −Σ w_n E_q log p(y_n|z_n) and its gradient, for latent numbers z of an :class:`Implicit` posterior."""
-
-    likelihood: Likelihood
-    targets: Any
-    weights: Any
-
-    def full(self, x: Implicit) -> Out:
-        """Value and gradient."""
-        expected = _QUADRATURE(self.likelihood, self.targets, x.mean, x.variance)
-        zeros: Any = 0 * x.mean
-        gradient = Implicit(-self.weights * expected.first, -self.weights * expected.second / 2, zeros, zeros, zeros[0])
-        work: Any = float(len(zeros))
-        return Out(gradient, -(self.weights @ expected.value), work)
-
-
 class LatentPosterior(NamedTuple):
     """A posterior, its bound, how it was found, and the prior covariance."""
 
@@ -117,7 +97,7 @@ def infer(
     covariance = covariance + settings.jitter * xp.eye(len(covariance), dtype=covariance.dtype)
     q = Implicit.prior(covariance) if start is None else _with_same_sites(covariance, start.q)
     if exact:
-        oracle = LatentLikelihood(settings.likelihood, *map(xp.asarray, rows[1:]))
+        oracle = WeightLikelihood(settings.likelihood, *map(xp.asarray, rows[1:]), offset=0.0, design=None)
         result = maximise_bound(oracle, KLToProcess(covariance), q, tol=settings.tol, max_iter=settings.max_iter)
     else:
         result = _steps_from_batches(rows, settings, seed, covariance, q)

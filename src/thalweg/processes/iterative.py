@@ -23,7 +23,6 @@ from thalweg.kernels import Kernel
 from thalweg.linalg import (
     CGResult,
     LowRank,
-    TiledFeatures,
     conjugate_gradients,
     factorise,
     fold_tiles,
@@ -36,19 +35,21 @@ from thalweg.processes.exact import Parameters
 from thalweg.processes.observations import ProcessMean, RegressionRows
 from thalweg.runs import Run
 
-SOLVE_TOLERANCE, MAX_PRODUCTS = 2e-3, 400
-"""A solve ends where residuals are this small against their right sides, which is a fiftieth of what samples leave
-uncertain, or after so many products."""
+SOLVE_TOLERANCE, MAX_PRODUCTS = 0.02, 400
+"""A solve ends where ⟨r, A⁻¹r⟩ of its residual is at most the square of this share of that of its right side, or after
+so many products: predictions are then off by hundredths of a standard deviation, less than 64 samples leave open. Half
+of it takes a few more products."""
 
 POSTERIOR_SAMPLES, FREQUENCIES = 64, 2048
 """Samples of the posterior that variances are made of, which errs by a tenth in a standard deviation, and random
 frequencies of each. Twice as many samples take twice the memory."""
 
 PROBES = 8
-"""Vectors that the logarithm of the determinant is made of."""
+"""Vectors that the logarithm of the determinant is made of; four times as many halve its error."""
 
 PIVOTS = {"cpu": 512, "gpu": 2048}
-"""Rows that the preconditioner is made of: on either device a factorisation of about a second."""
+"""Rows that the preconditioner is made of: on either device a factorisation of about a second. Twice as many take as
+much time as they save."""
 
 TILE_ENTRIES = {"cpu": 2**26, "gpu": 2**28}
 """Entries of the kernel matrix that exist at a time, after which interrupts are heard."""
@@ -66,7 +67,7 @@ class SampledPosterior:
     updated: np.ndarray
     """The same in each sample."""
     residual: float
-    """The largest residual of a solve against its right side."""
+    """The largest residual of a solve as a share of its right side, in the norm of A⁻¹."""
 
     coarse: ClassVar[bool] = False
 
@@ -91,7 +92,7 @@ class SampledPosterior:
         return mean, np.where(inside, variances, variances + float(self.kernel.variance))
 
     def sample(self, new: np.ndarray, count: int, rng: np.random.Generator) -> np.ndarray:
-        """Return functions drawn from the posterior, at new inputs: (points, targets, count); as many as were solved."""
+        """Draw functions from the posterior, at new inputs: (points, targets, count); there are only so many."""
         if count > POSTERIOR_SAMPLES:
             raise ValueError(
                 f"n_samples must be at most {POSTERIOR_SAMPLES} where the fit was not exact, found {count}"
@@ -146,7 +147,7 @@ def posterior(parameters: Parameters, mean: ProcessMean, rows: RegressionRows, s
     points = jnp.asarray(rows.inputs - mean.centre)  # before anything is cast to float32
     frequencies = kernel.frequencies(keys[0], FREQUENCIES, points.shape[1])
     prior = _normal(keys[1], (2 * FREQUENCIES, POSTERIOR_SAMPLES)).astype(jnp.float32)
-    drawn = _compiled_functions(kernel, frequencies, prior, points.astype(jnp.float32)).astype(points.dtype)
+    drawn = _compiled_functions(kernel, frequencies, prior, points)
     drawn = drawn + jnp.sqrt(variances)[:, None] * _normal(keys[2], drawn.shape)
     right = jnp.concatenate([jnp.asarray(rows.targets), drawn, jnp.asarray(rows.basis)], axis=1)
     del drawn  # of a million rows half a gigabyte, while they are solved for
@@ -187,22 +188,26 @@ def solve(
     """Return A⁻¹ times columns and probes, all of these columns, the preconditioner P, and the products' precision.
 
     Probes are columns of N(0, P). Conjugate gradients in float32 may break down, or end with another residual than they
-    think. Then float64 begins anew, with a preconditioner that does for smaller noise and holds its features in memory.
-    An interrupt keeps what was reached.
+    think. Then float64 begins anew, so that the coefficients of its steps belong to one solve. An interrupt keeps what
+    was reached.
     """
-    size, backend = len(points), jax.default_backend()
+    size, backend, least = len(points), jax.default_backend(), float(jnp.min(variances))
     keys = jax.random.split(key, 3)
-    none = np.zeros((0, right.shape[1] + PROBES))
-    for dtype in (jnp.float32, jnp.float64):
-        preconditioner = nystrom(kernel, points, variances, keys[0], PIVOTS[backend], dtype == jnp.float64)
-        inner = _normal(keys[1], (len(preconditioner.factors[0].lower), PROBES))
-        columns = jnp.concatenate([right, _compiled_draw(preconditioner, inner, _normal(keys[2], (size, PROBES)))], 1)
+    preconditioner = nystrom(kernel, points, variances, keys[0], PIVOTS[backend])
+    inner = _normal(keys[1], (preconditioner.features.shape[1], PROBES))
+    columns = jnp.concatenate([right, _compiled_draw(preconditioner, inner, _normal(keys[2], (size, PROBES)))], axis=1)
+    energies = jnp.sum(columns * _compiled_precondition(preconditioner, columns), axis=0)
+    # ‖r‖²/noise bounds ⟨r, A⁻¹r⟩, which is what errors of samples are made of.
+    scales, none = jnp.sqrt(least * energies), np.zeros((0, columns.shape[1]))
+    # Rounding of K in float32 must be small against the noise.
+    wide = least < np.finfo(np.float32).eps * np.sqrt(size) * float(kernel.variance)
+    for dtype in (jnp.float64,) if wide else (jnp.float32, jnp.float64):
         with Run("solves", total=MAX_PRODUCTS) as run:
             solved = conjugate_gradients(
                 Partial(_covariance_product, *_as_type((kernel, points), dtype), preconditioner.diagonal),
                 columns,
                 precondition=Partial(LowRank.solve, preconditioner),
-                tol=SOLVE_TOLERANCE,
+                tol=SOLVE_TOLERANCE * ratio(scales, _norms(columns)),
                 max_iter=MAX_PRODUCTS,
                 watch=lambda x, iterations: run.keep(CGResult(x, iterations, none, none, none)),
                 at_once=max(1, TILE_ENTRIES[backend] // size**2),
@@ -210,11 +215,10 @@ def solve(
             run.keep(solved)
         solved = run.kept
         residual = columns - _compiled_covariance_product(kernel, points, preconditioner.diagonal, solved.x)
-        solved = solved._replace(residuals=np.asarray(ratio(_norms(residual), _norms(columns))))
+        solved = solved._replace(residuals=np.asarray(ratio(_norms(residual), scales)))
         if run.interrupted or np.max(solved.residuals) < 2 * SOLVE_TOLERANCE:
             break
     if not (run.interrupted or np.max(solved.residuals) < 1):
-        least = float(jnp.min(variances))
         raise SolveFailed(
             f"conjugate gradients broke down: a noise variance of {least:.3g} is too small for them. Give a larger "
             "noise, or take method='exact'"
@@ -265,25 +269,19 @@ def _by_tiles(make: Callable[[Array], Array], points: Array, width: int, columns
     return fold_tiles(fill, jnp.zeros((len(points), columns), points.dtype), len(points), rows, jnp)
 
 
-def _columns(kernel: Kernel, pivots: Array, points: Array) -> Array:
-    return kernel(points, pivots)
-
-
-@quick_jit(lambda kernel, points, *_: compiles_quickly(points), static_argnums=(4, 5))
+@quick_jit(lambda kernel, points, *_: compiles_quickly(points), static_argnums=4)
 def nystrom(
-    kernel: Kernel, points: Float[Array, "n d"], noise: Float[Array, " n"], key: Key[Array, ""], rank: int, stored: bool
+    kernel: Kernel, points: Float[Array, "n d"], noise: Float[Array, " n"], key: Key[Array, ""], rank: int
 ) -> LowRank:
-    """Return the preconditioner of K + diag(noise) from rows taken at random, its features stored or made again.
+    """Return the preconditioner of K + diag(noise) from rows taken at random.
 
-    A ridge on the pivots' matrix is an error of its own, and rounding that it does not damp is another. They are
-    balanced at eps^(2/3) of the variance if features are stored; products that go by the inverse root need eps^(1/3).
+    A ridge on the pivots' matrix is an error of its own, and rounding that it does not damp is another: they are
+    balanced at eps^(2/3) of the variance.
     """
     pivots = points[jax.random.choice(key, len(points), (min(rank, len(points)),), replace=False)]
-    ridge = np.cbrt(np.finfo(float).eps) ** (2 if stored else 1) * kernel.variance
-    root = factorise(kernel(pivots), ridge)
-    if stored:
-        return low_rank(root.half_solve(kernel(points, pivots).T).T, noise[:, None])
-    return low_rank(TiledFeatures(Partial(_columns, kernel, pivots), points, root), noise[:, None])
+    root = factorise(kernel(pivots), np.cbrt(np.finfo(float).eps) ** 2 * kernel.variance)
+    make = lambda part: root.half_solve(kernel(part, pivots).T).T
+    return low_rank(_by_tiles(make, points, len(pivots), len(pivots)), noise[:, None])
 
 
 def _log_determinant(solved: CGResult, preconditioner: LowRank, probes: Array) -> tuple[float, float]:

@@ -1,15 +1,13 @@
 """The kernel that makes the bound of a latent process highest: starting points, and a race between them."""
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import NamedTuple
 
 import jax
 import numpy as np
-from scipy.spatial.distance import pdist
 
 from thalweg.descent import Status
 from thalweg.kernels import Gaussian, Kernel, Stationary
+from thalweg.kernels.bandwidth import median_distance
 from thalweg.processes.covariance import log_gradient
 from thalweg.processes.evidence import TOLERANCE_NATS, maximise
 from thalweg.processes.exact import EvidenceEvaluation, computes_on_device
@@ -19,18 +17,12 @@ from thalweg.selection import Entry, race
 from thalweg.threads import enough_threads
 
 SUBSET_ROWS = 256
-"""Rows that starting points are compared on where there are twice as many. With twice as many the choice is the same,
-and takes longer than the rest of the fit."""
-
-MAX_MEDIAN_ROWS = 300
-"""Rows between which the median distance is taken; it is then off by a few percent."""
+"""Rows that starting points are compared on where there are more than twice as many. With twice as many the choice is
+the same, and takes longer than the rest of the fit."""
 
 ONE_SCALE_RATIO = 1.5
-"""The ratio of standard deviations below which features are taken to have one scale."""
-
-LOOSENESS = 5.0
-"""How many times wider the tolerance of posteriors is on the way to the best kernel: what they lack is a hundredth of
-a nat. With ten times as much searches end early."""
+"""The ratio of standard deviations below which features are taken to have one scale: kernels for either would hardly
+differ. With twice as much, a feature counts for a third of another before both kernels are tried."""
 
 
 def default_kernel(inputs: np.ndarray, kind: type[Stationary] = Gaussian) -> Kernel:
@@ -64,46 +56,39 @@ def starting_kernels(inputs: np.ndarray, kind: type[Stationary] = Gaussian) -> l
     scales: list[np.ndarray] = [np.ones(())]
     if np.any(varying) and spread.max() > ONE_SCALE_RATIO * spread[varying].min():
         scales = [np.ones(len(spread)), np.where(varying, spread, 1.0)]
-    rows = rows[np.random.default_rng(0).permutation(len(rows))[:MAX_MEDIAN_ROWS]]
+    median = lambda rows: median_distance(rows, jax.random.key(0)) if len(rows) > 1 else 1.0
     with jax.enable_x64(True):
-        lengths = [jax.device_put(unit * _median_distance(rows / scale) * scale) for scale in scales]
+        lengths = [jax.device_put(unit * median(rows / scale) * scale) for scale in scales]
         return [kind(lengthscale=length, variance=jax.device_put(np.array(10.0))) for length in lengths]
 
 
-def _median_distance(rows: np.ndarray) -> float:
-    distances = pdist(rows)
-    return float(np.median(distances[distances > 0])) if np.any(distances > 0) else 1.0
-
-
-class FittedKernel(NamedTuple):
-    """A kernel, its posterior, and the rows that the posterior is of."""
+@dataclass(eq=False)
+class LatentCandidate:
+    """A kernel, its posterior once there is one, and the rows that the posterior is of."""
 
     kernel: Kernel
-    posterior: LatentPosterior
-    rows: LatentRows
+    posterior: LatentPosterior | None = None
+    rows: LatentRows | None = None
 
 
 class BoundEvidence:
     """−bound of rows as a function of a kernel; each posterior starts from the one of the kernel before it."""
 
     def __init__(
-        self,
-        rows: LatentRows,
-        settings: ClassifierSettings,
-        seed: int,
-        start: LatentPosterior | None,
-        keep: Callable[[FittedKernel], None],
+        self, rows: LatentRows, settings: ClassifierSettings, seed: int, candidate: LatentCandidate, run: Run
     ) -> None:
-        self.rows, self.inputs, self.settings, self.seed, self.keep = rows, rows.inputs, settings, seed, keep
-        self.last = start
-        self.best: FittedKernel | None = None
+        self.rows, self.inputs, self.settings, self.seed, self.run = rows, rows.inputs, settings, seed, run
+        self.last = candidate.posterior if candidate.rows is rows else None
+        self.best = LatentCandidate(candidate.kernel)
 
     def infer(self, kernel: Kernel) -> LatentPosterior:
         """Return the posterior for a kernel, and keep it if it is the best so far; an interrupt is raised again."""
         self.last = infer(kernel, self.rows, self.settings, self.seed, self.last)
-        if self.best is None or not self.last.bound <= self.best.posterior.bound:
-            self.best = FittedKernel(kernel, self.last, self.rows)
-            self.keep(self.best)
+        if self.best.posterior is None or not self.last.bound <= self.best.posterior.bound:
+            self.best = LatentCandidate(kernel, self.last, self.rows)
+            order = lambda one: (len(one.rows.inputs), one.posterior.bound)
+            if self.run.kept is None or order(self.best) >= order(self.run.kept):
+                self.run.keep(self.best)
         if self.last.status is Status.INTERRUPTED:
             raise KeyboardInterrupt
         return self.last
@@ -121,71 +106,40 @@ class BoundEvidence:
         return EvidenceEvaluation(np.array([-posterior.bound]), gradient, information)
 
 
-@dataclass(eq=False)
-class LatentCandidate:
-    """A kernel to start from, and what became of it on the last rung."""
-
-    kernel: Kernel
-    fitted: FittedKernel | None = None
-
-
-class LatentRung(NamedTuple):
-    """Rows that candidates are fitted to, and how closely."""
-
-    rows: LatentRows
-    settings: ClassifierSettings
-
-
-def learn(kernels: list[Kernel], rows: LatentRows, settings: ClassifierSettings, seed: int, tied: bool) -> FittedKernel:
+def learn(
+    kernels: list[Kernel], rows: LatentRows, settings: ClassifierSettings, seed: int, tied: bool
+) -> LatentCandidate:
     """Return the best kernel that learning finds; without learning the best of those given.
 
-    Starting points are compared loosely, on a subset of many rows, and the best of them goes on with all. An interrupt
-    keeps the best so far. If ``tied``, lengthscales of features keep their proportions.
+    Starting points are compared on a subset of many rows, and the best of them goes on with all. An interrupt keeps the
+    best so far. If ``tied``, lengthscales of features keep their proportions.
     """
-    device, rng = computes_on_device(len(rows.inputs)), np.random.default_rng(seed)
-    on_the_way = replace(settings, tol=LOOSENESS * settings.tol)
-    rungs = [LatentRung(_subset(rows, seed), on_the_way), LatentRung(rows, on_the_way)]
-    restarts = [settings.restarts if settings.learn else 0]
+    rng, subset = np.random.default_rng(seed), subset_of_rows(rows, seed)
+    restarts = [settings.restarts] if settings.learn else []
 
-    def keep(fitted: FittedKernel) -> None:
-        kept = run.kept
-        order = lambda one: (len(one.rows.inputs), one.posterior.bound)
-        if kept is None or order(fitted) > order(kept):
-            run.keep(fitted)
-        bound, count = fitted.posterior.bound, len(fitted.rows.inputs)
-        run.advance(1, f"{count} rows, bound {bound:.2f}: {fitted.kernel}")
-
-    def score(candidate: LatentCandidate, rung: LatentRung) -> np.ndarray:
-        fitted = candidate.fitted
-        same_rows = fitted is not None and len(fitted.rows.inputs) == len(rung.rows.inputs)
-        start = fitted.posterior if fitted is not None and same_rows else None
-        kernel = candidate.kernel if fitted is None else fitted.kernel
-        with jax.enable_x64(True), enough_threads(len(rung.rows.inputs)):
-            evidence = BoundEvidence(rung.rows, rung.settings, seed, start, keep)
+    def score(candidate: LatentCandidate, rung: LatentRows) -> np.ndarray:
+        with jax.enable_x64(True), enough_threads(len(rung.inputs)):
+            evidence, start = BoundEvidence(rung, settings, seed, candidate, run), candidate.kernel
             if settings.learn:
-                tolerance = TOLERANCE_NATS if rung is rungs[0] else min(TOLERANCE_NATS, settings.tol)
-                options = {"max_iter": 50, "tolerance": tolerance, "tied": tied, "deviation": np.inf}
-                maximise(evidence, kernel, kernel, **options)
+                tolerance = min(TOLERANCE_NATS, settings.tol) if rung is rows else TOLERANCE_NATS
+                options = {"max_iter": settings.max_iter, "tolerance": tolerance, "tied": tied, "deviation": np.inf}
+                maximise(evidence, start, start, **options)
             else:
-                evidence.infer(kernel)
-        assert evidence.best is not None
-        candidate.fitted = evidence.best
+                evidence.infer(start)
+        vars(candidate).update(vars(evidence.best))
         return np.array([-evidence.best.posterior.bound])
 
-    def propose(best: Entry[LatentCandidate], rung: LatentRung) -> list[list[LatentCandidate]]:
-        count, restarts[0] = restarts[0], 0  # on the first rung alone
-        assert best.candidate.fitted is not None
-        return [[LatentCandidate(_moved(best.candidate.fitted.kernel, tied, rng))] for _ in range(count)]
+    def propose(best: Entry[LatentCandidate], _: LatentRows) -> list[list[LatentCandidate]]:
+        count = restarts.pop() if restarts else 0  # on the first rung alone
+        return [[LatentCandidate(_moved(best.candidate.kernel, tied, rng))] for _ in range(count)]
 
     with Run("kernel of a Gaussian process", bar=settings.verbose) as run:
-        parallel = not device and settings.batch_size is None
+        parallel = not computes_on_device(len(rows.inputs)) and settings.batch_size is None
+        rungs = [rows] if subset is rows else [subset, rows]
         race([LatentCandidate(kernel) for kernel in kernels], score, rungs, propose=propose, parallel=parallel)
-        if not run.interrupted:
-            kernel, posterior, _ = run.kept
-            run.keep(FittedKernel(kernel, infer(kernel, rows, settings, seed, posterior), rows))
-    kernel, posterior, used = run.kept
-    status = Status.INTERRUPTED if run.interrupted else posterior.status
-    return FittedKernel(kernel, posterior._replace(status=status), used)
+        run.say(f"{len(run.kept.rows.inputs)} rows, bound {run.kept.posterior.bound:.2f}: {run.kept.kernel}")
+    best = run.kept
+    return replace(best, posterior=best.posterior._replace(status=Status.INTERRUPTED)) if run.interrupted else best
 
 
 def _moved(kernel: Kernel, tied: bool, rng: np.random.Generator) -> Kernel:
@@ -194,7 +148,7 @@ def _moved(kernel: Kernel, tied: bool, rng: np.random.Generator) -> Kernel:
     return jax.tree.map(lambda leaf: np.asarray(leaf * factor(leaf)), kernel)
 
 
-def _subset(rows: LatentRows, seed: int) -> LatentRows:
+def subset_of_rows(rows: LatentRows, seed: int) -> LatentRows:
     """Return some of many rows, a quarter of them at least of the rarer half of the targets if there are as many."""
     targets = rows.targets
     if len(targets) <= 2 * SUBSET_ROWS:

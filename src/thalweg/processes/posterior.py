@@ -1,7 +1,7 @@
 """The posterior of a function by factors of the covariance of its rows, for one or several plausible parameters."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import Any, ClassVar
 
@@ -71,8 +71,8 @@ class ExactPosterior:
 
     def stored(self) -> dict[str, Any]:
         """Return what a file holds: no arrays of an accelerator."""
-        fields = {name: getattr(self, name) for name in self.__dataclass_fields__}
-        return fields | {"solution": None if self.solution is None else ExactSolution(*map(np.asarray, self.solution))}
+        known = {field.name: getattr(self, field.name) for field in fields(self)}
+        return known | {"solution": None if self.solution is None else ExactSolution(*map(np.asarray, self.solution))}
 
     def __reduce__(self) -> tuple:
         return type(self), tuple(self.stored().values())
@@ -120,7 +120,7 @@ class ExactPosterior:
             return predict(kernel, inputs, solution, new, basis, full)
         size = count if full else TILE_ROWS  # one program, however many there are
         placed = [jnp.asarray(padded(part, size)) for part in (new, basis)]
-        terms = as_device_arrays(device_terms(kernel, inputs.shape[1]) or kernel)
+        terms = device_terms(kernel, inputs.shape[1]) or as_device_arrays(kernel)
         found = compiled_predict(terms, jnp.asarray(inputs), jax.tree.map(jnp.asarray, solution), *placed, full)
         mean, spread = map(np.asarray, found)
         return mean[:count], spread[(slice(count),) * spread.ndim]

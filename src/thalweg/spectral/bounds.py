@@ -323,3 +323,14 @@ def refuse_null_constant(ratio: float, dtype: Any, needs_inverse: bool) -> None:
     if needs_inverse and ratio <= 10 * float(np.finfo(np.float64).eps):
         raise NotPositiveDefinite(f"A must be positive definite for this function. {reason} Shift it (A + εI).")
     raise IllConditionedError(f"{reason} Shift it (A + εI), or use method='exact' where it fits.")
+
+
+def off_diagonal_share(operator: Operator, key: Key[Array, ""]) -> float:
+    """Return the share of ‖A − cI‖², for the best c, that is off the diagonal of A; 1 where that is not known."""
+    try:
+        diagonal = np.asarray(operator.diagonal(), np.float64)[:, None]
+    except NotImplementedError:
+        return 1.0
+    signs = np.sign(host_random(key, 6).standard_normal((operator.dimension, 5)))
+    off, own = np.mean((multiply(operator, signs) - diagonal * signs) ** 2), np.var(diagonal)
+    return float(off / (off + own)) if off + own > 0 else 1.0

@@ -26,11 +26,9 @@ from thalweg.spectral.lowrank import find_preconditioner
 from thalweg.spectral.plan import PlanOptions, make_plan
 
 METHODS = ("auto", "exact", "stochastic")
-PATIENT_FACTOR = 2.4
-"""How many times as many rows are factorised where an estimate is no good: where no preconditioner helps, or too many
-estimates would be drawn. It takes up to half a minute; at twice the factor, four."""
 MAX_DENSE_ROWS = 16_000
-"""Rows of the largest matrix that is factorised unasked, of 2 GB; twice as many take 8 GB."""
+"""Rows of the largest matrix that is factorised unasked, where an estimate is no good: 2 GB, and about a minute for a
+Cholesky factor. Twice as many take 8 GB and eight times as long."""
 MAX_BATCHES = 10_000
 """Estimates that are drawn without a budget, in about a minute; a tolerance that takes more is reported after one."""
 MAX_WIDENINGS = 5
@@ -120,13 +118,16 @@ class _SumTask(NamedTuple):
     @property
     def is_exact_at_once(self) -> bool:
         """Whether a factorisation is asked for, or takes no longer than an estimate takes to plan."""
-        rows = exact_rows(self.f) if self.operator.materialised else EXACT_ROWS["products"]
-        return self.method == "exact" or (self.method == "auto" and self.operator.dimension <= rows)
+        return self.method == "exact" or (self.method == "auto" and self.operator.dimension <= self._quick_rows)
+
+    @property
+    def _quick_rows(self) -> int:
+        return exact_rows(self.f) if self.operator.materialised else EXACT_ROWS["products"]
 
     @property
     def is_exact_soon(self) -> bool:
-        """Whether a factorisation takes less than many estimates."""
-        return self.operator.dimension <= PATIENT_FACTOR * exact_rows(self.f)
+        """Whether a factorisation takes less than many estimates: as long as the largest Cholesky factor."""
+        return self.operator.dimension <= MAX_DENSE_ROWS * exact_rows(self.f) / EXACT_ROWS["cholesky"]
 
     def exact(self, instead: Exception | None = None) -> Estimate:
         """Factorise; warn first where that takes minutes and nobody asked for it."""
@@ -196,11 +197,11 @@ class _SumTask(NamedTuple):
         return dataclasses.replace(result, products=products, advice=" ".join(filter(None, advice)))
 
     def _factorisation_is_cheaper(self, plan: Plan, estimates: int) -> bool:
-        operator, rows = self.operator, exact_rows(self.f)
-        if operator.dimension <= (rows if operator.materialised else EXACT_ROWS["products"]):
+        operator = self.operator
+        if operator.dimension <= self._quick_rows:
             return True
         # A Cholesky factor costs as much as d products with one vector, eigenvalues ten times as much.
-        products = operator.dimension * (EXACT_ROWS["cholesky"] / rows) ** 3
+        products = operator.dimension * (EXACT_ROWS["cholesky"] / exact_rows(self.f)) ** 3
         dense = operator.calls_library and operator.materialised and operator.dimension <= MAX_DENSE_ROWS
         return dense and products < plan.probes * float(plan.mean_degree) * estimates
 

@@ -21,6 +21,7 @@ from thalweg.spectral.bounds import (
     check_interval,
     check_symmetric,
     find_interval,
+    off_diagonal_share,
     refuse_null_constant,
     widen,
 )
@@ -186,6 +187,7 @@ def make_plan(f: Callable[[Any], Any], operator: Operator, key: Key[Array, ""], 
         dimension=operator.dimension,
         strata=max(1, units // 2),
         centre=-1.0 if built is None or built.least() is None else float(to_unit(1.0, lower, upper)),
+        probe_share=off_diagonal_share(operator, key) if options.probe == "rademacher" and built is None else 1.0,
     )
     law = tuner.choose(options.law, options.degree, options.gradient, options.rho)
     laws.warn_if_infinite(value, law)

@@ -37,7 +37,8 @@ class Tuner:
     """Compares laws on a sketch of the spectrum.
 
     It holds the coefficients of f and of f′; the density, as ``nodes`` on [−1, 1] and ``weights``; the dimension; the
-    number of ``strata`` of degrees; and ``centre``, the point of the control variate on [−1, 1].
+    number of ``strata`` of degrees; ``centre``, the point of the control variate on [−1, 1]; and ``probe_share``, the
+    share of the predicted variance that probes have: random signs have none for a diagonal matrix.
     """
 
     value: np.ndarray
@@ -47,6 +48,7 @@ class Tuner:
     dimension: int
     strata: int
     centre: float
+    probe_share: float = 1.0
 
     def choose(self, name: str, degree: float | None, gradient: str | None, rho: float | None) -> Law:
         """Return the law of that name and mean degree, by default the best one for the ``gradient``."""
@@ -114,7 +116,7 @@ class Tuner:
         grid = np.unique(np.minimum(np.geomspace(4.0, max(4.0, last), 16), last))
         candidates = [self._optimal(mean, gradient) for mean in grid]
         values = [self.predict(self._padded, law) for law in candidates]
-        scores = [figure.variance * figure.work for figure in values]
+        scores = [(figure.variance - (1.0 - self.probe_share) * figure.probe) * figure.work for figure in values]
         if gradient:
             # Value and gradient each in units of what their probes alone would vary by.
             slopes = [self.predict(self.slope, law) for law in candidates]

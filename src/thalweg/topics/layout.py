@@ -10,9 +10,6 @@ from scipy.special import xlogy
 
 from thalweg.topics.tables import as_topics
 
-MAX_PUSHES = 300
-"""Rounds in which discs are moved apart. More than a page has room for never settle, and twice as many move little."""
-
 
 def topic_distances(components: Any) -> Float[np.ndarray, "k k"]:
     """Return Jensen–Shannon distances between topics: the square root of their divergence in bits, from 0 to 1.
@@ -69,15 +66,17 @@ def separate_discs(
     # Discs with one centre are pushed in directions of their own.
     angles = np.arange(len(centres))
     centres = centres + 1e-3 * np.stack([np.cos(angles), np.sin(angles)], axis=1)
-    for _ in range(MAX_PUSHES):
+    before = np.inf
+    while True:
         away = centres[:, None] - centres[None]
         distances = np.linalg.norm(away, axis=2)
         overlap = np.maximum(gaps - distances, 0)
-        if overlap.max(initial=0) < 0.5:  # half a pixel
-            break
+        # Half a pixel is nothing; discs that the page has no room for overlap no less after another push.
+        if overlap.max(initial=0) < 0.5 or not overlap.sum() < before:
+            return centres
+        before = overlap.sum()
         centres = centres + np.sum((overlap / np.maximum(distances, 1e-9))[:, :, None] * away, axis=1) / 3
         centres = np.clip(centres, radii[:, None] + 2, np.array(size) - radii[:, None] - 2)
-    return centres
 
 
 def ring_order(correlations: Any) -> Int[np.ndarray, " k"]:

@@ -16,8 +16,7 @@ nothing                                              :class:`Zero`
 ===================================================  =======================================================
 """
 
-import types
-
+from thalweg.descent.terms import base, boxes, combinators, matrices, norms, sets, total_variation
 from thalweg.descent.terms.base import *  # noqa: F403
 from thalweg.descent.terms.boxes import *  # noqa: F403
 from thalweg.descent.terms.combinators import *  # noqa: F403
@@ -26,5 +25,11 @@ from thalweg.descent.terms.norms import *  # noqa: F403
 from thalweg.descent.terms.sets import *  # noqa: F403
 from thalweg.descent.terms.total_variation import *  # noqa: F403
 
-# All that the modules export.
-__all__ = [name for name, part in globals().items() if name[0] != "_" and not isinstance(part, types.ModuleType)]
+__all__: list[str] = []
+__all__ += base.__all__
+__all__ += boxes.__all__
+__all__ += combinators.__all__
+__all__ += matrices.__all__
+__all__ += norms.__all__
+__all__ += sets.__all__
+__all__ += total_variation.__all__

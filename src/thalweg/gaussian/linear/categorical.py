@@ -26,10 +26,6 @@ FEW_NODES, FEW_NODES_VARIANCE = 16, 0.25
 """Nodes that are enough for few classes if the linear predictors of no row vary by more than this: mean probabilities
 are then off by 5e-4 at most, as with all nodes where they vary by 1."""
 
-ROUGH_TOL = 0.03
-"""The natural gradient of a fit that only says how many nodes, which scales or how many pseudo-labels it takes. At
-three times that pseudo-labels are off by a tenth."""
-
 
 @storable
 class CategoricalFit(NamedTuple):
@@ -134,7 +130,8 @@ def fit_categorical(rows: LinearObservations, classes: int, model: LinearModel) 
     labels = rows.weights[:, None] * np.eye(classes)[rows.targets.astype(int)]
     rows = rows._replace(targets=0 * rows.targets)
 
-    rough_model = replace(model, settings=model.settings._replace(tol=max(model.settings.tol, ROUGH_TOL)))
+    # Of a fit that only says which scales, pseudo-labels and nodes it takes, half of the digits are enough.
+    rough_model = replace(model, settings=model.settings._replace(tol=np.sqrt(model.settings.tol)))
 
     def fit_at(scale: Any, nearby: CategoricalFit | None, last: bool) -> CategoricalFit:
         if nearby is None:

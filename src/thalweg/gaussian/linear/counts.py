@@ -13,7 +13,7 @@ from thalweg.descent import Status
 from thalweg.gaussian.likelihood import REACH, Likelihood
 from thalweg.gaussian.likelihoods import NegativeBinomial, Poisson
 from thalweg.gaussian.linear.observations import LinearObservations
-from thalweg.gaussian.linear.solution import LinearFit, LinearProblem, WorkingResponse
+from thalweg.gaussian.linear.solution import LinearFit, LinearProblem
 from thalweg.gaussian.linear.targets import TargetModel, climb
 from thalweg.gaussian.linear.weights import WeightPosterior
 from thalweg.runs import Run
@@ -33,20 +33,12 @@ class CountTargets(TargetModel):
 
     Examples
     --------
-    >>> from thalweg.gaussian.linear import PriorFrame
-    >>> rows = LinearObservations(np.ones((1, 1)), np.array([0.5]), np.ones(1))
-    >>> CountTargets(0.0).start(LinearProblem(rows, PriorFrame(None, np.ones(1)), None), None).precisions
-    array([1.])
+    >>> rows = LinearObservations(np.ones((2, 1)), np.array([0.0, 1.0]), np.ones(2))
+    >>> round(CountTargets(0.0).intercept_only(rows), 4)  # log(1.5/2)
+    -0.2877
     """
 
     dispersion: float | None = None
-
-    def start(self, problem: LinearProblem, likelihood: Any) -> WorkingResponse:
-        """The likelihood at its highest point, with half a count more for the sake of counts of 0."""
-        rows, means = problem.rows, problem.rows.targets + 0.5
-        # At least as precise as an example of weight 1: otherwise the average of the exponential could overflow.
-        precisions = np.maximum(rows.weights, 1) * means / (1 + float(getattr(likelihood, "dispersion", 0.0)) * means)
-        return WorkingResponse(precisions * (np.log(means) - problem.known), precisions)
 
     def uses_jeffreys(self, rows: LinearObservations) -> bool:
         """For Poisson counts, and where a group of examples has no event."""
@@ -96,13 +88,13 @@ class CountTargets(TargetModel):
         The derivative of the bound in the dispersion is that of the likelihood alone, since the posterior maximises it.
         """
         if self.dispersion is not None:
-            return self.fit_at(count_likelihood(self.dispersion), problem, nearby)
+            return problem.solve(self.likelihood(self.dispersion), nearby)
         steps, rows = 0, problem.rows
 
         def slope(log: float) -> float:
             nonlocal steps
             dispersion = float(np.exp(log)) if log > lowest else DISPERSIONS[0]
-            fit = self.fit_at(count_likelihood(dispersion), problem, nearby if run.kept is None else run.kept)
+            fit = problem.solve(self.likelihood(dispersion), nearby if run.kept is None else run.kept)
             steps += fit.steps
             run.keep(fit)
             if run.interrupted:
@@ -121,6 +113,11 @@ class CountTargets(TargetModel):
         fit = run.kept
         status = Status.INTERRUPTED if run.interrupted else fit.status
         return fit._replace(steps=steps, status=status, log_prior=log_prior(float(np.log(fit.likelihood.dispersion))))
+
+    def likelihood(self, dispersion: float) -> Likelihood:
+        """Of counts, or of rates: counts divided by exposures."""
+        with jax.enable_x64(True):
+            return NegativeBinomial(dispersion, whole=False) if dispersion else Poisson(whole=False)
 
     def with_parameters_of(self, fit: LinearFit) -> TargetModel:
         """The same with the dispersion of a fit."""
@@ -154,12 +151,6 @@ def without_events(rows: LinearObservations) -> np.ndarray:
 def log_prior(log: float) -> float:
     """That of the square root of the dispersion, exponential of mean 1; without it a few counts leave it anywhere."""
     return -float(np.exp(log / 2))
-
-
-def count_likelihood(dispersion: float) -> Likelihood:
-    """Of counts, or of rates: counts divided by exposures."""
-    with jax.enable_x64(True):
-        return NegativeBinomial(dispersion, whole=False) if dispersion else Poisson(whole=False)
 
 
 def count_intervals(

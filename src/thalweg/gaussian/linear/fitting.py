@@ -31,13 +31,13 @@ ROWS_PER_FEATURE = 10
 """With fewer examples for each feature the scale is learned: a wide prior then predicts badly. At twice as many,
 intervals of large effects would be too short."""
 
-MAX_REMEMBERED_ROWS, MAX_REMEMBERED_NUMBERS = 2048, 2**20
-"""Rows of a stream, and numbers in them, up to which all of them are fitted to again with each batch: a fit to more
-takes more than some tenths of a second."""
+MAX_REMEMBERED_ROWS = 2048
+"""Rows of a stream up to which all of them are fitted to again with each batch: twice as many would take some tenths of
+a second each time."""
 
-SURPRISING_ERRORS, MIN_VARIANCE_RATIO = 6.0, 1.2
-"""Standard errors by which data contradict a model, and the ratio of variances, from which a warning is worth it: with
-half as many, one stream of a hundred batches in three would warn by chance."""
+SURPRISING_ERRORS = 6.0
+"""Standard errors by which data contradict a model from which a warning is worth it: with half as many, one stream of a
+hundred batches in three would warn by chance."""
 
 
 @dataclass(frozen=True)
@@ -87,12 +87,11 @@ class LinearModel:
         with one_thread_if_small(rows):
             if before is not None and remembered is None:
                 problem = LinearProblem(rows, before.weights.frame, self.settings)
-                start = self.targets.start(problem, before.likelihood)
-                return problem.solve(before.likelihood, start, before.with_shift_in_intercept())
+                before = before.with_shift_in_intercept()
+                return problem.solve(before.likelihood, before, before)
             rows = rows if remembered is None else remembered.joined(rows)
             result = self._fit_at(rows, self.prior_scale if self._has_scale else self.wide_scales(rows))
-        many = len(rows.targets) > MAX_REMEMBERED_ROWS or rows.columns.size > MAX_REMEMBERED_NUMBERS
-        return result._replace(stream=None if many else rows)
+        return result._replace(stream=rows if len(rows.targets) <= MAX_REMEMBERED_ROWS else None)
 
     @property
     def _has_scale(self) -> bool:
@@ -213,7 +212,7 @@ def misfit_warnings(rows: LinearObservations, result: LinearFit, before: LinearF
             f"rows come in an order, by target or by time, a stream is off and its intervals are too narrow: "
             f"shuffle them, or give all to fit"
         )
-    if isinstance(result.likelihood, Poisson) and (ratio := _variance_ratio(rows, result)) > MIN_VARIANCE_RATIO:
+    if isinstance(result.likelihood, Poisson) and (ratio := _variance_ratio(rows, result)) > 1:
         warnings.append(
             f"the counts vary {ratio:.2g} times as much about their means as Poisson counts do, so that intervals "
             f"are too narrow: take a negative binomial model"

@@ -13,7 +13,7 @@ from thalweg.gaussian.ascent import maximise_bound, place
 from thalweg.gaussian.divergence import KLToNormal
 from thalweg.gaussian.likelihood import Likelihood, expected_on_host, mean_targets
 from thalweg.gaussian.linear.observations import LinearObservations, check_numbers, with_intercept
-from thalweg.gaussian.linear.weights import LowRankCovariance, PosteriorMixture, PriorFrame, WeightPosterior
+from thalweg.gaussian.linear.weights import PosteriorMixture, PriorFrame, WeightPosterior
 from thalweg.gaussian.oracle import WeightLikelihood
 from thalweg.gaussian.posteriors import Full
 from thalweg.linalg import factorise
@@ -115,16 +115,16 @@ class LinearFit(NamedTuple):
         curvature = expected_on_host(self.likelihood, rows.targets, mean + rows.offsets + self.shift, variance).second
         design = weights.frame.design(rows.columns)
         information: Any = -(design.T * (rows.weights * curvature)) @ design
-        spread = Full.from_precision(weights.mean, np.eye(design.shape[1]) + information)
-        return self._replace(weights=replace(weights, spread=spread))
+        covariance = factorise(np.eye(design.shape[1]) + information).inverse()
+        return self._replace(weights=replace(weights, covariance=covariance, basis=None))
 
     def with_shift_in_intercept(self) -> "LinearFit":
         """The same with the shift of predictions in the intercept, as the prior of the examples that come next."""
         weights = self.weights
-        if not (self.shift and isinstance(weights, WeightPosterior) and isinstance(weights.spread, Full)):
+        if not (self.shift and isinstance(weights, WeightPosterior)):
             return self
         mean = weights.mean + np.eye(1, len(weights.mean))[0] * self.shift / weights.frame.scales[0]
-        return self._replace(weights=replace(weights, mean=mean, spread=weights.spread._replace(mean=mean)), shift=0.0)
+        return self._replace(weights=replace(weights, mean=mean), shift=0.0)
 
     def _columns(self, X: np.ndarray) -> np.ndarray:
         return with_intercept(X, self.weights.frame.centre is not None)
@@ -142,39 +142,40 @@ class LinearProblem(NamedTuple):
         """The linear predictor of each row at the prior mean."""
         return self.frame.origin(self.rows.columns) + self.rows.offsets
 
-    def working_response(self, nearby: LinearFit, likelihood: Likelihood) -> "WorkingResponse":
-        """The likelihood as a nearby posterior sees it: with it a linear solve is a whole natural-gradient step."""
-        mean, variance = nearby.weights.latent(self.rows.columns)
-        mean = mean + self.rows.offsets
-        _, first, second = expected_on_host(likelihood, self.rows.targets, mean, variance)
-        return WorkingResponse(self.rows.weights * (first - second * (mean - self.known)), -second * self.rows.weights)
-
-    def solve(self, likelihood: Likelihood, start: "WorkingResponse", before: LinearFit | None = None) -> LinearFit:
-        """Maximise the bound over the weights, beginning where the working response leads.
+    def solve(
+        self, likelihood: Likelihood, nearby: LinearFit | None = None, before: LinearFit | None = None
+    ) -> LinearFit:
+        """Maximise the bound over the weights, beginning with a whole step from ``nearby``, or from the prior mean.
 
         Of more weights than examples those along the rows of the design are enough: the others keep their prior. In a
         stream the prior is the posterior of the observations ``before``.
         """
+        with jax.enable_x64(True):
+            likelihood = jax.tree.map(np.asarray, likelihood)
+        start_mean, start_variance = self.known, np.zeros(len(self.known))
+        if nearby is not None:
+            start_mean, start_variance = nearby.weights.latent(self.rows.columns)
+            start_mean = start_mean + self.rows.offsets
+        _, first, second = expected_on_host(likelihood, self.rows.targets, start_mean, start_variance)
+        # The response of iteratively reweighted least squares, less its prior mean, times its precision.
+        response = self.rows.weights * (first - second * (start_mean - self.known))
         design, basis = self.frame.design(self.rows.columns), None
         if before is None and design.shape[0] < design.shape[1]:
             basis, triangle = np.linalg.qr(design.T)
             design = triangle.T
         prior = standard_normal(design.shape[1]) if before is None else before.weights.as_prior()
-        precision = prior.precision + (design.T * start.precisions) @ design
-        mean = factorise(precision).solve(prior.precision @ prior.mean + design.T @ start.weighted)
-        first: Any = Full.from_precision(mean, precision)
-        # The working response can lead to where an exponential overflows.
-        starts = first, first._replace(mean=prior.mean)
+        precision: Any = prior.precision - (design.T * (self.rows.weights * second)) @ design
+        start = Full.from_precision(prior.mean, precision)
+        # A whole step can lead to where an exponential overflows.
+        starts = start._replace(mean=start.covariance @ (prior.precision @ prior.mean + design.T @ response)), start
         rows = self.rows
         with jax.enable_x64(True):
-            likelihood = jax.tree.map(np.asarray, likelihood)
             oracle = WeightLikelihood(likelihood, rows.targets, rows.weights, self.known, design)
             oracle, term, starts = place((oracle, KLToNormal(prior), starts), design.size)
             result = maximise_bound(oracle, term, *starts, **self.settings._asdict())
         x: Any = jax.tree.map(np.asarray, result.x)
-        spread = x if basis is None else LowRankCovariance(basis, x.covariance)
         mean = x.mean if basis is None else basis @ x.mean
-        weights = WeightPosterior(self.frame, mean, spread, likelihood=likelihood)
+        weights = WeightPosterior(self.frame, mean, x.covariance, basis, likelihood=likelihood)
         fit = LinearFit(weights, likelihood, -result.loss, result.steps, result.status, result.history)
         return fit if before is None else fit._replace(elbo=fit.elbo + before.elbo, prior_scale=before.prior_scale)
 
@@ -182,12 +183,3 @@ class LinearProblem(NamedTuple):
 def standard_normal(count: int) -> Any:
     """N(0, I)."""
     return Full(np.zeros(count), np.eye(count), np.eye(count))  # type: ignore[arg-type]
-
-
-class WorkingResponse(NamedTuple):
-    """A Gaussian observation of the linear predictor in place of each example, as in iteratively reweighted least
-    squares (McCullagh and Nelder 1989, section 2.5): with it the posterior is a linear solve."""
-
-    weighted: np.ndarray
-    """The response beyond the prior mean, times its precision."""
-    precisions: np.ndarray

@@ -1,4 +1,4 @@
-"""How targets depend on the linear predictor: likelihoods, what is learned of them, and where steps begin."""
+"""How targets depend on the linear predictor: likelihoods, and what is learned of them."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
@@ -11,10 +11,10 @@ import numpy as np
 from scipy.optimize import brentq
 from scipy.special import expit
 
-from thalweg.gaussian.likelihood import Likelihood, mean_targets
+from thalweg.gaussian.likelihood import mean_targets
 from thalweg.gaussian.likelihoods import BernoulliLogit, GaussianNoise
 from thalweg.gaussian.linear.observations import LinearObservations
-from thalweg.gaussian.linear.solution import LinearFit, LinearProblem, WorkingResponse
+from thalweg.gaussian.linear.solution import LinearFit, LinearProblem
 from thalweg.gaussian.linear.weights import CoefficientMarginals, PriorFrame, WeightPosterior
 
 WIDEST_SCALE = 1e7
@@ -27,7 +27,7 @@ around which intervals lie, is further out. With 1 an effect of 2 among 20 featu
 
 
 class TargetModel(ABC):
-    """Base of the kinds of targets: a subclass says what the likelihood is, and where to start.
+    """Base of the kinds of targets: a subclass says what the likelihood is.
 
     Examples
     --------
@@ -44,18 +44,8 @@ class TargetModel(ABC):
         """The linear predictor of a model with an intercept only, about which the intercept's prior is."""
 
     @abstractmethod
-    def start(self, problem: LinearProblem, likelihood: Any) -> WorkingResponse:
-        """Where steps begin if nothing better is known."""
-
-    @abstractmethod
     def posterior(self, problem: LinearProblem, nearby: LinearFit | None = None) -> LinearFit:
         """The posterior; ``nearby`` is that with another prior, to start from."""
-
-    def fit_at(self, likelihood: Likelihood, problem: LinearProblem, nearby: LinearFit | None = None) -> LinearFit:
-        """The posterior for a given likelihood."""
-        if nearby is None:
-            return problem.solve(likelihood, self.start(problem, likelihood))
-        return problem.solve(likelihood, problem.working_response(nearby, jax.tree.map(np.asarray, likelihood)))
 
     def with_parameters_of(self, fit: LinearFit) -> "TargetModel":
         """The same with parameters of the likelihood that a fit has learned as given ones."""
@@ -111,19 +101,14 @@ class BinaryTargets(TargetModel):
 
     Examples
     --------
-    >>> rows = LinearObservations(np.ones((2, 1)), np.array([0.0, 1.0]), np.ones(2))
-    >>> BinaryTargets().start(LinearProblem(rows, PriorFrame(None, np.ones(1)), None), None).weighted
-    array([-0.5,  0.5])
+    >>> rows = LinearObservations(np.ones((3, 1)), np.array([0.0, 1.0, 1.0]), np.ones(3))
+    >>> round(BinaryTargets().intercept_only(rows), 4)  # log(2.5/1.5)
+    0.5108
     """
 
     def uses_jeffreys(self, rows: LinearObservations) -> bool:
         """Always."""
         return True
-
-    def start(self, problem: LinearProblem, likelihood: Any) -> WorkingResponse:
-        """The gradient of the likelihood at the prior mean, and its largest curvature, 1/4."""
-        rows = problem.rows
-        return WorkingResponse(rows.weights * (rows.targets - expit(problem.known)), rows.weights / 4)
 
     def pseudo_observations(self, rows: LinearObservations, leverages: np.ndarray) -> LinearObservations:
         """Three quarters as many labels of either kind as each example has leverage."""
@@ -149,7 +134,7 @@ class BinaryTargets(TargetModel):
 
     def posterior(self, problem: LinearProblem, nearby: LinearFit | None = None) -> LinearFit:
         """With the logistic likelihood."""
-        return self.fit_at(BernoulliLogit(), problem, nearby)
+        return problem.solve(BernoulliLogit(), nearby)
 
 
 @dataclass(frozen=True)
@@ -168,11 +153,6 @@ class RealTargets(TargetModel):
     noise_variance: float | None = None
 
     compresses: ClassVar[bool] = True
-
-    def start(self, problem: LinearProblem, likelihood: Any) -> WorkingResponse:
-        """The likelihood itself, which is a Gaussian observation of each linear predictor."""
-        precisions = problem.rows.weights / float(likelihood.variance)
-        return WorkingResponse(precisions * (problem.rows.targets - problem.known), precisions)
 
     def intercept_only(self, rows: LinearObservations) -> float:
         """The mean target."""
@@ -203,7 +183,7 @@ class RealTargets(TargetModel):
         frame = replace(problem.frame, scales=problem.frame.scales * np.sqrt(variance))
         with jax.enable_x64(True):
             likelihood = GaussianNoise(variance)
-        return self.fit_at(likelihood, problem._replace(frame=frame))
+        return problem._replace(frame=frame).solve(likelihood)
 
     def allow_for_learning(self, fit: LinearFit, total: float) -> LinearFit:
         """By Student's distributions, if the noise was learned."""

@@ -80,36 +80,23 @@ class PriorFrame:
 
 @storable
 @dataclass(frozen=True)
-class LowRankCovariance:
-    """The covariance V = I + B(C − I)Bᵀ of more weights than examples: the prior's where they do not reach."""
-
-    basis: np.ndarray
-    """B, orthonormal columns that span the rows of the design."""
-    covariance: np.ndarray
-    """C, that of the weights along these columns."""
-
-    def variances(self, design: np.ndarray | None = None) -> np.ndarray:
-        """Those of the rows of a design times the weights, or of each weight by itself."""
-        along = self.basis if design is None else design @ self.basis
-        prior = 1.0 if design is None else np.sum(design**2, axis=1)
-        return prior - np.sum((along - along @ self.covariance) * along, axis=1)
-
-
-@storable
-@dataclass(frozen=True)
 class WeightPosterior:
-    """The posterior N(mean, V) in the coordinates of a frame; V is that of ``spread``.
+    """The posterior N(mean, V) in the coordinates of a frame.
+
+    V is ``covariance``, or I + B(C − I)Bᵀ of more weights than examples: the prior's but along ``basis``.
 
     Examples
     --------
-    >>> spread = Full(np.ones(1), np.array([[0.25]]), np.array([[4.0]]))
-    >>> WeightPosterior(PriorFrame(None, np.array([2.0])), np.ones(1), spread).coefficients()
+    >>> WeightPosterior(PriorFrame(None, np.array([2.0])), np.ones(1), np.array([[0.25]])).coefficients()
     (array([2.]), array([1.]))
     """
 
     frame: PriorFrame
     mean: Any
-    spread: Full | LowRankCovariance
+    covariance: Any
+    """V, or C, that of the weights along the basis."""
+    basis: np.ndarray | None = None
+    """B, orthonormal columns that span the rows of the design."""
     freedom: float = np.inf
     """Degrees of freedom of Student's t distributions, where the variance of the noise has been learned."""
     inflation: float = 1.0
@@ -118,33 +105,33 @@ class WeightPosterior:
     """With the parameters that belong to this posterior."""
 
     def check_stored(self) -> None:
-        """Refuse a spread of other weights than there are."""
-        count = len(self.frame.scales)
+        """Refuse a covariance of other weights than there are."""
+        count = rank = len(self.frame.scales)
         check_numbers("means", self.mean, (count,))
         check_numbers("inflation", self.inflation)
-        if isinstance(self.spread, Full):
-            check_numbers("means", self.spread.mean, (count,))
-            check_numbers("covariances", self.spread.covariance, (count, count))
-            check_numbers("precisions", self.spread.precision, (count, count))
-        else:
-            rank = np.shape(self.spread.basis)[-1]
-            check_numbers("basis", self.spread.basis, (count, rank))
-            check_numbers("covariances", self.spread.covariance, (rank, rank))
+        if self.basis is not None:
+            rank = np.shape(self.basis)[-1]
+            check_numbers("basis", self.basis, (count, rank))
+        check_numbers("covariances", self.covariance, (rank, rank))
         if not self.freedom > 0:
             raise ValueError(f"{self.freedom} degrees of freedom")
 
     def latent(self, columns: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Mean and variance of the linear predictor."""
         design = self.frame.design(columns)
-        if isinstance(self.spread, Full):
-            variance = np.sum((design @ self.spread.covariance) * design, axis=1)
+        if self.basis is None:
+            variance = np.sum((design @ self.covariance) * design, axis=1)
         else:
-            variance = self.spread.variances(design)
+            variance = np.sum(design**2, axis=1) - self._learned(design @ self.basis)
         return self.frame.origin(columns) + design @ self.mean, self.inflation * np.maximum(variance, 0)
 
     def variances(self) -> np.ndarray:
         """The diagonal of V."""
-        return np.diagonal(self.spread.covariance) if isinstance(self.spread, Full) else self.spread.variances()
+        return np.diagonal(self.covariance) if self.basis is None else 1 - self._learned(self.basis)
+
+    def _learned(self, along: np.ndarray) -> np.ndarray:
+        """How much less variance than a priori there is in each row of weights along the basis."""
+        return np.sum((along - along @ self.covariance) * along, axis=1)
 
     def coefficients(self) -> tuple[np.ndarray, np.ndarray]:
         """Means and standard deviations in the units of the data, the intercept's first if there is one."""
@@ -162,10 +149,10 @@ class WeightPosterior:
 
     def covariance_of_coefficients(self) -> np.ndarray | None:
         """Over all pairs, the intercept first; None where it was not formed."""
-        if not isinstance(self.spread, Full):
+        if self.basis is not None:
             return None
         back = self.frame.back()
-        return self.inflation * (back @ self.spread.covariance @ back.T)
+        return self.inflation * (back @ self.covariance @ back.T)
 
     def with_learned_noise(self, total: float) -> "WeightPosterior":
         """The same where the noise was learned too, from examples of this total weight.
@@ -185,12 +172,11 @@ class WeightPosterior:
 
     def sample(self, count: int, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
         """Draw weights in these coordinates, one per row, and the factors by which the variance learned is off."""
-        covariance: Any = self.spread.covariance
-        zeros = np.zeros(len(covariance))
-        shifts = rng.multivariate_normal(zeros, covariance, count, check_valid="ignore", method="eigh")
-        if isinstance(self.spread, LowRankCovariance):
+        zeros = np.zeros(len(self.covariance))
+        shifts = rng.multivariate_normal(zeros, self.covariance, count, check_valid="ignore", method="eigh")
+        if self.basis is not None:
             prior = rng.normal(size=(count, len(self.mean)))
-            shifts = prior + (shifts - prior @ self.spread.basis) @ self.spread.basis.T
+            shifts = prior + (shifts - prior @ self.basis) @ self.basis.T
         known = np.isinf(self.freedom)
         factors = np.ones(count) if known else self.freedom / rng.chisquare(self.freedom, size=count)
         factors *= self.inflation
@@ -209,11 +195,10 @@ class WeightPosterior:
 
     def as_prior(self) -> Full:
         """The prior of the examples that come next."""
-        if isinstance(self.spread, Full):
-            return self.spread
-        basis, covariance = self.spread.basis, self.spread.covariance
-        whole: Any = np.eye(len(basis)) - basis @ (np.eye(len(covariance)) - covariance) @ basis.T
-        return Full.from_moments(self.mean, whole)
+        if self.basis is None:
+            return Full.from_moments(self.mean, self.covariance)
+        learned = self.basis @ (np.eye(len(self.covariance)) - self.covariance) @ self.basis.T
+        return Full.from_moments(self.mean, np.eye(len(self.mean)) - learned)
 
 
 @storable
@@ -223,7 +208,7 @@ class PosteriorMixture:
 
     Examples
     --------
-    >>> part = lambda mean: WeightPosterior(PriorFrame(None, np.ones(1)), np.array([mean]), Full(*np.ones((3, 1, 1))))
+    >>> part = lambda mean: WeightPosterior(PriorFrame(None, np.ones(1)), np.array([mean]), np.ones((1, 1)))
     >>> mixture = PosteriorMixture(part(0.0).frame, (part(0.0), part(2.0)), np.array([0.5, 0.5]))
     >>> means, deviations = mixture.coefficients()
     >>> float(means[0]), round(float(deviations[0] ** 2), 6)

@@ -133,7 +133,8 @@ def as_array(A: Any) -> Array:
     if isinstance(A, np.ma.MaskedArray) and np.ma.getmaskarray(A).any():
         raise ValueError("A must have no masked entries: fill them in first")
     try:
-        array = jnp.asarray(A if _is_of_jax(A) else _native(A))
+        # Not by jnp.asarray, which compiles a program to copy an array of the host.
+        array = jnp.asarray(A) if _is_of_jax(A) else jax.device_put(_native(A))
     except (TypeError, ValueError, NotImplementedError) as error:
         raise TypeError(
             f"A must be a dense array, a SciPy sparse matrix or LinearOperator, a BCOO matrix of JAX, a lineax "

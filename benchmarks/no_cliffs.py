@@ -1,0 +1,132 @@
+"""Error and time on either side of every row count at which a method changes, on one data set, with a picture.
+
+For each such count the estimator learns from 2 % fewer and from 2 % more rows, with three seeds; errors are compared by
+their means, times by their medians of processor seconds. What changes is said in ``CHANGES``; the counts themselves are
+those of the library.
+
+    python -m benchmarks.no_cliffs --estimators KernelRegressor --most 3000
+"""
+
+import argparse
+import time
+from typing import Any
+
+import matplotlib
+
+matplotlib.use("Agg")
+import matplotlib.pyplot as plt
+import numpy as np
+
+from benchmarks._common import RESULTS, report, table
+from thalweg import GPRegressor, KernelClassifier, KernelRegressor
+from thalweg.machines.calibration import MAX_FOLDED_ROWS, MIN_ROWS
+from thalweg.machines.newton import MAX_FACTORISED_ROWS
+from thalweg.machines.search import FIRST_RUNG, MAX_LEAVE_ONE_OUT_ROWS, RUNG_FACTOR
+from thalweg.machines.settings import Auto
+from thalweg.models.kernel_classifier import _FEW_ROWS
+from thalweg.processes.fit import MAX_EXACT_ROWS, MAX_UNCERTAIN_ROWS, SUBSET_ROWS
+
+MACHINES = {
+    "a kernel is searched for": MIN_ROWS,
+    "leave-one-out or a validation set": MAX_LEAVE_ONE_OUT_ROWS,
+    "folds or one fifth calibrate": MAX_FOLDED_ROWS,
+    "float64 or float32": Auto().block_size,
+    "the race has one rung more": 3 * FIRST_RUNG * RUNG_FACTOR,
+    "factor or conjugate gradients": MAX_FACTORISED_ROWS,
+}
+PROCESSES = {f"kernels are compared on {rows} rows": rows for rows in SUBSET_ROWS["cpu"]}
+CHANGES: dict[str, dict[str, int]] = {
+    "KernelRegressor": MACHINES,
+    "KernelClassifier": MACHINES | {"logistic or squared loss": 2 * _FEW_ROWS},
+    "GPRegressor": PROCESSES
+    | {"parameters are integrated over": MAX_UNCERTAIN_ROWS, "exact or iterative": MAX_EXACT_ROWS},
+}
+SHARE, SEEDS, NEW_ROWS, MOST_ERROR, MOST_TIME = 0.02, 3, 4000, 1.05, 1.5
+
+
+def examples(rows: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """Five features that matter (Friedman, 1991), three that do not, and noise of a tenth of the signal."""
+    rng = np.random.default_rng([seed, 7])
+    x = rng.uniform(size=(rows, 8))
+    signal = 10 * np.sin(np.pi * x[:, 0] * x[:, 1]) + 20 * (x[:, 2] - 0.5) ** 2 + 10 * x[:, 3] + 5 * x[:, 4]
+    return x, signal + 0.5 * rng.normal(size=rows)
+
+
+def measure(name: str, rows: int, seed: int) -> tuple[float, float]:
+    """The error of new rows, and processor seconds of a fit."""
+    x, y = examples(rows + NEW_ROWS, seed)
+    if name == "KernelClassifier":
+        y = (y > np.median(y)).astype(int)
+    model: Any = {"KernelClassifier": KernelClassifier, "KernelRegressor": KernelRegressor, "GPRegressor": GPRegressor}
+    model = model[name](random_state=seed)
+    began = time.process_time()
+    model.fit(x[:rows], y[:rows])
+    seconds = time.process_time() - began
+    found = model.predict(x[rows:])
+    if name == "KernelClassifier":
+        return float(np.mean(found != y[rows:])), seconds
+    return float(np.sqrt(np.mean((found - y[rows:]) ** 2))), seconds
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--estimators", nargs="+", default=list(CHANGES), choices=list(CHANGES))
+    parser.add_argument("--most", type=int, default=MAX_FACTORISED_ROWS + 1)
+    asked = parser.parse_args()
+    lines: list[dict[str, Any]] = []
+    for name in asked.estimators:
+        measure(name, 100, 0)  # imports and compiles
+        for change, rows in sorted(CHANGES[name].items(), key=lambda item: item[1]):
+            if rows > asked.most:
+                continue
+            apart = max(round(SHARE * rows), 1)
+            sides = [[measure(name, side, seed) for seed in range(SEEDS)] for side in (rows - apart, rows + apart)]
+            below, above = (np.array(side).T for side in sides)
+            lines.append(
+                {
+                    "estimator": name,
+                    "change": change,
+                    "rows": rows,
+                    "errors": [float(side[0].mean()) for side in (below, above)],
+                    "seconds": [float(np.median(side[1])) for side in (below, above)],
+                }
+            )
+            print(lines[-1], flush=True)
+    ratios = lambda what: [float(max(line[what]) / min(line[what])) for line in lines]
+    errors, seconds = ratios("errors"), ratios("seconds")
+    table(
+        {
+            "estimator": [line["estimator"] for line in lines],
+            "rows": [line["rows"] for line in lines],
+            "change": [line["change"] for line in lines],
+            "error": errors,
+            "time": seconds,
+        }
+    )
+    draw(lines, asked.estimators)
+    report(
+        "Error and time have no cliffs where a method changes with the number of rows",
+        {"largest ratio of errors": max(errors), "largest ratio of times": max(seconds)},
+        max(errors) <= MOST_ERROR and max(seconds) <= MOST_TIME,
+        lines=lines,
+    )
+
+
+def draw(lines: list[dict[str, Any]], estimators: list[str]) -> None:
+    """Errors and seconds by rows; each pair of points is a change of method."""
+    figure, axes = plt.subplots(2, len(estimators), figsize=(4 * len(estimators), 5), sharex="col", squeeze=False)
+    for column, name in zip(axes.T, estimators, strict=True):
+        mine = [line for line in lines if line["estimator"] == name]
+        for axis, what in zip(column, ("errors", "seconds"), strict=True):
+            for line in mine:
+                apart = max(round(SHARE * line["rows"]), 1)
+                axis.plot([line["rows"] - apart, line["rows"] + apart], line[what], "o-", markersize=3)
+            axis.set(xscale="log", yscale="log", ylabel=what)
+        column[0].set_title(name)
+        column[1].set_xlabel("rows")
+    figure.tight_layout()
+    figure.savefig(RESULTS / "no_cliffs.png", dpi=110)
+
+
+if __name__ == "__main__":
+    main()

@@ -99,7 +99,7 @@ def test_every_loss_ends_where_a_general_minimiser_does(name):
     np.testing.assert_allclose(gradient, 0, atol=1e-5)
 
 
-@pytest.mark.parametrize("name", ["squared", "softmax"])
+@pytest.mark.parametrize("name", ["squared", pytest.param("softmax", marks=pytest.mark.slow)])
 def test_the_device_ends_where_the_host_does(name):
     host, device = newton(name), newton(name, kernel_matrix(KERNEL, X, on_host=False))
     assert not isinstance(device.weights, np.ndarray)

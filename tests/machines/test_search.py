@@ -154,6 +154,7 @@ def rotated(rows, seed):
     return x, np.sin(2 * along[:, 0]) + along[:, 1]
 
 
+@pytest.mark.slow
 def test_a_full_metric_finds_directions_that_scales_cannot_tell(tmp_path):
     """The error is less than half that of scales of single features, and files hold the map."""
     (x, y), (new, truth) = rotated(760, 1), rotated(500, 2)
@@ -185,7 +186,7 @@ def test_the_family_follows_the_smoothness_of_the_function():
     assert isinstance(KernelRegressor(random_state=0).fit(x, rough).kernel_, Matern12)
 
 
-@pytest.mark.parametrize("rows", [60, 760])
+@pytest.mark.parametrize("rows", [60, pytest.param(760, marks=pytest.mark.slow)])
 def test_a_family_without_a_numpy_implementation_is_searched_too(rows):
     x = np.random.default_rng(0).normal(size=(rows, 2))
     settings = Settings(loss=SquaredLoss(), kernel=Laplacian)
@@ -262,6 +263,7 @@ def test_a_robust_loss_is_searched_for_too():
     assert np.sqrt(np.mean((found.predict(x)[:, 0] - np.sin(x[:, 0])) ** 2)) < 0.1
 
 
+@pytest.mark.slow
 def test_the_choice_is_that_of_the_seed():
     x, y = three_of_fifty(760)
     table = framed(numbers(x[:, :3], y))

@@ -100,12 +100,12 @@ def test_far_from_the_data_a_probability_is_the_prevalence():
     """But for the shift of the calibration; in a stream, whose first rows are all of one class, about it."""
     draws = np.random.default_rng(0).choice(3, 300, p=[0.1, 0.3, 0.6])
     shares, far = np.bincount(draws) / 300, np.full((1, 2), 1e3)
-    fitted = KernelClassifier(random_state=0).fit(X, draws)
+    fitted = KernelClassifier(Gaussian, metric="none", random_state=0).fit(X, draws)
     np.testing.assert_allclose(fitted.predict_proba(far)[0], shares, atol=0.03)
     parts = np.split(np.argsort(draws != 2, kind="stable"), [60, 160])
     stream = KernelClassifier(**SMALL).fit_stream(((X[part], draws[part]) for part in parts), classes=[0, 1, 2])
     np.testing.assert_allclose(stream.predict_proba(far)[0], shares, atol=0.15)
-    balanced = KernelClassifier(random_state=0, class_weight="balanced").fit(X, draws == 0)
+    balanced = KernelClassifier(Gaussian, metric="none", random_state=0, class_weight="balanced").fit(X, draws == 0)
     np.testing.assert_allclose(balanced.predict_proba(far)[0], [0.5, 0.5], atol=0.05)
     hinge = KernelClassifier(**SMALL, loss="hinge").fit(X, draws == 0)
     assert abs(hinge.decision_function(far)[0]) < 1e-20
@@ -117,6 +117,7 @@ def test_a_row_of_extreme_size_does_not_take_the_others_along():
     assert model.score(NEW, NEW_VALUES) > 0.99
 
 
+@pytest.mark.slow
 def test_rare_labels_of_few_rows_have_better_probabilities_than_a_constant():
 
     def drawn(seed, n):
@@ -133,6 +134,7 @@ def test_rare_labels_of_few_rows_have_better_probabilities_than_a_constant():
     assert max(ratios) < 0.97
 
 
+@pytest.mark.slow
 def test_diabetes_is_predicted_as_well_as_by_a_line():
     x, y = load_diabetes(return_X_y=True)
     folds = KFold(3, shuffle=True, random_state=0)

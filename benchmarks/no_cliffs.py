@@ -24,7 +24,8 @@ from thalweg.machines.newton import MAX_FACTORISED_ROWS
 from thalweg.machines.search import FIRST_RUNG, MAX_LEAVE_ONE_OUT_ROWS, RUNG_FACTOR
 from thalweg.machines.settings import Auto
 from thalweg.models.kernel_classifier import _FEW_ROWS
-from thalweg.processes.fit import MAX_EXACT_ROWS, MAX_UNCERTAIN_ROWS, SUBSET_ROWS
+from thalweg.processes.fit import MAX_EXACT_ROWS, MAX_UNCERTAIN_ROWS
+from thalweg.processes.problem import SUBSET_ROWS
 
 MACHINES = {
     "a kernel is searched for": MIN_ROWS,

@@ -11,6 +11,8 @@ chains, less the default's of the same documents. Needs the data sets (THALWEG_D
 
 import argparse
 import time
+from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 from scipy.sparse import csr_array
@@ -20,7 +22,6 @@ from sklearn.decomposition import LatentDirichletAllocation
 from benchmarks._common import report, table
 from thalweg.data import load
 from thalweg.topics import Dirichlet, LogisticNormal, document_completion, split_tokens
-from thalweg.topics.logistic_normal import _groups, _laplace
 
 DRAWS = 500
 
@@ -54,16 +55,30 @@ def learn(train: csr_array, topics: int) -> tuple[np.ndarray, dict]:
     return components, priors
 
 
+def laplace(words: np.ndarray, times: np.ndarray, mean: np.ndarray, precision: np.ndarray) -> tuple[Any, Any]:
+    """About the mode of a document's posterior, and a square root of about its covariance there, by steps of EM."""
+    z = mean
+    for _ in range(30):
+        proportions = softmax(z)
+        shares = proportions * (words @ (times / (proportions @ words)))
+        curvature = precision + times.sum() * (np.diag(proportions) - np.outer(proportions, proportions))
+        z = z - np.linalg.solve(curvature, precision @ (z - mean) - shares + times.sum() * proportions)
+    return z, np.linalg.inv(np.linalg.cholesky(curvature)).T
+
+
+def documents(components: np.ndarray, counts: csr_array) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """p(word | topic) of each document's words, and how often it has them."""
+    for begin, end in zip(counts.indptr[:-1], counts.indptr[1:], strict=True):
+        yield components[:, counts.indices[begin:end]], counts.data[begin:end].astype(float)
+
+
 def normal(components: np.ndarray, counts: csr_array) -> LogisticNormal:
     """The prior by six rounds of EM with Laplace approximations of the documents' posteriors."""
     mean, covariance = np.zeros(len(components)), np.eye(len(components))
     for _ in range(6):
-        modes, roots = [], []
-        for rows, words, times in _groups(components, counts, 16):
-            mode, root = _laplace(words, times, np.tile(mean, (len(rows), 1)), np.linalg.inv(covariance))
-            modes.append(mode)
-            roots.append(root)
-        mode, root = np.concatenate(modes), np.concatenate(roots)
+        precision = np.linalg.inv(covariance)
+        found = [laplace(words, times, mean, precision) for words, times in documents(components, counts)]
+        mode, root = (np.stack(part) for part in zip(*found, strict=True))
         mean = mode.mean(axis=0)
         spread = np.cov(mode.T, bias=True) + np.einsum("nab,ncb->ac", root, root) / len(root)
         covariance = 0.95 * spread + 0.05 * np.eye(len(mean))
@@ -75,14 +90,13 @@ def worth(prior: LogisticNormal, components: np.ndarray, observed: csr_array) ->
     rng = np.random.default_rng(0)
     precision = np.linalg.inv(prior.covariance)
     found = []
-    for rows, words, times in _groups(components, observed, 16):
-        modes, roots = _laplace(words, times, np.tile(prior.mean, (len(rows), 1)), precision)
-        for mode, root, word, number in zip(modes, roots, words, times, strict=True):
-            normals = rng.standard_normal((DRAWS, len(mode)))
-            z = mode + normals @ root.T
-            away = z - prior.mean
-            target = np.log(softmax(z, axis=1) @ word) @ number - 0.5 * np.sum((away @ precision) * away, axis=1)
-            found.append(1 / np.sum(softmax(target + 0.5 * np.sum(normals**2, axis=1)) ** 2))
+    for words, times in documents(components, observed):
+        mode, root = laplace(words, times, prior.mean, precision)
+        normals = rng.standard_normal((DRAWS, len(mode)))
+        z = mode + normals @ root.T
+        away = z - prior.mean
+        target = np.log(softmax(z, axis=1) @ words) @ times - 0.5 * np.sum((away @ precision) * away, axis=1)
+        found.append(1 / np.sum(softmax(target + 0.5 * np.sum(normals**2, axis=1)) ** 2))
     return np.array(found)
 
 

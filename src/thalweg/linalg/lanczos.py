@@ -6,7 +6,7 @@ eigenvectors are a quadrature for the spectral measure of v: vᵀf(A)v ≈ Σ_i 
 """
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -27,7 +27,7 @@ class LanczosState(NamedTuple):
     """The largest |α| + β so far, about ‖A‖, to whose rounding products are known."""
 
     @classmethod
-    def start(cls, vectors: Float[Array, "d m"]) -> "LanczosState":
+    def start(cls, vectors: Any) -> "LanczosState":
         """Begin from vectors of length 1."""
         xp = namespace(vectors)
         zero = xp.zeros_like(vectors[0])

@@ -136,7 +136,7 @@ def spoilt_weights(**parts):
 
 def spoilt_prior(**parts):
     def change(found):
-        return replace(found, rows=replace(found.rows, expectation=replace(found.rows.expectation, **parts)))
+        return replace(found, rows=replace(found.rows, prior=replace(found.rows.prior, **parts)))
 
     return change
 
@@ -157,7 +157,6 @@ SPOILT = {
 
 @pytest.mark.parametrize("case", SPOILT)
 def test_posteriors_that_no_fit_leaves_are_refused(fitted, tmp_path, case):
-    """They were loaded, and predictions failed with the words of NumPy or were NaN."""
     name, spoil = SPOILT[case]
     fitted(name).save(tmp_path / "model")
 

@@ -41,7 +41,7 @@ MAX_LEAVE_ONE_OUT_ROWS = 750
 FIRST_RUNG, RUNG_FACTOR, MAX_RUNG_ROWS = 500, 4, 4096
 """Rows of the first rung, the factor to the next one, and the most: twice as many take eight times as long."""
 
-SEARCH_ROWS = 2048
+SEARCH_ROWS = FIRST_RUNG * RUNG_FACTOR
 """Rows of the largest rung on which all proposals are made; larger ones propose metrics alone, in one round. With twice
 as many the search takes four times as long and chooses alike."""
 

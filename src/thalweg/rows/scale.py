@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+from scipy.special import ndtri
 
 from thalweg.codec import storable
 
@@ -17,9 +18,6 @@ WINSORISED = 0.1
 
 _WINSORISED_NORMAL = 0.8238
 """The standard deviation of a standard normal variable that is clipped at its tenths."""
-
-_MEDIAN_DEVIATION = 0.6745
-"""The median absolute deviation of a standard normal variable."""
 
 MAX_DEVIATIONS = 3.0
 """The spread is at most so many times what the median absolute deviation tells: a code such as −999 for what is missing
@@ -47,7 +45,8 @@ def median_and_spread(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         deviations = np.partition(np.abs(away), middle, axis=0)[middle]
         clipped = np.clip(away, *np.quantile(away, [WINSORISED, 1 - WINSORISED], axis=0, method="nearest"))
         spread = np.std(clipped, axis=0) / _WINSORISED_NORMAL
-    return centre, np.minimum(spread, MAX_DEVIATIONS * deviations / _MEDIAN_DEVIATION)
+    normal_deviation = ndtri(0.75)  # the median absolute deviation of a standard normal variable
+    return centre, np.minimum(spread, MAX_DEVIATIONS * deviations / normal_deviation)
 
 
 @storable

@@ -102,7 +102,7 @@ def test_without_a_mean_the_kernel_accounts_for_the_level_of_the_targets():
 
 
 @pytest.mark.filterwarnings("ignore:The optimal value found")
-@pytest.mark.parametrize("scatter", [0.1, 1.5])
+@pytest.mark.parametrize("scatter", [pytest.param(0.1, marks=pytest.mark.slow), 1.5])
 def test_rows_are_as_probable_as_scikit_learn_makes_them_with_the_same_kernel(scatter):
     """Features that say nothing, whose lengthscales have no end; and more noise than searches start with."""
     rng = np.random.default_rng(3)

@@ -64,7 +64,7 @@ def dense_loss(parameters, rows, made):
     return jnp.trace(left.T @ inverse @ left) / 2 + y.shape[1] * (jnp.linalg.slogdet(A)[1] + constant) / 2
 
 
-FAST = ("Gaussian", "sum")
+FAST = ("sum",)
 CASES = [(name, 1) for name in FAST]
 CASES += [pytest.param(name, 1, marks=pytest.mark.slow) for name in KERNELS if name not in FAST]
 CASES += [pytest.param("Matern52", dimension, marks=pytest.mark.slow) for dimension in (2, 3)]
@@ -146,7 +146,7 @@ def test_few_rows_of_a_plane_take_the_exact_method():
     assert np.sqrt(np.mean((found.posterior.predict(inputs)[0][:, 0] - waves) ** 2)) < 0.1
 
 
-@pytest.mark.parametrize("factor", [1e-3, 0.1, 30.0, 1e3])  # all four share their programs
+@pytest.mark.parametrize("factor", [1e-3, 1e3])  # both share their programs
 def test_learning_finds_the_same_from_any_start(factor):
     rng = np.random.default_rng(3)
     inputs = np.sort(rng.uniform(0, 100, size=(500, 1)), axis=0)

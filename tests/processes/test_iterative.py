@@ -47,7 +47,7 @@ def test_products_are_in_float64_where_float32_is_not_enough():
     assert np.linalg.norm(residual) < 1e-4 * np.linalg.norm(columns)
 
 
-@pytest.mark.parametrize("features", [3, 16])
+@pytest.mark.parametrize("features", [pytest.param(3, marks=pytest.mark.slow), 16])
 def test_a_small_noise_that_is_learned_is_no_trouble(features):
     rng = np.random.default_rng(0)
     x, w = rng.normal(size=(800, features)), rng.normal(size=features)
@@ -94,9 +94,9 @@ def test_the_likelihood_is_the_exact_one_within_its_error(mean):
     rows = RegressionRows.of(inputs, targets, np.linspace(0, 0.1, 600), weights, plane).merged()
     parameters = as_host_arrays(Parameters(Matern32([0.1, 0.1], 1.5), np.asarray(0.02)))
     expected = float(np.sum(ExactEvidence(rows).losses(parameters)))
-    found = [posterior(parameters, plane, rows, seed) for seed in range(4)]
+    found = [posterior(parameters, plane, rows, seed) for seed in range(3)]
     errors = np.array([one.loss - expected for one in found])
     reported = np.array([one.loss_error for one in found])
     assert np.all(reported > 0)
-    assert abs(np.mean(errors)) < 5 * np.sqrt(np.mean(reported**2) / 4)
+    assert abs(np.mean(errors)) < 5 * np.sqrt(np.mean(reported**2) / 3)
     assert np.std(errors) < 3 * np.sqrt(np.mean(reported**2))

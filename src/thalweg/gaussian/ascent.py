@@ -16,7 +16,6 @@ import numpy as np
 
 from thalweg.descent import History, Status
 from thalweg.gaussian.divergence import GaussianKL
-from thalweg.gaussian.posteriors import Full
 from thalweg.linalg import namespace
 from thalweg.runs import Run
 
@@ -91,7 +90,7 @@ def maximise_bound(oracle: Any, term: Any, *starts: Any, tol: float, max_iter: i
         recent = [point]
         for number in range(1, max_iter + 1):
             rounding = ROUNDING * np.finfo(float).eps * abs(point.loss)
-            share, ahead = 1.0, evaluate(_extrapolated(recent))
+            share, ahead = 1.0, evaluate(_extrapolated(recent, term))
             while not (ahead.loss <= point.loss + rounding or _closer(ahead, point)) and share > least_share:
                 share, recent = (share if len(recent) > 1 else share / 2), [point]
                 ahead = evaluate(place_of.step(point.x, point.gradient, _size(share), term))
@@ -142,7 +141,7 @@ def _size(share: float) -> np.float64:
     return np.divide(share, 1 - share)
 
 
-def _extrapolated(recent: list[_Point]) -> Any:
+def _extrapolated(recent: list[_Point], term: Any) -> Any:
     """Combine the targets of the last points so that the natural gradient vanishes, if it is linear (Anderson 1965).
 
     Along some directions whole steps circle around the optimum, along others they creep towards it.
@@ -153,18 +152,20 @@ def _extrapolated(recent: list[_Point]) -> Any:
     products = (products + products.T) / 2 + np.finfo(float).eps * np.trace(products) * np.eye(len(recent))
     coefficients = np.linalg.lstsq(products, np.ones(len(recent)), rcond=None)[0]
     coefficients /= coefficients.sum()
-    targets = [point.target for point in recent]
-    precision = sum(c * target.precision for c, target in zip(coefficients, targets, strict=True))
-    linear = sum(c * (target.precision @ target.mean) for c, target in zip(coefficients, targets, strict=True))
-    moved = Full.from_precision(targets[-1].mean, precision)
-    return moved._replace(mean=moved.covariance @ linear)
+    naturals = [point.target.natural() for point in recent]
+    combined = [
+        sum(c * part for c, part in zip(coefficients, parts, strict=True)) for parts in zip(*naturals, strict=True)
+    ]
+    return recent[0].x.from_natural(*combined, term)
 
 
 def _inner_product(point: _Point, other: _Point) -> Any:
     """That of the ways from two points to their targets which makes the symmetric KL a square, to first order."""
-    shift, other_shift = point.target.mean - point.x.mean, other.target.mean - other.x.mean
-    precisions, covariances = point.target.precision - point.x.precision, other.target.covariance - other.x.covariance
-    return shift @ (point.x.precision @ other_shift) - (precisions * covariances).sum() / 2
+    shift = point.target.mean - point.x.mean
+    return (
+        shift @ point.x.precision_times(other.x, other.target)
+        - point.x.spread_product(point.target, other.x, other.target) / 2
+    )
 
 
 class _Place(NamedTuple):

@@ -14,7 +14,7 @@ factorises once and everything else is cheap: the gradient of f with respect to 
 Arrays are of NumPy, where nothing is compiled, or of JAX.
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -82,6 +82,23 @@ class Full(NamedTuple):
         shift = self.mean - other.mean
         spread = ((self.precision - other.precision) * (self.covariance - other.covariance)).sum()
         return (shift @ ((self.precision + other.precision) @ shift) - spread) / 2
+
+    def natural(self) -> tuple[Array, Array]:
+        """The natural parameters V⁻¹m and V⁻¹."""
+        return self.precision @ self.mean, self.precision
+
+    def from_natural(self, linear: Float[Array, " d"], precision: Float[Array, "d d"], _: Any = None) -> "Full":
+        """The posterior with these natural parameters."""
+        moved = Full.from_precision(self.mean, precision)
+        return moved._replace(mean=moved.covariance @ linear)
+
+    def precision_times(self, x: "Full", y: "Full") -> Float[Array, " d"]:
+        """V⁻¹ times the way from one mean to another."""
+        return self.precision @ (y.mean - x.mean)
+
+    def spread_product(self, target: "Full", x: "Full", y: "Full") -> Scalar:
+        """⟨ΔV⁻¹, ΔV⟩ of the ways to a target, and between two others."""
+        return ((target.precision - self.precision) * (y.covariance - x.covariance)).sum()
 
     def marginals(self, design: Float[Array, "n d"]) -> Marginals:
         """Of Xz for the rows of a design X."""
@@ -221,6 +238,24 @@ class Implicit(NamedTuple):
         if indices is None:
             return Marginals(self.mean, self.variance)
         return Marginals(self.mean[indices], self.variance[indices])
+
+    def natural(self) -> tuple[Array, Array]:
+        """The natural parameters V⁻¹m = a + γ̃⊙m and γ̃, less those of the prior."""
+        return self.weights + self.sites * self.mean, self.sites
+
+    def from_natural(self, linear: Float[Array, " n"], sites: Float[Array, " n"], term: Any) -> "Implicit":
+        """The posterior with these natural parameters; ``term`` has the prior's covariance."""
+        factor, root = factorise_sites(term.covariance, sites), namespace(sites).sqrt(sites)
+        weights = linear - root * factor.solve(root * (term.covariance @ linear))
+        return Implicit.from_factor(term.covariance, weights, sites, factor)
+
+    def precision_times(self, x: "Implicit", y: "Implicit") -> Float[Array, " n"]:
+        """V⁻¹ times the way from one mean to another."""
+        return y.weights - x.weights + self.sites * (y.mean - x.mean)
+
+    def spread_product(self, target: "Implicit", x: "Implicit", y: "Implicit") -> Scalar:
+        """⟨ΔV⁻¹, ΔV⟩ of the ways to a target, and between two others."""
+        return ((target.sites - self.sites) * (y.variance - x.variance)).sum()
 
     def pull_back(self, design: None, gradient: Marginals) -> "Implicit":
         """The gradient in a point of this family, whose latent numbers are its own: there is no design."""

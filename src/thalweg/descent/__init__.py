@@ -4,7 +4,11 @@ import types
 
 from thalweg.descent.averaging import *  # noqa: F403
 from thalweg.descent.checkpoint import *  # noqa: F403
-from thalweg.descent.divergences import *  # noqa: F403
+from thalweg.descent.divergences.base import *  # noqa: F403
+from thalweg.descent.divergences.bregman import *  # noqa: F403
+from thalweg.descent.divergences.euclidean import *  # noqa: F403
+from thalweg.descent.divergences.exponential import *  # noqa: F403
+from thalweg.descent.divergences.families import *  # noqa: F403
 from thalweg.descent.interop import *  # noqa: F403
 from thalweg.descent.iteration import *  # noqa: F403
 from thalweg.descent.loop import *  # noqa: F403
@@ -14,7 +18,13 @@ from thalweg.descent.result import *  # noqa: F403
 from thalweg.descent.searches import *  # noqa: F403
 from thalweg.descent.steps import *  # noqa: F403
 from thalweg.descent.stopping import *  # noqa: F403
-from thalweg.descent.terms import *  # noqa: F403
+from thalweg.descent.terms.base import *  # noqa: F403
+from thalweg.descent.terms.boxes import *  # noqa: F403
+from thalweg.descent.terms.combinators import *  # noqa: F403
+from thalweg.descent.terms.matrices import *  # noqa: F403
+from thalweg.descent.terms.norms import *  # noqa: F403
+from thalweg.descent.terms.sets import *  # noqa: F403
+from thalweg.descent.terms.total_variation import *  # noqa: F403
 
 # All that the modules export.
 __all__ = [name for name, part in globals().items() if name[0] != "_" and not isinstance(part, types.ModuleType)]

@@ -6,7 +6,7 @@ eigenvectors are a quadrature for the spectral measure of v: vᵀf(A)v ≈ Σ_i 
 """
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -27,8 +27,8 @@ class LanczosState(NamedTuple):
     """The largest |α| + β so far, about ‖A‖, to whose rounding products are known."""
 
     @classmethod
-    def start(cls, vectors: Float[Array, "d m"]) -> "LanczosState":
-        """Begin from vectors of length 1."""
+    def start(cls, vectors: Any) -> "LanczosState":
+        """Begin from vectors of length 1, of NumPy or of JAX."""
         xp = namespace(vectors)
         zero = xp.zeros_like(vectors[0])
         return cls(vectors, xp.zeros_like(vectors), zero, zero)

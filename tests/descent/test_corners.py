@@ -91,7 +91,7 @@ TERMS = [
 ]
 
 
-@pytest.mark.parametrize("kind", [jnp.bfloat16, jnp.float16])
+@pytest.mark.parametrize("kind", [jnp.bfloat16, pytest.param(jnp.float16, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("term", TERMS, ids=lambda term: type(term).__name__)
 def test_terms_are_right_in_half_precision(term, kind):
     x = jnp.asarray(np.random.default_rng(0).normal(size=512), kind)

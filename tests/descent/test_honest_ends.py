@@ -272,7 +272,7 @@ def test_sizes_that_vary_or_vanish_are_not_convergence(name, dtype):
 
 @pytest.mark.parametrize("momentum", [None, FISTA(), AdaptiveRestart()], ids=["plain", "FISTA", "restarts"])
 @pytest.mark.parametrize("start", [0.0, 1e3])
-@pytest.mark.parametrize("condition", [1e8, 1e10])
+@pytest.mark.parametrize("condition", [1e8, pytest.param(1e10, marks=pytest.mark.slow)])
 def test_flat_directions_beside_steep_ones_count_in_float32(condition, start, momentum):
     for scales in (np.geomspace(1, condition, D), np.geomspace(1, 1 / condition, D)):
         oracle = Exact(valley, *(jnp.asarray(part, np.float32) for part in (scales, TARGET, 0.0)))
@@ -339,7 +339,7 @@ def in_units(unit, **options):
         return minimize(lambda x: unit * jnp.sum(scales * (x - target) ** 2), jnp.ones(D, jnp.float32), **options)
 
 
-@pytest.mark.parametrize("unit", [1e-30, 1e-20, 1e20, 1e30])
+@pytest.mark.parametrize("unit", [1e-30, *(pytest.param(u, marks=pytest.mark.slow) for u in (1e-20, 1e20)), 1e30])
 @pytest.mark.parametrize("momentum", [None, FISTA()])
 def test_a_function_in_other_units_has_its_minimum_found(unit, momentum):
     """Sizes ended at 1e-19 and 1e19 in float32: 1e20 f diverged at once, and 1e-30 f was CONVERGED where it began."""

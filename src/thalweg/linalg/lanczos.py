@@ -28,7 +28,7 @@ class LanczosState(NamedTuple):
 
     @classmethod
     def start(cls, vectors: Any) -> "LanczosState":
-        """Begin from vectors of length 1."""
+        """Begin from vectors of length 1, of NumPy or of JAX."""
         xp = namespace(vectors)
         zero = xp.zeros_like(vectors[0])
         return cls(vectors, xp.zeros_like(vectors), zero, zero)

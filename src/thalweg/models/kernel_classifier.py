@@ -30,7 +30,7 @@ _LOSSES: dict[str, type[Loss]] = {
 
 # Where the largest class leaves no more rows to the others the loss "auto" is the logistic one: squares rank rows of a
 # rare class worse (180 of 30,000 rows: an area under the curve of 0.85 instead of 0.97). Twice as many gain little.
-_FEW_ROWS = 512
+_FEW_ROWS = 256
 
 
 @dataclass(repr=False, eq=False)
@@ -61,7 +61,7 @@ class KernelClassifier(ClassifierMixin, KernelMachine):
         "logistic" (of several classes: softmax), "hinge", "squared_hinge" or "squared"; the last three are one class
         against the rest. Probabilities are calibrated by rows left out. The first and the last have an intercept, so
         that far from all rows the probabilities are the classes' shares, or about them. "auto" is the logistic loss
-        where the largest class leaves few rows to the others (512 or less), for streams and for other methods than
+        where the largest class leaves few rows to the others (256 or less), for streams and for other methods than
         "auto"; else the squared one, which is solved in fewer steps and errs less.
     alpha
         The ridge of Σ ℓ + alpha/2·‖f‖². "auto" searches for it as for ``bandwidth``.

@@ -50,16 +50,12 @@ class MatrixCompletion(RegressorMixin, Storable):
     validation_fraction
         The share of the ratings that is set aside; the fit ends when their error rises, and is the best by it. 0 sets
         nothing aside, and the fit ends when the bound rises by less than ``tol`` nats a rating.
-    max_iter
-        The most sweeps over the ratings.
-    tol
-        See ``validation_fraction``.
+    max_iter, tol
+        The most sweeps over the ratings, and what ends them earlier: see ``validation_fraction``.
     warm_start
         Whether ``fit`` starts from where the last one ended, if it has the same rows and columns.
-    random_state
-        Seeds where the factors start, and what is set aside.
-    verbose
-        Whether to show a progress bar, and a line for each sweep.
+    random_state, verbose
+        Seeds where the factors start, and what is set aside; whether to show a bar and a line for each sweep.
 
     Attributes
     ----------
@@ -69,20 +65,16 @@ class MatrixCompletion(RegressorMixin, Storable):
         Means of the factors.
     row_biases_, column_biases_ : ndarray
         Means of the biases, in the units of the ratings.
-    mean_ : float
-        The mean rating.
-    noise_ : float
-        The typical standard deviation of a rating about what is predicted by the true factors.
+    mean_, noise_ : float
+        The mean rating, and the typical standard deviation of one about what is predicted by the true factors.
     strengths_ : ndarray
         The standard deviation that each direction adds to ratings, largest first: near 0 for those switched off.
     elbo_ : float
         The bound on the log evidence, in nats, up to a constant.
     history_ : dict
         After each sweep the bound, the noise, and the held-out error if there is one.
-    n_iter_ : int
-        Sweeps done.
-    n_features_in_ : int
-        2: a row and a column.
+    n_iter_, n_features_in_ : int
+        Sweeps done; 2, a row and a column.
 
     Examples
     --------

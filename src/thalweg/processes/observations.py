@@ -11,6 +11,7 @@ import numpy as np
 import scipy.linalg
 
 from thalweg.codec import storable
+from thalweg.gaussian.linear.observations import check_numbers
 from thalweg.linalg import namespace
 from thalweg.rows import find_duplicates
 from thalweg.rows.scale import standard_scales
@@ -88,6 +89,12 @@ class RegressionRows(NamedTuple):
         order = counted[np.lexsort(np.column_stack([weights, targets, known, inputs])[counted].T)]
         inputs, zeros = inputs[order], np.zeros(len(order))
         return cls(inputs, targets[order], mean.basis(inputs), known[order], weights[order], zeros, zeros + 1, zeros)
+
+    def check_stored(self) -> None:
+        """Refuse arrays that do not fit one another, as a file could hold them."""
+        count = len(self.inputs)
+        for name, part in self._asdict().items():
+            check_numbers(name, part, (count, *part.shape[1:2]) if name in ("inputs", "targets", "basis") else (count,))
 
     def subset(self, indices: np.ndarray) -> "RegressionRows":
         """Return some of the rows."""

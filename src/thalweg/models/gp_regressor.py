@@ -50,12 +50,12 @@ class GPRegressor(RegressorMixin, MultiOutputMixin, Storable):
         and their uncertainty counted, "zero", or a function of X that is subtracted from y (and makes ``save`` refuse).
     method
         "exact": one Cholesky factorisation of the n × n covariance per step, in float64. "iterative": parameters from
-        a part of the rows and a few steps on all, by conjugate gradients that never store the matrix; variances from
-        samples.
-        "grid": up to three features, a stationary kernel interpolated from a regular grid, at a cost that hardly
-        depends on the number of rows; variances from samples. Few rows of two or three features are left
-        to the exact method, which is the faster one. "auto" takes the grid for one feature and more than 12,000 rows where one that is
-        fine enough can be had, else the exact method up to 12,000 rows on a CPU, and on a GPU while its memory lasts.
+        a subset of the rows, and the posterior by conjugate gradients that never store the matrix; variances from
+        samples. "grid": up to three features, a stationary kernel interpolated from a regular grid, at a cost that
+        hardly depends on the number of rows; variances from samples. Few rows of two or three features are left to the
+        exact method, which is the faster one. "auto" takes the grid for one feature and more than 12,000 rows where one
+        that is fine enough can be had, else the exact method up to 12,000 rows on a CPU, and on a GPU while its memory
+        lasts.
     learn
         Whether to maximise the marginal likelihood over the kernel's parameters and the noise.
     restarts

@@ -50,12 +50,12 @@ class GPRegressor(RegressorMixin, MultiOutputMixin, Storable):
         and their uncertainty counted, "zero", or a function of X that is subtracted from y (and makes ``save`` refuse).
     method
         "exact": one Cholesky factorisation of the n × n covariance per step, in float64. "iterative": parameters from
-        a part of the rows and a few steps on all, by conjugate gradients that never store the matrix; variances from
-        samples.
-        "grid": up to three features, a stationary kernel interpolated from a regular grid, at a cost that hardly
-        depends on the number of rows; variances from samples. Up to 1,000 rows of two or three features go the exact
-        way, which is the faster one. "auto" takes the grid for one feature and more than 12,000 rows where one that is
-        fine enough can be had, else the exact way up to 12,000 rows on a CPU, and on a GPU while its memory lasts.
+        a subset of the rows, and the posterior by conjugate gradients that never store the matrix; variances from
+        samples. "grid": up to three features, a stationary kernel interpolated from a regular grid, at a cost that
+        hardly depends on the number of rows; variances from samples. Few rows of two or three features are left to the
+        exact method, which is the faster one. "auto" takes the grid for one feature and more than 12,000 rows where one
+        that is fine enough can be had, else the exact method up to 12,000 rows on a CPU, and on a GPU while its memory
+        lasts.
     learn
         Whether to maximise the marginal likelihood over the kernel's parameters and the noise.
     restarts
@@ -79,7 +79,7 @@ class GPRegressor(RegressorMixin, MultiOutputMixin, Storable):
     log_marginal_likelihood_error_ : float
         Its standard error: 0 if the fit was exact.
     method_ : str
-        The way that was taken.
+        The method that was used.
     n_iter_ : int
         How often the marginal likelihood was evaluated.
     n_features_in_, feature_names_in_
@@ -221,7 +221,7 @@ class GPRegressor(RegressorMixin, MultiOutputMixin, Storable):
     def predict(self, X: Any, return_std: bool = False, return_cov: bool = False) -> Any:
         """The mean of y at new rows, with its standard deviation or covariance, noise included, if asked for.
 
-        Of several targets each has its own, in a last axis. A covariance has the exact way only.
+        Of several targets each has its own, in a last axis. A covariance needs the exact method.
         """
         X = self._checked(X)
         if return_std and return_cov:
@@ -245,7 +245,7 @@ class GPRegressor(RegressorMixin, MultiOutputMixin, Storable):
     def sample_y(self, X: Any, n_samples: int = 1, random_state: Any = 0) -> np.ndarray:
         """Functions drawn from the posterior at some rows, without noise, one in each (last) column.
 
-        The exact way draws any number; the other two keep the 64 that their variances are of.
+        The exact method draws any number; the other two keep the 64 that their variances are of.
         """
         X = self._checked(X)
         n_samples = arguments.whole("n_samples", n_samples)

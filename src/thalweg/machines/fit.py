@@ -78,7 +78,7 @@ def fit(table: Table, settings: Settings, seed: int, initial: FittedMachine | No
     """
     with Run("kernel machine", bar=settings.progress) as run:
         clipped = _clip_targets(table, settings)
-        model = initial_model(clipped, settings, len(table), seed, initial)
+        model = initial_model(_without_outliers(table, clipped), settings, len(table), seed, initial)
         run.say(f"{model.kernel}, alpha {model.alpha:.3g}")
         if run.interrupted:  # in the search
             order = table.shuffled([seed, 1])[:FIRST_RUNG]
@@ -362,6 +362,12 @@ def _clip_targets(table: Table, settings: Settings) -> Table:
     low, high = np.quantile(table.targets, [0.25, 0.75], axis=0)
     reach = np.where(high > low, OUTLIER_WIDTHS * (high - low), np.inf)
     return replace(table, targets=np.clip(table.targets, low - reach, high + reach))
+
+
+def _without_outliers(table: Table, clipped: Table) -> Table:
+    """The rows whose targets were left as they are: the squared loss of the search would see the others above all."""
+    inside = np.all(np.asarray(table.targets == clipped.targets).reshape(len(table), -1), axis=1)
+    return clipped if np.all(inside) else clipped.subset(np.flatnonzero(inside))
 
 
 def _progress(learner: Learner, number: int, rows: int) -> dict[str, Any]:

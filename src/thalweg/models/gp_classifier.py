@@ -29,8 +29,8 @@ if importlib.util.find_spec("sklearn.callback"):
 _LINKS = {"logit": BernoulliLogit, "probit": BernoulliProbit}
 
 LEAST_GAIN = 1e-3
-"""The share of a coin's bound that a kernel must gain to say anything; ten times as much is what labels that are nearly
-independent of the features gain."""
+"""The share of the bound of tossing a coin that a kernel must gain to say anything: less is within the tolerance of a
+search."""
 
 
 @dataclass(repr=False, eq=False)

@@ -135,28 +135,29 @@ class KernelChoice:
 
     def _propose(self, best: Entry[KernelCandidate], rung: ExactEvidence) -> list[list[KernelCandidate]]:
         """Return candidates made of the best one: other starts, the other families, and a second term."""
-        winner, index, inputs = best.candidate, list(self.rungs).index(rung), rung.inputs
         self.rounds[rung] += 1
-        origin, restarts = winner.origin, 0 if index or self.rounds[rung] > 1 else self.problem.settings.restarts
-        proposed = [KernelCandidate(_moved(origin, varying(inputs), self.rng), origin) for _ in range(restarts)]
-        if self.rounds[rung] == 1 and index == 1:
-            shorter = _multiplied(winner.parameters, LENGTH_MULTIPLIERS[1:], self._noises(1))
-            start = self._likeliest([winner.parameters, *shorter], rung)
-            proposed += [] if start is winner.parameters else [KernelCandidate(start, origin)]
-        if isinstance(winner.start.kernel, Sum) or len(self.starts) == 1:
-            return [[one] for one in proposed]
-        for start in self.starts:
-            own = self.singles.get((rung, type(start.kernel)))
-            if own is not None and type(start.kernel) is not type(winner.start.kernel):
-                moved = _with_family(winner.parameters, start)
-                if self._likeliest([own.candidate.parameters, moved], rung) is moved:
-                    proposed.append(KernelCandidate(moved, start))
-        # A second term begins with some of the noise, so there must be some.
-        noisy = not self.problem.learn_noise or winner.parameters.noise > 2 * self.problem.least_noise(len(inputs))
-        if self.sums and noisy and (index == 1 or rung is self.rungs[-1]):
-            self.sums = False  # once is enough: those that are level go on
-            proposed += self._with_second_term(best, rung)
+        winner = best.candidate
+        proposed = self._other_starts(winner, rung) if self.rounds[rung] == 1 else []
+        if not isinstance(winner.start.kernel, Sum) and len(self.starts) > 1:
+            proposed = [*proposed, *self._other_families(winner, rung), *self._with_second_term(best, rung)]
         return [[one] for one in proposed]
+
+    def _other_starts(self, winner: KernelCandidate, rung: ExactEvidence) -> list[KernelCandidate]:
+        """Return random starts on the first rung, and on the second one shorter lengthscales if they are likelier."""
+        index, origin = list(self.rungs).index(rung), winner.origin
+        if index != 1:
+            varies, restarts = varying(rung.inputs), 0 if index else self.problem.settings.restarts
+            return [KernelCandidate(_moved(origin, varies, self.rng), origin) for _ in range(restarts)]
+        shorter = _multiplied(winner.parameters, LENGTH_MULTIPLIERS[1:], self._noises(1))
+        start = self._likeliest([winner.parameters, *shorter], rung)
+        return [] if start is winner.parameters else [KernelCandidate(start, origin)]
+
+    def _other_families(self, winner: KernelCandidate, rung: ExactEvidence) -> Iterator[KernelCandidate]:
+        """Return families with the winner's parameters, where those are likelier than their own."""
+        for start in self.starts:
+            own, moved = self.singles.get((rung, type(start.kernel))), _with_family(winner.parameters, start)
+            if own is not None and self._likeliest([own.candidate.parameters, moved], rung) is moved:
+                yield KernelCandidate(moved, start)
 
     def _noises(self, first: int) -> tuple[float, ...]:
         return NOISE_MULTIPLIERS[first:] if self.problem.learn_noise else (1.0,)
@@ -167,6 +168,12 @@ class KernelChoice:
         Which family is ahead without a second term says little of which is with it, but where the rough one is, the
         rows mean two smooth terms of unlike scale as often as not.
         """
+        # A second term begins with some of the noise, so there must be some.
+        noise, least = best.candidate.parameters.noise, self.problem.least_noise(len(rung.inputs))
+        early = rung is not self.rungs[min(1, len(self.rungs) - 1)] and rung is not self.rungs[-1]
+        if early or not self.sums or (self.problem.learn_noise and noise <= 2 * least):
+            return []
+        self.sums = False  # once is enough: those that are level go on
         families = {type(start.kernel): start for start in self.starts}
         level = {
             family: one.candidate

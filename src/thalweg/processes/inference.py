@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from thalweg.descent import History, Polynomial, Status, minimize
@@ -90,11 +89,10 @@ def infer(
 ) -> LatentPosterior:
     """Return the posterior for a kernel, by steps that begin at the prior or at the posterior for a similar kernel."""
     settings.likelihood.check(rows.targets)
-    exact, device = settings.batch_size is None, computes_on_device(len(rows.inputs))
-    covariance = matrix(as_device_arrays(kernel), jnp.asarray(rows.inputs)) if device else matrix(kernel, rows.inputs)
-    if not (exact or device):
-        covariance = jnp.asarray(covariance)
-    xp = namespace(covariance)
+    exact, points = settings.batch_size is None, rows.inputs
+    if not exact or computes_on_device(len(points)):
+        kernel, points = as_device_arrays((kernel, points))
+    covariance, xp = matrix(kernel, points), namespace(points)
     covariance = covariance + settings.jitter * xp.eye(len(covariance), dtype=covariance.dtype)
     q = Implicit.prior(covariance) if start is None else _with_same_sites(covariance, start.q)
     if exact:

@@ -41,8 +41,8 @@ PROBES = 8
 """Vectors that the logarithm of the determinant is made of; four times as many halve its error."""
 
 PIVOTS = {"cpu": 512, "gpu": 2048}
-"""Rows that the preconditioner is made of: on either device a factorisation of about a second. Twice as many take as
-much time as they save."""
+"""Rows that the preconditioner is made of: on either device a factorisation of about a second. Twice as many take twice
+the memory, and eight times the factorisation."""
 
 TILE_ENTRIES = {"cpu": 2**26, "gpu": 2**28}
 """Entries of the kernel matrix that exist at a time, after which interrupts are heard."""

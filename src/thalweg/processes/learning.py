@@ -18,8 +18,8 @@ from thalweg.selection import Entry, race
 from thalweg.threads import enough_threads
 
 SUBSET_ROWS = 256
-"""Rows that starting points are compared on where there are more than twice as many. With twice as many the choice is
-the same, and takes longer than the rest of the fit."""
+"""Rows that starting points are compared on where there are more than twice as many. A posterior of twice as many takes
+eight times as long."""
 
 ONE_SCALE_RATIO = 1.5
 """The ratio of standard deviations below which features are taken to have one scale: kernels for either would hardly

@@ -21,7 +21,7 @@ from benchmarks._common import RESULTS, report, table
 from thalweg import GPRegressor, KernelClassifier, KernelRegressor
 from thalweg.machines.calibration import MAX_FOLDED_ROWS, MIN_ROWS
 from thalweg.machines.newton import MAX_FACTORISED_ROWS
-from thalweg.machines.search import FIRST_RUNG, MAX_LEAVE_ONE_OUT_ROWS, RUNG_FACTOR
+from thalweg.machines.search import FIRST_RUNG, SEARCH_ROWS
 from thalweg.machines.settings import Auto
 from thalweg.models.kernel_classifier import _FEW_ROWS
 from thalweg.processes.fit import MAX_EXACT_ROWS, MAX_UNCERTAIN_ROWS
@@ -29,10 +29,11 @@ from thalweg.processes.problem import SUBSET_ROWS
 
 MACHINES = {
     "a kernel is searched for": MIN_ROWS,
-    "leave-one-out or a validation set": MAX_LEAVE_ONE_OUT_ROWS,
+    "the race has two rungs": FIRST_RUNG,
+    "the second rung has no more rows": SEARCH_ROWS,
     "folds or one fifth calibrate": MAX_FOLDED_ROWS,
     "float64 or float32": Auto().block_size,
-    "the race has one rung more": 3 * FIRST_RUNG * RUNG_FACTOR,
+    "the race has three rungs": 3 * SEARCH_ROWS,
     "factor or conjugate gradients": MAX_FACTORISED_ROWS,
 }
 PROCESSES = {f"kernels are compared on {rows} rows": rows for rows in SUBSET_ROWS["cpu"]}

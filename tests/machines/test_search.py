@@ -1,6 +1,7 @@
 """The choice of a kernel and a ridge: it beats where it starts, finds what matters, and takes what is given."""
 
 import signal
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -213,33 +214,31 @@ def test_rows_given_twice_choose_what_weights_of_two_do():
     twice = choose_kernel(framed(numbers(np.tile(x, (2, 1)), np.tile(y, 2))), SQUARED, 0)
     assert type(twice.kernel) is type(weighted.kernel)
     assert twice.alpha == pytest.approx(weighted.alpha)
-    np.testing.assert_allclose(twice.frame.metric, weighted.frame.metric, rtol=1e-6)
+    np.testing.assert_allclose(twice.frame.metric, weighted.frame.metric, rtol=1e-4)  # gradients are in float32
 
 
-def test_copies_are_on_one_side_of_every_rung_and_repeats_are_rows_of_their_own():
+def test_copies_are_one_row_of_every_rung_and_repeats_are_rows_of_their_own():
     rng = np.random.default_rng(0)
     x = rng.normal(size=(400, 2))
-    copied = numbers(np.tile(x, (3, 1)), np.tile(x[:, :1], (3, 1)))
-    for rung in make_rungs(copied, SQUARED, 0):
-        learned, held = ({tuple(row) for row in rows} for rows in (rung.x, rung.held[0]))
-        assert not learned & held
-    few = make_rungs(numbers(np.tile(x[:200], (3, 1)), np.tile(x[:200, :1], (3, 1))), SQUARED, 0)[0]
-    assert len(few.x) == 200
-    np.testing.assert_allclose(few.weights, 1.0)
+    copied = make_rungs(numbers(np.tile(x, (3, 1)), np.tile(x[:, :1], (3, 1))), 0)
+    assert len(copied) > 1
+    for rung in copied:
+        assert len(np.unique(rung.x, axis=0)) == len(rung.x)
+    assert len(copied[-1].x) == 400
+    np.testing.assert_allclose(copied[-1].weights, 1.0)
     codes = rng.integers(5, size=(600, 1)).astype(float)
-    repeats = make_rungs(numbers(codes, codes + rng.normal(size=(600, 1))), SQUARED, 0)[0]
-    assert len(repeats.x) == 600
+    repeats = make_rungs(numbers(codes, codes + rng.normal(size=(600, 1))), 0)
+    assert len(repeats[-1].x) == 600
 
 
-def test_rungs_grow_and_share_their_validation_set():
+def test_rungs_grow_and_each_holds_the_last():
     x = np.random.default_rng(0).normal(size=(12_000, 2))
-    rungs = make_rungs(numbers(x, x[:, 0]), SQUARED, 0)
+    rungs = make_rungs(numbers(x, x[:, 0]), 0)
     sizes = [len(rung.x) for rung in rungs]
     assert len(rungs) > 2
     assert sizes == sorted(set(sizes))
-    assert all(rung.held is rungs[0].held for rung in rungs)
-    learned, held = ({tuple(row) for row in rows} for rows in (rungs[-1].x, rungs[-1].held[0]))
-    assert not learned & held
+    for smaller, larger in pairwise(rungs):
+        np.testing.assert_allclose(smaller.x, larger.x[: len(smaller.x)], rtol=1e-6)
 
 
 @pytest.mark.slow

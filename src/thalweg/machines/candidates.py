@@ -1,4 +1,4 @@
-"""Candidates of the search: kernel ridge regression on a subset of the rows, its validation losses and gradients."""
+"""Candidates of the search: kernel ridge regression on some rows, its losses with rows left out, and its gradients."""
 
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -9,6 +9,7 @@ from thalweg.kernels import Kernel
 from thalweg.kernels.forms import Radial
 from thalweg.kernels.host import kernel_tiles, squared_distances_on_host
 from thalweg.linalg import factorise
+from thalweg.machines.newton import drowns_in_float32
 from thalweg.threads import enough_threads
 
 MAX_GRADIENT_OUTPUTS = 4
@@ -53,87 +54,63 @@ class Candidate(NamedTuple):
 
 
 class Rung:
-    """Rows to learn from and rows to validate on; without the latter, rows are left out one by one.
+    """Rows that candidates learn from and are scored on: each row is left out in turn, in closed form.
 
     Parameters
     ----------
     x, y, weights
-        Rows to learn from: framed features, targets less the intercept, and weights of mean 1.
-    held
-        The same three of the validation set.
+        Framed features, targets less the intercept, and weights of mean 1.
 
     All is computed by NumPy: no candidate is so large that a device would win back the time its programs take to
     compile, and the choice is the same with and without one.
     """
 
-    def __init__(self, x: np.ndarray, y: np.ndarray, weights: np.ndarray, held: Any) -> None:
-        self.x, self.y, self.weights, self.held = x, y, weights, held
-        self._distances: dict[Metric, tuple[Any, Any, float]] = {}
+    def __init__(self, x: np.ndarray, y: np.ndarray, weights: np.ndarray) -> None:
+        self.x, self.y, self.weights = x, y, weights
+        self._distances: dict[tuple[Metric, type], tuple[np.ndarray, float]] = {}
+        self._weights: dict[Candidate, np.ndarray] = {}
 
     def lengthscale(self, candidate: Candidate) -> float:
         """Return the lengthscale of a candidate."""
-        return candidate.multiplier * self.distances(candidate.metric)[2]
+        return candidate.multiplier * self.distances(candidate)[1]
 
     def kernel(self, candidate: Candidate) -> Kernel:
         """Return the kernel of a candidate."""
         family = candidate.family
         return family if isinstance(family, Kernel) else family(lengthscale=self.lengthscale(candidate))
 
-    def distances(self, metric: Metric) -> tuple[Any, Any, float]:
-        """Return squared distances among the rows and to the validation set in a metric, and the median distance."""
-        if metric not in self._distances:
+    def distances(self, candidate: Candidate) -> tuple[np.ndarray, float]:
+        """Return squared distances among the rows, in the precision that the ridge takes, and the median distance."""
+        metric, dtype = candidate.metric, float if drowns_in_float32(candidate.ridge, len(self.x)) else np.float32
+        if (metric, dtype) not in self._distances:
             x = metric.apply(self.x)
-            among = squared_distances_on_host(x, x)
-            some = among[:MEDIAN_ROWS, :MEDIAN_ROWS]
+            squares = squared_distances_on_host(x, x)
+            some = squares[:MEDIAN_ROWS, :MEDIAN_ROWS]
             between = some[np.tril_indices(len(some), -1)]
             median = float(np.sqrt(np.median(between[between > 0]))) if np.any(between > 0) else 1.0
-            others = None if self.held is None else squared_distances_on_host(metric.apply(self.held[0]), x)
-            cast = lambda squares: None if squares is None else squares.astype(self.x.dtype)
-            self._distances[metric] = cast(among), cast(others), median
+            self._distances[metric, dtype] = squares.astype(dtype), median
             if len(self._distances) > KEPT_METRICS:
                 self._distances.pop(next(iter(self._distances)))
-        return self._distances[metric]
+        return self._distances[metric, dtype]
 
-    def matrices(self, candidate: Candidate) -> tuple[Any, Any]:
-        """Return the kernel matrix among the rows, and that of the validation set with them."""
-        kernel = self.kernel(candidate)
+    def matrix(self, candidate: Candidate) -> np.ndarray:
+        """Return the kernel matrix among the rows."""
+        kernel, (squares, median) = self.kernel(candidate), self.distances(candidate)
         if not isinstance(kernel, Radial) or isinstance(candidate.family, Kernel):
-            x = candidate.metric.apply(self.x)
-            among = kernel_tiles(kernel, x).to_dense()
-            return among, None if self.held is None else kernel_tiles(
-                kernel, candidate.metric.apply(self.held[0]), x
-            ).to_dense()
-        among, others, median = self.distances(candidate.metric)
-        square = among.dtype.type((candidate.multiplier * median) ** 2)
-        return kernel.profile(among / square), None if others is None else kernel.profile(others / square)
+            return kernel_tiles(kernel, candidate.metric.apply(self.x).astype(squares.dtype)).to_dense()
+        return kernel.profile(squares / squares.dtype.type((candidate.multiplier * median) ** 2))
 
     def score(self, candidate: Candidate) -> np.ndarray:
-        """Return the weighted squared loss of each validation row."""
+        """Return the weighted squared loss of each row, left out."""
         with enough_threads(len(self.x) // 2):
-            if self.held is None:
-                return self._leave_one_out(candidate)[0]
-            _, values = self.fit(candidate)
-        return self.held[2] * np.sum((np.asarray(values) - self.held[1]) ** 2, axis=1)
+            return self.weights * np.sum((self.leave_one_out(candidate) - self.y) ** 2, axis=1)
 
-    def fit(self, candidate: Candidate) -> tuple[Any, Any]:
-        """Return the weights of the rows in f, and f at the validation set or, without one, of rows left out."""
-        if self.held is None:
-            _, weights, values = self._leave_one_out(candidate)
-            return weights, values
-        among, others = self.matrices(candidate)
-        weights = factorise(among, candidate.ridge / self.weights).solve(self.y.astype(among.dtype))
-        return weights, others @ weights
-
-    def _leave_one_out(self, candidate: Candidate) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """The losses of rows left out one by one, the weights with none left out, and f at rows left out.
-
-        With A = K + ridge/w and W = A⁻¹y the residuals of rows left out are W_i / (A⁻¹)_ii.
-        """
-        among, _ = self.matrices(candidate)
-        factor = factorise(among.astype(float, copy=False), candidate.ridge / self.weights)
-        weights = factor.solve(self.y)
-        left = factor.leave_one_out(weights)
-        return self.weights * np.sum(left**2, axis=1), weights, self.y - left
+    def leave_one_out(self, candidate: Candidate) -> np.ndarray:
+        """Return what f is at each row without that row, from the factor of A = K + ridge/w and the weights A⁻¹y."""
+        matrix = self.matrix(candidate)
+        factor = factorise(matrix, candidate.ridge / self.weights)
+        self._weights[candidate] = weights = factor.solve(self.y.astype(matrix.dtype))
+        return self.y - factor.leave_one_out(weights)
 
     def gradients(self, candidate: Candidate, full: bool) -> np.ndarray | None:
         """Return M = mean_x ∇f(x)∇f(x)ᵀ over outputs in framed features, or the roots of its diagonal.
@@ -144,13 +121,15 @@ class Rung:
             return self._gradients(candidate, full)
 
     def _gradients(self, candidate: Candidate, full: bool) -> np.ndarray | None:
-        among, _, median = self.distances(candidate.metric)
-        square = among.dtype.type((candidate.multiplier * median) ** 2)
-        weights, _ = self.fit(candidate)
+        squares, median = self.distances(candidate)
+        square = squares.dtype.type((candidate.multiplier * median) ** 2)
+        if candidate not in self._weights:
+            self.leave_one_out(candidate)
+        weights = self._weights[candidate]
         if weights.shape[1] > MAX_GRADIENT_OUTPUTS:
             signs = np.random.default_rng(0).choice([-1.0, 1.0], (weights.shape[1], MAX_GRADIENT_OUTPUTS))
             weights = weights @ (signs / np.sqrt(MAX_GRADIENT_OUTPUTS)).astype(weights.dtype)
-        slope = candidate.family().profile_slope(among / square)
+        slope = candidate.family().profile_slope(squares / square)
         x = candidate.metric.apply(self.x).astype(slope.dtype)
         total: Any = 0.0
         for column in weights.astype(slope.dtype).T:

@@ -10,6 +10,7 @@ from thalweg.kernels import Kernel, RandomFeatures
 from thalweg.machines.blocks import LONE_BLOCK_ROUNDS, STREAM_ROUNDS, Examples, LandmarkLearner, runs_on_host
 from thalweg.machines.expansion import ROW_GRAIN, Coordinates, Frequencies, Points, empty
 from thalweg.machines.learner import FittedMachine, Learner
+from thalweg.machines.newton import drowns_in_float32
 from thalweg.machines.search import choose_kernel
 from thalweg.machines.settings import Settings
 from thalweg.machines.steps import ValidatedStep
@@ -60,8 +61,6 @@ def initial_model(
 def needs_double(rows: int | None, settings: Settings, ridge: float) -> bool:
     """Whether a machine works in float64: for one block of rows, where it costs little, or a ridge beside rounding.
 
-    The rounding of a kernel matrix of n rows in float32 moves its eigenvalues by about eps·√n.
-
     Examples
     --------
     >>> from thalweg.machines import SquaredLoss
@@ -71,7 +70,7 @@ def needs_double(rows: int | None, settings: Settings, ridge: float) -> bool:
     """
     if rows is None:
         return False
-    return settings.method.double or rows <= settings.block_size or ridge < float(np.finfo(np.float32).eps) * rows**0.5
+    return settings.method.double or rows <= settings.block_size or drowns_in_float32(ridge, rows)
 
 
 def _with_intercept(model: FittedMachine, table: Table, settings: Settings, tolerance: float) -> FittedMachine:

@@ -50,13 +50,13 @@ class KernelClassifier(ClassifierMixin, KernelMachine):
         name ("rbf", "matern32", …), whose lengthscale is ``bandwidth`` times the median distance between rows. None
         chooses among :class:`~thalweg.kernels.Gaussian` and the Matérn kernels 5/2, 3/2 and 1/2.
     bandwidth
-        That multiplier. "auto" searches for it, with the family, the metric and ``alpha``: candidates learn from some
-        rows and are compared on others. With fewer than ten rows it is 1/2.
+        That multiplier. "auto" searches for it, with the family, the metric and ``alpha``: candidates are compared
+        by rows left out. With fewer than ten rows it is 1/2.
     metric
         Units of the features in which distances are taken. "none": one unit for all, or each feature's standard
-        deviation, whichever errs less on a validation set. "diagonal": learned, a feature counting as much as a
+        deviation, whichever errs less on rows left out. "diagonal": learned, a feature counting as much as a
         function fitted first changes along it. "full": directions are learned as well, a linear map. "auto": units are
-        learned where the validation set says that it helps. A kernel with a lengthscale is taken as it is.
+        learned where rows left out say that it helps. A kernel with a lengthscale is taken as it is.
     loss
         "logistic" (of several classes: softmax), "hinge", "squared_hinge" or "squared"; the last three are one class
         against the rest. Probabilities are calibrated by rows left out. The first and the last have an intercept, so

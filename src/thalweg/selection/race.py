@@ -114,11 +114,9 @@ def line_search(
     entry: Entry[Candidate],
     axes: Sequence[Axis],
     scores: Callable[[Iterable[Candidate | None]], list[Entry[Candidate]]],
-    standard_errors: float = 0.0,
+    better: Callable[[Entry, Entry], bool] = is_better,
 ) -> Entry[Candidate]:
-    """Go along each axis in turn as far as that is better by so many standard errors.
-
-    Both directions of an axis are scored at once.
+    """Go along each axis in turn as far as that is better; both directions of an axis are scored at once.
 
     Examples
     --------
@@ -134,7 +132,7 @@ def line_search(
             gains = [
                 (found[candidate].loss, move)
                 for move, candidate in tried
-                if candidate is not None and is_better(found[candidate], entry, standard_errors)
+                if candidate is not None and better(found[candidate], entry)
             ]
             if not gains:
                 break
@@ -155,12 +153,14 @@ def race(
     standard_errors: float = 0.0,
     survivors: int = 1,
     kind: Callable[[Candidate], Hashable] | None = None,
+    enough: float = 0.0,
     parallel: bool = True,
 ) -> RaceResult[Candidate]:
     """Return the best candidate after all rungs.
 
     On each rung every survivor is scored and moved along the axes to its best neighbour. Then the best proposes others,
-    round by round, as long as a round gains ``least_gain`` of the loss. *Better* means by more than ``standard_errors``
+    round by round, as long as a round gains ``least_gain`` of the loss. They are moved too, but after the first rung,
+    where scores are dear, only if the best is not better than they are. *Better* means by more than ``standard_errors``
     of the paired difference. Those than which the best is not better go on beside it, ``survivors`` in all at most.
 
     Parameters
@@ -176,13 +176,15 @@ def race(
     propose
         ``propose(best, rung)``, groups of further candidates, of each of which the best is moved along the axes.
     least_gain
-        The share of the loss that a round must gain for another one to follow.
+        The share of the loss that a move must gain, and a round for another one to follow.
     standard_errors
         By how many of them a candidate must be better.
     survivors
         How many go on to the next rung.
     kind
         ``kind(candidate)``; of each kind only the best goes on. By default each candidate is a kind of its own.
+    enough
+        The sum of losses at which nothing is left to gain on a rung.
     parallel
         Whether candidates are scored beside each other, on as many cores as there are.
 
@@ -199,7 +201,9 @@ def race(
         for rung in rungs:
             scores = _Scores(score, rung, parallel)
             run_scores.append(scores)
-            best = _raced(going, scores, rung, axes, propose, least_gain, standard_errors, run)
+            best = _raced(
+                going, scores, rung, axes, propose, least_gain, standard_errors, enough, rung is rungs[0], run
+            )
             level = _level(best, scores, standard_errors, survivors, kind or (lambda candidate: candidate))
             going = [entry.candidate for entry in level]
     evaluations = sum(len(scores.known) for scores in run_scores)
@@ -214,22 +218,31 @@ def _raced(
     propose: Callable[[Entry[Candidate], Rung], Sequence[Sequence[Candidate]]] | None,
     least_gain: float,
     standard_errors: float,
+    enough: float,
+    first: bool,
     run: Run,
 ) -> Entry[Candidate]:
     """The best candidate of one rung."""
 
+    def gains(new: Entry[Candidate], old: Entry[Candidate]) -> bool:
+        return is_better(new, old, standard_errors, least_gain)
+
+    def ended(entry: Entry[Candidate]) -> bool:
+        return float(np.sum(entry.losses)) <= enough
+
     def moved(entry: Entry[Candidate]) -> Entry[Candidate]:
-        return entry if axes is None else line_search(entry, axes(rung), scores, standard_errors)
+        return entry if axes is None or ended(entry) else line_search(entry, axes(rung), scores, gains)
 
     best = min(map(moved, scores(going)), key=lambda entry: entry.loss)
     run.keep(best)
-    while propose is not None:
+    while propose is not None and not ended(best):
         before, groups = best.loss, propose(best, rung)
         scores(candidate for group in groups for candidate in group)  # beside each other
         for group in groups:
-            if (challenger := scores.best(group)) is not None and is_better(
-                challenger := moved(challenger), best, standard_errors
-            ):
+            challenger = scores.best(group)
+            if challenger is None or (not first and is_better(best, challenger, standard_errors)):
+                continue
+            if is_better(challenger := moved(challenger), best, standard_errors):
                 best = challenger
         run.keep(best)
         if not before - best.loss > least_gain * abs(before):

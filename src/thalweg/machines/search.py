@@ -12,7 +12,7 @@ lost for good. Other metrics are halfway to the plain scales, from gradients of 
 gradients in plain scales, which gradients of few rows cannot have trapped.
 
 For another loss than the squared one the kernel is that of the race; ridge and lengthscale are then moved to where the
-loss itself, on a third of the rows, is lowest.
+loss itself, of rows left out, is lowest.
 """
 
 from collections.abc import Sequence
@@ -24,7 +24,6 @@ from scipy.optimize import brentq
 
 from thalweg.kernels import Kernel, Matern32
 from thalweg.kernels.forms import Radial
-from thalweg.kernels.host import kernel_tiles
 from thalweg.kernels.profiles import profile
 from thalweg.machines.calibration import MIN_ROWS
 from thalweg.machines.candidates import Candidate, Metric, Rung, scale_both_sides
@@ -257,7 +256,7 @@ def _for_loss(search: _Search, best: Candidate, rung: Rung, table: Table, loss: 
         p = np.clip(rung.leave_one_out(best) + shift, 0, 1)
         best = best._replace(ridge=max(best.ridge * float(np.mean(p * (1 - p))), LEAST_ITERATED_RIDGE))
     if loss.smooth:
-        score = partial(_loss_on_validation, loss, shift, _intercept(table, loss))
+        score = partial(_losses_left_out, loss, shift, _intercept(table, loss))
         axes = lambda _: search.axes((FINE,))
         best = race([best], score, [rung], axes=axes, standard_errors=STANDARD_ERRORS).best.candidate
     return best
@@ -268,14 +267,12 @@ def _intercept(table: Table, loss: Loss) -> np.ndarray:
     return np.zeros(table.outputs) if table.codes is None or counts is None else loss.intercept(table.codes, counts)
 
 
-def _loss_on_validation(
+def _losses_left_out(
     loss: Loss, shift: np.ndarray, intercept: np.ndarray, candidate: Candidate, rung: Rung
 ) -> np.ndarray:
-    """The loss of a third of the rows by a machine that was fitted with the loss to the others."""
-    x = candidate.metric.apply(rung.x).astype(np.float32)
-    y, kernel = rung.y + shift, rung.kernel(candidate)
-    held, rest = np.split(np.arange(len(x)), [len(x) // 3])
-    newton = Newton(kernel_matrix(kernel, x[rest], True), y[rest], rung.weights[rest], loss, candidate.ridge, intercept)
+    """The loss of each row, left out, by a machine that was fitted with the loss."""
+    x, y = candidate.metric.apply(rung.x).astype(np.float32), rung.y + shift
+    matrix = kernel_matrix(rung.kernel(candidate), x, True)
+    newton = Newton(matrix, y, rung.weights, loss, candidate.ridge, intercept)
     newton.solve(COARSE_TOL)
-    values = kernel_tiles(kernel, x[held], x[rest]).apply(newton.weights) + intercept
-    return rung.weights[held] * np.asarray(loss.value(np.asarray(values, float), y[held]))
+    return rung.weights * np.asarray(loss.value(newton.leave_one_out(), y))

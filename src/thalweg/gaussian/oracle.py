@@ -26,7 +26,7 @@ class ExpectedLikelihood(Oracle):
         The n targets y.
     design
         For posteriors over weights (:class:`Full`, :class:`Diagonal`): the design X, z = Xw. None for an
-        :class:`Implicit` or :class:`Factored` posterior, whose latent numbers are the z_n themselves.
+        :class:`Implicit` posterior, whose latent numbers are the z_n themselves.
     expectation
         How E log p is computed: :class:`Quadrature` (exact, the default), :class:`MonteCarlo`, :class:`ScoreSamples`.
     batch_size

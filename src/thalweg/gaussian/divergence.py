@@ -177,7 +177,7 @@ def _process_step(divergence, term, centre, gradient, size):
     inner = factor if divergence.coordinates == "mean" else factorise_sites(term.covariance, within)
     dual = centre.weights + gradient.mean
     weights = centre.weights - move * (dual - root * inner.solve(root * (term.covariance @ dual)))
-    return Implicit.from_factor(term.covariance, weights, sites, factor)
+    return Implicit.from_sites(term.covariance, weights, sites, factor)
 
 
 @closed_form(GaussianKL, KLToNormal)

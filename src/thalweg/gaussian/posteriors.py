@@ -43,6 +43,11 @@ def symmetric(matrix: Float[Array, "d d"]) -> Float[Array, "d d"]:
     return (matrix + matrix.T) / 2
 
 
+def _symmetric_kl(self: Any, other: Any) -> Scalar:
+    """KL[self ‖ other] + KL[other ‖ self], in which the determinants cancel."""
+    return (self.inner(other, self, other) + other.inner(self, other, self)) / 2
+
+
 @storable
 class Full(NamedTuple):
     """N(mean, covariance), with its precision.
@@ -77,11 +82,12 @@ class Full(NamedTuple):
         ratio = _factor(self.precision).log_determinant() - _factor(other.precision).log_determinant()
         return (trace + shift @ (other.precision @ shift) - len(shift) + ratio) / 2
 
-    def symmetric_kl(self, other: "Full") -> Scalar:
-        """KL[self ‖ other] + KL[other ‖ self], in which the determinants cancel."""
-        shift = self.mean - other.mean
-        spread = ((self.precision - other.precision) * (self.covariance - other.covariance)).sum()
-        return (shift @ ((self.precision + other.precision) @ shift) - spread) / 2
+    def inner(self, target: "Full", x: "Full", y: "Full") -> Scalar:
+        """⟨target − self, y − x⟩, the product that makes the symmetric KL a square to first order."""
+        spread = ((target.precision - self.precision) * (y.covariance - x.covariance)).sum()
+        return (target.mean - self.mean) @ (self.precision @ (y.mean - x.mean)) - spread / 2
+
+    symmetric_kl = _symmetric_kl
 
     def natural(self) -> tuple[Array, Array]:
         """The natural parameters V⁻¹m and V⁻¹."""
@@ -91,14 +97,6 @@ class Full(NamedTuple):
         """The posterior with these natural parameters."""
         moved = Full.from_precision(self.mean, precision)
         return moved._replace(mean=moved.covariance @ linear)
-
-    def precision_times(self, x: "Full", y: "Full") -> Float[Array, " d"]:
-        """V⁻¹ times the way from one mean to another."""
-        return self.precision @ (y.mean - x.mean)
-
-    def spread_product(self, target: "Full", x: "Full", y: "Full") -> Scalar:
-        """⟨ΔV⁻¹, ΔV⟩ of the ways to a target, and between two others."""
-        return ((target.precision - self.precision) * (y.covariance - x.covariance)).sum()
 
     def marginals(self, design: Float[Array, "n d"]) -> Marginals:
         """Of Xz for the rows of a design X."""
@@ -149,10 +147,12 @@ class Diagonal(NamedTuple):
         shift, ratio = self.mean - other.mean, other.precision * self.variance
         return (ratio + other.precision * shift**2 - 1 - namespace(ratio).log(ratio)).sum() / 2
 
-    def symmetric_kl(self, other: "Diagonal") -> Scalar:
-        """KL[self ‖ other] + KL[other ‖ self], in which the determinants cancel."""
-        distance = (self.precision + other.precision) * (self.mean - other.mean) ** 2
-        return (distance - (self.precision - other.precision) * (self.variance - other.variance)).sum() / 2
+    def inner(self, target: "Diagonal", x: "Diagonal", y: "Diagonal") -> Scalar:
+        """⟨target − self, y − x⟩, the product that makes the symmetric KL a square to first order."""
+        spread = (target.precision - self.precision) * (y.variance - x.variance)
+        return (self.precision * (target.mean - self.mean) * (y.mean - x.mean) - spread / 2).sum()
+
+    symmetric_kl = _symmetric_kl
 
     def marginals(self, design: Float[Array, "n d"]) -> Marginals:
         """Of Xz for the rows of a design X."""
@@ -196,16 +196,14 @@ class Implicit(NamedTuple):
 
     @classmethod
     def from_sites(
-        cls, covariance: Float[Array, "n n"], weights: Float[Array, " n"], sites: Float[Array, " n"]
+        cls,
+        covariance: Float[Array, "n n"],
+        weights: Float[Array, " n"],
+        sites: Float[Array, " n"],
+        factor: Factor | None = None,
     ) -> "Implicit":
-        """The posterior with m = K·weights and V⁻¹ = K⁻¹ + diag(sites), by one factorisation of B."""
-        return cls.from_factor(covariance, weights, sites, factorise_sites(covariance, sites))
-
-    @classmethod
-    def from_factor(
-        cls, covariance: Float[Array, "n n"], weights: Float[Array, " n"], sites: Float[Array, " n"], factor: Factor
-    ) -> "Implicit":
-        """The same, with the factor of B at hand."""
+        """The posterior with m = K·weights and V⁻¹ = K⁻¹ + diag(sites), by one factor of B, if it is not known."""
+        factor = factor or factorise_sites(covariance, sites)
         xp = namespace(covariance)
         spread = factor.half_solve(xp.sqrt(sites)[:, None] * covariance)
         diagonal = covariance.diagonal()
@@ -223,11 +221,13 @@ class Implicit(NamedTuple):
         distance = shift @ (self.weights - other.weights) + (other.sites * shift**2).sum()
         return (trace + distance + self.log_determinant - other.log_determinant) / 2
 
-    def symmetric_kl(self, other: "Implicit") -> Scalar:
-        """KL[self ‖ other] + KL[other ‖ self], in which the determinants cancel."""
-        shift = self.mean - other.mean
-        distance = 2 * shift * (self.weights - other.weights) + (self.sites + other.sites) * shift**2
-        return (distance - (self.sites - other.sites) * (self.variance - other.variance)).sum() / 2
+    def inner(self, target: "Implicit", x: "Implicit", y: "Implicit") -> Scalar:
+        """⟨target − self, y − x⟩, the product that makes the symmetric KL a square to first order."""
+        dual = y.weights - x.weights + self.sites * (y.mean - x.mean)
+        spread = (target.sites - self.sites) * (y.variance - x.variance)
+        return ((target.mean - self.mean) * dual - spread / 2).sum()
+
+    symmetric_kl = _symmetric_kl
 
     def kl_to_prior(self) -> Scalar:
         """KL[self ‖ N(0, K)] = ½(log|B| − γ̃·v + m·a)."""
@@ -247,15 +247,7 @@ class Implicit(NamedTuple):
         """The posterior with these natural parameters; ``term`` has the prior's covariance."""
         factor, root = factorise_sites(term.covariance, sites), namespace(sites).sqrt(sites)
         weights = linear - root * factor.solve(root * (term.covariance @ linear))
-        return Implicit.from_factor(term.covariance, weights, sites, factor)
-
-    def precision_times(self, x: "Implicit", y: "Implicit") -> Float[Array, " n"]:
-        """V⁻¹ times the way from one mean to another."""
-        return y.weights - x.weights + self.sites * (y.mean - x.mean)
-
-    def spread_product(self, target: "Implicit", x: "Implicit", y: "Implicit") -> Scalar:
-        """⟨ΔV⁻¹, ΔV⟩ of the ways to a target, and between two others."""
-        return ((target.sites - self.sites) * (y.variance - x.variance)).sum()
+        return Implicit.from_sites(term.covariance, weights, sites, factor)
 
     def pull_back(self, design: None, gradient: Marginals) -> "Implicit":
         """The gradient in a point of this family, whose latent numbers are its own: there is no design."""
@@ -280,11 +272,6 @@ def factorise_sites(covariance: Float[Array, "n n"], sites: Float[Array, " n"]) 
     xp = namespace(sites)
     root = xp.sqrt(sites)
     return _factor(root[:, None] * covariance * root[None] + xp.eye(len(root), dtype=root.dtype))
-
-
-def site_factor(covariance: Float[Array, "n n"], sites: Float[Array, " n"]) -> Float[Array, "n n"]:
-    """The lower Cholesky factor of B."""
-    return factorise_sites(covariance, sites).lower
 
 
 def inverse(matrix: Float[Array, "d d"]) -> Float[Array, "d d"]:

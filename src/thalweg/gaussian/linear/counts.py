@@ -15,7 +15,6 @@ from thalweg.gaussian.likelihoods import NegativeBinomial, Poisson
 from thalweg.gaussian.linear.observations import LinearObservations
 from thalweg.gaussian.linear.solution import LinearFit, LinearProblem
 from thalweg.gaussian.linear.targets import TargetModel, climb
-from thalweg.gaussian.linear.weights import WeightPosterior
 from thalweg.runs import Run
 
 DISPERSIONS = (1e-6, 1e4)
@@ -44,9 +43,9 @@ class CountTargets(TargetModel):
         """For Poisson counts, and where a group of examples has no event."""
         return bool(np.any(self._needs_pseudo_counts(rows)))
 
-    def pseudo_observations(self, rows: LinearObservations, leverages: np.ndarray) -> LinearObservations:
+    def pseudo_observations(self, rows: LinearObservations, fit: LinearFit) -> LinearObservations:
         """Half as many counts more as each such example has leverage."""
-        more = np.where(self._needs_pseudo_counts(rows), leverages / (2 * rows.weights), 0.0)
+        more = np.where(self._needs_pseudo_counts(rows), fit.leverages(rows) / (2 * rows.weights), 0.0)
         return rows._replace(targets=rows.targets + more)
 
     def _needs_pseudo_counts(self, rows: LinearObservations) -> np.ndarray:
@@ -100,12 +99,11 @@ class CountTargets(TargetModel):
             if run.interrupted:
                 raise KeyboardInterrupt
             mean, variance = fit.weights.latent(rows.columns)
-            likelihood: Any = fit.likelihood
-            slopes = likelihood.slope_in_log_dispersion(rows.targets, mean + rows.offsets, variance)
+            slopes = fit.likelihood.slope_in_log_dispersion(rows.targets, mean + rows.offsets, variance)
             return float(rows.weights @ slopes) + log_prior(log) / 2
 
         lowest, highest = np.log(DISPERSIONS)
-        known = lowest if nearby is None else float(np.log(nearby.likelihood.dispersion))  # type: ignore[attr-defined]
+        known = lowest if nearby is None else float(np.log(nearby.likelihood.dispersion))
         # The lower end is always a maximum, since the derivative of the prior is largest there: no place to start from.
         start = known if known > lowest else 0.0
         with Run("dispersion") as run:
@@ -127,7 +125,6 @@ class CountTargets(TargetModel):
         """By tails as heavy as those of a noise learned from as many, if the dispersion was learned."""
         if self.dispersion is not None:
             return fit
-        assert isinstance(fit.weights, WeightPosterior)
         return fit._replace(weights=fit.weights.with_learned_dispersion(total))
 
 

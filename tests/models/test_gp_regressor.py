@@ -252,7 +252,7 @@ def test_a_season_goes_on():
         ({"kernel": "matern"}, "kernel must be one of"),
         ({"kernel": 3.0}, "kernel"),
         ({"noise": -1.0}, "noise"),
-        ({"alpha": [1.0, 2.0]}, r"alpha must be a number or one for each of 120 rows, found shape \(2,\)"),
+        ({"alpha": [1.0, 2.0]}, r"alpha must be a number or have shape \(120,\), one for each row, found shape \(2,\)"),
         ({"alpha": np.full(120, np.nan)}, "alpha"),
         ({"mean": "quadratic"}, "mean"),
         ({"mean": lambda rows: np.zeros(3)}, r"mean must return a finite number per row, \(120,\), found shape \(3,\)"),

@@ -244,7 +244,8 @@ class Implicit(NamedTuple):
 
     def sample(self, key: Key[Array, ""], count: int, covariance: Float[Array, "n n"]) -> Float[Array, "count n"]:
         """Draw ``count`` vectors of latent values; ``covariance`` is K."""
-        spread = factorise_sites(covariance, self.sites).half_solve(jnp.sqrt(self.sites)[:, None] * covariance)
+        root = namespace(self.sites).sqrt(self.sites)
+        spread = factorise_sites(covariance, self.sites).half_solve(root[:, None] * covariance)
         # V is singular where inputs repeat, and has no Cholesky factor then.
         values, vectors = jnp.linalg.eigh(symmetric(covariance - spread.T @ spread))
         normals = jax.random.normal(key, (count, self.mean.shape[0]), self.mean.dtype)

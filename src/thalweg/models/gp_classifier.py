@@ -227,20 +227,14 @@ class GPClassifier(ClassifierMixin, Storable):
     def _warn_if_unfinished(self, rows: int) -> None:
         worst = max(fitted.residual for fitted in self._processes)
         known = min(len(fitted.inputs) for fitted in self._processes)
+        spent = any(fitted.status is Status.STEPS_SPENT for fitted in self._processes)
+        message = None
         if known < rows:
-            warnings.warn(
-                f"interrupted: the model knows {known} of {rows} rows, and elbo_ is of those",
-                ConvergenceWarning,
-                stacklevel=5,
-            )
-        elif (
-            self.batch_size is None
-            and worst > self.tol
-            and any(f.status is Status.STEPS_SPENT for f in self._processes)
-        ):
-            warnings.warn(
+            message = f"interrupted: the model knows {known} of {rows} rows, and elbo_ is of those"
+        elif self.batch_size is None and worst > self.tol and spent:
+            message = (
                 f"the natural gradient is {worst:.2g} long after {self.max_iter} steps, tol is {self.tol:g}; about "
-                f"{worst**2 / 2:.1g} nat are left to gain. Raise max_iter.",
-                ConvergenceWarning,
-                stacklevel=5,
+                f"{worst**2 / 2:.1g} nat are left to gain. Raise max_iter."
             )
+        if message is not None:
+            warnings.warn(message, ConvergenceWarning, stacklevel=5)

@@ -82,11 +82,11 @@ class LinearFit(NamedTuple):
 
     def latents(
         self, X: np.ndarray, offsets: np.ndarray | float = 0.0
-    ) -> list[tuple[float, WeightPosterior, np.ndarray, np.ndarray]]:
-        """The parts and their shares, and for each the means and variances of the linear predictor of rows."""
-        columns = self._columns(X)
-        parts = ((share, part, *part.latent(columns)) for share, part in self.weights.parts())
-        return [(share, part, mean + offsets + self.shift, variance) for share, part, mean, variance in parts]
+    ) -> tuple[np.ndarray, tuple[WeightPosterior, ...], np.ndarray, np.ndarray]:
+        """The shares of the parts, the parts, and a row for each of means and of variances of linear predictors."""
+        columns, (shares, parts) = self._columns(X), zip(*self.weights.parts(), strict=True)
+        means, variances = np.stack([part.latent(columns) for part in parts], axis=1)
+        return np.array(shares), parts, means + offsets + self.shift, variances
 
     def draws(
         self, count: int, X: np.ndarray, offsets: np.ndarray | float, rng: np.random.Generator

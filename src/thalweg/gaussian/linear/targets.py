@@ -183,11 +183,10 @@ class RealTargets(TargetModel):
 
     def interval(self, fit: LinearFit, X: np.ndarray, offsets: np.ndarray | float, level: float) -> np.ndarray:
         """Those of Student's t distributions, or of normal ones where the noise is given."""
-        shares, parts, means, variances = zip(*fit.latents(X, offsets), strict=True)
+        shares, parts, means, variances = fit.latents(X, offsets)
         noise = np.array([[float(part.likelihood.variance) * part.inflation] for part in parts])
         freedoms = np.array([part.freedom for part in parts])
-        deviations = np.sqrt(np.stack(variances) + noise)
-        return CoefficientMarginals(np.array(shares), np.stack(means), deviations, freedoms).interval(level)
+        return CoefficientMarginals(shares, means, np.sqrt(variances + noise), freedoms).interval(level)
 
     def posterior(self, problem: LinearProblem, nearby: LinearFit | None = None) -> LinearFit:
         """The exact one, which the first step reaches from anywhere."""

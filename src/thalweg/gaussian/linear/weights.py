@@ -243,13 +243,12 @@ class PosteriorMixture(WeightPosterior):
 
     def latent(self, columns: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Mean and variance of the linear predictor."""
-        means, variances = zip(*(member.latent(columns) for member in self.members), strict=True)
-        return self._total(np.stack(means), np.stack(variances))
+        return self._total(*np.stack([member.latent(columns) for member in self.members], axis=1))
 
     def coefficients(self) -> tuple[np.ndarray, np.ndarray]:
         """Means and standard deviations in the units of the data, the intercept's first if there is one."""
-        means, deviations = zip(*(member.coefficients() for member in self.members), strict=True)
-        mean, variance = self._total(np.stack(means), np.stack(deviations) ** 2)
+        means, deviations = np.stack([member.coefficients() for member in self.members], axis=1)
+        mean, variance = self._total(means, deviations**2)
         return mean, np.sqrt(variance)
 
     def covariance_of_coefficients(self) -> np.ndarray | None:

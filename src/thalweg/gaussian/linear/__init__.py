@@ -12,8 +12,7 @@
 =====================================  ============================================================================
 """
 
-from thalweg.gaussian.linear.categorical import CategoricalTargets
-from thalweg.gaussian.linear.class_weights import ClassWeights
+from thalweg.gaussian.linear.categorical import CategoricalTargets, ClassWeights
 from thalweg.gaussian.linear.counts import CountTargets
 from thalweg.gaussian.linear.fitting import LinearModel, misfit_warnings
 from thalweg.gaussian.linear.observations import LinearObservations

@@ -18,18 +18,17 @@ from sklearn.datasets import load_breast_cancer
 from sklearn.preprocessing import StandardScaler
 
 from papers._baselines import optimizers
+from papers._factored import Factored, NegativeBound
 from thalweg import data
 from thalweg.descent import Descent, Monotone, Tolerance, minimize
 from thalweg.gaussian import (
     BernoulliLogit,
     Expectation,
     ExpectedLikelihood,
-    Factored,
     GaussianKL,
     Implicit,
     KLToProcess,
     Marginals,
-    NegativeBound,
     ScoreSamples,
 )
 from thalweg.kernels import Gaussian

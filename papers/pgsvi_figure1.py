@@ -11,10 +11,11 @@ import numpy as np
 from jaxtyping import Array, Float, Int, Key, PyTree, Scalar
 
 from papers import _pgsvi
+from papers._factored import Factored, NegativeBound
 from papers.claims import Claim, at_full_size, show_claims
 from thalweg.demo import Section, experiment, plots
 from thalweg.descent import Constant, Descent
-from thalweg.gaussian import Factored, Implicit, NegativeBound, ScoreSamples
+from thalweg.gaussian import Implicit, ScoreSamples
 
 _CLOSE = 1.0
 """Nats above the optimum that count as converged."""

@@ -150,9 +150,9 @@ def test_few_nodes_lead_to_the_same_fit_as_all(many, prior_scale):
     """A row far away takes all nodes; with hardly any weight it changes nothing else."""
     rows, labels = many
     quick = CategoricalGLM(prior_scale).fit(rows, labels)
-    assert quick._posterior.nodes_needed(with_intercept(rows, True)) < NODES
+    assert quick._posterior.weights.nodes_needed(with_intercept(rows, True)) < NODES
     far, weights = np.vstack([rows, [[100.0, 0.0]]]), np.append(np.ones(len(rows)), 1e-12)
-    assert quick._posterior.nodes_needed(with_intercept(far, True)) == NODES
+    assert quick._posterior.weights.nodes_needed(with_intercept(far, True)) == NODES
     slow = CategoricalGLM(prior_scale).fit(far, np.append(labels, 0), sample_weight=weights)
     assert np.max(np.abs(quick.coef_ - slow.coef_) / slow.coef_sd_) < 1e-3
     assert quick.coef_sd_ == pytest.approx(slow.coef_sd_, rel=1e-4)

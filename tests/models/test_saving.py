@@ -148,8 +148,8 @@ SPOILT = {
     "freedom that is a word": ("NegativeBinomialGLM", spoilt_weights(freedom="much")),
     "a bound that is none": ("PoissonGLM", lambda found: found._replace(elbo=None)),
     "a stream that is a number": ("PoissonGLM", lambda found: found._replace(stream=3)),
-    "no likelihood": ("PoissonGLM", lambda found: found._replace(likelihood=None)),
-    "other classes": ("CategoricalGLM", lambda found: found._replace(covariance=found.covariance[None])),
+    "no likelihood": ("PoissonGLM", spoilt_weights(likelihood=None)),
+    "other classes": ("CategoricalGLM", spoilt_weights(covariance=np.eye(3)[None])),
     "a prior of others": ("MatrixCompletion", spoilt_prior(precision=np.ones((6, 3)))),
     "a prior that is flat": ("MatrixCompletion", spoilt_prior(precision=np.zeros((3, 3)))),
 }

@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 
 from papers import _pgsvi
+from papers._factored import Factored
 from papers.claims import UNTESTED
 from papers.pgsvi_figure1 import pgsvi_figure1
 from papers.pgsvi_figure2 import measure_curves, pgsvi_figure2
-from thalweg.gaussian import Factored, Implicit
+from thalweg.gaussian import Implicit
 
 METHODS = {"PG-SVI", "SGD", "AdaGrad", "RMSprop", "Adadelta", "Adam"}
 

@@ -19,10 +19,10 @@ from thalweg.kernels import (
 )
 from thalweg.kernels.host import summands
 from thalweg.processes.covariance import device_terms, own_parameters
-from thalweg.processes.exact import ExactEvidence, Parameters, evaluate, leave_one_out, predict
+from thalweg.processes.exact import ExactEvidence, Parameters, compiled_predict, evaluate, leave_one_out, predict
 from thalweg.processes.observations import ProcessMean, RegressionRows
 from thalweg.threads import enough_threads
-from thalweg.trees import as_device_arrays, as_host_arrays, flattened
+from thalweg.trees import as_host_arrays, flattened, unflattened
 
 RNG = np.random.default_rng(0)
 COUNT = 40
@@ -68,42 +68,48 @@ def definition(parameters, data):
     several, beside = counts > 1, np.zeros((len(again), 2))
     lengths = np.sqrt(data.scatter / 2)[several]
     beside[ends[several] - 1, 0], beside[ends[several] - 2, 0] = lengths, -lengths
-    covariance = parameters.kernel(jnp.asarray(INPUTS))[again][:, again]
-    covariance = covariance + jnp.diag(parameters.noise + data.known[again])
-    basis, targets = jnp.asarray(data.basis[again]), jnp.asarray(data.targets[again] + beside)
-    inverse = jnp.linalg.inv(covariance)
+    covariance = np.asarray(parameters.kernel(INPUTS))[again][:, again]
+    covariance = covariance + np.diag(parameters.noise + data.known[again])
+    basis, targets = data.basis[again], data.targets[again] + beside
+    inverse = np.linalg.inv(covariance)
     if basis.shape[1]:
-        targets = targets - basis @ jnp.linalg.solve(basis.T @ inverse @ basis, basis.T @ inverse @ targets)
-    quadratic = jnp.trace(targets.T @ inverse @ targets)
-    return quadratic / 2 + jnp.linalg.slogdet(covariance)[1] + len(again) * jnp.log(2 * jnp.pi)
+        targets = targets - basis @ np.linalg.solve(basis.T @ inverse @ basis, basis.T @ inverse @ targets)
+    quadratic = np.trace(targets.T @ inverse @ targets)
+    return quadratic / 2 + np.linalg.slogdet(covariance)[1] + len(again) * np.log(2 * np.pi)
 
 
-def in_logarithms(parameters, data):
-    """The definition and its gradient in the logarithms of the parameters."""
-    parameters = as_device_arrays(parameters)
-    value, gradient = jax.value_and_grad(definition)(parameters, data)
-    return float(value), flattened(gradient) * flattened(parameters)
+def in_logarithms(function, parameters):
+    """A function of parameters, and its derivatives in their logarithms by differences of the fourth order."""
+    values, step = flattened(parameters), 1e-3
+    moved = lambda move: function(unflattened(values * np.exp(move), parameters))
+    slope = lambda unit: 8 * (moved(unit) - moved(-unit)) - (moved(2 * unit) - moved(-2 * unit))
+    return function(parameters), np.array([slope(unit) for unit in step * np.eye(len(values))]) / (12 * step)
 
 
-@PLACES
+def loss_and_gradient(parameters, data):
+    return in_logarithms(lambda moved: definition(moved, data), parameters)
+
+
+def check_loss_and_gradient(kernel, data):
+    """On the host and on a device."""
+    parameters = as_host_arrays(Parameters(kernel, np.asarray(0.2)))
+    expected, derivative = loss_and_gradient(parameters, data)
+    for on_device in (False, True):
+        evidence = ExactEvidence(data, on_device)
+        losses, gradient, _ = evidence.evaluate(parameters)
+        assert np.sum(losses) == pytest.approx(expected, rel=1e-10)
+        np.testing.assert_allclose(gradient, derivative, rtol=1e-7, atol=1e-8)
+        assert np.sum(evidence.losses(parameters)) == pytest.approx(expected, rel=1e-10)
+
+
 @pytest.mark.parametrize("kernel", [*RADIAL, *OTHERS, THREE], ids=str)
-def test_loss_and_gradient_are_those_of_the_definition(kernel, on_device):
-    data, parameters = rows(), as_host_arrays(Parameters(kernel, np.asarray(0.2)))
-    losses, gradient, _ = ExactEvidence(data, on_device).evaluate(parameters)
-    expected, derivative = in_logarithms(parameters, data)
-    assert np.sum(losses) == pytest.approx(expected, rel=1e-10)
-    np.testing.assert_allclose(gradient, derivative, rtol=1e-7, atol=1e-8)
-    assert np.sum(ExactEvidence(data, on_device).losses(parameters)) == pytest.approx(expected, rel=1e-10)
+def test_loss_and_gradient_are_those_of_the_definition(kernel):
+    check_loss_and_gradient(kernel, rows())
 
 
-@PLACES
 @pytest.mark.parametrize("mean", ["zero", "linear"])
-def test_loss_knows_the_mean(mean, on_device):
-    data, parameters = rows(mean), as_host_arrays(Parameters(RADIAL[0], np.asarray(0.2)))
-    losses, gradient, _ = ExactEvidence(data, on_device).evaluate(parameters)
-    expected, derivative = in_logarithms(parameters, data)
-    assert np.sum(losses) == pytest.approx(expected, rel=1e-10)
-    np.testing.assert_allclose(gradient, derivative, rtol=1e-7, atol=1e-8)
+def test_loss_knows_the_mean(mean):
+    check_loss_and_gradient(RADIAL[0], rows(mean))
 
 
 def test_losses_are_those_of_each_row_given_the_ones_before():
@@ -144,23 +150,16 @@ def test_gradients_of_many_rows_are_unbiased_and_their_variance_is_the_informati
     else:
         made = [one(seed) for seed in range(300)]
         losses, gradients = np.array([np.sum(m[0].losses) for m in made]), np.array([m[1] for m in made])
-    expected, derivative = in_logarithms(parameters, data)
+    expected, derivative = loss_and_gradient(parameters, data)
     np.testing.assert_allclose(losses, expected, rtol=1e-10)
     if summands(kernel):
         gradients = gradients @ own_parameters(kernel, 2, 2)
     errors = gradients.std(axis=0) / np.sqrt(300)
     assert np.all(np.abs(gradients.mean(axis=0) - derivative) < 5 * errors)
-    leaves, structure = jax.tree.flatten(as_device_arrays(parameters))
-
-    def covariance(logs):
-        moved = jax.tree.unflatten(structure, [leaf * jnp.exp(log) for leaf, log in zip(leaves, logs, strict=True)])
-        return moved.kernel(jnp.asarray(INPUTS)) + jnp.diag((moved.noise + data.known) / data.weights)
-
-    zeros = [jnp.zeros_like(leaf) for leaf in leaves]
-    inverse = jnp.linalg.inv(covariance(zeros))
-    changes = jnp.concatenate([one.reshape(COUNT, COUNT, -1) for one in jax.jacfwd(covariance)(zeros)], axis=2)
+    covariance, changes = derivatives(parameters, data)
+    left = np.linalg.solve(covariance, changes)
     # Two targets: twice the trace, four times the variance.
-    information = 4 * jnp.einsum("ijp,jk,klp,li->p", changes, inverse, changes, inverse) / 2
+    information = 4 * np.einsum("pij,pji->p", left, left) / 2
     np.testing.assert_allclose(gradients.var(axis=0), information / draws, rtol=0.45)
 
 
@@ -173,18 +172,9 @@ def test_information_by_tiles_is_that_of_the_whole_matrix(on_device):
 
 
 def derivatives(parameters, data):
-    """A, and its derivatives in the logarithms of all parameters, by JAX."""
-    leaves, structure = jax.tree.flatten(as_device_arrays(parameters))
-
-    def covariance(*logs):
-        moved = jax.tree.unflatten(structure, [leaf * jnp.exp(log) for leaf, log in zip(leaves, logs, strict=True)])
-        return moved.kernel(jnp.asarray(data.inputs)) + jnp.diag(data.variances(moved.noise))
-
-    zeros = [jnp.zeros_like(leaf) for leaf in leaves]
-    moved = jax.jacfwd(covariance, argnums=tuple(range(len(leaves))))(*zeros)
-    size = len(data.inputs)
-    changes = np.concatenate([np.reshape(one, (size, size, -1)) for one in moved], axis=2)
-    return np.asarray(covariance(*zeros)), np.moveaxis(changes, 2, 0)
+    """A, and its derivatives in the logarithms of all parameters."""
+    covariance = lambda moved: np.asarray(moved.kernel(data.inputs)) + np.diag(data.variances(moved.noise))
+    return in_logarithms(covariance, parameters)
 
 
 def information_by_definition(parameters, data):
@@ -199,12 +189,13 @@ def information_by_definition(parameters, data):
     return found / 2
 
 
-@PLACES
 @pytest.mark.parametrize("kernel", [*RADIAL[:3]], ids=str)
-def test_information_is_that_of_the_definition(kernel, on_device):
+def test_information_is_that_of_the_definition(kernel):
     data, parameters = rows(), as_host_arrays(Parameters(kernel, np.asarray(0.2)))
-    found = ExactEvidence(data, on_device).evaluate(parameters).information
-    np.testing.assert_allclose(found, information_by_definition(parameters, data), rtol=1e-7, atol=1e-8)
+    expected = information_by_definition(parameters, data)
+    for on_device in (False, True):
+        found = ExactEvidence(data, on_device).evaluate(parameters).information
+        np.testing.assert_allclose(found, expected, rtol=1e-7, atol=1e-8)
 
 
 def test_information_is_in_the_mean_that_of_fisher():
@@ -221,16 +212,16 @@ def test_information_is_in_the_mean_that_of_fisher():
 
 
 @pytest.mark.parametrize("mean", ["zero", "linear"])
-@pytest.mark.parametrize("full", [False, True])
-def test_host_and_device_predict_the_same(mean, full):
+def test_host_and_device_predict_the_same(mean):
     data, parameters = rows(mean), as_host_arrays(Parameters(Matern52([1.0, 2.0], 1.5), np.asarray(0.2)))
     basis = ProcessMean.of(mean, INPUTS).basis(NEW)
     here, there = (ExactEvidence(data, on_device).solution(parameters) for on_device in (False, True))
-    mine = predict(parameters.kernel, INPUTS, here, NEW, basis, full)
     terms = jax.tree.map(jnp.asarray, device_terms(parameters.kernel, 2))
-    theirs = predict(terms, jnp.asarray(INPUTS), there, jnp.asarray(NEW), jnp.asarray(basis), full)
-    for one, other in zip(mine, theirs, strict=True):
-        np.testing.assert_allclose(one, other, rtol=1e-9, atol=1e-12)
+    for full in (False, True):
+        mine = predict(parameters.kernel, INPUTS, here, NEW, basis, full)
+        theirs = compiled_predict(terms, jnp.asarray(INPUTS), there, jnp.asarray(NEW), jnp.asarray(basis), full)
+        for one, other in zip(mine, theirs, strict=True):
+            np.testing.assert_allclose(one, other, rtol=1e-9, atol=1e-12)
 
 
 def test_one_program_serves_all_radial_kernels():

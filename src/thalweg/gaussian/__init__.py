@@ -8,12 +8,9 @@ likelihoods p(y|z)         :class:`BernoulliLogit`, :class:`BernoulliProbit`, :c
                            :class:`NegativeBinomial`, :class:`GaussianNoise`, :class:`StudentT`; or one's own
                            :class:`Likelihood`
 E log p under N(m, v)      :class:`Quadrature`, :class:`MonteCarlo`, :class:`ScoreSamples`
-to compare with            :class:`Factored`, :class:`NegativeBound` (gradients in m and L, V = LLᵀ),
-                           :class:`ProximalPoint`
 =========================  ========================================================================================
 """
 
-from thalweg.gaussian.baselines import Factored, NegativeBound, ProximalPoint
 from thalweg.gaussian.divergence import GaussianKL, KLToNormal, KLToProcess
 from thalweg.gaussian.expectations import Expectation, MonteCarlo, Quadrature, ScoreSamples
 from thalweg.gaussian.likelihood import Expected, Likelihood, Prediction
@@ -35,7 +32,6 @@ __all__ = [
     "Expectation",
     "Expected",
     "ExpectedLikelihood",
-    "Factored",
     "Full",
     "GaussianKL",
     "GaussianNoise",
@@ -46,10 +42,8 @@ __all__ = [
     "Marginals",
     "MonteCarlo",
     "NegativeBinomial",
-    "NegativeBound",
     "Poisson",
     "Prediction",
-    "ProximalPoint",
     "Quadrature",
     "ScoreSamples",
     "StudentT",

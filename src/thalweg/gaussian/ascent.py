@@ -148,7 +148,7 @@ def _extrapolated(recent: list[_Point], term: Any) -> Any:
     """
     if len(recent) == 1:
         return recent[0].target
-    products = np.array([[float(_inner_product(a, b)) for a in recent] for b in recent])
+    products = np.array([[float(a.x.inner(a.target, b.x, b.target)) for a in recent] for b in recent])
     products = (products + products.T) / 2 + np.finfo(float).eps * np.trace(products) * np.eye(len(recent))
     coefficients = np.linalg.lstsq(products, np.ones(len(recent)), rcond=None)[0]
     coefficients /= coefficients.sum()
@@ -157,15 +157,6 @@ def _extrapolated(recent: list[_Point], term: Any) -> Any:
         sum(c * part for c, part in zip(coefficients, parts, strict=True)) for parts in zip(*naturals, strict=True)
     ]
     return recent[0].x.from_natural(*combined, term)
-
-
-def _inner_product(point: _Point, other: _Point) -> Any:
-    """That of the ways from two points to their targets which makes the symmetric KL a square, to first order."""
-    shift = point.target.mean - point.x.mean
-    return (
-        shift @ point.x.precision_times(other.x, other.target)
-        - point.x.spread_product(point.target, other.x, other.target) / 2
-    )
 
 
 class _Place(NamedTuple):

@@ -28,7 +28,7 @@ from thalweg.arguments import one_of
 from thalweg.descent.divergences import Divergence, closed_form
 from thalweg.descent.divergences.base import halve_until
 from thalweg.descent.terms import Term, Zero
-from thalweg.gaussian.posteriors import Diagonal, Full, Implicit, factorise_sites, solve, symmetric
+from thalweg.gaussian.posteriors import Diagonal, Full, Implicit, factorise_sites, solve, symmetric, symmetric_kl
 from thalweg.linalg import namespace
 
 Posterior = Full | Diagonal | Implicit
@@ -96,7 +96,7 @@ class GaussianKL(Divergence):
         square is what is left to gain, in nats.
         """
         xp = namespace(x.mean)
-        return xp.sqrt(xp.maximum(x.symmetric_kl(centre), 0)) * (1 + 1 / size)
+        return xp.sqrt(xp.maximum(symmetric_kl(x, centre), 0)) * (1 + 1 / size)
 
     def admissible(self, centre: Any, gradient: Any, size: Scalar, term: Term) -> Scalar:
         """Halve ``size`` until V⁺ is a covariance; sites are guarded instead."""
@@ -177,7 +177,7 @@ def _process_step(divergence, term, centre, gradient, size):
     inner = factor if divergence.coordinates == "mean" else factorise_sites(term.covariance, within)
     dual = centre.weights + gradient.mean
     weights = centre.weights - move * (dual - root * inner.solve(root * (term.covariance @ dual)))
-    return Implicit.from_factor(term.covariance, weights, sites, factor)
+    return Implicit.from_sites(term.covariance, weights, sites, factor)
 
 
 @closed_form(GaussianKL, KLToNormal)

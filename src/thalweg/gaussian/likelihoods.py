@@ -13,7 +13,7 @@ from scipy.special import digamma
 from thalweg.arguments import flag, number
 from thalweg.codec import storable
 from thalweg.gaussian.likelihood import Expected, Likelihood, Prediction, Reals, check_targets
-from thalweg.gaussian.special import expected_softplus, expected_softpluses, log_normal_cdf, normal_cdf
+from thalweg.gaussian.special import expected_softplus, log_normal_cdf, normal_cdf
 from thalweg.linalg.arrays import namespace
 from thalweg.linalg.arrays import special as special_functions
 
@@ -60,12 +60,12 @@ class BernoulliLogit(_Bernoulli):
     def expected(self, y: Reals, m: Reals, v: Reals) -> Expected:
         """In closed form, by writing σ as a mixture of normal cdfs; see :func:`expected_softplus`."""
         sign = 1 - 2 * y
-        value, first, second = expected_softplus(sign * m, v)
+        value, first, second = expected_softplus(sign * m, v)[0]
         return Expected(-value, -sign * first, -second)
 
     def predict(self, m: Reals, v: Reals) -> Prediction:
         """E σ(z), and the variance of a label with this mean."""
-        return _of_label(expected_softplus(m, v).first)
+        return _of_label(expected_softplus(m, v)[0].first)
 
 
 @storable
@@ -104,6 +104,7 @@ class _Counts(Likelihood):
     """Counts 0, 1, 2, … with a mean of eᶻ."""
 
     log_concave: ClassVar[bool] = True
+    dispersion: ClassVar[Any] = 0.0
     whole: bool = eqx.field(static=True, default=True)
 
     def bend(self, y: Reals) -> tuple[Reals, Reals]:
@@ -115,6 +116,13 @@ class _Counts(Likelihood):
         """Refuse what is negative, and what is not whole unless rates are meant."""
         allowed = lambda y: (y >= 0) & np.isfinite(y) & ((not self.whole) | (y == np.floor(y)))
         check_targets(self, y, f"{'whole' if self.whole else 'finite'} numbers of at least 0", allowed)
+
+    def predict(self, m: Reals, v: Reals) -> Prediction:
+        """exp(m + v/2), and E(eᶻ + dispersion·e²ᶻ), the variance of counts, plus that of their rate eᶻ."""
+        xp = namespace(m)
+        rate, square = xp.exp(m + v / 2), xp.exp(2 * (m + v))
+        dispersion = xp.asarray(self.dispersion, rate.dtype)
+        return Prediction(rate, rate + (dispersion - xp.expm1(-v)) * square)
 
 
 @storable
@@ -155,11 +163,6 @@ class Poisson(_Counts):
         shifted = near * (shift - xp.expm1(shift + v / 2)) + highest
         return Expected(xp.where(y < 1, y * m - rate - _log_factorial(y, m), shifted), y - rate, -rate)
 
-    def predict(self, m: Reals, v: Reals) -> Prediction:
-        """exp(m + v/2), and the variance of the counts plus that of their rate."""
-        rate = namespace(m).exp(m + v / 2)
-        return Prediction(rate, rate + _variance_of_rate(m, v))
-
 
 @storable
 class NegativeBinomial(_Counts):
@@ -196,22 +199,15 @@ class NegativeBinomial(_Counts):
         """In closed form, by writing σ as a mixture of normal cdfs; see :func:`expected_softplus`."""
         size, shifted = self._size_and_shifted(m)
         # A small dispersion multiplies the errors by a large r: take the mixture to full precision.
-        up, down = expected_softpluses(shifted, v, terms=32)
+        up, down = expected_softplus(shifted, v, terms=32)
         # A large y is only multiplied by what is small there: y·ζ less the same would leave its rounding errors.
         value = -y * down.value - size * up.value + self._constant(y, m)
         return Expected(value, y * down.first - size * up.first, -(y + size) * up.second)
 
-    def predict(self, m: Reals, v: Reals) -> Prediction:
-        """exp(m + v/2), and the variance of the counts plus that of their rate."""
-        xp = namespace(m)
-        rate = xp.exp(m + v / 2)
-        extra = self.dispersion.astype(rate.dtype) * xp.exp(2 * (m + v))
-        return Prediction(rate, rate + extra + _variance_of_rate(m, v))
-
     def slope_in_log_dispersion(self, y: Reals, m: Reals, v: Reals) -> Reals:
         """The derivative of E log p(y|z) under N(m, v) in log dispersion, for NumPy arrays."""
         size, shifted = self._size_and_shifted(m)
-        up, down = expected_softpluses(shifted, v, terms=32)
+        up, down = expected_softplus(shifted, v, terms=32)
         return y * down.first + size * (up.value - up.first - digamma(y + size) + digamma(size))
 
     def _size_and_shifted(self, z: Reals) -> tuple[Reals, Reals]:
@@ -235,12 +231,6 @@ def _softplus(z: Reals) -> Reals:
 def _log_factorial(y: Reals, z: Reals) -> Reals:
     xp = namespace(z)
     return special_functions(xp).gammaln(xp.asarray(y, z.dtype) + 1)
-
-
-def _variance_of_rate(m: Reals, v: Reals) -> Reals:
-    """The variance of eᶻ, e^(2m + 2v) − e^(2m + v)."""
-    xp = namespace(m)
-    return -xp.exp(2 * (m + v)) * xp.expm1(-v)
 
 
 @storable

@@ -26,7 +26,7 @@ class ExpectedLikelihood(Oracle):
         The n targets y.
     design
         For posteriors over weights (:class:`Full`, :class:`Diagonal`): the design X, z = Xw. None for an
-        :class:`Implicit` or :class:`Factored` posterior, whose latent numbers are the z_n themselves.
+        :class:`Implicit` posterior, whose latent numbers are the z_n themselves.
     expectation
         How E log p is computed: :class:`Quadrature` (exact, the default), :class:`MonteCarlo`, :class:`ScoreSamples`.
     batch_size
@@ -98,8 +98,7 @@ class ExpectedLikelihood(Oracle):
 
     def value(self, x: PyTree[Array]) -> Scalar:
         """f by quadrature over all examples, whatever the estimates use."""
-        mean, variance = self._marginals(x, None)
-        expected = Quadrature()(self.likelihood, self.targets, mean, variance).value
+        expected = Quadrature()(self.likelihood, self.targets, *self._marginals(x)).value
         return -jnp.sum(expected if self.weights is None else self.weights * expected)
 
     def full(self, x: PyTree[Array]) -> Out:
@@ -114,39 +113,32 @@ class ExpectedLikelihood(Oracle):
         indices, state = draw_batch(state, batch_key, self.batch_size)
         return self._out(x, indices, self.expectation, sample_key), state
 
-    def _marginals(self, x: Any, indices: Int[Array, " b"] | None) -> Marginals:
-        marginals = self._unshifted_marginals(x, indices)
-        if self.offset is None:
-            return marginals
-        known = self.offset if indices is None else self.offset[indices]
-        return marginals._replace(mean=marginals.mean + known)
-
-    def _unshifted_marginals(self, x: Any, indices: Int[Array, " b"] | None) -> Marginals:
-        dimension, family = x.mean.shape[0], type(x).__name__
-        if not isinstance(x, Full | Diagonal):
+    def _marginals(self, x: Any, indices: Int[Array, " b"] | None = None) -> Marginals:
+        dimension, family, count = x.mean.shape[0], type(x).__name__, self.targets.shape[0]
+        if isinstance(x, Full | Diagonal):
+            if self.design is None:
+                raise ValueError(f"design must be given for a {family} posterior over weights")
+            if dimension != self.design.shape[1]:
+                raise ValueError(
+                    f"design has {self.design.shape[1]} columns, and the {family} posterior is over {dimension}"
+                )
+            mean, variance = x.marginals(_pick(self.design, indices))
+        else:
             if self.design is not None:
                 raise ValueError(
                     f"design must be None for the {family} posterior, which is over the examples themselves"
                 )
-            count = self.targets.shape[0]
             if dimension != count:
                 raise ValueError(f"there are {count} targets, and the {family} posterior is over {dimension}")
-            return x.marginals(indices)
-        if self.design is None:
-            raise ValueError(f"design must be given for a {family} posterior over weights")
-        if dimension != self.design.shape[1]:
-            raise ValueError(
-                f"design has {self.design.shape[1]} columns, and the {family} posterior is over {dimension}"
-            )
-        return x.marginals(self.design if indices is None else self.design[indices])
+            mean, variance = x.marginals(indices)
+        return Marginals(mean if self.offset is None else mean + _pick(self.offset, indices), variance)
 
     def _out(self, x: Any, indices: Any, expectation: Expectation, key: Any) -> Out:
         marginals, pull_back = jax.vjp(lambda x: self._marginals(x, indices), x)
-        pick = (lambda array: array) if indices is None else (lambda array: array[indices])
         used = self.examples if indices is None else indices.shape[0]
         factor = self.examples / used
-        scale = factor if self.weights is None else factor * pick(self.weights)
-        expected = expectation(self.likelihood, pick(self.targets), marginals.mean, marginals.variance, key)
+        scale = factor if self.weights is None else factor * _pick(self.weights, indices)
+        expected = expectation(self.likelihood, _pick(self.targets, indices), *marginals, key)
         (gradient,) = pull_back(Marginals(-scale * expected.first, -scale * expected.second / 2))
         return Out(gradient, -jnp.sum(scale * expected.value), jnp.asarray(float(used)))
 
@@ -167,13 +159,14 @@ class WeightLikelihood(NamedTuple):
     def full(self, x: Any) -> Out:
         """Value and gradient."""
         mean, variance = x.marginals(self.design)
-        expected = _QUADRATURE(self.likelihood, self.targets, mean + self.offset, variance)
+        expected = Quadrature()(self.likelihood, self.targets, mean + self.offset, variance)
         gradient = Marginals(-self.weights * expected.first, -self.weights * expected.second / 2)
         work: Any = float(len(self.targets))
         return Out(x.pull_back(self.design, gradient), -(self.weights @ expected.value), work)
 
 
-_QUADRATURE = Quadrature()
+def _pick(array: Array, indices: Int[Array, " b"] | None) -> Array:
+    return array if indices is None else array[indices]
 
 
 def _design(design: Any, count: int) -> Array:

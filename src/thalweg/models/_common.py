@@ -5,6 +5,7 @@ import os
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import fields
 from typing import Any, ClassVar
 from weakref import WeakSet
 
@@ -156,7 +157,7 @@ def row_weights(sample_weight: Any, X: Any) -> np.ndarray:
     return weights
 
 
-def row_numbers(name: str, value: Any, count: int, above: float = -np.inf) -> np.ndarray:
+def row_numbers(name: str, value: Any, count: int, above: float = -np.inf, least: float = -np.inf) -> np.ndarray:
     """A finite number for every row, 0 for None, or an error that says what is wrong."""
     found = np.asarray(0.0 if value is None else value)
     if found.dtype.kind not in "iuf":
@@ -166,9 +167,9 @@ def row_numbers(name: str, value: Any, count: int, above: float = -np.inf) -> np
             f"{name} must be a number or have shape ({count},), one for each row, found shape {found.shape}"
         )
     found = np.broadcast_to(found.astype(np.float64), count)
-    if np.any(wrong := ~(np.isfinite(found) & (found > above))):
-        least = f" above {above:g}" if np.isfinite(above) else ""
-        raise ValueError(f"{name} must hold finite numbers{least}, found {found[wrong][0]:g}")
+    if np.any(wrong := ~(np.isfinite(found) & (found > above) & (found >= least))):
+        limit = f" above {above:g}" if np.isfinite(above) else f" of at least {least:g}" if np.isfinite(least) else ""
+        raise ValueError(f"{name} must hold finite numbers{limit}, found {found[wrong][0]:g}")
     return found
 
 
@@ -190,6 +191,11 @@ def dense(X: Any) -> np.ndarray:
             f"pass batches of rows, to partial_fit for learning, or choose fewer features"
         )
     return X.toarray()
+
+
+def settings_of(kind: Any, model: Any, **changed: Any) -> Any:
+    """A dataclass of settings from the parameters of the same names, but for those given."""
+    return kind(**{field.name: getattr(model, field.name) for field in fields(kind)} | changed)
 
 
 def seed(random_state: Any) -> Any:

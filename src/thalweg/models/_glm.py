@@ -154,7 +154,7 @@ class GeneralisedLinearModel(Storable):
             raise ValueError(f"prior_scale must hold finite numbers above 0, found {self.prior_scale!r}")
         return scales if scales.ndim else float(scales)
 
-    def _check(self, fit: linear.LinearFit | linear.CategoricalFit) -> None:
+    def _check(self, fit: linear.LinearFit) -> None:
         """Refuse a bound that is no number, and warn of a tolerance that was not reached."""
         if not np.isfinite(fit.elbo):
             raise ValueError(
@@ -174,13 +174,17 @@ class GeneralisedLinearModel(Storable):
     def _store(self, fit: linear.LinearFit) -> None:
         self._check(fit)
         self._posterior = fit
-        means, deviations = fit.weights.coefficients()
-        first = int(self.fit_intercept)
-        self.coef_, self.coef_sd_ = means[first:], deviations[first:]
-        self.intercept_, self.intercept_sd_ = (float(part[0]) if first else 0.0 for part in (means, deviations))
+        parts = fit.weights.coefficients()
+        self.coef_, self.coef_sd_ = (part[..., int(self.fit_intercept) :] for part in parts)
+        self.intercept_, self.intercept_sd_ = map(self._intercepts, parts)
         self.covariance_ = fit.weights.covariance_of_coefficients()
         self.prior_scale_, self.elbo_ = fit.prior_scale, fit.elbo
         self.n_iter_, self.history_ = fit.steps, fit.history
+
+    def _intercepts(self, coefficients: np.ndarray) -> Any:
+        """That of all coefficients, or those of each row of them; 0 without intercepts."""
+        intercepts = coefficients[..., 0] if self.fit_intercept else np.zeros(coefficients.shape[:-1])
+        return intercepts if intercepts.ndim else float(intercepts)
 
     def __sklearn_tags__(self) -> Tags:
         tags = super().__sklearn_tags__()
@@ -197,6 +201,11 @@ class GeneralisedLinearModel(Storable):
         X = dense(validated(self, X, reset=False, dtype=np.float64, accept_sparse="csr"))
         _check_size("X", X)
         return X
+
+    def _predicted(self, X: Any, offset: Any = None) -> np.ndarray:
+        """The mean of the target, averaged over the posterior, or the probabilities of several classes."""
+        X = self._rows(X)
+        return self._posterior.predict(X, row_numbers("offset", offset, len(X)))
 
     def interval(self, level: float = 0.95) -> np.ndarray:
         """Central credible intervals of the coefficients, one per row; the intercept's is the first, if there is one.
@@ -241,17 +250,21 @@ class GeneralisedLinearModel(Storable):
     def summary(self) -> Summary:
         """A table: mean, standard deviation, 2.5 % and 97.5 % quantile and P(coefficient > 0) of each coefficient."""
         check_is_fitted(self)
-        intercept = ["intercept"] if self._has_intercept() else []
-        return Summary([*intercept, *self._names()], *self._posterior.weights.coefficients(), self._marginals())
+        means, deviations = self._posterior.weights.coefficients()
+        return Summary(self._coefficient_names(), means.ravel(), deviations.ravel(), self._marginals())
+
+    def _coefficient_names(self) -> list[str]:
+        return [*["intercept"][: self._has_intercept()], *self._names()]
 
     def _names(self) -> list[str]:
         return list(getattr(self, "feature_names_in_", [f"x{index}" for index in range(self.n_features_in_)]))
 
     def _marginals(self) -> linear.CoefficientMarginals:
         shares, parts = zip(*self._posterior.weights.parts(), strict=True)
-        means, deviations = zip(*(part.coefficients() for part in parts), strict=True)
+        moments = np.stack([part.coefficients() for part in parts], axis=1)
+        means, deviations = moments.reshape(2, len(parts), -1)
         freedoms = np.array([part.freedom for part in parts])
-        return linear.CoefficientMarginals(np.array(shares), np.stack(means), np.stack(deviations), freedoms)
+        return linear.CoefficientMarginals(np.array(shares), means, deviations, freedoms)
 
 
 def _check_size(name: str, array: np.ndarray) -> None:
@@ -292,8 +305,7 @@ class Regressor(RegressorMixin, GeneralisedLinearModel):
         X, offset
             As in :meth:`fit`.
         """
-        X = self._rows(X)
-        return self._posterior.predict(X, row_numbers("offset", offset, len(X)))
+        return self._predicted(X, offset)
 
     def predict_interval(self, X: Any, level: float = 0.95, offset: Any = None) -> np.ndarray:
         """Central intervals that a new target is in with the probability ``level``: lower and upper end, one per row.
@@ -322,9 +334,6 @@ class Classifier(ClassifierMixin, GeneralisedLinearModel):
     }
 
     class_weight: Any = None
-
-    def _target_model(self) -> linear.TargetModel:
-        return linear.BinaryTargets()
 
     def _possible(self, classes: np.ndarray) -> np.ndarray:
         raise NotImplementedError

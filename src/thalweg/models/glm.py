@@ -14,7 +14,6 @@ from sklearn.base import _fit_context
 from sklearn.utils import Tags
 
 from thalweg.gaussian import linear
-from thalweg.models._common import row_numbers
 from thalweg.models._glm import POSITIVE, Classifier, GeneralisedLinearModel, Regressor
 
 
@@ -114,10 +113,6 @@ class BernoulliGLM(Classifier):
         self._fit(X, y, sample_weight, offset, stream=True, classes=classes)
         return self
 
-    def _second(self, X: Any, offset: Any) -> np.ndarray:
-        X = self._rows(X)
-        return self._posterior.predict(X, row_numbers("offset", offset, len(X)))
-
     def predict_proba(self, X: Any, offset: Any = None) -> np.ndarray:
         """Probabilities of the two classes, averaged over the posterior of the coefficients.
 
@@ -126,7 +121,7 @@ class BernoulliGLM(Classifier):
         X, offset
             As in :meth:`fit`.
         """
-        second = self._second(X, offset)
+        second = self._predicted(X, offset)
         return np.column_stack([1 - second, second])
 
     def decision_function(self, X: Any, offset: Any = None) -> np.ndarray:
@@ -138,7 +133,7 @@ class BernoulliGLM(Classifier):
             As in :meth:`fit`.
         """
         rounding = np.finfo(float).eps
-        return logit(np.clip(self._second(X, offset), rounding, 1 - rounding))
+        return logit(np.clip(self._predicted(X, offset), rounding, 1 - rounding))
 
     def predict(self, X: Any, offset: Any = None) -> np.ndarray:
         """The more probable class.
@@ -148,7 +143,7 @@ class BernoulliGLM(Classifier):
         X, offset
             As in :meth:`fit`.
         """
-        second = self._second(X, offset)
+        second = self._predicted(X, offset)
         return self.classes_[(second > 0.5).astype(int)]
 
     def sample(self, n: int = 1, X: Any = None, offset: Any = None, random_state: Any = None) -> np.ndarray:
@@ -161,6 +156,9 @@ class BernoulliGLM(Classifier):
         """
         draws = super().sample(n, X, offset, random_state)
         return draws if X is None else self.classes_[draws]
+
+    def _target_model(self) -> linear.TargetModel:
+        return linear.BinaryTargets()
 
     def _possible(self, classes: np.ndarray) -> np.ndarray:
         if len(classes) > 2:
@@ -258,4 +256,4 @@ class GaussianGLM(Regressor):
 
     def _store(self, fit: linear.LinearFit) -> None:
         super()._store(fit)
-        self.noise_variance_ = float(fit.likelihood.variance)  # type: ignore[attr-defined]
+        self.noise_variance_ = float(fit.likelihood.variance)

@@ -3,17 +3,11 @@
 from typing import Any, ClassVar
 
 import numpy as np
-from scipy.special import softmax
 from sklearn.base import _fit_context
 from sklearn.utils._param_validation import StrOptions
-from sklearn.utils.validation import check_is_fitted
 
-from thalweg.arguments import number, whole
 from thalweg.gaussian import linear
-from thalweg.models._common import seed, unharmed
 from thalweg.models._glm import POSITIVE, Classifier
-from thalweg.models._summary import Summary
-from thalweg.runs import Run
 
 
 class CategoricalGLM(Classifier):
@@ -71,28 +65,12 @@ class CategoricalGLM(Classifier):
         X, y, sample_weight
             As in :meth:`BernoulliGLM.fit`.
         """
-        with unharmed(self):
-            rows = self._observations(X, y, sample_weight, None)
-            with Run(type(self).__name__, bar=bool(self.verbose)):
-                fit = linear.fit_categorical(rows, len(self.classes_), self._model())
-            self._check(fit)
-            self._posterior: Any = fit
-            means, covariance = fit.coefficients()
-            parts = means, np.sqrt(np.maximum(np.diagonal(covariance), 0))
-            split = [part.reshape(len(self.classes_), -1) for part in parts]
-            first = int(self.fit_intercept)
-            self.coef_, self.coef_sd_ = (part[:, first:] for part in split)
-            none = np.zeros(len(self.classes_))
-            intercepts: Any = (part[:, 0] if first else none for part in split)
-            self.intercept_, self.intercept_sd_ = intercepts
-            self.covariance_, self.prior_scale_, self.elbo_ = covariance, fit.prior_scale, fit.elbo
-            self.n_iter_, self.history_ = fit.steps, fit.history
+        self._fit(X, y, sample_weight, None)
         return self
 
     def predict_proba(self, X: Any) -> np.ndarray:
         """Probabilities of the classes, averaged over the posterior of the coefficients."""
-        X = self._rows(X)
-        return self._posterior.probabilities(X)
+        return self._predicted(X)
 
     def decision_function(self, X: Any) -> np.ndarray:
         """The logarithms of the averaged probabilities; for two classes the log-odds of the second."""
@@ -113,17 +91,12 @@ class CategoricalGLM(Classifier):
         level
             The posterior probability of each interval.
         """
-        check_is_fitted(self)
-        intervals = self.summary().of.interval(float(number("level", level, above=0, below=1)))
+        intervals = super().interval(level)
         return intervals.reshape(len(self.classes_), -1, 2)
 
-    def summary(self) -> Summary:
-        """A table as that of :class:`BernoulliGLM`, with the coefficients of each class after those before."""
-        check_is_fitted(self)
-        names = [*["intercept"][: int(self._has_intercept())], *self._names()]
-        means, covariance = self._posterior.coefficients()
-        deviations = np.sqrt(np.maximum(np.diagonal(covariance), 0))
-        return Summary([f"{label}: {name}" for label in self.classes_ for name in names], means, deviations)
+    def _coefficient_names(self) -> list[str]:
+        names = super()._coefficient_names()
+        return [f"{label}: {name}" for label in self.classes_ for name in names]
 
     def sample(self, n: int = 1, X: Any = None, random_state: Any = None) -> np.ndarray:  # type: ignore[override]
         """Draws from the posterior: of coefficients, by class, the intercept first, or of the classes of rows.
@@ -133,17 +106,11 @@ class CategoricalGLM(Classifier):
         n, X, random_state
             As in :meth:`GaussianGLM.sample`.
         """
-        check_is_fitted(self)
-        n, rng = whole("n", n), np.random.default_rng(seed(random_state))
-        rows = np.zeros((0, self.n_features_in_)) if X is None else self._rows(X)
-        coefficients, latent = self._posterior.sample(n, rows, rng)
-        if X is None:
-            return coefficients
-        bounds = np.cumsum(softmax(latent, axis=-1), axis=-1)[..., :-1]
-        return self.classes_[np.sum(rng.uniform(size=bounds.shape[:-1])[..., None] > bounds, axis=-1)]
+        draws = super().sample(n, X, None, random_state)
+        return draws if X is None else self.classes_[draws]
 
-    def _has_intercept(self) -> bool:
-        return self._posterior.frame.centre is not None
+    def _target_model(self) -> linear.TargetModel:
+        return linear.CategoricalTargets(len(self.classes_))
 
     def _possible(self, classes: np.ndarray) -> np.ndarray:
         if len(classes) < 2:

@@ -179,4 +179,4 @@ class NegativeBinomialGLM(_CountRegressor):
 
     def _store(self, fit: linear.LinearFit) -> None:
         super()._store(fit)
-        self.dispersion_ = float(fit.likelihood.dispersion)  # type: ignore[attr-defined]
+        self.dispersion_ = float(fit.likelihood.dispersion)

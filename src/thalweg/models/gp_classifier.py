@@ -20,7 +20,7 @@ from thalweg.descent import Status
 from thalweg.gaussian.likelihood import Likelihood
 from thalweg.gaussian.likelihoods import BernoulliLogit, BernoulliProbit
 from thalweg.kernels import Kernel
-from thalweg.models._common import Storable, row_weights, unharmed
+from thalweg.models._common import Storable, row_weights, settings_of, unharmed
 from thalweg.models._frames import validated
 
 if importlib.util.find_spec("sklearn.callback"):
@@ -151,12 +151,13 @@ class GPClassifier(ClassifierMixin, Storable):
     def _fit(self, X: Any, y: Any, sample_weight: Any) -> None:
         X, y = validated(self, X, y, dtype=np.float64)
         check_classification_targets(y)
-        weights = None if sample_weight is None else row_weights(sample_weight, X)
+        weights = row_weights(sample_weight, X)
         self.classes_, labels = np.unique(y, return_inverse=True)
         if len(self.classes_) < 2:
             raise ValueError(f"y must hold at least two classes, found one class: {self.classes_.tolist()[0]!r}")
-        if weights is not None and not np.all(np.bincount(labels, weights) > 0):
-            weightless = self.classes_.tolist()[np.argmin(np.bincount(labels, weights))]
+        totals = np.bincount(labels, weights)
+        if not np.all(totals > 0):
+            weightless = self.classes_.tolist()[np.argmin(totals)]
             raise ValueError(f"sample_weight must leave some weight to every class, found none for {weightless!r}")
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
         settings = self._settings()
@@ -166,8 +167,8 @@ class GPClassifier(ClassifierMixin, Storable):
             fit(X, (labels == positive).astype(float), settings, self.kernel, weights, seed) for positive in positives
         ]
         self._likelihood = settings.likelihood
-        self._warn_if_unfinished(len(np.unique(X if weights is None else X[weights > 0], axis=0)))
-        self._warn_if_nothing_learned(len(X) if weights is None else float(np.sum(weights)))
+        self._warn_if_unfinished(len(np.unique(X[weights > 0], axis=0)))
+        self._warn_if_nothing_learned(float(np.sum(weights)))
         self.elbo_ = self.log_marginal_likelihood_bound_ = float(sum(fitted.bound for fitted in self._processes))
         self.n_iter_ = max(fitted.steps for fitted in self._processes)
         single = len(self._processes) == 1
@@ -210,17 +211,7 @@ class GPClassifier(ClassifierMixin, Storable):
                 f"likelihood must be one of labels 0 and 1 (its class says labels = True), such as 'logit' or "
                 f"'probit', found {likelihood!r}"
             )
-        return processes.ClassifierSettings(
-            likelihood=likelihood,
-            jitter=float(self.jitter),
-            learn=bool(self.learn),
-            restarts=int(self.restarts),
-            batch_size=None if self.batch_size is None else int(self.batch_size),
-            step=float(self.step),
-            tol=float(self.tol),
-            max_iter=int(self.max_iter),
-            verbose=bool(self.verbose),
-        )
+        return settings_of(processes.ClassifierSettings, self, likelihood=likelihood)
 
     def _warn_if_nothing_learned(self, total: float) -> None:
         """Warn where a kernel is so far from the right one, as in wrong units, that no direction helps."""
@@ -236,20 +227,14 @@ class GPClassifier(ClassifierMixin, Storable):
     def _warn_if_unfinished(self, rows: int) -> None:
         worst = max(fitted.residual for fitted in self._processes)
         known = min(len(fitted.inputs) for fitted in self._processes)
+        spent = any(fitted.status is Status.STEPS_SPENT for fitted in self._processes)
+        message = None
         if known < rows:
-            warnings.warn(
-                f"interrupted: the model knows {known} of {rows} rows, and elbo_ is of those",
-                ConvergenceWarning,
-                stacklevel=5,
-            )
-        elif (
-            self.batch_size is None
-            and worst > self.tol
-            and any(f.status is Status.STEPS_SPENT for f in self._processes)
-        ):
-            warnings.warn(
+            message = f"interrupted: the model knows {known} of {rows} rows, and elbo_ is of those"
+        elif self.batch_size is None and worst > self.tol and spent:
+            message = (
                 f"the natural gradient is {worst:.2g} long after {self.max_iter} steps, tol is {self.tol:g}; about "
-                f"{worst**2 / 2:.1g} nat are left to gain. Raise max_iter.",
-                ConvergenceWarning,
-                stacklevel=5,
+                f"{worst**2 / 2:.1g} nat are left to gain. Raise max_iter."
             )
+        if message is not None:
+            warnings.warn(message, ConvergenceWarning, stacklevel=5)

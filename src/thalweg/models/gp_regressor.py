@@ -16,7 +16,7 @@ from sklearn.utils.validation import check_is_fitted
 from thalweg import arguments, processes
 from thalweg.descent import Status
 from thalweg.kernels import Kernel, kernel_or_class
-from thalweg.models._common import Storable, row_weights, unharmed
+from thalweg.models._common import Storable, row_numbers, row_weights, settings_of, unharmed
 from thalweg.models._frames import validated
 
 MAX_TARGET = 1e150
@@ -146,7 +146,7 @@ class GPRegressor(RegressorMixin, MultiOutputMixin, Storable):
         X, y = validated(self, X, y, dtype=np.float64, multi_output=True, y_numeric=True)
         y = np.asarray(y, np.float64)
         self._check(kernel, y)
-        weights, known = row_weights(sample_weight, X), self._known(len(X))
+        weights, known = row_weights(sample_weight, X), row_numbers("alpha", self.alpha, len(X), least=0)
         self._middle_weight = float(np.median(weights[weights > 0]))  # so that their unit does not matter
         given = self.noise is not None or not self.learn
         found = processes.fit_regressor(
@@ -189,14 +189,8 @@ class GPRegressor(RegressorMixin, MultiOutputMixin, Storable):
         return (targets - self._offset(X)) / self._units
 
     def _settings(self) -> processes.RegressorSettings:
-        return processes.RegressorSettings(
-            method=self.method,
-            learn=bool(self.learn),
-            mean=self.mean if isinstance(self.mean, str) else "zero",
-            restarts=int(self.restarts),
-            max_iter=int(self.max_iter),
-            verbose=bool(self.verbose),
-        )
+        mean = self.mean if isinstance(self.mean, str) else "zero"
+        return settings_of(processes.RegressorSettings, self, mean=mean)
 
     def _warn_if_unfinished(self, found: processes.Regression) -> None:
         """Warn of what a fit could not reach; an interrupt is warned of by its run."""
@@ -277,14 +271,6 @@ class GPRegressor(RegressorMixin, MultiOutputMixin, Storable):
         if found.shape != (len(X),) or not np.all(np.isfinite(found)):
             raise ValueError(f"mean must return a finite number per row, ({len(X)},), found shape {found.shape}")
         return found[:, None]
-
-    def _known(self, rows: int) -> np.ndarray:
-        known = np.asarray(self.alpha, np.float64)
-        if known.ndim and known.shape != (rows,):
-            raise ValueError(f"alpha must be a number or one for each of {rows} rows, found shape {known.shape}")
-        if not np.all((known >= 0) & np.isfinite(known)):
-            raise ValueError(f"alpha must be finite and not negative, found a minimum of {known.min():g}")
-        return np.broadcast_to(known, (rows,))
 
 
 def _units(targets: np.ndarray) -> np.ndarray:

@@ -91,15 +91,8 @@ class KernelChoice:
         """Fit a candidate to rows, from where it is."""
         size, problem = len(evidence.inputs), self.problem
         with jax.enable_x64(True), enough_threads(size):
-            optimum = maximise(
-                evidence,
-                candidate.parameters,
-                candidate.origin,
-                max_iter=max_iter,
-                least_noise=problem.least_noise(size) if problem.learn_noise else None,
-                fixed=0 if problem.learn_noise else 1,
-                keep=self._keep,
-            )
+            posterior = problem.log_posterior(evidence, candidate.origin)
+            optimum = maximise(posterior, candidate.parameters, max_iter=max_iter, keep=self._keep)
         candidate.optimum = optimum
         self.evaluations += optimum.evaluations
         text = f"{size} rows, {self.evaluations} evaluations, log p(y) {-optimum.loss:.2f}: {optimum.parameters.kernel}"
@@ -146,8 +139,8 @@ class KernelChoice:
         """Return random starts on the first rung, and on the second one shorter lengthscales if they are likelier."""
         index, origin = list(self.rungs).index(rung), winner.origin
         if index != 1:
-            varies, restarts = varying(rung.inputs), 0 if index else self.problem.settings.restarts
-            return [KernelCandidate(_moved(origin, varies, self.rng), origin) for _ in range(restarts)]
+            restarts, around = 0 if index else self.problem.settings.restarts, self.problem.log_posterior(rung, origin)
+            return [KernelCandidate(around.draw(self.rng), origin) for _ in range(restarts)]
         shorter = _multiplied(winner.parameters, LENGTH_MULTIPLIERS[1:], self._noises(1))
         start = self._likeliest([winner.parameters, *shorter], rung)
         return [] if start is winner.parameters else [KernelCandidate(start, origin)]
@@ -231,19 +224,6 @@ def _with_family(parameters: Parameters, start: Parameters) -> Parameters:
 def with_parameters(kernel: Kernel, *leaves: Any) -> Kernel:
     """Return a kernel with other parameters, on the host; a constructor would send them to an accelerator."""
     return jax.tree.unflatten(jax.tree.structure(kernel), [np.asarray(leaf) for leaf in leaves])
-
-
-def _moved(start: Parameters, varies: np.ndarray, rng: np.random.Generator) -> Parameters:
-    """Parameters multiplied at random, by e on average or its inverse."""
-
-    def elsewhere(leaf: np.ndarray) -> np.ndarray:
-        # What belongs to a feature that does not vary stays, and uses up no random numbers.
-        free = varies if np.shape(leaf) == varies.shape else np.ones(np.shape(leaf), bool)
-        logs = np.zeros(np.shape(leaf))
-        logs[free] = rng.standard_normal(int(np.sum(free)))
-        return np.asarray(leaf * np.exp(logs))
-
-    return jax.tree.map(elsewhere, start)
 
 
 def learn(

@@ -26,7 +26,7 @@ from jaxtyping import Array, Float
 
 from thalweg.compiling import quick_jit
 from thalweg.kernels import Interpolation, Kernel, stencil_product
-from thalweg.linalg import traced_conjugate_gradients
+from thalweg.linalg import CGResult, traced_conjugate_gradients
 from thalweg.processes.iterative import MAX_PRODUCTS
 
 MAX_DIMENSIONS = 3
@@ -163,21 +163,10 @@ def flat(block: Array) -> Array:
     return block.reshape(len(block), math.prod(block.shape[1:]))
 
 
-class GridSolves(NamedTuple):
-    """B⁻¹ times the right sides, the coefficients of their conjugate gradients, and where they ended."""
-
-    x: Array
-    sizes: Float[Array, "most m"]
-    """0 where a column had ended."""
-    ratios: Float[Array, "most m"]
-    residual: Float[Array, " m"]
-    """Its length against that of the right side, in the norm of P⁻¹."""
-
-
 def solve(
     gram: NodeGram, coordinates: FourierCoordinates, preconditioner: Array, right: Array, tol: Float[Array, " m"]
-) -> GridSolves:
-    """Solve B x = right, as P^(−½) B P^(−½) (P^½ x) = P^(−½) right."""
+) -> CGResult:
+    """Solve B x = right, as P^(−½) B P^(−½) (P^½ x) = P^(−½) right; residuals are relative, in the norm of P⁻¹."""
     root = 1 / jnp.sqrt(preconditioner)
     frequencies = right.shape[1:]
 
@@ -197,7 +186,7 @@ def solve(
     end = traced_conjugate_gradients(apply, begin, None, tol, MAX_PRODUCTS)
     norms = jnp.sqrt(jnp.sum(begin**2, axis=0))
     residual = end.norms / jnp.where(norms > 0, norms, 1)
-    return GridSolves(_times(root, as_block(end.x)), end.sizes, end.ratios, residual)
+    return CGResult(_times(root, as_block(end.x)), end.iterations, residual, end.sizes, end.ratios)
 
 
 class GridEvaluation(NamedTuple):
@@ -210,7 +199,7 @@ class GridEvaluation(NamedTuple):
     """Without the part of log det D."""
     known_determinant: Float[Array, ""]
     """log det P."""
-    solves: GridSolves
+    solves: CGResult
     """Of targets, basis and probes; without the solutions."""
 
 
@@ -291,7 +280,7 @@ def posterior_paths(
     errors: Float[Array, "n s"],
     white: Float[Array, " s *nodes"],
     tolerance: Float[Array, " r+s"],
-) -> tuple[Array, ...]:
+) -> tuple[Any, ...]:
     """Means on the grid with their coefficients, samples of what differs, with theirs, and residuals."""
     nodes, targets = given.nodes, given.targets
     coordinates = FourierCoordinates(spectrum(kernel, spacing, nodes), nodes)
@@ -312,4 +301,4 @@ def posterior_paths(
     seen = seen + basis.T @ scaled - levels @ flat(drawn).T
     updated = _solve_small(basis_gram, seen)
     samples = paths + updated.T @ levels
-    return values.T - levels.T @ coefficients, coefficients, samples.T, updated, found.residual
+    return values.T - levels.T @ coefficients, coefficients, samples.T, updated, found.residuals

@@ -57,8 +57,23 @@ class Optimum(NamedTuple):
 class LogPosterior:
     """−log p(y) and a normal prior as a function of the logarithms of free parameters, less those of an origin.
 
-    Lengthscales of features that do not vary, of which rows say nothing, stay at the origin. If ``tied``, the entries
-    of a parameter keep their proportions.
+    Lengthscales of features that do not vary, of which rows say nothing, stay at the origin.
+
+    Parameters
+    ----------
+    evidence
+        The rows: ``inputs``, and ``evaluate(parameters)``, which returns an
+        :class:`~thalweg.processes.exact.EvidenceEvaluation`.
+    origin
+        The centre of the prior.
+    fixed
+        How many of the parameters, from the last, stay at the origin.
+    tied
+        Whether the entries of a parameter keep their proportions.
+    deviation
+        That of the prior.
+    least_noise
+        A lower bound of the last parameter, for a search.
     """
 
     def __init__(
@@ -69,6 +84,7 @@ class LogPosterior:
         fixed: int = 0,
         tied: bool = False,
         deviation: float = PRIOR_DEVIATION,
+        least_noise: float | None = None,
     ) -> None:
         self.evidence, self.origin, self.deviation = evidence, origin, deviation
         self.centre = _logs(origin)
@@ -85,6 +101,10 @@ class LogPosterior:
         moves = np.concatenate(columns, axis=1)
         self.moves = moves[:, : moves.shape[1] - fixed]
         """How free logarithms move those of all parameters; the last ``fixed`` of them do not move."""
+        count = self.moves.shape[1]
+        self.lower, self.upper = np.full(count, -MAX_LOG_MOVE), np.full(count, MAX_LOG_MOVE)
+        if least_noise is not None:
+            self.lower[-1] = min(np.log(least_noise) - self.centre[-1], 0.0)
 
     def point(self, parameters: Any) -> np.ndarray:
         """Return the free logarithms of parameters."""
@@ -93,6 +113,10 @@ class LogPosterior:
     def parameters(self, point: np.ndarray) -> Any:
         """Return the parameters with these free logarithms."""
         return unflattened(flattened(self.origin) * np.exp(self.moves @ point), self.origin)
+
+    def draw(self, rng: np.random.Generator, deviation: float = 1.0) -> Any:
+        """Return the origin with free parameters multiplied at random, by e^deviation on average or its inverse."""
+        return self.parameters(rng.normal(0.0, deviation, self.moves.shape[1:]))
 
     def prior(self, point: np.ndarray) -> float:
         """Return the negative logarithm of the prior, up to a constant."""
@@ -136,14 +160,9 @@ def _logs(tree: Any) -> np.ndarray:
 class ParameterSearch:
     """A search for the least value of a log posterior within bounds, which keeps the best point that it saw."""
 
-    def __init__(
-        self, posterior: LogPosterior, least_noise: float | None, keep: Callable[[Optimum], None] | None
-    ) -> None:
+    def __init__(self, posterior: LogPosterior, keep: Callable[[Optimum], None] | None) -> None:
         self.posterior, self.keep = posterior, keep
-        count = posterior.moves.shape[1]
-        self.lower, self.upper = np.full(count, -MAX_LOG_MOVE), np.full(count, MAX_LOG_MOVE)
-        if least_noise is not None:
-            self.lower[-1] = min(np.log(least_noise) - posterior.centre[-1], 0.0)
+        self.lower, self.upper = posterior.lower, posterior.upper
         self.best: tuple[float, np.ndarray, np.ndarray] | None = None
         self.evaluations = 0
 
@@ -234,16 +253,11 @@ class ParameterSearch:
 
 
 def maximise(
-    evidence: Any,
+    posterior: LogPosterior,
     start: Any,
-    origin: Any,
     *,
     max_iter: int,
     tolerance: float = TOLERANCE_NATS,
-    least_noise: float | None = None,
-    fixed: int = 0,
-    tied: bool = False,
-    deviation: float = PRIOR_DEVIATION,
     by_gradients: bool = False,
     keep: Callable[[Optimum], None] | None = None,
 ) -> Optimum:
@@ -251,29 +265,19 @@ def maximise(
 
     Parameters
     ----------
-    evidence
-        The rows: ``inputs``, and ``evaluate(parameters)``, which returns an
-        :class:`~thalweg.processes.exact.EvidenceEvaluation`.
-    start, origin
-        Where to start, and the centre of the prior.
+    posterior
+        The rows, the prior, and what is free.
+    start
+        Where to start.
     max_iter, tolerance
         The most steps, and the gain in nats that is worth another one.
-    least_noise
-        A lower bound of the last parameter.
-    fixed
-        How many of the parameters, from the last, stay at the origin.
-    tied
-        Whether the entries of a parameter keep their proportions.
-    deviation
-        That of the prior.
     by_gradients
         Whether to leave the information aside. It may be ten times the curvature along a ridge, and then promises next
         to nothing of steps that are worth some nats.
     keep
         Is given each optimum so far, so that an interrupt does not lose it.
     """
-    posterior = LogPosterior(evidence, origin, fixed=fixed, tied=tied, deviation=deviation)
-    search = ParameterSearch(posterior, least_noise, keep)
+    search = ParameterSearch(posterior, keep)
     point = np.clip(posterior.point(start), search.lower, search.upper)
     first = search.evaluate(point)
     steps = search.l_bfgs if by_gradients or first[2] is None else search.newton

@@ -16,7 +16,7 @@ from thalweg.linalg import NotPositiveDefinite
 from thalweg.processes import grid, iterative
 from thalweg.processes.choose import learn
 from thalweg.processes.covariance import TILE_ROWS
-from thalweg.processes.evidence import TOLERANCE_NATS, LogPosterior, Optimum, maximise, sample_parameters
+from thalweg.processes.evidence import TOLERANCE_NATS, Optimum, maximise, sample_parameters
 from thalweg.processes.exact import ExactEvidence, Parameters
 from thalweg.processes.grid import GridPosterior
 from thalweg.processes.iterative import SOLVE_TOLERANCE, PathwisePosterior, SolveFailed
@@ -184,10 +184,7 @@ def _with_uncertain_parameters(problem: RegressionProblem, optimum: Optimum) -> 
     """Return the parameters that make rows most probable, and a mixture over others that are plausible."""
     rows, settings = problem.rows, problem.settings
     evidence = ExactEvidence(rows)
-    fixed = 0 if problem.learn_noise else 1
-    options: dict[str, Any] = {"max_iter": settings.max_iter, "fixed": fixed}
-    options["least_noise"] = problem.least_noise(len(problem.rows.inputs)) if problem.learn_noise else None
-    posterior = LogPosterior(evidence, optimum.origin, fixed=fixed)
+    posterior = problem.log_posterior(evidence, optimum.origin)
     count = int(np.clip(MIXTURE_DRAWS[0] * MAX_UNCERTAIN_ROWS // len(rows.inputs), *MIXTURE_DRAWS))
     # Of few rows some draws make all of the scatter noise and some none, and the way between them is long.
     stride = count // MIXTURE_DRAWS[0]
@@ -195,10 +192,10 @@ def _with_uncertain_parameters(problem: RegressionProblem, optimum: Optimum) -> 
     # Parameters were drawn with their prior; those that are shown make the rows most probable.
     here = posterior.integrated(posterior.point(optimum.parameters)), optimum.parameters
     best = optimum._replace(parameters=min([here, *draws], key=lambda one: one[0])[1])
-    evaluations = best.evaluations
+    evaluations, likelihood = best.evaluations, problem.log_posterior(evidence, optimum.origin, deviation=np.inf)
+    settle: dict[str, Any] = {"max_iter": settings.max_iter, "tolerance": TOLERANCE_NATS / 10}
     for by_gradients in (False, True):  # the information may be far above the curvature along a ridge
-        settle: dict[str, Any] = {"tolerance": TOLERANCE_NATS / 10, "deviation": np.inf, "by_gradients": by_gradients}
-        best = maximise(evidence, best.parameters, optimum.origin, **settle, **options)
+        best = maximise(likelihood, best.parameters, by_gradients=by_gradients, **settle)
         evaluations += best.evaluations
     best = best._replace(evaluations=evaluations, status=optimum.status)
     mixture = ExactPosterior.of(best.parameters, problem.mean, rows, mixture=[one for _, one in draws])
@@ -229,7 +226,6 @@ def _solve(problem: RegressionProblem, parameters: Parameters) -> PathwisePoster
 def _fit_on_grid(problem: RegressionProblem) -> Regression | None:
     """Return the posterior on a grid; None if it was not asked for, and no grid that memory holds is fine enough."""
     rows, settings = problem.rows, problem.settings
-    least = problem.least_noise(len(problem.rows.inputs)) if problem.learn_noise else None
     with Run("Gaussian process on a patch of rows", bar=settings.verbose) as run:
         run.keep(_learn_on_patch(problem, run) if problem.learns else learn(problem, run, 0))
     start, interrupted = run.kept.parameters, run.interrupted
@@ -241,7 +237,7 @@ def _fit_on_grid(problem: RegressionProblem) -> Regression | None:
         return None
     with Run("Gaussian process on a grid", bar=settings.verbose) as run:
         max_iter = settings.max_iter if problem.learns and not interrupted else 0
-        run.keep(grid.learn(start, rows, max_iter, least, problem.seed, run))
+        run.keep(grid.learn(problem, start, max_iter, run))
     optimum, evidence = run.kept
     posterior = grid.posterior(optimum.parameters, problem.mean, evidence, problem.seed)
     loss, error = evidence.loss_and_error(optimum.parameters)

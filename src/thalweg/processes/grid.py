@@ -26,6 +26,7 @@ from thalweg.processes.evidence import Optimum, maximise
 from thalweg.processes.exact import EvidenceEvaluation, Parameters
 from thalweg.processes.iterative import POSTERIOR_SAMPLES, PROBES, SampledPosterior
 from thalweg.processes.observations import ProcessMean, RegressionRows
+from thalweg.processes.problem import RegressionProblem
 from thalweg.runs import Run
 from thalweg.trees import flattened
 
@@ -174,17 +175,15 @@ def patch(inputs: np.ndarray, count: int) -> np.ndarray:
     return np.argsort(distances(middle), kind="stable")[:count]
 
 
-def learn(
-    start: Parameters, rows: RegressionRows, max_iter: int, least_noise: float | None, seed: int, run: Run
-) -> tuple[Optimum, GridEvidence]:
+def learn(problem: RegressionProblem, start: Parameters, max_iter: int, run: Run) -> tuple[Optimum, GridEvidence]:
     """Make the rows most probable, from a start, on as many grids as it takes; no steps, no search."""
+    rows = problem.rows
     made, evaluations, nothing = lattice(start.kernel, rows.inputs), 0, np.full(1, np.nan)
     while True:
-        evidence = GridEvidence(rows, made, seed)
+        evidence = GridEvidence(rows, made, problem.seed)
         run.keep((Optimum(start, nothing, evaluations, Status.INTERRUPTED, start), evidence))
         keep = lambda optimum: run.keep((optimum, evidence))  # noqa: B023
-        options: dict[str, Any] = {"max_iter": max_iter, "least_noise": least_noise, "keep": keep}
-        optimum = maximise(evidence, start, start, fixed=int(least_noise is None), **options)
+        optimum = maximise(problem.log_posterior(evidence, start), start, max_iter=max_iter, keep=keep)
         evaluations += optimum.evaluations
         if evaluations >= max_iter or suits(made, optimum.parameters.kernel, rows.inputs):
             return optimum._replace(evaluations=evaluations), evidence

@@ -108,7 +108,7 @@ def _with_same_sites(covariance: Any, q: Implicit) -> Implicit:
     root = namespace(covariance).sqrt(q.sites)
     factor = factorise_sites(covariance, q.sites)
     weights = root * factor.solve(root * q.mean + ratio(q.weights, root))
-    return Implicit.from_factor(covariance, weights, q.sites, factor)
+    return Implicit.from_sites(covariance, weights, q.sites, factor)
 
 
 def _steps_from_batches(

@@ -10,7 +10,7 @@ from thalweg.descent import Status
 from thalweg.kernels import Gaussian, Kernel, Stationary
 from thalweg.kernels.bandwidth import median_distance
 from thalweg.processes.covariance import log_gradient
-from thalweg.processes.evidence import TOLERANCE_NATS, maximise
+from thalweg.processes.evidence import TOLERANCE_NATS, LogPosterior, maximise
 from thalweg.processes.exact import EvidenceEvaluation, computes_on_device
 from thalweg.processes.inference import ClassifierSettings, LatentPosterior, LatentRows, infer
 from thalweg.runs import Run
@@ -123,16 +123,17 @@ def learn(
             evidence, start = BoundEvidence(rung, settings, seed, candidate, run), candidate.kernel
             if settings.learn:
                 tolerance = min(TOLERANCE_NATS, settings.tol) if rung is rows else TOLERANCE_NATS
-                options: dict[str, Any] = {"max_iter": settings.max_iter, "tied": tied, "deviation": np.inf}
-                maximise(evidence, start, start, tolerance=tolerance, **options)
+                bound = LogPosterior(evidence, start, tied=tied, deviation=np.inf)
+                maximise(bound, start, max_iter=settings.max_iter, tolerance=tolerance)
             else:
                 evidence.infer(start)
         vars(candidate).update(vars(evidence.best))
         return np.array([-evidence.best.posterior.bound])
 
-    def propose(best: Entry[LatentCandidate], _: LatentRows) -> list[list[LatentCandidate]]:
+    def propose(best: Entry[LatentCandidate], rung: LatentRows) -> list[list[LatentCandidate]]:
         count = restarts.pop() if restarts else 0  # on the first rung alone
-        return [[LatentCandidate(_moved(best.candidate.kernel, tied, rng))] for _ in range(count)]
+        around = LogPosterior(rung, best.candidate.kernel, tied=tied)
+        return [[LatentCandidate(around.draw(rng, np.log(4.0)))] for _ in range(count)]
 
     with Run("kernel of a Gaussian process", bar=settings.verbose) as run:
         parallel = not computes_on_device(len(rows.inputs)) and settings.batch_size is None
@@ -141,12 +142,6 @@ def learn(
         run.say(f"{len(run.kept.rows.inputs)} rows, bound {run.kept.posterior.bound:.2f}: {run.kept.kernel}")
     best = run.kept
     return replace(best, posterior=best.posterior._replace(status=Status.INTERRUPTED)) if run.interrupted else best
-
-
-def _moved(kernel: Kernel, tied: bool, rng: np.random.Generator) -> Kernel:
-    """Return a kernel whose parameters are multiplied at random, by four on average or its inverse."""
-    factor = lambda leaf: 4.0 ** rng.standard_normal(() if tied else np.shape(leaf))
-    return jax.tree.map(lambda leaf: np.asarray(leaf * factor(leaf)), kernel)
 
 
 def subset_of_rows(rows: LatentRows, seed: int) -> LatentRows:

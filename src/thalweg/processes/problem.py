@@ -5,12 +5,13 @@ Kernels are in the units of the data. What makes a search independent of units i
 """
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import jax
 import numpy as np
 
 from thalweg.kernels import Gaussian, Kernel, Matern12, Matern32, Matern52
+from thalweg.processes.evidence import PRIOR_DEVIATION, LogPosterior
 from thalweg.processes.exact import ExactEvidence, Parameters
 from thalweg.processes.observations import MEANS, ProcessMean, RegressionRows, varying
 from thalweg.rows import fit_frame
@@ -80,6 +81,12 @@ class RegressionProblem:
         """Return the least noise that a search may find on so many rows; few of them may agree by chance."""
         share = LEAST_NOISE_SHARE if size == len(self.rows.inputs) else np.sqrt(LEAST_NOISE_SHARE)
         return share * float(self.starts[0].noise)
+
+    def log_posterior(self, evidence: Any, origin: Parameters, deviation: float = PRIOR_DEVIATION) -> LogPosterior:
+        """Return the posterior of the parameters that are learned, given some of the rows."""
+        least = self.least_noise(len(evidence.inputs)) if self.learn_noise else None
+        fixed = 0 if self.learn_noise else 1
+        return LogPosterior(evidence, origin, fixed=fixed, deviation=deviation, least_noise=least)
 
     def subset(self, size: int, order: np.ndarray) -> ExactEvidence:
         """Return the evidence of the first rows of an order; that of all of them if they are no more."""

@@ -3,16 +3,16 @@
 =====================================  ============================================================================
 :class:`LinearModel`                   what is fitted to observations, or to a stream of them
 :class:`BinaryTargets`,                how targets depend on z, with parameters that are given or learned
+:class:`CategoricalTargets`,
 :class:`CountTargets`,
 :class:`RealTargets`
 :class:`LinearObservations`            features, targets and how often each counts
 :class:`LinearFit`                     the result of a fit
-:func:`fit_categorical`                the same of several classes
 :func:`misfit_warnings`                how observations contradict a fit
 =====================================  ============================================================================
 """
 
-from thalweg.gaussian.linear.categorical import CategoricalFit, fit_categorical
+from thalweg.gaussian.linear.categorical import CategoricalTargets, ClassWeights
 from thalweg.gaussian.linear.counts import CountTargets
 from thalweg.gaussian.linear.fitting import LinearModel, misfit_warnings
 from thalweg.gaussian.linear.observations import LinearObservations
@@ -23,7 +23,8 @@ from thalweg.gaussian.linear.weights import CoefficientMarginals, PriorFrame, We
 __all__ = [
     "AscentSettings",
     "BinaryTargets",
-    "CategoricalFit",
+    "CategoricalTargets",
+    "ClassWeights",
     "CoefficientMarginals",
     "CountTargets",
     "LinearFit",
@@ -33,6 +34,5 @@ __all__ = [
     "RealTargets",
     "TargetModel",
     "WeightPosterior",
-    "fit_categorical",
     "misfit_warnings",
 ]

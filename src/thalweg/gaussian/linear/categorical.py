@@ -1,23 +1,20 @@
 """Linear models of several classes: P(class) = softmax(z), a linear predictor z for each class."""
 
-from dataclasses import replace
-from typing import Any, NamedTuple
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
 
 import jax
 import numpy as np
+from scipy.special import softmax
 
 from thalweg.codec import storable
-from thalweg.descent import History, Status
+from thalweg.descent import Status
 from thalweg.gaussian.ascent import maximise_bound, place
 from thalweg.gaussian.divergence import KLToNormal
-from thalweg.gaussian.linear.fitting import (
-    ROWS_PER_FEATURE,
-    LinearModel,
-    widen_with_jeffreys,
-)
-from thalweg.gaussian.linear.observations import LinearObservations, check_numbers, with_intercept
-from thalweg.gaussian.linear.solution import standard_normal
-from thalweg.gaussian.linear.weights import PriorFrame
+from thalweg.gaussian.linear.observations import LinearObservations, check_numbers
+from thalweg.gaussian.linear.solution import LinearFit, LinearProblem, standard_normal
+from thalweg.gaussian.linear.targets import ROWS_PER_FEATURE, TargetModel
+from thalweg.gaussian.linear.weights import PriorFrame, WeightPosterior
 from thalweg.gaussian.posteriors import Full
 from thalweg.gaussian.softmax import NODES, ExpectedSoftmax, contrasts
 from thalweg.threads import enough_threads
@@ -28,33 +25,22 @@ are then off by 5e-4 at most, as with all nodes where they vary by 1."""
 
 
 @storable
-class CategoricalFit(NamedTuple):
-    """The posterior of the weights of several classes; arrays are NumPy's.
+@dataclass(frozen=True)
+class ClassWeights(WeightPosterior):
+    """The posterior of the weights of several classes: ``mean`` has a row for each contrast between classes.
 
     The intercept of its frame is not used.
 
     Examples
     --------
-    >>> from thalweg.gaussian.linear import AscentSettings, BinaryTargets
-    >>> rows = LinearObservations(np.ones((3, 1)), np.array([0, 1, 2]), np.ones(3))
-    >>> result = fit_categorical(rows, 3, LinearModel(BinaryTargets(), AscentSettings(1e-6, 100), 1.0, None))
-    >>> result.probabilities(np.ones((1, 1))).round(3)
-    array([[0.333, 0.333, 0.333]])
+    >>> frame, zeros = PriorFrame(None, np.ones(1)), np.zeros((2, 1))
+    >>> ClassWeights(frame, zeros, np.eye(2), intercepts=np.zeros(3)).predict(np.ones((1, 1))).round(2)
+    array([[0.33, 0.33, 0.33]])
     """
 
-    frame: PriorFrame
-    mean: np.ndarray
-    """Of the weights in these coordinates: a row for each contrast of the classes."""
-    covariance: np.ndarray
-    """Over all of them."""
-    intercepts: np.ndarray
+    intercepts: Any = None
     """Prior means of the intercepts of the classes."""
-    elbo: float
-    steps: int
-    status: Status
-    history: History
-    prior_scale: Any
-    shift: np.ndarray | float = 0.0
+    shift: Any = 0.0
     """Of the linear predictor of each class in predictions, so that they add up to the labels seen."""
 
     def check_stored(self) -> None:
@@ -65,28 +51,32 @@ class CategoricalFit(NamedTuple):
         check_numbers("covariances", self.covariance, (shape[0] * shape[1],) * 2)
         check_numbers("shifts", self.intercepts + self.shift, (len(self.intercepts),))
 
-    def _to_coefficients(self) -> np.ndarray:
-        """The matrix that maps weights to coefficients: all of a class after all of the one before."""
-        return np.kron(contrasts(len(self.intercepts)) / np.sqrt(2), self.frame.back())
-
     def second_moments(self) -> np.ndarray:
         """m² + V of each feature's weights, averaged over the contrasts; 1 where the examples say nothing."""
-        variances = np.diagonal(self.covariance).reshape(self.mean.shape)
-        return np.mean(self.mean**2 + variances, axis=0)[self.frame.intercepts :]
+        return np.mean(self.mean**2 + self.variances().reshape(self.mean.shape), axis=0)[self.frame.intercepts :]
 
     def coefficients(self) -> tuple[np.ndarray, np.ndarray]:
-        """Means and covariance in the units of the data: those of a class after those before; classes add up to 0."""
-        matrix = self._to_coefficients()
-        means = (matrix @ self.mean.reshape(-1)).reshape(len(self.intercepts), -1)
+        """Means and standard deviations in the units of the data, a row for each class; classes add up to 0."""
+        means = self._in_units_of_data(self.mean[None])[0]
+        variances = np.diagonal(self.covariance_of_coefficients())
+        return means, np.sqrt(np.maximum(variances, 0)).reshape(means.shape)
+
+    def covariance_of_coefficients(self) -> np.ndarray:
+        """Over all pairs, all of a class after all of the one before."""
+        matrix = np.kron(self._basis / np.sqrt(2), self.frame.back())
+        return matrix @ self.covariance @ matrix.T
+
+    def _in_units_of_data(self, draws: np.ndarray) -> np.ndarray:
+        """Weights as coefficients, a row for each class."""
+        coefficients = self._basis / np.sqrt(2) @ draws @ self.frame.back().T
         if self.frame.centre is not None:
-            means[:, 0] += self.intercepts - np.mean(self.intercepts)
-        return means.reshape(-1), matrix @ self.covariance @ matrix.T
+            coefficients[..., 0] += self.intercepts - np.mean(self.intercepts)
+        return coefficients
 
     def nodes_needed(self, columns: np.ndarray) -> int:
         """The nodes that expectations at these rows need."""
         design = self._design(columns)
-        blocks = self.covariance.reshape(self.mean.shape * 2)
-        variances = np.sum((design @ np.einsum("apaq->pq", blocks)) * design, axis=1)
+        variances = np.sum((design @ np.einsum("apaq->pq", self._blocks)) * design, axis=1)
         return NODES if np.max(variances) > FEW_NODES_VARIANCE else FEW_NODES
 
     def in_frame(self, frame: PriorFrame) -> Full:
@@ -96,103 +86,138 @@ class CategoricalFit(NamedTuple):
 
     def leverages(self, columns: np.ndarray) -> np.ndarray:
         """p V[z − Σpz] of each class at rows, p its probability: the share of the information on it in an example."""
-        design, basis = self._design(columns), contrasts(len(self.intercepts))
-        probabilities = self.probabilities(columns[:, self.frame.intercepts :], self.nodes_needed(columns))
-        blocks = self.covariance.reshape(self.mean.shape * 2)
-        between = np.einsum("np,apbq,nq->nab", design, blocks, design, optimize=True)
-        centred = basis - (probabilities @ basis)[:, None]
+        design, probabilities = self._design(columns), self.predict(columns, nodes=self.nodes_needed(columns))
+        between = np.einsum("np,apbq,nq->nab", design, self._blocks, design, optimize=True)
+        centred = self._basis - (probabilities @ self._basis)[:, None]
         return np.clip(probabilities * np.einsum("nka,nab,nkb->nk", centred, between, centred, optimize=True), 0, 1)
 
-    def sample(self, count: int, X: np.ndarray, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
-        """Draw coefficients, and with each the linear predictors of rows: a class along the last axis."""
-        mean, classes = self.mean.reshape(-1), len(self.intercepts)
+    def sample(
+        self, count: int, columns: np.ndarray, rng: np.random.Generator
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Draw coefficients, and with each the linear predictors of rows: a class along the first axis; and ones."""
+        mean = self.mean.reshape(-1)
         draws = rng.multivariate_normal(mean, self.covariance, count, check_valid="ignore", method="eigh")
-        coefficients = self.coefficients()[0] + (draws - mean) @ self._to_coefficients().T
-        design = self._design(with_intercept(X, self.frame.centre is not None))
-        in_basis = (draws.reshape(count, *self.mean.shape) @ design.T).swapaxes(1, 2)
-        latent = self.intercepts + self.shift + in_basis @ contrasts(classes).T
-        return coefficients.reshape(count, classes, -1), latent
+        draws = draws.reshape(count, *self.mean.shape)
+        latent = np.einsum("ka,nap,rp->knr", self._basis, draws, self._design(columns), optimize=True)
+        prior = (self.intercepts + self.shift)[:, None, None]
+        return self._in_units_of_data(draws), prior + latent, np.ones(count)
 
-    def probabilities(self, X: np.ndarray, nodes: int = NODES) -> np.ndarray:
-        """The probabilities of the classes, averaged over the posterior."""
-        design, classes = self._design(with_intercept(X, self.frame.centre is not None)), len(self.intercepts)
-        likelihood = ExpectedSoftmax.of(np.zeros((len(X), classes)), design, self.intercepts + self.shift, nodes)
-        posterior: Any = Full(self.mean.reshape(-1), self.covariance, self.covariance)  # type: ignore[arg-type]
+    def predict(self, columns: np.ndarray, offsets: Any = 0.0, nodes: int = NODES) -> np.ndarray:
+        """The probabilities of the classes, averaged over the posterior; offsets, common to all, change nothing."""
+        design, counts = self._design(columns), np.zeros((len(columns), len(self.intercepts)))
+        likelihood = ExpectedSoftmax.of(counts, design, self.intercepts + self.shift, nodes)
+        posterior: Any = Full(self.mean.reshape(-1), self.covariance, self.covariance)
         with enough_threads(nodes):
             return likelihood.mean_probabilities(posterior)
+
+    @property
+    def _basis(self) -> np.ndarray:
+        return contrasts(len(self.intercepts))
+
+    @property
+    def _blocks(self) -> np.ndarray:
+        """The covariance by contrast, feature, contrast and feature."""
+        return self.covariance.reshape(self.mean.shape * 2)
 
     def _design(self, columns: np.ndarray) -> np.ndarray:
         return self.frame.design(columns) / np.sqrt(2)
 
 
-def fit_categorical(rows: LinearObservations, classes: int, model: LinearModel) -> CategoricalFit:
-    """The posterior given observations whose targets are 0, 1, …; prior scales are those of log-odds of two classes."""
-    labels = rows.weights[:, None] * np.eye(classes)[rows.targets.astype(int)]
-    rows = rows._replace(targets=0 * rows.targets)
+@dataclass(frozen=True)
+class CategoricalTargets(TargetModel):
+    """0, 1, … of so many classes, or how often each class was seen in a row; prior scales are those of log-odds.
 
-    # Of a fit that only says which scales, pseudo-labels and nodes it takes, half of the digits are enough.
-    rough_model = replace(model, settings=model.settings._replace(tol=np.sqrt(model.settings.tol)))
-
-    def fit_at(scale: Any, nearby: CategoricalFit | None, last: bool) -> CategoricalFit:
-        if nearby is None:
-            return _fit_at(rows, labels, rough_model, scale)
-        # Half as many labels of each class as an example has leverage on it (Kosmidis and Firth 2011).
-        pseudo_labels = rows.weights[:, None] * nearby.leverages(rows.columns) / 2
-        return _fit_at(rows, labels + pseudo_labels, model if last else rough_model, scale, nearby)
-
-    with enough_threads(NODES):
-        if not isinstance(model.prior_scale, str):
-            rough = fit_at(model.prior_scale, None, last=False)
-            if rough.status is Status.INTERRUPTED:
-                return rough
-            result = _fit_at(rows, labels, model, model.prior_scale, rough)
-            return result._replace(steps=rough.steps + result.steps)
-        wide = model.wide_scales(rows)
-        # All features together say no more a priori than as many as there are tens of examples.
-        enough = np.sum(rows.weights) / (ROWS_PER_FEATURE * len(wide))
-        balance = lambda result: result if model.intercept_scale is None else _balance(rows, labels, result)
-        narrowed = wide * min(1.0, np.sqrt(enough))
-        return widen_with_jeffreys(fit_at, narrowed, CategoricalFit.second_moments, balance)
-
-
-def _balance(rows: LinearObservations, labels: np.ndarray, result: CategoricalFit) -> CategoricalFit:
-    """Shift predictions until they add up to the labels seen, and half a label of each class.
-
-    Pseudo-labels made rare classes frequent.
+    Examples
+    --------
+    >>> from thalweg.gaussian.linear import AscentSettings, LinearModel
+    >>> rows = LinearObservations(np.ones((3, 1)), np.array([0, 1, 2]), np.ones(3))
+    >>> model = LinearModel(CategoricalTargets(3), AscentSettings(1e-6, 100), prior_scale=1.0, intercept_scale=None)
+    >>> model.fit(rows).predict(np.ones((1, 1))).round(3)
+    array([[0.333, 0.333, 0.333]])
     """
-    goal = np.sum(labels, axis=0) + 0.5
-    nodes, last = result.nodes_needed(rows.columns), np.inf
-    while True:
-        probabilities = result.probabilities(rows.columns[:, 1:], nodes)
-        missing = np.log(goal / np.sum(goal)) - np.log(rows.weights @ probabilities / np.sum(rows.weights))
-        result = result._replace(shift=result.shift + missing)
-        largest = np.max(np.abs(missing))
-        # Each round leaves about the same share of what is missing.
-        if largest < 1e-4 or largest >= last:
-            return result
-        last = largest
 
+    classes: int
 
-def _fit_at(
-    rows: LinearObservations, labels: np.ndarray, model: LinearModel, scale: Any, nearby: CategoricalFit | None = None
-) -> CategoricalFit:
-    """The posterior for one prior scale; ``nearby`` is that for another, or for other labels, to start from."""
-    frame, classes = model.frame(rows, scale), labels.shape[1]
-    intercepts = np.zeros(classes) if model.intercept_scale is None else np.log(np.sum(labels, axis=0) + 0.5)
-    nodes = FEW_NODES if nearby is None else nearby.nodes_needed(rows.columns)
-    likelihood = ExpectedSoftmax.of(labels, frame.design(rows.columns) / np.sqrt(2), intercepts, nodes)
-    design = likelihood.design
-    prior = standard_normal((classes - 1) * len(frame.scales))
-    if nearby is None:
-        # At 0 with the largest curvature that a softmax has (Böhning 1992).
-        information = (design.T * np.sum(labels, axis=1)) @ design / 2
-        curvature = np.kron(np.eye(classes - 1), information)
-        start: Any = Full.from_precision(prior.mean, prior.precision + curvature)
-    else:
-        start = nearby.in_frame(frame)
-    with jax.enable_x64(True):
-        likelihood, term, start = place((likelihood, KLToNormal(prior), start), labels.size * len(likelihood.nodes))
-        result = maximise_bound(likelihood, term, start, **model.settings._asdict())
-    mean, covariance = np.asarray(result.x.mean).reshape(classes - 1, -1), np.asarray(result.x.covariance)
-    outcome = result.steps, result.status, result.history
-    return CategoricalFit(frame, mean, covariance, intercepts, -result.loss, *outcome, scale)
+    jeffreys_widening: ClassVar[float] = 1.0
+
+    def intercept_only(self, rows: LinearObservations) -> float:
+        """0: each class has its own, which :meth:`posterior` finds."""
+        return 0.0
+
+    def wide_scale(self, rows: LinearObservations, wide: PriorFrame) -> float:
+        """Less than 1 for few rows: all features together say no more a priori than as many as there are tens."""
+        features = len(wide.scales) - wide.intercepts
+        return float(min(1.0, np.sqrt(np.sum(rows.weights) / (ROWS_PER_FEATURE * features))))
+
+    def uses_jeffreys(self, rows: LinearObservations) -> bool:
+        """Always."""
+        return True
+
+    def learns_scale(self, rows: LinearObservations) -> bool:
+        """Never: the wide prior is narrower for few rows."""
+        return False
+
+    def pseudo_observations(self, rows: LinearObservations, fit: LinearFit) -> LinearObservations:
+        """Half as many labels of each class as an example has leverage on it (Kosmidis and Firth 2011)."""
+        return rows._replace(targets=self._shares(rows) + fit.weights.leverages(rows.columns) / 2)
+
+    def _shares(self, rows: LinearObservations) -> np.ndarray:
+        """How often each class was seen in each row."""
+        return rows.targets if rows.targets.ndim == 2 else np.eye(self.classes)[rows.targets.astype(int)]
+
+    def balance(self, rows: LinearObservations, fit: LinearFit) -> LinearFit:
+        """Shift predictions until they add up to the labels seen, and half a label of each class.
+
+        Pseudo-labels made rare classes frequent.
+        """
+        goal = rows.weights @ self._shares(rows) + 0.5
+        weights, last = fit.weights, np.inf
+        nodes = weights.nodes_needed(rows.columns)
+        while True:
+            probabilities = weights.predict(rows.columns, nodes=nodes)
+            missing = np.log(goal / np.sum(goal)) - np.log(rows.weights @ probabilities / np.sum(rows.weights))
+            weights = replace(weights, shift=weights.shift + missing)
+            largest = np.max(np.abs(missing))
+            # Each round leaves about the same share of what is missing.
+            if largest < 1e-4 or largest >= last:
+                return fit._replace(weights=weights)
+            last = largest
+
+    def draw(self, likelihood: Any, z: np.ndarray, factors: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+        """0, 1, …, from the linear predictors of the classes along the first axis."""
+        bounds = np.cumsum(softmax(z, axis=0), axis=0)[:-1]
+        return np.sum(rng.uniform(size=bounds.shape[1:]) > bounds, axis=0)
+
+    def posterior(self, problem: LinearProblem, nearby: LinearFit | None = None) -> LinearFit:
+        """By few nodes and half of the digits at first, unless ``nearby`` says which nodes it takes."""
+        rough = problem._replace(settings=problem.settings._replace(tol=np.sqrt(problem.settings.tol)))
+        with enough_threads(NODES):
+            if nearby is not None:
+                return self._solve(rough if problem.rough else problem, nearby)
+            first = self._solve(rough, None)
+            if problem.rough or first.status is Status.INTERRUPTED:
+                return first
+            result = self._solve(problem, first)
+            return result._replace(steps=first.steps + result.steps)
+
+    def _solve(self, problem: LinearProblem, nearby: LinearFit | None) -> LinearFit:
+        rows, frame, classes = problem.rows, problem.frame, self.classes
+        labels = rows.weights[:, None] * self._shares(rows)
+        intercepts = np.zeros(classes) if frame.centre is None else np.log(np.sum(labels, axis=0) + 0.5)
+        nodes = FEW_NODES if nearby is None else nearby.weights.nodes_needed(rows.columns)
+        likelihood = ExpectedSoftmax.of(labels, frame.design(rows.columns) / np.sqrt(2), intercepts, nodes)
+        design = likelihood.design
+        prior = standard_normal((classes - 1) * len(frame.scales))
+        if nearby is None:
+            # At 0 with the largest curvature that a softmax has (Böhning 1992).
+            information = (design.T * np.sum(labels, axis=1)) @ design / 2
+            curvature = np.kron(np.eye(classes - 1), information)
+            start: Any = Full.from_precision(prior.mean, prior.precision + curvature)
+        else:
+            start = nearby.weights.in_frame(frame)
+        with jax.enable_x64(True):
+            likelihood, term, start = place((likelihood, KLToNormal(prior), start), labels.size * len(likelihood.nodes))
+            result = maximise_bound(likelihood, term, start, **problem.settings._asdict())
+        mean, covariance = np.asarray(result.x.mean).reshape(classes - 1, -1), np.asarray(result.x.covariance)
+        weights = ClassWeights(frame, mean, covariance, intercepts=intercepts)
+        return LinearFit(weights, -result.loss, result.steps, result.status, result.history)

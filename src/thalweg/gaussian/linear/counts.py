@@ -15,7 +15,6 @@ from thalweg.gaussian.likelihoods import NegativeBinomial, Poisson
 from thalweg.gaussian.linear.observations import LinearObservations
 from thalweg.gaussian.linear.solution import LinearFit, LinearProblem
 from thalweg.gaussian.linear.targets import TargetModel, climb
-from thalweg.gaussian.linear.weights import WeightPosterior
 from thalweg.runs import Run
 
 DISPERSIONS = (1e-6, 1e4)
@@ -44,9 +43,9 @@ class CountTargets(TargetModel):
         """For Poisson counts, and where a group of examples has no event."""
         return bool(np.any(self._needs_pseudo_counts(rows)))
 
-    def pseudo_observations(self, rows: LinearObservations, leverages: np.ndarray) -> LinearObservations:
+    def pseudo_observations(self, rows: LinearObservations, fit: LinearFit) -> LinearObservations:
         """Half as many counts more as each such example has leverage."""
-        more = np.where(self._needs_pseudo_counts(rows), leverages / (2 * rows.weights), 0.0)
+        more = np.where(self._needs_pseudo_counts(rows), fit.leverages(rows) / (2 * rows.weights), 0.0)
         return rows._replace(targets=rows.targets + more)
 
     def _needs_pseudo_counts(self, rows: LinearObservations) -> np.ndarray:
@@ -70,7 +69,7 @@ class CountTargets(TargetModel):
 
     def draw(self, likelihood: Any, z: np.ndarray, factors: np.ndarray, rng: np.random.Generator) -> np.ndarray:
         """Poisson counts, of a gamma-distributed rate where they are dispersed."""
-        rates, dispersion = np.exp(z), float(getattr(likelihood, "dispersion", 0.0))
+        rates, dispersion = np.exp(z), float(likelihood.dispersion)
         if dispersion:
             rates *= rng.gamma(1 / dispersion, dispersion, size=z.shape)
         # NumPy draws counts of no rate near the largest integer.
@@ -78,9 +77,9 @@ class CountTargets(TargetModel):
 
     def interval(self, fit: LinearFit, X: np.ndarray, offsets: np.ndarray | float, level: float) -> np.ndarray:
         """Whole numbers, both of which belong to the interval."""
-        shares, parts, means, variances = zip(*fit.latents(X, offsets), strict=True)
-        dispersions = np.array([float(getattr(part.likelihood, "dispersion", 0.0)) for part in parts])
-        return count_intervals(np.array(shares), np.stack(means), np.stack(variances), dispersions, level)
+        shares, parts, means, variances = fit.latents(X, offsets)
+        dispersions = np.array([float(part.likelihood.dispersion) for part in parts])
+        return count_intervals(shares, means, variances, dispersions, level)
 
     def posterior(self, problem: LinearProblem, nearby: LinearFit | None = None) -> LinearFit:
         """At the dispersion given, or where the bound and its prior are highest over it.
@@ -100,12 +99,11 @@ class CountTargets(TargetModel):
             if run.interrupted:
                 raise KeyboardInterrupt
             mean, variance = fit.weights.latent(rows.columns)
-            likelihood: Any = fit.likelihood
-            slopes = likelihood.slope_in_log_dispersion(rows.targets, mean + rows.offsets, variance)
+            slopes = fit.likelihood.slope_in_log_dispersion(rows.targets, mean + rows.offsets, variance)
             return float(rows.weights @ slopes) + log_prior(log) / 2
 
         lowest, highest = np.log(DISPERSIONS)
-        known = lowest if nearby is None else float(np.log(nearby.likelihood.dispersion))  # type: ignore[attr-defined]
+        known = lowest if nearby is None else float(np.log(nearby.likelihood.dispersion))
         # The lower end is always a maximum, since the derivative of the prior is largest there: no place to start from.
         start = known if known > lowest else 0.0
         with Run("dispersion") as run:
@@ -121,13 +119,12 @@ class CountTargets(TargetModel):
 
     def with_parameters_of(self, fit: LinearFit) -> TargetModel:
         """The same with the dispersion of a fit."""
-        return CountTargets(float(getattr(fit.likelihood, "dispersion", 0.0)))
+        return CountTargets(float(fit.likelihood.dispersion))
 
     def allow_for_learning(self, fit: LinearFit, total: float) -> LinearFit:
         """By tails as heavy as those of a noise learned from as many, if the dispersion was learned."""
         if self.dispersion is not None:
             return fit
-        assert isinstance(fit.weights, WeightPosterior)
         return fit._replace(weights=fit.weights.with_learned_dispersion(total))
 
 
@@ -175,25 +172,19 @@ def count_intervals(
     sharp = np.any(variances > noise, axis=0)
     ends = np.empty((means.shape[1], 2))
     for rows, points in ((~sharp, SMOOTH_POINTS), (sharp, SHARP_POINTS)):
-        if np.any(rows):
-            ends[rows] = _central(shares, means[:, rows], variances[:, rows], dispersions, level, points)
+        nodes = np.linspace(-REACH, REACH, points)
+        weights = np.exp(-0.5 * nodes**2)
+        with np.errstate(over="ignore"):
+            rates = np.exp(means[:, None, rows] + nodes[:, None] * np.sqrt(variances)[:, None, rows])
+        below = partial(
+            _probability_up_to,
+            np.concatenate(shares[:, None] * weights / np.sum(weights)),
+            np.concatenate(rates),
+            np.repeat(dispersions, points)[:, None],
+        )
+        for column, probability in enumerate(((1 - level) / 2, (1 + level) / 2)):
+            ends[rows, column] = _least_count(below, int(np.sum(rows)), probability)
     return ends
-
-
-def _central(
-    shares: np.ndarray, means: np.ndarray, variances: np.ndarray, dispersions: np.ndarray, level: float, points: int
-) -> np.ndarray:
-    nodes = np.linspace(-REACH, REACH, points)
-    weights = np.exp(-0.5 * nodes**2)
-    with np.errstate(over="ignore"):
-        rates = np.exp(means[:, None] + nodes[:, None] * np.sqrt(variances)[:, None])
-    below = partial(
-        _probability_up_to,
-        np.concatenate(shares[:, None] * weights / np.sum(weights)),
-        np.concatenate(rates),
-        np.repeat(dispersions, points)[:, None],
-    )
-    return np.column_stack([_least_count(below, means.shape[1], end) for end in ((1 - level) / 2, (1 + level) / 2)])
 
 
 def _probability_up_to(

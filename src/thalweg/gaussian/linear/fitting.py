@@ -1,6 +1,5 @@
 """The fit of a linear model, to some observations or to a stream of them, with a prior scale given or learned."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,7 +11,7 @@ from thalweg.gaussian.likelihoods import Poisson
 from thalweg.gaussian.linear.observations import LinearObservations
 from thalweg.gaussian.linear.scales import average_over_scales
 from thalweg.gaussian.linear.solution import AscentSettings, LinearFit, LinearProblem
-from thalweg.gaussian.linear.targets import WIDEST_SCALE, TargetModel
+from thalweg.gaussian.linear.targets import ROWS_PER_FEATURE, WIDEST_SCALE, TargetModel
 from thalweg.gaussian.linear.weights import PriorFrame
 from thalweg.runs import Run
 from thalweg.threads import enough_threads
@@ -21,15 +20,8 @@ WIDE_SCALE = 1.25
 """The prior scale where none is given and none is learned, for features in standard deviations: 2.5 for two of them, as
 in R's rstanarm. Twice as wide, few examples lead further away from 0."""
 
-JEFFREYS_WIDENING = 2.0
-"""How much wider the prior is where Jeffreys' prior is there too, which leads back to 0."""
-
 JEFFREYS_ROUNDS = 2
 """How often leverages are computed: they change by a per cent or so the third time."""
-
-ROWS_PER_FEATURE = 10
-"""With fewer examples for each feature the scale is learned: a wide prior then predicts badly. At twice as many,
-intervals of large effects would be too short."""
 
 MAX_REMEMBERED_ROWS = 2048
 """Rows of a stream up to which all of them are fitted to again with each batch: twice as many would take some tenths of
@@ -101,8 +93,8 @@ class LinearModel:
         """Choose the prior by how many rows there are for each feature."""
         sizes, varies = self._sizes(rows)
         few = self.prior_scale == "learn" or np.sum(rows.weights) < ROWS_PER_FEATURE * len(sizes)
-        # Without an event there is nothing to learn a scale from.
-        if self.targets.uses_jeffreys(rows) and not (few and np.any(rows.targets)):
+        few = few and self.targets.learns_scale(rows)
+        if self.targets.uses_jeffreys(rows) and not few:
             return self._fit_with_jeffreys(rows)
         if few and np.any(varies):
             # Each column that varies has the same part in the spread of the linear predictor.
@@ -122,20 +114,28 @@ class LinearModel:
     def _fit_with_jeffreys(self, rows: LinearObservations) -> LinearFit:
         """The posterior for a prior that says little, and that leads away from 0 no more than to it.
 
-        Parameters of the likelihood are learned from what was seen alone.
+        A fit with a wide prior is followed by fits to the pseudo-observations that the last one leads to. The prior is
+        wider for a feature whose weight turns out to be larger than it allows for: the scale at which the bound is
+        highest, where that is above the wide one. Parameters of the likelihood are learned from what was seen alone.
         """
-
-        def fit_at(scale: np.ndarray, nearby: LinearFit | None, last: bool) -> LinearFit:
-            if nearby is None:
-                return self._fit_at(rows, scale)
-            seen = self.targets.pseudo_observations(rows, nearby.leverages(rows))
-            problem = LinearProblem(seen, self.frame(rows, scale), self.settings)
-            result = self.targets.with_parameters_of(nearby).posterior(problem, nearby)
-            return self._finished(result, rows, scale)
-
-        wide = JEFFREYS_WIDENING * self.wide_scales(rows)
-        balance = lambda result: self.targets.balance(rows, result) if self.intercept_scale is not None else result
-        return widen_with_jeffreys(fit_at, wide, lambda result: result.weights.second_moments(), balance)
+        scale = wide = self.targets.jeffreys_widening * self.wide_scales(rows)
+        seen, targets, steps = rows, self.targets, 0
+        with Run("Jeffreys' prior") as run:
+            for number in range(1 + JEFFREYS_ROUNDS):
+                if run.kept is not None:
+                    seen = self.targets.pseudo_observations(rows, run.kept)
+                    targets = self.targets.with_parameters_of(run.kept)
+                problem = LinearProblem(seen, self.frame(rows, scale), self.settings, rough=number < JEFFREYS_ROUNDS)
+                result = self._finished(targets.posterior(problem, run.kept), rows, scale)
+                steps += result.steps
+                run.keep(result._replace(steps=steps))
+                if run.interrupted or not np.isfinite(result.elbo):
+                    break
+                scale = np.maximum(wide, scale * np.sqrt(result.weights.second_moments()))
+            else:
+                if self.intercept_scale is not None:
+                    run.keep(self.targets.balance(rows, run.kept))
+        return run.kept._replace(status=Status.INTERRUPTED) if run.interrupted else run.kept
 
     def frame(self, rows: LinearObservations, scale: Any) -> PriorFrame:
         """The coordinates in which the prior is N(0, I), with weights of this scale."""
@@ -164,32 +164,6 @@ class LinearModel:
 def one_thread_if_small(rows: LinearObservations) -> Any:
     """A scope in which BLAS keeps to one thread for a design that is no larger than a square one which does."""
     return enough_threads(int(np.sqrt(rows.columns.size)))
-
-
-def widen_with_jeffreys(
-    fit_at: Callable[[np.ndarray, Any, bool], Any],
-    wide: np.ndarray,
-    second_moments: Callable[[Any], np.ndarray],
-    balance: Callable[[Any], Any],
-) -> Any:
-    """Fit with a wide prior, then with the pseudo-observations that the last fit leads to, and balance predictions.
-
-    The prior is wider for a feature whose weight turns out to be larger than it allows for: the scale at which the
-    bound is highest, where that is above the wide one. ``fit_at`` takes the scale, the last fit, and whether it is the
-    last one.
-    """
-    scale, steps = wide, 0
-    with Run("Jeffreys' prior") as run:
-        for number in range(1 + JEFFREYS_ROUNDS):
-            result = fit_at(scale, run.kept, number == JEFFREYS_ROUNDS)
-            steps += result.steps
-            run.keep(result._replace(steps=steps))
-            if run.interrupted or not np.isfinite(result.elbo):
-                break
-            scale = np.maximum(wide, scale * np.sqrt(second_moments(result)))
-        else:
-            run.keep(balance(run.kept))
-    return run.kept._replace(status=Status.INTERRUPTED) if run.interrupted else run.kept
 
 
 def misfit_warnings(rows: LinearObservations, result: LinearFit, before: LinearFit | None = None) -> list[str]:

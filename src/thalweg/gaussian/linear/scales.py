@@ -15,7 +15,7 @@ from scipy.interpolate import CubicHermiteSpline
 from thalweg.descent import Status
 from thalweg.gaussian.linear.solution import LinearFit
 from thalweg.gaussian.linear.targets import climb
-from thalweg.gaussian.linear.weights import PosteriorMixture, WeightPosterior
+from thalweg.gaussian.linear.weights import PosteriorMixture
 from thalweg.runs import Run
 
 LOG_SPREADS = np.linspace(-3, 3, 13) * np.log(10.0)
@@ -51,7 +51,6 @@ class _ScaleDensity:
         self.run.keep(fit)
         if self.run.interrupted:
             raise KeyboardInterrupt
-        assert isinstance(fit.weights, WeightPosterior)
         square = spread**2
         # At the best posterior the bound changes with the scale of the prior by Σ(m² + V − 1).
         slope = float(np.sum(fit.weights.second_moments() - 1)) + (1 - square) / (1 + square)
@@ -114,5 +113,5 @@ def average_over_scales(fit_at: FitAtSpread, tolerance: float) -> LinearFit:
     if run.interrupted:
         return run.kept._replace(status=Status.INTERRUPTED, steps=density.steps)
     worst = next((part for part in members if not part.status.success), best)
-    weights = PosteriorMixture(best.weights.frame, tuple(part.weights for part in members), shares)  # type: ignore[misc]
+    weights = PosteriorMixture(**vars(best.weights), members=tuple(part.weights for part in members), shares=shares)
     return best._replace(weights=weights, steps=density.steps, status=worst.status, history=worst.history)

@@ -11,9 +11,9 @@ from thalweg.codec import storable
 from thalweg.descent import History, Status
 from thalweg.gaussian.ascent import maximise_bound, place
 from thalweg.gaussian.divergence import KLToNormal
-from thalweg.gaussian.likelihood import Likelihood, expected_on_host, mean_targets
+from thalweg.gaussian.likelihood import Likelihood, expected_on_host
 from thalweg.gaussian.linear.observations import LinearObservations, check_numbers, with_intercept
-from thalweg.gaussian.linear.weights import PosteriorMixture, PriorFrame, WeightPosterior
+from thalweg.gaussian.linear.weights import PriorFrame, WeightPosterior
 from thalweg.gaussian.oracle import WeightLikelihood
 from thalweg.gaussian.posteriors import Full
 from thalweg.linalg import factorise
@@ -44,9 +44,8 @@ class LinearFit(NamedTuple):
     array([1.3333])
     """
 
-    weights: WeightPosterior | PosteriorMixture
-    likelihood: Likelihood
-    """With its parameters as given or learned."""
+    weights: Any
+    """A :class:`WeightPosterior`; of several classes :class:`ClassWeights`."""
     elbo: float
     """The bound, in nats; for a stream the sum over batches."""
     steps: int
@@ -61,34 +60,33 @@ class LinearFit(NamedTuple):
     shift: float = 0.0
     """Of the linear predictor of predictions, so that they add up to what was seen."""
 
+    @property
+    def likelihood(self) -> Any:
+        """With its parameters as given or learned."""
+        return self.weights.likelihood
+
     def check_stored(self) -> None:
-        """Refuse parts of another kind."""
+        """Refuse parts that do not fit one another."""
         for name in ("elbo", "log_prior", "shift"):
             check_numbers(name, getattr(self, name))
-        kinds = (
-            (self.weights, WeightPosterior | PosteriorMixture),
-            (self.likelihood, Likelihood),
-            (self.stream, LinearObservations | None),
-        )
-        for part, kind in kinds:
-            if not isinstance(part, kind):
-                raise ValueError(f"a {type(part).__name__} in place of {kind}")
-        if self.stream is not None and self.stream.columns.shape[1] != len(self.weights.frame.scales):
+        weights = len(self.weights.frame.scales)
+        if self.stream is not None and self.stream.columns.shape[1] != weights:
             raise ValueError("observations of other weights")
 
     def predict(self, X: np.ndarray, offsets: np.ndarray | float = 0.0) -> np.ndarray:
         """The mean of the targets of rows of features, averaged over the posterior."""
-        average = lambda part, mean, variance: mean_targets(part.likelihood, mean, variance)
+        columns = self._columns(X)
         with np.errstate(over="ignore"):
-            return np.sum([share * average(*rest) for share, *rest in self.latents(X, offsets)], axis=0)
+            parts = [share * part.predict(columns, offsets + self.shift) for share, part in self.weights.parts()]
+        return np.sum(parts, axis=0)
 
     def latents(
         self, X: np.ndarray, offsets: np.ndarray | float = 0.0
-    ) -> list[tuple[float, WeightPosterior, np.ndarray, np.ndarray]]:
-        """The parts and their shares, and for each the means and variances of the linear predictor of rows."""
-        columns = self._columns(X)
-        parts = ((share, part, *part.latent(columns)) for share, part in self.weights.parts())
-        return [(share, part, mean + offsets + self.shift, variance) for share, part, mean, variance in parts]
+    ) -> tuple[np.ndarray, tuple[WeightPosterior, ...], np.ndarray, np.ndarray]:
+        """The shares of the parts, the parts, and a row for each of means and of variances of linear predictors."""
+        columns, (shares, parts) = self._columns(X), zip(*self.weights.parts(), strict=True)
+        means, variances = np.stack([part.latent(columns) for part in parts], axis=1)
+        return np.array(shares), parts, means + offsets + self.shift, variances
 
     def draws(
         self, count: int, X: np.ndarray, offsets: np.ndarray | float, rng: np.random.Generator
@@ -97,9 +95,8 @@ class LinearFit(NamedTuple):
         columns = self._columns(X)
         shares, parts = zip(*self.weights.parts(), strict=True)
         for part, number in zip(parts, rng.multinomial(count, shares), strict=True):
-            weights, factors = part.sample(int(number), rng)
-            latent = part.frame.origin(columns) + weights @ part.frame.design(columns).T + offsets + self.shift
-            yield part, part.in_units_of_data(weights), latent, factors
+            coefficients, latent, factors = part.sample(int(number), columns, rng)
+            yield part, coefficients, latent + offsets + self.shift, factors
 
     def leverages(self, rows: LinearObservations) -> np.ndarray:
         """The share of the information on the weights that each row has, times the number of weights it is about."""
@@ -110,7 +107,6 @@ class LinearFit(NamedTuple):
     def with_covariance_at_shift(self, rows: LinearObservations) -> "LinearFit":
         """The same with the covariance that the rows leave where the shift takes predictions."""
         weights = self.weights
-        assert isinstance(weights, WeightPosterior)
         mean, variance = weights.latent(rows.columns)
         curvature = expected_on_host(self.likelihood, rows.targets, mean + rows.offsets + self.shift, variance).second
         design = weights.frame.design(rows.columns)
@@ -121,7 +117,7 @@ class LinearFit(NamedTuple):
     def with_shift_in_intercept(self) -> "LinearFit":
         """The same with the shift of predictions in the intercept, as the prior of the examples that come next."""
         weights = self.weights
-        if not (self.shift and isinstance(weights, WeightPosterior)):
+        if not self.shift:
             return self
         mean = weights.mean + np.eye(1, len(weights.mean))[0] * self.shift / weights.frame.scales[0]
         return self._replace(weights=replace(weights, mean=mean), shift=0.0)
@@ -136,6 +132,8 @@ class LinearProblem(NamedTuple):
     rows: LinearObservations
     frame: PriorFrame
     settings: AscentSettings
+    rough: bool = False
+    """Whether half of the digits are enough, since the posterior only says how to go on."""
 
     @property
     def known(self) -> np.ndarray:
@@ -176,7 +174,7 @@ class LinearProblem(NamedTuple):
         x: Any = jax.tree.map(np.asarray, result.x)
         mean = x.mean if basis is None else basis @ x.mean
         weights = WeightPosterior(self.frame, mean, x.covariance, basis, likelihood=likelihood)
-        fit = LinearFit(weights, likelihood, -result.loss, result.steps, result.status, result.history)
+        fit = LinearFit(weights, -result.loss, result.steps, result.status, result.history)
         return fit if before is None else fit._replace(elbo=fit.elbo + before.elbo, prior_scale=before.prior_scale)
 
 

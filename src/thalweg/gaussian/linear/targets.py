@@ -15,11 +15,18 @@ from thalweg.gaussian.likelihood import mean_targets
 from thalweg.gaussian.likelihoods import BernoulliLogit, GaussianNoise
 from thalweg.gaussian.linear.observations import LinearObservations
 from thalweg.gaussian.linear.solution import LinearFit, LinearProblem
-from thalweg.gaussian.linear.weights import CoefficientMarginals, PriorFrame, WeightPosterior
+from thalweg.gaussian.linear.weights import CoefficientMarginals, PriorFrame
 
 WIDEST_SCALE = 1e7
 """A prior scale, for features in standard deviations, that leaves least squares as they are. Beyond 1e8 the squares of
 such weights would lose the prior in rounding."""
+
+JEFFREYS_WIDENING = 2.0
+"""How much wider the prior is where Jeffreys' prior is there too, which leads back to 0."""
+
+ROWS_PER_FEATURE = 10
+"""With fewer examples for each feature the scale is learned: a wide prior then predicts badly. At twice as many,
+intervals of large effects would be too short."""
 
 PSEUDO_LABELS = 0.75
 """Labels of either kind for an example of leverage 1: half of one makes the mode unbiased (Firth 1993), but the mean,
@@ -33,11 +40,12 @@ class TargetModel(ABC):
     --------
     >>> from thalweg.gaussian.linear import CountTargets
     >>> [kind.__name__ for kind in TargetModel.__subclasses__()]
-    ['BinaryTargets', 'RealTargets', 'CountTargets']
+    ['BinaryTargets', 'RealTargets', 'CategoricalTargets', 'CountTargets']
     """
 
     compresses: ClassVar[bool] = False
     """Whether a stream keeps compressed observations, so that it is exact."""
+    jeffreys_widening: ClassVar[float] = JEFFREYS_WIDENING
 
     @abstractmethod
     def intercept_only(self, rows: LinearObservations) -> float:
@@ -63,7 +71,11 @@ class TargetModel(ABC):
         """Whether a wide prior is joined by Jeffreys', in the form of :meth:`pseudo_observations`."""
         return False
 
-    def pseudo_observations(self, rows: LinearObservations, leverages: np.ndarray) -> LinearObservations:
+    def learns_scale(self, rows: LinearObservations) -> bool:
+        """Whether few examples are averaged over prior scales: without an event there is nothing to learn one from."""
+        return bool(np.any(rows.targets)) or not self.uses_jeffreys(rows)
+
+    def pseudo_observations(self, rows: LinearObservations, fit: LinearFit) -> LinearObservations:
         """The observations, and with them what Jeffreys' prior says near a posterior.
 
         A likelihood alone, or with a wide prior, leads away from 0, the further the more weights there are for each
@@ -79,7 +91,7 @@ class TargetModel(ABC):
         the information on the weights grows with the events of the rarer kind, and is taken where predictions are.
         """
         shifted = fit._replace(shift=self.balancing_shift(rows, fit))
-        wider = shifted.with_covariance_at_shift(self.pseudo_observations(rows, fit.leverages(rows)))
+        wider = shifted.with_covariance_at_shift(self.pseudo_observations(rows, fit))
         return wider._replace(shift=self.balancing_shift(rows, wider))
 
     def balancing_shift(self, rows: LinearObservations, fit: LinearFit) -> float:
@@ -110,9 +122,9 @@ class BinaryTargets(TargetModel):
         """Always."""
         return True
 
-    def pseudo_observations(self, rows: LinearObservations, leverages: np.ndarray) -> LinearObservations:
+    def pseudo_observations(self, rows: LinearObservations, fit: LinearFit) -> LinearObservations:
         """Three quarters as many labels of either kind as each example has leverage."""
-        more = PSEUDO_LABELS * leverages
+        more = PSEUDO_LABELS * fit.leverages(rows)
         same, other = rows._replace(weights=rows.weights + more), rows._replace(targets=1 - rows.targets, weights=more)
         return same.joined(other)
 
@@ -171,11 +183,10 @@ class RealTargets(TargetModel):
 
     def interval(self, fit: LinearFit, X: np.ndarray, offsets: np.ndarray | float, level: float) -> np.ndarray:
         """Those of Student's t distributions, or of normal ones where the noise is given."""
-        shares, parts, means, variances = zip(*fit.latents(X, offsets), strict=True)
+        shares, parts, means, variances = fit.latents(X, offsets)
         noise = np.array([[float(part.likelihood.variance) * part.inflation] for part in parts])
         freedoms = np.array([part.freedom for part in parts])
-        deviations = np.sqrt(np.stack(variances) + noise)
-        return CoefficientMarginals(np.array(shares), np.stack(means), deviations, freedoms).interval(level)
+        return CoefficientMarginals(shares, means, np.sqrt(variances + noise), freedoms).interval(level)
 
     def posterior(self, problem: LinearProblem, nearby: LinearFit | None = None) -> LinearFit:
         """The exact one, which the first step reaches from anywhere."""
@@ -189,7 +200,6 @@ class RealTargets(TargetModel):
         """By Student's distributions, if the noise was learned."""
         if self.noise_variance is not None:
             return fit
-        assert isinstance(fit.weights, WeightPosterior)
         return fit._replace(weights=fit.weights.with_learned_noise(total))
 
     def variance(self, frame: PriorFrame, rows: LinearObservations) -> float:

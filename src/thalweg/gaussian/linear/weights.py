@@ -13,6 +13,7 @@ import numpy as np
 from scipy.special import stdtr, stdtrit
 
 from thalweg.codec import storable
+from thalweg.gaussian.likelihood import mean_targets
 from thalweg.gaussian.linear.observations import LinearObservations, check_numbers
 from thalweg.gaussian.posteriors import Full
 
@@ -170,8 +171,15 @@ class WeightPosterior:
     def _freedom(self, total: float) -> float:
         return max(total - float(np.sum(1 - self.variances())), 1.0)
 
-    def sample(self, count: int, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
-        """Draw weights in these coordinates, one per row, and the factors by which the variance learned is off."""
+    def predict(self, columns: np.ndarray, offsets: np.ndarray | float = 0.0) -> np.ndarray:
+        """The mean of the targets of rows."""
+        mean, variance = self.latent(columns)
+        return mean_targets(self.likelihood, mean + offsets, variance)
+
+    def sample(
+        self, count: int, columns: np.ndarray, rng: np.random.Generator
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Draw coefficients and the linear predictors of rows, and the factors by which the variance learned is off."""
         zeros = np.zeros(len(self.covariance))
         shifts = rng.multivariate_normal(zeros, self.covariance, count, check_valid="ignore", method="eigh")
         if self.basis is not None:
@@ -180,14 +188,11 @@ class WeightPosterior:
         known = np.isinf(self.freedom)
         factors = np.ones(count) if known else self.freedom / rng.chisquare(self.freedom, size=count)
         factors *= self.inflation
-        return self.mean + np.sqrt(factors)[:, None] * shifts, factors
-
-    def in_units_of_data(self, draws: np.ndarray) -> np.ndarray:
-        """Rows of weights as coefficients, the intercept first if there is one."""
-        coefficients = draws * self.frame.scales
+        weights = self.mean + np.sqrt(factors)[:, None] * shifts
+        coefficients = weights * self.frame.scales
         if self.frame.centre is not None:
             coefficients[:, 0] += self.frame.intercept - coefficients[:, 1:] @ self.frame.centre
-        return coefficients
+        return coefficients, self.frame.origin(columns) + weights @ self.frame.design(columns).T, factors
 
     def parts(self) -> tuple[tuple[float, "WeightPosterior"], ...]:
         """Itself, with all of the probability: a mixture has several."""
@@ -203,25 +208,27 @@ class WeightPosterior:
 
 @storable
 @dataclass(frozen=True)
-class PosteriorMixture:
-    """The posterior Σ share·N(mean, V): means and variances are those of the whole, by the law of total variance.
+class PosteriorMixture(WeightPosterior):
+    """The posterior Σ share·N(mean, V), beside the most probable of its kind.
+
+    Means and variances are those of the whole, by the law of total variance.
 
     Examples
     --------
     >>> part = lambda mean: WeightPosterior(PriorFrame(None, np.ones(1)), np.array([mean]), np.ones((1, 1)))
-    >>> mixture = PosteriorMixture(part(0.0).frame, (part(0.0), part(2.0)), np.array([0.5, 0.5]))
+    >>> members = part(0.0), part(2.0)
+    >>> mixture = PosteriorMixture(**vars(members[0]), members=members, shares=np.array([0.5, 0.5]))
     >>> means, deviations = mixture.coefficients()
     >>> float(means[0]), round(float(deviations[0] ** 2), 6)
     (1.0, 2.0)
     """
 
-    frame: PriorFrame
-    """The coordinates in which it is a prior of what comes next."""
-    members: tuple[WeightPosterior, ...]
-    shares: np.ndarray
+    members: tuple[WeightPosterior, ...] = ()
+    shares: Any = None
 
     def check_stored(self) -> None:
         """Refuse members of other weights."""
+        super().check_stored()
         check_numbers("shares", self.shares, (len(self.members),))
         if any(len(part.frame.scales) != len(self.frame.scales) for part in self.members):
             raise ValueError("members of other weights")
@@ -236,13 +243,12 @@ class PosteriorMixture:
 
     def latent(self, columns: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Mean and variance of the linear predictor."""
-        means, variances = zip(*(member.latent(columns) for member in self.members), strict=True)
-        return self._total(np.stack(means), np.stack(variances))
+        return self._total(*np.stack([member.latent(columns) for member in self.members], axis=1))
 
     def coefficients(self) -> tuple[np.ndarray, np.ndarray]:
         """Means and standard deviations in the units of the data, the intercept's first if there is one."""
-        means, deviations = zip(*(member.coefficients() for member in self.members), strict=True)
-        mean, variance = self._total(np.stack(means), np.stack(deviations) ** 2)
+        means, deviations = np.stack([member.coefficients() for member in self.members], axis=1)
+        mean, variance = self._total(means, deviations**2)
         return mean, np.sqrt(variance)
 
     def covariance_of_coefficients(self) -> np.ndarray | None:

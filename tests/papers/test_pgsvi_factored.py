@@ -8,6 +8,7 @@ import numpy as np
 import optax
 import pytest
 
+from papers._factored import Factored, NegativeBound, ProximalPoint
 from thalweg.descent import Descent, Tolerance, minimize
 from thalweg.gaussian import (
     BernoulliLogit,
@@ -19,7 +20,6 @@ from thalweg.gaussian import (
     KLToProcess,
     ScoreSamples,
 )
-from thalweg.gaussian.baselines import Factored, NegativeBound, ProximalPoint
 
 rng = np.random.default_rng(0)
 N = 10

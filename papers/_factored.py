@@ -23,9 +23,8 @@ from jaxtyping import Array, Float, Int, Key, PyTree, Scalar
 from thalweg import trees
 from thalweg.arguments import number, whole
 from thalweg.descent.terms import Term
-from thalweg.gaussian.divergence import GaussianKL
-from thalweg.gaussian.oracle import ExpectedLikelihood
-from thalweg.gaussian.posteriors import Full, Marginals, inverse
+from thalweg.gaussian import ExpectedLikelihood, Full, GaussianKL, Marginals
+from thalweg.gaussian.posteriors import inverse
 from thalweg.oracles.base import Oracle, Out
 
 
@@ -77,7 +76,7 @@ class NegativeBound(Oracle):
 
     Examples
     --------
-    >>> from thalweg.gaussian import ExpectedLikelihood, GaussianNoise
+    >>> from thalweg.gaussian import GaussianNoise
     >>> bound = NegativeBound(ExpectedLikelihood(GaussianNoise(1.0), jnp.zeros(1)), jnp.eye(1))
     >>> round(float(bound.value(Factored.prior(jnp.eye(1)))), 4)  # (1 + log 2π)/2
     1.4189

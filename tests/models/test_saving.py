@@ -28,7 +28,7 @@ FITTED = {
         X, np.sin(X[:, 0])
     ),
     "MatrixCompletion": lambda: thalweg.MatrixCompletion(2, tol=1.0, random_state=0).fit(X[:, :2], X[:, 0]),
-    "CorrelatedTopicModel": lambda: thalweg.CorrelatedTopicModel(2, tol=1.0, random_state=0).fit(WRITTEN),
+    "CorrelatedTopicModel": lambda: thalweg.CorrelatedTopicModel(2, tol=1.0, draws=0, random_state=0).fit(WRITTEN),
     "BernoulliGLM": lambda: thalweg.BernoulliGLM().fit(X, WORDS),
     "CategoricalGLM": lambda: thalweg.CategoricalGLM().fit(X, WORDS),
     "GaussianGLM": lambda: thalweg.GaussianGLM(prior_scale=1.0).fit(X, X[:, 0] + np.sin(X[:, 1])),

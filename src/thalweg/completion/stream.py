@@ -8,7 +8,6 @@ from scipy.sparse import csr_matrix
 from thalweg.completion.completed import Completed, SideVectors, prior_vectors
 from thalweg.completion.posteriors import (
     SideEvidence,
-    SideUpdate,
     VectorLayout,
     VectorPosteriors,
     VectorPriors,
@@ -35,19 +34,12 @@ def vectors_of(model: Completed, ratings: Ratings, side: np.ndarray) -> VectorPo
     >>> vectors_of(model, new, np.zeros((1, 0))).means.shape
     (1, 3)
     """
-    count, prior = ratings.shape[0], model.rows.prior
-    means = prior.mean(model.rows.feature_map(side, ratings.cells()))
-    priors = means, np.broadcast_to(prior.precision, (count, *prior.precision.shape))
-    noise = model.noise * model.rows.weights(ratings.counts)
-    update = _update(
-        model.columns,
-        model.units.standardise(ratings),
-        noise,
-        priors,
-        VectorLayout(model.rank, False),
-        background=model.units.confidence > 0,
-    )
-    return update.posteriors
+    layout, known = VectorLayout(model.rank, False), model.rows.count
+    rows = _with_rows(model.rows, side, ratings.cells(), layout)
+    ratings = model.units.standardise(ratings._replace(rows=known + ratings.rows, shape=(rows.count, ratings.shape[1])))
+    new = np.arange(known, rows.count)
+    rows = _updated(rows, model.columns, ratings, replace(model, ratings=ratings), layout, new)
+    return VectorPosteriors(rows.means[new], rows.covariances[new])
 
 
 def extended(model: Completed, ratings: Ratings, row_side: np.ndarray, column_side: np.ndarray) -> Completed:
@@ -133,44 +125,27 @@ def _updated(
     layout: VectorLayout,
     new_rows: np.ndarray | None = None,
 ) -> SideVectors:
-    """Return a side after ratings of some of its rows; or, for new rows, after what cells without ratings say."""
+    """Return a side after ratings of some of its rows; of new ones, after what cells without ratings say too."""
     chosen = np.unique(ratings.rows) if new_rows is None else new_rows
     if not len(chosen):
         return old
     ratings = ratings._replace(rows=np.searchsorted(chosen, ratings.rows), shape=(len(chosen), other.count))
     counts = (model.ratings.transposed if layout.columns else model.ratings).counts
-    scales = old.noise_scales
-    noise = model.noise * old.weights(counts[chosen]) * scales.means[chosen]
-    priors = (
-        old.means[chosen][:, np.array(layout.free)],
-        np.linalg.inv(layout.free_entries(old.covariances[chosen].astype(np.float64))),
-    )
-    update = _update(other, ratings, noise, priors, layout, background=new_rows is not None)
-    means, covariances = old.means.copy(), old.covariances.copy()
-    means[chosen], covariances[chosen] = update.posteriors
-    shape, rate = scales.shape.copy(), scales.rate.copy()
-    shape[chosen] += ratings.counts / 2
-    rate[chosen] += model.noise * np.maximum(update.misfit, 0.0) / 2
-    return replace(old, means=means, covariances=covariances, noise_scales=replace(scales, shape=shape, rate=rate))
-
-
-def _update(
-    other: SideVectors,
-    ratings: Ratings,
-    noise: np.ndarray,
-    priors: tuple[np.ndarray, np.ndarray],
-    layout: VectorLayout,
-    background: bool,
-) -> SideUpdate:
-    """Return the posteriors of rows, on the host; ``priors`` are means and precisions of each."""
     # Padded, so that a few more rows compile nothing.
-    size, columns = padded_size(len(noise), GRAIN), padded_size(len(other.means), GRAIN)
+    size, columns = padded_size(len(chosen), GRAIN), padded_size(len(other.means), GRAIN)
     single = lambda numbers, size: padded(numbers, size).astype(np.float32)
     scales, posteriors = single(other.noise_scales.means, columns), (padded(part, columns) for part in other.posteriors)
-    evidence = SideEvidence(RatingBlocks.of(ratings), VectorPosteriors(*posteriors), scales, float(background) * scales)
+    background = scales * float(new_rows is not None and model.units.confidence > 0)
+    evidence = SideEvidence(RatingBlocks.of(ratings), VectorPosteriors(*posteriors), scales, background)
+    prior_means = single(old.means[chosen][:, np.array(layout.free)], size)
     precisions = np.tile(np.eye(len(layout.free), dtype=np.float32), (size, 1, 1))
-    precisions[: len(noise)] = priors[1]
-    update = update_posteriors(evidence, single(noise, size), VectorPriors(single(priors[0], size), precisions), layout)
-    means, covariances = (np.asarray(part)[: len(noise)] for part in update.posteriors)
-    misfit, log_determinants = (np.asarray(part, float)[: len(noise)] for part in update[1:])
-    return SideUpdate(VectorPosteriors(means, covariances), misfit, log_determinants)
+    precisions[: len(chosen)] = np.linalg.inv(layout.free_entries(old.covariances[chosen].astype(np.float64)))
+    noise = single(model.noise * old.weights(counts[chosen]) * old.noise_scales.means[chosen], size)
+    update = update_posteriors(evidence, noise, VectorPriors(prior_means, precisions), layout)
+    means, covariances = old.means.copy(), old.covariances.copy()
+    means[chosen], covariances[chosen] = (np.asarray(part)[: len(chosen)] for part in update.posteriors)
+    shape, rate = old.noise_scales.shape.copy(), old.noise_scales.rate.copy()
+    shape[chosen] += ratings.counts / 2
+    rate[chosen] += model.noise * np.maximum(np.asarray(update.misfit, float)[: len(chosen)], 0.0) / 2
+    noise_scales = replace(old.noise_scales, shape=shape, rate=rate)
+    return replace(old, means=means, covariances=covariances, noise_scales=noise_scales)

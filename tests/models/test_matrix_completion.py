@@ -189,6 +189,8 @@ def test_new_ratings_may_widen_the_range(fitted):
     strict = clone(fitted).set_params(bounds=(1, 5)).fit(X[TRAIN], STARS[TRAIN])
     with pytest.raises(ValueError, match="y must be within bounds"):
         strict.partial_fit(X[:1], [9.0])
+    with pytest.raises(ValueError, match="method='nuclear' after a fit with method='factors': call fit"):
+        strict.set_params(method="nuclear").partial_fit(X[:1], [4.0])
 
 
 def test_side_information_serves_rows_never_seen():

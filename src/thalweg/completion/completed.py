@@ -205,15 +205,10 @@ class Completed(Recommender):
 
     def check_stored(self) -> None:
         """Refuse sides that do not belong to the ratings."""
-        lengths = [
-            tuple(map(len, parts))
-            for parts in zip(
-                (self.row_side, self.column_side), (self.row_selection, self.column_selection), strict=True
-            )
-        ]
-        counts = self.rows.count, self.columns.count
-        if self.ratings.shape != counts or lengths != [(count, count) for count in counts]:
-            raise ValueError(f"{counts} rows and columns, and ratings of {self.ratings.shape}")
+        lengths = [len(part) for part in (self.row_side, self.row_selection, self.column_side, self.column_selection)]
+        rows, columns = self.rows.count, self.columns.count
+        if self.ratings.shape != (rows, columns) or lengths != [rows, rows, columns, columns]:
+            raise ValueError(f"{rows} rows and {columns} columns, and ratings of {self.ratings.shape}")
         numbers = self.noise, *(getattr(self.units, field.name) for field in fields(self.units))
         if not all(np.ndim(number) == 0 and np.isfinite(number) for number in numbers):
             raise ValueError(f"{numbers}, where finite numbers belong")

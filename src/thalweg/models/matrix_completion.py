@@ -192,12 +192,9 @@ class MatrixCompletion(RegressorMixin, Storable):
             # Counts are of all cells, and support twice as many factors.
             rank = int(self.rank or completion.FactorSettings.rank * (1 + implicit))
             settings = completion.FactorSettings(rank=rank, max_iter=max_iter, tol=tol, seed=seed)
-            feedback: dict[str, Any] = {
-                "presence": bool(self.presence),
-                "implicit": implicit,
-                "confidence": float(self.confidence),
-            }
-            options = completion.Options(settings, **problem, **feedback)
+            options = completion.Options(
+                settings, bool(self.presence), implicit=implicit, confidence=float(self.confidence), **problem
+            )
             result = completion.complete(ratings, row_side, column_side, options, verbose=verbose, start=start)
             self.elbo_ = float(result.history["bound"][-1])
         self._take(result.model)

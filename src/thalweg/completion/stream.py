@@ -8,7 +8,6 @@ from scipy.sparse import csr_matrix
 from thalweg.completion.completed import Completed, SideVectors, prior_vectors
 from thalweg.completion.posteriors import (
     SideEvidence,
-    VectorLayout,
     VectorPosteriors,
     VectorPriors,
     update_posteriors,
@@ -34,11 +33,11 @@ def vectors_of(model: Completed, ratings: Ratings, side: np.ndarray) -> VectorPo
     >>> vectors_of(model, new, np.zeros((1, 0))).means.shape
     (1, 3)
     """
-    layout, known = VectorLayout(model.rank, False), model.rows.count
-    rows = _with_rows(model.rows, side, ratings.cells(), layout)
+    known = model.rows.count
+    rows = _with_rows(model.rows, side, ratings.cells())
     ratings = model.units.standardise(ratings._replace(rows=known + ratings.rows, shape=(rows.count, ratings.shape[1])))
     new = np.arange(known, rows.count)
-    rows = _updated(rows, model.columns, ratings, replace(model, ratings=ratings), layout, new)
+    rows = _updated(rows, model.columns, ratings, replace(model, ratings=ratings), new)
     return VectorPosteriors(rows.means[new], rows.covariances[new])
 
 
@@ -59,20 +58,15 @@ def extended(model: Completed, ratings: Ratings, row_side: np.ndarray, column_si
     7
     """
     cells, before = ratings.cells(), model.ratings.shape
-    layouts = (VectorLayout(model.rank, False), VectorLayout(model.rank, True))
-    rows = _with_rows(model.rows, row_side, cells[before[0] :], layouts[0])
-    columns = _with_rows(model.columns, column_side, cells.T.tocsr()[before[1] :], layouts[1])
+    rows = _with_rows(model.rows, row_side, cells[before[0] :])
+    columns = _with_rows(model.columns, column_side, cells.T.tocsr()[before[1] :])
     longer = replace(
         model,
         rows=rows,
         columns=columns,
         ratings=model.ratings.joined(ratings),
-        row_side=np.vstack([model.row_side, row_side]),
-        column_side=np.vstack([model.column_side, column_side]),
         low=min(model.low, float(ratings.values.min(initial=np.inf))),
         high=max(model.high, float(ratings.values.max(initial=-np.inf))),
-        row_selection=np.pad(model.row_selection, (0, rows.count - before[0])),
-        column_selection=np.pad(model.column_selection, (0, columns.count - before[1])),
     )
     if not model.units.confidence:
         return longer
@@ -80,8 +74,8 @@ def extended(model: Completed, ratings: Ratings, row_side: np.ndarray, column_si
     none = ratings.part(np.zeros(0, int))
     return replace(
         longer,
-        rows=_updated(rows, columns, none, longer, layouts[0], np.arange(before[0], rows.count)),
-        columns=_updated(columns, rows, none.transposed, longer, layouts[1], np.arange(before[1], columns.count)),
+        rows=_updated(rows, columns, none, longer, np.arange(before[0], rows.count)),
+        columns=_updated(columns, rows, none.transposed, longer, np.arange(before[1], columns.count)),
     )
 
 
@@ -103,18 +97,26 @@ def added(model: Completed, ratings: Ratings) -> Completed:
     ratings = model.units.standardise(ratings)
     rows, columns = model.rows, model.columns
     for _ in range(ROUNDS):
-        rows = _updated(model.rows, columns, ratings, model, VectorLayout(model.rank, False))
-        columns = _updated(model.columns, rows, ratings.transposed, model, VectorLayout(model.rank, True))
+        rows = _updated(model.rows, columns, ratings, model)
+        columns = _updated(model.columns, rows, ratings.transposed, model)
     return replace(model, rows=rows, columns=columns)
 
 
-def _with_rows(old: SideVectors, side: np.ndarray, cells: csr_matrix, layout: VectorLayout) -> SideVectors:
-    new = prior_vectors(old.prior, old.feature_map(side, cells), layout)
+def _with_rows(old: SideVectors, information: np.ndarray, cells: csr_matrix) -> SideVectors:
+    """Return a side with further rows, at their prior, that have this side information and these rated cells."""
+    new = prior_vectors(old.prior, old.feature_map(information, cells), old.layout)
     means, covariances = (
         np.vstack([before[:-1], part, before[-1:]])
         for before, part in zip((old.means, old.covariances), new, strict=True)
     )
-    return replace(old, means=means, covariances=covariances, noise_scales=old.noise_scales.extended(len(side)))
+    return replace(
+        old,
+        means=means,
+        covariances=covariances,
+        noise_scales=old.noise_scales.extended(len(information)),
+        information=np.vstack([old.information, information]),
+        selection=np.pad(old.selection, (0, len(information))),
+    )
 
 
 def _updated(
@@ -122,11 +124,10 @@ def _updated(
     other: SideVectors,
     ratings: Ratings,
     model: Completed,
-    layout: VectorLayout,
     new_rows: np.ndarray | None = None,
 ) -> SideVectors:
     """Return a side after ratings of some of its rows; of new ones, after what cells without ratings say too."""
-    chosen = np.unique(ratings.rows) if new_rows is None else new_rows
+    layout, chosen = old.layout, np.unique(ratings.rows) if new_rows is None else new_rows
     if not len(chosen):
         return old
     ratings = ratings._replace(rows=np.searchsorted(chosen, ratings.rows), shape=(len(chosen), other.count))

@@ -232,7 +232,7 @@ class MatrixCompletion(RegressorMixin, Storable):
             raise ValueError("method='nuclear' after a fit with method='factors': call fit")
         _check_feature_names(self, X, reset=False)
         given = _ratings.checked_ratings(X, y, sample_weight, implicit, empty=True)
-        widths = model.row_side.shape[1], model.column_side.shape[1]
+        widths = model.rows.information.shape[1], model.columns.information.shape[1]
         row_side, column_side = self._side_information(given, row_features, column_features, widths)
         if len(given.values) and not implicit:
             _ratings.rating_range(self.bounds, given.values)
@@ -246,7 +246,7 @@ class MatrixCompletion(RegressorMixin, Storable):
         model = completion.extended(model, ratings, *new_sides)
         # All fits together then cost at most three times the last one.
         if 2 * len(model.ratings.values) >= 3 * model.fitted:
-            self._learn(model.ratings, model.row_side, model.column_side)
+            self._learn(model.ratings, model.rows.information, model.columns.information)
         else:
             self._take(completion.added(model, ratings))
 
@@ -338,7 +338,7 @@ class MatrixCompletion(RegressorMixin, Storable):
             return model.rows.means[np.where(indices < 0, model.rows.count, indices), : model.rank]
         given = _ratings.checked_ratings(X, y, None, bool(model.units.confidence))
         rows = IdIndex.of(given.rows)
-        side = _ratings.side_information("row_features", row_features, given.rows, model.row_side.shape[1])
+        side = _ratings.side_information("row_features", row_features, given.rows, model.rows.information.shape[1])
         ratings = given.indexed(rows, self._columns)
         new = completion.vectors_of(model, ratings.part(ratings.columns >= 0), side.matrix(rows.ids))
         return np.asarray(new.means)[:, : model.rank]

@@ -1,4 +1,3 @@
-import contextlib
 import signal
 import subprocess
 import sys
@@ -12,6 +11,7 @@ from thalweg.cli import main
 from thalweg.demo import Experiment
 from thalweg.demo.sections import SECTIONS
 from thalweg.errors import DataNotFoundError
+from thalweg.runs import Run
 
 
 def write_tiny_section(section):
@@ -97,16 +97,15 @@ def test_errors_of_ours_are_not_hidden(demo_of):
 def test_an_interrupt_ends_the_command_though_a_fit_would_end_alone(demo_of):
     after = []
 
-    def suppress_interrupts(section):
-        with contextlib.suppress(KeyboardInterrupt):
+    def interrupted_fit(section):
+        with Run("a fit") as run:
+            run.keep("its result")
             signal.raise_signal(signal.SIGINT)
         after.append("went on")
 
-    before = signal.getsignal(signal.SIGINT)
-    result = demo_of(suppress_interrupts)
+    result = demo_of(interrupted_fit)
     assert (result.exit_code, after) == (1, [])
     assert "Aborted!" in result.output
-    assert signal.getsignal(signal.SIGINT) is before
 
 
 def test_demo_without_matplotlib_says_in_one_line_how_to_install_it(tmp_path):

@@ -185,12 +185,9 @@ def instance(name: str, value: Any, kind: type[T], example: str = "") -> T:
         return value
     article = "an" if kind.__name__[0] in "AEIOU" else "a"
     such = f" such as {example}" if example else ""
-    if isinstance(value, type):
-        raise TypeError(
-            f"{name} must be {article} {kind.__name__}{such}, found the class {value.__name__}; call it first: "
-            f"{value.__name__}(...)"
-        )
-    raise TypeError(f"{name} must be {article} {kind.__name__}{such}, found {value!r}")
+    is_class = isinstance(value, type)
+    found = f"the class {value.__name__}; call it first: {value.__name__}(...)" if is_class else repr(value)
+    raise TypeError(f"{name} must be {article} {kind.__name__}{such}, found {found}")
 
 
 def function(name: str, value: Any) -> Any:

@@ -189,10 +189,9 @@ def decode(node: Any, path: Path, arrays: Arrays) -> Any:
                 raise FileFormatError(f"{_label(path)}: not a random key ({error})") from None
         case {"words": list(words), **rest} if not rest and {*map(type, words)} <= {str}:
             return np.array(words, dtype=object)
-        case {"list": list(items), **rest} if not rest:
-            return [decode(child, (*path, f"[{i}]"), arrays) for i, child in enumerate(items)]
-        case {"tuple": list(items), **rest} if not rest:
-            return tuple(decode(child, (*path, f"[{i}]"), arrays) for i, child in enumerate(items))
+        case {"list": list(items), **rest} | {"tuple": list(items), **rest} if not rest:
+            children = [decode(child, (*path, f"[{i}]"), arrays) for i, child in enumerate(items)]
+            return children if "list" in node else tuple(children)
         case {"dict": list(items), **rest} if not rest:
             return _decode_named(items, path, arrays)
         case {"class": str(name), **rest} if not rest:

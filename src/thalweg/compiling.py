@@ -67,6 +67,10 @@ def known_options(options: Mapping[str, Any]) -> Mapping[str, Any]:
         return {name: value for known in one_by_one for name, value in known.items()}
 
 
+def _compiler_options(hurry: bool, tuned: bool, loops: bool = False) -> dict[str, Any] | None:
+    return {**(quick_options(loops) if hurry else _NONE), **(_NONE if tuned else untuned_options())} or None
+
+
 def quick_jit(
     quick: Callable[..., bool], tuned: bool = True, loops: bool = False, **named: Any
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
@@ -88,8 +92,7 @@ def quick_jit(
         # Made when first called: the options depend on the device, and an import should start none.
         @cache
         def compiled(hurry: bool) -> Callable[..., Any]:
-            options = {**(quick_options(loops) if hurry else _NONE), **(_NONE if tuned else untuned_options())}
-            return jax.jit(function, compiler_options=options or None, **named)
+            return jax.jit(function, compiler_options=_compiler_options(hurry, tuned, loops), **named)
 
         return wraps(function)(lambda *arguments: compiled(bool(quick(*arguments)))(*arguments))
 
@@ -157,9 +160,8 @@ class Prepared:
     def _make(self, key: Any, like: tuple, wide: bool, device: Any) -> None:
         try:
             with jax.enable_x64(wide), jax.default_device(device):  # a thread has settings of its own
-                hurry, untuned = quick_options() if self._quick(*like) else _NONE, untuned_options()
-                options = {**hurry, **(_NONE if self._tuned else untuned)}
-                made = jax.jit(self.__wrapped__, compiler_options=options or None).lower(*like).compile()
+                options = _compiler_options(self._quick(*like), self._tuned)
+                made = jax.jit(self.__wrapped__, compiler_options=options).lower(*like).compile()
             self._made[key].set_result(made)
         except BaseException as error:
             self._made.pop(key).set_exception(error)

@@ -29,27 +29,9 @@ def cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-class _Scopes:
-    """Those in force, in all threads: the first limits BLAS, which takes milliseconds, and the last lifts the limit."""
-
-    def __init__(self) -> None:
-        self.lock, self.count = Lock(), 0
-        self.limit: Any = None
-
-    def enter(self) -> None:
-        with self.lock:
-            if not self.count:
-                self.limit = _libraries().limit(limits=1, user_api="blas")
-            self.count += 1
-
-    def leave(self) -> None:
-        with self.lock:
-            self.count -= 1
-            if not self.count:
-                self.limit.restore_original_limits()
-
-
-_SCOPES = _Scopes()
+_LOCK = Lock()
+_SCOPES: list[Any] = []
+"""The one limit of BLAS, once for each scope in force in any thread: the first sets it, and the last lifts it."""
 
 
 @contextmanager
@@ -66,11 +48,15 @@ def enough_threads(rows: int) -> Iterator[None]:
     if rows > _ONE_THREAD:
         yield
         return
-    _SCOPES.enter()
+    with _LOCK:
+        _SCOPES.append(_SCOPES[0] if _SCOPES else _libraries().limit(limits=1, user_api="blas"))
     try:
         yield
     finally:
-        _SCOPES.leave()
+        with _LOCK:
+            limit = _SCOPES.pop()
+            if not _SCOPES:
+                limit.restore_original_limits()
 
 
 @cache

@@ -37,8 +37,8 @@ class Page(HTMLParser):
         self.texts.append(data)
 
 
-@pytest.fixture
-def section(tmp_path):
+@pytest.fixture(scope="module")
+def section(tmp_path_factory):
     def write(section):
         section.note(f"First {NASTY}\n\nSecond paragraph.")
         section.table("t", {NASTY: ["a", NASTY], "n": [1, 2.5]}, NASTY)
@@ -48,13 +48,16 @@ def section(tmp_path):
             plots.label_lines(ax)
         section.numbers("secret", {"value": 12345})
 
-    return Experiment("toy", f"Toy {NASTY}", "Figure 1", write).run(tmp_path / "toy", quick=True, seed=5)
+    return Experiment("toy", f"Toy {NASTY}", "Figure 1", write).run(
+        tmp_path_factory.mktemp("report") / "toy", quick=True, seed=5
+    )
 
 
-@pytest.fixture
-def page(section, tmp_path):
-    write_page(tmp_path / "index.html", "Report", "Hello.\n\nWorld.", [section])
-    return (tmp_path / "index.html").read_text(encoding="utf-8")
+@pytest.fixture(scope="module")
+def page(section):
+    path = section.folder.parent / "index.html"
+    write_page(path, "Report", "Hello.\n\nWorld.", [section])
+    return path.read_text(encoding="utf-8")
 
 
 def test_the_page_is_well_formed_and_needs_nothing_else(page):

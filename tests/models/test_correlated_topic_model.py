@@ -15,6 +15,8 @@ from thalweg.errors import FileFormatError
 from thalweg.runs import Run, raising_interrupts
 
 TOPICS, WORDS, DOCUMENTS = 3, 60, 240
+SMALL = (40, 6)
+"""Documents and words of tables that share a compiled program."""
 
 
 @pytest.mark.slow
@@ -49,9 +51,14 @@ def corpus():
     return drawn(0)
 
 
+def fit(X, seed=0, draws=60):
+    """A model by the fewest passes that can show convergence."""
+    return CorrelatedTopicModel(TOPICS, max_iter=9, tol=0.01, draws=draws, random_state=seed).fit(X)
+
+
 @pytest.fixture(scope="module")
 def fitted(corpus):
-    return CorrelatedTopicModel(TOPICS, draws=60, random_state=0).fit(corpus[0])
+    return fit(corpus[0])
 
 
 def test_topics_and_proportions_are_found_again(corpus, fitted):
@@ -73,23 +80,21 @@ def test_topics_that_go_together_are_correlated(fitted, corpus):
 
 
 def test_another_seed_finds_the_same_topics(corpus, fitted):
-    again = CorrelatedTopicModel(TOPICS, draws=60, random_state=1).fit(corpus[0])
+    again = fit(corpus[0], seed=1)
     assert matched(again.components_, fitted.components_)[1].min() > 0.99  # sixty draws leave some noise
-    same = CorrelatedTopicModel(TOPICS, draws=60, random_state=0).fit(corpus[0])
-    np.testing.assert_array_equal(same.components_, fitted.components_)
+    np.testing.assert_array_equal(fit(corpus[0]).components_, fitted.components_)
 
 
 def test_dense_and_sparse_input_are_the_same(corpus, fitted):
-    np.testing.assert_array_equal(fitted.transform(corpus[0][:20].toarray()), fitted.transform(corpus[0][:20]))
+    np.testing.assert_array_equal(fitted.transform(corpus[0].toarray()), fitted.transform(corpus[0]))
 
 
 def test_the_score_is_a_bound_that_prefers_its_own_words(corpus, fitted):
-    X = corpus[0][:20]
+    X, topics, shares, _ = corpus
     shuffled = X[:, np.random.default_rng(0).permutation(WORDS)]
     assert fitted.score(X) > fitted.score(shuffled) + 0.5
     assert fitted.perplexity(X) == pytest.approx(np.exp(-fitted.score(X)))
-    words = X.toarray() @ np.log(corpus[2][:20] @ corpus[1]).T
-    assert fitted.score(X) < np.trace(words) / X.sum() + 0.1
+    assert fitted.score(X) < np.sum(X.toarray() * np.log(shares @ topics)) / X.sum() + 0.1
 
 
 def test_posteriors_are_gaussians_that_get_narrower_with_words(corpus, fitted):
@@ -102,18 +107,19 @@ def test_posteriors_are_gaussians_that_get_narrower_with_words(corpus, fitted):
 def test_a_saved_model_transforms_and_goes_on_as_before(tmp_path, corpus, fitted):
     fitted.save(tmp_path / "model")
     again = load(tmp_path / "model")
-    np.testing.assert_array_equal(again.transform(corpus[0][:20]), fitted.transform(corpus[0][:20]))
+    np.testing.assert_array_equal(again.transform(corpus[0]), fitted.transform(corpus[0]))
     again.partial_fit(corpus[0])
     assert again.n_iter_ == fitted._state.batches + 1
 
 
-def test_proportions_of_short_documents_are_the_means_of_their_posteriors(fitted):
+def test_proportions_of_short_documents_are_the_means_of_their_posteriors(corpus, fitted):
     """By importance sampling."""
-    X = np.concatenate([np.zeros((1, WORDS)), np.eye(WORDS)[:12]])
+    X = corpus[0].toarray()
+    X[:13] = np.eye(13, WORDS, k=-1)  # no word in the first, and another one in each of the others
     z = np.random.default_rng(0).multivariate_normal(fitted.mean_, fitted.covariance_, size=100_000)
     shares = np.exp(z) / np.exp(z).sum(axis=1, keepdims=True)
-    weights = np.exp(np.log(shares @ fitted.components_) @ X.T)
-    np.testing.assert_allclose(fitted.transform(X), (weights / weights.sum(axis=0)).T @ shares, atol=0.015)
+    weights = np.exp(np.log(shares @ fitted.components_) @ X[:13].T)
+    np.testing.assert_allclose(fitted.transform(X)[:13], (weights / weights.sum(axis=0)).T @ shares, atol=0.015)
 
 
 def test_a_stream_of_few_documents_begins_again_when_it_has_more(corpus, tmp_path):
@@ -137,8 +143,7 @@ def test_covariates_change_prevalence():
     np.testing.assert_allclose(effects.means[order], [0.07, -0.07, 0.0], atol=5 * effects.deviations.max())
     assert effects.names[0] == "topic 0: x0"
     assert abs(effects.means.sum()) < 1e-9
-    high = model.transform(X[:16], covariates=np.full(16, 30.0))
-    low = model.transform(X[:16], covariates=np.full(16, -30.0))
+    high, low = (model.transform(X, covariates=np.full(DOCUMENTS, value)) for value in (30.0, -30.0))
     assert np.all(high[:, order[0]] > low[:, order[0]])
 
 
@@ -191,7 +196,7 @@ def test_words_become_topics_in_a_pipeline():
     pipeline = make_pipeline(CountVectorizer(), CorrelatedTopicModel(2, draws=0, random_state=0))
     found = pipeline.fit_transform(texts)
     assert found[0].argmax() == found[2].argmax() != found[1].argmax() == found[3].argmax()
-    assert pipeline.transform(["unheard words only"]).shape == (1, 2)
+    assert pipeline.transform(["unheard words only"] * len(texts)).shape == (len(texts), 2)
     assert list(pipeline.get_feature_names_out()) == ["correlatedtopicmodel0", "correlatedtopicmodel1"]
 
 
@@ -213,7 +218,7 @@ def test_tables_that_say_nothing_are_refused(X, message):
 
 def test_fractions_are_warned_of():
     with pytest.warns(UserWarning, match="fractions"), pytest.warns(ConvergenceWarning, match="max_iter"):
-        CorrelatedTopicModel(2, max_iter=1, draws=0).fit(np.random.default_rng(0).uniform(0.5, 2, size=(6, 5)))
+        CorrelatedTopicModel(2, max_iter=1, draws=0).fit(np.random.default_rng(0).uniform(0.5, 2, size=SMALL))
 
 
 @pytest.mark.parametrize(
@@ -253,7 +258,8 @@ def test_dates_as_covariates_are_refused():
 
 
 def test_a_stream_goes_on_with_the_topics_and_covariates_that_it_began_with():
-    X, _, _, covariate = drawn(3, documents=40)
+    X = np.kron(np.eye(2), np.ones((20, 3)))
+    covariate = np.arange(40.0)
     model = CorrelatedTopicModel(2, random_state=0).partial_fit(X, covariates=pandas.Series(covariate, name="age"))
     before = model.components_.copy()
     with pytest.raises(ValueError, match=r"covariates must be given as before, found None instead of \['age'\]"):
@@ -267,7 +273,8 @@ def test_a_stream_goes_on_with_the_topics_and_covariates_that_it_began_with():
 @pytest.mark.filterwarnings("ignore:X holds fractions:UserWarning")
 def test_documents_of_one_word_or_less_have_topics(share):
     """No two words meet in them, and there is nothing that anchors could be found by."""
-    X = share * np.eye(70)[np.random.default_rng(0).integers(0, 70, 120)]
+    documents, words = SMALL
+    X = share * np.eye(words)[np.random.default_rng(0).integers(0, words, documents)]
     with pytest.warns(ConvergenceWarning, match="max_iter"):
         model = CorrelatedTopicModel(2, max_iter=2, draws=0, random_state=0).fit(X)
     assert np.all(np.isfinite(model.components_))
@@ -319,8 +326,10 @@ def test_effects_need_covariates(fitted):
 
 
 def test_equal_documents_have_equal_proportions_wherever_they_stand(fitted, corpus):
-    proportions = fitted.transform(np.repeat([corpus[0][0].toarray()[0], np.zeros(WORDS)], [5, 4], axis=0))
-    for alike in (proportions[:5], proportions[5:]):
+    X = corpus[0].toarray()
+    X[::60], X[5:8] = X[0], 0
+    proportions = fitted.transform(X)
+    for alike in (proportions[::60], proportions[5:8]):
         np.testing.assert_allclose(alike, alike[:1].repeat(len(alike), axis=0), atol=1e-6)
 
 

@@ -4,6 +4,7 @@ import copy
 import itertools
 import json
 import random
+from functools import cache
 
 import numpy as np
 import pytest
@@ -26,14 +27,14 @@ ESTIMATORS = {
     "GPClassifier": lambda: thalweg.GPClassifier(learn=False).fit(X, LABELS),
     "GPRegressor": lambda: thalweg.GPRegressor("rbf", noise=0.1, learn=False).fit(X, np.sin(X[:, 0])),
     "MatrixCompletion": lambda: thalweg.MatrixCompletion(2, tol=1.0, random_state=0).fit(PAIRS, X[:, 0]),
-    "CorrelatedTopicModel": lambda: thalweg.CorrelatedTopicModel(2, tol=1.0, random_state=0).fit(WRITTEN),
+    "CorrelatedTopicModel": lambda: thalweg.CorrelatedTopicModel(2, tol=1.0, draws=0, random_state=0).fit(WRITTEN),
     "BernoulliGLM": lambda: thalweg.BernoulliGLM().fit(X, LABELS),
     "CategoricalGLM": lambda: thalweg.CategoricalGLM().fit(X, LABELS),
     "GaussianGLM": lambda: thalweg.GaussianGLM().fit(X, X[:, 0] + np.sin(X[:, 1])),
     "PoissonGLM": lambda: thalweg.PoissonGLM().fit(X, COUNTS),
     "NegativeBinomialGLM": lambda: thalweg.NegativeBinomialGLM(dispersion=0.5).fit(X, COUNTS),
 }
-ROWS = {"MatrixCompletion": PAIRS, "CorrelatedTopicModel": WRITTEN}
+ROWS = {"MatrixCompletion": PAIRS, "CorrelatedTopicModel": WRITTEN[:8]}
 VALUES = [None, "x", -1, 0, 1.5, 10**30, True, {"float": "nan"}, {"float": "inf"}, {"list": []}, {"dict": []}]
 ARRAYS = {
     "NaN": lambda array: array * np.nan,
@@ -112,12 +113,24 @@ def answers(model, rows):
     return [np.asarray(getattr(model, method)(rows)) for method in methods if hasattr(model, method)]
 
 
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory):
+    """What is in a file of each estimator, which is fitted once, when it is asked for."""
+
+    @cache
+    def open_file(name):
+        path = tmp_path_factory.mktemp("files") / "model"
+        ESTIMATORS[name]().save(path)
+        return files._open(path.read_bytes())
+
+    return open_file
+
+
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("name", ESTIMATORS)
-def test_a_forged_file_is_refused_or_predicts(name, tmp_path):
+def test_a_forged_file_is_refused_or_predicts(name, saved, tmp_path):
     rows = ROWS.get(name, X)
-    ESTIMATORS[name]().save(tmp_path / "model")
-    content, arrays = files._open((tmp_path / "model").read_bytes())
+    content, arrays = saved(name)
     refused = 0
     for path, change in random.Random(0).sample(list(forgeries(content["tree"])), EACH):
         if (forged := forge(content, arrays, path, *change)) is None:
@@ -146,10 +159,9 @@ BROKEN = {
 
 
 @pytest.mark.parametrize("case", BROKEN)
-def test_arrays_that_loaded_and_failed_later_are_refused(case, tmp_path):
+def test_arrays_that_loaded_and_failed_later_are_refused(case, saved, tmp_path):
     name, part, change = BROKEN[case]
-    ESTIMATORS[name]().save(tmp_path / "model")
-    content, arrays = files._open((tmp_path / "model").read_bytes())
+    content, arrays = saved(name)
     paths = [path for path in places(content["tree"]) if path and isinstance(at(content["tree"], path), dict)]
     path = next(path for path in paths if "array" in (node := at(content["tree"], path)) and part in node["array"])
     write(tmp_path / "forged", *forge(content, arrays, path, "array", change))

@@ -189,6 +189,8 @@ def test_new_ratings_may_widen_the_range(fitted):
     strict = clone(fitted).set_params(bounds=(1, 5)).fit(X[TRAIN], STARS[TRAIN])
     with pytest.raises(ValueError, match="y must be within bounds"):
         strict.partial_fit(X[:1], [9.0])
+    with pytest.raises(ValueError, match="method='nuclear' after a fit with method='factors': call fit"):
+        strict.set_params(method="nuclear").partial_fit(X[:1], [4.0])
 
 
 def test_side_information_serves_rows_never_seen():
@@ -271,7 +273,7 @@ def test_intervals_of_few_ratings_are_wide():
     for _ in range(5):
         stars, new = 3 + rng.normal(size=6), 3 + rng.normal(size=9)
         low, high = (
-            MatrixCompletion(**{**SMALL, "max_iter": 8})
+            MatrixCompletion(**{**SMALL, "rank": 1, "max_iter": 8})
             .fit(cells[rng.integers(0, 9, 6)], stars)
             .predict_interval(cells)
         )
@@ -306,7 +308,7 @@ def test_a_validation_set_does_not_end_the_fit_before_all_is_learned():
     bias, lean = 0.5 * rng.normal(size=60), 0.5 * rng.normal(size=40)
     person, film = np.divmod(rng.permutation(2400)[:800], 40)
     stars = bias[person] + lean[film] + np.sum(taste[person] * kind[film], axis=1) + 0.5 * rng.normal(size=800)
-    model = MatrixCompletion(8, validation_fraction=0.2, random_state=0).fit(np.column_stack([person, film]), stars)
+    model = MatrixCompletion(15, validation_fraction=0.2, random_state=0).fit(np.column_stack([person, film]), stars)
     assert 0.4 < model.noise_ < 0.6
 
 
@@ -477,7 +479,7 @@ def test_many_factors_and_few_ratings_do_not_end_in_the_mean():
 
 def test_hardly_any_ratings_copies_and_features_of_other_ids_are_told():
     with pytest.warns(UserWarning, match=r"2 rating\(s\) hardly tell how noisy ratings are"):
-        MatrixCompletion(**SMALL).fit(X[:2], STARS[:2])
+        MatrixCompletion(**{**SMALL, "rank": 1}).fit(X[:2], STARS[:2])
     with pytest.warns(UserWarning, match="300 of 600 ratings are copies"):
         MatrixCompletion(**SMALL).fit(np.vstack([X[:300]] * 2), np.concatenate([STARS[:300]] * 2))
     with pytest.raises(ValueError, match="row_features as an array has a line for each of the ids 0 to 2"):
@@ -507,9 +509,9 @@ def test_values_that_are_no_scale_are_not_clipped():
 
 
 def test_no_more_factors_than_rows_or_columns():
-    few = X[:, 1] < 10
+    few = X[:, 1] < 3
     model = MatrixCompletion(500, presence=False, max_iter=2, tol=0, random_state=0).fit(X[few], STARS[few])
-    assert len(model.strengths_) == 10
+    assert len(model.strengths_) == 3
 
 
 def test_columns_of_a_frame_keep_their_order():

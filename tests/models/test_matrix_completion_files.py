@@ -40,8 +40,10 @@ HOSTILE = {
     "a rating that is none": ratings(values=lambda values: values * np.nan),
     "more columns": ratings(shape=lambda shape: (shape[0], shape[1] + 1)),
     "fewer rows": ratings(shape=lambda shape: (shape[0] - 1, shape[1])),
-    "selection effects of other rows": lambda model: replace(model, row_selection=np.zeros(3)),
-    "side information of other columns": lambda model: replace(model, column_side=model.column_side[1:]),
+    "selection effects of other rows": lambda model: replace(model, rows=replace(model.rows, selection=np.zeros(3))),
+    "side information of other columns": lambda model: replace(
+        model, columns=replace(model.columns, information=model.columns.information[1:])
+    ),
 }
 
 

@@ -6,21 +6,22 @@ from functools import partial
 from itertools import product
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 from scipy.optimize import minimize
 from scipy.sparse import csr_array
 
-from thalweg.topics.documents import DocumentWords, Nodes, StepPlan, covariances, infer
+from thalweg.topics.documents import DocumentWords, StepPlan, covariances, infer
 from thalweg.topics.expectations import METHODS
 from thalweg.topics.pages import BatchShape, make_pages
 from thalweg.topics.prevalence import DocumentPrior
 
 
 @partial(jax.jit, static_argnames=("method", "exact"))
-def run(words, prior, means, plan, *, method, exact):
-    return infer(words, prior, means, plan, method=METHODS[method], exact=exact)
+def run(pages, topics, prior, means, plan, *, method, exact):
+    words = DocumentWords.of(pages, topics, 1)
+    result = infer(words, prior, means, plan, method=METHODS[method], exact=exact)
+    return result.means[0], covariances(result.precisions)[0][0]
 
 
 def grid(sides, degree=12):
@@ -69,15 +70,13 @@ class OneDocument:
     def found(self, method="pgsvi", exact=True, steps=150, step=0.7, means=None):
         table = csr_array(self.counts[None])
         pages = make_pages(table, BatchShape(1, 2, 4))
-        pages = jax.tree.map(jnp.asarray, pages._replace(counts=pages.counts.astype(float)))
-        words = DocumentWords.of(pages, jnp.asarray(self.topics), 1)
+        pages = pages._replace(counts=pages.counts.astype(float))
         precision = np.linalg.inv(self.covariance)
-        prior = DocumentPrior(*map(jnp.asarray, (self.mean[None], precision, np.linalg.slogdet(precision)[1])))
-        nodes = Nodes(jnp.asarray(self.points.T)[None], jnp.asarray(self.weights))
-        means = prior.means if means is None else jnp.asarray(means)[None]
-        plan = StepPlan(nodes, jnp.asarray(step), jnp.asarray(steps))
-        result = run(words, prior, means, plan, method=method, exact=exact)
-        return np.asarray(result.means[0]), np.asarray(covariances(result.precisions)[0][0])
+        prior = DocumentPrior(self.mean[None], precision, np.linalg.slogdet(precision)[1])
+        means = prior.means if means is None else means[None]
+        plan = StepPlan(self.points.T[None], self.weights, np.float64(step), np.int64(steps))
+        result = run(pages, self.topics, prior, means, plan, method=method, exact=exact)
+        return tuple(map(np.asarray, result))
 
 
 @pytest.mark.parametrize("sides", [2, 3])

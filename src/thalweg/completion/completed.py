@@ -108,11 +108,17 @@ class RatingUnits:
 class SideVectors:
     """The posteriors of one side, that of a row never seen last, and what is needed to update them."""
 
+    layout: VectorLayout
     means: np.ndarray
     covariances: np.ndarray
     prior: FactorPrior
     noise_scales: NoiseScales
     feature_map: FeatureMap
+    information: np.ndarray
+    """Side information, a line for each row, NaN where there is none."""
+    selection: np.ndarray
+    """By how much those who chose to rate a column rate it higher than others like them would. It is added for rows
+    without ratings, as a mean over the ratings of the column would have it."""
     tempering: float
     usual_weight: float
     """The ratings of a row weigh as this over the power ``tempering`` of their number."""
@@ -137,11 +143,12 @@ class SideVectors:
 
     def check_stored(self) -> None:
         """Refuse arrays that do not fit one another."""
-        width = self.means.shape[1]
-        if self.covariances.shape != (len(self.means), width * (width + 1) // 2):
+        width = self.layout.width
+        if self.means.shape[1] != width or self.covariances.shape != (len(self.means), width * (width + 1) // 2):
             raise ValueError(f"covariances of shape {self.covariances.shape} for {len(self.means)} vectors of {width}")
-        if self.noise_scales.shape.shape != (self.count,) or self.prior.coefficients.shape[1] != width - 1:
-            raise ValueError("a prior or noise of another size than the vectors")
+        lengths = {len(part) for part in (self.noise_scales.shape, self.information, self.selection)}
+        if lengths != {self.count} or self.prior.coefficients.shape[1] != width - 1:
+            raise ValueError("a prior, noise, features or selection of another size than the vectors")
         if not all(np.all(np.isfinite(part)) for part in (self.means, self.covariances)):
             raise ValueError("vectors that are no finite numbers")
 
@@ -182,21 +189,15 @@ class Completed(Recommender):
     units: RatingUnits
     low: float
     high: float
-    row_selection: np.ndarray
-    column_selection: np.ndarray
-    """By how much those who chose to rate a column rate it higher than others like them would. It is added for rows
-    without ratings, as a mean over the ratings of the column would have it."""
     ratings: Ratings
     """All ratings so far, for a fit anew."""
-    row_side: np.ndarray
-    column_side: np.ndarray
     fitted: int
     """The number of ratings that the last fit had."""
 
     @property
     def rank(self) -> int:
         """The number of factors."""
-        return self.rows.means.shape[1] - 2
+        return self.rows.layout.rank
 
     def has_shape(self, rank: int, rows: tuple[int, ...], columns: tuple[int, ...]) -> bool:
         """Return whether a fit of this rank, and with features of these shapes, can start from here."""
@@ -205,15 +206,9 @@ class Completed(Recommender):
 
     def check_stored(self) -> None:
         """Refuse sides that do not belong to the ratings."""
-        lengths = [
-            tuple(map(len, parts))
-            for parts in zip(
-                (self.row_side, self.column_side), (self.row_selection, self.column_selection), strict=True
-            )
-        ]
-        counts = self.rows.count, self.columns.count
-        if self.ratings.shape != counts or lengths != [(count, count) for count in counts]:
-            raise ValueError(f"{counts} rows and columns, and ratings of {self.ratings.shape}")
+        counts, layouts = zip(*((side.count, side.layout) for side in (self.rows, self.columns)), strict=True)
+        if self.ratings.shape != counts or layouts != (VectorLayout(self.rank, False), VectorLayout(self.rank, True)):
+            raise ValueError(f"{counts} rows and columns of {layouts}, and ratings of {self.ratings.shape}")
         numbers = self.noise, *(getattr(self.units, field.name) for field in fields(self.units))
         if not all(np.ndim(number) == 0 and np.isfinite(number) for number in numbers):
             raise ValueError(f"{numbers}, where finite numbers belong")
@@ -259,8 +254,8 @@ class Completed(Recommender):
         """Return what being rated says of a cell, for rows and columns without any other rating."""
         new_row = np.append(self.ratings.counts == 0, True)[row]
         new_column = np.append(self.ratings.transposed.counts == 0, True)[column]
-        by_column = np.where(new_row, np.append(self.column_selection, 0.0)[column], 0.0)
-        return by_column + np.where(new_column, np.append(self.row_selection, 0.0)[row], 0.0)
+        by_column = np.where(new_row, np.append(self.columns.selection, 0.0)[column], 0.0)
+        return by_column + np.where(new_column, np.append(self.rows.selection, 0.0)[row], 0.0)
 
     def scores(self, rows: np.ndarray) -> np.ndarray:
         """Return the mean of every column for some rows, not clipped."""

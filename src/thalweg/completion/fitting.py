@@ -8,7 +8,7 @@ from scipy.sparse import csr_matrix
 
 from thalweg.completion.completed import SHRINKAGE_RATINGS, Completed, RatingUnits, SideVectors, prior_vectors
 from thalweg.completion.factors import FactorSettings, FactorState, Side
-from thalweg.completion.posteriors import VectorLayout, VectorPosteriors
+from thalweg.completion.posteriors import VectorPosteriors
 from thalweg.completion.priors import FeatureMap, presence_bases
 from thalweg.completion.rank import choose_start
 from thalweg.completion.ratings import Ratings
@@ -114,13 +114,14 @@ def complete(
     features = maps[0](row_side, rated), maps[1](column_side, rated.T.tocsr())
 
     def pack(state: FactorState) -> Completed:
-        rows, columns = _side_vectors(state.rows, maps[0]), _side_vectors(state.columns, maps[1])
-        by_row, by_column = _selection_effects(rated, rows, columns, maps[0](row_side), maps[1](column_side))
-        if options.implicit:  # a count says by being there what selection would add
-            by_row, by_column = 0 * by_row, 0 * by_column
-        limits, sides = (options.low, options.high), (row_side, column_side)
-        count = len(ratings.values)
-        return Completed(rows, columns, state.noise, units, *limits, by_row, by_column, ratings, *sides, count)
+        rows, columns = (
+            _side_vectors(side, feature_map, information)
+            for side, feature_map, information in zip(state[:2], maps, (row_side, column_side), strict=True)
+        )
+        if not options.implicit:  # a count says by being there what selection would add
+            rows, columns = _with_selection(rows, columns, rated), _with_selection(columns, rows, rated.T.tocsr())
+        limits = options.low, options.high
+        return Completed(rows, columns, state.noise, units, *limits, ratings, len(ratings.values))
 
     def validation_error(state: FactorState) -> float:
         mean, _ = pack(state).predict(validation.rows, validation.columns)
@@ -177,22 +178,14 @@ def _feature_maps(
     return FeatureMap.of(rows, for_rows, rated), FeatureMap.of(columns, for_columns, rated.T.tocsr())
 
 
-def _selection_effects(
-    rated: csr_matrix, rows: SideVectors, columns: SideVectors, row_features: np.ndarray, column_features: np.ndarray
-) -> list[np.ndarray]:
-    """Return, for rows and columns, the shrunken mean over their ratings of f − f of a like cell without ratings."""
-    effects = []
-    for side, other, features, cells in (
-        (rows, columns, column_features, rated),
-        (columns, rows, row_features, rated.T.tocsr()),
-    ):
-        expected = prior_vectors(other.prior, features, VectorLayout(rows.means.shape[1] - 2, other is columns)).means
-        excess = cells @ (other.means[:-1] - expected) / (np.diff(cells.indptr) + SHRINKAGE_RATINGS)[:, None]
-        effects.append(np.sum(excess * side.means[:-1], axis=1).astype(np.float64))
-    return effects
+def _with_selection(side: SideVectors, other: SideVectors, cells: csr_matrix) -> SideVectors:
+    """Return a side with the shrunken means over its ratings of f − f of a like cell without ratings."""
+    expected = prior_vectors(other.prior, other.feature_map(other.information), other.layout).means
+    excess = cells @ (other.means[:-1] - expected) / (np.diff(cells.indptr) + SHRINKAGE_RATINGS)[:, None]
+    return replace(side, selection=np.sum(excess * side.means[:-1], axis=1).astype(np.float64))
 
 
-def _side_vectors(side: Side, feature_map: FeatureMap) -> SideVectors:
+def _side_vectors(side: Side, feature_map: FeatureMap, information: np.ndarray) -> SideVectors:
     """Return the posteriors of a side, at the prior where there are no ratings, and that of a row never seen."""
     average = np.eye(1, side.features.shape[1])
     unrated = np.flatnonzero(~side.observed)
@@ -201,5 +194,5 @@ def _side_vectors(side: Side, feature_map: FeatureMap) -> SideVectors:
         np.vstack([np.asarray(own)[: side.count], new[-1:]]) for own, new in zip(side.posteriors, prior, strict=True)
     )
     means[unrated], covariances[unrated] = prior.means[:-1], prior.covariances[:-1]
-    weighting = side.settings.tempering, side.usual_weight
-    return SideVectors(means, covariances, side.prior, side.noise_scales, feature_map, *weighting)
+    learned = side.prior, side.noise_scales, feature_map, information, np.zeros(side.count)
+    return SideVectors(side.layout, means, covariances, *learned, side.settings.tempering, side.usual_weight)

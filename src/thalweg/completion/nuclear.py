@@ -65,13 +65,7 @@ class _HalfGram(GramOperator):
 
 
 def leading(theta: Float[Array, "d r"], start: Float[Array, " d"] | None = None) -> Float[Array, " d"]:
-    """Return the left singular vector of the largest singular value, by the power method, as a constant.
-
-    Examples
-    --------
-    >>> leading(jnp.array([[3.0, 0.0], [0.0, 1.0]])).round(4).tolist()
-    [1.0, 0.0]
-    """
+    """Return the left singular vector of the largest singular value, by the power method, as a constant."""
     theta = jax.lax.stop_gradient(theta)
     vector = jnp.ones(len(theta), theta.dtype) if start is None else start
     for _ in range(POWER_ITERATIONS):  # unrolled, so that the compiler merges two calls into one
@@ -81,13 +75,7 @@ def leading(theta: Float[Array, "d r"], start: Float[Array, " d"] | None = None)
 
 
 def deflate(theta: Float[Array, "d r"]) -> Float[Array, "d r"]:
-    """Return Pθ: θ without its leading singular value.
-
-    Examples
-    --------
-    >>> jnp.abs(deflate(jnp.array([[3.0, 0.0], [0.0, 1.0]]))).round(3).tolist()
-    [[0.0, 0.0], [0.0, 1.0]]
-    """
+    """Return Pθ: θ without its leading singular value."""
     vector = leading(theta)
     return theta - vector[:, None] * jnp.matmul(vector, theta, precision="highest")[None, :]
 
@@ -97,13 +85,7 @@ def _squared(theta: Array, vector: Array) -> Array:
 
 
 class GramMap(eqx.Module):
-    """θ ↦ θθᵀ + εI, by products with θ and θᵀ; θ no higher than wide. If deflated, PθθᵀP + εI.
-
-    Examples
-    --------
-    >>> GramMap(jnp.array(0.5))(jnp.ones((2, 3))).diagonal()
-    Array([3.5, 3.5], dtype=float...)
-    """
+    """θ ↦ θθᵀ + εI, by products with θ and θᵀ; θ no higher than wide. If deflated, PθθᵀP + εI."""
 
     smoothing: Float[Array, ""]
     deflated: bool = eqx.field(static=True, default=False)
@@ -114,14 +96,7 @@ class GramMap(eqx.Module):
 
 
 class RatingMisfit(eqx.Module):
-    """λ Σ_Ω (θ − R)²; padding has weight 0.
-
-    Examples
-    --------
-    >>> at = jnp.array([0]), jnp.array([1]), jnp.array([3.0]), jnp.array([2.0])
-    >>> RatingMisfit(*at)(jnp.ones((2, 2)))
-    Array(8., dtype=float...)
-    """
+    """λ Σ_Ω (θ − R)²; padding has weight 0."""
 
     rows: Int[Array, " n"]
     columns: Int[Array, " n"]
@@ -135,15 +110,7 @@ class RatingMisfit(eqx.Module):
 
 
 class ExactPart(eqx.Module):
-    """The part of the objective that is not estimated: the misfit and, if deflated, the leading singular value.
-
-    Examples
-    --------
-    >>> nothing = RatingMisfit(*(jnp.zeros(1, kind) for kind in ("int32", "int32", "float32", "float32")))
-    >>> gram = GramMap(jnp.array(16.0, "float32"), deflated=True)
-    >>> round(float(ExactPart(nothing, gram)(jnp.array([[3.0, 0.0]], "float32"))), 4)
-    1.0
-    """
+    """The part of the objective that is not estimated: the misfit and, if deflated, the leading singular value."""
 
     misfit: RatingMisfit
     gram: GramMap
@@ -247,13 +214,7 @@ class Relaxed(eqx.Module):
 
 @jax.jit
 def bound(theta: Float[Array, "d r"]) -> Float[Array, ""]:
-    """Return ‖θ‖² or a little more, never less but for rounding.
-
-    Examples
-    --------
-    >>> round(float(bound(jnp.array([[3.0, 0.0], [0.0, 4.0]]))), 3)
-    16.0
-    """
+    """Return ‖θ‖² or a little more, never less but for rounding."""
     sizes = jnp.abs(theta)
     vector = leading(sizes)
     image = _squared(sizes, vector)
@@ -262,13 +223,7 @@ def bound(theta: Float[Array, "d r"]) -> Float[Array, ""]:
 
 @jax.jit
 def second(theta: Float[Array, "d r"]) -> Float[Array, ""]:
-    """Return the square of the second singular value or a little less: the power method without the leading vector.
-
-    Examples
-    --------
-    >>> round(float(second(jnp.array([[3.0, 0.0], [0.0, 2.0]]))), 3)
-    4.0
-    """
+    """Return the square of the second singular value or a little less: the power method without the leading vector."""
     rest = deflate(theta)
     # A start of ones would be close to the vector that was taken out.
     vector = leading(rest, jnp.cos(jnp.arange(len(theta), dtype=theta.dtype)))
@@ -276,14 +231,7 @@ def second(theta: Float[Array, "d r"]) -> Float[Array, ""]:
 
 
 def exact_gradient(gram: GramMap, misfit: RatingMisfit, theta: Float[Array, "d r"]) -> Out:
-    """Return value and exact gradient by an eigendecomposition of θθᵀ.
-
-    Examples
-    --------
-    >>> nothing = RatingMisfit(*(jnp.zeros(1, kind) for kind in ("int32", "int32", "float32", "float32")))
-    >>> exact_gradient(GramMap(jnp.array(16.0, "float32")), nothing, jnp.array([[3.0, 0.0]], "float32"))[0].tolist()
-    [[0.6..., 0.0]]
-    """
+    """Return value and exact gradient by an eigendecomposition of θθᵀ."""
     product = partial(jnp.matmul, precision="highest")
     squares, vectors = jnp.linalg.eigh(product(theta, theta.T), symmetrize_input=False)
     roots = jnp.sqrt(jnp.maximum(squares, 0) + gram.smoothing)  # rounding may make squares negative

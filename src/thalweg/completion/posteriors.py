@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from thalweg.codec import storable
 from thalweg.compiling import quick_jit
 from thalweg.completion.ratings import RatingBlocks, RatingSums, sum_ratings
 from thalweg.linalg.arrays import AnyArray
@@ -21,6 +22,7 @@ from thalweg.padding import MAX_TEMPORARY_NUMBERS
 from thalweg.threads import enough_threads
 
 
+@storable
 class VectorLayout(NamedTuple):
     """The positions of factors, bias and constant in the vectors of a side.
 

@@ -100,8 +100,7 @@ class FactorPrior:
 
 
 def _inverse(features: np.ndarray, ridge: np.ndarray) -> np.ndarray:
-    root = factorise(features.T @ features, ridge).inverse_root()
-    return root.T @ root
+    return factorise(features.T @ features, ridge).inverse()
 
 
 @storable

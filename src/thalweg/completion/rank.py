@@ -118,13 +118,10 @@ def ranking(
         np.maximum.at(relevant, (position[within] - start, columns[within]), gains[within])
         counted = relevant.max(axis=1) > 0
         relevant, scores = relevant[counted], scores[counted]
-        metrics.append((ndcg(relevant, scores, k), recall(relevant, scores, k)))
-    if not sum(len(part) for part, _ in metrics):
+        metrics.append(np.stack([ndcg(relevant, scores, k), recall(relevant, scores, k)]))
+    if not sum(part.size for part in metrics):
         raise ValueError("X must hold a cell of a row and a column that were seen, found none")
-    return {
-        name: float(np.mean(np.concatenate(part)))
-        for name, part in zip(("ndcg", "recall"), zip(*metrics, strict=True), strict=True)
-    }
+    return dict(zip(("ndcg", "recall"), np.hstack(metrics).mean(axis=1).tolist(), strict=True))
 
 
 def _first(scores: np.ndarray, k: int) -> np.ndarray:

@@ -8,8 +8,6 @@ from scipy.sparse import csr_matrix
 from thalweg.completion.completed import Completed, SideVectors, prior_vectors
 from thalweg.completion.posteriors import (
     SideEvidence,
-    SideUpdate,
-    VectorLayout,
     VectorPosteriors,
     VectorPriors,
     update_posteriors,
@@ -35,19 +33,12 @@ def vectors_of(model: Completed, ratings: Ratings, side: np.ndarray) -> VectorPo
     >>> vectors_of(model, new, np.zeros((1, 0))).means.shape
     (1, 3)
     """
-    count, prior = ratings.shape[0], model.rows.prior
-    means = prior.mean(model.rows.feature_map(side, ratings.cells()))
-    priors = means, np.broadcast_to(prior.precision, (count, *prior.precision.shape))
-    noise = model.noise * model.rows.weights(ratings.counts)
-    update = _update(
-        model.columns,
-        model.units.standardise(ratings),
-        noise,
-        priors,
-        VectorLayout(model.rank, False),
-        background=model.units.confidence > 0,
-    )
-    return update.posteriors
+    known = model.rows.count
+    rows = _with_rows(model.rows, side, ratings.cells())
+    ratings = model.units.standardise(ratings._replace(rows=known + ratings.rows, shape=(rows.count, ratings.shape[1])))
+    new = np.arange(known, rows.count)
+    rows = _updated(rows, model.columns, ratings, replace(model, ratings=ratings), new)
+    return VectorPosteriors(rows.means[new], rows.covariances[new])
 
 
 def extended(model: Completed, ratings: Ratings, row_side: np.ndarray, column_side: np.ndarray) -> Completed:
@@ -67,20 +58,15 @@ def extended(model: Completed, ratings: Ratings, row_side: np.ndarray, column_si
     7
     """
     cells, before = ratings.cells(), model.ratings.shape
-    layouts = (VectorLayout(model.rank, False), VectorLayout(model.rank, True))
-    rows = _with_rows(model.rows, row_side, cells[before[0] :], layouts[0])
-    columns = _with_rows(model.columns, column_side, cells.T.tocsr()[before[1] :], layouts[1])
+    rows = _with_rows(model.rows, row_side, cells[before[0] :])
+    columns = _with_rows(model.columns, column_side, cells.T.tocsr()[before[1] :])
     longer = replace(
         model,
         rows=rows,
         columns=columns,
         ratings=model.ratings.joined(ratings),
-        row_side=np.vstack([model.row_side, row_side]),
-        column_side=np.vstack([model.column_side, column_side]),
         low=min(model.low, float(ratings.values.min(initial=np.inf))),
         high=max(model.high, float(ratings.values.max(initial=-np.inf))),
-        row_selection=np.pad(model.row_selection, (0, rows.count - before[0])),
-        column_selection=np.pad(model.column_selection, (0, columns.count - before[1])),
     )
     if not model.units.confidence:
         return longer
@@ -88,8 +74,8 @@ def extended(model: Completed, ratings: Ratings, row_side: np.ndarray, column_si
     none = ratings.part(np.zeros(0, int))
     return replace(
         longer,
-        rows=_updated(rows, columns, none, longer, layouts[0], np.arange(before[0], rows.count)),
-        columns=_updated(columns, rows, none.transposed, longer, layouts[1], np.arange(before[1], columns.count)),
+        rows=_updated(rows, columns, none, longer, np.arange(before[0], rows.count)),
+        columns=_updated(columns, rows, none.transposed, longer, np.arange(before[1], columns.count)),
     )
 
 
@@ -111,18 +97,26 @@ def added(model: Completed, ratings: Ratings) -> Completed:
     ratings = model.units.standardise(ratings)
     rows, columns = model.rows, model.columns
     for _ in range(ROUNDS):
-        rows = _updated(model.rows, columns, ratings, model, VectorLayout(model.rank, False))
-        columns = _updated(model.columns, rows, ratings.transposed, model, VectorLayout(model.rank, True))
+        rows = _updated(model.rows, columns, ratings, model)
+        columns = _updated(model.columns, rows, ratings.transposed, model)
     return replace(model, rows=rows, columns=columns)
 
 
-def _with_rows(old: SideVectors, side: np.ndarray, cells: csr_matrix, layout: VectorLayout) -> SideVectors:
-    new = prior_vectors(old.prior, old.feature_map(side, cells), layout)
+def _with_rows(old: SideVectors, information: np.ndarray, cells: csr_matrix) -> SideVectors:
+    """Return a side with further rows, at their prior, that have this side information and these rated cells."""
+    new = prior_vectors(old.prior, old.feature_map(information, cells), old.layout)
     means, covariances = (
         np.vstack([before[:-1], part, before[-1:]])
         for before, part in zip((old.means, old.covariances), new, strict=True)
     )
-    return replace(old, means=means, covariances=covariances, noise_scales=old.noise_scales.extended(len(side)))
+    return replace(
+        old,
+        means=means,
+        covariances=covariances,
+        noise_scales=old.noise_scales.extended(len(information)),
+        information=np.vstack([old.information, information]),
+        selection=np.pad(old.selection, (0, len(information))),
+    )
 
 
 def _updated(
@@ -130,47 +124,29 @@ def _updated(
     other: SideVectors,
     ratings: Ratings,
     model: Completed,
-    layout: VectorLayout,
     new_rows: np.ndarray | None = None,
 ) -> SideVectors:
-    """Return a side after ratings of some of its rows; or, for new rows, after what cells without ratings say."""
-    chosen = np.unique(ratings.rows) if new_rows is None else new_rows
+    """Return a side after ratings of some of its rows; of new ones, after what cells without ratings say too."""
+    layout, chosen = old.layout, np.unique(ratings.rows) if new_rows is None else new_rows
     if not len(chosen):
         return old
     ratings = ratings._replace(rows=np.searchsorted(chosen, ratings.rows), shape=(len(chosen), other.count))
     counts = (model.ratings.transposed if layout.columns else model.ratings).counts
-    scales = old.noise_scales
-    noise = model.noise * old.weights(counts[chosen]) * scales.means[chosen]
-    priors = (
-        old.means[chosen][:, np.array(layout.free)],
-        np.linalg.inv(layout.free_entries(old.covariances[chosen].astype(np.float64))),
-    )
-    update = _update(other, ratings, noise, priors, layout, background=new_rows is not None)
-    means, covariances = old.means.copy(), old.covariances.copy()
-    means[chosen], covariances[chosen] = update.posteriors
-    shape, rate = scales.shape.copy(), scales.rate.copy()
-    shape[chosen] += ratings.counts / 2
-    rate[chosen] += model.noise * np.maximum(update.misfit, 0.0) / 2
-    return replace(old, means=means, covariances=covariances, noise_scales=replace(scales, shape=shape, rate=rate))
-
-
-def _update(
-    other: SideVectors,
-    ratings: Ratings,
-    noise: np.ndarray,
-    priors: tuple[np.ndarray, np.ndarray],
-    layout: VectorLayout,
-    background: bool,
-) -> SideUpdate:
-    """Return the posteriors of rows, on the host; ``priors`` are means and precisions of each."""
     # Padded, so that a few more rows compile nothing.
-    size, columns = padded_size(len(noise), GRAIN), padded_size(len(other.means), GRAIN)
+    size, columns = padded_size(len(chosen), GRAIN), padded_size(len(other.means), GRAIN)
     single = lambda numbers, size: padded(numbers, size).astype(np.float32)
     scales, posteriors = single(other.noise_scales.means, columns), (padded(part, columns) for part in other.posteriors)
-    evidence = SideEvidence(RatingBlocks.of(ratings), VectorPosteriors(*posteriors), scales, float(background) * scales)
+    background = scales * float(new_rows is not None and model.units.confidence > 0)
+    evidence = SideEvidence(RatingBlocks.of(ratings), VectorPosteriors(*posteriors), scales, background)
+    prior_means = single(old.means[chosen][:, np.array(layout.free)], size)
     precisions = np.tile(np.eye(len(layout.free), dtype=np.float32), (size, 1, 1))
-    precisions[: len(noise)] = priors[1]
-    update = update_posteriors(evidence, single(noise, size), VectorPriors(single(priors[0], size), precisions), layout)
-    means, covariances = (np.asarray(part)[: len(noise)] for part in update.posteriors)
-    misfit, log_determinants = (np.asarray(part, float)[: len(noise)] for part in update[1:])
-    return SideUpdate(VectorPosteriors(means, covariances), misfit, log_determinants)
+    precisions[: len(chosen)] = np.linalg.inv(layout.free_entries(old.covariances[chosen].astype(np.float64)))
+    noise = single(model.noise * old.weights(counts[chosen]) * old.noise_scales.means[chosen], size)
+    update = update_posteriors(evidence, noise, VectorPriors(prior_means, precisions), layout)
+    means, covariances = old.means.copy(), old.covariances.copy()
+    means[chosen], covariances[chosen] = (np.asarray(part)[: len(chosen)] for part in update.posteriors)
+    shape, rate = old.noise_scales.shape.copy(), old.noise_scales.rate.copy()
+    shape[chosen] += ratings.counts / 2
+    rate[chosen] += model.noise * np.maximum(np.asarray(update.misfit, float)[: len(chosen)], 0.0) / 2
+    noise_scales = replace(old.noise_scales, shape=shape, rate=rate)
+    return replace(old, means=means, covariances=covariances, noise_scales=noise_scales)

@@ -28,53 +28,40 @@ def _home(facts: dict[str, Any]) -> Home | None:
     return Home(raw, convert, facts.get("without", ()), facts.get("note", ""))
 
 
-def _main_entry(name: str, facts: dict[str, Any]) -> CatalogueEntry:
+def _entry(name: str, file: str, facts: dict[str, Any]) -> CatalogueEntry:
+    same = {key: facts[key] for key in ("sha256", "description", "source", "licence")}
     return CatalogueEntry(
-        name=name,
-        file=f"{name}.npz",
-        sha256=facts["sha256"],
-        shapes=shapes(facts["arrays"]),
-        description=facts["description"],
-        source=facts["source"],
-        licence=facts["licence"],
-        home=_home(facts),
-        labels={
-            array: {int(value): count for value, count in counts.items()}
-            for array, counts in facts.get("labels", {}).items()
-        },
+        name=name, file=file, shapes=shapes(facts["arrays"]), home=_home(facts), labels=facts.get("labels", {}), **same
     )
 
 
-def _uci_entry(row: dict[str, str]) -> CatalogueEntry:
+def _uci_facts(row: dict[str, str]) -> dict[str, Any]:
+    """Return what a row of ``uci.csv`` says in the form of ``catalogue.toml``."""
     name, n, d = row["name"], row["n"], row["d"]
     leak = " exp(y) is linear in the last two features: drop them." if name == "bike" else ""
-    return CatalogueEntry(
-        name=f"uci/{name}",
-        file=f"uci_regression/{name}.npz",
-        sha256=row["sha256"],
-        shapes=shapes([f"X float32[{n}, {d}]", f"y float32[{n}]", f"test_mask bool[{n}, 10]"]),
-        description=(
-            f"Regression, {n} rows, {d} features, centred but not scaled; "
-            f"column k of test_mask is the test part of fold k of ten.{leak}"
-        ),
-        source="GitHub treforevans/uci_datasets; from UCI, DELVE and L. Torgo's collection",
-        licence="collection MIT; data of UCI CC BY 4.0",
-        home=Home(
-            [
-                Raw(f"{_UCI_REGRESSION}/{name}/data.csv.gz", f"sha256:{row['data_sha256']}"),
-                Raw(f"{_UCI_REGRESSION}/{name}/test_mask.csv.gz", f"sha256:{row['mask_sha256']}"),
-            ],
-            partial(_convert, "regression_with_masks"),
-        ),
-    )
+    published = {"data": row["data_sha256"], "test_mask": row["mask_sha256"]}
+    return {
+        "sha256": row["sha256"],
+        "arrays": [f"X float32[{n}, {d}]", f"y float32[{n}]", f"test_mask bool[{n}, 10]"],
+        "description": f"Regression, {n} rows, {d} features, centred but not scaled; "
+        f"column k of test_mask is the test part of fold k of ten.{leak}",
+        "source": "GitHub treforevans/uci_datasets; from UCI, DELVE and L. Torgo's collection",
+        "licence": "collection MIT; data of UCI CC BY 4.0",
+        "convert": "regression_with_masks",
+        "files": [
+            {"url": f"{_UCI_REGRESSION}/{name}/{part}.csv.gz", "checksum": f"sha256:{checksum}"}
+            for part, checksum in published.items()
+        ],
+    }
 
 
 def _read() -> dict[str, CatalogueEntry]:
     here = files("thalweg.data")
     facts = tomllib.loads(here.joinpath("catalogue.toml").read_text(encoding="utf-8"))
     rows = csv.DictReader(here.joinpath("uci.csv").read_text(encoding="utf-8").splitlines())
-    entries = [_main_entry(name, fact) for name, fact in facts.items()] + [_uci_entry(row) for row in rows]
-    return {entry.name: entry for entry in entries}
+    uci = {row["name"]: _uci_facts(row) for row in rows}
+    entries = {name: _entry(name, f"{name}.npz", of_name) for name, of_name in facts.items()}
+    return entries | {f"uci/{name}": _entry(f"uci/{name}", f"uci_regression/{name}.npz", uci[name]) for name in uci}
 
 
 CATALOGUE = _read()

@@ -51,7 +51,7 @@ class CatalogueEntry:
     source: str
     licence: str
     home: Home | None = None
-    labels: Mapping[str, Mapping[int, int]] = field(default_factory=dict)
+    labels: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
 
     def check_converted(self, arrays: Arrays) -> None:
         """Raise if arrays made from a download are not those of the reference file, as far as can be told."""
@@ -64,7 +64,7 @@ class CatalogueEntry:
                 raise FileFormatError(f"{self.name}: the download gives {name} {found_here}, expected {wanted}")
         for name, counts in self.labels.items():
             values, occurrences = np.unique(arrays[name], return_counts=True)
-            if (given := dict(zip(values.tolist(), occurrences.tolist(), strict=True))) != dict(counts):
+            if (given := dict(zip(map(str, values.tolist()), occurrences.tolist(), strict=True))) != dict(counts):
                 raise FileFormatError(f"{self.name}: the download has labels {name} = {given}, expected {dict(counts)}")
 
 

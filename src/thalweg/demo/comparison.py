@@ -105,46 +105,34 @@ class ConvergenceCurve:
 
 def compare(problem: FiniteSum, *, passes: int, seed: int) -> list[ConvergenceCurve]:
     """Give every method ``passes`` passes over the data, or fewer if it converges."""
-    objective = jax.jit(problem.objective)
+    examples, objective = len(problem.data[0]), jax.jit(problem.objective)
     initial = float(objective(problem.x0))
 
     def gap(x: PyTree[Array]) -> float:
         return (float(objective(x)) - problem.optimum) / (initial - problem.optimum)
 
-    return [_follow(problem, name, gap, passes, seed, **method) for name, method in problem.methods().items()]
+    def follow(name: str, stride: int = 1, **method: Any) -> ConvergenceCurve:
+        run = partial(
+            minimize,
+            x0=problem.x0,
+            term=problem.term,
+            steps=passes * (stride + 1),  # the work ends it
+            stride=stride * max(1, passes // MAX_RECORDS),
+            key=jax.random.key(seed),
+            tol=Tolerance() | Work(jnp.asarray(passes * examples)),
+            **method,
+        )
+        points = [(0.0, 1.0)]
+        result = run(callback=lambda snapshot: points.append((snapshot.work / examples, gap(snapshot.x))))
+        points.append((result.work / examples, gap(result.x)))
+        start = time.perf_counter()
+        run()  # compiled by now, and without a callback
+        seconds = time.perf_counter() - start
+        work, gaps = np.array(points).T
+        status = result.status.name.lower().replace("_", " ")
+        return ConvergenceCurve(name, work, gaps, jax.tree.map(np.asarray, result.x), result.steps, seconds, status)
 
-
-def _follow(
-    problem: FiniteSum,
-    name: str,
-    gap: Callable[[PyTree], float],
-    passes: int,
-    seed: int,
-    oracle: Any,
-    stride: int = 1,
-    **method: Any,
-) -> ConvergenceCurve:
-    examples = len(problem.data[0])
-    run = partial(
-        minimize,
-        oracle,
-        problem.x0,
-        term=problem.term,
-        steps=passes * (stride + 1),  # the work ends it
-        stride=stride * max(1, passes // MAX_RECORDS),
-        key=jax.random.key(seed),
-        tol=Tolerance() | Work(jnp.asarray(passes * examples)),
-        **method,
-    )
-    points = [(0.0, 1.0)]
-    result = run(callback=lambda snapshot: points.append((snapshot.work / examples, gap(snapshot.x))))
-    points.append((result.work / examples, gap(result.x)))
-    start = time.perf_counter()
-    run()  # compiled by now, and without a callback
-    seconds = time.perf_counter() - start
-    work, gaps = np.array(points).T
-    status = result.status.name.lower().replace("_", " ")
-    return ConvergenceCurve(name, work, gaps, jax.tree.map(np.asarray, result.x), result.steps, seconds, status)
+    return [follow(name, **method) for name, method in problem.methods().items()]
 
 
 def show_curves(

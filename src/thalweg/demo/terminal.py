@@ -1,8 +1,6 @@
 """Running experiments from the command line: progress, tables in the terminal, and what Ctrl-C does."""
 
-import signal
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from thalweg.demo.section import Experiment, Section
+from thalweg.runs import raising_interrupts
 
 
 def run_experiments(chosen: Sequence[Experiment], output: Path, *, quick: bool, seed: int) -> list[Section]:
@@ -32,7 +31,8 @@ def run_experiments(chosen: Sequence[Experiment], output: Path, *, quick: bool, 
     sections = []
     for number, experiment in enumerate(chosen, 1):
         console.rule(Text(f"{number}/{len(chosen)}  {experiment.title}"), align="left")
-        with console.status("running …"), _exit_on_interrupt():
+        # Ctrl-C ends the command: a fit would else end alone, keep its result, and the next would begin.
+        with console.status("running …"), raising_interrupts():
             section = experiment.run(output / experiment.name, quick=quick, seed=seed)
         for item in section.items:
             if item["kind"] == "table":
@@ -72,17 +72,3 @@ def _make_folders(folders: Sequence[Path]) -> None:
         except OSError as error:
             reason = (error.strerror or str(error)).lower()
             raise click.BadParameter(f"the folder {folder} cannot be made: {reason}", param_hint="--output") from error
-
-
-@contextmanager
-def _exit_on_interrupt() -> Iterator[None]:
-    """Let Ctrl-C end the command: a fit would end alone, keep its result, and the next would begin."""
-
-    def exit_command(*_: Any) -> None:
-        raise SystemExit("Aborted!")
-
-    previous = signal.signal(signal.SIGINT, exit_command)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, previous)

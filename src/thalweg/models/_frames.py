@@ -1,6 +1,5 @@
 """scikit-learn's check of data, with errors that name the column of a frame."""
 
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -25,7 +24,7 @@ def validated(model: Any, X: Any, *args: Any, **options: Any) -> Any:
     try:
         return validate_data(model, no_dates(X), *args, **options)
     except (TypeError, ValueError) as error:
-        found = next(_no_numbers(X), "") if hasattr(X, "columns") else ""
+        found = _no_number(X) if hasattr(X, "columns") else ""
         if not found:
             raise
         kind = TypeError if isinstance(error, TypeError) else ValueError
@@ -51,13 +50,13 @@ def no_dates(X: Any, name: str = "X") -> Any:
     return X
 
 
-def _no_numbers(frame: Any) -> Iterator[str]:
-    """What the columns of a frame hold that is no finite number, in words."""
+def _no_number(frame: Any) -> str:
+    """The first thing in a frame that is no finite number, in words; "" if there is none."""
     for name, column in frame.items() if hasattr(frame, "items") else ((name, frame[name]) for name in frame.columns):
         for value in np.asarray(column, dtype=object):
             if not _is_finite(value):
-                yield f"{value!r} in column {name!r} ({column.dtype})"
-                break
+                return f"{value!r} in column {name!r} ({column.dtype})"
+    return ""
 
 
 def _is_finite(value: Any) -> bool:

@@ -92,8 +92,8 @@ class CorrelatedTopicModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, To
     >>> import numpy as np
     >>> from thalweg import CorrelatedTopicModel
     >>> rng = np.random.default_rng(0)
-    >>> kind = rng.integers(2, size=60)                                  # documents about one of two things
-    >>> X = rng.poisson(np.where(kind[:, None] == np.arange(8) // 4, 4.0, 0.2))
+    >>> kind = rng.integers(2, size=40)                                  # documents about one of two things
+    >>> X = rng.poisson(np.where(kind[:, None] == np.arange(6) // 3, 6.0, 0.2))
     >>> model = CorrelatedTopicModel(2, random_state=0).fit(X)
     >>> proportions = model.transform(X)
     >>> agree = np.mean(proportions.argmax(axis=1) == kind)

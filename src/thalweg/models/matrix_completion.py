@@ -160,16 +160,14 @@ class MatrixCompletion(RegressorMixin, Storable):
         if start is not None and not (rows.same(self._rows) and columns.same(self._columns)):
             start = None
         self._rows, self._columns, self.n_features_in_ = rows, columns, 2
+        nuclear = self.method == "nuclear"
+        if nuclear and (implicit or row_features is not None or column_features is not None):
+            raise ValueError("method='nuclear' takes explicit ratings without side information: use method='factors'")
+        if not isinstance(start, completion.Filled if nuclear else completion.Completed):
+            start = None
         ratings = given.indexed(rows, columns)
-        if self.method == "nuclear":
-            if implicit or row_features is not None or column_features is not None:
-                raise ValueError(
-                    "method='nuclear' takes explicit ratings without side information: use method='factors'"
-                )
-            self._relax(ratings, start if isinstance(start, completion.Filled) else None)
-        else:
-            sides = row_side.matrix(rows.ids), column_side.matrix(columns.ids)
-            self._learn(ratings, *sides, start if isinstance(start, completion.Completed) else None)
+        self._learn(ratings, row_side.matrix(rows.ids), column_side.matrix(columns.ids), start)
+        if not nuclear:
             _ratings.warn_of_poor_ratings(ratings, implicit)
 
     def _side_information(
@@ -179,59 +177,35 @@ class MatrixCompletion(RegressorMixin, Storable):
         return [_ratings.side_information(f"{name}_features", *part) for name, *part in parts]
 
     def _learn(
-        self,
-        ratings: completion.Ratings,
-        row_side: np.ndarray,
-        column_side: np.ndarray,
-        start: completion.Completed | None = None,
+        self, ratings: completion.Ratings, row_side: np.ndarray, column_side: np.ndarray, start: Any = None
     ) -> None:
-        options = self._options(ratings.values, self.feedback == "implicit")
-        learned = completion.complete(ratings, row_side, column_side, options, verbose=bool(self.verbose), start=start)
-        self._take(learned.model)
-        self.elbo_ = float(learned.history["bound"][-1])
-        self.history_, self.n_iter_ = learned.history, len(learned.history["bound"])
-        self._warn_if_unfinished(learned.status, "nats a rating")
-
-    def _relax(self, ratings: completion.Ratings, start: completion.Filled | None) -> None:
-        low, high = _ratings.rating_range(self.bounds, ratings.values)
-        options = completion.Relaxation(
-            low=low,
-            high=high,
-            held_out=float(self.validation_fraction),
-            rounds=int(self.max_iter),
-            tol=float(self.tol),
-            seed=self._seed(),
-        )
-        settled = completion.relax(ratings, options, verbose=bool(self.verbose), start=start)
-        self._model, self.mean_ = settled.model, settled.model.centre
-        self.row_ids_, self.column_ids_ = self._rows.ids, self._columns.ids
-        self.history_, self.n_iter_ = settled.history, len(settled.history["objective"])
-        self._warn_if_unfinished(settled.status, "of the objective a round")
-
-    def _seed(self) -> int:
-        return int(check_random_state(self.random_state).randint(2**31 - 1))
+        implicit = self.feedback == "implicit"
+        low, high = (-np.inf, np.inf) if implicit else _ratings.rating_range(self.bounds, ratings.values)
+        problem: dict[str, Any] = {"low": low, "high": high, "held_out": float(self.validation_fraction)}
+        seed = int(check_random_state(self.random_state).randint(2**31 - 1))
+        max_iter, tol, verbose = int(self.max_iter), float(self.tol), bool(self.verbose)
+        result: completion.Settled | completion.LearnedFactors
+        if self.method == "nuclear":
+            relaxation = completion.Relaxation(**problem, rounds=max_iter, tol=tol, seed=seed)
+            result = completion.relax(ratings, relaxation, verbose=verbose, start=start)
+        else:
+            # Counts are of all cells, and support twice as many factors.
+            rank = int(self.rank or completion.FactorSettings.rank * (1 + implicit))
+            settings = completion.FactorSettings(rank=rank, max_iter=max_iter, tol=tol, seed=seed)
+            options = completion.Options(
+                settings, bool(self.presence), implicit=implicit, confidence=float(self.confidence), **problem
+            )
+            result = completion.complete(ratings, row_side, column_side, options, verbose=verbose, start=start)
+            self.elbo_ = float(result.history["bound"][-1])
+        self._take(result.model)
+        self.history_, self.n_iter_ = result.history, len(next(iter(result.history.values())))
+        if result.status is Status.STEPS_SPENT and self.tol > 0:
+            unit = "of the objective a round" if self.method == "nuclear" else "nats a rating"
+            enough = f"sweeps were not enough to come within tol={self.tol:g} {unit}: raise one of them"
+            warnings.warn(f"max_iter={self.max_iter} {enough}", ConvergenceWarning, stacklevel=4)
 
     def _trial_rows(self) -> Any:
         return [(self.row_ids_[row], self.column_ids_[column]) for row, column in ((0, 0), (-1, -1), (0, -1))]
-
-    def _warn_if_unfinished(self, status: Status, unit: str) -> None:
-        if status is Status.STEPS_SPENT and self.tol > 0:
-            enough = f"sweeps were not enough to come within tol={self.tol:g} {unit}: raise one of them"
-            warnings.warn(f"max_iter={self.max_iter} {enough}", ConvergenceWarning, stacklevel=5)
-
-    def _options(self, values: np.ndarray, implicit: bool) -> completion.Options:
-        low, high = (-np.inf, np.inf) if implicit else _ratings.rating_range(self.bounds, values)
-        # Counts are of all cells, and support twice as many factors.
-        rank = int(self.rank or completion.FactorSettings.rank * (1 + implicit))
-        return completion.Options(
-            completion.FactorSettings(rank=rank, max_iter=int(self.max_iter), tol=float(self.tol), seed=self._seed()),
-            presence=bool(self.presence),
-            low=low,
-            high=high,
-            implicit=implicit,
-            confidence=float(self.confidence),
-            held_out=float(self.validation_fraction),
-        )
 
     def partial_fit(
         self, X: Any, y: Any = None, sample_weight: Any = None, *, row_features: Any = None, column_features: Any = None
@@ -254,9 +228,11 @@ class MatrixCompletion(RegressorMixin, Storable):
         implicit = bool(model.units.confidence)
         if implicit != (self.feedback == "implicit"):
             raise ValueError(f"feedback={self.feedback!r} after a fit with the other kind: call fit")
+        if self.method == "nuclear":
+            raise ValueError("method='nuclear' after a fit with method='factors': call fit")
         _check_feature_names(self, X, reset=False)
         given = _ratings.checked_ratings(X, y, sample_weight, implicit, empty=True)
-        widths = model.row_side.shape[1], model.column_side.shape[1]
+        widths = model.rows.information.shape[1], model.columns.information.shape[1]
         row_side, column_side = self._side_information(given, row_features, column_features, widths)
         if len(given.values) and not implicit:
             _ratings.rating_range(self.bounds, given.values)
@@ -270,13 +246,16 @@ class MatrixCompletion(RegressorMixin, Storable):
         model = completion.extended(model, ratings, *new_sides)
         # All fits together then cost at most three times the last one.
         if 2 * len(model.ratings.values) >= 3 * model.fitted:
-            self._learn(model.ratings, model.row_side, model.column_side)
+            self._learn(model.ratings, model.rows.information, model.columns.information)
         else:
             self._take(completion.added(model, ratings))
 
-    def _take(self, model: completion.Completed) -> None:
+    def _take(self, model: completion.Completed | completion.Filled) -> None:
         self._model = model
         self.row_ids_, self.column_ids_ = self._rows.ids, self._columns.ids
+        if isinstance(model, completion.Filled):
+            self.mean_ = model.centre
+            return
         self.row_factors_, self.column_factors_ = (
             side.means[:-1, : model.rank] for side in (model.rows, model.columns)
         )
@@ -359,7 +338,7 @@ class MatrixCompletion(RegressorMixin, Storable):
             return model.rows.means[np.where(indices < 0, model.rows.count, indices), : model.rank]
         given = _ratings.checked_ratings(X, y, None, bool(model.units.confidence))
         rows = IdIndex.of(given.rows)
-        side = _ratings.side_information("row_features", row_features, given.rows, model.row_side.shape[1])
+        side = _ratings.side_information("row_features", row_features, given.rows, model.rows.information.shape[1])
         ratings = given.indexed(rows, self._columns)
         new = completion.vectors_of(model, ratings.part(ratings.columns >= 0), side.matrix(rows.ids))
         return np.asarray(new.means)[:, : model.rank]

@@ -124,15 +124,14 @@ def _collect(
         )
     if documents is not None and len(documents) != len(shares):
         raise ValueError(f"documents must have a title for each of the {len(shares)} rows, found {len(documents)}")
-    lengths, frequency, titles = np.ones(len(shares)), topics.mean(axis=0), _titles(len(shares), None, words)
+    lengths, frequency, table = np.ones(len(shares)), topics.mean(axis=0), None
     if counts is not None:
         table = as_counts(counts)
         if table.shape != (len(shares), len(words)):
             raise ValueError(f"counts must be of shape {(len(shares), len(words))}, found {table.shape}")
         lengths, total = table.sum(axis=1), table.sum(axis=0)
-        frequency, titles = total / max(total.sum(), 1), _titles(len(shares), table, words)
-    if documents is not None:
-        titles = [_clean(str(each)) for each in documents]
+        frequency = total / max(total.sum(), 1)
+    titles = _titles(len(shares), table, words) if documents is None else [_clean(str(each)) for each in documents]
     prevalence = lengths @ shares
     prevalence = prevalence / max(prevalence.sum(), 1e-300)
     best_words = {order: top_indices(topics, whole("n_words", n_words), order, frequency=frequency) for order in ORDERS}
@@ -170,10 +169,8 @@ def _map(content: _PageContent) -> str:
     middle, extent = (points.max(axis=0) + points.min(axis=0)) / 2, np.ptp(points, axis=0)
     scale = np.min((size - 2 * largest - 12) / np.maximum(extent, 1e-9))
     centres = separate_discs(size / 2 + (points - middle) * min(scale, 1e4) * (1, -1), radii, content.figure_size)
-    discs = "".join(
-        _link(content, k, f'<circle class="disc" cx="{x:.1f}" cy="{y:.1f}" r="{radii[k]:.1f}"/>', x, y)
-        for k, (x, y) in sorted(enumerate(centres), key=lambda disc: -radii[disc[0]])
-    )
+    number = lambda k: f'<text x="{centres[k, 0]:.1f}" y="{centres[k, 1] + 4:.1f}" text-anchor="middle">{k + 1}</text>'
+    discs = "".join(_link(content, k, centres[k], radii[k], number(k)) for k in np.argsort(-radii, kind="stable"))
     caption = (
         "Topics that use the same words are near each other, moved a little where one would hide another; the area of "
         "a disc is the topic's share of the corpus."
@@ -213,13 +210,14 @@ def _ring_mark(content: _PageContent, k: int, point: np.ndarray, direction: np.n
     x, y = point + direction * (radius + 6)
     anchor = "middle" if abs(direction[0]) < 0.2 else "start" if direction[0] > 0 else "end"
     text = f'<text x="{x:.1f}" y="{y + 4 + 5 * direction[1]:.1f}" text-anchor="{anchor}">{_text(label)}</text>'
-    return _link(content, k, f'<circle class="disc" cx="{point[0]:.1f}" cy="{point[1]:.1f}" r="{radius}"/>{text}')
+    return _link(content, k, point, radius, text)
 
 
-def _link(content: _PageContent, k: int, drawing: str, x: float | None = None, y: float | None = None) -> str:
+def _link(content: _PageContent, k: int, centre: np.ndarray, radius: float, text: str) -> str:
+    """Draw a disc and a text that lead to the section of a topic."""
     words = f"Topic {k + 1}: {content.name(k, 5)}; {100 * content.prevalence[k]:.1f} % of the corpus"
-    number = "" if x is None or y is None else f'<text x="{x:.1f}" y="{y + 4:.1f}" text-anchor="middle">{k + 1}</text>'
-    return f'<a href="#topic-{k + 1}" aria-label="{_text(words)}"><title>{_text(words)}</title>{drawing}{number}</a>'
+    disc = f'<circle class="disc" cx="{centre[0]:.1f}" cy="{centre[1]:.1f}" r="{radius:.3g}"/>'
+    return f'<a href="#topic-{k + 1}" aria-label="{_text(words)}"><title>{_text(words)}</title>{disc}{text}</a>'
 
 
 def _section(content: _PageContent, k: int) -> str:

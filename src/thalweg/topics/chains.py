@@ -194,7 +194,7 @@ class LogisticNormal:
         basis = contrasts(topics)
         given = basis[:free]  # z of a topic that is not free is 0
         means = np.broadcast_to(self.mean @ given, (count, topics - 1)).astype(np.float32)
-        precision = factorise(given.T @ self.covariance @ given).solve(np.eye(topics - 1))
+        precision = factorise(given.T @ self.covariance @ given).inverse()
         words = DocumentWords.of(pages, components.T.astype(np.float32), count)
         return ChainTarget(words, means, precision.astype(np.float32), basis.astype(np.float32))
 

@@ -12,7 +12,7 @@ from thalweg.codec import check_sparse
 from thalweg.files import storable
 from thalweg.runs import Run
 from thalweg.selection.race import race
-from thalweg.topics.documents import LEAST_PROBABILITY, BatchStatistics, StepPlan, antithetic, learn
+from thalweg.topics.documents import LEAST_PROBABILITY, BatchStatistics, StepPlan, learn
 from thalweg.topics.expectations import METHODS
 from thalweg.topics.pages import DocumentBatch, batch_shape, make_batch
 from thalweg.topics.prevalence import Prevalence, TopicMoments
@@ -145,8 +145,8 @@ def update_topics(
     share: float,
 ) -> tuple[Topics, BatchStatistics]:
     """Find the posteriors of a batch from ``means`` on, and mix a ``share`` of them into topics and prior."""
-    nodes = antithetic(rng, (len(batch.counted), topics.words.shape[1], settings.samples))
-    plan = StepPlan.of(nodes, settings.step, steps)
+    shape = len(batch.counted), topics.words.shape[1], settings.samples
+    plan = StepPlan.antithetic(rng, shape, settings.step, steps)
     given = batch.pages, topics.components(settings.smoothing), topics.prevalence.prior(batch.design), means
     statistics = learn(*given, batch.counted, plan, settings.method)
     counted = batch.counted > 0

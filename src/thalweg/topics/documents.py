@@ -58,48 +58,36 @@ class DocumentPosteriors(NamedTuple):
     """E[softmax z]."""
 
 
-class Nodes(NamedTuple):
-    """Sets of points at which expectations over a standard normal are taken, and the weight of each point.
-
-    Steps take the sets in turn. They are arguments of the compiled program: a generator of random numbers within it
-    would take as long to compile as all else.
-    """
-
-    points: Float[Array, "n k s"]
-    weights: Float[Array, " s"]
-
-    def of(self, first: Int[Array, " d"], step: Int[Array, ""] | int) -> Array:
-        """Return the points of each document at a step, from the set ``first`` on."""
-        return self.points[(first + step) % len(self.points)]
-
-
 class StepPlan(NamedTuple):
-    """The steps on posteriors: the nodes of expectations, the size of a step, and how many there are."""
+    """The steps on posteriors: where expectations over a standard normal are taken, how long steps are, and how many.
 
-    nodes: Nodes
-    size: Float[AnyArray, ""]
-    steps: Int[AnyArray, ""]
-
-    @classmethod
-    def of(cls, nodes: Nodes, size: float, steps: int) -> "StepPlan":
-        """Plan steps of one size; another number of them compiles nothing."""
-        return cls(nodes, np.asarray(size, np.float32), np.asarray(steps, np.int32))
-
-
-def antithetic(rng: np.random.Generator, shape: tuple[int, int, int]) -> Nodes:
-    """Draw sets of standard normal points, each with its mirror image, of equal weight.
+    Steps take the sets of points in turn. They are arguments of the compiled program: a generator of random numbers
+    within it would take as long to compile as all else. Another number of steps compiles nothing.
 
     Examples
     --------
-    >>> nodes = antithetic(np.random.default_rng(0), (1, 3, 4))
-    >>> bool(np.all(nodes.points[0, :, :2] == -nodes.points[0, :, 2:]))
+    >>> plan = StepPlan.antithetic(np.random.default_rng(0), (1, 3, 4), 0.9, 10)
+    >>> bool(np.all(plan.points[0, :, :2] == -plan.points[0, :, 2:]))
     True
     """
-    sets, sides, count = shape
-    half = rng.standard_normal((sets, sides, max(count // 2, 1)), np.float32)
-    points = np.concatenate([half, -half], axis=2)
-    weights = np.full(points.shape[2], 1 / points.shape[2], np.float32)
-    return Nodes(jnp.asarray(points), jnp.asarray(weights))
+
+    points: Float[Any, "n k s"]
+    weights: Float[Any, " s"]
+    size: Float[Any, ""]
+    steps: Int[Any, ""]
+
+    @classmethod
+    def antithetic(cls, rng: np.random.Generator, shape: tuple[int, int, int], size: float, steps: int) -> "StepPlan":
+        """Draw sets of points, each with its mirror image, of equal weight."""
+        sets, sides, count = shape
+        half = rng.standard_normal((sets, sides, max(count // 2, 1)), np.float32)
+        points = np.concatenate([half, -half], axis=2)
+        weights = np.full(points.shape[2], 1 / points.shape[2], np.float32)
+        return cls(points, weights, np.float32(size), np.int32(steps))
+
+    def points_at(self, first: Int[Array, " d"], step: Int[Array, ""] | int) -> Array:
+        """Return the points of each document at a step, from the set ``first`` on."""
+        return self.points[(first + step) % len(self.points)]
 
 
 class DocumentWords(NamedTuple):
@@ -203,19 +191,19 @@ def infer(
     equal posteriors. Proportions are means over the draws of the later half of the steps: those at the end alone would
     leave a document without words with shares that are off by a fifth.
     """
-    nodes, size, steps, lengths = plan.nodes, jnp.asarray(plan.size), plan.steps, jnp.asarray(words.lengths)
+    size, steps, lengths = plan.size, plan.steps, jnp.asarray(words.lengths)
     first_set = jnp.arange(len(means), dtype=jnp.int32) * (0 if shared_nodes else 1)
     at_means = mean_curvature(jax.nn.softmax(means)[:, None], jnp.ones(1, means.dtype), method.diagonal)
     precisions = _target_precision(prior, lengths, at_means)
-    deviations = solve_and_draw(precisions, jnp.zeros_like(means), nodes.of(first_set, 0))[1]
+    deviations = solve_and_draw(precisions, jnp.zeros_like(means), plan.points_at(first_set, 0))[1]
     shares_of = lambda means, deviations: jnp.einsum(
-        "dsk,s->dk", jax.nn.softmax(means[:, None] + deviations), nodes.weights
+        "dsk,s->dk", jax.nn.softmax(means[:, None] + deviations), plan.weights
     )
 
     def one(index: Array, state: tuple[Array, ...]) -> tuple[Array, ...]:
         means, precisions, deviations, shares = state
         shares = shares + jnp.where(index >= steps // 2, shares_of(means, deviations), 0.0)
-        expected = method.expectations(means, precisions, deviations, nodes.weights)
+        expected = method.expectations(means, precisions, deviations, plan.weights)
         _, ratio, of_pages = words.read(expected.points)
         wrote = jnp.einsum("dsk,s->dk", words.assigned(ratio, of_pages), expected.weights)
         gradient = wrote - lengths[:, None] * expected.proportions - (means - prior.means) @ prior.precision
@@ -225,7 +213,7 @@ def infer(
             precisions = _curved_step(precisions, target, size)
         else:
             precisions = (1 - size) * precisions + size * target
-        move, deviations = solve_and_draw(precisions, gradient, nodes.of(first_set, index + 1))
+        move, deviations = solve_and_draw(precisions, gradient, plan.points_at(first_set, index + 1))
         if method.diagonal:
             move = gradient / _dominant_diagonal(prior, lengths, expected.proportions)
         farthest = jnp.max(jnp.abs(move), axis=1, keepdims=True, initial=MAX_MOVE)
@@ -291,7 +279,7 @@ def _with_bounds(
     covariance, log_determinant = covariances(found.precisions)
     chance, _, _ = words.read(jax.nn.softmax(found.means[:, None] + found.deviations))
     gap = divergence(found.means, covariance, log_determinant, prior)
-    bounds = words.log_likelihood(chance) @ plan.nodes.weights - gap
+    bounds = words.log_likelihood(chance) @ plan.weights - gap
     return TopicPosteriors(found.means, covariance, found.proportions, bounds)
 
 
@@ -321,7 +309,7 @@ def learn(
     """Take steps on the posteriors of a batch, and gather the statistics of the documents with ``counted`` 1, not 0."""
     words = DocumentWords.of(pages, topics, len(means))
     found = infer(words, prior, means, plan, method=METHODS[method])
-    expected = METHODS[method].expectations(found.means, found.precisions, found.deviations, plan.nodes.weights)
+    expected = METHODS[method].expectations(found.means, found.precisions, found.deviations, plan.weights)
     _, ratio, of_pages = words.read(expected.points)
     shares = jnp.einsum("pws,psk,s,p->pwk", ratio, of_pages, expected.weights, counted[pages.document])
     wrote = topics * jnp.zeros_like(topics).at[pages.words.reshape(-1)].add(shares.reshape(-1, topics.shape[1]))
@@ -381,8 +369,8 @@ def document_posteriors(
     sides = topics.shape[1]
     parts = split_rows(counts.shape[0], max(sides, how.samples) * (sides + counts.nnz / max(counts.shape[0], 1)))
     shape = batch_shape(counts, parts)
-    nodes = antithetic(np.random.default_rng(how.seed), (how.steps + 1, sides, how.samples))
-    plan = StepPlan.of(nodes, how.step, how.steps)
+    shape_of_points = (how.steps + 1, sides, how.samples)
+    plan = StepPlan.antithetic(np.random.default_rng(how.seed), shape_of_points, how.step, how.steps)
     on_device = jax.device_put(topics.astype(np.float32))
     for rows in parts:
         batch = make_batch(counts, design, rows, shape)

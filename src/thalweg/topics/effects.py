@@ -24,7 +24,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 from scipy.sparse import csr_array
-from scipy.special import gammaln
+from scipy.special import gammaln, softmax
 
 from thalweg.compiling import quick_jit
 from thalweg.files import storable
@@ -124,7 +124,8 @@ class JointChain:
         self.basis = contrasts(topics.shape[1])
         self.coefficients = prevalence.coefficients @ self.basis
         self.covariance = self.basis.T @ prevalence.covariance @ self.basis
-        self.information = design.T @ design + covariate_ridge(design.shape[1])
+        # RRᵀ is the covariance of a column of C, in units of Σ.
+        self.root = factorise(design.T @ design + covariate_ridge(design.shape[1])).inverse_root().T
         self.parts = self._make_parts(counts)
 
     def _make_parts(self, counts: csr_array) -> list[_ChainPart]:
@@ -137,8 +138,8 @@ class JointChain:
         parts = []
         for batch, of_batch in zip(batches, tokens, strict=True):
             u = (batch.design @ self.coefficients).astype(np.float32)[:, None]
-            shares = jax.nn.softmax((u @ self.basis.T.astype(np.float32))[:, 0])
-            state = ChainState(jnp.asarray(u), jnp.full(len(u), 0.7, jnp.float32), shares)
+            shares = softmax((u @ self.basis.T.astype(np.float32))[:, 0], axis=1)
+            state = ChainState(u, np.full(len(u), 0.7, np.float32), shares)
             words = np.asarray(batch.pages.words).ravel()[of_batch].astype(np.int64)
             on_device = jax.device_put((batch.pages, padded(of_batch, most)))
             parts.append(_ChainPart(on_device[0], batch.design, len(batch.rows), on_device[1], words, state))
@@ -160,9 +161,9 @@ class JointChain:
 
     def draw_documents(self, rate: np.float32) -> Float[np.ndarray, "v k"]:
         """Move all documents, and return how often each topic now wrote each word."""
-        single = lambda array: jnp.asarray(array, np.float32)
+        single = lambda array: np.asarray(array, np.float32)
         topics, basis, sides = single(self.topics), single(self.basis), self.topics.shape[1]
-        precision = single(factorise(self.covariance).solve(np.eye(sides - 1)))
+        precision = single(factorise(self.covariance).inverse())
         total = np.zeros(self.topics.size)
         for part in self.parts:
             prior = single(part.design @ self.coefficients), precision, basis
@@ -189,12 +190,11 @@ class JointChain:
         """Draw Σ and C given all u; their prior is Σ ~ W⁻¹(I, r + 1) and C ~ N(0, Σ) a standard deviation."""
         count, sides = len(self.design), self.basis.shape[1]
         u = np.concatenate([np.asarray(part.state.u, np.float64)[: part.count, 0] for part in self.parts])
-        factor = factorise(self.information)
-        fitted = factor.solve(self.design.T @ u)
-        scatter = np.eye(sides) + u.T @ u - fitted.T @ self.information @ fitted
+        whitened = self.root.T @ (self.design.T @ u)
+        scatter = np.eye(sides) + u.T @ u - whitened.T @ whitened
         self.covariance = draw_inverse_wishart(self.rng, sides + 1 + count, scatter)
-        noise = factor.half_solve(self.rng.normal(size=fitted.shape), transpose=True)
-        self.coefficients = fitted + noise @ factorise(self.covariance).lower.T
+        noise = self.rng.normal(size=whitened.shape)
+        self.coefficients = self.root @ (whitened + noise @ factorise(self.covariance).lower.T)
 
 
 def log_marginal(words: Float[np.ndarray, "v k"], concentration: float) -> float:

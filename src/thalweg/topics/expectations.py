@@ -65,20 +65,16 @@ def _over_draws(means: Array, precisions: Array, deviations: Array, weights: Arr
     return Expectations(points, weights, mean, mean_curvature(points, weights, precisions.ndim == 2))
 
 
-def _at_mean(means: Array, precisions: Array) -> Expectations:
+def _at_mean(means: Array, precisions: Array, *_: Array) -> Expectations:
     return _over_draws(means, precisions, jnp.zeros_like(means)[:, None], jnp.ones(1, means.dtype))
 
 
-def _laplace(means: Array, precisions: Array, deviations: Array, weights: Array) -> Expectations:
-    return _at_mean(means, precisions)
-
-
-def _mean_field(means: Array, precisions: Array, deviations: Array, weights: Array) -> Expectations:
+def _mean_field(means: Array, precisions: Array, *_: Array) -> Expectations:
     tilted = jax.nn.softmax(means + 1 / (2 * precisions))
     return _at_mean(means, precisions)._replace(proportions=tilted, curvature=tilted)
 
 
-def _delta(means: Array, precisions: Array, deviations: Array, weights: Array) -> Expectations:
+def _delta(means: Array, precisions: Array, *_: Array) -> Expectations:
     at_mean, variance = _at_mean(means, precisions), 1 / precisions
     p = at_mean.proportions
     first = jnp.sum(p * variance, axis=1, keepdims=True)
@@ -90,7 +86,7 @@ METHODS = {
     "pgsvi": InferenceMethod(_over_draws, diagonal=False),
     "pgsvi-mf": InferenceMethod(_over_draws, diagonal=True),
     "mean-field": InferenceMethod(_mean_field, diagonal=True),
-    "laplace": InferenceMethod(_laplace, diagonal=False),
+    "laplace": InferenceMethod(_at_mean, diagonal=False),
     "delta": InferenceMethod(_delta, diagonal=True),
 }
 """The methods by name."""

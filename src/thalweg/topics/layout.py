@@ -5,8 +5,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float, Int
 from scipy.cluster.hierarchy import average, leaves_list, optimal_leaf_ordering
-from scipy.spatial.distance import squareform
-from scipy.special import xlogy
+from scipy.spatial.distance import pdist, squareform
 
 from thalweg.topics.tables import as_topics
 
@@ -21,14 +20,8 @@ def topic_distances(components: Any) -> Float[np.ndarray, "k k"]:
            [0., 0., 1.],
            [1., 1., 0.]])
     """
-    topics = as_topics(components)
-    entropy = lambda p: -xlogy(p, p).sum(axis=-1)
-    distances = np.zeros((len(topics), len(topics)))
-    for row, topic in enumerate(topics):
-        divergence = entropy((topic + topics) / 2) - (entropy(topic) + entropy(topics)) / 2
-        distances[row] = np.sqrt(np.maximum(divergence, 0) / np.log(2))
-    np.fill_diagonal(distances, 0.0)
-    return np.round((distances + distances.T) / 2, 12)
+    distances = squareform(pdist(as_topics(components), "jensenshannon")) / np.sqrt(np.log(2))
+    return np.nan_to_num(np.round(distances, 12))  # rounding may make the divergence of equal topics negative
 
 
 def topic_map(components: Any) -> Float[np.ndarray, "k 2"]:

@@ -4,11 +4,10 @@ x_d begins with a 1; without covariates there is nothing else, and Cᵀ is the m
 all topics does not change proportions, so C is reported with rows that sum to zero.
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Float
 
 from thalweg.files import storable
 from thalweg.linalg import factorise
@@ -21,9 +20,9 @@ of it. Doubled, correlations of a few hundred documents shrink."""
 class DocumentPrior(NamedTuple):
     """N(μ_d, Σ) of documents for a compiled program: means, the one precision Σ⁻¹, and log |Σ⁻¹|."""
 
-    means: Float[Array, "d k"]
-    precision: Float[Array, "k k"]
-    log_determinant: Float[Array, ""]
+    means: Float[Any, "d k"]
+    precision: Float[Any, "k k"]
+    log_determinant: Float[Any, ""]
 
 
 @storable
@@ -91,9 +90,8 @@ class Prevalence(NamedTuple):
     def prior(self, design: Float[np.ndarray, "d p"]) -> DocumentPrior:
         """Return the prior of documents with given covariates."""
         factor = factorise(self.covariance)
-        precision = factor.solve(np.eye(len(self.covariance)))
-        parts = design @ self.coefficients, precision, -factor.log_determinant()
-        return DocumentPrior(*(jnp.asarray(part, jnp.float32) for part in parts))
+        parts = design @ self.coefficients, factor.inverse(), -factor.log_determinant()
+        return DocumentPrior(*(np.asarray(part, np.float32) for part in parts))
 
 
 def covariate_ridge(covariates: int) -> Float[np.ndarray, "p p"]:

@@ -48,7 +48,7 @@ def test_work_is_counted():
     key = jax.random.key(0)
     oracle = mini()
     work = jax.jit(lambda x: (oracle.estimate(x, oracle.init(x), key)[0].work, oracle.full(x).work))
-    assert tuple(map(float, work(x))) == (oracle.fixed_work, N) == (3, N)
+    assert tuple(map(float, work(x))) == (3, N)
     svrg = SVRG(oracle, period=4)
     state = jax.jit(lambda x: svrg.init(x))(x)
     estimate = jax.jit(lambda state: svrg.estimate(x, state, key))

@@ -116,7 +116,9 @@ def _parts_within(tree: PyTree, inside: bool) -> list[Any]:
 def _parts(value: Any) -> Iterable[Any]:
     """Return everything in a function, a container or an object that a user could change."""
     if isinstance(value, types.FunctionType):
-        return [value.__defaults__, value.__kwdefaults__, *_enclosed(value), *_named_globals(value)]
+        cells = [cell for cell in value.__closure__ or () if cell != types.CellType()]  # those that have a value
+        enclosed = [cell.cell_contents for cell in cells]
+        return [value.__defaults__, value.__kwdefaults__, *enclosed, *_named_globals(value)]
     if isinstance(value, types.MethodType):
         return [value.__func__, value.__self__]
     if isinstance(value, functools.partial):
@@ -139,12 +141,6 @@ def _parts(value: Any) -> Iterable[Any]:
 
 def _is_of_library(value: Any) -> bool:
     return (value.__module__ or "").split(".")[0] in LIBRARIES
-
-
-def _enclosed(function: types.FunctionType) -> list[Any]:
-    """Return the variables that a function encloses and that have a value."""
-    cells = [cell for cell in function.__closure__ or () if cell != types.CellType()]
-    return [cell.cell_contents for cell in cells]
 
 
 def _named_globals(function: types.FunctionType) -> list[Any]:

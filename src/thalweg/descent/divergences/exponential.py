@@ -129,10 +129,7 @@ def _same_family(divergence: KLToCentre, term: KLToPrior) -> bool:
 @closed_form(KLToCentre, KLToPrior, when=_same_family, note="KLToPrior of the same family")
 def _conjugate_step(divergence, term, centre, gradient, size):
     keep = 1 / (1 + size)
-    target = trees.subtract(term.prior, gradient)
-    return jax.tree.map(
-        lambda c, t: jnp.asarray(keep, c.dtype) * c + jnp.asarray(1 - keep, c.dtype) * t, centre, target
-    )
+    return trees.add_scaled(trees.scale(keep, centre), 1 - keep, trees.subtract(term.prior, gradient))
 
 
 class KLFromCentre(_BetweenMembers):

@@ -62,7 +62,7 @@ class ExponentialFamily(eqx.Module):
 
 
 class BernoulliFamily(ExponentialFamily):
-    """Independent Bernoulli variables; λ is the log-odds, μ the probability.
+    """Independent Bernoulli variables; λ is the log-odds, μ = 1 / (1 + e^−λ) the probability.
 
     Examples
     --------
@@ -74,10 +74,6 @@ class BernoulliFamily(ExponentialFamily):
     def log_partition(self, natural: Float[Array, "*n"]) -> Scalar:
         """Σ log(1 + e^λ)."""
         return jnp.sum(jax.nn.softplus(natural))
-
-    def mean(self, natural: Float[Array, "*n"]) -> Float[Array, "*n"]:
-        """1 / (1 + e^−λ)."""
-        return jax.nn.sigmoid(natural)
 
     def natural(self, mean: Float[Array, "*n"]) -> Float[Array, "*n"]:
         """log μ − log(1 − μ)."""
@@ -100,16 +96,10 @@ class CategoricalFamily(ExponentialFamily):
     Array([0.25, 0.25, 0.25], dtype=float...)
     """
 
-    def _with_reference(self, natural: Float[Array, "*n k"]) -> Float[Array, "*n k+1"]:
-        return jnp.concatenate([jnp.zeros_like(natural[..., :1]), natural], axis=-1)
-
     def log_partition(self, natural: Float[Array, "*n k"]) -> Scalar:
         """Σ log(1 + Σ_k e^λ_k)."""
-        return jnp.sum(jax.nn.logsumexp(self._with_reference(natural), axis=-1))
-
-    def mean(self, natural: Float[Array, "*n k"]) -> Float[Array, "*n k"]:
-        """The probabilities of outcomes 1 … K − 1."""
-        return jax.nn.softmax(self._with_reference(natural), axis=-1)[..., 1:]
+        with_reference = jnp.concatenate([jnp.zeros_like(natural[..., :1]), natural], axis=-1)
+        return jnp.sum(jax.nn.logsumexp(with_reference, axis=-1))
 
     def natural(self, mean: Float[Array, "*n k"]) -> Float[Array, "*n k"]:
         """log μ_k − log(1 − Σ μ)."""
@@ -121,7 +111,7 @@ class CategoricalFamily(ExponentialFamily):
 
 
 class PoissonFamily(ExponentialFamily):
-    """Independent Poisson variables; λ is the log-rate, μ the rate.
+    """Independent Poisson variables; λ is the log-rate, μ = e^λ the rate.
 
     Examples
     --------
@@ -133,10 +123,6 @@ class PoissonFamily(ExponentialFamily):
     def log_partition(self, natural: Float[Array, "*n"]) -> Scalar:
         """Σ e^λ."""
         return jnp.sum(jnp.exp(natural))
-
-    def mean(self, natural: Float[Array, "*n"]) -> Float[Array, "*n"]:
-        """e^λ."""
-        return jnp.exp(natural)
 
     def natural(self, mean: Float[Array, "*n"]) -> Float[Array, "*n"]:
         """log μ."""

@@ -1,4 +1,4 @@
-"""What all terms share: parameters and steps that suit a leaf, and sums that do not overflow.
+"""What all terms share: parameters and steps that suit a leaf.
 
 Parameters are stored as floating arrays and cast to each leaf's dtype where they are used: a float32 leaf
 stays float32 even if the parameter was made in float64.
@@ -10,7 +10,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
-from jaxtyping import Array, PyTree, Scalar
+from jaxtyping import Array, PyTree
 
 from thalweg import trees
 
@@ -64,11 +64,6 @@ def steps(step: Any, x: PyTree[Array]) -> PyTree[Array]:
         return jnp.minimum(part, limit).astype(leaf.dtype)
 
     return jax.tree.map(finite, jax.tree.broadcast(step, x), x)
-
-
-def sum_leaves(terms: PyTree[Array]) -> Scalar:
-    """The sum of all entries of all leaves."""
-    return trees.total(jax.tree.map(jnp.sum, terms))
 
 
 def shrinkage(length: Array, threshold: Array) -> Array:

@@ -1,7 +1,7 @@
 """The simple term h of the iteration: its contract, sums over leaves, multiples, and indicators of sets."""
 
 from collections.abc import Callable
-from functools import reduce
+from functools import partial, reduce
 from typing import Any, ClassVar
 
 import equinox as eqx
@@ -106,7 +106,8 @@ class Leafwise(Term):
 
     def value(self, x: PyTree[Array]) -> Scalar:
         """The sum over all leaves."""
-        return _arrays.sum_leaves(jax.tree.map(self.leaf_value, x, *self.parameters(x)))
+        leaves = jax.tree.map(self.leaf_value, x, *self.parameters(x))
+        return trees.total(jax.tree.map(jnp.sum, leaves))
 
     def prox(self, x: PyTree[Array], step: Any) -> PyTree[Array]:
         """The prox of each leaf."""
@@ -114,20 +115,28 @@ class Leafwise(Term):
         return jax.tree.map(self.leaf_prox, x, _arrays.steps(step, x), *self.parameters(x))
 
 
-def _as_wrapped(trait: str) -> Any:
-    return property(lambda self: getattr(self.term, trait))
+def _all(trait: str) -> Any:
+    return property(lambda self: all(getattr(part, trait) for part in self.parts))
 
 
-class Wrapper(Term):
-    """A term with the traits of the term it wraps."""
+class Composite(Term):
+    """A term made of others, its ``parts``, with the traits that they have."""
+
+    convex = _all("convex")
+    separable = _all("separable")
+    indicator = _all("indicator")
+    proximable = _all("proximable")
+    factorises = property(lambda self: any(part.factorises for part in self.parts))
+
+
+class Wrapper(Composite):
+    """A term made of one other."""
 
     term: Term
+    parts = property(lambda self: [self.term])
 
-    convex = _as_wrapped("convex")
-    separable = _as_wrapped("separable")
-    indicator = _as_wrapped("indicator")
-    factorises = _as_wrapped("factorises")
-    proximable = _as_wrapped("proximable")
+    def __check_init__(self) -> None:
+        instance(f"term of {type(self).__name__}", self.term, Term)
 
     def check(self, x: PyTree[Array]) -> None:
         """Refuse what does not fit, and what the term refuses."""
@@ -153,11 +162,7 @@ class Scaled(Wrapper):
     Array([1., 0.], dtype=float...)
     """
 
-    factor: Array
-
-    def __init__(self, term: Term, factor: Any) -> None:
-        self.term = instance("term of Scaled", term, Term)
-        self.factor = number("factor of Scaled", factor, least=0)
+    factor: Any = eqx.field(converter=partial(number, "factor of Scaled", least=0))
 
     def value(self, x: PyTree[Array]) -> Scalar:
         """factor·h(x)."""
@@ -197,10 +202,10 @@ class Zero(Term):
         return x
 
 
-def feasible(
+def indicator_value(
     x: PyTree[Array], projection: PyTree[Array], *, coupled: bool, scale: Any = 0.0, together: bool = False
-) -> Array:
-    """Whether ``x`` is its own projection up to rounding error.
+) -> Scalar:
+    """Return 0 if ``x`` is its own projection up to rounding error, else infinity.
 
     The tolerance is 8·eps of each leaf's dtype, relative to the largest entry of the leaf, its projection and
     ``scale``; it grows with the square root of the number of coordinates where these are ``coupled``. Leaves
@@ -217,7 +222,7 @@ def feasible(
         return jnp.all(jnp.abs(leaf - image) <= tolerance * jnp.maximum(size, jnp.asarray(scale, size.dtype)))
 
     verdicts = [near(*pair, size, count) for pair, size, count in zip(pairs, sizes, counts, strict=True)]
-    return reduce(jnp.logical_and, verdicts)
+    return jnp.where(reduce(jnp.logical_and, verdicts), 0.0, jnp.inf).astype(trees.dtype(x))
 
 
 class Indicator(Term):
@@ -249,5 +254,4 @@ class Indicator(Term):
 
     def value(self, x: PyTree[Array]) -> Scalar:
         """0 if ``x`` is its own projection up to rounding error, else infinity."""
-        inside = feasible(x, self.project(x), coupled=not self.separable, together=self._together)
-        return jnp.where(inside, 0.0, jnp.inf).astype(trees.dtype(x))
+        return indicator_value(x, self.project(x), coupled=not self.separable, together=self._together)

@@ -1,5 +1,6 @@
 """Terms on matrices: PSD cone, spectral box, nuclear norm, rank. Leading axes hold independent matrices."""
 
+from functools import partial
 from typing import Any, ClassVar
 
 import equinox as eqx
@@ -53,12 +54,10 @@ class SpectralBox(Indicator):
     factorises: ClassVar[bool] = True
     fitting: ClassVar[tuple[str, ...]] = ("lower", "upper")
 
-    lower: Array
-    upper: Array
+    lower: Any = eqx.field(converter=partial(number, "lower of SpectralBox", finite=False))
+    upper: Any = eqx.field(converter=partial(number, "upper of SpectralBox", finite=False))
 
-    def __init__(self, lower: Any, upper: Any) -> None:
-        self.lower = number("lower of SpectralBox", lower, finite=False)
-        self.upper = number("upper of SpectralBox", upper, finite=False)
+    def __check_init__(self) -> None:
         check_order("SpectralBox", self.lower, self.upper)
 
     def check(self, x: PyTree[Array]) -> None:
@@ -142,10 +141,7 @@ class Rank(Indicator):
     # The mean of two matrices of rank k may have rank 2k.
     convex: ClassVar[bool] = False
 
-    rank: int = eqx.field(static=True)
-
-    def __init__(self, rank: int) -> None:
-        self.rank = whole("rank of Rank", rank)
+    rank: int = eqx.field(static=True, converter=partial(whole, "rank of Rank"))
 
     def project_leaf(self, leaf: Array) -> Array:
         """Keep the largest singular values."""

@@ -1,5 +1,6 @@
 """Norms, squares and smooth functions: L1, L2, squared L2, elastic net, Huber, logarithmic barrier, group lasso."""
 
+from functools import partial
 from typing import Any, ClassVar
 
 import equinox as eqx
@@ -21,27 +22,22 @@ def soft_threshold(x: Array, threshold: Array) -> Array:
     return x - jnp.clip(x, -threshold, threshold)
 
 
-class WeightedSum(Leafwise):
-    """A sum over coordinates with a weight for each, or one for all."""
+class Multiple(Term):
+    """A function times a weight, which is a number, or, for a sum over coordinates, as many as there are."""
 
-    separable: ClassVar[bool] = True
     fitting: ClassVar[tuple[str, ...]] = ("weight",)
 
     weight: PyTree[Array]
 
     def __init__(self, weight: PyTree = 1.0) -> None:
-        self.weight = numbers(f"weight of {type(self).__name__}", weight, least=0)
+        check = numbers if self.separable else number
+        self.weight = check(f"weight of {type(self).__name__}", weight, least=0)
 
 
-class Multiple(Term):
-    """A function that is no sum over coordinates, times a weight, which is a number."""
+class WeightedSum(Multiple, Leafwise):
+    """A sum over coordinates with a weight for each, or one for all."""
 
-    fitting: ClassVar[tuple[str, ...]] = ("weight",)
-
-    weight: Array
-
-    def __init__(self, weight: Any = 1.0) -> None:
-        self.weight = number(f"weight of {type(self).__name__}", weight, least=0)
+    separable: ClassVar[bool] = True
 
 
 class L1(WeightedSum):
@@ -146,12 +142,8 @@ class ElasticNet(Leafwise):
     separable: ClassVar[bool] = True
     fitting: ClassVar[tuple[str, ...]] = ("l1", "l2")
 
-    l1: PyTree[Array]
-    l2: PyTree[Array]
-
-    def __init__(self, l1: PyTree = 1.0, l2: PyTree = 1.0) -> None:
-        self.l1 = numbers("l1 of ElasticNet", l1, least=0)
-        self.l2 = numbers("l2 of ElasticNet", l2, least=0)
+    l1: PyTree[Array] = eqx.field(default=1.0, converter=partial(numbers, "l1 of ElasticNet", least=0))
+    l2: PyTree[Array] = eqx.field(default=1.0, converter=partial(numbers, "l2 of ElasticNet", least=0))
 
     def leaf_value(self, leaf: Array, l1: Array, l2: Array) -> Array:
         """l1_i·|x_i| + ½·l2_i·x_i²."""
@@ -182,12 +174,8 @@ class Huber(Leafwise):
     separable: ClassVar[bool] = True
     fitting: ClassVar[tuple[str, ...]] = ("weight", "delta")
 
-    weight: PyTree[Array]
-    delta: PyTree[Array]
-
-    def __init__(self, weight: PyTree = 1.0, delta: PyTree = 1.0) -> None:
-        self.weight = numbers("weight of Huber", weight, least=0)
-        self.delta = numbers("delta of Huber", delta, above=0)
+    weight: PyTree[Array] = eqx.field(default=1.0, converter=partial(numbers, "weight of Huber", least=0))
+    delta: PyTree[Array] = eqx.field(default=1.0, converter=partial(numbers, "delta of Huber", above=0))
 
     def leaf_value(self, leaf: Array, weight: Array, delta: Array) -> Array:
         """weight_i·φ(x_i)."""
@@ -197,8 +185,7 @@ class Huber(Leafwise):
     def leaf_prox(self, leaf: Array, step: Array, weight: Array, delta: Array) -> Array:
         """Divide by 1 + t near 0, move by t·delta towards 0 elsewhere."""
         t = step * weight
-        moved = leaf - jnp.clip(leaf, -t * delta, t * delta)
-        return jnp.where(jnp.abs(leaf) <= delta * (1 + t), leaf / (1 + t), moved)
+        return jnp.where(jnp.abs(leaf) <= delta * (1 + t), leaf / (1 + t), soft_threshold(leaf, t * delta))
 
 
 class LogBarrier(WeightedSum):
@@ -323,8 +310,6 @@ def _count(labels: list[Array], count: int | None) -> int:
     lowest, highest = min(int(label.min()) for label in labels), max(int(label.max()) for label in labels)
     if lowest < 0:
         raise ValueError(f"groups of GroupLasso must be labels ≥ 0, found {lowest}")
-    if count is None:
-        return highest + 1
-    if count <= highest:
+    if count is not None and count <= highest:
         raise ValueError(f"count of GroupLasso must exceed the largest label {highest}, found {count}")
-    return int(count)
+    return highest + 1 if count is None else int(count)

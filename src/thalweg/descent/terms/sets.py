@@ -1,7 +1,9 @@
 """Sets that join coordinates: the simplex, the L1 and L2 balls, the half-space and the affine set."""
 
+from functools import partial
 from typing import Any, ClassVar
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -59,10 +61,7 @@ class Simplex(Indicator):
     fitting: ClassVar[tuple[str, ...]] = ("total",)
     axes: ClassVar[int] = 1
 
-    total: Array
-
-    def __init__(self, total: Any = 1.0) -> None:
-        self.total = number("total of Simplex", total, above=0)
+    total: Any = eqx.field(default=1.0, converter=partial(number, "total of Simplex", above=0))
 
     def project_leaf(self, leaf: Array, total: Array) -> Array:
         """max(x − τ, 0) along the last axis."""
@@ -155,15 +154,12 @@ class HalfSpace(Indicator):
 
     fitting: ClassVar[tuple[str, ...]] = ("normal",)
 
-    normal: PyTree[Array]
-    bound: Array
+    normal: PyTree[Array] = eqx.field(converter=partial(numbers, "normal of HalfSpace"))
+    bound: Any = eqx.field(converter=partial(number, "bound of HalfSpace"))
     _together: ClassVar[bool] = True
 
-    def __init__(self, normal: PyTree, bound: Any) -> None:
-        self.normal = numbers("normal of HalfSpace", normal)
-        self.bound = number("bound of HalfSpace", bound)
-        leaves = jax.tree.leaves(self.normal)
-        if not any(_arrays.is_traced(leaf) or np.asarray(leaf).any() for leaf in leaves):
+    def __check_init__(self) -> None:
+        if not any(_arrays.is_traced(leaf) or np.any(leaf) for leaf in jax.tree.leaves(self.normal)):
             raise ValueError("normal of HalfSpace must not be zero, found only zeros")
 
     def project(self, x: PyTree[Array]) -> PyTree[Array]:

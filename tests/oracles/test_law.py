@@ -82,7 +82,7 @@ ORACLES = {
 }
 every = pytest.mark.parametrize("name", ORACLES)
 
-KEYS = jax.random.split(jax.random.key(11), 10_000)
+KEYS = jax.random.split(jax.random.key(11), 5_000)
 # Three points on a line.
 POINTS = jnp.asarray([0.3, -0.7, 1.1] + np.arange(3.0)[:, None] * [1.0, -2.0, 0.5])
 

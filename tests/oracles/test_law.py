@@ -175,7 +175,7 @@ def test_unbiased_over_keys(name):
     """Value and every component of the gradient. An oracle that calls itself deterministic has no noise."""
     oracle, objective = ORACLES[name]
     out, _ = from_start(name)
-    value, gradient = jax.value_and_grad(objective)(POINTS[0])
+    value, gradient = jax.jit(jax.value_and_grad(objective))(POINTS[0])
     for estimate, exact in ((out.gradient[:, 0], gradient), (out.value[:, 0], value)):
         if oracle.deterministic:
             np.testing.assert_allclose(estimate, np.broadcast_to(exact, estimate.shape), rtol=1e-5, atol=1e-8)

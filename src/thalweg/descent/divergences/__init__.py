@@ -4,4 +4,3 @@ from thalweg.descent.divergences.base import *  # noqa: F403
 from thalweg.descent.divergences.bregman import *  # noqa: F403
 from thalweg.descent.divergences.euclidean import *  # noqa: F403
 from thalweg.descent.divergences.exponential import *  # noqa: F403
-from thalweg.descent.divergences.families import *  # noqa: F403

@@ -14,7 +14,7 @@ from thalweg import trees
 from thalweg.arguments import numbers
 from thalweg.descent.divergences.base import Divergence, closed_form
 from thalweg.descent.terms import SquaredL2, Term, Zero
-from thalweg.descent.terms._arrays import check_fit, spread
+from thalweg.descent.terms.base import check_fit, spread
 
 __all__ = ["DiagonalMetric", "Euclidean", "MatrixMetric"]
 

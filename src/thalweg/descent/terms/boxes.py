@@ -10,8 +10,7 @@ import numpy as np
 from jaxtyping import Array, PyTree, Scalar
 
 from thalweg.arguments import instance, number, numbers
-from thalweg.descent.terms import _arrays
-from thalweg.descent.terms.base import Indicator, Term, Wrapper
+from thalweg.descent.terms.base import Indicator, Term, Wrapper, is_traced
 
 __all__ = ["Bounds", "Box", "LInfBall", "NonNegative", "Within"]
 
@@ -148,7 +147,7 @@ class LInfBall(Bounds):
 
 def check_order(owner: str, lower: PyTree[Array], upper: PyTree[Array]) -> None:
     """Raise ``ValueError`` if a concrete lower bound exceeds its upper bound or if no number lies between."""
-    if any(_arrays.is_traced(leaf) for leaf in jax.tree.leaves((lower, upper))):
+    if any(is_traced(leaf) for leaf in jax.tree.leaves((lower, upper))):
         return
     # Either may be a prefix of the other, as both are of x.
     whole = lower if len(jax.tree.leaves(lower)) > len(jax.tree.leaves(upper)) else upper

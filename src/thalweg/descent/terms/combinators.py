@@ -11,8 +11,7 @@ from jaxtyping import Array, PyTree, Scalar
 
 from thalweg import trees
 from thalweg.arguments import number, numbers
-from thalweg.descent.terms import _arrays
-from thalweg.descent.terms.base import Composite, Term, Wrapper, indicator_value, multiplied
+from thalweg.descent.terms.base import Composite, Term, Wrapper, indicator_value, is_traced, multiplied, spread
 
 __all__ = ["Dilated", "PerLeaf", "Translated"]
 
@@ -43,13 +42,13 @@ class Translated(Wrapper):
         """h(x − shift)."""
         if self.indicator and self.proximable:
             # x − shift cancels: its rounding error is that of x and of the shift, not of the difference.
-            scale = trees.largest(_arrays.spread(self.shift, x))
+            scale = trees.largest(spread(self.shift, x))
             return indicator_value(x, self.prox(x, 1.0), coupled=not self.separable, scale=scale, together=True)
-        return self.term.value(trees.subtract(x, _arrays.spread(self.shift, x)))
+        return self.term.value(trees.subtract(x, spread(self.shift, x)))
 
     def prox(self, x: PyTree[Array], step: Any) -> PyTree[Array]:
         """shift + prox_h(x − shift)."""
-        shift = _arrays.spread(self.shift, x)
+        shift = spread(self.shift, x)
         return trees.add(self.term.prox(trees.subtract(x, shift), step), shift)
 
 
@@ -74,7 +73,7 @@ class Dilated(Wrapper):
     factor: Any = eqx.field(converter=partial(number, "factor of Dilated"))
 
     def __check_init__(self) -> None:
-        if not _arrays.is_traced(self.factor) and self.factor == 0:
+        if not is_traced(self.factor) and self.factor == 0:
             raise ValueError("factor of Dilated must not be 0, found 0.0")
 
     def value(self, x: PyTree[Array]) -> Scalar:

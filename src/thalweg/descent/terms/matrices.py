@@ -21,15 +21,6 @@ def _transpose(x: Array) -> Array:
     return jnp.swapaxes(x, -1, -2)
 
 
-def _clip_eigenvalues(x: Array, lower: Array, upper: Array) -> Array:
-    """Clip the eigenvalues of the symmetric part of x; the result is symmetric to the last bit."""
-    values, vectors = jnp.linalg.eigh(x / 2 + _transpose(x) / 2, symmetrize_input=False)
-    clipped = vectors * jnp.clip(values, lower, upper)[..., None, :]
-    # GPUs would otherwise multiply in reduced precision, which is not feasible to rounding.
-    product = jnp.matmul(clipped, _transpose(vectors), precision="highest")
-    return product / 2 + _transpose(product) / 2
-
-
 def _map_singular_values(x: Array, change: Any) -> Array:
     left, values, right = jnp.linalg.svd(x, full_matrices=False)
     return jnp.matmul(left * change(values)[..., None, :], right, precision="highest")
@@ -68,8 +59,12 @@ class SpectralBox(Indicator):
                 raise ValueError(f"{name} must be a square matrix, found the shape {leaf.shape}")
 
     def project_leaf(self, leaf: Array, lower: Array, upper: Array) -> Array:
-        """Clip the eigenvalues."""
-        return _clip_eigenvalues(leaf, lower, upper)
+        """Clip the eigenvalues of the symmetric part; the result is symmetric to the last bit."""
+        values, vectors = jnp.linalg.eigh(leaf / 2 + _transpose(leaf) / 2, symmetrize_input=False)
+        clipped = vectors * jnp.clip(values, lower, upper)[..., None, :]
+        # GPUs would otherwise multiply in reduced precision, which is not feasible to rounding.
+        product = jnp.matmul(clipped, _transpose(vectors), precision="highest")
+        return product / 2 + _transpose(product) / 2
 
 
 class PSDCone(SpectralBox):

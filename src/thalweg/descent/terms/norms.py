@@ -11,8 +11,7 @@ from jaxtyping import Array, PyTree, Scalar
 
 from thalweg import trees
 from thalweg.arguments import number, numbers
-from thalweg.descent.terms import _arrays
-from thalweg.descent.terms.base import Leafwise, Term
+from thalweg.descent.terms.base import Leafwise, Term, flatten, is_traced, leaf_steps, shrinkage
 
 __all__ = ["L1", "L2", "ElasticNet", "GroupLasso", "Huber", "LogBarrier", "SquaredL2"]
 
@@ -92,7 +91,7 @@ class L2(Multiple):
         """Shorten ``x`` by step·weight."""
         self.check_prox(x, step)
         length = trees.norm(x)
-        factor = _arrays.shrinkage(length, _arrays.steps(step, length) * self.weight.astype(length.dtype))
+        factor = shrinkage(length, leaf_steps(step, length) * self.weight.astype(length.dtype))
         return jax.tree.map(lambda leaf: factor.astype(leaf.dtype) * leaf, x)
 
 
@@ -277,8 +276,8 @@ class GroupLasso(Term):
         """Shorten each group by step·weight_g."""
         self.check_prox(x, step)
         lengths = self._lengths(x)
-        threshold = _arrays.steps(step, jnp.zeros((), lengths.dtype)) * self.weight.astype(lengths.dtype)
-        factors = _arrays.shrinkage(lengths, threshold)
+        threshold = leaf_steps(step, jnp.zeros((), lengths.dtype)) * self.weight.astype(lengths.dtype)
+        factors = shrinkage(lengths, threshold)
         return jax.tree.map(lambda leaf, label: factors[label].astype(leaf.dtype) * leaf, x, self._labels(x))
 
     def _labels(self, x: PyTree[Array]) -> PyTree[Array]:
@@ -287,7 +286,7 @@ class GroupLasso(Term):
 
     def _lengths(self, x: PyTree[Array]) -> Array:
         """The norm of each group, scaled by its largest entry so that squares neither overflow nor vanish."""
-        flat, labels = jnp.abs(_arrays.flatten(x)[0]), _arrays.flatten(self._labels(x))[0]
+        flat, labels = jnp.abs(flatten(x)[0]), flatten(self._labels(x))[0]
         top = jnp.zeros(self.count, trees.dtype(x)).at[labels].max(flat)
         safe = jnp.where(top > 0, top, 1)
         squares = jnp.square((flat / safe[labels]).astype(trees.single(flat.dtype)))
@@ -295,7 +294,7 @@ class GroupLasso(Term):
 
 
 def _as_labels(leaf: Any) -> Array:
-    if not _arrays.is_traced(leaf):
+    if not is_traced(leaf):
         leaf = np.asarray(leaf)
     if not jnp.issubdtype(leaf.dtype, jnp.integer):
         raise TypeError(f"groups of GroupLasso must be integer labels, found the dtype {leaf.dtype}")
@@ -303,7 +302,7 @@ def _as_labels(leaf: Any) -> Array:
 
 
 def _count(labels: list[Array], count: int | None) -> int:
-    if any(_arrays.is_traced(label) for label in labels):
+    if any(is_traced(label) for label in labels):
         if count is None:
             raise ValueError("count of GroupLasso must be given where groups is traced, found None")
         return int(count)

@@ -62,7 +62,8 @@ def test_an_optax_step_says_converged_of_the_point_it_returns(make, rate):
 def test_an_average_says_converged_of_itself(average):
     result = minimize(bowl, jnp.full(3, 1e3), average=average, steps=2000)
     again = minimize(bowl, result.x, steps=2000)
-    assert result.status is not Status.CONVERGED or result.fun - again.fun <= 1e-4 * max(result.fun, 1e-3)
+    gain = result.fun - result.objective(again.x)
+    assert result.status is not Status.CONVERGED or gain <= 1e-4 * max(result.fun, 1e-3)
 
 
 @pytest.mark.parametrize("kind", [jnp.bfloat16, jnp.float16])
@@ -165,7 +166,8 @@ def test_affine_holds_whatever_size_a_search_finds(total, momentum):
     term = Affine(np.ones((1, 100)), [total])
     for target in (0.0, 3.0):
         oracle = Exact(_from, jnp.asarray(target, jnp.float32))
-        result = minimize(oracle, jnp.zeros(100, jnp.float32), term=term, momentum=momentum, steps=200)
+        start = jnp.zeros(100, jnp.float32)
+        result = minimize(oracle, start, term=term, momentum=momentum, steps=200, engine="host")
         assert abs(np.asarray(result.x, float).sum() - total) < 1e-5 * total
         np.testing.assert_allclose(result.x, total / 100, rtol=1e-4)
 
@@ -242,4 +244,4 @@ def test_runs_that_belong_together_show_one_bar(capsys):
 
 
 def test_a_constant_has_nothing_to_gain():
-    assert minimize(lambda x: 1.0, jnp.zeros(2)).status is Status.CONVERGED
+    assert minimize(lambda x: 1.0, jnp.zeros(2), engine="host").status is Status.CONVERGED

@@ -31,6 +31,12 @@ from thalweg.descent import (
 from thalweg.errors import IncompatiblePartsError
 from thalweg.oracles import Exact
 
+
+def short(oracle, x0, **options):
+    """A run of a few hundred steps, by the engine that compiles less; the verdicts of both are the same."""
+    return minimize(oracle, x0, engine="host", **options)
+
+
 D = 6
 TARGET = np.array([1.0, -2.0, 0.5, 3.0, -0.25, 1.5])
 
@@ -122,7 +128,7 @@ def test_a_feature_a_thousand_times_as_large_does_not_end_the_run():
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64], ids=["float32", "float64"])
 def test_a_large_constant_does_not_lead_uphill(dtype):
-    result = minimize(bowl(2.0, constant=1e8, dtype=dtype), jnp.zeros(D, dtype))
+    result = short(bowl(2.0, constant=1e8, dtype=dtype), jnp.zeros(D, dtype))
     assert np.sum((np.asarray(result.x) - 1) ** 2) <= D
     if dtype is np.float32:
         assert result.status is Status.STAGNATED
@@ -141,13 +147,13 @@ def test_the_unit_of_an_objective_does_not_keep_steps_short(engine):
 
 
 def test_an_objective_that_is_not_a_number_at_the_start_is_told_as_such():
-    result = minimize(lambda x: jnp.sum(jnp.log(x)), -jnp.ones(2), engine="host")
+    result = short(lambda x: jnp.sum(jnp.log(x)), -jnp.ones(2))
     assert result.status is Status.DIVERGED
     assert "The objective is nan at x0." in result.message
 
 
 def test_sets_without_a_point_in_common_are_no_arrival():
-    result = minimize(bowl(2.0, 2.0), jnp.zeros(D), term=Box(0.0, 1.0) + Box(2.0, 3.0), engine="host")
+    result = short(bowl(2.0, 2.0), jnp.zeros(D), term=Box(0.0, 1.0) + Box(2.0, 3.0))
     assert result.status is Status.DIVERGED
     assert "no point in common" in result.message
 
@@ -159,7 +165,7 @@ def test_an_objective_without_a_minimum_is_not_called_rounding():
 
 
 def test_a_run_that_only_climbs_returns_its_start():
-    result = minimize(lambda x: jnp.sum(x**2), jnp.full(2, 0.1), step=1.01, steps=20)
+    result = short(lambda x: jnp.sum(x**2), jnp.full(2, 0.1), step=1.01, steps=20)
     np.testing.assert_array_equal(result.x, 0.1)
     assert "worse than the start" in result.message
 
@@ -169,14 +175,14 @@ def test_an_objective_that_comes_to_zero_ends_converged(dtype):
     a = np.random.default_rng(0).normal(size=(30, 6))
     with jax.enable_x64(dtype is np.float64):
         left, right = jnp.asarray(a, dtype), jnp.asarray(a @ np.ones(6), dtype)
-        result = minimize(lambda x: jnp.sum((left @ x - right) ** 2), jnp.zeros(6, dtype))
+        result = short(lambda x: jnp.sum((left @ x - right) ** 2), jnp.zeros(6, dtype))
     assert result.status is Status.CONVERGED
     np.testing.assert_allclose(result.x, 1, rtol=100 * np.finfo(dtype).eps)
 
 
 def test_backtracking_grows_again():
     """Σ x − 3 log x from 0.01: the curvature there is 30,000, and 1/3 at the minimum."""
-    result = minimize(lambda x: jnp.sum(x - 3 * jnp.log(x)), jnp.full(2, 0.01), step=Backtracking())
+    result = short(lambda x: jnp.sum(x - 3 * jnp.log(x)), jnp.full(2, 0.01), step=Backtracking())
     assert result.status is Status.CONVERGED
     np.testing.assert_allclose(result.x, 3.0, rtol=1e-5)
 
@@ -214,9 +220,9 @@ def test_calling_again_gains_nothing_worth_the_name(name):
         start = 10.0 ** -rng.uniform(0, 20, D) if name == "entropy" else np.abs(rng.normal(size=D)) * 1e3
         result = minimize(oracle, jnp.asarray(start), term=SETS[kind], steps=3000, **options)
         if result.status is Status.CONVERGED:
-            restarts = AdaptiveRestart()
-            again = minimize(oracle, result.x, term=SETS[kind], momentum=restarts, steps=3000, engine="host")
-            assert result.fun - again.fun <= 1e-8 * max(abs(again.fun), 1.0), (kind, condition)
+            again = short(oracle, result.x, term=SETS[kind], momentum=AdaptiveRestart(), steps=3000)
+            least = result.objective(again.x)
+            assert result.fun - least <= 1e-8 * max(abs(least), 1.0), (kind, condition)
 
 
 @pytest.mark.parametrize("condition", [1e4, 1e6])
@@ -233,7 +239,7 @@ def test_a_run_that_ends_worse_than_it_began_is_no_success(formula):
     """Such steps leap about here, and the last bit decides where they end: most runs are lost, a few arrive."""
     flat = lambda x: jnp.sum(jnp.sqrt(1 + x**2))
     starts = [2.0, 8.0, 30.0]
-    results = [minimize(flat, jnp.array([start]), step=BarzilaiBorwein(formula)) for start in starts]
+    results = [short(flat, jnp.array([start]), step=BarzilaiBorwein(formula)) for start in starts]
     for start, result in zip(starts, results, strict=True):
         assert abs(result.x[0]) < 1e-3 if result.success else result.x[0] == start
     assert not all(result.success for result in results)
@@ -314,7 +320,7 @@ def test_a_divergence_of_ones_own_keeps_its_digits(dtype):
     rng.normal(size=360)
     A, b = rng.normal(size=(30, 10)).astype(dtype), rng.normal(size=30).astype(dtype)
     oracle = Exact(squares, jnp.asarray(A), jnp.asarray(b))
-    result = minimize(oracle, jnp.zeros(10, dtype), divergence=HYPERBOLIC, steps=3000)
+    result = short(oracle, jnp.zeros(10, dtype), divergence=HYPERBOLIC, steps=3000)
     best = 0.5 * np.sum((A @ np.linalg.lstsq(A, b, rcond=None)[0] - b) ** 2)
     assert result.status is Status.CONVERGED
     assert result.fun <= best * (1 + 10 * np.finfo(dtype).eps)
@@ -329,13 +335,13 @@ def test_a_divergence_of_ones_own_keeps_its_digits(dtype):
 def test_a_step_that_a_geometry_swallows_is_no_arrival(options):
     """Where cosh is 2e8 a step of float32 leaves x where it is, however steep f is."""
     oracle = bowl(2.0, constant=1e4, dtype=np.float32)
-    result = minimize(oracle, jnp.full(D, 20.0, np.float32), engine="host", **options)
+    result = short(oracle, jnp.full(D, 20.0, np.float32), **options)
     assert not result.success
     assert "too short" in result.message
 
 
 def test_a_search_goes_on_until_a_geometry_lets_x_move():
-    result = minimize(bowl(2.0, constant=1e4, dtype=np.float32), jnp.full(D, 20.0, np.float32), divergence=HYPERBOLIC)
+    result = short(bowl(2.0, constant=1e4, dtype=np.float32), jnp.full(D, 20.0, np.float32), divergence=HYPERBOLIC)
     np.testing.assert_allclose(result.x, 1.0, atol=0.1)
 
 
@@ -357,7 +363,7 @@ def test_a_function_in_other_units_has_its_minimum_found(unit, momentum):
 
 @pytest.mark.parametrize("kind", ["long", "short"])
 def test_secants_are_found_in_small_units(kind):
-    result = in_units(1e-30, step=BarzilaiBorwein(kind))
+    result = in_units(1e-30, step=BarzilaiBorwein(kind), engine="host")
     assert result.status is Status.CONVERGED
     np.testing.assert_allclose(result.x, TARGET, atol=1e-5)
 
@@ -365,7 +371,7 @@ def test_secants_are_found_in_small_units(kind):
 @pytest.mark.parametrize("step", [1.0, Monotone(), optax.adam(0.01)], ids=["constant", "monotone", "adam"])
 def test_steps_too_short_for_small_units_are_no_arrival(step):
     """The square of a slope of 1e-25 is 0 in float32; the slope is not."""
-    assert not in_units(1e-25, step=step).success
+    assert not in_units(1e-25, step=step, engine="host").success
 
 
 @pytest.mark.parametrize("engine", ["compiled", "host"])
@@ -392,9 +398,9 @@ def mean_square(x, target, constant):
 def test_steps_that_rounding_keeps_short_are_told_with_the_way_out(steps):
     target = jnp.asarray(np.random.default_rng(0).standard_normal(2**16), jnp.float32)
     high, low = (Exact(mean_square, target, jnp.float32(constant)) for constant in (1e4, 0.0))
-    result = minimize(high, jnp.zeros_like(target), steps=steps)
+    result = short(high, jnp.zeros_like(target), steps=steps)
     assert result.status is (Status.STEPS_SPENT if steps == 50 else Status.STAGNATED)
     assert "step=Backtracking(" in result.message
-    longer = minimize(high, jnp.zeros_like(target), step=Backtracking(2**16), steps=steps)
+    longer = short(high, jnp.zeros_like(target), step=Backtracking(2**16), steps=steps)
     np.testing.assert_allclose(longer.x, target, atol=1e-6)
-    assert "step=Backtracking(" not in minimize(low, jnp.zeros_like(target), steps=5).message
+    assert "step=Backtracking(" not in short(low, jnp.zeros_like(target), steps=5).message

@@ -129,7 +129,7 @@ def test_monotone_lowers_the_objective_from_any_guess_and_grows_again(initial):
 
 
 def test_monotone_counts_what_it_evaluates_and_gives_up_on_nan():
-    result = minimize(quadratic, jnp.ones(3), step=Monotone(1e3), steps=1, stride=1)
+    result = minimize(quadratic, jnp.ones(3), step=Monotone(1e3), steps=1, stride=1, engine="host")
     # One gradient, and one evaluation for every size tried on the way down.
     tried = 1 + np.log2(1e3 / float(result.history["size"][0]))
     assert result.work == pytest.approx(1 + tried)
@@ -152,7 +152,7 @@ def test_barzilai_borwein_is_the_secant_formula_and_beats_gradient_descent(kind)
         s, z = xs[k] - xs[k - 1], gs[k] - gs[k - 1]
         expected = s @ s / (s @ z) if kind == "long" else s @ z / (z @ z)
         assert found[k] == pytest.approx(float(expected), rel=1e-10)
-    ours = minimize(quadratic, jnp.ones(3), step=BarzilaiBorwein(kind), tol=1e-10)
+    ours = minimize(quadratic, jnp.ones(3), step=BarzilaiBorwein(kind), tol=1e-10, engine="host")
     plain = minimize(quadratic, jnp.ones(3), step=2 / 101, tol=1e-10)
     assert ours.success
     assert plain.success
@@ -399,7 +399,7 @@ def test_backtracking_where_the_function_is_nan_diverges_instead_of_standing_sti
 
 
 def test_a_step_lost_to_rounding_is_not_convergence():
-    result = minimize(quadratic, jnp.ones(3), step=1e-17, steps=50)
+    result = minimize(quadratic, jnp.ones(3), step=1e-17, steps=50, engine="host")
     assert result.status is Status.STEPS_SPENT
     half = minimize(lambda x: jnp.sum(x**2) / 2, jnp.full(3, 0.01, jnp.float16), step=0.01, steps=5, engine="host")
     assert half.status is Status.STEPS_SPENT

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from thalweg.descent import FISTA, L1, Checkpoint, Plateau, PolyakRuppert, Status, Steps, minimize
-from thalweg.descent.captured import fingerprint
+from thalweg.descent.programs import fingerprint
 from thalweg.errors import FileFormatError
 from thalweg.oracles import SVRG, MiniBatch
 

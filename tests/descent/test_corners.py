@@ -41,6 +41,9 @@ def bowl(x, scales=SCALES):
     return 0.5 * jnp.sum(scales * (x - 1) ** 2)
 
 
+slope_of_bowl = jax.jit(jax.grad(bowl))
+
+
 def rosenbrock(x):
     return 100 * (x[1] - x[0] ** 2) ** 2 + (1 - x[0]) ** 2
 
@@ -49,7 +52,7 @@ def rosenbrock(x):
 @pytest.mark.parametrize("make", [optax.adam, optax.rmsprop, lambda rate: optax.sgd(rate / 50, momentum=0.9)])
 def test_an_optax_step_says_converged_of_the_point_it_returns(make, rate):
     result = minimize(bowl, jnp.full(3, 5.0), step=make(rate), steps=3000, stride=1)
-    slope = float(jnp.linalg.norm(jax.grad(bowl)(result.x)))
+    slope = float(np.linalg.norm(slope_of_bowl(result.x)))
     np.testing.assert_allclose(slope, result.history["residual"][-1], rtol=1e-3, atol=1e-5)
     if result.status is Status.CONVERGED:
         assert slope < 1e-2
@@ -59,22 +62,28 @@ def test_an_optax_step_says_converged_of_the_point_it_returns(make, rate):
 def test_an_average_says_converged_of_itself(average):
     result = minimize(bowl, jnp.full(3, 1e3), average=average, steps=2000)
     again = minimize(bowl, result.x, steps=2000)
-    assert result.status is not Status.CONVERGED or result.fun - again.fun <= 1e-4 * max(result.fun, 1e-3)
+    gain = result.fun - result.objective(again.x)
+    assert result.status is not Status.CONVERGED or gain <= 1e-4 * max(result.fun, 1e-3)
 
 
 @pytest.mark.parametrize("kind", [jnp.bfloat16, jnp.float16])
 @pytest.mark.parametrize("average", [PolyakRuppert(), Weighted(2), Suffix()])
 def test_averages_of_half_precision_do_not_stand_still(average, kind):
-    step = jax.jit(lambda state, x: (average.update(x, state), None))
-    points = jnp.concatenate([jnp.full((1000, 1), 1.0), jnp.full((3000, 1), 2.0)]).astype(kind)
-    state, _ = jax.lax.scan(step, average.init(points[0]), points)
-    found = average.solution(points[-1], state)
+    points = jnp.asarray(np.repeat([1.0, 2.0], [1000, 3000])[:, None], kind)
+
+    @jax.jit
+    def run(points):
+        feed = lambda state, x: (average.update(x, state), None)
+        return average.solution(points[-1], jax.lax.scan(feed, average.init(points[0]), points)[0])
+
+    found = run(points)
     weights = {PolyakRuppert: np.ones(4000), Weighted: np.arange(1, 4001.0) * np.arange(2, 4002.0)}
     wanted = np.average(np.asarray(points[:, 0], float), weights=weights.get(type(average), np.arange(4000) >= 1023))
     assert found.dtype == kind
     assert float(found[0]) == pytest.approx(wanted, rel=float(jnp.finfo(kind).eps))
 
 
+# The first four, whose sums are long, are tested in half precision with the terms.
 TERMS = [
     Simplex(),
     L1Ball(2.0),
@@ -92,14 +101,14 @@ TERMS = [
 
 
 @pytest.mark.parametrize("kind", [jnp.bfloat16, pytest.param(jnp.float16, marks=pytest.mark.slow)])
-@pytest.mark.parametrize("term", TERMS, ids=lambda term: type(term).__name__)
+@pytest.mark.parametrize("term", TERMS[4:], ids=lambda term: type(term).__name__)
 def test_terms_are_right_in_half_precision(term, kind):
     x = jnp.asarray(np.random.default_rng(0).normal(size=512), kind)
-    found, wanted = term.prox(x, jnp.asarray(1.0, kind)), term.prox(x.astype(jnp.float32), 1.0)
+    half, single = jnp.asarray(1.0, kind), jnp.asarray(1.0, jnp.float32)
+    found, wanted = jax.jit(lambda x: (term.prox(x, half), term.prox(x.astype(jnp.float32), single)))(x)
     assert found.dtype == kind
-    np.testing.assert_allclose(
-        np.asarray(found, float), wanted, atol=8 * float(jnp.finfo(kind).eps) * float(jnp.abs(x).max())
-    )
+    atol = 8 * float(jnp.finfo(kind).eps) * np.abs(np.asarray(x, float)).max()
+    np.testing.assert_allclose(np.asarray(found, float), wanted, atol=atol)
 
 
 def test_prox_refuses_complex_numbers_and_negative_steps_and_stays_traceable():
@@ -133,9 +142,11 @@ def test_a_default_step_traces_the_function_twice():
 
 
 def test_many_leaves_are_as_few():
-    many, few = minimize(wavy, tree_of(20), steps=300), minimize(wavy, {"all": jnp.linspace(-1, 1, 5)}, steps=300)
+    # More than 16 are joined into one vector.
+    trees = tree_of(17), {"all": jnp.linspace(-1, 1, 5)}
+    many, few = (minimize(wavy, tree, steps=300, engine="host") for tree in trees)
     assert many.status is few.status is Status.CONVERGED
-    np.testing.assert_allclose(jnp.tanh(jnp.concatenate(list(many.x.values()))), 0.3, atol=1e-3)
+    np.testing.assert_allclose(np.tanh(np.concatenate(list(many.x.values()))), 0.3, atol=1e-3)
 
 
 @pytest.mark.slow
@@ -155,7 +166,8 @@ def test_affine_holds_whatever_size_a_search_finds(total, momentum):
     term = Affine(np.ones((1, 100)), [total])
     for target in (0.0, 3.0):
         oracle = Exact(_from, jnp.asarray(target, jnp.float32))
-        result = minimize(oracle, jnp.zeros(100, jnp.float32), term=term, momentum=momentum, steps=200)
+        start = jnp.zeros(100, jnp.float32)
+        result = minimize(oracle, start, term=term, momentum=momentum, steps=200, engine="host")
         assert abs(np.asarray(result.x, float).sum() - total) < 1e-5 * total
         np.testing.assert_allclose(result.x, total / 100, rtol=1e-4)
 
@@ -198,7 +210,7 @@ def test_rounding_that_stops_a_run_is_no_success():
 
 def test_a_changed_array_is_noticed_by_a_new_function():
     b = np.ones(2)
-    solve = lambda: minimize(lambda x: jnp.sum((x - b) ** 2), jnp.zeros(2), step=0.5).x
+    solve = lambda: minimize(lambda x: jnp.sum((x - b) ** 2), jnp.zeros(2), step=0.5, engine="host").x
     np.testing.assert_allclose(solve(), 1.0)
     b[:] = 5.0
     np.testing.assert_allclose(solve(), 5.0)
@@ -232,4 +244,4 @@ def test_runs_that_belong_together_show_one_bar(capsys):
 
 
 def test_a_constant_has_nothing_to_gain():
-    assert minimize(lambda x: 1.0, jnp.zeros(2)).status is Status.CONVERGED
+    assert minimize(lambda x: 1.0, jnp.zeros(2), engine="host").status is Status.CONVERGED

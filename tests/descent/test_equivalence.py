@@ -52,12 +52,13 @@ def soft(x, t):
 def iterates(descent, x, steps=STEPS, key=None):
     """All iterates of a descent, with the loop's own schedule of keys and renewals."""
     key = jax.random.key(0) if key is None else key
-    state = descent.init(x)
-    update = jax.jit(descent.update)
-    out = []
+    update, renew = jax.jit(descent.update), jax.jit(descent.renew)
+    # A snapshot is a full gradient.
+    init = jax.jit(descent.init) if descent.oracle.period else descent.init
+    state, out = init(x), []
     for k in range(steps):
         if descent.oracle.period and k and k % descent.oracle.period == 0:
-            state = descent.renew(state)
+            state = renew(state)
         state, _ = update(state, jax.random.fold_in(key, k))
         out.append(state.x)
     return out

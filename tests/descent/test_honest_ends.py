@@ -31,12 +31,24 @@ from thalweg.descent import (
 from thalweg.errors import IncompatiblePartsError
 from thalweg.oracles import Exact
 
+
+def short(oracle, x0, **options):
+    """A run of a few hundred steps, by the engine that compiles less; the verdicts of both are the same."""
+    return minimize(oracle, x0, engine="host", **options)
+
+
 D = 6
 TARGET = np.array([1.0, -2.0, 0.5, 3.0, -0.25, 1.5])
 
 
 def valley(x, scales, target, constant):
     return 0.5 * jnp.sum(scales * (x - target) ** 2) + constant
+
+
+def bowl(scales, target=1.0, constant=0.0, dtype=np.float64):
+    """A valley whose numbers are arguments, so that tests with the same parts share a program."""
+    scales, target = (np.broadcast_to(np.asarray(part, dtype), D) for part in (scales, target))
+    return Exact(valley, jnp.asarray(scales), jnp.asarray(target), jnp.asarray(constant, dtype))
 
 
 def optimum(scales, weight, box):
@@ -64,7 +76,7 @@ def test_converged_is_said_with_nothing_left_to_gain(momentum, dtype):
     rtol, said = eps**0.5, 0
     for condition, start, (weight, box), constant in PROBLEMS:
         scales = np.geomspace(1, condition, D)
-        oracle = Exact(valley, *(jnp.asarray(part, dtype) for part in (scales, TARGET, constant)))
+        oracle = bowl(scales, TARGET, constant, dtype)
         term = Box(-1.0, 1.0) if box else L1(weight)
         result = minimize(oracle, jnp.full(D, start, dtype), term=term, momentum=momentum, steps=20_000)
         exact = lambda x: np.sum(scales * (x - TARGET) ** 2) / 2 + weight * np.abs(x).sum() + constant  # noqa: B023
@@ -116,8 +128,8 @@ def test_a_feature_a_thousand_times_as_large_does_not_end_the_run():
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64], ids=["float32", "float64"])
 def test_a_large_constant_does_not_lead_uphill(dtype):
-    result = minimize(lambda x: jnp.asarray(1e8, dtype) + jnp.sum((x - 1) ** 2), jnp.zeros(3, dtype))
-    assert np.sum((np.asarray(result.x) - 1) ** 2) <= 3
+    result = short(bowl(2.0, constant=1e8, dtype=dtype), jnp.zeros(D, dtype))
+    assert np.sum((np.asarray(result.x) - 1) ** 2) <= D
     if dtype is np.float32:
         assert result.status is Status.STAGNATED
         assert "float32" in result.message
@@ -128,21 +140,20 @@ def test_a_large_constant_does_not_lead_uphill(dtype):
 @pytest.mark.parametrize("engine", ["compiled", "host"])
 def test_the_unit_of_an_objective_does_not_keep_steps_short(engine):
     """1e-12 of it: what a step of size 1 changes is far below the rounding of f."""
-    curvature = jnp.asarray([1.0, 2.0, 5.0], jnp.float32)
-    oracle = Exact(lambda x, a: jnp.float32(1e-12) * jnp.sum(a * (x - 1) ** 2), curvature)
-    result = minimize(oracle, jnp.zeros(3, jnp.float32), engine=engine)
+    oracle = bowl(2e-12 * np.array([1, 1, 2, 2, 5, 5]), dtype=np.float32)
+    result = minimize(oracle, jnp.zeros(D, jnp.float32), engine=engine)
     assert result.status is Status.CONVERGED
     np.testing.assert_allclose(result.x, 1.0, atol=2e-3)
 
 
 def test_an_objective_that_is_not_a_number_at_the_start_is_told_as_such():
-    result = minimize(lambda x: jnp.sum(jnp.log(x)), -jnp.ones(2))
+    result = short(lambda x: jnp.sum(jnp.log(x)), -jnp.ones(2))
     assert result.status is Status.DIVERGED
     assert "The objective is nan at x0." in result.message
 
 
 def test_sets_without_a_point_in_common_are_no_arrival():
-    result = minimize(lambda x: jnp.sum((x - 2) ** 2), jnp.zeros(3), term=Box(0.0, 1.0) + Box(2.0, 3.0))
+    result = short(bowl(2.0, 2.0), jnp.zeros(D), term=Box(0.0, 1.0) + Box(2.0, 3.0))
     assert result.status is Status.DIVERGED
     assert "no point in common" in result.message
 
@@ -154,7 +165,7 @@ def test_an_objective_without_a_minimum_is_not_called_rounding():
 
 
 def test_a_run_that_only_climbs_returns_its_start():
-    result = minimize(lambda x: jnp.sum(x**2), jnp.full(2, 0.1), step=1.01, steps=20)
+    result = short(lambda x: jnp.sum(x**2), jnp.full(2, 0.1), step=1.01, steps=20)
     np.testing.assert_array_equal(result.x, 0.1)
     assert "worse than the start" in result.message
 
@@ -164,21 +175,21 @@ def test_an_objective_that_comes_to_zero_ends_converged(dtype):
     a = np.random.default_rng(0).normal(size=(30, 6))
     with jax.enable_x64(dtype is np.float64):
         left, right = jnp.asarray(a, dtype), jnp.asarray(a @ np.ones(6), dtype)
-        result = minimize(lambda x: jnp.sum((left @ x - right) ** 2), jnp.zeros(6, dtype))
+        result = short(lambda x: jnp.sum((left @ x - right) ** 2), jnp.zeros(6, dtype))
     assert result.status is Status.CONVERGED
     np.testing.assert_allclose(result.x, 1, rtol=100 * np.finfo(dtype).eps)
 
 
 def test_backtracking_grows_again():
     """Σ x − 3 log x from 0.01: the curvature there is 30,000, and 1/3 at the minimum."""
-    result = minimize(lambda x: jnp.sum(x - 3 * jnp.log(x)), jnp.full(2, 0.01), step=Backtracking())
+    result = short(lambda x: jnp.sum(x - 3 * jnp.log(x)), jnp.full(2, 0.01), step=Backtracking())
     assert result.status is Status.CONVERGED
     np.testing.assert_allclose(result.x, 3.0, rtol=1e-5)
 
 
 def test_fun_is_the_objective_at_x():
-    result = minimize(lambda x: jnp.sum((x - 3) ** 2), jnp.zeros(2), term=L1(2.0))
-    assert result.fun == pytest.approx(10.0)
+    result = minimize(bowl(2.0, 3.0), jnp.zeros(D), term=L1(2.0))
+    assert result.fun == pytest.approx(5 * D)
     assert jax.tree.leaves(result.fun) == [result.fun]
 
 
@@ -205,20 +216,21 @@ def test_calling_again_gains_nothing_worth_the_name(name):
     rng = np.random.default_rng(0)
     for kind, condition in itertools.product(sets, [1.0, 1e3]):
         scales, target = rng.uniform(1, condition, D), np.abs(rng.normal(size=D)) + 0.1
-        oracle = Exact(valley, *map(jnp.asarray, (scales, target, 0.0)))
+        oracle = bowl(scales, target)
         start = 10.0 ** -rng.uniform(0, 20, D) if name == "entropy" else np.abs(rng.normal(size=D)) * 1e3
         result = minimize(oracle, jnp.asarray(start), term=SETS[kind], steps=3000, **options)
         if result.status is Status.CONVERGED:
-            again = minimize(oracle, result.x, term=SETS[kind], momentum=AdaptiveRestart(), steps=3000)
-            assert result.fun - again.fun <= 1e-8 * max(abs(again.fun), 1.0), (kind, condition)
+            again = short(oracle, result.x, term=SETS[kind], momentum=AdaptiveRestart(), steps=3000)
+            least = result.objective(again.x)
+            assert result.fun - least <= 1e-8 * max(abs(least), 1.0), (kind, condition)
 
 
 @pytest.mark.parametrize("condition", [1e4, 1e6])
 def test_variables_in_different_units_are_not_called_converged_where_the_small_one_has_not_moved(condition):
     """The values that the rule compares with are of earlier steps, when the steep direction made them large."""
-    steep = lambda x, c: (x[0] - 1) ** 2 + c * (x[1] - 1) ** 2
+    steep = bowl(2 * np.array([1, condition, 1, 1, 1, 1]))
     for stride in (None, 1):
-        result = minimize(Exact(steep, jnp.asarray(condition)), jnp.zeros(2), steps=500, stride=stride)
+        result = minimize(steep, jnp.zeros(D), steps=500, stride=stride)
         assert not result.success or result.fun < 1e-3
 
 
@@ -227,7 +239,7 @@ def test_a_run_that_ends_worse_than_it_began_is_no_success(formula):
     """Such steps leap about here, and the last bit decides where they end: most runs are lost, a few arrive."""
     flat = lambda x: jnp.sum(jnp.sqrt(1 + x**2))
     starts = [2.0, 8.0, 30.0]
-    results = [minimize(flat, jnp.array([start]), step=BarzilaiBorwein(formula)) for start in starts]
+    results = [short(flat, jnp.array([start]), step=BarzilaiBorwein(formula)) for start in starts]
     for start, result in zip(starts, results, strict=True):
         assert abs(result.x[0]) < 1e-3 if result.success else result.x[0] == start
     assert not all(result.success for result in results)
@@ -275,7 +287,7 @@ def test_sizes_that_vary_or_vanish_are_not_convergence(name, dtype):
 @pytest.mark.parametrize("condition", [1e8, pytest.param(1e10, marks=pytest.mark.slow)])
 def test_flat_directions_beside_steep_ones_count_in_float32(condition, start, momentum):
     for scales in (np.geomspace(1, condition, D), np.geomspace(1, 1 / condition, D)):
-        oracle = Exact(valley, *(jnp.asarray(part, np.float32) for part in (scales, TARGET, 0.0)))
+        oracle = bowl(scales, TARGET, dtype=np.float32)
         result = minimize(oracle, jnp.full(D, start, np.float32), term=Box(-1.0, 1.0), momentum=momentum, steps=3000)
         exact = lambda x: np.sum(scales * (x - TARGET) ** 2) / 2  # noqa: B023
         best = exact(np.clip(TARGET, -1, 1))
@@ -287,7 +299,7 @@ def test_flat_directions_beside_steep_ones_count_in_float32(condition, start, mo
 @pytest.mark.parametrize("scales", [np.geomspace(1, 1e4, D), np.geomspace(1, 1e-4, D)], ids=["steep", "flat"])
 def test_a_start_outside_the_set_leaves_no_allowance_behind(scales):
     """f = 5e9 out there is no reason to let the objective rise by thousands inside."""
-    oracle = Exact(valley, *(jnp.asarray(part, np.float32) for part in (scales, TARGET, 7.0)))
+    oracle = bowl(scales, TARGET, 7.0, np.float32)
     result = minimize(oracle, jnp.full(D, 1e3, np.float32), term=Box(-1.0, 1.0), step=Monotone(), steps=3000)
     best = np.sum(scales * (np.clip(TARGET, -1, 1) - TARGET) ** 2) / 2 + 7.0
     assert not result.success or result.fun <= (1 + 1e-5) * best
@@ -308,7 +320,7 @@ def test_a_divergence_of_ones_own_keeps_its_digits(dtype):
     rng.normal(size=360)
     A, b = rng.normal(size=(30, 10)).astype(dtype), rng.normal(size=30).astype(dtype)
     oracle = Exact(squares, jnp.asarray(A), jnp.asarray(b))
-    result = minimize(oracle, jnp.zeros(10, dtype), divergence=HYPERBOLIC, steps=3000)
+    result = short(oracle, jnp.zeros(10, dtype), divergence=HYPERBOLIC, steps=3000)
     best = 0.5 * np.sum((A @ np.linalg.lstsq(A, b, rcond=None)[0] - b) ** 2)
     assert result.status is Status.CONVERGED
     assert result.fun <= best * (1 + 10 * np.finfo(dtype).eps)
@@ -322,21 +334,22 @@ def test_a_divergence_of_ones_own_keeps_its_digits(dtype):
 )
 def test_a_step_that_a_geometry_swallows_is_no_arrival(options):
     """Where cosh is 2e8 a step of float32 leaves x where it is, however steep f is."""
-    result = minimize(lambda x: 1e4 + jnp.sum((x - 1) ** 2), jnp.full(3, 20.0, np.float32), **options)
+    oracle = bowl(2.0, constant=1e4, dtype=np.float32)
+    result = short(oracle, jnp.full(D, 20.0, np.float32), **options)
     assert not result.success
     assert "too short" in result.message
 
 
 def test_a_search_goes_on_until_a_geometry_lets_x_move():
-    result = minimize(lambda x: 1e4 + jnp.sum((x - 1) ** 2), jnp.full(3, 20.0, np.float32), divergence=HYPERBOLIC)
+    result = short(bowl(2.0, constant=1e4, dtype=np.float32), jnp.full(D, 20.0, np.float32), divergence=HYPERBOLIC)
     np.testing.assert_allclose(result.x, 1.0, atol=0.1)
 
 
 def in_units(unit, **options):
     """Least squares in some unit, from 1, in float32."""
     with jax.enable_x64(False):
-        scales, target = jnp.arange(1.0, D + 1), jnp.asarray(TARGET, jnp.float32)
-        return minimize(lambda x: unit * jnp.sum(scales * (x - target) ** 2), jnp.ones(D, jnp.float32), **options)
+        oracle = bowl(2 * unit * np.arange(1.0, D + 1), TARGET, dtype=np.float32)
+        return minimize(oracle, jnp.ones(D, jnp.float32), **options)
 
 
 @pytest.mark.parametrize("unit", [1e-30, *(pytest.param(u, marks=pytest.mark.slow) for u in (1e-20, 1e20)), 1e30])
@@ -350,7 +363,7 @@ def test_a_function_in_other_units_has_its_minimum_found(unit, momentum):
 
 @pytest.mark.parametrize("kind", ["long", "short"])
 def test_secants_are_found_in_small_units(kind):
-    result = in_units(1e-30, step=BarzilaiBorwein(kind))
+    result = in_units(1e-30, step=BarzilaiBorwein(kind), engine="host")
     assert result.status is Status.CONVERGED
     np.testing.assert_allclose(result.x, TARGET, atol=1e-5)
 
@@ -358,7 +371,7 @@ def test_secants_are_found_in_small_units(kind):
 @pytest.mark.parametrize("step", [1.0, Monotone(), optax.adam(0.01)], ids=["constant", "monotone", "adam"])
 def test_steps_too_short_for_small_units_are_no_arrival(step):
     """The square of a slope of 1e-25 is 0 in float32; the slope is not."""
-    assert not in_units(1e-25, step=step).success
+    assert not in_units(1e-25, step=step, engine="host").success
 
 
 @pytest.mark.parametrize("engine", ["compiled", "host"])
@@ -377,13 +390,17 @@ def test_a_mean_over_a_million_numbers_has_its_minimum_found(engine):
     np.testing.assert_allclose(result.x, target, atol=1e-6)
 
 
+def mean_square(x, target, constant):
+    return constant + jnp.mean((x - target) ** 2) / 2
+
+
 @pytest.mark.parametrize("steps", [50, 1000])
 def test_steps_that_rounding_keeps_short_are_told_with_the_way_out(steps):
     target = jnp.asarray(np.random.default_rng(0).standard_normal(2**16), jnp.float32)
-    mean = lambda x: 1e4 + jnp.mean((x - target) ** 2) / 2
-    result = minimize(mean, jnp.zeros_like(target), steps=steps)
+    high, low = (Exact(mean_square, target, jnp.float32(constant)) for constant in (1e4, 0.0))
+    result = short(high, jnp.zeros_like(target), steps=steps)
     assert result.status is (Status.STEPS_SPENT if steps == 50 else Status.STAGNATED)
     assert "step=Backtracking(" in result.message
-    longer = minimize(mean, jnp.zeros_like(target), step=Backtracking(2**16), steps=steps)
+    longer = short(high, jnp.zeros_like(target), step=Backtracking(2**16), steps=steps)
     np.testing.assert_allclose(longer.x, target, atol=1e-6)
-    assert "step=Backtracking(" not in minimize(lambda x: mean(x) - 1e4, jnp.zeros_like(target), steps=5).message
+    assert "step=Backtracking(" not in short(low, jnp.zeros_like(target), steps=5).message

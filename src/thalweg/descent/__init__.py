@@ -1,27 +1,10 @@
 """The iteration x⁺ = argmin ⟨ĝ,x⟩ + h(x) + D(x‖x_k)/β, its parts, and the loop that runs it."""
 
-from thalweg.descent import (
-    averaging,
-    checkpoint,
-    divergences,
-    interop,
-    iteration,
-    loop,
-    momentum,
-    plateau,
-    result,
-    searches,
-    steps,
-    stopping,
-    terms,
-)
+import types
+
 from thalweg.descent.averaging import *  # noqa: F403
 from thalweg.descent.checkpoint import *  # noqa: F403
-from thalweg.descent.divergences.base import *  # noqa: F403
-from thalweg.descent.divergences.bregman import *  # noqa: F403
-from thalweg.descent.divergences.euclidean import *  # noqa: F403
-from thalweg.descent.divergences.exponential import *  # noqa: F403
-from thalweg.descent.divergences.families import *  # noqa: F403
+from thalweg.descent.divergences import *  # noqa: F403
 from thalweg.descent.interop import *  # noqa: F403
 from thalweg.descent.iteration import *  # noqa: F403
 from thalweg.descent.loop import *  # noqa: F403
@@ -31,25 +14,7 @@ from thalweg.descent.result import *  # noqa: F403
 from thalweg.descent.searches import *  # noqa: F403
 from thalweg.descent.steps import *  # noqa: F403
 from thalweg.descent.stopping import *  # noqa: F403
-from thalweg.descent.terms.base import *  # noqa: F403
-from thalweg.descent.terms.boxes import *  # noqa: F403
-from thalweg.descent.terms.combinators import *  # noqa: F403
-from thalweg.descent.terms.matrices import *  # noqa: F403
-from thalweg.descent.terms.norms import *  # noqa: F403
-from thalweg.descent.terms.sets import *  # noqa: F403
-from thalweg.descent.terms.total_variation import *  # noqa: F403
+from thalweg.descent.terms import *  # noqa: F403
 
-__all__: list[str] = []
-__all__ += averaging.__all__
-__all__ += checkpoint.__all__
-__all__ += interop.__all__
-__all__ += iteration.__all__
-__all__ += loop.__all__
-__all__ += momentum.__all__
-__all__ += plateau.__all__
-__all__ += result.__all__
-__all__ += searches.__all__
-__all__ += steps.__all__
-__all__ += stopping.__all__
-__all__ += divergences.__all__
-__all__ += terms.__all__
+# All that the modules export.
+__all__ = [name for name, part in globals().items() if name[0] != "_" and not isinstance(part, types.ModuleType)]

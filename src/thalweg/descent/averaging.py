@@ -1,5 +1,6 @@
 """Averages of the iterates, for stochastic gradients: all in the coordinates of x and in O(1) memory."""
 
+from functools import partial
 from typing import Any, ClassVar, NamedTuple
 
 import equinox as eqx
@@ -31,8 +32,8 @@ class Averaging(eqx.Module):
         return ()
 
     def solution(self, x: PyTree[Array], state: PyTree) -> PyTree[Array]:
-        """Return the average; ``x`` is the last iterate."""
-        raise NotImplementedError
+        """Return the average; ``x`` is the last iterate, which is the solution unless told otherwise."""
+        return x
 
 
 class Last(Averaging):
@@ -43,10 +44,6 @@ class Last(Averaging):
     >>> Last().solution(1.0, ())
     1.0
     """
-
-    def solution(self, x: PyTree[Array], state: PyTree) -> PyTree[Array]:
-        """Return ``x``."""
-        return x
 
 
 class RunningMean(NamedTuple):
@@ -108,10 +105,7 @@ class PolyakRuppert(_Running):
     """
 
     power: ClassVar[int] = 0
-    start: bool = eqx.field(static=True)
-
-    def __init__(self, start: bool = False) -> None:
-        self.start = flag("start of PolyakRuppert", start)
+    start: bool = eqx.field(static=True, default=False, converter=partial(flag, "start of PolyakRuppert"))
 
     def init(self, x: PyTree[Array]) -> PyTree:
         """The mean of nothing yet, or of the start."""
@@ -130,10 +124,7 @@ class Weighted(_Running):
     Weighted(power=2)
     """
 
-    power: int = eqx.field(static=True)  # type: ignore[misc]
-
-    def __init__(self, power: int = 1) -> None:
-        self.power = whole("power of Weighted", power)
+    power: int = eqx.field(static=True, default=1, converter=partial(whole, "power of Weighted"))  # type: ignore[misc]
 
 
 class SuffixBlocks(NamedTuple):

@@ -14,9 +14,9 @@ from jaxtyping import PyTree
 
 from thalweg import files
 from thalweg.arguments import number
-from thalweg.descent.captured import fingerprint
 from thalweg.descent.engines import Progress
 from thalweg.descent.iteration import Descent
+from thalweg.descent.programs import fingerprint
 from thalweg.descent.result import History, Status
 from thalweg.descent.stopping import StoppingRule
 from thalweg.errors import FileFormatError

@@ -1,28 +1,42 @@
-"""What the two engines of :func:`~thalweg.descent.minimize` share.
+"""The two engines of :func:`~thalweg.descent.minimize`: each takes a run from where it stands a chunk further.
 
-An engine takes a run from where it stands (:class:`Progress`) a chunk further. The compiled one
-(:mod:`~thalweg.descent.chunks`) runs many steps in one program, the host one (:mod:`~thalweg.descent.host`) one step
-after the other. Iterates, records and verdicts are the same.
+The compiled engine puts many steps, the stopping rule and a record now and then into one program, with no Python
+inside. How many steps a chunk holds and how many lie between two records are its arguments, so that nothing is compiled
+twice. The host engine is a Python loop over one compiled step. Where a step factorises a matrix, and a few dozen of
+them are enough, the larger program takes longer to compile than to run, and between two milliseconds of LAPACK a visit
+to the host costs nothing. It evaluates the stopping rule, arithmetic of a few numbers, in NumPy.
+
+Iterates, records and verdicts are the same.
 """
 
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Key, PyTree
+from jaxtyping import Array, Float, Int, Key, PyTree, Scalar
 
 from thalweg import trees
 from thalweg.descent.iteration import Descent, Info, State
+from thalweg.descent.programs import compiled
 from thalweg.descent.result import History, Status
-from thalweg.descent.stopping import RECORD_SPACING, StoppingRule
+from thalweg.descent.stopping import RECORD_SPACING, Code, Record, StoppingRule
 from thalweg.linalg import namespace
 
 LOOK_DIVISOR = 32
 """With no stride given, looks of the stopping rule lie 1 + steps/32 apart: a few hundred whatever the length of the
 run, and at most 3 % of the steps come after it could have stopped. Twice as many looks would halve both."""
+
+MAX_RECORDS = 4096
+"""The most records a chunk can hold. A chunk of half a second rarely has more; twice as many would copy 64 kB more."""
+
+CHUNK_SECONDS = 0.5
+"""How long a chunk is, about: short enough for a progress bar and Ctrl-C, long enough that a chunk's overhead of a
+millisecond does not count. Twice as long would make Ctrl-C wait twice as long."""
 
 
 @dataclass
@@ -70,30 +84,38 @@ class Chunk(NamedTuple):
     state: State
     rule_state: PyTree
     status: Status
-    steps: np.ndarray
-    """The steps that were recorded."""
-    numbers: np.ndarray
-    """For each of them value, residual, size, and the work since the start of the chunk."""
+    records: np.ndarray
+    """Step, value, residual, size, and the work since the start of the chunk, a row for each record."""
     taken: int
     """Steps taken in this chunk."""
     work: float
     """Work done in this chunk."""
 
 
-def steps_to_look(steps: Any, stride: Any, last_step: Any) -> Any:
+def _steps_to_look(steps: Any, stride: Any, last_step: Any) -> Any:
     """Return how many steps lie between a look after ``steps`` steps and the next one."""
     xp = namespace(steps)
     return xp.minimum(xp.where(stride > 0, stride, 1 + steps // LOOK_DIVISOR), last_step - steps)
 
 
-def is_record_due(steps: Any, looked: Any, recorded: Any, stride: Any, last_step: Any) -> Any:
-    """Return whether a look after ``steps`` steps is recorded, given the steps of the last look and record."""
-    xp = namespace(steps)
-    spacing = xp.where(stride > 0, stride, xp.maximum(1 + looked // LOOK_DIVISOR, RECORD_SPACING))
-    return (recorded == 0) | (steps >= recorded + spacing) | (steps == last_step)
+def _look(
+    method: "Method", rule_state: PyTree, record: Record, last: Record, looked: Any, limits: Any
+) -> tuple[PyTree, Code, Any]:
+    """Let the rule look; return its state, its code, and whether a record is due.
+
+    ``last`` is the last record, ``looked`` the step of the last look. The objective of an exact oracle is computed for
+    records alone: the rule is shown that of the last one.
+    """
+    (descent, rule), xp, step = method, namespace(record.step), record.step
+    exact = descent.oracle.deterministic
+    shown = record._replace(value=last.value, valued=last.step) if exact else record
+    rule_state, code = trees.call(rule, "update", rule_state, shown)
+    spacing = xp.where(limits.stride > 0, limits.stride, xp.maximum(1 + looked // LOOK_DIVISOR, RECORD_SPACING))
+    due = (code != 0) | (last.step == 0) | (step >= last.step + spacing) | (step == limits.last_step)
+    return rule_state, code, due | (not exact)
 
 
-def take_step(descent: Descent, state: State, key: Key[Array, ""]) -> tuple[State, Info]:
+def _take_step(descent: Descent, state: State, key: Key[Array, ""]) -> tuple[State, Info]:
     """Take one step, with the oracle's outer loop and the step's own key."""
     period = descent.oracle.period
     if period is not None:
@@ -104,6 +126,199 @@ def take_step(descent: Descent, state: State, key: Key[Array, ""]) -> tuple[Stat
     return descent.update(state, key)
 
 
-def record_dtype(state: State) -> np.dtype:
+def _record_dtype(state: State) -> np.dtype:
     """Return the dtype in which values and residuals are recorded."""
     return trees.single(trees.dtype(state.x))
+
+
+Method = tuple[Descent, StoppingRule]
+
+
+class ChunkLimits(NamedTuple):
+    """What ends a chunk; whole numbers, on the host or traced."""
+
+    until: Any
+    """The chunk ends with the first look at or after this step."""
+    records: Any
+    """The chunk ends after this many records, at most ``MAX_RECORDS``."""
+    last_step: Any
+    """No step is taken after this one."""
+    stride: Any
+    """Steps between two records; 0 for a stride that grows with the run."""
+
+
+class RecordBuffer(NamedTuple):
+    """The records of a chunk so far, at the front of arrays of fixed length."""
+
+    steps: Int[Array, " capacity"]
+    numbers: Float[Array, "capacity 4"]
+    """Value, residual, size, and the work since the start of the chunk."""
+    filled: Int[Array, ""]
+
+    def add(self, step: Int[Array, ""], numbers: Float[Array, "4"], due: Array) -> "RecordBuffer":
+        """Write always and count when due: two small writes cost less than a branch."""
+        write = partial(jax.lax.dynamic_update_index_in_dim, index=self.filled, axis=0)
+        return RecordBuffer(write(self.steps, step), write(self.numbers, numbers), self.filled + due.astype(jnp.int32))
+
+
+class ChunkState(NamedTuple):
+    """What a chunk carries from look to look."""
+
+    state: State
+    rule_state: PyTree
+    code: Int[Array, ""]
+    records: RecordBuffer
+    work: Scalar
+    """Since the start of the chunk."""
+    recorded: Int[Array, ""]
+    """The step of the last record."""
+    value: Scalar
+    """The value of the last record."""
+
+
+def _run_chunk(
+    method: Method, state: State, rule_state: PyTree, key: Key[Array, ""], limits: ChunkLimits, last: Record
+) -> ChunkState:
+    kind, zero = _record_dtype(state), jnp.zeros((), jnp.int32)
+    records = RecordBuffer(jnp.zeros(MAX_RECORDS, jnp.int32), jnp.zeros((MAX_RECORDS, 4), kind), zero)
+    carry = ChunkState(state, rule_state, zero, records, jnp.zeros_like(last.work), last.step, last.value.astype(kind))
+
+    def is_unfinished(carry: ChunkState) -> Array:
+        return (carry.code == 0) & (carry.records.filled < limits.records) & (carry.state.steps < limits.until)
+
+    return jax.lax.while_loop(is_unfinished, partial(_run_to_next_look, method, key, limits, last), carry)
+
+
+def _last_finite(method: Method, state: State, key: Key[Array, ""], steps: Int[Array, ""]) -> State:
+    """Replay a chunk that ended in NaN or infinity, step by step; return the last state with a finite x.
+
+    Steps are pure, so replaying finds the very step; looking at every step the first time would cost every run.
+    """
+    after = lambda state: _take_step(method[0], state, key)[0]
+    finite = lambda carry: trees.all_finite(carry[1].x) & (carry[0].steps < steps)
+    return jax.lax.while_loop(finite, lambda carry: (carry[1], after(carry[1])), (state, after(state)))[0]
+
+
+def _run_to_next_look(
+    method: Method, key: Key[Array, ""], limits: ChunkLimits, last: Record, carry: ChunkState
+) -> ChunkState:
+    """Take the steps up to a look, let the rule look, and record if a record is due."""
+    descent, looked = method[0], carry.state.steps
+    steps = _steps_to_look(looked, limits.stride, limits.last_step)
+    state, work, value, residual, size = _take_steps(descent, carry, key, steps)
+    record = Record(state.steps, value, residual, size, last.work + work, last.seconds)
+    recorded = last._replace(step=carry.recorded, value=carry.value)
+    rule_state, code, due = _look(method, carry.rule_state, record, recorded, looked, limits)
+    code = jnp.where(trees.all_finite(state.x), code, int(Status.DIVERGED)).astype(jnp.int32)
+    if _informs_at_every_step(descent):
+        value = jnp.where(due, value, carry.value)
+    elif descent.oracle.deterministic:
+        value = jax.lax.cond(due, lambda: descent.objective(state.x).astype(value.dtype), lambda: carry.value)
+    numbers = jnp.stack([value, residual, size, work.astype(value.dtype)])
+    records = carry.records.add(state.steps, numbers, due)
+    return ChunkState(state, rule_state, code, records, work, jnp.where(due, state.steps, carry.recorded), value)
+
+
+def _informs_at_every_step(descent: Descent) -> bool:
+    """Return whether value, residual and size are known after every step: a search has nearly all of them."""
+    return descent.step.needs_value and not descent.factorises and descent.tests_iterate
+
+
+def _take_steps(
+    descent: Descent, carry: ChunkState, key: Key[Array, ""], steps: Any
+) -> tuple[State, Scalar, Scalar, Scalar, Scalar]:
+    """Return state, work, value, residual and size after some steps; a noisy oracle's value is the mean over them."""
+    kind, noisy = carry.value.dtype, not descent.oracle.deterministic
+
+    def take(before: tuple, looks: bool) -> tuple:
+        state, work, total, _ = before
+        state, info = _take_step(descent, state, key)
+        # The estimates of a noisy oracle are free, and averaged; an exact value is computed for records alone.
+        total = total + info.value.astype(kind) if noisy else total
+        return state, work + info.work.astype(work.dtype), total, info[:3] if looks else ()
+
+    informs = _informs_at_every_step(descent)
+    unknown = (jnp.zeros((), trees.dtype(carry.state.x)),) * 3 if informs else ()
+    before = carry.state, carry.work, jnp.zeros((), kind), unknown
+    # Else the last step alone is looked at, and traced on its own.
+    taken = jax.lax.fori_loop(0, steps if informs else steps - 1, lambda _, before: take(before, informs), before)
+    state, work, total, numbers = taken if informs else take(taken, True)
+    value, residual, size = (number.astype(kind) for number in numbers)
+    return state, work, total / jnp.asarray(steps, kind) if noisy else value, residual, size
+
+
+class CompiledEngine:
+    """Runs a method in chunks of about half a second."""
+
+    def __init__(self, plan: RunPlan, start: Progress) -> None:
+        self.plan = plan
+        self._run = compiled(_run_chunk, (plan.descent, plan.rule), options=plan.compiler_options)
+        self._steps_per_second = 0.0
+
+    def run(self, progress: Progress) -> Chunk:
+        """Run for about half a second, or to the next record, or until the rule stops."""
+        plan, began = self.plan, time.perf_counter()
+        # The first chunk is one look; it may hold the compilation.
+        chunk_steps = max(int(self._steps_per_second * CHUNK_SECONDS), 1)
+        until = plan.last_step if plan.record_by_record else min(progress.steps + chunk_steps, plan.last_step)
+        limits = until, 1 if plan.record_by_record else MAX_RECORDS, plan.last_step, plan.stride
+        before: Any = progress.history.last["value"], np.nan, np.nan, progress.work, progress.seconds
+        last = Record(np.int32(progress.recorded), *map(np.float64, before))  # type: ignore[arg-type]
+        end = self._run(progress.state, progress.rule_state, plan.key, ChunkLimits(*map(np.int32, limits)), last)
+        status, state, taken = Status(int(end.code)), end.state, int(end.state.steps) - progress.steps
+        self._steps_per_second = taken / (time.perf_counter() - began)
+        records = np.column_stack([end.records.steps, end.records.numbers])[: int(end.records.filled)]
+        if status is Status.DIVERGED:
+            state = compiled(_last_finite, (plan.descent, plan.rule))(progress.state, plan.key, end.state.steps)
+            records = records[records[:, 0] <= int(state.steps)]
+        return Chunk(state, end.rule_state, status, records, taken, float(end.work))
+
+
+def _step(descent: Descent, state: State, key: Key[Array, ""]) -> tuple[State, Info, Array]:
+    """Take one step, and say whether it is finite."""
+    state, info = _take_step(descent, state, key)
+    return state, info, trees.all_finite(state.x)
+
+
+def _number(value: Any, kind: Any = None) -> Any:
+    """Return a number of NumPy, which the types take for one of JAX."""
+    return np.asarray(value, kind)
+
+
+class HostEngine:
+    """Runs a method step by step; a chunk is what lies between two looks of the stopping rule."""
+
+    def __init__(self, plan: RunPlan, start: Progress) -> None:
+        self.plan = plan
+        self._step = compiled(_step, plan.descent, options=plan.compiler_options)
+        # Numbers of NumPy, whose arithmetic needs no compiling.
+        self._method = plan.descent, jax.tree.map(_number, plan.rule)
+        self._kind = _record_dtype(start.state)
+
+    # What overflows shows in the status, as in compiled code, and not in a warning.
+    @np.errstate(all="ignore")
+    def run(self, progress: Progress) -> Chunk:
+        """Take the steps up to the next look, and look."""
+        plan, state, first, began = self.plan, progress.state, progress.steps, time.perf_counter()
+        until = first + int(_steps_to_look(np.int32(first), plan.stride, plan.last_step))
+        total = work = 0.0
+        for step in range(first + 1, until + 1):
+            following, info, valid = self._step(state, plan.key)
+            work += float(info.work)
+            if not valid:
+                return Chunk(state, progress.rule_state, Status.DIVERGED, np.zeros((0, 5)), step - first, work)
+            state, total = following, total + float(info.value)
+        value = float(info.value) if plan.descent.oracle.deterministic else total / (until - first)
+        record = Record(
+            step=_number(until, np.int32),
+            value=_number(value, self._kind),
+            residual=_number(info.residual, self._kind),
+            size=_number(info.size, self._kind),
+            work=_number(progress.work + work),
+            seconds=_number(progress.seconds + time.perf_counter() - began),
+        )
+        recorded, known = _number(progress.recorded, np.int32), _number(progress.history.last["value"], self._kind)
+        last, rule_state = record._replace(step=recorded, value=known), jax.tree.map(_number, progress.rule_state)
+        rule_state, code, due = _look(self._method, rule_state, record, last, first, plan)
+        records = np.array([[until, value, info.residual, info.size, work]] if due else np.zeros((0, 5)), np.float64)
+        return Chunk(state, rule_state, Status(int(code)), records, until - first, work)

@@ -238,6 +238,11 @@ class Descent(eqx.Module):
         """Whether gradients are exact and the function can be evaluated."""
         return self.oracle.deterministic and self.oracle.value is not None
 
+    @property
+    def factorises(self) -> bool:
+        """Whether a step factorises a matrix as large as x."""
+        return self.term.factorises or self.divergence.factorises
+
     def renew(self, state: State) -> State:
         """Close an outer iteration of the oracle: for SVRG, a new snapshot. Every ``oracle.period`` steps."""
         x, oracle_state = self.oracle.renew(state.x, state.oracle)

@@ -14,10 +14,8 @@ from thalweg import trees
 from thalweg.arguments import flag, number, one_of, random_key, whole
 from thalweg.descent.averaging import Averaging
 from thalweg.descent.checkpoint import CheckpointWriter, as_checkpoint
-from thalweg.descent.chunks import CompiledEngine
 from thalweg.descent.divergences import Divergence
-from thalweg.descent.engines import Chunk, Progress, RunPlan
-from thalweg.descent.host import HostEngine
+from thalweg.descent.engines import Chunk, CompiledEngine, HostEngine, Progress, RunPlan
 from thalweg.descent.iteration import Descent
 from thalweg.descent.momentum import Momentum
 from thalweg.descent.programs import refuse_traced
@@ -154,24 +152,19 @@ def minimize(
         start = writer.find_or_write(start)
     plan = RunPlan(descent, rule, key, last_step, stride, callback is not None, compiler_options)
     loop = _Loop(plan, _engine(engine, plan, start), start, callback, writer)
-    return loop.result(loop.run(bar=progress))
+    return loop.result(start.state.x, loop.run(bar=progress))
 
 
+@dataclass
 class _Loop:
     """One call of :func:`minimize`: what happens between chunks."""
 
-    def __init__(
-        self,
-        plan: RunPlan,
-        engine: CompiledEngine | HostEngine,
-        start: Progress,
-        callback: Callable[[Snapshot], bool | None] | None,
-        writer: CheckpointWriter | None,
-    ) -> None:
-        self.plan, self.engine = plan, engine
-        self.progress, self.start = start, start.state.x
-        self.callback, self.writer = callback, writer
-        self.note = ""
+    plan: RunPlan
+    engine: CompiledEngine | HostEngine
+    progress: Progress
+    callback: Callable[[Snapshot], bool | None] | None
+    writer: CheckpointWriter | None
+    note: str = ""
 
     def run(self, bar: bool) -> Status:
         """Run chunk after chunk; return why it ended."""
@@ -186,7 +179,7 @@ class _Loop:
                 run.advance(chunk.taken, self._describe((self.progress.steps - first) / run.seconds))
                 if status is Status.DIVERGED:
                     self.note = f"Step {self.progress.steps + 1} was the first to be NaN or infinite. "
-                elif self.callback is not None and chunk.steps.size and self.callback(self._snapshot()):
+                elif self.callback is not None and chunk.records.size and self.callback(self._snapshot()):
                     status = Status.STOPPED_BY_CALLBACK if status is Status.RUNNING else status
                 if self.writer is not None and status is not Status.DIVERGED:
                     self.writer.write_if_due(self.progress)
@@ -197,11 +190,11 @@ class _Loop:
     def _add(self, chunk: Chunk, seconds: float) -> Status:
         """Take in what a chunk has done, up to some time; return its status."""
         last = self.progress
-        if chunk.steps.size:
-            value, residual, size, work = chunk.numbers.T
+        if chunk.records.size:
+            step, value, residual, size, work = chunk.records.T
             # Time is known at the ends of a chunk; within it steps are taken to be equally long.
-            times = last.seconds + (chunk.steps - last.steps) / chunk.taken * (seconds - last.seconds)
-            columns = chunk.steps, value, residual, size, last.work + work, times
+            times = last.seconds + (step - last.steps) / chunk.taken * (seconds - last.seconds)
+            columns = step, value, residual, size, last.work + work, times
             last.history.append(dict(zip(History.names, columns, strict=True)))
         self.progress = Progress(chunk.state, chunk.rule_state, last.history, last.work + chunk.work, seconds)
         return chunk.status
@@ -215,7 +208,7 @@ class _Loop:
         row.pop("step")
         return Snapshot(self.progress.steps, self.plan.descent.solution(self.progress.state), **row)
 
-    def result(self, status: Status) -> Result:
+    def result(self, start: PyTree[Array], status: Status) -> Result:
         """Write the last checkpoint, and gather what the run has to show."""
         progress = self.progress
         if self.writer is not None:
@@ -223,7 +216,7 @@ class _Loop:
             ended = status.success or status is Status.STAGNATED
             progress.status = status if ended else Status.RUNNING
             self.writer.write(progress)
-        verdict = Verdict(self.plan, progress, self.start, status, self.note)
+        verdict = Verdict(self.plan, progress, start, status, self.note)
         verdict.check()
         return Result(
             x=verdict.x,
@@ -242,10 +235,9 @@ class _Loop:
 def _engine(name: str | None, plan: RunPlan, start: Progress) -> CompiledEngine | HostEngine:
     """The engine that was asked for, or the one that suits the cost of a step."""
     if name is None:
-        descent = plan.descent
-        factorises = descent.term.factorises or descent.divergence.factorises
         side = max(max(leaf.shape, default=0) for leaf in jax.tree.leaves(start.state.x))
-        name = "host" if descent.oracle.deterministic and factorises and side >= MIN_HOST_SIDE else "compiled"
+        slow = plan.descent.oracle.deterministic and plan.descent.factorises and side >= MIN_HOST_SIDE
+        name = "host" if slow else "compiled"
     return ENGINES[one_of("engine", name, ENGINES)](plan, start)
 
 

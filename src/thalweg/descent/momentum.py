@@ -1,6 +1,7 @@
 """Momentum: chooses from the past where the gradient is taken (y) and where the step is centred (c)."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, ClassVar, NamedTuple
 
 import equinox as eqx
@@ -33,12 +34,12 @@ class Momentum(eqx.Module):
         return ()
 
     def points(self, x: PyTree[Array], memory: PyTree) -> tuple[PyTree[Array], PyTree[Array]]:
-        """Return (y, c)."""
-        raise NotImplementedError
+        """Return (y, c): (x, x) unless told otherwise."""
+        return x, x
 
     def remember(self, x: PyTree[Array], x_next: PyTree[Array], centre: PyTree[Array], memory: PyTree) -> PyTree:
         """Return the memory after the step from ``x`` to ``x_next`` centred at ``centre``."""
-        raise NotImplementedError
+        return ()
 
 
 class NoMomentum(Momentum):
@@ -53,14 +54,6 @@ class NoMomentum(Momentum):
     extrapolates: ClassVar[bool] = False
     looks_ahead: ClassVar[bool] = False
 
-    def points(self, x: PyTree[Array], memory: PyTree) -> tuple[PyTree[Array], PyTree[Array]]:
-        """Return (x, x)."""
-        return x, x
-
-    def remember(self, x: PyTree[Array], x_next: PyTree[Array], centre: PyTree[Array], memory: PyTree) -> PyTree:
-        """Nothing."""
-        return ()
-
 
 class HeavyBall(Momentum):
     """Polyak: y = x_k, c = x_k + μ(x_k − x_{k−1}).
@@ -74,10 +67,7 @@ class HeavyBall(Momentum):
 
     looks_ahead: ClassVar[bool] = False
 
-    coefficient: Array
-
-    def __init__(self, coefficient: Any = 0.9) -> None:
-        self.coefficient = number("coefficient of HeavyBall", coefficient, least=0, below=1)
+    coefficient: Any = eqx.field(default=0.9, converter=partial(number, "coefficient of HeavyBall", least=0, below=1))
 
     def init(self, x: PyTree[Array]) -> PyTree:
         """x_{−1} = x_0."""

@@ -1,7 +1,9 @@
 """The stopping rule of noisy runs: progress that no longer shows."""
 
-from typing import NamedTuple
+from functools import partial
+from typing import Any, NamedTuple
 
+import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Int, PyTree, Scalar
@@ -65,14 +67,9 @@ class Plateau(StoppingRule):
     Array(100, dtype=int32)
     """
 
-    window: Array
-    patience: Array
-    errors: Array
-
-    def __init__(self, window: int = 100, patience: int = 2, errors: float = 1.0) -> None:
-        self.window = number("window of Plateau", window, least=2, dtype=jnp.int32)
-        self.patience = number("patience of Plateau", patience, least=1, dtype=jnp.int32)
-        self.errors = number("errors of Plateau", errors, least=0)
+    window: Any = eqx.field(default=100, converter=partial(number, "window of Plateau", least=2, dtype=jnp.int32))
+    patience: Any = eqx.field(default=2, converter=partial(number, "patience of Plateau", least=1, dtype=jnp.int32))
+    errors: Any = eqx.field(default=1.0, converter=partial(number, "errors of Plateau", least=0))
 
     def init(self) -> PyTree:
         """An empty first window."""

@@ -57,7 +57,6 @@ class SearchedStep(StepRule):
     # A noisy test accepts any step.
     needs_exact: ClassVar[bool] = True
     needs_value: ClassVar[bool] = True
-    searches: ClassVar[bool] = True
     expands: ClassVar[bool]
     """Whether the first step looks for the longest size that passes."""
 

@@ -1,7 +1,7 @@
 """The step β: numbers, schedules, and rules that look at the function."""
 
 from collections.abc import Callable, Mapping
-from functools import reduce
+from functools import partial, reduce
 from typing import Any, ClassVar, NamedTuple
 
 import equinox as eqx
@@ -64,18 +64,16 @@ class StepRule(eqx.Module):
 
     Examples
     --------
-    >>> Constant(0.1).searches, Constant(0.1).needs_exact
+    >>> Constant(0.1).needs_value, Constant(0.1).needs_exact
     (False, False)
     """
 
     needs_exact: ClassVar[bool] = False
     """Whether the rule only makes sense with exact gradients."""
     needs_value: ClassVar[bool] = False
-    """Whether the rule evaluates the function."""
+    """Whether the rule evaluates the function, which then has to be exact."""
     needs_euclidean: ClassVar[bool] = False
     """Whether the rule only makes sense in the plain Euclidean geometry."""
-    searches: ClassVar[bool] = False
-    """Whether a step may evaluate the function beside the gradient."""
     compares_objective: ClassVar[bool] = False
     """Whether the rule compares f + h with its value where the step begins."""
     additive: ClassVar[bool] = False
@@ -174,14 +172,9 @@ class Polynomial(_Scheduled):
     Array(0.5, dtype=float...)
     """
 
-    initial: Array
-    power: Array
-    scale: Array
-
-    def __init__(self, initial: Any, power: float = 0.5, scale: float = 1.0) -> None:
-        self.initial = number("initial of Polynomial", initial, above=0)
-        self.power = number("power of Polynomial", power, above=0)
-        self.scale = number("scale of Polynomial", scale, above=0)
+    initial: Any = eqx.field(converter=partial(number, "initial of Polynomial", above=0))
+    power: Any = eqx.field(default=0.5, converter=partial(number, "power of Polynomial", above=0))
+    scale: Any = eqx.field(default=1.0, converter=partial(number, "scale of Polynomial", above=0))
 
     def size(self, count: Int[Array, ""]) -> Scalar:
         """initial · (1 + k/scale)^(−power)."""
@@ -235,10 +228,9 @@ class BarzilaiBorwein(StepRule):
     # The secant formula measures in the Euclidean norm.
     needs_euclidean: ClassVar[bool] = True
 
-    kind: str = eqx.field(static=True)
-
-    def __init__(self, kind: str = "long") -> None:
-        self.kind = one_of("kind of BarzilaiBorwein", kind, ("long", "short"))
+    kind: str = eqx.field(
+        static=True, default="long", converter=partial(one_of, "kind of BarzilaiBorwein", known=("long", "short"))
+    )
 
     def init(self, x: PyTree[Array]) -> PyTree:
         """Carry the last point, gradient and size."""

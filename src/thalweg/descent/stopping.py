@@ -4,6 +4,7 @@ The compiled engine traces a rule into its loop, with records of JAX's arrays; t
 numbers of NumPy. The rules here do their arithmetic in whichever it is; one written in ``jax.numpy`` serves both too.
 """
 
+from functools import partial
 from typing import Any, ClassVar, NamedTuple
 
 import equinox as eqx
@@ -77,10 +78,11 @@ class _RulePair(StoppingRule):
         """The states of both."""
         return self.first.init(), self.second.init()
 
-    def _both(self, state: PyTree, record: Record) -> tuple[PyTree, Code, Code]:
+    def update(self, state: PyTree, record: Record) -> tuple[PyTree, Code]:
+        """Show both rules the record."""
         first, a = trees.call(self.first, "update", state[0], record)
         second, b = trees.call(self.second, "update", state[1], record)
-        return (first, second), a, b
+        return (first, second), trees.call(self, "joined", a, b)
 
 
 class AnyOf(_RulePair):
@@ -92,10 +94,9 @@ class AnyOf(_RulePair):
     Seconds(limit=...)
     """
 
-    def update(self, state: PyTree, record: Record) -> tuple[PyTree, Code]:
+    def joined(self, a: Code, b: Code) -> Code:
         """The first status that is not 0."""
-        state, a, b = trees.call(self, "_both", state, record)
-        return state, trees.where(a != 0, a, b)
+        return trees.where(a != 0, a, b)
 
 
 class AllOf(_RulePair):
@@ -107,10 +108,9 @@ class AllOf(_RulePair):
     Steps(limit=...)
     """
 
-    def update(self, state: PyTree, record: Record) -> tuple[PyTree, Code]:
+    def joined(self, a: Code, b: Code) -> Code:
         """The first rule's status if both have one."""
-        state, a, b = trees.call(self, "_both", state, record)
-        return state, trees.where(b != 0, a, b)
+        return trees.where(b != 0, a, b)
 
 
 def rules_within(rule: StoppingRule) -> list[StoppingRule]:
@@ -297,10 +297,7 @@ class Stagnation(StoppingRule):
     Array(100, dtype=int32)
     """
 
-    patience: Array
-
-    def __init__(self, patience: int = 50) -> None:
-        self.patience = number("patience of Stagnation", patience, least=1, dtype=jnp.int32)
+    patience: Any = eqx.field(default=50, converter=partial(number, "patience of Stagnation", least=1, dtype=jnp.int32))
 
     def init(self) -> PyTree:
         """Nothing seen yet."""

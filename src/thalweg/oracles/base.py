@@ -65,8 +65,6 @@ class Oracle(eqx.Module):
     value: ClassVar[Any] = None
     full: ClassVar[Any] = None
     period: ClassVar[Any] = None
-    fixed_work: ClassVar[Any] = None
-    """The work of every estimate, if it is always the same: loops then need not add it up step by step."""
 
     @property
     def vanishing_noise(self) -> bool:
@@ -120,11 +118,6 @@ class Exact(Oracle):
         self.args = args
         arguments.number("work of Exact", work, least=0)
         self.work = float(work)
-
-    @property
-    def fixed_work(self) -> float:
-        """As given."""
-        return self.work
 
     def value(self, x: PyTree[Array]) -> Scalar:
         """Evaluate the function at ``x``."""

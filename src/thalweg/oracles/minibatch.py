@@ -72,11 +72,6 @@ class MiniBatch(Oracle):
         """How many examples there are."""
         return jax.tree.leaves(self.data)[0].shape[0]
 
-    @property
-    def fixed_work(self) -> float:
-        """The batch size."""
-        return float(self.batch_size)
-
     def init(self, x: PyTree[Array]) -> PyTree:
         """Nothing with replacement; else an epoch that is about to begin."""
         return () if self.replacement else start_epoch(self.examples)
@@ -96,7 +91,7 @@ class MiniBatch(Oracle):
             indices, state = draw_batch(state, key, self.batch_size)
         batch = jax.tree.map(lambda leaf: leaf[indices], self.data)
         weights = None if self.weights is None else self.weights[indices]
-        return differentiate(lambda x: self._mean(x, batch, weights), x, self.fixed_work), state
+        return differentiate(lambda x: self._mean(x, batch, weights), x, float(self.batch_size)), state
 
     def value(self, x: PyTree[Array]) -> Scalar:
         """The mean loss over all examples."""

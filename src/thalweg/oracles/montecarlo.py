@@ -1,6 +1,7 @@
 """Monte Carlo gradients of an expectation under a distribution that depends on x."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import equinox as eqx
@@ -14,16 +15,7 @@ from thalweg.oracles.base import Oracle, Out, differentiate
 __all__ = ["Reparameterised", "ScoreFunction"]
 
 
-class _SampleMean(Oracle):
-    samples: eqx.AbstractVar[int]
-
-    @property
-    def fixed_work(self) -> float:
-        """The number of samples."""
-        return float(self.samples)
-
-
-class Reparameterised(_SampleMean):
+class Reparameterised(Oracle):
     """The gradient of E_ε[F(x, ε)], differentiating through the samples.
 
     Parameters
@@ -37,25 +29,23 @@ class Reparameterised(_SampleMean):
     Examples
     --------
     >>> import jax
-    >>> Reparameterised(lambda x, key: x * jax.random.normal(key), samples=4).fixed_work
-    4.0
+    >>> Reparameterised(lambda x, key: x * jax.random.normal(key), samples=4).samples
+    4
     """
 
-    integrand: Callable[[PyTree, Key[Array, ""]], Any] = eqx.field(static=True)
-    samples: int = eqx.field(static=True)
-
-    def __init__(self, integrand: Callable[..., Any], samples: int = 1) -> None:
-        self.integrand = function("integrand of Reparameterised", integrand)
-        self.samples = whole("samples", samples)
+    integrand: Callable[[PyTree, Key[Array, ""]], Any] = eqx.field(
+        static=True, converter=partial(function, "integrand of Reparameterised")
+    )
+    samples: int = eqx.field(static=True, default=1, converter=partial(whole, "samples"))
 
     def estimate(self, x: PyTree[Array], state: PyTree, key: Key[Array, ""]) -> tuple[Out, PyTree]:
         """Average over the samples."""
         keys = jax.random.split(key, self.samples)
         mean = lambda x: jnp.mean(jax.vmap(lambda k: self.integrand(x, k))(keys))
-        return differentiate(mean, x, self.fixed_work), state
+        return differentiate(mean, x, float(self.samples)), state
 
 
-class ScoreFunction(_SampleMean):
+class ScoreFunction(Oracle):
     """The gradient of E_{z∼q_x}[F(x, z)] by the score function: mean of (F − b) ∇_x log q_x(z), plus ∇_x F.
 
     The baseline b of a sample is the mean of F over the *other* samples, which leaves the estimate unbiased.
@@ -76,8 +66,8 @@ class ScoreFunction(_SampleMean):
     Examples
     --------
     >>> oracle = ScoreFunction(lambda x, z: z, lambda x, key: x, lambda x, z: x, samples=8)
-    >>> oracle.fixed_work
-    8.0
+    >>> oracle.samples
+    8
     """
 
     integrand: Callable[[PyTree, Any], Any] = eqx.field(static=True)
@@ -114,4 +104,4 @@ class ScoreFunction(_SampleMean):
             # Its gradient is the estimate; its value, with the scores cancelled, is the mean of F.
             return jnp.mean((fixed - others) * (scores - jax.lax.stop_gradient(scores)) + values)
 
-        return differentiate(surrogate, x, self.fixed_work), state
+        return differentiate(surrogate, x, float(self.samples)), state

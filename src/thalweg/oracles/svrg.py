@@ -1,6 +1,7 @@
 """Variance reduction by a snapshot: ψ(x;ξ) − ψ(x̃;ξ) + μ̃, the same noise ξ in both, μ̃ the full gradient at x̃."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, ClassVar, NamedTuple
 
 import equinox as eqx
@@ -131,11 +132,7 @@ class LooplessSVRG(_Snapshots):
     True
     """
 
-    probability: Array
-
-    def __init__(self, oracle: Oracle, probability: Any) -> None:
-        self.oracle = oracle
-        self.probability = number("probability of LooplessSVRG", probability, above=0, most=1)
+    probability: Any = eqx.field(converter=partial(number, "probability of LooplessSVRG", above=0, most=1))
 
     def estimate(self, x: PyTree[Array], state: PyTree, key: Key[Array, ""]) -> tuple[Out, PyTree]:
         """Return the corrected gradient; move the snapshot at random."""

@@ -1,6 +1,7 @@
 """Traits, dtypes, transformations, and inputs at the edge of what floating point can hold."""
 
 import itertools
+from functools import cache
 
 import jax
 import jax.numpy as jnp
@@ -9,7 +10,7 @@ import pytest
 
 from thalweg.descent import terms as T
 
-from .cases import PROX, ROWS, VALUE, flatten
+from .cases import CASES, PROX, ROWS, flatten, prox_and_value
 
 
 def test_separable_takes_a_step_for_each_coordinate(separable_case):
@@ -34,12 +35,28 @@ def test_coupled_refuses_a_tree_of_steps(coupled_case):
         coupled_case.term.prox(x, jax.tree.map(jnp.ones_like, x))
 
 
+@jax.jit
+def all_at_once(terms, points, step):
+    return [prox_and_value(term, x, step) for term, x in zip(terms, points, strict=True)]
+
+
+@cache
+def in_float32(draw, step):
+    """The prox of every case at a point drawn for its size, and the value there: one program for all."""
+    points = [case.tree(draw(case.size), np.float32) for case in CASES]
+    found = all_at_once([case.term for case in CASES], points, np.float64(step))
+    return dict(zip([case.name for case in CASES], found, strict=True))
+
+
+def normal_single(size):
+    return np.random.default_rng(2).normal(size=size).astype(np.float32)
+
+
 def test_float32_stays_float32_and_agrees(case):
-    x = np.random.default_rng(2).normal(size=case.size).astype(np.float32)
-    single = PROX(case.term, case.tree(x, np.float32), np.float64(0.5))
+    x = normal_single(case.size)
+    single, value = in_float32(normal_single, 0.5)[case.name]
     assert {leaf.dtype for leaf in jax.tree.leaves(single)} == {jnp.dtype(jnp.float32)}
     np.testing.assert_allclose(flatten(single), case.prox(x, 0.5), rtol=0, atol=1e-5)
-    value = VALUE(case.term, single)
     assert value.dtype == jnp.float32
     np.testing.assert_allclose(value, case.h(case.prox(x, 0.5)), rtol=1e-5, atol=1e-5)
 
@@ -78,19 +95,32 @@ def test_jit_and_eager_agree(case):
     np.testing.assert_allclose(flatten(case.term.prox(x, 0.5)), flatten(PROX(case.term, x, 0.5)), rtol=0, atol=1e-13)
 
 
+def noise(size):
+    return np.random.default_rng(6).normal(size=size)
+
+
+EXTREMES = {
+    "zeros": np.zeros,
+    "ones": np.ones,
+    "huge": lambda size: 1e30 * noise(size),
+    "all huge": lambda size: np.full(size, 1e30),
+    "all huge and negative": lambda size: np.full(size, -1e30),
+    "tiny": lambda size: 1e-30 * noise(size),
+    "mixed": lambda size: noise(size) * 10.0 ** np.linspace(-30, 30, size),
+}
+
+
 @pytest.mark.parametrize("dtype", [np.float32, np.float64], ids=["float32", "float64"])
 def test_extremes_make_no_nan(case, dtype):
-    rng = np.random.default_rng(6)
-    noise = rng.normal(size=case.size)
-    mixed = noise * 10.0 ** np.linspace(-30, 30, case.size)
-    entries = [0 * noise, 0 * noise + 1, 1e30 * noise, 0 * noise + 1e30, 0 * noise - 1e30, 1e-30 * noise, mixed]
-    for x, step in itertools.product(entries, [0.0, 1e-30, 1.0, 1e30]):
-        p = PROX(case.term, case.tree(x, dtype), np.float64(step))
-        assert np.isfinite(flatten(p)).all(), (x, step)
-        value = VALUE(case.term, p)
-        assert not np.isnan(value), (x, step)
+    for (name, draw), step in itertools.product(EXTREMES.items(), [0.0, 1e-30, 1.0, 1e30]):
+        if dtype is np.float32:
+            p, value = in_float32(draw, step)[case.name]
+        else:
+            p, value = prox_and_value(case.term, case.tree(draw(case.size)), np.float64(step))
+        assert np.isfinite(flatten(p)).all(), (name, step)
+        assert not np.isnan(value), (name, step)
         if case.term.indicator:
-            assert value == 0.0, (x, step, p)
+            assert value == 0.0, (name, step, p)
 
 
 def test_parameters_are_leaves(case):
@@ -129,11 +159,10 @@ def test_parameters_may_be_traced():
     run = lambda s: {name: build(s).prox(x, 1.0) for name, build in make.items()}
     slope = lambda w: jax.grad(lambda w: T.L1(w).prox(x, 1.0).sum())(w)
     traced, slopes = jax.jit(lambda weights: (jax.vmap(run)(weights), slope(weights[0])))(weights)
+    together = jax.jit(lambda terms: {name: term.prox(x, 1.0) for name, term in terms.items()})
     for i, weight in enumerate(weights):
         # What is made outside of jit is an argument, and known when it is checked.
-        expected = jax.jit(lambda terms: {name: term.prox(x, 1.0) for name, term in terms.items()})(
-            {name: build(jnp.asarray(weight)) for name, build in make.items()}
-        )
+        expected = together({name: build(jnp.asarray(weight)) for name, build in make.items()})
         for name, wanted in expected.items():
             np.testing.assert_allclose(traced[name][i], wanted, atol=1e-14, err_msg=name)
     np.testing.assert_allclose(slopes, 0.0)  # one coordinate falls, one rises, one is 0

@@ -90,9 +90,13 @@ WRONG = [
     (lambda: T.HalfSpace(np.ones(3), np.ones(3)), ValueError, "bound of HalfSpace must be a finite number"),
     (lambda: T.HalfSpace(np.ones(3), NAN), ValueError, "bound of HalfSpace must be a finite number"),
     (lambda: T.Affine([1.0], [1.0]), ValueError, r"matrix of Affine must be a matrix .* found the shape \(1,\)"),
-    (lambda: T.Affine([[1.0, NAN]], [1.0]), ValueError, "matrix of Affine must be finite"),
+    (
+        lambda: T.Affine([[1.0, NAN]], [1.0]),
+        ValueError,
+        "matrix of Affine must hold finite numbers, found nan",
+    ),
     (lambda: T.Affine([[1.0, 1.0]], [1.0, 2.0]), ValueError, r"rhs of Affine must have the shape \(1,\), found \(2,\)"),
-    (lambda: T.Affine([[1.0, 1.0]], [INF]), ValueError, "rhs of Affine must be finite"),
+    (lambda: T.Affine([[1.0, 1.0]], [INF]), ValueError, "rhs of Affine must hold finite numbers, found inf at index 0"),
     (
         lambda: T.Affine([[1.0, 1.0], [2.0, 2.0]], [1.0, 1.0]),
         ValueError,

@@ -1,7 +1,7 @@
 """Bregman divergences D_φ(x ‖ y) = φ(x) − φ(y) − ⟨∇φ(y), x − y⟩: entropy, Burg entropy, and a φ of your own."""
 
 from collections.abc import Callable
-from functools import reduce
+from functools import partial, reduce
 from typing import Any, ClassVar
 
 import equinox as eqx
@@ -220,12 +220,8 @@ class Bregman(Divergence):
 
     swallows: ClassVar[bool] = True
 
-    potential: Callable[[PyTree], Any] = eqx.field(static=True)
-    inverse: Callable[[PyTree], Any] = eqx.field(static=True)
-
-    def __check_init__(self) -> None:
-        function("potential of Bregman", self.potential)
-        function("inverse of Bregman", self.inverse)
+    potential: Callable[[PyTree], Any] = eqx.field(static=True, converter=partial(function, "potential of Bregman"))
+    inverse: Callable[[PyTree], Any] = eqx.field(static=True, converter=partial(function, "inverse of Bregman"))
 
     def value(self, x: PyTree[Array], y: PyTree[Array]) -> Scalar:
         """φ(x) − φ(y) − ⟨∇φ(y), x − y⟩."""

@@ -1,7 +1,9 @@
 """Euclidean geometries: the plain one, a diagonal metric, a matrix metric."""
 
+from functools import partial
 from typing import Any, ClassVar
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -12,7 +14,7 @@ from thalweg import trees
 from thalweg.arguments import numbers
 from thalweg.descent.divergences.base import Divergence, closed_form
 from thalweg.descent.terms import SquaredL2, Term, Zero
-from thalweg.descent.terms._arrays import check_fit, spread
+from thalweg.descent.terms.base import check_fit, spread
 
 __all__ = ["DiagonalMetric", "Euclidean", "MatrixMetric"]
 
@@ -81,10 +83,7 @@ class DiagonalMetric(QuadraticDivergence):
     Array([0.75], dtype=float...)
     """
 
-    weights: PyTree[Array]
-
-    def __init__(self, weights: PyTree) -> None:
-        self.weights = numbers("weights of DiagonalMetric", weights, above=0)
+    weights: PyTree[Array] = eqx.field(converter=partial(numbers, "weights of DiagonalMetric", above=0))
 
     def check(self, x: PyTree[Array]) -> None:
         """Refuse weights that do not broadcast to ``x``."""

@@ -16,7 +16,6 @@ nothing                                              :class:`Zero`
 ===================================================  =======================================================
 """
 
-from thalweg.descent.terms import base, boxes, combinators, matrices, norms, sets, total_variation
 from thalweg.descent.terms.base import *  # noqa: F403
 from thalweg.descent.terms.boxes import *  # noqa: F403
 from thalweg.descent.terms.combinators import *  # noqa: F403
@@ -24,12 +23,3 @@ from thalweg.descent.terms.matrices import *  # noqa: F403
 from thalweg.descent.terms.norms import *  # noqa: F403
 from thalweg.descent.terms.sets import *  # noqa: F403
 from thalweg.descent.terms.total_variation import *  # noqa: F403
-
-__all__: list[str] = []
-__all__ += base.__all__
-__all__ += boxes.__all__
-__all__ += combinators.__all__
-__all__ += matrices.__all__
-__all__ += norms.__all__
-__all__ += sets.__all__
-__all__ += total_variation.__all__

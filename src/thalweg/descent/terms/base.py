@@ -1,19 +1,86 @@
-"""The simple term h of the iteration: its contract, sums over leaves, multiples, and indicators of sets."""
+"""The simple term h of the iteration: its contract, sums over leaves, multiples, and indicators of sets.
+
+Parameters are stored as floating arrays and cast to each leaf's dtype where they are used: a float32 leaf
+stays float32 even if the parameter was made in float64.
+"""
 
 from collections.abc import Callable
-from functools import reduce
+from functools import partial, reduce
 from typing import Any, ClassVar
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, PyTree, Scalar
 
 from thalweg import trees
 from thalweg.arguments import instance, number, numbers
-from thalweg.descent.terms import _arrays
 
 __all__ = ["Indicator", "Scaled", "Term", "Zero"]
+
+
+def is_traced(value: Any) -> bool:
+    """Whether the value is known only when compiled code runs, so that it cannot be checked now."""
+    return isinstance(value, jax.core.Tracer)
+
+
+def spread(value: PyTree, x: PyTree[Array]) -> PyTree[Array]:
+    """Give every leaf of ``x`` its part of ``value`` (a pytree prefix of ``x``), in the leaf's dtype."""
+    check_point(x)
+    return jax.tree.map(lambda part, leaf: jnp.asarray(part).astype(leaf.dtype), jax.tree.broadcast(value, x), x)
+
+
+def check_fit(owner: str, name: str, value: PyTree, x: PyTree[Array]) -> None:
+    """Raise ``ValueError`` unless ``value`` is a prefix of ``x`` whose arrays broadcast to its leaves."""
+    try:
+        parts = jax.tree.leaves(jax.tree.broadcast(value, x))
+    except (ValueError, TypeError, KeyError) as error:
+        raise ValueError(
+            f"{name} of {owner} must be one array or a tree like x, with the structure "
+            f"{jax.tree.structure(x)}; found the structure "
+            f"{jax.tree.structure(value)} (a list is a tree: pass numbers as one jnp.asarray([...]))"
+        ) from error
+    for (path, leaf), part in zip(jax.tree_util.tree_leaves_with_path(x), parts, strict=True):
+        shape, target = jnp.shape(part), jnp.shape(leaf)
+        if len(shape) > len(target) or any(a not in (1, b) for a, b in zip(shape[::-1], target[::-1], strict=False)):
+            raise ValueError(
+                f"{name} of {owner} must broadcast to the shape {target} of x{trees.path_name(path)}, "
+                f"found the shape {shape}"
+            )
+
+
+def check_point(x: PyTree[Array]) -> None:
+    """Refuse points that are not made of arrays of real numbers."""
+    for path, leaf in jax.tree_util.tree_leaves_with_path(x):
+        kind = getattr(leaf, "dtype", None)
+        if kind is None or not jnp.issubdtype(kind, jnp.floating):
+            found = type(leaf).__name__ if kind is None else f"the dtype {kind}"
+            raise TypeError(f"x{trees.path_name(path)} must be an array of real floating numbers, found {found}")
+
+
+def leaf_steps(step: Any, x: PyTree[Array]) -> PyTree[Array]:
+    """Give every leaf of ``x`` its step, in its dtype and finite, so that 0 · step is 0 and never NaN."""
+
+    def finite(part: Any, leaf: Array) -> Array:
+        part = jnp.asarray(part)
+        part = part if jnp.issubdtype(part.dtype, jnp.floating) else part.astype(float)
+        limit = min(float(jnp.finfo(kind).max) for kind in (part.dtype, leaf.dtype))
+        return jnp.minimum(part, limit).astype(leaf.dtype)
+
+    return jax.tree.map(finite, jax.tree.broadcast(step, x), x)
+
+
+def shrinkage(length: Array, threshold: Array) -> Array:
+    """max(0, 1 − threshold/length), with 0 at length 0: the factor of a block soft-threshold."""
+    longer = length > threshold
+    return jnp.where(longer, 1 - threshold / jnp.where(longer, length, 1), 0)
+
+
+def flatten(x: PyTree[Array]) -> tuple[Array, Callable[[Array], PyTree[Array]]]:
+    """All leaves as one vector in their widest dtype, and the function that puts it back."""
+    with jax.numpy_dtype_promotion("standard"):
+        return ravel_pytree(x)
 
 
 class Term(eqx.Module):
@@ -69,7 +136,7 @@ class Term(eqx.Module):
         """Raise ``ValueError`` if ``x`` and the term's parameters do not fit; called before the first step."""
         owner = type(self).__name__
         for name in self.fitting:
-            _arrays.check_fit(owner, name, getattr(self, name), x)
+            check_fit(owner, name, getattr(self, name), x)
         for path, leaf in jax.tree_util.tree_leaves_with_path(x):
             if jnp.ndim(leaf) < self.axes:
                 kind = "a matrix" if self.axes == 2 else "a vector or an array of them"
@@ -77,13 +144,13 @@ class Term(eqx.Module):
 
     def parameters(self, x: PyTree[Array]) -> list[PyTree[Array]]:
         """The parameters that must broadcast to x, given to its leaves."""
-        return [_arrays.spread(getattr(self, name), x) for name in self.fitting]
+        return [spread(getattr(self, name), x) for name in self.fitting]
 
     def check_prox(self, x: PyTree[Array], step: Any) -> None:
         """Refuse points that are not real, and steps that are negative, NaN, no numbers or more than the term takes."""
-        _arrays.check_point(x)
+        check_point(x)
         for part in jax.tree.leaves(step):
-            if not _arrays.is_traced(part):
+            if not is_traced(part):
                 numbers("step", part, least=0, finite=False)
         if not self.separable and (not trees.is_leaf(step) or jnp.ndim(step)):
             shapes = jax.tree.map(jnp.shape, step)
@@ -106,28 +173,37 @@ class Leafwise(Term):
 
     def value(self, x: PyTree[Array]) -> Scalar:
         """The sum over all leaves."""
-        return _arrays.sum_leaves(jax.tree.map(self.leaf_value, x, *self.parameters(x)))
+        leaves = jax.tree.map(self.leaf_value, x, *self.parameters(x))
+        return trees.total(jax.tree.map(jnp.sum, leaves))
 
     def prox(self, x: PyTree[Array], step: Any) -> PyTree[Array]:
         """The prox of each leaf."""
         self.check_prox(x, step)
-        return jax.tree.map(self.leaf_prox, x, _arrays.steps(step, x), *self.parameters(x))
+        return jax.tree.map(self.leaf_prox, x, leaf_steps(step, x), *self.parameters(x))
 
 
-def _as_wrapped(trait: str) -> Any:
-    return property(lambda self: getattr(self.term, trait))
+def _all(trait: str) -> Any:
+    return property(lambda self: all(getattr(part, trait) for part in self.parts))
 
 
-class Wrapper(Term):
-    """A term with the traits of the term it wraps."""
+class Composite(Term):
+    """A term made of others, its ``parts``, with the traits that they have."""
+
+    convex = _all("convex")
+    separable = _all("separable")
+    indicator = _all("indicator")
+    proximable = _all("proximable")
+    factorises = property(lambda self: any(part.factorises for part in self.parts))
+
+
+class Wrapper(Composite):
+    """A term made of one other."""
 
     term: Term
+    parts = property(lambda self: [self.term])
 
-    convex = _as_wrapped("convex")
-    separable = _as_wrapped("separable")
-    indicator = _as_wrapped("indicator")
-    factorises = _as_wrapped("factorises")
-    proximable = _as_wrapped("proximable")
+    def __check_init__(self) -> None:
+        instance(f"term of {type(self).__name__}", self.term, Term)
 
     def check(self, x: PyTree[Array]) -> None:
         """Refuse what does not fit, and what the term refuses."""
@@ -153,11 +229,7 @@ class Scaled(Wrapper):
     Array([1., 0.], dtype=float...)
     """
 
-    factor: Array
-
-    def __init__(self, term: Term, factor: Any) -> None:
-        self.term = instance("term of Scaled", term, Term)
-        self.factor = number("factor of Scaled", factor, least=0)
+    factor: Any = eqx.field(converter=partial(number, "factor of Scaled", least=0))
 
     def value(self, x: PyTree[Array]) -> Scalar:
         """factor·h(x)."""
@@ -197,10 +269,10 @@ class Zero(Term):
         return x
 
 
-def feasible(
+def indicator_value(
     x: PyTree[Array], projection: PyTree[Array], *, coupled: bool, scale: Any = 0.0, together: bool = False
-) -> Array:
-    """Whether ``x`` is its own projection up to rounding error.
+) -> Scalar:
+    """Return 0 if ``x`` is its own projection up to rounding error, else infinity.
 
     The tolerance is 8·eps of each leaf's dtype, relative to the largest entry of the leaf, its projection and
     ``scale``; it grows with the square root of the number of coordinates where these are ``coupled``. Leaves
@@ -217,7 +289,7 @@ def feasible(
         return jnp.all(jnp.abs(leaf - image) <= tolerance * jnp.maximum(size, jnp.asarray(scale, size.dtype)))
 
     verdicts = [near(*pair, size, count) for pair, size, count in zip(pairs, sizes, counts, strict=True)]
-    return reduce(jnp.logical_and, verdicts)
+    return jnp.where(reduce(jnp.logical_and, verdicts), 0.0, jnp.inf).astype(trees.dtype(x))
 
 
 class Indicator(Term):
@@ -249,5 +321,4 @@ class Indicator(Term):
 
     def value(self, x: PyTree[Array]) -> Scalar:
         """0 if ``x`` is its own projection up to rounding error, else infinity."""
-        inside = feasible(x, self.project(x), coupled=not self.separable, together=self._together)
-        return jnp.where(inside, 0.0, jnp.inf).astype(trees.dtype(x))
+        return indicator_value(x, self.project(x), coupled=not self.separable, together=self._together)

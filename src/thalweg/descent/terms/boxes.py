@@ -1,15 +1,16 @@
 """Sets that bound each coordinate on its own: box, non-negative orthant, L∞ ball; and terms within them."""
 
+from functools import partial
 from typing import Any, ClassVar
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, PyTree, Scalar
 
 from thalweg.arguments import instance, number, numbers
-from thalweg.descent.terms import _arrays
-from thalweg.descent.terms.base import Indicator, Term, Wrapper
+from thalweg.descent.terms.base import Indicator, Term, Wrapper, is_traced
 
 __all__ = ["Bounds", "Box", "LInfBall", "NonNegative", "Within"]
 
@@ -52,15 +53,14 @@ class Within(Wrapper):
     Array([2., 0., 0.], dtype=float...)
     """
 
-    bounds: Bounds
+    bounds: Bounds = eqx.field(converter=partial(instance, "bounds of Within", kind=Bounds))
 
-    def __init__(self, term: Term, bounds: Bounds) -> None:
-        self.term = instance("term of Within", term, Term)
-        self.bounds = instance("bounds of Within", bounds, Bounds)
-        if not (term.convex and term.separable and term.proximable):
+    def __check_init__(self) -> None:
+        super().__check_init__()
+        if not (self.convex and self.separable and self.proximable):
             raise ValueError(
-                f"a term within {type(bounds).__name__} must be convex, a sum over coordinates and have a prox, as L1 "
-                f"or SquaredL2, found {type(term).__name__}: the prox of the two together has no closed form"
+                f"a term within {type(self.bounds).__name__} must be convex, a sum over coordinates and have a prox, "
+                f"as L1 or SquaredL2, found {type(self.term).__name__}: the prox of both has no closed form"
             )
 
     def check(self, x: PyTree[Array]) -> None:
@@ -95,12 +95,10 @@ class Box(Bounds):
 
     fitting: ClassVar[tuple[str, ...]] = ("lower", "upper")
 
-    lower: PyTree[Array]
-    upper: PyTree[Array]
+    lower: PyTree[Array] = eqx.field(converter=partial(numbers, "lower of Box", finite=False))
+    upper: PyTree[Array] = eqx.field(converter=partial(numbers, "upper of Box", finite=False))
 
-    def __init__(self, lower: PyTree, upper: PyTree) -> None:
-        self.lower = numbers("lower of Box", lower, finite=False)
-        self.upper = numbers("upper of Box", upper, finite=False)
+    def __check_init__(self) -> None:
         check_order("Box", self.lower, self.upper)
 
     def project_leaf(self, leaf: Array, lower: Array, upper: Array) -> Array:
@@ -140,10 +138,7 @@ class LInfBall(Bounds):
 
     fitting: ClassVar[tuple[str, ...]] = ("radius",)
 
-    radius: Array
-
-    def __init__(self, radius: Any = 1.0) -> None:
-        self.radius = number("radius of LInfBall", radius, above=0)
+    radius: Any = eqx.field(default=1.0, converter=partial(number, "radius of LInfBall", above=0))
 
     def project_leaf(self, leaf: Array, radius: Array) -> Array:
         """Clip to ±radius."""
@@ -152,7 +147,7 @@ class LInfBall(Bounds):
 
 def check_order(owner: str, lower: PyTree[Array], upper: PyTree[Array]) -> None:
     """Raise ``ValueError`` if a concrete lower bound exceeds its upper bound or if no number lies between."""
-    if any(_arrays.is_traced(leaf) for leaf in jax.tree.leaves((lower, upper))):
+    if any(is_traced(leaf) for leaf in jax.tree.leaves((lower, upper))):
         return
     # Either may be a prefix of the other, as both are of x.
     whole = lower if len(jax.tree.leaves(lower)) > len(jax.tree.leaves(upper)) else upper

@@ -1,17 +1,17 @@
 """Terms made of terms: translated, dilated, one for each part of a tree. (The scaled one is with the base.)"""
 
 import operator
-from functools import reduce
+from functools import partial, reduce
 from typing import Any, ClassVar
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, PyTree, Scalar
 
 from thalweg import trees
-from thalweg.arguments import instance, number, numbers
-from thalweg.descent.terms import _arrays
-from thalweg.descent.terms.base import Term, Wrapper, feasible, multiplied
+from thalweg.arguments import number, numbers
+from thalweg.descent.terms.base import Composite, Term, Wrapper, indicator_value, is_traced, multiplied, spread
 
 __all__ = ["Dilated", "PerLeaf", "Translated"]
 
@@ -36,24 +36,19 @@ class Translated(Wrapper):
 
     fitting: ClassVar[tuple[str, ...]] = ("shift",)
 
-    shift: PyTree[Array]
-
-    def __init__(self, term: Term, shift: PyTree) -> None:
-        self.term = instance("term of Translated", term, Term)
-        self.shift = numbers("shift of Translated", shift)
+    shift: PyTree[Array] = eqx.field(converter=partial(numbers, "shift of Translated"))
 
     def value(self, x: PyTree[Array]) -> Scalar:
         """h(x − shift)."""
         if self.indicator and self.proximable:
             # x − shift cancels: its rounding error is that of x and of the shift, not of the difference.
-            scale = trees.largest(_arrays.spread(self.shift, x))
-            inside = feasible(x, self.prox(x, 1.0), coupled=not self.separable, scale=scale, together=True)
-            return jnp.where(inside, 0.0, jnp.inf).astype(trees.dtype(x))
-        return self.term.value(trees.subtract(x, _arrays.spread(self.shift, x)))
+            scale = trees.largest(spread(self.shift, x))
+            return indicator_value(x, self.prox(x, 1.0), coupled=not self.separable, scale=scale, together=True)
+        return self.term.value(trees.subtract(x, spread(self.shift, x)))
 
     def prox(self, x: PyTree[Array], step: Any) -> PyTree[Array]:
         """shift + prox_h(x − shift)."""
-        shift = _arrays.spread(self.shift, x)
+        shift = spread(self.shift, x)
         return trees.add(self.term.prox(trees.subtract(x, shift), step), shift)
 
 
@@ -75,12 +70,10 @@ class Dilated(Wrapper):
     Array([0.5 , 0.25], dtype=float...)
     """
 
-    factor: Array
+    factor: Any = eqx.field(converter=partial(number, "factor of Dilated"))
 
-    def __init__(self, term: Term, factor: Any) -> None:
-        self.term = instance("term of Dilated", term, Term)
-        self.factor = number("factor of Dilated", factor)
-        if not _arrays.is_traced(self.factor) and self.factor == 0:
+    def __check_init__(self) -> None:
+        if not is_traced(self.factor) and self.factor == 0:
             raise ValueError("factor of Dilated must not be 0, found 0.0")
 
     def value(self, x: PyTree[Array]) -> Scalar:
@@ -97,12 +90,7 @@ def _is_term(node: Any) -> bool:
     return isinstance(node, Term)
 
 
-def _all(trait: str) -> Any:
-    """Whether all terms have a trait."""
-    return property(lambda self: all(getattr(term, trait) for term in self.parts))
-
-
-class PerLeaf(Term):
+class PerLeaf(Composite):
     """A sum of terms, each of its own part of the tree x.
 
     Parameters
@@ -129,12 +117,6 @@ class PerLeaf(Term):
             if not isinstance(leaf, Term):
                 raise TypeError(f"terms of PerLeaf must hold only Term instances, found {leaf!r}; use Zero() for none")
         self.terms = terms
-
-    convex = _all("convex")
-    separable = _all("separable")
-    indicator = _all("indicator")
-    proximable = _all("proximable")
-    factorises = property(lambda self: any(term.factorises for term in self.parts))
 
     def value(self, x: PyTree[Array]) -> Scalar:
         """The sum of the terms' values."""

@@ -1,5 +1,6 @@
 """Terms on matrices: PSD cone, spectral box, nuclear norm, rank. Leading axes hold independent matrices."""
 
+from functools import partial
 from typing import Any, ClassVar
 
 import equinox as eqx
@@ -18,15 +19,6 @@ __all__ = ["NuclearNorm", "PSDCone", "Rank", "SpectralBox"]
 
 def _transpose(x: Array) -> Array:
     return jnp.swapaxes(x, -1, -2)
-
-
-def _clip_eigenvalues(x: Array, lower: Array, upper: Array) -> Array:
-    """Clip the eigenvalues of the symmetric part of x; the result is symmetric to the last bit."""
-    values, vectors = jnp.linalg.eigh(x / 2 + _transpose(x) / 2, symmetrize_input=False)
-    clipped = vectors * jnp.clip(values, lower, upper)[..., None, :]
-    # GPUs would otherwise multiply in reduced precision, which is not feasible to rounding.
-    product = jnp.matmul(clipped, _transpose(vectors), precision="highest")
-    return product / 2 + _transpose(product) / 2
 
 
 def _map_singular_values(x: Array, change: Any) -> Array:
@@ -53,12 +45,10 @@ class SpectralBox(Indicator):
     factorises: ClassVar[bool] = True
     fitting: ClassVar[tuple[str, ...]] = ("lower", "upper")
 
-    lower: Array
-    upper: Array
+    lower: Any = eqx.field(converter=partial(number, "lower of SpectralBox", finite=False))
+    upper: Any = eqx.field(converter=partial(number, "upper of SpectralBox", finite=False))
 
-    def __init__(self, lower: Any, upper: Any) -> None:
-        self.lower = number("lower of SpectralBox", lower, finite=False)
-        self.upper = number("upper of SpectralBox", upper, finite=False)
+    def __check_init__(self) -> None:
         check_order("SpectralBox", self.lower, self.upper)
 
     def check(self, x: PyTree[Array]) -> None:
@@ -69,8 +59,12 @@ class SpectralBox(Indicator):
                 raise ValueError(f"{name} must be a square matrix, found the shape {leaf.shape}")
 
     def project_leaf(self, leaf: Array, lower: Array, upper: Array) -> Array:
-        """Clip the eigenvalues."""
-        return _clip_eigenvalues(leaf, lower, upper)
+        """Clip the eigenvalues of the symmetric part; the result is symmetric to the last bit."""
+        values, vectors = jnp.linalg.eigh(leaf / 2 + _transpose(leaf) / 2, symmetrize_input=False)
+        clipped = vectors * jnp.clip(values, lower, upper)[..., None, :]
+        # GPUs would otherwise multiply in reduced precision, which is not feasible to rounding.
+        product = jnp.matmul(clipped, _transpose(vectors), precision="highest")
+        return product / 2 + _transpose(product) / 2
 
 
 class PSDCone(SpectralBox):
@@ -142,10 +136,7 @@ class Rank(Indicator):
     # The mean of two matrices of rank k may have rank 2k.
     convex: ClassVar[bool] = False
 
-    rank: int = eqx.field(static=True)
-
-    def __init__(self, rank: int) -> None:
-        self.rank = whole("rank of Rank", rank)
+    rank: int = eqx.field(static=True, converter=partial(whole, "rank of Rank"))
 
     def project_leaf(self, leaf: Array) -> Array:
         """Keep the largest singular values."""

@@ -1,5 +1,6 @@
 """Norms, squares and smooth functions: L1, L2, squared L2, elastic net, Huber, logarithmic barrier, group lasso."""
 
+from functools import partial
 from typing import Any, ClassVar
 
 import equinox as eqx
@@ -10,8 +11,7 @@ from jaxtyping import Array, PyTree, Scalar
 
 from thalweg import trees
 from thalweg.arguments import number, numbers
-from thalweg.descent.terms import _arrays
-from thalweg.descent.terms.base import Leafwise, Term
+from thalweg.descent.terms.base import Leafwise, Term, flatten, is_traced, leaf_steps, shrinkage
 
 __all__ = ["L1", "L2", "ElasticNet", "GroupLasso", "Huber", "LogBarrier", "SquaredL2"]
 
@@ -21,27 +21,22 @@ def soft_threshold(x: Array, threshold: Array) -> Array:
     return x - jnp.clip(x, -threshold, threshold)
 
 
-class WeightedSum(Leafwise):
-    """A sum over coordinates with a weight for each, or one for all."""
+class Multiple(Term):
+    """A function times a weight, which is a number, or, for a sum over coordinates, as many as there are."""
 
-    separable: ClassVar[bool] = True
     fitting: ClassVar[tuple[str, ...]] = ("weight",)
 
     weight: PyTree[Array]
 
     def __init__(self, weight: PyTree = 1.0) -> None:
-        self.weight = numbers(f"weight of {type(self).__name__}", weight, least=0)
+        check = numbers if self.separable else number
+        self.weight = check(f"weight of {type(self).__name__}", weight, least=0)
 
 
-class Multiple(Term):
-    """A function that is no sum over coordinates, times a weight, which is a number."""
+class WeightedSum(Multiple, Leafwise):
+    """A sum over coordinates with a weight for each, or one for all."""
 
-    fitting: ClassVar[tuple[str, ...]] = ("weight",)
-
-    weight: Array
-
-    def __init__(self, weight: Any = 1.0) -> None:
-        self.weight = number(f"weight of {type(self).__name__}", weight, least=0)
+    separable: ClassVar[bool] = True
 
 
 class L1(WeightedSum):
@@ -96,7 +91,7 @@ class L2(Multiple):
         """Shorten ``x`` by step·weight."""
         self.check_prox(x, step)
         length = trees.norm(x)
-        factor = _arrays.shrinkage(length, _arrays.steps(step, length) * self.weight.astype(length.dtype))
+        factor = shrinkage(length, leaf_steps(step, length) * self.weight.astype(length.dtype))
         return jax.tree.map(lambda leaf: factor.astype(leaf.dtype) * leaf, x)
 
 
@@ -146,12 +141,8 @@ class ElasticNet(Leafwise):
     separable: ClassVar[bool] = True
     fitting: ClassVar[tuple[str, ...]] = ("l1", "l2")
 
-    l1: PyTree[Array]
-    l2: PyTree[Array]
-
-    def __init__(self, l1: PyTree = 1.0, l2: PyTree = 1.0) -> None:
-        self.l1 = numbers("l1 of ElasticNet", l1, least=0)
-        self.l2 = numbers("l2 of ElasticNet", l2, least=0)
+    l1: PyTree[Array] = eqx.field(default=1.0, converter=partial(numbers, "l1 of ElasticNet", least=0))
+    l2: PyTree[Array] = eqx.field(default=1.0, converter=partial(numbers, "l2 of ElasticNet", least=0))
 
     def leaf_value(self, leaf: Array, l1: Array, l2: Array) -> Array:
         """l1_i·|x_i| + ½·l2_i·x_i²."""
@@ -182,12 +173,8 @@ class Huber(Leafwise):
     separable: ClassVar[bool] = True
     fitting: ClassVar[tuple[str, ...]] = ("weight", "delta")
 
-    weight: PyTree[Array]
-    delta: PyTree[Array]
-
-    def __init__(self, weight: PyTree = 1.0, delta: PyTree = 1.0) -> None:
-        self.weight = numbers("weight of Huber", weight, least=0)
-        self.delta = numbers("delta of Huber", delta, above=0)
+    weight: PyTree[Array] = eqx.field(default=1.0, converter=partial(numbers, "weight of Huber", least=0))
+    delta: PyTree[Array] = eqx.field(default=1.0, converter=partial(numbers, "delta of Huber", above=0))
 
     def leaf_value(self, leaf: Array, weight: Array, delta: Array) -> Array:
         """weight_i·φ(x_i)."""
@@ -197,8 +184,7 @@ class Huber(Leafwise):
     def leaf_prox(self, leaf: Array, step: Array, weight: Array, delta: Array) -> Array:
         """Divide by 1 + t near 0, move by t·delta towards 0 elsewhere."""
         t = step * weight
-        moved = leaf - jnp.clip(leaf, -t * delta, t * delta)
-        return jnp.where(jnp.abs(leaf) <= delta * (1 + t), leaf / (1 + t), moved)
+        return jnp.where(jnp.abs(leaf) <= delta * (1 + t), leaf / (1 + t), soft_threshold(leaf, t * delta))
 
 
 class LogBarrier(WeightedSum):
@@ -290,8 +276,8 @@ class GroupLasso(Term):
         """Shorten each group by step·weight_g."""
         self.check_prox(x, step)
         lengths = self._lengths(x)
-        threshold = _arrays.steps(step, jnp.zeros((), lengths.dtype)) * self.weight.astype(lengths.dtype)
-        factors = _arrays.shrinkage(lengths, threshold)
+        threshold = leaf_steps(step, jnp.zeros((), lengths.dtype)) * self.weight.astype(lengths.dtype)
+        factors = shrinkage(lengths, threshold)
         return jax.tree.map(lambda leaf, label: factors[label].astype(leaf.dtype) * leaf, x, self._labels(x))
 
     def _labels(self, x: PyTree[Array]) -> PyTree[Array]:
@@ -300,7 +286,7 @@ class GroupLasso(Term):
 
     def _lengths(self, x: PyTree[Array]) -> Array:
         """The norm of each group, scaled by its largest entry so that squares neither overflow nor vanish."""
-        flat, labels = jnp.abs(_arrays.flatten(x)[0]), _arrays.flatten(self._labels(x))[0]
+        flat, labels = jnp.abs(flatten(x)[0]), flatten(self._labels(x))[0]
         top = jnp.zeros(self.count, trees.dtype(x)).at[labels].max(flat)
         safe = jnp.where(top > 0, top, 1)
         squares = jnp.square((flat / safe[labels]).astype(trees.single(flat.dtype)))
@@ -308,7 +294,7 @@ class GroupLasso(Term):
 
 
 def _as_labels(leaf: Any) -> Array:
-    if not _arrays.is_traced(leaf):
+    if not is_traced(leaf):
         leaf = np.asarray(leaf)
     if not jnp.issubdtype(leaf.dtype, jnp.integer):
         raise TypeError(f"groups of GroupLasso must be integer labels, found the dtype {leaf.dtype}")
@@ -316,15 +302,13 @@ def _as_labels(leaf: Any) -> Array:
 
 
 def _count(labels: list[Array], count: int | None) -> int:
-    if any(_arrays.is_traced(label) for label in labels):
+    if any(is_traced(label) for label in labels):
         if count is None:
             raise ValueError("count of GroupLasso must be given where groups is traced, found None")
         return int(count)
     lowest, highest = min(int(label.min()) for label in labels), max(int(label.max()) for label in labels)
     if lowest < 0:
         raise ValueError(f"groups of GroupLasso must be labels ≥ 0, found {lowest}")
-    if count is None:
-        return highest + 1
-    if count <= highest:
+    if count is not None and count <= highest:
         raise ValueError(f"count of GroupLasso must exceed the largest label {highest}, found {count}")
-    return int(count)
+    return highest + 1 if count is None else int(count)

@@ -1,7 +1,9 @@
 """Sets that join coordinates: the simplex, the L1 and L2 balls, the half-space and the affine set."""
 
+from functools import partial
 from typing import Any, ClassVar
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -9,8 +11,7 @@ from jaxtyping import Array, PyTree
 
 from thalweg import trees
 from thalweg.arguments import number, numbers
-from thalweg.descent.terms import _arrays
-from thalweg.descent.terms.base import Indicator
+from thalweg.descent.terms.base import Indicator, flatten, is_traced, spread
 
 __all__ = ["Affine", "HalfSpace", "L1Ball", "L2Ball", "Simplex"]
 
@@ -59,10 +60,7 @@ class Simplex(Indicator):
     fitting: ClassVar[tuple[str, ...]] = ("total",)
     axes: ClassVar[int] = 1
 
-    total: Array
-
-    def __init__(self, total: Any = 1.0) -> None:
-        self.total = number("total of Simplex", total, above=0)
+    total: Any = eqx.field(default=1.0, converter=partial(number, "total of Simplex", above=0))
 
     def project_leaf(self, leaf: Array, total: Array) -> Array:
         """max(x − τ, 0) along the last axis."""
@@ -97,7 +95,7 @@ class L1Ball(_Ball):
 
     def project(self, x: PyTree[Array]) -> PyTree[Array]:
         """Soft-threshold what is outside."""
-        flat, unflatten = _arrays.flatten(x)
+        flat, unflatten = flatten(x)
         wide, radius, size = trees.single(flat.dtype), self.radius.astype(flat.dtype), jnp.abs(flat)
         inside = jnp.sum(size, dtype=wide) <= radius.astype(wide)
         return unflatten(jnp.where(inside, flat, jnp.sign(flat) * project_simplex(size, radius)))
@@ -155,20 +153,17 @@ class HalfSpace(Indicator):
 
     fitting: ClassVar[tuple[str, ...]] = ("normal",)
 
-    normal: PyTree[Array]
-    bound: Array
+    normal: PyTree[Array] = eqx.field(converter=partial(numbers, "normal of HalfSpace"))
+    bound: Any = eqx.field(converter=partial(number, "bound of HalfSpace"))
     _together: ClassVar[bool] = True
 
-    def __init__(self, normal: PyTree, bound: Any) -> None:
-        self.normal = numbers("normal of HalfSpace", normal)
-        self.bound = number("bound of HalfSpace", bound)
-        leaves = jax.tree.leaves(self.normal)
-        if not any(_arrays.is_traced(leaf) or np.asarray(leaf).any() for leaf in leaves):
+    def __check_init__(self) -> None:
+        if not any(is_traced(leaf) or np.any(leaf) for leaf in jax.tree.leaves(self.normal)):
             raise ValueError("normal of HalfSpace must not be zero, found only zeros")
 
     def project(self, x: PyTree[Array]) -> PyTree[Array]:
         """Move back along the normal what is outside."""
-        parts = _arrays.spread(self.normal, x)
+        parts = spread(self.normal, x)
         normal = jax.tree.map(lambda part, leaf: jnp.broadcast_to(part, leaf.shape), parts, x)
         length = trees.norm(normal).astype(trees.dtype(x))
         unit = jax.tree.map(lambda leaf: leaf / length.astype(leaf.dtype), normal)
@@ -205,30 +200,26 @@ class Affine(Indicator):
     _together: ClassVar[bool] = True
 
     def __init__(self, matrix: Any, rhs: Any) -> None:
-        if _arrays.is_traced(matrix):
+        if is_traced(matrix):
             raise TypeError("matrix of Affine must be concrete, found a traced array; make the term outside of jit")
-        # Rows that are dependent in float32 are so only to float32's rounding error.
-        given = np.asarray(matrix).dtype
-        if given.kind not in "iuf":
-            raise TypeError(f"matrix of Affine must hold numbers, found the dtype {given}")
-        matrix = np.asarray(matrix, dtype=np.float64)
+        given = np.asarray(matrix)
+        numbers("matrix of Affine", given)
+        matrix = given.astype(np.float64)
         if matrix.ndim != 2 or 0 in matrix.shape:
             raise ValueError(f"matrix of Affine must be a matrix of shape (m, n), found the shape {matrix.shape}")
-        if not np.isfinite(matrix).all():
-            raise ValueError("matrix of Affine must be finite, found NaN or infinity")
-        rhs = rhs if _arrays.is_traced(rhs) else np.asarray(rhs, dtype=np.float64)
+        rhs = rhs if is_traced(rhs) else np.asarray(rhs, dtype=np.float64)
         if rhs.shape != matrix.shape[:1]:
             raise ValueError(f"rhs of Affine must have the shape {matrix.shape[:1]}, found {rhs.shape}")
         left, sizes, right = np.linalg.svd(matrix, full_matrices=False)
-        tolerance = max(matrix.shape) * np.finfo(given if np.issubdtype(given, np.floating) else np.float64).eps
-        rank = int(np.sum(sizes > tolerance * sizes[0]))
+        # Rows that are dependent in float32 are so only to float32's rounding error.
+        kind = given.dtype if jnp.issubdtype(given.dtype, jnp.floating) else np.float64
+        rank = int(np.sum(sizes > max(matrix.shape) * float(jnp.finfo(kind).eps) * sizes[0]))
         left, sizes = left[:, :rank], sizes[:rank]
         self.basis = jnp.asarray(right[:rank], dtype=float)
-        if _arrays.is_traced(rhs):
+        if is_traced(rhs):
             self.coordinates = jnp.asarray(left.T / sizes[:, None], dtype=rhs.dtype) @ rhs
             return
-        if not np.isfinite(rhs).all():
-            raise ValueError(f"rhs of Affine must be finite, found {rhs}")
+        numbers("rhs of Affine", rhs)
         residual = np.linalg.norm(rhs - left @ (left.T @ rhs))
         if residual > 1e-6 * np.linalg.norm(rhs):
             raise ValueError(
@@ -239,7 +230,7 @@ class Affine(Indicator):
 
     def project(self, x: PyTree[Array]) -> PyTree[Array]:
         """Remove what the equations do not allow."""
-        flat, unflatten = _arrays.flatten(x)
+        flat, unflatten = flatten(x)
         basis, target = self.basis.astype(flat.dtype), self.coordinates.astype(flat.dtype)
         for _ in range(PROJECTION_PASSES):
             excess = jnp.matmul(basis, flat, precision="highest") - target

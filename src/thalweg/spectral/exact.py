@@ -33,7 +33,7 @@ def by_cholesky(f: Function) -> bool:
 
 
 def exact_rows(f: Function, materialised: bool = True) -> int:
-    """Return up to how many rows a factorisation takes no longer than an estimate, by default with all entries known."""
+    """Return up to how many rows a factorisation takes no longer than an estimate; fewer if entries must be found."""
     if not materialised:
         return EXACT_ROWS["products"]
     return EXACT_ROWS["cholesky" if by_cholesky(f) else "eigenvalues"]

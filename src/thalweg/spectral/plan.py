@@ -236,7 +236,7 @@ def _excess(x: Any) -> Any:
 def _tables(tuner: Tuner, law: laws.Law, coefficient: float, dtype: Any) -> list[Array]:
     """b_j/S_j, b′_j/S_j, log S_j and the control variate, padded to a power of two: few shapes to compile for."""
     logs = law.floored.log_survival
-    length = max(64, 1 << (logs.size - 1).bit_length())
+    length = max(256, 1 << (logs.size - 1).bit_length())
     inverse = np.where(np.isneginf(logs), 0.0, np.exp(-np.maximum(logs, -700.0)))
     weigh = lambda b: np.append(b * inverse[: b.size], np.zeros(length - b.size))
     weights = weigh(tuner.value)

@@ -85,8 +85,8 @@ def compute_sum(
         _check_beside_plan(arguments.instance("plan", plan, Plan), f, method, options)
     operator = check_dimension(as_operator(A, dimension), dimension)
     task = _SumTask(f, operator, key, target, budget, method)
-    traced = is_traced((key, jnp.zeros(())))
-    if plan is not None or traced or not is_concrete(operator):
+    traced = is_traced((key, frozen(plan), jnp.zeros(()))) or not is_concrete(operator)
+    if plan is not None or traced:
         return task.estimate_by(plan, traced)
     settings.check(f, operator.dimension)
     automatic = method == "auto" and by_cholesky(f) and "preconditioner" not in options
@@ -214,15 +214,13 @@ class _SumTask(NamedTuple):
                 "a plan must be made outside jit and vmap, where arrays and keys are concrete: "
                 "plan = thalweg.spectral.plan(f, A, key), then pass plan=plan"
             )
-        first = plan.estimate(self.operator, self.key)
-        if not (traced or is_traced(jax.lax.stop_gradient(first.status))):
-            return self._replace(method="stochastic").refine(plan, first, 0)
-        if self.target is not None:
+        if traced and self.target is not None:
             raise ValueError(
                 "rtol and atol decide by the first numbers how many more are drawn, which jit and vmap cannot do: "
                 "leave them out there"
             )
-        return first
+        first = plan.estimate(self.operator, self.key)
+        return first if traced else self._replace(method="stochastic").refine(plan, first, 0)
 
 
 def _check_beside_plan(plan: Plan, f: Function, method: str, options: dict[str, Any]) -> None:

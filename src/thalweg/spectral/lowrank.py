@@ -8,7 +8,6 @@ Then every eigenvalue of P^(−½)AP^(−½) is at least 1, and all but a few ar
 with Ω a choice of columns or a Gaussian block; Ω is frozen in the plan, so that P(θ) can be differentiated.
 """
 
-from abc import abstractmethod
 from typing import Any, ClassVar
 
 import equinox as eqx
@@ -137,19 +136,14 @@ class _LowRankRequest(PreconditionerRequest):
         if self.noise is not None:
             arguments.real(f"noise of {name}", self.noise, above=0)
 
-    def build(self, operator: Operator, key: Key[Array, ""], probes: int) -> LowRankRoot:
-        """Find σ², then Ω."""
+    def _known_noise(self, operator: Operator) -> tuple[float | None, Any]:
+        """Return σ², None if it must be found, and the same as a shift if the operator does not know it itself."""
         if self.rank is not None:
             arguments.whole(f"rank of {type(self).__name__}", self.rank, most=operator.dimension)
-        level, own = self.noise, operator.split()[1] if self.noise is None else None
-        if own is not None:
-            level = arguments.real("noise of the operator", own, above=0)
-        shift = None if own is not None or level is None else jnp.asarray(level, operator.dtype)
-        return self._build(operator, level, shift, key, probes)
-
-    @abstractmethod
-    def _build(self, operator: Operator, level: float | None, shift: Any, key: Array, probes: int) -> LowRankRoot:
-        """Build P for σ² = ``level``, found if None; ``shift`` is the same if the operator does not know it."""
+        if self.noise is not None:
+            return self.noise, jnp.asarray(self.noise, operator.dtype)
+        own = operator.split()[1]
+        return None if own is None else arguments.real("noise of the operator", own, above=0), None
 
 
 class PivotedCholesky(_LowRankRequest):
@@ -174,13 +168,14 @@ class PivotedCholesky(_LowRankRequest):
     least_explained: ClassVar[float] = 0.0
     """The share of the trace above the noise that the first pivots must explain, else more are not tried."""
 
-    def _build(self, operator: Operator, level: float | None, shift: Any, key: Array, probes: int) -> LowRankRoot:
-        size, dtype = operator.dimension, operator.dtype
+    def build(self, operator: Operator, key: Key[Array, ""], probes: int) -> LowRankRoot:
+        """Find σ² and the pivots."""
+        size, (level, shift) = operator.dimension, self._known_noise(operator)
         kernel = operator if level is None else _without_noise(operator, shift)[0]
         (pivots, traces, features, noise), products = self._factorise(kernel, level), 0
         if level is None:
             traces = np.maximum(traces - noise * (size - 1 - np.arange(len(traces))), 0.0)
-            shift = jnp.asarray(noise, dtype)
+            shift = jnp.asarray(noise, operator.dtype)
             kernel = _without_noise(operator, shift)[0]
         if self.rank is None:
             pivots = pivots[: _choose_rank(kernel, noise, features, traces, len(pivots), key, probes)]
@@ -243,8 +238,10 @@ class Nystrom(_LowRankRequest):
     ValueError: noise of Nystrom must be a finite number above 0, found -1.0
     """
 
-    def _build(self, operator: Operator, level: float | None, shift: Any, key: Array, probes: int) -> LowRankRoot:
+    def build(self, operator: Operator, key: Key[Array, ""], probes: int) -> LowRankRoot:
+        """Find σ² and the random block."""
         size, dtype, products = operator.dimension, operator.dtype, 0
+        level, shift = self._known_noise(operator)
         if level is None:
             interval = find_spectrum(operator, None, key, positive=True)
             level, products = interval.lower, interval.products

@@ -83,18 +83,32 @@ def find_spectrum(
         low, high = _tame(function, values.nodes, (low, high), proven)
         found = (proven[0] if low is None and positive and proven[0] > 0 else low), high
         settled = [end is not None or own is not None for end, own in zip(known, found, strict=True)]
-        # More steps are worth it for an end where f is large, or where little is known of the lower end.
-        patient = not (positive and settled[1]) or _condition(values) > UNSETTLED_CONDITION
-        # Without reorthogonalisation it may take more steps than there are dimensions.
-        most = min(MAX_STEPS if patient else MAX_STEPS // 4, 2 * operator.dimension + CHUNK_STEPS)
-        if all(settled) or values.complete or (positive and values.nodes[0] <= 0) or steps >= most:
+        if all(settled) or values.complete or steps >= _most_steps(values, operator.dimension, positive, settled[1]):
             break
     if positive:
         _refuse_what_is_not_positive(values, operator.dtype, known[0], settled[0], steps)
     lower, upper = _final_ends(values, found, known, proven, positive)
+    lower, upper = _hold_ritz_values(values.nodes, (lower, upper), given, positive, operator.dtype)
+    return Interval(lower, upper, values.nodes, values.weights, steps)
+
+
+def _most_steps(values: Ritz, size: int, positive: bool, upper_settled: bool) -> int:
+    """Return how many steps are worth it."""
+    if positive and values.nodes[0] <= 0:
+        return 0  # A is proven not to be positive.
+    # For an end where f is large, or where little is known of the lower end, more of them.
+    patient = not (positive and upper_settled) or _condition(values) > UNSETTLED_CONDITION
+    # Without reorthogonalisation it may take more steps than there are dimensions.
+    return min(MAX_STEPS if patient else MAX_STEPS // 4, 2 * size + CHUNK_STEPS)
+
+
+def _hold_ritz_values(
+    nodes: np.ndarray, ends: tuple[float, float], given: Ends, positive: bool, dtype: Any
+) -> tuple[float, float]:
+    """Return an interval that holds the Ritz values, and refuse the user's ends where they do not."""
+    (lower, upper), low, high = ends, nodes[0], nodes[-1]
     # Ritz values of Lanczos' method in float32 are off by tens of roundings.
-    tolerance = max(1e-6, 100 * float(np.finfo(operator.dtype).eps)) * (upper - lower)
-    low, high = values.nodes[0], values.nodes[-1]
+    tolerance = max(1e-6, 100 * float(np.finfo(dtype).eps)) * (upper - lower)
     for end, node, beyond in ((given[0], low, lower - low), (given[1], high, high - upper)):
         if end is not None and beyond > tolerance:
             raise ValueError(
@@ -106,7 +120,7 @@ def find_spectrum(
         lower = 0.9 * low if positive else low - tolerance
     if high > upper and given[1] is None:
         upper = high + tolerance
-    return Interval(lower, upper, values.nodes, values.weights, steps)
+    return lower, upper
 
 
 def _ritz_values(

@@ -18,10 +18,11 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Key
 
+from papers._lanczos import LanczosOracle
 from thalweg import arguments
 from thalweg.descent import Box, Polynomial, minimize
 from thalweg.kernels import Grid, Interpolation, Kernel
-from thalweg.spectral import InterpolatedOperator, LanczosOracle, ShiftedOperator, SpectralOracle, ToeplitzOperator
+from thalweg.spectral import InterpolatedOperator, ShiftedOperator, SpectralOracle, ToeplitzOperator
 
 METHODS = ("sgd", "lanczos")
 

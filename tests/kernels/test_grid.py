@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from thalweg.kernels import Gaussian, Grid, Matern52, Periodic, stencil_product
+from thalweg.kernels import Gaussian, Grid, Interpolation, Matern52, Periodic, stencil_product
 from thalweg.spectral import InterpolatedOperator, ShiftedOperator, ToeplitzOperator
 
 RNG = np.random.default_rng(0)
@@ -37,14 +37,19 @@ def interpolated(kernel, grid, points):
     return InterpolatedOperator(grid.interpolation(points), ToeplitzOperator(column))
 
 
+interpolate = jax.jit(Interpolation.mv)
+to_dense = jax.jit(lambda operator: operator.to_dense())
+
+
 @pytest.mark.parametrize("shape", SHAPES)
 def test_products_are_those_of_the_dense_matrix(shape):
     grid, points = grid_and_points(shape)
     W = grid.interpolation(points)
     v, u = RNG.normal(size=(grid.size, 3)), RNG.normal(size=(len(points), 3))
-    np.testing.assert_allclose(W.mv(jnp.asarray(v)), dense(W) @ v, atol=1e-12)
-    np.testing.assert_allclose(W.rmv(jnp.asarray(u)), dense(W).T @ u, atol=1e-12)
-    assert float(W.norm_bound()) >= np.linalg.norm(dense(W), 2) ** 2
+    product, transposed, bound = jax.jit(lambda W, v, u: (W.mv(v), W.rmv(u), W.norm_bound()))(W, v, u)
+    np.testing.assert_allclose(product, dense(W) @ v, atol=1e-12)
+    np.testing.assert_allclose(transposed, dense(W).T @ u, atol=1e-12)
+    assert float(bound) >= np.linalg.norm(dense(W), 2) ** 2
 
 
 @pytest.mark.parametrize("shape", SHAPES)
@@ -52,7 +57,7 @@ def test_quadratics_are_met_everywhere_and_the_nodes_exactly(shape):
     grid, points = grid_and_points(shape)
     nodes = grid.origin + grid.offsets()
     quadratic = lambda x: np.prod(1 + x + 0.5 * x**2, axis=1)
-    found = np.asarray(grid.interpolation(points).mv(jnp.asarray(quadratic(nodes))[:, None]))[:, 0]
+    found = np.asarray(interpolate(grid.interpolation(points), quadratic(nodes)[:, None]))[:, 0]
     np.testing.assert_allclose(found, quadratic(points), rtol=1e-10)
     np.testing.assert_allclose(dense(grid.interpolation(nodes)), np.eye(grid.size), atol=1e-9)
 
@@ -64,8 +69,9 @@ def test_the_error_falls_as_the_third_power_of_the_spacing_up_to_the_boundary(di
     errors = []
     for nodes in (33, 65, 129):
         grid = Grid(np.zeros(dimension), np.full(dimension, 1 / (nodes - 1)), (nodes,) * dimension)
-        values = jnp.asarray(function(grid.offsets()))[:, None]
-        errors.append(np.max(np.abs(np.asarray(grid.interpolation(points).mv(values))[:, 0] - function(points))))
+        values = function(grid.offsets())[:, None]
+        found = np.asarray(interpolate(grid.interpolation(points), values))[:, 0]
+        errors.append(np.max(np.abs(found - function(points))))
     rates = np.log2(errors[:-1]) - np.log2(errors[1:])
     assert np.all(rates > 2.8), rates
 
@@ -76,7 +82,7 @@ def test_an_interpolated_kernel_comes_to_the_kernel_at_that_rate(name):
     errors = []
     for nodes in (17, 33, 65):
         A = interpolated(kernel, Grid([0.0], [1 / (nodes - 1)], (nodes,)), points)
-        errors.append(np.max(np.abs(np.asarray(A.to_dense()) - np.asarray(kernel(points)))))
+        errors.append(np.max(np.abs(np.asarray(to_dense(A)) - np.asarray(kernel(points)))))
     rates = np.log2(errors[:-1]) - np.log2(errors[1:])
     # Matérn-5/2 has four derivatives at 0, the fourth one being its last: cubic interpolation sees three.
     assert np.all(rates > 2.7), rates
@@ -87,7 +93,7 @@ def test_a_gram_stencil_is_the_gram_matrix(shape):
     grid, points = grid_and_points(shape)
     W, scales = grid.interpolation(points), RNG.uniform(size=len(points))
     fields = RNG.normal(size=(3, *shape))
-    found = stencil_product(W.gram(jnp.asarray(scales)), jnp.asarray(fields)).reshape(3, -1)
+    found = jax.jit(lambda W, s, f: stencil_product(W.gram(s), f))(W, scales, fields).reshape(3, -1)
     np.testing.assert_allclose(found, fields.reshape(3, -1) @ (dense(W).T * scales @ dense(W)), atol=1e-12)
 
 
@@ -123,16 +129,17 @@ def test_a_kronecker_product_is_a_column_that_is_an_outer_product():
     first, second = np.exp(-np.arange(5.0)), np.exp(-(np.arange(4.0) ** 2))
     K = ToeplitzOperator(jnp.asarray(np.outer(first, second)))
     toeplitz = lambda column: column[np.abs(np.subtract.outer(np.arange(len(column)), np.arange(len(column))))]
-    np.testing.assert_allclose(K.to_dense(), np.kron(toeplitz(first), toeplitz(second)), atol=1e-12)
+    np.testing.assert_allclose(to_dense(K), np.kron(toeplitz(first), toeplitz(second)), atol=1e-12)
 
 
 def test_operators_are_differentiable_in_the_parameters_of_the_kernel():
     grid, points = grid_and_points((9,))
     u, v = jnp.asarray(RNG.normal(size=(2, len(points), 1)))
     W, nodes = jnp.asarray(dense(grid.interpolation(points))), jnp.asarray(grid.origin + grid.offsets())
-    mine = jax.grad(lambda kernel: jnp.sum(u * interpolated(kernel, grid, points).mv(v)))(Matern52(0.7, 1.5))
-    theirs = jax.grad(lambda kernel: jnp.sum((W.T @ u) * (kernel(nodes) @ (W.T @ v))))(Matern52(0.7, 1.5))
-    for one, other in zip(*map(jax.tree.leaves, (mine, theirs)), strict=True):
+    mine = lambda kernel: jnp.sum(u * interpolated(kernel, grid, points).mv(v))
+    theirs = lambda kernel: jnp.sum((W.T @ u) * (kernel(nodes) @ (W.T @ v)))
+    slopes = jax.jit(lambda kernel: (jax.grad(mine)(kernel), jax.grad(theirs)(kernel)))(Matern52(0.7, 1.5))
+    for one, other in zip(*map(jax.tree.leaves, slopes), strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-9)
 
 

@@ -48,12 +48,15 @@ def test_kernels_are_the_means_of_cosines_under_their_densities():
     law = (stats.cauchy.pdf(omega).prod(1) + stats.multivariate_t.pdf(omega, df=1, shape=np.eye(dimension))) / 2
     differences = np.array([[0.0, 0.0], [0.5, 0.0], [0.3, -0.9], [1.5, 1.0]])
     cosines = np.cos((omega / lengths) @ differences.T)
-    for kind in KERNELS:
-        kernel = kind(lengths)
-        ratio = np.asarray(kernel.spectral_density(omega / lengths)) / (law * lengths.prod())
+    kernels = [kind(lengths) for kind in KERNELS]
+    densities = jax.jit(lambda kernels, omega: [kernel.spectral_density(omega) for kernel in kernels])
+    values = jax.jit(lambda kernels, x: [kernel(x, jnp.zeros((1, dimension)))[:, 0] for kernel in kernels])
+    evaluated = densities(kernels, omega / lengths), values(kernels, differences)
+    for kind, density, exact in zip(KERNELS, *evaluated, strict=True):
+        ratio = np.asarray(density) / (law * lengths.prod())
         terms = ratio[:, None] * cosines
         error = terms.std(0) / np.sqrt(draws)
-        deviation = (terms.mean(0) - np.asarray(kernel(differences, np.zeros((1, dimension))))[:, 0]) / error
+        deviation = (terms.mean(0) - np.asarray(exact)) / error
         assert np.abs(deviation).max() < 5, kind.__name__
         assert error.max() < 0.01, kind.__name__
 

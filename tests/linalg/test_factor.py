@@ -1,5 +1,6 @@
 """Cholesky factors on host and device: solutions, determinants, leave-one-out, and the law of raising a diagonal."""
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -17,26 +18,34 @@ def covariance():
 def test_solution_determinant_and_inverse_agree_with_numpy(covariance, xp):
     right = np.random.default_rng(1).normal(size=(30, 3))
     factor = factorise(xp.asarray(covariance))
+    read = lambda factor, right: (factor.solve(right), factor.log_determinant(), factor.inverse_diagonal())
+    solution, log_determinant, inverse_diagonal = (jax.jit(read) if xp is jnp else read)(factor, right)
     assert float(factor.raised) == 0
-    assert np.allclose(factor.solve(xp.asarray(right)), np.linalg.solve(covariance, right), rtol=1e-9, atol=1e-12)
-    assert np.isclose(float(factor.log_determinant()), np.linalg.slogdet(covariance)[1], rtol=1e-12)
-    assert np.allclose(factor.inverse_diagonal(), np.diagonal(np.linalg.inv(covariance)), rtol=1e-9)
+    assert np.allclose(solution, np.linalg.solve(covariance, right), rtol=1e-9, atol=1e-12)
+    assert np.isclose(float(log_determinant), np.linalg.slogdet(covariance)[1], rtol=1e-12)
+    assert np.allclose(inverse_diagonal, np.diagonal(np.linalg.inv(covariance)), rtol=1e-9)
 
 
 @pytest.mark.parametrize("xp", [np, jnp], ids=["host", "device"])
 def test_leave_one_out_residuals_are_those_of_refitted_models(covariance, xp):
     y = np.random.default_rng(2).normal(size=(30, 2))
     factor = factorise(xp.asarray(covariance), 0.5)
-    ridged, weights = covariance + 0.5 * np.eye(30), factor.solve(xp.asarray(y))
+    held = np.array([3, 7, 11])
+
+    def leave_out(factor, y):
+        weights = factor.solve(y)
+        return factor.leave_one_out(weights), factor.leave_out(weights, held)
+
+    each, together = (jax.jit(leave_out) if xp is jnp else leave_out)(factor, y)
+    ridged = covariance + 0.5 * np.eye(30)
     refitted = []
     for i in range(30):
         rest = np.arange(30) != i
         refitted.append(y[i] - covariance[i, rest] @ np.linalg.solve(ridged[np.ix_(rest, rest)], y[rest]))
-    assert np.allclose(factor.leave_one_out(weights), refitted, rtol=1e-8, atol=1e-11)
-    held = np.array([3, 7, 11])
+    assert np.allclose(each, refitted, rtol=1e-8, atol=1e-11)
     rest = ~np.isin(np.arange(30), held)
-    together = y[held] - covariance[np.ix_(held, rest)] @ np.linalg.solve(ridged[np.ix_(rest, rest)], y[rest])
-    assert np.allclose(factor.leave_out(weights, held), together, rtol=1e-8, atol=1e-11)
+    expected = y[held] - covariance[np.ix_(held, rest)] @ np.linalg.solve(ridged[np.ix_(rest, rest)], y[rest])
+    assert np.allclose(together, expected, rtol=1e-8, atol=1e-11)
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])

@@ -65,13 +65,14 @@ def test_the_same_key_gives_the_same_noise_whatever_the_operator(plan):
     assert both[1].value - both[0].value == pytest.approx(30 * np.log(1.001), rel=0.2)
 
 
-@pytest.mark.parametrize(("factor", "status"), [(3.0, EstimateStatus.ABOVE), (0.1, EstimateStatus.BELOW)])
-def test_an_eigenvalue_outside_is_reported_never_a_number(plan, factor, status):
-    e = jax.jit(lambda a, key: plan.estimate(a, key))(factor * A, KEY)
-    assert int(e.status) == status
-    assert "interval" in e.message
-    with pytest.raises(ValueError, match="eigenvalue lies"):
-        sp.logdet(factor * A, KEY, plan=plan)
+def test_an_eigenvalue_outside_is_reported_never_a_number(plan):
+    compiled = jax.jit(lambda a, key: plan.estimate(a, key))
+    for factor, status in ((3.0, EstimateStatus.ABOVE), (0.1, EstimateStatus.BELOW)):
+        e = compiled(factor * A, KEY)
+        assert int(e.status) == status
+        assert "interval" in e.message
+        with pytest.raises(ValueError, match="eigenvalue lies"):
+            sp.logdet(factor * A, KEY, plan=plan)
 
 
 class Understated(scipy.sparse.linalg.LinearOperator):
@@ -153,7 +154,7 @@ def test_auto_factorises_where_a_tolerance_takes_too_many_estimates():
     """The operator is known by products alone, and has too many rows to be factorised at once."""
     diagonal = jnp.linspace(1.0, 5.0, 1001)
     product = lambda v: diagonal[:, None] * v + 0.4 * (jnp.roll(v, 1, axis=0) + jnp.roll(v, -1, axis=0))
-    e = sp.spectral_sum(jnp.sqrt, product, KEY, dimension=1001, rtol=1e-6)
+    e = sp.spectral_sum(jnp.sqrt, product, KEY, dimension=1001, rtol=1e-6, probes=4)
     assert e.status == EstimateStatus.OK
     assert "factorisation" in e.message
 
@@ -262,7 +263,7 @@ def test_intervals_cover_in_rtol_mode(name):
 
 
 def test_rtol_and_budget():
-    tight = sp.logdet(A, KEY, probes=16, rtol=0.1, method="stochastic")
+    tight = sp.logdet(A, KEY, probes=12, rtol=0.1, method="stochastic")
     low, high = tight.interval(0.95)
     assert int(tight.status) == 0
     # The tolerance is relative to the value of the first batch.
@@ -275,7 +276,7 @@ def test_rtol_and_budget():
 def test_named_sums():
     X = np.random.default_rng(0).standard_normal((30, 60))
     singular = np.linalg.svd(X, compute_uv=False)
-    W = wishart(30) / 30
+    W = wishart(30)
     few = {"probes": 12, "method": "stochastic"}
     cases = {
         "trace_inverse": (sp.trace_inverse(W, KEY, **few), exact(FUNCTIONS["inverse"], W)),
@@ -355,12 +356,12 @@ def test_the_oracle_obeys_its_law_and_is_exact_where_asked():
     operator = lambda t: sp.FunctionOperator(_scaled, t, B, dimension=12)
     theta = jnp.array([0.5, 1.0])
     oracle = sp.SpectralOracle("log", operator, theta, KEY, probes=4, g=lambda t: jnp.sum(t**2))
-    full = oracle.full(theta)
+    full = jax.jit(sp.SpectralOracle.full)(oracle, theta)
     assert full.value == pytest.approx(float(oracle.value(theta)))
     run = jax.jit(jax.vmap(lambda o, t, key: o.estimate(t, (), key)[0], (None, None, 0)))
-    keys = jax.random.split(KEY, 2000)
+    keys = jax.random.split(KEY, 1000)
     outs = run(oracle, theta, keys)
-    error = outs.gradient.std(0) / np.sqrt(2000)
+    error = outs.gradient.std(0) / np.sqrt(1000)
     assert np.all(np.abs(outs.gradient.mean(0) - full.gradient) < 5 * error)
     assert np.all(outs.work > 0)
     # The same key, another θ: the same noise, so the difference is far less noisy than either.

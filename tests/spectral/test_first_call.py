@@ -20,8 +20,8 @@ from thalweg.spectral.bounds import IllConditionedError
 
 KEY = jax.random.key(0)
 BLAMED = {
-    "2 I + 0.01": 2.0 * np.eye(302) + 0.01,
-    "compound symmetry": 0.7 * np.eye(200) + 0.3,
+    "2 I + 0.01": 2.0 * np.eye(150) + 0.01,
+    "compound symmetry": 0.7 * np.eye(150) + 0.3,
     "three-fold compound symmetry": np.kron(np.eye(3), 0.2 * np.eye(50) + 0.8),
     "diag(logspace(-8, 0, 100))": np.diag(np.logspace(-8, 0, 100)),
 }
@@ -180,7 +180,7 @@ SUMS = {
 @pytest.mark.parametrize("name", SUMS)
 def test_the_error_bar_of_a_factorisation_under_jit_holds_what_float32_costs(name):
     compiled = jax.jit(lambda a: SUMS[name](a, KEY))
-    for side in range(3, 6):
+    for side in (3, 5):
         A = jnp.asarray(scipy.linalg.hilbert(side), jnp.float32)
         truth = float(SUMS[name](np.asarray(A, np.float64), KEY).value)
         e = compiled(A)
@@ -234,7 +234,7 @@ def test_an_estimate_shows_its_value_and_its_error():
 
 @pytest.mark.parametrize(
     ("side", "time_"),
-    [pytest.param(200, -0.1, marks=pytest.mark.slow), (200, -5.0), pytest.param(400, -1.0, marks=pytest.mark.slow)],
+    [pytest.param(200, -0.1, marks=pytest.mark.slow), (100, -5.0), pytest.param(400, -1.0, marks=pytest.mark.slow)],
 )
 def test_a_heat_trace_is_estimated_where_one_eigenvalue_is_far_above(side, time_):
     """Below the spectrum exp(−tx) is huge: the usual room beyond the Ritz values would be too much."""
@@ -258,7 +258,7 @@ def test_rounding_in_float32_is_no_proof_that_a_matrix_is_not_positive():
 
 def test_a_lower_end_that_lanczos_does_not_settle_is_refused_not_trusted():
     """Eigenvalues from 1e-8 evenly in the logarithm."""
-    A = sp.FunctionOperator(lambda s, v: s[:, None] * v, jnp.logspace(-8, 0, 2000), dimension=2000)
+    A = sp.FunctionOperator(lambda s, v: s[:, None] * v, jnp.logspace(-8, 0, 1001), dimension=1001)
     for key in jax.random.split(KEY, 2):
         with pytest.raises(IllConditionedError, match="only known to be below"):
             sp.logdet(A, key)
@@ -281,13 +281,13 @@ def test_the_laplacian_of_a_graph_is_refused_at_once_as_singular(sum_of):
 
 
 def test_the_laplacian_of_a_graph_has_an_entropy_and_shifted_a_log_determinant():
-    A = _grid_laplacian(20) / 1520.0
+    A = _grid_laplacian(10) / 360.0
     eigenvalues = np.linalg.eigvalsh(A.toarray())
     positive = eigenvalues[1:]
     with pytest.raises(IllConditionedError, match="constant vector"):
         sp.entropy(A, KEY, method="stochastic")
     assert float(sp.entropy(A, KEY).value) == pytest.approx(-np.sum(positive * np.log(positive)), rel=1e-10)
-    shifted = sp.logdet(A + 1e-6 * scipy.sparse.eye(400), KEY, method="stochastic", probes=8)
+    shifted = sp.logdet(A + 1e-6 * scipy.sparse.eye(100), KEY, method="stochastic", probes=8)
     assert abs(float(shifted.value) - np.sum(np.log(eigenvalues + 1e-6))) < 6 * float(shifted.standard_error)
 
 

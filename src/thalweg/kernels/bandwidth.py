@@ -37,17 +37,7 @@ def median_distance(x: Any, key: Key[Array, ""], sample: int = 2000) -> float:
     if x.dtype.kind not in "biuf":
         raise TypeError(f"x must hold real numbers, found {x.dtype}")
     draws = np.random.default_rng(np.asarray(jax.random.key_data(key)))  # on the host, where nothing is compiled
-    return median_of_pairs(x, *some_pairs(x.shape[0], draws, sample))
-
-
-def median_of_pairs(x: Any, first: np.ndarray, second: np.ndarray) -> float:
-    """The median distance of pairs of rows that differ.
-
-    Examples
-    --------
-    >>> median_of_pairs(np.array([[0.0], [1.0], [5.0]]), np.array([0, 0, 1]), np.array([1, 2, 2]))
-    4.0
-    """
+    first, second = some_pairs(x.shape[0], draws, sample)
     difference = x[first].astype(np.float64) - x[second].astype(np.float64)
     with np.errstate(invalid="ignore"):
         # Squares of very large or small numbers are none.

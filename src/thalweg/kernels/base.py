@@ -1,6 +1,7 @@
 """What every kernel shares: its matrix, its parameters, sums and products, and random frequencies where it has them."""
 
 import dataclasses
+import operator
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -14,7 +15,7 @@ from jaxtyping import Array, Float, Key
 from thalweg import arguments, trees
 from thalweg.codec import storable
 from thalweg.errors import IncompatiblePartsError
-from thalweg.kernels import draws
+from thalweg.kernels.draws import KINDS, Block
 
 # Lengthscales that a kernel's repr writes out.
 _SHOWN = 5
@@ -40,6 +41,12 @@ class Kernel(eqx.Module):
     """
 
     __array_ufunc__: ClassVar[None] = None  # so that a number of NumPy leaves its product with a kernel to the kernel
+    kinds: ClassVar[tuple[str, ...]] = ()
+    """The kinds of random frequencies that the kernel has."""
+
+    stationary: ClassVar[bool] = True
+    """Whether k(x, y) depends on x − y alone; k(x, x) is then ``variance``."""
+
     if TYPE_CHECKING:
 
         def __getattr__(self, name: str) -> Any: ...  # the parameters of subclasses
@@ -53,20 +60,8 @@ class Kernel(eqx.Module):
         x = self.rows("x", x)
         return jnp.broadcast_to(jnp.asarray(self.variance, x.dtype), x.shape[:1])
 
-    @property
-    def kinds(self) -> tuple[str, ...]:
-        """The kinds of random frequencies that the kernel has."""
-        return ()
-
-    @property
-    def stationary(self) -> bool:
-        """Whether k(x, y) depends on x − y alone; k(x, x) is then ``variance``."""
-        return True
-
-    def draw(
-        self, kind: str, key: Key[Array, ""], block: Array, count: int, dimension: int
-    ) -> Float[Array, "count dimension"]:
-        """Frequencies ω with k(x, y) = variance · E cos(ωᵀ(x − y)), one per row: the ``block``-th ``count`` of them."""
+    def draw(self, block: Block, dimension: int) -> Float[Array, "count dimension"]:
+        """Frequencies ω with k(x, y) = variance · E cos(ωᵀ(x − y)), one per row of a block."""
         raise NotImplementedError(f"{type(self).__name__} must define draw(...)")
 
     def __call__(self, x: Float[Array, "n d"], y: Float[Array, "m d"] | None = None) -> Float[Array, "n m"]:
@@ -197,7 +192,7 @@ class Kernel(eqx.Module):
 
     def check_kind(self, kind: str) -> None:
         """Refuse a kind of frequencies that is unknown, or that this kernel does not have."""
-        arguments.one_of("kind", kind, draws.KINDS)
+        arguments.one_of("kind", kind, KINDS)
         if not self.kinds:
             raise IncompatiblePartsError(
                 f"{type(self).__name__} has no random features: use a stationary kernel such as Gaussian"
@@ -231,6 +226,7 @@ class Bias(Kernel):
     """
 
     variance: Float[Array, ""]
+    kinds: ClassVar[tuple[str, ...]] = KINDS
 
     def __init__(self, variance: Any = 1.0) -> None:
         self.variance = arguments.number("variance of Bias", variance, above=0)
@@ -239,16 +235,9 @@ class Bias(Kernel):
         """The variance."""
         return jnp.full((len(x), len(x if y is None else y)), jnp.asarray(self.variance, x.dtype))
 
-    @property
-    def kinds(self) -> tuple[str, ...]:
-        """Those of which 0 is one."""
-        return draws.KINDS
-
-    def draw(
-        self, kind: str, key: Key[Array, ""], block: Array, count: int, dimension: int
-    ) -> Float[Array, "count dimension"]:
+    def draw(self, block: Block, dimension: int) -> Float[Array, "count dimension"]:
         """0."""
-        return jnp.zeros((count, dimension), jnp.result_type(self.variance))
+        return jnp.zeros((block.count, dimension), jnp.result_type(self.variance))
 
 
 class _Pair(Kernel):
@@ -256,21 +245,30 @@ class _Pair(Kernel):
 
     k1: Kernel
     k2: Kernel
+    combine: ClassVar[Any]
+    """What makes one number of those of both."""
+
+    @property
+    def variance(self) -> Array:
+        """Made of those of the parts."""
+        return self.combine(self.k1.variance, self.k2.variance)
+
+    def matrix(self, x: Float[Array, "n d"], y: Float[Array, "m d"] | None) -> Float[Array, "n m"]:
+        """Made of the matrices of the parts, entry by entry."""
+        return self.combine(self.k1.matrix(x, y), self.k2.matrix(x, y))
+
+    def diagonal(self, x: Float[Array, "n d"]) -> Float[Array, " n"]:
+        """Made of the diagonals of the parts."""
+        return self.combine(self.k1.diagonal(x), self.k2.diagonal(x))
 
     def __init__(self, k1: Kernel, k2: Kernel) -> None:
         name = type(self).__name__
         self.k1 = arguments.instance(f"k1 of {name}", k1, Kernel, "Gaussian(1.0)")
         self.k2 = arguments.instance(f"k2 of {name}", k2, Kernel, "Gaussian(1.0)")
 
-    @property
-    def kinds(self) -> tuple[str, ...]:
-        """Independent ones, if both have them."""
-        return ("random",) if "random" in self.k1.kinds and "random" in self.k2.kinds else ()
-
-    @property
-    def stationary(self) -> bool:
-        """Whether both are."""
-        return self.k1.stationary and self.k2.stationary
+    # Independent frequencies, if both have them.
+    kinds = property(lambda self: ("random",) if "random" in self.k1.kinds and "random" in self.k2.kinds else ())
+    stationary = property(lambda self: self.k1.stationary and self.k2.stationary)
 
 
 @storable
@@ -284,32 +282,17 @@ class Sum(_Pair):
     Gaussian(lengthscale=2, variance=1) + Matern32(lengthscale=1, variance=1)
     """
 
-    @property
-    def variance(self) -> Array:
-        """The sum of those of the parts."""
-        return self.k1.variance + self.k2.variance
-
-    def matrix(self, x: Float[Array, "n d"], y: Float[Array, "m d"] | None) -> Float[Array, "n m"]:
-        """The sum of the matrices."""
-        return self.k1.matrix(x, y) + self.k2.matrix(x, y)
-
-    def diagonal(self, x: Float[Array, "n d"]) -> Float[Array, " n"]:
-        """The sum of the diagonals."""
-        return self.k1.diagonal(x) + self.k2.diagonal(x)
+    combine: ClassVar[Any] = operator.add
 
     def scaled(self, factor: Any) -> Kernel:
         """Both parts times a positive number."""
         return Sum(self.k1.scaled(factor), self.k2.scaled(factor))
 
-    def draw(
-        self, kind: str, key: Key[Array, ""], block: Array, count: int, dimension: int
-    ) -> Float[Array, "count dimension"]:
+    def draw(self, block: Block, dimension: int) -> Float[Array, "count dimension"]:
         """Frequencies of one or the other, each as often as its share of the variance."""
-        key1, key2, key = jax.random.split(key, 3)
+        first, second, which = block.split(3)
         share = jnp.asarray(self.k1.variance / self.variance, jnp.float32)
-        first = draws.uniforms(kind, key, block, count, 1) < share
-        drawn = [part.draw(kind, k, block, count, dimension) for part, k in ((self.k1, key1), (self.k2, key2))]
-        return jnp.where(first, drawn[0], drawn[1])
+        return jnp.where(which.uniforms(1) < share, self.k1.draw(first, dimension), self.k2.draw(second, dimension))
 
     def __repr__(self) -> str:
         return f"{self.k1} + {self.k2}"
@@ -326,29 +309,16 @@ class Product(_Pair):
     Linear(variance=1) * (Gaussian(lengthscale=2, variance=1) + Bias(variance=1))
     """
 
-    @property
-    def variance(self) -> Array:
-        """The product of those of the parts."""
-        return self.k1.variance * self.k2.variance
-
-    def matrix(self, x: Float[Array, "n d"], y: Float[Array, "m d"] | None) -> Float[Array, "n m"]:
-        """The product of the matrices, entry by entry."""
-        return self.k1.matrix(x, y) * self.k2.matrix(x, y)
-
-    def diagonal(self, x: Float[Array, "n d"]) -> Float[Array, " n"]:
-        """The product of the diagonals."""
-        return self.k1.diagonal(x) * self.k2.diagonal(x)
+    combine: ClassVar[Any] = operator.mul
 
     def scaled(self, factor: Any) -> Kernel:
         """The first part times a positive number."""
         return Product(self.k1.scaled(factor), self.k2)
 
-    def draw(
-        self, kind: str, key: Key[Array, ""], block: Array, count: int, dimension: int
-    ) -> Float[Array, "count dimension"]:
+    def draw(self, block: Block, dimension: int) -> Float[Array, "count dimension"]:
         """Sums of independent frequencies of both."""
-        key1, key2 = jax.random.split(key)
-        return self.k1.draw(kind, key1, block, count, dimension) + self.k2.draw(kind, key2, block, count, dimension)
+        first, second = block.split()
+        return self.k1.draw(first, dimension) + self.k2.draw(second, dimension)
 
     def __repr__(self) -> str:
         return " * ".join(f"({part})" if isinstance(part, Sum) else str(part) for part in (self.k1, self.k2))
@@ -364,7 +334,7 @@ def _matrix(kernel: Kernel, x: Float[Array, "n d"], y: Float[Array, "m d"] | Non
 def _frequencies(
     kernel: Kernel, kind: str, key: Key[Array, ""], block: Array, count: int, dimension: int
 ) -> Float[Array, "count dimension"]:
-    return kernel.draw(kind, key, block, count, dimension)
+    return kernel.draw(Block(kind, key, block, count), dimension)
 
 
 def _shown(value: Any) -> str:

@@ -63,8 +63,7 @@ def squared_distances(
         found = _not_negative(squares[:, None] + squares[None, :] - (products + products.T))
         return jnp.where(jnp.eye(len(x), dtype=bool), 0, found)
     y = scaled(y)
-    products = by(x, y)
-    return _not_negative(squares[:, None] + jnp.sum(y * y, axis=1)[None, :] - 2 * products)
+    return _not_negative(squares[:, None] + jnp.sum(y * y, axis=1)[None, :] - 2 * by(x, y))
 
 
 def _centre(rows: Float[Array, "n d"]) -> Float[Array, "1 d"]:
@@ -103,5 +102,4 @@ def sum_over_features(
     add = lambda total, columns: (total + terms(*columns), None)
     columns = x.T, other.T, jnp.broadcast_to(lengthscale, x.shape[1:])
     start = jnp.zeros((len(x), len(other)), x.dtype)
-    found, _ = jax.lax.scan(add, start, columns, unroll=min(_FEATURES_AT_ONCE, x.shape[1]))
-    return found
+    return jax.lax.scan(add, start, columns, unroll=min(_FEATURES_AT_ONCE, x.shape[1]))[0]

@@ -75,11 +75,15 @@ class RandomFeatures(eqx.Module):
 
     def block(self, i: Any) -> Float[Array, "block_size dimension"]:
         """Frequencies of block i."""
-        return self.kernel.frequencies(self.key, self.block_size, self.dimension, self.kind, _index(i))
+        # A traced number is taken as it is.
+        index = arguments.whole("i", i, least=0) if isinstance(i, int | np.integer) else i
+        return self.kernel.frequencies(self.key, self.block_size, self.dimension, self.kind, index)
 
     def evaluate(self, x: Float[Array, "n d"], block: Float[Array, "f d"]) -> Float[Array, "n 2*f"]:
         """Features of the rows of ``x`` at the frequencies of a block."""
-        x = _fitting(self.kernel, x, self.dimension)
+        x = self.kernel.rows("x", x)
+        if x.shape[1] != self.dimension:
+            raise ValueError(f"x must have the {self.dimension} features of the blocks, found {x.shape[1]}")
         phases = jnp.matmul(x, block.T.astype(x.dtype), precision="highest")
         scale = jnp.sqrt(jnp.asarray(self.kernel.variance, x.dtype) / len(block))
         return scale * jnp.concatenate([jnp.cos(phases), jnp.sin(phases)], axis=1)
@@ -87,17 +91,3 @@ class RandomFeatures(eqx.Module):
     def __call__(self, x: Float[Array, "n d"], i: Any) -> Float[Array, "n 2*block_size"]:
         """Features of the rows of ``x`` in block i."""
         return self.evaluate(x, self.block(i))
-
-
-def _fitting(kernel: Kernel, x: Any, dimension: int) -> Float[Array, "n d"]:
-    x = kernel.rows("x", x)
-    if x.shape[1] != dimension:
-        raise ValueError(f"x must have the {dimension} features of the blocks, found {x.shape[1]}")
-    return x
-
-
-def _index(i: Any) -> Any:
-    """Check the number of a block where it is known; a traced one is taken as it is."""
-    if isinstance(i, int | np.integer):
-        return arguments.whole("i", i, least=0)
-    return i

@@ -3,15 +3,15 @@
 import math
 from typing import Any, ClassVar
 
-import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Key
+from jaxtyping import Array, Float
 from scipy.special import gammaln
 
 from thalweg import arguments
-from thalweg.kernels import distances, draws, profiles
+from thalweg.kernels import distances, profiles
 from thalweg.kernels.base import Kernel
+from thalweg.kernels.draws import KINDS, Block
 
 # A draw of the mixing variable below this, which float32 can make 0, would be an infinite frequency.
 _LEAST_MIXING = 1e-14
@@ -40,6 +40,7 @@ class Stationary(Kernel):
 
     lengthscale: Float[Array, "*features"]
     variance: Float[Array, ""]
+    kinds: ClassVar[tuple[str, ...]] = KINDS
 
     def __init__(self, lengthscale: Any = 1.0, variance: Any = 1.0) -> None:
         name = type(self).__name__
@@ -54,26 +55,17 @@ class Stationary(Kernel):
         """The log-density of the frequencies of lengthscale 1."""
         raise NotImplementedError(f"{type(self).__name__} must define standard_log_density(omega)")
 
-    def standard_frequencies(
-        self, kind: str, key: Key[Array, ""], block: Array, count: int, dimension: int
-    ) -> Float[Array, "count dimension"]:
-        """Frequencies of lengthscale 1 in float32, one per row: the ``block``-th ``count`` of them."""
+    def standard_frequencies(self, block: Block, dimension: int) -> Float[Array, "count dimension"]:
+        """Frequencies of lengthscale 1 in float32, one per row of a block."""
         raise NotImplementedError(f"{type(self).__name__} must define standard_frequencies(...)")
 
     def matrix(self, x: Float[Array, "n d"], y: Float[Array, "m d"] | None) -> Float[Array, "n m"]:
         """The variance times the correlation."""
         return self.variance.astype(x.dtype) * self.correlation(x, y)
 
-    @property
-    def kinds(self) -> tuple[str, ...]:
-        """All kinds."""
-        return draws.KINDS
-
-    def draw(
-        self, kind: str, key: Key[Array, ""], block: Array, count: int, dimension: int
-    ) -> Float[Array, "count dimension"]:
+    def draw(self, block: Block, dimension: int) -> Float[Array, "count dimension"]:
         """Frequencies of lengthscale 1, divided by the lengthscales."""
-        standard = self.standard_frequencies(kind, key, block, count, dimension).astype(self.lengthscale.dtype)
+        standard = self.standard_frequencies(block, dimension).astype(self.lengthscale.dtype)
         return standard / jnp.broadcast_to(self.lengthscale, standard.shape)
 
     def spectral_density(self, omega: Float[Array, "n d"]) -> Float[Array, " n"]:
@@ -139,17 +131,14 @@ class Radial(Stationary):
         constant = float(gammaln((q + dimension) / 2) - gammaln(q / 2)) - dimension / 2 * math.log(q * math.pi)
         return constant - (q + dimension) / 2 * jnp.log1p(squares / q)
 
-    def standard_frequencies(
-        self, kind: str, key: Key[Array, ""], block: Array, count: int, dimension: int
-    ) -> Float[Array, "count dimension"]:
+    def standard_frequencies(self, block: Block, dimension: int) -> Float[Array, "count dimension"]:
         """z·√(degrees/χ²), with the χ² as a sum of squares, so that all comes from normal numbers."""
         degrees = self.degrees or 0
-        key, key_of_directions = jax.random.split(key)
-        normal, mixing = jnp.split(draws.normals(kind, key, block, count, dimension + degrees), [dimension], axis=1)
-        match kind:
-            case "orthogonal":
-                lengths = jnp.linalg.norm(normal, axis=1, keepdims=True)
-                normal = lengths * draws.orthogonal_directions(key_of_directions, block, count, dimension)
+        numbers, directions = block.split()
+        normal, mixing = jnp.split(numbers.normals(dimension + degrees), [dimension], axis=1)
+        if block.kind == "orthogonal":
+            lengths = jnp.linalg.norm(normal, axis=1, keepdims=True)
+            normal = lengths * directions.orthogonal_directions(dimension)
         if self.degrees is None:
             return normal
         return normal * jnp.sqrt(degrees / jnp.maximum(jnp.sum(mixing**2, axis=1, keepdims=True), _LEAST_MIXING))
@@ -162,10 +151,8 @@ class Separable(Stationary):
     distribution function :meth:`quantile`.
     """
 
-    @property
-    def kinds(self) -> tuple[str, ...]:
-        """No orthogonal ones, which would not be independent between features."""
-        return "random", "quasi"
+    kinds: ClassVar[tuple[str, ...]] = ("random", "quasi")
+    """No orthogonal ones, which would not be independent between features."""
 
     def term(self, difference: Array) -> Array:
         """−log ρ in one feature."""
@@ -187,8 +174,6 @@ class Separable(Stationary):
         """The sum over features."""
         return jnp.sum(self.log_marginal(omega), axis=1)
 
-    def standard_frequencies(
-        self, kind: str, key: Key[Array, ""], block: Array, count: int, dimension: int
-    ) -> Float[Array, "count dimension"]:
+    def standard_frequencies(self, block: Block, dimension: int) -> Float[Array, "count dimension"]:
         """Quantiles of uniform numbers."""
-        return self.quantile(draws.uniforms(kind, key, block, count, dimension))
+        return self.quantile(block.uniforms(dimension))

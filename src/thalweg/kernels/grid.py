@@ -176,28 +176,18 @@ class Interpolation(eqx.Module):
         """
         dimensions = len(self.nodes)
         taps = np.array(list(product(range(_TAPS), repeat=dimensions)))
-        stencil = list(product(_OFFSETS, repeat=dimensions))
-        pairs = {offset: [] for offset in stencil}  # type: dict[tuple[int, ...], list[tuple[int, int]]]
-        for one, other in product(range(len(taps)), repeat=2):
-            pairs[tuple(int(step) for step in taps[other] - taps[one])].append((one, other))
-        most = max(map(len, pairs.values()))
-        # Every offset gets as many pairs; those that pad weigh nothing.
-        left, right, counted = (np.zeros((len(stencil), most), np.int32) for _ in range(3))
-        for row, offset in enumerate(stencil):
-            for column, (one, other) in enumerate(pairs[offset]):
-                left[row, column], right[row, column], counted[row, column] = one, other, 1
+        one, other = (pairs.ravel() for pairs in np.indices((len(taps), len(taps))))
+        # The number of an offset, of which each dimension has as many.
+        row = np.ravel_multi_index((taps[other] - taps[one] - _OFFSETS.start).T, (len(_OFFSETS),) * dimensions)
         indices, weights = self.indices, self.weights
 
-        def diagonal(part: tuple[Array, Array, Array]) -> Array:
-            def add(total: Array, pair: tuple[Array, Array, Array]) -> tuple[Array, None]:
-                one, other, real = pair
-                value = scales * weights[:, one] * weights[:, other] * real.astype(weights.dtype)
-                return total.at[indices[:, one]].add(value), None
+        def add(stencil: Array, pair: tuple[Array, ...]) -> tuple[Array, None]:
+            row, one, other = pair
+            return stencil.at[row, indices[:, one]].add(scales * weights[:, one] * weights[:, other]), None
 
-            return jax.lax.scan(add, jnp.zeros(self.shape[1], weights.dtype), part)[0]
-
-        found = jax.lax.map(diagonal, tuple(map(jnp.asarray, (left, right, counted))))
-        return found.reshape(len(stencil), *self.nodes)
+        empty = jnp.zeros((len(_OFFSETS) ** dimensions, self.shape[1]), weights.dtype)
+        stencil, _ = jax.lax.scan(add, empty, tuple(map(jnp.asarray, (row, one, other))))
+        return stencil.reshape(-1, *self.nodes)
 
 
 def stencil_product(stencil: Float[Array, " stencil *nodes"], block: Float[Array, " m *nodes"]) -> Array:

@@ -1,7 +1,7 @@
 """Kernels without random features: linear functions, periodic ones, and noise."""
 
 import math
-from typing import Any
+from typing import Any, ClassVar
 
 import jax.numpy as jnp
 from jaxtyping import Array, Float
@@ -30,14 +30,10 @@ class Linear(Kernel):
     """
 
     variance: Float[Array, "*features"]
+    stationary: ClassVar[bool] = False
 
     def __init__(self, variance: Any = 1.0) -> None:
         self.variance = positive("variance of Linear", variance)
-
-    @property
-    def stationary(self) -> bool:
-        """No."""
-        return False
 
     def matrix(self, x: Float[Array, "n d"], y: Float[Array, "m d"] | None) -> Float[Array, "n m"]:
         """The inner products."""
@@ -102,14 +98,11 @@ class White(Kernel):
     """
 
     variance: Float[Array, ""]
+    stationary: ClassVar[bool] = False
+    """Equal points of different rows do not share it."""
 
     def __init__(self, variance: Any = 1.0) -> None:
         self.variance = arguments.number("variance of White", variance, above=0)
-
-    @property
-    def stationary(self) -> bool:
-        """No: equal points of different rows do not share it."""
-        return False
 
     def matrix(self, x: Float[Array, "n d"], y: Float[Array, "m d"] | None) -> Float[Array, "n m"]:
         """The variance times the identity, or 0."""

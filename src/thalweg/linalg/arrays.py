@@ -5,10 +5,8 @@ from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
-import jax.scipy.linalg
 import jax.scipy.special
 import numpy as np
-import scipy.linalg
 import scipy.special
 
 State = TypeVar("State")
@@ -26,11 +24,6 @@ def namespace(*arrays: Any) -> Any:
     (True, True, True)
     """
     return np if all(isinstance(array, np.ndarray | np.generic) for array in arrays) else jnp
-
-
-def solvers(xp: Any) -> Any:
-    """``scipy.linalg`` or its twin in JAX."""
-    return scipy.linalg if xp is np else jax.scipy.linalg
 
 
 def special(xp: Any) -> Any:

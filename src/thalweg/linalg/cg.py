@@ -6,7 +6,6 @@ are those of Lanczos' method (Saad, 2003, section 6.7.3).
 """
 
 from collections.abc import Callable
-from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -14,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from thalweg.compiling import quick_jit
-from thalweg.linalg.arrays import namespace, ratio
+from thalweg.linalg.arrays import namespace, ratio, while_loop
 
 _QUICKLY_COMPILED_ROWS = 1024
 """Systems of no more rows are solved in less time than a compiler takes to optimise the program."""
@@ -120,20 +119,18 @@ def conjugate_gradients(
     ([0.090909, 0.636364], 2)
     """
     xp = namespace(right)
-    step = partial(_iterate, inner=inner)
     norms = xp.sqrt(inner(right, right))
     goal = tol * norms
-    begin = _begin
-    if xp is not np:
+    begin, advance = _begin, _advance
+    if xp is np:
+        at_once = 1
+    else:
+        begin, advance = _begin_compiled, _advance_compiled
         apply, precondition = (_as_leaf(function) for function in (apply, precondition))
-        begin = _begin_compiled
     state = begin(apply, precondition, right, start, goal, max_iter, inner)
     while bool(xp.any(state.active)) and int(state.iterations) < max_iter:
-        end = min(int(state.iterations) + at_once, max_iter)
-        if xp is np:
-            state = step(apply, precondition, state, goal)
-        else:
-            state = _advance(apply, precondition, state, goal, jnp.asarray(end), inner)
+        end = xp.asarray(min(int(state.iterations) + at_once, max_iter))
+        state = advance(apply, precondition, state, goal, end, inner)
         if watch is not None and watch(state.x, int(state.iterations)):
             break
     left = np.asarray(state.norms) / np.maximum(np.asarray(norms), np.finfo(norms.dtype).tiny)
@@ -155,7 +152,7 @@ def traced_conjugate_gradients(
     """
     goal = tol * jnp.sqrt(inner(right, right))
     state = _begin(apply, precondition, right, None, goal, max_iter, inner)
-    return _iterate_until(apply, precondition, state, goal, max_iter, inner)
+    return _advance(apply, precondition, state, goal, max_iter, inner)
 
 
 def _begin(
@@ -203,22 +200,20 @@ def _as_leaf(function: Any) -> Any:
     return function if leaf else jax.tree_util.Partial(function)
 
 
+def _advance(apply: Apply, precondition: Apply | None, state: CGState, goal: Any, end: Any, inner: Inner) -> CGState:
+    """Step until all columns have come to their goal, or ``end`` steps are made."""
+    xp = namespace(state.x)
+    return while_loop(
+        lambda state: xp.any(state.active) & (state.iterations < end),
+        lambda state: _iterate(apply, precondition, state, goal, inner),
+        state,
+        xp,
+    )
+
+
 _begin_compiled = quick_jit(
     lambda apply, precondition, right, *_: len(right) <= _QUICKLY_COMPILED_ROWS, static_argnums=(5, 6)
 )(_begin)
-
-
-@quick_jit(lambda apply, precondition, state, *_: len(state.x) <= _QUICKLY_COMPILED_ROWS, static_argnames="inner")
-def _advance(apply: Apply, precondition: Apply | None, state: CGState, goal: Any, end: Any, inner: Inner) -> CGState:
-    """Steps on a device until all columns have come to their goal, or ``end`` of them are made."""
-    return _iterate_until(apply, precondition, state, goal, end, inner)
-
-
-def _iterate_until(
-    apply: Apply, precondition: Apply | None, state: CGState, goal: Any, end: Any, inner: Inner
-) -> CGState:
-    return jax.lax.while_loop(
-        lambda state: jnp.any(state.active) & (state.iterations < end),
-        lambda state: _iterate(apply, precondition, state, goal, inner),
-        state,
-    )
+_advance_compiled = quick_jit(
+    lambda apply, precondition, state, *_: len(state.x) <= _QUICKLY_COMPILED_ROWS, static_argnums=5
+)(_advance)

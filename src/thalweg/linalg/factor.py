@@ -12,10 +12,11 @@ preconditioner.
 from typing import Any, NamedTuple
 
 import jax
+import jax.scipy.linalg
 import numpy as np
 import scipy.linalg.lapack
 
-from thalweg.linalg.arrays import namespace, solvers, while_loop
+from thalweg.linalg.arrays import namespace, while_loop
 
 MAX_RAISES = 14
 """The last of them adds more than the diagonal itself in float64: a matrix that needs more is no covariance."""
@@ -53,7 +54,7 @@ class Factor(NamedTuple):
         """L⁻¹ times columns, or L⁻ᵀ times them."""
         xp = namespace(self.lower)
         if xp is not np:
-            return solvers(xp).solve_triangular(self.lower, right, lower=True, trans=int(transpose))
+            return jax.scipy.linalg.solve_triangular(self.lower, right, lower=True, trans=int(transpose))
         if not right.size:
             return right
         # LAPACK itself: SciPy's checks take ten times as long as a solve of few rows.

@@ -10,7 +10,7 @@ residual is taken, and at most nine tenths of it; the recurrence itself notices 
 a Rayleigh quotient: one below zero *proves* that A is not positive definite.
 """
 
-from collections.abc import Callable
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import jax
@@ -19,10 +19,10 @@ import numpy as np
 from jaxtyping import Array, Key
 
 from thalweg import arguments
-from thalweg.linalg.factor import NotPositiveDefinite
 from thalweg.linalg.lanczos import LanczosState, Ritz, lanczos, ritz
 from thalweg.linalg.operators.base import Operator, check_products, frozen
-from thalweg.spectral.chebyshev import IllConditionedError, evaluate, needs_positive
+from thalweg.spectral.chebyshev import Function, IllConditionedError, evaluate, not_positive_definite
+from thalweg.spectral.precondition import whitened_product
 
 CHUNK_STEPS = 20
 """Steps of Lanczos' method between two looks at its Ritz values, half as many with a preconditioner, which makes the
@@ -38,6 +38,10 @@ MAX_GROWTH = 100.0
 as much saves steps, and rounding costs an exponential twice as much."""
 
 
+Ends = tuple[float | None, float | None]
+"""The ends of an interval, None where they are not known."""
+
+
 class Interval(NamedTuple):
     """An interval that holds the spectrum, and a quadrature for its density: Ritz values and weights of sum 1."""
 
@@ -48,50 +52,14 @@ class Interval(NamedTuple):
     products: int
 
 
-class _LanczosRun:
-    """Lanczos' method on P^(−½)AP^(−½) from a random vector, a chunk of steps at a time."""
-
-    def __init__(self, operator: Operator, preconditioner: Any, key: Key[Array, ""]) -> None:
-        self.operator, self.preconditioner = operator, preconditioner
-        vector = host_random(key, 1).standard_normal((operator.dimension, 1))
-        self.state = LanczosState.start(np.asarray(vector / np.linalg.norm(vector), operator.dtype))
-        self.alphas, self.betas = np.empty(0), np.empty(0)
-        # With a preconditioner the spectrum is narrow: half the steps, and more room, cost less in all.
-        self.chunk, self.max_margin = (CHUNK_STEPS, 0.1) if preconditioner is None else (CHUNK_STEPS // 2, 0.4)
-
-    def is_at_end(self, patient: bool) -> bool:
-        """Whether enough steps have been taken, more of them if ``patient``."""
-        # Without reorthogonalisation it may take more steps than there are dimensions.
-        most = min(MAX_STEPS if patient else MAX_STEPS // 4, 2 * self.operator.dimension + CHUNK_STEPS)
-        return len(self.alphas) >= most
-
-    def advance(self) -> Ritz:
-        """Take some more steps, and return the Ritz values."""
-        # Ritz values take longer the more there are: look at them less often.
-        for _ in range(1 + len(self.alphas) // 160):
-            take = self.operator.compile(_lanczos)
-            self.state, alphas, betas = take(self.operator, self.preconditioner, self.state, self.chunk)
-            self.alphas, self.betas = np.append(self.alphas, alphas), np.append(self.betas, betas)
-        if not (np.all(np.isfinite(self.alphas)) and np.all(np.isfinite(self.betas))):
-            raise ValueError("A holds NaN or infinity: a product with a finite vector is not finite")
-        return ritz(self.alphas, self.betas, 10 * np.finfo(self.operator.dtype).eps)
-
-
-def _lanczos(operator: Operator, preconditioner: Any, state: LanczosState, count: int) -> tuple:
-    half = (lambda block: block) if preconditioner is None else preconditioner.inverse_root
-    with jax.default_matmul_precision("highest"):
-        state, alphas, betas, _ = lanczos(lambda block: half(operator @ half(block)), state, count)
-    return state, alphas[:, 0], betas[:, 0]
-
-
 def find_spectrum(
     operator: Operator,
     preconditioner: Any,
     key: Key[Array, ""],
     *,
     positive: bool,
-    ends: tuple[float | None, float | None] = (None, None),
-    function: Callable[[Any], Any] | None = None,
+    given: Ends = (None, None),
+    function: Function | None = None,
 ) -> Interval:
     """Bound the spectrum of a symmetric A, or of P^(−½)AP^(−½) for a preconditioner P, and sketch its density.
 
@@ -99,28 +67,85 @@ def find_spectrum(
     ----------
     positive
         Whether the spectrum must be positive; then a positive lower end is found.
-    ends
-        What is known of the interval, and is not searched for.
+    given
+        The user's ends of the interval, which are not searched for, but refused where they do not hold the spectrum.
     function
         Where it grows fast beyond the spectrum, as exp(−tx) does below it, more steps leave it less room to.
     """
-    proven = operator.bounds() if preconditioner is None else (-np.inf, np.inf)
-    run = _LanczosRun(operator, preconditioner, key)
-    while True:
-        values = run.advance()
-        low, high = _ends(values, operator.dimension, positive, run.max_margin)
+    if preconditioner is None:
+        proven, known, chunk, max_margin = operator.bounds(), given, CHUNK_STEPS, 0.1
+    else:
+        # The spectrum is narrow: half the steps, and more room, cost less in all.
+        proven, chunk, max_margin = (-np.inf, np.inf), CHUNK_STEPS // 2, 0.4
+        known = preconditioner.least() if given[0] is None else given[0], given[1]
+    for steps, values in _ritz_values(operator, preconditioner, key, chunk):
+        low, high = _ends(values, operator.dimension, positive, max_margin)
         low, high = _tame(function, values.nodes, (low, high), proven)
         found = (proven[0] if low is None and positive and proven[0] > 0 else low), high
-        settled = [end is not None or own is not None for end, own in zip(ends, found, strict=True)]
-        # More steps are worth it for an end where f is large, or where little is known of the lower end.
-        patient = not (positive and settled[1]) or _condition(values) > UNSETTLED_CONDITION
-        if all(settled) or values.complete or (positive and values.nodes[0] <= 0) or run.is_at_end(patient):
+        settled = [end is not None or own is not None for end, own in zip(known, found, strict=True)]
+        if all(settled) or values.complete or steps >= _most_steps(values, operator.dimension, positive, settled[1]):
             break
     if positive:
-        _refuse_what_is_not_positive(values, operator.dtype, ends[0])
-        _refuse_unsettled(values, settled[0], len(run.alphas))
-    lower, upper = _final_ends(values, found, ends, proven, positive)
-    return Interval(lower, upper, values.nodes, values.weights, len(run.alphas))
+        _refuse_what_is_not_positive(values, operator.dtype, known[0], settled[0], steps)
+    lower, upper = _final_ends(values, found, known, proven, positive)
+    lower, upper = _hold_ritz_values(values.nodes, (lower, upper), given, positive, operator.dtype)
+    return Interval(lower, upper, values.nodes, values.weights, steps)
+
+
+def _most_steps(values: Ritz, size: int, positive: bool, upper_settled: bool) -> int:
+    """Return how many steps are worth it."""
+    if positive and values.nodes[0] <= 0:
+        return 0  # A is proven not to be positive.
+    # For an end where f is large, or where little is known of the lower end, more of them.
+    patient = not (positive and upper_settled) or _condition(values) > UNSETTLED_CONDITION
+    # Without reorthogonalisation it may take more steps than there are dimensions.
+    return min(MAX_STEPS if patient else MAX_STEPS // 4, 2 * size + CHUNK_STEPS)
+
+
+def _hold_ritz_values(
+    nodes: np.ndarray, ends: tuple[float, float], given: Ends, positive: bool, dtype: Any
+) -> tuple[float, float]:
+    """Return an interval that holds the Ritz values, and refuse the user's ends where they do not."""
+    (lower, upper), low, high = ends, nodes[0], nodes[-1]
+    # Ritz values of Lanczos' method in float32 are off by tens of roundings.
+    tolerance = max(1e-6, 100 * float(np.finfo(dtype).eps)) * (upper - lower)
+    for end, node, beyond in ((given[0], low, lower - low), (given[1], high, high - upper)):
+        if end is not None and beyond > tolerance:
+            raise ValueError(
+                f"interval ({lower:.6g}, {upper:.6g}) does not hold the spectrum: a vector v was found with "
+                f"vᵀAv/vᵀv = {node:.6g}. Widen it, or leave it out to have it found."
+            )
+    # An end of our own making gives way: bounds from the entries are as tight as rounding allows.
+    if low < lower and given[0] is None:
+        lower = 0.9 * low if positive else low - tolerance
+    if high > upper and given[1] is None:
+        upper = high + tolerance
+    return lower, upper
+
+
+def _ritz_values(
+    operator: Operator, preconditioner: Any, key: Key[Array, ""], chunk: int
+) -> Iterator[tuple[int, Ritz]]:
+    """Run Lanczos' method on P^(−½)AP^(−½) from a random vector; yield the steps and Ritz values after each chunk."""
+    vector = host_random(key, 1).standard_normal((operator.dimension, 1))
+    state = LanczosState.start(np.asarray(vector / np.linalg.norm(vector), operator.dtype))
+    alphas, betas = np.empty(0), np.empty(0)
+    take = operator.compile(_lanczos)
+    while True:
+        # Ritz values take longer the more there are: look at them less often.
+        for _ in range(1 + len(alphas) // 160):
+            state, *latest = take(operator, preconditioner, state, chunk)
+            alphas, betas = np.append(alphas, latest[0]), np.append(betas, latest[1])
+        if not np.all(np.isfinite([alphas, betas])):
+            raise ValueError("A holds NaN or infinity: a product with a finite vector is not finite")
+        yield len(alphas), ritz(alphas, betas, 10 * np.finfo(operator.dtype).eps)
+
+
+def _lanczos(operator: Operator, preconditioner: Any, state: LanczosState, count: int) -> tuple:
+    with jax.default_matmul_precision("highest"):
+        apply = lambda block: whitened_product(operator, preconditioner, block)
+        state, alphas, betas, _ = lanczos(apply, state, count)
+    return state, alphas[:, 0], betas[:, 0]
 
 
 def largest_eigenvalue(operator: Operator, key: Key[Array, ""]) -> float:
@@ -133,7 +158,7 @@ def margin(size: int, steps: int, failure: float = 1e-3) -> float:
     return float((np.log(1.648 * np.sqrt(size) / failure) / (2 * steps - 1)) ** 2)
 
 
-def _ends(values: Ritz, size: int, positive: bool, max_margin: float) -> tuple[float | None, float | None]:
+def _ends(values: Ritz, size: int, positive: bool, max_margin: float) -> Ends:
     """Return the ends of the interval, each None as long as it needs more steps."""
     low, high, gap = values.nodes[0], values.nodes[-1], values.residuals[0]
     if values.complete:
@@ -149,12 +174,7 @@ def _ends(values: Ritz, size: int, positive: bool, max_margin: float) -> tuple[f
     return lower, upper
 
 
-def _tame(
-    function: Callable[[Any], Any] | None,
-    nodes: np.ndarray,
-    ends: tuple[float | None, float | None],
-    proven: tuple[float, float],
-) -> tuple[float | None, float | None]:
+def _tame(function: Function | None, nodes: np.ndarray, ends: Ends, proven: tuple[float, float]) -> Ends:
     """Return the ends of the interval, each None where f is too large there."""
     if function is None:
         return ends
@@ -167,27 +187,26 @@ def _tame(
 
 
 def _final_ends(
-    values: Ritz,
-    found: tuple[float | None, float | None],
-    given: tuple[float | None, float | None],
-    proven: tuple[float, float],
-    positive: bool,
+    values: Ritz, found: Ends, known: Ends, proven: tuple[float, float], positive: bool
 ) -> tuple[float, float]:
     low, high, gaps = values.nodes[0], values.nodes[-1], values.residuals
     unsettled = (max(0.9 * low - gaps[0], 0.25 * low) if positive else low - gaps[0]), high + gaps[-1]
     low, high = (end if own is None else own for own, end in zip(found, unsettled, strict=True))
-    low = max(low, proven[0]) if given[0] is None else given[0]
-    high = min(high, proven[1]) if given[1] is None else given[1]
+    low = max(low, proven[0]) if known[0] is None else known[0]
+    high = min(high, proven[1]) if known[1] is None else known[1]
     scale = max(abs(high), abs(low))
     # A multiple of the identity, nearly, has an interval of no width: give it some, the degree stays tiny.
     if not high - low > 1e-2 * scale:
         extra = 1e-2 * scale or 1.0
-        low, high = low - extra * (given[0] is None), high + extra * (given[1] is None)
+        low, high = low - extra * (known[0] is None), high + extra * (known[1] is None)
     return float(low), float(high)
 
 
-def _refuse_what_is_not_positive(values: Ritz, dtype: Any, lower: float | None) -> None:
-    """Raise where the smallest Ritz value proves that A is not positive definite, or is 0 but for rounding."""
+def _refuse_what_is_not_positive(values: Ritz, dtype: Any, lower: float | None, settled: bool, products: int) -> None:
+    """Raise where the smallest Ritz value proves that A is not positive definite, or is 0 but for rounding.
+
+    Raise too where eigenvalues may lie so far below it that the recurrence would not show them.
+    """
     smallest, largest = values.nodes[0], values.nodes[-1]
     rounding = 1e4 * float(np.finfo(dtype).eps) * max(abs(smallest), abs(largest))
     if -rounding < smallest <= 0 and lower is None:
@@ -196,9 +215,15 @@ def _refuse_what_is_not_positive(values: Ritz, dtype: Any, lower: float | None) 
             f"about {largest:.2g}. Shift it (A + εI), or use method='exact' where it fits."
         )
     if smallest <= 0 and (lower is None or lower > 0):
-        raise NotPositiveDefinite(
-            f"A must be positive definite for this function: a vector v was found with vᵀAv/vᵀv = {smallest:.4g}. "
-            "Shift it (A + εI), or pass a smoothing where there is one."
+        raise not_positive_definite(
+            f"a vector v was found with vᵀAv/vᵀv = {smallest:.4g}. Shift it (A + εI), or pass a smoothing where there "
+            "is one."
+        )
+    if not settled and _condition(values) > UNSETTLED_CONDITION:
+        raise IllConditionedError(
+            f"A is too ill-conditioned for products alone: after {products} of them its smallest eigenvalue is only "
+            f"known to be below {smallest:.2g}, its largest is about {largest:.2g}. Use a preconditioner, shift it "
+            "(A + εI), pass interval=, or use method='exact' where it fits."
         )
 
 
@@ -206,44 +231,7 @@ def _condition(values: Ritz) -> float:
     return values.nodes[-1] / values.nodes[0] if values.nodes[0] > 0 else np.inf
 
 
-def _refuse_unsettled(values: Ritz, settled: bool, products: int) -> None:
-    """Raise where eigenvalues may lie so far below the smallest Ritz value that the recurrence would not show them."""
-    if not settled and _condition(values) > UNSETTLED_CONDITION:
-        raise IllConditionedError(
-            f"A is too ill-conditioned for products alone: after {products} of them its smallest eigenvalue is only "
-            f"known to be below {values.nodes[0]:.2g}, its largest is about {values.nodes[-1]:.2g}. Use a "
-            "preconditioner, shift it (A + εI), pass interval=, or use method='exact' where it fits."
-        )
-
-
-def find_interval(
-    function: Callable[[Any], Any], operator: Operator, preconditioner: Any, key: Key[Array, ""], interval: Any
-) -> Interval:
-    """Find the interval for a function, or check the user's."""
-    given = check_interval(interval)
-    positive = preconditioner is not None or needs_positive(function)
-    known = given
-    if preconditioner is not None and given[0] is None:
-        known = preconditioner.least(), given[1]
-    found = find_spectrum(operator, preconditioner, key, positive=positive, ends=known, function=function)
-    # Ritz values of Lanczos' method in float32 are off by tens of roundings.
-    tolerance = max(1e-6, 100 * float(np.finfo(operator.dtype).eps)) * (found.upper - found.lower)
-    low, high = found.nodes[0], found.nodes[-1]
-    for end, node, beyond in ((given[0], low, found.lower - low), (given[1], high, high - found.upper)):
-        if end is not None and beyond > tolerance:
-            raise ValueError(
-                f"interval ({found.lower:.6g}, {found.upper:.6g}) does not hold the spectrum: a vector v was found "
-                f"with vᵀAv/vᵀv = {node:.6g}. Widen it, or leave it out to have it found."
-            )
-    # An end of our own making gives way: bounds from the entries are as tight as rounding allows.
-    if low < found.lower and given[0] is None:
-        found = found._replace(lower=0.9 * low if positive else low - tolerance)
-    if high > found.upper and given[1] is None:
-        found = found._replace(upper=high + tolerance)
-    return found
-
-
-def check_interval(interval: Any) -> tuple[float | None, float | None]:
+def check_interval(interval: Any) -> Ends:
     """Return the ends of the user's interval, None where they are to be found."""
     if interval is None:
         return None, None
@@ -269,14 +257,15 @@ def host_random(key: Key[Array, ""], purpose: int) -> np.random.Generator:
     return np.random.default_rng([*words, purpose])
 
 
-def multiply(operator: Operator, block: np.ndarray) -> np.ndarray:
-    """Multiply a block of the host."""
-    return np.asarray(operator.compile(_product)(operator, jnp.asarray(block, operator.dtype)), np.float64)
+def multiply(operator: Operator, block: np.ndarray, preconditioner: Any = None) -> np.ndarray:
+    """Multiply a block of the host, by P^(−½)AP^(−½) if there is a preconditioner."""
+    product = operator.compile(_product)(operator, preconditioner, jnp.asarray(block, operator.dtype))
+    return np.asarray(product, np.float64)
 
 
-def _product(operator: Operator, block: Array) -> Array:
+def _product(operator: Operator, preconditioner: Any, block: Array) -> Array:
     with jax.default_matmul_precision("highest"):
-        return operator @ block
+        return whitened_product(operator, preconditioner, block)
 
 
 def check_symmetric(operator: Operator, key: Key[Array, ""]) -> float:
@@ -322,7 +311,7 @@ def refuse_null_constant(ratio: float, dtype: Any, needs_inverse: bool) -> None:
         return
     reason = "A1 = 0 up to rounding, 1 being the constant vector (as for the Laplacian of a graph): A is singular."
     if needs_inverse and ratio <= 10 * float(np.finfo(np.float64).eps):
-        raise NotPositiveDefinite(f"A must be positive definite for this function. {reason} Shift it (A + εI).")
+        raise not_positive_definite(f"{reason} Shift it (A + εI).")
     raise IllConditionedError(f"{reason} Shift it (A + εI), or use method='exact' where it fits.")
 
 

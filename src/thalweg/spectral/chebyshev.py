@@ -13,14 +13,24 @@ import jax
 import numpy as np
 import scipy.fft
 
+from thalweg.linalg.factor import NotPositiveDefinite
+
 CHECKED_POINTS = 2**13
 """Points at which a series is compared with f: features narrower than their distance may go unseen. Twice as many halve
 that width, and a plan takes a few milliseconds longer."""
 EPS = float(np.finfo(np.float64).eps)
 
+Function = Callable[[Any], Any]
+"""An elementwise function of JAX arrays."""
+
 
 class IllConditionedError(ValueError):
     """An estimate would take more digits or products than there are; a factorisation may do."""
+
+
+def not_positive_definite(reason: str, kind: str = "definite") -> NotPositiveDefinite:
+    """Return the error for an A that is not positive where f needs it."""
+    return NotPositiveDefinite(f"A must be positive {kind} for this function: {reason}")
 
 
 @contextmanager
@@ -35,7 +45,7 @@ def host_float64() -> Any:
         yield
 
 
-def evaluate(f: Callable[[Any], Any], x: Any, *, derivative: bool = False) -> np.ndarray:
+def evaluate(f: Function, x: Any, *, derivative: bool = False) -> np.ndarray:
     """Evaluate ``f`` (or f′, by automatic differentiation) at the points ``x`` in float64.
 
     Examples
@@ -55,7 +65,7 @@ def evaluate(f: Callable[[Any], Any], x: Any, *, derivative: bool = False) -> np
     return flat[: points.size].reshape(points.shape)
 
 
-def needs_positive(function: Callable[[Any], Any]) -> bool:
+def needs_positive(function: Function) -> bool:
     """Whether f or f′ is undefined at or below zero, so that the spectrum must be positive."""
     points = [-1.0, -1e-3, 0.0]
     values = np.append(evaluate(function, points), evaluate(function, points, derivative=True))
@@ -75,13 +85,7 @@ def from_unit(t: Any, lower: float, upper: float) -> Any:
 
 
 def series(
-    f: Callable[[Any], Any],
-    lower: float,
-    upper: float,
-    *,
-    derivative: bool = False,
-    max_degree: int = 2**20,
-    at: Any = (),
+    f: Function, lower: float, upper: float, *, derivative: bool = False, max_degree: int = 2**20, at: Any = ()
 ) -> np.ndarray:
     """Return the Chebyshev coefficients b_0 … b_J of ``f`` (or f′) on [lower, upper] (section 2.1 of the paper).
 

@@ -150,12 +150,7 @@ def fixed(coefficients: np.ndarray, mean: float) -> Law:
 
 
 LAWS: dict[str, Callable[..., Law]] = {
-    "optimal": optimal,
-    "theorem3": theorem3,
-    "geometric": geometric,
-    "poisson": poisson,
-    "negative_binomial": negative_binomial,
-    "fixed": fixed,
+    law.__name__: law for law in (optimal, theorem3, geometric, poisson, negative_binomial, fixed)
 }
 
 

@@ -109,6 +109,12 @@ class Estimate(eqx.Module):
         return EstimateStatus(int(jax.lax.stop_gradient(self.status)))
 
 
+def add_stored_rounding(error: Any, value: Any, dtype: Any) -> Any:
+    """Return the error of a value stored in a dtype, which keeps no more digits than its own."""
+    stored = 0.5 * float(jnp.finfo(dtype).eps) * jax.lax.stop_gradient(value)
+    return np.hypot(error, stored) if isinstance(value, float) else jnp.hypot(error, stored)
+
+
 def quantile(level: float, degrees_of_freedom: float) -> float:
     """Return the half-width of a two-sided interval, in standard errors."""
     if np.isinf(degrees_of_freedom):
@@ -218,10 +224,11 @@ def _estimate(plan: Plan, operator: Operator, key: Key[Array, ""]) -> Estimate:
     # The control variate does not depend on θ: it shifts the value and leaves the derivative alone.
     value = plan.offset + forms.mean + jax.lax.stop_gradient(jnp.mean(units) - forms.mean)
     error = _standard_error(plan, *jax.lax.stop_gradient((units, value)))
-    status = jnp.where(
-        forms.outside > 0, EstimateStatus.ABOVE, jnp.where(forms.outside < 0, EstimateStatus.BELOW, EstimateStatus.OK)
+    status = jnp.select(
+        [forms.outside > 0, forms.outside < 0, ~jnp.isfinite(value)],
+        [int(EstimateStatus.ABOVE), int(EstimateStatus.BELOW), int(EstimateStatus.NOT_FINITE)],
+        int(EstimateStatus.OK),
     )
-    status = jnp.where((status == EstimateStatus.OK) & ~jnp.isfinite(value), EstimateStatus.NOT_FINITE, status)
     return Estimate(
         value=value,
         standard_error=error,

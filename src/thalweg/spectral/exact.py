@@ -4,7 +4,6 @@ On arrays that are known they are made by LAPACK on the host, in float64 and wit
 differentiated or traced they are JAX's, in A's own precision. The error bar is what rounding is expected to cost.
 """
 
-from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -18,8 +17,8 @@ from jaxtyping import Array
 from thalweg.linalg.arrays import scaled_norm
 from thalweg.linalg.factor import Factor, NotPositiveDefinite
 from thalweg.linalg.operators.base import Operator, in_float64, is_concrete, is_traced
-from thalweg.spectral.chebyshev import evaluate
-from thalweg.spectral.estimate import Estimate, EstimateStatus
+from thalweg.spectral.chebyshev import Function, evaluate, not_positive_definite
+from thalweg.spectral.estimate import Estimate, EstimateStatus, add_stored_rounding
 from thalweg.spectral.functions import reciprocal
 from thalweg.threads import enough_threads
 
@@ -28,34 +27,29 @@ EXACT_ROWS = {"cholesky": 5000, "eigenvalues": 2300, "products": 1000}
 compile; fewer where the entries must be found by products. At twice as many it takes eight times as long."""
 
 
-def by_cholesky(f: Callable[[Any], Any]) -> bool:
+def by_cholesky(f: Function) -> bool:
     """Whether the sum comes of a Cholesky factor."""
     return f is jnp.log or f is reciprocal
 
 
-def exact_rows(f: Callable[[Any], Any]) -> int:
-    """Return up to how many rows a factorisation takes no longer than an estimate, if all entries are known."""
+def exact_rows(f: Function, materialised: bool = True) -> int:
+    """Return up to how many rows a factorisation takes no longer than an estimate; fewer if entries must be found."""
+    if not materialised:
+        return EXACT_ROWS["products"]
     return EXACT_ROWS["cholesky" if by_cholesky(f) else "eigenvalues"]
 
 
-def exact_sum(f: Callable[[Any], Any], operator: Operator) -> Estimate:
+def exact_sum(f: Function, operator: Operator) -> Estimate:
     """Compute tr f(A) by a factorisation; differentiable."""
-    dtype, lower, upper = operator.dtype, np.nan, np.nan
-    value: Any
-    error: Any
+    dtype = operator.dtype
     if is_traced(operator):
-        value, error = _traced_cholesky(f, operator, jnp) if by_cholesky(f) else _by_eigenvalues(f, operator, jnp)
-        if is_concrete(operator) and not bool(jnp.isfinite(jax.lax.stop_gradient(value))):
-            raise NotPositiveDefinite("f is not finite on the spectrum of A: A is not positive definite")
-        error = jax.lax.stop_gradient(error)
+        value, error, lower, upper = _by_jax(f, operator)
     else:
         with enough_threads(operator.dimension):
             value, error, lower, upper = _on_host(f, operator, float(jnp.finfo(dtype).eps))
         if abs(value) > float(jnp.finfo(dtype).max):
             raise ValueError(f"the sum is {value:.4g}, too large for {dtype}: pass A as float64")
-    # Whatever the digits of the sum, its dtype keeps no more than its own.
-    stored = 0.5 * float(jnp.finfo(dtype).eps) * jax.lax.stop_gradient(value)
-    error = jnp.hypot(error, stored) if is_traced(operator) else float(np.hypot(error, stored))
+    error = add_stored_rounding(error, value, dtype)
     scalar = lambda x: jnp.asarray(x, dtype)
     return Estimate(
         value=value if isinstance(value, jax.Array) else scalar(value),
@@ -69,7 +63,15 @@ def exact_sum(f: Callable[[Any], Any], operator: Operator) -> Estimate:
     )
 
 
-def _on_host(f: Callable[[Any], Any], operator: Operator, given_eps: float) -> tuple[float, float, float, float]:
+def _by_jax(f: Function, operator: Operator) -> tuple[Any, Any, Any, Any]:
+    """Return the sum, differentiable, and what rounding is expected to cost it; the ends of the spectrum are NaN."""
+    value, error = _traced_cholesky(f, operator, jnp) if by_cholesky(f) else _by_eigenvalues(f, operator, jnp)
+    if is_concrete(operator) and not bool(jnp.isfinite(jax.lax.stop_gradient(value))):
+        raise NotPositiveDefinite("f is not finite on the spectrum of A: A is not positive definite")
+    return value, jax.lax.stop_gradient(error), np.nan, np.nan
+
+
+def _on_host(f: Function, operator: Operator, given_eps: float) -> tuple[float, float, float, float]:
     """Return the sum, what rounding is expected to cost it, and the ends of the spectrum where they are known.
 
     ``given_eps`` is that of the precision in which entries were given.
@@ -83,31 +85,27 @@ def _on_host(f: Callable[[Any], Any], operator: Operator, given_eps: float) -> t
     eigenvalues, moved = operator.eigenvalues()
     at_zero = np.isfinite(evaluate(f, 0.0))
     if not at_zero and (eigenvalues[0] < 0 or np.any(np.abs(eigenvalues) <= eigenvalues.size * moved)):
-        raise NotPositiveDefinite(
-            f"A must be positive definite for this function: its smallest eigenvalue is {float(eigenvalues[0]):.4g}"
-        )
+        raise not_positive_definite(f"its smallest eigenvalue is {float(eigenvalues[0]):.4g}")
     moved_at_most = np.maximum(moved, given_eps * np.max(np.abs(eigenvalues)))
     undefined = ~np.isfinite(evaluate(f, eigenvalues))
     zero = undefined & (np.abs(eigenvalues) <= eigenvalues.size * moved_at_most)
     if np.any(undefined & ~zero):
         where = eigenvalues[undefined & ~zero][0]
         if where < 0 and at_zero:
-            raise NotPositiveDefinite(
-                f"A must be positive semi-definite for this function: it has the eigenvalue {where:.4g}"
-            )
+            raise not_positive_definite(f"it has the eigenvalue {where:.4g}", "semi-definite")
         raise ValueError(f"f is not finite at an eigenvalue of A, {where:.6g}: it is undefined or too large there")
     value, error = _add_up(partial(evaluate, f), eigenvalues, moved, zero, np)
     return float(value), float(error), float(eigenvalues[0]), float(eigenvalues[-1])
 
 
-def _by_eigenvalues(f: Callable[[Any], Any], operator: Operator, xp: Any) -> tuple[Array, Array]:
+def _by_eigenvalues(f: Function, operator: Operator, xp: Any) -> tuple[Array, Array]:
     eigenvalues, moved = operator.eigenvalues(xp)
     # √x has no derivative at 0 that the chain rule could multiply by 0; as a subgradient of the norm 0 will do.
     smooth = jnp.isfinite(jax.vmap(f)(eigenvalues)) & jnp.isfinite(jax.grad(f)(jnp.zeros((), eigenvalues.dtype)))
     return _add_up(jax.vmap(f), eigenvalues, moved, ~smooth & (jnp.abs(eigenvalues) <= eigenvalues.size * moved), jnp)
 
 
-def _add_up(f: Callable[[Any], Any], eigenvalues: Any, moved: Any, zero: Any, xp: Any) -> tuple[Any, Any]:
+def _add_up(f: Function, eigenvalues: Any, moved: Any, zero: Any, xp: Any) -> tuple[Any, Any]:
     """Return Σ f(λ), and what it is expected to be off by where each λ is ``moved``; some λ are taken as ``zero``."""
     values = xp.where(zero, f(xp.zeros_like(eigenvalues)), f(xp.where(zero, 1.0, eigenvalues)))
     held, own, moved = _hold((eigenvalues, values, moved), xp)
@@ -115,19 +113,14 @@ def _add_up(f: Callable[[Any], Any], eigenvalues: Any, moved: Any, zero: Any, xp
     # Not by the slope, which √x has none of at zero, and a narrow f none that tells.
     beside = f(xp.concatenate([xp.where(zero, 0.0, held) + sign * moved for sign in (1, -1)])).reshape(2, -1)
     changes = xp.max(xp.where(xp.isfinite(beside), xp.abs(beside - own[None]), 0.0), axis=0)
-    return xp.sum(values), _hypot(xp, changes, xp.finfo(own.dtype).eps * own)
-
-
-def _hypot(xp: Any, *vectors: Any) -> Any:
-    """Return the root of the sum of all squares, which on the host may be too large by themselves."""
-    return xp.hypot(*map(scaled_norm if xp is np else jnp.linalg.norm, vectors))
+    return xp.sum(values), xp.hypot(scaled_norm(changes), scaled_norm(xp.finfo(own.dtype).eps * own))
 
 
 def _hold(arrays: Any, xp: Any) -> Any:
     return arrays if xp is np else jax.lax.stop_gradient(arrays)
 
 
-def _by_cholesky(f: Callable[[Any], Any], operator: Operator, xp: Any) -> tuple[Any, Any]:
+def _by_cholesky(f: Function, operator: Operator, xp: Any) -> tuple[Any, Any]:
     """Return the sum, and what rounding is expected to cost it.
 
     A Cholesky factor is that of a matrix whose entries are off by eps·√(a_ii a_jj), which moves the sum by eps times
@@ -146,7 +139,7 @@ def _by_cholesky(f: Callable[[Any], Any], operator: Operator, xp: Any) -> tuple[
     for _ in range(1 if f is jnp.log else 2):
         moved = held.solve(moved)
     moved = scale * moved / np.sqrt(8).astype(scale.dtype)
-    return xp.sum(parts), operator.rounding * _hypot(xp, own, moved.ravel())
+    return xp.sum(parts), operator.rounding * xp.hypot(scaled_norm(own), scaled_norm(moved.ravel()))
 
 
 _traced_cholesky = eqx.filter_jit(_by_cholesky)
@@ -162,10 +155,7 @@ def _lower_on_host(dense: np.ndarray) -> np.ndarray:
     if not failed and not np.any(lost):
         return root
     least = _rayleigh_quotient(dense, root, failed - 1 if failed else int(np.argmax(lost)))
-    raise NotPositiveDefinite(
-        f"A must be positive definite for this function: its smallest eigenvalue is at most {least:.4g} up to "
-        "rounding. Shift it (A + εI)."
-    )
+    raise not_positive_definite(f"its smallest eigenvalue is at most {least:.4g} up to rounding. Shift it (A + εI).")
 
 
 def _rayleigh_quotient(dense: np.ndarray, root: np.ndarray, index: int) -> float:

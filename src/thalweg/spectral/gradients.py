@@ -24,6 +24,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, PyTree
 
 from thalweg.linalg.operators.base import Operator
+from thalweg.spectral.precondition import whitened_product
 from thalweg.spectral.recurrence import Forms, block_widths, sweep
 
 GRADIENTS = ("series", "paper")
@@ -58,7 +59,7 @@ class FormInputs(eqx.Module):
 
     def apply(self, operator: Operator) -> Callable[[Array], Array]:
         """V ↦ P^(−½) A P^(−½) V."""
-        return lambda block: self.half(operator.mv(self.half(block)))
+        return partial(whitened_product, operator, self.plan.preconditioner)
 
 
 @eqx.filter_custom_jvp

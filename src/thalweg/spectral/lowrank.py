@@ -8,8 +8,7 @@ Then every eigenvalue of P^(−½)AP^(−½) is at least 1, and all but a few ar
 with Ω a choice of columns or a Gaussian block; Ω is frozen in the plan, so that P(θ) can be differentiated.
 """
 
-from abc import abstractmethod
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 import equinox as eqx
 import jax
@@ -22,7 +21,7 @@ from thalweg.linalg.factor import Factor, factorise
 from thalweg.linalg.lowrank import pivoted_cholesky
 from thalweg.linalg.operators.base import Operator, ShiftedOperator
 from thalweg.spectral.bounds import IllConditionedError, find_spectrum, host_random, multiply
-from thalweg.spectral.precondition import Jacobi, Preconditioner, PreconditionerRequest, positive_diagonal
+from thalweg.spectral.precondition import Jacobi, Preconditioner, PreconditionerRequest, add_up, positive_diagonal
 from thalweg.threads import enough_threads
 
 __all__ = ["Nystrom", "PivotedCholesky"]
@@ -44,12 +43,10 @@ class LowRankRoot(Preconditioner):
     omega: Int[Array, " k"] | Float[Array, "d k"]
     """Ω: the indices of chosen columns, or a random block."""
     shift: Float[Array, ""] | None
-    products: np.ndarray
+    products: np.ndarray  # type: ignore[misc]
     basis: Float[Array, "d k"]
     eigenvalues: Float[Array, " k"]
     noise: Float[Array, ""]
-    log_determinant: Float[Array, ""]
-    inverse_trace: Float[Array, ""]
     proven: bool = eqx.field(static=True)
 
     def __init__(self, operator: Operator, omega: Array, shift: Array | None, products: int, proven: bool) -> None:
@@ -63,11 +60,14 @@ class LowRankRoot(Preconditioner):
         eigenvalues = np.maximum(eigenvalues, np.finfo(np.float64).eps * max(eigenvalues[-1], level))
         if not np.all(np.isfinite(eigenvalues)):
             raise IllConditionedError(f"A − {level:.4g}·I must be positive semi-definite for this preconditioner")
-        size, rank = tall.shape
         self.eigenvalues = jnp.asarray(eigenvalues, dtype)
         self.basis = jnp.asarray((tall @ vectors) / np.sqrt(eigenvalues), dtype)
-        self.log_determinant = jnp.asarray((size - rank) * np.log(level) + np.sum(np.log(eigenvalues + level)), dtype)
-        self.inverse_trace = jnp.asarray((size - rank) / level + np.sum(1.0 / (eigenvalues + level)), dtype)
+
+    def offset(self, form: str) -> float:
+        """Add up over the eigenvalues of GGᵀ, zeros included."""
+        eigenvalues = np.zeros(len(self.basis))
+        eigenvalues[: self.eigenvalues.size] = self.eigenvalues
+        return add_up(eigenvalues + float(self.noise), form)
 
     def inverse_root(self, block: Array) -> Array:
         """Return P^(−½) V = σ⁻¹ (V − U (1 − σ/√(s² + σ²)) UᵀV)."""
@@ -136,19 +136,14 @@ class _LowRankRequest(PreconditionerRequest):
         if self.noise is not None:
             arguments.real(f"noise of {name}", self.noise, above=0)
 
-    def build(self, operator: Operator, key: Key[Array, ""], probes: int) -> LowRankRoot:
-        """Find σ², then Ω."""
+    def _known_noise(self, operator: Operator) -> tuple[float | None, Any]:
+        """Return σ², None if it must be found, and the same as a shift if the operator does not know it itself."""
         if self.rank is not None:
             arguments.whole(f"rank of {type(self).__name__}", self.rank, most=operator.dimension)
-        level, own = self.noise, operator.split()[1] if self.noise is None else None
-        if own is not None:
-            level = arguments.real("noise of the operator", own, above=0)
-        shift = None if own is not None or level is None else jnp.asarray(level, operator.dtype)
-        return self._build(operator, level, shift, key, probes)
-
-    @abstractmethod
-    def _build(self, operator: Operator, level: float | None, shift: Any, key: Array, probes: int) -> LowRankRoot:
-        """Build P for σ² = ``level``, found if None; ``shift`` is the same if the operator does not know it."""
+        if self.noise is not None:
+            return self.noise, jnp.asarray(self.noise, operator.dtype)
+        own = operator.split()[1]
+        return None if own is None else arguments.real("noise of the operator", own, above=0), None
 
 
 class PivotedCholesky(_LowRankRequest):
@@ -173,22 +168,25 @@ class PivotedCholesky(_LowRankRequest):
     least_explained: ClassVar[float] = 0.0
     """The share of the trace above the noise that the first pivots must explain, else more are not tried."""
 
-    def _build(self, operator: Operator, level: float | None, shift: Any, key: Array, probes: int) -> LowRankRoot:
-        size, dtype = operator.dimension, operator.dtype
+    def build(self, operator: Operator, key: Key[Array, ""], probes: int) -> LowRankRoot:
+        """Find σ² and the pivots."""
+        size, (level, shift) = operator.dimension, self._known_noise(operator)
         kernel = operator if level is None else _without_noise(operator, shift)[0]
-        factor = self._factorise(kernel, level)
-        noise, traces, pivots, products = factor.noise, factor.traces, factor.pivots, 0
+        (pivots, traces, features, noise), products = self._factorise(kernel, level), 0
         if level is None:
             traces = np.maximum(traces - noise * (size - 1 - np.arange(len(traces))), 0.0)
-            shift = jnp.asarray(noise, dtype)
+            shift = jnp.asarray(noise, operator.dtype)
             kernel = _without_noise(operator, shift)[0]
         if self.rank is None:
-            pivots = pivots[: _choose_rank(kernel, noise, factor.features, traces, len(pivots), key, probes)]
+            pivots = pivots[: _choose_rank(kernel, noise, features, traces, len(pivots), key, probes)]
             products = 4
         return LowRankRoot(operator, jnp.asarray(pivots), shift, products, level is not None)
 
-    def _factorise(self, kernel: Operator, level: float | None) -> "_TrialFactor":
-        """Factorise with more and more pivots until nothing is left of K, or the noise of A has been found."""
+    def _factorise(self, kernel: Operator, level: float | None) -> tuple[np.ndarray, np.ndarray, Array, float]:
+        """Factorise with more and more pivots until nothing is left of K, or the noise of A has been found.
+
+        Returns the pivots, the traces of what they leave of K, the factor and the noise.
+        """
         size = kernel.dimension
         # A remainder so small that its share of log det A is below a hundredth of d needs no more pivots.
         enough = 0.0 if level is None or self.rank else 1e-2 * size * level
@@ -200,12 +198,12 @@ class PivotedCholesky(_LowRankRequest):
             # Where nothing is left of K at all, any pivot does.
             chosen = chosen if len(chosen) else np.zeros(1, int)
             noise, seen = _noise(features, chosen) if level is None else (level, False)
-            factor = _TrialFactor(chosen, np.asarray(traces, np.float64), features, noise)
+            traces = np.asarray(traces, np.float64)
             if len(chosen) < rank or seen:
                 break
-            if level is None and factor.explained(kernel) < self.least_explained:
+            if level is None and _explained(kernel, traces, noise) < self.least_explained:
                 raise IllConditionedError("A is no matrix of low rank plus noise, as far as a trial can tell")
-        return factor
+        return chosen, traces, features, noise
 
 
 class _TrialCholesky(PivotedCholesky):
@@ -216,17 +214,10 @@ def _pivot(kernel: Operator, enough: Array, rank: int) -> tuple[Array, Array, Ar
     return pivoted_cholesky(kernel.columns, kernel.diagonal(), rank, enough)
 
 
-class _TrialFactor(NamedTuple):
-    pivots: np.ndarray
-    traces: np.ndarray
-    features: Array
-    noise: float
-
-    def explained(self, operator: Operator) -> float:
-        """Return how much of the trace above the noise is explained, between 0 and 1."""
-        size, rank = operator.dimension, len(self.traces)
-        above = float(jnp.sum(operator.diagonal())) - size * self.noise
-        return 1.0 - (self.traces[-1] - (size - rank) * self.noise) / above if above > 0 else 1.0
+def _explained(operator: Operator, traces: np.ndarray, noise: float) -> float:
+    """Return how much of the trace above the noise is explained by pivots, between 0 and 1."""
+    above = float(jnp.sum(operator.diagonal())) - operator.dimension * noise
+    return 1.0 - (traces[-1] - (operator.dimension - len(traces)) * noise) / above if above > 0 else 1.0
 
 
 class Nystrom(_LowRankRequest):
@@ -247,8 +238,10 @@ class Nystrom(_LowRankRequest):
     ValueError: noise of Nystrom must be a finite number above 0, found -1.0
     """
 
-    def _build(self, operator: Operator, level: float | None, shift: Any, key: Array, probes: int) -> LowRankRoot:
+    def build(self, operator: Operator, key: Key[Array, ""], probes: int) -> LowRankRoot:
+        """Find σ² and the random block."""
         size, dtype, products = operator.dimension, operator.dtype, 0
+        level, shift = self._known_noise(operator)
         if level is None:
             interval = find_spectrum(operator, None, key, positive=True)
             level, products = interval.lower, interval.products
@@ -325,12 +318,7 @@ def find_preconditioner(
         return None
     # Quadratic forms of log B vary by 2‖log B‖² without its mean, which is about ‖B − cI‖² for the best c near 1.
     omega = host_random(key, 5).standard_normal((operator.dimension, 4))
-    whitened = np.asarray(operator.compile(_whiten)(operator, built, jnp.asarray(omega, operator.dtype)))
+    whitened = multiply(operator, omega, built)
     mean = np.sum(whitened * omega) / np.sum(omega**2)
     predicted = np.linalg.norm(whitened - mean * omega) / 2 * np.sqrt(2 / probes)
     return built if predicted <= max_error * operator.dimension else None
-
-
-def _whiten(operator: Operator, built: Preconditioner, block: Array) -> Array:
-    with jax.default_matmul_precision("highest"):
-        return built.inverse_root(operator.mv(built.inverse_root(block)))

@@ -19,8 +19,8 @@ from jaxtyping import Array, Key
 from thalweg import arguments
 from thalweg.linalg.operators.base import Operator, frozen, in_float64, is_concrete, is_traced
 from thalweg.linalg.operators.convert import as_operator, check_dimension, is_wide
-from thalweg.spectral.chebyshev import IllConditionedError
-from thalweg.spectral.estimate import Estimate, EstimateStatus, Plan, quantile
+from thalweg.spectral.chebyshev import Function, IllConditionedError
+from thalweg.spectral.estimate import Estimate, EstimateStatus, Plan, add_stored_rounding, quantile
 from thalweg.spectral.exact import EXACT_ROWS, by_cholesky, exact_rows, exact_sum
 from thalweg.spectral.lowrank import find_preconditioner
 from thalweg.spectral.plan import PlanOptions, make_plan
@@ -62,7 +62,7 @@ def call_in_float64(A: Any, key: Any, plan: Plan | None, call: Callable[[], Esti
 
 
 def compute_sum(
-    f: Callable[[Any], Any],
+    f: Function,
     A: Any,
     key: Key[Array, ""],
     target: Target | None,
@@ -85,8 +85,8 @@ def compute_sum(
         _check_beside_plan(arguments.instance("plan", plan, Plan), f, method, options)
     operator = check_dimension(as_operator(A, dimension), dimension)
     task = _SumTask(f, operator, key, target, budget, method)
-    traced = is_traced((key, jnp.zeros(())))
-    if plan is not None or traced or not is_concrete(operator):
+    traced = is_traced((key, frozen(plan), jnp.zeros(()))) or not is_concrete(operator)
+    if plan is not None or traced:
         return task.estimate_by(plan, traced)
     settings.check(f, operator.dimension)
     automatic = method == "auto" and by_cholesky(f) and "preconditioner" not in options
@@ -101,14 +101,13 @@ def compute_sum(
             raise
     with jax.enable_x64(True):
         result = task._replace(operator=in_float64(operator)).stochastic(settings, automatic)
-    stored = 0.5 * float(jnp.finfo(operator.dtype).eps) * float(result.value)
-    error = np.hypot(float(result.standard_error), stored)
+    error = add_stored_rounding(float(result.standard_error), float(result.value), operator.dtype)
     result = jax.tree.map(lambda leaf: jnp.asarray(np.asarray(leaf)), result)
     return dataclasses.replace(result, standard_error=jnp.asarray(error, operator.dtype))
 
 
 class _SumTask(NamedTuple):
-    f: Callable[[Any], Any]
+    f: Function
     operator: Operator
     key: Key[Array, ""]
     target: Target | None
@@ -116,13 +115,14 @@ class _SumTask(NamedTuple):
     method: str
 
     @property
-    def is_exact_at_once(self) -> bool:
-        """Whether a factorisation is asked for, or takes no longer than an estimate takes to plan."""
-        return self.method == "exact" or (self.method == "auto" and self.operator.dimension <= self._quick_rows)
+    def is_small(self) -> bool:
+        """Whether a factorisation takes no longer than an estimate takes to plan."""
+        return self.operator.dimension <= exact_rows(self.f, self.operator.materialised)
 
     @property
-    def _quick_rows(self) -> int:
-        return exact_rows(self.f) if self.operator.materialised else EXACT_ROWS["products"]
+    def is_exact_at_once(self) -> bool:
+        """Whether a factorisation is asked for, or the best choice of all."""
+        return self.method == "exact" or (self.method == "auto" and self.is_small)
 
     @property
     def is_exact_soon(self) -> bool:
@@ -197,9 +197,9 @@ class _SumTask(NamedTuple):
         return dataclasses.replace(result, products=products, advice=" ".join(filter(None, advice)))
 
     def _factorisation_is_cheaper(self, plan: Plan, estimates: int) -> bool:
-        operator = self.operator
-        if operator.dimension <= self._quick_rows:
+        if self.is_small:
             return True
+        operator = self.operator
         # A Cholesky factor costs as much as d products with one vector, eigenvalues ten times as much.
         products = operator.dimension * (EXACT_ROWS["cholesky"] / exact_rows(self.f)) ** 3
         dense = operator.calls_library and operator.materialised and operator.dimension <= MAX_DENSE_ROWS
@@ -214,18 +214,16 @@ class _SumTask(NamedTuple):
                 "a plan must be made outside jit and vmap, where arrays and keys are concrete: "
                 "plan = thalweg.spectral.plan(f, A, key), then pass plan=plan"
             )
-        first = plan.estimate(self.operator, self.key)
-        if not (traced or is_traced(jax.lax.stop_gradient(first.status))):
-            return self._replace(method="stochastic").refine(plan, first, 0)
-        if self.target is not None:
+        if traced and self.target is not None:
             raise ValueError(
                 "rtol and atol decide by the first numbers how many more are drawn, which jit and vmap cannot do: "
                 "leave them out there"
             )
-        return first
+        first = plan.estimate(self.operator, self.key)
+        return first if traced else self._replace(method="stochastic").refine(plan, first, 0)
 
 
-def _check_beside_plan(plan: Plan, f: Callable[[Any], Any], method: str, options: dict[str, Any]) -> None:
+def _check_beside_plan(plan: Plan, f: Function, method: str, options: dict[str, Any]) -> None:
     if plan.f != f:
         raise ValueError(
             f"plan was made for another function, {plan.f!r}: make one for {f!r}, the function of this sum, or call "

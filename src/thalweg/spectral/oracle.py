@@ -1,8 +1,4 @@
-"""Spectral sums as gradient oracles: SGD and SVRG (Algorithms 1 and 2 of the paper) need no more code.
-
-:class:`SpectralOracle` is unbiased; :class:`LanczosOracle`, stochastic Lanczos quadrature, is the baseline that the
-paper compares with.
-"""
+"""Spectral sums as gradient oracles: SGD and SVRG (Algorithms 1 and 2 of the paper) need no more code."""
 
 from collections.abc import Callable
 from typing import Any
@@ -10,39 +6,15 @@ from typing import Any
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Key, PyTree, Scalar
+from jaxtyping import Array, Key, PyTree, Scalar
 
-from thalweg import arguments
-from thalweg.linalg.lanczos import LanczosState, lanczos
-from thalweg.linalg.operators.base import Operator, frozen
+from thalweg.linalg.operators.base import Operator
 from thalweg.oracles.base import Oracle, Out
 from thalweg.spectral.estimate import Plan
 from thalweg.spectral.exact import exact_sum
 from thalweg.spectral.plan import plan as make_plan
-from thalweg.spectral.probes import draw_probes
 
-__all__ = ["LanczosOracle", "SpectralOracle"]
-
-
-class _TraceOracle(Oracle):
-    """Holds A(θ) and g(θ): their arrays, if they are modules, are arguments of compiled programs."""
-
-    functions: PyTree[Array]
-    frames: tuple[Any, Any] = eqx.field(static=True)
-
-    @property
-    def operator(self) -> Callable[[Any], Operator]:
-        """A(θ)."""
-        return eqx.combine(self.functions, self.frames)[0]
-
-    @property
-    def g(self) -> Callable[[Any], Any] | None:
-        """The rest of the objective."""
-        return eqx.combine(self.functions, self.frames)[1]
-
-    def rest(self, theta: PyTree[Array]) -> Any:
-        """Return g(θ), 0 without g."""
-        return 0.0 if self.g is None else self.g(theta)
+__all__ = ["SpectralOracle"]
 
 
 class _Options(dict):
@@ -55,7 +27,7 @@ class _Options(dict):
         return isinstance(other, _Options)
 
 
-class SpectralOracle(_TraceOracle):
+class SpectralOracle(Oracle):
     """Unbiased gradients of tr f(A(θ)) + g(θ), problem (4) of the paper.
 
     The plan is part of the oracle: interval, coefficients, law and preconditioner are the same for every θ, and the
@@ -90,7 +62,10 @@ class SpectralOracle(_TraceOracle):
     """
 
     plan: Plan
-    options: "_Options" = eqx.field(static=True)
+    functions: PyTree[Array]
+    """The arrays of A(θ) and g(θ), if they are modules: arguments of compiled programs."""
+    frames: tuple[Any, Any] = eqx.field(static=True)
+    options: _Options = eqx.field(static=True)
 
     def __init__(
         self,
@@ -106,6 +81,20 @@ class SpectralOracle(_TraceOracle):
         self.plan = make_plan(f, operator(theta), key, **settings)
         self.functions, self.frames = eqx.partition((operator, g), eqx.is_array)
         self.options = _Options(options)
+
+    @property
+    def operator(self) -> Callable[[Any], Operator]:
+        """A(θ)."""
+        return eqx.combine(self.functions, self.frames)[0]
+
+    @property
+    def g(self) -> Callable[[Any], Any] | None:
+        """The rest of the objective."""
+        return eqx.combine(self.functions, self.frames)[1]
+
+    def rest(self, theta: PyTree[Array]) -> Any:
+        """Return g(θ), 0 without g."""
+        return 0.0 if self.g is None else self.g(theta)
 
     def replanned(self, theta: PyTree[Array], key: Key[Array, ""], **changes: Any) -> "SpectralOracle":
         """Return the same oracle with a plan made at another θ, by the same options but for the ``changes``."""
@@ -130,76 +119,3 @@ class SpectralOracle(_TraceOracle):
         """Return value and exact gradient at ``x``, by a factorisation of the dense matrix; work is its dimension."""
         value, gradient = jax.value_and_grad(self.value)(x)
         return Out(gradient, value, jnp.asarray(float(self.plan.dimension)))
-
-
-class LanczosOracle(_TraceOracle):
-    """Gradients of log det A(θ) + g(θ) by Lanczos' method (Ubaru et al., 2017; Dong et al., 2017), which are biased.
-
-    For each probe v a fixed number of steps gives a tridiagonal T and a basis Q: vᵀ log(A) v is taken for ‖v‖² times
-    the quadrature by T, and A⁻¹v in the gradient vᵀA⁻¹(∂A)v for ‖v‖·Q T⁻¹e₁. Both are exact once the steps are as many
-    as A has distinct eigenvalues. Before that the bias has a sign that no number of probes takes away: by the sign of
-    the derivatives of log x and 1/x the quadrature of log is too large and that of vᵀA⁻¹v too small, each by a factor
-    that falls as ((√κ − 1)/(√κ + 1))^(2·steps). :class:`SpectralOracle` has no bias.
-
-    Parameters
-    ----------
-    operator
-        ``operator(theta) -> Operator``, positive definite.
-    g
-        The rest of the objective, ``g(theta) -> scalar``, differentiated exactly.
-    probes, steps
-        How many probes, and steps of Lanczos' method for each.
-
-    Examples
-    --------
-    >>> import jax, jax.numpy as jnp
-    >>> from thalweg.spectral import FunctionOperator
-    >>> scaled = lambda theta: FunctionOperator(lambda t, v: t[:, None] * v, theta, dimension=3)
-    >>> oracle = LanczosOracle(scaled, probes=4, steps=3)
-    >>> out, _ = oracle.estimate(jnp.array([1.0, 2.0, 4.0]), (), jax.random.key(1))
-    >>> bool(jnp.allclose(out.gradient, jnp.array([1.0, 0.5, 0.25]), atol=1e-4))
-    True
-    """
-
-    probes: int = eqx.field(static=True)
-    steps: int = eqx.field(static=True)
-
-    def __init__(
-        self,
-        operator: Callable[[Any], Operator],
-        *,
-        g: Callable[[Any], Any] | None = None,
-        probes: int = 16,
-        steps: int = 20,
-    ) -> None:
-        self.functions, self.frames = eqx.partition((arguments.function("operator", operator), g), eqx.is_array)
-        self.probes = arguments.whole("probes", probes)
-        self.steps = arguments.whole("steps", steps)
-
-    def estimate(self, x: PyTree[Array], state: PyTree, key: Key[Array, ""]) -> tuple[Out, PyTree]:
-        """Estimate value and gradient at ``x``; work counts products with A."""
-
-        def objective(theta: PyTree[Array]) -> tuple[Array, Array]:
-            A = self.operator(theta)
-            vectors = draw_probes("rademacher", key, A.dimension, self.probes, 1, A.dtype)
-            value, solved = quadrature(frozen(A), vectors, min(self.steps, A.dimension))
-            moving = jnp.sum(solved * A.mv(vectors)) / self.probes
-            return moving + self.rest(theta), value - jax.lax.stop_gradient(moving)
-
-        (total, difference), gradient = jax.value_and_grad(objective, has_aux=True)(x)
-        return Out(gradient, total + difference, jnp.asarray(float(self.probes * (self.steps + 1)))), state
-
-
-def quadrature(operator: Operator, vectors: Float[Array, "d m"], steps: int) -> tuple[Array, Float[Array, "d m"]]:
-    """Return the mean of vᵀ log(A) v over some vectors, and A⁻¹v for each, by so many steps of Lanczos' method."""
-    lengths = jnp.linalg.norm(vectors, axis=0)
-    start = LanczosState.start(vectors / lengths[None])
-    _, alphas, betas, basis = lanczos(operator.mv, start, steps, reorthogonalise=True)
-    # Rows after an exhausted Krylov space are decoupled: 1 on their diagonal adds nothing.
-    live = jnp.concatenate([jnp.ones((1, len(lengths)), bool), jnp.cumprod(betas[:-1] > 0, axis=0).astype(bool)])
-    tridiagonal = jax.vmap(lambda a, b: jnp.diag(a) + jnp.diag(b, 1) + jnp.diag(b, -1), in_axes=1)
-    values, rotations = jnp.linalg.eigh(tridiagonal(jnp.where(live, alphas, 1), betas[:-1]))
-    first = rotations[:, 0]
-    value = jnp.mean(lengths**2 * jnp.sum(first**2 * jnp.log(values), axis=1))
-    weights = jnp.einsum("mki,mi->mk", rotations, first / values) * lengths[:, None]
-    return value, jnp.einsum("kdm,mk->dm", basis, weights)

@@ -4,7 +4,6 @@ Interval, coefficients, law and preconditioner are numbers that decide shapes, o
 gathered here once; the compiled estimate takes the plan as an argument.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -15,31 +14,14 @@ from jaxtyping import Array, Key
 from thalweg import arguments
 from thalweg.linalg.operators.base import Operator, frozen, is_concrete, is_traced
 from thalweg.linalg.operators.convert import as_operator, check_dimension
+from thalweg.spectral import bounds, chebyshev
 from thalweg.spectral import degrees as laws
-from thalweg.spectral.bounds import (
-    Interval,
-    check_interval,
-    check_symmetric,
-    find_interval,
-    off_diagonal_share,
-    refuse_null_constant,
-    widen,
-)
-from thalweg.spectral.chebyshev import (
-    EPS,
-    IllConditionedError,
-    clenshaw,
-    evaluate,
-    from_unit,
-    needs_positive,
-    series,
-    to_unit,
-)
+from thalweg.spectral.chebyshev import Function, IllConditionedError, evaluate, series
 from thalweg.spectral.estimate import Plan
 from thalweg.spectral.exact import by_cholesky
 from thalweg.spectral.functions import named, reciprocal
 from thalweg.spectral.gradients import GRADIENTS
-from thalweg.spectral.precondition import Preconditioner, PreconditionerRequest
+from thalweg.spectral.precondition import PreconditionerRequest
 from thalweg.spectral.probes import KINDS
 from thalweg.spectral.recurrence import Tables
 from thalweg.spectral.tuning import Tuner, thin
@@ -79,7 +61,7 @@ class PlanOptions:
                 )
         return cls(**options)
 
-    def check(self, f: Callable[[Any], Any], dimension: int) -> tuple[int, int]:
+    def check(self, f: Function, dimension: int) -> tuple[int, int]:
         """Check all of them, and return how many groups of how many probes there are."""
         arguments.one_of("law", self.law, laws.LAWS)
         arguments.one_of("precision", self.precision, ("default", "high", "highest"))
@@ -90,7 +72,7 @@ class PlanOptions:
             if value is not None:
                 arguments.real(name, value, above=above)
         arguments.real("slack", self.slack, least=1)
-        check_interval(self.interval)
+        bounds.check_interval(self.interval)
         _form(f, self.preconditioner)
         return self._groups(dimension)
 
@@ -109,9 +91,7 @@ class PlanOptions:
         return probes // group, group
 
 
-def plan(
-    f: Callable[[Any], Any] | str, A: Any, key: Key[Array, ""], *, dimension: int | None = None, **options: Any
-) -> Plan:
+def plan(f: Function | str, A: Any, key: Key[Array, ""], *, dimension: int | None = None, **options: Any) -> Plan:
     """Make a plan for tr f(A).
 
     Parameters
@@ -169,25 +149,39 @@ def plan(
     return make_plan(named(f), frozen(operator), key, PlanOptions.of(options))
 
 
-def make_plan(f: Callable[[Any], Any], operator: Operator, key: Key[Array, ""], options: PlanOptions) -> Plan:
+def make_plan(f: Function, operator: Operator, key: Key[Array, ""], options: PlanOptions) -> Plan:
     """Make a plan for a function and an operator that have been checked."""
     units, group = options.check(f, operator.dimension)
-    ratio = check_symmetric(operator, key)
-    if check_interval(options.interval)[0] is None and needs_positive(f):
-        refuse_null_constant(ratio, operator.dtype, by_cholesky(f))
     function, form = _form(f, options.preconditioner)
+    given, positive = bounds.check_interval(options.interval), chebyshev.needs_positive(function)
+    ratio = bounds.check_symmetric(operator, key)
+    if given[0] is None and positive:
+        bounds.refuse_null_constant(ratio, operator.dtype, by_cholesky(f))
     built = options.preconditioner and options.preconditioner.build(operator, key, options.probes)
-    bounds = find_interval(function, operator, built, key, options.interval)
-    lower, upper, scale, shift = _map_to_unit(function, bounds, options, operator.dtype)
-    value = series(function, lower, upper, at=np.clip(bounds.nodes, lower, upper))
+    spectrum = bounds.find_spectrum(
+        operator, built, key, positive=positive or built is not None, given=given, function=function
+    )
+    lower, upper = bounds.widen(spectrum.lower, spectrum.upper, options.slack, positive)
+    if positive and given[0] is None and upper > MAX_CONDITION * lower:
+        raise IllConditionedError(
+            f"A is too ill-conditioned for products alone: its eigenvalues reach from about {lower:.2g} to "
+            f"{upper:.2g}. Use a preconditioner, shift it (A + εI), or use method='exact' where it fits."
+        )
+    # The map Ã = scale·A − shift onto [−1, 1] is applied in the operator's precision: take as the interval what the
+    # rounded numbers mean.
+    scale = float(np.asarray(2.0 / (upper - lower), operator.dtype))
+    shift = float(np.asarray((upper + lower) / (upper - lower), operator.dtype))
+    lower, upper = (shift - 1.0) / scale, (shift + 1.0) / scale
+    to_unit = lambda x: chebyshev.to_unit(x, lower, upper)
+    value = series(function, lower, upper, at=np.clip(spectrum.nodes, lower, upper))
     tuner = Tuner(
         value,
         series(reciprocal if form == "inverse" else function, lower, upper, derivative=form != "inverse"),
-        *thin(np.clip(to_unit(bounds.nodes, lower, upper), -1.0, 1.0), bounds.weights, value.size),
+        *thin(np.clip(to_unit(spectrum.nodes), -1.0, 1.0), spectrum.weights, value.size),
         dimension=operator.dimension,
         strata=max(1, units // 2),
-        centre=-1.0 if built is None or built.least() is None else float(to_unit(1.0, lower, upper)),
-        probe_share=off_diagonal_share(operator, key) if options.probe == "rademacher" and built is None else 1.0,
+        centre=-1.0 if built is None or built.least() is None else float(to_unit(1.0)),
+        probe_share=bounds.off_diagonal_share(operator, key) if options.probe == "rademacher" and not built else 1.0,
     )
     law = tuner.choose(options.law, options.degree, options.gradient, options.rho)
     laws.warn_if_infinite(value, law)
@@ -199,13 +193,13 @@ def make_plan(f: Callable[[Any], Any], operator: Operator, key: Key[Array, ""], 
         log_survival=log_survival,
         control=control,
         preconditioner=built,
-        offset=scalar(_offset(form, built)),
+        offset=scalar(0.0 if built is None else built.offset(form)),
         rounding=scalar(_rounding(function, tuner, lower, upper, operator.dtype)),
         least_error=scalar(np.sqrt(max(predicted.degree, 0.0) / units)),
         lower=np.asarray(lower),
         upper=np.asarray(upper),
         mean_degree=np.asarray(law.mean),
-        products=np.asarray(bounds.products + (0 if built is None else built.products)),
+        products=np.asarray(spectrum.products + (0 if built is None else built.products)),
         f=f,
         dimension=operator.dimension,
         units=units,
@@ -217,24 +211,7 @@ def make_plan(f: Callable[[Any], Any], operator: Operator, key: Key[Array, ""], 
     )
 
 
-def _map_to_unit(
-    function: Callable[[Any], Any], bounds: Interval, options: PlanOptions, dtype: Any
-) -> tuple[float, float, float, float]:
-    """Return the interval with its slack, and the map Ã = scale·A − shift onto [−1, 1]."""
-    positive = needs_positive(function)
-    lower, upper = widen(bounds.lower, bounds.upper, options.slack, positive)
-    if positive and check_interval(options.interval)[0] is None and upper > MAX_CONDITION * lower:
-        raise IllConditionedError(
-            f"A is too ill-conditioned for products alone: its eigenvalues reach from about {lower:.2g} to "
-            f"{upper:.2g}. Use a preconditioner, shift it (A + εI), or use method='exact' where it fits."
-        )
-    # The map is applied in the operator's precision: take as the interval what the rounded numbers mean.
-    scale = float(np.asarray(2.0 / (upper - lower), dtype))
-    shift = float(np.asarray((upper + lower) / (upper - lower), dtype))
-    return (shift - 1.0) / scale, (shift + 1.0) / scale, scale, shift
-
-
-def _form(f: Callable[[Any], Any], preconditioner: Any) -> tuple[Callable[[Any], Any], str]:
+def _form(f: Function, preconditioner: Any) -> tuple[Function, str]:
     """Return the function that is expanded, and how tr f(A) follows from its sum."""
     if preconditioner is None:
         return f, "plain"
@@ -256,20 +233,10 @@ def _excess(x: Any) -> Any:
     return 1.0 / x - 1.0
 
 
-def _offset(form: str, built: Preconditioner | None) -> Any:
-    if built is None:
-        return 0.0
-    name = "log_determinant" if form == "log" else "inverse_trace"
-    known = getattr(built, name)
-    if not np.isfinite(float(known)):
-        raise ValueError(f"the preconditioner's {name} must be finite for this sum, found {float(known)}: pass {name}=")
-    return known
-
-
 def _tables(tuner: Tuner, law: laws.Law, coefficient: float, dtype: Any) -> list[Array]:
     """b_j/S_j, b′_j/S_j, log S_j and the control variate, padded to a power of two: few shapes to compile for."""
     logs = law.floored.log_survival
-    length = max(64, 1 << (logs.size - 1).bit_length())
+    length = max(256, 1 << (logs.size - 1).bit_length())
     inverse = np.where(np.isneginf(logs), 0.0, np.exp(-np.maximum(logs, -700.0)))
     weigh = lambda b: np.append(b * inverse[: b.size], np.zeros(length - b.size))
     weights = weigh(tuner.value)
@@ -279,18 +246,18 @@ def _tables(tuner: Tuner, law: laws.Law, coefficient: float, dtype: Any) -> list
             "Use float64, or scale f."
         )
     signs = np.cos(np.arange(length) * np.arccos(np.clip(tuner.centre, -1.0, 1.0)))
-    control = coefficient * (np.cumsum(weights * signs) - clenshaw(tuner.value, tuner.centre))
+    control = coefficient * (np.cumsum(weights * signs) - chebyshev.clenshaw(tuner.value, tuner.centre))
     padded = np.append(logs, np.full(length - logs.size, -np.inf))
     return [jnp.asarray(table, dtype) for table in (weights, weigh(tuner.slope), padded, control)]
 
 
-def _rounding(function: Callable[[Any], Any], tuner: Tuner, lower: float, upper: float, dtype: Any) -> float:
+def _rounding(function: Function, tuner: Tuner, lower: float, upper: float, dtype: Any) -> float:
     """Return the expected rounding error: a product moves an eigenvalue by a fraction of eps·‖A‖, f by f′ times it."""
-    points = np.clip(from_unit(tuner.nodes, lower, upper), lower, upper)
+    points = np.clip(chebyshev.from_unit(tuner.nodes, lower, upper), lower, upper)
     slopes, values = (np.abs(evaluate(function, points, derivative=derivative)) for derivative in (True, False))
     moved = 0.1 * (upper - lower) * float(tuner.weights @ slopes) + float(tuner.weights @ values)
     # Also where eigenvalues may lie between the nodes; and the rounding of the coefficients, all of one sign.
     degrees = np.arange(tuner.value.size)
     anywhere = np.sqrt(tuner.dimension) * np.linalg.norm(degrees * tuner.value)
-    series = tuner.dimension * np.sqrt(degrees.size) * EPS * np.sum(np.abs(tuner.value))
+    series = tuner.dimension * np.sqrt(degrees.size) * chebyshev.EPS * np.sum(np.abs(tuner.value))
     return float(np.hypot(float(jnp.finfo(dtype).eps) * np.hypot(tuner.dimension * moved, anywhere), series))

@@ -6,17 +6,24 @@ A request (:class:`Jacobi` and :class:`Own` here, :class:`PivotedCholesky` and :
 
 from abc import abstractmethod
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Key
 
-from thalweg.linalg.factor import NotPositiveDefinite
 from thalweg.linalg.operators.base import Operator
+from thalweg.spectral.chebyshev import not_positive_definite
 
 __all__ = ["Jacobi", "Own"]
+
+
+def whitened_product(operator: Operator, preconditioner: "Preconditioner | None", block: Array) -> Array:
+    """P^(−½)AP^(−½) times a block; A times it without a preconditioner."""
+    if preconditioner is None:
+        return operator.mv(block)
+    return preconditioner.inverse_root(operator.mv(preconditioner.inverse_root(block)))
 
 
 class PreconditionerRequest(eqx.Module):
@@ -28,11 +35,10 @@ class PreconditionerRequest(eqx.Module):
 
 
 class Preconditioner(PreconditionerRequest):
-    """A symmetric positive definite P with a cheap P^(−½), log det P and tr P⁻¹, built by ``products`` products."""
+    """A symmetric positive definite P with a cheap P^(−½), and eigenvalues that are known."""
 
-    log_determinant: eqx.AbstractVar[Array]
-    inverse_trace: eqx.AbstractVar[Array]
-    products: eqx.AbstractVar[np.ndarray]
+    products: ClassVar[Any] = 0
+    """Products with A that it was built by."""
 
     # Compared by identity, since options must be hashable, and this holds arrays.
     __hash__ = object.__hash__
@@ -46,6 +52,10 @@ class Preconditioner(PreconditionerRequest):
     def inverse_root(self, block: Array) -> Array:
         """Apply P^(−½) to a block of vectors."""
 
+    @abstractmethod
+    def offset(self, form: str) -> float:
+        """Return log det P or, for the form "inverse", tr P⁻¹."""
+
     def control(self, operator: Operator, vectors: Array, power: int) -> Array:
         """Return tr(P⁻ᵖ P(θ)) − mean_i x_iᵀ P(θ) x_i for x_i of covariance P⁻ᵖ, p = ``power``: mean zero whatever θ.
 
@@ -58,17 +68,24 @@ class Preconditioner(PreconditionerRequest):
         return None
 
 
+def add_up(eigenvalues: np.ndarray, form: str) -> float:
+    """Return log det P or, for the form "inverse", tr P⁻¹, in float64."""
+    wide = np.asarray(eigenvalues, np.float64)
+    return float(np.sum(1.0 / wide if form == "inverse" else np.log(wide)))
+
+
 class DiagonalPreconditioner(Preconditioner):
     """P = diag(A)."""
 
     diagonal: Float[Array, " d"]
-    log_determinant: Float[Array, ""]
-    inverse_trace: Float[Array, ""]
-    products: np.ndarray
 
     def inverse_root(self, block: Array) -> Array:
         """Divide by the roots of the diagonal."""
         return block / jnp.sqrt(self.diagonal)[:, None]
+
+    def offset(self, form: str) -> float:
+        """Add up over the diagonal."""
+        return add_up(np.asarray(self.diagonal), form)
 
     def control(self, operator: Operator, vectors: Array, power: int) -> Array:
         """See :meth:`Preconditioner.control`."""
@@ -82,10 +99,7 @@ def positive_diagonal(operator: Operator) -> np.ndarray:
     diagonal = np.asarray(operator.diagonal(), np.float64)
     if not np.all(diagonal > 0):
         index = int(np.argmin(np.where(np.isnan(diagonal), -np.inf, diagonal)))
-        raise NotPositiveDefinite(
-            f"A must be positive definite for this function: its diagonal has the entry {diagonal[index]:.4g} at "
-            f"index {index}"
-        )
+        raise not_positive_definite(f"its diagonal has the entry {diagonal[index]:.4g} at index {index}")
     return diagonal
 
 
@@ -104,13 +118,7 @@ class Jacobi(PreconditionerRequest):
 
     def build(self, operator: Operator, key: Key[Array, ""], probes: int) -> Preconditioner:
         """Read the diagonal."""
-        diagonal, dtype = positive_diagonal(operator), operator.dtype
-        return DiagonalPreconditioner(
-            diagonal=jnp.asarray(diagonal, dtype),
-            log_determinant=jnp.asarray(np.sum(np.log(diagonal)), dtype),
-            inverse_trace=jnp.asarray(np.sum(1.0 / diagonal), dtype),
-            products=np.asarray(0),
-        )
+        return DiagonalPreconditioner(jnp.asarray(positive_diagonal(operator), operator.dtype))
 
 
 class Own(Preconditioner):
@@ -133,17 +141,24 @@ class Own(Preconditioner):
     Array([0.5], dtype=float...)
     """
 
+    function: Callable[[Any], Any] = eqx.field(static=True)
     log_determinant: Array
     inverse_trace: Array
-    products: np.ndarray
-    function: Callable[[Any], Any] = eqx.field(static=True)
 
     def __init__(
         self, inverse_root: Callable[[Any], Any], log_determinant: Any = np.nan, inverse_trace: Any = np.nan
     ) -> None:
-        self.function, self.products = inverse_root, np.asarray(0)
+        self.function = inverse_root
         self.log_determinant, self.inverse_trace = jnp.asarray(log_determinant), jnp.asarray(inverse_trace)
 
     def inverse_root(self, block: Array) -> Array:
         """Call the function."""
         return self.function(block)
+
+    def offset(self, form: str) -> float:
+        """Return what was given, if it was."""
+        name = "log_determinant" if form == "log" else "inverse_trace"
+        known = float(getattr(self, name))
+        if not np.isfinite(known):
+            raise ValueError(f"the preconditioner's {name} must be finite for this sum, found {known}: pass {name}=")
+        return known

@@ -18,7 +18,7 @@ from thalweg import arguments
 from thalweg.linalg.operators.base import Operator, frozen, is_concrete, is_traced
 from thalweg.linalg.operators.convert import gram_operator
 from thalweg.spectral.bounds import largest_eigenvalue
-from thalweg.spectral.estimate import Estimate, Plan
+from thalweg.spectral.estimate import Estimate, Plan, add_stored_rounding
 from thalweg.spectral.functions import Exponential, Power, entropy_density, named, reciprocal
 from thalweg.spectral.methods import Target, call_in_float64, compute_sum, target_of
 
@@ -253,7 +253,7 @@ def _root(result: Estimate, p: float, size: Any, unit: float) -> Estimate:
     norm = size * jnp.where(total == 0, 0.0, jnp.where(total == 0, 1.0, result.value) ** (1.0 / p))
     held = jax.lax.stop_gradient(norm)
     slope = jnp.where(total > 0, held / (p * total), size)
-    error = jnp.hypot(slope * result.standard_error, 0.5 * jnp.finfo(held.dtype).eps * held)
+    error = add_stored_rounding(slope * result.standard_error, held, held.dtype)
     ends = (result.lower * unit * unit, result.upper * unit * unit)
     return eqx.tree_at(lambda e: (e.value, e.standard_error, e.lower, e.upper), result, (norm, error, *ends))
 

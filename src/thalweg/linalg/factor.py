@@ -113,13 +113,6 @@ class Factor(NamedTuple):
         """
         return solution / self.inverse_diagonal()[:, None]
 
-    def leave_out(self, solution: Any, held: Any) -> Any:
-        """Residuals of the rows ``held`` with all of them left out at once: (A⁻¹_HH)⁻¹ W_H."""
-        xp = namespace(self.lower)
-        units = (xp.arange(len(self.lower))[:, None] == xp.asarray(held)[None, :]).astype(self.lower.dtype)
-        part = self.half_solve(units)
-        return factorise(part.T @ part).solve(solution[held])
-
 
 def factorise(matrix: Any, diagonal: Any = None) -> Factor:
     """Factorise a covariance, on the host or on a device, raising its diagonal by the least that it takes.

@@ -191,13 +191,19 @@ def _fit_at_once(model: FittedMachine, table: Table, clipped: Table, settings: S
             newton.solve(settings.method.tol, run)
             if newton.gap > settings.method.tol:
                 _warn_of_optimum(f"a further step would lower the objective by {newton.gap:.1g} of it")
-            position = np.argsort(order)
-            held_out = hold_out(table, seed, lambda held: newton.leave_out(position[held], COARSE_TOL))
+            held_out = _held_out(newton, table, np.argsort(order), seed)
     learner.take(np.asarray(run.kept))
     history = [_progress(learner, k + 1, len(table)) | record for k, record in enumerate(run.records)]
     model = replace(model, learner=learner, history=(*model.history, *history))
     model = replace(model, seen=float(np.sum(table.weights)), passes=model.passes + len(history))
     return model if run.interrupted else model.calibrated(held_out)
+
+
+def _held_out(newton: Newton, table: Table, position: np.ndarray, seed: int) -> HeldOut | None:
+    """Predictions of rows left out one by one where a factor is cheap; copies, and more rows, are left out by sets."""
+    if table.copies is None and MIN_ROWS <= len(table) <= MAX_FACTORISED_ROWS:
+        return HeldOut(table, newton.leave_one_out()[position])
+    return hold_out(table, seed, lambda held: newton.leave_out(position[held], COARSE_TOL))
 
 
 def _warn_of_optimum(reason: str) -> None:

@@ -205,9 +205,6 @@ class Newton:
         >>> bool(abs(newton.leave_out(np.array([0]), 1e-4) - K.dense[:1, 1:] @ others).max() < 1e-8)
         True
         """
-        if isinstance(self._solver, Factor) and not self._solver.raised:
-            with enough_threads(len(self.targets) // 4):
-                return np.asarray(self.targets[held] - self._solver.leave_out(self.weights, held))
         weights = np.array(self.row_weights[:, 0])
         weights[held] = 0
         other = Newton(
@@ -219,10 +216,10 @@ class Newton:
         return np.asarray(other.values)[held]
 
     def leave_one_out(self) -> np.ndarray:
-        """Return what f would be at each row without it, by one step from an optimum on the host.
+        """Return what f would be at each row without it: for the squared loss exactly, for others by one Newton step.
 
-        The step is that of the squared loss with the curvatures of the loss, of which outputs share the mean:
-        with d = α/(w h) and A = K + d the weights solve A W = f + d W.
+        Without the force W_i of row i f changes by −W_i (1/A⁻¹_ii − d_i), where A = K + d and d = α/(w ℓ″(f)), for each
+        output apart.
 
         Examples
         --------
@@ -234,9 +231,15 @@ class Newton:
         >>> bool(np.isclose(newton.leave_one_out()[0], newton.leave_out(np.array([0]), 1e-4)).all())
         True
         """
-        diagonal = self.ridge / (self.row_weights[:, 0] * self._curvatures().mean(axis=1))
-        factor = factorise(self.matrix.dense, diagonal)
-        return self.values + diagonal[:, None] * self.weights - factor.leave_one_out(self.weights)
+        diagonals = self.ridge / (self.row_weights * self._curvatures())
+        with enough_threads(len(self.targets) // 4):
+            if isinstance(self._solver, Factor):  # one system for all outputs
+                diagonals = diagonals + self._solver.raised
+                spreads = self._solver.inverse_diagonal()[:, None]
+            else:
+                each = [factorise(self.matrix.dense, diagonal).inverse_diagonal() for diagonal in diagonals.T]
+                spreads = self.xp.stack(each, axis=1)
+        return np.asarray(self.values - self.weights * (1 / spreads - diagonals))
 
     def _curvatures(self) -> Any:
         loss = self.loss

@@ -91,13 +91,14 @@ class _Search:
         family = Matern32 if settings.kernel is None else settings.kernel
         return [Candidate(family, metric, multiplier, ridge) for metric in self.plain]
 
-    def axes(self, factors: Sequence[tuple[float, float]]) -> list[Any]:
+    def axes(self, factors: Sequence[tuple[float, float]], least_ridge: float = LEAST_RIDGE) -> list[Any]:
         """Moves of the multiplier and of the ridge by factors, both ways."""
+        move_ridge = partial(_move_ridge, least_ridge)
         found: list[Any] = []
         for by_multiplier, by_ridge in factors:
             # The ridge first: with too small a one a short lengthscale, with which f is constant, would look best.
             if self.moves_ridge:
-                found.append((partial(_move_ridge, by_ridge), partial(_move_ridge, 1 / by_ridge)))
+                found.append((partial(move_ridge, by_ridge), partial(move_ridge, 1 / by_ridge)))
             if self.moves_multiplier:
                 found.append((partial(_move_multiplier, by_multiplier), partial(_move_multiplier, 1 / by_multiplier)))
         return found
@@ -159,9 +160,9 @@ def _move_multiplier(factor: float, candidate: Candidate) -> Candidate:
     return candidate._replace(multiplier=candidate.multiplier * factor)
 
 
-def _move_ridge(factor: float, candidate: Candidate) -> Candidate | None:
+def _move_ridge(least: float, factor: float, candidate: Candidate) -> Candidate | None:
     ridge = candidate.ridge * factor
-    return candidate._replace(ridge=ridge) if ridge >= LEAST_RIDGE else None
+    return candidate._replace(ridge=ridge) if ridge >= least else None
 
 
 COARSE, FINE = (2.0, 10.0), (2.0**0.5, 10.0**0.5)
@@ -257,7 +258,7 @@ def _for_loss(search: _Search, best: Candidate, rung: Rung, table: Table, loss: 
         best = best._replace(ridge=max(best.ridge * float(np.mean(p * (1 - p))), LEAST_ITERATED_RIDGE))
     if loss.smooth:
         score = partial(_losses_left_out, loss, shift, _intercept(table, loss))
-        axes = lambda _: search.axes((FINE,))
+        axes = lambda _: search.axes((FINE,), LEAST_ITERATED_RIDGE)
         best = race([best], score, [rung], axes=axes, standard_errors=STANDARD_ERRORS).best.candidate
     return best
 

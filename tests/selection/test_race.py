@@ -80,3 +80,11 @@ def test_interrupted_race_returns_the_best_so_far():
         result = race([5.0, 4.0], score, [1, 2], parallel=False)
     assert result.interrupted
     assert result.best.candidate == 4.0
+
+
+def test_a_rung_ends_where_nothing_is_left_to_gain():
+    """Losses may be negative, as those of densities are: by default there is always something left."""
+    score = lambda x, rung: np.full(4, 1.0 - x)
+    propose = lambda best, rung: [[best.candidate + 1]] if best.candidate < 9 else []
+    assert race([0], score, ["all"], propose=propose).best.candidate == 9
+    assert race([0], score, ["all"], propose=propose, enough=-8.0).best.candidate == 3

@@ -185,7 +185,7 @@ def choose_kernel(table: Table, settings: Settings, seed: int) -> Selection:
     if len(rungs[-1].x) < MIN_ROWS:
         best, interrupted, loss = starts[-1], False, np.inf
     else:
-        result = _race(search, starts, rungs, 0.0 if table.codes is None else LEAST_MISS)
+        result = _race(search, starts, rungs, -np.inf if table.codes is None else LEAST_MISS)
         best, interrupted, loss = result.best.candidate, result.interrupted, result.best.loss
     last = rungs[-1]
     if not interrupted and not settings.loss.quadratic and search.moves_ridge:

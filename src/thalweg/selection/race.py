@@ -153,7 +153,7 @@ def race(
     standard_errors: float = 0.0,
     survivors: int = 1,
     kind: Callable[[Candidate], Hashable] | None = None,
-    enough: float = 0.0,
+    enough: float = -np.inf,
     parallel: bool = True,
 ) -> RaceResult[Candidate]:
     """Return the best candidate after all rungs.

@@ -152,7 +152,7 @@ def test_rows_left_out_are_predicted_by_a_machine_without_them(name):
 
 @pytest.mark.parametrize("name", LOSSES)
 def test_rows_left_out_one_by_one_are_predicted_as_by_machines_without_them(name):
-    """Exactly for the squared loss; for others one step makes up for most of what a row is missed, though α is small."""
+    """Exactly for the squared loss; for others one step makes up for most of what a row is missed."""
     found = newton(name, kernel_matrix(KERNEL, X, on_host=True))
     rows = np.arange(0, N, 3)
     exact = np.concatenate([found.leave_out(rows[[k]], 1e-13) for k in range(len(rows))])

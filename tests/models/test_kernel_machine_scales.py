@@ -21,7 +21,7 @@ def raw(seed, n):
     return x, signal, (draws.uniform(size=n) < 1 / (1 + np.exp(3 - signal))).astype(int)
 
 
-X, SIGNAL, LABELS = raw(1, 800)
+X, SIGNAL, LABELS = raw(1, 400)
 NEW, NEW_SIGNAL, NEW_LABELS = raw(2, 2000)
 
 

@@ -23,7 +23,14 @@ from thalweg.machines.blocks import STREAM_ROUNDS, LandmarkLearner, runs_on_host
 from thalweg.machines.calibration import MAX_HELD_ROWS, MIN_ROWS, HeldOut, hold_out, last_predictions
 from thalweg.machines.learner import MIN_GAIN, FittedMachine, Learner, Predictions
 from thalweg.machines.losses import QuantileLoss
-from thalweg.machines.newton import COARSE_TOL, LEAST_ITERATED_RIDGE, MAX_FACTORISED_ROWS, Newton, kernel_matrix
+from thalweg.machines.newton import (
+    COARSE_TOL,
+    LEAST_ITERATED_RIDGE,
+    MAX_FACTORISED_ROWS,
+    Newton,
+    drowns_in_float32,
+    kernel_matrix,
+)
 from thalweg.machines.search import FIRST_RUNG
 from thalweg.machines.settings import Settings
 from thalweg.machines.start import initial_model, with_stream_blocks
@@ -218,6 +225,25 @@ def _least_squares(
     held, rest = np.split(table.shuffled([seed, 2]), [min(len(table) // 10, MAX_HELD_ROWS)])
     validation, rows = table.subset(held), table.merged(rest, np.float32)
     learner.place(rows, np.arange(len(rows)))
+    least = LEAST_ITERATED_RIDGE * float(np.mean(table.weights)) if settings.alpha == "auto" else np.inf
+    # A row that stands for many has so much less of a ridge.
+    double = drowns_in_float32(min(model.alpha, least) / float(np.max(rows.weights)), len(rows))
+    rows = replace(rows, x=rows.x.astype(float if double else learner.dtype))
+    with jax.enable_x64(double or model.double):
+        return _lower_ridges(model, learner, rows, validation, settings, least, seed, run)
+
+
+def _lower_ridges(
+    model: FittedMachine,
+    learner: LandmarkLearner,
+    rows: Table,
+    validation: Table,
+    settings: Settings,
+    least: float,
+    seed: int,
+    run: Run,
+) -> tuple[FittedMachine, HeldOut]:
+    """Solutions for smaller and smaller ridges, each from the last one, as long as they help and exceed the least."""
     intercept = np.asarray(learner.expansion.intercept, float)
     matrix = kernel_matrix(model.kernel, rows.x, runs_on_host(model.kernel))
     across = kernel_tiles(model.kernel, validation.features(slice(None), np.float32), rows.x).to_dense()
@@ -238,7 +264,6 @@ def _least_squares(
     best, alpha = np.inf, model.alpha
     # The loss is half of a square. More rows than the search had cannot double it, but iterations that stand still can.
     most = model.search_loss
-    least = LEAST_ITERATED_RIDGE * float(np.mean(table.weights)) if settings.alpha == "auto" else np.inf
     weights: Any = None
     while True:
         newton = Newton(matrix, rows.targets, rows.weights, settings.loss, alpha, intercept, seed)

@@ -189,7 +189,9 @@ def choose_kernel(table: Table, settings: Settings, seed: int) -> Selection:
         best, interrupted, loss = result.best.candidate, result.interrupted, result.best.loss
     last = rungs[-1]
     if not interrupted and not settings.loss.quadratic and search.moves_ridge:
-        best = _for_loss(search, best, last, table, settings.loss)
+        # There is a system for each output: more of them are compared on fewer rows.
+        fitting = [rung for rung in rungs if len(rung.x) * table.outputs <= MAX_RUNG_ROWS]
+        best = _for_loss(search, best, (fitting or rungs[:1])[-1], table, settings.loss)
     factors = best.metric.factors
     frame = table.frame if factors is None else table.frame.with_metric((factors.T / units).T)
     return Selection(last.kernel(best), float(best.ridge * mean_weight), frame, loss)

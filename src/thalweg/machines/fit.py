@@ -33,7 +33,7 @@ from thalweg.machines.newton import (
 )
 from thalweg.machines.search import FIRST_RUNG
 from thalweg.machines.settings import Settings
-from thalweg.machines.start import initial_model, with_stream_blocks
+from thalweg.machines.start import clip_targets, initial_model, with_stream_blocks, without_outliers
 from thalweg.rows import Table
 from thalweg.runs import Run
 
@@ -49,10 +49,6 @@ PATIENCE = 3
 
 RIDGE_FACTOR = 0.1
 """With all rows the best ridge is smaller than with some of them: the next one to try is this multiple."""
-
-OUTLIER_WIDTHS = 3.0
-"""Targets of a robust loss are clipped at so many widths of their middle half on either side of it: beyond some
-residual its gradient is constant, and the squared loss of the search would see nothing else."""
 
 _MEMORY_LIMITS = "/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"
 
@@ -84,8 +80,8 @@ def fit(table: Table, settings: Settings, seed: int, initial: FittedMachine | No
     True
     """
     with Run("kernel machine", bar=settings.progress) as run:
-        clipped = _clip_targets(table, settings)
-        model = initial_model(_without_outliers(table, clipped), settings, len(table), seed, initial)
+        clipped = clip_targets(table, settings)
+        model = initial_model(without_outliers(table, clipped), settings, len(table), seed, initial)
         run.say(f"{model.kernel}, alpha {model.alpha:.3g}")
         if run.interrupted:  # in the search
             order = table.shuffled([seed, 1])[:FIRST_RUNG]
@@ -384,21 +380,6 @@ def _refit_without(
         return learner.predict(table.subset(held).x, table.frame)
 
     return hold_out(table, seed, predict_without)
-
-
-def _clip_targets(table: Table, settings: Settings) -> Table:
-    """The table with targets of a robust loss within some widths of their middle half."""
-    if not settings.loss.robust:
-        return table
-    low, high = np.quantile(table.targets, [0.25, 0.75], axis=0)
-    reach = np.where(high > low, OUTLIER_WIDTHS * (high - low), np.inf)
-    return replace(table, targets=np.clip(table.targets, low - reach, high + reach))
-
-
-def _without_outliers(table: Table, clipped: Table) -> Table:
-    """The rows whose targets were left as they are: the squared loss of the search would see the others above all."""
-    inside = np.all(np.asarray(table.targets == clipped.targets).reshape(len(table), -1), axis=1)
-    return clipped if np.all(inside) else clipped.subset(np.flatnonzero(inside))
 
 
 def _progress(learner: Learner, number: int, rows: int) -> dict[str, Any]:

@@ -29,6 +29,10 @@ STORED_FREQUENCIES = 2**18
 MIN_FREQUENCIES = 32
 """Frequencies of a block at least."""
 
+OUTLIER_WIDTHS = 3.0
+"""Targets of a robust loss are clipped at so many widths of their middle half on either side of it: beyond some
+residual its gradient is constant, and the squared loss of the search would see nothing else."""
+
 INTERCEPT_SHIFT = float(np.log(3))
 """The intercept of a stream follows the labels seen when their log-odds have moved by so much, a factor of three in the
 odds: then all landmarks are solved for again."""
@@ -191,3 +195,18 @@ def _block_size(settings: Settings, kernel: Kernel, rows: int | None) -> int:
 def in_precision(parts: Any, dtype: Any) -> Any:
     """Return a kernel or a loss in the precision of the machine: made outside its scope it may hold another."""
     return jax.tree.map(lambda leaf: jax.device_put(np.asarray(leaf, dtype)), parts)
+
+
+def clip_targets(table: Table, settings: Settings) -> Table:
+    """Return the table with targets of a robust loss within some widths of their middle half."""
+    if not settings.loss.robust:
+        return table
+    low, high = np.quantile(table.targets, [0.25, 0.75], axis=0)
+    reach = np.where(high > low, OUTLIER_WIDTHS * (high - low), np.inf)
+    return replace(table, targets=np.clip(table.targets, low - reach, high + reach))
+
+
+def without_outliers(table: Table, clipped: Table) -> Table:
+    """Return the rows whose targets were left as they are: the search by squares would see the others above all."""
+    inside = np.all(np.asarray(table.targets == clipped.targets).reshape(len(table), -1), axis=1)
+    return clipped if np.all(inside) else clipped.subset(np.flatnonzero(inside))

@@ -159,8 +159,7 @@ def race(
     """Return the best candidate after all rungs.
 
     On each rung every survivor is scored and moved along the axes to its best neighbour. Then the best proposes others,
-    round by round, as long as a round gains ``least_gain`` of the loss. They are moved too, but after the first rung,
-    where scores are dear, only if the best is not better than they are. *Better* means by more than ``standard_errors``
+    round by round, as long as a round gains ``least_gain`` of the loss. *Better* means by more than ``standard_errors``
     of the paired difference. Those than which the best is not better go on beside it, ``survivors`` in all at most.
 
     Parameters
@@ -201,9 +200,7 @@ def race(
         for rung in rungs:
             scores = _Scores(score, rung, parallel)
             run_scores.append(scores)
-            best = _raced(
-                going, scores, rung, axes, propose, least_gain, standard_errors, enough, rung is rungs[0], run
-            )
+            best = _raced(going, scores, rung, axes, propose, least_gain, standard_errors, enough, run)
             level = _level(best, scores, standard_errors, survivors, kind or (lambda candidate: candidate))
             going = [entry.candidate for entry in level]
     evaluations = sum(len(scores.known) for scores in run_scores)
@@ -219,7 +216,6 @@ def _raced(
     least_gain: float,
     standard_errors: float,
     enough: float,
-    first: bool,
     run: Run,
 ) -> Entry[Candidate]:
     """The best candidate of one rung."""
@@ -239,10 +235,9 @@ def _raced(
         before, groups = best.loss, propose(best, rung)
         scores(candidate for group in groups for candidate in group)  # beside each other
         for group in groups:
-            challenger = scores.best(group)
-            if challenger is None or (not first and is_better(best, challenger, standard_errors)):
-                continue
-            if is_better(challenger := moved(challenger), best, standard_errors):
+            if (challenger := scores.best(group)) is not None and is_better(
+                challenger := moved(challenger), best, standard_errors
+            ):
                 best = challenger
         run.keep(best)
         if not before - best.loss > least_gain * abs(before):

@@ -8,7 +8,6 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from thalweg import GPRegressor
 from thalweg.kernels import Gaussian, Periodic, Sum
-from thalweg.processes import fit
 from thalweg.processes.exact import ExactEvidence
 
 RNG = np.random.default_rng(0)
@@ -20,20 +19,7 @@ OBSERVED = TRUTH + 0.2 * RNG.normal(size=400)
 
 
 @pytest.fixture(scope="module")
-def bare():
-    return GPRegressor(random_state=0).fit(X, Y)
-
-
-@pytest.fixture(scope="module", autouse=True)
-def fewer_draws(bare):
-    """Draw parameters as often as of 480 rows, where the bare call draws four times as many of every fourth step."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(fit, "MIXTURE_DRAWS", (fit.MIXTURE_DRAWS[0],) * 2)
-        yield
-
-
-@pytest.fixture(scope="module")
-def model(fewer_draws):
+def model():
     return GPRegressor(random_state=0).fit(X, Y)
 
 
@@ -47,13 +33,13 @@ def test_contract(estimator, check):
     check(estimator)
 
 
-def test_bare_call(bare):
-    mean, std = bare.predict(NEW, return_std=True)
+def test_bare_call(model):
+    mean, std = model.predict(NEW, return_std=True)
     assert np.sqrt(np.mean((mean - TRUTH) ** 2)) < 0.15
     assert 0.9 < np.mean(np.abs(OBSERVED - mean) < 1.96 * std) < 0.99
-    assert bare.noise_ == pytest.approx(0.04, rel=0.5)
-    assert bare.kernel_.lengthscale[1] > 3 * bare.kernel_.lengthscale[0]
-    assert bare.method_ == "exact"
+    assert model.noise_ == pytest.approx(0.04, rel=0.5)
+    assert model.kernel_.lengthscale[1] > 3 * model.kernel_.lengthscale[0]
+    assert model.method_ == "exact"
 
 
 @pytest.mark.slow

@@ -19,7 +19,7 @@ import numpy as np
 
 from benchmarks._common import RESULTS, report, table
 from thalweg import GPRegressor, KernelClassifier, KernelRegressor
-from thalweg.machines.calibration import MAX_FOLDED_ROWS, MIN_ROWS
+from thalweg.machines.calibration import MIN_ROWS
 from thalweg.machines.newton import MAX_FACTORISED_ROWS
 from thalweg.machines.search import FIRST_RUNG, SEARCH_ROWS
 from thalweg.machines.settings import Auto
@@ -31,7 +31,6 @@ MACHINES = {
     "a kernel is searched for": MIN_ROWS,
     "the race has two rungs": FIRST_RUNG,
     "the second rung has no more rows": SEARCH_ROWS,
-    "folds or one fifth calibrate": MAX_FOLDED_ROWS,
     "float64 or float32": Auto().block_size,
     "the race has three rungs": 3 * SEARCH_ROWS,
     "factor or conjugate gradients": MAX_FACTORISED_ROWS,

@@ -27,7 +27,7 @@ def three_of_fifty(rows, seed=0):
     return x, np.sin(2 * x[:, 0]) + x[:, 1] * x[:, 2]
 
 
-@pytest.mark.parametrize("rows", [150, 800], ids=["left out one by one", "validation set"])
+@pytest.mark.parametrize("rows", [150, 800], ids=["one rung", "two rungs"])
 def test_what_is_chosen_predicts_better_than_where_the_search_starts(rows):
     """Those are Matern32 with one scale for all features, and with each feature's own."""
     rng = np.random.default_rng(0)

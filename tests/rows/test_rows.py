@@ -13,7 +13,6 @@ from thalweg.rows import (
     find_duplicates,
     fit_frame,
     random_order,
-    split_rows,
 )
 
 
@@ -80,13 +79,12 @@ def test_bootstrapped_rows_are_copies_and_repeated_codes_are_not():
     assert not duplicates_are_copies(codes, truth, find_duplicates(codes))
 
 
-def test_no_copy_is_on_both_sides_of_a_split():
+def test_copies_stay_together_when_rows_are_shuffled():
     x = np.repeat(np.random.default_rng(0).normal(size=(100, 2)), 3, axis=0)
-    table = _table(x, x[:, :1])
-    order = table.shuffled(7)
-    rest, held = split_rows(order, 50, table.copies.group)
-    assert not set(map(tuple, x[rest])) & set(map(tuple, x[held]))
-    assert sorted(np.concatenate([rest, held])) == list(range(300))
+    order = _table(x, x[:, :1]).shuffled(7)
+    assert sorted(order) == list(range(300))
+    shuffled = x[order].reshape(100, 3, 2)
+    assert np.all(shuffled == shuffled[:, :1])
 
 
 def test_order_depends_on_the_seed_alone():

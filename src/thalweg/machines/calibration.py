@@ -1,7 +1,8 @@
 """Calibration by rows that a machine has not learned from: probabilities by their labels, intervals by residuals.
 
 Probabilities come from a scaling of f that minimises the log-loss of held-out labels, nearly: priors keep it near the
-default where rows are few. Intervals come from held-out residuals by split conformal prediction (Lei et al., 2018).
+default where rows are few. Intervals come from held-out residuals by conformal prediction (Lei et al., 2018): split
+where a set of rows is held out, the jackknife where each row is.
 """
 
 from collections.abc import Callable
@@ -19,8 +20,8 @@ from thalweg.rows import Table, random_order
 from thalweg.threads import enough_threads
 
 FOLDS, MAX_FOLDED_ROWS, MAX_HELD_ROWS = 5, 1000, 2048
-"""Up to so many rows are held out in five folds; of more, a fifth is held out once, of at most so many, as in every
-validation set: their mean loss is known to a few per cent, and the scale of residuals to 2 %."""
+"""Where rows cannot be left out one by one, up to so many are held out in five folds; of more, a fifth is held out
+once, of at most so many: their mean loss is known to a few per cent, and the scale of residuals to 2 %."""
 
 MIN_ROWS = 10
 """With fewer distinct rows errors tell nothing: none are held out, and no kernel is searched for."""

@@ -96,9 +96,19 @@ def kernel_matrix(kernel: Kernel, x: np.ndarray, on_host: bool) -> KernelMatrix:
         tiles = kernel_tiles(kernel, x, stored=True)
         some = lambda indices: kernel_tiles(kernel, x, x[indices]).to_dense()
         return KernelMatrix(tiles.apply, some, diagonal, None)
-    dense = kernel_tiles(kernel, x).to_dense()
+    return dense_matrix(kernel_tiles(kernel, x).to_dense())
+
+
+def dense_matrix(dense: np.ndarray) -> KernelMatrix:
+    """Return a kernel matrix of which all entries are on the host.
+
+    Examples
+    --------
+    >>> dense_matrix(np.eye(2)).apply(np.ones((2, 1))).ravel()
+    array([1., 1.])
+    """
     apply = lambda block: (dense @ block.astype(dense.dtype, copy=False)).astype(block.dtype, copy=False)
-    return KernelMatrix(apply, lambda indices: dense[:, indices], diagonal, dense)
+    return KernelMatrix(apply, lambda indices: dense[:, indices], np.array(np.diagonal(dense), float), dense)
 
 
 @jax.jit

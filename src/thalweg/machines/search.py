@@ -28,7 +28,7 @@ from thalweg.kernels.profiles import profile
 from thalweg.machines.calibration import MIN_ROWS
 from thalweg.machines.candidates import Candidate, Metric, Rung, scale_both_sides
 from thalweg.machines.losses import Loss
-from thalweg.machines.newton import COARSE_TOL, LEAST_ITERATED_RIDGE, Newton, kernel_matrix
+from thalweg.machines.newton import COARSE_TOL, LEAST_ITERATED_RIDGE, Newton, dense_matrix
 from thalweg.machines.settings import Settings
 from thalweg.rows import FeatureFrame, Table
 from thalweg.rows.scale import standard_scales
@@ -55,9 +55,6 @@ LEAST_PLAIN_SHARE = 0.01
 
 MAX_METRIC_FEATURES = 1000
 """Features up to which a metric is learned: gradients take a product of so many columns for each output."""
-
-LEAST_MISS = 0.25
-"""The least squared loss of a label that is missed: codes are 0 and 1. Where all rows together have less, none is."""
 
 START_RIDGE, LEAST_RIDGE = 1e-2, 1e-12
 """The ridge at which the race starts, in units of a row's weight, and the least that float64 can tell from none."""
@@ -184,7 +181,7 @@ def choose_kernel(table: Table, settings: Settings, seed: int) -> Selection:
     if len(rungs[-1].x) < MIN_ROWS:
         best, interrupted, loss = search.starts[-1], False, np.inf
     else:
-        result = _race(search, rungs, -np.inf if table.codes is None else LEAST_MISS)
+        result = _race(search, rungs, _least_miss(table))
         best, interrupted, loss = result.best.candidate, result.interrupted, result.best.loss
     last = rungs[-1]
     if not interrupted and not settings.loss.quadratic and search.moves_ridge:
@@ -243,6 +240,14 @@ def _mean_weight(table: Table) -> float:
     return float(np.sum(table.weights)) / (len(table) if table.copies is None else len(table.copies.first))
 
 
+def _least_miss(table: Table) -> float:
+    """The least loss of a row whose label is missed: halfway to another code. Where all rows have less, none is."""
+    if table.codes is None:
+        return -np.inf
+    halfway = float(np.sum((table.codes[0] - table.codes[1]) ** 2)) / 4
+    return halfway * float(np.min(table.weights)) / _mean_weight(table)
+
+
 def _squared_intercept(table: Table) -> np.ndarray:
     """The mean target of all rows."""
     if table.codes is not None:
@@ -274,8 +279,7 @@ def _losses_left_out(
     loss: Loss, shift: np.ndarray, intercept: np.ndarray, candidate: Candidate, rung: Rung
 ) -> np.ndarray:
     """The loss of each row, left out, by a machine that was fitted with the loss."""
-    x, y = candidate.metric.apply(rung.x).astype(np.float32), rung.y + shift
-    matrix = kernel_matrix(rung.kernel(candidate), x, True)
-    newton = Newton(matrix, y, rung.weights, loss, candidate.ridge, intercept)
+    y = rung.y + shift
+    newton = Newton(dense_matrix(rung.matrix(candidate)), y, rung.weights, loss, candidate.ridge, intercept)
     newton.solve(COARSE_TOL)
     return rung.weights * np.asarray(loss.value(newton.leave_one_out(), y))

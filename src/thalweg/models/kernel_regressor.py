@@ -108,7 +108,7 @@ class KernelRegressor(RegressorMixin, KernelMachine):
         return found[:, 0] if self._flat else found
 
     def predict_interval(self, X: Any, level: float = 0.95) -> tuple[np.ndarray, np.ndarray]:
-        """Lower and upper ends between which new targets lie with a probability of ``level``: split conformal.
+        """Lower and upper ends between which new targets lie with a probability of ``level``: conformal.
 
         They are as far from the prediction as rows that ``fit`` left out were, on either side, and as wide everywhere;
         which loss the function has, and whether it is any good, changes the width but not the share within.

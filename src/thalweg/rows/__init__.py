@@ -1,7 +1,7 @@
-"""Rows: examples as every system reads them, their robust scales, their duplicates and their splits."""
+"""Rows: examples as every system reads them, their robust scales, their duplicates and their order."""
 
 from thalweg.rows.scale import FeatureFrame, fit_frame, median_and_spread
-from thalweg.rows.split import Duplicates, duplicates_are_copies, find_duplicates, random_order, split_rows
+from thalweg.rows.split import Duplicates, duplicates_are_copies, find_duplicates, random_order
 from thalweg.rows.table import Batch, Table, as_dense, predicted_labels
 
 __all__ = [
@@ -16,5 +16,4 @@ __all__ = [
     "median_and_spread",
     "predicted_labels",
     "random_order",
-    "split_rows",
 ]

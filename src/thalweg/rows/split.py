@@ -1,7 +1,7 @@
-"""Duplicate rows, and splits that they do not spoil.
+"""Duplicate rows, and random orders that keep copies together.
 
 Rows may be the same for two reasons. *Copies* (a bootstrap, an oversampled class, a table joined twice) hold nothing
-new: a validation set must not hold copies of rows learned from. *Repeats* (a table of codes, a designed experiment) are
+new: rows held out must not be copies of rows learned from. *Repeats* (a table of codes, a designed experiment) are
 observations of their own: new rows will repeat inputs too. Copies have the same target; and rows with a feature that is
 continuous do not repeat by chance.
 """
@@ -107,18 +107,3 @@ def random_order(count: int, seed: object, group: np.ndarray | None = None) -> n
     position = np.full(np.max(group) + 1, count)
     np.minimum.at(position, group[order], np.arange(count))
     return order[np.argsort(position[group[order]], kind="stable")]
-
-
-def split_rows(order: np.ndarray, held: int, group: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray]:
-    """Return the rows to learn from and about ``held`` rows to validate on, with no group on both sides.
-
-    Examples
-    --------
-    >>> rest, held = split_rows(np.arange(6), 2, group=np.array([0, 0, 0, 1, 1, 2]))
-    >>> rest.tolist(), held.tolist()
-    ([3, 4, 5], [0, 1, 2])
-    """
-    if group is not None and 0 < held < len(order):
-        while held < len(order) and group[order[held]] == group[order[held - 1]]:
-            held += 1
-    return order[held:], order[:held]

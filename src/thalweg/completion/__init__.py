@@ -8,32 +8,11 @@ other) → ``priors`` (from features, and the scales of the noise) → ``factors
 Beside it, ``nuclear`` (the smoothed nuclear norm) → ``relaxing`` (four ways to minimise it, and all cells out).
 """
 
-from thalweg.completion.completed import Completed, Filled
-from thalweg.completion.factors import FactorSettings
-from thalweg.completion.fitting import LearnedFactors, Options, complete
-from thalweg.completion.nuclear import Relaxed
-from thalweg.completion.rank import ranking
-from thalweg.completion.ratings import Ratings
-from thalweg.completion.relaxing import Path, Relaxation, Settled, Way, descend, relax
-from thalweg.completion.stream import added, extended, vectors_of
-
-__all__ = [
-    "Completed",
-    "FactorSettings",
-    "Filled",
-    "LearnedFactors",
-    "Options",
-    "Path",
-    "Ratings",
-    "Relaxation",
-    "Relaxed",
-    "Settled",
-    "Way",
-    "added",
-    "complete",
-    "descend",
-    "extended",
-    "ranking",
-    "relax",
-    "vectors_of",
-]
+from thalweg.completion.completed import *
+from thalweg.completion.factors import *
+from thalweg.completion.fitting import *
+from thalweg.completion.nuclear import *
+from thalweg.completion.rank import *
+from thalweg.completion.ratings import *
+from thalweg.completion.relaxing import *
+from thalweg.completion.stream import *

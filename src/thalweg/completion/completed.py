@@ -15,6 +15,8 @@ from thalweg.completion.posteriors import VectorLayout, VectorPosteriors, packin
 from thalweg.completion.priors import FactorPrior, FeatureMap, NoiseScales
 from thalweg.completion.ratings import Ratings
 
+__all__ = ["Completed", "Filled"]
+
 SHRINKAGE_RATINGS = 5.0
 """Average ratings that are added to those of a row or column before their mean is believed. Doubled, means of rows with
 few ratings are pulled further to that of all."""

@@ -22,6 +22,8 @@ from thalweg.completion.ratings import GRAIN, RatingBlocks, Ratings
 from thalweg.padding import padded, padded_size
 from thalweg.threads import enough_threads
 
+__all__ = ["FactorSettings"]
+
 SETTLING_SWEEPS = 5
 """Sweeps of a set with few ratings before the spread of factors is learned and noise may differ between rows: until
 then, most of it is what factors do not explain yet. Doubled, a fit takes as many more sweeps."""

@@ -15,6 +15,8 @@ from thalweg.completion.ratings import Ratings
 from thalweg.descent import Status
 from thalweg.runs import Run
 
+__all__ = ["LearnedFactors", "Options", "complete"]
+
 PATIENCE = 5
 """Sweeps, or rounds of steps, without a better validation error after which a fit ends: errors may rise for some before
 a factor is found. Doubled, a fit takes as many more sweeps."""

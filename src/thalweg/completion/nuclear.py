@@ -38,6 +38,8 @@ from thalweg.oracles.base import Out
 from thalweg.padding import padded, padded_size
 from thalweg.spectral import ShiftedOperator, SpectralOracle
 
+__all__ = ["Relaxed"]
+
 GROWTH = 1.25
 """The factor by which a norm may grow in a round before its bound does not hold, and the round is repeated with more
 room. Doubled, degrees double with the width of the interval."""

@@ -16,6 +16,8 @@ from thalweg.padding import MAX_TEMPORARY_NUMBERS
 from thalweg.runs import raising_interrupts
 from thalweg.selection import race
 
+__all__ = ["ranking"]
+
 MAX_RACED_RATINGS = 100_000
 """Above this a race would take minutes, and even a few ratings a row show which factors are of use."""
 

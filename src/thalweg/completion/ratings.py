@@ -16,6 +16,8 @@ from scipy.sparse import csr_matrix
 from thalweg.codec import storable
 from thalweg.padding import padded_size
 
+__all__ = ["Ratings"]
+
 GRAIN = 64
 """Rows, blocks and cells are padded to multiples of this, so that sets of about one size share a compiled program.
 Twice as many would double the work of the smallest sets."""

@@ -27,6 +27,8 @@ from thalweg.oracles import SVRG
 from thalweg.runs import Run
 from thalweg.spectral import InfiniteVarianceWarning
 
+__all__ = ["Path", "Relaxation", "Settled", "Way", "descend", "relax"]
+
 METHODS = ("gd", "sgd", "sgd-det", "svrg")
 
 MAX_EXACT_SIDE = 1500

@@ -15,6 +15,8 @@ from thalweg.completion.posteriors import (
 from thalweg.completion.ratings import GRAIN, RatingBlocks, Ratings
 from thalweg.padding import padded, padded_size
 
+__all__ = ["added", "extended", "vectors_of"]
+
 ROUNDS = 3
 """How often rows and columns are updated in turn. With one, new rows do not know of new columns; six change little."""
 

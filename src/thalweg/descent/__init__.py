@@ -2,19 +2,19 @@
 
 import types
 
-from thalweg.descent.averaging import *  # noqa: F403
-from thalweg.descent.checkpoint import *  # noqa: F403
-from thalweg.descent.divergences import *  # noqa: F403
-from thalweg.descent.interop import *  # noqa: F403
-from thalweg.descent.iteration import *  # noqa: F403
-from thalweg.descent.loop import *  # noqa: F403
-from thalweg.descent.momentum import *  # noqa: F403
-from thalweg.descent.plateau import *  # noqa: F403
-from thalweg.descent.result import *  # noqa: F403
-from thalweg.descent.searches import *  # noqa: F403
-from thalweg.descent.steps import *  # noqa: F403
-from thalweg.descent.stopping import *  # noqa: F403
-from thalweg.descent.terms import *  # noqa: F403
+from thalweg.descent.averaging import *
+from thalweg.descent.checkpoint import *
+from thalweg.descent.divergences import *
+from thalweg.descent.interop import *
+from thalweg.descent.iteration import *
+from thalweg.descent.loop import *
+from thalweg.descent.momentum import *
+from thalweg.descent.plateau import *
+from thalweg.descent.result import *
+from thalweg.descent.searches import *
+from thalweg.descent.steps import *
+from thalweg.descent.stopping import *
+from thalweg.descent.terms import *
 
 # All that the modules export.
 __all__ = [name for name, part in globals().items() if name[0] != "_" and not isinstance(part, types.ModuleType)]

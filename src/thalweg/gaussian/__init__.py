@@ -11,40 +11,9 @@ E log p under N(m, v)      :class:`Quadrature`, :class:`MonteCarlo`, :class:`Sco
 =========================  ========================================================================================
 """
 
-from thalweg.gaussian.divergence import GaussianKL, KLToNormal, KLToProcess
-from thalweg.gaussian.expectations import Expectation, MonteCarlo, Quadrature, ScoreSamples
-from thalweg.gaussian.likelihood import Expected, Likelihood, Prediction
-from thalweg.gaussian.likelihoods import (
-    BernoulliLogit,
-    BernoulliProbit,
-    GaussianNoise,
-    NegativeBinomial,
-    Poisson,
-    StudentT,
-)
-from thalweg.gaussian.oracle import ExpectedLikelihood
-from thalweg.gaussian.posteriors import Diagonal, Full, Implicit, Marginals
-
-__all__ = [
-    "BernoulliLogit",
-    "BernoulliProbit",
-    "Diagonal",
-    "Expectation",
-    "Expected",
-    "ExpectedLikelihood",
-    "Full",
-    "GaussianKL",
-    "GaussianNoise",
-    "Implicit",
-    "KLToNormal",
-    "KLToProcess",
-    "Likelihood",
-    "Marginals",
-    "MonteCarlo",
-    "NegativeBinomial",
-    "Poisson",
-    "Prediction",
-    "Quadrature",
-    "ScoreSamples",
-    "StudentT",
-]
+from thalweg.gaussian.divergence import *
+from thalweg.gaussian.expectations import *
+from thalweg.gaussian.likelihood import *
+from thalweg.gaussian.likelihoods import *
+from thalweg.gaussian.oracle import *
+from thalweg.gaussian.posteriors import *

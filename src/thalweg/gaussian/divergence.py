@@ -31,6 +31,8 @@ from thalweg.descent.terms import Term, Zero
 from thalweg.gaussian.posteriors import Diagonal, Full, Implicit, factorise_sites, solve, symmetric, symmetric_kl
 from thalweg.linalg import namespace
 
+__all__ = ["GaussianKL", "KLToNormal", "KLToProcess"]
+
 Posterior = Full | Diagonal | Implicit
 
 

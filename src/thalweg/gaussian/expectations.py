@@ -22,6 +22,8 @@ from thalweg.arguments import flag, random_key, whole
 from thalweg.gaussian.likelihood import Expected, Likelihood, Reals, aligned, expected_on_host
 from thalweg.linalg import namespace
 
+__all__ = ["Expectation", "MonteCarlo", "Quadrature", "ScoreSamples"]
+
 
 class Expectation(eqx.Module):
     """Base class of the ways to compute E log p; a subclass must define ``__call__``.

@@ -20,6 +20,8 @@ from jaxtyping import Array, Float, Scalar
 
 from thalweg.gaussian.special import normal_pdf
 
+__all__ = ["Expected", "Likelihood", "Prediction"]
+
 Reals = Float[Array, "..."]
 
 CHUNK_NUMBERS = 2**17

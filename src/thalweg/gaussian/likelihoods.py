@@ -17,6 +17,8 @@ from thalweg.gaussian.special import expected_softplus, log_normal_cdf, normal_c
 from thalweg.linalg.arrays import namespace
 from thalweg.linalg.arrays import special as special_functions
 
+__all__ = ["BernoulliLogit", "BernoulliProbit", "GaussianNoise", "NegativeBinomial", "Poisson", "StudentT"]
+
 STIRLING_COUNT = 1e4
 """Counts from which Stirling's series is as good as its rounding, and a log-gamma function loses digits."""
 

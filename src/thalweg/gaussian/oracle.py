@@ -14,6 +14,8 @@ from thalweg.gaussian.posteriors import Diagonal, Full, Marginals
 from thalweg.oracles.base import Oracle, Out
 from thalweg.oracles.epochs import draw_batch, start_epoch
 
+__all__ = ["ExpectedLikelihood"]
+
 
 class ExpectedLikelihood(Oracle):
     """∇f for a posterior q, f(q) = −Σ_n w_n E_q log p(y_n|z_n): α_n = −E[(log p)′] and γ_n = −E[(log p)″].

@@ -24,6 +24,8 @@ from jaxtyping import Array, Float, Int, Key, Scalar
 from thalweg.codec import storable
 from thalweg.linalg import Factor, NotPositiveDefinite, factorise, namespace
 
+__all__ = ["Diagonal", "Full", "Implicit", "Marginals"]
+
 
 class Marginals(NamedTuple):
     """The means and variances of single latent numbers, all that a likelihood of single targets sees.

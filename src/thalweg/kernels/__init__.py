@@ -6,35 +6,11 @@ kernels) → ``names`` (as words) → ``features`` (random features in blocks); 
 (interpolation) and ``profiles`` (the usual kernels in NumPy) stand beside them.
 """
 
-from thalweg.kernels.bandwidth import median_distance
-from thalweg.kernels.base import Bias, Kernel, Product, Sum
-from thalweg.kernels.features import RandomFeatures
-from thalweg.kernels.forms import Stationary
-from thalweg.kernels.grid import Grid, Interpolation, stencil_product
-from thalweg.kernels.names import as_kernel, kernel_or_class
-from thalweg.kernels.others import Linear, Periodic, White
-from thalweg.kernels.stationary import Cauchy, Gaussian, Laplacian, Matern12, Matern32, Matern52
-
-__all__ = [
-    "Bias",
-    "Cauchy",
-    "Gaussian",
-    "Grid",
-    "Interpolation",
-    "Kernel",
-    "Laplacian",
-    "Linear",
-    "Matern12",
-    "Matern32",
-    "Matern52",
-    "Periodic",
-    "Product",
-    "RandomFeatures",
-    "Stationary",
-    "Sum",
-    "White",
-    "as_kernel",
-    "kernel_or_class",
-    "median_distance",
-    "stencil_product",
-]
+from thalweg.kernels.bandwidth import *
+from thalweg.kernels.base import *
+from thalweg.kernels.features import *
+from thalweg.kernels.forms import *
+from thalweg.kernels.grid import *
+from thalweg.kernels.names import *
+from thalweg.kernels.others import *
+from thalweg.kernels.stationary import *

@@ -9,6 +9,8 @@ from jaxtyping import Array, Key
 
 from thalweg import arguments
 
+__all__ = ["median_distance"]
+
 
 def median_distance(x: Any, key: Key[Array, ""], sample: int = 2000) -> float:
     """Return the median Euclidean distance between points that differ, over a sample of pairs.

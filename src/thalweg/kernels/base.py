@@ -17,6 +17,8 @@ from thalweg.codec import storable
 from thalweg.errors import IncompatiblePartsError
 from thalweg.kernels.draws import KINDS, Block
 
+__all__ = ["Bias", "Kernel", "Product", "Sum"]
+
 # Lengthscales that a kernel's repr writes out.
 _SHOWN = 5
 

@@ -17,6 +17,8 @@ from thalweg.codec import storable
 from thalweg.kernels.base import Kernel
 from thalweg.kernels.names import as_kernel
 
+__all__ = ["RandomFeatures"]
+
 
 @storable
 class RandomFeatures(eqx.Module):

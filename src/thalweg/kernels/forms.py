@@ -13,6 +13,8 @@ from thalweg.kernels import distances, profiles
 from thalweg.kernels.base import Kernel
 from thalweg.kernels.draws import KINDS, Block
 
+__all__ = ["Stationary"]
+
 # A draw of the mixing variable below this, which float32 can make 0, would be an infinite frequency.
 _LEAST_MIXING = 1e-14
 

@@ -17,6 +17,8 @@ from jaxtyping import Array, Float, Int
 from thalweg import arguments
 from thalweg.codec import storable
 
+__all__ = ["Grid", "Interpolation", "stencil_product"]
+
 _MOST_DIMENSIONS = 3
 _TAPS = 4
 """Nodes of each dimension that a point is interpolated from."""

@@ -7,6 +7,8 @@ from thalweg.kernels.base import Kernel
 from thalweg.kernels.forms import Stationary
 from thalweg.kernels.stationary import Cauchy, Gaussian, Laplacian, Matern12, Matern32, Matern52
 
+__all__ = ["as_kernel", "kernel_or_class"]
+
 _NAMES = {
     "rbf": Gaussian,
     "gaussian": Gaussian,

@@ -12,6 +12,8 @@ from thalweg.kernels import distances
 from thalweg.kernels.base import Kernel
 from thalweg.kernels.forms import positive
 
+__all__ = ["Linear", "Periodic", "White"]
+
 
 @storable
 class Linear(Kernel):

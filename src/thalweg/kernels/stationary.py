@@ -12,6 +12,8 @@ from jaxtyping import Array
 from thalweg.codec import storable
 from thalweg.kernels.forms import Radial, Separable
 
+__all__ = ["Cauchy", "Gaussian", "Laplacian", "Matern12", "Matern32", "Matern52"]
+
 
 @storable
 class Gaussian(Radial):

@@ -8,56 +8,11 @@ others held fixed) and ``newton`` (all landmarks at once, their kernel matrix in
 fitted machine out.
 """
 
-from thalweg.machines.expansion import Coordinates, Frequencies, Points, empty, predict
-from thalweg.machines.fit import fit, learn
-from thalweg.machines.learner import FittedMachine
-from thalweg.machines.losses import (
-    HingeLoss,
-    HuberLoss,
-    LogisticLoss,
-    Loss,
-    QuantileLoss,
-    SoftmaxLoss,
-    SquaredHingeLoss,
-    SquaredLoss,
-)
-from thalweg.machines.rules import Capped, Checked, New, Rule, Uniform
-from thalweg.machines.settings import CDSG, DSG, UDSG, Auto, Method, Settings
-from thalweg.machines.steps import FunctionalGradient, Machine, ValidatedStep, run
+from thalweg.machines.expansion import *
+from thalweg.machines.fit import *
+from thalweg.machines.learner import *
+from thalweg.machines.losses import *
+from thalweg.machines.rules import *
+from thalweg.machines.settings import *
+from thalweg.machines.steps import *
 from thalweg.rows import Batch, Table
-
-__all__ = [
-    "CDSG",
-    "DSG",
-    "UDSG",
-    "Auto",
-    "Batch",
-    "Capped",
-    "Checked",
-    "Coordinates",
-    "FittedMachine",
-    "Frequencies",
-    "FunctionalGradient",
-    "HingeLoss",
-    "HuberLoss",
-    "LogisticLoss",
-    "Loss",
-    "Machine",
-    "Method",
-    "New",
-    "Points",
-    "QuantileLoss",
-    "Rule",
-    "Settings",
-    "SoftmaxLoss",
-    "SquaredHingeLoss",
-    "SquaredLoss",
-    "Table",
-    "Uniform",
-    "ValidatedStep",
-    "empty",
-    "fit",
-    "learn",
-    "predict",
-    "run",
-]

@@ -22,6 +22,8 @@ from thalweg.linalg import namespace
 from thalweg.padding import padded, padded_size
 from thalweg.rows import FeatureFrame, as_dense
 
+__all__ = ["Coordinates", "Frequencies", "Points", "empty", "predict"]
+
 PREDICTED_ROWS, ROW_GRAIN = 8192, 64
 """Rows whose features exist at a time; on a device fewer are padded to a multiple of the grain, so that one program
 serves many sizes."""

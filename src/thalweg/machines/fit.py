@@ -37,6 +37,8 @@ from thalweg.machines.start import clip_targets, initial_model, with_stream_bloc
 from thalweg.rows import Table
 from thalweg.runs import Run
 
+__all__ = ["fit", "learn"]
+
 MATRIX_SHARE_OF_MEMORY = 0.25
 """The share of the memory that a stored kernel matrix may take, on the host or on a device."""
 

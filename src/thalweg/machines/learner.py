@@ -24,6 +24,8 @@ from thalweg.machines.expansion import Expansion, predict
 from thalweg.machines.steps import Machine, run
 from thalweg.rows import FeatureFrame, Table
 
+__all__ = ["FittedMachine"]
+
 SCANNED_STEPS, MANY_ROWS = 8, 1024
 """Steps in one compiled scan, unless a step has so many rows that calling it costs nothing beside the work."""
 

@@ -16,6 +16,17 @@ from thalweg.arguments import number
 from thalweg.codec import storable
 from thalweg.linalg.arrays import AnyArray, namespace, special
 
+__all__ = [
+    "HingeLoss",
+    "HuberLoss",
+    "LogisticLoss",
+    "Loss",
+    "QuantileLoss",
+    "SoftmaxLoss",
+    "SquaredHingeLoss",
+    "SquaredLoss",
+]
+
 Outputs = Float[AnyArray, "n c"]
 RowLosses = Float[AnyArray, " n"]
 

@@ -11,6 +11,8 @@ from thalweg.arguments import number, whole
 from thalweg.codec import storable
 from thalweg.machines.expansion import Expansion
 
+__all__ = ["Capped", "Checked", "New", "Rule", "Uniform"]
+
 
 class BlockChoice(NamedTuple):
     """A block, the size of the step along it, and whether the block is new."""

@@ -19,6 +19,8 @@ from thalweg.machines.losses import Loss
 from thalweg.machines.rules import Capped, Checked, New, Rule, Uniform
 from thalweg.machines.steps import Machine, ValidatedStep
 
+__all__ = ["CDSG", "DSG", "UDSG", "Auto", "Method", "Settings"]
+
 
 @dataclass(frozen=True, kw_only=True)
 class Method:

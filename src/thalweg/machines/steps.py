@@ -18,6 +18,8 @@ from thalweg.machines.losses import Loss
 from thalweg.machines.rules import BlockChoice, Rule, StepContext
 from thalweg.rows import Batch
 
+__all__ = ["FunctionalGradient", "Machine", "ValidatedStep", "run"]
+
 LEAST_SCALE = 1e-6
 """All weights are rescaled when the lazy shrinkage falls below this, long before it could underflow."""
 

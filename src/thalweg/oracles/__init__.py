@@ -2,11 +2,11 @@
 
 import types
 
-from thalweg.oracles.base import *  # noqa: F403
-from thalweg.oracles.finite import *  # noqa: F403
-from thalweg.oracles.minibatch import *  # noqa: F403
-from thalweg.oracles.montecarlo import *  # noqa: F403
-from thalweg.oracles.svrg import *  # noqa: F403
+from thalweg.oracles.base import *
+from thalweg.oracles.finite import *
+from thalweg.oracles.minibatch import *
+from thalweg.oracles.montecarlo import *
+from thalweg.oracles.svrg import *
 
 # All that the modules export.
 __all__ = [name for name, part in globals().items() if name[0] != "_" and not isinstance(part, types.ModuleType)]

@@ -12,19 +12,8 @@
 ==============================  ===================================================================================
 """
 
-from thalweg.processes.classification import ProcessPosterior, fit_classifier, probabilities
-from thalweg.processes.fit import Regression, fit_regressor
-from thalweg.processes.inference import ClassifierSettings
-from thalweg.processes.learning import default_kernel
-from thalweg.processes.problem import RegressorSettings
-
-__all__ = [
-    "ClassifierSettings",
-    "ProcessPosterior",
-    "Regression",
-    "RegressorSettings",
-    "default_kernel",
-    "fit_classifier",
-    "fit_regressor",
-    "probabilities",
-]
+from thalweg.processes.classification import *
+from thalweg.processes.fit import *
+from thalweg.processes.inference import *
+from thalweg.processes.learning import *
+from thalweg.processes.problem import *

@@ -23,6 +23,8 @@ from thalweg.rows.split import CHANCE
 from thalweg.threads import enough_threads
 from thalweg.trees import as_device_arrays, as_host_arrays
 
+__all__ = ["ProcessPosterior", "fit_classifier", "probabilities"]
+
 
 @storable
 @dataclass(frozen=True)

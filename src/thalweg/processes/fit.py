@@ -33,6 +33,8 @@ from thalweg.runs import Run
 from thalweg.threads import enough_threads
 from thalweg.trees import as_host_arrays
 
+__all__ = ["Regression", "fit_regressor"]
+
 MAX_EXACT_ROWS = 12_000
 """Rows up to which factorising on a CPU takes less time than solving."""
 

@@ -23,6 +23,8 @@ from thalweg.processes.covariance import matrix
 from thalweg.processes.exact import computes_on_device
 from thalweg.trees import as_device_arrays
 
+__all__ = ["ClassifierSettings"]
+
 
 @dataclass(frozen=True)
 class ClassifierSettings:

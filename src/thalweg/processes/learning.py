@@ -17,6 +17,8 @@ from thalweg.runs import Run
 from thalweg.selection import Entry, race
 from thalweg.threads import enough_threads
 
+__all__ = ["default_kernel"]
+
 SUBSET_ROWS = 256
 """Rows that starting points are compared on where there are more than twice as many. A posterior of twice as many takes
 eight times as long."""

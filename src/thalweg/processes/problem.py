@@ -18,6 +18,8 @@ from thalweg.rows import fit_frame
 from thalweg.rows.scale import standard_scales
 from thalweg.trees import as_host_arrays
 
+__all__ = ["RegressorSettings"]
+
 FAMILIES: tuple[type[Kernel], ...] = (Matern32, Matern52, Gaussian, Matern12)
 """The kernels that are compared where none is given."""
 

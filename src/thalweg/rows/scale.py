@@ -13,6 +13,8 @@ from scipy.special import ndtri
 
 from thalweg.codec import storable
 
+__all__ = ["FeatureFrame", "fit_frame", "median_and_spread"]
+
 WINSORISED = 0.1
 """The share of values at either end that the spread does not see as they are: codes and outliers may be so many."""
 

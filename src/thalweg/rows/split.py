@@ -10,6 +10,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+__all__ = ["Duplicates", "duplicates_are_copies", "find_duplicates", "random_order"]
+
 CHANCE = 0.05
 """Rows are copies if at most this share of them disagrees with the first of its duplicates in the target, and if a
 feature has a value of its own in all but this share of the distinct rows."""

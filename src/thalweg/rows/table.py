@@ -11,6 +11,8 @@ from thalweg.padding import padded
 from thalweg.rows.scale import FeatureFrame, binary_scales, fit_frame
 from thalweg.rows.split import Duplicates, duplicates_are_copies, find_duplicates, random_order
 
+__all__ = ["Batch", "Table", "as_dense", "predicted_labels"]
+
 SAMPLE_ROWS = 2048
 """Rows, evenly spaced, that say how features are distributed: medians of so many are off by 3 % of a spread."""
 

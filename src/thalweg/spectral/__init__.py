@@ -14,15 +14,15 @@ An estimate passes through these files: ``sums`` (the names) → ``methods`` (fa
 
 import types
 
-from thalweg.linalg.factor import NotPositiveDefinite as NotPositiveDefiniteError  # noqa: F401
-from thalweg.linalg.operators import *  # noqa: F403
-from thalweg.spectral.degrees import *  # noqa: F403
-from thalweg.spectral.estimate import *  # noqa: F403
-from thalweg.spectral.lowrank import *  # noqa: F403
-from thalweg.spectral.oracle import *  # noqa: F403
-from thalweg.spectral.plan import *  # noqa: F403
-from thalweg.spectral.precondition import *  # noqa: F403
-from thalweg.spectral.sums import *  # noqa: F403
+from thalweg.linalg.factor import NotPositiveDefinite as NotPositiveDefiniteError
+from thalweg.linalg.operators import *
+from thalweg.spectral.degrees import *
+from thalweg.spectral.estimate import *
+from thalweg.spectral.lowrank import *
+from thalweg.spectral.oracle import *
+from thalweg.spectral.plan import *
+from thalweg.spectral.precondition import *
+from thalweg.spectral.sums import *
 
 # All that the modules export.
 __all__ = [name for name, part in globals().items() if name[0] != "_" and not isinstance(part, types.ModuleType)]

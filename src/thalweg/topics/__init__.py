@@ -13,56 +13,13 @@ held-out score              :func:`document_completion` under a :class:`Logistic
 ==========================  =======================================================================================
 """
 
-from thalweg.topics.browser import topic_browser
-from thalweg.topics.chains import Dirichlet, LogisticNormal
-from thalweg.topics.corpus import LearnedTopics, Topics, TopicSettings, fit_topics
-from thalweg.topics.documents import Inference, TopicPosteriors, document_posteriors
-from thalweg.topics.effects import Effects, refined
-from thalweg.topics.held_out import Completion, document_completion, split_tokens
-from thalweg.topics.prevalence import Prevalence, TopicMoments
-from thalweg.topics.reading import (
-    Graph,
-    correlation_graph,
-    exclusivity,
-    npmi,
-    top_documents,
-    top_indices,
-    top_words,
-    topic_correlations,
-    u_mass,
-    word_scores,
-)
-from thalweg.topics.start import starting_topics
-from thalweg.topics.stream import continue_topics
-
-__all__ = [
-    "Completion",
-    "Dirichlet",
-    "Effects",
-    "Graph",
-    "Inference",
-    "LearnedTopics",
-    "LogisticNormal",
-    "Prevalence",
-    "TopicMoments",
-    "TopicPosteriors",
-    "TopicSettings",
-    "Topics",
-    "continue_topics",
-    "correlation_graph",
-    "document_completion",
-    "document_posteriors",
-    "exclusivity",
-    "fit_topics",
-    "npmi",
-    "refined",
-    "split_tokens",
-    "starting_topics",
-    "top_documents",
-    "top_indices",
-    "top_words",
-    "topic_browser",
-    "topic_correlations",
-    "u_mass",
-    "word_scores",
-]
+from thalweg.topics.browser import *
+from thalweg.topics.chains import *
+from thalweg.topics.corpus import *
+from thalweg.topics.documents import *
+from thalweg.topics.effects import *
+from thalweg.topics.held_out import *
+from thalweg.topics.prevalence import *
+from thalweg.topics.reading import *
+from thalweg.topics.start import *
+from thalweg.topics.stream import *

@@ -22,6 +22,8 @@ from thalweg.topics.layout import ring_order, separate_discs, topic_map
 from thalweg.topics.reading import ORDERS, correlation_graph, top_documents, top_indices, topic_correlations
 from thalweg.topics.tables import as_counts, as_proportions, as_topics, as_vocabulary
 
+__all__ = ["topic_browser"]
+
 EDGES_PER_TOPIC = 3
 """Edges of the graph for each topic on average, the strongest first: twice as many hide one another."""
 _ORDER_NAMES = {"probability": "probability", "frex": "FREX", "lift": "lift"}

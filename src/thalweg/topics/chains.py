@@ -24,6 +24,8 @@ from thalweg.topics.documents import MAX_MOVE, DocumentWords
 from thalweg.topics.pages import BatchShape, make_pages, page_counts, page_width
 from thalweg.topics.prevalence import contrasts
 
+__all__ = ["Dirichlet", "LogisticNormal"]
+
 LEAPS = 2
 """Leapfrog steps of a move, about a quarter of an orbit. Doubled, a move costs twice as much and gains less."""
 ACCEPTANCE = 0.8

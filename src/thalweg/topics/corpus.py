@@ -18,6 +18,8 @@ from thalweg.topics.pages import DocumentBatch, batch_shape, make_batch
 from thalweg.topics.prevalence import Prevalence, TopicMoments
 from thalweg.topics.start import starting_topics, starts
 
+__all__ = ["LearnedTopics", "TopicSettings", "Topics", "fit_topics"]
+
 MAX_RACE_TOKENS = 150_000
 """In fewer tokens co-occurrences are noisy, and several starts are raced; in more the first one is as good as any, and
 a race would take a third of the time."""

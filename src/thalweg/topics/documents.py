@@ -39,6 +39,8 @@ from thalweg.topics.expectations import METHODS, InferenceMethod, diagonals, mea
 from thalweg.topics.pages import Pages, batch_shape, make_batch, split_rows
 from thalweg.topics.prevalence import DocumentPrior, Prevalence
 
+__all__ = ["Inference", "TopicPosteriors", "document_posteriors"]
+
 MAX_MOVE = 3.0
 """The largest move of an entry of m in a step: from far away a step is one of Newton's and may overshoot. Doubled, a
 long document that starts at the prior may go there and back."""

@@ -37,6 +37,8 @@ from thalweg.topics.documents import DocumentWords
 from thalweg.topics.pages import SIZE_GRAIN, Pages, batch_shape, make_batch, split_rows
 from thalweg.topics.prevalence import Prevalence, contrasts, covariate_ridge
 
+__all__ = ["Effects", "refined"]
+
 WARM_UP_SHARE = 0.25
 """Sweeps that warm a chain up, as a share of the draws that may follow; doubled, a fit takes a sixth longer."""
 MAX_ROUNDS = 10

@@ -19,6 +19,8 @@ from scipy.sparse import csr_array
 
 from thalweg.topics.tables import as_counts, as_topics
 
+__all__ = ["Completion", "document_completion", "split_tokens"]
+
 DOCUMENTS_AT_ONCE = 256
 """Documents whose chains advance together. Doubled, memory doubles, and arrays leave the cache."""
 

@@ -12,6 +12,8 @@ from jaxtyping import Float
 from thalweg.files import storable
 from thalweg.linalg import factorise
 
+__all__ = ["Prevalence", "TopicMoments"]
+
 COVARIANCE_SHRINKAGE = 10.0
 """Documents' worth of prior belief, for each topic, that Σ is the identity: with many topics, few documents say little
 of it. Doubled, correlations of a few hundred documents shrink."""

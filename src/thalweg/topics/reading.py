@@ -13,6 +13,19 @@ from scipy.stats import norm, rankdata
 from thalweg.arguments import one_of, real, whole
 from thalweg.topics.tables import as_counts, as_frequency, as_proportions, as_topics, as_vocabulary
 
+__all__ = [
+    "Graph",
+    "correlation_graph",
+    "exclusivity",
+    "npmi",
+    "top_documents",
+    "top_indices",
+    "top_words",
+    "topic_correlations",
+    "u_mass",
+    "word_scores",
+]
+
 ORDERS = ("probability", "frex", "lift")
 
 

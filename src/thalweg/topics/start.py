@@ -16,6 +16,8 @@ import numpy as np
 from jaxtyping import Float, Int
 from scipy.sparse import csr_array, dia_array
 
+__all__ = ["starting_topics"]
+
 ANCHOR_SHARES = (0.04, 0.01, 0.1)
 """Shares of documents that an anchor occurs in at least, the usual one first: rows of rarer words are mostly noise, and
 common words belong to several topics. Doubled, rare topics lose their anchors."""

@@ -15,6 +15,8 @@ from thalweg.topics.corpus import (
 )
 from thalweg.topics.pages import batch_shape, make_batch
 
+__all__ = ["continue_topics"]
+
 ENOUGH_DOCUMENTS_PER_TOPIC = 200
 """First documents that a stream should start from: of fewer, anchor words are noise. Doubled, more are stored."""
 RESTART_GROWTH = 4

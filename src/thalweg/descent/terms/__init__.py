@@ -16,10 +16,10 @@ nothing                                              :class:`Zero`
 ===================================================  =======================================================
 """
 
-from thalweg.descent.terms.base import *  # noqa: F403
-from thalweg.descent.terms.boxes import *  # noqa: F403
-from thalweg.descent.terms.combinators import *  # noqa: F403
-from thalweg.descent.terms.matrices import *  # noqa: F403
-from thalweg.descent.terms.norms import *  # noqa: F403
-from thalweg.descent.terms.sets import *  # noqa: F403
-from thalweg.descent.terms.total_variation import *  # noqa: F403
+from thalweg.descent.terms.base import *
+from thalweg.descent.terms.boxes import *
+from thalweg.descent.terms.combinators import *
+from thalweg.descent.terms.matrices import *
+from thalweg.descent.terms.norms import *
+from thalweg.descent.terms.sets import *
+from thalweg.descent.terms.total_variation import *

@@ -12,27 +12,10 @@
 =====================================  ============================================================================
 """
 
-from thalweg.gaussian.linear.categorical import CategoricalTargets, ClassWeights
-from thalweg.gaussian.linear.counts import CountTargets
-from thalweg.gaussian.linear.fitting import LinearModel, misfit_warnings
-from thalweg.gaussian.linear.observations import LinearObservations
-from thalweg.gaussian.linear.solution import AscentSettings, LinearFit
-from thalweg.gaussian.linear.targets import BinaryTargets, RealTargets, TargetModel
-from thalweg.gaussian.linear.weights import CoefficientMarginals, PriorFrame, WeightPosterior
-
-__all__ = [
-    "AscentSettings",
-    "BinaryTargets",
-    "CategoricalTargets",
-    "ClassWeights",
-    "CoefficientMarginals",
-    "CountTargets",
-    "LinearFit",
-    "LinearModel",
-    "LinearObservations",
-    "PriorFrame",
-    "RealTargets",
-    "TargetModel",
-    "WeightPosterior",
-    "misfit_warnings",
-]
+from thalweg.gaussian.linear.categorical import *
+from thalweg.gaussian.linear.counts import *
+from thalweg.gaussian.linear.fitting import *
+from thalweg.gaussian.linear.observations import *
+from thalweg.gaussian.linear.solution import *
+from thalweg.gaussian.linear.targets import *
+from thalweg.gaussian.linear.weights import *

@@ -19,6 +19,8 @@ from thalweg.gaussian.posteriors import Full
 from thalweg.gaussian.softmax import NODES, ExpectedSoftmax, contrasts
 from thalweg.threads import enough_threads
 
+__all__ = ["CategoricalTargets", "ClassWeights"]
+
 FEW_NODES, FEW_NODES_VARIANCE = 16, 0.25
 """Nodes that are enough for few classes if the linear predictors of no row vary by more than this: mean probabilities
 are then off by 5e-4 at most, as with all nodes where they vary by 1."""

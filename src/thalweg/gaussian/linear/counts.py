@@ -17,6 +17,8 @@ from thalweg.gaussian.linear.solution import LinearFit, LinearProblem
 from thalweg.gaussian.linear.targets import TargetModel, climb
 from thalweg.runs import Run
 
+__all__ = ["CountTargets"]
+
 DISPERSIONS = (1e-6, 1e4)
 """The range of a dispersion that is learned. At the lower end counts are Poisson for all that data can tell; the upper
 one leaves a mean without meaning."""

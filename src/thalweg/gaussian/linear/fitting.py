@@ -16,6 +16,8 @@ from thalweg.gaussian.linear.weights import PriorFrame
 from thalweg.runs import Run
 from thalweg.threads import enough_threads
 
+__all__ = ["LinearModel", "misfit_warnings"]
+
 WIDE_SCALE = 1.25
 """The prior scale where none is given and none is learned, for features in standard deviations: 2.5 for two of them, as
 in R's rstanarm. Twice as wide, few examples lead further away from 0."""

@@ -7,6 +7,8 @@ import numpy as np
 
 from thalweg.codec import storable
 
+__all__ = ["LinearObservations"]
+
 
 @storable
 class LinearObservations(NamedTuple):

@@ -18,6 +18,8 @@ from thalweg.gaussian.oracle import WeightLikelihood
 from thalweg.gaussian.posteriors import Full
 from thalweg.linalg import factorise
 
+__all__ = ["AscentSettings", "LinearFit"]
+
 
 class AscentSettings(NamedTuple):
     """How to look for a posterior: until the natural gradient is as short as ``tol``, in ``max_iter`` steps at most.

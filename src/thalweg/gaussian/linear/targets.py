@@ -17,6 +17,8 @@ from thalweg.gaussian.linear.observations import LinearObservations
 from thalweg.gaussian.linear.solution import LinearFit, LinearProblem
 from thalweg.gaussian.linear.weights import CoefficientMarginals, PriorFrame
 
+__all__ = ["BinaryTargets", "RealTargets", "TargetModel"]
+
 WIDEST_SCALE = 1e7
 """A prior scale, for features in standard deviations, that leaves least squares as they are. Beyond 1e8 the squares of
 such weights would lose the prior in rounding."""

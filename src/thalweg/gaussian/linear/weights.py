@@ -17,6 +17,8 @@ from thalweg.gaussian.likelihood import mean_targets
 from thalweg.gaussian.linear.observations import LinearObservations, check_numbers
 from thalweg.gaussian.posteriors import Full
 
+__all__ = ["CoefficientMarginals", "PriorFrame", "WeightPosterior"]
+
 RELATIVE_ROUNDING = 1e-12
 """A standard deviation of a column below this share of its size is rounding. Ten times less would take the rounding of
 columns of a million rows for variation."""

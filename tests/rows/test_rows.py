@@ -72,11 +72,13 @@ def test_bootstrapped_rows_are_copies_and_repeated_codes_are_not():
     rng = np.random.default_rng(0)
     x, y = rng.normal(size=(300, 3)), rng.normal(size=(300, 1))
     some = rng.integers(0, 300, size=600)
-    assert duplicates_are_copies(x[some], y[some], find_duplicates(x[some]))
+    found = find_duplicates(x[some])
+    assert duplicates_are_copies(x[some][found.first], y[some], found)
     codes = rng.integers(0, 5, size=(600, 2)).astype(float)
     truth = codes.sum(axis=1, keepdims=True)
-    assert not duplicates_are_copies(codes, truth + rng.normal(size=(600, 1)), find_duplicates(codes))
-    assert not duplicates_are_copies(codes, truth, find_duplicates(codes))
+    found = find_duplicates(codes)
+    assert not duplicates_are_copies(codes[found.first], truth + rng.normal(size=(600, 1)), found)
+    assert not duplicates_are_copies(codes[found.first], truth, found)
 
 
 def test_copies_stay_together_when_rows_are_shuffled():

@@ -34,7 +34,7 @@ from thalweg.machines.newton import (
 from thalweg.machines.search import FIRST_RUNG
 from thalweg.machines.settings import Settings
 from thalweg.machines.start import clip_targets, initial_model, with_stream_blocks, without_outliers
-from thalweg.rows import Table
+from thalweg.rows import Duplicates, Table
 from thalweg.runs import Run
 
 __all__ = ["fit", "learn"]
@@ -196,7 +196,7 @@ def _fit_at_once(model: FittedMachine, table: Table, clipped: Table, settings: S
             newton.solve(settings.method.tol, run)
             if newton.gap > settings.method.tol:
                 _warn_of_optimum(f"a further step would lower the objective by {newton.gap:.1g} of it")
-            held_out = _held_out(newton, table, np.argsort(order), seed)
+            held_out = _held_out(newton, table, order, seed)
     learner.take(np.asarray(run.kept))
     history = [_progress(learner, k + 1, len(table)) | record for k, record in enumerate(run.records)]
     model = replace(model, learner=learner, history=(*model.history, *history))
@@ -204,10 +204,16 @@ def _fit_at_once(model: FittedMachine, table: Table, clipped: Table, settings: S
     return model if run.interrupted else model.calibrated(held_out)
 
 
-def _held_out(newton: Newton, table: Table, position: np.ndarray, seed: int) -> HeldOut | None:
-    """Predictions of rows left out one by one where a factor is cheap; copies, and more rows, are left out by sets."""
-    if table.copies is None and MIN_ROWS <= len(table) <= MAX_FACTORISED_ROWS:
-        return HeldOut(table, newton.leave_one_out()[position])
+def _held_out(newton: Newton, table: Table, order: np.ndarray, seed: int) -> HeldOut | None:
+    """Predictions of rows left out one by one where a factor is cheap, and by sets where there are more.
+
+    The rows of ``newton`` are those of the table in some order.
+    """
+    position, copies = np.argsort(order), table.copies
+    distinct = len(table) if copies is None else len(copies.first)
+    if distinct >= MIN_ROWS and len(table) <= MAX_FACTORISED_ROWS:
+        placed = None if copies is None else Duplicates(position[copies.first], copies.group[order])
+        return HeldOut(table, newton.leave_one_out(placed)[position])
     return hold_out(table, seed, lambda held: newton.leave_out(position[held], COARSE_TOL))
 
 

@@ -23,6 +23,7 @@ from thalweg.linalg import Factor, LowRank, conjugate_gradients, factorise, join
 from thalweg.linalg.arrays import matmul
 from thalweg.linalg.cg import CGResult, columns_inner
 from thalweg.machines.losses import Loss
+from thalweg.rows import Duplicates
 from thalweg.runs import Run
 from thalweg.threads import enough_threads
 
@@ -225,11 +226,11 @@ class Newton:
         other.solve(tol)
         return np.asarray(other.values)[held]
 
-    def leave_one_out(self) -> np.ndarray:
+    def leave_one_out(self, copies: Duplicates | None = None) -> np.ndarray:
         """Return what f would be at each row without it: for the squared loss exactly, for others by one Newton step.
 
         Without the force W_i of row i f changes by −W_i (1/A⁻¹_ii − d_i), where A = K + d and d = α/(w ℓ″(f)), for each
-        output apart.
+        output apart. Copies are left out together: they are one row of the sum of their forces and of their 1/d.
 
         Examples
         --------
@@ -241,15 +242,19 @@ class Newton:
         >>> bool(np.isclose(newton.leave_one_out()[0], newton.leave_out(np.array([0]), 1e-4)).all())
         True
         """
-        diagonals = self.ridge / (self.row_weights * self._curvatures())
-        with enough_threads(len(self.targets) // 4):
-            if isinstance(self._solver, Factor):  # one system for all outputs
+        diagonals, forces, dense = self.ridge / (self.row_weights * self._curvatures()), self.weights, self.matrix.dense
+        if copies is not None:
+            diagonals, forces = 1 / self.xp.asarray(copies.sum(1 / diagonals)), self.xp.asarray(copies.sum(forces))
+            dense = dense[np.ix_(copies.first, copies.first)]
+        with enough_threads(len(diagonals) // 4):
+            if isinstance(self._solver, Factor) and copies is None:  # one system for all outputs
                 diagonals = diagonals + self._solver.raised
                 spreads = self._solver.inverse_diagonal()[:, None]
             else:
-                each = [factorise(self.matrix.dense, diagonal).inverse_diagonal() for diagonal in diagonals.T]
+                each = [factorise(dense, diagonal).inverse_diagonal() for diagonal in diagonals.T]
                 spreads = self.xp.stack(each, axis=1)
-        return np.asarray(self.values - self.weights * (1 / spreads - diagonals))
+        change = forces * (1 / spreads - diagonals)
+        return np.asarray(self.values - (change if copies is None else change[copies.group]))
 
     def _curvatures(self) -> Any:
         loss = self.loss

@@ -42,7 +42,7 @@ class Method:
         Stop when further passes do not lower the loss on a validation set, and return to the best. "auto" does so
         where there is more than one pass; True makes passes even where all rows could be solved for at once.
     validation_fraction
-        The share of the validation set, of at most 1,024 rows.
+        The share of the validation set, of at most 2,048 rows.
     double
         Work in float64 however many rows there are; streams and more rows than a block are in float32 otherwise.
 

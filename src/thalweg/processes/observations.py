@@ -102,8 +102,7 @@ class RegressionRows(NamedTuple):
 
     def merged(self) -> "RegressionRows":
         """Return the rows with those merged that have equal inputs and known noise."""
-        scaled = (self.inputs - self.inputs[0]) / standard_scales(self.inputs)
-        first, group = find_duplicates(np.column_stack([scaled, self.known / (np.max(self.known) or 1.0)]))
+        first, group = find_duplicates(np.column_stack([self.inputs, self.known]))
         total = np.bincount(group, self.weights)
         near = self.targets - self.targets[first][group]  # differences, so that no digits are lost
         mean = np.stack([np.bincount(group, self.weights * column) for column in near.T], axis=1) / total[:, None]

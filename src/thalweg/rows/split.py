@@ -6,6 +6,7 @@ observations of their own: new rows will repeat inputs too. Copies have the same
 continuous do not repeat by chance.
 """
 
+from collections.abc import Iterable
 from typing import NamedTuple
 
 import numpy as np
@@ -15,9 +16,6 @@ __all__ = ["Duplicates", "duplicates_are_copies", "find_duplicates", "random_ord
 CHANCE = 0.05
 """Rows are copies if at most this share of them disagrees with the first of its duplicates in the target, and if a
 feature has a value of its own in all but this share of the distinct rows."""
-
-_DIGITS = 9
-"""Digits by which projections of rows are compared first: with more of them rounding would tell equal rows apart."""
 
 
 class Duplicates(NamedTuple):
@@ -40,12 +38,15 @@ class Duplicates(NamedTuple):
         Duplicate rows share one landmark: the least-squares solution is the same, and the system is smaller.
         """
         total = np.bincount(self.group, weights)
-        sums = [np.bincount(self.group, weights * column) for column in targets.T]
-        return np.stack(sums, axis=1) / total[:, None], total
+        return self.sum(weights[:, None] * targets) / total[:, None], total
+
+    def sum(self, columns: np.ndarray) -> np.ndarray:
+        """Return the sum of each group, for each column."""
+        return np.stack([np.bincount(self.group, column) for column in np.asarray(columns).T], axis=1)
 
 
-def find_duplicates(x: np.ndarray) -> Duplicates:
-    """Group rows whose features are equal: by their products with one vector, which are then checked.
+def find_duplicates(rows: Iterable[np.ndarray]) -> Duplicates:
+    """Group rows whose features are equal, by a hash of each: all but the hashes may be read piece by piece.
 
     Examples
     --------
@@ -53,35 +54,28 @@ def find_duplicates(x: np.ndarray) -> Duplicates:
     >>> found.group.tolist(), found.first.tolist()
     ([0, 1, 0], [0, 1])
     """
-    with np.errstate(all="ignore"):
-        along = x @ np.random.default_rng(0).normal(size=x.shape[1])
-        rounded = np.round(along / np.max(np.abs(along), initial=np.finfo(float).tiny), _DIGITS)
-    group = np.ravel(np.unique(rounded, return_inverse=True)[1])
-    first = _first(group)
-    apart = np.any(x != x[first[group]], axis=1)
-    group[apart] = len(first) + np.arange(np.count_nonzero(apart))
-    first = _first(group)
+    # 0.0 turns -0.0, which is equal to it, into itself.
+    codes = np.fromiter((hash((row + 0.0).tobytes()) for row in rows), np.int64)
+    _, first, group = np.unique(codes, return_index=True, return_inverse=True)
     order = np.argsort(first)
-    rank = np.empty(len(order), int)
-    rank[order] = np.arange(len(order))
-    return Duplicates(first[order], rank[group])
+    return Duplicates(first[order], np.argsort(order)[group])
 
 
-def _first(group: np.ndarray) -> np.ndarray:
-    """The index at which each of the numbers 0, 1, … occurs first."""
-    found = np.zeros(np.max(group, initial=-1) + 1, int)
-    found[group[::-1]] = np.arange(len(group))[::-1]  # the last assignment to an index wins
-    return found
-
-
-def duplicates_are_copies(x: np.ndarray, targets: np.ndarray, duplicates: Duplicates) -> bool:
+def duplicates_are_copies(distinct: np.ndarray, targets: np.ndarray, duplicates: Duplicates) -> bool:
     """Whether duplicate rows are copies, which hold nothing new, rather than repeated observations.
+
+    Parameters
+    ----------
+    distinct
+        Features of some distinct rows.
+    targets, duplicates
+        Of all rows.
 
     Examples
     --------
     >>> x = np.repeat(np.linspace(0, 1, 50), 2)[:, None]
-    >>> noisy = np.random.default_rng(0).normal(size=(100, 1))
-    >>> duplicates_are_copies(x, x, find_duplicates(x)), duplicates_are_copies(x, noisy, find_duplicates(x))
+    >>> found, noisy = find_duplicates(x), np.random.default_rng(0).normal(size=(100, 1))
+    >>> duplicates_are_copies(x[found.first], x, found), duplicates_are_copies(x[found.first], noisy, found)
     (True, False)
     """
     first, group = duplicates
@@ -90,8 +84,8 @@ def duplicates_are_copies(x: np.ndarray, targets: np.ndarray, duplicates: Duplic
     if not np.any(further):
         return False
     differs = np.any(targets[further] != targets[first[group[further]]], axis=1)
-    distinct_values = max(len(np.unique(column)) for column in x[first].T)
-    return bool(np.mean(differs) <= CHANCE and distinct_values >= (1 - CHANCE) * len(first))
+    distinct_values = max(len(np.unique(column)) for column in distinct.T)
+    return bool(np.mean(differs) <= CHANCE and distinct_values >= (1 - CHANCE) * len(distinct))
 
 
 def random_order(count: int, seed: object, group: np.ndarray | None = None) -> np.ndarray:

@@ -105,7 +105,7 @@ class Table:
 
     def sample(self) -> np.ndarray:
         """Return the indices of some rows, evenly spaced."""
-        return np.unique(np.linspace(0, len(self) - 1, SAMPLE_ROWS).astype(int))
+        return _evenly_spaced(len(self))
 
     def fit_frame(self) -> FeatureFrame:
         """Return the frame that fits the features of a sample of the rows."""
@@ -127,11 +127,12 @@ class Table:
         """The groups of duplicate rows that are copies of one another; None where there are none."""
         if len(self) > MAX_COMPARED_ROWS:
             return None
-        x = self.features(slice(None), np.float64)
-        found = find_duplicates(x)
+        pieces = (np.arange(i, min(i + SAMPLE_ROWS, len(self))) for i in range(0, len(self), SAMPLE_ROWS))
+        found = find_duplicates(row for piece in pieces for row in self.features(piece, np.float64))
         if len(found.first) == len(self):
             return None
-        return found if duplicates_are_copies(x, self.targets_of(slice(None)), found) else None
+        distinct = self.features(found.first[_evenly_spaced(len(found.first))], np.float64)
+        return found if duplicates_are_copies(distinct, self.targets_of(slice(None)), found) else None
 
     def shuffled(self, seed: Any) -> np.ndarray:
         """Return a random order of the rows in which copies follow each other."""
@@ -179,6 +180,11 @@ class Table:
 
     def _some_target(self) -> np.ndarray:
         return (self.targets if self.codes is None else self.codes)[:1]
+
+
+def _evenly_spaced(count: int) -> np.ndarray:
+    """Some of the indices below ``count``."""
+    return np.unique(np.linspace(0, count - 1, SAMPLE_ROWS).astype(int))
 
 
 def predicted_labels(predictions: np.ndarray) -> np.ndarray:

@@ -7,6 +7,7 @@ import pytest
 import reference
 from scipy.optimize import minimize
 from scipy.special import softmax
+from sklearn.datasets import load_wine
 from sklearn.exceptions import ConvergenceWarning
 
 from thalweg.kernels import Gaussian
@@ -25,6 +26,7 @@ from thalweg.machines import (
     fit,
 )
 from thalweg.machines.newton import KernelMatrix, Newton, kernel_matrix
+from thalweg.rows import find_duplicates
 
 N, ALPHA = 61, 0.03
 KERNEL = Gaussian(0.75, 1.5)
@@ -158,6 +160,29 @@ def test_rows_left_out_one_by_one_are_predicted_as_by_machines_without_them(name
     exact = np.concatenate([found.leave_out(rows[[k]], 1e-13) for k in range(len(rows))])
     off = np.linalg.norm(found.leave_one_out()[rows] - exact) / np.linalg.norm(found.values[rows] - exact)
     assert off < (1e-6 if found.loss.quadratic else 0.5)
+
+
+@pytest.mark.parametrize("name", ["squared", "logistic"])
+def test_copies_are_left_out_together(name):
+    loss, y = LOSSES[name]
+    copies = find_duplicates(X[np.arange(N) // 2])
+    found = Newton(kernel_matrix(KERNEL, X[copies.first[copies.group]], True), y, WEIGHTS, loss, ALPHA, np.zeros(1))
+    found.solve(1e-13)
+    pairs = [np.flatnonzero(copies.group == group) for group in range(0, N // 2, 3)]
+    exact, rows = np.concatenate([found.leave_out(pair, 1e-13) for pair in pairs]), np.concatenate(pairs)
+    off = np.linalg.norm(found.leave_one_out(copies)[rows] - exact) / np.linalg.norm(found.values[rows] - exact)
+    assert off < (1e-6 if loss.quadratic else 0.1)
+
+
+def test_separable_classes_left_out_have_the_loss_that_they_have_without_them():
+    """Of a softmax, whose outputs are tied: taken apart, rows left out would look a tenth as hard as they are."""
+    x, labels = load_wine(return_X_y=True)
+    x, y, loss = ((x - x.mean(axis=0)) / x.std(axis=0))[::3], np.eye(3)[labels[::3]], SoftmaxLoss()
+    found = Newton(kernel_matrix(Gaussian(8.0), x, True), y, np.ones(len(x)), loss, 1e-3, np.zeros(3))
+    found.solve(1e-10)
+    exact = np.concatenate([found.leave_out(np.array([row]), 1e-10) for row in range(len(x))])
+    mean = lambda values: float(np.mean(loss.value(values, y)))
+    assert mean(found.leave_one_out()) == pytest.approx(mean(exact), rel=0.3)
 
 
 @pytest.mark.parametrize("name", [name for name in LOSSES if name != "squared"])

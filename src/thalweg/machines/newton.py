@@ -230,7 +230,9 @@ class Newton:
         """Return what f would be at each row without it: for the squared loss exactly, for others by one Newton step.
 
         Without the force W_i of row i f changes by −W_i (1/A⁻¹_ii − d_i), where A = K + d and d = α/(w ℓ″(f)), for each
-        output apart. Copies are left out together: they are one row of the sum of their forces and of their 1/d.
+        output apart. Outputs that sum to 0 have one ℓ″, the mean of the curvatures along all directions there are,
+        Σ p(1 − p)/(c − 1) for the softmax: one system serves all of them. Copies are left out together: they are one
+        row of the sum of their forces and of their 1/d.
 
         Examples
         --------
@@ -242,7 +244,8 @@ class Newton:
         >>> bool(np.isclose(newton.leave_one_out()[0], newton.leave_out(np.array([0]), 1e-4)).all())
         True
         """
-        diagonals, forces, dense = self.ridge / (self.row_weights * self._curvatures()), self.weights, self.matrix.dense
+        diagonals = self.ridge / (self.row_weights * self._curvatures(joint=True))
+        forces, dense = self.weights, self.matrix.dense
         if copies is not None:
             diagonals, forces = 1 / self.xp.asarray(copies.sum(1 / diagonals)), self.xp.asarray(copies.sum(forces))
             dense = dense[np.ix_(copies.first, copies.first)]
@@ -256,9 +259,13 @@ class Newton:
         change = forces * (1 / spreads - diagonals)
         return np.asarray(self.values - (change if copies is None else change[copies.group]))
 
-    def _curvatures(self) -> Any:
+    def _curvatures(self, joint: bool = False) -> Any:
+        """ℓ″ of each output; ``joint``: one for all outputs that sum to 0."""
         loss = self.loss
-        return self.xp.maximum(loss.curvatures(self.values, self.targets), LEAST_CURVATURE * loss.curvature)
+        found = loss.curvatures(self.values, self.targets)
+        if joint and loss.centred:
+            found = self.xp.sum(found * (1 - found), axis=1, keepdims=True) / (found.shape[1] - 1)
+        return self.xp.maximum(found, LEAST_CURVATURE * loss.curvature)
 
     def _step(self, watch: Callable[[Any], bool] | None) -> None:
         loss, xp = self.loss, self.xp

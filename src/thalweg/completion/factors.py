@@ -9,14 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from thalweg.completion.posteriors import (
-    SideEvidence,
-    VectorLayout,
-    VectorPosteriors,
-    VectorPriors,
-    packing,
-    update_posteriors,
-)
+from thalweg.completion.posteriors import SideEvidence, VectorLayout, VectorPosteriors, packing, update_posteriors
 from thalweg.completion.priors import PRIOR_VARIANCE, FactorPrior, NoiseScales
 from thalweg.completion.ratings import GRAIN, RatingBlocks, Ratings
 from thalweg.padding import padded, padded_size
@@ -135,16 +128,16 @@ class Side:
         background = self.settings.background * scales * other.observed
         evidence = SideEvidence(self.blocks, other.posteriors, other.padded(scales), other.padded(background))
         precision: np.ndarray = self.prior.precision.astype(self.settings.dtype)
-        priors = VectorPriors(self.padded(self.prior.mean(self.features)), precision)
+        means = self.padded(self.prior.mean(self.features))
         tempered = self.usual_weight / np.maximum(self.counts, 1.0) ** self.settings.tempering
         noise_of_rows = self.padded(noise * tempered * self.noise_scales.means)
-        update = update_posteriors(evidence, noise_of_rows, priors, self.layout)
-        log_determinants = np.asarray(update.log_determinants, np.float64)[: self.count][self.observed]
+        posteriors, *sums = update_posteriors(evidence, noise_of_rows, means, precision, self.layout)
+        misfit, log_determinants = (np.asarray(of_rows, np.float64)[: self.count] for of_rows in sums)
         return replace(
             self,
-            posteriors=update.posteriors,
-            misfit=np.maximum(np.asarray(update.misfit, np.float64)[: self.count], MIN_NOISE_VARIANCE * self.counts),
-            log_determinants=float(np.sum(log_determinants)),
+            posteriors=posteriors,
+            misfit=np.maximum(misfit, MIN_NOISE_VARIANCE * self.counts),
+            log_determinants=float(np.sum(log_determinants[self.observed])),
         )
 
     def with_prior(self, learn_spread: bool) -> "Side":

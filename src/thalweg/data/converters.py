@@ -17,7 +17,7 @@ from scipy.sparse import csr_array
 from scipy.sparse.linalg import eigsh
 from sklearn.datasets import load_svmlight_file
 
-from thalweg.data.registry import Arrays
+from thalweg.data.catalogue import Arrays
 
 Paths = Sequence[Path]
 

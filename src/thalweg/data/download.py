@@ -4,7 +4,7 @@ from pathlib import Path
 
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 
-from thalweg.data.registry import Raw
+from thalweg.data.catalogue import Raw
 from thalweg.extras import extra
 
 with extra("data"):

@@ -12,9 +12,8 @@ from pathlib import Path
 import numpy as np
 import platformdirs
 
-from thalweg.data.catalogue import CATALOGUE
+from thalweg.data.catalogue import CATALOGUE, Arrays, CatalogueEntry, Raw
 from thalweg.data.dataset import Dataset
-from thalweg.data.registry import Arrays, CatalogueEntry, Raw
 from thalweg.errors import DataNotFoundError, FileFormatError
 from thalweg.files import write_atomically
 
@@ -64,7 +63,7 @@ def describe(name: str) -> str:
     """
     entry, path = _entry(name), locate(name)
     arrays = ", ".join(f"{array} {dtype}{list(shape)}" for array, (shape, dtype) in entry.shapes.items())
-    elsewhere = "not here; load() downloads it" if entry.home else "not here; " + _by_hand(entry, folders()[0])
+    elsewhere = "not here; load() downloads it" if entry.files else "not here; " + _by_hand(entry, folders()[0])
     lines = {"arrays": arrays, "source": entry.source, "licence": entry.licence, "where": path or elsewhere}
     return "\n".join([f"{name}: {entry.description}", *(f"  {key:<8} {text}" for key, text in lines.items())])
 
@@ -97,12 +96,12 @@ def obtain(entry: CatalogueEntry, where: list[Path], fetch: Fetch) -> Dataset:
     path = _find(entry, where)
     description = entry.description
     if path is None:
-        if entry.home is None:
+        if not entry.files:
             raise DataNotFoundError(f"{entry.name}: has no public home; {_by_hand(entry, where[0])}")
         path = _download(entry, where, fetch)
     data = path.read_bytes()
-    if _verify(entry, path, data) == "download" and entry.home and entry.home.note:
-        description += f" This copy was downloaded: {entry.home.note}."
+    if _verify(entry, path, data) == "download" and entry.note:
+        description += f" This copy was downloaded: {entry.note}."
     return Dataset(entry.name, _read(path, data), description, entry.licence, entry.source)
 
 
@@ -152,10 +151,10 @@ def _verify(entry: CatalogueEntry, path: Path, data: bytes) -> str:
 
 def _download(entry: CatalogueEntry, where: list[Path], fetch: Fetch) -> Path:
     """Fetch the published files, convert and check them, and keep the arrays with a checksum of their own."""
-    assert entry.home is not None
+    assert entry.convert is not None
     with tempfile.TemporaryDirectory() as scratch:
         paths = []
-        for raw in entry.home.files:
+        for raw in entry.files:
             try:
                 paths.append(fetch(raw, Path(scratch)))
             except OSError as error:  # those of requests too
@@ -165,9 +164,9 @@ def _download(entry: CatalogueEntry, where: list[Path], fetch: Fetch) -> Path:
             except ValueError as error:  # pooch's answer to a wrong checksum
                 raise FileFormatError(f"{entry.name}: {raw.url} is not the file we know ({error})") from error
         try:
-            arrays = entry.home.convert(paths)
+            arrays = entry.convert(paths)
         except (ValueError, LookupError, OSError, EOFError, zipfile.BadZipFile) as error:
-            urls = ", ".join(raw.url for raw in entry.home.files)
+            urls = ", ".join(raw.url for raw in entry.files)
             raise FileFormatError(f"{entry.name}: {urls} is not in the format we know ({error})") from error
     entry.check_converted(arrays)
     buffer = io.BytesIO()

@@ -269,36 +269,15 @@ class Dirichlet:
         order = np.argsort(-counts.sum(axis=1), kind="stable")
         bags = [slice(a, b) for a, b in zip(counts.indptr[order], counts.indptr[order + 1], strict=True)]
         tokens = [rng.permutation(np.repeat(counts.indices[bag], counts.data[bag].astype(int))) for bag in bags]
-        start = [self._mean_field(components[:, counts.indices[bag]], counts.data[bag]) for bag in bags]
-        means = np.empty((counts.shape[0], chains, len(components)))
-        means[order] = self._sweep(np.stack(start, axis=1), components.astype(np.float32), tokens, chains, moves, rng)
-        return means
-
-    def _mean_field(self, chances: np.ndarray, counts: np.ndarray) -> Float[np.ndarray, " k"]:
-        """Return exp E log θ, up to a factor, under the mean-field posterior of a document."""
-        gamma = self.concentration + counts.sum() / len(self.concentration)
-        for _ in range(START_STEPS):
-            level = np.exp(digamma(gamma))
-            gamma = self.concentration + level * (chances @ (counts / np.maximum(level @ chances, 1e-300)))
-        return np.exp(digamma(gamma) - digamma(gamma).max()).astype(np.float32)
-
-    def _sweep(
-        self,
-        start: np.ndarray,
-        components: np.ndarray,
-        tokens: list[np.ndarray],
-        chains: int,
-        moves: int,
-        rng: np.random.Generator,
-    ) -> np.ndarray:
-        """Run chains from assignments drawn with θ at ``start``.
-
-        Topics are the first axis of all arrays and documents the last: sums over topics are sums of long vectors.
-        """
+        start = np.stack(
+            [self._mean_field(components[:, counts.indices[bag]], counts.data[bag]) for bag in bags], axis=1
+        )
+        components = components.astype(np.float32)
         lengths = np.array([len(each) for each in tokens])
         longest = int(lengths.max(initial=0))
         present = [int(np.count_nonzero(lengths > i)) for i in range(longest)]
         words = [np.array([each[i] for each in tokens[: present[i]]]) for i in range(longest)]
+        # Topics are the first axis of all arrays and documents the last: sums over topics are sums of long vectors.
         smoothed = np.tile(self.concentration.astype(np.float32)[:, None, None], (1, chains, len(tokens)))
         topics = np.zeros((longest, chains, len(tokens)), np.intp)
         chain, document = np.ogrid[:chains, : len(tokens)]
@@ -318,4 +297,12 @@ class Dirichlet:
                 smoothed[(topic, *those)] += 1
             if sweep > warm:
                 total += smoothed
-        return (total / total.sum(axis=0)).transpose(2, 1, 0)
+        return (total / total.sum(axis=0)).transpose(2, 1, 0)[np.argsort(order)]
+
+    def _mean_field(self, chances: np.ndarray, counts: np.ndarray) -> Float[np.ndarray, " k"]:
+        """Return exp E log θ, up to a factor, under the mean-field posterior of a document."""
+        gamma = self.concentration + counts.sum() / len(self.concentration)
+        for _ in range(START_STEPS):
+            level = np.exp(digamma(gamma))
+            gamma = self.concentration + level * (chances @ (counts / np.maximum(level @ chances, 1e-300)))
+        return np.exp(digamma(gamma) - digamma(gamma).max()).astype(np.float32)

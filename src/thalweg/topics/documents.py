@@ -36,7 +36,7 @@ from thalweg.compiling import quick_jit
 from thalweg.linalg import namespace
 from thalweg.linalg.arrays import AnyArray
 from thalweg.topics.expectations import METHODS, Expectations, InferenceMethod, diagonals, mean_curvature
-from thalweg.topics.pages import Pages, batch_shape, make_batch, split_rows
+from thalweg.topics.pages import Pages, make_batches, split_rows
 from thalweg.topics.prevalence import DocumentPrior, Prevalence
 
 MAX_MOVE = 3.0
@@ -346,13 +346,11 @@ def document_posteriors(
     """
     sides = topics.shape[1]
     parts = split_rows(counts.shape[0], max(sides, how.samples) * (sides + counts.nnz / max(counts.shape[0], 1)))
-    shape = batch_shape(counts, parts)
     shape_of_points = (how.steps + 1, sides, how.samples)
     plan = StepPlan.antithetic(np.random.default_rng(how.seed), shape_of_points, how.step, how.steps)
     on_device = jax.device_put(topics.astype(np.float32))
-    for rows in parts:
-        batch = make_batch(counts, design, rows, shape)
+    for batch in make_batches(counts, design, parts):
         prior = prevalence.prior(batch.design)
         found = _posteriors(batch.pages, on_device, prior, plan, how.method, how.exact)
-        leaves = (np.asarray(leaf, np.float64)[: len(rows)] for leaf in found)
-        yield slice(int(rows[0]), int(rows[-1]) + 1), TopicPosteriors(*leaves)
+        leaves = (np.asarray(leaf, np.float64)[: len(batch.rows)] for leaf in found)
+        yield slice(int(batch.rows[0]), int(batch.rows[-1]) + 1), TopicPosteriors(*leaves)

@@ -34,7 +34,7 @@ from thalweg.runs import Run
 from thalweg.topics.chains import ChainState, ChainTarget, MoveNoise, adaptation_rate, move_chains
 from thalweg.topics.corpus import Topics, TopicSettings
 from thalweg.topics.documents import DocumentWords
-from thalweg.topics.pages import SIZE_GRAIN, DocumentBatch, Pages, batch_shape, make_batch, split_rows
+from thalweg.topics.pages import SIZE_GRAIN, DocumentBatch, Pages, make_batches, split_rows
 from thalweg.topics.prevalence import Prevalence, contrasts, covariate_ridge
 
 WARM_UP_SHARE = 0.25
@@ -127,9 +127,8 @@ class JointChain:
 
     def _make_parts(self, counts: csr_array) -> list[_ChainPart]:
         rows = split_rows(counts.shape[0], counts.nnz / max(counts.shape[0], 1) * self.topics.shape[1])
-        shape = batch_shape(counts, rows)
-        batches = [make_batch(counts, self.design, part, shape) for part in rows]
-        cells = np.arange(shape.pages * shape.width, dtype=np.int32)
+        batches = list(make_batches(counts, self.design, rows))
+        cells = np.arange(batches[0].pages.counts.size, dtype=np.int32)
         tokens = [np.repeat(cells, np.rint(batch.pages.counts.ravel()).astype(int)) for batch in batches]
         most = padded_size(max(1, *map(len, tokens)), SIZE_GRAIN)
         parts = []

@@ -164,7 +164,6 @@ def test_a_failed_download_says_what_to_do(entry, tmp_path):
 
 def test_without_pooch_a_download_says_how_to_install_it_and_a_file_is_read(entry, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "pooch", None)
-    monkeypatch.delitem(sys.modules, "thalweg.data.download", raising=False)
     with pytest.raises(MissingPackageError, match=r"^pooch is not installed: pip install 'thalweg\[data\]'$"):
         store.obtain(entry, [tmp_path], store.download)
     (tmp_path / "sub").mkdir()

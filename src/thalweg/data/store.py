@@ -8,6 +8,7 @@ import tempfile
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import platformdirs
@@ -15,6 +16,7 @@ import platformdirs
 from thalweg.data.catalogue import CATALOGUE, Arrays, CatalogueEntry, Raw
 from thalweg.data.dataset import Dataset
 from thalweg.errors import DataNotFoundError, FileFormatError
+from thalweg.extras import extra
 from thalweg.files import write_atomically
 
 Fetch = Callable[[Raw, Path], Path]  # download a file into a folder, verify it, return its path
@@ -106,10 +108,37 @@ def obtain(entry: CatalogueEntry, where: list[Path], fetch: Fetch) -> Dataset:
 
 
 def download(raw: Raw, folder: Path) -> Path:
-    """Download one file with a progress bar; a file with another checksum is an error."""
-    from thalweg.data.download import retrieve  # what a download needs is loaded for a download only
+    """Download one file with a progress bar; a file with another checksum is a ``ValueError``."""
+    # What a download needs is loaded for a download only.
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 
-    return retrieve(raw, folder)
+    with extra("data"):
+        import pooch
+    columns = (TextColumn(raw.name), BarColumn(), DownloadColumn(), TimeRemainingColumn())
+    pooch.get_logger().setLevel("WARNING")
+    with Progress(*columns) as progress:
+        downloader = pooch.HTTPDownloader(progressbar=_Bar(progress), chunk_size=2**16)
+        return Path(
+            pooch.retrieve(raw.url, known_hash=raw.checksum, fname=raw.name, path=folder, downloader=downloader)
+        )
+
+
+class _Bar:
+    """What pooch expects of a progress bar, on rich's."""
+
+    total = 0
+
+    def __init__(self, progress: Any) -> None:
+        self.progress, self.task = progress, progress.add_task("download", total=None)
+
+    def update(self, amount: int) -> None:
+        self.progress.update(self.task, advance=amount, total=self.total or None)
+
+    def reset(self) -> None:
+        self.progress.update(self.task, completed=0)
+
+    def close(self) -> None:
+        self.progress.stop()
 
 
 def _entry(name: str) -> CatalogueEntry:

@@ -7,15 +7,8 @@ from thalweg.kernels.base import Kernel
 from thalweg.kernels.forms import Stationary
 from thalweg.kernels.stationary import Cauchy, Gaussian, Laplacian, Matern12, Matern32, Matern52
 
-_NAMES = {
-    "rbf": Gaussian,
-    "gaussian": Gaussian,
-    "matern12": Matern12,
-    "matern32": Matern32,
-    "matern52": Matern52,
-    "laplacian": Laplacian,
-    "cauchy": Cauchy,
-}
+_FAMILIES = Gaussian, Matern12, Matern32, Matern52, Laplacian, Cauchy
+_NAMES = {"rbf": Gaussian} | {family.__name__.lower(): family for family in _FAMILIES}
 
 
 def kernel_or_class(value: Any, name: str = "kernel", *, stationary: bool = False) -> Kernel | type[Stationary]:

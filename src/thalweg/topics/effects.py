@@ -31,7 +31,7 @@ from thalweg.files import storable
 from thalweg.linalg import factorise
 from thalweg.padding import padded, padded_size
 from thalweg.runs import Run
-from thalweg.topics.chains import ChainState, ChainTarget, MoveNoise, adaptation_rate, move_chains
+from thalweg.topics.chains import ChainState, ChainTarget, adaptation_rate, draw_noise, move_chains
 from thalweg.topics.corpus import Topics, TopicSettings
 from thalweg.topics.documents import DocumentWords
 from thalweg.topics.pages import SIZE_GRAIN, DocumentBatch, Pages, make_batches, split_rows
@@ -67,7 +67,7 @@ def _sweep(
     topics: Float[Array, "v k"],
     prior: tuple[Array, Array, Array],
     state: ChainState,
-    noise: MoveNoise,
+    noise: tuple[Array, ...],
     tokens: Int[Array, " t"],
     uniforms: Float[Array, " t"],
     rate: Float[Array, ""],
@@ -163,7 +163,7 @@ class JointChain:
         total = np.zeros(self.topics.size)
         for part in self.parts:
             prior = single(part.batch.design @ self.coefficients), precision, basis
-            noise = MoveNoise.draw(self.rng, part.state.u.shape)
+            noise = draw_noise(self.rng, part.state.u.shape)
             uniforms = self.rng.random(len(part.tokens), np.float32)
             given = part.state, noise, part.tokens, uniforms, rate
             part.state, topic = _sweep(part.batch.pages, topics, prior, *given)

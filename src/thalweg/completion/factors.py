@@ -189,14 +189,13 @@ class FactorState(NamedTuple):
         few = self.rows.settings.tol * self.rows.counts.sum()
         return self.settled and abs(self.bounds[-1] - self.bounds[-2]) < few
 
+    @enough_threads(1)
     def swept(self) -> "FactorState":
         """Return the state after one more sweep."""
-        rows, columns, noise = self.rows, self.columns, self.noise
-        with enough_threads(1):
-            rows, noise = self._step(rows, columns, noise)
-            columns, noise = self._step(columns, rows, noise)
-            after = FactorState(rows, columns, noise, self.bounds)
-            return after._replace(bounds=(*self.bounds, after.bound()))
+        rows, noise = self._step(self.rows, self.columns, self.noise)
+        columns, noise = self._step(self.columns, rows, noise)
+        after = FactorState(rows, columns, noise, self.bounds)
+        return after._replace(bounds=(*self.bounds, after.bound()))
 
     def _step(self, side: Side, other: Side, noise: float) -> tuple[Side, float]:
         settled = side.settings.directions is None or len(self.bounds) >= SETTLING_SWEEPS

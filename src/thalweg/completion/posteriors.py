@@ -19,7 +19,6 @@ from thalweg.compiling import quick_jit
 from thalweg.completion.ratings import RatingBlocks, RatingSums, sum_ratings
 from thalweg.linalg.arrays import AnyArray
 from thalweg.padding import MAX_TEMPORARY_NUMBERS
-from thalweg.threads import enough_threads
 
 
 @storable
@@ -103,23 +102,16 @@ def second_moments(posteriors: VectorPosteriors) -> Float[AnyArray, "rows packed
     return posteriors.covariances + posteriors.means[:, first] * posteriors.means[:, second]
 
 
+@quick_jit(lambda *_: False, tuned=False, static_argnums=4)
 def update_posteriors(
     evidence: SideEvidence, noise: AnyArray, means: AnyArray, precision: AnyArray, layout: VectorLayout
 ) -> tuple[VectorPosteriors, AnyArray, AnyArray]:
     """Return the posteriors of a side given the other, and for each row Σ w E(r − f)² and log |posterior precision|.
 
     ``noise`` is the precision of the noise in each row. Priors are N(mean, precision⁻¹), the precision one for all rows
-    or one for each.
+    or one for each. It is to be called, and waited for, with one thread of BLAS: of thousands of small factorisations,
+    OpenBLAS would spend most of its time waiting for more.
     """
-    # Thousands of small factorisations: with more threads, OpenBLAS would spend most of its time waiting for them.
-    with enough_threads(layout.width):
-        return jax.block_until_ready(_update(evidence, noise, means, precision, layout))
-
-
-@quick_jit(lambda *_: False, tuned=False, static_argnums=4)
-def _update(
-    evidence: SideEvidence, noise: AnyArray, means: AnyArray, precision: AnyArray, layout: VectorLayout
-) -> tuple[VectorPosteriors, AnyArray, AnyArray]:
     moments, size = second_moments(evidence.other), len(noise)
     sums = sum_ratings(evidence.blocks, moments, evidence.other.means, evidence.scales, size)
     every = jnp.matmul(evidence.background, moments, precision="highest")

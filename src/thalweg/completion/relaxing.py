@@ -322,11 +322,8 @@ def relax(
     oriented = lambda theta: theta.T if is_tall else theta
     way = suited(ratings.shape) if way is None else way
     smoothing = options.smoothing or SMOOTHING["gd" if way.method == "gd" else "svrg"]
-    if start is None:
-        centre, by_row, by_column = additive_effects(train)
-        initial = centre + by_row[:, None] + by_column[None, :]
-    else:
-        initial = start.values
+    centre, by_row, by_column = additive_effects(train)
+    initial = centre + by_row[:, None] + by_column[None, :] if start is None else start.values
     best: dict[float, np.ndarray] = {}
 
     def validation_error(theta: Array) -> float:
@@ -364,4 +361,5 @@ def relax(
     if path.watched:
         history["held_out_rmse"] = np.array(path.watched[1:])
     cells = next(iter(best.values()), np.asarray(oriented(path.theta)))
-    return Settled(Filled.of(cells, train, options.low, options.high), history, path.status)
+    model = Filled(cells.astype(np.float32), by_row, by_column, centre, options.low, options.high, train)
+    return Settled(model, history, path.status)

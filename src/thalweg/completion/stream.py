@@ -9,6 +9,7 @@ from thalweg.completion.completed import Completed, SideVectors, prior_vectors
 from thalweg.completion.posteriors import SideEvidence, VectorPosteriors, update_posteriors
 from thalweg.completion.ratings import GRAIN, RatingBlocks, Ratings
 from thalweg.padding import padded, padded_size
+from thalweg.threads import enough_threads
 
 ROUNDS = 3
 """How often rows and columns are updated in turn. With one, new rows do not know of new columns; six change little."""
@@ -114,6 +115,7 @@ def _with_rows(old: SideVectors, information: np.ndarray, cells: csr_matrix) -> 
     )
 
 
+@enough_threads(1)
 def _updated(
     old: SideVectors,
     other: SideVectors,

@@ -13,6 +13,7 @@ import scipy.sparse
 from jaxtyping import Array, Float, Key
 
 from thalweg import arguments, trees
+from thalweg.arguments import number
 from thalweg.codec import storable
 from thalweg.errors import IncompatiblePartsError
 from thalweg.kernels.draws import KINDS, Block
@@ -123,7 +124,7 @@ class Kernel(eqx.Module):
 
     def scaled(self, factor: Any) -> "Kernel":
         """The kernel times a positive number: one of the same class, with another variance."""
-        factor = arguments.number("a factor of a kernel", factor, above=0)
+        factor = number("a factor of a kernel", factor, above=0)
         return type(self)(**(self.get_params(deep=False) | {"variance": factor * self.variance}))
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:
@@ -216,11 +217,8 @@ class Bias(Kernel):
     Array([[3.]], dtype=float...)
     """
 
-    variance: Float[Array, ""]
+    variance: Float[Array, ""] = eqx.field(default=1.0, converter=partial(number, "variance of Bias", above=0))
     kinds: ClassVar[tuple[str, ...]] = KINDS
-
-    def __init__(self, variance: Any = 1.0) -> None:
-        self.variance = arguments.number("variance of Bias", variance, above=0)
 
     def matrix(self, x: Float[Array, "n d"], y: Float[Array, "m d"] | None) -> Float[Array, "n m"]:
         """The variance."""

@@ -117,13 +117,13 @@ def update_posteriors(
     every = jnp.matmul(evidence.background, moments, precision="highest")
     sums = sums._replace(moments=sums.moments + every[None])
     own = precision.ndim == 3
-    update = lambda row: _update_row(*row[:3], row[3] if own else precision, layout)
+    update = lambda row: _update_row(row[0], row[1], row[2], row[3] if own else precision, layout)
     chunks = -(-size * layout.width**2 // MAX_TEMPORARY_NUMBERS)
     return jax.lax.map(update, (sums, noise, means, precision if own else None), batch_size=-(-size // chunks))
 
 
 def _update_row(
-    sums: RatingSums, noise: Array, prior_mean: Array, prior_precision: Array, layout: VectorLayout
+    sums: RatingSums, noise: Array, prior_mean: Array, prior_precision: AnyArray, layout: VectorLayout
 ) -> tuple[VectorPosteriors, Array, Array]:
     """Return the posterior of one row.
 

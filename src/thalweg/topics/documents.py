@@ -267,8 +267,8 @@ def divergence(means: Array, covariance: Array, log_determinant: Array, prior: D
 class BatchStatistics(NamedTuple):
     """What topics and prior are learned from, of one batch; sums are over the documents that count."""
 
-    means: Float[Array, "d k"]
-    proportions: Float[Array, "d k"]
+    means: Float[AnyArray, "d k"]
+    proportions: Float[AnyArray, "d k"]
     words: Float[Array, "v k"]
     """How often each topic wrote each word."""
     covariance_sum: Float[Array, "k k"]

@@ -88,10 +88,6 @@ class StepPlan(NamedTuple):
         weights = np.full(points.shape[2], 1 / points.shape[2], np.float32)
         return cls(points, weights, np.float32(size), np.int32(steps))
 
-    def points_at(self, first: Int[Array, " d"], step: Int[Array, ""] | int) -> Array:
-        """Return the points of each document at a step, from the set ``first`` on."""
-        return self.points[(first + step) % len(self.points)]
-
 
 class DocumentWords(NamedTuple):
     """The words of documents on pages, p(word | topic) of each, and the length W of each document."""
@@ -196,9 +192,10 @@ def infer(
     """
     size, steps, lengths = plan.size, plan.steps, jnp.asarray(words.lengths)
     first_set = jnp.arange(len(means), dtype=jnp.int32) * (0 if shared_nodes else 1)
+    points_at = lambda step: plan.points[(first_set + step) % len(plan.points)]
     at_means = mean_curvature(jax.nn.softmax(means)[:, None], jnp.ones(1, means.dtype), method.diagonal)
     precisions = _target_precision(prior, lengths, at_means)
-    deviations = solve_and_draw(precisions, jnp.zeros_like(means), plan.points_at(first_set, 0))[1]
+    deviations = solve_and_draw(precisions, jnp.zeros_like(means), points_at(0))[1]
     shares_of = lambda means, deviations: jnp.einsum(
         "dsk,s->dk", jax.nn.softmax(means[:, None] + deviations), plan.weights
     )
@@ -216,7 +213,7 @@ def infer(
             precisions = _curved_step(precisions, target, size)
         else:
             precisions = (1 - size) * precisions + size * target
-        move, deviations = solve_and_draw(precisions, gradient, plan.points_at(first_set, index + 1))
+        move, deviations = solve_and_draw(precisions, gradient, points_at(index + 1))
         if method.diagonal:
             move = gradient / _dominant_diagonal(prior, lengths, expected.proportions)
         farthest = jnp.max(jnp.abs(move), axis=1, keepdims=True, initial=MAX_MOVE)

@@ -80,7 +80,7 @@ class Path:
 
     Examples
     --------
-    >>> Path(np.zeros((1, 1)), [0.0, 1.0], [2.0, 1.0], [5.0], 8.0, Status.STEPS_SPENT).arrival(1.5)
+    >>> Path(np.zeros((1, 1)), [0.0, 1.0], [2.0, 1.0], [5.0], Status.STEPS_SPENT).arrival(1.5)
     1.0
     """
 
@@ -88,7 +88,6 @@ class Path:
     seconds: list[float]
     watched: list[float]
     values: list[float]
-    products: float
     status: Status
     repeated: int = 0
     """Rounds made again because the spectrum had left the interval; they are on the clock."""
@@ -142,7 +141,7 @@ def descend(
     True
     """
     arguments.one_of("method", way.method, METHODS)
-    path = Path(start, [0.0], [] if watch is None else [watch(start)], [], 0.0, Status.STEPS_SPENT)
+    path = Path(start, [0.0], [] if watch is None else [watch(start)], [], Status.STEPS_SPENT)
     gradients: tuple[Any, Any] = None, ExactNuclearOracle(problem.gram, problem.misfit)  # GD needs no interval
     with Run("rounds of steps", total=rounds, bar=verbose) as run, jax.default_matmul_precision("highest"):
         while path.status is Status.STEPS_SPENT and len(path.values) < rounds and path.seconds[-1] < seconds:
@@ -185,7 +184,6 @@ def _run_round(
         [*path.seconds, path.seconds[-1] + time.perf_counter() - began],
         list(path.watched),
         [*path.values, float(value)],
-        path.products + result.work,
         Status.DIVERGED if result.status is Status.DIVERGED else path.status,
         repeated,
     )

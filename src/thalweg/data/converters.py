@@ -111,7 +111,7 @@ def lda_c(paths: Paths) -> Arrays:
     """The archive of lda-c's example: a line ``length word:count …`` a document, and the vocabulary."""
     with tarfile.open(paths[0]) as archive:
         lines = _member(archive, "ap/ap.dat").decode().splitlines()
-        vocabulary = _member(archive, "ap/vocab.txt").decode().split()
+        vocabulary = np.array(_member(archive, "ap/vocab.txt").decode().split())
     pairs = [[pair.split(":") for pair in line.split()[1:]] for line in lines]
     flat = np.array([pair for document in pairs for pair in document], dtype=np.int64).reshape(-1, 2)
     return _bags_of_words(np.cumsum([0, *map(len, pairs)]), flat[:, 0], flat[:, 1].astype(np.uint8), vocabulary)
@@ -196,9 +196,9 @@ def precipitation(paths: Paths) -> Arrays:
     }
 
 
-def _bags_of_words(indptr: np.ndarray, indices: np.ndarray, counts: np.ndarray, words: Sequence[str]) -> Arrays:
+def _bags_of_words(indptr: np.ndarray, indices: np.ndarray, counts: np.ndarray, vocabulary: np.ndarray) -> Arrays:
     indptr, indices = indptr.astype(np.int32), indices.astype(np.uint16)
-    return {"indptr": indptr, "indices": indices, "counts": counts, "vocab": np.array(words)}
+    return {"indptr": indptr, "indices": indices, "counts": counts, "vocab": vocabulary}
 
 
 def _matlab(path: Path, *names: str) -> Arrays:

@@ -22,8 +22,7 @@ import scipy.io
 
 from thalweg import data
 from thalweg.data import converters, store
-from thalweg.data.catalogue import CATALOGUE
-from thalweg.data.registry import CatalogueEntry, Home, Raw, shapes
+from thalweg.data.catalogue import CATALOGUE, CatalogueEntry, Raw, shapes
 from thalweg.errors import DataNotFoundError, FileFormatError, MissingPackageError
 
 ARRAYS = {"X": np.arange(6, dtype=np.float32).reshape(3, 2), "y": np.array([1, -1, 1], np.int8)}
@@ -46,7 +45,9 @@ def entry():
         description="Three points.",
         source="nowhere",
         licence="none",
-        home=Home([Raw("https://example.org/toy.csv")], read_toy, note="rows may differ"),
+        files=[Raw("https://example.org/toy.csv")],
+        convert=read_toy,
+        note="rows may differ",
         labels={"y": {"1": 2, "-1": 1}},
     )
 
@@ -163,7 +164,6 @@ def test_a_failed_download_says_what_to_do(entry, tmp_path):
 
 def test_without_pooch_a_download_says_how_to_install_it_and_a_file_is_read(entry, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "pooch", None)
-    monkeypatch.delitem(sys.modules, "thalweg.data.download", raising=False)
     with pytest.raises(MissingPackageError, match=r"^pooch is not installed: pip install 'thalweg\[data\]'$"):
         store.obtain(entry, [tmp_path], store.download)
     (tmp_path / "sub").mkdir()
@@ -203,17 +203,17 @@ def test_download_from_a_server(server, tmp_path, entry, capsys):
         path = store.download(Raw(f"{address}/toy.csv", checksum), tmp_path / str(checksum)[:3])
         assert path.read_bytes() == content
     assert "toy.csv" in capsys.readouterr().out
-    wrong = replace(entry, home=replace(entry.home, files=[Raw(f"{address}/toy.csv", "md5:" + "0" * 32)]))
+    wrong = replace(entry, files=[Raw(f"{address}/toy.csv", "md5:" + "0" * 32)])
     with pytest.raises(FileFormatError, match="is not the file we know"):
         store.obtain(wrong, [tmp_path], store.download)
-    missing = replace(entry, home=replace(entry.home, files=[Raw(f"{address}/other.csv")]))
+    missing = replace(entry, files=[Raw(f"{address}/other.csv")])
     with pytest.raises(DataNotFoundError, match="404"):
         store.obtain(missing, [tmp_path], store.download)
 
 
 def test_a_set_without_a_home_says_which_file_to_put_where(entry, tmp_path):
     with pytest.raises(DataNotFoundError) as caught:
-        store.obtain(replace(entry, home=None), [tmp_path], no_fetch)
+        store.obtain(replace(entry, files=()), [tmp_path], no_fetch)
     for part in (str(tmp_path / "sub" / "toy.npz"), entry.sha256, "nowhere", "no public home"):
         assert part in str(caught.value)
 
@@ -222,7 +222,7 @@ def test_arrays_that_the_home_lacks_are_left_out(entry, tmp_path):
     fuller = replace(
         entry,
         shapes=entry.shapes | shapes(["is_test bool[3]"]),
-        home=replace(entry.home, without=("is_test",)),
+        without=("is_test",),
     )
     assert list(store.obtain(fuller, [tmp_path], Fetch())) == ["X", "y"]
 

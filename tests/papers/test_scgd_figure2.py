@@ -9,7 +9,7 @@ from thalweg.descent import Status
 
 
 def path(seconds, errors):
-    return Path(None, seconds, errors, [], 0.0, Status.STEPS_SPENT)
+    return Path(None, seconds, errors, [], Status.STEPS_SPENT)
 
 
 def test_verdicts_turn_with_the_numbers_and_are_not_given_where_nothing_arrived():

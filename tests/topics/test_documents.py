@@ -11,7 +11,7 @@ import pytest
 from scipy.optimize import minimize
 from scipy.sparse import csr_array
 
-from thalweg.topics.documents import DocumentWords, StepPlan, covariances, infer
+from thalweg.topics.documents import DocumentWords, StepPlan, infer
 from thalweg.topics.expectations import METHODS
 from thalweg.topics.pages import BatchShape, make_pages
 from thalweg.topics.prevalence import DocumentPrior
@@ -20,8 +20,8 @@ from thalweg.topics.prevalence import DocumentPrior
 @partial(jax.jit, static_argnames=("method", "exact"))
 def run(pages, topics, prior, means, plan, *, method, exact):
     words = DocumentWords.of(pages, topics, 1)
-    result = infer(words, prior, means, plan, method=METHODS[method], exact=exact)
-    return result.means[0], covariances(result.precisions)[0][0]
+    result, _ = infer(words, prior, means, plan, method=METHODS[method], exact=exact)
+    return result.means[0], result.covariances[0]
 
 
 def grid(sides, degree=12):

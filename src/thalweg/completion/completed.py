@@ -281,7 +281,7 @@ class Filled(Recommender):
     Examples
     --------
     >>> ratings = Ratings(np.array([0, 1]), np.array([0, 1]), np.array([2.0, 4.0]), None, (2, 2))
-    >>> model = Filled.of(np.full((2, 2), 3.0), ratings, 1.0, 5.0)
+    >>> model = Filled(np.full((2, 2), 3.0), np.zeros(2), np.zeros(2), 3.0, low=1.0, high=5.0, ratings=ratings)
     >>> model.predict(np.array([0, -1]), np.array([1, -1])).tolist()
     [3.0, 3.0]
     """
@@ -293,12 +293,6 @@ class Filled(Recommender):
     low: float
     high: float
     ratings: Ratings
-
-    @staticmethod
-    def of(values: np.ndarray, ratings: Ratings, low: float, high: float) -> "Filled":
-        """Take the cells from θ, and effects from the ratings."""
-        centre, rows, columns = additive_effects(ratings)
-        return Filled(np.asarray(values, np.float32), rows, columns, centre, low, high, ratings)
 
     def check_stored(self) -> None:
         """Refuse arrays that do not fit one another."""

@@ -9,14 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from thalweg.completion.posteriors import (
-    SideEvidence,
-    VectorLayout,
-    VectorPosteriors,
-    VectorPriors,
-    packing,
-    update_posteriors,
-)
+from thalweg.completion.posteriors import SideEvidence, VectorLayout, VectorPosteriors, packing, update_posteriors
 from thalweg.completion.priors import PRIOR_VARIANCE, FactorPrior, NoiseScales
 from thalweg.completion.ratings import GRAIN, RatingBlocks, Ratings
 from thalweg.padding import padded, padded_size
@@ -137,16 +130,16 @@ class Side:
         background = self.settings.background * scales * other.observed
         evidence = SideEvidence(self.blocks, other.posteriors, other.padded(scales), other.padded(background))
         precision: np.ndarray = self.prior.precision.astype(self.settings.dtype)
-        priors = VectorPriors(self.padded(self.prior.mean(self.features)), precision)
+        means = self.padded(self.prior.mean(self.features))
         tempered = self.usual_weight / np.maximum(self.counts, 1.0) ** self.settings.tempering
         noise_of_rows = self.padded(noise * tempered * self.noise_scales.means)
-        update = update_posteriors(evidence, noise_of_rows, priors, self.layout)
-        log_determinants = np.asarray(update.log_determinants, np.float64)[: self.count][self.observed]
+        posteriors, *sums = update_posteriors(evidence, noise_of_rows, means, precision, self.layout)
+        misfit, log_determinants = (np.asarray(of_rows, np.float64)[: self.count] for of_rows in sums)
         return replace(
             self,
-            posteriors=update.posteriors,
-            misfit=np.maximum(np.asarray(update.misfit, np.float64)[: self.count], MIN_NOISE_VARIANCE * self.counts),
-            log_determinants=float(np.sum(log_determinants)),
+            posteriors=posteriors,
+            misfit=np.maximum(misfit, MIN_NOISE_VARIANCE * self.counts),
+            log_determinants=float(np.sum(log_determinants[self.observed])),
         )
 
     def with_prior(self, learn_spread: bool) -> "Side":
@@ -198,14 +191,13 @@ class FactorState(NamedTuple):
         few = self.rows.settings.tol * self.rows.counts.sum()
         return self.settled and abs(self.bounds[-1] - self.bounds[-2]) < few
 
+    @enough_threads(1)
     def swept(self) -> "FactorState":
         """Return the state after one more sweep."""
-        rows, columns, noise = self.rows, self.columns, self.noise
-        with enough_threads(1):
-            rows, noise = self._step(rows, columns, noise)
-            columns, noise = self._step(columns, rows, noise)
-            after = FactorState(rows, columns, noise, self.bounds)
-            return after._replace(bounds=(*self.bounds, after.bound()))
+        rows, noise = self._step(self.rows, self.columns, self.noise)
+        columns, noise = self._step(self.columns, rows, noise)
+        after = FactorState(rows, columns, noise, self.bounds)
+        return after._replace(bounds=(*self.bounds, after.bound()))
 
     def _step(self, side: Side, other: Side, noise: float) -> tuple[Side, float]:
         settled = side.settings.directions is None or len(self.bounds) >= SETTLING_SWEEPS

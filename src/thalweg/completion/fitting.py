@@ -62,11 +62,10 @@ class LearnedFactors(NamedTuple):
     Examples
     --------
     >>> LearnedFactors._fields
-    ('model', 'fit', 'history', 'status')
+    ('model', 'history', 'status')
     """
 
     model: Completed
-    fit: FactorState
     history: dict[str, np.ndarray]
     status: Status
 
@@ -150,7 +149,7 @@ def complete(
                 status = Status.CONVERGED if state.converged else Status.STOPPED_BY_CALLBACK
                 break
     history = {name: np.array([record[name] for record in run.records]) for name in run.records[0]}
-    return LearnedFactors(pack(run.kept), run.kept, history, Status.INTERRUPTED if run.interrupted else status)
+    return LearnedFactors(pack(run.kept), history, Status.INTERRUPTED if run.interrupted else status)
 
 
 def _initial_state(

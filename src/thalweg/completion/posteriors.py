@@ -19,7 +19,6 @@ from thalweg.compiling import quick_jit
 from thalweg.completion.ratings import RatingBlocks, RatingSums, sum_ratings
 from thalweg.linalg.arrays import AnyArray
 from thalweg.padding import MAX_TEMPORARY_NUMBERS
-from thalweg.threads import enough_threads
 
 
 @storable
@@ -64,13 +63,6 @@ class VectorPosteriors(NamedTuple):
     covariances: Float[AnyArray, "rows packed"]
 
 
-class VectorPriors(NamedTuple):
-    """N(mean, precision⁻¹) for each row; the precision is one for all, or one for each."""
-
-    means: Float[AnyArray, "rows free"]
-    precision: Float[AnyArray, "... free free"]
-
-
 class SideEvidence(NamedTuple):
     """What a side learns from: its ratings, and the other side's posteriors, noise scales and background weights."""
 
@@ -79,14 +71,6 @@ class SideEvidence(NamedTuple):
     scales: AnyArray
     background: AnyArray
     """The weight of a rating of 0 of each row by each of the others."""
-
-
-class SideUpdate(NamedTuple):
-    """VectorPosteriors, and for each row Σ w E(r − f)² and the log-determinant of its precision."""
-
-    posteriors: VectorPosteriors
-    misfit: Float[AnyArray, " rows"]
-    log_determinants: Float[AnyArray, " rows"]
 
 
 @lru_cache
@@ -118,29 +102,29 @@ def second_moments(posteriors: VectorPosteriors) -> Float[AnyArray, "rows packed
     return posteriors.covariances + posteriors.means[:, first] * posteriors.means[:, second]
 
 
+@quick_jit(lambda *_: False, tuned=False, static_argnums=4)
 def update_posteriors(
-    evidence: SideEvidence, noise: AnyArray, priors: VectorPriors, layout: VectorLayout
-) -> SideUpdate:
-    """Return the posteriors of a side given the other; ``noise`` is the precision of the noise in each row."""
-    # Thousands of small factorisations: with more threads, OpenBLAS would spend most of its time waiting for them.
-    with enough_threads(layout.width):
-        return jax.block_until_ready(_update(evidence, noise, priors, layout))
+    evidence: SideEvidence, noise: AnyArray, means: AnyArray, precision: AnyArray, layout: VectorLayout
+) -> tuple[VectorPosteriors, AnyArray, AnyArray]:
+    """Return the posteriors of a side given the other, and for each row Σ w E(r − f)² and log |posterior precision|.
 
-
-@quick_jit(lambda *_: False, tuned=False, static_argnums=3)
-def _update(evidence: SideEvidence, noise: AnyArray, priors: VectorPriors, layout: VectorLayout) -> SideUpdate:
+    ``noise`` is the precision of the noise in each row. Priors are N(mean, precision⁻¹), the precision one for all rows
+    or one for each. It is to be called, and waited for, with one thread of BLAS: of thousands of small factorisations,
+    OpenBLAS would spend most of its time waiting for more.
+    """
     moments, size = second_moments(evidence.other), len(noise)
     sums = sum_ratings(evidence.blocks, moments, evidence.other.means, evidence.scales, size)
     every = jnp.matmul(evidence.background, moments, precision="highest")
     sums = sums._replace(moments=sums.moments + every[None])
-    own = priors.precision.ndim == 3
-    update = lambda row: _update_row(row[0], row[1], VectorPriors(row[2], row[3] if own else priors.precision), layout)
+    own = precision.ndim == 3
+    update = lambda row: _update_row(row[0], row[1], row[2], row[3] if own else precision, layout)
     chunks = -(-size * layout.width**2 // MAX_TEMPORARY_NUMBERS)
-    rows = sums, noise, priors.means, priors.precision if own else None
-    return jax.lax.map(update, rows, batch_size=-(-size // chunks))
+    return jax.lax.map(update, (sums, noise, means, precision if own else None), batch_size=-(-size // chunks))
 
 
-def _update_row(sums: RatingSums, noise: Array, prior: VectorPriors, layout: VectorLayout) -> SideUpdate:
+def _update_row(
+    sums: RatingSums, noise: Array, prior_mean: Array, prior_precision: AnyArray, layout: VectorLayout
+) -> tuple[VectorPosteriors, Array, Array]:
     """Return the posterior of one row.
 
     Its precision is Λ + τΣE[xxᵀ], and precision × mean = Λm + τ(Σ r E[x] − Σ E[x c]) with τ the precision of the noise
@@ -148,9 +132,9 @@ def _update_row(sums: RatingSums, noise: Array, prior: VectorPriors, layout: Vec
     """
     first, second, position, multiplicity = packing(layout.width)
     free, product = np.array(layout.free), partial(jnp.matmul, precision="highest")
-    precision = prior.precision + noise * layout.free_entries(sums.moments)
+    precision = prior_precision + noise * layout.free_entries(sums.moments)
     explained = sums.moments[position[free, layout.constant]]
-    shift = product(prior.precision, prior.means) + noise * (sums.targets[free] - explained)
+    shift = product(prior_precision, prior_mean) + noise * (sums.targets[free] - explained)
     factor = jnp.linalg.cholesky(precision)
     inverse = jax.lax.linalg.triangular_solve(
         factor, jnp.eye(len(free), dtype=factor.dtype), left_side=True, lower=True
@@ -163,7 +147,7 @@ def _update_row(sums: RatingSums, noise: Array, prior: VectorPriors, layout: Vec
     misfit = sums.squares - 2 * jnp.sum(sums.targets * mean)
     misfit = misfit + jnp.sum(sums.moments * moments * multiplicity.astype(mean.dtype))
     log_determinant = 2 * jnp.sum(jnp.log(jnp.diagonal(factor)))
-    return SideUpdate(VectorPosteriors(mean, packed), misfit, log_determinant)
+    return VectorPosteriors(mean, packed), misfit, log_determinant
 
 
 def predict_pairs(

@@ -82,7 +82,7 @@ class Path:
 
     Examples
     --------
-    >>> Path(np.zeros((1, 1)), [0.0, 1.0], [2.0, 1.0], [5.0], 8.0, Status.STEPS_SPENT).arrival(1.5)
+    >>> Path(np.zeros((1, 1)), [0.0, 1.0], [2.0, 1.0], [5.0], Status.STEPS_SPENT).arrival(1.5)
     1.0
     """
 
@@ -90,7 +90,6 @@ class Path:
     seconds: list[float]
     watched: list[float]
     values: list[float]
-    products: float
     status: Status
     repeated: int = 0
     """Rounds made again because the spectrum had left the interval; they are on the clock."""
@@ -144,11 +143,11 @@ def descend(
     True
     """
     arguments.one_of("method", way.method, METHODS)
-    path = Path(start, [0.0], [] if watch is None else [watch(start)], [], 0.0, Status.STEPS_SPENT)
-    gradients = _Gradients(problem, way)
+    path = Path(start, [0.0], [] if watch is None else [watch(start)], [], Status.STEPS_SPENT)
+    gradients: tuple[Any, Any] = None, ExactNuclearOracle(problem.gram, problem.misfit)  # GD needs no interval
     with Run("rounds of steps", total=rounds, bar=verbose) as run, jax.default_matmul_precision("highest"):
         while path.status is Status.STEPS_SPENT and len(path.values) < rounds and path.seconds[-1] < seconds:
-            path = _run_round(gradients, path, jax.random.fold_in(key, len(path.values)))
+            path, gradients = _run_round(problem, way, path, gradients, jax.random.fold_in(key, len(path.values)))
             path.watched.extend([] if watch is None else [watch(path.theta)])
             if path.status is Status.STEPS_SPENT and stop is not None and stop(path.values, path.watched):
                 path = replace(path, status=Status.CONVERGED)
@@ -159,89 +158,72 @@ def descend(
     return replace(path, status=Status.INTERRUPTED) if run.interrupted else path
 
 
-class _Gradients:
-    """The gradients of a way; those that are estimated depend on an interval that holds the spectrum."""
+def _run_round(
+    problem: Relaxed, way: Way, path: Path, gradients: tuple[Any, Any], key: Key[Array, ""]
+) -> tuple[Path, tuple[Any, Any]]:
+    """Return the path after one more round, and the interval of its gradients with their oracle.
 
-    def __init__(self, problem: Relaxed, way: Way) -> None:
-        self.problem, self.way = problem, way
-        self.interval: tuple[float, float] | None = None
-        self.oracle: Any = ExactNuclearOracle(problem.gram, problem.misfit) if way.method == "gd" else None
-
-    def widen(self, theta: Array, key: Key[Array, ""], repeats: int) -> bool:
-        """Make the interval of a round, and return whether it is another one than before."""
-        if self.way.method == "gd":
-            return False
-        interval = self.problem.interval(theta, self.way.deflated, repeats)
-        if interval == self.interval:
-            return False
-        self.interval, self.oracle = interval, self._estimate(theta, key, interval)
-        return True
-
-    def _estimate(self, theta: Array, key: Key[Array, ""], interval: tuple[float, float]) -> Any:
-        way = self.way
-        law = "fixed" if way.method == "sgd-det" else way.law
-        options = {name: getattr(way, name) for name in ("degree", "probes", "group", "precision")}
-        with warnings.catch_warnings():
-            # A law of infinite variance is chosen to be compared with others.
-            warnings.simplefilter("ignore", InfiniteVarianceWarning)
-            oracle = self.problem.oracle(theta, key, way.deflated, interval=interval, slack=1.0, law=law, **options)
-        plan = oracle.plan
-        # With tables of a power of two in length, intervals of several widths share one program.
-        more = 2 ** int(len(plan.log_survival) - 1).bit_length() - len(plan.log_survival)
-        longer = lambda table, value=0.0: jnp.pad(table, (0, more), constant_values=value)
-        tables = plan.tables._replace(weights=longer(plan.tables.weights), derivative=longer(plan.tables.derivative))
-        new = tables, longer(plan.log_survival, -jnp.inf), longer(plan.control)
-        oracle = eqx.tree_at(lambda one: (one.plan.tables, one.plan.log_survival, one.plan.control), oracle, new)
-        return SVRG(oracle, way.round, restart=way.restart) if way.method == "svrg" else oracle
-
-
-def _run_round(gradients: _Gradients, path: Path, key: Key[Array, ""]) -> Path:
-    """Return the path after one more round, which is repeated with more room where its norm outgrows the interval."""
-    began, repeats = time.perf_counter(), 0
+    The round is repeated with more room where its norm outgrows the interval.
+    """
+    began, (interval, oracle) = time.perf_counter(), gradients
     plan_key, step_key = jax.random.split(key)
-    gradients.widen(path.theta, plan_key, repeats)
-    result = _take_steps(gradients, path, step_key)
-    while result.status is Status.DIVERGED and repeats < 2 and gradients.widen(path.theta, plan_key, repeats + 1):
-        repeats += 1
-        result = _take_steps(gradients, path, step_key)
+    for repeats in range(3):
+        room = None if way.method == "gd" else problem.interval(path.theta, way.deflated, repeats)
+        if repeats and room == interval:
+            break
+        if room != interval:
+            interval, oracle = room, _sampled_oracle(problem, way, path.theta, plan_key, room)
+        result, repeated = _take_steps(problem, way, oracle, path, step_key), path.repeated + repeats
+        if result.status is not Status.DIVERGED:
+            break
     if result.status is Status.INTERRUPTED:
         raise KeyboardInterrupt
     # Exact for SVRG and GD, though where the round began, or its last step did.
-    svrg = gradients.way.method == "svrg"
+    svrg = way.method == "svrg"
     value = result.state.oracle.anchor.full.value if svrg else result.history.last["value"]
-    return Path(
+    after = Path(
         jax.block_until_ready(result.x),
         [*path.seconds, path.seconds[-1] + time.perf_counter() - began],
         list(path.watched),
         [*path.values, float(value)],
-        path.products + result.work,
         Status.DIVERGED if result.status is Status.DIVERGED else path.status,
-        path.repeated + repeats,
+        repeated,
     )
+    return after, (interval, oracle)
 
 
-def _take_steps(gradients: _Gradients, path: Path, key: Key[Array, ""]) -> Result:
-    problem, way = gradients.problem, gradients.way
-    averages = way.method == "svrg" and way.restart == "mean"
+def _sampled_oracle(problem: Relaxed, way: Way, theta: Array, key: Key[Array, ""], interval: Any) -> Any:
+    """Return the estimated gradients of a way, which need an interval that holds the spectrum."""
+    law = "fixed" if way.method == "sgd-det" else way.law
+    options = {name: getattr(way, name) for name in ("degree", "probes", "group", "precision")}
+    with warnings.catch_warnings():
+        # A law of infinite variance is chosen to be compared with others.
+        warnings.simplefilter("ignore", InfiniteVarianceWarning)
+        oracle = problem.oracle(theta, key, way.deflated, interval=interval, slack=1.0, law=law, **options)
+    plan = oracle.plan
+    # With tables of a power of two in length, intervals of several widths share one program.
+    more = 2 ** int(len(plan.log_survival) - 1).bit_length() - len(plan.log_survival)
+    longer = lambda table, value=0.0: jnp.pad(table, (0, more), constant_values=value)
+    tables = plan.tables._replace(weights=longer(plan.tables.weights), derivative=longer(plan.tables.derivative))
+    new = tables, longer(plan.log_survival, -jnp.inf), longer(plan.control)
+    oracle = eqx.tree_at(lambda one: (one.plan.tables, one.plan.log_survival, one.plan.control), oracle, new)
+    return SVRG(oracle, way.round, restart=way.restart) if way.method == "svrg" else oracle
+
+
+def _take_steps(problem: Relaxed, way: Way, oracle: Any, path: Path, key: Key[Array, ""]) -> Result:
+    size, before = way.step / problem.smoothness, way.decay + len(path.values) * way.round
+    falls = way.method.startswith("sgd") and np.isfinite(way.decay)
     return minimize(
-        gradients.oracle,
+        oracle,
         path.theta,
         term=problem.box,
-        step=_step(way, problem.smoothness, len(path.values)),
+        step=Polynomial(size * (before / way.decay) ** -0.5, scale=before) if falls else Constant(size),
         momentum=FISTA() if way.accelerated and way.method == "gd" else None,
-        average=PolyakRuppert() if averages else None,
+        average=PolyakRuppert() if way.method == "svrg" and way.restart == "mean" else None,
         steps=way.round,
         key=key,
         stride=way.round,
     )
-
-
-def _step(way: Way, smoothness: float, rounds: int) -> Constant | Polynomial:
-    size = way.step / smoothness
-    if not way.method.startswith("sgd") or not np.isfinite(way.decay):
-        return Constant(size)
-    before = way.decay + rounds * way.round
-    return Polynomial(size * (before / way.decay) ** -0.5, scale=before)
 
 
 @dataclass(frozen=True)
@@ -340,11 +322,8 @@ def relax(
     oriented = lambda theta: theta.T if is_tall else theta
     way = suited(ratings.shape) if way is None else way
     smoothing = options.smoothing or SMOOTHING["gd" if way.method == "gd" else "svrg"]
-    if start is None:
-        centre, by_row, by_column = additive_effects(train)
-        initial = centre + by_row[:, None] + by_column[None, :]
-    else:
-        initial = start.values
+    centre, by_row, by_column = additive_effects(train)
+    initial = centre + by_row[:, None] + by_column[None, :] if start is None else start.values
     best: dict[float, np.ndarray] = {}
 
     def validation_error(theta: Array) -> float:
@@ -382,4 +361,5 @@ def relax(
     if path.watched:
         history["held_out_rmse"] = np.array(path.watched[1:])
     cells = next(iter(best.values()), np.asarray(oriented(path.theta)))
-    return Settled(Filled.of(cells, train, options.low, options.high), history, path.status)
+    model = Filled(cells.astype(np.float32), by_row, by_column, centre, options.low, options.high, train)
+    return Settled(model, history, path.status)

@@ -6,14 +6,10 @@ import numpy as np
 from scipy.sparse import csr_matrix
 
 from thalweg.completion.completed import Completed, SideVectors, prior_vectors
-from thalweg.completion.posteriors import (
-    SideEvidence,
-    VectorPosteriors,
-    VectorPriors,
-    update_posteriors,
-)
+from thalweg.completion.posteriors import SideEvidence, VectorPosteriors, update_posteriors
 from thalweg.completion.ratings import GRAIN, RatingBlocks, Ratings
 from thalweg.padding import padded, padded_size
+from thalweg.threads import enough_threads
 
 __all__ = ["added", "extended", "vectors_of"]
 
@@ -121,6 +117,7 @@ def _with_rows(old: SideVectors, information: np.ndarray, cells: csr_matrix) -> 
     )
 
 
+@enough_threads(1)
 def _updated(
     old: SideVectors,
     other: SideVectors,
@@ -144,11 +141,11 @@ def _updated(
     precisions = np.tile(np.eye(len(layout.free), dtype=np.float32), (size, 1, 1))
     precisions[: len(chosen)] = np.linalg.inv(layout.free_entries(old.covariances[chosen].astype(np.float64)))
     noise = single(model.noise * old.weights(counts[chosen]) * old.noise_scales.means[chosen], size)
-    update = update_posteriors(evidence, noise, VectorPriors(prior_means, precisions), layout)
+    new, misfit, _ = update_posteriors(evidence, noise, prior_means, precisions, layout)
     means, covariances = old.means.copy(), old.covariances.copy()
-    means[chosen], covariances[chosen] = (np.asarray(part)[: len(chosen)] for part in update.posteriors)
+    means[chosen], covariances[chosen] = (np.asarray(part)[: len(chosen)] for part in new)
     shape, rate = old.noise_scales.shape.copy(), old.noise_scales.rate.copy()
     shape[chosen] += ratings.counts / 2
-    rate[chosen] += model.noise * np.maximum(np.asarray(update.misfit, float)[: len(chosen)], 0.0) / 2
+    rate[chosen] += model.noise * np.maximum(np.asarray(misfit, float)[: len(chosen)], 0.0) / 2
     noise_scales = replace(old.noise_scales, shape=shape, rate=rate)
     return replace(old, means=means, covariances=covariances, noise_scales=noise_scales)

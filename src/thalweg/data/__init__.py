@@ -4,8 +4,7 @@
 and otherwise downloads the set into the cache. What has no public home says which file to put where.
 """
 
-from thalweg.data.dataset import Dataset
-from thalweg.data.store import describe, folders, load, locate
+from thalweg.data.store import Dataset, describe, folders, load, locate
 from thalweg.data.store import names as list
 
 __all__ = ["Dataset", "describe", "folders", "list", "load", "locate"]

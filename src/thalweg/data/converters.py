@@ -17,7 +17,7 @@ from scipy.sparse import csr_array
 from scipy.sparse.linalg import eigsh
 from sklearn.datasets import load_svmlight_file
 
-from thalweg.data.registry import Arrays
+from thalweg.data.catalogue import Arrays
 
 Paths = Sequence[Path]
 
@@ -104,27 +104,17 @@ def uci_bag_of_words(paths: Paths, more_than: int) -> Arrays:
     kept = np.bincount(word - 1, weights=count, minlength=words) > more_than
     table = csr_array((count, (document - 1, word - 1)), shape=(documents, words))[:, np.flatnonzero(kept)]
     table.sort_indices()
-    return {
-        "indptr": table.indptr.astype(np.int32),
-        "indices": table.indices.astype(np.uint16),
-        "counts": table.data.astype(np.uint16),
-        "vocab": vocabulary[kept],
-    }
+    return _bags_of_words(table.indptr, table.indices, table.data.astype(np.uint16), vocabulary[kept])
 
 
 def lda_c(paths: Paths) -> Arrays:
     """The archive of lda-c's example: a line ``length word:count …`` a document, and the vocabulary."""
     with tarfile.open(paths[0]) as archive:
         lines = _member(archive, "ap/ap.dat").decode().splitlines()
-        vocabulary = _member(archive, "ap/vocab.txt").decode().split()
+        vocabulary = np.array(_member(archive, "ap/vocab.txt").decode().split())
     pairs = [[pair.split(":") for pair in line.split()[1:]] for line in lines]
     flat = np.array([pair for document in pairs for pair in document], dtype=np.int64).reshape(-1, 2)
-    return {
-        "indptr": np.cumsum([0, *map(len, pairs)]).astype(np.int32),
-        "indices": flat[:, 0].astype(np.uint16),
-        "counts": flat[:, 1].astype(np.uint8),
-        "vocab": np.array(vocabulary),
-    }
+    return _bags_of_words(np.cumsum([0, *map(len, pairs)]), flat[:, 0], flat[:, 1].astype(np.uint8), vocabulary)
 
 
 def movielens_1m(paths: Paths) -> Arrays:
@@ -204,6 +194,11 @@ def precipitation(paths: Paths) -> Arrays:
         "day": table[:, 3].astype(np.uint8),
         "precipitation": table[:, 7].astype(np.int16),
     }
+
+
+def _bags_of_words(indptr: np.ndarray, indices: np.ndarray, counts: np.ndarray, vocabulary: np.ndarray) -> Arrays:
+    indptr, indices = indptr.astype(np.int32), indices.astype(np.uint16)
+    return {"indptr": indptr, "indices": indices, "counts": counts, "vocab": vocabulary}
 
 
 def _matlab(path: Path, *names: str) -> Arrays:

@@ -6,19 +6,67 @@ import io
 import os
 import tempfile
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import platformdirs
 
-from thalweg.data.catalogue import CATALOGUE
-from thalweg.data.dataset import Dataset
-from thalweg.data.registry import Arrays, CatalogueEntry, Raw
+from thalweg.data.catalogue import CATALOGUE, Arrays, CatalogueEntry, Raw
 from thalweg.errors import DataNotFoundError, FileFormatError
+from thalweg.extras import extra
 from thalweg.files import write_atomically
 
 Fetch = Callable[[Raw, Path], Path]  # download a file into a folder, verify it, return its path
+
+
+@dataclass(frozen=True, repr=False, eq=False)
+class Dataset(Mapping):
+    """Arrays by name, as attributes and as items, and where they come from.
+
+    Examples
+    --------
+    >>> iris = Dataset("iris", {"X": np.ones((150, 4)), "y": np.zeros(150)}, description="flowers")
+    >>> iris.X is iris["X"]
+    True
+    >>> iris
+    Dataset('iris': X float64[150, 4], y float64[150])
+    """
+
+    name: str
+    arrays: Mapping[str, np.ndarray]
+    description: str = ""
+    licence: str = ""
+    source: str = ""
+
+    # Two sets are equal if they are the same: a mapping would compare arrays for their truth.
+    __eq__ = object.__eq__
+    __hash__ = object.__hash__
+
+    def __getitem__(self, name: str) -> np.ndarray:
+        return self.arrays[name]
+
+    def __getattr__(self, name: str) -> Any:
+        if "arrays" not in self.__dict__:  # copy and pickle ask before there is anything
+            raise AttributeError(name)
+        if name not in self.arrays:
+            raise AttributeError(f"the data set {self.name!r} has no array {name!r}; it has {', '.join(self)}")
+        return self.arrays[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.arrays)
+
+    def __len__(self) -> int:
+        return len(self.arrays)
+
+    def __dir__(self) -> list[str]:
+        return [*super().__dir__(), *self.arrays]
+
+    def __repr__(self) -> str:
+        arrays = ", ".join(f"{name} {a.dtype}{list(a.shape)}" for name, a in self.arrays.items())
+        return f"Dataset({self.name!r}: {arrays})"
 
 
 def load(name: str) -> Dataset:
@@ -64,7 +112,7 @@ def describe(name: str) -> str:
     """
     entry, path = _entry(name), locate(name)
     arrays = ", ".join(f"{array} {dtype}{list(shape)}" for array, (shape, dtype) in entry.shapes.items())
-    elsewhere = "not here; load() downloads it" if entry.home else "not here; " + _by_hand(entry, folders()[0])
+    elsewhere = "not here; load() downloads it" if entry.files else "not here; " + _by_hand(entry, folders()[0])
     lines = {"arrays": arrays, "source": entry.source, "licence": entry.licence, "where": path or elsewhere}
     return "\n".join([f"{name}: {entry.description}", *(f"  {key:<8} {text}" for key, text in lines.items())])
 
@@ -97,20 +145,47 @@ def obtain(entry: CatalogueEntry, where: list[Path], fetch: Fetch) -> Dataset:
     path = _find(entry, where)
     description = entry.description
     if path is None:
-        if entry.home is None:
+        if not entry.files:
             raise DataNotFoundError(f"{entry.name}: has no public home; {_by_hand(entry, where[0])}")
         path = _download(entry, where, fetch)
     data = path.read_bytes()
-    if _verify(entry, path, data) == "download" and entry.home and entry.home.note:
-        description += f" This copy was downloaded: {entry.home.note}."
+    if _verify(entry, path, data) == "download" and entry.note:
+        description += f" This copy was downloaded: {entry.note}."
     return Dataset(entry.name, _read(path, data), description, entry.licence, entry.source)
 
 
 def download(raw: Raw, folder: Path) -> Path:
-    """Download one file with a progress bar; a file with another checksum is an error."""
-    from thalweg.data.download import retrieve  # what a download needs is loaded for a download only
+    """Download one file with a progress bar; a file with another checksum is a ``ValueError``."""
+    # What a download needs is loaded for a download only.
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 
-    return retrieve(raw, folder)
+    with extra("data"):
+        import pooch
+    columns = (TextColumn(raw.name), BarColumn(), DownloadColumn(), TimeRemainingColumn())
+    pooch.get_logger().setLevel("WARNING")
+    with Progress(*columns) as progress:
+        downloader = pooch.HTTPDownloader(progressbar=_Bar(progress), chunk_size=2**16)
+        return Path(
+            pooch.retrieve(raw.url, known_hash=raw.checksum, fname=raw.name, path=folder, downloader=downloader)
+        )
+
+
+class _Bar:
+    """What pooch expects of a progress bar, on rich's."""
+
+    total = 0
+
+    def __init__(self, progress: Any) -> None:
+        self.progress, self.task = progress, progress.add_task("download", total=None)
+
+    def update(self, amount: int) -> None:
+        self.progress.update(self.task, advance=amount, total=self.total or None)
+
+    def reset(self) -> None:
+        self.progress.update(self.task, completed=0)
+
+    def close(self) -> None:
+        self.progress.stop()
 
 
 def _entry(name: str) -> CatalogueEntry:
@@ -152,10 +227,10 @@ def _verify(entry: CatalogueEntry, path: Path, data: bytes) -> str:
 
 def _download(entry: CatalogueEntry, where: list[Path], fetch: Fetch) -> Path:
     """Fetch the published files, convert and check them, and keep the arrays with a checksum of their own."""
-    assert entry.home is not None
+    assert entry.convert is not None
     with tempfile.TemporaryDirectory() as scratch:
         paths = []
-        for raw in entry.home.files:
+        for raw in entry.files:
             try:
                 paths.append(fetch(raw, Path(scratch)))
             except OSError as error:  # those of requests too
@@ -165,9 +240,9 @@ def _download(entry: CatalogueEntry, where: list[Path], fetch: Fetch) -> Path:
             except ValueError as error:  # pooch's answer to a wrong checksum
                 raise FileFormatError(f"{entry.name}: {raw.url} is not the file we know ({error})") from error
         try:
-            arrays = entry.home.convert(paths)
+            arrays = entry.convert(paths)
         except (ValueError, LookupError, OSError, EOFError, zipfile.BadZipFile) as error:
-            urls = ", ".join(raw.url for raw in entry.home.files)
+            urls = ", ".join(raw.url for raw in entry.files)
             raise FileFormatError(f"{entry.name}: {urls} is not in the format we know ({error})") from error
     entry.check_converted(arrays)
     buffer = io.BytesIO()

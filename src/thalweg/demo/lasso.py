@@ -10,8 +10,7 @@ from sklearn.preprocessing import PolynomialFeatures, StandardScaler
 from thalweg.demo import plots
 from thalweg.demo.comparison import FiniteSum, compare, show_curves
 from thalweg.demo.section import Section, experiment
-from thalweg.descent import FISTA, L1, AdaptiveRestart, minimize
-from thalweg.oracles import Exact
+from thalweg.descent import L1, minimize
 
 # λ, as a share of the smallest λ at which all coefficients are zero. Twice as much leaves fewer coefficients.
 WEIGHT = 0.05
@@ -90,10 +89,10 @@ def _losses(x, batch):
 
 def _follow_path(problem: FiniteSum, largest: float) -> tuple[np.ndarray, np.ndarray]:
     """Solve for a falling sequence of λ, each from the last solution."""
-    oracle = Exact(lambda x, *data: _losses(x, data).mean(), *problem.data)
+    method = problem.methods()["restarted"]
     weights = largest * np.geomspace(1, 0.01, 40)
     x, path = problem.x0, []
     for weight in weights:
-        x = minimize(oracle, x, term=L1(weight), step=1 / problem.smoothness, momentum=AdaptiveRestart(FISTA())).x
+        x = minimize(x0=x, term=L1(weight), **method).x
         path.append(np.asarray(x))
     return weights, np.array(path)

@@ -106,11 +106,6 @@ def _last_finite_point(line: Line2D) -> tuple[float, float]:
 
 def _spread(heights: Sequence[float] | np.ndarray, gap: float) -> np.ndarray:
     """Move sorted heights apart, up first and then down from the top, as little as that takes."""
-    spread = np.clip(heights, 0.0, 1.0)
-    for i in range(1, len(spread)):
-        spread[i] = max(spread[i], spread[i - 1] + gap)
-    if len(spread):
-        spread[-1] = min(spread[-1], 1.0)
-    for i in range(len(spread) - 2, -1, -1):
-        spread[i] = min(spread[i], spread[i + 1] - gap)
-    return spread
+    shifts = gap * np.arange(len(heights))
+    upwards = np.maximum.accumulate(np.clip(heights, 0.0, 1.0) - shifts) + shifts
+    return np.minimum(upwards, 1.0 - shifts[::-1])

@@ -26,7 +26,12 @@ def run_experiments(chosen: Sequence[Experiment], output: Path, *, quick: bool, 
     >>> sections[0].name
     'halving'
     """
-    _make_folders([output / experiment.name for experiment in chosen])
+    for folder in [output / experiment.name for experiment in chosen]:  # before anything is run
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            reason = (error.strerror or str(error)).lower()
+            raise click.BadParameter(f"the folder {folder} cannot be made: {reason}", param_hint="--output") from error
     console = Console()
     sections = []
     for number, experiment in enumerate(chosen, 1):
@@ -62,13 +67,3 @@ def print_table(item: Mapping[str, Any]) -> None:
     for row in item["rows"]:
         table.add_row(*map(Text, row))
     Console().print(table)
-
-
-def _make_folders(folders: Sequence[Path]) -> None:
-    """Make them before anything is run, or say which cannot be made."""
-    for folder in folders:
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            reason = (error.strerror or str(error)).lower()
-            raise click.BadParameter(f"the folder {folder} cannot be made: {reason}", param_hint="--output") from error

@@ -13,6 +13,7 @@ import scipy.sparse
 from jaxtyping import Array, Float, Key
 
 from thalweg import arguments, trees
+from thalweg.arguments import number
 from thalweg.codec import storable
 from thalweg.errors import IncompatiblePartsError
 from thalweg.kernels.draws import KINDS, Block
@@ -125,8 +126,8 @@ class Kernel(eqx.Module):
 
     def scaled(self, factor: Any) -> "Kernel":
         """The kernel times a positive number: one of the same class, with another variance."""
-        factor = arguments.number("a factor of a kernel", factor, above=0)
-        return self._with(variance=factor * self.variance)
+        factor = number("a factor of a kernel", factor, above=0)
+        return type(self)(**(self.get_params(deep=False) | {"variance": factor * self.variance}))
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:
         """The parameters by name, as in scikit-learn; ``k1__lengthscale`` is one of a part."""
@@ -145,24 +146,15 @@ class Kernel(eqx.Module):
         >>> (Gaussian() + White()).set_params(k1__lengthscale=3.0)
         Gaussian(lengthscale=3, variance=1) + White(variance=1)
         """
-        changed: dict[str, Any] = {}
-        nested: dict[str, dict[str, Any]] = {}
-        for path, value in parameters.items():
+        own = self.get_params(deep=False)
+        for path in sorted(parameters, key=lambda path: "__" in path):  # a part before what is within it
             name, _, rest = path.partition("__")
-            if name not in self.get_params(deep=False) or (rest and not isinstance(getattr(self, name), Kernel)):
+            if name not in own or (rest and not isinstance(own[name], Kernel)):
                 raise ValueError(f"{path!r} is no parameter of {self}: it has {', '.join(self.get_params())}")
-            if rest:
-                nested.setdefault(name, {})[rest] = value
-            else:
-                changed[name] = value
-        for name, inner in nested.items():
-            part = changed.get(name, getattr(self, name))
-            changed[name] = part.__sklearn_clone__().set_params(**inner) if isinstance(part, Kernel) else part
-        vars(self).update(vars(self._with(**changed)))
+            value = parameters[path]
+            own[name] = own[name].__sklearn_clone__().set_params(**{rest: value}) if rest else value
+        vars(self).update(vars(type(self)(**own)))
         return self
-
-    def _with(self, **changed: Any) -> "Kernel":
-        return type(self)(**(self.get_params(deep=False) | changed))
 
     def __sklearn_clone__(self) -> "Kernel":
         return jax.tree.map(lambda leaf: leaf, self)
@@ -227,11 +219,8 @@ class Bias(Kernel):
     Array([[3.]], dtype=float...)
     """
 
-    variance: Float[Array, ""]
+    variance: Float[Array, ""] = eqx.field(default=1.0, converter=partial(number, "variance of Bias", above=0))
     kinds: ClassVar[tuple[str, ...]] = KINDS
-
-    def __init__(self, variance: Any = 1.0) -> None:
-        self.variance = arguments.number("variance of Bias", variance, above=0)
 
     def matrix(self, x: Float[Array, "n d"], y: Float[Array, "m d"] | None) -> Float[Array, "n m"]:
         """The variance."""

@@ -5,6 +5,7 @@ are made from, and ``features.evaluate(x, block)`` makes them of a block that wa
 traced: one compiled step serves all blocks.
 """
 
+from functools import partial
 from typing import Any
 
 import equinox as eqx
@@ -53,22 +54,15 @@ class RandomFeatures(eqx.Module):
     True
     """
 
-    kernel: Kernel
-    key: Key[Array, ""]
-    dimension: int = eqx.field(static=True)
-    block_size: int = eqx.field(static=True)
-    kind: str = eqx.field(static=True)
+    kernel: Kernel = eqx.field(converter=as_kernel)
+    key: Key[Array, ""] = eqx.field(converter=partial(arguments.random_key, "key"))
+    dimension: int = eqx.field(static=True, converter=partial(arguments.whole, "dimension"))
+    block_size: int = eqx.field(static=True, converter=partial(arguments.whole, "block_size"))
+    kind: str = eqx.field(static=True, default="random")
 
-    def __init__(
-        self, kernel: Kernel | str, key: Key[Array, ""], dimension: int, block_size: int, kind: str = "random"
-    ) -> None:
-        self.kernel = as_kernel(kernel)
-        self.key = arguments.random_key("key", key)
-        self.dimension = arguments.whole("dimension", dimension)
-        self.block_size = arguments.whole("block_size", block_size)
-        self.kind = kind
-        self.kernel.check_dimension("the data", dimension)
-        self.kernel.check_kind(kind)
+    def __check_init__(self) -> None:
+        self.kernel.check_dimension("the data", self.dimension)
+        self.kernel.check_kind(self.kind)
 
     @property
     def width(self) -> int:

@@ -73,9 +73,9 @@ class Grid(eqx.Module):
         """Which points lie between the first and the last node of every dimension."""
         return np.all((points >= self.origin) & (points <= self.last), axis=1)
 
-    def offsets(self, shape: tuple[int, ...] | None = None) -> np.ndarray:
-        """The differences between each node and the first, a row each, of this grid or of one of another shape."""
-        axes = [np.arange(nodes) * step for nodes, step in zip(shape or self.shape, self.spacing, strict=True)]
+    def offsets(self) -> np.ndarray:
+        """The differences between each node and the first, a row each."""
+        axes = [np.arange(nodes) * step for nodes, step in zip(self.shape, self.spacing, strict=True)]
         return np.stack(np.meshgrid(*axes, indexing="ij"), axis=-1).reshape(-1, len(self.shape))
 
     def interpolation(self, points: np.ndarray) -> "Interpolation":

@@ -91,16 +91,3 @@ def kernel_tiles(kernel: Kernel, x: np.ndarray, y: np.ndarray | None = None, *, 
         return values
 
     return Tiles(tile, shape, dtype, symmetric=symmetric, stored=stored)
-
-
-def kernel_product(kernel: Kernel, x: np.ndarray, y: np.ndarray, weights: np.ndarray) -> np.ndarray:
-    """Return Σ_j k(x_i, y_j)·weights_j; the matrix never exists, and of duplicate rows of ``x`` one is enough.
-
-    Examples
-    --------
-    >>> from thalweg.kernels import Gaussian
-    >>> kernel_product(Gaussian(), np.zeros((2, 1)), np.zeros((3, 1)), np.ones((3, 1)))
-    array([[3.],
-           [3.]])
-    """
-    return kernel_tiles(kernel, x, y).apply(weights)

@@ -9,18 +9,11 @@ from thalweg.kernels.stationary import Cauchy, Gaussian, Laplacian, Matern12, Ma
 
 __all__ = ["as_kernel", "kernel_or_class"]
 
-_NAMES = {
-    "rbf": Gaussian,
-    "gaussian": Gaussian,
-    "matern12": Matern12,
-    "matern32": Matern32,
-    "matern52": Matern52,
-    "laplacian": Laplacian,
-    "cauchy": Cauchy,
-}
+_FAMILIES = Gaussian, Matern12, Matern32, Matern52, Laplacian, Cauchy
+_NAMES = {"rbf": Gaussian} | {family.__name__.lower(): family for family in _FAMILIES}
 
 
-def kernel_or_class(value: Any, name: str = "kernel", *, stationary: bool = False) -> Kernel | type[Stationary]:
+def kernel_or_class(value: Any, *, stationary: bool = False) -> Kernel | type[Stationary]:
     """Return a kernel as it is, and the class that a word or a class stands for, whose lengthscale is then to be found.
 
     With ``stationary`` a kernel that is not is refused.
@@ -38,17 +31,17 @@ def kernel_or_class(value: Any, name: str = "kernel", *, stationary: bool = Fals
     if isinstance(value, str) and value in _NAMES:
         return _NAMES[value]
     if isinstance(value, Kernel) and stationary and not value.stationary:
-        raise IncompatiblePartsError(f"{name} must be stationary such as Gaussian(1.0), found {value}")
+        raise IncompatiblePartsError(f"kernel must be stationary such as Gaussian(1.0), found {value}")
     if isinstance(value, Kernel) or (isinstance(value, type) and issubclass(value, Stationary)):
         return value
     error = ValueError if isinstance(value, str) else TypeError
     raise error(
-        f"{name} must be one of {', '.join(map(repr, _NAMES))}, a kernel such as Gaussian(1.0), or a class of kernels "
+        f"kernel must be one of {', '.join(map(repr, _NAMES))}, a kernel such as Gaussian(1.0), or a class of kernels "
         f"with a lengthscale such as Matern32, found {value!r}"
     )
 
 
-def as_kernel(value: Any, name: str = "kernel") -> Kernel:
+def as_kernel(value: Any) -> Kernel:
     """Return a kernel, a word or a class standing for one of lengthscale and variance 1.
 
     Examples
@@ -56,5 +49,5 @@ def as_kernel(value: Any, name: str = "kernel") -> Kernel:
     >>> as_kernel("rbf")
     Gaussian(lengthscale=1, variance=1)
     """
-    found = kernel_or_class(value, name)
+    found = kernel_or_class(value)
     return found if isinstance(found, Kernel) else found()

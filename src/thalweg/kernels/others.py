@@ -1,12 +1,14 @@
 """Kernels without random features: linear functions, periodic ones, and noise."""
 
 import math
-from typing import Any, ClassVar
+from functools import partial
+from typing import ClassVar
 
+import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from thalweg import arguments
+from thalweg.arguments import number
 from thalweg.codec import storable
 from thalweg.kernels import distances
 from thalweg.kernels.base import Kernel
@@ -31,11 +33,8 @@ class Linear(Kernel):
            [16., 28.]], dtype=float...)
     """
 
-    variance: Float[Array, "*features"]
+    variance: Float[Array, "*features"] = eqx.field(default=1.0, converter=partial(positive, "variance of Linear"))
     stationary: ClassVar[bool] = False
-
-    def __init__(self, variance: Any = 1.0) -> None:
-        self.variance = positive("variance of Linear", variance)
 
     def matrix(self, x: Float[Array, "n d"], y: Float[Array, "m d"] | None) -> Float[Array, "n m"]:
         """The inner products."""
@@ -68,14 +67,11 @@ class Periodic(Kernel):
            [1.   , 0.135, 1.   ]], dtype=float...)
     """
 
-    period: Float[Array, "*features"]
-    lengthscale: Float[Array, "*features"]
-    variance: Float[Array, ""]
-
-    def __init__(self, period: Any = 1.0, lengthscale: Any = 1.0, variance: Any = 1.0) -> None:
-        self.period = positive("period of Periodic", period)
-        self.lengthscale = positive("lengthscale of Periodic", lengthscale)
-        self.variance = arguments.number("variance of Periodic", variance, above=0)
+    period: Float[Array, "*features"] = eqx.field(default=1.0, converter=partial(positive, "period of Periodic"))
+    lengthscale: Float[Array, "*features"] = eqx.field(
+        default=1.0, converter=partial(positive, "lengthscale of Periodic")
+    )
+    variance: Float[Array, ""] = eqx.field(default=1.0, converter=partial(number, "variance of Periodic", above=0))
 
     def matrix(self, x: Float[Array, "n d"], y: Float[Array, "m d"] | None) -> Float[Array, "n m"]:
         """The Gaussian kernel of points on circles, whose distance is 2·sin(π·difference/period)."""
@@ -99,12 +95,9 @@ class White(Kernel):
            [0. , 0.5]], dtype=float...)
     """
 
-    variance: Float[Array, ""]
+    variance: Float[Array, ""] = eqx.field(default=1.0, converter=partial(number, "variance of White", above=0))
     stationary: ClassVar[bool] = False
     """Equal points of different rows do not share it."""
-
-    def __init__(self, variance: Any = 1.0) -> None:
-        self.variance = arguments.number("variance of White", variance, above=0)
 
     def matrix(self, x: Float[Array, "n d"], y: Float[Array, "m d"] | None) -> Float[Array, "n m"]:
         """The variance times the identity, or 0."""

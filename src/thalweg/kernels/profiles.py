@@ -7,6 +7,7 @@ With s = (2p + 1)·r² the Matérn correlation of order p is
 and dM₁/ds = −M₀/2, dM₂/ds = −M₁/6. The limit p → ∞, which has no order here, is the Gaussian exp(−r²/2).
 """
 
+from functools import partial
 from typing import Any
 
 import jax
@@ -42,17 +43,21 @@ def profile_slope(order: int | None, squared: Any) -> Any:
     """
     if order is None:
         return -profile(None, squared) / 2
-    scaled = (2 * order + 1) * squared
+    return (2 * order + 1) * _matern_slope(order, (2 * order + 1) * squared)
+
+
+def _matern_slope(order: int, s: Any) -> Any:
+    """dM/ds."""
     if order:
-        return -(2 * order + 1) / (2.0 if order == 1 else 6.0) * _matern(order - 1, scaled)
-    xp = namespace(squared)
-    root = xp.sqrt(xp.where(scaled > 0, scaled, 1))
-    return xp.where(scaled > 0, -xp.exp(-root) / (2 * root), 0)
+        return _matern(order - 1, s) / (-2.0 if order == 1 else -6.0)
+    xp = namespace(s)
+    root = xp.sqrt(xp.where(s > 0, s, 1))
+    return xp.where(s > 0, -xp.exp(-root) / (2 * root), 0)
 
 
 def _matern(order: int, s: Any) -> Any:
     if namespace(s) is jnp:
-        return (_matern12, _matern32, _matern52)[order](s)
+        return _matern_on_device(order, s)
     root = np.minimum(np.sqrt(s), FARTHEST)
     decay = np.exp(-root)
     if order == 0:
@@ -64,24 +69,13 @@ def _matern(order: int, s: Any) -> Any:
     return root
 
 
-def _matern12(s: jax.Array) -> jax.Array:
-    """exp(−√s); the derivative is taken as 0 at s = 0, where it is infinite."""
-    positive = s > 0
-    return jnp.exp(-jnp.where(positive, jnp.sqrt(jnp.where(positive, s, 1)), 0))
-
-
-# √s has no derivative at 0, but these functions have one: it is written down.
-@jax.custom_jvp
-def _matern32(s: jax.Array) -> jax.Array:
+# √s has no derivative at 0, but these functions have one, or it is taken as 0: it is written down.
+@partial(jax.custom_jvp, nondiff_argnums=(0,))
+def _matern_on_device(order: int, s: jax.Array) -> jax.Array:
     root = jnp.sqrt(s)
-    return (1 + root) * jnp.exp(-root)
+    return (1.0, 1 + root, 1 + root + s / 3)[order] * jnp.exp(-root)
 
 
-@jax.custom_jvp
-def _matern52(s: jax.Array) -> jax.Array:
-    root = jnp.sqrt(s)
-    return (1 + root + s / 3) * jnp.exp(-root)
-
-
-_matern32.defjvps(lambda tangent, _, s: -_matern12(s) / 2 * tangent)
-_matern52.defjvps(lambda tangent, _, s: -_matern32(s) / 6 * tangent)
+_matern_on_device.defjvp(
+    lambda order, s, tangent: (_matern_on_device(order, *s), _matern_slope(order, *s) * tangent[0])
+)

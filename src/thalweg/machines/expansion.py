@@ -17,7 +17,7 @@ from thalweg.kernels import Kernel, RandomFeatures
 from thalweg.kernels.distances import product_in_halves, squared_distances
 from thalweg.kernels.draws import KINDS
 from thalweg.kernels.forms import Radial
-from thalweg.kernels.host import has_host_form, kernel_product
+from thalweg.kernels.host import has_host_form, kernel_tiles
 from thalweg.linalg import namespace
 from thalweg.padding import padded, padded_size
 from thalweg.rows import FeatureFrame, as_dense
@@ -337,7 +337,7 @@ def values_at(coordinates: Coordinates, expansion: Expansion, x: Any) -> Any:
     if not np.any(there):
         return values
     scale = np.asarray(expansion.scale)
-    return values + kernel_product(coordinates.kernel, np.asarray(x, dtype), points[there], scale * weights[there])
+    return values + kernel_tiles(coordinates.kernel, np.asarray(x, dtype), points[there]).apply(scale * weights[there])
 
 
 def predict(coordinates: Coordinates, expansion: Expansion, x: Any, frame: FeatureFrame | None = None) -> np.ndarray:

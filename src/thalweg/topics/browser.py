@@ -97,27 +97,6 @@ def topic_browser(
     >>> page[:15], "https:" in page, page.count('class="topic"')
     ('<!DOCTYPE html>', False, 2)
     """
-    content = _collect(components, vocabulary, proportions, counts, documents, n_words, n_documents)
-    script = _resource("browser.js")
-    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-    count = len(content.components)
-    return Template(_resource("browser.html")).substitute(
-        policy=f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{digest}'; base-uri 'none'",
-        title=_text(title),
-        facts=f"{count} topics, {len(content.words)} words, {len(content.proportions)} documents",
-        orders="".join(map(_order_button, ORDERS)),
-        map=_map(content),
-        graph=_graph(content),
-        sections="".join(_section(content, topic) for topic in range(count)),
-        data=_json(_search_data(content)),
-        style=_resource("browser.css"),
-        script=script,
-    )
-
-
-def _collect(
-    components: Any, vocabulary: Any, proportions: Any, counts: Any, documents: Any, n_words: int, n_documents: int
-) -> _PageContent:
     topics, shares = as_topics(components), as_proportions(proportions)
     words = [_clean(word) for word in as_vocabulary(vocabulary, topics.shape[1])]
     if shares.shape[1] != len(topics):
@@ -138,7 +117,21 @@ def _collect(
     prevalence = prevalence / max(prevalence.sum(), 1e-300)
     best_words = {order: top_indices(topics, whole("n_words", n_words), order, frequency=frequency) for order in ORDERS}
     best_documents = [top_documents(shares, k, whole("n_documents", n_documents)) for k in range(len(topics))]
-    return _PageContent(topics, words, shares, prevalence, frequency, titles, best_words, best_documents)
+    content = _PageContent(topics, words, shares, prevalence, frequency, titles, best_words, best_documents)
+    script = _resource("browser.js")
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    return Template(_resource("browser.html")).substitute(
+        policy=f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{digest}'; base-uri 'none'",
+        title=_text(title),
+        facts=f"{len(topics)} topics, {len(words)} words, {len(shares)} documents",
+        orders="".join(map(_order_button, ORDERS)),
+        map=_map(content),
+        graph=_graph(content),
+        sections="".join(_section(content, topic) for topic in range(len(topics))),
+        data=_json(_search_data(content)),
+        style=_resource("browser.css"),
+        script=script,
+    )
 
 
 def _titles(rows: int, counts: csr_array | None, words: list[str]) -> list[str]:

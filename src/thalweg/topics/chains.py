@@ -93,18 +93,10 @@ class ChainState(NamedTuple):
     """Those at which the metric is taken."""
 
 
-class MoveNoise(NamedTuple):
-    """Standard normal speeds, and uniforms that stretch the steps and accept moves."""
-
-    speeds: Float[AnyArray, "d c r"]
-    stretches: Float[AnyArray, " d"]
-    accepts: Float[AnyArray, "d c"]
-
-    @classmethod
-    def draw(cls, rng: np.random.Generator, shape: tuple[int, ...]) -> "MoveNoise":
-        """Draw the noise of one move."""
-        speeds = rng.standard_normal(shape, np.float32)
-        return cls(speeds, rng.random(shape[0], np.float32), rng.random(shape[:2], np.float32))
+def draw_noise(rng: np.random.Generator, shape: tuple[int, ...]) -> tuple[np.ndarray, ...]:
+    """Draw the noise of one move: standard normal speeds, and uniforms that stretch the steps and accept moves."""
+    speeds = rng.standard_normal(shape, np.float32)
+    return speeds, rng.random(shape[0], np.float32), rng.random(shape[:2], np.float32)
 
 
 def adaptation_rate(move: int, warm_up: int) -> np.float32:
@@ -112,13 +104,13 @@ def adaptation_rate(move: int, warm_up: int) -> np.float32:
     return np.float32(1 / (1 + move) if move < warm_up else 0)
 
 
-def move_chains(target: ChainTarget, state: ChainState, noise: MoveNoise, rate: Any) -> tuple[ChainState, Any]:
+def move_chains(target: ChainTarget, state: ChainState, noise: tuple[Any, ...], rate: Any) -> tuple[ChainState, Any]:
     """Move every chain once, and adapt step sizes and metric at a rate; return the proportions of each chain too."""
-    xp = namespace(state.u)
+    xp, (speeds, stretches, accepts) = namespace(state.u), noise
     root = target.metric_roots(state.proportions, 0.5)
     transposed = xp.swapaxes(root, 1, 2)
     # Steps of random length, so that no orbit comes back to where it began.
-    size = (state.step_sizes * (0.8 + 0.4 * noise.stretches))[:, None, None]
+    size = (state.step_sizes * (0.8 + 0.4 * stretches))[:, None, None]
 
     def leap(carry: tuple[Any, ...]) -> tuple[Any, ...]:
         """Drift, then push: the first drift has no length, and the first and last push are half ones."""
@@ -129,11 +121,11 @@ def move_chains(target: ChainTarget, state: ChainState, noise: MoveNoise, rate: 
         return index + 1, u, speed + share * size * (gradient @ transposed), xp.where(index > 0, first, value), value
 
     none = xp.zeros(state.u.shape[:2], state.u.dtype)
-    carry = (xp.asarray(0), state.u, noise.speeds, none, none)
+    carry = (xp.asarray(0), state.u, speeds, none, none)
     _, u, speed, first, last = while_loop(lambda carry: carry[0] <= LEAPS, leap, carry, xp)
-    gain = last - first + (noise.speeds**2 - speed**2).sum(axis=-1) / 2
+    gain = last - first + (speeds**2 - speed**2).sum(axis=-1) / 2
     chance = xp.where(xp.isfinite(gain), xp.exp(xp.minimum(gain, 0)), 0)
-    u = xp.where((noise.accepts < chance)[:, :, None], u, state.u)
+    u = xp.where((accepts < chance)[:, :, None], u, state.u)
     proportions = target.proportions(u)
     sizes = xp.minimum(state.step_sizes * xp.exp(rate * (chance.mean(axis=1) - ACCEPTANCE)), 1.0)
     adapted = state.proportions + rate * (proportions.mean(axis=1) - state.proportions)
@@ -215,7 +207,7 @@ class LogisticNormal:
         total = np.zeros((*shape[:2], len(components)))
         for number in range(2 * moves):
             rate = adaptation_rate(number, moves)
-            state, shares = move_chains(target, state, MoveNoise.draw(rng, shape), rate)
+            state, shares = move_chains(target, state, draw_noise(rng, shape), rate)
             total += shares if number >= moves else 0
         return total / moves
 
@@ -271,36 +263,15 @@ class Dirichlet:
         order = np.argsort(-counts.sum(axis=1), kind="stable")
         bags = [slice(a, b) for a, b in zip(counts.indptr[order], counts.indptr[order + 1], strict=True)]
         tokens = [rng.permutation(np.repeat(counts.indices[bag], counts.data[bag].astype(int))) for bag in bags]
-        start = [self._mean_field(components[:, counts.indices[bag]], counts.data[bag]) for bag in bags]
-        means = np.empty((counts.shape[0], chains, len(components)))
-        means[order] = self._sweep(np.stack(start, axis=1), components.astype(np.float32), tokens, chains, moves, rng)
-        return means
-
-    def _mean_field(self, chances: np.ndarray, counts: np.ndarray) -> Float[np.ndarray, " k"]:
-        """Return exp E log θ, up to a factor, under the mean-field posterior of a document."""
-        gamma = self.concentration + counts.sum() / len(self.concentration)
-        for _ in range(START_STEPS):
-            level = np.exp(digamma(gamma))
-            gamma = self.concentration + level * (chances @ (counts / np.maximum(level @ chances, 1e-300)))
-        return np.exp(digamma(gamma) - digamma(gamma).max()).astype(np.float32)
-
-    def _sweep(
-        self,
-        start: np.ndarray,
-        components: np.ndarray,
-        tokens: list[np.ndarray],
-        chains: int,
-        moves: int,
-        rng: np.random.Generator,
-    ) -> np.ndarray:
-        """Run chains from assignments drawn with θ at ``start``.
-
-        Topics are the first axis of all arrays and documents the last: sums over topics are sums of long vectors.
-        """
+        start = np.stack(
+            [self._mean_field(components[:, counts.indices[bag]], counts.data[bag]) for bag in bags], axis=1
+        )
+        components = components.astype(np.float32)
         lengths = np.array([len(each) for each in tokens])
         longest = int(lengths.max(initial=0))
         present = [int(np.count_nonzero(lengths > i)) for i in range(longest)]
         words = [np.array([each[i] for each in tokens[: present[i]]]) for i in range(longest)]
+        # Topics are the first axis of all arrays and documents the last: sums over topics are sums of long vectors.
         smoothed = np.tile(self.concentration.astype(np.float32)[:, None, None], (1, chains, len(tokens)))
         topics = np.zeros((longest, chains, len(tokens)), np.intp)
         chain, document = np.ogrid[:chains, : len(tokens)]
@@ -320,4 +291,12 @@ class Dirichlet:
                 smoothed[(topic, *those)] += 1
             if sweep > warm:
                 total += smoothed
-        return (total / total.sum(axis=0)).transpose(2, 1, 0)
+        return (total / total.sum(axis=0)).transpose(2, 1, 0)[np.argsort(order)]
+
+    def _mean_field(self, chances: np.ndarray, counts: np.ndarray) -> Float[np.ndarray, " k"]:
+        """Return exp E log θ, up to a factor, under the mean-field posterior of a document."""
+        gamma = self.concentration + counts.sum() / len(self.concentration)
+        for _ in range(START_STEPS):
+            level = np.exp(digamma(gamma))
+            gamma = self.concentration + level * (chances @ (counts / np.maximum(level @ chances, 1e-300)))
+        return np.exp(digamma(gamma) - digamma(gamma).max()).astype(np.float32)

@@ -14,7 +14,7 @@ from thalweg.runs import Run
 from thalweg.selection.race import race
 from thalweg.topics.documents import LEAST_PROBABILITY, BatchStatistics, StepPlan, learn
 from thalweg.topics.expectations import METHODS
-from thalweg.topics.pages import DocumentBatch, batch_shape, make_batch
+from thalweg.topics.pages import DocumentBatch, make_batches
 from thalweg.topics.prevalence import Prevalence, TopicMoments
 from thalweg.topics.start import starting_topics, starts
 
@@ -203,12 +203,11 @@ class Corpus:
         if not self.hidden.sum():  # fractions of words have no halves
             observed, self.held_out = counts, np.zeros_like(self.held_out)
         self.parts = np.array_split(rng.permutation(count), max(1, round(count / settings.batch_size)))
-        self.shape = batch_shape(counts, self.parts)
         self._make_batches(observed)
 
     def _make_batches(self, counts: csr_array) -> None:
         self.tokens = float(counts[~self.held_out].sum())
-        batches = [make_batch(counts, self.design, part, self.shape, ~self.held_out) for part in self.parts]
+        batches = make_batches(counts, self.design, self.parts, ~self.held_out)
         self.batches = [batch._replace(pages=jax.device_put(batch.pages)) for batch in batches]
 
     def use_all(self) -> None:
@@ -218,7 +217,7 @@ class Corpus:
 
     def start(self, given: Float[np.ndarray, "k v"]) -> EMState:
         """Start from given topics, with posteriors at the prior."""
-        none = np.zeros((self.shape.documents, len(given)), np.float32)
+        none = np.zeros((len(self.batches[0].counted), len(given)), np.float32)
         first = Topics.start(self.counts, self.design.shape[1], len(given), given)
         return EMState(first, tuple(none for _ in self.parts))
 

@@ -35,8 +35,8 @@ from scipy.sparse import csr_array
 from thalweg.compiling import quick_jit
 from thalweg.linalg import namespace
 from thalweg.linalg.arrays import AnyArray
-from thalweg.topics.expectations import METHODS, InferenceMethod, diagonals, mean_curvature
-from thalweg.topics.pages import Pages, batch_shape, make_batch, split_rows
+from thalweg.topics.expectations import METHODS, Expectations, InferenceMethod, diagonals, mean_curvature
+from thalweg.topics.pages import Pages, make_batches, split_rows
 from thalweg.topics.prevalence import DocumentPrior, Prevalence
 
 __all__ = ["Inference", "TopicPosteriors", "document_posteriors"]
@@ -48,16 +48,19 @@ LEAST_PROBABILITY = 1e-30
 """Probabilities are raised to this before a division or a logarithm in single precision, which ends at 1e-38."""
 
 
-class DocumentPosteriors(NamedTuple):
-    """q(z_d) = N(m_d, V_d) of documents."""
+class TopicPosteriors(NamedTuple):
+    """Posteriors of documents: mean and covariance of z, E[softmax z], and the bound on log p(words).
 
-    means: Float[Array, "d k"]
-    precisions: Float[Array, "d k k"] | Float[Array, "d k"]
-    """V⁻¹, or its diagonal for methods with a diagonal one."""
-    deviations: Float[Array, "d s k"]
-    """Draws of z less their means."""
-    proportions: Float[Array, "d k"]
-    """E[softmax z]."""
+    Examples
+    --------
+    >>> TopicPosteriors._fields
+    ('means', 'covariances', 'proportions', 'bounds')
+    """
+
+    means: Float[AnyArray, "n k"]
+    covariances: Float[AnyArray, "n k k"]
+    proportions: Float[AnyArray, "n k"]
+    bounds: Float[AnyArray, " n"]
 
 
 class StepPlan(NamedTuple):
@@ -86,10 +89,6 @@ class StepPlan(NamedTuple):
         points = np.concatenate([half, -half], axis=2)
         weights = np.full(points.shape[2], 1 / points.shape[2], np.float32)
         return cls(points, weights, np.float32(size), np.int32(steps))
-
-    def points_at(self, first: Int[Array, " d"], step: Int[Array, ""] | int) -> Array:
-        """Return the points of each document at a step, from the set ``first`` on."""
-        return self.points[(first + step) % len(self.points)]
 
 
 class DocumentWords(NamedTuple):
@@ -186,18 +185,19 @@ def infer(
     method: InferenceMethod,
     exact: bool = False,
     shared_nodes: bool = False,
-) -> DocumentPosteriors:
-    """Take steps on the posteriors of documents from given means.
+) -> tuple[TopicPosteriors, Expectations]:
+    """Take steps on the posteriors of documents from given means, and return these and expectations under them.
 
     Each document begins with another set of nodes, or all with the first if they are shared: equal documents then have
     equal posteriors. Proportions are means over the draws of the later half of the steps: those at the end alone would
-    leave a document without words with shares that are off by a fifth.
+    leave a document without words with shares that are off by a fifth. Bounds are by the draws at the end.
     """
     size, steps, lengths = plan.size, plan.steps, jnp.asarray(words.lengths)
     first_set = jnp.arange(len(means), dtype=jnp.int32) * (0 if shared_nodes else 1)
+    points_at = lambda step: plan.points[(first_set + step) % len(plan.points)]
     at_means = mean_curvature(jax.nn.softmax(means)[:, None], jnp.ones(1, means.dtype), method.diagonal)
     precisions = _target_precision(prior, lengths, at_means)
-    deviations = solve_and_draw(precisions, jnp.zeros_like(means), plan.points_at(first_set, 0))[1]
+    deviations = solve_and_draw(precisions, jnp.zeros_like(means), points_at(0))[1]
     shares_of = lambda means, deviations: jnp.einsum(
         "dsk,s->dk", jax.nn.softmax(means[:, None] + deviations), plan.weights
     )
@@ -215,7 +215,7 @@ def infer(
             precisions = _curved_step(precisions, target, size)
         else:
             precisions = (1 - size) * precisions + size * target
-        move, deviations = solve_and_draw(precisions, gradient, plan.points_at(first_set, index + 1))
+        move, deviations = solve_and_draw(precisions, gradient, points_at(index + 1))
         if method.diagonal:
             move = gradient / _dominant_diagonal(prior, lengths, expected.proportions)
         farthest = jnp.max(jnp.abs(move), axis=1, keepdims=True, initial=MAX_MOVE)
@@ -224,7 +224,11 @@ def infer(
     state = (means, precisions, deviations, jnp.zeros_like(means))
     means, precisions, deviations, shares = lax.fori_loop(0, steps, one, state)
     shares = (shares + shares_of(means, deviations)) / jnp.asarray(steps - steps // 2 + 1, means.dtype)
-    return DocumentPosteriors(means, precisions, deviations, shares)
+    covariance, log_determinant = covariances(precisions)
+    chance, _, _ = words.read(jax.nn.softmax(means[:, None] + deviations))
+    gap = divergence(means, covariance, log_determinant, prior)
+    posteriors = TopicPosteriors(means, covariance, shares, words.log_likelihood(chance) @ plan.weights - gap)
+    return posteriors, method.expectations(means, precisions, deviations, plan.weights)
 
 
 def covariances(precisions: Array) -> tuple[Float[Array, "d k k"], Float[Array, " d"]]:
@@ -259,37 +263,11 @@ def divergence(means: Array, covariance: Array, log_determinant: Array, prior: D
     return (log_determinant - prior.log_determinant + trace + length - means.shape[1]) / 2
 
 
-class TopicPosteriors(NamedTuple):
-    """Posteriors of documents: mean and covariance of z, E[softmax z], and the bound on log p(words).
-
-    Examples
-    --------
-    >>> TopicPosteriors._fields
-    ('means', 'covariances', 'proportions', 'bounds')
-    """
-
-    means: Float[AnyArray, "n k"]
-    covariances: Float[AnyArray, "n k k"]
-    proportions: Float[AnyArray, "n k"]
-    bounds: Float[AnyArray, " n"]
-
-
-def _with_bounds(
-    words: DocumentWords, prior: DocumentPrior, found: DocumentPosteriors, plan: StepPlan
-) -> TopicPosteriors:
-    """Add covariances and bounds, by the draws."""
-    covariance, log_determinant = covariances(found.precisions)
-    chance, _, _ = words.read(jax.nn.softmax(found.means[:, None] + found.deviations))
-    gap = divergence(found.means, covariance, log_determinant, prior)
-    bounds = words.log_likelihood(chance) @ plan.weights - gap
-    return TopicPosteriors(found.means, covariance, found.proportions, bounds)
-
-
 class BatchStatistics(NamedTuple):
     """What topics and prior are learned from, of one batch; sums are over the documents that count."""
 
-    means: Float[Array, "d k"]
-    proportions: Float[Array, "d k"]
+    means: Float[AnyArray, "d k"]
+    proportions: Float[AnyArray, "d k"]
     words: Float[Array, "v k"]
     """How often each topic wrote each word."""
     covariance_sum: Float[Array, "k k"]
@@ -310,14 +288,12 @@ def learn(
 ) -> BatchStatistics:
     """Take steps on the posteriors of a batch, and gather the statistics of the documents with ``counted`` 1, not 0."""
     words = DocumentWords.of(pages, topics, len(means))
-    found = infer(words, prior, means, plan, method=METHODS[method])
-    expected = METHODS[method].expectations(found.means, found.precisions, found.deviations, plan.weights)
+    found, expected = infer(words, prior, means, plan, method=METHODS[method])
     _, ratio, of_pages = words.read(expected.points)
     shares = jnp.einsum("pws,psk,s,p->pwk", ratio, of_pages, expected.weights, counted[pages.document])
     wrote = topics * jnp.zeros_like(topics).at[pages.words.reshape(-1)].add(shares.reshape(-1, topics.shape[1]))
-    whole = _with_bounds(words, prior, found, plan)
-    covariance_sum = jnp.einsum("dij,d->ij", whole.covariances, counted)
-    return BatchStatistics(found.means, found.proportions, wrote, covariance_sum, counted * whole.bounds)
+    covariance_sum = jnp.einsum("dij,d->ij", found.covariances, counted)
+    return BatchStatistics(found.means, found.proportions, wrote, covariance_sum, counted * found.bounds)
 
 
 @quick_jit(lambda *_: True, loops=True, static_argnames=("method", "exact"))
@@ -330,8 +306,7 @@ def _posteriors(
     exact: bool,
 ) -> TopicPosteriors:
     words = DocumentWords.of(pages, topics, len(prior.means))
-    found = infer(words, prior, prior.means, plan, method=METHODS[method], exact=exact, shared_nodes=True)
-    return _with_bounds(words, prior, found, plan)
+    return infer(words, prior, prior.means, plan, method=METHODS[method], exact=exact, shared_nodes=True)[0]
 
 
 class Inference(NamedTuple):
@@ -370,13 +345,11 @@ def document_posteriors(
     """
     sides = topics.shape[1]
     parts = split_rows(counts.shape[0], max(sides, how.samples) * (sides + counts.nnz / max(counts.shape[0], 1)))
-    shape = batch_shape(counts, parts)
     shape_of_points = (how.steps + 1, sides, how.samples)
     plan = StepPlan.antithetic(np.random.default_rng(how.seed), shape_of_points, how.step, how.steps)
     on_device = jax.device_put(topics.astype(np.float32))
-    for rows in parts:
-        batch = make_batch(counts, design, rows, shape)
+    for batch in make_batches(counts, design, parts):
         prior = prevalence.prior(batch.design)
         found = _posteriors(batch.pages, on_device, prior, plan, how.method, how.exact)
-        leaves = (np.asarray(leaf, np.float64)[: len(rows)] for leaf in found)
-        yield slice(int(rows[0]), int(rows[-1]) + 1), TopicPosteriors(*leaves)
+        leaves = (np.asarray(leaf, np.float64)[: len(batch.rows)] for leaf in found)
+        yield slice(int(batch.rows[0]), int(batch.rows[-1]) + 1), TopicPosteriors(*leaves)

@@ -31,10 +31,10 @@ from thalweg.files import storable
 from thalweg.linalg import factorise
 from thalweg.padding import padded, padded_size
 from thalweg.runs import Run
-from thalweg.topics.chains import ChainState, ChainTarget, MoveNoise, adaptation_rate, move_chains
+from thalweg.topics.chains import ChainState, ChainTarget, adaptation_rate, draw_noise, move_chains
 from thalweg.topics.corpus import Topics, TopicSettings
 from thalweg.topics.documents import DocumentWords
-from thalweg.topics.pages import SIZE_GRAIN, Pages, batch_shape, make_batch, split_rows
+from thalweg.topics.pages import SIZE_GRAIN, DocumentBatch, Pages, make_batches, split_rows
 from thalweg.topics.prevalence import Prevalence, contrasts, covariate_ridge
 
 __all__ = ["Effects", "refined"]
@@ -69,7 +69,7 @@ def _sweep(
     topics: Float[Array, "v k"],
     prior: tuple[Array, Array, Array],
     state: ChainState,
-    noise: MoveNoise,
+    noise: tuple[Array, ...],
     tokens: Int[Array, " t"],
     uniforms: Float[Array, " t"],
     rate: Float[Array, ""],
@@ -88,10 +88,7 @@ def _sweep(
 class _ChainPart:
     """Some documents of a chain and their state."""
 
-    pages: Pages
-    design: Float[np.ndarray, "d p"]
-    count: int
-    """Documents that were not filled up."""
+    batch: DocumentBatch
     tokens: Int[Array, " t"]
     """The indices of tokens on the pages, filled up."""
     words: Int[np.ndarray, " s"]
@@ -132,9 +129,8 @@ class JointChain:
 
     def _make_parts(self, counts: csr_array) -> list[_ChainPart]:
         rows = split_rows(counts.shape[0], counts.nnz / max(counts.shape[0], 1) * self.topics.shape[1])
-        shape = batch_shape(counts, rows)
-        batches = [make_batch(counts, self.design, part, shape) for part in rows]
-        cells = np.arange(shape.pages * shape.width, dtype=np.int32)
+        batches = list(make_batches(counts, self.design, rows))
+        cells = np.arange(batches[0].pages.counts.size, dtype=np.int32)
         tokens = [np.repeat(cells, np.rint(batch.pages.counts.ravel()).astype(int)) for batch in batches]
         most = padded_size(max(1, *map(len, tokens)), SIZE_GRAIN)
         parts = []
@@ -143,8 +139,8 @@ class JointChain:
             shares = softmax((u @ self.basis.T.astype(np.float32))[:, 0], axis=1)
             state = ChainState(u, np.full(len(u), 0.7, np.float32), shares)
             words = np.asarray(batch.pages.words).ravel()[of_batch].astype(np.int64)
-            on_device = jax.device_put((batch.pages, padded(of_batch, most)))
-            parts.append(_ChainPart(on_device[0], batch.design, len(batch.rows), on_device[1], words, state))
+            pages, of_batch = jax.device_put((batch.pages, padded(of_batch, most)))
+            parts.append(_ChainPart(batch._replace(pages=pages), of_batch, words, state))
         return parts
 
     def draws(self, warm_up: int, count: int) -> Iterator[tuple[Float[np.ndarray, "v k"], Prevalence]]:
@@ -168,11 +164,11 @@ class JointChain:
         precision = single(factorise(self.covariance).inverse())
         total = np.zeros(self.topics.size)
         for part in self.parts:
-            prior = single(part.design @ self.coefficients), precision, basis
-            noise = MoveNoise.draw(self.rng, part.state.u.shape)
+            prior = single(part.batch.design @ self.coefficients), precision, basis
+            noise = draw_noise(self.rng, part.state.u.shape)
             uniforms = self.rng.random(len(part.tokens), np.float32)
             given = part.state, noise, part.tokens, uniforms, rate
-            part.state, topic = _sweep(part.pages, topics, prior, *given)
+            part.state, topic = _sweep(part.batch.pages, topics, prior, *given)
             drawn = np.asarray(topic)[: len(part.words)]
             total += np.bincount(part.words * sides + drawn, minlength=len(total))
         return total.reshape(self.topics.shape)
@@ -191,7 +187,7 @@ class JointChain:
     def _draw_prior(self) -> None:
         """Draw Σ and C given all u; their prior is Σ ~ W⁻¹(I, r + 1) and C ~ N(0, Σ) a standard deviation."""
         count, sides = len(self.design), self.basis.shape[1]
-        u = np.concatenate([np.asarray(part.state.u, np.float64)[: part.count, 0] for part in self.parts])
+        u = np.concatenate([np.asarray(part.state.u, np.float64)[: len(part.batch.rows), 0] for part in self.parts])
         whitened = self.root.T @ (self.design.T @ u)
         scatter = np.eye(sides) + u.T @ u - whitened.T @ whitened
         self.covariance = draw_inverse_wishart(self.rng, sides + 1 + count, scatter)

@@ -148,13 +148,9 @@ def split_tokens(counts: Any, random_state: int | np.random.Generator = 0) -> tu
     index = np.arange(len(entry)) - np.repeat(np.cumsum(total) - total, total)
     in_second_half = index >= np.repeat(total - total // 2, total)
     taken = np.bincount(entry[order][in_second_half], minlength=table.nnz).astype(table.dtype)
-    return _with_data(table, table.data - taken), _with_data(table, taken)
-
-
-def _with_data(table: csr_array, data: np.ndarray) -> csr_array:
-    copy = csr_array((data, table.indices.copy(), table.indptr.copy()), shape=table.shape)
-    copy.eliminate_zeros()
-    return copy
+    held = csr_array((taken, table.indices.copy(), table.indptr.copy()), shape=table.shape)
+    held.eliminate_zeros()
+    return table - held, held
 
 
 def log_predictive(

@@ -4,7 +4,7 @@ A long document has many pages and a short one few, so that nothing is padded to
 the rest of each last page. Sums over a document are sums over pages, and then over its few pages.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -107,20 +107,20 @@ def make_pages(counts: csr_array, shape: BatchShape) -> Pages:
     return Pages(document, words, values)
 
 
-def make_batch(
-    counts: csr_array, design: np.ndarray, rows: np.ndarray, shape: BatchShape, counted: np.ndarray | None = None
-) -> DocumentBatch:
-    """Make a batch of some rows of a table, all of which count by default.
+def make_batches(
+    counts: csr_array, design: np.ndarray, parts: Sequence[np.ndarray], counted: np.ndarray | None = None
+) -> Iterator[DocumentBatch]:
+    """Make batches of one shape of parts of a table, given by their rows, all of which count by default.
 
     Examples
     --------
-    >>> table, shape = csr_array(np.eye(3, dtype=int)), BatchShape(4, 4, 8)
-    >>> make_batch(table, np.ones((3, 1)), np.arange(2), shape).counted
-    array([1., 1., 0., 0.], dtype=float32)
+    >>> next(make_batches(csr_array(np.eye(3, dtype=int)), np.ones((3, 1)), [np.arange(2)])).counted
+    array([1., 1., 0., 0., 0., 0., 0., 0.], dtype=float32)
     """
-    counted = np.ones(counts.shape[0]) if counted is None else counted
-    weights = padded(counted[rows].astype(np.float32), shape.documents)
-    return DocumentBatch(make_pages(counts[rows], shape), padded(design[rows], shape.documents), weights, rows)
+    shape, counted = batch_shape(counts, parts), np.ones(counts.shape[0]) if counted is None else counted
+    for rows in parts:
+        weights = padded(counted[rows].astype(np.float32), shape.documents)
+        yield DocumentBatch(make_pages(counts[rows], shape), padded(design[rows], shape.documents), weights, rows)
 
 
 def split_rows(count: int, cells_per_document: float) -> list[Int[np.ndarray, " n"]]:

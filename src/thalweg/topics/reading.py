@@ -11,6 +11,7 @@ from jaxtyping import Float, Int
 from scipy.stats import norm, rankdata
 
 from thalweg.arguments import one_of, real, whole
+from thalweg.linalg.arrays import ratio
 from thalweg.topics.tables import as_counts, as_frequency, as_proportions, as_topics, as_vocabulary
 
 __all__ = [
@@ -61,20 +62,15 @@ def word_scores(
     if one_of("by", by, ORDERS) == "probability":
         return topics
     if by == "lift":
-        return _ratio(topics, topics.mean(axis=0) if frequency is None else as_frequency(frequency, topics.shape[1]))
+        return ratio(topics, topics.mean(axis=0) if frequency is None else as_frequency(frequency, topics.shape[1]))
     weight = real("weight", weight, least=0, most=1)
     exclusive, frequent = (rankdata(each, axis=1) / topics.shape[1] for each in (_exclusivities(topics), topics))
     return 1 / (weight / exclusive + (1 - weight) / frequent)
 
 
-def _ratio(topics: np.ndarray, by: np.ndarray) -> np.ndarray:
-    """Divide the columns; a word that never occurs gets 0 instead of infinity."""
-    return np.divide(topics, by, out=np.zeros_like(topics), where=by > 0)
-
-
 def _exclusivities(topics: np.ndarray) -> np.ndarray:
-    """p(w | k) / Σⱼ p(w | j)."""
-    return _ratio(topics, topics.sum(axis=0))
+    """p(w | k) / Σⱼ p(w | j), and 0 for a word that never occurs."""
+    return ratio(topics, topics.sum(axis=0))
 
 
 def top_indices(

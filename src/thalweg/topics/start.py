@@ -37,8 +37,8 @@ UNIGRAM_SHARE = 0.1
 distinct and take more passes."""
 
 
-def starting_topics(counts: csr_array, topics: int, common: float = ANCHOR_SHARES[0]) -> Float[np.ndarray, "k v"]:
-    """Return topics, rows that sum to one, from anchor words that occur in the share ``common`` of all documents.
+def starting_topics(counts: csr_array, topics: int) -> Float[np.ndarray, "k v"]:
+    """Return topics, rows that sum to one, from anchor words that occur in enough of all documents.
 
     Where fewer anchors are found than topics are asked for, the other topics are variants of the words' frequencies.
 
@@ -49,7 +49,7 @@ def starting_topics(counts: csr_array, topics: int, common: float = ANCHOR_SHARE
     array([[0.95, 0.05],
            [0.05, 0.95]])
     """
-    return WordProfiles.of(counts, topics).topics(topics, common)
+    return WordProfiles.of(counts, topics).topics(topics, ANCHOR_SHARES[0])
 
 
 def starts(counts: csr_array, topics: int) -> list[Float[np.ndarray, "k v"]]:

@@ -13,7 +13,7 @@ from thalweg.topics.corpus import (
     start_corpus,
     update_topics,
 )
-from thalweg.topics.pages import batch_shape, make_batch
+from thalweg.topics.pages import make_batches
 
 __all__ = ["continue_topics"]
 
@@ -74,10 +74,8 @@ def _update(
 ) -> Topics:
     rng, count = np.random.default_rng(seed), counts.shape[0]
     parts = np.array_split(np.arange(count), -(-count // settings.batch_size))
-    shape = batch_shape(counts, parts)
-    for part in parts:
-        batch = make_batch(counts, design, part, shape)
-        state = state._replace(documents=state.documents + len(part) if of is None else of)
+    for batch in make_batches(counts, design, parts):
+        state = state._replace(documents=state.documents + len(batch.rows) if of is None else of)
         means, share = state.prevalence.prior(batch.design).means, (1 + state.batches) ** -settings.decay
         state, _ = update_topics(state, batch, means, rng, settings, settings.cold_steps, share)
     return state

@@ -1,6 +1,7 @@
 """What the kernel estimators have in common: everything but what targets mean."""
 
 from collections.abc import Iterable
+from dataclasses import KW_ONLY, dataclass, field
 from numbers import Integral, Real
 from typing import Any, ClassVar
 
@@ -22,6 +23,7 @@ from thalweg.rows import Table
 from thalweg.runs import Run
 
 
+@dataclass(repr=False, eq=False)
 class KernelMachine(Storable):
     """Base of the kernel estimators: a subclass says what targets are, which loss they have, and how it predicts."""
 
@@ -38,24 +40,31 @@ class KernelMachine(Storable):
         "random_state": ["random_state"],
         "verbose": ["verbose"],
     }
-    _machine: machines.FittedMachine
+    _machine: machines.FittedMachine = field(init=False)
+
+    kernel: Kernel | type[Kernel] | str | None = None
+    _: KW_ONLY
+    bandwidth: float | str = "auto"
+    metric: str = "auto"
+    loss: Any = "squared"
+    alpha: float | str = "auto"
+    method: str | Method = "auto"
+    max_features: int = 65_536
+    max_iter: int | None = None
+    warm_start: bool = False
+    random_state: Any = None
+    verbose: bool = False
 
     def _loss(self) -> Loss:
         """The loss, for the targets seen."""
         raise NotImplementedError
 
-    def _targets(self, y: np.ndarray, weights: np.ndarray, first: bool, classes: Any) -> dict[str, Any]:
-        """Return targets as :class:`Table` has them; ``first`` if what is known of them is to be learned anew."""
+    def _targets(self, y: np.ndarray, weights: np.ndarray, first: bool, classes: Any, streams: bool) -> dict:
+        """Return targets and weights as :class:`Table` has them, and decide on what the ``first`` rows decide."""
         raise NotImplementedError
-
-    def _begin(self, y: np.ndarray, streams: bool, first: bool) -> None:
-        """Decide on what the number of the ``first`` rows decides, or that they stream, before any is learned."""
 
     def _check_kinds(self, y: Any, classes: Any) -> None:
         """Check targets as they came, before they are an array of one type."""
-
-    def _class_weights(self, y: np.ndarray) -> np.ndarray | float:
-        return 1.0
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> "KernelMachine":
         """Learn from all rows; what was learned before is forgotten unless ``warm_start``.
@@ -158,20 +167,19 @@ class KernelMachine(Storable):
             self, X, y, accept_sparse="csr", dtype="numeric", multi_output=True, ensure_min_samples=1, reset=first
         )
         weights = row_weights(sample_weight, X)
-        self._begin(y[weights > 0], streams, first)
-        targets = self._targets(y, weights, first, classes)
-        weights = weights * self._class_weights(y)
+        targets = self._targets(y, weights, first, classes, streams)
+        weights = targets["weights"]
         if not np.any(weights > 0):
             raise ValueError("class_weight must leave a row of positive weight, found none")
         index = None
         if not np.all(weights > 0):
             # Rows are chosen when they are read: a memory map stays where it is.
             index = np.flatnonzero(weights > 0)
-            targets["targets"], weights = targets["targets"][index], weights[index]
+            targets |= {"targets": targets["targets"][index], "weights": weights[index]}
         single = np.finfo(np.float32)
-        if np.any(lost := (weights < single.tiny) | (weights > single.max)):
+        if np.any(lost := (weights > 0) & ((weights < single.tiny) | (weights > single.max))):
             raise ValueError(f"sample_weight must fit in float32, found values of size {weights[lost][0]:g}")
-        return Table(X, weights=weights, index=index, **targets)
+        return Table(X, index=index, **targets)
 
     def _values(self, X: Any) -> np.ndarray:
         """f at the rows of X."""

@@ -1,6 +1,5 @@
 """Kernel regression that streams."""
 
-from dataclasses import KW_ONLY, dataclass, field
 from typing import Any, ClassVar
 
 import numpy as np
@@ -11,10 +10,8 @@ from sklearn.utils.validation import check_is_fitted
 
 from thalweg import machines
 from thalweg.arguments import number
-from thalweg.kernels import Kernel
 from thalweg.machines import calibration
 from thalweg.machines.losses import Loss
-from thalweg.machines.settings import Method
 from thalweg.models._kernel_machine import KernelMachine
 
 # Of a stream the targets' mean and scale change when they are so far from those of all rows seen, in standard
@@ -28,7 +25,6 @@ _LOSSES: dict[str, type[Loss]] = {
 }
 
 
-@dataclass(repr=False, eq=False)
 class KernelRegressor(RegressorMixin, KernelMachine):
     """Regression by a kernel machine that learns block by block, in memory for its features and one batch.
 
@@ -65,26 +61,11 @@ class KernelRegressor(RegressorMixin, KernelMachine):
     """
 
     _plain_bandwidth = 1.0
-    _target_mean: np.ndarray = field(init=False)
-    _target_scale: np.ndarray = field(init=False)
-    _target_core: np.ndarray = field(init=False)
-    _target_moments: tuple[float, np.ndarray, np.ndarray] = field(init=False)
+    _target_mean: np.ndarray
+    _target_moments: tuple[float, np.ndarray, np.ndarray]
     _parameter_constraints: ClassVar[dict[str, list]] = KernelMachine._parameter_constraints | {
         "loss": [StrOptions(set(_LOSSES)), Loss],
     }
-
-    kernel: Kernel | type[Kernel] | str | None = None
-    _: KW_ONLY
-    bandwidth: float | str = "auto"
-    metric: str = "auto"
-    loss: str | Loss = "squared"
-    alpha: float | str = "auto"
-    method: str | Method = "auto"
-    max_features: int = 65_536
-    max_iter: int | None = None
-    warm_start: bool = False
-    random_state: Any = None
-    verbose: bool = False
 
     def partial_fit(  # type: ignore[override]
         self, X: Any, y: Any, sample_weight: Any = None
@@ -155,7 +136,7 @@ class KernelRegressor(RegressorMixin, KernelMachine):
     def _loss(self) -> Loss:
         return self.loss if isinstance(self.loss, Loss) else _LOSSES[self.loss]()
 
-    def _targets(self, y: np.ndarray, weights: np.ndarray, first: bool, classes: Any) -> dict[str, Any]:
+    def _targets(self, y: np.ndarray, weights: np.ndarray, first: bool, classes: Any, streams: bool) -> dict:
         try:
             y = np.asarray(y, dtype=np.float64)
         except (TypeError, ValueError) as error:
@@ -183,7 +164,8 @@ class KernelRegressor(RegressorMixin, KernelMachine):
             self._target_mean, self._target_scale = mean, scale
         else:
             self._follow(mean, spread, scale)
-        return {"targets": (columns - self._target_mean) / self._target_scale, "scale": self._target_scale}
+        targets = (columns - self._target_mean) / self._target_scale
+        return {"targets": targets, "scale": self._target_scale, "weights": weights}
 
     def _follow(self, mean: np.ndarray, spread: np.ndarray, scale: np.ndarray) -> None:
         """Go over to the mean and the scale of all rows seen where those in use are far from them."""

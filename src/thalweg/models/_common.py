@@ -13,6 +13,7 @@ import jax
 import numpy as np
 from scipy.sparse import issparse
 from sklearn.base import BaseEstimator, is_classifier
+from sklearn.utils import Tags
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted
 
 from thalweg import __version__, files, models
@@ -44,6 +45,16 @@ class Storable(BaseEstimator):
 
     _clones: ClassVar[WeakSet["Storable"]] = WeakSet()
     """Estimators that scikit-learn copied to fit them many times: Ctrl-C is meant for all of their fits."""
+
+    _true_tags: ClassVar[tuple[str, ...]] = ()
+    """The tags of scikit-learn that are true of it and not by default, with the groups that they are in."""
+
+    def __sklearn_tags__(self) -> Tags:
+        tags = super().__sklearn_tags__()
+        for name in self._true_tags:
+            group, tag = name.split(".")
+            setattr(getattr(tags, group), tag, True)
+        return tags
 
     def __sklearn_clone__(self) -> "Storable":
         copy = super().__sklearn_clone__()

@@ -8,7 +8,6 @@ from typing import Any, ClassVar
 import numpy as np
 from sklearn.base import ClassifierMixin, RegressorMixin, _fit_context, is_regressor
 from sklearn.exceptions import ConvergenceWarning
-from sklearn.utils import Tags
 from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted
@@ -35,6 +34,7 @@ class GeneralisedLinearModel(Storable):
     A subclass says what kind of targets it has, and how they are checked.
     """
 
+    _true_tags: ClassVar[tuple[str, ...]] = ("input_tags.sparse",)
     _parameter_constraints: ClassVar[dict] = {
         "prior_scale": [StrOptions({"auto", "learn"}), POSITIVE, "array-like"],
         "fit_intercept": ["boolean"],
@@ -186,11 +186,6 @@ class GeneralisedLinearModel(Storable):
         intercepts = coefficients[..., 0] if self.fit_intercept else np.zeros(coefficients.shape[:-1])
         return intercepts if intercepts.ndim else float(intercepts)
 
-    def __sklearn_tags__(self) -> Tags:
-        tags = super().__sklearn_tags__()
-        tags.input_tags.sparse = True
-        return tags
-
     def _has_intercept(self) -> bool:
         """Whether the model was fitted with an intercept, whatever has been set since."""
         return self._posterior.weights.frame.centre is not None
@@ -334,6 +329,17 @@ class Classifier(ClassifierMixin, GeneralisedLinearModel):
     }
 
     class_weight: Any = None
+
+    def sample(self, n: int = 1, X: Any = None, offset: Any = None, random_state: Any = None) -> np.ndarray:
+        """Draws from the posterior, of coefficients or of the classes of rows; see :meth:`GaussianGLM.sample`.
+
+        Parameters
+        ----------
+        n, X, offset, random_state
+            As there.
+        """
+        draws = super().sample(n, X, offset, random_state)
+        return draws if X is None else self.classes_[draws]
 
     def _possible(self, classes: np.ndarray) -> np.ndarray:
         raise NotImplementedError

@@ -27,6 +27,7 @@ from thalweg.runs import Run
 class KernelMachine(Storable):
     """Base of the kernel estimators: a subclass says what targets are, which loss they have, and how it predicts."""
 
+    _true_tags: ClassVar[tuple[str, ...]] = ("input_tags.sparse",)
     _plain_bandwidth: ClassVar[float]
     _parameter_constraints: ClassVar[dict[str, list]] = {
         "kernel": [Kernel, type, str, None],
@@ -113,11 +114,6 @@ class KernelMachine(Storable):
 
     def __sklearn_is_fitted__(self) -> bool:
         return hasattr(self, "_machine")
-
-    def __sklearn_tags__(self) -> Any:
-        tags = super().__sklearn_tags__()
-        tags.input_tags.sparse = True
-        return tags
 
     def __getstate__(self) -> dict[str, Any]:
         # As NumPy arrays: JAX would make float64 arrays float32 when they are read outside of a scope.

@@ -102,6 +102,7 @@ class CorrelatedTopicModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, To
     """
 
     _trials: ClassVar[tuple[str, ...]] = ("transform",)
+    _true_tags: ClassVar[tuple[str, ...]] = ("input_tags.sparse", "input_tags.positive_only")
     _parameter_constraints: ClassVar[dict] = {
         "n_components": [Interval(Integral, 1, None, closed="left")],
         "inference": [StrOptions(set(topics.TopicSettings.methods))],
@@ -130,13 +131,6 @@ class CorrelatedTopicModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, To
     draws: int = 80
     random_state: Any = None
     verbose: bool = False
-
-    def __sklearn_tags__(self) -> Any:
-        tags = super().__sklearn_tags__()
-        tags.input_tags.sparse = True
-        tags.input_tags.positive_only = True
-        tags.transformer_tags.preserves_dtype = ["float64"]
-        return tags
 
     @_fit_context(prefer_skip_nested_validation=True)
     def fit(self, X: Any, y: Any = None, *, covariates: Any = None) -> "CorrelatedTopicModel":

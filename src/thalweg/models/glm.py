@@ -6,6 +6,7 @@ E_q log p(y|z) − KL[q ‖ prior].
 """
 
 import warnings
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
@@ -146,17 +147,6 @@ class BernoulliGLM(Classifier):
         second = self._predicted(X, offset)
         return self.classes_[(second > 0.5).astype(int)]
 
-    def sample(self, n: int = 1, X: Any = None, offset: Any = None, random_state: Any = None) -> np.ndarray:
-        """Draws from the posterior, of coefficients or of the classes of rows; see :meth:`GaussianGLM.sample`.
-
-        Parameters
-        ----------
-        n, X, offset, random_state
-            As there.
-        """
-        draws = super().sample(n, X, offset, random_state)
-        return draws if X is None else self.classes_[draws]
-
     def _target_model(self) -> linear.TargetModel:
         return linear.BinaryTargets()
 
@@ -179,7 +169,15 @@ class BernoulliGLM(Classifier):
         return tags
 
 
-class GaussianGLM(Regressor):
+@dataclass(repr=False, eq=False)
+class _NoiseVariance:
+    """The first parameter of :class:`GaussianGLM`: fields of the last base class come first."""
+
+    noise_variance: float | None = None
+
+
+@dataclass(repr=False, eq=False)
+class GaussianGLM(Regressor, _NoiseVariance):
     """Bayesian linear regression: y = z + noise, the noise being normal. The posterior is exact.
 
     Parameters
@@ -230,18 +228,7 @@ class GaussianGLM(Regressor):
         "noise_variance": [POSITIVE, None],
     }
 
-    def __init__(
-        self,
-        noise_variance: float | None = None,
-        prior_scale: Any = "auto",
-        fit_intercept: bool = True,
-        intercept_scale: float = 1000.0,
-        max_iter: int = 1000,
-        tol: float = 1e-5,
-        verbose: int = 0,
-    ) -> None:
-        super().__init__(prior_scale, fit_intercept, intercept_scale, max_iter, tol, verbose)
-        self.noise_variance = noise_variance
+    intercept_scale: float = 1000.0
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None, offset: Any = None) -> "GaussianGLM":
         """Find the posterior given these examples, and forget all others; see :meth:`BernoulliGLM.fit`."""

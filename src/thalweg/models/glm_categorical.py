@@ -106,8 +106,7 @@ class CategoricalGLM(Classifier):
         n, X, random_state
             As in :meth:`GaussianGLM.sample`.
         """
-        draws = super().sample(n, X, None, random_state)
-        return draws if X is None else self.classes_[draws]
+        return super().sample(n, X, None, random_state)
 
     def _target_model(self) -> linear.TargetModel:
         return linear.CategoricalTargets(len(self.classes_))

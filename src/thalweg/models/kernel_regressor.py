@@ -60,6 +60,7 @@ class KernelRegressor(RegressorMixin, KernelMachine):
     True
     """
 
+    _true_tags = ("input_tags.sparse", "target_tags.multi_output")
     _plain_bandwidth = 1.0
     _target_mean: np.ndarray
     _target_moments: tuple[float, np.ndarray, np.ndarray]
@@ -127,11 +128,6 @@ class KernelRegressor(RegressorMixin, KernelMachine):
         ]
         low, high = (end[:, 0] if self._flat else end for end in ends)
         return low, high
-
-    def __sklearn_tags__(self) -> Any:
-        tags = super().__sklearn_tags__()
-        tags.target_tags.multi_output = True
-        return tags
 
     def _loss(self) -> Loss:
         return self.loss if isinstance(self.loss, Loss) else _LOSSES[self.loss]()

@@ -13,7 +13,7 @@ E log p under N(m, v)      :class:`Quadrature`, :class:`MonteCarlo`, :class:`Sco
 
 from thalweg.gaussian.divergence import GaussianKL, KLToNormal, KLToProcess
 from thalweg.gaussian.expectations import Expectation, MonteCarlo, Quadrature, ScoreSamples
-from thalweg.gaussian.likelihood import Expected, Likelihood, Prediction
+from thalweg.gaussian.likelihood import Likelihood, Prediction
 from thalweg.gaussian.likelihoods import (
     BernoulliLogit,
     BernoulliProbit,
@@ -24,6 +24,7 @@ from thalweg.gaussian.likelihoods import (
 )
 from thalweg.gaussian.oracle import ExpectedLikelihood
 from thalweg.gaussian.posteriors import Diagonal, Full, Implicit, Marginals
+from thalweg.gaussian.special import Expected
 
 __all__ = [
     "BernoulliLogit",

@@ -16,7 +16,7 @@ targets enter squared.
 
 import math
 from itertools import product
-from typing import Any, NamedTuple
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -68,11 +68,6 @@ class NodeGram(eqx.Module):
             column = column.at[tuple(offsets.T)].add(means)
         return jnp.maximum(jnp.fft.rfftn(column).real, 0)
 
-    def scaled(self, factor: Array) -> "NodeGram":
-        """The same of ω times a number."""
-        times = lambda leaf: None if leaf is None else factor * leaf
-        return NodeGram(times(self.stencil), self.interpolation, factor * self.scales, self.occupied)
-
 
 class GridMoments(eqx.Module):
     """Sums over rows: Wᵀ diag(ω) W, Wᵀ diag(ω) R and Rᵀ diag(ω) R for the columns R of targets and basis."""
@@ -88,10 +83,6 @@ class GridMoments(eqx.Module):
         """Those of the grid, along each feature."""
         return self.sums.shape[1:]
 
-    def scaled(self, factor: Array) -> "GridMoments":
-        """Those of ω times a number."""
-        return GridMoments(self.gram.scaled(factor), factor * self.sums, factor * self.squares, self.targets)
-
 
 @quick_jit(lambda *_: False, tuned=False, static_argnums=3)
 def moments(
@@ -103,7 +94,11 @@ def moments(
     return GridMoments(NodeGram.of(interpolation, scales), sums, weighted.T @ columns, targets)
 
 
-scaled = jax.jit(GridMoments.scaled)
+@jax.jit
+def scaled(given: GridMoments, factor: Float[Array, ""]) -> GridMoments:
+    """Return those of ω times a number."""
+    parts = lambda moments: jax.tree.leaves((moments.gram.stencil, moments.gram.scales, moments.sums, moments.squares))
+    return eqx.tree_at(parts, given, replace_fn=lambda part: factor * part)
 
 
 def spectrum(kernel: Kernel, spacing: Float[Array, " d"], nodes: tuple[int, ...]) -> Float[Array, "*frequencies"]:
@@ -189,20 +184,6 @@ def solve(
     return CGResult(_times(root, as_block(end.x)), end.iterations, residual, end.sizes, end.ratios)
 
 
-class GridEvaluation(NamedTuple):
-    """The data term, the slopes in the logarithms of the parameters, and what the log-determinant is made of."""
-
-    misfit: Float[Array, ""]
-    """(y − Hβ̂)ᵀA⁻¹(y − Hβ̂)."""
-    kernel_gradient: Kernel
-    noise_gradient: Float[Array, ""]
-    """Without the part of log det D."""
-    known_determinant: Float[Array, ""]
-    """log det P."""
-    solves: CGResult
-    """Of targets, basis and probes; without the solutions."""
-
-
 @quick_jit(lambda *_: False, tuned=False)
 def evaluate(
     kernel: Kernel,
@@ -211,9 +192,11 @@ def evaluate(
     shares: GridMoments,
     probes: Float[Array, " m *nodes"],
     tolerance: Float[Array, " r+m"],
-) -> GridEvaluation:
-    """Everything about −log p(y) but constants.
+) -> tuple[Array, Array, CGResult, Kernel, Array]:
+    """Return (y − Hβ̂)ᵀA⁻¹(y − Hβ̂), log det P, solves without their solutions, and slopes in log parameters.
 
+    Those are of −log p(y), in the kernel and in the noise, without the part of log det D. Solves are of targets, basis
+    and probes.
     ``given`` are the moments for ω = 1/D, ``shares`` those for ω = ρ/D, ρ the share of D that grows with the noise.
     """
     nodes, targets = given.nodes, given.targets
@@ -252,10 +235,8 @@ def evaluate(
     quadratic = quadratic - 2 * jnp.sum(flat(means) * (combine.T @ flat(shares.sums)))
     noise_gradient = -(targets * trace + quadratic) / 2
     known = jnp.sum(coordinates.counts * jnp.log(preconditioner))
-    times = lambda slope, value: slope * value
-    return GridEvaluation(
-        misfit, jax.tree.map(times, kernel_gradient, kernel), noise_gradient, known, found._replace(x=jnp.zeros(0))
-    )
+    kernel_gradient = jax.tree.map(lambda slope, value: slope * value, kernel_gradient, kernel)
+    return misfit, known, found._replace(x=jnp.zeros(0)), kernel_gradient, noise_gradient
 
 
 def mean_coefficients(given: GridMoments, right: Array, solved: Array) -> tuple[Array, Array]:

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from dataclasses import KW_ONLY, dataclass, field
 from numbers import Integral, Real
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import equinox as eqx
 import jax
@@ -67,7 +67,7 @@ class KernelMachine(Storable):
     def _check_kinds(self, y: Any, classes: Any) -> None:
         """Check targets as they came, before they are an array of one type."""
 
-    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> "KernelMachine":
+    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
         """Learn from all rows; what was learned before is forgotten unless ``warm_start``.
 
         Parameters
@@ -125,7 +125,7 @@ class KernelMachine(Storable):
             with jax.enable_x64(self._machine.double):
                 self._machine = self._machine.mapped(jnp.asarray)
 
-    def _learn(self, entry: Any, X: Any, y: Any, sample_weight: Any, classes: Any, anew: bool) -> "KernelMachine":
+    def _learn(self, entry: Any, X: Any, y: Any, sample_weight: Any, classes: Any, anew: bool) -> Self:
         """Check arguments, go down by one of the entries of ``machines``, and store what comes back.
 
         If that fails, all is as it was.

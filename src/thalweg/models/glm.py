@@ -111,8 +111,7 @@ class BernoulliGLM(Classifier):
         """
         if self.class_weight == "balanced":
             raise ValueError("class_weight must be a dictionary or None in a stream, found 'balanced'")
-        self._fit(X, y, sample_weight, offset, stream=True, classes=classes)
-        return self
+        return self._fit(X, y, sample_weight, offset, stream=True, classes=classes)
 
     def predict_proba(self, X: Any, offset: Any = None) -> np.ndarray:
         """Probabilities of the two classes, averaged over the posterior of the coefficients.

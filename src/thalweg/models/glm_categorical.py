@@ -65,8 +65,7 @@ class CategoricalGLM(Classifier):
         X, y, sample_weight
             As in :meth:`BernoulliGLM.fit`.
         """
-        self._fit(X, y, sample_weight, None)
-        return self
+        return self._fit(X, y, sample_weight, None)
 
     def predict_proba(self, X: Any) -> np.ndarray:
         """Probabilities of the classes, averaged over the posterior of the coefficients."""

@@ -87,10 +87,10 @@ class _CountRegressor(Regressor):
         """
         return super().sample(n, X, offset if X is None else _with_exposure(X, offset, exposure), random_state)
 
-    def _targets(self, y: np.ndarray, first: bool, classes: Any) -> np.ndarray:
+    def _targets(self, y: np.ndarray, weights: np.ndarray, first: bool, classes: Any) -> tuple[np.ndarray, np.ndarray]:
         if np.any(y < 0):
             raise ValueError(f"y must hold counts, numbers of at least 0, found {y[y < 0][0]}")
-        return super()._targets(y, first, classes)
+        return super()._targets(y, weights, first, classes)
 
 
 def _with_exposure(X: Any, offset: Any, exposure: Any) -> Any:

@@ -147,8 +147,7 @@ class KernelClassifier(ClassifierMixin, KernelMachine):
                 f"class_weight must be None or a dict for partial_fit, which does not see all rows at once, "
                 f"found {self.class_weight!r}"
             )
-        self._learn(machines.learn, X, y, sample_weight, classes, anew=False)
-        return self
+        return self._learn(machines.learn, X, y, sample_weight, classes, anew=False)
 
     def decision_function(self, X: Any) -> np.ndarray:
         """The values of the classes' functions; with two classes, that of the second one."""

@@ -81,8 +81,7 @@ class KernelRegressor(RegressorMixin, KernelMachine):
         X, y, sample_weight
             As in ``fit``.
         """
-        self._learn(machines.learn, X, y, sample_weight, None, anew=False)
-        return self
+        return self._learn(machines.learn, X, y, sample_weight, None, anew=False)
 
     def predict(self, X: Any) -> np.ndarray:
         """The function's values; a column for each target if there are several."""

@@ -156,16 +156,15 @@ class MatrixCompletion(RegressorMixin, Storable):
         given = _ratings.checked_ratings(X, y, sample_weight, implicit)
         row_side, column_side = self._side_information(given, row_features, column_features)
         rows, columns = IdIndex.of(given.rows, row_side.ids), IdIndex.of(given.columns, column_side.ids)
-        start = getattr(self, "_model", None) if self.warm_start else None
-        if start is not None and not (rows.same(self._rows) and columns.same(self._columns)):
-            start = None
-        self._rows, self._columns, self.n_features_in_ = rows, columns, 2
         nuclear = self.method == "nuclear"
+        kind = completion.Filled if nuclear else completion.Completed
+        known = self.warm_start and isinstance(getattr(self, "_model", None), kind)
+        known = known and np.array_equal(rows.ids, self.row_ids_) and np.array_equal(columns.ids, self.column_ids_)
+        self._rows, self._columns, self.n_features_in_ = rows, columns, 2
         if nuclear and (implicit or row_features is not None or column_features is not None):
             raise ValueError("method='nuclear' takes explicit ratings without side information: use method='factors'")
-        if not isinstance(start, completion.Filled if nuclear else completion.Completed):
-            start = None
         ratings = given.indexed(rows, columns)
+        start = self._model if known else None
         self._learn(ratings, row_side.matrix(rows.ids), column_side.matrix(columns.ids), start)
         if not nuclear:
             _ratings.warn_of_poor_ratings(ratings, implicit)

@@ -51,11 +51,8 @@ class ProcessPosterior:
 
     def check_stored(self) -> None:
         """Refuse arrays that do not fit one another, or that no fit leaves."""
-        count = len(self.inputs)
-        check_numbers("inputs", self.inputs, self.inputs.shape[:2])
-        check_numbers("weights", self.weights, (count,))
-        check_numbers("precisions of sites", self.sites, (count,))
-        check_numbers("factors", self.factor, (count, count))
+        rows = (len(self.inputs),)
+        check_numbers(self, inputs=self.inputs.shape[:2], weights=rows, sites=rows, factor=2 * rows)
         if np.any(self.sites < 0):
             raise ValueError("negative precisions of sites")
 

@@ -41,10 +41,9 @@ class PriorFrame:
 
     def check_stored(self) -> None:
         """Refuse coordinates that do not fit one another."""
-        check_numbers("scales", self.scales, (len(self.scales),))
-        check_numbers("intercept", self.intercept)
+        check_numbers(self, scales=(len(self.scales),), intercept=())
         if self.centre is not None:
-            check_numbers("centre", self.centre, (len(self.scales) - 1,))
+            check_numbers(self, centre=(len(self.scales) - 1,))
 
     def spreads(self, rows: LinearObservations) -> np.ndarray:
         """The part of each weight but the intercept's in the prior standard deviation of the linear predictor.
@@ -108,12 +107,10 @@ class WeightPosterior:
     def check_stored(self) -> None:
         """Refuse a covariance of other weights than there are."""
         count = rank = len(self.frame.scales)
-        check_numbers("means", self.mean, (count,))
-        check_numbers("inflation", self.inflation)
         if self.basis is not None:
             rank = np.shape(self.basis)[-1]
-            check_numbers("basis", self.basis, (count, rank))
-        check_numbers("covariances", self.covariance, (rank, rank))
+            check_numbers(self, basis=(count, rank))
+        check_numbers(self, mean=(count,), inflation=(), covariance=(rank, rank))
         if not self.freedom > 0:
             raise ValueError(f"{self.freedom} degrees of freedom")
 
@@ -229,7 +226,7 @@ class PosteriorMixture(WeightPosterior):
     def check_stored(self) -> None:
         """Refuse members of other weights."""
         super().check_stored()
-        check_numbers("shares", self.shares, (len(self.members),))
+        check_numbers(self, shares=(len(self.members),))
         if any(len(part.frame.scales) != len(self.frame.scales) for part in self.members):
             raise ValueError("members of other weights")
 

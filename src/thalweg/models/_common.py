@@ -13,12 +13,13 @@ import jax
 import numpy as np
 from scipy.sparse import issparse
 from sklearn.base import BaseEstimator, is_classifier
-from sklearn.utils import Tags
+from sklearn.utils import Tags, check_random_state
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted
 
 from thalweg import __version__, files, models
 from thalweg.arguments import whole
 from thalweg.errors import FileFormatError
+from thalweg.models._frames import validated
 from thalweg.runs import Run, raising_interrupts
 
 _MOST_ENTRIES = 2**27
@@ -60,6 +61,14 @@ class Storable(BaseEstimator):
         copy = super().__sklearn_clone__()
         Storable._clones.add(copy)
         return copy
+
+    def _seed(self) -> int:
+        return int(check_random_state(self.random_state).randint(2**31 - 1))
+
+    def _checked_rows(self, X: Any, **options: Any) -> Any:
+        """The rows to predict, as those that were learned from are."""
+        check_is_fitted(self)
+        return validated(self, X, reset=False, **options)
 
     def _trial_rows(self) -> Any:
         """The rows that this is tried with: several, since one fits too many shapes."""
@@ -206,18 +215,17 @@ def dense(X: Any) -> np.ndarray:
 
 def settings_of(kind: Any, model: Any, **changed: Any) -> Any:
     """A dataclass of settings from the parameters of the same names, but for those given."""
-    return kind(**{field.name: getattr(model, field.name) for field in fields(kind)} | changed)
+    given = model.get_params(deep=False)
+    return kind(**{field.name: given[field.name] for field in fields(kind) if field.name in given} | changed)
 
 
 def seed(random_state: Any) -> Any:
     """What NumPy's new generators can be made of."""
     if isinstance(random_state, np.random.RandomState):
         return random_state.randint(2**31)
-    return (
-        random_state
-        if isinstance(random_state, np.random.Generator | None)
-        else whole("random_state", random_state, least=0)
-    )
+    if isinstance(random_state, np.random.Generator | None):
+        return random_state
+    return whole("random_state", random_state, least=0)
 
 
 @contextmanager

@@ -9,15 +9,13 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from sklearn.utils import check_random_state
 from sklearn.utils._param_validation import Interval, StrOptions
-from sklearn.utils.validation import check_is_fitted
 
 from thalweg import machines
 from thalweg.kernels import Kernel
 from thalweg.machines.losses import Loss
 from thalweg.machines.settings import METHODS, METRICS, Method, Settings
-from thalweg.models._common import Storable, row_weights, unharmed
+from thalweg.models._common import Storable, row_weights, settings_of, unharmed
 from thalweg.models._frames import validated
 from thalweg.rows import Table
 from thalweg.runs import Run
@@ -135,20 +133,12 @@ class KernelMachine(Storable):
         with unharmed(self):
             table = self._table(X, y, sample_weight, known is None, classes, streams=entry is machines.learn)
             known = None if known is None else self._machine  # which may have other targets now
-            seed = int(check_random_state(self.random_state).randint(2**31 - 1))
-            self._store(entry(table, self._settings(), seed, known))
+            self._store(entry(table, self._settings(), self._seed(), known))
         return self
 
     def _settings(self) -> Settings:
-        alike = ("bandwidth", "metric", "alpha", "method", "max_features")
-        return Settings(
-            loss=self._loss(),
-            kernel=self.kernel,
-            passes=self.max_iter,
-            plain_bandwidth=self._plain_bandwidth,
-            progress=bool(self.verbose),
-            **{name: getattr(self, name) for name in alike},
-        )
+        changed = {"passes": self.max_iter, "plain_bandwidth": self._plain_bandwidth, "progress": bool(self.verbose)}
+        return settings_of(Settings, self, loss=self._loss(), **changed)
 
     def _store(self, machine: machines.FittedMachine) -> None:
         self._machine, metric = machine, machine.frame.metric
@@ -179,8 +169,7 @@ class KernelMachine(Storable):
 
     def _values(self, X: Any) -> np.ndarray:
         """f at the rows of X."""
-        check_is_fitted(self)
-        return self._machine.predict(validated(self, X, accept_sparse="csr", dtype="numeric", reset=False))
+        return self._machine.predict(self._checked_rows(X, accept_sparse="csr", dtype="numeric"))
 
 
 def _kernel_of_raw_features(kernel: Kernel, metric: np.ndarray | None) -> Kernel:

@@ -11,12 +11,11 @@ from jaxtyping import Float
 from scipy.sparse import csr_array, issparse
 from sklearn.base import ClassNamePrefixFeaturesOutMixin, TransformerMixin, _fit_context
 from sklearn.exceptions import ConvergenceWarning
-from sklearn.utils import check_random_state
 from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.validation import check_is_fitted
 
 from thalweg import arguments, topics
-from thalweg.models._common import Storable, unharmed
+from thalweg.models._common import Storable, settings_of, unharmed
 from thalweg.models._covariates import CovariateScaling
 from thalweg.models._frames import validated
 from thalweg.models._summary import Summary
@@ -310,13 +309,8 @@ class CorrelatedTopicModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, St
         return len(self.components_)
 
     def _settings(self) -> topics.TopicSettings:
-        same = ("smoothing", "batch_size", "step", "samples", "decay", "draws", "verbose")
-        options: dict[str, Any] = {name: getattr(self, name) for name in same}
-        options |= {"method": self.inference, "passes": self.max_iter, "tolerance": self.tol}
-        return topics.TopicSettings(int(self.n_components), **options)
-
-    def _seed(self) -> int:
-        return int(check_random_state(self.random_state).randint(2**31 - 1))
+        changed = {"method": self.inference, "passes": self.max_iter, "tolerance": self.tol}
+        return settings_of(topics.TopicSettings, self, topics=int(self.n_components), **changed)
 
     def _read(self, X: Any, covariates: Any, reset: bool = False) -> tuple[csr_array, np.ndarray]:
         """Return counts and a design matrix, checked; ``reset`` if the model learns their words and scales anew."""

@@ -10,10 +10,8 @@ import numpy as np
 from scipy.special import logit
 from sklearn.base import ClassifierMixin, _fit_context
 from sklearn.exceptions import ConvergenceWarning
-from sklearn.utils import check_random_state
 from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.multiclass import check_classification_targets
-from sklearn.utils.validation import check_is_fitted
 
 from thalweg import processes
 from thalweg.descent import Status
@@ -159,8 +157,7 @@ class GPClassifier(ClassifierMixin, Storable):
         if not np.all(totals > 0):
             weightless = self.classes_.tolist()[np.argmin(totals)]
             raise ValueError(f"sample_weight must leave some weight to every class, found none for {weightless!r}")
-        seed = int(check_random_state(self.random_state).randint(2**31 - 1))
-        settings = self._settings()
+        seed, settings = self._seed(), self._settings()
         positives = range(1, 2) if len(self.classes_) == 2 else range(len(self.classes_))
         fit = processes.fit_classifier
         self._processes = [
@@ -177,8 +174,7 @@ class GPClassifier(ClassifierMixin, Storable):
 
     def latent(self, X: Any) -> tuple[np.ndarray, np.ndarray]:
         """Means and variances of the latent function; a column for each class if there are more than two."""
-        check_is_fitted(self)
-        X = validated(self, X, dtype=np.float64, reset=False)
+        X = self._checked_rows(X, dtype=np.float64)
         found = [fitted.predict(X) for fitted in self._processes]
         mean, variance = (np.stack(column, axis=1) for column in zip(*found, strict=True))
         return (mean[:, 0], variance[:, 0]) if len(found) == 1 else (mean, variance)

@@ -11,7 +11,6 @@ from sklearn.base import MultiOutputMixin, RegressorMixin, _fit_context
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import check_random_state
 from sklearn.utils._param_validation import Interval, StrOptions
-from sklearn.utils.validation import check_is_fitted
 
 from thalweg import arguments, processes
 from thalweg.descent import Status
@@ -157,7 +156,7 @@ class GPRegressor(RegressorMixin, MultiOutputMixin, Storable):
             float(self.noise or 0.0) / self._middle_weight if given else None,
             known / self._middle_weight,
             weights / self._middle_weight,
-            seed=int(check_random_state(self.random_state).randint(2**31 - 1)),
+            seed=self._seed(),
         )
         self._posterior = found.posterior
         self._known_of_all = float(self.alpha) if np.ndim(self.alpha) == 0 else 0.0
@@ -217,7 +216,7 @@ class GPRegressor(RegressorMixin, MultiOutputMixin, Storable):
 
         Of several targets each has its own, in a last axis. A covariance needs the exact method.
         """
-        X = self._checked(X)
+        X = self._checked_rows(X, dtype=np.float64)
         if return_std and return_cov:
             raise ValueError("return_std and return_cov cannot both be True")
         mean, spread = self._posterior.predict(X, full=return_cov)
@@ -232,7 +231,7 @@ class GPRegressor(RegressorMixin, MultiOutputMixin, Storable):
         They take the smoothness of a kernel that was chosen for known: of functions without a derivative that were
         taken for smoother ones, intervals of 95 % held 85 % (``kernel="matern12"``: 95 %).
         """
-        X = self._checked(X)
+        X = self._checked_rows(X, dtype=np.float64)
         mean, variance = self._posterior.predict(X)
         return self._means(mean, X), self._spreads(variance)
 
@@ -241,7 +240,7 @@ class GPRegressor(RegressorMixin, MultiOutputMixin, Storable):
 
         The exact method draws any number; the other two keep the 64 that their variances are of.
         """
-        X = self._checked(X)
+        X = self._checked_rows(X, dtype=np.float64)
         n_samples = arguments.whole("n_samples", n_samples)
         rng = np.random.default_rng(check_random_state(random_state).randint(2**31 - 1))
         drawn = self._posterior.sample(X, n_samples, rng) * self._units[:, None] + self._offset(X)[:, :, None]
@@ -258,10 +257,6 @@ class GPRegressor(RegressorMixin, MultiOutputMixin, Storable):
     def _observation_noise(self) -> float:
         """The variance of a new observation, of weight 1, around the function: what is known of all is known of it."""
         return self._posterior.observation_noise * self._middle_weight + self._known_of_all
-
-    def _checked(self, X: Any) -> np.ndarray:
-        check_is_fitted(self)
-        return validated(self, X, dtype=np.float64, reset=False)
 
     def _offset(self, X: np.ndarray) -> np.ndarray:
         """What was subtracted from y: the level of each column, or the user's mean function as a column."""

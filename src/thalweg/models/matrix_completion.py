@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import numpy as np
 from sklearn.base import RegressorMixin, _fit_context
 from sklearn.exceptions import ConvergenceWarning
-from sklearn.utils import Tags, TransformerTags, check_random_state
+from sklearn.utils import Tags, TransformerTags
 from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.validation import _check_feature_names, check_is_fitted
 
@@ -181,7 +181,7 @@ class MatrixCompletion(RegressorMixin, Storable):
         implicit = self.feedback == "implicit"
         low, high = (-np.inf, np.inf) if implicit else _ratings.rating_range(self.bounds, ratings.values)
         problem: dict[str, Any] = {"low": low, "high": high, "held_out": float(self.validation_fraction)}
-        seed = int(check_random_state(self.random_state).randint(2**31 - 1))
+        seed = self._seed()
         max_iter, tol, verbose = int(self.max_iter), float(self.tol), bool(self.verbose)
         result: completion.Settled | completion.LearnedFactors
         if self.method == "nuclear":

@@ -6,6 +6,7 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import fields
+from numbers import Integral, Real
 from typing import Any, ClassVar
 from weakref import WeakSet
 
@@ -14,11 +15,13 @@ import numpy as np
 from scipy.sparse import issparse
 from sklearn.base import BaseEstimator, is_classifier
 from sklearn.utils import Tags, check_random_state
+from sklearn.utils._param_validation import Interval
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted
 
 from thalweg import __version__, files, models
 from thalweg.arguments import whole
 from thalweg.errors import FileFormatError
+from thalweg.kernels import Kernel
 from thalweg.models._frames import validated
 from thalweg.runs import Run, raising_interrupts
 
@@ -33,6 +36,19 @@ class Storable(BaseEstimator):
     :func:`~thalweg.files.storable`.
     """
 
+    _parameter_constraints: ClassVar[dict[str, list]] = {}
+    _shared_constraints: ClassVar[dict[str, list]] = {
+        "kernel": [Kernel, type, str, None],
+        "learn": ["boolean"],
+        "restarts": [Interval(Integral, 0, None, closed="left")],
+        "max_iter": [Interval(Integral, 1, None, closed="left")],
+        "tol": [Interval(Real, 0, None, closed="left")],
+        "warm_start": ["boolean"],
+        "random_state": ["random_state"],
+        "verbose": ["verbose"],
+    }
+    """Those of parameters that several estimators have, where one does not say otherwise."""
+
     known: ClassVar[dict[str, type["Storable"]]] = {}
     """The estimators that :func:`load` knows, by name."""
 
@@ -41,6 +57,8 @@ class Storable(BaseEstimator):
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
+        shared = {name: limits for name, limits in cls._shared_constraints.items() if name in vars(cls)}
+        cls._parameter_constraints = shared | cls._parameter_constraints
         if not cls.__name__.startswith("_"):
             Storable.known[cls.__name__] = cls
 

@@ -2,7 +2,7 @@
 
 import warnings
 from dataclasses import dataclass
-from numbers import Integral, Real
+from numbers import Real
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -39,9 +39,7 @@ class GeneralisedLinearModel(Storable):
         "prior_scale": [StrOptions({"auto", "learn"}), POSITIVE, "array-like"],
         "fit_intercept": ["boolean"],
         "intercept_scale": [POSITIVE],
-        "max_iter": [Interval(Integral, 1, None, closed="left")],
         "tol": [POSITIVE],
-        "verbose": ["verbose"],
     }
 
     prior_scale: Any = "auto"

@@ -28,16 +28,12 @@ class KernelMachine(Storable):
     _true_tags: ClassVar[tuple[str, ...]] = ("input_tags.sparse",)
     _plain_bandwidth: ClassVar[float]
     _parameter_constraints: ClassVar[dict[str, list]] = {
-        "kernel": [Kernel, type, str, None],
         "bandwidth": [StrOptions({"auto"}), Interval(Real, 0, None, closed="neither")],
         "alpha": [StrOptions({"auto"}), Interval(Real, 0, None, closed="neither")],
         "method": [StrOptions(set(METHODS)), Method],
         "metric": [StrOptions(set(METRICS))],
         "max_features": [Interval(Integral, 1, None, closed="left")],
         "max_iter": [None, Interval(Integral, 1, None, closed="left")],
-        "warm_start": ["boolean"],
-        "random_state": ["random_state"],
-        "verbose": ["verbose"],
     }
     _machine: machines.FittedMachine = field(init=False)
 
@@ -169,7 +165,8 @@ class KernelMachine(Storable):
 
     def _values(self, X: Any) -> np.ndarray:
         """f at the rows of X."""
-        return self._machine.predict(self._checked_rows(X, accept_sparse="csr", dtype="numeric"))
+        rows = self._checked_rows(X, accept_sparse="csr", dtype="numeric")
+        return self._machine.predict(rows)
 
 
 def _kernel_of_raw_features(kernel: Kernel, metric: np.ndarray | None) -> Kernel:

@@ -106,14 +106,10 @@ class CorrelatedTopicModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, St
         "inference": [StrOptions(set(topics.TopicSettings.methods))],
         "smoothing": [Interval(Real, 0, None, closed="neither")],
         "batch_size": [Interval(Integral, 1, None, closed="left")],
-        "max_iter": [Interval(Integral, 1, None, closed="left")],
-        "tol": [Interval(Real, 0, None, closed="left")],
         "step": [Interval(Real, 0, 1, closed="right")],
         "samples": [Interval(Integral, 2, None, closed="left")],
         "decay": [Interval(Real, 0.5, 1, closed="both")],
         "draws": [Interval(Integral, 0, None, closed="left")],
-        "random_state": ["random_state"],
-        "verbose": ["verbose"],
     }
 
     n_components: int = 10

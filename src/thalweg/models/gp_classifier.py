@@ -101,17 +101,10 @@ class GPClassifier(ClassifierMixin, Storable):
     """
 
     _parameter_constraints: ClassVar[dict] = {
-        "kernel": [Kernel, type, str, None],
         "likelihood": [StrOptions(set(_LINKS)), Likelihood],
         "jitter": [Interval(Real, 0, None, closed="left")],
-        "learn": ["boolean"],
-        "restarts": [Interval(Integral, 0, None, closed="left")],
         "batch_size": [Interval(Integral, 1, None, closed="left"), None],
         "step": [Interval(Real, 0, None, closed="neither")],
-        "tol": [Interval(Real, 0, None, closed="left")],
-        "max_iter": [Interval(Integral, 1, None, closed="left")],
-        "random_state": ["random_state"],
-        "verbose": ["verbose"],
     }
 
     kernel: Kernel | type[Kernel] | str | None = None

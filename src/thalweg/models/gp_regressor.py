@@ -3,7 +3,7 @@
 import warnings
 from collections.abc import Callable
 from dataclasses import KW_ONLY, dataclass
-from numbers import Integral, Real
+from numbers import Real
 from typing import Any, ClassVar
 
 import numpy as np
@@ -97,16 +97,10 @@ class GPRegressor(RegressorMixin, MultiOutputMixin, Storable):
     """
 
     _parameter_constraints: ClassVar[dict] = {
-        "kernel": [Kernel, str, type, None],
         "noise": [Interval(Real, 0, None, closed="left"), None],
         "alpha": [Interval(Real, 0, None, closed="left"), "array-like"],
         "mean": [StrOptions(set(processes.RegressorSettings.means)), callable],
         "method": [StrOptions(set(processes.RegressorSettings.methods))],
-        "learn": ["boolean"],
-        "restarts": [Interval(Integral, 0, None, closed="left")],
-        "max_iter": [Interval(Integral, 1, None, closed="left")],
-        "random_state": ["random_state"],
-        "verbose": ["verbose"],
     }
 
     kernel: Kernel | str | None = None

@@ -5,7 +5,6 @@ from dataclasses import KW_ONLY, dataclass, field
 from numbers import Integral, Real
 from typing import Any, ClassVar, Self
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -176,7 +175,7 @@ def _kernel_of_raw_features(kernel: Kernel, metric: np.ndarray | None) -> Kernel
     with jax.enable_x64(True):
         lengthscale = np.asarray(kernel.lengthscale, np.float64) / metric
         lengthscale = lengthscale[0] if np.all(lengthscale == lengthscale[0]) else lengthscale
-        return eqx.tree_at(lambda kernel: kernel.lengthscale, kernel, jnp.asarray(lengthscale))
+        return kernel._with(lengthscale=jnp.asarray(lengthscale))
 
 
 def _feature_scales(kernel: Kernel, metric: np.ndarray | None, features: int) -> np.ndarray:

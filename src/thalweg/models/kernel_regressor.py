@@ -85,8 +85,7 @@ class KernelRegressor(RegressorMixin, KernelMachine):
 
     def predict(self, X: Any) -> np.ndarray:
         """The function's values; a column for each target if there are several."""
-        found = self._values(X) * self._target_scale + self._target_mean
-        return found[:, 0] if self._flat else found
+        return self._in_units_of_targets(self._values(X))
 
     def predict_interval(self, X: Any, level: float = 0.95) -> tuple[np.ndarray, np.ndarray]:
         """Lower and upper ends between which new targets lie with a probability of ``level``: conformal.
@@ -120,13 +119,13 @@ class KernelRegressor(RegressorMixin, KernelMachine):
                 "intervals need rows left out to judge by: a fit by the default method with ten rows or more that was "
                 "not interrupted, no stream and no partial_fit after it"
             )
-        found = self._values(X)
-        ends = [
-            (found + offset) * self._target_scale + self._target_mean
-            for offset in calibration.conformal_offsets(left_out, float(level))
-        ]
-        low, high = (end[:, 0] if self._flat else end for end in ends)
+        found, offsets = self._values(X), calibration.conformal_offsets(left_out, float(level))
+        low, high = (self._in_units_of_targets(found + offset) for offset in offsets)
         return low, high
+
+    def _in_units_of_targets(self, values: np.ndarray) -> np.ndarray:
+        targets = values * self._target_scale + self._target_mean
+        return targets[:, 0] if self._flat else targets
 
     def _loss(self) -> Loss:
         return self.loss if isinstance(self.loss, Loss) else _LOSSES[self.loss]()

@@ -218,7 +218,7 @@ class MatrixCompletion(RegressorMixin, Storable):
         return self
 
     def _add(self, X: Any, y: Any, sample_weight: Any, row_features: Any, column_features: Any) -> None:
-        model = self._with_posteriors("partial_fit after fit")
+        model = self._fitted("partial_fit after fit")
         implicit = bool(model.units.confidence)
         if implicit != (self.feedback == "implicit"):
             raise ValueError(f"feedback={self.feedback!r} after a fit with the other kind: call fit")
@@ -271,10 +271,9 @@ class MatrixCompletion(RegressorMixin, Storable):
         return_std
             Whether to return the standard deviation of a new rating too.
         """
-        if return_std:
-            return self._with_posteriors("return_std=True").predict(*self._indices(X))
-        prediction: Any = self._model_checked().predict(*self._indices(X))
-        return prediction[0] if isinstance(prediction, tuple) else prediction
+        model = self._fitted("return_std=True" if return_std else "")
+        prediction = model.predict(*self._indices(X))
+        return prediction[0] if isinstance(prediction, tuple) and not return_std else prediction
 
     def predict_interval(self, X: Any, level: float = 0.95) -> tuple[np.ndarray, np.ndarray]:
         """Ends between which a new rating of each cell lies with probability ``level``, within the range of ratings.
@@ -283,7 +282,7 @@ class MatrixCompletion(RegressorMixin, Storable):
         learned from ratings as they are, so that their rounding is part of it.
         """
         level = arguments.real("level", level, above=0, below=1)
-        return self._with_posteriors("predict_interval").interval(*self._indices(X), level)
+        return self._fitted("predict_interval").interval(*self._indices(X), level)
 
     def recommend(self, row: Any, n: int = 10, exclude_seen: bool = True) -> tuple[np.ndarray, np.ndarray]:
         """Ids of the columns with the highest predictions for a row, and these; the best on average for a row unseen.
@@ -297,7 +296,7 @@ class MatrixCompletion(RegressorMixin, Storable):
         exclude_seen
             Whether columns that the row has rated are left out.
         """
-        model = self._model_checked()
+        model = self._fitted()
         if np.ndim(row):
             raise ValueError(f"row must be the id of one row, found {row!r}")
         index = int(self._rows.indices([row])[0])
@@ -306,7 +305,7 @@ class MatrixCompletion(RegressorMixin, Storable):
 
     def similar(self, column: Any, n: int = 10) -> tuple[np.ndarray, np.ndarray]:
         """Ids of the columns most like one, and the correlation, over rows, of what their factors add to ratings."""
-        model = self._model_checked()
+        model = self._fitted()
         index = int(self._columns.indices([column])[0])
         if index < 0:
             raise ValueError(f"column must be an id that was seen, found {column!r}")
@@ -326,7 +325,7 @@ class MatrixCompletion(RegressorMixin, Storable):
         row_features
             Side information of the new rows.
         """
-        model = self._with_posteriors("transform")
+        model = self._fitted("transform")
         if y is None:
             indices = self._rows.indices(single_ids(X))
             return model.rows.means[np.where(indices < 0, model.rows.count, indices), : model.rank]
@@ -343,7 +342,7 @@ class MatrixCompletion(RegressorMixin, Storable):
         NDCG is that of :func:`sklearn.metrics.ndcg_score`, with y, or 1 where that is None, as gains; recall is the
         share of a row's cells with a positive gain that are among the first k, of k if they are more than that.
         """
-        model = self._model_checked()
+        model = self._fitted()
         row, column = self._indices(X)
         gains = np.ones(len(row)) if y is None else _ratings.checked_values("y", y, len(row))
         known = (row >= 0) & (column >= 0)
@@ -357,15 +356,12 @@ class MatrixCompletion(RegressorMixin, Storable):
         tags.input_tags.sparse = tags.input_tags.string = tags.input_tags.categorical = True
         return tags
 
-    def _model_checked(self) -> completion.Completed | completion.Filled:
+    def _fitted(self, purpose: str = "") -> Any:
+        """What was learned, with posteriors if there is a purpose that needs them."""
         check_is_fitted(self)
-        return self._model
-
-    def _with_posteriors(self, purpose: str) -> completion.Completed:
-        model = self._model_checked()
-        if isinstance(model, completion.Filled):
+        if purpose and isinstance(self._model, completion.Filled):
             raise ValueError(f"{purpose} needs posteriors, and method='nuclear' has none: use method='factors'")
-        return model
+        return self._model
 
     def _indices(self, X: Any) -> tuple[np.ndarray, np.ndarray]:
         _check_feature_names(self, X, reset=False)

@@ -16,8 +16,7 @@ from thalweg.arguments import number, whole
 from thalweg.descent import Status
 from thalweg.gaussian import linear
 from thalweg.gaussian.linear.weights import RELATIVE_ROUNDING
-from thalweg.models._common import Storable, dense, row_numbers, row_weights, seed, unharmed, unmasked
-from thalweg.models._frames import validated
+from thalweg.models._common import Storable, dense, row_numbers, row_weights, seed, unharmed, unmasked, validated
 from thalweg.models._summary import Summary
 from thalweg.runs import Run
 

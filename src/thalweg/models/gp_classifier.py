@@ -18,8 +18,7 @@ from thalweg.descent import Status
 from thalweg.gaussian.likelihood import Likelihood
 from thalweg.gaussian.likelihoods import BernoulliLogit, BernoulliProbit
 from thalweg.kernels import Kernel
-from thalweg.models._common import Storable, row_weights, settings_of, unharmed
-from thalweg.models._frames import validated
+from thalweg.models._common import Storable, row_weights, settings_of, unharmed, validated
 
 if importlib.util.find_spec("sklearn.callback"):
     importlib.import_module("sklearn.callback")  # or scikit-learn loads its sixty modules within the first fit

@@ -15,8 +15,7 @@ from sklearn.utils._param_validation import Interval, StrOptions
 from thalweg import arguments, processes
 from thalweg.descent import Status
 from thalweg.kernels import Kernel, kernel_or_class
-from thalweg.models._common import Storable, row_numbers, row_weights, settings_of, unharmed
-from thalweg.models._frames import validated
+from thalweg.models._common import Storable, row_numbers, row_weights, settings_of, unharmed, validated
 
 MAX_TARGET = 1e150
 """The largest target: squares of larger ones overflow, also in a sum over many rows."""

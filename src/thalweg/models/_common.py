@@ -46,7 +46,7 @@ class Storable(BaseEstimator):
         "random_state": ["random_state"],
         "verbose": ["verbose"],
     }
-    """Those of parameters that several estimators have, where one does not say otherwise."""
+    """Those of parameters that several estimators have, where neither one nor its base class says otherwise."""
 
     known: ClassVar[dict[str, type["Storable"]]] = {}
     """The estimators that :func:`load` knows, by name."""
@@ -57,7 +57,8 @@ class Storable(BaseEstimator):
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
         shared = {name: limits for name, limits in cls._shared_constraints.items() if name in vars(cls)}
-        cls._parameter_constraints = shared | cls._parameter_constraints
+        inherited = super(cls, cls)._parameter_constraints
+        cls._parameter_constraints = shared | inherited | cls._parameter_constraints
         if not cls.__name__.startswith("_"):
             Storable.known[cls.__name__] = cls
 

@@ -314,10 +314,7 @@ class Regressor(RegressorMixin, GeneralisedLinearModel):
 class Classifier(ClassifierMixin, GeneralisedLinearModel):
     """Models of classes; a subclass says which are possible, by :meth:`_possible`."""
 
-    _parameter_constraints: ClassVar[dict] = {
-        **GeneralisedLinearModel._parameter_constraints,
-        "class_weight": [dict, StrOptions({"balanced"}), None],
-    }
+    _parameter_constraints: ClassVar[dict] = {"class_weight": [dict, StrOptions({"balanced"}), None]}
 
     class_weight: Any = None
 

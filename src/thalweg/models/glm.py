@@ -16,7 +16,7 @@ from sklearn.utils import Tags
 from sklearn.utils._param_validation import StrOptions
 
 from thalweg.gaussian import linear
-from thalweg.models._glm import POSITIVE, Classifier, GeneralisedLinearModel, Regressor
+from thalweg.models._glm import POSITIVE, Classifier, Regressor
 
 
 class BernoulliGLM(Classifier):
@@ -210,10 +210,7 @@ class CategoricalGLM(Classifier):
     (3, 4)
     """
 
-    _parameter_constraints: ClassVar[dict] = {
-        **Classifier._parameter_constraints,
-        "prior_scale": [StrOptions({"auto"}), POSITIVE, "array-like"],
-    }
+    _parameter_constraints: ClassVar[dict] = {"prior_scale": [StrOptions({"auto"}), POSITIVE, "array-like"]}
 
     @_fit_context(prefer_skip_nested_validation=True)
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> "CategoricalGLM":
@@ -329,10 +326,7 @@ class GaussianGLM(Regressor, _NoiseVariance):
            [1.92, 2.07]])
     """
 
-    _parameter_constraints: ClassVar[dict] = {
-        **GeneralisedLinearModel._parameter_constraints,
-        "noise_variance": [POSITIVE, None],
-    }
+    _parameter_constraints: ClassVar[dict] = {"noise_variance": [POSITIVE, None]}
 
     intercept_scale: float = 1000.0
 

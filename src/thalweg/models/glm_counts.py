@@ -161,10 +161,7 @@ class NegativeBinomialGLM(_CountRegressor, _Dispersion):
     True
     """
 
-    _parameter_constraints: ClassVar[dict] = {
-        **GeneralisedLinearModel._parameter_constraints,
-        "dispersion": [POSITIVE, None],
-    }
+    _parameter_constraints: ClassVar[dict] = {"dispersion": [POSITIVE, None]}
 
     def _target_model(self) -> linear.TargetModel:
         return linear.CountTargets(self.dispersion)

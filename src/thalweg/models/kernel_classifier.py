@@ -120,7 +120,7 @@ class KernelClassifier(ClassifierMixin, KernelMachine):
     """
 
     _plain_bandwidth = 0.5
-    _parameter_constraints: ClassVar[dict[str, list]] = KernelMachine._parameter_constraints | {
+    _parameter_constraints: ClassVar[dict[str, list]] = {
         "loss": [StrOptions({"auto", *_LOSSES})],
         "class_weight": [None, dict, StrOptions({"balanced"})],
     }

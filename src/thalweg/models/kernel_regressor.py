@@ -64,9 +64,7 @@ class KernelRegressor(RegressorMixin, KernelMachine):
     _plain_bandwidth = 1.0
     _target_mean: np.ndarray
     _target_moments: tuple[float, np.ndarray, np.ndarray]
-    _parameter_constraints: ClassVar[dict[str, list]] = KernelMachine._parameter_constraints | {
-        "loss": [StrOptions(set(_LOSSES)), Loss],
-    }
+    _parameter_constraints: ClassVar[dict[str, list]] = {"loss": [StrOptions(set(_LOSSES)), Loss]}
 
     def partial_fit(  # type: ignore[override]
         self, X: Any, y: Any, sample_weight: Any = None

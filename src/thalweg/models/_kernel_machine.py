@@ -73,10 +73,6 @@ class KernelMachine(Storable):
         """
         return self._learn(machines.fit, X, y, sample_weight, None, anew=not self.warm_start)
 
-    def partial_fit(self, X: Any, y: Any, **options: Any) -> "KernelMachine":
-        """Learn from more rows."""
-        raise NotImplementedError
-
     def fit_stream(self, batches: Iterable[tuple[Any, Any]], **options: Any) -> "KernelMachine":
         """Learn from an iterable of (X, y) that need not fit in memory, each seen once.
 

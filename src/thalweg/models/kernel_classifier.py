@@ -128,9 +128,7 @@ class KernelClassifier(ClassifierMixin, KernelMachine):
     loss: str = "auto"
     class_weight: Any = None
 
-    def partial_fit(  # type: ignore[override]
-        self, X: Any, y: Any, classes: Any = None, sample_weight: Any = None
-    ) -> "KernelClassifier":
+    def partial_fit(self, X: Any, y: Any, classes: Any = None, sample_weight: Any = None) -> "KernelClassifier":
         """Learn from more rows, each seen once; the first call decides on the kernel, its units and the ridge.
 
         It should have 80 rows or more of the kind that will come, better 2,000: what it says of the features stays.

@@ -66,9 +66,7 @@ class KernelRegressor(RegressorMixin, KernelMachine):
     _target_moments: tuple[float, np.ndarray, np.ndarray]
     _parameter_constraints: ClassVar[dict[str, list]] = {"loss": [StrOptions(set(_LOSSES)), Loss]}
 
-    def partial_fit(  # type: ignore[override]
-        self, X: Any, y: Any, sample_weight: Any = None
-    ) -> "KernelRegressor":
+    def partial_fit(self, X: Any, y: Any, sample_weight: Any = None) -> "KernelRegressor":
         """Learn from more rows, each seen once; the first call decides on the kernel, its units and the ridge.
 
         It should have 80 rows or more of the kind that will come, better 2,000: what it says of the features stays.

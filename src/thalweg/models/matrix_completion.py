@@ -95,8 +95,6 @@ class MatrixCompletion(RegressorMixin, Storable):
 
     _rows: IdIndex = field(init=False)
     _columns: IdIndex = field(init=False)
-    _model: completion.Completed | completion.Filled = field(init=False)
-
     _parameter_constraints: ClassVar[dict] = {
         "rank": [Interval(Integral, 1, None, closed="left"), None],
         "method": [StrOptions({"factors", "nuclear"})],

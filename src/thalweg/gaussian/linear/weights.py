@@ -158,14 +158,11 @@ class WeightPosterior:
         They have n − Σ(1 − V) degrees of freedom left, the sum being what the weights have learned from them. As many
         weights as examples, or more, could follow any noise; their prior keeps them from it, and half of n are left.
         """
-        freedom = max(self._freedom(total), total / 2 if len(self.mean) >= total else 0.0)
+        freedom = max(self.learned_freedom(total), total / 2 if len(self.mean) >= total else 0.0)
         return replace(self, freedom=freedom, inflation=max(total / freedom, 1.0))
 
-    def with_learned_dispersion(self, total: float) -> "WeightPosterior":
-        """The same where a dispersion was learned too: tails as heavy as those of a noise learned from as many."""
-        return replace(self, freedom=self._freedom(total))
-
-    def _freedom(self, total: float) -> float:
+    def learned_freedom(self, total: float) -> float:
+        """The degrees of freedom that examples of this total weight leave to a noise or a dispersion."""
         return max(total - float(np.sum(1 - self.variances())), 1.0)
 
     def predict(self, columns: np.ndarray, offsets: np.ndarray | float = 0.0) -> np.ndarray:

@@ -335,7 +335,8 @@ def test_the_default_loss_is_squared_for_many_rows_that_are_all_there(moons):
 def test_the_default_loss_of_a_rare_class_is_logistic():
     for rare, loss in ((0.5, "squared"), (0.01, "logistic")):
         model = KernelClassifier()
-        model._begin((np.arange(20_000) < rare * 20_000).astype(int), streams=False, first=True)
+        labels = (np.arange(20_000) < rare * 20_000).astype(int)
+        model._targets(labels, np.ones(20_000), first=True, classes=None, streams=False)
         assert model.loss_ == loss
 
 

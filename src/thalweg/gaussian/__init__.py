@@ -17,3 +17,4 @@ from thalweg.gaussian.likelihood import *
 from thalweg.gaussian.likelihoods import *
 from thalweg.gaussian.oracle import *
 from thalweg.gaussian.posteriors import *
+from thalweg.gaussian.special import *

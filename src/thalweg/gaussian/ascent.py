@@ -6,7 +6,6 @@ but for rounding, or shortens the natural gradient, which alone tells where the 
 that is left to gain. Steps end where neither improves. Arrays of NumPy need no compiling.
 """
 
-from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -82,18 +81,21 @@ def maximise_bound(oracle: Any, term: Any, *starts: Any, tol: float, max_iter: i
     >>> result.x.mean.round(4), result.status.name
     (array([0.4131]), 'CONVERGED')
     """
-    place_of = _HOST if namespace(starts[0].mean) is np else _DEVICE
-    evaluate = partial(place_of.evaluate, oracle, term)
+    evaluate_at, step = _FUNCTIONS if namespace(starts[0].mean) is np else _COMPILED
+    evaluate = partial(evaluate_at, oracle, term)
     status, least_share = Status.STEPS_SPENT, np.sqrt(np.finfo(float).eps)
     with Run("natural-gradient steps", total=max_iter) as run, np.errstate(all="ignore"):
-        point = _first_finite(evaluate, starts)
+        for start in starts:
+            point = evaluate(start)
+            if np.isfinite(point.loss):
+                break
         recent = [point]
         for number in range(1, max_iter + 1):
             rounding = ROUNDING * np.finfo(float).eps * abs(point.loss)
             share, ahead = 1.0, evaluate(_extrapolated(recent, term))
             while not (ahead.loss <= point.loss + rounding or _closer(ahead, point)) and share > least_share:
                 share, recent = (share if len(recent) > 1 else share / 2), [point]
-                ahead = evaluate(place_of.step(point.x, point.gradient, _size(share), term))
+                ahead = evaluate(step(point.x, point.gradient, _size(share), term))
             gains = ahead.loss < point.loss - rounding or _closer(ahead, point)
             if not (gains or ahead.residual <= tol):
                 status = Status.STAGNATED
@@ -123,20 +125,12 @@ def _evaluate(oracle: Any, term: Any, x: Any) -> _Point:
     return _Point(x, out.value + term.value(x), out.gradient, target, residual)
 
 
-def _first_finite(evaluate: Callable[[Any], _Point], starts: tuple) -> _Point:
-    for start in starts:
-        point = evaluate(start)
-        if np.isfinite(point.loss):
-            break
-    return point
-
-
 def _closer(ahead: _Point, point: _Point) -> bool:
     """Whether the natural gradient is shorter, and so short that it would gain less than half a nat."""
     return ahead.residual < min(point.residual, 1)
 
 
-def _size(share: float) -> np.float64:
+def _size(share: float) -> Any:
     """β, of which a step takes the share β/(1 + β) of the way."""
     return np.divide(share, 1 - share)
 
@@ -159,12 +153,6 @@ def _extrapolated(recent: list[_Point], term: Any) -> Any:
     return recent[0].x.from_natural(*combined, term)
 
 
-class _Place(NamedTuple):
-    """The functions of a step, as they are or compiled."""
-
-    evaluate: Callable[..., _Point]
-    step: Callable[..., Any]
-
-
 _DIVERGENCE = GaussianKL()
-_HOST, _DEVICE = _Place(_evaluate, _DIVERGENCE.step), _Place(jax.jit(_evaluate), jax.jit(_DIVERGENCE.step))
+_FUNCTIONS = _evaluate, _DIVERGENCE.step
+_COMPILED = jax.jit(_evaluate), jax.jit(_DIVERGENCE.step)

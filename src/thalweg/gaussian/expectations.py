@@ -19,7 +19,8 @@ import numpy as np
 from jaxtyping import Array, Float, Key
 
 from thalweg.arguments import flag, random_key, whole
-from thalweg.gaussian.likelihood import Expected, Likelihood, Reals, aligned, expected_on_host
+from thalweg.gaussian.likelihood import Likelihood, Reals, aligned, expected_on_host
+from thalweg.gaussian.special import Expected
 from thalweg.linalg import namespace
 
 __all__ = ["Expectation", "MonteCarlo", "Quadrature", "ScoreSamples"]

@@ -18,9 +18,9 @@ from jax.scipy.special import logsumexp
 from jax.scipy.stats import norm
 from jaxtyping import Array, Float, Scalar
 
-from thalweg.gaussian.special import normal_pdf
+from thalweg.gaussian.special import Expected, normal_pdf
 
-__all__ = ["Expected", "Likelihood", "Prediction"]
+__all__ = ["Likelihood", "Prediction"]
 
 Reals = Float[Array, "..."]
 
@@ -30,24 +30,6 @@ twice as long."""
 
 REACH = 8.0
 """Standard deviations at which a Gaussian is cut off: 1e-15 of its mass is beyond."""
-
-
-class Expected(NamedTuple):
-    """E log p(y|z) under N(m, v), and the expectations of the first and second derivative of log p in z.
-
-    By Bonnet and Price the derivative of ``value`` in m is ``first``, and in v it is ``second``/2.
-
-    Examples
-    --------
-    >>> from thalweg.gaussian import GaussianNoise
-    >>> expected = GaussianNoise(1.0).expected(jnp.array(2.0), jnp.array(0.0), jnp.array(1.0))
-    >>> float(expected.first), float(expected.second)
-    (2.0, -1.0)
-    """
-
-    value: Reals
-    first: Reals
-    second: Reals
 
 
 class Prediction(NamedTuple):
@@ -146,14 +128,6 @@ class Likelihood(eqx.Module):
         return jnp.asarray(location, m.dtype), jnp.asarray(width, m.dtype)
 
 
-class QuadratureNodes(NamedTuple):
-    """Nodes z of a rule, their distances x from m in standard deviations, and the step dx that each stands for."""
-
-    z: Float[Array, " nodes"]
-    x: Float[Array, " nodes"]
-    dx: Float[Array, " nodes"]
-
-
 def graded_nodes(
     m: Scalar,
     v: Scalar,
@@ -161,9 +135,10 @@ def graded_nodes(
     width: Scalar,
     count: int,
     beyond: tuple[Scalar | float, Scalar | float] = (0.0, 0.0),
-) -> QuadratureNodes:
+) -> tuple[Reals, Reals, Reals]:
     """Return nodes from m − 8√v to m + 8√v, dense at a bend: Σ g(z)·φ(x)·dx is E g(z) under N(m, v).
 
+    They are the nodes z, their distances x from m in standard deviations, and the step dx that each stands for.
     ``beyond`` extends the range to the left and to the right.
 
     Examples
@@ -187,7 +162,7 @@ def graded_nodes(
     middle = jnp.exp(centre + t / 2)
     offset = twice_sinh * width * 0.5 * (middle + 1 / middle)
     derivative = jnp.sqrt(width**2 + (distance + offset) ** 2)
-    return QuadratureNodes(m + offset, offset / deviation, derivative * ((stop - start) / (count - 1) / deviation))
+    return m + offset, offset / deviation, derivative * ((stop - start) / (count - 1) / deviation)
 
 
 @eqx.filter_jit

@@ -12,8 +12,8 @@ from scipy.special import digamma
 
 from thalweg.arguments import flag, number
 from thalweg.codec import storable
-from thalweg.gaussian.likelihood import Expected, Likelihood, Prediction, Reals, check_targets
-from thalweg.gaussian.special import expected_softplus, log_normal_cdf, normal_cdf
+from thalweg.gaussian.likelihood import Likelihood, Prediction, Reals, check_targets
+from thalweg.gaussian.special import Expected, expected_softplus, log_normal_cdf, normal_cdf
 from thalweg.linalg.arrays import namespace
 from thalweg.linalg.arrays import special as special_functions
 

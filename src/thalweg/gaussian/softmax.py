@@ -1,11 +1,7 @@
 """The softmax likelihood of several classes as an oracle: expectations by nodes that fill the space evenly."""
 
-from collections.abc import Callable
-from functools import reduce
 from typing import Any, NamedTuple
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 from scipy.linalg import helmert
@@ -14,7 +10,7 @@ from scipy.stats import qmc
 
 from thalweg.gaussian.likelihood import CHUNK_NUMBERS
 from thalweg.gaussian.posteriors import Full
-from thalweg.linalg import namespace
+from thalweg.linalg import Tile, fold_tiles, namespace
 from thalweg.oracles.base import Out
 
 NODES = 256
@@ -65,20 +61,25 @@ class ExpectedSoftmax(NamedTuple):
 
     def full(self, x: Full) -> Out:
         """Value and gradient, by chunks of rows."""
-        xp = namespace(x.mean)
+        xp, columns = namespace(x.mean), self.design.shape[1]
         first, second, numbers = _pairs(len(self.intercepts))
 
-        def sums(counts: Any, design: Any) -> tuple:
+        def add(totals: tuple, tile: Tile) -> tuple:
+            counts, design = xp.where(tile.new[:, None], tile.take(self.counts), 0), tile.take(self.design)
             products = _products(design)
             centre, probabilities, normalisers = self._at_nodes(x, design, products)
             mean, weights = probabilities.mean(axis=2), counts.sum(axis=1)
             between = xp.matmul(probabilities, probabilities.swapaxes(1, 2)) / len(self.nodes)
             curvature = xp.where((first == second)[None], mean[:, first], 0.0) - between[:, first, second]
             value = (counts * centre).sum() - weights @ normalisers.mean(axis=1)
-            return value, (counts - weights[:, None] * mean).T @ design, (weights[:, None] * curvature).T @ products
+            gradient = (counts - weights[:, None] * mean).T @ design
+            parts = value, gradient, (weights[:, None] * curvature).T @ products
+            return tuple(total + part for total, part in zip(totals, parts, strict=True))
 
-        value, gradient, pairs = _sum_over_chunks(sums, (self.counts, self.design), xp)
-        gradient, columns = self.basis.T @ gradient, self.design.shape[1]
+        shapes = (), (len(self.intercepts), columns), (len(first), columns**2)
+        zeros = tuple(xp.zeros(shape, x.mean.dtype) for shape in shapes)
+        value, gradient, pairs = fold_tiles(add, zeros, len(self.counts), _tile_rows(), xp)
+        gradient = self.basis.T @ gradient
         between_classes = pairs.reshape(-1, columns, columns)[numbers]
         blocks = xp.einsum("ka,lb,klpq->apbq", self.basis, self.basis, between_classes, optimize=True)
         covariance = blocks.reshape(gradient.size, gradient.size) / 2
@@ -87,8 +88,9 @@ class ExpectedSoftmax(NamedTuple):
 
     def mean_probabilities(self, x: Full) -> np.ndarray:
         """The probability of each class, averaged over the posterior, for each row of a design of NumPy."""
-        chunks = (self.design[rows] for rows in _chunks(len(self.design)))
-        return np.concatenate([self._at_nodes(x, chunk, _products(chunk))[1].mean(axis=2) for chunk in chunks])
+        make = lambda design: self._at_nodes(x, design, _products(design))[1].mean(axis=2)
+        fill = lambda filled, tile: tile.put(filled, make(tile.take(self.design)))
+        return fold_tiles(fill, np.zeros(self.counts.shape), len(self.design), _tile_rows(), np)
 
     def _at_nodes(self, x: Full, design: Any, products: Any) -> tuple:
         """Mean linear predictors of rows and classes; probabilities at nodes, the last axis, and log Σ exp there."""
@@ -125,22 +127,9 @@ def _pairs(count: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     return first, second, numbers
 
 
-def _chunks(rows: int) -> list[slice]:
-    """Slices of rows that fill the cache of a core with all nodes and four classes.
+def _tile_rows() -> int:
+    """Return how many rows fill the cache of a core with all nodes and four classes.
 
     Fewer rows would add up the curvatures of many classes too often.
     """
-    count = CHUNK_NUMBERS // (4 * NODES)
-    return [slice(first, first + count) for first in range(0, rows, count)]
-
-
-def _sum_over_chunks(function: Callable[..., tuple], arrays: tuple, xp: Any) -> tuple:
-    """Add up what a function returns for each chunk of rows; rows of zeros must add nothing."""
-    chunks = _chunks(len(arrays[0]))
-    if xp is np:
-        parts = (function(*(array[rows] for array in arrays)) for rows in chunks)
-        return reduce(lambda total, part: tuple(a + b for a, b in zip(total, part, strict=True)), parts)
-    padded = (jnp.pad(array, ((0, chunks[-1].stop - len(array)), (0, 0))) for array in arrays)
-    stacked = tuple(array.reshape(len(chunks), -1, array.shape[1]) for array in padded)
-    sums = jax.lax.map(lambda chunk: function(*chunk), stacked)
-    return tuple(part.sum(axis=0) for part in sums)
+    return CHUNK_NUMBERS // (4 * NODES)

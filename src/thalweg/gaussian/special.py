@@ -18,6 +18,8 @@ from jaxtyping import Array, Float
 from thalweg.linalg.arrays import matmul, namespace
 from thalweg.linalg.arrays import special as special_functions
 
+__all__ = ["Expected"]
+
 TAIL = -6.0
 """Left of this point φ/Φ + z would cancel, and its continued fraction converges in a few terms."""
 
@@ -78,17 +80,26 @@ def normal_cdf(x: Float[Array, "..."]) -> Float[Array, "..."]:
     return 0.5 * special_functions(namespace(x)).erfc(-x / math.sqrt(2))
 
 
-class ExpectedSoftplus(NamedTuple):
-    """E softplus(z), E σ(z) and E σ′(z): the value and its first two derivatives in the mean."""
+class Expected(NamedTuple):
+    """E log p(y|z) under N(m, v), and the expectations of the first and second derivative of log p in z.
+
+    By Bonnet and Price the derivative of ``value`` in m is ``first``, and in v it is ``second``/2, whatever function is
+    in the place of log p.
+
+    Examples
+    --------
+    >>> from thalweg.gaussian import GaussianNoise
+    >>> expected = GaussianNoise(1.0).expected(jnp.array(2.0), jnp.array(0.0), jnp.array(1.0))
+    >>> float(expected.first), float(expected.second)
+    (2.0, -1.0)
+    """
 
     value: Float[Array, "..."]
     first: Float[Array, "..."]
     second: Float[Array, "..."]
 
 
-def expected_softplus(
-    m: Float[Array, "..."], v: Float[Array, "..."], terms: int = 20
-) -> tuple[ExpectedSoftplus, ExpectedSoftplus]:
+def expected_softplus(m: Float[Array, "..."], v: Float[Array, "..."], terms: int = 20) -> tuple[Expected, Expected]:
     """E log(1 + eᶻ) under N(m, v), E σ(z) and E σ′(z), to about 1e-12 (1e-6 in float32); and those of −z.
 
     What both share is computed once. The error is absolute: where σ itself is smaller than that, nothing is right but
@@ -113,7 +124,7 @@ def expected_softplus(
     bump, second = matmul(deviation * pdf, weights), matmul(pdf / deviation, weights)
     tail = matmul(normal_cdf(-xp.abs(x)), weights)
     above, below = xp.where(m > 0, 1 - tail, tail), xp.where(m > 0, tail, 1 - tail)
-    return ExpectedSoftplus(m * above + bump, above, second), ExpectedSoftplus(bump - m * below, below, second)
+    return Expected(m * above + bump, above, second), Expected(bump - m * below, below, second)
 
 
 @lru_cache

@@ -2,8 +2,8 @@ from ._common import load as load
 from ._summary import Summary as Summary
 from .correlated_topic_model import CorrelatedTopicModel as CorrelatedTopicModel
 from .glm import BernoulliGLM as BernoulliGLM
+from .glm import CategoricalGLM as CategoricalGLM
 from .glm import GaussianGLM as GaussianGLM
-from .glm_categorical import CategoricalGLM as CategoricalGLM
 from .glm_counts import NegativeBinomialGLM as NegativeBinomialGLM
 from .glm_counts import PoissonGLM as PoissonGLM
 from .gp_classifier import GPClassifier as GPClassifier

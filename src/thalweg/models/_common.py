@@ -6,6 +6,7 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import fields
+from numbers import Integral, Real
 from typing import Any, ClassVar
 from weakref import WeakSet
 
@@ -13,11 +14,14 @@ import jax
 import numpy as np
 from scipy.sparse import issparse
 from sklearn.base import BaseEstimator, is_classifier
-from sklearn.utils.validation import _check_sample_weight, check_is_fitted
+from sklearn.utils import Tags, check_random_state
+from sklearn.utils._param_validation import Interval
+from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
 
 from thalweg import __version__, files, models
 from thalweg.arguments import whole
 from thalweg.errors import FileFormatError
+from thalweg.kernels import Kernel
 from thalweg.runs import Run, raising_interrupts
 
 _MOST_ENTRIES = 2**27
@@ -31,6 +35,19 @@ class Storable(BaseEstimator):
     :func:`~thalweg.files.storable`.
     """
 
+    _parameter_constraints: ClassVar[dict[str, list]] = {}
+    _shared_constraints: ClassVar[dict[str, list]] = {
+        "kernel": [Kernel, type, str, None],
+        "learn": ["boolean"],
+        "restarts": [Interval(Integral, 0, None, closed="left")],
+        "max_iter": [Interval(Integral, 1, None, closed="left")],
+        "tol": [Interval(Real, 0, None, closed="left")],
+        "warm_start": ["boolean"],
+        "random_state": ["random_state"],
+        "verbose": ["verbose"],
+    }
+    """Those of parameters that several estimators have, where neither one nor its base class says otherwise."""
+
     known: ClassVar[dict[str, type["Storable"]]] = {}
     """The estimators that :func:`load` knows, by name."""
 
@@ -39,16 +56,37 @@ class Storable(BaseEstimator):
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
+        shared = {name: limits for name, limits in cls._shared_constraints.items() if name in vars(cls)}
+        inherited = super(cls, cls)._parameter_constraints
+        cls._parameter_constraints = shared | inherited | cls._parameter_constraints
         if not cls.__name__.startswith("_"):
             Storable.known[cls.__name__] = cls
 
     _clones: ClassVar[WeakSet["Storable"]] = WeakSet()
     """Estimators that scikit-learn copied to fit them many times: Ctrl-C is meant for all of their fits."""
 
+    _true_tags: ClassVar[tuple[str, ...]] = ()
+    """The tags of scikit-learn that are true of it and not by default, with the groups that they are in."""
+
+    def __sklearn_tags__(self) -> Tags:
+        tags = super().__sklearn_tags__()
+        for name in self._true_tags:
+            group, tag = name.split(".")
+            setattr(getattr(tags, group), tag, True)
+        return tags
+
     def __sklearn_clone__(self) -> "Storable":
         copy = super().__sklearn_clone__()
         Storable._clones.add(copy)
         return copy
+
+    def _seed(self) -> int:
+        return int(check_random_state(self.random_state).randint(2**31 - 1))
+
+    def _checked_rows(self, X: Any, **options: Any) -> Any:
+        """The rows to predict, as those that were learned from are."""
+        check_is_fitted(self)
+        return validated(self, X, reset=False, **options)
 
     def _trial_rows(self) -> Any:
         """The rows that this is tried with: several, since one fits too many shapes."""
@@ -195,18 +233,17 @@ def dense(X: Any) -> np.ndarray:
 
 def settings_of(kind: Any, model: Any, **changed: Any) -> Any:
     """A dataclass of settings from the parameters of the same names, but for those given."""
-    return kind(**{field.name: getattr(model, field.name) for field in fields(kind)} | changed)
+    given = model.get_params(deep=False)
+    return kind(**{field.name: given[field.name] for field in fields(kind) if field.name in given} | changed)
 
 
 def seed(random_state: Any) -> Any:
     """What NumPy's new generators can be made of."""
     if isinstance(random_state, np.random.RandomState):
         return random_state.randint(2**31)
-    return (
-        random_state
-        if isinstance(random_state, np.random.Generator | None)
-        else whole("random_state", random_state, least=0)
-    )
+    if isinstance(random_state, np.random.Generator | None):
+        return random_state
+    return whole("random_state", random_state, least=0)
 
 
 @contextmanager
@@ -224,3 +261,63 @@ def unharmed(model: Any) -> Iterator[None]:
         vars(model).clear()
         vars(model).update(before)
         raise
+
+
+def validated(model: Any, X: Any, *args: Any, **options: Any) -> Any:
+    """What ``validate_data`` returns; where it refuses a frame, the error names the first column that is to blame.
+
+    Examples
+    --------
+    >>> import pandas
+    >>> from thalweg import GaussianGLM
+    >>> frame = pandas.DataFrame({"age": [31.0, 42.0], "city": ["Rome", "Oslo"]})
+    >>> validated(GaussianGLM(), frame)
+    Traceback (most recent call last):
+        ...
+    ValueError: X holds 'Rome' in column 'city' (...), which is no finite number: ...
+    """
+    if hasattr(X, "columns") and options.get("dtype") == "numeric":
+        options["dtype"] = [np.float64, np.float32]  # "numeric" lets the words of a category through
+    try:
+        return validate_data(model, no_dates(X), *args, **options)
+    except (TypeError, ValueError) as error:
+        found = _no_number(X) if hasattr(X, "columns") else ""
+        if not found:
+            raise
+        kind = TypeError if isinstance(error, TypeError) else ValueError
+        raise kind(
+            f"X holds {found}, which is no finite number: encode it, fill it in or leave it out ({error})"
+        ) from error
+
+
+def no_dates(X: Any, name: str = "X") -> Any:
+    """X, unless it has dates or durations: as numbers they are in a unit of their own, and later ones in another.
+
+    Examples
+    --------
+    >>> no_dates(np.array([["2026-01-01"]], "datetime64[D]"))
+    Traceback (most recent call last):
+        ...
+    TypeError: X must hold numbers, found datetime64[D]: give the days since a date, say
+    """
+    types: Any = getattr(X, "dtypes", getattr(X, "dtype", None))
+    found = next((one for one in np.atleast_1d(types) if getattr(one, "kind", "") in ("m", "M")), None)
+    if found is not None:
+        raise TypeError(f"{name} must hold numbers, found {found}: give the days since a date, say")
+    return X
+
+
+def _no_number(frame: Any) -> str:
+    """The first thing in a frame that is no finite number, in words; "" if there is none."""
+    for name, column in frame.items() if hasattr(frame, "items") else ((name, frame[name]) for name in frame.columns):
+        for value in np.asarray(column, dtype=object):
+            if not _is_finite(value):
+                return f"{value!r} in column {name!r} ({column.dtype})"
+    return ""
+
+
+def _is_finite(value: Any) -> bool:
+    try:
+        return bool(np.isfinite(float(value)))
+    except (TypeError, ValueError):
+        return False

@@ -2,13 +2,12 @@
 
 import warnings
 from dataclasses import dataclass
-from numbers import Integral, Real
-from typing import Any, ClassVar
+from numbers import Real
+from typing import Any, ClassVar, Self
 
 import numpy as np
 from sklearn.base import ClassifierMixin, RegressorMixin, _fit_context, is_regressor
 from sklearn.exceptions import ConvergenceWarning
-from sklearn.utils import Tags
 from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted
@@ -17,8 +16,7 @@ from thalweg.arguments import number, whole
 from thalweg.descent import Status
 from thalweg.gaussian import linear
 from thalweg.gaussian.linear.weights import RELATIVE_ROUNDING
-from thalweg.models._common import Storable, dense, row_numbers, row_weights, seed, unharmed, unmasked
-from thalweg.models._frames import validated
+from thalweg.models._common import Storable, dense, row_numbers, row_weights, seed, unharmed, unmasked, validated
 from thalweg.models._summary import Summary
 from thalweg.runs import Run
 
@@ -35,13 +33,12 @@ class GeneralisedLinearModel(Storable):
     A subclass says what kind of targets it has, and how they are checked.
     """
 
+    _true_tags: ClassVar[tuple[str, ...]] = ("input_tags.sparse",)
     _parameter_constraints: ClassVar[dict] = {
         "prior_scale": [StrOptions({"auto", "learn"}), POSITIVE, "array-like"],
         "fit_intercept": ["boolean"],
         "intercept_scale": [POSITIVE],
-        "max_iter": [Interval(Integral, 1, None, closed="left")],
         "tol": [POSITIVE],
-        "verbose": ["verbose"],
     }
 
     prior_scale: Any = "auto"
@@ -55,9 +52,9 @@ class GeneralisedLinearModel(Storable):
         """How targets depend on the linear predictor."""
         raise NotImplementedError
 
-    def _targets(self, y: np.ndarray, first: bool, classes: Any) -> np.ndarray:
-        """Targets as the likelihood wants them, or an error that says what is wrong; ``first`` if nothing was seen."""
-        return y.astype(np.float64)
+    def _targets(self, y: np.ndarray, weights: np.ndarray, first: bool, classes: Any) -> tuple[np.ndarray, np.ndarray]:
+        """Targets and weights as the likelihood wants them, or an error; ``first`` if nothing was seen."""
+        return y.astype(np.float64), weights
 
     @_fit_context(prefer_skip_nested_validation=True)
     def fit(self, X: Any, y: Any, sample_weight: Any = None, offset: Any = None) -> "GeneralisedLinearModel":
@@ -75,10 +72,9 @@ class GeneralisedLinearModel(Storable):
         offset
             A part of z that is known for each example: z = offset + intercept + x·coefficients.
         """
-        self._fit(X, y, sample_weight, offset)
-        return self
+        return self._fit(X, y, sample_weight, offset)
 
-    def _fit(self, X: Any, y: Any, sample_weight: Any, offset: Any, stream: bool = False, classes: Any = None) -> None:
+    def _fit(self, X: Any, y: Any, sample_weight: Any, offset: Any, stream: bool = False, classes: Any = None) -> Self:
         """Fit to the rows alone, or in a stream to these after all before."""
         before = getattr(self, "_posterior", None) if stream else None
         with unharmed(self):
@@ -88,6 +84,7 @@ class GeneralisedLinearModel(Storable):
                 self._store(model.continue_fit(rows, before) if stream else model.fit(rows))
             for message in linear.misfit_warnings(self._posterior.stream or rows, self._posterior, before):
                 warnings.warn(f"{type(self).__name__}: {message}", UserWarning, stacklevel=4)
+        return self
 
     def _observations(
         self, X: Any, y: Any, sample_weight: Any, offset: Any, first: bool = True, classes: Any = None
@@ -109,8 +106,7 @@ class GeneralisedLinearModel(Storable):
         weights, offsets = row_weights(sample_weight, X), row_numbers("offset", offset, len(X))
         # Classes are those of rows that count.
         counts = weights > 0
-        targets = self._targets(y[counts], first, classes)
-        weights = self._reweighted(targets, weights[counts])
+        targets, weights = self._targets(y[counts], weights[counts], first, classes)
         self._check_columns(X[counts])
         return linear.LinearObservations.of(X[counts], targets, weights, self.fit_intercept, offsets[counts])
 
@@ -131,10 +127,6 @@ class GeneralisedLinearModel(Storable):
                 UserWarning,
                 stacklevel=6,
             )
-
-    def _reweighted(self, targets: np.ndarray, weights: np.ndarray) -> np.ndarray:
-        """The weights of the examples, where their classes have weights too."""
-        return weights
 
     def _model(self) -> linear.LinearModel:
         settings = linear.AscentSettings(float(self.tol), int(self.max_iter))
@@ -185,11 +177,6 @@ class GeneralisedLinearModel(Storable):
         """That of all coefficients, or those of each row of them; 0 without intercepts."""
         intercepts = coefficients[..., 0] if self.fit_intercept else np.zeros(coefficients.shape[:-1])
         return intercepts if intercepts.ndim else float(intercepts)
-
-    def __sklearn_tags__(self) -> Tags:
-        tags = super().__sklearn_tags__()
-        tags.input_tags.sparse = True
-        return tags
 
     def _has_intercept(self) -> bool:
         """Whether the model was fitted with an intercept, whatever has been set since."""
@@ -294,8 +281,7 @@ class Regressor(RegressorMixin, GeneralisedLinearModel):
         X, y, sample_weight, offset
             As in :meth:`fit`.
         """
-        self._fit(X, y, sample_weight, offset, stream=True)
-        return self
+        return self._fit(X, y, sample_weight, offset, stream=True)
 
     def predict(self, X: Any, offset: Any = None) -> np.ndarray:
         """The mean of the target, averaged over the posterior of the coefficients.
@@ -328,17 +314,25 @@ class Regressor(RegressorMixin, GeneralisedLinearModel):
 class Classifier(ClassifierMixin, GeneralisedLinearModel):
     """Models of classes; a subclass says which are possible, by :meth:`_possible`."""
 
-    _parameter_constraints: ClassVar[dict] = {
-        **GeneralisedLinearModel._parameter_constraints,
-        "class_weight": [dict, StrOptions({"balanced"}), None],
-    }
+    _parameter_constraints: ClassVar[dict] = {"class_weight": [dict, StrOptions({"balanced"}), None]}
 
     class_weight: Any = None
+
+    def sample(self, n: int = 1, X: Any = None, offset: Any = None, random_state: Any = None) -> np.ndarray:
+        """Draws from the posterior, of coefficients or of the classes of rows; see :meth:`GaussianGLM.sample`.
+
+        Parameters
+        ----------
+        n, X, offset, random_state
+            As there.
+        """
+        draws = super().sample(n, X, offset, random_state)
+        return draws if X is None else self.classes_[draws]
 
     def _possible(self, classes: np.ndarray) -> np.ndarray:
         raise NotImplementedError
 
-    def _targets(self, y: np.ndarray, first: bool, classes: Any) -> np.ndarray:
+    def _targets(self, y: np.ndarray, weights: np.ndarray, first: bool, classes: Any) -> tuple[np.ndarray, np.ndarray]:
         check_classification_targets(y)
         if first:
             self.classes_ = self._possible(np.unique(y if classes is None else classes))
@@ -347,12 +341,14 @@ class Classifier(ClassifierMixin, GeneralisedLinearModel):
         unknown = np.setdiff1d(y, self.classes_)
         if unknown.size:
             raise ValueError(f"y must hold the classes {self.classes_} only, found {unknown}")
-        return np.searchsorted(self.classes_, y).astype(np.float64)
+        codes = np.searchsorted(self.classes_, y)
+        return codes.astype(np.float64), self._reweighted(codes, weights)
 
-    def _reweighted(self, targets: np.ndarray, weights: np.ndarray) -> np.ndarray:
+    def _reweighted(self, codes: np.ndarray, weights: np.ndarray) -> np.ndarray:
+        """The weights of the examples, where their classes have weights too."""
         if self.class_weight is None:
             return weights
-        known, codes = self.classes_.tolist(), targets.astype(int)
+        known = self.classes_.tolist()
         if isinstance(self.class_weight, str):
             factors = np.sum(weights) / (len(known) * np.bincount(codes, weights, len(known)))
         else:

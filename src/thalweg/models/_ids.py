@@ -1,6 +1,5 @@
 """Ids of rows and columns: whole numbers, other numbers, words or dates, and the index of each."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import date
 from typing import Any
@@ -35,10 +34,6 @@ class IdIndex:
     def of(*parts: np.ndarray) -> "IdIndex":
         """Index all ids of some arrays, sorted."""
         return IdIndex(np.unique(_joined(*parts)))
-
-    def same(self, other: "IdIndex") -> bool:
-        """Return whether both have the same ids in the same order."""
-        return np.array_equal(self.ids, other.ids)
 
     def extended(self, *parts: np.ndarray) -> "IdIndex":
         """Return the index with new ids of some arrays at its end."""
@@ -127,15 +122,6 @@ def _from_floats(name: str, ids: np.ndarray) -> np.ndarray:
     return ids.astype(np.int64) if np.all(ids == np.round(ids)) else ids
 
 
-_CONVERSIONS: dict[str, Callable[[str, np.ndarray], np.ndarray]] = {
-    "b": lambda _, ids: ids.astype(np.int64),
-    "f": _from_floats,
-    "m": _from_times,
-    "M": _from_times,
-    "S": lambda _, ids: ids.astype(str),
-}
-
-
 def as_ids(name: str, ids: Any) -> np.ndarray:
     """Return ids as an array of numbers or of words.
 
@@ -149,8 +135,10 @@ def as_ids(name: str, ids: Any) -> np.ndarray:
         array = np.array(ids, object)  # NumPy has made one type of several
     if array.dtype.kind == "O":
         array = _from_objects(name, array)
-    if array.dtype.kind in _CONVERSIONS:
-        array = _CONVERSIONS[array.dtype.kind](name, array)
+    if array.dtype.kind in "bS":
+        array = array.astype(np.int64 if array.dtype.kind == "b" else str)
+    elif array.dtype.kind in "fmM":
+        array = (_from_floats if array.dtype.kind == "f" else _from_times)(name, array)
     if array.dtype.kind == "c":
         raise ValueError(f"Complex data not supported: {name} must be numbers or words, found dtype {array.dtype}")
     if array.dtype.kind not in "iufU":

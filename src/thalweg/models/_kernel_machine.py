@@ -1,63 +1,65 @@
 """What the kernel estimators have in common: everything but what targets mean."""
 
 from collections.abc import Iterable
+from dataclasses import KW_ONLY, dataclass, field
 from numbers import Integral, Real
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from sklearn.utils import check_random_state
 from sklearn.utils._param_validation import Interval, StrOptions
-from sklearn.utils.validation import check_is_fitted
 
 from thalweg import machines
 from thalweg.kernels import Kernel
 from thalweg.machines.losses import Loss
 from thalweg.machines.settings import METHODS, METRICS, Method, Settings
-from thalweg.models._common import Storable, row_weights, unharmed
-from thalweg.models._frames import validated
+from thalweg.models._common import Storable, row_weights, settings_of, unharmed, validated
 from thalweg.rows import Table
 from thalweg.runs import Run
 
 
+@dataclass(repr=False, eq=False)
 class KernelMachine(Storable):
     """Base of the kernel estimators: a subclass says what targets are, which loss they have, and how it predicts."""
 
+    _true_tags: ClassVar[tuple[str, ...]] = ("input_tags.sparse",)
     _plain_bandwidth: ClassVar[float]
     _parameter_constraints: ClassVar[dict[str, list]] = {
-        "kernel": [Kernel, type, str, None],
         "bandwidth": [StrOptions({"auto"}), Interval(Real, 0, None, closed="neither")],
         "alpha": [StrOptions({"auto"}), Interval(Real, 0, None, closed="neither")],
         "method": [StrOptions(set(METHODS)), Method],
         "metric": [StrOptions(set(METRICS))],
         "max_features": [Interval(Integral, 1, None, closed="left")],
         "max_iter": [None, Interval(Integral, 1, None, closed="left")],
-        "warm_start": ["boolean"],
-        "random_state": ["random_state"],
-        "verbose": ["verbose"],
     }
-    _machine: machines.FittedMachine
+    _machine: machines.FittedMachine = field(init=False)
+
+    kernel: Kernel | type[Kernel] | str | None = None
+    _: KW_ONLY
+    bandwidth: float | str = "auto"
+    metric: str = "auto"
+    loss: Any = "squared"
+    alpha: float | str = "auto"
+    method: str | Method = "auto"
+    max_features: int = 65_536
+    max_iter: int | None = None
+    warm_start: bool = False
+    random_state: Any = None
+    verbose: bool = False
 
     def _loss(self) -> Loss:
         """The loss, for the targets seen."""
         raise NotImplementedError
 
-    def _targets(self, y: np.ndarray, weights: np.ndarray, first: bool, classes: Any) -> dict[str, Any]:
-        """Return targets as :class:`Table` has them; ``first`` if what is known of them is to be learned anew."""
+    def _targets(self, y: np.ndarray, weights: np.ndarray, first: bool, classes: Any, streams: bool) -> dict:
+        """Return targets and weights as :class:`Table` has them, and decide on what the ``first`` rows decide."""
         raise NotImplementedError
-
-    def _begin(self, y: np.ndarray, streams: bool, first: bool) -> None:
-        """Decide on what the number of the ``first`` rows decides, or that they stream, before any is learned."""
 
     def _check_kinds(self, y: Any, classes: Any) -> None:
         """Check targets as they came, before they are an array of one type."""
 
-    def _class_weights(self, y: np.ndarray) -> np.ndarray | float:
-        return 1.0
-
-    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> "KernelMachine":
+    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
         """Learn from all rows; what was learned before is forgotten unless ``warm_start``.
 
         Parameters
@@ -70,10 +72,6 @@ class KernelMachine(Storable):
             Weights of the rows; a weight of 2 is the row twice.
         """
         return self._learn(machines.fit, X, y, sample_weight, None, anew=not self.warm_start)
-
-    def partial_fit(self, X: Any, y: Any, **options: Any) -> "KernelMachine":
-        """Learn from more rows."""
-        raise NotImplementedError
 
     def fit_stream(self, batches: Iterable[tuple[Any, Any]], **options: Any) -> "KernelMachine":
         """Learn from an iterable of (X, y) that need not fit in memory, each seen once.
@@ -105,11 +103,6 @@ class KernelMachine(Storable):
     def __sklearn_is_fitted__(self) -> bool:
         return hasattr(self, "_machine")
 
-    def __sklearn_tags__(self) -> Any:
-        tags = super().__sklearn_tags__()
-        tags.input_tags.sparse = True
-        return tags
-
     def __getstate__(self) -> dict[str, Any]:
         # As NumPy arrays: JAX would make float64 arrays float32 when they are read outside of a scope.
         return jax.tree.map(_as_numpy, super().__getstate__())
@@ -120,7 +113,7 @@ class KernelMachine(Storable):
             with jax.enable_x64(self._machine.double):
                 self._machine = self._machine.mapped(jnp.asarray)
 
-    def _learn(self, entry: Any, X: Any, y: Any, sample_weight: Any, classes: Any, anew: bool) -> "KernelMachine":
+    def _learn(self, entry: Any, X: Any, y: Any, sample_weight: Any, classes: Any, anew: bool) -> Self:
         """Check arguments, go down by one of the entries of ``machines``, and store what comes back.
 
         If that fails, all is as it was.
@@ -130,20 +123,12 @@ class KernelMachine(Storable):
         with unharmed(self):
             table = self._table(X, y, sample_weight, known is None, classes, streams=entry is machines.learn)
             known = None if known is None else self._machine  # which may have other targets now
-            seed = int(check_random_state(self.random_state).randint(2**31 - 1))
-            self._store(entry(table, self._settings(), seed, known))
+            self._store(entry(table, self._settings(), self._seed(), known))
         return self
 
     def _settings(self) -> Settings:
-        alike = ("bandwidth", "metric", "alpha", "method", "max_features")
-        return Settings(
-            loss=self._loss(),
-            kernel=self.kernel,
-            passes=self.max_iter,
-            plain_bandwidth=self._plain_bandwidth,
-            progress=bool(self.verbose),
-            **{name: getattr(self, name) for name in alike},
-        )
+        changed = {"passes": self.max_iter, "plain_bandwidth": self._plain_bandwidth, "progress": bool(self.verbose)}
+        return settings_of(Settings, self, loss=self._loss(), **changed)
 
     def _store(self, machine: machines.FittedMachine) -> None:
         self._machine, metric = machine, machine.frame.metric
@@ -158,25 +143,24 @@ class KernelMachine(Storable):
             self, X, y, accept_sparse="csr", dtype="numeric", multi_output=True, ensure_min_samples=1, reset=first
         )
         weights = row_weights(sample_weight, X)
-        self._begin(y[weights > 0], streams, first)
-        targets = self._targets(y, weights, first, classes)
-        weights = weights * self._class_weights(y)
+        targets = self._targets(y, weights, first, classes, streams)
+        weights = targets["weights"]
         if not np.any(weights > 0):
             raise ValueError("class_weight must leave a row of positive weight, found none")
         index = None
         if not np.all(weights > 0):
             # Rows are chosen when they are read: a memory map stays where it is.
             index = np.flatnonzero(weights > 0)
-            targets["targets"], weights = targets["targets"][index], weights[index]
+            targets |= {"targets": targets["targets"][index], "weights": weights[index]}
         single = np.finfo(np.float32)
-        if np.any(lost := (weights < single.tiny) | (weights > single.max)):
+        if np.any(lost := (weights > 0) & ((weights < single.tiny) | (weights > single.max))):
             raise ValueError(f"sample_weight must fit in float32, found values of size {weights[lost][0]:g}")
-        return Table(X, weights=weights, index=index, **targets)
+        return Table(X, index=index, **targets)
 
     def _values(self, X: Any) -> np.ndarray:
         """f at the rows of X."""
-        check_is_fitted(self)
-        return self._machine.predict(validated(self, X, accept_sparse="csr", dtype="numeric", reset=False))
+        rows = self._checked_rows(X, accept_sparse="csr", dtype="numeric")
+        return self._machine.predict(rows)
 
 
 def _kernel_of_raw_features(kernel: Kernel, metric: np.ndarray | None) -> Kernel:
@@ -186,7 +170,7 @@ def _kernel_of_raw_features(kernel: Kernel, metric: np.ndarray | None) -> Kernel
     with jax.enable_x64(True):
         lengthscale = np.asarray(kernel.lengthscale, np.float64) / metric
         lengthscale = lengthscale[0] if np.all(lengthscale == lengthscale[0]) else lengthscale
-        return eqx.tree_at(lambda kernel: kernel.lengthscale, kernel, jnp.asarray(lengthscale))
+        return kernel._with(lengthscale=jnp.asarray(lengthscale))
 
 
 def _feature_scales(kernel: Kernel, metric: np.ndarray | None, features: int) -> np.ndarray:

@@ -11,16 +11,13 @@ from jaxtyping import Float
 from scipy.sparse import csr_array, issparse
 from sklearn.base import ClassNamePrefixFeaturesOutMixin, TransformerMixin, _fit_context
 from sklearn.exceptions import ConvergenceWarning
-from sklearn.utils import check_random_state
 from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.validation import check_is_fitted
 
-from thalweg import topics
-from thalweg.models._common import Storable, unharmed
+from thalweg import arguments, topics
+from thalweg.models._common import Storable, settings_of, unharmed, validated
 from thalweg.models._covariates import CovariateScaling
-from thalweg.models._frames import validated
 from thalweg.models._summary import Summary
-from thalweg.models._topic_reading import TopicReader
 from thalweg.runs import Run
 
 LEAST_EFFECT_DRAWS = 10
@@ -30,7 +27,7 @@ MAX_DOCUMENT_WORDS = 1e6
 
 
 @dataclass(repr=False, eq=False)
-class CorrelatedTopicModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, TopicReader, Storable):
+class CorrelatedTopicModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Storable):
     """Topics of documents that may occur together: the correlated topic model, with covariates of prevalence.
 
     A document has a vector z ~ N(μ, Σ), its topics have the proportions softmax(z), and each word is drawn from a topic
@@ -102,19 +99,16 @@ class CorrelatedTopicModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, To
     """
 
     _trials: ClassVar[tuple[str, ...]] = ("transform",)
+    _true_tags: ClassVar[tuple[str, ...]] = ("input_tags.sparse", "input_tags.positive_only")
     _parameter_constraints: ClassVar[dict] = {
         "n_components": [Interval(Integral, 1, None, closed="left")],
         "inference": [StrOptions(set(topics.TopicSettings.methods))],
         "smoothing": [Interval(Real, 0, None, closed="neither")],
         "batch_size": [Interval(Integral, 1, None, closed="left")],
-        "max_iter": [Interval(Integral, 1, None, closed="left")],
-        "tol": [Interval(Real, 0, None, closed="left")],
         "step": [Interval(Real, 0, 1, closed="right")],
         "samples": [Interval(Integral, 2, None, closed="left")],
         "decay": [Interval(Real, 0.5, 1, closed="both")],
         "draws": [Interval(Integral, 0, None, closed="left")],
-        "random_state": ["random_state"],
-        "verbose": ["verbose"],
     }
 
     n_components: int = 10
@@ -130,13 +124,6 @@ class CorrelatedTopicModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, To
     draws: int = 80
     random_state: Any = None
     verbose: bool = False
-
-    def __sklearn_tags__(self) -> Any:
-        tags = super().__sklearn_tags__()
-        tags.input_tags.sparse = True
-        tags.input_tags.positive_only = True
-        tags.transformer_tags.preserves_dtype = ["float64"]
-        return tags
 
     @_fit_context(prefer_skip_nested_validation=True)
     def fit(self, X: Any, y: Any = None, *, covariates: Any = None) -> "CorrelatedTopicModel":
@@ -246,18 +233,79 @@ class CorrelatedTopicModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, To
         names = [f"topic {k}: {name}" for k in range(len(means)) for name in self._covariates.names]
         return Summary(names, means.ravel(), deviations.ravel())
 
+    def top_words(self, vocabulary: Any = None, n: int = 10, by: str = "probability") -> list[list[str]]:
+        """Return the first words of each topic.
+
+        Parameters
+        ----------
+        vocabulary
+            A word for each column, such as a vectorizer's ``get_feature_names_out()``, or a mapping from words to
+            columns, such as its ``vocabulary_``. By default the names of the columns that the model was fitted to.
+        n
+            How many.
+        by
+            "probability", "frex" (frequent and exclusive) or "lift".
+        """
+        check_is_fitted(self)
+        return topics.top_words(self.components_, self._vocabulary(vocabulary), n, by)
+
+    def top_documents(self, X: Any, topic: int, n: int = 10) -> np.ndarray:
+        """Return the rows of ``X`` with the largest share of a topic, the largest first."""
+        return topics.top_documents(self.transform(X), topic, n)
+
+    def topic_correlations(self) -> np.ndarray:
+        """Return the correlations of topics under the prior."""
+        check_is_fitted(self)
+        return topics.topic_correlations(covariance=self.covariance_)
+
+    def coherence(self, X: Any, n: int = 10, measure: str = "npmi") -> np.ndarray:
+        """Return the coherence of each topic's first words in the documents ``X``: "npmi" or "u_mass"."""
+        check_is_fitted(self)
+        measures = {"npmi": topics.npmi, "u_mass": topics.u_mass}
+        return measures[arguments.one_of("measure", measure, tuple(measures))](
+            topics.top_indices(self.components_, n), X
+        )
+
+    def completion(self, X: Any, random_state: int = 0) -> topics.Completion:
+        """Score how well one half of each document is predicted from the other: nats a token, with a standard error.
+
+        See :func:`thalweg.topics.document_completion`. Covariates are taken to be as they are on average.
+        """
+        check_is_fitted(self)
+        prior = topics.LogisticNormal(self.mean_, self.covariance_)
+        return topics.document_completion(X, self.components_, prior, random_state=random_state)
+
+    def browser(self, X: Any, vocabulary: Any = None, documents: Any = None, title: str = "Topics") -> str:
+        """Return a page of HTML to look at the topics with: a map, words, documents, correlations and a search.
+
+        Parameters
+        ----------
+        X
+            The documents to show.
+        vocabulary
+            As in :meth:`top_words`.
+        documents
+            A title or the beginning of each; by default the words that it uses most.
+        title
+            Of the page.
+        """
+        shares = self.transform(X)
+        words = self._vocabulary(vocabulary)
+        return topics.topic_browser(self.components_, words, shares, counts=X, documents=documents, title=title)
+
+    def _vocabulary(self, vocabulary: Any) -> Any:
+        if vocabulary is not None:
+            return vocabulary
+        names = getattr(self, "feature_names_in_", None)
+        return [f"x{column}" for column in range(self.components_.shape[1])] if names is None else names
+
     @property
     def _n_features_out(self) -> int:
         return len(self.components_)
 
     def _settings(self) -> topics.TopicSettings:
-        same = ("smoothing", "batch_size", "step", "samples", "decay", "draws", "verbose")
-        options: dict[str, Any] = {name: getattr(self, name) for name in same}
-        options |= {"method": self.inference, "passes": self.max_iter, "tolerance": self.tol}
-        return topics.TopicSettings(int(self.n_components), **options)
-
-    def _seed(self) -> int:
-        return int(check_random_state(self.random_state).randint(2**31 - 1))
+        changed = {"method": self.inference, "passes": self.max_iter, "tolerance": self.tol}
+        return settings_of(topics.TopicSettings, self, topics=int(self.n_components), **changed)
 
     def _read(self, X: Any, covariates: Any, reset: bool = False) -> tuple[csr_array, np.ndarray]:
         """Return counts and a design matrix, checked; ``reset`` if the model learns their words and scales anew."""

@@ -1,10 +1,10 @@
 """Regression of counts with a Gaussian posterior over the coefficients, by PG-SVI's steps."""
 
 import warnings
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
-from sklearn.utils import Tags
 from sklearn.utils.validation import _num_samples
 
 from thalweg.gaussian import linear
@@ -14,6 +14,8 @@ from thalweg.models._glm import POSITIVE, GeneralisedLinearModel, Regressor
 
 class _CountRegressor(Regressor):
     """Models of counts with the mean eᶻ."""
+
+    _true_tags = ("input_tags.sparse", "target_tags.positive_only")
 
     def fit(
         self, X: Any, y: Any, sample_weight: Any = None, offset: Any = None, exposure: Any = None
@@ -85,15 +87,10 @@ class _CountRegressor(Regressor):
         """
         return super().sample(n, X, offset if X is None else _with_exposure(X, offset, exposure), random_state)
 
-    def _targets(self, y: np.ndarray, first: bool, classes: Any) -> np.ndarray:
+    def _targets(self, y: np.ndarray, weights: np.ndarray, first: bool, classes: Any) -> tuple[np.ndarray, np.ndarray]:
         if np.any(y < 0):
             raise ValueError(f"y must hold counts, numbers of at least 0, found {y[y < 0][0]}")
-        return super()._targets(y, first, classes)
-
-    def __sklearn_tags__(self) -> Tags:
-        tags = super().__sklearn_tags__()
-        tags.target_tags.positive_only = True
-        return tags
+        return super()._targets(y, weights, first, classes)
 
 
 def _with_exposure(X: Any, offset: Any, exposure: Any) -> Any:
@@ -125,7 +122,15 @@ class PoissonGLM(_CountRegressor):
         return linear.CountTargets(dispersion=0.0)
 
 
-class NegativeBinomialGLM(_CountRegressor):
+@dataclass(repr=False, eq=False)
+class _Dispersion:
+    """The first parameter of :class:`NegativeBinomialGLM`: fields of the last base class come first."""
+
+    dispersion: float | None = None
+
+
+@dataclass(repr=False, eq=False)
+class NegativeBinomialGLM(_CountRegressor, _Dispersion):
     """Bayesian negative binomial regression: counts of mean μ = eᶻ and variance μ + dispersion·μ².
 
     The posterior over the coefficients is the normal distribution N(m, V) that maximises the evidence lower bound,
@@ -156,23 +161,7 @@ class NegativeBinomialGLM(_CountRegressor):
     True
     """
 
-    _parameter_constraints: ClassVar[dict] = {
-        **GeneralisedLinearModel._parameter_constraints,
-        "dispersion": [POSITIVE, None],
-    }
-
-    def __init__(
-        self,
-        dispersion: float | None = None,
-        prior_scale: Any = "auto",
-        fit_intercept: bool = True,
-        intercept_scale: float = 10.0,
-        max_iter: int = 1000,
-        tol: float = 1e-5,
-        verbose: int = 0,
-    ) -> None:
-        super().__init__(prior_scale, fit_intercept, intercept_scale, max_iter, tol, verbose)
-        self.dispersion = dispersion
+    _parameter_constraints: ClassVar[dict] = {"dispersion": [POSITIVE, None]}
 
     def _target_model(self) -> linear.TargetModel:
         return linear.CountTargets(self.dispersion)

@@ -10,18 +10,15 @@ import numpy as np
 from scipy.special import logit
 from sklearn.base import ClassifierMixin, _fit_context
 from sklearn.exceptions import ConvergenceWarning
-from sklearn.utils import check_random_state
 from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.multiclass import check_classification_targets
-from sklearn.utils.validation import check_is_fitted
 
 from thalweg import processes
 from thalweg.descent import Status
 from thalweg.gaussian.likelihood import Likelihood
 from thalweg.gaussian.likelihoods import BernoulliLogit, BernoulliProbit
 from thalweg.kernels import Kernel
-from thalweg.models._common import Storable, row_weights, settings_of, unharmed
-from thalweg.models._frames import validated
+from thalweg.models._common import Storable, row_weights, settings_of, unharmed, validated
 
 if importlib.util.find_spec("sklearn.callback"):
     importlib.import_module("sklearn.callback")  # or scikit-learn loads its sixty modules within the first fit
@@ -103,17 +100,10 @@ class GPClassifier(ClassifierMixin, Storable):
     """
 
     _parameter_constraints: ClassVar[dict] = {
-        "kernel": [Kernel, type, str, None],
         "likelihood": [StrOptions(set(_LINKS)), Likelihood],
         "jitter": [Interval(Real, 0, None, closed="left")],
-        "learn": ["boolean"],
-        "restarts": [Interval(Integral, 0, None, closed="left")],
         "batch_size": [Interval(Integral, 1, None, closed="left"), None],
         "step": [Interval(Real, 0, None, closed="neither")],
-        "tol": [Interval(Real, 0, None, closed="left")],
-        "max_iter": [Interval(Integral, 1, None, closed="left")],
-        "random_state": ["random_state"],
-        "verbose": ["verbose"],
     }
 
     kernel: Kernel | type[Kernel] | str | None = None
@@ -159,8 +149,7 @@ class GPClassifier(ClassifierMixin, Storable):
         if not np.all(totals > 0):
             weightless = self.classes_.tolist()[np.argmin(totals)]
             raise ValueError(f"sample_weight must leave some weight to every class, found none for {weightless!r}")
-        seed = int(check_random_state(self.random_state).randint(2**31 - 1))
-        settings = self._settings()
+        seed, settings = self._seed(), self._settings()
         positives = range(1, 2) if len(self.classes_) == 2 else range(len(self.classes_))
         fit = processes.fit_classifier
         self._processes = [
@@ -177,8 +166,7 @@ class GPClassifier(ClassifierMixin, Storable):
 
     def latent(self, X: Any) -> tuple[np.ndarray, np.ndarray]:
         """Means and variances of the latent function; a column for each class if there are more than two."""
-        check_is_fitted(self)
-        X = validated(self, X, dtype=np.float64, reset=False)
+        X = self._checked_rows(X, dtype=np.float64)
         found = [fitted.predict(X) for fitted in self._processes]
         mean, variance = (np.stack(column, axis=1) for column in zip(*found, strict=True))
         return (mean[:, 0], variance[:, 0]) if len(found) == 1 else (mean, variance)

@@ -3,7 +3,7 @@
 import warnings
 from collections.abc import Callable
 from dataclasses import KW_ONLY, dataclass
-from numbers import Integral, Real
+from numbers import Real
 from typing import Any, ClassVar
 
 import numpy as np
@@ -11,13 +11,11 @@ from sklearn.base import MultiOutputMixin, RegressorMixin, _fit_context
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import check_random_state
 from sklearn.utils._param_validation import Interval, StrOptions
-from sklearn.utils.validation import check_is_fitted
 
 from thalweg import arguments, processes
 from thalweg.descent import Status
 from thalweg.kernels import Kernel, kernel_or_class
-from thalweg.models._common import Storable, row_numbers, row_weights, settings_of, unharmed
-from thalweg.models._frames import validated
+from thalweg.models._common import Storable, row_numbers, row_weights, settings_of, unharmed, validated
 
 MAX_TARGET = 1e150
 """The largest target: squares of larger ones overflow, also in a sum over many rows."""
@@ -98,16 +96,10 @@ class GPRegressor(RegressorMixin, MultiOutputMixin, Storable):
     """
 
     _parameter_constraints: ClassVar[dict] = {
-        "kernel": [Kernel, str, type, None],
         "noise": [Interval(Real, 0, None, closed="left"), None],
         "alpha": [Interval(Real, 0, None, closed="left"), "array-like"],
         "mean": [StrOptions(set(processes.RegressorSettings.means)), callable],
         "method": [StrOptions(set(processes.RegressorSettings.methods))],
-        "learn": ["boolean"],
-        "restarts": [Interval(Integral, 0, None, closed="left")],
-        "max_iter": [Interval(Integral, 1, None, closed="left")],
-        "random_state": ["random_state"],
-        "verbose": ["verbose"],
     }
 
     kernel: Kernel | str | None = None
@@ -157,7 +149,7 @@ class GPRegressor(RegressorMixin, MultiOutputMixin, Storable):
             float(self.noise or 0.0) / self._middle_weight if given else None,
             known / self._middle_weight,
             weights / self._middle_weight,
-            seed=int(check_random_state(self.random_state).randint(2**31 - 1)),
+            seed=self._seed(),
         )
         self._posterior = found.posterior
         self._known_of_all = float(self.alpha) if np.ndim(self.alpha) == 0 else 0.0
@@ -217,7 +209,7 @@ class GPRegressor(RegressorMixin, MultiOutputMixin, Storable):
 
         Of several targets each has its own, in a last axis. A covariance needs the exact method.
         """
-        X = self._checked(X)
+        X = self._checked_rows(X, dtype=np.float64)
         if return_std and return_cov:
             raise ValueError("return_std and return_cov cannot both be True")
         mean, spread = self._posterior.predict(X, full=return_cov)
@@ -232,7 +224,7 @@ class GPRegressor(RegressorMixin, MultiOutputMixin, Storable):
         They take the smoothness of a kernel that was chosen for known: of functions without a derivative that were
         taken for smoother ones, intervals of 95 % held 85 % (``kernel="matern12"``: 95 %).
         """
-        X = self._checked(X)
+        X = self._checked_rows(X, dtype=np.float64)
         mean, variance = self._posterior.predict(X)
         return self._means(mean, X), self._spreads(variance)
 
@@ -241,7 +233,7 @@ class GPRegressor(RegressorMixin, MultiOutputMixin, Storable):
 
         The exact method draws any number; the other two keep the 64 that their variances are of.
         """
-        X = self._checked(X)
+        X = self._checked_rows(X, dtype=np.float64)
         n_samples = arguments.whole("n_samples", n_samples)
         rng = np.random.default_rng(check_random_state(random_state).randint(2**31 - 1))
         drawn = self._posterior.sample(X, n_samples, rng) * self._units[:, None] + self._offset(X)[:, :, None]
@@ -258,10 +250,6 @@ class GPRegressor(RegressorMixin, MultiOutputMixin, Storable):
     def _observation_noise(self) -> float:
         """The variance of a new observation, of weight 1, around the function: what is known of all is known of it."""
         return self._posterior.observation_noise * self._middle_weight + self._known_of_all
-
-    def _checked(self, X: Any) -> np.ndarray:
-        check_is_fitted(self)
-        return validated(self, X, dtype=np.float64, reset=False)
 
     def _offset(self, X: np.ndarray) -> np.ndarray:
         """What was subtracted from y: the level of each column, or the user's mean function as a column."""

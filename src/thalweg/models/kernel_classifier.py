@@ -1,7 +1,7 @@
 """Kernel classification that streams."""
 
 import numbers
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
@@ -15,9 +15,8 @@ from sklearn.utils.validation import column_or_1d
 
 from thalweg import machines
 from thalweg.arguments import number
-from thalweg.kernels import Kernel
 from thalweg.machines.losses import Loss
-from thalweg.machines.settings import Method, Settings
+from thalweg.machines.settings import Settings
 from thalweg.models._kernel_machine import KernelMachine
 from thalweg.rows import predicted_labels
 
@@ -33,7 +32,7 @@ _LOSSES: dict[str, type[Loss]] = {
 _FEW_ROWS = 256
 
 
-@dataclass(repr=False, eq=False)
+@dataclass(repr=False, eq=False, kw_only=True)
 class KernelClassifier(ClassifierMixin, KernelMachine):
     """Classification by a kernel machine that learns block by block, in memory for its features and one batch.
 
@@ -121,28 +120,15 @@ class KernelClassifier(ClassifierMixin, KernelMachine):
     """
 
     _plain_bandwidth = 0.5
-    _parameter_constraints: ClassVar[dict[str, list]] = KernelMachine._parameter_constraints | {
+    _parameter_constraints: ClassVar[dict[str, list]] = {
         "loss": [StrOptions({"auto", *_LOSSES})],
         "class_weight": [None, dict, StrOptions({"balanced"})],
     }
 
-    kernel: Kernel | type[Kernel] | str | None = None
-    _: KW_ONLY
-    bandwidth: float | str = "auto"
-    metric: str = "auto"
     loss: str = "auto"
-    alpha: float | str = "auto"
-    method: str | Method = "auto"
-    max_features: int = 65_536
     class_weight: Any = None
-    max_iter: int | None = None
-    warm_start: bool = False
-    random_state: Any = None
-    verbose: bool = False
 
-    def partial_fit(  # type: ignore[override]
-        self, X: Any, y: Any, classes: Any = None, sample_weight: Any = None
-    ) -> "KernelClassifier":
+    def partial_fit(self, X: Any, y: Any, classes: Any = None, sample_weight: Any = None) -> "KernelClassifier":
         """Learn from more rows, each seen once; the first call decides on the kernel, its units and the ridge.
 
         It should have 80 rows or more of the kind that will come, better 2,000: what it says of the features stays.
@@ -159,8 +145,7 @@ class KernelClassifier(ClassifierMixin, KernelMachine):
                 f"class_weight must be None or a dict for partial_fit, which does not see all rows at once, "
                 f"found {self.class_weight!r}"
             )
-        self._learn(machines.learn, X, y, sample_weight, classes, anew=False)
-        return self
+        return self._learn(machines.learn, X, y, sample_weight, classes, anew=False)
 
     def decision_function(self, X: Any) -> np.ndarray:
         """The values of the classes' functions; with two classes, that of the second one."""
@@ -191,23 +176,21 @@ class KernelClassifier(ClassifierMixin, KernelMachine):
         found = self._values(X)
         return self._machine.logits(found) if self.loss_ == "logistic" else found
 
-    def _begin(self, y: np.ndarray, streams: bool, first: bool) -> None:
-        if self.loss != "auto":
-            self.loss_ = self.loss
-        elif first:
-            method = Settings(loss=machines.SquaredLoss(), method=self.method).method
-            smaller = len(y) - np.max(np.unique(y, return_counts=True)[1])
-            squared = method.updates_blocks and smaller > _FEW_ROWS and not streams
-            self.loss_ = "squared" if squared else "logistic"
-
     def _loss(self) -> Loss:
         if self.loss_ == "logistic" and len(self.classes_) > 2:
             return machines.SoftmaxLoss()
         return _LOSSES[self.loss_]()
 
-    def _targets(self, y: np.ndarray, weights: np.ndarray, first: bool, classes: Any) -> dict[str, Any]:
+    def _targets(self, y: np.ndarray, weights: np.ndarray, first: bool, classes: Any, streams: bool) -> dict:
         y = column_or_1d(y, warn=True)
         check_classification_targets(y)
+        if self.loss != "auto":
+            self.loss_ = self.loss
+        elif first:
+            method = Settings(loss=machines.SquaredLoss(), method=self.method).method
+            counts = np.unique(y[weights > 0], return_counts=True)[1]
+            squared = method.updates_blocks and np.sum(counts) - np.max(counts) > _FEW_ROWS and not streams
+            self.loss_ = "squared" if squared else "logistic"
         if first:
             self.classes_ = np.unique(y if classes is None else np.asarray(classes))
             if len(self.classes_) < 2:
@@ -225,7 +208,8 @@ class KernelClassifier(ClassifierMixin, KernelMachine):
         codes = np.eye(len(self.classes_)) if several else np.array([[0.0], [1.0]])
         if self.loss_ != "logistic":
             codes = 2 * codes - 1
-        return {"targets": np.searchsorted(self.classes_, y), "codes": codes}
+        labels = np.searchsorted(self.classes_, y)
+        return {"targets": labels, "codes": codes, "weights": weights * self._class_weights(labels)}
 
     def _check_kinds(self, y: Any, classes: Any) -> None:
         for name, given in (("y", y), ("classes", classes)):
@@ -237,18 +221,18 @@ class KernelClassifier(ClassifierMixin, KernelMachine):
             if len(kinds) > 1:
                 raise ValueError(f"{name} must hold labels of one type, found {' and '.join(sorted(kinds))}")
 
-    def _class_weights(self, y: np.ndarray) -> np.ndarray | float:
+    def _class_weights(self, labels: np.ndarray) -> np.ndarray | float:
         given = self.class_weight
         if given is None:
             return 1.0
         if isinstance(given, str):
-            return compute_sample_weight(given, np.ravel(y))
+            return compute_sample_weight(given, labels)
         known = self.classes_.tolist()
         for label, weight in given.items():
             if label not in known:
                 raise ValueError(f"class_weight must name known classes, {_shown(self.classes_)}, found {label!r}")
             number(f"class_weight[{label!r}]", weight, least=0)
-        return np.array([float(given.get(label, 1.0)) for label in known])[np.searchsorted(self.classes_, np.ravel(y))]
+        return np.array([float(given.get(label, 1.0)) for label in known])[labels]
 
 
 def _has_probabilities(model: KernelClassifier) -> bool:

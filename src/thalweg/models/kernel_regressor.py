@@ -1,6 +1,5 @@
 """Kernel regression that streams."""
 
-from dataclasses import KW_ONLY, dataclass, field
 from typing import Any, ClassVar
 
 import numpy as np
@@ -11,10 +10,8 @@ from sklearn.utils.validation import check_is_fitted
 
 from thalweg import machines
 from thalweg.arguments import number
-from thalweg.kernels import Kernel
 from thalweg.machines import calibration
 from thalweg.machines.losses import Loss
-from thalweg.machines.settings import Method
 from thalweg.models._kernel_machine import KernelMachine
 
 # Of a stream the targets' mean and scale change when they are so far from those of all rows seen, in standard
@@ -28,7 +25,6 @@ _LOSSES: dict[str, type[Loss]] = {
 }
 
 
-@dataclass(repr=False, eq=False)
 class KernelRegressor(RegressorMixin, KernelMachine):
     """Regression by a kernel machine that learns block by block, in memory for its features and one batch.
 
@@ -64,31 +60,13 @@ class KernelRegressor(RegressorMixin, KernelMachine):
     True
     """
 
+    _true_tags = ("input_tags.sparse", "target_tags.multi_output")
     _plain_bandwidth = 1.0
-    _target_mean: np.ndarray = field(init=False)
-    _target_scale: np.ndarray = field(init=False)
-    _target_core: np.ndarray = field(init=False)
-    _target_moments: tuple[float, np.ndarray, np.ndarray] = field(init=False)
-    _parameter_constraints: ClassVar[dict[str, list]] = KernelMachine._parameter_constraints | {
-        "loss": [StrOptions(set(_LOSSES)), Loss],
-    }
+    _target_mean: np.ndarray
+    _target_moments: tuple[float, np.ndarray, np.ndarray]
+    _parameter_constraints: ClassVar[dict[str, list]] = {"loss": [StrOptions(set(_LOSSES)), Loss]}
 
-    kernel: Kernel | type[Kernel] | str | None = None
-    _: KW_ONLY
-    bandwidth: float | str = "auto"
-    metric: str = "auto"
-    loss: str | Loss = "squared"
-    alpha: float | str = "auto"
-    method: str | Method = "auto"
-    max_features: int = 65_536
-    max_iter: int | None = None
-    warm_start: bool = False
-    random_state: Any = None
-    verbose: bool = False
-
-    def partial_fit(  # type: ignore[override]
-        self, X: Any, y: Any, sample_weight: Any = None
-    ) -> "KernelRegressor":
+    def partial_fit(self, X: Any, y: Any, sample_weight: Any = None) -> "KernelRegressor":
         """Learn from more rows, each seen once; the first call decides on the kernel, its units and the ridge.
 
         It should have 80 rows or more of the kind that will come, better 2,000: what it says of the features stays.
@@ -99,13 +77,11 @@ class KernelRegressor(RegressorMixin, KernelMachine):
         X, y, sample_weight
             As in ``fit``.
         """
-        self._learn(machines.learn, X, y, sample_weight, None, anew=False)
-        return self
+        return self._learn(machines.learn, X, y, sample_weight, None, anew=False)
 
     def predict(self, X: Any) -> np.ndarray:
         """The function's values; a column for each target if there are several."""
-        found = self._values(X) * self._target_scale + self._target_mean
-        return found[:, 0] if self._flat else found
+        return self._in_units_of_targets(self._values(X))
 
     def predict_interval(self, X: Any, level: float = 0.95) -> tuple[np.ndarray, np.ndarray]:
         """Lower and upper ends between which new targets lie with a probability of ``level``: conformal.
@@ -139,23 +115,18 @@ class KernelRegressor(RegressorMixin, KernelMachine):
                 "intervals need rows left out to judge by: a fit by the default method with ten rows or more that was "
                 "not interrupted, no stream and no partial_fit after it"
             )
-        found = self._values(X)
-        ends = [
-            (found + offset) * self._target_scale + self._target_mean
-            for offset in calibration.conformal_offsets(left_out, float(level))
-        ]
-        low, high = (end[:, 0] if self._flat else end for end in ends)
+        found, offsets = self._values(X), calibration.conformal_offsets(left_out, float(level))
+        low, high = (self._in_units_of_targets(found + offset) for offset in offsets)
         return low, high
 
-    def __sklearn_tags__(self) -> Any:
-        tags = super().__sklearn_tags__()
-        tags.target_tags.multi_output = True
-        return tags
+    def _in_units_of_targets(self, values: np.ndarray) -> np.ndarray:
+        targets = values * self._target_scale + self._target_mean
+        return targets[:, 0] if self._flat else targets
 
     def _loss(self) -> Loss:
         return self.loss if isinstance(self.loss, Loss) else _LOSSES[self.loss]()
 
-    def _targets(self, y: np.ndarray, weights: np.ndarray, first: bool, classes: Any) -> dict[str, Any]:
+    def _targets(self, y: np.ndarray, weights: np.ndarray, first: bool, classes: Any, streams: bool) -> dict:
         try:
             y = np.asarray(y, dtype=np.float64)
         except (TypeError, ValueError) as error:
@@ -183,7 +154,8 @@ class KernelRegressor(RegressorMixin, KernelMachine):
             self._target_mean, self._target_scale = mean, scale
         else:
             self._follow(mean, spread, scale)
-        return {"targets": (columns - self._target_mean) / self._target_scale, "scale": self._target_scale}
+        targets = (columns - self._target_mean) / self._target_scale
+        return {"targets": targets, "scale": self._target_scale, "weights": weights}
 
     def _follow(self, mean: np.ndarray, spread: np.ndarray, scale: np.ndarray) -> None:
         """Go over to the mean and the scale of all rows seen where those in use are far from them."""

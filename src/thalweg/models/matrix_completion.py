@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import numpy as np
 from sklearn.base import RegressorMixin, _fit_context
 from sklearn.exceptions import ConvergenceWarning
-from sklearn.utils import Tags, TransformerTags, check_random_state
+from sklearn.utils import Tags, TransformerTags
 from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.validation import _check_feature_names, check_is_fitted
 
@@ -95,8 +95,6 @@ class MatrixCompletion(RegressorMixin, Storable):
 
     _rows: IdIndex = field(init=False)
     _columns: IdIndex = field(init=False)
-    _model: completion.Completed | completion.Filled = field(init=False)
-
     _parameter_constraints: ClassVar[dict] = {
         "rank": [Interval(Integral, 1, None, closed="left"), None],
         "method": [StrOptions({"factors", "nuclear"})],
@@ -105,11 +103,6 @@ class MatrixCompletion(RegressorMixin, Storable):
         "presence": ["boolean"],
         "confidence": [Interval(Real, 0, None, closed="neither")],
         "validation_fraction": [Interval(Real, 0, 1, closed="left")],
-        "max_iter": [Interval(Integral, 1, None, closed="left")],
-        "tol": [Interval(Real, 0, None, closed="left")],
-        "warm_start": ["boolean"],
-        "random_state": ["random_state"],
-        "verbose": ["verbose"],
     }
 
     rank: int | None = None
@@ -156,16 +149,15 @@ class MatrixCompletion(RegressorMixin, Storable):
         given = _ratings.checked_ratings(X, y, sample_weight, implicit)
         row_side, column_side = self._side_information(given, row_features, column_features)
         rows, columns = IdIndex.of(given.rows, row_side.ids), IdIndex.of(given.columns, column_side.ids)
-        start = getattr(self, "_model", None) if self.warm_start else None
-        if start is not None and not (rows.same(self._rows) and columns.same(self._columns)):
-            start = None
-        self._rows, self._columns, self.n_features_in_ = rows, columns, 2
         nuclear = self.method == "nuclear"
+        kind = completion.Filled if nuclear else completion.Completed
+        known = self.warm_start and isinstance(getattr(self, "_model", None), kind)
+        known = known and np.array_equal(rows.ids, self.row_ids_) and np.array_equal(columns.ids, self.column_ids_)
+        self._rows, self._columns, self.n_features_in_ = rows, columns, 2
         if nuclear and (implicit or row_features is not None or column_features is not None):
             raise ValueError("method='nuclear' takes explicit ratings without side information: use method='factors'")
-        if not isinstance(start, completion.Filled if nuclear else completion.Completed):
-            start = None
         ratings = given.indexed(rows, columns)
+        start = self._model if known else None
         self._learn(ratings, row_side.matrix(rows.ids), column_side.matrix(columns.ids), start)
         if not nuclear:
             _ratings.warn_of_poor_ratings(ratings, implicit)
@@ -182,7 +174,7 @@ class MatrixCompletion(RegressorMixin, Storable):
         implicit = self.feedback == "implicit"
         low, high = (-np.inf, np.inf) if implicit else _ratings.rating_range(self.bounds, ratings.values)
         problem: dict[str, Any] = {"low": low, "high": high, "held_out": float(self.validation_fraction)}
-        seed = int(check_random_state(self.random_state).randint(2**31 - 1))
+        seed = self._seed()
         max_iter, tol, verbose = int(self.max_iter), float(self.tol), bool(self.verbose)
         result: completion.Settled | completion.LearnedFactors
         if self.method == "nuclear":
@@ -224,7 +216,7 @@ class MatrixCompletion(RegressorMixin, Storable):
         return self
 
     def _add(self, X: Any, y: Any, sample_weight: Any, row_features: Any, column_features: Any) -> None:
-        model = self._with_posteriors("partial_fit after fit")
+        model = self._fitted("partial_fit after fit")
         implicit = bool(model.units.confidence)
         if implicit != (self.feedback == "implicit"):
             raise ValueError(f"feedback={self.feedback!r} after a fit with the other kind: call fit")
@@ -277,10 +269,9 @@ class MatrixCompletion(RegressorMixin, Storable):
         return_std
             Whether to return the standard deviation of a new rating too.
         """
-        if return_std:
-            return self._with_posteriors("return_std=True").predict(*self._indices(X))
-        prediction: Any = self._model_checked().predict(*self._indices(X))
-        return prediction[0] if isinstance(prediction, tuple) else prediction
+        model = self._fitted("return_std=True" if return_std else "")
+        prediction = model.predict(*self._indices(X))
+        return prediction[0] if isinstance(prediction, tuple) and not return_std else prediction
 
     def predict_interval(self, X: Any, level: float = 0.95) -> tuple[np.ndarray, np.ndarray]:
         """Ends between which a new rating of each cell lies with probability ``level``, within the range of ratings.
@@ -289,7 +280,7 @@ class MatrixCompletion(RegressorMixin, Storable):
         learned from ratings as they are, so that their rounding is part of it.
         """
         level = arguments.real("level", level, above=0, below=1)
-        return self._with_posteriors("predict_interval").interval(*self._indices(X), level)
+        return self._fitted("predict_interval").interval(*self._indices(X), level)
 
     def recommend(self, row: Any, n: int = 10, exclude_seen: bool = True) -> tuple[np.ndarray, np.ndarray]:
         """Ids of the columns with the highest predictions for a row, and these; the best on average for a row unseen.
@@ -303,7 +294,7 @@ class MatrixCompletion(RegressorMixin, Storable):
         exclude_seen
             Whether columns that the row has rated are left out.
         """
-        model = self._model_checked()
+        model = self._fitted()
         if np.ndim(row):
             raise ValueError(f"row must be the id of one row, found {row!r}")
         index = int(self._rows.indices([row])[0])
@@ -312,7 +303,7 @@ class MatrixCompletion(RegressorMixin, Storable):
 
     def similar(self, column: Any, n: int = 10) -> tuple[np.ndarray, np.ndarray]:
         """Ids of the columns most like one, and the correlation, over rows, of what their factors add to ratings."""
-        model = self._model_checked()
+        model = self._fitted()
         index = int(self._columns.indices([column])[0])
         if index < 0:
             raise ValueError(f"column must be an id that was seen, found {column!r}")
@@ -332,7 +323,7 @@ class MatrixCompletion(RegressorMixin, Storable):
         row_features
             Side information of the new rows.
         """
-        model = self._with_posteriors("transform")
+        model = self._fitted("transform")
         if y is None:
             indices = self._rows.indices(single_ids(X))
             return model.rows.means[np.where(indices < 0, model.rows.count, indices), : model.rank]
@@ -349,7 +340,7 @@ class MatrixCompletion(RegressorMixin, Storable):
         NDCG is that of :func:`sklearn.metrics.ndcg_score`, with y, or 1 where that is None, as gains; recall is the
         share of a row's cells with a positive gain that are among the first k, of k if they are more than that.
         """
-        model = self._model_checked()
+        model = self._fitted()
         row, column = self._indices(X)
         gains = np.ones(len(row)) if y is None else _ratings.checked_values("y", y, len(row))
         known = (row >= 0) & (column >= 0)
@@ -363,15 +354,12 @@ class MatrixCompletion(RegressorMixin, Storable):
         tags.input_tags.sparse = tags.input_tags.string = tags.input_tags.categorical = True
         return tags
 
-    def _model_checked(self) -> completion.Completed | completion.Filled:
+    def _fitted(self, purpose: str = "") -> Any:
+        """What was learned, with posteriors if there is a purpose that needs them."""
         check_is_fitted(self)
-        return self._model
-
-    def _with_posteriors(self, purpose: str) -> completion.Completed:
-        model = self._model_checked()
-        if isinstance(model, completion.Filled):
+        if purpose and isinstance(self._model, completion.Filled):
             raise ValueError(f"{purpose} needs posteriors, and method='nuclear' has none: use method='factors'")
-        return model
+        return self._model
 
     def _indices(self, X: Any) -> tuple[np.ndarray, np.ndarray]:
         _check_feature_names(self, X, reset=False)

@@ -18,6 +18,7 @@ import numpy as np
 
 from thalweg.descent import Status
 from thalweg.kernels import Kernel, Matern12, Matern32, Stationary, Sum
+from thalweg.kernels.host import summands
 from thalweg.processes.evidence import Optimum, maximise
 from thalweg.processes.exact import ExactEvidence, Parameters
 from thalweg.processes.observations import varying
@@ -80,7 +81,7 @@ class KernelChoice:
             least_gain=0.0,
             standard_errors=LEVEL_STANDARD_ERRORS,
             survivors=len(self.starts),
-            kind=lambda candidate: _families(candidate.start.kernel),
+            kind=lambda candidate: tuple(map(type, summands(candidate.start.kernel))),
             parallel=not any(one.on_device for one in rungs),
         )
         # Of candidates that are level on the last rows, the likeliest; those of an interrupted race have other rows.
@@ -210,10 +211,6 @@ def _multiplied(start: Parameters, lengths: Iterable[float], noises: Iterable[fl
         if isinstance(kernel, Stationary):  # whose lengthscale is the first of its parameters
             moved = with_parameters(kernel, length * kernel.lengthscale, *jax.tree.leaves(kernel)[1:])
         yield Parameters(moved, np.asarray(share * noise))
-
-
-def _families(kernel: Kernel) -> tuple[type[Kernel], ...]:
-    return _families(kernel.k1) + _families(kernel.k2) if isinstance(kernel, Sum) else (type(kernel),)
 
 
 def _with_family(parameters: Parameters, start: Parameters) -> Parameters:

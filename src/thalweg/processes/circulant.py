@@ -16,7 +16,7 @@ targets enter squared.
 
 import math
 from itertools import product
-from typing import Any, NamedTuple
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -33,51 +33,17 @@ MAX_DIMENSIONS = 3
 """The most features that a grid can have: of four it would have 22 nodes in each."""
 
 
-class NodeGram(eqx.Module):
-    """Wᵀ diag(ω) W: by its stencil, or in three dimensions by its factors."""
+class GridMoments(eqx.Module):
+    """Sums over rows: Wᵀ diag(ω) W, Wᵀ diag(ω) R and Rᵀ diag(ω) R for the columns R of targets and basis.
 
-    stencil: Float[Array, " stencil *nodes"] | None
+    The first of them is given by its stencil, or in three dimensions by its factors.
+    """
+
     interpolation: Interpolation
     scales: Float[Array, " n"]
+    stencil: Float[Array, " stencil *nodes"] | None
     occupied: Float[Array, ""]
     """How many nodes rows are near."""
-
-    @classmethod
-    def of(cls, interpolation: Interpolation, scales: Float[Array, " n"]) -> "NodeGram":
-        """The product of W with itself."""
-        occupied = jnp.sum(interpolation.rmv(jnp.ones_like(scales)[:, None]) > 0.5).astype(scales.dtype)
-        # In three dimensions a stencil has 343 entries a node, more than the rows have.
-        stencil = interpolation.gram(scales) if len(interpolation.nodes) < MAX_DIMENSIONS else None
-        return cls(stencil, interpolation, scales, jnp.maximum(occupied, 1))
-
-    def __call__(self, fields: Float[Array, " m *nodes"]) -> Float[Array, " m *nodes"]:
-        """Multiply fields."""
-        if self.stencil is not None:
-            return stencil_product(self.stencil, fields)
-        found = self.interpolation.mv(fields.reshape(len(fields), -1).T)
-        return self.interpolation.rmv(self.scales[:, None] * found).T.reshape(fields.shape)
-
-    def symbol(self, nodes: tuple[int, ...]) -> Float[Array, "*frequencies"]:
-        """The transform of the mean stencil among occupied nodes; in three dimensions the mean density."""
-        column = jnp.zeros(nodes, self.scales.dtype)
-        if self.stencil is None:
-            column = column.at[(0,) * len(nodes)].set(jnp.sum(self.scales) / self.occupied)
-        else:
-            means = jnp.sum(self.stencil, axis=range(1, self.stencil.ndim)) / self.occupied
-            offsets = np.array(list(product(range(-3, 4), repeat=len(nodes))))
-            column = column.at[tuple(offsets.T)].add(means)
-        return jnp.maximum(jnp.fft.rfftn(column).real, 0)
-
-    def scaled(self, factor: Array) -> "NodeGram":
-        """The same of ω times a number."""
-        times = lambda leaf: None if leaf is None else factor * leaf
-        return NodeGram(times(self.stencil), self.interpolation, factor * self.scales, self.occupied)
-
-
-class GridMoments(eqx.Module):
-    """Sums over rows: Wᵀ diag(ω) W, Wᵀ diag(ω) R and Rᵀ diag(ω) R for the columns R of targets and basis."""
-
-    gram: NodeGram
     sums: Float[Array, " r *nodes"]
     squares: Float[Array, "r r"]
     targets: int = eqx.field(static=True)
@@ -88,9 +54,23 @@ class GridMoments(eqx.Module):
         """Those of the grid, along each feature."""
         return self.sums.shape[1:]
 
-    def scaled(self, factor: Array) -> "GridMoments":
-        """Those of ω times a number."""
-        return GridMoments(self.gram.scaled(factor), factor * self.sums, factor * self.squares, self.targets)
+    def gram(self, fields: Float[Array, " m *nodes"]) -> Float[Array, " m *nodes"]:
+        """Multiply fields by Wᵀ diag(ω) W."""
+        if self.stencil is not None:
+            return stencil_product(self.stencil, fields)
+        found = self.interpolation.mv(fields.reshape(len(fields), -1).T)
+        return self.interpolation.rmv(self.scales[:, None] * found).T.reshape(fields.shape)
+
+    def symbol(self) -> Float[Array, "*frequencies"]:
+        """The transform of the mean stencil among occupied nodes; in three dimensions the mean density."""
+        column = jnp.zeros(self.nodes, self.scales.dtype)
+        if self.stencil is None:
+            column = column.at[(0,) * column.ndim].set(jnp.sum(self.scales) / self.occupied)
+        else:
+            means = jnp.sum(self.stencil, axis=range(1, self.stencil.ndim)) / self.occupied
+            offsets = np.array(list(product(range(-3, 4), repeat=column.ndim)))
+            column = column.at[tuple(offsets.T)].add(means)
+        return jnp.maximum(jnp.fft.rfftn(column).real, 0)
 
 
 @quick_jit(lambda *_: False, tuned=False, static_argnums=3)
@@ -100,10 +80,18 @@ def moments(
     """Add rows up with weights ω."""
     weighted = scales[:, None] * columns
     sums = interpolation.rmv(weighted).T.reshape(-1, *interpolation.nodes)
-    return GridMoments(NodeGram.of(interpolation, scales), sums, weighted.T @ columns, targets)
+    occupied = jnp.sum(interpolation.rmv(jnp.ones_like(scales)[:, None]) > 0.5).astype(scales.dtype)
+    # In three dimensions a stencil has 343 entries a node, more than the rows have.
+    stencil = interpolation.gram(scales) if len(interpolation.nodes) < MAX_DIMENSIONS else None
+    gram = interpolation, scales, stencil, jnp.maximum(occupied, 1)
+    return GridMoments(*gram, sums, weighted.T @ columns, targets)
 
 
-scaled = jax.jit(GridMoments.scaled)
+@jax.jit
+def scaled(given: GridMoments, factor: Float[Array, ""]) -> GridMoments:
+    """Return those of ω times a number."""
+    parts = lambda moments: jax.tree.leaves((moments.scales, moments.stencil, moments.sums, moments.squares))
+    return eqx.tree_at(parts, given, replace_fn=lambda part: factor * part)
 
 
 def spectrum(kernel: Kernel, spacing: Float[Array, " d"], nodes: tuple[int, ...]) -> Float[Array, "*frequencies"]:
@@ -164,7 +152,7 @@ def flat(block: Array) -> Array:
 
 
 def solve(
-    gram: NodeGram, coordinates: FourierCoordinates, preconditioner: Array, right: Array, tol: Float[Array, " m"]
+    given: GridMoments, coordinates: FourierCoordinates, preconditioner: Array, right: Array, tol: Float[Array, " m"]
 ) -> CGResult:
     """Solve B x = right, as P^(−½) B P^(−½) (P^½ x) = P^(−½) right; residuals are relative, in the norm of P⁻¹."""
     root = 1 / jnp.sqrt(preconditioner)
@@ -180,27 +168,13 @@ def solve(
 
     def apply(columns: Array) -> Array:
         scaled = _times(root, as_block(columns))
-        return as_columns(_times(root, scaled + coordinates.analysis(gram(coordinates.synthesis(scaled)))))
+        return as_columns(_times(root, scaled + coordinates.analysis(given.gram(coordinates.synthesis(scaled)))))
 
     begin = as_columns(_times(root, right))
     end = traced_conjugate_gradients(apply, begin, None, tol, MAX_PRODUCTS)
     norms = jnp.sqrt(jnp.sum(begin**2, axis=0))
     residual = end.norms / jnp.where(norms > 0, norms, 1)
     return CGResult(_times(root, as_block(end.x)), end.iterations, residual, end.sizes, end.ratios)
-
-
-class GridEvaluation(NamedTuple):
-    """The data term, the slopes in the logarithms of the parameters, and what the log-determinant is made of."""
-
-    misfit: Float[Array, ""]
-    """(y − Hβ̂)ᵀA⁻¹(y − Hβ̂)."""
-    kernel_gradient: Kernel
-    noise_gradient: Float[Array, ""]
-    """Without the part of log det D."""
-    known_determinant: Float[Array, ""]
-    """log det P."""
-    solves: CGResult
-    """Of targets, basis and probes; without the solutions."""
 
 
 @quick_jit(lambda *_: False, tuned=False)
@@ -211,20 +185,22 @@ def evaluate(
     shares: GridMoments,
     probes: Float[Array, " m *nodes"],
     tolerance: Float[Array, " r+m"],
-) -> GridEvaluation:
-    """Everything about −log p(y) but constants.
+) -> tuple[Array, Array, CGResult, Kernel, Array]:
+    """Return (y − Hβ̂)ᵀA⁻¹(y − Hβ̂), log det P, solves without their solutions, and slopes in log parameters.
 
+    Those are of −log p(y), in the kernel and in the noise, without the part of log det D. Solves are of targets, basis
+    and probes.
     ``given`` are the moments for ω = 1/D, ``shares`` those for ω = ρ/D, ρ the share of D that grows with the noise.
     """
     nodes, targets = given.nodes, given.targets
     eigenvalues, pull = jax.vjp(lambda kernel: spectrum(kernel, spacing, nodes), kernel)
     coordinates = FourierCoordinates(eigenvalues, nodes)
-    preconditioner = 1 + given.gram.symbol(nodes) * eigenvalues
+    preconditioner = 1 + given.symbol() * eigenvalues
     width = len(given.sums)
     both = coordinates.white(jnp.concatenate([given.sums, probes]))  # at once: see FourierCoordinates
     white = both[width:]
     right = jnp.concatenate([coordinates.rooted(both[:width]), _times(jnp.sqrt(preconditioner), white)])
-    found = solve(given.gram, coordinates, preconditioner, right, tolerance)
+    found = solve(given, coordinates, preconditioner, right, tolerance)
     solved, answers = found.x[:width], found.x[width:]
     coefficients, _ = mean_coefficients(given, right[:width], solved)
     combine = jnp.concatenate([jnp.eye(targets, dtype=spacing.dtype), -coefficients])
@@ -242,7 +218,7 @@ def evaluate(
     real = eigenvalues > rounding * jnp.max(eigenvalues)
     kernel_gradient = pull(jnp.where(real, slope / jnp.where(real, eigenvalues, 1), 0) / 2)[0]
     # The noise: ∂G = −G_ρ, whose trace has that of G times the mean ρ as control variate.
-    share = jnp.sum(shares.gram.scales) / jnp.sum(given.gram.scales)
+    share = jnp.sum(shares.scales) / jnp.sum(given.scales)
     fields = coordinates.synthesis(jnp.concatenate([asked, a]))
     fields, means = fields[: len(asked)], fields[len(asked) :]
     rest = shares.gram(fields) - share * given.gram(fields)
@@ -252,10 +228,8 @@ def evaluate(
     quadratic = quadratic - 2 * jnp.sum(flat(means) * (combine.T @ flat(shares.sums)))
     noise_gradient = -(targets * trace + quadratic) / 2
     known = jnp.sum(coordinates.counts * jnp.log(preconditioner))
-    times = lambda slope, value: slope * value
-    return GridEvaluation(
-        misfit, jax.tree.map(times, kernel_gradient, kernel), noise_gradient, known, found._replace(x=jnp.zeros(0))
-    )
+    kernel_gradient = jax.tree.map(lambda slope, value: slope * value, kernel_gradient, kernel)
+    return misfit, known, found._replace(x=jnp.zeros(0)), kernel_gradient, noise_gradient
 
 
 def mean_coefficients(given: GridMoments, right: Array, solved: Array) -> tuple[Array, Array]:
@@ -284,14 +258,14 @@ def posterior_paths(
     """Means on the grid with their coefficients, samples of what differs, with theirs, and residuals."""
     nodes, targets = given.nodes, given.targets
     coordinates = FourierCoordinates(spectrum(kernel, spacing, nodes), nodes)
-    preconditioner = 1 + given.gram.symbol(nodes) * coordinates.eigenvalues
-    scaled = given.gram.scales[:, None] * errors
+    preconditioner = 1 + given.symbol() * coordinates.eigenvalues
+    scaled = given.scales[:, None] * errors
     drawn = interpolation.rmv(scaled).T.reshape(-1, *nodes)
     width, extra = len(given.sums), len(white)
     every = coordinates.white(jnp.concatenate([given.sums, white, drawn]))
     start = every[width : width + extra]
     right = jnp.concatenate([coordinates.rooted(every[:width]), start - coordinates.rooted(every[width + extra :])])
-    found = solve(given.gram, coordinates, preconditioner, right, tolerance)
+    found = solve(given, coordinates, preconditioner, right, tolerance)
     coefficients, basis_gram = mean_coefficients(given, right[:width], found.x[:width])
     fields = coordinates.synthesis(jnp.concatenate([found.x, start]))
     prior, fields = fields[width + extra :], flat(fields[: width + extra])

@@ -4,7 +4,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from thalweg.codec import storable
@@ -53,11 +52,8 @@ class ProcessPosterior:
 
     def check_stored(self) -> None:
         """Refuse arrays that do not fit one another, or that no fit leaves."""
-        count = len(self.inputs)
-        check_numbers("inputs", self.inputs, self.inputs.shape[:2])
-        check_numbers("weights", self.weights, (count,))
-        check_numbers("precisions of sites", self.sites, (count,))
-        check_numbers("factors", self.factor, (count, count))
+        rows = (len(self.inputs),)
+        check_numbers(self, inputs=self.inputs.shape[:2], weights=rows, sites=rows, factor=2 * rows)
         if np.any(self.sites < 0):
             raise ValueError("negative precisions of sites")
 
@@ -69,11 +65,8 @@ class ProcessPosterior:
     def predict(self, new: np.ndarray) -> Marginals:
         """Return the latent means and variances at new inputs, made a tile of rows at a time."""
         with jax.enable_x64(True), enough_threads(len(self.inputs)):
-            points: Any = new
-            kernel, arrays = self.kernel, (self.inputs, self.weights, self.sites, self.factor)
-            if computes_on_device(len(self.inputs)):
-                points = jnp.asarray(new)
-                kernel, arrays = as_device_arrays((kernel, arrays))
+            given: Any = self.kernel, new, self.inputs, self.weights, self.sites, self.factor
+            kernel, points, *arrays = as_device_arrays(given) if computes_on_device(len(self.inputs)) else given
             tiles = [points[begin : begin + TILE_ROWS] for begin in range(0, len(new), TILE_ROWS)]
             parts = [_marginals(kernel, tile, *arrays) for tile in tiles]
         mean, variance = (np.concatenate(column) for column in zip(*parts, strict=True))

@@ -208,18 +208,15 @@ def kernel_gradient(kernel: Kernel, x: Array, pull: Pull, own: Array, tile_rows:
     return fold_tiles(add, start, size, tile_rows, jnp)
 
 
-def log_gradient(
-    kernel: Kernel, x: np.ndarray, weights: np.ndarray, columns: np.ndarray | None
-) -> tuple[np.ndarray, np.ndarray | None]:
+def log_gradient(kernel: Kernel, x: np.ndarray, weights: np.ndarray, columns: np.ndarray) -> tuple[np.ndarray, Any]:
     """Return the derivatives of Σ W∘K in the logarithms of a kernel's parameters, and those of K·columns if known."""
     terms = summands(kernel)
     if not terms:
         return gradient_on_host(kernel, x, weights), None
     own = own_parameters(kernel, x.shape[1], len(terms))[:-1, :-1]
     parts = parts_of(terms, x) if len(x) <= TILE_ROWS else None
-    none = np.zeros((len(x), 0))
-    found = gradient_and_products(terms, x, lambda take: take(weights), none if columns is None else columns, parts)
-    return found[0] @ own, None if columns is None else np.einsum("npc,pq->nqc", found[1], own)
+    gradient, products = gradient_and_products(terms, x, lambda take: take(weights), columns, parts)
+    return gradient @ own, np.einsum("npc,pq->nqc", products, own)
 
 
 def gradient_on_host(kernel: Kernel, x: np.ndarray, weights: np.ndarray) -> np.ndarray:

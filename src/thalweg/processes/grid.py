@@ -125,32 +125,24 @@ class GridEvidence:
 
     def evaluate(self, parameters: Parameters) -> EvidenceEvaluation:
         """Return the loss and its gradient in the logarithms of the parameters; their information is not known."""
-        noise = float(parameters.noise)
-        found = self._evaluate(parameters)
-        rows, own = self.rows, noise / (noise + self.rows.known)
-        by_noise = (
-            float(found.noise_gradient) + float(np.sum(rows.outputs * own / 2)) + rows.repeat_derivatives(noise)[0]
-        )
-        gradient = np.append(flattened(found.kernel_gradient), by_noise)
-        return EvidenceEvaluation(np.array([self._loss(found, noise)[0]]), gradient, None)
+        loss, _, gradient = self._evaluate(parameters)
+        return EvidenceEvaluation(np.array([loss]), gradient, None)
 
     def loss_and_error(self, parameters: Parameters) -> tuple[float, float]:
         """Return −log p(y), and its standard error."""
-        return self._loss(self._evaluate(parameters), float(parameters.noise))
+        return self._evaluate(parameters)[:2]
 
-    def _evaluate(self, parameters: Parameters) -> circulant.GridEvaluation:
-        given, shares = self.moments(float(parameters.noise))
-        fixed = parameters.kernel, self.spacing, given, shares, self.probes
-        return circulant.evaluate(*fixed, self.tolerances_with(PROBES))
-
-    def _loss(self, found: circulant.GridEvaluation, noise: float) -> tuple[float, float]:
-        rows, outputs = self.rows, self.rows.outputs
-        probes = np.asarray(self.probes).reshape(PROBES, -1)
-        sizes, ratios = (np.asarray(part)[:, -PROBES:] for part in (found.solves.sizes, found.solves.ratios))
-        trace, error = log_trace(sizes, ratios, np.sum(probes**2, axis=1))
-        known = float(found.known_determinant) + float(np.sum(np.log(2 * np.pi * rows.variances(noise))))
-        loss = (float(found.misfit) + outputs * (known + trace)) / 2 + float(np.sum(rows.repeat_losses(noise)))
-        return loss, outputs / 2 * error
+    def _evaluate(self, parameters: Parameters) -> tuple[float, float, np.ndarray]:
+        rows, outputs, noise = self.rows, self.rows.outputs, float(parameters.noise)
+        fixed = parameters.kernel, self.spacing, *self.moments(noise), self.probes
+        misfit, determinant, solves, by_kernel, by_noise = circulant.evaluate(*fixed, self.tolerances_with(PROBES))
+        sizes, ratios = (np.asarray(part)[:, -PROBES:] for part in (solves.sizes, solves.ratios))
+        trace, error = log_trace(sizes, ratios, np.full(PROBES, self.probes[0].size, float))
+        known = float(determinant) + float(np.sum(np.log(2 * np.pi * rows.variances(noise))))
+        loss = (float(misfit) + outputs * (known + trace)) / 2 + float(np.sum(rows.repeat_losses(noise)))
+        by_diagonal = float(np.sum(outputs * noise / (noise + rows.known) / 2))
+        by_noise = float(by_noise) + by_diagonal + rows.repeat_derivatives(noise)[0]
+        return loss, outputs / 2 * error, np.append(flattened(by_kernel), by_noise)
 
 
 def check(starts: list[Parameters], rows: RegressionRows) -> None:

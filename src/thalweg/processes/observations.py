@@ -92,9 +92,9 @@ class RegressionRows(NamedTuple):
 
     def check_stored(self) -> None:
         """Refuse arrays that do not fit one another, as a file could hold them."""
-        count = len(self.inputs)
-        for name, part in self._asdict().items():
-            check_numbers(name, part, (count, *part.shape[1:2]) if name in ("inputs", "targets", "basis") else (count,))
+        count, tables = len(self.inputs), ("inputs", "targets", "basis")
+        shapes = {name: (count, *np.shape(getattr(self, name))[1:2]) for name in tables}
+        check_numbers(self, **dict.fromkeys(self._fields, (count,)) | shapes)
 
     def subset(self, indices: np.ndarray) -> "RegressionRows":
         """Return some of the rows."""
@@ -102,10 +102,10 @@ class RegressionRows(NamedTuple):
 
     def merged(self) -> "RegressionRows":
         """Return the rows with those merged that have equal inputs and known noise."""
-        first, group = find_duplicates(np.column_stack([self.inputs, self.known]))
-        total = np.bincount(group, self.weights)
+        duplicates = find_duplicates(np.column_stack([self.inputs, self.known]))
+        first, group = duplicates
         near = self.targets - self.targets[first][group]  # differences, so that no digits are lost
-        mean = np.stack([np.bincount(group, self.weights * column) for column in near.T], axis=1) / total[:, None]
+        mean, total = duplicates.merge(near, self.weights)
         scatter = np.bincount(group, self.weights * np.sum((near - mean[group]) ** 2, axis=1))
         log_shift = np.log(total) - np.bincount(group, np.log(self.weights))
         counts = np.bincount(group).astype(float)

@@ -47,11 +47,9 @@ class ClassWeights(WeightPosterior):
 
     def check_stored(self) -> None:
         """Refuse arrays that do not fit one another."""
-        shape = len(self.intercepts) - 1, len(self.frame.scales)
-        check_numbers("intercepts", self.intercepts, (len(self.intercepts),))
-        check_numbers("means", self.mean, shape)
-        check_numbers("covariances", self.covariance, (shape[0] * shape[1],) * 2)
-        check_numbers("shifts", self.intercepts + self.shift, (len(self.intercepts),))
+        classes, weights = len(self.intercepts), len(self.frame.scales)
+        check_numbers(self, intercepts=(classes,), shift=np.shape(self.shift) and (classes,))
+        check_numbers(self, mean=(classes - 1, weights), covariance=((classes - 1) * weights,) * 2)
 
     def second_moments(self) -> np.ndarray:
         """m² + V of each feature's weights, averaged over the contrasts; 1 where the examples say nothing."""

@@ -1,7 +1,7 @@
 """Counts: Poisson or negative binomial targets, a dispersion that is learned, and intervals of new counts."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -127,7 +127,7 @@ class CountTargets(TargetModel):
         """By tails as heavy as those of a noise learned from as many, if the dispersion was learned."""
         if self.dispersion is not None:
             return fit
-        return fit._replace(weights=fit.weights.with_learned_dispersion(total))
+        return fit._replace(weights=replace(fit.weights, freedom=fit.weights.learned_freedom(total)))
 
 
 def without_events(rows: LinearObservations) -> np.ndarray:

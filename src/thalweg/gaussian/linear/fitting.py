@@ -62,7 +62,8 @@ class LinearModel:
         """The posterior given these observations and no others, with a prior scale given, chosen or averaged over."""
         with one_thread_if_small(rows):
             rows = rows.less_offsets().compressed() if self.targets.compresses else rows
-            result = self._fit_at(rows, self.prior_scale) if self._has_scale else self._fit_by_rows(rows)
+            by_rows = isinstance(self.prior_scale, str)
+            result = self._fit_by_rows(rows) if by_rows else self._fit_at(rows, self.prior_scale)
         return result._replace(stream=rows if self.targets.compresses else None)
 
     def continue_fit(self, rows: LinearObservations, before: LinearFit | None) -> LinearFit:
@@ -84,12 +85,9 @@ class LinearModel:
                 before = before.with_shift_in_intercept()
                 return problem.solve(before.likelihood, before, before)
             rows = rows if remembered is None else remembered.joined(rows)
-            result = self._fit_at(rows, self.prior_scale if self._has_scale else self.wide_scales(rows))
+            scale = self.wide_scales(rows) if isinstance(self.prior_scale, str) else self.prior_scale
+            result = self._fit_at(rows, scale)
         return result._replace(stream=rows if len(rows.targets) <= MAX_REMEMBERED_ROWS else None)
-
-    @property
-    def _has_scale(self) -> bool:
-        return not isinstance(self.prior_scale, str)
 
     def _fit_by_rows(self, rows: LinearObservations) -> LinearFit:
         """Choose the prior by how many rows there are for each feature."""

@@ -38,9 +38,8 @@ class LinearObservations(NamedTuple):
 
     def check_stored(self) -> None:
         """Refuse arrays that do not fit one another."""
-        check_numbers("columns", self.columns, (len(self.targets), np.shape(self.columns)[-1]))
-        for name in ("targets", "weights", "offsets"):
-            check_numbers(name, getattr(self, name), (len(self.targets),))
+        rows = (len(self.targets),)
+        check_numbers(self, columns=(*rows, np.shape(self.columns)[-1]), targets=rows, weights=rows, offsets=rows)
 
     def less_offsets(self) -> "LinearObservations":
         """Subtract the offsets from the targets, which is the same to a Gaussian likelihood."""
@@ -70,8 +69,10 @@ def with_intercept(X: np.ndarray, intercept: bool) -> np.ndarray:
     return np.hstack([np.ones((len(X), 1)), X]) if intercept else X
 
 
-def check_numbers(name: str, found: Any, shape: tuple[int, ...] = ()) -> None:
-    """Refuse what a file holds in place of finite numbers in this shape."""
-    numeric = isinstance(found, np.ndarray) if shape else isinstance(found, Real)
-    if not numeric or np.shape(found) != shape or not np.all(np.isfinite(found)):
-        raise ValueError(f"{name} are no finite numbers of shape {shape}")
+def check_numbers(owner: Any, **shapes: tuple[int, ...]) -> None:
+    """Refuse fields of an object from a file that are no finite numbers in these shapes."""
+    for name, shape in shapes.items():
+        found = getattr(owner, name)
+        numeric = isinstance(found, np.ndarray) if shape else isinstance(found, Real)
+        if not numeric or np.shape(found) != shape or not np.all(np.isfinite(found)):
+            raise ValueError(f"{name} are no finite numbers of shape {shape}")

@@ -69,8 +69,7 @@ class LinearFit(NamedTuple):
 
     def check_stored(self) -> None:
         """Refuse parts that do not fit one another."""
-        for name in ("elbo", "log_prior", "shift"):
-            check_numbers(name, getattr(self, name))
+        check_numbers(self, elbo=(), log_prior=(), shift=())
         weights = len(self.weights.frame.scales)
         if self.stream is not None and self.stream.columns.shape[1] != weights:
             raise ValueError("observations of other weights")

@@ -43,10 +43,9 @@ class PriorFrame:
 
     def check_stored(self) -> None:
         """Refuse coordinates that do not fit one another."""
-        check_numbers("scales", self.scales, (len(self.scales),))
-        check_numbers("intercept", self.intercept)
+        check_numbers(self, scales=(len(self.scales),), intercept=())
         if self.centre is not None:
-            check_numbers("centre", self.centre, (len(self.scales) - 1,))
+            check_numbers(self, centre=(len(self.scales) - 1,))
 
     def spreads(self, rows: LinearObservations) -> np.ndarray:
         """The part of each weight but the intercept's in the prior standard deviation of the linear predictor.
@@ -110,12 +109,10 @@ class WeightPosterior:
     def check_stored(self) -> None:
         """Refuse a covariance of other weights than there are."""
         count = rank = len(self.frame.scales)
-        check_numbers("means", self.mean, (count,))
-        check_numbers("inflation", self.inflation)
         if self.basis is not None:
             rank = np.shape(self.basis)[-1]
-            check_numbers("basis", self.basis, (count, rank))
-        check_numbers("covariances", self.covariance, (rank, rank))
+            check_numbers(self, basis=(count, rank))
+        check_numbers(self, mean=(count,), inflation=(), covariance=(rank, rank))
         if not self.freedom > 0:
             raise ValueError(f"{self.freedom} degrees of freedom")
 
@@ -163,14 +160,11 @@ class WeightPosterior:
         They have n − Σ(1 − V) degrees of freedom left, the sum being what the weights have learned from them. As many
         weights as examples, or more, could follow any noise; their prior keeps them from it, and half of n are left.
         """
-        freedom = max(self._freedom(total), total / 2 if len(self.mean) >= total else 0.0)
+        freedom = max(self.learned_freedom(total), total / 2 if len(self.mean) >= total else 0.0)
         return replace(self, freedom=freedom, inflation=max(total / freedom, 1.0))
 
-    def with_learned_dispersion(self, total: float) -> "WeightPosterior":
-        """The same where a dispersion was learned too: tails as heavy as those of a noise learned from as many."""
-        return replace(self, freedom=self._freedom(total))
-
-    def _freedom(self, total: float) -> float:
+    def learned_freedom(self, total: float) -> float:
+        """The degrees of freedom that examples of this total weight leave to a noise or a dispersion."""
         return max(total - float(np.sum(1 - self.variances())), 1.0)
 
     def predict(self, columns: np.ndarray, offsets: np.ndarray | float = 0.0) -> np.ndarray:
@@ -231,7 +225,7 @@ class PosteriorMixture(WeightPosterior):
     def check_stored(self) -> None:
         """Refuse members of other weights."""
         super().check_stored()
-        check_numbers("shares", self.shares, (len(self.members),))
+        check_numbers(self, shares=(len(self.members),))
         if any(len(part.frame.scales) != len(self.frame.scales) for part in self.members):
             raise ValueError("members of other weights")
 

@@ -1,27 +1,13 @@
 """Linear algebra that every system needs, written once for host and device."""
 
-from thalweg.linalg.arrays import namespace
-from thalweg.linalg.cg import CGResult, conjugate_gradients, joint_inner, traced_conjugate_gradients
-from thalweg.linalg.factor import Factor, NotPositiveDefinite, factorise
-from thalweg.linalg.fold import Tile, fold_tiles
-from thalweg.linalg.lanczos import log_quadrature, log_trace
-from thalweg.linalg.lowrank import LowRank, low_rank, nystrom_features, pivoted_cholesky
+import types
 
-__all__ = [
-    "CGResult",
-    "Factor",
-    "LowRank",
-    "NotPositiveDefinite",
-    "Tile",
-    "conjugate_gradients",
-    "factorise",
-    "fold_tiles",
-    "joint_inner",
-    "log_quadrature",
-    "log_trace",
-    "low_rank",
-    "namespace",
-    "nystrom_features",
-    "pivoted_cholesky",
-    "traced_conjugate_gradients",
-]
+from thalweg.linalg.arrays import *  # noqa: F403
+from thalweg.linalg.cg import *  # noqa: F403
+from thalweg.linalg.factor import *  # noqa: F403
+from thalweg.linalg.fold import *  # noqa: F403
+from thalweg.linalg.lanczos import *  # noqa: F403
+from thalweg.linalg.lowrank import *  # noqa: F403
+
+# All that the modules export.
+__all__ = [name for name, part in globals().items() if name[0] != "_" and not isinstance(part, types.ModuleType)]

@@ -9,6 +9,8 @@ import jax.scipy.special
 import numpy as np
 import scipy.special
 
+__all__ = ["namespace"]
+
 State = TypeVar("State")
 
 AnyArray = jax.Array | np.ndarray

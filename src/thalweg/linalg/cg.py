@@ -15,6 +15,8 @@ import numpy as np
 from thalweg.compiling import quick_jit
 from thalweg.linalg.arrays import namespace, ratio, while_loop
 
+__all__ = ["CGResult", "conjugate_gradients", "joint_inner", "traced_conjugate_gradients"]
+
 _QUICKLY_COMPILED_ROWS = 1024
 """Systems of no more rows are solved in less time than a compiler takes to optimise the program."""
 

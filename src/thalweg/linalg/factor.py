@@ -18,6 +18,8 @@ import scipy.linalg.lapack
 
 from thalweg.linalg.arrays import namespace, while_loop
 
+__all__ = ["Factor", "NotPositiveDefinite", "factorise"]
+
 MAX_RAISES = 14
 """The last of them adds more than the diagonal itself in float64: a matrix that needs more is no covariance."""
 

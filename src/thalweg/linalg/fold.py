@@ -10,6 +10,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+__all__ = ["Tile", "fold_tiles"]
+
 Carry = TypeVar("Carry")
 
 

@@ -16,6 +16,8 @@ from jaxtyping import Array, Float
 
 from thalweg.linalg.arrays import namespace
 
+__all__ = ["log_quadrature", "log_trace"]
+
 
 class LanczosState(NamedTuple):
     """The last two Lanczos vectors of each column, and the coefficient that connects them."""

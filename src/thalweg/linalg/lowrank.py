@@ -19,6 +19,8 @@ from jaxtyping import Array, Float, Int
 from thalweg.linalg.arrays import matmul, namespace
 from thalweg.linalg.factor import Factor, factorise
 
+__all__ = ["LowRank", "low_rank", "nystrom_features", "pivoted_cholesky"]
+
 PIVOT_ROUNDS = 3
 """Rounds in which pivots are drawn: one would draw them uniformly; more gain little (a round is a product with G)."""
 

@@ -17,6 +17,8 @@ from thalweg.linalg.operators.function import FunctionOperator, SciPyOperator
 from thalweg.linalg.operators.gram import GramOperator, SparseGramOperator, SquaredOperator
 from thalweg.linalg.operators.sparse import SparseOperator
 
+__all__ = ["as_operator", "gram_operator"]
+
 
 def as_operator(A: Any, dimension: int | None = None) -> Operator:
     """Coerce ``A`` into an :class:`Operator`.

@@ -8,6 +8,7 @@ have finished are always the last columns: the block is halved by dropping them,
 """
 
 from collections.abc import Callable
+from functools import reduce
 from typing import Any, NamedTuple
 
 import jax
@@ -34,14 +35,6 @@ class Forms(NamedTuple):
     outside: Float[Array, ""]
     """1 or −1 where an eigenvalue was seen above or below the interval, else 0."""
     products: Float[Array, ""]
-
-
-class RecurrenceResult(NamedTuple):
-    """The result of a recurrence: the forms, the sums Σ (b′_j/S_j) w_j, and the last two vectors."""
-
-    forms: Forms
-    vectors: tuple
-    last: tuple
 
 
 class _SweepState(NamedTuple):
@@ -83,18 +76,16 @@ def sweep(
     accumulate: tuple[Int[Array, " m"], ...] = (),
     keep_last: bool = False,
     stride: int = 1,
-) -> RecurrenceResult:
+) -> tuple[Forms, tuple, tuple]:
     """Run the recurrence for every probe of ``start``, sorted so that degrees do not increase, up to its degree.
 
-    For each array of degrees in ``accumulate`` it also returns u = Σ_{j≤n} (b′_j/S_j) w_j, which takes n products where
-    the value takes n/2. With ``keep_last`` it runs to the full degree and returns (w_n, w_{n−1}) of every probe, from
-    where the recurrence can be run backwards. ``stride`` is :attr:`Operator.stride`: at most one step is wasted.
+    It returns the forms; for each array of degrees in ``accumulate`` also u = Σ_{j≤n} (b′_j/S_j) w_j, which takes n
+    products where the value takes n/2. With ``keep_last`` it runs to the full degree and returns (w_n, w_{n−1}) of
+    every probe, from where the recurrence can be run backwards. ``stride`` is :attr:`Operator.stride`: at most one step
+    is wasted.
     """
     full = bool(accumulate) or keep_last
-    needed = degrees
-    for other in accumulate:
-        needed = jnp.maximum(needed, other)
-    own = jnp.maximum(needed if full else -(-degrees // 2), 1)
+    own = jnp.maximum(reduce(jnp.maximum, accumulate, degrees) if full else -(-degrees // 2), 1)
     # Degrees fall from one stratum to the next, but not within one: bound them from the right.
     needed = jax.lax.cummax(own, reverse=True)
 
@@ -153,4 +144,4 @@ def sweep(
         carry = _columns(carry, slice(0, following))
     joined = jax.tree.map(lambda *parts: jnp.concatenate(parts, axis=-1) if parts[0].ndim else parts[-1], *done[::-1])
     forms = Forms(jnp.mean(joined.values), joined.values, squares, carry.outside, products)
-    return RecurrenceResult(forms, joined.vectors, (joined.newer, joined.older))
+    return forms, joined.vectors, (joined.newer, joined.older)

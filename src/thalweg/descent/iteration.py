@@ -326,7 +326,7 @@ def as_point(x: PyTree) -> PyTree[Array]:
         raise ValueError("x0 holds no number: there is nothing to minimise over")
 
     def leaf(path: tuple, value: Any) -> Array:
-        name = "x0" + trees.path_name(path)
+        name = "x0" + jax.tree_util.keystr(path)
         if isinstance(value, np.ma.MaskedArray):
             raise TypeError(f"{name} must not be masked: fill in what is missing, found {value!r}")
         try:
@@ -367,6 +367,6 @@ def _check_gradient(oracle: str, gradient: PyTree[Array], x: PyTree[Array]) -> N
     for (path, leaf), g in zip(jax.tree_util.tree_leaves_with_path(x), jax.tree.leaves(gradient), strict=True):
         if jnp.shape(g) != leaf.shape:
             raise ValueError(
-                f"oracle={oracle} returned a gradient of shape {jnp.shape(g)} for x0{trees.path_name(path)}, "
+                f"oracle={oracle} returned a gradient of shape {jnp.shape(g)} for x0{jax.tree_util.keystr(path)}, "
                 f"which has shape {leaf.shape}"
             )

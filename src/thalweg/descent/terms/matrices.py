@@ -8,7 +8,6 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, PyTree
 
-from thalweg import trees
 from thalweg.arguments import number, whole
 from thalweg.descent.terms.base import Indicator, Leafwise
 from thalweg.descent.terms.boxes import check_order
@@ -55,7 +54,7 @@ class SpectralBox(Indicator):
         """Refuse leaves that are not square matrices."""
         for path, leaf in jax.tree_util.tree_leaves_with_path(x):
             if leaf.ndim < 2 or leaf.shape[-1] != leaf.shape[-2]:
-                name = f"{type(self).__name__}: x{trees.path_name(path)}"
+                name = f"{type(self).__name__}: x{jax.tree_util.keystr(path)}"
                 raise ValueError(f"{name} must be a square matrix, found the shape {leaf.shape}")
 
     def project_leaf(self, leaf: Array, lower: Array, upper: Array) -> Array:

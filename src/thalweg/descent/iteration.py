@@ -176,18 +176,7 @@ class Descent(eqx.Module):
         """Take the step of :meth:`update` with a gradient that is already there."""
         _check_gradient(type(self.oracle).__name__, out.gradient, centre)
         gradient = jax.tree.map(lambda g, c: g.astype(c.dtype), out.gradient, centre)
-        move = Move(
-            steps=state.steps,
-            point=point,
-            centre=centre,
-            out=out._replace(gradient=gradient),
-            reach=lambda size: self.divergence.step(centre, gradient, size, self.term),
-            admit=lambda size: self.divergence.admissible(centre, gradient, size, self.term),
-            f=self._f,
-            divergence=self.divergence,
-            term=self.term,
-            looks_ahead=self.momentum.looks_ahead,
-        )
+        move = Move(self, state.steps, point, centre, out._replace(gradient=gradient))
         taken = self.step.take(move, state.step)
         if self.exact:
             f_value = self.oracle.value(taken.x) if taken.value is None else taken.value
@@ -225,7 +214,8 @@ class Descent(eqx.Module):
         gradient = jax.tree.map(lambda g, leaf: g.astype(leaf.dtype), gradient, x)
         return self.divergence.residual_norm(x, self.divergence.step(x, gradient, info.size, self.term), info.size)
 
-    def _f(self, x: PyTree[Array]) -> Scalar:
+    def f(self, x: PyTree[Array]) -> Scalar:
+        """Evaluate the smooth part of the objective; refuse where the oracle cannot evaluate it exactly."""
         if not self.exact:
             raise IncompatiblePartsError(
                 f"step={type(self.step).__name__} searches along a line, which needs an exact oracle that can be "

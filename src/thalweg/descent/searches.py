@@ -85,7 +85,7 @@ class SearchedStep(StepRule):
         """
         size, largest = state
         first, value, limits = move.steps == 0, move.out.value.astype(size.dtype), jnp.finfo(size.dtype)
-        level = value + move.term.value(move.point).astype(size.dtype) if self.compares_objective else value
+        level = value + move.descent.term.value(move.point).astype(size.dtype) if self.compares_objective else value
         largest = jnp.maximum(largest, abs(value))
         # f may be a difference of large numbers, and its rounding error is theirs: without this allowance rounding
         # fails the test near the minimum, and the size is cut to nothing.
@@ -94,7 +94,7 @@ class SearchedStep(StepRule):
         def attempt(search: SearchState) -> SearchState:
             size = search.size
             x = move.reach(size)
-            value = jnp.asarray(move.f(x), size.dtype)
+            value = jnp.asarray(move.descent.f(x), size.dtype)
             merit = self.merit(move, size, x, value)
             passes, informative = merit <= level + slack, self.is_informative(merit, value, slack)
             failed = search.failed | ~passes
@@ -113,7 +113,7 @@ class SearchedStep(StepRule):
         start = SearchState(move.admit(size), none, size, move.centre, value, no, no, no, no, no)
         search = jax.lax.while_loop(lambda search: ~search.over, attempt, start)
         # The next size is longer if this one truly passed at once.
-        grow = (1.0 if move.looks_ahead else BACKTRACKING_GROWTH) if self.grow is None else self.grow
+        grow = (1.0 if move.descent.momentum.looks_ahead else BACKTRACKING_GROWTH) if self.grow is None else self.grow
         longer = (search.tried == 1) & search.informative & ~search.far
         following = jnp.where(longer, search.last * jnp.asarray(grow, size.dtype), search.last)
         # The start does not count for the largest |f|, since it may lie where the term is infinite.
@@ -163,7 +163,7 @@ class Backtracking(SearchedStep):
 
     def merit(self, move: Move, size: Scalar, x: PyTree[Array], value: Scalar) -> Scalar:
         """f(x) less what the model adds to f(y)."""
-        return value - move.divergence.model(move.out.gradient, x, move.point, size).astype(value.dtype)
+        return value - move.descent.divergence.model(move.out.gradient, x, move.point, size).astype(value.dtype)
 
     def untested(self, history: Mapping[str, np.ndarray], dtype: Any) -> str:
         """Suggest a longer first size where no step changed f by more than rounding."""
@@ -206,4 +206,4 @@ class Monotone(SearchedStep):
 
     def merit(self, move: Move, size: Scalar, x: PyTree[Array], value: Scalar) -> Scalar:
         """f + h."""
-        return value + move.term.value(x).astype(value.dtype)
+        return value + move.descent.term.value(x).astype(value.dtype)

@@ -119,9 +119,8 @@ def conjugate_gradients(
     ([0.090909, 0.636364], 2)
     """
     xp = namespace(right)
-    begin, advance = _begin, _advance
     if xp is np:
-        at_once = 1
+        begin, advance, at_once = _begin, _advance, 1
     else:
         begin, advance = _begin_compiled, _advance_compiled
         apply, precondition = (_as_leaf(function) for function in (apply, precondition))
@@ -137,20 +136,18 @@ def conjugate_gradients(
     return CGResult(state.x, int(state.iterations), left, sizes, ratios)
 
 
-def traced_conjugate_gradients(
-    apply: Apply, right: Any, precondition: Apply | None, tol: Any, max_iter: int, inner: Inner = columns_inner
-) -> CGState:
+def traced_conjugate_gradients(apply: Apply, right: Any, tol: Any, max_iter: int) -> CGState:
     """Solve A x = right for each column within a compiled program, where the host has no look in between.
 
     Examples
     --------
     >>> import jax.numpy as jnp
     >>> A = jnp.array([[4.0, 1.0], [1.0, 3.0]])
-    >>> solve = jax.jit(lambda right: traced_conjugate_gradients(lambda block: A @ block, right, None, 1e-5, 9).x)
+    >>> solve = jax.jit(lambda right: traced_conjugate_gradients(lambda block: A @ block, right, 1e-5, 9).x)
     >>> solve(jnp.array([[1.0], [2.0]])).round(4).ravel()
     Array([0.0909, 0.6364], dtype=float...)
     """
-    return _advance(apply, precondition, _begin(precondition, right, tol, max_iter, inner), max_iter, inner)
+    return _advance(apply, None, _begin(None, right, tol, max_iter, columns_inner), max_iter, columns_inner)
 
 
 def _begin(precondition: Apply | None, right: Any, tol: Any, max_iter: int, inner: Inner) -> CGState:

@@ -123,12 +123,9 @@ def theorem3(coefficients: np.ndarray, mean: float, rho: float | None = None) ->
     start = max(0.0, np.ceil(mean - 1.0 / -np.expm1(-log_rho)))
     logs = np.full(degrees.size, 0.0)
     beyond = degrees > start
-    scale = mean - start
+    scale = mean - start  # positive, since K < N
     # log((N−K)(ρ−1)) + (K−j) log ρ, with ρ − 1 = ρ(1 − 1/ρ) so that a huge ρ does not overflow.
-    if scale > 0:
-        logs[beyond] = np.log(scale) + np.log(-np.expm1(-log_rho)) + log_rho * (start + 1 - degrees[beyond])
-    else:
-        logs[beyond] = -np.inf
+    logs[beyond] = np.log(scale) + np.log(-np.expm1(-log_rho)) + log_rho * (start + 1 - degrees[beyond])
     return Law("theorem3", np.minimum(logs, 0.0), rate=float(log_rho))
 
 

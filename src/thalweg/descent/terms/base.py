@@ -115,6 +115,8 @@ class Term(eqx.Module):
     """The parameters that must broadcast to x: arrays, or trees of them that are prefixes of x's tree."""
     axes: ClassVar[int] = 0
     """The least number of axes that each leaf of x must have."""
+    square: ClassVar[bool] = False
+    """Whether the last two axes of each leaf must be of one length."""
 
     @property
     def proximable(self) -> bool:
@@ -138,8 +140,9 @@ class Term(eqx.Module):
         for name in self.fitting:
             check_fit(owner, name, getattr(self, name), x)
         for path, leaf in jax.tree_util.tree_leaves_with_path(x):
-            if jnp.ndim(leaf) < self.axes:
-                kind = "a matrix" if self.axes == 2 else "a vector or an array of them"
+            if jnp.ndim(leaf) < self.axes or (self.square and leaf.shape[-1] != leaf.shape[-2]):
+                matrix = "a square matrix" if self.square else "a matrix"
+                kind = matrix if self.axes == 2 else "a vector or an array of them"
                 raise ValueError(f"{owner}: x{jax.tree_util.keystr(path)} must be {kind}, found the shape {leaf.shape}")
 
     def parameters(self, x: PyTree[Array]) -> list[PyTree[Array]]:

@@ -3,7 +3,7 @@
 A search goes to where a size leads, tests what it finds there, and tries a shorter or a longer size.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, NamedTuple
 
 import jax
@@ -59,6 +59,8 @@ class SearchedStep(StepRule):
     needs_value: ClassVar[bool] = True
     expands: ClassVar[bool]
     """Whether the first step looks for the longest size that passes."""
+    merit: ClassVar[Callable[..., Scalar]]
+    """``merit(move, size, x, value)`` is what the test compares, for a size that leads to x, where f is ``value``."""
 
     initial: Array
     shrink: Array
@@ -68,10 +70,6 @@ class SearchedStep(StepRule):
         """Carry the size to begin with and the largest |f| seen."""
         dtype = trees.dtype(x)
         return self.initial.astype(dtype), trees.scalar(0, dtype)
-
-    def merit(self, move: Move, size: Scalar, x: PyTree[Array], value: Scalar) -> Scalar:
-        """Return what the test compares, for a size that leads to ``x``, where f is ``value``."""
-        raise NotImplementedError
 
     def is_informative(self, merit: Any, value: Any, slack: Any) -> Any:
         """Return whether a test compares more than rounding errors: what the model adds to f is above the slack."""

@@ -111,9 +111,8 @@ class StepRule(eqx.Module):
 class _Scheduled(StepRule):
     """A rule whose size depends on the count alone."""
 
-    def size(self, count: Int[Array, ""]) -> Scalar:
-        """The step size at step ``count``, counted from 0."""
-        raise NotImplementedError
+    size: ClassVar[Callable[..., Scalar]]
+    """``size(count)`` is the step size at step ``count``, counted from 0."""
 
     def take(self, move: Move, state: PyTree) -> Taken:
         """Step by ``size(count)``."""

@@ -21,7 +21,7 @@ from jaxtyping import Array, Key
 
 from thalweg import arguments
 from thalweg.linalg.lanczos import LanczosState, Ritz, lanczos, ritz
-from thalweg.linalg.operators.base import Operator, check_products, frozen
+from thalweg.linalg.operators.base import Operator, check_products
 from thalweg.spectral.chebyshev import Function, IllConditionedError, evaluate, not_positive_definite
 from thalweg.spectral.precondition import whitened_product
 
@@ -145,11 +145,6 @@ def _ritz_values(
 def _lanczos(operator: Operator, preconditioner: Any, state: LanczosState, count: int) -> tuple:
     state, alphas, betas, _ = lanczos(partial(_product, operator, preconditioner), state, count)
     return state, alphas[:, 0], betas[:, 0]
-
-
-def largest_eigenvalue(operator: Operator, key: Key[Array, ""]) -> float:
-    """Return the largest eigenvalue of a positive operator, less by a few per cent at most; 1 where it is zero."""
-    return float(find_spectrum(frozen(operator), None, key, positive=False).nodes[-1]) or 1.0
 
 
 def margin(size: int, steps: int) -> float:

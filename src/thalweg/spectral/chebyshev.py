@@ -11,6 +11,7 @@ from typing import Any
 import jax
 import numpy as np
 import scipy.fft
+from numpy.polynomial.chebyshev import chebval
 
 from thalweg.linalg.factor import NotPositiveDefinite
 
@@ -116,7 +117,7 @@ def series(
         if np.max(np.abs(coefficients[size // 2 :])) <= floor:
             # Checked off the grid too, so that a function which oscillates between its points, or is zero at all of
             # them, is not taken for resolved. Rounding of the argument near a singularity is amplified by f′.
-            gap = np.max(np.abs(clenshaw(coefficients, points) - apart))
+            gap = np.max(np.abs(chebval(points, coefficients) - apart))
             if size < CHECKED_POINTS:
                 padded = np.append(coefficients, np.zeros(CHECKED_POINTS - coefficients.size))
                 between = on_unit(np.cos(np.pi * (np.arange(CHECKED_POINTS) + 0.5) / CHECKED_POINTS))
@@ -166,11 +167,6 @@ def decay(coefficients: np.ndarray) -> tuple[float, bool]:
     entire = bool(second > 1.05 * first)
     rate = second if entire else -slope
     return float(np.exp(max(rate, 1e-12))), entire
-
-
-def clenshaw(coefficients: np.ndarray, t: Any) -> np.ndarray:
-    """Evaluate Σ_j b_j T_j(t) at points t of [−1, 1]."""
-    return np.polynomial.chebyshev.chebval(np.asarray(t, np.float64), coefficients)
 
 
 def _grid(size: int) -> np.ndarray:

@@ -62,11 +62,6 @@ def block_widths(units: int, group: int) -> tuple[int, ...]:
     return tuple(widths)
 
 
-def tolerance(dtype: Any) -> float:
-    """Return by how much ‖w_j‖² may exceed ‖v‖² before an eigenvalue must lie outside: rounding alone does less."""
-    return max(1e-6, 1e4 * float(jnp.finfo(dtype).eps))
-
-
 def sweep(
     apply: Callable[[Any], Any],
     tables: Tables,
@@ -89,7 +84,8 @@ def sweep(
     # Degrees fall from one stratum to the next, but not within one: bound them from the right.
     needed = jax.lax.cummax(own, reverse=True)
 
-    dtype, limit = start.dtype, 1.0 + tolerance(start.dtype)
+    # Where ‖w_j‖² exceeds ‖v‖² by more, an eigenvalue must lie outside: rounding alone does less.
+    dtype, limit = start.dtype, 1.0 + max(1e-6, 1e4 * float(jnp.finfo(start.dtype).eps))
     shifted = lambda block: tables.scale * apply(block) - tables.shift * block
     squares, first = jnp.sum(start * start, axis=0), shifted(start)
     moment = jnp.sum(start * first, axis=0)

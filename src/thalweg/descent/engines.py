@@ -155,27 +155,17 @@ class ChunkLimits(NamedTuple):
     """Steps between two records; 0 for a stride that grows with the run."""
 
 
-class RecordBuffer(NamedTuple):
-    """The records of a chunk so far, at the front of arrays of fixed length."""
-
-    steps: Int[Array, " capacity"]
-    numbers: Float[Array, "capacity 4"]
-    """Value, residual, size, and the work since the start of the chunk."""
-    filled: Int[Array, ""]
-
-    def add(self, step: Int[Array, ""], numbers: Float[Array, "4"], due: Array) -> "RecordBuffer":
-        """Write always and count when due: two small writes cost less than a branch."""
-        write = partial(jax.lax.dynamic_update_index_in_dim, index=self.filled, axis=0)
-        return RecordBuffer(write(self.steps, step), write(self.numbers, numbers), self.filled + due.astype(jnp.int32))
-
-
 class ChunkState(NamedTuple):
     """What a chunk carries from look to look."""
 
     state: State
     rule_state: PyTree
     code: Int[Array, ""]
-    records: RecordBuffer
+    record_steps: Int[Array, " capacity"]
+    record_numbers: Float[Array, "capacity 4"]
+    """Value, residual, size, and the work since the start of the chunk."""
+    filled: Int[Array, ""]
+    """How many records there are."""
     work: Scalar
     """Since the start of the chunk."""
     recorded: Int[Array, ""]
@@ -187,14 +177,51 @@ class ChunkState(NamedTuple):
 def _run_chunk(
     method: Method, state: State, rule_state: PyTree, key: Key[Array, ""], limits: ChunkLimits, last: Record
 ) -> ChunkState:
-    kind, zero = _record_dtype(state), jnp.zeros((), jnp.int32)
-    records = RecordBuffer(jnp.zeros(MAX_RECORDS, jnp.int32), jnp.zeros((MAX_RECORDS, 4), kind), zero)
-    carry = ChunkState(state, rule_state, zero, records, jnp.zeros_like(last.work), last.step, last.value.astype(kind))
+    """Run from look to look of the stopping rule, and record where a record is due."""
+    descent, kind, zero = method[0], _record_dtype(state), jnp.zeros((), jnp.int32)
+    noisy = not descent.oracle.deterministic
+    # Whether value, residual and size are known after every step: a search has nearly all of them.
+    informs = descent.step.needs_value and not descent.factorises and descent.tests_iterate
+    unknown = (jnp.zeros((), trees.dtype(state.x)),) * 3 if informs else ()
+
+    def take(before: tuple, looks: bool) -> tuple:
+        state, work, total, _ = before
+        state, info = _take_step(descent, state, key)
+        # The estimates of a noisy oracle are free, and averaged; an exact value is computed for records alone.
+        total = total + info.value.astype(kind) if noisy else total
+        return state, work + info.work.astype(work.dtype), total, info[:3] if looks else ()
+
+    def run_to_next_look(carry: ChunkState) -> ChunkState:
+        looked = carry.state.steps
+        steps = _steps_to_look(looked, limits.stride, limits.last_step)
+        before = carry.state, carry.work, jnp.zeros((), kind), unknown
+        # Else the last step alone is looked at, and traced on its own.
+        taken = jax.lax.fori_loop(0, steps if informs else steps - 1, lambda _, before: take(before, informs), before)
+        state, work, total, numbers = taken if informs else take(taken, True)
+        value, residual, size = (number.astype(kind) for number in numbers)
+        value = total / jnp.asarray(steps, kind) if noisy else value
+        record = Record(state.steps, value, residual, size, last.work + work, last.seconds)
+        recorded = last._replace(step=carry.recorded, value=carry.value)
+        rule_state, code, due = _look(method, carry.rule_state, record, recorded, looked, limits)
+        code = jnp.where(trees.all_finite(state.x), code, int(Status.DIVERGED)).astype(jnp.int32)
+        if informs:
+            value = jnp.where(due, value, carry.value)
+        elif not noisy:
+            value = jax.lax.cond(due, lambda: descent.objective(state.x).astype(kind), lambda: carry.value)
+        write = partial(jax.lax.dynamic_update_index_in_dim, index=carry.filled, axis=0)
+        row = jnp.stack([value, residual, size, work.astype(kind)])
+        # Written always and counted when due: two small writes cost less than a branch.
+        records = write(carry.record_steps, state.steps), write(carry.record_numbers, row)
+        filled, newest = carry.filled + due.astype(jnp.int32), jnp.where(due, state.steps, carry.recorded)
+        return ChunkState(state, rule_state, code, *records, filled, work, newest, value)
 
     def is_unfinished(carry: ChunkState) -> Array:
-        return (carry.code == 0) & (carry.records.filled < limits.records) & (carry.state.steps < limits.until)
+        return (carry.code == 0) & (carry.filled < limits.records) & (carry.state.steps < limits.until)
 
-    return jax.lax.while_loop(is_unfinished, partial(_run_to_next_look, method, key, limits, last), carry)
+    records = jnp.zeros(MAX_RECORDS, jnp.int32), jnp.zeros((MAX_RECORDS, 4), kind), zero
+    recorded = last.step, last.value.astype(kind)
+    start = ChunkState(state, rule_state, zero, *records, jnp.zeros_like(last.work), *recorded)
+    return jax.lax.while_loop(is_unfinished, run_to_next_look, start)
 
 
 def _last_finite(method: Method, state: State, key: Key[Array, ""], steps: Int[Array, ""]) -> State:
@@ -205,54 +232,6 @@ def _last_finite(method: Method, state: State, key: Key[Array, ""], steps: Int[A
     after = lambda state: _take_step(method[0], state, key)[0]
     finite = lambda carry: trees.all_finite(carry[1].x) & (carry[0].steps < steps)
     return jax.lax.while_loop(finite, lambda carry: (carry[1], after(carry[1])), (state, after(state)))[0]
-
-
-def _run_to_next_look(
-    method: Method, key: Key[Array, ""], limits: ChunkLimits, last: Record, carry: ChunkState
-) -> ChunkState:
-    """Take the steps up to a look, let the rule look, and record if a record is due."""
-    descent, looked = method[0], carry.state.steps
-    steps = _steps_to_look(looked, limits.stride, limits.last_step)
-    state, work, value, residual, size = _take_steps(descent, carry, key, steps)
-    record = Record(state.steps, value, residual, size, last.work + work, last.seconds)
-    recorded = last._replace(step=carry.recorded, value=carry.value)
-    rule_state, code, due = _look(method, carry.rule_state, record, recorded, looked, limits)
-    code = jnp.where(trees.all_finite(state.x), code, int(Status.DIVERGED)).astype(jnp.int32)
-    if _informs_at_every_step(descent):
-        value = jnp.where(due, value, carry.value)
-    elif descent.oracle.deterministic:
-        value = jax.lax.cond(due, lambda: descent.objective(state.x).astype(value.dtype), lambda: carry.value)
-    numbers = jnp.stack([value, residual, size, work.astype(value.dtype)])
-    records = carry.records.add(state.steps, numbers, due)
-    return ChunkState(state, rule_state, code, records, work, jnp.where(due, state.steps, carry.recorded), value)
-
-
-def _informs_at_every_step(descent: Descent) -> bool:
-    """Return whether value, residual and size are known after every step: a search has nearly all of them."""
-    return descent.step.needs_value and not descent.factorises and descent.tests_iterate
-
-
-def _take_steps(
-    descent: Descent, carry: ChunkState, key: Key[Array, ""], steps: Any
-) -> tuple[State, Scalar, Scalar, Scalar, Scalar]:
-    """Return state, work, value, residual and size after some steps; a noisy oracle's value is the mean over them."""
-    kind, noisy = carry.value.dtype, not descent.oracle.deterministic
-
-    def take(before: tuple, looks: bool) -> tuple:
-        state, work, total, _ = before
-        state, info = _take_step(descent, state, key)
-        # The estimates of a noisy oracle are free, and averaged; an exact value is computed for records alone.
-        total = total + info.value.astype(kind) if noisy else total
-        return state, work + info.work.astype(work.dtype), total, info[:3] if looks else ()
-
-    informs = _informs_at_every_step(descent)
-    unknown = (jnp.zeros((), trees.dtype(carry.state.x)),) * 3 if informs else ()
-    before = carry.state, carry.work, jnp.zeros((), kind), unknown
-    # Else the last step alone is looked at, and traced on its own.
-    taken = jax.lax.fori_loop(0, steps if informs else steps - 1, lambda _, before: take(before, informs), before)
-    state, work, total, numbers = taken if informs else take(taken, True)
-    value, residual, size = (number.astype(kind) for number in numbers)
-    return state, work, total / jnp.asarray(steps, kind) if noisy else value, residual, size
 
 
 class CompiledEngine:
@@ -275,7 +254,7 @@ class CompiledEngine:
         end = self._run(progress.state, progress.rule_state, plan.key, ChunkLimits(*map(np.int32, limits)), last)
         status, state = Status(int(end.code)), end.state
         self._steps_per_second = (int(state.steps) - progress.steps) / (plan.seconds - began)
-        records = np.column_stack([end.records.steps, end.records.numbers])[: int(end.records.filled)]
+        records = np.column_stack([end.record_steps, end.record_numbers])[: int(end.filled)]
         if status is Status.DIVERGED:
             state = compiled(_last_finite, (plan.descent, plan.rule))(progress.state, plan.key, end.state.steps)
             records = records[records[:, 0] <= int(state.steps)]

@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import jax
@@ -237,12 +238,17 @@ def _as_rule(tol: Any, descent: Descent) -> StoppingRule:
     raise TypeError(f"tol must be None, a number or a StoppingRule, found {tol!r}")
 
 
+@cache
+def _unused_key() -> Key[Array, ""]:
+    """What an exact oracle is handed in place of randomness."""
+    return jax.random.wrap_key_data(jax.device_put(np.zeros(2, np.uint32)), impl="threefry2x32")
+
+
 def _as_key(key: Any, descent: Descent) -> Key[Array, ""]:
     if key is not None:
         return random_key("key", key)
     if descent.oracle.deterministic:
-        # An exact oracle makes no use of it: made without compiling anything.
-        return jax.random.wrap_key_data(jax.device_put(np.zeros(2, np.uint32)), impl="threefry2x32")
+        return _unused_key()
     raise ValueError(
         f"key must be given: oracle={type(descent.oracle).__name__} is random. "
         f"Pass key=jax.random.key(0), or another seed."
